@@ -1,0 +1,21 @@
+// Time as a value. Protocol cores never read a clock: their caller passes now_ns in, which is what
+// lets the same code run under a simulated clock.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+
+namespace pbox {
+
+inline constexpr uint64_t kNanosPerMicro = 1'000;
+inline constexpr uint64_t kNanosPerMilli = 1'000'000;
+inline constexpr uint64_t kNanosPerSecond = 1'000'000'000;
+
+// CLOCK_MONOTONIC in nanoseconds. Any thread.
+inline uint64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * kNanosPerSecond + static_cast<uint64_t>(now.tv_nsec);
+}
+
+}  // namespace pbox

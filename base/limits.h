@@ -1,0 +1,64 @@
+// Every bound of the system, and how the bounds relate. A number that limits something lives here
+// and nowhere else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pbox::limits {
+
+// --- chunks and fragments ---
+inline constexpr uint32_t kChunkBytesDefault = 32 * 1024;  // PHub: 8192 floats
+inline constexpr uint32_t kChunkBytesMin = 1024;
+inline constexpr uint32_t kFragmentCountMax = 64;  // one 64-bit mask says what has arrived
+
+// Fragment payloads, by path MTU: 1500, 9000, and loopback's 65536.
+inline constexpr uint32_t kFragmentBytesEthernet = 1408;
+inline constexpr uint32_t kFragmentBytesJumbo = 8192;
+inline constexpr uint32_t kFragmentBytesLoopback = 32 * 1024;
+inline constexpr uint32_t kFragmentBytesMax = kFragmentBytesLoopback;
+inline constexpr uint32_t kFragmentBytesMin = 512;  // path MTU 640: below IPv6's least MTU
+
+// The widest chunk needs the widest fragments; admission checks chunk <= 64 fragments of the job's
+// path.
+inline constexpr uint32_t kChunkBytesMax = kFragmentCountMax * kFragmentBytesMax;
+// The default chunk fits into 64 fragments on every path that is served at all.
+static_assert(kChunkBytesDefault <= kFragmentCountMax * kFragmentBytesMin);
+
+inline constexpr uint32_t kHeaderBytes = 40;
+inline constexpr uint32_t kTagBytes = 16;
+inline constexpr uint32_t kPacketOverheadBytes = kHeaderBytes + kTagBytes;
+inline constexpr uint32_t kPacketBytesMax = kPacketOverheadBytes + kFragmentBytesMax;
+inline constexpr uint32_t kUdpPayloadMax = 65507;
+static_assert(kPacketBytesMax <= kUdpPayloadMax);
+
+// --- jobs ---
+inline constexpr uint32_t kWorkersPerJobMax = 256;
+inline constexpr uint32_t kChunksPerJobMax = 1'000'000;
+inline constexpr uint32_t kTensorsPerJobMax = 65'536;
+inline constexpr uint32_t kTensorNameBytesMax = 256;
+inline constexpr uint32_t kJobNameBytesMax = 128;
+inline constexpr uint32_t kJobsMax = 64;
+inline constexpr uint32_t kSlotRing = 2;  // rounds kept per chunk, indexed by round & 1
+
+// --- pipelines ---
+inline constexpr uint32_t kPipelinesMax = 64;
+inline constexpr uint32_t kSessionsPerPipelineMax = 4096;  // low 12 bits of an spi
+static_assert((kSessionsPerPipelineMax & (kSessionsPerPipelineMax - 1)) == 0);
+inline constexpr uint32_t kBurstPackets = 64;
+
+// --- credit ---
+inline constexpr uint32_t kCreditUnitBytes = 512;
+inline constexpr uint32_t kCreditBytesMax = 0xffffu * kCreditUnitBytes;
+
+// --- control ---
+inline constexpr uint32_t kControlMessageBytesMax = 1u << 20;
+inline constexpr uint32_t kControlConnectionsMax = 4096;
+
+// --- names outsiders rely on ---
+inline constexpr uint16_t kAdminPort = 9540;
+inline constexpr uint16_t kControlPort = 9541;
+inline constexpr uint16_t kDataPortFirst = 9542;
+inline constexpr uint8_t kWireVersion = 1;
+
+}  // namespace pbox::limits

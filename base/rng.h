@@ -1,0 +1,33 @@
+// A small seeded generator (SplitMix64; Steele, Lea, Flood 2014) for jitter, fault plans and test
+// data. Not for secrets.
+#pragma once
+
+#include <cstdint>
+
+namespace pbox {
+
+class Rng {
+ public:
+  explicit Rng(uint64_t seed) : state_(seed) {}
+
+  uint64_t next() {
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  }
+
+  // Uniform in [0, bound); bound > 0.
+  uint64_t below(uint64_t bound) {
+    return static_cast<uint64_t>((static_cast<Wide>(next()) * bound) >> 64);
+  }
+
+  // Uniform in [0, 1).
+  double unit() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
+
+ private:
+  __extension__ using Wide = unsigned __int128;
+  uint64_t state_;
+};
+
+}  // namespace pbox

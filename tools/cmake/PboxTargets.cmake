@@ -1,0 +1,63 @@
+# Build settings shared by every folder, and the two functions that declare its targets.
+option(PBOX_BUILD_TESTS "Build the test programs" ON)
+option(PBOX_BUILD_PERF "Build pbox-perf" ON)
+option(PBOX_WERROR "Treat warnings as errors" ON)
+set(PBOX_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them: address,undefined or thread")
+option(PBOX_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+find_package(Threads REQUIRED)
+
+add_library(pbox_options INTERFACE)
+# -ffp-contract=off: sums must not depend on whether the compiler fuses a multiply and an add.
+target_compile_options(pbox_options INTERFACE -Wall -Wextra -Wpedantic -ffp-contract=off
+  $<$<BOOL:${PBOX_WERROR}>:-Werror>)
+target_include_directories(pbox_options INTERFACE "${PROJECT_SOURCE_DIR}")
+if(PBOX_SANITIZE)
+  target_compile_options(pbox_options INTERFACE -fsanitize=${PBOX_SANITIZE}
+    -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+  target_link_options(pbox_options INTERFACE -fsanitize=${PBOX_SANITIZE})
+endif()
+if(PBOX_FUZZ)
+  target_compile_options(pbox_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+# pbox_folder(NAME [DEPENDS lib...]): one static library of all .cc files of the folder and its
+# subfolders. Headers are compiled alone too (verify_interface_header_sets), so each is self-contained.
+function(pbox_folder name)
+  cmake_parse_arguments(arg "" "" "DEPENDS;EXCLUDE" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "*.cc")
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS "*.h")
+  foreach(pattern IN LISTS arg_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX "${pattern}")
+  endforeach()
+  if(sources)
+    add_library(${name} STATIC ${sources})
+    target_link_libraries(${name} PUBLIC pbox_options Threads::Threads ${arg_DEPENDS})
+    target_sources(${name} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${headers})
+    set_target_properties(${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE pbox_options Threads::Threads ${arg_DEPENDS})
+  endif()
+endfunction()
+
+# pbox_test(NAME LABEL unit|integration|slow [DEPENDS lib...] SOURCES file...): one Catch2 program.
+function(pbox_test name)
+  cmake_parse_arguments(arg "" "LABEL" "DEPENDS;SOURCES" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE pbox_test_main ${arg_DEPENDS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT 300)
+endfunction()
