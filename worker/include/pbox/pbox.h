@@ -1,0 +1,192 @@
+/* libpbox: the worker's side of PBox. A plain C ABI, so that it is tied to no framework and to no
+ * version of one.
+ *
+ * A worker (one rank of a job) does, in this order:
+ *
+ *   pbox_create -> pbox_register_tensor (each tensor, same order on every rank)
+ *               -> pbox_set_optimizer (only in PBOX_MODE_OPTIMIZE)
+ *               -> pbox_join
+ *               -> [PBOX_MODE_OPTIMIZE: pbox_init_weights for each tensor]
+ *               -> pbox_push_pull / pbox_wait, again and again
+ *               -> pbox_leave -> pbox_destroy
+ *
+ * Threads: one context may be used from any threads at once; each call locks it briefly. The
+ * library runs one I/O thread of its own per joined context. Callbacks run on that thread and must
+ * be short.
+ *
+ * Errors: each call returns a pbox_status; pbox_last_error gives a sentence that names the field,
+ * the value and the remedy, or the rank or box that is late. Nothing here waits without a deadline.
+ *
+ * fork(): a forked child that never calls the library is unharmed; in a child that does, each call
+ * returns PBOX_FORKED. */
+#ifndef PBOX_PBOX_H
+#define PBOX_PBOX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define PBOX_API __attribute__((visibility("default")))
+#else
+#define PBOX_API
+#endif
+
+#define PBOX_ABI_VERSION 1
+
+typedef enum pbox_status {
+  PBOX_OK = 0,
+  PBOX_INVALID_ARGUMENT = 1,
+  PBOX_NOT_FOUND = 2,
+  PBOX_ALREADY_EXISTS = 3,     /* e.g. a second worker with the same rank */
+  PBOX_RESOURCE_EXHAUSTED = 4, /* a quota of the box; the message names it */
+  PBOX_UNAVAILABLE = 5,        /* the box cannot be reached or refuses */
+  PBOX_TIMEOUT = 6,            /* a deadline passed; the message names who is late */
+  PBOX_WORKER_LOST = 7,        /* another rank died or left; the message names it */
+  PBOX_BOX_LOST = 8,           /* the box died or stopped answering */
+  PBOX_MISMATCH = 9,           /* ranks disagree; the message names the first difference */
+  PBOX_VERSION_MISMATCH = 10,
+  PBOX_SYSTEM = 11,
+  PBOX_FORKED = 12,
+  PBOX_CLOSED = 13,
+  PBOX_INTERNAL = 14
+} pbox_status;
+
+typedef enum pbox_dtype { PBOX_F32 = 0, PBOX_F16 = 1, PBOX_BF16 = 2 } pbox_dtype;
+typedef enum pbox_mode { PBOX_MODE_AGGREGATE = 0, PBOX_MODE_OPTIMIZE = 1 } pbox_mode;
+typedef enum pbox_reduction { PBOX_SUM = 0, PBOX_MEAN = 1 } pbox_reduction;
+typedef enum pbox_optimizer {
+  PBOX_SGD = 1,
+  PBOX_MOMENTUM = 2,
+  PBOX_NESTEROV = 3,
+  PBOX_ADAM = 4,
+  PBOX_ADAMW = 5
+} pbox_optimizer;
+
+typedef struct pbox_context pbox_context;
+
+/* Fill with pbox_options_init, then change what differs. Strings are copied by pbox_create. */
+typedef struct pbox_options {
+  uint32_t struct_size; /* set by pbox_options_init */
+  const char*
+      box; /* "host:port" or "[v6]:port" of the control connection; default 127.0.0.1:9541 */
+  const char* job; /* name of the job; default "default" */
+  uint32_t rank;   /* in [0, world_size) */
+  uint32_t world_size;
+  pbox_mode mode;
+  pbox_reduction reduction; /* mean divides by world_size on the box */
+  uint32_t chunk_bytes;     /* 0: the box's default */
+  uint32_t window_bytes;    /* bound on bytes in flight per pipeline; 0: what the box grants */
+  uint32_t join_timeout_ms; /* default 60000: how long pbox_join waits for the other ranks */
+  uint32_t wait_timeout_ms; /* default 60000: used where a wait is given 0 */
+  uint32_t lost_timeout_ms; /* 0: the box's; how long a dead rank is waited for (policy `wait`) */
+} pbox_options;
+
+PBOX_API void pbox_options_init(pbox_options* options);
+
+/* Like pbox_options_init, then overridden from the environment: PBOX_BOX, PBOX_JOB, PBOX_RANK or
+ * RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_WINDOW_BYTES, PBOX_CHUNK_BYTES, PBOX_JOIN_TIMEOUT_MS,
+ * PBOX_WAIT_TIMEOUT_MS. Strings point into the environment. */
+PBOX_API pbox_status pbox_options_from_environment(pbox_options* options);
+
+/* No network yet. *context is NULL on failure; the reason is then pbox_last_error(NULL), per
+ * thread. */
+PBOX_API pbox_status pbox_create(const pbox_options* options, pbox_context** context);
+
+/* Declares a tensor of `element_count` elements; ids are 0, 1, 2, ... in order of the calls, which
+ * must be the same on every rank. The larger `priority`, the earlier it is sent (P3: the layer that
+ * the next forward needs first goes first). Only before pbox_join. */
+PBOX_API pbox_status pbox_register_tensor(pbox_context* context, const char* name,
+                                          uint64_t element_count, pbox_dtype dtype,
+                                          int32_t priority, uint32_t* tensor_id);
+
+/* Optimizer that the box runs, PBOX_MODE_OPTIMIZE only, before pbox_join, equal on every rank. As
+ * torch.optim defines them; `momentum` is used by MOMENTUM and NESTEROV, betas and epsilon by
+ * ADAM(W). */
+typedef struct pbox_optimizer_options {
+  uint32_t struct_size;
+  pbox_optimizer kind;
+  float learning_rate;
+  float momentum;
+  float beta1, beta2, epsilon;
+  float weight_decay;
+} pbox_optimizer_options;
+PBOX_API void pbox_optimizer_options_init(pbox_optimizer_options* options, pbox_optimizer kind);
+PBOX_API pbox_status pbox_set_optimizer(pbox_context* context,
+                                        const pbox_optimizer_options* options);
+
+/* Per-tensor factors: learning rate is multiplied by lr_scale; weight_decay replaces the job's. */
+PBOX_API pbox_status pbox_set_tensor_optimizer(pbox_context* context, uint32_t tensor_id,
+                                               float lr_scale, float weight_decay);
+
+/* Connects, joins, and returns when all world_size ranks have joined. */
+PBOX_API pbox_status pbox_join(pbox_context* context);
+
+/* Called once per operation, on the I/O thread, after the result is in place or the operation
+ * failed. May call pbox_push_pull and pbox_last_error, never a function that waits. */
+typedef void (*pbox_callback)(void* user, uint32_t tensor_id, pbox_status status);
+
+/* Starts one exchange of a tensor. `input` (this rank's gradient) and `output` (the sum, mean, or
+ * new weights) hold element_count elements each, may be the same buffer, and belong to the library
+ * until the operation is done. One operation per tensor at a time. `callback` may be NULL.
+ * PBOX_MODE_OPTIMIZE: needs pbox_init_weights of that tensor before. */
+PBOX_API pbox_status pbox_push_pull(pbox_context* context, uint32_t tensor_id, const void* input,
+                                    void* output, pbox_callback callback, void* user);
+
+/* As pbox_push_pull with this operation's own priority instead of the tensor's. */
+PBOX_API pbox_status pbox_push_pull_priority(pbox_context* context, uint32_t tensor_id,
+                                             const void* input, void* output, int32_t priority,
+                                             pbox_callback callback, void* user);
+
+/* PBOX_MODE_OPTIMIZE: gives the box its initial weights. Rank 0's values count; every rank receives
+ * them in `weights`, in place. Asynchronous, completed like a push_pull. Once per tensor. */
+PBOX_API pbox_status pbox_init_weights(pbox_context* context, uint32_t tensor_id, void* weights,
+                                       pbox_callback callback, void* user);
+
+/* Waits for the tensor's operation. timeout_ms 0: options.wait_timeout_ms. Returns at once if there
+ * is none. On PBOX_TIMEOUT the operation goes on and may be waited for again; the message names the
+ * rank (or the box) that is late. */
+PBOX_API pbox_status pbox_wait(pbox_context* context, uint32_t tensor_id, uint32_t timeout_ms);
+
+/* Waits for every operation in flight. */
+PBOX_API pbox_status pbox_wait_all(pbox_context* context, uint32_t timeout_ms);
+
+/* Learning rate of the box's optimizer from the next round on. Call with nothing in flight on this
+ * rank; one rank's call is enough. Returns when every pipeline uses it. */
+PBOX_API pbox_status pbox_set_learning_rate(pbox_context* context, float learning_rate);
+
+/* Returns when every rank has called it. */
+PBOX_API pbox_status pbox_barrier(pbox_context* context, uint32_t timeout_ms);
+
+/* Counters since join. */
+typedef struct pbox_statistics {
+  uint32_t struct_size;                /* the caller's sizeof; fields beyond it are not written */
+  uint64_t bytes_pushed, bytes_pulled; /* payload, without retransmissions */
+  uint64_t packets_sent, packets_received;
+  uint64_t retransmitted_fragments, probes_sent, stale_packets, rejected_packets;
+  uint64_t operations_completed, operations_failed;
+  uint32_t smoothed_rtt_us, fragment_bytes, pipeline_count;
+} pbox_statistics;
+PBOX_API pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics);
+
+/* Leaves the job. Operations in flight are completed with PBOX_CLOSED. */
+PBOX_API pbox_status pbox_leave(pbox_context* context);
+
+/* Leaves if needed, joins the I/O thread, frees. NULL is allowed. Not from a callback. */
+PBOX_API void pbox_destroy(pbox_context* context);
+
+/* The last error of this context (or, with NULL, of this thread's last failed pbox_create), in
+ * words. Valid until the calling thread's next call into the library. */
+PBOX_API const char* pbox_last_error(const pbox_context* context);
+PBOX_API const char* pbox_status_string(pbox_status status);
+
+PBOX_API uint32_t pbox_abi_version(void); /* PBOX_ABI_VERSION of the loaded library */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PBOX_PBOX_H */
