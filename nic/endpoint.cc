@@ -1,0 +1,38 @@
+#include "nic/endpoint.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+
+namespace pbox::nic {
+
+bool Endpoint::is_loopback() const {
+  if (!ipv6) return address[0] == 127;
+  return std::all_of(address.begin(), address.end() - 1, [](uint8_t byte) { return byte == 0; }) &&
+         address[15] == 1;
+}
+
+Result<Endpoint> parse_endpoint(const std::string& address, uint16_t port) {
+  Endpoint endpoint;
+  endpoint.port = port;
+  if (inet_pton(AF_INET, address.c_str(), endpoint.address.data()) == 1) return endpoint;
+  if (inet_pton(AF_INET6, address.c_str(), endpoint.address.data()) == 1) {
+    endpoint.ipv6 = true;
+    return endpoint;
+  }
+  return Error{ErrorCode::kInvalidArgument,
+               "'" + address + "' is not an IPv4 or IPv6 address; write it in numbers"};
+}
+
+std::string address_string(const Endpoint& endpoint) {
+  char text[INET6_ADDRSTRLEN] = {};
+  inet_ntop(endpoint.ipv6 ? AF_INET6 : AF_INET, endpoint.address.data(), text, sizeof(text));
+  return text;
+}
+
+std::string to_string(const Endpoint& endpoint) {
+  const std::string text = address_string(endpoint);
+  return (endpoint.ipv6 ? "[" + text + "]" : text) + ":" + std::to_string(endpoint.port);
+}
+
+}  // namespace pbox::nic

@@ -1,0 +1,55 @@
+// The contract between a transport and whoever moves packets through it: the box's pipelines and
+// the worker's I/O thread. A compile-time concept: the loop is instantiated per port kind, so a
+// burst costs no indirect call, and the kind is chosen once at start.
+//
+// Ownership. Received bytes belong to the port and stay valid until the next rx_burst. Bytes to
+// send belong to the caller and must not change until tx_burst has returned (ports that copy, as
+// sockets do).
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "nic/endpoint.h"
+#include "nic/wire/header.h"
+#include "nic/wire/tag.h"
+
+namespace pbox::nic {
+
+struct RxPacket {
+  const std::byte* data = nullptr;
+  uint32_t bytes = 0;
+  Endpoint from;
+};
+
+// header, payload and tag are gathered by the port; the payload is not copied to build the packet.
+struct TxPacket {
+  Endpoint to;  // ignored by a connected port
+  wire::Header header;
+  const std::byte* payload = nullptr;  // header.payload_bytes bytes
+  wire::Tag tag;
+};
+
+struct Capabilities {
+  const char* kind = "";
+  uint32_t mtu = 0;                   // of the path or interface, IP header included; 0: unknown
+  uint32_t receive_buffer_bytes = 0;  // what the receive ring holds before it drops
+  bool segmentation_offload = false;  // one call sends many equal packets (UDP GSO)
+  bool receive_coalescing = false;    // one call receives many equal packets (UDP GRO)
+};
+
+template <typename P>
+concept Port = requires(P port, std::span<RxPacket> rx, std::span<const TxPacket> tx) {
+  // Fills a prefix of rx and returns its length; 0 if nothing waits. Never blocks.
+  { port.rx_burst(rx) } -> std::same_as<size_t>;
+  // Sends a prefix of tx and returns its length; less than tx.size() if the transport is full.
+  { port.tx_burst(tx) } -> std::same_as<size_t>;
+  // Becomes readable when rx_burst would return packets; -1 if the port can only be polled.
+  { port.event_fd() } -> std::same_as<int>;
+  { port.capabilities() } -> std::same_as<Capabilities>;
+};
+
+}  // namespace pbox::nic

@@ -1,0 +1,44 @@
+#include "nic/socket/address.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <cstring>
+
+namespace pbox::nic {
+
+socklen_t to_sockaddr(const Endpoint& endpoint, sockaddr_storage& address) {
+  if (endpoint.ipv6) {
+    auto* six = reinterpret_cast<sockaddr_in6*>(&address);
+    *six = {};
+    six->sin6_family = AF_INET6;
+    six->sin6_port = htons(endpoint.port);
+    six->sin6_scope_id = endpoint.scope_id;
+    std::memcpy(&six->sin6_addr, endpoint.address.data(), 16);
+    return sizeof(sockaddr_in6);
+  }
+  auto* four = reinterpret_cast<sockaddr_in*>(&address);
+  *four = {};
+  four->sin_family = AF_INET;
+  four->sin_port = htons(endpoint.port);
+  std::memcpy(&four->sin_addr, endpoint.address.data(), 4);
+  return sizeof(sockaddr_in);
+}
+
+Endpoint from_sockaddr(const sockaddr_storage& address) {
+  Endpoint endpoint;
+  if (address.ss_family == AF_INET6) {
+    const auto* six = reinterpret_cast<const sockaddr_in6*>(&address);
+    endpoint.ipv6 = true;
+    endpoint.port = ntohs(six->sin6_port);
+    endpoint.scope_id = six->sin6_scope_id;
+    std::memcpy(endpoint.address.data(), &six->sin6_addr, 16);
+  } else if (address.ss_family == AF_INET) {
+    const auto* four = reinterpret_cast<const sockaddr_in*>(&address);
+    endpoint.port = ntohs(four->sin_port);
+    std::memcpy(endpoint.address.data(), &four->sin_addr, 4);
+  }
+  return endpoint;
+}
+
+}  // namespace pbox::nic

@@ -1,0 +1,128 @@
+#include "nic/socket/port.h"
+
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "nic/socket/address.h"
+#include "nic/socket/buffers.h"
+
+namespace pbox::nic {
+namespace {
+
+void set_option(int fd, int level, int name, int value) {
+  setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+int get_option(int fd, int level, int name) {
+  int value = 0;
+  socklen_t length = sizeof(value);
+  return getsockopt(fd, level, name, &value, &length) == 0 ? value : 0;
+}
+
+// With CAP_NET_ADMIN the FORCE variant passes net.core.*mem_max; without it the plain one gets that
+// far.
+void set_buffer(int fd, int force_name, int name, uint32_t bytes) {
+  const int value = static_cast<int>(bytes);
+  if (setsockopt(fd, SOL_SOCKET, force_name, &value, sizeof(value)) != 0) {
+    set_option(fd, SOL_SOCKET, name, value);
+  }
+}
+
+constexpr uint32_t kUnconnectedMtu =
+    65536;  // what a job really gets is the least of its workers' paths
+
+}  // namespace
+
+SocketPort::Descriptor::~Descriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+SocketPort::SocketPort(Descriptor descriptor)
+    : descriptor_(std::move(descriptor)), buffers_(std::make_unique<Buffers>()) {}
+SocketPort::SocketPort(SocketPort&&) noexcept = default;
+SocketPort& SocketPort::operator=(SocketPort&&) noexcept = default;
+SocketPort::~SocketPort() = default;
+
+int SocketPort::event_fd() const {
+  return descriptor_.get();
+}
+
+Result<SocketPort> SocketPort::open(const SocketOptions& options) {
+  const int family = options.local.ipv6 ? AF_INET6 : AF_INET;
+  const int fd = socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return system_error("cannot open a UDP socket", errno);
+  SocketPort port{Descriptor(fd)};
+  if (const Status status = port.configure(options); !status) return status.error();
+  port.size_buffers(options);
+  return port;
+}
+
+Status SocketPort::configure(const SocketOptions& options) {
+  const int fd = descriptor_.get();
+  sockaddr_storage address{};
+  socklen_t length = to_sockaddr(options.local, address);
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {
+    return system_error("cannot bind UDP " + to_string(options.local) +
+                            "; is another pboxd running, or the address not on this host?",
+                        errno);
+  }
+  length = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  local_ = from_sockaddr(address);
+
+  // Never fragment: a fragment that does not fit the path is a wrong setting to be seen, not
+  // hidden.
+  if (options.local.ipv6) {
+    set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+  } else {
+    set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+  }
+  capabilities_.mtu = options.mtu != 0 ? options.mtu : kUnconnectedMtu;
+  if (options.remote) {
+    length = to_sockaddr(*options.remote, address);
+    if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {
+      return system_error("cannot reach UDP " + to_string(*options.remote), errno);
+    }
+    connected_ = true;
+    const int path_mtu = options.local.ipv6 ? get_option(fd, IPPROTO_IPV6, IPV6_MTU)
+                                            : get_option(fd, IPPROTO_IP, IP_MTU);
+    if (options.mtu == 0 && path_mtu > 0) capabilities_.mtu = static_cast<uint32_t>(path_mtu);
+    length = sizeof(address);
+    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+    local_ = from_sockaddr(address);
+  }
+  return ok_status();
+}
+
+void SocketPort::size_buffers(const SocketOptions& options) {
+  const int fd = descriptor_.get();
+  set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, options.receive_buffer_bytes);
+  set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, options.send_buffer_bytes);
+  capabilities_.kind = "socket";
+  capabilities_.receive_buffer_bytes = static_cast<uint32_t>(get_option(fd, SOL_SOCKET, SO_RCVBUF));
+  if (options.segmentation_offload) {
+    const int on = 1;
+    capabilities_.receive_coalescing = setsockopt(fd, IPPROTO_UDP, UDP_GRO, &on, sizeof(on)) == 0;
+    int segment = 0;
+    socklen_t length = sizeof(segment);
+    capabilities_.segmentation_offload =
+        getsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &segment, &length) == 0;
+  }
+
+  buffers_->receive_bytes =
+      std::make_unique_for_overwrite<std::byte[]>(kReceiveMessages * kMessageBytes);
+  for (size_t index = 0; index < kReceiveMessages; ++index) {
+    auto& receive = buffers_->receive[index];
+    receive.vector = {buffers_->receive_bytes.get() + index * kMessageBytes, kMessageBytes};
+    msghdr& header = buffers_->receive_headers[index].msg_hdr;
+    header.msg_iov = &receive.vector;
+    header.msg_iovlen = 1;
+    header.msg_name = &receive.address;
+    header.msg_control = receive.control.data();
+  }
+}
+
+}  // namespace pbox::nic

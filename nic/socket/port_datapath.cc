@@ -1,0 +1,180 @@
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "nic/socket/address.h"
+#include "nic/socket/buffers.h"
+#include "nic/socket/port.h"
+
+namespace pbox::nic {
+namespace {
+
+// Segment size of a coalesced message, or `whole` when the kernel delivered a plain datagram.
+size_t coalesced_segment(const msghdr& header, size_t whole) {
+  for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
+       control = CMSG_NXTHDR(const_cast<msghdr*>(&header), control)) {
+    if (control->cmsg_level != IPPROTO_UDP || control->cmsg_type != UDP_GRO) continue;
+    int segment = 0;
+    std::memcpy(&segment, CMSG_DATA(control), sizeof(segment));
+    if (segment > 0) return static_cast<size_t>(segment);
+  }
+  return whole;
+}
+
+uint32_t packet_bytes(const TxPacket& packet) {
+  return limits::kPacketOverheadBytes + packet.header.payload_bytes;
+}
+
+}  // namespace
+
+bool SocketPort::receive_messages() {
+  Buffers& buffers = *buffers_;
+  for (size_t index = 0; index < buffers.message_count; ++index) {
+    msghdr& header = buffers.receive_headers[index].msg_hdr;
+    header.msg_namelen = sizeof(sockaddr_storage);
+    header.msg_controllen = kControlBytes;
+  }
+  if (buffers.message_count == 0) {  // first call: no message has been filled yet
+    for (auto& message : buffers.receive_headers) {
+      message.msg_hdr.msg_namelen = sizeof(sockaddr_storage);
+      message.msg_hdr.msg_controllen = kControlBytes;
+    }
+  }
+  const int count = recvmmsg(descriptor_.get(), buffers.receive_headers.data(), kReceiveMessages,
+                             MSG_DONTWAIT, nullptr);
+  buffers.message_next = 0;
+  buffers.segment_offset = 0;
+  if (count <= 0) {
+    buffers.message_count = 0;
+    return false;
+  }
+  buffers.message_count = static_cast<size_t>(count);
+  return true;
+}
+
+bool SocketPort::take_segment(RxPacket& packet) {
+  Buffers& buffers = *buffers_;
+  while (buffers.message_next < buffers.message_count) {
+    const size_t index = buffers.message_next;
+    const mmsghdr& message = buffers.receive_headers[index];
+    if (buffers.segment_offset == 0) {
+      buffers.segment_bytes = coalesced_segment(message.msg_hdr, message.msg_len);
+      buffers.segment_from = from_sockaddr(buffers.receive[index].address);
+    }
+    if (buffers.segment_offset >= message.msg_len) {
+      ++buffers.message_next;
+      buffers.segment_offset = 0;
+      continue;
+    }
+    const size_t left = message.msg_len - buffers.segment_offset;
+    packet.data = buffers.receive_bytes.get() + index * kMessageBytes + buffers.segment_offset;
+    packet.bytes = static_cast<uint32_t>(std::min(left, buffers.segment_bytes));
+    packet.from = buffers.segment_from;
+    buffers.segment_offset += packet.bytes;
+    return true;
+  }
+  return false;
+}
+
+size_t SocketPort::rx_burst(std::span<RxPacket> packets) {
+  size_t count = 0;
+  while (count < packets.size() && take_segment(packets[count])) ++count;
+  // Packets of the batch at hand were returned: their bytes must stay, so no new batch in this
+  // call.
+  if (count > 0) return count;
+  if (!receive_messages()) return 0;
+  while (count < packets.size() && take_segment(packets[count])) ++count;
+  return count;
+}
+
+// How many leading packets may leave as one segmented message: same peer, same size (the last may
+// be shorter), within the kernel's bounds.
+size_t SocketPort::group_length(std::span<const TxPacket> packets) const {
+  if (!capabilities_.segmentation_offload) return 1;
+  const uint32_t segment = packet_bytes(packets[0]);
+  size_t total = segment;
+  size_t count = 1;
+  while (count < packets.size() && count < kSegmentsMax) {
+    const uint32_t bytes = packet_bytes(packets[count]);
+    if (bytes > segment || total + bytes > limits::kUdpPayloadMax) break;
+    if (!connected_ && packets[count].to != packets[0].to) break;
+    total += bytes;
+    ++count;
+    if (bytes < segment) break;
+  }
+  return count;
+}
+
+// Fills the send tables from a prefix of packets; returns the number of messages.
+size_t SocketPort::gather(std::span<const TxPacket> packets) {
+  Buffers& buffers = *buffers_;
+  size_t message = 0;
+  size_t vector = 0;
+  for (size_t next = 0; next < packets.size(); ++message) {
+    const size_t group = group_length(packets.subspan(next));
+    auto& send = buffers.send[message];
+    msghdr& header = buffers.send_headers[message].msg_hdr;
+    header = {};
+    header.msg_iov = &buffers.send_vectors[vector];
+    send.packet_count = group;
+    if (!connected_) {
+      header.msg_name = &send.address;
+      header.msg_namelen = to_sockaddr(packets[next].to, send.address);
+    }
+    if (group > 1) {
+      header.msg_control = send.control.data();
+      header.msg_controllen = CMSG_SPACE(sizeof(uint16_t));
+      cmsghdr* control = CMSG_FIRSTHDR(&header);
+      control->cmsg_level = IPPROTO_UDP;
+      control->cmsg_type = UDP_SEGMENT;
+      control->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+      const auto segment = static_cast<uint16_t>(packet_bytes(packets[next]));
+      std::memcpy(CMSG_DATA(control), &segment, sizeof(segment));
+    }
+    for (size_t end = next + group; next < end; ++next) {
+      const TxPacket& packet = packets[next];
+      buffers.send_vectors[vector++] = {const_cast<wire::Header*>(&packet.header),
+                                        sizeof(wire::Header)};
+      if (packet.header.payload_bytes > 0) {
+        buffers.send_vectors[vector++] = {const_cast<std::byte*>(packet.payload),
+                                          packet.header.payload_bytes};
+      }
+      buffers.send_vectors[vector++] = {const_cast<std::byte*>(packet.tag.data()),
+                                        packet.tag.size()};
+    }
+    header.msg_iovlen = static_cast<size_t>(&buffers.send_vectors[vector] - header.msg_iov);
+  }
+  return message;
+}
+
+size_t SocketPort::tx_burst(std::span<const TxPacket> packets) {
+  packets = packets.first(std::min<size_t>(packets.size(), limits::kBurstPackets));
+  const size_t messages = gather(packets);
+  size_t message = 0;
+  size_t sent = 0;
+  while (message < messages) {
+    const int count = sendmmsg(descriptor_.get(), &buffers_->send_headers[message],
+                               static_cast<unsigned>(messages - message), MSG_DONTWAIT);
+    if (count > 0) {
+      for (int index = 0; index < count; ++index) sent += buffers_->send[message++].packet_count;
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) break;
+    if ((errno == EIO || errno == EINVAL) && buffers_->send[message].packet_count > 1) {
+      // The device cannot segment after all: send one by one from here on.
+      capabilities_.segmentation_offload = false;
+      return sent + tx_burst(packets.subspan(sent));
+    }
+    // Refused for good: the packet counts as lost, as it would on any wire.
+    ++send_failures_;
+    sent += buffers_->send[message++].packet_count;
+  }
+  return sent;
+}
+
+}  // namespace pbox::nic
