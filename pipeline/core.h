@@ -1,0 +1,108 @@
+// The protocol core of one pipeline: packets in, packets out, no clock, no socket, no thread. The loop
+// drives it over a real port, tests over an in-process network. Everything here runs on one core.
+//
+// A packet's way: parse -> session -> tag -> message type -> chunk -> claim the fragment's bit -> add.
+// Claim and add are one step. Whatever fails a check is counted and dropped, with no reply.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nic/port.h"
+#include "pipeline/command.h"
+#include "pipeline/counters.h"
+#include "pipeline/job_shard.h"
+#include "pipeline/reduce/reduce.h"
+
+namespace pbox::pipeline {
+
+struct CoreOptions {
+  uint32_t pipeline_index = 0;  // [0, limits::kPipelinesMax), part of every spi of this pipeline
+  wire::TagPolicy tag;
+};
+
+// The pipeline's part of an spi; see wire::kSpiIndexMask and wire::kSpiToWorker for the others.
+constexpr uint32_t kSpiPipelineShift = 13;
+constexpr uint32_t spi_pipeline(uint32_t spi) {
+  return (spi >> kSpiPipelineShift) & (limits::kPipelinesMax - 1);
+}
+
+class Core {
+ public:
+  explicit Core(const CoreOptions& options);
+
+  // Phase "receive": every packet of a burst. Replies and finished chunks queue up inside.
+  void on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns);
+
+  // Phase "send": the packets to hand to the port next; at most limits::kBurstPackets. The span stays
+  // the same until sent(count) says how many the port took.
+  std::span<const nic::TxPacket> to_send(uint64_t now_ns);
+  void sent(size_t count);
+
+  // Phase "housekeeping": carries out one command of the control thread.
+  void execute(const Command& command);
+
+  const Counters& counters() const { return counters_; }
+  Counters& counters() { return counters_; }
+
+ private:
+  struct SessionEntry {
+    uint32_t spi = 0;
+    JobShard* shard = nullptr;
+    Session* session = nullptr;
+  };
+  // A small packet whose payload lives beside it until it is sent.
+  struct Reply {
+    nic::TxPacket packet;
+    wire::StatusPayload status;
+  };
+
+  void on_packet(const nic::RxPacket& packet, uint64_t now_ns);
+  SessionEntry* authenticate(const wire::Parsed& parsed);
+  void note_sender(Session& session, const nic::RxPacket& packet, const wire::Header& header,
+                   uint64_t now_ns);
+  Chunk* check_chunk(JobShard& shard, const wire::Header& header);
+  void on_push(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
+  void absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed);
+  void on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
+  void finish_round(JobShard& shard, Chunk& chunk);
+  void run_optimizer(JobShard& shard, Chunk& chunk, uint32_t round);
+  bool request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
+                      uint64_t now_ns);
+
+  void send_status(const JobShard& shard, Session& session, const Chunk& chunk,
+                   const wire::Header& asked);
+  void send_grants(JobShard& shard);
+  bool push_reply(Session& session, const wire::Header& header, const wire::StatusPayload& status);
+  void install(JobShard& shard);
+  void remove(JobShard& shard);
+
+  size_t fill_replies(size_t filled);
+  size_t fill_shard(JobShard& shard, size_t filled, size_t limit);
+  size_t fill_fan_out(JobShard& shard, size_t filled, size_t limit);
+  size_t fill_resends(JobShard& shard, size_t filled, size_t limit);
+  void make_result(JobShard& shard, Session& session, const Chunk& chunk, uint32_t round,
+                   uint32_t fragment, uint8_t flags, nic::TxPacket& packet);
+
+  static constexpr size_t kReplyCapacity = 512;
+
+  CoreOptions options_;
+  const reduce::Kernels& kernels_;
+  Counters counters_;
+  std::vector<SessionEntry> sessions_;  // by spi_index
+  std::vector<JobShard*> shards_;
+  size_t next_shard_ = 0;  // whose turn it is to send
+
+  std::vector<Reply> replies_;
+  size_t reply_head_ = 0;
+  size_t reply_tail_ = 0;
+
+  std::array<nic::TxPacket, limits::kBurstPackets> outgoing_;
+  std::array<wire::StatusPayload, limits::kBurstPackets> outgoing_status_;
+  size_t outgoing_begin_ = 0;
+  size_t outgoing_end_ = 0;
+};
+
+}  // namespace pbox::pipeline

@@ -1,0 +1,258 @@
+#include <algorithm>
+#include <cstring>
+
+#include "nic/wire/chunk_layout.h"
+#include "pipeline/core.h"
+
+namespace pbox::pipeline {
+namespace {
+
+Counter counter_of(wire::Reject reject) {
+  switch (reject) {
+    case wire::Reject::kTooShort: return Counter::kRejectShort;
+    case wire::Reject::kVersion: return Counter::kRejectVersion;
+    case wire::Reject::kType: return Counter::kRejectType;
+    case wire::Reject::kReserved: return Counter::kRejectReserved;
+    case wire::Reject::kLength: return Counter::kRejectLength;
+    default: return Counter::kRejectTag;
+  }
+}
+
+}  // namespace
+
+void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
+  uint64_t bytes = 0;
+  for (size_t index = 0; index < packets.size(); ++index) {
+    if (index + 1 < packets.size()) {
+      __builtin_prefetch(packets[index + 1].data);
+      __builtin_prefetch(packets[index + 1].data + 64);
+    }
+    bytes += packets[index].bytes;
+    on_packet(packets[index], now_ns);
+  }
+  counters_.add(Counter::kRxPackets, packets.size());
+  counters_.add(Counter::kRxBytes, bytes);
+}
+
+void Core::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
+  wire::Parsed parsed;
+  const wire::Reject reject = wire::parse(packet.data, packet.bytes, parsed);
+  if (reject != wire::Reject::kNone) {
+    counters_.add(counter_of(reject));
+    return;
+  }
+  SessionEntry* entry = authenticate(parsed);
+  if (entry == nullptr) return;
+  note_sender(*entry->session, packet, parsed.header, now_ns);
+  switch (parsed.header.type()) {
+    case wire::PacketType::kPush:
+      on_push(*entry->shard, *entry->session, parsed, now_ns);
+      return;
+    case wire::PacketType::kPull:
+      on_pull(*entry->shard, *entry->session, parsed, now_ns);
+      return;
+    default: counters_.add(Counter::kRejectType);
+  }
+}
+
+Core::SessionEntry* Core::authenticate(const wire::Parsed& parsed) {
+  const uint32_t spi = parsed.header.spi;
+  if (spi_pipeline(spi) != options_.pipeline_index) {
+    counters_.add(Counter::kRejectQueue);
+    return nullptr;
+  }
+  SessionEntry& entry = sessions_[wire::spi_index(spi)];
+  if (entry.session == nullptr || entry.spi != spi) {
+    counters_.add(Counter::kRejectSession);
+    return nullptr;
+  }
+  if (!wire::verify_tag(options_.tag, parsed)) {
+    counters_.add(Counter::kRejectTag);
+    return nullptr;
+  }
+  return &entry;
+}
+
+// The newest authentic packet says where the worker is; an old or replayed one cannot move it.
+void Core::note_sender(Session& session, const nic::RxPacket& packet, const wire::Header& header,
+                       uint64_t now_ns) {
+  session.last_packet_ns.set(now_ns);
+  if (header.packet_number <= session.newest_packet_number) return;
+  session.newest_packet_number = header.packet_number;
+  session.endpoint = packet.from;
+  session.reachable = true;
+}
+
+Chunk* Core::check_chunk(JobShard& shard, const wire::Header& header) {
+  if (header.epoch != shard.epoch) {
+    counters_.add(Counter::kRejectEpoch);
+    return nullptr;
+  }
+  if (header.generation != shard.generation) {
+    counters_.add(Counter::kRejectGeneration);
+    return nullptr;
+  }
+  Chunk* chunk = shard.find(header.chunk);
+  if (chunk == nullptr) {
+    counters_.add(Counter::kRejectChunk);
+    return nullptr;
+  }
+  const int32_t ahead = wire::round_distance(header.round, chunk->open_round);
+  if (ahead > 0) {
+    counters_.add(Counter::kRejectRound);
+    return nullptr;
+  }
+  if (ahead < -1) {
+    counters_.add(Counter::kStale);
+    return nullptr;
+  }
+  return chunk;
+}
+
+void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed,
+                   uint64_t now_ns) {
+  const wire::Header& header = parsed.header;
+  Chunk* chunk = check_chunk(shard, header);
+  if (chunk == nullptr) return;
+  if (header.fragment >= chunk->fragment_count) {
+    counters_.add(Counter::kRejectFragment);
+    return;
+  }
+  if (header.dtype_scale != static_cast<uint16_t>(chunk->dtype)) {
+    counters_.add(Counter::kRejectDtype);
+    return;
+  }
+  if (header.payload_bytes !=
+      wire::fragment_length(chunk->wire_bytes, shard.fragment_bytes, header.fragment)) {
+    counters_.add(Counter::kRejectLength);
+    return;
+  }
+  const uint64_t bit = uint64_t{1} << header.fragment;
+  if (header.round != chunk->open_round) {  // done: the worker may have missed the result
+    counters_.add(Counter::kDuplicate);
+    session.duplicates.add(1);
+    request_resend(shard, session, *chunk, bit, now_ns);
+    return;
+  }
+  if ((chunk->claimed[session.rank] & bit) != 0) {
+    counters_.add(Counter::kDuplicate);
+    session.duplicates.add(1);
+    return;
+  }
+  if (chunk->claimed_any == 0) chunk->opened_ns = now_ns;
+  absorb(shard, session, *chunk, parsed);
+}
+
+void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed) {
+  const wire::Header& header = parsed.header;
+  const uint64_t bit = uint64_t{1} << header.fragment;
+  chunk.claimed[session.rank] |= bit;
+  const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
+  const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);
+  const auto type = static_cast<size_t>(chunk.dtype);
+  if (shard.mode == Mode::kOptimize && chunk.open_round == 0) {
+    // Initial weights: rank 0's count, the others take part so that the round is a barrier.
+    if (session.rank == 0) kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
+  } else {
+    float* accumulator = chunk.accumulator[chunk.open_round & 1] + offset;
+    if ((chunk.claimed_any & bit) == 0) {
+      kernels_.store[type](accumulator, parsed.payload, elements);
+    } else {
+      kernels_.add[type](accumulator, parsed.payload, elements);
+    }
+  }
+  chunk.claimed_any |= bit;
+  counters_.add(Counter::kAggregated);
+  counters_.add(Counter::kAggregatedBytes, header.payload_bytes);
+  session.bytes_received.add(header.payload_bytes);
+  session.fragments_received.add(1);
+
+  if (chunk.claimed[session.rank] != chunk.full_mask) return;
+  if (++chunk.complete_workers < shard.worker_count()) return;
+  session.last_arrivals.add(1);
+  finish_round(shard, chunk);
+}
+
+void Core::finish_round(JobShard& shard, Chunk& chunk) {
+  const uint32_t round = chunk.open_round;
+  const uint32_t slot = round & 1;
+  const float share = 1.0f / static_cast<float>(shard.worker_count());
+  if (shard.mode == Mode::kOptimize) {
+    if (round > 0) run_optimizer(shard, chunk, round);
+    if (chunk.dtype != wire::Dtype::kF32) {
+      kernels_.narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.weights,
+                                                        chunk.elements);
+    }
+  } else {
+    if (shard.reduction == Reduction::kMean) {
+      kernels_.scale(chunk.accumulator[slot], share, chunk.elements);
+    }
+    if (chunk.dtype != wire::Dtype::kF32) {
+      kernels_.narrow[static_cast<size_t>(chunk.dtype)](
+          chunk.result[slot], chunk.accumulator[slot], chunk.elements);
+    }
+  }
+  std::memset(chunk.claimed, 0, shard.worker_count() * sizeof(uint64_t));
+  chunk.claimed_any = 0;
+  chunk.complete_workers = 0;
+  ++chunk.open_round;
+  counters_.add(Counter::kRoundsFinished);
+  shard.rounds_finished.add(1);
+  shard.egress.push(&chunk, round, chunk.priority);
+}
+
+void Core::run_optimizer(JobShard& shard, Chunk& chunk, uint32_t round) {
+  const optimizer::StepParameters parameters{
+      .learning_rate = shard.optimizer.learning_rate * chunk.lr_scale,
+      .weight_decay = chunk.weight_decay,
+      .gradient_scale = shard.reduction == Reduction::kMean
+                            ? 1.0f / static_cast<float>(shard.worker_count())
+                            : 1.0f,
+      .step = round,
+  };
+  optimizer::step(shard.optimizer, parameters, chunk.weights, chunk.state,
+                  chunk.accumulator[round & 1], chunk.elements);
+}
+
+void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed,
+                   uint64_t now_ns) {
+  counters_.add(Counter::kPullsReceived);
+  if (parsed.header.payload_bytes != sizeof(wire::PullPayload)) {
+    counters_.add(Counter::kRejectLength);
+    return;
+  }
+  Chunk* chunk = check_chunk(shard, parsed.header);
+  if (chunk == nullptr) return;
+  if (parsed.header.round != chunk->open_round && chunk->fanned_out_rounds == chunk->open_round) {
+    wire::PullPayload pull;
+    std::memcpy(&pull, parsed.payload, sizeof(pull));
+    if (request_resend(shard, session, *chunk, chunk->full_mask & ~pull.held_mask, now_ns)) return;
+  }
+  send_status(shard, session, *chunk, parsed.header);
+}
+
+// Bounded per session, so that duplicates cannot be turned into a flood: four windows at once, refilled
+// at one window per millisecond.
+bool Core::request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
+                          uint64_t now_ns) {
+  if (mask == 0) return false;
+  if (chunk.fanned_out_rounds != chunk.open_round) return false;  // the first copy is still to leave
+  const int64_t full = 4 * int64_t{session.credit_bytes};
+  const uint64_t elapsed_ms = (now_ns - session.resend_refill_ns) / 1'000'000;
+  if (elapsed_ms > 0) {
+    session.resend_refill_ns = now_ns;
+    const auto refill = static_cast<int64_t>(elapsed_ms < 4 ? elapsed_ms : 4) *
+                        int64_t{session.credit_bytes};
+    session.resend_budget_bytes = std::min(full, session.resend_budget_bytes + refill);
+  }
+  const int64_t cost = int64_t{__builtin_popcountll(mask)} * shard.fragment_bytes;
+  if (session.resend_budget_bytes <= 0 ||
+      !shard.egress.push_resend({&chunk, chunk.open_round - 1, session.rank, mask})) {
+    counters_.add(Counter::kResendsRefused);
+    return false;
+  }
+  session.resend_budget_bytes -= cost;
+  return true;
+}
+
+}  // namespace pbox::pipeline

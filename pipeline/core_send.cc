@@ -1,0 +1,193 @@
+#include "nic/wire/chunk_layout.h"
+#include "pipeline/core.h"
+
+namespace pbox::pipeline {
+namespace {
+
+// What a job may send before the next one's turn (deficit round robin; Shreedhar, Varghese 1995): two
+// of the largest packets, so that every turn sends something.
+constexpr int64_t kQuantumBytes = 2 * int64_t{limits::kPacketBytesMax};
+
+}  // namespace
+
+std::span<const nic::TxPacket> Core::to_send(uint64_t) {
+  if (outgoing_begin_ == outgoing_end_) {
+    outgoing_begin_ = 0;
+    size_t filled = fill_replies(0);
+    size_t idle_shards = 0;
+    while (filled < outgoing_.size() && idle_shards < shards_.size()) {
+      JobShard& shard = *shards_[next_shard_];
+      const size_t before = filled;
+      filled = fill_shard(shard, filled, outgoing_.size());
+      idle_shards = filled == before ? idle_shards + 1 : 0;
+      if (filled < outgoing_.size()) next_shard_ = (next_shard_ + 1) % shards_.size();
+    }
+    outgoing_end_ = filled;
+  }
+  return {outgoing_.data() + outgoing_begin_, outgoing_end_ - outgoing_begin_};
+}
+
+void Core::sent(size_t count) {
+  PBOX_DCHECK(outgoing_begin_ + count <= outgoing_end_);
+  uint64_t bytes = 0;
+  for (size_t index = 0; index < count; ++index) {
+    bytes += limits::kPacketOverheadBytes + outgoing_[outgoing_begin_ + index].header.payload_bytes;
+  }
+  outgoing_begin_ += count;
+  counters_.add(Counter::kTxPackets, count);
+  counters_.add(Counter::kTxBytes, bytes);
+}
+
+size_t Core::fill_replies(size_t filled) {
+  while (filled < outgoing_.size() && reply_head_ != reply_tail_) {
+    const Reply& reply = replies_[reply_head_++ % kReplyCapacity];
+    outgoing_[filled] = reply.packet;
+    outgoing_status_[filled] = reply.status;
+    outgoing_[filled].payload = reinterpret_cast<const std::byte*>(&outgoing_status_[filled]);
+    ++filled;
+  }
+  return filled;
+}
+
+size_t Core::fill_shard(JobShard& shard, size_t filled, size_t limit) {
+  const bool has_work =
+      shard.egress.cursor.active || !shard.egress.empty() || shard.egress.has_resend();
+  if (!has_work) {
+    shard.egress_deficit_bytes = 0;
+    return filled;
+  }
+  if (shard.egress_deficit_bytes <= 0) shard.egress_deficit_bytes += kQuantumBytes;
+  filled = fill_resends(shard, filled, limit);
+  return fill_fan_out(shard, filled, limit);
+}
+
+size_t Core::fill_resends(JobShard& shard, size_t filled, size_t limit) {
+  Resend resend;
+  while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_resend(resend)) {
+    Chunk& chunk = *resend.chunk;
+    if (resend.round + 1 != chunk.open_round) continue;  // consumed by all meanwhile
+    Session& session = shard.sessions()[resend.rank];
+    while (resend.mask != 0 && filled < limit) {
+      const auto fragment = static_cast<uint32_t>(__builtin_ctzll(resend.mask));
+      resend.mask &= resend.mask - 1;
+      make_result(shard, session, chunk, resend.round, fragment, wire::flag::kRetransmission,
+                  outgoing_[filled]);
+      shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
+      counters_.add(Counter::kResultsResent);
+      ++filled;
+    }
+    if (resend.mask != 0) shard.egress.push_resend(resend);
+  }
+  return filled;
+}
+
+size_t Core::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
+  EgressQueue::Cursor& cursor = shard.egress.cursor;
+  const uint32_t workers = shard.worker_count();
+  while (filled < limit && shard.egress_deficit_bytes > 0) {
+    if (!cursor.active) {
+      if (!shard.egress.pop(cursor.at)) break;
+      cursor.active = true;
+      cursor.step = 0;
+      cursor.fragment = 0;
+    }
+    Chunk& chunk = *cursor.at.chunk;
+    if (cursor.step == workers || cursor.at.round + 1 != chunk.open_round) {
+      chunk.fanned_out_rounds = cursor.at.round + 1;
+      cursor.active = false;
+      continue;
+    }
+    const uint32_t rank = (cursor.step + chunk.id + cursor.at.round) % workers;
+    Session& session = shard.sessions()[rank];
+    make_result(shard, session, chunk, cursor.at.round, cursor.fragment, 0, outgoing_[filled]);
+    shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
+    ++filled;
+    if (++cursor.fragment == chunk.fragment_count) {
+      cursor.fragment = 0;
+      ++cursor.step;
+    }
+  }
+  if (cursor.active && cursor.step == workers) {
+    cursor.at.chunk->fanned_out_rounds = cursor.at.round + 1;
+    cursor.active = false;
+  }
+  return filled;
+}
+
+void Core::make_result(JobShard& shard, Session& session, const Chunk& chunk, uint32_t round,
+                       uint32_t fragment, uint8_t flags, nic::TxPacket& packet) {
+  wire::Header& header = packet.header;
+  header = {};
+  header.set_type(wire::PacketType::kResult);
+  header.flags = flags;
+  if (fragment + 1 == chunk.fragment_count) header.flags |= wire::flag::kLast;
+  header.payload_bytes = static_cast<uint16_t>(
+      wire::fragment_length(chunk.wire_bytes, shard.fragment_bytes, fragment));
+  header.spi = session.spi | wire::kSpiToWorker;
+  header.packet_number = session.next_packet_number++;
+  header.epoch = shard.epoch;
+  header.chunk = chunk.id;
+  header.round = round;
+  header.fragment = static_cast<uint16_t>(fragment);
+  header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
+  header.dtype_scale = static_cast<uint16_t>(chunk.dtype);
+  header.generation = shard.generation;
+  packet.to = session.endpoint;
+  packet.payload = chunk.result[round & 1] + size_t{fragment} * shard.fragment_bytes;
+  packet.tag = wire::make_tag(options_.tag, header, packet.payload);
+}
+
+void Core::send_status(const JobShard& shard, Session& session, const Chunk& chunk,
+                       const wire::Header& asked) {
+  wire::StatusPayload status;
+  status.finished_round = chunk.open_round;
+  if (asked.round == chunk.open_round) {
+    status.received_mask = chunk.claimed[session.rank];
+    const uint32_t workers = shard.worker_count();
+    for (uint32_t rank = workers; rank-- > 0;) {
+      if (chunk.claimed[rank] == chunk.full_mask) continue;
+      ++status.missing_workers;
+      status.first_missing_rank = static_cast<uint16_t>(rank);
+    }
+  } else {
+    status.received_mask = chunk.full_mask;
+  }
+  wire::Header header;
+  header.set_type(wire::PacketType::kStatus);
+  header.payload_bytes = sizeof(status);
+  header.epoch = shard.epoch;
+  header.chunk = chunk.id;
+  header.round = asked.round;
+  header.timestamp_us = asked.timestamp_us;
+  header.generation = shard.generation;
+  if (push_reply(session, header, status)) counters_.add(Counter::kStatusSent);
+}
+
+void Core::send_grants(JobShard& shard) {
+  for (Session& session : shard.sessions()) {
+    if (!session.reachable) continue;  // learns its credit from the session reply
+    wire::Header header;
+    header.set_type(wire::PacketType::kGrant);
+    header.epoch = shard.epoch;
+    header.generation = shard.generation;
+    push_reply(session, header, {});
+  }
+}
+
+bool Core::push_reply(Session& session, const wire::Header& header,
+                      const wire::StatusPayload& status) {
+  if (reply_tail_ - reply_head_ >= kReplyCapacity) return false;
+  Reply& reply = replies_[reply_tail_++ % kReplyCapacity];
+  reply.packet.to = session.endpoint;
+  reply.packet.header = header;
+  reply.packet.header.spi = session.spi | wire::kSpiToWorker;
+  reply.packet.header.packet_number = session.next_packet_number++;
+  reply.packet.header.credit =
+      static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
+  reply.status = status;
+  reply.packet.tag = wire::make_tag(options_.tag, reply.packet.header,
+                                    reinterpret_cast<const std::byte*>(&reply.status));
+  return true;
+}
+
+}  // namespace pbox::pipeline

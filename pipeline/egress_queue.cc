@@ -1,0 +1,55 @@
+#include "pipeline/egress_queue.h"
+
+#include <algorithm>
+
+namespace pbox::pipeline {
+namespace {
+
+// std::push_heap keeps the greatest in front: "less" means "leaves later".
+bool leaves_later(const FanOut& a, const FanOut& b) {
+  if (a.priority != b.priority) return a.priority < b.priority;
+  return a.sequence > b.sequence;
+}
+
+}  // namespace
+
+void EgressQueue::reserve(size_t chunk_count) {
+  capacity_ = 2 * chunk_count + 1;
+  heap_.reserve(capacity_);
+  resends_.resize(kResendCapacity);
+}
+
+void EgressQueue::push(Chunk* chunk, uint32_t round, int32_t priority) {
+  PBOX_DCHECK(heap_.size() < capacity_);
+  heap_.push_back({chunk, round, priority, next_sequence_++});
+  std::push_heap(heap_.begin(), heap_.end(), leaves_later);
+}
+
+bool EgressQueue::pop(FanOut& next) {
+  if (heap_.empty()) return false;
+  std::pop_heap(heap_.begin(), heap_.end(), leaves_later);
+  next = heap_.back();
+  heap_.pop_back();
+  return true;
+}
+
+bool EgressQueue::push_resend(const Resend& resend) {
+  if (resend_tail_ != resend_head_) {
+    Resend& last = resends_[(resend_tail_ - 1) % kResendCapacity];
+    if (last.chunk == resend.chunk && last.round == resend.round && last.rank == resend.rank) {
+      last.mask |= resend.mask;
+      return true;
+    }
+  }
+  if (resend_tail_ - resend_head_ >= kResendCapacity) return false;
+  resends_[resend_tail_++ % kResendCapacity] = resend;
+  return true;
+}
+
+bool EgressQueue::pop_resend(Resend& next) {
+  if (resend_head_ == resend_tail_) return false;
+  next = resends_[resend_head_++ % kResendCapacity];
+  return true;
+}
+
+}  // namespace pbox::pipeline

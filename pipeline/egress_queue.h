@@ -1,0 +1,64 @@
+// A job's finished chunks on one pipeline, in the order they leave: (priority desc, sequence asc),
+// strictly (P3; facts: an order by priority alone lets equal priorities starve). Bounded, allocated once.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/check.h"
+
+namespace pbox::pipeline {
+
+struct Chunk;
+
+// A finished round on its way to every worker.
+struct FanOut {
+  Chunk* chunk = nullptr;
+  uint32_t round = 0;
+  int32_t priority = 0;
+  uint64_t sequence = 0;
+};
+
+// Fragments of a finished round that one worker asked for again.
+struct Resend {
+  Chunk* chunk = nullptr;
+  uint32_t round = 0;
+  uint32_t rank = 0;
+  uint64_t mask = 0;
+};
+
+class EgressQueue {
+ public:
+  void reserve(size_t chunk_count);
+
+  // Never full: a chunk has at most one unfinished fan-out per slot of its ring.
+  void push(Chunk* chunk, uint32_t round, int32_t priority);
+  bool pop(FanOut& next);
+  bool empty() const { return heap_.empty(); }
+
+  // False when the bounded resend queue is full; the asker's timer will ask again.
+  bool push_resend(const Resend& resend);
+  bool pop_resend(Resend& next);
+  bool has_resend() const { return resend_head_ != resend_tail_; }
+
+  // Where the fan-out at hand stands. Worker `step` of [0, workers) is rank (step + rotation) % workers,
+  // so that the copies of successive chunks do not all reach the same worker first.
+  struct Cursor {
+    FanOut at;
+    uint32_t step = 0;
+    uint32_t fragment = 0;
+    bool active = false;
+  } cursor;
+
+ private:
+  static constexpr size_t kResendCapacity = 1024;
+
+  std::vector<FanOut> heap_;
+  size_t capacity_ = 0;
+  uint64_t next_sequence_ = 0;
+  std::vector<Resend> resends_;
+  size_t resend_head_ = 0;
+  size_t resend_tail_ = 0;
+};
+
+}  // namespace pbox::pipeline

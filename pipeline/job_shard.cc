@@ -1,0 +1,100 @@
+#include "pipeline/job_shard.h"
+
+#include "nic/wire/chunk_layout.h"
+
+namespace pbox::pipeline {
+namespace {
+
+size_t cache_lines(size_t bytes) { return align_up(bytes, kCacheLineBytes); }
+
+// Mirrors JobShard::lay_out_chunk, which takes exactly this much.
+size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
+  const size_t floats = cache_lines(size_t{chunk.elements} * sizeof(float));
+  const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t));
+  if (spec.mode == Mode::kAggregate) return masks + limits::kSlotRing * floats;
+  const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
+  const bool narrow = chunk.dtype != wire::Dtype::kF32;
+  const size_t result = narrow ? cache_lines(size_t{chunk.elements} * 2) : 0;
+  return masks + 2 * floats + result +
+         cache_lines(state * size_t{chunk.elements} * sizeof(float));
+}
+
+}  // namespace
+
+size_t shard_footprint(const ShardSpec& spec) {
+  size_t bytes = 0;
+  for (const ChunkSpec& chunk : spec.chunks) bytes += chunk_footprint(spec, chunk);
+  return bytes;
+}
+
+Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec) {
+  auto arena = NumaArena::create(shard_footprint(spec), spec.numa_node);
+  if (!arena) return arena.error();
+  auto shard = std::make_unique<JobShard>();
+  shard->arena_ = std::move(*arena);
+  shard->lay_out(spec);
+  return shard;
+}
+
+void JobShard::lay_out(const ShardSpec& spec) {
+  epoch = spec.epoch;
+  generation = spec.generation;
+  fragment_bytes = spec.fragment_bytes;
+  mode = spec.mode;
+  reduction = spec.reduction;
+  optimizer = spec.optimizer;
+
+  sessions_ = std::vector<Session>(spec.sessions.size());
+  for (uint32_t rank = 0; rank < sessions_.size(); ++rank) {
+    sessions_[rank].spi = spec.sessions[rank].spi;
+    sessions_[rank].rank = rank;
+    sessions_[rank].credit_bytes = spec.sessions[rank].credit_bytes;
+  }
+  local_index_.assign(spec.job_chunk_count, kNotHere);
+  chunks_.resize(spec.chunks.size());
+  for (uint32_t index = 0; index < chunks_.size(); ++index) {
+    PBOX_CHECK(spec.chunks[index].chunk < spec.job_chunk_count);
+    local_index_[spec.chunks[index].chunk] = index;
+    lay_out_chunk(spec.chunks[index], chunks_[index]);
+  }
+  egress.reserve(chunks_.size());
+}
+
+void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
+  const size_t float_bytes = size_t{spec.elements} * sizeof(float);
+  const auto take_floats = [&](size_t bytes) {
+    return reinterpret_cast<float*>(arena_.take(bytes));
+  };
+  chunk.id = spec.chunk;
+  chunk.elements = spec.elements;
+  chunk.dtype = spec.dtype;
+  chunk.priority = spec.priority;
+  chunk.lr_scale = spec.lr_scale;
+  chunk.weight_decay = spec.weight_decay;
+  chunk.wire_bytes = spec.elements * wire::dtype_bytes(spec.dtype);
+  chunk.fragment_count =
+      static_cast<uint16_t>(wire::fragment_count(chunk.wire_bytes, fragment_bytes));
+  PBOX_CHECK(chunk.fragment_count > 0 && chunk.fragment_count <= limits::kFragmentCountMax);
+  chunk.full_mask = wire::full_mask(chunk.fragment_count);
+  chunk.claimed = reinterpret_cast<uint64_t*>(arena_.take(sessions_.size() * sizeof(uint64_t)));
+
+  if (mode == Mode::kAggregate) {
+    for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
+      chunk.accumulator[slot] = take_floats(float_bytes);
+      chunk.result[slot] = reinterpret_cast<std::byte*>(chunk.accumulator[slot]);
+    }
+    return;
+  }
+  // One accumulator and one result serve both slots: the sum is used up when the round finishes, and
+  // the weights change only when every worker has consumed the result before (PHub's two buffers).
+  chunk.accumulator[0] = chunk.accumulator[1] = take_floats(float_bytes);
+  chunk.weights = take_floats(float_bytes);
+  const bool narrow = spec.dtype != wire::Dtype::kF32;
+  std::byte* result = narrow ? arena_.take(size_t{spec.elements} * 2)
+                             : reinterpret_cast<std::byte*>(chunk.weights);
+  chunk.result[0] = chunk.result[1] = result;
+  const size_t state = optimizer::state_floats_per_element(optimizer.kind);
+  if (state > 0) chunk.state = take_floats(state * float_bytes);
+}
+
+}  // namespace pbox::pipeline

@@ -1,0 +1,142 @@
+// What one pipeline owns of one job: its chunks, their memory, and the sessions of the job's workers on
+// this pipeline. Built whole by the control thread, then handed to the pipeline and touched by that core
+// alone until it is handed back.
+//
+// The slot machine. Per chunk a ring of two rounds, indexed by round & 1 and compared by full round:
+//   round == open_round      OPEN: fragments are claimed and added
+//   round == open_round - 1  DONE: its result is kept, since a worker may still ask for it
+//   older                    stale: every worker has consumed it, or open_round would not have opened
+// Two slots suffice because finishing a round takes every worker's push of it, and a worker pushes a
+// round only after it has consumed the one before.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/numa_arena.h"
+#include "base/result.h"
+#include "nic/endpoint.h"
+#include "nic/wire/header.h"
+#include "pipeline/counters.h"
+#include "pipeline/egress_queue.h"
+#include "pipeline/optimizer/optimizer.h"
+
+namespace pbox::pipeline {
+
+enum class Mode : uint8_t { kAggregate = 0, kOptimize = 1 };
+enum class Reduction : uint8_t { kSum = 0, kMean = 1 };
+
+struct ChunkSpec {
+  uint32_t chunk = 0;  // job-local id
+  uint32_t elements = 0;
+  wire::Dtype dtype = wire::Dtype::kF32;
+  int32_t priority = 0;
+  float lr_scale = 1;
+  float weight_decay = 0;
+};
+
+struct SessionSpec {
+  uint32_t spi = 0;  // worker -> box; the way back is spi | wire::kSpiToWorker
+  uint32_t credit_bytes = 0;
+};
+
+struct ShardSpec {
+  uint32_t epoch = 1;
+  uint16_t generation = 1;
+  uint32_t fragment_bytes = limits::kFragmentBytesEthernet;
+  Mode mode = Mode::kAggregate;
+  Reduction reduction = Reduction::kSum;
+  optimizer::OptimizerSpec optimizer;
+  uint32_t job_chunk_count = 0;        // of the whole job; chunk ids are below it
+  std::vector<ChunkSpec> chunks;       // those of this pipeline
+  std::vector<SessionSpec> sessions;   // by rank
+  int numa_node = kAnyNumaNode;
+};
+
+// Bytes of arena that a shard of this spec takes: what quotas are checked against.
+size_t shard_footprint(const ShardSpec& spec);
+
+// One chunk's state. Pointers lead into the shard's arena.
+struct Chunk {
+  float* accumulator[limits::kSlotRing] = {};
+  std::byte* result[limits::kSlotRing] = {};
+  uint64_t* claimed = nullptr;  // of open_round, per rank: fragments received
+  uint64_t claimed_any = 0;     // union over ranks: which fragments are a store, which an add
+  uint64_t full_mask = 0;
+  uint32_t open_round = 0;
+  uint32_t id = 0;
+  uint32_t elements = 0;
+  uint32_t wire_bytes = 0;
+  uint16_t complete_workers = 0;
+  uint16_t fragment_count = 0;
+  wire::Dtype dtype = wire::Dtype::kF32;
+  int32_t priority = 0;
+  float* weights = nullptr;  // optimize mode
+  float* state = nullptr;
+  float lr_scale = 1;
+  float weight_decay = 0;
+  uint32_t fanned_out_rounds = 0;  // rounds whose result has left for every worker
+  uint64_t opened_ns = 0;          // first fragment of open_round
+};
+
+// A worker's session on this pipeline. The counters are read by other threads.
+struct Session {
+  uint32_t spi = 0;
+  uint32_t rank = 0;
+  nic::Endpoint endpoint;  // learned from the worker's newest authentic packet
+  uint64_t newest_packet_number = 0;
+  bool reachable = false;
+  uint64_t next_packet_number = 1;
+  uint32_t credit_bytes = 0;
+  int64_t resend_budget_bytes = 0;
+  uint64_t resend_refill_ns = 0;
+  SingleWriterCounter bytes_received, fragments_received, duplicates, last_arrivals, last_packet_ns;
+};
+
+class JobShard {
+ public:
+  static Result<std::unique_ptr<JobShard>> create(const ShardSpec& spec);
+
+  // nullptr if this pipeline does not own the chunk or there is none of that id.
+  Chunk* find(uint32_t chunk_id) {
+    if (chunk_id >= local_index_.size()) return nullptr;
+    const uint32_t index = local_index_[chunk_id];
+    return index == kNotHere ? nullptr : &chunks_[index];
+  }
+
+  // One fixed element offset for both memory and wire, since fragments hold whole elements.
+  uint32_t fragment_offset_elements(const Chunk& chunk, uint32_t fragment) const {
+    return fragment * fragment_bytes / wire::dtype_bytes(chunk.dtype);
+  }
+
+  std::vector<Chunk>& chunks() { return chunks_; }
+  std::vector<Session>& sessions() { return sessions_; }
+  const std::vector<Session>& sessions() const { return sessions_; }
+  uint32_t worker_count() const { return static_cast<uint32_t>(sessions_.size()); }
+  const NumaArena& arena() const { return arena_; }
+
+  uint32_t epoch = 1;
+  uint16_t generation = 1;
+  uint32_t fragment_bytes = 0;
+  Mode mode = Mode::kAggregate;
+  Reduction reduction = Reduction::kSum;
+  optimizer::OptimizerSpec optimizer;
+  EgressQueue egress;
+  SingleWriterCounter rounds_finished;
+  int64_t egress_deficit_bytes = 0;  // deficit round robin between jobs
+
+ private:
+  static constexpr uint32_t kNotHere = UINT32_MAX;
+
+  void lay_out(const ShardSpec& spec);
+  void lay_out_chunk(const ChunkSpec& spec, Chunk& chunk);
+
+  NumaArena arena_;
+  std::vector<Chunk> chunks_;
+  std::vector<Session> sessions_;
+  std::vector<uint32_t> local_index_;
+};
+
+}  // namespace pbox::pipeline

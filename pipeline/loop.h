@@ -1,0 +1,120 @@
+// The one loop of a pipeline, run to completion on one core. Its phases, in order, each a method so that
+// profiles and readers see the same names:
+//
+//   receive       a burst from the port; each packet authenticated, parsed, claimed, added, and the round
+//                 finished when it was the last (Core::on_burst)
+//   send          replies, resends and finished chunks by priority, in bursts (Core::to_send)
+//   housekeep     commands of the control thread, a bounded number per turn
+//   rest          nothing to do: spin for a while, then sleep on the port's event fd (adaptive polling)
+//
+// No phase blocks, allocates, logs, formats or throws; rest is the only place that may sleep.
+#pragma once
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/spsc_ring.h"
+#include "nic/port.h"
+#include "pipeline/core.h"
+
+namespace pbox::pipeline {
+
+struct PollPolicy {
+  bool busy = false;      // spin for ever: a core of its own
+  uint64_t spin_ns = 0;   // adaptive: spin this long after the last work before sleeping
+  int sleep_max_ms = 100; // adaptive: longest sleep
+};
+
+// The control thread's side of a pipeline.
+struct Mailbox {
+  SpscRing<Command> commands{256};
+  std::atomic<uint64_t> completed_ticket{0};
+  std::atomic<bool> stop{false};
+  int wake_fd = -1;  // an eventfd the control thread writes to; owned by it
+};
+
+template <nic::Port P>
+class Loop {
+ public:
+  Loop(Core& core, P& port, Mailbox& mailbox, const PollPolicy& policy)
+      : core_(core), port_(port), mailbox_(mailbox), policy_(policy) {}
+
+  // Until mailbox.stop. The pipeline's core.
+  void run() {
+    uint64_t last_work_ns = monotonic_ns();
+    while (!mailbox_.stop.load(std::memory_order_acquire)) {
+      const uint64_t now_ns = monotonic_ns();
+      if (turn(now_ns)) {
+        last_work_ns = now_ns;
+      } else {
+        rest(now_ns - last_work_ns);
+      }
+    }
+  }
+
+  // One turn of all phases but rest. True if there was work.
+  bool turn(uint64_t now_ns) {
+    const bool received = receive(now_ns);
+    const bool sent = send(now_ns);
+    return housekeep() || received || sent;
+  }
+
+ private:
+  bool receive(uint64_t now_ns) {
+    const size_t count = port_.rx_burst(burst_);
+    if (count > 0) core_.on_burst({burst_.data(), count}, now_ns);
+    return count > 0;
+  }
+
+  bool send(uint64_t now_ns) {
+    bool any = false;
+    for (;;) {
+      const auto packets = core_.to_send(now_ns);
+      blocked_ = false;
+      if (packets.empty()) return any;
+      const size_t count = port_.tx_burst(packets);
+      core_.sent(count);
+      any = any || count > 0;
+      blocked_ = count < packets.size();
+      if (blocked_ || packets.size() < limits::kBurstPackets) return any;
+      if (++bursts_ % kBurstsPerTurn == 0) return any;  // the receive ring must not wait for long
+    }
+  }
+
+  bool housekeep() {
+    Command command;
+    if (!mailbox_.commands.pop(command)) return false;
+    core_.execute(command);
+    mailbox_.completed_ticket.store(command.ticket, std::memory_order_release);
+    return true;
+  }
+
+  void rest(uint64_t idle_ns) {
+    if (policy_.busy || port_.event_fd() < 0 || idle_ns < policy_.spin_ns) return;
+    core_.counters().add(Counter::kSleeps);
+    pollfd waits[2] = {
+        {port_.event_fd(), static_cast<short>(blocked_ ? POLLIN | POLLOUT : POLLIN), 0},
+        {mailbox_.wake_fd, POLLIN, 0}};
+    if (poll(waits, 2, policy_.sleep_max_ms) > 0 && (waits[1].revents & POLLIN) != 0) {
+      uint64_t drained = 0;
+      while (read(mailbox_.wake_fd, &drained, sizeof(drained)) < 0 && errno == EINTR) {
+      }
+    }
+  }
+
+  static constexpr uint32_t kBurstsPerTurn = 4;
+
+  Core& core_;
+  P& port_;
+  Mailbox& mailbox_;
+  PollPolicy policy_;
+  bool blocked_ = false;  // the port took less than offered
+  uint32_t bursts_ = 0;
+  std::array<nic::RxPacket, limits::kBurstPackets> burst_;
+};
+
+}  // namespace pbox::pipeline
