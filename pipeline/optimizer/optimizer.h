@@ -1,0 +1,105 @@
+// Fused optimizer steps: one pass over a chunk's weights, state and aggregated gradient while they
+// are in cache, vectorised for the CPU found at start.
+//
+// The formulas are torch.optim's, and agree with it to rounding:
+//   SGD, momentum (dampening 0): Sutskever et al., "On the importance of initialization and
+//   momentum
+//     in deep learning", ICML 2013, in torch's form: the rate multiplies the velocity.
+//   Nesterov: the same paper, section 2; also PHub's NAG (Luo et al., SoCC 2018).
+//   Adam: Kingma and Ba, ICLR 2015, algorithm 1; decay is added to the gradient.
+//   AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2; decay shrinks the weights.
+//
+// All targets agree bit for bit with reference.h: multiplications and additions are never fused.
+// Numbers are dimensionless f32. No function allocates or throws; any thread may call, on the data
+// path only the pipeline's core that owns the chunk.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace pbox::optimizer {
+
+enum class OptimizerKind : uint8_t { kNone, kSgd, kMomentum, kNesterov, kAdam, kAdamW };
+
+// OptimizerKind values are in [0, kOptimizerKindCount): tables are indexed by them.
+inline constexpr size_t kOptimizerKindCount = 6;
+
+// A job's choice. Fields that the kind does not use are ignored. Defaults are torch's.
+struct OptimizerSpec {
+  OptimizerKind kind = OptimizerKind::kNone;
+  float learning_rate = 1e-3f;
+  float momentum = 0.0f;  // kMomentum, kNesterov
+  float beta1 = 0.9f;     // kAdam, kAdamW
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.0f;
+};
+
+// What varies by tensor and by round.
+struct StepParameters {
+  float learning_rate = 0.0f;   // of this tensor, in this round
+  float weight_decay = 0.0f;    // of this tensor
+  float gradient_scale = 1.0f;  // multiplies the gradient first: 1/workers turns a sum into a mean
+  uint64_t step = 1;            // 1 for the first; Adam's bias corrections depend on it
+};
+
+// A tensor's parameters: the job's learning rate times the tensor's `lr_scale`, its own decay.
+StepParameters step_parameters(const OptimizerSpec& spec, float lr_scale, float weight_decay,
+                               float gradient_scale, uint64_t step);
+
+// Floats of state per weight: 0 (none, SGD), 1 (momentum, Nesterov) or 2 (Adam, AdamW). The state
+// of a fresh job is all zero.
+constexpr size_t state_floats_per_element(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kNone:
+    case OptimizerKind::kSgd: return 0;
+    case OptimizerKind::kMomentum:
+    case OptimizerKind::kNesterov: return 1;
+    case OptimizerKind::kAdam:
+    case OptimizerKind::kAdamW: return 2;
+  }
+  return 0;
+}
+
+// What a kernel needs, computed once per tensor and round (in double, then rounded once).
+struct StepCoefficients {
+  float gradient_scale = 1.0f;
+  float weight_decay = 0.0f;  // added to the gradient, times the weight; 0 for AdamW
+  float weight_keep = 1.0f;   // AdamW: 1 - learning_rate * weight_decay
+  float momentum = 0.0f;
+  float beta1 = 0.0f;
+  float one_minus_beta1 = 1.0f;
+  float beta2 = 0.0f;
+  float one_minus_beta2 = 1.0f;
+  float inverse_root_correction2 = 1.0f;  // 1 / sqrt(1 - beta2^step)
+  float epsilon = 0.0f;
+  float step_size = 0.0f;  // learning_rate, for Adam divided by 1 - beta1^step
+};
+
+StepCoefficients step_coefficients(const OptimizerSpec& spec, const StepParameters& parameters);
+
+// weights, gradient: [count]. state: [state_floats_per_element * count], first all of the momentum
+// (Adam: first moment), then all of the second moment; unused (may be null) if that is 0. The
+// arrays do not overlap. The gradient is the sum as aggregated, and is not changed.
+using StepFunction = void (*)(const StepCoefficients& coefficients, float* weights, float* state,
+                              const float* gradient, size_t count);
+
+// One step on one chunk; for kNone, nothing happens.
+void step(const OptimizerSpec& spec, const StepParameters& parameters, float* weights, float* state,
+          const float* gradient, size_t count);
+
+// The steps for one instruction set. A pipeline that keeps the coefficients of a tensor's round
+// calls through this table instead of step(), which computes two powers each time (about 50 ns).
+struct Kernels {
+  int64_t target = 0;                                    // a HWY_* target bit
+  std::array<StepFunction, kOptimizerKindCount> step{};  // indexed by OptimizerKind
+};
+
+// The table of the best target of this CPU, chosen on the first call. The reference stays valid.
+const Kernels& kernels();
+
+// The table of one of reduce::supported_targets(). For tests and benchmarks.
+Kernels kernels_for(int64_t target);
+
+}  // namespace pbox::optimizer

@@ -1,0 +1,59 @@
+// The definition of every optimizer step, one element at a time. The vector kernels do the same
+// operations in the same order, and so equal it bit for bit.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+
+#include "pipeline/optimizer/optimizer.h"
+
+namespace pbox::optimizer::reference {
+
+// The gradient after scaling and decay.
+inline float effective_gradient(const StepCoefficients& c, float weight, float gradient) {
+  return gradient * c.gradient_scale + c.weight_decay * weight;
+}
+
+inline void sgd(const StepCoefficients& c, float& weight, float gradient) {
+  weight -= c.step_size * effective_gradient(c, weight, gradient);
+}
+
+inline void momentum(const StepCoefficients& c, float& weight, float& velocity, float gradient) {
+  velocity = c.momentum * velocity + effective_gradient(c, weight, gradient);
+  weight -= c.step_size * velocity;
+}
+
+inline void nesterov(const StepCoefficients& c, float& weight, float& velocity, float gradient) {
+  const float g = effective_gradient(c, weight, gradient);
+  velocity = c.momentum * velocity + g;
+  weight -= c.step_size * (g + c.momentum * velocity);
+}
+
+// AdamW too: the coefficients make one of the two decays vanish exactly.
+inline void adam(const StepCoefficients& c, float& weight, float& first, float& second,
+                 float gradient) {
+  const float g = effective_gradient(c, weight, gradient);
+  first = c.beta1 * first + c.one_minus_beta1 * g;
+  second = c.beta2 * second + (c.one_minus_beta2 * g) * g;
+  const float denominator = std::sqrt(second) * c.inverse_root_correction2 + c.epsilon;
+  weight = c.weight_keep * weight - (c.step_size * first) / denominator;
+}
+
+// As optimizer.h's step functions.
+inline void step(OptimizerKind kind, const StepCoefficients& c, float* weights, float* state,
+                 const float* gradient, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    switch (kind) {
+      case OptimizerKind::kNone: break;
+      case OptimizerKind::kSgd: sgd(c, weights[i], gradient[i]); break;
+      case OptimizerKind::kMomentum: momentum(c, weights[i], state[i], gradient[i]); break;
+      case OptimizerKind::kNesterov: nesterov(c, weights[i], state[i], gradient[i]); break;
+      case OptimizerKind::kAdam:
+      case OptimizerKind::kAdamW:
+        adam(c, weights[i], state[i], state[count + i], gradient[i]);
+        break;
+    }
+  }
+}
+
+}  // namespace pbox::optimizer::reference

@@ -1,0 +1,201 @@
+#include "pipeline/reduce/reduce.h"
+
+#include <cstring>
+#include <iterator>
+
+// This file is compiled once per target: foreach_target.h includes it again with HWY_TARGET set.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "pipeline/reduce/reduce.cc"
+// clang-format off: foreach_target.h must come first
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "pipeline/reduce/lanes_inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace pbox::reduce::HWY_NAMESPACE {
+
+using FloatTag = hn::ScalableTag<float>;
+
+// Four independent vectors per turn cover the latency of a load and an add.
+inline constexpr size_t kUnroll = 4;
+
+// One vector's worth of elements at the end of an array, copied aside: reading or writing past the
+// end would touch a neighbour's memory.
+struct Tail {
+  HWY_ALIGN float values[hn::MaxLanes(FloatTag())] = {};
+  HWY_ALIGN std::byte payload[hn::MaxLanes(FloatTag()) * sizeof(float)] = {};
+};
+
+template <Dtype dtype, bool kAdds>
+HWY_INLINE hn::Vec<FloatTag> arrived(FloatTag d, const float* accumulator,
+                                     const std::byte* source) {
+  const auto values = load_widened<dtype>(d, source);
+  if constexpr (kAdds) {
+    return hn::Add(hn::LoadU(d, accumulator), values);
+  } else {
+    return values;
+  }
+}
+
+template <Dtype dtype, bool kAdds>
+void accumulate(float* accumulator, const std::byte* source, size_t count) {
+  constexpr size_t kBytes = wire::dtype_bytes(dtype);
+  const FloatTag d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + kUnroll * lanes <= count; i += kUnroll * lanes) {
+    const std::byte* from = source + i * kBytes;
+    float* to = accumulator + i;
+    const auto v0 = arrived<dtype, kAdds>(d, to, from);
+    const auto v1 = arrived<dtype, kAdds>(d, to + lanes, from + lanes * kBytes);
+    const auto v2 = arrived<dtype, kAdds>(d, to + 2 * lanes, from + 2 * lanes * kBytes);
+    const auto v3 = arrived<dtype, kAdds>(d, to + 3 * lanes, from + 3 * lanes * kBytes);
+    hn::StoreU(v0, d, to);
+    hn::StoreU(v1, d, to + lanes);
+    hn::StoreU(v2, d, to + 2 * lanes);
+    hn::StoreU(v3, d, to + 3 * lanes);
+  }
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(arrived<dtype, kAdds>(d, accumulator + i, source + i * kBytes), d, accumulator + i);
+  }
+  if (i == count) return;
+  Tail tail;
+  std::memcpy(tail.payload, source + i * kBytes, (count - i) * kBytes);
+  std::memcpy(tail.values, accumulator + i, (count - i) * sizeof(float));
+  hn::Store(arrived<dtype, kAdds>(d, tail.values, tail.payload), d, tail.values);
+  std::memcpy(accumulator + i, tail.values, (count - i) * sizeof(float));
+}
+
+// In place, a turn writes at most the bytes it has read, and all its reads come before its writes.
+template <Dtype dtype>
+void narrow_to(std::byte* destination, const float* source, size_t count) {
+  constexpr size_t kBytes = wire::dtype_bytes(dtype);
+  const FloatTag d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + kUnroll * lanes <= count; i += kUnroll * lanes) {
+    const auto v0 = hn::LoadU(d, source + i);
+    const auto v1 = hn::LoadU(d, source + i + lanes);
+    const auto v2 = hn::LoadU(d, source + i + 2 * lanes);
+    const auto v3 = hn::LoadU(d, source + i + 3 * lanes);
+    std::byte* to = destination + i * kBytes;
+    store_narrowed<dtype>(d, v0, to);
+    store_narrowed<dtype>(d, v1, to + lanes * kBytes);
+    store_narrowed<dtype>(d, v2, to + 2 * lanes * kBytes);
+    store_narrowed<dtype>(d, v3, to + 3 * lanes * kBytes);
+  }
+  for (; i + lanes <= count; i += lanes) {
+    store_narrowed<dtype>(d, hn::LoadU(d, source + i), destination + i * kBytes);
+  }
+  if (i == count) return;
+  Tail tail;
+  std::memcpy(tail.values, source + i, (count - i) * sizeof(float));
+  store_narrowed<dtype>(d, hn::Load(d, tail.values), tail.payload);
+  std::memcpy(destination + i * kBytes, tail.payload, (count - i) * kBytes);
+}
+
+void copy_f32(std::byte* destination, const float* source, size_t count) {
+  if (destination == reinterpret_cast<const std::byte*>(source) || count == 0) return;
+  std::memmove(destination, source, count * sizeof(float));
+}
+
+void scale_all(float* values, float factor, size_t count) {
+  const FloatTag d;
+  const size_t lanes = hn::Lanes(d);
+  const auto factors = hn::Set(d, factor);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, values + i), factors), d, values + i);
+  }
+  for (; i < count; ++i) values[i] *= factor;
+}
+
+// The largest exponent field says it: only infinities and NaNs have all its bits set.
+bool none_infinite_or_nan(const float* values, size_t count) {
+  constexpr int32_t kExponentBits = 0x7f800000;
+  const hn::ScalableTag<int32_t> d;
+  const FloatTag d_float;
+  const size_t lanes = hn::Lanes(d);
+  const auto exponent_mask = hn::Set(d, kExponentBits);
+  const auto exponent = [&](const float* at) HWY_ATTR {
+    return hn::And(hn::BitCast(d, hn::LoadU(d_float, at)), exponent_mask);
+  };
+  auto largest0 = hn::Zero(d);
+  auto largest1 = hn::Zero(d);
+  size_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    largest0 = hn::Max(largest0, exponent(values + i));
+    largest1 = hn::Max(largest1, exponent(values + i + lanes));
+  }
+  const auto largest = hn::Max(largest0, largest1);
+  return hn::AllFalse(d, hn::Eq(largest, exponent_mask)) &&
+         reference::all_finite(values + i, count - i);
+}
+
+Kernels table() {
+  constexpr Dtype kF32 = Dtype::kF32;
+  constexpr Dtype kF16 = Dtype::kF16;
+  constexpr Dtype kBf16 = Dtype::kBf16;
+  return {.target = HWY_TARGET,
+          .store = {accumulate<kF32, false>, accumulate<kF16, false>, accumulate<kBf16, false>},
+          .add = {accumulate<kF32, true>, accumulate<kF16, true>, accumulate<kBf16, true>},
+          .narrow = {copy_f32, narrow_to<kF16>, narrow_to<kBf16>},
+          .scale = scale_all,
+          .all_finite = none_infinite_or_nan};
+}
+
+}  // namespace pbox::reduce::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace pbox::reduce {
+
+HWY_EXPORT(table);
+
+const Kernels& kernels() {
+  static const Kernels chosen = kernels_for(supported_targets().front().target);
+  return chosen;
+}
+
+std::vector<TargetName> supported_targets() {
+  std::vector<TargetName> names;
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    names.push_back({target, hwy::TargetName(target)});
+  }
+  return names;
+}
+
+Kernels kernels_for(int64_t target) {
+  if constexpr (std::size(HWY_DISPATCH_TABLE(table)) == 1) {  // built for one target only
+    return HWY_DISPATCH_TABLE(table)[0]();
+  } else {
+    hwy::ChosenTarget chosen;
+    chosen.Update(target);
+    return HWY_DISPATCH_TABLE(table)[chosen.GetIndex()]();
+  }
+}
+
+void store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+  kernels().store[static_cast<size_t>(dtype)](accumulator, source, count);
+}
+
+void add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+  kernels().add[static_cast<size_t>(dtype)](accumulator, source, count);
+}
+
+void scale(float* values, float factor, size_t count) {
+  kernels().scale(values, factor, count);
+}
+
+void narrow(wire::Dtype dtype, std::byte* destination, const float* source, size_t count) {
+  kernels().narrow[static_cast<size_t>(dtype)](destination, source, count);
+}
+
+bool all_finite(const float* values, size_t count) {
+  return kernels().all_finite(values, count);
+}
+
+}  // namespace pbox::reduce
+#endif  // HWY_ONCE
