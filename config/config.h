@@ -1,0 +1,107 @@
+// The configuration of one box as a plain value: what the file and the flags said, checked. It is
+// read once at the edge (parse.h) and handed down by value; nobody looks at a file or an
+// environment variable later. Member names are the names of the sections and keys in the file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/limits.h"
+
+namespace pbox::config {
+
+// kAuto leaves the choice to the box, which says in the topology's reasons what it chose.
+enum class OnOffAuto { kAuto, kOn, kOff };
+enum class PollMode { kAdaptive, kBusy };  // kAdaptive: spin for spin_us, then sleep
+enum class PortKind { kSocket };
+enum class LogLevel { kDebug, kInfo, kWarn, kError };
+enum class LogFormat { kText, kJson };
+
+struct Box {
+  std::string name;                  // parse() puts the host name here when none is given
+  std::string listen = "127.0.0.1";  // address of control and data: an IPv4 or IPv6 literal
+  bool operator==(const Box&) const = default;
+};
+
+struct Control {
+  uint16_t port = limits::kControlPort;  // TCP; 0: a free one
+  uint32_t join_timeout_s = 60;          // until all workers of a job must have joined
+  uint32_t heartbeat_interval_ms = 1'000;
+  uint32_t worker_dead_after_ms = 10'000;    // without traffic on the control connection
+  uint32_t worker_lost_timeout_ms = 10'000;  // policy wait: then the others' waits fail
+  uint32_t connections_max = limits::kControlConnectionsMax;
+  bool operator==(const Control&) const = default;
+};
+
+struct Admin {
+  bool enabled = true;
+  std::string listen = "127.0.0.1";
+  uint16_t port = limits::kAdminPort;  // TCP; 0: a free one
+  bool operator==(const Admin&) const = default;
+};
+
+struct Data {
+  uint16_t port_first = limits::kDataPortFirst;  // UDP; pipeline i has port_first + i; 0: kernel's
+  PortKind port = PortKind::kSocket;
+  uint32_t receive_buffer_bytes = 8u << 20;  // of each pipeline's socket
+  uint32_t send_buffer_bytes = 8u << 20;
+  uint32_t mtu = 0;  // 0: from the path
+  bool payload_crc = false;
+  OnOffAuto gso = OnOffAuto::kAuto;  // kAuto or kOff
+  bool operator==(const Data&) const = default;
+};
+
+struct Pipeline {
+  uint32_t count = 0;      // 0: as the topology decides
+  std::vector<int> cores;  // operating-system CPU indices, ascending; empty: all usable
+  PollMode poll = PollMode::kAdaptive;
+  uint32_t spin_us = 20;
+  OnOffAuto pin = OnOffAuto::kAuto;
+  OnOffAuto numa = OnOffAuto::kAuto;  // kAuto or kOff
+  uint64_t window_bytes = 0;          // per worker and pipeline; 0: from the receive buffer
+  bool operator==(const Pipeline&) const = default;
+};
+
+struct Memory {
+  double job_share = 0.85;                 // of the memory the box may use; all jobs together
+  OnOffAuto hugepages = OnOffAuto::kAuto;  // kAuto or kOff
+  bool operator==(const Memory&) const = default;
+};
+
+struct Jobs {
+  uint32_t max = limits::kJobsMax;
+  uint32_t workers_max = limits::kWorkersPerJobMax;  // per job
+  uint32_t chunks_max = limits::kChunksPerJobMax;    // per job
+  uint32_t chunk_bytes = limits::kChunkBytesDefault;
+  bool operator==(const Jobs&) const = default;
+};
+
+struct Security {
+  OnOffAuto insecure = OnOffAuto::kAuto;  // kAuto: without keys on loopback only
+  bool insecure_off_loopback = false;
+  bool operator==(const Security&) const = default;
+};
+
+struct Log {
+  LogLevel level = LogLevel::kInfo;
+  LogFormat format = LogFormat::kText;
+  bool operator==(const Log&) const = default;
+};
+
+struct Config {
+  Box box;
+  Control control;
+  Admin admin;
+  Data data;
+  Pipeline pipeline;
+  Memory memory;
+  Jobs jobs;
+  Security security;
+  Log log;
+  bool operator==(const Config&) const = default;
+};
+
+inline constexpr char kDefaultPath[] = "/etc/pbox/pboxd.conf";
+
+}  // namespace pbox::config

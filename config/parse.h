@@ -1,0 +1,51 @@
+// From command line and file to a Config, and back. The keys, their help, their bounds and whether
+// they may change at run time are defined once, in fields.cc.
+//
+//   const auto outcome = config::parse(argc, argv);
+//   for (const auto& error : outcome.errors) std::cerr << error << '\n';
+//   if (!outcome.errors.empty()) return 2;
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace pbox::config {
+
+enum class Action { kRun, kHelp, kVersion, kCheck, kPrint };
+
+struct ParseOutcome {
+  Action action = Action::kRun;
+  std::optional<Config> config;     // set unless there are errors or the action is kHelp, kVersion
+  std::vector<std::string> errors;  // all of them, each with key, value and remedy
+  std::string file;                 // the file that was read; empty: none
+};
+
+// Reads the flags, and the file they name or kDefaultPath if that exists; a flag wins over the
+// file. Never throws, never prints.
+ParseOutcome parse(int argc, const char* const* argv);
+ParseOutcome parse_file(const std::string& path);
+ParseOutcome parse_text(const std::string& text);  // the text of a file
+
+// A file that parses back to the same Config.
+std::string print(const Config& config);
+
+// The text of --help; `program` is the name to show.
+std::string usage(const std::string& program);
+
+// What of a configuration read anew (SIGHUP: parse(argc, argv) once more, so that flags keep
+// winning) takes effect in a running box.
+struct ReloadOutcome {
+  std::optional<Config> config;            // running, with the changes that apply; unset on errors
+  std::vector<std::string> applied;        // "log.level: info -> debug"
+  std::vector<std::string> needs_restart;  // the same, for what stays as it was
+  std::vector<std::string> errors;
+};
+ReloadOutcome reload(const Config& running, const ParseOutcome& fresh);
+
+// Rules that tie several keys together, and each key's own bounds. Empty: the value may be used.
+std::vector<std::string> validate(const Config& config);
+
+}  // namespace pbox::config
