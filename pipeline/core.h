@@ -1,8 +1,9 @@
-// The protocol core of one pipeline: packets in, packets out, no clock, no socket, no thread. The loop
-// drives it over a real port, tests over an in-process network. Everything here runs on one core.
+// The protocol core of one pipeline: packets in, packets out, no clock, no socket, no thread. The
+// loop drives it over a real port, tests over an in-process network. Everything here runs on one
+// core.
 //
-// A packet's way: parse -> session -> tag -> message type -> chunk -> claim the fragment's bit -> add.
-// Claim and add are one step. Whatever fails a check is counted and dropped, with no reply.
+// A packet's way: parse -> session -> tag -> message type -> chunk -> claim the fragment's bit ->
+// add. Claim and add are one step. Whatever fails a check is counted and dropped, with no reply.
 #pragma once
 
 #include <array>
@@ -36,8 +37,8 @@ class Core {
   // Phase "receive": every packet of a burst. Replies and finished chunks queue up inside.
   void on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns);
 
-  // Phase "send": the packets to hand to the port next; at most limits::kBurstPackets. The span stays
-  // the same until sent(count) says how many the port took.
+  // Phase "send": the packets to hand to the port next; at most limits::kBurstPackets. The span
+  // stays the same until sent(count) says how many the port took.
   std::span<const nic::TxPacket> to_send(uint64_t now_ns);
   void sent(size_t count);
 

@@ -45,12 +45,8 @@ void Core::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   if (entry == nullptr) return;
   note_sender(*entry->session, packet, parsed.header, now_ns);
   switch (parsed.header.type()) {
-    case wire::PacketType::kPush:
-      on_push(*entry->shard, *entry->session, parsed, now_ns);
-      return;
-    case wire::PacketType::kPull:
-      on_pull(*entry->shard, *entry->session, parsed, now_ns);
-      return;
+    case wire::PacketType::kPush: on_push(*entry->shard, *entry->session, parsed, now_ns); return;
+    case wire::PacketType::kPull: on_pull(*entry->shard, *entry->session, parsed, now_ns); return;
     default: counters_.add(Counter::kRejectType);
   }
 }
@@ -109,8 +105,7 @@ Chunk* Core::check_chunk(JobShard& shard, const wire::Header& header) {
   return chunk;
 }
 
-void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed,
-                   uint64_t now_ns) {
+void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   Chunk* chunk = check_chunk(shard, header);
   if (chunk == nullptr) return;
@@ -188,8 +183,8 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
       kernels_.scale(chunk.accumulator[slot], share, chunk.elements);
     }
     if (chunk.dtype != wire::Dtype::kF32) {
-      kernels_.narrow[static_cast<size_t>(chunk.dtype)](
-          chunk.result[slot], chunk.accumulator[slot], chunk.elements);
+      kernels_.narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.accumulator[slot],
+                                                        chunk.elements);
     }
   }
   std::memset(chunk.claimed, 0, shard.worker_count() * sizeof(uint64_t));
@@ -214,8 +209,7 @@ void Core::run_optimizer(JobShard& shard, Chunk& chunk, uint32_t round) {
                   chunk.accumulator[round & 1], chunk.elements);
 }
 
-void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed,
-                   uint64_t now_ns) {
+void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns) {
   counters_.add(Counter::kPullsReceived);
   if (parsed.header.payload_bytes != sizeof(wire::PullPayload)) {
     counters_.add(Counter::kRejectLength);
@@ -231,18 +225,19 @@ void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed
   send_status(shard, session, *chunk, parsed.header);
 }
 
-// Bounded per session, so that duplicates cannot be turned into a flood: four windows at once, refilled
-// at one window per millisecond.
+// Bounded per session, so that duplicates cannot be turned into a flood: four windows at once,
+// refilled at one window per millisecond.
 bool Core::request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                           uint64_t now_ns) {
   if (mask == 0) return false;
-  if (chunk.fanned_out_rounds != chunk.open_round) return false;  // the first copy is still to leave
+  if (chunk.fanned_out_rounds != chunk.open_round)
+    return false;  // the first copy is still to leave
   const int64_t full = 4 * int64_t{session.credit_bytes};
   const uint64_t elapsed_ms = (now_ns - session.resend_refill_ns) / 1'000'000;
   if (elapsed_ms > 0) {
     session.resend_refill_ns = now_ns;
-    const auto refill = static_cast<int64_t>(elapsed_ms < 4 ? elapsed_ms : 4) *
-                        int64_t{session.credit_bytes};
+    const auto refill =
+        static_cast<int64_t>(elapsed_ms < 4 ? elapsed_ms : 4) * int64_t{session.credit_bytes};
     session.resend_budget_bytes = std::min(full, session.resend_budget_bytes + refill);
   }
   const int64_t cost = int64_t{__builtin_popcountll(mask)} * shard.fragment_bytes;

@@ -4,8 +4,8 @@
 namespace pbox::pipeline {
 namespace {
 
-// What a job may send before the next one's turn (deficit round robin; Shreedhar, Varghese 1995): two
-// of the largest packets, so that every turn sends something.
+// What a job may send before the next one's turn (deficit round robin; Shreedhar, Varghese 1995):
+// two of the largest packets, so that every turn sends something.
 constexpr int64_t kQuantumBytes = 2 * int64_t{limits::kPacketBytesMax};
 
 }  // namespace

@@ -1,7 +1,9 @@
 // A job's finished chunks on one pipeline, in the order they leave: (priority desc, sequence asc),
-// strictly (P3; facts: an order by priority alone lets equal priorities starve). Bounded, allocated once.
+// strictly (P3; facts: an order by priority alone lets equal priorities starve). Bounded, allocated
+// once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -41,8 +43,8 @@ class EgressQueue {
   bool pop_resend(Resend& next);
   bool has_resend() const { return resend_head_ != resend_tail_; }
 
-  // Where the fan-out at hand stands. Worker `step` of [0, workers) is rank (step + rotation) % workers,
-  // so that the copies of successive chunks do not all reach the same worker first.
+  // Where the fan-out at hand stands. Worker `step` of [0, workers) is rank (step + rotation) %
+  // workers, so that the copies of successive chunks do not all reach the same worker first.
   struct Cursor {
     FanOut at;
     uint32_t step = 0;

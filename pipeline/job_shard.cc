@@ -5,7 +5,9 @@
 namespace pbox::pipeline {
 namespace {
 
-size_t cache_lines(size_t bytes) { return align_up(bytes, kCacheLineBytes); }
+size_t cache_lines(size_t bytes) {
+  return align_up(bytes, kCacheLineBytes);
+}
 
 // Mirrors JobShard::lay_out_chunk, which takes exactly this much.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
@@ -15,8 +17,7 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
   const bool narrow = chunk.dtype != wire::Dtype::kF32;
   const size_t result = narrow ? cache_lines(size_t{chunk.elements} * 2) : 0;
-  return masks + 2 * floats + result +
-         cache_lines(state * size_t{chunk.elements} * sizeof(float));
+  return masks + 2 * floats + result + cache_lines(state * size_t{chunk.elements} * sizeof(float));
 }
 
 }  // namespace
@@ -85,13 +86,14 @@ void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
     }
     return;
   }
-  // One accumulator and one result serve both slots: the sum is used up when the round finishes, and
-  // the weights change only when every worker has consumed the result before (PHub's two buffers).
+  // One accumulator and one result serve both slots: the sum is used up when the round finishes,
+  // and the weights change only when every worker has consumed the result before (PHub's two
+  // buffers).
   chunk.accumulator[0] = chunk.accumulator[1] = take_floats(float_bytes);
   chunk.weights = take_floats(float_bytes);
   const bool narrow = spec.dtype != wire::Dtype::kF32;
-  std::byte* result = narrow ? arena_.take(size_t{spec.elements} * 2)
-                             : reinterpret_cast<std::byte*>(chunk.weights);
+  std::byte* result =
+      narrow ? arena_.take(size_t{spec.elements} * 2) : reinterpret_cast<std::byte*>(chunk.weights);
   chunk.result[0] = chunk.result[1] = result;
   const size_t state = optimizer::state_floats_per_element(optimizer.kind);
   if (state > 0) chunk.state = take_floats(state * float_bytes);

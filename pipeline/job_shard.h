@@ -1,13 +1,15 @@
-// What one pipeline owns of one job: its chunks, their memory, and the sessions of the job's workers on
-// this pipeline. Built whole by the control thread, then handed to the pipeline and touched by that core
-// alone until it is handed back.
+// What one pipeline owns of one job: its chunks, their memory, and the sessions of the job's
+// workers on this pipeline. Built whole by the control thread, then handed to the pipeline and
+// touched by that core alone until it is handed back.
 //
-// The slot machine. Per chunk a ring of two rounds, indexed by round & 1 and compared by full round:
+// The slot machine. Per chunk a ring of two rounds, indexed by round & 1 and compared by full
+// round:
 //   round == open_round      OPEN: fragments are claimed and added
 //   round == open_round - 1  DONE: its result is kept, since a worker may still ask for it
-//   older                    stale: every worker has consumed it, or open_round would not have opened
-// Two slots suffice because finishing a round takes every worker's push of it, and a worker pushes a
-// round only after it has consumed the one before.
+//   older                    stale: every worker has consumed it, or open_round would not have
+//   opened
+// Two slots suffice because finishing a round takes every worker's push of it, and a worker pushes
+// a round only after it has consumed the one before.
 #pragma once
 
 #include <cstdint>
@@ -49,9 +51,9 @@ struct ShardSpec {
   Mode mode = Mode::kAggregate;
   Reduction reduction = Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
-  uint32_t job_chunk_count = 0;        // of the whole job; chunk ids are below it
-  std::vector<ChunkSpec> chunks;       // those of this pipeline
-  std::vector<SessionSpec> sessions;   // by rank
+  uint32_t job_chunk_count = 0;       // of the whole job; chunk ids are below it
+  std::vector<ChunkSpec> chunks;      // those of this pipeline
+  std::vector<SessionSpec> sessions;  // by rank
   int numa_node = kAnyNumaNode;
 };
 

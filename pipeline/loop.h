@@ -1,11 +1,13 @@
-// The one loop of a pipeline, run to completion on one core. Its phases, in order, each a method so that
-// profiles and readers see the same names:
+// The one loop of a pipeline, run to completion on one core. Its phases, in order, each a method so
+// that profiles and readers see the same names:
 //
-//   receive       a burst from the port; each packet authenticated, parsed, claimed, added, and the round
+//   receive       a burst from the port; each packet authenticated, parsed, claimed, added, and the
+//   round
 //                 finished when it was the last (Core::on_burst)
 //   send          replies, resends and finished chunks by priority, in bursts (Core::to_send)
 //   housekeep     commands of the control thread, a bounded number per turn
-//   rest          nothing to do: spin for a while, then sleep on the port's event fd (adaptive polling)
+//   rest          nothing to do: spin for a while, then sleep on the port's event fd (adaptive
+//   polling)
 //
 // No phase blocks, allocates, logs, formats or throws; rest is the only place that may sleep.
 #pragma once
@@ -24,9 +26,9 @@
 namespace pbox::pipeline {
 
 struct PollPolicy {
-  bool busy = false;      // spin for ever: a core of its own
-  uint64_t spin_ns = 0;   // adaptive: spin this long after the last work before sleeping
-  int sleep_max_ms = 100; // adaptive: longest sleep
+  bool busy = false;       // spin for ever: a core of its own
+  uint64_t spin_ns = 0;    // adaptive: spin this long after the last work before sleeping
+  int sleep_max_ms = 100;  // adaptive: longest sleep
 };
 
 // The control thread's side of a pipeline.

@@ -1,0 +1,63 @@
+// A rack in one thread: one box of a few pipelines and W workers, product cores over the in-process
+// network, on a clock that only the test moves. Repeatable from the fault plan's seed.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "nic/loopback/port.h"
+#include "pipeline/core.h"
+#include "worker/core.h"
+
+namespace pbox::test {
+
+struct RackOptions {
+  uint32_t workers = 2;
+  uint32_t pipelines = 1;
+  uint32_t fragment_bytes = limits::kFragmentBytesEthernet;
+  uint32_t chunk_bytes = limits::kChunkBytesDefault;
+  uint32_t window_bytes = 256 * 1024;
+  pipeline::Mode mode = pipeline::Mode::kAggregate;
+  pipeline::Reduction reduction = pipeline::Reduction::kSum;
+  optimizer::OptimizerSpec optimizer;
+  std::vector<worker::TensorSpec> tensors;
+  nic::FaultPlan faults;
+  bool payload_crc = true;  // bit flips in payloads must be seen
+};
+
+class Rack {
+ public:
+  explicit Rack(const RackOptions& options);
+
+  worker::Core& worker(uint32_t rank) { return *workers_[rank]; }
+  pipeline::Core& pipeline(uint32_t index) { return *pipelines_[index]; }
+  pipeline::JobShard& shard(uint32_t index) { return *shards_[index]; }
+  nic::LoopbackNetwork& network() { return network_; }
+  uint64_t now_ns() const { return now_ns_; }
+
+  // One turn of every party, then time moves to the next thing that can happen.
+  void step();
+  // Steps until every started tensor of every worker is complete. False after `steps_max` steps.
+  bool run_until_idle(uint64_t steps_max = 2'000'000);
+
+  // Injects raw bytes at a pipeline, as from anywhere.
+  void inject(uint32_t pipeline, std::vector<std::byte> bytes);
+
+ private:
+  void build_box(const RackOptions& options);
+  void build_workers(const RackOptions& options);
+  void turn_box();
+  void turn_worker(uint32_t rank);
+
+  nic::LoopbackNetwork network_;
+  uint64_t now_ns_ = 1'000'000;
+  std::vector<uint8_t> chunk_pipeline_;
+  std::vector<pipeline::ShardSpec> specs_;
+  std::vector<std::unique_ptr<pipeline::JobShard>> shards_;
+  std::vector<std::unique_ptr<pipeline::Core>> pipelines_;
+  std::vector<nic::LoopbackPort> box_ports_;
+  std::vector<std::unique_ptr<worker::Core>> workers_;
+  std::vector<std::vector<nic::LoopbackPort>> worker_ports_;
+};
+
+}  // namespace pbox::test

@@ -1,0 +1,117 @@
+#include "worker/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "nic/wire/chunk_layout.h"
+
+namespace pbox::worker {
+
+Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors)
+    : session_(session), rng_(session.jitter_seed) {
+  for (const auto& pipeline : session.pipelines) {
+    Lane& lane = lanes_.emplace_back();
+    lane.spi = pipeline.spi;
+    lane.box = pipeline.box;
+    lane.window_bytes = std::min(pipeline.credit_bytes, session.window_bytes);
+  }
+  for (const TensorSpec& spec : tensors) {
+    Tensor& tensor = tensors_.emplace_back();
+    tensor.dtype = spec.dtype;
+    tensor.first_chunk = static_cast<uint32_t>(chunks_.size());
+    const uint64_t bytes = spec.elements * wire::dtype_bytes(spec.dtype);
+    for (uint64_t offset = 0; offset < bytes; offset += session.chunk_bytes) {
+      Chunk& chunk = chunks_.emplace_back();
+      chunk.tensor = static_cast<uint32_t>(tensors_.size() - 1);
+      chunk.offset = offset;
+      chunk.wire_bytes =
+          static_cast<uint32_t>(std::min<uint64_t>(session.chunk_bytes, bytes - offset));
+      chunk.full_mask =
+          wire::full_mask(wire::fragment_count(chunk.wire_bytes, session.fragment_bytes));
+    }
+    tensor.chunk_count = static_cast<uint32_t>(chunks_.size()) - tensor.first_chunk;
+  }
+  PBOX_CHECK(session.chunk_pipeline.size() == chunks_.size());
+  for (size_t id = 0; id < chunks_.size(); ++id) {
+    chunks_[id].pipeline = session.chunk_pipeline[id];
+    PBOX_CHECK(chunks_[id].pipeline < lanes_.size());
+  }
+}
+
+void Core::start(uint32_t tensor_id, const std::byte* input, std::byte* output, int32_t priority) {
+  Tensor& tensor = tensors_[tensor_id];
+  PBOX_CHECK(tensor.chunks_left == 0);
+  tensor.input = input;
+  tensor.output = output;
+  tensor.chunks_left = tensor.chunk_count;
+  for (uint32_t index = 0; index < tensor.chunk_count; ++index) {
+    const uint32_t id = tensor.first_chunk + index;
+    lanes_[chunks_[id].pipeline].queue.push(id, priority);
+  }
+}
+
+void Core::arm(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+  // x2 per unanswered probe, up to 64 ms or the time-out itself; +/-25 % so that workers do not
+  // probe in step.
+  constexpr uint64_t kBackOffCapNs = 64'000'000;
+  constexpr uint64_t kPollFloorNs = 10'000'000;
+  const uint64_t base = lane.rtt.timeout_ns(session_.rto_floor_ns);
+  uint64_t wait = base << std::min<uint32_t>(chunk.probes, 6);
+  wait = std::min(wait, std::max(base, kBackOffCapNs));
+  if (chunk.waits_for_others) wait = std::max(wait, kPollFloorNs);
+  chunk.deadline_ns = now_ns + wait * 3 / 4 + rng_.below(wait / 2 + 1);
+}
+
+void Core::on_timer(uint64_t now_ns) {
+  for (Lane& lane : lanes_) {
+    for (const uint32_t id : lane.in_flight) {
+      Chunk& chunk = chunks_[id];
+      if (chunk.deadline_ns > now_ns || chunk.to_send != 0) continue;
+      ++chunk.probes;
+      lane.to_probe.push_back(id);
+      arm(lane, chunk, now_ns);
+    }
+  }
+}
+
+uint64_t Core::next_deadline_ns() const {
+  uint64_t deadline = UINT64_MAX;
+  for (const Lane& lane : lanes_) {
+    for (const uint32_t id : lane.in_flight) {
+      if (chunks_[id].to_send == 0) deadline = std::min(deadline, chunks_[id].deadline_ns);
+    }
+  }
+  return deadline;
+}
+
+std::vector<uint32_t> Core::take_completed() {
+  return std::exchange(completed_, {});
+}
+
+Laggard Core::laggard(uint32_t tensor_id, uint64_t now_ns) const {
+  const Tensor& tensor = tensors_[tensor_id];
+  Laggard laggard;
+  if (tensor.chunks_left == 0) return laggard;
+  for (uint32_t index = 0; index < tensor.chunk_count; ++index) {
+    const Chunk& chunk = chunks_[tensor.first_chunk + index];
+    if (!chunk.in_flight) continue;
+    if (chunk.waits_for_others && chunk.missing_workers > 0) {
+      return {Laggard::Kind::kRank, chunk.first_missing_rank, chunk.missing_workers, 0};
+    }
+    const uint64_t heard_ns = std::max(lanes_[chunk.pipeline].last_heard_ns, chunk.pushed_ns);
+    laggard = {Laggard::Kind::kBox, 0, 0, now_ns > heard_ns ? now_ns - heard_ns : 0};
+  }
+  return laggard;
+}
+
+Statistics Core::statistics() const {
+  Statistics statistics = statistics_;
+  for (const Lane& lane : lanes_) {
+    statistics.smoothed_rtt_us =
+        std::max(statistics.smoothed_rtt_us, static_cast<uint32_t>(lane.rtt.smoothed_ns() / 1000));
+  }
+  return statistics;
+}
+
+}  // namespace pbox::worker

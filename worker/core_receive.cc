@@ -1,0 +1,133 @@
+#include <algorithm>
+#include <cstring>
+
+#include "nic/wire/chunk_layout.h"
+#include "worker/core.h"
+
+namespace pbox::worker {
+
+void Core::on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packets, uint64_t now_ns) {
+  Lane& lane = lanes_[pipeline];
+  statistics_.packets_received += packets.size();
+  for (const nic::RxPacket& packet : packets) on_packet(lane, packet, now_ns);
+}
+
+void Core::on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_ns) {
+  wire::Parsed parsed;
+  const bool sound = wire::parse(packet.data, packet.bytes, parsed) == wire::Reject::kNone &&
+                     parsed.header.spi == (lane.spi | wire::kSpiToWorker) &&
+                     wire::verify_tag(session_.tag, parsed) &&
+                     parsed.header.epoch == session_.epoch &&
+                     parsed.header.generation == session_.generation;
+  if (!sound) {
+    ++statistics_.rejected_packets;
+    return;
+  }
+  lane.last_heard_ns = now_ns;
+  set_credit(lane, parsed.header);
+  if (parsed.header.type() == wire::PacketType::kGrant) return;
+  Chunk* chunk = check(lane, parsed.header);
+  if (chunk == nullptr) return;
+  switch (parsed.header.type()) {
+    case wire::PacketType::kResult: on_result(lane, *chunk, parsed, now_ns); return;
+    case wire::PacketType::kStatus: on_status(lane, *chunk, parsed, now_ns); return;
+    default: ++statistics_.rejected_packets;
+  }
+}
+
+void Core::set_credit(Lane& lane, const wire::Header& header) {
+  const uint64_t credit = uint64_t{header.credit} * limits::kCreditUnitBytes;
+  if (credit > 0) lane.window_bytes = std::min<uint64_t>(credit, session_.window_bytes);
+}
+
+// The chunk that the packet is about, if it is in flight in the packet's round.
+Core::Chunk* Core::check(Lane& lane, const wire::Header& header) {
+  if (header.chunk >= chunks_.size() || &lanes_[chunks_[header.chunk].pipeline] != &lane) {
+    ++statistics_.rejected_packets;
+    return nullptr;
+  }
+  Chunk& chunk = chunks_[header.chunk];
+  if (!chunk.in_flight || header.round != chunk.round) {
+    ++statistics_.stale_packets;
+    return nullptr;
+  }
+  return &chunk;
+}
+
+void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
+  const wire::Header& header = parsed.header;
+  Tensor& tensor = tensors_[chunk.tensor];
+  const uint32_t fragments = wire::fragment_count(chunk.wire_bytes, session_.fragment_bytes);
+  if (header.fragment >= fragments || header.dtype_scale != static_cast<uint16_t>(tensor.dtype) ||
+      header.payload_bytes !=
+          wire::fragment_length(chunk.wire_bytes, session_.fragment_bytes, header.fragment)) {
+    ++statistics_.rejected_packets;
+    return;
+  }
+  const uint64_t bit = uint64_t{1} << header.fragment;
+  if ((chunk.result_mask & bit) != 0) {
+    ++statistics_.stale_packets;
+    return;
+  }
+  // In place is safe: a result exists only when the box has every fragment of every worker, so the
+  // input under it is needed no more.
+  std::memcpy(tensor.output + chunk.offset + size_t{header.fragment} * session_.fragment_bytes,
+              parsed.payload, header.payload_bytes);
+  chunk.result_mask |= bit;
+  chunk.to_send = 0;
+  statistics_.bytes_pulled += header.payload_bytes;
+  if (chunk.result_mask == chunk.full_mask) finish_chunk(lane, chunk, now_ns);
+}
+
+void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+  // A probed chunk measures loss or stragglers, not the path (Karn's rule).
+  if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
+  chunk.in_flight = false;
+  ++chunk.round;
+  lane.outstanding_bytes -= chunk.wire_bytes;
+  auto& in_flight = lane.in_flight;
+  const auto found = std::find(in_flight.begin(), in_flight.end(), chunk_id(chunk));
+  *found = in_flight.back();
+  in_flight.pop_back();
+  drop_unsent(lane, chunk_id(chunk));
+  if (--tensors_[chunk.tensor].chunks_left == 0) completed_.push_back(chunk.tensor);
+}
+
+// Packets made but not taken by the port point into buffers that are the caller's again.
+void Core::drop_unsent(Lane& lane, uint32_t chunk_id) {
+  size_t kept = lane.outgoing_begin;
+  for (size_t index = lane.outgoing_begin; index < lane.outgoing_end; ++index) {
+    if (lane.outgoing[index].header.chunk == chunk_id) continue;
+    if (kept != index) {
+      lane.outgoing[kept] = lane.outgoing[index];
+      if (lane.outgoing[kept].header.type() == wire::PacketType::kPull) {
+        lane.outgoing_pull[kept] = lane.outgoing_pull[index];
+        lane.outgoing[kept].payload = reinterpret_cast<const std::byte*>(&lane.outgoing_pull[kept]);
+      }
+    }
+    ++kept;
+  }
+  lane.outgoing_end = kept;
+}
+
+void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
+  wire::StatusPayload status;
+  if (parsed.header.payload_bytes != sizeof(status)) {
+    ++statistics_.rejected_packets;
+    return;
+  }
+  std::memcpy(&status, parsed.payload, sizeof(status));
+  const uint64_t missing = chunk.full_mask & ~status.received_mask;
+  chunk.missing_workers = status.missing_workers;
+  chunk.first_missing_rank = status.first_missing_rank;
+  chunk.waits_for_others = missing == 0;
+  if (missing == 0 || chunk.result_mask != 0) {
+    arm(lane, chunk, now_ns);
+    return;
+  }
+  if (chunk.to_send == 0) lane.sending.push_back(chunk_id(chunk));
+  chunk.to_send |= missing;
+  chunk.retransmitting = true;
+}
+
+}  // namespace pbox::worker

@@ -1,0 +1,110 @@
+#include <algorithm>
+
+#include "nic/wire/chunk_layout.h"
+#include "worker/core.h"
+
+namespace pbox::worker {
+
+std::span<const nic::TxPacket> Core::to_send(uint32_t pipeline, uint64_t now_ns) {
+  Lane& lane = lanes_[pipeline];
+  if (lane.outgoing_begin == lane.outgoing_end) {
+    lane.outgoing_begin = lane.outgoing_end = 0;
+    fill_probes(lane, now_ns);
+    fill_pushes(lane, now_ns);
+  }
+  return {lane.outgoing.data() + lane.outgoing_begin, lane.outgoing_end - lane.outgoing_begin};
+}
+
+void Core::sent(uint32_t pipeline, size_t count, uint64_t) {
+  lanes_[pipeline].outgoing_begin += count;
+  statistics_.packets_sent += count;
+}
+
+// Starts queued chunks while the window has room. An idle lane starts one whatever its size.
+void Core::open_window(Lane& lane, uint64_t now_ns) {
+  if (lane.queue.empty()) return;
+  const uint32_t id = lane.queue.top();
+  Chunk& chunk = chunks_[id];
+  if (lane.outstanding_bytes > 0 && lane.outstanding_bytes + chunk.wire_bytes > lane.window_bytes) {
+    return;
+  }
+  lane.queue.pop();
+  lane.outstanding_bytes += chunk.wire_bytes;
+  lane.in_flight.push_back(id);
+  lane.sending.push_back(id);
+  chunk.in_flight = true;
+  chunk.to_send = chunk.full_mask;
+  chunk.result_mask = 0;
+  chunk.probes = 0;
+  chunk.retransmitting = false;
+  chunk.waits_for_others = false;
+  chunk.missing_workers = 0;
+  chunk.pushed_ns = now_ns;
+  statistics_.bytes_pushed += chunk.wire_bytes;
+}
+
+void Core::fill_pushes(Lane& lane, uint64_t now_ns) {
+  while (lane.outgoing_end < lane.outgoing.size()) {
+    if (lane.sending.empty()) open_window(lane, now_ns);
+    if (lane.sending.empty()) return;
+    Chunk& chunk = chunks_[lane.sending.front()];
+    if (chunk.to_send == 0) {  // sent, or answered meanwhile
+      lane.sending.pop_front();
+      continue;
+    }
+    const Tensor& tensor = tensors_[chunk.tensor];
+    const auto fragment = static_cast<uint32_t>(__builtin_ctzll(chunk.to_send));
+    chunk.to_send &= chunk.to_send - 1;
+    nic::TxPacket& packet = lane.outgoing[lane.outgoing_end++];
+    address(lane, chunk, wire::PacketType::kPush, now_ns, packet);
+    packet.header.fragment = static_cast<uint16_t>(fragment);
+    packet.header.payload_bytes = static_cast<uint16_t>(
+        wire::fragment_length(chunk.wire_bytes, session_.fragment_bytes, fragment));
+    packet.header.dtype_scale = static_cast<uint16_t>(tensor.dtype);
+    if (chunk.to_send == 0) packet.header.flags |= wire::flag::kLast;
+    if (chunk.retransmitting) {
+      packet.header.flags |= wire::flag::kRetransmission;
+      ++statistics_.retransmitted_fragments;
+    }
+    packet.payload = tensor.input + chunk.offset + size_t{fragment} * session_.fragment_bytes;
+    packet.tag = wire::make_tag(session_.tag, packet.header, packet.payload);
+    if (chunk.to_send == 0) {
+      lane.sending.pop_front();
+      arm(lane, chunk, now_ns);
+    }
+  }
+}
+
+void Core::fill_probes(Lane& lane, uint64_t now_ns) {
+  while (lane.outgoing_end < lane.outgoing.size() && !lane.to_probe.empty()) {
+    Chunk& chunk = chunks_[lane.to_probe.front()];
+    lane.to_probe.pop_front();
+    if (!chunk.in_flight || chunk.to_send != 0) continue;
+    const size_t index = lane.outgoing_end++;
+    nic::TxPacket& packet = lane.outgoing[index];
+    address(lane, chunk, wire::PacketType::kPull, now_ns, packet);
+    lane.outgoing_pull[index].held_mask = chunk.result_mask;
+    packet.header.payload_bytes = sizeof(wire::PullPayload);
+    packet.payload = reinterpret_cast<const std::byte*>(&lane.outgoing_pull[index]);
+    packet.tag = wire::make_tag(session_.tag, packet.header, packet.payload);
+    ++statistics_.probes_sent;
+  }
+}
+
+void Core::address(Lane& lane, const Chunk& chunk, wire::PacketType type, uint64_t now_ns,
+                   nic::TxPacket& packet) {
+  packet.to = lane.box;
+  packet.header = {};
+  packet.header.set_type(type);
+  packet.header.spi = lane.spi;
+  packet.header.packet_number = lane.next_packet_number++;
+  packet.header.epoch = session_.epoch;
+  packet.header.chunk = chunk_id(chunk);
+  packet.header.round = chunk.round;
+  packet.header.credit = static_cast<uint16_t>(
+      std::min<uint64_t>(lane.window_bytes, limits::kCreditBytesMax) / limits::kCreditUnitBytes);
+  packet.header.timestamp_us = static_cast<uint32_t>(now_ns / 1000);
+  packet.header.generation = session_.generation;
+}
+
+}  // namespace pbox::worker

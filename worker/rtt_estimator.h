@@ -1,0 +1,43 @@
+// Time-out from measured times (Jacobson 1988; RFC 6298): srtt + 4 rttvar, between a floor and a
+// cap. What is measured is push -> result, so a job with slow ranks is not probed as if packets
+// were lost.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace pbox::worker {
+
+class RttEstimator {
+ public:
+  void sample(uint64_t time_ns) {
+    const auto time = static_cast<int64_t>(time_ns);
+    if (!measured_) {
+      smoothed_ = time;
+      variation_ = time / 2;
+      measured_ = true;
+      return;
+    }
+    const int64_t error = time - smoothed_;
+    smoothed_ += error / 8;
+    variation_ += ((error < 0 ? -error : error) - variation_) / 4;
+  }
+
+  uint64_t smoothed_ns() const { return static_cast<uint64_t>(smoothed_); }
+
+  // In [floor_ns, kCapNs], or kInitialNs before the first sample.
+  uint64_t timeout_ns(uint64_t floor_ns) const {
+    if (!measured_) return std::max(floor_ns, kInitialNs);
+    return std::clamp(static_cast<uint64_t>(smoothed_ + 4 * variation_), floor_ns, kCapNs);
+  }
+
+  static constexpr uint64_t kInitialNs = 20'000'000;
+  static constexpr uint64_t kCapNs = 250'000'000;
+
+ private:
+  int64_t smoothed_ = 0;
+  int64_t variation_ = 0;
+  bool measured_ = false;
+};
+
+}  // namespace pbox::worker

@@ -1,0 +1,32 @@
+// Chunks waiting for the window, ordered (priority desc, sequence asc), strictly (P3 section 4; the
+// published comparator orders by priority alone and so lets equals overtake each other).
+#pragma once
+
+#include <cstdint>
+#include <queue>
+#include <vector>
+
+namespace pbox::worker {
+
+class SendQueue {
+ public:
+  void push(uint32_t chunk, int32_t priority) { heap_.push({priority, next_sequence_++, chunk}); }
+  bool empty() const { return heap_.empty(); }
+  uint32_t top() const { return heap_.top().chunk; }
+  void pop() { heap_.pop(); }
+
+ private:
+  struct Entry {
+    int32_t priority;
+    uint64_t sequence;
+    uint32_t chunk;
+    bool operator<(const Entry& other) const {  // "less" leaves later
+      if (priority != other.priority) return priority < other.priority;
+      return sequence > other.sequence;
+    }
+  };
+  std::priority_queue<Entry> heap_;
+  uint64_t next_sequence_ = 0;
+};
+
+}  // namespace pbox::worker
