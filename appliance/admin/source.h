@@ -1,0 +1,43 @@
+// What the admin server may ask the box for. Called on the control thread only; the answers are values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "appliance/control/job_view.h"
+#include "pipeline/counters.h"
+
+namespace pbox::appliance {
+
+struct PipelineView {
+  uint32_t index = 0;
+  int cpu = -1;   // -1: not pinned
+  int node = -1;  // -1: any
+  std::string address;
+  uint16_t udp_port = 0;
+  const pipeline::Counters* counters = nullptr;  // readable at any time, without locks
+};
+
+struct BoxView {
+  std::string name;
+  std::string version;
+  bool ready = false;     // pipelines run and joins are accepted
+  bool draining = false;  // SIGTERM was received
+  bool insecure = false;  // packets carry no keyed tag
+  double uptime_s = 0;
+  uint64_t job_memory_bytes = 0;  // taken by jobs
+  uint64_t job_memory_limit_bytes = 0;
+  uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
+  uint32_t control_connections = 0;
+};
+
+class AdminSource {
+ public:
+  virtual ~AdminSource() = default;
+  virtual BoxView box() const = 0;
+  virtual std::vector<PipelineView> pipelines() const = 0;
+  virtual std::vector<JobView> jobs() const = 0;
+};
+
+}  // namespace pbox::appliance

@@ -1,0 +1,252 @@
+#include "appliance/control/job_spec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+
+#include "nic/wire/chunk_layout.h"
+
+namespace pbox::appliance {
+namespace {
+
+Error invalid(const std::string& message) {
+  return {ErrorCode::kInvalidArgument, message};
+}
+
+std::string quoted(const std::string& text) {
+  return "'" + text + "'";
+}
+
+bool finite_at_least(float value, float minimum) {
+  return std::isfinite(value) && value >= minimum;
+}
+
+Result<optimizer::OptimizerSpec> parse_optimizer(const control::Optimizer& message) {
+  using optimizer::OptimizerKind;
+  if (message.kind() < 1 || message.kind() > static_cast<uint32_t>(OptimizerKind::kAdamW)) {
+    return invalid("optimizer.kind " + std::to_string(message.kind()) +
+                   " is unknown; 1 SGD, 2 momentum, 3 Nesterov, 4 Adam, 5 AdamW");
+  }
+  optimizer::OptimizerSpec spec;
+  spec.kind = static_cast<OptimizerKind>(message.kind());
+  spec.learning_rate = message.learning_rate();
+  spec.momentum = message.momentum();
+  spec.beta1 = message.beta1();
+  spec.beta2 = message.beta2();
+  spec.epsilon = message.epsilon();
+  spec.weight_decay = message.weight_decay();
+  const struct {
+    const char* name;
+    float value;
+    float below;
+  } fields[] = {{"learning_rate", spec.learning_rate, INFINITY},
+                {"momentum", spec.momentum, INFINITY},
+                {"beta1", spec.beta1, 1},
+                {"beta2", spec.beta2, 1},
+                {"epsilon", spec.epsilon, INFINITY},
+                {"weight_decay", spec.weight_decay, INFINITY}};
+  for (const auto& field : fields) {
+    if (!finite_at_least(field.value, 0) || field.value >= field.below) {
+      return invalid(std::string("optimizer.") + field.name + " = " + std::to_string(field.value) +
+                     " is out of range; it must be finite, >= 0" +
+                     (field.below == 1 ? " and < 1" : ""));
+    }
+  }
+  return spec;
+}
+
+Result<TensorSpec> parse_tensor(const control::Tensor& message, uint32_t index,
+                                float weight_decay_default) {
+  const std::string where = "tensor " + std::to_string(index) + " (" + quoted(message.name()) + ")";
+  if (message.name().empty() || message.name().size() > limits::kTensorNameBytesMax) {
+    return invalid("tensor " + std::to_string(index) + ": the name has " +
+                   std::to_string(message.name().size()) + " bytes; 1 to " +
+                   std::to_string(limits::kTensorNameBytesMax) + " are allowed");
+  }
+  if (message.elements() == 0) return invalid(where + " has no elements; leave it out");
+  if (message.elements() > (uint64_t{1} << 40)) {
+    return invalid(where + ": " + std::to_string(message.elements()) + " elements are over 2^40");
+  }
+  if (message.dtype() >= wire::kDtypeCount) {
+    return invalid(where + ": dtype " + std::to_string(message.dtype()) +
+                   " is unknown; 0 f32, 1 f16, 2 bf16");
+  }
+  TensorSpec spec;
+  spec.name = message.name();
+  spec.elements = message.elements();
+  spec.dtype = static_cast<wire::Dtype>(message.dtype());
+  spec.priority = message.priority();
+  spec.lr_scale = message.lr_scale();
+  spec.weight_decay = message.has_weight_decay() ? message.weight_decay() : weight_decay_default;
+  if (!finite_at_least(spec.lr_scale, 0) || !finite_at_least(spec.weight_decay, 0)) {
+    return invalid(where + ": lr_scale and weight_decay must be finite and >= 0");
+  }
+  return spec;
+}
+
+Status check_identity(const control::Join& join, const JobLimits& limits) {
+  if (join.job().empty() || join.job().size() > limits::kJobNameBytesMax) {
+    return invalid("job name " + quoted(join.job().substr(0, limits::kJobNameBytesMax)) +
+                   " must have 1 to " + std::to_string(limits::kJobNameBytesMax) + " bytes");
+  }
+  const bool printable = std::all_of(join.job().begin(), join.job().end(), [](char character) {
+    return character > ' ' && character < 0x7f && character != '"' && character != '\\';
+  });
+  if (!printable) {
+    return invalid("job name: only visible ASCII without quotes and backslashes is allowed");
+  }
+  if (join.world_size() == 0 || join.world_size() > limits.workers_max) {
+    return invalid("world_size " + std::to_string(join.world_size()) +
+                   " is out of range; this box takes 1 to " + std::to_string(limits.workers_max) +
+                   " ([jobs] workers_max)");
+  }
+  if (join.rank() >= join.world_size()) {
+    return invalid("rank " + std::to_string(join.rank()) + " must be below world_size " +
+                   std::to_string(join.world_size()));
+  }
+  if (join.mode() > 1) return invalid("mode " + std::to_string(join.mode()) + " is unknown");
+  if (join.reduction() > 1) {
+    return invalid("reduction " + std::to_string(join.reduction()) + " is unknown");
+  }
+  return ok_status();
+}
+
+Status check_sizes(const JobSpec& spec, const JobLimits& limits) {
+  if (spec.chunk_bytes < limits::kChunkBytesMin || spec.chunk_bytes > limits::kChunkBytesMax ||
+      spec.chunk_bytes % 64 != 0) {
+    return invalid("chunk_bytes " + std::to_string(spec.chunk_bytes) +
+                   " must be a multiple of 64 in [" + std::to_string(limits::kChunkBytesMin) +
+                   ", " + std::to_string(limits::kChunkBytesMax) + "]");
+  }
+  uint64_t chunks = 0;
+  for (const TensorSpec& tensor : spec.tensors) {
+    chunks += wire::chunk_count(tensor.bytes(), spec.chunk_bytes);
+  }
+  if (chunks > limits.chunks_max) {
+    return Error{ErrorCode::kResourceExhausted,
+                 "the job has " + std::to_string(chunks) + " chunks of " +
+                     std::to_string(spec.chunk_bytes) + " bytes; this box takes " +
+                     std::to_string(limits.chunks_max) +
+                     " ([jobs] chunks_max). Raise chunk_bytes or the limit"};
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+uint64_t JobSpec::element_count() const {
+  uint64_t count = 0;
+  for (const TensorSpec& tensor : tensors) count += tensor.elements;
+  return count;
+}
+
+Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits) {
+  if (const Status status = check_identity(join, limits); !status) return status.error();
+  JobSpec spec;
+  spec.name = join.job();
+  spec.world_size = join.world_size();
+  spec.mode = static_cast<pipeline::Mode>(join.mode());
+  spec.reduction = static_cast<pipeline::Reduction>(join.reduction());
+  spec.chunk_bytes = join.chunk_bytes() == 0 ? limits.chunk_bytes_default : join.chunk_bytes();
+  if (spec.mode == pipeline::Mode::kOptimize) {
+    const auto optimizer = parse_optimizer(join.optimizer());
+    if (!optimizer) return optimizer.error();
+    spec.optimizer = *optimizer;
+  }
+  if (join.tensors_size() == 0) return invalid("the tensor list is empty; register a tensor");
+  if (static_cast<uint32_t>(join.tensors_size()) > limits::kTensorsPerJobMax) {
+    return invalid("the tensor list has " + std::to_string(join.tensors_size()) +
+                   " entries; at most " + std::to_string(limits::kTensorsPerJobMax));
+  }
+  std::unordered_set<std::string> names;
+  for (const control::Tensor& message : join.tensors()) {
+    auto tensor = parse_tensor(message, static_cast<uint32_t>(spec.tensors.size()),
+                               spec.optimizer.weight_decay);
+    if (!tensor) return tensor.error();
+    if (!names.insert(tensor->name).second) {
+      return invalid("tensor name " + quoted(tensor->name) + " stands twice in the list");
+    }
+    spec.tensors.push_back(std::move(*tensor));
+  }
+  if (const Status status = check_sizes(spec, limits); !status) return status.error();
+  return spec;
+}
+
+namespace {
+
+template <typename T>
+std::optional<std::string> differs(const std::string& what, const T& job, const T& worker) {
+  if (job == worker) return std::nullopt;
+  return what + ": " + std::to_string(worker) + ", but the job has " + std::to_string(job);
+}
+
+std::optional<std::string> tensor_difference(const TensorSpec& job, const TensorSpec& worker,
+                                             size_t index) {
+  const std::string where = "tensor " + std::to_string(index) + " (" + quoted(worker.name) + ")";
+  if (job.name != worker.name) {
+    return "tensor " + std::to_string(index) + ": named " + quoted(worker.name) +
+           ", but the job has " + quoted(job.name);
+  }
+  if (auto difference = differs(where + " elements", job.elements, worker.elements)) {
+    return difference;
+  }
+  if (job.dtype != worker.dtype) {
+    return where + " dtype: " + wire::to_string(worker.dtype) + ", but the job has " +
+           wire::to_string(job.dtype);
+  }
+  if (auto difference = differs(where + " priority", job.priority, worker.priority)) {
+    return difference;
+  }
+  if (auto difference = differs(where + " lr_scale", job.lr_scale, worker.lr_scale)) {
+    return difference;
+  }
+  return differs(where + " weight_decay", job.weight_decay, worker.weight_decay);
+}
+
+}  // namespace
+
+std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& worker) {
+  if (auto found = differs("world_size", job.world_size, worker.world_size)) return found;
+  if (auto found = differs("mode", int(job.mode), int(worker.mode))) return found;
+  if (auto found = differs("reduction", int(job.reduction), int(worker.reduction))) return found;
+  if (auto found = differs("chunk_bytes", job.chunk_bytes, worker.chunk_bytes)) return found;
+  const auto &a = job.optimizer, &b = worker.optimizer;
+  if (auto found = differs("optimizer.kind", int(a.kind), int(b.kind))) return found;
+  if (auto found = differs("optimizer.learning_rate", a.learning_rate, b.learning_rate)) {
+    return found;
+  }
+  if (auto found = differs("optimizer.momentum", a.momentum, b.momentum)) return found;
+  if (auto found = differs("optimizer.beta1", a.beta1, b.beta1)) return found;
+  if (auto found = differs("optimizer.beta2", a.beta2, b.beta2)) return found;
+  if (auto found = differs("optimizer.epsilon", a.epsilon, b.epsilon)) return found;
+  const size_t common = std::min(job.tensors.size(), worker.tensors.size());
+  for (size_t index = 0; index < common; ++index) {
+    if (auto found = tensor_difference(job.tensors[index], worker.tensors[index], index)) {
+      return found;
+    }
+  }
+  if (job.tensors.size() == worker.tensors.size()) return std::nullopt;
+  const bool worker_has_more = worker.tensors.size() > common;
+  const auto& longer = worker_has_more ? worker.tensors : job.tensors;
+  return "tensor " + std::to_string(common) + " (" + quoted(longer[common].name) + ") is " +
+         (worker_has_more ? "in this worker's list only" : "missing from this worker's list");
+}
+
+std::vector<pipeline::ChunkSpec> cut_into_chunks(const JobSpec& spec) {
+  std::vector<pipeline::ChunkSpec> chunks;
+  for (const TensorSpec& tensor : spec.tensors) {
+    const uint32_t element_bytes = wire::dtype_bytes(tensor.dtype);
+    for (uint64_t offset = 0; offset < tensor.bytes(); offset += spec.chunk_bytes) {
+      const auto bytes = std::min<uint64_t>(spec.chunk_bytes, tensor.bytes() - offset);
+      chunks.push_back({.chunk = static_cast<uint32_t>(chunks.size()),
+                        .elements = static_cast<uint32_t>(bytes / element_bytes),
+                        .dtype = tensor.dtype,
+                        .priority = tensor.priority,
+                        .lr_scale = tensor.lr_scale,
+                        .weight_decay = tensor.weight_decay});
+    }
+  }
+  return chunks;
+}
+
+}  // namespace pbox::appliance

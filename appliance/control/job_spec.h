@@ -1,0 +1,55 @@
+// A job as its workers describe it: parsed from JOIN, checked against the box's limits, compared
+// between ranks. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "nic/wire/control.pb.h"
+#include "pipeline/job_shard.h"
+
+namespace pbox::appliance {
+
+struct JobLimits {
+  uint32_t workers_max = limits::kWorkersPerJobMax;
+  uint32_t chunks_max = limits::kChunksPerJobMax;
+  uint32_t chunk_bytes_default = limits::kChunkBytesDefault;
+};
+
+struct TensorSpec {
+  std::string name;
+  uint64_t elements = 0;
+  wire::Dtype dtype = wire::Dtype::kF32;
+  int32_t priority = 0;
+  float lr_scale = 1;
+  float weight_decay = 0;
+
+  uint64_t bytes() const { return elements * wire::dtype_bytes(dtype); }
+};
+
+struct JobSpec {
+  std::string name;
+  uint32_t world_size = 0;
+  pipeline::Mode mode = pipeline::Mode::kAggregate;
+  pipeline::Reduction reduction = pipeline::Reduction::kSum;
+  optimizer::OptimizerSpec optimizer;
+  uint32_t chunk_bytes = limits::kChunkBytesDefault;
+  std::vector<TensorSpec> tensors;
+
+  uint64_t element_count() const;
+};
+
+// Every field checked; the error names the field, its value and what is allowed.
+Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits);
+
+// The first thing in which a worker's description differs from the job's, in words; nothing if
+// equal.
+std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& worker);
+
+// The job cut into chunks, in tensor order.
+std::vector<pipeline::ChunkSpec> cut_into_chunks(const JobSpec& spec);
+
+}  // namespace pbox::appliance
