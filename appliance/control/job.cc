@@ -1,0 +1,207 @@
+#include "appliance/control/job.h"
+
+#include <algorithm>
+
+#include "appliance/control/chunk_map.h"
+#include "nic/wire/chunk_layout.h"
+
+namespace pbox::appliance {
+
+Job::Job(JobSpec spec, uint64_t created_ns)
+    : spec_(std::move(spec)), members_(spec_.world_size), created_ns_(created_ns) {
+  // Per chunk, so the same however chunks are spread over pipelines.
+  const auto one = shard_specs(1);
+  footprint_ = pipeline::shard_footprint(one[0]);
+  chunk_count_ = one[0].chunks.size();
+}
+
+uint32_t Job::count(Member::State state) const {
+  return static_cast<uint32_t>(
+      std::count_if(members_.begin(), members_.end(),
+                    [&](const Member& member) { return member.state == state; }));
+}
+
+std::string Job::ranks(Member::State state) const {
+  constexpr size_t kShown = 8;
+  std::string list;
+  size_t found = 0;
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    if (members_[rank].state != state) continue;
+    if (++found <= kShown) list += (found > 1 ? ", " : "") + std::to_string(rank);
+  }
+  if (found > kShown) list += " and " + std::to_string(found - kShown) + " more";
+  return (found == 1 ? "rank " : "ranks ") + list;
+}
+
+Result<uint32_t> Job::choose_fragment_bytes() const {
+  uint32_t fragment_bytes = limits::kFragmentBytesMax;
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    const Member& member = members_[rank];
+    const uint32_t fits = wire::fragment_bytes_for_mtu(member.path_mtu, member.ipv6);
+    if (fits == 0) {
+      return Error{ErrorCode::kInvalidArgument,
+                   "rank " + std::to_string(rank) + " (" + member.peer +
+                       ") reaches this box with " + "a path MTU of " +
+                       std::to_string(member.path_mtu) +
+                       ", which is too narrow; raise the MTU of its interface to 1500"};
+    }
+    fragment_bytes = std::min(fragment_bytes, fits);
+  }
+  const uint32_t fragments = wire::fragment_count(spec_.chunk_bytes, fragment_bytes);
+  if (fragments > limits::kFragmentCountMax) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "chunk_bytes " + std::to_string(spec_.chunk_bytes) + " needs " +
+                     std::to_string(fragments) + " fragments of " + std::to_string(fragment_bytes) +
+                     " bytes on the narrowest path; at most " +
+                     std::to_string(limits::kFragmentCountMax) + ". Lower chunk_bytes to " +
+                     std::to_string(limits::kFragmentCountMax * fragment_bytes / 64 * 64)};
+  }
+  return fragment_bytes;
+}
+
+std::vector<pipeline::ShardSpec> Job::shard_specs(uint32_t pipeline_count) const {
+  std::vector<pipeline::ShardSpec> specs(pipeline_count);
+  const auto chunks = cut_into_chunks(spec_);
+  for (auto& spec : specs) {
+    spec.fragment_bytes = fragment_bytes_;
+    spec.mode = spec_.mode;
+    spec.reduction = spec_.reduction;
+    spec.optimizer = spec_.optimizer;
+    spec.job_chunk_count = static_cast<uint32_t>(chunks.size());
+    spec.sessions.resize(spec_.world_size);
+  }
+  for (const auto& chunk : chunks) {
+    const size_t pipeline = chunk_pipeline_.empty() ? 0 : chunk_pipeline_[chunk.chunk];
+    specs[pipeline].chunks.push_back(chunk);
+  }
+  return specs;
+}
+
+Status Job::open(PipelineHost& host, SpiAllocator& spis, const std::vector<uint64_t>& loads) {
+  const auto fragment_bytes = choose_fragment_bytes();
+  if (!fragment_bytes) return fragment_bytes.error();
+  fragment_bytes_ = *fragment_bytes;
+
+  std::vector<uint32_t> chunk_bytes;
+  for (const auto& chunk : cut_into_chunks(spec_)) {
+    chunk_bytes.push_back(chunk.elements * wire::dtype_bytes(chunk.dtype));
+  }
+  chunk_pipeline_ = assign_chunks(chunk_bytes, loads);
+  pipeline_bytes_.assign(host.count(), 0);
+  for (size_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
+    pipeline_bytes_[chunk_pipeline_[chunk]] += chunk_bytes[chunk];
+  }
+
+  std::vector<std::unique_ptr<pipeline::JobShard>> shards;
+  std::vector<uint32_t> taken;
+  auto specs = shard_specs(host.count());
+  for (uint32_t index = 0; index < specs.size(); ++index) {
+    specs[index].numa_node = host.info(index).numa_node;
+    for (auto& session : specs[index].sessions) {
+      const auto spi = spis.allocate(index);
+      if (spi) taken.push_back(session.spi = *spi);
+    }
+    auto shard = taken.size() == size_t{index + 1} * spec_.world_size
+                     ? pipeline::JobShard::create(specs[index])
+                     : Error{ErrorCode::kResourceExhausted,
+                             "the box has no free session on pipeline " + std::to_string(index)};
+    if (!shard) {
+      for (const uint32_t spi : taken) spis.release(spi);
+      return shard.error();
+    }
+    shards.push_back(std::move(*shard));
+  }
+  shards_ = std::move(shards);
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    host.execute(index, {.kind = pipeline::CommandKind::kInstall, .shard = shards_[index].get()});
+  }
+  return ok_status();
+}
+
+void Job::close(PipelineHost& host, SpiAllocator& spis) {
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    host.execute(index, {.kind = pipeline::CommandKind::kRemove, .shard = shards_[index].get()});
+    for (const auto& session : shards_[index]->sessions()) spis.release(session.spi);
+  }
+  shards_.clear();
+}
+
+void Job::set_learning_rate(PipelineHost& host, float learning_rate) {
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    host.execute(index, {.kind = pipeline::CommandKind::kSetLearningRate,
+                         .shard = shards_[index].get(),
+                         .learning_rate = learning_rate});
+  }
+}
+
+void Job::set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes) {
+  if (!running()) return;
+  host.execute(pipeline, {.kind = pipeline::CommandKind::kSetCredit,
+                          .shard = shards_[pipeline].get(),
+                          .credit_bytes = credit_bytes});
+}
+
+void Job::describe(uint32_t rank, const PipelineHost& host, control::Session& session) const {
+  session.set_epoch(shards_[0]->epoch);
+  session.set_generation(shards_[0]->generation);
+  session.set_fragment_bytes(fragment_bytes_);
+  session.set_chunk_bytes(spec_.chunk_bytes);
+  session.set_chunk_pipeline(chunk_pipeline_.data(), chunk_pipeline_.size());
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    const PipelineInfo info = host.info(index);
+    auto* pipeline = session.add_pipelines();
+    pipeline->set_spi(shards_[index]->sessions()[rank].spi);
+    pipeline->set_udp_port(info.udp_port);
+    pipeline->set_address(info.address);
+  }
+}
+
+uint64_t Job::bytes_on(uint32_t pipeline) const {
+  return pipeline < pipeline_bytes_.size() ? pipeline_bytes_[pipeline] : 0;
+}
+
+JobView Job::view(uint64_t now_ns) const {
+  JobView view;
+  view.name = spec_.name;
+  view.state = running() ? "running" : "gathering";
+  view.mode = spec_.mode == pipeline::Mode::kOptimize ? "optimize" : "aggregate";
+  view.reduction = spec_.reduction == pipeline::Reduction::kMean ? "mean" : "sum";
+  if (spec_.mode == pipeline::Mode::kOptimize) {
+    constexpr const char* kNames[] = {"none", "sgd", "momentum", "nesterov", "adam", "adamw"};
+    view.optimizer = kNames[static_cast<size_t>(spec_.optimizer.kind)];
+  }
+  view.world_size = spec_.world_size;
+  view.tensor_count = spec_.tensors.size();
+  view.element_count = spec_.element_count();
+  view.chunk_bytes = spec_.chunk_bytes;
+  view.chunk_count = chunk_count_;
+  view.fragment_bytes = fragment_bytes_;
+  view.memory_bytes = footprint_;
+  view.age_s = static_cast<double>(now_ns - created_ns_) / 1e9;
+  view.workers.resize(members_.size());
+  constexpr const char* kStates[] = {"absent", "joined", "lost", "left"};
+  uint64_t newest_ns = 0;
+  for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+    WorkerView& worker = view.workers[rank];
+    worker.rank = rank;
+    worker.peer = members_[rank].peer;
+    worker.state = kStates[static_cast<size_t>(members_[rank].state)];
+    newest_ns = 0;
+    for (const auto& shard : shards_) {
+      const auto& session = shard->sessions()[rank];
+      worker.bytes_received += session.bytes_received.get();
+      worker.fragments_received += session.fragments_received.get();
+      worker.duplicates += session.duplicates.get();
+      worker.last_arrivals += session.last_arrivals.get();
+      newest_ns = std::max(newest_ns, session.last_packet_ns.get());
+    }
+    if (newest_ns > 0) {
+      worker.last_packet_age_s =
+          now_ns > newest_ns ? static_cast<double>(now_ns - newest_ns) / 1e9 : 0;
+    }
+  }
+  for (const auto& shard : shards_) view.chunk_rounds += shard->rounds_finished.get();
+  return view;
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,108 @@
+// The control plane of one box as a state machine: control connections open, speak and close, time
+// passes; out come messages to send and connections to close. No socket and no thread in here.
+// Control thread.
+//
+// A job gathers until all its ranks have joined, then runs until all have left or one is lost for
+// longer than its time-out (policy `wait`): then every other rank is told which one, and the job
+// ends. Nobody waits in silence.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "appliance/control/job.h"
+
+namespace pbox::appliance {
+
+struct RegistryOptions {
+  std::string box_name;
+  JobLimits job_limits;
+  uint32_t jobs_max = limits::kJobsMax;
+  uint64_t job_memory_bytes = UINT64_MAX;  // of all jobs together
+  uint64_t join_timeout_ns = 60'000'000'000;
+  uint64_t dead_after_ns = 10'000'000'000;  // without traffic on the control connection
+  uint64_t lost_timeout_ns = 10'000'000'000;
+  uint64_t hello_timeout_ns = 10'000'000'000;  // from connecting to JOIN
+  uint32_t heartbeat_interval_ms = 1000;
+  uint32_t window_bytes = 0;  // per worker and pipeline; 0: from the receive buffer
+  bool payload_crc = false;
+};
+
+struct Action {
+  enum class Kind { kSend, kClose } kind = Kind::kSend;  // kClose: after what was sent before
+  ConnectionId connection = 0;
+  control::BoxMessage message;
+};
+
+struct RegistryTotals {
+  uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
+};
+
+class JobRegistry {
+ public:
+  JobRegistry(const RegistryOptions& options, PipelineHost& host);
+
+  void on_open(ConnectionId connection, const std::string& peer, bool ipv6, uint64_t now_ns);
+  void on_message(ConnectionId connection, const std::string& body, uint64_t now_ns);
+  void on_closed(ConnectionId connection, const std::string& reason, uint64_t now_ns);
+  void on_tick(uint64_t now_ns);
+  // Tells every worker that the box goes away, and ends all jobs.
+  void shut_down(uint64_t now_ns);
+
+  // What is to be done on connections, in order; empties the list.
+  std::vector<Action> take_actions() { return std::exchange(actions_, {}); }
+
+  // Takes effect for what happens from now on; running jobs keep their memory and time-outs.
+  void set_options(const RegistryOptions& options) { options_ = options; }
+
+  std::vector<JobView> views(uint64_t now_ns) const;
+  uint64_t memory_taken_bytes() const;
+  const RegistryTotals& totals() const { return totals_; }
+  size_t connection_count() const { return connections_.size(); }
+
+ private:
+  struct Connection {
+    std::string peer;
+    bool ipv6 = false;
+    uint64_t opened_ns = 0;
+    uint64_t heard_ns = 0;
+    Job* job = nullptr;  // null until JOIN was accepted
+    uint32_t rank = 0;
+  };
+
+  void on_join(ConnectionId id, Connection& connection, const control::Join& join, uint64_t now_ns);
+  Result<Job*> admit(const control::Join& join, const Connection& connection, uint64_t now_ns);
+  Status check_member(const Job& job, const JobSpec& spec, const control::Join& join,
+                      const Connection& connection) const;
+  void start_job(Job& job, uint64_t now_ns);
+  void on_leave(ConnectionId id, Connection& connection);
+  void on_barrier(Connection& connection, const control::Barrier& barrier);
+  void on_learning_rate(ConnectionId id, Connection& connection,
+                        const control::SetLearningRate& request);
+  void tick_job(Job& job, uint64_t now_ns);
+  void refuse(ConnectionId id, const Error& error);
+  void fail_job(Job& job, const Error& error);
+  void remove_if_over(Job& job);
+  void remove(Job& job);
+  void share_credit();
+  std::vector<uint64_t> pipeline_loads() const;
+  void send(ConnectionId id, control::BoxMessage message);
+
+  RegistryOptions options_;
+  PipelineHost& host_;
+  SpiAllocator spis_;
+  std::map<std::string, std::unique_ptr<Job>> jobs_;
+  std::map<ConnectionId, Connection> connections_;
+  std::vector<Action> actions_;
+  RegistryTotals totals_;
+};
+
+// Bytes a worker may have in flight on a pipeline whose receive buffer is shared by `sessions`:
+// three quarters of the buffer, so that it never overflows however the workers' bursts coincide.
+uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes);
+
+}  // namespace pbox::appliance

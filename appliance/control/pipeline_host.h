@@ -1,0 +1,28 @@
+// The box's pipelines as the control plane sees them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "pipeline/command.h"
+
+namespace pbox::appliance {
+
+struct PipelineInfo {
+  std::string address;  // to tell workers; empty: the address they reached the control port at
+  uint16_t udp_port = 0;
+  uint32_t receive_buffer_bytes = 0;
+  int numa_node = -1;
+};
+
+class PipelineHost {
+ public:
+  virtual ~PipelineHost() = default;
+  virtual uint32_t count() const = 0;
+  virtual PipelineInfo info(uint32_t pipeline) const = 0;
+  // Hands a command over and returns when the pipeline has carried it out. Control thread. The
+  // ticket is the host's to set.
+  virtual void execute(uint32_t pipeline, pipeline::Command command) = 0;
+};
+
+}  // namespace pbox::appliance

@@ -1,0 +1,31 @@
+#include "appliance/control/spi_allocator.h"
+
+#include <algorithm>
+
+#include "nic/wire/header.h"
+#include "pipeline/core.h"
+
+namespace pbox::appliance {
+
+std::optional<uint32_t> SpiAllocator::allocate(uint32_t pipeline) {
+  auto& used = used_[pipeline];
+  for (uint32_t tried = 0; tried < used.size(); ++tried) {
+    // Slots are handed out in turn, so that a freed one rests as long as possible.
+    const uint32_t index = next_[pipeline]++ & wire::kSpiIndexMask;
+    if (used[index]) continue;
+    used[index] = true;
+    const uint32_t draw = random_() << (pipeline::kSpiPipelineShift + 6);
+    return draw | pipeline << pipeline::kSpiPipelineShift | index;
+  }
+  return std::nullopt;
+}
+
+void SpiAllocator::release(uint32_t spi) {
+  used_[pipeline::spi_pipeline(spi)][wire::spi_index(spi)] = false;
+}
+
+uint32_t SpiAllocator::in_use(uint32_t pipeline) const {
+  return static_cast<uint32_t>(std::count(used_[pipeline].begin(), used_[pipeline].end(), true));
+}
+
+}  // namespace pbox::appliance
