@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "config/address.h"
+#include "config/cpu_list.h"
 #include "config/value.h"
 
 namespace pbox::config {

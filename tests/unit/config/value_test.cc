@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "config/address.h"
+#include "config/cpu_list.h"
 
 namespace pbox::config {
 
