@@ -12,6 +12,9 @@ namespace pbox {
 
 inline constexpr int kAnyNumaNode = -1;
 
+// kIfFree: reserved 2 MiB pages where the node has enough; else, and with kNever, transparent ones.
+enum class Hugepages { kIfFree, kNever };
+
 // Owns an anonymous mapping. Made by the control thread, handed whole to one pipeline. Zero-filled.
 class NumaArena {
  public:
@@ -23,10 +26,10 @@ class NumaArena {
   }
   ~NumaArena();
 
-  // Maps `bytes` (rounded up to a page) bound to `node` (kAnyNumaNode: the kernel's choice). Tries
-  // reserved 2 MiB hugepages, then transparent ones. Pages are touched lazily: residence grows with
-  // use.
-  static Result<NumaArena> create(size_t bytes, int node);
+  // Maps `bytes` (rounded up to a page) bound to `node` (kAnyNumaNode: the kernel's choice).
+  // Reserved hugepages are all touched here, which takes about a second for each 4 GiB; other pages
+  // are touched lazily, so that residence grows with use.
+  static Result<NumaArena> create(size_t bytes, int node, Hugepages use = Hugepages::kIfFree);
 
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
@@ -38,6 +41,8 @@ class NumaArena {
   size_t taken() const { return taken_; }
 
  private:
+  static Result<NumaArena> map(size_t size, int node, int flags);
+
   void swap(NumaArena& other) {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);

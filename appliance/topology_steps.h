@@ -1,0 +1,65 @@
+// The steps of plan(), each pure: cores, then NICs, then places, then memory. Private to
+// appliance/.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "appliance/topology.h"
+
+namespace pbox::appliance::steps {
+
+using Reasons = std::vector<std::string>;
+
+// A physical core on which one pipeline may run.
+struct Seat {
+  int cpu = 0;   // the pipeline's
+  int node = 0;  // kUnknownNode for all when pipeline.numa = off: then any seat suits any NIC
+  std::vector<int> core_cpus;
+};
+
+// A NIC that carries data; one without a name stands for "no NIC" on its node.
+struct Server {
+  std::string nic;
+  int node = 0;
+  std::string address;
+};
+
+// Few cores, or a part of each: pipelines share them with other work.
+struct Budget {
+  size_t core_count = 0;     // usable physical cores
+  bool is_small = false;     // at most kSmallCoreCount
+  uint32_t quota_count = 0;  // whole CPUs that the control group pays for; 0: no quota
+};
+inline constexpr size_t kSmallCoreCount = 4;
+inline constexpr size_t kReserveFromCoreCount = 8;
+
+// topology_cores.cc: the cores named by pipeline.cores, or all that may be used.
+Result<std::vector<Seat>> usable_seats(const config::Config& config, const HostFacts& facts,
+                                       Reasons& reasons);
+Budget budget_of(const std::vector<Seat>& seats, const HostFacts& facts, Reasons& reasons);
+// On large machines the first core of each node stays free for control: it takes the interrupts.
+void reserve_control_cores(const config::Config& config, const Budget& budget,
+                           std::vector<Seat>& seats, Reasons& reasons);
+bool pipelines_are_pinned(const config::Config& config, const Budget& budget, Reasons& reasons);
+
+// topology_nics.cc: who serves data under box.listen; never empty. Fails when pipeline.cores names
+// a core of a node that no NIC is on. Removes the seats of nodes without a NIC.
+Result<std::vector<Server>> serving_nics(const config::Config& config, const HostFacts& facts,
+                                         std::vector<Seat>& seats, Reasons& reasons);
+
+// topology_places.cc: how many pipelines, and which server and seat each gets.
+struct Place {
+  size_t server = 0;
+  size_t seat = 0;
+  uint32_t queue = 0;
+};
+Result<std::vector<Place>> places(const config::Config& config, const Budget& budget,
+                                  const std::vector<Server>& servers,
+                                  const std::vector<Seat>& seats, Reasons& reasons);
+
+// topology_memory.cc: fills arenas and node memory of a topology whose pipelines have their nodes.
+Status divide_memory(const config::Config& config, const HostFacts& facts, Topology& topology);
+
+}  // namespace pbox::appliance::steps

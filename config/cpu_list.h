@@ -1,0 +1,16 @@
+// CPU lists as the kernel writes them: "2-5,8" <-> {2, 3, 4, 5, 8}; "" <-> {}. Pure; any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pbox::config {
+
+inline constexpr int kCpuIndexMax = 4096;
+
+// Sorts. Nothing for text that is not a list, names a cpu twice, or one from kCpuIndexMax on.
+std::optional<std::vector<int>> read_cpu_list(const std::string& text);
+std::string print_cpu_list(const std::vector<int>& cpus);  // ascending
+
+}  // namespace pbox::config

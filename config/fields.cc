@@ -1,0 +1,285 @@
+#include "config/fields.h"
+
+#include <array>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "config/address.h"
+#include "config/cpu_list.h"
+#include "config/value.h"
+
+namespace pbox::config {
+namespace {
+
+constexpr uint64_t kPortMax = 65'535;
+constexpr uint64_t kBufferBytesMin = 64u << 10;
+constexpr uint64_t kBufferBytesMax = 1u << 30;  // the kernel doubles it and keeps it in an int
+constexpr uint64_t kTimeoutMsMin = 10;
+constexpr uint64_t kTimeoutMsMax = 24u * 3'600'000;
+constexpr uint64_t kMtuMax = 65'536;  // of the loopback interface
+
+enum class Reload { kNo, kYes };
+
+template <typename Get>
+using ValueOf = std::remove_reference_t<std::invoke_result_t<Get, Config&>>;
+
+// `get` maps a Config& to the member; printing needs it on a copy, which costs nothing that counts.
+template <typename Get>
+Field number(std::string key, Get get, uint64_t min, uint64_t max, Reload reload,
+             std::string help) {
+  using Value = ValueOf<Get>;
+  static_assert(std::is_unsigned_v<Value>);
+  return Field{std::move(key),
+               std::move(help),
+               "a whole number from " + std::to_string(min) + " to " + std::to_string(max),
+               reload == Reload::kYes,
+               [get](const Config& config) {
+                 Config copy = config;
+                 return std::to_string(get(copy));
+               },
+               [get, min, max](Config& config, const std::string& text) {
+                 const auto value = read_number(text);
+                 if (!value || *value < min || *value > max) return false;
+                 get(config) = static_cast<Value>(*value);
+                 return true;
+               }};
+}
+
+template <typename Get>
+Field fraction(std::string key, Get get, double min, double max, Reload reload, std::string help) {
+  return Field{std::move(key),
+               std::move(help),
+               "a number from " + print_fraction(min) + " to " + print_fraction(max),
+               reload == Reload::kYes,
+               [get](const Config& config) {
+                 Config copy = config;
+                 return print_fraction(get(copy));
+               },
+               [get, min, max](Config& config, const std::string& text) {
+                 const auto value = read_fraction(text);
+                 if (!value || *value < min || *value > max) return false;
+                 get(config) = *value;
+                 return true;
+               }};
+}
+
+// The first word listed for a value is the one that is printed.
+template <typename Value>
+using Words = std::vector<std::pair<std::string, Value>>;
+
+template <typename Get>
+Field choice(std::string key, Get get, Words<ValueOf<Get>> words, size_t shown_count, Reload reload,
+             std::string help) {
+  std::string accepts = shown_count == 1 ? "only " : "one of ";
+  for (size_t i = 0; i < shown_count; ++i) accepts += (i == 0 ? "" : ", ") + words[i].first;
+  return Field{std::move(key),
+               std::move(help),
+               std::move(accepts),
+               reload == Reload::kYes,
+               [get, words](const Config& config) {
+                 Config copy = config;
+                 for (const auto& [word, value] : words) {
+                   if (value == get(copy)) return word;
+                 }
+                 return std::string();
+               },
+               [get, words](Config& config, const std::string& text) {
+                 for (const auto& [word, value] : words) {
+                   if (word != text) continue;
+                   get(config) = value;
+                   return true;
+                 }
+                 return false;
+               }};
+}
+
+template <typename Get>
+Field boolean(std::string key, Get get, std::string help) {
+  const Words<bool> words = {{"true", true}, {"false", false}, {"on", true}, {"off", false}};
+  return choice(std::move(key), get, words, 2, Reload::kNo, std::move(help));
+}
+
+template <typename Get>
+Field auto_or_off(std::string key, Get get, std::string help) {
+  const Words<OnOffAuto> words = {{"auto", OnOffAuto::kAuto}, {"off", OnOffAuto::kOff}};
+  return choice(std::move(key), get, words, words.size(), Reload::kNo, std::move(help));
+}
+
+template <typename Get>
+Field address(std::string key, Get get, std::string help) {
+  return Field{std::move(key),
+               std::move(help),
+               "an IPv4 or IPv6 address, as 10.0.0.7 or ::1",
+               false,
+               [get](const Config& config) {
+                 Config copy = config;
+                 return get(copy);
+               },
+               [get](Config& config, const std::string& text) {
+                 if (!is_address(text)) return false;
+                 get(config) = text;
+                 return true;
+               }};
+}
+
+// Names reach metrics labels and log lines, so nothing that would need escaping there.
+bool is_box_name(const std::string& text) {
+  constexpr size_t kNameBytesMax = 64;  // HOST_NAME_MAX
+  if (text.size() > kNameBytesMax) return false;
+  for (const char c : text) {
+    const bool is_word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!is_word && c != '-' && c != '_' && c != '.') return false;
+  }
+  return true;
+}
+
+Field box_name() {
+  return Field{"box.name",
+               "name of this box in logs and metrics; empty: the host name",
+               "at most 64 letters, digits, '-', '_' and '.'",
+               false,
+               [](const Config& config) { return config.box.name; },
+               [](Config& config, const std::string& text) {
+                 if (!is_box_name(text)) return false;
+                 config.box.name = text;
+                 return true;
+               }};
+}
+
+Field pipeline_cores() {
+  return Field{"pipeline.cores",
+               "CPUs that run pipelines, one for each; empty: all usable",
+               "a list of CPU numbers, each once, as 2-5,8",
+               false,
+               [](const Config& config) { return print_cpu_list(config.pipeline.cores); },
+               [](Config& config, const std::string& text) {
+                 auto cpus = read_cpu_list(text);
+                 if (!cpus) return false;
+                 config.pipeline.cores = std::move(*cpus);
+                 return true;
+               }};
+}
+
+// The member `m` of section `s`; a macro because a pointer to a nested member does not exist.
+#define PBOX_MEMBER(s, m) [](Config& config) -> decltype(config.s.m)& { return config.s.m; }
+
+void add_addresses_and_ports(std::vector<Field>& list) {
+  list.push_back(box_name());
+  list.push_back(address("box.listen", PBOX_MEMBER(box, listen),
+                         "address of control and data; 0.0.0.0 or :: for all"));
+  list.push_back(number("control.port", PBOX_MEMBER(control, port), 0, kPortMax, Reload::kNo,
+                        "TCP port of workers' control connections; 0: a free one"));
+  list.push_back(number("control.join_timeout_s", PBOX_MEMBER(control, join_timeout_s), 1, 86'400,
+                        Reload::kYes, "all workers of a job must have joined within this time"));
+  list.push_back(number("control.heartbeat_interval_ms",
+                        PBOX_MEMBER(control, heartbeat_interval_ms), kTimeoutMsMin, kTimeoutMsMax,
+                        Reload::kNo, "workers send a sign of life this often"));
+  list.push_back(number("control.worker_dead_after_ms", PBOX_MEMBER(control, worker_dead_after_ms),
+                        kTimeoutMsMin, kTimeoutMsMax, Reload::kYes,
+                        "a worker is lost after so long without control traffic"));
+  list.push_back(number("control.worker_lost_timeout_ms",
+                        PBOX_MEMBER(control, worker_lost_timeout_ms), 0, kTimeoutMsMax,
+                        Reload::kYes,
+                        "policy wait: the other workers' waits fail so long after a loss"));
+  list.push_back(number("control.connections_max", PBOX_MEMBER(control, connections_max), 1,
+                        limits::kControlConnectionsMax, Reload::kYes,
+                        "control connections at a time"));
+  list.push_back(boolean("admin.enabled", PBOX_MEMBER(admin, enabled),
+                         "serve metrics, health and the live page over HTTP"));
+  list.push_back(address("admin.listen", PBOX_MEMBER(admin, listen), "address of the HTTP server"));
+  list.push_back(number("admin.port", PBOX_MEMBER(admin, port), 0, kPortMax, Reload::kNo,
+                        "TCP port of the HTTP server; 0: a free one"));
+}
+
+void add_data(std::vector<Field>& list) {
+  list.push_back(number("data.port_first", PBOX_MEMBER(data, port_first), 0, kPortMax, Reload::kNo,
+                        "UDP port of the first pipeline, the next has one more; 0: free ones"));
+  list.push_back(choice("data.port", PBOX_MEMBER(data, port), {{"socket", PortKind::kSocket}}, 1,
+                        Reload::kNo, "what moves the packets"));
+  list.push_back(number("data.receive_buffer_bytes", PBOX_MEMBER(data, receive_buffer_bytes),
+                        kBufferBytesMin, kBufferBytesMax, Reload::kNo,
+                        "socket receive buffer of each pipeline"));
+  list.push_back(number("data.send_buffer_bytes", PBOX_MEMBER(data, send_buffer_bytes),
+                        kBufferBytesMin, kBufferBytesMax, Reload::kNo,
+                        "socket send buffer of each pipeline"));
+  list.push_back(number("data.mtu", PBOX_MEMBER(data, mtu), 0, kMtuMax, Reload::kNo,
+                        "largest IP packet sent; 0: from the path"));
+  list.push_back(boolean("data.payload_crc", PBOX_MEMBER(data, payload_crc),
+                         "insecure mode: checksum payloads too, not only headers"));
+  list.push_back(auto_or_off("data.gso", PBOX_MEMBER(data, gso),
+                             "let the kernel or NIC cut large sends into packets"));
+}
+
+void add_machine(std::vector<Field>& list) {
+  list.push_back(number("pipeline.count", PBOX_MEMBER(pipeline, count), 0, limits::kPipelinesMax,
+                        Reload::kNo, "pipelines; 0: one per usable core, as pboxctl plan shows"));
+  list.push_back(pipeline_cores());
+  list.push_back(choice("pipeline.poll", PBOX_MEMBER(pipeline, poll),
+                        {{"adaptive", PollMode::kAdaptive}, {"busy", PollMode::kBusy}}, 2,
+                        Reload::kNo, "adaptive sleeps when there is nothing to do; busy spins"));
+  list.push_back(number("pipeline.spin_us", PBOX_MEMBER(pipeline, spin_us), 0, 1'000'000,
+                        Reload::kNo, "adaptive: spin so long before sleeping"));
+  list.push_back(
+      choice("pipeline.pin", PBOX_MEMBER(pipeline, pin),
+             {{"auto", OnOffAuto::kAuto}, {"on", OnOffAuto::kOn}, {"off", OnOffAuto::kOff}}, 3,
+             Reload::kNo, "pin each pipeline to its core; auto: not on small shared machines"));
+  list.push_back(auto_or_off("pipeline.numa", PBOX_MEMBER(pipeline, numa),
+                             "keep core, queue and memory of a pipeline on one NUMA node"));
+  list.push_back(number("pipeline.window_bytes", PBOX_MEMBER(pipeline, window_bytes), 0,
+                        limits::kCreditBytesMax, Reload::kNo,
+                        "bytes in flight per worker and pipeline; 0: from the receive buffer"));
+  list.push_back(fraction("memory.job_share", PBOX_MEMBER(memory, job_share), 0.01, 0.98,
+                          Reload::kYes, "share of the box's memory that all jobs may take"));
+  list.push_back(auto_or_off("memory.hugepages", PBOX_MEMBER(memory, hugepages),
+                             "use reserved 2 MiB pages where there are any"));
+}
+
+void add_jobs_and_log(std::vector<Field>& list) {
+  list.push_back(number("jobs.max", PBOX_MEMBER(jobs, max), 1, limits::kJobsMax, Reload::kYes,
+                        "jobs at a time"));
+  list.push_back(number("jobs.workers_max", PBOX_MEMBER(jobs, workers_max), 1,
+                        limits::kWorkersPerJobMax, Reload::kYes, "workers of one job"));
+  list.push_back(number("jobs.chunks_max", PBOX_MEMBER(jobs, chunks_max), 1,
+                        limits::kChunksPerJobMax, Reload::kYes, "chunks of one job"));
+  list.push_back(number("jobs.chunk_bytes", PBOX_MEMBER(jobs, chunk_bytes), limits::kChunkBytesMin,
+                        limits::kChunkBytesMax, Reload::kYes, "size of a chunk, for new jobs"));
+  const Words<OnOffAuto> insecure = {{"auto", OnOffAuto::kAuto},
+                                     {"true", OnOffAuto::kOn},
+                                     {"false", OnOffAuto::kOff},
+                                     {"on", OnOffAuto::kOn},
+                                     {"off", OnOffAuto::kOff}};
+  list.push_back(choice("security.insecure", PBOX_MEMBER(security, insecure), insecure, 3,
+                        Reload::kNo, "run without keys; auto: on loopback only"));
+  list.push_back(boolean("security.insecure_off_loopback",
+                         PBOX_MEMBER(security, insecure_off_loopback),
+                         "also needed to run without keys off loopback"));
+  list.push_back(choice("log.level", PBOX_MEMBER(log, level),
+                        {{"debug", LogLevel::kDebug},
+                         {"info", LogLevel::kInfo},
+                         {"warn", LogLevel::kWarn},
+                         {"error", LogLevel::kError}},
+                        4, Reload::kYes, "least important messages shown"));
+  list.push_back(choice("log.format", PBOX_MEMBER(log, format),
+                        {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, 2, Reload::kNo,
+                        "text for people, json for collectors"));
+}
+
+#undef PBOX_MEMBER
+
+}  // namespace
+
+const std::vector<Field>& fields() {
+  static const std::vector<Field> list = [] {
+    std::vector<Field> built;
+    add_addresses_and_ports(built);
+    add_data(built);
+    add_machine(built);
+    add_jobs_and_log(built);
+    return built;
+  }();
+  return list;
+}
+
+}  // namespace pbox::config

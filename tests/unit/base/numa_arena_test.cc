@@ -1,0 +1,148 @@
+#include "base/numa_arena.h"
+
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace pbox {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kHugepageBytes = 2u << 20;
+
+// The last node the kernel says it has; 0 where there is no NUMA.
+int last_node() {
+  std::ifstream file("/sys/devices/system/node/online");
+  std::string text;
+  file >> text;
+  const size_t start = text.find_last_of(",-");
+  return text.empty() ? 0 : std::stoi(start == std::string::npos ? text : text.substr(start + 1));
+}
+
+bool kernel_has_numa() {
+  int mode = 0;
+  return syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) == 0 || errno != ENOSYS;
+}
+
+struct Policy {
+  int mode = -1;
+  unsigned long nodes = 0;
+};
+
+Policy policy_at(void* address) {
+  Policy policy;
+  unsigned long mask[16] = {};
+  if (syscall(SYS_get_mempolicy, &policy.mode, mask, sizeof(mask) * 8, address, MPOL_F_ADDR) == 0) {
+    policy.nodes = mask[0];
+  }
+  return policy;
+}
+
+// Where the page lies; negative: an errno (ENOENT: not touched yet).
+int node_of_page(void* address) {
+  int status = -1;
+  syscall(SYS_move_pages, 0, 1ul, &address, nullptr, &status, 0);
+  return status;
+}
+
+int free_hugepages(int node) {
+  std::ifstream file("/sys/devices/system/node/node" + std::to_string(node) +
+                     "/hugepages/hugepages-2048kB/free_hugepages");
+  int count = 0;
+  file >> count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("an arena is bound to its node and its pages lie there") {
+  if (!kernel_has_numa()) {
+    WARN("this kernel has no NUMA system calls: nothing to check");
+    return;
+  }
+  for (const int node : {0, last_node()}) {
+    CAPTURE(node);
+    auto arena = NumaArena::create(64 * kPageBytes, node);
+    REQUIRE(arena);
+    CHECK(arena->node() == node);
+    const Policy policy = policy_at(arena->data());
+    CHECK(policy.mode == MPOL_BIND);
+    CHECK(policy.nodes == 1ul << node);
+    for (size_t page = 0; page < 64; ++page) {
+      std::byte* address = arena->data() + page * kPageBytes;
+      *address = std::byte{1};
+      CHECK(node_of_page(address) == node);
+    }
+  }
+}
+
+TEST_CASE("an arena tied to no node has no policy of its own") {
+  auto arena = NumaArena::create(kPageBytes, kAnyNumaNode);
+  REQUIRE(arena);
+  CHECK(arena->node() == kAnyNumaNode);
+  if (kernel_has_numa()) CHECK(policy_at(arena->data()).mode == MPOL_DEFAULT);
+}
+
+TEST_CASE("a node that does not exist is an error that names it") {
+  if (!kernel_has_numa()) return;
+  for (const int node : {last_node() + 1, 1022, 1023, 100'000}) {
+    const auto arena = NumaArena::create(kPageBytes, node);
+    REQUIRE_FALSE(arena);
+    CHECK_THAT(arena.error().message, Catch::Contains("node " + std::to_string(node)));
+  }
+}
+
+TEST_CASE("ordinary pages are touched lazily and read as zero") {
+  auto arena = NumaArena::create(4 * kPageBytes, 0);
+  REQUIRE(arena);
+  if (kernel_has_numa()) CHECK(node_of_page(arena->data() + kPageBytes) == -ENOENT);
+  for (size_t i = 0; i < arena->size(); ++i) REQUIRE(arena->data()[i] == std::byte{0});
+}
+
+TEST_CASE("hugepages serve where the node has them, and ordinary pages where it has not") {
+  const int free_count = free_hugepages(0);
+  const size_t enough = 2 * kHugepageBytes;
+  auto arena = NumaArena::create(enough, 0);
+  REQUIRE(arena);
+  CHECK(arena->has_hugepages() == (free_count >= 2));
+  arena->data()[enough - 1] = std::byte{7};
+
+  const size_t too_many = (static_cast<size_t>(free_count) + 1) * kHugepageBytes;
+  auto large = NumaArena::create(too_many, 0);
+  REQUIRE(large);
+  CHECK_FALSE(large->has_hugepages());
+  large->data()[too_many - 1] = std::byte{7};
+
+  auto plain = NumaArena::create(enough, 0, Hugepages::kNever);
+  REQUIRE(plain);
+  CHECK_FALSE(plain->has_hugepages());
+}
+
+TEST_CASE("take cuts cache-line aligned pieces that do not overlap") {
+  auto arena = NumaArena::create(kPageBytes, 0);
+  REQUIRE(arena);
+  std::byte* first = arena->take(10);
+  std::byte* second = arena->take(64);
+  CHECK(first == arena->data());
+  CHECK(second == first + kCacheLineBytes);
+  CHECK(arena->taken() == 2 * kCacheLineBytes);
+}
+
+TEST_CASE("a moved arena owns the mapping once") {
+  auto arena = NumaArena::create(kPageBytes, 0);
+  REQUIRE(arena);
+  NumaArena owner = std::move(*arena);
+  owner.data()[0] = std::byte{5};
+  NumaArena other;
+  other = std::move(owner);
+  CHECK(other.data()[0] == std::byte{5});
+  CHECK(other.size() == kPageBytes);
+}
+
+}  // namespace pbox

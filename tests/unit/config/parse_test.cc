@@ -1,0 +1,171 @@
+#include "config/parse.h"
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "config/fields.h"
+
+namespace pbox::config {
+namespace {
+
+ParseOutcome parse_flags(std::vector<const char*> flags) {
+  flags.insert(flags.begin(), "pboxd");
+  return parse(static_cast<int>(flags.size()), flags.data());
+}
+
+bool mentions(const std::vector<std::string>& errors, const std::vector<std::string>& words) {
+  for (const auto& error : errors) {
+    bool has_all = true;
+    for (const auto& word : words) has_all = has_all && error.find(word) != std::string::npos;
+    if (has_all) return true;
+  }
+  return false;
+}
+
+std::string read_example() {
+  std::ifstream file(PBOX_EXAMPLE_FILE);
+  REQUIRE(file);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Config defaults() {
+  const auto outcome = parse_text("");
+  REQUIRE(outcome.config);
+  return *outcome.config;
+}
+
+// A value unlike the default for every key, consistent as a whole.
+Config unlike_defaults() {
+  Config config;
+  config.box = {"box-7", "0.0.0.0"};
+  config.control = {1, 2, 30, 400, 5'000, 6};
+  config.admin = {false, "::1", 0};
+  config.data = {20'000, PortKind::kSocket, 1u << 20, 2u << 20, 9'000, true, OnOffAuto::kOff};
+  config.pipeline = {3, {2, 3, 4, 8}, PollMode::kBusy, 7, OnOffAuto::kOn, OnOffAuto::kOff, 12'345};
+  config.memory = {0.3, OnOffAuto::kOff};
+  config.jobs = {1, 2, 3, 65'536};
+  config.security = {OnOffAuto::kOn, true};
+  config.log = {LogLevel::kError, LogFormat::kJson};
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("an empty file gives the defaults and the host name") {
+  Config expected;
+  expected.box.name = defaults().box.name;
+  CHECK_FALSE(expected.box.name.empty());
+  CHECK(defaults() == expected);
+}
+
+TEST_CASE("what print writes parses back to the same configuration") {
+  const Config config = unlike_defaults();
+  const auto outcome = parse_text(print(config));
+  CHECK(outcome.errors == std::vector<std::string>{});
+  REQUIRE(outcome.config);
+  CHECK(*outcome.config == config);
+  for (const auto& field : fields()) {
+    if (field.key == "data.port") continue;  // there is only one kind to choose
+    CAPTURE(field.key);
+    CHECK(field.print(config) != field.print(Config{}));
+  }
+}
+
+TEST_CASE("the example file equals the defaults, as it is and with every key uncommented") {
+  const std::string example = read_example();
+  const auto as_it_is = parse_text(example);
+  CHECK(as_it_is.errors == std::vector<std::string>{});
+  REQUIRE(as_it_is.config);
+  CHECK(*as_it_is.config == defaults());
+
+  std::string uncommented;
+  std::istringstream lines(example);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.size() > 1 && line[0] == '#' && line[1] != ' ') line.erase(0, 1);
+    uncommented += line + '\n';
+  }
+  const auto all_keys = parse_text(uncommented);
+  CHECK(all_keys.errors == std::vector<std::string>{});
+  REQUIRE(all_keys.config);
+  CHECK(*all_keys.config == defaults());
+  for (const auto& field : fields()) {
+    CAPTURE(field.key);
+    const std::string name = field.key.substr(field.key.find('.') + 1);
+    CHECK(example.find("\n#" + name + " =") != std::string::npos);
+  }
+}
+
+TEST_CASE("every error is listed at once, each with key, value and remedy") {
+  const auto outcome = parse_text(
+      "[control]\nport = 70000\nprot = 1\nnonsense\n[data]\nport = dpdk\n[memory]\n"
+      "job_share = 2\n[pipeline]\npoll = lazy\ncores = 1,1\n[log]\nlevel = loud\n");
+  CHECK_FALSE(outcome.config);
+  CHECK(outcome.errors.size() == 8);
+  CHECK(mentions(outcome.errors, {"control.port", "70000", "0 to 65535"}));
+  CHECK(mentions(outcome.errors, {"control.prot", "did you mean control.port?"}));
+  CHECK(mentions(outcome.errors, {"line 4", "nonsense"}));
+  CHECK(mentions(outcome.errors, {"data.port", "dpdk", "only socket"}));
+  CHECK(mentions(outcome.errors, {"memory.job_share", "2", "0.01 to 0.98"}));
+  CHECK(mentions(outcome.errors, {"pipeline.poll", "lazy", "adaptive, busy"}));
+  CHECK(mentions(outcome.errors, {"pipeline.cores", "1,1"}));
+  CHECK(mentions(outcome.errors, {"log.level", "loud", "debug, info, warn, error"}));
+}
+
+TEST_CASE("a key in the wrong section, given twice, or unlike any is an error") {
+  const auto outcome =
+      parse_text("port_first = 1\n[box]\nlisten = ::1\nlisten = 127.0.0.1\n[weather]\nsun = 1\n");
+  CHECK(mentions(outcome.errors, {"port_first", "did you mean data.port_first?"}));
+  CHECK(mentions(outcome.errors, {"box.listen", "127.0.0.1", "second time"}));
+  CHECK(mentions(outcome.errors, {"weather.sun", "--help"}));
+  CHECK(outcome.errors.size() == 3);
+}
+
+TEST_CASE("a flag wins over the file") {
+  const std::string path = "flag_wins_test.conf";
+  std::ofstream(path) << "[jobs]\nmax = 3\nworkers_max = 5\n";
+  const auto outcome = parse_flags({"--config", path.c_str(), "--jobs.max=4"});
+  std::remove(path.c_str());
+  CHECK(outcome.errors == std::vector<std::string>{});
+  CHECK(outcome.file == path);
+  REQUIRE(outcome.config);
+  CHECK(outcome.config->jobs.max == 4);
+  CHECK(outcome.config->jobs.workers_max == 5);
+}
+
+TEST_CASE("a file that was named must be readable") {
+  CHECK(mentions(parse_flags({"--config", "no_such.conf"}).errors, {"no_such.conf", "No such"}));
+  CHECK(mentions(parse_flags({"--config=/"}).errors, {"config = /", "directory"}));
+  CHECK(mentions(parse_flags({"--config="}).errors, {"config"}));
+  CHECK(mentions(parse_flags({"--config"}).errors, {"config"}));
+}
+
+TEST_CASE("flags are taken by their whole names only") {
+  CHECK(mentions(parse_flags({"--jobs.ma=4"}).errors, {"jobs.ma", "did you mean jobs.max?"}));
+  CHECK(mentions(parse_flags({"run"}).errors, {"unexpected argument run"}));
+  CHECK(parse_flags({"--jobs.max", "4"}).config->jobs.max == 4);
+}
+
+TEST_CASE("the action is what the flags ask for") {
+  CHECK(parse_flags({}).action == Action::kRun);
+  CHECK(parse_flags({"--help"}).action == Action::kHelp);
+  CHECK(parse_flags({"-h"}).action == Action::kHelp);
+  CHECK(parse_flags({"--version"}).action == Action::kVersion);
+  CHECK(parse_flags({"--check-config"}).action == Action::kCheck);
+  CHECK(parse_flags({"--print-config"}).action == Action::kPrint);
+  CHECK_FALSE(parse_flags({"--help"}).config);
+}
+
+TEST_CASE("usage names every key and every option") {
+  const std::string text = usage("pboxd");
+  for (const auto& field : fields()) CHECK(text.find("--" + field.key) != std::string::npos);
+  for (const char* option :
+       {"--config", "--check-config", "--print-config", "--help", "--version"}) {
+    CHECK(text.find(option) != std::string::npos);
+  }
+}
+
+}  // namespace pbox::config

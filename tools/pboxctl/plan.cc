@@ -1,0 +1,81 @@
+#include <boost/program_options.hpp>
+#include <iostream>
+
+#include "appliance/topology.h"
+#include "appliance/topology_print.h"
+#include "config/parse.h"
+#include "tools/pboxctl/commands.h"
+
+namespace pboxctl {
+namespace {
+
+namespace options = boost::program_options;
+
+options::options_description plan_options() {
+  options::options_description description("Options");
+  const std::string config_help = std::string("the box's configuration; otherwise ") +
+                                  pbox::config::kDefaultPath + " if it exists";
+  const auto file = [] { return options::value<std::string>()->value_name("FILE"); };
+  description.add_options()("config", file(), config_help.c_str());
+  description.add_options()("topology", file(),
+                            "an hwloc XML file (lstopo --of xml) in place of this machine");
+  description.add_options()("json", "print one JSON object");
+  description.add_options()("help,h", "print this text");
+  return description;
+}
+
+// The configuration with settings given as flags, exactly as pboxd would read it.
+pbox::config::ParseOutcome read_config(const options::variables_map& given, const Words& settings) {
+  Words words = settings;
+  if (given.contains("config")) words.push_back("--config=" + given["config"].as<std::string>());
+  std::vector<const char*> argv = {"pboxctl"};
+  for (const auto& word : words) argv.push_back(word.c_str());
+  return pbox::config::parse(static_cast<int>(argv.size()), argv.data());
+}
+
+int plan_with(const options::variables_map& given, const Words& settings) {
+  const auto outcome = read_config(given, settings);
+  for (const auto& error : outcome.errors) std::cerr << "pboxctl: " << error << '\n';
+  if (!outcome.config) return kUsage;
+  const auto facts = given.contains("topology")
+                         ? pbox::appliance::load_host_facts(given["topology"].as<std::string>())
+                         : pbox::appliance::read_host_facts();
+  if (!facts) {
+    std::cerr << "pboxctl: " << facts.error().message << '\n';
+    return kFailed;
+  }
+  const auto topology = pbox::appliance::plan(*outcome.config, *facts);
+  if (!topology) {
+    std::cerr << "pboxctl: " << topology.error().message << '\n';
+    return kFailed;
+  }
+  std::cout << (given.contains("json") ? pbox::appliance::to_json(*topology)
+                                       : pbox::appliance::to_text(*topology));
+  return kDone;
+}
+
+}  // namespace
+
+int plan(const Words& words) {
+  const auto description = plan_options();
+  try {
+    const auto parsed =
+        options::command_line_parser(words).options(description).allow_unregistered().run();
+    options::variables_map given;
+    options::store(parsed, given);
+    if (given.contains("help")) {
+      std::cout << "Usage: pboxctl plan [options] [--section.key=value ...]\n\n"
+                   "Shows which cores, NICs and memory a box would use, and why. Settings of pboxd "
+                   "may be\ngiven as flags, to try them out.\n\n"
+                << description;
+      return kDone;
+    }
+    return plan_with(given,
+                     options::collect_unrecognized(parsed.options, options::include_positional));
+  } catch (const options::error& error) {
+    std::cerr << "pboxctl: " << error.what() << "; `pboxctl plan --help` lists all\n";
+    return kUsage;
+  }
+}
+
+}  // namespace pboxctl
