@@ -1,0 +1,129 @@
+# Shell functions that tools/test, tools/demo and others share. Source it; it changes no directory.
+#
+#   pbox_install GROUP...        install what is missing of these groups of tools/packages
+#   pbox_build PRESET [TARGET]   configure build/PRESET and build it
+#   pbox_step NAME COMMAND...    run one step: number, name, time; its output goes to a log
+#   pbox_summary                 what every step took and what failed; status 1 if anything did
+# shellcheck shell=bash
+
+PBOX_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PBOX_LOGS=$PBOX_ROOT/build/logs
+PBOX_JOBS=${PBOX_JOBS:-$(nproc)}
+PBOX_STEP_INDEX=0
+PBOX_STEP_COUNT=${PBOX_STEP_COUNT:-1}
+PBOX_REPORT=()
+PBOX_FAILED=()
+# Lines of a failed step's log that are worth the screen.
+PBOX_TAIL_LINES=40
+
+if command -v ccache >/dev/null && [ -z "${CMAKE_CXX_COMPILER_LAUNCHER+set}" ]; then
+  export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+fi
+
+pbox_say() { printf '%s\n' "$*"; }
+
+pbox_die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# Runs a command as root: directly, or through sudo where that asks no question.
+pbox_as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo --preserve-env=DEBIAN_FRONTEND "$@"
+  else
+    return 127
+  fi
+}
+
+# The packages of the given groups, one per line, each once.
+pbox_packages() {
+  awk -v groups=" $* " '!/^#/ && NF && index(groups, " " $1 " ") && !seen[$2]++ { print $2 }' \
+    "$PBOX_ROOT/tools/packages"
+}
+
+pbox_missing_packages() {
+  local package
+  pbox_packages "$@" | while read -r package; do
+    dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
+      pbox_say "$package"
+  done
+}
+
+pbox_install() {
+  command -v dpkg-query >/dev/null || {
+    pbox_say "not a Debian system: what tools/packages lists must be installed by hand"
+    return 0
+  }
+  local missing=() install=(apt-get install -y -q --no-install-recommends)
+  mapfile -t missing < <(pbox_missing_packages "$@")
+  if [ ${#missing[@]} -eq 0 ]; then
+    pbox_say "nothing is missing"
+    return 0
+  fi
+  pbox_say "installing: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  # The lists may be absent (a fresh container) or stale: they are fetched only where that shows.
+  pbox_as_root "${install[@]}" "${missing[@]}" ||
+    { pbox_as_root apt-get update -q && pbox_as_root "${install[@]}" "${missing[@]}"; } ||
+    { pbox_say "remedy: as root, apt-get update && apt-get install ${missing[*]}" && return 1; }
+}
+
+pbox_build() {
+  local preset=$1
+  shift
+  (cd "$PBOX_ROOT" && cmake --preset "$preset" &&
+    cmake --build --preset "$preset" --parallel "$PBOX_JOBS" ${1:+--target "$@"})
+}
+
+# Test programs share the machine's cores with the boxes they start: two at once, no more.
+pbox_ctest() {
+  local preset=$1
+  shift
+  (cd "$PBOX_ROOT" && ctest --test-dir "build/$preset" --output-on-failure -j2 --timeout 600 \
+    --no-tests=error "$@")
+}
+
+pbox_step() {
+  local name=$1 started=$SECONDS log status=0
+  shift
+  PBOX_STEP_INDEX=$((PBOX_STEP_INDEX + 1))
+  mkdir -p "$PBOX_LOGS"
+  log=$PBOX_LOGS/$(tr -c 'a-z0-9\n' '-' <<<"$name").log
+  printf '[%d/%d] %s ... ' "$PBOX_STEP_INDEX" "$PBOX_STEP_COUNT" "$name"
+  if [ -n "${PBOX_VERBOSE:-}" ]; then
+    printf '\n'
+    { "$@" 2>&1 && true; } | tee "$log"
+    status=${PIPESTATUS[0]}
+  else
+    "$@" >"$log" 2>&1 || status=$?
+  fi
+  local seconds=$((SECONDS - started)) verdict=ok
+  if [ "$status" -ne 0 ]; then
+    verdict=FAILED
+    PBOX_FAILED+=("$name|$*|$log")
+  fi
+  PBOX_REPORT+=("$(printf '%-44s %6d s  %s' "$name" "$seconds" "$verdict")")
+  printf '%s, %d s\n' "$verdict" "$seconds"
+  grep -E '^[0-9]+% tests passed' "$log" | sed 's/^/      /' || true
+  if [ "$status" -ne 0 ] && [ -z "${PBOX_VERBOSE:-}" ]; then
+    tail -n "$PBOX_TAIL_LINES" "$log" | sed 's/^/      | /'
+  fi
+  return "$status"
+}
+
+pbox_summary() {
+  local entry name command log
+  printf '\n'
+  printf '%s\n' "${PBOX_REPORT[@]}"
+  printf '%-44s %6d s\n' total "$SECONDS"
+  [ ${#PBOX_FAILED[@]} -eq 0 ] && return 0
+  for entry in "${PBOX_FAILED[@]}"; do
+    IFS='|' read -r name command log <<<"$entry"
+    printf '\nfailed: %s\n  log:   %s\n' "$name" "$log"
+    printf '  again: (. tools/lib.sh && %s)\n' "$command"
+  done
+  return 1
+}
