@@ -1,0 +1,95 @@
+// Inputs that hurt: every class of float, odd lengths, unaligned payloads.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <vector>
+
+#include "base/rng.h"
+#include "nic/wire/dtype.h"
+#include "pipeline/reduce/reduce.h"
+
+namespace pbox::test {
+
+inline constexpr wire::Dtype kDtypes[] = {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16};
+
+// Below, at and above the vector widths and the unrolled turns of every target, and a fragment.
+inline constexpr size_t kCounts[] = {0,  1,  2,  3,  7,  8,   9,   15,  16,  17,  31,
+                                     32, 33, 63, 64, 65, 100, 127, 128, 129, 352, 1023};
+
+// Zeros, denormals, halves' borders, overflow of f16 and bf16, infinities, quiet and signalling
+// NaN.
+inline constexpr uint32_t kHardFloats[] = {
+    0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x00800000, 0x33000000, 0x33000001, 0x337fffff,
+    0x33800000, 0x33c00000, 0x387fc000, 0x387fe000, 0x38800000, 0x3f800000, 0x3f801000, 0x3f803000,
+    0x3f808000, 0x3f818000, 0x3f801001, 0xbf7fffff, 0x477fe000, 0x477fefff, 0x477ff000, 0xc77ff000,
+    0x47800000, 0x7f7f7fff, 0x7f7f8000, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000,
+    0xffc12345, 0x7f800001, 0xff801000, 0x7fbfffff, 0x7fffffff};
+
+inline constexpr uint16_t kHardHalves[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x0400, 0x3c00, 0xbc01,
+                                           0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xfdff,
+                                           0x7f7f, 0x7f80, 0xff80, 0x7f81, 0x7fc0, 0xffff, 0x007f};
+
+// An array whose start has the given distance from a 64-byte boundary, with its bytes at the end of
+// the heap block: a sanitizer build then sees each byte read past the end.
+template <typename T>
+class Array {
+ public:
+  explicit Array(size_t count, size_t misalignment = 0)
+      : count_(count), bytes_(count * sizeof(T) + misalignment + 64) {
+    offset_ = (64 - reinterpret_cast<uintptr_t>(bytes_.data()) % 64) % 64 + misalignment;
+    bytes_.resize(offset_ + count * sizeof(T));  // shrinks: the block does not move
+  }
+
+  T* data() { return reinterpret_cast<T*>(bytes_.data() + offset_); }
+  T& operator[](size_t index) { return data()[index]; }
+  size_t size() const { return count_; }
+
+ private:
+  size_t count_;
+  std::vector<std::byte> bytes_;
+  size_t offset_ = 0;
+};
+
+// Ordinary values of mixed magnitude; every third is a hard one if asked.
+inline std::vector<float> floats(size_t count, uint64_t seed, bool hard) {
+  Rng rng(seed);
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    const double exponent = 40.0 * rng.unit() - 25.0;
+    values[i] = static_cast<float>((rng.unit() - 0.5) * std::exp2(exponent));
+    if (hard && i % 3 == 0) {
+      values[i] = std::bit_cast<float>(kHardFloats[rng.below(std::size(kHardFloats))]);
+    }
+  }
+  return values;
+}
+
+// A payload of `count` elements in `bytes`; every other one is hard if asked.
+inline void fill_payload(wire::Dtype dtype, std::byte* bytes, size_t count, uint64_t seed,
+                         bool hard) {
+  Rng rng(seed);
+  if (dtype == wire::Dtype::kF32) {
+    const auto values = floats(count, seed, hard);
+    if (count != 0) std::memcpy(bytes, values.data(), count * sizeof(float));
+    return;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    // Exponents from the middle of the range, or anything at all.
+    uint16_t half = static_cast<uint16_t>(0x3000 + rng.below(0x1000) + (rng.below(2) << 15));
+    if (hard && i % 2 == 0) half = kHardHalves[rng.below(std::size(kHardHalves))];
+    std::memcpy(bytes + i * sizeof half, &half, sizeof half);
+  }
+}
+
+inline std::vector<uint32_t> bits(const float* values, size_t count) {
+  std::vector<uint32_t> out(count);
+  if (count != 0) std::memcpy(out.data(), values, count * sizeof(float));
+  return out;
+}
+
+}  // namespace pbox::test
