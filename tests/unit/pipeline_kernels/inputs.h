@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include "base/rng.h"
@@ -34,25 +36,30 @@ inline constexpr uint16_t kHardHalves[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x040
                                            0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xfdff,
                                            0x7f7f, 0x7f80, 0xff80, 0x7f81, 0x7fc0, 0xffff, 0x007f};
 
-// An array whose start has the given distance from a 64-byte boundary, with its bytes at the end of
-// the heap block: a sanitizer build then sees each byte read past the end.
+// A zeroed array whose start has the given distance from a 64-byte boundary, and whose last byte is
+// the last of its heap block: a sanitizer build sees each byte read past the end.
 template <typename T>
 class Array {
  public:
   explicit Array(size_t count, size_t misalignment = 0)
-      : count_(count), bytes_(count * sizeof(T) + misalignment + 64) {
-    offset_ = (64 - reinterpret_cast<uintptr_t>(bytes_.data()) % 64) % 64 + misalignment;
-    bytes_.resize(offset_ + count * sizeof(T));  // shrinks: the block does not move
-  }
+      : count_(count), offset_(misalignment), block_(allocate(count * sizeof(T) + misalignment)) {}
 
-  T* data() { return reinterpret_cast<T*>(bytes_.data() + offset_); }
+  T* data() { return reinterpret_cast<T*>(block_.get() + offset_); }
   T& operator[](size_t index) { return data()[index]; }
   size_t size() const { return count_; }
 
  private:
+  struct Free {
+    void operator()(std::byte* block) const { ::operator delete (block, std::align_val_t{64}); }
+  };
+  static std::byte* allocate(size_t bytes) {
+    void* block = ::operator new (bytes, std::align_val_t{64});
+    return static_cast<std::byte*>(std::memset(block, 0, bytes));
+  }
+
   size_t count_;
-  std::vector<std::byte> bytes_;
-  size_t offset_ = 0;
+  size_t offset_;
+  std::unique_ptr<std::byte, Free> block_;
 };
 
 // Ordinary values of mixed magnitude; every third is a hard one if asked.

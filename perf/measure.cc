@@ -1,0 +1,35 @@
+#include "perf/measure.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace pbox::perf {
+
+void measure_interleaved(std::vector<Alternative>& alternatives, size_t repetitions) {
+  for (Alternative& alternative : alternatives) alternative.pass();
+  for (size_t round = 0; round < repetitions; ++round) {
+    for (size_t turn = 0; turn < alternatives.size(); ++turn) {
+      Alternative& alternative = alternatives[(round + turn) % alternatives.size()];
+      const uint64_t start_ns = monotonic_ns();
+      alternative.pass();
+      const uint64_t elapsed_ns = monotonic_ns() - start_ns;
+      alternative.seconds.push_back(static_cast<double>(elapsed_ns) * 1e-9);
+    }
+  }
+}
+
+double median(std::vector<double> values) {
+  PBOX_CHECK(!values.empty());
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 != 0) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+double gigabytes_per_second(const Alternative& alternative) {
+  return alternative.bytes / median(alternative.seconds) * 1e-9;
+}
+
+}  // namespace pbox::perf

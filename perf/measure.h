@@ -1,0 +1,28 @@
+// Timing of alternatives that are to be compared: interleaved, so that what the machine does
+// meanwhile (frequency, neighbours) hits all alike, and summed up by medians.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace pbox::perf {
+
+struct Alternative {
+  std::string name;
+  double bytes = 0;            // read plus written by one pass
+  std::function<void()> pass;  // what is timed
+  std::vector<double> seconds{};
+};
+
+// One untimed pass of each, then `repetitions` rounds over all, each round starting one further.
+void measure_interleaved(std::vector<Alternative>& alternatives, size_t repetitions);
+
+// Requires at least one value.
+double median(std::vector<double> values);
+
+// 1e9 bytes per second, at the median time.
+double gigabytes_per_second(const Alternative& alternative);
+
+}  // namespace pbox::perf

@@ -1,0 +1,29 @@
+#include "perf/scenario.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace pbox::perf {
+namespace {
+
+// In a function, since registrations run before main() in no particular order.
+std::vector<Scenario>& registry() {
+  static std::vector<Scenario> all;
+  return all;
+}
+
+}  // namespace
+
+ScenarioRegistration::ScenarioRegistration(const Scenario& scenario) {
+  registry().push_back(scenario);
+}
+
+std::vector<Scenario> scenarios() {
+  std::vector<Scenario> sorted = registry();
+  std::sort(sorted.begin(), sorted.end(), [](const Scenario& left, const Scenario& right) {
+    return std::strcmp(left.name, right.name) < 0;
+  });
+  return sorted;
+}
+
+}  // namespace pbox::perf

@@ -1,0 +1,34 @@
+// What pbox-perf can measure. A scenario lives in one file of this folder and registers itself:
+//
+//   const ScenarioRegistration registration({.name = "kernels", ...});
+//
+// Every figure that is compared is a ratio of two measurements of the same run.
+#pragma once
+
+#include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <vector>
+
+namespace pbox::perf {
+
+namespace po = boost::program_options;
+
+struct Scenario {
+  const char* name;
+  const char* summary;  // one line, for --help
+  void (*add_options)(po::options_description& options);
+  // Measures, writes progress and a table for people to `report`, and returns the figures. Throws
+  // std::exception if it cannot run here.
+  nlohmann::json (*run)(const po::variables_map& options, std::ostream& report);
+};
+
+class ScenarioRegistration {
+ public:
+  explicit ScenarioRegistration(const Scenario& scenario);
+};
+
+// All registered scenarios, by name.
+std::vector<Scenario> scenarios();
+
+}  // namespace pbox::perf
