@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <iterator>
+#include <type_traits>
 
 // This file is compiled once per target: foreach_target.h includes it again with HWY_TARGET set.
 #undef HWY_TARGET_INCLUDE
@@ -18,8 +19,12 @@ namespace pbox::reduce::HWY_NAMESPACE {
 
 using FloatTag = hn::ScalableTag<float>;
 
-// Four independent vectors per turn cover the latency of a load and an add.
-inline constexpr size_t kUnroll = 4;
+// Plain f32 is limited by memory, and there 256 bits do better than 512. Halves are limited by
+// their conversion as long as they are in cache. One vector a turn and no software prefetch:
+// unrolling and prefetching cost more on fragments than they gain on long arrays. All measured, see
+// perf/README.md.
+template <Dtype dtype>
+using PayloadTag = std::conditional_t<dtype == Dtype::kF32, hn::CappedTag<float, 8>, FloatTag>;
 
 // One vector's worth of elements at the end of an array, copied aside: reading or writing past the
 // end would touch a neighbour's memory.
@@ -28,9 +33,8 @@ struct Tail {
   HWY_ALIGN std::byte payload[hn::MaxLanes(FloatTag()) * sizeof(float)] = {};
 };
 
-template <Dtype dtype, bool kAdds>
-HWY_INLINE hn::Vec<FloatTag> arrived(FloatTag d, const float* accumulator,
-                                     const std::byte* source) {
+template <Dtype dtype, bool kAdds, class D>
+HWY_INLINE hn::Vec<D> arrived(D d, const float* accumulator, const std::byte* source) {
   const auto values = load_widened<dtype>(d, source);
   if constexpr (kAdds) {
     return hn::Add(hn::LoadU(d, accumulator), values);
@@ -42,21 +46,9 @@ HWY_INLINE hn::Vec<FloatTag> arrived(FloatTag d, const float* accumulator,
 template <Dtype dtype, bool kAdds>
 void accumulate(float* accumulator, const std::byte* source, size_t count) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);
-  const FloatTag d;
+  const PayloadTag<dtype> d;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
-  for (; i + kUnroll * lanes <= count; i += kUnroll * lanes) {
-    const std::byte* from = source + i * kBytes;
-    float* to = accumulator + i;
-    const auto v0 = arrived<dtype, kAdds>(d, to, from);
-    const auto v1 = arrived<dtype, kAdds>(d, to + lanes, from + lanes * kBytes);
-    const auto v2 = arrived<dtype, kAdds>(d, to + 2 * lanes, from + 2 * lanes * kBytes);
-    const auto v3 = arrived<dtype, kAdds>(d, to + 3 * lanes, from + 3 * lanes * kBytes);
-    hn::StoreU(v0, d, to);
-    hn::StoreU(v1, d, to + lanes);
-    hn::StoreU(v2, d, to + 2 * lanes);
-    hn::StoreU(v3, d, to + 3 * lanes);
-  }
   for (; i + lanes <= count; i += lanes) {
     hn::StoreU(arrived<dtype, kAdds>(d, accumulator + i, source + i * kBytes), d, accumulator + i);
   }
@@ -68,24 +60,13 @@ void accumulate(float* accumulator, const std::byte* source, size_t count) {
   std::memcpy(accumulator + i, tail.values, (count - i) * sizeof(float));
 }
 
-// In place, a turn writes at most the bytes it has read, and all its reads come before its writes.
+// In place, a turn overwrites no element that is still to be read.
 template <Dtype dtype>
 void narrow_to(std::byte* destination, const float* source, size_t count) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
-  for (; i + kUnroll * lanes <= count; i += kUnroll * lanes) {
-    const auto v0 = hn::LoadU(d, source + i);
-    const auto v1 = hn::LoadU(d, source + i + lanes);
-    const auto v2 = hn::LoadU(d, source + i + 2 * lanes);
-    const auto v3 = hn::LoadU(d, source + i + 3 * lanes);
-    std::byte* to = destination + i * kBytes;
-    store_narrowed<dtype>(d, v0, to);
-    store_narrowed<dtype>(d, v1, to + lanes * kBytes);
-    store_narrowed<dtype>(d, v2, to + 2 * lanes * kBytes);
-    store_narrowed<dtype>(d, v3, to + 3 * lanes * kBytes);
-  }
   for (; i + lanes <= count; i += lanes) {
     store_narrowed<dtype>(d, hn::LoadU(d, source + i), destination + i * kBytes);
   }
