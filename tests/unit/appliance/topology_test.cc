@@ -132,7 +132,9 @@ TEST_CASE("a control group's quota counts as the cores it pays for") {
 TEST_CASE("port 0 leaves every port to the kernel") {
   config::Config config;
   config.data.port_first = 0;
-  for (const auto& pipeline : plan(config, machine(1, 2))->pipelines) CHECK(pipeline.udp_port == 0);
+  const auto topology = plan(config, machine(1, 2));
+  REQUIRE(topology);
+  for (const auto& pipeline : topology->pipelines) CHECK(pipeline.udp_port == 0);
 }
 
 TEST_CASE("a machine without a usable core has no plan") {
