@@ -28,6 +28,11 @@ Result<HwlocTopology> load(const std::string& path) {
   if (!path.empty() && hwloc_topology_set_xml(raw, path.c_str()) != 0) {
     return system_error("cannot read hwloc XML from " + path, errno);
   }
+  // sysfs says all we need: these would leak (libpciaccess), or load a GPU's drivers into the
+  // daemon.
+  for (const char* component : {"pci", "opencl", "gl"}) {
+    hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
+  }
   // NICs are not kept unless asked for.
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   if (hwloc_topology_load(raw) != 0) {

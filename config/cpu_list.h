@@ -7,7 +7,7 @@
 
 namespace pbox::config {
 
-inline constexpr int kCpuIndexMax = 4096;
+inline constexpr int kCpuIndexMax = 1024;  // CPU_SETSIZE: what sched_setaffinity is asked with
 
 // Sorts. Nothing for text that is not a list, names a cpu twice, or one from kCpuIndexMax on.
 std::optional<std::vector<int>> read_cpu_list(const std::string& text);

@@ -1,0 +1,27 @@
+// Machines and configurations as values, for tests of the plan.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "appliance/topology.h"
+
+namespace pbox::appliance {
+
+inline constexpr uint64_t kNodeBytes = 16ull << 30;
+
+// `node_count` nodes of 16 GiB with `cores_per_node` cores each. CPUs are numbered as Linux does:
+// first threads of all cores, then second threads.
+HostFacts machine(int node_count, int cores_per_node, int threads_per_core = 1);
+
+// Adds a NIC with its own address 10.0.N.1, N its number, and returns it.
+Nic& add_nic(HostFacts& facts, int node, uint32_t link_mbps = 0);
+
+// Serves all NICs without keys.
+config::Config open_config();
+
+bool has_reason(const Topology& topology, const std::string& words);
+std::vector<int> cpus_of(const Topology& topology);
+std::vector<std::string> nics_of(const Topology& topology);
+
+}  // namespace pbox::appliance

@@ -1,0 +1,74 @@
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "appliance/topology_print.h"
+#include "config/parse.h"
+#include "tests/unit/appliance/machines.h"
+
+namespace pbox::appliance {
+namespace {
+
+const std::string kFolder = PBOX_GOLDEN_FOLDER;
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  REQUIRE(file);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+Topology golden_plan() {
+  const auto outcome = config::parse_file(kFolder + "/pbox-2x14-10nic.conf");
+  REQUIRE(outcome.config);
+  const auto facts = load_host_facts(kFolder + "/pbox-2x14-10nic.xml");
+  REQUIRE(facts);
+  const auto topology = plan(*outcome.config, *facts);
+  REQUIRE(topology);
+  return *topology;
+}
+
+}  // namespace
+
+// To renew the file after a change that is meant:
+//   pboxctl plan --config F.conf --topology F.xml > F.plan    (F = pbox-2x14-10nic)
+TEST_CASE("the plan for PBox's own machine is the golden one") {
+  CHECK(to_text(golden_plan()) == text_of(kFolder + "/pbox-2x14-10nic.plan"));
+}
+
+TEST_CASE("on PBox's own machine five NICs per socket share its cores equally and never cross") {
+  const Topology topology = golden_plan();
+  std::map<int, std::map<std::string, int>> pipelines_by_nic;
+  for (const auto& pipeline : topology.pipelines) {
+    ++pipelines_by_nic[pipeline.node][pipeline.nic];
+    CHECK(pipeline.node == pipeline.cpu / 14);
+    CHECK(pipeline.cpu < 28);  // a first thread
+    CHECK(pipeline.pinned);
+  }
+  REQUIRE(pipelines_by_nic.size() == 2);
+  for (const auto& [node, nics] : pipelines_by_nic) {
+    CHECK(nics.size() == 5);
+    for (const auto& [name, count] : nics) CHECK(count == 2);
+  }
+}
+
+TEST_CASE("the JSON of a plan says what the plan says") {
+  const Topology topology = golden_plan();
+  const auto object = nlohmann::json::parse(to_json(topology));
+  REQUIRE(object["pipelines"].size() == topology.pipelines.size());
+  for (size_t i = 0; i < topology.pipelines.size(); ++i) {
+    const auto& expected = topology.pipelines[i];
+    const auto& pipeline = object["pipelines"][i];
+    CHECK(pipeline["cpu"] == expected.cpu);
+    CHECK(pipeline["nic"] == expected.nic);
+    CHECK(pipeline["queue"] == expected.queue);
+    CHECK(pipeline["udp_port"] == expected.udp_port);
+    CHECK(pipeline["arena_bytes"] == expected.arena_bytes);
+  }
+  CHECK(object["reasons"] == topology.reasons);
+}
+
+}  // namespace pbox::appliance

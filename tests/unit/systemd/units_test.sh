@@ -1,0 +1,32 @@
+#!/bin/sh
+# The units load without a complaint, the daemon's is closed to the agreed degree, and the account
+# and folder they need are what sysusers and tmpfiles make: units_test.sh SYSTEMD_FOLDER
+set -eu
+units=$1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# verify wants every program to exist; ours may not be installed here.
+for unit in pboxd.service pbox-hugepages.service; do
+  sed -e 's#/usr/bin/pboxd#/bin/true#; s#/usr/libexec/pbox/reserve-hugepages#/bin/true#' \
+    "$units/$unit" > "$folder/$unit"
+done
+output=$(systemd-analyze verify --man=no "$folder/pboxd.service" "$folder/pbox-hugepages.service" \
+  2>&1) || { echo "$output"; exit 1; }
+if [ -n "$output" ]; then
+  echo "systemd-analyze verify: $output"
+  exit 1
+fi
+# 20 is 2.0: "OK". What remains is the network, and the capability for large buffers.
+systemd-analyze security --offline=true --threshold=20 "$folder/pboxd.service" > "$folder/security" \
+  || { cat "$folder/security"; exit 1; }
+
+mkdir -p "$folder/root/etc"
+systemd-sysusers --root="$folder/root" "$units/pbox.sysusers"
+grep -q '^pbox:.*:/usr/sbin/nologin$' "$folder/root/etc/passwd" \
+  || { echo "sysusers made no pbox account without a shell"; exit 1; }
+if [ "$(id -u)" = 0 ]; then
+  systemd-tmpfiles --root="$folder/root" --create "$units/pbox.tmpfiles"
+  mode=$(stat -c %a "$folder/root/etc/pbox")
+  [ "$mode" = 750 ] || { echo "/etc/pbox has mode $mode, not 750"; exit 1; }
+fi
