@@ -85,6 +85,19 @@ uint64_t Core::next_deadline_ns() const {
   return deadline;
 }
 
+void Core::abandon() {
+  for (Lane& lane : lanes_) {
+    lane.queue = {};
+    lane.sending.clear();
+    lane.to_probe.clear();
+    lane.in_flight.clear();
+    lane.outgoing_begin = lane.outgoing_end = 0;
+  }
+  for (Chunk& chunk : chunks_) chunk.in_flight = false;
+  for (Tensor& tensor : tensors_) tensor.chunks_left = 0;
+  completed_.clear();
+}
+
 std::vector<uint32_t> Core::take_completed() {
   return std::exchange(completed_, {});
 }

@@ -81,6 +81,13 @@ class Core {
   std::span<const nic::TxPacket> to_send(uint32_t pipeline, uint64_t now_ns);
   void sent(uint32_t pipeline, size_t count, uint64_t now_ns);
 
+  bool has_unsent(uint32_t pipeline) const {
+    return lanes_[pipeline].outgoing_begin < lanes_[pipeline].outgoing_end;
+  }
+
+  // Gives up everything in flight: no buffer is touched any more, no packet leaves. For good.
+  void abandon();
+
   // Probes whatever is overdue at now_ns.
   void on_timer(uint64_t now_ns);
   // When on_timer is next needed; UINT64_MAX with nothing in flight.

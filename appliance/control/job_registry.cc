@@ -95,6 +95,8 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const control
                  : admit(join, connection, now_ns);
   if (!job) {
     ++totals_.joins_refused;
+    note(RegistryEvent::Severity::kWarning, "join_refused",
+         connection.peer + ": " + job.error().message);
     refuse(id, job.error());
     return;
   }
@@ -184,6 +186,11 @@ void JobRegistry::start_job(Job& job, uint64_t) {
     return;
   }
   share_credit();
+  note(RegistryEvent::Severity::kInfo, "job_started",
+       "job '" + job.spec().name + "': " + std::to_string(job.spec().world_size) + " workers, " +
+           std::to_string(job.spec().element_count()) + " elements in " +
+           std::to_string(job.spec().tensors.size()) + " tensors, fragments of " +
+           std::to_string(job.fragment_bytes()) + " bytes");
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     control::BoxMessage message;
     control::Session& session = *message.mutable_session();
@@ -276,6 +283,9 @@ void JobRegistry::on_closed(ConnectionId id, const std::string& reason, uint64_t
     member.connection = 0;
     member.lost_ns = now_ns;
     member.lost_reason = reason;
+    note(RegistryEvent::Severity::kWarning, "worker_lost",
+         "job '" + job.spec().name + "': rank " + std::to_string(connection.rank) + " (" +
+             member.peer + ") lost: " + reason);
   }
   remove_if_over(job);
 }
@@ -326,6 +336,7 @@ void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
 
 void JobRegistry::fail_job(Job& job, const Error& error) {
   ++totals_.jobs_failed;
+  note(RegistryEvent::Severity::kWarning, "job_failed", error.message);
   for (const Member& member : job.members()) {
     if (member.state != Member::State::kJoined) continue;
     connections_[member.connection].job = nullptr;
@@ -341,6 +352,8 @@ void JobRegistry::remove_if_over(Job& job) {
     ++totals_.jobs_failed;
   } else if (was_running) {
     ++totals_.jobs_finished;
+    note(RegistryEvent::Severity::kInfo, "job_finished",
+         "job '" + job.spec().name + "': every rank has left");
   }
   remove(job);
 }

@@ -38,6 +38,13 @@ struct Action {
   control::BoxMessage message;
 };
 
+// Something an operator wants to read in the log.
+struct RegistryEvent {
+  enum class Severity { kInfo, kWarning } severity = Severity::kInfo;
+  const char* name = "";  // stable: "job_started", "job_failed", ...
+  std::string text;
+};
+
 struct RegistryTotals {
   uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
 };
@@ -55,6 +62,9 @@ class JobRegistry {
 
   // What is to be done on connections, in order; empties the list.
   std::vector<Action> take_actions() { return std::exchange(actions_, {}); }
+
+  // What happened since the last call, in order; empties the list.
+  std::vector<RegistryEvent> take_events() { return std::exchange(events_, {}); }
 
   // Takes effect for what happens from now on; running jobs keep their memory and time-outs.
   void set_options(const RegistryOptions& options) { options_ = options; }
@@ -89,6 +99,9 @@ class JobRegistry {
   void remove_if_over(Job& job);
   void remove(Job& job);
   void share_credit();
+  void note(RegistryEvent::Severity severity, const char* name, std::string text) {
+    events_.push_back({severity, name, std::move(text)});
+  }
   std::vector<uint64_t> pipeline_loads() const;
   void send(ConnectionId id, control::BoxMessage message);
 
@@ -98,6 +111,7 @@ class JobRegistry {
   std::map<std::string, std::unique_ptr<Job>> jobs_;
   std::map<ConnectionId, Connection> connections_;
   std::vector<Action> actions_;
+  std::vector<RegistryEvent> events_;
   RegistryTotals totals_;
 };
 

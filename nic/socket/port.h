@@ -17,8 +17,8 @@
 namespace pbox::nic {
 
 struct SocketOptions {
-  Endpoint local;                  // port 0: the kernel chooses
-  std::optional<Endpoint> remote;  // set: a connected socket, which is what a worker uses
+  Endpoint local;                       // port 0: the kernel chooses
+  std::optional<Endpoint> remote = {};  // set: a connected socket, which is what a worker uses
   uint32_t receive_buffer_bytes = 8u << 20;
   uint32_t send_buffer_bytes = 8u << 20;
   uint32_t mtu = 0;  // 0: what the path (connected) or the interface says

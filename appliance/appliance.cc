@@ -1,0 +1,197 @@
+#include "appliance/appliance.h"
+
+#include <csignal>
+#include <cstdio>
+
+#include "appliance/preflight.h"
+#include "appliance/version.h"
+#include "base/clock.h"
+#include "nic/endpoint.h"
+
+namespace pbox::appliance {
+namespace {
+
+constexpr int kDrainPollMs = 20;
+
+std::string address_and_port(const std::string& address, uint16_t port) {
+  const auto endpoint = nic::parse_endpoint(address, port);
+  return endpoint ? nic::to_string(*endpoint) : address + ":" + std::to_string(port);
+}
+
+}  // namespace
+
+Appliance::Appliance(const config::Config& config,
+                     std::function<config::ParseOutcome()> read_again)
+    : config_(config), read_again_(std::move(read_again)), started_ns_(monotonic_ns()) {
+  configure_log(config_.log);
+}
+
+Appliance::~Appliance() = default;
+
+void Appliance::log(EventLog::Level level, const char* name, const std::string& text) {
+  events_.write(level, name, text, monotonic_ns());
+}
+
+Status Appliance::check_host(Topology& topology) {
+  const auto facts = read_host_facts();
+  if (!facts) return facts.error();
+  auto planned = plan(config_, *facts);
+  if (!planned) return planned.error();
+  topology = std::move(*planned);
+  std::string failures;
+  const auto probes = probe_ports(config_, static_cast<uint32_t>(topology.pipelines.size()));
+  for (const Check& check : preflight(config_, *facts, probes)) {
+    if (check.level == CheckLevel::kOk) continue;
+    const std::string text = check.name + ": " + check.finding +
+                             (check.remedy.empty() ? "" : " Remedy: " + check.remedy);
+    if (check.level == CheckLevel::kWarn) {
+      log(EventLog::Level::kWarning, "preflight", text);
+    } else {
+      failures += (failures.empty() ? "" : "\n") + text;
+    }
+  }
+  if (!failures.empty()) return Error{ErrorCode::kInvalidArgument, failures};
+  return ok_status();
+}
+
+Status Appliance::start() {
+  Topology topology;
+  if (const Status status = check_host(topology); !status) return status.error();
+  for (const std::string& reason : topology.reasons) {
+    log(EventLog::Level::kInfo, "topology", reason);
+  }
+  job_memory_bytes_ = topology.job_memory_bytes;
+  auto pipelines = PipelineSet::start(topology, config_);
+  if (!pipelines) return pipelines.error();
+  pipelines_ = std::move(*pipelines);
+
+  registry_ = std::make_unique<JobRegistry>(registry_options(), *pipelines_);
+  auto control = ControlServer::start(
+      context_,
+      {.listen = config_.box.listen,
+       .port = config_.control.port,
+       .connections_max = config_.control.connections_max,
+       .on_event =
+           [this](const RegistryEvent& event) {
+             const bool warning = event.severity == RegistryEvent::Severity::kWarning;
+             log(warning ? EventLog::Level::kWarning : EventLog::Level::kInfo, event.name,
+                 event.text);
+           }},
+      *registry_);
+  if (!control) return control.error();
+  control_ = std::move(*control);
+  if (const Status status = start_admin(); !status) return status.error();
+  wait_for_signal();
+
+  std::string where = "control=" + address_and_port(config_.box.listen, control_->port());
+  if (admin_) where += " admin=" + address_and_port(config_.admin.listen, admin_->port());
+  log(EventLog::Level::kInfo, "ready", where);
+  std::printf("pboxd ready %s\n", where.c_str());
+  std::fflush(stdout);
+  return ok_status();
+}
+
+Status Appliance::start_admin() {
+  if (!config_.admin.enabled) return ok_status();
+  auto admin = AdminServer::start(
+      context_, {.listen = config_.admin.listen, .port = config_.admin.port}, *this);
+  if (!admin) return admin.error();
+  admin_ = std::move(*admin);
+  return ok_status();
+}
+
+RegistryOptions Appliance::registry_options() const {
+  return {.box_name = config_.box.name,
+          .job_limits = {.workers_max = config_.jobs.workers_max,
+                         .chunks_max = config_.jobs.chunks_max,
+                         .chunk_bytes_default = config_.jobs.chunk_bytes},
+          .jobs_max = config_.jobs.max,
+          .job_memory_bytes = job_memory_bytes_,
+          .join_timeout_ns = config_.control.join_timeout_s * kNanosPerSecond,
+          .dead_after_ns = config_.control.worker_dead_after_ms * kNanosPerMilli,
+          .lost_timeout_ns = config_.control.worker_lost_timeout_ms * kNanosPerMilli,
+          .heartbeat_interval_ms = config_.control.heartbeat_interval_ms,
+          .window_bytes = static_cast<uint32_t>(config_.pipeline.window_bytes),
+          .payload_crc = config_.data.payload_crc};
+}
+
+void Appliance::wait_for_signal() {
+  if (signals_.cancel(); !draining_) {
+    for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+      boost::system::error_code ignored;
+      signals_.add(signal, ignored);
+    }
+  }
+  signals_.async_wait([this](const boost::system::error_code& error, int signal) {
+    if (error) return;
+    if (signal == SIGHUP) {
+      reload();
+      wait_for_signal();
+    } else {
+      drain(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+    }
+  });
+}
+
+void Appliance::reload() {
+  const auto outcome = config::reload(config_, read_again_());
+  for (const auto& error : outcome.errors) {
+    log(EventLog::Level::kError, "reload", error + " (nothing was changed)");
+  }
+  if (!outcome.config) return;
+  config_ = *outcome.config;
+  configure_log(config_.log);
+  registry_->set_options(registry_options());
+  for (const auto& change : outcome.applied) log(EventLog::Level::kInfo, "reload", change);
+  for (const auto& change : outcome.needs_restart) {
+    log(EventLog::Level::kWarning, "reload", change + " takes effect after a restart");
+  }
+}
+
+void Appliance::drain(const char* why) {
+  draining_ = true;
+  log(EventLog::Level::kInfo, "draining", std::string(why) + ": telling the workers");
+  control_->stop_accepting();
+  registry_->shut_down(monotonic_ns());
+  control_->flush();
+  finish_drain(kDrainMaxSeconds * 1000 / kDrainPollMs);
+}
+
+void Appliance::finish_drain(int polls_left) {
+  if (control_->drained() || polls_left == 0) {
+    context_.stop();
+    return;
+  }
+  drain_timer_.expires_after(std::chrono::milliseconds(kDrainPollMs));
+  drain_timer_.async_wait([this, polls_left](const boost::system::error_code& error) {
+    if (!error) finish_drain(polls_left - 1);
+  });
+}
+
+void Appliance::run() {
+  context_.run();
+  if (admin_) admin_->stop();
+  log(EventLog::Level::kInfo, "stopped", "all jobs ended");
+}
+
+BoxView Appliance::box() const {
+  const RegistryTotals& totals = registry_->totals();
+  return {.name = config_.box.name,
+          .version = kVersion,
+          .ready = !draining_,
+          .draining = draining_,
+          .insecure = true,  // no keyed tag exists yet, on whatever address
+          .uptime_s = static_cast<double>(monotonic_ns() - started_ns_) / 1e9,
+          .job_memory_bytes = registry_->memory_taken_bytes(),
+          .job_memory_limit_bytes = job_memory_bytes_,
+          .joins_refused = totals.joins_refused,
+          .workers_lost = totals.workers_lost,
+          .jobs_failed = totals.jobs_failed,
+          .jobs_finished = totals.jobs_finished,
+          .control_connections = static_cast<uint32_t>(registry_->connection_count())};
+}
+
+std::vector<PipelineView> Appliance::pipelines() const { return pipelines_->views(); }
+std::vector<JobView> Appliance::jobs() const { return registry_->views(monotonic_ns()); }
+
+}  // namespace pbox::appliance

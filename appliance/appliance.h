@@ -1,0 +1,63 @@
+// The daemon put together: the one place that knows every part. From a checked configuration to a box
+// that serves, and back to exit status 0.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+
+#include "appliance/admin/server.h"
+#include "appliance/admin/source.h"
+#include "appliance/control/server.h"
+#include "appliance/log.h"
+#include "appliance/pipeline_set.h"
+#include "config/parse.h"
+
+namespace pbox::appliance {
+
+class Appliance : public AdminSource {
+ public:
+  // read_again: parses flags and file once more, for SIGHUP.
+  Appliance(const config::Config& config, std::function<config::ParseOutcome()> read_again);
+  ~Appliance() override;
+
+  // Preflight, plan, pipelines, servers. Says on standard output where it listens:
+  // "pboxd ready control=ADDRESS:PORT admin=ADDRESS:PORT".
+  Status start();
+  // Until SIGTERM or SIGINT, then drains (workers are told, at most kDrainMaxSeconds) and returns.
+  void run();
+
+  BoxView box() const override;
+  std::vector<PipelineView> pipelines() const override;
+  std::vector<JobView> jobs() const override;
+
+  static constexpr int kDrainMaxSeconds = 3;
+
+ private:
+  Status check_host(Topology& topology);
+  Status start_admin();
+  RegistryOptions registry_options() const;
+  void wait_for_signal();
+  void reload();
+  void drain(const char* why);
+  void finish_drain(int polls_left);
+  void log(EventLog::Level level, const char* name, const std::string& text);
+
+  config::Config config_;
+  std::function<config::ParseOutcome()> read_again_;
+  boost::asio::io_context context_{1};
+  boost::asio::signal_set signals_{context_};
+  boost::asio::steady_timer drain_timer_{context_};
+  EventLog events_;
+  uint64_t job_memory_bytes_ = 0;
+  uint64_t started_ns_ = 0;
+  bool draining_ = false;
+  std::unique_ptr<PipelineSet> pipelines_;
+  std::unique_ptr<JobRegistry> registry_;
+  std::unique_ptr<ControlServer> control_;
+  std::unique_ptr<AdminServer> admin_;
+};
+
+}  // namespace pbox::appliance

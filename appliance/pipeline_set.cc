@@ -1,0 +1,51 @@
+#include "appliance/pipeline_set.h"
+
+namespace pbox::appliance {
+namespace {
+
+bool is_wildcard(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
+
+}  // namespace
+
+Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology,
+                                                        const config::Config& config) {
+  auto set = std::make_unique<PipelineSet>();
+  for (const PipelinePlan& plan : topology.pipelines) {
+    auto thread = PipelineThread::open(plan, config);
+    if (!thread) return thread.error();
+    set->threads_.push_back(std::move(*thread));
+  }
+  for (auto& thread : set->threads_) {
+    if (const Status status = thread->start(); !status) return status.error();
+  }
+  return set;
+}
+
+PipelineInfo PipelineSet::info(uint32_t pipeline) const {
+  const PipelineThread& thread = *threads_[pipeline];
+  const std::string& address = thread.plan().address;
+  return {.address = is_wildcard(address) ? "" : address,
+          .udp_port = thread.udp_port(),
+          .receive_buffer_bytes = thread.capabilities().receive_buffer_bytes,
+          .numa_node = thread.plan().node};
+}
+
+void PipelineSet::execute(uint32_t pipeline, pipeline::Command command) {
+  threads_[pipeline]->execute(command);
+}
+
+std::vector<PipelineView> PipelineSet::views() const {
+  std::vector<PipelineView> views;
+  for (const auto& thread : threads_) {
+    const PipelinePlan& plan = thread->plan();
+    views.push_back({.index = plan.index,
+                     .cpu = plan.pinned ? plan.cpu : -1,
+                     .node = plan.node,
+                     .address = plan.address,
+                     .udp_port = thread->udp_port(),
+                     .counters = &thread->counters()});
+  }
+  return views;
+}
+
+}  // namespace pbox::appliance

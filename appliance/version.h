@@ -1,0 +1,7 @@
+#pragma once
+
+namespace pbox::appliance {
+
+inline constexpr char kVersion[] = "0.1.0";
+
+}  // namespace pbox::appliance

@@ -1,0 +1,252 @@
+// The C ABI: checks what C cannot, converts, and keeps every exception on this side of the border.
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "pbox/pbox.h"
+#include "worker/client.h"
+
+using pbox::Error;
+using pbox::ErrorCode;
+using pbox::Result;
+using pbox::Status;
+using pbox::worker::Client;
+
+struct pbox_context {
+  explicit pbox_context(pbox::worker::ClientOptions options) : client(std::move(options)) {}
+  Client client;
+};
+
+namespace {
+
+thread_local std::string error_text;  // what pbox_last_error hands out
+
+pbox_status fail(pbox_context* context, const Error& error) {
+  if (context != nullptr) context->client.set_last_error(error.message);
+  error_text = error.message;
+  return static_cast<pbox_status>(error.code);
+}
+
+Error invalid(const std::string& message) {
+  return {ErrorCode::kInvalidArgument, message};
+}
+
+// Runs `function` (returning Status) with the checks that every call shares.
+template <typename F>
+pbox_status guarded(pbox_context* context, F&& function) {
+  if (context == nullptr) return fail(nullptr, invalid("context is NULL"));
+  if (context->client.forked()) {
+    error_text = "this process was forked after pbox_create; create a context of its own";
+    return PBOX_FORKED;
+  }
+  try {
+    const Status status = function(context->client);
+    return status ? PBOX_OK : fail(context, status.error());
+  } catch (const std::exception& exception) {
+    return fail(context, {ErrorCode::kInternal, exception.what()});
+  }
+}
+
+template <typename T>
+bool has_size(const T* value) {
+  return value != nullptr && value->struct_size >= sizeof(T);
+}
+
+}  // namespace
+
+pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
+  if (context == nullptr) return fail(nullptr, invalid("context is NULL"));
+  *context = nullptr;
+  if (!has_size(options)) {
+    return fail(nullptr, invalid("options must be filled by pbox_options_init first"));
+  }
+  if (options->world_size == 0 || options->rank >= options->world_size) {
+    return fail(nullptr,
+                invalid("rank " + std::to_string(options->rank) + " must be below world_size " +
+                        std::to_string(options->world_size)));
+  }
+  try {
+    pbox::worker::ClientOptions chosen;
+    if (options->box != nullptr) chosen.box = options->box;
+    if (options->job != nullptr) chosen.job = options->job;
+    chosen.rank = options->rank;
+    chosen.world_size = options->world_size;
+    chosen.optimize = options->mode == PBOX_MODE_OPTIMIZE;
+    chosen.mean = options->reduction == PBOX_MEAN;
+    chosen.chunk_bytes = options->chunk_bytes;
+    chosen.window_bytes = options->window_bytes;
+    if (options->join_timeout_ms > 0) chosen.join_timeout_ms = options->join_timeout_ms;
+    if (options->wait_timeout_ms > 0) chosen.wait_timeout_ms = options->wait_timeout_ms;
+    chosen.lost_timeout_ms = options->lost_timeout_ms;
+    *context = new pbox_context(std::move(chosen));
+    return PBOX_OK;
+  } catch (const std::exception& exception) {
+    return fail(nullptr, {ErrorCode::kInternal, exception.what()});
+  }
+}
+
+pbox_status pbox_register_tensor(pbox_context* context, const char* name, uint64_t element_count,
+                                 pbox_dtype dtype, int32_t priority, uint32_t* tensor_id) {
+  return guarded(context, [&](Client& client) -> Status {
+    if (name == nullptr || tensor_id == nullptr) return invalid("name and tensor_id must be set");
+    if (static_cast<uint32_t>(dtype) >= pbox::wire::kDtypeCount) {
+      return invalid("dtype " + std::to_string(dtype) + " is unknown");
+    }
+    pbox::worker::TensorSpec tensor;
+    tensor.name = name;
+    tensor.elements = element_count;
+    tensor.dtype = static_cast<pbox::wire::Dtype>(dtype);
+    tensor.priority = priority;
+    const auto id = client.register_tensor(std::move(tensor));
+    if (!id) return id.error();
+    *tensor_id = *id;
+    return pbox::ok_status();
+  });
+}
+
+void pbox_optimizer_options_init(pbox_optimizer_options* options, pbox_optimizer kind) {
+  if (options == nullptr) return;
+  *options = {};
+  options->struct_size = sizeof(*options);
+  options->kind = kind;
+  const bool adam = kind == PBOX_ADAM || kind == PBOX_ADAMW;
+  options->learning_rate = adam ? 0.001f : 0.01f;  // torch.optim's defaults where it has any
+  options->momentum = kind == PBOX_MOMENTUM || kind == PBOX_NESTEROV ? 0.9f : 0.0f;
+  options->beta1 = 0.9f;
+  options->beta2 = 0.999f;
+  options->epsilon = 1e-8f;
+  options->weight_decay = kind == PBOX_ADAMW ? 0.01f : 0.0f;
+}
+
+pbox_status pbox_set_optimizer(pbox_context* context, const pbox_optimizer_options* options) {
+  return guarded(context, [&](Client& client) -> Status {
+    if (!has_size(options)) return invalid("call pbox_optimizer_options_init on the options first");
+    if (options->kind < PBOX_SGD || options->kind > PBOX_ADAMW) {
+      return invalid("optimizer kind " + std::to_string(options->kind) + " is unknown");
+    }
+    pbox::control::Optimizer optimizer;
+    optimizer.set_kind(static_cast<uint32_t>(options->kind));
+    optimizer.set_learning_rate(options->learning_rate);
+    optimizer.set_momentum(options->momentum);
+    optimizer.set_beta1(options->beta1);
+    optimizer.set_beta2(options->beta2);
+    optimizer.set_epsilon(options->epsilon);
+    optimizer.set_weight_decay(options->weight_decay);
+    return client.set_optimizer(optimizer);
+  });
+}
+
+pbox_status pbox_set_tensor_optimizer(pbox_context* context, uint32_t tensor_id, float lr_scale,
+                                      float weight_decay) {
+  return guarded(context, [&](Client& client) {
+    return client.set_tensor_optimizer(tensor_id, lr_scale, weight_decay);
+  });
+}
+
+pbox_status pbox_join(pbox_context* context) {
+  return guarded(context, [](Client& client) { return client.join(); });
+}
+
+pbox_status pbox_push_pull(pbox_context* context, uint32_t tensor_id, const void* input,
+                           void* output, pbox_callback callback, void* user) {
+  return guarded(context, [&](Client& client) {
+    return client.start({.tensor = tensor_id,
+                         .input = input,
+                         .output = output,
+                         .callback = reinterpret_cast<pbox::worker::Callback>(callback),
+                         .user = user});
+  });
+}
+
+pbox_status pbox_push_pull_priority(pbox_context* context, uint32_t tensor_id, const void* input,
+                                    void* output, int32_t priority, pbox_callback callback,
+                                    void* user) {
+  return guarded(context, [&](Client& client) {
+    return client.start({.tensor = tensor_id,
+                         .input = input,
+                         .output = output,
+                         .priority = priority,
+                         .callback = reinterpret_cast<pbox::worker::Callback>(callback),
+                         .user = user});
+  });
+}
+
+pbox_status pbox_init_weights(pbox_context* context, uint32_t tensor_id, void* weights,
+                              pbox_callback callback, void* user) {
+  return guarded(context, [&](Client& client) {
+    return client.start({.tensor = tensor_id,
+                         .input = weights,
+                         .output = weights,
+                         .initial_weights = true,
+                         .callback = reinterpret_cast<pbox::worker::Callback>(callback),
+                         .user = user});
+  });
+}
+
+pbox_status pbox_wait(pbox_context* context, uint32_t tensor_id, uint32_t timeout_ms) {
+  return guarded(context, [&](Client& client) { return client.wait(tensor_id, timeout_ms); });
+}
+
+pbox_status pbox_wait_all(pbox_context* context, uint32_t timeout_ms) {
+  return guarded(context, [&](Client& client) { return client.wait_all(timeout_ms); });
+}
+
+pbox_status pbox_set_learning_rate(pbox_context* context, float learning_rate) {
+  return guarded(context, [&](Client& client) { return client.set_learning_rate(learning_rate); });
+}
+
+pbox_status pbox_barrier(pbox_context* context, uint32_t timeout_ms) {
+  return guarded(context, [&](Client& client) { return client.barrier(timeout_ms); });
+}
+
+pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics) {
+  return guarded(context, [&](Client& client) -> Status {
+    if (statistics == nullptr || statistics->struct_size < sizeof(uint32_t)) {
+      return invalid("statistics.struct_size must be set to sizeof(pbox_statistics)");
+    }
+    const auto report = client.report();
+    if (!report) return report.error();
+    pbox_statistics full{};
+    full.struct_size = std::min<uint32_t>(statistics->struct_size, sizeof(full));
+    full.bytes_pushed = report->core.bytes_pushed;
+    full.bytes_pulled = report->core.bytes_pulled;
+    full.packets_sent = report->core.packets_sent;
+    full.packets_received = report->core.packets_received;
+    full.retransmitted_fragments = report->core.retransmitted_fragments;
+    full.probes_sent = report->core.probes_sent;
+    full.stale_packets = report->core.stale_packets;
+    full.rejected_packets = report->core.rejected_packets;
+    full.operations_completed = report->operations_completed;
+    full.operations_failed = report->operations_failed;
+    full.smoothed_rtt_us = report->core.smoothed_rtt_us;
+    full.fragment_bytes = report->fragment_bytes;
+    full.pipeline_count = report->pipeline_count;
+    std::memcpy(statistics, &full, full.struct_size);
+    return pbox::ok_status();
+  });
+}
+
+pbox_status pbox_leave(pbox_context* context) {
+  return guarded(context, [](Client& client) { return client.leave(); });
+}
+
+void pbox_destroy(pbox_context* context) {
+  // A forked child has neither the thread nor the connections: leaving is the parent's affair.
+  if (context == nullptr || context->client.forked()) return;
+  delete context;
+}
+
+const char* pbox_last_error(const pbox_context* context) {
+  if (context != nullptr && !context->client.forked()) error_text = context->client.last_error();
+  return error_text.c_str();
+}
+
+const char* pbox_status_string(pbox_status status) {
+  return pbox::to_string(static_cast<ErrorCode>(status));
+}
+
+uint32_t pbox_abi_version(void) {
+  return PBOX_ABI_VERSION;
+}

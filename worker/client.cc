@@ -1,0 +1,269 @@
+#include "worker/client.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "base/clock.h"
+#include "worker/fork_guard.h"
+
+namespace pbox::worker {
+namespace {
+
+Error invalid(const std::string& message) {
+  return {ErrorCode::kInvalidArgument, message};
+}
+
+}  // namespace
+
+Client::Client(ClientOptions options) : options_(std::move(options)), owner_pid_(getpid()) {}
+
+bool Client::forked() const {
+  return getpid() != owner_pid_;
+}
+
+Client::~Client() {
+  static_cast<void>(leave());
+  for (const auto& port : ports_) forget_in_child(port.event_fd());
+  if (wake_fd_ >= 0) {
+    forget_in_child(wake_fd_);
+    close(wake_fd_);
+  }
+}
+
+// mutex_ held.
+Status Client::usable(Phase wanted) const {
+  if (failure_) return *failure_;
+  if (phase_ == wanted) return ok_status();
+  switch (phase_) {
+    case Phase::kNew: return invalid("not joined yet; call pbox_join first");
+    case Phase::kJoined: return invalid("joined already; this call belongs before pbox_join");
+    case Phase::kLeft: return Error{ErrorCode::kClosed, "this worker has left the job"};
+  }
+  return Error{ErrorCode::kInternal, "unknown phase"};
+}
+
+Result<uint32_t> Client::register_tensor(TensorSpec tensor) {
+  const std::lock_guard lock(mutex_);
+  if (const Status status = usable(Phase::kNew); !status) return status.error();
+  if (tensor.name.empty() || tensor.name.size() > limits::kTensorNameBytesMax) {
+    return invalid("a tensor's name must have 1 to " + std::to_string(limits::kTensorNameBytesMax) +
+                   " bytes, not " + std::to_string(tensor.name.size()));
+  }
+  if (tensor.elements == 0) {
+    return invalid("tensor '" + tensor.name + "' has no elements; leave it out");
+  }
+  tensors_.push_back(std::move(tensor));
+  return static_cast<uint32_t>(tensors_.size() - 1);
+}
+
+Status Client::set_optimizer(const control::Optimizer& optimizer) {
+  const std::lock_guard lock(mutex_);
+  if (const Status status = usable(Phase::kNew); !status) return status.error();
+  if (!options_.optimize) return invalid("an optimizer needs mode optimize (PBOX_MODE_OPTIMIZE)");
+  optimizer_ = optimizer;
+  return ok_status();
+}
+
+Status Client::set_tensor_optimizer(uint32_t tensor, float lr_scale, float weight_decay) {
+  const std::lock_guard lock(mutex_);
+  if (const Status status = usable(Phase::kNew); !status) return status.error();
+  if (tensor >= tensors_.size()) return invalid("tensor " + std::to_string(tensor) + " is unknown");
+  if (!std::isfinite(lr_scale) || lr_scale < 0 || !std::isfinite(weight_decay) ||
+      weight_decay < 0) {
+    return invalid("lr_scale and weight_decay must be finite and >= 0");
+  }
+  tensors_[tensor].lr_scale = lr_scale;
+  tensors_[tensor].weight_decay = weight_decay;
+  return ok_status();
+}
+
+Status Client::start(const Exchange& exchange) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const Status status = usable(Phase::kJoined); !status) return status.error();
+    if (exchange.tensor >= operations_.size()) {
+      return invalid("tensor " + std::to_string(exchange.tensor) + " is unknown; " +
+                     std::to_string(operations_.size()) + " are registered");
+    }
+    const std::string name = "tensor '" + tensors_[exchange.tensor].name + "'";
+    if (exchange.input == nullptr || exchange.output == nullptr) {
+      return invalid(name + ": input and output must not be NULL");
+    }
+    Operation& operation = operations_[exchange.tensor];
+    if (operation.pending) {
+      return Error{ErrorCode::kAlreadyExists,
+                   name + " has an operation in flight; wait for it first"};
+    }
+    if (exchange.initial_weights != (options_.optimize && !operation.initialised)) {
+      return invalid(exchange.initial_weights
+                         ? name + " needs no initial weights: " +
+                               (options_.optimize ? "it has them already" : "mode is aggregate")
+                         : name + " has no weights yet; call pbox_init_weights first");
+    }
+    operation.pending = true;
+    operation.status = ErrorCode::kOk;
+    operation.exchange = exchange;
+    submitted_.push_back(exchange.tensor);
+    if (submitted_.size() > 1) return ok_status();  // the I/O thread has been woken already
+  }
+  wake();
+  return ok_status();
+}
+
+Status Client::wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_ms,
+                          const std::function<bool()>& done) {
+  const auto limit =
+      std::chrono::milliseconds(timeout_ms == 0 ? options_.wait_timeout_ms : timeout_ms);
+  if (changed_.wait_for(lock, limit, [&] { return done() || failure_.has_value(); })) {
+    return ok_status();
+  }
+  return Error{ErrorCode::kTimeout, "timed out after " + std::to_string(limit.count()) + " ms"};
+}
+
+// Runs a function on the I/O thread, under the lock, and returns when it has run.
+void Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::function<void()>& function) {
+  if (io_done_) {
+    function();
+    return;
+  }
+  bool done = false;
+  const std::function<void()> call = [&] {
+    function();
+    done = true;
+  };
+  calls_.push_back(&call);
+  lock.unlock();
+  wake();
+  lock.lock();
+  changed_.wait(lock, [&] { return done; });
+}
+
+Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
+                            uint32_t timeout_ms) {
+  Laggard laggard;
+  call_on_io(lock, [&] { laggard = core_->laggard(tensor, monotonic_ns()); });
+  std::string text = "tensor '" + tensors_[tensor].name + "' is not complete after " +
+                     std::to_string(timeout_ms == 0 ? options_.wait_timeout_ms : timeout_ms) +
+                     " ms: ";
+  switch (laggard.kind) {
+    case Laggard::Kind::kRank:
+      text += "rank " + std::to_string(laggard.rank) + " is late";
+      if (laggard.missing_workers > 1) {
+        text += ", and " + std::to_string(laggard.missing_workers - 1) + " more";
+      }
+      break;
+    case Laggard::Kind::kBox:
+      text += "box " + options_.box + " is late; its last packet came " +
+              std::to_string(laggard.silent_ns / kNanosPerMilli) + " ms ago";
+      break;
+    case Laggard::Kind::kNobody: text += "it waits behind others in the send window"; break;
+  }
+  return {ErrorCode::kTimeout, text};
+}
+
+Status Client::wait(uint32_t tensor, uint32_t timeout_ms) {
+  std::unique_lock lock(mutex_);
+  if (tensor >= operations_.size()) {
+    return usable(Phase::kJoined) ? invalid("tensor " + std::to_string(tensor) + " is unknown")
+                                  : usable(Phase::kJoined);
+  }
+  Operation& operation = operations_[tensor];
+  if (!wait_until(lock, timeout_ms, [&] { return !operation.pending; })) {
+    return timeout_error(lock, tensor, timeout_ms);
+  }
+  if (operation.status == ErrorCode::kOk) return ok_status();
+  return Error{operation.status, failure_ ? failure_->message : to_string(operation.status)};
+}
+
+Status Client::wait_all(uint32_t timeout_ms) {
+  std::unique_lock lock(mutex_);
+  uint32_t waiting = 0;
+  const auto done = [&] {
+    for (; waiting < operations_.size(); ++waiting) {
+      if (operations_[waiting].pending) return false;
+    }
+    return true;
+  };
+  if (!wait_until(lock, timeout_ms, done)) return timeout_error(lock, waiting, timeout_ms);
+  if (failure_) return *failure_;
+  return ok_status();
+}
+
+Status Client::set_learning_rate(float learning_rate) {
+  std::unique_lock lock(mutex_);
+  if (const Status status = usable(Phase::kJoined); !status) return status.error();
+  if (!options_.optimize) return invalid("mode is aggregate: the box runs no optimizer");
+  if (!std::isfinite(learning_rate) || learning_rate < 0) {
+    return invalid("learning_rate must be finite and >= 0");
+  }
+  for (const Operation& operation : operations_) {
+    if (operation.pending) {
+      return invalid("the learning rate changes between rounds; wait for what is in flight first");
+    }
+  }
+  const uint64_t sequence = ++learning_rate_asked_;
+  auto& request = *outgoing_.emplace_back().mutable_set_learning_rate();
+  request.set_learning_rate(learning_rate);
+  request.set_sequence(sequence);
+  wake();
+  const Status status = wait_until(lock, 0, [&] { return learning_rate_set_ >= sequence; });
+  if (failure_) return *failure_;
+  if (!status)
+    return Error{
+        ErrorCode::kTimeout,
+        "box " + options_.box + " did not confirm the learning rate: " + status.error().message};
+  return ok_status();
+}
+
+Status Client::barrier(uint32_t timeout_ms) {
+  std::unique_lock lock(mutex_);
+  if (const Status status = usable(Phase::kJoined); !status) return status.error();
+  const uint64_t sequence = ++barrier_asked_;
+  outgoing_.emplace_back().mutable_barrier()->set_sequence(sequence);
+  wake();
+  const Status status = wait_until(lock, timeout_ms, [&] { return barrier_released_ >= sequence; });
+  if (barrier_released_ >= sequence) return ok_status();
+  if (failure_) return *failure_;
+  return Error{ErrorCode::kTimeout, "barrier " + std::to_string(sequence) +
+                                        ": not every rank has reached it; " +
+                                        status.error().message};
+}
+
+Status Client::leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ != Phase::kJoined) return ok_status();
+    phase_ = Phase::kLeft;
+    if (!failure_) outgoing_.emplace_back().mutable_leave();
+    stop_ = true;
+  }
+  wake();
+  thread_.join();
+  return ok_status();
+}
+
+Result<Client::Report> Client::report() {
+  std::unique_lock lock(mutex_);
+  if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
+  Report report;
+  call_on_io(lock, [&] { report.core = core_->statistics(); });
+  report.operations_completed = completed_;
+  report.operations_failed = failed_;
+  report.fragment_bytes = fragment_bytes_;
+  report.pipeline_count = static_cast<uint32_t>(ports_.size());
+  return report;
+}
+
+std::string Client::last_error() const {
+  const std::lock_guard lock(mutex_);
+  return last_error_;
+}
+
+void Client::set_last_error(const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  last_error_ = message;
+}
+
+}  // namespace pbox::worker

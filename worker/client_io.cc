@@ -1,0 +1,263 @@
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/cpu_set.h"
+#include "worker/client.h"
+
+namespace pbox::worker {
+namespace {
+
+constexpr uint64_t kLivenessIntervalNs = 50'000'000;
+constexpr uint64_t kLeaveLimitNs = 1'000'000'000;
+
+std::string seconds(uint64_t nanoseconds) {
+  const uint64_t tenths = nanoseconds / 100'000'000;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+}  // namespace
+
+void Client::run_io() {
+  name_current_thread("pbox-io");
+  sigset_t all;  // signals belong to the application's threads
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  for (;;) {
+    const uint64_t now_ns = monotonic_ns();
+    take_requests();
+    const bool busy = exchange_packets(now_ns);
+    if (auto completed = core_->take_completed(); !completed.empty()) complete(completed);
+    if (now_ns >= liveness_due_ns_ || !busy) serve_control(now_ns);
+    if (stopping()) return finish_io();
+    if (!busy) rest(now_ns);
+  }
+}
+
+bool Client::stopping() {
+  const std::lock_guard lock(mutex_);
+  return stop_;
+}
+
+// Says LEAVE, within reason, and completes what is still in flight.
+void Client::finish_io() {
+  const uint64_t limit_ns = monotonic_ns() + kLeaveLimitNs;
+  serve_control(monotonic_ns());
+  while (channel_->wants_write() && monotonic_ns() < limit_ns) {
+    pollfd wait{channel_->fd(), POLLOUT, 0};
+    poll(&wait, 1, 10);
+    if (!channel_->flush()) break;
+  }
+  fail({ErrorCode::kClosed, "this worker has left the job"});
+  const std::lock_guard lock(mutex_);
+  for (const auto* call : calls_) (*call)();
+  calls_.clear();
+  io_done_ = true;
+  changed_.notify_all();
+}
+
+bool Client::exchange_packets(uint64_t now_ns) {
+  std::array<nic::RxPacket, limits::kBurstPackets> burst;
+  bool busy = false;
+  core_->on_timer(now_ns);
+  for (uint32_t lane = 0; lane < ports_.size(); ++lane) {
+    nic::SocketPort& port = ports_[lane];
+    const size_t received = port.rx_burst(burst);
+    if (received > 0) core_->on_burst(lane, {burst.data(), received}, now_ns);
+    const auto packets = core_->to_send(lane, now_ns);
+    size_t sent = 0;
+    if (!packets.empty()) {
+      sent = port.tx_burst(packets);
+      core_->sent(lane, sent, now_ns);
+    }
+    busy = busy || received > 0 || sent > 0;
+  }
+  return busy;
+}
+
+void Client::take_requests() {
+  std::vector<uint32_t> submitted;
+  std::vector<Exchange> exchanges;
+  {
+    const std::lock_guard lock(mutex_);
+    if (submitted_.empty() && calls_.empty()) return;
+    submitted.swap(submitted_);
+    for (const uint32_t tensor : submitted) exchanges.push_back(operations_[tensor].exchange);
+    for (const auto* call : calls_) (*call)();
+    if (!calls_.empty()) changed_.notify_all();
+    calls_.clear();
+    if (failure_) return;  // fail() has completed them
+  }
+  for (const Exchange& exchange : exchanges) {
+    core_->start(exchange.tensor, static_cast<const std::byte*>(exchange.input),
+                 static_cast<std::byte*>(exchange.output),
+                 exchange.priority.value_or(tensors_[exchange.tensor].priority));
+  }
+}
+
+void Client::complete(const std::vector<uint32_t>& tensors) {
+  std::vector<Finished> finished;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const uint32_t tensor : tensors) {
+      Operation& operation = operations_[tensor];
+      if (!operation.pending) continue;
+      operation.pending = false;
+      operation.status = ErrorCode::kOk;
+      if (operation.exchange.initial_weights) operation.initialised = true;
+      ++completed_;
+      finished.push_back(
+          {operation.exchange.callback, operation.exchange.user, tensor, ErrorCode::kOk});
+    }
+    changed_.notify_all();
+  }
+  run_callbacks(finished);
+}
+
+void Client::run_callbacks(const std::vector<Finished>& finished) {
+  for (const Finished& one : finished) {
+    if (one.callback != nullptr) one.callback(one.user, one.tensor, static_cast<int>(one.status));
+  }
+}
+
+// The job is over for this worker: everything in flight is completed with the reason, and every
+// later call returns it.
+void Client::fail(const Error& error) {
+  std::vector<Finished> finished;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = error;
+    last_error_ = error.message;
+    for (uint32_t tensor = 0; tensor < operations_.size(); ++tensor) {
+      Operation& operation = operations_[tensor];
+      if (!operation.pending) continue;
+      operation.pending = false;
+      operation.status = error.code;
+      ++failed_;
+      finished.push_back(
+          {operation.exchange.callback, operation.exchange.user, tensor, error.code});
+    }
+    submitted_.clear();
+    outgoing_.clear();
+    core_->abandon();  // the buffers are the callers' again
+    changed_.notify_all();
+  }
+  run_callbacks(finished);
+}
+
+void Client::serve_control(uint64_t now_ns) {
+  std::vector<control::WorkerMessage> outgoing;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    outgoing.swap(outgoing_);
+  }
+  if (now_ns >= heartbeat_due_ns_) {
+    heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
+    outgoing.emplace_back().mutable_heartbeat()->set_sequence(now_ns);
+  }
+  Status status = channel_->flush();
+  for (const auto& message : outgoing) {
+    if (status) status = channel_->send(message);
+  }
+  auto messages = channel_->receive();
+  if (messages) {
+    if (!messages->empty()) heard_ns_ = now_ns;
+    for (const auto& message : *messages) on_message(message);
+  }
+  // A FAILURE that arrived says more than the broken connection behind it.
+  if (!messages) {
+    fail(messages.error());
+  } else if (!status) {
+    fail(status.error());
+  }
+  if (now_ns >= liveness_due_ns_) {
+    liveness_due_ns_ = now_ns + kLivenessIntervalNs;
+    check_liveness(now_ns);
+  }
+}
+
+void Client::on_message(const control::BoxMessage& message) {
+  switch (message.kind_case()) {
+    case control::BoxMessage::kFailure:
+      fail({static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
+      return;
+    case control::BoxMessage::kPeerLeft: ranks_left_.insert(message.peer_left().rank()); return;
+    case control::BoxMessage::kBarrierReleased: {
+      const std::lock_guard lock(mutex_);
+      barrier_released_ = std::max(barrier_released_, message.barrier_released().sequence());
+      changed_.notify_all();
+      return;
+    }
+    case control::BoxMessage::kLearningRateSet: {
+      const std::lock_guard lock(mutex_);
+      learning_rate_set_ = std::max(learning_rate_set_, message.learning_rate_set().sequence());
+      changed_.notify_all();
+      return;
+    }
+    default: return;  // heartbeats, and kinds that a newer box knows
+  }
+}
+
+void Client::check_liveness(uint64_t now_ns) {
+  if (now_ns > heard_ns_ && now_ns - heard_ns_ > dead_after_ns_) {
+    fail({ErrorCode::kBoxLost,
+          "box " + options_.box + " has not answered for " + seconds(now_ns - heard_ns_)});
+    return;
+  }
+  if (ranks_left_.empty()) return;
+  for (uint32_t tensor = 0; tensor < core_->tensor_count(); ++tensor) {
+    const Laggard laggard = core_->laggard(tensor, now_ns);
+    if (laggard.kind != Laggard::Kind::kRank || !ranks_left_.contains(laggard.rank)) continue;
+    fail({ErrorCode::kWorkerLost, "rank " + std::to_string(laggard.rank) +
+                                      " left the job without pushing tensor '" +
+                                      tensors_[tensor].name + "', which this rank waits for"});
+    return;
+  }
+}
+
+void Client::rest(uint64_t now_ns) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!submitted_.empty() || !calls_.empty() || !outgoing_.empty()) return;
+  }
+  uint64_t until_ns = std::min(core_->next_deadline_ns(), liveness_due_ns_);
+  until_ns = std::min(until_ns, now_ns + kLivenessIntervalNs);
+  const uint64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+  std::vector<pollfd> waits;
+  waits.push_back({wake_fd_, POLLIN, 0});
+  bool broken = false;
+  {
+    const std::lock_guard lock(mutex_);
+    broken = failure_.has_value();
+  }
+  if (!broken) {
+    const short events = channel_->wants_write() ? POLLIN | POLLOUT : POLLIN;
+    waits.push_back({channel_->fd(), events, 0});
+    for (uint32_t lane = 0; lane < ports_.size(); ++lane) {
+      const bool blocked = core_->has_unsent(lane);
+      waits.push_back(
+          {ports_[lane].event_fd(), static_cast<short>(blocked ? POLLIN | POLLOUT : POLLIN), 0});
+    }
+  }
+  timespec timeout{static_cast<time_t>(wait_ns / kNanosPerSecond),
+                   static_cast<long>(wait_ns % kNanosPerSecond)};
+  if (ppoll(waits.data(), waits.size(), &timeout, nullptr) > 0 && waits[0].revents != 0) {
+    uint64_t drained = 0;
+    while (read(wake_fd_, &drained, sizeof(drained)) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+void Client::wake() {
+  const uint64_t one = 1;
+  while (write(wake_fd_, &one, sizeof(one)) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace pbox::worker

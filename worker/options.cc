@@ -1,0 +1,54 @@
+// Options from defaults and from the environment, as launchers set it (torchrun: RANK, WORLD_SIZE).
+#include <cerrno>
+#include <cstdlib>
+
+#include "pbox/pbox.h"
+
+namespace {
+
+// False if the variable is set to something that is no number in [0, 2^32).
+bool read_number(const char* name, uint32_t* value) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return true;
+  char* end = nullptr;
+  errno = 0;
+  const unsigned long long number = std::strtoull(text, &end, 10);
+  if (*end != '\0' || errno != 0 || *text == '-' || number > UINT32_MAX) return false;
+  *value = static_cast<uint32_t>(number);
+  return true;
+}
+
+void read_text(const char* name, const char** value) {
+  const char* text = std::getenv(name);
+  if (text != nullptr && *text != '\0') *value = text;
+}
+
+}  // namespace
+
+void pbox_options_init(pbox_options* options) {
+  if (options == nullptr) return;
+  *options = {};
+  options->struct_size = sizeof(*options);
+  options->box = "127.0.0.1:9541";
+  options->job = "default";
+  options->world_size = 1;
+  options->join_timeout_ms = 60'000;
+  options->wait_timeout_ms = 60'000;
+}
+
+pbox_status pbox_options_from_environment(pbox_options* options) {
+  if (options == nullptr) return PBOX_INVALID_ARGUMENT;
+  pbox_options_init(options);
+  read_text("PBOX_BOX", &options->box);
+  read_text("PBOX_JOB", &options->job);
+  // The more specific name wins: it is read last.
+  const bool sound = read_number("RANK", &options->rank) &&
+                     read_number("PBOX_RANK", &options->rank) &&
+                     read_number("WORLD_SIZE", &options->world_size) &&
+                     read_number("PBOX_WORLD_SIZE", &options->world_size) &&
+                     read_number("PBOX_WINDOW_BYTES", &options->window_bytes) &&
+                     read_number("PBOX_CHUNK_BYTES", &options->chunk_bytes) &&
+                     read_number("PBOX_JOIN_TIMEOUT_MS", &options->join_timeout_ms) &&
+                     read_number("PBOX_WAIT_TIMEOUT_MS", &options->wait_timeout_ms);
+  return sound ? PBOX_OK : PBOX_INVALID_ARGUMENT;
+}
