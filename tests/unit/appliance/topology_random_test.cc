@@ -10,11 +10,14 @@ namespace {
 
 HostFacts random_machine(Rng& rng) {
   const int node_count = 1 + static_cast<int>(rng.below(4));
-  auto facts =
-      machine(node_count, 1 + static_cast<int>(rng.below(20)), 1 + static_cast<int>(rng.below(2)));
+  // One draw per statement: compilers differ in the order of arguments.
+  const int cores_per_node = 1 + static_cast<int>(rng.below(20));
+  const int threads_per_core = 1 + static_cast<int>(rng.below(2));
+  auto facts = machine(node_count, cores_per_node, threads_per_core);
   for (uint64_t nics = rng.below(9); nics > 0; --nics) {
     const int node = static_cast<int>(rng.below(static_cast<uint64_t>(node_count) + 1)) - 1;
-    add_nic(facts, node, rng.below(2) == 0 ? 0 : 10'000);
+    const uint32_t link_mbps = rng.below(2) == 0 ? 0 : 10'000;
+    add_nic(facts, node, link_mbps);
   }
   // A cpuset takes cores away.
   for (uint64_t lost = rng.below(4); lost > 0 && facts.cores.size() > 1; --lost) {

@@ -33,5 +33,6 @@ expect 2 'Usage' "$pboxctl"
 expect 2 'no command paln' "$pboxctl" paln
 expect 2 'did you mean data.mtu?' "$pboxctl" plan --config "$folder/empty.conf" --data.mut=1
 expect 2 'no-such.conf' "$pboxctl" plan --config "$folder/no-such.conf"
-expect 1 'no-such.xml' "$pboxctl" plan --config "$folder/empty.conf" --topology "$folder/no-such.xml"
+expect 1 'no-such.xml' "$pboxctl" plan --config "$folder/empty.conf" \
+  --topology "$folder/no-such.xml"
 expect 1 'pipeline.cores = 900' "$pboxctl" plan --config "$folder/empty.conf" --pipeline.cores=900
