@@ -17,9 +17,9 @@ if [ -n "$output" ]; then
   echo "systemd-analyze verify: $output"
   exit 1
 fi
-# 20 is 2.0: "OK". What remains is the network, and the capability for large buffers.
-systemd-analyze security --offline=true --threshold=20 "$folder/pboxd.service" > "$folder/security" \
-  || { cat "$folder/security"; exit 1; }
+# 20 is 2.0. What remains is the network, and the capability for large buffers.
+systemd-analyze security --offline=true --threshold=20 "$folder/pboxd.service" \
+  > "$folder/security" || { cat "$folder/security"; exit 1; }
 
 mkdir -p "$folder/root/etc"
 systemd-sysusers --root="$folder/root" "$units/pbox.sysusers"
