@@ -91,6 +91,8 @@ void read_kernel_facts(HostFacts& facts) {
   if (uname(&name) == 0) facts.kernel = name.release;
   facts.is_live = true;
   facts.memory_bytes = memory_total_bytes();
+  // The node's own file misses memory that was plugged in after boot; one node has all there is.
+  if (facts.nodes.size() == 1) facts.nodes[0].memory_bytes = facts.memory_bytes;
   const auto limits = read_cgroup_limits(text_of("/proc/self/cgroup"), "/sys/fs/cgroup");
   // Version 1 writes "no limit" as a number near 2^63.
   if (limits.memory_bytes < facts.memory_bytes) facts.memory_limit_bytes = limits.memory_bytes;
