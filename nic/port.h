@@ -27,7 +27,7 @@ struct RxPacket {
 
 // header, payload and tag are gathered by the port; the payload is not copied to build the packet.
 struct TxPacket {
-  Endpoint to;  // ignored by a connected port
+  const Endpoint* to = nullptr;  // ignored by a connected port, which may be given none
   wire::Header header;
   const std::byte* payload = nullptr;  // header.payload_bytes bytes
   wire::Tag tag;

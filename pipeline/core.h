@@ -84,14 +84,14 @@ class Core {
   size_t fill_shard(JobShard& shard, size_t filled, size_t limit);
   size_t fill_fan_out(JobShard& shard, size_t filled, size_t limit);
   size_t fill_resends(JobShard& shard, size_t filled, size_t limit);
-  void make_result(JobShard& shard, Session& session, const Chunk& chunk, uint32_t round,
-                   uint32_t fragment, uint8_t flags, nic::TxPacket& packet);
 
   static constexpr size_t kReplyCapacity = 512;
 
   CoreOptions options_;
   const reduce::Kernels& kernels_;
   Counters counters_;
+  uint64_t aggregated_ = 0;  // of the burst at hand; into the counters once per burst
+  uint64_t aggregated_bytes_ = 0;
   std::vector<SessionEntry> sessions_;  // by spi_index
   std::vector<JobShard*> shards_;
   size_t next_shard_ = 0;  // whose turn it is to send

@@ -8,6 +8,51 @@ namespace {
 // two of the largest packets, so that every turn sends something.
 constexpr int64_t kQuantumBytes = 2 * int64_t{limits::kPacketBytesMax};
 
+// Packets of one result for one worker: what they share is put together once.
+class ResultMaker {
+ public:
+  ResultMaker(const JobShard& shard, Session& session, const Chunk& chunk, uint32_t round,
+              const wire::TagPolicy& tag)
+      : session_(session),
+        result_(chunk.result[round & 1]),
+        tag_(tag),
+        chunk_bytes_(chunk.wire_bytes),
+        fragment_bytes_(shard.fragment_bytes),
+        last_fragment_(chunk.fragment_count - 1u) {
+    header_.set_type(wire::PacketType::kResult);
+    header_.spi = session.spi | wire::kSpiToWorker;
+    header_.epoch = shard.epoch;
+    header_.chunk = chunk.id;
+    header_.round = round;
+    header_.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
+    header_.dtype_scale = static_cast<uint16_t>(chunk.dtype);
+    header_.generation = shard.generation;
+  }
+
+  void make(uint32_t fragment, uint8_t flags, nic::TxPacket& packet) const {
+    wire::Header& header = packet.header;
+    header = header_;
+    header.flags = flags;
+    if (fragment == last_fragment_) header.flags |= wire::flag::kLast;
+    header.payload_bytes =
+        static_cast<uint16_t>(wire::fragment_length(chunk_bytes_, fragment_bytes_, fragment));
+    header.packet_number = session_.next_packet_number++;
+    header.fragment = static_cast<uint16_t>(fragment);
+    packet.to = &session_.endpoint;
+    packet.payload = result_ + size_t{fragment} * fragment_bytes_;
+    packet.tag = wire::make_tag(tag_, header, packet.payload);
+  }
+
+ private:
+  Session& session_;
+  const std::byte* result_;
+  const wire::TagPolicy& tag_;
+  uint32_t chunk_bytes_;
+  uint32_t fragment_bytes_;
+  uint32_t last_fragment_;
+  wire::Header header_;
+};
+
 }  // namespace
 
 std::span<const nic::TxPacket> Core::to_send(uint64_t) {
@@ -67,11 +112,11 @@ size_t Core::fill_resends(JobShard& shard, size_t filled, size_t limit) {
     Chunk& chunk = *resend.chunk;
     if (resend.round + 1 != chunk.open_round) continue;  // consumed by all meanwhile
     Session& session = shard.sessions()[resend.rank];
+    const ResultMaker maker(shard, session, chunk, resend.round, options_.tag);
     while (resend.mask != 0 && filled < limit) {
       const auto fragment = static_cast<uint32_t>(__builtin_ctzll(resend.mask));
       resend.mask &= resend.mask - 1;
-      make_result(shard, session, chunk, resend.round, fragment, wire::flag::kRetransmission,
-                  outgoing_[filled]);
+      maker.make(fragment, wire::flag::kRetransmission, outgoing_[filled]);
       shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
       counters_.add(Counter::kResultsResent);
       ++filled;
@@ -99,10 +144,13 @@ size_t Core::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
     }
     const uint32_t rank = (cursor.step + chunk.id + cursor.at.round) % workers;
     Session& session = shard.sessions()[rank];
-    make_result(shard, session, chunk, cursor.at.round, cursor.fragment, 0, outgoing_[filled]);
-    shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
-    ++filled;
-    if (++cursor.fragment == chunk.fragment_count) {
+    const ResultMaker maker(shard, session, chunk, cursor.at.round, options_.tag);
+    while (filled < limit && cursor.fragment < chunk.fragment_count) {
+      maker.make(cursor.fragment++, 0, outgoing_[filled]);
+      shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
+      ++filled;
+    }
+    if (cursor.fragment == chunk.fragment_count) {
       cursor.fragment = 0;
       ++cursor.step;
     }
@@ -112,29 +160,6 @@ size_t Core::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
     cursor.active = false;
   }
   return filled;
-}
-
-void Core::make_result(JobShard& shard, Session& session, const Chunk& chunk, uint32_t round,
-                       uint32_t fragment, uint8_t flags, nic::TxPacket& packet) {
-  wire::Header& header = packet.header;
-  header = {};
-  header.set_type(wire::PacketType::kResult);
-  header.flags = flags;
-  if (fragment + 1 == chunk.fragment_count) header.flags |= wire::flag::kLast;
-  header.payload_bytes = static_cast<uint16_t>(
-      wire::fragment_length(chunk.wire_bytes, shard.fragment_bytes, fragment));
-  header.spi = session.spi | wire::kSpiToWorker;
-  header.packet_number = session.next_packet_number++;
-  header.epoch = shard.epoch;
-  header.chunk = chunk.id;
-  header.round = round;
-  header.fragment = static_cast<uint16_t>(fragment);
-  header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
-  header.dtype_scale = static_cast<uint16_t>(chunk.dtype);
-  header.generation = shard.generation;
-  packet.to = session.endpoint;
-  packet.payload = chunk.result[round & 1] + size_t{fragment} * shard.fragment_bytes;
-  packet.tag = wire::make_tag(options_.tag, header, packet.payload);
 }
 
 void Core::send_status(const JobShard& shard, Session& session, const Chunk& chunk,
@@ -178,7 +203,7 @@ bool Core::push_reply(Session& session, const wire::Header& header,
                       const wire::StatusPayload& status) {
   if (reply_tail_ - reply_head_ >= kReplyCapacity) return false;
   Reply& reply = replies_[reply_tail_++ % kReplyCapacity];
-  reply.packet.to = session.endpoint;
+  reply.packet.to = &session.endpoint;
   reply.packet.header = header;
   reply.packet.header.spi = session.spi | wire::kSpiToWorker;
   reply.packet.header.packet_number = session.next_packet_number++;

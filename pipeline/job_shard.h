@@ -60,27 +60,29 @@ struct ShardSpec {
 // Bytes of arena that a shard of this spec takes: what quotas are checked against.
 size_t shard_footprint(const ShardSpec& spec);
 
-// One chunk's state. Pointers lead into the shard's arena.
-struct Chunk {
+// One chunk's state. Pointers lead into the shard's arena. What every fragment touches stands
+// first, on one cache line.
+struct alignas(kCacheLineBytes) Chunk {
   float* accumulator[limits::kSlotRing] = {};
-  std::byte* result[limits::kSlotRing] = {};
   uint64_t* claimed = nullptr;  // of open_round, per rank: fragments received
   uint64_t claimed_any = 0;     // union over ranks: which fragments are a store, which an add
   uint64_t full_mask = 0;
   uint32_t open_round = 0;
-  uint32_t id = 0;
-  uint32_t elements = 0;
   uint32_t wire_bytes = 0;
   uint16_t complete_workers = 0;
   uint16_t fragment_count = 0;
   wire::Dtype dtype = wire::Dtype::kF32;
+
+  std::byte* result[limits::kSlotRing] = {};
+  uint32_t id = 0;
+  uint32_t elements = 0;
   int32_t priority = 0;
-  float* weights = nullptr;  // optimize mode
+  uint32_t fanned_out_rounds = 0;  // rounds whose result has left for every worker
+  uint64_t opened_ns = 0;          // first fragment of open_round
+  float* weights = nullptr;        // optimize mode
   float* state = nullptr;
   float lr_scale = 1;
   float weight_decay = 0;
-  uint32_t fanned_out_rounds = 0;  // rounds whose result has left for every worker
-  uint64_t opened_ns = 0;          // first fragment of open_round
 };
 
 // A worker's session on this pipeline. The counters are read by other threads.

@@ -93,7 +93,7 @@ void Core::fill_probes(Lane& lane, uint64_t now_ns) {
 
 void Core::address(Lane& lane, const Chunk& chunk, wire::PacketType type, uint64_t now_ns,
                    nic::TxPacket& packet) {
-  packet.to = lane.box;
+  packet.to = &lane.box;
   packet.header = {};
   packet.header.set_type(type);
   packet.header.spi = lane.spi;

@@ -42,9 +42,9 @@ void LoopbackNetwork::send(const Endpoint& from, const TxPacket& packet) {
   }
   if (chance(plan_.duplication)) {
     ++counts_.duplicated;
-    deliver(from, packet.to, bytes);
+    deliver(from, *packet.to, bytes);
   }
-  deliver(from, packet.to, std::move(bytes));
+  deliver(from, *packet.to, std::move(bytes));
 }
 
 void LoopbackNetwork::deliver(const Endpoint& from, const Endpoint& to,
@@ -89,7 +89,7 @@ size_t LoopbackPort::tx_burst(std::span<const TxPacket> packets) {
       continue;
     }
     TxPacket addressed = packet;
-    addressed.to = remote_;
+    addressed.to = &remote_;
     network_->send(local_, addressed);
   }
   return packets.size();

@@ -101,7 +101,7 @@ size_t SocketPort::group_length(std::span<const TxPacket> packets) const {
   while (count < packets.size() && count < kSegmentsMax) {
     const uint32_t bytes = packet_bytes(packets[count]);
     if (bytes > segment || total + bytes > limits::kUdpPayloadMax) break;
-    if (!connected_ && packets[count].to != packets[0].to) break;
+    if (!connected_ && *packets[count].to != *packets[0].to) break;
     total += bytes;
     ++count;
     if (bytes < segment) break;
@@ -123,7 +123,7 @@ size_t SocketPort::gather(std::span<const TxPacket> packets) {
     send.packet_count = group;
     if (!connected_) {
       header.msg_name = &send.address;
-      header.msg_namelen = to_sockaddr(packets[next].to, send.address);
+      header.msg_namelen = to_sockaddr(*packets[next].to, send.address);
     }
     if (group > 1) {
       header.msg_control = send.control.data();

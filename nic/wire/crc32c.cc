@@ -1,11 +1,6 @@
 #include "nic/wire/crc32c.h"
 
 #include <array>
-#include <cstring>
-
-#if defined(__x86_64__)
-#include <nmmintrin.h>
-#endif
 
 namespace pbox::wire {
 namespace {
@@ -24,32 +19,6 @@ constexpr std::array<uint32_t, 256> make_table() {
 
 constexpr std::array<uint32_t, 256> kTable = make_table();
 
-#if defined(__x86_64__)
-__attribute__((target("sse4.2"))) uint32_t crc32c_sse42(uint32_t crc, const std::byte* data,
-                                                        size_t bytes) {
-  uint64_t state = ~crc;
-  for (; bytes >= 8; bytes -= 8, data += 8) {
-    uint64_t word;
-    std::memcpy(&word, data, 8);
-    state = _mm_crc32_u64(state, word);
-  }
-  auto narrow = static_cast<uint32_t>(state);
-  for (; bytes > 0; --bytes, ++data) {
-    narrow = _mm_crc32_u8(narrow, static_cast<uint8_t>(*data));
-  }
-  return ~narrow;
-}
-#endif
-
-using Function = uint32_t (*)(uint32_t, const std::byte*, size_t);
-
-Function choose() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("sse4.2")) return crc32c_sse42;
-#endif
-  return crc32c_portable;
-}
-
 }  // namespace
 
 uint32_t crc32c_portable(uint32_t crc, const std::byte* data, size_t bytes) {
@@ -58,11 +27,6 @@ uint32_t crc32c_portable(uint32_t crc, const std::byte* data, size_t bytes) {
     state = (state >> 8) ^ kTable[(state ^ static_cast<uint8_t>(*data)) & 0xff];
   }
   return ~state;
-}
-
-uint32_t crc32c(uint32_t crc, const std::byte* data, size_t bytes) {
-  static const Function function = choose();
-  return function(crc, data, bytes);
 }
 
 }  // namespace pbox::wire

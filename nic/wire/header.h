@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <cstring>
 
 #include "base/limits.h"
 #include "nic/wire/dtype.h"
@@ -123,6 +123,16 @@ struct Parsed {
 
 // Splits and checks what can be checked without any state: lengths, version, type, reserved bits.
 // The tag is the caller's next step (tag.h). Any core; no allocation.
-Reject parse(const std::byte* packet, uint32_t packet_bytes, Parsed& parsed);
+inline Reject parse(const std::byte* packet, uint32_t packet_bytes, Parsed& parsed) {
+  if (packet_bytes < limits::kPacketOverheadBytes) return Reject::kTooShort;
+  std::memcpy(&parsed.header, packet, sizeof(Header));
+  const Header& header = parsed.header;
+  if (header.version() != limits::kWireVersion) return Reject::kVersion;
+  if (header.type_value() >= kPacketTypeCount) return Reject::kType;
+  if ((header.flags & flag::kReserved) != 0) return Reject::kReserved;
+  if (packet_bytes - limits::kPacketOverheadBytes != header.payload_bytes) return Reject::kLength;
+  parsed.payload = packet + limits::kHeaderBytes;
+  return Reject::kNone;
+}
 
 }  // namespace pbox::wire

@@ -22,6 +22,10 @@ add_library(pbox_options INTERFACE)
 # -ffp-contract=off: sums must not depend on whether the compiler fuses a multiply and an add.
 target_compile_options(pbox_options INTERFACE -Wall -Wextra -Wpedantic -ffp-contract=off
   $<$<BOOL:${PBOX_WERROR}>:-Werror>)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  # SSE4.2 and its CRC32C instruction, in every server since 2009; wider vectors are chosen at start.
+  target_compile_options(pbox_options INTERFACE -march=x86-64-v2)
+endif()
 target_include_directories(pbox_options INTERFACE "${PROJECT_SOURCE_DIR}")
 if(PBOX_SANITIZE)
   target_compile_options(pbox_options INTERFACE -fsanitize=${PBOX_SANITIZE}

@@ -1,0 +1,288 @@
+// `pipeline`: how much of the bare sum kernel's speed is left once a whole pipeline stands around
+// it: one core, an in-memory port, W workers that push ResNet-50's 161 tensors.
+//
+// Both sides walk the same memory: the packets of one round of all workers, prebuilt, in the order
+// in which they arrive, and the same accumulators. The kernel side stores the first worker's
+// fragment and adds the others'; the pipeline side runs the product's loop over them: parse,
+// session, tag, checks, claim, add, finish, and the headers and tags of the whole fan-out, which
+// the port then drops.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <iomanip>
+#include <stdexcept>
+
+#include "base/numa_arena.h"
+#include "nic/wire/chunk_layout.h"
+#include "perf/measure.h"
+#include "perf/models.h"
+#include "perf/scenario.h"
+#include "pipeline/loop.h"
+
+namespace pbox::perf {
+namespace {
+
+constexpr uint32_t kWindowChunks = 16;  // how far a worker runs ahead of the slowest
+
+struct Fragment {
+  std::byte* packet = nullptr;
+  uint32_t bytes = 0;
+  uint32_t chunk = 0;
+  uint32_t rank = 0;
+  uint32_t offset_elements = 0;
+  uint32_t elements = 0;
+};
+
+// Hands out a prebuilt list of packets; swallows what is sent.
+class MemoryPort {
+ public:
+  explicit MemoryPort(const std::vector<Fragment>& fragments) : fragments_(&fragments) {}
+  void rewind() { next_ = 0; }
+  bool drained() const { return next_ == fragments_->size(); }
+
+  size_t rx_burst(std::span<nic::RxPacket> packets) {
+    const size_t count = std::min(packets.size(), fragments_->size() - next_);
+    for (size_t index = 0; index < count; ++index, ++next_) {
+      packets[index].data = (*fragments_)[next_].packet;
+      packets[index].bytes = (*fragments_)[next_].bytes;
+    }
+    return count;
+  }
+  size_t tx_burst(std::span<const nic::TxPacket> packets) {
+    sent_ += packets.size();
+    return packets.size();
+  }
+  int event_fd() const { return -1; }
+  nic::Capabilities capabilities() const { return {}; }
+  uint64_t sent() const { return sent_; }
+
+ private:
+  const std::vector<Fragment>* fragments_;
+  size_t next_ = 0;
+  uint64_t sent_ = 0;
+};
+
+class Bench {
+ public:
+  Bench(uint32_t workers, uint32_t fragment_bytes);
+
+  void run_kernel();
+  void run_pipeline();
+  void next_round();  // stamps the packets for the round to come; not timed
+  double gradient_bytes() const { return gradient_bytes_; }
+  uint64_t packet_count() const { return fragments_.size(); }
+  void check() const;
+
+ private:
+  void build_packets();
+  void build_fragment(const pipeline::Chunk& chunk, uint32_t rank, uint32_t fragment);
+  void stamp(Fragment& fragment);
+
+  uint32_t workers_;
+  uint32_t fragment_bytes_;
+  uint32_t round_ = 0;
+  double gradient_bytes_ = 0;
+  std::unique_ptr<pipeline::JobShard> shard_;
+  pipeline::Core core_{{.pipeline_index = 0, .tag = {}}};
+  NumaArena packets_;
+  std::vector<Fragment> fragments_;
+  std::vector<float*> kernel_targets_;  // by chunk: the accumulators of slot 0
+  std::unique_ptr<MemoryPort> port_;
+  pipeline::Mailbox mailbox_;
+  std::unique_ptr<pipeline::Loop<MemoryPort>> loop_;
+};
+
+pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes) {
+  pipeline::ShardSpec spec;
+  spec.fragment_bytes = fragment_bytes;
+  for (const ModelTensor& tensor : resnet50()) {
+    for (uint64_t first = 0; first < tensor.elements; first += limits::kChunkBytesDefault / 4) {
+      pipeline::ChunkSpec chunk;
+      chunk.chunk = static_cast<uint32_t>(spec.chunks.size());
+      chunk.elements = static_cast<uint32_t>(
+          std::min<uint64_t>(limits::kChunkBytesDefault / 4, tensor.elements - first));
+      spec.chunks.push_back(chunk);
+    }
+  }
+  spec.job_chunk_count = static_cast<uint32_t>(spec.chunks.size());
+  for (uint32_t rank = 0; rank < workers; ++rank) spec.sessions.push_back({rank, 1u << 20});
+  return spec;
+}
+
+Bench::Bench(uint32_t workers, uint32_t fragment_bytes)
+    : workers_(workers), fragment_bytes_(fragment_bytes) {
+  auto shard = pipeline::JobShard::create(shard_spec(workers, fragment_bytes));
+  if (!shard) throw std::runtime_error(shard.error().message);
+  shard_ = std::move(*shard);
+  core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = shard_.get()});
+  build_packets();
+  for (const auto& chunk : shard_->chunks()) kernel_targets_.push_back(chunk.accumulator[0]);
+  port_ = std::make_unique<MemoryPort>(fragments_);
+  loop_ = std::make_unique<pipeline::Loop<MemoryPort>>(core_, *port_, mailbox_,
+                                                       pipeline::PollPolicy{.busy = true});
+}
+
+void Bench::build_packets() {
+  size_t bytes = 0;
+  for (const auto& chunk : shard_->chunks()) {
+    const uint32_t packets = chunk.fragment_count;
+    bytes += workers_ * (size_t{chunk.wire_bytes} + packets * size_t{192});
+    gradient_bytes_ += double(workers_) * chunk.wire_bytes;
+  }
+  auto arena = NumaArena::create(bytes, kAnyNumaNode);
+  if (!arena) throw std::runtime_error(arena.error().message);
+  packets_ = std::move(*arena);
+  // Workers send the same order and stay within a window of each other: their chunks interleave.
+  const auto& chunks = shard_->chunks();
+  for (size_t first = 0; first < chunks.size(); first += kWindowChunks) {
+    const size_t last = std::min(chunks.size(), first + kWindowChunks);
+    for (uint32_t rank = 0; rank < workers_; ++rank) {
+      for (size_t index = first; index < last; ++index) {
+        for (uint32_t fragment = 0; fragment < chunks[index].fragment_count; ++fragment) {
+          build_fragment(chunks[index], rank, fragment);
+        }
+      }
+    }
+  }
+}
+
+void Bench::build_fragment(const pipeline::Chunk& chunk, uint32_t rank, uint32_t index) {
+  Fragment fragment;
+  const uint32_t payload = wire::fragment_length(chunk.wire_bytes, fragment_bytes_, index);
+  fragment.bytes = limits::kPacketOverheadBytes + payload;
+  fragment.packet = packets_.take(fragment.bytes);
+  fragment.chunk = chunk.id;
+  fragment.rank = rank;
+  fragment.offset_elements = index * fragment_bytes_ / 4;
+  fragment.elements = payload / 4;
+  wire::Header header;
+  header.set_type(wire::PacketType::kPush);
+  header.payload_bytes = static_cast<uint16_t>(payload);
+  header.spi = rank;
+  header.epoch = shard_->epoch;
+  header.generation = shard_->generation;
+  header.chunk = chunk.id;
+  header.fragment = static_cast<uint16_t>(index);
+  std::memcpy(fragment.packet, &header, sizeof(header));
+  auto* values = reinterpret_cast<float*>(fragment.packet + limits::kHeaderBytes);
+  for (uint32_t i = 0; i < fragment.elements; ++i) values[i] = float(1 + (i + chunk.id) % 7);
+  fragments_.push_back(fragment);
+  stamp(fragments_.back());
+}
+
+void Bench::stamp(Fragment& fragment) {
+  wire::Header header;
+  std::memcpy(&header, fragment.packet, sizeof(header));
+  header.round = round_;
+  header.packet_number = uint64_t{round_} * fragments_.size() + 1;
+  std::memcpy(fragment.packet, &header, sizeof(header));
+  const std::byte* payload = fragment.packet + limits::kHeaderBytes;
+  const wire::Tag tag = wire::make_tag({}, header, payload);
+  std::memcpy(fragment.packet + limits::kHeaderBytes + header.payload_bytes, tag.data(),
+              tag.size());
+}
+
+void Bench::next_round() {
+  ++round_;
+  for (Fragment& fragment : fragments_) stamp(fragment);
+  port_->rewind();
+}
+
+void Bench::run_kernel() {
+  const auto& kernels = reduce::kernels();
+  const auto store = kernels.store[0];
+  const auto add = kernels.add[0];
+  for (const Fragment& fragment : fragments_) {
+    const auto function = fragment.rank == 0 ? store : add;
+    function(kernel_targets_[fragment.chunk] + fragment.offset_elements,
+             fragment.packet + limits::kHeaderBytes, fragment.elements);
+  }
+}
+
+void Bench::run_pipeline() {
+  while (loop_->turn(monotonic_ns())) {
+  }
+}
+
+// The pipeline must have done the work: every chunk finished, its sum right, nothing rejected.
+void Bench::check() const {
+  for (const auto& chunk : shard_->chunks()) {
+    const float* sums = chunk.accumulator[round_ & 1];
+    for (uint32_t i = 0; i < chunk.elements; ++i) {
+      const uint32_t within = i % (fragment_bytes_ / 4);
+      const float expected = float(workers_) * float(1 + (within + chunk.id) % 7);
+      if (chunk.open_round != round_ + 1 || sums[i] != expected) {
+        throw std::runtime_error("the pipeline's sum is wrong at chunk " +
+                                 std::to_string(chunk.id));
+      }
+    }
+  }
+  if (port_->sent() != uint64_t{round_ + 1} * fragments_.size()) {
+    throw std::runtime_error("the pipeline did not send every result to every worker");
+  }
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repetitions,
+                       std::ostream& report) {
+  Bench bench(workers, fragment_bytes);
+  std::vector<double> kernel, pipeline, ratios;
+  for (uint32_t repetition = 0; repetition <= repetitions; ++repetition) {
+    if (repetition > 0) bench.next_round();
+    const double kernel_s = seconds_of([&] { bench.run_kernel(); });
+    const double pipeline_s = seconds_of([&] { bench.run_pipeline(); });
+    bench.check();
+    if (repetition == 0) continue;  // warm-up: first touch of everything
+    kernel.push_back(kernel_s);
+    pipeline.push_back(pipeline_s);
+    ratios.push_back(kernel_s / pipeline_s);
+  }
+  const double gigabytes = bench.gradient_bytes() / 1e9;
+  nlohmann::json figures = {
+      {"fragment_bytes", fragment_bytes},
+      {"kernel_gbps", gigabytes / median(kernel)},
+      {"pipeline_gbps", gigabytes / median(pipeline)},
+      {"pipeline_over_kernel", median(ratios)},
+      {"nanoseconds_per_packet", median(pipeline) * 1e9 / double(bench.packet_count())}};
+  report << std::setw(10) << fragment_bytes << std::fixed << std::setprecision(2) << std::setw(12)
+         << figures["kernel_gbps"].get<double>() << std::setw(12)
+         << figures["pipeline_gbps"].get<double>() << std::setw(10)
+         << figures["pipeline_over_kernel"].get<double>() << std::setprecision(0) << std::setw(12)
+         << figures["nanoseconds_per_packet"].get<double>() << std::endl;
+  return figures;
+}
+
+void add_options(po::options_description& options) {
+  options.add_options()("workers", po::value<uint32_t>()->default_value(4), "workers that push")(
+      "repetitions", po::value<uint32_t>()->default_value(15), "timed rounds");
+}
+
+nlohmann::json run(const po::variables_map& options, std::ostream& report) {
+  const auto workers = options["workers"].as<uint32_t>();
+  const auto repetitions = std::max(1u, options["repetitions"].as<uint32_t>());
+  if (workers == 0 || workers > 64) throw std::runtime_error("--workers must be in [1, 64]");
+  report << "gradient GB/s absorbed by one core, ResNet-50 in 161 tensors, " << workers
+         << " workers\n  fragment      kernel    pipeline     ratio   ns/packet\n";
+  nlohmann::json figures;
+  for (const uint32_t fragment_bytes :
+       {limits::kFragmentBytesJumbo, limits::kFragmentBytesEthernet}) {
+    figures["points"].push_back(measure(workers, fragment_bytes, repetitions, report));
+  }
+  figures["workers"] = workers;
+  figures["pipeline_over_kernel"] = figures["points"][0]["pipeline_over_kernel"];
+  figures["pipeline_over_kernel_1408"] = figures["points"][1]["pipeline_over_kernel"];
+  return figures;
+}
+
+const ScenarioRegistration registration({.name = "pipeline",
+                                         .summary = "one core's pipeline against the bare sum",
+                                         .add_options = add_options,
+                                         .run = run});
+
+}  // namespace
+}  // namespace pbox::perf
