@@ -55,6 +55,11 @@ inline constexpr uint32_t kCreditBytesMax = 0xffffu * kCreditUnitBytes;
 inline constexpr uint32_t kControlMessageBytesMax = 1u << 20;
 inline constexpr uint32_t kControlConnectionsMax = 4096;
 
+// --- admin (HTTP) ---
+inline constexpr uint32_t kAdminConnectionsMax = 128;
+inline constexpr uint32_t kAdminHeaderBytesMax = 8192;  // request line and fields
+inline constexpr uint32_t kAdminTimeoutMs = 10'000;     // per request read, and per answer written
+
 // --- names outsiders rely on ---
 inline constexpr uint16_t kAdminPort = 9540;
 inline constexpr uint16_t kControlPort = 9541;

@@ -1,4 +1,5 @@
-// What the admin server may ask the box for. Called on the control thread only; the answers are values.
+// What the admin server may ask the box for. Called on the control thread only; the answers are
+// values.
 #pragma once
 
 #include <cstdint>

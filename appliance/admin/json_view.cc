@@ -1,0 +1,125 @@
+#include "appliance/admin/json_view.h"
+
+#include <nlohmann/json.hpp>
+
+namespace pbox::appliance {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string to_text(const Json& json) {
+  // The default error handler throws on a byte that is not UTF-8.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Json worker_object(const WorkerView& worker) {
+  const bool heard = worker.last_packet_age_s >= 0;
+  return {{"rank", worker.rank},
+          {"peer", worker.peer},
+          {"state", worker.state},
+          {"bytes_received", worker.bytes_received},
+          {"fragments_received", worker.fragments_received},
+          {"duplicates", worker.duplicates},
+          {"last_arrivals", worker.last_arrivals},
+          {"last_packet_age_seconds", heard ? Json(worker.last_packet_age_s) : Json(nullptr)}};
+}
+
+Json job_object(const JobView& job) {
+  Json workers = Json::array();
+  for (const WorkerView& worker : job.workers) workers.push_back(worker_object(worker));
+  return {{"name", job.name},
+          {"state", job.state},
+          {"mode", job.mode},
+          {"reduction", job.reduction},
+          {"optimizer", job.optimizer},
+          {"world_size", job.world_size},
+          {"tensor_count", job.tensor_count},
+          {"element_count", job.element_count},
+          {"chunk_count", job.chunk_count},
+          {"chunk_bytes", job.chunk_bytes},
+          {"fragment_bytes", job.fragment_bytes},
+          {"memory_bytes", job.memory_bytes},
+          {"chunk_rounds", job.chunk_rounds},
+          {"age_seconds", job.age_s},
+          {"workers", std::move(workers)}};
+}
+
+// {"pbox_rx_packets_total": 7, "pbox_rejected_packets_total": {"tag": 1, ...}}
+Json counters_object(const pipeline::Counters& counters) {
+  Json object = Json::object();
+  for (size_t row_index = 0; row_index < std::size(pipeline::kCounterTable); ++row_index) {
+    const pipeline::CounterRow& row = pipeline::kCounterTable[row_index];
+    const uint64_t value = counters.get(static_cast<pipeline::Counter>(row_index));
+    if (row.reason[0] == '\0') {
+      object[row.metric] = value;
+    } else {
+      object[row.metric][row.reason] = value;
+    }
+  }
+  return object;
+}
+
+Json pipeline_object(const PipelineView& view) {
+  return {
+      {"index", view.index},
+      {"cpu", view.cpu < 0 ? Json(nullptr) : Json(view.cpu)},
+      {"node", view.node < 0 ? Json(nullptr) : Json(view.node)},
+      {"address", view.address},
+      {"udp_port", view.udp_port},
+      {"counters", view.counters == nullptr ? Json::object() : counters_object(*view.counters)}};
+}
+
+}  // namespace
+
+std::string not_ready_reason(const BoxView& box) {
+  if (box.draining) return "draining: no job is taken any more; use another box";
+  if (!box.ready) return "not ready: the pipelines do not all run yet; ask again";
+  return "";
+}
+
+std::string health_json(const BoxView& box) {
+  return to_text({{"status", "ok"},
+                  {"name", box.name},
+                  {"version", box.version},
+                  {"uptime_seconds", box.uptime_s},
+                  {"insecure", box.insecure},
+                  {"draining", box.draining}});
+}
+
+std::string readiness_json(const BoxView& box) {
+  const std::string reason = not_ready_reason(box);
+  return to_text({{"ready", reason.empty()}, {"reason", reason}});
+}
+
+std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipelines) {
+  Json pipeline_list = Json::array();
+  for (const PipelineView& view : pipelines) pipeline_list.push_back(pipeline_object(view));
+  return to_text({{"name", box.name},
+                  {"version", box.version},
+                  {"ready", box.ready},
+                  {"draining", box.draining},
+                  {"insecure", box.insecure},
+                  {"uptime_seconds", box.uptime_s},
+                  {"job_memory_bytes", box.job_memory_bytes},
+                  {"job_memory_limit_bytes", box.job_memory_limit_bytes},
+                  {"joins_refused", box.joins_refused},
+                  {"workers_lost", box.workers_lost},
+                  {"jobs_failed", box.jobs_failed},
+                  {"jobs_finished", box.jobs_finished},
+                  {"control_connections", box.control_connections},
+                  {"pipelines", std::move(pipeline_list)}});
+}
+
+std::string jobs_json(const std::vector<JobView>& jobs) {
+  Json list = Json::array();
+  for (const JobView& job : jobs) list.push_back(job_object(job));
+  Json object = Json::object();
+  object["jobs"] = std::move(list);
+  return to_text(object);
+}
+
+std::string job_json(const JobView& job) {
+  return to_text(job_object(job));
+}
+
+}  // namespace pbox::appliance

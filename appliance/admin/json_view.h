@@ -1,0 +1,21 @@
+// The box's views as JSON text: the one place that names the fields of /api/v1. Pure; a text that
+// is not UTF-8 is mended, not refused.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "appliance/admin/source.h"
+
+namespace pbox::appliance {
+
+// Empty: ready. Else why joins are not taken now.
+std::string not_ready_reason(const BoxView& box);
+
+std::string health_json(const BoxView& box);
+std::string readiness_json(const BoxView& box);
+std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipelines);
+std::string jobs_json(const std::vector<JobView>& jobs);  // {"jobs": [...]}
+std::string job_json(const JobView& job);                 // one element of that list
+
+}  // namespace pbox::appliance

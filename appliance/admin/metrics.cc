@@ -1,0 +1,222 @@
+#include "appliance/admin/metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+#include <locale>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+namespace pbox::appliance {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+// One family: how its value is read from a view; nothing: this view has no series in it.
+template <typename View>
+struct MetricRow {
+  const char* metric;
+  MetricType type;
+  const char* help;
+  std::optional<double> (*value)(const View&);
+};
+
+struct BoxSample {
+  BoxView box;
+  ProcessUsage usage;
+};
+
+constexpr MetricRow<BoxSample> kBoxRows[] = {
+    {"pbox_uptime_seconds", MetricType::Gauge, "Time since the daemon started",
+     [](const BoxSample& sample) { return std::optional(sample.box.uptime_s); }},
+    {"pbox_ready", MetricType::Gauge, "1 if pipelines run and joins are accepted",
+     [](const BoxSample& sample) { return std::optional<double>(sample.box.ready); }},
+    {"pbox_draining", MetricType::Gauge, "1 if the box lets its jobs end and takes no new ones",
+     [](const BoxSample& sample) { return std::optional<double>(sample.box.draining); }},
+    {"pbox_insecure", MetricType::Gauge, "1 if packets carry no keyed tag",
+     [](const BoxSample& sample) { return std::optional<double>(sample.box.insecure); }},
+    {"pbox_box_job_memory_bytes", MetricType::Gauge, "Memory taken by all jobs",
+     [](const BoxSample& sample) { return std::optional<double>(sample.box.job_memory_bytes); }},
+    {"pbox_box_job_memory_limit_bytes", MetricType::Gauge, "Memory that jobs may take",
+     [](const BoxSample& sample) {
+       return std::optional<double>(sample.box.job_memory_limit_bytes);
+     }},
+    {"pbox_joins_refused_total", MetricType::Counter, "Joins answered with an error",
+     [](const BoxSample& sample) { return std::optional<double>(sample.box.joins_refused); }},
+    {"pbox_workers_lost_total", MetricType::Counter, "Workers that went without leaving",
+     [](const BoxSample& sample) { return std::optional<double>(sample.box.workers_lost); }},
+    {"pbox_jobs_failed_total", MetricType::Counter, "Jobs ended by a failure",
+     [](const BoxSample& sample) { return std::optional<double>(sample.box.jobs_failed); }},
+    {"pbox_jobs_finished_total", MetricType::Counter, "Jobs whose workers all left",
+     [](const BoxSample& sample) { return std::optional<double>(sample.box.jobs_finished); }},
+    {"pbox_control_connections", MetricType::Gauge, "Open control connections of workers",
+     [](const BoxSample& sample) { return std::optional<double>(sample.box.control_connections); }},
+    {"pbox_resident_memory_bytes", MetricType::Gauge, "Resident memory of the daemon",
+     [](const BoxSample& sample) { return std::optional<double>(sample.usage.resident_bytes); }},
+    {"pbox_cpu_seconds_total", MetricType::Counter, "CPU time of the daemon, all threads",
+     [](const BoxSample& sample) { return std::optional(sample.usage.cpu_s); }},
+};
+
+constexpr MetricRow<JobView> kJobRows[] = {
+    {"pbox_job_chunk_rounds_total", MetricType::Counter, "Chunk rounds finished, over all chunks",
+     [](const JobView& job) { return std::optional<double>(job.chunk_rounds); }},
+    {"pbox_job_memory_bytes", MetricType::Gauge, "Memory taken by the job",
+     [](const JobView& job) { return std::optional<double>(job.memory_bytes); }},
+};
+
+constexpr MetricRow<WorkerView> kWorkerRows[] = {
+    {"pbox_worker_bytes_received_total", MetricType::Counter, "Bytes received from the rank",
+     [](const WorkerView& worker) { return std::optional<double>(worker.bytes_received); }},
+    {"pbox_worker_fragments_total", MetricType::Counter, "Fragments received from the rank",
+     [](const WorkerView& worker) { return std::optional<double>(worker.fragments_received); }},
+    {"pbox_worker_duplicate_fragments_total", MetricType::Counter,
+     "Fragments of the rank that had arrived before",
+     [](const WorkerView& worker) { return std::optional<double>(worker.duplicates); }},
+    {"pbox_worker_last_arrivals_total", MetricType::Counter,
+     "Chunk rounds this rank finished last: who is late",
+     [](const WorkerView& worker) { return std::optional<double>(worker.last_arrivals); }},
+    {"pbox_worker_last_packet_age_seconds", MetricType::Gauge,
+     "Time since the rank's last packet; absent before its first",
+     [](const WorkerView& worker) {
+       return worker.last_packet_age_s < 0 ? std::nullopt : std::optional(worker.last_packet_age_s);
+     }},
+    {"pbox_worker_up", MetricType::Gauge, "1 if the rank has joined and is neither lost nor gone",
+     [](const WorkerView& worker) { return std::optional<double>(worker.state == "joined"); }},
+};
+
+constexpr const char* kWorkerStates[] = {"absent", "joined", "lost", "left"};
+
+MetricFamily make_family(const char* metric, MetricType type, const char* help) {
+  MetricFamily family;
+  family.name = metric;
+  family.type = type;
+  family.help = help;
+  return family;
+}
+
+void add_series(MetricFamily& family, Labels labels, double value) {
+  ClientMetric series;
+  series.label = std::move(labels);
+  if (family.type == MetricType::Counter) {
+    series.counter.value = value;
+  } else {
+    series.gauge.value = value;
+  }
+  family.metric.push_back(std::move(series));
+}
+
+MetricFamily build_info(const BoxView& box) {
+  MetricFamily family =
+      make_family("pbox_build_info", MetricType::Gauge, "1, labelled with what is running");
+  add_series(family, {{"version", box.version}}, 1);
+  return family;
+}
+
+// Rows of one metric differ in `reason` and make one family; the first of them has the help.
+void add_pipeline_families(std::vector<MetricFamily>& families,
+                           const std::vector<PipelineView>& pipelines) {
+  const size_t first_family = families.size();
+  for (size_t row_index = 0; row_index < std::size(pipeline::kCounterTable); ++row_index) {
+    const pipeline::CounterRow& row = pipeline::kCounterTable[row_index];
+    auto family = std::find_if(
+        families.begin() + static_cast<ptrdiff_t>(first_family), families.end(),
+        [&row](const MetricFamily& candidate) { return candidate.name == row.metric; });
+    if (family == families.end()) {
+      families.push_back(make_family(row.metric, MetricType::Counter, row.help));
+      family = families.end() - 1;
+    }
+    for (const PipelineView& view : pipelines) {
+      if (view.counters == nullptr) continue;
+      Labels labels{{"pipeline", std::to_string(view.index)}};
+      if (row.reason[0] != '\0') labels.push_back({"reason", row.reason});
+      const uint64_t value = view.counters->get(static_cast<pipeline::Counter>(row_index));
+      add_series(*family, std::move(labels), static_cast<double>(value));
+    }
+  }
+}
+
+// The label is training_job: Prometheus keeps `job` for itself and would rename ours on scraping.
+void add_job_families(std::vector<MetricFamily>& families, const std::vector<JobView>& jobs) {
+  for (const MetricRow<JobView>& row : kJobRows) {
+    MetricFamily family = make_family(row.metric, row.type, row.help);
+    for (const JobView& job : jobs) {
+      if (const auto value = row.value(job)) {
+        add_series(family, {{"training_job", job.name}}, *value);
+      }
+    }
+    families.push_back(std::move(family));
+  }
+  MetricFamily workers =
+      make_family("pbox_job_workers", MetricType::Gauge, "Ranks of the job by state");
+  for (const JobView& job : jobs) {
+    for (const char* state : kWorkerStates) {
+      const auto count =
+          std::count_if(job.workers.begin(), job.workers.end(),
+                        [state](const WorkerView& worker) { return worker.state == state; });
+      add_series(workers, {{"training_job", job.name}, {"state", state}},
+                 static_cast<double>(count));
+    }
+  }
+  families.push_back(std::move(workers));
+}
+
+void add_worker_families(std::vector<MetricFamily>& families, const std::vector<JobView>& jobs) {
+  for (const MetricRow<WorkerView>& row : kWorkerRows) {
+    MetricFamily family = make_family(row.metric, row.type, row.help);
+    for (const JobView& job : jobs) {
+      for (const WorkerView& worker : job.workers) {
+        if (const auto value = row.value(worker)) {
+          add_series(family, {{"training_job", job.name}, {"rank", std::to_string(worker.rank)}},
+                     *value);
+        }
+      }
+    }
+    families.push_back(std::move(family));
+  }
+}
+
+}  // namespace
+
+ProcessUsage read_process_usage() {
+  ProcessUsage usage;
+  uint64_t total_pages = 0;
+  uint64_t resident_pages = 0;
+  std::ifstream statm("/proc/self/statm");
+  if (statm >> total_pages >> resident_pages) {
+    usage.resident_bytes = resident_pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  }
+  timespec cpu{};
+  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu) == 0) {
+    usage.cpu_s = static_cast<double>(cpu.tv_sec) + static_cast<double>(cpu.tv_nsec) * 1e-9;
+  }
+  return usage;
+}
+
+std::string metrics_text(const AdminSource& source, const ProcessUsage& usage) {
+  const BoxSample sample{source.box(), usage};
+  const std::vector<JobView> jobs = source.jobs();
+  std::vector<MetricFamily> families;
+  families.push_back(build_info(sample.box));
+  for (const MetricRow<BoxSample>& row : kBoxRows) {
+    families.push_back(make_family(row.metric, row.type, row.help));
+    if (const auto value = row.value(sample)) add_series(families.back(), {}, *value);
+  }
+  add_pipeline_families(families, source.pipelines());
+  add_job_families(families, jobs);
+  add_worker_families(families, jobs);
+
+  std::ostringstream text;
+  text.imbue(std::locale::classic());  // whatever the host's locale writes between digits
+  prometheus::TextSerializer().Serialize(text, families);
+  return text.str();
+}
+
+}  // namespace pbox::appliance

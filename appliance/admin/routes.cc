@@ -1,0 +1,171 @@
+#include "appliance/admin/routes.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "appliance/admin/json_view.h"
+#include "appliance/admin/metrics.h"
+
+namespace pbox::appliance {
+namespace {
+
+constexpr std::string_view kJobsPrefix = "/api/v1/jobs/";
+constexpr const char* kJsonType = "application/json";
+constexpr const char* kHtmlType = "text/html; charset=utf-8";
+constexpr const char* kTextType = "text/plain; charset=utf-8";
+constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
+constexpr char kHexDigits[] = "0123456789ABCDEF";
+
+AdminResponse metrics(const AdminSource& source) {
+  return {200, kMetricsType, metrics_text(source, read_process_usage())};
+}
+
+AdminResponse health(const AdminSource& source) {
+  return {200, kJsonType, health_json(source.box())};
+}
+
+AdminResponse readiness(const AdminSource& source) {
+  const BoxView box = source.box();
+  return {not_ready_reason(box).empty() ? 200u : 503u, kJsonType, readiness_json(box)};
+}
+
+AdminResponse jobs(const AdminSource& source) {
+  return {200, kJsonType, jobs_json(source.jobs())};
+}
+
+AdminResponse box(const AdminSource& source) {
+  return {200, kJsonType, box_json(source.box(), source.pipelines())};
+}
+
+struct Route {
+  const char* path;
+  const char* what;  // for the index page
+  AdminResponse (*respond)(const AdminSource&);
+};
+
+constexpr Route kRoutes[] = {
+    {"/metrics", "metrics for Prometheus", metrics},
+    {"/healthz", "is the daemon alive, and what is it", health},
+    {"/readyz", "does it take jobs now: 200 or 503", readiness},
+    {"/api/v1/box", "the box and its pipelines", box},
+    {"/api/v1/jobs", "all jobs and their workers", jobs},
+};
+
+std::string escape_html(std::string_view text) {
+  std::string escaped;
+  for (const char character : text) {
+    switch (character) {
+      case '&': escaped += "&amp;"; break;
+      case '<': escaped += "&lt;"; break;
+      case '>': escaped += "&gt;"; break;
+      case '"': escaped += "&quot;"; break;
+      case '\'': escaped += "&#39;"; break;
+      default: escaped += character;
+    }
+  }
+  return escaped;
+}
+
+// RFC 3986, section 2.3: all but the unreserved characters.
+std::string percent_encode(std::string_view text) {
+  constexpr std::string_view kUnreserved =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
+  std::string encoded;
+  for (const char character : text) {
+    if (kUnreserved.find(character) != std::string_view::npos) {
+      encoded += character;
+    } else {
+      const auto byte = static_cast<unsigned char>(character);
+      encoded += {'%', kHexDigits[byte >> 4], kHexDigits[byte & 15]};
+    }
+  }
+  return encoded;
+}
+
+std::optional<unsigned> hex_value(char digit) {
+  if (digit >= '0' && digit <= '9') return static_cast<unsigned>(digit - '0');
+  if (digit >= 'A' && digit <= 'F') return static_cast<unsigned>(digit - 'A' + 10);
+  if (digit >= 'a' && digit <= 'f') return static_cast<unsigned>(digit - 'a' + 10);
+  return std::nullopt;
+}
+
+// Nothing if a '%' is not followed by two hexadecimal digits.
+std::optional<std::string> percent_decode(std::string_view text) {
+  std::string decoded;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != '%') {
+      decoded += text[at];
+      continue;
+    }
+    if (at + 2 >= text.size()) return std::nullopt;
+    const auto high = hex_value(text[at + 1]);
+    const auto low = hex_value(text[at + 2]);
+    if (!high || !low) return std::nullopt;
+    decoded += static_cast<char>(*high * 16 + *low);
+    at += 2;
+  }
+  return decoded;
+}
+
+std::string link(const std::string& href, std::string_view text) {
+  return "<a href=\"" + escape_html(href) + "\">" + escape_html(text) + "</a>";
+}
+
+AdminResponse index(const AdminSource& source) {
+  const BoxView box = source.box();
+  const std::string title = escape_html("PBox " + box.name);
+  std::string html =
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + title +
+      "</title></head>\n<body><h1>" + title + "</h1>\n<p>version " + escape_html(box.version) +
+      (box.insecure ? ", <strong>insecure</strong>: packets carry no keyed tag" : "") +
+      "</p>\n<ul>\n";
+  for (const Route& route : kRoutes) {
+    html += "<li>" + link(route.path, route.path) + " " + route.what + "</li>\n";
+  }
+  html += "</ul>\n<h2>Jobs</h2>\n<ul>\n";
+  for (const JobView& job : source.jobs()) {
+    html += "<li>" + link(std::string(kJobsPrefix) + percent_encode(job.name), job.name) + " " +
+            escape_html(job.state) + "</li>\n";
+  }
+  html += "</ul></body></html>\n";
+  return {200, kHtmlType, html};
+}
+
+AdminResponse job(const AdminSource& source, std::string_view encoded_name) {
+  const auto name = percent_decode(encoded_name);
+  if (!name) return refuse(400, "the job's name is not percent-encoded");
+  const std::vector<JobView> views = source.jobs();
+  const auto view = std::find_if(views.begin(), views.end(),
+                                 [&name](const JobView& job) { return job.name == *name; });
+  // As it was sent: a decoded name might hold a line break.
+  if (view == views.end()) return refuse(404, "no job '" + std::string(encoded_name) + "' here");
+  return {200, kJsonType, job_json(*view)};
+}
+
+}  // namespace
+
+AdminResponse refuse(unsigned status, std::string_view what) {
+  std::string text(what);
+  text += "; this server has GET and HEAD of /";
+  for (const Route& route : kRoutes) text.append(" ").append(route.path);
+  text.append(" ").append(kJobsPrefix).append("NAME\n");
+  return {status, kTextType, text};
+}
+
+AdminResponse answer(const AdminSource& source, const AdminRequest& request) {
+  if (request.method != "GET" && request.method != "HEAD") {
+    return refuse(405, "method " + std::string(request.method) + " is not allowed");
+  }
+  if (request.has_body) return refuse(400, "a request has no body here");
+  if (!request.target.starts_with('/')) return refuse(400, "the target is not a path");
+
+  const std::string_view path = request.target.substr(0, request.target.find('?'));
+  if (path == "/") return index(source);
+  for (const Route& route : kRoutes) {
+    if (path == route.path) return route.respond(source);
+  }
+  if (path.starts_with(kJobsPrefix)) return job(source, path.substr(kJobsPrefix.size()));
+  return refuse(404, "no page '" + std::string(path) + "'");
+}
+
+}  // namespace pbox::appliance

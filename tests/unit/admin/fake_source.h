@@ -1,0 +1,78 @@
+// A box with two pipelines and two jobs, one of them with a name full of odd characters.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "appliance/admin/source.h"
+
+namespace pbox::appliance {
+
+class FakeSource : public AdminSource {
+ public:
+  static constexpr const char* kOddName = "a\"b\\c<d>&/e%\n\xc3\xa9 f";
+  static constexpr const char* kOddNameEncoded = "a%22b%5Cc%3Cd%3E%26%2Fe%25%0A%C3%A9%20f";
+
+  FakeSource() {
+    box_view = {.name = "box<1>",
+                .version = "0.1.0",
+                .ready = true,
+                .uptime_s = 12.5,
+                .job_memory_bytes = 4096,
+                .job_memory_limit_bytes = 1 << 20,
+                .joins_refused = 3,
+                .workers_lost = 2,
+                .jobs_failed = 1,
+                .jobs_finished = 5,
+                .control_connections = 4};
+    counters[0].add(pipeline::Counter::kRxPackets, 7);
+    counters[1].add(pipeline::Counter::kRxPackets, (uint64_t{1} << 40) + 1);
+    counters[1].add(pipeline::Counter::kRejectTag, 9);
+
+    JobView job;
+    job.name = "bert";
+    job.state = "running";
+    job.mode = "optimize";
+    job.reduction = "mean";
+    job.optimizer = "adam";
+    job.world_size = 3;
+    job.chunk_rounds = 1234;
+    job.memory_bytes = 4096;
+    job.workers = {{.rank = 0,
+                    .peer = "10.0.0.1:5",
+                    .state = "joined",
+                    .bytes_received = 100,
+                    .fragments_received = 10,
+                    .duplicates = 1,
+                    .last_arrivals = 8,
+                    .last_packet_age_s = 0.25},
+                   {.rank = 1, .peer = "10.0.0.2:5", .state = "lost"},
+                   {.rank = 2, .peer = "", .state = "absent"}};
+    job_views.push_back(job);
+    job.name = kOddName;
+    job.workers.resize(1);
+    job_views.push_back(job);
+  }
+
+  BoxView box() const override { return box_view; }
+  std::vector<PipelineView> pipelines() const override {
+    PipelineView pinned;
+    pinned.cpu = 2;
+    pinned.node = 0;
+    pinned.address = "10.0.0.9";
+    pinned.udp_port = 9542;
+    pinned.counters = &counters[0];
+    PipelineView floating;
+    floating.index = 1;
+    floating.counters = &counters[1];
+    return {pinned, floating};
+  }
+  std::vector<JobView> jobs() const override { return job_views; }
+
+  BoxView box_view;
+  std::vector<JobView> job_views;
+  std::array<pipeline::Counters, 2> counters;
+};
+
+}  // namespace pbox::appliance

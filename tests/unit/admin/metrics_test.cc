@@ -1,0 +1,119 @@
+#include "appliance/admin/metrics.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <sstream>
+
+#include "tests/unit/admin/fake_source.h"
+
+namespace pbox::appliance {
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// The lines of the sample box, to look a whole line up in.
+std::set<std::string> sample_lines(const AdminSource& source) {
+  const auto lines = lines_of(metrics_text(source, {.resident_bytes = 8192, .cpu_s = 1.5}));
+  return {lines.begin(), lines.end()};
+}
+
+TEST_CASE("box families carry the box's numbers") {
+  const auto lines = sample_lines(FakeSource());
+  for (const char* line :
+       {"pbox_build_info{version=\"0.1.0\"} 1", "# TYPE pbox_build_info gauge",
+        "pbox_uptime_seconds 12.5", "pbox_ready 1", "pbox_draining 0", "pbox_insecure 0",
+        "pbox_box_job_memory_bytes 4096", "pbox_box_job_memory_limit_bytes 1048576",
+        "pbox_joins_refused_total 3", "pbox_workers_lost_total 2", "pbox_jobs_failed_total 1",
+        "pbox_jobs_finished_total 5", "pbox_control_connections 4",
+        "pbox_resident_memory_bytes 8192", "pbox_cpu_seconds_total 1.5",
+        "# TYPE pbox_cpu_seconds_total counter"}) {
+    INFO(line);
+    CHECK(lines.count(line) == 1);
+  }
+}
+
+TEST_CASE("pipeline families have a series per pipeline and reason, and whole numbers stay whole") {
+  const auto lines = sample_lines(FakeSource());
+  for (const char* line : {"pbox_rx_packets_total{pipeline=\"0\"} 7",
+                           "pbox_rx_packets_total{pipeline=\"1\"} 1099511627777",
+                           "pbox_rejected_packets_total{pipeline=\"1\",reason=\"tag\"} 9",
+                           "pbox_rejected_packets_total{pipeline=\"0\",reason=\"tag\"} 0",
+                           "# HELP pbox_rejected_packets_total Packets dropped, by reason"}) {
+    INFO(line);
+    CHECK(lines.count(line) == 1);
+  }
+}
+
+TEST_CASE("worker families say which rank is late and which is gone") {
+  const auto lines = sample_lines(FakeSource());
+  for (const char* line :
+       {"pbox_worker_bytes_received_total{training_job=\"bert\",rank=\"0\"} 100",
+        "pbox_worker_fragments_total{training_job=\"bert\",rank=\"0\"} 10",
+        "pbox_worker_duplicate_fragments_total{training_job=\"bert\",rank=\"0\"} 1",
+        "pbox_worker_last_arrivals_total{training_job=\"bert\",rank=\"0\"} 8",
+        "pbox_worker_last_packet_age_seconds{training_job=\"bert\",rank=\"0\"} 0.25",
+        "pbox_worker_up{training_job=\"bert\",rank=\"0\"} 1",
+        "pbox_worker_up{training_job=\"bert\",rank=\"1\"} 0",
+        "pbox_job_chunk_rounds_total{training_job=\"bert\"} 1234",
+        "pbox_job_memory_bytes{training_job=\"bert\"} 4096",
+        "pbox_job_workers{training_job=\"bert\",state=\"joined\"} 1",
+        "pbox_job_workers{training_job=\"bert\",state=\"left\"} 0"}) {
+    INFO(line);
+    CHECK(lines.count(line) == 1);
+  }
+}
+
+TEST_CASE("a rank that never sent has no packet age") {
+  const std::string text = metrics_text(FakeSource(), {});
+  CHECK(text.find("pbox_worker_last_packet_age_seconds{training_job=\"bert\",rank=\"1\"}") ==
+        std::string::npos);
+}
+
+TEST_CASE("an odd job name is escaped in its label and never breaks a line") {
+  const auto lines = sample_lines(FakeSource());
+  CHECK(
+      lines.count("pbox_job_memory_bytes{training_job=\"a\\\"b\\\\c<d>&/e%\\n\xc3\xa9 f\"} 4096"));
+}
+
+TEST_CASE("the series of a finished job vanish, the families stay") {
+  FakeSource source;
+  source.job_views.clear();
+  const std::string text = metrics_text(source, {});
+  CHECK(text.find("training_job=") == std::string::npos);
+  CHECK(text.find("# TYPE pbox_worker_up gauge\n") != std::string::npos);
+}
+
+TEST_CASE("every family has one HELP with a text and one TYPE, and only counters end in _total") {
+  std::set<std::string> helped;
+  std::set<std::string> typed;
+  for (const std::string& line : lines_of(metrics_text(FakeSource(), {}))) {
+    INFO(line);
+    std::istringstream words(line);
+    std::string hash, kind, metric, rest;
+    words >> hash >> kind >> metric;
+    if (hash != "#") continue;
+    CHECK(metric.rfind("pbox_", 0) == 0);
+    std::getline(words >> std::ws, rest);
+    CHECK(!rest.empty());
+    CHECK((kind == "HELP" ? helped : typed).insert(metric).second);
+    if (kind != "TYPE") continue;
+    const bool is_total = metric.size() > 6 && metric.compare(metric.size() - 6, 6, "_total") == 0;
+    CHECK(is_total == (rest == "counter"));
+  }
+  CHECK(helped == typed);
+  CHECK(helped.size() > 30);
+}
+
+TEST_CASE("the process's own usage is read") {
+  const ProcessUsage usage = read_process_usage();
+  CHECK(usage.resident_bytes > 100'000);
+  CHECK(usage.cpu_s > 0);
+}
+
+}  // namespace
+}  // namespace pbox::appliance

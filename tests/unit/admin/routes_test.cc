@@ -1,0 +1,143 @@
+#include "appliance/admin/routes.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/admin/fake_source.h"
+
+namespace pbox::appliance {
+namespace {
+
+using Json = nlohmann::json;
+using Catch::Matchers::Contains;
+
+AdminResponse get(const AdminSource& source, std::string_view target) {
+  return answer(source, {.method = "GET", .target = target});
+}
+
+Json get_json(const AdminSource& source, std::string_view target) {
+  const AdminResponse response = get(source, target);
+  REQUIRE(response.status == 200);
+  REQUIRE(response.content_type == "application/json");
+  return Json::parse(response.body);
+}
+
+TEST_CASE("healthz names the box and says what an operator must not miss") {
+  FakeSource source;
+  source.box_view.insecure = true;
+  source.box_view.draining = true;
+  CHECK(get_json(source, "/healthz") == Json({{"status", "ok"},
+                                              {"name", "box<1>"},
+                                              {"version", "0.1.0"},
+                                              {"uptime_seconds", 12.5},
+                                              {"insecure", true},
+                                              {"draining", true}}));
+}
+
+TEST_CASE("readyz is 503 with a reason while the box starts and while it drains") {
+  FakeSource source;
+  CHECK(get(source, "/readyz").status == 200);
+  source.box_view.ready = false;
+  AdminResponse response = get(source, "/readyz");
+  CHECK(response.status == 503);
+  CHECK_THAT(Json::parse(response.body)["reason"].get<std::string>(), Contains("pipelines"));
+  source.box_view.ready = true;
+  source.box_view.draining = true;
+  response = get(source, "/readyz");
+  CHECK(response.status == 503);
+  CHECK(Json::parse(response.body)["ready"] == false);
+  CHECK_THAT(Json::parse(response.body)["reason"].get<std::string>(), Contains("draining"));
+}
+
+TEST_CASE("the jobs page lists every job with its workers by rank") {
+  const FakeSource source;
+  const Json jobs = get_json(source, "/api/v1/jobs").at("jobs");
+  REQUIRE(jobs.size() == 2);
+  CHECK(jobs[0]["name"] == "bert");
+  CHECK(jobs[0]["chunk_rounds"] == 1234);
+  CHECK(jobs[0]["optimizer"] == "adam");
+  REQUIRE(jobs[0]["workers"].size() == 3);
+  CHECK(jobs[0]["workers"][0]["last_arrivals"] == 8);
+  CHECK(jobs[0]["workers"][0]["last_packet_age_seconds"] == 0.25);
+  CHECK(jobs[0]["workers"][1]["state"] == "lost");
+  CHECK(jobs[0]["workers"][1]["last_packet_age_seconds"].is_null());
+  CHECK(jobs[1]["name"] == FakeSource::kOddName);
+}
+
+TEST_CASE("without a job the list is empty, not null") {
+  FakeSource source;
+  source.job_views.clear();
+  CHECK(get_json(source, "/api/v1/jobs") == Json({{"jobs", Json::array()}}));
+}
+
+TEST_CASE("one job is found by its percent-encoded name, whatever the query says") {
+  const FakeSource source;
+  CHECK(get_json(source, "/api/v1/jobs/bert?pretty=1")["world_size"] == 3);
+  const std::string target = std::string("/api/v1/jobs/") + FakeSource::kOddNameEncoded;
+  CHECK(get_json(source, target)["name"] == FakeSource::kOddName);
+}
+
+TEST_CASE("a job that is not there is 404, and a broken percent-encoding 400") {
+  const FakeSource source;
+  CHECK(get(source, "/api/v1/jobs/gpt").status == 404);
+  CHECK(get(source, "/api/v1/jobs/").status == 404);
+  for (const char* name : {"%", "%4", "bert%zz", "bert%4"}) {
+    CHECK(get(source, std::string("/api/v1/jobs/") + name).status == 400);
+  }
+}
+
+TEST_CASE("the box page has its pipelines, and null where nothing is pinned") {
+  const FakeSource source;
+  const Json box = get_json(source, "/api/v1/box");
+  CHECK(box["job_memory_limit_bytes"] == 1 << 20);
+  CHECK(box["jobs_finished"] == 5);
+  REQUIRE(box["pipelines"].size() == 2);
+  CHECK(box["pipelines"][0]["cpu"] == 2);
+  CHECK(box["pipelines"][0]["udp_port"] == 9542);
+  CHECK(box["pipelines"][1]["cpu"].is_null());
+  const Json& counters = box["pipelines"][1]["counters"];
+  CHECK(counters["pbox_rx_packets_total"] == (uint64_t{1} << 40) + 1);
+  CHECK(counters["pbox_rejected_packets_total"]["tag"] == 9);
+}
+
+TEST_CASE("a name that is not UTF-8 leaves the JSON valid") {
+  FakeSource source;
+  source.box_view.name = "box\xff";
+  CHECK(get_json(source, "/healthz")["name"] == "box\xef\xbf\xbd");
+}
+
+TEST_CASE("the index links every page and job, escaped") {
+  const FakeSource source;
+  const AdminResponse response = get(source, "/");
+  CHECK(response.status == 200);
+  CHECK(response.content_type == "text/html; charset=utf-8");
+  CHECK_THAT(response.body, Contains("<a href=\"/metrics\">"));
+  CHECK_THAT(response.body, Contains("<a href=\"/api/v1/jobs/bert\">bert</a>"));
+  CHECK_THAT(response.body,
+             Contains(std::string("href=\"/api/v1/jobs/") + FakeSource::kOddNameEncoded + "\""));
+  CHECK_THAT(response.body, Contains("PBox box&lt;1&gt;"));
+  CHECK_THAT(response.body, Contains("a&quot;b\\c&lt;d&gt;&amp;/e%"));
+  CHECK_THAT(response.body, !Contains("<d>"));
+}
+
+TEST_CASE("what is refused says in one line what exists") {
+  const FakeSource source;
+  const AdminResponse refusals[] = {
+      get(source, "/metric"),
+      get(source, "http://box/metrics"),
+      get(source, ""),
+      get(source, "/api/v1/jobs/gpt"),
+      answer(source, {.method = "POST", .target = "/metrics"}),
+      answer(source, {.method = "GET", .target = "/metrics", .has_body = true})};
+  const unsigned statuses[] = {404, 400, 400, 404, 405, 400};
+  for (size_t index = 0; index < std::size(refusals); ++index) {
+    const AdminResponse& refusal = refusals[index];
+    CHECK(refusal.status == statuses[index]);
+    CHECK(refusal.content_type == "text/plain; charset=utf-8");
+    CHECK_THAT(refusal.body, Contains("GET and HEAD of / /metrics /healthz /readyz"));
+    CHECK(refusal.body.find('\n') == refusal.body.size() - 1);
+  }
+}
+
+}  // namespace
+}  // namespace pbox::appliance
