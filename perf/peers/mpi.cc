@@ -1,0 +1,93 @@
+// pbox-peer-mpi: the exchange by Open MPI's MPI_Allreduce, in place, one call per tensor. Started
+// by mpirun; rank 0 talks to the caller. See peer.h for the commands.
+#include <mpi.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "perf/peers/peer.h"
+
+namespace {
+
+using pbox::perf::Gradient;
+using pbox::perf::PeerOptions;
+using pbox::perf::Sample;
+
+constexpr uint32_t kQuit = UINT32_MAX;  // in place of an iteration
+constexpr useconds_t kIdlePoll = 500;
+
+int rank_of_process() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+int rank_count() {
+  int count = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &count);
+  return count;
+}
+
+// Rank 0 says which iteration comes; the others learn it. A blocking broadcast would spin, and take
+// a core from whatever system is being measured meanwhile: the wait is a sleep with a look between.
+uint32_t share_command(uint32_t command) {
+  MPI_Request request;
+  MPI_Ibcast(&command, 1, MPI_UINT32_T, 0, MPI_COMM_WORLD, &request);
+  for (int done = 0;;) {
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done != 0) return command;
+    usleep(kIdlePoll);
+  }
+}
+
+// Called by every rank; the sample is whole on rank 0 only.
+Sample exchange(Gradient& gradient, uint32_t iteration) {
+  gradient.fill(iteration, static_cast<uint32_t>(rank_of_process()));
+  MPI_Barrier(MPI_COMM_WORLD);
+  const double cpu_start = pbox::perf::process_cpu_seconds();
+  const double start = MPI_Wtime();
+  for (const auto& tensor : gradient.tensors()) {
+    MPI_Allreduce(MPI_IN_PLACE, tensor.data(), static_cast<int>(tensor.size()), MPI_FLOAT, MPI_SUM,
+                  MPI_COMM_WORLD);
+  }
+  const double ms = (MPI_Wtime() - start) * 1e3;
+  const double cpu_seconds = pbox::perf::process_cpu_seconds() - cpu_start;
+  const uint64_t wrong = gradient.count_wrong(iteration, static_cast<uint32_t>(rank_count()));
+  Sample all;
+  MPI_Reduce(&ms, &all.ms, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+  MPI_Reduce(&cpu_seconds, &all.cpu_seconds, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+  MPI_Reduce(&wrong, &all.wrong, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+  return all;
+}
+
+int run_rank(const PeerOptions& options, Gradient& gradient) {
+  if (rank_of_process() != 0) {
+    for (uint32_t command = share_command(0); command != kQuit; command = share_command(0)) {
+      exchange(gradient, command);
+    }
+    return 0;
+  }
+  const int status = pbox::perf::drive_peer(options, "openmpi", static_cast<uint32_t>(rank_count()),
+                                            [&gradient](uint32_t iteration) {
+                                              share_command(iteration);
+                                              return exchange(gradient, iteration);
+                                            });
+  share_command(kQuit);
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  const auto options = pbox::perf::parse_peer_options(argc, argv);
+  auto gradient = options ? Gradient::create(*options) : pbox::Result<Gradient>(options.error());
+  if (!gradient) {
+    std::fprintf(stderr, "pbox-peer-mpi: %s\n", gradient.error().message.c_str());
+    MPI_Abort(MPI_COMM_WORLD, 2);
+    return 2;
+  }
+  const int status = run_rank(*options, *gradient);
+  MPI_Finalize();
+  return status;
+}

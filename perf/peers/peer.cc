@@ -1,0 +1,172 @@
+#include "perf/peers/peer.h"
+
+#include <sys/resource.h>
+
+#include <charconv>
+#include <cstdio>
+#include <iostream>
+#include <string_view>
+
+#include "perf/peers/work.h"
+
+namespace pbox::perf {
+namespace {
+
+constexpr size_t kFloatsPerLine = 16;
+
+Error bad_option(const std::string& option, const std::string& value, const std::string& remedy) {
+  return Error{ErrorCode::kInvalidArgument, option + " '" + value + "': " + remedy};
+}
+
+Status parse_number(const std::string& option, std::string_view text, uint32_t& number) {
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (parsed.ec != std::errc{} || parsed.ptr != text.data() + text.size()) {
+    return bad_option(option, std::string(text), "must be a number in [0, 2^32)");
+  }
+  return ok_status();
+}
+
+Status set_option(PeerOptions& options, const std::string& option, const std::string& value) {
+  if (option == "--workers") return parse_number(option, value, options.worker_count);
+  if (option == "--iterations") return parse_number(option, value, options.iterations);
+  if (option == "--warmup") return parse_number(option, value, options.warmup);
+  if (option == "--seed") return parse_number(option, value, options.seed);
+  if (option == "--model") {
+    options.model = value;
+    return ok_status();
+  }
+  if (option == "--layout") {
+    if (value != "tensors" && value != "buffer") {
+      return bad_option(option, value, "must be tensors or buffer");
+    }
+    options.layout = value;
+    return ok_status();
+  }
+  return bad_option(option, value,
+                    "unknown; known are --model --layout --workers --iterations --warmup --seed");
+}
+
+double seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+}
+
+void print_sample(const Sample& sample) {
+  std::printf("{\"ms\":%.4f,\"cpu_s\":%.6f,\"checked\":%s}\n", sample.ms, sample.cpu_seconds,
+              sample.wrong == 0 ? "true" : "false");
+  std::fflush(stdout);
+}
+
+// The fields that name the measurement, without the closing brace.
+void print_head(const PeerOptions& options, const std::string& system, uint32_t worker_count) {
+  std::printf("\"system\":\"%s\",\"model\":\"%s\",\"layout\":\"%s\",\"workers\":%u", system.c_str(),
+              options.model.c_str(), options.layout.c_str(), worker_count);
+}
+
+int measure_alone(const PeerOptions& options, const std::string& system, uint32_t worker_count,
+                  uint32_t first, const std::function<Sample(uint32_t)>& exchange) {
+  std::vector<Sample> samples;
+  for (uint32_t i = 0; i < options.iterations; ++i) samples.push_back(exchange(first + i));
+  double cpu_seconds = 0;
+  uint64_t wrong = 0;
+  std::printf("{");
+  print_head(options, system, worker_count);
+  std::printf(",\"iterations_ms\":[");
+  for (size_t i = 0; i < samples.size(); ++i) {
+    std::printf("%s%.4f", i == 0 ? "" : ",", samples[i].ms);
+    cpu_seconds += samples[i].cpu_seconds;
+    wrong += samples[i].wrong;
+  }
+  std::printf("],\"cpu_seconds\":%.6f,\"checked\":%s}\n", cpu_seconds,
+              wrong == 0 ? "true" : "false");
+  std::fflush(stdout);
+  return wrong == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+Result<PeerOptions> parse_peer_options(int argc, char** argv) {
+  PeerOptions options;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string option = argv[i];
+    if (i + 1 == argc) return bad_option(option, "", "a value must follow");
+    const Status set = set_option(options, option, argv[i + 1]);
+    if (!set) return set.error();
+  }
+  if (options.worker_count == 0 || options.worker_count > kPatternRanksMax) {
+    return bad_option("--workers", std::to_string(options.worker_count),
+                      "must be in [1, " + std::to_string(kPatternRanksMax) + "]");
+  }
+  return options;
+}
+
+double process_cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+Result<Gradient> Gradient::create(const PeerOptions& options) {
+  const auto model = model_by_name(options.model);
+  if (!model) return model.error();
+  const auto tensors = options.layout == "buffer" ? as_one_buffer(*model) : *model;
+  const auto padded = [](uint64_t elements) {
+    return (elements + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
+  };
+  uint64_t block_elements = kFloatsPerLine;
+  for (const ModelTensor& tensor : tensors) block_elements += padded(tensor.elements);
+  Gradient gradient;
+  gradient.seed_ = options.seed;
+  gradient.block_.resize(block_elements);
+  const auto misplaced = reinterpret_cast<uintptr_t>(gradient.block_.data()) / sizeof(float);
+  float* next = gradient.block_.data() + (kFloatsPerLine - misplaced % kFloatsPerLine);
+  uint32_t first_index = 0;
+  for (const ModelTensor& tensor : tensors) {
+    gradient.tensors_.emplace_back(next, tensor.elements);
+    gradient.first_indices_.push_back(first_index);
+    next += padded(tensor.elements);
+    first_index += static_cast<uint32_t>(tensor.elements);
+  }
+  return gradient;
+}
+
+void Gradient::fill(uint32_t iteration, uint32_t rank) {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    fill_gradient(tensors_[i], seed_, iteration, rank, first_indices_[i]);
+  }
+}
+
+uint64_t Gradient::count_wrong(uint32_t iteration, uint32_t rank_count) const {
+  uint64_t wrong = 0;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    wrong += count_wrong_sums(tensors_[i], seed_, iteration, rank_count, first_indices_[i]);
+  }
+  return wrong;
+}
+
+int drive_peer(const PeerOptions& options, const std::string& system, uint32_t worker_count,
+               const std::function<Sample(uint32_t iteration)>& exchange) {
+  uint32_t iteration = 0;
+  uint64_t wrong = 0;
+  while (iteration < options.warmup) wrong += exchange(iteration++).wrong;
+  if (wrong != 0) return 1;
+  if (options.iterations != 0) {
+    return measure_alone(options, system, worker_count, iteration, exchange);
+  }
+  std::printf("{\"ready\":true,");
+  print_head(options, system, worker_count);
+  std::printf("}\n");
+  std::fflush(stdout);
+  std::string command;
+  while (std::getline(std::cin, command) && command != "quit") {
+    if (command != "run") {
+      std::fprintf(stderr, "command '%s' is unknown: use run or quit\n", command.c_str());
+      return 1;
+    }
+    const Sample sample = exchange(iteration++);
+    print_sample(sample);
+    wrong += sample.wrong;
+  }
+  return wrong == 0 ? 0 : 1;
+}
+
+}  // namespace pbox::perf

@@ -1,0 +1,71 @@
+// What the peer programs share: options, the gradient, and the loop that rank 0 runs for its
+// caller. With --iterations N a program measures alone and prints one JSON object. Without, it
+// obeys its standard input, so that a caller can take turns between systems:
+//
+//   in:  run                                 one exchange of the whole model
+//   out: {"ms":12.3,"cpu_s":0.04,"checked":true}
+//   in:  quit (or the end of the input)
+//
+// It says {"ready":true,...} once it can take commands. Idle ranks sleep: what waits for its turn
+// takes no time from the system that is being measured.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "perf/models.h"
+
+namespace pbox::perf {
+
+struct PeerOptions {
+  std::string model = "resnet50";
+  std::string layout = "tensors";  // or "buffer": the same elements fused into one
+  uint32_t worker_count = 2;       // Gloo only: mpirun says it otherwise
+  uint32_t iterations = 0;         // 0: obey standard input
+  uint32_t warmup = 1;
+  uint32_t seed = 1;
+};
+
+Result<PeerOptions> parse_peer_options(int argc, char** argv);
+
+// One exchange as all ranks saw it.
+struct Sample {
+  double ms = 0;           // the slowest rank, from the common start
+  double cpu_seconds = 0;  // user and system, all ranks
+  uint64_t wrong = 0;      // elements of any rank whose sum is not exact
+};
+
+// CPU time the calling process has used, all threads.
+double process_cpu_seconds();
+
+// One rank's gradient: tensors in one block, each on a cache line of its own. Moves, for the
+// tensors point into the block, and is never copied.
+class Gradient {
+ public:
+  Gradient(Gradient&&) = default;
+  static Result<Gradient> create(const PeerOptions& options);
+
+  void fill(uint32_t iteration, uint32_t rank);
+  uint64_t count_wrong(uint32_t iteration, uint32_t rank_count) const;
+
+  const std::vector<std::span<float>>& tensors() const { return tensors_; }
+
+ private:
+  Gradient() = default;
+
+  std::vector<float> block_;
+  std::vector<std::span<float>> tensors_;
+  std::vector<uint32_t> first_indices_;
+  uint32_t seed_ = 0;
+};
+
+// Runs on rank 0. `exchange` performs the given iteration on all ranks and collects the sample.
+// Returns the program's exit status: 1 once a sum was wrong.
+int drive_peer(const PeerOptions& options, const std::string& system, uint32_t worker_count,
+               const std::function<Sample(uint32_t iteration)>& exchange);
+
+}  // namespace pbox::perf

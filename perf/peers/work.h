@@ -1,0 +1,59 @@
+// Gradients that every compared system sums, and the check of their sums. A value depends on rank,
+// iteration and index; it is a small integer, so that its sum over the ranks is exact in f32
+// whatever the order, and a stale, missing, doubled or misplaced contribution shows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pbox::perf {
+
+inline constexpr uint32_t kPatternRanksMax = 64;
+inline constexpr uint32_t kPatternBaseMax = 16;
+
+// What all ranks share at one element: in [1, kPatternBaseMax].
+constexpr uint32_t pattern_base(uint32_t seed, uint32_t iteration, uint32_t index) {
+  return 1 + ((index * 0x9e3779b1u + iteration * 0x85ebca6bu + seed * 0xc2b2ae35u) >> 28);
+}
+
+// Squares, so that no two ranks together weigh as much as two others of the same rank sum would.
+constexpr uint32_t pattern_weight(uint32_t rank) {
+  return (rank + 1) * (rank + 1);
+}
+
+constexpr uint32_t pattern_weight_sum(uint32_t rank_count) {
+  uint32_t sum = 0;
+  for (uint32_t rank = 0; rank < rank_count; ++rank) sum += pattern_weight(rank);
+  return sum;
+}
+
+// Every partial sum is an integer below 2^24, the last that f32 holds without a gap.
+static_assert(uint64_t{kPatternBaseMax} * pattern_weight_sum(kPatternRanksMax) < (1u << 24));
+
+// Tensor elements carry indices [first_index, first_index + gradient.size()) of the model.
+inline void fill_gradient(std::span<float> gradient, uint32_t seed, uint32_t iteration,
+                          uint32_t rank, uint32_t first_index) {
+  const uint32_t weight = pattern_weight(rank);
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    const uint32_t index = first_index + static_cast<uint32_t>(i);
+    gradient[i] =
+        static_cast<float>(static_cast<int32_t>(weight * pattern_base(seed, iteration, index)));
+  }
+}
+
+// How many elements differ from the sum over ranks [0, rank_count).
+inline uint64_t count_wrong_sums(std::span<const float> sum, uint32_t seed, uint32_t iteration,
+                                 uint32_t rank_count, uint32_t first_index) {
+  const uint32_t weight = pattern_weight_sum(rank_count);
+  uint64_t wrong = 0;
+  for (size_t i = 0; i < sum.size(); ++i) {
+    const uint32_t index = first_index + static_cast<uint32_t>(i);
+    const auto expected =
+        static_cast<float>(static_cast<int32_t>(weight * pattern_base(seed, iteration, index)));
+    wrong += sum[i] != expected;
+  }
+  return wrong;
+}
+
+}  // namespace pbox::perf
