@@ -1,0 +1,276 @@
+// Real sockets over 127.0.0.1 and ::1; ports are the kernel's choice.
+#include <poll.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "nic/socket/port.h"
+#include "nic/wire/chunk_layout.h"
+
+namespace pbox::nic {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+bool ipv6_here() {
+  return SocketPort::open({.local = *parse_endpoint("::1", 0)}).ok();
+}
+
+SocketPort open(const std::string& address, std::optional<Endpoint> remote = {},
+                bool offload = true) {
+  auto port = SocketPort::open(
+      {.local = *parse_endpoint(address, 0), .remote = remote, .segmentation_offload = offload});
+  REQUIRE(port.ok());
+  return std::move(*port);
+}
+
+// A burst of packets whose payloads say who they are.
+class Burst {
+ public:
+  explicit Burst(const std::vector<uint32_t>& sizes, const Endpoint& to = {}) {
+    for (uint32_t index = 0; index < sizes.size(); ++index) {
+      auto& payload = payloads_.emplace_back(sizes[index]);
+      for (size_t at = 0; at < payload.size(); ++at) {
+        payload[at] = static_cast<std::byte>(at * 31 + index);
+      }
+      TxPacket& packet = packets.emplace_back();
+      packet.to = to;
+      packet.header.packet_number = index;
+      packet.header.payload_bytes = static_cast<uint16_t>(sizes[index]);
+      packet.payload = payload.data();
+      packet.tag.fill(static_cast<std::byte>(index));
+    }
+  }
+
+  Bytes wire(size_t index) const {
+    Bytes bytes(limits::kPacketOverheadBytes + payloads_[index].size());
+    std::memcpy(bytes.data(), &packets[index].header, 40);
+    std::copy(payloads_[index].begin(), payloads_[index].end(), bytes.begin() + 40);
+    std::copy(packets[index].tag.begin(), packets[index].tag.end(), bytes.end() - 16);
+    return bytes;
+  }
+
+  std::vector<TxPacket> packets;
+
+ private:
+  std::deque<Bytes> payloads_;
+};
+
+struct Received {
+  std::vector<Bytes> packets;
+  std::vector<Endpoint> from;
+};
+
+// `burst_size` at a time, until `count` packets came or nothing comes for 2 s.
+Received receive(SocketPort& port, size_t count, size_t burst_size = 64) {
+  Received received;
+  std::vector<RxPacket> burst(burst_size);
+  while (received.packets.size() < count) {
+    const size_t got = port.rx_burst(burst);
+    for (size_t index = 0; index < got; ++index) {
+      received.packets.emplace_back(burst[index].data, burst[index].data + burst[index].bytes);
+      received.from.push_back(burst[index].from);
+    }
+    pollfd wait{port.event_fd(), POLLIN, 0};
+    if (got == 0 && poll(&wait, 1, 2000) == 0) break;
+  }
+  return received;
+}
+
+void require_same(const Received& received, const Burst& burst) {
+  REQUIRE(received.packets.size() == burst.packets.size());
+  for (size_t index = 0; index < burst.packets.size(); ++index) {
+    INFO("packet " << index << " of " << received.packets[index].size() << " bytes");
+    REQUIRE((received.packets[index] == burst.wire(index)));
+  }
+}
+
+void send_all(SocketPort& port, const Burst& burst) {
+  REQUIRE(port.tx_burst(burst.packets) == burst.packets.size());
+  REQUIRE(port.send_failures() == 0);
+}
+
+std::vector<std::string> families() {
+  std::vector<std::string> addresses = {"127.0.0.1"};
+  if (ipv6_here()) addresses.emplace_back("::1");
+  return addresses;
+}
+
+}  // namespace
+
+TEST_CASE("a burst of equal packets arrives whole and in order over both address families") {
+  for (const std::string& address : families()) {
+    for (const uint32_t size : {1408u, 8192u, 32768u}) {
+      INFO(address << " payload " << size);
+      SocketPort box = open(address);
+      SocketPort worker = open(address, box.local());
+      const Burst burst(std::vector<uint32_t>(size == 32768 ? 8 : 32, size));
+      send_all(worker, burst);
+      const auto received = receive(box, burst.packets.size());
+      require_same(received, burst);
+      for (const Endpoint& from : received.from) REQUIRE(from == worker.local());
+    }
+  }
+}
+
+TEST_CASE("packets of mixed sizes in one burst keep their borders and order") {
+  const std::vector<std::vector<uint32_t>> bursts = {
+      {1408, 1408, 392, 1408, 1408, 392},  // chunks with a short last fragment
+      {392, 1408, 1408, 0, 0, 8, 16, 8},   // growing, empty, tiny
+      {8192, 8192, 8192, 8192, 8192, 8192, 8192, 8192, 8192, 8192},  // beyond 64 KiB in all
+      {32768, 32768, 8, 32768, 1408, 1408, 1408},
+      {0, 0, 0, 0},
+  };
+  for (const std::string& address : families()) {
+    for (const auto& sizes : bursts) {
+      for (const bool offload : {true, false}) {
+        SocketPort box = open(address, {}, offload);
+        SocketPort worker = open(address, box.local(), offload);
+        const Burst burst(sizes);
+        send_all(worker, burst);
+        require_same(receive(box, sizes.size()), burst);
+      }
+    }
+  }
+}
+
+TEST_CASE("a box without segmentation receives what a segmenting worker sent, and vice versa") {
+  for (const bool sender_offloads : {true, false}) {
+    SocketPort box = open("127.0.0.1", {}, !sender_offloads);
+    SocketPort worker = open("127.0.0.1", box.local(), sender_offloads);
+    const Burst burst(std::vector<uint32_t>(40, 1408));
+    send_all(worker, burst);
+    require_same(receive(box, 40), burst);
+  }
+}
+
+TEST_CASE("a coalesced message splits over several small receive bursts") {
+  SocketPort box = open("127.0.0.1");
+  SocketPort worker = open("127.0.0.1", box.local());
+  std::vector<uint32_t> sizes(30, 1408);
+  sizes.push_back(100);
+  const Burst burst(sizes);
+  send_all(worker, burst);
+  require_same(receive(box, sizes.size(), 4), burst);
+}
+
+TEST_CASE("a burst longer than a port's bound is taken in prefixes") {
+  SocketPort box = open("127.0.0.1");
+  SocketPort worker = open("127.0.0.1", box.local());
+  const Burst burst(std::vector<uint32_t>(100, 512));
+  const size_t first = worker.tx_burst(burst.packets);
+  CHECK(first == limits::kBurstPackets);
+  const auto rest = std::span<const TxPacket>(burst.packets).subspan(first);
+  CHECK(worker.tx_burst(rest) == rest.size());
+  require_same(receive(box, 100), burst);
+}
+
+TEST_CASE("an unconnected port sends each packet to its own address") {
+  SocketPort box = open("127.0.0.1");
+  SocketPort one = open("127.0.0.1", box.local());
+  SocketPort two = open("127.0.0.1", box.local());
+  Burst burst(std::vector<uint32_t>(20, 1408));
+  for (size_t index = 0; index < 20; ++index) {
+    burst.packets[index].to = index % 5 < 3 ? one.local() : two.local();
+  }
+  send_all(box, burst);
+  const auto at_one = receive(one, 12);
+  const auto at_two = receive(two, 8);
+  REQUIRE(at_one.packets.size() == 12);
+  REQUIRE(at_two.packets.size() == 8);
+  size_t next_one = 0;
+  size_t next_two = 0;
+  for (size_t index = 0; index < 20; ++index) {
+    const Bytes& actual = index % 5 < 3 ? at_one.packets[next_one++] : at_two.packets[next_two++];
+    REQUIRE((actual == burst.wire(index)));
+  }
+}
+
+TEST_CASE("a connected port hears nobody but its peer") {
+  SocketPort box = open("127.0.0.1");
+  SocketPort worker = open("127.0.0.1", box.local());
+  SocketPort stranger = open("127.0.0.1");
+  const Burst forged({64}, worker.local());
+  send_all(stranger, forged);
+  const Burst genuine({128}, worker.local());
+  send_all(box, genuine);
+  require_same(receive(worker, 1), genuine);
+  std::array<RxPacket, 4> packets;
+  CHECK(worker.rx_burst(packets) == 0);
+}
+
+TEST_CASE("sending to a closed port neither wedges nor loses the count") {
+  Endpoint gone;
+  {
+    const SocketPort closed = open("127.0.0.1");
+    gone = closed.local();
+  }
+  SocketPort worker = open("127.0.0.1", gone);
+  const Burst burst(std::vector<uint32_t>(16, 1408));
+  for (int count = 0; count < 20; ++count) {
+    REQUIRE(worker.tx_burst(burst.packets) == burst.packets.size());
+  }
+  CHECK(worker.send_failures() > 0);  // the kernel told of it, and it was counted
+  std::array<RxPacket, 4> packets;
+  for (int count = 0; count < 3; ++count) CHECK(worker.rx_burst(packets) == 0);
+
+  // The same socket works once its peer is there.
+  auto revived = SocketPort::open({.local = gone});
+  REQUIRE(revived.ok());
+  worker.rx_burst(packets);  // takes a pending error with it
+  REQUIRE(worker.tx_burst(burst.packets) == burst.packets.size());
+  require_same(receive(*revived, 16), burst);
+}
+
+TEST_CASE("an unconnected port drops what one unreachable peer refuses, and serves the others") {
+  SocketPort box = open("127.0.0.1");
+  SocketPort worker = open("127.0.0.1", box.local());
+  Burst burst(std::vector<uint32_t>(6, 256), worker.local());
+  burst.packets[0].to.port = 0;  // no such destination
+  REQUIRE(box.tx_burst(burst.packets) == 6);
+  CHECK(box.send_failures() == 1);
+  const auto received = receive(worker, 5);
+  REQUIRE(received.packets.size() == 5);
+  CHECK((received.packets[4] == burst.wire(5)));
+}
+
+TEST_CASE("received bytes stay as they are until the next receive") {
+  SocketPort box = open("127.0.0.1");
+  SocketPort worker = open("127.0.0.1", box.local());
+  const Burst first({1408, 1408});
+  send_all(worker, first);
+  std::array<RxPacket, 2> burst;
+  size_t count = 0;
+  while (count == 0) count = box.rx_burst(burst);
+  const Bytes before(burst[0].data, burst[0].data + burst[0].bytes);
+  const Burst second(std::vector<uint32_t>(30, 1000));
+  send_all(worker, second);
+  CHECK((Bytes(burst[0].data, burst[0].data + burst[0].bytes) == before));
+}
+
+TEST_CASE("a port says what it is bound to and what its path carries") {
+  SocketPort box = open("127.0.0.1");
+  SocketPort worker = open("127.0.0.1", box.local());
+  CHECK(box.local().port != 0);
+  CHECK(worker.local() != box.local());
+  // lo: 65536 by name, 65535 by IP. The widest fragments fit either way.
+  CHECK(wire::fragment_bytes_for_mtu(worker.capabilities().mtu, false) == 32768);
+  CHECK(worker.capabilities().receive_buffer_bytes > 0);
+  CHECK(std::string(worker.capabilities().kind) == "socket");
+  const auto taken = SocketPort::open({.local = box.local()});
+  REQUIRE_FALSE(taken.ok());
+  CHECK(taken.error().message.find(to_string(box.local())) != std::string::npos);
+}
+
+TEST_CASE("the event fd becomes readable when a packet waits") {
+  SocketPort box = open("127.0.0.1");
+  SocketPort worker = open("127.0.0.1", box.local());
+  pollfd wait{box.event_fd(), POLLIN, 0};
+  CHECK(poll(&wait, 1, 0) == 0);
+  send_all(worker, Burst({64}));
+  CHECK(poll(&wait, 1, 2000) == 1);
+}
+
+}  // namespace pbox::nic

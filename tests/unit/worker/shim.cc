@@ -1,0 +1,129 @@
+#include "tests/unit/worker/shim.h"
+
+#include <catch2/catch.hpp>
+
+namespace pbox::test {
+namespace {
+
+worker::SessionSpec session_of(const ShimOptions& options) {
+  worker::SessionSpec session;
+  session.epoch = 5;
+  session.generation = 6;
+  session.fragment_bytes = kFragmentBytes;
+  session.chunk_bytes = kChunkBytes;
+  session.tag = {.payload_crc = true};
+  session.window_bytes = options.window_bytes;
+  session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
+  for (const uint64_t chunks : options.tensor_chunks) {
+    session.chunk_pipeline.insert(session.chunk_pipeline.end(), chunks, 0);
+  }
+  return session;
+}
+
+std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
+  std::vector<worker::TensorSpec> tensors;
+  for (const uint64_t chunks : options.tensor_chunks) {
+    tensors.push_back({.name = "t", .elements = chunks * kChunkBytes / sizeof(float)});
+  }
+  return tensors;
+}
+
+}  // namespace
+
+Shim::Shim(const ShimOptions& options)
+    : core(session_of(options), tensors_of(options)), credit_bytes(options.credit_bytes) {
+  for (const uint64_t chunks : options.tensor_chunks) {
+    buffers_.emplace_back(chunks * kChunkBytes / sizeof(float));
+  }
+}
+
+void Shim::start(uint32_t tensor, float value, int32_t priority) {
+  auto& buffer = buffers_[tensor];
+  std::fill(buffer.begin(), buffer.end(), value);
+  auto* data = reinterpret_cast<std::byte*>(buffer.data());
+  core.start(tensor, data, data, priority);
+}
+
+std::vector<Pushed> Shim::take_burst() {
+  std::vector<Pushed> taken;
+  const auto packets = core.to_send(0, now_ns);
+  for (const nic::TxPacket& packet : packets) {
+    const wire::Tag tag = wire::make_tag({.payload_crc = true}, packet.header, packet.payload);
+    REQUIRE((packet.tag == tag));
+    taken.push_back({packet.header, {}});
+    taken.back().payload.assign(packet.payload, packet.payload + packet.header.payload_bytes);
+  }
+  core.sent(0, packets.size(), now_ns);
+  everything.insert(everything.end(), taken.begin(), taken.end());
+  return taken;
+}
+
+std::vector<Pushed> Shim::take_all() {
+  std::vector<Pushed> taken;
+  for (auto burst = take_burst(); !burst.empty(); burst = take_burst()) {
+    taken.insert(taken.end(), burst.begin(), burst.end());
+  }
+  return taken;
+}
+
+std::vector<Pushed> Shim::take_all(wire::PacketType type) {
+  auto taken = take_all();
+  std::erase_if(taken, [type](const Pushed& packet) { return packet.header.type() != type; });
+  return taken;
+}
+
+Answer Shim::result(uint32_t chunk, uint32_t round, uint32_t fragment, float value) {
+  Answer answer;
+  answer.header.set_type(wire::PacketType::kResult);
+  answer.header.payload_bytes = kFragmentBytes;
+  answer.header.spi = kSpi | wire::kSpiToWorker;
+  answer.header.packet_number = next_packet_number_++;
+  answer.header.epoch = 5;
+  answer.header.generation = 6;
+  answer.header.chunk = chunk;
+  answer.header.round = round;
+  answer.header.fragment = static_cast<uint16_t>(fragment);
+  answer.header.credit = static_cast<uint16_t>(credit_bytes / limits::kCreditUnitBytes);
+  const std::vector<float> values(kFragmentBytes / sizeof(float), value);
+  answer.payload.resize(kFragmentBytes);
+  std::memcpy(answer.payload.data(), values.data(), kFragmentBytes);
+  return answer;
+}
+
+Answer Shim::status(uint32_t chunk, uint32_t round, uint64_t received_mask,
+                    uint16_t missing_workers, uint16_t first_missing_rank) {
+  Answer answer = result(chunk, round, 0, 0);
+  answer.header.set_type(wire::PacketType::kStatus);
+  const wire::StatusPayload status{received_mask, round, missing_workers, first_missing_rank};
+  answer.payload.resize(sizeof(status));
+  std::memcpy(answer.payload.data(), &status, sizeof(status));
+  answer.header.payload_bytes = sizeof(status);
+  return answer;
+}
+
+void Shim::deliver(const Answer& answer) {
+  const auto tag = wire::make_tag({.payload_crc = true}, answer.header, answer.payload.data());
+  std::vector<std::byte> bytes(sizeof(wire::Header));
+  std::memcpy(bytes.data(), &answer.header, sizeof(wire::Header));
+  bytes.insert(bytes.end(), answer.payload.begin(), answer.payload.end());
+  bytes.insert(bytes.end(), tag.begin(), tag.end());
+  const nic::RxPacket packet{bytes.data(), static_cast<uint32_t>(bytes.size()), {}};
+  core.on_burst(0, {&packet, 1}, now_ns);
+}
+
+void Shim::deliver_result(uint32_t chunk, uint32_t round, float value) {
+  for (uint32_t fragment = 0; fragment < kChunkBytes / kFragmentBytes; ++fragment) {
+    deliver(result(chunk, round, fragment, value));
+  }
+}
+
+uint64_t Shim::expire() {
+  const uint64_t deadline_ns = core.next_deadline_ns();
+  REQUIRE(deadline_ns != UINT64_MAX);
+  const uint64_t waited_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+  now_ns += waited_ns;
+  core.on_timer(now_ns);
+  return waited_ns;
+}
+
+}  // namespace pbox::test

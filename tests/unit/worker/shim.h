@@ -1,0 +1,71 @@
+// A worker's core without port or box: tests read what it pushes and play the box themselves.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "worker/core.h"
+
+namespace pbox::test {
+
+inline constexpr uint32_t kSpi = 0x5a006001;
+inline constexpr uint32_t kFragmentBytes = 1024;
+inline constexpr uint32_t kChunkBytes = 4096;  // 4 fragments
+inline constexpr uint64_t kStartNs = 1'000'000'000;
+
+struct ShimOptions {
+  std::vector<uint64_t> tensor_chunks = {1};  // whole chunks of f32 per tensor
+  uint32_t credit_bytes = 64 * 1024;
+  uint32_t window_bytes = limits::kCreditBytesMax;
+};
+
+struct Pushed {
+  wire::Header header;
+  std::vector<std::byte> payload;
+  uint64_t held_mask() const {
+    uint64_t mask = 0;
+    std::memcpy(&mask, payload.data(), sizeof(mask));
+    return mask;
+  }
+};
+
+// What the box says, to be changed before it is delivered.
+struct Answer {
+  wire::Header header;
+  std::vector<std::byte> payload;
+};
+
+class Shim {
+ public:
+  explicit Shim(const ShimOptions& options = {});
+
+  // Starts a tensor in place on this object's own buffer, filled with `value`.
+  void start(uint32_t tensor, float value = 1.0f, int32_t priority = 0);
+
+  // One burst of what the worker sends, taken whole; all of it; and of that the given type.
+  std::vector<Pushed> take_burst();
+  std::vector<Pushed> take_all();
+  std::vector<Pushed> take_all(wire::PacketType type);
+
+  Answer result(uint32_t chunk, uint32_t round, uint32_t fragment, float value);
+  Answer status(uint32_t chunk, uint32_t round, uint64_t received_mask,
+                uint16_t missing_workers = 0, uint16_t first_missing_rank = 0);
+  void deliver(const Answer& answer);
+  void deliver_result(uint32_t chunk, uint32_t round, float value);
+
+  // Moves the clock to the next deadline and lets it expire. Returns how long that was.
+  uint64_t expire();
+
+  std::vector<float>& buffer(uint32_t tensor) { return buffers_[tensor]; }
+
+  worker::Core core;
+  uint64_t now_ns = kStartNs;
+  uint32_t credit_bytes;  // what the box's packets grant
+  std::vector<Pushed> everything;
+
+ private:
+  std::vector<std::vector<float>> buffers_;
+  uint64_t next_packet_number_ = 1;
+};
+
+}  // namespace pbox::test

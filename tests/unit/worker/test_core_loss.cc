@@ -1,0 +1,183 @@
+// Timers, probes and retransmissions.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/worker/shim.h"
+
+namespace pbox::test {
+
+using wire::PacketType;
+
+TEST_CASE("silence is answered with a PULL, not with the data again") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.core.on_timer(shim.now_ns + 1'000'000);
+  CHECK(shim.take_all().empty());
+  shim.expire();
+  const auto probes = shim.take_all();
+  REQUIRE(probes.size() == 1);
+  CHECK(probes[0].header.type() == PacketType::kPull);
+  CHECK(probes[0].header.chunk == 0);
+  CHECK(probes[0].header.round == 0);
+  CHECK(probes[0].held_mask() == 0);
+  CHECK(shim.core.statistics().probes_sent == 1);
+  CHECK(shim.core.statistics().retransmitted_fragments == 0);
+}
+
+TEST_CASE("a PULL says which fragments of the result are here") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.result(0, 0, 1, 3.0f));
+  shim.deliver(shim.result(0, 0, 3, 3.0f));
+  shim.expire();
+  const auto probes = shim.take_all();
+  REQUIRE(probes.size() == 1);
+  CHECK(probes[0].held_mask() == 0b1010);
+}
+
+TEST_CASE("a STATUS brings exactly the missing fragments again") {
+  Shim shim({.tensor_chunks = {2}});
+  shim.start(0, 4.0f);
+  shim.take_all();
+  shim.deliver(shim.status(1, 0, 0b0101));
+  const auto again = shim.take_all();
+  REQUIRE(again.size() == 2);
+  CHECK(again[0].header.fragment == 1);
+  CHECK(again[1].header.fragment == 3);
+  for (const Pushed& packet : again) {
+    CHECK(packet.header.type() == PacketType::kPush);
+    CHECK(packet.header.chunk == 1);
+    CHECK((packet.header.flags & wire::flag::kRetransmission) != 0);
+    float value = 0;
+    std::memcpy(&value, packet.payload.data(), sizeof(value));
+    CHECK(value == 4.0f);
+  }
+  CHECK(shim.core.statistics().retransmitted_fragments == 2);
+  CHECK(shim.core.statistics().bytes_pushed == 2 * kChunkBytes);  // without retransmissions
+}
+
+TEST_CASE("the same STATUS twice before anything leaves repeats no fragment twice") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.status(0, 0, 0b0111));
+  shim.deliver(shim.status(0, 0, 0b0111));
+  CHECK(shim.take_all().size() == 1);
+}
+
+TEST_CASE("a worker whose fragments are all in retransmits nothing and polls at 10 ms or slower") {
+  Shim shim;
+  for (uint32_t round = 0; round < 20; ++round) {  // a fast path: short time-outs
+    shim.start(0);
+    shim.take_all();
+    shim.now_ns += 100'000;
+    shim.deliver_result(0, round, 1.0f);
+    shim.core.take_completed();
+  }
+  shim.start(0);
+  shim.take_all();
+  const uint64_t first_ns = shim.expire();
+  CHECK(first_ns >= 2'000'000 * 3 / 4);
+  CHECK(first_ns < 5'000'000);
+  shim.take_all();
+  for (int count = 0; count < 20; ++count) {
+    shim.deliver(shim.status(0, 20, 0b1111, 1, 7));
+    CHECK(shim.take_all().empty());
+    const uint64_t waited_ns = shim.expire();
+    CHECK(waited_ns >= 10'000'000 * 3 / 4);  // less jitter
+    CHECK(waited_ns <= 64'000'000 * 5 / 4);
+    REQUIRE(shim.take_all(PacketType::kPull).size() == 1);
+  }
+  CHECK(shim.core.statistics().retransmitted_fragments == 0);
+}
+
+TEST_CASE("probes back off by two, up to a cap, while nobody answers") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  uint64_t waited_ns = shim.expire();
+  CHECK(waited_ns >= 15'000'000);  // 20 ms before the first sample, +/- 25 %
+  CHECK(waited_ns <= 25'000'000);
+  shim.take_all();
+  waited_ns = shim.expire();
+  CHECK(waited_ns >= 30'000'000);
+  CHECK(waited_ns <= 50'000'000);
+  for (int count = 0; count < 10; ++count) {
+    shim.take_all();
+    waited_ns = shim.expire();
+    CHECK(waited_ns >= 48'000'000);
+    CHECK(waited_ns <= 80'000'000);
+  }
+}
+
+TEST_CASE("a probed chunk does not count as a measure of the path") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.expire();
+  shim.take_all();
+  shim.now_ns += 900'000'000;
+  shim.deliver_result(0, 0, 1.0f);
+  CHECK(shim.core.statistics().smoothed_rtt_us == 0);
+  shim.start(0);
+  shim.take_all();
+  shim.now_ns += 300'000;
+  shim.deliver_result(0, 1, 1.0f);
+  CHECK(shim.core.statistics().smoothed_rtt_us == 300);
+}
+
+TEST_CASE("a result ends the retransmission that was about to leave") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.status(0, 0, 0));
+  shim.deliver_result(0, 0, 2.0f);
+  CHECK(shim.take_all().empty());
+  CHECK(shim.core.next_deadline_ns() == UINT64_MAX);
+}
+
+TEST_CASE("packets made but not taken are withdrawn when the chunk's result is complete") {
+  Shim shim({.tensor_chunks = {2}});
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.status(0, 0, 0));
+  shim.deliver(shim.status(1, 0, 0));
+  REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 8);
+  shim.deliver_result(0, 0, 2.0f);
+  const auto left = shim.core.to_send(0, shim.now_ns);
+  REQUIRE(left.size() == 4);
+  for (const nic::TxPacket& packet : left) CHECK(packet.header.chunk == 1);
+}
+
+TEST_CASE("a withdrawn packet does not spoil the PULL that moves into its place") {
+  Shim shim({.tensor_chunks = {2}});
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.result(1, 0, 2, 5.0f));
+  shim.now_ns += 1'000'000'000;
+  shim.core.on_timer(shim.now_ns);
+  REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 2);
+  shim.deliver_result(0, 0, 2.0f);
+  const auto left = shim.take_burst();  // checks the tag over the payload
+  REQUIRE(left.size() == 1);
+  CHECK(left[0].header.chunk == 1);
+  CHECK(left[0].held_mask() == 0b0100);
+}
+
+TEST_CASE("the laggard is the box while it is silent, and the rank that a STATUS names") {
+  Shim shim;
+  CHECK(shim.core.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kNobody);
+  shim.start(0);
+  shim.take_all();
+  const auto silent = shim.core.laggard(0, shim.now_ns + 5'000);
+  CHECK(silent.kind == worker::Laggard::Kind::kBox);
+  CHECK(silent.silent_ns == 5'000);
+  shim.deliver(shim.status(0, 0, 0b1111, 2, 9));
+  const auto late = shim.core.laggard(0, shim.now_ns);
+  CHECK(late.kind == worker::Laggard::Kind::kRank);
+  CHECK(late.rank == 9);
+  CHECK(late.missing_workers == 2);
+}
+
+}  // namespace pbox::test
