@@ -27,6 +27,7 @@ PipelineInfo PipelineSet::info(uint32_t pipeline) const {
   return {.address = is_wildcard(address) ? "" : address,
           .udp_port = thread.udp_port(),
           .receive_buffer_bytes = thread.capabilities().receive_buffer_bytes,
+          .mtu = thread.capabilities().mtu,
           .numa_node = thread.plan().node};
 }
 

@@ -33,11 +33,16 @@ std::string Job::ranks(Member::State state) const {
   return (found == 1 ? "rank " : "ranks ") + list;
 }
 
-Result<uint32_t> Job::choose_fragment_bytes() const {
+Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host) const {
+  uint32_t box_mtu = UINT32_MAX;
+  for (uint32_t index = 0; index < host.count(); ++index) {
+    box_mtu = std::min(box_mtu, host.info(index).mtu);
+  }
   uint32_t fragment_bytes = limits::kFragmentBytesMax;
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     const Member& member = members_[rank];
-    const uint32_t fits = wire::fragment_bytes_for_mtu(member.path_mtu, member.ipv6);
+    const uint32_t fits =
+        wire::fragment_bytes_for_mtu(std::min(member.path_mtu, box_mtu), member.ipv6);
     if (fits == 0) {
       return Error{ErrorCode::kInvalidArgument,
                    "rank " + std::to_string(rank) + " (" + member.peer +
@@ -78,7 +83,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(uint32_t pipeline_count) const
 }
 
 Status Job::open(PipelineHost& host, SpiAllocator& spis, const std::vector<uint64_t>& loads) {
-  const auto fragment_bytes = choose_fragment_bytes();
+  const auto fragment_bytes = choose_fragment_bytes(host);
   if (!fragment_bytes) return fragment_bytes.error();
   fragment_bytes_ = *fragment_bytes;
 

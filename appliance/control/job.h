@@ -63,7 +63,7 @@ class Job {
   uint64_t lost_timeout_ns = 0;
 
  private:
-  Result<uint32_t> choose_fragment_bytes() const;
+  Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;
   std::vector<pipeline::ShardSpec> shard_specs(uint32_t pipeline_count) const;
 
   JobSpec spec_;

@@ -229,14 +229,19 @@ std::vector<uint64_t> JobRegistry::pipeline_loads() const {
 
 void JobRegistry::on_leave(ConnectionId id, Connection& connection) {
   Job& job = *connection.job;
-  job.members()[connection.rank].state = Member::State::kLeft;
-  job.members()[connection.rank].connection = 0;
+  Member& leaver = job.members()[connection.rank];
+  leaver.state = Member::State::kLeft;
+  leaver.connection = 0;
   connection.job = nullptr;
   actions_.push_back({Action::Kind::kClose, id, {}});
-  control::BoxMessage message;
-  message.mutable_peer_left()->set_rank(connection.rank);
-  for (const Member& member : job.members()) {
-    if (member.state == Member::State::kJoined) send(member.connection, message);
+  if (job.running()) {
+    control::BoxMessage message;
+    message.mutable_peer_left()->set_rank(connection.rank);
+    for (const Member& member : job.members()) {
+      if (member.state == Member::State::kJoined) send(member.connection, message);
+    }
+  } else {
+    leaver = {};  // still gathering: the rank may join again
   }
   remove_if_over(job);
 }
@@ -294,10 +299,15 @@ void JobRegistry::on_tick(uint64_t now_ns) {
   std::vector<ConnectionId> dead;
   for (auto& [id, connection] : connections_) {
     const uint64_t silent_ns = now_ns - std::min(now_ns, connection.heard_ns);
+    // Until its session a worker does not know how often it must be heard.
+    const bool gathering = connection.job != nullptr && !connection.job->running();
+    const uint64_t dead_after_ns = gathering
+                                       ? std::max(options_.dead_after_ns, options_.hello_timeout_ns)
+                                       : options_.dead_after_ns;
     if (connection.job == nullptr && silent_ns > options_.hello_timeout_ns) {
       refuse(id, {ErrorCode::kTimeout, "no JOIN within " + seconds(options_.hello_timeout_ns)});
       connection.heard_ns = now_ns;
-    } else if (connection.job != nullptr && silent_ns > options_.dead_after_ns) {
+    } else if (connection.job != nullptr && silent_ns > dead_after_ns) {
       dead.push_back(id);
     }
   }

@@ -19,8 +19,8 @@
 namespace pbox::appliance {
 
 struct RegistryOptions {
-  std::string box_name;
-  JobLimits job_limits;
+  std::string box_name = {};
+  JobLimits job_limits = {};
   uint32_t jobs_max = limits::kJobsMax;
   uint64_t job_memory_bytes = UINT64_MAX;  // of all jobs together
   uint64_t join_timeout_ns = 60'000'000'000;

@@ -1,6 +1,8 @@
 #include "appliance/control/job_spec.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <unordered_set>
 
@@ -15,6 +17,17 @@ Error invalid(const std::string& message) {
 
 std::string quoted(const std::string& text) {
   return "'" + text + "'";
+}
+
+// The shortest text that reads back as the same value: a difference is seen in it.
+std::string number(float value) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
+
+template <typename T>
+std::string number(T value) {
+  return std::to_string(value);
 }
 
 bool finite_at_least(float value, float minimum) {
@@ -47,7 +60,7 @@ Result<optimizer::OptimizerSpec> parse_optimizer(const control::Optimizer& messa
                 {"weight_decay", spec.weight_decay, INFINITY}};
   for (const auto& field : fields) {
     if (!finite_at_least(field.value, 0) || field.value >= field.below) {
-      return invalid(std::string("optimizer.") + field.name + " = " + std::to_string(field.value) +
+      return invalid(std::string("optimizer.") + field.name + " = " + number(field.value) +
                      " is out of range; it must be finite, >= 0" +
                      (field.below == 1 ? " and < 1" : ""));
     }
@@ -177,7 +190,7 @@ namespace {
 template <typename T>
 std::optional<std::string> differs(const std::string& what, const T& job, const T& worker) {
   if (job == worker) return std::nullopt;
-  return what + ": " + std::to_string(worker) + ", but the job has " + std::to_string(job);
+  return what + ": " + number(worker) + ", but the job has " + number(job);
 }
 
 std::optional<std::string> tensor_difference(const TensorSpec& job, const TensorSpec& worker,

@@ -12,6 +12,7 @@ struct PipelineInfo {
   std::string address;  // to tell workers; empty: the address they reached the control port at
   uint16_t udp_port = 0;
   uint32_t receive_buffer_bytes = 0;
+  uint32_t mtu = UINT32_MAX;  // largest IP packet to send; the workers' paths may be narrower
   int numa_node = -1;
 };
 

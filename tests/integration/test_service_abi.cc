@@ -1,0 +1,321 @@
+// The C ABI against a real box: callbacks, statistics, wrong usage, fork().
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
+
+#include "tests/support/daemon.h"
+#include "tests/support/worker_process.h"
+
+namespace pbox::test {
+namespace {
+
+// Runs one body as a job of one rank; empty if it went well.
+std::string run_alone(const Daemon& daemon, const std::function<void(Line&)>& body) {
+  static_cast<void>(daemon);
+  return WorkerProcess(body).finish();
+}
+
+struct Calls {
+  std::atomic<int> count{0};
+  std::atomic<int> failed{0};
+  std::atomic<uint32_t> tensors{0};
+  pbox_context* context = nullptr;
+  float* again = nullptr;  // pushed once more from the callback
+};
+
+void on_done(void* user, uint32_t tensor, pbox_status status) {
+  auto& calls = *static_cast<Calls*>(user);
+  calls.tensors |= 1u << tensor;
+  if (status != PBOX_OK) ++calls.failed;
+  if (calls.again != nullptr) {
+    float* values = calls.again;
+    calls.again = nullptr;
+    pbox_push_pull(calls.context, tensor, values, values, on_done, user);
+  }
+  ++calls.count;
+}
+
+void await_calls(const Calls& calls, int count) {
+  for (int waited_ms = 0; calls.count < count && waited_ms < 30'000; ++waited_ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  require(calls.count == count, "callbacks: " + std::to_string(calls.count.load()));
+}
+
+}  // namespace
+
+TEST_CASE("each operation calls its callback once, and a callback may start the next one") {
+  Daemon daemon;
+  const auto failure = run_alone(daemon, [&](Line&) {
+    AbiWorker worker({.box = daemon.control()});
+    std::vector<float> values(5000, 2.0f), others(3, 1.0f);
+    worker.tensor("a", values.size());
+    worker.tensor("b", others.size());
+    worker.join();
+    Calls calls;
+    calls.context = worker.context();
+    calls.again = values.data();
+    worker.must(pbox_push_pull(worker.context(), 0, values.data(), values.data(), on_done, &calls));
+    await_calls(calls, 2);
+    worker.must(pbox_push_pull_priority(worker.context(), 1, others.data(), others.data(), 9,
+                                        on_done, &calls));
+    await_calls(calls, 3);
+    require(calls.failed == 0 && calls.tensors == 3, "wrong callbacks");
+  });
+  CHECK(failure == "");
+}
+
+TEST_CASE("an operation in flight when its worker leaves is completed as closed") {
+  Daemon daemon;
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    workers.emplace_back([&, rank](Line& line) {
+      AbiWorker worker({.box = daemon.control(), .rank = rank, .world_size = 2});
+      float value = 1;
+      worker.tensor("t", 1);
+      worker.join();
+      if (rank == 1) {
+        line.await_go();
+        return;
+      }
+      Calls calls;
+      worker.must(pbox_push_pull(worker.context(), 0, &value, &value, on_done, &calls));
+      worker.leave();
+      require(calls.count == 1 && calls.failed == 1, "the callback did not come");
+      worker.must_be(PBOX_CLOSED, pbox_wait(worker.context(), 0, 0));
+    });
+  }
+  CHECK(workers[0].finish() == "");
+  workers[1].go();
+  CHECK(workers[1].finish() == "");
+}
+
+TEST_CASE("statistics count what was done, and respect the caller's size of the struct") {
+  Daemon daemon;
+  const auto failure = run_alone(daemon, [&](Line&) {
+    AbiWorker worker({.box = daemon.control()});
+    std::vector<float> values(10'000);
+    worker.tensor("t", values.size());
+    worker.join();
+    for (int round = 0; round < 5; ++round) {
+      worker.push_pull(0, values.data(), values.data());
+      worker.wait(0);
+    }
+    const auto full = worker.statistics();
+    require(full.bytes_pushed == 200'000 && full.bytes_pulled == 200'000, "bytes");
+    require(full.operations_completed == 5 && full.operations_failed == 0, "operations");
+    require(full.packets_sent >= 10 && full.packets_received >= 10, "packets");
+    require(full.pipeline_count == 2 && full.fragment_bytes == 32768, "session");
+    pbox_statistics old{};
+    old.struct_size = offsetof(pbox_statistics, packets_sent);  // an older caller's struct
+    old.packets_sent = 4711;
+    worker.must(pbox_get_statistics(worker.context(), &old));
+    require(old.bytes_pulled == 200'000 && old.packets_sent == 4711, "written beyond its size");
+  });
+  CHECK(failure == "");
+}
+
+TEST_CASE("wrong usage is refused with what is wrong and what to do") {
+  Daemon daemon;
+  const auto failure = run_alone(daemon, [&](Line&) {
+    AbiWorker worker({.box = daemon.control()});
+    pbox_context* context = worker.context();
+    std::vector<float> values(100);
+    uint32_t id = 0;
+    const auto refused = [&](pbox_status expected, pbox_status actual, const std::string& words) {
+      require_contains(worker.must_be(expected, actual), words);
+    };
+    const auto push = [&](uint32_t tensor, const void* in, void* out) {
+      return pbox_push_pull(context, tensor, in, out, nullptr, nullptr);
+    };
+    refused(PBOX_INVALID_ARGUMENT, pbox_join(context), "no tensor is registered");
+    refused(PBOX_INVALID_ARGUMENT, push(0, values.data(), values.data()), "call pbox_join first");
+    refused(PBOX_INVALID_ARGUMENT, pbox_barrier(context, 0), "call pbox_join first");
+    refused(PBOX_INVALID_ARGUMENT, pbox_register_tensor(context, "", 1, PBOX_F32, 0, &id),
+            "1 to 256");
+    refused(PBOX_INVALID_ARGUMENT, pbox_register_tensor(context, "e", 0, PBOX_F32, 0, &id),
+            "'e' has no elements");
+    refused(PBOX_INVALID_ARGUMENT, pbox_register_tensor(context, nullptr, 1, PBOX_F32, 0, &id),
+            "name");
+    refused(PBOX_INVALID_ARGUMENT,
+            pbox_register_tensor(context, "d", 1, static_cast<pbox_dtype>(9), 0, &id), "dtype 9");
+    worker.tensor("t", values.size());
+    pbox_optimizer_options optimizer;
+    pbox_optimizer_options_init(&optimizer, PBOX_SGD);
+    refused(PBOX_INVALID_ARGUMENT, pbox_set_optimizer(context, &optimizer), "PBOX_MODE_OPTIMIZE");
+    refused(PBOX_INVALID_ARGUMENT, pbox_set_tensor_optimizer(context, 5, 1, 0), "tensor 5");
+    refused(PBOX_INVALID_ARGUMENT, pbox_set_tensor_optimizer(context, 0, -1, 0), "lr_scale");
+    worker.join();
+    refused(PBOX_INVALID_ARGUMENT, pbox_join(context), "joined already");
+    refused(PBOX_INVALID_ARGUMENT, pbox_register_tensor(context, "x", 1, PBOX_F32, 0, &id),
+            "before pbox_join");
+    refused(PBOX_INVALID_ARGUMENT, push(7, values.data(), values.data()), "tensor 7 is unknown");
+    refused(PBOX_INVALID_ARGUMENT, push(0, nullptr, values.data()), "NULL");
+    refused(PBOX_INVALID_ARGUMENT, pbox_wait(context, 7, 0), "tensor 7 is unknown");
+    refused(PBOX_INVALID_ARGUMENT, pbox_set_learning_rate(context, 1), "aggregate");
+    refused(PBOX_INVALID_ARGUMENT, pbox_init_weights(context, 0, values.data(), nullptr, nullptr),
+            "aggregate");
+    pbox_statistics statistics{};
+    refused(PBOX_INVALID_ARGUMENT, pbox_get_statistics(context, &statistics), "struct_size");
+    worker.leave();
+    worker.must(pbox_leave(context));  // a second time is no error
+    refused(PBOX_CLOSED, push(0, values.data(), values.data()), "left the job");
+  });
+  CHECK(failure == "");
+}
+
+TEST_CASE("contexts that cannot be are not made, and the reason is kept for the thread") {
+  pbox_context* context = nullptr;
+  pbox_options options{};
+  CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("pbox_options_init"));
+  pbox_options_init(&options);
+  options.rank = 3;
+  options.world_size = 3;
+  CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("rank 3 must be below world_size 3"));
+  CHECK(context == nullptr);
+  CHECK(pbox_join(nullptr) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("context is NULL"));
+  pbox_destroy(nullptr);
+}
+
+TEST_CASE("a tensor in flight is not started twice") {
+  Daemon daemon;
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    workers.emplace_back([&, rank](Line& line) {
+      AbiWorker worker({.box = daemon.control(), .rank = rank, .world_size = 2});
+      std::vector<float> values(100, 1.0f);
+      worker.tensor("t", values.size());
+      worker.join();
+      if (rank == 1) line.await_go();
+      worker.push_pull(0, values.data(), values.data());
+      if (rank == 0) {
+        require_contains(
+            worker.must_be(PBOX_ALREADY_EXISTS, pbox_push_pull(worker.context(), 0, values.data(),
+                                                               values.data(), nullptr, nullptr)),
+            "'t' has an operation in flight");
+        line.say("refused");
+      }
+      worker.wait(0);
+      require(values[99] == 2.0f, "a wrong sum");
+    });
+  }
+  CHECK(workers[0].heard() == "refused");
+  workers[1].go();
+  for (auto& worker : workers) CHECK(worker.finish() == "");
+}
+
+TEST_CASE("no box there, or no address, is an error with the address in it") {
+  const auto failure =
+      WorkerProcess([](Line&) {
+        for (const std::string box : {"127.0.0.1:1", "nonsense", "[::1", ":5"}) {
+          AbiWorker worker(
+              {.box = box, .adjust = [](auto& options) { options.join_timeout_ms = 2000; }});
+          worker.tensor("t", 1);
+          require_contains(
+              worker.must_be(box == "127.0.0.1:1" ? PBOX_UNAVAILABLE : PBOX_INVALID_ARGUMENT,
+                             pbox_join(worker.context())),
+              box);
+        }
+      }).finish();
+  CHECK(failure == "");
+}
+
+TEST_CASE("a forked child that does not call the library changes nothing; one that does is told") {
+  Daemon daemon;
+  const auto failure = run_alone(daemon, [&](Line&) {
+    AbiWorker worker({.box = daemon.control()});
+    std::vector<float> values(20'000, 1.0f);
+    worker.tensor("t", values.size());
+    worker.join();
+    const pid_t quiet = fork();
+    if (quiet == 0) _exit(0);
+    const pid_t caller = fork();
+    if (caller == 0) {
+      pbox_context* context = worker.context();
+      const bool told = pbox_wait(context, 0, 10) == PBOX_FORKED &&
+                        pbox_leave(context) == PBOX_FORKED &&
+                        std::string(pbox_last_error(context)).find("forked") != std::string::npos;
+      pbox_destroy(context);  // harmless
+      _exit(told ? 0 : 1);
+    }
+    for (const pid_t child : {quiet, caller}) {
+      int status = -1;
+      require(waitpid(child, &status, 0) == child && status == 0, "a child failed");
+    }
+    for (int round = 0; round < 5; ++round) {
+      worker.push_pull(0, values.data(), values.data());
+      worker.wait(0);
+    }
+    worker.leave();
+  });
+  CHECK(failure == "");
+}
+
+TEST_CASE("a killed worker is noticed though a child that it forked lives on") {
+  Daemon daemon;
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    workers.emplace_back([&, rank](Line& line) {
+      AbiWorker worker(
+          {.box = daemon.control(), .rank = rank, .world_size = 2, .adjust = [](auto& options) {
+             options.lost_timeout_ms = 100;
+           }});
+      float value = 1;
+      worker.tensor("t", 1);
+      worker.join();
+      if (rank == 1) {
+        const pid_t child = fork();
+        if (child == 0) {
+          sleep(120);
+          _exit(0);
+        }
+        line.say(std::to_string(child));
+        line.await_go();
+      }
+      worker.push_pull(0, &value, &value);
+      require_contains(worker.must_be(PBOX_WORKER_LOST, pbox_wait(worker.context(), 0, 0)),
+                       "rank 1");
+    });
+  }
+  const auto child = workers[1].heard();
+  REQUIRE(child);
+  workers[1].signal(SIGKILL);
+  // Well under the box's silence time-out of 10 s: the connection itself must have closed.
+  CHECK(workers[0].finish(8'000) == "");
+  kill(std::stoi(*child), SIGKILL);
+}
+
+TEST_CASE("ranks pass a barrier together") {
+  Daemon daemon;
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    workers.emplace_back([&, rank](Line& line) {
+      AbiWorker worker({.box = daemon.control(), .rank = rank, .world_size = 3});
+      worker.tensor("t", 1);
+      worker.join();
+      worker.must(pbox_barrier(worker.context(), 0));
+      if (rank == 2) line.await_go();
+      if (rank == 0) {
+        require_contains(worker.must_be(PBOX_TIMEOUT, pbox_barrier(worker.context(), 200)),
+                         "not every rank");
+        line.say("timed out");
+      }
+      if (rank != 0) worker.must(pbox_barrier(worker.context(), 0));
+      if (rank == 1) worker.must(pbox_barrier(worker.context(), 0));
+      if (rank != 1) worker.must(pbox_barrier(worker.context(), 0));
+    });
+  }
+  CHECK(workers[0].heard() == "timed out");
+  workers[2].go();
+  for (auto& worker : workers) CHECK(worker.finish() == "");
+}
+
+}  // namespace pbox::test

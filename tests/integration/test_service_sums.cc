@@ -1,0 +1,160 @@
+// A real daemon, real worker processes, real sockets: every sum exact, every worker the same bytes.
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "tests/support/daemon.h"
+#include "tests/support/sums.h"
+
+namespace pbox::test {
+namespace {
+
+void require_exact(const SumsOutcome& outcome) {
+  REQUIRE(outcome.failure == "");
+  REQUIRE(outcome.identical);
+}
+
+int run_tool(const Arguments& words) {
+  Program program(words[0], Arguments(words.begin() + 1, words.end()));
+  return program.wait_exit(kDeadlineMs).value_or(-1);
+}
+
+// Two network namespaces joined by a cable of MTU 1500: what loopback cannot show.
+class Cable {
+ public:
+  Cable() {
+    const std::string id = std::to_string(getpid());
+    box_ = "pbox-box-" + id;
+    rack_ = "pbox-rack-" + id;
+    const std::string left = "pl" + id, right = "pr" + id;
+    works_ = run_tool({"ip", "netns", "add", box_}) == 0 &&
+             run_tool({"ip", "netns", "add", rack_}) == 0 &&
+             run_tool({"ip", "link", "add", left, "mtu", "1500", "netns", box_, "type", "veth",
+                       "peer", "name", right, "mtu", "1500", "netns", rack_}) == 0 &&
+             bring_up(box_, left, "10.77.0.1/24") && bring_up(rack_, right, "10.77.0.2/24");
+  }
+  ~Cable() {
+    run_tool({"ip", "netns", "del", box_});
+    run_tool({"ip", "netns", "del", rack_});
+  }
+  Cable(const Cable&) = delete;
+  Cable& operator=(const Cable&) = delete;
+
+  bool works() const { return works_; }
+  const std::string& box() const { return box_; }
+  const std::string& rack() const { return rack_; }
+
+ private:
+  static bool bring_up(const std::string& name_space, const std::string& link,
+                       const std::string& address) {
+    return run_tool({"ip", "-n", name_space, "addr", "add", address, "dev", link}) == 0 &&
+           run_tool({"ip", "-n", name_space, "link", "set", link, "up"}) == 0 &&
+           run_tool({"ip", "-n", name_space, "link", "set", "lo", "up"}) == 0;
+  }
+
+  std::string box_, rack_;
+  bool works_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("every rank gets the exact sum or mean, whatever the element type") {
+  const auto dtype = GENERATE(PBOX_F32, PBOX_F16, PBOX_BF16);
+  Daemon daemon;
+  for (const auto reduction : {PBOX_SUM, PBOX_MEAN}) {
+    for (const uint32_t workers : {2u, 4u}) {
+      SumsOptions options{.box = daemon.control(), .workers = workers, .dtype = dtype};
+      options.reduction = reduction;
+      const auto outcome = run_sums(options);
+      require_exact(outcome);
+      CHECK(outcome.pipeline_count == 2);
+      CHECK(outcome.fragment_bytes == 32768);  // loopback's MTU
+    }
+  }
+  CHECK(daemon.await_no_jobs(kDeadlineMs));
+}
+
+TEST_CASE("sums are exact over IPv6") {
+  Daemon daemon({"--box.listen=::1"});
+  REQUIRE(daemon.control().rfind("[::1]:", 0) == 0);
+  require_exact(run_sums({.box = daemon.control(), .workers = 3}));
+}
+
+TEST_CASE("data.mtu makes small packets where the path would take large ones") {
+  const auto gso = GENERATE("auto", "off");
+  Daemon daemon({"--data.mtu=1500", std::string("--data.gso=") + gso});
+  const auto outcome = run_sums({.box = daemon.control(), .workers = 4});
+  require_exact(outcome);
+  CHECK(outcome.fragment_bytes == 1408);
+}
+
+TEST_CASE("sums are exact with the narrowest packets, the smallest chunks and a small window") {
+  Daemon daemon({"--data.mtu=640"});
+  const auto outcome =
+      run_sums({.box = daemon.control(), .workers = 2, .chunk_bytes = 1024, .window_bytes = 4096});
+  require_exact(outcome);
+  CHECK(outcome.fragment_bytes == 512);
+}
+
+TEST_CASE("a payload checksum changes no result") {
+  Daemon daemon({"--data.payload_crc=on", "--pipeline.count=1"});
+  const auto outcome = run_sums({.box = daemon.control(), .workers = 2, .dtype = PBOX_F16});
+  require_exact(outcome);
+  CHECK(outcome.pipeline_count == 1);
+}
+
+TEST_CASE("busy polling gives the same sums") {
+  Daemon daemon({"--pipeline.poll=busy", "--pipeline.count=1"});
+  require_exact(run_sums({.box = daemon.control(), .workers = 2, .rounds = 4}));
+}
+
+TEST_CASE("two jobs at once on one box do not touch each other") {
+  Daemon daemon;
+  SumsOptions first{.box = daemon.control(), .job = "first", .workers = 2};
+  SumsOptions second{.box = daemon.control(), .job = "second", .workers = 2, .dtype = PBOX_BF16};
+  second.reduction = PBOX_MEAN;
+  std::vector<WorkerProcess> workers, others;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    workers.emplace_back([&, rank](Line& line) { run_sums_rank(first, rank, line); });
+    others.emplace_back([&, rank](Line& line) { run_sums_rank(second, rank, line); });
+  }
+  require_exact(collect(workers));
+  require_exact(collect(others));
+}
+
+TEST_CASE("what the kernel drops is sent again, and sums stay exact") {
+  // One chunk of each of 4 workers is more than the receive buffer holds: every round must lose.
+  Daemon daemon({"--data.receive_buffer_bytes=65536", "--data.mtu=9000", "--pipeline.count=1",
+                 "--pipeline.window_bytes=16777216"});
+  SumsOptions options{.box = daemon.control(), .workers = 4, .rounds = 6};
+  options.chunk_bytes = 256 * 1024;
+  options.elements = {70'000, 300'000, 5};
+  const auto outcome = run_sums(options);
+  require_exact(outcome);
+  CHECK(outcome.retransmitted_fragments > 0);
+}
+
+TEST_CASE("over a cable of MTU 1500 fragments fit it, unasked") {
+  Cable cable;
+  if (!cable.works()) {
+    WARN("skipped: network namespaces cannot be made here (needs root and iproute2)");
+    return;
+  }
+  Daemon daemon({"--box.listen=10.77.0.1", "--admin.enabled=false", "--security.insecure=true",
+                 "--security.insecure_off_loopback=true"},
+                cable.box());
+  SumsOptions options{.box = daemon.control(), .workers = 3};
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < options.workers; ++rank) {
+    workers.emplace_back([&, rank](Line& line) {
+      enter_name_space(cable.rack());
+      run_sums_rank(options, rank, line);
+    });
+  }
+  const auto outcome = collect(workers);
+  require_exact(outcome);
+  CHECK(outcome.fragment_bytes == 1408);
+}
+
+}  // namespace pbox::test

@@ -1,0 +1,44 @@
+// A job of many rounds whose every result is known in advance: what workers push, what they must
+// get, and the processes that do it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/support/worker_process.h"
+
+namespace pbox::test {
+
+struct SumsOptions {
+  std::string box;
+  std::string job = "sums";
+  uint32_t workers = 2;
+  pbox_dtype dtype = PBOX_F32;
+  pbox_reduction reduction = PBOX_SUM;
+  std::vector<uint64_t> elements = {1, 2, 353, 8192, 8193, 20001, 100003};
+  uint32_t rounds = 12;
+  uint32_t chunk_bytes = 0;
+  uint32_t window_bytes = 0;
+};
+
+struct SumsOutcome {
+  std::string failure;  // of the first rank that failed; empty: none did
+  // Over all ranks: identical results have one digest.
+  bool identical = false;
+  uint64_t retransmitted_fragments = 0;
+  uint32_t fragment_bytes = 0;
+  uint32_t pipeline_count = 0;
+};
+
+// Small multiples of 1/4: exact in every dtype, and so are the sums of 4 workers and their means.
+float sums_value(uint32_t rank, uint32_t round, uint32_t tensor, uint64_t index);
+std::vector<unsigned char> encode(pbox_dtype dtype, const std::vector<float>& values);
+
+// One rank's part, in this process; says one line with its digest and its statistics.
+void run_sums_rank(const SumsOptions& options, uint32_t rank, Line& line);
+// Every rank in a process of its own.
+SumsOutcome run_sums(const SumsOptions& options);
+SumsOutcome collect(std::vector<WorkerProcess>& workers);
+
+}  // namespace pbox::test

@@ -1,0 +1,94 @@
+// Workers as their users have them: one process each, through the C ABI of libpbox and nothing
+// else. Processes are forked, so the test program itself must have one thread only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pbox/pbox.h"
+
+namespace pbox::test {
+
+// The child's line to its test. Lines go one way, "go on" the other.
+class Line {
+ public:
+  Line(int in, int out) : in_(in), out_(out) {}
+  void say(const std::string& text) const;
+  // Until the test says go(); throws when the test has gone.
+  void await_go() const;
+
+ private:
+  int in_;
+  int out_;
+};
+
+class WorkerProcess {
+ public:
+  // Runs `body` in a child. What it throws is its failure.
+  explicit WorkerProcess(const std::function<void(Line&)>& body);
+  ~WorkerProcess();  // SIGKILL
+  WorkerProcess(WorkerProcess&& other) noexcept;
+  WorkerProcess& operator=(WorkerProcess&&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // The next line the child said; "FAILED: ..." if it threw; nothing when it ended or is too slow.
+  std::optional<std::string> heard(int timeout_ms = 60'000);
+  void go() const;
+  void signal(int number) const;
+  // Waits for the end. Empty if the body returned; else what went wrong.
+  std::string finish(int timeout_ms = 60'000);
+
+ private:
+  pid_t pid_ = -1;
+  int in_ = -1;
+  int out_ = -1;
+  std::string pending_;
+};
+
+struct WorkerOptions {
+  std::string box;
+  std::string job = "job";
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
+  std::function<void(pbox_options&)> adjust = {};
+};
+
+// A context whose calls must succeed: they throw with the library's words.
+class AbiWorker {
+ public:
+  explicit AbiWorker(const WorkerOptions& options);
+  ~AbiWorker();
+  AbiWorker(const AbiWorker&) = delete;
+  AbiWorker& operator=(const AbiWorker&) = delete;
+
+  pbox_context* context() const { return context_; }
+  uint32_t tensor(const std::string& name, uint64_t elements, pbox_dtype dtype = PBOX_F32,
+                  int32_t priority = 0) const;
+  void join() const { must(pbox_join(context_)); }
+  void push_pull(uint32_t tensor, const void* input, void* output) const {
+    must(pbox_push_pull(context_, tensor, input, output, nullptr, nullptr));
+  }
+  void wait(uint32_t tensor) const { must(pbox_wait(context_, tensor, 0)); }
+  void wait_all() const { must(pbox_wait_all(context_, 0)); }
+  void leave() const { must(pbox_leave(context_)); }
+  pbox_statistics statistics() const;
+
+  void must(pbox_status status) const { must_be(PBOX_OK, status); }
+  // The message that came with the status; throws if it is another one.
+  std::string must_be(pbox_status expected, pbox_status actual) const;
+
+ private:
+  pbox_context* context_ = nullptr;
+};
+
+// Moves the calling process into a network namespace.
+void enter_name_space(const std::string& name);
+
+void require(bool condition, const std::string& text);
+void require_contains(const std::string& text, const std::string& part);
+
+}  // namespace pbox::test

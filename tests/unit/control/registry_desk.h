@@ -1,0 +1,88 @@
+// A job registry with real pipeline cores behind it and no socket: tests open connections, say what
+// workers say, and let time pass; the desk keeps what the box answered, by connection.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "appliance/control/job_registry.h"
+#include "pipeline/core.h"
+
+namespace pbox::appliance {
+
+// Carries out every command at once, on the calling thread.
+class SynchronousHost : public PipelineHost {
+ public:
+  explicit SynchronousHost(uint32_t pipelines);
+
+  uint32_t count() const override { return static_cast<uint32_t>(cores_.size()); }
+  PipelineInfo info(uint32_t pipeline) const override;
+  void execute(uint32_t pipeline, pipeline::Command command) override;
+
+  pipeline::Core& core(uint32_t pipeline) { return *cores_[pipeline]; }
+  // Shards installed and not removed, oldest first.
+  const std::vector<pipeline::JobShard*>& shards(uint32_t pipeline) const {
+    return shards_[pipeline];
+  }
+
+  uint32_t receive_buffer_bytes = 4u << 20;
+
+ private:
+  std::vector<std::unique_ptr<pipeline::Core>> cores_;
+  std::vector<std::vector<pipeline::JobShard*>> shards_;
+};
+
+inline constexpr uint64_t kMilli = 1'000'000;
+inline constexpr uint64_t kSecond = 1'000 * kMilli;
+
+class Desk {
+ public:
+  explicit Desk(const RegistryOptions& options = {}, uint32_t pipelines = 2);
+
+  // A connection from 10.0.0.ID:5000.
+  ConnectionId open();
+  void say(ConnectionId id, const control::WorkerMessage& message);
+  void say_bytes(ConnectionId id, const std::string& body);
+  // The worker's end goes away.
+  void hang_up(ConnectionId id, const std::string& reason = "connection closed");
+  // Time passes in steps of the server's tick; connections in `alive` send heartbeats.
+  void pass(uint64_t duration_ns, const std::vector<ConnectionId>& alive = {});
+  void shut_down();
+
+  // What the box said on a connection since the last call.
+  std::vector<control::BoxMessage> take(ConnectionId id);
+  // The one FAILURE among them; fails the test if there is none, or anything else.
+  control::Failure take_failure(ConnectionId id);
+  bool is_closed(ConnectionId id) const { return closed_.contains(id) && closed_.at(id); }
+
+  // Opens a connection and joins.
+  ConnectionId join(const control::WorkerMessage& message);
+  // Ranks 0, 1, ... join the job; each must get its SESSION.
+  std::vector<ConnectionId> start(const std::string& job, uint32_t world_size,
+                                  std::vector<control::Session>* sessions = nullptr);
+
+  JobRegistry& registry() { return *registry_; }
+  SynchronousHost& host() { return host_; }
+  uint64_t now_ns() const { return now_ns_; }
+  size_t job_count() const { return registry_->views(now_ns_).size(); }
+
+ private:
+  void deliver();
+
+  SynchronousHost host_;
+  std::unique_ptr<JobRegistry> registry_;
+  uint64_t now_ns_ = 1000 * kSecond;
+  ConnectionId next_id_ = 1;
+  std::map<ConnectionId, std::vector<control::BoxMessage>> said_;
+  std::map<ConnectionId, bool> closed_;
+};
+
+// A sound JOIN: aggregate, two tensors of 20000 and 7 elements.
+control::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size);
+control::WorkerMessage leave_message();
+control::WorkerMessage barrier_message(uint64_t sequence);
+control::WorkerMessage learning_rate_message(float learning_rate, uint64_t sequence);
+
+}  // namespace pbox::appliance

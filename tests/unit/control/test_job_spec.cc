@@ -1,0 +1,221 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <functional>
+
+#include "appliance/control/job_spec.h"
+
+namespace pbox::appliance {
+namespace {
+
+using Catch::Contains;
+
+control::Join good_join() {
+  control::Join join;
+  join.set_job("resnet");
+  join.set_rank(1);
+  join.set_world_size(4);
+  join.set_mode(1);
+  join.set_reduction(1);
+  join.set_chunk_bytes(4096);
+  auto& optimizer = *join.mutable_optimizer();
+  optimizer.set_kind(4);
+  optimizer.set_learning_rate(0.5f);
+  optimizer.set_beta1(0.9f);
+  optimizer.set_beta2(0.999f);
+  optimizer.set_epsilon(1e-8f);
+  optimizer.set_weight_decay(0.25f);
+  for (const char* name : {"first", "second"}) {
+    auto& tensor = *join.add_tensors();
+    tensor.set_name(name);
+    tensor.set_elements(3000);
+    tensor.set_lr_scale(1);
+  }
+  return join;
+}
+
+using Spoil = std::function<void(control::Join&)>;
+
+// Each spoils one field; the message must name the field, the value, and what is allowed.
+struct Case {
+  const char* what;
+  Spoil spoil;
+  std::vector<std::string> says;
+  ErrorCode code = ErrorCode::kInvalidArgument;
+};
+
+std::vector<Case> identity_cases() {
+  return {
+      {"empty name", [](auto& join) { join.set_job(""); }, {"job name ''", "1 to 128"}},
+      {"long name",
+       [](auto& join) { join.set_job(std::string(129, 'x')); },
+       {"job name 'xxx", "1 to 128"}},
+      {"space in the name", [](auto& join) { join.set_job("a b"); }, {"job name", "ASCII"}},
+      {"quote in the name", [](auto& join) { join.set_job("a\"b"); }, {"job name", "quotes"}},
+      {"no workers", [](auto& join) { join.set_world_size(0); }, {"world_size 0", "1 to 8"}},
+      {"too many workers",
+       [](auto& join) { join.set_world_size(9); },
+       {"world_size 9", "1 to 8", "workers_max"}},
+      {"rank at the end", [](auto& join) { join.set_rank(4); }, {"rank 4", "below world_size 4"}},
+      {"mode", [](auto& join) { join.set_mode(2); }, {"mode 2", "unknown"}},
+      {"reduction", [](auto& join) { join.set_reduction(7); }, {"reduction 7", "unknown"}},
+  };
+}
+
+std::vector<Case> optimizer_cases() {
+  return {
+      {"no optimizer",
+       [](auto& join) { join.clear_optimizer(); },
+       {"optimizer.kind 0", "1 SGD", "5 AdamW"}},
+      {"unknown optimizer",
+       [](auto& join) { join.mutable_optimizer()->set_kind(6); },
+       {"optimizer.kind 6", "5 AdamW"}},
+      {"negative learning rate",
+       [](auto& join) { join.mutable_optimizer()->set_learning_rate(-0.5f); },
+       {"optimizer.learning_rate", "-0.5", ">= 0"}},
+      {"infinite momentum",
+       [](auto& join) { join.mutable_optimizer()->set_momentum(INFINITY); },
+       {"optimizer.momentum", "inf", "finite"}},
+      {"beta1 of one",
+       [](auto& join) { join.mutable_optimizer()->set_beta1(1); },
+       {"optimizer.beta1 = 1", "< 1"}},
+      {"beta2 not a number",
+       [](auto& join) { join.mutable_optimizer()->set_beta2(NAN); },
+       {"optimizer.beta2", "nan", "finite"}},
+      {"negative epsilon too small for six digits",
+       [](auto& join) { join.mutable_optimizer()->set_epsilon(-1e-9f); },
+       {"optimizer.epsilon", "-1e-09", ">= 0"}},
+      {"negative weight decay",
+       [](auto& join) { join.mutable_optimizer()->set_weight_decay(-1); },
+       {"optimizer.weight_decay", "-1", ">= 0"}},
+  };
+}
+
+std::vector<Case> tensor_cases() {
+  const auto second = [](control::Join& join) { return join.mutable_tensors(1); };
+  return {
+      {"no tensors",
+       [](auto& join) { join.clear_tensors(); },
+       {"tensor list is empty", "register"}},
+      {"nameless",
+       [=](auto& join) { second(join)->set_name(""); },
+       {"tensor 1", "name has 0 bytes", "1 to 256"}},
+      {"long name",
+       [=](auto& join) { second(join)->set_name(std::string(257, 'n')); },
+       {"tensor 1", "257 bytes", "1 to 256"}},
+      {"twice",
+       [=](auto& join) { second(join)->set_name("first"); },
+       {"tensor name 'first'", "twice"}},
+      {"empty tensor",
+       [=](auto& join) { second(join)->set_elements(0); },
+       {"tensor 1 ('second')", "no elements", "leave it out"}},
+      {"huge tensor",
+       [=](auto& join) { second(join)->set_elements((1ull << 40) + 1); },
+       {"tensor 1 ('second')", "1099511627777 elements", "2^40"}},
+      {"dtype",
+       [=](auto& join) { second(join)->set_dtype(3); },
+       {"tensor 1 ('second')", "dtype 3", "2 bf16"}},
+      {"lr_scale",
+       [=](auto& join) { second(join)->set_lr_scale(-1); },
+       {"tensor 1 ('second')", "lr_scale", ">= 0"}},
+      {"weight decay of a tensor",
+       [=](auto& join) {
+         second(join)->set_has_weight_decay(true);
+         second(join)->set_weight_decay(NAN);
+       },
+       {"tensor 1 ('second')", "weight_decay", "finite"}},
+      {"odd chunk",
+       [](auto& join) { join.set_chunk_bytes(4100); },
+       {"chunk_bytes 4100", "multiple of 64"}},
+      {"small chunk", [](auto& join) { join.set_chunk_bytes(512); }, {"chunk_bytes 512", "[1024"}},
+      {"large chunk",
+       [](auto& join) { join.set_chunk_bytes(limits::kChunkBytesMax + 64); },
+       {"chunk_bytes 2097216", "2097152]"}},
+      {"too many chunks",
+       [=](auto& join) { second(join)->set_elements(1u << 20); },
+       {"1027 chunks", "4096 bytes", "takes 1000", "Raise chunk_bytes"},
+       ErrorCode::kResourceExhausted},
+  };
+}
+
+void require_refused(const std::vector<Case>& cases) {
+  const JobLimits limits{.workers_max = 8, .chunks_max = 1000, .chunk_bytes_default = 2048};
+  for (const Case& one : cases) {
+    INFO(one.what);
+    control::Join join = good_join();
+    one.spoil(join);
+    const auto spec = parse_join(join, limits);
+    REQUIRE_FALSE(spec.ok());
+    CHECK(spec.error().code == one.code);
+    for (const auto& text : one.says) CHECK_THAT(spec.error().message, Contains(text));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a JOIN becomes a job, field by field") {
+  control::Join join = good_join();
+  auto& tensor = *join.add_tensors();
+  tensor.set_name("third");
+  tensor.set_elements(5);
+  tensor.set_dtype(2);
+  tensor.set_priority(-3);
+  tensor.set_lr_scale(0.5f);
+  tensor.set_has_weight_decay(true);
+  const auto spec = parse_join(join, {});
+  REQUIRE(spec.ok());
+  CHECK(spec->name == "resnet");
+  CHECK(spec->world_size == 4);
+  CHECK(spec->mode == pipeline::Mode::kOptimize);
+  CHECK(spec->reduction == pipeline::Reduction::kMean);
+  CHECK(spec->chunk_bytes == 4096);
+  CHECK(spec->optimizer.kind == optimizer::OptimizerKind::kAdam);
+  CHECK(spec->optimizer.learning_rate == 0.5f);
+  CHECK(spec->optimizer.beta1 == 0.9f);
+  CHECK(spec->optimizer.beta2 == 0.999f);
+  CHECK(spec->optimizer.epsilon == 1e-8f);
+  REQUIRE(spec->tensors.size() == 3);
+  CHECK(spec->element_count() == 6005);
+  CHECK(spec->tensors[0].weight_decay == 0.25f);  // the optimizer's
+  CHECK(spec->tensors[2].weight_decay == 0);      // its own
+  CHECK(spec->tensors[2].dtype == wire::Dtype::kBf16);
+  CHECK(spec->tensors[2].priority == -3);
+  CHECK(spec->tensors[2].lr_scale == 0.5f);
+  CHECK(spec->tensors[2].bytes() == 10);
+}
+
+TEST_CASE("no chunk_bytes in a JOIN means the box's default, and aggregate needs no optimizer") {
+  control::Join join = good_join();
+  join.set_chunk_bytes(0);
+  join.set_mode(0);
+  join.clear_optimizer();
+  const auto spec = parse_join(join, {.chunk_bytes_default = 2048});
+  REQUIRE(spec.ok());
+  CHECK(spec->chunk_bytes == 2048);
+}
+
+TEST_CASE("a JOIN whose identity is wrong is refused with field, value and remedy") {
+  require_refused(identity_cases());
+}
+
+TEST_CASE("a JOIN whose optimizer is wrong is refused with field, value and remedy") {
+  require_refused(optimizer_cases());
+}
+
+TEST_CASE("a JOIN whose tensors are wrong is refused with field, value and remedy") {
+  require_refused(tensor_cases());
+}
+
+TEST_CASE("a JOIN of more tensors than a job may have is refused") {
+  control::Join join = good_join();
+  join.set_mode(0);
+  for (uint32_t index = 0; index < limits::kTensorsPerJobMax; ++index) {
+    auto& tensor = *join.add_tensors();
+    tensor.set_name(std::to_string(index));
+    tensor.set_elements(1);
+  }
+  const auto spec = parse_join(join, {});
+  REQUIRE_FALSE(spec.ok());
+  CHECK_THAT(spec.error().message, Contains("65538") && Contains("at most 65536"));
+}
+
+}  // namespace pbox::appliance
