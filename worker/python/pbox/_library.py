@@ -1,0 +1,115 @@
+"""Finds, loads and checks libpbox.so, and declares the functions of pbox.h."""
+
+import ctypes
+import functools
+import os
+import pathlib
+
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_uint32, c_uint64
+from ctypes import c_void_p
+
+from .errors import VersionMismatch
+
+ABI_VERSION = 1
+
+CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_uint32, c_int)
+
+
+class Options(Structure):
+    """pbox_options"""
+
+    _fields_ = [
+        ("struct_size", c_uint32), ("box", c_char_p), ("job", c_char_p), ("rank", c_uint32),
+        ("world_size", c_uint32), ("mode", c_int), ("reduction", c_int),
+        ("chunk_bytes", c_uint32), ("window_bytes", c_uint32), ("join_timeout_ms", c_uint32),
+        ("wait_timeout_ms", c_uint32), ("lost_timeout_ms", c_uint32)]
+
+
+class OptimizerOptions(Structure):
+    """pbox_optimizer_options"""
+
+    _fields_ = [
+        ("struct_size", c_uint32), ("kind", c_int), ("learning_rate", c_float),
+        ("momentum", c_float), ("beta1", c_float), ("beta2", c_float), ("epsilon", c_float),
+        ("weight_decay", c_float)]
+
+
+class Statistics(Structure):
+    """pbox_statistics"""
+
+    _fields_ = [("struct_size", c_uint32)] + [(name, c_uint64) for name in (
+        "bytes_pushed", "bytes_pulled", "packets_sent", "packets_received",
+        "retransmitted_fragments", "probes_sent", "stale_packets", "rejected_packets",
+        "operations_completed", "operations_failed")] + [(name, c_uint32) for name in (
+            "smoothed_rtt_us", "fragment_bytes", "pipeline_count")]
+
+
+_CONTEXT = c_void_p
+_PROTOTYPES = {
+    "pbox_options_init": (None, [POINTER(Options)]),
+    "pbox_options_from_environment": (c_int, [POINTER(Options)]),
+    "pbox_create": (c_int, [POINTER(Options), POINTER(_CONTEXT)]),
+    "pbox_register_tensor":
+        (c_int, [_CONTEXT, c_char_p, c_uint64, c_int, c_int32, POINTER(c_uint32)]),
+    "pbox_optimizer_options_init": (None, [POINTER(OptimizerOptions), c_int]),
+    "pbox_set_optimizer": (c_int, [_CONTEXT, POINTER(OptimizerOptions)]),
+    "pbox_set_tensor_optimizer": (c_int, [_CONTEXT, c_uint32, c_float, c_float]),
+    "pbox_join": (c_int, [_CONTEXT]),
+    "pbox_push_pull": (c_int, [_CONTEXT, c_uint32, c_void_p, c_void_p, CALLBACK, c_void_p]),
+    "pbox_push_pull_priority":
+        (c_int, [_CONTEXT, c_uint32, c_void_p, c_void_p, c_int32, CALLBACK, c_void_p]),
+    "pbox_init_weights": (c_int, [_CONTEXT, c_uint32, c_void_p, CALLBACK, c_void_p]),
+    "pbox_wait": (c_int, [_CONTEXT, c_uint32, c_uint32]),
+    "pbox_wait_all": (c_int, [_CONTEXT, c_uint32]),
+    "pbox_set_learning_rate": (c_int, [_CONTEXT, c_float]),
+    "pbox_barrier": (c_int, [_CONTEXT, c_uint32]),
+    "pbox_get_statistics": (c_int, [_CONTEXT, POINTER(Statistics)]),
+    "pbox_leave": (c_int, [_CONTEXT]),
+    "pbox_destroy": (None, [_CONTEXT]),
+    "pbox_last_error": (c_char_p, [_CONTEXT]),
+    "pbox_status_string": (c_char_p, [c_int]),
+    "pbox_abi_version": (c_uint32, []),
+}
+
+
+def checkout_folder():
+    """The root of the source tree that this package lies in, whether or not it is one."""
+    return pathlib.Path(__file__).resolve().parents[3]
+
+
+def _candidates():
+    """Where libpbox.so may lie, best first; what the environment names is the only candidate."""
+    if os.environ.get("PBOX_LIBRARY"):
+        return [os.environ["PBOX_LIBRARY"]]
+    folders = [pathlib.Path(__file__).resolve().parent]
+    if os.environ.get("PBOX_BUILD_DIR"):
+        folders.append(pathlib.Path(os.environ["PBOX_BUILD_DIR"]) / "lib")
+    folders.append(checkout_folder() / "build" / "release" / "lib")
+    found = [str(folder / "libpbox.so") for folder in folders
+             if (folder / "libpbox.so").exists()]
+    return found + ["libpbox.so"]
+
+
+@functools.lru_cache(maxsize=None)
+def load():
+    """The loaded library, with the prototype of each function set."""
+    path = _candidates()[0]
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(
+            f"libpbox.so cannot be loaded ({error}). Build it, or name it in PBOX_LIBRARY."
+        ) from error
+    try:
+        for name, (result, arguments) in _PROTOTYPES.items():
+            function = getattr(library, name)
+            function.restype = result
+            function.argtypes = arguments
+    except AttributeError as error:
+        raise VersionMismatch(f"{path} is not a libpbox of ABI version {ABI_VERSION}: {error}")
+    version = library.pbox_abi_version()
+    if version != ABI_VERSION:
+        raise VersionMismatch(
+            f"{path} has ABI version {version}, but this package needs {ABI_VERSION}: "
+            "install the package and the library of the same release")
+    return library

@@ -1,0 +1,255 @@
+"""Client: libpbox for Python, as thin as ctypes allows."""
+
+import atexit
+import ctypes
+import itertools
+import os
+
+from . import _buffer, _library
+from .errors import Closed, Forked, InvalidArgument, error_for
+
+MODES = {"aggregate": 0, "optimize": 1}
+REDUCTIONS = {"sum": 0, "mean": 1}
+OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5}
+_NO_CALLBACK = _library.CALLBACK()
+
+# Strong references, and no __del__: a client dropped by its last callback would otherwise be
+# destroyed on its own I/O thread.
+_open_clients = set()
+
+
+@atexit.register
+def _close_all():
+    # An I/O thread that calls back into an interpreter that is being torn down aborts the process.
+    for client in list(_open_clients):
+        client.close()
+
+
+class Tensor:
+    """A registered tensor: its id, and what its buffers must look like."""
+
+    __slots__ = ("id", "name", "element_count", "dtype")
+
+    def __init__(self, tensor_id, name, element_count, dtype):
+        self.id = tensor_id
+        self.name = name
+        self.element_count = element_count
+        self.dtype = dtype
+
+
+class Client:
+    """One rank of a job. Options not given come from the environment: PBOX_BOX, PBOX_JOB,
+    PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES, PBOX_WINDOW_BYTES,
+    PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS.
+
+    Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
+    reference to each until its operation is done. Any thread may call any method; no other call
+    may be under way when close() is called. A client lives until close(), the end of its `with`
+    block, or the interpreter's exit.
+
+        with pbox.Client(rank=0, world_size=1) as client:
+            gradient = client.register("gradient", array)
+            client.join()
+            client.push_pull(gradient, array)
+            client.wait(gradient)
+    """
+
+    def __init__(self, *, mode="aggregate", reduction="mean", **options):
+        self._library = _library.load()
+        self._process = os.getpid()
+        self._context = None
+        # What libpbox reads and writes stays referenced: by token while a callback is due, else by
+        # tensor id until the tensor is waited for or pushed again.
+        self._operations = {}
+        self._held = {}
+        self._tokens = itertools.count(1)
+        self._trampoline = _library.CALLBACK(self._completed)
+        filled = self._fill_options(mode, reduction, options)
+        context = ctypes.c_void_p()
+        status = self._library.pbox_create(ctypes.byref(filled), ctypes.byref(context))
+        if status != 0:
+            raise error_for(status, self._message(None))
+        self._context = context
+        self.rank = filled.rank
+        self.world_size = filled.world_size
+        self.wait_timeout_ms = filled.wait_timeout_ms
+        _open_clients.add(self)
+
+    def _fill_options(self, mode, reduction, given):
+        filled = _library.Options()
+        self._library.pbox_options_init(ctypes.byref(filled))
+        status = self._library.pbox_options_from_environment(ctypes.byref(filled))
+        if status != 0:
+            raise error_for(status, self._message(None))
+        known = [name for name, _ in filled._fields_ if name != "struct_size"]
+        given = {**given, "mode": _choice("mode", mode, MODES),
+                 "reduction": _choice("reduction", reduction, REDUCTIONS)}
+        for name, value in given.items():
+            if name not in known:
+                raise TypeError(f"unknown option {name!r}; options are {', '.join(known)}")
+            if value is None:
+                continue
+            if not isinstance(value, str) and value < 0:
+                raise InvalidArgument(f"{name} is {value}: it cannot be negative")
+            setattr(filled, name, value.encode() if isinstance(value, str) else value)
+        return filled
+
+    def register(self, name, like, priority=0):
+        """Declares a tensor shaped as the buffer `like`; before join, in the same order on every
+        rank. The larger `priority`, the earlier it is sent. Returns the Tensor to use later."""
+        _, element_count, dtype = _buffer.describe(like, name)
+        tensor_id = ctypes.c_uint32()
+        self._check(self._library.pbox_register_tensor(
+            self._open(), name.encode(), element_count, dtype, priority, ctypes.byref(tensor_id)))
+        return Tensor(tensor_id.value, name, element_count, dtype)
+
+    def set_optimizer(self, kind, learning_rate, *, momentum=0.0, betas=(0.9, 0.999),
+                      epsilon=1e-8, weight_decay=0.0):
+        """The optimizer that the box runs (mode "optimize"), before join."""
+        options = _library.OptimizerOptions()
+        code = _choice("optimizer", kind, OPTIMIZERS)
+        self._library.pbox_optimizer_options_init(ctypes.byref(options), code)
+        options.learning_rate = learning_rate
+        options.momentum = momentum
+        options.beta1, options.beta2 = betas
+        options.epsilon = epsilon
+        options.weight_decay = weight_decay
+        self._check(self._library.pbox_set_optimizer(self._open(), ctypes.byref(options)))
+
+    def set_tensor_optimizer(self, tensor, lr_scale, weight_decay):
+        """This tensor's factor of the learning rate, and its own weight decay; before join."""
+        self._check(self._library.pbox_set_tensor_optimizer(
+            self._open(), tensor.id, lr_scale, weight_decay))
+
+    def join(self):
+        """Joins the job; returns when every rank has joined."""
+        self._check(self._library.pbox_join(self._open()))
+
+    def push_pull(self, tensor, gradient, result=None, *, priority=None, callback=None):
+        """Starts one exchange: `gradient` goes to the box, and the sum, the mean or the new
+        weights come into `result` (or into `gradient` itself). One at a time per tensor.
+
+        `callback(tensor, error)` is called once on the I/O thread, with None or a PboxError. It
+        must be short and must not wait."""
+        result = gradient if result is None else result
+        source = self._address(tensor, gradient, writable=False)
+        target = self._address(tensor, result, writable=True)
+        if priority is None:
+            self._start(tensor, (gradient, result), callback,
+                        self._library.pbox_push_pull, source, target)
+        else:
+            self._start(tensor, (gradient, result), callback,
+                        self._library.pbox_push_pull_priority, source, target, priority)
+
+    def init_weights(self, tensor, weights, callback=None):
+        """Mode "optimize": starts sending the initial weights. Rank 0's count, and every rank
+        receives them in `weights`."""
+        address = self._address(tensor, weights, writable=True)
+        self._start(tensor, (weights,), callback, self._library.pbox_init_weights, address)
+
+    def wait(self, tensor, timeout_ms=0):
+        """Waits for the tensor's operation. After a Timeout it goes on and may be waited for
+        again. 0 means the option wait_timeout_ms."""
+        held = self._held.get(tensor.id)
+        self._check(self._library.pbox_wait(self._open(), tensor.id, _milliseconds(timeout_ms)))
+        if held is not None and self._held.get(tensor.id) is held:
+            del self._held[tensor.id]
+
+    def wait_all(self, timeout_ms=0):
+        """Waits for every operation in flight."""
+        self._check(self._library.pbox_wait_all(self._open(), _milliseconds(timeout_ms)))
+
+    def set_learning_rate(self, learning_rate):
+        """From the next round on. With nothing in flight on this rank; one rank's call is
+        enough."""
+        self._check(self._library.pbox_set_learning_rate(self._open(), learning_rate))
+
+    def barrier(self, timeout_ms=0):
+        """Returns when every rank has called it."""
+        self._check(self._library.pbox_barrier(self._open(), _milliseconds(timeout_ms)))
+
+    def statistics(self):
+        """Counters since join, by the names of pbox_statistics."""
+        filled = _library.Statistics(struct_size=ctypes.sizeof(_library.Statistics))
+        self._check(self._library.pbox_get_statistics(self._open(), ctypes.byref(filled)))
+        return {name: getattr(filled, name) for name, _ in filled._fields_[1:]}
+
+    def leave(self):
+        """Leaves the job; operations in flight end with Closed."""
+        self._check(self._library.pbox_leave(self._open()))
+
+    def close(self):
+        """Leaves, joins the I/O thread and frees everything. May be called again."""
+        context, self._context = self._context, None
+        _open_clients.discard(self)
+        # The parent's I/O thread does not exist in a forked child: there is nothing to join.
+        if context is None or os.getpid() != self._process:
+            return
+        self._library.pbox_destroy(context)
+        self._operations.clear()
+        self._held.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _open(self):
+        if self._context is None:
+            raise Closed("the client is closed")
+        if os.getpid() != self._process:
+            raise Forked(f"this client belongs to process {self._process}, the parent: make "
+                         "another Client in the forked child")
+        return self._context
+
+    def _address(self, tensor, buffer, writable):
+        address, element_count, dtype = _buffer.describe(buffer, tensor.name, writable)
+        if element_count != tensor.element_count or dtype != tensor.dtype:
+            raise InvalidArgument(
+                f"{tensor.name} was registered as {tensor.element_count} elements of "
+                f"{_buffer.NAMES[tensor.dtype]}, but this buffer holds {element_count} of "
+                f"{_buffer.NAMES[dtype]}")
+        return address
+
+    def _start(self, tensor, buffers, callback, function, *arguments):
+        context = self._open()
+        if callback is None:
+            self._check(function(context, tensor.id, *arguments, _NO_CALLBACK, None))
+            self._held[tensor.id] = buffers
+            return
+        # Noted before the call: the callback may come before the call returns.
+        token = next(self._tokens)
+        self._operations[token] = tensor, buffers, callback
+        status = function(context, tensor.id, *arguments, self._trampoline, token)
+        if status != 0:
+            del self._operations[token]
+            self._check(status)
+
+    def _completed(self, token, _, status):
+        tensor, _, callback = self._operations.pop(token)
+        error = None
+        if status != 0:
+            error = error_for(status, self._message(self._context, status))
+        callback(tensor, error)
+
+    def _check(self, status):
+        if status != 0:
+            raise error_for(status, self._message(self._context, status))
+
+    def _message(self, context, status=None):
+        if context is None and status is not None:
+            return self._library.pbox_status_string(status).decode(errors="replace")
+        return self._library.pbox_last_error(context).decode(errors="replace")
+
+
+def _choice(what, value, choices):
+    if value not in choices:
+        raise InvalidArgument(f"{what} is {value!r}; it must be one of {', '.join(choices)}")
+    return choices[value]
+
+
+def _milliseconds(timeout_ms):
+    if not 0 <= timeout_ms < 2 ** 32:
+        raise InvalidArgument(f"timeout_ms is {timeout_ms}: it must be in [0, 2**32)")
+    return int(timeout_ms)

@@ -1,0 +1,101 @@
+"""A pboxd on this machine, on loopback only, for a first try, a notebook or a test."""
+
+import ctypes
+import os
+import pathlib
+import selectors
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+from ._library import checkout_folder
+from .errors import Unavailable
+
+_PR_SET_PDEATHSIG = 1
+
+
+def find_pboxd():
+    """The pboxd to start: PBOX_BUILD_DIR's, else the checkout's release build, else PATH's."""
+    folder = os.environ.get("PBOX_BUILD_DIR") or checkout_folder() / "build" / "release"
+    path = pathlib.Path(folder) / "bin" / "pboxd"
+    if path.exists():
+        return str(path)
+    installed = shutil.which("pboxd")
+    if installed is None:
+        raise Unavailable(
+            f"pboxd is neither at {path} nor in PATH: build it, or set PBOX_BUILD_DIR")
+    return installed
+
+
+class LocalBox:
+    """Starts pboxd on free ports and stops it at close() or the end of its `with` block.
+
+    `control` and `admin` are its addresses, "host:port"; `process` is the running pboxd. With
+    `keep`, the box outlives this process unless it is closed.
+
+        with pbox.LocalBox() as box, pbox.Client(box=box.control, ...) as client:
+    """
+
+    def __init__(self, *arguments, keep=False, ready_timeout_s=30):
+        command = [find_pboxd(), "--control.port=0", "--admin.port=0", *arguments]
+        # A file, not a pipe: nobody has to drain it, and it is there when the box has died.
+        self._log = tempfile.NamedTemporaryFile(prefix="pboxd-", suffix=".log", delete=not keep)
+        self.log_path = self._log.name
+        # Its own session: Ctrl-C reaches the trainer first, which then stops the box.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log,
+            start_new_session=True, preexec_fn=None if keep else _die_with_parent())
+        try:
+            self.control, self.admin = self._read_addresses(ready_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_addresses(self, timeout_s):
+        deadline = time.monotonic() + timeout_s
+        text = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while selector.select(max(0, deadline - time.monotonic())):
+                piece = os.read(self.process.stdout.fileno(), 4096)
+                text += piece
+                for line in text.decode(errors="replace").splitlines(keepends=True):
+                    if line.startswith("pboxd ready ") and line.endswith("\n"):
+                        fields = dict(field.split("=", 1) for field in line.split()[2:])
+                        return fields["control"], fields["admin"]
+                if not piece:
+                    self.process.wait()
+                    raise Unavailable(f"pboxd ended with {self.process.returncode}: "
+                                      f"{self.log_tail()}")
+        raise Unavailable(f"pboxd was not ready after {timeout_s} s: {self.log_tail()}")
+
+    def log_tail(self, bytes_max=2000):
+        """The end of what the box wrote to its standard error."""
+        text = pathlib.Path(self.log_path).read_text(errors="replace")
+        return text[-bytes_max:].strip() or "it wrote nothing"
+
+    def close(self, grace_s=10):
+        """Stops the box: SIGTERM, and SIGKILL if it does not end."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.process.stdout.close()
+        self._log.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def _die_with_parent():
+    """For preexec_fn: a test or trainer that is killed leaves no box behind."""
+    prctl = ctypes.CDLL(None).prctl  # looked up here: a forked child should not load anything
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

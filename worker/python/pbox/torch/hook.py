@@ -1,0 +1,181 @@
+"""A DistributedDataParallel communication hook: the box averages the gradients."""
+
+import atexit
+import collections
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+from ..client import Client
+from ..errors import InvalidArgument, PboxError, Timeout
+from .process_group import with_process_group
+
+_WATCH_PERIOD_MAX_S = 0.5
+
+
+class DDPCommHook:
+    """Averages the gradients of a DistributedDataParallel model on the box.
+
+        hook = pbox.torch.DDPCommHook(ddp_model)
+        ddp_model.register_comm_hook(None, hook)
+
+    Takes the options of pbox.Client; rank and world size default to DDP's process group, which
+    DDP itself still needs (gloo will do: no gradient passes through it). Joins the job, and so
+    returns when every rank has come here. Every parameter that requires a gradient is one tensor
+    of the job, under its name in the model; the first layer has the highest priority.
+
+    Gradients are float32, float16 or bfloat16 in host memory; a bucket on a GPU fails with an
+    error that says so. A failed exchange fails backward() with a RuntimeError that carries the
+    text; `last_error` is the PboxError itself. After a Timeout the late exchange still owns its
+    gradients: leave the job, or run the step again once the late rank is back.
+    """
+
+    def __init__(self, model, **options):
+        # DistributedDataParallel asks a hook for both names.
+        self.__name__ = self.__qualname__ = type(self).__name__
+        self.last_error = None
+        self.client = Client(mode="aggregate", reduction="mean",
+                             **with_process_group(model, options))
+        try:
+            self._tensors = self._register(getattr(model, "module", model))
+            self.client.join()
+        except BaseException:
+            self.client.close()
+            raise
+        self._exchanges = collections.deque()
+        self._stop = threading.Event()
+        self._watch_thread = threading.Thread(target=self._watch, name="pbox-watch", daemon=True)
+        self._watch_thread.start()
+        atexit.register(self.close)
+
+    def _register(self, module):
+        # named_parameters() lists a shared parameter once, as DDP does.
+        parameters = [(name, parameter) for name, parameter in module.named_parameters()
+                      if parameter.requires_grad]
+        # The key is the object, not its address in memory: buckets are rebuilt, parameters stay.
+        return {id(parameter): self.client.register(name, parameter.detach().contiguous(),
+                                                    priority=len(parameters) - position)
+                for position, (name, parameter) in enumerate(parameters)}
+
+    # DDP checks the second parameter's name and both annotations.
+    def __call__(self, state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Starts the exchange of one bucket, in place. Never raises: DDP would die in an assert in
+        the next backward()."""
+        exchange = _Exchange(bucket.buffer(), self)
+        try:
+            self._start(exchange, bucket)
+        except Exception as error:  # whatever it is, the Future has to carry it
+            exchange.finish(error)
+        return exchange.future
+
+    def _start(self, exchange, bucket):
+        parameters = bucket.parameters()
+        exchange.expect([self._tensor(parameter) for parameter in parameters],
+                        time.monotonic() + self.client.wait_timeout_ms / 1000)
+        self._exchanges.append(exchange)
+        for tensor, gradient in zip(exchange.tensors, bucket.gradients()):
+            self.client.push_pull(tensor, gradient, callback=exchange.tensor_done)
+
+    def _tensor(self, parameter):
+        tensor = self._tensors.get(id(parameter))
+        if tensor is None:
+            raise InvalidArgument(
+                f"a parameter of shape {tuple(parameter.shape)} was not in the model, or did not "
+                "require a gradient, when the hook was made: make the hook from this model")
+        return tensor
+
+    def _watch(self):
+        """An operation that hangs on a straggler ends by itself only if the job fails; a Future
+        that never ends would hang backward() for ever. So each exchange has a deadline."""
+        period_s = min(_WATCH_PERIOD_MAX_S, self.client.wait_timeout_ms / 4000)
+        while not self._stop.wait(period_s):
+            while self._exchanges and self._exchanges[0].done:
+                self._exchanges.popleft()
+            # Deadlines are all equally long, so the oldest exchange is the first to miss its own.
+            if self._exchanges and time.monotonic() > self._exchanges[0].deadline:
+                exchange = self._exchanges.popleft()
+                exchange.finish(self._late(exchange))
+
+    def _late(self, exchange):
+        """The error that names who is late."""
+        for tensor in exchange.tensors:
+            try:
+                self.client.wait(tensor, timeout_ms=1)
+            except PboxError as error:
+                return error
+        return Timeout(f"no result for {exchange.tensors[0].name} and the rest of its bucket "
+                       f"after {self.client.wait_timeout_ms} ms")
+
+    def close(self):
+        """Leaves the job. Gradients can no longer be exchanged; may be called again."""
+        atexit.unregister(self.close)
+        self._stop.set()
+        if self._watch_thread is not threading.current_thread():
+            self._watch_thread.join()
+        self.client.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class _Exchange:
+    """One bucket on its way. Its Future ends once: when the last tensor is back, or with the first
+    error."""
+
+    def __init__(self, buffer, hook):
+        self.tensors = []
+        self.deadline = None
+        self.done = False
+        self._buffer = buffer
+        self._hook = hook
+        self._remaining = 0
+        self._error = None
+        self._lock = threading.Lock()
+        self._ended = torch.futures.Future()
+        # An error raised by a continuation keeps its text on its way through DDP; one given to
+        # set_exception would arrive as a failed cast to a tensor.
+        self.future = self._ended.then(self._result)
+
+    def expect(self, tensors, deadline):
+        """Says what has to come back, before anything is sent."""
+        self.tensors = tensors
+        self.deadline = deadline
+        self._remaining = len(tensors)
+
+    def tensor_done(self, tensor, error):
+        """One tensor's result is in place, or failed. Called on libpbox's I/O thread."""
+        if error is not None:
+            self.finish(error)
+            return
+        with self._lock:
+            self._remaining -= 1
+            complete = self._remaining == 0
+        if complete:
+            self.finish()
+
+    def finish(self, error=None):
+        """Ends the Future, unless it has ended."""
+        with self._lock:
+            if self.done:
+                return
+            self.done = True
+        if error is not None:
+            self._error = self._hook.last_error = error
+        self._ended.set_result(None)
+
+    def _result(self, _):
+        if self._error is not None:
+            raise self._error
+        return self._buffer
+
+
+def attach(ddp_model, **options):
+    """Makes a DDPCommHook for the model, registers it, and returns it."""
+    hook = DDPCommHook(ddp_model, **options)
+    ddp_model.register_comm_hook(None, hook)
+    return hook

@@ -1,0 +1,276 @@
+"""DistributedOptimizer: the box runs the optimizer, and weights come back layer by layer."""
+
+import contextlib
+import functools
+
+import torch
+
+from ..client import Client
+from ..errors import InvalidArgument
+from .hyper_parameters import HyperParameters
+from .process_group import with_process_group
+
+
+class _Slot:
+    """A parameter, its tensor of the job, and how far this step has got with it."""
+
+    __slots__ = ("parameter", "tensor", "pushed", "pending")
+
+    def __init__(self, parameter, tensor):
+        self.parameter = parameter
+        self.tensor = tensor
+        self.pushed = False  # in this step
+        self.pending = False  # its weights may still be on their way
+
+
+class _Layer:
+    """A module with parameters of its own; `seen` once its forward() has been called."""
+
+    __slots__ = ("slots", "seen")
+
+    def __init__(self, slots):
+        self.slots = slots
+        self.seen = False
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Gives the box a torch.optim.SGD, Adam or AdamW to run.
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = pbox.torch.DistributedOptimizer(optimizer, model)
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            loss(model(inputs), targets).backward()
+            optimizer.step()
+
+    Takes the options of pbox.Client, and joins the job; every rank starts from rank 0's weights.
+    Each gradient leaves as soon as backward() has it (`.grad` is None afterwards), the layer needed
+    first in the next forward goes first, and the new weights come back in place. A layer's next
+    forward waits for that layer alone. model.state_dict() and a forward in eval mode wait for all;
+    call synchronize() before reading weights in another way.
+
+    Without a model, give `named_parameters`; step() then waits for all weights.
+
+    The box scales by the number of ranks: the gradient is the mean. A parameter without a gradient
+    on this rank takes part with zeros, so that no rank waits for another in vain. The learning rate
+    of a step is the one in param_groups at its first gradient; a scheduler takes this object as its
+    optimizer. Momentum and the like live on the box.
+    """
+
+    def __init__(self, optimizer, model=None, *, named_parameters=None, **options):
+        if (model is None) == (named_parameters is None):
+            raise InvalidArgument("give either the model or named_parameters")
+        self._hyper_parameters = HyperParameters(optimizer)
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self._model = model
+        self._step_open = False
+        self._accumulating = False
+        self._root_called = False
+        self._layers = []
+        self._handles = []
+        self.client = Client(mode="optimize", **with_process_group(model, options))
+        try:
+            self._slots = self._register(named_parameters or model.named_parameters())
+            self._set_box_optimizer()
+            self.client.join()
+            self._init_weights()
+        except BaseException:
+            self.client.close()
+            raise
+        self._install_hooks()
+
+    def _register(self, named_parameters):
+        mine = {id(parameter): index for index, group in enumerate(self.param_groups)
+                for parameter in group["params"] if parameter.requires_grad}
+        # A dictionary, for a caller's own list may name a shared parameter twice.
+        named = {id(parameter): (name, parameter) for name, parameter in named_parameters
+                 if id(parameter) in mine}
+        if len(named) != len(mine):
+            raise InvalidArgument(f"{len(mine) - len(named)} parameters of the optimizer are "
+                                  "not among the named parameters")
+        self._group_index = mine
+        return [_Slot(parameter, self.client.register(name, parameter.detach(),
+                                                      priority=len(named) - position))
+                for position, (name, parameter) in enumerate(named.values())]
+
+    def _set_box_optimizer(self):
+        hyper = self._hyper_parameters
+        self._learning_rate = hyper.learning_rate()
+        self.client.set_optimizer(
+            hyper.kind, self._learning_rate, momentum=hyper.momentum, betas=hyper.betas,
+            epsilon=hyper.epsilon, weight_decay=hyper.weight_decays[0])
+        for slot in self._slots:
+            index = self._group_index[id(slot.parameter)]
+            self.client.set_tensor_optimizer(
+                slot.tensor, hyper.lr_scales[index], hyper.weight_decays[index])
+
+    def _init_weights(self):
+        for slot in self._slots:
+            self.client.init_weights(slot.tensor, slot.parameter.detach())
+            slot.pending = True
+        self.synchronize()
+
+    def _install_hooks(self):
+        self._nodes = []
+        for slot in self._slots:
+            ready = functools.partial(self._gradient_ready, slot)
+            if hasattr(slot.parameter, "register_post_accumulate_grad_hook"):
+                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(ready))
+            else:
+                # The node that accumulates the gradient lives only as long as it is referenced.
+                node = slot.parameter.expand_as(slot.parameter).grad_fn.next_functions[0][0]
+                self._nodes.append(node)
+                self._handles.append(node.register_hook(ready))
+        if self._model is not None:
+            self._install_forward_hooks()
+
+    def _install_forward_hooks(self):
+        slots = {id(slot.parameter): slot for slot in self._slots}
+        self._handles.append(self._model.register_forward_pre_hook(self._before_model))
+        for module in self._model.modules():
+            layer = _Layer([slots[id(parameter)] for parameter in module.parameters(recurse=False)
+                            if id(parameter) in slots])
+            if layer.slots:
+                self._layers.append(layer)
+                self._handles.append(module.register_forward_pre_hook(
+                    functools.partial(self._before_layer, layer)))
+        # What state_dict() has collected shares memory with the parameters, so waiting after it is
+        # early enough.
+        self._handles.append(self._model._register_state_dict_hook(
+            lambda *_: self.synchronize()))
+
+    def _gradient_ready(self, slot, *_):
+        if self._accumulating:
+            return
+        if slot.pushed:
+            raise RuntimeError(
+                f"the gradient of {slot.tensor.name} was computed twice before step(): call step() "
+                "after each backward(), or run all but the last under no_sync()")
+        self._push(slot, slot.parameter.grad)
+
+    def _push(self, slot, gradient):
+        if not self._step_open:
+            self._open_step()
+        if gradient.layout != torch.strided:
+            raise InvalidArgument(f"the gradient of {slot.tensor.name} is sparse: the box takes "
+                                  "dense gradients only")
+        self._wait(slot)
+        # Taken away, so that zero_grad() cannot write what libpbox may still read.
+        slot.parameter.grad = None
+        self.client.push_pull(slot.tensor, gradient.contiguous(), slot.parameter.detach())
+        slot.pushed = slot.pending = True
+
+    def _open_step(self):
+        """The boundary between two steps: the only place where the learning rate may change."""
+        learning_rate = self._hyper_parameters.learning_rate()
+        if learning_rate != self._learning_rate:
+            self.synchronize()
+            # No rank's round can end before rank 0 has pushed, so its call alone is in time.
+            if self.client.rank == 0:
+                self.client.set_learning_rate(learning_rate)
+            self._learning_rate = learning_rate
+        self._step_open = True
+
+    def _before_model(self, *_):
+        self._root_called = True
+        if not self._model.training:
+            # Modules in eval mode may read their children's weights without calling them.
+            self.synchronize()
+            return
+        for layer in self._layers:
+            # Some layers are never called, only their weights are read: attention's projections.
+            if not layer.seen:
+                self._wait_for(layer.slots)
+
+    def _before_layer(self, layer, *_):
+        layer.seen = True
+        self._wait_for(layer.slots)
+
+    def _wait_for(self, slots):
+        for slot in slots:
+            self._wait(slot)
+
+    def _wait(self, slot):
+        if slot.pending:
+            self.client.wait(slot.tensor)
+            slot.pending = False
+
+    def synchronize(self):
+        """Waits until every weight on its way is in place."""
+        self._wait_for(self._slots)
+
+    def step(self, closure=None):
+        """Ends a step: sends what backward() has not sent. Waits only if the model's forward is
+        not there to wait."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        gradients = [slot.parameter.grad for slot in self._slots]
+        if not self._step_open and all(gradient is None for gradient in gradients):
+            return loss  # as torch's optimizers: no gradient, no step
+        for slot, gradient in zip(self._slots, gradients):
+            if not slot.pushed:
+                self._push(slot, torch.zeros_like(slot.parameter) if gradient is None else gradient)
+            slot.pushed = False
+        self._step_open = False
+        if self._hyper_parameters.learning_rate() != self._learning_rate:
+            raise InvalidArgument("lr was changed between backward() and step(): the box has used "
+                                  "the earlier one; change it before backward() or after step()")
+        if not self._root_called:
+            self.synchronize()
+        self._root_called = False
+        return loss
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Within it backward() only accumulates; the next backward() outside sends the sum."""
+        self._accumulating, before = True, self._accumulating
+        try:
+            yield
+        finally:
+            self._accumulating = before
+
+    def add_param_group(self, param_group):
+        """Only while this object is made: the box has to know every tensor when it is joined."""
+        if hasattr(self, "_slots"):
+            raise InvalidArgument("parameters cannot be added after the job has been joined")
+        super().add_param_group(param_group)
+
+    def state_dict(self):
+        """The param_groups; momentum and the like live on the box and are not in it."""
+        self.synchronize()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict):
+        """Restores param_groups, in place, for the scheduler shares them."""
+        if state_dict["state"]:
+            raise InvalidArgument("this state has moments of a local optimizer; the box keeps its "
+                                  "own and cannot be given them")
+        if len(state_dict["param_groups"]) != len(self.param_groups):
+            raise InvalidArgument(f"this state has {len(state_dict['param_groups'])} parameter "
+                                  f"groups, the optimizer {len(self.param_groups)}")
+        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
+            group.update({name: value for name, value in saved.items() if name != "params"})
+
+    def close(self):
+        """Waits for the last weights and leaves the job."""
+        try:
+            self.synchronize()
+        finally:
+            self._release()
+
+    def _release(self):
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.client.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self.close()
+        else:
+            self._release()
