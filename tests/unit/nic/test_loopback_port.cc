@@ -15,7 +15,7 @@ const Endpoint kWorker = *parse_endpoint("10.0.0.2", 2);
 
 TxPacket packet_of(uint64_t number, const Bytes& payload) {
   TxPacket packet;
-  packet.to = kBox;
+  packet.to = &kBox;
   packet.header.packet_number = number;
   packet.header.payload_bytes = static_cast<uint16_t>(payload.size());
   packet.payload = payload.data();
@@ -92,7 +92,8 @@ TEST_CASE("a connected port sends to its peer wherever the packet says") {
   LoopbackPort worker(network, kWorker, kBox);
   LoopbackPort box(network, kBox);
   TxPacket packet = packet_of(1, {});
-  packet.to = *parse_endpoint("10.9.9.9", 9);
+  const Endpoint elsewhere = *parse_endpoint("10.9.9.9", 9);
+  packet.to = &elsewhere;
   worker.tx_burst({&packet, 1});
   CHECK(receive_all(box).size() == 1);
 }

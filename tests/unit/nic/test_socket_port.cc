@@ -29,14 +29,14 @@ SocketPort open(const std::string& address, std::optional<Endpoint> remote = {},
 // A burst of packets whose payloads say who they are.
 class Burst {
  public:
-  explicit Burst(const std::vector<uint32_t>& sizes, const Endpoint& to = {}) {
+  explicit Burst(const std::vector<uint32_t>& sizes, const Endpoint& to = {}) : to_(to) {
     for (uint32_t index = 0; index < sizes.size(); ++index) {
       auto& payload = payloads_.emplace_back(sizes[index]);
       for (size_t at = 0; at < payload.size(); ++at) {
         payload[at] = static_cast<std::byte>(at * 31 + index);
       }
       TxPacket& packet = packets.emplace_back();
-      packet.to = to;
+      packet.to = &to_;
       packet.header.packet_number = index;
       packet.header.payload_bytes = static_cast<uint16_t>(sizes[index]);
       packet.payload = payload.data();
@@ -55,6 +55,7 @@ class Burst {
   std::vector<TxPacket> packets;
 
  private:
+  Endpoint to_;
   std::deque<Bytes> payloads_;
 };
 
@@ -171,9 +172,11 @@ TEST_CASE("an unconnected port sends each packet to its own address") {
   SocketPort box = open("127.0.0.1");
   SocketPort one = open("127.0.0.1", box.local());
   SocketPort two = open("127.0.0.1", box.local());
+  const Endpoint to_one = one.local();
+  const Endpoint to_two = two.local();
   Burst burst(std::vector<uint32_t>(20, 1408));
   for (size_t index = 0; index < 20; ++index) {
-    burst.packets[index].to = index % 5 < 3 ? one.local() : two.local();
+    burst.packets[index].to = index % 5 < 3 ? &to_one : &to_two;
   }
   send_all(box, burst);
   const auto at_one = receive(one, 12);
@@ -228,7 +231,9 @@ TEST_CASE("an unconnected port drops what one unreachable peer refuses, and serv
   SocketPort box = open("127.0.0.1");
   SocketPort worker = open("127.0.0.1", box.local());
   Burst burst(std::vector<uint32_t>(6, 256), worker.local());
-  burst.packets[0].to.port = 0;  // no such destination
+  Endpoint nobody = worker.local();
+  nobody.port = 0;
+  burst.packets[0].to = &nobody;
   REQUIRE(box.tx_burst(burst.packets) == 6);
   CHECK(box.send_failures() == 1);
   const auto received = receive(worker, 5);

@@ -121,7 +121,7 @@ std::vector<Sent> Box::take_burst() {
   for (const nic::TxPacket& packet : packets) {
     const wire::Tag tag = wire::make_tag({.payload_crc = true}, packet.header, packet.payload);
     REQUIRE((packet.tag == tag));
-    sent.push_back({packet.to, packet.header, {}});
+    sent.push_back({*packet.to, packet.header, {}});
     sent.back().payload.assign(packet.payload, packet.payload + packet.header.payload_bytes);
   }
   core.sent(packets.size());

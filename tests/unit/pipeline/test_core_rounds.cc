@@ -110,9 +110,9 @@ TEST_CASE("rounds go on across the wrap of 32 bits, with duplicates and stale on
     CounterChange change(box.core);
     box.deliver(box.push(job, 0, 1, 1.0f, round - 1));
     CHECK(change.moved() == std::vector<Counter>{Counter::kStale});
-    change = CounterChange(box.core);
+    CounterChange change_ahead(box.core);
     box.deliver(box.push(job, 0, 1, 1.0f, round + 2));
-    CHECK(change.moved() == std::vector<Counter>{Counter::kRejectRound});
+    CHECK(change_ahead.moved() == std::vector<Counter>{Counter::kRejectRound});
   }
 }
 
