@@ -56,18 +56,45 @@ void Core::arm(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   // probe in step.
   constexpr uint64_t kBackOffCapNs = 64'000'000;
   constexpr uint64_t kPollFloorNs = 10'000'000;
+  constexpr uint64_t kPollSpacingNs = 200'000;  // of a lane's chunks that wait for other workers
   const uint64_t base = lane.rtt.timeout_ns(session_.rto_floor_ns);
   uint64_t wait = base << std::min<uint32_t>(chunk.probes, 6);
   wait = std::min(wait, std::max(base, kBackOffCapNs));
-  if (chunk.waits_for_others) wait = std::max(wait, kPollFloorNs);
-  chunk.deadline_ns = now_ns + wait * 3 / 4 + rng_.below(wait / 2 + 1);
+  if (chunk.waits_for_others) {
+    wait = std::max({wait, kPollFloorNs, lane.in_flight.size() * kPollSpacingNs});
+  }
+  set_deadline(lane, chunk, now_ns + wait * 3 / 4 + rng_.below(wait / 2 + 1));
+}
+
+void Core::set_deadline(Lane& lane, Chunk& chunk, uint64_t deadline_ns) {
+  chunk.deadline_ns = deadline_ns;
+  lane.deadline_ns = std::min(lane.deadline_ns, deadline_ns);
+}
+
+// A lane that hears of other chunks is slow rather than lossy: the box has a queue before it. Its
+// chunks are given more time before the first probe, since the answer to a needless one is a whole
+// result.
+bool Core::may_still_come(const Lane& lane, const Chunk& chunk, uint64_t now_ns,
+                          uint64_t& until_ns) const {
+  constexpr uint64_t kPatience = 4;
+  if (chunk.probes > 0) return false;
+  const uint64_t timeout_ns = lane.rtt.timeout_ns(session_.rto_floor_ns);
+  until_ns = std::min(lane.last_heard_ns + timeout_ns, chunk.pushed_ns + kPatience * timeout_ns);
+  return until_ns > now_ns;
 }
 
 void Core::on_timer(uint64_t now_ns) {
   for (Lane& lane : lanes_) {
+    if (lane.deadline_ns > now_ns) continue;
+    lane.deadline_ns = UINT64_MAX;
     for (const uint32_t id : lane.in_flight) {
       Chunk& chunk = chunks_[id];
-      if (chunk.deadline_ns > now_ns || chunk.to_send != 0) continue;
+      if (chunk.to_send != 0) continue;  // armed when it has left
+      uint64_t deadline_ns = chunk.deadline_ns;
+      if (deadline_ns > now_ns || may_still_come(lane, chunk, now_ns, deadline_ns)) {
+        set_deadline(lane, chunk, deadline_ns);
+        continue;
+      }
       ++chunk.probes;
       lane.to_probe.push_back(id);
       arm(lane, chunk, now_ns);
@@ -77,11 +104,7 @@ void Core::on_timer(uint64_t now_ns) {
 
 uint64_t Core::next_deadline_ns() const {
   uint64_t deadline = UINT64_MAX;
-  for (const Lane& lane : lanes_) {
-    for (const uint32_t id : lane.in_flight) {
-      if (chunks_[id].to_send == 0) deadline = std::min(deadline, chunks_[id].deadline_ns);
-    }
-  }
+  for (const Lane& lane : lanes_) deadline = std::min(deadline, lane.deadline_ns);
   return deadline;
 }
 
@@ -91,6 +114,7 @@ void Core::abandon() {
     lane.sending.clear();
     lane.to_probe.clear();
     lane.in_flight.clear();
+    lane.deadline_ns = UINT64_MAX;
     lane.outgoing_begin = lane.outgoing_end = 0;
   }
   for (Chunk& chunk : chunks_) chunk.in_flight = false;

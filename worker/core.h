@@ -6,6 +6,9 @@
 // A chunk's way: queued (by priority) -> pushed, within the window -> its result arrives, whole ->
 // done. No result for a while: PULL. The answer is either the result, or a STATUS that says which
 // fragments to push again, or that somebody else is late, which is not loss and is only polled for.
+//
+// A chunk that waits for other workers leaves the window: two workers whose windows are full of
+// different chunks (each has seen other priorities first) would else wait for each other for ever.
 #pragma once
 
 #include <array>
@@ -90,7 +93,7 @@ class Core {
 
   // Probes whatever is overdue at now_ns.
   void on_timer(uint64_t now_ns);
-  // When on_timer is next needed; UINT64_MAX with nothing in flight.
+  // When on_timer is next of use, or earlier; UINT64_MAX with nothing in flight.
   uint64_t next_deadline_ns() const;
 
   // Tensors whose result is complete, in order of completion; empties the list.
@@ -117,6 +120,7 @@ class Core {
     uint16_t first_missing_rank = 0;
     uint8_t pipeline = 0;
     bool in_flight = false;
+    bool in_window = false;
     bool retransmitting = false;
     bool waits_for_others = false;  // the box has all of ours
   };
@@ -136,10 +140,11 @@ class Core {
     uint64_t window_bytes = 0;
     uint64_t outstanding_bytes = 0;
     uint64_t last_heard_ns = 0;
-    SendQueue queue;                  // not yet started
-    std::deque<uint32_t> sending;     // chunks with to_send != 0
-    std::deque<uint32_t> to_probe;    // chunks to PULL
-    std::vector<uint32_t> in_flight;  // chunks pushed and not done
+    uint64_t deadline_ns = UINT64_MAX;  // no later than any of its chunks'
+    SendQueue queue;                    // not yet started
+    std::deque<uint32_t> sending;       // chunks with to_send != 0
+    std::deque<uint32_t> to_probe;      // chunks to PULL
+    std::vector<uint32_t> in_flight;    // chunks pushed and not done
     RttEstimator rtt;
     std::array<nic::TxPacket, limits::kBurstPackets> outgoing;
     std::array<wire::PullPayload, limits::kBurstPackets> outgoing_pull;
@@ -154,12 +159,16 @@ class Core {
   void set_credit(Lane& lane, const wire::Header& header);
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void drop_unsent(Lane& lane, uint32_t chunk_id);
+  void leave_window(Lane& lane, Chunk& chunk);
   void open_window(Lane& lane, uint64_t now_ns);
   void fill_probes(Lane& lane, uint64_t now_ns);
   void fill_pushes(Lane& lane, uint64_t now_ns);
   void address(Lane& lane, const Chunk& chunk, wire::PacketType type, uint64_t now_ns,
                nic::TxPacket& packet);
   void arm(Lane& lane, Chunk& chunk, uint64_t now_ns);
+  void set_deadline(Lane& lane, Chunk& chunk, uint64_t deadline_ns);
+  bool may_still_come(const Lane& lane, const Chunk& chunk, uint64_t now_ns,
+                      uint64_t& until_ns) const;
   uint32_t chunk_id(const Chunk& chunk) const {
     return static_cast<uint32_t>(&chunk - chunks_.data());
   }

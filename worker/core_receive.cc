@@ -84,13 +84,19 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
   chunk.in_flight = false;
   ++chunk.round;
-  lane.outstanding_bytes -= chunk.wire_bytes;
+  leave_window(lane, chunk);
   auto& in_flight = lane.in_flight;
   const auto found = std::find(in_flight.begin(), in_flight.end(), chunk_id(chunk));
   *found = in_flight.back();
   in_flight.pop_back();
+  if (in_flight.empty()) lane.deadline_ns = UINT64_MAX;
   drop_unsent(lane, chunk_id(chunk));
   if (--tensors_[chunk.tensor].chunks_left == 0) completed_.push_back(chunk.tensor);
+}
+
+void Core::leave_window(Lane& lane, Chunk& chunk) {
+  if (chunk.in_window) lane.outstanding_bytes -= chunk.wire_bytes;
+  chunk.in_window = false;
 }
 
 // Packets made but not taken by the port point into buffers that are the caller's again.
@@ -120,7 +126,8 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   const uint64_t missing = chunk.full_mask & ~status.received_mask;
   chunk.missing_workers = status.missing_workers;
   chunk.first_missing_rank = status.first_missing_rank;
-  chunk.waits_for_others = missing == 0;
+  chunk.waits_for_others = missing == 0 && status.missing_workers > 0;
+  if (chunk.waits_for_others) leave_window(lane, chunk);
   if (missing == 0 || chunk.result_mask != 0) {
     arm(lane, chunk, now_ns);
     return;

@@ -33,6 +33,7 @@ void Core::open_window(Lane& lane, uint64_t now_ns) {
   lane.in_flight.push_back(id);
   lane.sending.push_back(id);
   chunk.in_flight = true;
+  chunk.in_window = true;
   chunk.to_send = chunk.full_mask;
   chunk.result_mask = 0;
   chunk.probes = 0;

@@ -211,4 +211,24 @@ TEST_CASE("a straggler is waited for without retransmission, and is named") {
   require_identical(buffers);
 }
 
+TEST_CASE("workers that begin with different tensors do not wait for each other for ever") {
+  test::RackOptions options;
+  options.workers = 2;
+  options.window_bytes = options.chunk_bytes;
+  options.tensors.push_back({.name = "first", .elements = 60000});
+  options.tensors.push_back({.name = "second", .elements = 60000});
+  test::Rack rack(options);
+  Buffers buffers = gradients(options, 0);
+  for (const uint32_t turn : {0u, 1u}) {
+    for (const uint32_t rank : {0u, 1u}) {
+      const uint32_t tensor = turn ^ rank;
+      std::byte* data = buffers[rank][tensor].data();
+      rack.worker(rank).start(tensor, data, data, 0);
+    }
+    for (int count = 0; count < 5; ++count) rack.step();
+  }
+  REQUIRE(rack.run_until_idle());
+  require_identical(buffers);
+}
+
 }  // namespace pbox
