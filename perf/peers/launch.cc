@@ -22,6 +22,9 @@ void append_options(std::vector<std::string>& command, const PeerOptions& option
                                               "--warmup",     std::to_string(options.warmup),
                                               "--seed",       std::to_string(options.seed)};
   command.insert(command.end(), arguments.begin(), arguments.end());
+  if (!options.box_flags.empty()) {
+    command.insert(command.end(), {"--box-flags", options.box_flags});
+  }
 }
 
 // Every message of Open MPI's own stays on loopback too. Ranks yield while they wait: with more
@@ -68,10 +71,15 @@ Result<std::vector<std::string>> peer_command(std::string_view system, const Pee
     const auto program = program_path(program_folder, "pbox-peer-gloo", "libgloo-dev");
     if (!program) return program.error();
     command = {*program};
+  } else if (system == "pbox") {
+    const auto program =
+        program_path(program_folder, "pbox-peer-pbox", "what tools/packages lists");
+    if (!program) return program.error();
+    command = {*program};
   } else {
-    return Error{
-        ErrorCode::kInvalidArgument,
-        "peer '" + std::string(system) + "' is unknown: use openmpi-tcp, openmpi-shm or gloo-tcp"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "system '" + std::string(system) +
+                     "' is unknown: use pbox, openmpi-tcp, openmpi-shm or gloo-tcp"};
   }
   append_options(command, options);
   return command;

@@ -10,7 +10,8 @@
 
 namespace pbox::perf {
 
-// The command line that starts a peer: "openmpi-tcp", "openmpi-shm" or "gloo-tcp". `program_folder`
+// The command line that starts a peer: "pbox", "openmpi-tcp", "openmpi-shm" or
+// "gloo-tcp". `program_folder`
 // holds the peer programs. kNotFound where the build had no such library, or mpirun is absent.
 Result<std::vector<std::string>> peer_command(std::string_view system, const PeerOptions& options,
                                               const std::string& program_folder);

@@ -1,8 +1,9 @@
 #include "perf/peers/peer.h"
 
-#include <sys/resource.h>
+#include <time.h>
 
 #include <charconv>
+#include <cinttypes>
 #include <cstdio>
 #include <iostream>
 #include <string_view>
@@ -35,6 +36,10 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     options.model = value;
     return ok_status();
   }
+  if (option == "--box-flags") {
+    options.box_flags = value;
+    return ok_status();
+  }
   if (option == "--layout") {
     if (value != "tensors" && value != "buffer") {
       return bad_option(option, value, "must be tensors or buffer");
@@ -43,16 +48,15 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     return ok_status();
   }
   return bad_option(option, value,
-                    "unknown; known are --model --layout --workers --iterations --warmup --seed");
-}
-
-double seconds(const timeval& time) {
-  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+                    "unknown; known are --model --layout --workers --iterations --warmup --seed "
+                    "--box-flags");
 }
 
 void print_sample(const Sample& sample) {
-  std::printf("{\"ms\":%.4f,\"cpu_s\":%.6f,\"checked\":%s}\n", sample.ms, sample.cpu_seconds,
+  std::printf("{\"ms\":%.4f,\"cpu_s\":%.6f,\"checked\":%s", sample.ms, sample.cpu_seconds,
               sample.wrong == 0 ? "true" : "false");
+  if (sample.box_bytes != 0) std::printf(",\"box_bytes\":%" PRIu64, sample.box_bytes);
+  std::printf("}\n");
   std::fflush(stdout);
 }
 
@@ -99,10 +103,12 @@ Result<PeerOptions> parse_peer_options(int argc, char** argv) {
   return options;
 }
 
-double process_cpu_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+double process_cpu_seconds(pid_t process) {
+  clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
+  timespec used{};
+  if (process != 0 && clock_getcpuclockid(process, &clock) != 0) return 0;
+  clock_gettime(clock, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
 Result<Gradient> Gradient::create(const PeerOptions& options) {

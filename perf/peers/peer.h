@@ -3,12 +3,14 @@
 // obeys its standard input, so that a caller can take turns between systems:
 //
 //   in:  run                                 one exchange of the whole model
-//   out: {"ms":12.3,"cpu_s":0.04,"checked":true}
+//   out: {"ms":12.3,"cpu_s":0.04,"checked":true}     and "box_bytes" where a server takes part
 //   in:  quit (or the end of the input)
 //
 // It says {"ready":true,...} once it can take commands. Idle ranks sleep: what waits for its turn
 // takes no time from the system that is being measured.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <functional>
@@ -24,10 +26,11 @@ namespace pbox::perf {
 struct PeerOptions {
   std::string model = "resnet50";
   std::string layout = "tensors";  // or "buffer": the same elements fused into one
-  uint32_t worker_count = 2;       // Gloo only: mpirun says it otherwise
+  uint32_t worker_count = 2;       // not for Open MPI: mpirun says it
   uint32_t iterations = 0;         // 0: obey standard input
   uint32_t warmup = 1;
   uint32_t seed = 1;
+  std::string box_flags;  // PBox only: more flags for pboxd, separated by blanks
 };
 
 Result<PeerOptions> parse_peer_options(int argc, char** argv);
@@ -35,12 +38,13 @@ Result<PeerOptions> parse_peer_options(int argc, char** argv);
 // One exchange as all ranks saw it.
 struct Sample {
   double ms = 0;           // the slowest rank, from the common start
-  double cpu_seconds = 0;  // user and system, all ranks
+  double cpu_seconds = 0;  // user and system, all ranks and servers
   uint64_t wrong = 0;      // elements of any rank whose sum is not exact
+  uint64_t box_bytes = 0;  // resident memory of the server, if there is one
 };
 
-// CPU time the calling process has used, all threads.
-double process_cpu_seconds();
+// CPU time that a process has used, all threads; by default the calling one.
+double process_cpu_seconds(pid_t process = 0);
 
 // One rank's gradient: tensors in one block, each on a cache line of its own. Moves, for the
 // tensors point into the block, and is never copied.

@@ -1,0 +1,142 @@
+// The main job without the computing (PHub's ZeroCompute): W worker processes exchange the
+// gradients of a model through a pboxd over kernel sockets, and, with --peers, by the systems
+// people use today. Systems take turns, so that what the machine does meanwhile hits all alike;
+// gradients differ in each iteration and every sum of every rank is checked.
+#include <algorithm>
+#include <filesystem>
+#include <iomanip>
+#include <memory>
+#include <stdexcept>
+
+#include "perf/measure.h"
+#include "perf/peers/launch.h"
+#include "perf/peers/program.h"
+#include "perf/scenario.h"
+
+namespace pbox::perf {
+namespace {
+
+constexpr int kAnswerLimitMs = 120'000;
+constexpr const char* kPeers[] = {"gloo-tcp", "openmpi-tcp", "openmpi-shm"};
+
+struct System {
+  std::string key;  // in JSON: gloo_tcp
+  std::unique_ptr<Program> program;
+  std::vector<double> ms, cpu_seconds;
+  uint64_t box_bytes = 0;
+};
+
+System start(const std::string& name, const PeerOptions& options) {
+  const std::string folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
+  const auto command = peer_command(name, options, folder);
+  if (!command) throw std::runtime_error(command.error().message);
+  System system;
+  system.key = name;
+  std::replace(system.key.begin(), system.key.end(), '-', '_');
+  system.program = std::make_unique<Program>(*command);
+  const auto ready = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
+  if (!ready.value("ready", false)) throw std::runtime_error(name + " did not become ready");
+  return system;
+}
+
+void measure_once(System& system) {
+  system.program->write_line("run");
+  const auto sample = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
+  if (!sample.at("checked").get<bool>()) {
+    throw std::runtime_error(system.key + " gave a wrong sum");
+  }
+  system.ms.push_back(sample.at("ms"));
+  system.cpu_seconds.push_back(sample.at("cpu_s"));
+  system.box_bytes = std::max(system.box_bytes, sample.value("box_bytes", uint64_t{0}));
+}
+
+nlohmann::json figures_of(const System& system, double gigabytes, uint32_t workers) {
+  const double ms = median(system.ms);
+  nlohmann::json figures = {{"median_ms", ms},
+                            {"min_ms", *std::min_element(system.ms.begin(), system.ms.end())},
+                            {"goodput_gbps", gigabytes * workers / (ms * 1e-3)},
+                            {"cpu_s", median(system.cpu_seconds)},
+                            {"checked", true}};
+  if (system.box_bytes != 0) figures["box_bytes"] = system.box_bytes;
+  return figures;
+}
+
+void print_table(const nlohmann::json& systems, double pbox_ms, std::ostream& report) {
+  report << "  system         median ms    min ms   GB/s in    CPU s   PBox is faster by\n"
+         << std::fixed;
+  for (const auto& [name, figures] : systems.items()) {
+    const double ms = figures["median_ms"];
+    report << "  " << std::left << std::setw(14) << name << std::right << std::setprecision(1)
+           << std::setw(10) << ms << std::setw(10) << figures["min_ms"].get<double>()
+           << std::setprecision(2) << std::setw(10) << figures["goodput_gbps"].get<double>()
+           << std::setprecision(3) << std::setw(9) << figures["cpu_s"].get<double>();
+    if (name != "pbox") report << std::setprecision(2) << std::setw(16) << ms / pbox_ms << " x";
+    report << "\n";
+  }
+}
+
+void add_options(po::options_description& options) {
+  options.add_options()("model", po::value<std::string>()->default_value("resnet50"),
+                        "resnet50, vgg19 or 1mib")(
+      "workers", po::value<uint32_t>()->default_value(2), "worker processes")(
+      "layout", po::value<std::string>()->default_value("tensors"),
+      "tensors: one exchange per parameter tensor; buffer: all in one")(
+      "iterations", po::value<uint32_t>()->default_value(21), "timed exchanges per system")(
+      "warmup", po::value<uint32_t>()->default_value(3), "untimed exchanges before")(
+      "peers", "also measure Gloo and Open MPI (TCP and shared memory)")(
+      "box-flags", po::value<std::string>()->default_value(""), "more flags for pboxd");
+}
+
+nlohmann::json run(const po::variables_map& options, std::ostream& report) {
+  PeerOptions peer{.model = options["model"].as<std::string>(),
+                   .layout = options["layout"].as<std::string>(),
+                   .worker_count = options["workers"].as<uint32_t>(),
+                   .warmup = options["warmup"].as<uint32_t>(),
+                   .box_flags = options["box-flags"].as<std::string>()};
+  const auto model = model_by_name(peer.model);
+  if (!model) throw std::runtime_error(model.error().message);
+  const double gigabytes = static_cast<double>(element_count(*model)) * sizeof(float) / 1e9;
+  const auto iterations = std::max(1u, options["iterations"].as<uint32_t>());
+
+  std::vector<System> systems;
+  systems.push_back(start("pbox", peer));
+  if (options.count("peers") != 0) {
+    peer.box_flags.clear();
+    for (const char* name : kPeers) systems.push_back(start(name, peer));
+  }
+  for (uint32_t iteration = 0; iteration < iterations; ++iteration) {
+    for (size_t turn = 0; turn < systems.size(); ++turn) {
+      measure_once(systems[(turn + iteration) % systems.size()]);
+    }
+    report << "\r  exchange " << iteration + 1 << "/" << iterations << std::flush;
+  }
+
+  nlohmann::json figures = {{"model", peer.model},
+                            {"layout", peer.layout},
+                            {"workers", peer.worker_count},
+                            {"iterations", iterations},
+                            {"model_bytes", static_cast<uint64_t>(gigabytes * 1e9)}};
+  for (const System& system : systems) {
+    figures["systems"][system.key] = figures_of(system, gigabytes, peer.worker_count);
+  }
+  const double pbox_ms = figures["systems"]["pbox"]["median_ms"];
+  for (const auto& [name, other] : figures["systems"].items()) {
+    if (name != "pbox") {
+      figures["speedup_over"][name] = other["median_ms"].get<double>() / pbox_ms;
+    }
+  }
+  report << "\r" << peer.model << " as " << peer.layout << ", " << peer.worker_count
+         << " workers, box resident "
+         << figures["systems"]["pbox"]["box_bytes"].get<uint64_t>() / (1 << 20) << " MiB\n";
+  print_table(figures["systems"], pbox_ms, report);
+  return figures;
+}
+
+const ScenarioRegistration registration({.name = "exchange",
+                                         .summary = "worker processes through a box over sockets,"
+                                                    " against Gloo and Open MPI",
+                                         .add_options = add_options,
+                                         .run = run});
+
+}  // namespace
+}  // namespace pbox::perf

@@ -1,0 +1,124 @@
+// pbox-peer-pbox: the exchange by PBox: a real pboxd of its own on loopback, and ranks that use
+// libpbox as any worker does, in place, all tensors in flight at once. See peer.h for the commands.
+#include "pbox/pbox.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "perf/peers/program.h"
+#include "perf/peers/ranks.h"
+
+namespace {
+
+using pbox::perf::Gradient;
+using pbox::perf::Program;
+using pbox::perf::Sample;
+
+class PboxRank : public pbox::perf::Rank {
+ public:
+  PboxRank(uint32_t rank, uint32_t rank_count, const std::string& box, Gradient& gradient)
+      : gradient_(gradient) {
+    pbox_options options;
+    pbox_options_init(&options);
+    options.box = box.c_str();
+    options.job = "exchange";
+    options.rank = rank;
+    options.world_size = rank_count;
+    require(pbox_create(&options, &context_));
+    for (size_t index = 0; index < gradient.tensors().size(); ++index) {
+      // The first layers first, as the next forward pass needs them.
+      require(pbox_register_tensor(context_, ("tensor " + std::to_string(index)).c_str(),
+                                   gradient.tensors()[index].size(), PBOX_F32,
+                                   -static_cast<int32_t>(index), nullptr));
+    }
+    require(pbox_join(context_));
+  }
+  ~PboxRank() override { pbox_destroy(context_); }
+  PboxRank(const PboxRank&) = delete;
+  PboxRank& operator=(const PboxRank&) = delete;
+
+  void barrier() override { require(pbox_barrier(context_, 0)); }
+
+  void exchange() override {
+    for (size_t index = 0; index < gradient_.tensors().size(); ++index) {
+      float* data = gradient_.tensors()[index].data();
+      require(pbox_push_pull(context_, static_cast<uint32_t>(index), data, data, nullptr, nullptr));
+    }
+    require(pbox_wait_all(context_, 0));
+  }
+
+ private:
+  void require(pbox_status status) const {
+    if (status != PBOX_OK) throw std::runtime_error(pbox_last_error(context_));
+  }
+
+  Gradient& gradient_;
+  pbox_context* context_ = nullptr;
+};
+
+uint64_t resident_bytes(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/statm");
+  uint64_t whole = 0, resident = 0;
+  file >> whole >> resident;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::vector<std::string> box_command(const std::string& own_path, const std::string& flags) {
+  std::vector<std::string> command{std::filesystem::path(own_path).parent_path() / "pboxd",
+                                   "--control.port=0", "--data.port_first=0",
+                                   "--admin.enabled=false"};
+  std::istringstream words(flags);
+  for (std::string flag; words >> flag;) command.push_back(flag);
+  return command;
+}
+
+// "pboxd ready control=ADDRESS:PORT ..." is the first line a box prints.
+std::string control_address(Program& box) {
+  constexpr int kStartLimitMs = 30'000;
+  const std::string line = box.read_line(kStartLimitMs);
+  std::istringstream words(line);
+  const std::string key = "control=";
+  for (std::string word; words >> word;) {
+    if (word.rfind(key, 0) == 0) return word.substr(key.size());
+  }
+  throw std::runtime_error("pboxd did not become ready: '" + line + "'");
+}
+
+int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
+  Program box(box_command(std::filesystem::read_symlink("/proc/self/exe"), options.box_flags));
+  const std::string address = control_address(box);
+  return pbox::perf::run_ranks(options, gradient,
+                               {"pbox",
+                                [&](uint32_t rank, Gradient& own) {
+                                  return std::make_unique<PboxRank>(rank, options.worker_count,
+                                                                    address, own);
+                                },
+                                [&](Sample& sample) {
+                                  sample.cpu_seconds += pbox::perf::process_cpu_seconds(box.pid());
+                                  sample.box_bytes = resident_bytes(box.pid());
+                                }});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto options = pbox::perf::parse_peer_options(argc, argv);
+  auto gradient = options ? Gradient::create(*options) : pbox::Result<Gradient>(options.error());
+  if (!gradient) {
+    std::fprintf(stderr, "pbox-peer-pbox: %s\n", gradient.error().message.c_str());
+    return 2;
+  }
+  try {
+    return run(*options, *gradient);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "pbox-peer-pbox: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,35 @@
+// A program that was started, with pipes to its standard input and output; standard error is
+// shared. Stopped (SIGTERM, then SIGKILL) by the process that started it, never by a fork of that.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace pbox::perf {
+
+class Program {
+ public:
+  // command[0] is a path or is looked up in PATH. Throws std::runtime_error.
+  explicit Program(const std::vector<std::string>& command);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // Throws std::runtime_error if the program is gone.
+  void write_line(const std::string& line);
+  // Without its end; throws std::runtime_error if none comes in time or the program is gone.
+  std::string read_line(int timeout_ms);
+
+ private:
+  pid_t owner_ = -1;
+  pid_t pid_ = -1;
+  int input_fd_ = -1;
+  int output_fd_ = -1;
+  std::string name_;
+  std::string unread_;
+};
+
+}  // namespace pbox::perf
