@@ -8,7 +8,9 @@
 namespace pbox::limits {
 
 // --- chunks and fragments ---
-inline constexpr uint32_t kChunkBytesDefault = 32 * 1024;  // PHub: 8192 floats
+// PHub's 32 KiB, less 512 bytes: so that two chunks with their headers and tags leave as one
+// segmented datagram of 64 KiB, which halves what the kernel does per byte (see kUdpPayloadMax).
+inline constexpr uint32_t kChunkBytesDefault = 32 * 1024 - 512;
 inline constexpr uint32_t kChunkBytesMin = 1024;
 inline constexpr uint32_t kFragmentCountMax = 64;  // one 64-bit mask says what has arrived
 
@@ -31,6 +33,7 @@ inline constexpr uint32_t kPacketOverheadBytes = kHeaderBytes + kTagBytes;
 inline constexpr uint32_t kPacketBytesMax = kPacketOverheadBytes + kFragmentBytesMax;
 inline constexpr uint32_t kUdpPayloadMax = 65507;
 static_assert(kPacketBytesMax <= kUdpPayloadMax);
+static_assert(2 * (kPacketOverheadBytes + kChunkBytesDefault) <= kUdpPayloadMax);
 
 // --- jobs ---
 inline constexpr uint32_t kWorkersPerJobMax = 256;

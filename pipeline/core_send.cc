@@ -96,7 +96,7 @@ size_t Core::fill_replies(size_t filled) {
 
 size_t Core::fill_shard(JobShard& shard, size_t filled, size_t limit) {
   const bool has_work =
-      shard.egress.cursor.active || !shard.egress.empty() || shard.egress.has_resend();
+      shard.egress.cursor.count > 0 || !shard.egress.empty() || shard.egress.has_resend();
   if (!has_work) {
     shard.egress_deficit_bytes = 0;
     return filled;
@@ -128,36 +128,48 @@ size_t Core::fill_resends(JobShard& shard, size_t filled, size_t limit) {
 
 size_t Core::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
   EgressQueue::Cursor& cursor = shard.egress.cursor;
-  const uint32_t workers = shard.worker_count();
   while (filled < limit && shard.egress_deficit_bytes > 0) {
-    if (!cursor.active) {
-      if (!shard.egress.pop(cursor.at)) break;
-      cursor.active = true;
-      cursor.step = 0;
-      cursor.fragment = 0;
-    }
-    Chunk& chunk = *cursor.at.chunk;
-    if (cursor.step == workers || cursor.at.round + 1 != chunk.open_round) {
-      chunk.fanned_out_rounds = cursor.at.round + 1;
-      cursor.active = false;
-      continue;
-    }
-    const uint32_t rank = (cursor.step + chunk.id + cursor.at.round) % workers;
-    Session& session = shard.sessions()[rank];
-    const ResultMaker maker(shard, session, chunk, cursor.at.round, options_.tag);
-    while (filled < limit && cursor.fragment < chunk.fragment_count) {
-      maker.make(cursor.fragment++, 0, outgoing_[filled]);
+    if (cursor.count == 0 && !begin_fan_out(shard.egress)) break;
+    const FanOut& first = cursor.group[0];
+    const uint32_t rank = (cursor.step + first.chunk->id + first.round) % shard.worker_count();
+    filled = fill_group(shard, shard.sessions()[rank], filled, limit);
+    if (cursor.index < cursor.count) break;  // no room
+    cursor.index = 0;
+    if (++cursor.step == shard.worker_count()) end_fan_out(shard.egress);
+  }
+  return filled;
+}
+
+bool Core::begin_fan_out(EgressQueue& egress) {
+  EgressQueue::Cursor& cursor = egress.cursor;
+  cursor.step = cursor.index = cursor.fragment = 0;
+  while (cursor.count < cursor.group.size() && egress.pop(cursor.group[cursor.count])) {
+    ++cursor.count;
+  }
+  return cursor.count > 0;
+}
+
+void Core::end_fan_out(EgressQueue& egress) {
+  EgressQueue::Cursor& cursor = egress.cursor;
+  for (uint32_t index = 0; index < cursor.count; ++index) {
+    cursor.group[index].chunk->fanned_out_rounds = cursor.group[index].round + 1;
+  }
+  cursor.count = 0;
+}
+
+// What is left of the group for one worker.
+size_t Core::fill_group(JobShard& shard, Session& session, size_t filled, size_t limit) {
+  EgressQueue::Cursor& cursor = shard.egress.cursor;
+  for (; cursor.index < cursor.count; ++cursor.index, cursor.fragment = 0) {
+    const FanOut& at = cursor.group[cursor.index];
+    if (at.round + 1 != at.chunk->open_round) continue;  // consumed by all meanwhile
+    const ResultMaker maker(shard, session, *at.chunk, at.round, options_.tag);
+    for (; cursor.fragment < at.chunk->fragment_count; ++cursor.fragment) {
+      if (filled == limit) return filled;
+      maker.make(cursor.fragment, 0, outgoing_[filled]);
       shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
       ++filled;
     }
-    if (cursor.fragment == chunk.fragment_count) {
-      cursor.fragment = 0;
-      ++cursor.step;
-    }
-  }
-  if (cursor.active && cursor.step == workers) {
-    cursor.at.chunk->fanned_out_rounds = cursor.at.round + 1;
-    cursor.active = false;
   }
   return filled;
 }

@@ -3,6 +3,7 @@
 // once.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -43,13 +44,16 @@ class EgressQueue {
   bool pop_resend(Resend& next);
   bool has_resend() const { return resend_head_ != resend_tail_; }
 
-  // Where the fan-out at hand stands. Worker `step` of [0, workers) is rank (step + rotation) %
-  // workers, so that the copies of successive chunks do not all reach the same worker first.
+  // Where the fan-out at hand stands: a group of chunks leaves together to one worker, then to the
+  // next. Two, because two of a job's chunks fill what a port can hand to the kernel or NIC as one
+  // segmented packet. Worker `step` of [0, workers) is rank (step + rotation) % workers, so that
+  // the copies of successive chunks do not all reach the same worker first.
   struct Cursor {
-    FanOut at;
+    std::array<FanOut, 2> group;
+    uint32_t count = 0;  // chunks in the group; 0: none at hand
     uint32_t step = 0;
+    uint32_t index = 0;  // in [0, count)
     uint32_t fragment = 0;
-    bool active = false;
   } cursor;
 
  private:

@@ -16,7 +16,7 @@ namespace pbox::nic {
 
 // A coalesced datagram is at most 64 KiB; a receive message must hold a whole one.
 inline constexpr size_t kMessageBytes = 64 * 1024;
-inline constexpr size_t kReceiveMessages = 16;
+inline constexpr size_t kReceiveMessages = 8;
 inline constexpr size_t kSegmentsMax = 64;  // UDP_MAX_SEGMENTS of the kernel
 inline constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(uint16_t));
 
