@@ -111,6 +111,8 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
     report << "\r  exchange " << iteration + 1 << "/" << iterations << std::flush;
   }
 
+  for (System& system : systems) system.program->finish();
+
   nlohmann::json figures = {{"model", peer.model},
                             {"layout", peer.layout},
                             {"workers", peer.worker_count},

@@ -19,7 +19,8 @@ namespace {
 using optimizer::OptimizerKind;
 using wire::Dtype;
 
-constexpr size_t kChunkFloats = limits::kChunkBytesDefault / sizeof(float);
+constexpr size_t kChunkBytes = 32 * 1024;
+constexpr size_t kChunkFloats = kChunkBytes / sizeof(float);
 
 // Two chunks of f32 are larger than an L1 cache and smaller than an L2; so are Adam's four arrays.
 constexpr size_t kPassesInCache = 1000;
@@ -183,7 +184,7 @@ nlohmann::json measure_out_of_cache(size_t mebibytes, size_t stagger, size_t rep
   const Arrays arrays(mebibytes * 1024 * 1024 / sizeof(float), stagger);
   std::vector<Alternative> all;
   all.push_back(sum("sum f32", Dtype::kF32, arrays, 1, SIZE_MAX));
-  all.push_back(sum("sum f32, 32 KiB a call", Dtype::kF32, arrays, 1, limits::kChunkBytesDefault));
+  all.push_back(sum("sum f32, 32 KiB a call", Dtype::kF32, arrays, 1, kChunkBytes));
   all.push_back(
       sum("sum f32, 1408 B a call", Dtype::kF32, arrays, 1, limits::kFragmentBytesEthernet));
   all.push_back(sum("sum f16", Dtype::kF16, arrays, 1, SIZE_MAX));

@@ -33,10 +33,11 @@ class PboxRank : public pbox::perf::Rank {
     options.world_size = rank_count;
     require(pbox_create(&options, &context_));
     for (size_t index = 0; index < gradient.tensors().size(); ++index) {
+      uint32_t id = 0;  // equal to index
       // The first layers first, as the next forward pass needs them.
       require(pbox_register_tensor(context_, ("tensor " + std::to_string(index)).c_str(),
                                    gradient.tensors()[index].size(), PBOX_F32,
-                                   -static_cast<int32_t>(index), nullptr));
+                                   -static_cast<int32_t>(index), &id));
     }
     require(pbox_join(context_));
   }
@@ -73,7 +74,7 @@ uint64_t resident_bytes(pid_t process) {
 std::vector<std::string> box_command(const std::string& own_path, const std::string& flags) {
   std::vector<std::string> command{std::filesystem::path(own_path).parent_path() / "pboxd",
                                    "--control.port=0", "--data.port_first=0",
-                                   "--admin.enabled=false"};
+                                   "--admin.enabled=false", "--log.level=warn"};
   std::istringstream words(flags);
   for (std::string flag; words >> flag;) command.push_back(flag);
   return command;

@@ -52,13 +52,28 @@ Program::Program(const std::vector<std::string>& command)
 
 Program::~Program() {
   if (getpid() != owner_) return;
-  close(input_fd_);
+  if (input_fd_ >= 0) close(input_fd_);
   close(output_fd_);
+  if (pid_ < 0) return;
   kill(pid_, SIGTERM);
-  for (int waited_ms = 0; waitpid(pid_, nullptr, WNOHANG) == 0; waited_ms += 10) {
-    if (waited_ms == kStopLimitMs) kill(pid_, SIGKILL);
-    usleep(10'000);
+  if (wait_exit(kStopLimitMs)) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+}
+
+void Program::finish() {
+  close(input_fd_);
+  input_fd_ = -1;
+  if (wait_exit(kStopLimitMs)) pid_ = -1;
+}
+
+bool Program::wait_exit(int timeout_ms) {
+  constexpr int kLookEveryMs = 10;
+  for (int waited_ms = 0; waited_ms < timeout_ms; waited_ms += kLookEveryMs) {
+    if (waitpid(pid_, nullptr, WNOHANG) == pid_) return true;
+    usleep(kLookEveryMs * 1000);
   }
+  return false;
 }
 
 void Program::write_line(const std::string& line) {

@@ -22,8 +22,12 @@ class Program {
   void write_line(const std::string& line);
   // Without its end; throws std::runtime_error if none comes in time or the program is gone.
   std::string read_line(int timeout_ms);
+  // Ends its input and waits, within reason, until it has stopped by itself.
+  void finish();
 
  private:
+  bool wait_exit(int timeout_ms);
+
   pid_t owner_ = -1;
   pid_t pid_ = -1;
   int input_fd_ = -1;

@@ -123,6 +123,7 @@ int run_ranks(const PeerOptions& options, Gradient& gradient, const RankProgram&
     return status != 0 ? status : children_status;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "pbox-peer-%s: rank %u: %s\n", program.system.c_str(), rank, error.what());
+    if (rank == 0) wait_for_children(ranks);
     return 1;
   }
 }
