@@ -20,8 +20,7 @@ std::string address_and_port(const std::string& address, uint16_t port) {
 
 }  // namespace
 
-Appliance::Appliance(const config::Config& config,
-                     std::function<config::ParseOutcome()> read_again)
+Appliance::Appliance(const config::Config& config, std::function<config::ParseOutcome()> read_again)
     : config_(config), read_again_(std::move(read_again)), started_ns_(monotonic_ns()) {
   configure_log(config_.log);
 }
@@ -191,7 +190,11 @@ BoxView Appliance::box() const {
           .control_connections = static_cast<uint32_t>(registry_->connection_count())};
 }
 
-std::vector<PipelineView> Appliance::pipelines() const { return pipelines_->views(); }
-std::vector<JobView> Appliance::jobs() const { return registry_->views(monotonic_ns()); }
+std::vector<PipelineView> Appliance::pipelines() const {
+  return pipelines_->views();
+}
+std::vector<JobView> Appliance::jobs() const {
+  return registry_->views(monotonic_ns());
+}
 
 }  // namespace pbox::appliance

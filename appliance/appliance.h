@@ -1,5 +1,5 @@
-// The daemon put together: the one place that knows every part. From a checked configuration to a box
-// that serves, and back to exit status 0.
+// The daemon put together: the one place that knows every part. From a checked configuration to a
+// box that serves, and back to exit status 0.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

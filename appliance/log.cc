@@ -27,8 +27,9 @@ void emit(EventLog::Level level, const std::string& name, const std::string& tex
                                                              : spdlog::level::info;
   if (json_lines) {
     // The pattern supplies time and level; name and text are escaped here.
-    spdlog::log(severity, "\"event\":{},\"text\":{}", nlohmann::json(name).dump(),
-                nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    spdlog::log(
+        severity, "\"event\":{},\"text\":{}", nlohmann::json(name).dump(),
+        nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
     spdlog::log(severity, "{}: {}", name, text);
   }

@@ -13,11 +13,14 @@ int main(int argc, char** argv) {
   switch (outcome.action) {
     case config::Action::kHelp: std::printf("%s", config::usage("pboxd").c_str()); return 0;
     case config::Action::kVersion: std::printf("pboxd %s\n", appliance::kVersion); return 0;
-    case config::Action::kPrint: std::printf("%s", config::print(*outcome.config).c_str()); return 0;
+    case config::Action::kPrint:
+      std::printf("%s", config::print(*outcome.config).c_str());
+      return 0;
     case config::Action::kCheck: std::printf("configuration ok\n"); return 0;
     case config::Action::kRun: break;
   }
-  appliance::Appliance appliance(*outcome.config, [argc, argv] { return config::parse(argc, argv); });
+  appliance::Appliance appliance(*outcome.config,
+                                 [argc, argv] { return config::parse(argc, argv); });
   if (const auto status = appliance.start(); !status) {
     std::fprintf(stderr, "pboxd: cannot start:\n%s\n", status.error().message.c_str());
     return 1;

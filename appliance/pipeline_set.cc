@@ -3,7 +3,9 @@
 namespace pbox::appliance {
 namespace {
 
-bool is_wildcard(const std::string& address) { return address == "0.0.0.0" || address == "::"; }
+bool is_wildcard(const std::string& address) {
+  return address == "0.0.0.0" || address == "::";
+}
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// All pipelines of the box, as the control plane (PipelineHost) and the admin side (views) see them.
+// All pipelines of the box, as the control plane (PipelineHost) and the admin side (views) see
+// them.
 #pragma once
 
 #include <memory>

@@ -85,7 +85,6 @@ class Core {
   size_t fill_fan_out(JobShard& shard, size_t filled, size_t limit);
   size_t fill_group(JobShard& shard, Session& session, size_t filled, size_t limit);
   static bool begin_fan_out(EgressQueue& egress);
-  static void end_fan_out(EgressQueue& egress);
   size_t fill_resends(JobShard& shard, size_t filled, size_t limit);
 
   static constexpr size_t kReplyCapacity = 512;

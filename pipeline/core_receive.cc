@@ -145,6 +145,15 @@ void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed
     session.duplicates.add(1);
     return;
   }
+  // Who pushes the last fragment of a round holds the result of the one before, if it keeps the
+  // protocol; one that does not must neither grow the egress queue nor change what is still to
+  // leave.
+  if ((chunk->claimed[session.rank] | bit) == chunk->full_mask &&
+      chunk->complete_workers + 1u == shard.worker_count() &&
+      chunk->fanned_out_rounds != chunk->open_round) {
+    counters_.add(Counter::kRejectRound);
+    return;
+  }
   if (chunk->claimed_any == 0) chunk->opened_ns = now_ns;
   absorb(shard, session, *chunk, parsed);
 }

@@ -113,7 +113,7 @@ size_t Core::fill_resends(JobShard& shard, size_t filled, size_t limit) {
     if (resend.round + 1 != chunk.open_round) continue;  // consumed by all meanwhile
     Session& session = shard.sessions()[resend.rank];
     const ResultMaker maker(shard, session, chunk, resend.round, options_.tag);
-    while (resend.mask != 0 && filled < limit) {
+    while (resend.mask != 0 && filled < limit && shard.egress_deficit_bytes > 0) {
       const auto fragment = static_cast<uint32_t>(__builtin_ctzll(resend.mask));
       resend.mask &= resend.mask - 1;
       maker.make(fragment, wire::flag::kRetransmission, outgoing_[filled]);
@@ -133,9 +133,9 @@ size_t Core::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
     const FanOut& first = cursor.group[0];
     const uint32_t rank = (cursor.step + first.chunk->id + first.round) % shard.worker_count();
     filled = fill_group(shard, shard.sessions()[rank], filled, limit);
-    if (cursor.index < cursor.count) break;  // no room
+    if (cursor.index < cursor.count) break;  // no room, or another job's turn
     cursor.index = 0;
-    if (++cursor.step == shard.worker_count()) end_fan_out(shard.egress);
+    if (++cursor.step == shard.worker_count()) cursor.count = 0;
   }
   return filled;
 }
@@ -149,27 +149,20 @@ bool Core::begin_fan_out(EgressQueue& egress) {
   return cursor.count > 0;
 }
 
-void Core::end_fan_out(EgressQueue& egress) {
-  EgressQueue::Cursor& cursor = egress.cursor;
-  for (uint32_t index = 0; index < cursor.count; ++index) {
-    cursor.group[index].chunk->fanned_out_rounds = cursor.group[index].round + 1;
-  }
-  cursor.count = 0;
-}
-
 // What is left of the group for one worker.
 size_t Core::fill_group(JobShard& shard, Session& session, size_t filled, size_t limit) {
   EgressQueue::Cursor& cursor = shard.egress.cursor;
   for (; cursor.index < cursor.count; ++cursor.index, cursor.fragment = 0) {
     const FanOut& at = cursor.group[cursor.index];
-    if (at.round + 1 != at.chunk->open_round) continue;  // consumed by all meanwhile
+    PBOX_DCHECK(at.round + 1 == at.chunk->open_round);
     const ResultMaker maker(shard, session, *at.chunk, at.round, options_.tag);
     for (; cursor.fragment < at.chunk->fragment_count; ++cursor.fragment) {
-      if (filled == limit) return filled;
+      if (filled == limit || shard.egress_deficit_bytes <= 0) return filled;
       maker.make(cursor.fragment, 0, outgoing_[filled]);
       shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
       ++filled;
     }
+    if (cursor.step + 1 == shard.worker_count()) at.chunk->fanned_out_rounds = at.round + 1;
   }
   return filled;
 }

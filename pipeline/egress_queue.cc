@@ -14,13 +14,12 @@ bool leaves_later(const FanOut& a, const FanOut& b) {
 }  // namespace
 
 void EgressQueue::reserve(size_t chunk_count) {
-  capacity_ = 2 * chunk_count + 1;
-  heap_.reserve(capacity_);
+  heap_.reserve(chunk_count);
   resends_.resize(kResendCapacity);
 }
 
 void EgressQueue::push(Chunk* chunk, uint32_t round, int32_t priority) {
-  PBOX_DCHECK(heap_.size() < capacity_);
+  PBOX_DCHECK(heap_.size() < heap_.capacity());
   heap_.push_back({chunk, round, priority, next_sequence_++});
   std::push_heap(heap_.begin(), heap_.end(), leaves_later);
 }

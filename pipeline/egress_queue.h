@@ -34,7 +34,7 @@ class EgressQueue {
  public:
   void reserve(size_t chunk_count);
 
-  // Never full: a chunk has at most one unfinished fan-out per slot of its ring.
+  // Never full: a chunk's round finishes only when the result of the one before has left.
   void push(Chunk* chunk, uint32_t round, int32_t priority);
   bool pop(FanOut& next);
   bool empty() const { return heap_.empty(); }
@@ -60,7 +60,6 @@ class EgressQueue {
   static constexpr size_t kResendCapacity = 1024;
 
   std::vector<FanOut> heap_;
-  size_t capacity_ = 0;
   uint64_t next_sequence_ = 0;
   std::vector<Resend> resends_;
   size_t resend_head_ = 0;

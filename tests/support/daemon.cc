@@ -88,7 +88,8 @@ std::string Daemon::get(const std::string& path) const {
 
 std::vector<uint16_t> Daemon::data_ports() const {
   std::vector<uint16_t> ports;
-  for (const auto& pipeline : nlohmann::json::parse(get("/api/v1/box"))["pipelines"]) {
+  const auto box = nlohmann::json::parse(get("/api/v1/box"));
+  for (const auto& pipeline : box.at("pipelines")) {
     ports.push_back(pipeline["udp_port"].get<uint16_t>());
   }
   return ports;

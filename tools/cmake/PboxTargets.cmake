@@ -23,7 +23,8 @@ add_library(pbox_options INTERFACE)
 target_compile_options(pbox_options INTERFACE -Wall -Wextra -Wpedantic -ffp-contract=off
   $<$<BOOL:${PBOX_WERROR}>:-Werror>)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  # SSE4.2 and its CRC32C instruction, in every server since 2009; wider vectors are chosen at start.
+  # SSE4.2 and its CRC32C instruction, in every server since 2009; wider vectors are chosen at
+  # start.
   target_compile_options(pbox_options INTERFACE -march=x86-64-v2)
 endif()
 target_include_directories(pbox_options INTERFACE "${PROJECT_SOURCE_DIR}")

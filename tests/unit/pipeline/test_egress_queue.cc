@@ -27,7 +27,7 @@ TEST_CASE("the order is strict under any interleaving of pushes and pops") {
   Rng rng(3);
   std::vector<Chunk> chunks(1);
   EgressQueue queue;
-  queue.reserve(500);
+  queue.reserve(900);
   std::vector<FanOut> waiting;  // the model: search all for the best
   uint32_t pushed = 0;
   for (int step = 0; step < 2000; ++step) {

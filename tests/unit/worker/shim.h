@@ -53,7 +53,7 @@ class Shim {
   void deliver(const Answer& answer);
   void deliver_result(uint32_t chunk, uint32_t round, float value);
 
-  // Moves the clock to the next deadline and lets it expire. Returns how long that was.
+  // Moves the clock until something overdue makes a packet. Returns how long that was.
   uint64_t expire();
 
   std::vector<float>& buffer(uint32_t tensor) { return buffers_[tensor]; }
