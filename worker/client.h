@@ -111,7 +111,7 @@ class Client {
   void on_message(const control::BoxMessage& message);
   void check_liveness(uint64_t now_ns);
   void complete(const std::vector<uint32_t>& tensors);
-  void fail(const Error& error);
+  void fail(Error error);
   void run_callbacks(const std::vector<Finished>& finished);
   void rest(uint64_t now_ns);
   void wake();

@@ -52,7 +52,7 @@ void Client::finish_io() {
     poll(&wait, 1, 10);
     if (!channel_->flush()) break;
   }
-  fail({ErrorCode::kClosed, "this worker has left the job"});
+  fail({ErrorCode::kClosed, {}});
   const std::lock_guard lock(mutex_);
   for (const auto* call : calls_) (*call)();
   calls_.clear();
@@ -129,11 +129,13 @@ void Client::run_callbacks(const std::vector<Finished>& finished) {
 
 // The job is over for this worker: everything in flight is completed with the reason, and every
 // later call returns it.
-void Client::fail(const Error& error) {
+void Client::fail(Error error) {
   std::vector<Finished> finished;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
+    // A box closes the connection of whoever has left.
+    if (phase_ == Phase::kLeft) error = {ErrorCode::kClosed, "this worker has left the job"};
     failure_ = error;
     last_error_ = error.message;
     for (uint32_t tensor = 0; tensor < operations_.size(); ++tensor) {
