@@ -24,6 +24,7 @@ Counter counter_of(wire::Reject reject) {
 // Memory works on the payload while the packet is being checked; the hardware's own prefetcher
 // takes over after the first lines.
 inline void fetch_payload(const nic::RxPacket& packet) {
+  if (packet.bytes == 0) return;  // a datagram may be empty, and have no memory at all
   const uint32_t bytes = std::min(packet.bytes, kFetchBytes);
   __builtin_prefetch(packet.data);
   __builtin_prefetch(packet.data + packet.bytes - 1);  // the tag, needed before the payload

@@ -67,6 +67,14 @@ pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
                 invalid("rank " + std::to_string(options->rank) + " must be below world_size " +
                         std::to_string(options->world_size)));
   }
+  if (options->mode != PBOX_MODE_AGGREGATE && options->mode != PBOX_MODE_OPTIMIZE) {
+    return fail(nullptr, invalid("mode " + std::to_string(options->mode) +
+                                 " is unknown: set PBOX_MODE_AGGREGATE or PBOX_MODE_OPTIMIZE"));
+  }
+  if (options->reduction != PBOX_SUM && options->reduction != PBOX_MEAN) {
+    return fail(nullptr, invalid("reduction " + std::to_string(options->reduction) +
+                                 " is unknown: set PBOX_SUM or PBOX_MEAN"));
+  }
   try {
     pbox::worker::ClientOptions chosen;
     if (options->box != nullptr) chosen.box = options->box;

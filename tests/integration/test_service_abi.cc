@@ -179,6 +179,14 @@ TEST_CASE("contexts that cannot be are not made, and the reason is kept for the 
   options.world_size = 3;
   CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
   CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("rank 3 must be below world_size 3"));
+  options.rank = 0;
+  options.mode = 2;
+  CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("mode 2 is unknown"));
+  options.mode = PBOX_MODE_OPTIMIZE;
+  options.reduction = -1;
+  CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("reduction -1 is unknown"));
   CHECK(context == nullptr);
   CHECK(pbox_join(nullptr) == PBOX_INVALID_ARGUMENT);
   CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("context is NULL"));

@@ -55,16 +55,22 @@ typedef enum pbox_status {
   PBOX_INTERNAL = 14
 } pbox_status;
 
-typedef enum pbox_dtype { PBOX_F32 = 0, PBOX_F16 = 1, PBOX_BF16 = 2 } pbox_dtype;
-typedef enum pbox_mode { PBOX_MODE_AGGREGATE = 0, PBOX_MODE_OPTIMIZE = 1 } pbox_mode;
-typedef enum pbox_reduction { PBOX_SUM = 0, PBOX_MEAN = 1 } pbox_reduction;
-typedef enum pbox_optimizer {
+/* What a caller chooses travels as a 32-bit integer, so that every compiler agrees on its size and
+ * a value that is not listed here is refused with PBOX_INVALID_ARGUMENT. */
+typedef int32_t pbox_dtype;
+enum pbox_dtype_value { PBOX_F32 = 0, PBOX_F16 = 1, PBOX_BF16 = 2 };
+typedef int32_t pbox_mode;
+enum pbox_mode_value { PBOX_MODE_AGGREGATE = 0, PBOX_MODE_OPTIMIZE = 1 };
+typedef int32_t pbox_reduction;
+enum pbox_reduction_value { PBOX_SUM = 0, PBOX_MEAN = 1 };
+typedef int32_t pbox_optimizer;
+enum pbox_optimizer_value {
   PBOX_SGD = 1,
   PBOX_MOMENTUM = 2,
   PBOX_NESTEROV = 3,
   PBOX_ADAM = 4,
   PBOX_ADAMW = 5
-} pbox_optimizer;
+};
 
 typedef struct pbox_context pbox_context;
 
