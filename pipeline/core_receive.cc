@@ -8,8 +8,6 @@
 namespace pbox::pipeline {
 namespace {
 
-constexpr uint32_t kFetchBytes = 768;
-
 Counter counter_of(wire::Reject reject) {
   switch (reject) {
     case wire::Reject::kTooShort: return Counter::kRejectShort;
@@ -21,23 +19,40 @@ Counter counter_of(wire::Reject reject) {
   }
 }
 
-// Memory works on the payload while the packet is being checked; the hardware's own prefetcher
-// takes over after the first lines.
-inline void fetch_payload(const nic::RxPacket& packet) {
+// How far ahead of the sum memory works on packets, so that neither it nor the core waits: whole
+// small packets, four ahead; of large ones the head, one ahead, since the processor's own
+// prefetcher takes over after the first lines. All of it into the second-level cache: the first
+// level has too few miss buffers, and the sum needs them. Found with `pbox-perf pipeline`.
+struct FetchAhead {
+  uint32_t packets;
+  uint32_t bytes;
+};
+constexpr uint32_t kSmallPacketBytes = 2048;
+constexpr FetchAhead kAheadOfSmall{4, kSmallPacketBytes};
+constexpr FetchAhead kAheadOfLarge{1, 192};
+
+inline void fetch(const nic::RxPacket& packet, uint32_t bytes_max) {
   if (packet.bytes == 0) return;  // a datagram may be empty, and have no memory at all
-  const uint32_t bytes = std::min(packet.bytes, kFetchBytes);
-  __builtin_prefetch(packet.data);
-  __builtin_prefetch(packet.data + packet.bytes - 1);  // the tag, needed before the payload
-  for (uint32_t offset = 64; offset < bytes; offset += 64) __builtin_prefetch(packet.data + offset);
+  const uint32_t bytes = std::min(packet.bytes, bytes_max);
+  for (uint32_t offset = 0; offset < bytes; offset += kCacheLineBytes) {
+    __builtin_prefetch(packet.data + offset, 0, 1);
+  }
+  __builtin_prefetch(packet.data + packet.bytes - 1, 0, 1);  // the tag
 }
 
 }  // namespace
 
 void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
+  if (packets.empty()) return;
+  const FetchAhead ahead = packets[0].bytes <= kSmallPacketBytes ? kAheadOfSmall : kAheadOfLarge;
+  size_t fetched = 0;
   uint64_t bytes = 0;
-  for (const nic::RxPacket& packet : packets) {
-    bytes += packet.bytes;
-    on_packet(packet, now_ns);
+  for (size_t index = 0; index < packets.size(); ++index) {
+    for (; fetched < std::min(packets.size(), index + 1 + ahead.packets); ++fetched) {
+      fetch(packets[fetched], ahead.bytes);
+    }
+    bytes += packets[index].bytes;
+    on_packet(packets[index], now_ns);
   }
   counters_.add(Counter::kRxPackets, packets.size());
   counters_.add(Counter::kRxBytes, bytes);
@@ -46,7 +61,6 @@ void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
 }
 
 void Core::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
-  fetch_payload(packet);
   wire::Parsed parsed;
   const wire::Reject reject = wire::parse(packet.data, packet.bytes, parsed);
   if (reject != wire::Reject::kNone) {

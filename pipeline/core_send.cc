@@ -19,28 +19,34 @@ class ResultMaker {
         chunk_bytes_(chunk.wire_bytes),
         fragment_bytes_(shard.fragment_bytes),
         last_fragment_(chunk.fragment_count - 1u) {
-    header_.set_type(wire::PacketType::kResult);
-    header_.spi = session.spi | wire::kSpiToWorker;
-    header_.epoch = shard.epoch;
-    header_.chunk = chunk.id;
-    header_.round = round;
-    header_.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
-    header_.dtype_scale = static_cast<uint16_t>(chunk.dtype);
-    header_.generation = shard.generation;
+    wire::Header header;
+    header.set_type(wire::PacketType::kResult);
+    header.spi = session.spi | wire::kSpiToWorker;
+    header.epoch = shard.epoch;
+    header.chunk = chunk.id;
+    header.round = round;
+    header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
+    header.dtype_scale = static_cast<uint16_t>(chunk.dtype);
+    header.generation = shard.generation;
+    words_ = std::bit_cast<wire::HeaderWords>(header);
   }
 
+  // The fields that differ are set in whole words: a tag that read back what narrow stores have
+  // just written would wait for them, once per word and packet.
   void make(uint32_t fragment, uint8_t flags, nic::TxPacket& packet) const {
-    wire::Header& header = packet.header;
-    header = header_;
-    header.flags = flags;
-    if (fragment == last_fragment_) header.flags |= wire::flag::kLast;
-    header.payload_bytes =
-        static_cast<uint16_t>(wire::fragment_length(chunk_bytes_, fragment_bytes_, fragment));
-    header.packet_number = session_.next_packet_number++;
-    header.fragment = static_cast<uint16_t>(fragment);
+    const uint32_t bytes = wire::fragment_length(chunk_bytes_, fragment_bytes_, fragment);
+    if (fragment == last_fragment_) flags |= wire::flag::kLast;
+    wire::HeaderWords words = words_;
+    words[0] |= uint64_t{flags} << (8 * offsetof(wire::Header, flags)) |
+                uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
+    words[1] = session_.next_packet_number++;
+    words[3] |= uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
+    static_assert(offsetof(wire::Header, packet_number) == 8);
+    static_assert(offsetof(wire::Header, fragment) / 8 == 3);
+    packet.header = std::bit_cast<wire::Header>(words);
     packet.to = &session_.endpoint;
     packet.payload = result_ + size_t{fragment} * fragment_bytes_;
-    packet.tag = wire::make_tag(tag_, header, packet.payload);
+    packet.tag = wire::make_tag(tag_, words, packet.payload, bytes);
   }
 
  private:
@@ -50,7 +56,7 @@ class ResultMaker {
   uint32_t chunk_bytes_;
   uint32_t fragment_bytes_;
   uint32_t last_fragment_;
-  wire::Header header_;
+  wire::HeaderWords words_{};
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 // (x86-64-v2), a table elsewhere.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -32,6 +33,18 @@ inline uint32_t crc32c(uint32_t crc, const std::byte* data, size_t bytes) {
   return ~narrow;
 #else
   return crc32c_portable(crc, data, bytes);
+#endif
+}
+
+// The same over whole words, which may stay in registers.
+template <size_t count>
+inline uint32_t crc32c_words(const std::array<uint64_t, count>& words) {
+#if defined(__SSE4_2__)
+  uint64_t state = ~uint32_t{0};
+  for (const uint64_t word : words) state = _mm_crc32_u64(state, word);
+  return ~static_cast<uint32_t>(state);
+#else
+  return crc32c_portable(0, reinterpret_cast<const std::byte*>(words.data()), 8 * count);
 #endif
 }
 
