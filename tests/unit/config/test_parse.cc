@@ -1,11 +1,10 @@
-#include "config/parse.h"
-
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
 
 #include "config/fields.h"
+#include "config/parse.h"
 
 namespace pbox::config {
 namespace {
