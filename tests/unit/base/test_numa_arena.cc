@@ -1,5 +1,3 @@
-#include "base/numa_arena.h"
-
 #include <linux/mempolicy.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,6 +7,8 @@
 #include <fstream>
 #include <string>
 #include <vector>
+
+#include "base/numa_arena.h"
 
 namespace pbox {
 namespace {

@@ -1,8 +1,7 @@
-#include "appliance/admin/routes.h"
-
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "appliance/admin/routes.h"
 #include "tests/unit/admin/fake_source.h"
 
 namespace pbox::appliance {

@@ -1,6 +1,4 @@
 // The server over real sockets of the loopback device, on ports that the kernel chooses.
-#include "appliance/admin/server.h"
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -15,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "appliance/admin/server.h"
 #include "tests/unit/admin/fake_source.h"
 
 namespace pbox::appliance {

@@ -1,6 +1,4 @@
 // Several steps of every optimizer against torch.optim's own results.
-#include "tests/golden/optimizer_golden.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -9,6 +7,7 @@
 
 #include "pipeline/optimizer/optimizer.h"
 #include "pipeline/reduce/reduce.h"
+#include "tests/golden/optimizer_golden.h"
 
 using namespace pbox;
 using namespace pbox::optimizer;

@@ -1,11 +1,9 @@
-#include "config/parse.h"
-
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <fstream>
-#include <sstream>
 
 #include "config/fields.h"
+#include "config/parse.h"
 
 namespace pbox::config {
 namespace {
@@ -22,14 +20,6 @@ bool mentions(const std::vector<std::string>& errors, const std::vector<std::str
     if (has_all) return true;
   }
   return false;
-}
-
-std::string read_example() {
-  std::ifstream file(PBOX_EXAMPLE_FILE);
-  REQUIRE(file);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 Config defaults() {
@@ -72,30 +62,6 @@ TEST_CASE("what print writes parses back to the same configuration") {
     if (field.key == "data.port") continue;  // there is only one kind to choose
     CAPTURE(field.key);
     CHECK(field.print(config) != field.print(Config{}));
-  }
-}
-
-TEST_CASE("the example file equals the defaults, as it is and with every key uncommented") {
-  const std::string example = read_example();
-  const auto as_it_is = parse_text(example);
-  CHECK(as_it_is.errors == std::vector<std::string>{});
-  REQUIRE(as_it_is.config);
-  CHECK(*as_it_is.config == defaults());
-
-  std::string uncommented;
-  std::istringstream lines(example);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.size() > 1 && line[0] == '#' && line[1] != ' ') line.erase(0, 1);
-    uncommented += line + '\n';
-  }
-  const auto all_keys = parse_text(uncommented);
-  CHECK(all_keys.errors == std::vector<std::string>{});
-  REQUIRE(all_keys.config);
-  CHECK(*all_keys.config == defaults());
-  for (const auto& field : fields()) {
-    CAPTURE(field.key);
-    const std::string name = field.key.substr(field.key.find('.') + 1);
-    CHECK(example.find("\n#" + name + " =") != std::string::npos);
   }
 }
 

@@ -1,8 +1,8 @@
-#include "appliance/cgroup_limits.h"
-
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+
+#include "appliance/cgroup_limits.h"
 
 namespace pbox::appliance {
 namespace {

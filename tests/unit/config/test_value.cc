@@ -1,9 +1,8 @@
-#include "config/value.h"
-
 #include <catch2/catch.hpp>
 
 #include "config/address.h"
 #include "config/cpu_list.h"
+#include "config/value.h"
 
 namespace pbox::config {
 

@@ -1,9 +1,8 @@
-#include "appliance/admin/metrics.h"
-
 #include <catch2/catch.hpp>
 #include <set>
 #include <sstream>
 
+#include "appliance/admin/metrics.h"
 #include "tests/unit/admin/fake_source.h"
 
 namespace pbox::appliance {

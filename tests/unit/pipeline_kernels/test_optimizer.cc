@@ -1,8 +1,7 @@
-#include "pipeline/optimizer/optimizer.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "pipeline/optimizer/optimizer.h"
 #include "pipeline/optimizer/reference.h"
 #include "tests/unit/pipeline_kernels/inputs.h"
 

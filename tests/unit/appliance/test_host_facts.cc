@@ -1,8 +1,7 @@
-#include "appliance/host_facts.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "appliance/host_facts.h"
 #include "base/cpu_set.h"
 
 namespace pbox::appliance {

@@ -1,10 +1,10 @@
-#include "base/cpu_set.h"
-
 #include <sched.h>
 
 #include <catch2/catch.hpp>
 #include <optional>
 #include <thread>
+
+#include "base/cpu_set.h"
 
 namespace pbox {
 

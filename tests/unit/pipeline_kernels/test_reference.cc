@@ -1,11 +1,10 @@
 // The reference itself, against the definition of the formats: everything else is compared with it.
-#include "pipeline/reduce/reference.h"
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 
 #include "nic/wire/dtype.h"
+#include "pipeline/reduce/reference.h"
 
 using namespace pbox;
 using namespace pbox::reduce::reference;

@@ -1,5 +1,3 @@
-#include "appliance/preflight.h"
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -9,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 
+#include "appliance/preflight.h"
 #include "tests/unit/appliance/machines.h"
 
 namespace pbox::appliance {
