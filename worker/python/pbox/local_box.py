@@ -34,9 +34,9 @@ def find_pboxd():
 class LocalBox:
     """Starts pboxd on free ports and stops it at close() or the end of its `with` block.
 
-    `arguments` are pboxd's own, "--key=value", and win over those that this class sets. `control` and
-    `admin` are its addresses, "host:port"; `process` is the running pboxd. With `keep`, the box
-    outlives this process unless it is closed.
+    `arguments` are pboxd's own, "--key=value", and win over those that this class sets. `control`
+    and `admin` are the box's addresses, "host:port"; `process` is the running pboxd. With `keep`,
+    the box outlives this process unless it is closed.
 
         with pbox.LocalBox() as box, pbox.Client(box=box.control, ...) as client:
     """
