@@ -12,13 +12,14 @@ import ranks
 import training
 
 ACCURACY_MIN = 0.95
-# Of any weight. Sums in another order differ in the last bit of a float; training enlarges that.
-DIFFERENCE_MAX = 1e-3
+# Of any weight. Sums in another order differ in the last bit of a float, and training enlarges
+# that; digits.py avoids what would enlarge it most: the kinks of ReLU and of max pooling.
+DIFFERENCE_MAX = 1e-4
 
 PARTS = (
-    ("The box averages the gradients: DistributedDataParallel with pbox.torch.DDPCommHook, "
-     "SGD with momentum", training.averaged_by_the_box, training.sgd),
-    ("The box runs the optimizer: pbox.torch.DistributedOptimizer, Adam",
+    ("The box averages the gradients: pbox.torch.DDPCommHook; SGD with momentum in each worker",
+     training.averaged_by_the_box, training.sgd),
+    ("The box runs the optimizer: pbox.torch.DistributedOptimizer; Adam on the box",
      training.optimized_by_the_box, training.adam))
 
 
@@ -26,13 +27,18 @@ def say(text=""):
     print(text, flush=True)
 
 
+def percent(share):
+    return f"{100 * share:.1f} %"
+
+
 class Table:
-    """A line per epoch."""
+    """A line per epoch. The rate is what passes through the box, both ways and of all workers, over
+    the whole time of the epoch, computing included."""
 
     def __init__(self):
         self.epoch = 0
         self.accuracy = 0.0
-        say("   epoch     loss   accuracy   exchanged       rate")
+        say("   epoch     loss   accuracy    exchanged        rate")
 
     def add(self, reports):
         self.epoch += 1
@@ -40,16 +46,18 @@ class Table:
         megabytes = sum(report["exchanged"] for report in reports) / 1e6
         seconds = max(report["seconds"] for report in reports)
         loss = sum(report["loss"] for report in reports) / len(reports)
-        say(f"   {self.epoch:5d}  {loss:7.4f}   {self.accuracy:6.1%}   {megabytes:6.1f} MB   "
-            f"{megabytes / seconds:4.0f} MB/s")
+        say(f"   {self.epoch:5d}  {loss:7.4f}   {percent(self.accuracy):>8}   "
+            f"{megabytes:7.1f} MB   {megabytes / seconds:4.0f} MB/s")
 
 
 def largest_difference(weights, others):
     return max(float(numpy.abs(weights[name] - others[name]).max()) for name in weights)
 
 
-def verdict(passed):
-    return "ok" if passed else "FAILED"
+def check(what, value, bound, passed):
+    """One line of the verdict; `passed` as given."""
+    say(f"   {what:<42} {value:>8}   {bound:<16} {'ok' if passed else 'FAILED'}")
+    return passed
 
 
 def run_part(function, make_optimizer, options):
@@ -57,29 +65,27 @@ def run_part(function, make_optimizer, options):
     table = Table()
     weights = ranks.run(function, options.workers, options.epochs, options.box, table.add)
     started = time.monotonic()
+    say("   now the same batches in one process, without a box ...")
     expected, alone = training.alone(make_optimizer, options.workers, options.epochs)
-    say(f"   the same batches in one process, without a box: {alone:.1%}, "
-        f"{time.monotonic() - started:.1f} s")
+    say(f"   ... {percent(alone)}, {time.monotonic() - started:.1f} s")
+    say()
 
     among = max(largest_difference(mine, weights[0]) for mine in weights)
     apart = largest_difference(weights[0], expected)
-    say(f"   largest difference between workers:             {among:.1e} (allowed: 0)  "
-        f"{verdict(among == 0)}")
-    # Not the other way round: a difference that is no number has to fail.
-    agrees = apart <= DIFFERENCE_MAX
-    say(f"   largest difference from the one process:        {apart:.1e} "
-        f"(allowed: {DIFFERENCE_MAX:.0e})  {verdict(agrees)}")
-    learned = table.accuracy >= ACCURACY_MIN
-    say(f"   accuracy on images not trained on:              {table.accuracy:.1%} "
-        f"(at least {ACCURACY_MIN:.0%})  {verdict(learned)}")
-    return among == 0 and agrees and learned
+    # As comparisons that hold: a difference that is no number has to fail.
+    return all([
+        check("largest difference between the workers", f"{among:.1e}", "must be 0", among == 0),
+        check("largest difference from the one process", f"{apart:.1e}",
+              f"at most {DIFFERENCE_MAX:.0e}", apart <= DIFFERENCE_MAX),
+        check("images recognised, of those not trained on", percent(table.accuracy),
+              f"at least {percent(ACCURACY_MIN)}", table.accuracy >= ACCURACY_MIN)])
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--box", required=True, help="control address of the box, host:port")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=8)
     return parser.parse_args(arguments)
 
 

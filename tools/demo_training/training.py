@@ -13,11 +13,16 @@ DEADLINES = {"join_timeout_ms": 60_000, "wait_timeout_ms": 30_000}
 
 
 def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 def adam(model):
-    return torch.optim.Adam(model.parameters(), lr=0.001)
+    return torch.optim.Adam(model.parameters(), lr=0.002)
+
+
+def slow_down(optimizer):
+    """The learning rate falls from epoch to epoch."""
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.8)
 
 
 def averaged_by_the_box(rank):
@@ -50,6 +55,7 @@ def optimized_by_the_box(rank):
 def run_epochs(rank, model, forward, optimizer, client):
     """Trains on this rank's share of each batch; reports each epoch, then the weights."""
     train, test = digits.load()
+    scheduler = slow_down(optimizer)
     for epoch in range(rank.epochs):
         started, before = time.monotonic(), client.statistics()
         losses = []
@@ -59,6 +65,7 @@ def run_epochs(rank, model, forward, optimizer, client):
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
+        scheduler.step()
         right = digits.accuracy(model, test)
         after = client.statistics()
         rank.report(
@@ -72,6 +79,7 @@ def alone(make_optimizer, world_size, epochs):
     train, test = digits.load()
     model = digits.make_model()
     optimizer = make_optimizer(model)
+    scheduler = slow_down(optimizer)
     for epoch in range(epochs):
         for shares in digits.batches(train, epoch, world_size):
             optimizer.zero_grad()
@@ -79,4 +87,5 @@ def alone(make_optimizer, world_size, epochs):
             for share in shares:
                 (digits.loss_of(model, share) / world_size).backward()
             optimizer.step()
+        scheduler.step()
     return digits.weights_of(model), digits.accuracy(model, test)
