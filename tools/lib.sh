@@ -2,6 +2,7 @@
 #
 #   pbox_install GROUP...        install what is missing of these groups of tools/packages
 #   pbox_build PRESET [TARGET]   configure build/PRESET and build it
+#   pbox_python MODULE...        the Python here that can import all of these
 #   pbox_step NAME COMMAND...    run one step: number, name, time; its output goes to a log
 #   pbox_summary                 what every step took and what failed; status 1 if anything did
 # shellcheck shell=bash
@@ -12,7 +13,10 @@ PBOX_JOBS=${PBOX_JOBS:-$(nproc)}
 PBOX_STEP_INDEX=0
 PBOX_STEP_COUNT=${PBOX_STEP_COUNT:-1}
 PBOX_REPORT=()
-PBOX_FAILED=()
+# One entry of each per failed step.
+PBOX_FAILED_NAMES=()
+PBOX_FAILED_COMMANDS=()
+PBOX_FAILED_LOGS=()
 # Lines of a failed step's log that are worth the screen.
 PBOX_TAIL_LINES=40
 
@@ -71,6 +75,20 @@ pbox_install() {
     { pbox_say "remedy: as root, apt-get update && apt-get install ${missing[*]}" && return 1; }
 }
 
+# The first of the usual Pythons that can import all the modules: the one in PATH may be a bare one,
+# while the packages of the system belong to the system's. Status 1 if none can.
+pbox_python() {
+  local python modules
+  modules=$(IFS=, && printf '%s' "$*")
+  for python in python3 /usr/bin/python3; do
+    if command -v "$python" >/dev/null && "$python" -c "import $modules" 2>/dev/null; then
+      command -v "$python"
+      return 0
+    fi
+  done
+  return 1
+}
+
 pbox_build() {
   local preset=$1
   shift
@@ -103,7 +121,9 @@ pbox_step() {
   local seconds=$((SECONDS - started)) verdict=ok
   if [ "$status" -ne 0 ]; then
     verdict=FAILED
-    PBOX_FAILED+=("$name|$*|$log")
+    PBOX_FAILED_NAMES+=("$name")
+    PBOX_FAILED_COMMANDS+=("$(printf '%q ' "$@")")
+    PBOX_FAILED_LOGS+=("$log")
   fi
   PBOX_REPORT+=("$(printf '%-44s %6d s  %s' "$name" "$seconds" "$verdict")")
   printf '%s, %d s\n' "$verdict" "$seconds"
@@ -115,15 +135,15 @@ pbox_step() {
 }
 
 pbox_summary() {
-  local entry name command log
+  local index
   printf '\n'
   printf '%s\n' "${PBOX_REPORT[@]}"
   printf '%-44s %6d s\n' total "$SECONDS"
-  [ ${#PBOX_FAILED[@]} -eq 0 ] && return 0
-  for entry in "${PBOX_FAILED[@]}"; do
-    IFS='|' read -r name command log <<<"$entry"
-    printf '\nfailed: %s\n  log:   %s\n' "$name" "$log"
-    printf '  again: (. tools/lib.sh && %s)\n' "$command"
+  [ ${#PBOX_FAILED_NAMES[@]} -eq 0 ] && return 0
+  for index in "${!PBOX_FAILED_NAMES[@]}"; do
+    printf '\nfailed: %s\n  log:   %s\n' "${PBOX_FAILED_NAMES[$index]}" \
+      "${PBOX_FAILED_LOGS[$index]}"
+    printf '  again: (. tools/lib.sh && %s)\n' "${PBOX_FAILED_COMMANDS[$index]% }"
   done
   return 1
 }

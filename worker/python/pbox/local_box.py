@@ -14,6 +14,8 @@ from ._library import checkout_folder
 from .errors import Unavailable
 
 _PR_SET_PDEATHSIG = 1
+# Not the machine's own box: nothing of its configuration, and none of its ports.
+_ARGUMENTS = ("--config=/dev/null", "--control.port=0", "--admin.port=0", "--data.port_first=0")
 
 
 def find_pboxd():
@@ -32,14 +34,17 @@ def find_pboxd():
 class LocalBox:
     """Starts pboxd on free ports and stops it at close() or the end of its `with` block.
 
-    `control` and `admin` are its addresses, "host:port"; `process` is the running pboxd. With
-    `keep`, the box outlives this process unless it is closed.
+    `arguments` are pboxd's own, "--key=value", and win over those that this class sets. `control`
+    and `admin` are the box's addresses, "host:port"; `process` is the running pboxd. With `keep`,
+    the box outlives this process unless it is closed.
 
         with pbox.LocalBox() as box, pbox.Client(box=box.control, ...) as client:
     """
 
     def __init__(self, *arguments, keep=False, ready_timeout_s=30):
-        command = [find_pboxd(), "--control.port=0", "--admin.port=0", *arguments]
+        given = {argument.partition("=")[0] for argument in arguments}
+        command = [find_pboxd(), *arguments, *(argument for argument in _ARGUMENTS
+                                               if argument.partition("=")[0] not in given)]
         # A file, not a pipe: nobody has to drain it, and it is there when the box has died.
         self._log = tempfile.NamedTemporaryFile(prefix="pboxd-", suffix=".log", delete=not keep)
         self.log_path = self._log.name

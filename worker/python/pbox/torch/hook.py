@@ -54,7 +54,8 @@ class DDPCommHook:
         # named_parameters() lists a shared parameter once, as DDP does.
         parameters = [(name, parameter) for name, parameter in module.named_parameters()
                       if parameter.requires_grad]
-        # The key is the object, not its address in memory: buckets are rebuilt, parameters stay.
+        # An id names its object only while that lives: the parameters are kept, too.
+        self._parameters = [parameter for _, parameter in parameters]
         return {id(parameter): self.client.register(name, parameter.detach().contiguous(),
                                                     priority=len(parameters) - position)
                 for position, (name, parameter) in enumerate(parameters)}

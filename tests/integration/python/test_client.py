@@ -1,0 +1,179 @@
+"""pbox.Client against a real box: what comes back, and what does no harm."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+import numpy
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import pbox
+from support import BoxTestCase
+
+# One element; less than a packet; no multiple of one; several chunks.
+SIZES = (1, 77, 5003, 100_000)
+DTYPES = {"float32": (torch.float32, 20), "float16": (torch.float16, 10),
+          "bfloat16": (torch.bfloat16, 7)}
+
+
+def values(rank, size, fraction_bits):
+    """Multiples of 2^-fraction_bits in (-1, 1), as float64: any sum of a few ranks' values is exact
+    in float32, so that the box rounds once, and in one way only."""
+    limit = 2 ** fraction_bits
+    generator = numpy.random.default_rng([rank, size])
+    return generator.integers(1 - limit, limit, size) / limit
+
+
+def rounded(array, dtype):
+    """Exact values in the dtype, each to the nearest, ties to even."""
+    return torch.from_numpy(array.astype(numpy.float32)).to(dtype)
+
+
+def exchange_all_sizes(options, dtype_name, reduction):
+    """Three rounds of every size at once; what the last round brought, as float32."""
+    dtype, fraction_bits = DTYPES[dtype_name]
+    with pbox.Client(reduction=reduction, **options) as client:
+        gradients = [rounded(values(options["rank"], size, fraction_bits), dtype)
+                     for size in SIZES]
+        tensors = [client.register(f"size {gradient.numel()}", gradient) for gradient in gradients]
+        client.join()
+        results = [torch.zeros_like(gradient) for gradient in gradients]
+        for _ in range(3):
+            for triple in zip(tensors, gradients, results):
+                client.push_pull(*triple)
+            client.wait_all()
+        client.barrier()
+        return [result.float().numpy() for result in results], client.statistics()
+
+
+def sum_in_place(options):
+    with pbox.Client(reduction="sum", **options) as client:
+        array = numpy.full(1000, options["rank"] + 1, dtype=numpy.float32)
+        tensor = client.register("array", array)
+        client.join()
+        for _ in range(3):
+            client.push_pull(tensor, array)
+            client.wait(tensor)
+        return float(array[0]), float(array[-1])
+
+
+def load_data_while_connected(options):
+    with pbox.Client(reduction="sum", **options) as client:
+        array = torch.ones(1000)
+        tensor = client.register("array", array)
+        client.join()
+        data = DataLoader(TensorDataset(torch.arange(64.0)), batch_size=8, num_workers=2)
+        total = 0.0
+        for (batch,) in data:
+            client.push_pull(tensor, array)
+            total += float(batch.sum())
+            client.wait(tensor)
+        return total, float(array[0])
+
+
+class ClientTest(BoxTestCase):
+    def check_exchange(self, dtype_name, reduction, world_size):
+        dtype, fraction_bits = DTYPES[dtype_name]
+        answers = self.run_ranks(exchange_all_sizes, world_size, dtype_name, reduction)
+        for index, size in enumerate(SIZES):
+            exact = sum(values(rank, size, fraction_bits) for rank in range(world_size))
+            if reduction == "mean":
+                exact /= world_size
+            expected = rounded(exact, dtype).float().numpy()
+            for rank, (results, _) in enumerate(answers):
+                numpy.testing.assert_array_equal(results[index], expected, f"{size}, rank {rank}")
+        for _, statistics in answers:
+            self.assertEqual(statistics["operations_completed"], 3 * len(SIZES))
+            self.assertEqual(statistics["operations_failed"], 0)
+            element_bytes = torch.tensor([], dtype=dtype).element_size()
+            self.assertGreaterEqual(statistics["bytes_pushed"], 3 * sum(SIZES) * element_bytes)
+
+    def test_sum_of_three_ranks_in_float32_is_exact(self):
+        self.check_exchange("float32", "sum", 3)
+
+    def test_sum_of_three_ranks_in_float16_is_rounded_once(self):
+        self.check_exchange("float16", "sum", 3)
+
+    def test_sum_of_three_ranks_in_bfloat16_is_rounded_once(self):
+        self.check_exchange("bfloat16", "sum", 3)
+
+    def test_mean_of_two_ranks_is_half_the_sum(self):
+        self.check_exchange("float32", "mean", 2)
+
+    def test_result_may_replace_the_gradient(self):
+        for ends in self.run_ranks(sum_in_place, 2):
+            self.assertEqual(ends, (12.0, 12.0))  # 1 + 2, then twice the double
+
+    def test_numpy_and_torch_buffers_may_be_mixed(self):
+        source = numpy.arange(100, dtype=numpy.float16)
+        result = torch.zeros(10, 10, dtype=torch.float16)
+        client, tensor = self.joined(source)
+        client.push_pull(tensor, source, result)
+        client.wait(tensor)
+        numpy.testing.assert_array_equal(result.numpy().ravel(), source)
+
+    def test_callback_comes_once_with_no_error(self):
+        array = numpy.ones(10, dtype=numpy.float32)
+        client, tensor = self.joined(array)
+        calls = []
+        client.push_pull(tensor, array, callback=lambda *arguments: calls.append(arguments))
+        client.wait(tensor)
+        client.close()
+        self.assertEqual(calls, [(tensor, None)])
+
+    def test_callback_may_start_the_next_exchange(self):
+        array = numpy.ones(10, dtype=numpy.float32)
+        client, first = self.registered("first", array)
+        second = client.register("second", array)
+        client.join()
+        client.push_pull(first, array, callback=lambda *_: client.push_pull(second, array.copy()))
+        client.wait(first)
+        client.wait(second)
+        self.assertEqual(client.statistics()["operations_completed"], 2)
+
+
+class ForkTest(BoxTestCase):
+    def test_forked_data_loaders_leave_the_client_unharmed(self):
+        for total, value in self.run_ranks(load_data_while_connected, 2):
+            self.assertEqual((total, value), (2016.0, 256.0))
+
+    def test_forked_child_is_told_to_make_its_own_client(self):
+        array = numpy.ones(10, dtype=numpy.float32)
+        client, tensor = self.joined(array)
+        child = os.fork()
+        if child == 0:
+            try:
+                client.push_pull(tensor, array)
+            except pbox.Forked:
+                client.close()
+                os._exit(0)
+            os._exit(1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        client.push_pull(tensor, array)
+        client.wait(tensor)
+
+
+LEAVE_WITH_WORK_IN_FLIGHT = """
+import sys, numpy, pbox
+client = pbox.Client(box=sys.argv[1], job=sys.argv[2], rank=0, world_size=1)
+array = numpy.ones(1 << 20, dtype=numpy.float32)
+tensors = [client.register(f"tensor{index}", array) for index in range(8)]
+client.join()
+for tensor in tensors:
+    client.push_pull(tensor, array.copy(), callback=lambda tensor, error: None)
+"""
+
+
+class InterpreterExitTest(BoxTestCase):
+    def test_exit_with_work_in_flight_is_clean(self):
+        for attempt in range(5):
+            ended = subprocess.run(
+                [sys.executable, "-c", LEAVE_WITH_WORK_IN_FLIGHT, self.box.control,
+                 f"exit-{attempt}"], capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

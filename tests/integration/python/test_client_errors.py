@@ -1,0 +1,184 @@
+"""What pbox.Client says, and how soon, when something is wrong. Nothing here may hang."""
+
+import os
+import signal
+import unittest
+
+import numpy
+import torch
+
+import pbox
+from support import BoxTestCase
+
+
+def exchange_until(options, error_kind, report=None):
+    """Exchanges without end; the text of the expected error that ends it."""
+    with pbox.Client(**options) as client:
+        array = numpy.ones(1000, dtype=numpy.float32)
+        tensor = client.register("array", array)
+        client.join()
+        try:
+            for step in range(1_000_000):
+                client.push_pull(tensor, array)
+                client.wait(tensor)
+                if report is not None and step == 100:
+                    open(f"{report}.{options['rank']}", "x").close()
+        except error_kind as error:
+            return str(error)
+        return None
+
+
+def register_differently(options):
+    with pbox.Client(**options) as client:
+        client.register("array", numpy.ones(10 + options["rank"], dtype=numpy.float32))
+        try:
+            client.join()
+        except pbox.PboxError as error:
+            return type(error).__name__, str(error)
+        return None
+
+
+def push_or_wait(options):
+    """Rank 1 comes late, so that rank 0 has to time out; then its operation is still there."""
+    with pbox.Client(wait_timeout_ms=300, **options) as client:
+        array = numpy.ones(10, dtype=numpy.float32)
+        tensor = client.register("array", array)
+        client.join()
+        text = None
+        if options["rank"] == 0:
+            client.push_pull(tensor, array)
+            try:
+                client.wait(tensor)
+            except pbox.Timeout as error:
+                text = str(error)
+            client.barrier(timeout_ms=20000)
+        else:
+            client.barrier(timeout_ms=20000)
+            client.push_pull(tensor, array)
+        client.wait(tensor, timeout_ms=20000)
+        return text, float(array.sum())
+
+
+class ArgumentsTest(BoxTestCase):
+    def test_buffers_that_do_not_fit_are_refused(self):
+        client, tensor = self.joined(torch.ones(4, 4))
+        for words, buffer in (("holds 17", torch.ones(17)),
+                              ("float16", torch.ones(16, dtype=torch.float16)),
+                              ("not contiguous", torch.ones(4, 8)[:, ::2]),
+                              ("not contiguous", numpy.ones((4, 8), numpy.float32)[:, ::2]),
+                              ("float64", torch.ones(16, dtype=torch.float64)),
+                              ("int32", numpy.ones(16, dtype=numpy.int32)),
+                              ("meta", torch.ones(16, device="meta"))):
+            with self.assertRaisesRegex(pbox.InvalidArgument, words):
+                client.push_pull(tensor, buffer)
+        read_only = numpy.ones(16, dtype=numpy.float32)
+        read_only.flags.writeable = False
+        with self.assertRaisesRegex(pbox.InvalidArgument, "read-only"):
+            client.push_pull(tensor, read_only)
+        result = torch.zeros(16)
+        client.push_pull(tensor, read_only, result)
+        client.wait(tensor)
+        self.assertEqual(float(result.sum()), 16.0)
+
+    def test_options_are_checked(self):
+        with self.assertRaisesRegex(pbox.InvalidArgument, "rank"):
+            self.client(world_size=2, rank=2)
+        with self.assertRaisesRegex(TypeError, "colour"):
+            self.client(colour="red")
+        with self.assertRaisesRegex(pbox.InvalidArgument, "mode"):
+            self.client(mode="guess")
+
+    def test_tensor_has_one_exchange_at_a_time(self):
+        client = self.client(world_size=1)
+        array = numpy.ones(1 << 22, dtype=numpy.float32)
+        tensor = client.register("tensor", array)
+        client.join()
+        client.push_pull(tensor, array)
+        with self.assertRaisesRegex(pbox.PboxError, "tensor"):
+            client.push_pull(tensor, array)
+        client.wait(tensor)
+
+    def test_closed_client_says_so(self):
+        client = self.client(world_size=2)
+        array = numpy.ones(10, dtype=numpy.float32)
+        tensor = client.register("tensor", array)
+        with self.assertRaises(pbox.PboxError):
+            client.push_pull(tensor, array)  # not joined
+        client.close()
+        with self.assertRaises(pbox.Closed):
+            client.wait(tensor)
+
+
+class OthersTest(BoxTestCase):
+    def test_ranks_that_disagree_are_told_on_what(self):
+        failures = [failure for failure in self.run_ranks(
+            register_differently, 2, join_timeout_ms=3000) if failure]
+        self.assertTrue(failures)
+        self.assertTrue(any(kind == "Mismatch" and "array" in text for kind, text in failures),
+                        failures)
+
+    def test_timeout_names_the_late_rank_and_the_exchange_goes_on(self):
+        (text, total), (_, other_total) = self.run_ranks(push_or_wait, 2)
+        self.assertRegex(text, r"rank\D*1")
+        self.assertEqual((total, other_total), (10.0, 10.0))
+
+    def test_join_names_the_rank_that_has_not_come(self):
+        client = self.client(world_size=2, join_timeout_ms=500)
+        client.register("tensor", torch.ones(4))
+        with self.assertRaisesRegex(pbox.Timeout, r"rank\D*1"):
+            client.join()
+
+    def test_survivor_of_a_killed_worker_is_told_which_rank(self):
+        report = self.temporary_path("exchanging")
+        ranks = self.start_ranks(exchange_until, 2, pbox.WorkerLost, report, lost_timeout_ms=1000)
+        self.wait_for_file(f"{report}.0")
+        ranks.kill(1)
+        self.assertRegex(ranks.result(0), r"rank\D*1")
+
+
+class BoxTest(BoxTestCase):
+    def test_box_that_is_not_there_is_named(self):
+        client = self.client(box="127.0.0.1:1", join_timeout_ms=2000)
+        client.register("tensor", torch.ones(4))
+        with self.assertRaisesRegex(pbox.PboxError, "127.0.0.1:1"):
+            client.join()
+
+    def test_every_rank_is_told_that_the_box_was_killed(self):
+        with pbox.LocalBox() as box:
+            report = self.temporary_path("exchanging")
+            ranks = self.start_ranks(exchange_until, 2, pbox.BoxLost, report, box=box.control)
+            for rank in range(2):
+                self.wait_for_file(f"{report}.{rank}")
+            box.process.kill()
+            for rank in range(2):
+                self.assertIn(box.control, ranks.result(rank))
+
+    def test_wait_on_a_box_that_stands_still_ends_at_its_deadline(self):
+        with pbox.LocalBox() as box:
+            array = numpy.ones(10, dtype=numpy.float32)
+            client, tensor = self.joined(array, box=box.control)
+            os.kill(box.process.pid, signal.SIGSTOP)
+            try:
+                client.push_pull(tensor, array)
+                with self.assertRaisesRegex(pbox.Timeout, "box"):
+                    client.wait(tensor, timeout_ms=300)
+            finally:
+                os.kill(box.process.pid, signal.SIGCONT)
+            client.wait(tensor)
+
+    def test_box_that_cannot_start_says_why(self):
+        with self.assertRaisesRegex(pbox.Unavailable, "no.such.key"):
+            pbox.LocalBox("--no.such.key=1")
+
+    def test_box_is_gone_when_it_is_closed(self):
+        box = pbox.LocalBox()
+        box.close()
+        self.assertEqual(box.process.returncode, 0)
+        client = self.client(box=box.control, join_timeout_ms=20000)
+        client.register("tensor", torch.ones(4))
+        with self.assertRaises(pbox.PboxError):
+            client.join()
+
+
+if __name__ == "__main__":
+    unittest.main()

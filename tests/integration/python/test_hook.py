@@ -1,0 +1,239 @@
+"""pbox.torch.DDPCommHook: DistributedDataParallel whose gradients a box averages."""
+
+import os
+import signal
+import subprocess
+import sys
+import unittest
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+import pbox
+import pbox.torch
+from support import (BoxTestCase, init_process_group, make_model, shard_loss, train_locally,
+                     weights_of)
+
+STEPS = 6
+
+
+def gradients_of(model):
+    return [parameter.grad.numpy().copy() for parameter in model.parameters()]
+
+
+def gradients_with_and_without_the_box(options, store, bucket_mb):
+    """The gradients of the same steps, averaged by gloo and by the box."""
+    init_process_group(options, store)
+    plain = DistributedDataParallel(make_model(), bucket_cap_mb=bucket_mb)
+    boxed = DistributedDataParallel(make_model(), bucket_cap_mb=bucket_mb)
+    with pbox.torch.attach(boxed, **options):
+        collected = []
+        for step in range(STEPS):  # after the first, DDP rebuilds its buckets
+            for model in (plain, boxed):
+                model.zero_grad(set_to_none=True)
+                shard_loss(model, step, options["rank"]).backward()
+            collected.append((gradients_of(plain), gradients_of(boxed)))
+    dist.destroy_process_group()
+    return collected
+
+
+def train(options, store):
+    """As a user writes it: rank and world size come from the process group."""
+    init_process_group(options, store)
+    model = DistributedDataParallel(make_model())
+    hook = pbox.torch.DDPCommHook(model, box=options["box"], job=options["job"])
+    model.register_comm_hook(None, hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        shard_loss(model, step, options["rank"]).backward()
+        optimizer.step()
+    hook.close()
+    return weights_of(model)
+
+
+def accumulate(options, store):
+    """Two micro-batches a step, of which only the second is exchanged."""
+    init_process_group(options, store)
+    model = DistributedDataParallel(make_model())
+    with pbox.torch.attach(model, **options) as hook:
+        with model.no_sync():
+            shard_loss(model, 0, options["rank"]).backward()
+        silent = hook.client.statistics()["operations_completed"]
+        shard_loss(model, 1, options["rank"]).backward()
+        return silent, gradients_of(model)
+
+
+class TwoDtypes(torch.nn.Module):
+    """Of operations that torch has for float16 on a CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.small = torch.nn.Parameter(torch.ones(5, dtype=torch.float16))
+        self.large = torch.nn.Parameter(torch.ones(7))
+
+    def forward(self, factor):
+        return (self.small * factor).float().sum() + (self.large * factor).sum()
+
+
+def gradients_of_two_dtypes(options, store):
+    init_process_group(options, store)
+    model = DistributedDataParallel(TwoDtypes())
+    with pbox.torch.attach(model, **options):
+        model(float(options["rank"] + 1)).backward()
+    return gradients_of(model)
+
+
+def load_data_in_forked_children(options, store):
+    init_process_group(options, store)
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    with pbox.torch.attach(model, **options):
+        batches = 0
+        data = DataLoader(TensorDataset(torch.ones(64, 1)), batch_size=8, num_workers=2)
+        for (batch,) in data:
+            model(batch).sum().backward()
+            batches += 1
+    return batches
+
+
+def backward_until_it_fails(options, store, report):
+    init_process_group(options, store)
+    model = DistributedDataParallel(make_model())
+    with pbox.torch.attach(model, **options) as hook:
+        try:
+            for step in range(1_000_000):
+                shard_loss(model, step, options["rank"]).backward()
+                if step == 20:
+                    open(f"{report}.{options['rank']}", "x").close()
+        except RuntimeError as error:
+            return type(error).__name__, str(error), type(hook.last_error).__name__
+    return None
+
+
+def backward_without_rank_1(options, store):
+    init_process_group(options, store)
+    model = DistributedDataParallel(make_model())
+    with pbox.torch.attach(model, wait_timeout_ms=500, **options) as hook:
+        text = None
+        if options["rank"] == 0:
+            try:
+                shard_loss(model, 0, 0).backward()
+            except RuntimeError as error:
+                text = f"{type(hook.last_error).__name__}: {error}"
+        hook.client.barrier(timeout_ms=20000)
+    return text
+
+
+def backward_with_another_models_hook(options, store):
+    init_process_group(options, store)
+    # The other model is gone when this one is made, and its parameters' ids may be used again.
+    hook = pbox.torch.DDPCommHook(make_model(), **options)
+    model = DistributedDataParallel(make_model(), bucket_cap_mb=0.000001)
+    model.register_comm_hook(None, hook)
+    try:
+        shard_loss(model, 0, 0).backward()
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        hook.close()
+    return "no error"
+
+
+class HookTest(BoxTestCase):
+    def store(self):
+        return self.temporary_path("store")
+
+    def check_equal_to_gloo(self, bucket_mb):
+        for steps in self.run_ranks(gradients_with_and_without_the_box, 2, self.store(), bucket_mb):
+            for plain, boxed in steps:
+                for expected, actual in zip(plain, boxed):
+                    numpy.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-9)
+                    self.assertGreater(numpy.abs(actual).max(), 0)
+
+    def test_gradients_are_those_that_gloo_averages(self):
+        self.check_equal_to_gloo(25)
+
+    def test_gradients_in_many_small_buckets_are_too(self):
+        self.check_equal_to_gloo(0.001)
+
+    def test_training_on_three_ranks_equals_training_in_one_process(self):
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        expected = train_locally(model, optimizer, STEPS, 3)
+        results = self.run_ranks(train, 3, self.store())
+        for rank, weights in enumerate(results):
+            for mine, first, local in zip(weights, results[0], expected):
+                numpy.testing.assert_array_equal(mine, first, f"rank {rank} is not as rank 0")
+                numpy.testing.assert_allclose(mine, local, rtol=1e-5, atol=1e-6)
+
+    def test_no_sync_accumulates_without_an_exchange(self):
+        model = make_model()
+        for step in range(2):
+            for rank in range(2):
+                (shard_loss(model, step, rank) / 2).backward()
+        for silent, gradients in self.run_ranks(accumulate, 2, self.store()):
+            self.assertEqual(silent, 0)
+            for actual, expected in zip(gradients, gradients_of(model)):
+                numpy.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
+
+    def test_gradients_of_two_dtypes_are_averaged(self):
+        for half, single in self.run_ranks(gradients_of_two_dtypes, 2, self.store()):
+            numpy.testing.assert_array_equal(half, numpy.full(5, 1.5, numpy.float16))
+            numpy.testing.assert_array_equal(single, numpy.full(7, 1.5, numpy.float32))
+
+    def test_forked_data_loaders_do_no_harm(self):
+        self.assertEqual(self.run_ranks(load_data_in_forked_children, 2, self.store()), [8, 8])
+
+    def test_killed_box_fails_backward_on_every_rank(self):
+        with pbox.LocalBox() as box:
+            report = self.temporary_path("training")
+            ranks = self.start_ranks(backward_until_it_fails, 2, self.store(), report,
+                                     box=box.control)
+            for rank in range(2):
+                self.wait_for_file(f"{report}.{rank}")
+            os.kill(box.process.pid, signal.SIGKILL)
+            for rank in range(2):
+                kind, text, last = ranks.result(rank)
+                self.assertEqual((kind, last), ("RuntimeError", "BoxLost"))
+                self.assertIn(box.control, text)
+
+    def test_late_rank_fails_backward_by_name_at_the_deadline(self):
+        text, _ = self.run_ranks(backward_without_rank_1, 2, self.store())
+        self.assertRegex(text, r"Timeout: .*rank\D*1")
+
+    def test_float64_model_is_refused_before_it_joins(self):
+        with self.assertRaisesRegex(pbox.InvalidArgument, "weight is float64"):
+            pbox.torch.DDPCommHook(torch.nn.Linear(2, 2).double(), **self.options(1), rank=0)
+
+    def test_hook_of_another_model_fails_backward_and_says_why(self):
+        text = self.run_ranks(backward_with_another_models_hook, 1, self.store())[0]
+        self.assertRegex(text, r"shape \(32, 8\) was not in the model")
+
+
+EXIT_WITHOUT_CLOSING = """
+import sys, torch, pbox.torch
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+pbox.torch.attach(model, box=sys.argv[1], job=sys.argv[2])
+model(torch.ones(1, 4)).sum().backward()
+if len(sys.argv) > 4: raise SystemExit(int(sys.argv[4]))
+"""
+
+
+class ExitTest(BoxTestCase):
+    def test_exit_without_closing_is_clean(self):
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+        for index, status in enumerate((0, 0, 3)):
+            ended = subprocess.run(
+                [sys.executable, "-c", EXIT_WITHOUT_CLOSING, self.box.control, f"exit-{index}",
+                 self.temporary_path("store")] + ([str(status)] if status else []),
+                capture_output=True, text=True, timeout=60, check=False, env=environment)
+            self.assertEqual((ended.returncode, ended.stderr), (status, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,248 @@
+"""pbox.torch.DistributedOptimizer: the box's optimizer steps against torch.optim's."""
+
+import unittest
+
+import numpy
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import pbox
+import pbox.torch
+from support import (BoxTestCase, make_batch, make_model, shard_loss, train_locally, weights_of)
+
+STEPS = 12
+WORLD_SIZE = 2
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, {"lr": 0.1}),
+    "sgd with decay": (torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.01}),
+    "momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    "nesterov": (torch.optim.SGD,
+                 {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    "adam": (torch.optim.Adam, {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.01}),
+    "adamw": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
+}
+
+
+def make_optimizer(name, parameters):
+    kind, values = OPTIMIZERS[name]
+    return kind(parameters, **values)
+
+
+def two_groups(model):
+    """Biases learn at half the rate and do not decay."""
+    weights = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    biases = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    return torch.optim.SGD([{"params": weights, "weight_decay": 0.01},
+                            {"params": biases, "lr": 0.05}], lr=0.1, momentum=0.9)
+
+
+def train(options, name):
+    """Weights after the steps; rank 1 starts from others than rank 0, whose count."""
+    model = make_model(seed=options["rank"])
+    local = make_optimizer(name, model.parameters())
+    with pbox.torch.DistributedOptimizer(local, model, **options) as optimizer:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            shard_loss(model, step, options["rank"]).backward()
+            optimizer.step()
+        optimizer.synchronize()
+        return weights_of(model)
+
+
+def train_with_schedule_and_groups(options):
+    model = make_model()
+    with pbox.torch.DistributedOptimizer(two_groups(model), model, **options) as optimizer:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            shard_loss(model, step, options["rank"]).backward()
+            optimizer.step()
+            scheduler.step()
+        return [tensor.numpy().copy() for tensor in model.state_dict().values()]
+
+
+def train_without_a_model(options):
+    """Two micro-batches a step; named parameters, so that step() waits."""
+    model = make_model()
+    local = make_optimizer("momentum", model.parameters())
+    with pbox.torch.DistributedOptimizer(
+            local, named_parameters=model.named_parameters(), **options) as optimizer:
+        for step in range(0, STEPS, 2):
+            optimizer.zero_grad()
+            with optimizer.no_sync():
+                shard_loss(model, step, options["rank"]).backward()
+            shard_loss(model, step + 1, options["rank"]).backward()
+            optimizer.step()
+        return weights_of(model)
+
+
+def train_one_layer_on_rank_0_only(options):
+    """The second layer has a gradient on rank 0 alone."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 4))
+    with pbox.torch.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model, **options) as optimizer:
+        for step in range(3):
+            optimizer.zero_grad()
+            inputs, targets = make_batch(step, options["rank"])
+            outputs = model(inputs) if options["rank"] == 0 else model[0](inputs)
+            torch.nn.functional.cross_entropy(outputs, targets).backward()
+            optimizer.step()
+        optimizer.synchronize()
+        return weights_of(model)
+
+
+def train_with_forked_data_loaders(options):
+    model = make_model()
+    with pbox.torch.DistributedOptimizer(
+            make_optimizer("adam", model.parameters()), model, **options) as optimizer:
+        data = DataLoader(TensorDataset(torch.ones(32, 8)), batch_size=8, num_workers=2)
+        for (batch,) in data:
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+        optimizer.synchronize()
+        return weights_of(model)
+
+
+def train_until_the_box_is_lost(options, report):
+    model = make_model()
+    optimizer = pbox.torch.DistributedOptimizer(
+        make_optimizer("sgd", model.parameters()), model, **options)
+    try:
+        for step in range(1_000_000):
+            optimizer.zero_grad()
+            shard_loss(model, step, options["rank"]).backward()
+            optimizer.step()
+            if step == 20:
+                open(f"{report}.{options['rank']}", "x").close()
+    except pbox.BoxLost as error:
+        return str(error)
+    finally:
+        optimizer.client.close()
+    return None
+
+
+class OptimizerTest(BoxTestCase):
+    def check_weights(self, results, expected, rtol=1e-5, atol=1e-6):
+        for rank, weights in enumerate(results):
+            for mine, first, local in zip(weights, results[0], expected):
+                numpy.testing.assert_array_equal(mine, first, f"rank {rank} is not as rank 0")
+                numpy.testing.assert_allclose(mine, local, rtol=rtol, atol=atol)
+
+    def check_kind(self, name):
+        model = make_model()
+        before = weights_of(model)
+        expected = train_locally(model, make_optimizer(name, model.parameters()), STEPS,
+                                 WORLD_SIZE)
+        self.assertGreater(max(abs(after - start).max()
+                               for after, start in zip(expected, before)), 0.01)
+        # Adam divides by a root that may be tiny, and so enlarges rounding.
+        atol = 1e-5 if name.startswith("adam") else 1e-6
+        self.check_weights(self.run_ranks(train, WORLD_SIZE, name), expected, atol=atol)
+
+    def test_sgd_is_that_of_torch(self):
+        self.check_kind("sgd")
+
+    def test_sgd_with_weight_decay_is_that_of_torch(self):
+        self.check_kind("sgd with decay")
+
+    def test_momentum_is_that_of_torch(self):
+        self.check_kind("momentum")
+
+    def test_nesterov_is_that_of_torch(self):
+        self.check_kind("nesterov")
+
+    def test_adam_is_that_of_torch(self):
+        self.check_kind("adam")
+
+    def test_adamw_is_that_of_torch(self):
+        self.check_kind("adamw")
+
+    def test_nesterov_follows_the_formula_of_phub(self):
+        """state = momentum * state + gradient; weight -= rate * (gradient + momentum * state)."""
+        rate, momentum = 0.1, 0.9
+        model = torch.nn.Linear(3, 2)
+        weight = model.weight.detach().numpy().astype(numpy.float64)
+        state = numpy.zeros_like(weight)
+        local = torch.optim.SGD([model.weight], lr=rate, momentum=momentum, nesterov=True)
+        with pbox.torch.DistributedOptimizer(local, model, **self.options(1), rank=0) as optimizer:
+            for step in range(8):
+                gradient = torch.sin(torch.arange(6.0).reshape(2, 3) + step)
+                optimizer.zero_grad()
+                (model.weight * gradient).sum().backward()
+                optimizer.step()
+                state = momentum * state + gradient.numpy()
+                weight -= rate * (gradient.numpy() + momentum * state)
+                optimizer.synchronize()
+                numpy.testing.assert_allclose(model.weight.detach().numpy(), weight, rtol=1e-5,
+                                              atol=1e-6)
+
+    def test_scheduler_and_groups_are_followed(self):
+        model = make_model()
+        local = two_groups(model)
+        scheduler = torch.optim.lr_scheduler.StepLR(local, 3, gamma=0.5)
+        expected = train_locally(model, local, STEPS, WORLD_SIZE, scheduler.step)
+        self.check_weights(self.run_ranks(train_with_schedule_and_groups, WORLD_SIZE), expected)
+
+    def test_gradients_accumulate_under_no_sync(self):
+        model = make_model()
+        optimizer = make_optimizer("momentum", model.parameters())
+        for step in range(0, STEPS, 2):
+            optimizer.zero_grad()
+            for micro_batch in (step, step + 1):
+                for rank in range(WORLD_SIZE):
+                    (shard_loss(model, micro_batch, rank) / WORLD_SIZE).backward()
+            optimizer.step()
+        self.check_weights(self.run_ranks(train_without_a_model, WORLD_SIZE), weights_of(model))
+
+    def test_layer_without_a_gradient_on_one_rank_holds_nobody_up(self):
+        results = self.run_ranks(train_one_layer_on_rank_0_only, WORLD_SIZE)
+        self.check_weights(results, results[0])
+
+    def test_forked_data_loaders_do_no_harm(self):
+        results = self.run_ranks(train_with_forked_data_loaders, WORLD_SIZE)
+        self.check_weights(results, results[0])
+
+    def test_killed_box_ends_training_on_every_rank(self):
+        with pbox.LocalBox() as box:
+            report = self.temporary_path("training")
+            ranks = self.start_ranks(train_until_the_box_is_lost, WORLD_SIZE, report,
+                                     box=box.control)
+            for rank in range(WORLD_SIZE):
+                self.wait_for_file(f"{report}.{rank}")
+            box.process.kill()
+            for rank in range(WORLD_SIZE):
+                self.assertIn(box.control, ranks.result(rank))
+
+
+class RefusalTest(BoxTestCase):
+    def refused(self, words, local, model):
+        with self.assertRaisesRegex(pbox.InvalidArgument, words):
+            pbox.torch.DistributedOptimizer(local, model, **self.options(1), rank=0)
+
+    def test_what_the_box_cannot_do_is_refused_by_name(self):
+        model = make_model()
+        parameters = list(model.parameters())
+        self.refused("Adagrad does not run", torch.optim.Adagrad(parameters), model)
+        self.refused("amsgrad", torch.optim.Adam(parameters, amsgrad=True), model)
+        self.refused("dampening", torch.optim.SGD(parameters, 0.1, 0.9, dampening=0.1), model)
+        self.refused("group 1 has momentum",
+                     torch.optim.SGD([{"params": parameters[:1]},
+                                      {"params": parameters[1:], "momentum": 0.5}], lr=0.1), model)
+        self.refused("not among the named", torch.optim.SGD(make_model().parameters(), lr=0.1),
+                     model)
+        self.refused("float64", torch.optim.SGD(model.double().parameters(), lr=0.1), model)
+
+    def test_second_backward_before_step_is_refused(self):
+        model = make_model()
+        local = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pbox.torch.DistributedOptimizer(local, model, **self.options(1), rank=0) as optimizer:
+            shard_loss(model, 0, 0).backward()
+            with self.assertRaisesRegex(RuntimeError, "computed twice"):
+                shard_loss(model, 1, 0).backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    unittest.main()

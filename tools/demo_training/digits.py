@@ -1,0 +1,59 @@
+"""What the demo trains: a small CNN on scikit-learn's handwritten digits, which need no download.
+Everything follows from fixed seeds, so that any process computes the same."""
+
+import sklearn.datasets
+import torch
+
+TRAIN_IMAGES = 1536  # of 1797; the others are the test set
+GLOBAL_BATCH = 64
+
+
+def load():
+    """((images, labels) to train on, (images, labels) to test with); images are [n, 1, 8, 8]."""
+    digits = sklearn.datasets.load_digits()
+    images = torch.from_numpy(digits.images).float().div(16).unsqueeze(1)
+    labels = torch.from_numpy(digits.target).long()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    first, last = order[:TRAIN_IMAGES], order[TRAIN_IMAGES:]
+    return (images[first], labels[first]), (images[last], labels[last])
+
+
+def make_model():
+    """About 270,000 weights, equal wherever it is called. Smooth throughout, so that rounding in
+    another order stays as small as it is."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.Tanh(),
+        torch.nn.Conv2d(16, 32, 3, stride=2, padding=1), torch.nn.Tanh(),
+        torch.nn.Flatten(), torch.nn.Linear(32 * 4 * 4, 512), torch.nn.Tanh(),
+        torch.nn.Linear(512, 10))
+
+
+def batches(data, epoch, world_size):
+    """The global batches of one epoch, each as a list of `world_size` equal shares."""
+    images, labels = data
+    share = GLOBAL_BATCH // world_size
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1 + epoch))
+    for start in range(0, len(order) - share * world_size + 1, share * world_size):
+        shares = order[start:start + share * world_size].split(share)
+        yield [(images[indices], labels[indices]) for indices in shares]
+
+
+def loss_of(model, share):
+    images, labels = share
+    return torch.nn.functional.cross_entropy(model(images), labels)
+
+
+def accuracy(model, data):
+    """In [0, 1]; leaves the model in training mode."""
+    images, labels = data
+    model.eval()
+    with torch.no_grad():
+        right = (model(images).argmax(1) == labels).float().mean().item()
+    model.train()
+    return right
+
+
+def weights_of(model):
+    """Copies, by name."""
+    return {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}

@@ -1,0 +1,108 @@
+"""tools/demo's training: with the box and without it, and whether both come to the same weights."""
+
+import argparse
+import signal
+import sys
+import time
+
+import numpy
+import torch
+
+import ranks
+import training
+
+ACCURACY_MIN = 0.95
+# Of any weight. Sums in another order differ in the last bit of a float, and training enlarges
+# that; digits.py avoids what would enlarge it most: the kinks of ReLU and of max pooling.
+DIFFERENCE_MAX = 1e-4
+
+PARTS = (
+    ("The box averages the gradients: pbox.torch.DDPCommHook; SGD with momentum in each worker",
+     training.averaged_by_the_box, training.sgd),
+    ("The box runs the optimizer: pbox.torch.DistributedOptimizer; Adam on the box",
+     training.optimized_by_the_box, training.adam))
+
+
+def say(text=""):
+    print(text, flush=True)
+
+
+def percent(share):
+    return f"{100 * share:.1f} %"
+
+
+class Table:
+    """A line per epoch. The rate is what passes through the box, both ways and of all workers, over
+    the whole time of the epoch, computing included."""
+
+    def __init__(self):
+        self.epoch = 0
+        self.accuracy = 0.0
+        say("   epoch     loss   accuracy    exchanged        rate")
+
+    def add(self, reports):
+        self.epoch += 1
+        self.accuracy = reports[0]["accuracy"]
+        megabytes = sum(report["exchanged"] for report in reports) / 1e6
+        seconds = max(report["seconds"] for report in reports)
+        loss = sum(report["loss"] for report in reports) / len(reports)
+        say(f"   {self.epoch:5d}  {loss:7.4f}   {percent(self.accuracy):>8}   "
+            f"{megabytes:7.1f} MB   {megabytes / seconds:4.0f} MB/s")
+
+
+def largest_difference(weights, others):
+    return max(float(numpy.abs(weights[name] - others[name]).max()) for name in weights)
+
+
+def check(what, value, bound, passed):
+    """One line of the verdict; `passed` as given."""
+    say(f"   {what:<42} {value:>8}   {bound:<16} {'ok' if passed else 'FAILED'}")
+    return passed
+
+
+def run_part(function, make_optimizer, options):
+    """True if the workers agree with each other, with training alone, and have learned."""
+    table = Table()
+    weights = ranks.run(function, options.workers, options.epochs, options.box, table.add)
+    started = time.monotonic()
+    say("   now the same batches in one process, without a box ...")
+    expected, alone = training.alone(make_optimizer, options.workers, options.epochs)
+    say(f"   ... {percent(alone)}, {time.monotonic() - started:.1f} s")
+    say()
+
+    among = max(largest_difference(mine, weights[0]) for mine in weights)
+    apart = largest_difference(weights[0], expected)
+    # As comparisons that hold: a difference that is no number has to fail.
+    return all([
+        check("largest difference between the workers", f"{among:.1e}", "must be 0", among == 0),
+        check("largest difference from the one process", f"{apart:.1e}",
+              f"at most {DIFFERENCE_MAX:.0e}", apart <= DIFFERENCE_MAX),
+        check("images recognised, of those not trained on", percent(table.accuracy),
+              f"at least {percent(ACCURACY_MIN)}", table.accuracy >= ACCURACY_MIN)])
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--box", required=True, help="control address of the box, host:port")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=8)
+    return parser.parse_args(arguments)
+
+
+def main(arguments):
+    options = parse(arguments)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    torch.set_num_threads(1)
+    passed = []
+    for title, function, make_optimizer in PARTS:
+        say(f"\n{len(passed) + 1}. {title}")
+        try:
+            passed.append(run_part(function, make_optimizer, options))
+        except ranks.RankFailed as failure:
+            say(f"   {failure}")
+            return 1
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""The training itself: on one rank of several with a box, and alone without one."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import digits
+import pbox.torch
+
+DEADLINES = {"join_timeout_ms": 60_000, "wait_timeout_ms": 30_000}
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=0.002)
+
+
+def slow_down(optimizer):
+    """The learning rate falls from epoch to epoch."""
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.8)
+
+
+def averaged_by_the_box(rank):
+    """A DistributedDataParallel script; two lines make it one of PBox."""
+    dist.init_process_group("gloo", init_method=rank.rendezvous, rank=rank.index,
+                            world_size=rank.world_size)
+    model = digits.make_model()
+    parallel = DistributedDataParallel(model)
+    hook = pbox.torch.DDPCommHook(parallel, box=rank.box, job="demo-average", **DEADLINES)
+    parallel.register_comm_hook(None, hook)
+    optimizer = sgd(model)
+
+    run_epochs(rank, model, parallel, optimizer, hook.client)
+    hook.close()
+    dist.destroy_process_group()
+
+
+def optimized_by_the_box(rank):
+    """A script for one process; one line gives its optimizer to the box."""
+    model = digits.make_model()
+    optimizer = adam(model)
+    optimizer = pbox.torch.DistributedOptimizer(
+        optimizer, model, box=rank.box, job="demo-optimize", rank=rank.index,
+        world_size=rank.world_size, **DEADLINES)
+
+    run_epochs(rank, model, model, optimizer, optimizer.client)
+    optimizer.close()
+
+
+def run_epochs(rank, model, forward, optimizer, client):
+    """Trains on this rank's share of each batch; reports each epoch, then the weights."""
+    train, test = digits.load()
+    scheduler = slow_down(optimizer)
+    for epoch in range(rank.epochs):
+        started, before = time.monotonic(), client.statistics()
+        losses = []
+        for shares in digits.batches(train, epoch, rank.world_size):
+            optimizer.zero_grad()
+            loss = digits.loss_of(forward, shares[rank.index])
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        scheduler.step()
+        right = digits.accuracy(model, test)
+        after = client.statistics()
+        rank.report(
+            loss=sum(losses) / len(losses), accuracy=right, seconds=time.monotonic() - started,
+            exchanged=sum(after[name] - before[name] for name in ("bytes_pushed", "bytes_pulled")))
+    rank.finish(digits.weights_of(model))
+
+
+def alone(make_optimizer, world_size, epochs):
+    """The same global batches in this process, without a box: (weights, accuracy)."""
+    train, test = digits.load()
+    model = digits.make_model()
+    optimizer = make_optimizer(model)
+    scheduler = slow_down(optimizer)
+    for epoch in range(epochs):
+        for shares in digits.batches(train, epoch, world_size):
+            optimizer.zero_grad()
+            # Share by share, as the workers do: what differs then is the box's doing alone.
+            for share in shares:
+                (digits.loss_of(model, share) / world_size).backward()
+            optimizer.step()
+        scheduler.step()
+    return digits.weights_of(model), digits.accuracy(model, test)
