@@ -24,13 +24,16 @@ size_t allocation_count() {
 
 }  // namespace pbox::fuzz
 
-// Through malloc, which the sanitizers still watch. The other forms of new call these.
+// Through malloc, which the sanitizers still watch. The array forms call these.
 void* operator new(size_t bytes) {
   return counted(std::malloc(bytes));
 }
 void* operator new(size_t bytes, std::align_val_t alignment) {
   const auto unit = static_cast<size_t>(alignment);
   return counted(std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit));
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return counted(std::malloc(bytes));
 }
 void operator delete(void* memory) noexcept {
   std::free(memory);

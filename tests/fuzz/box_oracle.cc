@@ -84,9 +84,8 @@ void BoxOracle::finish(Chunk& chunk) {
   if (!optimizes && shape_.reduction == pipeline::Reduction::kMean) {
     reduce::reference::scale(chunk.sum.data(), share, chunk.sum.size());
   }
-  auto& result = chunk.results[chunk.open_round & 1];
-  result.resize(shape_.chunk_bytes());
-  reduce::reference::narrow(shape_.dtype, result.data(),
+  chunk.result.resize(shape_.chunk_bytes());
+  reduce::reference::narrow(shape_.dtype, chunk.result.data(),
                             optimizes ? chunk.weights.data() : chunk.sum.data(), shape_.elements);
   std::fill(chunk.claimed.begin(), chunk.claimed.end(), 0);
   ++chunk.open_round;
@@ -110,14 +109,10 @@ void BoxOracle::check_result(const wire::Header& header, const std::byte* payloa
   PBOX_CHECK(header.chunk < shape_.chunks && header.fragment < shape_.fragments());
   PBOX_CHECK(header.epoch == shape_.epoch() && header.generation == shape_.generation());
   const Chunk& chunk = chunks_[header.chunk];
-  PBOX_CHECK(header.round < chunk.open_round);
+  PBOX_CHECK(header.round + 1 == chunk.open_round);
   PBOX_CHECK(((header.flags & wire::flag::kLast) != 0) ==
              (header.fragment + 1u == shape_.fragments()));
-  // Weights are sent from where they lie: a packet that its port holds back over a whole round
-  // carries newer ones, and its tag says so. Who reads late gets what is kept.
-  if (header.round + 1 != chunk.open_round) return;
-  const std::byte* expected =
-      chunk.results[header.round & 1].data() + size_t{header.fragment} * kFragmentBytes;
+  const std::byte* expected = chunk.result.data() + size_t{header.fragment} * kFragmentBytes;
   PBOX_CHECK(header.payload_bytes ==
              wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, header.fragment));
   PBOX_CHECK(same_elements(shape_.dtype, payload, expected, header.payload_bytes));

@@ -24,7 +24,7 @@ class BoxOracle {
 
   // Ends the process unless the fragment may count: of this job, of an open round, once per rank.
   void aggregated(const wire::Parsed& push);
-  // Ends the process unless the result is the one of its round, bit for bit.
+  // Ends the process unless the result is that of the newest finished round, bit for bit.
   void check_result(const wire::Header& header, const std::byte* payload) const;
   // Ends the process unless what the box says of a rank's fragments is so.
   void check_status(const wire::Header& header, const wire::StatusPayload& status) const;
@@ -34,7 +34,7 @@ class BoxOracle {
     uint32_t open_round = 0;
     std::vector<uint64_t> claimed;  // by rank
     std::vector<float> sum, weights, state;
-    std::vector<std::byte> results[limits::kSlotRing];  // of rounds open_round - 1 and - 2
+    std::vector<std::byte> result;  // of round open_round - 1
   };
 
   uint32_t rank_of(uint32_t spi) const;
