@@ -26,7 +26,8 @@ Counter counter_of(wire::Reject reject) {
 inline void fetch_payload(const nic::RxPacket& packet) {
   const uint32_t bytes = std::min(packet.bytes, kFetchBytes);
   __builtin_prefetch(packet.data);
-  __builtin_prefetch(packet.data + packet.bytes - 1);  // the tag, needed before the payload
+  // The tag, needed before the payload. A datagram may be empty.
+  __builtin_prefetch(packet.data + (packet.bytes - (packet.bytes > 0 ? 1u : 0u)));
   for (uint32_t offset = 64; offset < bytes; offset += 64) __builtin_prefetch(packet.data + offset);
 }
 
