@@ -3,7 +3,10 @@
 // formed with fields from the input, so that jobs do start. What the box answers must fit a frame.
 //
 // Input: one byte of options, then operations (see Registry::run).
+#include <google/protobuf/stubs/logging.h>
+
 #include <array>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,12 +43,21 @@ class Pipelines : public appliance::PipelineHost {
                                                 pipeline::Core({.pipeline_index = 1, .tag = {}})};
 };
 
+// One piece again and again: long, of several bytes a character, or no text at all.
+std::string odd_text(Input& input) {
+  static constexpr const char* kPieces[] = {"n", "\"", "\n", "\u00e9", "\u20ac", "\xff"};
+  const char* piece = kPieces[input.below(std::size(kPieces))];
+  std::string text;
+  for (uint32_t count = input.byte(); count > 0; --count) text += piece;
+  return text;
+}
+
 void fill_tensors(Input& input, control::Join& join) {
   const uint32_t count = input.below(4);
   for (uint32_t index = 0; index < count; ++index) {
     control::Tensor& tensor = *join.add_tensors();
     const uint8_t odd = input.byte();  // each bit makes one field unusual
-    tensor.set_name((odd & 1) != 0 ? std::string(input.byte(), 'n') : "t" + std::to_string(index));
+    tensor.set_name((odd & 1) != 0 ? odd_text(input) : "t" + std::to_string(index));
     tensor.set_elements((odd & 2) != 0 ? input.number<uint64_t>() : 1u + input.byte());
     tensor.set_dtype(input.below((odd & 4) != 0 ? 256 : wire::kDtypeCount));
     tensor.set_priority((odd & 8) != 0 ? input.number<int32_t>() : 0);
@@ -60,7 +72,7 @@ control::WorkerMessage join_message(Input& input) {
   control::Join& join = *message.mutable_join();
   const uint8_t odd = input.byte();
   join.set_protocol_version((odd & 1) != 0 ? input.byte() : wire::kControlProtocolVersion);
-  join.set_job((odd & 2) != 0 ? std::string(input.byte(), static_cast<char>(input.byte()))
+  join.set_job((odd & 2) != 0 ? odd_text(input)
                               : std::string(1, static_cast<char>('a' + input.below(2))));
   join.set_rank(input.below(3));
   join.set_world_size((odd & 4) != 0 ? input.number<uint32_t>() : 2);
@@ -168,7 +180,11 @@ class Registry {
         if (action.kind == appliance::Action::Kind::kClose) {
           hang_up(action.connection);
         } else {
-          PBOX_CHECK(wire::frame(action.message).ok());
+          const auto framed = wire::frame(action.message);
+          PBOX_CHECK(framed.ok());
+          // What the worker's end would make of it.
+          control::BoxMessage read;
+          PBOX_CHECK(read.ParseFromString(framed->substr(wire::kControlLengthBytes)));
         }
       }
     }
@@ -187,6 +203,7 @@ class Registry {
 }  // namespace pbox::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  google::protobuf::SetLogHandler(nullptr);
   pbox::fuzz::Input input(data, size);
   pbox::fuzz::Registry registry(input.byte());
   registry.run(input);
