@@ -2,7 +2,9 @@
 // validation and job registry, with real pipeline cores behind it. Messages come raw, or well
 // formed with fields from the input, so that jobs do start. What the box answers must fit a frame.
 //
-// Input: one byte of options, then operations (see Registry::run).
+// The other way, a SESSION that says anything to a worker: what is accepted makes a core.
+//
+// Input: one byte of options, then operations (see Registry::run), or with options & 4 a SESSION.
 #include <google/protobuf/stubs/logging.h>
 
 #include <array>
@@ -17,6 +19,7 @@
 #include "nic/wire/control_frame.h"
 #include "pipeline/core.h"
 #include "tests/fuzz/input.h"
+#include "worker/session.h"
 
 namespace pbox::fuzz {
 namespace {
@@ -199,13 +202,39 @@ class Registry {
   uint64_t now_ns_ = 1'000'000'000'000;
 };
 
+void read_session(const std::vector<std::byte>& body) {
+  control::Session session;
+  if (!session.ParseFromArray(body.data(), static_cast<int>(body.size()))) return;
+  const std::vector<worker::TensorSpec> tensors = {{.name = "a", .elements = 5000},
+                                                   {.name = "b", .elements = 7}};
+  auto spec = worker::parse_session(session, tensors);
+  if (!spec) return;
+  for (const auto& pipeline : session.pipelines()) {
+    spec->pipelines.push_back({pipeline.spi(), pipeline.credit_bytes(), {}});
+  }
+  worker::Core core(*spec, tensors);
+  std::vector<std::byte> buffer(5000 * sizeof(float));
+  core.start(0, buffer.data(), buffer.data(), 0);
+  size_t sent = 0;
+  for (uint32_t pipeline = 0; pipeline < core.pipeline_count(); ++pipeline) {
+    const auto packets = core.to_send(pipeline, 1);
+    for (const nic::TxPacket& packet : packets) sent += packet.header.payload_bytes;
+    core.sent(pipeline, packets.size(), 1);
+  }
+  PBOX_CHECK(sent > 0);
+}
+
 }  // namespace
 }  // namespace pbox::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   google::protobuf::SetLogHandler(nullptr);
   pbox::fuzz::Input input(data, size);
-  pbox::fuzz::Registry registry(input.byte());
-  registry.run(input);
+  const uint8_t options = input.byte();
+  if ((options & 4) != 0) {
+    pbox::fuzz::read_session(input.bytes(size));
+  } else {
+    pbox::fuzz::Registry(options).run(input);
+  }
   return 0;
 }

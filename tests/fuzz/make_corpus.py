@@ -60,6 +60,20 @@ def control_frames() -> None:
           + b"\x10\x08\xff\xff\xff\xff\0\0\0\0" + b"\x20\x02\x04\x00")
     write("fuzz_control_frame", "unframed-body", job + b"\x05\x02\x22\x00\x15\x03\xff\xff\xff")
 
+    def session(fragment_bytes: int, chunk_bytes: int, chunks: bytes) -> bytes:
+        def field(number: int, value: int) -> bytes:
+            data = bytes([number << 3])
+            while value > 127:
+                data += bytes([value & 127 | 128])
+                value >>= 7
+            return data + bytes([value])
+        return (b"\4" + field(1, 1) + field(3, 5) + field(4, 6) + field(5, fragment_bytes)
+                + field(6, chunk_bytes) + b"\x42\x04\x08\x01\x10\x08" + b"\x4a"
+                + bytes([len(chunks)]) + chunks)
+
+    write("fuzz_control_frame", "session", session(1408, 8192, bytes(4)))
+    write("fuzz_control_frame", "session-too-wide", session(1408, 0xFFFFFFFF, bytes(2)))
+
 
 def configurations() -> None:
     example = CONFIG.read_text()
