@@ -163,6 +163,7 @@ Field pipeline_cores() {
 }
 
 // The member `m` of section `s`; a macro because a pointer to a nested member does not exist.
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a member's name cannot stand in them.
 #define PBOX_MEMBER(s, m) [](Config& config) -> decltype(config.s.m)& { return config.s.m; }
 
 void add_addresses_and_ports(std::vector<Field>& list) {

@@ -42,9 +42,10 @@ void Core::remove(JobShard& shard) {
   std::erase(shards_, &shard);
   next_shard_ = 0;
   for (const Session& session : shard.sessions()) sessions_[wire::spi_index(session.spi)] = {};
-  // Packets made but not sent may point into the shard's memory. They are few, and every one of
-  // them is covered by a worker's timer: drop them all.
+  // Packets made but not sent, and replies that wait, may point into the shard's memory. They are
+  // few, and every one of them is covered by a worker's timer: drop them all.
   outgoing_begin_ = outgoing_end_ = 0;
+  reply_head_ = reply_tail_ = 0;
 }
 
 }  // namespace pbox::pipeline

@@ -120,7 +120,8 @@ Chunk* Core::check_chunk(JobShard& shard, const wire::Header& header) {
     return nullptr;
   }
   const int32_t ahead = wire::round_distance(header.round, chunk->open_round);
-  if (ahead > 0) {
+  // Before the first round there is none whose result could be asked for.
+  if (ahead > 0 || (ahead == -1 && chunk->open_round == 0)) {
     counters_.add(Counter::kRejectRound);
     return nullptr;
   }

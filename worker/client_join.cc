@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <random>
+#include <utility>
 
 #include "base/clock.h"
-#include "nic/wire/chunk_layout.h"
 #include "worker/client.h"
 #include "worker/fork_guard.h"
+#include "worker/session.h"
 
 namespace pbox::worker {
 namespace {
@@ -90,30 +91,11 @@ Result<control::Session> Client::await_session(ControlChannel& channel) {
 }
 
 Status Client::open_session(const control::Session& session) {
-  SessionSpec spec;
-  spec.epoch = session.epoch();
-  spec.generation = static_cast<uint16_t>(session.generation());
-  spec.fragment_bytes = session.fragment_bytes();
-  spec.chunk_bytes = session.chunk_bytes();
-  spec.tag.payload_crc = session.payload_crc();
-  spec.chunk_pipeline.assign(session.chunk_pipeline().begin(), session.chunk_pipeline().end());
+  auto parsed = parse_session(session, tensors_);
+  if (!parsed) return parsed.error();
+  SessionSpec spec = std::move(*parsed);
   spec.jitter_seed = std::random_device{}();
   if (options_.window_bytes > 0) spec.window_bytes = options_.window_bytes;
-
-  uint64_t chunks = 0;
-  if (spec.chunk_bytes > 0) {
-    for (const TensorSpec& tensor : tensors_) {
-      chunks +=
-          wire::chunk_count(tensor.elements * wire::dtype_bytes(tensor.dtype), spec.chunk_bytes);
-    }
-  }
-  const bool sane =
-      spec.fragment_bytes >= 64 && chunks == spec.chunk_pipeline.size() &&
-      session.pipelines_size() > 0 &&
-      wire::fragment_count(spec.chunk_bytes, spec.fragment_bytes) <= limits::kFragmentCountMax &&
-      std::all_of(spec.chunk_pipeline.begin(), spec.chunk_pipeline.end(),
-                  [&](uint8_t index) { return index < session.pipelines_size(); });
-  if (!sane) return Error{ErrorCode::kInternal, "the box's SESSION does not fit the tensor list"};
 
   for (const auto& pipeline : session.pipelines()) {
     nic::Endpoint box = channel_->peer();

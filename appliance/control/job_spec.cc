@@ -99,8 +99,9 @@ Result<TensorSpec> parse_tensor(const control::Tensor& message, uint32_t index,
 
 Status check_identity(const control::Join& join, const JobLimits& limits) {
   if (join.job().empty() || join.job().size() > limits::kJobNameBytesMax) {
-    return invalid("job name " + quoted(join.job().substr(0, limits::kJobNameBytesMax)) +
-                   " must have 1 to " + std::to_string(limits::kJobNameBytesMax) + " bytes");
+    // Not quoted: cut short it might end within a character, and no message may carry that.
+    return invalid("the job name has " + std::to_string(join.job().size()) + " bytes; 1 to " +
+                   std::to_string(limits::kJobNameBytesMax) + " are allowed");
   }
   const bool printable = std::all_of(join.job().begin(), join.job().end(), [](char character) {
     return character > ' ' && character < 0x7f && character != '"' && character != '\\';

@@ -1,5 +1,7 @@
 #include "appliance/control/server.h"
 
+#include <google/protobuf/stubs/logging.h>
+
 #include <array>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ip/v6_only.hpp>
@@ -243,6 +245,8 @@ void ControlServer::Implementation::stop() {
 Result<std::unique_ptr<ControlServer>> ControlServer::start(asio::io_context& context,
                                                             const ControlOptions& options,
                                                             JobRegistry& registry) {
+  // What a peer sends is answered, not printed: else anyone could fill the journal.
+  google::protobuf::SetLogHandler(nullptr);
   auto implementation = std::make_shared<Implementation>(context, options, registry);
   if (const Status status = implementation->listen(); !status) return status.error();
   implementation->accept();

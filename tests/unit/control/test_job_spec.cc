@@ -45,10 +45,15 @@ struct Case {
 
 std::vector<Case> identity_cases() {
   return {
-      {"empty name", [](auto& join) { join.set_job(""); }, {"job name ''", "1 to 128"}},
+      {"empty name", [](auto& join) { join.set_job(""); }, {"job name has 0 bytes", "1 to 128"}},
       {"long name",
        [](auto& join) { join.set_job(std::string(129, 'x')); },
-       {"job name 'xxx", "1 to 128"}},
+       {"job name has 129 bytes", "1 to 128"}},
+      {"long name of three bytes a character",
+       [](auto& join) {
+         for (int count = 0; count < 43; ++count) *join.mutable_job() += "\u20ac";
+       },
+       {"job name has 129 bytes", "1 to 128"}},
       {"space in the name", [](auto& join) { join.set_job("a b"); }, {"job name", "ASCII"}},
       {"quote in the name", [](auto& join) { join.set_job("a\"b"); }, {"job name", "quotes"}},
       {"no workers", [](auto& join) { join.set_world_size(0); }, {"world_size 0", "1 to 8"}},
@@ -147,6 +152,9 @@ void require_refused(const std::vector<Case>& cases) {
     REQUIRE_FALSE(spec.ok());
     CHECK(spec.error().code == one.code);
     for (const auto& text : one.says) CHECK_THAT(spec.error().message, Contains(text));
+    control::Failure sent;  // what the worker is told must be text, whatever it sent
+    sent.set_message(spec.error().message);
+    CHECK(control::Failure().ParseFromString(sent.SerializeAsString()));
   }
 }
 

@@ -84,6 +84,19 @@ TEST_CASE("a removed job's sessions are gone and the other job goes on") {
   CHECK(box.run_round(two, 0).size() == 6);
 }
 
+TEST_CASE("an answer that waits when its job is removed never leaves") {
+  Box box;
+  const JobOptions job{.job = 0};
+  auto& shard = box.admit(job);
+  box.deliver(box.push(job, 0, 0, 1.0f));
+  box.deliver(box.pull(job, 0, 0));  // a STATUS, to an address that the session holds
+  box.remove(shard);
+  CHECK(box.take_all().empty());
+  box.admit(job);
+  box.deliver(box.pull(job, 0, 0));
+  CHECK(box.take_all().size() == 1);
+}
+
 TEST_CASE("the place of a removed session may be taken, and the old spi stays refused") {
   Box box;
   JobOptions job;

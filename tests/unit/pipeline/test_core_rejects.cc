@@ -102,6 +102,18 @@ TEST_CASE("each defect of a push counts under its own reason, changes nothing an
   }
 }
 
+TEST_CASE("before the first round there is none to ask for") {
+  Box box;
+  const JobOptions job;
+  box.admit(job);
+  const CounterChange change(box.core);
+  box.deliver(box.push(job, 0, 0, 1.0f, UINT32_MAX));
+  box.deliver(box.pull(job, 0, UINT32_MAX));
+  CHECK(box.count(Counter::kRejectRound) == 2);
+  CHECK(change.moved() == std::vector<Counter>{Counter::kPullsReceived, Counter::kRejectRound});
+  CHECK(box.take_all().empty());
+}
+
 TEST_CASE("the push that the defects were made from is aggregated") {
   OpenRound at;
   const CounterChange change(at.box.core);

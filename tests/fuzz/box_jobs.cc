@@ -1,0 +1,115 @@
+#include "tests/fuzz/box_jobs.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "nic/wire/chunk_layout.h"
+#include "pipeline/reduce/reference.h"
+
+namespace pbox::fuzz {
+namespace {
+
+wire::Header header_of(const JobShape& shape, const Place& place, uint64_t number) {
+  wire::Header header;
+  header.spi = shape.spi(place.rank);
+  header.packet_number = number;
+  header.epoch = shape.epoch();
+  header.chunk = place.chunk;
+  header.round = place.round;
+  header.fragment = static_cast<uint16_t>(place.fragment);
+  header.generation = shape.generation();
+  return header;
+}
+
+std::vector<std::byte> join(const wire::Header& header, const std::vector<std::byte>& payload) {
+  std::vector<std::byte> packet(sizeof(header) + payload.size());
+  std::memcpy(packet.data(), &header, sizeof(header));
+  std::copy(payload.begin(), payload.end(), packet.begin() + sizeof(header));
+  return packet;
+}
+
+}  // namespace
+
+uint32_t JobShape::fragments() const {
+  return wire::fragment_count(chunk_bytes(), kFragmentBytes);
+}
+
+JobShape read_shape(Input& input, uint32_t job) {
+  JobShape shape;
+  shape.job = job;
+  const uint8_t kind = input.byte();
+  shape.workers = 1u + kind % 4;
+  shape.dtype = static_cast<wire::Dtype>(kind / 4 % wire::kDtypeCount);
+  shape.reduction = (kind & 64) != 0 ? pipeline::Reduction::kMean : pipeline::Reduction::kSum;
+  if ((kind & 128) != 0) {
+    shape.mode = pipeline::Mode::kOptimize;
+    shape.optimizer = static_cast<optimizer::OptimizerKind>(1 + kind % 5);
+  }
+  const uint8_t size = input.byte();
+  shape.elements = 1u + size * 3u % 500;
+  shape.chunks = 1u + size % 3;
+  return shape;
+}
+
+pipeline::ShardSpec spec_of(const JobShape& shape, uint32_t credit_bytes) {
+  pipeline::ShardSpec spec;
+  spec.epoch = shape.epoch();
+  spec.generation = shape.generation();
+  spec.fragment_bytes = kFragmentBytes;
+  spec.mode = shape.mode;
+  spec.reduction = shape.reduction;
+  spec.optimizer.kind = shape.optimizer;
+  spec.job_chunk_count = shape.chunks + 1;
+  for (uint32_t id = 0; id < shape.chunks; ++id) {
+    spec.chunks.push_back({.chunk = id,
+                           .elements = shape.elements,
+                           .dtype = shape.dtype,
+                           .priority = static_cast<int32_t>(id % 2)});
+  }
+  for (uint32_t rank = 0; rank < shape.workers; ++rank) {
+    spec.sessions.push_back({shape.spi(rank), credit_bytes});
+  }
+  return spec;
+}
+
+std::vector<std::byte> push_packet(const JobShape& shape, const Place& place, uint64_t number,
+                                   uint8_t value) {
+  wire::Header header = header_of(shape, place, number);
+  header.set_type(wire::PacketType::kPush);
+  header.dtype_scale = static_cast<uint16_t>(shape.dtype);
+  const uint32_t bytes =
+      place.fragment < shape.fragments()
+          ? wire::fragment_length(shape.chunk_bytes(), kFragmentBytes, place.fragment)
+          : kFragmentBytes;
+  header.payload_bytes = static_cast<uint16_t>(bytes);
+  std::vector<float> values(bytes / wire::dtype_bytes(shape.dtype));
+  for (size_t index = 0; index < values.size(); ++index) {
+    values[index] = (static_cast<float>(value) - 100) / 8 + static_cast<float>(index % 7);
+  }
+  std::vector<std::byte> payload(bytes);
+  reduce::reference::narrow(shape.dtype, payload.data(), values.data(), values.size());
+  return join(header, payload);
+}
+
+std::vector<std::byte> pull_packet(const JobShape& shape, const Place& place, uint64_t number,
+                                   uint64_t held_mask) {
+  wire::Header header = header_of(shape, place, number);
+  header.set_type(wire::PacketType::kPull);
+  header.payload_bytes = sizeof(held_mask);
+  std::vector<std::byte> payload(sizeof(held_mask));
+  std::memcpy(payload.data(), &held_mask, sizeof(held_mask));
+  return join(header, payload);
+}
+
+void append_tag(std::vector<std::byte>& packet) {
+  wire::Header header;
+  std::memcpy(&header, packet.data(), sizeof(header));
+  // What follows the header may be less than the length field says: then the tag is of no use.
+  const bool whole = packet.size() == sizeof(header) + header.payload_bytes;
+  const wire::Tag tag =
+      whole ? wire::make_tag({.payload_crc = true}, header, packet.data() + sizeof(header))
+            : wire::Tag{};
+  packet.insert(packet.end(), tag.begin(), tag.end());
+}
+
+}  // namespace pbox::fuzz

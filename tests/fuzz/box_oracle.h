@@ -1,0 +1,50 @@
+// An independent account of what one job's shard must hold: told of every fragment that the box
+// counted as aggregated, it sums by the scalar references, in the order of arrival, and says what
+// each result packet must carry.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "nic/wire/header.h"
+#include "tests/fuzz/box_jobs.h"
+
+namespace pbox::fuzz {
+
+class BoxOracle {
+ public:
+  explicit BoxOracle(const JobShape& shape);
+
+  const JobShape& shape() const { return shape_; }
+  uint32_t open_round(uint32_t chunk) const { return chunks_[chunk].open_round; }
+  uint64_t rounds_finished() const { return rounds_finished_; }
+  void set_learning_rate(float rate) { optimizer_.learning_rate = rate; }
+
+  // Ends the process unless the fragment may count: of this job, of an open round, once per rank.
+  void aggregated(const wire::Parsed& push);
+  // Ends the process unless the result is that of the newest finished round, bit for bit.
+  void check_result(const wire::Header& header, const std::byte* payload) const;
+  // Ends the process unless what the box says of a rank's fragments is so.
+  void check_status(const wire::Header& header, const wire::StatusPayload& status) const;
+
+ private:
+  struct Chunk {
+    uint32_t open_round = 0;
+    std::vector<uint64_t> claimed;  // by rank
+    std::vector<float> sum, weights, state;
+    std::vector<std::byte> result;  // of round open_round - 1
+  };
+
+  uint32_t rank_of(uint32_t spi) const;
+  void finish(Chunk& chunk);
+  void step(Chunk& chunk);
+
+  JobShape shape_;
+  optimizer::OptimizerSpec optimizer_;
+  std::vector<Chunk> chunks_;
+  uint64_t rounds_finished_ = 0;
+};
+
+}  // namespace pbox::fuzz

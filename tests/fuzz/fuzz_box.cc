@@ -1,0 +1,259 @@
+// The protocol core of a pipeline, driven by any sequence of packets, sends, commands and times.
+// Checked after each: every packet is counted once, what was aggregated may have been, sums equal
+// an independent oracle's, nothing is allocated.
+//
+// Input: two shapes of jobs (box_jobs.h), then operations (see BoxDriver::run).
+#include <array>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/check.h"
+#include "pipeline/core.h"
+#include "tests/fuzz/allocation_count.h"
+#include "tests/fuzz/box_oracle.h"
+#include "tests/fuzz/input.h"
+
+namespace pbox::fuzz {
+namespace {
+
+using pipeline::Counter;
+
+constexpr wire::TagPolicy kTag{.payload_crc = true};
+constexpr uint32_t kCreditBytes = 4096;
+
+// What may become of a packet that is not a sound PULL: exactly one of these.
+constexpr Counter kVerdicts[] = {
+    Counter::kAggregated,       Counter::kDuplicate,     Counter::kStale,
+    Counter::kRejectShort,      Counter::kRejectVersion, Counter::kRejectType,
+    Counter::kRejectReserved,   Counter::kRejectLength,  Counter::kRejectTag,
+    Counter::kRejectQueue,      Counter::kRejectSession, Counter::kRejectEpoch,
+    Counter::kRejectGeneration, Counter::kRejectChunk,   Counter::kRejectFragment,
+    Counter::kRejectDtype,      Counter::kRejectRound};
+
+class BoxDriver {
+ public:
+  explicit BoxDriver(Input& input) : input_(input) {
+    for (uint32_t job = 0; job < jobs_.size(); ++job) {
+      jobs_[job].shape = read_shape(input, job);
+      install(jobs_[job]);
+    }
+  }
+
+  ~BoxDriver() {
+    for (Job& job : jobs_) remove(job);
+  }
+
+  // Each operation is a byte: what in the low four bits, of which job in the highest.
+  void run() {
+    while (!input_.empty()) {
+      const uint8_t operation = input_.byte();
+      Job& job = jobs_[operation >> 7];
+      switch (operation & 15) {
+        case 0:
+        case 1:
+        case 2: deliver(sealed(push(job))); break;
+        case 3:
+        case 4: push_round(job); break;
+        case 5: deliver(sealed(pull(job))); break;
+        case 6: deliver(damaged(job)); break;
+        case 7: deliver(input_.bytes(input_.byte())); break;
+        case 8:
+        case 9: send(input_.byte()); break;
+        case 10: send(UINT32_MAX); break;
+        case 11: now_ns_ += uint64_t{input_.byte()} << input_.below(32); break;
+        case 12: command(job); break;
+        case 13: repeat(job); break;
+        case 14: reinstall(job); break;
+        default: push_chunk(job, choose_place(job)); break;
+      }
+    }
+    for (uint32_t turns = 0; send(UINT32_MAX) > 0; ++turns) PBOX_CHECK(turns < kTurnsMax);
+  }
+
+ private:
+  // Every resend queued, each of a whole chunk, and every fan-out fit into this many bursts.
+  static constexpr uint32_t kTurnsMax = 4096;
+
+  struct Job {
+    JobShape shape;
+    std::unique_ptr<pipeline::JobShard> shard;
+    std::optional<BoxOracle> oracle;
+  };
+
+  void install(Job& job) {
+    auto shard = pipeline::JobShard::create(spec_of(job.shape, kCreditBytes));
+    PBOX_CHECK(shard.ok());
+    job.shard = std::move(*shard);
+    job.oracle.emplace(job.shape);
+    core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = job.shard.get()});
+  }
+
+  void remove(Job& job) {
+    core_.execute({.kind = pipeline::CommandKind::kRemove, .shard = job.shard.get()});
+    job.shard.reset();  // the sanitizer sees a late touch
+  }
+
+  void reinstall(Job& job) {
+    finished_before_ += job.oracle->rounds_finished();
+    remove(job);
+    install(job);
+  }
+
+  Place choose_place(const Job& job) {
+    const uint8_t choice = input_.byte();
+    Place place;
+    place.rank = (choice & 3u) % job.shape.workers;
+    place.chunk = (choice >> 2 & 3u) % (job.shape.chunks + 1);
+    place.fragment = (choice >> 4 & 3u) % job.shape.fragments();
+    if (place.chunk < job.shape.chunks) place.round = job.oracle->open_round(place.chunk);
+    if (choice >> 6 == 1) --place.round;  // the round before: done, or far in the future
+    if (choice >> 6 == 2) place.round -= 2;
+    return place;
+  }
+
+  std::vector<std::byte> push(Job& job) {
+    return push_packet(job.shape, choose_place(job), next_number_++, input_.byte());
+  }
+
+  std::vector<std::byte> pull(Job& job) {
+    return pull_packet(job.shape, choose_place(job), next_number_++, input_.byte());
+  }
+
+  static std::vector<std::byte> sealed(std::vector<std::byte> packet) {
+    append_tag(packet);
+    return packet;
+  }
+
+  // A sound packet with a few bytes changed, before or after its tag was made.
+  std::vector<std::byte> damaged(Job& job) {
+    const uint8_t how = input_.byte();
+    auto packet = (how & 1) != 0 ? push(job) : pull(job);
+    if ((how & 2) != 0) append_tag(packet);
+    for (uint32_t changes = 1u + (how >> 4 & 3u); changes > 0; --changes) {
+      const size_t at = (how & 4) != 0 ? input_.number<uint16_t>() % packet.size()
+                                       : input_.below(sizeof(wire::Header));
+      packet[at] = std::byte{input_.byte()};
+    }
+    if ((how & 8) != 0) packet.resize(input_.number<uint16_t>() % (packet.size() + 8));
+    if ((how & 2) == 0 && packet.size() >= sizeof(wire::Header)) append_tag(packet);
+    return packet;
+  }
+
+  void push_chunk(Job& job, Place place) {
+    const uint8_t value = input_.byte();
+    for (place.fragment = 0; place.fragment < job.shape.fragments(); ++place.fragment) {
+      deliver(sealed(push_packet(job.shape, place, next_number_++, value)));
+    }
+  }
+
+  void push_round(Job& job) {
+    Place place = choose_place(job);
+    for (place.rank = 0; place.rank < job.shape.workers; ++place.rank) push_chunk(job, place);
+  }
+
+  // The same request many times: what a replay, or a worker whose timer is broken, does.
+  void repeat(Job& job) {
+    const auto packet = sealed(pull(job));
+    for (uint32_t times = input_.byte(); times > 0; --times) deliver(packet);
+  }
+
+  void command(Job& job) {
+    const uint8_t value = input_.byte();
+    if ((value & 1) != 0) {
+      core_.execute({.kind = pipeline::CommandKind::kSetCredit,
+                     .shard = job.shard.get(),
+                     .credit_bytes = value * limits::kCreditUnitBytes});
+      return;
+    }
+    const float rate = static_cast<float>(value) / 16;
+    job.oracle->set_learning_rate(rate);
+    core_.execute({.kind = pipeline::CommandKind::kSetLearningRate,
+                   .shard = job.shard.get(),
+                   .learning_rate = rate});
+  }
+
+  uint64_t verdicts() const {
+    uint64_t sum = 0;
+    for (const Counter counter : kVerdicts) sum += core_.counters().get(counter);
+    return sum;
+  }
+
+  void deliver(const std::vector<std::byte>& packet) {
+    const uint64_t verdicts_before = verdicts();
+    const uint64_t pulls_before = core_.counters().get(Counter::kPullsReceived);
+    const uint64_t aggregated_before = core_.counters().get(Counter::kAggregated);
+    const nic::RxPacket received{packet.data(), static_cast<uint32_t>(packet.size()), from_};
+    const size_t allocations = allocation_count();
+    core_.on_burst({&received, 1}, now_ns_);
+    PBOX_CHECK(allocation_count() == allocations);
+
+    const uint64_t verdict = verdicts() - verdicts_before;
+    const uint64_t pulls = core_.counters().get(Counter::kPullsReceived) - pulls_before;
+    PBOX_CHECK(core_.counters().get(Counter::kRxPackets) == ++delivered_);
+    PBOX_CHECK(pulls <= 1 && verdict <= 1 && pulls + verdict >= 1);
+    if (core_.counters().get(Counter::kAggregated) != aggregated_before) account(packet);
+    uint64_t finished = finished_before_;
+    for (const Job& job : jobs_) finished += job.oracle->rounds_finished();
+    PBOX_CHECK(core_.counters().get(Counter::kRoundsFinished) == finished);
+  }
+
+  void account(const std::vector<std::byte>& packet) {
+    wire::Parsed parsed;
+    const auto reject = wire::parse(packet.data(), static_cast<uint32_t>(packet.size()), parsed);
+    PBOX_CHECK(reject == wire::Reject::kNone && wire::verify_tag(kTag, parsed));
+    job_of(parsed.header.spi).oracle->aggregated(parsed);
+  }
+
+  Job& job_of(uint32_t spi) { return jobs_[(spi >> 24) - 0x70]; }
+
+  // Takes at most `limit` packets of what is to be sent, as a port that is full does.
+  size_t send(uint32_t limit) {
+    const size_t allocations = allocation_count();
+    const auto packets = core_.to_send(now_ns_);
+    PBOX_CHECK(allocation_count() == allocations);
+    PBOX_CHECK(packets.size() <= limits::kBurstPackets);
+    const auto taken = packets.first(std::min<size_t>(limit, packets.size()));
+    for (const nic::TxPacket& packet : taken) check_sent(packet);
+    core_.sent(taken.size());
+    return taken.size();
+  }
+
+  void check_sent(const nic::TxPacket& packet) {
+    const wire::Header& header = packet.header;
+    PBOX_CHECK((header.spi & wire::kSpiToWorker) != 0 && *packet.to == from_);
+    BoxOracle& oracle = *job_of(header.spi).oracle;
+    const bool is_result = header.type() == wire::PacketType::kResult;
+    // Results leave from where they lie. One that its port held back for a whole round may carry
+    // what came after; nobody waits for it any more.
+    if (is_result && header.round + 1 != oracle.open_round(header.chunk)) return;
+    PBOX_CHECK(packet.tag == wire::make_tag(kTag, header, packet.payload));
+    if (is_result) {
+      oracle.check_result(header, packet.payload);
+    } else if (header.type() == wire::PacketType::kStatus) {
+      wire::StatusPayload status;
+      std::memcpy(&status, packet.payload, sizeof(status));
+      oracle.check_status(header, status);
+    } else {
+      PBOX_CHECK(header.type() == wire::PacketType::kGrant);
+    }
+  }
+
+  const nic::Endpoint from_{.address = {10, 0, 0, 1}, .port = 7000};
+  Input& input_;
+  pipeline::Core core_{{.pipeline_index = kPipeline, .tag = kTag}};
+  std::array<Job, 2> jobs_;
+  uint64_t now_ns_ = 1'000'000'000;
+  uint64_t next_number_ = 1;
+  uint64_t delivered_ = 0;
+  uint64_t finished_before_ = 0;  // rounds of shards that are gone
+};
+
+}  // namespace
+}  // namespace pbox::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  pbox::fuzz::Input input(data, size);
+  pbox::fuzz::BoxDriver(input).run();
+  return 0;
+}

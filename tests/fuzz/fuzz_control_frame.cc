@@ -1,0 +1,240 @@
+// Control connections that say anything: a stream of bytes through the product's framing, parsing,
+// validation and job registry, with real pipeline cores behind it. Messages come raw, or well
+// formed with fields from the input, so that jobs do start. What the box answers must fit a frame.
+//
+// The other way, a SESSION that says anything to a worker: what is accepted makes a core.
+//
+// Input: one byte of options, then operations (see Registry::run), or with options & 4 a SESSION.
+#include <google/protobuf/stubs/logging.h>
+
+#include <array>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "appliance/control/job_registry.h"
+#include "base/check.h"
+#include "nic/wire/control_frame.h"
+#include "pipeline/core.h"
+#include "tests/fuzz/input.h"
+#include "worker/session.h"
+
+namespace pbox::fuzz {
+namespace {
+
+using appliance::ConnectionId;
+
+constexpr uint32_t kPipelines = 2;
+constexpr uint64_t kJobMemoryBytes = 4u << 20;
+
+class Pipelines : public appliance::PipelineHost {
+ public:
+  uint32_t count() const override { return kPipelines; }
+  appliance::PipelineInfo info(uint32_t pipeline) const override {
+    return {.address = pipeline == 0 ? "" : "10.0.0.9",
+            .udp_port = static_cast<uint16_t>(limits::kDataPortFirst + pipeline),
+            .receive_buffer_bytes = 1u << 20};
+  }
+  void execute(uint32_t pipeline, pipeline::Command command) override {
+    cores_[pipeline].execute(command);
+  }
+
+ private:
+  std::array<pipeline::Core, kPipelines> cores_{pipeline::Core({.pipeline_index = 0, .tag = {}}),
+                                                pipeline::Core({.pipeline_index = 1, .tag = {}})};
+};
+
+// One piece again and again: long, of several bytes a character, or no text at all.
+std::string odd_text(Input& input) {
+  static constexpr const char* kPieces[] = {"n", "\"", "\n", "\u00e9", "\u20ac", "\xff"};
+  const char* piece = kPieces[input.below(std::size(kPieces))];
+  std::string text;
+  for (uint32_t count = input.byte(); count > 0; --count) text += piece;
+  return text;
+}
+
+void fill_tensors(Input& input, control::Join& join) {
+  const uint32_t count = input.below(4);
+  for (uint32_t index = 0; index < count; ++index) {
+    control::Tensor& tensor = *join.add_tensors();
+    const uint8_t odd = input.byte();  // each bit makes one field unusual
+    tensor.set_name((odd & 1) != 0 ? odd_text(input) : "t" + std::to_string(index));
+    tensor.set_elements((odd & 2) != 0 ? input.number<uint64_t>() : 1u + input.byte());
+    tensor.set_dtype(input.below((odd & 4) != 0 ? 256 : wire::kDtypeCount));
+    tensor.set_priority((odd & 8) != 0 ? input.number<int32_t>() : 0);
+    tensor.set_lr_scale((odd & 16) != 0 ? static_cast<float>(input.number<int16_t>()) / 256 : 1);
+    tensor.set_has_weight_decay((odd & 32) != 0);
+    tensor.set_weight_decay(static_cast<float>(odd & 192));
+  }
+}
+
+control::WorkerMessage join_message(Input& input) {
+  control::WorkerMessage message;
+  control::Join& join = *message.mutable_join();
+  const uint8_t odd = input.byte();
+  join.set_protocol_version((odd & 1) != 0 ? input.byte() : wire::kControlProtocolVersion);
+  join.set_job((odd & 2) != 0 ? odd_text(input)
+                              : std::string(1, static_cast<char>('a' + input.below(2))));
+  join.set_rank(input.below(3));
+  join.set_world_size((odd & 4) != 0 ? input.number<uint32_t>() : 2);
+  join.set_mode(input.below((odd & 8) != 0 ? 4 : 2));
+  join.set_reduction(input.below((odd & 8) != 0 ? 4 : 2));
+  join.set_chunk_bytes((odd & 16) != 0 ? input.number<uint32_t>() : 0);
+  join.set_path_mtu((odd & 32) != 0 ? input.number<uint16_t>() : 1500);
+  join.set_join_timeout_ms((odd & 64) != 0 ? input.number<uint32_t>() : 0);
+  join.set_lost_timeout_ms((odd & 128) != 0 ? input.number<uint32_t>() : 0);
+  if (join.mode() != 0) {
+    control::Optimizer& optimizer = *join.mutable_optimizer();
+    optimizer.set_kind(input.below(7));
+    optimizer.set_learning_rate(static_cast<float>(input.number<int16_t>()) / 256);
+    optimizer.set_beta1(static_cast<float>(input.byte()) / 250);
+  }
+  fill_tensors(input, join);
+  return message;
+}
+
+control::WorkerMessage small_message(Input& input) {
+  control::WorkerMessage message;
+  switch (input.below(4)) {
+    case 0: message.mutable_leave(); break;
+    case 1: message.mutable_heartbeat()->set_sequence(input.byte()); break;
+    case 2: message.mutable_barrier()->set_sequence(input.byte()); break;
+    default: {
+      const auto rate = static_cast<float>(input.number<int16_t>()) / 256;
+      message.mutable_set_learning_rate()->set_learning_rate(rate);
+    }
+  }
+  return message;
+}
+
+class Registry {
+ public:
+  explicit Registry(uint8_t options)
+      : registry_({.box_name = "box",
+                   .job_limits = {.chunks_max = 4096},
+                   .jobs_max = 1u + (options & 1),
+                   .job_memory_bytes = kJobMemoryBytes,
+                   .payload_crc = (options & 2) != 0},
+                  pipelines_) {}
+
+  // Each operation is a byte: what in the low half, on which connection in the high half.
+  void run(Input& input) {
+    while (!input.empty()) {
+      const uint8_t operation = input.byte();
+      const ConnectionId id = 1u + (operation >> 4) % kConnections;
+      switch (operation % 6) {
+        case 0: say(id, input.bytes(input.byte())); break;
+        case 1: say(id, join_message(input)); break;
+        case 2: say(id, small_message(input)); break;
+        case 3: hang_up(id); break;
+        case 4:
+          now_ns_ += uint64_t{input.byte()} * 100'000'000;
+          registry_.on_tick(now_ns_);
+          break;
+        default: {
+          const auto body = input.bytes(input.byte());
+          registry_.on_message(id, {reinterpret_cast<const char*>(body.data()), body.size()},
+                               now_ns_);
+        }
+      }
+      deliver();
+    }
+    registry_.shut_down(now_ns_);
+    deliver();
+    PBOX_CHECK(registry_.memory_taken_bytes() == 0 && registry_.views(now_ns_).empty());
+  }
+
+ private:
+  static constexpr uint32_t kConnections = 4;
+
+  void say(ConnectionId id, const control::WorkerMessage& message) {
+    const auto framed = wire::frame(message);
+    PBOX_CHECK(framed.ok());
+    const auto* data = reinterpret_cast<const std::byte*>(framed->data());
+    say(id, std::vector<std::byte>(data, data + framed->size()));
+  }
+
+  // As ControlServer: what the frame reader gives goes to the registry, nonsense ends the stream.
+  void say(ConnectionId id, const std::vector<std::byte>& bytes) {
+    if (!readers_.contains(id)) {
+      readers_[id] = {};
+      registry_.on_open(id, "peer", false, now_ns_);
+    }
+    readers_[id].append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    for (auto next = readers_[id].next(); next.ok() && next->has_value();
+         next = readers_[id].next()) {
+      registry_.on_message(id, **next, now_ns_);
+      deliver();
+      if (!readers_.contains(id)) return;
+    }
+    if (!readers_[id].next()) hang_up(id);
+  }
+
+  void hang_up(ConnectionId id) {
+    if (readers_.erase(id) == 1) registry_.on_closed(id, "gone", now_ns_);
+  }
+
+  void deliver() {
+    for (auto actions = registry_.take_actions(); !actions.empty();
+         actions = registry_.take_actions()) {
+      for (const appliance::Action& action : actions) {
+        if (action.kind == appliance::Action::Kind::kClose) {
+          hang_up(action.connection);
+        } else {
+          const auto framed = wire::frame(action.message);
+          PBOX_CHECK(framed.ok());
+          // What the worker's end would make of it.
+          control::BoxMessage read;
+          PBOX_CHECK(read.ParseFromString(framed->substr(wire::kControlLengthBytes)));
+        }
+      }
+    }
+    for (const auto& event : registry_.take_events()) PBOX_CHECK(!event.text.empty());
+    PBOX_CHECK(registry_.memory_taken_bytes() <= kJobMemoryBytes);
+    PBOX_CHECK(registry_.connection_count() == readers_.size());
+  }
+
+  Pipelines pipelines_;
+  appliance::JobRegistry registry_;
+  std::map<ConnectionId, wire::FrameReader> readers_;
+  uint64_t now_ns_ = 1'000'000'000'000;
+};
+
+void read_session(const std::vector<std::byte>& body) {
+  control::Session session;
+  if (!session.ParseFromArray(body.data(), static_cast<int>(body.size()))) return;
+  const std::vector<worker::TensorSpec> tensors = {{.name = "a", .elements = 5000},
+                                                   {.name = "b", .elements = 7}};
+  auto spec = worker::parse_session(session, tensors);
+  if (!spec) return;
+  for (const auto& pipeline : session.pipelines()) {
+    spec->pipelines.push_back({pipeline.spi(), pipeline.credit_bytes(), {}});
+  }
+  worker::Core core(*spec, tensors);
+  std::vector<std::byte> buffer(5000 * sizeof(float));
+  core.start(0, buffer.data(), buffer.data(), 0);
+  size_t sent = 0;
+  for (uint32_t pipeline = 0; pipeline < core.pipeline_count(); ++pipeline) {
+    const auto packets = core.to_send(pipeline, 1);
+    for (const nic::TxPacket& packet : packets) sent += packet.header.payload_bytes;
+    core.sent(pipeline, packets.size(), 1);
+  }
+  PBOX_CHECK(sent > 0);
+}
+
+}  // namespace
+}  // namespace pbox::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  google::protobuf::SetLogHandler(nullptr);
+  pbox::fuzz::Input input(data, size);
+  const uint8_t options = input.byte();
+  if ((options & 4) != 0) {
+    pbox::fuzz::read_session(input.bytes(size));
+  } else {
+    pbox::fuzz::Registry(options).run(input);
+  }
+  return 0;
+}

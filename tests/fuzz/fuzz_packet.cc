@@ -1,0 +1,88 @@
+// Any bytes as a data packet: parsing refuses or takes them, and what it takes is what would be
+// sent for the same header and payload. The input begins with a byte of options.
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "nic/wire/chunk_layout.h"
+#include "nic/wire/header.h"
+#include "nic/wire/tag.h"
+#include "tests/fuzz/input.h"
+
+namespace pbox::fuzz {
+namespace {
+
+std::vector<std::byte> encode(const wire::Header& header, const std::byte* payload,
+                              const wire::Tag& tag) {
+  std::vector<std::byte> packet(sizeof(header) + header.payload_bytes + tag.size());
+  std::memcpy(packet.data(), &header, sizeof(header));
+  if (header.payload_bytes > 0) {
+    std::memcpy(packet.data() + sizeof(header), payload, header.payload_bytes);
+  }
+  std::memcpy(packet.data() + sizeof(header) + header.payload_bytes, tag.data(), tag.size());
+  return packet;
+}
+
+void check_taken(const std::vector<std::byte>& packet, const wire::Parsed& parsed,
+                 const wire::TagPolicy& policy) {
+  const wire::Header& header = parsed.header;
+  PBOX_CHECK(header.version() == limits::kWireVersion);
+  PBOX_CHECK(header.type_value() < wire::kPacketTypeCount);
+  PBOX_CHECK((header.flags & wire::flag::kReserved) == 0);
+  wire::Header rebuilt = header;
+  rebuilt.set_type(header.type());
+  const wire::Tag tag = wire::make_tag(policy, rebuilt, parsed.payload);
+  const auto sent = encode(rebuilt, parsed.payload, tag);
+  PBOX_CHECK(sent.size() == packet.size());
+  // All but the tag is the same in any case; the tag is if it verifies, and only then.
+  PBOX_CHECK(std::memcmp(sent.data(), packet.data(), sent.size() - tag.size()) == 0);
+  PBOX_CHECK(wire::verify_tag(policy, parsed) == (sent == packet));
+
+  wire::Parsed again;
+  PBOX_CHECK(wire::parse(sent.data(), static_cast<uint32_t>(sent.size()), again) ==
+             wire::Reject::kNone);
+  PBOX_CHECK(wire::verify_tag(policy, again));
+  PBOX_CHECK(std::memcmp(&again.header, &header, sizeof(header)) == 0);
+}
+
+// The layout that the header's fields are checked against covers a chunk exactly once.
+void check_layout(Input& input) {
+  const uint32_t fragment_bytes =
+      limits::kFragmentBytesMin +
+      input.number<uint16_t>() % (limits::kFragmentBytesMax - limits::kFragmentBytesMin + 1);
+  const uint32_t chunk_bytes =
+      1 + input.number<uint32_t>() % (limits::kFragmentCountMax * fragment_bytes);
+  const uint32_t count = wire::fragment_count(chunk_bytes, fragment_bytes);
+  PBOX_CHECK(count >= 1 && count <= limits::kFragmentCountMax);
+  PBOX_CHECK(std::popcount(wire::full_mask(count)) == static_cast<int>(count));
+  uint64_t covered = 0;
+  for (uint32_t index = 0; index < count; ++index) {
+    const uint32_t length = wire::fragment_length(chunk_bytes, fragment_bytes, index);
+    PBOX_CHECK(length > 0 && length <= fragment_bytes);
+    covered += length;
+  }
+  PBOX_CHECK(covered == chunk_bytes);
+}
+
+}  // namespace
+}  // namespace pbox::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace pbox;
+  fuzz::Input input(data, size);
+  const uint8_t options = input.byte();
+  const wire::TagPolicy policy{.payload_crc = (options & 1) != 0};
+  if ((options & 2) != 0) {
+    fuzz::check_layout(input);
+    return 0;
+  }
+  const auto packet = input.bytes(size);
+  // Both ways to compute it agree, from any start.
+  PBOX_CHECK(wire::crc32c(options, packet.data(), packet.size()) ==
+             wire::crc32c_portable(options, packet.data(), packet.size()));
+  wire::Parsed parsed;
+  const auto reject = wire::parse(packet.data(), static_cast<uint32_t>(packet.size()), parsed);
+  if (reject == wire::Reject::kNone) fuzz::check_taken(packet, parsed, policy);
+  return 0;
+}

@@ -1,0 +1,266 @@
+// The worker's protocol core, driven by any sequence of starts, packets, partial sends and times.
+// Checked throughout: what leaves is what was to be pushed, what comes in lands where it belongs
+// or nowhere, each packet counts once. At the end an honest box answers everything: every tensor
+// must then complete.
+//
+// Input: the shapes of the tensors (worker_oracle.h), credit, then operations (WorkerDriver::run).
+#include <array>
+#include <vector>
+
+#include "base/check.h"
+#include "nic/wire/chunk_layout.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/worker_oracle.h"
+#include "worker/core.h"
+
+namespace pbox::fuzz {
+namespace {
+
+class WorkerDriver {
+ public:
+  explicit WorkerDriver(Input& input)
+      : input_(input),
+        oracle_(input),
+        core_(oracle_.session(input.byte() * limits::kCreditUnitBytes), oracle_.specs()) {}
+
+  // Each operation is a byte; the low half says what.
+  void run() {
+    while (!input_.empty()) {
+      const uint8_t operation = input_.byte();
+      switch (operation & 15) {
+        case 0: start(); break;
+        case 1:
+        case 2: send(operation >> 7, input_.byte()); break;
+        case 3:
+        case 4: send(operation >> 7, UINT32_MAX); break;
+        case 5:
+        case 6: deliver(sealed(result(choose_place()))); break;
+        case 7: answer_chunk(choose_place()); break;
+        case 8:
+        case 9: deliver(sealed(status(choose_place()))); break;
+        case 10: deliver(damaged()); break;
+        case 11: deliver(input_.bytes(input_.byte())); break;
+        case 12: expire(); break;
+        case 13: now_ns_ += uint64_t{input_.byte()} << input_.below(24); break;
+        default: turn(); break;
+      }
+      collect();
+    }
+    oracle_.check_outputs();
+    const bool gives_up = core_.statistics().packets_received % 2 == 1;
+    gives_up ? abandon() : heal();
+    oracle_.check_outputs();
+  }
+
+ private:
+  static constexpr uint32_t kTurnsMax = 2000;
+
+  struct Place {
+    uint32_t chunk = 0;
+    uint32_t round = 0;
+    uint32_t fragment = 0;
+  };
+
+  void start() {
+    const uint32_t index = input_.below(static_cast<uint32_t>(oracle_.tensors().size()));
+    WorkerOracle::Tensor& tensor = oracle_.tensors()[index];
+    PBOX_CHECK(core_.busy(index) == tensor.started);
+    if (tensor.started) return;
+    oracle_.start(index, input_.byte());
+    core_.start(index, tensor.input.data(), tensor.output.data(), input_.below(3) == 0 ? 1 : 0);
+  }
+
+  size_t send(uint32_t pipeline, uint32_t limit) {
+    const auto packets = core_.to_send(pipeline, now_ns_);
+    PBOX_CHECK(packets.size() <= limits::kBurstPackets);
+    const auto taken = packets.first(std::min<size_t>(limit, packets.size()));
+    for (const nic::TxPacket& packet : taken) oracle_.check_sent(packet, pipeline);
+    core_.sent(pipeline, taken.size(), now_ns_);
+    return taken.size();
+  }
+
+  void drain() {
+    for (uint32_t pipeline = 0; pipeline < kPipelines; ++pipeline) {
+      for (uint32_t bursts = 0; send(pipeline, UINT32_MAX) > 0; ++bursts) {
+        PBOX_CHECK(bursts < kTurnsMax);
+      }
+    }
+  }
+
+  void expire() {
+    const uint64_t deadline_ns = core_.next_deadline_ns();
+    if (deadline_ns != UINT64_MAX) now_ns_ = std::max(now_ns_, deadline_ns);
+    core_.on_timer(now_ns_);
+  }
+
+  // As the I/O thread's.
+  void turn() {
+    drain();
+    core_.on_timer(now_ns_);
+  }
+
+  Place choose_place() {
+    const uint8_t choice = input_.byte();
+    Place place;
+    place.chunk = (choice & 15u) % static_cast<uint32_t>(oracle_.chunks().size());
+    place.round = oracle_.chunks()[place.chunk].round;
+    place.fragment = (choice >> 4 & 3u) % oracle_.chunks()[place.chunk].fragments();
+    if (choice >> 6 == 3) place.round += (choice & 16) != 0 ? 1u : UINT32_MAX;
+    return place;
+  }
+
+  wire::Header header_of(const Place& place) {
+    wire::Header header;
+    header.spi = WorkerOracle::spi(WorkerOracle::pipeline_of(place.chunk)) | wire::kSpiToWorker;
+    header.packet_number = ++packet_number_;
+    header.epoch = 5;
+    header.chunk = place.chunk;
+    header.round = place.round;
+    header.fragment = static_cast<uint16_t>(place.fragment);
+    header.credit = 8;
+    header.generation = 6;
+    return header;
+  }
+
+  template <typename Payload>
+  static std::vector<std::byte> join(const wire::Header& header, const Payload& payload) {
+    std::vector<std::byte> packet(sizeof(header) + header.payload_bytes);
+    std::memcpy(packet.data(), &header, sizeof(header));
+    std::memcpy(packet.data() + sizeof(header), payload, header.payload_bytes);
+    return packet;
+  }
+
+  std::vector<std::byte> result(const Place& place) {
+    const WorkerOracle::Chunk& chunk = oracle_.chunks()[place.chunk];
+    wire::Header header = header_of(place);
+    header.set_type(wire::PacketType::kResult);
+    header.dtype_scale = static_cast<uint16_t>(oracle_.tensors()[chunk.tensor].spec.dtype);
+    header.payload_bytes =
+        static_cast<uint16_t>(wire::fragment_length(chunk.bytes, kFragmentBytes, place.fragment));
+    const std::vector<uint8_t> payload(header.payload_bytes, static_cast<uint8_t>(packet_number_));
+    return join(header, payload.data());
+  }
+
+  std::vector<std::byte> status(const Place& place) {
+    wire::Header header = header_of(place);
+    header.set_type(wire::PacketType::kStatus);
+    wire::StatusPayload status;
+    status.received_mask = input_.byte();
+    status.finished_round = place.round;
+    status.missing_workers = input_.byte() & 3;
+    status.first_missing_rank = status.missing_workers;
+    header.payload_bytes = sizeof(status);
+    return join(header, &status);
+  }
+
+  static std::vector<std::byte> sealed(std::vector<std::byte> packet) {
+    wire::Header header;
+    std::memcpy(&header, packet.data(), sizeof(header));
+    const bool whole = packet.size() == sizeof(header) + header.payload_bytes;
+    const wire::Tag tag =
+        whole ? wire::make_tag(kTag, header, packet.data() + sizeof(header)) : wire::Tag{};
+    packet.insert(packet.end(), tag.begin(), tag.end());
+    return packet;
+  }
+
+  // A sound packet with a few bytes of its header changed before its tag is made, or cut short.
+  std::vector<std::byte> damaged() {
+    const uint8_t how = input_.byte();
+    auto packet = (how & 1) != 0 ? result(choose_place()) : status(choose_place());
+    for (uint32_t changes = how >> 4 & 3u; changes > 0; --changes) {
+      packet[input_.below(sizeof(wire::Header))] = std::byte{input_.byte()};
+    }
+    packet = sealed(std::move(packet));
+    if ((how & 2) != 0) packet.resize(input_.number<uint16_t>() % (packet.size() + 8));
+    return packet;
+  }
+
+  void answer_chunk(Place place) {
+    const uint32_t fragments = oracle_.chunks()[place.chunk].fragments();
+    for (place.fragment = 0; place.fragment < fragments; ++place.fragment) {
+      deliver(sealed(result(place)));
+    }
+  }
+
+  // On the pipeline that its spi names, if that is one; any socket may receive anything.
+  void deliver(const std::vector<std::byte>& packet) {
+    wire::Parsed parsed;
+    const bool sound = wire::parse(packet.data(), static_cast<uint32_t>(packet.size()), parsed) ==
+                           wire::Reject::kNone &&
+                       wire::verify_tag(kTag, parsed);
+    const uint32_t pipeline = sound ? parsed.header.spi >> 13 & (kPipelines - 1) : 0;
+    const worker::Statistics before = core_.statistics();
+    const nic::RxPacket received{packet.data(), static_cast<uint32_t>(packet.size()), {}};
+    core_.on_burst(pipeline, {&received, 1}, now_ns_);
+    const worker::Statistics after = core_.statistics();
+    PBOX_CHECK(after.packets_received == before.packets_received + 1);
+    const uint64_t dropped = after.rejected_packets - before.rejected_packets +
+                             after.stale_packets - before.stale_packets;
+    PBOX_CHECK(dropped == 0 || (dropped == 1 && after.bytes_pulled == before.bytes_pulled));
+    if (after.bytes_pulled == before.bytes_pulled) return;
+    PBOX_CHECK(sound && after.bytes_pulled == before.bytes_pulled + parsed.header.payload_bytes);
+    oracle_.accepted(parsed);
+  }
+
+  void collect() {
+    for (const uint32_t tensor : core_.take_completed()) oracle_.completed(tensor);
+  }
+
+  // An honest box from now on: what was pushed is answered. No tensor may be left waiting.
+  void heal() {
+    for (uint32_t turns = 0; is_busy(); ++turns) {
+      PBOX_CHECK(turns < kTurnsMax);
+      drain();
+      for (uint32_t id = 0; id < oracle_.chunks().size(); ++id) answer_missing(id);
+      collect();
+      expire();
+    }
+    PBOX_CHECK(core_.next_deadline_ns() == UINT64_MAX);
+  }
+
+  void answer_missing(uint32_t id) {
+    const WorkerOracle::Chunk chunk = oracle_.chunks()[id];
+    for (uint32_t fragment = 0; fragment < chunk.fragments(); ++fragment) {
+      if (!oracle_.awaits(id, chunk.round, fragment)) continue;
+      const uint64_t pulled = core_.statistics().bytes_pulled;
+      deliver(sealed(result({id, chunk.round, fragment})));
+      PBOX_CHECK(core_.statistics().bytes_pulled > pulled);
+    }
+  }
+
+  void abandon() {
+    core_.abandon();
+    for (uint32_t id = 0; id < oracle_.chunks().size(); ++id) {
+      const uint64_t pulled = core_.statistics().bytes_pulled;
+      deliver(sealed(result({id, oracle_.chunks()[id].round, 0})));
+      PBOX_CHECK(core_.statistics().bytes_pulled == pulled);
+    }
+    expire();
+    for (uint32_t pipeline = 0; pipeline < kPipelines; ++pipeline) {
+      PBOX_CHECK(core_.to_send(pipeline, now_ns_).empty());
+    }
+    PBOX_CHECK(core_.next_deadline_ns() == UINT64_MAX && core_.take_completed().empty());
+  }
+
+  bool is_busy() const {
+    for (uint32_t tensor = 0; tensor < core_.tensor_count(); ++tensor) {
+      if (core_.busy(tensor)) return true;
+    }
+    return false;
+  }
+
+  Input& input_;
+  WorkerOracle oracle_;
+  worker::Core core_;
+  uint64_t now_ns_ = 1'000'000'000;
+  uint64_t packet_number_ = 0;
+};
+
+}  // namespace
+}  // namespace pbox::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  pbox::fuzz::Input input(data, size);
+  pbox::fuzz::WorkerDriver(input).run();
+  return 0;
+}

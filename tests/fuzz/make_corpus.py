@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Writes the seeds of tests/fuzz/corpus anew: the same bytes each time. Inputs that a fuzzer found
+stand beside them and are left alone. Run it from anywhere, after an input format has changed."""
+import pathlib
+import struct
+
+CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
+CONFIG = CORPUS.parents[2] / "config" / "pboxd.conf.example"
+
+
+def crc32c(data: bytes) -> int:
+    state = 0xFFFFFFFF
+    for byte in data:
+        state ^= byte
+        for _ in range(8):
+            state = (state >> 1) ^ (0x82F63B78 if state & 1 else 0)
+    return state ^ 0xFFFFFFFF
+
+
+def write(target: str, name: str, data: bytes) -> None:
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"seed-{name}").write_bytes(data)
+
+
+def packet(kind: int, payload: bytes, flags: int = 0, with_payload: bool = False) -> bytes:
+    header = struct.pack("<BBHIQIIIHHIHH", 1 << 4 | kind, flags, len(payload), 0x5A006001, 7, 5, 3,
+                         9, 2, 8, 4711, 0, 6)
+    crc = crc32c(header + payload if with_payload else header)
+    return header + payload + struct.pack("<I12x", crc)
+
+
+def packets() -> None:
+    for kind in range(10):
+        write("fuzz_packet", f"type-{kind}", b"\0" + packet(kind, bytes(range(16))))
+    write("fuzz_packet", "payload-crc", b"\1" + packet(0, bytes(64), with_payload=True))
+    write("fuzz_packet", "all-flags", b"\0" + packet(1, b"", flags=0x3F))
+    write("fuzz_packet", "reserved-flag", b"\0" + packet(1, b"", flags=0x40))
+    write("fuzz_packet", "layout", b"\2" + struct.pack("<HI", 896, 32255))
+    write("fuzz_packet", "too-short", b"\0" + bytes(55))
+
+
+# Operations of fuzz_control_frame: the low digit says what, the high one on which connection.
+def join(connection: int, rank: int, mode: int = 0, tensors: int = 1) -> bytes:
+    optimizer = bytes([4, 16, 0, 200]) if mode else b""
+    return (bytes([connection << 4 | 1, 0, 0, rank, mode, 0]) + optimizer + bytes([tensors])
+            + bytes([0, 99, 0]) * tensors)
+
+
+def control_frames() -> None:
+    job = b"\1" + join(0, 0) + join(1, 1)
+    barrier = b"\x02\x02\x05\x12\x02\x05"
+    leave = b"\x02\x00\x12\x00"
+    write("fuzz_control_frame", "job", job + barrier + leave)
+    write("fuzz_control_frame", "optimize", b"\0" + join(0, 0, 1, 3) + join(1, 1, 1, 3)
+          + b"\x02\x03\x00\x01" + leave)
+    write("fuzz_control_frame", "worker-lost", job + b"\x03\x04\xc8\x04\xc8")
+    write("fuzz_control_frame", "raw-join-and-nonsense",
+          b"\3" + b"\x00\x0b" + struct.pack("<I", 7) + b"\x0a\x05\x08\x01\x12\x01\x61"
+          + b"\x10\x08\xff\xff\xff\xff\0\0\0\0" + b"\x20\x02\x04\x00")
+    write("fuzz_control_frame", "unframed-body", job + b"\x05\x02\x22\x00\x15\x03\xff\xff\xff")
+
+    def session(fragment_bytes: int, chunk_bytes: int, chunks: bytes) -> bytes:
+        def field(number: int, value: int) -> bytes:
+            data = bytes([number << 3])
+            while value > 127:
+                data += bytes([value & 127 | 128])
+                value >>= 7
+            return data + bytes([value])
+        return (b"\4" + field(1, 1) + field(3, 5) + field(4, 6) + field(5, fragment_bytes)
+                + field(6, chunk_bytes) + b"\x42\x04\x08\x01\x10\x08" + b"\x4a"
+                + bytes([len(chunks)]) + chunks)
+
+    write("fuzz_control_frame", "session", session(1408, 8192, bytes(4)))
+    write("fuzz_control_frame", "session-too-wide", session(1408, 0xFFFFFFFF, bytes(2)))
+
+
+def configurations() -> None:
+    example = CONFIG.read_text()
+    keys = "\n".join(line.lstrip("#") if line.startswith("#") and " =" in line and "." not in
+                     line.split("=")[0] else line for line in example.splitlines()
+                     if line.startswith("[") or (line.startswith("#") and " =" in line))
+    write("fuzz_config", "every-key", keys.encode() + b"\n")
+    write("fuzz_config", "empty", b"")
+    write("fuzz_config", "errors", b"[control]\nport = 70000\nprot = 1\nnonsense\n[data]\n"
+          b"port_first = 65535\nmtu = 100\n[jobs]\nchunk_bytes = 1025\n[pipeline]\ncores = 4-2,\n")
+    write("fuzz_config", "off-loopback", b"[box]\nlisten = ::\n[security]\ninsecure = true\n"
+          b"insecure_off_loopback = true\n[log]\nlevel = debug\nformat = json\n")
+    write("fuzz_config", "twice", b"[box]\nname = a # b\nname = c\n[memory]\njob_share = 1e-1\n")
+
+
+def boxes() -> None:
+    rounds = b"".join(bytes([operation, 0, 100 + value, 110, 120, 130])
+                      for value, operation in enumerate([3, 10, 3, 10, 3]))
+    shapes = {"f32-sum": 1, "f16-mean": 69, "bf16-four": 11, "one-worker": 0, "sgd": 128 + 15,
+              "adam": 128 + 3, "adamw-f16": 128 + 4, "nesterov-mean": 192 + 2}
+    for name, kind in shapes.items():
+        data = bytes([kind, 60, 0, 5])
+        for value in range(4):  # all push, all is sent, some is asked for again
+            data += bytes([3, 0]) + bytes([90 + value] * (1 + kind % 4)) + b"\x0a\x0a"
+            data += b"\x05\x40\x01\x00\x40\x07\x0b\x03\x14\x0a"
+        write("fuzz_box", name, data)
+    write("fuzz_box", "two-jobs", b"\1\x3c\2\x21" + rounds + rounds.replace(b"\3", b"\x83"))
+    write("fuzz_box", "commands", b"\1\x3c\0\5\x0c\x08\x0c\x07\x03\0\x64\x65\x0a\x8e\x0e\x0a")
+    write("fuzz_box", "removed-with-replies", b"\1\x3c\0\5" + b"\x05\x00\x00" * 3 + b"\x0e\x0a")
+    write("fuzz_box", "flood", b"\1\x3c\0\5\x03\0\x64\x65\x0a\x0d\x40\x00\xff\x0d\x41\x00\xff\x0a")
+    write("fuzz_box", "damage", b"\0\x10\0\5" + b"".join(
+        bytes([6, 1, 0, 100, at, 255]) for at in range(40)))
+
+
+def workers() -> None:
+    begin = b"\0\x00\x07\x00"
+    answer = b"\x07\x00\x07\x01\x07\x02\x07\x03"
+    write("fuzz_worker", "rounds", b"\0\xff\x10" + (begin + b"\x03\x83\x03\x83" + answer) * 3)
+    write("fuzz_worker", "three-tensors", b"\2\x05\x90\xfe\x04" + begin
+          + b"\0\1\x08\x01\0\2\x09\x00\x0e\x0e" + answer)
+    write("fuzz_worker", "loss", b"\0\x30\x10" + begin + b"\x0e\x0c\x0c\x0e\x08\x00\x05\x00\x0e"
+          + b"\x08\x00\xff\x02\x0c\x0e" + answer)
+    write("fuzz_worker", "partial-sends", b"\1\x30\x31\x01" + begin + b"\x01\x01\x81\x01\x05\x00"
+          + b"\x01\x01\x0d\xff\x14" + answer)
+    write("fuzz_worker", "damage", b"\0\x30\x10" + begin + b"\x0e" + b"".join(
+        bytes([10, 0x11, 0, at, 255]) for at in range(40)))
+
+
+for make in (packets, control_frames, configurations, boxes, workers):
+    make()
