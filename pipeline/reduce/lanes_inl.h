@@ -1,10 +1,10 @@
 // One vector of f32 from a payload, and back: what the kernels of one Highway target share.
 // Compiled once per target, hence the toggled guard in place of #pragma once.
-#if defined(PBOX_PIPELINE_REDUCE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PBOX_PIPELINE_REDUCE_LANES_INL_H_
-#undef PBOX_PIPELINE_REDUCE_LANES_INL_H_
+#if defined(PBOX_PIPELINE_REDUCE_LANES_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef PBOX_PIPELINE_REDUCE_LANES_INL
+#undef PBOX_PIPELINE_REDUCE_LANES_INL
 #else
-#define PBOX_PIPELINE_REDUCE_LANES_INL_H_
+#define PBOX_PIPELINE_REDUCE_LANES_INL
 #endif
 
 #include <hwy/highway.h>

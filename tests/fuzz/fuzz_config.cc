@@ -8,14 +8,14 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pbox;
-  static const config::Config kRunning = *config::parse_text("").config;
+  static const config::Config running = *config::parse_text("").config;
 
   const std::string text(reinterpret_cast<const char*>(data), size);
   const config::ParseOutcome outcome = config::parse_text(text);
   PBOX_CHECK(outcome.config.has_value() == outcome.errors.empty());
   for (const std::string& error : outcome.errors) PBOX_CHECK(!error.empty());
 
-  const config::ReloadOutcome reloaded = config::reload(kRunning, outcome);
+  const config::ReloadOutcome reloaded = config::reload(running, outcome);
   PBOX_CHECK(reloaded.config.has_value() == reloaded.errors.empty());
   if (!outcome.config) {
     PBOX_CHECK(!reloaded.config);
