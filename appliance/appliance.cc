@@ -151,7 +151,7 @@ void Appliance::drain(const char* why) {
   draining_ = true;
   log(EventLog::Level::kInfo, "draining", std::string(why) + ": telling the workers");
   control_->stop_accepting();
-  registry_->shut_down(monotonic_ns());
+  registry_->shut_down();
   control_->flush();
   finish_drain(kDrainMaxSeconds * 1000 / kDrainPollMs);
 }

@@ -138,7 +138,6 @@ void read_topology(hwloc_topology_t topology, HostFacts& facts) {
   read_nodes(topology, facts);
   read_cores(topology, facts);
   read_nics(topology, facts);
-  facts.package_count = std::max(1, hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE));
 }
 
 }  // namespace

@@ -39,8 +39,7 @@ struct Nic {
 struct HostFacts {
   std::string source;  // "this machine", or the file's name
   std::string kernel;
-  std::vector<NumaNode> nodes;  // ascending
-  int package_count = 0;
+  std::vector<NumaNode> nodes;         // ascending
   std::vector<Core> cores;             // ascending by first cpu
   std::vector<Nic> nics;               // ascending by PCI address
   std::vector<int> allowed_cpus;       // affinity and cpuset; ascending

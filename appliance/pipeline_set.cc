@@ -1,13 +1,8 @@
 #include "appliance/pipeline_set.h"
 
+#include "config/address.h"
+
 namespace pbox::appliance {
-namespace {
-
-bool is_wildcard(const std::string& address) {
-  return address == "0.0.0.0" || address == "::";
-}
-
-}  // namespace
 
 Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology,
                                                         const config::Config& config) {
@@ -26,7 +21,7 @@ Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology
 PipelineInfo PipelineSet::info(uint32_t pipeline) const {
   const PipelineThread& thread = *threads_[pipeline];
   const std::string& address = thread.plan().address;
-  return {.address = is_wildcard(address) ? "" : address,
+  return {.address = config::is_wildcard_address(address) ? "" : address,
           .udp_port = thread.udp_port(),
           .receive_buffer_bytes = thread.capabilities().receive_buffer_bytes,
           .mtu = thread.capabilities().mtu,

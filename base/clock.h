@@ -7,7 +7,6 @@
 
 namespace pbox {
 
-inline constexpr uint64_t kNanosPerMicro = 1'000;
 inline constexpr uint64_t kNanosPerMilli = 1'000'000;
 inline constexpr uint64_t kNanosPerSecond = 1'000'000'000;
 

@@ -39,7 +39,7 @@ class Core {
 
   // Phase "send": the packets to hand to the port next; at most limits::kBurstPackets. The span
   // stays the same until sent(count) says how many the port took.
-  std::span<const nic::TxPacket> to_send(uint64_t now_ns);
+  std::span<const nic::TxPacket> to_send();
   void sent(size_t count);
 
   // Phase "housekeeping": carries out one command of the control thread.
@@ -69,7 +69,7 @@ class Core {
   void absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed);
   void on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
   void finish_round(JobShard& shard, Chunk& chunk);
-  void run_optimizer(JobShard& shard, Chunk& chunk, uint32_t round);
+  void run_optimizer(JobShard& shard, Chunk& chunk);
   bool request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                       uint64_t now_ns);
 

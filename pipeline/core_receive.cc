@@ -121,7 +121,7 @@ Chunk* Core::check_chunk(JobShard& shard, const wire::Header& header) {
   }
   const int32_t ahead = wire::round_distance(header.round, chunk->open_round);
   // Before the first round there is none whose result could be asked for.
-  if (ahead > 0 || (ahead == -1 && chunk->open_round == 0)) {
+  if (ahead > 0 || (ahead == -1 && chunk->rounds_finished == 0)) {
     counters_.add(Counter::kRejectRound);
     return nullptr;
   }
@@ -170,7 +170,6 @@ void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed
     counters_.add(Counter::kRejectRound);
     return;
   }
-  if (chunk->claimed_any == 0) chunk->opened_ns = now_ns;
   absorb(shard, session, *chunk, parsed);
 }
 
@@ -181,7 +180,7 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
   const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);
   const auto type = static_cast<size_t>(chunk.dtype);
-  if (shard.mode == Mode::kOptimize && chunk.open_round == 0) {
+  if (shard.mode == Mode::kOptimize && chunk.rounds_finished == 0) {
     // Initial weights: rank 0's count, the others take part so that the round is a barrier.
     if (session.rank == 0) kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
   } else {
@@ -209,7 +208,7 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
   const uint32_t slot = round & 1;
   const float share = 1.0f / static_cast<float>(shard.worker_count());
   if (shard.mode == Mode::kOptimize) {
-    if (round > 0) run_optimizer(shard, chunk, round);
+    if (chunk.rounds_finished > 0) run_optimizer(shard, chunk);
     if (chunk.dtype != wire::Dtype::kF32) {
       kernels_.narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.weights,
                                                         chunk.elements);
@@ -227,22 +226,19 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
   chunk.claimed_any = 0;
   chunk.complete_workers = 0;
   ++chunk.open_round;
+  ++chunk.rounds_finished;
   counters_.add(Counter::kRoundsFinished);
   shard.rounds_finished.add(1);
   shard.egress.push(&chunk, round, chunk.priority);
 }
 
-void Core::run_optimizer(JobShard& shard, Chunk& chunk, uint32_t round) {
-  const optimizer::StepParameters parameters{
-      .learning_rate = shard.optimizer.learning_rate * chunk.lr_scale,
-      .weight_decay = chunk.weight_decay,
-      .gradient_scale = shard.reduction == Reduction::kMean
-                            ? 1.0f / static_cast<float>(shard.worker_count())
-                            : 1.0f,
-      .step = round,
-  };
+void Core::run_optimizer(JobShard& shard, Chunk& chunk) {
+  const float gradient_scale =
+      shard.reduction == Reduction::kMean ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f;
+  const auto parameters = optimizer::step_parameters(
+      shard.optimizer, chunk.lr_scale, chunk.weight_decay, gradient_scale, chunk.rounds_finished);
   optimizer::step(shard.optimizer, parameters, chunk.weights, chunk.state,
-                  chunk.accumulator[round & 1], chunk.elements);
+                  chunk.accumulator[chunk.open_round & 1], chunk.elements);
 }
 
 void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns) {

@@ -61,7 +61,7 @@ class ResultMaker {
 
 }  // namespace
 
-std::span<const nic::TxPacket> Core::to_send(uint64_t) {
+std::span<const nic::TxPacket> Core::to_send() {
   if (outgoing_begin_ == outgoing_end_) {
     outgoing_begin_ = 0;
     size_t filled = fill_replies(0);

@@ -78,7 +78,7 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t elements = 0;
   int32_t priority = 0;
   uint32_t fanned_out_rounds = 0;  // rounds whose result has left for every worker
-  uint64_t opened_ns = 0;          // first fragment of open_round
+  uint64_t rounds_finished = 0;    // open_round counts modulo 2^32, this does not
   float* weights = nullptr;        // optimize mode
   float* state = nullptr;
   float lr_scale = 1;

@@ -61,7 +61,7 @@ class Loop {
   // One turn of all phases but rest. True if there was work.
   bool turn(uint64_t now_ns) {
     const bool received = receive(now_ns);
-    const bool sent = send(now_ns);
+    const bool sent = send();
     return housekeep() || received || sent;
   }
 
@@ -72,10 +72,10 @@ class Loop {
     return count > 0;
   }
 
-  bool send(uint64_t now_ns) {
+  bool send() {
     bool any = false;
     for (;;) {
-      const auto packets = core_.to_send(now_ns);
+      const auto packets = core_.to_send();
       blocked_ = false;
       if (packets.empty()) return any;
       const size_t count = port_.tx_burst(packets);

@@ -92,7 +92,7 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const control
   auto job = connection.job != nullptr
                  ? Result<Job*>(Error{ErrorCode::kAlreadyExists,
                                       "this connection has joined already; open another one"})
-                 : admit(join, connection, now_ns);
+                 : admit(join, now_ns);
   if (!job) {
     ++totals_.joins_refused;
     note(RegistryEvent::Severity::kWarning, "join_refused",
@@ -108,11 +108,10 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const control
   member.peer = connection.peer;
   member.path_mtu = join.path_mtu();
   member.ipv6 = connection.ipv6;
-  if ((*job)->all_joined()) start_job(**job, now_ns);
+  if ((*job)->all_joined()) start_job(**job);
 }
 
-Result<Job*> JobRegistry::admit(const control::Join& join, const Connection& connection,
-                                uint64_t now_ns) {
+Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
   if (join.protocol_version() != wire::kControlProtocolVersion) {
     return Error{ErrorCode::kVersionMismatch,
                  "this worker (" + join.software() + ") speaks control protocol " +
@@ -124,7 +123,7 @@ Result<Job*> JobRegistry::admit(const control::Join& join, const Connection& con
   if (!spec) return spec.error();
   const auto found = jobs_.find(spec->name);
   if (found != jobs_.end()) {
-    if (const Status status = check_member(*found->second, *spec, join, connection); !status) {
+    if (const Status status = check_member(*found->second, *spec, join); !status) {
       return status.error();
     }
     return found->second.get();
@@ -153,8 +152,8 @@ Result<Job*> JobRegistry::admit(const control::Join& join, const Connection& con
   return admitted;
 }
 
-Status JobRegistry::check_member(const Job& job, const JobSpec& spec, const control::Join& join,
-                                 const Connection&) const {
+Status JobRegistry::check_member(const Job& job, const JobSpec& spec,
+                                 const control::Join& join) const {
   if (const auto difference = first_difference(job.spec(), spec)) {
     return Error{ErrorCode::kMismatch, "rank " + std::to_string(join.rank()) + " of job '" +
                                            spec.name +
@@ -180,7 +179,7 @@ Status JobRegistry::check_member(const Job& job, const JobSpec& spec, const cont
   return ok_status();
 }
 
-void JobRegistry::start_job(Job& job, uint64_t) {
+void JobRegistry::start_job(Job& job) {
   if (const Status status = job.open(host_, spis_, pipeline_loads()); !status) {
     fail_job(job, status.error());
     return;
@@ -375,7 +374,7 @@ void JobRegistry::remove(Job& job) {
   if (was_running) share_credit();
 }
 
-void JobRegistry::shut_down(uint64_t) {
+void JobRegistry::shut_down() {
   while (!jobs_.empty()) {
     Job& job = *jobs_.begin()->second;
     fail_job(job, {ErrorCode::kBoxLost, "box '" + options_.box_name + "' is shutting down; job '" +

@@ -58,7 +58,7 @@ class JobRegistry {
   void on_closed(ConnectionId connection, const std::string& reason, uint64_t now_ns);
   void on_tick(uint64_t now_ns);
   // Tells every worker that the box goes away, and ends all jobs.
-  void shut_down(uint64_t now_ns);
+  void shut_down();
 
   // What is to be done on connections, in order; empties the list.
   std::vector<Action> take_actions() { return std::exchange(actions_, {}); }
@@ -85,10 +85,9 @@ class JobRegistry {
   };
 
   void on_join(ConnectionId id, Connection& connection, const control::Join& join, uint64_t now_ns);
-  Result<Job*> admit(const control::Join& join, const Connection& connection, uint64_t now_ns);
-  Status check_member(const Job& job, const JobSpec& spec, const control::Join& join,
-                      const Connection& connection) const;
-  void start_job(Job& job, uint64_t now_ns);
+  Result<Job*> admit(const control::Join& join, uint64_t now_ns);
+  Status check_member(const Job& job, const JobSpec& spec, const control::Join& join) const;
+  void start_job(Job& job);
   void on_leave(ConnectionId id, Connection& connection);
   void on_barrier(Connection& connection, const control::Barrier& barrier);
   void on_learning_rate(ConnectionId id, Connection& connection,

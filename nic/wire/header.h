@@ -60,7 +60,6 @@ struct Header {
   uint8_t version() const { return version_type >> 4; }
   uint8_t type_value() const { return version_type & 0x0f; }
   PacketType type() const { return static_cast<PacketType>(type_value()); }
-  uint8_t dtype_value() const { return dtype_scale & 0x0f; }
 };
 
 static_assert(sizeof(Header) == limits::kHeaderBytes);

@@ -62,7 +62,7 @@ constexpr size_t state_floats_per_element(OptimizerKind kind) {
   return 0;
 }
 
-// What a kernel needs, computed once per tensor and round (in double, then rounded once).
+// What a kernel needs (computed in double, then rounded once).
 struct StepCoefficients {
   float gradient_scale = 1.0f;
   float weight_decay = 0.0f;  // added to the gradient, times the weight; 0 for AdamW
@@ -89,8 +89,7 @@ using StepFunction = void (*)(const StepCoefficients& coefficients, float* weigh
 void step(const OptimizerSpec& spec, const StepParameters& parameters, float* weights, float* state,
           const float* gradient, size_t count);
 
-// The steps for one instruction set. A pipeline that keeps the coefficients of a tensor's round
-// calls through this table instead of step(), which computes two powers each time (about 50 ns).
+// The steps for one instruction set.
 struct Kernels {
   int64_t target = 0;                                    // a HWY_* target bit
   std::array<StepFunction, kOptimizerKindCount> step{};  // indexed by OptimizerKind

@@ -210,7 +210,7 @@ class BoxDriver {
   // Takes at most `limit` packets of what is to be sent, as a port that is full does.
   size_t send(uint32_t limit) {
     const size_t allocations = allocation_count();
-    const auto packets = core_.to_send(now_ns_);
+    const auto packets = core_.to_send();
     PBOX_CHECK(allocation_count() == allocations);
     PBOX_CHECK(packets.size() <= limits::kBurstPackets);
     const auto taken = packets.first(std::min<size_t>(limit, packets.size()));

@@ -142,7 +142,7 @@ class Registry {
       }
       deliver();
     }
-    registry_.shut_down(now_ns_);
+    registry_.shut_down();
     deliver();
     PBOX_CHECK(registry_.memory_taken_bytes() == 0 && registry_.views(now_ns_).empty());
   }

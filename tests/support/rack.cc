@@ -90,7 +90,7 @@ void Rack::turn_box() {
   for (size_t index = 0; index < pipelines_.size(); ++index) {
     const size_t count = box_ports_[index].rx_burst(burst);
     pipelines_[index]->on_burst({burst.data(), count}, now_ns_);
-    const auto packets = pipelines_[index]->to_send(now_ns_);
+    const auto packets = pipelines_[index]->to_send();
     pipelines_[index]->sent(box_ports_[index].tx_burst(packets));
   }
 }

@@ -158,6 +158,7 @@ class BoxTest(BoxTestCase):
             array = numpy.ones(10, dtype=numpy.float32)
             client, tensor = self.joined(array, box=box.control)
             os.kill(box.process.pid, signal.SIGSTOP)
+            os.waitpid(box.process.pid, os.WUNTRACED)  # until its last thread stands still
             try:
                 client.push_pull(tensor, array)
                 with self.assertRaisesRegex(pbox.Timeout, "box"):

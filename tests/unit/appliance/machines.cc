@@ -5,7 +5,6 @@ namespace pbox::appliance {
 HostFacts machine(int node_count, int cores_per_node, int threads_per_core) {
   HostFacts facts;
   facts.source = "test machine";
-  facts.package_count = node_count;
   const int core_count = node_count * cores_per_node;
   for (int node = 0; node < node_count; ++node) {
     facts.nodes.push_back(NumaNode{node, kNodeBytes, 0, 0});

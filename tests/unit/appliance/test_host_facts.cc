@@ -16,7 +16,6 @@ TEST_CASE("facts of a machine in XML keep its nodes, cores, NICs and what was an
   REQUIRE(facts);
   CHECK(facts->source == "pbox-2x14-10nic.xml");
   CHECK_FALSE(facts->is_live);
-  CHECK(facts->package_count == 2);
   REQUIRE(facts->nodes.size() == 2);
   CHECK(facts->nodes[1].memory_bytes == 64ull << 30);
   CHECK(facts->nodes[1].hugepages_free == 16'384);

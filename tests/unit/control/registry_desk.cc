@@ -68,7 +68,7 @@ void Desk::pass(uint64_t duration_ns, const std::vector<ConnectionId>& alive) {
 }
 
 void Desk::shut_down() {
-  registry_->shut_down(now_ns_);
+  registry_->shut_down();
   deliver();
 }
 

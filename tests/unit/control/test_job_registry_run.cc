@@ -35,9 +35,9 @@ std::vector<std::byte> pull_packet(const control::Session& session, int pipeline
 }
 
 // Credits of the GRANTs waiting to be sent, by session number; empties the pipeline's queue.
-std::map<uint32_t, uint32_t> take_grants(pipeline::Core& core, uint64_t now_ns) {
+std::map<uint32_t, uint32_t> take_grants(pipeline::Core& core) {
   std::map<uint32_t, uint32_t> grants;
-  for (auto packets = core.to_send(now_ns); !packets.empty(); packets = core.to_send(now_ns)) {
+  for (auto packets = core.to_send(); !packets.empty(); packets = core.to_send()) {
     for (const auto& packet : packets) {
       if (packet.header.type() != wire::PacketType::kGrant) continue;
       grants[packet.header.spi & ~wire::kSpiToWorker] =
@@ -202,7 +202,7 @@ TEST_CASE("two jobs share the receive buffer, and who is there already is grante
   const nic::RxPacket packet{bytes.data(), static_cast<uint32_t>(bytes.size()),
                              *nic::parse_endpoint("10.0.0.1", 7000)};
   desk.host().core(0).on_burst({&packet, 1}, desk.now_ns());
-  take_grants(desk.host().core(0), desk.now_ns());
+  take_grants(desk.host().core(0));
 
   std::vector<control::Session> others;
   const auto two = desk.start("two", 4, &others);
@@ -214,11 +214,11 @@ TEST_CASE("two jobs share the receive buffer, and who is there already is grante
   }
   const uint32_t spi = sessions[0].pipelines(0).spi();
   using Grants = std::map<uint32_t, uint32_t>;
-  CHECK(take_grants(desk.host().core(0), desk.now_ns()) == Grants{{spi, shared}});
-  CHECK(take_grants(desk.host().core(1), desk.now_ns()).empty());
+  CHECK(take_grants(desk.host().core(0)) == Grants{{spi, shared}});
+  CHECK(take_grants(desk.host().core(1)).empty());
 
   for (const ConnectionId id : two) desk.say(id, leave_message());
-  CHECK(take_grants(desk.host().core(0), desk.now_ns()) == Grants{{spi, alone}});
+  CHECK(take_grants(desk.host().core(0)) == Grants{{spi, alone}});
   CHECK_FALSE(desk.is_closed(one[0]));
 }
 

@@ -51,6 +51,7 @@ std::vector<Case> identity_cases() {
        {"job name has 129 bytes", "1 to 128"}},
       {"long name of three bytes a character",
        [](auto& join) {
+         join.clear_job();
          for (int count = 0; count < 43; ++count) *join.mutable_job() += "\u20ac";
        },
        {"job name has 129 bytes", "1 to 128"}},

@@ -117,7 +117,7 @@ void Box::deliver_raw(const std::vector<std::byte>& bytes) {
 
 std::vector<Sent> Box::take_burst() {
   std::vector<Sent> sent;
-  const auto packets = core.to_send(now_ns);
+  const auto packets = core.to_send();
   for (const nic::TxPacket& packet : packets) {
     const wire::Tag tag = wire::make_tag({.payload_crc = true}, packet.header, packet.payload);
     REQUIRE((packet.tag == tag));

@@ -73,7 +73,7 @@ TEST_CASE("a removed job's sessions are gone and the other job goes on") {
   box.admit(two);
   box.push_chunk(one, 0, 1.0f);
   box.push_chunk(one, 1, 1.0f);
-  REQUIRE_FALSE(box.core.to_send(box.now_ns).empty());  // results on their way out
+  REQUIRE_FALSE(box.core.to_send().empty());  // results on their way out
   box.deliver(box.pull(one, 0, 0));
   const Packet late = box.push(one, 0, 0, 1.0f, 1);
   box.remove(first);
@@ -180,15 +180,15 @@ TEST_CASE("a port that takes less than offered is offered the rest, once") {
   box.admit(job);
   box.push_chunk(job, 0, 1.0f);
   box.push_chunk(job, 1, 1.0f);
-  const auto offered = box.core.to_send(box.now_ns);
+  const auto offered = box.core.to_send();
   REQUIRE(offered.size() == 6);
   const uint64_t third = offered[2].header.packet_number;
   box.core.sent(2);
-  const auto rest = box.core.to_send(box.now_ns);
+  const auto rest = box.core.to_send();
   REQUIRE(rest.size() == 4);
   CHECK(rest[0].header.packet_number == third);
   box.core.sent(4);
-  CHECK(box.core.to_send(box.now_ns).empty());
+  CHECK(box.core.to_send().empty());
   CHECK(box.count(Counter::kTxPackets) == 6);
   CHECK(box.count(Counter::kTxBytes) == 6 * (1024 + limits::kPacketOverheadBytes));
 }

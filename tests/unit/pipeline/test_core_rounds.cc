@@ -96,6 +96,7 @@ TEST_CASE("rounds go on across the wrap of 32 bits, with duplicates and stale on
   const JobOptions job;
   auto& chunk = box.admit(job).chunks()[0];
   chunk.open_round = chunk.fanned_out_rounds = 0xfffffffe;
+  chunk.rounds_finished = 0xfffffffe;
   for (const uint32_t round : {0xfffffffeu, 0xffffffffu, 0u, 1u}) {
     INFO("round " << round);
     const auto sent = box.run_round(job, round);
@@ -166,6 +167,26 @@ TEST_CASE("in optimize mode rank 0 sets the weights and later rounds step them")
   const auto sent = box.take_all();
   REQUIRE(sent.size() == 6);
   for (const Sent& packet : sent) CHECK(packet.value() == 5.0f);
+}
+
+TEST_CASE("in optimize mode only the first round sets the weights, also past the wrap of rounds") {
+  Box box;
+  JobOptions job{.workers = 1, .mode = pipeline::Mode::kOptimize};
+  job.optimizer = {.kind = optimizer::OptimizerKind::kSgd, .learning_rate = 1.0f};
+  auto& chunk = box.admit(job).chunks()[0];
+  box.push_chunk(job, 0, 8.0f);
+  box.take_all();
+  chunk.open_round = chunk.fanned_out_rounds = 0xffffffff;
+  chunk.rounds_finished = 0xffffffff;
+  float weight = 8.0f;
+  for (const uint32_t round : {0xffffffffu, 0u, 1u}) {
+    INFO("round " << round);
+    box.push_chunk(job, 0, 1.0f, round);
+    weight -= 1.0f;
+    const auto sent = box.take_all();
+    REQUIRE(sent.size() == 3);
+    for (const Sent& packet : sent) CHECK(packet.value() == weight);
+  }
 }
 
 TEST_CASE("no packet number is used twice for a session, whatever the kind of packet") {
