@@ -7,6 +7,12 @@
 #include "nic/wire/chunk_layout.h"
 
 namespace pbox::worker {
+namespace {
+
+// Results of a job of this size have left the caches before anybody reads them.
+constexpr uint64_t kOutOfCacheBytes = 8u << 20;
+
+}  // namespace
 
 Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors)
     : session_(session), rng_(session.jitter_seed) {
@@ -16,11 +22,13 @@ Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors)
     lane.box = pipeline.box;
     lane.window_bytes = std::min(pipeline.credit_bytes, session.window_bytes);
   }
+  uint64_t job_bytes = 0;
   for (const TensorSpec& spec : tensors) {
     Tensor& tensor = tensors_.emplace_back();
     tensor.dtype = spec.dtype;
     tensor.first_chunk = static_cast<uint32_t>(chunks_.size());
     const uint64_t bytes = spec.elements * wire::dtype_bytes(spec.dtype);
+    job_bytes += bytes;
     for (uint64_t offset = 0; offset < bytes; offset += session.chunk_bytes) {
       Chunk& chunk = chunks_.emplace_back();
       chunk.tensor = static_cast<uint32_t>(tensors_.size() - 1);
@@ -32,6 +40,7 @@ Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors)
     }
     tensor.chunk_count = static_cast<uint32_t>(chunks_.size()) - tensor.first_chunk;
   }
+  out_of_cache_ = job_bytes >= kOutOfCacheBytes;
   PBOX_CHECK(session.chunk_pipeline.size() == chunks_.size());
   for (size_t id = 0; id < chunks_.size(); ++id) {
     chunks_[id].pipeline = session.chunk_pipeline[id];

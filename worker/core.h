@@ -178,6 +178,7 @@ class Core {
   std::vector<Chunk> chunks_;
   std::vector<Lane> lanes_;
   std::vector<uint32_t> completed_;
+  bool out_of_cache_ = false;  // the job's tensors together are larger than caches are
   Statistics statistics_;
   Rng rng_;
 };

@@ -3,6 +3,7 @@
 
 #include "nic/wire/chunk_layout.h"
 #include "worker/core.h"
+#include "worker/result_copy.h"
 
 namespace pbox::worker {
 
@@ -71,8 +72,13 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   }
   // In place is safe: a result exists only when the box has every fragment of every worker, so the
   // input under it is needed no more.
-  std::memcpy(tensor.output + chunk.offset + size_t{header.fragment} * session_.fragment_bytes,
-              parsed.payload, header.payload_bytes);
+  std::byte* destination =
+      tensor.output + chunk.offset + size_t{header.fragment} * session_.fragment_bytes;
+  if (out_of_cache_) {
+    copy_past_cache(destination, parsed.payload, header.payload_bytes);
+  } else {
+    std::memcpy(destination, parsed.payload, header.payload_bytes);
+  }
   chunk.result_mask |= bit;
   chunk.to_send = 0;
   statistics_.bytes_pulled += header.payload_bytes;
