@@ -1,9 +1,23 @@
 #include <algorithm>
 
+#include "base/numa_arena.h"
 #include "nic/wire/chunk_layout.h"
 #include "worker/core.h"
 
 namespace pbox::worker {
+namespace {
+
+// The kernel copies a payload out of memory line after line, waiting for each; asked for ahead,
+// many lines are under way at once.
+void fetch_payload(const nic::TxPacket& packet) {
+  constexpr int kForReading = 0;
+  constexpr int kSecondLevelCache = 2;
+  for (size_t at = 0; at < packet.header.payload_bytes; at += kCacheLineBytes) {
+    __builtin_prefetch(packet.payload + at, kForReading, kSecondLevelCache);
+  }
+}
+
+}  // namespace
 
 std::span<const nic::TxPacket> Core::to_send(uint32_t pipeline, uint64_t now_ns) {
   Lane& lane = lanes_[pipeline];
@@ -68,6 +82,7 @@ void Core::fill_pushes(Lane& lane, uint64_t now_ns) {
       ++statistics_.retransmitted_fragments;
     }
     packet.payload = tensor.input + chunk.offset + size_t{fragment} * session_.fragment_bytes;
+    if (out_of_cache_) fetch_payload(packet);
     packet.tag = wire::make_tag(session_.tag, packet.header, packet.payload);
     if (chunk.to_send == 0) {
       lane.sending.pop_front();
