@@ -61,16 +61,19 @@ nlohmann::json figures_of(const System& system, double gigabytes, uint32_t worke
   return figures;
 }
 
-void print_table(const nlohmann::json& systems, double pbox_ms, std::ostream& report) {
+void print_table(const nlohmann::json& figures, std::ostream& report) {
   report << "  system         median ms    min ms   GB/s in    CPU s   PBox is faster by\n"
          << std::fixed;
-  for (const auto& [name, figures] : systems.items()) {
-    const double ms = figures["median_ms"];
+  for (const auto& [name, system] : figures["systems"].items()) {
     report << "  " << std::left << std::setw(14) << name << std::right << std::setprecision(1)
-           << std::setw(10) << ms << std::setw(10) << figures["min_ms"].get<double>()
-           << std::setprecision(2) << std::setw(10) << figures["goodput_gbps"].get<double>()
-           << std::setprecision(3) << std::setw(9) << figures["cpu_s"].get<double>();
-    if (name != "pbox") report << std::setprecision(2) << std::setw(16) << ms / pbox_ms << " x";
+           << std::setw(10) << system["median_ms"].get<double>() << std::setw(10)
+           << system["min_ms"].get<double>() << std::setprecision(2) << std::setw(10)
+           << system["goodput_gbps"].get<double>() << std::setprecision(3) << std::setw(9)
+           << system["cpu_s"].get<double>();
+    if (name != "pbox") {
+      report << std::setprecision(2) << std::setw(16) << figures["speedup_over"][name].get<double>()
+             << " x";
+    }
     report << "\n";
   }
 }
@@ -121,16 +124,14 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   for (const System& system : systems) {
     figures["systems"][system.key] = figures_of(system, gigabytes, peer.worker_count);
   }
-  const double pbox_ms = figures["systems"]["pbox"]["median_ms"];
-  for (const auto& [name, other] : figures["systems"].items()) {
-    if (name != "pbox") {
-      figures["speedup_over"][name] = other["median_ms"].get<double>() / pbox_ms;
-    }
+  for (const System& system : systems) {
+    if (&system == &systems.front()) continue;
+    figures["speedup_over"][system.key] = median_ratio(system.ms, systems.front().ms);
   }
   report << "\r" << peer.model << " as " << peer.layout << ", " << peer.worker_count
          << " workers, box resident "
          << figures["systems"]["pbox"]["box_bytes"].get<uint64_t>() / (1 << 20) << " MiB\n";
-  print_table(figures["systems"], pbox_ms, report);
+  print_table(figures, report);
   return figures;
 }
 

@@ -1,6 +1,7 @@
 #include "perf/measure.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -26,6 +27,13 @@ double median(std::vector<double> values) {
   std::nth_element(values.begin(), middle, values.end());
   if (values.size() % 2 != 0) return *middle;
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+double median_ratio(const std::vector<double>& over, const std::vector<double>& under) {
+  PBOX_CHECK(over.size() == under.size());
+  std::vector<double> ratios;
+  for (size_t turn = 0; turn < over.size(); ++turn) ratios.push_back(over[turn] / under[turn]);
+  return median(std::move(ratios));
 }
 
 double gigabytes_per_second(const Alternative& alternative) {

@@ -22,6 +22,10 @@ void measure_interleaved(std::vector<Alternative>& alternatives, size_t repetiti
 // Requires at least one value.
 double median(std::vector<double> values);
 
+// The median of over[i] / under[i], where i is one turn of both: what slowed the machine down in
+// that turn, a neighbour for half a minute, say, is in both. Requires equal lengths, at least one.
+double median_ratio(const std::vector<double>& over, const std::vector<double>& under);
+
 // 1e9 bytes per second, at the median time.
 double gigabytes_per_second(const Alternative& alternative);
 

@@ -231,7 +231,7 @@ double seconds_of(const std::function<void()>& work) {
 nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repetitions,
                        std::ostream& report) {
   Bench bench(workers, fragment_bytes);
-  std::vector<double> kernel, pipeline, ratios;
+  std::vector<double> kernel, pipeline;
   for (uint32_t repetition = 0; repetition <= repetitions; ++repetition) {
     if (repetition > 0) bench.next_round();
     const double kernel_s = seconds_of([&] { bench.run_kernel(); });
@@ -240,14 +240,13 @@ nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repet
     if (repetition == 0) continue;  // warm-up: first touch of everything
     kernel.push_back(kernel_s);
     pipeline.push_back(pipeline_s);
-    ratios.push_back(kernel_s / pipeline_s);
   }
   const double gigabytes = bench.gradient_bytes() / 1e9;
   nlohmann::json figures = {
       {"fragment_bytes", fragment_bytes},
       {"kernel_gbps", gigabytes / median(kernel)},
       {"pipeline_gbps", gigabytes / median(pipeline)},
-      {"pipeline_over_kernel", median(ratios)},
+      {"pipeline_over_kernel", median_ratio(kernel, pipeline)},
       {"nanoseconds_per_packet", median(pipeline) * 1e9 / double(bench.packet_count())}};
   report << std::setw(10) << fragment_bytes << std::fixed << std::setprecision(2) << std::setw(12)
          << figures["kernel_gbps"].get<double>() << std::setw(12)
