@@ -31,15 +31,16 @@ void Appliance::log(EventLog::Level level, const char* name, const std::string& 
   events_.write(level, name, text, monotonic_ns());
 }
 
-Status Appliance::check_host(Topology& topology) {
-  const auto facts = read_host_facts();
+Status Appliance::check_host() {
+  auto facts = read_host_facts();
   if (!facts) return facts.error();
-  auto planned = plan(config_, *facts);
+  facts_ = std::move(*facts);
+  auto planned = plan(config_, facts_);
   if (!planned) return planned.error();
-  topology = std::move(*planned);
+  topology_ = std::move(*planned);
   std::string failures;
-  const auto probes = probe_ports(config_, static_cast<uint32_t>(topology.pipelines.size()));
-  for (const Check& check : preflight(config_, *facts, probes)) {
+  const auto probes = probe_ports(config_, static_cast<uint32_t>(topology_.pipelines.size()));
+  for (const Check& check : preflight(config_, facts_, probes)) {
     if (check.level == CheckLevel::kOk) continue;
     const std::string text = check.name + ": " + check.finding +
                              (check.remedy.empty() ? "" : " Remedy: " + check.remedy);
@@ -54,13 +55,11 @@ Status Appliance::check_host(Topology& topology) {
 }
 
 Status Appliance::start() {
-  Topology topology;
-  if (const Status status = check_host(topology); !status) return status.error();
-  for (const std::string& reason : topology.reasons) {
+  if (const Status status = check_host(); !status) return status.error();
+  for (const std::string& reason : topology_.reasons) {
     log(EventLog::Level::kInfo, "topology", reason);
   }
-  job_memory_bytes_ = topology.job_memory_bytes;
-  auto pipelines = PipelineSet::start(topology, config_);
+  auto pipelines = PipelineSet::start(topology_, config_);
   if (!pipelines) return pipelines.error();
   pipelines_ = std::move(*pipelines);
 
@@ -105,7 +104,7 @@ RegistryOptions Appliance::registry_options() const {
                          .chunks_max = config_.jobs.chunks_max,
                          .chunk_bytes_default = config_.jobs.chunk_bytes},
           .jobs_max = config_.jobs.max,
-          .job_memory_bytes = job_memory_bytes_,
+          .job_memory_bytes = topology_.job_memory_bytes,
           .join_timeout_ns = config_.control.join_timeout_s * kNanosPerSecond,
           .dead_after_ns = config_.control.worker_dead_after_ms * kNanosPerMilli,
           .lost_timeout_ns = config_.control.worker_lost_timeout_ms * kNanosPerMilli,
@@ -133,14 +132,24 @@ void Appliance::wait_for_signal() {
 }
 
 void Appliance::reload() {
-  const auto outcome = config::reload(config_, read_again_());
+  auto outcome = config::reload(config_, read_again_());
+  if (outcome.config) {
+    // What may change moves nothing but memory: cores, ports and pipelines are as they were.
+    auto planned = plan(*outcome.config, facts_);
+    if (planned) {
+      topology_ = std::move(*planned);
+    } else {
+      outcome.errors.push_back(planned.error().message);
+    }
+  }
   for (const auto& error : outcome.errors) {
     log(EventLog::Level::kError, "reload", error + " (nothing was changed)");
   }
-  if (!outcome.config) return;
+  if (!outcome.errors.empty()) return;
   config_ = *outcome.config;
   configure_log(config_.log);
   registry_->set_options(registry_options());
+  control_->set_connections_max(config_.control.connections_max);
   for (const auto& change : outcome.applied) log(EventLog::Level::kInfo, "reload", change);
   for (const auto& change : outcome.needs_restart) {
     log(EventLog::Level::kWarning, "reload", change + " takes effect after a restart");
@@ -182,7 +191,7 @@ BoxView Appliance::box() const {
           .insecure = true,  // no keyed tag exists yet, on whatever address
           .uptime_s = static_cast<double>(monotonic_ns() - started_ns_) / 1e9,
           .job_memory_bytes = registry_->memory_taken_bytes(),
-          .job_memory_limit_bytes = job_memory_bytes_,
+          .job_memory_limit_bytes = topology_.job_memory_bytes,
           .joins_refused = totals.joins_refused,
           .workers_lost = totals.workers_lost,
           .jobs_failed = totals.jobs_failed,

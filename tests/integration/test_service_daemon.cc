@@ -86,6 +86,32 @@ TEST_CASE("SIGHUP reads the file again: a log level applies, a port waits for a 
   require_serves(daemon);
 }
 
+TEST_CASE("SIGHUP changes the memory that jobs may take, and how many connections may stand") {
+  const auto limit_of = [](const Daemon& daemon) {
+    const std::string name = "\npbox_box_job_memory_limit_bytes ";
+    const std::string metrics = daemon.get("/metrics");
+    return std::stod(metrics.substr(metrics.find(name) + name.size()));
+  };
+  TemporaryFile file("[memory]\njob_share = 0.5\n");
+  Daemon daemon({"--config=" + file.path()});
+  const double before = limit_of(daemon);
+  file.write("[memory]\njob_share = 0.25\n[control]\nconnections_max = 1\n");
+  daemon.program().signal(SIGHUP);
+  REQUIRE(daemon.program().await_errors("memory.job_share: 0.5 -> 0.25", kDeadlineMs));
+  CHECK(limit_of(daemon) == Approx(before / 2));
+
+  const int first = connect_to(daemon.control());
+  send_all(first, std::string("\x40\0\0\0", 4));  // the box waits for the rest
+  const int second = connect_to(daemon.control());
+  CHECK(receive_all(second) == "");  // closed at once, without a word
+  close(second);
+  file.write("[memory]\njob_share = 0.25\n");
+  daemon.program().signal(SIGHUP);
+  REQUIRE(daemon.program().await_errors("connections_max: 1 -> 4096", kDeadlineMs));
+  require_serves(daemon);
+  close(first);
+}
+
 TEST_CASE("a second SIGTERM while draining does not spoil the exit status") {
   Daemon daemon;
   daemon.program().signal(SIGTERM);
