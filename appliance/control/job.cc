@@ -101,7 +101,9 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, const std::vector<uint6
   std::vector<uint32_t> taken;
   auto specs = shard_specs(host.count());
   for (uint32_t index = 0; index < specs.size(); ++index) {
-    specs[index].numa_node = host.info(index).numa_node;
+    const PipelineInfo info = host.info(index);
+    specs[index].numa_node = info.numa_node;
+    specs[index].hugepages = info.hugepages;
     for (auto& session : specs[index].sessions) {
       const auto spi = spis.allocate(index);
       if (spi) taken.push_back(session.spi = *spi);
