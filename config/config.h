@@ -26,7 +26,7 @@ struct Box {
 
 struct Control {
   uint16_t port = limits::kControlPort;  // TCP; 0: a free one
-  uint32_t join_timeout_s = 60;          // until all workers of a job must have joined
+  uint32_t join_timeout_s = 600;         // of any job; workers may ask for less
   uint32_t heartbeat_interval_ms = 1'000;
   uint32_t worker_dead_after_ms = 10'000;    // without traffic on the control connection
   uint32_t worker_lost_timeout_ms = 10'000;  // policy wait: then the others' waits fail

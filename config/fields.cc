@@ -173,7 +173,8 @@ void add_addresses_and_ports(std::vector<Field>& list) {
   list.push_back(number("control.port", PBOX_MEMBER(control, port), 0, kPortMax, Reload::kNo,
                         "TCP port of workers' control connections; 0: a free one"));
   list.push_back(number("control.join_timeout_s", PBOX_MEMBER(control, join_timeout_s), 1, 86'400,
-                        Reload::kYes, "all workers of a job must have joined within this time"));
+                        Reload::kYes,
+                        "longest time for all workers of a job to join; they may ask for less"));
   list.push_back(number("control.heartbeat_interval_ms",
                         PBOX_MEMBER(control, heartbeat_interval_ms), kTimeoutMsMin, kTimeoutMsMax,
                         Reload::kNo, "workers send a sign of life this often"));

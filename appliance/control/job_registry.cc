@@ -143,8 +143,10 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
                      std::to_string(options_.job_memory_bytes) +
                      " that jobs may take ([memory] job_share)"};
   }
-  job->join_timeout_ns = join.join_timeout_ms() > 0 ? join.join_timeout_ms() * kNanosPerMillisecond
-                                                    : options_.join_timeout_ns;
+  job->join_timeout_ns = options_.join_timeout_ns;
+  if (const uint64_t wanted_ns = join.join_timeout_ms() * kNanosPerMillisecond; wanted_ns > 0) {
+    job->join_timeout_ns = std::min(wanted_ns, options_.join_timeout_ns);
+  }
   job->lost_timeout_ns = join.lost_timeout_ms() > 0 ? join.lost_timeout_ms() * kNanosPerMillisecond
                                                     : options_.lost_timeout_ns;
   Job* admitted = job.get();
@@ -324,10 +326,13 @@ void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
   if (!job.running()) {
     const uint64_t waited_ns = now_ns - job.created_ns();
     if (waited_ns <= job.join_timeout_ns) return;
+    const bool is_the_boxs = job.join_timeout_ns == options_.join_timeout_ns;
     fail_job(job, {ErrorCode::kTimeout,
                    name + ": " + std::to_string(job.count(Member::State::kAbsent)) + " of " +
                        std::to_string(job.spec().world_size) + " ranks have not joined after " +
-                       seconds(waited_ns) + ": " + job.ranks(Member::State::kAbsent)});
+                       seconds(waited_ns) +
+                       (is_the_boxs ? " (the box's [control] join_timeout_s): " : ": ") +
+                       job.ranks(Member::State::kAbsent)});
     return;
   }
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {

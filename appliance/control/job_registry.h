@@ -22,9 +22,9 @@ struct RegistryOptions {
   std::string box_name = {};
   JobLimits job_limits = {};
   uint32_t jobs_max = limits::kJobsMax;
-  uint64_t job_memory_bytes = UINT64_MAX;  // of all jobs together
-  uint64_t join_timeout_ns = 60'000'000'000;
-  uint64_t dead_after_ns = 10'000'000'000;  // without traffic on the control connection
+  uint64_t job_memory_bytes = UINT64_MAX;      // of all jobs together
+  uint64_t join_timeout_ns = 600'000'000'000;  // at most; for a worker that states none
+  uint64_t dead_after_ns = 10'000'000'000;     // without traffic on the control connection
   uint64_t lost_timeout_ns = 10'000'000'000;
   uint64_t hello_timeout_ns = 10'000'000'000;  // from connecting to JOIN
   uint32_t heartbeat_interval_ms = 1000;

@@ -219,13 +219,24 @@ TEST_CASE("when the join time-out passes the ranks that did join are told who di
   CHECK(desk.job_count() == 0);
 }
 
-TEST_CASE("the first worker's own join time-out wins over the box's") {
+TEST_CASE("the first worker's own join time-out counts where it is shorter than the box's") {
   Desk desk({.join_timeout_ns = 60 * kSecond});
   auto message = join_message("job", 0, 2);
   message.mutable_join()->set_join_timeout_ms(1000);
   const ConnectionId id = desk.join(message);
   desk.pass(2 * kSecond, {id});
   CHECK_THAT(desk.take_failure(id).message(), Contains("rank 1"));
+}
+
+TEST_CASE("a join time-out that is longer than the box's is cut to it, and the message says so") {
+  Desk desk({.join_timeout_ns = 5 * kSecond});
+  auto message = join_message("job", 0, 2);
+  message.mutable_join()->set_join_timeout_ms(UINT32_MAX);
+  const ConnectionId id = desk.join(message);
+  desk.pass(5 * kSecond, {id});
+  CHECK_FALSE(desk.is_closed(id));
+  desk.pass(kSecond, {id});
+  CHECK_THAT(desk.take_failure(id).message(), Contains("rank 1") && Contains("join_timeout_s"));
 }
 
 TEST_CASE("a long list of missing ranks is cut short") {
