@@ -6,6 +6,7 @@
 #include "appliance/preflight.h"
 #include "appliance/version.h"
 #include "base/clock.h"
+#include "base/cpu_set.h"
 #include "nic/endpoint.h"
 
 namespace pbox::appliance {
@@ -62,6 +63,7 @@ Status Appliance::start() {
   auto pipelines = PipelineSet::start(topology_, config_);
   if (!pipelines) return pipelines.error();
   pipelines_ = std::move(*pipelines);
+  pin_control_thread();  // after their threads were made, which would inherit it
 
   registry_ = std::make_unique<JobRegistry>(registry_options(), *pipelines_);
   auto control = ControlServer::start(
@@ -87,6 +89,13 @@ Status Appliance::start() {
   std::printf("pboxd ready %s\n", where.c_str());
   std::fflush(stdout);
   return ok_status();
+}
+
+// This thread serves the admin side too.
+void Appliance::pin_control_thread() {
+  if (topology_.control_cpus.empty()) return;
+  const Status pinned = pin_current_thread({topology_.control_cpus});
+  if (!pinned) log(EventLog::Level::kWarning, "control_cpus", pinned.error().message);
 }
 
 Status Appliance::start_admin() {

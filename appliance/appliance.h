@@ -37,6 +37,7 @@ class Appliance : public AdminSource {
 
  private:
   Status check_host();
+  void pin_control_thread();
   Status start_admin();
   RegistryOptions registry_options() const;
   void wait_for_signal();

@@ -1,5 +1,6 @@
 // pboxd from the outside: signals, bad configurations, taken ports, and strangers at its doors.
 #include <arpa/inet.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "base/rng.h"
 #include "tests/support/daemon.h"
@@ -110,6 +112,22 @@ TEST_CASE("SIGHUP changes the memory that jobs may take, and how many connection
   REQUIRE(daemon.program().await_errors("connections_max: 1 -> 4096", kDeadlineMs));
   require_serves(daemon);
   close(first);
+}
+
+TEST_CASE("where a pipeline has a core of its own, control and admin stay off it") {
+  Daemon daemon({"--pipeline.count=1", "--pipeline.pin=on"});
+  const auto box = nlohmann::json::parse(daemon.get("/api/v1/box"));
+  const int pipeline_cpu = box.at("pipelines").at(0).at("cpu");
+  cpu_set_t control;
+  REQUIRE(sched_getaffinity(daemon.program().pid(), sizeof(control), &control) == 0);
+  const std::string log = daemon.program().errors();
+  if (log.find("control and admin share them") != std::string::npos) {
+    WARN("there is one core: nothing to check");
+    return;
+  }
+  CHECK_THAT(log, Contains("control and admin run on cpus"));
+  CHECK_FALSE(CPU_ISSET(static_cast<size_t>(pipeline_cpu), &control));
+  CHECK(CPU_COUNT(&control) > 0);
 }
 
 TEST_CASE("a second SIGTERM while draining does not spoil the exit status") {
