@@ -108,12 +108,17 @@ Status Appliance::start_admin() {
 }
 
 RegistryOptions Appliance::registry_options() const {
+  std::vector<uint64_t> arena_bytes;
+  for (const PipelinePlan& pipeline : topology_.pipelines) {
+    arena_bytes.push_back(pipeline.arena_bytes);
+  }
   return {.box_name = config_.box.name,
           .job_limits = {.workers_max = config_.jobs.workers_max,
                          .chunks_max = config_.jobs.chunks_max,
                          .chunk_bytes_default = config_.jobs.chunk_bytes},
           .jobs_max = config_.jobs.max,
           .job_memory_bytes = topology_.job_memory_bytes,
+          .arena_bytes = arena_bytes,
           .join_timeout_ns = config_.control.join_timeout_s * kNanosPerSecond,
           .dead_after_ns = config_.control.worker_dead_after_ms * kNanosPerMilli,
           .lost_timeout_ns = config_.control.worker_lost_timeout_ms * kNanosPerMilli,

@@ -133,16 +133,8 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
                  "the box serves " + std::to_string(jobs_.size()) +
                      " jobs already ([jobs] max = " + std::to_string(options_.jobs_max) + ")"};
   }
-  auto job = std::make_unique<Job>(std::move(*spec), now_ns);
-  const uint64_t wanted = job->footprint();
-  const uint64_t taken = memory_taken_bytes();
-  if (wanted > options_.job_memory_bytes || taken > options_.job_memory_bytes - wanted) {
-    return Error{ErrorCode::kResourceExhausted,
-                 "job '" + job->spec().name + "' needs " + std::to_string(wanted) +
-                     " bytes; other jobs hold " + std::to_string(taken) + " of the " +
-                     std::to_string(options_.job_memory_bytes) +
-                     " that jobs may take ([memory] job_share)"};
-  }
+  auto job = std::make_unique<Job>(std::move(*spec), now_ns, pipeline_loads());
+  if (const Status status = check_memory(*job); !status) return status.error();
   job->join_timeout_ns = options_.join_timeout_ns;
   if (const uint64_t wanted_ns = join.join_timeout_ms() * kNanosPerMillisecond; wanted_ns > 0) {
     job->join_timeout_ns = std::min(wanted_ns, options_.join_timeout_ns);
@@ -152,6 +144,36 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
   Job* admitted = job.get();
   jobs_[admitted->spec().name] = std::move(job);
   return admitted;
+}
+
+// Of a job that is not among jobs_ yet: does it fit beside them, on the box and on each pipeline?
+Status JobRegistry::check_memory(const Job& job) const {
+  const uint64_t wanted = job.footprint();
+  const uint64_t taken = memory_taken_bytes();
+  if (wanted > options_.job_memory_bytes || taken > options_.job_memory_bytes - wanted) {
+    return Error{ErrorCode::kResourceExhausted,
+                 "job '" + job.spec().name + "' needs " + std::to_string(wanted) +
+                     " bytes; other jobs hold " + std::to_string(taken) + " of the " +
+                     std::to_string(options_.job_memory_bytes) +
+                     " that jobs may take ([memory] job_share)"};
+  }
+  for (uint32_t index = 0; index < options_.arena_bytes.size(); ++index) {
+    const uint64_t limit = options_.arena_bytes[index];
+    uint64_t taken_here = 0;
+    for (const auto& [name, other] : jobs_) taken_here += other->footprint_on(index);
+    const uint64_t free = limit - std::min(limit, taken_here);
+    if (job.footprint_on(index) <= free) continue;
+    const int node = host_.info(index).numa_node;
+    return Error{
+        ErrorCode::kResourceExhausted,
+        "job '" + job.spec().name + "' needs " + std::to_string(job.footprint_on(index)) +
+            " bytes on pipeline " + std::to_string(index) +
+            (node == kAnyNumaNode ? "" : " (NUMA node " + std::to_string(node) + ")") + "; " +
+            std::to_string(free) + " of " + std::to_string(limit) +
+            " are free there. Wait for other jobs, raise [memory] job_share, or take pipelines off "
+            "a node that has less memory than others ([pipeline] cores)"};
+  }
+  return ok_status();
 }
 
 Status JobRegistry::check_member(const Job& job, const JobSpec& spec,
@@ -182,7 +204,7 @@ Status JobRegistry::check_member(const Job& job, const JobSpec& spec,
 }
 
 void JobRegistry::start_job(Job& job) {
-  if (const Status status = job.open(host_, spis_, pipeline_loads()); !status) {
+  if (const Status status = job.open(host_, spis_); !status) {
     fail_job(job, status.error());
     return;
   }

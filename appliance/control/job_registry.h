@@ -23,6 +23,7 @@ struct RegistryOptions {
   JobLimits job_limits = {};
   uint32_t jobs_max = limits::kJobsMax;
   uint64_t job_memory_bytes = UINT64_MAX;      // of all jobs together
+  std::vector<uint64_t> arena_bytes = {};      // of all jobs on each pipeline; empty: no bound
   uint64_t join_timeout_ns = 600'000'000'000;  // at most; for a worker that states none
   uint64_t dead_after_ns = 10'000'000'000;     // without traffic on the control connection
   uint64_t lost_timeout_ns = 10'000'000'000;
@@ -86,6 +87,7 @@ class JobRegistry {
 
   void on_join(ConnectionId id, Connection& connection, const control::Join& join, uint64_t now_ns);
   Result<Job*> admit(const control::Join& join, uint64_t now_ns);
+  Status check_memory(const Job& job) const;
   Status check_member(const Job& job, const JobSpec& spec, const control::Join& join) const;
   void start_job(Job& job);
   void on_leave(ConnectionId id, Connection& connection);

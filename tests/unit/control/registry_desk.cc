@@ -18,6 +18,7 @@ PipelineInfo SynchronousHost::info(uint32_t pipeline) const {
   return {.address = "",
           .udp_port = static_cast<uint16_t>(9542 + pipeline),
           .receive_buffer_bytes = receive_buffer_bytes,
+          .numa_node = numa_node,
           .hugepages = hugepages};
 }
 

@@ -142,6 +142,30 @@ TEST_CASE("the memory quota counts all jobs, and a finished one gives its share 
   desk.start("two", 1);
 }
 
+TEST_CASE("a job whose part does not fit on one pipeline is refused, with where and how much") {
+  // 20007 floats twice and masks, on two pipelines: about 80 kB on each.
+  Desk desk({.arena_bytes = {1'000'000, 100'000}});
+  desk.host().numa_node = 0;
+  desk.start("one", 1);
+  const uint64_t taken = desk.host().shards(1)[0]->arena().taken();
+  const auto failure = refused(desk, join_message("two", 0, 2));
+  CHECK(failure.code() == code(ErrorCode::kResourceExhausted));
+  CHECK_THAT(failure.message(), Contains("'two' needs ") &&
+                                    Contains("on pipeline 1 (NUMA node 0); " +
+                                             std::to_string(100'000 - taken) + " of 100000") &&
+                                    Contains("job_share"));
+  CHECK(desk.registry().totals().joins_refused == 1);
+  CHECK(desk.host().shards(0).size() == 1);
+}
+
+TEST_CASE("a job that still gathers holds its part of each pipeline") {
+  Desk desk({.arena_bytes = {1'000'000, 100'000}});
+  const ConnectionId first = desk.join(join_message("one", 0, 2));
+  refused(desk, join_message("two", 0, 1));
+  desk.hang_up(first);
+  desk.start("two", 1);
+}
+
 TEST_CASE("jobs beyond jobs_max are refused") {
   Desk desk({.jobs_max = 2});
   desk.start("one", 1);
