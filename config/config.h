@@ -59,7 +59,7 @@ struct Pipeline {
   uint32_t spin_us = 20;
   OnOffAuto pin = OnOffAuto::kAuto;
   OnOffAuto numa = OnOffAuto::kAuto;  // kAuto or kOff
-  uint64_t window_bytes = 0;          // per worker and pipeline; 0: from the receive buffer
+  uint64_t window_bytes = 0;          // most in flight per worker and pipeline; 0: 1 MiB
   bool operator==(const Pipeline&) const = default;
 };
 

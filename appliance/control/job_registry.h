@@ -29,7 +29,7 @@ struct RegistryOptions {
   uint64_t lost_timeout_ns = 10'000'000'000;
   uint64_t hello_timeout_ns = 10'000'000'000;  // from connecting to JOIN
   uint32_t heartbeat_interval_ms = 1000;
-  uint32_t window_bytes = 0;  // per worker and pipeline; 0: from the receive buffer
+  uint32_t window_bytes = 0;  // most per worker and pipeline; 0: 1 MiB
   bool payload_crc = false;
 };
 
@@ -116,8 +116,9 @@ class JobRegistry {
   RegistryTotals totals_;
 };
 
-// Bytes a worker may have in flight on a pipeline whose receive buffer is shared by `sessions`:
-// three quarters of the buffer, so that it never overflows however the workers' bursts coincide.
+// Bytes a worker may have in flight on a pipeline whose receive buffer is shared by `sessions`: at
+// most `window_bytes` (0: 1 MiB), and together three quarters of the buffer, so that it never
+// overflows however the workers' bursts coincide.
 uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes);
 
 }  // namespace pbox::appliance
