@@ -39,20 +39,14 @@ Status Appliance::check_host() {
   auto planned = plan(config_, facts_);
   if (!planned) return planned.error();
   topology_ = std::move(*planned);
-  std::string failures;
   const auto probes = probe_ports(config_, static_cast<uint32_t>(topology_.pipelines.size()));
-  for (const Check& check : preflight(config_, facts_, probes)) {
-    if (check.level == CheckLevel::kOk) continue;
-    const std::string text = check.name + ": " + check.finding +
-                             (check.remedy.empty() ? "" : " Remedy: " + check.remedy);
+  const auto checks = preflight(config_, facts_, probes);
+  for (const Check& check : checks) {
     if (check.level == CheckLevel::kWarn) {
-      log(EventLog::Level::kWarning, "preflight", text);
-    } else {
-      failures += (failures.empty() ? "" : "\n") + text;
+      log(EventLog::Level::kWarning, "preflight", to_line(check));
     }
   }
-  if (!failures.empty()) return Error{ErrorCode::kInvalidArgument, failures};
-  return ok_status();
+  return may_start(checks);
 }
 
 Status Appliance::start() {
