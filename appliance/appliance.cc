@@ -19,6 +19,15 @@ std::string address_and_port(const std::string& address, uint16_t port) {
   return endpoint ? nic::to_string(*endpoint) : address + ":" + std::to_string(port);
 }
 
+EventLog::Level level_of(RegistryEvent::Severity severity) {
+  switch (severity) {
+    case RegistryEvent::Severity::kDebug: return EventLog::Level::kDebug;
+    case RegistryEvent::Severity::kInfo: return EventLog::Level::kInfo;
+    case RegistryEvent::Severity::kWarning: return EventLog::Level::kWarning;
+  }
+  return EventLog::Level::kInfo;
+}
+
 }  // namespace
 
 Appliance::Appliance(const config::Config& config, std::function<config::ParseOutcome()> read_again)
@@ -60,18 +69,15 @@ Status Appliance::start() {
   pin_control_thread();  // after their threads were made, which would inherit it
 
   registry_ = std::make_unique<JobRegistry>(registry_options(), *pipelines_);
-  auto control = ControlServer::start(
-      context_,
-      {.listen = config_.box.listen,
-       .port = config_.control.port,
-       .connections_max = config_.control.connections_max,
-       .on_event =
-           [this](const RegistryEvent& event) {
-             const bool warning = event.severity == RegistryEvent::Severity::kWarning;
-             log(warning ? EventLog::Level::kWarning : EventLog::Level::kInfo, event.name,
-                 event.text);
-           }},
-      *registry_);
+  auto control = ControlServer::start(context_,
+                                      {.listen = config_.box.listen,
+                                       .port = config_.control.port,
+                                       .connections_max = config_.control.connections_max,
+                                       .on_event =
+                                           [this](const RegistryEvent& event) {
+                                             log(level_of(event.severity), event.name, event.text);
+                                           }},
+                                      *registry_);
   if (!control) return control.error();
   control_ = std::move(*control);
   if (const Status status = start_admin(); !status) return status.error();
@@ -162,6 +168,10 @@ void Appliance::reload() {
   for (const auto& change : outcome.needs_restart) {
     log(EventLog::Level::kWarning, "reload", change + " takes effect after a restart");
   }
+  log(EventLog::Level::kDebug, "reload",
+      std::to_string(outcome.applied.size()) + " keys were applied; jobs may take " +
+          std::to_string(topology_.job_memory_bytes) + " bytes and hold " +
+          std::to_string(registry_->memory_taken_bytes()));
 }
 
 void Appliance::drain(const char* why) {

@@ -163,6 +163,18 @@ void Job::describe(uint32_t rank, const PipelineHost& host, control::Session& se
   }
 }
 
+std::string Job::placement() const {
+  std::string text = std::to_string(chunk_pipeline_.size()) + " chunks of at most " +
+                     std::to_string(spec_.chunk_bytes) + " bytes";
+  for (size_t index = 0; index < pipeline_bytes_.size(); ++index) {
+    const auto chunks = std::count(chunk_pipeline_.begin(), chunk_pipeline_.end(), index);
+    text += "; pipeline " + std::to_string(index) + ": " + std::to_string(chunks) + " chunks, " +
+            std::to_string(pipeline_bytes_[index]) + " bytes a round, " +
+            std::to_string(footprints_[index]) + " of memory";
+  }
+  return text;
+}
+
 JobView Job::view(uint64_t now_ns) const {
   JobView view;
   view.name = spec_.name;

@@ -61,6 +61,9 @@ class Job {
   void describe(uint32_t rank, const PipelineHost& host, control::Session& session) const;
   uint64_t bytes_on(uint32_t pipeline) const { return pipeline_bytes_[pipeline]; }  // per round
   JobView view(uint64_t now_ns) const;
+  // "4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, 40014 bytes a round, 80156 of memory;
+  // ..."
+  std::string placement() const;
 
   uint64_t join_timeout_ns = 0;
   uint64_t lost_timeout_ns = 0;

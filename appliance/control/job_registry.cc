@@ -22,6 +22,18 @@ control::BoxMessage failure(const Error& error) {
   return message;
 }
 
+// "; pipeline 0: spi 1509949440, UDP port 9542, credit 1048576 bytes; pipeline 1: ..."
+std::string describe(const control::Session& session) {
+  std::string text;
+  for (int index = 0; index < session.pipelines_size(); ++index) {
+    const auto& pipeline = session.pipelines(index);
+    text += "; pipeline " + std::to_string(index) + ": spi " + std::to_string(pipeline.spi()) +
+            ", UDP port " + std::to_string(pipeline.udp_port()) + ", credit " +
+            std::to_string(pipeline.credit_bytes()) + " bytes";
+  }
+  return text;
+}
+
 // More in flight than this buys nothing on any path a socket serves, and costs cache.
 constexpr uint32_t kWindowBytesAuto = 1u << 20;
 
@@ -108,6 +120,10 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const control
   member.peer = connection.peer;
   member.path_mtu = join.path_mtu();
   member.ipv6 = connection.ipv6;
+  note(RegistryEvent::Severity::kDebug, "worker_joined",
+       "job '" + join.job() + "': rank " + std::to_string(join.rank()) + " of " +
+           std::to_string(join.world_size()) + " (" + member.peer + ", path MTU " +
+           std::to_string(join.path_mtu()) + ")");
   if ((*job)->all_joined()) start_job(**job);
 }
 
@@ -143,6 +159,8 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
                                                     : options_.lost_timeout_ns;
   Job* admitted = job.get();
   jobs_[admitted->spec().name] = std::move(job);
+  note(RegistryEvent::Severity::kDebug, "job_admitted",
+       "job '" + admitted->spec().name + "': " + admitted->placement());
   return admitted;
 }
 
@@ -229,6 +247,9 @@ void JobRegistry::start_job(Job& job) {
           credit_share(host_.info(pipeline).receive_buffer_bytes, spis_.in_use(pipeline),
                        options_.window_bytes));
     }
+    note(RegistryEvent::Severity::kDebug, "session_installed",
+         "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" +
+             job.members()[rank].peer + ")" + describe(session));
     send(job.members()[rank].connection, std::move(message));
   }
 }

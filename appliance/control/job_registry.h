@@ -41,7 +41,7 @@ struct Action {
 
 // Something an operator wants to read in the log.
 struct RegistryEvent {
-  enum class Severity { kInfo, kWarning } severity = Severity::kInfo;
+  enum class Severity { kDebug, kInfo, kWarning } severity = Severity::kInfo;
   const char* name = "";  // stable: "job_started", "job_failed", ...
   std::string text;
 };

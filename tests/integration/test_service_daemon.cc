@@ -114,6 +114,20 @@ TEST_CASE("SIGHUP changes the memory that jobs may take, and how many connection
   close(first);
 }
 
+TEST_CASE("the debug log has what the ordinary one leaves out") {
+  Daemon plain;
+  require_serves(plain);
+  CHECK(plain.program().await_errors("job_started", kDeadlineMs));
+  CHECK_THAT(plain.program().errors(), !Contains("job_admitted"));
+
+  Daemon daemon({"--log.level=debug"});
+  require_serves(daemon);
+  CHECK(daemon.program().await_errors("debug session_installed", kDeadlineMs));
+  CHECK_THAT(daemon.program().errors(), Contains("debug job_admitted"));
+  daemon.program().signal(SIGHUP);
+  CHECK(daemon.program().await_errors("debug reload: 0 keys were applied", kDeadlineMs));
+}
+
 TEST_CASE("where a pipeline has a core of its own, control and admin stay off it") {
   Daemon daemon({"--pipeline.count=1", "--pipeline.pin=on"});
   const auto box = nlohmann::json::parse(daemon.get("/api/v1/box"));

@@ -1,5 +1,6 @@
 // Until all ranks have joined: who is admitted, who is refused, and why.
 #include <catch2/catch.hpp>
+#include <map>
 #include <set>
 
 #include "nic/wire/control_frame.h"
@@ -57,6 +58,23 @@ TEST_CASE("when the last rank joins every rank gets its session, and not before"
   CHECK(desk.host().shards(0)[0]->worker_count() == 2);
   CHECK(desk.host().shards(1).size() == 1);
   CHECK(desk.registry().views(desk.now_ns())[0].state == "running");
+}
+
+TEST_CASE("the debug log gets who joined, where the chunks are, and every session") {
+  Desk desk;
+  desk.start("job", 2);
+  std::map<std::string, std::vector<std::string>> texts;
+  for (const auto& event : desk.registry().take_events()) {
+    if (event.severity == RegistryEvent::Severity::kDebug) texts[event.name].push_back(event.text);
+  }
+  REQUIRE(texts["job_admitted"].size() == 1);
+  CHECK_THAT(texts["job_admitted"][0],
+             Contains("'job': 4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, "));
+  REQUIRE(texts["worker_joined"].size() == 2);
+  CHECK_THAT(texts["worker_joined"][1], Contains("rank 1 of 2 (10.0.0.2:5000, path MTU 1500)"));
+  REQUIRE(texts["session_installed"].size() == 2);
+  CHECK_THAT(texts["session_installed"][0],
+             Contains("rank 0 (10.0.0.1:5000); pipeline 0: spi ") && Contains("UDP port 9543"));
 }
 
 TEST_CASE("the narrowest path decides the fragment size of all") {
