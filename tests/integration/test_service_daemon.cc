@@ -105,7 +105,7 @@ TEST_CASE("SIGHUP changes the memory that jobs may take, and how many connection
   const int first = connect_to(daemon.control());
   send_all(first, std::string("\x40\0\0\0", 4));  // the box waits for the rest
   const int second = connect_to(daemon.control());
-  CHECK(receive_all(second) == "");  // closed at once, without a word
+  CHECK(receive_all(second).empty());  // closed at once, without a word
   close(second);
   file.write("[memory]\njob_share = 0.25\n");
   daemon.program().signal(SIGHUP);
