@@ -6,6 +6,7 @@
 #include "appliance/preflight.h"
 #include "appliance/version.h"
 #include "base/clock.h"
+#include "base/cpu_set.h"
 #include "nic/endpoint.h"
 
 namespace pbox::appliance {
@@ -16,6 +17,15 @@ constexpr int kDrainPollMs = 20;
 std::string address_and_port(const std::string& address, uint16_t port) {
   const auto endpoint = nic::parse_endpoint(address, port);
   return endpoint ? nic::to_string(*endpoint) : address + ":" + std::to_string(port);
+}
+
+EventLog::Level level_of(RegistryEvent::Severity severity) {
+  switch (severity) {
+    case RegistryEvent::Severity::kDebug: return EventLog::Level::kDebug;
+    case RegistryEvent::Severity::kInfo: return EventLog::Level::kInfo;
+    case RegistryEvent::Severity::kWarning: return EventLog::Level::kWarning;
+  }
+  return EventLog::Level::kInfo;
 }
 
 }  // namespace
@@ -31,52 +41,43 @@ void Appliance::log(EventLog::Level level, const char* name, const std::string& 
   events_.write(level, name, text, monotonic_ns());
 }
 
-Status Appliance::check_host(Topology& topology) {
-  const auto facts = read_host_facts();
+Status Appliance::check_host() {
+  auto facts = read_host_facts();
   if (!facts) return facts.error();
-  auto planned = plan(config_, *facts);
+  facts_ = std::move(*facts);
+  auto planned = plan(config_, facts_);
   if (!planned) return planned.error();
-  topology = std::move(*planned);
-  std::string failures;
-  const auto probes = probe_ports(config_, static_cast<uint32_t>(topology.pipelines.size()));
-  for (const Check& check : preflight(config_, *facts, probes)) {
-    if (check.level == CheckLevel::kOk) continue;
-    const std::string text = check.name + ": " + check.finding +
-                             (check.remedy.empty() ? "" : " Remedy: " + check.remedy);
+  topology_ = std::move(*planned);
+  const auto probes = probe_ports(config_, static_cast<uint32_t>(topology_.pipelines.size()));
+  const auto checks = preflight(config_, facts_, probes);
+  for (const Check& check : checks) {
     if (check.level == CheckLevel::kWarn) {
-      log(EventLog::Level::kWarning, "preflight", text);
-    } else {
-      failures += (failures.empty() ? "" : "\n") + text;
+      log(EventLog::Level::kWarning, "preflight", to_line(check));
     }
   }
-  if (!failures.empty()) return Error{ErrorCode::kInvalidArgument, failures};
-  return ok_status();
+  return may_start(checks);
 }
 
 Status Appliance::start() {
-  Topology topology;
-  if (const Status status = check_host(topology); !status) return status.error();
-  for (const std::string& reason : topology.reasons) {
+  if (const Status status = check_host(); !status) return status.error();
+  for (const std::string& reason : topology_.reasons) {
     log(EventLog::Level::kInfo, "topology", reason);
   }
-  job_memory_bytes_ = topology.job_memory_bytes;
-  auto pipelines = PipelineSet::start(topology, config_);
+  auto pipelines = PipelineSet::start(topology_, config_);
   if (!pipelines) return pipelines.error();
   pipelines_ = std::move(*pipelines);
+  pin_control_thread();  // after their threads were made, which would inherit it
 
   registry_ = std::make_unique<JobRegistry>(registry_options(), *pipelines_);
-  auto control = ControlServer::start(
-      context_,
-      {.listen = config_.box.listen,
-       .port = config_.control.port,
-       .connections_max = config_.control.connections_max,
-       .on_event =
-           [this](const RegistryEvent& event) {
-             const bool warning = event.severity == RegistryEvent::Severity::kWarning;
-             log(warning ? EventLog::Level::kWarning : EventLog::Level::kInfo, event.name,
-                 event.text);
-           }},
-      *registry_);
+  auto control = ControlServer::start(context_,
+                                      {.listen = config_.box.listen,
+                                       .port = config_.control.port,
+                                       .connections_max = config_.control.connections_max,
+                                       .on_event =
+                                           [this](const RegistryEvent& event) {
+                                             log(level_of(event.severity), event.name, event.text);
+                                           }},
+                                      *registry_);
   if (!control) return control.error();
   control_ = std::move(*control);
   if (const Status status = start_admin(); !status) return status.error();
@@ -90,6 +91,13 @@ Status Appliance::start() {
   return ok_status();
 }
 
+// This thread serves the admin side too.
+void Appliance::pin_control_thread() {
+  if (topology_.control_cpus.empty()) return;
+  const Status pinned = pin_current_thread({topology_.control_cpus});
+  if (!pinned) log(EventLog::Level::kWarning, "control_cpus", pinned.error().message);
+}
+
 Status Appliance::start_admin() {
   if (!config_.admin.enabled) return ok_status();
   auto admin = AdminServer::start(
@@ -100,12 +108,17 @@ Status Appliance::start_admin() {
 }
 
 RegistryOptions Appliance::registry_options() const {
+  std::vector<uint64_t> arena_bytes;
+  for (const PipelinePlan& pipeline : topology_.pipelines) {
+    arena_bytes.push_back(pipeline.arena_bytes);
+  }
   return {.box_name = config_.box.name,
           .job_limits = {.workers_max = config_.jobs.workers_max,
                          .chunks_max = config_.jobs.chunks_max,
                          .chunk_bytes_default = config_.jobs.chunk_bytes},
           .jobs_max = config_.jobs.max,
-          .job_memory_bytes = job_memory_bytes_,
+          .job_memory_bytes = topology_.job_memory_bytes,
+          .arena_bytes = arena_bytes,
           .join_timeout_ns = config_.control.join_timeout_s * kNanosPerSecond,
           .dead_after_ns = config_.control.worker_dead_after_ms * kNanosPerMilli,
           .lost_timeout_ns = config_.control.worker_lost_timeout_ms * kNanosPerMilli,
@@ -133,18 +146,32 @@ void Appliance::wait_for_signal() {
 }
 
 void Appliance::reload() {
-  const auto outcome = config::reload(config_, read_again_());
+  auto outcome = config::reload(config_, read_again_());
+  if (outcome.config) {
+    // What may change moves nothing but memory: cores, ports and pipelines are as they were.
+    auto planned = plan(*outcome.config, facts_);
+    if (planned) {
+      topology_ = std::move(*planned);
+    } else {
+      outcome.errors.push_back(planned.error().message);
+    }
+  }
   for (const auto& error : outcome.errors) {
     log(EventLog::Level::kError, "reload", error + " (nothing was changed)");
   }
-  if (!outcome.config) return;
+  if (!outcome.errors.empty()) return;
   config_ = *outcome.config;
   configure_log(config_.log);
   registry_->set_options(registry_options());
+  control_->set_connections_max(config_.control.connections_max);
   for (const auto& change : outcome.applied) log(EventLog::Level::kInfo, "reload", change);
   for (const auto& change : outcome.needs_restart) {
     log(EventLog::Level::kWarning, "reload", change + " takes effect after a restart");
   }
+  log(EventLog::Level::kDebug, "reload",
+      std::to_string(outcome.applied.size()) + " keys were applied; jobs may take " +
+          std::to_string(topology_.job_memory_bytes) + " bytes and hold " +
+          std::to_string(registry_->memory_taken_bytes()));
 }
 
 void Appliance::drain(const char* why) {
@@ -182,7 +209,7 @@ BoxView Appliance::box() const {
           .insecure = true,  // no keyed tag exists yet, on whatever address
           .uptime_s = static_cast<double>(monotonic_ns() - started_ns_) / 1e9,
           .job_memory_bytes = registry_->memory_taken_bytes(),
-          .job_memory_limit_bytes = job_memory_bytes_,
+          .job_memory_limit_bytes = topology_.job_memory_bytes,
           .joins_refused = totals.joins_refused,
           .workers_lost = totals.workers_lost,
           .jobs_failed = totals.jobs_failed,

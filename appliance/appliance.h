@@ -36,7 +36,8 @@ class Appliance : public AdminSource {
   static constexpr int kDrainMaxSeconds = 3;
 
  private:
-  Status check_host(Topology& topology);
+  Status check_host();
+  void pin_control_thread();
   Status start_admin();
   RegistryOptions registry_options() const;
   void wait_for_signal();
@@ -51,7 +52,8 @@ class Appliance : public AdminSource {
   boost::asio::signal_set signals_{context_};
   boost::asio::steady_timer drain_timer_{context_};
   EventLog events_;
-  uint64_t job_memory_bytes_ = 0;
+  HostFacts facts_;    // as found at start
+  Topology topology_;  // of config_ on them
   uint64_t started_ns_ = 0;
   bool draining_ = false;
   std::unique_ptr<PipelineSet> pipelines_;

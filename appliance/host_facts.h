@@ -1,4 +1,4 @@
-// What a machine is, as a value: read once (hwloc, libnuma, sysfs, procfs) or loaded from an hwloc
+// What a machine is, as a value: read once (hwloc, sysfs, procfs) or loaded from an hwloc
 // XML file, so that a plan can be made and tested for a machine that is not at hand.
 #pragma once
 

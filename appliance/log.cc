@@ -21,10 +21,18 @@ spdlog::level::level_enum level_of(config::LogLevel level) {
   return spdlog::level::info;
 }
 
+spdlog::level::level_enum level_of(EventLog::Level level) {
+  switch (level) {
+    case EventLog::Level::kDebug: return spdlog::level::debug;
+    case EventLog::Level::kInfo: return spdlog::level::info;
+    case EventLog::Level::kWarning: return spdlog::level::warn;
+    case EventLog::Level::kError: return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
 void emit(EventLog::Level level, const std::string& name, const std::string& text) {
-  const auto severity = level == EventLog::Level::kError     ? spdlog::level::err
-                        : level == EventLog::Level::kWarning ? spdlog::level::warn
-                                                             : spdlog::level::info;
+  const auto severity = level_of(level);
   if (json_lines) {
     // The pattern supplies time and level; name and text are escaped here.
     spdlog::log(

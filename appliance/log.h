@@ -17,7 +17,7 @@ void configure_log(const config::Log& log);
 // window is over, so that a misbehaving peer cannot fill a disk.
 class EventLog {
  public:
-  enum class Level { kInfo, kWarning, kError };
+  enum class Level { kDebug, kInfo, kWarning, kError };
   void write(Level level, const std::string& name, const std::string& text, uint64_t now_ns);
 
   static constexpr uint32_t kEventsPerWindow = 20;

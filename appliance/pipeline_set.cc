@@ -7,6 +7,8 @@ namespace pbox::appliance {
 Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology,
                                                         const config::Config& config) {
   auto set = std::make_unique<PipelineSet>();
+  const bool is_off = config.memory.hugepages == config::OnOffAuto::kOff;
+  set->hugepages_ = is_off ? Hugepages::kNever : Hugepages::kIfFree;
   for (const PipelinePlan& plan : topology.pipelines) {
     auto thread = PipelineThread::open(plan, config);
     if (!thread) return thread.error();
@@ -25,7 +27,8 @@ PipelineInfo PipelineSet::info(uint32_t pipeline) const {
           .udp_port = thread.udp_port(),
           .receive_buffer_bytes = thread.capabilities().receive_buffer_bytes,
           .mtu = thread.capabilities().mtu,
-          .numa_node = thread.plan().node};
+          .numa_node = thread.plan().node,
+          .hugepages = hugepages_};
 }
 
 void PipelineSet::execute(uint32_t pipeline, pipeline::Command command) {

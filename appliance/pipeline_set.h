@@ -23,6 +23,7 @@ class PipelineSet : public PipelineHost {
   std::vector<PipelineView> views() const;
 
  private:
+  Hugepages hugepages_ = Hugepages::kIfFree;
   std::vector<std::unique_ptr<PipelineThread>> threads_;
 };
 

@@ -50,7 +50,7 @@ Status PipelineThread::start() {
   auto outcome = started.get_future();
   thread_ = std::thread([this, &started] {
     name_current_thread("pipeline-" + std::to_string(plan_.index));
-    const Status pinned = plan_.pinned ? pin_current_thread(plan_.cpu) : ok_status();
+    const Status pinned = plan_.pinned ? pin_current_thread({{plan_.cpu}}) : ok_status();
     started.set_value(pinned);
     if (!pinned) return;
     pipeline::Loop loop(core_, port_, mailbox_, policy_);

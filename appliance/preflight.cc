@@ -208,9 +208,21 @@ std::vector<Check> preflight(const config::Config& config, const HostFacts& fact
       check_memlock(facts)};
 }
 
-bool may_start(const std::vector<Check>& checks) {
-  return std::none_of(checks.begin(), checks.end(),
-                      [](const Check& check) { return check.level == CheckLevel::kFail; });
+std::string to_line(const Check& check) {
+  std::string line = check.name + ": " + check.finding;
+  if (!check.remedy.empty()) line.append(". Remedy: ").append(check.remedy);
+  return line;
+}
+
+Status may_start(const std::vector<Check>& checks) {
+  std::string failures;
+  for (const Check& check : checks) {
+    if (check.level != CheckLevel::kFail) continue;
+    if (!failures.empty()) failures += '\n';
+    failures += to_line(check);
+  }
+  if (!failures.empty()) return Error{ErrorCode::kInvalidArgument, failures};
+  return ok_status();
 }
 
 }  // namespace pbox::appliance

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "appliance/host_facts.h"
+#include "base/result.h"
 #include "config/config.h"
 
 namespace pbox::appliance {
@@ -38,6 +39,10 @@ std::vector<PortProbe> probe_ports(const config::Config& config, uint32_t pipeli
 std::vector<Check> preflight(const config::Config& config, const HostFacts& facts,
                              const std::vector<PortProbe>& probes);
 
-bool may_start(const std::vector<Check>& checks);  // none failed
+// "receive-buffer: what was found. Remedy: what to do"
+std::string to_line(const Check& check);
+
+// An error that lists every failed check, a line each; ok when none failed.
+Status may_start(const std::vector<Check>& checks);
 
 }  // namespace pbox::appliance

@@ -44,7 +44,7 @@ struct Topology {
   std::string source;  // HostFacts::source
   std::vector<NodePlan> nodes;
   std::vector<PipelinePlan> pipelines;  // by index
-  std::vector<int> control_cpus;        // threads other than pipelines; empty: any CPU
+  std::vector<int> control_cpus;        // the main thread stays on these; empty: on any
   uint64_t job_memory_bytes = 0;        // what all jobs may take together
   std::vector<std::string> reasons;     // a sentence for each decision and each fallback
   bool operator==(const Topology&) const = default;

@@ -18,20 +18,24 @@ Result<CpuSet> current_affinity() {
   return result;
 }
 
-Status pin_current_thread(int cpu) {
+Status pin_current_thread(const CpuSet& cpus) {
+  PBOX_CHECK(!cpus.cpus.empty());
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
+  std::string names;
+  for (const int cpu : cpus.cpus) {
+    CPU_SET(static_cast<size_t>(cpu), &set);
+    names += (names.empty() ? "cpu " : ", ") + std::to_string(cpu);
+  }
   if (sched_setaffinity(0, sizeof(set), &set) != 0) {
-    return system_error("cannot pin a thread to cpu " + std::to_string(cpu) +
-                            "; check the daemon's cpuset and [pipeline] cores",
-                        errno);
+    return system_error(
+        "cannot pin a thread to " + names + "; check the daemon's cpuset and [pipeline] cores",
+        errno);
   }
   const auto now = current_affinity();
   if (!now) return now.error();
-  if (now->cpus.size() != 1 || now->cpus[0] != cpu) {
-    return Error{ErrorCode::kSystem,
-                 "the kernel did not pin the thread to cpu " + std::to_string(cpu)};
+  if (now->cpus != cpus.cpus) {
+    return Error{ErrorCode::kSystem, "the kernel did not pin the thread to " + names};
   }
   return ok_status();
 }

@@ -15,8 +15,8 @@ struct CpuSet {
 // CPUs the calling thread may run on (sched_getaffinity).
 Result<CpuSet> current_affinity();
 
-// Pins the calling thread to one CPU and checks that the kernel agreed.
-Status pin_current_thread(int cpu);
+// Keeps the calling thread on these CPUs, at least one, and checks that the kernel agreed.
+Status pin_current_thread(const CpuSet& cpus);
 
 // Names the calling thread (at most 15 characters are kept), as ps and perf show it.
 void name_current_thread(const std::string& name);

@@ -26,7 +26,7 @@ struct Box {
 
 struct Control {
   uint16_t port = limits::kControlPort;  // TCP; 0: a free one
-  uint32_t join_timeout_s = 60;          // until all workers of a job must have joined
+  uint32_t join_timeout_s = 600;         // of any job; workers may ask for less
   uint32_t heartbeat_interval_ms = 1'000;
   uint32_t worker_dead_after_ms = 10'000;    // without traffic on the control connection
   uint32_t worker_lost_timeout_ms = 10'000;  // policy wait: then the others' waits fail
@@ -59,7 +59,7 @@ struct Pipeline {
   uint32_t spin_us = 20;
   OnOffAuto pin = OnOffAuto::kAuto;
   OnOffAuto numa = OnOffAuto::kAuto;  // kAuto or kOff
-  uint64_t window_bytes = 0;          // per worker and pipeline; 0: from the receive buffer
+  uint64_t window_bytes = 0;          // most in flight per worker and pipeline; 0: 1 MiB
   bool operator==(const Pipeline&) const = default;
 };
 

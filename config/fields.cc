@@ -173,7 +173,8 @@ void add_addresses_and_ports(std::vector<Field>& list) {
   list.push_back(number("control.port", PBOX_MEMBER(control, port), 0, kPortMax, Reload::kNo,
                         "TCP port of workers' control connections; 0: a free one"));
   list.push_back(number("control.join_timeout_s", PBOX_MEMBER(control, join_timeout_s), 1, 86'400,
-                        Reload::kYes, "all workers of a job must have joined within this time"));
+                        Reload::kYes,
+                        "longest time for all workers of a job to join; they may ask for less"));
   list.push_back(number("control.heartbeat_interval_ms",
                         PBOX_MEMBER(control, heartbeat_interval_ms), kTimeoutMsMin, kTimeoutMsMax,
                         Reload::kNo, "workers send a sign of life this often"));
@@ -188,7 +189,7 @@ void add_addresses_and_ports(std::vector<Field>& list) {
                         limits::kControlConnectionsMax, Reload::kYes,
                         "control connections at a time"));
   list.push_back(boolean("admin.enabled", PBOX_MEMBER(admin, enabled),
-                         "serve metrics, health and the live page over HTTP"));
+                         "serve metrics, health and the JSON API over HTTP"));
   list.push_back(address("admin.listen", PBOX_MEMBER(admin, listen), "address of the HTTP server"));
   list.push_back(number("admin.port", PBOX_MEMBER(admin, port), 0, kPortMax, Reload::kNo,
                         "TCP port of the HTTP server; 0: a free one"));
@@ -228,9 +229,11 @@ void add_machine(std::vector<Field>& list) {
              Reload::kNo, "pin each pipeline to its core; auto: not on small shared machines"));
   list.push_back(auto_or_off("pipeline.numa", PBOX_MEMBER(pipeline, numa),
                              "keep core, queue and memory of a pipeline on one NUMA node"));
-  list.push_back(number("pipeline.window_bytes", PBOX_MEMBER(pipeline, window_bytes), 0,
-                        limits::kCreditBytesMax, Reload::kNo,
-                        "bytes in flight per worker and pipeline; 0: from the receive buffer"));
+  list.push_back(
+      number("pipeline.window_bytes", PBOX_MEMBER(pipeline, window_bytes), 0,
+             limits::kCreditBytesMax, Reload::kNo,
+             "most bytes in flight per worker and pipeline; 0: 1 MiB. Never more than its share of "
+             "3/4 of the receive buffer"));
   list.push_back(fraction("memory.job_share", PBOX_MEMBER(memory, job_share), 0.01, 0.98,
                           Reload::kYes, "share of the box's memory that all jobs may take"));
   list.push_back(auto_or_off("memory.hugepages", PBOX_MEMBER(memory, hugepages),

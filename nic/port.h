@@ -50,6 +50,8 @@ concept Port = requires(P port, std::span<RxPacket> rx, std::span<const TxPacket
   // Becomes readable when rx_burst would return packets; -1 if the port can only be polled.
   { port.event_fd() } -> std::same_as<int>;
   { port.capabilities() } -> std::same_as<Capabilities>;
+  // Packets that tx_burst took and the transport then refused for good. The polling thread.
+  { port.send_failures() } -> std::same_as<uint64_t>;
 };
 
 }  // namespace pbox::nic

@@ -223,7 +223,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
     if (!allowed) throw std::runtime_error(allowed.error().message);
     cpu = allowed.value().cpus.back();
   }
-  const Status pinned = pin_current_thread(cpu);
+  const Status pinned = pin_current_thread({{cpu}});
   if (!pinned) throw std::runtime_error(pinned.error().message);
 
   const char* target = reduce::supported_targets().front().name;

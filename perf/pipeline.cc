@@ -54,6 +54,7 @@ class MemoryPort {
   }
   int event_fd() const { return -1; }
   nic::Capabilities capabilities() const { return {}; }
+  uint64_t send_failures() const { return 0; }
   uint64_t sent() const { return sent_; }
 
  private:

@@ -15,6 +15,8 @@ namespace pbox::pipeline {
   X(kRxBytes, "pbox_rx_bytes_total", "", "Bytes received, headers and tags included")        \
   X(kTxPackets, "pbox_tx_packets_total", "", "Packets handed to the port")                   \
   X(kTxBytes, "pbox_tx_bytes_total", "", "Bytes sent, headers and tags included")            \
+  X(kSendFailures, "pbox_port_send_failures_total", "",                                      \
+    "Packets handed to the port that it could not send")                                     \
   X(kAggregated, "pbox_fragments_total", "aggregated",                                       \
     "Gradient fragments by what became of them")                                             \
   X(kDuplicate, "pbox_fragments_total", "duplicate", "")                                     \
@@ -81,6 +83,8 @@ struct alignas(64) Counters {
   void add(Counter counter, uint64_t amount = 1) {
     values[static_cast<size_t>(counter)].add(amount);
   }
+  // For what somebody else on the same core counts.
+  void set(Counter counter, uint64_t value) { values[static_cast<size_t>(counter)].set(value); }
   uint64_t get(Counter counter) const { return values[static_cast<size_t>(counter)].get(); }
 };
 

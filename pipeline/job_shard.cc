@@ -36,7 +36,7 @@ size_t shard_footprint(const ShardSpec& spec) {
 }
 
 Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec) {
-  auto arena = NumaArena::create(shard_footprint(spec), spec.numa_node);
+  auto arena = NumaArena::create(shard_footprint(spec), spec.numa_node, spec.hugepages);
   if (!arena) return arena.error();
   auto shard = std::make_unique<JobShard>();
   shard->arena_ = std::move(*arena);

@@ -55,6 +55,7 @@ struct ShardSpec {
   std::vector<ChunkSpec> chunks;      // those of this pipeline
   std::vector<SessionSpec> sessions;  // by rank
   int numa_node = kAnyNumaNode;
+  Hugepages hugepages = Hugepages::kIfFree;
 };
 
 // Bytes of arena that a shard of this spec takes: what quotas are checked against.

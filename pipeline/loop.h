@@ -80,6 +80,7 @@ class Loop {
       if (packets.empty()) return any;
       const size_t count = port_.tx_burst(packets);
       core_.sent(count);
+      core_.counters().set(Counter::kSendFailures, port_.send_failures());
       any = any || count > 0;
       blocked_ = count < packets.size();
       if (blocked_ || packets.size() < limits::kBurstPackets) return any;

@@ -1,18 +1,31 @@
 #include "appliance/control/job.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "appliance/control/chunk_map.h"
 #include "nic/wire/chunk_layout.h"
 
 namespace pbox::appliance {
 
-Job::Job(JobSpec spec, uint64_t created_ns)
-    : spec_(std::move(spec)), members_(spec_.world_size), created_ns_(created_ns) {
-  // Per chunk, so the same however chunks are spread over pipelines.
-  const auto one = shard_specs(1);
-  footprint_ = pipeline::shard_footprint(one[0]);
-  chunk_count_ = one[0].chunks.size();
+Job::Job(JobSpec spec, uint64_t created_ns, const std::vector<uint64_t>& loads_bytes)
+    : spec_(std::move(spec)),
+      members_(spec_.world_size),
+      created_ns_(created_ns),
+      pipeline_bytes_(loads_bytes.size(), 0) {
+  std::vector<uint32_t> chunk_bytes;
+  for (const auto& chunk : cut_into_chunks(spec_)) {
+    chunk_bytes.push_back(chunk.elements * wire::dtype_bytes(chunk.dtype));
+  }
+  chunk_pipeline_ = assign_chunks(chunk_bytes, loads_bytes);
+  for (size_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
+    pipeline_bytes_[chunk_pipeline_[chunk]] += chunk_bytes[chunk];
+  }
+  for (const auto& shard : shard_specs()) footprints_.push_back(pipeline::shard_footprint(shard));
+}
+
+uint64_t Job::footprint() const {
+  return std::accumulate(footprints_.begin(), footprints_.end(), uint64_t{0});
 }
 
 uint32_t Job::count(Member::State state) const {
@@ -64,8 +77,8 @@ Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host) const {
   return fragment_bytes;
 }
 
-std::vector<pipeline::ShardSpec> Job::shard_specs(uint32_t pipeline_count) const {
-  std::vector<pipeline::ShardSpec> specs(pipeline_count);
+std::vector<pipeline::ShardSpec> Job::shard_specs() const {
+  std::vector<pipeline::ShardSpec> specs(pipeline_bytes_.size());
   const auto chunks = cut_into_chunks(spec_);
   for (auto& spec : specs) {
     spec.fragment_bytes = fragment_bytes_;
@@ -75,33 +88,22 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(uint32_t pipeline_count) const
     spec.job_chunk_count = static_cast<uint32_t>(chunks.size());
     spec.sessions.resize(spec_.world_size);
   }
-  for (const auto& chunk : chunks) {
-    const size_t pipeline = chunk_pipeline_.empty() ? 0 : chunk_pipeline_[chunk.chunk];
-    specs[pipeline].chunks.push_back(chunk);
-  }
+  for (const auto& chunk : chunks) specs[chunk_pipeline_[chunk.chunk]].chunks.push_back(chunk);
   return specs;
 }
 
-Status Job::open(PipelineHost& host, SpiAllocator& spis, const std::vector<uint64_t>& loads) {
+Status Job::open(PipelineHost& host, SpiAllocator& spis) {
   const auto fragment_bytes = choose_fragment_bytes(host);
   if (!fragment_bytes) return fragment_bytes.error();
   fragment_bytes_ = *fragment_bytes;
 
-  std::vector<uint32_t> chunk_bytes;
-  for (const auto& chunk : cut_into_chunks(spec_)) {
-    chunk_bytes.push_back(chunk.elements * wire::dtype_bytes(chunk.dtype));
-  }
-  chunk_pipeline_ = assign_chunks(chunk_bytes, loads);
-  pipeline_bytes_.assign(host.count(), 0);
-  for (size_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
-    pipeline_bytes_[chunk_pipeline_[chunk]] += chunk_bytes[chunk];
-  }
-
   std::vector<std::unique_ptr<pipeline::JobShard>> shards;
   std::vector<uint32_t> taken;
-  auto specs = shard_specs(host.count());
+  auto specs = shard_specs();
   for (uint32_t index = 0; index < specs.size(); ++index) {
-    specs[index].numa_node = host.info(index).numa_node;
+    const PipelineInfo info = host.info(index);
+    specs[index].numa_node = info.numa_node;
+    specs[index].hugepages = info.hugepages;
     for (auto& session : specs[index].sessions) {
       const auto spi = spis.allocate(index);
       if (spi) taken.push_back(session.spi = *spi);
@@ -161,8 +163,16 @@ void Job::describe(uint32_t rank, const PipelineHost& host, control::Session& se
   }
 }
 
-uint64_t Job::bytes_on(uint32_t pipeline) const {
-  return pipeline < pipeline_bytes_.size() ? pipeline_bytes_[pipeline] : 0;
+std::string Job::placement() const {
+  std::string text = std::to_string(chunk_pipeline_.size()) + " chunks of at most " +
+                     std::to_string(spec_.chunk_bytes) + " bytes";
+  for (size_t index = 0; index < pipeline_bytes_.size(); ++index) {
+    const auto chunks = std::count(chunk_pipeline_.begin(), chunk_pipeline_.end(), index);
+    text += "; pipeline " + std::to_string(index) + ": " + std::to_string(chunks) + " chunks, " +
+            std::to_string(pipeline_bytes_[index]) + " bytes a round, " +
+            std::to_string(footprints_[index]) + " of memory";
+  }
+  return text;
 }
 
 JobView Job::view(uint64_t now_ns) const {
@@ -179,9 +189,9 @@ JobView Job::view(uint64_t now_ns) const {
   view.tensor_count = spec_.tensors.size();
   view.element_count = spec_.element_count();
   view.chunk_bytes = spec_.chunk_bytes;
-  view.chunk_count = chunk_count_;
+  view.chunk_count = chunk_pipeline_.size();
   view.fragment_bytes = fragment_bytes_;
-  view.memory_bytes = footprint_;
+  view.memory_bytes = footprint();
   view.age_s = static_cast<double>(now_ns - created_ns_) / 1e9;
   view.workers.resize(members_.size());
   constexpr const char* kStates[] = {"absent", "joined", "lost", "left"};

@@ -31,7 +31,9 @@ struct Member {
 
 class Job {
  public:
-  Job(JobSpec spec, uint64_t created_ns);
+  // Places the chunks: nothing is allocated. `loads_bytes`: per pipeline, what other jobs move
+  // there in a round.
+  Job(JobSpec spec, uint64_t created_ns, const std::vector<uint64_t>& loads_bytes);
 
   const JobSpec& spec() const { return spec_; }
   std::vector<Member>& members() { return members_; }
@@ -39,15 +41,16 @@ class Job {
   bool running() const { return !shards_.empty(); }
   uint64_t created_ns() const { return created_ns_; }
 
-  // What the shards take, over all pipelines, also while the job is still gathering.
-  size_t footprint() const { return footprint_; }
+  // What the shards take, also while the job is still gathering: on all pipelines, and on one.
+  uint64_t footprint() const;
+  uint64_t footprint_on(uint32_t pipeline) const { return footprints_[pipeline]; }
   bool all_joined() const { return count(Member::State::kJoined) == members_.size(); }
   uint32_t count(Member::State state) const;
   // "rank 3" or "ranks 0, 2, 5": those in a state.
   std::string ranks(Member::State state) const;
 
-  // Builds the shards and installs them. `loads`: bytes per round each pipeline carries already.
-  Status open(PipelineHost& host, SpiAllocator& spis, const std::vector<uint64_t>& loads);
+  // Builds the shards and installs them.
+  Status open(PipelineHost& host, SpiAllocator& spis);
   // Takes the shards back from the pipelines and frees them.
   void close(PipelineHost& host, SpiAllocator& spis);
   void set_learning_rate(PipelineHost& host, float learning_rate);
@@ -56,24 +59,26 @@ class Job {
   uint32_t fragment_bytes() const { return fragment_bytes_; }
   // Fills everything of a SESSION that the job knows, for one rank.
   void describe(uint32_t rank, const PipelineHost& host, control::Session& session) const;
-  uint64_t bytes_on(uint32_t pipeline) const;
+  uint64_t bytes_on(uint32_t pipeline) const { return pipeline_bytes_[pipeline]; }  // per round
   JobView view(uint64_t now_ns) const;
+  // "4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, 40014 bytes a round, 80156 of memory;
+  // ..."
+  std::string placement() const;
 
   uint64_t join_timeout_ns = 0;
   uint64_t lost_timeout_ns = 0;
 
  private:
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;
-  std::vector<pipeline::ShardSpec> shard_specs(uint32_t pipeline_count) const;
+  std::vector<pipeline::ShardSpec> shard_specs() const;
 
   JobSpec spec_;
   std::vector<Member> members_;
   uint64_t created_ns_ = 0;
-  size_t footprint_ = 0;
-  uint64_t chunk_count_ = 0;
   uint32_t fragment_bytes_ = 0;
-  std::vector<uint8_t> chunk_pipeline_;
-  std::vector<uint64_t> pipeline_bytes_;
+  std::vector<uint8_t> chunk_pipeline_;   // by chunk
+  std::vector<uint64_t> pipeline_bytes_;  // by pipeline
+  std::vector<uint64_t> footprints_;      // by pipeline
   std::vector<std::unique_ptr<pipeline::JobShard>>
       shards_;  // by pipeline; null: owns nothing there
 };

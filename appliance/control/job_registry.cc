@@ -22,6 +22,18 @@ control::BoxMessage failure(const Error& error) {
   return message;
 }
 
+// "; pipeline 0: spi 1509949440, UDP port 9542, credit 1048576 bytes; pipeline 1: ..."
+std::string describe(const control::Session& session) {
+  std::string text;
+  for (int index = 0; index < session.pipelines_size(); ++index) {
+    const auto& pipeline = session.pipelines(index);
+    text += "; pipeline " + std::to_string(index) + ": spi " + std::to_string(pipeline.spi()) +
+            ", UDP port " + std::to_string(pipeline.udp_port()) + ", credit " +
+            std::to_string(pipeline.credit_bytes()) + " bytes";
+  }
+  return text;
+}
+
 // More in flight than this buys nothing on any path a socket serves, and costs cache.
 constexpr uint32_t kWindowBytesAuto = 1u << 20;
 
@@ -108,6 +120,10 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const control
   member.peer = connection.peer;
   member.path_mtu = join.path_mtu();
   member.ipv6 = connection.ipv6;
+  note(RegistryEvent::Severity::kDebug, "worker_joined",
+       "job '" + join.job() + "': rank " + std::to_string(join.rank()) + " of " +
+           std::to_string(join.world_size()) + " (" + member.peer + ", path MTU " +
+           std::to_string(join.path_mtu()) + ")");
   if ((*job)->all_joined()) start_job(**job);
 }
 
@@ -133,23 +149,49 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
                  "the box serves " + std::to_string(jobs_.size()) +
                      " jobs already ([jobs] max = " + std::to_string(options_.jobs_max) + ")"};
   }
-  auto job = std::make_unique<Job>(std::move(*spec), now_ns);
-  const uint64_t wanted = job->footprint();
-  const uint64_t taken = memory_taken_bytes();
-  if (wanted > options_.job_memory_bytes || taken > options_.job_memory_bytes - wanted) {
-    return Error{ErrorCode::kResourceExhausted,
-                 "job '" + job->spec().name + "' needs " + std::to_string(wanted) +
-                     " bytes; other jobs hold " + std::to_string(taken) + " of the " +
-                     std::to_string(options_.job_memory_bytes) +
-                     " that jobs may take ([memory] job_share)"};
+  auto job = std::make_unique<Job>(std::move(*spec), now_ns, pipeline_loads());
+  if (const Status status = check_memory(*job); !status) return status.error();
+  job->join_timeout_ns = options_.join_timeout_ns;
+  if (const uint64_t wanted_ns = join.join_timeout_ms() * kNanosPerMillisecond; wanted_ns > 0) {
+    job->join_timeout_ns = std::min(wanted_ns, options_.join_timeout_ns);
   }
-  job->join_timeout_ns = join.join_timeout_ms() > 0 ? join.join_timeout_ms() * kNanosPerMillisecond
-                                                    : options_.join_timeout_ns;
   job->lost_timeout_ns = join.lost_timeout_ms() > 0 ? join.lost_timeout_ms() * kNanosPerMillisecond
                                                     : options_.lost_timeout_ns;
   Job* admitted = job.get();
   jobs_[admitted->spec().name] = std::move(job);
+  note(RegistryEvent::Severity::kDebug, "job_admitted",
+       "job '" + admitted->spec().name + "': " + admitted->placement());
   return admitted;
+}
+
+// Of a job that is not among jobs_ yet: does it fit beside them, on the box and on each pipeline?
+Status JobRegistry::check_memory(const Job& job) const {
+  const uint64_t wanted = job.footprint();
+  const uint64_t taken = memory_taken_bytes();
+  if (wanted > options_.job_memory_bytes || taken > options_.job_memory_bytes - wanted) {
+    return Error{ErrorCode::kResourceExhausted,
+                 "job '" + job.spec().name + "' needs " + std::to_string(wanted) +
+                     " bytes; other jobs hold " + std::to_string(taken) + " of the " +
+                     std::to_string(options_.job_memory_bytes) +
+                     " that jobs may take ([memory] job_share)"};
+  }
+  for (uint32_t index = 0; index < options_.arena_bytes.size(); ++index) {
+    const uint64_t limit = options_.arena_bytes[index];
+    uint64_t taken_here = 0;
+    for (const auto& [name, other] : jobs_) taken_here += other->footprint_on(index);
+    const uint64_t free = limit - std::min(limit, taken_here);
+    if (job.footprint_on(index) <= free) continue;
+    const int node = host_.info(index).numa_node;
+    return Error{
+        ErrorCode::kResourceExhausted,
+        "job '" + job.spec().name + "' needs " + std::to_string(job.footprint_on(index)) +
+            " bytes on pipeline " + std::to_string(index) +
+            (node == kAnyNumaNode ? "" : " (NUMA node " + std::to_string(node) + ")") + "; " +
+            std::to_string(free) + " of " + std::to_string(limit) +
+            " are free there. Wait for other jobs, raise [memory] job_share, or take pipelines off "
+            "a node that has less memory than others ([pipeline] cores)"};
+  }
+  return ok_status();
 }
 
 Status JobRegistry::check_member(const Job& job, const JobSpec& spec,
@@ -180,7 +222,7 @@ Status JobRegistry::check_member(const Job& job, const JobSpec& spec,
 }
 
 void JobRegistry::start_job(Job& job) {
-  if (const Status status = job.open(host_, spis_, pipeline_loads()); !status) {
+  if (const Status status = job.open(host_, spis_); !status) {
     fail_job(job, status.error());
     return;
   }
@@ -205,6 +247,9 @@ void JobRegistry::start_job(Job& job) {
           credit_share(host_.info(pipeline).receive_buffer_bytes, spis_.in_use(pipeline),
                        options_.window_bytes));
     }
+    note(RegistryEvent::Severity::kDebug, "session_installed",
+         "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" +
+             job.members()[rank].peer + ")" + describe(session));
     send(job.members()[rank].connection, std::move(message));
   }
 }
@@ -324,10 +369,13 @@ void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
   if (!job.running()) {
     const uint64_t waited_ns = now_ns - job.created_ns();
     if (waited_ns <= job.join_timeout_ns) return;
+    const bool is_the_boxs = job.join_timeout_ns == options_.join_timeout_ns;
     fail_job(job, {ErrorCode::kTimeout,
                    name + ": " + std::to_string(job.count(Member::State::kAbsent)) + " of " +
                        std::to_string(job.spec().world_size) + " ranks have not joined after " +
-                       seconds(waited_ns) + ": " + job.ranks(Member::State::kAbsent)});
+                       seconds(waited_ns) +
+                       (is_the_boxs ? " (the box's [control] join_timeout_s): " : ": ") +
+                       job.ranks(Member::State::kAbsent)});
     return;
   }
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {

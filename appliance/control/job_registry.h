@@ -22,13 +22,14 @@ struct RegistryOptions {
   std::string box_name = {};
   JobLimits job_limits = {};
   uint32_t jobs_max = limits::kJobsMax;
-  uint64_t job_memory_bytes = UINT64_MAX;  // of all jobs together
-  uint64_t join_timeout_ns = 60'000'000'000;
-  uint64_t dead_after_ns = 10'000'000'000;  // without traffic on the control connection
+  uint64_t job_memory_bytes = UINT64_MAX;      // of all jobs together
+  std::vector<uint64_t> arena_bytes = {};      // of all jobs on each pipeline; empty: no bound
+  uint64_t join_timeout_ns = 600'000'000'000;  // at most; for a worker that states none
+  uint64_t dead_after_ns = 10'000'000'000;     // without traffic on the control connection
   uint64_t lost_timeout_ns = 10'000'000'000;
   uint64_t hello_timeout_ns = 10'000'000'000;  // from connecting to JOIN
   uint32_t heartbeat_interval_ms = 1000;
-  uint32_t window_bytes = 0;  // per worker and pipeline; 0: from the receive buffer
+  uint32_t window_bytes = 0;  // most per worker and pipeline; 0: 1 MiB
   bool payload_crc = false;
 };
 
@@ -40,7 +41,7 @@ struct Action {
 
 // Something an operator wants to read in the log.
 struct RegistryEvent {
-  enum class Severity { kInfo, kWarning } severity = Severity::kInfo;
+  enum class Severity { kDebug, kInfo, kWarning } severity = Severity::kInfo;
   const char* name = "";  // stable: "job_started", "job_failed", ...
   std::string text;
 };
@@ -86,6 +87,7 @@ class JobRegistry {
 
   void on_join(ConnectionId id, Connection& connection, const control::Join& join, uint64_t now_ns);
   Result<Job*> admit(const control::Join& join, uint64_t now_ns);
+  Status check_memory(const Job& job) const;
   Status check_member(const Job& job, const JobSpec& spec, const control::Join& join) const;
   void start_job(Job& job);
   void on_leave(ConnectionId id, Connection& connection);
@@ -114,8 +116,9 @@ class JobRegistry {
   RegistryTotals totals_;
 };
 
-// Bytes a worker may have in flight on a pipeline whose receive buffer is shared by `sessions`:
-// three quarters of the buffer, so that it never overflows however the workers' bursts coincide.
+// Bytes a worker may have in flight on a pipeline whose receive buffer is shared by `sessions`: at
+// most `window_bytes` (0: 1 MiB), and together three quarters of the buffer, so that it never
+// overflows however the workers' bursts coincide.
 uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes);
 
 }  // namespace pbox::appliance

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/numa_arena.h"
 #include "pipeline/command.h"
 
 namespace pbox::appliance {
@@ -13,7 +14,8 @@ struct PipelineInfo {
   uint16_t udp_port = 0;
   uint32_t receive_buffer_bytes = 0;
   uint32_t mtu = UINT32_MAX;  // largest IP packet to send; the workers' paths may be narrower
-  int numa_node = -1;
+  int numa_node = kAnyNumaNode;
+  Hugepages hugepages = Hugepages::kIfFree;  // for the memory of its jobs
 };
 
 class PipelineHost {

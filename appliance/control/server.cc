@@ -45,6 +45,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   void stop();
   void stop_accepting();
   bool drained() const;
+  void set_connections_max(uint32_t connections_max) { options_.connections_max = connections_max; }
   uint16_t port() const { return acceptor_.local_endpoint().port(); }
 
  private:
@@ -264,6 +265,9 @@ uint16_t ControlServer::port() const {
 }
 void ControlServer::stop_accepting() {
   implementation_->stop_accepting();
+}
+void ControlServer::set_connections_max(uint32_t connections_max) {
+  implementation_->set_connections_max(connections_max);
 }
 bool ControlServer::drained() const {
   return implementation_->drained();

@@ -29,6 +29,8 @@ class ControlServer {
   uint16_t port() const;
   // Accepts nobody any more; connections that stand go on.
   void stop_accepting();
+  // For connections from now on; those that stand stay.
+  void set_connections_max(uint32_t connections_max);
   // True once every message has been handed to the kernel and every closing connection is closed.
   bool drained() const;
   // Carries out what the registry has queued, after a call into it from elsewhere.

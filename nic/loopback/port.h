@@ -75,6 +75,7 @@ class LoopbackPort {
   size_t tx_burst(std::span<const TxPacket> packets);
   int event_fd() const { return -1; }
   Capabilities capabilities() const;
+  uint64_t send_failures() const { return 0; }
   const Endpoint& local() const { return local_; }
 
  private:

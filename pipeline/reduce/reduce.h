@@ -42,8 +42,9 @@ bool all_finite(const float* values, size_t count);
 using AccumulateFunction = void (*)(float* accumulator, const std::byte* source, size_t count);
 using NarrowFunction = void (*)(std::byte* destination, const float* source, size_t count);
 
-// The functions above for one instruction set. A pipeline takes its pointers out of this table once
-// per job (the dtype is fixed there), so that a fragment costs one indirect call and no branch.
+// The functions above for one instruction set. A pipeline holds the best table of its CPU and
+// indexes it by the chunk's dtype: a fragment costs a load and an indirect call, and no branch on
+// either.
 struct Kernels {
   int64_t target = 0;                                         // a HWY_* target bit
   std::array<AccumulateFunction, wire::kDtypeCount> store{};  // indexed by Dtype

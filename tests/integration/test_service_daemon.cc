@@ -1,5 +1,6 @@
 // pboxd from the outside: signals, bad configurations, taken ports, and strangers at its doors.
 #include <arpa/inet.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "base/rng.h"
 #include "tests/support/daemon.h"
@@ -84,6 +86,62 @@ TEST_CASE("SIGHUP reads the file again: a log level applies, a port waits for a 
   CHECK(daemon.program().await_errors("shouting", kDeadlineMs));
   CHECK_THAT(daemon.program().errors(), Contains("nothing was changed"));
   require_serves(daemon);
+}
+
+TEST_CASE("SIGHUP changes the memory that jobs may take, and how many connections may stand") {
+  const auto limit_of = [](const Daemon& daemon) {
+    const std::string name = "\npbox_box_job_memory_limit_bytes ";
+    const std::string metrics = daemon.get("/metrics");
+    return std::stod(metrics.substr(metrics.find(name) + name.size()));
+  };
+  TemporaryFile file("[memory]\njob_share = 0.5\n");
+  Daemon daemon({"--config=" + file.path()});
+  const double before = limit_of(daemon);
+  file.write("[memory]\njob_share = 0.25\n[control]\nconnections_max = 1\n");
+  daemon.program().signal(SIGHUP);
+  REQUIRE(daemon.program().await_errors("memory.job_share: 0.5 -> 0.25", kDeadlineMs));
+  CHECK(limit_of(daemon) == Approx(before / 2));
+
+  const int first = connect_to(daemon.control());
+  send_all(first, std::string("\x40\0\0\0", 4));  // the box waits for the rest
+  const int second = connect_to(daemon.control());
+  CHECK(receive_all(second).empty());  // closed at once, without a word
+  close(second);
+  file.write("[memory]\njob_share = 0.25\n");
+  daemon.program().signal(SIGHUP);
+  REQUIRE(daemon.program().await_errors("connections_max: 1 -> 4096", kDeadlineMs));
+  require_serves(daemon);
+  close(first);
+}
+
+TEST_CASE("the debug log has what the ordinary one leaves out") {
+  Daemon plain;
+  require_serves(plain);
+  CHECK(plain.program().await_errors("job_started", kDeadlineMs));
+  CHECK_THAT(plain.program().errors(), !Contains("job_admitted"));
+
+  Daemon daemon({"--log.level=debug"});
+  require_serves(daemon);
+  CHECK(daemon.program().await_errors("debug session_installed", kDeadlineMs));
+  CHECK_THAT(daemon.program().errors(), Contains("debug job_admitted"));
+  daemon.program().signal(SIGHUP);
+  CHECK(daemon.program().await_errors("debug reload: 0 keys were applied", kDeadlineMs));
+}
+
+TEST_CASE("where a pipeline has a core of its own, control and admin stay off it") {
+  Daemon daemon({"--pipeline.count=1", "--pipeline.pin=on"});
+  const auto box = nlohmann::json::parse(daemon.get("/api/v1/box"));
+  const int pipeline_cpu = box.at("pipelines").at(0).at("cpu");
+  cpu_set_t control;
+  REQUIRE(sched_getaffinity(daemon.program().pid(), sizeof(control), &control) == 0);
+  const std::string log = daemon.program().errors();
+  if (log.find("control and admin share them") != std::string::npos) {
+    WARN("there is one core: nothing to check");
+    return;
+  }
+  CHECK_THAT(log, Contains("control and admin run on cpus"));
+  CHECK_FALSE(CPU_ISSET(static_cast<size_t>(pipeline_cpu), &control));
+  CHECK(CPU_COUNT(&control) > 0);
 }
 
 TEST_CASE("a second SIGTERM while draining does not spoil the exit status") {

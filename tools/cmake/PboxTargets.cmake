@@ -16,6 +16,11 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 
+# Each folder installs what it makes, as component `box` or `worker`. Libraries go to lib, not to
+# lib/TRIPLET: the Python package looks for its own there.
+include(GNUInstallDirs)
+set(CMAKE_INSTALL_LIBDIR lib)
+
 find_package(Threads REQUIRED)
 
 add_library(pbox_options INTERFACE)

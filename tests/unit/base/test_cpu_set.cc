@@ -18,7 +18,7 @@ TEST_CASE("a pinned thread runs on its cpu and nowhere else") {
     std::optional<Result<CpuSet>> after;
     int ran_on = -1;
     std::thread([&] {
-      pinned = pin_current_thread(cpu);
+      pinned = pin_current_thread({{cpu}});
       ran_on = sched_getcpu();
       after = current_affinity();
     }).join();
@@ -29,17 +29,31 @@ TEST_CASE("a pinned thread runs on its cpu and nowhere else") {
   }
 }
 
+TEST_CASE("a thread may be kept on several cpus") {
+  const auto allowed = current_affinity();
+  REQUIRE(allowed);
+  std::optional<Status> pinned;
+  std::optional<Result<CpuSet>> after;
+  std::thread([&] {
+    pinned = pin_current_thread(*allowed);
+    after = current_affinity();
+  }).join();
+  REQUIRE(pinned->ok());
+  REQUIRE(after->ok());
+  CHECK((*after)->cpus == allowed->cpus);
+}
+
 TEST_CASE("pinning one thread leaves the others where they were") {
   const auto before = current_affinity();
   REQUIRE(before);
-  std::thread([&] { CHECK(pin_current_thread(before->cpus[0]).ok()); }).join();
+  std::thread([&] { CHECK(pin_current_thread({{before->cpus[0]}}).ok()); }).join();
   const auto after = current_affinity();
   REQUIRE(after);
   CHECK(after->cpus == before->cpus);
 }
 
 TEST_CASE("pinning to a cpu that is not there fails, and the error says what to look at") {
-  const auto status = pin_current_thread(1023);
+  const auto status = pin_current_thread({{1023}});
   REQUIRE_FALSE(status);
   CHECK_THAT(status.error().message,
              Catch::Contains("cpu 1023") && Catch::Contains("[pipeline] cores"));

@@ -28,6 +28,8 @@ class SynchronousHost : public PipelineHost {
   }
 
   uint32_t receive_buffer_bytes = 4u << 20;
+  Hugepages hugepages = Hugepages::kIfFree;
+  int numa_node = kAnyNumaNode;
 
  private:
   std::vector<std::unique_ptr<pipeline::Core>> cores_;

@@ -1,5 +1,6 @@
 // Until all ranks have joined: who is admitted, who is refused, and why.
 #include <catch2/catch.hpp>
+#include <map>
 #include <set>
 
 #include "nic/wire/control_frame.h"
@@ -57,6 +58,23 @@ TEST_CASE("when the last rank joins every rank gets its session, and not before"
   CHECK(desk.host().shards(0)[0]->worker_count() == 2);
   CHECK(desk.host().shards(1).size() == 1);
   CHECK(desk.registry().views(desk.now_ns())[0].state == "running");
+}
+
+TEST_CASE("the debug log gets who joined, where the chunks are, and every session") {
+  Desk desk;
+  desk.start("job", 2);
+  std::map<std::string, std::vector<std::string>> texts;
+  for (const auto& event : desk.registry().take_events()) {
+    if (event.severity == RegistryEvent::Severity::kDebug) texts[event.name].push_back(event.text);
+  }
+  REQUIRE(texts["job_admitted"].size() == 1);
+  CHECK_THAT(texts["job_admitted"][0],
+             Contains("'job': 4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, "));
+  REQUIRE(texts["worker_joined"].size() == 2);
+  CHECK_THAT(texts["worker_joined"][1], Contains("rank 1 of 2 (10.0.0.2:5000, path MTU 1500)"));
+  REQUIRE(texts["session_installed"].size() == 2);
+  CHECK_THAT(texts["session_installed"][0],
+             Contains("rank 0 (10.0.0.1:5000); pipeline 0: spi ") && Contains("UDP port 9543"));
 }
 
 TEST_CASE("the narrowest path decides the fragment size of all") {
@@ -142,6 +160,30 @@ TEST_CASE("the memory quota counts all jobs, and a finished one gives its share 
   desk.start("two", 1);
 }
 
+TEST_CASE("a job whose part does not fit on one pipeline is refused, with where and how much") {
+  // 20007 floats twice and masks, on two pipelines: about 80 kB on each.
+  Desk desk({.arena_bytes = {1'000'000, 100'000}});
+  desk.host().numa_node = 0;
+  desk.start("one", 1);
+  const uint64_t taken = desk.host().shards(1)[0]->arena().taken();
+  const auto failure = refused(desk, join_message("two", 0, 2));
+  CHECK(failure.code() == code(ErrorCode::kResourceExhausted));
+  CHECK_THAT(failure.message(), Contains("'two' needs ") &&
+                                    Contains("on pipeline 1 (NUMA node 0); " +
+                                             std::to_string(100'000 - taken) + " of 100000") &&
+                                    Contains("job_share"));
+  CHECK(desk.registry().totals().joins_refused == 1);
+  CHECK(desk.host().shards(0).size() == 1);
+}
+
+TEST_CASE("a job that still gathers holds its part of each pipeline") {
+  Desk desk({.arena_bytes = {1'000'000, 100'000}});
+  const ConnectionId first = desk.join(join_message("one", 0, 2));
+  refused(desk, join_message("two", 0, 1));
+  desk.hang_up(first);
+  desk.start("two", 1);
+}
+
 TEST_CASE("jobs beyond jobs_max are refused") {
   Desk desk({.jobs_max = 2});
   desk.start("one", 1);
@@ -219,13 +261,24 @@ TEST_CASE("when the join time-out passes the ranks that did join are told who di
   CHECK(desk.job_count() == 0);
 }
 
-TEST_CASE("the first worker's own join time-out wins over the box's") {
+TEST_CASE("the first worker's own join time-out counts where it is shorter than the box's") {
   Desk desk({.join_timeout_ns = 60 * kSecond});
   auto message = join_message("job", 0, 2);
   message.mutable_join()->set_join_timeout_ms(1000);
   const ConnectionId id = desk.join(message);
   desk.pass(2 * kSecond, {id});
   CHECK_THAT(desk.take_failure(id).message(), Contains("rank 1"));
+}
+
+TEST_CASE("a join time-out that is longer than the box's is cut to it, and the message says so") {
+  Desk desk({.join_timeout_ns = 5 * kSecond});
+  auto message = join_message("job", 0, 2);
+  message.mutable_join()->set_join_timeout_ms(UINT32_MAX);
+  const ConnectionId id = desk.join(message);
+  desk.pass(5 * kSecond, {id});
+  CHECK_FALSE(desk.is_closed(id));
+  desk.pass(kSecond, {id});
+  CHECK_THAT(desk.take_failure(id).message(), Contains("rank 1") && Contains("join_timeout_s"));
 }
 
 TEST_CASE("a long list of missing ranks is cut short") {

@@ -50,6 +50,19 @@ std::map<uint32_t, uint32_t> take_grants(pipeline::Core& core) {
 
 }  // namespace
 
+TEST_CASE("a job takes no reserved hugepages where its pipelines may not") {
+  const auto probe = NumaArena::create(2u << 20, kAnyNumaNode);
+  REQUIRE(probe);
+  if (!probe->has_hugepages()) WARN("no free 2 MiB page here: nothing to check");
+  Desk desk({}, 1);
+  desk.host().hugepages = Hugepages::kNever;
+  auto message = join_message("job", 0, 1);
+  message.mutable_join()->mutable_tensors(0)->set_elements(300'000);  // 2.4 MB with both slots
+  desk.join(message);
+  REQUIRE(desk.host().shards(0).size() == 1);
+  CHECK_FALSE(desk.host().shards(0)[0]->arena().has_hugepages());
+}
+
 TEST_CASE("a lost worker is waited for, then the others are told which rank it was") {
   Desk desk({.lost_timeout_ns = 3 * kSecond});
   const auto ids = desk.start("job", 3);

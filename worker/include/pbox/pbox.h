@@ -86,7 +86,8 @@ typedef struct pbox_options {
   pbox_reduction reduction; /* mean divides by world_size on the box */
   uint32_t chunk_bytes;     /* 0: the box's default */
   uint32_t window_bytes;    /* bound on bytes in flight per pipeline; 0: what the box grants */
-  uint32_t join_timeout_ms; /* default 60000: how long pbox_join waits for the other ranks */
+  uint32_t join_timeout_ms; /* default 60000: how long pbox_join waits for the other ranks; the box
+                               may allow less */
   uint32_t wait_timeout_ms; /* default 60000: used where a wait is given 0 */
   uint32_t lost_timeout_ms; /* 0: the box's; how long a dead rank is waited for (policy `wait`) */
 } pbox_options;

@@ -81,13 +81,15 @@ def _candidates():
     """Where libpbox.so may lie, best first; what the environment names is the only candidate."""
     if os.environ.get("PBOX_LIBRARY"):
         return [os.environ["PBOX_LIBRARY"]]
-    folders = [pathlib.Path(__file__).resolve().parent]
+    here = pathlib.Path(__file__).resolve()
+    folders = [here.parent]
     if os.environ.get("PBOX_BUILD_DIR"):
         folders.append(pathlib.Path(os.environ["PBOX_BUILD_DIR"]) / "lib")
+    folders.append(here.parents[3])  # lib, of an installed lib/python3/dist-packages/pbox
     folders.append(checkout_folder() / "build" / "release" / "lib")
     found = [str(folder / "libpbox.so") for folder in folders
              if (folder / "libpbox.so").exists()]
-    return found + ["libpbox.so"]
+    return found + [f"libpbox.so.{ABI_VERSION}"]
 
 
 @functools.lru_cache(maxsize=None)
