@@ -1,6 +1,7 @@
 # Shell functions that tools/test, tools/demo and others share. Source it; it changes no directory.
 #
 #   pbox_install GROUP...        install what is missing of these groups of tools/packages
+#   pbox_unpack GROUP...         unpack these groups below build/deb, without installing them
 #   pbox_build PRESET [TARGET]   configure build/PRESET and build it
 #   pbox_python MODULE...        the Python here that can import all of these
 #   pbox_step NAME COMMAND...    run one step: number, name, time; its output goes to a log
@@ -73,6 +74,23 @@ pbox_install() {
   pbox_as_root "${install[@]}" "${missing[@]}" ||
     { pbox_as_root apt-get update -q && pbox_as_root "${install[@]}" "${missing[@]}"; } ||
     { pbox_say "remedy: as root, apt-get update && apt-get install ${missing[*]}" && return 1; }
+}
+
+# For packages whose installation would start a server: their programs end up below
+# build/deb/PACKAGE.
+pbox_unpack() {
+  local package folder=$PBOX_ROOT/build/deb
+  command -v dpkg-deb >/dev/null || return 0
+  mkdir -p "$folder" && cd "$folder" || return 1
+  for package in $(pbox_packages "$@"); do
+    [ -d "$package" ] && continue
+    pbox_say "unpacking: $package"
+    apt-get download -q "$package" ||
+      { pbox_as_root apt-get update -q && apt-get download -q "$package"; } || return 1
+    rm -rf "$package.part"
+    dpkg-deb -x "$package"_*.deb "$package.part" && mv "$package.part" "$package" || return 1
+    rm -f "$package"_*.deb
+  done
 }
 
 # The first of the usual Pythons that can import all the modules: the one in PATH may be a bare one,

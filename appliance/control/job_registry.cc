@@ -22,6 +22,16 @@ control::BoxMessage failure(const Error& error) {
   return message;
 }
 
+// What a stranger says of itself, fit for a log: a line's worth of ASCII.
+std::string printable(std::string text) {
+  constexpr size_t kBytesMax = 64;
+  if (text.size() > kBytesMax) text.resize(kBytesMax);
+  for (char& character : text) {
+    if (character < ' ' || character > '~') character = '?';
+  }
+  return text;
+}
+
 // "; pipeline 0: spi 1509949440, UDP port 9542, credit 1048576 bytes; pipeline 1: ..."
 std::string describe(const control::Session& session) {
   std::string text;
@@ -130,7 +140,7 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const control
 Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
   if (join.protocol_version() != wire::kControlProtocolVersion) {
     return Error{ErrorCode::kVersionMismatch,
-                 "this worker (" + join.software() + ") speaks control protocol " +
+                 "this worker (" + printable(join.software()) + ") speaks control protocol " +
                      std::to_string(join.protocol_version()) + ", the box speaks " +
                      std::to_string(wire::kControlProtocolVersion) +
                      "; use the libpbox of the box's release"};

@@ -202,6 +202,15 @@ TEST_CASE("another protocol version is refused with both versions") {
   CHECK_THAT(failure.message(), Contains("a test") && Contains("protocol 99") && Contains("1;"));
 }
 
+TEST_CASE("what a refused worker says of itself cannot break the log's lines") {
+  Desk desk;
+  auto message = join_message("job", 0, 1);
+  message.mutable_join()->set_protocol_version(99);
+  message.mutable_join()->set_software("a\nb\x1b" + std::string(1000, 'x'));
+  const std::string text = refused(desk, message).message();
+  CHECK_THAT(text, Contains("(a?b?" + std::string(60, 'x') + ")"));
+}
+
 TEST_CASE("a body that is no message ends its connection with an explanation") {
   Desk desk;
   const ConnectionId id = desk.open();
