@@ -110,6 +110,8 @@ def boxes() -> None:
     write("fuzz_box", "commands", b"\1\x3c\0\5\x0c\x08\x0c\x07\x03\0\x64\x65\x0a\x8e\x0e\x0a")
     write("fuzz_box", "removed-with-replies", b"\1\x3c\0\5" + b"\x05\x00\x00" * 3 + b"\x0e\x0a")
     write("fuzz_box", "flood", b"\1\x3c\0\5\x03\0\x64\x65\x0a\x0d\x40\x00\xff\x0d\x41\x00\xff\x0a")
+    write("fuzz_box", "pull-of-any-length", b"\0\x10\0\5" + b"".join(
+        bytes([6, 64, 0, 0, length, 8, 9]) for length in range(17)))
     write("fuzz_box", "damage", b"\0\x10\0\5" + b"".join(
         bytes([6, 1, 0, 100, at, 255]) for at in range(40)))
 
