@@ -135,11 +135,11 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   return figures;
 }
 
-const ScenarioRegistration registration({.name = "exchange",
-                                         .summary = "worker processes through a box over sockets,"
-                                                    " against Gloo and Open MPI",
-                                         .add_options = add_options,
-                                         .run = run});
+const ScenarioRegistration kRegistration({.name = "exchange",
+                                          .summary = "worker processes through a box over sockets,"
+                                                     " against Gloo and Open MPI",
+                                          .add_options = add_options,
+                                          .run = run});
 
 }  // namespace
 }  // namespace pbox::perf

@@ -240,10 +240,10 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   return figures;
 }
 
-const ScenarioRegistration registration({.name = "kernels",
-                                         .summary = "sums and optimizer steps against memory",
-                                         .add_options = add_options,
-                                         .run = run});
+const ScenarioRegistration kRegistration({.name = "kernels",
+                                          .summary = "sums and optimizer steps against memory",
+                                          .add_options = add_options,
+                                          .run = run});
 
 }  // namespace
 }  // namespace pbox::perf

@@ -279,10 +279,10 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   return figures;
 }
 
-const ScenarioRegistration registration({.name = "pipeline",
-                                         .summary = "one core's pipeline against the bare sum",
-                                         .add_options = add_options,
-                                         .run = run});
+const ScenarioRegistration kRegistration({.name = "pipeline",
+                                          .summary = "one core's pipeline against the bare sum",
+                                          .add_options = add_options,
+                                          .run = run});
 
 }  // namespace
 }  // namespace pbox::perf

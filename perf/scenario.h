@@ -1,6 +1,6 @@
 // What pbox-perf can measure. A scenario lives in one file of this folder and registers itself:
 //
-//   const ScenarioRegistration registration({.name = "kernels", ...});
+//   const ScenarioRegistration kRegistration({.name = "kernels", ...});
 //
 // Every figure that is compared is a ratio of two measurements of the same run.
 #pragma once

@@ -99,7 +99,7 @@ Core::SessionEntry* Core::authenticate(const wire::Parsed& parsed) {
 void Core::note_sender(Session& session, const nic::RxPacket& packet, const wire::Header& header,
                        uint64_t now_ns) {
   session.last_packet_ns.set(now_ns);
-  if (header.packet_number <= session.newest_packet_number) return;
+  if (session.reachable && header.packet_number <= session.newest_packet_number) return;
   session.newest_packet_number = header.packet_number;
   session.endpoint = packet.from;
   session.reachable = true;

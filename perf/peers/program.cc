@@ -86,7 +86,7 @@ void Program::write_line(const std::string& line) {
 std::string Program::read_line(int timeout_ms) {
   for (;;) {
     if (const size_t end = unread_.find('\n'); end != std::string::npos) {
-      const std::string line = unread_.substr(0, end);
+      std::string line = unread_.substr(0, end);
       unread_.erase(0, end + 1);
       return line;
     }

@@ -125,10 +125,20 @@ class BoxDriver {
     return packet;
   }
 
+  // Then of another length than its type has, and says so.
+  static void resize_payload(std::vector<std::byte>& packet, uint32_t bytes) {
+    packet.resize(sizeof(wire::Header) + bytes);
+    wire::Header header;
+    std::memcpy(&header, packet.data(), sizeof(header));
+    header.payload_bytes = static_cast<uint16_t>(bytes);
+    std::memcpy(packet.data(), &header, sizeof(header));
+  }
+
   // A sound packet with a few bytes changed, before or after its tag was made.
   std::vector<std::byte> damaged(Job& job) {
     const uint8_t how = input_.byte();
     auto packet = (how & 1) != 0 ? push(job) : pull(job);
+    if ((how & 64) != 0) resize_payload(packet, input_.below(32));
     if ((how & 2) != 0) append_tag(packet);
     for (uint32_t changes = 1u + (how >> 4 & 3u); changes > 0; --changes) {
       const size_t at = (how & 4) != 0 ? input_.number<uint16_t>() % packet.size()

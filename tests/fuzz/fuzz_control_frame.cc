@@ -125,7 +125,7 @@ class Registry {
     while (!input.empty()) {
       const uint8_t operation = input.byte();
       const ConnectionId id = 1u + (operation >> 4) % kConnections;
-      switch (operation % 6) {
+      switch ((operation & 15) % 6) {
         case 0: say(id, input.bytes(input.byte())); break;
         case 1: say(id, join_message(input)); break;
         case 2: say(id, small_message(input)); break;
@@ -133,6 +133,7 @@ class Registry {
         case 4:
           now_ns_ += uint64_t{input.byte()} * 100'000'000;
           registry_.on_tick(now_ns_);
+          check_views();
           break;
         default: {
           const auto body = input.bytes(input.byte());
@@ -195,6 +196,16 @@ class Registry {
     for (const auto& event : registry_.take_events()) PBOX_CHECK(!event.text.empty());
     PBOX_CHECK(registry_.memory_taken_bytes() <= kJobMemoryBytes);
     PBOX_CHECK(registry_.connection_count() == readers_.size());
+  }
+
+  // What the admin side would show.
+  void check_views() const {
+    uint64_t memory_bytes = 0;
+    for (const appliance::JobView& job : registry_.views(now_ns_)) {
+      PBOX_CHECK(!job.name.empty() && job.workers.size() == job.world_size);
+      memory_bytes += job.memory_bytes;
+    }
+    PBOX_CHECK(memory_bytes == registry_.memory_taken_bytes());
   }
 
   Pipelines pipelines_;

@@ -91,6 +91,7 @@ class WorkerDriver {
     const uint64_t deadline_ns = core_.next_deadline_ns();
     if (deadline_ns != UINT64_MAX) now_ns_ = std::max(now_ns_, deadline_ns);
     core_.on_timer(now_ns_);
+    check_laggards();
   }
 
   // As the I/O thread's.
@@ -240,6 +241,15 @@ class WorkerDriver {
       PBOX_CHECK(core_.to_send(pipeline, now_ns_).empty());
     }
     PBOX_CHECK(core_.next_deadline_ns() == UINT64_MAX && core_.take_completed().empty());
+  }
+
+  // Somebody is waited for only where something is under way.
+  void check_laggards() const {
+    for (uint32_t tensor = 0; tensor < core_.tensor_count(); ++tensor) {
+      const worker::Laggard laggard = core_.laggard(tensor, now_ns_);
+      PBOX_CHECK(core_.busy(tensor) || laggard.kind == worker::Laggard::Kind::kNobody);
+      PBOX_CHECK(laggard.kind != worker::Laggard::Kind::kRank || laggard.missing_workers > 0);
+    }
   }
 
   bool is_busy() const {

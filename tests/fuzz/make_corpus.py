@@ -54,7 +54,13 @@ def control_frames() -> None:
     write("fuzz_control_frame", "job", job + barrier + leave)
     write("fuzz_control_frame", "optimize", b"\0" + join(0, 0, 1, 3) + join(1, 1, 1, 3)
           + b"\x02\x03\x00\x01" + leave)
-    write("fuzz_control_frame", "worker-lost", job + b"\x03\x04\xc8\x04\xc8")
+    write("fuzz_control_frame", "left-and-back", job + b"\x02\x00" + join(2, 0))
+    wide = [bytes([connection << 4 | 1, 48, 0, connection, 0, 0]) + struct.pack("<IH", 1 << 20, 700)
+            + b"\1\0\x63\0" for connection in range(2)]
+    write("fuzz_control_frame", "chunks-too-wide-for-the-path", b"\1" + wide[0] + wide[1])
+    alive = b"\x02\x01\x05\x12\x01\x05\x04\x50"  # both say so, then eight seconds pass
+    write("fuzz_control_frame", "worker-lost", job + b"\x03" + alive * 3)
+    write("fuzz_control_frame", "nobody-else-joins", b"\1" + join(0, 0) + alive * 9)
     write("fuzz_control_frame", "raw-join-and-nonsense",
           b"\3" + b"\x00\x0b" + struct.pack("<I", 7) + b"\x0a\x05\x08\x01\x12\x01\x61"
           + b"\x10\x08\xff\xff\xff\xff\0\0\0\0" + b"\x20\x02\x04\x00")
@@ -104,6 +110,8 @@ def boxes() -> None:
     write("fuzz_box", "commands", b"\1\x3c\0\5\x0c\x08\x0c\x07\x03\0\x64\x65\x0a\x8e\x0e\x0a")
     write("fuzz_box", "removed-with-replies", b"\1\x3c\0\5" + b"\x05\x00\x00" * 3 + b"\x0e\x0a")
     write("fuzz_box", "flood", b"\1\x3c\0\5\x03\0\x64\x65\x0a\x0d\x40\x00\xff\x0d\x41\x00\xff\x0a")
+    write("fuzz_box", "pull-of-any-length", b"\0\x10\0\5" + b"".join(
+        bytes([6, 64, 0, 0, length, 8, 9]) for length in range(17)))
     write("fuzz_box", "damage", b"\0\x10\0\5" + b"".join(
         bytes([6, 1, 0, 100, at, 255]) for at in range(40)))
 

@@ -39,7 +39,10 @@ int main(int argc, char** argv) {
   }
   if (pbox_wait(context, tensor, 0) != PBOX_OK) return fail(context, "wait");
   if (pbox_leave(context) != PBOX_OK) return fail(context, "leave"); /* and the thread has ended */
-  if (calls != 1 || status != PBOX_OK || memcmp(values, sums, sizeof(sums)) != 0) return 3;
+  if (calls != 1 || status != PBOX_OK) return 3;
+  for (uint32_t index = 0; index < 3; ++index) {
+    if (sums[index] != values[index]) return 3; /* a sum of one is what was pushed */
+  }
   pbox_destroy(context);
   return strcmp(pbox_status_string(PBOX_OK), "") == 0;
 }

@@ -139,7 +139,7 @@ pbox_statistics AbiWorker::statistics() const {
 }
 
 std::string AbiWorker::must_be(pbox_status expected, pbox_status actual) const {
-  const std::string message = actual == PBOX_OK ? "" : pbox_last_error(context_);
+  std::string message = actual == PBOX_OK ? "" : pbox_last_error(context_);
   if (actual == expected) return message;
   throw std::runtime_error(std::string("expected ") + pbox_status_string(expected) + ", got " +
                            pbox_status_string(actual) + ": " + message);

@@ -92,7 +92,7 @@ class Client {
     const size_t length = header_end + 4 + body;
     while (pending_.size() < length && receive_more()) {
     }
-    const std::string response = pending_.substr(0, length);
+    std::string response = pending_.substr(0, length);
     pending_.erase(0, response.size());
     return response;
   }

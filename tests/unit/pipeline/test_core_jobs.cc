@@ -138,6 +138,17 @@ TEST_CASE("a worker's address moves with newer packet numbers only") {
   CHECK(hear(10, home) == moved);
 }
 
+TEST_CASE("a worker is answered where it is, whatever number its first packet bears") {
+  Box box;
+  const JobOptions job;
+  const auto& session = box.admit(job).sessions()[0];
+  Packet packet = box.pull(job, 0, 0);
+  packet.header.packet_number = 0;
+  box.deliver(packet);
+  CHECK(session.reachable);
+  CHECK(box.take_all().at(0).to == address_of(0, 0));
+}
+
 TEST_CASE("two busy jobs share the way out about equally, however large their fragments") {
   Box box;
   const JobOptions large{
