@@ -60,6 +60,8 @@ class Core {
     wire::StatusPayload status;
   };
 
+  template <typename Ahead>
+  void on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns);
   void on_packet(const nic::RxPacket& packet, uint64_t now_ns);
   SessionEntry* authenticate(const wire::Parsed& parsed);
   void note_sender(Session& session, const nic::RxPacket& packet, const wire::Header& header,
