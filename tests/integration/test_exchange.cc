@@ -1,7 +1,8 @@
 // Product cores of box and workers over a hostile in-process network, against an independent
-// oracle.
+// oracle. One seed a case; PBOX_EXCHANGE_SEEDS=N goes through N of them (the slow test does).
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include "pipeline/reduce/reference.h"
@@ -33,6 +34,11 @@ std::vector<float> decode(wire::Dtype dtype, const Bytes& bytes) {
   std::vector<float> values(bytes.size() / wire::dtype_bytes(dtype));
   reduce::store(dtype, values.data(), bytes.data(), values.size());
   return values;
+}
+
+uint64_t seeds_after(uint64_t first) {
+  const char* count = std::getenv("PBOX_EXCHANGE_SEEDS");
+  return first + (count == nullptr ? 1 : std::strtoull(count, nullptr, 10));
 }
 
 nic::FaultPlan hostile(uint64_t seed) {
@@ -110,7 +116,9 @@ test::RackOptions rack_of(const Case& test_case, uint64_t seed) {
 TEST_CASE("every worker receives the exact sum over a network that loses, repeats and reorders") {
   const auto dtype = GENERATE(wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16);
   const auto reduction = GENERATE(pipeline::Reduction::kSum, pipeline::Reduction::kMean);
-  const auto options = rack_of({dtype, pipeline::Mode::kAggregate, reduction}, 17);
+  const uint64_t seed = GENERATE(range(uint64_t{17}, seeds_after(17)));
+  INFO("seed " << seed);
+  const auto options = rack_of({dtype, pipeline::Mode::kAggregate, reduction}, seed);
   test::Rack rack(options);
   for (uint32_t round = 0; round < 6; ++round) {
     Buffers buffers = gradients(options, round);
@@ -132,7 +140,9 @@ TEST_CASE("every worker receives the exact sum over a network that loses, repeat
 
 TEST_CASE("weights follow the optimizer's oracle over a hostile network") {
   const auto dtype = GENERATE(wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16);
-  auto options = rack_of({dtype, pipeline::Mode::kOptimize, pipeline::Reduction::kMean}, 23);
+  const uint64_t seed = GENERATE(range(uint64_t{23}, seeds_after(23)));
+  INFO("seed " << seed);
+  auto options = rack_of({dtype, pipeline::Mode::kOptimize, pipeline::Reduction::kMean}, seed);
   options.optimizer.kind = optimizer::OptimizerKind::kMomentum;
   options.optimizer.learning_rate = 0.125f;
   options.optimizer.momentum = 0.5f;
@@ -170,8 +180,10 @@ TEST_CASE("weights follow the optimizer's oracle over a hostile network") {
 }
 
 TEST_CASE("a network that also truncates packets and flips bits corrupts nothing") {
+  const uint64_t seed = GENERATE(range(uint64_t{31}, seeds_after(31)));
+  INFO("seed " << seed);
   auto options =
-      rack_of({wire::Dtype::kF32, pipeline::Mode::kAggregate, pipeline::Reduction::kSum}, 31);
+      rack_of({wire::Dtype::kF32, pipeline::Mode::kAggregate, pipeline::Reduction::kSum}, seed);
   options.faults.truncation = 0.02;
   options.faults.bit_flip = 0.02;
   test::Rack rack(options);
