@@ -71,6 +71,10 @@ Result<std::vector<std::string>> peer_command(std::string_view system, const Pee
     const auto program = program_path(program_folder, "pbox-peer-gloo", "libgloo-dev");
     if (!program) return program.error();
     command = {*program};
+  } else if (system == "udp-limit") {
+    const auto program = program_path(program_folder, "pbox-peer-udp", "what tools/packages lists");
+    if (!program) return program.error();
+    command = {*program};
   } else if (system == "pbox") {
     const auto program =
         program_path(program_folder, "pbox-peer-pbox", "what tools/packages lists");
@@ -79,7 +83,7 @@ Result<std::vector<std::string>> peer_command(std::string_view system, const Pee
   } else {
     return Error{ErrorCode::kInvalidArgument,
                  "system '" + std::string(system) +
-                     "' is unknown: use pbox, openmpi-tcp, openmpi-shm or gloo-tcp"};
+                     "' is unknown: use pbox, openmpi-tcp, openmpi-shm, gloo-tcp or udp-limit"};
   }
   append_options(command, options);
   return command;

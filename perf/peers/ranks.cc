@@ -40,7 +40,7 @@ struct Self {
     system->exchange();
     own.ms = static_cast<double>(monotonic_ns() - start_ns) * 1e-6;
     own.cpu_seconds = process_cpu_seconds() - cpu_start - before.cpu_seconds;
-    own.wrong = gradient.count_wrong(iteration, count);
+    if (program.sums) own.wrong = gradient.count_wrong(iteration, count);
     system->barrier();  // all are done: what the servers used is whole
     if (rank == 0) program.measure_server(own);
     return own;

@@ -25,6 +25,7 @@ struct RankProgram {
   std::string system;
   std::function<std::unique_ptr<Rank>(uint32_t rank, Gradient& gradient)> make_rank;
   std::function<void(Sample& sample)> measure_server = [](Sample&) {};
+  bool sums = true;  // false: moves bytes only, so that there is nothing to check
 };
 int run_ranks(const PeerOptions& options, Gradient& gradient, const RankProgram& program);
 
