@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <stdexcept>
 
 #include "perf/peers/ranks.h"
 
@@ -56,23 +57,21 @@ class GlooRank : public pbox::perf::Rank {
   std::shared_ptr<gloo::Context> context_;
 };
 
+int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
+  std::string folder = std::filesystem::temp_directory_path() / "pbox-peer-gloo.XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) throw std::runtime_error("cannot make " + folder);
+  const pid_t first = getpid();
+  const int status =
+      pbox::perf::run_ranks(options, gradient, {"gloo", [&](uint32_t rank, Gradient& own) {
+                                                  return std::make_unique<GlooRank>(
+                                                      rank, options.worker_count, folder, own);
+                                                }});
+  if (getpid() == first) std::filesystem::remove_all(folder);
+  return status;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto options = pbox::perf::parse_peer_options(argc, argv);
-  auto gradient = options ? Gradient::create(*options) : pbox::Result<Gradient>(options.error());
-  if (!gradient) {
-    std::fprintf(stderr, "pbox-peer-gloo: %s\n", gradient.error().message.c_str());
-    return 2;
-  }
-  std::string folder = std::filesystem::temp_directory_path() / "pbox-peer-gloo.XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) return 2;
-  const pid_t first = getpid();
-  const int status =
-      pbox::perf::run_ranks(*options, *gradient, {"gloo", [&](uint32_t rank, Gradient& own) {
-                                                    return std::make_unique<GlooRank>(
-                                                        rank, options->worker_count, folder, own);
-                                                  }});
-  if (getpid() == first) std::filesystem::remove_all(folder);
-  return status;
+  return pbox::perf::peer_main(argc, argv, "gloo", run);
 }

@@ -76,18 +76,15 @@ int run_rank(const PeerOptions& options, Gradient& gradient) {
   return status;
 }
 
+int run(const PeerOptions& options, Gradient& gradient) {
+  MPI_Init(nullptr, nullptr);
+  const int status = run_rank(options, gradient);
+  MPI_Finalize();
+  return status;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  const auto options = pbox::perf::parse_peer_options(argc, argv);
-  auto gradient = options ? Gradient::create(*options) : pbox::Result<Gradient>(options.error());
-  if (!gradient) {
-    std::fprintf(stderr, "pbox-peer-mpi: %s\n", gradient.error().message.c_str());
-    MPI_Abort(MPI_COMM_WORLD, 2);
-    return 2;
-  }
-  const int status = run_rank(*options, *gradient);
-  MPI_Finalize();
-  return status;
+  return pbox::perf::peer_main(argc, argv, "mpi", run);
 }

@@ -110,16 +110,5 @@ int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto options = pbox::perf::parse_peer_options(argc, argv);
-  auto gradient = options ? Gradient::create(*options) : pbox::Result<Gradient>(options.error());
-  if (!gradient) {
-    std::fprintf(stderr, "pbox-peer-pbox: %s\n", gradient.error().message.c_str());
-    return 2;
-  }
-  try {
-    return run(*options, *gradient);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "pbox-peer-pbox: %s\n", error.what());
-    return 1;
-  }
+  return pbox::perf::peer_main(argc, argv, "pbox", run);
 }

@@ -175,4 +175,20 @@ int drive_peer(const PeerOptions& options, const std::string& system, uint32_t w
   return wrong == 0 ? 0 : 1;
 }
 
+int peer_main(int argc, char** argv, const std::string& system,
+              const std::function<int(const PeerOptions&, Gradient&)>& run) {
+  const auto options = parse_peer_options(argc, argv);
+  auto gradient = options ? Gradient::create(*options) : Result<Gradient>(options.error());
+  if (!gradient) {
+    std::fprintf(stderr, "pbox-peer-%s: %s\n", system.c_str(), gradient.error().message.c_str());
+    return 2;
+  }
+  try {
+    return run(*options, *gradient);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "pbox-peer-%s: %s\n", system.c_str(), error.what());
+    return 1;
+  }
+}
+
 }  // namespace pbox::perf

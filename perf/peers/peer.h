@@ -67,6 +67,10 @@ class Gradient {
   uint32_t seed_ = 0;
 };
 
+// The main() of a peer program: options and gradient made, errors said; returns the exit status.
+int peer_main(int argc, char** argv, const std::string& system,
+              const std::function<int(const PeerOptions&, Gradient&)>& run);
+
 // Runs on rank 0. `exchange` performs the given iteration on all ranks and collects the sample.
 // Returns the program's exit status: 1 once a sum was wrong.
 int drive_peer(const PeerOptions& options, const std::string& system, uint32_t worker_count,
