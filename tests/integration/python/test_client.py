@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import unittest
 
 import numpy
@@ -128,8 +129,15 @@ class ClientTest(BoxTestCase):
         client, first = self.registered("first", array)
         second = client.register("second", array)
         client.join()
-        client.push_pull(first, array, callback=lambda *_: client.push_pull(second, array.copy()))
+        started = threading.Event()
+
+        def start_second(*_):
+            client.push_pull(second, array.copy())
+            started.set()
+
+        client.push_pull(first, array, callback=start_second)
         client.wait(first)
+        self.assertTrue(started.wait(30))  # a wait may return before the callback has run
         client.wait(second)
         self.assertEqual(client.statistics()["operations_completed"], 2)
 

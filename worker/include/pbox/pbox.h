@@ -138,7 +138,8 @@ typedef void (*pbox_callback)(void* user, uint32_t tensor_id, pbox_status status
 
 /* Starts one exchange of a tensor. `input` (this rank's gradient) and `output` (the sum, mean, or
  * new weights) hold element_count elements each, may be the same buffer, and belong to the library
- * until the operation is done. One operation per tensor at a time. `callback` may be NULL.
+ * until the operation is done. One operation per tensor at a time. `callback` may be NULL; a
+ * wait for the operation may return before it has been called.
  * PBOX_MODE_OPTIMIZE: needs pbox_init_weights of that tensor before. */
 PBOX_API pbox_status pbox_push_pull(pbox_context* context, uint32_t tensor_id, const void* input,
                                     void* output, pbox_callback callback, void* user);

@@ -129,8 +129,8 @@ class Client:
         """Starts one exchange: `gradient` goes to the box, and the sum, the mean or the new
         weights come into `result` (or into `gradient` itself). One at a time per tensor.
 
-        `callback(tensor, error)` is called once on the I/O thread, with None or a PboxError. It
-        must be short and must not wait."""
+        `callback(tensor, error)` is called once on the I/O thread, with None or a PboxError; a wait
+        may return before that. It must be short and must not wait."""
         result = gradient if result is None else result
         source = self._address(tensor, gradient, writable=False)
         target = self._address(tensor, result, writable=True)
