@@ -13,7 +13,8 @@ namespace pbox::worker {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-void copy_past_cache(std::byte* destination, const std::byte* source, size_t bytes) {
+// HWY_ATTR: what the target needs that the compiler's flags do not say.
+HWY_ATTR void copy_past_cache(std::byte* destination, const std::byte* source, size_t bytes) {
   const hn::CappedTag<uint8_t, 16> d;  // write-combining buffers fill a line from any width
   const size_t misaligned = reinterpret_cast<uintptr_t>(destination) % kCacheLineBytes;
   const size_t head = std::min(bytes, misaligned == 0 ? 0 : kCacheLineBytes - misaligned);
