@@ -212,7 +212,7 @@ void Bench::check() const {
     for (uint32_t i = 0; i < chunk.elements; ++i) {
       const uint32_t within = i % (fragment_bytes_ / 4);
       const float expected = float(workers_) * float(1 + (within + chunk.id) % 7);
-      if (chunk.open_round != round_ + 1 || sums[i] != expected) {
+      if (chunk.open_round() != round_ + 1 || sums[i] != expected) {
         throw std::runtime_error("the pipeline's sum is wrong at chunk " +
                                  std::to_string(chunk.id));
       }

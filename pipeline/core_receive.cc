@@ -133,7 +133,7 @@ Chunk* Core::check_chunk(JobShard& shard, const wire::Header& header) {
     counters_.add(Counter::kRejectChunk);
     return nullptr;
   }
-  const int32_t ahead = wire::round_distance(header.round, chunk->open_round);
+  const int32_t ahead = wire::round_distance(header.round, chunk->open_round());
   // Before the first round there is none whose result could be asked for.
   if (ahead > 0 || (ahead == -1 && chunk->rounds_finished == 0)) {
     counters_.add(Counter::kRejectRound);
@@ -164,7 +164,7 @@ void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed
     return;
   }
   const uint64_t bit = uint64_t{1} << header.fragment;
-  if (header.round != chunk->open_round) {  // done: the worker may have missed the result
+  if (header.round != chunk->open_round()) {  // done: the worker may have missed the result
     counters_.add(Counter::kDuplicate);
     session.duplicates.add(1);
     request_resend(shard, session, *chunk, bit, now_ns);
@@ -180,7 +180,7 @@ void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed
   // leave.
   if ((chunk->claimed[session.rank] | bit) == chunk->full_mask &&
       chunk->complete_workers + 1u == shard.worker_count() &&
-      chunk->fanned_out_rounds != chunk->open_round) {
+      chunk->fanned_out_rounds != chunk->open_round()) {
     counters_.add(Counter::kRejectRound);
     return;
   }
@@ -198,7 +198,7 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
     // Initial weights: rank 0's count, the others take part so that the round is a barrier.
     if (session.rank == 0) kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
   } else {
-    float* accumulator = chunk.accumulator[chunk.open_round & 1] + offset;
+    float* accumulator = chunk.accumulator[chunk.open_round() & 1] + offset;
     if ((chunk.claimed_any & bit) == 0) {
       kernels_.store[type](accumulator, parsed.payload, elements);
     } else {
@@ -218,7 +218,7 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
 }
 
 void Core::finish_round(JobShard& shard, Chunk& chunk) {
-  const uint32_t round = chunk.open_round;
+  const uint32_t round = chunk.open_round();
   const uint32_t slot = round & 1;
   const float share = 1.0f / static_cast<float>(shard.worker_count());
   if (shard.mode == Mode::kOptimize) {
@@ -239,7 +239,6 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
   std::memset(chunk.claimed, 0, shard.worker_count() * sizeof(uint64_t));
   chunk.claimed_any = 0;
   chunk.complete_workers = 0;
-  ++chunk.open_round;
   ++chunk.rounds_finished;
   counters_.add(Counter::kRoundsFinished);
   shard.rounds_finished.add(1);
@@ -252,7 +251,7 @@ void Core::run_optimizer(JobShard& shard, Chunk& chunk) {
   const auto parameters = optimizer::step_parameters(
       shard.optimizer, chunk.lr_scale, chunk.weight_decay, gradient_scale, chunk.rounds_finished);
   optimizer::step(shard.optimizer, parameters, chunk.weights, chunk.state,
-                  chunk.accumulator[chunk.open_round & 1], chunk.elements);
+                  chunk.accumulator[chunk.open_round() & 1], chunk.elements);
 }
 
 void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns) {
@@ -263,7 +262,8 @@ void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed
   }
   Chunk* chunk = check_chunk(shard, parsed.header);
   if (chunk == nullptr) return;
-  if (parsed.header.round != chunk->open_round && chunk->fanned_out_rounds == chunk->open_round) {
+  if (parsed.header.round != chunk->open_round() &&
+      chunk->fanned_out_rounds == chunk->open_round()) {
     wire::PullPayload pull;
     std::memcpy(&pull, parsed.payload, sizeof(pull));
     if (request_resend(shard, session, *chunk, chunk->full_mask & ~pull.held_mask, now_ns)) return;
@@ -276,7 +276,7 @@ void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed
 bool Core::request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                           uint64_t now_ns) {
   if (mask == 0) return false;
-  if (chunk.fanned_out_rounds != chunk.open_round)
+  if (chunk.fanned_out_rounds != chunk.open_round())
     return false;  // the first copy is still to leave
   const int64_t full = 4 * int64_t{session.credit_bytes};
   const uint64_t elapsed_ms = (now_ns - session.resend_refill_ns) / 1'000'000;
@@ -288,7 +288,7 @@ bool Core::request_resend(JobShard& shard, Session& session, Chunk& chunk, uint6
   }
   const int64_t cost = int64_t{__builtin_popcountll(mask)} * shard.fragment_bytes;
   if (session.resend_budget_bytes <= 0 ||
-      !shard.egress.push_resend({&chunk, chunk.open_round - 1, session.rank, mask})) {
+      !shard.egress.push_resend({&chunk, chunk.open_round() - 1, session.rank, mask})) {
     counters_.add(Counter::kResendsRefused);
     return false;
   }

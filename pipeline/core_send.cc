@@ -116,7 +116,7 @@ size_t Core::fill_resends(JobShard& shard, size_t filled, size_t limit) {
   Resend resend;
   while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_resend(resend)) {
     Chunk& chunk = *resend.chunk;
-    if (resend.round + 1 != chunk.open_round) continue;  // consumed by all meanwhile
+    if (resend.round + 1 != chunk.open_round()) continue;  // consumed by all meanwhile
     Session& session = shard.sessions()[resend.rank];
     const ResultMaker maker(shard, session, chunk, resend.round, options_.tag);
     while (resend.mask != 0 && filled < limit && shard.egress_deficit_bytes > 0) {
@@ -160,7 +160,7 @@ size_t Core::fill_group(JobShard& shard, Session& session, size_t filled, size_t
   EgressQueue::Cursor& cursor = shard.egress.cursor;
   for (; cursor.index < cursor.count; ++cursor.index, cursor.fragment = 0) {
     const FanOut& at = cursor.group[cursor.index];
-    PBOX_DCHECK(at.round + 1 == at.chunk->open_round);
+    PBOX_DCHECK(at.round + 1 == at.chunk->open_round());
     const ResultMaker maker(shard, session, *at.chunk, at.round, options_.tag);
     for (; cursor.fragment < at.chunk->fragment_count; ++cursor.fragment) {
       if (filled == limit || shard.egress_deficit_bytes <= 0) return filled;
@@ -176,8 +176,8 @@ size_t Core::fill_group(JobShard& shard, Session& session, size_t filled, size_t
 void Core::send_status(const JobShard& shard, Session& session, const Chunk& chunk,
                        const wire::Header& asked) {
   wire::StatusPayload status;
-  status.finished_round = chunk.open_round;
-  if (asked.round == chunk.open_round) {
+  status.finished_round = chunk.open_round();
+  if (asked.round == chunk.open_round()) {
     status.received_mask = chunk.claimed[session.rank];
     const uint32_t workers = shard.worker_count();
     for (uint32_t rank = workers; rank-- > 0;) {

@@ -65,10 +65,10 @@ size_t shard_footprint(const ShardSpec& spec);
 // first, on one cache line.
 struct alignas(kCacheLineBytes) Chunk {
   float* accumulator[limits::kSlotRing] = {};
-  uint64_t* claimed = nullptr;  // of open_round, per rank: fragments received
+  uint64_t* claimed = nullptr;  // of the open round, per rank: fragments received
   uint64_t claimed_any = 0;     // union over ranks: which fragments are a store, which an add
   uint64_t full_mask = 0;
-  uint32_t open_round = 0;
+  uint64_t rounds_finished = 0;  // since the job's start
   uint32_t wire_bytes = 0;
   uint16_t complete_workers = 0;
   uint16_t fragment_count = 0;
@@ -79,11 +79,13 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t elements = 0;
   int32_t priority = 0;
   uint32_t fanned_out_rounds = 0;  // rounds whose result has left for every worker
-  uint64_t rounds_finished = 0;    // open_round counts modulo 2^32, this does not
   float* weights = nullptr;        // optimize mode
   float* state = nullptr;
   float lr_scale = 1;
   float weight_decay = 0;
+
+  // As the wire counts: modulo 2^32.
+  uint32_t open_round() const { return static_cast<uint32_t>(rounds_finished); }
 };
 
 // A worker's session on this pipeline. The counters are read by other threads.

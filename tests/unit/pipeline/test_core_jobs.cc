@@ -30,8 +30,8 @@ TEST_CASE("packets of one job never touch another's chunks, memory or workers") 
     box.deliver(crossed);
   }
   CHECK(box.count(Counter::kRejectEpoch) == 6);
-  CHECK(first.chunks()[0].open_round == 6);
-  CHECK(second.chunks()[0].open_round == 0);
+  CHECK(first.chunks()[0].open_round() == 6);
+  CHECK(second.chunks()[0].open_round() == 0);
   CHECK((std::vector<std::byte>(second.arena().data(), second.arena().data() + before.size()) ==
          before));
   box.push_chunk(two, 1, 1.0f);

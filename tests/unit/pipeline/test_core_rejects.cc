@@ -98,7 +98,7 @@ TEST_CASE("each defect of a push counts under its own reason, changes nothing an
     CHECK(chunk.claimed[0] == 1);
     CHECK(chunk.claimed[1] == 0);
     CHECK(chunk.accumulator[0][0] == 1.0f);
-    CHECK(chunk.open_round == 4);
+    CHECK(chunk.open_round() == 4);
   }
 }
 

@@ -173,7 +173,7 @@ TEST_CASE("a resend that its round has outlived is dropped") {
   box.run_round(job, 0);
   box.deliver(box.pull(job, 0, 0));
   box.push_chunk(job, 0, 5.0f, 1);
-  REQUIRE(shard.chunks()[0].open_round == 2);
+  REQUIRE(shard.chunks()[0].open_round() == 2);
   for (const Sent& packet : box.take_all()) CHECK(packet.header.round == 1);
   CHECK(box.count(Counter::kResultsResent) == 0);
 }

@@ -95,15 +95,14 @@ TEST_CASE("rounds go on across the wrap of 32 bits, with duplicates and stale on
   Box box;
   const JobOptions job;
   auto& chunk = box.admit(job).chunks()[0];
-  chunk.open_round = chunk.fanned_out_rounds = 0xfffffffe;
-  chunk.rounds_finished = 0xfffffffe;
+  chunk.rounds_finished = chunk.fanned_out_rounds = 0xfffffffe;
   for (const uint32_t round : {0xfffffffeu, 0xffffffffu, 0u, 1u}) {
     INFO("round " << round);
     const auto sent = box.run_round(job, round);
     REQUIRE(sent.size() == 6);
     CHECK(sent[0].header.round == round);
     CHECK(sent[0].value() == 2.0f);
-    CHECK(chunk.open_round == round + 1);
+    CHECK(chunk.open_round() == round + 1);
     box.deliver(box.push(job, 0, 1, 1.0f, round));  // done: the result again
     const auto again = box.take_all();
     REQUIRE(again.size() == 1);
@@ -126,7 +125,7 @@ TEST_CASE("a round does not finish before the result of the one before has left 
   for (uint32_t round = 0; round < 10; ++round) {
     box.push_chunk(job, 0, static_cast<float>(round + 1), round);
   }
-  CHECK(shard.chunks()[0].open_round == 1);
+  CHECK(shard.chunks()[0].open_round() == 1);
   const auto sent = box.take_all();
   REQUIRE(sent.size() == 3);
   for (const Sent& packet : sent) CHECK(packet.value() == 1.0f);
@@ -176,8 +175,7 @@ TEST_CASE("in optimize mode only the first round sets the weights, also past the
   auto& chunk = box.admit(job).chunks()[0];
   box.push_chunk(job, 0, 8.0f);
   box.take_all();
-  chunk.open_round = chunk.fanned_out_rounds = 0xffffffff;
-  chunk.rounds_finished = 0xffffffff;
+  chunk.rounds_finished = chunk.fanned_out_rounds = 0xffffffff;
   float weight = 8.0f;
   for (const uint32_t round : {0xffffffffu, 0u, 1u}) {
     INFO("round " << round);
