@@ -22,6 +22,7 @@ constexpr const char* kLimit = "udp-limit";
 
 struct System {
   std::string key;  // in JSON: gloo_tcp
+  bool is_limit = false;
   std::unique_ptr<Program> program;
   std::vector<double> ms, cpu_seconds;
   uint64_t box_bytes = 0;
@@ -34,6 +35,7 @@ System start(const std::string& name, const PeerOptions& options) {
   System system;
   system.key = name;
   std::replace(system.key.begin(), system.key.end(), '-', '_');
+  system.is_limit = name == kLimit;
   system.program = std::make_unique<Program>(*command);
   const auto ready = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
   if (!ready.value("ready", false)) throw std::runtime_error(name + " did not become ready");
@@ -71,9 +73,8 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
            << system["min_ms"].get<double>() << std::setprecision(2) << std::setw(10)
            << system["goodput_gbps"].get<double>() << std::setprecision(3) << std::setw(9)
            << system["cpu_s"].get<double>();
-    if (figures["speedup_over"].contains(name)) {
-      report << std::setprecision(2) << std::setw(16) << figures["speedup_over"][name].get<double>()
-             << " x";
+    if (const auto& speedups = figures["speedup_over"]; speedups.contains(name)) {
+      report << std::setprecision(2) << std::setw(16) << speedups[name].get<double>() << " x";
     }
     report << "\n";
   }
@@ -126,9 +127,10 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   for (const System& system : systems) {
     figures["systems"][system.key] = figures_of(system, gigabytes, peer.worker_count);
   }
+  figures["speedup_over"] = nlohmann::json::object();
   for (const System& system : systems) {
     if (&system == &systems.front()) continue;
-    if (&system == &systems.back()) {
+    if (system.is_limit) {
       figures["over_limit"] = median_ratio(systems.front().ms, system.ms);
     } else {
       figures["speedup_over"][system.key] = median_ratio(system.ms, systems.front().ms);

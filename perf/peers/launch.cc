@@ -1,6 +1,8 @@
 #include "perf/peers/launch.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 namespace pbox::perf {
 namespace {
@@ -61,30 +63,29 @@ std::vector<std::string> mpirun(uint32_t worker_count, const std::string& transp
 
 Result<std::vector<std::string>> peer_command(std::string_view system, const PeerOptions& options,
                                               const std::string& program_folder) {
-  std::vector<std::string> command;
-  if (system == "openmpi-tcp" || system == "openmpi-shm") {
-    const auto program = program_path(program_folder, "pbox-peer-mpi", "libopenmpi-dev");
-    if (!program) return program.error();
-    command = mpirun(options.worker_count, system == "openmpi-tcp" ? "self,tcp" : "self,vader");
-    command.push_back(*program);
-  } else if (system == "gloo-tcp") {
-    const auto program = program_path(program_folder, "pbox-peer-gloo", "libgloo-dev");
-    if (!program) return program.error();
-    command = {*program};
-  } else if (system == "udp-limit") {
-    const auto program = program_path(program_folder, "pbox-peer-udp", "what tools/packages lists");
-    if (!program) return program.error();
-    command = {*program};
-  } else if (system == "pbox") {
-    const auto program =
-        program_path(program_folder, "pbox-peer-pbox", "what tools/packages lists");
-    if (!program) return program.error();
-    command = {*program};
-  } else {
+  struct Peer {
+    std::string_view system, program, package;
+  };
+  constexpr std::string_view kOurs = "what tools/packages lists";
+  constexpr Peer kPeers[] = {{"pbox", "pbox-peer-pbox", kOurs},
+                             {"udp-limit", "pbox-peer-udp", kOurs},
+                             {"gloo-tcp", "pbox-peer-gloo", "libgloo-dev"},
+                             {"openmpi-tcp", "pbox-peer-mpi", "libopenmpi-dev"},
+                             {"openmpi-shm", "pbox-peer-mpi", "libopenmpi-dev"}};
+  const auto* peer = std::find_if(std::begin(kPeers), std::end(kPeers),
+                                  [&](const Peer& one) { return one.system == system; });
+  if (peer == std::end(kPeers)) {
     return Error{ErrorCode::kInvalidArgument,
                  "system '" + std::string(system) +
                      "' is unknown: use pbox, openmpi-tcp, openmpi-shm, gloo-tcp or udp-limit"};
   }
+  const auto program =
+      program_path(program_folder, std::string(peer->program), std::string(peer->package));
+  if (!program) return program.error();
+  std::vector<std::string> command;
+  if (system == "openmpi-tcp") command = mpirun(options.worker_count, "self,tcp");
+  if (system == "openmpi-shm") command = mpirun(options.worker_count, "self,vader");
+  command.push_back(*program);
   append_options(command, options);
   return command;
 }

@@ -16,6 +16,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -51,11 +52,6 @@ sockaddr_in address_of(int fd) {
   socklen_t bytes = sizeof(address);
   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes);
   return address;
-}
-
-bool wait_for_input(int fd, int limit_ms) {
-  pollfd wait{fd, POLLIN, 0};
-  return poll(&wait, 1, limit_ms) == 1;
 }
 
 // Tables for one system call over kBatch datagrams.
@@ -117,7 +113,8 @@ void serve(int fd) {
   for (;;) {
     const size_t count = batch.receive(fd, kBatch);
     if (count == 0) {
-      wait_for_input(fd, -1);
+      pollfd wait{fd, POLLIN, 0};
+      poll(&wait, 1, -1);
     } else {
       batch.send_back(fd, count);
     }
