@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <ctime>
+#include <string>
 
 namespace pbox {
 
@@ -15,6 +16,12 @@ inline uint64_t monotonic_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<uint64_t>(now.tv_sec) * kNanosPerSecond + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// "2.5 s", for a message.
+inline std::string in_seconds(uint64_t nanoseconds) {
+  const uint64_t tenths = nanoseconds / (kNanosPerSecond / 10);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
 }  // namespace pbox

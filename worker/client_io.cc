@@ -15,11 +15,6 @@ namespace {
 constexpr uint64_t kLivenessIntervalNs = 50'000'000;
 constexpr uint64_t kLeaveLimitNs = 1'000'000'000;
 
-std::string seconds(uint64_t nanoseconds) {
-  const uint64_t tenths = nanoseconds / 100'000'000;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
-
 }  // namespace
 
 void Client::run_io() {
@@ -212,7 +207,7 @@ void Client::on_message(const control::BoxMessage& message) {
 void Client::check_liveness(uint64_t now_ns) {
   if (now_ns > heard_ns_ && now_ns - heard_ns_ > dead_after_ns_) {
     fail({ErrorCode::kBoxLost,
-          "box " + options_.box + " has not answered for " + seconds(now_ns - heard_ns_)});
+          "box " + options_.box + " has not answered for " + in_seconds(now_ns - heard_ns_)});
     return;
   }
   if (ranks_left_.empty()) return;

@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/clock.h"
 #include "nic/wire/control_frame.h"
 
 namespace pbox::appliance {
 namespace {
-
-constexpr uint64_t kNanosPerMillisecond = 1'000'000;
-
-std::string seconds(uint64_t nanoseconds) {
-  const uint64_t tenths = nanoseconds / 100'000'000;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
-}
 
 control::BoxMessage failure(const Error& error) {
   control::BoxMessage message;
@@ -162,10 +156,10 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
   auto job = std::make_unique<Job>(std::move(*spec), now_ns, pipeline_loads());
   if (const Status status = check_memory(*job); !status) return status.error();
   job->join_timeout_ns = options_.join_timeout_ns;
-  if (const uint64_t wanted_ns = join.join_timeout_ms() * kNanosPerMillisecond; wanted_ns > 0) {
+  if (const uint64_t wanted_ns = join.join_timeout_ms() * kNanosPerMilli; wanted_ns > 0) {
     job->join_timeout_ns = std::min(wanted_ns, options_.join_timeout_ns);
   }
-  job->lost_timeout_ns = join.lost_timeout_ms() > 0 ? join.lost_timeout_ms() * kNanosPerMillisecond
+  job->lost_timeout_ns = join.lost_timeout_ms() > 0 ? join.lost_timeout_ms() * kNanosPerMilli
                                                     : options_.lost_timeout_ns;
   Job* admitted = job.get();
   jobs_[admitted->spec().name] = std::move(job);
@@ -249,7 +243,7 @@ void JobRegistry::start_job(Job& job) {
     session.set_box(options_.box_name);
     session.set_payload_crc(options_.payload_crc);
     session.set_heartbeat_interval_ms(options_.heartbeat_interval_ms);
-    session.set_dead_after_ms(static_cast<uint32_t>(options_.dead_after_ns / kNanosPerMillisecond));
+    session.set_dead_after_ms(static_cast<uint32_t>(options_.dead_after_ns / kNanosPerMilli));
     job.describe(rank, host_, session);
     for (int index = 0; index < session.pipelines_size(); ++index) {
       const auto pipeline = static_cast<uint32_t>(index);
@@ -359,7 +353,7 @@ void JobRegistry::on_tick(uint64_t now_ns) {
                                        ? std::max(options_.dead_after_ns, options_.hello_timeout_ns)
                                        : options_.dead_after_ns;
     if (connection.job == nullptr && silent_ns > options_.hello_timeout_ns) {
-      refuse(id, {ErrorCode::kTimeout, "no JOIN within " + seconds(options_.hello_timeout_ns)});
+      refuse(id, {ErrorCode::kTimeout, "no JOIN within " + in_seconds(options_.hello_timeout_ns)});
       connection.heard_ns = now_ns;
     } else if (connection.job != nullptr && silent_ns > dead_after_ns) {
       dead.push_back(id);
@@ -367,7 +361,7 @@ void JobRegistry::on_tick(uint64_t now_ns) {
   }
   for (const ConnectionId id : dead) {
     actions_.push_back({Action::Kind::kClose, id, {}});
-    on_closed(id, "silent for " + seconds(options_.dead_after_ns), now_ns);
+    on_closed(id, "silent for " + in_seconds(options_.dead_after_ns), now_ns);
   }
   std::vector<Job*> jobs;
   for (auto& [name, job] : jobs_) jobs.push_back(job.get());
@@ -383,7 +377,7 @@ void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
     fail_job(job, {ErrorCode::kTimeout,
                    name + ": " + std::to_string(job.count(Member::State::kAbsent)) + " of " +
                        std::to_string(job.spec().world_size) + " ranks have not joined after " +
-                       seconds(waited_ns) +
+                       in_seconds(waited_ns) +
                        (is_the_boxs ? " (the box's [control] join_timeout_s): " : ": ") +
                        job.ranks(Member::State::kAbsent)});
     return;
@@ -395,7 +389,7 @@ void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
     if (lost_for_ns < job.lost_timeout_ns) continue;
     fail_job(job,
              {ErrorCode::kWorkerLost, name + ": rank " + std::to_string(rank) + " (" + member.peer +
-                                          ") was lost " + seconds(lost_for_ns) + " ago (" +
+                                          ") was lost " + in_seconds(lost_for_ns) + " ago (" +
                                           member.lost_reason + ") and did not come back"});
     return;
   }
