@@ -3,6 +3,7 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -31,6 +32,14 @@ spdlog::level::level_enum level_of(EventLog::Level level) {
   return spdlog::level::info;
 }
 
+// What peers call themselves and their tensors stands in events: no such name may begin a line.
+std::string one_line(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(),
+      [](unsigned char character) { return character < ' ' || character == 0x7f; }, '?');
+  return text;
+}
+
 void emit(EventLog::Level level, const std::string& name, const std::string& text) {
   const auto severity = level_of(level);
   if (json_lines) {
@@ -39,7 +48,7 @@ void emit(EventLog::Level level, const std::string& name, const std::string& tex
         severity, "\"event\":{},\"text\":{}", nlohmann::json(name).dump(),
         nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else {
-    spdlog::log(severity, "{}: {}", name, text);
+    spdlog::log(severity, "{}: {}", name, one_line(text));
   }
 }
 
