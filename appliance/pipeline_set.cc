@@ -44,7 +44,8 @@ std::vector<PipelineView> PipelineSet::views() const {
                      .node = plan.node,
                      .address = plan.address,
                      .udp_port = thread->udp_port(),
-                     .counters = &thread->counters()});
+                     .counters = &thread->counters(),
+                     .port_counters = &thread->port_counters()});
   }
   return views;
 }

@@ -28,6 +28,7 @@ class PipelineThread {
   uint16_t udp_port() const { return port_.local().port; }
   nic::Capabilities capabilities() const { return capabilities_; }
   const pipeline::Counters& counters() const { return core_.counters(); }
+  const nic::PortCounters& port_counters() const { return port_.counters(); }
 
  private:
   PipelineThread(const PipelinePlan& plan, const config::Config& config, nic::SocketPort port);

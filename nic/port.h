@@ -12,8 +12,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "nic/endpoint.h"
+#include "nic/port_counters.h"
 #include "nic/wire/header.h"
 #include "nic/wire/tag.h"
 
@@ -50,8 +52,8 @@ concept Port = requires(P port, std::span<RxPacket> rx, std::span<const TxPacket
   // Becomes readable when rx_burst would return packets; -1 if the port can only be polled.
   { port.event_fd() } -> std::same_as<int>;
   { port.capabilities() } -> std::same_as<Capabilities>;
-  // Packets that tx_burst took and the transport then refused for good. The polling thread.
-  { port.send_failures() } -> std::same_as<uint64_t>;
+  // Readable by any thread as long as the port lives where it is.
+  { std::as_const(port).counters() } -> std::same_as<const PortCounters&>;
 };
 
 }  // namespace pbox::nic

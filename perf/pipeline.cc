@@ -54,13 +54,14 @@ class MemoryPort {
   }
   int event_fd() const { return -1; }
   nic::Capabilities capabilities() const { return {}; }
-  uint64_t send_failures() const { return 0; }
+  const nic::PortCounters& counters() const { return counters_; }
   uint64_t sent() const { return sent_; }
 
  private:
   const std::vector<Fragment>* fragments_;
   size_t next_ = 0;
   uint64_t sent_ = 0;
+  nic::PortCounters counters_;
 };
 
 class Bench {

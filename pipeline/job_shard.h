@@ -17,11 +17,11 @@
 #include <string>
 #include <vector>
 
+#include "base/counter.h"
 #include "base/numa_arena.h"
 #include "base/result.h"
 #include "nic/endpoint.h"
 #include "nic/wire/header.h"
-#include "pipeline/counters.h"
 #include "pipeline/egress_queue.h"
 #include "pipeline/optimizer/optimizer.h"
 

@@ -6,8 +6,8 @@
 //                 finished when it was the last (Core::on_burst)
 //   send          replies, resends and finished chunks by priority, in bursts (Core::to_send)
 //   housekeep     commands of the control thread, a bounded number per turn
-//   rest          nothing to do: spin for a while, then sleep on the port's event fd (adaptive
-//   polling)
+//   rest          nothing to do: spin for a while, then sleep on the port's event fd, or take naps
+//                 where it has none (adaptive polling)
 //
 // No phase blocks, allocates, logs, formats or throws; rest is the only place that may sleep.
 #pragma once
@@ -15,8 +15,11 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <ctime>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/spsc_ring.h"
@@ -26,9 +29,9 @@
 namespace pbox::pipeline {
 
 struct PollPolicy {
-  bool busy = false;       // spin for ever: a core of its own
-  uint64_t spin_ns = 0;    // adaptive: spin this long after the last work before sleeping
-  int sleep_max_ms = 100;  // adaptive: longest sleep
+  bool busy = false;                             // spin for ever: a core of its own
+  uint64_t spin_ns = 0;                          // adaptive: spin this long after the last work
+  uint64_t sleep_max_ns = 100 * kNanosPerMilli;  // adaptive: longest sleep on the port's event
 };
 
 // The control thread's side of a pipeline.
@@ -47,13 +50,16 @@ class Loop {
 
   // Until mailbox.stop. The pipeline's core.
   void run() {
-    uint64_t last_work_ns = monotonic_ns();
+    uint64_t now_ns = monotonic_ns();
+    uint64_t last_work_ns = now_ns;
     while (!mailbox_.stop.load(std::memory_order_acquire)) {
-      const uint64_t now_ns = monotonic_ns();
-      if (turn(now_ns)) {
+      const bool worked = turn(now_ns);
+      const uint64_t turn_start_ns = std::exchange(now_ns, monotonic_ns());
+      if (worked) {
+        core_.counters().add(Counter::kBusyNs, now_ns - turn_start_ns);
         last_work_ns = now_ns;
-      } else {
-        rest(now_ns - last_work_ns);
+      } else if (rest(now_ns - last_work_ns)) {
+        now_ns = monotonic_ns();
       }
     }
   }
@@ -80,7 +86,6 @@ class Loop {
       if (packets.empty()) return any;
       const size_t count = port_.tx_burst(packets);
       core_.sent(count);
-      core_.counters().set(Counter::kSendFailures, port_.send_failures());
       any = any || count > 0;
       blocked_ = count < packets.size();
       if (blocked_ || packets.size() < limits::kBurstPackets) return any;
@@ -96,20 +101,30 @@ class Loop {
     return true;
   }
 
-  void rest(uint64_t idle_ns) {
-    if (policy_.busy || port_.event_fd() < 0 || idle_ns < policy_.spin_ns) return;
+  // True if it slept: until there is work, or, where a port has no event to wait for, for a nap.
+  bool rest(uint64_t idle_ns) {
+    if (policy_.busy || idle_ns < policy_.spin_ns) return false;
     core_.counters().add(Counter::kSleeps);
-    pollfd waits[2] = {
-        {port_.event_fd(), static_cast<short>(blocked_ ? POLLIN | POLLOUT : POLLIN), 0},
-        {mailbox_.wake_fd, POLLIN, 0}};
-    if (poll(waits, 2, policy_.sleep_max_ms) > 0 && (waits[1].revents & POLLIN) != 0) {
+    const int event_fd = port_.event_fd();
+    pollfd waits[2] = {{mailbox_.wake_fd, POLLIN, 0},
+                       {event_fd, static_cast<short>(blocked_ ? POLLIN | POLLOUT : POLLIN), 0}};
+    const uint64_t sleep_ns =
+        event_fd < 0 ? std::clamp(idle_ns / 4, kNapMinNs, kNapMaxNs) : policy_.sleep_max_ns;
+    const timespec timeout{static_cast<time_t>(sleep_ns / kNanosPerSecond),
+                           static_cast<long>(sleep_ns % kNanosPerSecond)};
+    if (ppoll(waits, event_fd < 0 ? 1 : 2, &timeout, nullptr) > 0 &&
+        (waits[0].revents & POLLIN) != 0) {
       uint64_t drained = 0;
       while (read(mailbox_.wake_fd, &drained, sizeof(drained)) < 0 && errno == EINTR) {
       }
     }
+    return true;
   }
 
   static constexpr uint32_t kBurstsPerTurn = 4;
+  // Between rounds of a training step naps stay short; a box without a job may sleep longer.
+  static constexpr uint64_t kNapMinNs = 20'000;
+  static constexpr uint64_t kNapMaxNs = 1'000'000;
 
   Core& core_;
   P& port_;

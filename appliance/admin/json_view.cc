@@ -1,6 +1,8 @@
 #include "appliance/admin/json_view.h"
 
 #include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
 
 namespace pbox::appliance {
 namespace {
@@ -45,28 +47,31 @@ Json job_object(const JobView& job) {
 }
 
 // {"pbox_rx_packets_total": 7, "pbox_rejected_packets_total": {"tag": 1, ...}}
-Json counters_object(const pipeline::Counters& counters) {
-  Json object = Json::object();
-  for (size_t row_index = 0; row_index < std::size(pipeline::kCounterTable); ++row_index) {
-    const pipeline::CounterRow& row = pipeline::kCounterTable[row_index];
-    const uint64_t value = counters.get(static_cast<pipeline::Counter>(row_index));
-    if (row.reason[0] == '\0') {
+template <typename Counter>
+void add_counters(Json& object, std::span<const CounterRow> table,
+                  const CounterSet<Counter>* counters) {
+  if (counters == nullptr) return;
+  for (size_t row_index = 0; row_index < table.size(); ++row_index) {
+    const CounterRow& row = table[row_index];
+    const uint64_t value = counters->get(static_cast<Counter>(row_index));
+    if (row.label[0] == '\0') {
       object[row.metric] = value;
     } else {
-      object[row.metric][row.reason] = value;
+      object[row.metric][row.value] = value;
     }
   }
-  return object;
 }
 
 Json pipeline_object(const PipelineView& view) {
-  return {
-      {"index", view.index},
-      {"cpu", view.cpu < 0 ? Json(nullptr) : Json(view.cpu)},
-      {"node", view.node < 0 ? Json(nullptr) : Json(view.node)},
-      {"address", view.address},
-      {"udp_port", view.udp_port},
-      {"counters", view.counters == nullptr ? Json::object() : counters_object(*view.counters)}};
+  Json counters = Json::object();
+  add_counters(counters, pipeline::kCounterTable, view.counters);
+  add_counters(counters, nic::kPortCounterTable, view.port_counters);
+  return {{"index", view.index},
+          {"cpu", view.cpu < 0 ? Json(nullptr) : Json(view.cpu)},
+          {"node", view.node < 0 ? Json(nullptr) : Json(view.node)},
+          {"address", view.address},
+          {"udp_port", view.udp_port},
+          {"counters", std::move(counters)}};
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <locale>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -120,12 +121,14 @@ MetricFamily build_info(const BoxView& box) {
   return family;
 }
 
-// Rows of one metric differ in `reason` and make one family; the first of them has the help.
-void add_pipeline_families(std::vector<MetricFamily>& families,
-                           const std::vector<PipelineView>& pipelines) {
+// Rows of one metric differ in their label and make one family; the first of them has the help.
+template <typename Counter>
+void add_pipeline_families(std::vector<MetricFamily>& families, std::span<const CounterRow> table,
+                           const std::vector<PipelineView>& pipelines,
+                           const CounterSet<Counter>* PipelineView::*counters) {
   const size_t first_family = families.size();
-  for (size_t row_index = 0; row_index < std::size(pipeline::kCounterTable); ++row_index) {
-    const pipeline::CounterRow& row = pipeline::kCounterTable[row_index];
+  for (size_t row_index = 0; row_index < table.size(); ++row_index) {
+    const CounterRow& row = table[row_index];
     auto family = std::find_if(
         families.begin() + static_cast<ptrdiff_t>(first_family), families.end(),
         [&row](const MetricFamily& candidate) { return candidate.name == row.metric; });
@@ -134,10 +137,10 @@ void add_pipeline_families(std::vector<MetricFamily>& families,
       family = families.end() - 1;
     }
     for (const PipelineView& view : pipelines) {
-      if (view.counters == nullptr) continue;
+      if (view.*counters == nullptr) continue;
       Labels labels{{"pipeline", std::to_string(view.index)}};
-      if (row.reason[0] != '\0') labels.push_back({"reason", row.reason});
-      const uint64_t value = view.counters->get(static_cast<pipeline::Counter>(row_index));
+      if (row.label[0] != '\0') labels.push_back({row.label, row.value});
+      const uint64_t value = (view.*counters)->get(static_cast<Counter>(row_index));
       add_series(*family, std::move(labels), static_cast<double>(value));
     }
   }
@@ -209,7 +212,9 @@ std::string metrics_text(const AdminSource& source, const ProcessUsage& usage) {
     families.push_back(make_family(row.metric, row.type, row.help));
     if (const auto value = row.value(sample)) add_series(families.back(), {}, *value);
   }
-  add_pipeline_families(families, source.pipelines());
+  const std::vector<PipelineView> pipelines = source.pipelines();
+  add_pipeline_families(families, pipeline::kCounterTable, pipelines, &PipelineView::counters);
+  add_pipeline_families(families, nic::kPortCounterTable, pipelines, &PipelineView::port_counters);
   add_job_families(families, jobs);
   add_worker_families(families, jobs);
 

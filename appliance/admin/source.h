@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "appliance/control/job_view.h"
+#include "nic/port_counters.h"
 #include "pipeline/counters.h"
 
 namespace pbox::appliance {
@@ -17,7 +18,9 @@ struct PipelineView {
   int node = -1;  // -1: any
   std::string address;
   uint16_t udp_port = 0;
-  const pipeline::Counters* counters = nullptr;  // readable at any time, without locks
+  // Readable at any time, without locks.
+  const pipeline::Counters* counters = nullptr;
+  const nic::PortCounters* port_counters = nullptr;
 };
 
 struct BoxView {

@@ -75,7 +75,7 @@ class LoopbackPort {
   size_t tx_burst(std::span<const TxPacket> packets);
   int event_fd() const { return -1; }
   Capabilities capabilities() const;
-  uint64_t send_failures() const { return 0; }
+  const PortCounters& counters() const { return counters_; }
   const Endpoint& local() const { return local_; }
 
  private:
@@ -83,6 +83,7 @@ class LoopbackPort {
   Endpoint local_;
   Endpoint remote_;
   bool connected_ = false;
+  PortCounters counters_;                      // nothing is refused here
   std::vector<LoopbackNetwork::Packet> held_;  // the burst last returned
 };
 

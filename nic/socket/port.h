@@ -40,8 +40,8 @@ class SocketPort {
   Capabilities capabilities() const { return capabilities_; }
 
   const Endpoint& local() const { return local_; }  // with the port the kernel chose
-  // Packets that the kernel refused to send for good (no route, too long, peer's port closed).
-  uint64_t send_failures() const { return send_failures_; }
+  // kSendFailures: refused by the kernel for good (no route, too long, the peer's port closed).
+  const PortCounters& counters() const { return counters_; }
 
  private:
   struct Buffers;
@@ -73,7 +73,7 @@ class SocketPort {
   Capabilities capabilities_;
   Endpoint local_;
   bool connected_ = false;
-  uint64_t send_failures_ = 0;
+  PortCounters counters_;
 };
 
 static_assert(Port<SocketPort>);

@@ -171,7 +171,7 @@ size_t SocketPort::tx_burst(std::span<const TxPacket> packets) {
       return sent + tx_burst(packets.subspan(sent));
     }
     // Refused for good: the packet counts as lost, as it would on any wire.
-    send_failures_ += buffers_->send[message].packet_count;
+    counters_.add(PortCounter::kSendFailures, buffers_->send[message].packet_count);
     sent += buffers_->send[message++].packet_count;
   }
   return sent;

@@ -29,6 +29,8 @@ class FakeSource : public AdminSource {
     counters[0].add(pipeline::Counter::kRxPackets, 7);
     counters[1].add(pipeline::Counter::kRxPackets, (uint64_t{1} << 40) + 1);
     counters[1].add(pipeline::Counter::kRejectTag, 9);
+    port_counters.add(nic::PortCounter::kSendFailures, 6);
+    port_counters.add(nic::PortCounter::kDropVlan, 8);
 
     JobView job;
     job.name = "bert";
@@ -66,6 +68,7 @@ class FakeSource : public AdminSource {
     PipelineView floating;
     floating.index = 1;
     floating.counters = &counters[1];
+    floating.port_counters = &port_counters;
     return {pinned, floating};
   }
   std::vector<JobView> jobs() const override { return job_views; }
@@ -73,6 +76,7 @@ class FakeSource : public AdminSource {
   BoxView box_view;
   std::vector<JobView> job_views;
   std::array<pipeline::Counters, 2> counters;
+  nic::PortCounters port_counters;
 };
 
 }  // namespace pbox::appliance

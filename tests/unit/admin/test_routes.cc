@@ -97,6 +97,8 @@ TEST_CASE("the box page has its pipelines, and null where nothing is pinned") {
   const Json& counters = box["pipelines"][1]["counters"];
   CHECK(counters["pbox_rx_packets_total"] == (uint64_t{1} << 40) + 1);
   CHECK(counters["pbox_rejected_packets_total"]["tag"] == 9);
+  CHECK(counters["pbox_port_send_failures_total"] == 6);
+  CHECK(counters["pbox_port_dropped_frames_total"]["vlan"] == 8);
 }
 
 TEST_CASE("a name that is not UTF-8 leaves the JSON valid") {
