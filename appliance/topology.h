@@ -27,8 +27,10 @@ struct PipelinePlan {
   uint16_t udp_port = 0;  // 0: the kernel chooses
   std::string nic;        // empty: no NIC (loopback, or none was found)
   uint32_t queue = 0;     // of that NIC, in [0, pipelines of that NIC)
-  uint64_t arena_bytes = 0;  // what jobs may take on this pipeline, at most
-  bool hugepages = false;    // the node has free 2 MiB pages to begin with
+  std::vector<uint32_t> devices;  // indices into config.dpdk.devices, which share `address`: the
+                                  // pipeline has `queue` on each; empty with data.port = socket
+  uint64_t arena_bytes = 0;       // what jobs may take on this pipeline, at most
+  bool hugepages = false;         // the node has free 2 MiB pages to begin with
   bool operator==(const PipelinePlan&) const = default;
 };
 

@@ -14,7 +14,7 @@ namespace pbox::config {
 // kAuto leaves the choice to the box, which says in the topology's reasons what it chose.
 enum class OnOffAuto { kAuto, kOn, kOff };
 enum class PollMode { kAdaptive, kBusy };  // kAdaptive: spin for spin_us, then sleep
-enum class PortKind { kSocket };
+enum class PortKind { kSocket, kDpdk };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class LogFormat { kText, kJson };
 
@@ -42,14 +42,36 @@ struct Admin {
 };
 
 struct Data {
-  uint16_t port_first = limits::kDataPortFirst;  // UDP; pipeline i has port_first + i; 0: kernel's
+  uint16_t port_first = limits::kDataPortFirst;  // UDP; pipeline i has port_first + i; 0: kernel's,
+                                                 // which only sockets have
   PortKind port = PortKind::kSocket;
   uint32_t receive_buffer_bytes = 8u << 20;  // of each pipeline's socket
   uint32_t send_buffer_bytes = 8u << 20;
-  uint32_t mtu = 0;  // 0: from the path
+  uint32_t mtu = 0;  // 0: from the path; with kDpdk kDpdkMtuDefault
   bool payload_crc = false;
   OnOffAuto gso = OnOffAuto::kAuto;  // kAuto or kOff
   bool operator==(const Data&) const = default;
+};
+
+inline constexpr uint32_t kDpdkMtuDefault = 1'500;
+inline constexpr uint32_t kDpdkMtuMax = 9'216;
+inline constexpr uint32_t kDpdkDevicesMax = 32;  // RTE_MAX_ETHPORTS, as distributions build DPDK
+
+// Texts are in one form, whatever the file said: lower case, domain written out, addresses as
+// inet_ntop writes them. dpdk_device.h says more of a device.
+struct DpdkDevice {
+  std::string device;  // "0000:3b:00.0", or a virtual one in DPDK's words: "net_memif0,role=server"
+  std::vector<std::string> addresses;  // "10.0.0.1/24"; at least one
+  std::vector<std::string> gateways;   // "10.0.0.254"; at most one of each family
+  uint16_t vlan = 0;                   // in [1, 4094]; 0: frames are untagged
+  bool operator==(const DpdkDevice&) const = default;
+};
+
+struct Dpdk {
+  std::vector<DpdkDevice> devices;  // those of equal addresses serve together: device_groups()
+  bool no_huge = false;             // ordinary pages
+  uint32_t memory_mib = 0;          // packet memory on each NUMA node; 0: as the plan needs
+  bool operator==(const Dpdk&) const = default;
 };
 
 struct Pipeline {
@@ -94,6 +116,7 @@ struct Config {
   Control control;
   Admin admin;
   Data data;
+  Dpdk dpdk;
   Pipeline pipeline;
   Memory memory;
   Jobs jobs;

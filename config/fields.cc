@@ -8,6 +8,7 @@
 
 #include "config/address.h"
 #include "config/cpu_list.h"
+#include "config/dpdk_device.h"
 #include "config/value.h"
 
 namespace pbox::config {
@@ -19,6 +20,7 @@ constexpr uint64_t kBufferBytesMax = 1u << 30;  // the kernel doubles it and kee
 constexpr uint64_t kTimeoutMsMin = 10;
 constexpr uint64_t kTimeoutMsMax = 24u * 3'600'000;
 constexpr uint64_t kMtuMax = 65'536;  // of the loopback interface
+constexpr uint64_t kPacketMemoryMibMax = 1u << 20;
 
 enum class Reload { kNo, kYes };
 
@@ -162,6 +164,22 @@ Field pipeline_cores() {
                }};
 }
 
+Field dpdk_devices() {
+  return Field{"dpdk.devices",
+               "devices that carry data, each with its addresses",
+               "items separated by ';', each a device and its addresses, as "
+               "0000:3b:00.0 10.0.0.1/24 gateway=10.0.0.254 vlan=100",
+               false,
+               [](const Config& config) { return print_dpdk_devices(config.dpdk.devices); },
+               [](Config& config, const std::string& text) {
+                 auto read = read_dpdk_devices(text);
+                 if (!read.faults.empty()) return false;
+                 config.dpdk.devices = std::move(read.devices);
+                 return true;
+               },
+               [](const std::string& text) { return read_dpdk_devices(text).faults; }};
+}
+
 // The member `m` of section `s`; a macro because a pointer to a nested member does not exist.
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a member's name cannot stand in them.
 #define PBOX_MEMBER(s, m) [](Config& config) -> decltype(config.s.m)& { return config.s.m; }
@@ -197,9 +215,11 @@ void add_addresses_and_ports(std::vector<Field>& list) {
 
 void add_data(std::vector<Field>& list) {
   list.push_back(number("data.port_first", PBOX_MEMBER(data, port_first), 0, kPortMax, Reload::kNo,
-                        "UDP port of the first pipeline, the next has one more; 0: free ones"));
-  list.push_back(choice("data.port", PBOX_MEMBER(data, port), {{"socket", PortKind::kSocket}}, 1,
-                        Reload::kNo, "what moves the packets"));
+                        "UDP port of the first pipeline, the next has one more; 0: free ones, with "
+                        "sockets"));
+  list.push_back(choice("data.port", PBOX_MEMBER(data, port),
+                        {{"socket", PortKind::kSocket}, {"dpdk", PortKind::kDpdk}}, 2, Reload::kNo,
+                        "what moves the packets: kernel sockets, or DPDK past the kernel"));
   list.push_back(number("data.receive_buffer_bytes", PBOX_MEMBER(data, receive_buffer_bytes),
                         kBufferBytesMin, kBufferBytesMax, Reload::kNo,
                         "socket receive buffer of each pipeline"));
@@ -207,11 +227,20 @@ void add_data(std::vector<Field>& list) {
                         kBufferBytesMin, kBufferBytesMax, Reload::kNo,
                         "socket send buffer of each pipeline"));
   list.push_back(number("data.mtu", PBOX_MEMBER(data, mtu), 0, kMtuMax, Reload::kNo,
-                        "largest IP packet sent; 0: from the path"));
+                        "largest IP packet sent; 0: from the path, or 1500 with dpdk"));
   list.push_back(boolean("data.payload_crc", PBOX_MEMBER(data, payload_crc),
                          "insecure mode: checksum payloads too, not only headers"));
   list.push_back(auto_or_off("data.gso", PBOX_MEMBER(data, gso),
                              "let the kernel or NIC cut large sends into packets"));
+}
+
+void add_dpdk(std::vector<Field>& list) {
+  list.push_back(dpdk_devices());
+  list.push_back(boolean("dpdk.no_huge", PBOX_MEMBER(dpdk, no_huge),
+                         "packet memory in ordinary pages, for development"));
+  list.push_back(number("dpdk.memory_mib", PBOX_MEMBER(dpdk, memory_mib), 0, kPacketMemoryMibMax,
+                        Reload::kNo,
+                        "MiB of packet memory on each NUMA node; 0: as much as the plan needs"));
 }
 
 void add_machine(std::vector<Field>& list) {
@@ -279,11 +308,21 @@ const std::vector<Field>& fields() {
     std::vector<Field> built;
     add_addresses_and_ports(built);
     add_data(built);
+    add_dpdk(built);
     add_machine(built);
     add_jobs_and_log(built);
     return built;
   }();
   return list;
+}
+
+std::vector<std::string> refusals(const Field& field, const std::string& text) {
+  if (!field.faults) {
+    return {field.key + " = " + text + " is not accepted; give " + field.accepts};
+  }
+  std::vector<std::string> errors;
+  for (const auto& fault : field.faults(text)) errors.push_back(field.key + ": " + fault);
+  return errors;
 }
 
 }  // namespace pbox::config

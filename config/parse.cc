@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <cerrno>
 #include <cstdio>
@@ -131,12 +132,16 @@ void read_file(const std::string& path, GivenByKey& given, std::vector<std::stri
   }
 }
 
-void apply(const GivenByKey& given, Config& config, std::vector<std::string>& errors) {
+// Adds the keys whose value was not accepted to `refused`.
+void apply(const GivenByKey& given, Config& config, std::vector<std::string>& refused,
+           std::vector<std::string>& errors) {
   for (const auto& field : fields()) {
     const auto found = given.find(field.key);
     if (found == given.end() || field.set(config, found->second.text)) continue;
-    errors.push_back(found->second.source + ": " + field.key + " = " + found->second.text +
-                     " is not accepted; give " + field.accepts);
+    refused.push_back(field.key);
+    for (const auto& error : refusals(field, found->second.text)) {
+      errors.push_back(found->second.source + ": " + error);
+    }
   }
 }
 
@@ -149,10 +154,17 @@ std::string host_name() {
 // `file` values first, so that `flags` win.
 ParseOutcome finish(ParseOutcome outcome, const GivenByKey& file, const GivenByKey& flags) {
   Config config;
-  apply(file, config, outcome.errors);
-  apply(flags, config, outcome.errors);
+  std::vector<std::string> refused;
+  apply(file, config, refused, outcome.errors);
+  apply(flags, config, refused, outcome.errors);
   if (config.box.name.empty()) config.box.name = host_name();
-  for (auto& error : validate(config)) outcome.errors.push_back(std::move(error));
+  for (auto& error : validate(config)) {
+    // Of a refused key it judges the default, which nobody asked for.
+    const bool is_moot = std::any_of(refused.begin(), refused.end(), [&](const std::string& key) {
+      return error.starts_with(key + " ");
+    });
+    if (!is_moot) outcome.errors.push_back(std::move(error));
+  }
   if (outcome.errors.empty()) outcome.config = std::move(config);
   return outcome;
 }

@@ -3,6 +3,7 @@
 #include "config/address.h"
 #include "config/fields.h"
 #include "config/parse.h"
+#include "config/validate_dpdk.h"
 
 namespace pbox::config {
 namespace {
@@ -15,7 +16,7 @@ void check_each_key(const Config& config, Errors& errors) {
   for (const auto& field : fields()) {
     const std::string text = field.print(config);
     if (field.set(scratch, text)) continue;
-    errors.push_back(field.key + " = " + text + " is not accepted; give " + field.accepts);
+    for (auto& error : refusals(field, text)) errors.push_back(std::move(error));
   }
 }
 
@@ -99,6 +100,7 @@ void check_security(const Config& config, Errors& errors) {
   };
   check("box.listen", config.box.listen);
   if (config.admin.enabled) check("admin.listen", config.admin.listen);
+  if (!is_allowed) check_dpdk_stays_on_host(config, errors);
 }
 
 }  // namespace
@@ -111,6 +113,7 @@ std::vector<std::string> validate(const Config& config) {
   check_pipelines(config, errors);
   check_sizes(config, errors);
   check_security(config, errors);
+  check_dpdk(config, errors);
   return errors;
 }
 

@@ -83,15 +83,18 @@ def control_frames() -> None:
 
 def configurations() -> None:
     example = CONFIG.read_text()
-    keys = "\n".join(line.lstrip("#") if line.startswith("#") and " =" in line and "." not in
-                     line.split("=")[0] else line for line in example.splitlines()
-                     if line.startswith("[") or (line.startswith("#") and " =" in line))
+    # A key at its default has no blank behind its '#', prose has one.
+    keys = "\n".join(line.lstrip("#") for line in example.splitlines()
+                     if line.startswith("[") or (line.startswith("#") and line[1:2].strip()))
     write("fuzz_config", "every-key", keys.encode() + b"\n")
     write("fuzz_config", "empty", b"")
     write("fuzz_config", "errors", b"[control]\nport = 70000\nprot = 1\nnonsense\n[data]\n"
           b"port_first = 65535\nmtu = 100\n[jobs]\nchunk_bytes = 1025\n[pipeline]\ncores = 4-2,\n")
     write("fuzz_config", "off-loopback", b"[box]\nlisten = ::\n[security]\ninsecure = true\n"
           b"insecure_off_loopback = true\n[log]\nlevel = debug\nformat = json\n")
+    write("fuzz_config", "dpdk", b"[data]\nport = dpdk\n[security]\ninsecure = true\n"
+          b"insecure_off_loopback = true\n[dpdk]\nno_huge = true\nmemory_mib = 64\ndevices = "
+          b"3B:00.0 10.0.0.1/24 gateway=10.0.0.254; net_af_packet0,iface=a fd00::1/64 vlan=9\n")
     write("fuzz_config", "twice", b"[box]\nname = a # b\nname = c\n[memory]\njob_share = 1e-1\n")
 
 

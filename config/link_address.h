@@ -1,0 +1,30 @@
+// An address together with the network that its link is in: "10.0.0.1/24". Pure; any thread.
+// Private to config/.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pbox::config {
+
+struct LinkAddress {
+  std::vector<uint8_t> bytes;  // 4 or 16, in the order of the network
+  uint32_t prefix_bits = 0;    // in [0, 8 * bytes.size()]
+};
+
+// An IPv4 or IPv6 literal; its prefix is the whole address.
+std::optional<LinkAddress> read_ip(const std::string& text);
+// A literal, '/' and the length of the prefix in bits.
+std::optional<LinkAddress> read_link_address(const std::string& text);
+
+std::string print_ip(const LinkAddress& address);  // without prefix, as inet_ntop writes it
+
+bool is_in_network_of(const LinkAddress& address, const LinkAddress& network);
+
+// What a device can have for its own: no multicast, loopback, wildcard, network or broadcast
+// address, and no IPv6 link-local one, which means nothing to a worker without its interface.
+bool is_station(const LinkAddress& address);
+
+}  // namespace pbox::config

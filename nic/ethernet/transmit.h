@@ -1,0 +1,91 @@
+// The headers of UDP packets to one peer, prepared once: sending one is a copy of 42 to 66 bytes
+// and its lengths.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <initializer_list>
+#include <span>
+
+#include "nic/ethernet/address.h"
+#include "nic/ethernet/checksum.h"
+
+namespace pbox::nic {
+
+inline constexpr uint32_t kUdpHeaderBytesMax =
+    ethernet::kBytes + ethernet::kTagBytes + ipv6::kBytes + udp::kBytes;
+
+// Ethernet, 802.1Q if there is a VLAN, IPv4 (no fragments, TTL 64) or IPv6, and UDP. A value; any
+// core.
+class UdpHeader {
+ public:
+  struct Path {
+    MacAddress own_mac;
+    MacAddress next_hop_mac;
+    IpAddress own_address;  // of the remote end point's family
+    uint16_t own_port = 0;
+    Endpoint remote;
+    uint16_t vlan = 0;  // 802.1Q id; 0: untagged
+  };
+  static UdpHeader make(const Path& path);
+
+  // In front of the UDP payload; in [42, kUdpHeaderBytesMax].
+  uint32_t header_bytes() const { return header_bytes_; }
+
+  // Writes header_bytes() bytes. The UDP checksum is 0: over IPv4 that says there is none, over
+  // IPv6 one of the functions below must follow. The IP packet must not exceed 65535 bytes.
+  void write(std::byte* out, uint32_t udp_payload_bytes) const;
+
+  // Over what write() has written to `out` and the payload, in pieces of any length, in order.
+  void set_udp_checksum(std::byte* out,
+                        std::initializer_list<std::span<const std::byte>> payload) const;
+
+  // What a NIC that computes UDP checksums wants to find: the pseudo-header's sum, length included,
+  // not complemented.
+  void set_pseudo_checksum(std::byte* out) const;
+
+  // Of the headers, for a NIC's descriptor. The IP header is at the first, UDP's behind both.
+  uint32_t link_bytes() const { return link_bytes_; }
+  uint32_t ip_bytes() const { return header_bytes_ - link_bytes_ - uint32_t{udp::kBytes}; }
+
+ private:
+  uint64_t pseudo_sum(const std::byte* udp_header) const {
+    return addresses_sum_ + word_of(load16(udp_header + udp::kLength));
+  }
+  std::byte* udp_header(std::byte* out) const { return out + header_bytes_ - udp::kBytes; }
+
+  std::array<std::byte, kUdpHeaderBytesMax> bytes_{};  // lengths and checksums 0
+  uint32_t header_bytes_ = 0;
+  uint32_t link_bytes_ = 0;
+  uint32_t ipv4_sum_ = 0;       // of the IPv4 header as it stands in bytes_
+  uint32_t addresses_sum_ = 0;  // of the pseudo-header, all but the length
+  bool ipv6_ = false;
+};
+
+// --- per packet ---
+
+inline void UdpHeader::write(std::byte* out, uint32_t udp_payload_bytes) const {
+  // Two copies of fixed size that overlap cover every length from 42 to 66 without a branch.
+  static_assert(kUdpHeaderBytesMax == 66);
+  std::memcpy(out, bytes_.data(), 34);
+  std::memcpy(out + header_bytes_ - 32, bytes_.data() + header_bytes_ - 32, 32);
+
+  const auto udp_bytes = static_cast<uint16_t>(udp::kBytes + udp_payload_bytes);
+  std::byte* ip = out + link_bytes_;
+  if (ipv6_) {
+    store16(ip + ipv6::kPayloadLength, udp_bytes);
+  } else {
+    const auto packet_bytes = static_cast<uint16_t>(ipv4::kBytes + udp_bytes);
+    store16(ip + ipv4::kTotalLength, packet_bytes);
+    const uint16_t checksum = ~fold(ipv4_sum_ + word_of(packet_bytes));
+    std::memcpy(ip + ipv4::kChecksum, &checksum, sizeof(checksum));
+  }
+  store16(udp_header(out) + udp::kLength, udp_bytes);
+}
+
+inline void UdpHeader::set_pseudo_checksum(std::byte* out) const {
+  const uint16_t sum = fold(pseudo_sum(udp_header(out)));
+  std::memcpy(udp_header(out) + udp::kChecksum, &sum, sizeof(sum));
+}
+
+}  // namespace pbox::nic
