@@ -65,6 +65,8 @@ inline bool is_link_local(const IpAddress& address) {
 // fe80:: and the interface identifier made of the MAC (RFC 4291, appendix A).
 IpAddress link_local_address(const MacAddress& mac);
 
+IpAddress all_nodes_address();  // ff02::1
+
 // Where a solicitation of an IPv6 address is sent: ff02::1:ffXX:XXXX, and the group MAC of it. A
 // port lets frames to the MAC in for each of its own IPv6 addresses.
 IpAddress solicited_node_address(const IpAddress& target);

@@ -77,6 +77,7 @@ inline constexpr std::byte kVersionAndLength{0x45};  // no options
 inline constexpr uint16_t kReservedFlag = 0x8000;
 inline constexpr uint16_t kDontFragment = 0x4000;
 inline constexpr uint8_t kHops = 64;
+inline constexpr uint32_t kMtuMin = 576;  // what every host takes (RFC 1122)
 }  // namespace ipv4
 
 namespace ipv6 {
@@ -87,6 +88,7 @@ inline constexpr size_t kHopLimit = 7;
 inline constexpr size_t kSource = 8;
 inline constexpr size_t kDestination = 24;
 inline constexpr uint8_t kHops = 64;
+inline constexpr uint32_t kMtuMin = 1280;
 inline constexpr std::byte kHopsOnLink{255};  // a router would have decremented it
 }  // namespace ipv6
 

@@ -78,7 +78,8 @@ class NeighbourTable {
   void learn(std::span<const std::byte> frame, const Interface& interface,
              const MacAddress& own_mac, uint16_t link, uint64_t now_ns);
 
-  // Changes whenever what lookup() returns for some address has changed, ageing excepted.
+  // Changes after what lookup() returns for some address has changed, ageing excepted. Read before
+  // the lookup whose result is kept.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
   NeighbourCounters counters() const;
@@ -88,9 +89,8 @@ class NeighbourTable {
   struct Key;
   class Writer;
 
-  Entry* set_of(const Key& key) const;
+  std::span<Entry, kNeighbourWays> set_of(const Key& key) const;
   NeighbourLookup add(const Key& key, uint64_t now_ns);
-  void take(const NeighbourClaim& claim, uint16_t link, uint64_t now_ns);
 
   std::unique_ptr<Entry[]> entries_;
   std::atomic<bool> writing_ = false;

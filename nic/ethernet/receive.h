@@ -88,51 +88,14 @@ std::optional<NeighbourClaim> read_claim(std::span<const std::byte> frame,
 
 // --- per packet ---
 
-// Everything but UDP in a frame to our MAC.
+// Decides about every frame but UDP to our MAC.
 Verdict classify_other(std::span<const std::byte> frame, const Interface& interface,
                        const MacAddress& own_mac, UdpPorts ports);
 
-// Of the packet, not of the Ethernet payload that holds it; addresses are not yet looked at.
-Verdict classify_icmp(std::span<const std::byte> packet, const Interface& interface,
-                      UdpPorts ports);
-Verdict classify_icmpv6(std::span<const std::byte> packet, const Interface& interface,
-                        const MacAddress& own_mac, UdpPorts ports);
-
-// `udp`: what the IP packet carries. Leaves the address of datagram.from to the caller.
-inline Verdict read_udp(std::span<const std::byte> udp, UdpPorts ports, UdpDatagram& datagram) {
-  const std::byte* header = udp.data();
-  if (udp.size() < udp::kBytes || load16(header + udp::kLength) != udp.size()) {
-    return Verdict::kMalformed;
-  }
-  datagram.to_port = load16(header + udp::kDestinationPort);
-  if (!ports.serves(datagram.to_port)) return Verdict::kUdpPort;
-  datagram.from.port = load16(header + udp::kSourcePort);
-  if (datagram.from.port == 0) return Verdict::kSource;
-  datagram.payload = header + udp::kBytes;
-  datagram.bytes = static_cast<uint32_t>(udp.size() - udp::kBytes);
-  return Verdict::kUdp;
-}
-
-// Sum of the pseudo-header (RFC 768; RFC 8200 section 8.1): both addresses, which lie side by side
-// in either header, and what follows.
-template <size_t addresses_bytes>
-inline uint64_t pseudo_header_sum(const std::byte* addresses, std::byte protocol, size_t bytes) {
-  return sum_header<addresses_bytes>(addresses) + word_of(static_cast<uint16_t>(protocol)) +
-         word_of(static_cast<uint16_t>(bytes));
-}
-inline constexpr size_t kIpv4AddressesBytes = 8;
-inline constexpr size_t kIpv6AddressesBytes = 32;
-
-template <size_t addresses_bytes>
-inline bool is_udp_sum_good(const std::byte* addresses, std::span<const std::byte> udp) {
-  Checksum sum(pseudo_header_sum<addresses_bytes>(addresses, protocol::kUdp, udp.size()));
-  sum.add(udp);
-  return sum.folded() == 0xffff;
-}
-
-// `payload`: of the Ethernet frame, padding included; to our MAC.
-inline Verdict classify_ipv4(std::span<const std::byte> payload, const Interface& interface,
-                             UdpPorts ports, HardwareChecks checks, UdpDatagram& datagram) {
+// The fault of an IPv4 packet's header, if any. `payload`: of the Ethernet frame to our MAC,
+// padding included.
+inline std::optional<Verdict> ipv4_fault(std::span<const std::byte> payload,
+                                         const Interface& interface, HardwareChecks checks) {
   const std::byte* header = payload.data();
   if (payload.size() < ipv4::kBytes) return Verdict::kMalformed;
   const size_t packet_bytes = load16(header + ipv4::kTotalLength);
@@ -149,46 +112,93 @@ inline Verdict classify_ipv4(std::span<const std::byte> payload, const Interface
   }
   if (!interface.is_own_ipv4(header + ipv4::kDestination)) return Verdict::kNotForUs;
   if (!interface.is_peer_ipv4(header + ipv4::kSource)) return Verdict::kSource;
-  if (header[ipv4::kProtocol] != protocol::kUdp) {
-    if (header[ipv4::kProtocol] != protocol::kIcmp) return Verdict::kProtocol;
-    return classify_icmp(payload.first(packet_bytes), interface, ports);
+  return std::nullopt;
+}
+
+// The same of IPv6, but for the addresses: those of neighbour discovery have rules of their own.
+inline std::optional<Verdict> ipv6_fault(std::span<const std::byte> payload) {
+  const std::byte* header = payload.data();
+  if (payload.size() < ipv6::kBytes || (header[0] >> 4) != std::byte{6} ||
+      ipv6::kBytes + load16(header + ipv6::kPayloadLength) > payload.size()) {
+    return Verdict::kMalformed;
   }
+  return std::nullopt;
+}
+
+inline std::optional<Verdict> ipv6_address_fault(const std::byte* header,
+                                                 const Interface& interface,
+                                                 const MacAddress& own_mac) {
+  if (!interface.is_own_ipv6(header + ipv6::kDestination, own_mac)) return Verdict::kNotForUs;
+  if (!interface.is_peer_ipv6(header + ipv6::kSource, own_mac)) return Verdict::kSource;
+  return std::nullopt;
+}
+
+// Sum of the pseudo-header (RFC 768; RFC 8200 section 8.1): both addresses, which lie side by side
+// in either header, and what follows.
+template <size_t addresses_bytes>
+inline uint64_t pseudo_header_sum(const std::byte* addresses, std::byte protocol, size_t bytes) {
+  return sum_header<addresses_bytes>(addresses) + word_of(static_cast<uint16_t>(protocol)) +
+         word_of(static_cast<uint16_t>(bytes));
+}
+inline constexpr size_t kIpv4AddressesBytes = 8;
+inline constexpr size_t kIpv6AddressesBytes = 32;
+
+template <size_t addresses_bytes>
+inline bool is_sum_good(const std::byte* addresses, std::byte protocol,
+                        std::span<const std::byte> carried) {
+  Checksum sum(pseudo_header_sum<addresses_bytes>(addresses, protocol, carried.size()));
+  sum.add(carried);
+  return sum.folded() == 0xffff;
+}
+
+// `udp`: what the IP packet carries. Leaves the address of datagram.from to the caller.
+inline Verdict read_udp(std::span<const std::byte> udp, UdpPorts ports, UdpDatagram& datagram) {
+  const std::byte* header = udp.data();
+  if (udp.size() < udp::kBytes || load16(header + udp::kLength) != udp.size()) {
+    return Verdict::kMalformed;
+  }
+  datagram.to_port = load16(header + udp::kDestinationPort);
+  if (!ports.serves(datagram.to_port)) return Verdict::kUdpPort;
+  datagram.from.port = load16(header + udp::kSourcePort);
+  if (datagram.from.port == 0) return Verdict::kSource;
+  datagram.payload = header + udp::kBytes;
+  datagram.bytes = static_cast<uint32_t>(udp.size() - udp::kBytes);
+  return Verdict::kUdp;
+}
+
+inline Verdict classify_ipv4_udp(std::span<const std::byte> payload, const Interface& interface,
+                                 UdpPorts ports, HardwareChecks checks, UdpDatagram& datagram) {
+  if (const auto fault = ipv4_fault(payload, interface, checks)) return *fault;
+  const std::byte* header = payload.data();
   datagram.from = {};
   std::memcpy(datagram.from.address.data(), header + ipv4::kSource, 4);
-  const auto udp = payload.subspan(ipv4::kBytes, packet_bytes - ipv4::kBytes);
+  const size_t udp_bytes = load16(header + ipv4::kTotalLength) - ipv4::kBytes;
+  const auto udp = payload.subspan(ipv4::kBytes, udp_bytes);
   const Verdict verdict = read_udp(udp, ports, datagram);
   if (verdict != Verdict::kUdp || checks.udp_good) return verdict;
   if (load16(udp.data() + udp::kChecksum) == 0) return Verdict::kUdp;  // the sender made none
-  return is_udp_sum_good<kIpv4AddressesBytes>(header + ipv4::kSource, udp) ? Verdict::kUdp
-                                                                           : Verdict::kChecksum;
+  const std::byte* addresses = header + ipv4::kSource;
+  return is_sum_good<kIpv4AddressesBytes>(addresses, protocol::kUdp, udp) ? Verdict::kUdp
+                                                                          : Verdict::kChecksum;
 }
 
-inline Verdict classify_ipv6(std::span<const std::byte> payload, const Interface& interface,
-                             const MacAddress& own_mac, UdpPorts ports, HardwareChecks checks,
-                             UdpDatagram& datagram) {
+inline Verdict classify_ipv6_udp(std::span<const std::byte> payload, const Interface& interface,
+                                 const MacAddress& own_mac, UdpPorts ports, HardwareChecks checks,
+                                 UdpDatagram& datagram) {
+  if (const auto fault = ipv6_fault(payload)) return *fault;
   const std::byte* header = payload.data();
-  if (payload.size() < ipv6::kBytes || (header[0] >> 4) != std::byte{6}) return Verdict::kMalformed;
-  const size_t packet_bytes = ipv6::kBytes + load16(header + ipv6::kPayloadLength);
-  if (packet_bytes > payload.size()) return Verdict::kMalformed;
-  if (header[ipv6::kNextHeader] == protocol::kIcmpv6) {
-    return classify_icmpv6(payload.first(packet_bytes), interface, own_mac, ports);
-  }
-  if (!interface.is_own_ipv6(header + ipv6::kDestination, own_mac)) return Verdict::kNotForUs;
-  if (!interface.is_peer_ipv6(header + ipv6::kSource, own_mac)) return Verdict::kSource;
-  if (header[ipv6::kNextHeader] != protocol::kUdp) {
-    return header[ipv6::kNextHeader] == protocol::kIpv6Fragment ? Verdict::kFragment
-                                                                : Verdict::kProtocol;
-  }
+  if (const auto fault = ipv6_address_fault(header, interface, own_mac)) return *fault;
   datagram.from = {};
   datagram.from.ipv6 = true;
   std::memcpy(datagram.from.address.data(), header + ipv6::kSource, 16);
-  const auto udp = payload.subspan(ipv6::kBytes, packet_bytes - ipv6::kBytes);
+  const auto udp = payload.subspan(ipv6::kBytes, load16(header + ipv6::kPayloadLength));
   const Verdict verdict = read_udp(udp, ports, datagram);
   if (verdict != Verdict::kUdp) return verdict;
   if (load16(udp.data() + udp::kChecksum) == 0) return Verdict::kChecksum;
   if (checks.udp_good) return Verdict::kUdp;
-  return is_udp_sum_good<kIpv6AddressesBytes>(header + ipv6::kSource, udp) ? Verdict::kUdp
-                                                                           : Verdict::kChecksum;
+  const std::byte* addresses = header + ipv6::kSource;
+  return is_sum_good<kIpv6AddressesBytes>(addresses, protocol::kUdp, udp) ? Verdict::kUdp
+                                                                          : Verdict::kChecksum;
 }
 
 // Bytes in front of the IP packet.
@@ -213,11 +223,13 @@ inline Verdict classify(std::span<const std::byte> frame, const Interface& inter
       (bytes[ethernet::kSource] & std::byte{1}) == std::byte{0} && has_tag(bytes, interface)) {
     const uint16_t type = load16(bytes + header_bytes - 2);
     const auto payload = frame.subspan(header_bytes);
-    if (type == ethernet::kTypeIpv4) {
-      return classify_ipv4(payload, interface, ports, checks, datagram);
+    if (type == ethernet::kTypeIpv4 && payload.size() > ipv4::kProtocol &&
+        payload[ipv4::kProtocol] == protocol::kUdp) {
+      return classify_ipv4_udp(payload, interface, ports, checks, datagram);
     }
-    if (type == ethernet::kTypeIpv6) {
-      return classify_ipv6(payload, interface, own_mac, ports, checks, datagram);
+    if (type == ethernet::kTypeIpv6 && payload.size() > ipv6::kNextHeader &&
+        payload[ipv6::kNextHeader] == protocol::kUdp) {
+      return classify_ipv6_udp(payload, interface, own_mac, ports, checks, datagram);
     }
   }
   return classify_other(frame, interface, own_mac, ports);
