@@ -67,10 +67,12 @@ void read_nodes(hwloc_topology_t topology, HostFacts& facts) {
     node.node = static_cast<int>(object->os_index);
     node.memory_bytes = attributes.local_memory;
     for (unsigned i = 0; i < attributes.page_types_len; ++i) {
-      if (attributes.page_types[i].size != kHugepageBytes) continue;
-      node.hugepages_total = attributes.page_types[i].count;
+      const auto& pages = attributes.page_types[i];
+      if (pages.size == kHugepageBytes) node.hugepages_total = pages.count;
+      if (pages.size == kGiantPageBytes) node.giant_pages_total = pages.count;
     }
     node.hugepages_free = number_info(object, "PboxHugepagesFree", node.hugepages_total);
+    node.giant_pages_free = node.giant_pages_total;
     facts.nodes.push_back(node);
   }
   std::sort(facts.nodes.begin(), facts.nodes.end(),
@@ -99,16 +101,28 @@ void read_cores(hwloc_topology_t topology, HostFacts& facts) {
             [](const Core& a, const Core& b) { return a.cpus[0] < b.cpus[0]; });
 }
 
-std::string pci_address_of(hwloc_obj_t network) {
-  hwloc_obj_t parent = network->parent;
-  while (parent != nullptr && parent->type != HWLOC_OBJ_PCI_DEVICE) parent = parent->parent;
-  if (parent == nullptr) return {};
-  const auto& pci = parent->attr->pcidev;
+// Empty for anything but a PCI device.
+std::string pci_address_of(hwloc_obj_t object) {
+  if (object == nullptr || object->type != HWLOC_OBJ_PCI_DEVICE) return {};
+  const auto& pci = object->attr->pcidev;
   char text[32];
   std::snprintf(text, sizeof(text), "%04x:%02x:%02x.%01x", static_cast<unsigned>(pci.domain),
                 static_cast<unsigned>(pci.bus), static_cast<unsigned>(pci.dev),
                 static_cast<unsigned>(pci.func));
   return text;
+}
+
+hwloc_obj_t pci_device_of(hwloc_obj_t network) {
+  hwloc_obj_t parent = network->parent;
+  while (parent != nullptr && parent->type != HWLOC_OBJ_PCI_DEVICE) parent = parent->parent;
+  return parent;
+}
+
+// Near several nodes means that the firmware did not say which one.
+int node_near(hwloc_topology_t topology, hwloc_obj_t object) {
+  const hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(topology, object);
+  if (near == nullptr || near->nodeset == nullptr) return kUnknownNode;
+  return hwloc_bitmap_weight(near->nodeset) == 1 ? hwloc_bitmap_first(near->nodeset) : kUnknownNode;
 }
 
 void read_nics(hwloc_topology_t topology, HostFacts& facts) {
@@ -117,12 +131,8 @@ void read_nics(hwloc_topology_t topology, HostFacts& facts) {
     if (object->attr->osdev.type != HWLOC_OBJ_OSDEV_NETWORK || object->name == nullptr) continue;
     Nic nic;
     nic.name = object->name;
-    nic.pci_address = pci_address_of(object);
-    const hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(topology, object);
-    // Near several nodes means that the firmware did not say which one.
-    if (near != nullptr && near->nodeset != nullptr && hwloc_bitmap_weight(near->nodeset) == 1) {
-      nic.node = hwloc_bitmap_first(near->nodeset);
-    }
+    nic.pci_address = pci_address_of(pci_device_of(object));
+    nic.node = node_near(topology, object);
     nic.link_mbps = static_cast<uint32_t>(number_info(object, "PboxLinkMbps", 0));
     nic.mtu = static_cast<uint32_t>(number_info(object, "PboxMtu", 0));
     const char* address = hwloc_obj_get_info_by_name(object, "PboxAddress");
@@ -132,6 +142,29 @@ void read_nics(hwloc_topology_t topology, HostFacts& facts) {
   std::sort(facts.nics.begin(), facts.nics.end(), [](const Nic& a, const Nic& b) {
     return a.pci_address != b.pci_address ? a.pci_address < b.pci_address : a.name < b.name;
   });
+}
+
+// What read_pci_network finds in sysfs, from XML; after read_nics.
+void read_pci_devices(hwloc_topology_t topology, HostFacts& facts) {
+  constexpr unsigned kNetworkClass = 0x02;
+  hwloc_obj_t object = nullptr;
+  while ((object = hwloc_get_next_pcidev(topology, object)) != nullptr) {
+    if (object->attr->pcidev.class_id >> 8 != kNetworkClass) continue;
+    PciNetwork device;
+    device.address = pci_address_of(object);
+    device.node = node_near(topology, object);
+    const char* driver = hwloc_obj_get_info_by_name(object, "PboxDriver");
+    if (driver != nullptr) device.driver = driver;
+    device.vendor = object->attr->pcidev.vendor_id;
+    device.device = object->attr->pcidev.device_id;
+    for (const auto& nic : facts.nics) {
+      if (nic.pci_address == device.address) device.interface = nic.name;
+    }
+    device.vfio_accessible = true;
+    facts.pci_network.push_back(std::move(device));
+  }
+  std::sort(facts.pci_network.begin(), facts.pci_network.end(),
+            [](const PciNetwork& a, const PciNetwork& b) { return a.address < b.address; });
 }
 
 void read_topology(hwloc_topology_t topology, HostFacts& facts) {
@@ -162,13 +195,17 @@ Result<HostFacts> load_host_facts(const std::string& path) {
   facts.source = path.substr(path.rfind('/') + 1);
   facts.allowed_cpus = indices(hwloc_topology_get_allowed_cpuset(topology->get()));
   read_topology(topology->get(), facts);
+  read_pci_devices(topology->get(), facts);
   for (const auto& node : facts.nodes) facts.memory_bytes += node.memory_bytes;
   const hwloc_obj_t machine = hwloc_get_root_obj(topology->get());
   const char* kernel = hwloc_obj_get_info_by_name(machine, "OSRelease");
   if (kernel != nullptr) facts.kernel = kernel;
   facts.memlock_bytes = kUnlimited;
+  facts.vfio = {.iommu_active = true, .is_loaded = true};
+  facts.can_force_buffers = facts.can_open_raw_sockets = facts.can_map_hugepages = true;
   for (const auto& nic : facts.nics) {
     facts.addresses.insert(facts.addresses.end(), nic.addresses.begin(), nic.addresses.end());
+    facts.interfaces.push_back({nic.name, true, nic.mtu, nic.addresses});
   }
   return facts;
 }

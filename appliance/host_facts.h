@@ -12,6 +12,7 @@ namespace pbox::appliance {
 
 inline constexpr int kUnknownNode = -1;
 inline constexpr uint64_t kHugepageBytes = 2u << 20;
+inline constexpr uint64_t kGiantPageBytes = 1u << 30;
 inline constexpr uint64_t kUnlimited = ~0ull;
 
 struct NumaNode {
@@ -19,6 +20,8 @@ struct NumaNode {
   uint64_t memory_bytes = 0;
   uint64_t hugepages_total = 0;  // of 2 MiB
   uint64_t hugepages_free = 0;
+  uint64_t giant_pages_total = 0;  // of 1 GiB
+  uint64_t giant_pages_free = 0;
 };
 
 struct Core {
@@ -36,12 +39,41 @@ struct Nic {
   std::vector<std::string> addresses;  // IP literals
 };
 
+// A network function on PCI, also one that has no interface because DPDK drives it.
+struct PciNetwork {
+  std::string address;  // "0000:3b:00.0"
+  int node = kUnknownNode;
+  std::string driver;       // "vfio-pci"; empty: none, or not known
+  std::string iommu_group;  // "17"; empty: none
+  uint32_t vendor = 0;
+  uint32_t device = 0;
+  std::string interface;         // as the kernel names it; empty: none
+  bool vfio_accessible = false;  // this process may open its VFIO group
+};
+
+struct VfioFacts {
+  bool iommu_active = false;
+  bool is_loaded = false;        // the driver vfio-pci is there to bind to
+  bool allows_no_iommu = false;  // enable_unsafe_noiommu_mode
+};
+
+// Any interface of the kernel, on PCI or not.
+struct Interface {
+  std::string name;
+  bool is_up = false;
+  uint32_t mtu = 0;                    // 0: not known
+  std::vector<std::string> addresses;  // IP literals
+};
+
 struct HostFacts {
   std::string source;  // "this machine", or the file's name
   std::string kernel;
-  std::vector<NumaNode> nodes;         // ascending
-  std::vector<Core> cores;             // ascending by first cpu
-  std::vector<Nic> nics;               // ascending by PCI address
+  std::vector<NumaNode> nodes;          // ascending
+  std::vector<Core> cores;              // ascending by first cpu
+  std::vector<Nic> nics;                // ascending by PCI address
+  std::vector<PciNetwork> pci_network;  // ascending by address
+  std::vector<Interface> interfaces;
+  VfioFacts vfio;
   std::vector<int> allowed_cpus;       // affinity and cpuset; ascending
   double cpu_quota = 0;                // cgroup cpu.max, in CPUs; 0: none
   uint64_t memory_bytes = 0;           // of the whole machine
@@ -50,6 +82,9 @@ struct HostFacts {
   uint64_t receive_buffer_max = 0;     // net.core.rmem_max; 0: not known
   uint64_t send_buffer_max = 0;        // net.core.wmem_max; 0: not known
   bool can_force_buffers = false;      // CAP_NET_ADMIN: SO_RCVBUFFORCE works
+  bool can_open_raw_sockets = false;   // CAP_NET_RAW
+  bool can_lock_memory = false;        // CAP_IPC_LOCK: memlock_bytes is no bound
+  bool can_map_hugepages = false;      // of some size: there are free ones, which its cgroup allows
   std::vector<std::string> addresses;  // every IP literal of the host
   bool is_live = false;                // this machine: sockets may be tried
 };
@@ -58,8 +93,8 @@ struct HostFacts {
 Result<HostFacts> read_host_facts();
 
 // From an hwloc 2 XML file. A network device may carry the infos PboxAddress, PboxLinkMbps and
-// PboxMtu (hwloc-annotate adds them), a NUMA node PboxHugepagesFree. What XML cannot say (limits,
-// cgroup) is unlimited.
+// PboxMtu (hwloc-annotate adds them), its PCI device PboxDriver, a NUMA node PboxHugepagesFree.
+// What XML cannot say (limits, cgroup, IOMMU) is as good as can be.
 Result<HostFacts> load_host_facts(const std::string& path);
 
 }  // namespace pbox::appliance

@@ -4,6 +4,7 @@
 #include <ifaddrs.h>
 #include <linux/capability.h>
 #include <net/if.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 
@@ -12,9 +13,13 @@
 #include <sstream>
 
 #include "appliance/cgroup_limits.h"
+#include "appliance/pci_network.h"
 
 namespace pbox::appliance {
 namespace {
+
+constexpr int kMap2MiB = 21 << MAP_HUGE_SHIFT;  // the logarithm of the size
+constexpr int kMap1GiB = 30 << MAP_HUGE_SHIFT;
 
 std::string text_of(const std::string& path) {
   std::ifstream file(path);
@@ -69,6 +74,38 @@ std::string literal_of(const sockaddr* address) {
   return text;
 }
 
+// Reserves one page and gives it back; no page is touched. A control group may forbid what the
+// counts of free pages promise.
+bool can_map_page(int size_flag, uint64_t bytes) {
+  void* page = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | size_flag, -1, 0);
+  if (page == MAP_FAILED) return false;
+  munmap(page, bytes);
+  return true;
+}
+
+uint64_t free_pages(int node, const char* size) {
+  return number_in("/sys/devices/system/node/node" + std::to_string(node) +
+                   "/hugepages/hugepages-" + size + "/free_hugepages");
+}
+
+void read_interfaces(HostFacts& facts) {
+  struct if_nameindex* list = if_nameindex();
+  if (list == nullptr) return;
+  for (const auto* entry = list; entry->if_name != nullptr; ++entry) {
+    Interface interface;
+    interface.name = entry->if_name;
+    const std::string folder = "/sys/class/net/" + interface.name;
+    uint32_t flags = 0;
+    std::istringstream(text_of(folder + "/flags")) >> std::hex >> flags;
+    interface.is_up = (flags & IFF_UP) != 0;
+    interface.mtu = static_cast<uint32_t>(number_in(folder + "/mtu"));
+    facts.interfaces.push_back(std::move(interface));
+  }
+  if_freenameindex(list);
+}
+
+// After read_interfaces.
 void read_addresses(HostFacts& facts) {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return;
@@ -79,6 +116,9 @@ void read_addresses(HostFacts& facts) {
     facts.addresses.push_back(address);
     for (auto& nic : facts.nics) {
       if (nic.name == entry->ifa_name) nic.addresses.push_back(address);
+    }
+    for (auto& interface : facts.interfaces) {
+      if (interface.name == entry->ifa_name) interface.addresses.push_back(address);
     }
   }
   freeifaddrs(list);
@@ -101,15 +141,22 @@ void read_kernel_facts(HostFacts& facts) {
   facts.receive_buffer_max = number_in("/proc/sys/net/core/rmem_max");
   facts.send_buffer_max = number_in("/proc/sys/net/core/wmem_max");
   facts.can_force_buffers = has_capability(CAP_NET_ADMIN);
+  facts.can_open_raw_sockets = has_capability(CAP_NET_RAW);
+  facts.can_lock_memory = has_capability(CAP_IPC_LOCK);
+  facts.can_map_hugepages =
+      can_map_page(kMap2MiB, kHugepageBytes) || can_map_page(kMap1GiB, kGiantPageBytes);
+  facts.pci_network = read_pci_network("");
+  facts.vfio = read_vfio_facts("");
   for (auto& nic : facts.nics) {
     const std::string folder = "/sys/class/net/" + nic.name;
     nic.link_mbps = static_cast<uint32_t>(number_in(folder + "/speed"));
     nic.mtu = static_cast<uint32_t>(number_in(folder + "/mtu"));
   }
   for (auto& node : facts.nodes) {
-    node.hugepages_free = number_in("/sys/devices/system/node/node" + std::to_string(node.node) +
-                                    "/hugepages/hugepages-2048kB/free_hugepages");
+    node.hugepages_free = free_pages(node.node, "2048kB");
+    node.giant_pages_free = free_pages(node.node, "1048576kB");
   }
+  read_interfaces(facts);
   read_addresses(facts);
 }
 

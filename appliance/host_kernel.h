@@ -8,8 +8,9 @@
 
 namespace pbox::appliance {
 
-// Fills kernel, memory, limits, addresses and is_live of `facts`, and link speed, MTU and addresses
-// of the NICs and free hugepages of the nodes that it already names.
+// Fills kernel, memory, limits, addresses, interfaces, PCI network devices and is_live of `facts`,
+// and link speed, MTU and addresses of the NICs and free hugepages of the nodes that it already
+// names.
 void read_kernel_facts(HostFacts& facts);
 
 }  // namespace pbox::appliance

@@ -20,6 +20,7 @@ PipelinePlan pipeline_at(const Place& place, const std::vector<Server>& servers,
   pipeline.address = servers[place.server].address;
   pipeline.nic = servers[place.server].nic;
   pipeline.queue = place.queue;
+  pipeline.devices = servers[place.server].devices;
   return pipeline;
 }
 
@@ -68,7 +69,9 @@ Result<Topology> plan(const config::Config& config, const HostFacts& facts) {
   auto seats = steps::usable_seats(config, facts, reasons);
   if (!seats) return seats.error();
   const auto budget = steps::budget_of(*seats, facts, reasons);
-  const auto servers = steps::serving_nics(config, facts, *seats, reasons);
+  const bool is_dpdk = config.data.port == config::PortKind::kDpdk;
+  const auto servers = is_dpdk ? steps::serving_devices(config, facts, *seats, reasons)
+                               : steps::serving_nics(config, facts, *seats, reasons);
   if (!servers) return servers.error();
   steps::reserve_control_cores(config, budget, *seats, reasons);
   const auto placed = steps::places(config, budget, *servers, *seats, reasons);
@@ -85,6 +88,11 @@ Result<Topology> plan(const config::Config& config, const HostFacts& facts) {
     topology.pipelines.push_back(std::move(pipeline));
   }
   assign_control(facts, *placed, *seats, topology);
+  if (is_dpdk) {
+    steps::explain_devices(config, *servers, topology, reasons);
+    const auto sized = steps::size_packet_memory(config, facts, topology);
+    if (!sized) return sized.error();
+  }
   const auto status = steps::divide_memory(config, facts, topology);
   if (!status) return status.error();
   return topology;

@@ -17,6 +17,10 @@
 
 namespace pbox::appliance {
 
+// What the plan counts on for each queue of each DPDK device when dpdk.memory_mib = 0: two rings of
+// 2048, the bursts between them and what the pipeline holds.
+inline constexpr uint32_t kPacketBuffersPerQueue = 8'192;
+
 struct PipelinePlan {
   uint32_t index = 0;     // in [0, pipelines.size())
   int cpu = -1;           // the core's first allowed CPU; a hint only unless `pinned`
@@ -39,6 +43,7 @@ struct NodePlan {
   std::vector<uint32_t> pipelines;  // indices
   std::vector<int> control_cpus;    // of this node, for control, admin and everything else
   uint64_t job_memory_bytes = 0;
+  uint64_t packet_memory_bytes = 0;  // of DPDK's pools; no part of the jobs'
   bool operator==(const NodePlan&) const = default;
 };
 

@@ -6,11 +6,42 @@
 namespace pbox::appliance::steps {
 namespace {
 
-// What NumaArena can map on the node: pages reserved as hugepages are lost to everything else.
-uint64_t usable_bytes(const config::Config& config, const NumaNode& node) {
-  const uint64_t reserved = node.hugepages_total * kHugepageBytes;
-  if (config.memory.hugepages != config::OnOffAuto::kOff) return node.memory_bytes;
-  return node.memory_bytes - std::min(reserved, node.memory_bytes);
+uint64_t less(uint64_t bytes, uint64_t taken) {
+  return bytes - std::min(bytes, taken);
+}
+
+uint64_t packet_bytes(const Topology& topology, int node) {
+  for (const auto& plan : topology.nodes) {
+    if (plan.node == node) return plan.packet_memory_bytes;
+  }
+  return 0;
+}
+
+// Packet memory that finds no free 1 GiB page, the first that DPDK takes.
+uint64_t packet_bytes_beyond_giant(const config::Config& config, const Topology& topology,
+                                   const NumaNode& node) {
+  const uint64_t giant = config.dpdk.no_huge ? 0 : node.giant_pages_free * kGiantPageBytes;
+  return less(packet_bytes(topology, node.node), giant);
+}
+
+// Free 2 MiB pages that packet memory leaves to the arenas.
+uint64_t arena_page_bytes(const config::Config& config, const Topology& topology,
+                          const NumaNode& node) {
+  const uint64_t free_bytes = node.hugepages_free * kHugepageBytes;
+  if (config.dpdk.no_huge) return free_bytes;
+  const uint64_t packets = packet_bytes_beyond_giant(config, topology, node);
+  return less(free_bytes, packets) / kHugepageBytes * kHugepageBytes;
+}
+
+// What NumaArena can map on the node: pages reserved as hugepages are lost to everything else, and
+// those of 1 GiB to it too.
+uint64_t usable_bytes(const config::Config& config, const Topology& topology,
+                      const NumaNode& node) {
+  const uint64_t bytes = less(node.memory_bytes, node.giant_pages_total * kGiantPageBytes);
+  const uint64_t packets = packet_bytes_beyond_giant(config, topology, node);
+  if (config.memory.hugepages != config::OnOffAuto::kOff) return less(bytes, packets);
+  const uint64_t free_bytes = config.dpdk.no_huge ? 0 : node.hugepages_free * kHugepageBytes;
+  return less(bytes, node.hugepages_total * kHugepageBytes + less(packets, free_bytes));
 }
 
 std::string gibibytes(uint64_t bytes) {
@@ -30,7 +61,7 @@ void explain_hugepages(const config::Config& config, const HostFacts& facts,
                                    [&](const NodePlan& each) { return each.node == node.node; });
     if (plan == topology.nodes.end() || plan->job_memory_bytes == 0) continue;
     const std::string name = "node " + std::to_string(node.node) + ": ";
-    const uint64_t free_bytes = node.hugepages_free * kHugepageBytes;
+    const uint64_t free_bytes = arena_page_bytes(config, topology, node);
     if (free_bytes == 0) {
       reasons.push_back(name + "no free 2 MiB hugepages: transparent ones where the kernel can");
     } else if (free_bytes < plan->job_memory_bytes) {
@@ -42,12 +73,12 @@ void explain_hugepages(const config::Config& config, const HostFacts& facts,
   }
 }
 
-uint64_t free_hugepages(const HostFacts& facts, int node) {
-  uint64_t count = 0;
-  for (const auto& each : facts.nodes) {
-    if (node == kUnknownNode || each.node == node) count += each.hugepages_free;
-  }
-  return count;
+bool has_arena_pages(const config::Config& config, const HostFacts& facts, const Topology& topology,
+                     int node) {
+  return std::any_of(facts.nodes.begin(), facts.nodes.end(), [&](const NumaNode& each) {
+    return (node == kUnknownNode || each.node == node) &&
+           arena_page_bytes(config, topology, each) > 0;
+  });
 }
 
 // Of the nodes that run pipelines; of all when pipelines are tied to none.
@@ -63,18 +94,24 @@ bool holds_arenas(const Topology& topology, int node) {
 Status divide_memory(const config::Config& config, const HostFacts& facts, Topology& topology) {
   uint64_t near_bytes = 0;
   for (const auto& node : facts.nodes) {
-    if (holds_arenas(topology, node.node)) near_bytes += usable_bytes(config, node);
+    if (holds_arenas(topology, node.node)) near_bytes += usable_bytes(config, topology, node);
+  }
+  // Hugepages are not charged to the control group's limit.
+  uint64_t charged_bytes = 0;
+  for (const auto& node : topology.nodes) {
+    if (config.dpdk.no_huge) charged_bytes += node.packet_memory_bytes;
   }
   const uint64_t limit = facts.memory_limit_bytes;
-  const uint64_t budget = limit == 0 ? near_bytes : std::min(near_bytes, limit);
+  const uint64_t budget =
+      limit == 0 ? near_bytes : std::min(near_bytes, less(limit, charged_bytes));
   topology.job_memory_bytes =
       static_cast<uint64_t>(static_cast<double>(budget) * config.memory.job_share);
   for (auto& node : topology.nodes) {
     if (!holds_arenas(topology, node.node)) continue;
     for (const auto& each : facts.nodes) {
       if (each.node != node.node || near_bytes == 0) continue;
-      const double share =
-          static_cast<double>(usable_bytes(config, each)) / static_cast<double>(near_bytes);
+      const double share = static_cast<double>(usable_bytes(config, topology, each)) /
+                           static_cast<double>(near_bytes);
       node.job_memory_bytes =
           static_cast<uint64_t>(static_cast<double>(topology.job_memory_bytes) * share);
     }
@@ -89,7 +126,7 @@ Status divide_memory(const config::Config& config, const HostFacts& facts, Topol
       sharers = node.pipelines.size();
     }
     pipeline.arena_bytes = bytes / sharers / kHugepageBytes * kHugepageBytes;
-    pipeline.hugepages = uses_hugepages && free_hugepages(facts, pipeline.node) > 0;
+    pipeline.hugepages = uses_hugepages && has_arena_pages(config, facts, topology, pipeline.node);
     if (pipeline.arena_bytes == 0) {
       return Error{ErrorCode::kResourceExhausted,
                    "NUMA node " + std::to_string(pipeline.node) + " has " + gibibytes(bytes) +

@@ -12,18 +12,10 @@ bool is_v6(const std::string& address) {
   return address.find(':') != std::string::npos;
 }
 
-std::vector<int> nodes_of(const std::vector<Seat>& seats) {
-  std::vector<int> nodes;
-  for (const auto& seat : seats) nodes.push_back(seat.node);
-  std::sort(nodes.begin(), nodes.end());
-  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
-  return nodes;
-}
-
 // One nameless server per node: pipelines spread over the nodes alone.
 std::vector<Server> without_nics(const config::Config& config, const std::vector<Seat>& seats) {
   std::vector<Server> servers;
-  for (const int node : nodes_of(seats)) servers.push_back(Server{"", node, config.box.listen});
+  for (const int node : nodes_of(seats)) servers.push_back(Server{"", node, config.box.listen, {}});
   return servers;
 }
 
@@ -95,7 +87,32 @@ void leave_out_slow(std::vector<Nic>& nics, Reasons& reasons) {
   nics = std::move(kept);
 }
 
-// A NIC whose node is not known goes where fewest NICs are for the cores.
+// NICs on nodes where no core is usable cannot be served.
+void leave_out_coreless(const std::vector<Seat>& seats, std::vector<Nic>& nics, Reasons& reasons) {
+  const auto nodes = nodes_of(seats);
+  std::vector<Nic> kept;
+  for (auto& nic : nics) {
+    if (std::binary_search(nodes.begin(), nodes.end(), nic.node)) {
+      kept.push_back(std::move(nic));
+    } else {
+      reasons.push_back("NIC " + nic.name + ": left out, no usable core is on its NUMA node " +
+                        std::to_string(nic.node));
+    }
+  }
+  // When none is left the caller's error names the first.
+  if (!kept.empty()) nics = std::move(kept);
+}
+
+}  // namespace
+
+std::vector<int> nodes_of(const std::vector<Seat>& seats) {
+  std::vector<int> nodes;
+  for (const auto& seat : seats) nodes.push_back(seat.node);
+  std::sort(nodes.begin(), nodes.end());
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  return nodes;
+}
+
 void settle_unknown_nodes(const std::vector<Seat>& seats, std::vector<Nic>& nics,
                           Reasons& reasons) {
   std::map<int, size_t> seat_count;
@@ -111,7 +128,9 @@ void settle_unknown_nodes(const std::vector<Seat>& seats, std::vector<Nic>& nics
     nic.node = best;
     ++nic_count[best];
     if (seat_count.size() > 1) {
-      reasons.push_back("NIC " + nic.name + ": the firmware names no NUMA node: served from node " +
+      const std::string why =
+          nic.pci_address.empty() ? "it is not on PCI" : "the firmware names no NUMA node";
+      reasons.push_back("NIC " + nic.name + ": " + why + ": served from node " +
                         std::to_string(best));
     }
   }
@@ -152,24 +171,6 @@ Status keep_seats_near(const config::Config& config, const std::vector<Nic>& nic
   return ok_status();
 }
 
-// NICs on nodes where no core is usable cannot be served.
-void leave_out_coreless(const std::vector<Seat>& seats, std::vector<Nic>& nics, Reasons& reasons) {
-  const auto nodes = nodes_of(seats);
-  std::vector<Nic> kept;
-  for (auto& nic : nics) {
-    if (std::binary_search(nodes.begin(), nodes.end(), nic.node)) {
-      kept.push_back(std::move(nic));
-    } else {
-      reasons.push_back("NIC " + nic.name + ": left out, no usable core is on its NUMA node " +
-                        std::to_string(nic.node));
-    }
-  }
-  // When none is left the caller's error names the first.
-  if (!kept.empty()) nics = std::move(kept);
-}
-
-}  // namespace
-
 Result<std::vector<Server>> serving_nics(const config::Config& config, const HostFacts& facts,
                                          std::vector<Seat>& seats, Reasons& reasons) {
   const std::string& listen = config.box.listen;
@@ -194,7 +195,7 @@ Result<std::vector<Server>> serving_nics(const config::Config& config, const Hos
     if (!status) return status.error();
   }
   std::vector<Server> servers;
-  for (const auto& nic : nics) servers.push_back(Server{nic.name, nic.node, nic.addresses[0]});
+  for (const auto& nic : nics) servers.push_back(Server{nic.name, nic.node, nic.addresses[0], {}});
   return servers;
 }
 

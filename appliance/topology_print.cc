@@ -76,7 +76,8 @@ std::string to_json(const Topology& topology) {
     object["nodes"].push_back({{"node", node.node},
                                {"pipelines", node.pipelines},
                                {"control_cpus", node.control_cpus},
-                               {"job_memory_bytes", node.job_memory_bytes}});
+                               {"job_memory_bytes", node.job_memory_bytes},
+                               {"packet_memory_bytes", node.packet_memory_bytes}});
   }
   object["pipelines"] = nlohmann::ordered_json::array();
   for (const auto& pipeline : topology.pipelines) {
@@ -86,6 +87,7 @@ std::string to_json(const Topology& topology) {
                                    {"node", pipeline.node},
                                    {"nic", pipeline.nic},
                                    {"queue", pipeline.queue},
+                                   {"devices", pipeline.devices},
                                    {"address", pipeline.address},
                                    {"udp_port", pipeline.udp_port},
                                    {"arena_bytes", pipeline.arena_bytes},

@@ -24,6 +24,7 @@ struct Server {
   std::string nic;
   int node = 0;
   std::string address;
+  std::vector<uint32_t> devices;  // indices into config.dpdk.devices; empty with sockets
 };
 
 // Few cores, or a part of each: pipelines share them with other work.
@@ -49,6 +50,21 @@ bool pipelines_are_pinned(const config::Config& config, const Budget& budget, Re
 Result<std::vector<Server>> serving_nics(const config::Config& config, const HostFacts& facts,
                                          std::vector<Seat>& seats, Reasons& reasons);
 
+// A NIC whose node is not known goes where fewest NICs are for the cores.
+void settle_unknown_nodes(const std::vector<Seat>& seats, std::vector<Nic>& nics, Reasons& reasons);
+// Removes the seats of nodes without a NIC; fails when pipeline.cores names one, or none is left.
+Status keep_seats_near(const config::Config& config, const std::vector<Nic>& nics,
+                       std::vector<Seat>& seats, Reasons& reasons);
+std::vector<int> nodes_of(const std::vector<Seat>& seats);  // ascending, each once
+
+// topology_devices.cc: the same for data.port = dpdk, where each group of devices is a server.
+// Fails when a device is not there, belongs to the kernel, or has no core on its node.
+Result<std::vector<Server>> serving_devices(const config::Config& config, const HostFacts& facts,
+                                            std::vector<Seat>& seats, Reasons& reasons);
+// Which server has which pipelines, and what of its devices only opening them will show.
+void explain_devices(const config::Config& config, const std::vector<Server>& servers,
+                     const Topology& topology, Reasons& reasons);
+
 // topology_places.cc: how many pipelines, and which server and seat each gets.
 struct Place {
   size_t server = 0;
@@ -58,6 +74,9 @@ struct Place {
 Result<std::vector<Place>> places(const config::Config& config, const Budget& budget,
                                   const std::vector<Server>& servers,
                                   const std::vector<Seat>& seats, Reasons& reasons);
+
+// topology_packets.cc: fills the nodes' packet memory. Before divide_memory: it is no job's.
+Status size_packet_memory(const config::Config& config, const HostFacts& facts, Topology& topology);
 
 // topology_memory.cc: fills arenas and node memory of a topology whose pipelines have their nodes.
 Status divide_memory(const config::Config& config, const HostFacts& facts, Topology& topology);

@@ -1,5 +1,7 @@
 #include "tests/unit/appliance/machines.h"
 
+#include "config/dpdk_device.h"
+
 namespace pbox::appliance {
 
 HostFacts machine(int node_count, int cores_per_node, int threads_per_core) {
@@ -34,6 +36,25 @@ Nic& add_nic(HostFacts& facts, int node, uint32_t link_mbps) {
   facts.addresses.push_back(nic.addresses[0]);
   facts.nics.push_back(nic);
   return facts.nics.back();
+}
+
+PciNetwork& add_pci(HostFacts& facts, int node, const std::string& driver) {
+  PciNetwork device;
+  device.address = "0000:0" + std::to_string(facts.pci_network.size()) + ":00.0";
+  device.node = node;
+  device.driver = driver;
+  device.iommu_group = std::to_string(10 + facts.pci_network.size());
+  device.vfio_accessible = true;
+  facts.pci_network.push_back(device);
+  return facts.pci_network.back();
+}
+
+config::Config dpdk_config(const std::string& devices) {
+  auto config = open_config();
+  config.box.listen = "127.0.0.1";
+  config.data.port = config::PortKind::kDpdk;
+  config.dpdk.devices = config::read_dpdk_devices(devices).devices;
+  return config;
 }
 
 config::Config open_config() {

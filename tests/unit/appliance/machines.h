@@ -17,6 +17,12 @@ HostFacts machine(int node_count, int cores_per_node, int threads_per_core = 1);
 // Adds a NIC with its own address 10.0.N.1, N its number, and returns it.
 Nic& add_nic(HostFacts& facts, int node, uint32_t link_mbps = 0);
 
+// Adds a network device 0000:0N:00.0 on PCI, N its number, and returns it.
+PciNetwork& add_pci(HostFacts& facts, int node, const std::string& driver = "vfio-pci");
+
+// Serves the devices without keys: dpdk.devices = `devices`.
+config::Config dpdk_config(const std::string& devices);
+
 // Serves all NICs without keys.
 config::Config open_config();
 

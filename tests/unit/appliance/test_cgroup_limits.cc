@@ -1,32 +1,11 @@
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 
 #include "appliance/cgroup_limits.h"
+#include "tests/unit/appliance/fake_tree.h"
 
 namespace pbox::appliance {
-namespace {
-
-// A folder that looks like /sys/fs/cgroup, gone at the end.
-class FakeCgroups {
- public:
-  FakeCgroups() { std::filesystem::remove_all(root_); }
-  ~FakeCgroups() { std::filesystem::remove_all(root_); }
-
-  void write(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text << '\n';
-  }
-  const std::string& root() const { return root_; }
-
- private:
-  std::string root_ = "cgroup_limits_test.folder";
-};
-
-}  // namespace
-
 TEST_CASE("version 2: the least limit on the way to the root counts") {
-  FakeCgroups groups;
+  FakeTree groups("cgroup_limits_test.folder");
   groups.write("/a/memory.max", "4000");
   groups.write("/a/b/memory.max", "9000");
   groups.write("/a/b/cpu.max", "150000 100000");
@@ -37,7 +16,7 @@ TEST_CASE("version 2: the least limit on the way to the root counts") {
 }
 
 TEST_CASE("version 1: each controller has its own tree") {
-  FakeCgroups groups;
+  FakeTree groups("cgroup_limits_test.folder");
   groups.write("/memory/a/memory.limit_in_bytes", "5000");
   groups.write("/cpu/b/cpu.cfs_quota_us", "50000");
   groups.write("/cpu/b/cpu.cfs_period_us", "100000");
@@ -47,13 +26,13 @@ TEST_CASE("version 1: each controller has its own tree") {
 }
 
 TEST_CASE("a path that a container cannot see falls back to its own root") {
-  FakeCgroups groups;
+  FakeTree groups("cgroup_limits_test.folder");
   groups.write("/memory/memory.limit_in_bytes", "6000");
   CHECK(read_cgroup_limits("4:memory:/docker/0123\n", groups.root()).memory_bytes == 6000);
 }
 
 TEST_CASE("no limit, in all the ways it is written, is 0") {
-  FakeCgroups groups;
+  FakeTree groups("cgroup_limits_test.folder");
   groups.write("/a/memory.max", "max");
   groups.write("/cpu/a/cpu.cfs_quota_us", "-1");
   groups.write("/cpu/a/cpu.cfs_period_us", "100000");

@@ -31,6 +31,13 @@ TEST_CASE("facts of a machine in XML keep its nodes, cores, NICs and what was an
   CHECK(nic.link_mbps == 56'000);
   CHECK(nic.mtu == 9'000);
   CHECK(nic.addresses == std::vector<std::string>{"10.0.9.1"});
+  REQUIRE(facts->pci_network.size() == 10);
+  const PciNetwork& device = facts->pci_network[9];
+  CHECK(device.address == "0000:86:00.0");
+  CHECK(device.node == 1);
+  CHECK(device.vendor == 0x15b3);
+  CHECK(device.device == 0x1003);
+  CHECK(device.interface == "enp134s0");
   CHECK(facts->allowed_cpus.size() == 56);
   CHECK(facts->kernel == "6.1.0");
 }
@@ -64,6 +71,20 @@ TEST_CASE("facts of this machine agree with what the kernel says elsewhere") {
   CHECK_FALSE(facts->kernel.empty());
   const auto& addresses = facts->addresses;
   CHECK(std::find(addresses.begin(), addresses.end(), "127.0.0.1") != addresses.end());
+  const auto& interfaces = facts->interfaces;
+  const auto loopback = std::find_if(interfaces.begin(), interfaces.end(),
+                                     [](const Interface& each) { return each.name == "lo"; });
+  REQUIRE(loopback != interfaces.end());
+  CHECK(loopback->is_up);
+  CHECK(loopback->mtu == 65'536);
+  CHECK(std::count(loopback->addresses.begin(), loopback->addresses.end(), "127.0.0.1") == 1);
+  for (const auto& nic : facts->nics) {
+    if (nic.pci_address.empty()) continue;
+    const auto& devices = facts->pci_network;
+    CHECK(std::any_of(devices.begin(), devices.end(), [&](const PciNetwork& each) {
+      return each.address == nic.pci_address && !each.interface.empty();
+    }));
+  }
 }
 
 }  // namespace pbox::appliance
