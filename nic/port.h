@@ -33,6 +33,22 @@ struct TxPacket {
   wire::Tag tag;
 };
 
+// How a packet finds the queue of its pipeline. Values are stable: they cross the control
+// connection.
+enum class QueueAffinity : uint8_t {
+  kUdpPort = 0,  // the destination port alone leads there: a socket of its own, an rte_flow rule
+                 // or the NIC's only queue
+  kRssHash = 1,  // the NIC's RSS hash decides: the worker computes a source port that leads there
+  kSenderQueue = 2,  // the peer's TX queue i is the RX queue i (memif, vhost)
+  kSourceTrial = 3,  // a hash that nobody publishes decides (af_packet's fanout): the worker tries
+                     // source ports
+  kDispatch = 4,     // software: whoever receives hands over to the owner
+};
+inline constexpr uint32_t kQueueAffinityCount = 5;
+
+// "udp-port", "rss-hash", ...
+const char* to_string(QueueAffinity affinity);
+
 struct Capabilities {
   const char* kind = "";
   uint32_t mtu = 0;                   // of the path or interface, IP header included; 0: unknown
