@@ -56,6 +56,15 @@ inline constexpr uint32_t kCreditBytesMax = 0xffffu * kCreditUnitBytes;
 
 // --- control ---
 inline constexpr uint32_t kControlMessageBytesMax = 1u << 20;
+inline constexpr uint32_t kRssKeyBytesMax = 64;
+inline constexpr uint32_t kRssTableEntriesMax = 2048;
+inline constexpr uint32_t kRssTablesMax = 16;  // NICs of a box whose RSS is used
+// A SESSION has room for the largest chunk map and all tables: a chunk and an entry take a byte
+// each (queues are fewer than 128), a pipeline and a table's own fields well under 64.
+static_assert(kPipelinesMax < 128);
+static_assert(kChunksPerJobMax + kRssTablesMax * (64 + kRssKeyBytesMax + kRssTableEntriesMax) +
+                  kPipelinesMax * 64 + 1024 <=
+              kControlMessageBytesMax);
 inline constexpr uint32_t kControlConnectionsMax = 4096;
 
 // --- admin (HTTP) ---

@@ -35,12 +35,30 @@ struct TxPacket {
   wire::Tag tag;
 };
 
+// How a packet finds the queue of its pipeline. Values are stable: they cross the control
+// connection.
+enum class QueueAffinity : uint8_t {
+  kUdpPort = 0,  // the destination port alone leads there: a socket of its own, an rte_flow rule
+                 // or the NIC's only queue
+  kRssHash = 1,  // the NIC's RSS hash decides: the worker computes a source port that leads there
+  kSenderQueue = 2,  // the peer's TX queue i is the RX queue i (memif, vhost)
+  kSourceTrial = 3,  // a hash that nobody publishes decides (af_packet's fanout): the worker tries
+                     // source ports
+  kDispatch = 4,     // software: whoever receives hands over to the owner
+};
+inline constexpr uint32_t kQueueAffinityCount = 5;
+
+// "udp-port", "rss-hash", ...
+const char* to_string(QueueAffinity affinity);
+
 struct Capabilities {
   const char* kind = "";
   uint32_t mtu = 0;                   // of the path or interface, IP header included; 0: unknown
   uint32_t receive_buffer_bytes = 0;  // what the receive ring holds before it drops
+  uint32_t receive_slots = 0;         // packets that it holds, of whatever size; 0: no such bound
   bool segmentation_offload = false;  // one call sends many equal packets (UDP GSO)
   bool receive_coalescing = false;    // one call receives many equal packets (UDP GRO)
+  QueueAffinity affinity = QueueAffinity::kUdpPort;
 };
 
 template <typename P>

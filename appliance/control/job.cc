@@ -7,6 +7,22 @@
 #include "nic/wire/chunk_layout.h"
 
 namespace pbox::appliance {
+namespace {
+
+// Where the session's tables have this one, which comes in once however many pipelines share it.
+uint32_t table_index(const std::shared_ptr<const nic::RssTable>& table,
+                     std::vector<std::shared_ptr<const nic::RssTable>>& sent,
+                     control::Session& session) {
+  const auto found = std::find(sent.begin(), sent.end(), table);
+  if (found != sent.end()) return static_cast<uint32_t>(found - sent.begin());
+  auto& message = *session.add_rss_tables();
+  message.set_key(table->key.data(), table->key.size());
+  message.mutable_queues()->Add(table->queues.begin(), table->queues.end());
+  sent.push_back(table);
+  return static_cast<uint32_t>(sent.size() - 1);
+}
+
+}  // namespace
 
 Job::Job(JobSpec spec, uint64_t created_ns, const std::vector<uint64_t>& loads_bytes)
     : spec_(std::move(spec)),
@@ -154,12 +170,19 @@ void Job::describe(uint32_t rank, const PipelineHost& host, control::Session& se
   session.set_fragment_bytes(fragment_bytes_);
   session.set_chunk_bytes(spec_.chunk_bytes);
   session.set_chunk_pipeline(chunk_pipeline_.data(), chunk_pipeline_.size());
+  std::vector<std::shared_ptr<const nic::RssTable>> tables;
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     const PipelineInfo info = host.info(index);
     auto* pipeline = session.add_pipelines();
     pipeline->set_spi(shards_[index]->sessions()[rank].spi);
     pipeline->set_udp_port(info.udp_port);
     pipeline->set_address(info.address);
+    pipeline->set_affinity(static_cast<uint32_t>(info.affinity));
+    pipeline->set_queue(info.queue);
+    if (info.affinity == nic::QueueAffinity::kRssHash) {
+      PBOX_CHECK(info.rss != nullptr);
+      pipeline->set_rss_table(table_index(info.rss, tables, session));
+    }
   }
 }
 

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/numa_arena.h"
+#include "nic/port.h"
+#include "nic/rss.h"
 #include "pipeline/command.h"
 
 namespace pbox::appliance {
@@ -16,6 +19,10 @@ struct PipelineInfo {
   uint32_t mtu = UINT32_MAX;  // largest IP packet to send; the workers' paths may be narrower
   int numa_node = kAnyNumaNode;
   Hugepages hugepages = Hugepages::kIfFree;  // for the memory of its jobs
+  nic::QueueAffinity affinity = nic::QueueAffinity::kUdpPort;
+  uint32_t queue = 0;  // of its NIC
+  std::shared_ptr<const nic::RssTable> rss =
+      {};  // kRssHash only: one per NIC, shared by its pipelines
 };
 
 class PipelineHost {

@@ -19,7 +19,10 @@ PipelineInfo SynchronousHost::info(uint32_t pipeline) const {
           .udp_port = static_cast<uint16_t>(9542 + pipeline),
           .receive_buffer_bytes = receive_buffer_bytes,
           .numa_node = numa_node,
-          .hugepages = hugepages};
+          .hugepages = hugepages,
+          .affinity = affinity,
+          .queue = pipeline / 2,
+          .rss = rss.empty() ? nullptr : rss[pipeline]};
 }
 
 void SynchronousHost::execute(uint32_t pipeline, pipeline::Command command) {

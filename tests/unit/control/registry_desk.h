@@ -30,6 +30,8 @@ class SynchronousHost : public PipelineHost {
   uint32_t receive_buffer_bytes = 4u << 20;
   Hugepages hugepages = Hugepages::kIfFree;
   int numa_node = kAnyNumaNode;
+  nic::QueueAffinity affinity = nic::QueueAffinity::kUdpPort;
+  std::vector<std::shared_ptr<const nic::RssTable>> rss;  // by pipeline; empty: none has any
 
  private:
   std::vector<std::unique_ptr<pipeline::Core>> cores_;

@@ -60,6 +60,37 @@ TEST_CASE("when the last rank joins every rank gets its session, and not before"
   CHECK(desk.registry().views(desk.now_ns())[0].state == "running");
 }
 
+TEST_CASE("a session says how packets find each pipeline's queue, a shared RSS table once") {
+  Desk desk({}, 4);
+  const auto first = std::make_shared<nic::RssTable>(nic::RssTable{{1, 2, 3}, {0, 1}});
+  const auto second = std::make_shared<nic::RssTable>(nic::RssTable{{9}, {1, 0, 1, 0}});
+  desk.host().affinity = nic::QueueAffinity::kRssHash;
+  desk.host().rss = {first, second, first, second};
+  std::vector<control::Session> sessions;
+  desk.start("job", 1, &sessions);
+  const control::Session& session = sessions[0];
+  REQUIRE(session.rss_tables_size() == 2);
+  CHECK(session.rss_tables(0).key() == std::string("\1\2\3"));
+  CHECK(session.rss_tables(1).queues_size() == 4);
+  CHECK(session.rss_tables(1).queues(2) == 1);
+  REQUIRE(session.pipelines_size() == 4);
+  for (int index = 0; index < 4; ++index) {
+    const auto pipeline = static_cast<uint32_t>(index);
+    CHECK(session.pipelines(index).affinity() == 1);
+    CHECK(session.pipelines(index).queue() == pipeline / 2);
+    CHECK(session.pipelines(index).rss_table() == pipeline % 2);
+  }
+}
+
+TEST_CASE("a session of pipelines that need no RSS carries no table") {
+  Desk desk;
+  desk.host().affinity = nic::QueueAffinity::kSourceTrial;
+  std::vector<control::Session> sessions;
+  desk.start("job", 1, &sessions);
+  CHECK(sessions[0].rss_tables_size() == 0);
+  CHECK(sessions[0].pipelines(1).affinity() == 3);
+}
+
 TEST_CASE("the debug log gets who joined, where the chunks are, and every session") {
   Desk desk;
   desk.start("job", 2);
