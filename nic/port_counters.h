@@ -33,6 +33,7 @@ namespace pbox::nic {
   X(kDropChecksum, "pbox_port_dropped_frames_total", "reason", "checksum", "")               \
   X(kDropProtocol, "pbox_port_dropped_frames_total", "reason", "protocol", "")               \
   X(kDropUdpPort, "pbox_port_dropped_frames_total", "reason", "udp_port", "")                \
+  X(kDropSource, "pbox_port_dropped_frames_total", "reason", "source", "")                   \
   X(kDropDispatch, "pbox_port_dropped_frames_total", "reason", "dispatch_full", "")
 
 enum class PortCounter : size_t {

@@ -1,0 +1,246 @@
+#include "nic/dpdk/device.h"
+
+#include <rte_dev.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/limits.h"
+#include "nic/dpdk/device_find.h"
+#include "nic/dpdk/eal.h"
+#include "nic/dpdk/steering.h"
+
+namespace pbox::nic {
+namespace {
+
+constexpr uint16_t kDescriptors = 1024;        // per queue and direction, where the device can
+constexpr uint32_t kSegmentDataBytes = 128;    // UDP and packet header, or a tag
+constexpr uint32_t kSegmentsPerPacket = 3;     // header, payload, tag
+constexpr uint32_t kPoolSlackBuffers = 1024;   // bursts at hand, per-thread caches
+constexpr uint64_t kExternalPageBytes = 4096;  // least page of job memory
+
+// Drivers that copy a packet before they return from a burst.
+bool copies(const std::string& driver) {
+  static const std::set<std::string> drivers = {"net_memif", "net_af_packet", "net_null"};
+  return drivers.count(driver) != 0;
+}
+
+// Whether packets stay in the memory of this host and of processes that it trusts with it.
+bool stays_in_memory(const std::string& driver) {
+  static const std::set<std::string> drivers = {"net_memif", "net_ring", "net_null"};
+  return drivers.count(driver) != 0;
+}
+
+// Why results cannot be sent from where they lie; empty: they can.
+std::string reason_against_external(const DeviceArguments& device, const rte_eth_dev_info& info) {
+  if ((info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) == 0) {
+    return "the device sends packets of one piece only";
+  }
+  const uint16_t segments_max = info.tx_desc_lim.nb_seg_max;
+  if (segments_max != 0 && segments_max < kSegmentsPerPacket) {
+    return "the device sends at most " + std::to_string(segments_max) + " pieces";
+  }
+  if (device.driver == "net_memif" && device.value("zero-copy").value_or("no") == "yes") {
+    return "memif with zero-copy=yes sends from its own memory only";
+  }
+  if (device.driver == "net_ring" || copies(device.driver)) return {};
+  if (device.is_virtual()) return device.driver + " sends from DPDK's memory only";
+  if (!eal_uses_virtual_addresses()) {
+    return "without an IOMMU the device needs physical addresses (intel_iommu=on iommu=pt)";
+  }
+  return {};
+}
+
+Error device_error(const std::string& device, const std::string& what, int result,
+                   const std::string& remedy) {
+  return {ErrorCode::kUnavailable, "device " + device + ": " + what + ": " + rte_strerror(-result) +
+                                       what_eal_said() + "; " + remedy};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DpdkDevice>> DpdkDevice::open(const DpdkDeviceOptions& options) {
+  PBOX_CHECK(!options.queue_nodes.empty());
+  std::unique_ptr<DpdkDevice> device(new DpdkDevice());
+  for (const auto step : {&DpdkDevice::find, &DpdkDevice::configure, &DpdkDevice::set_up_queues,
+                          &DpdkDevice::start}) {
+    if (const Status status = (device.get()->*step)(options); !status) return status.error();
+  }
+  return device;
+}
+
+DpdkDevice::~DpdkDevice() {
+  if (port_id_ == UINT16_MAX) return;
+  if (is_started_) rte_eth_dev_stop(port_id_);
+  rte_eth_dev_info info{};
+  const bool is_known = rte_eth_dev_info_get(port_id_, &info) == 0;
+  rte_eth_dev_close(port_id_);
+  if (is_known && arguments_.is_virtual()) rte_dev_remove(info.device);
+}
+
+Status DpdkDevice::find(const DpdkDeviceOptions& options) {
+  arguments_ = parse_device(options.device);
+  const auto wanted = static_cast<uint32_t>(options.queue_nodes.size());
+  complete_arguments(arguments_, wanted, options.mtu);
+  const auto found = find_device(arguments_);
+  if (!found) return found.error();
+  port_id_ = *found;
+  return ok_status();
+}
+
+Status DpdkDevice::configure(const DpdkDeviceOptions& options) {
+  rte_eth_dev_info info{};
+  if (const int result = rte_eth_dev_info_get(port_id_, &info); result != 0) {
+    return device_error(arguments_.name, "does not describe itself", result, "see the log");
+  }
+  DeviceCapabilities& can = capabilities_;
+  can.name = arguments_.name;
+  can.driver = info.driver_name;
+  if (arguments_.is_virtual()) arguments_.driver = can.driver;  // however it was named
+  can.node = rte_eth_dev_socket_id(port_id_);
+  const auto wanted = static_cast<uint32_t>(options.queue_nodes.size());
+  can.queue_count = std::min({wanted, uint32_t{info.max_rx_queues}, uint32_t{info.max_tx_queues}});
+
+  rte_eth_conf config{};
+  can.mtu = options.mtu;
+  if (info.max_mtu >= options.mtu) {
+    config.rxmode.mtu = options.mtu;
+  } else if (arguments_.is_virtual()) {
+    explain("the driver states an MTU of at most " + std::to_string(info.max_mtu) + "; " +
+            std::to_string(options.mtu) + " is used all the same, as virtual devices carry it");
+  } else {
+    config.rxmode.mtu = can.mtu = info.max_mtu;
+    explain("the device's MTU is at most " + std::to_string(info.max_mtu) + ", less than the " +
+            std::to_string(options.mtu) + " asked for");
+  }
+  config.rxmode.offloads =
+      info.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM);
+  config.txmode.offloads =
+      info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_MULTI_SEGS | RTE_ETH_TX_OFFLOAD_UDP_CKSUM);
+  if (can.queue_count > 1 && rss_types(info, options.ipv6) != 0) {
+    config.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+    config.rx_adv_conf.rss_conf.rss_hf = rss_types(info, options.ipv6);
+  }
+  const auto queues = static_cast<uint16_t>(can.queue_count);
+  if (const int result = rte_eth_dev_configure(port_id_, queues, queues, &config); result != 0) {
+    return device_error(arguments_.name,
+                        "cannot be configured with " + std::to_string(queues) + " queues", result,
+                        "lower pipeline.count or data.mtu");
+  }
+  const std::string against = reason_against_external(arguments_, info);
+  can.reads_in_place = against.empty();
+  explain(can.reads_in_place ? "results are sent from the memory where they lie"
+                             : "results are copied to be sent: " + against);
+  maps_memory_ = can.reads_in_place && !arguments_.is_virtual();
+  can.fills_checksums = (config.txmode.offloads & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0;
+  can.checks_checksums = (config.rxmode.offloads & RTE_ETH_RX_OFFLOAD_UDP_CKSUM) != 0;
+  can.needs_no_checksum = stays_in_memory(arguments_.driver);
+  if (can.needs_no_checksum) {
+    explain("packets stay in this host's memory: IPv4 packets carry no UDP checksum");
+  } else if (!can.fills_checksums) {
+    explain("UDP checksums are computed by the core, not by the device");
+  }
+  return ok_status();
+}
+
+Status DpdkDevice::set_up_queues(const DpdkDeviceOptions& options) {
+  uint16_t receive_slots = kDescriptors;
+  uint16_t send_slots = kDescriptors;
+  rte_eth_dev_adjust_nb_rx_tx_desc(port_id_, &receive_slots, &send_slots);
+  capabilities_.receive_slots = receive_slots;
+  const uint32_t held_slots = copies(arguments_.driver) ? 0 : receive_slots + send_slots;
+  for (uint32_t queue = 0; queue < capabilities_.queue_count; ++queue) {
+    const std::string name = std::to_string(port_id_) + "_" + std::to_string(queue);
+    const int node = options.queue_nodes[queue];
+    auto frames = make_frame_pool({.name = "frames_" + name,
+                                   .count = held_slots + kPoolSlackBuffers,
+                                   .data_bytes = receive_buffer_bytes(arguments_, options.mtu),
+                                   .node = node});
+    if (!frames) return frames.error();
+    const uint32_t pieces = kSegmentsPerPacket * (held_slots + kPoolSlackBuffers);
+    auto segments = make_segment_pool({.name = "segments_" + name,
+                                       .count = capabilities_.reads_in_place ? pieces : 1,
+                                       .data_bytes = kSegmentDataBytes,
+                                       .node = node});
+    if (!segments) return segments.error();
+    const auto id = static_cast<uint16_t>(queue);
+    const auto socket = static_cast<unsigned>(node);
+    int result =
+        rte_eth_rx_queue_setup(port_id_, id, receive_slots, socket, nullptr, frames->get());
+    if (result == 0) result = rte_eth_tx_queue_setup(port_id_, id, send_slots, socket, nullptr);
+    if (result != 0) {
+      return device_error(arguments_.name, "queue " + std::to_string(queue) + " cannot be set up",
+                          result, "lower pipeline.count or data.mtu");
+    }
+    frame_pools_.push_back(std::move(*frames));
+    segment_pools_.push_back(std::move(*segments));
+  }
+  return ok_status();
+}
+
+Status DpdkDevice::start(const DpdkDeviceOptions& options) {
+  if (const int result = rte_eth_dev_start(port_id_); result != 0) {
+    return device_error(arguments_.name, "does not start", result,
+                        "is another process using it, or its interface down?");
+  }
+  is_started_ = true;
+  if (options.ipv6) rte_eth_allmulticast_enable(port_id_);  // neighbour solicitations come so
+  rte_ether_addr mac{};
+  rte_eth_macaddr_get(port_id_, &mac);
+  if (rte_is_zero_ether_addr(&mac)) rte_eth_random_addr(mac.addr_bytes);  // net_ring has none
+  std::copy(std::begin(mac.addr_bytes), std::end(mac.addr_bytes), capabilities_.mac.begin());
+  rte_eth_dev_info info{};
+  rte_eth_dev_info_get(port_id_, &info);
+  auto steering = steer(port_id_, info,
+                        {.driver = arguments_.driver,
+                         .wanted_queues = static_cast<uint32_t>(options.queue_nodes.size()),
+                         .queue_count = capabilities_.queue_count,
+                         .udp_port_first = options.udp_port_first,
+                         .ipv6 = options.ipv6});
+  capabilities_.affinity = steering.affinity;
+  capabilities_.rss = std::move(steering.rss);
+  for (auto& reason : steering.reasons) explain(std::move(reason));
+  rte_eth_link link{};
+  rte_eth_link_get_nowait(port_id_, &link);
+  capabilities_.link_is_up = link.link_status == RTE_ETH_LINK_UP;
+  capabilities_.link_mbps = link.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN ? 0 : link.link_speed;
+  if (!capabilities_.link_is_up) explain("the link is down: cable, switch port, or no peer yet");
+  what_eal_said();  // what was said on the way to success is of no use
+  return ok_status();
+}
+
+bool DpdkDevice::link_is_up() const {
+  rte_eth_link link{};
+  return rte_eth_link_get_nowait(port_id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
+}
+
+Status DpdkDevice::map_memory(const std::byte* memory, size_t bytes) {
+  if (!maps_memory_) return ok_status();
+  auto* address = const_cast<std::byte*>(memory);
+  rte_eth_dev_info info{};
+  rte_eth_dev_info_get(port_id_, &info);
+  // Several devices read the same memory: it is made known to DPDK once.
+  if (rte_extmem_register(address, bytes, nullptr, 0, kExternalPageBytes) != 0 &&
+      rte_errno != EEXIST) {
+    return device_error(arguments_.name, "cannot use the job's memory", -rte_errno, "see the log");
+  }
+  if (rte_dev_dma_map(info.device, address, reinterpret_cast<rte_iova_t>(address), bytes) == 0 ||
+      rte_errno == EEXIST) {
+    return ok_status();
+  }
+  return device_error(arguments_.name, "cannot map the job's memory", -rte_errno,
+                      "raise RLIMIT_MEMLOCK (LimitMEMLOCK=infinity)");
+}
+
+void DpdkDevice::unmap_memory(const std::byte* memory, size_t bytes) {
+  if (!maps_memory_) return;
+  auto* address = const_cast<std::byte*>(memory);
+  rte_eth_dev_info info{};
+  rte_eth_dev_info_get(port_id_, &info);
+  rte_dev_dma_unmap(info.device, address, reinterpret_cast<rte_iova_t>(address), bytes);
+  rte_extmem_unregister(address, bytes);
+}
+
+}  // namespace pbox::nic

@@ -1,0 +1,114 @@
+#include "nic/dpdk/interface.h"
+
+#include <rte_errno.h>
+#include <rte_ring.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace pbox::nic {
+namespace {
+
+constexpr uint32_t kRingSlots = 1024;
+
+// Rings have names, one name space for the process.
+std::string ring_name(const char* kind) {
+  static std::atomic<uint32_t> next{0};
+  return std::string(kind) + "_" + std::to_string(next.fetch_add(1));
+}
+
+// What all devices of a group can do; software if they differ.
+QueueAffinity common_affinity(const std::vector<std::unique_ptr<DpdkDevice>>& devices) {
+  const QueueAffinity first = devices[0]->capabilities().affinity;
+  const bool is_common = std::all_of(devices.begin(), devices.end(), [&](const auto& each) {
+    return each->capabilities().affinity == first;
+  });
+  const bool is_one_table = devices.size() == 1 || first != QueueAffinity::kRssHash;
+  return is_common && is_one_table ? first : QueueAffinity::kDispatch;
+}
+
+}  // namespace
+
+void DpdkInterface::RingDeleter::operator()(rte_ring* ring) const {
+  rte_ring_free(ring);
+}
+
+DpdkInterface::~DpdkInterface() = default;
+
+Result<std::unique_ptr<DpdkInterface>> DpdkInterface::open(const DpdkInterfaceOptions& options) {
+  PBOX_CHECK(!options.devices.empty() && !options.queue_nodes.empty());
+  if (const Status status = validate(options.interface); !status) return status.error();
+  std::unique_ptr<DpdkInterface> opened(new DpdkInterface());
+  opened->interface_ = options.interface;
+  opened->pipeline_count_ = static_cast<uint32_t>(options.queue_nodes.size());
+  opened->udp_ports_ = {options.udp_port_first, static_cast<uint16_t>(opened->pipeline_count_)};
+  if (const Status status = opened->open_devices(options); !status) return status.error();
+  if (opened->affinity_ == QueueAffinity::kDispatch) {
+    if (const Status status = opened->make_rings(options); !status) return status.error();
+  }
+  return opened;
+}
+
+Status DpdkInterface::open_devices(const DpdkInterfaceOptions& options) {
+  const bool ipv6 = std::any_of(interface_.addresses.begin(), interface_.addresses.end(),
+                                [](const auto& own) { return own.address.ipv6; });
+  for (const auto& name : options.devices) {
+    auto device = DpdkDevice::open({.device = name,
+                                    .queue_nodes = options.queue_nodes,
+                                    .mtu = options.interface.mtu,
+                                    .udp_port_first = options.udp_port_first,
+                                    .ipv6 = ipv6});
+    if (!device) return device.error();
+    interface_.mtu = std::min(interface_.mtu, (*device)->capabilities().mtu);
+    devices_.push_back(std::move(*device));
+  }
+  affinity_ = common_affinity(devices_);
+  if (affinity_ == QueueAffinity::kRssHash) rss_ = devices_[0]->capabilities().rss;
+  return ok_status();
+}
+
+Status DpdkInterface::make_rings(const DpdkInterfaceOptions& options) {
+  for (const int node : options.queue_nodes) {
+    // Many pipelines put in, the owner alone takes out.
+    Ring received(
+        rte_ring_create(ring_name("handed_over").c_str(), kRingSlots, node, RING_F_SC_DEQ));
+    Ring outgoing(rte_ring_create(ring_name("to_send").c_str(), kRingSlots, node, RING_F_SC_DEQ));
+    if (!received || !outgoing) {
+      return Error{ErrorCode::kResourceExhausted, "no memory for the rings between pipelines: " +
+                                                      std::string(rte_strerror(rte_errno)) +
+                                                      "; raise dpdk.memory_mib"};
+    }
+    handed_over_.push_back(std::move(received));
+    to_send_.push_back(std::move(outgoing));
+  }
+  return ok_status();
+}
+
+uint32_t DpdkInterface::receive_slots() const {
+  uint32_t slots = UINT32_MAX;
+  for (const auto& device : devices_) slots = std::min(slots, device->capabilities().receive_slots);
+  return slots;
+}
+
+// A ring between pipelines would carry references across cores.
+bool DpdkInterface::reads_in_place() const {
+  return affinity_ != QueueAffinity::kDispatch &&
+         std::all_of(devices_.begin(), devices_.end(),
+                     [](const auto& each) { return each->capabilities().reads_in_place; });
+}
+
+Status DpdkInterface::map_memory(const std::byte* memory, size_t bytes) {
+  for (const auto& device : devices_) {
+    if (const Status status = device->map_memory(memory, bytes); !status) {
+      unmap_memory(memory, bytes);
+      return status.error();
+    }
+  }
+  return ok_status();
+}
+
+void DpdkInterface::unmap_memory(const std::byte* memory, size_t bytes) {
+  for (const auto& device : devices_) device->unmap_memory(memory, bytes);
+}
+
+}  // namespace pbox::nic

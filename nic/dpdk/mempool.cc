@@ -1,0 +1,78 @@
+#include "nic/dpdk/mempool.h"
+
+#include <rte_errno.h>
+
+#include <algorithm>
+
+#include "base/numa_arena.h"
+
+namespace pbox::nic {
+namespace {
+
+// In a segment's private area: how DPDK is told that outside memory is no longer read. One per
+// segment, so that its count of references never leaves the core's cache.
+struct SegmentPrivate {
+  rte_mbuf_ext_shared_info shared;
+};
+constexpr uint16_t kSegmentPrivateBytes = RTE_ALIGN(sizeof(SegmentPrivate), RTE_MBUF_PRIV_ALIGN);
+constexpr uint32_t kCacheSize = 256;
+
+SegmentPrivate& private_of(rte_mbuf* segment) {
+  return *static_cast<SegmentPrivate*>(rte_mbuf_to_priv(segment));
+}
+
+void count_down(void* /*payload*/, void* in_flight) {
+  static_cast<std::atomic<uint64_t>*>(in_flight)->fetch_sub(1, std::memory_order_release);
+}
+
+void set_up_segment(rte_mempool* /*pool*/, void* /*unused*/, void* object, unsigned /*index*/) {
+  SegmentPrivate& area = private_of(static_cast<rte_mbuf*>(object));
+  area.shared.free_cb = count_down;
+}
+
+Result<Mempool> make_pool(const MempoolOptions& options, uint16_t private_bytes) {
+  const uint32_t room = RTE_PKTMBUF_HEADROOM + options.data_bytes;
+  PBOX_CHECK(room <= UINT16_MAX);
+  const uint32_t cache = std::min(kCacheSize, options.count / 2);
+  Mempool pool(rte_pktmbuf_pool_create(options.name.c_str(), options.count, cache, private_bytes,
+                                       static_cast<uint16_t>(room), options.node));
+  if (pool) return pool;
+  const std::string node =
+      options.node < 0 ? "any node" : "NUMA node " + std::to_string(options.node);
+  return Error{ErrorCode::kResourceExhausted,
+               "no memory for " + std::to_string(options.count) + " packet buffers of " +
+                   std::to_string(room) + " bytes on " + node + " (" + rte_strerror(rte_errno) +
+                   "); reserve more hugepages there, raise dpdk.memory_mib, or lower "
+                   "pipeline.count or data.mtu"};
+}
+
+}  // namespace
+
+Result<Mempool> make_frame_pool(const MempoolOptions& options) {
+  return make_pool(options, 0);
+}
+
+Result<Mempool> make_segment_pool(const MempoolOptions& options) {
+  auto pool = make_pool(options, kSegmentPrivateBytes);
+  if (pool) rte_mempool_obj_iter(pool->get(), set_up_segment, nullptr);
+  return pool;
+}
+
+uint64_t frame_pool_bytes(const MempoolOptions& options) {
+  const uint64_t object =
+      sizeof(rte_mbuf) + RTE_PKTMBUF_HEADROOM + options.data_bytes + 2 * kCacheLineBytes;
+  return options.count * object;
+}
+
+void attach_payload(rte_mbuf* segment, const std::byte* payload, uint16_t bytes,
+                    std::atomic<uint64_t>& in_flight) {
+  rte_mbuf_ext_shared_info& shared = private_of(segment).shared;
+  shared.fcb_opaque = &in_flight;
+  rte_mbuf_ext_refcnt_set(&shared, 1);
+  in_flight.fetch_add(1, std::memory_order_relaxed);
+  void* memory = const_cast<std::byte*>(payload);  // devices only read it
+  rte_pktmbuf_attach_extbuf(segment, memory, reinterpret_cast<rte_iova_t>(memory), bytes, &shared);
+  segment->data_len = bytes;
+}
+
+}  // namespace pbox::nic

@@ -1,0 +1,69 @@
+// The memory that results are sent from without a copy, and how many packets a device still holds
+// that point into it: who frees it asks first.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/limits.h"
+
+namespace pbox::nic {
+
+// Regions of one port. The control thread adds and removes them, the polling thread finds them; the
+// command that installs a job orders the two.
+class PayloadMemory {
+ public:
+  struct alignas(64) Region {
+    std::atomic<const std::byte*> begin{nullptr};
+    std::atomic<const std::byte*> end{nullptr};
+    std::atomic<uint64_t> in_flight{0};  // packets whose payload lies here
+
+    bool contains(const std::byte* payload) const {
+      return payload >= begin.load(std::memory_order_relaxed) &&
+             payload < end.load(std::memory_order_relaxed);
+    }
+  };
+
+  // False if there is no place left: then payloads there are copied. Control thread.
+  bool add(const std::byte* begin, size_t bytes) {
+    for (Region& region : regions_) {
+      if (region.end.load(std::memory_order_relaxed) != nullptr) continue;
+      region.begin.store(begin, std::memory_order_relaxed);
+      region.end.store(begin + bytes, std::memory_order_relaxed);
+      return true;
+    }
+    return false;
+  }
+
+  // Once no new packet is made from there: false as long as one is in flight; else it is forgotten.
+  // Control thread.
+  bool remove(const std::byte* begin) {
+    for (Region& region : regions_) {
+      if (region.begin.load(std::memory_order_relaxed) != begin) continue;
+      if (region.in_flight.load(std::memory_order_acquire) != 0) return false;
+      region.begin.store(nullptr, std::memory_order_relaxed);
+      region.end.store(nullptr, std::memory_order_relaxed);
+      return true;
+    }
+    return true;
+  }
+
+  // nullptr: nowhere. The polling thread.
+  Region* find(const std::byte* payload) {
+    if (regions_[last_].contains(payload)) return &regions_[last_];
+    for (size_t index = 0; index < regions_.size(); ++index) {
+      if (!regions_[index].contains(payload)) continue;
+      last_ = index;
+      return &regions_[index];
+    }
+    return nullptr;
+  }
+
+ private:
+  std::array<Region, limits::kJobsMax> regions_;
+  size_t last_ = 0;  // where the last payload was: results come in runs
+};
+
+}  // namespace pbox::nic

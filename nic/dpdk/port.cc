@@ -1,0 +1,77 @@
+#include "nic/dpdk/port.h"
+
+#include <rte_ring.h>
+
+#include "base/numa_arena.h"
+#include "nic/dpdk/port_state.h"
+#include "nic/ethernet/receive.h"
+
+namespace pbox::nic {
+
+DpdkPort::State::State(DpdkInterface& interface_in, uint32_t pipeline_in)
+    : interface(interface_in),
+      pipeline(pipeline_in),
+      udp_port(static_cast<uint16_t>(interface_in.udp_ports().first + pipeline_in)),
+      reads_in_place(interface_in.reads_in_place()),
+      joined_bytes(align_up(frame_bytes(interface_in.mtu()), kCacheLineBytes)),
+      backlogs(interface_in.devices().size()),
+      routes(kRoutes) {
+  // Untouched, and so not resident, unless a device hands out packets in pieces.
+  joined = std::make_unique_for_overwrite<std::byte[]>(limits::kBurstPackets * joined_bytes);
+}
+
+DpdkPort::State::~State() {
+  rte_pktmbuf_free_bulk(held.data(), static_cast<unsigned>(held_count));
+  for (Backlog& backlog : backlogs) {
+    rte_pktmbuf_free_bulk(backlog.packets.data(), static_cast<unsigned>(backlog.count));
+  }
+}
+
+DpdkPort::DpdkPort(DpdkInterface& interface, uint32_t pipeline)
+    : state_(std::make_unique<State>(interface, pipeline)) {
+  PBOX_CHECK(pipeline < interface.pipeline_count());
+}
+DpdkPort::DpdkPort(DpdkPort&&) noexcept = default;
+DpdkPort::~DpdkPort() = default;
+
+size_t DpdkPort::rx_burst(std::span<RxPacket> packets) {
+  return state_->rx_burst(packets);
+}
+
+size_t DpdkPort::tx_burst(std::span<const TxPacket> packets) {
+  return state_->tx_burst(packets);
+}
+
+const PortCounters& DpdkPort::counters() const {
+  return state_->counters;
+}
+
+Capabilities DpdkPort::capabilities() const {
+  const DpdkInterface& interface = state_->interface;
+  const uint64_t ring_bytes = uint64_t{interface.receive_slots()} * interface.mtu();
+  return {.kind = "dpdk",
+          .mtu = interface.mtu(),
+          .receive_buffer_bytes = static_cast<uint32_t>(std::min<uint64_t>(ring_bytes, UINT32_MAX)),
+          .receive_slots = interface.receive_slots(),
+          .affinity = interface.affinity()};
+}
+
+Status DpdkPort::add_memory(const std::byte* memory, size_t bytes) {
+  if (!state_->reads_in_place) return ok_status();
+  if (const Status mapped = state_->interface.map_memory(memory, bytes); !mapped) return mapped;
+  state_->memory.add(memory, bytes);  // no place left: payloads there are copied
+  return ok_status();
+}
+
+bool DpdkPort::remove_memory(const std::byte* memory, size_t bytes) {
+  if (!state_->reads_in_place) return true;
+  if (!state_->memory.remove(memory)) return false;
+  state_->interface.unmap_memory(memory, bytes);
+  return true;
+}
+
+Endpoint DpdkPort::local() const {
+  return endpoint_of(state_->interface.interface().addresses[0].address, state_->udp_port);
+}
+
+}  // namespace pbox::nic

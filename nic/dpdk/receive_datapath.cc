@@ -1,0 +1,170 @@
+#include <rte_ethdev.h>
+#include <rte_ring.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "nic/dpdk/port_state.h"
+#include "nic/ethernet/answer.h"
+#include "nic/ethernet/receive.h"
+
+namespace pbox::nic {
+namespace {
+
+// Nobody can make the box talk more than this: answers to ARP, NDP and echo requests, per burst.
+constexpr uint32_t kAnswersPerBurst = 8;
+// How many packets ahead headers are fetched.
+constexpr size_t kFetchAhead = 4;
+
+PortCounter drop_counter(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kNotIp: return PortCounter::kDropNotIp;
+    case Verdict::kVlan: return PortCounter::kDropVlan;
+    case Verdict::kMalformed: return PortCounter::kDropMalformed;
+    case Verdict::kFragment: return PortCounter::kDropFragment;
+    case Verdict::kChecksum: return PortCounter::kDropChecksum;
+    case Verdict::kProtocol: return PortCounter::kDropProtocol;
+    case Verdict::kUdpPort: return PortCounter::kDropUdpPort;
+    case Verdict::kSource: return PortCounter::kDropSource;
+    default: return PortCounter::kDropNotForUs;
+  }
+}
+
+HardwareChecks checks_of(const rte_mbuf& mbuf) {
+  return {.ip_good = (mbuf.ol_flags & RTE_MBUF_F_RX_IP_CKSUM_MASK) == RTE_MBUF_F_RX_IP_CKSUM_GOOD,
+          .udp_good = (mbuf.ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_GOOD};
+}
+
+}  // namespace
+
+size_t DpdkPort::State::rx_burst(std::span<RxPacket> packets) {
+  rte_pktmbuf_free_bulk(held.data(), static_cast<unsigned>(held_count));
+  held_count = 0;
+  joined_count = 0;
+  answers_left = kAnswersPerBurst;
+  packets = packets.first(std::min<size_t>(packets.size(), limits::kBurstPackets));
+  send_waiting();
+  size_t count = receive_handed_over(packets);
+  const size_t links = backlogs.size();
+  for (size_t step = 0; step < links && count < packets.size(); ++step) {
+    const auto link = static_cast<uint32_t>((first_link + step) % links);
+    count += receive_from(link, packets.subspan(count));
+  }
+  first_link = (first_link + 1) % links;
+  return count;
+}
+
+size_t DpdkPort::State::receive_from(uint32_t link, std::span<RxPacket> packets) {
+  const DpdkDevice& from = device(link);
+  if (!has_own_queue(from)) return 0;
+  std::array<rte_mbuf*, limits::kBurstPackets> mbufs;
+  const uint16_t received = rte_eth_rx_burst(from.port_id(), static_cast<uint16_t>(pipeline),
+                                             mbufs.data(), static_cast<uint16_t>(packets.size()));
+  return take_all({mbufs.data(), received}, link, packets);
+}
+
+size_t DpdkPort::State::receive_handed_over(std::span<RxPacket> packets) {
+  rte_ring* ring = interface.handed_over(pipeline);
+  if (ring == nullptr) return 0;
+  std::array<rte_mbuf*, limits::kBurstPackets> mbufs;
+  const unsigned received = rte_ring_dequeue_burst(ring, reinterpret_cast<void**>(mbufs.data()),
+                                                   static_cast<unsigned>(packets.size()), nullptr);
+  return take_all({mbufs.data(), received}, 0, packets);  // the link matters to others' frames only
+}
+
+size_t DpdkPort::State::take_all(std::span<rte_mbuf*> mbufs, uint32_t link,
+                                 std::span<RxPacket> packets) {
+  size_t count = 0;
+  for (size_t index = 0; index < std::min(kFetchAhead, mbufs.size()); ++index) {
+    rte_prefetch0(rte_pktmbuf_mtod(mbufs[index], void*));
+  }
+  for (size_t index = 0; index < mbufs.size(); ++index) {
+    if (index + kFetchAhead < mbufs.size()) {
+      rte_prefetch0(rte_pktmbuf_mtod(mbufs[index + kFetchAhead], void*));
+    }
+    if (take(mbufs[index], link, packets[count])) ++count;
+  }
+  return count;
+}
+
+// True if the packet is handed out; else the buffer went where it belongs.
+bool DpdkPort::State::take(rte_mbuf* mbuf, uint32_t link, RxPacket& packet) {
+  const auto frame = frame_of(mbuf);
+  const Interface& own = interface.interface();
+  const MacAddress& mac = device(link).capabilities().mac;
+  UdpDatagram datagram;
+  const Verdict verdict =
+      classify(frame, own, mac, interface.udp_ports(), checks_of(*mbuf), datagram);
+  if (verdict == Verdict::kUdp) [[likely]] {
+    if (datagram.to_port != udp_port && interface.handed_over(pipeline) != nullptr) {
+      hand_over(mbuf, datagram.to_port);
+      return false;
+    }
+    packet = {datagram.payload, datagram.bytes, datagram.from};
+    held[held_count++] = mbuf;
+    return true;
+  }
+  if (verdict == Verdict::kAnswer || verdict == Verdict::kLearn) {
+    interface.neighbours().learn(frame, own, mac, static_cast<uint16_t>(link), monotonic_ns());
+    if (verdict == Verdict::kAnswer) answer(frame, link);
+  } else if (verdict == Verdict::kPathMtu) {
+    counters.add(PortCounter::kPathMtuReports);
+  } else {
+    counters.add(drop_counter(verdict));
+  }
+  rte_pktmbuf_free(mbuf);
+  return false;
+}
+
+// The frame in one piece. Of one that is longer than any that we take, only the beginning: its
+// lengths then disagree.
+std::span<const std::byte> DpdkPort::State::frame_of(rte_mbuf* mbuf) {
+  if (mbuf->nb_segs == 1) [[likely]] {
+    return {rte_pktmbuf_mtod(mbuf, const std::byte*), mbuf->data_len};
+  }
+  counters.add(PortCounter::kChainedPackets);
+  const size_t bytes = std::min<size_t>(mbuf->pkt_len, joined_bytes);
+  std::byte* copy = joined.get() + joined_count++ * joined_bytes;
+  size_t filled = 0;
+  for (const rte_mbuf* piece = mbuf; piece != nullptr && filled < bytes; piece = piece->next) {
+    const size_t part = std::min<size_t>(piece->data_len, bytes - filled);
+    std::memcpy(copy + filled, rte_pktmbuf_mtod(piece, const std::byte*), part);
+    filled += part;
+  }
+  return {copy, filled};
+}
+
+void DpdkPort::State::answer(std::span<const std::byte> frame, uint32_t link) {
+  if (answers_left == 0) return;
+  --answers_left;
+  DpdkDevice& on = device(link);
+  rte_mbuf* reply = rte_pktmbuf_alloc(on.frame_pool(queue_of(on)));
+  if (reply == nullptr) {
+    counters.add(PortCounter::kNoBuffer);
+    return;
+  }
+  const size_t bytes =
+      nic::answer(frame, interface.interface(), on.capabilities().mac,
+                  {rte_pktmbuf_mtod(reply, std::byte*), rte_pktmbuf_tailroom(reply)});
+  if (bytes == 0) {
+    rte_pktmbuf_free(reply);
+    return;
+  }
+  reply->data_len = static_cast<uint16_t>(bytes);
+  reply->pkt_len = static_cast<uint32_t>(bytes);
+  counters.add(PortCounter::kAnswers);
+  send_frame(link, reply);
+}
+
+void DpdkPort::State::hand_over(rte_mbuf* mbuf, uint16_t to_port) {
+  const uint32_t owner = static_cast<uint32_t>(to_port - interface.udp_ports().first);
+  if (rte_ring_enqueue(interface.handed_over(owner), mbuf) == 0) {
+    counters.add(PortCounter::kDispatched);
+    return;
+  }
+  counters.add(PortCounter::kDropDispatch);
+  rte_pktmbuf_free(mbuf);
+}
+
+}  // namespace pbox::nic

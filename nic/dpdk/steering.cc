@@ -1,0 +1,144 @@
+#include "nic/dpdk/steering.h"
+
+#include <rte_errno.h>
+#include <rte_flow.h>
+
+#include <algorithm>
+#include <array>
+
+namespace pbox::nic {
+namespace {
+
+// Frames to one UDP port go to one queue. An error's text is empty when the rule stands.
+std::string add_flow(uint16_t port_id, uint16_t udp_port, uint16_t queue, bool ipv6) {
+  rte_flow_item_udp udp{};
+  udp.hdr.dst_port = rte_cpu_to_be_16(udp_port);
+  rte_flow_item_udp udp_mask{};
+  udp_mask.hdr.dst_port = UINT16_MAX;
+  std::array<rte_flow_item, 4> pattern{};
+  pattern[0].type = RTE_FLOW_ITEM_TYPE_ETH;
+  pattern[1].type = ipv6 ? RTE_FLOW_ITEM_TYPE_IPV6 : RTE_FLOW_ITEM_TYPE_IPV4;
+  pattern[2].type = RTE_FLOW_ITEM_TYPE_UDP;
+  pattern[2].spec = &udp;
+  pattern[2].mask = &udp_mask;
+  pattern[3].type = RTE_FLOW_ITEM_TYPE_END;
+  const rte_flow_action_queue target{.index = queue};
+  std::array<rte_flow_action, 2> actions{};
+  actions[0].type = RTE_FLOW_ACTION_TYPE_QUEUE;
+  actions[0].conf = &target;
+  actions[1].type = RTE_FLOW_ACTION_TYPE_END;
+  rte_flow_attr attributes{};
+  attributes.ingress = 1;
+  rte_flow_error error{};
+  if (rte_flow_validate(port_id, &attributes, pattern.data(), actions.data(), &error) == 0 &&
+      rte_flow_create(port_id, &attributes, pattern.data(), actions.data(), &error) != nullptr) {
+    return {};
+  }
+  return error.message != nullptr ? error.message : rte_strerror(rte_errno);
+}
+
+// All rules or none. Empty when they stand.
+std::string add_flows(uint16_t port_id, const SteeringOptions& options) {
+  for (uint32_t queue = 0; queue < options.queue_count; ++queue) {
+    const auto udp_port = static_cast<uint16_t>(options.udp_port_first + queue);
+    std::string refusal = add_flow(port_id, udp_port, static_cast<uint16_t>(queue), false);
+    if (refusal.empty() && options.ipv6) {
+      refusal = add_flow(port_id, udp_port, static_cast<uint16_t>(queue), true);
+    }
+    if (refusal.empty()) continue;
+    rte_flow_error ignored{};
+    rte_flow_flush(port_id, &ignored);
+    return refusal;
+  }
+  return {};
+}
+
+// The key and the table that the NIC works with, read back; nullptr if it does not tell.
+std::shared_ptr<const RssTable> read_rss(uint16_t port_id, const rte_eth_dev_info& info,
+                                         uint64_t wanted_types) {
+  auto table = std::make_shared<RssTable>();
+  table->key.resize(std::max<size_t>(info.hash_key_size, 40));
+  rte_eth_rss_conf hash{};
+  hash.rss_key = table->key.data();
+  hash.rss_key_len = static_cast<uint8_t>(table->key.size());
+  if (rte_eth_dev_rss_hash_conf_get(port_id, &hash) != 0) return nullptr;
+  if ((hash.rss_hf & wanted_types) != wanted_types) return nullptr;
+  if (std::all_of(table->key.begin(), table->key.end(), [](uint8_t byte) { return byte == 0; })) {
+    return nullptr;
+  }
+  const size_t groups = (info.reta_size + RTE_ETH_RETA_GROUP_SIZE - 1) / RTE_ETH_RETA_GROUP_SIZE;
+  std::vector<rte_eth_rss_reta_entry64> entries(groups);
+  for (auto& entry : entries) entry.mask = UINT64_MAX;
+  if (groups == 0 || rte_eth_dev_rss_reta_query(port_id, entries.data(), info.reta_size) != 0) {
+    return nullptr;
+  }
+  for (size_t index = 0; index < info.reta_size; ++index) {
+    table->queues.push_back(
+        entries[index / RTE_ETH_RETA_GROUP_SIZE].reta[index % RTE_ETH_RETA_GROUP_SIZE]);
+  }
+  return table;
+}
+
+bool reaches_all(const RssTable& table, uint32_t queue_count) {
+  for (uint32_t queue = 0; queue < queue_count; ++queue) {
+    if (std::find(table.queues.begin(), table.queues.end(), queue) == table.queues.end()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+uint64_t rss_types(const rte_eth_dev_info& info, bool ipv6) {
+  const uint64_t wanted =
+      RTE_ETH_RSS_NONFRAG_IPV4_UDP | (ipv6 ? uint64_t{RTE_ETH_RSS_NONFRAG_IPV6_UDP} : 0);
+  return (info.flow_type_rss_offloads & wanted) == wanted ? wanted : 0;
+}
+
+Steering steer(uint16_t port_id, const rte_eth_dev_info& info, const SteeringOptions& options) {
+  if (options.wanted_queues == 1) {
+    return {.affinity = QueueAffinity::kUdpPort,
+            .reasons = {"one pipeline: one queue, no steering"}};
+  }
+  if (options.queue_count < options.wanted_queues) {
+    return {.affinity = QueueAffinity::kDispatch,
+            .reasons = {"the device runs " + std::to_string(options.queue_count) + " queues for " +
+                        std::to_string(options.wanted_queues) +
+                        " pipelines: software hands packets over, which costs time on the cores "
+                        "that receive"}};
+  }
+  Steering steering;
+  const std::string refusal = add_flows(port_id, options);
+  if (refusal.empty()) {
+    steering.reasons.emplace_back("rte_flow rules steer each UDP port to its queue");
+    return steering;
+  }
+  steering.reasons.push_back("no rte_flow rules on UDP ports: " + refusal);
+  if (const uint64_t types = rss_types(info, options.ipv6); types != 0) {
+    steering.rss = read_rss(port_id, info, types);
+    if (steering.rss && reaches_all(*steering.rss, options.queue_count)) {
+      steering.affinity = QueueAffinity::kRssHash;
+      steering.reasons.emplace_back("RSS: workers choose source ports that hash to their queue");
+      return steering;
+    }
+    steering.rss = nullptr;
+    steering.reasons.emplace_back("no RSS: the device does not tell its key and table");
+  }
+  if (options.driver == "net_memif" || options.driver == "net_vhost" ||
+      options.driver == "net_ring") {
+    steering.affinity = QueueAffinity::kSenderQueue;
+    steering.reasons.emplace_back("the sender chooses: its TX queue is the RX queue here");
+  } else if (options.driver == "net_af_packet") {
+    steering.affinity = QueueAffinity::kSourceTrial;
+    steering.reasons.emplace_back(
+        "the kernel spreads by a hash of its own: workers find source ports by trial");
+  } else {
+    steering.affinity = QueueAffinity::kDispatch;
+    steering.reasons.emplace_back(
+        "nothing steers: software hands packets over, which costs time on the cores that receive");
+  }
+  return steering;
+}
+
+}  // namespace pbox::nic

@@ -1,0 +1,41 @@
+// Two ring devices, each of which receives what the other sends: an Ethernet cable in memory.
+#pragma once
+
+#include <rte_ring.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nic/dpdk/interface.h"
+#include "nic/dpdk/port.h"
+
+namespace pbox::test {
+
+// Starts DPDK without hugepages, once in the process.
+void start_dpdk();
+
+class Cable {
+ public:
+  // `queue_count` rings each way, of `slots` packets (a power of two; one slot stays free).
+  explicit Cable(uint32_t queue_count, uint32_t slots = 256);
+  ~Cable();
+
+  // Names of the devices at its ends.
+  std::string left() const { return "net_ring_" + name_ + "l"; }
+  std::string right() const { return "net_ring_" + name_ + "r"; }
+
+ private:
+  std::string name_;
+  std::vector<rte_ring*> to_right_;
+  std::vector<rte_ring*> to_left_;
+};
+
+// Interfaces with these addresses and the default ports.
+nic::DpdkInterfaceOptions options_for(const std::string& device, const std::string& address,
+                                      uint32_t pipelines);
+
+// Aborts the test with the error's text.
+std::unique_ptr<nic::DpdkInterface> open_interface(const nic::DpdkInterfaceOptions& options);
+
+}  // namespace pbox::test
