@@ -66,6 +66,9 @@ Status Appliance::start() {
   auto pipelines = PipelineSet::start(topology_, config_);
   if (!pipelines) return pipelines.error();
   pipelines_ = std::move(*pipelines);
+  for (const std::string& line : pipelines_->ports().describe()) {
+    log(EventLog::Level::kInfo, "port", line);
+  }
   pin_control_thread();  // after their threads were made, which would inherit it
 
   registry_ = std::make_unique<JobRegistry>(registry_options(), *pipelines_);

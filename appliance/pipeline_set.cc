@@ -9,8 +9,13 @@ Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology
   auto set = std::make_unique<PipelineSet>();
   const bool is_off = config.memory.hugepages == config::OnOffAuto::kOff;
   set->hugepages_ = is_off ? Hugepages::kNever : Hugepages::kIfFree;
+  auto ports = Ports::start(topology, config);
+  if (!ports) return ports.error();
+  set->ports_ = std::move(*ports);
   for (const PipelinePlan& plan : topology.pipelines) {
-    auto thread = PipelineThread::open(plan, config);
+    auto port = set->ports_->open(plan, config);
+    if (!port) return port.error();
+    auto thread = PipelineThread::create(plan, config, std::move(*port));
     if (!thread) return thread.error();
     set->threads_.push_back(std::move(*thread));
   }
@@ -23,16 +28,39 @@ Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology
 PipelineInfo PipelineSet::info(uint32_t pipeline) const {
   const PipelineThread& thread = *threads_[pipeline];
   const std::string& address = thread.plan().address;
+  const nic::Capabilities& can = thread.capabilities();
   return {.address = config::is_wildcard_address(address) ? "" : address,
           .udp_port = thread.udp_port(),
-          .receive_buffer_bytes = thread.capabilities().receive_buffer_bytes,
-          .mtu = thread.capabilities().mtu,
+          .receive_buffer_bytes = can.receive_buffer_bytes,
+          .receive_slots = can.receive_slots,
+          .mtu = can.mtu,
           .numa_node = thread.plan().node,
-          .hugepages = hugepages_};
+          .hugepages = hugepages_,
+          .affinity = can.affinity,
+          .queue = can.queue,
+          .rss = can.rss};
 }
 
 void PipelineSet::execute(uint32_t pipeline, pipeline::Command command) {
   threads_[pipeline]->execute(command);
+}
+
+Status PipelineSet::install(uint32_t pipeline, pipeline::JobShard& shard) {
+  free_retired();
+  if (const Status status = threads_[pipeline]->add_memory(shard.arena()); !status) return status;
+  return PipelineHost::install(pipeline, shard);
+}
+
+void PipelineSet::remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) {
+  execute(pipeline, {.kind = pipeline::CommandKind::kRemove, .shard = shard.get()});
+  retired_.push_back({pipeline, std::move(shard)});
+  free_retired();
+}
+
+void PipelineSet::free_retired() {
+  std::erase_if(retired_, [this](const Retired& retired) {
+    return threads_[retired.pipeline]->remove_memory(retired.shard->arena());
+  });
 }
 
 std::vector<PipelineView> PipelineSet::views() const {
@@ -44,6 +72,9 @@ std::vector<PipelineView> PipelineSet::views() const {
                      .node = plan.node,
                      .address = plan.address,
                      .udp_port = thread->udp_port(),
+                     .port = thread->capabilities().kind,
+                     .nic = plan.nic,
+                     .affinity = to_string(thread->capabilities().affinity),
                      .counters = &thread->counters(),
                      .port_counters = &thread->port_counters()});
   }

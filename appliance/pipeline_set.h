@@ -8,22 +8,35 @@
 #include "appliance/admin/source.h"
 #include "appliance/control/pipeline_host.h"
 #include "appliance/pipeline_thread.h"
+#include "appliance/ports.h"
 
 namespace pbox::appliance {
 
 class PipelineSet : public PipelineHost {
  public:
-  // Opens and starts a thread per pipeline of the plan.
+  // Opens the ports and starts a thread per pipeline of the plan.
   static Result<std::unique_ptr<PipelineSet>> start(const Topology& topology,
                                                     const config::Config& config);
 
   uint32_t count() const override { return static_cast<uint32_t>(threads_.size()); }
   PipelineInfo info(uint32_t pipeline) const override;
   void execute(uint32_t pipeline, pipeline::Command command) override;
+  Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
+  void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
+  const Ports& ports() const { return *ports_; }
   std::vector<PipelineView> views() const;
 
  private:
+  // A shard of a job that has ended, which a device may still read.
+  struct Retired {
+    uint32_t pipeline = 0;
+    std::unique_ptr<pipeline::JobShard> shard;
+  };
+  void free_retired();
+
   Hugepages hugepages_ = Hugepages::kIfFree;
+  std::vector<Retired> retired_;  // outlives the devices
+  std::unique_ptr<Ports> ports_;
   std::vector<std::unique_ptr<PipelineThread>> threads_;
 };
 

@@ -10,28 +10,19 @@
 
 namespace pbox::appliance {
 
-Result<std::unique_ptr<PipelineThread>> PipelineThread::open(const PipelinePlan& plan,
-                                                             const config::Config& config) {
-  const auto local = nic::parse_endpoint(plan.address, plan.udp_port);
-  if (!local) return local.error();
-  auto port =
-      nic::SocketPort::open({.local = *local,
-                             .receive_buffer_bytes = config.data.receive_buffer_bytes,
-                             .send_buffer_bytes = config.data.send_buffer_bytes,
-                             .mtu = config.data.mtu,
-                             .segmentation_offload = config.data.gso != config::OnOffAuto::kOff});
-  if (!port) return port.error();
-  std::unique_ptr<PipelineThread> thread(new PipelineThread(plan, config, std::move(*port)));
+Result<std::unique_ptr<PipelineThread>> PipelineThread::create(const PipelinePlan& plan,
+                                                               const config::Config& config,
+                                                               AnyPort port) {
+  std::unique_ptr<PipelineThread> thread(new PipelineThread(plan, config, std::move(port)));
   thread->mailbox_.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (thread->mailbox_.wake_fd < 0) return system_error("cannot make an eventfd", errno);
   return thread;
 }
 
-PipelineThread::PipelineThread(const PipelinePlan& plan, const config::Config& config,
-                               nic::SocketPort port)
+PipelineThread::PipelineThread(const PipelinePlan& plan, const config::Config& config, AnyPort port)
     : plan_(plan),
       port_(std::move(port)),
-      capabilities_(port_.capabilities()),
+      capabilities_(std::visit([](const auto& any) { return any.capabilities(); }, port_)),
       core_({.pipeline_index = plan.index, .tag = {config.data.payload_crc}}),
       policy_{.busy = config.pipeline.poll == config::PollMode::kBusy,
               .spin_ns = config.pipeline.spin_us * uint64_t{1000}} {}
@@ -51,12 +42,49 @@ Status PipelineThread::start() {
   thread_ = std::thread([this, &started] {
     name_current_thread("pipeline-" + std::to_string(plan_.index));
     const Status pinned = plan_.pinned ? pin_current_thread({{plan_.cpu}}) : ok_status();
-    started.set_value(pinned);
-    if (!pinned) return;
-    pipeline::Loop loop(core_, port_, mailbox_, policy_);
-    loop.run();
+    std::visit(
+        [&](auto& port) {
+          const PortThread<std::decay_t<decltype(port)>> on_port;
+          const Status ready = pinned ? on_port.status() : pinned;
+          started.set_value(ready);
+          if (ready) pipeline::Loop(core_, port, mailbox_, policy_).run();
+        },
+        port_);
   });
   return outcome.get();
+}
+
+uint16_t PipelineThread::udp_port() const {
+  return std::visit([](const auto& port) { return port.local().port; }, port_);
+}
+
+const nic::PortCounters& PipelineThread::port_counters() const {
+  return std::visit([](const auto& port) -> const nic::PortCounters& { return port.counters(); },
+                    port_);
+}
+
+Status PipelineThread::add_memory(const NumaArena& memory) {
+  return std::visit(
+      [&](auto& port) {
+        if constexpr (ReadsInPlace<std::decay_t<decltype(port)>>) {
+          return port.add_memory(memory.data(), memory.size());
+        } else {
+          return ok_status();
+        }
+      },
+      port_);
+}
+
+bool PipelineThread::remove_memory(const NumaArena& memory) {
+  return std::visit(
+      [&](auto& port) {
+        if constexpr (ReadsInPlace<std::decay_t<decltype(port)>>) {
+          return port.remove_memory(memory.data(), memory.size());
+        } else {
+          return true;
+        }
+      },
+      port_);
 }
 
 void PipelineThread::wake() {

@@ -4,38 +4,42 @@
 #include <memory>
 #include <thread>
 
+#include "appliance/any_port.h"
 #include "appliance/topology.h"
-#include "nic/socket/port.h"
 #include "pipeline/loop.h"
 
 namespace pbox::appliance {
 
 class PipelineThread {
  public:
-  // Opens the port; nothing runs yet. The object stays where it is: the thread points into it.
-  static Result<std::unique_ptr<PipelineThread>> open(const PipelinePlan& plan,
-                                                      const config::Config& config);
+  // Nothing runs yet. The object stays where it is: the thread points into it.
+  static Result<std::unique_ptr<PipelineThread>> create(const PipelinePlan& plan,
+                                                        const config::Config& config, AnyPort port);
   ~PipelineThread();
   PipelineThread(const PipelineThread&) = delete;
   PipelineThread& operator=(const PipelineThread&) = delete;
 
   // Starts the thread; returns once it is pinned and polling, or says why it could not be pinned.
   Status start();
+  // Memory that results are sent from: before the first is, and after the last. The second is false
+  // while a device may still read there. Control thread.
+  Status add_memory(const NumaArena& memory);
+  bool remove_memory(const NumaArena& memory);
   // Hands a command over and returns when it has been carried out. One thread at a time (control).
   void execute(pipeline::Command command);
 
   const PipelinePlan& plan() const { return plan_; }
-  uint16_t udp_port() const { return port_.local().port; }
-  nic::Capabilities capabilities() const { return capabilities_; }
+  uint16_t udp_port() const;
+  const nic::Capabilities& capabilities() const { return capabilities_; }
   const pipeline::Counters& counters() const { return core_.counters(); }
-  const nic::PortCounters& port_counters() const { return port_.counters(); }
+  const nic::PortCounters& port_counters() const;
 
  private:
-  PipelineThread(const PipelinePlan& plan, const config::Config& config, nic::SocketPort port);
+  PipelineThread(const PipelinePlan& plan, const config::Config& config, AnyPort port);
   void wake();
 
   PipelinePlan plan_;
-  nic::SocketPort port_;
+  AnyPort port_;
   nic::Capabilities capabilities_;
   pipeline::Core core_;
   pipeline::PollPolicy policy_;

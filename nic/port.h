@@ -11,11 +11,13 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 
 #include "nic/endpoint.h"
 #include "nic/port_counters.h"
+#include "nic/rss.h"
 #include "nic/wire/header.h"
 #include "nic/wire/tag.h"
 
@@ -59,6 +61,8 @@ struct Capabilities {
   bool segmentation_offload = false;  // one call sends many equal packets (UDP GSO)
   bool receive_coalescing = false;    // one call receives many equal packets (UDP GRO)
   QueueAffinity affinity = QueueAffinity::kUdpPort;
+  uint32_t queue = 0;                             // of the NIC
+  std::shared_ptr<const RssTable> rss = nullptr;  // kRssHash only
 };
 
 template <typename P>

@@ -71,6 +71,9 @@ Json pipeline_object(const PipelineView& view) {
           {"node", view.node < 0 ? Json(nullptr) : Json(view.node)},
           {"address", view.address},
           {"udp_port", view.udp_port},
+          {"port", view.port},
+          {"nic", view.nic},
+          {"affinity", view.affinity},
           {"counters", std::move(counters)}};
 }
 

@@ -121,6 +121,20 @@ MetricFamily build_info(const BoxView& box) {
   return family;
 }
 
+MetricFamily pipeline_info(const std::vector<PipelineView>& pipelines) {
+  MetricFamily family = make_family("pbox_pipeline_info", MetricType::Gauge,
+                                    "1, labelled with how packets reach the pipeline");
+  for (const PipelineView& view : pipelines) {
+    add_series(family,
+               {{"pipeline", std::to_string(view.index)},
+                {"port", view.port},
+                {"nic", view.nic},
+                {"affinity", view.affinity}},
+               1);
+  }
+  return family;
+}
+
 // Rows of one metric differ in their label and make one family; the first of them has the help.
 template <typename Counter>
 void add_pipeline_families(std::vector<MetricFamily>& families, std::span<const CounterRow> table,
@@ -213,6 +227,7 @@ std::string metrics_text(const AdminSource& source, const ProcessUsage& usage) {
     if (const auto value = row.value(sample)) add_series(families.back(), {}, *value);
   }
   const std::vector<PipelineView> pipelines = source.pipelines();
+  families.push_back(pipeline_info(pipelines));
   add_pipeline_families(families, pipeline::kCounterTable, pipelines, &PipelineView::counters);
   add_pipeline_families(families, nic::kPortCounterTable, pipelines, &PipelineView::port_counters);
   add_job_families(families, jobs);

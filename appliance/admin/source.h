@@ -18,6 +18,9 @@ struct PipelineView {
   int node = -1;  // -1: any
   std::string address;
   uint16_t udp_port = 0;
+  std::string port;      // "socket", "dpdk"
+  std::string nic;       // empty: none
+  std::string affinity;  // how packets find the pipeline's queue: "udp-port", "rss-hash", ...
   // Readable at any time, without locks.
   const pipeline::Counters* counters = nullptr;
   const nic::PortCounters* port_counters = nullptr;

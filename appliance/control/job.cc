@@ -134,17 +134,25 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis) {
     }
     shards.push_back(std::move(*shard));
   }
-  shards_ = std::move(shards);
-  for (uint32_t index = 0; index < shards_.size(); ++index) {
-    host.execute(index, {.kind = pipeline::CommandKind::kInstall, .shard = shards_[index].get()});
+  for (uint32_t index = 0; index < shards.size(); ++index) {
+    if (const Status status = host.install(index, *shards[index]); !status) {
+      for (uint32_t before = 0; before < index; ++before) {
+        host.remove(before, std::move(shards[before]));
+      }
+      for (const uint32_t spi : taken) spis.release(spi);
+      return status.error();
+    }
   }
+  shards_ = std::move(shards);
   return ok_status();
 }
 
 void Job::close(PipelineHost& host, SpiAllocator& spis) {
   for (uint32_t index = 0; index < shards_.size(); ++index) {
-    host.execute(index, {.kind = pipeline::CommandKind::kRemove, .shard = shards_[index].get()});
-    for (const auto& session : shards_[index]->sessions()) spis.release(session.spi);
+    std::vector<uint32_t> released;
+    for (const auto& session : shards_[index]->sessions()) released.push_back(session.spi);
+    host.remove(index, std::move(shards_[index]));
+    for (const uint32_t spi : released) spis.release(spi);
   }
   shards_.clear();
 }

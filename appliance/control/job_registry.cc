@@ -43,6 +43,13 @@ constexpr uint32_t kWindowBytesAuto = 1u << 20;
 
 }  // namespace
 
+// What a queue takes in: so many bytes, and so many packets.
+uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes) {
+  if (info.receive_slots == 0) return info.receive_buffer_bytes;
+  const uint64_t in_slots = uint64_t{info.receive_slots} * fragment_bytes;
+  return static_cast<uint32_t>(std::min<uint64_t>(info.receive_buffer_bytes, in_slots));
+}
+
 uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes) {
   const uint64_t share = uint64_t{receive_buffer_bytes} * 3 / 4 / std::max(1u, sessions);
   const uint64_t wanted = window_bytes == 0 ? kWindowBytesAuto : window_bytes;
@@ -248,8 +255,8 @@ void JobRegistry::start_job(Job& job) {
     for (int index = 0; index < session.pipelines_size(); ++index) {
       const auto pipeline = static_cast<uint32_t>(index);
       session.mutable_pipelines(index)->set_credit_bytes(
-          credit_share(host_.info(pipeline).receive_buffer_bytes, spis_.in_use(pipeline),
-                       options_.window_bytes));
+          credit_share(receivable_bytes(host_.info(pipeline), job.fragment_bytes()),
+                       spis_.in_use(pipeline), options_.window_bytes));
     }
     note(RegistryEvent::Severity::kDebug, "session_installed",
          "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" +
@@ -261,9 +268,12 @@ void JobRegistry::start_job(Job& job) {
 // Sessions came or went: each job's share of the receive rings changes.
 void JobRegistry::share_credit() {
   for (uint32_t index = 0; index < host_.count(); ++index) {
-    const uint32_t credit = credit_share(host_.info(index).receive_buffer_bytes,
-                                         spis_.in_use(index), options_.window_bytes);
-    for (auto& [name, job] : jobs_) job->set_credit(host_, index, credit);
+    const PipelineInfo info = host_.info(index);
+    for (auto& [name, job] : jobs_) {
+      job->set_credit(host_, index,
+                      credit_share(receivable_bytes(info, job->fragment_bytes()),
+                                   spis_.in_use(index), options_.window_bytes));
+    }
   }
 }
 

@@ -119,6 +119,7 @@ class JobRegistry {
 // Bytes a worker may have in flight on a pipeline whose receive buffer is shared by `sessions`: at
 // most `window_bytes` (0: 1 MiB), and together three quarters of the buffer, so that it never
 // overflows however the workers' bursts coincide.
+uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes);
 uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes);
 
 }  // namespace pbox::appliance

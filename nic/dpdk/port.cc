@@ -53,7 +53,9 @@ Capabilities DpdkPort::capabilities() const {
           .mtu = interface.mtu(),
           .receive_buffer_bytes = static_cast<uint32_t>(std::min<uint64_t>(ring_bytes, UINT32_MAX)),
           .receive_slots = interface.receive_slots(),
-          .affinity = interface.affinity()};
+          .affinity = interface.affinity(),
+          .queue = state_->pipeline,
+          .rss = interface.rss()};
 }
 
 Status DpdkPort::add_memory(const std::byte* memory, size_t bytes) {
