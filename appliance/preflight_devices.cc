@@ -64,8 +64,7 @@ Check check_drivers(const config::Config& config, const HostFacts& facts) {
         findings.add(
             CheckLevel::kFail,
             address + ": this process may not open its group /dev/vfio/" + device->iommu_group,
-            "put the shipped 60-pbox-vfio.rules in /etc/udev/rules.d and bind it anew, or run as "
-            "root");
+            "install the shipped 60-pbox-vfio.rules and bind the device anew, or run as root");
         break;
       case PciBinding::kUio:
         findings.add(CheckLevel::kWarn,
