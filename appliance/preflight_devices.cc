@@ -129,6 +129,22 @@ Check check_nodes(const config::Config& config, const HostFacts& facts,
               "pipeline.numa = auto");
 }
 
+Check check_served(const config::Config& config, const Result<Topology>& topology) {
+  const std::string name = "served";
+  if (!topology) return ok(name, "not checked: there is no plan");
+  std::string idle;
+  for (uint32_t index = 0; index < config.dpdk.devices.size(); ++index) {
+    const bool is_served = std::any_of(
+        topology->pipelines.begin(), topology->pipelines.end(), [&](const PipelinePlan& each) {
+          return std::count(each.devices.begin(), each.devices.end(), index) != 0;
+        });
+    if (!is_served) append(idle, ", ", config::device_name(config.dpdk.devices[index].device));
+  }
+  if (idle.empty()) return ok(name, "every device has a pipeline");
+  return warn(name, "without a pipeline, so that nobody answers there: " + idle,
+              "raise pipeline.count, or take these out of dpdk.devices");
+}
+
 Check check_capabilities(const config::Config& config, const HostFacts& facts) {
   const auto devices = pci_devices(config, facts);
   const bool has_packet_devices = !packet_devices(config).empty();
@@ -218,8 +234,9 @@ Check check_addresses(const config::Config& config, const HostFacts& facts) {
 std::vector<Check> device_checks(const config::Config& config, const HostFacts& facts,
                                  const Result<Topology>& topology) {
   return {check_drivers(config, facts),         check_iommu(config, facts),
-          check_nodes(config, facts, topology), check_capabilities(config, facts),
-          check_interfaces(config, facts),      check_addresses(config, facts)};
+          check_nodes(config, facts, topology), check_served(config, topology),
+          check_capabilities(config, facts),    check_interfaces(config, facts),
+          check_addresses(config, facts)};
 }
 
 }  // namespace pbox::appliance::checks

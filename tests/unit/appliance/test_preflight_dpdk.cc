@@ -171,6 +171,14 @@ TEST_CASE("pipelines far from their NIC are a warning, which only pipeline.numa 
   CHECK_THAT(warned.finding, Contains("pipelines 0 are on another NUMA node"));
 }
 
+TEST_CASE("a device that gets no pipeline is a warning that names it") {
+  auto config = ready_config();
+  config.pipeline.count = 1;
+  const auto warned = check_of(config, ready_machine(), "served");
+  CHECK(warned.level == CheckLevel::kWarn);
+  CHECK_THAT(warned.finding, Contains("nobody answers there: net_af_packet0"));
+}
+
 TEST_CASE("capabilities are asked for by the devices that need them") {
   const auto failed = after("capabilities", [](HostFacts& facts) {
     facts.can_open_raw_sockets = facts.can_force_buffers = false;
