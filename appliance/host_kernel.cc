@@ -89,36 +89,31 @@ uint64_t free_pages(int node, const char* size) {
                    "/hugepages/hugepages-" + size + "/free_hugepages");
 }
 
-void read_interfaces(HostFacts& facts) {
-  struct if_nameindex* list = if_nameindex();
-  if (list == nullptr) return;
-  for (const auto* entry = list; entry->if_name != nullptr; ++entry) {
-    Interface interface;
-    interface.name = entry->if_name;
-    const std::string folder = "/sys/class/net/" + interface.name;
-    uint32_t flags = 0;
-    std::istringstream(text_of(folder + "/flags")) >> std::hex >> flags;
-    interface.is_up = (flags & IFF_UP) != 0;
-    interface.mtu = static_cast<uint32_t>(number_in(folder + "/mtu"));
-    facts.interfaces.push_back(std::move(interface));
+Interface& interface_named(HostFacts& facts, const std::string& name) {
+  for (auto& interface : facts.interfaces) {
+    if (interface.name == name) return interface;
   }
-  if_freenameindex(list);
+  Interface interface;
+  interface.name = name;
+  interface.mtu = static_cast<uint32_t>(number_in("/sys/class/net/" + name + "/mtu"));
+  facts.interfaces.push_back(std::move(interface));
+  return facts.interfaces.back();
 }
 
-// After read_interfaces.
+// The list has an entry for each interface as such, besides those for its addresses.
 void read_addresses(HostFacts& facts) {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    Interface& interface = interface_named(facts, entry->ifa_name);
+    interface.is_up = (entry->ifa_flags & IFF_UP) != 0;
+    if (entry->ifa_addr == nullptr || !interface.is_up) continue;
     const std::string address = literal_of(entry->ifa_addr);
     if (address.empty()) continue;
     facts.addresses.push_back(address);
+    interface.addresses.push_back(address);
     for (auto& nic : facts.nics) {
       if (nic.name == entry->ifa_name) nic.addresses.push_back(address);
-    }
-    for (auto& interface : facts.interfaces) {
-      if (interface.name == entry->ifa_name) interface.addresses.push_back(address);
     }
   }
   freeifaddrs(list);
@@ -156,7 +151,6 @@ void read_kernel_facts(HostFacts& facts) {
     node.hugepages_free = free_pages(node.node, "2048kB");
     node.giant_pages_free = free_pages(node.node, "1048576kB");
   }
-  read_interfaces(facts);
   read_addresses(facts);
 }
 

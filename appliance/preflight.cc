@@ -4,13 +4,15 @@
 #include <cerrno>
 #include <system_error>
 
-#include "appliance/topology.h"
+#include "appliance/preflight_checks.h"
 #include "config/address.h"
 #include "config/cpu_list.h"
+#include "config/dpdk_device.h"
 #include "config/parse.h"
 
 namespace pbox::appliance {
-namespace {
+
+namespace checks {
 
 Check ok(std::string name, std::string finding) {
   return Check{std::move(name), CheckLevel::kOk, std::move(finding), {}};
@@ -28,6 +30,20 @@ std::string mebibytes(uint64_t bytes) {
   return std::to_string(bytes >> 20) + " MiB";
 }
 
+void append(std::string& list, const std::string& separator, const std::string& entry) {
+  if (!list.empty()) list += separator;
+  list += entry;
+}
+
+}  // namespace checks
+
+namespace {
+
+using checks::fail;
+using checks::mebibytes;
+using checks::ok;
+using checks::warn;
+
 Check check_config(const config::Config& config) {
   const auto errors = config::validate(config);
   if (errors.empty()) return ok("config", "valid");
@@ -37,11 +53,16 @@ Check check_config(const config::Config& config) {
 }
 
 Check check_security(const config::Config& config) {
-  const bool is_open = !config::is_loopback_address(config.box.listen) ||
-                       (config.admin.enabled && !config::is_loopback_address(config.admin.listen));
-  if (!is_open) return ok("security", "without keys, on loopback only");
+  const auto& devices = config.dpdk.devices;
+  const bool is_open =
+      !config::is_loopback_address(config.box.listen) ||
+      (config.admin.enabled && !config::is_loopback_address(config.admin.listen)) ||
+      std::any_of(devices.begin(), devices.end(),
+                  [](const auto& each) { return !config::stays_on_host(each.device); });
+  if (!is_open) return ok("security", "without keys, within this host only");
   return warn("security", "without keys off loopback: any host there can read and change gradients",
-              "keep box.listen and admin.listen on a network that only workers reach");
+              "keep box.listen, admin.listen and dpdk.devices on a network that only workers "
+              "reach");
 }
 
 Check check_plan(const Result<Topology>& topology) {
@@ -176,6 +197,17 @@ Check check_mtu(const config::Config& config, const HostFacts& facts,
               "data.mtu = 0, or ip link set dev NIC mtu " + std::to_string(config.data.mtu));
 }
 
+std::vector<Check> socket_checks(const config::Config& config, const HostFacts& facts,
+                                 const Result<Topology>& topology) {
+  return {
+      check_buffer("receive-buffer", "data.receive_buffer_bytes", "net.core.rmem_max",
+                   config.data.receive_buffer_bytes, facts.receive_buffer_max,
+                   facts.can_force_buffers),
+      check_buffer("send-buffer", "data.send_buffer_bytes", "net.core.wmem_max",
+                   config.data.send_buffer_bytes, facts.send_buffer_max, facts.can_force_buffers),
+      check_mtu(config, facts, topology)};
+}
+
 }  // namespace
 
 const char* to_string(CheckLevel level) {
@@ -190,22 +222,19 @@ const char* to_string(CheckLevel level) {
 std::vector<Check> preflight(const config::Config& config, const HostFacts& facts,
                              const std::vector<PortProbe>& probes) {
   const auto topology = plan(config, facts);
-  return {
-      check_config(config),
-      check_security(config),
-      check_cpus(config, facts),
-      check_plan(topology),
-      check_listen(config, facts),
-      check_ports(probes),
-      check_buffer("receive-buffer", "data.receive_buffer_bytes", "net.core.rmem_max",
-                   config.data.receive_buffer_bytes, facts.receive_buffer_max,
-                   facts.can_force_buffers),
-      check_buffer("send-buffer", "data.send_buffer_bytes", "net.core.wmem_max",
-                   config.data.send_buffer_bytes, facts.send_buffer_max, facts.can_force_buffers),
-      check_mtu(config, facts, topology),
-      check_memory(topology, facts),
-      check_hugepages(config, topology),
-      check_memlock(facts)};
+  std::vector<Check> all = {check_config(config),        check_security(config),
+                            check_cpus(config, facts),   check_plan(topology),
+                            check_listen(config, facts), check_ports(probes)};
+  const auto add = [&](const std::vector<Check>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  const bool is_dpdk = config.data.port == config::PortKind::kDpdk;
+  add(is_dpdk ? checks::device_checks(config, facts, topology)
+              : socket_checks(config, facts, topology));
+  add({check_memory(topology, facts), check_hugepages(config, topology)});
+  add(is_dpdk ? checks::packet_memory_checks(config, facts, topology)
+              : std::vector<Check>{check_memlock(facts)});
+  return all;
 }
 
 std::string to_line(const Check& check) {

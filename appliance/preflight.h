@@ -31,11 +31,11 @@ struct PortProbe {
   int error_number = 0;  // 0: it could
 };
 
-// Binds and releases each port that `config` names; nothing for port 0. `pipeline_count`: as
-// planned. Not while the box runs: it would find its own ports taken.
+// Binds and releases each port that `config` names and the kernel serves; nothing for port 0.
+// `pipeline_count`: as planned. Not while the box runs: it would find its own ports taken.
 std::vector<PortProbe> probe_ports(const config::Config& config, uint32_t pipeline_count);
 
-// Pure. All checks, in a fixed order, whatever they find.
+// Pure. All checks of data.port, in a fixed order, whatever they find.
 std::vector<Check> preflight(const config::Config& config, const HostFacts& facts,
                              const std::vector<PortProbe>& probes);
 

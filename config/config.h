@@ -57,8 +57,8 @@ inline constexpr uint32_t kDpdkMtuDefault = 1'500;
 inline constexpr uint32_t kDpdkMtuMax = 9'216;
 inline constexpr uint32_t kDpdkDevicesMax = 32;  // RTE_MAX_ETHPORTS, as distributions build DPDK
 
-// Texts are in one form, whatever the file said: lower case, domain written out, addresses as
-// inet_ntop writes them. dpdk_device.h says more of a device.
+// PCI addresses are in lower case with their domain, and IP addresses as inet_ntop writes them,
+// whatever the file said. dpdk_device.h says more of a device.
 struct DpdkDevice {
   std::string device;  // "0000:3b:00.0", or a virtual one in DPDK's words: "net_memif0,role=server"
   std::vector<std::string> addresses;  // "10.0.0.1/24"; at least one

@@ -19,6 +19,9 @@ HostFacts random_machine(Rng& rng) {
     const uint32_t link_mbps = rng.below(2) == 0 ? 0 : 10'000;
     add_nic(facts, node, link_mbps);
   }
+  for (uint64_t devices = rng.below(6); devices > 0; --devices) {
+    add_pci(facts, static_cast<int>(rng.below(static_cast<uint64_t>(node_count) + 1)) - 1);
+  }
   // A cpuset takes cores away.
   for (uint64_t lost = rng.below(4); lost > 0 && facts.cores.size() > 1; --lost) {
     facts.cores.erase(facts.cores.begin() + static_cast<long>(rng.below(facts.cores.size())));
@@ -27,8 +30,18 @@ HostFacts random_machine(Rng& rng) {
   return facts;
 }
 
+// All devices on PCI and a virtual one; some share their address.
+config::Config random_dpdk_config(Rng& rng, const HostFacts& facts) {
+  std::string items = "net_ring0 10.0.0.1/24";
+  for (const auto& device : facts.pci_network) {
+    items += "; " + device.address + " 10.0.0." + std::to_string(1 + rng.below(9)) + "/24";
+  }
+  return dpdk_config(items);
+}
+
 config::Config random_config(Rng& rng, const HostFacts& facts) {
   auto config = rng.below(3) == 0 ? config::Config{} : open_config();
+  if (rng.below(3) == 0) config = random_dpdk_config(rng, facts);
   if (rng.below(3) == 0) config.pipeline.count = static_cast<uint32_t>(rng.below(20));
   if (rng.below(4) == 0) config.pipeline.numa = config::OnOffAuto::kOff;
   if (rng.below(3) == 0) config.pipeline.poll = config::PollMode::kBusy;
@@ -47,8 +60,9 @@ void check_plan(const config::Config& config, const HostFacts& facts, const Topo
   for (const auto& core : facts.cores) {
     for (const int cpu : core.cpus) core_of[cpu] = &core;
   }
-  std::map<std::string, const Nic*> nic_of;
-  for (const auto& nic : facts.nics) nic_of[nic.name] = &nic;
+  std::map<std::string, int> node_of;
+  for (const auto& nic : facts.nics) node_of[nic.name] = nic.node;
+  for (const auto& device : facts.pci_network) node_of[device.address] = device.node;
   std::set<const Core*> taken;
   std::map<std::string, uint32_t> queues;
   uint64_t arena_bytes = 0;
@@ -59,11 +73,19 @@ void check_plan(const config::Config& config, const HostFacts& facts, const Topo
     arena_bytes += pipeline.arena_bytes;
     if (config.pipeline.numa == config::OnOffAuto::kOff) continue;
     CHECK(core_of[pipeline.cpu]->node == pipeline.node);
-    if (pipeline.nic.empty() || nic_of[pipeline.nic]->node == kUnknownNode) continue;
-    CHECK(nic_of[pipeline.nic]->node == pipeline.node);
+    for (const uint32_t index : pipeline.devices) {
+      const auto found = node_of.find(config.dpdk.devices[index].device);
+      if (found == node_of.end() || found->second == kUnknownNode) continue;
+      CHECK(found->second == pipeline.node);
+    }
+    if (node_of.count(pipeline.nic) == 0 || node_of[pipeline.nic] == kUnknownNode) continue;
+    CHECK(node_of[pipeline.nic] == pipeline.node);
   }
+  uint64_t packet_bytes = 0;
+  for (const auto& node : topology.nodes) packet_bytes += node.packet_memory_bytes;
+  CHECK((packet_bytes > 0) == (config.data.port == config::PortKind::kDpdk));
+  CHECK(topology.job_memory_bytes + packet_bytes <= facts.memory_bytes);
   CHECK(arena_bytes <= topology.job_memory_bytes);
-  CHECK(topology.job_memory_bytes <= facts.memory_bytes);
   for (const int cpu : topology.control_cpus) CHECK(taken.count(core_of[cpu]) == 0);
 }
 
@@ -83,7 +105,9 @@ TEST_CASE("any machine gets a plan that keeps the rules, or a reason why there i
       check_plan(config, facts, *topology);
       CHECK(plan(config, facts).value() == *topology);
     } else {
-      CHECK_THAT(topology.error().message, Catch::Contains("pipeline.") || Catch::Contains("NIC "));
+      CHECK_THAT(topology.error().message, Catch::Contains("pipeline.") ||
+                                               Catch::Contains("NIC ") ||
+                                               Catch::Contains("dpdk.devices"));
     }
   }
   // Most of what is drawn can be planned; else the checks above would hardly run.
