@@ -31,6 +31,7 @@ struct ClientOptions {
   bool mean = false;
   uint32_t chunk_bytes = 0;   // 0: the box's default
   uint32_t window_bytes = 0;  // 0: what the box grants
+  uint32_t path_mtu = 0;      // what JOIN states, to try a path out; 0: what the kernel knows of it
   uint32_t join_timeout_ms = 60'000;
   uint32_t wait_timeout_ms = 60'000;
   uint32_t lost_timeout_ms = 0;  // 0: the box's
@@ -77,6 +78,8 @@ class Client {
   std::string last_error() const;
   void set_last_error(const std::string& message);
   const ClientOptions& options() const { return options_; }
+  // What the box granted. Any thread, once join() has returned ok.
+  const control::Session& session() const { return session_; }
   // True in a forked child: nothing of the client may be used there.
   bool forked() const;
 
@@ -125,6 +128,7 @@ class Client {
   ClientOptions options_;
   std::vector<TensorSpec> tensors_;
   control::Optimizer optimizer_;
+  control::Session session_;  // set by join(), then constant
   int owner_pid_ = 0;
 
   mutable std::mutex mutex_;

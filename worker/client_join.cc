@@ -33,7 +33,7 @@ control::WorkerMessage Client::join_message(uint32_t path_mtu) const {
   join.set_reduction(options_.mean ? 1 : 0);
   if (options_.optimize) *join.mutable_optimizer() = optimizer_;
   join.set_chunk_bytes(options_.chunk_bytes);
-  join.set_path_mtu(path_mtu);
+  join.set_path_mtu(options_.path_mtu != 0 ? options_.path_mtu : path_mtu);
   join.set_join_timeout_ms(options_.join_timeout_ms);
   join.set_lost_timeout_ms(options_.lost_timeout_ms);
   join.set_software(kSoftware);
@@ -140,6 +140,7 @@ Status Client::join() {
   if (const Status sent = channel->send(join_message(*mtu)); !sent) return sent.error();
   const auto session = await_session(*channel);
   if (!session) return session.error();
+  session_ = *session;
   channel_.emplace(std::move(*channel));
   if (const Status opened = open_session(*session); !opened) return opened.error();
 

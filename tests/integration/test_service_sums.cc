@@ -1,9 +1,8 @@
 // A real daemon, real worker processes, real sockets: every sum exact, every worker the same bytes.
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
+#include "tests/support/cable.h"
 #include "tests/support/daemon.h"
 #include "tests/support/sums.h"
 
@@ -14,48 +13,6 @@ void require_exact(const SumsOutcome& outcome) {
   REQUIRE(outcome.failure == "");
   REQUIRE(outcome.identical);
 }
-
-int run_tool(const Arguments& words) {
-  Program program(words[0], Arguments(words.begin() + 1, words.end()));
-  return program.wait_exit(kDeadlineMs).value_or(-1);
-}
-
-// Two network namespaces joined by a cable of MTU 1500: what loopback cannot show.
-class Cable {
- public:
-  Cable() {
-    const std::string id = std::to_string(getpid());
-    box_ = "pbox-box-" + id;
-    rack_ = "pbox-rack-" + id;
-    const std::string left = "pl" + id, right = "pr" + id;
-    works_ = run_tool({"ip", "netns", "add", box_}) == 0 &&
-             run_tool({"ip", "netns", "add", rack_}) == 0 &&
-             run_tool({"ip", "link", "add", left, "mtu", "1500", "netns", box_, "type", "veth",
-                       "peer", "name", right, "mtu", "1500", "netns", rack_}) == 0 &&
-             bring_up(box_, left, "10.77.0.1/24") && bring_up(rack_, right, "10.77.0.2/24");
-  }
-  ~Cable() {
-    run_tool({"ip", "netns", "del", box_});
-    run_tool({"ip", "netns", "del", rack_});
-  }
-  Cable(const Cable&) = delete;
-  Cable& operator=(const Cable&) = delete;
-
-  bool works() const { return works_; }
-  const std::string& box() const { return box_; }
-  const std::string& rack() const { return rack_; }
-
- private:
-  static bool bring_up(const std::string& name_space, const std::string& link,
-                       const std::string& address) {
-    return run_tool({"ip", "-n", name_space, "addr", "add", address, "dev", link}) == 0 &&
-           run_tool({"ip", "-n", name_space, "link", "set", link, "up"}) == 0 &&
-           run_tool({"ip", "-n", name_space, "link", "set", "lo", "up"}) == 0;
-  }
-
-  std::string box_, rack_;
-  bool works_ = false;
-};
 
 }  // namespace
 
@@ -136,14 +93,12 @@ TEST_CASE("what the kernel drops is sent again, and sums stay exact") {
 }
 
 TEST_CASE("over a cable of MTU 1500 fragments fit it, unasked") {
-  Cable cable;
+  Cable cable(1500, 1500);
   if (!cable.works()) {
     WARN("skipped: network namespaces cannot be made here (needs root and iproute2)");
     return;
   }
-  Daemon daemon({"--box.listen=10.77.0.1", "--admin.enabled=false", "--security.insecure=true",
-                 "--security.insecure_off_loopback=true"},
-                cable.box());
+  Daemon daemon(Cable::box_arguments(), cable.box());
   SumsOptions options{.box = daemon.control(), .workers = 3};
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < options.workers; ++rank) {

@@ -1,3 +1,4 @@
+#include <iomanip>
 #include <iostream>
 
 #include "tools/pboxctl/commands.h"
@@ -11,6 +12,8 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
+    {"doctor", "find out why nothing flows between workers and a box, and what to do",
+     pboxctl::doctor},
     {"plan", "show which cores, NICs and memory a box would use, and why", pboxctl::plan},
 };
 
@@ -19,7 +22,7 @@ void print_help(std::ostream& out) {
          "Looks after PBox gradient-aggregation boxes. `pboxctl COMMAND --help` says more.\n\n"
          "Commands\n";
   for (const auto& command : kCommands) {
-    out << "  " << command.name << "  " << command.help << '\n';
+    out << "  " << std::left << std::setw(8) << command.name << command.help << '\n';
   }
 }
 

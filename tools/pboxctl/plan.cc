@@ -3,7 +3,8 @@
 
 #include "appliance/topology.h"
 #include "appliance/topology_print.h"
-#include "config/parse.h"
+#include "config/config.h"
+#include "tools/pboxctl/box_config.h"
 #include "tools/pboxctl/commands.h"
 
 namespace pboxctl {
@@ -24,17 +25,9 @@ options::options_description plan_options() {
   return description;
 }
 
-// The configuration with settings given as flags, exactly as pboxd would read it.
-pbox::config::ParseOutcome read_config(const options::variables_map& given, const Words& settings) {
-  Words words = settings;
-  if (given.contains("config")) words.push_back("--config=" + given["config"].as<std::string>());
-  std::vector<const char*> argv = {"pboxctl"};
-  for (const auto& word : words) argv.push_back(word.c_str());
-  return pbox::config::parse(static_cast<int>(argv.size()), argv.data());
-}
-
 int plan_with(const options::variables_map& given, const Words& settings) {
-  const auto outcome = read_config(given, settings);
+  const auto outcome =
+      read_config(given.contains("config") ? given["config"].as<std::string>() : "", settings);
   for (const auto& error : outcome.errors) std::cerr << "pboxctl: " << error << '\n';
   if (!outcome.config) return kUsage;
   const auto facts = given.contains("topology")

@@ -36,3 +36,11 @@ expect 2 'no-such.conf' "$pboxctl" plan --config "$folder/no-such.conf"
 expect 1 'no-such.xml' "$pboxctl" plan --config "$folder/empty.conf" \
   --topology "$folder/no-such.xml"
 expect 1 'pipeline.cores = 900' "$pboxctl" plan --config "$folder/empty.conf" --pipeline.cores=900
+
+expect 0 '--to BOX[:PORT]' "$pboxctl" doctor --help
+expect 2 'must be BOX, BOX:PORT or [IPV6]:PORT' "$pboxctl" doctor --to box:port
+expect 2 'must be BOX, BOX:PORT or [IPV6]:PORT' "$pboxctl" doctor --to '[::1]9541'
+expect 2 'must be 1 to 600' "$pboxctl" doctor --to box --seconds 0
+expect 2 'are for doctor on the box' "$pboxctl" doctor --to box --data.mtu=1500
+expect 2 'exclude each other' "$pboxctl" doctor --to box --config "$folder/empty.conf"
+expect 2 'did you mean data.mtu?' "$pboxctl" doctor --config "$folder/empty.conf" --data.mut=1

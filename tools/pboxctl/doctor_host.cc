@@ -1,0 +1,105 @@
+#include "tools/pboxctl/doctor_host.h"
+
+#include <poll.h>
+
+#include "appliance/topology.h"
+#include "config/address.h"
+#include "tools/pboxctl/doctor_checks.h"
+#include "tools/pboxctl/doctor_daemon.h"
+#include "worker/control_channel.h"
+
+namespace pboxctl {
+namespace {
+
+using pbox::config::Config;
+
+// Where this host itself finds what listens as configured.
+std::string reachable(const std::string& listen) {
+  if (!pbox::config::is_wildcard_address(listen)) return listen;
+  return listen.find(':') == std::string::npos ? "127.0.0.1" : "::1";
+}
+
+// Whether a pboxd listens there: only one answers a first message that is no JOIN with a FAILURE.
+bool is_box(const std::string& host, uint16_t port) {
+  constexpr uint32_t kTimeoutMs = 1'000;
+  const auto endpoint = pbox::nic::parse_endpoint(host, port);
+  if (!endpoint || port == 0) return false;
+  auto channel = pbox::worker::ControlChannel::connect(to_string(*endpoint), kTimeoutMs);
+  if (!channel) return false;
+  pbox::control::WorkerMessage message;
+  message.mutable_heartbeat();
+  if (!channel->send(message)) return false;
+  pollfd wait{channel->fd(), POLLIN, 0};
+  poll(&wait, 1, kTimeoutMs);
+  const auto answers = channel->receive();
+  return answers && !answers->empty() && answers->front().has_failure();
+}
+
+// False if pboxd would refuse to start.
+bool check_machine(const Config& config, bool runs, Report& report) {
+  const auto facts = pbox::appliance::read_host_facts();
+  if (!facts) {
+    report.fail("host", facts.error().message,
+                "is /sys mounted and readable? lstopo shows the same");
+    return false;
+  }
+  std::vector<pbox::appliance::PortProbe> probes;
+  const auto topology = pbox::appliance::plan(config, *facts);
+  if (topology && !runs) {
+    probes =
+        pbox::appliance::probe_ports(config, static_cast<uint32_t>(topology->pipelines.size()));
+  }
+  const auto checks = preflight(config, *facts, probes);
+  for (const Check& check : checks) {
+    if (check.name != "ports" || !runs) report.add(check);
+  }
+  return may_start(checks).ok();
+}
+
+// A real exchange with the box, by the way its packets take.
+void exchange(const Config& config, uint16_t control_port, uint32_t seconds, Report& report) {
+  BoxPath path;
+  switch (config.data.port) {
+    case pbox::config::PortKind::kSocket:
+      path.host = reachable(config.box.listen);
+      path.port = control_port;
+      path.seconds = seconds;
+      check_box(path, report);
+      return;
+  }
+}
+
+}  // namespace
+
+void check_host(const Config& config, uint32_t seconds, Report& report) {
+  constexpr uint32_t kStartTimeoutMs = 30'000;  // hugepages are cleared when they are taken
+  const bool runs = is_box(reachable(config.box.listen), config.control.port);
+  report.say("The machine:");
+  const bool may_start = check_machine(config, runs, report);
+  if (stop_requested) return;
+  if (runs) {
+    report.ok("pboxd", "runs already and has the ports: the rest is asked of it");
+    report.say("The running box, as a worker on this host sees it:");
+    exchange(config, config.control.port, seconds, report);
+    return;
+  }
+  if (!may_start) {
+    report.say("No box was started: pboxd would refuse. Mend what failed, and ask again.");
+    return;
+  }
+  report.progress("starting a pboxd for the purpose");
+  const auto box = PrivateBox::start(config, kStartTimeoutMs);
+  if (!box) {
+    if (!stop_requested) {
+      report.fail("pboxd", box.error().message,
+                  "pboxd --check-config; run pboxd by hand to see it");
+    }
+    return;
+  }
+  report.ok("pboxd", "starts; control at TCP " + std::to_string((*box)->control_port()) +
+                         " for this test only");
+  report.say("That box, as a worker on this host sees it:");
+  exchange(config, (*box)->control_port(), seconds, report);
+}
+
+}  // namespace pboxctl

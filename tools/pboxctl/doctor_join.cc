@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <chrono>
+#include <future>
+
+#include "appliance/version.h"
+#include "nic/socket/port.h"
+#include "tools/pboxctl/doctor_checks.h"
+#include "tools/pboxctl/doctor_job.h"
+
+namespace pboxctl {
+namespace {
+
+using pbox::Error;
+using pbox::ErrorCode;
+
+pbox::Result<pbox::nic::SocketPort> open_udp(const BoxPath& path) {
+  pbox::nic::Endpoint local;
+  local.ipv6 = path.control.ipv6;
+  return pbox::nic::SocketPort::open({.local = local, .remote = path.control});
+}
+
+std::string remedy_for(const Error& error) {
+  if (error.code == ErrorCode::kResourceExhausted) {
+    return "wait until a job has ended, or raise the limit it names in the box's configuration and "
+           "systemctl reload pboxd";
+  }
+  return "the box's journal says more: journalctl -u pboxd";
+}
+
+// Why there is no session: a stranger, another release, or a box that refuses.
+void explain(const Error& error, const BoxPath& path, Report& report) {
+  const std::string here = "here: PBox " + std::string(pbox::appliance::kVersion);
+  switch (error.code) {
+    case ErrorCode::kVersionMismatch:
+      report.fail("version", error.message, "install one release of PBox on both; " + here);
+      return;
+    case ErrorCode::kTimeout:
+      report.fail("version", path.box() + " takes connections, but says nothing in answer to JOIN",
+                  "is that a pboxd? ss -ltnp on the box names the program; if it is, it hangs: "
+                  "journalctl -u pboxd, systemctl restart pboxd");
+      return;
+    case ErrorCode::kBoxLost:
+      report.fail(
+          "version",
+          "what listens there is no box: it closes the connection, or sends something else than "
+          "control messages",
+          "is TCP " + std::to_string(path.port) +
+              " the control port ([control] port, 9541 unless changed)? ss -ltnp on the box "
+              "names the program");
+      return;
+    default: break;
+  }
+  report.ok("version", "a box, with control protocol " +
+                           std::to_string(pbox::wire::kControlProtocolVersion) + " as here");
+  report.fail("join", error.message, remedy_for(error));
+}
+
+std::string kibibytes(uint64_t bytes) {
+  return std::to_string(bytes / 1024) + " KiB";
+}
+
+void describe(const BoxPath& path, Report& report) {
+  const auto& session = path.session;
+  report.ok("version", "box '" + session.box() + "', control protocol " +
+                           std::to_string(session.protocol_version()) + " as here");
+  uint32_t credit_bytes = UINT32_MAX;
+  for (const auto& pipeline : session.pipelines()) {
+    credit_bytes = std::min(credit_bytes, pipeline.credit_bytes());
+  }
+  report.ok("join", "granted: " + std::to_string(path.pipeline_count()) + " pipelines at UDP " +
+                        udp_ports(path, std::vector<bool>(path.pipeline_count(), true)) +
+                        ", credit of " + kibibytes(credit_bytes) + " each, chunks of " +
+                        std::to_string(session.chunk_bytes()) + " B in fragments of " +
+                        std::to_string(session.fragment_bytes()) + " B");
+}
+
+// A worker has no right to pass the kernel's limit, and its window must fit what it may receive.
+void check_buffers(const BoxPath& path, Report& report) {
+  const auto port = open_udp(path);
+  if (!port) {
+    report.fail("buffers", port.error().message, "ip route get " + path.host);
+    return;
+  }
+  const uint32_t buffer_bytes = port->capabilities().receive_buffer_bytes;
+  const uint32_t window_bytes = buffer_bytes / 4 * 3;
+  uint32_t granted_bytes = 0;
+  for (const auto& pipeline : path.session.pipelines()) {
+    granted_bytes = std::max(granted_bytes, pipeline.credit_bytes());
+  }
+  const std::string finding = "this host's sockets hold " + kibibytes(buffer_bytes);
+  if (window_bytes >= granted_bytes) {
+    report.ok("buffers", finding + ": enough for the credit granted");
+    return;
+  }
+  report.warn("buffers",
+              finding + " (net.core.rmem_max), so workers here keep " + kibibytes(window_bytes) +
+                  " in flight per pipeline and not the " + kibibytes(granted_bytes) + " granted",
+              "sysctl -w net.core.rmem_max=8388608 net.core.wmem_max=8388608, and the same in a "
+              "file under /etc/sysctl.d");
+}
+
+}  // namespace
+
+std::string BoxPath::box() const {
+  if (control.scope_id == 0) return pbox::nic::to_string(control);
+  std::string text = "[";
+  text.append(pbox::nic::address_string(control)).append("%");
+  return text.append(std::to_string(control.scope_id)).append("]:").append(std::to_string(port));
+}
+
+std::string udp_ports(const BoxPath& path, const std::vector<bool>& chosen) {
+  std::string text;
+  uint32_t first = 0, last = 0;
+  const auto put = [&] {
+    if (first == 0) return;
+    text += (text.empty() ? "" : ", ") + std::to_string(first);
+    if (last > first) text.append("-").append(std::to_string(last));
+  };
+  for (size_t index = 0; index < path.pipeline_count(); ++index) {
+    if (!chosen[index]) continue;
+    const uint32_t port = path.session.pipelines(static_cast<int>(index)).udp_port();
+    if (first == 0 || port != last + 1) {
+      put();
+      first = port;
+    }
+    last = port;
+  }
+  put();
+  return text;
+}
+
+uint32_t kernel_path_mtu(const BoxPath& path) {
+  const auto port = open_udp(path);
+  return port ? port->capabilities().mtu : 0;
+}
+
+bool check_join(BoxPath& path, Report& report) {
+  constexpr uint64_t kSmallElements = 256;
+  auto joining = std::async(std::launch::async, [&] {
+    return ProbeJob::join({.box = path.box(), .purpose = "join", .chunk_bytes = 0},
+                          {ProbeTensor{kSmallElements}});
+  });
+  if (joining.wait_for(std::chrono::seconds(1)) == std::future_status::timeout) {
+    report.progress("connected, but nothing is said yet; waiting for 5 s at most");
+  }
+  auto job = joining.get();
+  if (!job) {
+    explain(job.error(), path, report);
+    return false;
+  }
+  path.session = (*job)->session();
+  describe(path, report);
+  check_buffers(path, report);
+  return true;
+}
+
+}  // namespace pboxctl
