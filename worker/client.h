@@ -26,6 +26,7 @@ namespace pbox::worker {
 struct ClientOptions {
   std::string box = "127.0.0.1:9541";
   std::string job = "default";
+  std::string port = "socket";  // as open_transport reads it
   uint32_t rank = 0;
   uint32_t world_size = 1;
   bool optimize = false;

@@ -11,7 +11,7 @@
 #include "worker/client.h"
 #include "worker/fork_guard.h"
 #include "worker/session.h"
-#include "worker/socket_transport.h"
+#include "worker/transport_library.h"
 #include "worker/version.h"
 
 namespace pbox::worker {
@@ -133,7 +133,9 @@ Status Client::open_session(const control::Session& session) {
 
 // Fills the transport, the channel and the core, or leaves them to be thrown away.
 Status Client::join_box() {
-  transport_ = std::make_unique<SocketTransport>();
+  auto transport = open_transport(options_.port);
+  if (!transport) return transport.error();
+  transport_ = std::move(*transport);
   auto channel = ControlChannel::connect(options_.box, options_.join_timeout_ms);
   if (!channel) return channel.error();
   channel_.emplace(std::move(*channel));
