@@ -79,6 +79,7 @@ pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
     pbox::worker::ClientOptions chosen;
     if (options->box != nullptr) chosen.box = options->box;
     if (options->job != nullptr) chosen.job = options->job;
+    if (options->port != nullptr) chosen.port = options->port;
     chosen.rank = options->rank;
     chosen.world_size = options->world_size;
     chosen.optimize = options->mode == PBOX_MODE_OPTIMIZE;

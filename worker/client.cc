@@ -25,7 +25,6 @@ bool Client::forked() const {
 
 Client::~Client() {
   static_cast<void>(leave());
-  for (const auto& port : ports_) forget_in_child(port.event_fd());
   if (wake_fd_ >= 0) {
     forget_in_child(wake_fd_);
     close(wake_fd_);
@@ -252,7 +251,7 @@ Result<Client::Report> Client::report() {
   report.operations_completed = completed_;
   report.operations_failed = failed_;
   report.fragment_bytes = fragment_bytes_;
-  report.pipeline_count = static_cast<uint32_t>(ports_.size());
+  report.pipeline_count = core_->pipeline_count();
   return report;
 }
 

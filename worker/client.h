@@ -3,12 +3,13 @@
 // class.
 //
 // Threads. mutex_ guards what callers and the I/O thread share (operations, requests, the failure).
-// The protocol core, the ports and the control connection belong to the I/O thread alone after
+// The protocol core, the transport and the control connection belong to the I/O thread alone after
 // join().
 #pragma once
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -16,15 +17,16 @@
 #include <thread>
 #include <vector>
 
-#include "nic/socket/port.h"
 #include "worker/control_channel.h"
 #include "worker/core.h"
+#include "worker/transport.h"
 
 namespace pbox::worker {
 
 struct ClientOptions {
   std::string box = "127.0.0.1:9541";
   std::string job = "default";
+  std::string port = "socket";  // as open_transport reads it
   uint32_t rank = 0;
   uint32_t world_size = 1;
   bool optimize = false;
@@ -100,9 +102,10 @@ class Client {
 
   // join.cc: on the calling thread, before the I/O thread exists.
   control::WorkerMessage join_message(uint32_t path_mtu) const;
-  Result<control::Session> await_session(ControlChannel& channel);
+  Result<control::Session> await_session();
+  Status join_box();
   Status open_session(const control::Session& session);
-  Result<uint32_t> path_mtu(const nic::Endpoint& box) const;
+  Status tend_channel();
 
   // client_io.cc: the I/O thread.
   void run_io();
@@ -116,6 +119,8 @@ class Client {
   void complete(const std::vector<uint32_t>& tensors);
   void fail(Error error);
   void run_callbacks(const std::vector<Finished>& finished);
+  bool may_spin(uint64_t now_ns) const;
+  uint64_t rest_limit_ns(uint64_t now_ns);
   void rest(uint64_t now_ns);
   void wake();
 
@@ -149,7 +154,10 @@ class Client {
   // The I/O thread's.
   std::optional<ControlChannel> channel_;
   std::optional<Core> core_;
-  std::vector<nic::SocketPort> ports_;
+  std::unique_ptr<Transport> transport_;
+  bool must_poll_ = false;  // a lane of the transport has no descriptor to wait for
+  uint64_t busy_ns_ = 0;    // when packets last came or went
+  uint64_t nap_ns_ = 0;     // the last one's length; must_poll_ only
   std::set<uint32_t> ranks_left_;
   uint64_t heartbeat_interval_ns_ = 0;
   uint64_t dead_after_ns_ = 0;

@@ -1,5 +1,6 @@
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,11 @@ namespace {
 
 constexpr uint64_t kLivenessIntervalNs = 50'000'000;
 constexpr uint64_t kLeaveLimitNs = 1'000'000'000;
+// Of a transport that must be polled: a round trip on such a network fits well into the spin, and a
+// nap that short still leaves the core to others for most of the time.
+constexpr uint64_t kSpinNs = 50'000;
+constexpr uint64_t kNapNs = 50'000;
+constexpr uint64_t kNapMaxNs = 1'000'000;
 
 }  // namespace
 
@@ -22,14 +28,16 @@ void Client::run_io() {
   sigset_t all;  // signals belong to the application's threads
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  if (must_poll_) prctl(PR_SET_TIMERSLACK, 1);  // else naps are twice as long as asked for
   for (;;) {
     const uint64_t now_ns = monotonic_ns();
     take_requests();
     const bool busy = exchange_packets(now_ns);
     if (auto completed = core_->take_completed(); !completed.empty()) complete(completed);
-    if (now_ns >= liveness_due_ns_ || !busy) serve_control(now_ns);
+    const bool idle = !busy && !may_spin(now_ns);
+    if (now_ns >= liveness_due_ns_ || idle) serve_control(now_ns);
     if (stopping()) return finish_io();
-    if (!busy) rest(now_ns);
+    if (idle) rest(now_ns);
   }
 }
 
@@ -59,21 +67,21 @@ bool Client::exchange_packets(uint64_t now_ns) {
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
   bool busy = false;
   bool received_any = false;
-  for (uint32_t lane = 0; lane < ports_.size(); ++lane) {
-    nic::SocketPort& port = ports_[lane];
-    const size_t received = port.rx_burst(burst);
+  for (uint32_t lane = 0; lane < core_->pipeline_count(); ++lane) {
+    const size_t received = transport_->rx_burst(lane, burst);
     if (received > 0) core_->on_burst(lane, {burst.data(), received}, now_ns);
     received_any = received_any || received > 0;
     const auto packets = core_->to_send(lane, now_ns);
     size_t sent = 0;
     if (!packets.empty()) {
-      sent = port.tx_burst(packets);
+      sent = transport_->tx_burst(lane, packets);
       core_->sent(lane, sent, now_ns);
     }
     busy = busy || received > 0 || sent > 0;
   }
   // An answer that waits in the socket is not late: timers count only when nothing waits.
   if (!received_any) core_->on_timer(now_ns);
+  if (busy) busy_ns_ = now_ns;
   return busy;
 }
 
@@ -221,14 +229,28 @@ void Client::check_liveness(uint64_t now_ns) {
   }
 }
 
+// An answer that only polling finds is looked for without pause just after packets have moved.
+bool Client::may_spin(uint64_t now_ns) const {
+  return must_poll_ && core_->awaits_results() && now_ns - busy_ns_ < kSpinNs;
+}
+
+// How long nothing is missed: what a lane without a descriptor receives is found by the next look.
+uint64_t Client::rest_limit_ns(uint64_t now_ns) {
+  uint64_t until_ns = std::min(core_->next_deadline_ns(), liveness_due_ns_);
+  until_ns = std::min(until_ns, now_ns + kLivenessIntervalNs);
+  const uint64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+  if (!must_poll_) return wait_ns;
+  const bool may_grow = !core_->awaits_results() && now_ns - busy_ns_ > kSpinNs;
+  nap_ns_ = may_grow ? std::clamp(2 * nap_ns_, kNapNs, kNapMaxNs) : kNapNs;
+  return std::min(wait_ns, nap_ns_);
+}
+
 void Client::rest(uint64_t now_ns) {
   {
     const std::lock_guard lock(mutex_);
     if (!submitted_.empty() || !calls_.empty() || !outgoing_.empty()) return;
   }
-  uint64_t until_ns = std::min(core_->next_deadline_ns(), liveness_due_ns_);
-  until_ns = std::min(until_ns, now_ns + kLivenessIntervalNs);
-  const uint64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+  const uint64_t wait_ns = rest_limit_ns(now_ns);
   std::vector<pollfd> waits;
   waits.push_back({wake_fd_, POLLIN, 0});
   bool broken = false;
@@ -239,10 +261,11 @@ void Client::rest(uint64_t now_ns) {
   if (!broken) {
     const short events = channel_->wants_write() ? POLLIN | POLLOUT : POLLIN;
     waits.push_back({channel_->fd(), events, 0});
-    for (uint32_t lane = 0; lane < ports_.size(); ++lane) {
+    for (uint32_t lane = 0; lane < core_->pipeline_count(); ++lane) {
       const bool blocked = core_->has_unsent(lane);
+      // ppoll leaves out what has no descriptor (-1).
       waits.push_back(
-          {ports_[lane].event_fd(), static_cast<short>(blocked ? POLLIN | POLLOUT : POLLIN), 0});
+          {transport_->event_fd(lane), static_cast<short>(blocked ? POLLIN | POLLOUT : POLLIN), 0});
     }
   }
   timespec timeout{static_cast<time_t>(wait_ns / kNanosPerSecond),

@@ -11,11 +11,12 @@
 #include "worker/client.h"
 #include "worker/fork_guard.h"
 #include "worker/session.h"
+#include "worker/transport_library.h"
+#include "worker/version.h"
 
 namespace pbox::worker {
 namespace {
 
-constexpr char kSoftware[] = "libpbox 0.1.0";
 constexpr uint64_t kJoinHeartbeatNs = 1'000'000'000;
 // The box ends the gathering at the job's time-out and says who is missing: leave it the time to.
 constexpr uint32_t kAnswerMarginMs = 2'000;
@@ -36,7 +37,7 @@ control::WorkerMessage Client::join_message(uint32_t path_mtu) const {
   join.set_path_mtu(options_.path_mtu != 0 ? options_.path_mtu : path_mtu);
   join.set_join_timeout_ms(options_.join_timeout_ms);
   join.set_lost_timeout_ms(options_.lost_timeout_ms);
-  join.set_software(kSoftware);
+  join.set_software(std::string("libpbox ") + kVersion);
   for (const TensorSpec& spec : tensors_) {
     control::Tensor& tensor = *join.add_tensors();
     tensor.set_name(spec.name);
@@ -50,15 +51,8 @@ control::WorkerMessage Client::join_message(uint32_t path_mtu) const {
   return message;
 }
 
-Result<uint32_t> Client::path_mtu(const nic::Endpoint& box) const {
-  nic::Endpoint local;
-  local.ipv6 = box.ipv6;
-  const auto probe = nic::SocketPort::open({.local = local, .remote = box});
-  if (!probe) return probe.error();
-  return probe->capabilities().mtu;
-}
-
-Result<control::Session> Client::await_session(ControlChannel& channel) {
+Result<control::Session> Client::await_session() {
+  ControlChannel& channel = *channel_;
   const uint64_t start_ns = monotonic_ns();
   const uint64_t limit_ns = (uint64_t{options_.join_timeout_ms} + kAnswerMarginMs) * kNanosPerMilli;
   uint64_t heartbeat_ns = start_ns + kJoinHeartbeatNs;
@@ -90,37 +84,68 @@ Result<control::Session> Client::await_session(ControlChannel& channel) {
   }
 }
 
+// Heartbeats and the box's news while the transport is being opened.
+Status Client::tend_channel() {
+  const uint64_t now_ns = monotonic_ns();
+  if (now_ns >= heartbeat_due_ns_) {
+    heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
+    control::WorkerMessage heartbeat;
+    heartbeat.mutable_heartbeat();
+    if (const Status sent = channel_->send(heartbeat); !sent) return sent;
+  }
+  const auto messages = channel_->receive();
+  if (!messages) return messages.error();
+  for (const auto& message : *messages) {
+    if (message.has_peer_left()) ranks_left_.insert(message.peer_left().rank());
+    if (message.has_failure()) {
+      return Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()};
+    }
+  }
+  return channel_->flush();
+}
+
 Status Client::open_session(const control::Session& session) {
-  auto parsed = parse_session(session, tensors_);
+  auto parsed = parse_session(session, tensors_, channel_->peer());
   if (!parsed) return parsed.error();
   SessionSpec spec = std::move(*parsed);
   spec.jitter_seed = std::random_device{}();
   if (options_.window_bytes > 0) spec.window_bytes = options_.window_bytes;
-
-  for (const auto& pipeline : session.pipelines()) {
-    nic::Endpoint box = channel_->peer();
-    if (!pipeline.address().empty()) {
-      const auto named = nic::parse_endpoint(pipeline.address(), 0);
-      if (!named) return named.error();
-      box = *named;
-    }
-    box.port = static_cast<uint16_t>(pipeline.udp_port());
-    nic::Endpoint local;
-    local.ipv6 = box.ipv6;
-    auto port = nic::SocketPort::open({.local = local, .remote = box});
-    if (!port) return port.error();
-    close_in_child(port->event_fd());
-    // The window bounds the results in flight too, so it must fit this side's receive buffer.
-    const uint32_t receivable = port->capabilities().receive_buffer_bytes / 4 * 3;
-    spec.pipelines.push_back({pipeline.spi(), std::min(pipeline.credit_bytes(), receivable), box});
-    spec.window_bytes = std::min(spec.window_bytes, receivable);
-    ports_.push_back(std::move(*port));
-  }
   fragment_bytes_ = spec.fragment_bytes;
   heartbeat_interval_ns_ = std::max(session.heartbeat_interval_ms(), 10u) * kNanosPerMilli;
   dead_after_ns_ = std::max(session.dead_after_ms(), 100u) * kNanosPerMilli;
+
+  const uint64_t deadline_ns = monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli;
+  const Status opened = transport_->open(spec, {deadline_ns, [this] { return tend_channel(); }});
+  if (!opened) return opened;
+  spec.rto_floor_ns = transport_->rto_floor_ns();
+  for (uint32_t lane = 0; lane < spec.pipelines.size(); ++lane) {
+    SessionSpec::Pipeline& pipeline = spec.pipelines[lane];
+    pipeline.first_packet_number = transport_->first_packet_number(lane);
+    must_poll_ = must_poll_ || transport_->event_fd(lane) < 0;
+    // The window bounds the results in flight too, so it must fit what this side can receive.
+    const uint32_t receivable = transport_->receivable_bytes(lane);
+    pipeline.credit_bytes = std::min(pipeline.credit_bytes, receivable);
+    spec.window_bytes = std::min(spec.window_bytes, receivable);
+  }
   core_.emplace(spec, tensors_);
   return ok_status();
+}
+
+// Fills the transport, the channel and the core, or leaves them to be thrown away.
+Status Client::join_box() {
+  auto transport = open_transport(options_.port);
+  if (!transport) return transport.error();
+  transport_ = std::move(*transport);
+  auto channel = ControlChannel::connect(options_.box, options_.join_timeout_ms);
+  if (!channel) return channel.error();
+  channel_.emplace(std::move(*channel));
+  const auto mtu = transport_->path_mtu(channel_->peer());
+  if (!mtu) return mtu.error();
+  if (const Status sent = channel_->send(join_message(*mtu)); !sent) return sent;
+  const auto session = await_session();
+  if (!session) return session.error();
+  session_ = *session;
+  return open_session(*session);
 }
 
 Status Client::join() {
@@ -133,16 +158,11 @@ Status Client::join() {
     return Error{ErrorCode::kInvalidArgument,
                  "mode optimize needs an optimizer; call pbox_set_optimizer before joining"};
   }
-  auto channel = ControlChannel::connect(options_.box, options_.join_timeout_ms);
-  if (!channel) return channel.error();
-  const auto mtu = path_mtu(channel->peer());
-  if (!mtu) return mtu.error();
-  if (const Status sent = channel->send(join_message(*mtu)); !sent) return sent.error();
-  const auto session = await_session(*channel);
-  if (!session) return session.error();
-  session_ = *session;
-  channel_.emplace(std::move(*channel));
-  if (const Status opened = open_session(*session); !opened) return opened.error();
+  if (const Status joined = join_box(); !joined) {
+    channel_.reset();  // which tells the box that this rank does not come
+    transport_.reset();
+    return joined;
+  }
 
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd_ < 0) return system_error("cannot make an eventfd", errno);

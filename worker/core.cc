@@ -20,6 +20,7 @@ Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors)
     Lane& lane = lanes_.emplace_back();
     lane.spi = pipeline.spi;
     lane.box = pipeline.box;
+    lane.next_packet_number = pipeline.first_packet_number;
     lane.window_bytes = std::min(pipeline.credit_bytes, session.window_bytes);
   }
   uint64_t job_bytes = 0;
@@ -109,6 +110,11 @@ void Core::on_timer(uint64_t now_ns) {
       arm(lane, chunk, now_ns);
     }
   }
+}
+
+bool Core::awaits_results() const {
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const Lane& lane) { return !lane.in_flight.empty(); });
 }
 
 uint64_t Core::next_deadline_ns() const {

@@ -14,12 +14,14 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/rng.h"
 #include "nic/port.h"
+#include "nic/rss.h"
 #include "worker/rtt_estimator.h"
 #include "worker/send_queue.h"
 
@@ -40,6 +42,10 @@ struct SessionSpec {
     uint32_t spi = 0;
     uint32_t credit_bytes = 0;
     nic::Endpoint box;
+    nic::QueueAffinity affinity = nic::QueueAffinity::kUdpPort;
+    uint32_t queue = 0;                             // of its NIC
+    std::shared_ptr<const nic::RssTable> rss = {};  // set for kRssHash
+    uint64_t first_packet_number = 1;               // lower ones have been used already
   };
   uint32_t epoch = 1;
   uint16_t generation = 1;
@@ -93,6 +99,8 @@ class Core {
 
   // Probes whatever is overdue at now_ns.
   void on_timer(uint64_t now_ns);
+  // Something was pushed, or is about to be, whose result is not here yet.
+  bool awaits_results() const;
   // When on_timer is next of use, or earlier; UINT64_MAX with nothing in flight.
   uint64_t next_deadline_ns() const;
 

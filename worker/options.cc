@@ -34,6 +34,7 @@ void pbox_options_init(pbox_options* options) {
   options->world_size = 1;
   options->join_timeout_ms = 60'000;
   options->wait_timeout_ms = 60'000;
+  options->port = "socket";
 }
 
 pbox_status pbox_options_from_environment(pbox_options* options) {
@@ -41,6 +42,7 @@ pbox_status pbox_options_from_environment(pbox_options* options) {
   pbox_options_init(options);
   read_text("PBOX_BOX", &options->box);
   read_text("PBOX_JOB", &options->job);
+  read_text("PBOX_PORT", &options->port);
   // The more specific name wins: it is read last.
   const bool sound = read_number("RANK", &options->rank) &&
                      read_number("PBOX_RANK", &options->rank) &&

@@ -9,9 +9,10 @@
 
 namespace pbox::worker {
 
-// All of the spec but its pipelines, whose addresses are the caller's to resolve, and this side's
-// own bounds. An error if the core could not serve such a session of these tensors.
+// All of the spec but this side's own bounds. `box`: where the control connection goes; pipelines
+// without an address of their own are there. An error if the core could not serve such a session of
+// these tensors, or if the box wants to be reached in a way that this release does not know.
 Result<SessionSpec> parse_session(const control::Session& session,
-                                  const std::vector<TensorSpec>& tensors);
+                                  const std::vector<TensorSpec>& tensors, const nic::Endpoint& box);
 
 }  // namespace pbox::worker

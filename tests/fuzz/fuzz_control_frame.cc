@@ -219,11 +219,8 @@ void read_session(const std::vector<std::byte>& body) {
   if (!session.ParseFromArray(body.data(), static_cast<int>(body.size()))) return;
   const std::vector<worker::TensorSpec> tensors = {{.name = "a", .elements = 5000},
                                                    {.name = "b", .elements = 7}};
-  auto spec = worker::parse_session(session, tensors);
+  const auto spec = worker::parse_session(session, tensors, {});
   if (!spec) return;
-  for (const auto& pipeline : session.pipelines()) {
-    spec->pipelines.push_back({pipeline.spi(), pipeline.credit_bytes(), {}});
-  }
   worker::Core core(*spec, tensors);
   std::vector<std::byte> buffer(5000 * sizeof(float));
   core.start(0, buffer.data(), buffer.data(), 0);

@@ -20,6 +20,7 @@ struct SumsOptions {
   uint32_t rounds = 12;
   uint32_t chunk_bytes = 0;
   uint32_t window_bytes = 0;
+  std::string port = "socket";
 };
 
 struct SumsOutcome {

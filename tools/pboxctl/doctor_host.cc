@@ -4,6 +4,7 @@
 
 #include "appliance/topology.h"
 #include "config/address.h"
+#include "nic/ethernet/address.h"
 #include "tools/pboxctl/doctor_checks.h"
 #include "tools/pboxctl/doctor_daemon.h"
 #include "worker/control_channel.h"
@@ -56,17 +57,35 @@ bool check_machine(const Config& config, bool runs, Report& report) {
   return may_start(checks).ok();
 }
 
+// Whether the kernel of this host has an interface in a network of the box's devices: the other end
+// of a veth pair, say, whose one end is the box's.
+bool is_peer_of_devices(const Config& config, const pbox::appliance::HostFacts& facts) {
+  for (const auto& device : config.dpdk.devices) {
+    for (const auto& text : device.addresses) {
+      const auto network = pbox::nic::parse_interface_address(text);
+      for (const auto& address : facts.addresses) {
+        const auto own = pbox::nic::parse_endpoint(address, 0);
+        if (network && own && network->contains(pbox::nic::ip_address(*own))) return true;
+      }
+    }
+  }
+  return false;
+}
+
 // A real exchange with the box, by the way its packets take.
 void exchange(const Config& config, uint16_t control_port, uint32_t seconds, Report& report) {
   BoxPath path;
-  switch (config.data.port) {
-    case pbox::config::PortKind::kSocket:
-      path.host = reachable(config.box.listen);
-      path.port = control_port;
-      path.seconds = seconds;
-      check_box(path, report);
-      return;
+  path.host = reachable(config.box.listen);
+  path.port = control_port;
+  path.seconds = seconds;
+  const auto facts = pbox::appliance::read_host_facts();
+  if (config.data.port == pbox::config::PortKind::kSocket ||
+      (facts && is_peer_of_devices(config, *facts))) {
+    check_box(path, report);
+    return;
   }
+  report.warn("exchange", "the devices belong to DPDK, and no worker is on this host",
+              "start pboxd, and run pboxctl doctor --to BOX on a worker host");
 }
 
 }  // namespace

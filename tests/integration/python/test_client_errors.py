@@ -3,6 +3,7 @@
 import os
 import signal
 import unittest
+import unittest.mock
 
 import numpy
 import torch
@@ -87,6 +88,20 @@ class ArgumentsTest(BoxTestCase):
             self.client(colour="red")
         with self.assertRaisesRegex(pbox.InvalidArgument, "mode"):
             self.client(mode="guess")
+
+    def test_port_comes_from_the_caller_or_the_environment(self):
+        client = self.client(port="absent:device")
+        client.register("tensor", torch.ones(4))
+        with self.assertRaisesRegex(pbox.NotFound, "libpbox_absent.so.1"):
+            client.join()
+        with unittest.mock.patch.dict(os.environ, PBOX_PORT="nothing"):
+            client = self.client()
+            client.register("tensor", torch.ones(4))
+            with self.assertRaisesRegex(pbox.InvalidArgument, "'nothing'"):
+                client.join()
+            client, tensor = self.joined(torch.ones(4), port="socket")
+            client.push_pull(tensor, torch.ones(4))
+            client.wait(tensor)
 
     def test_tensor_has_one_exchange_at_a_time(self):
         client = self.client(world_size=1)

@@ -17,6 +17,7 @@ struct ShimOptions {
   std::vector<uint64_t> tensor_chunks = {1};  // whole chunks of f32 per tensor
   uint32_t credit_bytes = 64 * 1024;
   uint32_t window_bytes = limits::kCreditBytesMax;
+  uint64_t first_packet_number = 1;
 };
 
 struct Pushed {

@@ -33,6 +33,30 @@ TEST_CASE("a chunk is pushed as its fragments, in order, with all that identifie
   CHECK(shim.take_all().empty());
 }
 
+TEST_CASE("packets are numbered on from what was used before the core was made") {
+  Shim shim({.first_packet_number = 40});
+  shim.start(0);
+  uint64_t expected = 40;
+  for (const auto& packet : shim.take_all()) CHECK(packet.header.packet_number == expected++);
+  CHECK(expected == 44);
+}
+
+TEST_CASE("results are awaited from a chunk's first packet until the last result is whole") {
+  Shim shim({.tensor_chunks = {2}});
+  CHECK_FALSE(shim.core.awaits_results());
+  shim.start(0);
+  shim.take_all();
+  CHECK(shim.core.awaits_results());
+  shim.deliver_result(0, 0, 1.0f);
+  CHECK(shim.core.awaits_results());
+  shim.deliver_result(1, 0, 1.0f);
+  CHECK_FALSE(shim.core.awaits_results());
+  shim.start(0);
+  shim.take_all();
+  shim.core.abandon();
+  CHECK_FALSE(shim.core.awaits_results());
+}
+
 TEST_CASE("no more chunks are outstanding than the window holds, and a result makes room") {
   for (const bool own_bound : {true, false}) {
     ShimOptions options{.tensor_chunks = {10}};

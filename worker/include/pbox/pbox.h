@@ -90,13 +90,16 @@ typedef struct pbox_options {
                                may allow less */
   uint32_t wait_timeout_ms; /* default 60000: used where a wait is given 0 */
   uint32_t lost_timeout_ms; /* 0: the box's; how long a dead rank is waited for (policy `wait`) */
+  const char* port;         /* what carries packets: "socket" (default: UDP of the kernel), or
+                               "KIND:ARGUMENTS" of libpbox_KIND.so.1, which is looked for beside
+                               libpbox.so and where the loader looks, as in "dpdk:DEVICE" */
 } pbox_options;
 
 PBOX_API void pbox_options_init(pbox_options* options);
 
-/* Like pbox_options_init, then overridden from the environment: PBOX_BOX, PBOX_JOB, PBOX_RANK or
- * RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_WINDOW_BYTES, PBOX_CHUNK_BYTES, PBOX_JOIN_TIMEOUT_MS,
- * PBOX_WAIT_TIMEOUT_MS. Strings point into the environment. */
+/* Like pbox_options_init, then overridden from the environment: PBOX_BOX, PBOX_JOB, PBOX_PORT,
+ * PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_WINDOW_BYTES, PBOX_CHUNK_BYTES,
+ * PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS. Strings point into the environment. */
 PBOX_API pbox_status pbox_options_from_environment(pbox_options* options);
 
 /* No network yet. *context is NULL on failure; the reason is then pbox_last_error(NULL), per
@@ -129,7 +132,8 @@ PBOX_API pbox_status pbox_set_optimizer(pbox_context* context,
 PBOX_API pbox_status pbox_set_tensor_optimizer(pbox_context* context, uint32_t tensor_id,
                                                float lr_scale, float weight_decay);
 
-/* Connects, joins, and returns when all world_size ranks have joined. */
+/* Connects, joins, and returns when all world_size ranks have joined and a way to each of the box's
+ * queues is known. */
 PBOX_API pbox_status pbox_join(pbox_context* context);
 
 /* Called once per operation, on the I/O thread, after the result is in place or the operation

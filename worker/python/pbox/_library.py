@@ -22,7 +22,7 @@ class Options(Structure):
         ("struct_size", c_uint32), ("box", c_char_p), ("job", c_char_p), ("rank", c_uint32),
         ("world_size", c_uint32), ("mode", c_int), ("reduction", c_int),
         ("chunk_bytes", c_uint32), ("window_bytes", c_uint32), ("join_timeout_ms", c_uint32),
-        ("wait_timeout_ms", c_uint32), ("lost_timeout_ms", c_uint32)]
+        ("wait_timeout_ms", c_uint32), ("lost_timeout_ms", c_uint32), ("port", c_char_p)]
 
 
 class OptimizerOptions(Structure):

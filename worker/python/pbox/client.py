@@ -39,8 +39,9 @@ class Tensor:
 
 class Client:
     """One rank of a job. Options not given come from the environment: PBOX_BOX, PBOX_JOB,
-    PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES, PBOX_WINDOW_BYTES,
-    PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS.
+    PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES,
+    PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS. `port` is what carries packets:
+    "socket", or "dpdk:DEVICE" of the library libpbox_dpdk.so.1.
 
     Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
     reference to each until its operation is done. Any thread may call any method; no other call

@@ -1,0 +1,179 @@
+// Workers and boxes over other paths than a socket per pipeline: NICs that choose queues by a hash,
+// and transports that come in libraries.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <ctime>
+
+#include "tests/support/daemon.h"
+#include "tests/support/steering_nic.h"
+#include "tests/support/sums.h"
+#include "worker/transport_library.h"
+
+namespace pbox::test {
+namespace {
+
+using Catch::Contains;
+
+// What a lone rank of such a job is told by pbox_join; empty if it may join.
+std::string join_alone(const std::string& box, pbox_status expected,
+                       const std::function<void(pbox_options&)>& adjust) {
+  WorkerProcess process([&](Line& line) {
+    AbiWorker worker({.box = box, .adjust = adjust});
+    worker.tensor("t", 100'000);
+    line.say(worker.must_be(expected, pbox_join(worker.context())));
+  });
+  const auto said = process.heard();
+  CHECK(process.finish() == "");
+  return said.value_or("nothing");
+}
+
+}  // namespace
+
+TEST_CASE("workers find the queues of a NIC whose hash nobody knows, and miss none afterwards") {
+  Daemon daemon;
+  SteeringNic nic({.box = daemon.control()});
+  const auto outcome = run_sums({.box = nic.control(), .workers = 3});
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
+  CHECK(outcome.pipeline_count == 2);
+  CHECK(nic.counts().others_misdirected > 0);
+  CHECK(nic.counts().pushes_misdirected == 0);
+  CHECK(nic.counts().pushes_passed > 0);
+}
+
+TEST_CASE("queues are found though half of the questions are lost, and sums survive it too") {
+  Daemon daemon;
+  SteeringNic nic({.box = daemon.control(), .lose_every = 2});
+  const auto outcome =
+      run_sums({.box = nic.control(), .workers = 2, .elements = {100, 40'000}, .rounds = 2});
+  CHECK(outcome.failure == "");
+  CHECK(outcome.retransmitted_fragments > 0);
+  CHECK(nic.counts().pushes_misdirected == 0);
+}
+
+TEST_CASE("workers follow an RSS hash that the box publishes: no packet is misdirected at all") {
+  Daemon daemon;
+  SteeringNic nic({.box = daemon.control(), .affinity = nic::QueueAffinity::kRssHash});
+  const auto outcome = run_sums({.box = nic.control(), .workers = 3});
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
+  CHECK(nic.counts().pushes_misdirected == 0);
+  CHECK(nic.counts().others_misdirected == 0);
+  CHECK(nic.counts().pushes_passed > 0);
+}
+
+TEST_CASE("a worker that would not know of the hash misdirects packets") {
+  Daemon daemon;
+  SteeringNic nic({.box = daemon.control(), .affinity = nic::QueueAffinity::kUdpPort});
+  WorkerProcess process([&](Line& line) {
+    for (int attempt = 0; attempt < 20 && nic.counts().pushes_misdirected == 0; ++attempt) {
+      AbiWorker worker({.box = nic.control()});
+      std::vector<float> values(100'000, 1.0f);
+      worker.tensor("t", values.size());
+      worker.join();
+      worker.push_pull(0, values.data(), values.data());
+      static_cast<void>(pbox_wait(worker.context(), 0, 50));
+    }
+    line.say("tried");
+  });
+  CHECK(process.heard() == "tried");
+  CHECK(nic.counts().pushes_misdirected > 0);
+}
+
+TEST_CASE("a pipeline that no source port reaches ends the join, named, within its time-out") {
+  Daemon daemon;
+  SteeringNic nic({.box = daemon.control(), .deaf_pipeline = 1});
+  const std::string told = join_alone(nic.control(), PBOX_TIMEOUT,
+                                      [](pbox_options& options) { options.join_timeout_ms = 500; });
+  CHECK_THAT(told,
+             Contains("pipeline 1 of the box") && Contains("source ports") && Contains("firewall"));
+  CHECK(daemon.await_no_jobs(kDeadlineMs));
+}
+
+TEST_CASE("a box that finds queues in a way of a later release is an error with the remedy") {
+  Daemon daemon;
+  SteeringNic nic({.box = daemon.control(), .affinity = static_cast<nic::QueueAffinity>(9)});
+  const std::string told = join_alone(nic.control(), PBOX_VERSION_MISMATCH, {});
+  CHECK_THAT(told, Contains("queue affinity 9") && Contains("upgrade it"));
+}
+
+TEST_CASE("a transport library carries a job's packets, whether or not it can be waited for") {
+  for (const char* port : {"lossy:wait", "lossy:poll"}) {
+    INFO(port);
+    Daemon daemon;
+    const auto outcome = run_sums({.box = daemon.control(), .port = port});
+    CHECK(outcome.failure == "");
+    CHECK(outcome.identical);
+    CHECK(outcome.retransmitted_fragments > 0);
+  }
+}
+
+TEST_CASE("a worker whose transport must be polled rests when nothing is under way") {
+  Daemon daemon;
+  WorkerProcess process([&](Line& line) {
+    AbiWorker worker({.box = daemon.control(),
+                      .adjust = [](pbox_options& options) { options.port = "lossy:poll"; }});
+    std::vector<float> values(1000, 1.0f);
+    worker.tensor("t", values.size());
+    worker.join();
+    worker.push_pull(0, values.data(), values.data());
+    worker.wait(0);
+    const std::clock_t before = std::clock();
+    usleep(500'000);
+    const double used_s = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+    line.say(used_s < 0.25 ? "rests" : "spins for " + std::to_string(used_s) + " s");
+    worker.push_pull(0, values.data(), values.data());
+    worker.wait(0);
+  });
+  CHECK(process.heard() == "rests");
+  CHECK(process.finish() == "");
+}
+
+TEST_CASE("a port comes from the environment where the caller names none") {
+  Daemon daemon;
+  WorkerProcess process([&](Line& line) {
+    setenv("PBOX_PORT", "lossy:bribery", 1);
+    pbox_options options;
+    require(pbox_options_from_environment(&options) == PBOX_OK, "options");
+    AbiWorker worker({.box = daemon.control(),
+                      .adjust = [&](pbox_options& chosen) { chosen.port = options.port; }});
+    worker.tensor("t", 1);
+    line.say(worker.must_be(PBOX_UNAVAILABLE, pbox_join(worker.context())));
+  });
+  const auto told = process.heard();
+  REQUIRE(told);
+  CHECK_THAT(*told, Contains("'lossy:bribery'") && Contains("libpbox_lossy.so.1") &&
+                        Contains("write wait or poll"));
+  CHECK(process.finish() == "");
+}
+
+TEST_CASE("transports that cannot be had are errors with the library, the reason and the remedy") {
+  Daemon daemon;
+  const auto told = [&](pbox_status expected, const char* port) {
+    return join_alone(daemon.control(), expected,
+                      [port](pbox_options& options) { options.port = port; });
+  };
+  CHECK_THAT(told(PBOX_NOT_FOUND, "absent:x"), Contains("libpbox_absent.so.1") &&
+                                                   Contains("No such file") &&
+                                                   Contains("install it beside libpbox.so"));
+  CHECK_THAT(told(PBOX_VERSION_MISMATCH, "hollow:x"), Contains("libpbox_hollow.so.1") &&
+                                                          Contains("pbox_transport_open_1") &&
+                                                          Contains("libpbox's release"));
+  CHECK_THAT(told(PBOX_INVALID_ARGUMENT, "carrier pigeon"), Contains("'carrier pigeon'"));
+}
+
+TEST_CASE("a transport library refuses a libpbox of another release") {
+  void* library = dlopen(PBOX_LOSSY_PATH, RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(library != nullptr);
+  auto* open =
+      reinterpret_cast<worker::TransportFactory*>(dlsym(library, worker::kTransportFactoryName));
+  REQUIRE(open != nullptr);
+  char error[256] = "";
+  CHECK(open({.version = "0.0.9", .arguments = "wait"}, error, sizeof(error)) == nullptr);
+  CHECK_THAT(error, Contains("0.0.9") && Contains("install both of one release"));
+}
+
+}  // namespace pbox::test

@@ -1,0 +1,54 @@
+// What carries a worker's packets to the box: a lane for each of the box's pipelines, in their
+// order. Kernel sockets are built in (socket_transport.h); others are libraries of their own,
+// loaded when asked for (transport_library.h).
+//
+// Threads. One at a time: set-up on the thread that calls pbox_join, everything after on the I/O
+// thread. Ownership of bytes is as nic/port.h says: received ones are valid until the lane's next
+// rx_burst, sent ones are the caller's and unchanged until tx_burst has returned.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "base/result.h"
+#include "nic/port.h"
+#include "worker/core.h"
+
+namespace pbox::worker {
+
+struct Opening {
+  uint64_t deadline_ns = 0;  // monotonic
+  // Keeps the control connection alive. open() calls it at least every 100 ms; what it fails with
+  // ends open().
+  std::function<Status()> tend;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Before JOIN: bytes of the largest IP packet on the way to this address.
+  virtual Result<uint32_t> path_mtu(const nic::Endpoint& box) = 0;
+  // After JOIN, once: a lane for each of session.pipelines, leading to that pipeline's queue.
+  virtual Status open(const SessionSpec& session, const Opening& opening) = 0;
+
+  // After open. The first packet number of the lane that open has not used.
+  virtual uint64_t first_packet_number(uint32_t lane) const = 0;
+  // Bytes of packets that may arrive between two rx_bursts without one being dropped; bounds the
+  // window.
+  virtual uint32_t receivable_bytes(uint32_t lane) const = 0;
+  // The least time before an answer counts as late.
+  virtual uint64_t rto_floor_ns() const = 0;
+  // Readable when rx_burst would return packets, writable when tx_burst would take some; -1 if the
+  // lane must be polled.
+  virtual int event_fd(uint32_t lane) const = 0;
+
+  // The data path: neither blocks, throws or allocates. Fills or sends a prefix, returns its
+  // length.
+  virtual size_t rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) = 0;
+  virtual size_t tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) = 0;
+};
+
+}  // namespace pbox::worker
