@@ -53,6 +53,14 @@ std::string reason_against_external(const DeviceArguments& device, const rte_eth
   return {};
 }
 
+// Some drivers state the one, some the other.
+uint32_t stated_mtu(const rte_eth_dev_info& info) {
+  constexpr uint32_t kOverheadBytes = RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN;
+  const uint32_t by_frame =
+      info.max_rx_pktlen > kOverheadBytes ? info.max_rx_pktlen - kOverheadBytes : 0;
+  return std::min<uint32_t>(info.max_mtu, by_frame);
+}
+
 Error device_error(const std::string& device, const std::string& what, int result,
                    const std::string& remedy) {
   return {ErrorCode::kUnavailable, "device " + device + ": " + what + ": " + rte_strerror(-result) +
@@ -105,14 +113,15 @@ Status DpdkDevice::configure(const DpdkDeviceOptions& options) {
 
   rte_eth_conf config{};
   can.mtu = options.mtu;
-  if (info.max_mtu >= options.mtu) {
+  const uint32_t mtu_max = stated_mtu(info);
+  if (mtu_max >= options.mtu) {
     config.rxmode.mtu = options.mtu;
   } else if (arguments_.is_virtual()) {
-    explain("the driver states an MTU of at most " + std::to_string(info.max_mtu) + "; " +
+    explain("the driver states an MTU of at most " + std::to_string(mtu_max) + "; " +
             std::to_string(options.mtu) + " is used all the same, as virtual devices carry it");
   } else {
-    config.rxmode.mtu = can.mtu = info.max_mtu;
-    explain("the device's MTU is at most " + std::to_string(info.max_mtu) + ", less than the " +
+    config.rxmode.mtu = can.mtu = mtu_max;
+    explain("the device's MTU is at most " + std::to_string(mtu_max) + ", less than the " +
             std::to_string(options.mtu) + " asked for");
   }
   config.rxmode.offloads =
