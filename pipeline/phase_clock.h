@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "pipeline/counters.h"
@@ -39,6 +40,8 @@ inline uint64_t cycle_count() {
 class PhaseClock {
  public:
   static constexpr uint32_t kTurnsPerSample = 64;
+  // A turn handles a few bursts: one that took longer was interrupted by other work on its core.
+  static constexpr uint64_t kInterruptedCycles = 2'000'000;
 
   explicit PhaseClock(Counters& counters) : counters_(counters) { calibrate(); }
 
@@ -77,7 +80,8 @@ class PhaseClock {
   }
   void finish(bool worked) {
     sampling_ = false;
-    if (!worked) return;
+    const uint64_t total = std::accumulate(cycles_.begin(), cycles_.end(), uint64_t{0});
+    if (!worked || total > kInterruptedCycles) return;
     static_assert(static_cast<size_t>(Counter::kCyclesSend) -
                       static_cast<size_t>(Counter::kCyclesReceive) + 1 ==
                   static_cast<size_t>(Phase::kCount));

@@ -74,9 +74,9 @@ void repair(Frame& frame, const Interface& interface) {
   }
 }
 
-void check_datagram(const Frame& frame, const UdpDatagram& datagram, const Interface& interface) {
-  PBOX_CHECK(datagram.payload >= frame.data() + udp::kBytes);
-  PBOX_CHECK(datagram.payload + datagram.bytes <= frame.data() + frame.size());
+void check_datagram(const Frame& frame, const RxPacket& datagram, const Interface& interface) {
+  PBOX_CHECK(datagram.data >= frame.data() + udp::kBytes);
+  PBOX_CHECK(datagram.data + datagram.bytes <= frame.data() + frame.size());
   PBOX_CHECK(kPorts.serves(datagram.to_port) && datagram.from.port != 0);
   PBOX_CHECK(interface.is_peer(ip_address(datagram.from), kOwnMac));
 }
@@ -139,7 +139,7 @@ class Host {
     if ((options & 8) != 0) now_ns_ += kPauseNs;
     const bool verified = (options & 1) != 0;
 
-    UdpDatagram datagram;
+    RxPacket datagram;
     const Verdict verdict = classify(frame, interface_, kOwnMac, kPorts,
                                      {.ip_good = verified, .udp_good = verified}, datagram);
     PBOX_CHECK(static_cast<size_t>(verdict) < kVerdictCount);

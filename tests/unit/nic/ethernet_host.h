@@ -56,13 +56,13 @@ inline uint16_t reference_sum(const Bytes& bytes) {
   return static_cast<uint16_t>(sum);
 }
 
-inline Verdict verdict_of(const Bytes& frame, const Interface& interface, UdpDatagram& datagram,
+inline Verdict verdict_of(const Bytes& frame, const Interface& interface, RxPacket& datagram,
                           HardwareChecks checks = {}) {
   return classify(frame, interface, kOwnMac, kPorts, checks, datagram);
 }
 
 inline Verdict verdict_of(const Bytes& frame, const Interface& interface) {
-  UdpDatagram datagram;
+  RxPacket datagram;
   return verdict_of(frame, interface, datagram);
 }
 

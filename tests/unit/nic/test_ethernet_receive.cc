@@ -58,20 +58,20 @@ TEST_CASE("a datagram points at its payload, without padding, and names its send
   for_each_frame(kIpFrames, [](const GoldenFrame& frame, const Interface& interface) {
     if (frame.verdict != Verdict::kUdp) return;
     const Bytes bytes = from_hex(frame.hex);
-    UdpDatagram datagram;
+    RxPacket datagram;
     REQUIRE(verdict_of(bytes, interface, datagram) == Verdict::kUdp);
     const bool ipv6 = datagram.from.ipv6;
     CHECK(datagram.from == *parse_endpoint(ipv6 ? "fd00::2" : "10.0.0.2", 4000));
     CHECK(datagram.to_port == (ipv6 ? 9543 : 9542));
     REQUIRE(datagram.bytes == 9);
-    CHECK(Bytes(datagram.payload, datagram.payload + 9) == from_hex("010203040506070809"));
+    CHECK(Bytes(datagram.data, datagram.data + 9) == from_hex("010203040506070809"));
   });
 }
 
 TEST_CASE("no frame that was cut short is taken for what it was") {
   for_each_frame([](const GoldenFrame& frame, const Interface& interface) {
     const Bytes whole = from_hex(frame.hex);
-    UdpDatagram datagram;
+    RxPacket datagram;
     // Padding may be cut: the frame then still is what it was, and never anything else.
     bool cut_into = false;
     for (size_t length = whole.size(); length-- > 0;) {
@@ -189,7 +189,7 @@ TEST_CASE("each field of a datagram over IPv6 is checked") {
 }
 
 TEST_CASE("what the NIC has verified is not verified again, and nothing else is let through") {
-  UdpDatagram datagram;
+  RxPacket datagram;
   const Interface interface = make_interface();
   Bytes bad_udp = from_hex(golden("datagram").hex);
   bad_udp.back() ^= std::byte{1};

@@ -75,10 +75,10 @@ TEST_CASE("what is sent is received, checksummed in software, in any pieces") {
         const size_t second = first + rng.below(payload.size() - first + 1);
         header.set_udp_checksum(frame.data(), {all.first(first), all.subspan(first, second - first),
                                                all.subspan(second)});
-        UdpDatagram datagram;
+        RxPacket datagram;
         REQUIRE(verdict_of(frame, make_interface(vlan), datagram) == Verdict::kUdp);
         CHECK(datagram.from == *parse_endpoint(ipv6 ? "fd00::2" : "10.0.0.2", 4000));
-        CHECK(Bytes(datagram.payload, datagram.payload + datagram.bytes) == payload);
+        CHECK(Bytes(datagram.data, datagram.data + datagram.bytes) == payload);
         frame.back() ^= std::byte{0x10};
         CHECK(verdict_of(frame, make_interface(vlan)) == Verdict::kChecksum);
       }
@@ -127,7 +127,7 @@ TEST_CASE("the sum for a NIC is completed by summing the datagram, as the NIC do
 TEST_CASE("the longest packet's lengths fit their fields") {
   const UdpHeader header = header_to_us(false, 0);
   const Bytes frame = packet_of(header, Bytes(65535 - ipv4::kBytes - udp::kBytes));
-  UdpDatagram datagram;
+  RxPacket datagram;
   REQUIRE(verdict_of(frame, make_interface(), datagram) == Verdict::kUdp);
   CHECK(datagram.bytes == 65507);
 }
