@@ -26,12 +26,12 @@ std::string cpu_list() {
 // tx_first sends.
 std::string command_line(const ForwardOptions& options) {
   const std::string cpus = cpu_list();
-  std::string command = "(sleep 1; echo set fwd macswap; echo set txpkts " +
-                        std::to_string(options.frame_bytes) + "; echo start tx_first; sleep " +
-                        std::to_string(options.seconds) +
-                        "; echo stop; echo quit) | timeout 60 dpdk-testpmd --no-huge --no-shconf "
-                        "--no-telemetry --no-pci -m 512 --lcores '0@(" +
-                        cpus + "),1@(" + cpus + ")'";
+  std::string command =
+      "(sleep 1; echo set fwd macswap; echo set txpkts " + std::to_string(options.frame_bytes) +
+      "; echo start tx_first; sleep " + std::to_string(options.seconds) +
+      "; echo stop; echo quit) | timeout 60 dpdk-testpmd --no-telemetry --no-pci -m 512 " +
+      (options.hugepages ? "--in-memory" : "--no-huge --no-shconf") + " --lcores '0@(" + cpus +
+      "),1@(" + cpus + ")'";
   for (const auto& device : options.devices) command += " '--vdev=" + device + "'";
   command +=
       " -- -i --nb-cores=1 --burst=64 --record-core-cycles --total-num-mbufs=8192 "

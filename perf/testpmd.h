@@ -13,6 +13,7 @@ struct ForwardOptions {
   uint32_t frame_bytes = 0;
   uint32_t buffer_bytes = 0;  // of a packet buffer, headroom included
   double seconds = 1;
+  bool hugepages = false;  // else ordinary pages
 };
 
 // Cycles of the time stamp counter per forwarded frame, idle polls left out. Starts dpdk-testpmd,

@@ -3,6 +3,7 @@
 // frames and does nothing else, and S the bare sum kernel over the same gradients. All in cycles
 // per fragment, so the limit is the sum of the two. The box's phases are sampled in the same run.
 #include <algorithm>
+#include <fstream>
 #include <iomanip>
 #include <optional>
 #include <stdexcept>
@@ -20,6 +21,7 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kFrameOverheadBytes = 14 + 20 + 8 + limits::kPacketOverheadBytes;
+constexpr uint32_t kPacketMemoryMib = 512;  // of this process, and of testpmd
 constexpr uint32_t kSlices = 15;
 constexpr uint32_t kPhases = static_cast<uint32_t>(pipeline::Phase::kCount);
 constexpr const char* kPhaseNames[kPhases] = {"receive", "authenticate", "add", "finish", "send"};
@@ -39,6 +41,7 @@ struct Run {
   WireShape shape;
   uint32_t turns = 5;
   double seconds = 0.5;  // of each part of a turn
+  bool hugepages = false;
 };
 
 // Cycles per fragment, of one pass over the model.
@@ -125,7 +128,8 @@ Point measure_dpdk(const Run& run, uint32_t mtu) {
       .frame_bytes = kFrameOverheadBytes + run.shape.fragment_bytes,
       .buffer_bytes =
           RTE_PKTMBUF_HEADROOM + nic::receive_buffer_bytes(nic::parse_device(devices.box), mtu),
-      .seconds = run.seconds};
+      .seconds = run.seconds,
+      .hugepages = run.hugepages};
   return measure(box, load, box.local(), job, run, [&] { return forwarding_cycles(forward); });
 }
 
@@ -181,6 +185,7 @@ nlohmann::json figures_of(const Point& point, const Run& run, uint32_t mtu, std:
   nlohmann::json figures = {{"mtu", mtu},
                             {"fragment_bytes", run.shape.fragment_bytes},
                             {"workers", run.shape.workers},
+                            {"hugepages", run.hugepages},
                             {"wire_over_limit", median_ratio(limit, point.wire)},
                             {"cycles_per_fragment", median(point.wire)},
                             {"forward_cycles", median(point.forward)},
@@ -208,6 +213,13 @@ nlohmann::json figures_of(const Point& point, const Run& run, uint32_t mtu, std:
   return figures;
 }
 
+// Of 2 MiB, on the whole machine.
+uint64_t free_hugepages() {
+  uint64_t count = 0;
+  std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> count;
+  return count;
+}
+
 WireKind kind_of(const std::string& port) {
   if (port == "dpdk:ring") return WireKind::kRing;
   if (port == "dpdk:memif") return WireKind::kMemif;
@@ -232,7 +244,8 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   Run run{.kind = kind_of(options["port"].as<std::string>()),
           .shape = {},
           .turns = std::max(1u, options["turns"].as<uint32_t>()),
-          .seconds = options["seconds"].as<double>()};
+          .seconds = options["seconds"].as<double>(),
+          .hugepages = 2 * free_hugepages() >= 2 * kPacketMemoryMib};
   run.shape.workers = std::clamp(options["workers"].as<uint32_t>(), 1u, 64u);
   run.shape.fragment_bytes =
       mtu == 9000 ? limits::kFragmentBytesJumbo : limits::kFragmentBytesEthernet;
@@ -241,9 +254,11 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
       wire::fragment_count(limits::kChunkBytesDefault, run.shape.fragment_bytes);
   run.shape.window_chunks = std::max(1u, 2 * limits::kBurstPackets / fragments / run.shape.workers);
   report << "one core behind " << options["port"].as<std::string>() << ", MTU " << mtu << ", "
-         << run.shape.workers << " workers, " << run.turns << " turns" << std::endl;
+         << run.shape.workers << " workers, " << run.turns << " turns, "
+         << (run.hugepages ? "2 MiB" : "ordinary") << " pages" << std::endl;
   if (run.kind != WireKind::kSocket) {
-    const Status started = nic::start_eal({.no_huge = true, .memory_mib = {512}});
+    const Status started =
+        nic::start_eal({.no_huge = !run.hugepages, .memory_mib = {kPacketMemoryMib}});
     if (!started) throw std::runtime_error(started.error().message);
   }
   std::optional<nic::DpdkThread> thread;

@@ -76,6 +76,11 @@ struct DpdkPort::State {
   size_t joined_bytes = 0;              // of each
   size_t joined_count = 0;              // of the burst at hand
 
+  // Packets of this burst whose payload stays where it lies, all of one region, not yet counted in
+  // it.
+  PayloadMemory::Region* region_at_hand = nullptr;
+  uint64_t uncounted = 0;
+
   std::vector<Link> links;
   std::vector<Route> routes;
 
@@ -96,6 +101,7 @@ struct DpdkPort::State {
   rte_mbuf* make_copied(const Route& route, const TxPacket& packet);
   rte_mbuf* make_external(const Route& route, const TxPacket& packet,
                           PayloadMemory::Region& region);
+  void count_in_flight();
   void set_checksum(const Route& route, rte_mbuf* mbuf, const TxPacket& packet);
   bool enqueue(Link& link, rte_mbuf* mbuf);
   static void flush(Link& link);

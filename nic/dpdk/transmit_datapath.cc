@@ -51,8 +51,17 @@ size_t DpdkPort::State::tx_burst(std::span<const TxPacket> packets) {
     }
     if (!enqueue(links[route->link], mbuf)) counters.add(PortCounter::kSendFailures);
   }
+  count_in_flight();
   for (Link& link : links) flush(link);
   return taken;
+}
+
+// One addition to a counter shared with whoever frees, in place of one for each packet.
+void DpdkPort::State::count_in_flight() {
+  if (uncounted == 0) return;
+  region_at_hand->in_flight.fetch_add(uncounted, std::memory_order_relaxed);
+  counters.add(PortCounter::kExternalPackets, uncounted);
+  uncounted = 0;
 }
 
 rte_mbuf* DpdkPort::State::Link::take_fresh() {
@@ -166,12 +175,16 @@ rte_mbuf* DpdkPort::State::make_external(const Route& route, const TxPacket& pac
   auto* out = rte_pktmbuf_mtod(head, std::byte*);
   route.header.write(out, udp_bytes);
   std::memcpy(out + header_bytes, &packet.header, limits::kHeaderBytes);
+  if (&region != region_at_hand) {
+    count_in_flight();
+    region_at_hand = &region;
+  }
+  ++uncounted;
   attach_payload(payload, packet.payload, static_cast<uint16_t>(payload_bytes), region.in_flight);
   payload->next = tag;
   tag->data_len = limits::kTagBytes;
   std::memcpy(rte_pktmbuf_mtod(tag, std::byte*), packet.tag.data(), limits::kTagBytes);
   set_checksum(route, head, packet);
-  counters.add(PortCounter::kExternalPackets);
   return head;
 }
 
@@ -205,7 +218,10 @@ bool DpdkPort::State::enqueue(Link& link, rte_mbuf* mbuf) {
     rte_pktmbuf_free(mbuf);
     return false;
   }
-  if (link.backlog_count == link.backlog.size()) flush(link);
+  if (link.backlog_count == link.backlog.size()) {
+    count_in_flight();  // before it is counted down
+    flush(link);
+  }
   if (link.backlog_count == link.backlog.size()) {
     rte_pktmbuf_free(mbuf);
     return false;
