@@ -66,6 +66,16 @@ Veth::Veth(const VethOptions& options)
   if (options.wire) wire_ = std::make_unique<Wire>("wire0", "wire1", *options.wire);
 }
 
+void Veth::add_network(const std::string& box_interface, const std::string& worker_interface,
+                       const std::string& worker_address) {
+  add_pair(box_interface, worker_interface, mtu_);
+  silence(box_interface);
+  must_run({"ip", "addr", "add", worker_address, "dev", worker_interface});
+  for (const auto& end : {box_interface, worker_interface}) {
+    must_run({"ip", "link", "set", end, "up"});
+  }
+}
+
 Veth::~Veth() {
   wire_.reset();
   setns(home_fd_, CLONE_NEWNET);

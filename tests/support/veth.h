@@ -30,6 +30,9 @@ class Veth {
   Veth& operator=(const Veth&) = delete;
 
   Wire& wire() { return *wire_; }
+  // One more cable, with a box's interface and a workers' one of this address and network.
+  void add_network(const std::string& box_interface, const std::string& worker_interface,
+                   const std::string& worker_address);
 
   static constexpr char kBoxInterface[] = "box0";
   static constexpr char kWorkerInterface[] = "worker0";
