@@ -4,6 +4,7 @@
 #   pbox_unpack GROUP...         unpack these groups below build/deb, without installing them
 #   pbox_build PRESET [TARGET]   configure build/PRESET and build it
 #   pbox_python MODULE...        the Python here that can import all of these
+#   pbox_make_network NAME       a namespace with a cable for a box with DPDK
 #   pbox_step NAME COMMAND...    run one step: number, name, time; its output goes to a log
 #   pbox_summary                 times, what was skipped, what failed; status 1 if anything did
 # shellcheck shell=bash
@@ -107,6 +108,22 @@ pbox_python() {
     fi
   done
   return 1
+}
+
+# A cable in a network namespace of its own, 10.77.0.0/24: the end box0 is left to a box with the
+# arguments PBOX_NETWORK_BOX, the end worker0 is the kernel's. As root. `ip netns del` removes it.
+PBOX_NETWORK_BOX=(--box.listen=127.0.0.1 --data.port=dpdk --data.port_first=9542 --data.mtu=9000
+  '--dpdk.devices=net_af_packet0,iface=box0 10.77.0.1/24' --dpdk.no_huge=true
+  --security.insecure=true --security.insecure_off_loopback=true)
+pbox_make_network() {
+  local name=$1
+  ip netns add "$name" && ip -n "$name" link set lo up &&
+    ip -n "$name" link add box0 mtu 9000 type veth peer name worker0 mtu 9000 &&
+    ip -n "$name" addr add 10.77.0.2/24 dev worker0 &&
+    # The kernel would answer at the box's end too, and leave checksums to a NIC that is none.
+    ip netns exec "$name" sysctl -qw net.ipv6.conf.box0.disable_ipv6=1 &&
+    ip netns exec "$name" ethtool -K worker0 tx off tx-udp-segmentation off >/dev/null &&
+    ip -n "$name" link set box0 up && ip -n "$name" link set worker0 up
 }
 
 pbox_build() {
