@@ -1,4 +1,4 @@
-"""The demo's training through a box with the DPDK port comes to the weights that it comes to through
+"""The demo's training through a box with the DPDK port comes to the weights that it comes to with
 sockets: af_packet on a virtual cable, workers with kernel sockets."""
 
 import ctypes
@@ -47,12 +47,13 @@ def enter_network():
 def train(arguments):
     """Every rank's weights, by name, after training through a box of its own."""
     with pbox.LocalBox(*arguments) as box:
-        return ranks.run(training.averaged_by_the_box, WORKERS, EPOCHS, box.control, lambda reports: None)
+        return ranks.run(training.averaged_by_the_box, WORKERS, EPOCHS, box.control,
+                         lambda reports: None)
 
 
 class DpdkTraining(unittest.TestCase):
 
-    def test_training_comes_to_the_weights_of_sockets_over_one_queue_and_over_four(self):
+    def test_weights_are_those_of_sockets_over_one_queue_and_over_four(self):
         expected = train([])[0]
         for queues in (1, 4):
             with self.subTest(queues=queues):
