@@ -116,7 +116,7 @@ Status DpdkDevice::configure(const DpdkDeviceOptions& options) {
   const uint32_t mtu_max = stated_mtu(info);
   if (mtu_max >= options.mtu) {
     config.rxmode.mtu = options.mtu;
-  } else if (arguments_.is_virtual()) {
+  } else if (arguments_.is_virtual() && arguments_.driver != "net_tap") {  // which holds to it
     explain("the driver states an MTU of at most " + std::to_string(mtu_max) + "; " +
             std::to_string(options.mtu) + " is used all the same, as virtual devices carry it");
   } else {
@@ -199,6 +199,8 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
   rte_ether_addr mac{};
   rte_eth_macaddr_get(port_id_, &mac);
   if (rte_is_zero_ether_addr(&mac)) rte_eth_random_addr(mac.addr_bytes);  // net_ring has none
+  // What net_tap states is the kernel's, at the other end: frames from it would seem our own.
+  if (arguments_.driver == "net_tap") mac.addr_bytes[RTE_ETHER_ADDR_LEN - 1] ^= 1;
   std::copy(std::begin(mac.addr_bytes), std::end(mac.addr_bytes), capabilities_.mac.begin());
   rte_eth_dev_info info{};
   rte_eth_dev_info_get(port_id_, &info);
