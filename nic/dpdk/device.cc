@@ -215,7 +215,7 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
   for (auto& reason : steering.reasons) explain(std::move(reason));
   rte_eth_link link{};
   rte_eth_link_get_nowait(port_id_, &link);
-  capabilities_.link_is_up = link.link_status == RTE_ETH_LINK_UP;
+  capabilities_.link_is_up = link_is_up();
   capabilities_.link_mbps = link.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN ? 0 : link.link_speed;
   if (!capabilities_.link_is_up) explain("the link is down: cable, switch port, or no peer yet");
   what_eal_said();  // what was said on the way to success is of no use
@@ -223,6 +223,9 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
 }
 
 bool DpdkDevice::link_is_up() const {
+  if (arguments_.driver == "net_af_packet") {  // which calls every link up
+    return interface_is_running(arguments_.value("iface").value_or(""));
+  }
   rte_eth_link link{};
   return rte_eth_link_get_nowait(port_id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
 }

@@ -92,6 +92,7 @@ TEST_CASE("a link that is down for a second costs that second and nothing else")
   std::this_thread::sleep_for(50ms);
   must_run({"ip", "link", "set", end, "down"});
   std::this_thread::sleep_for(1s);
+  CHECK(daemon.metric("pbox_port_links_down") == 1);
   const uint64_t before = daemon.metric("pbox_rx_packets_total");
   CHECK(before > 0);
   must_run({"ip", "link", "set", end, "up"});
@@ -101,6 +102,7 @@ TEST_CASE("a link that is down for a second costs that second and nothing else")
   CHECK(outcome.retransmitted_fragments > 0);
   CHECK(daemon.metric("pbox_rx_packets_total") > before);  // it was not over when the link failed
   CHECK(daemon.metric("pbox_workers_lost_total") == 0);
+  CHECK(daemon.metric("pbox_port_links_down") == 0);
 }
 
 }  // namespace pbox::test
