@@ -206,7 +206,7 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
                         {.driver = arguments_.driver,
                          .wanted_queues = static_cast<uint32_t>(options.queue_nodes.size()),
                          .queue_count = capabilities_.queue_count,
-                         .udp_port_first = options.udp_port_first,
+                         .udp_ports = options.udp_ports,
                          .ipv6 = options.ipv6});
   capabilities_.affinity = steering.affinity;
   capabilities_.rss = std::move(steering.rss);
