@@ -1,5 +1,6 @@
 #include "nic/dpdk/device_find.h"
 
+#include <poll.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
@@ -19,7 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// errno of connecting to a memif socket; 0: somebody serves it.
+// errno of connecting to a memif socket; 0: somebody serves it. Stays until it was greeted: a DPDK
+// process whose client goes before that ends (22.11: its interrupt thread keeps the closed
+// descriptor, and panics).
 int try_connect(const std::string& path, bool is_abstract) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -32,6 +35,9 @@ int try_connect(const std::string& path, bool is_abstract) {
       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + offset + path.size());
   const int error =
       connect(fd, reinterpret_cast<const sockaddr*>(&address), length) == 0 ? 0 : errno;
+  constexpr int kGreetingMs = 2'000;
+  pollfd greeting{fd, POLLIN, 0};
+  if (error == 0) poll(&greeting, 1, kGreetingMs);
   close(fd);
   return error;
 }

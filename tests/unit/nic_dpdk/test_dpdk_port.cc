@@ -187,7 +187,7 @@ TEST_CASE("where queues are short, packets are handed to the pipeline of their U
     const nic::TxPacket packet = packet_to(to, memory.data(), 64);
     REQUIRE(sender.tx_burst({&packet, 1}) == 1);
   };
-  send_to(50'000);  // lost to the question who has the address
+  send_to(50'000);                                  // lost to the question who has the address
   for (int turn = 0; turn < 2; ++turn) poll_all();  // an answer leaves with the next burst
   CHECK(sender.rx_burst(burst) == 0);
 
