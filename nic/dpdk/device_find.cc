@@ -94,13 +94,13 @@ Result<uint16_t> find_device(const DeviceArguments& device) {
   if (const Status cleared = clear_memif_socket(device); !cleared) return cleared.error();
   uint16_t port_id = 0;
   if (rte_eth_dev_get_port_by_name(device.name.c_str(), &port_id) == 0) return port_id;
-  if (!device.is_virtual()) {
-    return Error{ErrorCode::kNotFound, explain_missing(device.name, "/sys") + what_eal_said()};
-  }
   what_eal_said();  // of before
   const int result = rte_dev_probe(device.text().c_str());
   if (result == 0 && rte_eth_dev_get_port_by_name(device.name.c_str(), &port_id) == 0) {
     return port_id;
+  }
+  if (!device.is_virtual()) {
+    return Error{ErrorCode::kNotFound, explain_missing(device.name, "/sys") + what_eal_said()};
   }
   std::string remedy = "check the device's arguments in dpdk.devices";
   if (device.driver == "net_af_packet" && geteuid() != 0) {

@@ -63,4 +63,14 @@ TEST_CASE("a memif socket that somebody serves is refused, and its server is hea
   std::filesystem::remove(path);
 }
 
+TEST_CASE("a device that is open in this process is not opened again, and goes on") {
+  start_dpdk();
+  auto opened = nic::DpdkDevice::open({.device = "net_null7", .queue_nodes = {SOCKET_ID_ANY}});
+  REQUIRE(opened);
+  CHECK_THAT(refusal("net_null7"), Contains("net_null7 is open in this process already"));
+  CHECK((*opened)->link_is_up());
+  opened->reset();
+  CHECK(nic::DpdkDevice::open({.device = "net_null7", .queue_nodes = {SOCKET_ID_ANY}}));
+}
+
 }  // namespace pbox::test
