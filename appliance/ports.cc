@@ -84,12 +84,12 @@ Result<std::unique_ptr<Ports>> Ports::start(const Topology& topology,
     if (!interface) return interface.error();
     nic::DpdkInterfaceOptions options;
     options.interface = *interface;
-    options.udp_port_first = leader.udp_port;
     for (const uint32_t index : leader.devices) {
       options.devices.push_back(config.dpdk.devices[index].device);
     }
     size_t end = first;
     while (end < topology.pipelines.size() && topology.pipelines[end].devices == leader.devices) {
+      options.udp_ports.push_back(topology.pipelines[end].udp_port);
       options.queue_nodes.push_back(topology.pipelines[end++].node);
     }
     auto opened = nic::DpdkInterface::open(options);

@@ -106,7 +106,7 @@ std::unique_ptr<nic::DpdkInterface> open_interface(const std::string& device, co
   options.interface.addresses = {*nic::parse_interface_address(address)};
   options.interface.mtu = mtu;
   options.queue_nodes = {SOCKET_ID_ANY};
-  options.udp_port_first = limits::kDataPortFirst;
+  options.udp_ports = {limits::kDataPortFirst};
   auto interface = nic::DpdkInterface::open(options);
   if (!interface) throw std::runtime_error(interface.error().message);
   return std::move(*interface);

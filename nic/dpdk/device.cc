@@ -5,6 +5,7 @@
 #include <rte_ethdev.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <set>
 
 #include "base/limits.h"
@@ -85,7 +86,8 @@ DpdkDevice::~DpdkDevice() {
   rte_eth_dev_info info{};
   const bool is_known = rte_eth_dev_info_get(port_id_, &info) == 0;
   rte_eth_dev_close(port_id_);
-  if (is_known && arguments_.is_virtual()) rte_dev_remove(info.device);
+  // Gone from DPDK too, so that it can be opened again.
+  if (is_known) rte_dev_remove(info.device);
 }
 
 Status DpdkDevice::find(const DpdkDeviceOptions& options) {
@@ -94,6 +96,15 @@ Status DpdkDevice::find(const DpdkDeviceOptions& options) {
   complete_arguments(arguments_, wanted, options.mtu);
   const auto found = find_device(arguments_);
   if (!found) return found.error();
+  rte_eth_dev_owner owner{};
+  std::snprintf(owner.name, sizeof(owner.name), "pbox");
+  if (rte_eth_dev_owner_new(&owner.id) != 0 || rte_eth_dev_owner_set(*found, &owner) != 0) {
+    what_eal_said();  // the same in other words
+    return Error{ErrorCode::kAlreadyExists,
+                 "device " + arguments_.name +
+                     " is open in this process already; close it there first, or give each its "
+                     "own, as net_memif0 and net_memif1"};
+  }
   port_id_ = *found;
   return ok_status();
 }
@@ -208,7 +219,7 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
                         {.driver = arguments_.driver,
                          .wanted_queues = static_cast<uint32_t>(options.queue_nodes.size()),
                          .queue_count = capabilities_.queue_count,
-                         .udp_port_first = options.udp_port_first,
+                         .udp_ports = options.udp_ports,
                          .ipv6 = options.ipv6});
   capabilities_.affinity = steering.affinity;
   capabilities_.rss = std::move(steering.rss);

@@ -19,10 +19,10 @@ namespace pbox::nic {
 struct DpdkDeviceOptions {
   std::string device;  // PCI address, or virtual device with its arguments
   std::vector<int>
-      queue_nodes;              // one per queue wanted: NUMA node of its pipeline, or SOCKET_ID_ANY
-  uint32_t mtu = 1500;          // of an IP packet
-  uint16_t udp_port_first = 0;  // packets to udp_port_first + i belong to queue i
-  bool ipv6 = false;            // steer IPv6 too
+      queue_nodes;      // one per queue wanted: NUMA node of its pipeline, or SOCKET_ID_ANY
+  uint32_t mtu = 1500;  // of an IP packet
+  std::vector<uint16_t> udp_ports = {};  // packets to udp_ports[i] belong to queue i
+  bool ipv6 = false;                     // steer IPv6 too
 };
 
 // What a device turned out to be able to do. A value.

@@ -1,6 +1,7 @@
 #include "nic/dpdk/device_find.h"
 
 #include <net/if.h>
+#include <poll.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
@@ -21,7 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// errno of connecting to a memif socket; 0: somebody serves it.
+// errno of connecting to a memif socket; 0: somebody serves it. Stays until it was greeted: a DPDK
+// process whose client goes before that ends (22.11: its interrupt thread keeps the closed
+// descriptor, and panics).
 int try_connect(const std::string& path, bool is_abstract) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -34,6 +37,9 @@ int try_connect(const std::string& path, bool is_abstract) {
       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + offset + path.size());
   const int error =
       connect(fd, reinterpret_cast<const sockaddr*>(&address), length) == 0 ? 0 : errno;
+  constexpr int kGreetingMs = 2'000;
+  pollfd greeting{fd, POLLIN, 0};
+  if (error == 0) poll(&greeting, 1, kGreetingMs);
   close(fd);
   return error;
 }
@@ -99,13 +105,13 @@ Result<uint16_t> find_device(const DeviceArguments& device) {
   if (const Status cleared = clear_memif_socket(device); !cleared) return cleared.error();
   uint16_t port_id = 0;
   if (rte_eth_dev_get_port_by_name(device.name.c_str(), &port_id) == 0) return port_id;
-  if (!device.is_virtual()) {
-    return Error{ErrorCode::kNotFound, explain_missing(device.name, "/sys") + what_eal_said()};
-  }
   what_eal_said();  // of before
   const int result = rte_dev_probe(device.text().c_str());
   if (result == 0 && rte_eth_dev_get_port_by_name(device.name.c_str(), &port_id) == 0) {
     return port_id;
+  }
+  if (!device.is_virtual()) {
+    return Error{ErrorCode::kNotFound, explain_missing(device.name, "/sys") + what_eal_said()};
   }
   std::string remedy = "check the device's arguments in dpdk.devices";
   if (device.driver == "net_af_packet" && geteuid() != 0) {

@@ -9,7 +9,8 @@
 
 namespace pbox::nic {
 
-// DPDK's number of the device; a virtual one is made. Frees what a process that crashed left behind
+// DPDK's number of the device; a virtual one is made, and a PCI one that was given back is taken
+// again. Frees what a process that crashed left behind
 // (memif's socket), and refuses what another process serves. Control thread; DPDK must run.
 Result<uint16_t> find_device(const DeviceArguments& device);
 

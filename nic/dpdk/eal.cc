@@ -59,8 +59,8 @@ std::string remedy_for(const EalOptions& options) {
     return "lower dpdk.memory_mib, or raise the memory limit of the process";
   }
   return "reserve hugepages (systemctl enable --now pbox-hugepages.service, or echo 512 > "
-         "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or for development set "
-         "dpdk.no_huge = true";
+         "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or for development go without "
+         "(dpdk.no_huge = true; in a worker's port: no_huge), and start the process again";
 }
 
 std::string comma_list(const auto& numbers) {
@@ -68,6 +68,27 @@ std::string comma_list(const auto& numbers) {
   for (const auto number : numbers)
     list.append(list.empty() ? "" : ",").append(std::to_string(number));
   return list;
+}
+
+Status start_once(const EalOptions& options) {
+  auto cpus = options.control_cpus;
+  if (cpus.empty()) {
+    const auto affinity = current_affinity();
+    if (!affinity) return affinity.error();
+    cpus = affinity->cpus;
+  }
+  redirect_log();
+  rte_log_set_global_level(RTE_LOG_WARNING);
+  std::vector<std::string> words = eal_arguments(options, cpus);
+  words.insert(words.begin(), "pbox");
+  std::vector<char*> pointers;
+  for (auto& word : words) pointers.push_back(word.data());
+  if (rte_eal_init(static_cast<int>(pointers.size()), pointers.data()) < 0) {
+    return Error{ErrorCode::kUnavailable,
+                 "DPDK does not start: " + std::string(rte_strerror(rte_errno)) + what_eal_said() +
+                     "; " + remedy_for(options)};
+  }
+  return ok_status();
 }
 
 }  // namespace
@@ -92,27 +113,9 @@ std::vector<std::string> eal_arguments(const EalOptions& options, const std::vec
 }
 
 Status start_eal(const EalOptions& options) {
-  static bool is_started = false;
-  if (is_started) return ok_status();
-  auto cpus = options.control_cpus;
-  if (cpus.empty()) {
-    const auto affinity = current_affinity();
-    if (!affinity) return affinity.error();
-    cpus = affinity->cpus;
-  }
-  redirect_log();
-  rte_log_set_global_level(RTE_LOG_WARNING);
-  std::vector<std::string> words = eal_arguments(options, cpus);
-  words.insert(words.begin(), "pbox");
-  std::vector<char*> pointers;
-  for (auto& word : words) pointers.push_back(word.data());
-  if (rte_eal_init(static_cast<int>(pointers.size()), pointers.data()) < 0) {
-    return Error{ErrorCode::kUnavailable,
-                 "DPDK does not start: " + std::string(rte_strerror(rte_errno)) + what_eal_said() +
-                     "; " + remedy_for(options)};
-  }
-  is_started = true;
-  return ok_status();
+  // DPDK cannot be started again, even if it failed.
+  static const Status first_outcome = start_once(options);
+  return first_outcome;
 }
 
 std::string what_eal_said() {

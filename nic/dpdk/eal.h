@@ -19,9 +19,9 @@ struct EalOptions {
                                        // it may use now
 };
 
-// Starts DPDK, or finds it started: then the options of the first call hold. Installs no signal
-// handler; the only threads are DPDK's own for interrupts. What it keeps goes with the process. The
-// calling thread stays on control_cpus. Control thread.
+// Starts DPDK, or finds it started: then the options of the first call hold, and so does its error.
+// Installs no signal handler; the only threads are DPDK's own for interrupts. What it keeps goes
+// with the process. The calling thread stays on control_cpus. Control thread.
 Status start_eal(const EalOptions& options);
 
 // The arguments that `options` become, without the program's name. `cpus`: where the process may

@@ -37,11 +37,15 @@ DpdkInterface::~DpdkInterface() = default;
 
 Result<std::unique_ptr<DpdkInterface>> DpdkInterface::open(const DpdkInterfaceOptions& options) {
   PBOX_CHECK(!options.devices.empty() && !options.queue_nodes.empty());
+  PBOX_CHECK(options.udp_ports.size() == options.queue_nodes.size());
   if (const Status status = validate(options.interface); !status) return status.error();
   std::unique_ptr<DpdkInterface> opened(new DpdkInterface());
   opened->interface_ = options.interface;
   opened->pipeline_count_ = static_cast<uint32_t>(options.queue_nodes.size());
-  opened->udp_ports_ = {options.udp_port_first, static_cast<uint16_t>(opened->pipeline_count_)};
+  opened->udp_port_of_ = options.udp_ports;
+  const auto [lowest, highest] =
+      std::minmax_element(options.udp_ports.begin(), options.udp_ports.end());
+  opened->udp_ports_ = {*lowest, static_cast<uint16_t>(*highest - *lowest + 1)};
   if (const Status status = opened->open_devices(options); !status) return status.error();
   if (opened->affinity_ == QueueAffinity::kDispatch) {
     if (const Status status = opened->make_rings(options); !status) return status.error();
@@ -56,13 +60,16 @@ Status DpdkInterface::open_devices(const DpdkInterfaceOptions& options) {
     auto device = DpdkDevice::open({.device = name,
                                     .queue_nodes = options.queue_nodes,
                                     .mtu = options.interface.mtu,
-                                    .udp_port_first = options.udp_port_first,
+                                    .udp_ports = options.udp_ports,
                                     .ipv6 = ipv6});
     if (!device) return device.error();
     interface_.mtu = std::min(interface_.mtu, (*device)->capabilities().mtu);
     devices_.push_back(std::move(*device));
   }
   affinity_ = common_affinity(devices_);
+  const bool spreads_by_hash =
+      affinity_ == QueueAffinity::kRssHash || affinity_ == QueueAffinity::kSourceTrial;
+  if (spreads_by_hash && !options.senders_steer) affinity_ = QueueAffinity::kDispatch;
   if (affinity_ == QueueAffinity::kRssHash) rss_ = devices_[0]->capabilities().rss;
   return ok_status();
 }
@@ -82,6 +89,11 @@ Status DpdkInterface::make_rings(const DpdkInterfaceOptions& options) {
     to_send_.push_back(std::move(outgoing));
   }
   return ok_status();
+}
+
+uint32_t DpdkInterface::pipeline_of(uint16_t udp_port) const {
+  return static_cast<uint32_t>(std::find(udp_port_of_.begin(), udp_port_of_.end(), udp_port) -
+                               udp_port_of_.begin());
 }
 
 uint32_t DpdkInterface::receive_slots() const {

@@ -21,7 +21,10 @@ struct DpdkInterfaceOptions {
   std::vector<std::string> devices;  // at least one
   Interface interface;               // validate()d; mtu is the one asked for
   std::vector<int> queue_nodes;      // one per pipeline: its NUMA node, or SOCKET_ID_ANY
-  uint16_t udp_port_first = 0;       // pipeline i of the group has udp_port_first + i
+  std::vector<uint16_t> udp_ports;   // one per pipeline, its own; best without gaps between them
+  // Whether whoever sends here goes by affinity(), so that packets come in at their pipeline's
+  // queue. If not, as on a worker, software hands over what a hash puts elsewhere.
+  bool senders_steer = true;
 };
 
 // Made and destroyed by the control thread, before and after all ports on it.
@@ -39,12 +42,16 @@ class DpdkInterface {
   uint32_t receive_slots() const;  // of the smallest RX queue
   uint32_t mtu() const { return interface_.mtu; }
   uint32_t pipeline_count() const { return pipeline_count_; }
+  uint16_t udp_port(uint32_t pipeline) const { return udp_port_of_[pipeline]; }
+  // From the lowest to the highest of them.
   UdpPorts udp_ports() const { return udp_ports_; }
   bool reads_in_place() const;
 
   // For ports: the rest is theirs.
   const Interface& interface() const { return interface_; }
   NeighbourTable& neighbours() { return neighbours_; }
+  // Whose UDP port it is; pipeline_count() if nobody's.
+  uint32_t pipeline_of(uint16_t udp_port) const;
   // Packets handed over to a pipeline; nullptr unless affinity() is kDispatch.
   rte_ring* handed_over(uint32_t pipeline) const {
     return handed_over_.empty() ? nullptr : handed_over_[pipeline].get();
@@ -69,6 +76,7 @@ class DpdkInterface {
   Status make_rings(const DpdkInterfaceOptions& options);
 
   Interface interface_;
+  std::vector<uint16_t> udp_port_of_;  // by pipeline
   UdpPorts udp_ports_;
   uint32_t pipeline_count_ = 0;
   QueueAffinity affinity_ = QueueAffinity::kUdpPort;

@@ -21,7 +21,7 @@ DpdkPort::State::Link::Link(const DpdkDevice& device, uint32_t pipeline)
 DpdkPort::State::State(DpdkInterface& interface_in, uint32_t pipeline_in)
     : interface(interface_in),
       pipeline(pipeline_in),
-      udp_port(static_cast<uint16_t>(interface_in.udp_ports().first + pipeline_in)),
+      udp_port(interface_in.udp_port(pipeline_in)),
       reads_in_place(interface_in.reads_in_place()),
       joined_bytes(align_up(frame_bytes(interface_in.mtu()), kCacheLineBytes)),
       routes(kRoutes) {

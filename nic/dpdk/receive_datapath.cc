@@ -154,12 +154,15 @@ void DpdkPort::State::answer(std::span<const std::byte> frame, Link& link) {
 }
 
 void DpdkPort::State::hand_over(rte_mbuf* mbuf, uint16_t to_port) {
-  const uint32_t owner = static_cast<uint32_t>(to_port - interface.udp_ports().first);
-  if (rte_ring_enqueue(interface.handed_over(owner), mbuf) == 0) {
+  const uint32_t owner = interface.pipeline_of(to_port);
+  if (owner == interface.pipeline_count()) {
+    counters.add(PortCounter::kDropUdpPort);
+  } else if (rte_ring_enqueue(interface.handed_over(owner), mbuf) == 0) {
     counters.add(PortCounter::kDispatched);
     return;
+  } else {
+    counters.add(PortCounter::kDropDispatch);
   }
-  counters.add(PortCounter::kDropDispatch);
   rte_pktmbuf_free(mbuf);
 }
 

@@ -40,7 +40,7 @@ std::string add_flow(uint16_t port_id, uint16_t udp_port, uint16_t queue, bool i
 // All rules or none. Empty when they stand.
 std::string add_flows(uint16_t port_id, const SteeringOptions& options) {
   for (uint32_t queue = 0; queue < options.queue_count; ++queue) {
-    const auto udp_port = static_cast<uint16_t>(options.udp_port_first + queue);
+    const uint16_t udp_port = options.udp_ports[queue];
     std::string refusal = add_flow(port_id, udp_port, static_cast<uint16_t>(queue), false);
     if (refusal.empty() && options.ipv6) {
       refusal = add_flow(port_id, udp_port, static_cast<uint16_t>(queue), true);

@@ -20,10 +20,10 @@ struct Steering {
 };
 
 struct SteeringOptions {
-  std::string driver;           // "net_memif"
-  uint32_t wanted_queues = 1;   // pipelines to feed
-  uint32_t queue_count = 1;     // that the device runs
-  uint16_t udp_port_first = 0;  // packets to udp_port_first + i belong to queue i
+  std::string driver;                    // "net_memif"
+  uint32_t wanted_queues = 1;            // pipelines to feed
+  uint32_t queue_count = 1;              // that the device runs
+  std::vector<uint16_t> udp_ports = {};  // packets to udp_ports[i] belong to queue i
   bool ipv6 = false;
 };
 

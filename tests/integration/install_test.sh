@@ -12,13 +12,15 @@ fail() {
 }
 
 "$cmake" --install "$build" --prefix "$prefix" >/dev/null
+dpdk=
+[ -f "$build/lib/libpbox_dpdk.so.1" ] && dpdk=lib/libpbox_dpdk.so.1
 for file in bin/pboxd bin/pboxctl lib/libpbox.so lib/libpbox.so.1 include/pbox/pbox.h \
   lib/python3/dist-packages/pbox/torch/hook.py lib/systemd/system/pboxd.service \
   lib/sysusers.d/pbox.conf lib/tmpfiles.d/pbox.conf libexec/pbox/reserve-hugepages \
-  share/doc/pbox/pboxd.conf.example share/doc/pbox/README.md; do
+  share/doc/pbox/pboxd.conf.example share/doc/pbox/README.md $dpdk; do
   [ -f "$prefix/$file" ] || fail "$file was not installed"
 done
-for file in bin/pboxd bin/pboxctl lib/libpbox.so.1; do
+for file in bin/pboxd bin/pboxctl lib/libpbox.so.1 $dpdk; do
   missing=$(ldd "$prefix/$file" | grep 'not found') && fail "$file: $missing"
 done
 find "$prefix" -name '*.a' -o -name __pycache__ | grep . && fail "these are nobody's business"

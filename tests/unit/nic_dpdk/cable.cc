@@ -44,7 +44,9 @@ nic::DpdkInterfaceOptions options_for(const std::string& device, const std::stri
   options.interface.addresses = {*nic::parse_interface_address(address)};
   options.interface.mtu = 9000;
   options.queue_nodes.assign(pipelines, SOCKET_ID_ANY);
-  options.udp_port_first = limits::kDataPortFirst;
+  for (uint32_t index = 0; index < pipelines; ++index) {
+    options.udp_ports.push_back(static_cast<uint16_t>(limits::kDataPortFirst + index));
+  }
   return options;
 }
 

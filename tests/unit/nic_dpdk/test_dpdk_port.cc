@@ -163,4 +163,52 @@ TEST_CASE("each pipeline has its own queue, and the sender's queue is the receiv
   }
 }
 
+TEST_CASE("where queues are short, packets are handed to the pipeline of their UDP port") {
+  Cable cable(1);  // one queue at each end
+  auto near_options = options_for(cable.left(), "10.7.0.1/24", 3);
+  near_options.udp_ports = {50'000, 50'007, 50'003};
+  const auto near = open_interface(near_options);
+  const auto far = open_interface(options_for(cable.right(), "10.7.0.2/24", 1));
+  CHECK(near->affinity() == nic::QueueAffinity::kDispatch);
+  const nic::DpdkThread thread;
+  std::deque<nic::DpdkPort> ports;
+  for (uint32_t index = 0; index < 3; ++index) ports.emplace_back(*near, index);
+  nic::DpdkPort sender(*far, 0);
+  std::array<nic::RxPacket, limits::kBurstPackets> burst;
+  const auto poll_all = [&] {
+    std::vector<size_t> counts;
+    for (auto& port : ports) counts.push_back(port.rx_burst(burst));
+    return counts;
+  };
+  const NumaArena memory = patterned_memory(64);
+  const auto send_to = [&](uint16_t udp_port) {
+    nic::Endpoint to = ports[0].local();
+    to.port = udp_port;
+    const nic::TxPacket packet = packet_to(to, memory.data(), 64);
+    REQUIRE(sender.tx_burst({&packet, 1}) == 1);
+  };
+  send_to(50'000);                                  // lost to the question who has the address
+  for (int turn = 0; turn < 2; ++turn) poll_all();  // an answer leaves with the next burst
+  CHECK(sender.rx_burst(burst) == 0);
+
+  send_to(50'000);
+  CHECK(poll_all() == std::vector<size_t>{1, 0, 0});
+  send_to(50'007);
+  CHECK(poll_all() == std::vector<size_t>{0, 1, 0});
+  send_to(50'003);
+  CHECK(poll_all() == std::vector<size_t>{0, 0, 1});
+  CHECK(ports[0].counters().get(PortCounter::kDispatched) == 2);
+  send_to(50'005);  // between the others, and nobody's
+  CHECK(poll_all() == std::vector<size_t>{0, 0, 0});
+  CHECK(ports[0].counters().get(PortCounter::kDropUdpPort) == 1);
+
+  const nic::Endpoint there = sender.local();
+  for (auto& port : ports) {  // those without a queue send through the one that has it
+    const nic::TxPacket packet = packet_to(there, memory.data(), 64);
+    REQUIRE(port.tx_burst({&packet, 1}) == 1);
+  }
+  poll_all();
+  CHECK(sender.rx_burst(burst) == 3);
+}
+
 }  // namespace pbox::test

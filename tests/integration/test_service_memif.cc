@@ -1,0 +1,200 @@
+// A box and workers without a kernel between them: shared-memory devices, one per worker, and
+// libpbox_dpdk.so.1 on the workers' side.
+#include <signal.h>
+#include <stdlib.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "tests/support/daemon.h"
+#include "tests/support/sums.h"
+
+namespace pbox::test {
+namespace {
+
+using Catch::Contains;
+
+// Devices of a box, one for each worker, and what each worker's port is called.
+class Shelf {
+ public:
+  explicit Shelf(uint32_t workers) : workers_(workers) {
+    char name[] = "/tmp/pbox-memif-XXXXXX";
+    folder_ = mkdtemp(name);
+  }
+  ~Shelf() { std::filesystem::remove_all(folder_); }
+  Shelf(const Shelf&) = delete;
+  Shelf& operator=(const Shelf&) = delete;
+
+  Arguments box(uint32_t pipelines, const Arguments& more = {}) const {
+    std::string devices;
+    for (uint32_t worker = 0; worker < workers_; ++worker) {
+      devices += (worker == 0 ? "net_memif" : "; net_memif") + std::to_string(worker) +
+                 ",role=server," + socket(worker) + " 10.91.0.1/24";
+    }
+    Arguments arguments = {"--data.port=dpdk",
+                           "--data.port_first=9542",  // of devices: the kernel has no part in it
+                           "--data.mtu=9000",
+                           "--dpdk.no_huge=true",
+                           "--dpdk.memory_mib=1024",
+                           "--dpdk.devices=" + devices,
+                           "--pipeline.count=" + std::to_string(pipelines)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  std::string worker(uint32_t rank) const {
+    return "dpdk:net_memif0," + socket(rank) + " 10.91.0." + std::to_string(rank + 2) +
+           "/24 mtu=9000 no_huge";
+  }
+
+ private:
+  std::string socket(uint32_t worker) const {
+    return "socket=" + folder_ + "/" + std::to_string(worker) + ".sock,socket-abstract=no,id=0";
+  }
+
+  uint32_t workers_;
+  std::string folder_;
+};
+
+SumsOutcome run_sums_over(const Shelf& shelf, SumsOptions options) {
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < options.workers; ++rank) {
+    options.port = shelf.worker(rank);
+    workers.emplace_back([&, options, rank](Line& line) { run_sums_rank(options, rank, line); });
+  }
+  return collect(workers);
+}
+
+// Rounds without end; says when the first is through, and at last why there is no next.
+void run_for_ever(const Daemon& daemon, const Shelf& shelf, uint32_t rank, Line& line) {
+  const std::string port = shelf.worker(rank);
+  AbiWorker worker({.box = daemon.control(),
+                    .rank = rank,
+                    .world_size = 2,
+                    .adjust = [&](pbox_options& options) {
+                      options.port = port.c_str();
+                      options.lost_timeout_ms = 200;
+                    }});
+  worker.tensor("t", 500'000);
+  worker.join();
+  std::vector<float> values(500'000, 1.0f);
+  for (int round = 0;; ++round) {
+    pbox_status status =
+        pbox_push_pull(worker.context(), 0, values.data(), values.data(), nullptr, nullptr);
+    if (status == PBOX_OK) status = pbox_wait(worker.context(), 0, 0);
+    if (status != PBOX_OK) break;
+    std::fill(values.begin(), values.end(), 1.0f);
+    if (round == 0) line.say("under way");
+  }
+  line.say(pbox_last_error(worker.context()));
+}
+
+}  // namespace
+
+TEST_CASE("sums over shared-memory devices are right for every element type and queue") {
+  const uint32_t workers = GENERATE(2, 3);
+  const uint32_t pipelines = GENERATE(1, 2);
+  Shelf shelf(workers);
+  Daemon daemon(shelf.box(pipelines));
+  for (const pbox_dtype dtype : {PBOX_F32, PBOX_F16, PBOX_BF16}) {
+    const auto outcome = run_sums_over(
+        shelf, {.box = daemon.control(), .workers = workers, .dtype = dtype, .rounds = 6});
+    CHECK(outcome.failure == "");
+    CHECK(outcome.identical);
+    CHECK(outcome.pipeline_count == pipelines);
+    CHECK(outcome.fragment_bytes == 8192);
+    CHECK(daemon.await_no_jobs(kDeadlineMs));
+  }
+}
+
+TEST_CASE("the box's optimizer serves workers over shared-memory devices") {
+  constexpr uint64_t kElements = 20'001;
+  Shelf shelf(2);
+  Daemon daemon(shelf.box(2));
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    workers.emplace_back([&, rank](Line&) {
+      const std::string port = shelf.worker(rank);
+      AbiWorker worker({.box = daemon.control(),
+                        .rank = rank,
+                        .world_size = 2,
+                        .adjust = [&](pbox_options& options) {
+                          options.mode = PBOX_MODE_OPTIMIZE;
+                          options.reduction = PBOX_SUM;
+                          options.port = port.c_str();
+                        }});
+      worker.tensor("weights", kElements);
+      pbox_optimizer_options optimizer;
+      pbox_optimizer_options_init(&optimizer, PBOX_SGD);
+      optimizer.learning_rate = 0.5f;
+      worker.must(pbox_set_optimizer(worker.context(), &optimizer));
+      worker.join();
+      std::vector<float> weights(kElements, 8.0f);
+      worker.must(pbox_init_weights(worker.context(), 0, weights.data(), nullptr, nullptr));
+      worker.wait(0);
+      for (int round = 1; round <= 8; ++round) {
+        const std::vector<float> gradient(kElements, static_cast<float>(rank));
+        worker.push_pull(0, gradient.data(), weights.data());
+        worker.wait(0);
+        const float expected = 8.0f - 0.5f * static_cast<float>(round);
+        require(weights == std::vector<float>(kElements, expected), "wrong weights");
+      }
+      worker.leave();
+    });
+  }
+  for (auto& worker : workers) CHECK(worker.finish() == "");
+}
+
+TEST_CASE("a process joins one job after another over one device") {
+  Shelf shelf(1);
+  Daemon daemon(shelf.box(2));
+  WorkerProcess process([&](Line& line) {
+    SumsOptions options{.box = daemon.control(), .workers = 1, .rounds = 2};
+    options.port = shelf.worker(0);
+    for (int job = 0; job < 5; ++job) run_sums_rank(options, 0, line);
+  });
+  CHECK(process.finish() == "");
+}
+
+TEST_CASE("a worker that is killed ends its job by name, and its device serves the next one") {
+  Shelf shelf(2);
+  Daemon daemon(shelf.box(2));
+  for (int turn = 0; turn < 5; ++turn) {
+    std::vector<WorkerProcess> workers;
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      workers.emplace_back([&, rank](Line& line) { run_for_ever(daemon, shelf, rank, line); });
+    }
+    REQUIRE(workers[0].heard() == "under way");
+    REQUIRE(workers[1].heard() == "under way");
+    workers[1].signal(SIGKILL);
+    CHECK_THAT(workers[0].heard().value_or("nothing"), Contains("rank 1"));
+    CHECK(workers[0].finish() == "");
+    REQUIRE(daemon.await_no_jobs(kDeadlineMs));
+    const auto next = run_sums_over(shelf, {.box = daemon.control(), .job = "next", .rounds = 2});
+    CHECK(next.failure == "");
+  }
+}
+
+TEST_CASE("a box that is stopped or killed comes back over the same sockets") {
+  const int signal = GENERATE(SIGTERM, SIGKILL);
+  Shelf shelf(2);
+  for (int turn = 0; turn < 3; ++turn) {
+    Daemon daemon(shelf.box(2));
+    const auto outcome = run_sums_over(shelf, {.box = daemon.control(), .rounds = 2});
+    CHECK(outcome.failure == "");
+    std::vector<WorkerProcess> workers;
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      workers.emplace_back([&, rank](Line& line) { run_for_ever(daemon, shelf, rank, line); });
+    }
+    REQUIRE(workers[0].heard() == "under way");
+    REQUIRE(workers[1].heard() == "under way");
+    daemon.program().signal(signal);
+    for (auto& worker : workers) {
+      CHECK_THAT(worker.heard().value_or("nothing"), Contains("box"));
+      CHECK(worker.finish() == "");
+    }
+    CHECK(daemon.program().wait_exit(kDeadlineMs) == (signal == SIGTERM ? 0 : 128 + SIGKILL));
+  }
+}
+
+}  // namespace pbox::test

@@ -1,0 +1,51 @@
+// The process's signals are its owner's: none may end up in DPDK's threads, nor come from a memif
+// peer that is gone, to which DPDK 22.11 writes without MSG_NOSIGNAL.
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <ctime>
+
+namespace pbox::worker {
+
+// While this lives the calling thread takes none of the signals, and threads that it makes never
+// do. A SIGPIPE that came meanwhile is forgotten; others arrive at its end.
+class SignalsHeld {
+ public:
+  static sigset_t all() {
+    sigset_t set;
+    sigfillset(&set);
+    return set;
+  }
+  static sigset_t broken_pipe() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    return set;
+  }
+
+  explicit SignalsHeld(const sigset_t& signals) : pipe_was_broken_(pipe_is_broken()) {
+    pthread_sigmask(SIG_BLOCK, &signals, &before_);
+  }
+  ~SignalsHeld() {
+    constexpr timespec kNoTime{};
+    const sigset_t pipe = broken_pipe();
+    if (pipe_is_broken() && !pipe_was_broken_) sigtimedwait(&pipe, nullptr, &kNoTime);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SignalsHeld(const SignalsHeld&) = delete;
+  SignalsHeld& operator=(const SignalsHeld&) = delete;
+
+ private:
+  static bool pipe_is_broken() {
+    sigset_t pending;
+    sigpending(&pending);
+    return sigismember(&pending, SIGPIPE) == 1;
+  }
+
+  bool pipe_was_broken_;
+  sigset_t before_{};
+};
+
+}  // namespace pbox::worker

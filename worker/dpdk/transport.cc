@@ -1,0 +1,228 @@
+#include "worker/dpdk/transport.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/clock.h"
+#include "worker/dpdk/signals_held.h"
+#include "worker/source_trial.h"
+
+namespace pbox::worker {
+namespace {
+
+constexpr uint64_t kRtoFloorNs = 200'000;
+constexpr uint16_t kUdpPortFirst = 49'152;  // dynamic ports (RFC 6335); nobody else has them here
+constexpr uint64_t kAskAgainNs = 10 * kNanosPerMilli;
+constexpr uint64_t kReconnectNs = 200 * kNanosPerMilli;
+constexpr useconds_t kPollUs = 20;
+
+std::string name_of(const SessionSpec& session, uint32_t lane) {
+  return "pipeline " + std::to_string(lane) + " of the box (" +
+         to_string(session.pipelines[lane].box) + ")";
+}
+
+// Whether the lanes of one device can lead to the session's pipelines.
+Status check_reach(const SessionSpec& session, const nic::Interface& own) {
+  for (uint32_t lane = 0; lane < session.pipelines.size(); ++lane) {
+    const SessionSpec::Pipeline& pipeline = session.pipelines[lane];
+    const nic::IpAddress box = nic::ip_address(pipeline.box);
+    if (!own.next_hop(box, {}) || !own.local_address_for(box, {})) {
+      return Error{ErrorCode::kInvalidArgument,
+                   name_of(session, lane) +
+                       " is in no network of the port, and the port has no gateway; give the port "
+                       "an address of the box's network (dpdk.devices there), or gateway="};
+    }
+    if (pipeline.affinity == nic::QueueAffinity::kSenderQueue && pipeline.queue != lane) {
+      return Error{ErrorCode::kUnavailable,
+                   name_of(session, lane) + " is to be sent to on queue " +
+                       std::to_string(pipeline.queue) +
+                       ": the box has several groups of such devices, and this port is one device; "
+                       "give all of dpdk.devices there the same addresses"};
+    }
+    if (pipeline.affinity == nic::QueueAffinity::kSourceTrial) {
+      return Error{
+          ErrorCode::kUnavailable,
+          name_of(session, lane) +
+              " is behind a hash that nobody knows, and only the port 'socket' finds ways "
+              "through it by trial; choose that one, or give the box a pipeline per device "
+              "(pipeline.count)"};
+    }
+  }
+  return ok_status();
+}
+
+// A port for each lane: the next free one, or the next that the box's NIC hashes to its queue.
+Result<std::vector<uint16_t>> choose_udp_ports(const SessionSpec& session,
+                                               const nic::Interface& own) {
+  std::vector<uint16_t> chosen;
+  uint16_t candidate = kUdpPortFirst;
+  for (uint32_t lane = 0; lane < session.pipelines.size(); ++lane) {
+    const SessionSpec::Pipeline& pipeline = session.pipelines[lane];
+    if (pipeline.affinity == nic::QueueAffinity::kRssHash) {
+      const auto address = own.local_address_for(nic::ip_address(pipeline.box), {});
+      const auto found = nic::source_port_for(*pipeline.rss, nic::endpoint_of(*address, 0),
+                                              pipeline.box, pipeline.queue, candidate);
+      if (!found) {
+        return Error{ErrorCode::kUnavailable,
+                     name_of(session, lane) + ": no source port leads to queue " +
+                         std::to_string(pipeline.queue) +
+                         " of its NIC; see that its RSS table names each of its queues"};
+      }
+      candidate = *found;
+    }
+    chosen.push_back(candidate++);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+Status start_dpdk(const DpdkPortSettings& settings) {
+  const SignalsHeld held(SignalsHeld::all());
+  return nic::start_eal(settings.eal());
+}
+
+DpdkTransport::~DpdkTransport() {
+  const SignalsHeld held(SignalsHeld::broken_pipe());
+  lanes_.clear();
+  interface_.reset();
+}
+
+Result<uint32_t> DpdkTransport::path_mtu(const nic::Endpoint& /*box*/) {
+  return settings_.interface.mtu;
+}
+
+Status DpdkTransport::open(const SessionSpec& session, const Opening& opening) {
+  if (const Status reached = check_reach(session, settings_.interface); !reached) return reached;
+  const auto udp_ports = choose_udp_ports(session, settings_.interface);
+  if (!udp_ports) return udp_ports.error();
+  const SignalsHeld held(SignalsHeld::broken_pipe());
+  const nic::DpdkThread on_this_thread;
+  const uint64_t start_ns = monotonic_ns();
+  uint64_t opened_ns = 0;
+  for (;;) {
+    if (opened_ns == 0 || (lost_connection() && monotonic_ns() - opened_ns > kReconnectNs)) {
+      if (const Status opened = open_device(session, *udp_ports); !opened) return opened;
+      opened_ns = monotonic_ns();
+    }
+    if (const Status tended = opening.tend(); !tended) return tended;
+    send_questions(session);
+    if (listen(session, monotonic_ns() + kAskAgainNs)) return ok_status();
+    const uint64_t now_ns = monotonic_ns();
+    if (now_ns >= opening.deadline_ns) return unanswered(session, now_ns - start_ns);
+  }
+}
+
+Status DpdkTransport::open_device(const SessionSpec& session,
+                                  const std::vector<uint16_t>& udp_ports) {
+  std::vector<uint64_t> next_packet_numbers(udp_ports.size(), 1);
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    next_packet_numbers[lane] = lanes_[lane].next_packet_number;
+  }
+  lanes_.clear();
+  interface_.reset();
+  auto opened =
+      nic::DpdkInterface::open({.devices = {settings_.device},
+                                .interface = settings_.interface,
+                                .queue_nodes = std::vector<int>(udp_ports.size(), SOCKET_ID_ANY),
+                                .udp_ports = udp_ports,
+                                .senders_steer = false});
+  if (!opened) return opened.error();
+  interface_ = std::move(*opened);
+  if (interface_->mtu() < settings_.interface.mtu) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "device " + settings_.device + " takes an MTU of at most " +
+                     std::to_string(interface_->mtu()) + ", not " +
+                     std::to_string(settings_.interface.mtu) + "; lower mtu= in the port"};
+  }
+  for (uint32_t lane = 0; lane < udp_ports.size(); ++lane) {
+    lanes_.push_back({.port = nic::DpdkPort(*interface_, lane),
+                      .next_packet_number = next_packet_numbers[lane],
+                      .answered = !first_chunk_of(session, lane)});
+  }
+  // Three quarters of the ring: not only results come. What must be handed over shares a queue.
+  const bool shares = interface_->affinity() == nic::QueueAffinity::kDispatch;
+  receivable_bytes_ = interface_->receive_slots() / 4 * 3 * session.fragment_bytes /
+                      (shares ? static_cast<uint32_t>(lanes_.size()) : 1u);
+  return ok_status();
+}
+
+void DpdkTransport::send_questions(const SessionSpec& session) {
+  const wire::PullPayload holds_nothing;
+  for (uint32_t index = 0; index < lanes_.size(); ++index) {
+    Lane& lane = lanes_[index];
+    if (lane.answered) continue;
+    const nic::TxPacket question =
+        make_probe(session, index, lane.next_packet_number++, monotonic_ns(), holds_nothing);
+    lane.port.tx_burst({&question, 1});  // what does not leave counts as lost
+  }
+}
+
+// True when every lane has its answer. All lanes are polled: the box's MAC may come in on any.
+bool DpdkTransport::listen(const SessionSpec& session, uint64_t until_ns) {
+  std::array<nic::RxPacket, limits::kBurstPackets> burst;
+  for (;;) {
+    bool all_answered = true;
+    for (uint32_t index = 0; index < lanes_.size(); ++index) {
+      Lane& lane = lanes_[index];
+      const size_t count = lane.port.rx_burst(burst);
+      lane.answered = lane.answered || std::any_of(burst.begin(), burst.begin() + count,
+                                                   [&](const nic::RxPacket& packet) {
+                                                     return answers_probe(session, index, packet);
+                                                   });
+      all_answered = all_answered && lane.answered;
+    }
+    if (all_answered || monotonic_ns() >= until_ns) return all_answered;
+    usleep(kPollUs);
+  }
+}
+
+// memif connects once, when it starts, and a box that has not yet noticed that the worker before
+// is gone refuses. Other links come up by themselves.
+bool DpdkTransport::lost_connection() const {
+  const nic::DpdkDevice& device = *interface_->devices()[0];
+  return device.capabilities().driver == "net_memif" && !device.link_is_up();
+}
+
+Error DpdkTransport::unanswered(const SessionSpec& session, uint64_t waited_ns) const {
+  const auto silent =
+      std::find_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return !lane.answered; });
+  const std::string link = interface_->devices()[0]->link_is_up() ? "up" : "down";
+  return {ErrorCode::kTimeout,
+          name_of(session, static_cast<uint32_t>(silent - lanes_.begin())) +
+              " has not answered on device " + settings_.device + " (link " + link + ") within " +
+              in_seconds(waited_ns) +
+              "; see that the device leads to the box's, that nobody else has this port's address, "
+              "and that vlan= and mtu= are the box's"};
+}
+
+uint32_t DpdkTransport::receivable_bytes(uint32_t /*lane*/) const {
+  return receivable_bytes_;
+}
+
+uint64_t DpdkTransport::rto_floor_ns() const {
+  return kRtoFloorNs;
+}
+
+namespace {
+
+// DPDK's per-thread buffers for the thread that polls, from its first burst to its end. Where DPDK
+// has no place for one more thread, packets move all the same, only slower.
+void join_dpdk() {
+  thread_local const nic::DpdkThread thread;
+}
+
+}  // namespace
+
+size_t DpdkTransport::rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) {
+  join_dpdk();
+  return lanes_[lane].port.rx_burst(packets);
+}
+
+size_t DpdkTransport::tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) {
+  return lanes_[lane].port.tx_burst(packets);
+}
+
+}  // namespace pbox::worker

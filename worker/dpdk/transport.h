@@ -1,0 +1,61 @@
+// A worker's packets through a poll-mode device of its own: a lane for each pipeline of the box,
+// each with a queue and a UDP port, all polled by the one I/O thread.
+//
+// Payloads are copied into the device's buffers: a device may read a packet after its operation is
+// done, when the caller's memory may be gone.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "nic/dpdk/interface.h"
+#include "nic/dpdk/port.h"
+#include "worker/dpdk/port_settings.h"
+#include "worker/transport.h"
+
+namespace pbox::worker {
+
+// Starts DPDK, once in the process: later calls find it started, and the settings of the first
+// hold. Set-up thread.
+Status start_dpdk(const DpdkPortSettings& settings);
+
+// As Transport says of threads. DPDK runs. One transport at a time has a device.
+class DpdkTransport : public Transport {
+ public:
+  explicit DpdkTransport(DpdkPortSettings settings) : settings_(std::move(settings)) {}
+  ~DpdkTransport() override;
+
+  // What the port's name says; open() fails if the device cannot.
+  Result<uint32_t> path_mtu(const nic::Endpoint& box) override;
+  // Opens the device and asks every pipeline that owns a chunk until each has answered, which
+  // also makes the box's MAC known. Errors name the first pipeline that is out of reach.
+  Status open(const SessionSpec& session, const Opening& opening) override;
+  uint64_t first_packet_number(uint32_t lane) const override {
+    return lanes_[lane].next_packet_number;
+  }
+  uint32_t receivable_bytes(uint32_t lane) const override;
+  uint64_t rto_floor_ns() const override;
+  int event_fd(uint32_t /*lane*/) const override { return -1; }
+  size_t rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) override;
+  size_t tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) override;
+
+ private:
+  struct Lane {
+    nic::DpdkPort port;
+    uint64_t next_packet_number = 1;
+    bool answered = false;
+  };
+
+  Status open_device(const SessionSpec& session, const std::vector<uint16_t>& udp_ports);
+  void send_questions(const SessionSpec& session);
+  bool listen(const SessionSpec& session, uint64_t until_ns);
+  bool lost_connection() const;
+  Error unanswered(const SessionSpec& session, uint64_t waited_ns) const;
+
+  DpdkPortSettings settings_;
+  std::unique_ptr<nic::DpdkInterface> interface_;
+  std::vector<Lane> lanes_;  // on the interface, so the first to go
+  uint32_t receivable_bytes_ = 0;
+};
+
+}  // namespace pbox::worker
