@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace pbox {
 
@@ -36,6 +37,13 @@ struct CounterRow {
   const char* value;  // of the label
   const char* help;   // empty: same as the first row of the metric
 };
+
+// What is shown for a counter's value. Durations are counted in nanoseconds and shown in seconds:
+// those are the metrics named ..._seconds_total.
+inline double shown(const CounterRow& row, uint64_t value) {
+  const bool is_duration = std::string_view(row.metric).ends_with("_seconds_total");
+  return is_duration ? static_cast<double>(value) * 1e-9 : static_cast<double>(value);
+}
 
 // One counter for each value of an enum that ends with kCount.
 template <typename Counter>

@@ -49,7 +49,7 @@ namespace pbox::pipeline {
     "Gradient fragments added in sampled turns")                                                 \
   X(kSampledBytes, "pbox_pipeline_sampled_bytes_total", "", "",                                  \
     "Gradient bytes added in sampled turns")                                                     \
-  X(kBusyNs, "pbox_pipeline_busy_nanoseconds_total", "", "",                                     \
+  X(kBusyNs, "pbox_pipeline_busy_seconds_total", "", "",                                         \
     "Time of the loop's turns that had work to do")
 
 enum class Counter : size_t {

@@ -28,6 +28,7 @@ class FakeSource : public AdminSource {
                 .control_connections = 4,
                 .links_down = {"net_af_packet0", "0000:3b:00.0"}};
     counters[0].add(pipeline::Counter::kRxPackets, 7);
+    counters[0].add(pipeline::Counter::kBusyNs, 1'500'000'000);
     counters[1].add(pipeline::Counter::kRxPackets, (uint64_t{1} << 40) + 1);
     counters[1].add(pipeline::Counter::kRejectTag, 9);
     port_counters.add(nic::PortCounter::kSendFailures, 6);

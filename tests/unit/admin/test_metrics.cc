@@ -41,6 +41,8 @@ TEST_CASE("pipeline families have a series per pipeline and reason, and whole nu
   for (const char* line : {"pbox_rx_packets_total{pipeline=\"0\"} 7",
                            "pbox_rx_packets_total{pipeline=\"1\"} 1099511627777",
                            "pbox_rejected_packets_total{pipeline=\"1\",reason=\"tag\"} 9",
+                           "pbox_pipeline_busy_seconds_total{pipeline=\"0\"} 1.5",
+                           "pbox_port_dropped_frames_total{pipeline=\"1\",reason=\"vlan\"} 8",
                            "pbox_rejected_packets_total{pipeline=\"0\",reason=\"tag\"} 0",
                            "# HELP pbox_rejected_packets_total Packets dropped, by reason"}) {
     INFO(line);
