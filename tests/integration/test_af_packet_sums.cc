@@ -30,7 +30,7 @@ TEST_CASE("sums are right over one queue and over four, in small packets and in 
       run_sums({.box = daemon.control(), .workers = 3, .rounds = 6, .as_nobody = true});
   require_right(outcome, pipelines);
   CHECK(outcome.fragment_bytes >= (mtu == 9000 ? 8192 : 1344));
-  CHECK((daemon.metric("pbox_port_external_packets_total") > 0) == (mtu == 9000));
+  CHECK(daemon.metric("pbox_port_external_packets_total") > 0);
   CHECK(daemon.metric("pbox_port_dropped_frames_total", "reason=\"checksum\"") == 0);
 }
 
