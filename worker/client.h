@@ -9,10 +9,10 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -155,10 +155,10 @@ class Client {
   std::optional<ControlChannel> channel_;
   std::optional<Core> core_;
   std::unique_ptr<Transport> transport_;
-  bool must_poll_ = false;  // a lane of the transport has no descriptor to wait for
-  uint64_t busy_ns_ = 0;    // when packets last came or went
-  uint64_t nap_ns_ = 0;     // the last one's length; must_poll_ only
-  std::set<uint32_t> ranks_left_;
+  bool must_poll_ = false;                // a lane of the transport has no descriptor to wait for
+  uint64_t busy_ns_ = 0;                  // when packets last came or went
+  uint64_t nap_ns_ = 0;                   // the last one's length; must_poll_ only
+  std::map<uint32_t, uint64_t> left_ns_;  // rank to when the box said that it had left
   uint64_t heartbeat_interval_ns_ = 0;
   uint64_t dead_after_ns_ = 0;
   uint64_t heard_ns_ = 0;

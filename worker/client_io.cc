@@ -195,7 +195,9 @@ void Client::on_message(const control::BoxMessage& message) {
     case control::BoxMessage::kFailure:
       fail({static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
       return;
-    case control::BoxMessage::kPeerLeft: ranks_left_.insert(message.peer_left().rank()); return;
+    case control::BoxMessage::kPeerLeft:
+      left_ns_.emplace(message.peer_left().rank(), monotonic_ns());
+      return;
     case control::BoxMessage::kBarrierReleased: {
       const std::lock_guard lock(mutex_);
       barrier_released_ = std::max(barrier_released_, message.barrier_released().sequence());
@@ -218,10 +220,13 @@ void Client::check_liveness(uint64_t now_ns) {
           "box " + options_.box + " has not answered for " + in_seconds(now_ns - heard_ns_)});
     return;
   }
-  if (ranks_left_.empty()) return;
+  if (left_ns_.empty()) return;
   for (uint32_t tensor = 0; tensor < core_->tensor_count(); ++tensor) {
     const Laggard laggard = core_->laggard(tensor, now_ns);
-    if (laggard.kind != Laggard::Kind::kRank || !ranks_left_.contains(laggard.rank)) continue;
+    if (laggard.kind != Laggard::Kind::kRank) continue;
+    // An answer from before may be out of date: the rank pushed, and what got lost is the result.
+    const auto left = left_ns_.find(laggard.rank);
+    if (left == left_ns_.end() || laggard.asked_ns <= left->second) continue;
     fail({ErrorCode::kWorkerLost, "rank " + std::to_string(laggard.rank) +
                                       " left the job without pushing tensor '" +
                                       tensors_[tensor].name + "', which this rank waits for"});

@@ -96,7 +96,7 @@ Status Client::tend_channel() {
   const auto messages = channel_->receive();
   if (!messages) return messages.error();
   for (const auto& message : *messages) {
-    if (message.has_peer_left()) ranks_left_.insert(message.peer_left().rank());
+    if (message.has_peer_left()) left_ns_.emplace(message.peer_left().rank(), monotonic_ns());
     if (message.has_failure()) {
       return Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()};
     }

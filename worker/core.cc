@@ -149,10 +149,13 @@ Laggard Core::laggard(uint32_t tensor_id, uint64_t now_ns) const {
     const Chunk& chunk = chunks_[tensor.first_chunk + index];
     if (!chunk.in_flight) continue;
     if (chunk.waits_for_others && chunk.missing_workers > 0) {
-      return {Laggard::Kind::kRank, chunk.first_missing_rank, chunk.missing_workers, 0};
+      return {.kind = Laggard::Kind::kRank,
+              .rank = chunk.first_missing_rank,
+              .missing_workers = chunk.missing_workers,
+              .asked_ns = chunk.asked_ns};
     }
     const uint64_t heard_ns = std::max(lanes_[chunk.pipeline].last_heard_ns, chunk.pushed_ns);
-    laggard = {Laggard::Kind::kBox, 0, 0, now_ns > heard_ns ? now_ns - heard_ns : 0};
+    laggard = {.kind = Laggard::Kind::kBox, .silent_ns = now_ns > heard_ns ? now_ns - heard_ns : 0};
   }
   return laggard;
 }

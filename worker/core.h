@@ -71,6 +71,7 @@ struct Laggard {
   enum class Kind { kNobody, kBox, kRank } kind = Kind::kNobody;
   uint32_t rank = 0;             // kRank: the lowest rank whose push is missing
   uint32_t missing_workers = 0;  // kRank
+  uint64_t asked_ns = 0;         // kRank: when the box was asked; it was so then, or later
   uint64_t silent_ns = 0;        // kBox: since its last packet
 };
 
@@ -120,6 +121,7 @@ class Core {
     uint64_t result_mask = 0;  // fragments of the result at hand
     uint64_t pushed_ns = 0;
     uint64_t deadline_ns = 0;
+    uint64_t asked_ns = 0;  // sent the PULL whose answer says who is missing
     uint32_t tensor = 0;
     uint32_t wire_bytes = 0;
     uint32_t round = 0;

@@ -132,6 +132,8 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   const uint64_t missing = chunk.full_mask & ~status.received_mask;
   chunk.missing_workers = status.missing_workers;
   chunk.first_missing_rank = status.first_missing_rank;
+  const uint32_t age_us = static_cast<uint32_t>(now_ns / 1000) - parsed.header.timestamp_us;
+  chunk.asked_ns = now_ns - std::min(now_ns, uint64_t{age_us} * 1000);
   chunk.waits_for_others = missing == 0 && status.missing_workers > 0;
   if (chunk.waits_for_others) leave_window(lane, chunk);
   if (missing == 0 || chunk.result_mask != 0) {

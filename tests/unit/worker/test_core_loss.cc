@@ -180,4 +180,17 @@ TEST_CASE("the laggard is the box while it is silent, and the rank that a STATUS
   CHECK(late.missing_workers == 2);
 }
 
+TEST_CASE("who is late is as old as the question, however long its answer took") {
+  Shim shim;
+  shim.now_ns = 5'000'000'000'000;  // microseconds of it exceed 32 bits
+  shim.start(0);
+  shim.take_all();
+  auto answer = shim.status(0, 0, 0b1111, 1, 9);
+  answer.header.timestamp_us = static_cast<uint32_t>(shim.now_ns / 1'000);
+  const uint64_t asked_ns = shim.now_ns;
+  shim.now_ns += 3'000'000;
+  shim.deliver(answer);
+  CHECK(shim.core.laggard(0, shim.now_ns).asked_ns == asked_ns);
+}
+
 }  // namespace pbox::test
