@@ -141,7 +141,7 @@ SumsOutcome collect(std::vector<WorkerProcess>& workers) {
     uint64_t hash = 0, retransmitted = 0;
     std::istringstream words(line);
     if (!(words >> hash >> retransmitted >> outcome.fragment_bytes >> outcome.pipeline_count)) {
-      if (outcome.failure.empty()) outcome.failure = line;
+      outcome.failure += line + "\n";
       continue;
     }
     outcome.identical = outcome.identical && (!common || *common == hash);

@@ -26,7 +26,7 @@ struct SumsOptions {
 };
 
 struct SumsOutcome {
-  std::string failure;  // of the first rank that failed; empty: none did
+  std::string failure;  // a line of each rank that failed; empty: none did
   // Over all ranks: identical results have one digest.
   bool identical = false;
   uint64_t retransmitted_fragments = 0;
