@@ -217,7 +217,8 @@ BoxView Appliance::box() const {
           .workers_lost = totals.workers_lost,
           .jobs_failed = totals.jobs_failed,
           .jobs_finished = totals.jobs_finished,
-          .control_connections = static_cast<uint32_t>(registry_->connection_count())};
+          .control_connections = static_cast<uint32_t>(registry_->connection_count()),
+          .links_down = pipelines_->ports().links_down()};
 }
 
 std::vector<PipelineView> Appliance::pipelines() const {

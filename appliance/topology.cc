@@ -74,6 +74,7 @@ Result<Topology> plan(const config::Config& config, const HostFacts& facts) {
                                : steps::serving_nics(config, facts, *seats, reasons);
   if (!servers) return servers.error();
   steps::reserve_control_cores(config, budget, *seats, reasons);
+  steps::share_cores(config, *seats, reasons);
   const auto placed = steps::places(config, budget, *servers, *seats, reasons);
   if (!placed) return placed.error();
 

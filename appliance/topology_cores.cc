@@ -122,6 +122,20 @@ void reserve_control_cores(const config::Config& config, const Budget& budget,
                     config::print_cpu_list(reserved));
 }
 
+void share_cores(const config::Config& config, std::vector<Seat>& seats, Reasons& reasons) {
+  const size_t core_count = seats.size();
+  if (config.pipeline.pin != OnOffAuto::kOff || config.pipeline.count <= core_count ||
+      config.pipeline.poll != config::PollMode::kAdaptive) {
+    return;
+  }
+  for (size_t index = 0; seats.size() < config.pipeline.count; ++index) {
+    seats.push_back(Seat(seats[index]));
+  }
+  reasons.push_back("pipeline.count = " + std::to_string(config.pipeline.count) + " on " +
+                    std::to_string(core_count) +
+                    " cores, with pipeline.pin = off: pipelines take turns");
+}
+
 bool pipelines_are_pinned(const config::Config& config, const Budget& budget, Reasons& reasons) {
   const std::string cores =
       std::to_string(budget.core_count) + (budget.core_count == 1 ? " core" : " cores");

@@ -125,7 +125,9 @@ Result<std::vector<Place>> places(const config::Config& config, const Budget& bu
                  "pipeline.count = " + std::to_string(count) + ": only " +
                      counted(seats.size(), "physical core") +
                      " may run a pipeline here, one each; give at most " +
-                     std::to_string(seats.size()) + ", or 0 to have it chosen"};
+                     std::to_string(seats.size()) +
+                     ", 0 to have it chosen, or with pipeline.poll = adaptive set pipeline.pin = "
+                     "off to have them take turns"};
   }
   if (count == 0) count = automatic_count(config, budget, servers, seats, reasons);
   const auto dealt = deal(count, servers, seats);

@@ -43,6 +43,9 @@ Budget budget_of(const std::vector<Seat>& seats, const HostFacts& facts, Reasons
 // On large machines the first core of each node stays free for control: it takes the interrupts.
 void reserve_control_cores(const config::Config& config, const Budget& budget,
                            std::vector<Seat>& seats, Reasons& reasons);
+// Pipelines that sleep and are pinned nowhere may outnumber the cores: adds seats of the same
+// cores.
+void share_cores(const config::Config& config, std::vector<Seat>& seats, Reasons& reasons);
 bool pipelines_are_pinned(const config::Config& config, const Budget& budget, Reasons& reasons);
 
 // topology_nics.cc: who serves data under box.listen; never empty. Fails when pipeline.cores names

@@ -252,10 +252,11 @@ void add_machine(std::vector<Field>& list) {
                         Reload::kNo, "adaptive sleeps when there is nothing to do; busy spins"));
   list.push_back(number("pipeline.spin_us", PBOX_MEMBER(pipeline, spin_us), 0, 1'000'000,
                         Reload::kNo, "adaptive: spin so long before sleeping"));
-  list.push_back(
-      choice("pipeline.pin", PBOX_MEMBER(pipeline, pin),
-             {{"auto", OnOffAuto::kAuto}, {"on", OnOffAuto::kOn}, {"off", OnOffAuto::kOff}}, 3,
-             Reload::kNo, "pin each pipeline to its core; auto: not on small shared machines"));
+  list.push_back(choice(
+      "pipeline.pin", PBOX_MEMBER(pipeline, pin),
+      {{"auto", OnOffAuto::kAuto}, {"on", OnOffAuto::kOn}, {"off", OnOffAuto::kOff}}, 3,
+      Reload::kNo,
+      "pin each pipeline to its core; auto: not on small machines. off: may outnumber cores"));
   list.push_back(auto_or_off("pipeline.numa", PBOX_MEMBER(pipeline, numa),
                              "keep core, queue and memory of a pipeline on one NUMA node"));
   list.push_back(

@@ -27,6 +27,7 @@ struct RxPacket {
   const std::byte* data = nullptr;
   uint32_t bytes = 0;
   Endpoint from;
+  uint16_t to_port = 0;  // of several UDP ports behind one queue; 0: the port's own
 };
 
 // header, payload and tag are gathered by the port; the payload is not copied to build the packet.

@@ -15,6 +15,7 @@
 #include "pipeline/command.h"
 #include "pipeline/counters.h"
 #include "pipeline/job_shard.h"
+#include "pipeline/phase_clock.h"
 #include "pipeline/reduce/reduce.h"
 
 namespace pbox::pipeline {
@@ -47,6 +48,7 @@ class Core {
 
   const Counters& counters() const { return counters_; }
   Counters& counters() { return counters_; }
+  PhaseClock& clock() { return clock_; }
 
  private:
   struct SessionEntry {
@@ -94,6 +96,7 @@ class Core {
   CoreOptions options_;
   const reduce::Kernels& kernels_;
   Counters counters_;
+  PhaseClock clock_{counters_};
   uint64_t aggregated_ = 0;  // of the burst at hand; into the counters once per burst
   uint64_t aggregated_bytes_ = 0;
   std::vector<SessionEntry> sessions_;  // by spi_index

@@ -84,6 +84,7 @@ void Core::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   SessionEntry* entry = authenticate(parsed);
   if (entry == nullptr) return;
   note_sender(*entry->session, packet, parsed.header, now_ns);
+  clock_.mark(Phase::kAuthenticate);
   switch (parsed.header.type()) {
     case wire::PacketType::kPush: on_push(*entry->shard, *entry->session, parsed, now_ns); return;
     case wire::PacketType::kPull: on_pull(*entry->shard, *entry->session, parsed, now_ns); return;
@@ -210,11 +211,13 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   aggregated_bytes_ += header.payload_bytes;
   session.bytes_received.add(header.payload_bytes);
   session.fragments_received.add(1);
+  clock_.mark(Phase::kAdd);
 
   if (chunk.claimed[session.rank] != chunk.full_mask) return;
   if (++chunk.complete_workers < shard.worker_count()) return;
   session.last_arrivals.add(1);
   finish_round(shard, chunk);
+  clock_.mark(Phase::kFinish);
 }
 
 void Core::finish_round(JobShard& shard, Chunk& chunk) {

@@ -39,6 +39,16 @@ namespace pbox::pipeline {
   X(kRejectDtype, "pbox_rejected_packets_total", "reason", "dtype", "")                          \
   X(kRejectRound, "pbox_rejected_packets_total", "reason", "round", "")                          \
   X(kSleeps, "pbox_pipeline_sleeps_total", "", "", "Times the pipeline slept for want of work")  \
+  X(kCyclesReceive, "pbox_pipeline_sampled_cycles_total", "phase", "receive",                    \
+    "Processor cycles by phase, of sampled turns")                                               \
+  X(kCyclesAuthenticate, "pbox_pipeline_sampled_cycles_total", "phase", "authenticate", "")      \
+  X(kCyclesAdd, "pbox_pipeline_sampled_cycles_total", "phase", "add", "")                        \
+  X(kCyclesFinish, "pbox_pipeline_sampled_cycles_total", "phase", "finish", "")                  \
+  X(kCyclesSend, "pbox_pipeline_sampled_cycles_total", "phase", "send", "")                      \
+  X(kSampledFragments, "pbox_pipeline_sampled_fragments_total", "", "",                          \
+    "Gradient fragments added in sampled turns")                                                 \
+  X(kSampledBytes, "pbox_pipeline_sampled_bytes_total", "", "",                                  \
+    "Gradient bytes added in sampled turns")                                                     \
   X(kBusyNs, "pbox_pipeline_busy_nanoseconds_total", "", "",                                     \
     "Time of the loop's turns that had work to do")
 

@@ -66,14 +66,17 @@ class Loop {
 
   // One turn of all phases but rest. True if there was work.
   bool turn(uint64_t now_ns) {
+    core_.clock().begin_turn();
     const bool received = receive(now_ns);
     const bool sent = send();
+    core_.clock().end_turn(received || sent);
     return housekeep() || received || sent;
   }
 
  private:
   bool receive(uint64_t now_ns) {
     const size_t count = port_.rx_burst(burst_);
+    core_.clock().mark(Phase::kReceive);
     if (count > 0) core_.on_burst({burst_.data(), count}, now_ns);
     return count > 0;
   }
@@ -85,6 +88,7 @@ class Loop {
       blocked_ = false;
       if (packets.empty()) return any;
       const size_t count = port_.tx_burst(packets);
+      core_.clock().mark(Phase::kSend);
       core_.sent(count);
       any = any || count > 0;
       blocked_ = count < packets.size();

@@ -4,8 +4,9 @@
 #   pbox_unpack GROUP...         unpack these groups below build/deb, without installing them
 #   pbox_build PRESET [TARGET]   configure build/PRESET and build it
 #   pbox_python MODULE...        the Python here that can import all of these
+#   pbox_make_network NAME       a namespace with a cable for a box with DPDK
 #   pbox_step NAME COMMAND...    run one step: number, name, time; its output goes to a log
-#   pbox_summary                 what every step took and what failed; status 1 if anything did
+#   pbox_summary                 times, what was skipped, what failed; status 1 if anything did
 # shellcheck shell=bash
 
 PBOX_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -18,6 +19,8 @@ PBOX_REPORT=()
 PBOX_FAILED_NAMES=()
 PBOX_FAILED_COMMANDS=()
 PBOX_FAILED_LOGS=()
+# "STEP: PROGRAM: WHY", of tests that did not run.
+PBOX_SKIPPED=()
 # Lines of a failed step's log that are worth the screen.
 PBOX_TAIL_LINES=40
 
@@ -107,6 +110,22 @@ pbox_python() {
   return 1
 }
 
+# A cable in a network namespace of its own, 10.77.0.0/24: the end box0 is left to a box with the
+# arguments PBOX_NETWORK_BOX, the end worker0 is the kernel's. As root. `ip netns del` removes it.
+PBOX_NETWORK_BOX=(--box.listen=127.0.0.1 --data.port=dpdk --data.port_first=9542 --data.mtu=9000
+  '--dpdk.devices=net_af_packet0,iface=box0 10.77.0.1/24' --dpdk.no_huge=true
+  --security.insecure=true --security.insecure_off_loopback=true)
+pbox_make_network() {
+  local name=$1
+  ip netns add "$name" && ip -n "$name" link set lo up &&
+    ip -n "$name" link add box0 mtu 9000 type veth peer name worker0 mtu 9000 &&
+    ip -n "$name" addr add 10.77.0.2/24 dev worker0 &&
+    # The kernel would answer at the box's end too, and leave checksums to a NIC that is none.
+    ip netns exec "$name" sysctl -qw net.ipv6.conf.box0.disable_ipv6=1 &&
+    ip netns exec "$name" ethtool -K worker0 tx off tx-udp-segmentation off >/dev/null &&
+    ip -n "$name" link set box0 up && ip -n "$name" link set worker0 up
+}
+
 pbox_build() {
   local preset=$1
   shift
@@ -120,6 +139,16 @@ pbox_ctest() {
   shift
   (cd "$PBOX_ROOT" && ctest --test-dir "build/$preset" --output-on-failure -j2 --timeout 600 \
     --no-tests=error "$@")
+  local status=$?
+  pbox_skipped_tests "$PBOX_ROOT/build/$preset/Testing/Temporary/LastTest.log"
+  return $status
+}
+
+# pbox_skipped_tests CTEST_LOG: "skipped: PROGRAM: WHY" for what did not run here, in whole or in
+# part; such programs print "skipped: WHY", which ctest keeps to its log.
+pbox_skipped_tests() {
+  awk '/^[0-9]+\/[0-9]+ Test(ing)?: / { name = $NF; delete seen }
+    sub(/^ *skipped: /, "") && !seen[$0]++ { print "skipped: " name ": " $0 }' "$1"
 }
 
 pbox_step() {
@@ -146,6 +175,10 @@ pbox_step() {
   PBOX_REPORT+=("$(printf '%-44s %6d s  %s' "$name" "$seconds" "$verdict")")
   printf '%s, %d s\n' "$verdict" "$seconds"
   grep -E '^[0-9]+% tests passed' "$log" | sed 's/^/      /' || true
+  local skipped
+  while read -r skipped; do
+    PBOX_SKIPPED+=("$name: ${skipped#skipped: }")
+  done < <(grep '^skipped: ' "$log")
   if [ "$status" -ne 0 ] && [ -z "${PBOX_VERBOSE:-}" ]; then
     tail -n "$PBOX_TAIL_LINES" "$log" | sed 's/^/      | /'
   fi
@@ -157,6 +190,10 @@ pbox_summary() {
   printf '\n'
   printf '%s\n' "${PBOX_REPORT[@]}"
   printf '%-44s %6d s\n' total "$SECONDS"
+  if [ ${#PBOX_SKIPPED[@]} -ne 0 ]; then
+    printf '\nskipped here: %d\n' "${#PBOX_SKIPPED[@]}"
+    printf '  %s\n' "${PBOX_SKIPPED[@]}"
+  fi
   [ ${#PBOX_FAILED_NAMES[@]} -eq 0 ] && return 0
   for index in "${!PBOX_FAILED_NAMES[@]}"; do
     printf '\nfailed: %s\n  log:   %s\n' "${PBOX_FAILED_NAMES[$index]}" \

@@ -114,6 +114,7 @@ std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipeli
                   {"workers_lost", box.workers_lost},
                   {"jobs_failed", box.jobs_failed},
                   {"jobs_finished", box.jobs_finished},
+                  {"links_down", box.links_down},
                   {"control_connections", box.control_connections},
                   {"pipelines", std::move(pipeline_list)}});
 }

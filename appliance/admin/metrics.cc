@@ -58,6 +58,8 @@ constexpr MetricRow<BoxSample> kBoxRows[] = {
      [](const BoxSample& sample) { return std::optional<double>(sample.box.jobs_failed); }},
     {"pbox_jobs_finished_total", MetricType::Counter, "Jobs whose workers all left",
      [](const BoxSample& sample) { return std::optional<double>(sample.box.jobs_finished); }},
+    {"pbox_port_links_down", MetricType::Gauge, "DPDK devices whose link is down now",
+     [](const BoxSample& sample) { return std::optional<double>(sample.box.links_down.size()); }},
     {"pbox_control_connections", MetricType::Gauge, "Open control connections of workers",
      [](const BoxSample& sample) { return std::optional<double>(sample.box.control_connections); }},
     {"pbox_resident_memory_bytes", MetricType::Gauge, "Resident memory of the daemon",

@@ -37,6 +37,7 @@ struct BoxView {
   uint64_t job_memory_limit_bytes = 0;
   uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
   uint32_t control_connections = 0;
+  std::vector<std::string> links_down = {};  // devices of data.port = dpdk
 };
 
 class AdminSource {

@@ -64,14 +64,19 @@ std::string Job::ranks(Member::State state) const {
 
 Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host) const {
   uint32_t box_mtu = UINT32_MAX;
+  bool some_data_ipv6 = false;  // packets may go another way than control does
+  bool some_data_as_control = false;
   for (uint32_t index = 0; index < host.count(); ++index) {
-    box_mtu = std::min(box_mtu, host.info(index).mtu);
+    const PipelineInfo info = host.info(index);
+    box_mtu = std::min(box_mtu, info.mtu);
+    some_data_ipv6 = some_data_ipv6 || info.address.find(':') != std::string::npos;
+    some_data_as_control = some_data_as_control || info.address.empty();
   }
   uint32_t fragment_bytes = limits::kFragmentBytesMax;
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     const Member& member = members_[rank];
-    const uint32_t fits =
-        wire::fragment_bytes_for_mtu(std::min(member.path_mtu, box_mtu), member.ipv6);
+    const bool ipv6 = some_data_ipv6 || (some_data_as_control && member.ipv6);
+    const uint32_t fits = wire::fragment_bytes_for_mtu(std::min(member.path_mtu, box_mtu), ipv6);
     if (fits == 0) {
       return Error{ErrorCode::kInvalidArgument,
                    "rank " + std::to_string(rank) + " (" + member.peer +

@@ -127,7 +127,7 @@ Status DpdkDevice::configure(const DpdkDeviceOptions& options) {
   const uint32_t mtu_max = stated_mtu(info);
   if (mtu_max >= options.mtu) {
     config.rxmode.mtu = options.mtu;
-  } else if (arguments_.is_virtual()) {
+  } else if (arguments_.is_virtual() && arguments_.driver != "net_tap") {  // which holds to it
     explain("the driver states an MTU of at most " + std::to_string(mtu_max) + "; " +
             std::to_string(options.mtu) + " is used all the same, as virtual devices carry it");
   } else {
@@ -210,6 +210,8 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
   rte_ether_addr mac{};
   rte_eth_macaddr_get(port_id_, &mac);
   if (rte_is_zero_ether_addr(&mac)) rte_eth_random_addr(mac.addr_bytes);  // net_ring has none
+  // What net_tap states is the kernel's, at the other end: frames from it would seem our own.
+  if (arguments_.driver == "net_tap") mac.addr_bytes[RTE_ETHER_ADDR_LEN - 1] ^= 1;
   std::copy(std::begin(mac.addr_bytes), std::end(mac.addr_bytes), capabilities_.mac.begin());
   rte_eth_dev_info info{};
   rte_eth_dev_info_get(port_id_, &info);
@@ -224,7 +226,7 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
   for (auto& reason : steering.reasons) explain(std::move(reason));
   rte_eth_link link{};
   rte_eth_link_get_nowait(port_id_, &link);
-  capabilities_.link_is_up = link.link_status == RTE_ETH_LINK_UP;
+  capabilities_.link_is_up = link_is_up();
   capabilities_.link_mbps = link.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN ? 0 : link.link_speed;
   if (!capabilities_.link_is_up) explain("the link is down: cable, switch port, or no peer yet");
   what_eal_said();  // what was said on the way to success is of no use
@@ -232,6 +234,9 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
 }
 
 bool DpdkDevice::link_is_up() const {
+  if (arguments_.driver == "net_af_packet") {  // which calls every link up
+    return interface_is_running(arguments_.value("iface").value_or(""));
+  }
   rte_eth_link link{};
   return rte_eth_link_get_nowait(port_id_, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
 }

@@ -1,9 +1,11 @@
 #include "nic/dpdk/device_find.h"
 
+#include <net/if.h>
 #include <poll.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -88,6 +90,15 @@ std::string explain_missing(const std::string& pci_address, const std::string& s
   return "PCI device " + pci_address + " is bound to the kernel's " + driver +
          "; bind it with dpdk-devbind.py -b vfio-pci " + pci_address +
          " (its interface disappears from the kernel)";
+}
+
+bool interface_is_running(const std::string& interface) {
+  ifreq request{};
+  interface.copy(request.ifr_name, IFNAMSIZ - 1);
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const bool is_known = fd >= 0 && ioctl(fd, SIOCGIFFLAGS, &request) == 0;
+  if (fd >= 0) close(fd);
+  return is_known && (request.ifr_flags & IFF_RUNNING) != 0;
 }
 
 Result<uint16_t> find_device(const DeviceArguments& device) {

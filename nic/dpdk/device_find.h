@@ -17,4 +17,7 @@ Result<uint16_t> find_device(const DeviceArguments& device);
 // Why DPDK does not know a PCI device, from what the kernel says of it. `sysfs`: "/sys".
 std::string explain_missing(const std::string& pci_address, const std::string& sysfs);
 
+// Whether an interface of the kernel is up and has a carrier. Control thread.
+bool interface_is_running(const std::string& interface);
+
 }  // namespace pbox::nic

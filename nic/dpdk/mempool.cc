@@ -69,7 +69,6 @@ void attach_payload(rte_mbuf* segment, const std::byte* payload, uint16_t bytes,
   rte_mbuf_ext_shared_info& shared = private_of(segment).shared;
   shared.fcb_opaque = &in_flight;
   rte_mbuf_ext_refcnt_set(&shared, 1);
-  in_flight.fetch_add(1, std::memory_order_relaxed);
   void* memory = const_cast<std::byte*>(payload);  // devices only read it
   rte_pktmbuf_attach_extbuf(segment, memory, reinterpret_cast<rte_iova_t>(memory), bytes, &shared);
   segment->data_len = bytes;

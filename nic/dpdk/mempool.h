@@ -35,8 +35,8 @@ Result<Mempool> make_segment_pool(const MempoolOptions& options);
 uint64_t frame_pool_bytes(const MempoolOptions& options);
 
 // Turns a segment without data into one whose data are `bytes` bytes at `payload`. `in_flight` is
-// counted up here and down when the device is done with the segment, by whoever frees it. The
-// polling thread; no allocation.
+// counted down when the device is done with the segment, by whoever frees it; the caller counts it
+// up before the device gets it. The polling thread; no allocation.
 void attach_payload(rte_mbuf* segment, const std::byte* payload, uint16_t bytes,
                     std::atomic<uint64_t>& in_flight);
 

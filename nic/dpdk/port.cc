@@ -8,22 +8,33 @@
 
 namespace pbox::nic {
 
+DpdkPort::State::Link::Link(const DpdkDevice& device, uint32_t pipeline)
+    : port_id(device.port_id()),
+      queue(static_cast<uint16_t>(pipeline % device.capabilities().queue_count)),
+      has_own_queue(pipeline < device.capabilities().queue_count),
+      fills_checksums(device.capabilities().fills_checksums),
+      needs_no_checksum(device.capabilities().needs_no_checksum),
+      mac(device.capabilities().mac),
+      frame_pool(device.frame_pool(queue)),
+      segment_pool(device.segment_pool(queue)) {}
+
 DpdkPort::State::State(DpdkInterface& interface_in, uint32_t pipeline_in)
     : interface(interface_in),
       pipeline(pipeline_in),
       udp_port(interface_in.udp_port(pipeline_in)),
       reads_in_place(interface_in.reads_in_place()),
       joined_bytes(align_up(frame_bytes(interface_in.mtu()), kCacheLineBytes)),
-      backlogs(interface_in.devices().size()),
       routes(kRoutes) {
+  for (const auto& device : interface.devices()) links.emplace_back(*device, pipeline);
   // Untouched, and so not resident, unless a device hands out packets in pieces.
   joined = std::make_unique_for_overwrite<std::byte[]>(limits::kBurstPackets * joined_bytes);
 }
 
 DpdkPort::State::~State() {
   rte_pktmbuf_free_bulk(held.data(), static_cast<unsigned>(held_count));
-  for (Backlog& backlog : backlogs) {
-    rte_pktmbuf_free_bulk(backlog.packets.data(), static_cast<unsigned>(backlog.count));
+  for (Link& link : links) {
+    rte_pktmbuf_free_bulk(link.fresh.data(), static_cast<unsigned>(link.fresh_count));
+    rte_pktmbuf_free_bulk(link.backlog.data(), static_cast<unsigned>(link.backlog_count));
   }
 }
 

@@ -15,6 +15,8 @@
 namespace pbox::nic {
 
 struct DpdkPort::State {
+  struct Link;
+
   State(DpdkInterface& interface_in, uint32_t pipeline_in);
   ~State();
 
@@ -24,7 +26,7 @@ struct DpdkPort::State {
   // transmit_datapath.cc
   size_t tx_burst(std::span<const TxPacket> packets);
   // A frame of our own, between the others. Frees it if there is no room.
-  void send_frame(uint32_t link, rte_mbuf* mbuf);
+  void send_frame(Link& link, rte_mbuf* mbuf);
   // What waits goes on: backlogs, and what pipelines without a queue of their own made.
   void send_waiting();
 
@@ -36,11 +38,26 @@ struct DpdkPort::State {
     uint32_t link = 0;
     UdpHeader header;
   };
-  // Made, and not yet taken by the device.
-  struct Backlog {
-    std::array<rte_mbuf*, 2 * limits::kBurstPackets> packets;
-    size_t count = 0;
-    bool empty() const { return count == 0; }
+  // One device, as the data path sees it.
+  struct Link {
+    Link(const DpdkDevice& device, uint32_t pipeline);
+
+    uint16_t port_id = 0;
+    uint16_t queue = 0;          // to send on
+    bool has_own_queue = false;  // else it is another pipeline's, and nothing is received here
+    bool fills_checksums = false;
+    bool needs_no_checksum = false;
+    MacAddress mac{};
+    rte_mempool* frame_pool = nullptr;
+    rte_mempool* segment_pool = nullptr;
+    // Buffers taken out of frame_pool many at a time: the first fresh_count are left.
+    std::array<rte_mbuf*, limits::kBurstPackets / 2> fresh;
+    size_t fresh_count = 0;
+    // Made, and not yet taken by the device.
+    std::array<rte_mbuf*, 2 * limits::kBurstPackets> backlog;
+    size_t backlog_count = 0;
+
+    rte_mbuf* take_fresh();  // nullptr: devices hold all buffers
   };
   static constexpr size_t kRoutes = 256;  // a power of two
 
@@ -59,7 +76,12 @@ struct DpdkPort::State {
   size_t joined_bytes = 0;              // of each
   size_t joined_count = 0;              // of the burst at hand
 
-  std::vector<Backlog> backlogs;  // by link
+  // Packets of this burst whose payload stays where it lies, all of one region, not yet counted in
+  // it.
+  PayloadMemory::Region* region_at_hand = nullptr;
+  uint64_t uncounted = 0;
+
+  std::vector<Link> links;
   std::vector<Route> routes;
 
  private:
@@ -68,27 +90,21 @@ struct DpdkPort::State {
   size_t take_all(std::span<rte_mbuf*> mbufs, uint32_t link, std::span<RxPacket> packets);
   bool take(rte_mbuf* mbuf, uint32_t link, RxPacket& packet);
   std::span<const std::byte> frame_of(rte_mbuf* mbuf);
-  void answer(std::span<const std::byte> frame, uint32_t link);
+  void answer(std::span<const std::byte> frame, Link& link);
   void hand_over(rte_mbuf* mbuf, uint16_t to_port);
 
   const Route* route_to(const Endpoint& endpoint, uint64_t now_ns);
   bool resolve(Route& route, const Endpoint& endpoint, uint64_t now_ns);
   void solicit(const IpAddress& next_hop, const NeighbourLookup& found);
-  void solicit_on(uint32_t link, const IpAddress& next_hop, const std::optional<MacAddress>& mac);
+  void solicit_on(Link& link, const IpAddress& next_hop, const std::optional<MacAddress>& mac);
   rte_mbuf* make_packet(const Route& route, const TxPacket& packet);
   rte_mbuf* make_copied(const Route& route, const TxPacket& packet);
   rte_mbuf* make_external(const Route& route, const TxPacket& packet,
                           PayloadMemory::Region& region);
+  void count_in_flight();
   void set_checksum(const Route& route, rte_mbuf* mbuf, const TxPacket& packet);
-  bool enqueue(uint32_t link, rte_mbuf* mbuf);
-  void flush(uint32_t link);
-
-  DpdkDevice& device(uint32_t link) const { return *interface.devices()[link]; }
-  // The queue that this pipeline sends on: its own where there are enough.
-  uint32_t queue_of(const DpdkDevice& on) const { return pipeline % on.capabilities().queue_count; }
-  bool has_own_queue(const DpdkDevice& on) const {
-    return pipeline < on.capabilities().queue_count;
-  }
+  bool enqueue(Link& link, rte_mbuf* mbuf);
+  static void flush(Link& link);
 };
 
 }  // namespace pbox::nic

@@ -46,21 +46,20 @@ size_t DpdkPort::State::rx_burst(std::span<RxPacket> packets) {
   packets = packets.first(std::min<size_t>(packets.size(), limits::kBurstPackets));
   send_waiting();
   size_t count = receive_handed_over(packets);
-  const size_t links = backlogs.size();
-  for (size_t step = 0; step < links && count < packets.size(); ++step) {
-    const auto link = static_cast<uint32_t>((first_link + step) % links);
+  for (size_t step = 0; step < links.size() && count < packets.size(); ++step) {
+    const auto link = static_cast<uint32_t>((first_link + step) % links.size());
     count += receive_from(link, packets.subspan(count));
   }
-  first_link = (first_link + 1) % links;
+  first_link = (first_link + 1) % links.size();
   return count;
 }
 
 size_t DpdkPort::State::receive_from(uint32_t link, std::span<RxPacket> packets) {
-  const DpdkDevice& from = device(link);
-  if (!has_own_queue(from)) return 0;
+  const Link& from = links[link];
+  if (!from.has_own_queue) return 0;
   std::array<rte_mbuf*, limits::kBurstPackets> mbufs;
-  const uint16_t received = rte_eth_rx_burst(from.port_id(), static_cast<uint16_t>(pipeline),
-                                             mbufs.data(), static_cast<uint16_t>(packets.size()));
+  const uint16_t received = rte_eth_rx_burst(from.port_id, from.queue, mbufs.data(),
+                                             static_cast<uint16_t>(packets.size()));
   return take_all({mbufs.data(), received}, link, packets);
 }
 
@@ -92,22 +91,20 @@ size_t DpdkPort::State::take_all(std::span<rte_mbuf*> mbufs, uint32_t link,
 bool DpdkPort::State::take(rte_mbuf* mbuf, uint32_t link, RxPacket& packet) {
   const auto frame = frame_of(mbuf);
   const Interface& own = interface.interface();
-  const MacAddress& mac = device(link).capabilities().mac;
-  UdpDatagram datagram;
+  const MacAddress& mac = links[link].mac;
   const Verdict verdict =
-      classify(frame, own, mac, interface.udp_ports(), checks_of(*mbuf), datagram);
+      classify(frame, own, mac, interface.udp_ports(), checks_of(*mbuf), packet);
   if (verdict == Verdict::kUdp) [[likely]] {
-    if (datagram.to_port != udp_port && interface.handed_over(pipeline) != nullptr) {
-      hand_over(mbuf, datagram.to_port);
+    if (packet.to_port != udp_port && interface.handed_over(pipeline) != nullptr) {
+      hand_over(mbuf, packet.to_port);
       return false;
     }
-    packet = {datagram.payload, datagram.bytes, datagram.from};
     held[held_count++] = mbuf;
     return true;
   }
   if (verdict == Verdict::kAnswer || verdict == Verdict::kLearn) {
     interface.neighbours().learn(frame, own, mac, static_cast<uint16_t>(link), monotonic_ns());
-    if (verdict == Verdict::kAnswer) answer(frame, link);
+    if (verdict == Verdict::kAnswer) answer(frame, links[link]);
   } else if (verdict == Verdict::kPathMtu) {
     counters.add(PortCounter::kPathMtuReports);
   } else {
@@ -135,17 +132,16 @@ std::span<const std::byte> DpdkPort::State::frame_of(rte_mbuf* mbuf) {
   return {copy, filled};
 }
 
-void DpdkPort::State::answer(std::span<const std::byte> frame, uint32_t link) {
+void DpdkPort::State::answer(std::span<const std::byte> frame, Link& link) {
   if (answers_left == 0) return;
   --answers_left;
-  DpdkDevice& on = device(link);
-  rte_mbuf* reply = rte_pktmbuf_alloc(on.frame_pool(queue_of(on)));
+  rte_mbuf* reply = link.take_fresh();
   if (reply == nullptr) {
     counters.add(PortCounter::kNoBuffer);
     return;
   }
   const size_t bytes =
-      nic::answer(frame, interface.interface(), on.capabilities().mac,
+      nic::answer(frame, interface.interface(), link.mac,
                   {rte_pktmbuf_mtod(reply, std::byte*), rte_pktmbuf_tailroom(reply)});
   if (bytes == 0) {
     rte_pktmbuf_free(reply);

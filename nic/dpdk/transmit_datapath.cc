@@ -13,7 +13,7 @@ namespace {
 
 // Payloads up to this size are copied into one buffer: cheaper than three buffers. Found with
 // `pbox-perf wire`.
-constexpr uint32_t kCopiedBytesMax = 2048;
+constexpr uint32_t kCopiedBytesMax = 1024;
 
 size_t route_index(const Endpoint& endpoint, size_t mask) {
   uint64_t words[2];
@@ -29,12 +29,17 @@ size_t DpdkPort::State::tx_burst(std::span<const TxPacket> packets) {
   send_waiting();
   // The only device takes nothing: the caller keeps its packets. Of several, one that takes nothing
   // must not hold up the others.
-  if (backlogs.size() == 1 && !backlogs[0].empty()) return 0;
+  if (links.size() == 1 && links[0].backlog_count > 0) return 0;
   const uint64_t now_ns = monotonic_ns();
+  const Endpoint* to = nullptr;
+  const Route* route = nullptr;
   size_t taken = 0;
   for (; taken < packets.size(); ++taken) {
     const TxPacket& packet = packets[taken];
-    const Route* route = route_to(*packet.to, now_ns);
+    if (packet.to != to) {  // packets to one worker come in runs
+      to = packet.to;
+      route = route_to(*to, now_ns);
+    }
     if (route == nullptr) {
       counters.add(PortCounter::kUnresolved);
       continue;
@@ -44,10 +49,28 @@ size_t DpdkPort::State::tx_burst(std::span<const TxPacket> packets) {
       counters.add(PortCounter::kNoBuffer);
       break;  // devices hold all buffers; they come back
     }
-    if (!enqueue(route->link, mbuf)) counters.add(PortCounter::kSendFailures);
+    if (!enqueue(links[route->link], mbuf)) counters.add(PortCounter::kSendFailures);
   }
-  for (uint32_t link = 0; link < backlogs.size(); ++link) flush(link);
+  count_in_flight();
+  for (Link& link : links) flush(link);
   return taken;
+}
+
+// One addition to a counter shared with whoever frees, in place of one for each packet.
+void DpdkPort::State::count_in_flight() {
+  if (uncounted == 0) return;
+  region_at_hand->in_flight.fetch_add(uncounted, std::memory_order_relaxed);
+  counters.add(PortCounter::kExternalPackets, uncounted);
+  uncounted = 0;
+}
+
+rte_mbuf* DpdkPort::State::Link::take_fresh() {
+  if (fresh_count == 0) {
+    const auto wanted = static_cast<unsigned>(fresh.size());
+    if (rte_pktmbuf_alloc_bulk(frame_pool, fresh.data(), wanted) != 0) return nullptr;
+    fresh_count = wanted;
+  }
+  return fresh[--fresh_count];
 }
 
 const DpdkPort::State::Route* DpdkPort::State::route_to(const Endpoint& endpoint, uint64_t now_ns) {
@@ -60,7 +83,7 @@ const DpdkPort::State::Route* DpdkPort::State::route_to(const Endpoint& endpoint
 bool DpdkPort::State::resolve(Route& route, const Endpoint& endpoint, uint64_t now_ns) {
   route.valid_until_ns = 0;
   const Interface& own = interface.interface();
-  const MacAddress& any_mac = device(0).capabilities().mac;
+  const MacAddress& any_mac = links[0].mac;
   const IpAddress remote = ip_address(endpoint);
   const auto next_hop = own.next_hop(remote, any_mac);
   if (!next_hop) return false;
@@ -68,7 +91,7 @@ bool DpdkPort::State::resolve(Route& route, const Endpoint& endpoint, uint64_t n
   const NeighbourLookup found = interface.neighbours().lookup(*next_hop, now_ns);
   if (found.solicit != Solicit::kNot) solicit(*next_hop, found);
   if (!found.neighbour) return false;
-  const MacAddress& own_mac = device(found.neighbour->link).capabilities().mac;
+  const MacAddress& own_mac = links[found.neighbour->link].mac;
   const auto own_address = own.local_address_for(remote, own_mac);
   if (!own_address) return false;
   route = {.endpoint = endpoint,
@@ -87,22 +110,21 @@ bool DpdkPort::State::resolve(Route& route, const Endpoint& endpoint, uint64_t n
 void DpdkPort::State::solicit(const IpAddress& next_hop, const NeighbourLookup& found) {
   counters.add(PortCounter::kSolicitations);
   if (found.solicit == Solicit::kOwner) {
-    solicit_on(found.neighbour->link, next_hop, found.neighbour->mac);
+    solicit_on(links[found.neighbour->link], next_hop, found.neighbour->mac);
     return;
   }
-  for (uint32_t link = 0; link < backlogs.size(); ++link) solicit_on(link, next_hop, std::nullopt);
+  for (Link& link : links) solicit_on(link, next_hop, std::nullopt);
 }
 
-void DpdkPort::State::solicit_on(uint32_t link, const IpAddress& next_hop,
+void DpdkPort::State::solicit_on(Link& link, const IpAddress& next_hop,
                                  const std::optional<MacAddress>& mac) {
-  DpdkDevice& on = device(link);
-  rte_mbuf* mbuf = rte_pktmbuf_alloc(on.frame_pool(queue_of(on)));
+  rte_mbuf* mbuf = link.take_fresh();
   if (mbuf == nullptr) {
     counters.add(PortCounter::kNoBuffer);
     return;
   }
   const size_t bytes =
-      nic::solicit(next_hop, mac, interface.interface(), on.capabilities().mac,
+      nic::solicit(next_hop, mac, interface.interface(), link.mac,
                    {rte_pktmbuf_mtod(mbuf, std::byte*), rte_pktmbuf_tailroom(mbuf)});
   mbuf->data_len = static_cast<uint16_t>(bytes);
   mbuf->pkt_len = static_cast<uint32_t>(bytes);
@@ -119,8 +141,7 @@ rte_mbuf* DpdkPort::State::make_packet(const Route& route, const TxPacket& packe
 }
 
 rte_mbuf* DpdkPort::State::make_copied(const Route& route, const TxPacket& packet) {
-  const DpdkDevice& on = device(route.link);
-  rte_mbuf* mbuf = rte_pktmbuf_alloc(on.frame_pool(queue_of(on)));
+  rte_mbuf* mbuf = links[route.link].take_fresh();
   if (mbuf == nullptr) return nullptr;
   const uint32_t payload_bytes = packet.header.payload_bytes;
   const uint32_t udp_bytes = limits::kPacketOverheadBytes + payload_bytes;
@@ -141,9 +162,8 @@ rte_mbuf* DpdkPort::State::make_copied(const Route& route, const TxPacket& packe
 // Header, the payload where it lies, tag.
 rte_mbuf* DpdkPort::State::make_external(const Route& route, const TxPacket& packet,
                                          PayloadMemory::Region& region) {
-  const DpdkDevice& on = device(route.link);
   rte_mbuf* pieces[3];
-  if (rte_pktmbuf_alloc_bulk(on.segment_pool(queue_of(on)), pieces, 3) != 0) return nullptr;
+  if (rte_pktmbuf_alloc_bulk(links[route.link].segment_pool, pieces, 3) != 0) return nullptr;
   auto [head, payload, tag] = pieces;
   const uint32_t payload_bytes = packet.header.payload_bytes;
   const uint32_t udp_bytes = limits::kPacketOverheadBytes + payload_bytes;
@@ -155,17 +175,21 @@ rte_mbuf* DpdkPort::State::make_external(const Route& route, const TxPacket& pac
   auto* out = rte_pktmbuf_mtod(head, std::byte*);
   route.header.write(out, udp_bytes);
   std::memcpy(out + header_bytes, &packet.header, limits::kHeaderBytes);
+  if (&region != region_at_hand) {
+    count_in_flight();
+    region_at_hand = &region;
+  }
+  ++uncounted;
   attach_payload(payload, packet.payload, static_cast<uint16_t>(payload_bytes), region.in_flight);
   payload->next = tag;
   tag->data_len = limits::kTagBytes;
   std::memcpy(rte_pktmbuf_mtod(tag, std::byte*), packet.tag.data(), limits::kTagBytes);
   set_checksum(route, head, packet);
-  counters.add(PortCounter::kExternalPackets);
   return head;
 }
 
 void DpdkPort::State::set_checksum(const Route& route, rte_mbuf* mbuf, const TxPacket& packet) {
-  const DeviceCapabilities& can = device(route.link).capabilities();
+  const Link& can = links[route.link];
   const bool ipv6 = route.endpoint.ipv6;
   if (can.needs_no_checksum && !ipv6) return;
   auto* out = rte_pktmbuf_mtod(mbuf, std::byte*);
@@ -182,39 +206,38 @@ void DpdkPort::State::set_checksum(const Route& route, rte_mbuf* mbuf, const TxP
                                       bytes_of(packet.tag)});
 }
 
-void DpdkPort::State::send_frame(uint32_t link, rte_mbuf* mbuf) {
+void DpdkPort::State::send_frame(Link& link, rte_mbuf* mbuf) {
   if (!enqueue(link, mbuf)) counters.add(PortCounter::kSendFailures);
 }
 
 // False if there was no room, and the packet was freed.
-bool DpdkPort::State::enqueue(uint32_t link, rte_mbuf* mbuf) {
-  const DpdkDevice& to = device(link);
-  if (!has_own_queue(to)) {
-    mbuf->port = static_cast<uint16_t>(link);
-    if (rte_ring_enqueue(interface.to_send(queue_of(to)), mbuf) == 0) return true;
+bool DpdkPort::State::enqueue(Link& link, rte_mbuf* mbuf) {
+  if (!link.has_own_queue) [[unlikely]] {
+    mbuf->port = static_cast<uint16_t>(&link - links.data());
+    if (rte_ring_enqueue(interface.to_send(link.queue), mbuf) == 0) return true;
     rte_pktmbuf_free(mbuf);
     return false;
   }
-  Backlog& backlog = backlogs[link];
-  if (backlog.count == backlog.packets.size()) flush(link);
-  if (backlog.count == backlog.packets.size()) {
+  if (link.backlog_count == link.backlog.size()) {
+    count_in_flight();  // before it is counted down
+    flush(link);
+  }
+  if (link.backlog_count == link.backlog.size()) {
     rte_pktmbuf_free(mbuf);
     return false;
   }
-  backlog.packets[backlog.count++] = mbuf;
+  link.backlog[link.backlog_count++] = mbuf;
   return true;
 }
 
-void DpdkPort::State::flush(uint32_t link) {
-  Backlog& backlog = backlogs[link];
-  if (backlog.empty()) return;
-  const uint16_t sent =
-      rte_eth_tx_burst(device(link).port_id(), static_cast<uint16_t>(pipeline),
-                       backlog.packets.data(), static_cast<uint16_t>(backlog.count));
-  std::copy(backlog.packets.begin() + sent,
-            backlog.packets.begin() + static_cast<ptrdiff_t>(backlog.count),
-            backlog.packets.begin());
-  backlog.count -= sent;
+void DpdkPort::State::flush(Link& link) {
+  if (link.backlog_count == 0) return;
+  const uint16_t sent = rte_eth_tx_burst(link.port_id, link.queue, link.backlog.data(),
+                                         static_cast<uint16_t>(link.backlog_count));
+  std::copy(link.backlog.begin() + sent,
+            link.backlog.begin() + static_cast<ptrdiff_t>(link.backlog_count),
+            link.backlog.begin());
+  link.backlog_count -= sent;
 }
 
 void DpdkPort::State::send_waiting() {
@@ -223,10 +246,10 @@ void DpdkPort::State::send_waiting() {
     const unsigned count = rte_ring_dequeue_burst(ring, reinterpret_cast<void**>(mbufs.data()),
                                                   limits::kBurstPackets, nullptr);
     for (unsigned index = 0; index < count; ++index) {
-      send_frame(mbufs[index]->port, mbufs[index]);
+      send_frame(links[mbufs[index]->port], mbufs[index]);
     }
   }
-  for (uint32_t link = 0; link < backlogs.size(); ++link) flush(link);
+  for (Link& link : links) flush(link);
 }
 
 }  // namespace pbox::nic

@@ -17,8 +17,8 @@ std::string gateway_fault(const Interface& interface, const std::optional<IpAddr
   if (!gateway) return {};
   const std::string name = "gateway " + to_string(*gateway);
   if (gateway->ipv6 != ipv6) return name + " is of the other family; swap the two";
-  const uint8_t* bytes = gateway->bytes.data();
-  if (ipv6 ? !is_unicast_ipv6(bytes) : !interface.is_peer_ipv4(bytes)) {
+  // Whether it is our own link-local one shows only when a MAC is known.
+  if (!interface.is_peer(*gateway, MacAddress{})) {
     return name + " is not another station's address; give the router's";
   }
   if (!interface.is_on_link(*gateway)) {

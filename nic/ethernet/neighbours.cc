@@ -54,9 +54,9 @@ struct NeighbourTable::Entry {
   std::atomic<uint64_t> key_low = 0;
   std::atomic<uint64_t> neighbour = 0;     // packed; 0: not known yet
   std::atomic<uint64_t> confirmed_ns = 0;  // not known yet: when it was first asked for
-  // Of their own: whoever looks up takes a turn at soliciting.
+  // Of their own: whoever looks up takes a turn at soliciting. 0: nobody has since it was written.
   std::atomic<uint64_t> solicited_ns = 0;
-  std::atomic<uint32_t> tries = 0;  // since it was confirmed
+  std::atomic<uint32_t> tries = 0;
 
   struct Content {
     uint64_t neighbour = 0;
@@ -104,6 +104,7 @@ struct NeighbourTable::Entry {
     key_low.store(key.low, std::memory_order_release);
     neighbour.store(content.neighbour, std::memory_order_release);
     confirmed_ns.store(content.confirmed_ns, std::memory_order_release);
+    solicited_ns.store(0, std::memory_order_release);
     tries.store(0, std::memory_order_release);
     sequence.store(before + 2, std::memory_order_release);
   }
@@ -113,7 +114,8 @@ struct NeighbourTable::Entry {
   bool take_turn(uint64_t pause_ns, uint64_t now_ns, uint32_t& tries_before) {
     tries_before = tries.load(std::memory_order_relaxed);
     uint64_t last_ns = solicited_ns.load(std::memory_order_relaxed);
-    if (tries_before > 0 && elapsed(now_ns, last_ns) < pause_ns) return false;
+    if (last_ns != 0 && elapsed(now_ns, last_ns) < pause_ns) return false;
+    // Of those who saw the same last time, one sets the next.
     if (!solicited_ns.compare_exchange_strong(last_ns, now_ns, std::memory_order_relaxed)) {
       return false;
     }

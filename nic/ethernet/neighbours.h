@@ -63,7 +63,7 @@ struct NeighbourCounters {
   uint64_t contended = 0;  // changes given up because another thread was at it
 };
 
-// All functions: any thread. Times are of one monotonic clock.
+// All functions: any thread. Times are of one monotonic clock, and not 0.
 class NeighbourTable {
  public:
   NeighbourTable();

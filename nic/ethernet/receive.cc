@@ -152,7 +152,7 @@ Verdict classify_in_detail(const Context& context, Details& details) {
     case ethernet::kTypeIpv4:
       return to_us ? classify_ipv4_other(payload, context, details) : Verdict::kNotForUs;
     case ethernet::kTypeIpv6: return classify_ipv6_other(payload, context, details);
-    default: return Verdict::kNotIp;
+    default: return to_us ? Verdict::kNotIp : Verdict::kNotForUs;
   }
 }
 

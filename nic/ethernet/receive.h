@@ -9,9 +9,9 @@
 #include <optional>
 #include <span>
 
-#include "nic/endpoint.h"
 #include "nic/ethernet/checksum.h"
 #include "nic/ethernet/interface.h"
+#include "nic/port.h"
 
 namespace pbox::nic {
 
@@ -49,19 +49,12 @@ struct UdpPorts {
   bool serves(uint16_t port) const { return static_cast<uint16_t>(port - first) < count; }
 };
 
-// Points into the frame.
-struct UdpDatagram {
-  const std::byte* payload = nullptr;
-  uint32_t bytes = 0;
-  Endpoint from;  // scope 0
-  uint16_t to_port = 0;
-};
-
-// `datagram` is written if the verdict is kUdp, and may be else. A UDP checksum that the NIC has
+// `datagram` (scope of `from`: 0) points into the frame. It is written, every field, if the verdict
+// is kUdp, and may be in part else. A UDP checksum that the NIC has
 // not verified is verified here, after everything else.
 Verdict classify(std::span<const std::byte> frame, const Interface& interface,
                  const MacAddress& own_mac, UdpPorts ports, HardwareChecks checks,
-                 UdpDatagram& datagram);
+                 RxPacket& datagram);
 
 // A packet to this end point met a link that takes packets of `mtu` bytes only, below the
 // interface's MTU. Unauthenticated: the smallest are already refused, but whether to believe it is
@@ -152,7 +145,7 @@ inline bool is_sum_good(const std::byte* addresses, std::byte protocol,
 }
 
 // `udp`: what the IP packet carries. Leaves the address of datagram.from to the caller.
-inline Verdict read_udp(std::span<const std::byte> udp, UdpPorts ports, UdpDatagram& datagram) {
+inline Verdict read_udp(std::span<const std::byte> udp, UdpPorts ports, RxPacket& datagram) {
   const std::byte* header = udp.data();
   if (udp.size() < udp::kBytes || load16(header + udp::kLength) != udp.size()) {
     return Verdict::kMalformed;
@@ -161,17 +154,18 @@ inline Verdict read_udp(std::span<const std::byte> udp, UdpPorts ports, UdpDatag
   if (!ports.serves(datagram.to_port)) return Verdict::kUdpPort;
   datagram.from.port = load16(header + udp::kSourcePort);
   if (datagram.from.port == 0) return Verdict::kSource;
-  datagram.payload = header + udp::kBytes;
+  datagram.data = header + udp::kBytes;
   datagram.bytes = static_cast<uint32_t>(udp.size() - udp::kBytes);
   return Verdict::kUdp;
 }
 
 inline Verdict classify_ipv4_udp(std::span<const std::byte> payload, const Interface& interface,
-                                 UdpPorts ports, HardwareChecks checks, UdpDatagram& datagram) {
+                                 UdpPorts ports, HardwareChecks checks, RxPacket& datagram) {
   if (const auto fault = ipv4_fault(payload, interface, checks)) return *fault;
   const std::byte* header = payload.data();
-  datagram.from = {};
-  std::memcpy(datagram.from.address.data(), header + ipv4::kSource, 4);
+  datagram.from.address = ipv4_address(header + ipv4::kSource).bytes;
+  datagram.from.scope_id = 0;
+  datagram.from.ipv6 = false;
   const size_t udp_bytes = load16(header + ipv4::kTotalLength) - ipv4::kBytes;
   const auto udp = payload.subspan(ipv4::kBytes, udp_bytes);
   const Verdict verdict = read_udp(udp, ports, datagram);
@@ -184,13 +178,13 @@ inline Verdict classify_ipv4_udp(std::span<const std::byte> payload, const Inter
 
 inline Verdict classify_ipv6_udp(std::span<const std::byte> payload, const Interface& interface,
                                  const MacAddress& own_mac, UdpPorts ports, HardwareChecks checks,
-                                 UdpDatagram& datagram) {
+                                 RxPacket& datagram) {
   if (const auto fault = ipv6_fault(payload)) return *fault;
   const std::byte* header = payload.data();
   if (const auto fault = ipv6_address_fault(header, interface, own_mac)) return *fault;
-  datagram.from = {};
+  datagram.from.address = ipv6_address(header + ipv6::kSource).bytes;
+  datagram.from.scope_id = 0;
   datagram.from.ipv6 = true;
-  std::memcpy(datagram.from.address.data(), header + ipv6::kSource, 16);
   const auto udp = payload.subspan(ipv6::kBytes, load16(header + ipv6::kPayloadLength));
   const Verdict verdict = read_udp(udp, ports, datagram);
   if (verdict != Verdict::kUdp) return verdict;
@@ -215,7 +209,7 @@ inline bool has_tag(const std::byte* frame, const Interface& interface) {
 
 inline Verdict classify(std::span<const std::byte> frame, const Interface& interface,
                         const MacAddress& own_mac, UdpPorts ports, HardwareChecks checks,
-                        UdpDatagram& datagram) {
+                        RxPacket& datagram) {
   const size_t header_bytes = ethernet_bytes(interface);
   const std::byte* bytes = frame.data();
   if (frame.size() >= header_bytes &&

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <span>
 
+#include "base/check.h"
 #include "nic/ethernet/address.h"
 #include "nic/ethernet/checksum.h"
 
@@ -67,6 +68,7 @@ class UdpHeader {
 inline void UdpHeader::write(std::byte* out, uint32_t udp_payload_bytes) const {
   // Two copies of fixed size that overlap cover every length from 42 to 66 without a branch.
   static_assert(kUdpHeaderBytesMax == 66);
+  PBOX_DCHECK(header_bytes_ >= 42);  // made by make()
   std::memcpy(out, bytes_.data(), 34);
   std::memcpy(out + header_bytes_ - 32, bytes_.data() + header_bytes_ - 32, 32);
 

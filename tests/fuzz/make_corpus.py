@@ -40,6 +40,62 @@ def packets() -> None:
     write("fuzz_packet", "too-short", b"\0" + bytes(55))
 
 
+# Frames of fuzz_ethernet: to the host 10.0.0.1, fd00::1 with MAC 02:00:00:00:00:01, from a peer
+# that has 2 in each place of the 1. The target puts the checksums in.
+OWN_MAC, PEER_MAC = (b"\2\0\0\0\0" + bytes([number]) for number in (1, 2))
+OWN_IPV4, PEER_IPV4 = (b"\x0a\0\0" + bytes([number]) for number in (1, 2))
+OWN_IPV6, PEER_IPV6 = (b"\xfd" + bytes(14) + bytes([number]) for number in (1, 2))
+
+
+def ipv4(protocol: int, carried: bytes) -> bytes:
+    return (struct.pack(">HHHHHBBH", 0x0800, 0x4500, 20 + len(carried), 0, 0x4000, 64, protocol, 0)
+            + PEER_IPV4 + OWN_IPV4 + carried)
+
+
+def ipv6(protocol: int, carried: bytes, destination: bytes = OWN_IPV6) -> bytes:
+    return (struct.pack(">HIHBB", 0x86DD, 6 << 28, len(carried), protocol, 255)
+            + PEER_IPV6 + destination + carried)
+
+
+def ethernets() -> None:
+    def arp(operation: int, sender: bytes, target: bytes) -> bytes:
+        return (struct.pack(">HHHBBH", 0x0806, 1, 0x0800, 6, 4, operation) + PEER_MAC + sender
+                + OWN_MAC + target)
+
+    def frame(packet: bytes, options: int = 4, tag: bytes = b"",
+              destination: bytes = OWN_MAC) -> bytes:
+        data = destination + PEER_MAC + tag + packet
+        return struct.pack("<BH", options, len(data)) + data
+
+    udp = struct.pack(">HHHH", 4000, 9542, 17, 0) + bytes(9)
+    solicitation = b"\x87" + bytes(7) + OWN_IPV6 + b"\1\1" + PEER_MAC
+    advertisement = b"\x88\0\0\0\x60\0\0\0" + PEER_IPV6 + b"\2\1" + PEER_MAC
+    group = b"\xff\2" + bytes(9) + b"\1\xff\0\0\1"
+    own_ipv4 = ipv4(17, udp)[2:14] + OWN_IPV4 + PEER_IPV4 + b"\x25\x46\x0f\xa0" + bytes(4)
+    own_ipv6 = ipv6(17, udp)[2:10] + OWN_IPV6 + PEER_IPV6 + b"\x25\x46\x0f\xa0" + bytes(4)
+    frames = {
+        "arp-request": frame(arp(1, PEER_IPV4, OWN_IPV4), destination=b"\xff" * 6),
+        "arp-probe": frame(arp(1, bytes(4), OWN_IPV4), destination=b"\xff" * 6),
+        "arp-reply": frame(arp(2, PEER_IPV4, OWN_IPV4)),
+        "arp-announcement": frame(arp(1, PEER_IPV4, PEER_IPV4), destination=b"\xff" * 6),
+        "solicitation": frame(ipv6(58, solicitation, group), destination=b"33\xff\0\0\1"),
+        "advertisement": frame(ipv6(58, advertisement)),
+        "echo": frame(ipv4(1, b"\x08" + bytes(40))),
+        "echo-ipv6": frame(ipv6(58, b"\x80" + bytes(40))),
+        "udp": frame(ipv4(17, udp)) + frame(ipv4(17, udp), options=1),
+        "udp-ipv6": frame(ipv6(17, udp)) + frame(ipv6(17, udp), options=1),
+        "fragmentation-needed": frame(ipv4(1, b"\3\4\0\0\0\0\x05\x78" + own_ipv4)),
+        "packet-too-big": frame(ipv6(58, b"\2\0\0\0\0\0\x05\x78" + own_ipv6)),
+    }
+    for name, data in frames.items():
+        write("fuzz_ethernet", name, b"\0" + data)
+    write("fuzz_ethernet", "tagged", b"\1" + frame(ipv4(17, udp), tag=b"\x81\0\0\5")
+          + frame(arp(1, PEER_IPV4, OWN_IPV4), tag=b"\x81\0\xe0\5"))
+    write("fuzz_ethernet", "ageing", b"\0" + frame(arp(1, PEER_IPV4, OWN_IPV4))
+          + frame(arp(2, PEER_IPV4, OWN_IPV4), options=0x18) * 3
+          + frame(ipv6(58, solicitation), options=12) + frame(ipv6(58, advertisement), options=12))
+
+
 # Operations of fuzz_control_frame: the low digit says what, the high one on which connection.
 def join(connection: int, rank: int, mode: int = 0, tensors: int = 1) -> bytes:
     optimizer = bytes([4, 16, 0, 200]) if mode else b""
@@ -133,5 +189,5 @@ def workers() -> None:
         bytes([10, 0x11, 0, at, 255]) for at in range(40)))
 
 
-for make in (packets, control_frames, configurations, boxes, workers):
+for make in (packets, ethernets, control_frames, configurations, boxes, workers):
     make()

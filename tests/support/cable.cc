@@ -5,11 +5,6 @@
 namespace pbox::test {
 namespace {
 
-bool run_tool(const Arguments& words) {
-  Program program(words[0], Arguments(words.begin() + 1, words.end()));
-  return program.wait_exit(kDeadlineMs) == 0;
-}
-
 bool bring_up(const std::string& name_space, const std::string& link, const std::string& address) {
   return run_tool({"ip", "-n", name_space, "addr", "add", address, "dev", link}) &&
          run_tool({"ip", "-n", name_space, "link", "set", link, "up"}) &&

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -93,6 +94,17 @@ std::vector<uint16_t> Daemon::data_ports() const {
     ports.push_back(pipeline["udp_port"].get<uint16_t>());
   }
   return ports;
+}
+
+uint64_t Daemon::metric(const std::string& name, const std::string& label) const {
+  std::istringstream lines(get("/metrics"));
+  double sum = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const std::string series = line.substr(0, line.rfind(' '));
+    if (series.substr(0, series.find('{')) != name) continue;
+    if (series.find(label) != std::string::npos) sum += std::stod(line.substr(series.size()));
+  }
+  return static_cast<uint64_t>(sum);
 }
 
 bool Daemon::await_no_jobs(int timeout_ms) const {

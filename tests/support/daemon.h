@@ -39,6 +39,11 @@ class Program {
   std::optional<int> status_;
 };
 
+// Runs a program, words[0], to its end; false unless it exits with 0.
+bool run_tool(const Arguments& words);
+// The same for what must succeed: throws with its standard error.
+void must_run(const Arguments& words);
+
 class Daemon {
  public:
   // Starts it and waits until it is ready; throws std::runtime_error with its standard error if it
@@ -52,6 +57,8 @@ class Daemon {
   // The body of an answer of the admin server.
   std::string get(const std::string& path) const;
   std::vector<uint16_t> data_ports() const;
+  // Sum over all series of a metric; with `label`, as reason="vlan", over those that have it.
+  uint64_t metric(const std::string& name, const std::string& label = "") const;
   // Jobs end a little after the last worker has gone.
   bool await_no_jobs(int timeout_ms) const;
   uint64_t resident_bytes() const;

@@ -116,4 +116,17 @@ bool Program::await_errors(const std::string& text, int timeout_ms) const {
   return true;
 }
 
+bool run_tool(const Arguments& words) {
+  Program program(words[0], Arguments(words.begin() + 1, words.end()));
+  return program.wait_exit(kDeadlineMs) == 0;
+}
+
+void must_run(const Arguments& words) {
+  Program program(words[0], Arguments(words.begin() + 1, words.end()));
+  if (program.wait_exit(kDeadlineMs) == 0) return;
+  std::string text;
+  for (const std::string& word : words) text += word + ' ';
+  throw std::runtime_error(text + "failed: " + program.errors());
+}
+
 }  // namespace pbox::test

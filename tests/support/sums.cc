@@ -66,6 +66,7 @@ Bytes encode(pbox_dtype dtype, const std::vector<float>& values) {
 }
 
 void run_sums_rank(const SumsOptions& options, uint32_t rank, Line& line) {
+  if (options.as_nobody) become_nobody();
   AbiWorker worker({.box = options.box,
                     .job = options.job,
                     .rank = rank,
@@ -82,6 +83,10 @@ void run_sums_rank(const SumsOptions& options, uint32_t rank, Line& line) {
                   static_cast<int32_t>(tensor % 3));
   }
   worker.join();
+  if (options.waits) {
+    line.say("joined");
+    line.await_go();
+  }
   uint64_t hash = 0xcbf29ce484222325ull;
   for (uint32_t round = 0; round < options.rounds; ++round) {
     std::vector<Bytes> buffers;
@@ -107,11 +112,23 @@ void run_sums_rank(const SumsOptions& options, uint32_t rank, Line& line) {
   line.say(words.str());
 }
 
-SumsOutcome run_sums(const SumsOptions& options) {
+std::vector<WorkerProcess> start_sums(const SumsOptions& options) {
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
     workers.emplace_back([&, rank](Line& line) { run_sums_rank(options, rank, line); });
   }
+  return workers;
+}
+
+void await_joined(std::vector<WorkerProcess>& workers) {
+  for (WorkerProcess& worker : workers) {
+    const std::string said = worker.heard().value_or("nothing");
+    require(said == "joined", "a rank has not joined: " + said);
+  }
+}
+
+SumsOutcome run_sums(const SumsOptions& options) {
+  auto workers = start_sums(options);
   return collect(workers);
 }
 

@@ -21,6 +21,8 @@ struct SumsOptions {
   uint32_t chunk_bytes = 0;
   uint32_t window_bytes = 0;
   std::string port = "socket";
+  bool as_nobody = false;  // ranks give up root's rights
+  bool waits = false;      // having joined, ranks say "joined" and await go()
 };
 
 struct SumsOutcome {
@@ -38,6 +40,9 @@ std::vector<unsigned char> encode(pbox_dtype dtype, const std::vector<float>& va
 
 // One rank's part, in this process; says one line with its digest and its statistics.
 void run_sums_rank(const SumsOptions& options, uint32_t rank, Line& line);
+std::vector<WorkerProcess> start_sums(const SumsOptions& options);
+// With `waits`: until all have joined; throws if one has not.
+void await_joined(std::vector<WorkerProcess>& workers);
 // Every rank in a process of its own.
 SumsOutcome run_sums(const SumsOptions& options);
 SumsOutcome collect(std::vector<WorkerProcess>& workers);

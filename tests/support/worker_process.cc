@@ -1,6 +1,7 @@
 #include "tests/support/worker_process.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -149,6 +150,14 @@ void enter_name_space(const std::string& name) {
   const int fd = open(("/var/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
   require(fd >= 0 && setns(fd, CLONE_NEWNET) == 0, "cannot enter network namespace " + name);
   close(fd);
+}
+
+void become_nobody() {
+  constexpr uid_t kNobody = 65534;
+  require(setgroups(0, nullptr) == 0 && setresgid(kNobody, kNobody, kNobody) == 0 &&
+              setresuid(kNobody, kNobody, kNobody) == 0,
+          "cannot become nobody");
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // the change of the user took it away
 }
 
 void require(bool condition, const std::string& text) {

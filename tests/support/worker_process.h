@@ -88,6 +88,9 @@ class AbiWorker {
 // Moves the calling process into a network namespace.
 void enter_name_space(const std::string& name);
 
+// Gives up root's rights for good.
+void become_nobody();
+
 void require(bool condition, const std::string& text);
 void require_contains(const std::string& text, const std::string& part);
 

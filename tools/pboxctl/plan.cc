@@ -1,6 +1,7 @@
 #include <boost/program_options.hpp>
 #include <iostream>
 
+#include "appliance/ports.h"
 #include "appliance/topology.h"
 #include "appliance/topology_print.h"
 #include "config/config.h"
@@ -25,6 +26,18 @@ options::options_description plan_options() {
   return description;
 }
 
+// What the devices can do, asked of them: opened as the box would, and closed again. A box that has
+// them already keeps them, and logged the same when it started.
+void ask_devices(const pbox::config::Config& config, pbox::appliance::Topology& topology) {
+  const auto ports = pbox::appliance::Ports::start(topology, config);
+  if (!ports) {
+    topology.reasons.push_back("the devices were not asked what they can do: " +
+                               ports.error().message);
+    return;
+  }
+  for (auto& line : (*ports)->describe()) topology.reasons.push_back(std::move(line));
+}
+
 int plan_with(const options::variables_map& given, const Words& settings) {
   const auto outcome =
       read_config(given.contains("config") ? given["config"].as<std::string>() : "", settings);
@@ -37,11 +50,12 @@ int plan_with(const options::variables_map& given, const Words& settings) {
     std::cerr << "pboxctl: " << facts.error().message << '\n';
     return kFailed;
   }
-  const auto topology = pbox::appliance::plan(*outcome.config, *facts);
+  auto topology = pbox::appliance::plan(*outcome.config, *facts);
   if (!topology) {
     std::cerr << "pboxctl: " << topology.error().message << '\n';
     return kFailed;
   }
+  if (facts->is_live) ask_devices(*outcome.config, *topology);
   std::cout << (given.contains("json") ? pbox::appliance::to_json(*topology)
                                        : pbox::appliance::to_text(*topology));
   return kDone;

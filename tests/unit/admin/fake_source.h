@@ -25,7 +25,8 @@ class FakeSource : public AdminSource {
                 .workers_lost = 2,
                 .jobs_failed = 1,
                 .jobs_finished = 5,
-                .control_connections = 4};
+                .control_connections = 4,
+                .links_down = {"net_af_packet0", "0000:3b:00.0"}};
     counters[0].add(pipeline::Counter::kRxPackets, 7);
     counters[1].add(pipeline::Counter::kRxPackets, (uint64_t{1} << 40) + 1);
     counters[1].add(pipeline::Counter::kRejectTag, 9);

@@ -90,6 +90,7 @@ TEST_CASE("the box page has its pipelines, and null where nothing is pinned") {
   const Json box = get_json(source, "/api/v1/box");
   CHECK(box["job_memory_limit_bytes"] == 1 << 20);
   CHECK(box["jobs_finished"] == 5);
+  CHECK(box["links_down"] == nlohmann::json{"net_af_packet0", "0000:3b:00.0"});
   REQUIRE(box["pipelines"].size() == 2);
   CHECK(box["pipelines"][0]["cpu"] == 2);
   CHECK(box["pipelines"][0]["udp_port"] == 9542);

@@ -109,6 +109,22 @@ TEST_CASE("more pipelines than physical cores is an error that says how many fit
              Catch::Contains("pipeline.count = 3") && Catch::Contains("give at most 2"));
 }
 
+TEST_CASE("pipelines that sleep and are pinned nowhere may be more than cores") {
+  config::Config config;
+  config.pipeline.count = 5;
+  config.pipeline.pin = config::OnOffAuto::kOff;
+  const auto topology = plan(config, machine(1, 2));
+  REQUIRE(topology);
+  REQUIRE(topology->pipelines.size() == 5);
+  CHECK_FALSE(topology->pipelines[4].pinned);
+  CHECK(topology->pipelines[4].udp_port == topology->pipelines[0].udp_port + 4);
+  CHECK(has_reason(*topology, "5 on 2 cores"));
+  CHECK(has_reason(*topology, "take turns"));
+
+  config.pipeline.poll = config::PollMode::kBusy;
+  CHECK_FALSE(plan(config, machine(1, 2)));
+}
+
 TEST_CASE("a count that needs every core gets every core") {
   config::Config config;
   config.pipeline.count = 8;

@@ -15,7 +15,7 @@ SynchronousHost::SynchronousHost(uint32_t pipelines) : shards_(pipelines) {
 }
 
 PipelineInfo SynchronousHost::info(uint32_t pipeline) const {
-  return {.address = "",
+  return {.address = address,
           .udp_port = static_cast<uint16_t>(9542 + pipeline),
           .receive_buffer_bytes = receive_buffer_bytes,
           .numa_node = numa_node,

@@ -27,6 +27,7 @@ class SynchronousHost : public PipelineHost {
     return shards_[pipeline];
   }
 
+  std::string address;  // of every pipeline; empty: where workers reached control
   uint32_t receive_buffer_bytes = 4u << 20;
   Hugepages hugepages = Hugepages::kIfFree;
   int numa_node = kAnyNumaNode;

@@ -119,6 +119,16 @@ TEST_CASE("the narrowest path decides the fragment size of all") {
   CHECK(messages[0].session().fragment_bytes() == 1408);
 }
 
+TEST_CASE("packets to IPv6 addresses of the box are smaller, whatever control goes over") {
+  Desk desk;
+  desk.host().address = "fd77::1";
+  const auto messages = desk.take(desk.join(join_message("job", 0, 1)));
+  REQUIRE(messages.size() == 1);
+  const uint32_t bytes = messages[0].session().fragment_bytes();
+  CHECK(bytes > 1280);
+  CHECK(bytes + limits::kPacketOverheadBytes + 8 + 40 <= 1500);
+}
+
 TEST_CASE("a path that is too narrow ends the job for all and names the rank") {
   Desk desk;
   const ConnectionId first = desk.join(join_message("job", 0, 2));

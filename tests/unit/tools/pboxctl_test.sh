@@ -27,6 +27,18 @@ diff "$golden.plan" "$folder/plan"
 expect 0 'Plan for this machine' "$pboxctl" plan --config "$folder/empty.conf"
 expect 0 '"pipelines": [' "$pboxctl" plan --config "$folder/empty.conf" --json
 expect 0 'pipeline.pin = on: pinned' "$pboxctl" plan --config "$folder/empty.conf" --pipeline.pin=on
+# A plan over DPDK says what the devices can do, or why they were not asked.
+dpdk='--data.port=dpdk --dpdk.no_huge=true --pipeline.count=1 --security.insecure=true
+  --security.insecure_off_loopback=true'
+expect 0 'the devices were not asked' "$pboxctl" plan --config "$folder/empty.conf" $dpdk \
+  '--dpdk.devices=net_no_such0 10.9.0.1/24'
+if ! grep -qF 'built without DPDK' "$folder/out"; then
+  expect 0 'link up, packets find their queue by udp-port' "$pboxctl" plan \
+    --config "$folder/empty.conf" $dpdk '--dpdk.devices=net_null0 10.9.0.1/24'
+  expect 0 'device net_null0: results are copied to be sent' "$pboxctl" plan \
+    --config "$folder/empty.conf" $dpdk '--dpdk.devices=net_null0 10.9.0.1/24'
+fi
+
 expect 0 'plan' "$pboxctl" --help
 expect 0 '--topology FILE' "$pboxctl" plan --help
 expect 2 'Usage' "$pboxctl"

@@ -1,0 +1,62 @@
+#include "perf/testpmd.h"
+
+#include <sched.h>
+
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+
+namespace pbox::perf {
+namespace {
+
+// Two threads of its own float over the CPUs that this process may use: one sleeps.
+std::string cpu_list() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof(set), &set);
+  std::string list;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) list.append(list.empty() ? "" : ",").append(std::to_string(cpu));
+  }
+  return list;
+}
+
+// testpmd is driven by commands on its standard input; --txpkts alone does not change what
+// tx_first sends.
+std::string command_line(const ForwardOptions& options) {
+  const std::string cpus = cpu_list();
+  std::string command =
+      "(sleep 1; echo set fwd macswap; echo set txpkts " + std::to_string(options.frame_bytes) +
+      "; echo start tx_first; sleep " + std::to_string(options.seconds) +
+      "; echo stop; echo quit) | timeout 60 dpdk-testpmd --no-telemetry --no-pci -m 512 " +
+      (options.hugepages ? "--in-memory" : "--no-huge --no-shconf") + " --lcores '0@(" + cpus +
+      "),1@(" + cpus + ")'";
+  for (const auto& device : options.devices) command += " '--vdev=" + device + "'";
+  command +=
+      " -- -i --nb-cores=1 --burst=64 --record-core-cycles --total-num-mbufs=8192 "
+      "--mbuf-size=" +
+      std::to_string(options.buffer_bytes);
+  if (options.devices.size() == 1) command += " --port-topology=loop";
+  return command + " 2>&1";
+}
+
+}  // namespace
+
+double forwarding_cycles(const ForwardOptions& options) {
+  const std::string command = command_line(options);
+  const std::unique_ptr<FILE, int (*)(FILE*)> output(popen(command.c_str(), "r"), pclose);
+  if (!output) throw std::runtime_error("cannot start a shell for dpdk-testpmd");
+  std::string said;
+  std::array<char, 4096> part;
+  for (size_t count = 0; (count = fread(part.data(), 1, part.size(), output.get())) > 0;) {
+    said.append(part.data(), count);
+  }
+  constexpr char kKey[] = "CPU cycles/packet=";
+  const size_t at = said.find(kKey);
+  const double cycles = at == std::string::npos ? 0 : std::atof(&said[at + sizeof(kKey) - 1]);
+  if (cycles > 0) return cycles;
+  throw std::runtime_error("dpdk-testpmd (package dpdk-dev) forwarded nothing; it said:\n" + said);
+}
+
+}  // namespace pbox::perf

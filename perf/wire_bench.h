@@ -1,0 +1,62 @@
+// A box's pipeline and its load at the two ends of one wire, on one thread in turns: only the box's
+// turns are timed, so nothing waits for anybody and other work on the machine disturbs both sides
+// of a comparison alike. Cycles are those of the time stamp counter.
+#pragma once
+
+#include <stdexcept>
+
+#include "perf/wire_load.h"
+#include "pipeline/loop.h"
+
+namespace pbox::perf {
+
+struct WireTurn {
+  uint64_t cycles = 0;     // of the box's turns that had work
+  uint64_t fragments = 0;  // added in them, and as many sent
+  double cycles_per_fragment() const {
+    return static_cast<double>(cycles) / static_cast<double>(fragments);
+  }
+};
+
+template <nic::Port P>
+class WireBench {
+ public:
+  WireBench(P& box_port, P& load_port, const nic::Endpoint& box, WireJob& job)
+      : job_(job), loop_(core_, box_port, mailbox_, {.busy = true}), load_(load_port, box, job) {
+    core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = &job_.shard()});
+  }
+  ~WireBench() { core_.execute({.kind = pipeline::CommandKind::kRemove, .shard = &job_.shard()}); }
+  WireBench(const WireBench&) = delete;
+  WireBench& operator=(const WireBench&) = delete;
+
+  // For about so long. Throws if nothing arrives.
+  WireTurn run(uint64_t duration_ns) {
+    WireTurn turn;
+    const uint64_t before = fragments();
+    load_.resume(monotonic_ns());
+    const uint64_t end_ns = monotonic_ns() + duration_ns;
+    for (uint64_t now_ns = monotonic_ns(); now_ns < end_ns; now_ns = monotonic_ns()) {
+      load_.turn(now_ns);
+      const uint64_t start = pipeline::cycle_count();
+      const bool worked = loop_.turn(now_ns);
+      if (worked) turn.cycles += pipeline::cycle_count() - start;
+    }
+    turn.fragments = fragments() - before;
+    if (turn.fragments == 0) throw std::runtime_error("no packet reached the box");
+    return turn;
+  }
+
+  const pipeline::Counters& counters() const { return core_.counters(); }
+  uint64_t stalls() const { return load_.stalls(); }
+
+ private:
+  uint64_t fragments() const { return core_.counters().get(pipeline::Counter::kAggregated); }
+
+  WireJob& job_;
+  pipeline::Core core_{{.pipeline_index = 0, .tag = {}}};
+  pipeline::Mailbox mailbox_;
+  pipeline::Loop<P> loop_;
+  WireLoad<P> load_;
+};
+
+}  // namespace pbox::perf

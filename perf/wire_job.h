@@ -1,0 +1,63 @@
+// What `wire` moves: ResNet-50's gradients over one pipeline, chunk after chunk, a few in flight.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/numa_arena.h"
+#include "pipeline/core.h"
+
+namespace pbox::perf {
+
+struct WireShape {
+  uint32_t workers = 4;
+  uint32_t window_chunks = 8;  // in flight at once
+  uint32_t fragment_bytes = limits::kFragmentBytesJumbo;
+};
+
+// The box's part of the job, and what the workers push: the same few chunks' worth of gradients
+// again and again, as a device hands out the same few buffers.
+class WireJob {
+ public:
+  // Throws std::runtime_error when memory is short.
+  explicit WireJob(const WireShape& shape);
+
+  const WireShape& shape() const { return shape_; }
+  pipeline::JobShard& shard() { return *shard_; }
+  uint32_t chunk_count() const { return static_cast<uint32_t>(chunk_bytes_.size()); }
+  uint32_t chunk_bytes(uint32_t chunk) const { return chunk_bytes_[chunk]; }
+  uint32_t fragments(uint32_t chunk) const;
+  uint64_t fragments_of_round() const { return fragments_of_round_; }  // of all workers
+  double bytes_per_fragment() const;                                   // payload, on average
+
+  const NumaArena& gradients() const { return gradients_; }
+  const std::byte* payload(uint32_t worker, uint32_t chunk, uint32_t fragment) const {
+    const size_t slot = size_t{worker} * shape_.window_chunks + chunk % shape_.window_chunks;
+    return gradients_.data() + slot * limits::kChunkBytesDefault +
+           size_t{fragment} * shape_.fragment_bytes;
+  }
+  // Of every value of a chunk's result.
+  float expected(uint32_t chunk) const {
+    return static_cast<float>(shape_.workers) * value_of(chunk);
+  }
+
+  // The sums of one round and nothing else: what a core does for these bytes at best.
+  void run_kernel();
+
+ private:
+  float value_of(uint32_t chunk) const {
+    return static_cast<float>(1 + chunk % shape_.window_chunks);
+  }
+  void sum_chunk(uint32_t chunk, float* accumulator);
+
+  WireShape shape_;
+  std::vector<uint32_t> chunk_bytes_;
+  uint64_t fragments_of_round_ = 0;
+  std::unique_ptr<pipeline::JobShard> shard_;
+  NumaArena gradients_;
+  NumaArena sums_;  // the kernel's own
+};
+
+}  // namespace pbox::perf

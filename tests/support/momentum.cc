@@ -1,0 +1,93 @@
+#include "tests/support/momentum.h"
+
+#include "tests/support/sums.h"
+
+namespace pbox::test {
+namespace {
+
+constexpr uint64_t kElements = 20001;
+constexpr uint32_t kWorkers = 2;
+constexpr uint32_t kRounds = 8;
+constexpr uint32_t kSlowFrom = 4;  // the first round of the second learning rate
+
+// Momentum SGD as torch.optim.SGD defines it. Gradients are multiples of 1/4 and every factor is a
+// power of two, so the arithmetic is exact and the order of operations cannot matter.
+struct Oracle {
+  std::vector<float> weights = std::vector<float>(kElements);
+  std::vector<float> velocity = std::vector<float>(kElements, 0.0f);
+
+  Oracle() {
+    for (uint64_t index = 0; index < kElements; ++index) weights[index] = initial(0, index);
+  }
+  static float initial(uint32_t rank, uint64_t index) {
+    return static_cast<float>(index % 64) - 8 + static_cast<float>(100 * rank);
+  }
+  void step(uint32_t round) {
+    const float rate = round < kSlowFrom ? 0.5f : 0.125f;
+    for (uint64_t index = 0; index < kElements; ++index) {
+      float mean = 0;
+      for (uint32_t rank = 0; rank < kWorkers; ++rank) mean += sums_value(rank, round, 0, index);
+      mean /= static_cast<float>(kWorkers);
+      velocity[index] = 0.5f * velocity[index] + mean;
+      weights[index] -= rate * velocity[index];
+    }
+  }
+};
+
+void train(const std::string& box, uint32_t rank) {
+  AbiWorker worker({.box = box, .rank = rank, .world_size = kWorkers, .adjust = [](auto& options) {
+                      options.mode = PBOX_MODE_OPTIMIZE;
+                      options.reduction = PBOX_MEAN;
+                    }});
+  const uint32_t tensor = worker.tensor("weights", kElements);
+  pbox_optimizer_options optimizer;
+  pbox_optimizer_options_init(&optimizer, PBOX_MOMENTUM);
+  optimizer.learning_rate = 0.5f;
+  optimizer.momentum = 0.5f;
+  worker.must(pbox_set_optimizer(worker.context(), &optimizer));
+  worker.join();
+
+  std::vector<float> weights(kElements), gradient(kElements);
+  require_contains(worker.must_be(PBOX_INVALID_ARGUMENT,
+                                  pbox_push_pull(worker.context(), tensor, gradient.data(),
+                                                 weights.data(), nullptr, nullptr)),
+                   "pbox_init_weights");
+  for (uint64_t index = 0; index < kElements; ++index) {
+    weights[index] = Oracle::initial(rank, index);
+  }
+  worker.must(pbox_init_weights(worker.context(), tensor, weights.data(), nullptr, nullptr));
+  worker.wait(tensor);
+  Oracle oracle;
+  require(weights == oracle.weights, "initial weights are not rank 0's");
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    // One rank's call is enough: no round can finish without this rank's push.
+    if (round == kSlowFrom && rank == 1) {
+      worker.must(pbox_set_learning_rate(worker.context(), 0.125f));
+    }
+    for (uint64_t index = 0; index < kElements; ++index) {
+      gradient[index] = sums_value(rank, round, 0, index);
+    }
+    worker.push_pull(tensor, gradient.data(), weights.data());
+    worker.wait(tensor);
+    oracle.step(round);
+    require(weights == oracle.weights, "wrong weights in round " + std::to_string(round));
+  }
+  worker.leave();
+}
+
+}  // namespace
+
+std::string run_momentum(const std::string& box, bool as_nobody) {
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+    workers.emplace_back([&, rank](Line&) {
+      if (as_nobody) become_nobody();
+      train(box, rank);
+    });
+  }
+  std::string failure;
+  for (auto& worker : workers) failure += worker.finish();
+  return failure;
+}
+
+}  // namespace pbox::test

@@ -1,0 +1,68 @@
+// A process between two interfaces that loses, repeats and reorders Ethernet frames by a seed, or
+// puts the frames of one side into a VLAN.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tests/support/worker_process.h"
+
+namespace pbox::test {
+
+struct WireOptions {
+  uint64_t seed = 1;
+  // One of so many frames, in either direction; 0: none.
+  uint32_t lose_one_of = 0;
+  uint32_t repeat_one_of = 0;
+  uint32_t delay_one_of = 0;  // behind up to 8 later ones, or 1 ms
+  uint16_t vlan = 0;          // of the box's side; 0: frames pass as they are
+};
+
+struct WireCounts {
+  std::atomic<uint64_t> lost{0};
+  std::atomic<uint64_t> repeated{0};
+  std::atomic<uint64_t> delayed{0};
+};
+
+class Wire {
+ public:
+  // Both interfaces are up; the process ends with this object.
+  Wire(const std::string& box_side, const std::string& worker_side, const WireOptions& options);
+
+  const WireCounts& counts() const { return *counts_; }
+
+ private:
+  std::shared_ptr<WireCounts> counts_;  // shared with the process
+  WorkerProcess process_;
+};
+
+// A raw socket on an interface of this network namespace that takes whole frames of every kind, and
+// none that this host sends.
+class FrameSocket {
+ public:
+  explicit FrameSocket(const std::string& interface);
+  ~FrameSocket();
+  FrameSocket(const FrameSocket&) = delete;
+  FrameSocket& operator=(const FrameSocket&) = delete;
+
+  struct Frame {
+    std::string bytes;  // without a VLAN tag
+    uint16_t vlan = 0;  // 0: it had none
+  };
+  int fd() const { return fd_; }
+  void send(const std::string& bytes) const;
+  // Nothing after `timeout_ms`.
+  std::optional<Frame> receive(int timeout_ms) const;
+  const std::string& mac() const { return mac_; }  // the interface's, 6 bytes
+
+ private:
+  int fd_;
+  std::string mac_;
+};
+
+// The frame with an 802.1Q tag.
+std::string with_tag(const std::string& bytes, uint16_t vlan);
+
+}  // namespace pbox::test
