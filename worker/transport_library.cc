@@ -14,7 +14,6 @@
 namespace pbox::worker {
 namespace {
 
-constexpr char kSockets[] = "socket";
 constexpr size_t kErrorBytes = 1024;
 
 bool is_kind(const std::string& text) {
@@ -27,7 +26,7 @@ bool is_kind(const std::string& text) {
 // none does.
 std::string beside_this(const std::string& name) {
   Dl_info self{};
-  if (dladdr(kSockets, &self) == 0 || self.dli_fname == nullptr) return "";
+  if (dladdr(kSocketPort, &self) == 0 || self.dli_fname == nullptr) return "";
   const std::string own = self.dli_fname;
   const size_t slash = own.rfind('/');
   if (slash == std::string::npos) return "";
@@ -46,7 +45,7 @@ bool refuse_other_release(const TransportRequest& request, char* error, size_t e
 }
 
 Result<std::unique_ptr<Transport>> open_transport(const std::string& port) {
-  if (port == kSockets) return std::unique_ptr<Transport>(std::make_unique<SocketTransport>());
+  if (port == kSocketPort) return std::unique_ptr<Transport>(std::make_unique<SocketTransport>());
   const size_t colon = port.find(':');
   const std::string kind = port.substr(0, colon);
   if (colon == std::string::npos || !is_kind(kind)) {

@@ -31,6 +31,8 @@ using TransportFactory = Transport*(const TransportRequest& request, char* error
                                     size_t error_bytes);
 inline constexpr char kTransportFactoryName[] = "pbox_transport_open_1";
 
+inline constexpr char kSocketPort[] = "socket";
+
 // For the library's side: true, with the reason in error, if request comes from another release
 // than the library was built from.
 bool refuse_other_release(const TransportRequest& request, char* error, size_t error_bytes);

@@ -113,15 +113,18 @@ Result<uint16_t> find_device(const DeviceArguments& device) {
   if (!device.is_virtual()) {
     return Error{ErrorCode::kNotFound, explain_missing(device.name, "/sys") + what_eal_said()};
   }
+  const std::string said = what_eal_said();
   std::string remedy = "check the device's arguments in dpdk.devices";
   if (device.driver == "net_af_packet" && geteuid() != 0) {
     remedy = "af_packet needs CAP_NET_RAW and CAP_NET_ADMIN; also check that iface= exists";
+  } else if (said.find("PACKET_FANOUT") != std::string::npos) {
+    // Numbered by process and interface, exclusive-or, in one network namespace.
+    remedy = "another process has a fanout group of this number; start this process again";
   } else if (device.driver == "net_af_packet") {
     remedy = "check that the interface in iface= exists and is up";
   }
   return Error{ErrorCode::kUnavailable, "DPDK cannot make device " + device.text() + ": " +
-                                            rte_strerror(-result) + what_eal_said() + "; " +
-                                            remedy};
+                                            rte_strerror(-result) + said + "; " + remedy};
 }
 
 }  // namespace pbox::nic

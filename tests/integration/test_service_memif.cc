@@ -3,8 +3,11 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tests/support/daemon.h"
 #include "tests/support/sums.h"
@@ -87,6 +90,14 @@ void run_for_ever(const Daemon& daemon, const Shelf& shelf, uint32_t rank, Line&
     if (round == 0) line.say("under way");
   }
   line.say(pbox_last_error(worker.context()));
+}
+
+// What a pboxd says that cannot start: it ends by itself, with one of its own exit codes.
+std::string refusal_of(const Arguments& arguments) {
+  Program program(daemon_path(), daemon_arguments(arguments));
+  const int status = program.wait_exit(kDeadlineMs).value_or(-1);
+  CHECK((status == 1 || status == 2));
+  return program.errors();
 }
 
 }  // namespace
@@ -175,6 +186,61 @@ TEST_CASE("a worker that is killed ends its job by name, and its device serves t
   }
 }
 
+TEST_CASE("a second box on the sockets of a running one is refused, and the running one goes on") {
+  Shelf shelf(2);
+  Daemon daemon(shelf.box(1));
+  for (int turn = 0; turn < 3; ++turn) {
+    CHECK_THAT(refusal_of(shelf.box(1)),
+               Contains("net_memif0") && Contains("another process serves") && Contains("stop it"));
+  }
+  const auto outcome = run_sums_over(shelf, {.box = daemon.control(), .rounds = 2});
+  CHECK(outcome.failure == "");
+}
+
+TEST_CASE("a box that cannot have its devices or their memory says so and ends") {
+  const Arguments open = {"--security.insecure=true", "--security.insecure_off_loopback=true",
+                          "--data.port=dpdk", "--data.port_first=9542", "--pipeline.count=1"};
+  const auto with = [&](const Arguments& more) {
+    Arguments all = open;
+    all.insert(all.end(), more.begin(), more.end());
+    return refusal_of(all);
+  };
+  CHECK_THAT(with({"--dpdk.no_huge=true", "--dpdk.devices=0000:ff:1f.7 10.91.0.1/24"}),
+             Contains("0000:ff:1f.7") && Contains("no network device of this machine"));
+  std::ifstream memory("/proc/meminfo");
+  for (std::string word; memory >> word;) {
+    uint64_t free_pages = 0;
+    if (word != "HugePages_Free:" || !(memory >> free_pages) || free_pages > 0) continue;
+    CHECK_THAT(with({"--dpdk.devices=net_null0 10.91.0.1/24"}),
+               Contains("free hugepages") && Contains("dpdk.no_huge = true"));
+  }
+}
+
+TEST_CASE("a worker whose device leads nowhere is told at the join") {
+  Shelf shelf(1);
+  Daemon daemon(shelf.box(1));
+  const auto told = [&](const std::string& port) {
+    WorkerProcess process([&](Line& line) {
+      AbiWorker worker({.box = daemon.control(), .adjust = [&](pbox_options& options) {
+                          options.port = port.c_str();
+                          options.join_timeout_ms = 300;
+                        }});
+      worker.tensor("t", 100);
+      const pbox_status status = pbox_join(worker.context());
+      line.say(status == PBOX_OK ? "joined" : pbox_last_error(worker.context()));
+    });
+    return process.heard().value_or("nothing");
+  };
+  CHECK_THAT(told("dpdk:net_memif0,socket=/tmp/pbox-no-such.sock,socket-abstract=no 10.91.0.2/24 "
+                  "no_huge mtu=9000"),
+             Contains("net_memif0") && Contains("is another process using it"));
+  CHECK_THAT(told("dpdk:net_null0 10.91.0.2/24 no_huge mtu=9000"),
+             Contains("pipeline 0 of the box (10.91.0.1:9542)") && Contains("net_null0"));
+  CHECK_THAT(told("dpdk:net_null0 10.91.0.2/24 no_huge mtu=1"),
+             Contains("libpbox_dpdk.so.1 refused") && Contains("'mtu=1'"));
+  CHECK(told(shelf.worker(0)) == "joined");
+}
+
 TEST_CASE("a box that is stopped or killed comes back over the same sockets") {
   const int signal = GENERATE(SIGTERM, SIGKILL);
   Shelf shelf(2);
@@ -194,6 +260,26 @@ TEST_CASE("a box that is stopped or killed comes back over the same sockets") {
       CHECK(worker.finish() == "");
     }
     CHECK(daemon.program().wait_exit(kDeadlineMs) == (signal == SIGTERM ? 0 : 128 + SIGKILL));
+  }
+}
+
+TEST_CASE("the doctor on a box of shared-memory devices goes all the way, as a worker would") {
+  Shelf shelf(2);
+  Arguments arguments = {"doctor", "--json", "--seconds=1"};
+  const Arguments box = daemon_arguments(shelf.box(2));
+  arguments.insert(arguments.end(), box.begin(), box.end());
+  Program program(PBOX_CTL_PATH, arguments);
+  std::string output;
+  while (const auto line = program.read_line(kDeadlineMs)) output += *line + '\n';
+  INFO(output << program.errors());
+  CHECK(program.wait_exit(kDeadlineMs) == 0);
+  const auto checks = nlohmann::json::parse(output).at("checks");
+  std::vector<std::string> well;
+  for (const auto& check : checks) {
+    if (check.at("level") == "ok") well.push_back(check.at("name"));
+  }
+  for (const char* name : {"join", "data", "mtu", "sums", "optimizer"}) {
+    CHECK(std::count(well.begin(), well.end(), name) == 1);
   }
 }
 

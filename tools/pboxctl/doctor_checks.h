@@ -10,6 +10,7 @@
 #include "nic/endpoint.h"
 #include "nic/wire/control_frame.h"
 #include "tools/pboxctl/doctor_report.h"
+#include "worker/transport_library.h"
 
 namespace pboxctl {
 
@@ -17,9 +18,10 @@ namespace pboxctl {
 struct BoxPath {
   std::string host;  // name or address, without brackets
   uint16_t port = pbox::limits::kControlPort;
-  uint32_t seconds = 2;  // how long check_loss exchanges
+  uint32_t seconds = 2;                                 // how long check_loss exchanges
+  std::string worker_port = pbox::worker::kSocketPort;  // as pbox_options.port
 
-  // check_route
+  // check_route; with another port than sockets given with it
   pbox::nic::Endpoint control;  // the address that took a control connection
   std::string interface;        // of this host; empty: not known
   uint32_t interface_mtu = 0;   // 0: not known
@@ -30,6 +32,7 @@ struct BoxPath {
 
   // As the client takes it; a link-local address needs its interface.
   std::string box() const;
+  bool uses_sockets() const { return worker_port == pbox::worker::kSocketPort; }
   size_t pipeline_count() const { return static_cast<size_t>(session.pipelines_size()); }
   // What IP and UDP headers, ours and the tag add to a payload.
   uint32_t packet_overhead_bytes() const {
@@ -40,7 +43,8 @@ struct BoxPath {
 // "9542-9544, 9550": of the pipelines that `chosen` marks.
 std::string udp_ports(const BoxPath& path, const std::vector<bool>& chosen);
 
-// The MTU of the way to the box that this host's kernel goes by now; 0: not known.
+// The MTU of the way to the box that this host's kernel goes by now, or that of the port past it;
+// 0: not known.
 uint32_t kernel_path_mtu(const BoxPath& path);
 
 bool check_route(BoxPath& path, Report& report);  // "name", "control"

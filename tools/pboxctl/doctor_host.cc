@@ -2,8 +2,12 @@
 
 #include <poll.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "appliance/topology.h"
 #include "config/address.h"
+#include "config/dpdk_device.h"
 #include "nic/ethernet/address.h"
 #include "tools/pboxctl/doctor_checks.h"
 #include "tools/pboxctl/doctor_daemon.h"
@@ -57,6 +61,10 @@ bool check_machine(const Config& config, bool runs, Report& report) {
   return may_start(checks).ok();
 }
 
+uint32_t dpdk_mtu(const Config& config) {
+  return config.data.mtu == 0 ? pbox::config::kDpdkMtuDefault : config.data.mtu;
+}
+
 // Whether the kernel of this host has an interface in a network of the box's devices: the other end
 // of a veth pair, say, whose one end is the box's.
 bool is_peer_of_devices(const Config& config, const pbox::appliance::HostFacts& facts) {
@@ -72,8 +80,52 @@ bool is_peer_of_devices(const Config& config, const pbox::appliance::HostFacts& 
   return false;
 }
 
-// A real exchange with the box, by the way its packets take.
-void exchange(const Config& config, uint16_t control_port, uint32_t seconds, Report& report) {
+// An address of the network of the box's device that neither it nor the router has.
+std::optional<pbox::nic::InterfaceAddress> free_address(const pbox::config::DpdkDevice& device) {
+  const auto own = pbox::nic::parse_interface_address(device.addresses[0]);
+  if (!own) return std::nullopt;
+  const auto& all = device.addresses;
+  const auto& routers = device.gateways;
+  const size_t last = own->address.ipv6 ? 15 : 3;
+  for (uint8_t value = 254; value > 0; --value) {
+    pbox::nic::InterfaceAddress candidate = *own;
+    candidate.address.bytes[last] = value;
+    const std::string text = to_string(candidate);
+    if (own->contains(candidate.address) && pbox::nic::parse_interface_address(text) &&
+        std::find(all.begin(), all.end(), text) == all.end() &&
+        std::find(routers.begin(), routers.end(), to_string(candidate.address)) == routers.end()) {
+      return candidate;
+    }
+  }
+  return std::nullopt;
+}
+
+// The port of a worker at the other end of the box's first device, where that is memory of this
+// host; empty elsewhere. All pipelines must be at that end.
+std::string worker_end(const Config& config) {
+  const auto& device = config.dpdk.devices[0];
+  if (!pbox::config::is_device_kind(device.device, "net_memif") ||
+      pbox::config::device_argument(device.device, "role") != "server" ||
+      pbox::config::device_groups(config.dpdk.devices).size() != 1) {
+    return "";
+  }
+  const auto address = free_address(device);
+  if (!address) return "";
+  std::string port = "dpdk:net_memif0";
+  for (const char* key : {"id", "socket", "socket-abstract", "secret"}) {
+    const std::string value = pbox::config::device_argument(device.device, key);
+    if (!value.empty()) port.append(",").append(key).append("=").append(value);
+  }
+  port.append(" ").append(to_string(*address));
+  port.append(" no_huge mtu=").append(std::to_string(dpdk_mtu(config)));
+  if (device.vlan != 0) port.append(" vlan=").append(std::to_string(device.vlan));
+  return port;
+}
+
+// A real exchange with the box, by the way its packets take. `is_ours`: no worker is at the other
+// end of its devices.
+void exchange(const Config& config, uint16_t control_port, uint32_t seconds, bool is_ours,
+              Report& report) {
   BoxPath path;
   path.host = reachable(config.box.listen);
   path.port = control_port;
@@ -81,6 +133,13 @@ void exchange(const Config& config, uint16_t control_port, uint32_t seconds, Rep
   const auto facts = pbox::appliance::read_host_facts();
   if (config.data.port == pbox::config::PortKind::kSocket ||
       (facts && is_peer_of_devices(config, *facts))) {
+    check_box(path, report);
+    return;
+  }
+  if (const std::string port = is_ours ? worker_end(config) : ""; !port.empty()) {
+    path.worker_port = port;
+    path.interface = pbox::config::device_name(config.dpdk.devices[0].device);
+    path.interface_mtu = dpdk_mtu(config);
     check_box(path, report);
     return;
   }
@@ -99,7 +158,7 @@ void check_host(const Config& config, uint32_t seconds, Report& report) {
   if (runs) {
     report.ok("pboxd", "runs already and has the ports: the rest is asked of it");
     report.say("The running box, as a worker on this host sees it:");
-    exchange(config, config.control.port, seconds, report);
+    exchange(config, config.control.port, seconds, false, report);
     return;
   }
   if (!may_start) {
@@ -118,7 +177,7 @@ void check_host(const Config& config, uint32_t seconds, Report& report) {
   report.ok("pboxd", "starts; control at TCP " + std::to_string((*box)->control_port()) +
                          " for this test only");
   report.say("That box, as a worker on this host sees it:");
-  exchange(config, (*box)->control_port(), seconds, report);
+  exchange(config, (*box)->control_port(), seconds, true, report);
 }
 
 }  // namespace pboxctl

@@ -33,6 +33,7 @@ Result<std::unique_ptr<ProbeJob>> ProbeJob::join(const ProbeOptions& options,
                                                  const std::vector<ProbeTensor>& tensors) {
   pbox::worker::ClientOptions chosen;
   chosen.box = options.box;
+  chosen.port = options.port;
   chosen.job = job_name(options.purpose);
   chosen.optimize = options.optimizer.kind() != 0;
   chosen.chunk_bytes = options.chunk_bytes;

@@ -22,6 +22,7 @@ struct ProbeTensor {
 
 struct ProbeOptions {
   std::string box;      // "HOST:PORT"
+  std::string port;     // as pbox_options.port
   std::string purpose;  // ends the job's name, for the box's journal: "mtu"
   uint32_t path_mtu = 0;
   uint32_t chunk_bytes = pbox::limits::kChunkBytesDefault;  // 0: the box's default

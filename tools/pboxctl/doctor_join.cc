@@ -130,6 +130,7 @@ std::string udp_ports(const BoxPath& path, const std::vector<bool>& chosen) {
 }
 
 uint32_t kernel_path_mtu(const BoxPath& path) {
+  if (!path.uses_sockets()) return path.interface_mtu;
   const auto port = open_udp(path);
   return port ? port->capabilities().mtu : 0;
 }
@@ -137,8 +138,9 @@ uint32_t kernel_path_mtu(const BoxPath& path) {
 bool check_join(BoxPath& path, Report& report) {
   constexpr uint64_t kSmallElements = 256;
   auto joining = std::async(std::launch::async, [&] {
-    return ProbeJob::join({.box = path.box(), .purpose = "join", .chunk_bytes = 0},
-                          {ProbeTensor{kSmallElements}});
+    return ProbeJob::join(
+        {.box = path.box(), .port = path.worker_port, .purpose = "join", .chunk_bytes = 0},
+        {ProbeTensor{kSmallElements}});
   });
   if (joining.wait_for(std::chrono::seconds(1)) == std::future_status::timeout) {
     report.progress("connected, but nothing is said yet; waiting for 5 s at most");
@@ -150,7 +152,7 @@ bool check_join(BoxPath& path, Report& report) {
   }
   path.session = (*job)->session();
   describe(path, report);
-  check_buffers(path, report);
+  if (path.uses_sockets()) check_buffers(path, report);
   return true;
 }
 

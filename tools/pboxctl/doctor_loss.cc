@@ -172,8 +172,8 @@ void judge(const Rate& rate, Report& report) {
 
 bool check_loss(const BoxPath& path, Report& report) {
   constexpr size_t kChunksPerPipeline = 16;  // twice what the window holds
-  const auto job = join_on_all({.box = path.box(), .purpose = "loss"}, path.pipeline_count(),
-                               kChunksPerPipeline);
+  const auto job = join_on_all({.box = path.box(), .port = path.worker_port, .purpose = "loss"},
+                               path.pipeline_count(), kChunksPerPipeline);
   if (!job) {
     report.fail("loss", job.error().message, "journalctl -u pboxd on the box");
     return false;

@@ -143,7 +143,8 @@ int try_connect(const Endpoint& address, BoxPath& path, Report& report) {
     }
   }
   length = sizeof(storage);
-  if (error == 0 && getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) == 0) {
+  if (error == 0 && path.uses_sockets() &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) == 0) {
     find_interface(pbox::nic::from_sockaddr(storage), path);
   }
   close(fd);
@@ -185,12 +186,12 @@ bool check_route(BoxPath& path, Report& report) {
     const uint64_t took_us = (pbox::monotonic_ns() - start_ns) / 1'000;
     if (error == 0) {
       path.control = address;
-      report.ok("control",
-                "TCP " + pbox::nic::to_string(address) + " answers in " + std::to_string(took_us) +
-                    " us" +
-                    (path.interface.empty() ? ""
-                                            : ", by interface " + path.interface + " of MTU " +
-                                                  std::to_string(path.interface_mtu)));
+      report.ok("control", "TCP " + pbox::nic::to_string(address) + " answers in " +
+                               std::to_string(took_us) + " us" +
+                               (path.interface.empty() || !path.uses_sockets()
+                                    ? ""
+                                    : ", by interface " + path.interface + " of MTU " +
+                                          std::to_string(path.interface_mtu)));
       return true;
     }
     failures += (failures.empty() ? "TCP " : "; TCP ") + pbox::nic::to_string(address) + ": " +

@@ -78,7 +78,8 @@ void check_aggregate(const BoxPath& path, Report& report) {
   constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBf16};
   std::vector<ProbeTensor> tensors;
   for (const Dtype dtype : kDtypes) tensors.push_back({kElements, dtype});
-  const auto job = ProbeJob::join({.box = path.box(), .purpose = "sums"}, tensors);
+  const auto job =
+      ProbeJob::join({.box = path.box(), .port = path.worker_port, .purpose = "sums"}, tensors);
   if (!job) {
     report.fail("sums", job.error().message, "journalctl -u pboxd on the box");
     return;
@@ -129,9 +130,9 @@ void check_optimizer(const BoxPath& path, Report& report) {
   pbox::control::Optimizer optimizer;
   optimizer.set_kind(static_cast<uint32_t>(pbox::optimizer::OptimizerKind::kSgd));
   optimizer.set_learning_rate(kLearningRate);
-  const auto job =
-      ProbeJob::join({.box = path.box(), .purpose = "optimizer", .optimizer = optimizer},
-                     {ProbeTensor{kElements}});
+  const auto job = ProbeJob::join(
+      {.box = path.box(), .port = path.worker_port, .purpose = "optimizer", .optimizer = optimizer},
+      {ProbeTensor{kElements}});
   if (!job) {
     report.fail("optimizer", job.error().message, "journalctl -u pboxd on the box");
     return;
