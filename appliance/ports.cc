@@ -25,9 +25,6 @@ Result<AnyPort> open_socket(const PipelinePlan& pipeline, const config::Config& 
 
 }  // namespace
 
-Ports::Ports() = default;
-Ports::~Ports() = default;
-
 #ifdef PBOX_HAS_DPDK
 
 // Pipelines and devices that share addresses.
@@ -160,5 +157,9 @@ std::vector<std::string> Ports::links_down() const {
 }
 
 #endif
+
+// Where a group is known.
+Ports::Ports() = default;
+Ports::~Ports() = default;
 
 }  // namespace pbox::appliance
