@@ -1,11 +1,14 @@
 #include "nic/dpdk/device.h"
 
+#include <rte_alarm.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <future>
 #include <set>
 
 #include "base/limits.h"
@@ -68,6 +71,24 @@ Error device_error(const std::string& device, const std::string& what, int resul
                                        what_eal_said() + "; " + remedy};
 }
 
+// DPDK 22.11's memif ends a connection on the thread that closes the device and, when the peer
+// goes, on DPDK's interrupt thread, and orders the two by nothing: so both happen there.
+void on_interrupt_thread(const std::function<void()>& work) {
+  using Errand = std::function<void()>;
+  const auto done = std::make_shared<std::promise<void>>();
+  auto errand = std::make_unique<Errand>([&work, done] {
+    work();
+    done->set_value();
+  });
+  const auto run = [](void* argument) {
+    const std::unique_ptr<Errand> owned(static_cast<Errand*>(argument));
+    (*owned)();
+  };
+  if (rte_eal_alarm_set(1, run, errand.get()) != 0) return work();
+  static_cast<void>(errand.release());  // run() owns it
+  done->get_future().wait();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DpdkDevice>> DpdkDevice::open(const DpdkDeviceOptions& options) {
@@ -82,10 +103,17 @@ Result<std::unique_ptr<DpdkDevice>> DpdkDevice::open(const DpdkDeviceOptions& op
 
 DpdkDevice::~DpdkDevice() {
   if (port_id_ == UINT16_MAX) return;
-  if (is_started_) rte_eth_dev_stop(port_id_);
   rte_eth_dev_info info{};
   const bool is_known = rte_eth_dev_info_get(port_id_, &info) == 0;
-  rte_eth_dev_close(port_id_);
+  const auto close = [this] {
+    if (is_started_) rte_eth_dev_stop(port_id_);
+    rte_eth_dev_close(port_id_);
+  };
+  if (arguments_.driver == "net_memif") {
+    on_interrupt_thread(close);
+  } else {
+    close();
+  }
   // Gone from DPDK too, so that it can be opened again.
   if (is_known) rte_dev_remove(info.device);
 }
