@@ -67,7 +67,8 @@ Point measure(P& box, P& load, const nic::Endpoint& address, WireJob& job, const
               const std::function<double()>& forward) {
   WireBench<P> bench(box, load, address, job);
   const auto duration_ns = static_cast<uint64_t>(run.seconds * 1e9);
-  bench.run(duration_ns);  // warm-up: neighbours, first touches
+  bench.connect();
+  bench.run(duration_ns);  // warm-up
   Point point;
   uint64_t fragments = 0;
   uint64_t wire_ns = 0;

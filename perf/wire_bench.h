@@ -29,7 +29,17 @@ class WireBench {
   WireBench(const WireBench&) = delete;
   WireBench& operator=(const WireBench&) = delete;
 
-  // For about so long. Throws if nothing arrives.
+  // Until packets arrive: neighbours are found, links come up. Throws if they do not.
+  void connect() {
+    const uint64_t end_ns = monotonic_ns() + 5 * kNanosPerSecond;
+    for (uint64_t now_ns = monotonic_ns(); fragments() == 0; now_ns = monotonic_ns()) {
+      if (now_ns > end_ns) throw std::runtime_error("no packet reaches the box");
+      load_.turn(now_ns);
+      loop_.turn(now_ns);
+    }
+  }
+
+  // For about so long, once connected.
   WireTurn run(uint64_t duration_ns) {
     WireTurn turn;
     const uint64_t before = fragments();
@@ -42,7 +52,6 @@ class WireBench {
       if (worked) turn.cycles += pipeline::cycle_count() - start;
     }
     turn.fragments = fragments() - before;
-    if (turn.fragments == 0) throw std::runtime_error("no packet reached the box");
     return turn;
   }
 
