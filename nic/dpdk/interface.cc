@@ -98,7 +98,11 @@ uint32_t DpdkInterface::pipeline_of(uint16_t udp_port) const {
 
 uint32_t DpdkInterface::receive_slots() const {
   uint32_t slots = UINT32_MAX;
-  for (const auto& device : devices_) slots = std::min(slots, device->capabilities().receive_slots);
+  for (const auto& device : devices_) {
+    const DeviceCapabilities& can = device->capabilities();
+    const uint32_t sharers = (pipeline_count_ + can.queue_count - 1) / can.queue_count;
+    slots = std::min(slots, can.receive_slots / sharers);
+  }
   return slots;
 }
 

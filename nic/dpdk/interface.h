@@ -39,7 +39,8 @@ class DpdkInterface {
   // Of all devices together: what serves the worst of them.
   QueueAffinity affinity() const { return affinity_; }
   std::shared_ptr<const RssTable> rss() const { return rss_; }
-  uint32_t receive_slots() const;  // of the smallest RX queue
+  // A pipeline's share of the smallest RX queue: devices may have fewer queues than pipelines.
+  uint32_t receive_slots() const;
   uint32_t mtu() const { return interface_.mtu; }
   uint32_t pipeline_count() const { return pipeline_count_; }
   uint16_t udp_port(uint32_t pipeline) const { return udp_port_of_[pipeline]; }

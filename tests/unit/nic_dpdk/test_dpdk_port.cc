@@ -211,4 +211,13 @@ TEST_CASE("where queues are short, packets are handed to the pipeline of their U
   CHECK(sender.rx_burst(burst) == 3);
 }
 
+TEST_CASE("pipelines that share a queue share its slots, so that credit cannot overrun it") {
+  const Cable cable(1);
+  const auto alone = open_interface(options_for(cable.left(), "10.0.0.1/24", 1));
+  const auto shared = open_interface(options_for(cable.right(), "10.0.0.2/24", 4));
+  CHECK(shared->affinity() == nic::QueueAffinity::kDispatch);
+  CHECK(shared->receive_slots() > 0);
+  CHECK(4 * shared->receive_slots() <= alone->receive_slots());
+}
+
 }  // namespace pbox::test
