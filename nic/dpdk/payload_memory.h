@@ -32,6 +32,10 @@ class PayloadMemory {
       if (region.end.load(std::memory_order_relaxed) != nullptr) continue;
       region.begin.store(begin, std::memory_order_relaxed);
       region.end.store(begin + bytes, std::memory_order_relaxed);
+      const auto used = static_cast<size_t>(&region - regions_.data()) + 1;
+      if (used > used_.load(std::memory_order_relaxed)) {
+        used_.store(used, std::memory_order_relaxed);
+      }
       return true;
     }
     return false;
@@ -53,7 +57,8 @@ class PayloadMemory {
   // nullptr: nowhere. The polling thread.
   Region* find(const std::byte* payload) {
     if (regions_[last_].contains(payload)) return &regions_[last_];
-    for (size_t index = 0; index < regions_.size(); ++index) {
+    const size_t used = used_.load(std::memory_order_relaxed);
+    for (size_t index = 0; index < used; ++index) {
       if (!regions_[index].contains(payload)) continue;
       last_ = index;
       return &regions_[index];
@@ -63,7 +68,8 @@ class PayloadMemory {
 
  private:
   std::array<Region, limits::kJobsMax> regions_;
-  size_t last_ = 0;  // where the last payload was: results come in runs
+  std::atomic<size_t> used_{0};  // regions at or behind this index have never been used
+  size_t last_ = 0;              // where the last payload was: results come in runs
 };
 
 }  // namespace pbox::nic

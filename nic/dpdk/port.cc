@@ -15,8 +15,8 @@ DpdkPort::State::Link::Link(const DpdkDevice& device, uint32_t pipeline)
       fills_checksums(device.capabilities().fills_checksums),
       needs_no_checksum(device.capabilities().needs_no_checksum),
       mac(device.capabilities().mac),
-      frame_pool(device.frame_pool(queue)),
-      segment_pool(device.segment_pool(queue)) {}
+      frames{.pool = device.frame_pool(queue), .buffers = {}},
+      segments{.pool = device.segment_pool(queue), .buffers = {}} {}
 
 DpdkPort::State::State(DpdkInterface& interface_in, uint32_t pipeline_in)
     : interface(interface_in),
@@ -33,7 +33,9 @@ DpdkPort::State::State(DpdkInterface& interface_in, uint32_t pipeline_in)
 DpdkPort::State::~State() {
   rte_pktmbuf_free_bulk(held.data(), static_cast<unsigned>(held_count));
   for (Link& link : links) {
-    rte_pktmbuf_free_bulk(link.fresh.data(), static_cast<unsigned>(link.fresh_count));
+    for (Stock* stock : {&link.frames, &link.segments}) {
+      rte_pktmbuf_free_bulk(stock->buffers.data(), static_cast<unsigned>(stock->count));
+    }
     rte_pktmbuf_free_bulk(link.backlog.data(), static_cast<unsigned>(link.backlog_count));
   }
 }

@@ -38,6 +38,16 @@ struct DpdkPort::State {
     uint32_t link = 0;
     UdpHeader header;
   };
+  // Buffers taken out of a pool many at a time, so that they are fetched together.
+  struct Stock {
+    rte_mempool* pool = nullptr;
+    std::array<rte_mbuf*, 48> buffers;
+    size_t count = 0;  // that are left, at the front
+
+    // `wanted` of them, at most 3 (which divides the array's size); nullptr: devices hold all
+    // buffers.
+    rte_mbuf** take(size_t wanted);
+  };
   // One device, as the data path sees it.
   struct Link {
     Link(const DpdkDevice& device, uint32_t pipeline);
@@ -48,16 +58,11 @@ struct DpdkPort::State {
     bool fills_checksums = false;
     bool needs_no_checksum = false;
     MacAddress mac{};
-    rte_mempool* frame_pool = nullptr;
-    rte_mempool* segment_pool = nullptr;
-    // Buffers taken out of frame_pool many at a time: the first fresh_count are left.
-    std::array<rte_mbuf*, limits::kBurstPackets / 2> fresh;
-    size_t fresh_count = 0;
+    Stock frames;
+    Stock segments;
     // Made, and not yet taken by the device.
     std::array<rte_mbuf*, 2 * limits::kBurstPackets> backlog;
     size_t backlog_count = 0;
-
-    rte_mbuf* take_fresh();  // nullptr: devices hold all buffers
   };
   static constexpr size_t kRoutes = 256;  // a power of two
 

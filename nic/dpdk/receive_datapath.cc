@@ -135,11 +135,12 @@ std::span<const std::byte> DpdkPort::State::frame_of(rte_mbuf* mbuf) {
 void DpdkPort::State::answer(std::span<const std::byte> frame, Link& link) {
   if (answers_left == 0) return;
   --answers_left;
-  rte_mbuf* reply = link.take_fresh();
-  if (reply == nullptr) {
+  rte_mbuf** taken = link.frames.take(1);
+  if (taken == nullptr) {
     counters.add(PortCounter::kNoBuffer);
     return;
   }
+  rte_mbuf* reply = *taken;
   const size_t bytes =
       nic::answer(frame, interface.interface(), link.mac,
                   {rte_pktmbuf_mtod(reply, std::byte*), rte_pktmbuf_tailroom(reply)});

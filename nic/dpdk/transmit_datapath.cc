@@ -64,13 +64,16 @@ void DpdkPort::State::count_in_flight() {
   uncounted = 0;
 }
 
-rte_mbuf* DpdkPort::State::Link::take_fresh() {
-  if (fresh_count == 0) {
-    const auto wanted = static_cast<unsigned>(fresh.size());
-    if (rte_pktmbuf_alloc_bulk(frame_pool, fresh.data(), wanted) != 0) return nullptr;
-    fresh_count = wanted;
+rte_mbuf** DpdkPort::State::Stock::take(size_t wanted) {
+  if (count < wanted) [[unlikely]] {
+    const size_t missing = buffers.size() - count;
+    if (rte_pktmbuf_alloc_bulk(pool, buffers.data() + count, static_cast<unsigned>(missing)) != 0) {
+      return nullptr;
+    }
+    count = buffers.size();
   }
-  return fresh[--fresh_count];
+  count -= wanted;
+  return buffers.data() + count;
 }
 
 const DpdkPort::State::Route* DpdkPort::State::route_to(const Endpoint& endpoint, uint64_t now_ns) {
@@ -118,11 +121,12 @@ void DpdkPort::State::solicit(const IpAddress& next_hop, const NeighbourLookup& 
 
 void DpdkPort::State::solicit_on(Link& link, const IpAddress& next_hop,
                                  const std::optional<MacAddress>& mac) {
-  rte_mbuf* mbuf = link.take_fresh();
-  if (mbuf == nullptr) {
+  rte_mbuf** taken = link.frames.take(1);
+  if (taken == nullptr) {
     counters.add(PortCounter::kNoBuffer);
     return;
   }
+  rte_mbuf* mbuf = *taken;
   const size_t bytes =
       nic::solicit(next_hop, mac, interface.interface(), link.mac,
                    {rte_pktmbuf_mtod(mbuf, std::byte*), rte_pktmbuf_tailroom(mbuf)});
@@ -141,8 +145,9 @@ rte_mbuf* DpdkPort::State::make_packet(const Route& route, const TxPacket& packe
 }
 
 rte_mbuf* DpdkPort::State::make_copied(const Route& route, const TxPacket& packet) {
-  rte_mbuf* mbuf = links[route.link].take_fresh();
-  if (mbuf == nullptr) return nullptr;
+  rte_mbuf** taken = links[route.link].frames.take(1);
+  if (taken == nullptr) return nullptr;
+  rte_mbuf* mbuf = *taken;
   const uint32_t payload_bytes = packet.header.payload_bytes;
   const uint32_t udp_bytes = limits::kPacketOverheadBytes + payload_bytes;
   const uint32_t header_bytes = route.header.header_bytes();
@@ -162,9 +167,11 @@ rte_mbuf* DpdkPort::State::make_copied(const Route& route, const TxPacket& packe
 // Header, the payload where it lies, tag.
 rte_mbuf* DpdkPort::State::make_external(const Route& route, const TxPacket& packet,
                                          PayloadMemory::Region& region) {
-  rte_mbuf* pieces[3];
-  if (rte_pktmbuf_alloc_bulk(links[route.link].segment_pool, pieces, 3) != 0) return nullptr;
-  auto [head, payload, tag] = pieces;
+  rte_mbuf** pieces = links[route.link].segments.take(3);
+  if (pieces == nullptr) return nullptr;
+  rte_mbuf* head = pieces[0];
+  rte_mbuf* payload = pieces[1];
+  rte_mbuf* tag = pieces[2];
   const uint32_t payload_bytes = packet.header.payload_bytes;
   const uint32_t udp_bytes = limits::kPacketOverheadBytes + payload_bytes;
   const uint32_t header_bytes = route.header.header_bytes();
