@@ -22,6 +22,7 @@ namespace {
 constexpr uint16_t kDescriptors = 1024;        // per queue and direction, where the device can
 constexpr uint32_t kSegmentDataBytes = 128;    // UDP and packet header, or a tag
 constexpr uint32_t kSegmentsPerPacket = 3;     // header, payload, tag
+constexpr uint32_t kPoolLentBuffers = 2048;    // two rings between pipelines, caches, a burst
 constexpr uint32_t kPoolSlackBuffers = 1024;   // bursts at hand, per-thread caches
 constexpr uint64_t kExternalPageBytes = 4096;  // least page of job memory
 
@@ -199,11 +200,15 @@ Status DpdkDevice::set_up_queues(const DpdkDeviceOptions& options) {
   rte_eth_dev_adjust_nb_rx_tx_desc(port_id_, &receive_slots, &send_slots);
   capabilities_.receive_slots = receive_slots;
   const uint32_t held_slots = copies(arguments_.driver) ? 0 : receive_slots + send_slots;
+  // Pipelines without a queue take the buffers of what they send from another's.
+  const auto wanted = static_cast<uint32_t>(options.queue_nodes.size());
+  const uint32_t borrowers = (wanted - 1) / capabilities_.queue_count;
+  const uint32_t lent = borrowers * kPoolLentBuffers;
   for (uint32_t queue = 0; queue < capabilities_.queue_count; ++queue) {
     const std::string name = std::to_string(port_id_) + "_" + std::to_string(queue);
     const int node = options.queue_nodes[queue];
     auto frames = make_frame_pool({.name = "frames_" + name,
-                                   .count = held_slots + kPoolSlackBuffers,
+                                   .count = held_slots + kPoolSlackBuffers + lent,
                                    .data_bytes = receive_buffer_bytes(arguments_, options.mtu),
                                    .node = node});
     if (!frames) return frames.error();

@@ -9,7 +9,7 @@
 namespace pbox::nic {
 namespace {
 
-constexpr uint32_t kRingSlots = 1024;
+constexpr uint32_t kRingSlots = 512;
 
 // Rings have names, one name space for the process.
 std::string ring_name(const char* kind) {
