@@ -102,7 +102,9 @@ class Client {
 
   // join.cc: on the calling thread, before the I/O thread exists.
   control::WorkerMessage join_message(uint32_t path_mtu) const;
-  Result<control::Session> await_session();
+  Result<control::BoxMessage> await_answer(control::BoxMessage::KindCase kind,
+                                           const std::string& question);
+  Result<uint32_t> path_mtu();
   Status join_box();
   Status open_session(const control::Session& session);
   Status tend_channel();

@@ -51,7 +51,8 @@ control::WorkerMessage Client::join_message(uint32_t path_mtu) const {
   return message;
 }
 
-Result<control::Session> Client::await_session() {
+Result<control::BoxMessage> Client::await_answer(control::BoxMessage::KindCase kind,
+                                                 const std::string& question) {
   ControlChannel& channel = *channel_;
   const uint64_t start_ns = monotonic_ns();
   const uint64_t limit_ns = (uint64_t{options_.join_timeout_ms} + kAnswerMarginMs) * kNanosPerMilli;
@@ -59,19 +60,19 @@ Result<control::Session> Client::await_session() {
   for (;;) {
     auto messages = channel.receive();
     if (!messages) return messages.error();
-    for (const auto& message : *messages) {
-      if (message.has_session()) return message.session();
+    for (auto& message : *messages) {
+      if (message.kind_case() == kind) return std::move(message);
       if (message.has_failure()) {
         return Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()};
       }
     }
     const uint64_t now_ns = monotonic_ns();
     if (now_ns - start_ns > limit_ns) {
-      return Error{ErrorCode::kTimeout, "box " + options_.box + " did not answer JOIN of job '" +
-                                            options_.job + "' within " +
+      return Error{ErrorCode::kTimeout, "box " + options_.box + " did not answer " + question +
+                                            " of job '" + options_.job + "' within " +
                                             std::to_string(options_.join_timeout_ms) + " ms"};
     }
-    if (now_ns >= heartbeat_ns) {
+    if (now_ns >= heartbeat_ns && kind == control::BoxMessage::kSession) {
       control::WorkerMessage heartbeat;
       heartbeat.mutable_heartbeat();
       if (const Status sent = channel.send(heartbeat); !sent) return sent.error();
@@ -82,6 +83,28 @@ Result<control::Session> Client::await_session() {
     poll(&wait, 1, 100);
     if (const Status flushed = channel.flush(); !flushed) return flushed.error();
   }
+}
+
+// The narrowest path to where data will go.
+Result<uint32_t> Client::path_mtu() {
+  control::WorkerMessage ask;
+  ask.mutable_ask_data_addresses();
+  if (const Status sent = channel_->send(ask); !sent) return sent.error();
+  const auto answer = await_answer(control::BoxMessage::kDataAddresses, "the worker");
+  if (!answer) return answer.error();
+  uint32_t narrowest = UINT32_MAX;
+  for (const std::string& address : answer->data_addresses().addresses()) {
+    nic::Endpoint box = channel_->peer();
+    if (!address.empty()) {
+      const auto named = nic::parse_endpoint(address, box.port);
+      if (!named) return named.error();
+      box = *named;
+    }
+    const auto mtu = transport_->path_mtu(box);
+    if (!mtu) return mtu.error();
+    narrowest = std::min(narrowest, *mtu);
+  }
+  return narrowest;
 }
 
 // Heartbeats and the box's news while the transport is being opened.
@@ -139,13 +162,13 @@ Status Client::join_box() {
   auto channel = ControlChannel::connect(options_.box, options_.join_timeout_ms);
   if (!channel) return channel.error();
   channel_.emplace(std::move(*channel));
-  const auto mtu = transport_->path_mtu(channel_->peer());
+  const auto mtu = path_mtu();
   if (!mtu) return mtu.error();
   if (const Status sent = channel_->send(join_message(*mtu)); !sent) return sent;
-  const auto session = await_session();
-  if (!session) return session.error();
-  session_ = *session;
-  return open_session(*session);
+  const auto answer = await_answer(control::BoxMessage::kSession, "JOIN");
+  if (!answer) return answer.error();
+  session_ = answer->session();
+  return open_session(session_);
 }
 
 Status Client::join() {

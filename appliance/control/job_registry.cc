@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
@@ -40,6 +41,16 @@ std::string describe(const control::Session& session) {
 
 // More in flight than this buys nothing on any path a socket serves, and costs cache.
 constexpr uint32_t kWindowBytesAuto = 1u << 20;
+
+control::BoxMessage data_addresses(const PipelineHost& host) {
+  std::set<std::string> addresses;
+  for (uint32_t index = 0; index < host.count(); ++index) {
+    addresses.insert(host.info(index).address);
+  }
+  control::BoxMessage message;
+  for (const auto& address : addresses) message.mutable_data_addresses()->add_addresses(address);
+  return message;
+}
 
 }  // namespace
 
@@ -88,6 +99,10 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
   }
   if (message.has_join()) {
     on_join(id, connection, message.join(), now_ns);
+    return;
+  }
+  if (message.has_ask_data_addresses()) {
+    send(id, data_addresses(host_));
     return;
   }
   if (connection.job == nullptr) {

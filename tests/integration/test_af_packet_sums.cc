@@ -2,6 +2,7 @@
 // kernel sockets, without root's rights.
 #include <catch2/catch.hpp>
 
+#include "base/limits.h"
 #include "tests/support/momentum.h"
 #include "tests/support/sums.h"
 #include "tests/support/veth.h"
@@ -32,6 +33,16 @@ TEST_CASE("sums are right over one queue and over four, in small packets and in 
   CHECK(outcome.fragment_bytes >= (mtu == 9000 ? 8192 : 1344));
   CHECK(daemon.metric("pbox_port_external_packets_total") > 0);
   CHECK(daemon.metric("pbox_port_dropped_frames_total", "reason=\"checksum\"") == 0);
+}
+
+TEST_CASE("a worker's link to the data decides the size of packets, not its link to control") {
+  Veth veth;  // the box's interface carries 9000, loopback, where control goes, 65536
+  must_run({"ip", "link", "set", Veth::kWorkerInterface, "mtu", "1500"});
+  Daemon daemon(veth.box_arguments(2));
+  const auto outcome =
+      run_sums({.box = daemon.control(), .workers = 2, .rounds = 3, .as_nobody = true});
+  require_right(outcome, 2);
+  CHECK(outcome.fragment_bytes == limits::kFragmentBytesEthernet);
 }
 
 TEST_CASE("means of 16-bit gradients are right, and the box's optimizer steps, over four queues") {

@@ -24,6 +24,23 @@ control::Failure refused(Desk& desk, const control::WorkerMessage& message) {
 
 }  // namespace
 
+TEST_CASE("who asks before JOIN is told each address that data will go to, and may then join") {
+  Desk desk({}, 3);
+  desk.host().address = "10.7.0.1";
+  const ConnectionId asker = desk.open();
+  control::WorkerMessage ask;
+  ask.mutable_ask_data_addresses();
+  desk.say(asker, ask);
+  const auto answers = desk.take(asker);
+  REQUIRE(answers.size() == 1);
+  REQUIRE(answers[0].data_addresses().addresses_size() == 1);
+  CHECK(answers[0].data_addresses().addresses(0) == "10.7.0.1");
+  desk.say(asker, join_message("after-asking", 0, 1));
+  const auto joined = desk.take(asker);
+  REQUIRE(joined.size() == 1);
+  CHECK(joined[0].session().pipelines_size() == 3);
+}
+
 TEST_CASE("when the last rank joins every rank gets its session, and not before") {
   Desk desk({.box_name = "box-7", .heartbeat_interval_ms = 250, .payload_crc = true});
   const ConnectionId first = desk.join(join_message("job", 1, 2));
