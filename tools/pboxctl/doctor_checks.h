@@ -27,6 +27,8 @@ struct BoxPath {
   uint32_t interface_mtu = 0;   // 0: not known
   // check_join
   pbox::control::Session session;  // as granted to a job that asks for nothing special
+  pbox::nic::Endpoint data;        // of the first pipeline; the interface is then the one that
+                                   // leads there
   // check_data
   std::vector<bool> silent;  // by pipeline
 
@@ -36,9 +38,12 @@ struct BoxPath {
   size_t pipeline_count() const { return static_cast<size_t>(session.pipelines_size()); }
   // What IP and UDP headers, ours and the tag add to a payload.
   uint32_t packet_overhead_bytes() const {
-    return (control.ipv6 ? 48u : 28u) + pbox::limits::kPacketOverheadBytes;
+    return (data.ipv6 ? 48u : 28u) + pbox::limits::kPacketOverheadBytes;
   }
 };
+
+// The interface that has `local`, and its MTU, into `path`.
+void find_interface(const pbox::nic::Endpoint& local, BoxPath& path);
 
 // "9542-9544, 9550": of the pipelines that `chosen` marks.
 std::string udp_ports(const BoxPath& path, const std::vector<bool>& chosen);

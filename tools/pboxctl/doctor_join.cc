@@ -15,8 +15,8 @@ using pbox::ErrorCode;
 
 pbox::Result<pbox::nic::SocketPort> open_udp(const BoxPath& path) {
   pbox::nic::Endpoint local;
-  local.ipv6 = path.control.ipv6;
-  return pbox::nic::SocketPort::open({.local = local, .remote = path.control});
+  local.ipv6 = path.data.ipv6;
+  return pbox::nic::SocketPort::open({.local = local, .remote = path.data});
 }
 
 std::string remedy_for(const Error& error) {
@@ -135,6 +135,17 @@ uint32_t kernel_path_mtu(const BoxPath& path) {
   return port ? port->capabilities().mtu : 0;
 }
 
+// Data may go elsewhere than control, and by another interface.
+void find_data(BoxPath& path) {
+  path.data = path.control;
+  const auto& first = path.session.pipelines(0);
+  const auto named = pbox::nic::parse_endpoint(first.address(), 0);
+  if (named) path.data = *named;
+  path.data.port = static_cast<uint16_t>(first.udp_port());
+  if (!named || !path.uses_sockets()) return;
+  if (const auto port = open_udp(path)) find_interface(port->local(), path);
+}
+
 bool check_join(BoxPath& path, Report& report) {
   constexpr uint64_t kSmallElements = 256;
   auto joining = std::async(std::launch::async, [&] {
@@ -151,6 +162,7 @@ bool check_join(BoxPath& path, Report& report) {
     return false;
   }
   path.session = (*job)->session();
+  find_data(path);
   describe(path, report);
   if (path.uses_sockets()) check_buffers(path, report);
   return true;

@@ -96,32 +96,6 @@ std::vector<Endpoint> check_name(const BoxPath& path, Report& report) {
   return addresses;
 }
 
-// The interface that has `local`, and its MTU.
-void find_interface(const Endpoint& local, BoxPath& path) {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, freeifaddrs);
-  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != (local.ipv6 ? AF_INET6 : AF_INET)) continue;
-    sockaddr_storage address{};
-    std::memcpy(&address, entry->ifa_addr,
-                family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
-    if (pbox::nic::from_sockaddr(address).address != local.address) continue;
-    path.interface = entry->ifa_name;
-    ifreq request{};
-    std::strncpy(request.ifr_name, entry->ifa_name, IFNAMSIZ - 1);
-    const int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (ioctl(fd, SIOCGIFMTU, &request) == 0) {
-      constexpr int kIpPacketBytesMax = 65'535;  // loopback's MTU is one more
-      path.interface_mtu = static_cast<uint32_t>(std::min(request.ifr_mtu, kIpPacketBytesMax));
-    }
-    close(fd);
-    return;
-  }
-}
-
 // 0 when `address` took a connection, else errno; then `path` knows the interface.
 int try_connect(const Endpoint& address, BoxPath& path, Report& report) {
   sockaddr_storage storage{};
@@ -174,6 +148,31 @@ std::string remedy_for(int error, const BoxPath& path, const Endpoint& address) 
 }
 
 }  // namespace
+
+void find_interface(const Endpoint& local, BoxPath& path) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, freeifaddrs);
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != (local.ipv6 ? AF_INET6 : AF_INET)) continue;
+    sockaddr_storage address{};
+    std::memcpy(&address, entry->ifa_addr,
+                family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+    if (pbox::nic::from_sockaddr(address).address != local.address) continue;
+    path.interface = entry->ifa_name;
+    ifreq request{};
+    std::strncpy(request.ifr_name, entry->ifa_name, IFNAMSIZ - 1);
+    const int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (ioctl(fd, SIOCGIFMTU, &request) == 0) {
+      constexpr int kIpPacketBytesMax = 65'535;  // loopback's MTU is one more
+      path.interface_mtu = static_cast<uint32_t>(std::min(request.ifr_mtu, kIpPacketBytesMax));
+    }
+    close(fd);
+    return;
+  }
+}
 
 bool check_route(BoxPath& path, Report& report) {
   const auto addresses = check_name(path, report);
