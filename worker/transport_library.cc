@@ -1,12 +1,12 @@
 #include "worker/transport_library.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "worker/socket_transport.h"
 #include "worker/version.h"
@@ -22,16 +22,20 @@ bool is_kind(const std::string& text) {
   });
 }
 
-// The path of a file that lies beside the library (or program) that this code is part of; empty if
-// none does.
+// The path of a library that lies beside the one that this code is part of, or in ../lib of the
+// program that it is part of; empty if none does.
 std::string beside_this(const std::string& name) {
   Dl_info self{};
   if (dladdr(kSocketPort, &self) == 0 || self.dli_fname == nullptr) return "";
-  const std::string own = self.dli_fname;
-  const size_t slash = own.rfind('/');
-  if (slash == std::string::npos) return "";
-  const std::string path = own.substr(0, slash + 1) + name;
-  return access(path.c_str(), F_OK) == 0 ? path : "";
+  std::error_code ignored;
+  std::filesystem::path own = self.dli_fname;
+  // A program found by PATH is known by its bare name.
+  if (!own.has_parent_path()) own = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  for (const char* folder : {".", "../lib"}) {
+    const auto path = own.parent_path() / folder / name;
+    if (std::filesystem::exists(path, ignored)) return path.string();
+  }
+  return "";
 }
 
 }  // namespace

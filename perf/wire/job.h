@@ -30,13 +30,12 @@ class WireJob {
   uint32_t chunk_bytes(uint32_t chunk) const { return chunk_bytes_[chunk]; }
   uint32_t fragments(uint32_t chunk) const;
   uint64_t fragments_of_round() const { return fragments_of_round_; }  // of all workers
-  double bytes_per_fragment() const;                                   // payload, on average
 
-  const NumaArena& gradients() const { return gradients_; }
+  // Each lies as it would in a received frame: in a buffer of its own, behind the headers.
   const std::byte* payload(uint32_t worker, uint32_t chunk, uint32_t fragment) const {
     const size_t slot = size_t{worker} * shape_.window_chunks + chunk % shape_.window_chunks;
-    return gradients_.data() + slot * limits::kChunkBytesDefault +
-           size_t{fragment} * shape_.fragment_bytes;
+    return gradients_.data() + (slot * fragments_of_default_ + fragment) * buffer_bytes_ +
+           kPayloadOffset;
   }
   // Of every value of a chunk's result.
   float expected(uint32_t chunk) const {
@@ -53,6 +52,11 @@ class WireJob {
   void sum_chunk(uint32_t chunk, float* accumulator);
 
   WireShape shape_;
+  // mbuf, headroom, Ethernet, IPv4 and UDP headers, ours: from the buffer's beginning.
+  static constexpr size_t kPayloadOffset = 128 + 128 + 42 + limits::kHeaderBytes;
+
+  uint32_t fragments_of_default_ = 0;  // of a chunk of the default size
+  size_t buffer_bytes_ = 0;
   std::vector<uint32_t> chunk_bytes_;
   uint64_t fragments_of_round_ = 0;
   std::unique_ptr<pipeline::JobShard> shard_;

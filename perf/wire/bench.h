@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-#include "perf/wire_load.h"
+#include "perf/wire/load.h"
 #include "pipeline/loop.h"
 
 namespace pbox::perf {

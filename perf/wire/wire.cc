@@ -13,9 +13,9 @@
 #include "nic/socket/port.h"
 #include "perf/measure.h"
 #include "perf/scenario.h"
-#include "perf/testpmd.h"
-#include "perf/wire_bench.h"
-#include "perf/wire_devices.h"
+#include "perf/wire/bench.h"
+#include "perf/wire/devices.h"
+#include "perf/wire/testpmd.h"
 
 namespace pbox::perf {
 namespace {
@@ -31,6 +31,7 @@ struct Point {
   std::vector<double> forward;  // the same frames through macswap, or through the bare port
   std::vector<double> sum;
   double phases[kPhases] = {};  // cycles per fragment
+  double fragment_bytes = 0;    // of a sampled one, on average
   uint64_t stalls = 0;
   uint64_t drops = 0;
   double packets_per_second = 0;
@@ -94,6 +95,8 @@ Point measure(P& box, P& load, const nic::Endpoint& address, WireJob& job, const
     point.phases[phase] =
         static_cast<double>(counters.get(static_cast<pipeline::Counter>(row))) / sampled;
   }
+  point.fragment_bytes =
+      static_cast<double>(counters.get(pipeline::Counter::kSampledBytes)) / sampled;
   point.stalls = bench.stalls();
   point.drops = dropped(box.counters());
   point.packets_per_second = static_cast<double>(fragments) * 1e9 / static_cast<double>(wire_ns);
@@ -202,11 +205,10 @@ nlohmann::json figures_of(const Point& point, const Run& run, uint32_t mtu, std:
   for (uint32_t phase = 0; phase < kPhases; ++phase) {
     figures["phase_cycles"][kPhaseNames[phase]] = point.phases[phase];
     figures["phase_cycles_per_byte"][kPhaseNames[phase]] =
-        point.phases[phase] / run.shape.fragment_bytes;
+        point.phases[phase] / point.fragment_bytes;
     report << "  " << std::setw(14) << std::left << kPhaseNames[phase] << std::right << std::setw(8)
            << std::setprecision(0) << point.phases[phase] << " cycles" << std::setw(8)
-           << std::setprecision(3) << point.phases[phase] / run.shape.fragment_bytes
-           << " per byte\n";
+           << std::setprecision(3) << point.phases[phase] / point.fragment_bytes << " per byte\n";
   }
   report << "  " << std::setprecision(2) << 2 * point.packets_per_second / 1e6
          << " million packets/s with the load on the same core; drops " << point.drops

@@ -1,4 +1,4 @@
-#include "perf/wire_devices.h"
+#include "perf/wire/devices.h"
 
 #include <rte_eth_ring.h>
 #include <rte_ring.h>

@@ -14,7 +14,7 @@
 #include "nic/port.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/tag.h"
-#include "perf/wire_job.h"
+#include "perf/wire/job.h"
 
 namespace pbox::perf {
 

@@ -1,4 +1,4 @@
-#include "perf/testpmd.h"
+#include "perf/wire/testpmd.h"
 
 #include <sched.h>
 

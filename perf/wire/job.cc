@@ -1,6 +1,7 @@
-#include "perf/wire_job.h"
+#include "perf/wire/job.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <stdexcept>
 
@@ -44,23 +45,24 @@ WireJob::WireJob(const WireShape& shape) : shape_(shape) {
   if (!shard) throw std::runtime_error(shard.error().message);
   shard_ = std::move(*shard);
   sums_ = memory_of(std::accumulate(chunk_bytes_.begin(), chunk_bytes_.end(), size_t{0}));
-  gradients_ = memory_of(size_t{shape.workers} * shape.window_chunks * limits::kChunkBytesDefault);
+  fragments_of_default_ = wire::fragment_count(limits::kChunkBytesDefault, shape.fragment_bytes);
+  buffer_bytes_ =
+      align_up(kPayloadOffset + shape.fragment_bytes + limits::kTagBytes, kCacheLineBytes);
+  gradients_ = memory_of(size_t{shape.workers} * shape.window_chunks * fragments_of_default_ *
+                         buffer_bytes_);
   for (uint32_t worker = 0; worker < shape.workers; ++worker) {
     for (uint32_t chunk = 0; chunk < shape.window_chunks; ++chunk) {
-      auto* values = reinterpret_cast<float*>(const_cast<std::byte*>(payload(worker, chunk, 0)));
-      std::fill_n(values, limits::kChunkBytesDefault / sizeof(float), value_of(chunk));
+      const std::vector<float> values(shape.fragment_bytes / sizeof(float), value_of(chunk));
+      for (uint32_t fragment = 0; fragment < fragments_of_default_; ++fragment) {
+        std::memcpy(const_cast<std::byte*>(payload(worker, chunk, fragment)), values.data(),
+                    shape.fragment_bytes);
+      }
     }
   }
 }
 
 uint32_t WireJob::fragments(uint32_t chunk) const {
   return wire::fragment_count(chunk_bytes_[chunk], shape_.fragment_bytes);
-}
-
-double WireJob::bytes_per_fragment() const {
-  const uint64_t bytes =
-      shape_.workers * std::accumulate(chunk_bytes_.begin(), chunk_bytes_.end(), uint64_t{0});
-  return static_cast<double>(bytes) / static_cast<double>(fragments_of_round_);
 }
 
 void WireJob::sum_chunk(uint32_t chunk, float* accumulator) {
