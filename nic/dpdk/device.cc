@@ -6,10 +6,12 @@
 #include <rte_ethdev.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <functional>
-#include <future>
 #include <set>
+#include <thread>
 
 #include "base/limits.h"
 #include "nic/dpdk/device_find.h"
@@ -75,19 +77,26 @@ Error device_error(const std::string& device, const std::string& what, int resul
 // DPDK 22.11's memif ends a connection on the thread that closes the device and, when the peer
 // goes, on DPDK's interrupt thread, and orders the two by nothing: so both happen there.
 void on_interrupt_thread(const std::function<void()>& work) {
-  using Errand = std::function<void()>;
-  const auto done = std::make_shared<std::promise<void>>();
-  auto errand = std::make_unique<Errand>([&work, done] {
-    work();
-    done->set_value();
-  });
-  const auto run = [](void* argument) {
-    const std::unique_ptr<Errand> owned(static_cast<Errand*>(argument));
-    (*owned)();
+  // The flags order what DPDK's alarm orders already, where tools that do not see into DPDK see it.
+  struct Errand {
+    const std::function<void()>* work = nullptr;
+    std::atomic<bool> is_handed_over{false};
+    std::atomic<bool> is_done{false};
   };
-  if (rte_eal_alarm_set(1, run, errand.get()) != 0) return work();
-  static_cast<void>(errand.release());  // run() owns it
-  done->get_future().wait();
+  Errand errand;
+  errand.work = &work;
+  errand.is_handed_over.store(true, std::memory_order_release);
+  const auto run = [](void* argument) {
+    auto& errand_given = *static_cast<Errand*>(argument);
+    while (!errand_given.is_handed_over.load(std::memory_order_acquire)) {
+    }
+    (*errand_given.work)();
+    errand_given.is_done.store(true, std::memory_order_release);  // and is not touched again
+  };
+  if (rte_eal_alarm_set(1, run, &errand) != 0) return work();
+  while (!errand.is_done.load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
 }
 
 }  // namespace
