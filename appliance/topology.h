@@ -18,8 +18,8 @@
 namespace pbox::appliance {
 
 // What the plan counts on for each queue of each DPDK device when dpdk.memory_mib = 0: two rings of
-// 2048, the bursts between them and what the pipeline holds.
-inline constexpr uint32_t kPacketBuffersPerQueue = 8'192;
+// 1024, what the pipeline holds, and the small buffers for pieces of packets (nic/dpdk/device.cc).
+inline constexpr uint32_t kPacketBuffersPerQueue = 4'096;
 
 struct PipelinePlan {
   uint32_t index = 0;     // in [0, pipelines.size())
