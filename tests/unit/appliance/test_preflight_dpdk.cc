@@ -123,7 +123,7 @@ TEST_CASE("too few hugepages fail with node, number of pages and the service tha
   });
   CHECK(failed.level == CheckLevel::kFail);
   CHECK_THAT(failed.finding, Contains("node 0 has 2 MiB in free hugepages"));
-  // Two pipelines, one on each device: 64 MiB and two queues are 51 pages, and one is free.
+  // Two pipelines, one on each device: 64 MiB and two queues are 42 pages, and one is free.
   CHECK_THAT(failed.remedy, Contains("pbox-hugepages.service") && Contains("echo 50 > ") &&
                                 Contains("node0/hugepages/hugepages-2048kB/nr_hugepages") &&
                                 Contains("dpdk.no_huge = true"));
