@@ -25,7 +25,10 @@ DpdkPort::State::State(DpdkInterface& interface_in, uint32_t pipeline_in)
       reads_in_place(interface_in.reads_in_place()),
       joined_bytes(align_up(frame_bytes(interface_in.mtu()), kCacheLineBytes)),
       routes(kRoutes) {
-  for (const auto& device : interface.devices()) links.emplace_back(*device, pipeline);
+  for (const auto& device : interface.devices()) {
+    links.emplace_back(*device, pipeline);
+    if (device->capabilities().driver == "net_memif" && !poller) poller.emplace();
+  }
   // Untouched, and so not resident, unless a device hands out packets in pieces.
   joined = std::make_unique_for_overwrite<std::byte[]>(limits::kBurstPackets * joined_bytes);
 }
@@ -48,11 +51,17 @@ DpdkPort::DpdkPort(DpdkPort&&) noexcept = default;
 DpdkPort::~DpdkPort() = default;
 
 size_t DpdkPort::rx_burst(std::span<RxPacket> packets) {
-  return state_->rx_burst(packets);
+  if (state_->poller) state_->poller->enter();
+  const size_t count = state_->rx_burst(packets);
+  if (state_->poller) state_->poller->leave();
+  return count;
 }
 
 size_t DpdkPort::tx_burst(std::span<const TxPacket> packets) {
-  return state_->tx_burst(packets);
+  if (state_->poller) state_->poller->enter();
+  const size_t count = state_->tx_burst(packets);
+  if (state_->poller) state_->poller->leave();
+  return count;
 }
 
 const PortCounters& DpdkPort::counters() const {

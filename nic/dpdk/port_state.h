@@ -6,9 +6,11 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "nic/dpdk/grace_period.h"
 #include "nic/dpdk/port.h"
 #include "nic/ethernet/transmit.h"
 
@@ -86,6 +88,8 @@ struct DpdkPort::State {
   PayloadMemory::Region* region_at_hand = nullptr;
   uint64_t uncounted = 0;
 
+  // Where a peer's going may unmap what is polled.
+  std::optional<GracePeriodPoller> poller;
   std::vector<Link> links;
   std::vector<Route> routes;
 

@@ -1,0 +1,56 @@
+#include "nic/dpdk/grace_period.h"
+
+#include <dlfcn.h>
+#include <rte_interrupts.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <chrono>
+#include <thread>
+
+namespace pbox::nic {
+namespace {
+
+struct alignas(64) Cell {
+  std::atomic<bool> is_taken{false};
+  std::atomic<uint64_t> inside{0};  // 0: outside
+};
+
+std::array<Cell, GracePeriodPoller::kPollersMax> cells;
+std::atomic<uint64_t> nobody_looks{0};
+
+}  // namespace
+
+GracePeriodPoller::GracePeriodPoller() : cell_(&nobody_looks) {
+  for (Cell& cell : cells) {
+    if (cell.is_taken.exchange(true)) continue;
+    cell_ = &cell.inside;
+    return;
+  }
+}
+
+GracePeriodPoller::~GracePeriodPoller() {
+  leave();
+  for (Cell& cell : cells) {
+    if (&cell.inside == cell_) cell.is_taken.store(false);
+  }
+}
+
+void wait_for_grace_period() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (const Cell& cell : cells) {
+    const uint64_t inside = cell.inside.load(std::memory_order_seq_cst);
+    while (inside != 0 && cell.inside.load(std::memory_order_acquire) == inside) {
+      std::this_thread::sleep_for(std::chrono::microseconds(10));
+    }
+  }
+}
+
+}  // namespace pbox::nic
+
+extern "C" __attribute__((visibility("default"))) int munmap(void* memory, size_t bytes) noexcept {
+  using Function = int (*)(void*, size_t);
+  static const auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "munmap"));
+  if (rte_thread_is_intr() != 0) pbox::nic::wait_for_grace_period();
+  return next(memory, bytes);
+}
