@@ -99,7 +99,8 @@ TEST_CASE("a link that is down for a second costs that second and nothing else")
   const auto outcome = collect(workers);
   CHECK(outcome.failure == "");
   CHECK(outcome.identical);
-  CHECK(outcome.retransmitted_fragments > 0);
+  // What was under way was lost, one way or the other.
+  CHECK(outcome.retransmitted_fragments + daemon.metric("pbox_result_fragments_resent_total") > 0);
   CHECK(daemon.metric("pbox_rx_packets_total") > before);  // it was not over when the link failed
   CHECK(daemon.metric("pbox_workers_lost_total") == 0);
   CHECK(daemon.metric("pbox_port_links_down") == 0);

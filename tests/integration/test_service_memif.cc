@@ -69,7 +69,8 @@ SumsOutcome run_sums_over(const Shelf& shelf, SumsOptions options) {
 }
 
 // Rounds without end; says when the first is through, and at last why there is no next.
-void run_for_ever(const Daemon& daemon, const Shelf& shelf, uint32_t rank, Line& line) {
+void run_for_ever(const Daemon& daemon, const Shelf& shelf, uint32_t rank, Line& line,
+                  bool rests = false) {
   const std::string port = shelf.worker(rank);
   AbiWorker worker({.box = daemon.control(),
                     .rank = rank,
@@ -88,6 +89,7 @@ void run_for_ever(const Daemon& daemon, const Shelf& shelf, uint32_t rank, Line&
     if (status != PBOX_OK) break;
     std::fill(values.begin(), values.end(), 1.0f);
     if (round == 0) line.say("under way");
+    if (rests) line.await_go();
   }
   line.say(pbox_last_error(worker.context()));
 }
@@ -241,6 +243,8 @@ TEST_CASE("a worker whose device leads nowhere is told at the join") {
   CHECK(told(shelf.worker(0)) == "joined");
 }
 
+// Workers rest when the box goes: DPDK 22.11 unmaps what it shared with the box even while a worker
+// polls there, and nothing in a library can keep it from that (nic/dpdk/grace_period.h).
 TEST_CASE("a box that is stopped or killed comes back over the same sockets") {
   const int signal = GENERATE(SIGTERM, SIGKILL);
   Shelf shelf(2);
@@ -250,16 +254,18 @@ TEST_CASE("a box that is stopped or killed comes back over the same sockets") {
     CHECK(outcome.failure == "");
     std::vector<WorkerProcess> workers;
     for (uint32_t rank = 0; rank < 2; ++rank) {
-      workers.emplace_back([&, rank](Line& line) { run_for_ever(daemon, shelf, rank, line); });
+      workers.emplace_back(
+          [&, rank](Line& line) { run_for_ever(daemon, shelf, rank, line, true); });
     }
     REQUIRE(workers[0].heard() == "under way");
     REQUIRE(workers[1].heard() == "under way");
     daemon.program().signal(signal);
+    CHECK(daemon.program().wait_exit(kDeadlineMs) == (signal == SIGTERM ? 0 : 128 + SIGKILL));
     for (auto& worker : workers) {
+      worker.go();
       CHECK_THAT(worker.heard().value_or("nothing"), Contains("box"));
       CHECK(worker.finish() == "");
     }
-    CHECK(daemon.program().wait_exit(kDeadlineMs) == (signal == SIGTERM ? 0 : 128 + SIGKILL));
   }
 }
 

@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/rng.h"
 #include "nic/rss.h"
 #include "nic/socket/address.h"
 #include "nic/wire/control.pb.h"
@@ -174,7 +175,7 @@ class Switch {
       return;
     }
     if (static_cast<int>(index) == options_.deaf_pipeline) return;
-    if (options_.lose_every > 0 && ++passed_ % options_.lose_every == 0) return;
+    if (options_.lose_every > 0 && rng_.below(options_.lose_every) == 0) return;
     if (push) ++counts_.pushes_passed;
     const auto key = std::make_pair(index, from.port);
     if (!flows_.contains(key)) {
@@ -202,7 +203,7 @@ class Switch {
   std::vector<Front> fronts_;                           // by pipeline
   std::map<std::pair<uint32_t, uint16_t>, int> flows_;  // by pipeline and worker's source port
   nic::RssTable table_;
-  uint64_t passed_ = 0;
+  Rng rng_{1};  // a fixed pattern of losses could fit that of the questions
   std::array<std::byte, 65536> packet_;
 };
 

@@ -17,7 +17,7 @@ struct SteeringOptions {
   std::string box;  // control HOST:PORT of the pboxd
   // What SESSION says; the table too where it is kRssHash. Unknown values are said as they are.
   nic::QueueAffinity affinity = nic::QueueAffinity::kSourceTrial;
-  uint32_t lose_every = 0;  // towards the box, the n-th, 2n-th, ... packet; 0: none
+  uint32_t lose_every = 0;  // towards the box, one packet in so many, by chance; 0: none
   int deaf_pipeline = -1;   // hears nothing
 };
 
