@@ -37,7 +37,7 @@ GracePeriodPoller::~GracePeriodPoller() {
 }
 
 void wait_for_grace_period() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  nobody_looks.exchange(0, std::memory_order_seq_cst);  // what was written before is seen by now
   for (const Cell& cell : cells) {
     const uint64_t inside = cell.inside.load(std::memory_order_seq_cst);
     while (inside != 0 && cell.inside.load(std::memory_order_acquire) == inside) {
