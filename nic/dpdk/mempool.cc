@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "base/numa_arena.h"
-
 namespace pbox::nic {
 namespace {
 
@@ -56,12 +54,6 @@ Result<Mempool> make_segment_pool(const MempoolOptions& options) {
   auto pool = make_pool(options, kSegmentPrivateBytes);
   if (pool) rte_mempool_obj_iter(pool->get(), set_up_segment, nullptr);
   return pool;
-}
-
-uint64_t frame_pool_bytes(const MempoolOptions& options) {
-  const uint64_t object =
-      sizeof(rte_mbuf) + RTE_PKTMBUF_HEADROOM + options.data_bytes + 2 * kCacheLineBytes;
-  return options.count * object;
 }
 
 void attach_payload(rte_mbuf* segment, const std::byte* payload, uint16_t bytes,

@@ -31,9 +31,6 @@ Result<Mempool> make_frame_pool(const MempoolOptions& options);
 // memory outside (attach_payload). Control thread.
 Result<Mempool> make_segment_pool(const MempoolOptions& options);
 
-// Bytes of DPDK memory that a pool of these takes, roughly: for planning.
-uint64_t frame_pool_bytes(const MempoolOptions& options);
-
 // Turns a segment without data into one whose data are `bytes` bytes at `payload`. `in_flight` is
 // counted down when the device is done with the segment, by whoever frees it; the caller counts it
 // up before the device gets it. The polling thread; no allocation.

@@ -1,10 +1,7 @@
 #include "nic/dpdk/port.h"
 
-#include <rte_ring.h>
-
 #include "base/numa_arena.h"
 #include "nic/dpdk/port_state.h"
-#include "nic/ethernet/receive.h"
 
 namespace pbox::nic {
 
