@@ -1,0 +1,195 @@
+/* The life of one chunk: its slots at the box, its workers, and what recovers it. README.md says
+ * what corresponds to what, and which mistakes can be compiled in with -D.
+ *
+ * The network is the set of what has ever been sent. A packet of it may be delivered at any later
+ * time, any number of times, or never: loss, duplication, reordering and delay without bound. So
+ * a sender sends as soon as it may: that it sends later is that the packet is delivered later.
+ * A delivery that the receiver's checks would drop changes nothing and is therefore no transition.
+ */
+#ifndef WORKERS
+#define WORKERS 2
+#endif
+#ifndef ROUNDS
+#define ROUNDS 2
+#endif
+#ifndef FRAGMENTS
+#define FRAGMENTS 1
+#endif
+#ifndef BOX_CRASHES
+#define BOX_CRASHES 0
+#endif
+#ifndef WORKER_CRASHES
+#define WORKER_CRASHES 0
+#endif
+#ifndef DISCONNECTS
+#define DISCONNECTS 0 /* of a control connection while both ends live */
+#endif
+#ifndef EXCLUSIONS
+#define EXCLUSIONS 0 /* partial membership: how often a rank is given up */
+#endif
+
+#ifdef PARITY
+#define same_round(r, expected) (((r) & 1) == ((expected) & 1))
+#else
+#define same_round(r, expected) ((r) == (expected))
+#endif
+
+#define EPOCHS (BOX_CRASHES + 1)
+#define INCARNATIONS 3
+#define ALL_FRAGMENTS ((1 << FRAGMENTS) - 1)
+#define NOBODY 7
+
+/* A sum, exact about what went into it: two bits per worker hold 1 + the incarnation that
+ * contributed. ORDER is who came first: floating-point sums depend on it. With two workers they do
+ * not; it stands for the orders that more workers have. COUNTED is what the box says of who
+ * contributed; the other two bits are what must never be. */
+#define part(value, w) ((value >> (2 * (w))) & 3)
+#define ORDER_SHIFT 6
+#define TWICE 256
+#define MIXED 512
+#define COUNTED_SHIFT 10
+#define counted(value) ((value) >> COUNTED_SHIFT)
+#if WORKERS == 2
+#define contributors(value) ((part(value, 0) > 0) + 2 * (part(value, 1) > 0))
+#else
+#define contributors(value) \
+  ((part(value, 0) > 0) + 2 * (part(value, 1) > 0) + 4 * (part(value, 2) > 0))
+#endif
+#define EVERYBODY ((1 << WORKERS) - 1)
+
+/* --- the network: what was sent ------------------------------------------------------------- */
+#define push_bit(r, f, i) (1 << (((r) * FRAGMENTS + (f)) * INCARNATIONS + (i)))
+#define pushes(e, w) pushes_sent[(e) * WORKERS + (w)]
+#define result(e, r, f) results_sent[((e) * ROUNDS + (r)) * FRAGMENTS + (f)]
+#define copy(e, w, f) copies_sent[((e) * WORKERS + (w)) * FRAGMENTS + (f)]
+int pushes_sent[EPOCHS * WORKERS];
+short results_sent[EPOCHS * ROUNDS * FRAGMENTS];
+short copies_sent[EPOCHS * WORKERS * FRAGMENTS];
+
+/* --- workers -------------------------------------------------------------------------------- */
+#define RUNS 0      /* has a session and takes packets of it */
+#define SUSPENDED 1 /* lost its session; takes nothing until it has the next one */
+#define JOINED 2    /* has said its state, waits for SESSION */
+#define STARTING 3  /* a fresh incarnation that has not joined yet */
+byte phase[WORKERS];
+byte session_epoch[WORKERS];
+byte incarnation[WORKERS];
+byte needed[WORKERS]; /* the round whose result it needs next; below it everything is consumed */
+bool holds[WORKERS];  /* its shadow is the whole result of round needed - 1 */
+byte staged[WORKERS]; /* fragments of the result of round needed that its shadow has */
+short shadow[WORKERS * FRAGMENTS];
+byte generation[WORKERS]; /* of the membership that it knows of */
+
+/* --- control connections: what SESSION will say to a worker that has joined ----------------- */
+#define NOT_JOINED 0
+#define FRESH 1
+#define RESUMES 2
+byte joined[WORKERS];
+byte told_open[WORKERS];
+bool told_to_give[WORKERS];
+
+/* --- the box -------------------------------------------------------------------------------- */
+bool gathering; /* restarted: the job is not here yet */
+byte epoch;     /* what alone is durable */
+byte open;      /* the open round; the result of the one before is kept */
+byte claimed[WORKERS];
+short sum[FRAGMENTS];
+short kept[FRAGMENTS]; /* 0: none, the chunk was recovered at this round */
+byte copy_rank = NOBODY;
+byte givers; /* ranks that hold what is to be copied */
+byte member[WORKERS] = 1;
+byte admitted[WORKERS]; /* the incarnation whose keys are valid */
+byte job_generation;    /* of the membership: one more for each change */
+
+/* --- what is left of the faults' budgets, and what must hold --------------------------------- */
+byte box_crashes = BOX_CRASHES;
+byte worker_crashes = WORKER_CRASHES;
+byte disconnects = DISCONNECTS;
+byte exclusions = EXCLUSIONS;
+bool faults_over;
+/* What was consumed. A worker that crashed took its weights with it: what no member has consumed
+ * any more, and no box keeps, binds nobody. */
+short truth[ROUNDS * FRAGMENTS];
+byte consumed[WORKERS]; /* rounds, as bits */
+
+hidden byte at, rank, other, least, most; /* scratch of one step */
+
+#if WORKERS == 2
+#define all_finished (needed[0] == ROUNDS && needed[1] == ROUNDS && \
+                      phase[0] == RUNS && phase[1] == RUNS)
+#else
+#define all_finished (needed[0] == ROUNDS && needed[1] == ROUNDS && needed[2] == ROUNDS && \
+                      phase[0] == RUNS && phase[1] == RUNS && phase[2] == RUNS)
+#endif
+
+/* One alternative of a do-loop per packet that can exist. */
+#if FRAGMENTS == 1
+#define EACH_FRAGMENT(step, w, e, r) step(w, e, r, 0)
+#else
+#define EACH_FRAGMENT(step, w, e, r) step(w, e, r, 0) step(w, e, r, 1)
+#endif
+#if ROUNDS == 2
+#define EACH_ROUND(step, w, e) EACH_FRAGMENT(step, w, e, 0) EACH_FRAGMENT(step, w, e, 1)
+#elif ROUNDS == 3
+#define EACH_ROUND(step, w, e) \
+  EACH_FRAGMENT(step, w, e, 0) EACH_FRAGMENT(step, w, e, 1) EACH_FRAGMENT(step, w, e, 2)
+#else
+#define EACH_ROUND(step, w, e) EACH_FRAGMENT(step, w, e, 0) EACH_FRAGMENT(step, w, e, 1) \
+  EACH_FRAGMENT(step, w, e, 2) EACH_FRAGMENT(step, w, e, 3)
+#endif
+#if EPOCHS == 1
+#define EACH_PACKET(step, w) EACH_ROUND(step, w, 0)
+#elif EPOCHS == 2
+#define EACH_PACKET(step, w) EACH_ROUND(step, w, 0) EACH_ROUND(step, w, 1)
+#else
+#define EACH_PACKET(step, w) \
+  EACH_ROUND(step, w, 0) EACH_ROUND(step, w, 1) EACH_ROUND(step, w, 2)
+#endif
+
+inline forget_the_dead() {
+  rank = 0;
+  other = (!gathering && open > 0 && kept[0] -> 1 << (open - 1) : 0);
+  do
+  :: rank < WORKERS ->
+     if
+     :: member[rank] -> other = other | consumed[rank]
+     :: else
+     fi;
+     rank++
+  :: else -> break
+  od;
+  at = 0;
+  do
+  :: at < ROUNDS * FRAGMENTS ->
+     if
+     :: !(other & (1 << (at / FRAGMENTS))) -> truth[at] = 0
+     :: else
+     fi;
+     at++
+  :: else -> break
+  od;
+  at = 0
+}
+
+#include "box.pml"
+#include "job.pml"
+#include "worker.pml"
+#include "faults.pml"
+
+init {
+  atomic {
+    rank = 0;
+    do
+    :: rank < WORKERS ->
+       send_pushes(rank, 0);
+       run Worker(rank);
+       run Link(rank);
+       rank++
+    :: else -> break
+    od;
+    rank = 0;
+    run Control();
+    run Faults()
+  };
+  all_finished /* the one end that is valid */
+}
