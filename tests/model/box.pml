@@ -34,8 +34,8 @@
 
 inline add(w, r, f) {
   if
-  :: sum[f] == 0 -> sum[f] = (w << ORDER_SHIFT) | ((admitted[w] + 1) << (2 * w))
-  :: sum[f] != 0 && part(sum[f], w) == 0 -> sum[f] = sum[f] | ((admitted[w] + 1) << (2 * w))
+  :: sum[f] == 0 -> sum[f] = (w << ORDER_SHIFT) | ((admitted[w] + 1) << (3 * w))
+  :: sum[f] != 0 && part(sum[f], w) == 0 -> sum[f] = sum[f] | ((admitted[w] + 1) << (3 * w))
   :: else -> sum[f] = sum[f] | TWICE
   fi;
   if

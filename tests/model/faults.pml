@@ -39,7 +39,7 @@ end:
        :: rank < WORKERS -> member[rank] = true; admitted[rank] = 0; leave_gathering(rank); rank++
        :: else -> break
        od;
-       forget_the_dead()
+       at = 0
      }
   EACH_WORKER(CRASH_WORKER)
   EACH_WORKER(DISCONNECT)

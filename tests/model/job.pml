@@ -111,7 +111,7 @@ inline start_job() {
   do
   :: rank < WORKERS ->
      member[rank] = (joined[rank] != NOT_JOINED);
-     admitted[rank] = (member[rank] -> incarnation[rank] : INCARNATIONS);
+     admitted[rank] = (member[rank] -> incarnation[rank] : NOBODY);
      told_open[rank] = open;
      told_to_give[rank] = false;
 #ifndef RESUM
@@ -134,7 +134,12 @@ inline start_job() {
   fi;
   gathering = false;
   agree_generation();
-  forget_the_dead();
+  rank = 0;
+  do
+  :: rank < WORKERS -> doomed[rank] = !member[rank] && phase[rank] != STARTING; rank++
+  :: else -> break
+  od;
+  check_agreement();
   printf("box starts epoch %d with members %d: open round %d, copy from %d\n", epoch, members,
          open, copy_rank)
 }
@@ -168,7 +173,9 @@ inline start_job() {
        printf("box excludes worker %d\n", w);                                                     \
        exclusions--;                                                                              \
        member[w] = false;                                                                         \
-       admitted[w] = INCARNATIONS;                                                                \
+       doomed[w] = true;                                                                          \
+       job_generation++;                                                                          \
+       admitted[w] = NOBODY;                                                                      \
        lose_giver(w);                                                                             \
        leave_gathering(w);                                                                        \
        if                                                                                         \

@@ -35,19 +35,19 @@
 #endif
 
 #define EPOCHS (BOX_CRASHES + 1)
-#define INCARNATIONS 3
+#define INCARNATIONS 4
 #define ALL_FRAGMENTS ((1 << FRAGMENTS) - 1)
 #define NOBODY 7
 
-/* A sum, exact about what went into it: two bits per worker hold 1 + the incarnation that
- * contributed. ORDER is who came first: floating-point sums depend on it. With two workers they do
+/* A sum, exact about what went into it: three bits per worker hold 1 + the incarnation
+ * that contributed. ORDER is who came first: floating-point sums depend on it. With two workers they do
  * not; it stands for the orders that more workers have. COUNTED is what the box says of who
  * contributed; the other two bits are what must never be. */
-#define part(value, w) ((value >> (2 * (w))) & 3)
-#define ORDER_SHIFT 6
-#define TWICE 256
-#define MIXED 512
-#define COUNTED_SHIFT 10
+#define part(value, w) ((value >> (3 * (w))) & 7)
+#define ORDER_SHIFT 9
+#define TWICE (1 << 11)
+#define MIXED (1 << 12)
+#define COUNTED_SHIFT 13
 #define counted(value) ((value) >> COUNTED_SHIFT)
 #if WORKERS == 2
 #define contributors(value) ((part(value, 0) > 0) + 2 * (part(value, 1) > 0))
@@ -63,8 +63,8 @@
 #define result(e, r, f) results_sent[((e) * ROUNDS + (r)) * FRAGMENTS + (f)]
 #define copy(e, w, f) copies_sent[((e) * WORKERS + (w)) * FRAGMENTS + (f)]
 int pushes_sent[EPOCHS * WORKERS];
-short results_sent[EPOCHS * ROUNDS * FRAGMENTS];
-short copies_sent[EPOCHS * WORKERS * FRAGMENTS];
+int results_sent[EPOCHS * ROUNDS * FRAGMENTS];
+int copies_sent[EPOCHS * WORKERS * FRAGMENTS];
 
 /* --- workers -------------------------------------------------------------------------------- */
 #define RUNS 0      /* has a session and takes packets of it */
@@ -77,7 +77,7 @@ byte incarnation[WORKERS];
 byte needed[WORKERS]; /* the round whose result it needs next; below it everything is consumed */
 bool holds[WORKERS];  /* its shadow is the whole result of round needed - 1 */
 byte staged[WORKERS]; /* fragments of the result of round needed that its shadow has */
-short shadow[WORKERS * FRAGMENTS];
+int shadow[WORKERS * FRAGMENTS];
 byte generation[WORKERS]; /* of the membership that it knows of */
 
 /* --- control connections: what SESSION will say to a worker that has joined ----------------- */
@@ -93,8 +93,8 @@ bool gathering; /* restarted: the job is not here yet */
 byte epoch;     /* what alone is durable */
 byte open;      /* the open round; the result of the one before is kept */
 byte claimed[WORKERS];
-short sum[FRAGMENTS];
-short kept[FRAGMENTS]; /* 0: none, the chunk was recovered at this round */
+int sum[FRAGMENTS];
+int kept[FRAGMENTS]; /* 0: none, the chunk was recovered at this round */
 byte copy_rank = NOBODY;
 byte givers; /* ranks that hold what is to be copied */
 byte member[WORKERS] = 1;
@@ -107,10 +107,11 @@ byte worker_crashes = WORKER_CRASHES;
 byte disconnects = DISCONNECTS;
 byte exclusions = EXCLUSIONS;
 bool faults_over;
-/* What was consumed. A worker that crashed took its weights with it: what no member has consumed
- * any more, and no box keeps, binds nobody. */
-short truth[ROUNDS * FRAGMENTS];
-byte consumed[WORKERS]; /* rounds, as bits */
+/* What each incarnation consumed. A worker that crashed took its weights with it, and one that was
+ * given up can only start again: what only such have consumed binds nobody. */
+int histories[WORKERS * ROUNDS * FRAGMENTS];
+#define history(w, fragment) histories[(w) * ROUNDS * FRAGMENTS + (fragment)]
+bool doomed[WORKERS];
 
 hidden byte at, rank, other, least, most; /* scratch of one step */
 
@@ -146,29 +147,31 @@ hidden byte at, rank, other, least, most; /* scratch of one step */
   EACH_ROUND(step, w, 0) EACH_ROUND(step, w, 1) EACH_ROUND(step, w, 2)
 #endif
 
-inline forget_the_dead() {
+/* All who consumed a round saw the identical result, with the identical contributors. */
+inline check_agreement() {
   rank = 0;
-  other = (!gathering && open > 0 && kept[0] -> 1 << (open - 1) : 0);
   do
   :: rank < WORKERS ->
-     if
-     :: member[rank] -> other = other | consumed[rank]
-     :: else
-     fi;
+     other = 0;
+     do
+     :: other < rank ->
+        at = 0;
+        do
+        :: at < ROUNDS * FRAGMENTS ->
+           assert(doomed[rank] || doomed[other] || history(rank, at) == 0 ||
+                  history(other, at) == 0 || history(rank, at) == history(other, at));
+           at++
+        :: else -> break
+        od;
+        other++
+     :: else -> break
+     od;
      rank++
   :: else -> break
   od;
   at = 0;
-  do
-  :: at < ROUNDS * FRAGMENTS ->
-     if
-     :: !(other & (1 << (at / FRAGMENTS))) -> truth[at] = 0
-     :: else
-     fi;
-     at++
-  :: else -> break
-  od;
-  at = 0
+  rank = 0;
+  other = 0
 }
 
 #include "box.pml"

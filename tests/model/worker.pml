@@ -35,28 +35,20 @@ inline send_copy(w) {
   at = 0
 }
 
-/* The whole chunk goes to the application. Of one that the box has given up, nothing is asked: it
- * can only start again. */
+/* The whole chunk goes to the application. */
 inline consume(w) {
   at = 0;
   do
   :: at < FRAGMENTS ->
-     if
-     :: member[w] || gathering ->
-        assert(!(shadow[w * FRAGMENTS + at] & TWICE)); /* one contribution per member */
-        assert(!(shadow[w * FRAGMENTS + at] & MIXED)); /* no round mixes with another */
-        assert(counted(shadow[w * FRAGMENTS + at]) == contributors(shadow[w * FRAGMENTS + at]));
-        assert(EXCLUSIONS > 0 || contributors(shadow[w * FRAGMENTS + at]) == EVERYBODY);
-        /* all consumers of a round saw the identical result */
-        assert(truth[needed[w] * FRAGMENTS + at] == 0 ||
-               truth[needed[w] * FRAGMENTS + at] == shadow[w * FRAGMENTS + at]);
-        truth[needed[w] * FRAGMENTS + at] = shadow[w * FRAGMENTS + at]
-     :: else
-     fi;
+     assert(!(shadow[w * FRAGMENTS + at] & TWICE)); /* one contribution per member */
+     assert(!(shadow[w * FRAGMENTS + at] & MIXED)); /* no round mixes with another */
+     assert(counted(shadow[w * FRAGMENTS + at]) == contributors(shadow[w * FRAGMENTS + at]));
+     assert(EXCLUSIONS > 0 || contributors(shadow[w * FRAGMENTS + at]) == EVERYBODY);
+     history(w, needed[w] * FRAGMENTS + at) = shadow[w * FRAGMENTS + at];
      at++
   :: else -> break
   od;
-  consumed[w] = consumed[w] | (1 << needed[w]);
+  check_agreement();
   holds[w] = true;
   staged[w] = 0;
   needed[w]++;
@@ -100,7 +92,6 @@ inline start_again(w) {
   needed[w] = 0;
   holds[w] = false;
   staged[w] = 0;
-  consumed[w] = 0;
   joined[w] = NOT_JOINED;
   told_open[w] = 0;
   told_to_give[w] = false;
@@ -109,8 +100,13 @@ inline start_again(w) {
   :: at < FRAGMENTS -> shadow[w * FRAGMENTS + at] = 0; at++
   :: else -> break
   od;
+  at = 0;
+  do
+  :: at < ROUNDS * FRAGMENTS -> history(w, at) = 0; at++
+  :: else -> break
+  od;
   generation[w] = 0;
-  forget_the_dead()
+  doomed[w] = false
 }
 
 /* SESSION: its state against the box's open round. */
