@@ -81,6 +81,7 @@ inline finish_round() {
      /* an epoch completes a round once */
      assert(result(epoch, open, at) == 0 || result(epoch, open, at) == sum[at]);
      result(epoch, open, at) = sum[at];
+     generations(epoch, open, at) = generations(epoch, open, at) | (1 << job_generation);
 #ifndef NO_KEPT_RESULT
      kept[at] = sum[at];
 #endif
@@ -117,12 +118,21 @@ inline finish_round() {
        fi                                                                                         \
      }
 
-/* A PULL, or a duplicate of a finished round: of use only after the network has lost everything. */
+#ifdef COUNT_AT_SEND
+#define as_sent(value) ((value & ((1 << COUNTED_SHIFT) - 1)) | (members << COUNTED_SHIFT))
+#else
+#define as_sent(value) (value)
+#endif
+
+/* A PULL, or a duplicate of a finished round: of use only after the network has lost everything, or
+ * when the membership has changed. */
 #define RESEND_RESULT(w, e, r, f)                                                                 \
   :: d_step {                                                                                     \
        !gathering && (e) == epoch && (r) + 1 == open && needed[w] == (r) && phase[w] == RUNS &&   \
-       session_epoch[w] == epoch && member[w] && kept[f] && result(e, r, f) == 0 ->               \
-       result(e, r, f) = kept[f]                                                                  \
+       session_epoch[w] == epoch && member[w] && generation[w] == job_generation && kept[f] &&    \
+       !(generations(e, r, f) & (1 << job_generation)) ->                                         \
+       result(e, r, f) = as_sent(kept[f]);                                                        \
+       generations(e, r, f) = generations(e, r, f) | (1 << job_generation)                        \
      }
 
 /* The job's connection to rank w's packets: keys of one incarnation, one queue. */
@@ -132,12 +142,5 @@ end:
   EACH_PACKET(ADD_PUSH, w)
   EACH_PACKET(TAKE_COPY, w)
   EACH_PACKET(RESEND_RESULT, w)
-#ifdef COUNT_AT_SEND
-  :: d_step {
-       !gathering && needed[w] + 1 == open && kept[0] && counted(kept[0]) != members ->
-       result(epoch, open - 1, 0) =
-           (kept[0] & ((1 << COUNTED_SHIFT) - 1)) | (members << COUNTED_SHIFT)
-     }
-#endif
   od
 }

@@ -2,7 +2,7 @@
 
 #define CRASH_WORKER(w)                                                                           \
   :: d_step {                                                                                     \
-       worker_crashes > 0 && phase[w] != STARTING && !all_finished ->                             \
+       worker_crashes > 0 && phase[w] <= JOINED && !all_finished ->                               \
        printf("worker %d crashes\n", w);                                                          \
        worker_crashes--;                                                                          \
        start_again(w)                                                                             \
@@ -58,7 +58,7 @@ end:
        od;
        at = 0;
        do
-       :: at < EPOCHS * ROUNDS * FRAGMENTS -> results_sent[at] = 0; at++
+       :: at < EPOCHS * ROUNDS * FRAGMENTS -> results_sent[at] = 0; result_generations[at] = 0; at++
        :: else -> break
        od;
        at = 0;

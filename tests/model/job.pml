@@ -167,23 +167,6 @@ inline start_job() {
 #define EACH_WORKER(step) step(0) step(1) step(2)
 #endif
 
-#define EXCLUDE(w)                                                                                \
-  :: d_step {                                                                                     \
-       exclusions > 0 && !gathering && open < ROUNDS && member[w] && members != (1 << w) ->       \
-       printf("box excludes worker %d\n", w);                                                     \
-       exclusions--;                                                                              \
-       member[w] = false;                                                                         \
-       doomed[w] = true;                                                                          \
-       job_generation++;                                                                          \
-       admitted[w] = NOBODY;                                                                      \
-       lose_giver(w);                                                                             \
-       leave_gathering(w);                                                                        \
-       if                                                                                         \
-       :: round_is_complete -> finish_round()                                                     \
-       :: else                                                                                    \
-       fi                                                                                         \
-     }
-
 /* JOIN or SESSION is lost with its connection. */
 inline leave_gathering(w) {
   if
@@ -195,6 +178,33 @@ inline leave_gathering(w) {
   :: else
   fi
 }
+
+/* Rounds no longer wait for it; what it has contributed stands. */
+inline exclude(w) {
+  printf("box excludes worker %d\n", w);
+  member[w] = false;
+  job_generation++;
+  admitted[w] = NOBODY;
+#ifdef EXCLUSION_CLEARS_BITS
+  claimed[w] = 0;
+#endif
+  lose_giver(w);
+  leave_gathering(w);
+  doomed[w] = (phase[w] != STARTING);
+  if
+#ifndef EXCLUSION_LEAVES_ROUND
+  :: round_is_complete -> finish_round()
+#endif
+  :: else
+  fi
+}
+
+#define EXCLUDE(w)                                                                                \
+  :: d_step {                                                                                     \
+       exclusions > 0 && !gathering && open < ROUNDS && member[w] && members != (1 << w) ->       \
+       exclusions--;                                                                              \
+       exclude(w)                                                                                 \
+     }
 
 proctype Control() {
 end:

@@ -34,6 +34,12 @@
 #define same_round(r, expected) ((r) == (expected))
 #endif
 
+#ifdef RESULT_OF_ANY_GENERATION
+#define right_generation(w, e, r, f) true
+#else
+#define right_generation(w, e, r, f) (generations(e, r, f) & (1 << generation[w]))
+#endif
+
 #define EPOCHS (BOX_CRASHES + 1)
 #define INCARNATIONS 4
 #define ALL_FRAGMENTS ((1 << FRAGMENTS) - 1)
@@ -61,9 +67,11 @@
 #define push_bit(r, f, i) (1 << (((r) * FRAGMENTS + (f)) * INCARNATIONS + (i)))
 #define pushes(e, w) pushes_sent[(e) * WORKERS + (w)]
 #define result(e, r, f) results_sent[((e) * ROUNDS + (r)) * FRAGMENTS + (f)]
+#define generations(e, r, f) result_generations[((e) * ROUNDS + (r)) * FRAGMENTS + (f)]
 #define copy(e, w, f) copies_sent[((e) * WORKERS + (w)) * FRAGMENTS + (f)]
 int pushes_sent[EPOCHS * WORKERS];
 int results_sent[EPOCHS * ROUNDS * FRAGMENTS];
+byte result_generations[EPOCHS * ROUNDS * FRAGMENTS]; /* as bits: those that the packets name */
 int copies_sent[EPOCHS * WORKERS * FRAGMENTS];
 
 /* --- workers -------------------------------------------------------------------------------- */
@@ -71,6 +79,7 @@ int copies_sent[EPOCHS * WORKERS * FRAGMENTS];
 #define SUSPENDED 1 /* lost its session; takes nothing until it has the next one */
 #define JOINED 2    /* has said its state, waits for SESSION */
 #define STARTING 3  /* a fresh incarnation that has not joined yet */
+#define GONE 4      /* excluded, and not started again */
 byte phase[WORKERS];
 byte session_epoch[WORKERS];
 byte incarnation[WORKERS];
@@ -115,12 +124,11 @@ bool doomed[WORKERS];
 
 hidden byte at, rank, other, least, most; /* scratch of one step */
 
+#define finished(w) (phase[w] == GONE || (phase[w] == RUNS && needed[w] == ROUNDS))
 #if WORKERS == 2
-#define all_finished (needed[0] == ROUNDS && needed[1] == ROUNDS && \
-                      phase[0] == RUNS && phase[1] == RUNS)
+#define all_finished (finished(0) && finished(1))
 #else
-#define all_finished (needed[0] == ROUNDS && needed[1] == ROUNDS && needed[2] == ROUNDS && \
-                      phase[0] == RUNS && phase[1] == RUNS && phase[2] == RUNS)
+#define all_finished (finished(0) && finished(1) && finished(2))
 #endif
 
 /* One alternative of a do-loop per packet that can exist. */

@@ -5,7 +5,7 @@
 #define worker_takes(w, e, r) (phase[w] == RUNS && (e) == session_epoch[w] && (r) <= needed[w])
 #elif defined(NO_PROMISE)
 #define worker_takes(w, e, r) \
-  (phase[w] != STARTING && joined[w] != FRESH && (e) <= session_epoch[w] && (r) == needed[w])
+  (phase[w] <= JOINED && joined[w] != FRESH && (e) <= session_epoch[w] && (r) == needed[w])
 #elif defined(NO_EPOCH_FENCE)
 #define worker_takes(w, e, r) (phase[w] == RUNS && (r) == needed[w])
 #else
@@ -62,7 +62,8 @@ inline consume(w) {
  * pushed this round, so that nobody needs the result of the one before any more. */
 #define TAKE_RESULT(w, e, r, f)                                                                   \
   :: d_step {                                                                                     \
-       result(e, r, f) && worker_takes(w, e, r) && !(staged[w] & (1 << f)) ->                     \
+       result(e, r, f) && worker_takes(w, e, r) && right_generation(w, e, r, f) &&                \
+       !(staged[w] & (1 << f)) ->                                                                 \
        printf("worker %d takes the result of round %d, fragment %d, epoch %d: %d\n",              \
               w, r, f, e, result(e, r, f));                                                       \
        assert(r == needed[w]); /* no round mixes with another */                                  \
@@ -85,6 +86,7 @@ inline suspend(w) {
 
 /* Of a worker that has nothing left but to be started again: crashed, refused or left behind. */
 inline start_again(w) {
+  assert(WORKER_CRASHES + EXCLUSIONS > 0); /* who did nothing wrong loses nothing */
   phase[w] = STARTING;
   incarnation[w]++;
   assert(incarnation[w] < INCARNATIONS);
@@ -129,7 +131,11 @@ inline take_session(w) {
   :: else
   fi;
   if
+#ifdef REFUSE_OTHER_HOLDERS
+  :: told_open[w] + 1 == needed[w] && !told_to_give[w] -> start_again(w)
+#else
   :: told_open[w] + 1 == needed[w] && !holds[w] -> start_again(w) /* it was left behind */
+#endif
   :: else ->
      assert(told_open[w] + 1 >= needed[w] && told_open[w] <= needed[w] + 1);
      told_open[w] = 0;
@@ -139,6 +145,13 @@ inline take_session(w) {
      fi
   fi
 }
+
+/* A rank that resumes is known if this box has admitted it, or the SESSION that said so was lost. */
+#ifdef REFUSE_UNHEARD
+#define right_incarnation(w) (member[w] && session_epoch[w] == epoch)
+#else
+#define right_incarnation(w) (member[w] && admitted[w] == incarnation[w])
+#endif
 
 proctype Worker(byte w) {
 end:
@@ -159,7 +172,7 @@ end:
   :: d_step {
        phase[w] == SUSPENDED && !gathering ->
        if
-       :: member[w] && session_epoch[w] == epoch -> readmit(w, RESUMES, open)
+       :: right_incarnation(w) -> readmit(w, RESUMES, open)
        :: else -> printf("worker %d is refused\n", w); start_again(w)
        fi
      }
@@ -176,6 +189,7 @@ end:
      }
   :: d_step { phase[w] == STARTING && gathering -> phase[w] = JOINED; joined[w] = FRESH }
   :: d_step { phase[w] == STARTING && !gathering -> readmit(w, FRESH, open) }
+  :: d_step { phase[w] == STARTING && !member[w] && !gathering && !box_crashes -> phase[w] = GONE }
   /* Another chunk of the tensor is a round behind: the application starts there. */
   :: d_step {
        phase[w] == STARTING && !gathering && kept[0] && claimed[w] == 0 ->
