@@ -51,6 +51,7 @@ end:
        box_crashes = 0;
        worker_crashes = 0;
        disconnects = 0;
+       exclusions = 0;
        at = 0;
        do
        :: at < EPOCHS * WORKERS -> pushes_sent[at] = 0; at++

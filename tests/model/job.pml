@@ -117,7 +117,9 @@ inline start_job() {
 #ifndef RESUM
      if
      :: least < most ->
+#ifndef COPY_AND_SUM
         claimed[rank] = ALL_FRAGMENTS;
+#endif
         if
         :: can_give(rank) && needed[rank] == most -> givers = givers | (1 << rank)
         :: else

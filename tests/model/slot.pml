@@ -40,20 +40,23 @@
 #define right_generation(w, e, r, f) (generations(e, r, f) & (1 << generation[w]))
 #endif
 
+#ifndef INCARNATIONS
+#define INCARNATIONS 4 /* of one rank, at most 7; the model says where that is too few */
+#endif
+
 #define EPOCHS (BOX_CRASHES + 1)
-#define INCARNATIONS 4
 #define ALL_FRAGMENTS ((1 << FRAGMENTS) - 1)
 #define NOBODY 7
 
-/* A sum, exact about what went into it: three bits per worker hold 1 + the incarnation
- * that contributed. ORDER is who came first: floating-point sums depend on it. With two workers they do
- * not; it stands for the orders that more workers have. COUNTED is what the box says of who
+/* A sum, exact about what went into it: three bits per worker hold 1 + the incarnation that
+ * contributed. ORDER is who came first: floating-point sums depend on it; with two workers they do
+ * not, where it stands for the orders that more workers have. COUNTED is what the box says of who
  * contributed; the other two bits are what must never be. */
 #define part(value, w) ((value >> (3 * (w))) & 7)
 #define ORDER_SHIFT 9
 #define TWICE (1 << 11)
 #define MIXED (1 << 12)
-#define COUNTED_SHIFT 13
+#define COUNTED_SHIFT 15
 #define counted(value) ((value) >> COUNTED_SHIFT)
 #if WORKERS == 2
 #define contributors(value) ((part(value, 0) > 0) + 2 * (part(value, 1) > 0))

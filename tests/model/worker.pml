@@ -64,7 +64,7 @@ inline consume(w) {
   :: d_step {                                                                                     \
        result(e, r, f) && worker_takes(w, e, r) && right_generation(w, e, r, f) &&                \
        !(staged[w] & (1 << f)) ->                                                                 \
-       printf("worker %d takes the result of round %d, fragment %d, epoch %d: %d\n",              \
+       printf("worker %d takes the result of round %d, fragment %d, epoch %d: %o\n",              \
               w, r, f, e, result(e, r, f));                                                       \
        assert(r == needed[w]); /* no round mixes with another */                                  \
        shadow[w * FRAGMENTS + f] = result(e, r, f);                                               \
@@ -89,7 +89,7 @@ inline start_again(w) {
   assert(WORKER_CRASHES + EXCLUSIONS > 0); /* who did nothing wrong loses nothing */
   phase[w] = STARTING;
   incarnation[w]++;
-  assert(incarnation[w] < INCARNATIONS);
+  assert(incarnation[w] < INCARNATIONS); /* the model's own bound */
   session_epoch[w] = 0;
   needed[w] = 0;
   holds[w] = false;
@@ -146,7 +146,7 @@ inline take_session(w) {
   fi
 }
 
-/* A rank that resumes is known if this box has admitted it, or the SESSION that said so was lost. */
+/* Whether this box has admitted a rank that resumes; the SESSION that said so may have been lost. */
 #ifdef REFUSE_UNHEARD
 #define right_incarnation(w) (member[w] && session_epoch[w] == epoch)
 #else
@@ -189,7 +189,10 @@ end:
      }
   :: d_step { phase[w] == STARTING && gathering -> phase[w] = JOINED; joined[w] = FRESH }
   :: d_step { phase[w] == STARTING && !gathering -> readmit(w, FRESH, open) }
-  :: d_step { phase[w] == STARTING && !member[w] && !gathering && !box_crashes -> phase[w] = GONE }
+  :: d_step {
+       phase[w] == STARTING && !member[w] && !gathering && !box_crashes ->
+       phase[w] = GONE
+     }
   /* Another chunk of the tensor is a round behind: the application starts there. */
   :: d_step {
        phase[w] == STARTING && !gathering && kept[0] && claimed[w] == 0 ->
