@@ -85,6 +85,8 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     ++statistics_.stale_packets;
     return;
   }
+  // A result shows that the box has all of ours; what was to be pushed again may be overwritten.
+  if (chunk.result_mask == 0) drop_unsent(lane, header.chunk);
   if (!chunk.giving) {  // one that was given back is here already
     place(tensor, chunk, parsed);
     chunk.in_shadow = false;
