@@ -224,6 +224,7 @@ class Core {
   void on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed);
   void consume(const Tensor& tensor, Chunk& chunk);
+  bool is_staged(const Tensor& tensor, const Chunk& chunk) const;
   void copy(std::byte* destination, const std::byte* source, size_t bytes) const;
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void set_credit(Lane& lane, const wire::Header& header);

@@ -107,12 +107,17 @@ void Core::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& p
   const size_t bytes = parsed.header.payload_bytes;
   if (tensor.shadow == nullptr) {
     copy(tensor.output + offset, parsed.payload, bytes);
-  } else if (tensor.input == tensor.output) {  // copied out when it is whole, while still in cache
+  } else if (is_staged(tensor, chunk)) {  // copied out when it is whole, while still in cache
     std::memcpy(tensor.shadow + offset, parsed.payload, bytes);
   } else {
     copy(tensor.shadow + offset, parsed.payload, bytes);
     copy(tensor.output + offset, parsed.payload, bytes);
   }
+}
+
+// The input has to outlast the first fragments of the result, which go in its place.
+bool Core::is_staged(const Tensor& tensor, const Chunk& chunk) const {
+  return tensor.input == tensor.output && chunk.full_mask > 1;
 }
 
 void Core::copy(std::byte* destination, const std::byte* source, size_t bytes) const {
@@ -157,7 +162,7 @@ void Core::consume(const Tensor& tensor, Chunk& chunk) {
   chunk.pushed = false;
   if (tensor.shadow == nullptr) return;
   chunk.in_shadow = true;
-  if (tensor.input != tensor.output) return;
+  if (!is_staged(tensor, chunk)) return;
   copy(tensor.output + chunk.offset, tensor.shadow + chunk.offset, chunk.wire_bytes);
 }
 
