@@ -55,6 +55,13 @@ inline readmit(w, kind, round) {
 #else
 #define can_give(w) (joined[w] == RESUMES && holds[w])
 #endif
+#if WORKERS == 2
+#define all_joined (joined[0] && joined[1])
+#define some_resume (joined[0] == RESUMES || joined[1] == RESUMES)
+#else
+#define all_joined (joined[0] && joined[1] && joined[2])
+#define some_resume (joined[0] == RESUMES || joined[1] == RESUMES || joined[2] == RESUMES)
+#endif
 inline compare_rounds() {
   most = 0;
   least = ROUNDS;
@@ -72,7 +79,10 @@ inline compare_rounds() {
      rank++
   :: else -> break
   od;
-  at = 0
+  if
+  :: !some_resume -> least = 0
+  :: else
+  fi
 }
 
 /* The highest that a rank knows of, and one more if somebody is left out. */
@@ -155,14 +165,10 @@ inline start_job() {
    (joined[v] == RESUMES && generation[v] > generation[w]))
 #endif
 #if WORKERS == 2
-#define all_joined (joined[0] && joined[1])
-#define some_resume (joined[0] == RESUMES || joined[1] == RESUMES)
 #define left_behind(w) (joined[w] == RESUMES && (ahead_of(0, w) || ahead_of(1, w)))
 #define some_left_behind (left_behind(0) || left_behind(1))
 #define EACH_WORKER(step) step(0) step(1)
 #else
-#define all_joined (joined[0] && joined[1] && joined[2])
-#define some_resume (joined[0] == RESUMES || joined[1] == RESUMES || joined[2] == RESUMES)
 #define left_behind(w) \
   (joined[w] == RESUMES && (ahead_of(0, w) || ahead_of(1, w) || ahead_of(2, w)))
 #define some_left_behind (left_behind(0) || left_behind(1) || left_behind(2))

@@ -48,6 +48,12 @@
 #define ALL_FRAGMENTS ((1 << FRAGMENTS) - 1)
 #define NOBODY 7
 
+/* Beyond these the packets would not all be there: see EACH_PACKET and push_bit. */
+#if WORKERS < 2 || WORKERS > 3 || ROUNDS < 2 || ROUNDS > 3 || FRAGMENTS > 2 || EPOCHS > 3 || \
+    ROUNDS * FRAGMENTS * INCARNATIONS > 31
+#error "no such configuration"
+#endif
+
 /* A sum, exact about what went into it: three bits per worker hold 1 + the incarnation that
  * contributed. ORDER is who came first: floating-point sums depend on it; with two workers they do
  * not, where it stands for the orders that more workers have. COUNTED is what the box says of who
@@ -142,12 +148,9 @@ hidden byte at, rank, other, least, most; /* scratch of one step */
 #endif
 #if ROUNDS == 2
 #define EACH_ROUND(step, w, e) EACH_FRAGMENT(step, w, e, 0) EACH_FRAGMENT(step, w, e, 1)
-#elif ROUNDS == 3
+#else
 #define EACH_ROUND(step, w, e) \
   EACH_FRAGMENT(step, w, e, 0) EACH_FRAGMENT(step, w, e, 1) EACH_FRAGMENT(step, w, e, 2)
-#else
-#define EACH_ROUND(step, w, e) EACH_FRAGMENT(step, w, e, 0) EACH_FRAGMENT(step, w, e, 1) \
-  EACH_FRAGMENT(step, w, e, 2) EACH_FRAGMENT(step, w, e, 3)
 #endif
 #if EPOCHS == 1
 #define EACH_PACKET(step, w) EACH_ROUND(step, w, 0)
