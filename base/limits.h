@@ -66,6 +66,9 @@ static_assert(kChunksPerJobMax + kRssTablesMax * (64 + kRssKeyBytesMax + kRssTab
                   kPipelinesMax * 64 + 1024 <=
               kControlMessageBytesMax);
 inline constexpr uint32_t kControlConnectionsMax = 4096;
+// Chunks in one RoundMap: a round and a place in `give` take at most 5 and 3 bytes each.
+inline constexpr uint32_t kRoundMapChunksMax = 65'536;
+static_assert(kRoundMapChunksMax * 8 + 64 <= kControlMessageBytesMax);
 
 // --- admin (HTTP) ---
 inline constexpr uint32_t kAdminConnectionsMax = 128;

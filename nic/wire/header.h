@@ -22,8 +22,8 @@ enum class PacketType : uint8_t {
   kPull = 3,     // worker -> box: PullPayload: "what have you got, what can I have?"
   kGrant = 4,    // box -> worker: new credit, no payload
   kMoved = 5,    // box -> worker: the chunk lives elsewhere since a newer epoch
-  kRecover = 6,  // box -> worker: promise a newer epoch
-  kState = 7,    // worker -> box: answer to RECOVER
+  kRecover = 6,  // box -> worker: promise a newer epoch; JOIN on the control connection does this
+  kState = 7,    // worker -> box: a fragment of a result it consumed, for a round that others need
   kBarrier = 8,
   kClose = 9,
 };
@@ -60,6 +60,10 @@ struct Header {
   uint8_t version() const { return version_type >> 4; }
   uint8_t type_value() const { return version_type & 0x0f; }
   PacketType type() const { return static_cast<PacketType>(type_value()); }
+  // With flag::kPartial: how many workers' gradients are in this fragment; 0 without.
+  uint16_t contributors() const {
+    return (flags & flag::kPartial) != 0 ? static_cast<uint16_t>(dtype_scale >> 4) : uint16_t{0};
+  }
 };
 
 static_assert(sizeof(Header) == limits::kHeaderBytes);
