@@ -159,6 +159,20 @@ TEST_CASE("a rank that must still give back a round is asked again when its conn
   CHECK(answer(desk, again).give == std::vector<uint32_t>{0});
 }
 
+TEST_CASE("a rank that never heard the session of the new epoch is not held to have missed it") {
+  Desk desk;
+  const auto sessions = crashed(desk);
+  const ConnectionId first = desk.join(resume(join_with(0), sessions[0]));
+  desk.say(first, rounds_message({5, 5, 5, 5}));
+  const ConnectionId second = desk.join(resume(join_with(1), sessions[1]));
+  desk.say(second, rounds_message({5, 5, 5, 5}));
+  const bool noticed = GENERATE(false, true);
+  if (noticed) desk.hang_up(second);
+  const ConnectionId again = desk.join(resume(join_with(1), sessions[1]));
+  desk.say(again, rounds_message({5, 5, 5, 5}));
+  CHECK(answer(desk, again).session.epoch() == answer(desk, first).session.epoch());
+}
+
 TEST_CASE("who does not come back to a recovering job is named") {
   Desk desk({.dead_after_ns = 2 * kSecond, .lost_timeout_ns = 3 * kSecond});
   const auto sessions = crashed(desk);
