@@ -96,6 +96,31 @@ TEST_CASE("a worker that comes back says who it is, where it was, and what it ha
   CHECK(rounds.last());
 }
 
+TEST_CASE("a rank that rejoined and has consumed nothing yet says that it has no copy to give") {
+  auto options = Member::default_options();
+  options.rejoin = true;
+  Member member(options);
+  member.ask_join();
+  auto session = Member::session();
+  session.mutable_session()->set_has_rounds(true);
+  session.mutable_session()->add_absent_ranks(1);
+  member.deliver(session);
+  member.deliver(Member::round_map({7, 7, 0}));
+  member.act();
+  member.membership.on_transport_open(Member::facts(), member.now_ns);
+  member.lose_box();
+  member.ask_join_again();
+  REQUIRE(member.actions.size() == 2);
+  const control::Join& join = member.actions[0].message.join();
+  CHECK(std::vector<uint32_t>(join.absent_ranks().begin(), join.absent_ranks().end()) ==
+        std::vector<uint32_t>{1});
+  const control::RoundMap& rounds = member.actions[1].message.rounds();
+  CHECK(std::vector<uint32_t>(rounds.rounds().begin(), rounds.rounds().end()) ==
+        std::vector<uint32_t>{7, 7, 0});
+  CHECK(std::vector<uint32_t>(rounds.lacks().begin(), rounds.lacks().end()) ==
+        std::vector<uint32_t>{0, 1});
+}
+
 TEST_CASE("a first JOIN neither resumes nor states rounds, and rejoins if it is told to") {
   for (const bool rejoins : {false, true}) {
     auto options = Member::default_options();
