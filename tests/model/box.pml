@@ -55,8 +55,7 @@ inline clear_round() {
   :: at < WORKERS -> claimed[at] = 0; at++
   :: else -> break
   od;
-  copy_rank = NOBODY;
-  givers = 0
+  copy_rank = NOBODY
 }
 
 /* What is copied is sent as it was, with who contributed to it. */

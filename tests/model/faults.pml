@@ -25,21 +25,8 @@ end:
        box_crashes > 0 && !all_finished ->
        printf("the box crashes\n");
        box_crashes--;
-       gathering = true;
        job_generation = 0;
-       open = 0;
-       clear_round();
-       at = 0;
-       do
-       :: at < FRAGMENTS -> kept[at] = 0; at++
-       :: else -> break
-       od;
-       rank = 0;
-       do
-       :: rank < WORKERS -> member[rank] = true; admitted[rank] = 0; leave_gathering(rank); rank++
-       :: else -> break
-       od;
-       at = 0
+       gather()
      }
   EACH_WORKER(CRASH_WORKER)
   EACH_WORKER(DISCONNECT)

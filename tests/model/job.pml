@@ -1,41 +1,36 @@
 /* What the job's control does about a restart, a rejoin and an exclusion: appliance/control/. */
 
-inline choose_giver() {
-  copy_rank = 0;
-  do
-  :: givers & (1 << copy_rank) -> break
-  :: else -> copy_rank++
-  od;
-  claimed[copy_rank] = 0
-}
-
-/* A rank that was to give a copy is gone for good. If another one holds it too, that one gives it;
- * else nobody living has consumed the round, and it is summed from new pushes. */
-inline lose_giver(w) {
-  givers = givers & ~(1 << w);
+/* JOIN or SESSION is lost with its connection. */
+inline leave_gathering(w) {
   if
-  :: copy_rank == w && givers == 0 -> printf("box: nobody has the copy\n"); clear_round()
-  :: copy_rank == w && givers != 0 ->
-     claimed[w] = ALL_FRAGMENTS;
-     choose_giver();
-     told_to_give[copy_rank] = true
+  :: phase[w] == JOINED ->
+     phase[w] = (joined[w] == FRESH -> STARTING : SUSPENDED);
+     joined[w] = NOT_JOINED;
+     told_open[w] = 0;
+     told_to_give[w] = false
   :: else
   fi
 }
 
-/* A rank's JOIN while the job runs: new keys replace the old ones, bits already claimed stand. */
-inline readmit(w, kind, round) {
-  if
-  :: kind == FRESH ->
-#ifndef KEEP_LOST_GIVER
-     lose_giver(w);
-#endif
-#ifdef REJOIN_CLEARS_BITS
-     claimed[w] = 0;
-#endif
-     skip
-  :: else
-  fi;
+/* The box has nothing of the job's rounds any more. */
+inline gather() {
+  gathering = true;
+  open = 0;
+  clear_round();
+  at = 0;
+  do
+  :: at < FRAGMENTS -> kept[at] = 0; at++
+  :: else -> break
+  od;
+  rank = 0;
+  do
+  :: rank < WORKERS -> member[rank] = true; admitted[rank] = 0; leave_gathering(rank); rank++
+  :: else -> break
+  od;
+  at = 0
+}
+
+inline admit(w, kind, round) {
   printf("box readmits worker %d.%d, open round %d\n", w, incarnation[w], round);
   if
   :: !member[w] -> member[w] = true; job_generation++
@@ -48,6 +43,24 @@ inline readmit(w, kind, round) {
   phase[w] = JOINED
 }
 
+/* A rank's JOIN while the job runs: new keys replace the old ones, bits already claimed stand. If it
+ * is a new process in the place of the rank that was to give a copy, all say anew what they have. */
+inline readmit(w, kind, round) {
+#ifdef REJOIN_CLEARS_BITS
+  claimed[w] = 0;
+#endif
+  if
+#ifndef KEEP_LOST_GIVER
+  :: kind == FRESH && copy_rank == w ->
+     printf("box gathers again: the copy is lost\n");
+     gather();
+     joined[w] = FRESH;
+     phase[w] = JOINED
+#endif
+  :: else -> admit(w, kind, round)
+  fi
+}
+
 /* Over the ranks that resume: the highest round that one of them has consumed and still holds, and
  * the lowest that one needs. Both 0 if nobody resumes. */
 #ifdef GIVE_UNHELD
@@ -56,10 +69,10 @@ inline readmit(w, kind, round) {
 #define can_give(w) (joined[w] == RESUMES && holds[w])
 #endif
 #if WORKERS == 2
-#define all_joined (joined[0] && joined[1])
+#define some_joined (joined[0] || joined[1])
 #define some_resume (joined[0] == RESUMES || joined[1] == RESUMES)
 #else
-#define all_joined (joined[0] && joined[1] && joined[2])
+#define some_joined (joined[0] || joined[1] || joined[2])
 #define some_resume (joined[0] == RESUMES || joined[1] == RESUMES || joined[2] == RESUMES)
 #endif
 inline compare_rounds() {
@@ -87,7 +100,6 @@ inline compare_rounds() {
 
 /* The highest that a rank knows of, and one more if somebody is left out. */
 inline agree_generation() {
-  job_generation = 0;
   rank = 0;
   do
   :: rank < WORKERS ->
@@ -109,6 +121,7 @@ inline start_job() {
   compare_rounds();
 #ifndef EPOCH_REUSED
   epoch++;
+  assert(epoch < EPOCHS); /* the model's own bound */
 #endif
   clear_round();
 #ifdef RESUM
@@ -131,7 +144,7 @@ inline start_job() {
         claimed[rank] = ALL_FRAGMENTS;
 #endif
         if
-        :: can_give(rank) && needed[rank] == most -> givers = givers | (1 << rank)
+        :: can_give(rank) && needed[rank] == most && copy_rank == NOBODY -> copy_rank = rank
         :: else
         fi
      :: else
@@ -141,7 +154,7 @@ inline start_job() {
   :: else -> break
   od;
   if
-  :: givers != 0 -> choose_giver(); told_to_give[copy_rank] = true
+  :: copy_rank != NOBODY -> told_to_give[copy_rank] = true; claimed[copy_rank] = 0
   :: else
   fi;
   gathering = false;
@@ -156,54 +169,62 @@ inline start_job() {
          open, copy_rank)
 }
 
-/* The members have gone on without it: its state is not one to recover from. */
-#ifdef RESUME_LEFT_BEHIND
-#define ahead_of(v, w) (can_give(v) && needed[v] > needed[w] + 1)
-#else
-#define ahead_of(v, w) \
-  ((can_give(v) && needed[v] > needed[w] + 1) || \
-   (joined[v] == RESUMES && generation[v] > generation[w]))
-#endif
+/* Two of the same, since a macro does not expand within itself. */
 #if WORKERS == 2
-#define left_behind(w) (joined[w] == RESUMES && (ahead_of(0, w) || ahead_of(1, w)))
-#define some_left_behind (left_behind(0) || left_behind(1))
+#define some(what, w) (what(0, w) || what(1, w))
+#define any_rank(what, w) (what(0, w) || what(1, w))
+#define any(what) (what(0) || what(1))
 #define EACH_WORKER(step) step(0) step(1)
 #else
-#define left_behind(w) \
-  (joined[w] == RESUMES && (ahead_of(0, w) || ahead_of(1, w) || ahead_of(2, w)))
-#define some_left_behind (left_behind(0) || left_behind(1) || left_behind(2))
+#define some(what, w) (what(0, w) || what(1, w) || what(2, w))
+#define any_rank(what, w) (what(0, w) || what(1, w) || what(2, w))
+#define any(what) (what(0) || what(1) || what(2))
 #define EACH_WORKER(step) step(0) step(1) step(2)
 #endif
+/* The job has gone on without rank w, says the newest of those who resume. Generations count from
+ * what the ranks know that are there: only with the epoch, which is durable, are they in order. */
+#ifdef GENERATION_ALONE
+#define age(w) generation[w]
+#else
+#define age(w) (8 * session_epoch[w] + generation[w])
+#endif
+#define newer(u, v) (joined[u] == RESUMES && age(u) > age(v))
+#define outlived(v, w) (joined[v] == RESUMES && (absent[v] & (1 << (w))) && !some(newer, v))
+#define refused(v, w) (outlived(v, w) && age(v) > age(w))
+#ifdef RESUME_LEFT_BEHIND
+#define left_behind(w) false
+#else
+#define left_behind(w) (joined[w] == RESUMES && any_rank(refused, w))
+#endif
+/* A round opens again that rank w has no gradient for: it began behind it, and nobody has the
+ * result. */
+#define behind(v, w) (joined[v] == RESUMES && needed[v] < needed[w])
+#define gives(v, w) (can_give(v) && needed[v] == needed[w])
+#define beyond(w) (joined[w] == RESUMES && some(behind, w) && !some(gives, w))
+#define awaited(w) (!joined[w] && !any_rank(outlived, w))
+#define may_start (!any(left_behind) && !any(beyond))
 
-/* JOIN or SESSION is lost with its connection. */
-inline leave_gathering(w) {
-  if
-  :: phase[w] == JOINED ->
-     phase[w] = (joined[w] == FRESH -> STARTING : SUSPENDED);
-     joined[w] = NOT_JOINED;
-     told_open[w] = 0;
-     told_to_give[w] = false
-  :: else
-  fi
-}
-
-/* Rounds no longer wait for it; what it has contributed stands. */
+/* Rounds no longer wait for it; what it has contributed stands. But if it was to give a copy, all
+ * say anew what they have, it too if it is there. */
 inline exclude(w) {
   printf("box excludes worker %d\n", w);
-  member[w] = false;
-  job_generation++;
-  admitted[w] = NOBODY;
-#ifdef EXCLUSION_CLEARS_BITS
-  claimed[w] = 0;
-#endif
-  lose_giver(w);
-  leave_gathering(w);
-  doomed[w] = (phase[w] != STARTING);
   if
-#ifndef EXCLUSION_LEAVES_ROUND
-  :: round_is_complete -> finish_round()
+  :: copy_rank == w -> gather()
+  :: else ->
+     member[w] = false;
+     job_generation++;
+     admitted[w] = NOBODY;
+     leave_gathering(w);
+     doomed[w] = (phase[w] != STARTING);
+#ifdef EXCLUSION_CLEARS_BITS
+     claimed[w] = 0;
 #endif
-  :: else
+     if
+#ifndef EXCLUSION_LEAVES_ROUND
+     :: round_is_complete -> finish_round()
+#endif
+     :: else
+     fi
   fi
 }
 
@@ -217,9 +238,9 @@ inline exclude(w) {
 proctype Control() {
 end:
   do
-  :: d_step { gathering && all_joined && !some_left_behind -> start_job() }
+  :: d_step { gathering && !any(awaited) && some_joined && may_start -> start_job() }
   :: d_step {
-       exclusions > 0 && gathering && !all_joined && some_resume && !some_left_behind ->
+       exclusions > 0 && gathering && any(awaited) && some_resume && may_start ->
        exclusions--;
        start_job()
      }

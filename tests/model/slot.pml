@@ -44,12 +44,17 @@
 #define INCARNATIONS 4 /* of one rank, at most 7; the model says where that is too few */
 #endif
 
-#define EPOCHS (BOX_CRASHES + 1)
+/* A job gathers when its box was lost, and again when who was to give a copy then is lost too. */
+#if BOX_CRASHES > 0
+#define EPOCHS (1 + BOX_CRASHES + WORKER_CRASHES + EXCLUSIONS)
+#else
+#define EPOCHS 1
+#endif
 #define ALL_FRAGMENTS ((1 << FRAGMENTS) - 1)
 #define NOBODY 7
 
 /* Beyond these the packets would not all be there: see EACH_PACKET and push_bit. */
-#if WORKERS < 2 || WORKERS > 3 || ROUNDS < 2 || ROUNDS > 3 || FRAGMENTS > 2 || EPOCHS > 3 || \
+#if WORKERS < 2 || WORKERS > 3 || ROUNDS < 2 || ROUNDS > 3 || FRAGMENTS > 2 || EPOCHS > 5 || \
     ROUNDS * FRAGMENTS * INCARNATIONS > 31
 #error "no such configuration"
 #endif
@@ -97,6 +102,7 @@ bool holds[WORKERS];  /* its shadow is the whole result of round needed - 1 */
 byte staged[WORKERS]; /* fragments of the result of round needed that its shadow has */
 int shadow[WORKERS * FRAGMENTS];
 byte generation[WORKERS]; /* of the membership that it knows of */
+byte absent[WORKERS];     /* whom that one goes on without, as bits */
 
 /* --- control connections: what SESSION will say to a worker that has joined ----------------- */
 #define NOT_JOINED 0
@@ -114,7 +120,6 @@ byte claimed[WORKERS];
 int sum[FRAGMENTS];
 int kept[FRAGMENTS]; /* 0: none, the chunk was recovered at this round */
 byte copy_rank = NOBODY;
-byte givers; /* ranks that hold what is to be copied */
 byte member[WORKERS] = 1;
 byte admitted[WORKERS]; /* the incarnation whose keys are valid */
 byte job_generation;    /* of the membership: one more for each change */
@@ -156,9 +161,15 @@ hidden byte at, rank, other, least, most; /* scratch of one step */
 #define EACH_PACKET(step, w) EACH_ROUND(step, w, 0)
 #elif EPOCHS == 2
 #define EACH_PACKET(step, w) EACH_ROUND(step, w, 0) EACH_ROUND(step, w, 1)
-#else
+#elif EPOCHS == 3
 #define EACH_PACKET(step, w) \
   EACH_ROUND(step, w, 0) EACH_ROUND(step, w, 1) EACH_ROUND(step, w, 2)
+#elif EPOCHS == 4
+#define EACH_PACKET(step, w) \
+  EACH_ROUND(step, w, 0) EACH_ROUND(step, w, 1) EACH_ROUND(step, w, 2) EACH_ROUND(step, w, 3)
+#else
+#define EACH_PACKET(step, w) EACH_ROUND(step, w, 0) EACH_ROUND(step, w, 1) \
+  EACH_ROUND(step, w, 2) EACH_ROUND(step, w, 3) EACH_ROUND(step, w, 4)
 #endif
 
 /* All who consumed a round saw the identical result, with the identical contributors. */

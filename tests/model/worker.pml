@@ -108,6 +108,7 @@ inline start_again(w) {
   :: else -> break
   od;
   generation[w] = 0;
+  absent[w] = 0;
   doomed[w] = false
 }
 
@@ -118,6 +119,7 @@ inline take_session(w) {
   phase[w] = RUNS;
   session_epoch[w] = epoch;
   generation[w] = job_generation;
+  absent[w] = EVERYBODY & ~members;
   if
   :: joined[w] == FRESH -> needed[w] = told_open[w]
   :: else
@@ -133,8 +135,6 @@ inline take_session(w) {
   if
 #ifdef REFUSE_OTHER_HOLDERS
   :: told_open[w] + 1 == needed[w] && !told_to_give[w] -> start_again(w)
-#else
-  :: told_open[w] + 1 == needed[w] && !holds[w] -> start_again(w) /* it was left behind */
 #endif
   :: else ->
      assert(told_open[w] + 1 >= needed[w] && told_open[w] <= needed[w] + 1);
@@ -146,7 +146,7 @@ inline take_session(w) {
   fi
 }
 
-/* Whether this box has admitted a rank that resumes; the SESSION that said so may have been lost. */
+/* Whether this box has admitted a rank that resumes; the SESSION that said so may be lost. */
 #ifdef REFUSE_UNHEARD
 #define right_incarnation(w) (member[w] && session_epoch[w] == epoch)
 #else
@@ -180,17 +180,19 @@ end:
   :: d_step {
        phase[w] == RUNS && !gathering && member[w] && session_epoch[w] == epoch &&
        generation[w] != job_generation ->
-       generation[w] = job_generation
+       generation[w] = job_generation;
+       absent[w] = EVERYBODY & ~members
      }
   :: d_step {
-       EXCLUSIONS > 0 && gathering && left_behind(w) ->
+       gathering && (left_behind(w) || beyond(w) && (!any(awaited) || exclusions > 0)) ->
        printf("worker %d is refused\n", w);
        start_again(w)
      }
   :: d_step { phase[w] == STARTING && gathering -> phase[w] = JOINED; joined[w] = FRESH }
   :: d_step { phase[w] == STARTING && !gathering -> readmit(w, FRESH, open) }
   :: d_step {
-       phase[w] == STARTING && !member[w] && !gathering && !box_crashes ->
+       phase[w] == STARTING && !member[w] && !gathering && !box_crashes &&
+       copy_rank == NOBODY -> /* the job will not gather again */
        phase[w] = GONE
      }
   /* Another chunk of the tensor is a round behind: the application starts there. */
