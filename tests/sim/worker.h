@@ -1,0 +1,76 @@
+// A worker: the product's protocol core over simulated ports, driven as libpbox's I/O thread drives
+// it, and the application that uses it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "nic/wire/control.pb.h"
+#include "tests/sim/application.h"
+#include "tests/sim/credit_watch.h"
+#include "tests/sim/host.h"
+#include "tests/sim/rack.h"
+
+namespace pbox::sim {
+
+class Worker final : public ControlEnd {
+ public:
+  Worker(Rack& rack, JobModel& job, uint32_t rank);
+
+  // Connects and joins.
+  void start();
+
+  bool on_accept(ConnectionId, HostId) override { return false; }
+  void on_connected(ConnectionId id) override;
+  void on_control_message(ConnectionId id, const std::string& body) override;
+  void on_closed(ConnectionId id, const std::string& reason) override;
+
+  HostId host() const { return host_; }
+  JobModel& job() { return job_; }
+  uint32_t rank() const { return rank_; }
+  bool running() const { return core_ != nullptr; }
+  const Application& application() const { return application_; }
+  // It has left, its work done, or has failed with an error.
+  bool over() const { return over_; }
+  const std::optional<Error>& failure() const { return failure_; }
+
+  void pause(uint64_t length_ns);
+  void jump(uint64_t ahead_ns) { thread_.jump(ahead_ns); }
+  // Takes one packet a turn, and its time for it.
+  void set_slow(bool slow) { slow_ = slow; }
+
+ private:
+  struct Lane {
+    nic::Endpoint local;
+    std::unique_ptr<SimPort> port;
+    std::unique_ptr<CreditWatch> credit;
+  };
+
+  void turn();
+  bool exchange(uint32_t lane, uint64_t now_ns);
+  void send(const control::WorkerMessage& message);
+  void join();
+  void open_session(const control::Session& session);
+  void close_lanes();
+  void fail(const Error& error);
+  void leave();
+
+  Rack& rack_;
+  JobModel& job_;
+  uint32_t rank_;
+  HostId host_;
+  Thread thread_;
+  Application application_;
+  std::vector<worker::TensorSpec> tensors_;
+  ConnectionId connection_ = 0;
+  std::vector<Lane> lanes_;
+  std::unique_ptr<worker::Core> core_;
+  std::optional<Error> failure_;
+  bool over_ = false;
+  bool slow_ = false;
+  uint64_t heartbeat_interval_ns_ = 0;
+  uint64_t heartbeat_due_ns_ = 0;
+};
+
+}  // namespace pbox::sim

@@ -1,0 +1,273 @@
+#include "tests/sim/world.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "nic/wire/chunk_layout.h"
+#include "tests/sim/violation.h"
+#include "worker/rtt_estimator.h"
+
+namespace pbox::sim {
+namespace {
+
+constexpr uint64_t kEventsMax = 20'000'000;
+constexpr uint64_t kEventsPerFullCheck = 2'000;
+constexpr uint64_t kWatchNs = 250 * kNanosPerMilli;
+// After the faults: 20 times the largest time-out in force, a quarter more for its jitter.
+constexpr uint64_t kCompletesWithinNs = 20 * worker::RttEstimator::kCapNs * 5 / 4;
+// Where a member must be declared lost first: the control plane's own time-outs, twice 10 s.
+constexpr uint64_t kFailsWithinNs = kCompletesWithinNs + 25 * kNanosPerSecond;
+// Silence that a box may take for a death; several episodes may add up.
+constexpr uint64_t kSilenceNs = 8 * kNanosPerSecond;
+
+}  // namespace
+
+World::World(const Options& options)
+    : options_(options),
+      network_(queue_, options_, counts_),
+      control_(queue_, network_, options_.latency_ns),
+      rack_{queue_, network_, control_, options_, counts_, jobs_},
+      rng_(options.seed ^ 0x776f726c64ull) {
+  HostId host = options_.boxes;
+  for (uint32_t index = 0; index < options_.jobs.size(); ++index) {
+    jobs_.push_back(std::make_unique<JobModel>(options_.seed, index, options_.jobs[index], host));
+    host += options_.jobs[index].workers;
+  }
+  for (HostId box = 0; box < options_.boxes; ++box) {
+    boxes_.push_back(std::make_unique<Box>(rack_, box));
+  }
+  for (auto& job : jobs_) {
+    for (uint32_t rank = 0; rank < job->options.workers; ++rank) {
+      workers_.push_back(std::make_unique<Worker>(rack_, *job, rank));
+    }
+  }
+}
+
+Outcome World::run() {
+  Outcome outcome;
+  begin_ns_ = queue_.now_ns();
+  try {
+    for (auto& box : boxes_) box->start();
+    for (auto& worker : workers_) {
+      queue_.after(rng_.below(2 * kNanosPerMilli), [&worker] { worker->start(); });
+    }
+    schedule_faults();
+    queue_.after(kWatchNs, [this] { watch(); });
+    while (!over() && queue_.step()) {
+      require(queue_.count() < kEventsMax, "no end after 20 million events");
+      if (queue_.count() % kEventsPerFullCheck == 0) check_everything();
+    }
+    check_end();
+  } catch (const Violation& violation) {
+    outcome.violation = violation.what();
+  }
+  outcome.faults = counts_;
+  outcome.events = queue_.count();
+  outcome.simulated_ns = queue_.now_ns() - begin_ns_;
+  for (const auto& worker : workers_) {
+    outcome.rounds += worker->application().rounds_completed();
+    outcome.jobs_failed += worker->rank() == 0 && worker->failure().has_value();
+  }
+  outcome.trace_hash = network_.trace_hash() ^ queue_.count();
+  return outcome;
+}
+
+void World::schedule_faults() {
+  for (const Episode& episode : options_.episodes) {
+    queue_.at(begin_ns_ + episode.begin_ns, [this, &episode] { begin(episode); });
+    queue_.at(begin_ns_ + episode.begin_ns + episode.length_ns, [this, &episode] { end(episode); });
+  }
+  queue_.at(begin_ns_ + options_.faults_end_ns, [this] { heal(); });
+}
+
+void World::begin(const Episode& episode) {
+  Worker& worker = worker_of(episode.draw);
+  Box& box = box_of(episode.draw);
+  const HostId job_box = worker.job().options.box;
+  const auto pipeline = static_cast<uint32_t>(episode.draw >> 32);
+  const bool towards_box = (episode.draw >> 40 & 1) != 0;
+  const HostId from = towards_box ? worker.host() : job_box;
+  const HostId to = towards_box ? job_box : worker.host();
+  switch (episode.kind) {
+    case EpisodeKind::kPartition:
+      counts_.add(Fault::kPartition);
+      network_.set_blocked(from, to, true);
+      return;
+    case EpisodeKind::kClog: network_.set_clogged(from, to, true); return;
+    case EpisodeKind::kDropFragment: drop_fragment(episode); return;
+    case EpisodeKind::kPauseWorker:
+      counts_.add(Fault::kPause);
+      worker.pause(episode.length_ns);
+      return;
+    case EpisodeKind::kPauseBox:
+      counts_.add(Fault::kPause);
+      box.pause(episode.length_ns);
+      return;
+    case EpisodeKind::kPausePipeline:
+      counts_.add(Fault::kPause);
+      box.pause_pipeline(pipeline, episode.length_ns);
+      return;
+    case EpisodeKind::kClockWorker:
+      counts_.add(Fault::kClockJump);
+      worker.jump(episode.length_ns);
+      return;
+    case EpisodeKind::kClockBox:
+      counts_.add(Fault::kClockJump);
+      box.jump(episode.length_ns);
+      return;
+    case EpisodeKind::kSmallRing: box.set_small_ring(pipeline, true); return;
+    case EpisodeKind::kSlowReader:
+      counts_.add(Fault::kSlowReader);
+      worker.set_slow(true);
+      return;
+    case EpisodeKind::kControlStall:
+      counts_.add(Fault::kControlStall);
+      control_.stall(worker.host(), queue_.now_ns() + episode.length_ns);
+      return;
+    case EpisodeKind::kControlBreak:
+      counts_.add(Fault::kControlBreak);
+      control_.break_all(worker.host());
+      return;
+    case EpisodeKind::kOutsider: send_from_outside(episode, 20); return;
+  }
+}
+
+void World::end(const Episode& episode) {
+  Worker& worker = worker_of(episode.draw);
+  const HostId box = worker.job().options.box;
+  switch (episode.kind) {
+    case EpisodeKind::kPartition:
+      network_.set_blocked(worker.host(), box, false);
+      network_.set_blocked(box, worker.host(), false);
+      return;
+    case EpisodeKind::kClog:
+      network_.set_clogged(worker.host(), box, false);
+      network_.set_clogged(box, worker.host(), false);
+      return;
+    case EpisodeKind::kDropFragment: network_.set_dropped(std::nullopt); return;
+    case EpisodeKind::kSmallRing:
+      box_of(episode.draw).set_small_ring(static_cast<uint32_t>(episode.draw >> 32), false);
+      return;
+    case EpisodeKind::kSlowReader: worker.set_slow(false); return;
+    default: return;
+  }
+}
+
+void World::drop_fragment(const Episode& episode) {
+  Worker& worker = worker_of(episode.draw);
+  const JobModel& job = worker.job();
+  network_.set_dropped(Network::Fragment{
+      .first = job.first_host,
+      .last = job.first_host + job.options.workers,
+      .chunk = static_cast<uint32_t>(episode.draw >> 32) % static_cast<uint32_t>(job.chunks.size()),
+      .fragment = static_cast<uint16_t>((episode.draw >> 48) % 3),
+      .type = (episode.draw >> 56 & 1) != 0 ? wire::PacketType::kPush : wire::PacketType::kResult});
+}
+
+// Packets of nobody's: bytes by chance, and well-formed ones of sessions that do not exist.
+void World::send_from_outside(const Episode& episode, uint32_t left) {
+  const HostId outsider = options_.boxes + static_cast<HostId>(workers_.size());
+  const HostId box = box_of(episode.draw).host();
+  const auto port = static_cast<uint16_t>(limits::kDataPortFirst + rng_.below(options_.pipelines));
+  std::vector<std::byte> bytes(limits::kPacketOverheadBytes + rng_.below(64));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(rng_.next());
+  if (rng_.below(2) == 0) {
+    wire::Header header;
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    header.set_type(static_cast<wire::PacketType>(rng_.below(wire::kPacketTypeCount)));
+    header.flags = 0;
+    header.payload_bytes = static_cast<uint16_t>(bytes.size() - limits::kPacketOverheadBytes);
+    // A slot that no session of so small a rack has.
+    header.spi |= wire::kSpiIndexMask;
+    std::memcpy(bytes.data(), &header, sizeof(header));
+    const wire::Tag tag =
+        wire::make_tag({options_.payload_crc}, header, bytes.data() + sizeof(header));
+    std::memcpy(bytes.data() + bytes.size() - sizeof(tag), tag.data(), sizeof(tag));
+  }
+  counts_.add(Fault::kOutsider);
+  network_.inject(endpoint_of(outsider, 666), endpoint_of(box, port), std::move(bytes));
+  if (left == 0) return;
+  queue_.after(episode.length_ns / 20, [this, &episode, left] {
+    if (healed_ns_ == UINT64_MAX) send_from_outside(episode, left - 1);
+  });
+}
+
+void World::heal() {
+  network_.heal();
+  for (const Episode& episode : options_.episodes) end(episode);
+  healed_ns_ = queue_.now_ns();
+}
+
+bool World::may_fail(const JobModel& job) const {
+  uint64_t silence_ns = 0;
+  for (const Episode& episode : options_.episodes) {
+    silence_ns += episode.length_ns;
+    if (episode.kind == EpisodeKind::kControlBreak) return true;
+  }
+  return silence_ns > kSilenceNs || job.options.rogue;
+}
+
+// Nobody waits longer than was promised, once all is well again.
+void World::watch() {
+  queue_.after(kWatchNs, [this] { watch(); });
+  if (healed_ns_ == UINT64_MAX) return;
+  for (const auto& worker : workers_) {
+    if (worker->over()) continue;
+    const bool running = worker->running();
+    const uint64_t began_ns = running ? worker->application().oldest_start_ns() : begin_ns_;
+    if (began_ns == UINT64_MAX) continue;
+    const uint64_t waited_ns = queue_.now_ns() - std::max(began_ns, healed_ns_);
+    const uint64_t limit_ns = may_fail(worker->job()) ? kFailsWithinNs : kCompletesWithinNs;
+    require(waited_ns <= limit_ns, [&] {
+      return "liveness: " + worker->job().name + " rank " + std::to_string(worker->rank()) +
+             " has waited for " + std::to_string(waited_ns / kNanosPerMilli) +
+             " ms since all faults ended:" +
+             (running ? worker->application().waiting_for() : " its session");
+    });
+  }
+}
+
+bool World::over() const {
+  return healed_ns_ != UINT64_MAX && network_.empty() && control_.open_count() == 0 &&
+         std::all_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return worker->over(); });
+}
+
+void World::check_everything() {
+  network_.check_conservation();
+  for (auto& box : boxes_) box->check_all();
+}
+
+// A worker whose credit is less than a chunk sends one nevertheless: then credit bounds nothing.
+bool World::rings_hold_all() const {
+  std::vector<uint32_t> sessions(options_.boxes);
+  for (const JobOptions& job : options_.jobs) sessions[job.box] += job.workers;
+  return std::all_of(options_.jobs.begin(), options_.jobs.end(), [&](const JobOptions& job) {
+    uint64_t ring_bytes = options_.ring_bytes;
+    if (options_.ring_slots > 0) {
+      const uint32_t fragment_bytes = wire::fragment_bytes_for_mtu(job.path_mtu, false);
+      ring_bytes = std::min<uint64_t>(ring_bytes, uint64_t{options_.ring_slots} * fragment_bytes);
+    }
+    return ring_bytes * 3 / 4 / sessions[job.box] >= job.chunk_bytes;
+  });
+}
+
+void World::check_end() {
+  check_everything();
+  for (const auto& worker : workers_) {
+    require(!worker->failure() || may_fail(worker->job()), [&] {
+      return worker->job().name + " rank " + std::to_string(worker->rank()) +
+             " failed without cause: " + worker->failure()->message;
+    });
+    require(worker->failure() || worker->application().done(), "the simulator stopped too early");
+  }
+  for (const auto& box : boxes_) {
+    require(box->registry().memory_taken_bytes() == 0, "a box keeps memory of a job that is over");
+  }
+  const bool quiet = options_.faults_end_ns == 0 && rings_hold_all();
+  require(!quiet || counts_.get(Fault::kRingOverflow) == 0,
+          "credit: a receive ring overflowed though nothing was lost");
+}
+
+}  // namespace pbox::sim
