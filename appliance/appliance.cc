@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <random>
 
 #include "appliance/preflight.h"
 #include "appliance/version.h"
@@ -71,7 +72,10 @@ Status Appliance::start() {
   }
   pin_control_thread();  // after their threads were made, which would inherit it
 
-  registry_ = std::make_unique<JobRegistry>(registry_options(), *pipelines_);
+  if (const Status status = open_state(); !status) return status.error();
+  RegistryOptions options = registry_options();
+  options.seed = std::random_device{}() | uint64_t{std::random_device{}()} << 32;
+  registry_ = std::make_unique<JobRegistry>(options, *pipelines_, *epochs_);
   auto control = ControlServer::start(context_,
                                       {.listen = config_.box.listen,
                                        .port = config_.control.port,
@@ -91,6 +95,18 @@ Status Appliance::start() {
   log(EventLog::Level::kInfo, "ready", where);
   std::printf("pboxd ready %s\n", where.c_str());
   std::fflush(stdout);
+  return ok_status();
+}
+
+Status Appliance::open_state() {
+  auto disk = open_disk(config_.cluster.state_directory);
+  if (!disk) return disk.error();
+  disk_ = std::move(*disk);
+  auto epochs = EpochStore::open(*disk_);
+  if (!epochs) return epochs.error();
+  epochs_ = *epochs;
+  log(EventLog::Level::kInfo, "state",
+      config_.cluster.state_directory + ": newest epoch " + std::to_string(epochs_->newest()));
   return ok_status();
 }
 
@@ -215,8 +231,11 @@ BoxView Appliance::box() const {
           .job_memory_limit_bytes = topology_.job_memory_bytes,
           .joins_refused = totals.joins_refused,
           .workers_lost = totals.workers_lost,
+          .workers_back = totals.workers_back,
+          .workers_excluded = totals.workers_excluded,
           .jobs_failed = totals.jobs_failed,
           .jobs_finished = totals.jobs_finished,
+          .jobs_recovered = totals.jobs_recovered,
           .control_connections = static_cast<uint32_t>(registry_->connection_count()),
           .links_down = pipelines_->ports().links_down()};
 }

@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "appliance/admin/server.h"
 #include "appliance/admin/source.h"
@@ -37,6 +38,7 @@ class Appliance : public AdminSource {
 
  private:
   Status check_host();
+  Status open_state();
   void pin_control_thread();
   Status start_admin();
   RegistryOptions registry_options() const;
@@ -57,6 +59,8 @@ class Appliance : public AdminSource {
   uint64_t started_ns_ = 0;
   bool draining_ = false;
   std::unique_ptr<PipelineSet> pipelines_;
+  std::unique_ptr<Disk> disk_;
+  std::optional<EpochStore> epochs_;
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<AdminServer> admin_;

@@ -34,6 +34,11 @@ struct Control {
   bool operator==(const Control&) const = default;
 };
 
+struct Cluster {
+  std::string state_directory = "/var/lib/pbox";  // what must outlive the daemon; empty: none
+  bool operator==(const Cluster&) const = default;
+};
+
 struct Admin {
   bool enabled = true;
   std::string listen = "127.0.0.1";
@@ -114,6 +119,7 @@ struct Log {
 struct Config {
   Box box;
   Control control;
+  Cluster cluster;
   Admin admin;
   Data data;
   Dpdk dpdk;

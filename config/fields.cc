@@ -150,6 +150,22 @@ Field box_name() {
                }};
 }
 
+Field state_directory() {
+  return Field{"cluster.state_directory",
+               "folder of what must outlive the daemon; empty: nothing is kept",
+               "an absolute path, or nothing",
+               false,
+               [](const Config& config) { return config.cluster.state_directory; },
+               [](Config& config, const std::string& text) {
+                 const bool is_plain = std::none_of(text.begin(), text.end(), [](char c) {
+                   return static_cast<unsigned char>(c) < ' ' || c == 0x7f;
+                 });
+                 if (!is_plain || (!text.empty() && text[0] != '/')) return false;
+                 config.cluster.state_directory = text;
+                 return true;
+               }};
+}
+
 Field pipeline_cores() {
   return Field{"pipeline.cores",
                "CPUs that run pipelines, one for each; empty: all usable",
@@ -206,6 +222,7 @@ void add_addresses_and_ports(std::vector<Field>& list) {
   list.push_back(number("control.connections_max", PBOX_MEMBER(control, connections_max), 1,
                         limits::kControlConnectionsMax, Reload::kYes,
                         "control connections at a time"));
+  list.push_back(state_directory());
   list.push_back(boolean("admin.enabled", PBOX_MEMBER(admin, enabled),
                          "serve metrics, health and the JSON API over HTTP"));
   list.push_back(address("admin.listen", PBOX_MEMBER(admin, listen), "address of the HTTP server"));

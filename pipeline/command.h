@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace pbox::pipeline {
 
@@ -12,6 +13,10 @@ enum class CommandKind : uint8_t {
   kRemove,           // shard: forget it; after the ticket its memory is control's again
   kSetLearningRate,  // shard, learning_rate
   kSetCredit,        // shard, credit_bytes for every session of it; GRANTs go out
+  kAdmit,    // shard, rank, spi, credit_bytes, generation: the rank takes part with this session
+             // from now on; its former one, if any, is void. What it has contributed stands
+  kExclude,  // shard, rank, generation: rounds no longer wait for the rank, whose session is void
+  kReportRounds,  // shard, rounds: filled with the open round of each of the shard's chunks
 };
 
 struct Command {
@@ -19,6 +24,10 @@ struct Command {
   JobShard* shard = nullptr;
   float learning_rate = 0;
   uint32_t credit_bytes = 0;
+  uint32_t rank = 0;
+  uint32_t spi = 0;
+  uint16_t generation = 0;
+  std::span<uint32_t> rounds = {};
   uint64_t ticket = 0;  // ascending; completed in order
 };
 

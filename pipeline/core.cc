@@ -24,6 +24,14 @@ void Core::execute(const Command& command) {
       for (Session& session : shard.sessions()) session.credit_bytes = command.credit_bytes;
       send_grants(shard);
       return;
+    case CommandKind::kAdmit: admit(shard, command); return;
+    case CommandKind::kExclude: exclude(shard, command); return;
+    case CommandKind::kReportRounds:
+      PBOX_CHECK(command.rounds.size() == shard.chunks().size());
+      for (size_t index = 0; index < command.rounds.size(); ++index) {
+        command.rounds[index] = shard.chunks()[index].open_round();
+      }
+      return;
   }
 }
 
@@ -31,17 +39,52 @@ void Core::install(JobShard& shard) {
   PBOX_CHECK(shards_.size() < limits::kJobsMax);
   shards_.push_back(&shard);
   for (Session& session : shard.sessions()) {
-    SessionEntry& entry = sessions_[wire::spi_index(session.spi)];
-    PBOX_CHECK(entry.session == nullptr && spi_pipeline(session.spi) == options_.pipeline_index);
-    session.resend_budget_bytes = 4 * int64_t{session.credit_bytes};
-    entry = {session.spi, &shard, &session};
+    if (session.present) connect(shard, session);
+  }
+}
+
+void Core::connect(JobShard& shard, Session& session) {
+  SessionEntry& entry = sessions_[wire::spi_index(session.spi)];
+  PBOX_CHECK(entry.session == nullptr && spi_pipeline(session.spi) == options_.pipeline_index);
+  session.resend_budget_bytes = 4 * int64_t{session.credit_bytes};
+  entry = {session.spi, &shard, &session};
+}
+
+// Nothing is known of where the rank is now until it has been heard. Packets already made for it
+// go to where it was.
+void Core::admit(JobShard& shard, const Command& command) {
+  Session& session = shard.sessions()[command.rank];
+  if (session.present) sessions_[wire::spi_index(session.spi)] = {};
+  session.spi = command.spi;
+  session.credit_bytes = command.credit_bytes;
+  session.reachable = false;
+  session.newest_packet_number = 0;
+  session.next_packet_number = 1;
+  connect(shard, session);
+  shard.set_present(session, true);
+  shard.generation = command.generation;
+}
+
+// A round that had everything but the excluded rank's part is finished by this. Whoever has pushed
+// a round in full holds the result of the one before, so what is still to leave of that is void.
+void Core::exclude(JobShard& shard, const Command& command) {
+  Session& session = shard.sessions()[command.rank];
+  if (!session.present) return;
+  sessions_[wire::spi_index(session.spi)] = {};
+  shard.set_present(session, false);
+  shard.generation = command.generation;
+  if (shard.present_count() == 0) return;
+  for (Chunk& chunk : shard.chunks()) {
+    if (chunk.complete_workers == shard.present_count()) finish_round(shard, chunk);
   }
 }
 
 void Core::remove(JobShard& shard) {
   std::erase(shards_, &shard);
   next_shard_ = 0;
-  for (const Session& session : shard.sessions()) sessions_[wire::spi_index(session.spi)] = {};
+  for (const Session& session : shard.sessions()) {
+    if (session.present) sessions_[wire::spi_index(session.spi)] = {};
+  }
   // Packets made but not sent, and replies that wait, may point into the shard's memory. They are
   // few, and every one of them is covered by a worker's timer: drop them all.
   outgoing_begin_ = outgoing_end_ = 0;

@@ -69,11 +69,14 @@ class Core {
   void note_sender(Session& session, const nic::RxPacket& packet, const wire::Header& header,
                    uint64_t now_ns);
   Chunk* check_chunk(JobShard& shard, const wire::Header& header);
+  // PUSH, and STATE: what a rank consumed in a round that must be finished by copying.
   void on_push(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
   void absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed);
   void on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
   void finish_round(JobShard& shard, Chunk& chunk);
-  void run_optimizer(JobShard& shard, Chunk& chunk);
+  void run_optimizer(JobShard& shard, Chunk& chunk, bool scaled);
+  // True if it has divided the sum already.
+  static bool count_contributors(JobShard& shard, Chunk& chunk);
   bool request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                       uint64_t now_ns);
 
@@ -83,6 +86,9 @@ class Core {
   bool push_reply(Session& session, const wire::Header& header, const wire::StatusPayload& status);
   void install(JobShard& shard);
   void remove(JobShard& shard);
+  void connect(JobShard& shard, Session& session);
+  void admit(JobShard& shard, const Command& command);
+  void exclude(JobShard& shard, const Command& command);
 
   size_t fill_replies(size_t filled);
   size_t fill_shard(JobShard& shard, size_t filled, size_t limit);

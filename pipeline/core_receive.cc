@@ -86,7 +86,8 @@ void Core::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   note_sender(*entry->session, packet, parsed.header, now_ns);
   clock_.mark(Phase::kAuthenticate);
   switch (parsed.header.type()) {
-    case wire::PacketType::kPush: on_push(*entry->shard, *entry->session, parsed, now_ns); return;
+    case wire::PacketType::kPush:
+    case wire::PacketType::kState: on_push(*entry->shard, *entry->session, parsed, now_ns); return;
     case wire::PacketType::kPull: on_pull(*entry->shard, *entry->session, parsed, now_ns); return;
     default: counters_.add(Counter::kRejectType);
   }
@@ -136,7 +137,7 @@ Chunk* Core::check_chunk(JobShard& shard, const wire::Header& header) {
   }
   const int32_t ahead = wire::round_distance(header.round, chunk->open_round());
   // Before the first round there is none whose result could be asked for.
-  if (ahead > 0 || (ahead == -1 && chunk->rounds_finished == 0)) {
+  if (ahead > 0 || (ahead == -1 && chunk->rounds_finished == chunk->first_round)) {
     counters_.add(Counter::kRejectRound);
     return nullptr;
   }
@@ -155,7 +156,9 @@ void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed
     counters_.add(Counter::kRejectFragment);
     return;
   }
-  if (header.dtype_scale != static_cast<uint16_t>(chunk->dtype)) {
+  const bool may_count = header.type() == wire::PacketType::kState;
+  const uint32_t scale = may_count ? uint32_t{header.contributors()} << 4 : 0;
+  if (header.dtype_scale != (static_cast<uint32_t>(chunk->dtype) | scale)) {
     counters_.add(Counter::kRejectDtype);
     return;
   }
@@ -176,11 +179,16 @@ void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed
     session.duplicates.add(1);
     return;
   }
+  // A round that somebody has consumed is copied, never summed again; any other is summed.
+  if ((header.type() == wire::PacketType::kState) != (chunk->copy_rank == session.rank)) {
+    counters_.add(Counter::kRejectType);
+    return;
+  }
   // Who pushes the last fragment of a round holds the result of the one before, if it keeps the
   // protocol; one that does not must neither grow the egress queue nor change what is still to
   // leave.
   if ((chunk->claimed[session.rank] | bit) == chunk->full_mask &&
-      chunk->complete_workers + 1u == shard.worker_count() &&
+      chunk->complete_workers + 1u == shard.present_count() &&
       chunk->fanned_out_rounds != chunk->open_round()) {
     counters_.add(Counter::kRejectRound);
     return;
@@ -207,6 +215,10 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
     }
   }
   chunk.claimed_any |= bit;
+  if (chunk.copy_rank != kNoRank && shard.partial) {
+    chunk.contributors[chunk.open_round() & 1][header.fragment] = static_cast<uint16_t>(
+        header.contributors() != 0 ? header.contributors() : shard.worker_count());
+  }
   ++aggregated_;
   aggregated_bytes_ += header.payload_bytes;
   session.bytes_received.add(header.payload_bytes);
@@ -214,7 +226,7 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   clock_.mark(Phase::kAdd);
 
   if (chunk.claimed[session.rank] != chunk.full_mask) return;
-  if (++chunk.complete_workers < shard.worker_count()) return;
+  if (++chunk.complete_workers < shard.present_count()) return;
   session.last_arrivals.add(1);
   finish_round(shard, chunk);
   clock_.mark(Phase::kFinish);
@@ -224,14 +236,16 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
   const uint32_t round = chunk.open_round();
   const uint32_t slot = round & 1;
   const float share = 1.0f / static_cast<float>(shard.worker_count());
+  const bool copied = chunk.copy_rank != kNoRank;
+  const bool scaled = count_contributors(shard, chunk);
   if (shard.mode == Mode::kOptimize) {
-    if (chunk.rounds_finished > 0) run_optimizer(shard, chunk);
+    if (chunk.rounds_finished > 0) run_optimizer(shard, chunk, scaled);
     if (chunk.dtype != wire::Dtype::kF32) {
       kernels_.narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.weights,
                                                         chunk.elements);
     }
   } else {
-    if (shard.reduction == Reduction::kMean) {
+    if (shard.reduction == Reduction::kMean && !scaled && !copied) {
       kernels_.scale(chunk.accumulator[slot], share, chunk.elements);
     }
     if (chunk.dtype != wire::Dtype::kF32) {
@@ -242,15 +256,41 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
   std::memset(chunk.claimed, 0, shard.worker_count() * sizeof(uint64_t));
   chunk.claimed_any = 0;
   chunk.complete_workers = 0;
+  chunk.copy_rank = kNoRank;
   ++chunk.rounds_finished;
   counters_.add(Counter::kRoundsFinished);
   shard.rounds_finished.add(1);
   shard.egress.push(&chunk, round, chunk.priority);
 }
 
-void Core::run_optimizer(JobShard& shard, Chunk& chunk) {
-  const float gradient_scale =
-      shard.reduction == Reduction::kMean ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f;
+// Fragments of a round that ended without a rank may hold its part or not: each is divided by the
+// number of those who are in it.
+bool Core::count_contributors(JobShard& shard, Chunk& chunk) {
+  if (!shard.partial || chunk.copy_rank != kNoRank) return false;
+  const uint32_t slot = chunk.open_round() & 1;
+  uint16_t* counts = chunk.contributors[slot];
+  for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
+    counts[fragment] = 0;
+    for (uint32_t rank = 0; rank < shard.worker_count(); ++rank) {
+      counts[fragment] =
+          static_cast<uint16_t>(counts[fragment] + (chunk.claimed[rank] >> fragment & 1));
+    }
+  }
+  const bool is_whole = shard.present_count() == shard.worker_count();
+  const bool initial = shard.mode == Mode::kOptimize && chunk.rounds_finished == 0;
+  if (is_whole || initial || shard.reduction == Reduction::kSum) return false;
+  for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
+    const uint32_t bytes = wire::fragment_length(chunk.wire_bytes, shard.fragment_bytes, fragment);
+    reduce::kernels().scale(
+        chunk.accumulator[slot] + shard.fragment_offset_elements(chunk, fragment),
+        1.0f / static_cast<float>(counts[fragment]), bytes / wire::dtype_bytes(chunk.dtype));
+  }
+  return true;
+}
+
+void Core::run_optimizer(JobShard& shard, Chunk& chunk, bool scaled) {
+  const bool is_mean = shard.reduction == Reduction::kMean && !scaled;
+  const float gradient_scale = is_mean ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f;
   const auto parameters = optimizer::step_parameters(
       shard.optimizer, chunk.lr_scale, chunk.weight_decay, gradient_scale, chunk.rounds_finished);
   optimizer::step(shard.optimizer, parameters, chunk.weights, chunk.state,

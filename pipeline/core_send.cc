@@ -18,7 +18,9 @@ class ResultMaker {
         tag_(tag),
         chunk_bytes_(chunk.wire_bytes),
         fragment_bytes_(shard.fragment_bytes),
-        last_fragment_(chunk.fragment_count - 1u) {
+        last_fragment_(chunk.fragment_count - 1u),
+        workers_(shard.worker_count()),
+        contributors_(chunk.contributors[round & 1]) {
     wire::Header header;
     header.set_type(wire::PacketType::kResult);
     header.spi = session.spi | wire::kSpiToWorker;
@@ -41,6 +43,9 @@ class ResultMaker {
                 uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
     words[1] = session_.next_packet_number++;
     words[3] |= uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
+    if (contributors_ != nullptr && contributors_[fragment] != workers_) {
+      count(contributors_[fragment], words);
+    }
     static_assert(offsetof(wire::Header, packet_number) == 8);
     static_assert(offsetof(wire::Header, fragment) / 8 == 3);
     packet.header = std::bit_cast<wire::Header>(words);
@@ -50,12 +55,20 @@ class ResultMaker {
   }
 
  private:
+  static void count(uint16_t contributors, wire::HeaderWords& words) {
+    words[0] |= uint64_t{wire::flag::kPartial} << (8 * offsetof(wire::Header, flags));
+    words[4] |= uint64_t{contributors} << (8 * (offsetof(wire::Header, dtype_scale) % 8) + 4);
+    static_assert(offsetof(wire::Header, dtype_scale) / 8 == 4);
+  }
+
   Session& session_;
   const std::byte* result_;
   const wire::TagPolicy& tag_;
   uint32_t chunk_bytes_;
   uint32_t fragment_bytes_;
   uint32_t last_fragment_;
+  uint32_t workers_;
+  const uint16_t* contributors_;  // by fragment; null: always all workers
   wire::HeaderWords words_{};
 };
 
@@ -160,9 +173,12 @@ size_t Core::fill_group(JobShard& shard, Session& session, size_t filled, size_t
   EgressQueue::Cursor& cursor = shard.egress.cursor;
   for (; cursor.index < cursor.count; ++cursor.index, cursor.fragment = 0) {
     const FanOut& at = cursor.group[cursor.index];
-    PBOX_DCHECK(at.round + 1 == at.chunk->open_round());
+    // Void: the next round was finished by an exclusion, which proves that everybody has this one.
+    if (at.round + 1 != at.chunk->open_round()) continue;
+    // Nobody knows where a rank is that has come back and was not heard yet; it will ask.
+    const bool sends = session.present && session.reachable;
     const ResultMaker maker(shard, session, *at.chunk, at.round, options_.tag);
-    for (; cursor.fragment < at.chunk->fragment_count; ++cursor.fragment) {
+    for (; sends && cursor.fragment < at.chunk->fragment_count; ++cursor.fragment) {
       if (filled == limit || shard.egress_deficit_bytes <= 0) return filled;
       maker.make(cursor.fragment, 0, outgoing_[filled]);
       shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
@@ -181,7 +197,7 @@ void Core::send_status(const JobShard& shard, Session& session, const Chunk& chu
     status.received_mask = chunk.claimed[session.rank];
     const uint32_t workers = shard.worker_count();
     for (uint32_t rank = workers; rank-- > 0;) {
-      if (chunk.claimed[rank] == chunk.full_mask) continue;
+      if (!shard.sessions()[rank].present || chunk.claimed[rank] == chunk.full_mask) continue;
       ++status.missing_workers;
       status.first_missing_rank = static_cast<uint16_t>(rank);
     }
@@ -201,7 +217,7 @@ void Core::send_status(const JobShard& shard, Session& session, const Chunk& chu
 
 void Core::send_grants(JobShard& shard) {
   for (Session& session : shard.sessions()) {
-    if (!session.reachable) continue;  // learns its credit from the session reply
+    if (!session.present || !session.reachable) continue;  // the session reply says its credit
     wire::Header header;
     header.set_type(wire::PacketType::kGrant);
     header.epoch = shard.epoch;

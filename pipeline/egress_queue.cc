@@ -13,8 +13,8 @@ bool leaves_later(const FanOut& a, const FanOut& b) {
 
 }  // namespace
 
-void EgressQueue::reserve(size_t chunk_count) {
-  heap_.reserve(chunk_count);
+void EgressQueue::reserve(size_t results) {
+  heap_.reserve(results);
   resends_.resize(kResendCapacity);
 }
 

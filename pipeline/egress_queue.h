@@ -32,9 +32,9 @@ struct Resend {
 
 class EgressQueue {
  public:
-  void reserve(size_t chunk_count);
+  void reserve(size_t results);
 
-  // Never full: a chunk's round finishes only when the result of the one before has left.
+  // Never full: at most the results that a chunk keeps.
   void push(Chunk* chunk, uint32_t round, int32_t priority);
   bool pop(FanOut& next);
   bool empty() const { return heap_.empty(); }

@@ -1,5 +1,7 @@
 #include "pipeline/job_shard.h"
 
+#include <algorithm>
+
 #include "nic/wire/chunk_layout.h"
 
 namespace pbox::pipeline {
@@ -15,10 +17,15 @@ size_t staggered(size_t bytes) {
   return cache_lines(bytes) + kCacheLineBytes;
 }
 
+size_t contributors_bytes(bool partial) {
+  return partial ? cache_lines(limits::kFragmentCountMax * sizeof(uint16_t)) : 0;
+}
+
 // Mirrors JobShard::lay_out_chunk, which takes exactly this much.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t floats = staggered(size_t{chunk.elements} * sizeof(float));
-  const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t));
+  const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t)) +
+                       limits::kSlotRing * contributors_bytes(spec.partial);
   if (spec.mode == Mode::kAggregate) return masks + limits::kSlotRing * floats;
   const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
   const bool narrow = chunk.dtype != wire::Dtype::kF32;
@@ -50,6 +57,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   fragment_bytes = spec.fragment_bytes;
   mode = spec.mode;
   reduction = spec.reduction;
+  partial = spec.partial;
   optimizer = spec.optimizer;
 
   sessions_ = std::vector<Session>(spec.sessions.size());
@@ -57,6 +65,8 @@ void JobShard::lay_out(const ShardSpec& spec) {
     sessions_[rank].spi = spec.sessions[rank].spi;
     sessions_[rank].rank = rank;
     sessions_[rank].credit_bytes = spec.sessions[rank].credit_bytes;
+    sessions_[rank].present = spec.sessions[rank].present;
+    present_count_ += spec.sessions[rank].present ? 1 : 0;
   }
   local_index_.assign(spec.job_chunk_count, kNotHere);
   chunks_.resize(spec.chunks.size());
@@ -68,7 +78,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
     local_index_[spec.chunks[index].chunk] = index;
     lay_out_chunk(spec.chunks[index], chunks_[index]);
   }
-  egress.reserve(chunks_.size());
+  egress.reserve(limits::kSlotRing * chunks_.size());
 }
 
 void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
@@ -87,6 +97,15 @@ void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
       static_cast<uint16_t>(wire::fragment_count(chunk.wire_bytes, fragment_bytes));
   PBOX_CHECK(chunk.fragment_count > 0 && chunk.fragment_count <= limits::kFragmentCountMax);
   chunk.full_mask = wire::full_mask(chunk.fragment_count);
+  chunk.first_round = chunk.rounds_finished = spec.first_round;
+  chunk.fanned_out_rounds = spec.first_round;
+  PBOX_CHECK(mode == Mode::kAggregate || spec.first_round == 0);
+  if (spec.copy_rank != kNoRank) await_copy(chunk, spec.copy_rank);
+  if (partial) {
+    for (uint16_t*& counts : chunk.contributors) {
+      counts = reinterpret_cast<uint16_t*>(arena_.take(contributors_bytes(true)));
+    }
+  }
 
   if (mode == Mode::kAggregate) {
     for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
@@ -106,6 +125,27 @@ void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
   chunk.result[0] = chunk.result[1] = result;
   const size_t state = optimizer::state_floats_per_element(optimizer.kind);
   if (state > 0) chunk.state = take_floats(state * float_bytes);
+}
+
+// Everybody's part but the copy itself counts as here.
+void JobShard::await_copy(Chunk& chunk, uint32_t rank) {
+  PBOX_CHECK(sessions_[rank].present);
+  chunk.copy_rank = rank;
+  std::fill_n(chunk.claimed, sessions_.size(), chunk.full_mask);
+  chunk.claimed[rank] = 0;
+  chunk.complete_workers = static_cast<uint16_t>(present_count_ - 1);
+}
+
+// As far as counts go. Ranks that have claimed a chunk in full while it was not their turn to be
+// counted are counted once they are present.
+void JobShard::set_present(Session& session, bool present) {
+  if (session.present == present) return;
+  session.present = present;
+  present_count_ += present ? 1 : UINT32_MAX;
+  for (Chunk& chunk : chunks_) {
+    if (chunk.claimed[session.rank] != chunk.full_mask) continue;
+    chunk.complete_workers = static_cast<uint16_t>(chunk.complete_workers + (present ? 1 : -1));
+  }
 }
 
 }  // namespace pbox::pipeline

@@ -27,6 +27,8 @@
 
 namespace pbox::pipeline {
 
+inline constexpr uint32_t kNoRank = UINT32_MAX;
+
 enum class Mode : uint8_t { kAggregate = 0, kOptimize = 1 };
 enum class Reduction : uint8_t { kSum = 0, kMean = 1 };
 
@@ -37,11 +39,14 @@ struct ChunkSpec {
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
+  uint32_t first_round = 0;      // the round that opens; those before are history
+  uint32_t copy_rank = kNoRank;  // see Chunk
 };
 
 struct SessionSpec {
   uint32_t spi = 0;  // worker -> box; the way back is spi | wire::kSpiToWorker
   uint32_t credit_bytes = 0;
+  bool present = true;  // false: excluded from the start
 };
 
 struct ShardSpec {
@@ -51,6 +56,7 @@ struct ShardSpec {
   Mode mode = Mode::kAggregate;
   Reduction reduction = Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
+  bool partial = false;               // ranks may be excluded: contributors are counted
   uint32_t job_chunk_count = 0;       // of the whole job; chunk ids are below it
   std::vector<ChunkSpec> chunks;      // those of this pipeline
   std::vector<SessionSpec> sessions;  // by rank
@@ -68,7 +74,7 @@ struct alignas(kCacheLineBytes) Chunk {
   uint64_t* claimed = nullptr;  // of the open round, per rank: fragments received
   uint64_t claimed_any = 0;     // union over ranks: which fragments are a store, which an add
   uint64_t full_mask = 0;
-  uint64_t rounds_finished = 0;  // since the job's start
+  uint64_t rounds_finished = 0;  // since the job's start, on whatever box
   uint32_t wire_bytes = 0;
   uint16_t complete_workers = 0;
   uint16_t fragment_count = 0;
@@ -79,7 +85,13 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t elements = 0;
   int32_t priority = 0;
   uint32_t fanned_out_rounds = 0;  // rounds whose result has left for every worker
-  float* weights = nullptr;        // optimize mode
+  // Of a round that somebody consumed before the box was lost: what this rank consumed is the
+  // round's only result. It comes as STATE, and nothing is added. kNoRank: an ordinary round.
+  uint32_t copy_rank = kNoRank;
+  uint64_t first_round = 0;  // no result of an earlier round is here
+  // Per fragment, how many workers' gradients a result holds; null unless ranks may be excluded.
+  uint16_t* contributors[limits::kSlotRing] = {};
+  float* weights = nullptr;  // optimize mode
   float* state = nullptr;
   float lr_scale = 1;
   float weight_decay = 0;
@@ -95,6 +107,7 @@ struct Session {
   nic::Endpoint endpoint;  // learned from the worker's newest authentic packet
   uint64_t newest_packet_number = 0;
   bool reachable = false;
+  bool present = true;  // false: excluded; no round waits for it and nothing is sent to it
   uint64_t next_packet_number = 1;
   uint32_t credit_bytes = 0;
   int64_t resend_budget_bytes = 0;
@@ -122,6 +135,8 @@ class JobShard {
   std::vector<Session>& sessions() { return sessions_; }
   const std::vector<Session>& sessions() const { return sessions_; }
   uint32_t worker_count() const { return static_cast<uint32_t>(sessions_.size()); }
+  uint32_t present_count() const { return present_count_; }
+  void set_present(Session& session, bool present);
   const NumaArena& arena() const { return arena_; }
 
   uint32_t epoch = 1;
@@ -129,6 +144,7 @@ class JobShard {
   uint32_t fragment_bytes = 0;
   Mode mode = Mode::kAggregate;
   Reduction reduction = Reduction::kSum;
+  bool partial = false;
   optimizer::OptimizerSpec optimizer;
   EgressQueue egress;
   SingleWriterCounter rounds_finished;
@@ -139,10 +155,12 @@ class JobShard {
 
   void lay_out(const ShardSpec& spec);
   void lay_out_chunk(const ChunkSpec& spec, Chunk& chunk);
+  void await_copy(Chunk& chunk, uint32_t rank);
 
   NumaArena arena_;
   std::vector<Chunk> chunks_;
   std::vector<Session> sessions_;
+  uint32_t present_count_ = 0;
   std::vector<uint32_t> local_index_;
 };
 

@@ -35,7 +35,8 @@ struct BoxView {
   double uptime_s = 0;
   uint64_t job_memory_bytes = 0;  // taken by jobs
   uint64_t job_memory_limit_bytes = 0;
-  uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
+  uint64_t joins_refused = 0, workers_lost = 0, workers_back = 0, workers_excluded = 0;
+  uint64_t jobs_failed = 0, jobs_finished = 0, jobs_recovered = 0;
   uint32_t control_connections = 0;
   std::vector<std::string> links_down = {};  // devices of data.port = dpdk
 };

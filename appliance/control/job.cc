@@ -37,7 +37,7 @@ Job::Job(JobSpec spec, uint64_t created_ns, const std::vector<uint64_t>& loads_b
   for (size_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     pipeline_bytes_[chunk_pipeline_[chunk]] += chunk_bytes[chunk];
   }
-  for (const auto& shard : shard_specs()) footprints_.push_back(pipeline::shard_footprint(shard));
+  for (const auto& shard : shard_specs({})) footprints_.push_back(pipeline::shard_footprint(shard));
 }
 
 uint64_t Job::footprint() const {
@@ -48,6 +48,15 @@ uint32_t Job::count(Member::State state) const {
   return static_cast<uint32_t>(
       std::count_if(members_.begin(), members_.end(),
                     [&](const Member& member) { return member.state == state; }));
+}
+
+uint32_t Job::ready_count() const {
+  return static_cast<uint32_t>(std::count_if(members_.begin(), members_.end(), ready));
+}
+
+bool Job::recovering() const {
+  return !running() && std::any_of(members_.begin(), members_.end(),
+                                   [](const Member& member) { return member.resumes; });
 }
 
 std::string Job::ranks(Member::State state) const {
@@ -62,124 +71,13 @@ std::string Job::ranks(Member::State state) const {
   return (found == 1 ? "rank " : "ranks ") + list;
 }
 
-Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host) const {
-  uint32_t box_mtu = UINT32_MAX;
-  bool some_data_ipv6 = false;  // packets may go another way than control does
-  bool some_data_as_control = false;
-  for (uint32_t index = 0; index < host.count(); ++index) {
-    const PipelineInfo info = host.info(index);
-    box_mtu = std::min(box_mtu, info.mtu);
-    some_data_ipv6 = some_data_ipv6 || info.address.find(':') != std::string::npos;
-    some_data_as_control = some_data_as_control || info.address.empty();
-  }
-  uint32_t fragment_bytes = limits::kFragmentBytesMax;
-  for (size_t rank = 0; rank < members_.size(); ++rank) {
-    const Member& member = members_[rank];
-    const bool ipv6 = some_data_ipv6 || (some_data_as_control && member.ipv6);
-    const uint32_t fits = wire::fragment_bytes_for_mtu(std::min(member.path_mtu, box_mtu), ipv6);
-    if (fits == 0) {
-      return Error{ErrorCode::kInvalidArgument,
-                   "rank " + std::to_string(rank) + " (" + member.peer +
-                       ") reaches this box with " + "a path MTU of " +
-                       std::to_string(member.path_mtu) +
-                       ", which is too narrow; raise the MTU of its interface to 1500"};
-    }
-    fragment_bytes = std::min(fragment_bytes, fits);
-  }
-  const uint32_t fragments = wire::fragment_count(spec_.chunk_bytes, fragment_bytes);
-  if (fragments > limits::kFragmentCountMax) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "chunk_bytes " + std::to_string(spec_.chunk_bytes) + " needs " +
-                     std::to_string(fragments) + " fragments of " + std::to_string(fragment_bytes) +
-                     " bytes on the narrowest path; at most " +
-                     std::to_string(limits::kFragmentCountMax) + ". Lower chunk_bytes to " +
-                     std::to_string(limits::kFragmentCountMax * fragment_bytes / 64 * 64)};
-  }
-  return fragment_bytes;
-}
-
-std::vector<pipeline::ShardSpec> Job::shard_specs() const {
-  std::vector<pipeline::ShardSpec> specs(pipeline_bytes_.size());
-  const auto chunks = cut_into_chunks(spec_);
-  for (auto& spec : specs) {
-    spec.fragment_bytes = fragment_bytes_;
-    spec.mode = spec_.mode;
-    spec.reduction = spec_.reduction;
-    spec.optimizer = spec_.optimizer;
-    spec.job_chunk_count = static_cast<uint32_t>(chunks.size());
-    spec.sessions.resize(spec_.world_size);
-  }
-  for (const auto& chunk : chunks) specs[chunk_pipeline_[chunk.chunk]].chunks.push_back(chunk);
-  return specs;
-}
-
-Status Job::open(PipelineHost& host, SpiAllocator& spis) {
-  const auto fragment_bytes = choose_fragment_bytes(host);
-  if (!fragment_bytes) return fragment_bytes.error();
-  fragment_bytes_ = *fragment_bytes;
-
-  std::vector<std::unique_ptr<pipeline::JobShard>> shards;
-  std::vector<uint32_t> taken;
-  auto specs = shard_specs();
-  for (uint32_t index = 0; index < specs.size(); ++index) {
-    const PipelineInfo info = host.info(index);
-    specs[index].numa_node = info.numa_node;
-    specs[index].hugepages = info.hugepages;
-    for (auto& session : specs[index].sessions) {
-      const auto spi = spis.allocate(index);
-      if (spi) taken.push_back(session.spi = *spi);
-    }
-    auto shard = taken.size() == size_t{index + 1} * spec_.world_size
-                     ? pipeline::JobShard::create(specs[index])
-                     : Error{ErrorCode::kResourceExhausted,
-                             "the box has no free session on pipeline " + std::to_string(index)};
-    if (!shard) {
-      for (const uint32_t spi : taken) spis.release(spi);
-      return shard.error();
-    }
-    shards.push_back(std::move(*shard));
-  }
-  for (uint32_t index = 0; index < shards.size(); ++index) {
-    if (const Status status = host.install(index, *shards[index]); !status) {
-      for (uint32_t before = 0; before < index; ++before) {
-        host.remove(before, std::move(shards[before]));
-      }
-      for (const uint32_t spi : taken) spis.release(spi);
-      return status.error();
-    }
-  }
-  shards_ = std::move(shards);
-  return ok_status();
-}
-
-void Job::close(PipelineHost& host, SpiAllocator& spis) {
-  for (uint32_t index = 0; index < shards_.size(); ++index) {
-    std::vector<uint32_t> released;
-    for (const auto& session : shards_[index]->sessions()) released.push_back(session.spi);
-    host.remove(index, std::move(shards_[index]));
-    for (const uint32_t spi : released) spis.release(spi);
-  }
-  shards_.clear();
-}
-
-void Job::set_learning_rate(PipelineHost& host, float learning_rate) {
-  for (uint32_t index = 0; index < shards_.size(); ++index) {
-    host.execute(index, {.kind = pipeline::CommandKind::kSetLearningRate,
-                         .shard = shards_[index].get(),
-                         .learning_rate = learning_rate});
-  }
-}
-
-void Job::set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes) {
-  if (!running()) return;
-  host.execute(pipeline, {.kind = pipeline::CommandKind::kSetCredit,
-                          .shard = shards_[pipeline].get(),
-                          .credit_bytes = credit_bytes});
-}
-
 void Job::describe(uint32_t rank, const PipelineHost& host, control::Session& session) const {
-  session.set_epoch(shards_[0]->epoch);
-  session.set_generation(shards_[0]->generation);
+  session.set_epoch(epoch_);
+  session.set_generation(generation_);
+  session.set_barrier_released(barrier_released);
+  for (uint32_t other = 0; other < members_.size(); ++other) {
+    if (members_[other].state == Member::State::kExcluded) session.add_absent_ranks(other);
+  }
   session.set_fragment_bytes(fragment_bytes_);
   session.set_chunk_bytes(spec_.chunk_bytes);
   session.set_chunk_pipeline(chunk_pipeline_.data(), chunk_pipeline_.size());
@@ -214,7 +112,7 @@ std::string Job::placement() const {
 JobView Job::view(uint64_t now_ns) const {
   JobView view;
   view.name = spec_.name;
-  view.state = running() ? "running" : "gathering";
+  view.state = running() ? "running" : recovering() ? "recovering" : "gathering";
   view.mode = spec_.mode == pipeline::Mode::kOptimize ? "optimize" : "aggregate";
   view.reduction = spec_.reduction == pipeline::Reduction::kMean ? "mean" : "sum";
   if (spec_.mode == pipeline::Mode::kOptimize) {
@@ -230,7 +128,7 @@ JobView Job::view(uint64_t now_ns) const {
   view.memory_bytes = footprint();
   view.age_s = static_cast<double>(now_ns - created_ns_) / 1e9;
   view.workers.resize(members_.size());
-  constexpr const char* kStates[] = {"absent", "joined", "lost", "left"};
+  constexpr const char* kStates[] = {"absent", "joined", "lost", "left", "excluded"};
   uint64_t newest_ns = 0;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
     WorkerView& worker = view.workers[rank];

@@ -11,6 +11,7 @@
 #include "appliance/control/job_spec.h"
 #include "appliance/control/job_view.h"
 #include "appliance/control/pipeline_host.h"
+#include "appliance/control/recovery_plan.h"
 #include "appliance/control/spi_allocator.h"
 
 namespace pbox::appliance {
@@ -18,7 +19,8 @@ namespace pbox::appliance {
 using ConnectionId = uint64_t;  // 0: none
 
 struct Member {
-  enum class State { kAbsent, kJoined, kLost, kLeft };
+  // kExcluded: lost for too long in a job that goes on without (policy partial).
+  enum class State { kAbsent, kJoined, kLost, kLeft, kExcluded };
   State state = State::kAbsent;
   ConnectionId connection = 0;
   std::string peer;
@@ -27,6 +29,15 @@ struct Member {
   uint64_t lost_ns = 0;
   std::string lost_reason;
   uint64_t barrier_sequence = 0;
+
+  uint64_t incarnation = 0;  // the same process, or another one in its place?
+  bool resumes = false;      // it was in the job before the box was lost
+  bool rejoins = false;      // a new process in a lost one's place
+  uint32_t epoch = 0;        // resumes: of its last session
+  uint32_t generation = 0;
+  std::vector<uint32_t> consumed;  // resumes: the next round it needs, by chunk; the job's whole
+                                   // count before it counts as joined
+  bool stated = false;             // consumed is complete
 };
 
 class Job {
@@ -40,21 +51,50 @@ class Job {
   const std::vector<Member>& members() const { return members_; }
   bool running() const { return !shards_.empty(); }
   uint64_t created_ns() const { return created_ns_; }
+  // A closed job gathers from now on.
+  void begin_again(uint64_t now_ns) {
+    created_ns_ = now_ns;
+    recovering_since_ns = barrier_released = 0;
+    starts_.clear();
+  }
 
   // What the shards take, also while the job is still gathering: on all pipelines, and on one.
   uint64_t footprint() const;
   uint64_t footprint_on(uint32_t pipeline) const { return footprints_[pipeline]; }
-  bool all_joined() const { return count(Member::State::kJoined) == members_.size(); }
+  uint32_t chunk_count() const { return static_cast<uint32_t>(chunk_pipeline_.size()); }
+  // Joined, and, if it resumes, all that it must say is said.
+  static bool ready(const Member& member) {
+    return member.state == Member::State::kJoined && (!member.resumes || member.stated);
+  }
+  uint32_t ready_count() const;
+  bool all_joined() const { return ready_count() == members_.size(); }
+  // It gathers after its box was lost.
+  bool recovering() const;
   uint32_t count(Member::State state) const;
   // "rank 3" or "ranks 0, 2, 5": those in a state.
   std::string ranks(Member::State state) const;
 
-  // Builds the shards and installs them.
-  Status open(PipelineHost& host, SpiAllocator& spis);
+  // Builds the shards and installs them. Ranks that are kExcluded take no part. Where ranks resume,
+  // rounds go on from what they have consumed.
+  Status open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch);
   // Takes the shards back from the pipelines and frees them.
   void close(PipelineHost& host, SpiAllocator& spis);
   void set_learning_rate(PipelineHost& host, float learning_rate);
   void set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes);
+
+  // A running job. New sessions for a rank; those it had are void on every pipeline when this
+  // returns. An excluded rank takes part again, in a new generation.
+  Status admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank);
+  // Rounds no longer wait for the rank, from a new generation on.
+  void exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank);
+  // The open round of each chunk.
+  std::vector<uint32_t> open_rounds(PipelineHost& host) const;
+  // Chunks whose open round only this rank can finish, by giving back what it consumed.
+  std::vector<uint32_t> copies_owed(uint32_t rank, const std::vector<uint32_t>& open_rounds) const;
+  uint32_t epoch() const { return epoch_; }
+  uint32_t generation() const { return generation_; }
+  // It joins another way than the ones before; does its path carry the job's fragments?
+  Status check_path(const PipelineHost& host, const Member& member, uint32_t rank) const;
 
   uint32_t fragment_bytes() const { return fragment_bytes_; }
   // Fills everything of a SESSION that the job knows, for one rank.
@@ -67,15 +107,25 @@ class Job {
 
   uint64_t join_timeout_ns = 0;
   uint64_t lost_timeout_ns = 0;
+  uint64_t recovering_since_ns = 0;  // when the first rank resumed
+  uint64_t barrier_released = 0;
 
  private:
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;
-  std::vector<pipeline::ShardSpec> shard_specs() const;
+  uint32_t fits(const PipelineHost& host, const Member& member) const;
+  std::vector<pipeline::ShardSpec> shard_specs(const std::vector<ChunkStart>& starts) const;
+  Result<std::vector<ChunkStart>> plan_starts() const;
+  Status allocate_sessions(SpiAllocator& spis, std::vector<pipeline::ShardSpec>& specs) const;
+  Status install(PipelineHost& host, std::vector<std::unique_ptr<pipeline::JobShard>> shards);
+  static void release(SpiAllocator& spis, const std::vector<pipeline::ShardSpec>& specs);
 
   JobSpec spec_;
   std::vector<Member> members_;
   uint64_t created_ns_ = 0;
+  uint32_t epoch_ = 0;
+  uint32_t generation_ = 1;
   uint32_t fragment_bytes_ = 0;
+  std::vector<ChunkStart> starts_;        // by chunk; empty: all at round 0
   std::vector<uint8_t> chunk_pipeline_;   // by chunk
   std::vector<uint64_t> pipeline_bytes_;  // by pipeline
   std::vector<uint64_t> footprints_;      // by pipeline

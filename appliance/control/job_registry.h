@@ -2,9 +2,11 @@
 // passes; out come messages to send and connections to close. No socket and no thread in here.
 // Control thread.
 //
-// A job gathers until all its ranks have joined, then runs until all have left or one is lost for
-// longer than its time-out (policy `wait`): then every other rank is told which one, and the job
-// ends. Nobody waits in silence.
+// A job gathers until all its ranks have joined, then runs until all have left. A rank that is lost
+// may come back: the same process after a broken connection, or another in its place. One that does
+// not is waited for, left out, or ends the job, as the job's policy says; then everybody is told
+// which it was. A job whose box was lost gathers again, and goes on from what its workers have
+// consumed. Nobody waits in silence.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "appliance/control/epoch_store.h"
 #include "appliance/control/job.h"
 
 namespace pbox::appliance {
@@ -31,6 +34,7 @@ struct RegistryOptions {
   uint32_t heartbeat_interval_ms = 1000;
   uint32_t window_bytes = 0;  // most per worker and pipeline; 0: 1 MiB
   bool payload_crc = false;
+  uint64_t seed = 1;  // of the draws that tell a session from earlier ones
 };
 
 struct Action {
@@ -48,11 +52,13 @@ struct RegistryEvent {
 
 struct RegistryTotals {
   uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
+  uint64_t workers_back = 0, workers_excluded = 0, jobs_recovered = 0;
 };
 
 class JobRegistry {
  public:
-  JobRegistry(const RegistryOptions& options, PipelineHost& host);
+  // host and epochs outlive the registry.
+  JobRegistry(const RegistryOptions& options, PipelineHost& host, EpochStore& epochs);
 
   void on_open(ConnectionId connection, const std::string& peer, bool ipv6, uint64_t now_ns);
   void on_message(ConnectionId connection, const std::string& body, uint64_t now_ns);
@@ -85,11 +91,27 @@ class JobRegistry {
     uint32_t rank = 0;
   };
 
+  // job_registry_join.cc: who may join, and what it then is.
   void on_join(ConnectionId id, Connection& connection, const control::Join& join, uint64_t now_ns);
   Result<Job*> admit(const control::Join& join, uint64_t now_ns);
+  Result<Job*> make_job(const control::Join& join, JobSpec spec, uint64_t now_ns);
   Status check_memory(const Job& job) const;
   Status check_member(const Job& job, const JobSpec& spec, const control::Join& join) const;
+  Status check_gathering(const Job& job, const control::Join& join) const;
+  Status check_return(const Job& job, const control::Join& join) const;
+  void seat(ConnectionId id, Connection& connection, const control::Join& join, uint64_t now_ns);
+  void on_rounds(ConnectionId id, Connection& connection, const control::RoundMap& rounds);
+
+  // job_registry_members.cc: ranks that come, go and come back.
   void start_job(Job& job);
+  void send_session(Job& job, uint32_t rank, const std::vector<uint32_t>& open_rounds);
+  void readmit(Job& job, uint32_t rank, uint64_t now_ns);
+  void exclude(Job& job, uint32_t rank, uint64_t now_ns);
+  void gather_again(Job& job, uint32_t but_rank, uint64_t now_ns);
+  void tell_membership(const Job& job);
+  void release_barriers(Job& job);
+  void lose(Job& job, uint32_t rank, const std::string& reason, uint64_t now_ns);
+  void tick_gathering(Job& job, uint64_t now_ns);
   void on_leave(ConnectionId id, Connection& connection);
   void on_barrier(Connection& connection, const control::Barrier& barrier);
   void on_learning_rate(ConnectionId id, Connection& connection,
@@ -108,6 +130,7 @@ class JobRegistry {
 
   RegistryOptions options_;
   PipelineHost& host_;
+  EpochStore& epochs_;
   SpiAllocator spis_;
   std::map<std::string, std::unique_ptr<Job>> jobs_;
   std::map<ConnectionId, Connection> connections_;

@@ -122,6 +122,13 @@ Status check_identity(const control::Join& join, const JobLimits& limits) {
   if (join.reduction() > 1) {
     return invalid("reduction " + std::to_string(join.reduction()) + " is unknown");
   }
+  if (join.on_worker_lost() > static_cast<uint32_t>(LostPolicy::kAbort)) {
+    return invalid("on_worker_lost " + std::to_string(join.on_worker_lost()) +
+                   " is unknown; 0 wait, 1 partial, 2 abort");
+  }
+  if (join.recovery() > static_cast<uint32_t>(Recovery::kNone)) {
+    return invalid("recovery " + std::to_string(join.recovery()) + " is unknown; 0 copy, 1 none");
+  }
   return ok_status();
 }
 
@@ -161,6 +168,8 @@ Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits) {
   spec.world_size = join.world_size();
   spec.mode = static_cast<pipeline::Mode>(join.mode());
   spec.reduction = static_cast<pipeline::Reduction>(join.reduction());
+  spec.on_worker_lost = static_cast<LostPolicy>(join.on_worker_lost());
+  spec.recovery = static_cast<Recovery>(join.recovery());
   spec.chunk_bytes = join.chunk_bytes() == 0 ? limits.chunk_bytes_default : join.chunk_bytes();
   if (spec.mode == pipeline::Mode::kOptimize) {
     const auto optimizer = parse_optimizer(join.optimizer());
@@ -223,6 +232,10 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
   if (auto found = differs("world_size", job.world_size, worker.world_size)) return found;
   if (auto found = differs("mode", int(job.mode), int(worker.mode))) return found;
   if (auto found = differs("reduction", int(job.reduction), int(worker.reduction))) return found;
+  if (auto found = differs("on_worker_lost", int(job.on_worker_lost), int(worker.on_worker_lost))) {
+    return found;
+  }
+  if (auto found = differs("recovery", int(job.recovery), int(worker.recovery))) return found;
   if (auto found = differs("chunk_bytes", job.chunk_bytes, worker.chunk_bytes)) return found;
   const auto &a = job.optimizer, &b = worker.optimizer;
   if (auto found = differs("optimizer.kind", int(a.kind), int(b.kind))) return found;

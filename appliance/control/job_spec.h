@@ -30,15 +30,35 @@ struct TensorSpec {
   uint64_t bytes() const { return elements * wire::dtype_bytes(dtype); }
 };
 
+// What becomes of a running job that loses a rank. Values are stable: they cross the control
+// connection.
+enum class LostPolicy : uint8_t {
+  kWait = 0,     // for its time-out; then the job fails
+  kPartial = 1,  // for its time-out; then the job goes on without the rank
+  kAbort = 2,    // the job fails at once
+};
+
+// What becomes of a job whose box is lost.
+enum class Recovery : uint8_t {
+  kCopy = 0,  // its workers keep what a restarted box needs to go on (mode aggregate)
+  kNone = 1,  // it fails
+};
+
 struct JobSpec {
   std::string name;
   uint32_t world_size = 0;
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
+  LostPolicy on_worker_lost = LostPolicy::kWait;
+  Recovery recovery = Recovery::kCopy;
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
   std::vector<TensorSpec> tensors;
 
+  // Mode optimize keeps weights and optimizer state on the box alone.
+  bool survives_its_box() const {
+    return recovery == Recovery::kCopy && mode == pipeline::Mode::kAggregate;
+  }
   uint64_t element_count() const;
 };
 

@@ -10,7 +10,7 @@ namespace pbox::appliance {
 struct WorkerView {
   uint32_t rank = 0;
   std::string peer;   // address of its control connection; empty if it has not joined
-  std::string state;  // "absent", "joined", "lost", "left"
+  std::string state;  // "absent", "joined", "lost", "left", "excluded"
   uint64_t bytes_received = 0;
   uint64_t fragments_received = 0;
   uint64_t duplicates = 0;
@@ -20,7 +20,7 @@ struct WorkerView {
 
 struct JobView {
   std::string name;
-  std::string state;      // "gathering", "running"
+  std::string state;      // "gathering", "recovering", "running"
   std::string mode;       // "aggregate", "optimize"
   std::string reduction;  // "sum", "mean"
   std::string optimizer;  // "" in aggregate mode

@@ -14,8 +14,9 @@ std::optional<uint32_t> SpiAllocator::allocate(uint32_t pipeline) {
     const uint32_t index = next_[pipeline]++ & wire::kSpiIndexMask;
     if (used[index]) continue;
     used[index] = true;
-    const uint32_t draw = random_() << (pipeline::kSpiPipelineShift + 6);
-    return draw | pipeline << pipeline::kSpiPipelineShift | index;
+    constexpr uint32_t kDrawShift = pipeline::kSpiPipelineShift + 6;
+    const auto draw = static_cast<uint32_t>(1 + draws_.below((1u << (32 - kDrawShift)) - 1));
+    return draw << kDrawShift | pipeline << pipeline::kSpiPipelineShift | index;
   }
   return std::nullopt;
 }

@@ -4,19 +4,19 @@
 
 #include <cstdint>
 #include <optional>
-#include <random>
 #include <vector>
 
 #include "base/limits.h"
+#include "base/rng.h"
 
 namespace pbox::appliance {
 
 class SpiAllocator {
  public:
-  explicit SpiAllocator(uint32_t pipeline_count)
-      : used_(pipeline_count, std::vector<bool>(limits::kSessionsPerPipelineMax)) {}
+  SpiAllocator(uint32_t pipeline_count, uint64_t seed)
+      : used_(pipeline_count, std::vector<bool>(limits::kSessionsPerPipelineMax)), draws_(seed) {}
 
-  // Nothing when the pipeline's table is full.
+  // Never 0. Nothing when the pipeline's table is full.
   std::optional<uint32_t> allocate(uint32_t pipeline);
   void release(uint32_t spi);
   uint32_t in_use(uint32_t pipeline) const;
@@ -24,7 +24,7 @@ class SpiAllocator {
  private:
   std::vector<std::vector<bool>> used_;
   std::vector<uint32_t> next_ = std::vector<uint32_t>(used_.size(), 0);
-  std::random_device random_;
+  Rng draws_;
 };
 
 }  // namespace pbox::appliance

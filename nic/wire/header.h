@@ -60,6 +60,10 @@ struct Header {
   uint8_t version() const { return version_type >> 4; }
   uint8_t type_value() const { return version_type & 0x0f; }
   PacketType type() const { return static_cast<PacketType>(type_value()); }
+  // With flag::kPartial: how many workers' gradients are in this fragment; 0 without.
+  uint16_t contributors() const {
+    return (flags & flag::kPartial) != 0 ? static_cast<uint16_t>(dtype_scale >> 4) : uint16_t{0};
+  }
 };
 
 static_assert(sizeof(Header) == limits::kHeaderBytes);

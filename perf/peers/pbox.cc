@@ -73,8 +73,11 @@ uint64_t resident_bytes(pid_t process) {
 
 std::vector<std::string> box_command(const std::string& own_path, const std::string& flags) {
   std::vector<std::string> command{std::filesystem::path(own_path).parent_path() / "pboxd",
-                                   "--control.port=0", "--data.port_first=0",
-                                   "--admin.enabled=false", "--log.level=warn"};
+                                   "--control.port=0",
+                                   "--data.port_first=0",
+                                   "--cluster.state_directory=",
+                                   "--admin.enabled=false",
+                                   "--log.level=warn"};
   std::istringstream words(flags);
   for (std::string flag; words >> flag;) command.push_back(flag);
   return command;

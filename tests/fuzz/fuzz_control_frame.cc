@@ -118,7 +118,7 @@ class Registry {
                    .jobs_max = 1u + (options & 1),
                    .job_memory_bytes = kJobMemoryBytes,
                    .payload_crc = (options & 2) != 0},
-                  pipelines_) {}
+                  pipelines_, epochs_) {}
 
   // Each operation is a byte: what in the low half, on which connection in the high half.
   void run(Input& input) {
@@ -209,6 +209,8 @@ class Registry {
   }
 
   Pipelines pipelines_;
+  std::unique_ptr<appliance::Disk> disk_ = std::move(*appliance::open_disk(""));
+  appliance::EpochStore epochs_ = *appliance::EpochStore::open(*disk_);
   appliance::JobRegistry registry_;
   std::map<ConnectionId, wire::FrameReader> readers_;
   uint64_t now_ns_ = 1'000'000'000'000;

@@ -37,6 +37,7 @@ std::string find_pboxd() {
 // A file of a configuration that only its descriptor names, inherited by a child; -1 on failure.
 int configuration_file(pbox::config::Config config) {
   config.control.port = 0;
+  config.cluster.state_directory.clear();
   config.admin.enabled = false;
   const std::string text = pbox::config::print(config);
   const int fd = memfd_create("pboxd.conf", 0);

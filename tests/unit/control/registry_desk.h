@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,8 @@ class Desk {
   // Time passes in steps of the server's tick; connections in `alive` send heartbeats.
   void pass(uint64_t duration_ns, const std::vector<ConnectionId>& alive = {});
   void shut_down();
+  // The box is gone without a word, and another one is in its place; its epochs are kept.
+  void crash();
 
   // What the box said on a connection since the last call.
   std::vector<control::BoxMessage> take(ConnectionId id);
@@ -69,14 +72,17 @@ class Desk {
                                   std::vector<control::Session>* sessions = nullptr);
 
   JobRegistry& registry() { return *registry_; }
-  SynchronousHost& host() { return host_; }
+  SynchronousHost& host() { return *host_; }
   uint64_t now_ns() const { return now_ns_; }
   size_t job_count() const { return registry_->views(now_ns_).size(); }
 
  private:
   void deliver();
 
-  SynchronousHost host_;
+  RegistryOptions options_;
+  std::unique_ptr<SynchronousHost> host_;
+  std::unique_ptr<Disk> disk_;
+  std::optional<EpochStore> epochs_;
   std::unique_ptr<JobRegistry> registry_;
   uint64_t now_ns_ = 1000 * kSecond;
   ConnectionId next_id_ = 1;

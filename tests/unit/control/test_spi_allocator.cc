@@ -9,7 +9,7 @@
 namespace pbox::appliance {
 
 TEST_CASE("session numbers are unique, name their pipeline, and leave the direction bit clear") {
-  SpiAllocator spis(3);
+  SpiAllocator spis(3, 1);
   std::set<uint32_t> slots, seen;
   for (uint32_t count = 0; count < 900; ++count) {
     const uint32_t pipeline = count % 3;
@@ -25,7 +25,7 @@ TEST_CASE("session numbers are unique, name their pipeline, and leave the direct
 }
 
 TEST_CASE("a released slot rests until every other slot has had its turn") {
-  SpiAllocator spis(1);
+  SpiAllocator spis(1, 1);
   const auto first = spis.allocate(0);
   REQUIRE(first);
   spis.release(*first);
@@ -42,7 +42,7 @@ TEST_CASE("a released slot rests until every other slot has had its turn") {
 }
 
 TEST_CASE("a full table gives nothing, another pipeline still does, and a released slot serves") {
-  SpiAllocator spis(2);
+  SpiAllocator spis(2, 1);
   std::vector<uint32_t> taken;
   for (uint32_t count = 0; count < limits::kSessionsPerPipelineMax; ++count) {
     const auto spi = spis.allocate(1);

@@ -1,0 +1,338 @@
+// Ranks that come, go and come back; what becomes of a job that lacks one.
+#include <algorithm>
+
+#include "appliance/control/job_registry.h"
+#include "base/clock.h"
+#include "nic/wire/control_frame.h"
+
+namespace pbox::appliance {
+namespace {
+
+using Severity = RegistryEvent::Severity;
+
+// "; pipeline 0: spi 1509949440, UDP port 9542, credit 1048576 bytes; pipeline 1: ..."
+std::string describe(const control::Session& session) {
+  std::string text;
+  for (int index = 0; index < session.pipelines_size(); ++index) {
+    const auto& pipeline = session.pipelines(index);
+    text += "; pipeline " + std::to_string(index) + ": spi " + std::to_string(pipeline.spi()) +
+            ", UDP port " + std::to_string(pipeline.udp_port()) + ", credit " +
+            std::to_string(pipeline.credit_bytes()) + " bytes";
+  }
+  return text;
+}
+
+// The open rounds, and which of them the worker must give back a copy of, in pieces that fit a
+// message.
+std::vector<control::BoxMessage> round_maps(const std::vector<uint32_t>& rounds,
+                                            const std::vector<uint32_t>& give) {
+  std::vector<control::BoxMessage> messages;
+  auto next_give = give.begin();
+  for (size_t first = 0; first < rounds.size(); first += limits::kRoundMapChunksMax) {
+    const size_t end = std::min(rounds.size(), first + limits::kRoundMapChunksMax);
+    control::RoundMap& map = *messages.emplace_back().mutable_rounds();
+    map.set_first_chunk(static_cast<uint32_t>(first));
+    map.mutable_rounds()->Add(rounds.begin() + static_cast<ptrdiff_t>(first),
+                              rounds.begin() + static_cast<ptrdiff_t>(end));
+    for (; next_give != give.end() && *next_give < end; ++next_give) map.add_give(*next_give);
+    map.set_last(end == rounds.size());
+  }
+  return messages;
+}
+
+}  // namespace
+
+void JobRegistry::start_job(Job& job) {
+  uint32_t newest_epoch = 0;
+  uint64_t barrier = UINT64_MAX;
+  for (const Member& member : job.members()) {
+    newest_epoch = std::max(newest_epoch, member.epoch);
+    if (member.resumes) barrier = std::min(barrier, member.barrier_sequence);
+  }
+  const bool recovers = job.recovering();
+  const auto epoch = epochs_.next(newest_epoch);
+  const Status opened = epoch ? job.open(host_, spis_, *epoch) : epoch.error();
+  if (!opened) {
+    fail_job(job, opened.error());
+    return;
+  }
+  share_credit();
+  job.recovering_since_ns = 0;
+  if (recovers) ++totals_.jobs_recovered;
+  job.barrier_released = recovers ? barrier : 0;
+  note(Severity::kInfo, recovers ? "job_recovered" : "job_started",
+       "job '" + job.spec().name + "': " + std::to_string(job.count(Member::State::kJoined)) +
+           " workers, " + std::to_string(job.spec().element_count()) + " elements in " +
+           std::to_string(job.spec().tensors.size()) + " tensors, fragments of " +
+           std::to_string(job.fragment_bytes()) + " bytes, epoch " + std::to_string(*epoch));
+  const auto rounds = recovers ? job.open_rounds(host_) : std::vector<uint32_t>();
+  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
+    Member& member = job.members()[rank];
+    if (member.state != Member::State::kJoined) continue;
+    if (!member.resumes) member.barrier_sequence = job.barrier_released;
+    send_session(job, rank, rounds);
+    std::vector<uint32_t>().swap(member.consumed);
+  }
+}
+
+// open_rounds is empty in a job that begins.
+void JobRegistry::send_session(Job& job, uint32_t rank, const std::vector<uint32_t>& open_rounds) {
+  const Member& member = job.members()[rank];
+  control::BoxMessage message;
+  control::Session& session = *message.mutable_session();
+  session.set_protocol_version(wire::kControlProtocolVersion);
+  session.set_box(options_.box_name);
+  session.set_payload_crc(options_.payload_crc);
+  session.set_heartbeat_interval_ms(options_.heartbeat_interval_ms);
+  session.set_dead_after_ms(static_cast<uint32_t>(options_.dead_after_ns / kNanosPerMilli));
+  session.set_has_rounds(!open_rounds.empty());
+  job.describe(rank, host_, session);
+  for (int index = 0; index < session.pipelines_size(); ++index) {
+    const auto pipeline = static_cast<uint32_t>(index);
+    session.mutable_pipelines(index)->set_credit_bytes(
+        credit_share(receivable_bytes(host_.info(pipeline), job.fragment_bytes()),
+                     spis_.in_use(pipeline), options_.window_bytes));
+  }
+  note(Severity::kDebug, "session_installed",
+       "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" + member.peer + ")" +
+           describe(session));
+  send(member.connection, std::move(message));
+  const auto give = member.resumes ? job.copies_owed(rank, open_rounds) : std::vector<uint32_t>();
+  for (auto& piece : round_maps(open_rounds, give)) send(member.connection, std::move(piece));
+}
+
+// A rank of a running job is back, as itself or as another process in its place.
+void JobRegistry::readmit(Job& job, uint32_t rank, uint64_t now_ns) {
+  Member& member = job.members()[rank];
+  if (!member.resumes && !job.copies_owed(rank, job.open_rounds(host_)).empty()) {
+    member.state = Member::State::kJoined;
+    gather_again(job, rank, now_ns);
+    return;
+  }
+  Status admitted = job.check_path(host_, member, rank);
+  if (admitted) admitted = job.admit(host_, spis_, rank);
+  if (!admitted) {
+    refuse(member.connection, admitted.error());
+    connections_[member.connection].job = nullptr;
+    if (member.state == Member::State::kJoined) {
+      lose(job, rank, admitted.error().message, now_ns);
+    }
+    return;
+  }
+  const bool was_excluded = member.state == Member::State::kExcluded;
+  member.state = Member::State::kJoined;
+  ++totals_.workers_back;
+  note(Severity::kInfo, "worker_back",
+       "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" + member.peer +
+           (member.resumes ? ") goes on" : ") takes its place as a new process"));
+  if (was_excluded) {
+    share_credit();
+    tell_membership(job);
+  }
+  send_session(job, rank, job.open_rounds(host_));
+  release_barriers(job);
+}
+
+// Policy partial: the job goes on without a rank that does not come back.
+void JobRegistry::exclude(Job& job, uint32_t rank, uint64_t now_ns) {
+  Member& member = job.members()[rank];
+  const auto rounds = job.open_rounds(host_);
+  if (!job.copies_owed(rank, rounds).empty()) {
+    gather_again(job, pipeline::kNoRank, now_ns);
+    return;
+  }
+  const bool has_weights = std::find(rounds.begin(), rounds.end(), 0u) == rounds.end();
+  if (job.spec().mode == pipeline::Mode::kOptimize && rank == 0 && !has_weights) {
+    fail_job(job, {ErrorCode::kWorkerLost, "job '" + job.spec().name + "': rank 0 was lost (" +
+                                               member.lost_reason +
+                                               ") before it had given its initial weights"});
+    return;
+  }
+  job.exclude(host_, spis_, rank);
+  member.state = Member::State::kExcluded;
+  ++totals_.workers_excluded;
+  note(Severity::kWarning, "worker_excluded",
+       "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" + member.peer +
+           ") was lost (" + member.lost_reason + ") and did not come back; " +
+           std::to_string(job.count(Member::State::kJoined)) + " go on without it");
+  tell_membership(job);
+  share_credit();
+  release_barriers(job);
+}
+
+void JobRegistry::tell_membership(const Job& job) {
+  control::BoxMessage message;
+  control::Membership& membership = *message.mutable_membership();
+  membership.set_generation(job.generation());
+  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
+    if (job.members()[rank].state == Member::State::kExcluded) membership.add_absent_ranks(rank);
+  }
+  for (const Member& member : job.members()) {
+    if (member.state == Member::State::kJoined) send(member.connection, message);
+  }
+}
+
+// A rank that alone held what others need is gone: the others say once more what they have, and the
+// job goes on from that. Their connections are closed without a word, as when a box is lost.
+void JobRegistry::gather_again(Job& job, uint32_t but_rank, uint64_t now_ns) {
+  note(Severity::kWarning, "job_gathers_again",
+       "job '" + job.spec().name + "': a rank was lost before it had given back what it alone had");
+  job.close(host_, spis_);
+  job.begin_again(now_ns);
+  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
+    Member& member = job.members()[rank];
+    if (rank == but_rank) continue;
+    if (member.state == Member::State::kJoined) {
+      connections_[member.connection].job = nullptr;
+      actions_.push_back({Action::Kind::kClose, member.connection, {}});
+    }
+    member = {};
+  }
+  share_credit();
+  remove_if_over(job);
+}
+
+void JobRegistry::lose(Job& job, uint32_t rank, const std::string& reason, uint64_t now_ns) {
+  Member& member = job.members()[rank];
+  if (!job.running()) {
+    member = {};  // the rank may join again
+    remove_if_over(job);
+    return;
+  }
+  ++totals_.workers_lost;
+  member.state = Member::State::kLost;
+  member.connection = 0;
+  member.lost_ns = now_ns;
+  member.lost_reason = reason;
+  note(Severity::kWarning, "worker_lost",
+       "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" + member.peer +
+           ") lost: " + reason);
+  if (job.spec().on_worker_lost == LostPolicy::kAbort) {
+    fail_job(job, {ErrorCode::kWorkerLost, "job '" + job.spec().name + "': rank " +
+                                               std::to_string(rank) + " (" + member.peer +
+                                               ") was lost (" + reason + ")"});
+    return;
+  }
+  remove_if_over(job);
+}
+
+void JobRegistry::on_leave(ConnectionId id, Connection& connection) {
+  Job& job = *connection.job;
+  Member& leaver = job.members()[connection.rank];
+  leaver.state = Member::State::kLeft;
+  leaver.connection = 0;
+  connection.job = nullptr;
+  actions_.push_back({Action::Kind::kClose, id, {}});
+  if (job.running()) {
+    control::BoxMessage message;
+    message.mutable_peer_left()->set_rank(connection.rank);
+    for (const Member& member : job.members()) {
+      if (member.state == Member::State::kJoined) send(member.connection, message);
+    }
+  } else {
+    leaver = {};  // still gathering: the rank may join again
+  }
+  remove_if_over(job);
+}
+
+void JobRegistry::on_barrier(Connection& connection, const control::Barrier& barrier) {
+  connection.job->members()[connection.rank].barrier_sequence = barrier.sequence();
+  release_barriers(*connection.job);
+}
+
+// Everybody who takes part has asked for it.
+void JobRegistry::release_barriers(Job& job) {
+  uint64_t reached = UINT64_MAX;
+  for (const Member& member : job.members()) {
+    if (member.state != Member::State::kExcluded) {
+      reached = std::min(reached, member.barrier_sequence);
+    }
+  }
+  if (reached == UINT64_MAX || reached <= job.barrier_released) return;
+  job.barrier_released = reached;
+  control::BoxMessage message;
+  message.mutable_barrier_released()->set_sequence(reached);
+  for (const Member& member : job.members()) {
+    if (member.state == Member::State::kJoined) send(member.connection, message);
+  }
+}
+
+void JobRegistry::tick_gathering(Job& job, uint64_t now_ns) {
+  const std::string name = "job '" + job.spec().name + "'";
+  if (job.recovering()) {
+    // The ranks do not all notice at once that the box was lost.
+    const uint64_t waited_ns = now_ns - job.recovering_since_ns;
+    if (waited_ns <= job.lost_timeout_ns + options_.dead_after_ns) return;
+    const bool some_are_ready =
+        std::any_of(job.members().begin(), job.members().end(),
+                    [](const Member& member) { return member.resumes && Job::ready(member); });
+    if (job.spec().on_worker_lost != LostPolicy::kPartial || !some_are_ready) {
+      fail_job(job, {ErrorCode::kWorkerLost,
+                     name + ": the box was lost, and after " + in_seconds(waited_ns) + " " +
+                         job.ranks(Member::State::kAbsent) + " did not come back"});
+      return;
+    }
+    for (Member& member : job.members()) {
+      if (Job::ready(member)) continue;
+      if (member.connection != 0) {
+        connections_[member.connection].job = nullptr;
+        actions_.push_back({Action::Kind::kClose, member.connection, {}});
+      }
+      member = {};
+      member.state = Member::State::kExcluded;
+      member.lost_reason = "it did not come back after the box was lost";
+      ++totals_.workers_excluded;
+    }
+    start_job(job);
+    return;
+  }
+  const uint64_t waited_ns = now_ns - job.created_ns();
+  if (waited_ns <= job.join_timeout_ns) return;
+  const bool is_the_boxs = job.join_timeout_ns == options_.join_timeout_ns;
+  fail_job(job, {ErrorCode::kTimeout,
+                 name + ": " + std::to_string(job.count(Member::State::kAbsent)) + " of " +
+                     std::to_string(job.spec().world_size) + " ranks have not joined after " +
+                     in_seconds(waited_ns) +
+                     (is_the_boxs ? " (the box's [control] join_timeout_s): " : ": ") +
+                     job.ranks(Member::State::kAbsent)});
+}
+
+void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
+  if (!job.running()) {
+    tick_gathering(job, now_ns);
+    return;
+  }
+  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
+    const Member& member = job.members()[rank];
+    if (member.state != Member::State::kLost) continue;
+    const uint64_t lost_for_ns = now_ns - member.lost_ns;
+    if (lost_for_ns < job.lost_timeout_ns) continue;
+    if (job.spec().on_worker_lost == LostPolicy::kPartial &&
+        job.count(Member::State::kJoined) > 0) {
+      exclude(job, rank, now_ns);
+    } else {
+      fail_job(job, {ErrorCode::kWorkerLost,
+                     "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" +
+                         member.peer + ") was lost " + in_seconds(lost_for_ns) + " ago (" +
+                         member.lost_reason + ") and did not come back"});
+    }
+    return;  // the job may be gone; the next tick sees to the next rank
+  }
+}
+
+// What only the box has must wait for ranks that are all lost; anything else they bring along.
+void JobRegistry::remove_if_over(Job& job) {
+  const bool was_running = job.running();
+  const uint32_t lost = job.count(Member::State::kLost);
+  if (job.count(Member::State::kJoined) > 0) return;
+  if (was_running && lost > 0 && job.spec().mode == pipeline::Mode::kOptimize) return;
+  if (was_running && lost > 0) {
+    ++totals_.jobs_failed;
+  } else if (was_running) {
+    ++totals_.jobs_finished;
+    note(Severity::kInfo, "job_finished", "job '" + job.spec().name + "': every rank has left");
+  }
+  remove(job);
+}
+
+}  // namespace pbox::appliance

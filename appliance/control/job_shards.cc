@@ -1,0 +1,259 @@
+// A job's part on the pipelines: how it begins, who takes part, how it ends.
+#include <algorithm>
+
+#include "appliance/control/job.h"
+#include "nic/wire/chunk_layout.h"
+
+namespace pbox::appliance {
+namespace {
+
+using pipeline::CommandKind;
+
+Error narrow_path(const Member& member, uint32_t rank, const std::string& remedy) {
+  return {ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " (" + member.peer +
+                                           ") reaches this box with " + "a path MTU of " +
+                                           std::to_string(member.path_mtu) +
+                                           ", which is too narrow; " + remedy};
+}
+
+}  // namespace
+
+// Bytes of the widest fragment on the member's path; 0: none fits.
+uint32_t Job::fits(const PipelineHost& host, const Member& member) const {
+  uint32_t mtu = member.path_mtu;
+  bool ipv6 = false;  // packets may go another way than control does
+  for (uint32_t index = 0; index < host.count(); ++index) {
+    const PipelineInfo info = host.info(index);
+    mtu = std::min(mtu, info.mtu);
+    ipv6 =
+        ipv6 || (info.address.empty() ? member.ipv6 : info.address.find(':') != std::string::npos);
+  }
+  return wire::fragment_bytes_for_mtu(mtu, ipv6);
+}
+
+Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host) const {
+  uint32_t fragment_bytes = limits::kFragmentBytesMax;
+  for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+    if (members_[rank].state == Member::State::kExcluded) continue;
+    const uint32_t widest = fits(host, members_[rank]);
+    if (widest == 0) {
+      return narrow_path(members_[rank], rank, "raise the MTU of its interface to 1500");
+    }
+    fragment_bytes = std::min(fragment_bytes, widest);
+  }
+  const uint32_t fragments = wire::fragment_count(spec_.chunk_bytes, fragment_bytes);
+  if (fragments > limits::kFragmentCountMax) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "chunk_bytes " + std::to_string(spec_.chunk_bytes) + " needs " +
+                     std::to_string(fragments) + " fragments of " + std::to_string(fragment_bytes) +
+                     " bytes on the narrowest path; at most " +
+                     std::to_string(limits::kFragmentCountMax) + ". Lower chunk_bytes to " +
+                     std::to_string(limits::kFragmentCountMax * fragment_bytes / 64 * 64)};
+  }
+  return fragment_bytes;
+}
+
+Status Job::check_path(const PipelineHost& host, const Member& member, uint32_t rank) const {
+  if (fits(host, member) >= fragment_bytes_) return ok_status();
+  return narrow_path(member, rank,
+                     "the job runs with fragments of " + std::to_string(fragment_bytes_) +
+                         " bytes; give it the path that the rank had before");
+}
+
+std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>& starts) const {
+  std::vector<pipeline::ShardSpec> specs(pipeline_bytes_.size());
+  auto chunks = cut_into_chunks(spec_);
+  for (auto& spec : specs) {
+    spec.epoch = epoch_;
+    spec.generation = static_cast<uint16_t>(generation_);
+    spec.fragment_bytes = fragment_bytes_;
+    spec.mode = spec_.mode;
+    spec.reduction = spec_.reduction;
+    spec.optimizer = spec_.optimizer;
+    spec.partial = spec_.on_worker_lost == LostPolicy::kPartial;
+    spec.job_chunk_count = static_cast<uint32_t>(chunks.size());
+    spec.sessions.resize(spec_.world_size);
+    for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+      spec.sessions[rank].present = members_[rank].state != Member::State::kExcluded;
+    }
+  }
+  for (auto& chunk : chunks) {
+    if (!starts.empty()) {
+      chunk.first_round = starts[chunk.chunk].round;
+      chunk.copy_rank = starts[chunk.chunk].copy_rank;
+    }
+    specs[chunk_pipeline_[chunk.chunk]].chunks.push_back(chunk);
+  }
+  return specs;
+}
+
+Result<std::vector<ChunkStart>> Job::plan_starts() const {
+  std::vector<ConsumedRounds> stated;
+  for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+    if (members_[rank].resumes && ready(members_[rank])) {
+      stated.push_back({rank, members_[rank].consumed});
+    }
+  }
+  if (stated.empty()) return std::vector<ChunkStart>();
+  return plan_recovery(stated, chunk_count());
+}
+
+// All or none.
+Status Job::allocate_sessions(SpiAllocator& spis, std::vector<pipeline::ShardSpec>& specs) const {
+  for (uint32_t index = 0; index < specs.size(); ++index) {
+    for (auto& session : specs[index].sessions) {
+      if (!session.present) continue;
+      const auto spi = spis.allocate(index);
+      if (!spi) {
+        release(spis, specs);
+        return Error{ErrorCode::kResourceExhausted,
+                     "the box has no free session on pipeline " + std::to_string(index)};
+      }
+      session.spi = *spi;
+    }
+  }
+  return ok_status();
+}
+
+void Job::release(SpiAllocator& spis, const std::vector<pipeline::ShardSpec>& specs) {
+  for (const auto& spec : specs) {
+    for (const auto& session : spec.sessions) {
+      if (session.spi != 0) spis.release(session.spi);
+    }
+  }
+}
+
+Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch) {
+  const auto fragment_bytes = choose_fragment_bytes(host);
+  if (!fragment_bytes) return fragment_bytes.error();
+  fragment_bytes_ = *fragment_bytes;
+  auto starts = plan_starts();
+  if (!starts) return starts.error();
+  starts_ = std::move(*starts);
+  epoch_ = epoch;
+  for (const Member& member : members_) generation_ = std::max(generation_, member.generation);
+  if (count(Member::State::kExcluded) > 0) ++generation_;
+
+  auto specs = shard_specs(starts_);
+  if (const Status status = allocate_sessions(spis, specs); !status) return status;
+  std::vector<std::unique_ptr<pipeline::JobShard>> shards;
+  Status status = ok_status();
+  for (uint32_t index = 0; index < specs.size() && status; ++index) {
+    const PipelineInfo info = host.info(index);
+    specs[index].numa_node = info.numa_node;
+    specs[index].hugepages = info.hugepages;
+    auto shard = pipeline::JobShard::create(specs[index]);
+    if (!shard) status = shard.error();
+    if (shard) shards.push_back(std::move(*shard));
+  }
+  if (status) status = install(host, std::move(shards));
+  if (!status) release(spis, specs);
+  return status;
+}
+
+// All or none.
+Status Job::install(PipelineHost& host, std::vector<std::unique_ptr<pipeline::JobShard>> shards) {
+  for (uint32_t index = 0; index < shards.size(); ++index) {
+    const Status status = host.install(index, *shards[index]);
+    if (status) continue;
+    for (uint32_t before = 0; before < index; ++before) {
+      host.remove(before, std::move(shards[before]));
+    }
+    return status;
+  }
+  shards_ = std::move(shards);
+  return ok_status();
+}
+
+void Job::close(PipelineHost& host, SpiAllocator& spis) {
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    std::vector<uint32_t> released;
+    for (const auto& session : shards_[index]->sessions()) {
+      if (session.present) released.push_back(session.spi);
+    }
+    host.remove(index, std::move(shards_[index]));
+    for (const uint32_t spi : released) spis.release(spi);
+  }
+  shards_.clear();
+}
+
+Status Job::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
+  std::vector<uint32_t> fresh;
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    const auto spi = spis.allocate(index);
+    if (!spi) {
+      for (const uint32_t taken : fresh) spis.release(taken);
+      return Error{ErrorCode::kResourceExhausted,
+                   "the box has no free session on pipeline " + std::to_string(index)};
+    }
+    fresh.push_back(*spi);
+  }
+  if (members_[rank].state == Member::State::kExcluded) ++generation_;
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    const pipeline::Session& session = shards_[index]->sessions()[rank];
+    const bool was_present = session.present;
+    const uint32_t former = session.spi;
+    host.execute(index, {.kind = CommandKind::kAdmit,
+                         .shard = shards_[index].get(),
+                         .credit_bytes = session.credit_bytes,
+                         .rank = rank,
+                         .spi = fresh[index],
+                         .generation = static_cast<uint16_t>(generation_)});
+    if (was_present) spis.release(former);
+  }
+  return ok_status();
+}
+
+void Job::exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
+  ++generation_;
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    const uint32_t former = shards_[index]->sessions()[rank].spi;
+    host.execute(index, {.kind = CommandKind::kExclude,
+                         .shard = shards_[index].get(),
+                         .rank = rank,
+                         .generation = static_cast<uint16_t>(generation_)});
+    spis.release(former);
+  }
+}
+
+std::vector<uint32_t> Job::open_rounds(PipelineHost& host) const {
+  std::vector<std::vector<uint32_t>> by_pipeline(shards_.size());
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    by_pipeline[index].resize(shards_[index]->chunks().size());
+    host.execute(index, {.kind = CommandKind::kReportRounds,
+                         .shard = shards_[index].get(),
+                         .rounds = by_pipeline[index]});
+  }
+  std::vector<size_t> next(shards_.size(), 0);
+  std::vector<uint32_t> rounds;
+  rounds.reserve(chunk_pipeline_.size());
+  for (const uint8_t owner : chunk_pipeline_) rounds.push_back(by_pipeline[owner][next[owner]++]);
+  return rounds;
+}
+
+std::vector<uint32_t> Job::copies_owed(uint32_t rank,
+                                       const std::vector<uint32_t>& open_rounds) const {
+  std::vector<uint32_t> owed;
+  for (uint32_t chunk = 0; chunk < starts_.size(); ++chunk) {
+    const bool is_open = starts_[chunk].round == open_rounds[chunk];
+    if (is_open && starts_[chunk].copy_rank == rank) owed.push_back(chunk);
+  }
+  return owed;
+}
+
+void Job::set_learning_rate(PipelineHost& host, float learning_rate) {
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    host.execute(index, {.kind = CommandKind::kSetLearningRate,
+                         .shard = shards_[index].get(),
+                         .learning_rate = learning_rate});
+  }
+}
+
+void Job::set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes) {
+  if (!running()) return;
+  host.execute(pipeline, {.kind = CommandKind::kSetCredit,
+                          .shard = shards_[pipeline].get(),
+                          .credit_bytes = credit_bytes});
+}
+
+}  // namespace pbox::appliance

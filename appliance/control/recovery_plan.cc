@@ -1,0 +1,34 @@
+#include "appliance/control/recovery_plan.h"
+
+#include "nic/wire/header.h"
+
+namespace pbox::appliance {
+
+Result<std::vector<ChunkStart>> plan_recovery(std::span<const ConsumedRounds> stated,
+                                              uint32_t chunk_count) {
+  PBOX_CHECK(!stated.empty());
+  std::vector<ChunkStart> starts(chunk_count);
+  for (uint32_t chunk = 0; chunk < chunk_count; ++chunk) {
+    const ConsumedRounds* most = &stated[0];
+    const ConsumedRounds* least = &stated[0];
+    for (const ConsumedRounds& worker : stated) {
+      const uint32_t round = worker.rounds[chunk];
+      if (wire::round_distance(round, most->rounds[chunk]) > 0) most = &worker;
+      if (wire::round_distance(round, least->rounds[chunk]) < 0) least = &worker;
+    }
+    const int32_t apart = wire::round_distance(most->rounds[chunk], least->rounds[chunk]);
+    if (apart > 1) {
+      return Error{ErrorCode::kMismatch,
+                   "the ranks do not fit together: of chunk " + std::to_string(chunk) + " rank " +
+                       std::to_string(most->rank) + " has " + std::to_string(most->rounds[chunk]) +
+                       " rounds, rank " + std::to_string(least->rank) + " has " +
+                       std::to_string(least->rounds[chunk]) +
+                       "; start all of them again, from a checkpoint"};
+    }
+    starts[chunk].round = least->rounds[chunk];
+    if (apart == 1) starts[chunk].copy_rank = most->rank;
+  }
+  return starts;
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,34 @@
+// Where a job goes on after its box was lost: from what its workers have consumed. Pure.
+//
+// A round that any live worker consumed is recovered by copying that result, never by summing again
+// (DESIGN, hard rule 2): a sum in another order, or with another gradient of a rank that was
+// restarted, would be another result.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "pipeline/job_shard.h"
+
+namespace pbox::appliance {
+
+struct ChunkStart {
+  uint32_t round = 0;                      // the round that opens
+  uint32_t copy_rank = pipeline::kNoRank;  // who consumed it already, and gives it back; kNoRank:
+                                           // nobody has, it is summed
+};
+
+// What one worker states: for each chunk the next round whose result it needs.
+struct ConsumedRounds {
+  uint32_t rank = 0;
+  std::span<const uint32_t> rounds;
+};
+
+// By chunk. `stated` holds at least one worker, each with chunk_count rounds. An error if two
+// workers cannot have been in one job: nobody is more than one round ahead of another.
+Result<std::vector<ChunkStart>> plan_recovery(std::span<const ConsumedRounds> stated,
+                                              uint32_t chunk_count);
+
+}  // namespace pbox::appliance

@@ -1,0 +1,226 @@
+#include <catch2/catch.hpp>
+
+#include "tests/unit/pipeline/box.h"
+
+namespace pbox::test {
+
+using pipeline::CommandKind;
+using pipeline::Counter;
+using pipeline::JobShard;
+using wire::PacketType;
+
+namespace {
+
+constexpr uint32_t kFreshSpi = 0x77u << 24 | kPipeline << pipeline::kSpiPipelineShift | 700;
+
+void admit(Box& box, JobShard& shard, uint32_t rank, uint16_t generation) {
+  box.core.execute({.kind = CommandKind::kAdmit,
+                    .shard = &shard,
+                    .credit_bytes = 64 * 1024,
+                    .rank = rank,
+                    .spi = kFreshSpi,
+                    .generation = generation});
+}
+
+void exclude(Box& box, JobShard& shard, uint32_t rank, uint16_t generation) {
+  box.core.execute(
+      {.kind = CommandKind::kExclude, .shard = &shard, .rank = rank, .generation = generation});
+}
+
+// The same from the rank's new session.
+Packet renewed(Packet packet, uint16_t generation = 20) {
+  packet.header.spi = kFreshSpi;
+  packet.header.generation = generation;
+  packet.from = address_of(5, 5);
+  return packet;
+}
+
+Packet of_generation(Packet packet, uint16_t generation) {
+  packet.header.generation = generation;
+  return packet;
+}
+
+// Chunk 0 opens at `round`; what `rank` consumed is that round's only result.
+Packet state(Box& box, const JobOptions& job, uint32_t rank, uint32_t fragment, float value,
+             uint32_t round) {
+  Packet packet = box.push(job, rank, fragment, value, round);
+  packet.header.set_type(PacketType::kState);
+  return packet;
+}
+
+}  // namespace
+
+TEST_CASE("a rank that comes back has a new session, and what it had contributed stands") {
+  Box box;
+  const JobOptions job;
+  JobShard& shard = box.admit(job);
+  box.deliver(box.push(job, 1, 0, 2.0f));
+  admit(box, shard, 1, 20);
+
+  const CounterChange change(box.core);
+  box.deliver(box.push(job, 1, 1, 2.0f));  // of the session before
+  CHECK(change.moved() == std::vector{Counter::kRejectSession});
+  for (const uint32_t fragment : {0u, 1u, 2u}) {
+    box.deliver(renewed(box.push(job, 1, fragment, 7.0f)));
+  }
+  CHECK(box.count(Counter::kDuplicate) == 1);
+  box.push_chunk(job, 0, 1.0f);
+  bool of_first_fragment = false;
+  for (const Sent& sent : box.take_all()) {
+    if (sent.header.spi != (kFreshSpi | wire::kSpiToWorker)) continue;
+    CHECK(sent.to == address_of(5, 5));
+    CHECK(sent.value() == (sent.header.fragment == 0 ? 3.0f : 8.0f));
+    of_first_fragment = of_first_fragment || sent.header.fragment == 0;
+  }
+  CHECK(of_first_fragment);
+}
+
+TEST_CASE("nothing is sent to a rank that has come back until it is heard") {
+  Box box;
+  const JobOptions job;
+  JobShard& shard = box.admit(job);
+  box.push_chunk(job, 0, 1.0f);
+  box.push_chunk(job, 1, 1.0f);
+  admit(box, shard, 1, 20);
+  for (const Sent& sent : box.take_all()) CHECK(sent.to == address_of(0, 0));
+  box.deliver(renewed(box.pull(job, 1, 0)));
+  const auto sent = box.take_all();
+  REQUIRE(sent.size() == 3);
+  for (const Sent& one : sent) CHECK(one.to == address_of(5, 5));
+}
+
+TEST_CASE("a round that waits for an excluded rank alone finishes by the exclusion") {
+  Box box;
+  const JobOptions job{.workers = 3};
+  JobShard& shard = box.admit(job);
+  box.push_chunk(job, 0, 1.0f);
+  box.push_chunk(job, 2, 4.0f);
+  CHECK(box.take_all().empty());
+  exclude(box, shard, 1, 21);
+  const auto sent = box.take_all();
+  REQUIRE(sent.size() == 6);
+  for (const Sent& one : sent) {
+    CHECK_FALSE(one.to == address_of(0, 1));
+    CHECK(one.value() == 5.0f);
+    CHECK(one.header.generation == 21);
+  }
+}
+
+TEST_CASE("rounds go on without an excluded rank, whose packets count for nothing") {
+  Box box;
+  const JobOptions job{.workers = 3};
+  JobShard& shard = box.admit(job);
+  box.run_round(job, 0);
+  exclude(box, shard, 1, 21);
+  const CounterChange change(box.core);
+  box.deliver(of_generation(box.push(job, 1, 0, 9.0f, 1), 21));
+  box.deliver(box.push(job, 0, 0, 9.0f, 1));  // of the generation before
+  CHECK(change.moved() == std::vector{Counter::kRejectSession, Counter::kRejectGeneration});
+  for (const uint32_t rank : {0u, 2u}) {
+    for (const uint32_t fragment : {0u, 1u, 2u}) {
+      box.deliver(of_generation(box.push(job, rank, fragment, 1.0f, 1), 21));
+    }
+  }
+  CHECK(box.take_all().size() == 6);
+}
+
+TEST_CASE("a partial result says of each fragment how many workers are in it, and divides by it") {
+  Box box;
+  JobOptions job{.workers = 3, .reduction = pipeline::Reduction::kMean};
+  auto spec = spec_of(job);
+  spec.partial = true;
+  auto made = pipeline::JobShard::create(spec);
+  REQUIRE(made.ok());
+  JobShard& shard = **made;
+  box.core.execute({.kind = CommandKind::kInstall, .shard = &shard});
+  box.deliver(box.push(job, 1, 0, 6.0f));
+  box.push_chunk(job, 0, 3.0f);
+  box.push_chunk(job, 2, 3.0f);
+  exclude(box, shard, 1, 21);
+  const auto sent = box.take_all();
+  REQUIRE(sent.size() == 6);
+  for (const Sent& one : sent) {
+    const bool all = one.header.fragment == 0;
+    CHECK(((one.header.flags & wire::flag::kPartial) == 0) == all);
+    CHECK(one.header.contributors() == (all ? 0 : 2));
+    CHECK(one.value() == (all ? 4.0f : 3.0f));
+  }
+  box.remove(shard);
+}
+
+TEST_CASE("an excluded rank that is admitted again is waited for again") {
+  Box box;
+  const JobOptions job;
+  JobShard& shard = box.admit(job);
+  box.run_round(job, 0);
+  exclude(box, shard, 1, 21);
+  admit(box, shard, 1, 22);
+  for (const uint32_t fragment : {0u, 1u, 2u}) {
+    box.deliver(of_generation(box.push(job, 0, fragment, 1.0f, 1), 22));
+  }
+  CHECK(box.take_all().empty());
+  for (const uint32_t fragment : {0u, 1u, 2u}) {
+    box.deliver(renewed(box.push(job, 1, fragment, 2.0f, 1), 22));
+  }
+  const auto sent = box.take_all();
+  REQUIRE(sent.size() == 6);
+  CHECK(sent[0].value() == 3.0f);
+}
+
+TEST_CASE("a round that a rank consumed before the box was lost is finished by its copy alone") {
+  Box box;
+  const JobOptions job{.workers = 3, .reduction = pipeline::Reduction::kMean};
+  auto spec = spec_of(job);
+  spec.chunks[0].first_round = 7;
+  spec.chunks[0].copy_rank = 1;
+  auto made = pipeline::JobShard::create(spec);
+  REQUIRE(made.ok());
+  box.core.execute({.kind = CommandKind::kInstall, .shard = made->get()});
+
+  const CounterChange change(box.core);
+  box.deliver(box.push(job, 0, 0, 9.0f, 7));    // it has no part in this
+  box.deliver(box.push(job, 1, 0, 9.0f, 7));    // what is summed is no copy
+  box.deliver(state(box, job, 2, 0, 9.0f, 7));  // not the one who is asked
+  box.deliver(box.pull(job, 0, 6));             // history
+  CHECK(change.moved() == std::vector{Counter::kDuplicate, Counter::kPullsReceived,
+                                      Counter::kRejectType, Counter::kRejectRound});
+  CHECK(box.take_all().empty());
+  box.deliver(box.pull(job, 0, 7));
+  const auto status = box.take_all();
+  REQUIRE(status.size() == 1);
+  CHECK(status[0].status().received_mask == 0b111);
+  CHECK(status[0].status().missing_workers == 1);
+  CHECK(status[0].status().first_missing_rank == 1);
+
+  for (const uint32_t fragment : {2u, 0u, 1u}) {
+    box.deliver(state(box, job, 1, fragment, 5.0f, 7));
+  }
+  for (const uint32_t rank : {0u, 1u, 2u}) box.deliver(box.pull(job, rank, 7));
+  const auto sent = box.take_all();
+  REQUIRE(sent.size() >= 6);
+  for (const Sent& one : sent) {
+    if (one.header.type() == PacketType::kResult) CHECK(one.value() == 5.0f);
+  }
+  // An ordinary round again.
+  box.deliver(state(box, job, 1, 0, 5.0f, 8));
+  CHECK(box.count(Counter::kRejectType) == 2);
+  for (const uint32_t rank : {0u, 1u, 2u}) box.push_chunk(job, rank, 3.0f, 8);
+  for (const Sent& one : box.take_all()) {
+    if (one.header.round == 8) CHECK(one.value() == 3.0f);
+  }
+  box.remove(**made);
+}
+
+TEST_CASE("open rounds are reported by the order of the shard's chunks") {
+  Box box;
+  const JobOptions job{.chunks = 3};
+  JobShard& shard = box.admit(job);
+  box.run_round(job, 0, 1);
+  box.run_round(job, 1, 1);
+  box.run_round(job, 0, 2);
+  std::array<uint32_t, 3> rounds{};
+  box.core.execute({.kind = CommandKind::kReportRounds, .shard = &shard, .rounds = rounds});
+  CHECK(rounds == std::array{0u, 2u, 1u});
+}
+
+}  // namespace pbox::test
