@@ -17,7 +17,10 @@ constexpr uint32_t kSmallRingSlots = 6;
 }  // namespace
 
 Box::Box(Rack& rack, HostId host)
-    : rack_(rack), host_(host), control_thread_(rack.queue, [this] { turn_control(); }) {
+    : rack_(rack),
+      host_(host),
+      control_thread_(rack.queue, [this] { turn_control(); }),
+      disk_(rack.options.seed * 31 + host, rack.counts) {
   for (uint32_t index = 0; index < rack.options.pipelines; ++index) {
     Pipeline& pipeline = pipelines_.emplace_back();
     pipeline.local = endpoint_of(host, static_cast<uint16_t>(limits::kDataPortFirst + index));
@@ -33,6 +36,9 @@ appliance::RegistryOptions Box::registry_options() const {
   appliance::RegistryOptions options;
   options.box_name = "box" + std::to_string(host_);
   options.payload_crc = rack_.options.payload_crc;
+  // Half of all seeds draw the same session numbers at each start: then it is the epoch alone that
+  // tells a session from one before the crash.
+  options.seed = rack_.options.seed + (rack_.options.same_sessions ? 0 : starts_);
   return options;
 }
 
@@ -53,8 +59,28 @@ void Box::start() {
         *pipeline.core, *pipeline.port, *pipeline.mailbox, pipeline::PollPolicy{.busy = true});
     pipeline.next_ticket = 1;
   }
-  registry_ = std::make_unique<appliance::JobRegistry>(registry_options(), *this);
+  ++starts_;
+  auto epochs = appliance::EpochStore::open(disk_);
+  require(epochs.ok(), [&] { return "a box cannot start: " + epochs.error().message; });
+  epochs_.emplace(std::move(*epochs));
+  registry_ = std::make_unique<appliance::JobRegistry>(registry_options(), *this, *epochs_);
   control_thread_.wake_soon();
+}
+
+void Box::crash(bool silently) {
+  rack_.control.abort_all(host_, silently);
+  // Not a shutdown: shards and sessions vanish as they are.
+  registry_.reset();
+  for (Pipeline& pipeline : pipelines_) {
+    rack_.network.close(pipeline.local);
+    pipeline.loop.reset();
+    pipeline.core.reset();
+    pipeline.port.reset();
+  }
+  checker_.reset();
+  peers_.clear();
+  disk_.crash();
+  rack_.network.forget_packet_numbers(host_);
 }
 
 appliance::PipelineInfo Box::info(uint32_t index) const {
@@ -67,6 +93,7 @@ appliance::PipelineInfo Box::info(uint32_t index) const {
 }
 
 bool Box::turn(uint32_t index, bool carries_out_command) {
+  if (!up()) return false;
   Pipeline& pipeline = pipelines_[index];
   const Packet* next = pipeline.ring->waiting.empty() ? nullptr : &pipeline.ring->waiting.front();
   // Alone in its burst, so that whatever changes is its doing.
@@ -98,12 +125,14 @@ void Box::remove(uint32_t index, std::unique_ptr<pipeline::JobShard> shard) {
 }
 
 void Box::turn_control() {
+  if (!up()) return;
   registry_->on_tick(control_thread_.now_ns());
   flush();
   control_thread_.wake_at(control_thread_.now_ns() + kTickNs);
 }
 
 bool Box::on_accept(ConnectionId id, HostId from) {
+  if (!up()) return false;
   peers_[id] = from;
   registry_->on_open(id, "host" + std::to_string(from), false, control_thread_.now_ns());
   return true;

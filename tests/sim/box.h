@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "pipeline/loop.h"
 #include "tests/sim/box_checker.h"
 #include "tests/sim/host.h"
+#include "tests/sim/sim_disk.h"
 
 namespace pbox::sim {
 
@@ -16,7 +18,11 @@ class Box final : public ControlEnd, public appliance::PipelineHost {
  public:
   Box(Rack& rack, HostId host);
 
+  // Also after crash(); what the disk kept is all that is left.
   void start();
+  // As `kill -9`, or `silently` as a loss of power: peers learn of it only when they next ask.
+  void crash(bool silently);
+  bool up() const { return registry_ != nullptr; }
 
   bool on_accept(ConnectionId id, HostId from) override;
   void on_connected(ConnectionId) override {}
@@ -64,7 +70,10 @@ class Box final : public ControlEnd, public appliance::PipelineHost {
   std::vector<Pipeline> pipelines_;
   Thread control_thread_;
   std::unique_ptr<BoxChecker> checker_;
+  SimDisk disk_;
+  std::optional<appliance::EpochStore> epochs_;
   std::unique_ptr<appliance::JobRegistry> registry_;
+  uint64_t starts_ = 0;
   std::map<ConnectionId, HostId> peers_;
 };
 

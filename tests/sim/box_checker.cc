@@ -152,10 +152,11 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
     require((chunk.claimed[rank] & ~chunk.full_mask) == 0,
             [&] { return place(job, chunk, chunk.open_round()) + ": a bit of no fragment"; });
     any |= chunk.claimed[rank];
-    complete += chunk.claimed[rank] == chunk.full_mask;
+    complete += entry.shard->sessions()[rank].present && chunk.claimed[rank] == chunk.full_mask;
   }
-  require(any == chunk.claimed_any && complete == chunk.complete_workers &&
-              complete < entry.shard->worker_count(),
+  const bool copied = chunk.copy_rank != pipeline::kNoRank;  // all bits but the copy's are claimed
+  require((copied || any == chunk.claimed_any) && complete == chunk.complete_workers &&
+              complete < entry.shard->present_count(),
           [&] { return place(job, chunk, chunk.open_round()) + ": masks and counts disagree"; });
 }
 

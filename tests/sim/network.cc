@@ -10,9 +10,6 @@
 namespace pbox::sim {
 namespace {
 
-// An spi ends with what is the same in every run; the rest is drawn from the system's entropy.
-constexpr uint32_t kSpiRepeatableMask = (1u << 19) - 1;
-
 uint32_t hosts_of(const Options& options) {
   uint32_t hosts = options.boxes + 1;
   for (const JobOptions& job : options.jobs) hosts += job.workers;
@@ -67,12 +64,8 @@ void Network::drop(Fault fault) {
 }
 
 void Network::note(uint64_t what, const Packet& packet) {
-  wire::Header header;
-  if (packet.bytes.size() >= sizeof(header)) {
-    std::memcpy(&header, packet.bytes.data(), sizeof(header));
-    header.spi &= kSpiRepeatableMask;
-  }
-  const uint32_t crc = wire::crc32c(0, reinterpret_cast<const std::byte*>(&header), sizeof(header));
+  const uint32_t crc = wire::crc32c(
+      0, packet.bytes.data(), std::min<size_t>(packet.bytes.size(), limits::kPacketOverheadBytes));
   trace_hash_ = mixed(trace_hash_, queue_.now_ns() + what);
   trace_hash_ = mixed(trace_hash_, uint64_t{crc} << 32 | packet.bytes.size());
 }

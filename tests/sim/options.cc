@@ -174,6 +174,7 @@ Options draw(uint64_t seed) {
   options.latency_ns = draw.scaled(2'000, 500'000);
   if (draw.chance(0.5)) options.jitter_ns = options.latency_ns / 2;
   options.rto_floor_ns = draw.chance(0.3) ? 200'000 : 2 * kNanosPerMilli;
+  options.same_sessions = draw.chance(0.5);
   const uint32_t jobs = draw.chance(0.5) ? 1 : draw.between(2, 3);
   for (uint32_t job = 0; job < jobs; ++job) options.jobs.push_back(draw_job(draw, options.boxes));
   if (jobs > 1 && draw.chance(0.25)) options.jobs.back().rogue = true;
@@ -233,7 +234,8 @@ std::string to_string(const Options& options) {
       static_cast<unsigned long long>(options.seed), options.boxes, options.pipelines,
       options.ring_bytes, options.ring_slots, int(options.payload_crc), options.burst_packets,
       ms(options.latency_ns), ms(options.jitter_ns));
-  line.add(" rto_floor=%.1fms", ms(options.rto_floor_ns));
+  line.add(" rto_floor=%.1fms%s", ms(options.rto_floor_ns),
+           options.same_sessions ? " same-sessions" : "");
   for (const JobOptions& job : options.jobs) add_job(line, job);
   const PacketFaults& faults = options.faults;
   line.add(" | faults until %.3fms drop=%g burst=%g duplicate=%g reorder=%g",

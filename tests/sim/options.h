@@ -85,6 +85,7 @@ struct Options {
   uint64_t jitter_ns = 0;
   uint64_t link_bytes_per_us = 0;  // of each host, each way; 0: no bound
   uint64_t rto_floor_ns = 2'000'000;
+  bool same_sessions = false;  // a box that starts again draws the session numbers of before
   std::vector<JobOptions> jobs;
   PacketFaults faults;
   std::vector<Episode> episodes;
