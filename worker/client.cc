@@ -142,7 +142,7 @@ void Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::function<
 Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
                             uint32_t timeout_ms) {
   Laggard laggard;
-  call_on_io(lock, [&] { laggard = core_->laggard(tensor, monotonic_ns()); });
+  call_on_io(lock, [&] { laggard = membership_->core()->laggard(tensor, monotonic_ns()); });
   std::string text = "tensor '" + tensors_[tensor].name + "' is not complete after " +
                      std::to_string(timeout_ms == 0 ? options_.wait_timeout_ms : timeout_ms) +
                      " ms: ";
@@ -202,12 +202,10 @@ Status Client::set_learning_rate(float learning_rate) {
       return invalid("the learning rate changes between rounds; wait for what is in flight first");
     }
   }
-  const uint64_t sequence = ++learning_rate_asked_;
-  auto& request = *outgoing_.emplace_back().mutable_set_learning_rate();
-  request.set_learning_rate(learning_rate);
-  request.set_sequence(sequence);
+  const uint64_t sequence = ++learning_rates_asked_;
+  requests_.push_back([this, learning_rate] { membership_->ask_learning_rate(learning_rate); });
   wake();
-  const Status status = wait_until(lock, 0, [&] { return learning_rate_set_ >= sequence; });
+  const Status status = wait_until(lock, 0, [&] { return learning_rates_set_ >= sequence; });
   if (failure_) return *failure_;
   if (!status)
     return Error{
@@ -219,11 +217,12 @@ Status Client::set_learning_rate(float learning_rate) {
 Status Client::barrier(uint32_t timeout_ms) {
   std::unique_lock lock(mutex_);
   if (const Status status = usable(Phase::kJoined); !status) return status.error();
-  const uint64_t sequence = ++barrier_asked_;
-  outgoing_.emplace_back().mutable_barrier()->set_sequence(sequence);
+  const uint64_t sequence = ++barriers_asked_;
+  requests_.push_back([this] { membership_->ask_barrier(); });
   wake();
-  const Status status = wait_until(lock, timeout_ms, [&] { return barrier_released_ >= sequence; });
-  if (barrier_released_ >= sequence) return ok_status();
+  const auto released = [&] { return barriers_released_ >= sequence; };
+  const Status status = wait_until(lock, timeout_ms, released);
+  if (released()) return ok_status();
   if (failure_) return *failure_;
   return Error{ErrorCode::kTimeout, "barrier " + std::to_string(sequence) +
                                         ": not every rank has reached it; " +
@@ -235,7 +234,6 @@ Status Client::leave() {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::kJoined) return ok_status();
     phase_ = Phase::kLeft;
-    if (!failure_) outgoing_.emplace_back().mutable_leave();
     stop_ = true;
   }
   wake();
@@ -247,11 +245,13 @@ Result<Client::Report> Client::report() {
   std::unique_lock lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   Report report;
-  call_on_io(lock, [&] { report.core = core_->statistics(); });
+  call_on_io(lock, [&] {
+    report.core = membership_->core()->statistics();
+    report.fragment_bytes = membership_->session().fragment_bytes();
+    report.pipeline_count = membership_->core()->pipeline_count();
+  });
   report.operations_completed = completed_;
   report.operations_failed = failed_;
-  report.fragment_bytes = fragment_bytes_;
-  report.pipeline_count = core_->pipeline_count();
   return report;
 }
 

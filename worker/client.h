@@ -1,15 +1,15 @@
-// A worker's membership in a job: joins, owns the protocol core and the one I/O thread, and turns
-// calls from any thread into work for that thread. The C ABI (c_api.cc) is a thin cover over this
+// The driver of a worker's membership (membership.h): its sockets, its clock, the one I/O thread,
+// and the way of calls from any thread to that one. The C ABI (c_api.cc) is a thin cover over this
 // class.
 //
 // Threads. mutex_ guards what callers and the I/O thread share (operations, requests, the failure).
-// The protocol core, the transport and the control connection belong to the I/O thread alone after
+// The membership, the transport and the control connection belong to the I/O thread alone after
 // join().
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,25 +18,14 @@
 #include <vector>
 
 #include "worker/control_channel.h"
-#include "worker/core.h"
+#include "worker/membership.h"
 #include "worker/transport.h"
 
 namespace pbox::worker {
 
-struct ClientOptions {
-  std::string box = "127.0.0.1:9541";
-  std::string job = "default";
+struct ClientOptions : MembershipOptions {
   std::string port = "socket";  // as open_transport reads it
-  uint32_t rank = 0;
-  uint32_t world_size = 1;
-  bool optimize = false;
-  bool mean = false;
-  uint32_t chunk_bytes = 0;   // 0: the box's default
-  uint32_t window_bytes = 0;  // 0: what the box grants
-  uint32_t path_mtu = 0;      // what JOIN states, to try a path out; 0: what the kernel knows of it
-  uint32_t join_timeout_ms = 60'000;
   uint32_t wait_timeout_ms = 60'000;
-  uint32_t lost_timeout_ms = 0;  // 0: the box's
 };
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);
@@ -80,7 +69,7 @@ class Client {
   std::string last_error() const;
   void set_last_error(const std::string& message);
   const ClientOptions& options() const { return options_; }
-  // What the box granted. Any thread, once join() has returned ok.
+  // What the box granted at the join. Any thread, once join() has returned ok.
   const control::Session& session() const { return session_; }
   // True in a forked child: nothing of the client may be used there.
   bool forked() const;
@@ -100,14 +89,14 @@ class Client {
     ErrorCode status;
   };
 
-  // join.cc: on the calling thread, before the I/O thread exists.
-  control::WorkerMessage join_message(uint32_t path_mtu) const;
-  Result<control::BoxMessage> await_answer(control::BoxMessage::KindCase kind,
-                                           const std::string& question);
-  Result<uint32_t> path_mtu();
-  Status join_box();
-  Status open_session(const control::Session& session);
-  Status tend_channel();
+  // client_actions.cc: on the calling thread until join() has returned, then on the I/O thread.
+  void perform_actions();
+  void perform(const Action& action);
+  void connect(const Action& action);
+  Result<uint32_t> narrowest_path(const std::vector<nic::Endpoint>& addresses);
+  Result<TransportFacts> open_lanes(const Action& action);
+  void pump_control(uint64_t now_ns);
+  void await_control(uint64_t limit_ns);
 
   // client_io.cc: the I/O thread.
   void run_io();
@@ -116,10 +105,8 @@ class Client {
   bool exchange_packets(uint64_t now_ns);
   void take_requests();
   void serve_control(uint64_t now_ns);
-  void on_message(const control::BoxMessage& message);
-  void check_liveness(uint64_t now_ns);
   void complete(const std::vector<uint32_t>& tensors);
-  void fail(Error error);
+  void publish();
   void run_callbacks(const std::vector<Finished>& finished);
   bool may_spin(uint64_t now_ns) const;
   uint64_t rest_limit_ns(uint64_t now_ns);
@@ -146,27 +133,24 @@ class Client {
   std::vector<Operation> operations_;
   std::vector<uint32_t> submitted_;
   std::vector<const std::function<void()>*> calls_;
-  std::vector<control::WorkerMessage> outgoing_;
-  uint64_t barrier_asked_ = 0, barrier_released_ = 0;
-  uint64_t learning_rate_asked_ = 0, learning_rate_set_ = 0;
+  std::vector<std::function<void()>> requests_;  // to the membership, in order
+  uint64_t barriers_asked_ = 0, barriers_released_ = 0;
+  uint64_t learning_rates_asked_ = 0, learning_rates_set_ = 0;
   uint64_t completed_ = 0, failed_ = 0;
   bool stop_ = false;     // asks the I/O thread to say LEAVE and end
   bool io_done_ = false;  // it has ended
 
   // The I/O thread's.
+  std::optional<Membership> membership_;
+  std::deque<Action> to_do_;
+  bool opening_ = false;  // the transport is being opened; until then only messages are sent
   std::optional<ControlChannel> channel_;
-  std::optional<Core> core_;
+  Status sent_ = ok_status();  // what writing to the channel came to
   std::unique_ptr<Transport> transport_;
-  bool must_poll_ = false;                // a lane of the transport has no descriptor to wait for
-  uint64_t busy_ns_ = 0;                  // when packets last came or went
-  uint64_t nap_ns_ = 0;                   // the last one's length; must_poll_ only
-  std::map<uint32_t, uint64_t> left_ns_;  // rank to when the box said that it had left
-  uint64_t heartbeat_interval_ns_ = 0;
-  uint64_t dead_after_ns_ = 0;
-  uint64_t heard_ns_ = 0;
-  uint64_t heartbeat_due_ns_ = 0;
-  uint64_t liveness_due_ns_ = 0;
-  uint32_t fragment_bytes_ = 0;
+  bool must_poll_ = false;  // a lane of the transport has no descriptor to wait for
+  uint64_t busy_ns_ = 0;    // when packets last came or went
+  uint64_t nap_ns_ = 0;     // the last one's length; must_poll_ only
+  uint64_t control_due_ns_ = 0;
   int wake_fd_ = -1;
   std::thread thread_;
 };

@@ -1,0 +1,148 @@
+// A worker's membership in a job as a pure state machine: it joins, keeps the control connection
+// alive, knows when the box or a rank is gone, and owns the protocol core. Events go in with the
+// time at which they happened, actions come out; there is no thread, socket, clock or chance in
+// here, so the same events give the same actions.
+//
+// The driver (client.h in the product) carries out the actions in order and reports what came of
+// them, moves packets between core() and the transport while the phase is kRunning, and runs the
+// core's own timers. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "nic/endpoint.h"
+#include "nic/wire/control.pb.h"
+#include "worker/core.h"
+
+namespace pbox::worker {
+
+struct MembershipOptions {
+  std::string box = "127.0.0.1:9541";  // as errors name it
+  std::string job = "default";
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
+  bool optimize = false;
+  bool mean = false;
+  uint32_t chunk_bytes = 0;   // 0: the box's default
+  uint32_t window_bytes = 0;  // 0: what the box grants
+  uint32_t path_mtu = 0;      // what JOIN states, to try a path out; 0: what was measured
+  uint32_t join_timeout_ms = 60'000;
+  uint32_t lost_timeout_ms = 0;  // 0: the box's
+  uint64_t seed = 1;             // of jitter
+};
+
+// What a transport that is open says of itself.
+struct TransportFacts {
+  struct Lane {
+    uint64_t first_packet_number = 1;  // that opening has not used
+    uint32_t receivable_bytes = 0;
+  };
+  std::vector<Lane> lanes;  // one for each pipeline of the session
+  uint64_t rto_floor_ns = 0;
+};
+
+struct Action {
+  enum class Kind {
+    kConnect,        // to options.box, by deadline_ns; then on_connected or on_disconnected
+    kDisconnect,     // no answer
+    kSend,           // message
+    kMeasurePath,    // the narrowest to any of addresses; then on_path_mtu
+    kOpenTransport,  // session, by deadline_ns; control traffic goes on; then on_transport_open
+    kCloseTransport  // no answer
+  };
+  Kind kind = Kind::kConnect;
+  uint64_t deadline_ns = 0;
+  control::WorkerMessage message = {};
+  std::vector<nic::Endpoint> addresses = {};
+  SessionSpec session = {};
+};
+
+class Membership {
+ public:
+  enum class Phase { kIdle, kJoining, kRunning, kRecovering, kFailed, kLeft };
+
+  Membership(MembershipOptions options, std::vector<TensorSpec> tensors,
+             control::Optimizer optimizer);
+
+  // Events. Those that do not fit the phase change nothing: they may have been under way.
+  void begin(uint64_t now_ns);
+  void on_connected(const nic::Endpoint& peer, uint64_t now_ns);
+  void on_disconnected(const Error& why, uint64_t now_ns);  // also a connect that failed
+  void on_message(const control::BoxMessage& message, uint64_t now_ns);
+  void on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns);
+  void on_transport_open(const Result<TransportFacts>& facts, uint64_t now_ns);
+  void on_time(uint64_t now_ns);
+  // When on_time is next of use; UINT64_MAX for never. The core's deadline is not in it.
+  uint64_t next_deadline_ns() const;
+
+  // What the application asks for; ignored once the membership is over. Barriers and learning rates
+  // are answered in the order they were asked for.
+  void start(uint32_t tensor, const std::byte* input, std::byte* output, int32_t priority);
+  void ask_barrier();
+  void ask_learning_rate(float learning_rate);
+  void leave();
+
+  // What is to be done, in order; empties the list.
+  std::vector<Action> take_actions() { return std::exchange(actions_, {}); }
+
+  Phase phase() const { return phase_; }
+  // Why it is over, in kFailed and kLeft: then the core has been abandoned.
+  const std::optional<Error>& failure() const { return failure_; }
+  // Null before the first session; then the same one for good.
+  Core* core() { return core_ ? &*core_ : nullptr; }
+  const Core* core() const { return core_ ? &*core_ : nullptr; }
+  const control::Session& session() const { return session_; }
+  uint64_t barriers_released() const { return barriers_released_; }    // of those asked for
+  uint64_t learning_rates_set() const { return learning_rates_set_; }  // of those asked for
+
+ private:
+  // How far a join has come: what is awaited.
+  enum class Step { kConnection, kDataAddresses, kPathMtu, kSession, kTransport };
+
+  // membership_join.cc
+  control::WorkerMessage join_message(uint32_t path_mtu) const;
+  void on_data_addresses(const control::DataAddresses& answer);
+  void on_session(const control::Session& session, uint64_t now_ns);
+  void await(Step step, uint64_t now_ns);
+  bool awaits(Step step) const { return phase_ == Phase::kJoining && step_ == step; }
+  void check_join(uint64_t now_ns);
+
+  Action& act(Action::Kind kind);
+  control::WorkerMessage& send();
+  void send_heartbeat(uint64_t now_ns);
+  void check_liveness(uint64_t now_ns);
+  void end(Phase phase, Error error);
+  void fail(Error error) { end(Phase::kFailed, std::move(error)); }
+  bool is_over() const { return phase_ == Phase::kFailed || phase_ == Phase::kLeft; }
+
+  MembershipOptions options_;
+  std::vector<TensorSpec> tensors_;
+  control::Optimizer optimizer_;
+  Phase phase_ = Phase::kIdle;
+  std::optional<Error> failure_;
+  std::vector<Action> actions_;
+  std::optional<Core> core_;
+
+  Step step_ = Step::kConnection;
+  uint64_t step_deadline_ns_ = UINT64_MAX;
+  nic::Endpoint peer_;
+  control::Session session_;
+  SessionSpec spec_;
+
+  uint64_t heartbeat_interval_ns_ = 0;
+  uint64_t heartbeat_due_ns_ = UINT64_MAX;
+  uint64_t dead_after_ns_ = 0;
+  uint64_t heard_ns_ = 0;
+  uint64_t peers_due_ns_ = 0;
+  std::map<uint32_t, uint64_t> left_ns_;  // rank to when the box said that it had left
+  uint64_t barriers_asked_ = 0, barriers_released_ = 0;
+  uint64_t learning_rates_asked_ = 0, learning_rates_set_ = 0;
+};
+
+}  // namespace pbox::worker
