@@ -42,13 +42,14 @@ bool Application::may_start(const Tensor& tensor) const {
          (!job_.options.by_steps || tensor.round == step_);
 }
 
-uint64_t Application::start_due(worker::Core& core, uint64_t now_ns, uint64_t rack_now_ns) {
+uint64_t Application::start_due(worker::Membership& membership, uint64_t now_ns,
+                                uint64_t rack_now_ns) {
   uint64_t next_ns = UINT64_MAX;
   for (const uint32_t index : order_) {
     const Tensor& tensor = tensors_[index];
     if (!may_start(tensor)) continue;
     if (tensor.ready_ns <= now_ns) {
-      start(core, index, rack_now_ns);
+      start(membership, index, rack_now_ns);
     } else {
       next_ns = std::min(next_ns, tensor.ready_ns);
     }
@@ -56,7 +57,7 @@ uint64_t Application::start_due(worker::Core& core, uint64_t now_ns, uint64_t ra
   return next_ns;
 }
 
-void Application::start(worker::Core& core, uint32_t index, uint64_t rack_now_ns) {
+void Application::start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns) {
   Tensor& tensor = tensors_[index];
   require(is_scribble(tensor.input, tensor.round) && is_scribble(tensor.output, tensor.round), [&] {
     return job_.name + " rank " + std::to_string(rank_) + ": a buffer of tensor " +
@@ -70,7 +71,7 @@ void Application::start(worker::Core& core, uint32_t index, uint64_t rack_now_ns
   tensor.started_ns = rack_now_ns;
   int32_t priority = job_.options.tensors[index].priority;
   if (!job_.options.same_order) priority = static_cast<int32_t>(rng_.below(4));
-  core.start(index, input.data(), tensor.output.data(), priority);
+  membership.start(index, input.data(), tensor.output.data(), priority);
 }
 
 void Application::check_result(uint32_t index) {

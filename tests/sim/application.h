@@ -6,7 +6,7 @@
 
 #include "base/rng.h"
 #include "tests/sim/rack.h"
-#include "worker/core.h"
+#include "worker/membership.h"
 
 namespace pbox::sim {
 
@@ -16,7 +16,7 @@ class Application {
 
   // Starts whatever is due. Returns when something will be, by the clock that now_ns is of;
   // UINT64_MAX: not before an operation completes.
-  uint64_t start_due(worker::Core& core, uint64_t now_ns, uint64_t rack_now_ns);
+  uint64_t start_due(worker::Membership& membership, uint64_t now_ns, uint64_t rack_now_ns);
   void completed(uint32_t tensor, uint64_t now_ns);
 
   bool done() const { return tensors_done_ == tensors_.size(); }
@@ -36,7 +36,7 @@ class Application {
   };
 
   bool may_start(const Tensor& tensor) const;
-  void start(worker::Core& core, uint32_t index, uint64_t rack_now_ns);
+  void start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns);
   void check_result(uint32_t index);
   static void scribble(std::vector<std::byte>& buffer, uint32_t round);
   static bool is_scribble(const std::vector<std::byte>& buffer, uint32_t round);

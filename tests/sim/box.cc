@@ -50,8 +50,8 @@ void Box::start() {
         pipeline.local, {.bytes_max = rack_.options.ring_bytes,
                          .slots_max = rack_.options.ring_slots,
                          .on_arrival = [thread = pipeline.thread.get()] { thread->wake_soon(); }});
-    pipeline.port = std::make_unique<SimPort>(rack_.network, pipeline.local, *pipeline.ring,
-                                              rack_.options.burst_packets);
+    pipeline.port =
+        std::make_unique<SimPort>(rack_.network, pipeline.local, *pipeline.ring, rack_.options);
     pipeline.core = std::make_unique<pipeline::Core>(pipeline::CoreOptions{
         .pipeline_index = index, .tag = {.payload_crc = rack_.options.payload_crc}});
     pipeline.mailbox = std::make_unique<pipeline::Mailbox>();

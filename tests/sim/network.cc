@@ -280,8 +280,9 @@ size_t SimPort::rx_burst(std::span<nic::RxPacket> packets) {
 }
 
 size_t SimPort::tx_burst(std::span<const nic::TxPacket> packets) {
-  for (const nic::TxPacket& packet : packets) network_->send(local_, packet);
-  return packets.size();
+  const auto taken = packets.first(std::min<size_t>(packets.size(), send_packets_));
+  for (const nic::TxPacket& packet : taken) network_->send(local_, packet);
+  return taken.size();
 }
 
 }  // namespace pbox::sim

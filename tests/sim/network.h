@@ -122,8 +122,12 @@ class Network {
 // A product port over it: the box's pipelines poll it as they poll any other.
 class SimPort {
  public:
-  SimPort(Network& network, const nic::Endpoint& local, ReceiveRing& ring, uint32_t burst_packets)
-      : network_(&network), local_(local), ring_(&ring), burst_packets_(burst_packets) {}
+  SimPort(Network& network, const nic::Endpoint& local, ReceiveRing& ring, const Options& options)
+      : network_(&network),
+        local_(local),
+        ring_(&ring),
+        burst_packets_(options.burst_packets),
+        send_packets_(options.send_packets) {}
 
   size_t rx_burst(std::span<nic::RxPacket> packets);
   size_t tx_burst(std::span<const nic::TxPacket> packets);
@@ -143,6 +147,7 @@ class SimPort {
   nic::Endpoint local_;
   ReceiveRing* ring_;
   uint32_t burst_packets_;
+  uint32_t send_packets_;
   nic::PortCounters counters_;  // nothing is refused here
   std::vector<Packet> held_;
   uint64_t packets_given_ = 0;

@@ -93,6 +93,7 @@ JobOptions draw_job(Draw& draw, uint32_t boxes) {
   job.by_steps = draw.chance(0.6);
   job.same_order = draw.chance(0.5);
   job.in_place = draw.chance(0.5);
+  job.barrier_at_end = draw.chance(0.7);
   if (draw.chance(0.7)) job.think_max_ns = draw.scaled(10'000, 20 * kNanosPerMilli);
   return job;
 }
@@ -171,6 +172,7 @@ Options draw(uint64_t seed) {
   options.ring_bytes = 1024 * static_cast<uint32_t>(draw.scaled(32, 1024));
   if (draw.chance(0.3)) options.ring_slots = draw.between(64, 512);
   options.burst_packets = draw.chance(0.5) ? limits::kBurstPackets : draw.between(1, 8);
+  if (draw.chance(0.3)) options.send_packets = draw.between(1, 20);
   options.latency_ns = draw.scaled(2'000, 500'000);
   if (draw.chance(0.5)) options.jitter_ns = options.latency_ns / 2;
   options.rto_floor_ns = draw.chance(0.3) ? 200'000 : 2 * kNanosPerMilli;
@@ -220,9 +222,9 @@ void add_job(Line& line, const JobOptions& job) {
     line.add("%u^%d%s", tensor.elements, tensor.priority,
              &tensor == &job.tensors.back() ? "" : ",");
   }
-  line.add("%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",
+  line.add("%s%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",
            job.same_order ? "" : " any-order", job.in_place ? " in-place" : "",
-           job.rogue ? " ROGUE" : "", ms(job.think_max_ns));
+           job.barrier_at_end ? " barrier" : "", job.rogue ? " ROGUE" : "", ms(job.think_max_ns));
 }
 
 }  // namespace
@@ -230,10 +232,10 @@ void add_job(Line& line, const JobOptions& job) {
 std::string to_string(const Options& options) {
   Line line;
   line.add(
-      "seed=%llu boxes=%u pipelines=%u ring=%u/%u crc=%d burst=%u latency=%.3fms jitter=%.3fms",
+      "seed=%llu boxes=%u pipelines=%u ring=%u/%u crc=%d burst=%u/%u latency=%.3fms jitter=%.3fms",
       static_cast<unsigned long long>(options.seed), options.boxes, options.pipelines,
       options.ring_bytes, options.ring_slots, int(options.payload_crc), options.burst_packets,
-      ms(options.latency_ns), ms(options.jitter_ns));
+      options.send_packets, ms(options.latency_ns), ms(options.jitter_ns));
   line.add(" rto_floor=%.1fms%s", ms(options.rto_floor_ns),
            options.same_sessions ? " same-sessions" : "");
   for (const JobOptions& job : options.jobs) add_job(line, job);

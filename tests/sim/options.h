@@ -32,8 +32,9 @@ struct JobOptions {
   bool by_steps = true;  // all tensors of a round before any of the next; else each on its own
   bool same_order = true;
   bool in_place = false;
-  uint64_t think_max_ns = 0;  // between an operation and the next
-  bool rogue = false;         // rank 0 does as it likes
+  bool barrier_at_end = true;  // nobody leaves before all are done
+  uint64_t think_max_ns = 0;   // between an operation and the next
+  bool rogue = false;          // rank 0 does as it likes
 };
 
 // Per packet, probabilities in [0, 1].
@@ -81,6 +82,7 @@ struct Options {
   uint32_t ring_slots = 0;
   bool payload_crc = true;
   uint32_t burst_packets = limits::kBurstPackets;  // at most, that a port gives at once
+  uint32_t send_packets = limits::kBurstPackets;   // at most, that a port takes at once
   uint64_t latency_ns = 20'000;
   uint64_t jitter_ns = 0;
   uint64_t link_bytes_per_us = 0;  // of each host, each way; 0: no bound

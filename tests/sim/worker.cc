@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 #include "tests/sim/violation.h"
-#include "worker/session.h"
 
 namespace pbox::sim {
 namespace {
@@ -25,6 +24,30 @@ std::vector<worker::TensorSpec> tensors_of(const JobOptions& job) {
   return tensors;
 }
 
+worker::MembershipOptions membership_options(const Rack& rack, const JobModel& job, uint32_t rank) {
+  return {.job = job.name,
+          .rank = rank,
+          .world_size = job.options.workers,
+          .optimize = job.options.mode == pipeline::Mode::kOptimize,
+          .mean = job.options.reduction == pipeline::Reduction::kMean,
+          .chunk_bytes = job.options.chunk_bytes,
+          .window_bytes = job.options.window_bytes,
+          .seed = rack.options.seed * 77 + job.first_host + rank};
+}
+
+control::Optimizer optimizer_message(const JobOptions& job) {
+  const optimizer::OptimizerSpec spec = optimizer_of(job);
+  control::Optimizer message;
+  message.set_kind(static_cast<uint32_t>(spec.kind));
+  message.set_learning_rate(spec.learning_rate);
+  message.set_momentum(spec.momentum);
+  message.set_beta1(spec.beta1);
+  message.set_beta2(spec.beta2);
+  message.set_epsilon(spec.epsilon);
+  message.set_weight_decay(spec.weight_decay);
+  return message;
+}
+
 }  // namespace
 
 Worker::Worker(Rack& rack, JobModel& job, uint32_t rank)
@@ -33,13 +56,53 @@ Worker::Worker(Rack& rack, JobModel& job, uint32_t rank)
       rank_(rank),
       host_(job.first_host + rank),
       thread_(rack.queue, [this] { turn(); }),
-      application_(job, rank, rack.options.seed * 1000 + host_),
-      tensors_(tensors_of(job.options)) {
+      application_(job, rank, rack.options.seed * 1000 + host_) {
   rack.control.attach(host_, *this);
 }
 
 void Worker::start() {
-  connection_ = rack_.control.connect(host_, job_.options.box);
+  membership_ = std::make_unique<worker::Membership>(membership_options(rack_, job_, rank_),
+                                                     tensors_of(job_.options),
+                                                     optimizer_message(job_.options));
+  membership_->begin(thread_.now_ns());
+  perform();
+}
+
+void Worker::perform() {
+  auto actions = membership_->take_actions();
+  for (worker::Action& action : actions) perform(action);
+  end_if_over();
+  thread_.wake_soon();
+}
+
+void Worker::perform(worker::Action& action) {
+  using Kind = worker::Action::Kind;
+  switch (action.kind) {
+    case Kind::kConnect: connection_ = rack_.control.connect(host_, job_.options.box); return;
+    case Kind::kDisconnect:
+      if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), host_);
+      return;
+    case Kind::kSend: send(action.message); return;
+    case Kind::kMeasurePath:
+      rack_.queue.after(rack_.options.latency_ns, [this, membership = membership_.get()] {
+        if (membership != membership_.get()) return;
+        membership_->on_path_mtu(job_.options.path_mtu, thread_.now_ns());
+        perform();
+      });
+      return;
+    case Kind::kOpenTransport:
+      open_lanes(action.session);
+      rack_.queue.after(rack_.options.latency_ns, [this, transport = transport_] {
+        if (transport != transport_ || lanes_.empty()) return;
+        worker::TransportFacts facts;
+        facts.rto_floor_ns = rack_.options.rto_floor_ns;
+        facts.lanes.resize(lanes_.size(), {.receivable_bytes = UINT32_MAX});
+        membership_->on_transport_open(facts, thread_.now_ns());
+        perform();
+      });
+      return;
+    case Kind::kCloseTransport: close_lanes(); return;
+  }
 }
 
 void Worker::send(const control::WorkerMessage& message) {
@@ -48,127 +111,37 @@ void Worker::send(const control::WorkerMessage& message) {
   rack_.control.send(connection_, host_, framed->substr(wire::kControlLengthBytes));
 }
 
-void Worker::on_connected(ConnectionId) {
-  join();
+void Worker::on_connected(ConnectionId id) {
+  if (id != connection_) return;
+  membership_->on_connected(endpoint_of(job_.options.box, limits::kControlPort), thread_.now_ns());
+  perform();
 }
 
-void Worker::join() {
-  const JobOptions& options = job_.options;
-  control::WorkerMessage message;
-  control::Join& join = *message.mutable_join();
-  join.set_protocol_version(wire::kControlProtocolVersion);
-  join.set_job(job_.name);
-  join.set_rank(rank_);
-  join.set_world_size(options.workers);
-  join.set_mode(static_cast<uint32_t>(options.mode));
-  join.set_reduction(static_cast<uint32_t>(options.reduction));
-  const optimizer::OptimizerSpec spec = optimizer_of(options);
-  join.mutable_optimizer()->set_kind(static_cast<uint32_t>(spec.kind));
-  join.mutable_optimizer()->set_learning_rate(spec.learning_rate);
-  join.mutable_optimizer()->set_momentum(spec.momentum);
-  join.mutable_optimizer()->set_beta1(spec.beta1);
-  join.mutable_optimizer()->set_beta2(spec.beta2);
-  join.mutable_optimizer()->set_epsilon(spec.epsilon);
-  join.mutable_optimizer()->set_weight_decay(spec.weight_decay);
-  join.set_chunk_bytes(options.chunk_bytes);
-  join.set_path_mtu(options.path_mtu);
-  for (const worker::TensorSpec& spec_of_tensor : tensors_) {
-    control::Tensor& tensor = *join.add_tensors();
-    tensor.set_name(spec_of_tensor.name);
-    tensor.set_elements(spec_of_tensor.elements);
-    tensor.set_dtype(static_cast<uint32_t>(spec_of_tensor.dtype));
-    tensor.set_priority(spec_of_tensor.priority);
-    tensor.set_lr_scale(spec_of_tensor.lr_scale);
-  }
-  send(message);
-}
-
-void Worker::on_control_message(ConnectionId, const std::string& body) {
+void Worker::on_control_message(ConnectionId id, const std::string& body) {
+  if (id != connection_) return;
   control::BoxMessage message;
   require(message.ParseFromString(body), "a box sent what is no control message");
-  if (message.has_session()) {
-    open_session(message.session());
-  } else if (message.has_failure()) {
-    fail({static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
-  }
+  membership_->on_message(message, thread_.now_ns());
+  perform();
 }
 
-void Worker::open_session(const control::Session& session) {
-  auto parsed = worker::parse_session(session, tensors_, endpoint_of(job_.options.box, 0));
-  require(parsed.ok(), [&] { return "SESSION was not understood: " + parsed.error().message; });
-  worker::SessionSpec spec = std::move(*parsed);
-  spec.jitter_seed = rack_.options.seed * 77 + host_;
-  spec.rto_floor_ns = rack_.options.rto_floor_ns;
-  spec.window_bytes = std::min(spec.window_bytes, job_.options.window_bytes);
-  heartbeat_interval_ns_ = session.heartbeat_interval_ms() * kNanosPerMilli;
-  heartbeat_due_ns_ = thread_.now_ns();
-  for (uint32_t index = 0; index < spec.pipelines.size(); ++index) {
+void Worker::on_closed(ConnectionId id, const std::string& reason) {
+  if (id != connection_) return;
+  connection_ = 0;
+  membership_->on_disconnected({ErrorCode::kBoxLost, reason}, thread_.now_ns());
+  perform();
+}
+
+void Worker::open_lanes(const worker::SessionSpec& session) {
+  ++transport_;
+  for (uint32_t index = 0; index < session.pipelines.size(); ++index) {
     Lane& lane = lanes_.emplace_back();
     lane.local = endpoint_of(host_, static_cast<uint16_t>(kFirstPort + index));
     ReceiveRing& ring =
         rack_.network.open(lane.local, {.on_arrival = [this] { thread_.wake_soon(); }});
-    lane.port =
-        std::make_unique<SimPort>(rack_.network, lane.local, ring, rack_.options.burst_packets);
-    lane.credit = std::make_unique<CreditWatch>(spec, index, job_);
+    lane.port = std::make_unique<SimPort>(rack_.network, lane.local, ring, rack_.options);
+    lane.credit = std::make_unique<CreditWatch>(session, index, job_);
   }
-  core_ = std::make_unique<worker::Core>(spec, tensors_);
-  thread_.wake_soon();
-}
-
-bool Worker::exchange(uint32_t index, uint64_t now_ns) {
-  std::array<nic::RxPacket, limits::kBurstPackets> burst;
-  Lane& lane = lanes_[index];
-  lane.port->set_burst_packets(slow_ ? 1 : rack_.options.burst_packets);
-  const size_t received = lane.port->rx_burst(burst);
-  if (received > 0) {
-    lane.credit->received(lane.port->held());
-    core_->on_burst(index, {burst.data(), received}, now_ns);
-  }
-  const auto packets = core_->to_send(index, now_ns);
-  if (!packets.empty()) {
-    lane.credit->sent(packets);
-    core_->sent(index, lane.port->tx_burst(packets), now_ns);
-  }
-  return received > 0 || !packets.empty();
-}
-
-// As the client's I/O thread: packets of all lanes, timers only when nothing came.
-void Worker::turn() {
-  if (core_ == nullptr || over_) return;
-  const uint64_t now_ns = thread_.now_ns();
-  const uint64_t next_start_ns = application_.start_due(*core_, now_ns, rack_.queue.now_ns());
-  bool busy = false;
-  bool received = false;
-  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
-    const uint64_t before = lanes_[lane].port->packets_given();
-    busy = exchange(lane, now_ns) || busy;
-    received = received || lanes_[lane].port->packets_given() != before;
-  }
-  if (!received) core_->on_timer(now_ns);
-  const auto completed = core_->take_completed();
-  for (const uint32_t tensor : completed) application_.completed(tensor, now_ns);
-  if (now_ns >= heartbeat_due_ns_) {
-    heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
-    control::WorkerMessage message;
-    message.mutable_heartbeat()->set_sequence(now_ns);
-    send(message);
-  }
-  if (application_.done()) return leave();
-  if (busy || !completed.empty()) {
-    thread_.wake_at(now_ns + (slow_ ? kSlowTurnNs : kTurnNs));
-  } else {
-    thread_.wake_at(std::max(now_ns + 1, core_->next_deadline_ns()));
-  }
-  thread_.wake_at(next_start_ns);
-  thread_.wake_at(heartbeat_due_ns_);
-}
-
-void Worker::leave() {
-  control::WorkerMessage message;
-  message.mutable_leave();
-  send(message);
-  over_ = true;
-  close_lanes();
 }
 
 void Worker::close_lanes() {
@@ -176,16 +149,79 @@ void Worker::close_lanes() {
   lanes_.clear();
 }
 
-void Worker::fail(const Error& error) {
-  if (over_) return;
-  failure_ = error;
-  over_ = true;
-  if (core_ != nullptr) core_->abandon();
-  close_lanes();
+bool Worker::exchange(uint32_t index, uint64_t now_ns) {
+  std::array<nic::RxPacket, limits::kBurstPackets> burst;
+  Lane& lane = lanes_[index];
+  worker::Core& core = *membership_->core();
+  lane.port->set_burst_packets(slow_ ? 1 : rack_.options.burst_packets);
+  const size_t received = lane.port->rx_burst(burst);
+  if (received > 0) {
+    lane.credit->received(lane.port->held());
+    core.on_burst(index, {burst.data(), received}, now_ns);
+  }
+  const auto packets = core.to_send(index, now_ns);
+  const size_t sent = lane.port->tx_burst(packets);
+  lane.credit->sent(packets.first(sent));
+  if (sent > 0) core.sent(index, sent, now_ns);
+  return received > 0 || sent > 0;
 }
 
-void Worker::on_closed(ConnectionId, const std::string& reason) {
-  fail({ErrorCode::kBoxLost, reason});
+// As the client's I/O thread: packets of all lanes, timers only when nothing came.
+bool Worker::exchange_packets(uint64_t now_ns) {
+  bool busy = false;
+  bool received = false;
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    const uint64_t before = lanes_[lane].port->packets_given();
+    busy = exchange(lane, now_ns) || busy;
+    received = received || lanes_[lane].port->packets_given() != before;
+  }
+  if (!received) membership_->core()->on_timer(now_ns);
+  return busy;
+}
+
+void Worker::turn() {
+  if (membership_ == nullptr || over_) return;
+  const uint64_t now_ns = thread_.now_ns();
+  membership_->on_time(now_ns);
+  uint64_t next_start_ns = UINT64_MAX;
+  bool busy = false;
+  if (membership_->phase() == worker::Membership::Phase::kRunning) {
+    next_start_ns = application_.start_due(*membership_, now_ns, rack_.queue.now_ns());
+    busy = exchange_packets(now_ns);
+    worker::Core& core = *membership_->core();
+    const auto completed = core.take_completed();
+    for (const uint32_t tensor : completed) application_.completed(tensor, now_ns);
+    if (application_.done()) leave_when_done();
+    busy = busy || !completed.empty();
+    if (!busy) thread_.wake_at(std::max(now_ns + 1, core.next_deadline_ns()));
+  }
+  auto actions = membership_->take_actions();
+  for (worker::Action& action : actions) perform(action);
+  end_if_over();
+  if (over_) return;
+  if (busy) thread_.wake_at(now_ns + (slow_ ? kSlowTurnNs : kTurnNs));
+  thread_.wake_at(next_start_ns);
+  thread_.wake_at(std::max(now_ns + 1, membership_->next_deadline_ns()));
+}
+
+// A rank that leaves takes with it what others may need to recover: careful applications wait for
+// each other first.
+void Worker::leave_when_done() {
+  if (job_.options.barrier_at_end) {
+    if (!std::exchange(barrier_asked_, true)) membership_->ask_barrier();
+    if (membership_->barriers_released() == 0) return;
+  }
+  membership_->leave();
+}
+
+void Worker::end_if_over() {
+  using Phase = worker::Membership::Phase;
+  const Phase phase = membership_->phase();
+  if (over_ || (phase != Phase::kFailed && phase != Phase::kLeft)) return;
+  over_ = true;
+  if (phase == Phase::kFailed) failure_ = membership_->failure();
+  close_lanes();
+  if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), host_);
 }
 
 void Worker::pause(uint64_t length_ns) {

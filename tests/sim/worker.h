@@ -1,5 +1,5 @@
-// A worker: the product's protocol core over simulated ports, driven as libpbox's I/O thread drives
-// it, and the application that uses it.
+// A worker: the product's membership and protocol core over simulated ports and connections, driven
+// as libpbox's client drives them, and the application that uses it.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,7 @@
 #include "tests/sim/credit_watch.h"
 #include "tests/sim/host.h"
 #include "tests/sim/rack.h"
+#include "worker/membership.h"
 
 namespace pbox::sim {
 
@@ -29,7 +30,8 @@ class Worker final : public ControlEnd {
   HostId host() const { return host_; }
   JobModel& job() { return job_; }
   uint32_t rank() const { return rank_; }
-  bool running() const { return core_ != nullptr; }
+  // It has had a session.
+  bool joined() const { return membership_ && membership_->core() != nullptr; }
   const Application& application() const { return application_; }
   // It has left, its work done, or has failed with an error.
   bool over() const { return over_; }
@@ -48,13 +50,16 @@ class Worker final : public ControlEnd {
   };
 
   void turn();
+  bool exchange_packets(uint64_t now_ns);
   bool exchange(uint32_t lane, uint64_t now_ns);
+  void leave_when_done();
+  // Carries out what the membership wants done.
+  void perform();
+  void perform(worker::Action& action);
   void send(const control::WorkerMessage& message);
-  void join();
-  void open_session(const control::Session& session);
+  void open_lanes(const worker::SessionSpec& session);
   void close_lanes();
-  void fail(const Error& error);
-  void leave();
+  void end_if_over();
 
   Rack& rack_;
   JobModel& job_;
@@ -62,15 +67,14 @@ class Worker final : public ControlEnd {
   HostId host_;
   Thread thread_;
   Application application_;
-  std::vector<worker::TensorSpec> tensors_;
-  ConnectionId connection_ = 0;
+  std::unique_ptr<worker::Membership> membership_;
+  ConnectionId connection_ = 0;  // 0: none
   std::vector<Lane> lanes_;
-  std::unique_ptr<worker::Core> core_;
+  uint64_t transport_ = 0;  // counts those that were opened
   std::optional<Error> failure_;
   bool over_ = false;
+  bool barrier_asked_ = false;
   bool slow_ = false;
-  uint64_t heartbeat_interval_ns_ = 0;
-  uint64_t heartbeat_due_ns_ = 0;
 };
 
 }  // namespace pbox::sim

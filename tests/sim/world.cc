@@ -18,6 +18,8 @@ constexpr uint64_t kWatchNs = 250 * kNanosPerMilli;
 constexpr uint64_t kCompletesWithinNs = 20 * worker::RttEstimator::kCapNs * 5 / 4;
 // Where a member must be declared lost first: the control plane's own time-outs, twice 10 s.
 constexpr uint64_t kFailsWithinNs = kCompletesWithinNs + 25 * kNanosPerSecond;
+// A job that a rank does not come to gathers until its time-out.
+constexpr uint64_t kJoinsWithinNs = kFailsWithinNs + 60 * kNanosPerSecond;
 // Silence that a box may take for a death; several episodes may add up.
 constexpr uint64_t kSilenceNs = 8 * kNanosPerSecond;
 
@@ -212,13 +214,19 @@ bool World::may_fail(const JobModel& job) const {
 void World::watch() {
   queue_.after(kWatchNs, [this] { watch(); });
   if (healed_ns_ == UINT64_MAX) return;
+  const bool all_over = std::all_of(workers_.begin(), workers_.end(),
+                                    [](const auto& worker) { return worker->over(); });
+  all_over_ns_ = all_over ? std::min(all_over_ns_, queue_.now_ns()) : UINT64_MAX;
+  require(!all_over || queue_.now_ns() - all_over_ns_ <= kFailsWithinNs,
+          "a box keeps memory of a job that is over");
   for (const auto& worker : workers_) {
     if (worker->over()) continue;
-    const bool running = worker->running();
+    const bool running = worker->joined();
     const uint64_t began_ns = running ? worker->application().oldest_start_ns() : begin_ns_;
     if (began_ns == UINT64_MAX) continue;
     const uint64_t waited_ns = queue_.now_ns() - std::max(began_ns, healed_ns_);
-    const uint64_t limit_ns = may_fail(worker->job()) ? kFailsWithinNs : kCompletesWithinNs;
+    uint64_t limit_ns = may_fail(worker->job()) ? kFailsWithinNs : kCompletesWithinNs;
+    if (!running && may_fail(worker->job())) limit_ns = kJoinsWithinNs;
     require(waited_ns <= limit_ns, [&] {
       return "liveness: " + worker->job().name + " rank " + std::to_string(worker->rank()) +
              " has waited for " + std::to_string(waited_ns / kNanosPerMilli) +
@@ -231,7 +239,9 @@ void World::watch() {
 bool World::over() const {
   return healed_ns_ != UINT64_MAX && network_.empty() && control_.open_count() == 0 &&
          std::all_of(workers_.begin(), workers_.end(),
-                     [](const auto& worker) { return worker->over(); });
+                     [](const auto& worker) { return worker->over(); }) &&
+         std::all_of(boxes_.begin(), boxes_.end(),
+                     [](const auto& box) { return box->registry().memory_taken_bytes() == 0; });
 }
 
 void World::check_everything() {
@@ -261,9 +271,6 @@ void World::check_end() {
              " failed without cause: " + worker->failure()->message;
     });
     require(worker->failure() || worker->application().done(), "the simulator stopped too early");
-  }
-  for (const auto& box : boxes_) {
-    require(box->registry().memory_taken_bytes() == 0, "a box keeps memory of a job that is over");
   }
   const bool quiet = options_.faults_end_ns == 0 && rings_hold_all();
   require(!quiet || counts_.get(Fault::kRingOverflow) == 0,

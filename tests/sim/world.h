@@ -56,6 +56,7 @@ class World {
   Rng rng_;
   uint64_t begin_ns_ = 0;
   uint64_t healed_ns_ = UINT64_MAX;
+  uint64_t all_over_ns_ = UINT64_MAX;  // when that was first seen
 };
 
 }  // namespace pbox::sim
