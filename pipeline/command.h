@@ -15,7 +15,8 @@ enum class CommandKind : uint8_t {
   kSetCredit,        // shard, credit_bytes for every session of it; GRANTs go out
   kAdmit,    // shard, rank, spi, credit_bytes, generation: the rank takes part with this session
              // from now on; its former one, if any, is void. What it has contributed stands
-  kExclude,  // shard, rank, generation: rounds no longer wait for the rank, whose session is void
+  kExclude,  // shard, rank, generation: rounds no longer wait for the rank, whose session is void.
+             // Not one that must still give back a copy
   kReportRounds,  // shard, rounds: filled with the open round of each of the shard's chunks
 };
 

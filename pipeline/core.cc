@@ -75,6 +75,7 @@ void Core::exclude(JobShard& shard, const Command& command) {
   shard.generation = command.generation;
   if (shard.present_count() == 0) return;
   for (Chunk& chunk : shard.chunks()) {
+    PBOX_CHECK(chunk.copy_rank != command.rank);
     if (chunk.complete_workers == shard.present_count()) finish_round(shard, chunk);
   }
 }

@@ -48,7 +48,17 @@ JobShape read_shape(Input& input, uint32_t job) {
   const uint8_t size = input.byte();
   shape.elements = 1u + size * 3u % 500;
   shape.chunks = 1u + size % 3;
+  shape.partial = (size & 64) != 0;
+  if ((size & 128) != 0 && shape.mode == pipeline::Mode::kAggregate) {
+    shape.first_round = 5;
+    if (size % 5 > 0) shape.copy_rank = size % shape.workers;
+  }
   return shape;
+}
+
+uint32_t JobShape::present() const {
+  return workers -
+         static_cast<uint32_t>(std::count(absent.begin(), absent.begin() + workers, true));
 }
 
 pipeline::ShardSpec spec_of(const JobShape& shape, uint32_t credit_bytes) {
@@ -59,12 +69,15 @@ pipeline::ShardSpec spec_of(const JobShape& shape, uint32_t credit_bytes) {
   spec.mode = shape.mode;
   spec.reduction = shape.reduction;
   spec.optimizer.kind = shape.optimizer;
+  spec.partial = shape.partial;
   spec.job_chunk_count = shape.chunks + 1;
   for (uint32_t id = 0; id < shape.chunks; ++id) {
     spec.chunks.push_back({.chunk = id,
                            .elements = shape.elements,
                            .dtype = shape.dtype,
-                           .priority = static_cast<int32_t>(id % 2)});
+                           .priority = static_cast<int32_t>(id % 2),
+                           .first_round = shape.first_round,
+                           .copy_rank = id == 0 ? shape.copy_rank : pipeline::kNoRank});
   }
   for (uint32_t rank = 0; rank < shape.workers; ++rank) {
     spec.sessions.push_back({shape.spi(rank), credit_bytes});

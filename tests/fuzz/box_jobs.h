@@ -1,6 +1,7 @@
 // The jobs of fuzz_box, and packets that its workers would send.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -22,14 +23,22 @@ struct JobShape {
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerKind optimizer = {};
+  bool partial = false;
+  uint32_t first_round = 0;                // of every chunk
+  uint32_t copy_rank = pipeline::kNoRank;  // of chunk 0
+  std::array<uint8_t, 4> admissions = {};  // by rank; each has a session number of its own
+  std::array<bool, 4> absent = {};         // by rank
+  uint16_t generations = 0;                // since the job began
 
   uint32_t chunk_bytes() const { return elements * wire::dtype_bytes(dtype); }
   uint32_t fragments() const;
   uint32_t epoch() const { return 40 + job; }
-  uint16_t generation() const { return static_cast<uint16_t>(50 + job); }
+  uint16_t generation() const { return static_cast<uint16_t>(50 + job + generations); }
   uint32_t spi(uint32_t rank) const {
-    return (0x70u + job) << 24 | kPipeline << pipeline::kSpiPipelineShift | job * 16 | rank;
+    return (0x70u + job) << 24 | (admissions[rank] & 31u) << 19 |
+           kPipeline << pipeline::kSpiPipelineShift | job * 16 | rank;
   }
+  uint32_t present() const;
 };
 
 JobShape read_shape(Input& input, uint32_t job);

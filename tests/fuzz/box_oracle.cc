@@ -32,35 +32,45 @@ bool same_elements(wire::Dtype dtype, const std::byte* left, const std::byte* ri
 BoxOracle::BoxOracle(const JobShape& shape) : shape_(shape), chunks_(shape.chunks) {
   optimizer_.kind = shape.optimizer;
   for (Chunk& chunk : chunks_) {
+    chunk.open_round = shape.first_round;
     chunk.claimed.resize(shape.workers);
+    chunk.contributors.resize(shape.fragments());
     chunk.sum.resize(shape.elements);
     chunk.weights.resize(shape.elements);
     chunk.state.resize(shape.elements * optimizer::state_floats_per_element(shape.optimizer));
   }
+  if (shape.copy_rank == pipeline::kNoRank) return;
+  Chunk& copied = chunks_[0];
+  copied.copy_rank = shape.copy_rank;
+  std::fill(copied.claimed.begin(), copied.claimed.end(), wire::full_mask(shape.fragments()));
+  copied.claimed[shape.copy_rank] = 0;
 }
 
 uint32_t BoxOracle::rank_of(uint32_t spi) const {
-  for (uint32_t rank = 0; rank < shape_.workers; ++rank) {
-    if ((spi & ~wire::kSpiToWorker) == shape_.spi(rank)) return rank;
-  }
-  PBOX_CHECK(!"an spi of this job");
+  const uint32_t rank = spi & 15u;  // of whichever of its sessions
+  PBOX_CHECK(rank < shape_.workers && (spi >> 24) == (shape_.spi(rank) >> 24));
+  return rank;
 }
 
 void BoxOracle::aggregated(const wire::Parsed& push) {
   const wire::Header& header = push.header;
-  PBOX_CHECK(header.type() == wire::PacketType::kPush);
   PBOX_CHECK(header.epoch == shape_.epoch() && header.generation == shape_.generation());
   PBOX_CHECK(header.chunk < shape_.chunks && header.fragment < shape_.fragments());
   Chunk& chunk = chunks_[header.chunk];
   PBOX_CHECK(header.round == chunk.open_round);
   const uint32_t rank = rank_of(header.spi);
+  PBOX_CHECK(header.spi == shape_.spi(rank) && !shape_.absent[rank]);
+  const bool copied = chunk.copy_rank != pipeline::kNoRank;
+  PBOX_CHECK(header.type() == (copied ? wire::PacketType::kState : wire::PacketType::kPush));
+  PBOX_CHECK(!copied || rank == chunk.copy_rank);
   const uint64_t bit = uint64_t{1} << header.fragment;
   PBOX_CHECK((chunk.claimed[rank] & bit) == 0);
   PBOX_CHECK(header.payload_bytes ==
              wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, header.fragment));
 
-  const bool first = std::none_of(chunk.claimed.begin(), chunk.claimed.end(),
-                                  [bit](uint64_t claimed) { return (claimed & bit) != 0; });
+  const bool first =
+      copied || std::none_of(chunk.claimed.begin(), chunk.claimed.end(),
+                             [bit](uint64_t claimed) { return (claimed & bit) != 0; });
   const size_t begin = header.fragment * kFragmentBytes / wire::dtype_bytes(shape_.dtype);
   const size_t count = header.payload_bytes / wire::dtype_bytes(shape_.dtype);
   for (size_t index = 0; index < count; ++index) {
@@ -70,20 +80,54 @@ void BoxOracle::aggregated(const wire::Parsed& push) {
     if (chunk.open_round == 0 && rank == 0) chunk.weights[begin + index] = value;
   }
   chunk.claimed[rank] |= bit;
-  const uint64_t all = wire::full_mask(shape_.fragments());
-  if (std::all_of(chunk.claimed.begin(), chunk.claimed.end(),
-                  [all](uint64_t claimed) { return claimed == all; })) {
-    finish(chunk);
+  if (copied) {
+    chunk.contributors[header.fragment] =
+        header.contributors() != 0 ? header.contributors() : shape_.workers;
+  }
+  if (is_complete(chunk)) finish(chunk);
+}
+
+bool BoxOracle::is_complete(const Chunk& chunk) const {
+  for (uint32_t rank = 0; rank < shape_.workers; ++rank) {
+    if (!shape_.absent[rank] && chunk.claimed[rank] != wire::full_mask(shape_.fragments())) {
+      return false;
+    }
+  }
+  return shape_.present() > 0;
+}
+
+void BoxOracle::somebody_excluded() {
+  for (Chunk& chunk : chunks_) {
+    if (is_complete(chunk)) finish(chunk);
+  }
+}
+
+// How many are in each fragment, and the mean over them.
+void BoxOracle::average(Chunk& chunk) const {
+  const bool initial = shape_.mode == pipeline::Mode::kOptimize && chunk.open_round == 0;
+  for (uint32_t fragment = 0; fragment < shape_.fragments(); ++fragment) {
+    uint32_t contributors = 0;
+    for (const uint64_t claimed : chunk.claimed) contributors += claimed >> fragment & 1;
+    chunk.contributors[fragment] = contributors;
+    if (shape_.reduction != pipeline::Reduction::kMean || initial) continue;
+    const size_t begin = size_t{fragment} * kFragmentBytes / wire::dtype_bytes(shape_.dtype);
+    const uint32_t count = wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, fragment) /
+                           wire::dtype_bytes(shape_.dtype);
+    const uint32_t divisor = shape_.partial ? contributors : shape_.workers;
+    reduce::reference::scale(chunk.sum.data() + begin, 1.0f / static_cast<float>(divisor), count);
   }
 }
 
 void BoxOracle::finish(Chunk& chunk) {
-  const float share = 1.0f / static_cast<float>(shape_.workers);
   const bool optimizes = shape_.mode == pipeline::Mode::kOptimize;
-  if (optimizes && chunk.open_round > 0) step(chunk);
-  if (!optimizes && shape_.reduction == pipeline::Reduction::kMean) {
-    reduce::reference::scale(chunk.sum.data(), share, chunk.sum.size());
+  // The optimizer multiplies by the share itself where all are there: other roundings.
+  const bool scales_in_step = optimizes && (!shape_.partial || shape_.present() == shape_.workers);
+  if (chunk.copy_rank == pipeline::kNoRank && !scales_in_step) average(chunk);
+  if (scales_in_step) {
+    std::fill(chunk.contributors.begin(), chunk.contributors.end(), shape_.workers);
   }
+  if (optimizes && chunk.open_round > 0) step(chunk, scales_in_step);
+  chunk.copy_rank = pipeline::kNoRank;
   chunk.result.resize(shape_.chunk_bytes());
   reduce::reference::narrow(shape_.dtype, chunk.result.data(),
                             optimizes ? chunk.weights.data() : chunk.sum.data(), shape_.elements);
@@ -92,8 +136,8 @@ void BoxOracle::finish(Chunk& chunk) {
   ++rounds_finished_;
 }
 
-void BoxOracle::step(Chunk& chunk) {
-  const float scale = shape_.reduction == pipeline::Reduction::kMean
+void BoxOracle::step(Chunk& chunk, bool scales) {
+  const float scale = shape_.reduction == pipeline::Reduction::kMean && scales
                           ? 1.0f / static_cast<float>(shape_.workers)
                           : 1.0f;
   const optimizer::StepParameters parameters{.learning_rate = optimizer_.learning_rate,
@@ -107,9 +151,13 @@ void BoxOracle::step(Chunk& chunk) {
 
 void BoxOracle::check_result(const wire::Header& header, const std::byte* payload) const {
   PBOX_CHECK(header.chunk < shape_.chunks && header.fragment < shape_.fragments());
-  PBOX_CHECK(header.epoch == shape_.epoch() && header.generation == shape_.generation());
+  // Of a generation before if it was made then.
+  PBOX_CHECK(header.epoch == shape_.epoch() && header.generation <= shape_.generation());
   const Chunk& chunk = chunks_[header.chunk];
-  PBOX_CHECK(header.round + 1 == chunk.open_round);
+  PBOX_CHECK(header.round + 1 == chunk.open_round && header.round >= shape_.first_round);
+  const uint32_t contributors = chunk.contributors[header.fragment];
+  PBOX_CHECK(header.contributors() ==
+             (shape_.partial && contributors != shape_.workers ? contributors : 0));
   PBOX_CHECK(((header.flags & wire::flag::kLast) != 0) ==
              (header.fragment + 1u == shape_.fragments()));
   const std::byte* expected = chunk.result.data() + size_t{header.fragment} * kFragmentBytes;

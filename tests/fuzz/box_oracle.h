@@ -15,11 +15,15 @@ namespace pbox::fuzz {
 
 class BoxOracle {
  public:
+  // `shape` outlives the oracle; what it says of members may change.
   explicit BoxOracle(const JobShape& shape);
 
   const JobShape& shape() const { return shape_; }
+  // The shape says since now that somebody is absent: rounds may be complete without it.
+  void somebody_excluded();
   uint32_t open_round(uint32_t chunk) const { return chunks_[chunk].open_round; }
   uint64_t rounds_finished() const { return rounds_finished_; }
+  bool awaits_copy_of(uint32_t rank) const { return chunks_[0].copy_rank == rank; }
   void set_learning_rate(float rate) { optimizer_.learning_rate = rate; }
 
   // Ends the process unless the fragment may count: of this job, of an open round, once per rank.
@@ -32,16 +36,20 @@ class BoxOracle {
  private:
   struct Chunk {
     uint32_t open_round = 0;
-    std::vector<uint64_t> claimed;  // by rank
+    uint32_t copy_rank = pipeline::kNoRank;
+    std::vector<uint64_t> claimed;       // by rank
+    std::vector<uint32_t> contributors;  // by fragment; of round open_round - 1
     std::vector<float> sum, weights, state;
     std::vector<std::byte> result;  // of round open_round - 1
   };
 
   uint32_t rank_of(uint32_t spi) const;
+  bool is_complete(const Chunk& chunk) const;
+  void average(Chunk& chunk) const;
   void finish(Chunk& chunk);
-  void step(Chunk& chunk);
+  void step(Chunk& chunk, bool scales);
 
-  JobShape shape_;
+  const JobShape& shape_;
   optimizer::OptimizerSpec optimizer_;
   std::vector<Chunk> chunks_;
   uint64_t rounds_finished_ = 0;

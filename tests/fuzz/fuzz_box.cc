@@ -44,7 +44,8 @@ class BoxDriver {
     for (Job& job : jobs_) remove(job);
   }
 
-  // Each operation is a byte: what in the low four bits, of which job in the highest.
+  // Each operation is a byte: what in the low four bits, of which job in the highest, a variant in
+  // those between.
   void run() {
     while (!input_.empty()) {
       const uint8_t operation = input_.byte();
@@ -52,7 +53,7 @@ class BoxDriver {
       switch (operation & 15) {
         case 0:
         case 1:
-        case 2: deliver(sealed(push(job))); break;
+        case 2: deliver(sealed(push(job, (operation & 32) != 0))); break;
         case 3:
         case 4: push_round(job); break;
         case 5: deliver(sealed(pull(job))); break;
@@ -62,7 +63,7 @@ class BoxDriver {
         case 9: send(input_.byte()); break;
         case 10: send(UINT32_MAX); break;
         case 11: now_ns_ += uint64_t{input_.byte()} << input_.below(32); break;
-        case 12: command(job); break;
+        case 12: (operation & 16) != 0 ? change_members(job) : command(job); break;
         case 13: repeat(job); break;
         case 14: reinstall(job); break;
         default: push_chunk(job, choose_place(job)); break;
@@ -82,6 +83,7 @@ class BoxDriver {
   };
 
   void install(Job& job) {
+    job.shape.absent = {};
     auto shard = pipeline::JobShard::create(spec_of(job.shape, kCreditBytes));
     PBOX_CHECK(shard.ok());
     job.shard = std::move(*shard);
@@ -112,8 +114,18 @@ class BoxDriver {
     return place;
   }
 
-  std::vector<std::byte> push(Job& job) {
-    return push_packet(job.shape, choose_place(job), next_number_++, input_.byte());
+  std::vector<std::byte> push(Job& job, bool gives_copy = false) {
+    auto packet = push_packet(job.shape, choose_place(job), next_number_++, input_.byte());
+    if (!gives_copy) return packet;
+    wire::Header header;
+    std::memcpy(&header, packet.data(), sizeof(header));
+    header.set_type(wire::PacketType::kState);
+    if (const uint8_t contributors = input_.byte(); contributors < 4) {
+      header.flags |= wire::flag::kPartial;
+      header.dtype_scale = static_cast<uint16_t>(header.dtype_scale | contributors << 4);
+    }
+    std::memcpy(packet.data(), &header, sizeof(header));
+    return packet;
   }
 
   std::vector<std::byte> pull(Job& job) {
@@ -181,6 +193,32 @@ class BoxDriver {
     core_.execute({.kind = pipeline::CommandKind::kSetLearningRate,
                    .shard = job.shard.get(),
                    .learning_rate = rate});
+  }
+
+  // A rank comes back with a new session, or is left out.
+  void change_members(Job& job) {
+    const uint8_t choice = input_.byte();
+    const uint32_t rank = (choice & 3u) % job.shape.workers;
+    const bool comes = (choice & 4) != 0 || job.oracle->awaits_copy_of(rank);
+    if (comes) ++job.shape.admissions[rank];
+    if (job.shape.absent[rank] == comes) ++job.shape.generations;
+    job.shape.absent[rank] = !comes;
+    const size_t allocations = allocation_count();
+    core_.execute({.kind = comes ? pipeline::CommandKind::kAdmit : pipeline::CommandKind::kExclude,
+                   .shard = job.shard.get(),
+                   .credit_bytes = kCreditBytes,
+                   .rank = rank,
+                   .spi = job.shape.spi(rank),
+                   .generation = job.shape.generation()});
+    PBOX_CHECK(allocation_count() == allocations);
+    job.oracle->somebody_excluded();
+    std::array<uint32_t, 3> rounds{};
+    core_.execute({.kind = pipeline::CommandKind::kReportRounds,
+                   .shard = job.shard.get(),
+                   .rounds = {rounds.data(), job.shape.chunks}});
+    for (uint32_t chunk = 0; chunk < job.shape.chunks; ++chunk) {
+      PBOX_CHECK(rounds[chunk] == job.oracle->open_round(chunk));
+    }
   }
 
   uint64_t verdicts() const {

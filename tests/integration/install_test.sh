@@ -27,7 +27,8 @@ find "$prefix" -name '*.a' -o -name __pycache__ | grep . && fail "these are nobo
 
 "$prefix/bin/pboxctl" plan >/dev/null || fail "pboxctl plan"
 "$prefix/bin/pboxd" --config="$prefix/share/doc/pbox/pboxd.conf.example" --control.port=0 \
-  --admin.enabled=false --cluster.state_directory="$prefix/state" --data.port_first=0 >"$prefix/out" 2>"$prefix/err" &
+  --admin.enabled=false --cluster.state_directory="$prefix/state" --data.port_first=0 \
+  >"$prefix/out" 2>"$prefix/err" &
 box=$!
 for _ in $(seq 100); do
   where=$(sed -n 's/^pboxd ready control=\([^ ]*\).*/\1/p' "$prefix/out")

@@ -113,7 +113,7 @@ TEST_CASE("a worker that falls silent is lost like one that closes") {
   CHECK_THAT(failure.message(), Contains("rank 1") && Contains("silent for 2.0 s"));
 }
 
-TEST_CASE("a lost rank cannot come back into a job that is ending") {
+TEST_CASE("a new process takes a lost rank's place only if it says so") {
   Desk desk;
   const auto ids = desk.start("job", 2);
   desk.hang_up(ids[1]);

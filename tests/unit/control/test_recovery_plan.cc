@@ -1,0 +1,45 @@
+#include <catch2/catch.hpp>
+
+#include "appliance/control/recovery_plan.h"
+
+namespace pbox::appliance {
+namespace {
+
+Result<std::vector<ChunkStart>> plan(const std::vector<std::vector<uint32_t>>& consumed) {
+  std::vector<ConsumedRounds> stated;
+  for (uint32_t rank = 0; rank < consumed.size(); ++rank) stated.push_back({rank, consumed[rank]});
+  return plan_recovery(stated, static_cast<uint32_t>(consumed[0].size()));
+}
+
+}  // namespace
+
+TEST_CASE("a round that nobody has consumed is summed, one that somebody has is copied from him") {
+  const auto starts = plan({{4, 4, 7, 0}, {4, 5, 7, 0}, {4, 5, 6, 0}});
+  REQUIRE(starts.ok());
+  const struct {
+    uint32_t round, copy_rank;
+  } expected[] = {{4, pipeline::kNoRank}, {4, 1}, {6, 0}, {0, pipeline::kNoRank}};
+  for (size_t chunk = 0; chunk < std::size(expected); ++chunk) {
+    CAPTURE(chunk);
+    CHECK((*starts)[chunk].round == expected[chunk].round);
+    CHECK((*starts)[chunk].copy_rank == expected[chunk].copy_rank);
+  }
+}
+
+TEST_CASE("rounds are compared over the end of their numbers") {
+  const auto starts = plan({{UINT32_MAX}, {0}});
+  REQUIRE(starts.ok());
+  CHECK((*starts)[0].round == UINT32_MAX);
+  CHECK((*starts)[0].copy_rank == 1);
+}
+
+TEST_CASE("ranks that are two rounds apart were never in one job") {
+  const auto starts = plan({{3, 3}, {3, 5}});
+  REQUIRE_FALSE(starts.ok());
+  CHECK(starts.error().code == ErrorCode::kMismatch);
+  CHECK_THAT(starts.error().message, Catch::Contains("chunk 1") &&
+                                         Catch::Contains("rank 1 has 5") &&
+                                         Catch::Contains("rank 0 has 3"));
+}
+
+}  // namespace pbox::appliance
