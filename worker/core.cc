@@ -12,40 +12,68 @@ namespace {
 // Results of a job of this size have left the caches before anybody reads them.
 constexpr uint64_t kOutOfCacheBytes = 8u << 20;
 
+uint64_t bytes_of(const TensorSpec& tensor) {
+  return tensor.elements * wire::dtype_bytes(tensor.dtype);
+}
+
 }  // namespace
 
-Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors)
-    : session_(session), rng_(session.jitter_seed) {
-  for (const auto& pipeline : session.pipelines) {
-    Lane& lane = lanes_.emplace_back();
-    lane.spi = pipeline.spi;
-    lane.box = pipeline.box;
-    lane.next_packet_number = pipeline.first_packet_number;
-    lane.window_bytes = std::min(pipeline.credit_bytes, session.window_bytes);
-  }
+Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, NumaArena shadow)
+    : session_(session), shadow_(std::move(shadow)), rng_(session.jitter_seed) {
   uint64_t job_bytes = 0;
   for (const TensorSpec& spec : tensors) {
     Tensor& tensor = tensors_.emplace_back();
     tensor.dtype = spec.dtype;
     tensor.first_chunk = static_cast<uint32_t>(chunks_.size());
-    const uint64_t bytes = spec.elements * wire::dtype_bytes(spec.dtype);
+    const uint64_t bytes = bytes_of(spec);
     job_bytes += bytes;
+    if (shadow_.size() > 0) tensor.shadow = shadow_.take(bytes);
     for (uint64_t offset = 0; offset < bytes; offset += session.chunk_bytes) {
       Chunk& chunk = chunks_.emplace_back();
       chunk.tensor = static_cast<uint32_t>(tensors_.size() - 1);
       chunk.offset = offset;
       chunk.wire_bytes =
           static_cast<uint32_t>(std::min<uint64_t>(session.chunk_bytes, bytes - offset));
-      chunk.full_mask =
-          wire::full_mask(wire::fragment_count(chunk.wire_bytes, session.fragment_bytes));
     }
     tensor.chunk_count = static_cast<uint32_t>(chunks_.size()) - tensor.first_chunk;
   }
   out_of_cache_ = job_bytes >= kOutOfCacheBytes;
-  PBOX_CHECK(session.chunk_pipeline.size() == chunks_.size());
+  statistics_.shadow_bytes = shadow_.taken();
+  open_lanes();
+  if (session.open_rounds.empty()) return;
+  for (Tensor& tensor : tensors_) {
+    const auto first = session.open_rounds.begin() + tensor.first_chunk;
+    tensor.round = *std::min_element(first, first + tensor.chunk_count);
+    for (uint32_t id = tensor.first_chunk; id < tensor.first_chunk + tensor.chunk_count; ++id) {
+      chunks_[id].round = tensor.round;
+      chunks_[id].pulls_first = session.open_rounds[id] != tensor.round;
+    }
+  }
+}
+
+uint64_t Core::shadow_bytes(const std::vector<TensorSpec>& tensors) {
+  uint64_t bytes = 0;
+  for (const TensorSpec& tensor : tensors) bytes += align_up(bytes_of(tensor), kCacheLineBytes);
+  return bytes;
+}
+
+// What depends on the session at hand.
+void Core::open_lanes() {
+  lanes_.clear();
+  for (const auto& pipeline : session_.pipelines) {
+    Lane& lane = lanes_.emplace_back();
+    lane.spi = pipeline.spi;
+    lane.box = pipeline.box;
+    lane.next_packet_number = pipeline.first_packet_number;
+    lane.window_bytes = std::min(pipeline.credit_bytes, session_.window_bytes);
+  }
+  PBOX_CHECK(session_.chunk_pipeline.size() == chunks_.size());
   for (size_t id = 0; id < chunks_.size(); ++id) {
-    chunks_[id].pipeline = session.chunk_pipeline[id];
-    PBOX_CHECK(chunks_[id].pipeline < lanes_.size());
+    Chunk& chunk = chunks_[id];
+    chunk.pipeline = session_.chunk_pipeline[id];
+    PBOX_CHECK(chunk.pipeline < lanes_.size());
+    chunk.full_mask =
+        wire::full_mask(wire::fragment_count(chunk.wire_bytes, session_.fragment_bytes));
   }
 }
 
@@ -54,11 +82,36 @@ void Core::start(uint32_t tensor_id, const std::byte* input, std::byte* output, 
   PBOX_CHECK(tensor.chunks_left == 0);
   tensor.input = input;
   tensor.output = output;
+  tensor.priority = priority;
+  tensor.fetching = false;
+  begin(tensor);
+}
+
+void Core::fetch(uint32_t tensor_id, std::byte* output, int32_t priority) {
+  Tensor& tensor = tensors_[tensor_id];
+  PBOX_CHECK(tensor.chunks_left == 0 && tensor.round > 0);
+  tensor.output = output;
+  tensor.priority = priority;
+  tensor.fetching = true;
+  begin(tensor);
+}
+
+void Core::begin(Tensor& tensor) {
   tensor.chunks_left = tensor.chunk_count;
-  for (uint32_t index = 0; index < tensor.chunk_count; ++index) {
-    const uint32_t id = tensor.first_chunk + index;
-    lanes_[chunks_[id].pipeline].queue.push(id, priority);
+  tensor.contributors = UINT32_MAX;
+  for (uint32_t id = tensor.first_chunk; id < tensor.first_chunk + tensor.chunk_count; ++id) {
+    Chunk& chunk = chunks_[id];
+    chunk.fetched = false;
+    // One that is giving is on its way already; it goes on by itself.
+    if (!suspended_ && !chunk.giving) lanes_[chunk.pipeline].queue.push(id, tensor.priority);
   }
+}
+
+// The operation of the chunk's tensor still needs it.
+bool Core::is_pending(const Chunk& chunk) const {
+  const Tensor& tensor = tensors_[chunk.tensor];
+  if (tensor.chunks_left == 0) return false;
+  return tensor.fetching ? !chunk.fetched : chunk.round == tensor.round;
 }
 
 void Core::arm(Lane& lane, Chunk& chunk, uint64_t now_ns) {
@@ -124,15 +177,7 @@ uint64_t Core::next_deadline_ns() const {
 }
 
 void Core::abandon() {
-  for (Lane& lane : lanes_) {
-    lane.queue = {};
-    lane.sending.clear();
-    lane.to_probe.clear();
-    lane.in_flight.clear();
-    lane.deadline_ns = UINT64_MAX;
-    lane.outgoing_begin = lane.outgoing_end = 0;
-  }
-  for (Chunk& chunk : chunks_) chunk.in_flight = false;
+  forget_flight();
   for (Tensor& tensor : tensors_) tensor.chunks_left = 0;
   completed_.clear();
 }

@@ -9,6 +9,13 @@
 //
 // A chunk that waits for other workers leaves the window: two workers whose windows are full of
 // different chunks (each has seen other priorities first) would else wait for each other for ever.
+//
+// A session may end and another take its place, of the same box or of one that has forgotten all.
+// Between suspend() and resume() nothing is accepted or sent. Where the box may have to be given a
+// result back, there is a shadow: one more copy of the model. A result's fragments are staged there
+// and the caller's input stays as it is until the chunk is whole. A chunk's shadow then holds the
+// result of the last consumed round until the first fragment of the next one arrives, which proves
+// that every worker has pushed that next round, and so has consumed the last.
 #pragma once
 
 #include <array>
@@ -19,6 +26,8 @@
 #include <string>
 #include <vector>
 
+#include "base/numa_arena.h"
+#include "base/result.h"
 #include "base/rng.h"
 #include "nic/port.h"
 #include "nic/rss.h"
@@ -53,7 +62,9 @@ struct SessionSpec {
   uint32_t chunk_bytes = 0;
   wire::TagPolicy tag;
   std::vector<Pipeline> pipelines;
-  std::vector<uint8_t> chunk_pipeline;              // by chunk id, dense in tensor order
+  std::vector<uint8_t> chunk_pipeline;  // by chunk id, dense in tensor order
+  std::vector<uint32_t> open_rounds;    // at the box, by chunk id; empty: all are 0
+  std::vector<uint32_t> give;  // chunks whose last consumed result the box must be given back
   uint32_t window_bytes = limits::kCreditBytesMax;  // own bound; the box's credit bounds too
   uint64_t rto_floor_ns = 2'000'000;                // sockets; a poll-mode port takes less
   uint64_t jitter_seed = 1;
@@ -64,6 +75,7 @@ struct Statistics {
   uint64_t packets_sent = 0, packets_received = 0;
   uint64_t retransmitted_fragments = 0, probes_sent = 0, stale_packets = 0, rejected_packets = 0;
   uint32_t smoothed_rtt_us = 0;
+  uint64_t shadow_bytes = 0;
 };
 
 // Who a waiting tensor waits for.
@@ -77,12 +89,34 @@ struct Laggard {
 
 class Core {
  public:
-  Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors);
+  // `shadow`: of shadow_bytes(tensors), or empty for none. In a job that has begun, each tensor
+  // goes on at the least round that is open among its chunks, which differ by at most 1.
+  Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, NumaArena shadow = {});
+  static uint64_t shadow_bytes(const std::vector<TensorSpec>& tensors);
 
   // Starts a round of a tensor. Buffers hold all its elements, may be the same, and stay untouched
-  // by the caller until the tensor shows up in take_completed. One round per tensor at a time.
+  // by the caller until the tensor shows up in take_completed. One round per tensor at a time. Also
+  // while suspended: it is pushed after resume.
   void start(uint32_t tensor, const std::byte* input, std::byte* output, int32_t priority);
+  // In place of a start: fetches what the box holds of the tensor, the result of its last round.
+  // Only for a worker that joined a job whose round() of the tensor was over 0, before its first
+  // start.
+  void fetch(uint32_t tensor, std::byte* output, int32_t priority);
   bool busy(uint32_t tensor) const { return tensors_[tensor].chunks_left > 0; }
+  // The one that the tensor's start belongs to: the next one, or the one in flight.
+  uint32_t round(uint32_t tensor) const { return tensors_[tensor].round; }
+  // The least number of workers in any part of the tensor's last result; UINT32_MAX: all.
+  uint32_t contributors(uint32_t tensor) const { return tensors_[tensor].last_contributors; }
+
+  // The session is over. Results that are not whole are forgotten; operations stay pending.
+  void suspend();
+  // Goes on in another session: only after suspend. An error, which changes nothing: this worker's
+  // rounds and those that are open at the box cannot be brought together.
+  Status resume(const SessionSpec& session);
+  // By chunk, the next round whose result this worker needs.
+  std::vector<uint32_t> consumed_rounds() const;
+  // Of the packets to send from now on, those made already too, and of those to accept.
+  void set_generation(uint16_t generation);
 
   void on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packets, uint64_t now_ns);
 
@@ -124,8 +158,9 @@ class Core {
     uint64_t asked_ns = 0;  // sent the PULL whose answer says who is missing
     uint32_t tensor = 0;
     uint32_t wire_bytes = 0;
-    uint32_t round = 0;
-    uint32_t probes = 0;  // since the push; sets the back-off
+    uint32_t round = 0;         // the next whose result is needed
+    uint32_t flight_round = 0;  // of what is in flight
+    uint32_t probes = 0;        // since the push; sets the back-off
     uint16_t missing_workers = 0;
     uint16_t first_missing_rank = 0;
     uint8_t pipeline = 0;
@@ -133,14 +168,25 @@ class Core {
     bool in_window = false;
     bool retransmitting = false;
     bool waits_for_others = false;  // the box has all of ours
+    bool giving = false;       // the box gets the result of the round before, then this goes on
+    bool pulls_first = false;  // the box may have our push, or even the result
+    bool pushed = false;       // some of `round`, in this session or an earlier one
+    bool fetched = false;
+    bool in_shadow = false;  // the shadow holds the result of the round before
   };
   struct Tensor {
     uint32_t first_chunk = 0;
     uint32_t chunk_count = 0;
     uint32_t chunks_left = 0;
+    uint32_t round = 0;
+    uint32_t contributors = UINT32_MAX;  // so far; UINT32_MAX: all
+    uint32_t last_contributors = UINT32_MAX;
+    int32_t priority = 0;
     wire::Dtype dtype = wire::Dtype::kF32;
+    bool fetching = false;
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
+    std::byte* shadow = nullptr;  // null: none is kept
   };
   // One pipeline of the box, seen from here.
   struct Lane {
@@ -162,17 +208,26 @@ class Core {
     size_t outgoing_end = 0;
   };
 
+  void open_lanes();
+  void forget_flight();
+  void begin(Tensor& tensor);
+  bool is_pending(const Chunk& chunk) const;
+  Status check_resumption(const SessionSpec& session) const;
   void on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_ns);
   Chunk* check(Lane& lane, const wire::Header& header);
   void on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
+  void place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed);
+  void consume(const Tensor& tensor, Chunk& chunk);
+  void copy(std::byte* destination, const std::byte* source, size_t bytes) const;
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void set_credit(Lane& lane, const wire::Header& header);
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void drop_unsent(Lane& lane, uint32_t chunk_id);
   void leave_window(Lane& lane, Chunk& chunk);
-  void open_window(Lane& lane, uint64_t now_ns);
+  bool open_window(Lane& lane, uint64_t now_ns);
   void fill_probes(Lane& lane, uint64_t now_ns);
   void fill_pushes(Lane& lane, uint64_t now_ns);
+  void make_push(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void address(Lane& lane, const Chunk& chunk, wire::PacketType type, uint64_t now_ns,
                nic::TxPacket& packet);
   void arm(Lane& lane, Chunk& chunk, uint64_t now_ns);
@@ -188,6 +243,8 @@ class Core {
   std::vector<Chunk> chunks_;
   std::vector<Lane> lanes_;
   std::vector<uint32_t> completed_;
+  NumaArena shadow_;
+  bool suspended_ = false;
   bool out_of_cache_ = false;  // the job's tensors together are larger than caches are
   Statistics statistics_;
   Rng rng_;

@@ -6,10 +6,20 @@
 #include "worker/result_copy.h"
 
 namespace pbox::worker {
+namespace {
+
+constexpr uint16_t kDtypeMask = 0x000f;
+constexpr uint32_t kScaleShift = 4;
+
+}  // namespace
 
 void Core::on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   Lane& lane = lanes_[pipeline];
   statistics_.packets_received += packets.size();
+  if (suspended_) {  // the promise: nothing of a session that is over is accepted
+    statistics_.rejected_packets += packets.size();
+    return;
+  }
   for (const nic::RxPacket& packet : packets) on_packet(lane, packet, now_ns);
 }
 
@@ -48,7 +58,7 @@ Core::Chunk* Core::check(Lane& lane, const wire::Header& header) {
     return nullptr;
   }
   Chunk& chunk = chunks_[header.chunk];
-  if (!chunk.in_flight || header.round != chunk.round) {
+  if (!chunk.in_flight || header.round != chunk.flight_round) {
     ++statistics_.stale_packets;
     return nullptr;
   }
@@ -59,7 +69,11 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   const wire::Header& header = parsed.header;
   Tensor& tensor = tensors_[chunk.tensor];
   const uint32_t fragments = wire::fragment_count(chunk.wire_bytes, session_.fragment_bytes);
-  if (header.fragment >= fragments || header.dtype_scale != static_cast<uint16_t>(tensor.dtype) ||
+  // A result that lacks somebody says how many are in it.
+  const bool is_partial = (header.flags & wire::flag::kPartial) != 0;
+  const uint32_t contributors = header.dtype_scale >> kScaleShift;
+  if (header.fragment >= fragments || is_partial != (contributors > 0) ||
+      (header.dtype_scale & kDtypeMask) != static_cast<uint16_t>(tensor.dtype) ||
       header.payload_bytes !=
           wire::fragment_length(chunk.wire_bytes, session_.fragment_bytes, header.fragment)) {
     ++statistics_.rejected_packets;
@@ -70,26 +84,44 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     ++statistics_.stale_packets;
     return;
   }
-  // In place is safe: a result exists only when the box has every fragment of every worker, so the
-  // input under it is needed no more.
-  std::byte* destination =
-      tensor.output + chunk.offset + size_t{header.fragment} * session_.fragment_bytes;
-  if (out_of_cache_) {
-    copy_past_cache(destination, parsed.payload, header.payload_bytes);
-  } else {
-    std::memcpy(destination, parsed.payload, header.payload_bytes);
+  if (!chunk.giving) {  // one that was given back is here already
+    place(tensor, chunk, parsed);
+    chunk.in_shadow = false;
+    if (is_partial) tensor.contributors = std::min(tensor.contributors, contributors);
+    statistics_.bytes_pulled += header.payload_bytes;
   }
   chunk.result_mask |= bit;
   chunk.to_send = 0;
-  statistics_.bytes_pulled += header.payload_bytes;
   if (chunk.result_mask == chunk.full_mask) finish_chunk(lane, chunk, now_ns);
+}
+
+// Without a shadow, in place is safe because a result exists only when the box has every fragment
+// of every worker, and the box will not be given them again: the input under it is needed no more.
+void Core::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed) {
+  const size_t offset = chunk.offset + size_t{parsed.header.fragment} * session_.fragment_bytes;
+  const size_t bytes = parsed.header.payload_bytes;
+  if (tensor.shadow == nullptr) {
+    copy(tensor.output + offset, parsed.payload, bytes);
+  } else if (tensor.input == tensor.output) {  // copied out when it is whole, while still in cache
+    std::memcpy(tensor.shadow + offset, parsed.payload, bytes);
+  } else {
+    copy(tensor.shadow + offset, parsed.payload, bytes);
+    copy(tensor.output + offset, parsed.payload, bytes);
+  }
+}
+
+void Core::copy(std::byte* destination, const std::byte* source, size_t bytes) const {
+  if (out_of_cache_) {
+    copy_past_cache(destination, source, bytes);
+  } else {
+    std::memcpy(destination, source, bytes);
+  }
 }
 
 void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   // A probed chunk measures loss or stragglers, not the path (Karn's rule).
   if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
   chunk.in_flight = false;
-  ++chunk.round;
   leave_window(lane, chunk);
   auto& in_flight = lane.in_flight;
   const auto found = std::find(in_flight.begin(), in_flight.end(), chunk_id(chunk));
@@ -97,7 +129,30 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   in_flight.pop_back();
   if (in_flight.empty()) lane.deadline_ns = UINT64_MAX;
   drop_unsent(lane, chunk_id(chunk));
-  if (--tensors_[chunk.tensor].chunks_left == 0) completed_.push_back(chunk.tensor);
+  Tensor& tensor = tensors_[chunk.tensor];
+  if (chunk.giving) {
+    chunk.giving = false;
+    if (is_pending(chunk)) lane.queue.push(chunk_id(chunk), tensor.priority);
+    return;
+  }
+  if (tensor.fetching) {
+    chunk.fetched = true;
+  } else {
+    consume(tensor, chunk);
+  }
+  if (--tensor.chunks_left > 0) return;
+  if (!tensor.fetching) ++tensor.round;
+  tensor.last_contributors = tensor.contributors;
+  completed_.push_back(chunk.tensor);
+}
+
+void Core::consume(const Tensor& tensor, Chunk& chunk) {
+  ++chunk.round;
+  chunk.pushed = false;
+  if (tensor.shadow == nullptr) return;
+  chunk.in_shadow = true;
+  if (tensor.input != tensor.output) return;
+  copy(tensor.output + chunk.offset, tensor.shadow + chunk.offset, chunk.wire_bytes);
 }
 
 void Core::leave_window(Lane& lane, Chunk& chunk) {
@@ -129,7 +184,9 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     return;
   }
   std::memcpy(&status, parsed.payload, sizeof(status));
-  const uint64_t missing = chunk.full_mask & ~status.received_mask;
+  // What is fetched was never pushed from here: the box has yet to find time for the result.
+  const bool fetching = tensors_[chunk.tensor].fetching && !chunk.giving;
+  const uint64_t missing = fetching ? 0 : chunk.full_mask & ~status.received_mask;
   chunk.missing_workers = status.missing_workers;
   chunk.first_missing_rank = status.first_missing_rank;
   const uint32_t age_us = static_cast<uint32_t>(now_ns / 1000) - parsed.header.timestamp_us;

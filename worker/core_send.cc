@@ -34,61 +34,85 @@ void Core::sent(uint32_t pipeline, size_t count, uint64_t) {
   statistics_.packets_sent += count;
 }
 
-// Starts queued chunks while the window has room. An idle lane starts one whatever its size.
-void Core::open_window(Lane& lane, uint64_t now_ns) {
-  if (lane.queue.empty()) return;
+// Starts the next queued chunk if the window has room. An idle lane starts one whatever its size.
+bool Core::open_window(Lane& lane, uint64_t now_ns) {
+  if (lane.queue.empty()) return false;
   const uint32_t id = lane.queue.top();
   Chunk& chunk = chunks_[id];
   if (lane.outstanding_bytes > 0 && lane.outstanding_bytes + chunk.wire_bytes > lane.window_bytes) {
-    return;
+    return false;
   }
   lane.queue.pop();
   lane.outstanding_bytes += chunk.wire_bytes;
   lane.in_flight.push_back(id);
-  lane.sending.push_back(id);
   chunk.in_flight = true;
   chunk.in_window = true;
-  chunk.to_send = chunk.full_mask;
   chunk.result_mask = 0;
-  chunk.probes = 0;
-  chunk.retransmitting = false;
   chunk.waits_for_others = false;
   chunk.missing_workers = 0;
   chunk.pushed_ns = now_ns;
-  statistics_.bytes_pushed += chunk.wire_bytes;
+  const bool fetching = tensors_[chunk.tensor].fetching && !chunk.giving;
+  const bool pulls = fetching || (chunk.pulls_first && !chunk.giving);
+  chunk.flight_round = chunk.giving ? chunk.round - 1 : chunk.round;
+  if (fetching) chunk.flight_round = session_.open_rounds[id] - 1;
+  chunk.retransmitting = pulls;
+  chunk.to_send = pulls ? 0 : chunk.full_mask;
+  chunk.probes = pulls ? 1 : 0;  // so that it is no measure of the path
+  if (pulls) {
+    lane.to_probe.push_back(id);
+    arm(lane, chunk, now_ns);
+  } else {
+    lane.sending.push_back(id);
+    statistics_.bytes_pushed += chunk.wire_bytes;
+  }
+  if (!fetching && !chunk.giving) {
+    chunk.pushed = true;
+    chunk.pulls_first = false;
+  }
+  return true;
 }
 
 void Core::fill_pushes(Lane& lane, uint64_t now_ns) {
   while (lane.outgoing_end < lane.outgoing.size()) {
-    if (lane.sending.empty()) open_window(lane, now_ns);
-    if (lane.sending.empty()) return;
+    if (lane.sending.empty()) {
+      if (!open_window(lane, now_ns)) return;
+      fill_probes(lane, now_ns);
+      continue;
+    }
     Chunk& chunk = chunks_[lane.sending.front()];
     if (chunk.to_send == 0) {  // sent, or answered meanwhile
       lane.sending.pop_front();
       continue;
     }
-    const Tensor& tensor = tensors_[chunk.tensor];
-    const auto fragment = static_cast<uint32_t>(__builtin_ctzll(chunk.to_send));
-    chunk.to_send &= chunk.to_send - 1;
-    nic::TxPacket& packet = lane.outgoing[lane.outgoing_end++];
-    address(lane, chunk, wire::PacketType::kPush, now_ns, packet);
-    packet.header.fragment = static_cast<uint16_t>(fragment);
-    packet.header.payload_bytes = static_cast<uint16_t>(
-        wire::fragment_length(chunk.wire_bytes, session_.fragment_bytes, fragment));
-    packet.header.dtype_scale = static_cast<uint16_t>(tensor.dtype);
-    if (chunk.to_send == 0) packet.header.flags |= wire::flag::kLast;
-    if (chunk.retransmitting) {
-      packet.header.flags |= wire::flag::kRetransmission;
-      ++statistics_.retransmitted_fragments;
-    }
-    packet.payload = tensor.input + chunk.offset + size_t{fragment} * session_.fragment_bytes;
-    if (out_of_cache_) fetch_payload(packet);
-    packet.tag = wire::make_tag(session_.tag, packet.header, packet.payload);
+    make_push(lane, chunk, now_ns);
     if (chunk.to_send == 0) {
       lane.sending.pop_front();
       arm(lane, chunk, now_ns);
     }
   }
+}
+
+// The next fragment of a gradient, or of a result that the box is given back.
+void Core::make_push(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+  const Tensor& tensor = tensors_[chunk.tensor];
+  const auto fragment = static_cast<uint32_t>(__builtin_ctzll(chunk.to_send));
+  chunk.to_send &= chunk.to_send - 1;
+  nic::TxPacket& packet = lane.outgoing[lane.outgoing_end++];
+  address(lane, chunk, chunk.giving ? wire::PacketType::kState : wire::PacketType::kPush, now_ns,
+          packet);
+  packet.header.fragment = static_cast<uint16_t>(fragment);
+  packet.header.payload_bytes = static_cast<uint16_t>(
+      wire::fragment_length(chunk.wire_bytes, session_.fragment_bytes, fragment));
+  packet.header.dtype_scale = static_cast<uint16_t>(tensor.dtype);
+  if (chunk.to_send == 0) packet.header.flags |= wire::flag::kLast;
+  if (chunk.retransmitting) {
+    packet.header.flags |= wire::flag::kRetransmission;
+    ++statistics_.retransmitted_fragments;
+  }
+  packet.payload = (chunk.giving ? tensor.shadow : tensor.input) + chunk.offset +
+                   size_t{fragment} * session_.fragment_bytes;
+  if (out_of_cache_) fetch_payload(packet);
+  packet.tag = wire::make_tag(session_.tag, packet.header, packet.payload);
 }
 
 void Core::fill_probes(Lane& lane, uint64_t now_ns) {
@@ -116,7 +140,7 @@ void Core::address(Lane& lane, const Chunk& chunk, wire::PacketType type, uint64
   packet.header.packet_number = lane.next_packet_number++;
   packet.header.epoch = session_.epoch;
   packet.header.chunk = chunk_id(chunk);
-  packet.header.round = chunk.round;
+  packet.header.round = chunk.flight_round;
   packet.header.credit = static_cast<uint16_t>(
       std::min<uint64_t>(lane.window_bytes, limits::kCreditBytesMax) / limits::kCreditUnitBytes);
   packet.header.timestamp_us = static_cast<uint32_t>(now_ns / 1000);

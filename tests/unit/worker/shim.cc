@@ -18,6 +18,7 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   for (const uint64_t chunks : options.tensor_chunks) {
     session.chunk_pipeline.insert(session.chunk_pipeline.end(), chunks, 0);
   }
+  session.open_rounds = options.open_rounds;
   return session;
 }
 
@@ -29,13 +30,32 @@ std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
   return tensors;
 }
 
+NumaArena shadow_of(const ShimOptions& options) {
+  if (!options.has_shadow) return {};
+  const uint64_t bytes = worker::Core::shadow_bytes(tensors_of(options));
+  auto arena = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
+  REQUIRE(arena.ok());
+  return std::move(*arena);
+}
+
 }  // namespace
 
 Shim::Shim(const ShimOptions& options)
-    : core(session_of(options), tensors_of(options)), credit_bytes(options.credit_bytes) {
+    : session(session_of(options)),
+      core(session, tensors_of(options), shadow_of(options)),
+      credit_bytes(options.credit_bytes) {
   for (const uint64_t chunks : options.tensor_chunks) {
     buffers_.emplace_back(chunks * kChunkBytes / sizeof(float));
   }
+}
+
+Status Shim::resume(const std::vector<uint32_t>& open_rounds, const std::vector<uint32_t>& give) {
+  core.suspend();
+  ++session.epoch;
+  session.pipelines[0].spi += 1u << 20;
+  session.open_rounds = open_rounds;
+  session.give = give;
+  return core.resume(session);
 }
 
 void Shim::start(uint32_t tensor, float value, int32_t priority) {
@@ -77,10 +97,10 @@ Answer Shim::result(uint32_t chunk, uint32_t round, uint32_t fragment, float val
   Answer answer;
   answer.header.set_type(wire::PacketType::kResult);
   answer.header.payload_bytes = kFragmentBytes;
-  answer.header.spi = kSpi | wire::kSpiToWorker;
+  answer.header.spi = session.pipelines[0].spi | wire::kSpiToWorker;
   answer.header.packet_number = next_packet_number_++;
-  answer.header.epoch = 5;
-  answer.header.generation = 6;
+  answer.header.epoch = session.epoch;
+  answer.header.generation = session.generation;
   answer.header.chunk = chunk;
   answer.header.round = round;
   answer.header.fragment = static_cast<uint16_t>(fragment);

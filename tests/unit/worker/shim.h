@@ -18,6 +18,8 @@ struct ShimOptions {
   uint32_t credit_bytes = 64 * 1024;
   uint32_t window_bytes = limits::kCreditBytesMax;
   uint64_t first_packet_number = 1;
+  bool has_shadow = false;
+  std::vector<uint32_t> open_rounds = {};
 };
 
 struct Pushed {
@@ -40,6 +42,9 @@ class Shim {
  public:
   explicit Shim(const ShimOptions& options = {});
 
+  // Suspends, and resumes in epoch + 1 with another spi, of a box whose chunks are in these rounds.
+  Status resume(const std::vector<uint32_t>& open_rounds, const std::vector<uint32_t>& give = {});
+
   // Starts a tensor in place on this object's own buffer, filled with `value`.
   void start(uint32_t tensor, float value = 1.0f, int32_t priority = 0);
 
@@ -59,6 +64,7 @@ class Shim {
 
   std::vector<float>& buffer(uint32_t tensor) { return buffers_[tensor]; }
 
+  worker::SessionSpec session;
   worker::Core core;
   uint64_t now_ns = kStartNs;
   uint32_t credit_bytes;  // what the box's packets grant
