@@ -54,6 +54,42 @@ bool has_size(const T* value) {
   return value != nullptr && value->struct_size >= sizeof(T);
 }
 
+// Of what a caller chose, the first thing that is not on offer.
+Status check_choices(const pbox_options& options) {
+  if (options.world_size == 0 || options.rank >= options.world_size) {
+    return invalid("rank " + std::to_string(options.rank) + " must be below world_size " +
+                   std::to_string(options.world_size));
+  }
+  if (options.mode != PBOX_MODE_AGGREGATE && options.mode != PBOX_MODE_OPTIMIZE) {
+    return invalid("mode " + std::to_string(options.mode) +
+                   " is unknown: set PBOX_MODE_AGGREGATE or PBOX_MODE_OPTIMIZE");
+  }
+  if (options.reduction != PBOX_SUM && options.reduction != PBOX_MEAN) {
+    return invalid("reduction " + std::to_string(options.reduction) +
+                   " is unknown: set PBOX_SUM or PBOX_MEAN");
+  }
+  if (options.recovery != PBOX_RECOVERY_COPY && options.recovery != PBOX_RECOVERY_NONE) {
+    return invalid("recovery " + std::to_string(options.recovery) +
+                   " is unknown: set PBOX_RECOVERY_COPY or PBOX_RECOVERY_NONE");
+  }
+  if (options.on_worker_lost < PBOX_LOST_WAIT || options.on_worker_lost > PBOX_LOST_ABORT) {
+    return invalid("on_worker_lost " + std::to_string(options.on_worker_lost) +
+                   " is unknown: set PBOX_LOST_WAIT, PBOX_LOST_PARTIAL or PBOX_LOST_ABORT");
+  }
+  if (options.rejoin > 1) {
+    return invalid("rejoin " + std::to_string(options.rejoin) + " must be 0 or 1");
+  }
+  return pbox::ok_status();
+}
+
+// Puts a number in the caller's place for it.
+Status answer(const Result<uint32_t>& number, uint32_t* place) {
+  if (place == nullptr) return invalid("where the number goes must not be NULL");
+  if (!number) return number.error();
+  *place = *number;
+  return pbox::ok_status();
+}
+
 }  // namespace
 
 pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
@@ -62,19 +98,7 @@ pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
   if (!has_size(options)) {
     return fail(nullptr, invalid("options must be filled by pbox_options_init first"));
   }
-  if (options->world_size == 0 || options->rank >= options->world_size) {
-    return fail(nullptr,
-                invalid("rank " + std::to_string(options->rank) + " must be below world_size " +
-                        std::to_string(options->world_size)));
-  }
-  if (options->mode != PBOX_MODE_AGGREGATE && options->mode != PBOX_MODE_OPTIMIZE) {
-    return fail(nullptr, invalid("mode " + std::to_string(options->mode) +
-                                 " is unknown: set PBOX_MODE_AGGREGATE or PBOX_MODE_OPTIMIZE"));
-  }
-  if (options->reduction != PBOX_SUM && options->reduction != PBOX_MEAN) {
-    return fail(nullptr, invalid("reduction " + std::to_string(options->reduction) +
-                                 " is unknown: set PBOX_SUM or PBOX_MEAN"));
-  }
+  if (const Status sound = check_choices(*options); !sound) return fail(nullptr, sound.error());
   try {
     pbox::worker::ClientOptions chosen;
     if (options->box != nullptr) chosen.box = options->box;
@@ -89,6 +113,10 @@ pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
     if (options->join_timeout_ms > 0) chosen.join_timeout_ms = options->join_timeout_ms;
     if (options->wait_timeout_ms > 0) chosen.wait_timeout_ms = options->wait_timeout_ms;
     chosen.lost_timeout_ms = options->lost_timeout_ms;
+    chosen.recovery = static_cast<pbox::worker::Recovery>(options->recovery);
+    if (options->recover_timeout_ms > 0) chosen.recover_timeout_ms = options->recover_timeout_ms;
+    chosen.on_worker_lost = static_cast<pbox::worker::LostPolicy>(options->on_worker_lost);
+    chosen.rejoin = options->rejoin == 1;
     *context = new pbox_context(std::move(chosen));
     return PBOX_OK;
   } catch (const std::exception& exception) {
@@ -194,6 +222,15 @@ pbox_status pbox_init_weights(pbox_context* context, uint32_t tensor_id, void* w
   });
 }
 
+pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round) {
+  return guarded(context, [&](Client& client) { return answer(client.round(tensor_id), round); });
+}
+
+pbox_status pbox_contributors(pbox_context* context, uint32_t tensor_id, uint32_t* count) {
+  return guarded(context,
+                 [&](Client& client) { return answer(client.contributors(tensor_id), count); });
+}
+
 pbox_status pbox_wait(pbox_context* context, uint32_t tensor_id, uint32_t timeout_ms) {
   return guarded(context, [&](Client& client) { return client.wait(tensor_id, timeout_ms); });
 }
@@ -232,6 +269,8 @@ pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statisti
     full.smoothed_rtt_us = report->core.smoothed_rtt_us;
     full.fragment_bytes = report->fragment_bytes;
     full.pipeline_count = report->pipeline_count;
+    full.recoveries = static_cast<uint32_t>(report->recoveries);
+    full.shadow_bytes = report->core.shadow_bytes;
     std::memcpy(statistics, &full, full.struct_size);
     return pbox::ok_status();
   });

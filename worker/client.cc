@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <random>
 
 #include "base/clock.h"
 #include "worker/fork_guard.h"
@@ -17,7 +18,10 @@ Error invalid(const std::string& message) {
 
 }  // namespace
 
-Client::Client(ClientOptions options) : options_(std::move(options)), owner_pid_(getpid()) {}
+Client::Client(ClientOptions options) : options_(std::move(options)), owner_pid_(getpid()) {
+  std::random_device random;
+  options_.incarnation = uint64_t{random()} << 32 | random() | 1;  // 0 is nobody's
+}
 
 bool Client::forked() const {
   return getpid() != owner_pid_;
@@ -139,13 +143,32 @@ void Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::function<
   changed_.wait(lock, [&] { return done; });
 }
 
+// "; the job goes on without ranks 2, 5", or nothing. mutex_ held.
+std::string Client::excluded() const {
+  if (absent_ranks_.empty()) return {};
+  std::string text = absent_ranks_.size() == 1 ? "; the job goes on without rank "
+                                               : "; the job goes on without ranks ";
+  for (size_t index = 0; index < absent_ranks_.size(); ++index) {
+    text += (index == 0 ? "" : ", ") + std::to_string(absent_ranks_[index]);
+  }
+  return text;
+}
+
+// "box X was lost 3.2 s ago (why); reconnecting", or nothing. mutex_ held.
+std::string Client::lost_box() const {
+  if (!loss_) return {};
+  return "box " + options_.box + " was lost " + in_seconds(monotonic_ns() - loss_->since_ns) +
+         " ago (" + loss_->reason + "); reconnecting";
+}
+
 Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
                             uint32_t timeout_ms) {
-  Laggard laggard;
-  call_on_io(lock, [&] { laggard = membership_->core()->laggard(tensor, monotonic_ns()); });
   std::string text = "tensor '" + tensors_[tensor].name + "' is not complete after " +
                      std::to_string(timeout_ms == 0 ? options_.wait_timeout_ms : timeout_ms) +
                      " ms: ";
+  if (loss_) return {ErrorCode::kTimeout, text + lost_box()};
+  Laggard laggard;
+  call_on_io(lock, [&] { laggard = membership_->core()->laggard(tensor, monotonic_ns()); });
   switch (laggard.kind) {
     case Laggard::Kind::kRank:
       text += "rank " + std::to_string(laggard.rank) + " is late";
@@ -159,7 +182,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
       break;
     case Laggard::Kind::kNobody: text += "it waits behind others in the send window"; break;
   }
-  return {ErrorCode::kTimeout, text};
+  return {ErrorCode::kTimeout, text + excluded()};
 }
 
 Status Client::wait(uint32_t tensor, uint32_t timeout_ms) {
@@ -208,9 +231,9 @@ Status Client::set_learning_rate(float learning_rate) {
   const Status status = wait_until(lock, 0, [&] { return learning_rates_set_ >= sequence; });
   if (failure_) return *failure_;
   if (!status)
-    return Error{
-        ErrorCode::kTimeout,
-        "box " + options_.box + " did not confirm the learning rate: " + status.error().message};
+    return Error{ErrorCode::kTimeout, "box " + options_.box +
+                                          " did not confirm the learning rate: " +
+                                          (loss_ ? lost_box() : status.error().message)};
   return ok_status();
 }
 
@@ -226,7 +249,7 @@ Status Client::barrier(uint32_t timeout_ms) {
   if (failure_) return *failure_;
   return Error{ErrorCode::kTimeout, "barrier " + std::to_string(sequence) +
                                         ": not every rank has reached it; " +
-                                        status.error().message};
+                                        (loss_ ? lost_box() : status.error().message) + excluded()};
 }
 
 Status Client::leave() {
@@ -241,12 +264,29 @@ Status Client::leave() {
   return ok_status();
 }
 
+Result<uint32_t> Client::round(uint32_t tensor) {
+  const std::lock_guard lock(mutex_);
+  if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
+  if (tensor >= operations_.size())
+    return invalid("tensor " + std::to_string(tensor) + " is unknown");
+  return operations_[tensor].round;
+}
+
+Result<uint32_t> Client::contributors(uint32_t tensor) {
+  const std::lock_guard lock(mutex_);
+  if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
+  if (tensor >= operations_.size())
+    return invalid("tensor " + std::to_string(tensor) + " is unknown");
+  return operations_[tensor].contributors;
+}
+
 Result<Client::Report> Client::report() {
   std::unique_lock lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   Report report;
   call_on_io(lock, [&] {
     report.core = membership_->core()->statistics();
+    report.recoveries = membership_->recoveries();
     report.fragment_bytes = membership_->session().fragment_bytes();
     report.pipeline_count = membership_->core()->pipeline_count();
   });

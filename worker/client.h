@@ -58,9 +58,13 @@ class Client {
   Status set_learning_rate(float learning_rate);
   Status barrier(uint32_t timeout_ms);
   Status leave();
+  // As pbox_tensor_round and pbox_contributors.
+  Result<uint32_t> round(uint32_t tensor);
+  Result<uint32_t> contributors(uint32_t tensor);
 
   struct Report {
     Statistics core;
+    uint64_t recoveries = 0;
     uint64_t operations_completed = 0, operations_failed = 0;
     uint32_t fragment_bytes = 0, pipeline_count = 0;
   };
@@ -79,6 +83,8 @@ class Client {
   struct Operation {
     bool pending = false;
     bool initialised = false;
+    uint32_t round = 0;         // as pbox_tensor_round says it
+    uint32_t contributors = 0;  // of the last result; 0: there was none
     ErrorCode status = ErrorCode::kOk;
     Exchange exchange;
   };
@@ -116,6 +122,8 @@ class Client {
   Status usable(Phase wanted) const;
   Status wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_ms,
                     const std::function<bool()>& done);
+  std::string excluded() const;
+  std::string lost_box() const;
   Error timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor, uint32_t timeout_ms);
   void call_on_io(std::unique_lock<std::mutex>& lock, const std::function<void()>& function);
 
@@ -136,6 +144,8 @@ class Client {
   std::vector<std::function<void()>> requests_;  // to the membership, in order
   uint64_t barriers_asked_ = 0, barriers_released_ = 0;
   uint64_t learning_rates_asked_ = 0, learning_rates_set_ = 0;
+  std::optional<Membership::Loss> loss_;
+  std::vector<uint32_t> absent_ranks_;
   uint64_t completed_ = 0, failed_ = 0;
   bool stop_ = false;     // asks the I/O thread to say LEAVE and end
   bool io_done_ = false;  // it has ended

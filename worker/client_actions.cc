@@ -73,6 +73,8 @@ Result<TransportFacts> Client::open_lanes(const Action& action) {
   // Ends the opening when the membership wants anything but messages sent: it has given up on it.
   const auto tend = [this]() -> Status {
     pump_control(monotonic_ns());
+    const bool joined = membership_->phase() != Membership::Phase::kJoining;  // on the I/O thread
+    if (joined && stopping()) return Error{ErrorCode::kClosed, "this worker leaves the job"};
     if (!to_do_.empty()) return Error{ErrorCode::kClosed, "the control connection is gone"};
     return ok_status();
   };
@@ -147,6 +149,10 @@ Status Client::join() {
   close_in_child(wake_fd_);
   session_ = membership_->session();
   operations_.resize(tensors_.size());
+  for (uint32_t tensor = 0; tensor < operations_.size(); ++tensor) {
+    operations_[tensor].round = membership_->core()->round(tensor);
+  }
+  absent_ranks_ = membership_->absent_ranks();
   phase_ = Phase::kJoined;
   thread_ = std::thread([this] { run_io(); });
   return ok_status();

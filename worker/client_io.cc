@@ -106,7 +106,8 @@ void Client::take_requests() {
   for (const Exchange& exchange : exchanges) {
     membership_->start(exchange.tensor, static_cast<const std::byte*>(exchange.input),
                        static_cast<std::byte*>(exchange.output),
-                       exchange.priority.value_or(tensors_[exchange.tensor].priority));
+                       exchange.priority.value_or(tensors_[exchange.tensor].priority),
+                       exchange.initial_weights);
   }
 }
 
@@ -119,6 +120,8 @@ void Client::complete(const std::vector<uint32_t>& tensors) {
       if (!operation.pending) continue;
       operation.pending = false;
       operation.status = ErrorCode::kOk;
+      operation.round = membership_->core()->round(tensor);
+      operation.contributors = membership_->contributors(tensor);
       if (operation.exchange.initial_weights) operation.initialised = true;
       ++completed_;
       finished.push_back(
@@ -141,6 +144,8 @@ void Client::publish() {
   // Without the lock: only this thread writes these.
   if (barriers_released_ == membership_->barriers_released() &&
       learning_rates_set_ == membership_->learning_rates_set() &&
+      loss_.has_value() == membership_->loss().has_value() &&
+      absent_ranks_ == membership_->absent_ranks() &&
       failure_.has_value() == membership_->failure().has_value()) {
     return;
   }
@@ -149,6 +154,8 @@ void Client::publish() {
     const std::lock_guard lock(mutex_);
     barriers_released_ = membership_->barriers_released();
     learning_rates_set_ = membership_->learning_rates_set();
+    loss_ = membership_->loss();
+    absent_ranks_ = membership_->absent_ranks();
     if (membership_->failure() && !failure_) {
       failure_ = membership_->failure();
       last_error_ = failure_->message;
@@ -205,9 +212,11 @@ void Client::rest(uint64_t now_ns) {
   const uint64_t wait_ns = rest_limit_ns(now_ns);
   std::vector<pollfd> waits;
   waits.push_back({wake_fd_, POLLIN, 0});
-  if (membership_->phase() == Membership::Phase::kRunning) {
+  if (channel_ && !membership_->failure()) {
     const short events = channel_->wants_write() ? POLLIN | POLLOUT : POLLIN;
     waits.push_back({channel_->fd(), events, 0});
+  }
+  if (membership_->phase() == Membership::Phase::kRunning) {
     const Core& core = *membership_->core();
     for (uint32_t lane = 0; lane < core.pipeline_count(); ++lane) {
       const bool blocked = core.has_unsent(lane);

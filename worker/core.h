@@ -105,8 +105,8 @@ class Core {
   bool busy(uint32_t tensor) const { return tensors_[tensor].chunks_left > 0; }
   // The one that the tensor's start belongs to: the next one, or the one in flight.
   uint32_t round(uint32_t tensor) const { return tensors_[tensor].round; }
-  // The least number of workers in any part of the tensor's last result; UINT32_MAX: all.
-  uint32_t contributors(uint32_t tensor) const { return tensors_[tensor].last_contributors; }
+  // The least number of workers in any part of the tensor's last result; UINT16_MAX: all.
+  uint16_t contributors(uint32_t tensor) const { return tensors_[tensor].last_contributors; }
 
   // The session is over. Results that are not whole are forgotten; operations stay pending.
   void suspend();
@@ -163,6 +163,7 @@ class Core {
     uint32_t probes = 0;        // since the push; sets the back-off
     uint16_t missing_workers = 0;
     uint16_t first_missing_rank = 0;
+    uint16_t contributors = UINT16_MAX;  // least in any part of the result, as far as it is here
     uint8_t pipeline = 0;
     bool in_flight = false;
     bool in_window = false;
@@ -179,8 +180,8 @@ class Core {
     uint32_t chunk_count = 0;
     uint32_t chunks_left = 0;
     uint32_t round = 0;
-    uint32_t contributors = UINT32_MAX;  // so far; UINT32_MAX: all
-    uint32_t last_contributors = UINT32_MAX;
+    uint16_t contributors = UINT16_MAX;  // so far
+    uint16_t last_contributors = UINT16_MAX;
     int32_t priority = 0;
     wire::Dtype dtype = wire::Dtype::kF32;
     bool fetching = false;

@@ -8,8 +8,9 @@
 namespace pbox::worker {
 namespace {
 
-constexpr uint16_t kDtypeMask = 0x000f;
-constexpr uint32_t kScaleShift = 4;
+uint16_t dtype_scale(wire::Dtype dtype, uint16_t scale) {
+  return static_cast<uint16_t>(static_cast<uint16_t>(dtype) | scale << 4);
+}
 
 }  // namespace
 
@@ -70,10 +71,10 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   Tensor& tensor = tensors_[chunk.tensor];
   const uint32_t fragments = wire::fragment_count(chunk.wire_bytes, session_.fragment_bytes);
   // A result that lacks somebody says how many are in it.
+  const uint16_t contributors = header.contributors();
   const bool is_partial = (header.flags & wire::flag::kPartial) != 0;
-  const uint32_t contributors = header.dtype_scale >> kScaleShift;
   if (header.fragment >= fragments || is_partial != (contributors > 0) ||
-      (header.dtype_scale & kDtypeMask) != static_cast<uint16_t>(tensor.dtype) ||
+      header.dtype_scale != dtype_scale(tensor.dtype, contributors) ||
       header.payload_bytes !=
           wire::fragment_length(chunk.wire_bytes, session_.fragment_bytes, header.fragment)) {
     ++statistics_.rejected_packets;
@@ -87,7 +88,9 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   if (!chunk.giving) {  // one that was given back is here already
     place(tensor, chunk, parsed);
     chunk.in_shadow = false;
-    if (is_partial) tensor.contributors = std::min(tensor.contributors, contributors);
+    if (chunk.result_mask == 0) chunk.contributors = UINT16_MAX;
+    chunk.contributors =
+        std::min<uint16_t>(chunk.contributors, is_partial ? contributors : UINT16_MAX);
     statistics_.bytes_pulled += header.payload_bytes;
   }
   chunk.result_mask |= bit;
@@ -140,6 +143,7 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   } else {
     consume(tensor, chunk);
   }
+  tensor.contributors = std::min(tensor.contributors, chunk.contributors);
   if (--tensor.chunks_left > 0) return;
   if (!tensor.fetching) ++tensor.round;
   tensor.last_contributors = tensor.contributors;

@@ -109,6 +109,11 @@ void Core::make_push(Lane& lane, Chunk& chunk, uint64_t now_ns) {
     packet.header.flags |= wire::flag::kRetransmission;
     ++statistics_.retransmitted_fragments;
   }
+  if (chunk.giving && chunk.contributors != UINT16_MAX) {
+    packet.header.flags |= wire::flag::kPartial;
+    packet.header.dtype_scale =
+        static_cast<uint16_t>(packet.header.dtype_scale | chunk.contributors << 4);
+  }
   packet.payload = (chunk.giving ? tensor.shadow : tensor.input) + chunk.offset +
                    size_t{fragment} * session_.fragment_bytes;
   if (out_of_cache_) fetch_payload(packet);

@@ -16,7 +16,8 @@ Membership::Membership(MembershipOptions options, std::vector<TensorSpec> tensor
                        control::Optimizer optimizer)
     : options_(std::move(options)),
       tensors_(std::move(tensors)),
-      optimizer_(std::move(optimizer)) {}
+      optimizer_(std::move(optimizer)),
+      rng_(options_.seed) {}
 
 Action& Membership::act(Action::Kind kind) {
   Action& action = actions_.emplace_back();
@@ -36,60 +37,117 @@ void Membership::send_heartbeat(uint64_t now_ns) {
 // The buffers of whatever is in flight are the application's again.
 void Membership::end(Phase phase, Error error) {
   if (is_over()) return;
-  if (phase_ == Phase::kJoining) {  // which tells the box that this rank does not come
+  if (joins()) {  // which tells the box that this rank does not come
     act(Action::Kind::kDisconnect);
     act(Action::Kind::kCloseTransport);
   }
   phase_ = phase;
   failure_ = std::move(error);
+  loss_.reset();
   if (core_) core_->abandon();
 }
 
-void Membership::on_disconnected(const Error& why, uint64_t /*now_ns*/) {
-  fail(why);
+void Membership::on_disconnected(const Error& why, uint64_t now_ns) {
+  if (is_over()) return;
+  if (phase_ == Phase::kRunning) {
+    lose_box(why, now_ns);
+  } else if (step_ != Step::kRetry) {
+    miss(why, now_ns);
+  }
 }
 
 void Membership::on_message(const control::BoxMessage& message, uint64_t now_ns) {
   if (is_over()) return;
   heard_ns_ = now_ns;
   switch (message.kind_case()) {
-    case control::BoxMessage::kFailure:
-      fail({static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
-      return;
+    case control::BoxMessage::kFailure: on_failure(message.failure(), now_ns); return;
     case control::BoxMessage::kDataAddresses: on_data_addresses(message.data_addresses()); return;
     case control::BoxMessage::kSession: on_session(message.session(), now_ns); return;
+    case control::BoxMessage::kRounds: on_rounds(message.rounds(), now_ns); return;
+    case control::BoxMessage::kMembership:
+      on_membership(message.membership().generation(), message.membership().absent_ranks());
+      return;
     case control::BoxMessage::kPeerLeft:
       left_ns_.emplace(message.peer_left().rank(), now_ns);
       return;
     case control::BoxMessage::kBarrierReleased:
-      barriers_released_ = std::max(barriers_released_, message.barrier_released().sequence());
+      on_barrier_released(message.barrier_released().sequence());
       return;
     case control::BoxMessage::kLearningRateSet:
-      learning_rates_set_ = std::max(learning_rates_set_, message.learning_rate_set().sequence());
+      on_learning_rate_set(message.learning_rate_set().sequence());
       return;
     default: return;  // heartbeats, and kinds that a newer box knows
   }
 }
 
+void Membership::on_failure(const control::Failure& failure, uint64_t now_ns) {
+  const Error error{static_cast<ErrorCode>(failure.code()), failure.message()};
+  // Of what a box may say while it starts and others come back, this passes by itself.
+  const bool passes =
+      error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kResourceExhausted;
+  if (phase_ == Phase::kRecovering && passes) {
+    miss(error, now_ns);
+  } else {
+    fail(error);
+  }
+}
+
+// Packets of another generation are dropped at both ends; timers see to what was under way.
+void Membership::on_membership(uint32_t generation,
+                               const google::protobuf::RepeatedField<uint32_t>& absent_ranks) {
+  session_.set_generation(generation);
+  spec_.generation = static_cast<uint16_t>(generation);
+  absent_ranks_.assign(absent_ranks.begin(), absent_ranks.end());
+  std::sort(absent_ranks_.begin(), absent_ranks_.end());
+  if (phase_ == Phase::kRunning) core_->set_generation(spec_.generation);
+}
+
+void Membership::on_barrier_released(uint64_t sequence) {
+  const uint64_t own = sequence > barrier_base_ ? sequence - barrier_base_ : 0;
+  barriers_released_ = std::clamp(own, barriers_released_, barriers_asked_);
+}
+
+void Membership::on_learning_rate_set(uint64_t sequence) {
+  for (; learning_rates_set_ < std::min(sequence, learning_rates_asked_); ++learning_rates_set_) {
+    learning_rates_.pop_front();
+  }
+}
+
 void Membership::on_time(uint64_t now_ns) {
   if (phase_ == Phase::kJoining) check_join(now_ns);
+  if (phase_ == Phase::kRecovering) check_recovery(now_ns);
   if (phase_ == Phase::kRunning) check_liveness(now_ns);
   if (!is_over() && now_ns >= heartbeat_due_ns_) send_heartbeat(now_ns);
 }
 
 uint64_t Membership::next_deadline_ns() const {
   if (is_over()) return UINT64_MAX;
-  if (phase_ != Phase::kRunning) return std::min(step_deadline_ns_, heartbeat_due_ns_);
-  const uint64_t silent_ns = heard_ns_ + dead_after_ns_ + 1;
-  return std::min({silent_ns, left_ns_.empty() ? UINT64_MAX : peers_due_ns_, heartbeat_due_ns_});
+  uint64_t deadline_ns = heartbeat_due_ns_;
+  if (joins()) deadline_ns = std::min(deadline_ns, step_deadline_ns_);
+  if (phase_ == Phase::kRecovering) {
+    deadline_ns = std::min({deadline_ns, recovery_ends_ns(), silence_ends_ns()});
+  }
+  if (phase_ == Phase::kRunning) {
+    deadline_ns = std::min(deadline_ns, silence_ends_ns());
+    if (!left_ns_.empty()) deadline_ns = std::min(deadline_ns, peers_due_ns_);
+  }
+  return deadline_ns;
+}
+
+// When a box that goes on saying nothing counts as lost.
+uint64_t Membership::silence_ends_ns() const {
+  const bool speaks = phase_ == Phase::kRunning || awaits(Step::kDataAddresses) ||
+                      awaits(Step::kSession) || awaits(Step::kRounds) || awaits(Step::kTransport);
+  return speaks ? heard_ns_ + dead_after_ns_ + 1 : UINT64_MAX;
+}
+
+Error Membership::silence(uint64_t now_ns) const {
+  return {ErrorCode::kBoxLost,
+          "box " + options_.box + " has not answered for " + in_seconds(now_ns - heard_ns_)};
 }
 
 void Membership::check_liveness(uint64_t now_ns) {
-  if (now_ns > heard_ns_ && now_ns - heard_ns_ > dead_after_ns_) {
-    fail({ErrorCode::kBoxLost,
-          "box " + options_.box + " has not answered for " + in_seconds(now_ns - heard_ns_)});
-    return;
-  }
+  if (now_ns >= silence_ends_ns()) return lose_box(silence(now_ns), now_ns);
   if (left_ns_.empty() || now_ns < peers_due_ns_) return;
   peers_due_ns_ = now_ns + kPeersIntervalNs;
   for (uint32_t tensor = 0; tensor < core_->tensor_count(); ++tensor) {
@@ -105,21 +163,37 @@ void Membership::check_liveness(uint64_t now_ns) {
   }
 }
 
-void Membership::start(uint32_t tensor, const std::byte* input, std::byte* output,
-                       int32_t priority) {
-  if (!is_over()) core_->start(tensor, input, output, priority);
+void Membership::start(uint32_t tensor, const std::byte* input, std::byte* output, int32_t priority,
+                       bool initial_weights) {
+  if (is_over()) return;
+  if (initial_weights && core_->round(tensor) > 0) {
+    core_->fetch(tensor, output, priority);
+  } else {
+    core_->start(tensor, input, output, priority);
+  }
 }
 
 void Membership::ask_barrier() {
   if (is_over()) return;
-  send().mutable_barrier()->set_sequence(++barriers_asked_);
+  ++barriers_asked_;
+  if (phase_ == Phase::kRunning) send_barrier();
+}
+
+void Membership::send_barrier() {
+  send().mutable_barrier()->set_sequence(barrier_base_ + barriers_asked_);
 }
 
 void Membership::ask_learning_rate(float learning_rate) {
   if (is_over()) return;
+  learning_rates_.push_back(learning_rate);
+  ++learning_rates_asked_;
+  if (phase_ == Phase::kRunning) send_learning_rate(learning_rates_asked_, learning_rate);
+}
+
+void Membership::send_learning_rate(uint64_t sequence, float learning_rate) {
   auto& request = *send().mutable_set_learning_rate();
   request.set_learning_rate(learning_rate);
-  request.set_sequence(++learning_rates_asked_);
+  request.set_sequence(sequence);
 }
 
 void Membership::leave() {

@@ -3,12 +3,18 @@
 // time at which they happened, actions come out; there is no thread, socket, clock or chance in
 // here, so the same events give the same actions.
 //
+// A box that is lost is looked for again, unless options.recovery says otherwise: the core is
+// suspended, operations stay pending, and a new session, of that box or of its successor, goes on
+// where this worker was.
+//
 // The driver (client.h in the product) carries out the actions in order and reports what came of
 // them, moves packets between core() and the transport while the phase is kRunning, and runs the
 // core's own timers. One thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,11 +22,15 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/rng.h"
 #include "nic/endpoint.h"
 #include "nic/wire/control.pb.h"
 #include "worker/core.h"
 
 namespace pbox::worker {
+
+enum class Recovery : uint8_t { kCopy = 0, kNone = 1 };                   // as in JOIN
+enum class LostPolicy : uint8_t { kWait = 0, kPartial = 1, kAbort = 2 };  // as in JOIN
 
 struct MembershipOptions {
   std::string box = "127.0.0.1:9541";  // as errors name it
@@ -34,7 +44,12 @@ struct MembershipOptions {
   uint32_t path_mtu = 0;      // what JOIN states, to try a path out; 0: what was measured
   uint32_t join_timeout_ms = 60'000;
   uint32_t lost_timeout_ms = 0;  // 0: the box's
-  uint64_t seed = 1;             // of jitter
+  Recovery recovery = Recovery::kCopy;
+  uint32_t recover_timeout_ms = 60'000;  // how long a lost box is looked for
+  LostPolicy on_worker_lost = LostPolicy::kWait;
+  bool rejoin = false;       // in the place of a rank that the job has lost
+  uint64_t incarnation = 1;  // of this worker; never that of another one
+  uint64_t seed = 1;         // of jitter
 };
 
 // What a transport that is open says of itself.
@@ -83,7 +98,9 @@ class Membership {
 
   // What the application asks for; ignored once the membership is over. Barriers and learning rates
   // are answered in the order they were asked for.
-  void start(uint32_t tensor, const std::byte* input, std::byte* output, int32_t priority);
+  // Initial weights are pushed, or, in a job that has begun, fetched into `output`.
+  void start(uint32_t tensor, const std::byte* input, std::byte* output, int32_t priority,
+             bool initial_weights = false);
   void ask_barrier();
   void ask_learning_rate(float learning_rate);
   void leave();
@@ -98,24 +115,63 @@ class Membership {
   Core* core() { return core_ ? &*core_ : nullptr; }
   const Core* core() const { return core_ ? &*core_ : nullptr; }
   const control::Session& session() const { return session_; }
+  // When and why the box was lost; only in kRecovering.
+  struct Loss {
+    uint64_t since_ns = 0;
+    std::string reason;
+  };
+  const std::optional<Loss>& loss() const { return loss_; }
+  uint64_t recoveries() const { return recoveries_; }
   uint64_t barriers_released() const { return barriers_released_; }    // of those asked for
   uint64_t learning_rates_set() const { return learning_rates_set_; }  // of those asked for
+  // Ranks that the job goes on without, ascending.
+  const std::vector<uint32_t>& absent_ranks() const { return absent_ranks_; }
+  // The least number of workers in any part of the tensor's last result.
+  uint32_t contributors(uint32_t tensor) const {
+    return std::min<uint32_t>(core_->contributors(tensor), options_.world_size);
+  }
 
  private:
   // How far a join has come: what is awaited.
-  enum class Step { kConnection, kDataAddresses, kPathMtu, kSession, kTransport };
+  enum class Step { kRetry, kConnection, kDataAddresses, kPathMtu, kSession, kRounds, kTransport };
 
   // membership_join.cc
   control::WorkerMessage join_message(uint32_t path_mtu) const;
   void on_data_addresses(const control::DataAddresses& answer);
   void on_session(const control::Session& session, uint64_t now_ns);
-  void await(Step step, uint64_t now_ns);
-  bool awaits(Step step) const { return phase_ == Phase::kJoining && step_ == step; }
+  void on_rounds(const control::RoundMap& rounds, uint64_t now_ns);
+  void ask_transport(uint64_t now_ns);
+  Status open_core();
+  void connect(uint64_t deadline_ns);
+  void await_driver(Step step);
+  void await_box(Step step, uint64_t now_ns);
+  bool joins() const { return phase_ == Phase::kJoining || phase_ == Phase::kRecovering; }
+  bool awaits(Step step) const { return joins() && step_ == step; }
   void check_join(uint64_t now_ns);
+
+  // membership_recover.cc
+  void lose_box(const Error& why, uint64_t now_ns);
+  void try_again(const Error& why, uint64_t now_ns);
+  // A step of joining came to nothing: the end, or, of a recovery, one more attempt.
+  void miss(const Error& why, uint64_t now_ns);
+  void check_recovery(uint64_t now_ns);
+  uint64_t recovery_ends_ns() const;
+  Error give_up(uint64_t now_ns) const;
+  void send_rounds();
+  void repeat_requests();
 
   Action& act(Action::Kind kind);
   control::WorkerMessage& send();
   void send_heartbeat(uint64_t now_ns);
+  void on_failure(const control::Failure& failure, uint64_t now_ns);
+  void on_membership(uint32_t generation,
+                     const google::protobuf::RepeatedField<uint32_t>& absent_ranks);
+  void on_barrier_released(uint64_t sequence);
+  void on_learning_rate_set(uint64_t sequence);
+  void send_barrier();
+  void send_learning_rate(uint64_t sequence, float learning_rate);
+  uint64_t silence_ends_ns() const;
+  Error silence(uint64_t now_ns) const;
   void check_liveness(uint64_t now_ns);
   void end(Phase phase, Error error);
   void fail(Error error) { end(Phase::kFailed, std::move(error)); }
@@ -128,6 +184,7 @@ class Membership {
   std::optional<Error> failure_;
   std::vector<Action> actions_;
   std::optional<Core> core_;
+  Rng rng_;
 
   Step step_ = Step::kConnection;
   uint64_t step_deadline_ns_ = UINT64_MAX;
@@ -141,8 +198,17 @@ class Membership {
   uint64_t heard_ns_ = 0;
   uint64_t peers_due_ns_ = 0;
   std::map<uint32_t, uint64_t> left_ns_;  // rank to when the box said that it had left
+  std::vector<uint32_t> absent_ranks_;
+
+  std::optional<Loss> loss_;
+  std::string last_miss_;  // what the last attempt of this recovery came to
+  uint32_t attempts_ = 0;
+  uint64_t recoveries_ = 0;
+
+  uint64_t barrier_base_ = 0;  // what was released before this worker came
   uint64_t barriers_asked_ = 0, barriers_released_ = 0;
   uint64_t learning_rates_asked_ = 0, learning_rates_set_ = 0;
+  std::deque<float> learning_rates_;  // asked for and not set
 };
 
 }  // namespace pbox::worker

@@ -1,4 +1,4 @@
-// From the first connect to the session.
+// From a connection to a session, of a worker that comes and of one that comes back.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -18,19 +18,28 @@ constexpr uint64_t kAnswerMarginNs = 2'000'000'000;
 
 void Membership::begin(uint64_t now_ns) {
   phase_ = Phase::kJoining;
-  await(Step::kConnection, now_ns);
-  step_deadline_ns_ = UINT64_MAX;  // the driver's answer comes
-  act(Action::Kind::kConnect).deadline_ns = now_ns + options_.join_timeout_ms * kNanosPerMilli;
+  connect(now_ns + options_.join_timeout_ms * kNanosPerMilli);
 }
 
-void Membership::await(Step step, uint64_t now_ns) {
+void Membership::connect(uint64_t deadline_ns) {
+  await_driver(Step::kConnection);
+  act(Action::Kind::kConnect).deadline_ns = deadline_ns;
+}
+
+// Whose answer comes.
+void Membership::await_driver(Step step) {
+  step_ = step;
+  step_deadline_ns_ = UINT64_MAX;
+}
+
+void Membership::await_box(Step step, uint64_t now_ns) {
   step_ = step;
   step_deadline_ns_ = now_ns + options_.join_timeout_ms * kNanosPerMilli + kAnswerMarginNs;
 }
 
 void Membership::check_join(uint64_t now_ns) {
   if (now_ns < step_deadline_ns_) return;
-  const char* question = step_ == Step::kSession ? "JOIN" : "the worker";
+  const char* question = step_ == Step::kDataAddresses ? "the worker" : "JOIN";
   fail({ErrorCode::kTimeout, "box " + options_.box + " did not answer " + question + " of job '" +
                                  options_.job + "' within " +
                                  std::to_string(options_.join_timeout_ms) + " ms"});
@@ -39,7 +48,8 @@ void Membership::check_join(uint64_t now_ns) {
 void Membership::on_connected(const nic::Endpoint& peer, uint64_t now_ns) {
   if (!awaits(Step::kConnection)) return;
   peer_ = peer;
-  await(Step::kDataAddresses, now_ns);
+  heard_ns_ = now_ns;
+  await_box(Step::kDataAddresses, now_ns);
   send().mutable_ask_data_addresses();
 }
 
@@ -55,16 +65,16 @@ void Membership::on_data_addresses(const control::DataAddresses& answer) {
     if (!named) return fail(named.error());
     addresses.push_back(*named);
   }
-  step_ = Step::kPathMtu;
-  step_deadline_ns_ = UINT64_MAX;  // the driver's answer comes
+  await_driver(Step::kPathMtu);
   act(Action::Kind::kMeasurePath).addresses = std::move(addresses);
 }
 
 void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) {
   if (!awaits(Step::kPathMtu)) return;
-  if (!path_mtu) return fail(path_mtu.error());
+  if (!path_mtu) return miss(path_mtu.error(), now_ns);
   send() = join_message(*path_mtu);
-  await(Step::kSession, now_ns);
+  if (core_) send_rounds();
+  await_box(Step::kSession, now_ns);
   heartbeat_interval_ns_ = kJoinHeartbeatNs;
   heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
 }
@@ -84,6 +94,18 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   join.set_join_timeout_ms(options_.join_timeout_ms);
   join.set_lost_timeout_ms(options_.lost_timeout_ms);
   join.set_software(std::string("libpbox ") + kVersion);
+  join.set_on_worker_lost(static_cast<uint32_t>(options_.on_worker_lost));
+  join.set_recovery(static_cast<uint32_t>(options_.recovery));
+  join.set_incarnation(options_.incarnation);
+  if (core_) {
+    join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
+    join.set_resumes(true);
+    join.set_epoch(session_.epoch());
+    join.set_generation(session_.generation());
+    join.set_barrier_sequence(barrier_base_ + barriers_asked_);
+  } else {
+    join.set_rejoins(options_.rejoin);
+  }
   for (const TensorSpec& spec : tensors_) {
     control::Tensor& tensor = *join.add_tensors();
     tensor.set_name(spec.name);
@@ -105,19 +127,44 @@ void Membership::on_session(const control::Session& session, uint64_t now_ns) {
   spec_ = std::move(*spec);
   spec_.jitter_seed = options_.seed;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
+  on_membership(session.generation(), session.absent_ranks());
   heartbeat_interval_ns_ = std::max(session.heartbeat_interval_ms(), 10u) * kNanosPerMilli;
   heartbeat_due_ns_ = std::min(heartbeat_due_ns_, now_ns + heartbeat_interval_ns_);
   dead_after_ns_ = std::max(session.dead_after_ms(), 100u) * kNanosPerMilli;
-  step_ = Step::kTransport;
-  step_deadline_ns_ = UINT64_MAX;  // the driver's answer comes
+  if (session.has_rounds()) {
+    await_box(Step::kRounds, now_ns);
+  } else {
+    ask_transport(now_ns);
+  }
+}
+
+// Pieces come in order of chunks.
+void Membership::on_rounds(const control::RoundMap& rounds, uint64_t now_ns) {
+  if (!awaits(Step::kRounds)) return;
+  const size_t chunks = spec_.chunk_pipeline.size();
+  const size_t known = spec_.open_rounds.size() + static_cast<size_t>(rounds.rounds_size());
+  if (rounds.first_chunk() != spec_.open_rounds.size() || known > chunks ||
+      rounds.last() != (known == chunks)) {
+    return fail({ErrorCode::kInternal, "the box's rounds do not fit the tensor list"});
+  }
+  spec_.open_rounds.insert(spec_.open_rounds.end(), rounds.rounds().begin(), rounds.rounds().end());
+  spec_.give.insert(spec_.give.end(), rounds.give().begin(), rounds.give().end());
+  if (rounds.last()) ask_transport(now_ns);
+}
+
+void Membership::ask_transport(uint64_t now_ns) {
+  await_driver(Step::kTransport);
   Action& open = act(Action::Kind::kOpenTransport);
   open.session = spec_;
   open.deadline_ns = now_ns + options_.join_timeout_ms * kNanosPerMilli;
+  if (phase_ == Phase::kRecovering) {
+    open.deadline_ns = std::min(open.deadline_ns, recovery_ends_ns());
+  }
 }
 
 void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t now_ns) {
   if (!awaits(Step::kTransport)) return;
-  if (!facts) return fail(facts.error());
+  if (!facts) return miss(facts.error(), now_ns);
   PBOX_CHECK(facts->lanes.size() == spec_.pipelines.size());
   spec_.rto_floor_ns = facts->rto_floor_ns;
   for (size_t index = 0; index < spec_.pipelines.size(); ++index) {
@@ -128,9 +175,31 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
     pipeline.credit_bytes = std::min(pipeline.credit_bytes, lane.receivable_bytes);
     spec_.window_bytes = std::min(spec_.window_bytes, lane.receivable_bytes);
   }
-  core_.emplace(spec_, tensors_);
+  if (const Status opened = open_core(); !opened) return fail(opened.error());
   phase_ = Phase::kRunning;
   heard_ns_ = now_ns;
+  if (loss_) ++recoveries_;
+  loss_.reset();
+  on_barrier_released(session_.barrier_released());
+  repeat_requests();
+}
+
+Status Membership::open_core() {
+  if (core_) return core_->resume(spec_);
+  barrier_base_ = session_.barrier_released();
+  NumaArena shadow;
+  if (options_.recovery == Recovery::kCopy && !options_.optimize) {
+    auto placed = NumaArena::create(Core::shadow_bytes(tensors_), kAnyNumaNode, Hugepages::kNever);
+    if (!placed) {
+      return Error{
+          ErrorCode::kResourceExhausted,
+          placed.error().message +
+              " for the copy of the model that recovery keeps; recovery none does without"};
+    }
+    shadow = std::move(*placed);
+  }
+  core_.emplace(spec_, tensors_, std::move(shadow));
+  return ok_status();
 }
 
 }  // namespace pbox::worker

@@ -1,6 +1,9 @@
 // Options from defaults and from the environment, as launchers set it (torchrun: RANK, WORLD_SIZE).
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <initializer_list>
 
 #include "pbox/pbox.h"
 
@@ -16,6 +19,17 @@ bool read_number(const char* name, uint32_t* value) {
   if (*end != '\0' || errno != 0 || *text == '-' || number > UINT32_MAX) return false;
   *value = static_cast<uint32_t>(number);
   return true;
+}
+
+// False if the variable is set to none of the words, whose values are 0, 1, ...
+bool read_word(const char* name, std::initializer_list<const char*> words, int32_t* value) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return true;
+  const auto found = std::find_if(words.begin(), words.end(), [text](const char* word) {
+    return std::strcmp(word, text) == 0;
+  });
+  *value = static_cast<int32_t>(found - words.begin());
+  return found != words.end();
 }
 
 void read_text(const char* name, const char** value) {
@@ -35,6 +49,7 @@ void pbox_options_init(pbox_options* options) {
   options->join_timeout_ms = 60'000;
   options->wait_timeout_ms = 60'000;
   options->port = "socket";
+  options->recover_timeout_ms = 60'000;
 }
 
 pbox_status pbox_options_from_environment(pbox_options* options) {
@@ -44,13 +59,17 @@ pbox_status pbox_options_from_environment(pbox_options* options) {
   read_text("PBOX_JOB", &options->job);
   read_text("PBOX_PORT", &options->port);
   // The more specific name wins: it is read last.
-  const bool sound = read_number("RANK", &options->rank) &&
-                     read_number("PBOX_RANK", &options->rank) &&
-                     read_number("WORLD_SIZE", &options->world_size) &&
-                     read_number("PBOX_WORLD_SIZE", &options->world_size) &&
-                     read_number("PBOX_WINDOW_BYTES", &options->window_bytes) &&
-                     read_number("PBOX_CHUNK_BYTES", &options->chunk_bytes) &&
-                     read_number("PBOX_JOIN_TIMEOUT_MS", &options->join_timeout_ms) &&
-                     read_number("PBOX_WAIT_TIMEOUT_MS", &options->wait_timeout_ms);
+  const bool sound =
+      read_number("RANK", &options->rank) && read_number("PBOX_RANK", &options->rank) &&
+      read_number("WORLD_SIZE", &options->world_size) &&
+      read_number("PBOX_WORLD_SIZE", &options->world_size) &&
+      read_number("PBOX_WINDOW_BYTES", &options->window_bytes) &&
+      read_number("PBOX_CHUNK_BYTES", &options->chunk_bytes) &&
+      read_number("PBOX_JOIN_TIMEOUT_MS", &options->join_timeout_ms) &&
+      read_number("PBOX_WAIT_TIMEOUT_MS", &options->wait_timeout_ms) &&
+      read_word("PBOX_RECOVERY", {"copy", "none"}, &options->recovery) &&
+      read_number("PBOX_RECOVER_TIMEOUT_MS", &options->recover_timeout_ms) &&
+      read_word("PBOX_ON_WORKER_LOST", {"wait", "partial", "abort"}, &options->on_worker_lost) &&
+      read_number("PBOX_REJOIN", &options->rejoin);
   return sound ? PBOX_OK : PBOX_INVALID_ARGUMENT;
 }

@@ -57,6 +57,35 @@ void Member::join() {
   REQUIRE(membership.phase() == worker::Membership::Phase::kRunning);
 }
 
+void Member::lose_box() {
+  membership.on_disconnected({ErrorCode::kBoxLost, "box box-7:9541 closed the connection"}, now_ns);
+  REQUIRE(act() == std::vector{Action::Kind::kDisconnect, Action::Kind::kCloseTransport});
+  REQUIRE(membership.phase() == worker::Membership::Phase::kRecovering);
+}
+
+void Member::ask_join_again() {
+  REQUIRE(advance());
+  REQUIRE(act() == std::vector{Action::Kind::kConnect});
+  membership.on_connected(*nic::parse_endpoint("10.0.0.1", 9541), now_ns);
+  act();
+  REQUIRE(message().has_ask_data_addresses());
+  deliver(data_addresses());
+  REQUIRE(act() == std::vector{Action::Kind::kMeasurePath});
+  membership.on_path_mtu(9000, now_ns);
+  act();
+}
+
+void Member::resume(uint32_t epoch, const std::vector<uint32_t>& rounds,
+                    const std::vector<uint32_t>& give) {
+  auto again = session(epoch);
+  again.mutable_session()->set_has_rounds(true);
+  deliver(again);
+  REQUIRE(act().empty());
+  deliver(round_map(rounds, give));
+  REQUIRE(act() == std::vector{Action::Kind::kOpenTransport});
+  membership.on_transport_open(facts(), now_ns);
+}
+
 bool Member::advance(uint64_t limit_ns) {
   const uint64_t deadline_ns = membership.next_deadline_ns();
   const bool is_near = deadline_ns <= now_ns || deadline_ns - now_ns <= limit_ns;
@@ -72,10 +101,19 @@ control::BoxMessage Member::data_addresses() {
   return message;
 }
 
-control::BoxMessage Member::session() {
+control::BoxMessage Member::round_map(const std::vector<uint32_t>& rounds,
+                                      const std::vector<uint32_t>& give) {
+  control::BoxMessage message;
+  message.mutable_rounds()->mutable_rounds()->Add(rounds.begin(), rounds.end());
+  message.mutable_rounds()->mutable_give()->Add(give.begin(), give.end());
+  message.mutable_rounds()->set_last(true);
+  return message;
+}
+
+control::BoxMessage Member::session(uint32_t epoch) {
   control::BoxMessage message;
   control::Session& session = *message.mutable_session();
-  session.set_epoch(3);
+  session.set_epoch(epoch);
   session.set_generation(4);
   session.set_fragment_bytes(1024);
   session.set_chunk_bytes(4096);

@@ -25,11 +25,19 @@ class Member {
   void ask_join();  // up to JOIN
   void join();      // up to kRunning
   void deliver(const control::BoxMessage& message) { membership.on_message(message, now_ns); }
+  // Breaks the connection, and takes part again up to JOIN; the actions are then JOIN and rounds.
+  void lose_box();
+  void ask_join_again();
+  // Up to kRunning, in a session of `epoch` of a box whose chunks are in these rounds.
+  void resume(uint32_t epoch, const std::vector<uint32_t>& rounds,
+              const std::vector<uint32_t>& give = {});
   // Moves the clock to the next deadline, or by at most limit_ns; true if it was reached.
   bool advance(uint64_t limit_ns = UINT64_MAX);
 
   static control::BoxMessage data_addresses();
-  static control::BoxMessage session();
+  static control::BoxMessage session(uint32_t epoch = 3);
+  static control::BoxMessage round_map(const std::vector<uint32_t>& rounds,
+                                       const std::vector<uint32_t>& give = {});
   static worker::TransportFacts facts();
 
   worker::Membership membership;

@@ -325,7 +325,7 @@ TEST_CASE("a partial result says how many are in it, and the least of its parts 
   CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
   CHECK(shim.core.contributors(0) == 2);
   run_round(shim, 1, 1, 1, 1.0f);
-  CHECK(shim.core.contributors(0) == UINT32_MAX);
+  CHECK(shim.core.contributors(0) == UINT16_MAX);
 }
 
 }  // namespace pbox::test

@@ -24,6 +24,12 @@ control::BoxMessage heartbeat() {
   return message;
 }
 
+worker::MembershipOptions without_recovery() {
+  auto options = Member::default_options();
+  options.recovery = worker::Recovery::kNone;
+  return options;
+}
+
 const Kinds kGivesUp = {Action::Kind::kDisconnect, Action::Kind::kCloseTransport};
 
 }  // namespace
@@ -180,7 +186,7 @@ TEST_CASE("heartbeats begin with JOIN, go on while the transport opens, and take
 }
 
 TEST_CASE("a box that is silent for dead_after_ms is lost, and any message of it counts") {
-  Member member;
+  Member member(without_recovery());
   member.join();
   const uint64_t start_ns = member.now_ns;
   while (member.now_ns < start_ns + 4 * kSecondNs) member.advance();
@@ -194,12 +200,12 @@ TEST_CASE("a box that is silent for dead_after_ms is lost, and any message of it
 }
 
 TEST_CASE("a broken connection and a FAILURE end the membership with their words, the first ones") {
-  Member member;
+  Member member(without_recovery());
   member.join();
   member.deliver(failure(ErrorCode::kWorkerLost, "rank 1 is lost"));
   member.membership.on_disconnected({ErrorCode::kBoxLost, "box closed"}, member.now_ns);
   CHECK(member.membership.failure()->code == ErrorCode::kWorkerLost);
-  Member other;
+  Member other(without_recovery());
   other.join();
   other.membership.on_disconnected({ErrorCode::kBoxLost, "box closed"}, other.now_ns);
   CHECK(other.membership.failure()->message == "box closed");

@@ -72,6 +72,18 @@ enum pbox_optimizer_value {
   PBOX_ADAMW = 5
 };
 
+/* What becomes of the job when its box is lost. COPY: workers wait for it, or for its successor,
+ * and go on where they were; that takes memory for one more copy of the model. NONE: operations
+ * fail with PBOX_BOX_LOST at once. In PBOX_MODE_OPTIMIZE the box alone has the optimizer's state:
+ * there COPY takes no memory, and outlives the loss of the connection but not of the box. */
+typedef int32_t pbox_recovery;
+enum pbox_recovery_value { PBOX_RECOVERY_COPY = 0, PBOX_RECOVERY_NONE = 1 };
+/* What becomes of the job when a rank is lost. WAIT: for lost_timeout_ms the others wait for it to
+ * come back, then the job fails. PARTIAL: then they go on without it (pbox_contributors). ABORT:
+ * the job fails at once. */
+typedef int32_t pbox_lost;
+enum pbox_lost_value { PBOX_LOST_WAIT = 0, PBOX_LOST_PARTIAL = 1, PBOX_LOST_ABORT = 2 };
+
 typedef struct pbox_context pbox_context;
 
 /* Fill with pbox_options_init, then change what differs. Strings are copied by pbox_create. */
@@ -89,17 +101,23 @@ typedef struct pbox_options {
   uint32_t join_timeout_ms; /* default 60000: how long pbox_join waits for the other ranks; the box
                                may allow less */
   uint32_t wait_timeout_ms; /* default 60000: used where a wait is given 0 */
-  uint32_t lost_timeout_ms; /* 0: the box's; how long a dead rank is waited for (policy `wait`) */
+  uint32_t lost_timeout_ms; /* 0: the box's; how long a dead rank is waited for */
   const char* port;         /* what carries packets: "socket" (default: UDP of the kernel), or
                                "KIND:ARGUMENTS" of libpbox_KIND.so.1, which is looked for beside
                                libpbox.so and where the loader looks, as in "dpdk:DEVICE" */
+  pbox_recovery recovery;   /* equal on every rank, as is on_worker_lost */
+  uint32_t recover_timeout_ms; /* default 60000: how long a lost box is looked for */
+  pbox_lost on_worker_lost;
+  uint32_t rejoin; /* 1: this process takes the place of a rank that a running job has lost */
 } pbox_options;
 
 PBOX_API void pbox_options_init(pbox_options* options);
 
 /* Like pbox_options_init, then overridden from the environment: PBOX_BOX, PBOX_JOB, PBOX_PORT,
  * PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_WINDOW_BYTES, PBOX_CHUNK_BYTES,
- * PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS. Strings point into the environment. */
+ * PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY (copy, none), PBOX_RECOVER_TIMEOUT_MS,
+ * PBOX_ON_WORKER_LOST (wait, partial, abort), PBOX_REJOIN (0, 1). Strings point into the
+ * environment. */
 PBOX_API pbox_status pbox_options_from_environment(pbox_options* options);
 
 /* No network yet. *context is NULL on failure; the reason is then pbox_last_error(NULL), per
@@ -133,8 +151,14 @@ PBOX_API pbox_status pbox_set_tensor_optimizer(pbox_context* context, uint32_t t
                                                float lr_scale, float weight_decay);
 
 /* Connects, joins, and returns when all world_size ranks have joined and a way to each of the box's
- * queues is known. */
+ * queues is known. With options.rejoin, in a job that runs, as soon as the box has found the rank's
+ * place. */
 PBOX_API pbox_status pbox_join(pbox_context* context);
+
+/* The round that the tensor's next operation belongs to: 0 in a job that begins, and one more for
+ * each operation that was completed. A process that rejoins learns here how far the job is, and
+ * puts its own state to that. */
+PBOX_API pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round);
 
 /* Called once per operation, on the I/O thread, after the result is in place or the operation
  * failed. May call pbox_push_pull and pbox_last_error, never a function that waits. */
@@ -154,7 +178,8 @@ PBOX_API pbox_status pbox_push_pull_priority(pbox_context* context, uint32_t ten
                                              pbox_callback callback, void* user);
 
 /* PBOX_MODE_OPTIMIZE: gives the box its initial weights. Rank 0's values count; every rank receives
- * them in `weights`, in place. Asynchronous, completed like a push_pull. Once per tensor. */
+ * them in `weights`, in place. Asynchronous, completed like a push_pull. Once per tensor. A process
+ * that rejoins where pbox_tensor_round is over 0 receives the weights as they are now. */
 PBOX_API pbox_status pbox_init_weights(pbox_context* context, uint32_t tensor_id, void* weights,
                                        pbox_callback callback, void* user);
 
@@ -165,6 +190,10 @@ PBOX_API pbox_status pbox_wait(pbox_context* context, uint32_t tensor_id, uint32
 
 /* Waits for every operation in flight. */
 PBOX_API pbox_status pbox_wait_all(pbox_context* context, uint32_t timeout_ms);
+
+/* How many workers are in the tensor's last result, the least of its parts: world_size, unless
+ * ranks were lost and on_worker_lost is PARTIAL. 0 before the first result. */
+PBOX_API pbox_status pbox_contributors(pbox_context* context, uint32_t tensor_id, uint32_t* count);
 
 /* Learning rate of the box's optimizer from the next round on. Call with nothing in flight on this
  * rank; one rank's call is enough. Returns when every pipeline uses it. */
@@ -181,6 +210,8 @@ typedef struct pbox_statistics {
   uint64_t retransmitted_fragments, probes_sent, stale_packets, rejected_packets;
   uint64_t operations_completed, operations_failed;
   uint32_t smoothed_rtt_us, fragment_bytes, pipeline_count;
+  uint32_t recoveries;   /* lost boxes, or connections to one, that were found again */
+  uint64_t shadow_bytes; /* memory for the copy of the model that recovery keeps */
 } pbox_statistics;
 PBOX_API pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics);
 

@@ -22,7 +22,9 @@ class Options(Structure):
         ("struct_size", c_uint32), ("box", c_char_p), ("job", c_char_p), ("rank", c_uint32),
         ("world_size", c_uint32), ("mode", c_int), ("reduction", c_int),
         ("chunk_bytes", c_uint32), ("window_bytes", c_uint32), ("join_timeout_ms", c_uint32),
-        ("wait_timeout_ms", c_uint32), ("lost_timeout_ms", c_uint32), ("port", c_char_p)]
+        ("wait_timeout_ms", c_uint32), ("lost_timeout_ms", c_uint32), ("port", c_char_p),
+        ("recovery", c_int32), ("recover_timeout_ms", c_uint32), ("on_worker_lost", c_int32),
+        ("rejoin", c_uint32)]
 
 
 class OptimizerOptions(Structure):
@@ -41,7 +43,8 @@ class Statistics(Structure):
         "bytes_pushed", "bytes_pulled", "packets_sent", "packets_received",
         "retransmitted_fragments", "probes_sent", "stale_packets", "rejected_packets",
         "operations_completed", "operations_failed")] + [(name, c_uint32) for name in (
-            "smoothed_rtt_us", "fragment_bytes", "pipeline_count")]
+            "smoothed_rtt_us", "fragment_bytes", "pipeline_count", "recoveries")] + [
+                ("shadow_bytes", c_uint64)]
 
 
 _CONTEXT = c_void_p
@@ -59,6 +62,8 @@ _PROTOTYPES = {
     "pbox_push_pull_priority":
         (c_int, [_CONTEXT, c_uint32, c_void_p, c_void_p, c_int32, CALLBACK, c_void_p]),
     "pbox_init_weights": (c_int, [_CONTEXT, c_uint32, c_void_p, CALLBACK, c_void_p]),
+    "pbox_tensor_round": (c_int, [_CONTEXT, c_uint32, POINTER(c_uint32)]),
+    "pbox_contributors": (c_int, [_CONTEXT, c_uint32, POINTER(c_uint32)]),
     "pbox_wait": (c_int, [_CONTEXT, c_uint32, c_uint32]),
     "pbox_wait_all": (c_int, [_CONTEXT, c_uint32]),
     "pbox_set_learning_rate": (c_int, [_CONTEXT, c_float]),

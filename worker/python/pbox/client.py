@@ -10,6 +10,8 @@ from .errors import Closed, Forked, InvalidArgument, error_for
 
 MODES = {"aggregate": 0, "optimize": 1}
 REDUCTIONS = {"sum": 0, "mean": 1}
+RECOVERIES = {"copy": 0, "none": 1}
+LOST_POLICIES = {"wait": 0, "partial": 1, "abort": 2}
 OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5}
 _NO_CALLBACK = _library.CALLBACK()
 
@@ -40,8 +42,13 @@ class Tensor:
 class Client:
     """One rank of a job. Options not given come from the environment: PBOX_BOX, PBOX_JOB,
     PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES,
-    PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS. `port` is what carries packets:
-    "socket", or "dpdk:DEVICE" of the library libpbox_dpdk.so.1.
+    PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
+    PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN. `port` is what carries packets:
+    "socket", or "dpdk:DEVICE" of the library libpbox_dpdk.so.1. `recovery` is what happens when the
+    box is lost: "copy" looks for it, or its successor, for recover_timeout_ms and goes on, which
+    takes memory for one more copy of the model; "none" fails. `on_worker_lost`: the others "wait"
+    for a lost rank for lost_timeout_ms, or then go on without it ("partial"), or "abort" at once.
+    `rejoin`: take the place of a rank that a running job has lost.
 
     Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
     reference to each until its operation is done. Any thread may call any method; no other call
@@ -83,8 +90,11 @@ class Client:
         if status != 0:
             raise error_for(status, self._message(None))
         known = [name for name, _ in filled._fields_ if name != "struct_size"]
-        given = {**given, "mode": _choice("mode", mode, MODES),
-                 "reduction": _choice("reduction", reduction, REDUCTIONS)}
+        given = {**given, "mode": mode, "reduction": reduction}
+        for name, choices in (("mode", MODES), ("reduction", REDUCTIONS),
+                              ("recovery", RECOVERIES), ("on_worker_lost", LOST_POLICIES)):
+            if given.get(name) is not None or name in ("mode", "reduction"):
+                given[name] = _choice(name, given[name], choices)
         for name, value in given.items():
             if name not in known:
                 raise TypeError(f"unknown option {name!r}; options are {', '.join(known)}")
@@ -126,6 +136,16 @@ class Client:
         """Joins the job; returns when every rank has joined."""
         self._check(self._library.pbox_join(self._open()))
 
+    def tensor_round(self, tensor):
+        """The round that the tensor's next operation belongs to: 0 in a job that begins. A process
+        that rejoins puts its own state to it."""
+        return self._number(self._library.pbox_tensor_round, tensor)
+
+    def contributors(self, tensor):
+        """How many ranks are in the tensor's last result, the least of its parts; 0 before the
+        first. Less than world_size only with on_worker_lost="partial"."""
+        return self._number(self._library.pbox_contributors, tensor)
+
     def push_pull(self, tensor, gradient, result=None, *, priority=None, callback=None):
         """Starts one exchange: `gradient` goes to the box, and the sum, the mean or the new
         weights come into `result` (or into `gradient` itself). One at a time per tensor.
@@ -144,7 +164,7 @@ class Client:
 
     def init_weights(self, tensor, weights, callback=None):
         """Mode "optimize": starts sending the initial weights. Rank 0's count, and every rank
-        receives them in `weights`."""
+        receives them in `weights`. A rank that rejoins receives them as they are now."""
         address = self._address(tensor, weights, writable=True)
         self._start(tensor, (weights,), callback, self._library.pbox_init_weights, address)
 
@@ -195,6 +215,11 @@ class Client:
 
     def __exit__(self, *_):
         self.close()
+
+    def _number(self, function, tensor):
+        number = ctypes.c_uint32()
+        self._check(function(self._open(), tensor.id, ctypes.byref(number)))
+        return number.value
 
     def _open(self):
         if self._context is None:
