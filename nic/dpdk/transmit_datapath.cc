@@ -64,16 +64,18 @@ void DpdkPort::State::count_in_flight() {
   uncounted = 0;
 }
 
-rte_mbuf** DpdkPort::State::Stock::take(size_t wanted) {
-  if (count < wanted) [[unlikely]] {
-    const size_t missing = buffers.size() - count;
-    if (rte_pktmbuf_alloc_bulk(pool, buffers.data() + count, static_cast<unsigned>(missing)) != 0) {
-      return nullptr;
-    }
-    count = buffers.size();
+bool DpdkPort::State::Stock::refill() {
+  if (rte_mempool_get_bulk(pool, reinterpret_cast<void**>(buffers.data() + count),
+                           static_cast<unsigned>(buffers.size() - count)) != 0) {
+    return false;
   }
-  count -= wanted;
-  return buffers.data() + count;
+  // All that a new packet needs: whoever frees a buffer leaves it without successor, in one piece.
+  // Other fields mean nothing without a flag.
+  for (; count < buffers.size(); ++count) {
+    buffers[count]->data_off = RTE_PKTMBUF_HEADROOM;
+    buffers[count]->ol_flags = 0;
+  }
+  return true;
 }
 
 const DpdkPort::State::Route* DpdkPort::State::route_to(const Endpoint& endpoint, uint64_t now_ns) {

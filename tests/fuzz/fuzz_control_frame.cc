@@ -96,6 +96,32 @@ control::WorkerMessage join_message(Input& input) {
   return message;
 }
 
+// Of a worker that was there before, or says so.
+control::WorkerMessage return_message(Input& input) {
+  control::WorkerMessage message = join_message(input);
+  control::Join& join = *message.mutable_join();
+  const uint8_t choice = input.byte();
+  join.set_resumes((choice & 1) != 0);
+  join.set_rejoins((choice & 2) != 0);
+  join.set_on_worker_lost(choice >> 2 & 3u);
+  join.set_recovery(choice >> 4 & 1u);
+  join.set_incarnation(choice >> 5 & 3u);
+  join.set_epoch((choice & 128) != 0 ? input.number<uint32_t>() : input.byte());
+  join.set_generation(input.byte());
+  join.set_barrier_sequence(input.byte());
+  return message;
+}
+
+control::WorkerMessage rounds_message(Input& input) {
+  control::WorkerMessage message;
+  control::RoundMap& map = *message.mutable_rounds();
+  const uint8_t choice = input.byte();
+  map.set_first_chunk((choice & 1) != 0 ? input.byte() : 0);
+  map.set_last((choice & 2) != 0);
+  for (uint32_t count = choice >> 2; count > 0; --count) map.add_rounds(input.byte() & 3);
+  return message;
+}
+
 control::WorkerMessage small_message(Input& input) {
   control::WorkerMessage message;
   switch (input.below(4)) {
@@ -125,11 +151,13 @@ class Registry {
     while (!input.empty()) {
       const uint8_t operation = input.byte();
       const ConnectionId id = 1u + (operation >> 4) % kConnections;
-      switch ((operation & 15) % 6) {
+      switch (operation & 7) {
         case 0: say(id, input.bytes(input.byte())); break;
         case 1: say(id, join_message(input)); break;
         case 2: say(id, small_message(input)); break;
         case 3: hang_up(id); break;
+        case 5: say(id, return_message(input)); break;
+        case 6: say(id, rounds_message(input)); break;
         case 4:
           now_ns_ += uint64_t{input.byte()} * 100'000'000;
           registry_.on_tick(now_ns_);

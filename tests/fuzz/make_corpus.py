@@ -120,7 +120,23 @@ def control_frames() -> None:
     write("fuzz_control_frame", "raw-join-and-nonsense",
           b"\3" + b"\x00\x0b" + struct.pack("<I", 7) + b"\x0a\x05\x08\x01\x12\x01\x61"
           + b"\x10\x08\xff\xff\xff\xff\0\0\0\0" + b"\x20\x02\x04\x00")
-    write("fuzz_control_frame", "unframed-body", job + b"\x05\x02\x22\x00\x15\x03\xff\xff\xff")
+    write("fuzz_control_frame", "unframed-body", job + b"\x07\x02\x22\x00\x17\x03\xff\xff\xff")
+
+    def returning(connection: int, rank: int, how: int) -> bytes:
+        plain = join(connection, rank)
+        return bytes([connection << 4 | 5]) + plain[1:] + bytes([how, 3, 1, 2])
+
+    def rounds(connection: int, round_number: int) -> bytes:
+        return bytes([connection << 4 | 6, 1 << 2 | 2, round_number])
+
+    recovered = b"\1" + b"".join(returning(rank, rank, 0x21 + 0x20 * rank) + rounds(rank, 1 + rank)
+                                 for rank in range(2))
+    write("fuzz_control_frame", "recovered", recovered + barrier + leave)
+    write("fuzz_control_frame", "copy-owed-by-a-lost-rank",
+          recovered + b"\x13" + returning(2, 1, 2) + returning(0, 0, 0x21) + rounds(0, 1))
+    write("fuzz_control_frame", "excluded", b"\1" + b"".join(
+        returning(rank, rank, 4) for rank in range(2)) + b"\x13" + b"\x04\xc8" * 2
+          + returning(2, 1, 6))
 
     def session(fragment_bytes: int, chunk_bytes: int, chunks: bytes) -> bytes:
         def field(number: int, value: int) -> bytes:
