@@ -18,6 +18,8 @@ class Application {
   // UINT64_MAX: not before an operation completes.
   uint64_t start_due(worker::Membership& membership, uint64_t now_ns, uint64_t rack_now_ns);
   void completed(uint32_t tensor, uint64_t now_ns);
+  // The process is a new one in a job that has begun: where each tensor goes on.
+  void resume(const worker::Core& core, uint64_t now_ns);
 
   bool done() const { return tensors_done_ == tensors_.size(); }
   uint64_t rounds_completed() const { return rounds_completed_; }
@@ -29,6 +31,7 @@ class Application {
   struct Tensor {
     uint32_t round = 0;  // the next to start, or the one under way
     bool busy = false;
+    bool fetches = false;  // the weights of the round before come first
     uint64_t ready_ns = 0;
     uint64_t started_ns = 0;
     uint32_t input_crc = 0;

@@ -11,6 +11,7 @@ namespace {
 
 // How long a turn with packets takes; one without packets ends until something comes.
 constexpr uint64_t kTurnNs = 2'000;
+constexpr uint64_t kRestartNs = 100 * kNanosPerMilli;
 constexpr uint64_t kTickNs = 50 * kNanosPerMilli;
 constexpr uint32_t kSmallRingSlots = 6;
 
@@ -35,6 +36,9 @@ Box::Box(Rack& rack, HostId host)
 appliance::RegistryOptions Box::registry_options() const {
   appliance::RegistryOptions options;
   options.box_name = "box" + std::to_string(host_);
+  options.dead_after_ns = rack_.options.dead_after_ns;
+  options.heartbeat_interval_ms =
+      static_cast<uint32_t>(rack_.options.dead_after_ns / kNanosPerMilli / 10);
   options.payload_crc = rack_.options.payload_crc;
   // Half of all seeds draw the same session numbers at each start: then it is the epoch alone that
   // tells a session from one before the crash.
@@ -43,6 +47,15 @@ appliance::RegistryOptions Box::registry_options() const {
 }
 
 void Box::start() {
+  if (up()) return;
+  auto epochs = appliance::EpochStore::open(disk_);
+  if (!epochs) {
+    require(epochs.error().message.find("damaged") == std::string::npos,
+            [&] { return "the disk kept no whole file: " + epochs.error().message; });
+    rack_.queue.after(kRestartNs, [this] { start(); });
+    return;
+  }
+  epochs_.emplace(std::move(*epochs));
   checker_ = std::make_unique<BoxChecker>(rack_, rack_.options.pipelines);
   for (uint32_t index = 0; index < pipelines_.size(); ++index) {
     Pipeline& pipeline = pipelines_[index];
@@ -60,16 +73,13 @@ void Box::start() {
     pipeline.next_ticket = 1;
   }
   ++starts_;
-  auto epochs = appliance::EpochStore::open(disk_);
-  require(epochs.ok(), [&] { return "a box cannot start: " + epochs.error().message; });
-  epochs_.emplace(std::move(*epochs));
   registry_ = std::make_unique<appliance::JobRegistry>(registry_options(), *this, *epochs_);
   control_thread_.wake_soon();
 }
 
 void Box::crash(bool silently) {
+  if (!up()) return;
   rack_.control.abort_all(host_, silently);
-  // Not a shutdown: shards and sessions vanish as they are.
   registry_.reset();
   for (Pipeline& pipeline : pipelines_) {
     rack_.network.close(pipeline.local);
@@ -79,8 +89,7 @@ void Box::crash(bool silently) {
   }
   checker_.reset();
   peers_.clear();
-  disk_.crash();
-  rack_.network.forget_packet_numbers(host_);
+  if (silently) disk_.crash();
 }
 
 appliance::PipelineInfo Box::info(uint32_t index) const {
@@ -101,7 +110,7 @@ bool Box::turn(uint32_t index, bool carries_out_command) {
   pipeline.port->set_burst_packets(alone ? 1 : rack_.options.burst_packets);
   checker_->before_turn(index, *pipeline.core, alone);
   const bool worked = pipeline.loop->turn(pipeline.thread->now_ns());
-  checker_->after_turn(index, *pipeline.core, *pipeline.port);
+  checker_->after_turn(index, *pipeline.core, *pipeline.port, carries_out_command);
   return worked;
 }
 
@@ -164,20 +173,35 @@ void Box::carry_out(const appliance::Action& action) {
     registry_->on_closed(action.connection, "closed by the box", control_thread_.now_ns());
     return;
   }
-  if (action.message.has_session()) learn_sessions(action.connection, action.message.session());
+  if (action.message.has_session()) learn_session(action.connection, action.message.session());
+  if (action.message.has_membership()) {
+    for (const uint32_t rank : action.message.membership().absent_ranks()) {
+      job_of(action.connection).forget(rank);
+    }
+  }
   const auto framed = wire::frame(action.message);
   require(framed.ok(), "a control message is too long for its frame");
   rack_.control.send(action.connection, host_, framed->substr(wire::kControlLengthBytes));
 }
 
-void Box::learn_sessions(ConnectionId id, const control::Session& session) {
+JobModel& Box::job_of(ConnectionId id) {
   const HostId worker = peers_.at(id);
   const auto job = std::find_if(rack_.jobs.begin(), rack_.jobs.end(), [&](const auto& model) {
     return worker >= model->first_host && worker < model->first_host + model->options.workers;
   });
+  return **job;
+}
+
+void Box::learn_session(ConnectionId id, const control::Session& session) {
+  JobModel& job = job_of(id);
+  const std::pair owner{job.index, starts_};
+  const auto [given, is_new] = epochs_given_.emplace(session.epoch(), owner);
+  require(given->second == owner && (!is_new || given->first == epochs_given_.rbegin()->first),
+          [&] { return "epoch " + std::to_string(session.epoch()) + " was given out before"; });
   for (int index = 0; index < session.pipelines_size(); ++index) {
-    checker_->named(static_cast<uint32_t>(index), session.pipelines(index).spi(), **job);
+    checker_->named(static_cast<uint32_t>(index), session.pipelines(index).spi(), job);
   }
+  for (const uint32_t rank : session.absent_ranks()) job.forget(rank);
 }
 
 void Box::pause(uint64_t length_ns) {
@@ -196,6 +220,7 @@ void Box::jump(uint64_t ahead_ns) {
 }
 
 void Box::set_small_ring(uint32_t index, bool small) {
+  if (!up()) return;
   ReceiveRing& ring = *pipelines_[index % pipelines_.size()].ring;
   ring.slots_max = small ? kSmallRingSlots : rack_.options.ring_slots;
 }

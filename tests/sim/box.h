@@ -22,6 +22,7 @@ class Box final : public ControlEnd, public appliance::PipelineHost {
   void start();
   // As `kill -9`, or `silently` as a loss of power: peers learn of it only when they next ask.
   void crash(bool silently);
+  void set_disk_failures(uint32_t one_of) { disk_.fail_one_of(one_of); }
   bool up() const { return registry_ != nullptr; }
 
   bool on_accept(ConnectionId id, HostId from) override;
@@ -62,7 +63,8 @@ class Box final : public ControlEnd, public appliance::PipelineHost {
   // Carries out what the registry wants done.
   void flush();
   void carry_out(const appliance::Action& action);
-  void learn_sessions(ConnectionId id, const control::Session& session);
+  JobModel& job_of(ConnectionId id);
+  void learn_session(ConnectionId id, const control::Session& session);
   appliance::RegistryOptions registry_options() const;
 
   Rack& rack_;
@@ -74,6 +76,8 @@ class Box final : public ControlEnd, public appliance::PipelineHost {
   std::optional<appliance::EpochStore> epochs_;
   std::unique_ptr<appliance::JobRegistry> registry_;
   uint64_t starts_ = 0;
+  // Over all starts: which job, and which start of the box, had an epoch.
+  std::map<uint32_t, std::pair<uint32_t, uint64_t>> epochs_given_;
   std::map<ConnectionId, HostId> peers_;
 };
 

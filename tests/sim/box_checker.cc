@@ -29,11 +29,21 @@ std::string place(const JobModel& job, const pipeline::Chunk& chunk, uint32_t ro
   return job.name + " chunk " + std::to_string(chunk.id) + " round " + std::to_string(round);
 }
 
+// The ranks that rounds wait for, as bits.
+uint32_t present(const pipeline::JobShard& shard) {
+  uint32_t ranks = 0;
+  for (const auto& session : shard.sessions()) ranks |= uint32_t{session.present} << session.rank;
+  return ranks;
+}
+
 }  // namespace
 
 void BoxChecker::installed(uint32_t pipeline, pipeline::JobShard& shard) {
-  Shard entry{&shard, nullptr, {}};
-  for (const auto& chunk : shard.chunks()) entry.rounds_finished.push_back(chunk.rounds_finished);
+  Shard entry{&shard, nullptr, {}, {}};
+  for (const auto& chunk : shard.chunks()) {
+    entry.rounds_finished.push_back(chunk.rounds_finished);
+    entry.copies.push_back(chunk.copy_rank != pipeline::kNoRank);
+  }
   pipelines_[pipeline].shards.push_back(std::move(entry));
 }
 
@@ -84,9 +94,11 @@ void BoxChecker::before_turn(uint32_t index, const pipeline::Core& core, bool da
   if (damaged) pipeline.state_hash = hash(pipeline);
 }
 
-void BoxChecker::after_turn(uint32_t index, const pipeline::Core& core, const SimPort& port) {
+void BoxChecker::after_turn(uint32_t index, const pipeline::Core& core, const SimPort& port,
+                            bool commanded) {
   Pipeline& pipeline = pipelines_[index];
   check_tally(pipeline, core, port);
+  if (commanded) check_all(pipeline);
   require(!pipeline.damaged || hash(pipeline) == pipeline.state_hash,
           "a packet that is not authentic changed what the box holds");
   for (const Packet& packet : port.held()) {
@@ -134,8 +146,8 @@ void BoxChecker::check_touched(Shard& entry, const wire::Header& header) {
 
 void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
   JobModel& job = *entry.job;
-  uint64_t& seen =
-      entry.rounds_finished[static_cast<size_t>(&chunk - entry.shard->chunks().data())];
+  const auto index = static_cast<size_t>(&chunk - entry.shard->chunks().data());
+  uint64_t& seen = entry.rounds_finished[index];
   if (chunk.rounds_finished != seen) {
     require(chunk.rounds_finished == seen + 1, [&] {
       return place(job, chunk, chunk.open_round()) + ": rounds are not finished one after another";
@@ -144,7 +156,8 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
       return place(job, chunk, chunk.open_round()) + ": a round finished that nobody began";
     });
     ++seen;
-    check_result(entry, chunk);
+    // A copy has whom it had when it was consumed.
+    check_result(entry, chunk, entry.copies[index] ? 0 : present(*entry.shard));
   }
   uint64_t any = 0;
   uint32_t complete = 0;
@@ -155,8 +168,10 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
     complete += entry.shard->sessions()[rank].present && chunk.claimed[rank] == chunk.full_mask;
   }
   const bool copied = chunk.copy_rank != pipeline::kNoRank;  // all bits but the copy's are claimed
+  entry.copies[index] = copied;
+  const uint32_t present_count = entry.shard->present_count();
   require((copied || any == chunk.claimed_any) && complete == chunk.complete_workers &&
-              complete < entry.shard->present_count(),
+              (complete < present_count || present_count == 0),
           [&] { return place(job, chunk, chunk.open_round()) + ": masks and counts disagree"; });
 }
 
@@ -166,7 +181,8 @@ void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t 
   const uint32_t round = chunk.open_round();
   const bool initial = job.options.mode == pipeline::Mode::kOptimize && round == 0;
   const uint64_t bit = uint64_t{1} << fragment;
-  if (!job.has_known_sums() || initial || (chunk.claimed_any & bit) == 0) return;
+  const bool copied = chunk.copy_rank != pipeline::kNoRank;
+  if (!job.has_known_sums() || initial || copied || (chunk.claimed_any & bit) == 0) return;
   uint32_t ranks = 0;
   for (uint32_t rank = 0; rank < job.options.workers; ++rank) {
     if ((chunk.claimed[rank] & bit) != 0) ranks |= 1u << rank;
@@ -186,28 +202,31 @@ void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t 
   }
 }
 
-void BoxChecker::check_result(Shard& entry, const pipeline::Chunk& chunk) {
+// `ranks`: those that must be in it.
+void BoxChecker::check_result(Shard& entry, const pipeline::Chunk& chunk, uint32_t ranks) {
   JobModel& job = *entry.job;
-  if (!job.has_known_sums() || chunk.rounds_finished == 0) return;
+  // Of rounds before the shard's first nothing is here.
+  if (chunk.rounds_finished == chunk.first_round) return;
   const uint32_t round = chunk.open_round() - 1;
-  const std::byte* expected = job.expected(job.chunks[chunk.id], round);
-  require(std::memcmp(chunk.result[round & 1], expected, chunk.wire_bytes) == 0,
-          [&] { return place(job, chunk, round) + ": the box's result is not the oracle's"; });
+  const auto what = job.wrong(chunk.id, round, ranks, chunk.result[round & 1]);
+  require(!what, [&] { return place(job, chunk, round) + ", at the box: " + *what; });
 }
 
-void BoxChecker::check_all() {
-  for (Pipeline& pipeline : pipelines_) {
-    for (Shard& entry : pipeline.shards) {
-      if (entry.job == nullptr) continue;
-      for (pipeline::Chunk& chunk : entry.shard->chunks()) {
-        check_chunk(entry, chunk);
-        check_result(entry, chunk);
-        for (uint32_t index = 0; index < chunk.fragment_count; ++index) {
-          check_sum(entry, chunk, index);
-        }
+void BoxChecker::check_all(Pipeline& pipeline) {
+  for (Shard& entry : pipeline.shards) {
+    if (entry.job == nullptr) continue;
+    for (pipeline::Chunk& chunk : entry.shard->chunks()) {
+      check_chunk(entry, chunk);
+      check_result(entry, chunk, 0);
+      for (uint32_t index = 0; index < chunk.fragment_count; ++index) {
+        check_sum(entry, chunk, index);
       }
     }
   }
+}
+
+void BoxChecker::check_all() {
+  for (Pipeline& pipeline : pipelines_) check_all(pipeline);
 }
 
 }  // namespace pbox::sim

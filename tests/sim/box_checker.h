@@ -22,7 +22,9 @@ class BoxChecker {
 
   // `damaged`: the turn sees one packet, which is not authentic, and no command.
   void before_turn(uint32_t pipeline, const pipeline::Core& core, bool damaged);
-  void after_turn(uint32_t pipeline, const pipeline::Core& core, const SimPort& port);
+  // `commanded`: control had something done, which may concern chunks that no packet was about.
+  void after_turn(uint32_t pipeline, const pipeline::Core& core, const SimPort& port,
+                  bool commanded);
   // Everything, whatever was touched.
   void check_all();
 
@@ -31,6 +33,7 @@ class BoxChecker {
     pipeline::JobShard* shard = nullptr;
     JobModel* job = nullptr;                // null until a worker was told
     std::vector<uint64_t> rounds_finished;  // by chunk of the shard
+    std::vector<bool> copies;               // the open round is to be a copy
   };
   struct Tally {
     uint64_t received = 0, verdicts = 0, pulls = 0;
@@ -43,12 +46,13 @@ class BoxChecker {
   };
 
   static Tally tally(const pipeline::Core& core);
+  void check_all(Pipeline& pipeline);
   static uint64_t hash(const Pipeline& pipeline);
   void check_tally(const Pipeline& pipeline, const pipeline::Core& core, const SimPort& port) const;
   void check_touched(Shard& shard, const wire::Header& header);
   void check_chunk(Shard& shard, pipeline::Chunk& chunk);
   void check_sum(Shard& shard, const pipeline::Chunk& chunk, uint32_t fragment);
-  void check_result(Shard& shard, const pipeline::Chunk& chunk);
+  void check_result(Shard& shard, const pipeline::Chunk& chunk, uint32_t ranks);
 
   Rack& rack_;
   std::vector<Pipeline> pipelines_;

@@ -10,7 +10,7 @@
 
 #include "nic/port.h"
 #include "nic/wire/chunk_layout.h"
-#include "tests/sim/rack.h"
+#include "tests/sim/job_model.h"
 #include "tests/sim/violation.h"
 #include "worker/core.h"
 
@@ -23,6 +23,8 @@ class CreditWatch {
     window_bytes_ = std::min(session.pipelines[lane].credit_bytes, session.window_bytes);
   }
 
+  void set_generation(uint32_t generation) { generation_ = static_cast<uint16_t>(generation); }
+
   void received(std::span<const Packet> packets) {
     for (const Packet& packet : packets) received(packet);
   }
@@ -33,6 +35,11 @@ class CreditWatch {
       if (header.type() != wire::PacketType::kPush) continue;
       const auto found = under_way_.find(header.chunk);
       if (found != under_way_.end() && found->second.round == header.round) continue;
+      const auto done = done_.find(header.chunk);
+      require(done == done_.end() || wire::round_distance(header.round, done->second) > 0, [&] {
+        return "chunk " + std::to_string(header.chunk) + " round " + std::to_string(header.round) +
+               " is pushed though its result is here: the buffer is no longer the worker's";
+      });
       Chunk chunk{.round = header.round, .bytes = chunk_bytes(header.chunk)};
       outstanding_bytes_ += chunk.bytes;
       ++chunks_;
@@ -62,6 +69,7 @@ class CreditWatch {
     const bool sound = wire::parse(packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()),
                                    parsed) == wire::Reject::kNone &&
                        wire::verify_tag(session_.tag, parsed) && header.epoch == session_.epoch &&
+                       header.generation == generation_ &&
                        header.spi == (session_.pipelines[lane_].spi | wire::kSpiToWorker);
     if (!sound) return;
     const uint64_t credit = uint64_t{header.credit} * limits::kCreditUnitBytes;
@@ -74,6 +82,7 @@ class CreditWatch {
       const uint32_t fragments = wire::fragment_count(chunk.bytes, session_.fragment_bytes);
       if (chunk.result_mask == wire::full_mask(fragments)) {
         leave(chunk);
+        done_[header.chunk] = chunk.round;
         under_way_.erase(found);
       }
     } else if (header.type() == wire::PacketType::kStatus) {
@@ -93,12 +102,14 @@ class CreditWatch {
   }
 
   const worker::SessionSpec session_;
+  uint16_t generation_ = session_.generation;
   uint32_t lane_;
   const JobModel& job_;
   uint64_t window_bytes_ = 0;
   uint64_t outstanding_bytes_ = 0;
   uint32_t chunks_ = 0;
   std::map<uint32_t, Chunk> under_way_;
+  std::map<uint32_t, uint32_t> done_;  // chunk to its last round whose result came
 };
 
 }  // namespace pbox::sim

@@ -40,8 +40,7 @@ Network::Network(EventQueue& queue, const Options& options, FaultCounts& counts)
       host_count_(hosts_of(options)),
       links_(size_t{host_count_} * host_count_),
       transmit_free_ns_(host_count_),
-      receive_free_ns_(host_count_),
-      used_numbers_(options.boxes) {}
+      receive_free_ns_(host_count_) {}
 
 ReceiveRing& Network::open(const nic::Endpoint& local, ReceiveRing ring) {
   const auto [place, is_new] =
@@ -70,25 +69,21 @@ void Network::note(uint64_t what, const Packet& packet) {
   trace_hash_ = mixed(trace_hash_, uint64_t{crc} << 32 | packet.bytes.size());
 }
 
-// Hard rule: a packet number is used once, for it is a nonce. Both directions of a session count
-// apart, for they have spis of their own.
-void Network::check_packet_number(const nic::Endpoint& from, const wire::Header& header,
-                                  const nic::Endpoint& to) {
+// Hard rule: a packet number is used once in a session, for it is a nonce. Both directions have
+// spis of their own; an epoch tells a box's sessions from those before it was lost, however alike.
+void Network::check_packet_number(const nic::Endpoint& from, const nic::TxPacket& packet) {
+  const wire::Header& header = packet.header;
   const bool to_worker = (header.spi & wire::kSpiToWorker) != 0;
-  const HostId box = host_of(to_worker ? from : to);
-  const bool is_new = used_numbers_[box].insert(mixed(header.packet_number, header.spi)).second;
-  require(is_new, [&] {
+  const HostId box = host_of(to_worker ? from : *packet.to);
+  const uint64_t session = mixed(uint64_t{header.epoch} << 32 | header.spi, box);
+  require(used_numbers_.insert(mixed(session, header.packet_number)).second, [&] {
     return "packet number " + std::to_string(header.packet_number) + " of spi " +
            std::to_string(header.spi) + " was used for two packets";
   });
 }
 
-void Network::forget_packet_numbers(HostId box) {
-  used_numbers_[box].clear();
-}
-
 void Network::send(const nic::Endpoint& from, const nic::TxPacket& packet) {
-  check_packet_number(from, packet.header, *packet.to);
+  check_packet_number(from, packet);
   const size_t payload_bytes = packet.header.payload_bytes;
   std::vector<std::byte> bytes(limits::kPacketOverheadBytes + payload_bytes);
   std::memcpy(bytes.data(), &packet.header, sizeof(packet.header));

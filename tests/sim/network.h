@@ -75,8 +75,6 @@ class Network {
   bool empty() const { return in_flight_ == 0 && waiting_ == 0; }
   uint64_t trace_hash() const { return trace_hash_; }
   uint64_t sent() const { return sent_; }
-  // A box forgets its session numbers when it starts again, so theirs begin anew.
-  void forget_packet_numbers(HostId box);
 
  private:
   struct Link {
@@ -98,8 +96,7 @@ class Network {
   uint64_t serialised_ns(const Packet& packet);
   void deliver(uint32_t slot);
   void note(uint64_t what, const Packet& packet);
-  void check_packet_number(const nic::Endpoint& from, const wire::Header& header,
-                           const nic::Endpoint& to);
+  void check_packet_number(const nic::Endpoint& from, const nic::TxPacket& packet);
 
   EventQueue& queue_;
   const Options& options_;
@@ -113,7 +110,7 @@ class Network {
   std::optional<Fragment> dropped_;
   std::vector<Packet> slots_;  // packets on their way
   std::vector<uint32_t> free_slots_;
-  std::vector<std::unordered_set<uint64_t>> used_numbers_;  // by box
+  std::unordered_set<uint64_t> used_numbers_;
   uint64_t trace_hash_ = 0;
   uint64_t sent_ = 0, copied_ = 0, dropped_count_ = 0, taken_ = 0;
   uint64_t in_flight_ = 0, waiting_ = 0;

@@ -11,9 +11,9 @@ namespace pbox::sim {
 namespace {
 
 constexpr const char* kEpisodeNames[] = {
-    "partition",      "clog",          "drop_fragment", "pause_worker", "pause_box",
-    "pause_pipeline", "clock_worker",  "clock_box",     "small_ring",   "slow_reader",
-    "control_stall",  "control_break", "outsider"};
+    "partition",    "clog",      "drop_fragment", "pause_worker", "pause_box",     "pause_pipeline",
+    "clock_worker", "clock_box", "small_ring",    "slow_reader",  "control_stall", "control_break",
+    "crash_worker", "crash_box", "disk",          "outsider"};
 
 class Draw {
  public:
@@ -74,6 +74,20 @@ void draw_sizes(Draw& draw, JobOptions& job) {
   }
 }
 
+// What becomes of the job when a box or a rank is lost.
+void draw_fate(Draw& draw, JobOptions& job) {
+  using appliance::LostPolicy;
+  constexpr LostPolicy kPolicies[] = {LostPolicy::kWait, LostPolicy::kWait, LostPolicy::kPartial,
+                                      LostPolicy::kAbort};
+  job.on_worker_lost = draw.one_of(kPolicies);
+  // What the oracle cannot know is how many were in each step of an optimizer.
+  if (job.mode == pipeline::Mode::kOptimize && job.on_worker_lost == LostPolicy::kPartial) {
+    job.on_worker_lost = LostPolicy::kWait;
+  }
+  if (draw.chance(0.15)) job.recovery = appliance::Recovery::kNone;
+  job.patient = job.on_worker_lost == LostPolicy::kPartial ? draw.chance(0.3) : draw.chance(0.8);
+}
+
 JobOptions draw_job(Draw& draw, uint32_t boxes) {
   JobOptions job;
   job.box = draw.below(boxes);
@@ -89,6 +103,7 @@ JobOptions draw_job(Draw& draw, uint32_t boxes) {
     job.optimizer = static_cast<optimizer::OptimizerKind>(draw.between(1, 5));
   }
   draw_sizes(draw, job);
+  draw_fate(draw, job);
   if (draw.chance(0.3)) job.window_bytes = 512 * draw.between(1, 16);
   job.by_steps = draw.chance(0.6);
   job.same_order = draw.chance(0.5);
@@ -148,8 +163,8 @@ uint64_t draw_begin(Draw& draw, const Options& options) {
 
 void draw_episodes(Draw& draw, Options& options) {
   bool kinds[std::size(kEpisodeNames)] = {};
-  for (bool& kind : kinds) kind = draw.chance(0.2);
-  for (uint32_t left = draw.below(7); left > 0; --left) {
+  for (bool& kind : kinds) kind = draw.chance(0.25);
+  for (uint32_t left = draw.below(12); left > 0; --left) {
     const uint32_t kind = draw.below(std::size(kEpisodeNames));
     if (!kinds[kind]) continue;
     Episode episode{.kind = static_cast<EpisodeKind>(kind)};
@@ -177,6 +192,7 @@ Options draw(uint64_t seed) {
   if (draw.chance(0.5)) options.jitter_ns = options.latency_ns / 2;
   options.rto_floor_ns = draw.chance(0.3) ? 200'000 : 2 * kNanosPerMilli;
   options.same_sessions = draw.chance(0.5);
+  options.dead_after_ns = draw.scaled(100 * kNanosPerMilli, 10 * kNanosPerSecond);
   const uint32_t jobs = draw.chance(0.5) ? 1 : draw.between(2, 3);
   for (uint32_t job = 0; job < jobs; ++job) options.jobs.push_back(draw_job(draw, options.boxes));
   if (jobs > 1 && draw.chance(0.25)) options.jobs.back().rogue = true;
@@ -217,6 +233,10 @@ void add_job(Line& line, const JobOptions& job) {
   line.add("%s chunk=%u mtu=%u", job.reduction == pipeline::Reduction::kMean ? " mean" : " sum",
            job.chunk_bytes, job.path_mtu);
   if (job.window_bytes != limits::kCreditBytesMax) line.add(" window=%u", job.window_bytes);
+  constexpr const char* kPolicies[] = {"wait", "partial", "abort"};
+  line.add(" %s%s%s", kPolicies[static_cast<size_t>(job.on_worker_lost)],
+           job.patient ? "" : " impatient",
+           job.recovery == appliance::Recovery::kNone ? " no-recovery" : "");
   line.add(" tensors=");
   for (const TensorOptions& tensor : job.tensors) {
     line.add("%u^%d%s", tensor.elements, tensor.priority,
@@ -236,8 +256,8 @@ std::string to_string(const Options& options) {
       static_cast<unsigned long long>(options.seed), options.boxes, options.pipelines,
       options.ring_bytes, options.ring_slots, int(options.payload_crc), options.burst_packets,
       options.send_packets, ms(options.latency_ns), ms(options.jitter_ns));
-  line.add(" rto_floor=%.1fms%s", ms(options.rto_floor_ns),
-           options.same_sessions ? " same-sessions" : "");
+  line.add(" rto_floor=%.1fms dead_after=%.0fms%s", ms(options.rto_floor_ns),
+           ms(options.dead_after_ns), options.same_sessions ? " same-sessions" : "");
   for (const JobOptions& job : options.jobs) add_job(line, job);
   const PacketFaults& faults = options.faults;
   line.add(" | faults until %.3fms drop=%g burst=%g duplicate=%g reorder=%g",

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "appliance/control/job_spec.h"
 #include "nic/wire/dtype.h"
 #include "pipeline/job_shard.h"
 
@@ -32,9 +33,17 @@ struct JobOptions {
   bool by_steps = true;  // all tensors of a round before any of the next; else each on its own
   bool same_order = true;
   bool in_place = false;
+  appliance::LostPolicy on_worker_lost = appliance::LostPolicy::kWait;
+  appliance::Recovery recovery = appliance::Recovery::kCopy;
+  // Lost ranks are waited for until they are back, whatever happens; else a short time only, and
+  // the job may end for it.
+  bool patient = true;
   bool barrier_at_end = true;  // nobody leaves before all are done
   uint64_t think_max_ns = 0;   // between an operation and the next
   bool rogue = false;          // rank 0 does as it likes
+
+  uint32_t lost_timeout_ms() const { return patient ? 120'000 : 700; }
+  uint32_t recover_timeout_ms() const { return patient ? 300'000 : 3'000; }
 };
 
 // Per packet, probabilities in [0, 1].
@@ -63,7 +72,10 @@ enum class EpisodeKind : uint8_t {
   kSlowReader,
   kControlStall,
   kControlBreak,
-  kOutsider,  // packets from an address that is nobody's
+  kCrashWorker,  // and another process in its place when the episode ends
+  kCrashBox,     // and starts again when it ends
+  kDisk,         // steps of a box's disk fail
+  kOutsider,     // packets from an address that is nobody's
 };
 
 // What happens once: from begin_ns, counted from the start of all, for length_ns.
@@ -87,6 +99,7 @@ struct Options {
   uint64_t jitter_ns = 0;
   uint64_t link_bytes_per_us = 0;  // of each host, each way; 0: no bound
   uint64_t rto_floor_ns = 2'000'000;
+  uint64_t dead_after_ns = 10'000'000'000;  // what silence means to a box and its workers
   bool same_sessions = false;  // a box that starts again draws the session numbers of before
   std::vector<JobOptions> jobs;
   PacketFaults faults;

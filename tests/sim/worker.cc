@@ -1,6 +1,7 @@
 #include "tests/sim/worker.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
@@ -10,6 +11,9 @@ namespace pbox::sim {
 namespace {
 
 constexpr uint16_t kFirstPort = 20'000;
+constexpr uint32_t kJoinTimeoutMs = 60'000;
+constexpr uint64_t kSupervisorNs = 300 * kNanosPerMilli;
+constexpr uint32_t kStartsMax = 1000;
 constexpr uint64_t kTurnNs = 2'000;
 constexpr uint64_t kSlowTurnNs = 200'000;
 
@@ -22,17 +26,6 @@ std::vector<worker::TensorSpec> tensors_of(const JobOptions& job) {
                        .priority = tensor.priority});
   }
   return tensors;
-}
-
-worker::MembershipOptions membership_options(const Rack& rack, const JobModel& job, uint32_t rank) {
-  return {.job = job.name,
-          .rank = rank,
-          .world_size = job.options.workers,
-          .optimize = job.options.mode == pipeline::Mode::kOptimize,
-          .mean = job.options.reduction == pipeline::Reduction::kMean,
-          .chunk_bytes = job.options.chunk_bytes,
-          .window_bytes = job.options.window_bytes,
-          .seed = rack.options.seed * 77 + job.first_host + rank};
 }
 
 control::Optimizer optimizer_message(const JobOptions& job) {
@@ -55,17 +48,62 @@ Worker::Worker(Rack& rack, JobModel& job, uint32_t rank)
       job_(job),
       rank_(rank),
       host_(job.first_host + rank),
-      thread_(rack.queue, [this] { turn(); }),
-      application_(job, rank, rack.options.seed * 1000 + host_) {
+      thread_(rack.queue, [this] { turn(); }) {
   rack.control.attach(host_, *this);
 }
 
+worker::MembershipOptions Worker::membership_options() const {
+  const JobOptions& options = job_.options;
+  worker::MembershipOptions membership;
+  membership.job = job_.name;
+  membership.rank = rank_;
+  membership.world_size = options.workers;
+  membership.optimize = options.mode == pipeline::Mode::kOptimize;
+  membership.mean = options.reduction == pipeline::Reduction::kMean;
+  membership.chunk_bytes = options.chunk_bytes;
+  membership.window_bytes = options.window_bytes;
+  membership.join_timeout_ms = kJoinTimeoutMs;
+  membership.lost_timeout_ms = options.lost_timeout_ms();
+  membership.recover_timeout_ms = options.recover_timeout_ms();
+  membership.recovery = static_cast<worker::Recovery>(options.recovery);
+  membership.on_worker_lost = static_cast<worker::LostPolicy>(options.on_worker_lost);
+  membership.rejoin = has_been_in_;
+  membership.incarnation = uint64_t{host_} << 32 | starts_;
+  membership.seed = rack_.options.seed * 77 + membership.incarnation;
+  return membership;
+}
+
 void Worker::start() {
-  membership_ = std::make_unique<worker::Membership>(membership_options(rack_, job_, rank_),
-                                                     tensors_of(job_.options),
+  ++starts_;
+  started_ns_ = rack_.queue.now_ns();
+  barrier_asked_ = is_placed_ = false;
+  failure_.reset();
+  application_.emplace(job_, rank_, rack_.options.seed * 1000 + host_);
+  membership_ = std::make_unique<worker::Membership>(membership_options(), tensors_of(job_.options),
                                                      optimizer_message(job_.options));
   membership_->begin(thread_.now_ns());
   perform();
+}
+
+void Worker::crash(bool silently) {
+  if (over_ || membership_ == nullptr) return;
+  rack_.control.abort_all(host_, silently);
+  connection_ = 0;
+  close_lanes();
+  membership_.reset();
+  job_.forget(rank_);
+  job_.at_barrier.erase(rank_);
+}
+
+void Worker::restart() {
+  if (over_ || membership_ != nullptr) return;
+  start();
+}
+
+uint64_t Worker::waits_since_ns() const {
+  if (over_) return UINT64_MAX;
+  if (!joined()) return started_ns_;
+  return barrier_asked_ ? barrier_asked_ns_ : application_->oldest_start_ns();
 }
 
 void Worker::perform() {
@@ -153,6 +191,7 @@ bool Worker::exchange(uint32_t index, uint64_t now_ns) {
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
   Lane& lane = lanes_[index];
   worker::Core& core = *membership_->core();
+  lane.credit->set_generation(membership_->session().generation());
   lane.port->set_burst_packets(slow_ ? 1 : rack_.options.burst_packets);
   const size_t received = lane.port->rx_burst(burst);
   if (received > 0) {
@@ -183,34 +222,47 @@ void Worker::turn() {
   if (membership_ == nullptr || over_) return;
   const uint64_t now_ns = thread_.now_ns();
   membership_->on_time(now_ns);
-  uint64_t next_start_ns = UINT64_MAX;
+  uint64_t next_ns = UINT64_MAX;
   bool busy = false;
   if (membership_->phase() == worker::Membership::Phase::kRunning) {
-    next_start_ns = application_.start_due(*membership_, now_ns, rack_.queue.now_ns());
-    busy = exchange_packets(now_ns);
-    worker::Core& core = *membership_->core();
-    const auto completed = core.take_completed();
-    for (const uint32_t tensor : completed) application_.completed(tensor, now_ns);
-    if (application_.done()) leave_when_done();
-    busy = busy || !completed.empty();
-    if (!busy) thread_.wake_at(std::max(now_ns + 1, core.next_deadline_ns()));
+    run_application(now_ns, next_ns, busy);
   }
   auto actions = membership_->take_actions();
   for (worker::Action& action : actions) perform(action);
   end_if_over();
-  if (over_) return;
-  if (busy) thread_.wake_at(now_ns + (slow_ ? kSlowTurnNs : kTurnNs));
-  thread_.wake_at(next_start_ns);
-  thread_.wake_at(std::max(now_ns + 1, membership_->next_deadline_ns()));
+  if (over_ || membership_ == nullptr) return;
+  if (busy) next_ns = std::min(next_ns, now_ns + (slow_ ? kSlowTurnNs : kTurnNs));
+  next_ns = std::min(next_ns, membership_->next_deadline_ns());
+  thread_.wake_at(std::max(next_ns, now_ns + 1));
+}
+
+void Worker::run_application(uint64_t now_ns, uint64_t& next_ns, bool& busy) {
+  worker::Core& core = *membership_->core();
+  if (!std::exchange(is_placed_, true) && has_been_in_) application_->resume(core, now_ns);
+  has_been_in_ = true;
+  next_ns = application_->start_due(*membership_, now_ns, rack_.queue.now_ns());
+  busy = exchange_packets(now_ns);
+  const auto completed = core.take_completed();
+  for (const uint32_t tensor : completed) application_->completed(tensor, now_ns);
+  if (application_->done()) leave_when_done();
+  busy = busy || !completed.empty();
+  if (!busy) next_ns = std::min(next_ns, core.next_deadline_ns());
 }
 
 // A rank that leaves takes with it what others may need to recover: careful applications wait for
 // each other first.
 void Worker::leave_when_done() {
   if (job_.options.barrier_at_end) {
-    if (!std::exchange(barrier_asked_, true)) membership_->ask_barrier();
+    if (!std::exchange(barrier_asked_, true)) {
+      barrier_asked_ns_ = rack_.queue.now_ns();
+      job_.at_barrier.insert(rank_);
+      membership_->ask_barrier();
+    }
     if (membership_->barriers_released() == 0) return;
+    require(job_.may_lack_ranks() || job_.at_barrier.size() == job_.options.workers,
+            [&] { return job_.name + ": a barrier was released before all had come to it"; });
   }
+  job_.is_ending = true;
   membership_->leave();
 }
 
@@ -218,10 +270,25 @@ void Worker::end_if_over() {
   using Phase = worker::Membership::Phase;
   const Phase phase = membership_->phase();
   if (over_ || (phase != Phase::kFailed && phase != Phase::kLeft)) return;
-  over_ = true;
-  if (phase == Phase::kFailed) failure_ = membership_->failure();
   close_lanes();
   if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), host_);
+  if (phase == Phase::kFailed) {
+    failure_ = membership_->failure();
+    if (may_try_again()) {
+      crash(false);
+      rack_.queue.after(kSupervisorNs, [this] { restart(); });
+      return;
+    }
+  }
+  over_ = job_.is_ending = true;
+}
+
+// Whoever runs the workers starts one again that was left behind, or that was not let in while the
+// box took its predecessor for alive.
+bool Worker::may_try_again() const {
+  const bool in_anothers_place = starts_ > 1 && !is_placed_;
+  const bool was_left_behind = job_.may_lack_ranks() && failure_->code == ErrorCode::kWorkerLost;
+  return (in_anothers_place || was_left_behind) && !job_.is_ending && starts_ < kStartsMax;
 }
 
 void Worker::pause(uint64_t length_ns) {

@@ -21,6 +21,10 @@ class Worker final : public ControlEnd {
 
   // Connects and joins.
   void start();
+  // The process is gone, with all it knew; `silently`: its machine is.
+  void crash(bool silently);
+  // A new process takes its place, and tries again until it is let in.
+  void restart();
 
   bool on_accept(ConnectionId, HostId) override { return false; }
   void on_connected(ConnectionId id) override;
@@ -32,7 +36,9 @@ class Worker final : public ControlEnd {
   uint32_t rank() const { return rank_; }
   // It has had a session.
   bool joined() const { return membership_ && membership_->core() != nullptr; }
-  const Application& application() const { return application_; }
+  const Application* application() const { return application_ ? &*application_ : nullptr; }
+  // In rack time, since when it has waited for what it waits for; UINT64_MAX: for nothing.
+  uint64_t waits_since_ns() const;
   // It has left, its work done, or has failed with an error.
   bool over() const { return over_; }
   const std::optional<Error>& failure() const { return failure_; }
@@ -49,7 +55,9 @@ class Worker final : public ControlEnd {
     std::unique_ptr<CreditWatch> credit;
   };
 
+  worker::MembershipOptions membership_options() const;
   void turn();
+  void run_application(uint64_t now_ns, uint64_t& next_ns, bool& busy);
   bool exchange_packets(uint64_t now_ns);
   bool exchange(uint32_t lane, uint64_t now_ns);
   void leave_when_done();
@@ -60,20 +68,26 @@ class Worker final : public ControlEnd {
   void open_lanes(const worker::SessionSpec& session);
   void close_lanes();
   void end_if_over();
+  bool may_try_again() const;
 
   Rack& rack_;
   JobModel& job_;
   uint32_t rank_;
   HostId host_;
   Thread thread_;
-  Application application_;
+  std::optional<Application> application_;
   std::unique_ptr<worker::Membership> membership_;
   ConnectionId connection_ = 0;  // 0: none
   std::vector<Lane> lanes_;
   uint64_t transport_ = 0;  // counts those that were opened
   std::optional<Error> failure_;
   bool over_ = false;
+  uint32_t starts_ = 0;
+  uint64_t started_ns_ = 0;   // rack time
+  bool has_been_in_ = false;  // some process of this rank has had a session
+  bool is_placed_ = false;    // the application knows where the job stands
   bool barrier_asked_ = false;
+  uint64_t barrier_asked_ns_ = 0;  // rack time
   bool slow_ = false;
 };
 

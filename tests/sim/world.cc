@@ -16,12 +16,10 @@ constexpr uint64_t kEventsPerFullCheck = 2'000;
 constexpr uint64_t kWatchNs = 250 * kNanosPerMilli;
 // After the faults: 20 times the largest time-out in force, a quarter more for its jitter.
 constexpr uint64_t kCompletesWithinNs = 20 * worker::RttEstimator::kCapNs * 5 / 4;
-// Where a member must be declared lost first: the control plane's own time-outs, twice 10 s.
-constexpr uint64_t kFailsWithinNs = kCompletesWithinNs + 25 * kNanosPerSecond;
+// What looking for a box takes at most, from one attempt to the answer to the next.
+constexpr uint64_t kReconnectsWithinNs = 10 * kNanosPerSecond;
 // A job that a rank does not come to gathers until its time-out.
-constexpr uint64_t kJoinsWithinNs = kFailsWithinNs + 60 * kNanosPerSecond;
-// Silence that a box may take for a death; several episodes may add up.
-constexpr uint64_t kSilenceNs = 8 * kNanosPerSecond;
+constexpr uint64_t kJoinsWithinNs = 65 * kNanosPerSecond;
 
 }  // namespace
 
@@ -68,7 +66,7 @@ Outcome World::run() {
   outcome.events = queue_.count();
   outcome.simulated_ns = queue_.now_ns() - begin_ns_;
   for (const auto& worker : workers_) {
-    outcome.rounds += worker->application().rounds_completed();
+    if (worker->application()) outcome.rounds += worker->application()->rounds_completed();
     outcome.jobs_failed += worker->rank() == 0 && worker->failure().has_value();
   }
   outcome.trace_hash = network_.trace_hash() ^ queue_.count();
@@ -94,28 +92,34 @@ void World::begin(const Episode& episode) {
   switch (episode.kind) {
     case EpisodeKind::kPartition:
       counts_.add(Fault::kPartition);
+      silence(episode.length_ns);
       network_.set_blocked(from, to, true);
       return;
     case EpisodeKind::kClog: network_.set_clogged(from, to, true); return;
     case EpisodeKind::kDropFragment: drop_fragment(episode); return;
     case EpisodeKind::kPauseWorker:
       counts_.add(Fault::kPause);
+      silence(episode.length_ns);
       worker.pause(episode.length_ns);
       return;
     case EpisodeKind::kPauseBox:
       counts_.add(Fault::kPause);
+      silence(episode.length_ns);
       box.pause(episode.length_ns);
       return;
     case EpisodeKind::kPausePipeline:
       counts_.add(Fault::kPause);
+      silence(episode.length_ns);
       box.pause_pipeline(pipeline, episode.length_ns);
       return;
     case EpisodeKind::kClockWorker:
       counts_.add(Fault::kClockJump);
+      silence(episode.length_ns);
       worker.jump(episode.length_ns);
       return;
     case EpisodeKind::kClockBox:
       counts_.add(Fault::kClockJump);
+      silence(episode.length_ns);
       box.jump(episode.length_ns);
       return;
     case EpisodeKind::kSmallRing: box.set_small_ring(pipeline, true); return;
@@ -125,11 +129,19 @@ void World::begin(const Episode& episode) {
       return;
     case EpisodeKind::kControlStall:
       counts_.add(Fault::kControlStall);
+      silence(episode.length_ns);
       control_.stall(worker.host(), queue_.now_ns() + episode.length_ns);
       return;
     case EpisodeKind::kControlBreak:
       counts_.add(Fault::kControlBreak);
+      disturb(worker.job(), false);
       control_.break_all(worker.host());
+      return;
+    case EpisodeKind::kCrashWorker: lose_worker(episode); return;
+    case EpisodeKind::kCrashBox: lose_box(episode); return;
+    case EpisodeKind::kDisk:
+      for (auto& job : jobs_) job->may_fail = job->may_fail || job->options.box == box.host();
+      box.set_disk_failures(2 + episode.draw % 4);
       return;
     case EpisodeKind::kOutsider: send_from_outside(episode, 20); return;
   }
@@ -152,6 +164,9 @@ void World::end(const Episode& episode) {
       box_of(episode.draw).set_small_ring(static_cast<uint32_t>(episode.draw >> 32), false);
       return;
     case EpisodeKind::kSlowReader: worker.set_slow(false); return;
+    case EpisodeKind::kCrashWorker: worker.restart(); return;
+    case EpisodeKind::kCrashBox: box_of(episode.draw).start(); return;
+    case EpisodeKind::kDisk: box_of(episode.draw).set_disk_failures(0); return;
     default: return;
   }
 }
@@ -198,42 +213,81 @@ void World::send_from_outside(const Episode& episode, uint32_t left) {
 void World::heal() {
   network_.heal();
   for (const Episode& episode : options_.episodes) end(episode);
+  for (auto& job : jobs_) job->may_fail = job->may_fail || job->options.rogue;
   healed_ns_ = queue_.now_ns();
 }
 
-bool World::may_fail(const JobModel& job) const {
-  uint64_t silence_ns = 0;
-  for (const Episode& episode : options_.episodes) {
-    silence_ns += episode.length_ns;
-    if (episode.kind == EpisodeKind::kControlBreak) return true;
+// What a job need not survive is written down when it happens: with the policy and the time-outs it
+// has, and with ranks that are not in yet or have gone already.
+void World::disturb(JobModel& job, bool loses_box) {
+  const JobOptions& options = job.options;
+  const bool needs_box =
+      options.recovery == appliance::Recovery::kNone || options.mode == pipeline::Mode::kOptimize;
+  const bool all_are_in = std::all_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
+    return &worker->job() != &job || (worker->joined() && !worker->over());
+  });
+  if (!options.patient || !all_are_in || !options.barrier_at_end ||
+      options.on_worker_lost == appliance::LostPolicy::kAbort ||
+      options.recovery == appliance::Recovery::kNone || (loses_box && needs_box)) {
+    job.may_fail = true;
   }
-  return silence_ns > kSilenceNs || job.options.rogue;
+}
+
+// A silence that a box or its workers may take for a death.
+void World::silence(uint64_t length_ns) {
+  silence_ns_ += length_ns;
+  if (silence_ns_ < options_.dead_after_ns / 2) return;
+  for (auto& job : jobs_) disturb(*job, false);
+}
+
+void World::lose_box(const Episode& episode) {
+  Box& box = box_of(episode.draw);
+  counts_.add(Fault::kBoxCrash);
+  for (auto& job : jobs_) {
+    if (job->options.box == box.host()) disturb(*job, true);
+  }
+  box.crash((episode.draw >> 41 & 1) != 0);
+}
+
+void World::lose_worker(const Episode& episode) {
+  Worker& worker = worker_of(episode.draw);
+  if (worker.over()) return;
+  counts_.add(Fault::kWorkerCrash);
+  disturb(worker.job(), false);
+  worker.crash((episode.draw >> 41 & 1) != 0);
+}
+
+uint64_t World::limit_ns(const JobModel& job) const {
+  uint64_t limit_ns = kCompletesWithinNs + 3 * options_.dead_after_ns + kReconnectsWithinNs;
+  if (job.may_fail) {
+    limit_ns += kJoinsWithinNs +
+                (job.options.lost_timeout_ms() + job.options.recover_timeout_ms()) * kNanosPerMilli;
+  }
+  return limit_ns;
 }
 
 // Nobody waits longer than was promised, once all is well again.
 void World::watch() {
   queue_.after(kWatchNs, [this] { watch(); });
   if (healed_ns_ == UINT64_MAX) return;
-  const bool all_over = std::all_of(workers_.begin(), workers_.end(),
-                                    [](const auto& worker) { return worker->over(); });
-  all_over_ns_ = all_over ? std::min(all_over_ns_, queue_.now_ns()) : UINT64_MAX;
-  require(!all_over || queue_.now_ns() - all_over_ns_ <= kFailsWithinNs,
-          "a box keeps memory of a job that is over");
+  uint64_t longest_ns = 0;
   for (const auto& worker : workers_) {
-    if (worker->over()) continue;
-    const bool running = worker->joined();
-    const uint64_t began_ns = running ? worker->application().oldest_start_ns() : begin_ns_;
+    longest_ns = std::max(longest_ns, limit_ns(worker->job()));
+    const uint64_t began_ns = worker->waits_since_ns();
     if (began_ns == UINT64_MAX) continue;
     const uint64_t waited_ns = queue_.now_ns() - std::max(began_ns, healed_ns_);
-    uint64_t limit_ns = may_fail(worker->job()) ? kFailsWithinNs : kCompletesWithinNs;
-    if (!running && may_fail(worker->job())) limit_ns = kJoinsWithinNs;
-    require(waited_ns <= limit_ns, [&] {
+    require(waited_ns <= limit_ns(worker->job()), [&] {
       return "liveness: " + worker->job().name + " rank " + std::to_string(worker->rank()) +
              " has waited for " + std::to_string(waited_ns / kNanosPerMilli) +
              " ms since all faults ended:" +
-             (running ? worker->application().waiting_for() : " its session");
+             (worker->joined() ? worker->application()->waiting_for() : " its session");
     });
   }
+  const bool all_over = std::all_of(workers_.begin(), workers_.end(),
+                                    [](const auto& worker) { return worker->over(); });
+  all_over_ns_ = all_over ? std::min(all_over_ns_, queue_.now_ns()) : UINT64_MAX;
+  require(!all_over || queue_.now_ns() - all_over_ns_ <= longest_ns,
+          "a box keeps memory of a job that is over");
 }
 
 bool World::over() const {
@@ -246,7 +300,9 @@ bool World::over() const {
 
 void World::check_everything() {
   network_.check_conservation();
-  for (auto& box : boxes_) box->check_all();
+  for (auto& box : boxes_) {
+    if (box->up()) box->check_all();
+  }
 }
 
 // A worker whose credit is less than a chunk sends one nevertheless: then credit bounds nothing.
@@ -266,11 +322,11 @@ bool World::rings_hold_all() const {
 void World::check_end() {
   check_everything();
   for (const auto& worker : workers_) {
-    require(!worker->failure() || may_fail(worker->job()), [&] {
+    require(!worker->failure() || worker->job().may_fail, [&] {
       return worker->job().name + " rank " + std::to_string(worker->rank()) +
              " failed without cause: " + worker->failure()->message;
     });
-    require(worker->failure() || worker->application().done(), "the simulator stopped too early");
+    require(worker->failure() || worker->application()->done(), "the simulator stopped too early");
   }
   const bool quiet = options_.faults_end_ns == 0 && rings_hold_all();
   require(!quiet || counts_.get(Fault::kRingOverflow) == 0,

@@ -39,7 +39,11 @@ class World {
   void check_everything();
   void check_end();
   bool rings_hold_all() const;
-  bool may_fail(const JobModel& job) const;
+  void disturb(JobModel& job, bool loses_box);
+  void silence(uint64_t length_ns);
+  void lose_box(const Episode& episode);
+  void lose_worker(const Episode& episode);
+  uint64_t limit_ns(const JobModel& job) const;
 
   Worker& worker_of(uint64_t draw) { return *workers_[draw % workers_.size()]; }
   Box& box_of(uint64_t draw) { return *boxes_[draw % boxes_.size()]; }
@@ -55,6 +59,7 @@ class World {
   std::vector<std::unique_ptr<Worker>> workers_;
   Rng rng_;
   uint64_t begin_ns_ = 0;
+  uint64_t silence_ns_ = 0;  // of all episodes so far
   uint64_t healed_ns_ = UINT64_MAX;
   uint64_t all_over_ns_ = UINT64_MAX;  // when that was first seen
 };
