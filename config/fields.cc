@@ -152,16 +152,19 @@ Field box_name() {
 
 Field state_directory() {
   return Field{"cluster.state_directory",
-               "folder of what must outlive the daemon; empty: nothing is kept",
-               "an absolute path, or nothing",
+               "folder of what must outlive the daemon; none: nothing is kept",
+               "an absolute path, or none",
                false,
-               [](const Config& config) { return config.cluster.state_directory; },
+               [](const Config& config) {
+                 const std::string& folder = config.cluster.state_directory;
+                 return folder.empty() ? std::string("none") : folder;
+               },
                [](Config& config, const std::string& text) {
                  const bool is_plain = std::none_of(text.begin(), text.end(), [](char c) {
                    return static_cast<unsigned char>(c) < ' ' || c == 0x7f;
                  });
-                 if (!is_plain || (!text.empty() && text[0] != '/')) return false;
-                 config.cluster.state_directory = text;
+                 if (!is_plain || (text != "none" && !text.starts_with('/'))) return false;
+                 config.cluster.state_directory = text == "none" ? "" : text;
                  return true;
                }};
 }

@@ -115,6 +115,11 @@ class Core {
   Status resume(const SessionSpec& session);
   // By chunk, the next round whose result this worker needs.
   std::vector<uint32_t> consumed_rounds() const;
+  // It cannot give back the result of the round before: never consumed, or partly overwritten,
+  // which happens only when nobody needs it any more.
+  bool lacks_result(uint32_t chunk) const {
+    return chunks_[chunk].round != 0 && !chunks_[chunk].in_shadow;
+  }
   // Of the packets to send from now on, those made already too, and of those to accept.
   void set_generation(uint16_t generation);
 
@@ -219,6 +224,7 @@ class Core {
   void on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed);
   void consume(const Tensor& tensor, Chunk& chunk);
+  bool is_staged(const Tensor& tensor, const Chunk& chunk) const;
   void copy(std::byte* destination, const std::byte* source, size_t bytes) const;
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void set_credit(Lane& lane, const wire::Header& header);

@@ -85,6 +85,8 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     ++statistics_.stale_packets;
     return;
   }
+  // A result shows that the box has all of ours; what was to be pushed again may be overwritten.
+  if (chunk.result_mask == 0) drop_unsent(lane, header.chunk);
   if (!chunk.giving) {  // one that was given back is here already
     place(tensor, chunk, parsed);
     chunk.in_shadow = false;
@@ -105,12 +107,17 @@ void Core::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& p
   const size_t bytes = parsed.header.payload_bytes;
   if (tensor.shadow == nullptr) {
     copy(tensor.output + offset, parsed.payload, bytes);
-  } else if (tensor.input == tensor.output) {  // copied out when it is whole, while still in cache
+  } else if (is_staged(tensor, chunk)) {  // copied out when it is whole, while still in cache
     std::memcpy(tensor.shadow + offset, parsed.payload, bytes);
   } else {
     copy(tensor.shadow + offset, parsed.payload, bytes);
     copy(tensor.output + offset, parsed.payload, bytes);
   }
+}
+
+// The input has to outlast the first fragments of the result, which go in its place.
+bool Core::is_staged(const Tensor& tensor, const Chunk& chunk) const {
+  return tensor.input == tensor.output && chunk.full_mask > 1;
 }
 
 void Core::copy(std::byte* destination, const std::byte* source, size_t bytes) const {
@@ -155,7 +162,7 @@ void Core::consume(const Tensor& tensor, Chunk& chunk) {
   chunk.pushed = false;
   if (tensor.shadow == nullptr) return;
   chunk.in_shadow = true;
-  if (tensor.input != tensor.output) return;
+  if (!is_staged(tensor, chunk)) return;
   copy(tensor.output + chunk.offset, tensor.shadow + chunk.offset, chunk.wire_bytes);
 }
 

@@ -103,6 +103,7 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
     join.set_epoch(session_.epoch());
     join.set_generation(session_.generation());
     join.set_barrier_sequence(barrier_base_ + barriers_asked_);
+    join.mutable_absent_ranks()->Add(absent_ranks_.begin(), absent_ranks_.end());
   } else {
     join.set_rejoins(options_.rejoin);
   }

@@ -75,7 +75,11 @@ void Membership::send_rounds() {
     const size_t end = std::min<size_t>(rounds.size(), first + limits::kRoundMapChunksMax);
     control::RoundMap& map = *send().mutable_rounds();
     map.set_first_chunk(static_cast<uint32_t>(first));
-    for (size_t chunk = first; chunk < end; ++chunk) map.add_rounds(rounds[chunk]);
+    for (size_t chunk = first; chunk < end; ++chunk) {
+      const auto id = static_cast<uint32_t>(chunk);
+      map.add_rounds(rounds[chunk]);
+      if (core_->lacks_result(id)) map.add_lacks(id);
+    }
     map.set_last(end == rounds.size());
   }
 }

@@ -141,6 +141,14 @@ Result<nic::SocketPort> open_connected(const nic::Endpoint& box) {
   return nic::SocketPort::open({.local = local, .remote = box});
 }
 
+namespace {
+
+uint32_t open_round(const SessionSpec& session, uint32_t chunk) {
+  return session.open_rounds.empty() ? 0 : session.open_rounds[chunk];
+}
+
+}  // namespace
+
 std::optional<uint32_t> first_chunk_of(const SessionSpec& session, uint32_t lane) {
   const auto& owners = session.chunk_pipeline;
   const auto found = std::find(owners.begin(), owners.end(), lane);
@@ -158,6 +166,7 @@ nic::TxPacket make_probe(const SessionSpec& session, uint32_t lane, uint64_t pac
   packet.header.packet_number = packet_number;
   packet.header.epoch = session.epoch;
   packet.header.chunk = first_chunk_of(session, lane).value();
+  packet.header.round = open_round(session, packet.header.chunk);
   packet.header.timestamp_us = static_cast<uint32_t>(now_ns / 1000);
   packet.header.generation = session.generation;
   packet.payload = reinterpret_cast<const std::byte*>(&payload);
@@ -171,8 +180,10 @@ bool answers_probe(const SessionSpec& session, uint32_t lane, const nic::RxPacke
          parsed.header.spi == (session.pipelines[lane].spi | wire::kSpiToWorker) &&
          wire::verify_tag(session.tag, parsed) && parsed.header.epoch == session.epoch &&
          parsed.header.generation == session.generation &&
-         parsed.header.type() == wire::PacketType::kStatus &&
-         parsed.header.chunk == first_chunk_of(session, lane) && parsed.header.round == 0;
+         (parsed.header.type() == wire::PacketType::kStatus ||
+          parsed.header.type() == wire::PacketType::kResult) &&
+         parsed.header.chunk == first_chunk_of(session, lane) &&
+         parsed.header.round == open_round(session, parsed.header.chunk);
 }
 
 Result<std::vector<FoundSource>> find_sources(const SessionSpec& session,

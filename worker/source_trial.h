@@ -19,9 +19,9 @@ Result<nic::SocketPort> open_connected(const nic::Endpoint& box);
 // The lowest chunk that a pipeline owns; nothing if it owns none.
 std::optional<uint32_t> first_chunk_of(const SessionSpec& session, uint32_t lane);
 
-// The question: a PULL of the lane's first chunk, which it must have, in round 0. Nobody can have
-// finished that round before this worker has pushed, so the box answers with a STATUS and nothing
-// else changes. Points to `payload`. Pure.
+// The question: a PULL of the lane's first chunk, which it must have, in the round that is open.
+// The box answers with a STATUS, or, where the others have finished that round meanwhile, with the
+// result, which will be asked for again; nothing else changes. Points to `payload`. Pure.
 nic::TxPacket make_probe(const SessionSpec& session, uint32_t lane, uint64_t packet_number,
                          uint64_t now_ns, const wire::PullPayload& payload);
 // True for an authentic answer to it. Pure.

@@ -50,8 +50,23 @@ uint32_t Job::count(Member::State state) const {
                     [&](const Member& member) { return member.state == state; }));
 }
 
-uint32_t Job::ready_count() const {
-  return static_cast<uint32_t>(std::count_if(members_.begin(), members_.end(), ready));
+bool Job::all_joined() const {
+  bool some = false;
+  for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+    some = some || ready(members_[rank]);
+    if (!ready(members_[rank]) && !left_behind(rank, 0)) return false;
+  }
+  return some;
+}
+
+bool Job::left_behind(uint32_t rank, uint32_t generation) const {
+  const Member* newest = nullptr;
+  for (const Member& member : members_) {
+    if (!member.resumes || member.state != Member::State::kJoined) continue;
+    if (newest == nullptr || member.generation > newest->generation) newest = &member;
+  }
+  return newest != nullptr && newest->generation > generation &&
+         std::find(newest->absent.begin(), newest->absent.end(), rank) != newest->absent.end();
 }
 
 bool Job::recovering() const {

@@ -37,7 +37,9 @@ struct Member {
   uint32_t generation = 0;
   std::vector<uint32_t> consumed;  // resumes: the next round it needs, by chunk; the job's whole
                                    // count before it counts as joined
+  std::vector<bool> lacks;         // resumes: by chunk, as ConsumedRounds
   bool stated = false;             // consumed is complete
+  std::vector<uint32_t> absent;    // resumes: whom its generation went on without
 };
 
 class Job {
@@ -66,8 +68,12 @@ class Job {
   static bool ready(const Member& member) {
     return member.state == Member::State::kJoined && (!member.resumes || member.stated);
   }
-  uint32_t ready_count() const;
-  bool all_joined() const { return ready_count() == members_.size(); }
+  // Everybody is here but those whom the job had gone on without.
+  bool all_joined() const;
+  // The job went on without the rank, says a worker that came later than a session of `generation`.
+  bool left_behind(uint32_t rank, uint32_t generation) const;
+  // Resuming ranks with which the job cannot go on, whatever the others have.
+  Result<std::vector<uint32_t>> beyond_recovery() const;
   // It gathers after its box was lost.
   bool recovering() const;
   uint32_t count(Member::State state) const;
@@ -114,7 +120,7 @@ class Job {
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;
   uint32_t fits(const PipelineHost& host, const Member& member) const;
   std::vector<pipeline::ShardSpec> shard_specs(const std::vector<ChunkStart>& starts) const;
-  Result<std::vector<ChunkStart>> plan_starts() const;
+  std::vector<ConsumedRounds> stated() const;
   Status allocate_sessions(SpiAllocator& spis, std::vector<pipeline::ShardSpec>& specs) const;
   Status install(PipelineHost& host, std::vector<std::unique_ptr<pipeline::JobShard>> shards);
   static void release(SpiAllocator& spis, const std::vector<pipeline::ShardSpec>& specs);

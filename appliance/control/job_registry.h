@@ -104,6 +104,8 @@ class JobRegistry {
 
   // job_registry_members.cc: ranks that come, go and come back.
   void start_job(Job& job);
+  void send_away(Job& job, uint32_t rank);
+  void exclude_missing(Job& job);
   void send_session(Job& job, uint32_t rank, const std::vector<uint32_t>& open_rounds);
   void readmit(Job& job, uint32_t rank, uint64_t now_ns);
   void exclude(Job& job, uint32_t rank, uint64_t now_ns);

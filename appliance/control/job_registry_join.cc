@@ -73,7 +73,9 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
   member.generation = join.resumes() ? join.generation() : 0;
   member.barrier_sequence = join.resumes() ? join.barrier_sequence() : job.barrier_released;
   member.consumed.clear();
+  member.lacks.clear();
   member.stated = false;
+  member.absent.assign(join.absent_ranks().begin(), join.absent_ranks().end());
   note(RegistryEvent::Severity::kDebug, "worker_joined",
        "job '" + join.job() + "': rank " + std::to_string(join.rank()) + " of " +
            std::to_string(join.world_size()) + " (" + member.peer + ", path MTU " +
@@ -85,6 +87,10 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
   }
   member.state = Member::State::kJoined;
   if (join.resumes() && job.recovering_since_ns == 0) job.recovering_since_ns = now_ns;
+  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
+    const Member& other = job.members()[rank];
+    if (other.resumes && job.left_behind(rank, other.generation)) send_away(job, rank);
+  }
   if (job.all_joined()) start_job(job);
 }
 
@@ -98,7 +104,9 @@ void JobRegistry::on_rounds(ConnectionId id, Connection& connection,
   const bool fits = member.resumes && !member.stated &&
                     rounds.first_chunk() == member.consumed.size() &&
                     (rounds.last() ? stated == job.chunk_count() : stated < job.chunk_count());
-  if (!fits) {
+  const bool names_chunks = std::all_of(rounds.lacks().begin(), rounds.lacks().end(),
+                                        [&](uint32_t chunk) { return chunk < stated; });
+  if (!fits || !names_chunks) {
     refuse(id, {ErrorCode::kInvalidArgument,
                 "rank " + std::to_string(connection.rank) + " states rounds of chunks up to " +
                     std::to_string(stated) + "; the job has " + std::to_string(job.chunk_count()) +
@@ -106,6 +114,8 @@ void JobRegistry::on_rounds(ConnectionId id, Connection& connection,
     return;
   }
   member.consumed.insert(member.consumed.end(), rounds.rounds().begin(), rounds.rounds().end());
+  member.lacks.resize(member.consumed.size());
+  for (const uint32_t chunk : rounds.lacks()) member.lacks[chunk] = true;
   member.stated = rounds.last();
   if (job.all_joined()) start_job(job);
 }
@@ -219,6 +229,10 @@ Status JobRegistry::check_gathering(const Job& job, const control::Join& join) c
                  rank_of(join) + " cannot go on: the box that had the job's state was lost (" +
                      (job.spec().recovery == Recovery::kNone ? "recovery none" : "mode optimize") +
                      "); start all ranks again, from a checkpoint"};
+  }
+  if (job.left_behind(join.rank(), join.generation())) {
+    return Error{ErrorCode::kWorkerLost, rank_of(join) + " was lost and the job went on without " +
+                                             "it; start it again with rejoin"};
   }
   constexpr uint32_t kAheadMax = 1u << 24;  // nobody may use all epochs up
   if (join.epoch() > epochs_.newest() && join.epoch() - epochs_.newest() > kAheadMax) {

@@ -42,7 +42,41 @@ std::vector<control::BoxMessage> round_maps(const std::vector<uint32_t>& rounds,
 
 }  // namespace
 
+// Of a job that gathers after its box was lost: a rank that cannot go on with the others.
+void JobRegistry::send_away(Job& job, uint32_t rank) {
+  Member& member = job.members()[rank];
+  connections_[member.connection].job = nullptr;
+  refuse(member.connection,
+         {ErrorCode::kWorkerLost, "rank " + std::to_string(rank) + " of job '" + job.spec().name +
+                                      "' was left behind: the box was lost, and the others go on "
+                                      "from where it has no part; start it again with rejoin"});
+  member = {};
+}
+
+// They may come back as new processes.
+void JobRegistry::exclude_missing(Job& job) {
+  for (Member& member : job.members()) {
+    if (Job::ready(member)) continue;
+    if (member.connection != 0) {
+      connections_[member.connection].job = nullptr;
+      actions_.push_back({Action::Kind::kClose, member.connection, {}});
+    }
+    member = {};
+    member.state = Member::State::kExcluded;
+    member.lost_reason = "it did not come back after the box was lost";
+    ++totals_.workers_excluded;
+  }
+}
+
 void JobRegistry::start_job(Job& job) {
+  const auto beyond = job.beyond_recovery();
+  if (!beyond) {
+    fail_job(job, beyond.error());
+    return;
+  }
+  for (const uint32_t rank : *beyond) send_away(job, rank);
+  if (!beyond->empty() && !job.all_joined()) return;
+  exclude_missing(job);
   uint32_t newest_epoch = 0;
   uint64_t barrier = UINT64_MAX;
   for (const Member& member : job.members()) {
@@ -271,17 +305,6 @@ void JobRegistry::tick_gathering(Job& job, uint64_t now_ns) {
                      name + ": the box was lost, and after " + in_seconds(waited_ns) + " " +
                          job.ranks(Member::State::kAbsent) + " did not come back"});
       return;
-    }
-    for (Member& member : job.members()) {
-      if (Job::ready(member)) continue;
-      if (member.connection != 0) {
-        connections_[member.connection].job = nullptr;
-        actions_.push_back({Action::Kind::kClose, member.connection, {}});
-      }
-      member = {};
-      member.state = Member::State::kExcluded;
-      member.lost_reason = "it did not come back after the box was lost";
-      ++totals_.workers_excluded;
     }
     start_job(job);
     return;

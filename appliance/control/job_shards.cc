@@ -87,15 +87,25 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
   return specs;
 }
 
-Result<std::vector<ChunkStart>> Job::plan_starts() const {
+std::vector<ConsumedRounds> Job::stated() const {
   std::vector<ConsumedRounds> stated;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
-    if (members_[rank].resumes && ready(members_[rank])) {
-      stated.push_back({rank, members_[rank].consumed});
-    }
+    const Member& member = members_[rank];
+    if (member.resumes && ready(member)) stated.push_back({rank, member.consumed, member.lacks});
   }
-  if (stated.empty()) return std::vector<ChunkStart>();
-  return plan_recovery(stated, chunk_count());
+  return stated;
+}
+
+Result<std::vector<uint32_t>> Job::beyond_recovery() const {
+  std::vector<uint32_t> beyond;
+  const auto workers = stated();
+  if (workers.empty()) return beyond;
+  const auto starts = plan_recovery(workers, chunk_count());
+  if (!starts) return starts.error();
+  for (const ConsumedRounds& worker : workers) {
+    if (is_beyond(worker, *starts)) beyond.push_back(worker.rank);
+  }
+  return beyond;
 }
 
 // All or none.
@@ -127,9 +137,12 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch) {
   const auto fragment_bytes = choose_fragment_bytes(host);
   if (!fragment_bytes) return fragment_bytes.error();
   fragment_bytes_ = *fragment_bytes;
-  auto starts = plan_starts();
-  if (!starts) return starts.error();
-  starts_ = std::move(*starts);
+  starts_.clear();
+  if (const auto workers = stated(); !workers.empty()) {
+    auto starts = plan_recovery(workers, chunk_count());
+    if (!starts) return starts.error();
+    starts_ = std::move(*starts);
+  }
   epoch_ = epoch;
   for (const Member& member : members_) generation_ = std::max(generation_, member.generation);
   if (count(Member::State::kExcluded) > 0) ++generation_;

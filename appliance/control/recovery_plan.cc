@@ -1,5 +1,7 @@
 #include "appliance/control/recovery_plan.h"
 
+#include <algorithm>
+
 #include "nic/wire/header.h"
 
 namespace pbox::appliance {
@@ -26,9 +28,23 @@ Result<std::vector<ChunkStart>> plan_recovery(std::span<const ConsumedRounds> st
                        "; start all of them again, from a checkpoint"};
     }
     starts[chunk].round = least->rounds[chunk];
-    if (apart == 1) starts[chunk].copy_rank = most->rank;
+    if (apart == 0) continue;
+    const auto holder = std::find_if(stated.begin(), stated.end(), [&](const auto& worker) {
+      return worker.rounds[chunk] == most->rounds[chunk] && worker.holds(chunk);
+    });
+    if (holder != stated.end()) starts[chunk].copy_rank = holder->rank;
   }
   return starts;
+}
+
+bool is_beyond(const ConsumedRounds& worker, const std::vector<ChunkStart>& starts) {
+  for (size_t chunk = 0; chunk < starts.size(); ++chunk) {
+    if (starts[chunk].copy_rank == pipeline::kNoRank &&
+        wire::round_distance(worker.rounds[chunk], starts[chunk].round) > 0) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace pbox::appliance

@@ -24,11 +24,20 @@ struct ChunkStart {
 struct ConsumedRounds {
   uint32_t rank = 0;
   std::span<const uint32_t> rounds;
+  // By chunk: the result of the round before is not there to be given back; empty: all are. So it
+  // is with a rank that has just taken a lost one's place.
+  std::vector<bool> lacks = {};
+
+  bool holds(uint32_t chunk) const { return lacks.empty() || !lacks[chunk]; }
 };
 
 // By chunk. `stated` holds at least one worker, each with chunk_count rounds. An error if two
 // workers cannot have been in one job: nobody is more than one round ahead of another.
 Result<std::vector<ChunkStart>> plan_recovery(std::span<const ConsumedRounds> stated,
                                               uint32_t chunk_count);
+
+// True if a round is summed again that this worker is beyond, and has no gradient for: it began
+// behind a round whose result died with the box and the rank whose place it took.
+bool is_beyond(const ConsumedRounds& worker, const std::vector<ChunkStart>& starts);
 
 }  // namespace pbox::appliance

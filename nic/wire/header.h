@@ -22,8 +22,8 @@ enum class PacketType : uint8_t {
   kPull = 3,     // worker -> box: PullPayload: "what have you got, what can I have?"
   kGrant = 4,    // box -> worker: new credit, no payload
   kMoved = 5,    // box -> worker: the chunk lives elsewhere since a newer epoch
-  kRecover = 6,  // box -> worker: promise a newer epoch
-  kState = 7,    // worker -> box: answer to RECOVER
+  kRecover = 6,  // box -> worker: promise a newer epoch; JOIN on the control connection does this
+  kState = 7,    // worker -> box: a fragment of a result it consumed, for a round that others need
   kBarrier = 8,
   kClose = 9,
 };

@@ -75,7 +75,7 @@ std::vector<std::string> box_command(const std::string& own_path, const std::str
   std::vector<std::string> command{std::filesystem::path(own_path).parent_path() / "pboxd",
                                    "--control.port=0",
                                    "--data.port_first=0",
-                                   "--cluster.state_directory=",
+                                   "--cluster.state_directory=none",
                                    "--admin.enabled=false",
                                    "--log.level=warn"};
   std::istringstream words(flags);

@@ -21,7 +21,8 @@ class WorkerDriver {
   explicit WorkerDriver(Input& input)
       : input_(input),
         oracle_(input),
-        core_(oracle_.session(input.byte() * limits::kCreditUnitBytes), oracle_.specs()) {}
+        core_(oracle_.session(input.byte() * limits::kCreditUnitBytes), oracle_.specs(),
+              oracle_.shadow()) {}
 
   // Each operation is a byte; the low half says what.
   void run() {
@@ -42,7 +43,8 @@ class WorkerDriver {
         case 11: deliver(input_.bytes(input_.byte())); break;
         case 12: expire(); break;
         case 13: now_ns_ += uint64_t{input_.byte()} << input_.below(24); break;
-        default: turn(); break;
+        case 14: turn(); break;
+        default: (operation & 16) != 0 ? resume() : new_generation(); break;
       }
       collect();
     }
@@ -67,7 +69,24 @@ class WorkerDriver {
     PBOX_CHECK(core_.busy(index) == tensor.started);
     if (tensor.started) return;
     oracle_.start(index, input_.byte());
-    core_.start(index, tensor.input.data(), tensor.output.data(), input_.below(3) == 0 ? 1 : 0);
+    const std::byte* from = tensor.in_place ? tensor.output.data() : tensor.input.data();
+    core_.start(index, from, tensor.output.data(), input_.below(3) == 0 ? 1 : 0);
+  }
+
+  // Only with a shadow may the box be another one, which has forgotten what it had.
+  void resume() {
+    if (!oracle_.has_shadow()) return;
+    core_.suspend();
+    if (input_.below(2) == 0) start();
+    for (uint32_t pipeline = 0; pipeline < kPipelines; ++pipeline) {
+      PBOX_CHECK(core_.to_send(pipeline, now_ns_).empty());
+    }
+    PBOX_CHECK(core_.resume(oracle_.resume(input_)).ok());
+  }
+
+  void new_generation() {
+    oracle_.new_generation();
+    core_.set_generation(oracle_.generation());
   }
 
   size_t send(uint32_t pipeline, uint32_t limit) {
@@ -112,14 +131,14 @@ class WorkerDriver {
 
   wire::Header header_of(const Place& place) {
     wire::Header header;
-    header.spi = WorkerOracle::spi(WorkerOracle::pipeline_of(place.chunk)) | wire::kSpiToWorker;
+    header.spi = oracle_.spi(WorkerOracle::pipeline_of(place.chunk)) | wire::kSpiToWorker;
     header.packet_number = ++packet_number_;
-    header.epoch = 5;
+    header.epoch = oracle_.epoch();
     header.chunk = place.chunk;
     header.round = place.round;
     header.fragment = static_cast<uint16_t>(place.fragment);
     header.credit = 8;
-    header.generation = 6;
+    header.generation = oracle_.generation();
     return header;
   }
 
@@ -198,7 +217,11 @@ class WorkerDriver {
     const uint64_t dropped = after.rejected_packets - before.rejected_packets +
                              after.stale_packets - before.stale_packets;
     PBOX_CHECK(dropped == 0 || (dropped == 1 && after.bytes_pulled == before.bytes_pulled));
-    if (after.bytes_pulled == before.bytes_pulled) return;
+    if (after.bytes_pulled == before.bytes_pulled) {
+      const bool is_result = sound && parsed.header.type() == wire::PacketType::kResult;
+      if (dropped == 0 && is_result) oracle_.came_back(parsed);
+      return;
+    }
     PBOX_CHECK(sound && after.bytes_pulled == before.bytes_pulled + parsed.header.payload_bytes);
     oracle_.accepted(parsed);
   }
@@ -209,7 +232,7 @@ class WorkerDriver {
 
   // An honest box from now on: what was pushed is answered. No tensor may be left waiting.
   void heal() {
-    for (uint32_t turns = 0; is_busy(); ++turns) {
+    for (uint32_t turns = 0; is_busy() || oracle_.is_giving(); ++turns) {
       PBOX_CHECK(turns < kTurnsMax);
       drain();
       for (uint32_t id = 0; id < oracle_.chunks().size(); ++id) answer_missing(id);
@@ -221,6 +244,7 @@ class WorkerDriver {
 
   void answer_missing(uint32_t id) {
     const WorkerOracle::Chunk chunk = oracle_.chunks()[id];
+    if (chunk.giving && chunk.pushed) answer_chunk({id, chunk.round - 1, 0});
     for (uint32_t fragment = 0; fragment < chunk.fragments(); ++fragment) {
       if (!oracle_.awaits(id, chunk.round, fragment)) continue;
       const uint64_t pulled = core_.statistics().bytes_pulled;

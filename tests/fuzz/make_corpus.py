@@ -194,15 +194,19 @@ def boxes() -> None:
 def workers() -> None:
     begin = b"\0\x00\x07\x00"
     answer = b"\x07\x00\x07\x01\x07\x02\x07\x03"
-    write("fuzz_worker", "rounds", b"\0\xff\x10" + (begin + b"\x03\x83\x03\x83" + answer) * 3)
-    write("fuzz_worker", "three-tensors", b"\2\x05\x90\xfe\x04" + begin
+    write("fuzz_worker", "rounds", b"\0\0\xff\x10" + (begin + b"\x03\x83\x03\x83" + answer) * 3)
+    write("fuzz_worker", "three-tensors", b"\0\2\x05\x90\xfe\x04" + begin
           + b"\0\1\x08\x01\0\2\x09\x00\x0e\x0e" + answer)
-    write("fuzz_worker", "loss", b"\0\x30\x10" + begin + b"\x0e\x0c\x0c\x0e\x08\x00\x05\x00\x0e"
+    write("fuzz_worker", "loss", b"\0\0\x30\x10" + begin + b"\x0e\x0c\x0c\x0e\x08\x00\x05\x00\x0e"
           + b"\x08\x00\xff\x02\x0c\x0e" + answer)
-    write("fuzz_worker", "partial-sends", b"\1\x30\x31\x01" + begin + b"\x01\x01\x81\x01\x05\x00"
+    write("fuzz_worker", "partial-sends", b"\0\1\x30\x31\x01" + begin + b"\x01\x01\x81\x01\x05\x00"
           + b"\x01\x01\x0d\xff\x14" + answer)
-    write("fuzz_worker", "damage", b"\0\x30\x10" + begin + b"\x0e" + b"".join(
+    write("fuzz_worker", "damage", b"\0\0\x30\x10" + begin + b"\x0e" + b"".join(
         bytes([10, 0x11, 0, at, 255]) for at in range(40)))
+    for kinds in (1, 7):  # with a shadow; in place or not
+        write("fuzz_worker", f"recovery-{kinds}", bytes([kinds]) + b"\0\xff\x10"
+              + (begin + b"\x03\x83" + answer + b"\x1f\1\3\3\3\0\3\x83" + answer) * 2
+              + begin + b"\x03\x05\x00\x1f\1\0\2\1\3\x83" + b"\x0f" + answer)
 
 
 for make in (packets, ethernets, control_frames, configurations, boxes, workers):

@@ -14,6 +14,8 @@ uint32_t WorkerOracle::Chunk::fragments() const {
 }
 
 WorkerOracle::WorkerOracle(Input& input) {
+  const uint8_t kinds = input.byte();
+  has_shadow_ = (kinds & 1) != 0;
   tensors_.resize(1 + input.below(3));
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
@@ -24,6 +26,7 @@ WorkerOracle::WorkerOracle(Input& input) {
     const auto bytes =
         static_cast<uint32_t>(tensor.spec.elements * wire::dtype_bytes(tensor.spec.dtype));
     tensor.first_chunk = static_cast<uint32_t>(chunks_.size());
+    tensor.in_place = (kinds >> index & 2) != 0;
     tensor.input.resize(bytes);
     tensor.output.resize(bytes);
     tensor.expected.resize(bytes);
@@ -34,10 +37,11 @@ WorkerOracle::WorkerOracle(Input& input) {
   }
 }
 
-worker::SessionSpec WorkerOracle::session(uint32_t credit_bytes) const {
+worker::SessionSpec WorkerOracle::session(uint32_t credit_bytes) {
+  credit_bytes_ = credit_bytes;
   worker::SessionSpec session;
-  session.epoch = 5;
-  session.generation = 6;
+  session.epoch = epoch_;
+  session.generation = generation_;
   session.fragment_bytes = kFragmentBytes;
   session.chunk_bytes = kChunkBytes;
   session.tag = kTag;
@@ -48,6 +52,37 @@ worker::SessionSpec WorkerOracle::session(uint32_t credit_bytes) const {
     session.chunk_pipeline.push_back(static_cast<uint8_t>(pipeline_of(chunk)));
   }
   return session;
+}
+
+NumaArena WorkerOracle::shadow() const {
+  if (!has_shadow_) return {};
+  return std::move(*NumaArena::create(worker::Core::shadow_bytes(specs()), kAnyNumaNode));
+}
+
+worker::SessionSpec WorkerOracle::resume(Input& input) {
+  ++epoch_;
+  worker::SessionSpec next = session(credit_bytes_);
+  for (uint32_t id = 0; id < chunks_.size(); ++id) {
+    Chunk& chunk = chunks_[id];
+    const uint8_t choice = input.byte();
+    chunk.held = 0;
+    chunk.pushed = chunk.giving = false;
+    int round = 0;  // of the box, from this worker's
+    if ((choice & 3) == 1) round = tensors_[chunk.tensor].started && !chunk.is_done ? 1 : 0;
+    if ((choice & 3) == 2) round = -1;
+    if ((choice & 3) == 3 && chunk.has_copy) {
+      round = -1;
+      chunk.giving = true;
+      next.give.push_back(id);
+    }
+    next.open_rounds.push_back(chunk.round + static_cast<uint32_t>(round));
+  }
+  return next;
+}
+
+bool WorkerOracle::is_giving() const {
+  return std::any_of(chunks_.begin(), chunks_.end(),
+                     [](const Chunk& chunk) { return chunk.giving; });
 }
 
 std::vector<worker::TensorSpec> WorkerOracle::specs() const {
@@ -63,22 +98,27 @@ void WorkerOracle::start(uint32_t index, uint8_t value) {
   for (size_t at = 0; at < tensor.input.size(); ++at) {
     tensor.input[at] = std::byte(value + at % 251);
   }
+  if (tensor.in_place) tensor.output = tensor.expected = tensor.input;
   for (Chunk& chunk : chunks_) {
     if (chunk.tensor != index) continue;
-    chunk.held = 0;
-    chunk.pushed = false;
+    if (!chunk.giving) {  // the way of what is given back goes on
+      chunk.held = 0;
+      chunk.pushed = false;
+    }
     chunk.is_done = false;
   }
 }
 
 void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
   const wire::Header& header = packet.header;
-  PBOX_CHECK(header.spi == spi(pipeline) && header.epoch == 5 && header.generation == 6);
+  PBOX_CHECK(header.spi == spi(pipeline) && header.epoch == epoch_);
+  PBOX_CHECK(header.generation == generation_);
   PBOX_CHECK(header.chunk < chunks_.size() && pipeline_of(header.chunk) == pipeline);
   PBOX_CHECK(packet.tag == wire::make_tag(kTag, header, packet.payload));
   Chunk& chunk = chunks_[header.chunk];
   const Tensor& tensor = tensors_[chunk.tensor];
-  PBOX_CHECK(tensor.started && !chunk.is_done && header.round == chunk.round);
+  PBOX_CHECK(chunk.giving || (tensor.started && !chunk.is_done));
+  PBOX_CHECK(header.round == chunk.round - (chunk.giving ? 1 : 0));
   chunk.pushed = true;
   if (header.type() == wire::PacketType::kPull) {
     PBOX_CHECK(header.payload_bytes == sizeof(wire::PullPayload));
@@ -87,39 +127,62 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
     PBOX_CHECK((pull.held_mask & ~chunk.held) == 0);
     return;
   }
-  PBOX_CHECK(header.type() == wire::PacketType::kPush);
+  const auto type = chunk.giving ? wire::PacketType::kState : wire::PacketType::kPush;
+  PBOX_CHECK(header.type() == type);
   PBOX_CHECK(header.fragment < chunk.fragments());
-  PBOX_CHECK(header.dtype_scale == static_cast<uint16_t>(tensor.spec.dtype));
+  PBOX_CHECK((header.dtype_scale & 15) == static_cast<uint16_t>(tensor.spec.dtype));
+  PBOX_CHECK(header.dtype_scale >> 4 == header.contributors());
+  PBOX_CHECK(chunk.giving || header.contributors() == 0);
   PBOX_CHECK(header.payload_bytes ==
              wire::fragment_length(chunk.bytes, kFragmentBytes, header.fragment));
-  PBOX_CHECK(std::memcmp(packet.payload,
-                         tensor.input.data() + chunk.offset + header.fragment * kFragmentBytes,
+  const std::byte* whole = chunk.giving ? chunk.copy.data() : tensor.input.data() + chunk.offset;
+  PBOX_CHECK(std::memcmp(packet.payload, whole + header.fragment * kFragmentBytes,
                          header.payload_bytes) == 0);
 }
 
 bool WorkerOracle::awaits(uint32_t id, uint32_t round, uint32_t fragment) const {
   const Chunk& chunk = chunks_[id];
-  return chunk.pushed && !chunk.is_done && chunk.round == round && fragment < chunk.fragments() &&
-         (chunk.held >> fragment & 1) == 0;
+  return chunk.pushed && !chunk.giving && !chunk.is_done && chunk.round == round &&
+         fragment < chunk.fragments() && (chunk.held >> fragment & 1) == 0;
 }
 
 void WorkerOracle::accepted(const wire::Parsed& result) {
   const wire::Header& header = result.header;
   PBOX_CHECK(header.type() == wire::PacketType::kResult && header.chunk < chunks_.size());
   PBOX_CHECK(header.spi == (spi(pipeline_of(header.chunk)) | wire::kSpiToWorker));
-  PBOX_CHECK(header.epoch == 5 && header.generation == 6);
+  PBOX_CHECK(header.epoch == epoch_ && header.generation == generation_);
   Chunk& chunk = chunks_[header.chunk];
   Tensor& tensor = tensors_[chunk.tensor];
-  PBOX_CHECK(tensor.started && !chunk.is_done && header.round == chunk.round);
+  PBOX_CHECK(tensor.started && !chunk.is_done && !chunk.giving && header.round == chunk.round);
   PBOX_CHECK(header.fragment < chunk.fragments() && (chunk.held >> header.fragment & 1) == 0);
   PBOX_CHECK(header.payload_bytes ==
              wire::fragment_length(chunk.bytes, kFragmentBytes, header.fragment));
-  std::memcpy(tensor.expected.data() + chunk.offset + header.fragment * kFragmentBytes,
-              result.payload, header.payload_bytes);
+  chunk.staged.resize(chunk.bytes);
+  std::memcpy(chunk.staged.data() + header.fragment * kFragmentBytes, result.payload,
+              header.payload_bytes);
+  if (!tensor.in_place || !has_shadow_) {
+    std::memcpy(tensor.expected.data() + chunk.offset + header.fragment * kFragmentBytes,
+                result.payload, header.payload_bytes);
+  }
+  chunk.has_copy = false;
   chunk.held |= uint64_t{1} << header.fragment;
   if (chunk.held != wire::full_mask(chunk.fragments())) return;
+  std::memcpy(tensor.expected.data() + chunk.offset, chunk.staged.data(), chunk.bytes);
+  chunk.copy = chunk.staged;
+  chunk.has_copy = has_shadow_;
   chunk.is_done = true;
   ++chunk.round;
+}
+
+// A fragment of what was given back: delivered nowhere.
+void WorkerOracle::came_back(const wire::Parsed& result) {
+  Chunk& chunk = chunks_[result.header.chunk];
+  PBOX_CHECK(chunk.giving && chunk.pushed && result.header.round == chunk.round - 1);
+  PBOX_CHECK((chunk.held >> result.header.fragment & 1) == 0);
+  chunk.held |= uint64_t{1} << result.header.fragment;
+  if (chunk.held != wire::full_mask(chunk.fragments())) return;
+  chunk.held = 0;
+  chunk.giving = chunk.pushed = false;
 }
 
 void WorkerOracle::completed(uint32_t index) {

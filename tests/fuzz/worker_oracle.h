@@ -1,5 +1,5 @@
 // An independent account of what a worker's tensors must hold: which fragments of which rounds it
-// may push and take, and what its output buffers are then.
+// may push, take and give back, and what its output buffers are then.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,7 @@ class WorkerOracle {
     worker::TensorSpec spec;
     uint32_t first_chunk = 0;
     bool started = false;
+    bool in_place = false;
     std::vector<std::byte> input, output, expected;  // of exactly the tensor's bytes
   };
   struct Chunk {
@@ -32,24 +33,39 @@ class WorkerOracle {
     uint64_t held = 0;    // fragments of the round's result
     bool pushed = false;  // a packet of this round was seen
     bool is_done = true;  // of the tensor's round at hand
+    bool giving = false;  // the box asked for the round before, and has not sent it back yet
+    bool has_copy = false;
+    std::vector<std::byte> staged = {}, copy = {};  // of the round at hand, of the one before
     uint32_t fragments() const;
   };
 
   // Shapes of the tensors, from the input.
   explicit WorkerOracle(Input& input);
 
-  worker::SessionSpec session(uint32_t credit_bytes) const;
+  worker::SessionSpec session(uint32_t credit_bytes);
   std::vector<worker::TensorSpec> specs() const;
-  static uint32_t spi(uint32_t pipeline) { return 0x66000000u | pipeline << 13 | 7u; }
+  NumaArena shadow() const;
+  bool has_shadow() const { return has_shadow_; }
+  uint32_t epoch() const { return epoch_; }
+  uint16_t generation() const { return generation_; }
+  uint32_t spi(uint32_t pipeline) const {
+    return (0x66000000u ^ epoch_ << 20) | pipeline << 13 | 7u;
+  }
   static uint32_t pipeline_of(uint32_t chunk) { return chunk % kPipelines; }
 
   std::vector<Tensor>& tensors() { return tensors_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
 
   void start(uint32_t tensor, uint8_t value);
+  // Another session, of a box whose rounds and whose need of copies the input chooses among what
+  // can be.
+  worker::SessionSpec resume(Input& input);
+  void new_generation() { ++generation_; }
+  bool is_giving() const;
   // Each ends the process unless what the core did is right.
   void check_sent(const nic::TxPacket& packet, uint32_t pipeline);
   void accepted(const wire::Parsed& result);
+  void came_back(const wire::Parsed& result);
   void completed(uint32_t tensor);
   void check_outputs() const;
   // True if a sound result of this place must be taken.
@@ -58,6 +74,10 @@ class WorkerOracle {
  private:
   std::vector<Tensor> tensors_;
   std::vector<Chunk> chunks_;
+  bool has_shadow_ = false;
+  uint32_t epoch_ = 5;
+  uint16_t generation_ = 6;
+  uint32_t credit_bytes_ = 0;
 };
 
 }  // namespace pbox::fuzz

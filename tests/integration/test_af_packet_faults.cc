@@ -20,7 +20,9 @@ std::vector<WorkerProcess> start_endless(const std::string& box) {
   for (uint32_t rank = 0; rank < 2; ++rank) {
     workers.emplace_back([box, rank](Line& line) {
       become_nobody();
-      AbiWorker worker({.box = box, .rank = rank, .world_size = 2});
+      AbiWorker worker({.box = box, .rank = rank, .world_size = 2, .adjust = [](auto& options) {
+                          options.recovery = PBOX_RECOVERY_NONE;
+                        }});
       std::vector<float> values(200'000, 1.0f);
       const uint32_t tensor = worker.tensor("t", values.size());
       worker.join();

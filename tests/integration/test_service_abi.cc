@@ -187,10 +187,49 @@ TEST_CASE("contexts that cannot be are not made, and the reason is kept for the 
   options.reduction = -1;
   CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
   CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("reduction -1 is unknown"));
+  options.reduction = PBOX_SUM;
+  options.recovery = 2;
+  CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("recovery 2 is unknown"));
+  options.recovery = PBOX_RECOVERY_NONE;
+  options.on_worker_lost = 3;
+  CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("on_worker_lost 3 is unknown"));
+  options.on_worker_lost = PBOX_LOST_ABORT;
+  options.rejoin = 2;
+  CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("rejoin 2 must be 0 or 1"));
   CHECK(context == nullptr);
   CHECK(pbox_join(nullptr) == PBOX_INVALID_ARGUMENT);
   CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("context is NULL"));
   pbox_destroy(nullptr);
+}
+
+TEST_CASE("what becomes of a job may be chosen in the environment, by the words of the manual") {
+  const auto read = [](const char* name, const char* text, pbox_options* options) {
+    setenv(name, text, 1);
+    const pbox_status status = pbox_options_from_environment(options);
+    unsetenv(name);
+    return status;
+  };
+  pbox_options options;
+  CHECK(pbox_options_from_environment(&options) == PBOX_OK);
+  CHECK(options.recovery == PBOX_RECOVERY_COPY);
+  CHECK(options.recover_timeout_ms == 60'000);
+  CHECK(options.on_worker_lost == PBOX_LOST_WAIT);
+  CHECK(options.rejoin == 0);
+  CHECK(read("PBOX_RECOVERY", "none", &options) == PBOX_OK);
+  CHECK(options.recovery == PBOX_RECOVERY_NONE);
+  CHECK(read("PBOX_RECOVER_TIMEOUT_MS", "1500", &options) == PBOX_OK);
+  CHECK(options.recover_timeout_ms == 1500);
+  CHECK(read("PBOX_ON_WORKER_LOST", "partial", &options) == PBOX_OK);
+  CHECK(options.on_worker_lost == PBOX_LOST_PARTIAL);
+  CHECK(read("PBOX_ON_WORKER_LOST", "abort", &options) == PBOX_OK);
+  CHECK(options.on_worker_lost == PBOX_LOST_ABORT);
+  CHECK(read("PBOX_REJOIN", "1", &options) == PBOX_OK);
+  CHECK(options.rejoin == 1);
+  CHECK(read("PBOX_RECOVERY", "maybe", &options) == PBOX_INVALID_ARGUMENT);
+  CHECK(read("PBOX_ON_WORKER_LOST", "Wait", &options) == PBOX_INVALID_ARGUMENT);
 }
 
 TEST_CASE("a tensor in flight is not started twice") {

@@ -12,17 +12,20 @@ namespace {
 
 using Body = std::function<void(uint32_t rank, AbiWorker& worker, Line& line)>;
 
-// Workers of one job of two tensors (ids 0: 50000 floats, 1: 100), joined, one body for all.
+// Workers of one job of two tensors (ids 0: 50000 floats, 1: 100), joined, one body for all. The
+// job does not outlive its box.
 std::vector<WorkerProcess> start_job(const Daemon& daemon, uint32_t count, const Body& body,
                                      uint32_t lost_timeout_ms = 0) {
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < count; ++rank) {
     workers.emplace_back([&, rank](Line& line) {
-      AbiWorker worker(
-          {.box = daemon.control(),
-           .rank = rank,
-           .world_size = count,
-           .adjust = [&](auto& options) { options.lost_timeout_ms = lost_timeout_ms; }});
+      AbiWorker worker({.box = daemon.control(),
+                        .rank = rank,
+                        .world_size = count,
+                        .adjust = [&](auto& options) {
+                          options.lost_timeout_ms = lost_timeout_ms;
+                          options.recovery = PBOX_RECOVERY_NONE;
+                        }});
       worker.tensor("large", 50'000);
       worker.tensor("small", 100);
       worker.join();

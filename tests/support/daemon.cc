@@ -30,7 +30,7 @@ const char* daemon_path() {
 
 Arguments daemon_arguments(const Arguments& more) {
   Arguments arguments = {"--control.port=0", "--admin.port=0", "--data.port_first=0",
-                         "--cluster.state_directory="};
+                         "--cluster.state_directory=none"};
   const auto names = [&](const std::string& key) {
     for (const auto& argument : more) {
       if (argument.rfind(key, 0) == 0) return true;

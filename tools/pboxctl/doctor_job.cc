@@ -40,6 +40,7 @@ Result<std::unique_ptr<ProbeJob>> ProbeJob::join(const ProbeOptions& options,
   chosen.window_bytes = kProbeWindowBytes;
   chosen.path_mtu = options.path_mtu;
   chosen.join_timeout_ms = kJoinTimeoutMs;
+  chosen.recovery = pbox::worker::Recovery::kNone;  // a box that goes is a finding
   std::unique_ptr<ProbeJob> job(new ProbeJob(chosen));
   for (const ProbeTensor& tensor : tensors) {
     const std::string name = "tensor-" + std::to_string(job->tensor_count());

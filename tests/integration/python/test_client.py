@@ -49,6 +49,19 @@ def exchange_all_sizes(options, dtype_name, reduction):
         return [result.float().numpy() for result in results], client.statistics()
 
 
+def rounds_and_contributors(options):
+    with pbox.Client(recovery="copy", on_worker_lost="partial", **options) as client:
+        array = numpy.ones(1000, dtype=numpy.float32)
+        tensor = client.register("array", array)
+        client.join()
+        seen = [(client.tensor_round(tensor), client.contributors(tensor))]
+        for _ in range(2):
+            client.push_pull(tensor, array)
+            client.wait(tensor)
+            seen.append((client.tensor_round(tensor), client.contributors(tensor)))
+        return seen, client.statistics()["shadow_bytes"], client.statistics()["recoveries"]
+
+
 def sum_in_place(options):
     with pbox.Client(reduction="sum", **options) as client:
         array = numpy.full(1000, options["rank"] + 1, dtype=numpy.float32)
@@ -106,6 +119,10 @@ class ClientTest(BoxTestCase):
     def test_result_may_replace_the_gradient(self):
         for ends in self.run_ranks(sum_in_place, 2):
             self.assertEqual(ends, (12.0, 12.0))  # 1 + 2, then twice the double
+
+    def test_rounds_are_counted_and_results_say_how_many_are_in_them(self):
+        for result in self.run_ranks(rounds_and_contributors, 2):
+            self.assertEqual(result, ([(0, 0), (1, 2), (2, 2)], 4000, 0))
 
     def test_numpy_and_torch_buffers_may_be_mixed(self):
         source = numpy.arange(100, dtype=numpy.float16)

@@ -161,7 +161,8 @@ class BoxTest(BoxTestCase):
     def test_every_rank_is_told_that_the_box_was_killed(self):
         with pbox.LocalBox() as box:
             report = self.temporary_path("exchanging")
-            ranks = self.start_ranks(exchange_until, 2, pbox.BoxLost, report, box=box.control)
+            ranks = self.start_ranks(exchange_until, 2, pbox.BoxLost, report, box=box.control,
+                                     recovery="none")
             for rank in range(2):
                 self.wait_for_file(f"{report}.{rank}")
             box.process.kill()

@@ -191,7 +191,7 @@ class HookTest(BoxTestCase):
         with pbox.LocalBox() as box:
             report = self.temporary_path("training")
             ranks = self.start_ranks(backward_until_it_fails, 2, self.store(), report,
-                                     box=box.control)
+                                     box=box.control, recovery="none")
             for rank in range(2):
                 self.wait_for_file(f"{report}.{rank}")
             os.kill(box.process.pid, signal.SIGKILL)

@@ -208,7 +208,7 @@ class OptimizerTest(BoxTestCase):
         with pbox.LocalBox() as box:
             report = self.temporary_path("training")
             ranks = self.start_ranks(train_until_the_box_is_lost, WORLD_SIZE, report,
-                                     box=box.control)
+                                     box=box.control, recovery="none")
             for rank in range(WORLD_SIZE):
                 self.wait_for_file(f"{report}.{rank}")
             box.process.kill()

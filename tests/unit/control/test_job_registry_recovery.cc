@@ -187,6 +187,46 @@ TEST_CASE("policy partial recovers without the ranks that do not come back") {
   CHECK_THAT(desk.take_failure(desk.join(late)).message(), Contains("gone on without it"));
 }
 
+TEST_CASE("who began behind a round that died with the box starts again, and the others go on") {
+  Desk desk;
+  const auto sessions = crashed(desk);
+  const ConnectionId first = desk.join(resume(join_with(0), sessions[0]));
+  desk.say(first, rounds_message({4, 4, 4, 4}));
+  const ConnectionId second = desk.join(resume(join_with(1), sessions[1]));
+  auto message = rounds_message({5, 4, 4, 4});
+  message.mutable_rounds()->add_lacks(0);
+  desk.say(second, message);
+  const auto failure = desk.take_failure(second);
+  CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
+  CHECK_THAT(failure.message(), Contains("left behind") && Contains("rejoin"));
+  CHECK(desk.take(first).empty());
+  const ConnectionId fresh = desk.join(rejoin(join_with(1)));
+  CHECK(answer(desk, first).rounds == std::vector<uint32_t>{4, 4, 4, 4});
+  CHECK(answer(desk, fresh).rounds == std::vector<uint32_t>{4, 4, 4, 4});
+}
+
+TEST_CASE("a rank that the job had gone on without does not hold up its recovery, nor end it") {
+  Desk desk;
+  const auto sessions = crashed(desk, LostPolicy::kPartial);
+  auto survivor = resume(join_with(0, LostPolicy::kPartial), sessions[0]);
+  survivor.mutable_join()->set_generation(2);
+  survivor.mutable_join()->add_absent_ranks(1);
+  const auto excluded = resume(join_with(1, LostPolicy::kPartial), sessions[1]);
+  ConnectionId early = 0;
+  SECTION("it comes first") {
+    early = desk.join(excluded);
+  }
+  SECTION("it comes last") {}
+  const ConnectionId first = desk.join(survivor);
+  desk.say(first, rounds_message({50, 50, 50, 50}));
+  const Answer zero = answer(desk, first);
+  CHECK(zero.rounds == std::vector<uint32_t>{50, 50, 50, 50});
+  CHECK(zero.session.generation() == 3);
+  CHECK(zero.session.absent_ranks(0) == 1);
+  const ConnectionId late = early != 0 ? early : desk.join(excluded);
+  CHECK(desk.take_failure(late).code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
+}
+
 TEST_CASE("what the box alone had is lost with it, and the workers are told") {
   Desk desk;
   const auto sessions = crashed(desk);

@@ -7,7 +7,9 @@ namespace {
 
 Result<std::vector<ChunkStart>> plan(const std::vector<std::vector<uint32_t>>& consumed) {
   std::vector<ConsumedRounds> stated;
-  for (uint32_t rank = 0; rank < consumed.size(); ++rank) stated.push_back({rank, consumed[rank]});
+  for (uint32_t rank = 0; rank < consumed.size(); ++rank) {
+    stated.push_back({rank, consumed[rank], {}});
+  }
   return plan_recovery(stated, static_cast<uint32_t>(consumed[0].size()));
 }
 
@@ -24,6 +26,23 @@ TEST_CASE("a round that nobody has consumed is summed, one that somebody has is 
     CHECK((*starts)[chunk].round == expected[chunk].round);
     CHECK((*starts)[chunk].copy_rank == expected[chunk].copy_rank);
   }
+}
+
+TEST_CASE("a round is copied from who has its result, not from who began behind it") {
+  const std::vector<uint32_t> behind{4}, beyond{5}, consumed{5};
+  const ConsumedRounds zero{0, behind}, fresh{1, beyond, {true}}, holder{2, consumed, {false}};
+  const auto with_holder = plan_recovery(std::vector{zero, fresh, holder}, 1);
+  REQUIRE(with_holder.ok());
+  CHECK((*with_holder)[0].copy_rank == 2);
+  CHECK_FALSE(is_beyond(fresh, *with_holder));
+  CHECK_FALSE(is_beyond(holder, *with_holder));
+
+  const auto without = plan_recovery(std::vector{zero, fresh}, 1);
+  REQUIRE(without.ok());
+  CHECK((*without)[0].round == 4);
+  CHECK((*without)[0].copy_rank == pipeline::kNoRank);
+  CHECK(is_beyond(fresh, *without));
+  CHECK_FALSE(is_beyond(zero, *without));
 }
 
 TEST_CASE("rounds are compared over the end of their numbers") {

@@ -85,7 +85,7 @@ TEST_CASE("only an authentic STATUS of the chunk that was asked for answers a pr
       {"another generation's", [](Answer& answer) { answer.header.generation = 7; }},
       {"another chunk's", [](Answer& answer) { answer.header.chunk = 5; }},
       {"another round's", [](Answer& answer) { answer.header.round = 1; }},
-      {"no STATUS", [](Answer& answer) { answer.header.set_type(wire::PacketType::kResult); }},
+      {"no answer", [](Answer& answer) { answer.header.set_type(wire::PacketType::kGrant); }},
   };
   for (const auto& [what, spoil] : cases) {
     INFO(what);
@@ -100,6 +100,25 @@ TEST_CASE("only an authentic STATUS of the chunk that was asked for answers a pr
   short_one.pop_back();
   CHECK_FALSE(is_answer(short_one));
   CHECK_FALSE(is_answer({}));
+}
+
+TEST_CASE("in a job that has begun a probe asks for the round that is open, and takes its result") {
+  SessionSpec session = session_of_two();
+  session.open_rounds = {4, 4, 4, 9, 4, 9};
+  const wire::PullPayload payload;
+  CHECK(make_probe(session, 1, 17, 5'000'000, payload).header.round == 9);
+  Answer answer = sound_answer();
+  const auto answers = [&] {
+    const auto bytes = answer.bytes({.payload_crc = true});
+    return answers_probe(
+        session, 1,
+        {.data = bytes.data(), .bytes = static_cast<uint32_t>(bytes.size()), .from = {}});
+  };
+  CHECK_FALSE(answers());  // of round 0
+  answer.header.round = 9;
+  CHECK(answers());
+  answer.header.set_type(wire::PacketType::kResult);
+  CHECK(answers());
 }
 
 TEST_CASE("a pipeline's first chunk is the lowest it owns; one may own none") {

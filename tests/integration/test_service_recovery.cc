@@ -1,0 +1,326 @@
+// A box is killed and started again, ranks are killed and replaced or left out: training goes on,
+// and every sum is what it would have been.
+#include <signal.h>
+#include <stdlib.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "tests/support/daemon.h"
+#include "tests/support/sums.h"
+
+namespace pbox::test {
+namespace {
+
+// A box that can be killed and started again: same control port, same state.
+class MortalBox {
+ public:
+  MortalBox() {
+    std::string name = std::filesystem::temp_directory_path() / "pbox-recovery-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    folder_ = name;
+    start("0");
+  }
+  ~MortalBox() { std::filesystem::remove_all(folder_); }
+
+  Daemon& daemon() { return *daemon_; }
+  void kill() {
+    daemon_->program().signal(SIGKILL);
+    REQUIRE(daemon_->program().wait_exit(kDeadlineMs) == 128 + SIGKILL);
+  }
+  void start_again() {
+    const std::string control = daemon_->control();
+    start(control.substr(control.rfind(':') + 1));
+  }
+
+ private:
+  void start(const std::string& port) {
+    daemon_ = std::make_unique<Daemon>(
+        Arguments{"--control.port=" + port, "--cluster.state_directory=" + folder_});
+  }
+
+  std::string folder_;
+  std::unique_ptr<Daemon> daemon_;
+};
+
+void pause_ms(int duration_ms) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(duration_ms));
+}
+
+struct Part {
+  uint32_t rank = 0;
+  uint32_t world_size = 3;
+  pbox_lost on_worker_lost = PBOX_LOST_WAIT;
+  uint32_t lost_timeout_ms = 0;
+  bool rejoin = false;
+};
+
+AbiWorker part_of(const std::string& box, const Part& part) {
+  return AbiWorker({.box = box,
+                    .rank = part.rank,
+                    .world_size = part.world_size,
+                    .adjust = [&](pbox_options& options) {
+                      options.on_worker_lost = part.on_worker_lost;
+                      options.lost_timeout_ms = part.lost_timeout_ms;
+                      options.rejoin = part.rejoin ? 1 : 0;
+                    }});
+}
+
+constexpr uint64_t kElements = 40'000;  // five chunks
+
+float value_of(uint32_t rank, uint32_t round) {
+  return static_cast<float>((rank + 1) * 100 + round % 50);
+}
+
+// One round; returns the sum, which must be the same in every element.
+float sum_of_round(const AbiWorker& worker, uint32_t rank, uint32_t round) {
+  const std::vector<float> input(kElements, value_of(rank, round));
+  std::vector<float> output(kElements);
+  worker.push_pull(0, input.data(), output.data());
+  worker.wait(0);
+  for (const float sum : output) require(sum == output[0], "a sum that is not the same everywhere");
+  return output[0];
+}
+
+float expected_sum(const std::vector<uint32_t>& ranks, uint32_t round) {
+  float sum = 0;
+  for (const uint32_t rank : ranks) sum += value_of(rank, round);
+  return sum;
+}
+
+uint32_t round_of(const AbiWorker& worker) {
+  uint32_t round = 0;
+  worker.must(pbox_tensor_round(worker.context(), 0, &round));
+  return round;
+}
+
+}  // namespace
+
+TEST_CASE("a job goes on over a box that is killed again and again, with the same sums") {
+  MortalBox box;
+  auto workers = start_sums({.box = box.daemon().control(),
+                             .workers = 3,
+                             .elements = {1, 353, 8193, 300'007},
+                             .rounds = 250,
+                             .waits = true});
+  await_joined(workers);
+  for (auto& worker : workers) worker.go();
+  for (int crash = 0; crash < 3; ++crash) {
+    pause_ms(150 + 70 * crash);
+    box.kill();
+    pause_ms(50 * crash);
+    box.start_again();
+    REQUIRE(box.daemon().metric("pbox_jobs_recovered_total") <= 1);
+  }
+  const auto outcome = collect(workers);
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
+  CHECK(box.daemon().metric("pbox_jobs_recovered_total") == 1);
+  CHECK(box.daemon().metric("pbox_jobs_finished_total") == 1);
+}
+
+TEST_CASE("a box that is stopped for longer than workers wait is joined again when it goes on") {
+  Daemon daemon({"--control.heartbeat_interval_ms=100", "--control.worker_dead_after_ms=500"});
+  auto workers = start_sums({.box = daemon.control(), .workers = 2, .rounds = 150, .waits = true});
+  await_joined(workers);
+  for (auto& worker : workers) worker.go();
+  pause_ms(100);
+  daemon.program().signal(SIGSTOP);
+  pause_ms(1500);
+  daemon.program().signal(SIGCONT);
+  const auto outcome = collect(workers);
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
+}
+
+TEST_CASE("a rank that is killed is replaced, and the others never notice") {
+  Daemon daemon;
+  const std::string box = daemon.control();
+  constexpr uint32_t kRounds = 60;
+  const auto body = [&](Line& line, const Part& part) {
+    const AbiWorker worker = part_of(box, part);
+    worker.tensor("t", kElements);
+    worker.join();
+    for (uint32_t round = round_of(worker); round < kRounds; ++round) {
+      if (round == 20 && part.rank == 1 && !part.rejoin) {  // half of a round, and no further
+        const std::vector<float> input(kElements, value_of(1, round));
+        std::vector<float> output(kElements);
+        worker.push_pull(0, input.data(), output.data());
+        line.say("at round 20");
+        line.await_go();
+      }
+      require(sum_of_round(worker, part.rank, round) == expected_sum({0, 1, 2}, round),
+              "a wrong sum in round " + std::to_string(round));
+    }
+    worker.leave();
+    line.say("well");
+  };
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    workers.emplace_back([&, rank](Line& line) { body(line, {.rank = rank}); });
+  }
+  CHECK(workers[1].heard() == "at round 20");
+  workers[1].signal(SIGKILL);
+  workers[1].finish();
+  WorkerProcess again([&](Line& line) { body(line, {.rank = 1, .rejoin = true}); });
+  CHECK(again.heard() == "well");
+  CHECK(workers[0].heard() == "well");
+  CHECK(workers[2].heard() == "well");
+  CHECK(daemon.metric("pbox_workers_back_total") == 1);
+}
+
+TEST_CASE("a rank that dies with the box is replaced too") {
+  MortalBox box;
+  const std::string where = box.daemon().control();
+  constexpr uint32_t kRounds = 400;
+  const auto body = [&](Line& line, const Part& part) {
+    const AbiWorker worker = part_of(where, part);
+    worker.tensor("t", kElements);
+    worker.join();
+    if (!part.rejoin) line.say("joined");
+    for (uint32_t round = round_of(worker); round < kRounds; ++round) {
+      require(sum_of_round(worker, part.rank, round) == expected_sum({0, 1, 2}, round),
+              "a wrong sum in round " + std::to_string(round));
+    }
+    worker.leave();
+    line.say("well");
+  };
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    workers.emplace_back([&, rank](Line& line) { body(line, {.rank = rank}); });
+  }
+  for (auto& worker : workers) CHECK(worker.heard() == "joined");
+  pause_ms(100);
+  workers[2].signal(SIGKILL);
+  box.kill();
+  workers[2].finish();
+  box.start_again();
+  WorkerProcess again([&](Line& line) { body(line, {.rank = 2, .rejoin = true}); });
+  CHECK(again.heard() == "well");
+  CHECK(workers[0].heard() == "well");
+  CHECK(workers[1].heard() == "well");
+}
+
+TEST_CASE("policy partial goes on without a rank that is killed, and says how many are left") {
+  Daemon daemon;
+  const std::string box = daemon.control();
+  const auto body = [&](Line& line, const Part& part) {
+    const AbiWorker worker = part_of(box, part);
+    worker.tensor("t", kElements);
+    worker.join();
+    uint32_t round = 0;
+    for (; round < 5; ++round) {
+      require(sum_of_round(worker, part.rank, round) == expected_sum({0, 1, 2}, round), "a sum");
+    }
+    if (part.rank == 1) {
+      line.say("gone");
+      line.await_go();
+    }
+    for (; round < 40; ++round) {
+      require(sum_of_round(worker, part.rank, round) == expected_sum({0, 2}, round),
+              "a wrong sum without rank 1 in round " + std::to_string(round));
+      uint32_t contributors = 0;
+      worker.must(pbox_contributors(worker.context(), 0, &contributors));
+      require(contributors == 2, "two are left");
+    }
+    worker.leave();
+    line.say("well");
+  };
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    workers.emplace_back([&, rank](Line& line) {
+      body(line, {.rank = rank, .on_worker_lost = PBOX_LOST_PARTIAL, .lost_timeout_ms = 300});
+    });
+  }
+  CHECK(workers[1].heard() == "gone");
+  workers[1].signal(SIGKILL);
+  CHECK(workers[0].heard() == "well");
+  CHECK(workers[2].heard() == "well");
+  CHECK(daemon.metric("pbox_workers_excluded_total") == 1);
+}
+
+TEST_CASE("policy abort tells the others at once which rank was lost") {
+  Daemon daemon;
+  const std::string box = daemon.control();
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    workers.emplace_back([&, rank](Line& line) {
+      const Part part{
+          .rank = rank, .on_worker_lost = PBOX_LOST_ABORT, .lost_timeout_ms = 1'000'000};
+      const AbiWorker worker = part_of(box, part);
+      worker.tensor("t", kElements);
+      worker.join();
+      sum_of_round(worker, rank, 0);
+      line.say("running");
+      if (rank == 1) line.await_go();
+      const std::vector<float> input(kElements);
+      std::vector<float> output(kElements);
+      worker.push_pull(0, input.data(), output.data());
+      require_contains(worker.must_be(PBOX_WORKER_LOST, pbox_wait(worker.context(), 0, 0)),
+                       "rank 1");
+    });
+  }
+  for (auto& worker : workers) CHECK(worker.heard() == "running");
+  workers[1].signal(SIGKILL);
+  CHECK(workers[0].finish() == "");
+  CHECK(workers[2].finish() == "");
+}
+
+TEST_CASE("in mode optimize a replaced rank fetches the weights, and a killed box ends the job") {
+  MortalBox box;
+  const std::string where = box.daemon().control();
+  const auto body = [&](Line& line, bool rejoin, uint32_t rank) {
+    AbiWorker worker(
+        {.box = where, .rank = rank, .world_size = 2, .adjust = [&](pbox_options& options) {
+           options.mode = PBOX_MODE_OPTIMIZE;
+           options.rejoin = rejoin ? 1 : 0;
+         }});
+    worker.tensor("t", kElements);
+    pbox_optimizer_options sgd;
+    pbox_optimizer_options_init(&sgd, PBOX_SGD);
+    sgd.learning_rate = 1;
+    worker.must(pbox_set_optimizer(worker.context(), &sgd));
+    worker.join();
+    std::vector<float> weights(kElements, rejoin ? -1.0f : 1000.0f);
+    const uint32_t begun = round_of(worker);
+    worker.must(pbox_init_weights(worker.context(), 0, weights.data(), nullptr, nullptr));
+    worker.wait(0);
+    const uint32_t done = rejoin ? begun - 1 : 0;
+    require(weights[7] == 1000.0f - 3.0f * static_cast<float>(done), "the weights of now");
+    const std::vector<float> gradient(kElements, static_cast<float>(rank + 1));
+    for (uint32_t step = done; step < 10; ++step) {
+      if (step == 4 && rank == 1 && !rejoin) {
+        line.say("four steps");
+        line.await_go();
+      }
+      worker.push_pull(0, gradient.data(), weights.data());
+      worker.wait(0);
+      require(weights[7] == 1000.0f - 3.0f * static_cast<float>(step + 1), "a step");
+    }
+    line.say("ten steps");
+    pbox_status status = PBOX_OK;
+    while (status == PBOX_OK) {
+      status =
+          pbox_push_pull(worker.context(), 0, gradient.data(), weights.data(), nullptr, nullptr);
+      if (status == PBOX_OK) status = pbox_wait(worker.context(), 0, 0);
+    }
+    require_contains(worker.must_be(PBOX_BOX_LOST, status), "from a checkpoint");
+  };
+  WorkerProcess first([&](Line& line) { body(line, false, 0); });
+  WorkerProcess second([&](Line& line) { body(line, false, 1); });
+  CHECK(second.heard() == "four steps");
+  second.signal(SIGKILL);
+  second.finish();
+  WorkerProcess again([&](Line& line) { body(line, true, 1); });
+  CHECK(again.heard() == "ten steps");
+  CHECK(first.heard() == "ten steps");
+  box.kill();
+  box.start_again();
+  CHECK(first.finish() == "");
+  CHECK(again.finish() == "");
+}
+
+}  // namespace pbox::test
