@@ -86,13 +86,15 @@ void Application::check_result(uint32_t index) {
   require(job_.options.in_place ||
               wire::crc32c(0, tensor.input.data(), tensor.input.size()) == tensor.input_crc,
           [&] { return where() + ": the input was written to"; });
-  const uint32_t round = tensor.fetches ? tensor.round - 1 : tensor.round;
   for (uint32_t id = 0; id < job_.chunks.size(); ++id) {
     const JobModel::Chunk& chunk = job_.chunks[id];
     if (chunk.tensor != index) continue;
-    const auto what =
-        job_.consume(rank_, id, round,
-                     tensor.output.data() + size_t{chunk.first_element} * job_.element_bytes());
+    const std::byte* bytes =
+        tensor.output.data() + size_t{chunk.first_element} * job_.element_bytes();
+    auto what = tensor.fetches ? job_.wrong(id, tensor.round - 1, 0, bytes)
+                               : job_.consume(rank_, id, tensor.round, bytes);
+    // What is fetched is the newest there is: some of a tensor's chunks may be a round ahead.
+    if (what && tensor.fetches) what = job_.wrong(id, tensor.round, 0, bytes);
     require(!what, [&] { return where() + ", chunk " + std::to_string(id) + ": " + *what; });
   }
 }

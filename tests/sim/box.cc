@@ -158,7 +158,9 @@ void Box::on_closed(ConnectionId id, const std::string& reason) {
 }
 
 void Box::flush() {
-  registry_->take_events();
+  for (const auto& event : registry_->take_events()) {
+    rack_.say("box " + std::to_string(host_), [&] { return event.name + (": " + event.text); });
+  }
   for (;;) {
     const auto actions = registry_->take_actions();
     if (actions.empty()) return;

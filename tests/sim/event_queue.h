@@ -13,6 +13,8 @@ namespace pbox::sim {
 
 class EventQueue {
  public:
+  static constexpr uint64_t kBeginNs = 1'000'000'000;
+
   // Simulated time of the rack: no host's clock shows it.
   uint64_t now_ns() const { return now_ns_; }
 
@@ -50,7 +52,7 @@ class EventQueue {
   };
 
   std::priority_queue<Event> heap_;
-  uint64_t now_ns_ = 1'000'000'000;
+  uint64_t now_ns_ = kBeginNs;
   uint64_t next_sequence_ = 0;
   uint64_t count_ = 0;
 };

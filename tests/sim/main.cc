@@ -34,11 +34,11 @@ struct Totals {
   FaultCounts faults;
 };
 
-void run_seed(uint64_t seed, bool verbose, Totals& totals) {
+void run_seed(uint64_t seed, bool verbose, bool trace, Totals& totals) {
   announce(seed);
   const Options options = draw(seed);
   if (verbose) std::cerr << to_string(options) << std::endl;
-  Outcome outcome = World(options).run();
+  Outcome outcome = World(options, trace ? &std::cerr : nullptr).run();
   if (outcome.violation.empty()) {
     const uint64_t again = World(options).run().trace_hash;
     if (again != outcome.trace_hash) outcome.violation = "the same seed ran differently";
@@ -74,7 +74,7 @@ int run(int argc, char** argv) {
   description.add_options()("help", "print this")("json", "print one JSON object as the last line")(
       "seeds", po::value<uint64_t>()->default_value(100), "how many")(
       "from", po::value<uint64_t>()->default_value(1), "the first")(
-      "verbose", "print what each seed has drawn");
+      "verbose", "print what each seed has drawn")("trace", "print what happens");
   po::variables_map options;
   po::store(po::command_line_parser(argc, argv)
                 .options(description)
@@ -89,7 +89,7 @@ int run(int argc, char** argv) {
   Totals totals;
   const uint64_t first = options["from"].as<uint64_t>();
   for (uint64_t index = 0; index < options["seeds"].as<uint64_t>(); ++index) {
-    run_seed(first + index, options.count("verbose") != 0, totals);
+    run_seed(first + index, options.count("verbose") != 0, options.count("trace") != 0, totals);
   }
   const nlohmann::json figures = report(totals);
   std::cout << (options.count("json") != 0 ? figures.dump() : figures.dump(2)) << std::endl;

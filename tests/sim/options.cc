@@ -178,6 +178,10 @@ void draw_episodes(Draw& draw, Options& options) {
 
 }  // namespace
 
+const char* name_of(EpisodeKind kind) {
+  return kEpisodeNames[static_cast<size_t>(kind)];
+}
+
 Options draw(uint64_t seed) {
   Draw draw(seed);
   Options options;
@@ -266,8 +270,8 @@ std::string to_string(const Options& options) {
   line.add(" delay=%g<%.0fms flip=%g truncate=%g wrong_queue=%g", faults.delay,
            ms(faults.delay_max_ns), faults.flip, faults.truncate, faults.wrong_queue);
   for (const Episode& episode : options.episodes) {
-    line.add(" | %s at %.3fms for %.3fms", kEpisodeNames[static_cast<size_t>(episode.kind)],
-             ms(episode.begin_ns), ms(episode.length_ns));
+    line.add(" | %s at %.3fms for %.3fms", name_of(episode.kind), ms(episode.begin_ns),
+             ms(episode.length_ns));
   }
   return line.text;
 }

@@ -107,6 +107,8 @@ struct Options {
   uint64_t faults_end_ns = 0;  // then all heals; counted from the start of all
 };
 
+const char* name_of(EpisodeKind kind);
+
 Options draw(uint64_t seed);
 
 // One line that says all of it.

@@ -41,6 +41,13 @@ control::Optimizer optimizer_message(const JobOptions& job) {
   return message;
 }
 
+// The lite runtime prints no messages.
+template <typename Message>
+std::string describe(const Message& message) {
+  return "message " + std::to_string(message.kind_case()) + " of " +
+         std::to_string(message.ByteSizeLong()) + " bytes";
+}
+
 }  // namespace
 
 Worker::Worker(Rack& rack, JobModel& job, uint32_t rank)
@@ -50,6 +57,10 @@ Worker::Worker(Rack& rack, JobModel& job, uint32_t rank)
       host_(job.first_host + rank),
       thread_(rack.queue, [this] { turn(); }) {
   rack.control.attach(host_, *this);
+}
+
+std::string Worker::who() const {
+  return job_.name + " rank " + std::to_string(rank_);
 }
 
 worker::MembershipOptions Worker::membership_options() const {
@@ -74,6 +85,7 @@ worker::MembershipOptions Worker::membership_options() const {
 }
 
 void Worker::start() {
+  rack_.say(who(), [&] { return "starts"; });
   ++starts_;
   started_ns_ = rack_.queue.now_ns();
   barrier_asked_ = is_placed_ = false;
@@ -87,6 +99,7 @@ void Worker::start() {
 
 void Worker::crash(bool silently) {
   if (over_ || membership_ == nullptr) return;
+  rack_.say(who(), [&] { return "crashes"; });
   rack_.control.abort_all(host_, silently);
   connection_ = 0;
   close_lanes();
@@ -144,6 +157,7 @@ void Worker::perform(worker::Action& action) {
 }
 
 void Worker::send(const control::WorkerMessage& message) {
+  rack_.say(who(), [&] { return "says " + describe(message); });
   const auto framed = wire::frame(message);
   require(framed.ok(), "a control message is too long for its frame");
   rack_.control.send(connection_, host_, framed->substr(wire::kControlLengthBytes));
@@ -159,6 +173,7 @@ void Worker::on_control_message(ConnectionId id, const std::string& body) {
   if (id != connection_) return;
   control::BoxMessage message;
   require(message.ParseFromString(body), "a box sent what is no control message");
+  rack_.say(who(), [&] { return "hears " + describe(message); });
   membership_->on_message(message, thread_.now_ns());
   perform();
 }
@@ -166,6 +181,7 @@ void Worker::on_control_message(ConnectionId id, const std::string& body) {
 void Worker::on_closed(ConnectionId id, const std::string& reason) {
   if (id != connection_) return;
   connection_ = 0;
+  rack_.say(who(), [&] { return "is disconnected: " + reason; });
   membership_->on_disconnected({ErrorCode::kBoxLost, reason}, thread_.now_ns());
   perform();
 }
@@ -243,7 +259,10 @@ void Worker::run_application(uint64_t now_ns, uint64_t& next_ns, bool& busy) {
   next_ns = application_->start_due(*membership_, now_ns, rack_.queue.now_ns());
   busy = exchange_packets(now_ns);
   const auto completed = core.take_completed();
-  for (const uint32_t tensor : completed) application_->completed(tensor, now_ns);
+  for (const uint32_t tensor : completed) {
+    rack_.say(who(), [&] { return "has completed tensor " + std::to_string(tensor); });
+    application_->completed(tensor, now_ns);
+  }
   if (application_->done()) leave_when_done();
   busy = busy || !completed.empty();
   if (!busy) next_ns = std::min(next_ns, core.next_deadline_ns());
@@ -274,6 +293,7 @@ void Worker::end_if_over() {
   if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), host_);
   if (phase == Phase::kFailed) {
     failure_ = membership_->failure();
+    rack_.say(who(), [&] { return "fails: " + failure_->message; });
     if (may_try_again()) {
       crash(false);
       rack_.queue.after(kSupervisorNs, [this] { restart(); });

@@ -55,6 +55,7 @@ class Worker final : public ControlEnd {
     std::unique_ptr<CreditWatch> credit;
   };
 
+  std::string who() const;
   worker::MembershipOptions membership_options() const;
   void turn();
   void run_application(uint64_t now_ns, uint64_t& next_ns, bool& busy);

@@ -23,11 +23,11 @@ constexpr uint64_t kJoinsWithinNs = 65 * kNanosPerSecond;
 
 }  // namespace
 
-World::World(const Options& options)
+World::World(const Options& options, std::ostream* trace)
     : options_(options),
       network_(queue_, options_, counts_),
       control_(queue_, network_, options_.latency_ns),
-      rack_{queue_, network_, control_, options_, counts_, jobs_},
+      rack_{queue_, network_, control_, options_, counts_, jobs_, trace},
       rng_(options.seed ^ 0x776f726c64ull) {
   HostId host = options_.boxes;
   for (uint32_t index = 0; index < options_.jobs.size(); ++index) {
@@ -82,6 +82,7 @@ void World::schedule_faults() {
 }
 
 void World::begin(const Episode& episode) {
+  rack_.say("world", [&] { return std::string("begins: ") + name_of(episode.kind); });
   Worker& worker = worker_of(episode.draw);
   Box& box = box_of(episode.draw);
   const HostId job_box = worker.job().options.box;
@@ -148,6 +149,7 @@ void World::begin(const Episode& episode) {
 }
 
 void World::end(const Episode& episode) {
+  rack_.say("world", [&] { return std::string("ends: ") + name_of(episode.kind); });
   Worker& worker = worker_of(episode.draw);
   const HostId box = worker.job().options.box;
   switch (episode.kind) {

@@ -23,7 +23,8 @@ struct Outcome {
 
 class World {
  public:
-  explicit World(const Options& options);
+  // `trace`: where to say what happens; null: nowhere.
+  explicit World(const Options& options, std::ostream* trace = nullptr);
 
   Outcome run();
 
