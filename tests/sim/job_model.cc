@@ -26,6 +26,7 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
     }
   }
   consumed_.resize(chunks.size());
+  may_fail = options.rogue;
 }
 
 std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t ranks,

@@ -2,12 +2,15 @@
 // time and with simulated faults. A violation ends with status 1 and says how to see it again.
 #include <unistd.h>
 
+#include <array>
 #include <boost/program_options.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "tests/sim/goodput.h"
 #include "tests/sim/world.h"
 
 namespace pbox::sim {
@@ -69,11 +72,47 @@ nlohmann::json report(const Totals& totals) {
           {"violations", totals.violations}};
 }
 
+int run_goodput(bool json) {
+  nlohmann::json rows = nlohmann::json::array();
+  bool holds = true;
+  for (const Goodput& row : measure_goodput()) {
+    holds = holds && row.violation.empty() && row.ratio >= row.least;
+    rows.push_back({{"loss", row.loss},
+                    {"goodput", row.ratio},
+                    {"least", row.least},
+                    {"milliseconds", row.milliseconds},
+                    {"correct", row.violation.empty()},
+                    {"violation", row.violation}});
+  }
+  const nlohmann::json figures = {{"goodput", rows}, {"holds", holds}};
+  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+  return holds ? 0 : 1;
+}
+
+// Planted bugs are in a program of their own, beside this one.
+int run_mutants(std::vector<std::string> arguments) {
+  std::array<char, 4096> path{};
+  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);
+  const std::string program =
+      std::string(path.data(), length > 0 ? size_t(length) : 0) + "-mutants";
+  std::vector<char*> pointers;
+  arguments.insert(arguments.begin(), program);
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  execv(program.c_str(), pointers.data());
+  std::cerr << "pbox-sim: cannot run " << program << ": " << std::strerror(errno)
+            << "; build the target pbox-sim-mutants\n";
+  return 2;
+}
+
 int run(int argc, char** argv) {
   po::options_description description("pbox-sim");
   description.add_options()("help", "print this")("json", "print one JSON object as the last line")(
       "seeds", po::value<uint64_t>()->default_value(100), "how many")(
-      "from", po::value<uint64_t>()->default_value(1), "the first")(
+      "from", po::value<uint64_t>()->default_value(1), "the first")("goodput",
+                                                                    "what loss costs, instead")(
+      "mutants", "how many seeds it takes to see each planted bug, instead")(
+      "canary", "plant a bug, which must be seen: fails, instead")(
       "verbose", "print what each seed has drawn")("trace", "print what happens");
   po::variables_map options;
   po::store(po::command_line_parser(argc, argv)
@@ -86,13 +125,21 @@ int run(int argc, char** argv) {
     std::cout << description;
     return 0;
   }
+  const bool json = options.count("json") != 0;
+  if (options.count("goodput") != 0) return run_goodput(json);
+  if (options.count("mutants") != 0 || options.count("canary") != 0) {
+    std::vector<std::string> arguments;
+    if (json) arguments.emplace_back("--json");
+    if (options.count("canary") != 0) arguments.emplace_back("--canary");
+    return run_mutants(arguments);
+  }
   Totals totals;
   const uint64_t first = options["from"].as<uint64_t>();
   for (uint64_t index = 0; index < options["seeds"].as<uint64_t>(); ++index) {
     run_seed(first + index, options.count("verbose") != 0, options.count("trace") != 0, totals);
   }
   const nlohmann::json figures = report(totals);
-  std::cout << (options.count("json") != 0 ? figures.dump() : figures.dump(2)) << std::endl;
+  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
   return totals.violations == 0 ? 0 : 1;
 }
 

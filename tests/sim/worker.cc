@@ -41,6 +41,27 @@ control::Optimizer optimizer_message(const JobOptions& job) {
   return message;
 }
 
+worker::MembershipOptions membership_options(const Rack& rack, const JobModel& job, uint32_t rank,
+                                             uint32_t incarnation) {
+  const JobOptions& options = job.options;
+  worker::MembershipOptions membership;
+  membership.job = job.name;
+  membership.rank = rank;
+  membership.world_size = options.workers;
+  membership.optimize = options.mode == pipeline::Mode::kOptimize;
+  membership.mean = options.reduction == pipeline::Reduction::kMean;
+  membership.chunk_bytes = options.chunk_bytes;
+  membership.window_bytes = options.window_bytes;
+  membership.join_timeout_ms = kJoinTimeoutMs;
+  membership.lost_timeout_ms = options.lost_timeout_ms();
+  membership.recover_timeout_ms = options.recover_timeout_ms();
+  membership.recovery = static_cast<worker::Recovery>(options.recovery);
+  membership.on_worker_lost = static_cast<worker::LostPolicy>(options.on_worker_lost);
+  membership.incarnation = uint64_t{job.first_host + rank} << 32 | incarnation;
+  membership.seed = rack.options.seed * 77 + membership.incarnation;
+  return membership;
+}
+
 // The lite runtime prints no messages.
 template <typename Message>
 std::string describe(const Message& message) {
@@ -49,6 +70,15 @@ std::string describe(const Message& message) {
 }
 
 }  // namespace
+
+std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
+                                                    uint32_t rank, uint32_t incarnation,
+                                                    bool rejoins) {
+  worker::MembershipOptions options = membership_options(rack, job, rank, incarnation);
+  options.rejoin = rejoins;
+  return std::make_unique<worker::Membership>(options, tensors_of(job.options),
+                                              optimizer_message(job.options));
+}
 
 Worker::Worker(Rack& rack, JobModel& job, uint32_t rank)
     : rack_(rack),
@@ -63,27 +93,6 @@ std::string Worker::who() const {
   return job_.name + " rank " + std::to_string(rank_);
 }
 
-worker::MembershipOptions Worker::membership_options() const {
-  const JobOptions& options = job_.options;
-  worker::MembershipOptions membership;
-  membership.job = job_.name;
-  membership.rank = rank_;
-  membership.world_size = options.workers;
-  membership.optimize = options.mode == pipeline::Mode::kOptimize;
-  membership.mean = options.reduction == pipeline::Reduction::kMean;
-  membership.chunk_bytes = options.chunk_bytes;
-  membership.window_bytes = options.window_bytes;
-  membership.join_timeout_ms = kJoinTimeoutMs;
-  membership.lost_timeout_ms = options.lost_timeout_ms();
-  membership.recover_timeout_ms = options.recover_timeout_ms();
-  membership.recovery = static_cast<worker::Recovery>(options.recovery);
-  membership.on_worker_lost = static_cast<worker::LostPolicy>(options.on_worker_lost);
-  membership.rejoin = has_been_in_;
-  membership.incarnation = uint64_t{host_} << 32 | starts_;
-  membership.seed = rack_.options.seed * 77 + membership.incarnation;
-  return membership;
-}
-
 void Worker::start() {
   rack_.say(who(), [&] { return "starts"; });
   ++starts_;
@@ -91,8 +100,7 @@ void Worker::start() {
   barrier_asked_ = is_placed_ = false;
   failure_.reset();
   application_.emplace(job_, rank_, rack_.options.seed * 1000 + host_);
-  membership_ = std::make_unique<worker::Membership>(membership_options(), tensors_of(job_.options),
-                                                     optimizer_message(job_.options));
+  membership_ = make_membership(rack_, job_, rank_, starts_, has_been_in_);
   membership_->begin(thread_.now_ns());
   perform();
 }
@@ -256,6 +264,7 @@ void Worker::run_application(uint64_t now_ns, uint64_t& next_ns, bool& busy) {
   worker::Core& core = *membership_->core();
   if (!std::exchange(is_placed_, true) && has_been_in_) application_->resume(core, now_ns);
   has_been_in_ = true;
+  began_ns_ = std::min(began_ns_, rack_.queue.now_ns());
   next_ns = application_->start_due(*membership_, now_ns, rack_.queue.now_ns());
   busy = exchange_packets(now_ns);
   const auto completed = core.take_completed();
@@ -301,6 +310,7 @@ void Worker::end_if_over() {
     }
   }
   over_ = job_.is_ending = true;
+  over_ns_ = rack_.queue.now_ns();
 }
 
 // Whoever runs the workers starts one again that was left behind, or that was not let in while the

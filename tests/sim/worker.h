@@ -2,6 +2,7 @@
 // as libpbox's client drives them, and the application that uses it.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -14,6 +15,11 @@
 #include "worker/membership.h"
 
 namespace pbox::sim {
+
+// As this rank of the job would have it. Each process of a rank is another incarnation.
+std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
+                                                    uint32_t rank, uint32_t incarnation,
+                                                    bool rejoins);
 
 class Worker final : public ControlEnd {
  public:
@@ -41,6 +47,8 @@ class Worker final : public ControlEnd {
   uint64_t waits_since_ns() const;
   // It has left, its work done, or has failed with an error.
   bool over() const { return over_; }
+  // From the first start of a round to the end, in rack time.
+  uint64_t work_ns() const { return over_ns_ - std::min(over_ns_, began_ns_); }
   const std::optional<Error>& failure() const { return failure_; }
 
   void pause(uint64_t length_ns);
@@ -56,7 +64,6 @@ class Worker final : public ControlEnd {
   };
 
   std::string who() const;
-  worker::MembershipOptions membership_options() const;
   void turn();
   void run_application(uint64_t now_ns, uint64_t& next_ns, bool& busy);
   bool exchange_packets(uint64_t now_ns);
@@ -83,6 +90,8 @@ class Worker final : public ControlEnd {
   uint64_t transport_ = 0;  // counts those that were opened
   std::optional<Error> failure_;
   bool over_ = false;
+  uint64_t began_ns_ = UINT64_MAX;
+  uint64_t over_ns_ = 0;
   uint32_t starts_ = 0;
   uint64_t started_ns_ = 0;   // rack time
   bool has_been_in_ = false;  // some process of this rank has had a session

@@ -12,6 +12,7 @@ namespace pbox::sim {
 namespace {
 
 constexpr uint64_t kEventsMax = 20'000'000;
+// As often as it costs little beside the rest.
 constexpr uint64_t kEventsPerFullCheck = 2'000;
 constexpr uint64_t kWatchNs = 250 * kNanosPerMilli;
 // After the faults: 20 times the largest time-out in force, a quarter more for its jitter.
@@ -33,12 +34,17 @@ World::World(const Options& options, std::ostream* trace)
   for (uint32_t index = 0; index < options_.jobs.size(); ++index) {
     jobs_.push_back(std::make_unique<JobModel>(options_.seed, index, options_.jobs[index], host));
     host += options_.jobs[index].workers;
+    for (const TensorOptions& tensor : options_.jobs[index].tensors) {
+      events_per_full_check_ += tensor.elements;
+    }
   }
+  events_per_full_check_ = std::max(events_per_full_check_, kEventsPerFullCheck);
   for (HostId box = 0; box < options_.boxes; ++box) {
     boxes_.push_back(std::make_unique<Box>(rack_, box));
   }
   for (auto& job : jobs_) {
-    for (uint32_t rank = 0; rank < job->options.workers; ++rank) {
+    if (job->options.rogue) rogues_.push_back(std::make_unique<Rogue>(rack_, *job));
+    for (uint32_t rank = job->options.rogue ? 1 : 0; rank < job->options.workers; ++rank) {
       workers_.push_back(std::make_unique<Worker>(rack_, *job, rank));
     }
   }
@@ -52,11 +58,12 @@ Outcome World::run() {
     for (auto& worker : workers_) {
       queue_.after(rng_.below(2 * kNanosPerMilli), [&worker] { worker->start(); });
     }
+    for (auto& rogue : rogues_) rogue->start();
     schedule_faults();
     queue_.after(kWatchNs, [this] { watch(); });
     while (!over() && queue_.step()) {
       require(queue_.count() < kEventsMax, "no end after 20 million events");
-      if (queue_.count() % kEventsPerFullCheck == 0) check_everything();
+      if (queue_.count() % events_per_full_check_ == 0) check_everything();
     }
     check_end();
   } catch (const Violation& violation) {
@@ -66,6 +73,7 @@ Outcome World::run() {
   outcome.events = queue_.count();
   outcome.simulated_ns = queue_.now_ns() - begin_ns_;
   for (const auto& worker : workers_) {
+    outcome.work_ns = std::max(outcome.work_ns, worker->work_ns());
     if (worker->application()) outcome.rounds += worker->application()->rounds_completed();
     outcome.jobs_failed += worker->rank() == 0 && worker->failure().has_value();
   }
@@ -215,7 +223,7 @@ void World::send_from_outside(const Episode& episode, uint32_t left) {
 void World::heal() {
   network_.heal();
   for (const Episode& episode : options_.episodes) end(episode);
-  for (auto& job : jobs_) job->may_fail = job->may_fail || job->options.rogue;
+  for (auto& rogue : rogues_) rogue->stop();
   healed_ns_ = queue_.now_ns();
 }
 
@@ -293,11 +301,12 @@ void World::watch() {
 }
 
 bool World::over() const {
-  return healed_ns_ != UINT64_MAX && network_.empty() && control_.open_count() == 0 &&
+  return network_.empty() && control_.open_count() == 0 &&
          std::all_of(workers_.begin(), workers_.end(),
                      [](const auto& worker) { return worker->over(); }) &&
-         std::all_of(boxes_.begin(), boxes_.end(),
-                     [](const auto& box) { return box->registry().memory_taken_bytes() == 0; });
+         std::all_of(boxes_.begin(), boxes_.end(), [](const auto& box) {
+           return box->up() && box->registry().memory_taken_bytes() == 0;
+         });
 }
 
 void World::check_everything() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/sim/box.h"
+#include "tests/sim/rogue.h"
 #include "tests/sim/worker.h"
 
 namespace pbox::sim {
@@ -16,6 +17,7 @@ struct Outcome {
   FaultCounts faults;
   uint64_t events = 0;
   uint64_t simulated_ns = 0;
+  uint64_t work_ns = 0;      // of the rank that took longest, from its session to its end
   uint64_t rounds = 0;       // of tensors, over all workers
   uint64_t jobs_failed = 0;  // with cause
   uint64_t trace_hash = 0;
@@ -58,8 +60,10 @@ class World {
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Rogue>> rogues_;
   Rng rng_;
   uint64_t begin_ns_ = 0;
+  uint64_t events_per_full_check_ = 0;
   uint64_t silence_ns_ = 0;  // of all episodes so far
   uint64_t healed_ns_ = UINT64_MAX;
   uint64_t all_over_ns_ = UINT64_MAX;  // when that was first seen
