@@ -16,6 +16,7 @@ Options job_on(double loss) {
   options.pipelines = 2;
   options.ring_bytes = 4u << 20;
   options.link_bytes_per_us = 1250;
+  options.box_links = 4;
   options.faults.drop = loss;
   // The faults do not end.
   options.faults_end_ns = UINT64_MAX / 4;

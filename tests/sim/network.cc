@@ -170,11 +170,15 @@ void Network::route(Packet packet) {
 uint64_t Network::serialised_ns(const Packet& packet) {
   if (options_.link_bytes_per_us == 0) return queue_.now_ns();
   constexpr uint64_t kFrameBytes = 66;  // Ethernet, IP and UDP around it
-  const uint64_t needs_ns = (packet.bytes.size() + kFrameBytes) * 1000 / options_.link_bytes_per_us;
-  uint64_t& leaves_ns = transmit_free_ns_[host_of(packet.from)];
-  leaves_ns = std::max(leaves_ns, queue_.now_ns()) + needs_ns;
-  uint64_t& arrives_ns = receive_free_ns_[host_of(packet.to)];
-  arrives_ns = std::max(arrives_ns, leaves_ns - needs_ns) + needs_ns;
+  const auto needs_ns = [&](HostId host) {
+    const uint64_t links = host < options_.boxes ? options_.box_links : 1;
+    return (packet.bytes.size() + kFrameBytes) * 1000 / (options_.link_bytes_per_us * links);
+  };
+  const HostId from = host_of(packet.from), to = host_of(packet.to);
+  uint64_t& leaves_ns = transmit_free_ns_[from];
+  leaves_ns = std::max(leaves_ns, queue_.now_ns()) + needs_ns(from);
+  uint64_t& arrives_ns = receive_free_ns_[to];
+  arrives_ns = std::max(arrives_ns + needs_ns(to), leaves_ns);
   return arrives_ns;
 }
 

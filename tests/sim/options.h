@@ -98,6 +98,7 @@ struct Options {
   uint64_t latency_ns = 20'000;
   uint64_t jitter_ns = 0;
   uint64_t link_bytes_per_us = 0;  // of each host, each way; 0: no bound
+  uint32_t box_links = 1;          // so many times as fast are those of a box
   uint64_t rto_floor_ns = 2'000'000;
   uint64_t dead_after_ns = 10'000'000'000;  // what silence means to a box and its workers
   bool same_sessions = false;  // a box that starts again draws the session numbers of before

@@ -281,8 +281,8 @@ void World::watch() {
   queue_.after(kWatchNs, [this] { watch(); });
   if (healed_ns_ == UINT64_MAX) return;
   uint64_t longest_ns = 0;
+  for (const auto& job : jobs_) longest_ns = std::max(longest_ns, limit_ns(*job));
   for (const auto& worker : workers_) {
-    longest_ns = std::max(longest_ns, limit_ns(worker->job()));
     const uint64_t began_ns = worker->waits_since_ns();
     if (began_ns == UINT64_MAX) continue;
     const uint64_t waited_ns = queue_.now_ns() - std::max(began_ns, healed_ns_);
