@@ -363,6 +363,39 @@ TEST_CASE("a rank that rejoins numbers barriers on from those before it, and fet
   CHECK(packets[1].header.type() == wire::PacketType::kPush);
 }
 
+TEST_CASE(
+    "a rank that rejoins knocks until the box has given up the one before it, or time is up") {
+  auto options = Member::default_options();
+  options.rejoin = true;
+  options.join_timeout_ms = 5'000;
+  for (const bool is_freed : {true, false}) {
+    Member member(options);
+    member.ask_join();
+    const uint64_t start_ns = member.now_ns;
+    const auto taken = failure(ErrorCode::kAlreadyExists, "rank 0 still shows signs of life");
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      member.deliver(taken);
+      REQUIRE(member.act() == kHangsUp);
+      member.ask_join_again();
+      CHECK_FALSE(member.message().join().resumes());
+    }
+    if (is_freed) {
+      member.resume(3, {7, 7, 7});
+      CHECK(member.membership.phase() == Phase::kRunning);
+      CHECK(member.membership.recoveries() == 0);
+      continue;
+    }
+    member.now_ns = start_ns + 5 * kSecondNs;
+    member.deliver(taken);
+    CHECK(member.membership.phase() == Phase::kFailed);
+    CHECK_THAT(member.membership.failure()->message, Contains("signs of life"));
+  }
+  Member other;
+  other.ask_join();
+  other.deliver(failure(ErrorCode::kAlreadyExists, "rank 0 is taken"));
+  CHECK(other.membership.phase() == Phase::kFailed);
+}
+
 TEST_CASE("a new generation is taken over with the ranks that are absent from it") {
   Member member;
   member.join();
