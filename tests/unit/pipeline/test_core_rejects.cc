@@ -157,7 +157,6 @@ TEST_CASE("a PULL with a wrong length, epoch, chunk or round gets no answer") {
       {"generation", [](Packet& p) { --p.header.generation; }, Counter::kRejectGeneration},
       {"chunk", [](Packet& p) { p.header.chunk = 1; }, Counter::kRejectChunk},
       {"future", [](Packet& p) { ++p.header.round; }, Counter::kRejectRound},
-      {"stale", [](Packet& p) { p.header.round = 2; }, Counter::kStale},
   };
   for (const Row& row : rows) {
     INFO(row.description);
@@ -171,6 +170,16 @@ TEST_CASE("a PULL with a wrong length, epoch, chunk or round gets no answer") {
     CHECK(change.moved() == expected);
     CHECK(at.box.take_all().empty());
   }
+}
+
+TEST_CASE("a PULL of a round long past is told which has finished since") {
+  OpenRound at;
+  at.box.deliver(at.box.pull(at.job, 0, 2));
+  const auto sent = at.box.take_all();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].header.type() == wire::PacketType::kStatus);
+  CHECK(sent[0].header.round == 2);
+  CHECK(sent[0].status().finished_round == 4);
 }
 
 TEST_CASE("every packet in is accounted for: aggregated, duplicate, stale, pull or rejected") {
