@@ -83,7 +83,10 @@ void Core::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   }
   SessionEntry* entry = authenticate(parsed);
   if (entry == nullptr) return;
-  note_sender(*entry->session, packet, parsed.header, now_ns);
+  // A session of before a crash may have had the same number: it moves nobody.
+  if (parsed.header.epoch == entry->shard->epoch) {
+    note_sender(*entry->session, packet, parsed.header, now_ns);
+  }
   clock_.mark(Phase::kAuthenticate);
   switch (parsed.header.type()) {
     case wire::PacketType::kPush:
