@@ -105,6 +105,11 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
 
   std::vector<System> systems;
   systems.push_back(start("pbox", peer));
+  // The default of jobs, which no peer has: they all die with any of their processes.
+  peer.recovery = "copy";
+  systems.push_back(start("pbox", peer));
+  systems.back().key = "pbox_recovering";
+  peer.recovery = "none";
   if (options.count("peers") != 0) {
     peer.box_flags.clear();
     for (const char* name : kPeers) systems.push_back(start(name, peer));
@@ -130,7 +135,9 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   figures["speedup_over"] = nlohmann::json::object();
   for (const System& system : systems) {
     if (&system == &systems.front()) continue;
-    if (system.is_limit) {
+    if (system.key == "pbox_recovering") {
+      figures["recovery_cost"] = median_ratio(system.ms, systems.front().ms);
+    } else if (system.is_limit) {
       figures["over_limit"] = median_ratio(systems.front().ms, system.ms);
     } else {
       figures["speedup_over"][system.key] = median_ratio(system.ms, systems.front().ms);
@@ -140,6 +147,8 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
          << " workers, box resident "
          << figures["systems"]["pbox"]["box_bytes"].get<uint64_t>() / (1 << 20) << " MiB\n";
   print_table(figures, report);
+  report << std::fixed << std::setprecision(2) << "  keeping what recovers a lost box takes "
+         << figures["recovery_cost"].get<double>() << " times as long\n";
   if (figures.contains("over_limit")) {
     report << std::fixed << std::setprecision(2) << "  PBox takes "
            << figures["over_limit"].get<double>()

@@ -83,7 +83,10 @@ void Core::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   }
   SessionEntry* entry = authenticate(parsed);
   if (entry == nullptr) return;
-  note_sender(*entry->session, packet, parsed.header, now_ns);
+  // A session of before a crash may have had the same number: it moves nobody.
+  if (parsed.header.epoch == entry->shard->epoch) {
+    note_sender(*entry->session, packet, parsed.header, now_ns);
+  }
   clock_.mark(Phase::kAuthenticate);
   switch (parsed.header.type()) {
     case wire::PacketType::kPush:
@@ -141,7 +144,9 @@ Chunk* Core::check_chunk(JobShard& shard, const wire::Header& header) {
     counters_.add(Counter::kRejectRound);
     return nullptr;
   }
-  if (ahead < -1) {
+  // Who asks for a round long past is told where the chunk is: a process in a lost rank's place may
+  // have been overtaken by what its predecessor had pushed.
+  if (ahead < -1 && header.type() != wire::PacketType::kPull) {
     counters_.add(Counter::kStale);
     return nullptr;
   }
@@ -305,7 +310,7 @@ void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed
   }
   Chunk* chunk = check_chunk(shard, parsed.header);
   if (chunk == nullptr) return;
-  if (parsed.header.round != chunk->open_round() &&
+  if (parsed.header.round + 1 == chunk->open_round() &&
       chunk->fanned_out_rounds == chunk->open_round()) {
     wire::PullPayload pull;
     std::memcpy(&pull, parsed.payload, sizeof(pull));

@@ -197,6 +197,14 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   std::memcpy(&status, parsed.payload, sizeof(status));
   // What is fetched was never pushed from here: the box has yet to find time for the result.
   const bool fetching = tensors_[chunk.tensor].fetching && !chunk.giving;
+  if (fetching && wire::round_distance(status.finished_round, chunk.flight_round) > 1) {
+    // The round that was open when this worker came is done: its result is the newest now.
+    chunk.flight_round = status.finished_round - 1;
+    chunk.result_mask = 0;
+    lane.to_probe.push_back(chunk_id(chunk));
+    arm(lane, chunk, now_ns);
+    return;
+  }
   const uint64_t missing = fetching ? 0 : chunk.full_mask & ~status.received_mask;
   chunk.missing_workers = status.missing_workers;
   chunk.first_missing_rank = status.first_missing_rank;

@@ -85,8 +85,11 @@ void Membership::on_failure(const control::Failure& failure, uint64_t now_ns) {
   // Of what a box may say while it starts and others come back, this passes by itself.
   const bool passes =
       error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kResourceExhausted;
-  if (phase_ == Phase::kRecovering && passes) {
-    miss(error, now_ns);
+  // The box may not know yet that the rank whose place this one takes is gone.
+  const bool still_counted_in = phase_ == Phase::kJoining && options_.rejoin &&
+                                error.code == ErrorCode::kAlreadyExists && now_ns < join_ends_ns_;
+  if ((phase_ == Phase::kRecovering && passes) || still_counted_in) {
+    try_again(error, now_ns);
   } else {
     fail(error);
   }

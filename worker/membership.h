@@ -149,7 +149,7 @@ class Membership {
   bool awaits(Step step) const { return joins() && step_ == step; }
   void check_join(uint64_t now_ns);
 
-  // membership_recover.cc
+  // membership_recover.cc: a box that is lost, or does not take this worker yet
   void lose_box(const Error& why, uint64_t now_ns);
   void try_again(const Error& why, uint64_t now_ns);
   // A step of joining came to nothing: the end, or, of a recovery, one more attempt.
@@ -188,6 +188,7 @@ class Membership {
 
   Step step_ = Step::kConnection;
   uint64_t step_deadline_ns_ = UINT64_MAX;
+  uint64_t join_ends_ns_ = 0;
   nic::Endpoint peer_;
   control::Session session_;
   SessionSpec spec_;
@@ -201,7 +202,7 @@ class Membership {
   std::vector<uint32_t> absent_ranks_;
 
   std::optional<Loss> loss_;
-  std::string last_miss_;  // what the last attempt of this recovery came to
+  std::string last_miss_;  // what the last attempt came to
   uint32_t attempts_ = 0;
   uint64_t recoveries_ = 0;
 

@@ -18,7 +18,8 @@ constexpr uint64_t kAnswerMarginNs = 2'000'000'000;
 
 void Membership::begin(uint64_t now_ns) {
   phase_ = Phase::kJoining;
-  connect(now_ns + options_.join_timeout_ms * kNanosPerMilli);
+  join_ends_ns_ = now_ns + options_.join_timeout_ms * kNanosPerMilli;
+  connect(join_ends_ns_);
 }
 
 void Membership::connect(uint64_t deadline_ns) {
@@ -39,6 +40,7 @@ void Membership::await_box(Step step, uint64_t now_ns) {
 
 void Membership::check_join(uint64_t now_ns) {
   if (now_ns < step_deadline_ns_) return;
+  if (step_ == Step::kRetry) return connect(std::max(now_ns, join_ends_ns_));
   const char* question = step_ == Step::kDataAddresses ? "the worker" : "JOIN";
   fail({ErrorCode::kTimeout, "box " + options_.box + " did not answer " + question + " of job '" +
                                  options_.job + "' within " +
@@ -75,7 +77,8 @@ void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) 
   send() = join_message(*path_mtu);
   if (core_) send_rounds();
   await_box(Step::kSession, now_ns);
-  heartbeat_interval_ns_ = kJoinHeartbeatNs;
+  // A session's interval stands: the box is given up when it is silent for as long as that said.
+  if (!core_) heartbeat_interval_ns_ = kJoinHeartbeatNs;
   heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
 }
 

@@ -270,7 +270,8 @@ Status JobRegistry::check_return(const Job& job, const control::Join& join) cons
                      ") and the others still wait for it; set rejoin to take its place, or start "
                      "it again when all ranks have stopped"};
   }
-  if (join.epoch() == job.epoch()) return ok_status();
+  // Of an earlier epoch is also who was admitted to this one and never heard its SESSION.
+  if (join.epoch() == job.epoch() || same_process(member, join)) return ok_status();
   return Error{ErrorCode::kWorkerLost, rank_of(join) + " is of epoch " +
                                            std::to_string(join.epoch()) + ", the job of epoch " +
                                            std::to_string(job.epoch()) +

@@ -141,6 +141,18 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch) {
   if (const auto workers = stated(); !workers.empty()) {
     auto starts = plan_recovery(workers, chunk_count());
     if (!starts) return starts.error();
+    const bool has_newcomers =
+        std::any_of(members_.begin(), members_.end(), [](const auto& member) {
+          return member.state == Member::State::kJoined && !member.resumes;
+        });
+    if (has_newcomers) {
+      std::vector<uint32_t> counts;
+      for (const TensorSpec& tensor : spec_.tensors) {
+        counts.push_back(
+            static_cast<uint32_t>(wire::chunk_count(tensor.bytes(), spec_.chunk_bytes)));
+      }
+      if (Status status = open_for_newcomers(workers, counts, *starts); !status) return status;
+    }
     starts_ = std::move(*starts);
   }
   epoch_ = epoch;

@@ -37,6 +37,33 @@ Result<std::vector<ChunkStart>> plan_recovery(std::span<const ConsumedRounds> st
   return starts;
 }
 
+Status open_for_newcomers(std::span<const ConsumedRounds> stated,
+                          std::span<const uint32_t> chunk_counts, std::vector<ChunkStart>& starts) {
+  uint32_t first = 0;
+  for (const uint32_t count : chunk_counts) {
+    const uint32_t end = first + count;
+    uint32_t least = starts[first].round;
+    for (uint32_t chunk = first; chunk < end; ++chunk) {
+      if (wire::round_distance(starts[chunk].round, least) < 0) least = starts[chunk].round;
+    }
+    for (uint32_t chunk = first; chunk < end; ++chunk) {
+      if (starts[chunk].round == least) continue;
+      const auto holder = std::find_if(stated.begin(), stated.end(), [&](const auto& worker) {
+        return worker.rounds[chunk] == least + 1 && worker.holds(chunk);
+      });
+      if (holder == stated.end() || starts[chunk].copy_rank != pipeline::kNoRank) {
+        return Error{ErrorCode::kMismatch,
+                     "a rank that takes a lost one's place needs the result of round " +
+                         std::to_string(least) + " of chunk " + std::to_string(chunk) +
+                         ", which died with the box; start all ranks again, from a checkpoint"};
+      }
+      starts[chunk] = {.round = least, .copy_rank = holder->rank};
+    }
+    first = end;
+  }
+  return ok_status();
+}
+
 bool is_beyond(const ConsumedRounds& worker, const std::vector<ChunkStart>& starts) {
   for (size_t chunk = 0; chunk < starts.size(); ++chunk) {
     if (starts[chunk].copy_rank == pipeline::kNoRank &&

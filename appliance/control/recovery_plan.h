@@ -36,6 +36,12 @@ struct ConsumedRounds {
 Result<std::vector<ChunkStart>> plan_recovery(std::span<const ConsumedRounds> stated,
                                               uint32_t chunk_count);
 
+// For workers that are new. Chunks of a tensor may be a round apart, and such a worker begins the
+// tensor at the least: what that round gave of the others must be had from somebody, so they open
+// at it once more, to be copied. `chunk_counts`: by tensor. An error if nobody holds it.
+Status open_for_newcomers(std::span<const ConsumedRounds> stated,
+                          std::span<const uint32_t> chunk_counts, std::vector<ChunkStart>& starts);
+
 // True if a round is summed again that this worker is beyond, and has no gradient for: it began
 // behind a round whose result died with the box and the rank whose place it took.
 bool is_beyond(const ConsumedRounds& worker, const std::vector<ChunkStart>& starts);

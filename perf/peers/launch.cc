@@ -24,6 +24,9 @@ void append_options(std::vector<std::string>& command, const PeerOptions& option
                                               "--warmup",     std::to_string(options.warmup),
                                               "--seed",       std::to_string(options.seed)};
   command.insert(command.end(), arguments.begin(), arguments.end());
+  if (options.recovery != "none") {
+    command.insert(command.end(), {"--recovery", options.recovery});
+  }
   if (!options.box_flags.empty()) {
     command.insert(command.end(), {"--box-flags", options.box_flags});
   }

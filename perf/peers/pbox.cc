@@ -23,7 +23,8 @@ using pbox::perf::Sample;
 
 class PboxRank : public pbox::perf::Rank {
  public:
-  PboxRank(uint32_t rank, uint32_t rank_count, const std::string& box, Gradient& gradient)
+  PboxRank(uint32_t rank, uint32_t rank_count, const std::string& box, const std::string& recovery,
+           Gradient& gradient)
       : gradient_(gradient) {
     pbox_options options;
     pbox_options_init(&options);
@@ -31,6 +32,7 @@ class PboxRank : public pbox::perf::Rank {
     options.job = "exchange";
     options.rank = rank;
     options.world_size = rank_count;
+    options.recovery = recovery == "copy" ? PBOX_RECOVERY_COPY : PBOX_RECOVERY_NONE;
     require(pbox_create(&options, &context_));
     for (size_t index = 0; index < gradient.tensors().size(); ++index) {
       uint32_t id = 0;  // equal to index
@@ -102,7 +104,7 @@ int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
                                {"pbox",
                                 [&](uint32_t rank, Gradient& own) {
                                   return std::make_unique<PboxRank>(rank, options.worker_count,
-                                                                    address, own);
+                                                                    address, options.recovery, own);
                                 },
                                 [&](Sample& sample) {
                                   sample.cpu_seconds += pbox::perf::process_cpu_seconds(box.pid());

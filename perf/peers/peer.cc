@@ -40,6 +40,13 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     options.box_flags = value;
     return ok_status();
   }
+  if (option == "--recovery") {
+    if (value != "none" && value != "copy") {
+      return bad_option(option, value, "must be none or copy");
+    }
+    options.recovery = value;
+    return ok_status();
+  }
   if (option == "--layout") {
     if (value != "tensors" && value != "buffer") {
       return bad_option(option, value, "must be tensors or buffer");
@@ -49,7 +56,7 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
   }
   return bad_option(option, value,
                     "unknown; known are --model --layout --workers --iterations --warmup --seed "
-                    "--box-flags");
+                    "--recovery --box-flags");
 }
 
 void print_sample(const Sample& sample) {

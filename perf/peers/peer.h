@@ -30,7 +30,8 @@ struct PeerOptions {
   uint32_t iterations = 0;         // 0: obey standard input
   uint32_t warmup = 1;
   uint32_t seed = 1;
-  std::string box_flags;  // PBox only: more flags for pboxd, separated by blanks
+  std::string recovery = "none";  // PBox only; or "copy": the job outlives its box
+  std::string box_flags;          // PBox only: more flags for pboxd, separated by blanks
 };
 
 Result<PeerOptions> parse_peer_options(int argc, char** argv);

@@ -139,6 +139,35 @@ TEST_CASE("when the box stops answering workers give it up after worker_dead_aft
   CHECK(elapsed_ms(start) < 20'000);
 }
 
+TEST_CASE("a wait that ends while a lost box is looked for says since when and why it was lost") {
+  Daemon daemon;
+  WorkerProcess worker([&](Line& line) {
+    AbiWorker worker({.box = daemon.control()});
+    worker.tensor("large", 50'000);
+    worker.tensor("small", 100);
+    worker.join();
+    run_rounds(worker, 1);
+    line.say("running");
+    line.await_go();
+    Round round;
+    round.start(worker);
+    const auto message = worker.must_be(PBOX_TIMEOUT, pbox_wait(worker.context(), 0, 900));
+    require_contains(message, "'large' is not complete after 900 ms");
+    require_contains(message, "box " + daemon.control() + " was lost");
+    require_contains(message, "closed the connection); reconnecting");
+    require_contains(worker.must_be(PBOX_TIMEOUT, pbox_barrier(worker.context(), 100)),
+                     "reconnecting");
+    worker.leave();  // at once, though nobody is there
+    worker.must_be(PBOX_CLOSED, pbox_wait_all(worker.context(), 0));
+  });
+  REQUIRE(worker.heard() == "running");
+  daemon.program().signal(SIGKILL);
+  const auto start = std::chrono::steady_clock::now();
+  worker.go();
+  CHECK(worker.finish() == "");
+  CHECK(elapsed_ms(start) < 10'000);
+}
+
 TEST_CASE("a straggler is named by the wait that times out, and a later wait succeeds") {
   Daemon daemon;
   auto workers = start_job(daemon, 3, [](uint32_t rank, AbiWorker& worker, Line& line) {

@@ -117,6 +117,7 @@ TEST_CASE("a rank that was lost before may not resume in another epoch") {
   desk.hang_up(job.ids[1]);
   auto message = resume(join_with(1, 2), job.sessions[1]);
   message.mutable_join()->set_epoch(job.sessions[1].epoch() - 1);
+  message.mutable_join()->set_incarnation(7);  // nor was it admitted to this one
   const auto failure = desk.take_failure(desk.join(message));
   CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
   CHECK_THAT(failure.message(), Contains("left behind") && Contains("rejoin"));

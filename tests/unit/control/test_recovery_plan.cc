@@ -28,6 +28,25 @@ TEST_CASE("a round that nobody has consumed is summed, one that somebody has is 
   }
 }
 
+TEST_CASE("a tensor's chunks open at one round for a worker that is new, the others by a copy") {
+  const std::vector<uint32_t> uneven{3, 2, 5};
+  std::vector<ConsumedRounds> stated{{1, uneven, {true, false, false}}, {2, uneven, {}}};
+  auto starts = plan_recovery(stated, 3);
+  REQUIRE(starts.ok());
+  REQUIRE(open_for_newcomers(stated, std::vector<uint32_t>{2, 1}, *starts).ok());
+  CHECK((*starts)[0].round == 2);
+  CHECK((*starts)[0].copy_rank == 2);
+  CHECK((*starts)[1].round == 2);
+  CHECK((*starts)[1].copy_rank == pipeline::kNoRank);
+  CHECK((*starts)[2].round == 5);
+
+  stated.pop_back();
+  starts = plan_recovery(stated, 3);
+  const Status status = open_for_newcomers(stated, std::vector<uint32_t>{2, 1}, *starts);
+  REQUIRE_FALSE(status.ok());
+  CHECK(status.error().message.find("round 2 of chunk 0") != std::string::npos);
+}
+
 TEST_CASE("a round is copied from who has its result, not from who began behind it") {
   const std::vector<uint32_t> behind{4}, beyond{5}, consumed{5};
   const ConsumedRounds zero{0, behind}, fresh{1, beyond, {true}}, holder{2, consumed, {false}};

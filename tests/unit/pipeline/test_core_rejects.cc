@@ -138,6 +138,23 @@ TEST_CASE("a wrong tag counts, changes nothing, and does not move the worker's a
   CHECK(at.box.take_all().empty());
 }
 
+TEST_CASE(
+    "a packet of an earlier epoch does not move the worker's address, however high its number") {
+  OpenRound at;
+  const auto before = at.shard->sessions()[0].endpoint;
+  Packet packet = at.box.push(at.job, 0, 1, 99.0f, 4);
+  --packet.header.epoch;
+  packet.header.packet_number += 1'000'000;
+  packet.from = address_of(1, 5);
+  at.box.deliver(packet);
+  CHECK(at.box.count(Counter::kRejectEpoch) == 1);
+  CHECK(at.shard->sessions()[0].endpoint == before);
+  at.box.deliver(at.box.pull(at.job, 0, 4));
+  const auto sent = at.box.take_all();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].to == before);
+}
+
 TEST_CASE("a packet shorter than header and tag counts as too short, whatever its length") {
   OpenRound at;
   const auto whole = wire_bytes(at.box.push(at.job, 1, 0, 1.0f, 4));
@@ -157,7 +174,6 @@ TEST_CASE("a PULL with a wrong length, epoch, chunk or round gets no answer") {
       {"generation", [](Packet& p) { --p.header.generation; }, Counter::kRejectGeneration},
       {"chunk", [](Packet& p) { p.header.chunk = 1; }, Counter::kRejectChunk},
       {"future", [](Packet& p) { ++p.header.round; }, Counter::kRejectRound},
-      {"stale", [](Packet& p) { p.header.round = 2; }, Counter::kStale},
   };
   for (const Row& row : rows) {
     INFO(row.description);
@@ -171,6 +187,16 @@ TEST_CASE("a PULL with a wrong length, epoch, chunk or round gets no answer") {
     CHECK(change.moved() == expected);
     CHECK(at.box.take_all().empty());
   }
+}
+
+TEST_CASE("a PULL of a round long past is told which has finished since") {
+  OpenRound at;
+  at.box.deliver(at.box.pull(at.job, 0, 2));
+  const auto sent = at.box.take_all();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].header.type() == wire::PacketType::kStatus);
+  CHECK(sent[0].header.round == 2);
+  CHECK(sent[0].status().finished_round == 4);
 }
 
 TEST_CASE("every packet in is accounted for: aggregated, duplicate, stale, pull or rejected") {

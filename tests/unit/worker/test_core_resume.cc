@@ -276,6 +276,26 @@ TEST_CASE("what the box holds is fetched without a push, whatever chunk is a rou
   for (const Pushed& packet : sent) CHECK(packet.header.round == 7);
 }
 
+TEST_CASE("a fetch that others have overtaken goes on with the newest result") {
+  Shim shim({.tensor_chunks = {1}, .open_rounds = {7}});
+  std::vector<float> weights(kChunkFloats);
+  shim.core.fetch(0, reinterpret_cast<std::byte*>(weights.data()), 0);
+  auto sent = shim.take_all();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].header.round == 6);
+  Answer answer = shim.status(0, 6, UINT64_MAX);
+  wire::StatusPayload status{.received_mask = UINT64_MAX, .finished_round = 8};
+  std::memcpy(answer.payload.data(), &status, sizeof(status));
+  shim.deliver(answer);
+  sent = shim.take_all();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].header.type() == PacketType::kPull);
+  CHECK(sent[0].header.round == 7);
+  shim.deliver_result(0, 7, 3.0f);
+  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
+  CHECK(weights[0] == 3.0f);
+}
+
 TEST_CASE("a fetch that a resumption interrupts is asked for again") {
   Shim shim({.tensor_chunks = {2}, .open_rounds = {7, 7}});
   std::vector<float> weights(2 * kChunkFloats);

@@ -96,6 +96,31 @@ TEST_CASE("a worker that comes back says who it is, where it was, and what it ha
   CHECK(rounds.last());
 }
 
+TEST_CASE("a rank that rejoined and has consumed nothing yet says that it has no copy to give") {
+  auto options = Member::default_options();
+  options.rejoin = true;
+  Member member(options);
+  member.ask_join();
+  auto session = Member::session();
+  session.mutable_session()->set_has_rounds(true);
+  session.mutable_session()->add_absent_ranks(1);
+  member.deliver(session);
+  member.deliver(Member::round_map({7, 7, 0}));
+  member.act();
+  member.membership.on_transport_open(Member::facts(), member.now_ns);
+  member.lose_box();
+  member.ask_join_again();
+  REQUIRE(member.actions.size() == 2);
+  const control::Join& join = member.actions[0].message.join();
+  CHECK(std::vector<uint32_t>(join.absent_ranks().begin(), join.absent_ranks().end()) ==
+        std::vector<uint32_t>{1});
+  const control::RoundMap& rounds = member.actions[1].message.rounds();
+  CHECK(std::vector<uint32_t>(rounds.rounds().begin(), rounds.rounds().end()) ==
+        std::vector<uint32_t>{7, 7, 0});
+  CHECK(std::vector<uint32_t>(rounds.lacks().begin(), rounds.lacks().end()) ==
+        std::vector<uint32_t>{0, 1});
+}
+
 TEST_CASE("a first JOIN neither resumes nor states rounds, and rejoins if it is told to") {
   for (const bool rejoins : {false, true}) {
     auto options = Member::default_options();
@@ -361,6 +386,39 @@ TEST_CASE("a rank that rejoins numbers barriers on from those before it, and fet
   CHECK(packets[0].header.type() == wire::PacketType::kPull);
   CHECK(packets[0].header.round == 6);
   CHECK(packets[1].header.type() == wire::PacketType::kPush);
+}
+
+TEST_CASE(
+    "a rank that rejoins knocks until the box has given up the one before it, or time is up") {
+  auto options = Member::default_options();
+  options.rejoin = true;
+  options.join_timeout_ms = 5'000;
+  for (const bool is_freed : {true, false}) {
+    Member member(options);
+    member.ask_join();
+    const uint64_t start_ns = member.now_ns;
+    const auto taken = failure(ErrorCode::kAlreadyExists, "rank 0 still shows signs of life");
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      member.deliver(taken);
+      REQUIRE(member.act() == kHangsUp);
+      member.ask_join_again();
+      CHECK_FALSE(member.message().join().resumes());
+    }
+    if (is_freed) {
+      member.resume(3, {7, 7, 7});
+      CHECK(member.membership.phase() == Phase::kRunning);
+      CHECK(member.membership.recoveries() == 0);
+      continue;
+    }
+    member.now_ns = start_ns + 5 * kSecondNs;
+    member.deliver(taken);
+    CHECK(member.membership.phase() == Phase::kFailed);
+    CHECK_THAT(member.membership.failure()->message, Contains("signs of life"));
+  }
+  Member other;
+  other.ask_join();
+  other.deliver(failure(ErrorCode::kAlreadyExists, "rank 0 is taken"));
+  CHECK(other.membership.phase() == Phase::kFailed);
 }
 
 TEST_CASE("a new generation is taken over with the ranks that are absent from it") {

@@ -1,0 +1,57 @@
+// What a training process does with its tensors: rounds one after another, in an order and at a
+// pace of its own, checking every result it gets and that nobody touches its buffers in between.
+#pragma once
+
+#include <vector>
+
+#include "base/rng.h"
+#include "tests/sim/rack.h"
+#include "worker/membership.h"
+
+namespace pbox::sim {
+
+class Application {
+ public:
+  Application(JobModel& job, uint32_t rank, uint64_t seed);
+
+  // Starts whatever is due. Returns when something will be, by the clock that now_ns is of;
+  // UINT64_MAX: not before an operation completes.
+  uint64_t start_due(worker::Membership& membership, uint64_t now_ns, uint64_t rack_now_ns);
+  void completed(uint32_t tensor, uint64_t now_ns);
+  // The process is a new one in a job that has begun: where each tensor goes on.
+  void resume(const worker::Core& core, uint64_t now_ns);
+
+  bool done() const { return tensors_done_ == tensors_.size(); }
+  uint64_t rounds_completed() const { return rounds_completed_; }
+  // When the oldest operation that is not complete began, in rack time; UINT64_MAX: there is none.
+  uint64_t oldest_start_ns() const;
+  std::string waiting_for() const;
+
+ private:
+  struct Tensor {
+    uint32_t round = 0;  // the next to start, or the one under way
+    bool busy = false;
+    bool fetches = false;  // the weights of the round before come first
+    uint64_t ready_ns = 0;
+    uint64_t started_ns = 0;
+    uint32_t input_crc = 0;
+    std::vector<std::byte> input, output;
+  };
+
+  bool may_start(const Tensor& tensor) const;
+  void start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns);
+  void check_result(uint32_t index);
+  static void scribble(std::vector<std::byte>& buffer, uint32_t round);
+  static bool is_scribble(const std::vector<std::byte>& buffer, uint32_t round);
+
+  JobModel& job_;
+  uint32_t rank_;
+  Rng rng_;
+  std::vector<Tensor> tensors_;
+  std::vector<uint32_t> order_;
+  uint32_t step_ = 0;  // of an application that goes by steps
+  size_t tensors_done_ = 0;
+  uint64_t rounds_completed_ = 0;
+};
+
+}  // namespace pbox::sim

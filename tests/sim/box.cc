@@ -1,0 +1,230 @@
+#include "tests/sim/box.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "nic/wire/control_frame.h"
+#include "tests/sim/violation.h"
+
+namespace pbox::sim {
+namespace {
+
+// How long a turn with packets takes; one without packets ends until something comes.
+constexpr uint64_t kTurnNs = 2'000;
+constexpr uint64_t kRestartNs = 100 * kNanosPerMilli;
+constexpr uint64_t kTickNs = 50 * kNanosPerMilli;
+constexpr uint32_t kSmallRingSlots = 6;
+
+}  // namespace
+
+Box::Box(Rack& rack, HostId host)
+    : rack_(rack),
+      host_(host),
+      control_thread_(rack.queue, [this] { turn_control(); }),
+      disk_(rack.options.seed * 31 + host, rack.counts) {
+  for (uint32_t index = 0; index < rack.options.pipelines; ++index) {
+    Pipeline& pipeline = pipelines_.emplace_back();
+    pipeline.local = endpoint_of(host, static_cast<uint16_t>(limits::kDataPortFirst + index));
+    pipeline.thread = std::make_unique<Thread>(rack.queue, [this, index] {
+      if (turn(index, false))
+        pipelines_[index].thread->wake_at(pipelines_[index].thread->now_ns() + kTurnNs);
+    });
+  }
+  rack.control.attach(host, *this);
+}
+
+appliance::RegistryOptions Box::registry_options() const {
+  appliance::RegistryOptions options;
+  options.box_name = "box" + std::to_string(host_);
+  options.dead_after_ns = rack_.options.dead_after_ns;
+  options.heartbeat_interval_ms =
+      static_cast<uint32_t>(rack_.options.dead_after_ns / kNanosPerMilli / 10);
+  options.payload_crc = rack_.options.payload_crc;
+  // Half of all seeds draw the same session numbers at each start: then it is the epoch alone that
+  // tells a session from one before the crash.
+  options.seed = rack_.options.seed + (rack_.options.same_sessions ? 0 : starts_);
+  return options;
+}
+
+void Box::start() {
+  if (up()) return;
+  auto epochs = appliance::EpochStore::open(disk_);
+  if (!epochs) {
+    require(epochs.error().message.find("damaged") == std::string::npos,
+            [&] { return "the disk kept no whole file: " + epochs.error().message; });
+    rack_.queue.after(kRestartNs, [this] { start(); });
+    return;
+  }
+  epochs_.emplace(std::move(*epochs));
+  checker_ = std::make_unique<BoxChecker>(rack_, rack_.options.pipelines);
+  for (uint32_t index = 0; index < pipelines_.size(); ++index) {
+    Pipeline& pipeline = pipelines_[index];
+    pipeline.ring = &rack_.network.open(
+        pipeline.local, {.bytes_max = rack_.options.ring_bytes,
+                         .slots_max = rack_.options.ring_slots,
+                         .on_arrival = [thread = pipeline.thread.get()] { thread->wake_soon(); }});
+    pipeline.port =
+        std::make_unique<SimPort>(rack_.network, pipeline.local, *pipeline.ring, rack_.options);
+    pipeline.core = std::make_unique<pipeline::Core>(pipeline::CoreOptions{
+        .pipeline_index = index, .tag = {.payload_crc = rack_.options.payload_crc}});
+    pipeline.mailbox = std::make_unique<pipeline::Mailbox>();
+    pipeline.loop = std::make_unique<pipeline::Loop<SimPort>>(
+        *pipeline.core, *pipeline.port, *pipeline.mailbox, pipeline::PollPolicy{.busy = true});
+    pipeline.next_ticket = 1;
+  }
+  ++starts_;
+  registry_ = std::make_unique<appliance::JobRegistry>(registry_options(), *this, *epochs_);
+  control_thread_.wake_soon();
+}
+
+void Box::crash(bool silently) {
+  if (!up()) return;
+  rack_.control.abort_all(host_, silently);
+  registry_.reset();
+  for (Pipeline& pipeline : pipelines_) {
+    rack_.network.close(pipeline.local);
+    pipeline.loop.reset();
+    pipeline.core.reset();
+    pipeline.port.reset();
+  }
+  checker_.reset();
+  peers_.clear();
+  if (silently) disk_.crash();
+}
+
+appliance::PipelineInfo Box::info(uint32_t index) const {
+  return {.address = nic::address_string(pipelines_[index].local),
+          .udp_port = pipelines_[index].local.port,
+          .receive_buffer_bytes = rack_.options.ring_bytes,
+          .receive_slots = rack_.options.ring_slots,
+          .mtu = 1500,
+          .hugepages = Hugepages::kNever};
+}
+
+bool Box::turn(uint32_t index, bool carries_out_command) {
+  if (!up()) return false;
+  Pipeline& pipeline = pipelines_[index];
+  const Packet* next = pipeline.ring->waiting.empty() ? nullptr : &pipeline.ring->waiting.front();
+  // Alone in its burst, so that whatever changes is its doing.
+  const bool alone = next != nullptr && next->damaged && !carries_out_command;
+  pipeline.port->set_burst_packets(alone ? 1 : rack_.options.burst_packets);
+  checker_->before_turn(index, *pipeline.core, alone);
+  const bool worked = pipeline.loop->turn(pipeline.thread->now_ns());
+  checker_->after_turn(index, *pipeline.core, *pipeline.port, carries_out_command);
+  return worked;
+}
+
+void Box::execute(uint32_t index, pipeline::Command command) {
+  Pipeline& pipeline = pipelines_[index];
+  command.ticket = pipeline.next_ticket++;
+  require(pipeline.mailbox->commands.push(command), "a pipeline's mailbox is full");
+  // The control thread waits, the pipeline takes its turns.
+  while (pipeline.mailbox->completed_ticket.load() < command.ticket) turn(index, true);
+  pipeline.thread->wake_soon();
+}
+
+Status Box::install(uint32_t index, pipeline::JobShard& shard) {
+  checker_->installed(index, shard);
+  return PipelineHost::install(index, shard);
+}
+
+void Box::remove(uint32_t index, std::unique_ptr<pipeline::JobShard> shard) {
+  execute(index, {.kind = pipeline::CommandKind::kRemove, .shard = shard.get()});
+  checker_->removed(index, *shard);
+}
+
+void Box::turn_control() {
+  if (!up()) return;
+  registry_->on_tick(control_thread_.now_ns());
+  flush();
+  control_thread_.wake_at(control_thread_.now_ns() + kTickNs);
+}
+
+bool Box::on_accept(ConnectionId id, HostId from) {
+  if (!up()) return false;
+  peers_[id] = from;
+  registry_->on_open(id, "host" + std::to_string(from), false, control_thread_.now_ns());
+  return true;
+}
+
+void Box::on_control_message(ConnectionId id, const std::string& body) {
+  registry_->on_message(id, body, control_thread_.now_ns());
+  flush();
+}
+
+void Box::on_closed(ConnectionId id, const std::string& reason) {
+  registry_->on_closed(id, reason, control_thread_.now_ns());
+  flush();
+}
+
+void Box::flush() {
+  for (const auto& event : registry_->take_events()) {
+    rack_.say("box " + std::to_string(host_), [&] { return event.name + (": " + event.text); });
+  }
+  for (;;) {
+    const auto actions = registry_->take_actions();
+    if (actions.empty()) return;
+    for (const appliance::Action& action : actions) carry_out(action);
+  }
+}
+
+void Box::carry_out(const appliance::Action& action) {
+  if (action.kind == appliance::Action::Kind::kClose) {
+    rack_.control.close(action.connection, host_);
+    // As the control server says it, once the last message is on its way.
+    registry_->on_closed(action.connection, "closed by the box", control_thread_.now_ns());
+    return;
+  }
+  if (action.message.has_session()) learn_session(action.connection, action.message.session());
+  if (action.message.has_membership()) {
+    for (const uint32_t rank : action.message.membership().absent_ranks()) {
+      job_of(action.connection).forget(rank);
+    }
+  }
+  const auto framed = wire::frame(action.message);
+  require(framed.ok(), "a control message is too long for its frame");
+  rack_.control.send(action.connection, host_, framed->substr(wire::kControlLengthBytes));
+}
+
+JobModel& Box::job_of(ConnectionId id) {
+  const HostId worker = peers_.at(id);
+  const auto job = std::find_if(rack_.jobs.begin(), rack_.jobs.end(), [&](const auto& model) {
+    return worker >= model->first_host && worker < model->first_host + model->options.workers;
+  });
+  return **job;
+}
+
+void Box::learn_session(ConnectionId id, const control::Session& session) {
+  JobModel& job = job_of(id);
+  const std::pair owner{job.index, starts_};
+  const auto [given, is_new] = epochs_given_.emplace(session.epoch(), owner);
+  require(given->second == owner && (!is_new || given->first == epochs_given_.rbegin()->first),
+          [&] { return "epoch " + std::to_string(session.epoch()) + " was given out before"; });
+  for (int index = 0; index < session.pipelines_size(); ++index) {
+    checker_->named(static_cast<uint32_t>(index), session.pipelines(index).spi(), job);
+  }
+  for (const uint32_t rank : session.absent_ranks()) job.forget(rank);
+}
+
+void Box::pause(uint64_t length_ns) {
+  rack_.control.stall(host_, rack_.queue.now_ns() + length_ns);
+  control_thread_.pause(length_ns);
+  for (Pipeline& pipeline : pipelines_) pipeline.thread->pause(length_ns);
+}
+
+void Box::pause_pipeline(uint32_t index, uint64_t length_ns) {
+  pipelines_[index % pipelines_.size()].thread->pause(length_ns);
+}
+
+void Box::jump(uint64_t ahead_ns) {
+  control_thread_.jump(ahead_ns);
+  for (Pipeline& pipeline : pipelines_) pipeline.thread->jump(ahead_ns);
+}
+
+void Box::set_small_ring(uint32_t index, bool small) {
+  if (!up()) return;
+  ReceiveRing& ring = *pipelines_[index % pipelines_.size()].ring;
+  ring.slots_max = small ? kSmallRingSlots : rack_.options.ring_slots;
+}
+
+}  // namespace pbox::sim

@@ -1,0 +1,84 @@
+// A box: the product's control plane, pipelines and loops, over simulated ports and connections.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "appliance/control/job_registry.h"
+#include "pipeline/loop.h"
+#include "tests/sim/box_checker.h"
+#include "tests/sim/host.h"
+#include "tests/sim/sim_disk.h"
+
+namespace pbox::sim {
+
+class Box final : public ControlEnd, public appliance::PipelineHost {
+ public:
+  Box(Rack& rack, HostId host);
+
+  // Also after crash(); what the disk kept is all that is left.
+  void start();
+  // As `kill -9`, or `silently` as a loss of power: peers learn of it only when they next ask.
+  void crash(bool silently);
+  void set_disk_failures(uint32_t one_of) { disk_.fail_one_of(one_of); }
+  bool up() const { return registry_ != nullptr; }
+
+  bool on_accept(ConnectionId id, HostId from) override;
+  void on_connected(ConnectionId) override {}
+  void on_control_message(ConnectionId id, const std::string& body) override;
+  void on_closed(ConnectionId id, const std::string& reason) override;
+
+  HostId host() const { return host_; }
+  const appliance::JobRegistry& registry() const { return *registry_; }
+  // Episodes.
+  void pause(uint64_t length_ns);
+  void pause_pipeline(uint32_t pipeline, uint64_t length_ns);
+  void jump(uint64_t ahead_ns);
+  void set_small_ring(uint32_t pipeline, bool small);
+
+  void check_all() { checker_->check_all(); }
+
+ private:
+  struct Pipeline {
+    nic::Endpoint local;
+    ReceiveRing* ring = nullptr;
+    std::unique_ptr<SimPort> port;
+    std::unique_ptr<pipeline::Core> core;
+    std::unique_ptr<pipeline::Mailbox> mailbox;
+    std::unique_ptr<pipeline::Loop<SimPort>> loop;
+    std::unique_ptr<Thread> thread;
+    uint64_t next_ticket = 1;
+  };
+
+  uint32_t count() const override { return static_cast<uint32_t>(pipelines_.size()); }
+  appliance::PipelineInfo info(uint32_t pipeline) const override;
+  void execute(uint32_t pipeline, pipeline::Command command) override;
+  Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
+  void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
+
+  bool turn(uint32_t index, bool carries_out_command);
+  void turn_control();
+  // Carries out what the registry wants done.
+  void flush();
+  void carry_out(const appliance::Action& action);
+  JobModel& job_of(ConnectionId id);
+  void learn_session(ConnectionId id, const control::Session& session);
+  appliance::RegistryOptions registry_options() const;
+
+  Rack& rack_;
+  HostId host_;
+  std::vector<Pipeline> pipelines_;
+  Thread control_thread_;
+  std::unique_ptr<BoxChecker> checker_;
+  SimDisk disk_;
+  std::optional<appliance::EpochStore> epochs_;
+  std::unique_ptr<appliance::JobRegistry> registry_;
+  uint64_t starts_ = 0;
+  // Over all starts: which job, and which start of the box, had an epoch.
+  std::map<uint32_t, std::pair<uint32_t, uint64_t>> epochs_given_;
+  std::map<ConnectionId, HostId> peers_;
+};
+
+}  // namespace pbox::sim

@@ -1,0 +1,232 @@
+#include "tests/sim/box_checker.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "nic/wire/chunk_layout.h"
+#include "nic/wire/crc32c.h"
+#include "tests/sim/violation.h"
+
+namespace pbox::sim {
+namespace {
+
+using pipeline::Counter;
+
+// What may become of a packet that is no sound PULL: exactly one of these.
+constexpr Counter kVerdicts[] = {
+    Counter::kAggregated,       Counter::kDuplicate,     Counter::kStale,
+    Counter::kRejectShort,      Counter::kRejectVersion, Counter::kRejectType,
+    Counter::kRejectReserved,   Counter::kRejectLength,  Counter::kRejectTag,
+    Counter::kRejectQueue,      Counter::kRejectSession, Counter::kRejectEpoch,
+    Counter::kRejectGeneration, Counter::kRejectChunk,   Counter::kRejectFragment,
+    Counter::kRejectDtype,      Counter::kRejectRound};
+
+uint64_t crc_of(uint64_t crc, const void* data, size_t bytes) {
+  return wire::crc32c(static_cast<uint32_t>(crc), static_cast<const std::byte*>(data), bytes);
+}
+
+std::string place(const JobModel& job, const pipeline::Chunk& chunk, uint32_t round) {
+  return job.name + " chunk " + std::to_string(chunk.id) + " round " + std::to_string(round);
+}
+
+// The ranks that rounds wait for, as bits.
+uint32_t present(const pipeline::JobShard& shard) {
+  uint32_t ranks = 0;
+  for (const auto& session : shard.sessions()) ranks |= uint32_t{session.present} << session.rank;
+  return ranks;
+}
+
+}  // namespace
+
+void BoxChecker::installed(uint32_t pipeline, pipeline::JobShard& shard) {
+  Shard entry{&shard, nullptr, {}, {}};
+  for (const auto& chunk : shard.chunks()) {
+    entry.rounds_finished.push_back(chunk.rounds_finished);
+    entry.copies.push_back(chunk.copy_rank != pipeline::kNoRank);
+  }
+  pipelines_[pipeline].shards.push_back(std::move(entry));
+}
+
+void BoxChecker::removed(uint32_t pipeline, const pipeline::JobShard& shard) {
+  std::erase_if(pipelines_[pipeline].shards,
+                [&](const Shard& entry) { return entry.shard == &shard; });
+}
+
+void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
+  for (Shard& entry : pipelines_[pipeline].shards) {
+    for (const auto& session : entry.shard->sessions()) {
+      if (session.spi == spi) entry.job = &job;
+    }
+  }
+}
+
+BoxChecker::Tally BoxChecker::tally(const pipeline::Core& core) {
+  Tally tally{.received = core.counters().get(Counter::kRxPackets),
+              .pulls = core.counters().get(Counter::kPullsReceived)};
+  for (const Counter counter : kVerdicts) tally.verdicts += core.counters().get(counter);
+  return tally;
+}
+
+// All that a packet may change for good: sums, bits, rounds, and where answers go.
+uint64_t BoxChecker::hash(const Pipeline& pipeline) {
+  uint64_t hash = 0;
+  for (const Shard& entry : pipeline.shards) {
+    for (const auto& session : entry.shard->sessions()) {
+      hash = crc_of(hash, &session.endpoint, sizeof(session.endpoint));
+      hash = crc_of(hash, &session.newest_packet_number, sizeof(session.newest_packet_number));
+      hash = crc_of(hash, &session.credit_bytes, sizeof(session.credit_bytes));
+    }
+    for (const auto& chunk : entry.shard->chunks()) {
+      hash = crc_of(hash, chunk.claimed, entry.shard->worker_count() * sizeof(uint64_t));
+      hash = crc_of(hash, &chunk.rounds_finished, sizeof(chunk.rounds_finished));
+      hash = crc_of(hash, chunk.accumulator[0], chunk.elements * sizeof(float));
+      hash = crc_of(hash, chunk.accumulator[1], chunk.elements * sizeof(float));
+      hash = crc_of(hash, chunk.result[0], chunk.wire_bytes);
+    }
+  }
+  return hash;
+}
+
+void BoxChecker::before_turn(uint32_t index, const pipeline::Core& core, bool damaged) {
+  Pipeline& pipeline = pipelines_[index];
+  pipeline.before = tally(core);
+  pipeline.damaged = damaged;
+  if (damaged) pipeline.state_hash = hash(pipeline);
+}
+
+void BoxChecker::after_turn(uint32_t index, const pipeline::Core& core, const SimPort& port,
+                            bool commanded) {
+  Pipeline& pipeline = pipelines_[index];
+  check_tally(pipeline, core, port);
+  if (commanded) check_all(pipeline);
+  require(!pipeline.damaged || hash(pipeline) == pipeline.state_hash,
+          "a packet that is not authentic changed what the box holds");
+  for (const Packet& packet : port.held()) {
+    wire::Parsed parsed;
+    if (wire::parse(packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()), parsed) !=
+        wire::Reject::kNone) {
+      continue;
+    }
+    for (Shard& entry : pipeline.shards) {
+      const auto& sessions = entry.shard->sessions();
+      if (std::any_of(sessions.begin(), sessions.end(),
+                      [&](const auto& session) { return session.spi == parsed.header.spi; })) {
+        check_touched(entry, parsed.header);
+      }
+    }
+  }
+}
+
+void BoxChecker::check_tally(const Pipeline& pipeline, const pipeline::Core& core,
+                             const SimPort& port) const {
+  const Tally now = tally(core);
+  uint64_t pulls_max = 0;
+  for (const Packet& packet : port.held()) {
+    pulls_max += !packet.bytes.empty() &&
+                 (packet.bytes[0] & std::byte{15}) == std::byte(wire::PacketType::kPull);
+  }
+  const uint64_t received = now.received - pipeline.before.received;
+  const uint64_t verdicts = now.verdicts - pipeline.before.verdicts;
+  const uint64_t pulls = now.pulls - pipeline.before.pulls;
+  const bool sound = now.received == port.packets_given() && received == port.held().size() &&
+                     pulls <= pulls_max && verdicts <= received &&
+                     verdicts >= received - pulls_max && verdicts + pulls >= received;
+  require(sound, [&] {
+    return "conservation: of " + std::to_string(received) + " packets " + std::to_string(verdicts) +
+           " were counted by what became of them, and " + std::to_string(pulls) + " as PULLs";
+  });
+}
+
+void BoxChecker::check_touched(Shard& entry, const wire::Header& header) {
+  pipeline::Chunk* chunk = entry.shard->find(header.chunk);
+  if (chunk == nullptr || entry.job == nullptr) return;
+  check_chunk(entry, *chunk);
+  if (header.fragment < chunk->fragment_count) check_sum(entry, *chunk, header.fragment);
+}
+
+void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
+  JobModel& job = *entry.job;
+  const auto index = static_cast<size_t>(&chunk - entry.shard->chunks().data());
+  uint64_t& seen = entry.rounds_finished[index];
+  if (chunk.rounds_finished != seen) {
+    require(chunk.rounds_finished == seen + 1, [&] {
+      return place(job, chunk, chunk.open_round()) + ": rounds are not finished one after another";
+    });
+    require(chunk.rounds_finished <= job.options.rounds || job.options.rogue, [&] {
+      return place(job, chunk, chunk.open_round()) + ": a round finished that nobody began";
+    });
+    ++seen;
+    // A copy has whom it had when it was consumed.
+    check_result(entry, chunk, entry.copies[index] ? 0 : present(*entry.shard));
+  }
+  uint64_t any = 0;
+  uint32_t complete = 0;
+  for (uint32_t rank = 0; rank < entry.shard->worker_count(); ++rank) {
+    require((chunk.claimed[rank] & ~chunk.full_mask) == 0,
+            [&] { return place(job, chunk, chunk.open_round()) + ": a bit of no fragment"; });
+    any |= chunk.claimed[rank];
+    complete += entry.shard->sessions()[rank].present && chunk.claimed[rank] == chunk.full_mask;
+  }
+  const bool copied = chunk.copy_rank != pipeline::kNoRank;  // all bits but the copy's are claimed
+  entry.copies[index] = copied;
+  const uint32_t present_count = entry.shard->present_count();
+  require((copied || any == chunk.claimed_any) && complete == chunk.complete_workers &&
+              (complete < present_count || present_count == 0),
+          [&] { return place(job, chunk, chunk.open_round()) + ": masks and counts disagree"; });
+}
+
+// A fragment's sum is that of the ranks whose bit is claimed, each once: after every packet.
+void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t fragment) {
+  JobModel& job = *entry.job;
+  const uint32_t round = chunk.open_round();
+  const bool initial = job.options.mode == pipeline::Mode::kOptimize && round == 0;
+  const uint64_t bit = uint64_t{1} << fragment;
+  const bool copied = chunk.copy_rank != pipeline::kNoRank;
+  if (!job.has_known_sums() || initial || copied || (chunk.claimed_any & bit) == 0) return;
+  uint32_t ranks = 0;
+  for (uint32_t rank = 0; rank < job.options.workers; ++rank) {
+    if ((chunk.claimed[rank] & bit) != 0) ranks |= 1u << rank;
+  }
+  const JobModel::Chunk& at = job.chunks[chunk.id];
+  const uint32_t first = entry.shard->fragment_offset_elements(chunk, fragment);
+  const uint32_t count =
+      wire::fragment_length(chunk.wire_bytes, entry.shard->fragment_bytes, fragment) /
+      job.element_bytes();
+  const float* sums = chunk.accumulator[round & 1];
+  for (uint32_t element = first; element < first + count; ++element) {
+    const uint64_t of_tensor = at.first_element + element;
+    require(sums[element] == job.gradients.sum(ranks, at.tensor, round, of_tensor), [&] {
+      return place(job, chunk, round) + " element " + std::to_string(element) + ": " +
+             job.gradients.explain(double{sums[element]}, ranks, at.tensor, round, of_tensor);
+    });
+  }
+}
+
+// `ranks`: those that must be in it.
+void BoxChecker::check_result(Shard& entry, const pipeline::Chunk& chunk, uint32_t ranks) {
+  JobModel& job = *entry.job;
+  // Of rounds before the shard's first nothing is here.
+  if (chunk.rounds_finished == chunk.first_round) return;
+  const uint32_t round = chunk.open_round() - 1;
+  const auto what = job.wrong(chunk.id, round, ranks, chunk.result[round & 1]);
+  require(!what, [&] { return place(job, chunk, round) + ", at the box: " + *what; });
+}
+
+void BoxChecker::check_all(Pipeline& pipeline) {
+  for (Shard& entry : pipeline.shards) {
+    if (entry.job == nullptr) continue;
+    for (pipeline::Chunk& chunk : entry.shard->chunks()) {
+      check_chunk(entry, chunk);
+      check_result(entry, chunk, 0);
+      for (uint32_t index = 0; index < chunk.fragment_count; ++index) {
+        check_sum(entry, chunk, index);
+      }
+    }
+  }
+}
+
+void BoxChecker::check_all() {
+  for (Pipeline& pipeline : pipelines_) check_all(pipeline);
+}
+
+}  // namespace pbox::sim

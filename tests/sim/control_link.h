@@ -1,0 +1,82 @@
+// Control connections: ordered streams of messages between a worker and a box. They stall while
+// packets between the two hosts do not pass, they break, and their ends learn of it at times of
+// their own.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/sim/event_queue.h"
+#include "tests/sim/network.h"
+
+namespace pbox::sim {
+
+using ConnectionId = uint64_t;
+
+// What a host with control connections is told.
+class ControlEnd {
+ public:
+  virtual ~ControlEnd() = default;
+  // A box's answer to a worker that connects: false if nobody listens.
+  virtual bool on_accept(ConnectionId id, HostId from) = 0;
+  virtual void on_connected(ConnectionId id) = 0;
+  virtual void on_control_message(ConnectionId id, const std::string& body) = 0;
+  virtual void on_closed(ConnectionId id, const std::string& reason) = 0;
+};
+
+class ControlNetwork {
+ public:
+  ControlNetwork(EventQueue& queue, Network& network, uint64_t latency_ns)
+      : queue_(queue), network_(network), latency_ns_(latency_ns) {}
+
+  void attach(HostId host, ControlEnd& end) { ends_[host] = &end; }
+
+  // The answer comes later: on_connected, or on_closed.
+  ConnectionId connect(HostId worker, HostId box);
+  void send(ConnectionId id, HostId from, std::string body);
+  // In order behind what was sent before. The host that closes hears no more of it.
+  void close(ConnectionId id, HostId from);
+  // The host's process is gone: its peers see the end at once, or, where the whole machine went
+  // (`silently`), only when they next send and something answers again.
+  void abort_all(HostId host, bool silently);
+
+  // Nothing of a host's connections passes until this time.
+  void stall(HostId host, uint64_t until_ns) { stalled_until_ns_[host] = until_ns; }
+  // Both ends of all its connections see a reset.
+  void break_all(HostId host);
+  size_t open_count() const { return connections_.size(); }
+
+ private:
+  struct Item {
+    uint64_t due_ns = 0;
+    bool is_close = false;
+    std::string body = {};
+  };
+  struct Connection {
+    HostId worker = 0, box = 0;
+    bool worker_open = true, box_open = false;
+    bool halves_lost = false;  // an end vanished without a word
+    std::deque<Item> to_worker = {}, to_box = {};
+    uint64_t reset_ns = 0;
+  };
+
+  bool passes(const Connection& connection);
+  void accept(ConnectionId id);
+  void enqueue(ConnectionId id, HostId from, Item item);
+  void deliver(ConnectionId id, bool to_box);
+  void finish(ConnectionId id, HostId at, const std::string& reason);
+  void drop_if_over(ConnectionId id);
+
+  EventQueue& queue_;
+  Network& network_;
+  uint64_t latency_ns_;
+  std::map<HostId, ControlEnd*> ends_;
+  std::map<HostId, uint64_t> stalled_until_ns_;
+  std::map<ConnectionId, Connection> connections_;
+  ConnectionId next_id_ = 1;
+};
+
+}  // namespace pbox::sim

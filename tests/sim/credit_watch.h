@@ -1,0 +1,115 @@
+// How much a worker has under way on a lane, counted from its packets alone: chunks pushed whose
+// result is not whole yet and of which the box has not said that others are late. Never more than
+// the widest window it was granted, or one chunk.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <span>
+
+#include "nic/port.h"
+#include "nic/wire/chunk_layout.h"
+#include "tests/sim/job_model.h"
+#include "tests/sim/violation.h"
+#include "worker/core.h"
+
+namespace pbox::sim {
+
+class CreditWatch {
+ public:
+  CreditWatch(const worker::SessionSpec& session, uint32_t lane, const JobModel& job)
+      : session_(session), lane_(lane), job_(job) {
+    window_bytes_ = std::min(session.pipelines[lane].credit_bytes, session.window_bytes);
+  }
+
+  void set_generation(uint32_t generation) { generation_ = static_cast<uint16_t>(generation); }
+
+  void received(std::span<const Packet> packets) {
+    for (const Packet& packet : packets) received(packet);
+  }
+
+  void sent(std::span<const nic::TxPacket> packets) {
+    for (const nic::TxPacket& packet : packets) {
+      const wire::Header& header = packet.header;
+      if (header.type() != wire::PacketType::kPush) continue;
+      const auto found = under_way_.find(header.chunk);
+      if (found != under_way_.end() && found->second.round == header.round) continue;
+      const auto done = done_.find(header.chunk);
+      require(done == done_.end() || wire::round_distance(header.round, done->second) > 0, [&] {
+        return "chunk " + std::to_string(header.chunk) + " round " + std::to_string(header.round) +
+               " is pushed though its result is here: the buffer is no longer the worker's";
+      });
+      Chunk chunk{.round = header.round, .bytes = chunk_bytes(header.chunk)};
+      outstanding_bytes_ += chunk.bytes;
+      ++chunks_;
+      under_way_[header.chunk] = chunk;
+      require(outstanding_bytes_ <= window_bytes_ || chunks_ == 1, [&] {
+        return "credit: rank has " + std::to_string(outstanding_bytes_) +
+               " bytes under way on a lane whose window is " + std::to_string(window_bytes_);
+      });
+    }
+  }
+
+ private:
+  struct Chunk {
+    uint32_t round = 0;
+    uint32_t bytes = 0;
+    uint64_t result_mask = 0;
+    bool in_window = true;
+  };
+
+  uint32_t chunk_bytes(uint32_t id) const {
+    return job_.chunks[id].elements * job_.element_bytes();
+  }
+
+  void received(const Packet& packet) {
+    wire::Parsed parsed;
+    const wire::Header& header = parsed.header;
+    const bool sound = wire::parse(packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()),
+                                   parsed) == wire::Reject::kNone &&
+                       wire::verify_tag(session_.tag, parsed) && header.epoch == session_.epoch &&
+                       header.generation == generation_ &&
+                       header.spi == (session_.pipelines[lane_].spi | wire::kSpiToWorker);
+    if (!sound) return;
+    const uint64_t credit = uint64_t{header.credit} * limits::kCreditUnitBytes;
+    window_bytes_ = std::max(window_bytes_, std::min<uint64_t>(credit, session_.window_bytes));
+    const auto found = under_way_.find(header.chunk);
+    if (found == under_way_.end() || found->second.round != header.round) return;
+    Chunk& chunk = found->second;
+    if (header.type() == wire::PacketType::kResult) {
+      chunk.result_mask |= uint64_t{1} << header.fragment;
+      const uint32_t fragments = wire::fragment_count(chunk.bytes, session_.fragment_bytes);
+      if (chunk.result_mask == wire::full_mask(fragments)) {
+        leave(chunk);
+        done_[header.chunk] = chunk.round;
+        under_way_.erase(found);
+      }
+    } else if (header.type() == wire::PacketType::kStatus) {
+      wire::StatusPayload status;
+      std::memcpy(&status, parsed.payload, sizeof(status));
+      const uint64_t all =
+          wire::full_mask(wire::fragment_count(chunk.bytes, session_.fragment_bytes));
+      if ((all & ~status.received_mask) == 0 && status.missing_workers > 0) leave(chunk);
+    }
+  }
+
+  void leave(Chunk& chunk) {
+    if (!chunk.in_window) return;
+    chunk.in_window = false;
+    outstanding_bytes_ -= chunk.bytes;
+    --chunks_;
+  }
+
+  const worker::SessionSpec session_;
+  uint16_t generation_ = session_.generation;
+  uint32_t lane_;
+  const JobModel& job_;
+  uint64_t window_bytes_ = 0;
+  uint64_t outstanding_bytes_ = 0;
+  uint32_t chunks_ = 0;
+  std::map<uint32_t, Chunk> under_way_;
+  std::map<uint32_t, uint32_t> done_;  // chunk to its last round whose result came
+};
+
+}  // namespace pbox::sim

@@ -1,0 +1,61 @@
+// The faults there are: one table makes the counts, their names and the report. To add one: a row
+// here, a draw in options.cc, and the place where it happens, which counts it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace pbox::sim {
+
+// X(identifier, name)
+#define PBOX_SIM_FAULTS(X)              \
+  X(kDropUniform, "drop_uniform")       \
+  X(kDropBurst, "drop_burst")           \
+  X(kDropFragment, "drop_fragment")     \
+  X(kDropPartition, "drop_partition")   \
+  X(kDropUnreachable, "drop_no_socket") \
+  X(kRingOverflow, "ring_overflow")     \
+  X(kDuplicate, "duplicate")            \
+  X(kReorder, "reorder")                \
+  X(kLongDelay, "delay")                \
+  X(kClog, "clog")                      \
+  X(kBitFlip, "bit_flip")               \
+  X(kTruncation, "truncation")          \
+  X(kWrongQueue, "wrong_queue")         \
+  X(kPartition, "partition")            \
+  X(kPause, "pause")                    \
+  X(kClockJump, "clock_jump")           \
+  X(kSlowReader, "slow_reader")         \
+  X(kControlStall, "control_stall")     \
+  X(kControlBreak, "control_break")     \
+  X(kWorkerCrash, "worker_crash")       \
+  X(kBoxCrash, "box_crash")             \
+  X(kDiskFault, "disk_fault")           \
+  X(kRogue, "rogue_packet")             \
+  X(kOutsider, "outsider_packet")
+
+enum class Fault : size_t {
+#define PBOX_SIM_FAULT_ENUM(identifier, name) identifier,
+  PBOX_SIM_FAULTS(PBOX_SIM_FAULT_ENUM)
+#undef PBOX_SIM_FAULT_ENUM
+      kCount
+};
+
+inline constexpr const char* kFaultNames[] = {
+#define PBOX_SIM_FAULT_NAME(identifier, name) name,
+    PBOX_SIM_FAULTS(PBOX_SIM_FAULT_NAME)
+#undef PBOX_SIM_FAULT_NAME
+};
+
+struct FaultCounts {
+  std::array<uint64_t, static_cast<size_t>(Fault::kCount)> values{};
+
+  void add(Fault fault, uint64_t count = 1) { values[static_cast<size_t>(fault)] += count; }
+  uint64_t get(Fault fault) const { return values[static_cast<size_t>(fault)]; }
+  void add(const FaultCounts& other) {
+    for (size_t index = 0; index < values.size(); ++index) values[index] += other.values[index];
+  }
+};
+
+}  // namespace pbox::sim

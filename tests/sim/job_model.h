@@ -1,0 +1,68 @@
+// A job, seen from outside: where its chunks lie, what its results must be, and what its members
+// have been through.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/sim/network.h"
+#include "tests/sim/oracle.h"
+
+namespace pbox::sim {
+
+struct JobModel {
+  struct Chunk {
+    uint32_t tensor = 0;
+    uint32_t first_element = 0;
+    uint32_t elements = 0;
+  };
+
+  JobModel(uint64_t seed, uint32_t index, const JobOptions& options, HostId first_host);
+  JobModel(const JobModel&) = delete;  // its parts refer to each other
+  JobModel& operator=(const JobModel&) = delete;
+
+  // What is wrong with a chunk's result; nothing if it is right. Where ranks may be left out it is
+  // the sum of some that has all of `ranks`, in each fragment.
+  std::optional<std::string> wrong(uint32_t chunk, uint32_t round, uint32_t ranks,
+                                   const std::byte* bytes);
+  // The same of what a rank has consumed, which is then what every other must consume, as long as
+  // the rank lives and is in the job.
+  std::optional<std::string> consume(uint32_t rank, uint32_t chunk, uint32_t round,
+                                     const std::byte* bytes);
+  void forget(uint32_t rank);
+
+  uint32_t element_bytes() const { return wire::dtype_bytes(options.dtype); }
+  uint32_t all_ranks() const { return (1u << options.workers) - 1; }
+  // A member that may push anything makes sums that mean nothing.
+  bool has_known_sums() const { return !options.rogue; }
+  bool may_lack_ranks() const { return options.on_worker_lost == appliance::LostPolicy::kPartial; }
+
+  uint32_t index;
+  const JobOptions& options;
+  HostId first_host;  // of rank 0; rank r has first_host + r
+  std::string name;
+  Gradients gradients;
+  Oracle oracle;
+  std::vector<Chunk> chunks;  // by id
+
+  bool may_fail = false;   // something has happened that it need not survive
+  bool is_ending = false;  // a rank has left, or failed for good
+  std::set<uint32_t> at_barrier;
+
+ private:
+  std::optional<std::string> wrong_part(const Chunk& chunk, uint32_t round, uint32_t ranks,
+                                        const std::byte* bytes, uint32_t first, uint32_t count);
+  float value(uint32_t contributors, const Chunk& chunk, uint32_t round, uint32_t element) const;
+
+  uint32_t fragment_bytes_;
+  struct Consumed {
+    std::vector<std::byte> bytes;
+    std::set<uint32_t> ranks;
+  };
+  // By chunk and round; of jobs that may lack ranks only.
+  std::vector<std::map<uint32_t, Consumed>> consumed_;
+};
+
+}  // namespace pbox::sim

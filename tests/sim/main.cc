@@ -1,0 +1,158 @@
+// pbox-sim --seeds N [--from S] [--json]: racks of boxes and workers, one per seed, in simulated
+// time and with simulated faults. A violation ends with status 1 and says how to see it again.
+#include <unistd.h>
+
+#include <array>
+#include <boost/program_options.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "tests/sim/goodput.h"
+#include "tests/sim/world.h"
+
+namespace pbox::sim {
+namespace {
+
+namespace po = boost::program_options;
+
+// The seed at hand, for a crash: a check of the product's own that fails ends the process.
+char crash_text[64] = "";
+
+void on_crash(int signal_number) {
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, crash_text, std::strlen(crash_text));
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
+void announce(uint64_t seed) {
+  std::snprintf(crash_text, sizeof(crash_text), "pbox-sim: crashed with --from %llu --seeds 1\n",
+                static_cast<unsigned long long>(seed));
+}
+
+struct Totals {
+  uint64_t seeds = 0, events = 0, simulated_ns = 0, rounds = 0, jobs_failed = 0, violations = 0;
+  FaultCounts faults;
+};
+
+void run_seed(uint64_t seed, bool verbose, bool trace, Totals& totals) {
+  announce(seed);
+  const Options options = draw(seed);
+  if (verbose) std::cerr << to_string(options) << std::endl;
+  Outcome outcome = World(options, trace ? &std::cerr : nullptr).run();
+  if (outcome.violation.empty()) {
+    const uint64_t again = World(options).run().trace_hash;
+    if (again != outcome.trace_hash) outcome.violation = "the same seed ran differently";
+  }
+  ++totals.seeds;
+  totals.events += outcome.events;
+  totals.simulated_ns += outcome.simulated_ns;
+  totals.rounds += outcome.rounds;
+  totals.jobs_failed += outcome.jobs_failed;
+  totals.faults.add(outcome.faults);
+  if (outcome.violation.empty()) return;
+  ++totals.violations;
+  std::cerr << "violation: " << outcome.violation << "\n  " << to_string(options)
+            << "\n  again: pbox-sim --from " << seed << " --seeds 1" << std::endl;
+}
+
+nlohmann::json report(const Totals& totals) {
+  nlohmann::json faults;
+  for (size_t index = 0; index < totals.faults.values.size(); ++index) {
+    faults[kFaultNames[index]] = totals.faults.values[index];
+  }
+  return {{"seeds", totals.seeds},
+          {"events", totals.events},
+          {"simulated_hours", static_cast<double>(totals.simulated_ns) / 3.6e12},
+          {"rounds", totals.rounds},
+          {"jobs_failed_with_cause", totals.jobs_failed},
+          {"faults", faults},
+          {"violations", totals.violations}};
+}
+
+int run_goodput(bool json) {
+  nlohmann::json rows = nlohmann::json::array();
+  bool holds = true;
+  for (const Goodput& row : measure_goodput()) {
+    holds = holds && row.violation.empty() && row.ratio >= row.least;
+    rows.push_back({{"loss", row.loss},
+                    {"goodput", row.ratio},
+                    {"least", row.least},
+                    {"milliseconds", row.milliseconds},
+                    {"correct", row.violation.empty()},
+                    {"violation", row.violation}});
+  }
+  const nlohmann::json figures = {{"goodput", rows}, {"holds", holds}};
+  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+  return holds ? 0 : 1;
+}
+
+// Planted bugs are in a program of their own, beside this one.
+int run_mutants(std::vector<std::string> arguments) {
+  std::array<char, 4096> path{};
+  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);
+  const std::string program =
+      std::string(path.data(), length > 0 ? size_t(length) : 0) + "-mutants";
+  std::vector<char*> pointers;
+  arguments.insert(arguments.begin(), program);
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  execv(program.c_str(), pointers.data());
+  std::cerr << "pbox-sim: cannot run " << program << ": " << std::strerror(errno)
+            << "; build the target pbox-sim-mutants\n";
+  return 2;
+}
+
+int run(int argc, char** argv) {
+  po::options_description description("pbox-sim");
+  description.add_options()("help", "print this")("json", "print one JSON object as the last line")(
+      "seeds", po::value<uint64_t>()->default_value(100), "how many")(
+      "from", po::value<uint64_t>()->default_value(1), "the first")("goodput",
+                                                                    "what loss costs, instead")(
+      "mutants", "how many seeds it takes to see each planted bug, instead")(
+      "canary", "plant a bug, which must be seen: fails, instead")(
+      "verbose", "print what each seed has drawn")("trace", "print what happens");
+  po::variables_map options;
+  po::store(po::command_line_parser(argc, argv)
+                .options(description)
+                .positional(po::positional_options_description())
+                .run(),
+            options);
+  po::notify(options);
+  if (options.count("help") != 0) {
+    std::cout << description;
+    return 0;
+  }
+  const bool json = options.count("json") != 0;
+  if (options.count("goodput") != 0) return run_goodput(json);
+  if (options.count("mutants") != 0 || options.count("canary") != 0) {
+    std::vector<std::string> arguments;
+    if (json) arguments.emplace_back("--json");
+    if (options.count("canary") != 0) arguments.emplace_back("--canary");
+    return run_mutants(arguments);
+  }
+  Totals totals;
+  const uint64_t first = options["from"].as<uint64_t>();
+  for (uint64_t index = 0; index < options["seeds"].as<uint64_t>(); ++index) {
+    run_seed(first + index, options.count("verbose") != 0, options.count("trace") != 0, totals);
+  }
+  const nlohmann::json figures = report(totals);
+  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+  return totals.violations == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace pbox::sim
+
+int main(int argc, char** argv) {
+  signal(SIGABRT, pbox::sim::on_crash);
+  signal(SIGSEGV, pbox::sim::on_crash);
+  try {
+    return pbox::sim::run(argc, argv);
+  } catch (const boost::program_options::error& error) {
+    std::cerr << "pbox-sim: " << error.what() << " (see --help)\n";
+    return 2;
+  }
+}

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Copies product sources with mutants in them, which a number chooses between at run time.
+
+  generate.py --list TABLE                 the files that have mutants, one per line
+  generate.py TABLE SOURCE_ROOT OUTPUT     write their copies, and mutants.inc with names and words
+"""
+import pathlib
+import sys
+import tomllib
+
+OPEN, CLOSE = "«", "»"
+INCLUDE = '#include "tests/sim/mutants/mutant.h"\n'
+
+
+def fail(mutant, what):
+    sys.exit(f"mutant '{mutant['name']}': {what}")
+
+
+def place_of(mutant, source):
+    """(begin, end) of what the mutant replaces."""
+    find = mutant["find"]
+    if find.count(OPEN) != 1 or find.count(CLOSE) != 1:
+        fail(mutant, f"mark what is replaced with one {OPEN} and one {CLOSE}")
+    before, rest = find.split(OPEN)
+    target, after = rest.split(CLOSE)
+    text = before + target + after
+    count = source.count(text)
+    if count != 1:
+        fail(mutant, f"its text stands {count} times in {mutant['file']}, must be once: {text!r}")
+    begin = source.index(text) + len(before)
+    return begin, begin + len(target)
+
+
+def mutated(source, mutants):
+    """The source with all of these (number, mutant)."""
+    by_place = {}
+    for number, mutant in mutants:
+        by_place.setdefault(place_of(mutant, source), []).append((number, mutant))
+    places = sorted(by_place, reverse=True)
+    for later, earlier in zip(places, places[1:]):
+        if earlier[1] > later[0]:
+            fail(by_place[later][0][1], "overlaps another mutant; use one text for both")
+    for begin, end in places:
+        text = source[begin:end]
+        is_statement = text.rstrip().endswith((";", "}"))
+        for number, mutant in by_place[begin, end]:
+            chosen = f"::pbox::sim::mutant() == {number}"
+            if is_statement:
+                text = f"if ({chosen}) {{ {mutant['with']} }} else {{ {text} }}"
+            else:
+                text = f"({chosen} ? ({mutant['with']}) : ({text}))"
+        source = source[:begin] + text + source[end:]
+    first_include = source.index("#include")
+    return source[:first_include] + INCLUDE + source[first_include:]
+
+
+def main():
+    arguments = sys.argv[1:]
+    listing = arguments[:1] == ["--list"]
+    table = pathlib.Path(arguments[1 if listing else 0])
+    mutants = list(enumerate(tomllib.loads(table.read_text(encoding="utf-8"))["mutant"], 1))
+    names = [mutant["name"] for _, mutant in mutants]
+    if len(set(names)) != len(names):
+        sys.exit("two mutants have one name")
+    files = sorted({mutant["file"] for _, mutant in mutants})
+    if listing:
+        print("\n".join(files))
+        return
+    root, output = map(pathlib.Path, arguments[1:])
+    for file in files:
+        source = (root / file).read_text(encoding="utf-8")
+        copy = output / file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        here = [(number, mutant) for number, mutant in mutants if mutant["file"] == file]
+        copy.write_text(mutated(source, here), encoding="utf-8")
+    rows = [f'{{"{mutant["name"]}", "{mutant["about"]}"}},\n' for _, mutant in mutants]
+    (output / "mutants.inc").write_text("".join(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

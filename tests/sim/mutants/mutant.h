@@ -1,0 +1,11 @@
+// Which planted bug the copies of product code have now; 0: none. Set before anything runs.
+#pragma once
+
+namespace pbox::sim {
+
+inline int mutant_at_hand = 0;
+inline int mutant() {
+  return mutant_at_hand;
+}
+
+}  // namespace pbox::sim

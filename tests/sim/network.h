@@ -1,0 +1,155 @@
+// The rack's network: packets between sockets of hosts, with the faults that a seed has drawn, and
+// an account of every packet: what ports sent and the network doubled is delivered, dropped by a
+// named fault, on its way, or waits in a receive ring. Nothing else may become of one.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+#include "base/rng.h"
+#include "nic/port.h"
+#include "tests/sim/event_queue.h"
+#include "tests/sim/faults.h"
+#include "tests/sim/options.h"
+
+namespace pbox::sim {
+
+// Boxes come first, then workers, then one more that is nobody's.
+using HostId = uint32_t;
+nic::Endpoint endpoint_of(HostId host, uint16_t port);
+HostId host_of(const nic::Endpoint& endpoint);
+
+struct Packet {
+  std::vector<std::byte> bytes;
+  nic::Endpoint from;
+  nic::Endpoint to;
+  bool damaged = false;  // by the network
+};
+
+// What a port receives from. Bounded in bytes and, unless slots is 0, in packets.
+struct ReceiveRing {
+  uint64_t bytes_max = UINT64_MAX;
+  uint32_t slots_max = 0;
+  std::function<void()> on_arrival = {};
+  std::deque<Packet> waiting = {};
+  uint64_t bytes = 0;
+};
+
+class Network {
+ public:
+  Network(EventQueue& queue, const Options& options, FaultCounts& counts);
+
+  // Nothing may be open there yet. The ring stays where it is until it is closed.
+  ReceiveRing& open(const nic::Endpoint& local, ReceiveRing ring);
+  // What waits there, and what arrives later, is dropped.
+  void close(const nic::Endpoint& local);
+
+  void send(const nic::Endpoint& from, const nic::TxPacket& packet);
+  // Bytes that no port made: counted as sent.
+  void inject(const nic::Endpoint& from, const nic::Endpoint& to, std::vector<std::byte> bytes);
+  // One packet of a ring goes to whoever polls it.
+  Packet take(ReceiveRing& ring);
+
+  // Faults that begin and end; heal() ends all, those drawn per packet too.
+  void set_blocked(HostId from, HostId to, bool blocked) { link(from, to).blocked = blocked; }
+  bool blocked(HostId from, HostId to) { return link(from, to).blocked; }
+  void set_clogged(HostId from, HostId to, bool clogged);
+  // All PUSHes or RESULTs of a chunk's fragment that hosts [first, last) send or are sent.
+  struct Fragment {
+    HostId first = 0, last = 0;
+    uint32_t chunk = 0;
+    uint16_t fragment = 0;
+    wire::PacketType type = wire::PacketType::kPush;
+  };
+  void set_dropped(const std::optional<Fragment>& fragment) { dropped_ = fragment; }
+  void heal();
+
+  // Violation unless every packet is accounted for.
+  void check_conservation() const;
+  // Nothing on its way or in a ring.
+  bool empty() const { return in_flight_ == 0 && waiting_ == 0; }
+  uint64_t trace_hash() const { return trace_hash_; }
+  uint64_t sent() const { return sent_; }
+
+ private:
+  struct Link {
+    bool blocked = false;
+    bool clogged = false;
+    bool in_burst = false;
+    uint64_t last_due_ns = 0;
+    std::vector<Packet> held = {};
+  };
+
+  bool chance(double probability) { return probability > 0 && rng_.unit() < probability; }
+  Link& link(HostId from, HostId to) { return links_[from * host_count_ + to]; }
+  void drop(Fault fault);
+  void route(Packet packet);
+  std::optional<Fault> loss_of(Link& link, const Packet& packet);
+  bool is_dropped_fragment(const Packet& packet) const;
+  void damage(Packet& packet);
+  void transmit(Link& link, Packet packet, bool is_copy);
+  uint64_t serialised_ns(const Packet& packet);
+  void deliver(uint32_t slot);
+  void note(uint64_t what, const Packet& packet);
+  void check_packet_number(const nic::Endpoint& from, const nic::TxPacket& packet);
+
+  EventQueue& queue_;
+  const Options& options_;
+  PacketFaults faults_;
+  FaultCounts& counts_;
+  Rng rng_;
+  uint32_t host_count_;
+  std::vector<Link> links_;
+  std::vector<uint64_t> transmit_free_ns_, receive_free_ns_;  // by host
+  std::map<std::pair<HostId, uint16_t>, ReceiveRing> rings_;
+  std::optional<Fragment> dropped_;
+  std::vector<Packet> slots_;  // packets on their way
+  std::vector<uint32_t> free_slots_;
+  std::unordered_set<uint64_t> used_numbers_;
+  uint64_t trace_hash_ = 0;
+  uint64_t sent_ = 0, copied_ = 0, dropped_count_ = 0, taken_ = 0;
+  uint64_t in_flight_ = 0, waiting_ = 0;
+};
+
+// A product port over it: the box's pipelines poll it as they poll any other.
+class SimPort {
+ public:
+  SimPort(Network& network, const nic::Endpoint& local, ReceiveRing& ring, const Options& options)
+      : network_(&network),
+        local_(local),
+        ring_(&ring),
+        burst_packets_(options.burst_packets),
+        send_packets_(options.send_packets) {}
+
+  size_t rx_burst(std::span<nic::RxPacket> packets);
+  size_t tx_burst(std::span<const nic::TxPacket> packets);
+  int event_fd() const { return -1; }
+  nic::Capabilities capabilities() const { return {.kind = "sim"}; }
+  const nic::PortCounters& counters() const { return counters_; }
+
+  const nic::Endpoint& local() const { return local_; }
+  const ReceiveRing& ring() const { return *ring_; }
+  // The burst last given.
+  const std::vector<Packet>& held() const { return held_; }
+  uint64_t packets_given() const { return packets_given_; }
+  void set_burst_packets(uint32_t burst_packets) { burst_packets_ = burst_packets; }
+
+ private:
+  Network* network_;
+  nic::Endpoint local_;
+  ReceiveRing* ring_;
+  uint32_t burst_packets_;
+  uint32_t send_packets_;
+  nic::PortCounters counters_;  // nothing is refused here
+  std::vector<Packet> held_;
+  uint64_t packets_given_ = 0;
+};
+
+static_assert(nic::Port<SimPort>);
+
+}  // namespace pbox::sim

@@ -1,0 +1,279 @@
+#include "tests/sim/options.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+
+#include "base/clock.h"
+#include "base/rng.h"
+
+namespace pbox::sim {
+namespace {
+
+constexpr const char* kEpisodeNames[] = {
+    "partition",    "clog",      "drop_fragment", "pause_worker", "pause_box",     "pause_pipeline",
+    "clock_worker", "clock_box", "small_ring",    "slow_reader",  "control_stall", "control_break",
+    "crash_worker", "crash_box", "disk",          "outsider"};
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : rng_(seed * 0x2545f4914f6cdd1dull + 1) {}
+
+  bool chance(double probability) { return rng_.unit() < probability; }
+  uint32_t below(uint32_t bound) { return static_cast<uint32_t>(rng_.below(bound)); }
+  // In [low, high].
+  uint32_t between(uint32_t low, uint32_t high) { return low + below(high - low + 1); }
+  uint64_t number() { return rng_.next(); }
+  // As many of small as of large: evenly over the powers of two between them.
+  uint64_t scaled(uint64_t low, uint64_t high) {
+    uint64_t value = low;
+    while (value * 2 <= high && chance(0.75)) value *= 2;
+    return std::min(high, value + rng_.below(value + 1));
+  }
+  template <typename T, size_t count>
+  T one_of(const T (&choices)[count]) {
+    return choices[below(count)];
+  }
+
+ private:
+  Rng rng_;
+};
+
+// So many workers as elements of the type can tell apart (gradients.h).
+uint32_t workers_max(wire::Dtype dtype) {
+  switch (dtype) {
+    case wire::Dtype::kF32: return 8;
+    case wire::Dtype::kF16: return 3;
+    case wire::Dtype::kBf16: return 2;
+  }
+  return 1;
+}
+
+void draw_sizes(Draw& draw, JobOptions& job) {
+  constexpr uint32_t kMtus[] = {640, 700, 1000, 1500, 1500};
+  job.path_mtu = draw.one_of(kMtus);
+  job.chunk_bytes = 64 * draw.between(16, 96);  // 1 KiB and more: 1 to 12 fragments
+  uint32_t chunks_left = 8;
+  // One in ten has chunks of as many fragments as there may be, or nearly.
+  if (draw.chance(0.1)) {
+    job.path_mtu = 640;
+    job.chunk_bytes = draw.chance(0.5) ? 64 * 512 : 64 * 512 - 64 * draw.between(0, 200);
+    chunks_left = 2;
+    job.rounds = std::min(job.rounds, 5u);
+  }
+  const uint32_t element_bytes = wire::dtype_bytes(job.dtype);
+  const uint32_t tensors = draw.between(1, 4);
+  for (uint32_t index = 0; index < tensors && chunks_left > 0; ++index) {
+    const uint32_t chunks = draw.between(1, std::min(chunks_left, 3u));
+    chunks_left -= chunks;
+    const uint32_t most = chunks * job.chunk_bytes / element_bytes;
+    TensorOptions tensor;
+    tensor.elements = draw.chance(0.1) ? draw.between(1, 3) : draw.between(most / 2 + 1, most);
+    tensor.priority = static_cast<int32_t>(draw.below(4)) - 1;
+    job.tensors.push_back(tensor);
+  }
+}
+
+// What becomes of the job when a box or a rank is lost.
+void draw_fate(Draw& draw, JobOptions& job) {
+  using appliance::LostPolicy;
+  constexpr LostPolicy kPolicies[] = {LostPolicy::kWait, LostPolicy::kWait, LostPolicy::kPartial,
+                                      LostPolicy::kAbort};
+  job.on_worker_lost = draw.one_of(kPolicies);
+  // What the oracle cannot know is how many were in each step of an optimizer.
+  if (job.mode == pipeline::Mode::kOptimize && job.on_worker_lost == LostPolicy::kPartial) {
+    job.on_worker_lost = LostPolicy::kWait;
+  }
+  if (draw.chance(0.15)) job.recovery = appliance::Recovery::kNone;
+  job.patient = job.on_worker_lost == LostPolicy::kPartial ? draw.chance(0.3) : draw.chance(0.8);
+}
+
+JobOptions draw_job(Draw& draw, uint32_t boxes) {
+  JobOptions job;
+  job.box = draw.below(boxes);
+  constexpr wire::Dtype kDtypes[] = {wire::Dtype::kF32, wire::Dtype::kF32, wire::Dtype::kF16,
+                                     wire::Dtype::kBf16};
+  job.dtype = draw.one_of(kDtypes);
+  job.workers = std::min<uint32_t>(workers_max(job.dtype),
+                                   draw.chance(0.3) ? draw.between(1, 8) : draw.between(2, 4));
+  job.rounds = draw.between(3, 12);
+  if (draw.chance(0.4)) job.reduction = pipeline::Reduction::kMean;
+  if (draw.chance(0.25)) {
+    job.mode = pipeline::Mode::kOptimize;
+    job.optimizer = static_cast<optimizer::OptimizerKind>(draw.between(1, 5));
+  }
+  draw_sizes(draw, job);
+  draw_fate(draw, job);
+  if (draw.chance(0.3)) job.window_bytes = 512 * draw.between(1, 16);
+  job.by_steps = draw.chance(0.6);
+  job.same_order = draw.chance(0.5);
+  job.in_place = draw.chance(0.5);
+  job.barrier_at_end = draw.chance(0.7);
+  if (draw.chance(0.7)) job.think_max_ns = draw.scaled(10'000, 20 * kNanosPerMilli);
+  return job;
+}
+
+PacketFaults draw_packet_faults(Draw& draw) {
+  constexpr double kRates[] = {0.001, 0.01, 0.03, 0.1, 0.3};
+  PacketFaults faults;
+  if (draw.chance(0.5)) faults.drop = draw.one_of(kRates);
+  if (draw.chance(0.2)) {
+    faults.burst_begin = 0.002;
+    faults.burst_end = 0.1;
+  }
+  if (draw.chance(0.4)) faults.duplicate = draw.one_of(kRates);
+  if (draw.chance(0.4)) faults.reorder = draw.one_of(kRates);
+  if (draw.chance(0.4)) faults.delay = draw.one_of(kRates) / 3;
+  faults.delay_max_ns = draw.scaled(kNanosPerMilli, 500 * kNanosPerMilli);
+  if (draw.chance(0.25)) faults.flip = draw.one_of(kRates) / 3;
+  if (draw.chance(0.25)) faults.truncate = draw.one_of(kRates) / 3;
+  if (draw.chance(0.2)) faults.wrong_queue = draw.one_of(kRates) / 3;
+  return faults;
+}
+
+uint64_t draw_length(Draw& draw, EpisodeKind kind) {
+  switch (kind) {
+    case EpisodeKind::kPauseWorker:
+    case EpisodeKind::kPauseBox:
+    case EpisodeKind::kPausePipeline:
+      // Up to a minute, which the control plane takes for a death: rare, and long to simulate.
+      return draw.chance(0.02) ? draw.scaled(kNanosPerSecond, 60 * kNanosPerSecond)
+                               : draw.scaled(10 * kNanosPerMilli, 800 * kNanosPerMilli);
+    case EpisodeKind::kClockWorker:
+    case EpisodeKind::kClockBox: return draw.scaled(kNanosPerMilli, 4 * kNanosPerSecond);
+    default: return draw.scaled(kNanosPerMilli, 500 * kNanosPerMilli);
+  }
+}
+
+// About how long the jobs take where nothing goes wrong.
+uint64_t work_ns(const Options& options) {
+  uint64_t longest_ns = 0;
+  for (const JobOptions& job : options.jobs) {
+    const uint64_t round_ns = job.think_max_ns / 2 + 3 * options.latency_ns + 20'000;
+    longest_ns = std::max(longest_ns, job.rounds * round_ns);
+  }
+  return longest_ns;
+}
+
+// Mostly while jobs run, which takes them this long to begin.
+uint64_t draw_begin(Draw& draw, const Options& options) {
+  const uint64_t joined_ns = 2 * kNanosPerMilli + 6 * options.latency_ns;
+  return (draw.chance(0.9) ? joined_ns : 0) + draw.scaled(10'000, work_ns(options));
+}
+
+void draw_episodes(Draw& draw, Options& options) {
+  bool kinds[std::size(kEpisodeNames)] = {};
+  for (bool& kind : kinds) kind = draw.chance(0.25);
+  for (uint32_t left = draw.below(12); left > 0; --left) {
+    const uint32_t kind = draw.below(std::size(kEpisodeNames));
+    if (!kinds[kind]) continue;
+    Episode episode{.kind = static_cast<EpisodeKind>(kind)};
+    episode.begin_ns = draw_begin(draw, options);
+    episode.length_ns = draw_length(draw, episode.kind);
+    episode.draw = draw.number();
+    options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);
+    options.episodes.push_back(episode);
+  }
+}
+
+}  // namespace
+
+const char* name_of(EpisodeKind kind) {
+  return kEpisodeNames[static_cast<size_t>(kind)];
+}
+
+Options draw(uint64_t seed) {
+  Draw draw(seed);
+  Options options;
+  options.seed = seed;
+  options.boxes = draw.chance(0.2) ? 2 : 1;
+  options.pipelines = draw.between(1, 4);
+  options.ring_bytes = 1024 * static_cast<uint32_t>(draw.scaled(32, 1024));
+  if (draw.chance(0.3)) options.ring_slots = draw.between(64, 512);
+  options.burst_packets = draw.chance(0.5) ? limits::kBurstPackets : draw.between(1, 8);
+  if (draw.chance(0.3)) options.send_packets = draw.between(1, 20);
+  options.latency_ns = draw.scaled(2'000, 500'000);
+  if (draw.chance(0.5)) options.jitter_ns = options.latency_ns / 2;
+  options.rto_floor_ns = draw.chance(0.3) ? 200'000 : 2 * kNanosPerMilli;
+  options.same_sessions = draw.chance(0.5);
+  options.dead_after_ns = draw.scaled(100 * kNanosPerMilli, 10 * kNanosPerSecond);
+  const uint32_t jobs = draw.chance(0.5) ? 1 : draw.between(2, 3);
+  for (uint32_t job = 0; job < jobs; ++job) options.jobs.push_back(draw_job(draw, options.boxes));
+  if (jobs > 1 && draw.chance(0.25)) options.jobs.back().rogue = true;
+  if (draw.chance(0.1)) return options;  // a quiet rack: here nothing may be lost at all
+  options.faults_end_ns = 3 * kNanosPerMilli + draw.scaled(kNanosPerMilli, 4 * work_ns(options));
+  options.faults = draw_packet_faults(draw);
+  draw_episodes(draw, options);
+  // Without it a flipped bit of a payload is for the UDP checksum to find, which is not simulated.
+  options.payload_crc = options.faults.flip > 0 || draw.chance(0.7);
+  return options;
+}
+
+namespace {
+
+class Line {
+ public:
+  template <typename... Arguments>
+  Line& add(const char* format, Arguments... arguments) {
+    char buffer[160];
+    const int length = std::snprintf(buffer, sizeof(buffer), format, arguments...);
+    text.append(buffer, static_cast<size_t>(std::clamp(length, 0, 159)));
+    return *this;
+  }
+  std::string text;
+};
+
+double ms(uint64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / 1e6;
+}
+
+void add_job(Line& line, const JobOptions& job) {
+  line.add(" | job box=%u workers=%u rounds=%u %s %s%s", job.box, job.workers, job.rounds,
+           wire::to_string(job.dtype),
+           job.mode == pipeline::Mode::kOptimize ? "optimize:" : "aggregate",
+           job.mode == pipeline::Mode::kOptimize
+               ? std::to_string(static_cast<int>(job.optimizer)).c_str()
+               : "");
+  line.add("%s chunk=%u mtu=%u", job.reduction == pipeline::Reduction::kMean ? " mean" : " sum",
+           job.chunk_bytes, job.path_mtu);
+  if (job.window_bytes != limits::kCreditBytesMax) line.add(" window=%u", job.window_bytes);
+  constexpr const char* kPolicies[] = {"wait", "partial", "abort"};
+  line.add(" %s%s%s", kPolicies[static_cast<size_t>(job.on_worker_lost)],
+           job.patient ? "" : " impatient",
+           job.recovery == appliance::Recovery::kNone ? " no-recovery" : "");
+  line.add(" tensors=");
+  for (const TensorOptions& tensor : job.tensors) {
+    line.add("%u^%d%s", tensor.elements, tensor.priority,
+             &tensor == &job.tensors.back() ? "" : ",");
+  }
+  line.add("%s%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",
+           job.same_order ? "" : " any-order", job.in_place ? " in-place" : "",
+           job.barrier_at_end ? " barrier" : "", job.rogue ? " ROGUE" : "", ms(job.think_max_ns));
+}
+
+}  // namespace
+
+std::string to_string(const Options& options) {
+  Line line;
+  line.add(
+      "seed=%llu boxes=%u pipelines=%u ring=%u/%u crc=%d burst=%u/%u latency=%.3fms jitter=%.3fms",
+      static_cast<unsigned long long>(options.seed), options.boxes, options.pipelines,
+      options.ring_bytes, options.ring_slots, int(options.payload_crc), options.burst_packets,
+      options.send_packets, ms(options.latency_ns), ms(options.jitter_ns));
+  line.add(" rto_floor=%.1fms dead_after=%.0fms%s", ms(options.rto_floor_ns),
+           ms(options.dead_after_ns), options.same_sessions ? " same-sessions" : "");
+  for (const JobOptions& job : options.jobs) add_job(line, job);
+  const PacketFaults& faults = options.faults;
+  line.add(" | faults until %.3fms drop=%g burst=%g duplicate=%g reorder=%g",
+           ms(options.faults_end_ns), faults.drop, faults.burst_begin, faults.duplicate,
+           faults.reorder);
+  line.add(" delay=%g<%.0fms flip=%g truncate=%g wrong_queue=%g", faults.delay,
+           ms(faults.delay_max_ns), faults.flip, faults.truncate, faults.wrong_queue);
+  for (const Episode& episode : options.episodes) {
+    line.add(" | %s at %.3fms for %.3fms", name_of(episode.kind), ms(episode.begin_ns),
+             ms(episode.length_ns));
+  }
+  return line.text;
+}
+
+}  // namespace pbox::sim

@@ -1,0 +1,32 @@
+// What all parts of a simulated rack share.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tests/sim/control_link.h"
+#include "tests/sim/job_model.h"
+
+namespace pbox::sim {
+
+struct Rack {
+  EventQueue& queue;
+  Network& network;
+  ControlNetwork& control;
+  const Options& options;
+  FaultCounts& counts;
+  std::vector<std::unique_ptr<JobModel>>& jobs;
+  std::ostream* trace;  // null: none is wanted
+
+  // `text`: a function that gives what happened.
+  template <typename Text>
+  void say(const std::string& who, const Text& text) const {
+    if (trace == nullptr) return;
+    *trace << static_cast<double>(queue.now_ns() - EventQueue::kBeginNs) / 1e6 << " ms " << who
+           << ": " << text() << "\n";
+  }
+};
+
+}  // namespace pbox::sim

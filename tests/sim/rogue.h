@@ -1,0 +1,61 @@
+// A member that keeps no rule: it joins like any other, and then sends what its session lets it
+// send and what not: wrong lengths, foreign chunks, rounds long past or yet to come, no numbers,
+// floods of requests. Sometimes a whole round that is right, so that its job goes on. It never
+// reads what it is sent. Other jobs must not notice.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "base/rng.h"
+#include "tests/sim/rack.h"
+#include "worker/membership.h"
+
+namespace pbox::sim {
+
+class Rogue final : public ControlEnd {
+ public:
+  // Rank 0 of the job.
+  Rogue(Rack& rack, JobModel& job);
+
+  void start();
+  // It is found out: its connection ends, and it sends no more.
+  void stop();
+
+  bool on_accept(ConnectionId, HostId) override { return false; }
+  void on_connected(ConnectionId id) override;
+  void on_control_message(ConnectionId id, const std::string& body) override;
+  void on_closed(ConnectionId id, const std::string& reason) override;
+
+ private:
+  struct Place {
+    uint32_t lane = 0;
+    uint32_t chunk = 0;
+    uint32_t round = 0;
+    uint32_t fragment = 0;
+  };
+
+  void perform();
+  void attack();
+  void push_round();
+  void flood();
+  Place choose_place();
+  wire::Header header(const Place& place, wire::PacketType type);
+  // The header's payload_bytes of payload; `no_numbers`: of NaN.
+  void send(const Place& place, wire::Header header, bool no_numbers);
+  void spoil(wire::Header& header);
+  uint32_t fragments(uint32_t chunk) const;
+  uint32_t fragment_bytes(uint32_t chunk, uint32_t fragment) const;
+
+  Rack& rack_;
+  JobModel& job_;
+  Rng rng_;
+  std::unique_ptr<worker::Membership> membership_;
+  ConnectionId connection_ = 0;
+  std::optional<worker::SessionSpec> session_;
+  uint64_t next_packet_number_ = 1;
+  uint32_t round_ = 0;  // the next that it pushes as it should
+  bool stopped_ = false;
+};
+
+}  // namespace pbox::sim

@@ -1,0 +1,47 @@
+// A box's disk: what is written survives a crash only once it is synced, names only once they are
+// synced too; until then a crash leaves the old, the new, or a torn piece of the new. Any step may
+// fail, and a box may be lost between any two.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "appliance/control/disk.h"
+#include "base/rng.h"
+#include "tests/sim/faults.h"
+
+namespace pbox::sim {
+
+class SimDisk final : public appliance::Disk {
+ public:
+  SimDisk(uint64_t seed, FaultCounts& counts) : rng_(seed), counts_(counts) {}
+
+  Result<std::optional<std::string>> read(const std::string& name) override;
+  Status write(const std::string& name, const std::string& bytes) override;
+  Status sync(const std::string& name) override;
+  Status rename(const std::string& from, const std::string& to) override;
+  Status sync_names() override;
+
+  // The machine loses power: what was not synced is kept, lost or torn, as chance has it.
+  void crash();
+  // One of so many steps fails; 0: none.
+  void fail_one_of(uint32_t steps) { fail_one_of_ = steps; }
+
+ private:
+  struct File {
+    std::string bytes;
+    std::optional<std::string> durable;  // what a crash is sure to leave
+  };
+  using Names = std::map<std::string, File>;
+
+  bool fails();
+
+  Rng rng_;
+  FaultCounts& counts_;
+  uint32_t fail_one_of_ = 0;
+  Names files_;
+  Names durable_names_;  // as of the last sync of names
+};
+
+}  // namespace pbox::sim

@@ -1,0 +1,347 @@
+#include "tests/sim/world.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "nic/wire/chunk_layout.h"
+#include "tests/sim/violation.h"
+#include "worker/rtt_estimator.h"
+
+namespace pbox::sim {
+namespace {
+
+constexpr uint64_t kEventsMax = 20'000'000;
+// As often as it costs little beside the rest.
+constexpr uint64_t kEventsPerFullCheck = 2'000;
+constexpr uint64_t kWatchNs = 250 * kNanosPerMilli;
+// After the faults: 20 times the largest time-out in force, a quarter more for its jitter.
+constexpr uint64_t kCompletesWithinNs = 20 * worker::RttEstimator::kCapNs * 5 / 4;
+// What looking for a box takes at most, from one attempt to the answer to the next.
+constexpr uint64_t kReconnectsWithinNs = 10 * kNanosPerSecond;
+// A job that a rank does not come to gathers until its time-out.
+constexpr uint64_t kJoinsWithinNs = 65 * kNanosPerSecond;
+
+}  // namespace
+
+World::World(const Options& options, std::ostream* trace)
+    : options_(options),
+      network_(queue_, options_, counts_),
+      control_(queue_, network_, options_.latency_ns),
+      rack_{queue_, network_, control_, options_, counts_, jobs_, trace},
+      rng_(options.seed ^ 0x776f726c64ull) {
+  HostId host = options_.boxes;
+  for (uint32_t index = 0; index < options_.jobs.size(); ++index) {
+    jobs_.push_back(std::make_unique<JobModel>(options_.seed, index, options_.jobs[index], host));
+    host += options_.jobs[index].workers;
+    for (const TensorOptions& tensor : options_.jobs[index].tensors) {
+      events_per_full_check_ += tensor.elements;
+    }
+  }
+  events_per_full_check_ = std::max(events_per_full_check_, kEventsPerFullCheck);
+  for (HostId box = 0; box < options_.boxes; ++box) {
+    boxes_.push_back(std::make_unique<Box>(rack_, box));
+  }
+  for (auto& job : jobs_) {
+    if (job->options.rogue) rogues_.push_back(std::make_unique<Rogue>(rack_, *job));
+    for (uint32_t rank = job->options.rogue ? 1 : 0; rank < job->options.workers; ++rank) {
+      workers_.push_back(std::make_unique<Worker>(rack_, *job, rank));
+    }
+  }
+}
+
+Outcome World::run() {
+  Outcome outcome;
+  begin_ns_ = queue_.now_ns();
+  try {
+    for (auto& box : boxes_) box->start();
+    for (auto& worker : workers_) {
+      queue_.after(rng_.below(2 * kNanosPerMilli), [&worker] { worker->start(); });
+    }
+    for (auto& rogue : rogues_) rogue->start();
+    schedule_faults();
+    queue_.after(kWatchNs, [this] { watch(); });
+    while (!over() && queue_.step()) {
+      require(queue_.count() < kEventsMax, "no end after 20 million events");
+      if (queue_.count() % events_per_full_check_ == 0) check_everything();
+    }
+    check_end();
+  } catch (const Violation& violation) {
+    outcome.violation = violation.what();
+  }
+  outcome.faults = counts_;
+  outcome.events = queue_.count();
+  outcome.simulated_ns = queue_.now_ns() - begin_ns_;
+  for (const auto& worker : workers_) {
+    outcome.work_ns = std::max(outcome.work_ns, worker->work_ns());
+    if (worker->application()) outcome.rounds += worker->application()->rounds_completed();
+    outcome.jobs_failed += worker->rank() == 0 && worker->failure().has_value();
+  }
+  outcome.trace_hash = network_.trace_hash() ^ queue_.count();
+  return outcome;
+}
+
+void World::schedule_faults() {
+  for (const Episode& episode : options_.episodes) {
+    queue_.at(begin_ns_ + episode.begin_ns, [this, &episode] { begin(episode); });
+    queue_.at(begin_ns_ + episode.begin_ns + episode.length_ns, [this, &episode] { end(episode); });
+  }
+  queue_.at(begin_ns_ + options_.faults_end_ns, [this] { heal(); });
+}
+
+void World::begin(const Episode& episode) {
+  rack_.say("world", [&] { return std::string("begins: ") + name_of(episode.kind); });
+  Worker& worker = worker_of(episode.draw);
+  Box& box = box_of(episode.draw);
+  const HostId job_box = worker.job().options.box;
+  const auto pipeline = static_cast<uint32_t>(episode.draw >> 32);
+  const bool towards_box = (episode.draw >> 40 & 1) != 0;
+  const HostId from = towards_box ? worker.host() : job_box;
+  const HostId to = towards_box ? job_box : worker.host();
+  switch (episode.kind) {
+    case EpisodeKind::kPartition:
+      counts_.add(Fault::kPartition);
+      silence(episode.length_ns);
+      network_.set_blocked(from, to, true);
+      return;
+    case EpisodeKind::kClog: network_.set_clogged(from, to, true); return;
+    case EpisodeKind::kDropFragment: drop_fragment(episode); return;
+    case EpisodeKind::kPauseWorker:
+      counts_.add(Fault::kPause);
+      silence(episode.length_ns);
+      worker.pause(episode.length_ns);
+      return;
+    case EpisodeKind::kPauseBox:
+      counts_.add(Fault::kPause);
+      silence(episode.length_ns);
+      box.pause(episode.length_ns);
+      return;
+    case EpisodeKind::kPausePipeline:
+      counts_.add(Fault::kPause);
+      silence(episode.length_ns);
+      box.pause_pipeline(pipeline, episode.length_ns);
+      return;
+    case EpisodeKind::kClockWorker:
+      counts_.add(Fault::kClockJump);
+      silence(episode.length_ns);
+      worker.jump(episode.length_ns);
+      return;
+    case EpisodeKind::kClockBox:
+      counts_.add(Fault::kClockJump);
+      silence(episode.length_ns);
+      box.jump(episode.length_ns);
+      return;
+    case EpisodeKind::kSmallRing: box.set_small_ring(pipeline, true); return;
+    case EpisodeKind::kSlowReader:
+      counts_.add(Fault::kSlowReader);
+      worker.set_slow(true);
+      return;
+    case EpisodeKind::kControlStall:
+      counts_.add(Fault::kControlStall);
+      silence(episode.length_ns);
+      control_.stall(worker.host(), queue_.now_ns() + episode.length_ns);
+      return;
+    case EpisodeKind::kControlBreak:
+      counts_.add(Fault::kControlBreak);
+      disturb(worker.job(), false);
+      control_.break_all(worker.host());
+      return;
+    case EpisodeKind::kCrashWorker: lose_worker(episode); return;
+    case EpisodeKind::kCrashBox: lose_box(episode); return;
+    case EpisodeKind::kDisk:
+      for (auto& job : jobs_) job->may_fail = job->may_fail || job->options.box == box.host();
+      box.set_disk_failures(2 + episode.draw % 4);
+      return;
+    case EpisodeKind::kOutsider: send_from_outside(episode, 20); return;
+  }
+}
+
+void World::end(const Episode& episode) {
+  rack_.say("world", [&] { return std::string("ends: ") + name_of(episode.kind); });
+  Worker& worker = worker_of(episode.draw);
+  const HostId box = worker.job().options.box;
+  switch (episode.kind) {
+    case EpisodeKind::kPartition:
+      network_.set_blocked(worker.host(), box, false);
+      network_.set_blocked(box, worker.host(), false);
+      return;
+    case EpisodeKind::kClog:
+      network_.set_clogged(worker.host(), box, false);
+      network_.set_clogged(box, worker.host(), false);
+      return;
+    case EpisodeKind::kDropFragment: network_.set_dropped(std::nullopt); return;
+    case EpisodeKind::kSmallRing:
+      box_of(episode.draw).set_small_ring(static_cast<uint32_t>(episode.draw >> 32), false);
+      return;
+    case EpisodeKind::kSlowReader: worker.set_slow(false); return;
+    case EpisodeKind::kCrashWorker: worker.restart(); return;
+    case EpisodeKind::kCrashBox: box_of(episode.draw).start(); return;
+    case EpisodeKind::kDisk: box_of(episode.draw).set_disk_failures(0); return;
+    default: return;
+  }
+}
+
+void World::drop_fragment(const Episode& episode) {
+  Worker& worker = worker_of(episode.draw);
+  const JobModel& job = worker.job();
+  network_.set_dropped(Network::Fragment{
+      .first = job.first_host,
+      .last = job.first_host + job.options.workers,
+      .chunk = static_cast<uint32_t>(episode.draw >> 32) % static_cast<uint32_t>(job.chunks.size()),
+      .fragment = static_cast<uint16_t>((episode.draw >> 48) % 3),
+      .type = (episode.draw >> 56 & 1) != 0 ? wire::PacketType::kPush : wire::PacketType::kResult});
+}
+
+// Packets of nobody's: bytes by chance, and well-formed ones of sessions that do not exist.
+void World::send_from_outside(const Episode& episode, uint32_t left) {
+  const HostId outsider = options_.boxes + static_cast<HostId>(workers_.size());
+  const HostId box = box_of(episode.draw).host();
+  const auto port = static_cast<uint16_t>(limits::kDataPortFirst + rng_.below(options_.pipelines));
+  std::vector<std::byte> bytes(limits::kPacketOverheadBytes + rng_.below(64));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(rng_.next());
+  if (rng_.below(2) == 0) {
+    wire::Header header;
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    header.set_type(static_cast<wire::PacketType>(rng_.below(wire::kPacketTypeCount)));
+    header.flags = 0;
+    header.payload_bytes = static_cast<uint16_t>(bytes.size() - limits::kPacketOverheadBytes);
+    // A slot that no session of so small a rack has.
+    header.spi |= wire::kSpiIndexMask;
+    std::memcpy(bytes.data(), &header, sizeof(header));
+    const wire::Tag tag =
+        wire::make_tag({options_.payload_crc}, header, bytes.data() + sizeof(header));
+    std::memcpy(bytes.data() + bytes.size() - sizeof(tag), tag.data(), sizeof(tag));
+  }
+  counts_.add(Fault::kOutsider);
+  network_.inject(endpoint_of(outsider, 666), endpoint_of(box, port), std::move(bytes));
+  if (left == 0) return;
+  queue_.after(episode.length_ns / 20, [this, &episode, left] {
+    if (healed_ns_ == UINT64_MAX) send_from_outside(episode, left - 1);
+  });
+}
+
+void World::heal() {
+  network_.heal();
+  for (const Episode& episode : options_.episodes) end(episode);
+  for (auto& rogue : rogues_) rogue->stop();
+  healed_ns_ = queue_.now_ns();
+}
+
+// What a job need not survive is written down when it happens: with the policy and the time-outs it
+// has, and with ranks that are not in yet or have gone already.
+void World::disturb(JobModel& job, bool loses_box) {
+  const JobOptions& options = job.options;
+  const bool needs_box =
+      options.recovery == appliance::Recovery::kNone || options.mode == pipeline::Mode::kOptimize;
+  const bool all_are_in = std::all_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
+    return &worker->job() != &job || (worker->joined() && !worker->over());
+  });
+  if (!options.patient || !all_are_in || !options.barrier_at_end ||
+      options.on_worker_lost == appliance::LostPolicy::kAbort ||
+      options.recovery == appliance::Recovery::kNone || (loses_box && needs_box)) {
+    job.may_fail = true;
+  }
+}
+
+// A silence that a box or its workers may take for a death.
+void World::silence(uint64_t length_ns) {
+  silence_ns_ += length_ns;
+  if (silence_ns_ < options_.dead_after_ns / 2) return;
+  for (auto& job : jobs_) disturb(*job, false);
+}
+
+void World::lose_box(const Episode& episode) {
+  Box& box = box_of(episode.draw);
+  counts_.add(Fault::kBoxCrash);
+  for (auto& job : jobs_) {
+    if (job->options.box == box.host()) disturb(*job, true);
+  }
+  box.crash((episode.draw >> 41 & 1) != 0);
+}
+
+void World::lose_worker(const Episode& episode) {
+  Worker& worker = worker_of(episode.draw);
+  if (worker.over()) return;
+  counts_.add(Fault::kWorkerCrash);
+  disturb(worker.job(), false);
+  worker.crash((episode.draw >> 41 & 1) != 0);
+}
+
+uint64_t World::limit_ns(const JobModel& job) const {
+  uint64_t limit_ns = kCompletesWithinNs + 3 * options_.dead_after_ns + kReconnectsWithinNs;
+  if (job.may_fail) {
+    limit_ns += kJoinsWithinNs +
+                (job.options.lost_timeout_ms() + job.options.recover_timeout_ms()) * kNanosPerMilli;
+  }
+  return limit_ns;
+}
+
+// Nobody waits longer than was promised, once all is well again.
+void World::watch() {
+  queue_.after(kWatchNs, [this] { watch(); });
+  if (healed_ns_ == UINT64_MAX) return;
+  uint64_t longest_ns = 0;
+  for (const auto& job : jobs_) longest_ns = std::max(longest_ns, limit_ns(*job));
+  for (const auto& worker : workers_) {
+    const uint64_t began_ns = worker->waits_since_ns();
+    if (began_ns == UINT64_MAX) continue;
+    const uint64_t waited_ns = queue_.now_ns() - std::max(began_ns, healed_ns_);
+    require(waited_ns <= limit_ns(worker->job()), [&] {
+      return "liveness: " + worker->job().name + " rank " + std::to_string(worker->rank()) +
+             " has waited for " + std::to_string(waited_ns / kNanosPerMilli) +
+             " ms since all faults ended:" +
+             (worker->joined() ? worker->application()->waiting_for() : " its session");
+    });
+  }
+  const bool all_over = std::all_of(workers_.begin(), workers_.end(),
+                                    [](const auto& worker) { return worker->over(); });
+  all_over_ns_ = all_over ? std::min(all_over_ns_, queue_.now_ns()) : UINT64_MAX;
+  require(!all_over || queue_.now_ns() - all_over_ns_ <= longest_ns,
+          "a box keeps memory of a job that is over");
+}
+
+bool World::over() const {
+  return network_.empty() && control_.open_count() == 0 &&
+         std::all_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return worker->over(); }) &&
+         std::all_of(boxes_.begin(), boxes_.end(), [](const auto& box) {
+           return box->up() && box->registry().memory_taken_bytes() == 0;
+         });
+}
+
+void World::check_everything() {
+  network_.check_conservation();
+  for (auto& box : boxes_) {
+    if (box->up()) box->check_all();
+  }
+}
+
+// A worker whose credit is less than a chunk sends one nevertheless: then credit bounds nothing.
+bool World::rings_hold_all() const {
+  std::vector<uint32_t> sessions(options_.boxes);
+  for (const JobOptions& job : options_.jobs) sessions[job.box] += job.workers;
+  return std::all_of(options_.jobs.begin(), options_.jobs.end(), [&](const JobOptions& job) {
+    uint64_t ring_bytes = options_.ring_bytes;
+    if (options_.ring_slots > 0) {
+      const uint32_t fragment_bytes = wire::fragment_bytes_for_mtu(job.path_mtu, false);
+      ring_bytes = std::min<uint64_t>(ring_bytes, uint64_t{options_.ring_slots} * fragment_bytes);
+    }
+    return ring_bytes * 3 / 4 / sessions[job.box] >= job.chunk_bytes;
+  });
+}
+
+void World::check_end() {
+  check_everything();
+  for (const auto& worker : workers_) {
+    require(!worker->failure() || worker->job().may_fail, [&] {
+      return worker->job().name + " rank " + std::to_string(worker->rank()) +
+             " failed without cause: " + worker->failure()->message;
+    });
+    require(worker->failure() || worker->application()->done(), "the simulator stopped too early");
+  }
+  const bool quiet = options_.faults_end_ns == 0 && rings_hold_all();
+  require(!quiet || counts_.get(Fault::kRingOverflow) == 0,
+          "credit: a receive ring overflowed though nothing was lost");
+}
+
+}  // namespace pbox::sim

@@ -1,0 +1,72 @@
+// One seed: a rack of boxes, workers and jobs, the faults drawn for it, and the checks, until all
+// jobs are over.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/box.h"
+#include "tests/sim/rogue.h"
+#include "tests/sim/worker.h"
+
+namespace pbox::sim {
+
+struct Outcome {
+  std::string violation;  // empty: none
+  FaultCounts faults;
+  uint64_t events = 0;
+  uint64_t simulated_ns = 0;
+  uint64_t work_ns = 0;      // of the rank that took longest, from its session to its end
+  uint64_t rounds = 0;       // of tensors, over all workers
+  uint64_t jobs_failed = 0;  // with cause
+  uint64_t trace_hash = 0;
+};
+
+class World {
+ public:
+  // `trace`: where to say what happens; null: nowhere.
+  explicit World(const Options& options, std::ostream* trace = nullptr);
+
+  Outcome run();
+
+ private:
+  void schedule_faults();
+  void begin(const Episode& episode);
+  void end(const Episode& episode);
+  void drop_fragment(const Episode& episode);
+  void send_from_outside(const Episode& episode, uint32_t left);
+  void heal();
+  void watch();
+  bool over() const;
+  void check_everything();
+  void check_end();
+  bool rings_hold_all() const;
+  void disturb(JobModel& job, bool loses_box);
+  void silence(uint64_t length_ns);
+  void lose_box(const Episode& episode);
+  void lose_worker(const Episode& episode);
+  uint64_t limit_ns(const JobModel& job) const;
+
+  Worker& worker_of(uint64_t draw) { return *workers_[draw % workers_.size()]; }
+  Box& box_of(uint64_t draw) { return *boxes_[draw % boxes_.size()]; }
+
+  Options options_;
+  FaultCounts counts_;
+  EventQueue queue_;
+  Network network_;
+  ControlNetwork control_;
+  std::vector<std::unique_ptr<JobModel>> jobs_;
+  Rack rack_;
+  std::vector<std::unique_ptr<Box>> boxes_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Rogue>> rogues_;
+  Rng rng_;
+  uint64_t begin_ns_ = 0;
+  uint64_t events_per_full_check_ = 0;
+  uint64_t silence_ns_ = 0;  // of all episodes so far
+  uint64_t healed_ns_ = UINT64_MAX;
+  uint64_t all_over_ns_ = UINT64_MAX;  // when that was first seen
+};
+
+}  // namespace pbox::sim
