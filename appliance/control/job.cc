@@ -54,18 +54,18 @@ bool Job::all_joined() const {
   bool some = false;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
     some = some || ready(members_[rank]);
-    if (!ready(members_[rank]) && !left_behind(rank, 0)) return false;
+    if (!ready(members_[rank]) && !left_behind(rank, {0, 0})) return false;
   }
   return some;
 }
 
-bool Job::left_behind(uint32_t rank, uint32_t generation) const {
+bool Job::left_behind(uint32_t rank, std::pair<uint32_t, uint32_t> told) const {
   const Member* newest = nullptr;
   for (const Member& member : members_) {
     if (!member.resumes || member.state != Member::State::kJoined) continue;
-    if (newest == nullptr || member.generation > newest->generation) newest = &member;
+    if (newest == nullptr || member.told() > newest->told()) newest = &member;
   }
-  return newest != nullptr && newest->generation > generation &&
+  return newest != nullptr && newest->told() > told &&
          std::find(newest->absent.begin(), newest->absent.end(), rank) != newest->absent.end();
 }
 

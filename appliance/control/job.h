@@ -40,6 +40,8 @@ struct Member {
   std::vector<bool> lacks;         // resumes: by chunk, as ConsumedRounds
   bool stated = false;             // consumed is complete
   std::vector<uint32_t> absent;    // resumes: whom its generation went on without
+  // When it was last told who takes part: generations are counted anew in each epoch.
+  std::pair<uint32_t, uint32_t> told() const { return {epoch, generation}; }
 };
 
 class Job {
@@ -70,8 +72,8 @@ class Job {
   }
   // Everybody is here but those whom the job had gone on without.
   bool all_joined() const;
-  // The job went on without the rank, says a worker that came later than a session of `generation`.
-  bool left_behind(uint32_t rank, uint32_t generation) const;
+  // The job went on without the rank, says a worker that was told later than `told`.
+  bool left_behind(uint32_t rank, std::pair<uint32_t, uint32_t> told) const;
   // Resuming ranks with which the job cannot go on, whatever the others have.
   Result<std::vector<uint32_t>> beyond_recovery() const;
   // It gathers after its box was lost.

@@ -89,7 +89,7 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
   if (join.resumes() && job.recovering_since_ns == 0) job.recovering_since_ns = now_ns;
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     const Member& other = job.members()[rank];
-    if (other.resumes && job.left_behind(rank, other.generation)) send_away(job, rank);
+    if (other.resumes && job.left_behind(rank, other.told())) send_away(job, rank);
   }
   if (job.all_joined()) start_job(job);
 }
@@ -230,7 +230,7 @@ Status JobRegistry::check_gathering(const Job& job, const control::Join& join) c
                      (job.spec().recovery == Recovery::kNone ? "recovery none" : "mode optimize") +
                      "); start all ranks again, from a checkpoint"};
   }
-  if (job.left_behind(join.rank(), join.generation())) {
+  if (job.left_behind(join.rank(), {join.epoch(), join.generation()})) {
     return Error{ErrorCode::kWorkerLost, rank_of(join) + " was lost and the job went on without " +
                                              "it; start it again with rejoin"};
   }

@@ -244,6 +244,23 @@ TEST_CASE("a rank that the job had gone on without does not hold up its recovery
   CHECK(desk.take_failure(late).code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
 }
 
+TEST_CASE("who was left out in a later epoch is left behind, whatever generation it had before") {
+  Desk desk;
+  const auto sessions = crashed(desk, LostPolicy::kPartial);
+  auto survivor = resume(join_with(0, LostPolicy::kPartial), sessions[0]);
+  survivor.mutable_join()->set_epoch(sessions[0].epoch() + 1);
+  survivor.mutable_join()->set_generation(2);
+  survivor.mutable_join()->add_absent_ranks(1);
+  auto excluded = resume(join_with(1, LostPolicy::kPartial), sessions[1]);
+  excluded.mutable_join()->set_generation(3);
+  const ConnectionId second = desk.join(excluded);
+  desk.say(second, rounds_message({5, 5, 5, 5}));
+  const ConnectionId first = desk.join(survivor);
+  desk.say(first, rounds_message({6, 6, 6, 6}));
+  CHECK_THAT(desk.take_failure(second).message(), Contains("left behind"));
+  CHECK(answer(desk, first).rounds == std::vector<uint32_t>{6, 6, 6, 6});
+}
+
 TEST_CASE("what the box alone had is lost with it, and the workers are told") {
   Desk desk;
   const auto sessions = crashed(desk);
