@@ -10,7 +10,11 @@
 namespace pbox::sim {
 
 Application::Application(JobModel& job, uint32_t rank, uint64_t seed)
-    : job_(job), rank_(rank), rng_(seed), tensors_(job.options.tensors.size()) {
+    : job_(job),
+      rank_(rank),
+      process_(job.begin_process(rank)),
+      rng_(seed),
+      tensors_(job.options.tensors.size()) {
   order_.resize(tensors_.size());
   std::iota(order_.begin(), order_.end(), 0u);
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
@@ -68,7 +72,7 @@ void Application::start(worker::Membership& membership, uint32_t index, uint64_t
   auto& input = in_place ? tensor.output : tensor.input;
   const bool initial_weights =
       job_.options.mode == pipeline::Mode::kOptimize && (tensor.round == 0 || tensor.fetches);
-  job_.gradients.fill(rank_, index, tensor.round, input);
+  job_.gradients.fill(rank_, process_, index, tensor.round, input);
   tensor.input_crc = wire::crc32c(0, input.data(), input.size());
   tensor.busy = true;
   tensor.started_ns = rack_now_ns;

@@ -46,6 +46,7 @@ class Application {
 
   JobModel& job_;
   uint32_t rank_;
+  uint32_t process_;  // of the rank's, from 0
   Rng rng_;
   std::vector<Tensor> tensors_;
   std::vector<uint32_t> order_;

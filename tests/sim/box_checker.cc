@@ -187,19 +187,13 @@ void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t 
   for (uint32_t rank = 0; rank < job.options.workers; ++rank) {
     if ((chunk.claimed[rank] & bit) != 0) ranks |= 1u << rank;
   }
-  const JobModel::Chunk& at = job.chunks[chunk.id];
   const uint32_t first = entry.shard->fragment_offset_elements(chunk, fragment);
   const uint32_t count =
       wire::fragment_length(chunk.wire_bytes, entry.shard->fragment_bytes, fragment) /
       job.element_bytes();
-  const float* sums = chunk.accumulator[round & 1];
-  for (uint32_t element = first; element < first + count; ++element) {
-    const uint64_t of_tensor = at.first_element + element;
-    require(sums[element] == job.gradients.sum(ranks, at.tensor, round, of_tensor), [&] {
-      return place(job, chunk, round) + " element " + std::to_string(element) + ": " +
-             job.gradients.explain(double{sums[element]}, ranks, at.tensor, round, of_tensor);
-    });
-  }
+  const auto what =
+      job.wrong_sums(chunk.id, round, ranks, first, {chunk.accumulator[round & 1] + first, count});
+  require(!what, [&] { return place(job, chunk, round) + ", " + *what; });
 }
 
 // `ranks`: those that must be in it.

@@ -17,7 +17,8 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
       name("job" + std::to_string(index)),
       gradients(seed, index, options),
       oracle(gradients),
-      fragment_bytes_(wire::fragment_bytes_for_mtu(options.path_mtu, false)) {
+      fragment_bytes_(wire::fragment_bytes_for_mtu(options.path_mtu, false)),
+      processes_(options.workers) {
   const uint32_t chunk_elements = options.chunk_bytes / element_bytes();
   for (uint32_t tensor = 0; tensor < options.tensors.size(); ++tensor) {
     const uint32_t elements = options.tensors[tensor].elements;
@@ -29,11 +30,22 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
   may_fail = options.rogue;
 }
 
+uint32_t JobModel::begin_process(uint32_t rank) {
+  const uint32_t process = processes_[rank];
+  if (process == 0 || options.mode == pipeline::Mode::kAggregate) ++processes_[rank];
+  return processes_[rank] - 1;
+}
+
+bool JobModel::has_replacements() const {
+  return std::any_of(processes_.begin(), processes_.end(),
+                     [](uint32_t count) { return count > 1; });
+}
+
 std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t ranks,
                                            const std::byte* bytes) {
   if (!has_known_sums()) return std::nullopt;
   const Chunk& chunk = chunks[id];
-  if (!may_lack_ranks()) {
+  if (!may_lack_ranks() && !has_replacements()) {
     const std::byte* expected =
         oracle.result(chunk.tensor, round).data() + size_t{chunk.first_element} * element_bytes();
     if (std::memcmp(bytes, expected, size_t{chunk.elements} * element_bytes()) == 0) {
@@ -41,48 +53,98 @@ std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t
     }
     return "the result is not the oracle's";
   }
+  if (!may_lack_ranks()) ranks = all_ranks();
   const uint32_t fragment_elements = fragment_bytes_ / element_bytes();
   for (uint32_t first = 0; first < chunk.elements; first += fragment_elements) {
     const uint32_t count = std::min(fragment_elements, chunk.elements - first);
-    if (auto what = wrong_part(chunk, round, ranks, bytes, first, count)) return what;
+    if (is_right_part(chunk, round, ranks, bytes, first, count)) continue;
+    return "elements from " + std::to_string(first) + " on are no sum of ranks that has all of " +
+           std::to_string(ranks);
   }
   return std::nullopt;
 }
 
 // As the box makes it: the sum, divided, narrowed.
-float JobModel::value(uint32_t contributors, const Chunk& chunk, uint32_t round,
-                      uint32_t element) const {
-  const float sum =
-      gradients.sum(contributors, chunk.tensor, round, chunk.first_element + uint64_t{element});
-  const auto count = static_cast<float>(std::popcount(contributors));
-  const float result = options.reduction == pipeline::Reduction::kMean ? sum * (1.0f / count) : sum;
+float JobModel::result(double sum, uint32_t count) const {
+  const bool is_mean = options.reduction == pipeline::Reduction::kMean;
+  const auto whole = static_cast<float>(sum);
+  const float result = is_mean ? whole * (1.0f / static_cast<float>(count)) : whole;
   std::array<std::byte, 4> bytes;
   reduce::reference::narrow(options.dtype, bytes.data(), &result, 1);
   return reduce::reference::load_element(options.dtype, bytes.data(), 0);
 }
 
-// A fragment has whole contributions: there is one set of ranks whose sum is all of its elements.
-std::optional<std::string> JobModel::wrong_part(const Chunk& chunk, uint32_t round, uint32_t ranks,
-                                                const std::byte* bytes, uint32_t first,
-                                                uint32_t count) {
-  // Mostly everybody is in.
-  for (uint32_t contributors = all_ranks(); contributors > 0; --contributors) {
-    if ((contributors & ranks) != ranks) continue;
-    bool fits = true;
-    for (uint32_t element = first; element < first + count && fits; ++element) {
-      fits = reduce::reference::load_element(options.dtype, bytes, element) ==
-             value(contributors, chunk, round, element);
+std::optional<uint32_t> JobModel::contributors(const Chunk& chunk, uint32_t round, uint32_t first,
+                                               std::span<const double> sums) const {
+  const double end = std::exp2(3 * options.workers);
+  const bool in_range =
+      std::all_of(sums.begin(), sums.end(), [end](double sum) { return sum >= 0 && sum < end; });
+  if (!in_range) return std::nullopt;
+  uint32_t found = 0;
+  for (uint32_t rank = 0; rank < options.workers; ++rank) {
+    bool is_absent = true;
+    uint32_t fitting = (1u << processes_[rank]) - 1;
+    for (size_t index = 0; index < sums.size(); ++index) {
+      const uint32_t digit = static_cast<uint32_t>(sums[index]) >> (3 * rank) & 7;
+      is_absent = is_absent && digit == 0;
+      for (uint32_t process = 0; process < processes_[rank]; ++process) {
+        const uint64_t of_tensor = chunk.first_element + uint64_t{first} + index;
+        if (digit != gradients.digit(rank, process, chunk.tensor, round, of_tensor)) {
+          fitting &= ~(1u << process);
+        }
+      }
     }
-    if (fits) return std::nullopt;
+    if (fitting == 0 && !is_absent) return std::nullopt;
+    if (fitting != 0) found |= 1u << rank;
   }
-  return "elements from " + std::to_string(first) + " on are no sum of ranks that has all of " +
-         std::to_string(ranks);
+  return found;
+}
+
+// A fragment has whole contributions: there is one set of ranks, and a process of each, whose sum
+// is all of its elements.
+bool JobModel::is_right_part(const Chunk& chunk, uint32_t round, uint32_t ranks,
+                             const std::byte* bytes, uint32_t first, uint32_t count) const {
+  const bool is_mean = options.reduction == pipeline::Reduction::kMean;
+  std::vector<double> sums(count);
+  for (uint32_t divisor = options.workers; divisor > 0; --divisor) {
+    bool fits = true;
+    for (uint32_t index = 0; index < count && fits; ++index) {
+      const float value = reduce::reference::load_element(options.dtype, bytes, first + index);
+      sums[index] = std::rint(double{value} * (is_mean ? divisor : 1));
+      fits = result(sums[index], divisor) == value;
+    }
+    const auto found = fits ? contributors(chunk, round, first, sums) : std::nullopt;
+    if (found && *found != 0 && (*found & ranks) == ranks &&
+        (!is_mean || static_cast<uint32_t>(std::popcount(*found)) == divisor)) {
+      return true;
+    }
+    if (!is_mean) return false;
+  }
+  return false;
+}
+
+std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uint32_t ranks,
+                                                uint32_t first, std::span<const float> sums) const {
+  const Chunk& chunk = chunks[id];
+  if (has_replacements()) {
+    const std::vector<double> exact(sums.begin(), sums.end());
+    if (contributors(chunk, round, first, exact) == ranks) return std::nullopt;
+    return "elements from " + std::to_string(first) + " on are no sum of ranks " +
+           std::to_string(ranks);
+  }
+  for (size_t index = 0; index < sums.size(); ++index) {
+    const uint64_t of_tensor = chunk.first_element + uint64_t{first} + index;
+    if (sums[index] == gradients.sum(ranks, chunk.tensor, round, of_tensor)) continue;
+    return "element " + std::to_string(first + index) + ": " +
+           gradients.explain(double{sums[index]}, ranks, chunk.tensor, round, of_tensor);
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> JobModel::consume(uint32_t rank, uint32_t id, uint32_t round,
                                              const std::byte* bytes) {
   if (!has_known_sums()) return std::nullopt;
-  if (!may_lack_ranks()) return wrong(id, round, 0, bytes);
+  if (options.mode == pipeline::Mode::kOptimize) return wrong(id, round, 0, bytes);
   const size_t size = size_t{chunks[id].elements} * element_bytes();
   Consumed& consumed = consumed_[id][round];
   if (consumed.ranks.empty()) consumed.bytes.assign(bytes, bytes + size);

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,12 @@ struct JobModel {
   JobModel(const JobModel&) = delete;  // its parts refer to each other
   JobModel& operator=(const JobModel&) = delete;
 
+  // A rank begins a process; which of its processes it is. A new one computes other gradients,
+  // unless an optimizer makes of them what no sum shows.
+  uint32_t begin_process(uint32_t rank);
+
   // What is wrong with a chunk's result; nothing if it is right. Where ranks may be left out it is
-  // the sum of some that has all of `ranks`, in each fragment.
+  // the sum of some that has all of `ranks`, in each fragment; of each rank, one process's part.
   std::optional<std::string> wrong(uint32_t chunk, uint32_t round, uint32_t ranks,
                                    const std::byte* bytes);
   // The same of what a rank has consumed, which is then what every other must consume, as long as
@@ -32,6 +37,9 @@ struct JobModel {
   std::optional<std::string> consume(uint32_t rank, uint32_t chunk, uint32_t round,
                                      const std::byte* bytes);
   void forget(uint32_t rank);
+  // What is wrong with sums that the box holds of `ranks`: a fragment's, from `first` on.
+  std::optional<std::string> wrong_sums(uint32_t chunk, uint32_t round, uint32_t ranks,
+                                        uint32_t first, std::span<const float> sums) const;
 
   uint32_t element_bytes() const { return wire::dtype_bytes(options.dtype); }
   uint32_t all_ranks() const { return (1u << options.workers) - 1; }
@@ -52,16 +60,21 @@ struct JobModel {
   std::set<uint32_t> at_barrier;
 
  private:
-  std::optional<std::string> wrong_part(const Chunk& chunk, uint32_t round, uint32_t ranks,
-                                        const std::byte* bytes, uint32_t first, uint32_t count);
-  float value(uint32_t contributors, const Chunk& chunk, uint32_t round, uint32_t element) const;
+  bool is_right_part(const Chunk& chunk, uint32_t round, uint32_t ranks, const std::byte* bytes,
+                     uint32_t first, uint32_t count) const;
+  // The ranks that are in sums, from `first` on; nothing if they are no sums of whole parts.
+  std::optional<uint32_t> contributors(const Chunk& chunk, uint32_t round, uint32_t first,
+                                       std::span<const double> sums) const;
+  bool has_replacements() const;
+  float result(double sum, uint32_t count) const;
 
   uint32_t fragment_bytes_;
+  std::vector<uint32_t> processes_;  // by rank, how many it has had
   struct Consumed {
     std::vector<std::byte> bytes;
     std::set<uint32_t> ranks;
   };
-  // By chunk and round; of jobs that may lack ranks only.
+  // By chunk and round; of jobs that sum only: what an optimizer makes has an oracle.
   std::vector<std::map<uint32_t, Consumed>> consumed_;
 };
 
