@@ -87,7 +87,7 @@ def main():
         here = [(number, edit) for number, edit in edits if edit["file"] == file]
         contents[output / file] = mutated(source, here)
     rows = [f'{{"{mutant["name"]}", "{mutant["about"]}"}},\n' for _, mutant in mutants]
-    contents[output / "mutants.inc"] = "".join(rows)
+    contents[output / "tests/sim/mutants/mutants.inc"] = "".join(rows)
     write(output, contents)
 
 
