@@ -178,6 +178,21 @@ void draw_episodes(Draw& draw, Options& options) {
 
 }  // namespace
 
+namespace {
+
+// As small as credit can still keep from overflowing.
+void make_rings_tight(Options& options) {
+  uint32_t workers = 0, chunk_bytes = 0;
+  for (const JobOptions& job : options.jobs) {
+    workers += job.workers;
+    chunk_bytes = std::max(chunk_bytes, job.chunk_bytes);
+  }
+  options.ring_bytes = workers * chunk_bytes * 4 / 3 + 1024;
+  options.ring_slots = 0;
+}
+
+}  // namespace
+
 const char* name_of(EpisodeKind kind) {
   return kEpisodeNames[static_cast<size_t>(kind)];
 }
@@ -200,7 +215,10 @@ Options draw(uint64_t seed) {
   const uint32_t jobs = draw.chance(0.5) ? 1 : draw.between(2, 3);
   for (uint32_t job = 0; job < jobs; ++job) options.jobs.push_back(draw_job(draw, options.boxes));
   if (jobs > 1 && draw.chance(0.25)) options.jobs.back().rogue = true;
-  if (draw.chance(0.1)) return options;  // a quiet rack: here nothing may be lost at all
+  if (draw.chance(0.1)) {  // a quiet rack: here nothing may be lost at all
+    if (draw.chance(0.5)) make_rings_tight(options);
+    return options;
+  }
   options.faults_end_ns = 3 * kNanosPerMilli + draw.scaled(kNanosPerMilli, 4 * work_ns(options));
   options.faults = draw_packet_faults(draw);
   draw_episodes(draw, options);

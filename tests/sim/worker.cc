@@ -1,6 +1,8 @@
 #include "tests/sim/worker.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstring>
 #include <utility>
 
 #include "base/clock.h"
@@ -62,11 +64,32 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   return membership;
 }
 
+std::string describe(const wire::Header& header) {
+  char text[96];
+  std::snprintf(text, sizeof(text), "type %u epoch %u generation %u chunk %u round %u fragment %u",
+                header.type_value(), header.epoch, header.generation, header.chunk, header.round,
+                header.fragment);
+  return text;
+}
+
+std::string describe(const std::vector<std::byte>& bytes) {
+  wire::Header header;
+  if (bytes.size() < sizeof(header)) return "too little";
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  return describe(header);
+}
+
 // The lite runtime prints no messages.
 template <typename Message>
 std::string describe(const Message& message) {
-  return "message " + std::to_string(message.kind_case()) + " of " +
-         std::to_string(message.ByteSizeLong()) + " bytes";
+  std::string text = "message " + std::to_string(message.kind_case()) + " of " +
+                     std::to_string(message.ByteSizeLong()) + " bytes";
+  if (!message.has_rounds()) return text;
+  text += ", rounds";
+  for (const uint32_t round : message.rounds().rounds()) {
+    text.append(" ").append(std::to_string(round));
+  }
+  return text;
 }
 
 }  // namespace
@@ -220,11 +243,17 @@ bool Worker::exchange(uint32_t index, uint64_t now_ns) {
   const size_t received = lane.port->rx_burst(burst);
   if (received > 0) {
     lane.credit->received(lane.port->held());
+    for (const Packet& packet : lane.port->held()) {
+      rack_.say(who(), [&] { return "receives " + describe(packet.bytes); });
+    }
     core.on_burst(index, {burst.data(), received}, now_ns);
   }
   const auto packets = core.to_send(index, now_ns);
   const size_t sent = lane.port->tx_burst(packets);
   lane.credit->sent(packets.first(sent));
+  for (const nic::TxPacket& packet : packets.first(sent)) {
+    rack_.say(who(), [&] { return "sends " + describe(packet.header); });
+  }
   if (sent > 0) core.sent(index, sent, now_ns);
   return received > 0 || sent > 0;
 }

@@ -54,6 +54,17 @@ def mutated(source, mutants):
     return source[:first_include] + INCLUDE + source[first_include:]
 
 
+def write(output, contents):
+    """What has not changed keeps its time; a copy that is no longer asked for would be included."""
+    for stale in set(output.rglob("*.*")) - set(contents):
+        stale.unlink()
+    for path, text in contents.items():
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
 def main():
     arguments = sys.argv[1:]
     listing = arguments[:1] == ["--list"]
@@ -62,19 +73,22 @@ def main():
     names = [mutant["name"] for _, mutant in mutants]
     if len(set(names)) != len(names):
         sys.exit("two mutants have one name")
-    files = sorted({mutant["file"] for _, mutant in mutants})
+    # A mutant may need more than one place to be changed.
+    edits = [(number, {"name": mutant["name"], **edit})
+             for number, mutant in mutants for edit in [mutant, *mutant.get("also", [])]]
+    files = sorted({edit["file"] for _, edit in edits})
     if listing:
         print("\n".join(files))
         return
     root, output = map(pathlib.Path, arguments[1:])
+    contents = {}
     for file in files:
         source = (root / file).read_text(encoding="utf-8")
-        copy = output / file
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        here = [(number, mutant) for number, mutant in mutants if mutant["file"] == file]
-        copy.write_text(mutated(source, here), encoding="utf-8")
+        here = [(number, edit) for number, edit in edits if edit["file"] == file]
+        contents[output / file] = mutated(source, here)
     rows = [f'{{"{mutant["name"]}", "{mutant["about"]}"}},\n' for _, mutant in mutants]
-    (output / "mutants.inc").write_text("".join(rows), encoding="utf-8")
+    contents[output / "tests/sim/mutants/mutants.inc"] = "".join(rows)
+    write(output, contents)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ struct Mutant {
   const char* about;
 };
 constexpr Mutant kMutants[] = {
-#include "mutants.inc"
+#include "tests/sim/mutants/mutants.inc"
 };
 
 // A planted bug may make product code turn in circles.
@@ -89,10 +89,16 @@ class Audit {
     PBOX_CHECK(child > 0);
     const int number = running.at(child);
     running.erase(child);
-    if (!WIFSIGNALED(status)) return;
+    if (WIFSIGNALED(status)) note_crash(number, WTERMSIG(status));
+    const Report& report = this->report(number);
+    std::cerr << (report.seen ? "seen after " : "NOT SEEN in ") << report.seed
+              << " seeds: " << kMutants[number - 1].name << ": " << report.text << std::endl;
+  }
+
+  void note_crash(int number, int signal_number) {
     Report& crashed = report(number);
     crashed.seen = true;
-    const char* how = WTERMSIG(status) == SIGALRM ? "it never ended" : strsignal(WTERMSIG(status));
+    const char* how = signal_number == SIGALRM ? "it never ended" : strsignal(signal_number);
     std::snprintf(crashed.text, sizeof(crashed.text), "crash: %s", how);
   }
 
@@ -137,8 +143,6 @@ int run(int argc, char** argv) {
                        {"caught", report.seen},
                        {"seeds", report.seed},
                        {"by", report.text}});
-    std::cerr << (report.seen ? "seen after " : "NOT SEEN in ") << report.seed
-              << " seeds: " << mutant.name << ": " << report.text << "\n";
   }
   const nlohmann::json figures = {
       {"planted", numbers.size()}, {"caught", caught}, {"mutants", mutants}};
