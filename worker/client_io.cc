@@ -85,8 +85,7 @@ bool Client::exchange_packets(uint64_t now_ns) {
     }
     busy = busy || received > 0 || sent > 0;
   }
-  // An answer that waits in the socket is not late: timers count only when nothing waits.
-  if (!received_any) core->on_timer(now_ns);
+  if (core->on_timer(now_ns, received_any)) busy = true;
   if (busy) busy_ns_ = now_ns;
   return busy;
 }

@@ -123,6 +123,7 @@ void Core::arm(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   const uint64_t base = lane.rtt.timeout_ns(session_.rto_floor_ns);
   uint64_t wait = base << std::min<uint32_t>(chunk.probes, 6);
   wait = std::min(wait, std::max(base, kBackOffCapNs));
+  if (chunk.overtaken && chunk.probes <= 1) wait = usual_ns(lane);
   if (chunk.waits_for_others) {
     wait = std::max({wait, kPollFloorNs, lane.in_flight.size() * kPollSpacingNs});
   }
@@ -140,13 +141,34 @@ void Core::set_deadline(Lane& lane, Chunk& chunk, uint64_t deadline_ns) {
 bool Core::may_still_come(const Lane& lane, const Chunk& chunk, uint64_t now_ns,
                           uint64_t& until_ns) const {
   constexpr uint64_t kPatience = 4;
-  if (chunk.probes > 0) return false;
+  if (chunk.probes > 0 || chunk.overtaken) return false;
   const uint64_t timeout_ns = lane.rtt.timeout_ns(session_.rto_floor_ns);
   until_ns = std::min(lane.last_heard_ns + timeout_ns, chunk.pushed_ns + kPatience * timeout_ns);
   return until_ns > now_ns;
 }
 
-void Core::on_timer(uint64_t now_ns) {
+// All ranks push in one order, so results come about in that order too. One that later ones have
+// overtaken misses something: ours, another rank's, or a part of the result. It is asked for as
+// soon as it is later than usual, which costs a small packet; to wait for the time-out would cost
+// the window (RFC 9002, 6.1: packet and time threshold; RFC 5827: fewer where nothing follows). A
+// chunk that was asked for is no measure of the path, so one rank's losses do not stretch the
+// time-outs of all.
+void Core::note_overtaken(Lane& lane) {
+  const bool is_last = lane.queue.empty() && lane.sending.empty();
+  const uint64_t overtakers = is_last ? 1 : 3;
+  for (; !lane.pushed.empty(); lane.pushed.pop_front()) {
+    const auto [id, sequence] = lane.pushed.front();
+    Chunk& chunk = chunks_[id];
+    if (!chunk.in_flight || chunk.push_sequence != sequence || chunk.probes > 0) continue;
+    if (sequence + overtakers > lane.newest_done_sequence || chunk.to_send != 0) return;
+    chunk.overtaken = true;
+    set_deadline(lane, chunk, std::min(chunk.deadline_ns, chunk.pushed_ns + usual_ns(lane)));
+  }
+}
+
+bool Core::on_timer(uint64_t now_ns, bool receiving) {
+  constexpr uint64_t kLookAgainNs = 100'000;
+  bool probes = false;
   for (Lane& lane : lanes_) {
     if (lane.deadline_ns > now_ns) continue;
     lane.deadline_ns = UINT64_MAX;
@@ -158,11 +180,17 @@ void Core::on_timer(uint64_t now_ns) {
         set_deadline(lane, chunk, deadline_ns);
         continue;
       }
+      if (receiving && !chunk.overtaken) {
+        set_deadline(lane, chunk, now_ns + kLookAgainNs);
+        continue;
+      }
       ++chunk.probes;
+      probes = true;
       lane.to_probe.push_back(id);
       arm(lane, chunk, now_ns);
     }
   }
+  return probes;
 }
 
 bool Core::awaits_results() const {

@@ -137,8 +137,10 @@ class Core {
   // Gives up everything in flight: no buffer is touched any more, no packet leaves. For good.
   void abandon();
 
-  // Probes whatever is overdue at now_ns.
-  void on_timer(uint64_t now_ns);
+  // Probes whatever is overdue at now_ns. True if that gives to_send something. While packets keep
+  // coming (`receiving`), an answer may be among those that wait, and is not late: then only what
+  // was overtaken counts.
+  bool on_timer(uint64_t now_ns, bool receiving = false);
   // Something was pushed, or is about to be, whose result is not here yet.
   bool awaits_results() const;
   // When on_timer is next of use, or earlier; UINT64_MAX with nothing in flight.
@@ -159,6 +161,7 @@ class Core {
     uint64_t to_send = 0;      // fragments to push now
     uint64_t result_mask = 0;  // fragments of the result at hand
     uint64_t pushed_ns = 0;
+    uint64_t push_sequence = 0;  // its place among what the lane has pushed
     uint64_t deadline_ns = 0;
     uint64_t asked_ns = 0;  // sent the PULL whose answer says who is missing
     uint32_t tensor = 0;
@@ -178,6 +181,7 @@ class Core {
     bool pulls_first = false;  // the box may have our push, or even the result
     bool pushed = false;       // some of `round`, in this session or an earlier one
     bool fetched = false;
+    bool overtaken = false;  // by results of chunks pushed later
     bool in_shadow = false;  // the shadow holds the result of the round before
   };
   struct Tensor {
@@ -207,6 +211,14 @@ class Core {
     std::deque<uint32_t> sending;       // chunks with to_send != 0
     std::deque<uint32_t> to_probe;      // chunks to PULL
     std::vector<uint32_t> in_flight;    // chunks pushed and not done
+    // In the order of pushing: who may be overtaken. What is done or probed is taken out late.
+    struct Pushed {
+      uint32_t chunk = 0;
+      uint64_t sequence = 0;
+    };
+    std::deque<Pushed> pushed;
+    uint64_t newest_sequence = 0;
+    uint64_t newest_done_sequence = 0;
     RttEstimator rtt;
     std::array<nic::TxPacket, limits::kBurstPackets> outgoing;
     std::array<wire::PullPayload, limits::kBurstPackets> outgoing_pull;
@@ -239,6 +251,9 @@ class Core {
                nic::TxPacket& packet);
   void arm(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void set_deadline(Lane& lane, Chunk& chunk, uint64_t deadline_ns);
+  void note_overtaken(Lane& lane);
+  // From pushing to the result, where nothing goes wrong, and a little more.
+  static uint64_t usual_ns(const Lane& lane) { return lane.rtt.smoothed_ns() * 9 / 8; }
   bool may_still_come(const Lane& lane, const Chunk& chunk, uint64_t now_ns,
                       uint64_t& until_ns) const;
   uint32_t chunk_id(const Chunk& chunk) const {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "nic/wire/chunk_layout.h"
 #include "worker/core.h"
@@ -97,6 +98,7 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   }
   chunk.result_mask |= bit;
   chunk.to_send = 0;
+  if (std::exchange(chunk.waits_for_others, false)) arm(lane, chunk, now_ns);  // the rest is due
   if (chunk.result_mask == chunk.full_mask) finish_chunk(lane, chunk, now_ns);
 }
 
@@ -139,6 +141,8 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   in_flight.pop_back();
   if (in_flight.empty()) lane.deadline_ns = UINT64_MAX;
   drop_unsent(lane, chunk_id(chunk));
+  lane.newest_done_sequence = std::max(lane.newest_done_sequence, chunk.push_sequence);
+  note_overtaken(lane);
   Tensor& tensor = tensors_[chunk.tensor];
   if (chunk.giving) {
     chunk.giving = false;
@@ -217,6 +221,7 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     return;
   }
   if (chunk.to_send == 0) lane.sending.push_back(chunk_id(chunk));
+  chunk.probes = 1;  // what was lost is known: no reason to slow down
   chunk.to_send |= missing;
   chunk.retransmitting = true;
 }

@@ -18,6 +18,7 @@ void Core::forget_flight() {
     lane.sending.clear();
     lane.to_probe.clear();
     lane.in_flight.clear();
+    lane.pushed.clear();
     lane.outstanding_bytes = 0;
     lane.deadline_ns = UINT64_MAX;
     lane.outgoing_begin = lane.outgoing_end = 0;

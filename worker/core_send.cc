@@ -51,6 +51,9 @@ bool Core::open_window(Lane& lane, uint64_t now_ns) {
   chunk.waits_for_others = false;
   chunk.missing_workers = 0;
   chunk.pushed_ns = now_ns;
+  chunk.overtaken = false;
+  chunk.push_sequence = ++lane.newest_sequence;
+  lane.pushed.push_back({id, chunk.push_sequence});
   const bool fetching = tensors_[chunk.tensor].fetching && !chunk.giving;
   const bool pulls = fetching || (chunk.pulls_first && !chunk.giving);
   chunk.flight_round = chunk.giving ? chunk.round - 1 : chunk.round;

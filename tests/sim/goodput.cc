@@ -11,8 +11,9 @@ constexpr struct {
 } kTargets[] = {{0, 1}, {0.0001, 0.95}, {0.001, 0.8}, {0.3, 0}};
 
 // Four workers on 10 Gbit/s each, a model in four tensors, Ethernet's packets.
-Options job_on(double loss) {
+Options job_on(double loss, uint64_t seed) {
   Options options;
+  options.seed = seed;
   options.pipelines = 2;
   options.ring_bytes = 4u << 20;
   options.link_bytes_per_us = 1250;
@@ -24,6 +25,7 @@ Options job_on(double loss) {
   job.workers = 4;
   job.rounds = 3;
   job.chunk_bytes = limits::kChunkBytesDefault;
+  job.window_bytes = 256u << 10;
   for (uint32_t index = 0; index < 4; ++index) {
     job.tensors.push_back({.elements = loss < 0.1 ? 1u << 20 : 1u << 16});
   }
@@ -31,26 +33,27 @@ Options job_on(double loss) {
   return options;
 }
 
+// Chance decides whether a loss comes last, where it costs most: of so many seeds together.
+constexpr uint64_t kSeeds = 4;
+
 }  // namespace
 
 std::vector<Goodput> measure_goodput() {
   std::vector<Goodput> measured;
   for (const auto& target : kTargets) {
-    // Heavy loss is measured with less, against as much without.
-    const auto none = World(job_on(0)).run();
-    Options options = job_on(target.loss);
-    const auto reference = target.loss < 0.1 ? none : [] {
-      Options small = job_on(0.3);
-      small.faults.drop = 0;
-      return World(small).run();
-    }();
-    const Outcome outcome = World(options).run();
-    measured.push_back(
-        {.loss = target.loss,
-         .ratio = static_cast<double>(reference.work_ns) / static_cast<double>(outcome.work_ns),
-         .least = target.least,
-         .milliseconds = static_cast<double>(outcome.work_ns) / 1e6,
-         .violation = outcome.violation});
+    Goodput goodput{.loss = target.loss, .least = target.least};
+    double without_ms = 0;
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      const Options options = job_on(target.loss, seed);
+      Options lossless = options;
+      lossless.faults.drop = 0;
+      without_ms += static_cast<double>(World(lossless).run().work_ns) / 1e6;
+      const Outcome outcome = World(options).run();
+      goodput.milliseconds += static_cast<double>(outcome.work_ns) / 1e6;
+      goodput.violation += outcome.violation;
+    }
+    goodput.ratio = without_ms / goodput.milliseconds;
+    measured.push_back(goodput);
   }
   return measured;
 }

@@ -7,11 +7,11 @@
 namespace pbox::sim {
 
 struct Goodput {
-  double loss = 0;          // probability
-  double ratio = 0;         // to the time without loss
-  double least = 0;         // that it must be
-  double milliseconds = 0;  // simulated
-  std::string violation;    // empty: all results were right
+  double loss = 0;             // probability
+  double ratio = 0;            // to the time without loss
+  double least = 0;            // that it must be
+  double milliseconds = 0;     // simulated
+  std::string violation = {};  // empty: all results were right
 };
 
 // By loss ascending, the first without any.

@@ -258,7 +258,7 @@ bool Worker::exchange(uint32_t index, uint64_t now_ns) {
   return received > 0 || sent > 0;
 }
 
-// As the client's I/O thread: packets of all lanes, timers only when nothing came.
+// As the client's I/O thread.
 bool Worker::exchange_packets(uint64_t now_ns) {
   bool busy = false;
   bool received = false;
@@ -267,7 +267,7 @@ bool Worker::exchange_packets(uint64_t now_ns) {
     busy = exchange(lane, now_ns) || busy;
     received = received || lanes_[lane].port->packets_given() != before;
   }
-  if (!received) membership_->core()->on_timer(now_ns);
+  if (membership_->core()->on_timer(now_ns, received)) busy = true;
   return busy;
 }
 

@@ -193,4 +193,56 @@ TEST_CASE("who is late is as old as the question, however long its answer took")
   CHECK(shim.core.laggard(0, shim.now_ns).asked_ns == asked_ns);
 }
 
+TEST_CASE("a chunk that later ones have overtaken is asked for while packets keep coming") {
+  Shim shim({.tensor_chunks = {9}, .credit_bytes = 6 * kChunkBytes});
+  shim.start(0);
+  shim.take_all();
+  shim.now_ns += 300'000;
+  shim.deliver_result(1, 0, 1.0f);
+  shim.deliver_result(2, 0, 1.0f);
+  CHECK_FALSE(shim.core.on_timer(shim.now_ns + 200'000, true));  // two may have come out of turn
+  shim.deliver_result(3, 0, 1.0f);
+  CHECK_FALSE(shim.core.on_timer(shim.now_ns, true));  // not later than usual yet
+  shim.now_ns += 200'000;
+  CHECK(shim.core.on_timer(shim.now_ns, true));
+  const auto probes = shim.take_all(PacketType::kPull);
+  REQUIRE(probes.size() == 1);  // chunks 4 and 5 are behind nobody
+  CHECK(probes[0].header.chunk == 0);
+}
+
+TEST_CASE("of the last chunks one later result is enough to ask for the one before") {
+  Shim shim({.tensor_chunks = {2}});
+  shim.start(0);
+  shim.take_all();
+  shim.now_ns += 300'000;
+  shim.deliver_result(1, 0, 1.0f);
+  shim.now_ns += 100'000;
+  CHECK(shim.core.on_timer(shim.now_ns, true));
+  CHECK(shim.take_all(PacketType::kPull).size() == 1);
+}
+
+TEST_CASE("while packets keep coming nothing else is late: its answer may be among them") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.now_ns += 1'000'000'000;
+  CHECK_FALSE(shim.core.on_timer(shim.now_ns, true));
+  CHECK(shim.core.on_timer(shim.now_ns + 1'000'000));
+  CHECK(shim.take_all(PacketType::kPull).size() == 1);
+}
+
+TEST_CASE("the first part of a result ends the waiting for others: the rest is due") {
+  Shim shim({.tensor_chunks = {1, 1}});
+  shim.start(1);
+  shim.take_all();
+  shim.now_ns += 100'000;
+  shim.deliver_result(1, 0, 1.0f);  // a measure of the path
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.status(0, 0, 0b1111, 1, 1));
+  const bool some_came = GENERATE(false, true);
+  if (some_came) shim.deliver(shim.result(0, 0, 1, 3.0f));
+  CHECK((shim.expire() < 7'500'000) == some_came);
+}
+
 }  // namespace pbox::test
