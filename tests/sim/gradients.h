@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,15 +20,30 @@ class Gradients {
   Gradients(uint64_t seed, uint32_t job, const JobOptions& options)
       : stream_(seed * 64 + job), options_(options) {}
 
-  // A rank's part of a sum; `process` counts its processes, from 0.
-  uint32_t digit(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t round,
-                 uint64_t element) const;
+  // A rank's part of a sum; `process` counts its processes, from 0. Made for one element after
+  // another of a tensor's round.
+  class Digits {
+   public:
+    Digits(const Gradients& gradients, uint32_t rank, uint32_t process, uint32_t tensor,
+           uint32_t round);
+    uint32_t at(uint64_t element) {
+      if (element / 16 != block_) draw(element / 16);
+      return 1 + static_cast<uint32_t>((bits_ >> (4 * (element % 16))) & 15) % 3;
+    }
+
+   private:
+    void draw(uint64_t block);
+    uint64_t stream_;
+    uint64_t block_ = UINT64_MAX;
+    uint64_t bits_ = 0;
+  };
   // What it pushes: a whole tensor as it goes over the wire; round 0 of a job in optimize mode is
   // its initial weights.
   void fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t round,
             std::vector<std::byte>& bytes) const;
-  // The sum over the first processes of the ranks whose bits are set in `ranks`.
-  float sum(uint32_t ranks, uint32_t tensor, uint32_t round, uint64_t element) const;
+  // Sums over the first processes of the ranks whose bits are set in `ranks`, from `first` on.
+  void sum(uint32_t ranks, uint32_t tensor, uint32_t round, uint64_t first,
+           std::span<float> sums) const;
   // "rank 0: twice or of another round; rank 2: missing": how a sum differs from what it should be.
   std::string explain(double sum, uint32_t ranks, uint32_t tensor, uint32_t round,
                       uint64_t element) const;

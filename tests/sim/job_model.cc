@@ -80,22 +80,21 @@ std::optional<uint32_t> JobModel::contributors(const Chunk& chunk, uint32_t roun
   const bool in_range =
       std::all_of(sums.begin(), sums.end(), [end](double sum) { return sum >= 0 && sum < end; });
   if (!in_range) return std::nullopt;
+  const uint64_t begin = chunk.first_element + uint64_t{first};
   uint32_t found = 0;
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
-    bool is_absent = true;
-    uint32_t fitting = (1u << processes_[rank]) - 1;
-    for (size_t index = 0; index < sums.size(); ++index) {
-      const uint32_t digit = static_cast<uint32_t>(sums[index]) >> (3 * rank) & 7;
-      is_absent = is_absent && digit == 0;
-      for (uint32_t process = 0; process < processes_[rank]; ++process) {
-        const uint64_t of_tensor = chunk.first_element + uint64_t{first} + index;
-        if (digit != gradients.digit(rank, process, chunk.tensor, round, of_tensor)) {
-          fitting &= ~(1u << process);
-        }
-      }
+    const auto digit_of = [&](double sum) { return static_cast<uint32_t>(sum) >> (3 * rank) & 7; };
+    bool fits = false;
+    for (uint32_t process = 0; process < processes_[rank] && !fits; ++process) {
+      Gradients::Digits digits(gradients, rank, process, chunk.tensor, round);
+      size_t index = 0;
+      while (index < sums.size() && digit_of(sums[index]) == digits.at(begin + index)) ++index;
+      fits = index == sums.size();
     }
-    if (fitting == 0 && !is_absent) return std::nullopt;
-    if (fitting != 0) found |= 1u << rank;
+    const bool is_absent =
+        std::all_of(sums.begin(), sums.end(), [&](double sum) { return digit_of(sum) == 0; });
+    if (!fits && !is_absent) return std::nullopt;
+    if (fits) found |= 1u << rank;
   }
   return found;
 }
@@ -132,9 +131,11 @@ std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uin
     return "elements from " + std::to_string(first) + " on are no sum of ranks " +
            std::to_string(ranks);
   }
+  std::vector<float> expected(sums.size());
+  gradients.sum(ranks, chunk.tensor, round, chunk.first_element + uint64_t{first}, expected);
   for (size_t index = 0; index < sums.size(); ++index) {
+    if (sums[index] == expected[index]) continue;
     const uint64_t of_tensor = chunk.first_element + uint64_t{first} + index;
-    if (sums[index] == gradients.sum(ranks, chunk.tensor, round, of_tensor)) continue;
     return "element " + std::to_string(first + index) + ": " +
            gradients.explain(double{sums[index]}, ranks, chunk.tensor, round, of_tensor);
   }

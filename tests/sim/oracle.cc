@@ -36,9 +36,7 @@ void Oracle::next(uint32_t index) {
   // Initial weights are rank 0's.
   const uint32_t ranks = optimizes && round == 0 ? 1 : all;
   std::vector<float> values(elements);
-  for (uint32_t element = 0; element < elements; ++element) {
-    values[element] = gradients_.sum(ranks, index, round, element);
-  }
+  gradients_.sum(ranks, index, round, 0, values);
   if (optimizes && round == 0) {
     tensor.weights = values;
     tensor.state.resize(elements * optimizer::state_floats_per_element(job.optimizer));
