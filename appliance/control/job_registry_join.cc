@@ -131,7 +131,7 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
   auto spec = parse_join(join, options_.job_limits);
   if (!spec) return spec.error();
   auto found = jobs_.find(spec->name);
-  if (found != jobs_.end() && found->second->running() && !join.resumes() &&
+  if (found != jobs_.end() && found->second->running() && !join.resumes() && !join.rejoins() &&
       found->second->count(Member::State::kJoined) == 0) {
     fail_job(*found->second, {ErrorCode::kWorkerLost, "job '" + spec->name +
                                                           "': every rank was lost, and new ones "

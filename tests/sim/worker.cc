@@ -136,7 +136,6 @@ void Worker::crash(bool silently) {
   close_lanes();
   membership_.reset();
   job_.forget(rank_);
-  job_.at_barrier.erase(rank_);
 }
 
 void Worker::restart() {

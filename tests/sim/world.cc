@@ -236,7 +236,8 @@ void World::disturb(JobModel& job, bool loses_box) {
   const bool all_are_in = std::all_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
     return &worker->job() != &job || (worker->joined() && !worker->over());
   });
-  if (!options.patient || !all_are_in || !options.barrier_at_end ||
+  const bool some_may_leave = !job.at_barrier.empty();  // before whoever was lost is back
+  if (!options.patient || !all_are_in || some_may_leave || !options.barrier_at_end ||
       options.on_worker_lost == appliance::LostPolicy::kAbort ||
       options.recovery == appliance::Recovery::kNone || (loses_box && needs_box)) {
     job.may_fail = true;
@@ -296,8 +297,13 @@ void World::watch() {
   const bool all_over = std::all_of(workers_.begin(), workers_.end(),
                                     [](const auto& worker) { return worker->over(); });
   all_over_ns_ = all_over ? std::min(all_over_ns_, queue_.now_ns()) : UINT64_MAX;
-  require(!all_over || queue_.now_ns() - all_over_ns_ <= longest_ns,
-          "a box keeps memory of a job that is over");
+  require(!all_over || queue_.now_ns() - all_over_ns_ <= longest_ns, [&] {
+    uint64_t memory_bytes = 0;
+    for (const auto& box : boxes_) memory_bytes += box->registry().memory_taken_bytes();
+    return "all jobs are over, but boxes keep " + std::to_string(memory_bytes) + " bytes, " +
+           std::to_string(control_.open_count()) + " control connections are open, and " +
+           (network_.empty() ? "no packet is" : "packets are") + " under way";
+  });
 }
 
 bool World::over() const {

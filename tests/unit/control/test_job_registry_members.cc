@@ -189,6 +189,26 @@ TEST_CASE("a job that begins with rank 0's weights cannot begin without rank 0")
              Contains("rank 0") && Contains("initial weights"));
 }
 
+TEST_CASE(
+    "a box keeps the weights of a job all of whose ranks are lost, and they come back to it") {
+  Desk desk({.lost_timeout_ns = 3 * kSecond});
+  std::vector<control::WorkerMessage> joins;
+  std::vector<ConnectionId> ids;
+  for (const uint32_t rank : {0u, 1u}) {
+    joins.push_back(join_with(rank, 2));
+    joins[rank].mutable_join()->set_mode(1);
+    joins[rank].mutable_join()->mutable_optimizer()->set_kind(1);
+    joins[rank].mutable_join()->mutable_optimizer()->set_learning_rate(1);
+    ids.push_back(desk.join(joins[rank]));
+  }
+  const auto session = desk.take(ids[1]).at(0).session();
+  for (const ConnectionId id : ids) desk.hang_up(id);
+  CHECK(desk.job_count() == 1);
+  CHECK(returned(desk.take(desk.join(rejoin(joins[0])))).epoch() == session.epoch());
+  CHECK(returned(desk.take(desk.join(resume(joins[1], session)))).epoch() == session.epoch());
+  CHECK(desk.registry().totals().jobs_failed == 0);
+}
+
 TEST_CASE("policy abort ends the job as soon as a rank is lost") {
   Desk desk({.lost_timeout_ns = 60 * kSecond});
   const Running job = start(desk, 2, LostPolicy::kAbort);
