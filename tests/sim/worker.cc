@@ -117,6 +117,7 @@ std::string Worker::who() const {
 }
 
 void Worker::start() {
+  if (over_ || membership_ != nullptr) return;  // brought up early, after a crash before its time
   rack_.say(who(), [&] { return "starts"; });
   ++starts_;
   started_ns_ = rack_.queue.now_ns();
@@ -136,11 +137,6 @@ void Worker::crash(bool silently) {
   close_lanes();
   membership_.reset();
   job_.forget(rank_);
-}
-
-void Worker::restart() {
-  if (over_ || membership_ != nullptr) return;
-  start();
 }
 
 uint64_t Worker::waits_since_ns() const {
@@ -333,7 +329,7 @@ void Worker::end_if_over() {
     rack_.say(who(), [&] { return "fails: " + failure_->message; });
     if (may_try_again()) {
       crash(false);
-      rack_.queue.after(kSupervisorNs, [this] { restart(); });
+      rack_.queue.after(kSupervisorNs, [this] { start(); });
       return;
     }
   }

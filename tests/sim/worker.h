@@ -30,7 +30,6 @@ class Worker final : public ControlEnd {
   // The process is gone, with all it knew; `silently`: its machine is.
   void crash(bool silently);
   // A new process takes its place, and tries again until it is let in.
-  void restart();
 
   bool on_accept(ConnectionId, HostId) override { return false; }
   void on_connected(ConnectionId id) override;

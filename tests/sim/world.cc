@@ -174,7 +174,7 @@ void World::end(const Episode& episode) {
       box_of(episode.draw).set_small_ring(static_cast<uint32_t>(episode.draw >> 32), false);
       return;
     case EpisodeKind::kSlowReader: worker.set_slow(false); return;
-    case EpisodeKind::kCrashWorker: worker.restart(); return;
+    case EpisodeKind::kCrashWorker: worker.start(); return;
     case EpisodeKind::kCrashBox: box_of(episode.draw).start(); return;
     case EpisodeKind::kDisk: box_of(episode.draw).set_disk_failures(0); return;
     default: return;
