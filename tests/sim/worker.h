@@ -25,11 +25,11 @@ class Worker final : public ControlEnd {
  public:
   Worker(Rack& rack, JobModel& job, uint32_t rank);
 
-  // Connects and joins.
+  // Connects and joins: the first process of the rank, or a new one after a crash, which tries
+  // again until it is let in.
   void start();
   // The process is gone, with all it knew; `silently`: its machine is.
   void crash(bool silently);
-  // A new process takes its place, and tries again until it is let in.
 
   bool on_accept(ConnectionId, HostId) override { return false; }
   void on_connected(ConnectionId id) override;
