@@ -56,6 +56,7 @@ struct JobModel {
   std::vector<Chunk> chunks;  // by id
 
   bool may_fail = false;   // something has happened that it need not survive
+  bool disturbed = false;  // somebody may be taken for lost, now or later
   bool is_ending = false;  // a rank has left, or failed for good
   std::set<uint32_t> at_barrier;
 

@@ -315,6 +315,8 @@ void Worker::leave_when_done() {
             [&] { return job_.name + ": a barrier was released before all had come to it"; });
   }
   job_.is_ending = true;
+  // Whoever is looked for while others leave finds nobody to go on with.
+  job_.may_fail = job_.may_fail || job_.disturbed;
   membership_->leave();
 }
 

@@ -236,6 +236,7 @@ void World::disturb(JobModel& job, bool loses_box) {
   const bool all_are_in = std::all_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
     return &worker->job() != &job || (worker->joined() && !worker->over());
   });
+  job.disturbed = true;
   const bool some_may_leave = !job.at_barrier.empty();  // before whoever was lost is back
   if (!options.patient || !all_are_in || some_may_leave || !options.barrier_at_end ||
       options.on_worker_lost == appliance::LostPolicy::kAbort ||
