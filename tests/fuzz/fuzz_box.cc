@@ -13,6 +13,7 @@
 #include "tests/fuzz/allocation_count.h"
 #include "tests/fuzz/box_oracle.h"
 #include "tests/fuzz/input.h"
+#include "tests/support/packet_verdicts.h"
 
 namespace pbox::fuzz {
 namespace {
@@ -21,15 +22,6 @@ using pipeline::Counter;
 
 constexpr wire::TagPolicy kTag{.payload_crc = true};
 constexpr uint32_t kCreditBytes = 4096;
-
-// What may become of a packet that is not a sound PULL: exactly one of these.
-constexpr Counter kVerdicts[] = {
-    Counter::kAggregated,       Counter::kDuplicate,     Counter::kStale,
-    Counter::kRejectShort,      Counter::kRejectVersion, Counter::kRejectType,
-    Counter::kRejectReserved,   Counter::kRejectLength,  Counter::kRejectTag,
-    Counter::kRejectQueue,      Counter::kRejectSession, Counter::kRejectEpoch,
-    Counter::kRejectGeneration, Counter::kRejectChunk,   Counter::kRejectFragment,
-    Counter::kRejectDtype,      Counter::kRejectRound};
 
 class BoxDriver {
  public:
@@ -223,7 +215,7 @@ class BoxDriver {
 
   uint64_t verdicts() const {
     uint64_t sum = 0;
-    for (const Counter counter : kVerdicts) sum += core_.counters().get(counter);
+    for (const Counter counter : test::kPacketVerdicts) sum += core_.counters().get(counter);
     return sum;
   }
 

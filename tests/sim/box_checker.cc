@@ -6,20 +6,12 @@
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/crc32c.h"
 #include "tests/sim/violation.h"
+#include "tests/support/packet_verdicts.h"
 
 namespace pbox::sim {
 namespace {
 
 using pipeline::Counter;
-
-// What may become of a packet that is no sound PULL: exactly one of these.
-constexpr Counter kVerdicts[] = {
-    Counter::kAggregated,       Counter::kDuplicate,     Counter::kStale,
-    Counter::kRejectShort,      Counter::kRejectVersion, Counter::kRejectType,
-    Counter::kRejectReserved,   Counter::kRejectLength,  Counter::kRejectTag,
-    Counter::kRejectQueue,      Counter::kRejectSession, Counter::kRejectEpoch,
-    Counter::kRejectGeneration, Counter::kRejectChunk,   Counter::kRejectFragment,
-    Counter::kRejectDtype,      Counter::kRejectRound};
 
 uint64_t crc_of(uint64_t crc, const void* data, size_t bytes) {
   return wire::crc32c(static_cast<uint32_t>(crc), static_cast<const std::byte*>(data), bytes);
@@ -63,7 +55,8 @@ void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
 BoxChecker::Tally BoxChecker::tally(const pipeline::Core& core) {
   Tally tally{.received = core.counters().get(Counter::kRxPackets),
               .pulls = core.counters().get(Counter::kPullsReceived)};
-  for (const Counter counter : kVerdicts) tally.verdicts += core.counters().get(counter);
+  for (const Counter counter : test::kPacketVerdicts)
+    tally.verdicts += core.counters().get(counter);
   return tally;
 }
 

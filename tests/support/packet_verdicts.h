@@ -1,0 +1,27 @@
+// What may become of a packet that reaches a pipeline and is no sound PULL: exactly one of these is
+// counted.
+#pragma once
+
+#include "pipeline/counters.h"
+
+namespace pbox::test {
+
+inline constexpr pipeline::Counter kPacketVerdicts[] = {pipeline::Counter::kAggregated,
+                                                        pipeline::Counter::kDuplicate,
+                                                        pipeline::Counter::kStale,
+                                                        pipeline::Counter::kRejectShort,
+                                                        pipeline::Counter::kRejectVersion,
+                                                        pipeline::Counter::kRejectType,
+                                                        pipeline::Counter::kRejectReserved,
+                                                        pipeline::Counter::kRejectLength,
+                                                        pipeline::Counter::kRejectTag,
+                                                        pipeline::Counter::kRejectQueue,
+                                                        pipeline::Counter::kRejectSession,
+                                                        pipeline::Counter::kRejectEpoch,
+                                                        pipeline::Counter::kRejectGeneration,
+                                                        pipeline::Counter::kRejectChunk,
+                                                        pipeline::Counter::kRejectFragment,
+                                                        pipeline::Counter::kRejectDtype,
+                                                        pipeline::Counter::kRejectRound};
+
+}  // namespace pbox::test
