@@ -63,19 +63,25 @@ void Core::admit(JobShard& shard, const Command& command) {
   connect(shard, session);
   shard.set_present(session, true);
   shard.generation = command.generation;
+  finish_complete_rounds(shard);
 }
 
-// A round that had everything but the excluded rank's part is finished by this. Whoever has pushed
-// a round in full holds the result of the one before, so what is still to leave of that is void.
 void Core::exclude(JobShard& shard, const Command& command) {
   Session& session = shard.sessions()[command.rank];
   if (!session.present) return;
   sessions_[wire::spi_index(session.spi)] = {};
   shard.set_present(session, false);
   shard.generation = command.generation;
+  for (Chunk& chunk : shard.chunks()) PBOX_CHECK(chunk.copy_rank != command.rank);
+  finish_complete_rounds(shard);
+}
+
+// A round that had everything but an excluded rank's part is finished by the exclusion; one that
+// had all of a rank's part when everybody was gone, by that rank's return. Whoever has pushed a
+// round in full holds the result of the one before, so what is still to leave of that is void.
+void Core::finish_complete_rounds(JobShard& shard) {
   if (shard.present_count() == 0) return;
   for (Chunk& chunk : shard.chunks()) {
-    PBOX_CHECK(chunk.copy_rank != command.rank);
     if (chunk.complete_workers == shard.present_count()) finish_round(shard, chunk);
   }
 }

@@ -92,6 +92,7 @@ class Core {
   void connect(JobShard& shard, Session& session);
   void admit(JobShard& shard, const Command& command);
   void exclude(JobShard& shard, const Command& command);
+  void finish_complete_rounds(JobShard& shard);
 
   size_t fill_replies(size_t filled);
   size_t fill_shard(JobShard& shard, size_t filled, size_t limit);

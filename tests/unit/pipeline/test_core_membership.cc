@@ -167,6 +167,26 @@ TEST_CASE("an excluded rank that is admitted again is waited for again") {
   CHECK(sent[0].value() == 3.0f);
 }
 
+TEST_CASE("a rank that comes back when all were gone finishes what it had pushed in full") {
+  Box box;
+  const JobOptions job;
+  JobShard& shard = box.admit(job);
+  box.push_chunk(job, 1, 2.0f);
+  exclude(box, shard, 1, 21);
+  exclude(box, shard, 0, 22);
+  CHECK(box.count(Counter::kRoundsFinished) == 0);
+  admit(box, shard, 1, 23);
+  CHECK(box.count(Counter::kRoundsFinished) == 1);
+  box.deliver(renewed(box.pull(job, 1, 0), 23));
+  size_t results = 0;
+  for (const Sent& one : box.take_all()) {
+    if (one.header.type() != PacketType::kResult) continue;
+    CHECK(one.value() == 2.0f);
+    ++results;
+  }
+  CHECK(results == 3);
+}
+
 TEST_CASE("a round that a rank consumed before the box was lost is finished by its copy alone") {
   Box box;
   const JobOptions job{.workers = 3, .reduction = pipeline::Reduction::kMean};
