@@ -64,6 +64,9 @@ struct Header {
   uint16_t contributors() const {
     return (flags & flag::kPartial) != 0 ? static_cast<uint16_t>(dtype_scale >> 4) : uint16_t{0};
   }
+  // Of a RESULT in a job whose pushes are applied as they come (sync.h): the receiver's own rounds
+  // below this one are in the fragment, and all workers' rounds up to and including `round`.
+  uint32_t applied() const { return timestamp_us; }
 };
 
 static_assert(sizeof(Header) == limits::kHeaderBytes);
