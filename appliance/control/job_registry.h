@@ -118,6 +118,8 @@ class JobRegistry {
   void on_barrier(Connection& connection, const control::Barrier& barrier);
   void on_learning_rate(ConnectionId id, Connection& connection,
                         const control::SetLearningRate& request);
+  void on_heartbeat(ConnectionId id, const Connection& connection,
+                    const control::Heartbeat& heartbeat);
   void tick_job(Job& job, uint64_t now_ns);
   void refuse(ConnectionId id, const Error& error);
   void fail_job(Job& job, const Error& error);

@@ -154,6 +154,14 @@ const char* to_string(SyncModel model) {
   return kNames[static_cast<size_t>(model)];
 }
 
+const char* to_string(Release release) {
+  return release == Release::kLazy ? "lazy" : "soft";
+}
+
+const char* to_string(Reads reads) {
+  return reads == Reads::kCached ? "cached" : "fresh";
+}
+
 Result<SyncSpec> parse_sync(const control::Join& join, const JobSpec& spec) {
   const control::Sync& message = join.sync();
   if (const Status status = check_values(message); !status) return status.error();
@@ -185,8 +193,8 @@ std::optional<std::string> sync_difference(const SyncSpec& job, const SyncSpec& 
   } fields[] = {
       {"staleness", std::to_string(job.staleness), std::to_string(worker.staleness)},
       {"probability", number(job.probability), number(worker.probability)},
-      {"release", std::to_string(int(job.release)), std::to_string(int(worker.release))},
-      {"reads", std::to_string(int(job.reads)), std::to_string(int(worker.reads))},
+      {"release", to_string(job.release), to_string(worker.release)},
+      {"reads", to_string(job.reads), to_string(worker.reads)},
       {"quorum", std::to_string(job.quorum), std::to_string(worker.quorum)},
   };
   for (const auto& field : fields) {
