@@ -33,6 +33,7 @@
 #include "nic/rss.h"
 #include "worker/rtt_estimator.h"
 #include "worker/send_queue.h"
+#include "worker/staleness.h"
 
 namespace pbox::worker {
 
@@ -76,6 +77,8 @@ struct Statistics {
   uint64_t retransmitted_fragments = 0, probes_sent = 0, stale_packets = 0, rejected_packets = 0;
   uint32_t smoothed_rtt_us = 0;
   uint64_t shadow_bytes = 0;
+  StalenessCounts staleness;
+  uint64_t dropped_rounds = 0;  // operations whose gradient is not in the result they got
 };
 
 // Who a waiting tensor waits for.

@@ -25,6 +25,7 @@
 #include "base/rng.h"
 #include "nic/endpoint.h"
 #include "nic/wire/control.pb.h"
+#include "nic/wire/sync.h"
 #include "worker/core.h"
 
 namespace pbox::worker {
@@ -47,7 +48,8 @@ struct MembershipOptions {
   Recovery recovery = Recovery::kCopy;
   uint32_t recover_timeout_ms = 60'000;  // how long a lost box is looked for
   LostPolicy on_worker_lost = LostPolicy::kWait;
-  bool rejoin = false;       // in the place of a rank that the job has lost
+  bool rejoin = false;  // in the place of a rank that the job has lost
+  wire::SyncSpec sync;
   uint64_t incarnation = 1;  // of this worker; never that of another one
   uint64_t seed = 1;         // of jitter
 };

@@ -14,6 +14,17 @@ constexpr uint64_t kJoinHeartbeatNs = 1'000'000'000;
 // The box ends the gathering at the job's time-out and says who is missing: leave it the time to.
 constexpr uint64_t kAnswerMarginNs = 2'000'000'000;
 
+control::Sync sync_message(const wire::SyncSpec& spec) {
+  control::Sync message;
+  message.set_model(static_cast<uint32_t>(spec.model));
+  message.set_staleness(spec.staleness);
+  message.set_probability(spec.probability);
+  message.set_release(static_cast<uint32_t>(spec.release));
+  message.set_reads(static_cast<uint32_t>(spec.reads));
+  message.set_quorum(spec.quorum);
+  return message;
+}
+
 }  // namespace
 
 void Membership::begin(uint64_t now_ns) {
@@ -100,6 +111,7 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   join.set_on_worker_lost(static_cast<uint32_t>(options_.on_worker_lost));
   join.set_recovery(static_cast<uint32_t>(options_.recovery));
   join.set_incarnation(options_.incarnation);
+  if (options_.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options_.sync);
   if (core_) {
     join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
     join.set_resumes(true);
