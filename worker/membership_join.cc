@@ -143,6 +143,9 @@ void Membership::on_session(const control::Session& session, uint64_t now_ns) {
   spec_ = std::move(*spec);
   spec_.jitter_seed = options_.seed;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
+  spec_.sync = options_.sync;
+  spec_.learning_rate = optimizer_.learning_rate();
+  if (options_.mean) spec_.gradient_scale = 1.0f / static_cast<float>(options_.world_size);
   on_membership(session.generation(), session.absent_ranks());
   heartbeat_interval_ns_ = std::max(session.heartbeat_interval_ms(), 10u) * kNanosPerMilli;
   heartbeat_due_ns_ = std::min(heartbeat_due_ns_, now_ns + heartbeat_interval_ns_);
@@ -203,18 +206,21 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
 Status Membership::open_core() {
   if (core_) return core_->resume(spec_);
   barrier_base_ = session_.barrier_released();
-  NumaArena shadow;
-  if (options_.recovery == Recovery::kCopy && !options_.optimize) {
-    auto placed = NumaArena::create(Core::shadow_bytes(tensors_), kAnyNumaNode, Hugepages::kNever);
+  const bool keeps_results = options_.recovery == Recovery::kCopy && !options_.optimize;
+  const char* purpose = keeps_results ? "recovery keeps; recovery none does without"
+                                      : "cached reads need; a lower staleness needs less of it";
+  const uint64_t bytes =
+      keeps_results ? Core::shadow_bytes(tensors_) : Core::cache_bytes(spec_, tensors_);
+  NumaArena copy;
+  if (bytes > 0) {
+    auto placed = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
     if (!placed) {
-      return Error{
-          ErrorCode::kResourceExhausted,
-          placed.error().message +
-              " for the copy of the model that recovery keeps; recovery none does without"};
+      return Error{ErrorCode::kResourceExhausted,
+                   placed.error().message + " for the copy of the model that " + purpose};
     }
-    shadow = std::move(*placed);
+    copy = std::move(*placed);
   }
-  core_.emplace(spec_, tensors_, std::move(shadow));
+  core_.emplace(spec_, tensors_, std::move(copy));
   return ok_status();
 }
 
