@@ -139,10 +139,6 @@ Status check_job(const SyncSpec& sync, const control::Join& join, const JobSpec&
                    ": the others have gone on from what a lost rank has not seen; start all ranks "
                    "again, without rejoin");
   }
-  if (join.delivery() != 0) {
-    return invalid("delivery pull goes with sync.model bsp only, not with " +
-                   std::string(to_string(sync.model)) + "; leave it broadcast");
-  }
   return check_replay(sync, spec);
 }
 

@@ -101,7 +101,7 @@ std::vector<Case> job_cases() {
        {"rejoin", "not with drop", "start all ranks again"}},
       {SyncModel::kPssp,
        [](auto& join) { join.set_delivery(1); },
-       {"delivery pull", "not with pssp", "leave it broadcast"}},
+       {"delivery pull", "sync model bsp", "set delivery broadcast"}},
       {SyncModel::kEssp, set_kind, {"sync.model essp", "optimizer.kind 1 (SGD)", "ssp with fresh"}},
       {SyncModel::kSsp,
        [=](auto& join) { set_kind(join), set_cached(join); },
