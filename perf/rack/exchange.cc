@@ -65,8 +65,7 @@ void add_options(po::options_description& options) {
       "resnet50, vgg19, sockeye, resnet56 or 1mib")(
       "rate-mbit", po::value<uint32_t>()->default_value(400),
       "of a worker's cable, in Mbit/s of Ethernet frames; the box has that times --workers")(
-      "queue-us", po::value<uint32_t>()->default_value(2000),
-      "what the switch keeps per port, in microseconds at its rate")(
+      "queue-kib", po::value<uint32_t>()->default_value(1024), "what the switch keeps per port")(
       "delay-us", po::value<uint32_t>()->default_value(0), "of each cable, each way; needs netem")(
       "mtu", po::value<uint32_t>()->default_value(9000), "of every machine")(
       "window-bytes", po::value<uint32_t>()->default_value(0),
@@ -80,7 +79,7 @@ void add_options(po::options_description& options) {
 RackOptions rack_options(const po::variables_map& options) {
   const auto workers = options["workers"].as<uint32_t>();
   const Link link{.bits_per_second = uint64_t{options["rate-mbit"].as<uint32_t>()} * 1'000'000,
-                  .queue_us = options["queue-us"].as<uint32_t>(),
+                  .queue_bytes = uint64_t{options["queue-kib"].as<uint32_t>()} << 10,
                   .delay_us = options["delay-us"].as<uint32_t>()};
   Link box_link = link;
   box_link.bits_per_second *= workers;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ constexpr char kBridge[] = "switch";
 // What a cable may have sent too little and catch up with: a timer of a busy machine that wakes
 // the shaper late must not cost rate.
 constexpr double kBurstSeconds = 1e-3;
-constexpr double kMicrosecond = 1e-6;
+constexpr int kPrecedence = -15;  // of nice
 constexpr uint64_t kEthernetHeaderBytes = 14;
 
 std::runtime_error no_namespace(const std::string& what) {
@@ -41,12 +42,6 @@ std::string bucket(const Link& link, uint32_t mtu, uint64_t queue_bytes) {
   const auto burst = std::max(2 * frame, static_cast<uint64_t>(bytes_per_second * kBurstSeconds));
   return "tbf rate " + std::to_string(link.bits_per_second) + "bit burst " + std::to_string(burst) +
          "b limit " + std::to_string(queue_bytes) + "b\n";
-}
-
-uint64_t switch_queue_bytes(const Link& link, uint32_t mtu) {
-  const auto at_rate = static_cast<uint64_t>(static_cast<double>(link.bits_per_second) / 8 *
-                                             link.queue_us * kMicrosecond);
-  return std::max(at_rate, 4 * (mtu + kEthernetHeaderBytes));
 }
 
 void run_ip(const std::string& batch, int network) {
@@ -129,8 +124,7 @@ void Rack::add_shaper(const Host& host, const Link& link) {
              bucket(link, options_.mtu, kHostQueueBytes) + delay("add", kInterface, link),
          host.network);
   run_tc("qdisc add dev " + port + " root handle 1: " +
-             bucket(link, options_.mtu, switch_queue_bytes(link, options_.mtu)) +
-             delay("add", port, link),
+             bucket(link, options_.mtu, link.queue_bytes) + delay("add", port, link),
          fabric_.network);
 }
 
@@ -140,14 +134,15 @@ void Rack::set_link(const Host& host, const Link& link) {
              bucket(link, options_.mtu, kHostQueueBytes) + delay("replace", kInterface, link),
          host.network);
   run_tc("qdisc change dev " + port + " root handle 1: " +
-             bucket(link, options_.mtu, switch_queue_bytes(link, options_.mtu)) +
-             delay("replace", port, link),
+             bucket(link, options_.mtu, link.queue_bytes) + delay("replace", port, link),
          fabric_.network);
 }
 
 std::unique_ptr<Program> Rack::run(const Host& host,
                                    const std::vector<std::string>& command) const {
-  return std::make_unique<Program>(command, host.network);
+  auto program = std::make_unique<Program>(command, host.network);
+  setpriority(PRIO_PROCESS, static_cast<id_t>(program->pid()), kPrecedence);
+  return program;
 }
 
 RackBox Rack::start_box(uint32_t index, const std::vector<std::string>& flags) const {

@@ -22,9 +22,10 @@ namespace pbox::perf {
 
 struct Link {
   uint64_t bits_per_second = 1'000'000'000;  // of Ethernet frames, both ways
-  // What the switch keeps for this port, in microseconds at its rate; more is dropped. A host's
-  // own queue holds kHostQueueBytes, as Linux keeps a thousand packets.
-  uint32_t queue_us = 2000;
+  // What the switch keeps for this port; more is dropped. In bytes, not in time: chunks and windows
+  // are not cut down with the rate, so what a switch must keep is not either. A host's own queue
+  // holds kHostQueueBytes, as Linux keeps a thousand packets.
+  uint64_t queue_bytes = 1 << 20;
   uint32_t delay_us = 0;  // each way; needs a kernel with netem
 };
 
@@ -71,6 +72,7 @@ class Rack {
   // Both directions of a host's cable, at once, while packets are under way.
   void set_link(const Host& host, const Link& link);
 
+  // With precedence over what else the machine does, which is not to be measured.
   std::unique_ptr<Program> run(const Host& host, const std::vector<std::string>& command) const;
 
   // The pboxd beside this program, off loopback without keys, on free ports; `flags` win. Returns
