@@ -112,6 +112,11 @@ void JobRegistry::start_job(Job& job) {
 // open_rounds is empty in a job that begins.
 void JobRegistry::send_session(Job& job, uint32_t rank, const std::vector<uint32_t>& open_rounds) {
   const Member& member = job.members()[rank];
+  if (job.priorities_set()) {  // before the session, so that nothing is started without
+    control::BoxMessage priorities;
+    *priorities.mutable_set_priorities() = *job.priorities_set();
+    send(member.connection, std::move(priorities));
+  }
   control::BoxMessage message;
   control::Session& session = *message.mutable_session();
   session.set_protocol_version(wire::kControlProtocolVersion);
