@@ -19,6 +19,8 @@ namespace {
 
 constexpr int kAnswerLimitMs = 300'000;
 constexpr double kBitsPerMegabit = 1e6;
+constexpr uint32_t kWorkersMax = 64;
+constexpr uint32_t kBoxMegabits = 1600;
 
 struct System {
   std::string key;  // in JSON: gloo_tcp
@@ -63,8 +65,10 @@ void add_options(po::options_description& options) {
   options.add_options()("workers", po::value<uint32_t>()->default_value(4), "worker machines")(
       "model", po::value<std::string>()->default_value("resnet50"),
       "resnet50, vgg19, sockeye, resnet56 or 1mib")(
-      "rate-mbit", po::value<uint32_t>()->default_value(400),
-      "of a worker's cable, in Mbit/s of Ethernet frames; the box has that times --workers")(
+      "rate-mbit", po::value<uint32_t>()->default_value(0),
+      "of a worker's cable, in Mbit/s of Ethernet frames; the box has that times --workers. 0: "
+      "1600 "
+      "over --workers, which two cores can carry")(
       "queue-kib", po::value<uint32_t>()->default_value(1024), "what the switch keeps per port")(
       "delay-us", po::value<uint32_t>()->default_value(0), "of each cable, each way; needs netem")(
       "mtu", po::value<uint32_t>()->default_value(9000), "of every machine")(
@@ -76,9 +80,14 @@ void add_options(po::options_description& options) {
       "one more flag for pboxd; may be repeated");
 }
 
+uint32_t rate_mbit_of(const po::variables_map& options) {
+  const auto given = options["rate-mbit"].as<uint32_t>();
+  return given != 0 ? given : kBoxMegabits / options["workers"].as<uint32_t>();
+}
+
 RackOptions rack_options(const po::variables_map& options) {
   const auto workers = options["workers"].as<uint32_t>();
-  const Link link{.bits_per_second = uint64_t{options["rate-mbit"].as<uint32_t>()} * 1'000'000,
+  const Link link{.bits_per_second = uint64_t{rate_mbit_of(options)} * 1'000'000,
                   .queue_bytes = uint64_t{options["queue-kib"].as<uint32_t>()} << 10,
                   .delay_us = options["delay-us"].as<uint32_t>()};
   Link box_link = link;
@@ -133,6 +142,9 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
+  if (options["workers"].as<uint32_t>() - 1 >= kWorkersMax) {
+    throw std::runtime_error("--workers must be in [1, 64]");
+  }
   Rack rack(rack_options(options));
   const RackBox box = rack.start_box(0, options["box-flags"].as<std::vector<std::string>>());
   PeerOptions peer{.model = options["model"].as<std::string>(),
@@ -142,7 +154,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const auto model = model_by_name(peer.model);
   if (!model) throw std::runtime_error(model.error().message);
   const uint64_t model_bytes = element_count(*model) * sizeof(float);
-  const auto rate_mbit = options["rate-mbit"].as<uint32_t>();
+  const uint32_t rate_mbit = rate_mbit_of(options);
   const double limit_ms =
       static_cast<double>(model_bytes) * 8 / (rate_mbit * kBitsPerMegabit) * 1e3;
 

@@ -28,6 +28,19 @@ void sleep_until(uint64_t until_ns) {
   }
 }
 
+pbox_priority_policy policy_of(const std::string& name) {
+  if (name == "explicit") return PBOX_PRIORITY_EXPLICIT;
+  if (name == "forward-order") return PBOX_PRIORITY_FORWARD_ORDER;
+  if (name == "fifo") return PBOX_PRIORITY_FIFO;
+  throw std::runtime_error("policy '" + name + "': use explicit, forward-order or fifo");
+}
+
+pbox_delivery delivery_of(const std::string& name) {
+  if (name == "broadcast") return PBOX_DELIVERY_BROADCAST;
+  if (name == "pull") return PBOX_DELIVERY_PULL;
+  throw std::runtime_error("delivery '" + name + "': use broadcast or pull");
+}
+
 // Calls visit(elements, first index, whether they change with each iteration) for each part.
 template <typename Element, typename Visit>
 void for_each_part(std::span<Element> elements, uint32_t first_index, const Visit& visit) {
@@ -83,13 +96,15 @@ void Player::join(const PlayerOptions& options, const std::vector<uint64_t>& ele
   own.chunk_bytes = options.chunk_bytes;
   own.window_bytes = options.window_bytes;
   own.recovery = PBOX_RECOVERY_NONE;
+  own.priority_policy = policy_of(options.policy);
+  own.delivery = delivery_of(options.delivery);
   require(pbox_create(&own, &context_));
   for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
     for (uint32_t index = 0; index < layers_[layer].tensor_count; ++index) {
       const uint32_t tensor = layers_[layer].first_tensor + index;
       uint32_t id = 0;  // equal to tensor
       // The layer that the next forward needs first goes first.
-      const int32_t priority = options.policy == "fifo" ? 0 : -static_cast<int32_t>(layer);
+      const int32_t priority = -static_cast<int32_t>(layer);
       require(pbox_register_tensor(context_, (layers_[layer].name + std::to_string(index)).c_str(),
                                    elements[tensor], PBOX_F32, priority, &id));
     }
