@@ -34,8 +34,10 @@ constexpr size_t kVariantCount = std::size(kVariants);
 constexpr size_t kBaseline = 0;
 constexpr size_t kP3 = 3;
 
-// The most that a chunk may have: 64 packets, here of 8192 bytes.
-constexpr uint32_t kWholeTensorChunkBytes = 64 * 8192;
+// A whole tensor is one to whoever is told of it and pulls it, whatever its chunks: first in first
+// out, their size changes nothing. Where priorities order whole tensors, an urgent one overtakes
+// between chunks of another, which it could not in ps-lite: that variant is better off here.
+constexpr uint32_t kWholeTensorChunkBytes = 32 << 10;
 constexpr uint32_t kChunkGranularity = 64;
 constexpr uint32_t kPacketPayloadBytes = 8192;
 
