@@ -109,11 +109,8 @@ bool Core::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t no
   chunk.to_send = 0;
   drop_unsent(lane, chunk_id(chunk));
   if (finish_if_readable(lane, chunk, now_ns)) return true;
-  if (session_.sync.model == wire::SyncModel::kEssp) {
-    leave_window(lane, chunk);  // what is missing comes unasked
-  } else {
-    lane.to_probe.push_back(chunk_id(chunk));
-  }
+  const bool comes_unasked = session_.sync.model == wire::SyncModel::kEssp;
+  if (!comes_unasked) lane.to_probe.push_back(chunk_id(chunk));
   arm(lane, chunk, now_ns);
   return false;
 }

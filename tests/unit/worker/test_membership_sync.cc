@@ -98,7 +98,7 @@ TEST_CASE("heartbeats say how old what was read has been, from the first read on
   CHECK(reads() == std::vector<uint64_t>{1, 1, 1});
 }
 
-TEST_CASE("own gradients count as they do at the box: at its learning rate, as their part of its mean") {
+TEST_CASE("own gradients count as they do at the box, by its learning rate and its mean") {
   control::Optimizer optimizer;
   optimizer.set_kind(1);
   optimizer.set_learning_rate(0.5f);
