@@ -54,6 +54,13 @@ bool has_size(const T* value) {
   return value != nullptr && value->struct_size >= sizeof(T);
 }
 
+Status check_policy(pbox_priority_policy policy) {
+  if (policy >= PBOX_PRIORITY_EXPLICIT && policy <= PBOX_PRIORITY_FIFO) return pbox::ok_status();
+  return invalid("priority_policy " + std::to_string(policy) +
+                 " is unknown: set PBOX_PRIORITY_EXPLICIT, PBOX_PRIORITY_FORWARD_ORDER or "
+                 "PBOX_PRIORITY_FIFO");
+}
+
 // Of what a caller chose, the first thing that is not on offer.
 Status check_choices(const pbox_options& options) {
   if (options.world_size == 0 || options.rank >= options.world_size) {
@@ -78,6 +85,11 @@ Status check_choices(const pbox_options& options) {
   }
   if (options.rejoin > 1) {
     return invalid("rejoin " + std::to_string(options.rejoin) + " must be 0 or 1");
+  }
+  if (const Status known = check_policy(options.priority_policy); !known) return known;
+  if (options.delivery != PBOX_DELIVERY_BROADCAST && options.delivery != PBOX_DELIVERY_PULL) {
+    return invalid("delivery " + std::to_string(options.delivery) +
+                   " is unknown: set PBOX_DELIVERY_BROADCAST or PBOX_DELIVERY_PULL");
   }
   return pbox::ok_status();
 }
@@ -156,6 +168,8 @@ pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
     if (options->recover_timeout_ms > 0) chosen.recover_timeout_ms = options->recover_timeout_ms;
     chosen.on_worker_lost = static_cast<pbox::worker::LostPolicy>(options->on_worker_lost);
     chosen.rejoin = options->rejoin == 1;
+    chosen.priority_policy = static_cast<pbox::wire::PriorityPolicy>(options->priority_policy);
+    chosen.delivery = static_cast<pbox::wire::Delivery>(options->delivery);
     chosen.sync = sync_of(*options);
     *context = new pbox_context(std::move(chosen));
     return PBOX_OK;
@@ -277,6 +291,14 @@ pbox_status pbox_wait(pbox_context* context, uint32_t tensor_id, uint32_t timeou
 
 pbox_status pbox_wait_all(pbox_context* context, uint32_t timeout_ms) {
   return guarded(context, [&](Client& client) { return client.wait_all(timeout_ms); });
+}
+
+pbox_status pbox_set_priorities(pbox_context* context, pbox_priority_policy policy,
+                                const int32_t* by_tensor) {
+  return guarded(context, [&](Client& client) -> Status {
+    if (const Status known = check_policy(policy); !known) return known;
+    return client.set_priorities(static_cast<pbox::wire::PriorityPolicy>(policy), by_tensor);
+  });
 }
 
 pbox_status pbox_set_learning_rate(pbox_context* context, float learning_rate) {

@@ -62,6 +62,7 @@ void Membership::on_connected(const nic::Endpoint& peer, uint64_t now_ns) {
   if (!awaits(Step::kConnection)) return;
   peer_ = peer;
   heard_ns_ = now_ns;
+  priorities_known_ = false;
   await_box(Step::kDataAddresses, now_ns);
   send().mutable_ask_data_addresses();
 }
@@ -111,6 +112,8 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   join.set_on_worker_lost(static_cast<uint32_t>(options_.on_worker_lost));
   join.set_recovery(static_cast<uint32_t>(options_.recovery));
   join.set_incarnation(options_.incarnation);
+  join.set_priority_policy(static_cast<uint32_t>(options_.priority_policy));
+  join.set_delivery(static_cast<uint32_t>(options_.delivery));
   if (options_.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options_.sync);
   if (core_) {
     join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
@@ -221,6 +224,7 @@ Status Membership::open_core() {
     copy = std::move(*placed);
   }
   core_.emplace(spec_, tensors_, std::move(copy));
+  learn_priorities();
   return ok_status();
 }
 

@@ -91,6 +91,9 @@ pbox_status pbox_options_from_environment(pbox_options* options) {
       read_word("PBOX_RECOVERY", {"copy", "none"}, &options->recovery) &&
       read_number("PBOX_RECOVER_TIMEOUT_MS", &options->recover_timeout_ms) &&
       read_word("PBOX_ON_WORKER_LOST", {"wait", "partial", "abort"}, &options->on_worker_lost) &&
-      read_number("PBOX_REJOIN", &options->rejoin) && read_sync(options);
+      read_number("PBOX_REJOIN", &options->rejoin) && read_sync(options) &&
+      read_word("PBOX_PRIORITY_POLICY", {"explicit", "forward-order", "fifo"},
+                &options->priority_policy) &&
+      read_word("PBOX_DELIVERY", {"broadcast", "pull"}, &options->delivery);
   return sound ? PBOX_OK : PBOX_INVALID_ARGUMENT;
 }

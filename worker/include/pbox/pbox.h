@@ -84,6 +84,21 @@ enum pbox_recovery_value { PBOX_RECOVERY_COPY = 0, PBOX_RECOVERY_NONE = 1 };
 typedef int32_t pbox_lost;
 enum pbox_lost_value { PBOX_LOST_WAIT = 0, PBOX_LOST_PARTIAL = 1, PBOX_LOST_ABORT = 2 };
 
+/* In which order tensors go, both ways. EXPLICIT: by registered priority, or that of the operation.
+ * FORWARD_ORDER: learned by rank 0 in the first complete round of gradients: the tensor started
+ * last is needed first in the next forward, and goes first; as EXPLICIT until then. FIFO: all are
+ * equal. */
+typedef int32_t pbox_priority_policy;
+enum pbox_priority_policy_value {
+  PBOX_PRIORITY_EXPLICIT = 0,
+  PBOX_PRIORITY_FORWARD_ORDER = 1,
+  PBOX_PRIORITY_FIFO = 2
+};
+/* How results come. BROADCAST: each chunk as soon as it is finished. PULL: the box tells that a
+ * chunk is finished, and a tensor's chunks are asked for once all of them are: what parameter
+ * servers of ps-lite's kind do, for comparison. */
+typedef int32_t pbox_delivery;
+enum pbox_delivery_value { PBOX_DELIVERY_BROADCAST = 0, PBOX_DELIVERY_PULL = 1 };
 /* When a rank may go on without the others: the consistency model of the job. An iteration is one
  * pbox_push_pull of a tensor; each chunk of a tensor keeps its own account, so a tensor is as old
  * as its oldest chunk. In every model initial weights are exchanged as in BSP.
@@ -158,6 +173,8 @@ typedef struct pbox_options {
   uint32_t recover_timeout_ms; /* default 60000: how long a lost box is looked for */
   pbox_lost on_worker_lost;
   uint32_t rejoin; /* 1: this process takes the place of a rank that a running job has lost */
+  pbox_priority_policy priority_policy; /* equal on every rank, as is delivery */
+  pbox_delivery delivery;
   pbox_sync sync;
   uint32_t staleness;     /* SSP, ESSP, PSSP, DPSSP: in iterations, at most 64 */
   float sync_probability; /* PSSP, DPSSP: in (0, 1]; default 1 */
@@ -171,7 +188,8 @@ PBOX_API void pbox_options_init(pbox_options* options);
 /* Like pbox_options_init, then overridden from the environment: PBOX_BOX, PBOX_JOB, PBOX_PORT,
  * PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_WINDOW_BYTES, PBOX_CHUNK_BYTES,
  * PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY (copy, none), PBOX_RECOVER_TIMEOUT_MS,
- * PBOX_ON_WORKER_LOST (wait, partial, abort), PBOX_REJOIN (0, 1), PBOX_SYNC (bsp, asp, ssp, essp,
+ * PBOX_ON_WORKER_LOST (wait, partial, abort), PBOX_REJOIN (0, 1), PBOX_PRIORITY_POLICY (explicit,
+ * forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC (bsp, asp, ssp, essp,
  * pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE (soft, lazy), PBOX_READS
  * (fresh, cached), PBOX_QUORUM. Strings point into the environment. */
 PBOX_API pbox_status pbox_options_from_environment(pbox_options* options);
@@ -251,11 +269,19 @@ PBOX_API pbox_status pbox_wait_all(pbox_context* context, uint32_t timeout_ms);
  * ranks were lost and on_worker_lost is PARTIAL. 0 before the first result. */
 PBOX_API pbox_status pbox_contributors(pbox_context* context, uint32_t tensor_id, uint32_t* count);
 
+/* Changes the job's policy, and with PBOX_PRIORITY_EXPLICIT the priorities: `by_tensor` holds one
+ * per registered tensor, or is NULL for those of pbox_register_tensor; it must be NULL with the
+ * other policies. FORWARD_ORDER learns anew. One rank's call is enough. Returns at once; each rank,
+ * and the box, apply it to what they start when it has reached them, every rank at the latest to
+ * what it starts after a pbox_barrier that follows this call. */
+PBOX_API pbox_status pbox_set_priorities(pbox_context* context, pbox_priority_policy policy,
+                                         const int32_t* by_tensor);
+
 /* Learning rate of the box's optimizer from the next round on. Call with nothing in flight on this
  * rank; one rank's call is enough. Returns when every pipeline uses it. */
 PBOX_API pbox_status pbox_set_learning_rate(pbox_context* context, float learning_rate);
 
-/* Returns when every rank has called it. */
+/* Returns when every rank that is still in the job has called it. */
 PBOX_API pbox_status pbox_barrier(pbox_context* context, uint32_t timeout_ms);
 
 #define PBOX_STALENESS_BUCKETS 16

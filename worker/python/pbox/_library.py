@@ -25,7 +25,8 @@ class Options(Structure):
         ("chunk_bytes", c_uint32), ("window_bytes", c_uint32), ("join_timeout_ms", c_uint32),
         ("wait_timeout_ms", c_uint32), ("lost_timeout_ms", c_uint32), ("port", c_char_p),
         ("recovery", c_int32), ("recover_timeout_ms", c_uint32), ("on_worker_lost", c_int32),
-        ("rejoin", c_uint32), ("sync", c_int32), ("staleness", c_uint32),
+        ("rejoin", c_uint32), ("priority_policy", c_int32), ("delivery", c_int32),
+        ("sync", c_int32), ("staleness", c_uint32),
         ("sync_probability", c_float), ("release", c_int32), ("reads", c_int32),
         ("quorum", c_uint32)]
 
@@ -72,6 +73,7 @@ _PROTOTYPES = {
     "pbox_contributors": (c_int, [_CONTEXT, c_uint32, POINTER(c_uint32)]),
     "pbox_wait": (c_int, [_CONTEXT, c_uint32, c_uint32]),
     "pbox_wait_all": (c_int, [_CONTEXT, c_uint32]),
+    "pbox_set_priorities": (c_int, [_CONTEXT, c_int32, POINTER(c_int32)]),
     "pbox_set_learning_rate": (c_int, [_CONTEXT, c_float]),
     "pbox_barrier": (c_int, [_CONTEXT, c_uint32]),
     "pbox_get_statistics": (c_int, [_CONTEXT, POINTER(Statistics)]),
