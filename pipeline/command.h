@@ -12,6 +12,7 @@ enum class CommandKind : uint8_t {
   kInstall,          // shard: serve it from now on
   kRemove,           // shard: forget it; after the ticket its memory is control's again
   kSetLearningRate,  // shard, learning_rate
+  kSetPriorities,    // shard, priorities: of its chunks, for the results finished from now on
   kSetCredit,        // shard, credit_bytes for every session of it; GRANTs go out
   kAdmit,    // shard, rank, spi, credit_bytes, generation: the rank takes part with this session
              // from now on; its former one, if any, is void. What it has contributed stands
@@ -29,6 +30,7 @@ struct Command {
   uint32_t spi = 0;
   uint16_t generation = 0;
   std::span<uint32_t> rounds = {};
+  std::span<const int32_t> priorities = {};
   uint64_t ticket = 0;  // ascending; completed in order
 };
 

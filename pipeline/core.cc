@@ -20,6 +20,12 @@ void Core::execute(const Command& command) {
     case CommandKind::kSetLearningRate:
       shard.optimizer.learning_rate = command.learning_rate;
       return;
+    case CommandKind::kSetPriorities:
+      PBOX_CHECK(command.priorities.size() == shard.chunks().size());
+      for (size_t index = 0; index < command.priorities.size(); ++index) {
+        shard.chunks()[index].priority = command.priorities[index];
+      }
+      return;
     case CommandKind::kSetCredit:
       for (Session& session : shard.sessions()) session.credit_bytes = command.credit_bytes;
       send_grants(shard);

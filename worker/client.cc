@@ -213,6 +213,23 @@ Status Client::wait_all(uint32_t timeout_ms) {
   return ok_status();
 }
 
+Status Client::set_priorities(wire::PriorityPolicy policy, const int32_t* by_tensor) {
+  const std::lock_guard lock(mutex_);
+  if (const Status status = usable(Phase::kJoined); !status) return status.error();
+  if (by_tensor != nullptr && policy != wire::PriorityPolicy::kExplicit) {
+    return invalid(
+        "by_tensor needs PBOX_PRIORITY_EXPLICIT: the other policies do not use it; "
+        "set NULL");
+  }
+  std::vector<int32_t> priorities;
+  if (by_tensor != nullptr) priorities.assign(by_tensor, by_tensor + tensors_.size());
+  requests_.push_back([this, policy, priorities = std::move(priorities)] {
+    membership_->ask_priorities(policy, priorities);
+  });
+  wake();
+  return ok_status();
+}
+
 Status Client::set_learning_rate(float learning_rate) {
   std::unique_lock lock(mutex_);
   if (const Status status = usable(Phase::kJoined); !status) return status.error();

@@ -55,6 +55,8 @@ class Client {
   Status start(const Exchange& exchange);
   Status wait(uint32_t tensor, uint32_t timeout_ms);
   Status wait_all(uint32_t timeout_ms);
+  // As pbox_set_priorities.
+  Status set_priorities(wire::PriorityPolicy policy, const int32_t* by_tensor);
   Status set_learning_rate(float learning_rate);
   Status barrier(uint32_t timeout_ms);
   Status leave();

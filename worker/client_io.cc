@@ -104,8 +104,7 @@ void Client::take_requests() {
   }
   for (const Exchange& exchange : exchanges) {
     membership_->start(exchange.tensor, static_cast<const std::byte*>(exchange.input),
-                       static_cast<std::byte*>(exchange.output),
-                       exchange.priority.value_or(tensors_[exchange.tensor].priority),
+                       static_cast<std::byte*>(exchange.output), exchange.priority,
                        exchange.initial_weights);
   }
 }

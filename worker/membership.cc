@@ -10,6 +10,12 @@ namespace {
 // Between two looks at whether anything waits for a rank that has left.
 constexpr uint64_t kPeersIntervalNs = 50'000'000;
 
+std::vector<int32_t> registered_priorities(const std::vector<TensorSpec>& tensors) {
+  std::vector<int32_t> priorities;
+  for (const TensorSpec& tensor : tensors) priorities.push_back(tensor.priority);
+  return priorities;
+}
+
 }  // namespace
 
 Membership::Membership(MembershipOptions options, std::vector<TensorSpec> tensors,
@@ -17,7 +23,8 @@ Membership::Membership(MembershipOptions options, std::vector<TensorSpec> tensor
     : options_(std::move(options)),
       tensors_(std::move(tensors)),
       optimizer_(std::move(optimizer)),
-      rng_(options_.seed) {}
+      rng_(options_.seed),
+      priorities_(options_.priority_policy, registered_priorities(tensors_)) {}
 
 Action& Membership::act(Action::Kind kind) {
   Action& action = actions_.emplace_back();
@@ -31,7 +38,13 @@ control::WorkerMessage& Membership::send() {
 
 void Membership::send_heartbeat(uint64_t now_ns) {
   heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
-  send().mutable_heartbeat()->set_sequence(now_ns);
+  control::Heartbeat& heartbeat = *send().mutable_heartbeat();
+  heartbeat.set_sequence(now_ns);
+  if (!core_) return;
+  const auto by_staleness = core_->statistics().staleness.by_staleness;
+  const auto last = std::find_if(by_staleness.rbegin(), by_staleness.rend(),
+                                 [](uint64_t reads) { return reads > 0; });
+  heartbeat.mutable_reads_by_staleness()->Add(by_staleness.begin(), last.base());
 }
 
 // The buffers of whatever is in flight are the application's again.
@@ -73,6 +86,7 @@ void Membership::on_message(const control::BoxMessage& message, uint64_t now_ns)
     case control::BoxMessage::kBarrierReleased:
       on_barrier_released(message.barrier_released().sequence());
       return;
+    case control::BoxMessage::kSetPriorities: on_priorities(message.set_priorities()); return;
     case control::BoxMessage::kLearningRateSet:
       on_learning_rate_set(message.learning_rate_set().sequence());
       return;
@@ -112,6 +126,7 @@ void Membership::on_barrier_released(uint64_t sequence) {
 
 void Membership::on_learning_rate_set(uint64_t sequence) {
   for (; learning_rates_set_ < std::min(sequence, learning_rates_asked_); ++learning_rates_set_) {
+    if (core_) core_->set_learning_rate(learning_rates_.front());
     learning_rates_.pop_front();
   }
 }
@@ -166,14 +181,48 @@ void Membership::check_liveness(uint64_t now_ns) {
   }
 }
 
-void Membership::start(uint32_t tensor, const std::byte* input, std::byte* output, int32_t priority,
-                       bool initial_weights) {
+void Membership::start(uint32_t tensor, const std::byte* input, std::byte* output,
+                       std::optional<int32_t> own_priority, bool initial_weights) {
   if (is_over()) return;
+  const int32_t priority = priorities_.of(tensor, own_priority);
   if (initial_weights && core_->round(tensor) > 0) {
     core_->fetch(tensor, output, priority);
-  } else {
-    core_->start(tensor, input, output, priority);
+    return;
   }
+  core_->start(tensor, input, output, priority);
+  if (const auto learned = priorities_.note_start(tensor, core_->round(tensor))) {
+    ask_priorities(wire::PriorityPolicy::kForwardOrder, *learned);
+  }
+}
+
+void Membership::ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor) {
+  if (is_over()) return;
+  control::SetPriorities& request = priorities_asked_.emplace();
+  request.set_policy(static_cast<uint32_t>(policy));
+  request.mutable_by_tensor()->Add(by_tensor.begin(), by_tensor.end());
+  if (phase_ == Phase::kRunning) *send().mutable_set_priorities() = request;
+}
+
+// They hold once the box says so, which it does to everybody, whoever has asked.
+void Membership::on_priorities(const control::SetPriorities& told) {
+  const auto& by_tensor = told.by_tensor();
+  const bool fits = by_tensor.empty() || by_tensor.size() == static_cast<int>(tensors_.size());
+  if (told.policy() >= wire::kPriorityPolicyCount || !fits) return;  // a newer box's
+  priorities_.set(static_cast<wire::PriorityPolicy>(told.policy()),
+                  {by_tensor.data(), static_cast<size_t>(by_tensor.size())});
+  priorities_told_ = priorities_known_ = true;
+  priorities_asked_.reset();
+  learn_priorities();
+}
+
+// One rank's order will do: backward is the same on all.
+void Membership::learn_priorities() {
+  if (options_.rank != 0 || !core_ || !priorities_.is_to_be_learned()) return;
+  uint32_t round = options_.optimize ? 1 : 0;  // after the initial weights
+  for (uint32_t tensor = 0; tensor < core_->tensor_count(); ++tensor) {
+    round = std::max(round, core_->round(tensor) + (core_->busy(tensor) ? 1 : 0));
+  }
+  priorities_.learn_from(round);
 }
 
 void Membership::ask_barrier() {

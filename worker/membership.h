@@ -25,7 +25,10 @@
 #include "base/rng.h"
 #include "nic/endpoint.h"
 #include "nic/wire/control.pb.h"
+#include "nic/wire/schedule.h"
+#include "nic/wire/sync.h"
 #include "worker/core.h"
+#include "worker/priorities.h"
 
 namespace pbox::worker {
 
@@ -47,7 +50,10 @@ struct MembershipOptions {
   Recovery recovery = Recovery::kCopy;
   uint32_t recover_timeout_ms = 60'000;  // how long a lost box is looked for
   LostPolicy on_worker_lost = LostPolicy::kWait;
-  bool rejoin = false;       // in the place of a rank that the job has lost
+  wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
+  bool rejoin = false;  // in the place of a rank that the job has lost
+  wire::SyncSpec sync;
   uint64_t incarnation = 1;  // of this worker; never that of another one
   uint64_t seed = 1;         // of jitter
 };
@@ -98,10 +104,13 @@ class Membership {
 
   // What the application asks for; ignored once the membership is over. Barriers and learning rates
   // are answered in the order they were asked for.
-  // Initial weights are pushed, or, in a job that has begun, fetched into `output`.
-  void start(uint32_t tensor, const std::byte* input, std::byte* output, int32_t priority,
-             bool initial_weights = false);
+  // Initial weights are pushed, or, in a job that has begun, fetched into `output`. `priority`: the
+  // operation's own, which counts as far as the job's policy lets it.
+  void start(uint32_t tensor, const std::byte* input, std::byte* output,
+             std::optional<int32_t> priority, bool initial_weights = false);
   void ask_barrier();
+  // As control::SetPriorities; one per tensor, or none.
+  void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
   void ask_learning_rate(float learning_rate);
   void leave();
 
@@ -166,6 +175,8 @@ class Membership {
   void on_failure(const control::Failure& failure, uint64_t now_ns);
   void on_membership(uint32_t generation,
                      const google::protobuf::RepeatedField<uint32_t>& absent_ranks);
+  void on_priorities(const control::SetPriorities& priorities);
+  void learn_priorities();
   void on_barrier_released(uint64_t sequence);
   void on_learning_rate_set(uint64_t sequence);
   void send_barrier();
@@ -210,6 +221,11 @@ class Membership {
   uint64_t barriers_asked_ = 0, barriers_released_ = 0;
   uint64_t learning_rates_asked_ = 0, learning_rates_set_ = 0;
   std::deque<float> learning_rates_;  // asked for and not set
+
+  Priorities priorities_;
+  std::optional<control::SetPriorities> priorities_asked_;  // and not heard back
+  bool priorities_told_ = false;   // ever, and so they may differ from what JOIN says
+  bool priorities_known_ = false;  // by the box of this session: it has told them
 };
 
 }  // namespace pbox::worker

@@ -16,6 +16,10 @@ constexpr uint64_t kConnectNs = 2 * kNanosPerSecond;
 
 // From here on nothing of the session that is over is accepted or sent.
 void Membership::lose_box(const Error& why, uint64_t now_ns) {
+  if (options_.sync.model != wire::SyncModel::kBsp) {
+    return fail({why.code, why.message + "; only BSP (PBOX_SYNC_BSP) outlives that, start the job "
+                                         "again from a checkpoint"});
+  }
   if (options_.recovery == Recovery::kNone) return fail(why);
   phase_ = Phase::kRecovering;
   core_->suspend();
@@ -90,6 +94,11 @@ void Membership::repeat_requests() {
   if (barriers_asked_ > barriers_released_) send_barrier();
   uint64_t sequence = learning_rates_set_;
   for (const float learning_rate : learning_rates_) send_learning_rate(++sequence, learning_rate);
+  if (priorities_asked_) {
+    *send().mutable_set_priorities() = *priorities_asked_;
+  } else if (options_.rank == 0 && priorities_told_ && !priorities_known_) {
+    ask_priorities(priorities_.policy(), priorities_.by_tensor());  // a box that begins anew
+  }
 }
 
 }  // namespace pbox::worker

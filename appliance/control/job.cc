@@ -28,6 +28,7 @@ Job::Job(JobSpec spec, uint64_t created_ns, const std::vector<uint64_t>& loads_b
     : spec_(std::move(spec)),
       members_(spec_.world_size),
       created_ns_(created_ns),
+      priority_policy_(spec_.priority_policy),
       pipeline_bytes_(loads_bytes.size(), 0) {
   std::vector<uint32_t> chunk_bytes;
   for (const auto& chunk : cut_into_chunks(spec_)) {
@@ -124,6 +125,15 @@ std::string Job::placement() const {
   return text;
 }
 
+const char* Job::priority_source() const {
+  switch (priority_policy_) {
+    case wire::PriorityPolicy::kFifo: return "none";
+    case wire::PriorityPolicy::kForwardOrder: return priorities_.empty() ? "registered" : "learned";
+    case wire::PriorityPolicy::kExplicit: break;
+  }
+  return priorities_.empty() ? "registered" : "set";
+}
+
 JobView Job::view(uint64_t now_ns) const {
   JobView view;
   view.name = spec_.name;
@@ -134,6 +144,9 @@ JobView Job::view(uint64_t now_ns) const {
     constexpr const char* kNames[] = {"none", "sgd", "momentum", "nesterov", "adam", "adamw"};
     view.optimizer = kNames[static_cast<size_t>(spec_.optimizer.kind)];
   }
+  view.priority_policy = wire::kPriorityPolicyNames[static_cast<size_t>(priority_policy_)];
+  view.priority_source = priority_source();
+  view.delivery = spec_.delivery == wire::Delivery::kPull ? "pull" : "broadcast";
   view.world_size = spec_.world_size;
   view.tensor_count = spec_.tensors.size();
   view.element_count = spec_.element_count();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,6 +89,12 @@ class Job {
   // Takes the shards back from the pipelines and frees them.
   void close(PipelineHost& host, SpiAllocator& spis);
   void set_learning_rate(PipelineHost& host, float learning_rate);
+  // For results finished and operations started from now on. by_tensor: one per tensor, or empty:
+  // as registered.
+  void set_priorities(PipelineHost& host, wire::PriorityPolicy policy,
+                      std::vector<int32_t> by_tensor);
+  // They were set since the ranks stated the policy: each must be told.
+  const std::optional<control::SetPriorities>& priorities_set() const { return priorities_set_; }
   void set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes);
 
   // A running job. New sessions for a rank; those it had are void on every pipeline when this
@@ -121,6 +128,8 @@ class Job {
  private:
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;
   uint32_t fits(const PipelineHost& host, const Member& member) const;
+  std::vector<int32_t> chunk_priorities() const;
+  const char* priority_source() const;
   std::vector<pipeline::ShardSpec> shard_specs(const std::vector<ChunkStart>& starts) const;
   std::vector<ConsumedRounds> stated() const;
   Status allocate_sessions(SpiAllocator& spis, std::vector<pipeline::ShardSpec>& specs) const;
@@ -133,6 +142,9 @@ class Job {
   uint32_t epoch_ = 0;
   uint32_t generation_ = 1;
   uint32_t fragment_bytes_ = 0;
+  wire::PriorityPolicy priority_policy_ = wire::PriorityPolicy::kExplicit;
+  std::vector<int32_t> priorities_;  // by tensor; empty: as registered
+  std::optional<control::SetPriorities> priorities_set_;
   std::vector<ChunkStart> starts_;        // by chunk; empty: all at round 0
   std::vector<uint8_t> chunk_pipeline_;   // by chunk
   std::vector<uint64_t> pipeline_bytes_;  // by pipeline

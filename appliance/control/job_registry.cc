@@ -100,6 +100,9 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
     case control::WorkerMessage::kSetLearningRate:
       on_learning_rate(id, connection, message.set_learning_rate());
       return;
+    case control::WorkerMessage::kSetPriorities:
+      on_priorities(id, connection, message.set_priorities());
+      return;
     default: return;  // a kind that a newer worker knows
   }
 }
@@ -134,6 +137,49 @@ void JobRegistry::on_learning_rate(ConnectionId id, Connection& connection,
   control::BoxMessage message;
   *message.mutable_learning_rate_set() = request;
   send(id, std::move(message));
+}
+
+void JobRegistry::on_priorities(ConnectionId id, Connection& connection,
+                                const control::SetPriorities& request) {
+  Job& job = *connection.job;
+  const auto given = static_cast<size_t>(request.by_tensor_size());
+  const auto policy = static_cast<wire::PriorityPolicy>(request.policy());
+  const bool may_be_given = policy != wire::PriorityPolicy::kFifo;
+  const bool fits = given == 0 || (may_be_given && given == job.spec().tensors.size());
+  if (request.policy() >= wire::kPriorityPolicyCount || !fits) {
+    refuse(id, {ErrorCode::kInvalidArgument,
+                "priority policy " + std::to_string(request.policy()) + " with " +
+                    std::to_string(given) + " priorities for " +
+                    std::to_string(job.spec().tensors.size()) +
+                    " tensors; 0 explicit and 1 forward-order take one for each or none, 2 fifo "
+                    "none"});
+    return;
+  }
+  set_priorities(job, policy, {request.by_tensor().begin(), request.by_tensor().end()},
+                 "rank " + std::to_string(connection.rank));
+}
+
+Status JobRegistry::set_priorities(const std::string& name, wire::PriorityPolicy policy) {
+  const auto found = jobs_.find(name);
+  if (found == jobs_.end()) return Error{ErrorCode::kNotFound, "no job '" + name + "' here"};
+  set_priorities(*found->second, policy, {}, "the operator");
+  return ok_status();
+}
+
+void JobRegistry::set_priorities(Job& job, wire::PriorityPolicy policy,
+                                 std::vector<int32_t> by_tensor, const std::string& who) {
+  const bool learned = policy == wire::PriorityPolicy::kForwardOrder && !by_tensor.empty();
+  job.set_priorities(host_, policy, std::move(by_tensor));
+  note(RegistryEvent::Severity::kInfo, "priorities_set",
+       "job '" + job.spec().name + "': priority policy " +
+           wire::kPriorityPolicyNames[static_cast<size_t>(policy)] +
+           (learned ? ", learned by " : ", set by ") + who);
+  if (!job.running()) return;  // whoever is still to get a session is told then
+  control::BoxMessage message;
+  *message.mutable_set_priorities() = *job.priorities_set();
+  for (const Member& member : job.members()) {
+    if (member.state == Member::State::kJoined) send(member.connection, message);
+  }
 }
 
 void JobRegistry::on_closed(ConnectionId id, const std::string& reason, uint64_t now_ns) {

@@ -76,6 +76,9 @@ class JobRegistry {
   // Takes effect for what happens from now on; running jobs keep their memory and time-outs.
   void set_options(const RegistryOptions& options) { options_ = options; }
 
+  // The operator's word: tensors as registered, learned anew, or all equal.
+  Status set_priorities(const std::string& job, wire::PriorityPolicy policy);
+
   std::vector<JobView> views(uint64_t now_ns) const;
   uint64_t memory_taken_bytes() const;
   const RegistryTotals& totals() const { return totals_; }
@@ -118,6 +121,10 @@ class JobRegistry {
   void on_barrier(Connection& connection, const control::Barrier& barrier);
   void on_learning_rate(ConnectionId id, Connection& connection,
                         const control::SetLearningRate& request);
+  void on_priorities(ConnectionId id, Connection& connection,
+                     const control::SetPriorities& request);
+  void set_priorities(Job& job, wire::PriorityPolicy policy, std::vector<int32_t> by_tensor,
+                      const std::string& who);
   void tick_job(Job& job, uint64_t now_ns);
   void refuse(ConnectionId id, const Error& error);
   void fail_job(Job& job, const Error& error);

@@ -60,6 +60,22 @@ Status Job::check_path(const PipelineHost& host, const Member& member, uint32_t 
                          " bytes; give it the path that the rank had before");
 }
 
+// By chunk, as the policy has it now.
+std::vector<int32_t> Job::chunk_priorities() const {
+  std::vector<int32_t> priorities;
+  priorities.reserve(chunk_pipeline_.size());
+  for (size_t index = 0; index < spec_.tensors.size(); ++index) {
+    const TensorSpec& tensor = spec_.tensors[index];
+    const bool is_fifo = priority_policy_ == wire::PriorityPolicy::kFifo;
+    const int32_t priority = is_fifo               ? 0
+                             : priorities_.empty() ? tensor.priority
+                                                   : priorities_[index];
+    priorities.resize(priorities.size() + wire::chunk_count(tensor.bytes(), spec_.chunk_bytes),
+                      priority);
+  }
+  return priorities;
+}
+
 std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>& starts) const {
   std::vector<pipeline::ShardSpec> specs(pipeline_bytes_.size());
   auto chunks = cut_into_chunks(spec_);
@@ -77,7 +93,9 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
       spec.sessions[rank].present = members_[rank].state != Member::State::kExcluded;
     }
   }
+  const std::vector<int32_t> priorities = chunk_priorities();
   for (auto& chunk : chunks) {
+    chunk.priority = priorities[chunk.chunk];
     if (!starts.empty()) {
       chunk.first_round = starts[chunk.chunk].round;
       chunk.copy_rank = starts[chunk.chunk].copy_rank;
@@ -271,6 +289,25 @@ void Job::set_learning_rate(PipelineHost& host, float learning_rate) {
     host.execute(index, {.kind = CommandKind::kSetLearningRate,
                          .shard = shards_[index].get(),
                          .learning_rate = learning_rate});
+  }
+}
+
+void Job::set_priorities(PipelineHost& host, wire::PriorityPolicy policy,
+                         std::vector<int32_t> by_tensor) {
+  priority_policy_ = policy;
+  priorities_ = std::move(by_tensor);
+  control::SetPriorities& told = priorities_set_.emplace();
+  told.set_policy(static_cast<uint32_t>(policy));
+  told.mutable_by_tensor()->Add(priorities_.begin(), priorities_.end());
+  const std::vector<int32_t> by_chunk = chunk_priorities();
+  std::vector<std::vector<int32_t>> by_pipeline(shards_.size());
+  for (size_t chunk = 0; running() && chunk < by_chunk.size(); ++chunk) {
+    by_pipeline[chunk_pipeline_[chunk]].push_back(by_chunk[chunk]);
+  }
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    host.execute(index, {.kind = CommandKind::kSetPriorities,
+                         .shard = shards_[index].get(),
+                         .priorities = by_pipeline[index]});
   }
 }
 

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/sync.h"
 
 namespace pbox::appliance {
 namespace {
@@ -97,6 +98,24 @@ Result<TensorSpec> parse_tensor(const control::Tensor& message, uint32_t index,
   return spec;
 }
 
+Status check_schedule(const control::Join& join) {
+  if (join.priority_policy() >= wire::kPriorityPolicyCount) {
+    return invalid("priority_policy " + std::to_string(join.priority_policy()) +
+                   " is unknown; 0 explicit, 1 forward-order, 2 fifo");
+  }
+  if (join.delivery() >= wire::kDeliveryCount) {
+    return invalid("delivery " + std::to_string(join.delivery()) +
+                   " is unknown; 0 broadcast, 1 pull");
+  }
+  const bool pulls = join.delivery() == static_cast<uint32_t>(wire::Delivery::kPull);
+  if (pulls && join.sync().model() != static_cast<uint32_t>(wire::SyncModel::kBsp)) {
+    return invalid(
+        "delivery pull needs sync model bsp: the other models decide themselves when a result "
+        "goes; set delivery broadcast");
+  }
+  return ok_status();
+}
+
 Status check_identity(const control::Join& join, const JobLimits& limits) {
   if (join.job().empty() || join.job().size() > limits::kJobNameBytesMax) {
     // Not quoted: cut short it might end within a character, and no message may carry that.
@@ -129,7 +148,7 @@ Status check_identity(const control::Join& join, const JobLimits& limits) {
   if (join.recovery() > static_cast<uint32_t>(Recovery::kNone)) {
     return invalid("recovery " + std::to_string(join.recovery()) + " is unknown; 0 copy, 1 none");
   }
-  return ok_status();
+  return check_schedule(join);
 }
 
 Status check_sizes(const JobSpec& spec, const JobLimits& limits) {
@@ -170,6 +189,8 @@ Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits) {
   spec.reduction = static_cast<pipeline::Reduction>(join.reduction());
   spec.on_worker_lost = static_cast<LostPolicy>(join.on_worker_lost());
   spec.recovery = static_cast<Recovery>(join.recovery());
+  spec.priority_policy = static_cast<wire::PriorityPolicy>(join.priority_policy());
+  spec.delivery = static_cast<wire::Delivery>(join.delivery());
   spec.chunk_bytes = join.chunk_bytes() == 0 ? limits.chunk_bytes_default : join.chunk_bytes();
   if (spec.mode == pipeline::Mode::kOptimize) {
     const auto optimizer = parse_optimizer(join.optimizer());
@@ -236,6 +257,11 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
     return found;
   }
   if (auto found = differs("recovery", int(job.recovery), int(worker.recovery))) return found;
+  if (auto found =
+          differs("priority_policy", int(job.priority_policy), int(worker.priority_policy))) {
+    return found;
+  }
+  if (auto found = differs("delivery", int(job.delivery), int(worker.delivery))) return found;
   if (auto found = differs("chunk_bytes", job.chunk_bytes, worker.chunk_bytes)) return found;
   const auto &a = job.optimizer, &b = worker.optimizer;
   if (auto found = differs("optimizer.kind", int(a.kind), int(b.kind))) return found;

@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
+#include "nic/wire/schedule.h"
 #include "pipeline/job_shard.h"
 
 namespace pbox::appliance {
@@ -52,6 +53,8 @@ struct JobSpec {
   optimizer::OptimizerSpec optimizer;
   LostPolicy on_worker_lost = LostPolicy::kWait;
   Recovery recovery = Recovery::kCopy;
+  wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;  // at first
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
   std::vector<TensorSpec> tensors;
 

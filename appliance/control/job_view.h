@@ -20,10 +20,13 @@ struct WorkerView {
 
 struct JobView {
   std::string name;
-  std::string state;      // "gathering", "recovering", "running"
-  std::string mode;       // "aggregate", "optimize"
-  std::string reduction;  // "sum", "mean"
-  std::string optimizer;  // "" in aggregate mode
+  std::string state;            // "gathering", "recovering", "running"
+  std::string mode;             // "aggregate", "optimize"
+  std::string reduction;        // "sum", "mean"
+  std::string optimizer;        // "" in aggregate mode
+  std::string priority_policy;  // "explicit", "forward-order", "fifo"
+  std::string priority_source;  // of what holds now: "registered", "learned", "set", "none"
+  std::string delivery;         // "broadcast", "pull"
   uint32_t world_size = 0;
   uint64_t tensor_count = 0;
   uint64_t element_count = 0;

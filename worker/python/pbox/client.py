@@ -12,6 +12,11 @@ MODES = {"aggregate": 0, "optimize": 1}
 REDUCTIONS = {"sum": 0, "mean": 1}
 RECOVERIES = {"copy": 0, "none": 1}
 LOST_POLICIES = {"wait": 0, "partial": 1, "abort": 2}
+PRIORITY_POLICIES = {"explicit": 0, "forward-order": 1, "fifo": 2}
+DELIVERIES = {"broadcast": 0, "pull": 1}
+SYNC_MODELS = {"bsp": 0, "asp": 1, "ssp": 2, "essp": 3, "pssp": 4, "dpssp": 5, "drop": 6}
+RELEASES = {"soft": 0, "lazy": 1}
+READS = {"fresh": 0, "cached": 1}
 OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5}
 _NO_CALLBACK = _library.CALLBACK()
 
@@ -43,12 +48,24 @@ class Client:
     """One rank of a job. Options not given come from the environment: PBOX_BOX, PBOX_JOB,
     PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES,
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
-    PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN. `port` is what carries packets:
+    PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
+    PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
+    PBOX_QUORUM. `port` is what carries packets:
     "socket", or "dpdk:DEVICE" of the library libpbox_dpdk.so.1. `recovery` is what happens when the
     box is lost: "copy" looks for it, or its successor, for recover_timeout_ms and goes on, which
     takes memory for one more copy of the model; "none" fails. `on_worker_lost`: the others "wait"
     for a lost rank for lost_timeout_ms, or then go on without it ("partial"), or "abort" at once.
-    `rejoin`: take the place of a rank that a running job has lost.
+    `rejoin`: take the place of a rank that a running job has lost. `priority_policy`: tensors go by
+    their registered priority ("explicit"), by the order that rank 0 learns in the first round of
+    gradients ("forward-order": what was started last is needed first), or as they come ("fifo").
+    `delivery`: results come unasked ("broadcast"), or are asked for, tensor by tensor, when the box
+    has told that they are there ("pull", for comparison with such parameter servers).
+
+    `sync` is when a rank may go on without the others: "bsp" (the default), or, with mode
+    "optimize" and recovery "none", "asp", "ssp", "essp", "pssp", "dpssp" (with `staleness`, and
+    `sync_probability` for the last two), or "drop" (with `quorum`). `release` ("soft", "lazy") says
+    when a rank that had to wait goes on, `reads` ("fresh", "cached") whether weights come with each
+    exchange or only when a copy of them is too old. pbox.h explains each.
 
     Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
     reference to each until its operation is done. Any thread may call any method; no other call
@@ -71,6 +88,7 @@ class Client:
         self._operations = {}
         self._held = {}
         self._tokens = itertools.count(1)
+        self._tensor_count = 0
         self._trampoline = _library.CALLBACK(self._completed)
         filled = self._fill_options(mode, reduction, options)
         context = ctypes.c_void_p()
@@ -92,7 +110,9 @@ class Client:
         known = [name for name, _ in filled._fields_ if name != "struct_size"]
         given = {**given, "mode": mode, "reduction": reduction}
         for name, choices in (("mode", MODES), ("reduction", REDUCTIONS),
-                              ("recovery", RECOVERIES), ("on_worker_lost", LOST_POLICIES)):
+                              ("recovery", RECOVERIES), ("on_worker_lost", LOST_POLICIES),
+                              ("priority_policy", PRIORITY_POLICIES), ("delivery", DELIVERIES),
+                              ("sync", SYNC_MODELS), ("release", RELEASES), ("reads", READS)):
             if given.get(name) is not None or name in ("mode", "reduction"):
                 given[name] = _choice(name, given[name], choices)
         for name, value in given.items():
@@ -112,6 +132,7 @@ class Client:
         tensor_id = ctypes.c_uint32()
         self._check(self._library.pbox_register_tensor(
             self._open(), name.encode(), element_count, dtype, priority, ctypes.byref(tensor_id)))
+        self._tensor_count = tensor_id.value + 1
         return Tensor(tensor_id.value, name, element_count, dtype)
 
     def set_optimizer(self, kind, learning_rate, *, momentum=0.0, betas=(0.9, 0.999),
@@ -180,20 +201,34 @@ class Client:
         """Waits for every operation in flight."""
         self._check(self._library.pbox_wait_all(self._open(), _milliseconds(timeout_ms)))
 
+    def set_priorities(self, policy="explicit", by_tensor=None):
+        """Changes the job's policy for all ranks; one rank's call is enough. `by_tensor`, with
+        "explicit" only: a priority per registered tensor, in order; else they are as registered.
+        "forward-order" learns anew. Holds everywhere for what is started after a barrier()."""
+        numbers = None
+        if by_tensor is not None:
+            if len(by_tensor) != self._tensor_count:
+                raise InvalidArgument(f"by_tensor has {len(by_tensor)} priorities; "
+                                      f"{self._tensor_count} tensors are registered")
+            numbers = (ctypes.c_int32 * len(by_tensor))(*by_tensor)
+        code = _choice("policy", policy, PRIORITY_POLICIES)
+        self._check(self._library.pbox_set_priorities(self._open(), code, numbers))
+
     def set_learning_rate(self, learning_rate):
         """From the next round on. With nothing in flight on this rank; one rank's call is
         enough."""
         self._check(self._library.pbox_set_learning_rate(self._open(), learning_rate))
 
     def barrier(self, timeout_ms=0):
-        """Returns when every rank has called it."""
+        """Returns when every rank that is still in the job has called it."""
         self._check(self._library.pbox_barrier(self._open(), _milliseconds(timeout_ms)))
 
     def statistics(self):
-        """Counters since join, by the names of pbox_statistics."""
+        """Counters since join, by the names of pbox_statistics; reads_by_staleness is a list."""
         filled = _library.Statistics(struct_size=ctypes.sizeof(_library.Statistics))
         self._check(self._library.pbox_get_statistics(self._open(), ctypes.byref(filled)))
-        return {name: getattr(filled, name) for name, _ in filled._fields_[1:]}
+        counters = {name: getattr(filled, name) for name, _ in filled._fields_[1:]}
+        return {**counters, "reads_by_staleness": list(filled.reads_by_staleness)}
 
     def leave(self):
         """Leaves the job; operations in flight end with Closed."""
