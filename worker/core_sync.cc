@@ -70,11 +70,11 @@ void Core::on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed
     ++statistics_.rejected_packets;  // of rounds that this worker has not pushed yet
     return;
   }
-  if (cache_->store(chunk_id(chunk), header.fragment, version, parsed.payload)) {
-    statistics_.bytes_pulled += header.payload_bytes;
-  } else {
+  if (!cache_->store(chunk_id(chunk), header.fragment, version, parsed.payload)) {
     ++statistics_.stale_packets;
+    return;
   }
+  statistics_.bytes_pulled += header.payload_bytes;
   if (!chunk.in_flight) return;
   const uint64_t bit = uint64_t{1} << header.fragment;
   if (version.applied == pushed && acknowledge(lane, chunk, bit, now_ns)) return;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "appliance/control/sync_spec.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/sync.h"
 
@@ -213,6 +214,9 @@ Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits) {
     spec.tensors.push_back(std::move(*tensor));
   }
   if (const Status status = check_sizes(spec, limits); !status) return status.error();
+  const auto sync = parse_sync(join, spec);
+  if (!sync) return sync.error();
+  spec.sync = *sync;
   return spec;
 }
 
@@ -262,6 +266,7 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
     return found;
   }
   if (auto found = differs("delivery", int(job.delivery), int(worker.delivery))) return found;
+  if (auto found = sync_difference(job.sync, worker.sync)) return found;
   if (auto found = differs("chunk_bytes", job.chunk_bytes, worker.chunk_bytes)) return found;
   const auto &a = job.optimizer, &b = worker.optimizer;
   if (auto found = differs("optimizer.kind", int(a.kind), int(b.kind))) return found;

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
 #include "nic/wire/schedule.h"
+#include "nic/wire/sync.h"
 #include "pipeline/job_shard.h"
 
 namespace pbox::appliance {
@@ -55,6 +56,7 @@ struct JobSpec {
   Recovery recovery = Recovery::kCopy;
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;  // at first
   wire::Delivery delivery = wire::Delivery::kBroadcast;
+  wire::SyncSpec sync;
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
   std::vector<TensorSpec> tensors;
 
