@@ -70,11 +70,11 @@ void Core::on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed
     ++statistics_.rejected_packets;  // of rounds that this worker has not pushed yet
     return;
   }
-  if (cache_->store(chunk_id(chunk), header.fragment, version, parsed.payload)) {
-    statistics_.bytes_pulled += header.payload_bytes;
-  } else {
+  if (!cache_->store(chunk_id(chunk), header.fragment, version, parsed.payload)) {
     ++statistics_.stale_packets;
+    return;
   }
+  statistics_.bytes_pulled += header.payload_bytes;
   if (!chunk.in_flight) return;
   const uint64_t bit = uint64_t{1} << header.fragment;
   if (version.applied == pushed && acknowledge(lane, chunk, bit, now_ns)) return;
@@ -109,11 +109,8 @@ bool Core::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t no
   chunk.to_send = 0;
   drop_unsent(lane, chunk_id(chunk));
   if (finish_if_readable(lane, chunk, now_ns)) return true;
-  if (session_.sync.model == wire::SyncModel::kEssp) {
-    leave_window(lane, chunk);  // what is missing comes unasked
-  } else {
-    lane.to_probe.push_back(chunk_id(chunk));
-  }
+  const bool comes_unasked = session_.sync.model == wire::SyncModel::kEssp;
+  if (!comes_unasked) lane.to_probe.push_back(chunk_id(chunk));
   arm(lane, chunk, now_ns);
   return false;
 }

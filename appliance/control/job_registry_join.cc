@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "appliance/control/job_registry.h"
+#include "appliance/control/sync_spec.h"
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 
@@ -246,6 +247,12 @@ Status JobRegistry::check_gathering(const Job& job, const control::Join& join) c
 // Into a job that runs here.
 Status JobRegistry::check_return(const Job& job, const control::Join& join) const {
   const Member& member = job.members()[join.rank()];
+  if (join.resumes() && job.spec().sync.model != wire::SyncModel::kBsp) {
+    return Error{ErrorCode::kWorkerLost,
+                 rank_of(join) + " was lost (its connection ended), and a job of sync.model " +
+                     to_string(job.spec().sync.model) +
+                     " goes on meanwhile without taking a rank back; start all ranks again"};
+  }
   switch (member.state) {
     case Member::State::kJoined:
       if (!same_process(member, join)) return taken(member, join);

@@ -66,9 +66,8 @@ void add_options(po::options_description& options) {
       "model", po::value<std::string>()->default_value("resnet50"),
       "resnet50, vgg19, sockeye, resnet56 or 1mib")(
       "rate-mbit", po::value<uint32_t>()->default_value(0),
-      "of a worker's cable, in Mbit/s of Ethernet frames; the box has that times --workers. 0: "
-      "1600 "
-      "over --workers, which two cores can carry")(
+      "of a worker's cable, in Mbit/s of Ethernet frames; the box has that times --workers. "
+      "0: 1000 over --workers, which two cores can carry")(
       "queue-kib", po::value<uint32_t>()->default_value(1024), "what the switch keeps per port")(
       "delay-us", po::value<uint32_t>()->default_value(0), "of each cable, each way; needs netem")(
       "mtu", po::value<uint32_t>()->default_value(9000), "of every machine")(

@@ -281,7 +281,7 @@ PBOX_API pbox_status pbox_set_priorities(pbox_context* context, pbox_priority_po
  * rank; one rank's call is enough. Returns when every pipeline uses it. */
 PBOX_API pbox_status pbox_set_learning_rate(pbox_context* context, float learning_rate);
 
-/* Returns when every rank has called it. */
+/* Returns when every rank that is still in the job has called it. */
 PBOX_API pbox_status pbox_barrier(pbox_context* context, uint32_t timeout_ms);
 
 #define PBOX_STALENESS_BUCKETS 16

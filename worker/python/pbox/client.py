@@ -220,7 +220,7 @@ class Client:
         self._check(self._library.pbox_set_learning_rate(self._open(), learning_rate))
 
     def barrier(self, timeout_ms=0):
-        """Returns when every rank has called it."""
+        """Returns when every rank that is still in the job has called it."""
         self._check(self._library.pbox_barrier(self._open(), _milliseconds(timeout_ms)))
 
     def statistics(self):
