@@ -48,6 +48,7 @@ RackJob::Run RackJob::play(uint32_t iterations, double compute_ms, bool with_spa
           answer.at("iteration_ms").at(index).get<double>() / static_cast<double>(ranks_.size());
     }
     run.retransmitted += answer.at("retransmitted").get<uint64_t>();
+    run.cpu_seconds += answer.at("cpu_s").get<double>();
     run.spans_by_rank.push_back(spans_from_json(answer.at("spans")));
   }
   return run;

@@ -11,7 +11,9 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "base/clock.h"
 #include "perf/measure.h"
+#include "perf/peers/peer.h"
 #include "perf/rack/job.h"
 #include "perf/rack/processor.h"
 #include "perf/scenario.h"
@@ -58,7 +60,7 @@ struct Point {
   double ratio = 0;  // M/B over the time of computing
   uint64_t bits_per_second = 0;
   std::vector<double> iteration_ms[kVariantCount];  // one per turn
-  std::vector<double> idle_shares;
+  std::vector<double> idle_shares, cores_used;      // one per turn and variant
   uint64_t retransmitted = 0;
 };
 
@@ -177,7 +179,13 @@ class Experiment {
 
   void measure(Point& point, size_t variant) {
     const ProcessorTimes start = processor_times();
+    const uint64_t start_ns = monotonic_ns();
+    const double box_cpu_start = process_cpu_seconds(box_.program->pid());
     const auto run = jobs_[variant]->play(settings_.iterations, settings_.compute_ms);
+    const double cpu_seconds =
+        run.cpu_seconds + process_cpu_seconds(box_.program->pid()) - box_cpu_start;
+    point.cores_used.push_back(cpu_seconds /
+                               (static_cast<double>(monotonic_ns() - start_ns) * 1e-9));
     point.idle_shares.push_back(idle_share(start, processor_times()));
     point.iteration_ms[variant].push_back(median(run.iteration_ms));
     point.retransmitted += run.retransmitted;
@@ -222,6 +230,7 @@ double speedup(const Point& point, size_t variant) {
 nlohmann::json figures_of(const Point& point) {
   nlohmann::json figures = {{"bandwidth_mbps", static_cast<double>(point.bits_per_second) / 1e6},
                             {"communication_over_computation", point.ratio},
+                            {"cores_used", median(point.cores_used)},
                             {"machine_idle", median(point.idle_shares)},
                             {"retransmitted", point.retransmitted}};
   for (size_t variant = 0; variant < kVariantCount; ++variant) {
@@ -236,7 +245,7 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
          << figures["workers"] << " workers, " << figures["compute_ms"]
          << " ms of computing per iteration\n"
          << "    Mbit/s   M/B over    baseline     faster by:\n"
-         << "           computing  ms/iteration  slicing  priority       p3  idle\n"
+         << "           computing  ms/iteration  slicing  priority       p3  cores\n"
          << std::fixed;
   for (const auto& point : figures["points"]) {
     const auto& speedups = point["speedup"];
@@ -246,7 +255,7 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
            << std::setw(14) << point["iteration_ms"]["baseline"].get<double>()
            << std::setprecision(2) << std::setw(9) << speedups["slicing"].get<double>()
            << std::setw(10) << speedups["priority"].get<double>() << std::setw(9)
-           << speedups["p3"].get<double>() << std::setw(6) << point["machine_idle"].get<double>()
+           << speedups["p3"].get<double>() << std::setw(7) << point["cores_used"].get<double>()
            << "\n";
   }
 }

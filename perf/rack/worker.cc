@@ -2,13 +2,14 @@
 // when all ranks have joined, and obeys its standard input, a line of JSON each:
 //
 //   in:  {"iterations":5,"compute_ms":500,"spans":false}
-//   out: {"iteration_ms":[...],"wrong":0,"retransmitted":0,"spans":[...]}
+//   out: {"iteration_ms":[...],"wrong":0,"retransmitted":0,"cpu_s":0.1,"spans":[...]}
 //
 // until that ends.
 #include <boost/program_options.hpp>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "perf/peers/peer.h"
 #include "perf/rack/player.h"
 
 namespace {
@@ -31,12 +32,14 @@ pbox::perf::PlayerOptions parse(int argc, char** argv) {
 }
 
 nlohmann::json obey(pbox::perf::Player& player, const nlohmann::json& command) {
+  const double cpu_start = pbox::perf::process_cpu_seconds();
   const uint64_t retransmitted = player.statistics().retransmitted_fragments;
   const auto run = player.play(command.at("iterations"), command.at("compute_ms"),
                                command.value("spans", false));
   return {{"iteration_ms", run.iteration_ms},
           {"wrong", run.wrong},
           {"retransmitted", player.statistics().retransmitted_fragments - retransmitted},
+          {"cpu_s", pbox::perf::process_cpu_seconds() - cpu_start},
           {"spans", to_json(run.spans)}};
 }
 
