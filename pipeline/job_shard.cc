@@ -21,10 +21,15 @@ size_t contributors_bytes(bool partial) {
   return partial ? cache_lines(limits::kFragmentCountMax * sizeof(uint16_t)) : 0;
 }
 
+size_t pulled_bytes(const ShardSpec& spec) {
+  return spec.delivery == wire::Delivery::kPull ? spec.sessions.size() * sizeof(uint32_t) : 0;
+}
+
 // Mirrors JobShard::lay_out_chunk, which takes exactly this much.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t floats = staggered(size_t{chunk.elements} * sizeof(float));
   const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t)) +
+                       cache_lines(pulled_bytes(spec)) +
                        limits::kSlotRing * contributors_bytes(spec.partial);
   if (spec.mode == Mode::kAggregate) return masks + limits::kSlotRing * floats;
   const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
@@ -58,6 +63,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   mode = spec.mode;
   reduction = spec.reduction;
   partial = spec.partial;
+  delivery = spec.delivery;
   optimizer = spec.optimizer;
 
   sessions_ = std::vector<Session>(spec.sessions.size());
@@ -72,13 +78,15 @@ void JobShard::lay_out(const ShardSpec& spec) {
   chunks_.resize(spec.chunks.size());
   for (Chunk& chunk : chunks_) {  // together: they are small and always in use
     chunk.claimed = reinterpret_cast<uint64_t*>(arena_.take(sessions_.size() * sizeof(uint64_t)));
+    if (pulled_bytes(spec) == 0) continue;
+    chunk.pulled = reinterpret_cast<uint32_t*>(arena_.take(pulled_bytes(spec)));
   }
   for (uint32_t index = 0; index < chunks_.size(); ++index) {
     PBOX_CHECK(spec.chunks[index].chunk < spec.job_chunk_count);
     local_index_[spec.chunks[index].chunk] = index;
     lay_out_chunk(spec.chunks[index], chunks_[index]);
   }
-  egress.reserve(limits::kSlotRing * chunks_.size());
+  egress.reserve(limits::kSlotRing * chunks_.size(), delivery == wire::Delivery::kPull);
 }
 
 void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {

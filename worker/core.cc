@@ -97,7 +97,7 @@ void Core::fetch(uint32_t tensor_id, std::byte* output, int32_t priority) {
 }
 
 void Core::begin(Tensor& tensor) {
-  tensor.chunks_left = tensor.chunk_count;
+  tensor.chunks_left = tensor.unannounced = tensor.chunk_count;
   tensor.contributors = UINT16_MAX;
   for (uint32_t id = tensor.first_chunk; id < tensor.first_chunk + tensor.chunk_count; ++id) {
     Chunk& chunk = chunks_[id];

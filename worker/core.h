@@ -10,6 +10,10 @@
 // A chunk that waits for other workers leaves the window: two workers whose windows are full of
 // different chunks (each has seen other priorities first) would else wait for each other for ever.
 //
+// Delivery by pull, the way of parameter servers before PHub, has two flights of a chunk: it is
+// pushed, and lands when the box says that its result is there; with the last chunk of its tensor
+// to land, all of them are queued again, each to be asked for.
+//
 // A session may end and another take its place, of the same box or of one that has forgotten all.
 // Between suspend() and resume() nothing is accepted or sent. Where the box may have to be given a
 // result back, there is a shadow: one more copy of the model. A result's fragments are staged there
@@ -31,6 +35,7 @@
 #include "base/rng.h"
 #include "nic/port.h"
 #include "nic/rss.h"
+#include "nic/wire/schedule.h"
 #include "worker/rtt_estimator.h"
 #include "worker/send_queue.h"
 
@@ -65,6 +70,7 @@ struct SessionSpec {
   std::vector<uint8_t> chunk_pipeline;  // by chunk id, dense in tensor order
   std::vector<uint32_t> open_rounds;    // at the box, by chunk id; empty: all are 0
   std::vector<uint32_t> give;  // chunks whose last consumed result the box must be given back
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t window_bytes = limits::kCreditBytesMax;  // own bound; the box's credit bounds too
   uint64_t rto_floor_ns = 2'000'000;                // sockets; a poll-mode port takes less
   uint64_t jitter_seed = 1;
@@ -183,11 +189,13 @@ class Core {
     bool fetched = false;
     bool overtaken = false;  // by results of chunks pushed later
     bool in_shadow = false;  // the shadow holds the result of the round before
+    bool announced = false;  // delivery by pull: the result is there to be asked for
   };
   struct Tensor {
     uint32_t first_chunk = 0;
     uint32_t chunk_count = 0;
     uint32_t chunks_left = 0;
+    uint32_t unannounced = 0;  // of chunks_left; with none left, all are pulled
     uint32_t round = 0;
     uint16_t contributors = UINT16_MAX;  // so far
     uint16_t last_contributors = UINT16_MAX;
@@ -240,6 +248,9 @@ class Core {
   void copy(std::byte* destination, const std::byte* source, size_t bytes) const;
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void set_credit(Lane& lane, const wire::Header& header);
+  void on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns);
+  void note_announced(Tensor& tensor);
+  void land(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void drop_unsent(Lane& lane, uint32_t chunk_id);
   void leave_window(Lane& lane, Chunk& chunk);

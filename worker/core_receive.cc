@@ -130,7 +130,8 @@ void Core::copy(std::byte* destination, const std::byte* source, size_t bytes) c
   }
 }
 
-void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+// Out of flight: answered, as far as it was asked for.
+void Core::land(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   // A probed chunk measures loss or stragglers, not the path (Karn's rule).
   if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
   chunk.in_flight = false;
@@ -143,6 +144,25 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   drop_unsent(lane, chunk_id(chunk));
   lane.newest_done_sequence = std::max(lane.newest_done_sequence, chunk.push_sequence);
   note_overtaken(lane);
+}
+
+void Core::on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+  if (chunk.giving) return finish_chunk(lane, chunk, now_ns);  // its result is here already
+  chunk.to_send = 0;
+  land(lane, chunk, now_ns);
+  chunk.announced = true;
+  note_announced(tensors_[chunk.tensor]);
+}
+
+void Core::note_announced(Tensor& tensor) {
+  if (--tensor.unannounced > 0) return;
+  for (uint32_t id = tensor.first_chunk; id < tensor.first_chunk + tensor.chunk_count; ++id) {
+    if (chunks_[id].announced) lanes_[chunks_[id].pipeline].queue.push(id, tensor.priority);
+  }
+}
+
+void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+  land(lane, chunk, now_ns);
   Tensor& tensor = tensors_[chunk.tensor];
   if (chunk.giving) {
     chunk.giving = false;
@@ -155,6 +175,8 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
     consume(tensor, chunk);
   }
   tensor.contributors = std::min(tensor.contributors, chunk.contributors);
+  // One that was asked for too early, by a timer, may come without having been announced.
+  if (!std::exchange(chunk.announced, false)) note_announced(tensor);
   if (--tensor.chunks_left > 0) return;
   if (!tensor.fetching) ++tensor.round;
   tensor.last_contributors = tensor.contributors;
@@ -207,6 +229,11 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     chunk.result_mask = 0;
     lane.to_probe.push_back(chunk_id(chunk));
     arm(lane, chunk, now_ns);
+    return;
+  }
+  if (session_.delivery == wire::Delivery::kPull && !fetching && !chunk.announced &&
+      wire::round_distance(status.finished_round, chunk.flight_round) > 0) {
+    on_announced(lane, chunk, now_ns);
     return;
   }
   const uint64_t missing = fetching ? 0 : chunk.full_mask & ~status.received_mask;

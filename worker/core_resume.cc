@@ -26,7 +26,7 @@ void Core::forget_flight() {
   for (Chunk& chunk : chunks_) {
     chunk.in_flight = chunk.in_window = false;
     chunk.to_send = chunk.result_mask = 0;
-    chunk.giving = false;
+    chunk.giving = chunk.announced = false;
   }
 }
 
@@ -83,6 +83,7 @@ Status Core::resume(const SessionSpec& session) {
     chunk.giving = true;
     lanes_[chunk.pipeline].queue.push(id, kGivePriority);
   }
+  for (Tensor& tensor : tensors_) tensor.unannounced = tensor.chunks_left;
   for (uint32_t id = 0; id < chunks_.size(); ++id) {
     Chunk& chunk = chunks_[id];
     chunk.pulls_first = !chunk.giving && (chunk.pushed || session.open_rounds[id] != chunk.round);

@@ -52,15 +52,17 @@ bool Core::open_window(Lane& lane, uint64_t now_ns) {
   chunk.missing_workers = 0;
   chunk.pushed_ns = now_ns;
   chunk.overtaken = false;
-  chunk.push_sequence = ++lane.newest_sequence;
-  lane.pushed.push_back({id, chunk.push_sequence});
+  if (!chunk.announced) {  // pushes are overtaken by pushes
+    chunk.push_sequence = ++lane.newest_sequence;
+    lane.pushed.push_back({id, chunk.push_sequence});
+  }
   const bool fetching = tensors_[chunk.tensor].fetching && !chunk.giving;
-  const bool pulls = fetching || (chunk.pulls_first && !chunk.giving);
+  const bool pulls = fetching || chunk.announced || (chunk.pulls_first && !chunk.giving);
   chunk.flight_round = chunk.giving ? chunk.round - 1 : chunk.round;
   if (fetching) chunk.flight_round = session_.open_rounds[id] - 1;
   chunk.retransmitting = pulls;
   chunk.to_send = pulls ? 0 : chunk.full_mask;
-  chunk.probes = pulls ? 1 : 0;  // so that it is no measure of the path
+  chunk.probes = pulls && !chunk.announced ? 1 : 0;  // so that it is no measure of the path
   if (pulls) {
     lane.to_probe.push_back(id);
     arm(lane, chunk, now_ns);
@@ -135,7 +137,7 @@ void Core::fill_probes(Lane& lane, uint64_t now_ns) {
     packet.header.payload_bytes = sizeof(wire::PullPayload);
     packet.payload = reinterpret_cast<const std::byte*>(&lane.outgoing_pull[index]);
     packet.tag = wire::make_tag(session_.tag, packet.header, packet.payload);
-    ++statistics_.probes_sent;
+    if (!chunk.announced || chunk.probes > 0) ++statistics_.probes_sent;
   }
 }
 

@@ -133,6 +133,7 @@ void Membership::on_session(const control::Session& session, uint64_t now_ns) {
   session_ = session;
   spec_ = std::move(*spec);
   spec_.jitter_seed = options_.seed;
+  spec_.delivery = options_.delivery;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
   on_membership(session.generation(), session.absent_ranks());
   heartbeat_interval_ns_ = std::max(session.heartbeat_interval_ms(), 10u) * kNanosPerMilli;

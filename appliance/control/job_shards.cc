@@ -86,6 +86,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
     spec.mode = spec_.mode;
     spec.reduction = spec_.reduction;
     spec.optimizer = spec_.optimizer;
+    spec.delivery = spec_.delivery;
     spec.partial = spec_.on_worker_lost == LostPolicy::kPartial;
     spec.job_chunk_count = static_cast<uint32_t>(chunks.size());
     spec.sessions.resize(spec_.world_size);
