@@ -38,8 +38,12 @@
 #include "nic/wire/schedule.h"
 #include "worker/rtt_estimator.h"
 #include "worker/send_queue.h"
+#include "worker/window.h"
 
 namespace pbox::worker {
+
+// What is given back goes first: every worker waits for it.
+inline constexpr int32_t kGivePriority = INT32_MAX;
 
 struct TensorSpec {
   std::string name;
@@ -167,6 +171,7 @@ class Core {
     uint64_t to_send = 0;      // fragments to push now
     uint64_t result_mask = 0;  // fragments of the result at hand
     uint64_t pushed_ns = 0;
+    Window::Mark mark;
     uint64_t push_sequence = 0;  // its place among what the lane has pushed
     uint64_t deadline_ns = 0;
     uint64_t asked_ns = 0;  // sent the PULL whose answer says who is missing
@@ -211,12 +216,13 @@ class Core {
     uint32_t spi = 0;
     nic::Endpoint box;
     uint64_t next_packet_number = 1;
-    uint64_t window_bytes = 0;
+    uint64_t window_bytes = 0;  // bound of the window that is measured
+    Window window{0, 0};
     uint64_t outstanding_bytes = 0;
     uint64_t last_heard_ns = 0;
     uint64_t deadline_ns = UINT64_MAX;  // no later than any of its chunks'
     SendQueue queue;                    // not yet started
-    std::deque<uint32_t> sending;       // chunks with to_send != 0
+    std::deque<uint32_t> sending;       // chunks with to_send != 0, in the queue's order
     std::deque<uint32_t> to_probe;      // chunks to PULL
     std::vector<uint32_t> in_flight;    // chunks pushed and not done
     // In the order of pushing: who may be overtaken. What is done or probed is taken out late.
@@ -254,6 +260,9 @@ class Core {
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void drop_unsent(Lane& lane, uint32_t chunk_id);
   void leave_window(Lane& lane, Chunk& chunk);
+  int32_t priority(const Chunk& chunk) const;
+  void send(Lane& lane, Chunk& chunk, uint64_t fragments);
+  void send_no_more(Lane& lane, Chunk& chunk);
   bool open_window(Lane& lane, uint64_t now_ns);
   void fill_probes(Lane& lane, uint64_t now_ns);
   void fill_pushes(Lane& lane, uint64_t now_ns);

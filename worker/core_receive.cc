@@ -97,7 +97,7 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     statistics_.bytes_pulled += header.payload_bytes;
   }
   chunk.result_mask |= bit;
-  chunk.to_send = 0;
+  send_no_more(lane, chunk);
   if (std::exchange(chunk.waits_for_others, false)) arm(lane, chunk, now_ns);  // the rest is due
   if (chunk.result_mask == chunk.full_mask) finish_chunk(lane, chunk, now_ns);
 }
@@ -134,6 +134,7 @@ void Core::copy(std::byte* destination, const std::byte* source, size_t bytes) c
 void Core::land(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   // A probed chunk measures loss or stragglers, not the path (Karn's rule).
   if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
+  lane.window.arrive(chunk.mark, chunk.wire_bytes, chunk.probes == 0, now_ns);
   chunk.in_flight = false;
   leave_window(lane, chunk);
   auto& in_flight = lane.in_flight;
@@ -147,8 +148,8 @@ void Core::land(Lane& lane, Chunk& chunk, uint64_t now_ns) {
 }
 
 void Core::on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+  send_no_more(lane, chunk);
   if (chunk.giving) return finish_chunk(lane, chunk, now_ns);  // its result is here already
-  chunk.to_send = 0;
   land(lane, chunk, now_ns);
   chunk.announced = true;
   note_announced(tensors_[chunk.tensor]);
@@ -247,9 +248,8 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     arm(lane, chunk, now_ns);
     return;
   }
-  if (chunk.to_send == 0) lane.sending.push_back(chunk_id(chunk));
   chunk.probes = 1;  // what was lost is known: no reason to slow down
-  chunk.to_send |= missing;
+  send(lane, chunk, missing);
   chunk.retransmitting = true;
 }
 

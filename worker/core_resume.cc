@@ -5,13 +5,6 @@
 #include "worker/core.h"
 
 namespace pbox::worker {
-namespace {
-
-// What is given back goes first: every worker waits for it.
-constexpr int32_t kGivePriority = INT32_MAX;
-
-}  // namespace
-
 void Core::forget_flight() {
   for (Lane& lane : lanes_) {
     lane.queue = {};

@@ -166,8 +166,9 @@ class WorkerDriver {
     header.set_type(wire::PacketType::kStatus);
     wire::StatusPayload status;
     status.received_mask = input_.byte();
-    status.finished_round = place.round;
-    status.missing_workers = input_.byte() & 3;
+    const uint8_t choice = input_.byte();
+    status.finished_round = place.round + (choice >> 2 & 1u);
+    status.missing_workers = choice & 3;
     status.first_missing_rank = status.missing_workers;
     header.payload_bytes = sizeof(status);
     return join(header, &status);
@@ -220,6 +221,8 @@ class WorkerDriver {
     if (after.bytes_pulled == before.bytes_pulled) {
       const bool is_result = sound && parsed.header.type() == wire::PacketType::kResult;
       if (dropped == 0 && is_result) oracle_.came_back(parsed);
+      const bool is_status = sound && parsed.header.type() == wire::PacketType::kStatus;
+      if (dropped == 0 && is_status) oracle_.told(parsed);
       return;
     }
     PBOX_CHECK(sound && after.bytes_pulled == before.bytes_pulled + parsed.header.payload_bytes);

@@ -29,6 +29,7 @@ struct JobOptions {
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerSpec optimizer = {};
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
 };
 
 pipeline::ShardSpec spec_of(const JobOptions& options);
