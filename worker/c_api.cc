@@ -94,6 +94,44 @@ Status check_choices(const pbox_options& options) {
   return pbox::ok_status();
 }
 
+// The same, of the consistency model: what goes together, the box says.
+Status check_sync(const pbox_options& options) {
+  if (options.sync < PBOX_SYNC_BSP || options.sync >= pbox::wire::kSyncModelCount) {
+    return invalid("sync " + std::to_string(options.sync) +
+                   " is unknown: set one of PBOX_SYNC_BSP to PBOX_SYNC_DROP");
+  }
+  if (options.staleness > pbox::wire::kStalenessMax) {
+    return invalid("staleness " + std::to_string(options.staleness) + " must be at most " +
+                   std::to_string(pbox::wire::kStalenessMax) + "; PBOX_SYNC_ASP has no bound");
+  }
+  if (!(options.sync_probability > 0 && options.sync_probability <= 1)) {
+    return invalid("sync_probability " + std::to_string(options.sync_probability) +
+                   " must be in (0, 1]");
+  }
+  if (options.release != PBOX_RELEASE_SOFT && options.release != PBOX_RELEASE_LAZY) {
+    return invalid("release " + std::to_string(options.release) +
+                   " is unknown: set PBOX_RELEASE_SOFT or PBOX_RELEASE_LAZY");
+  }
+  if (options.reads != PBOX_READS_FRESH && options.reads != PBOX_READS_CACHED) {
+    return invalid("reads " + std::to_string(options.reads) +
+                   " is unknown: set PBOX_READS_FRESH or PBOX_READS_CACHED");
+  }
+  if (options.quorum > options.world_size) {
+    return invalid("quorum " + std::to_string(options.quorum) + " must be at most world_size " +
+                   std::to_string(options.world_size));
+  }
+  return pbox::ok_status();
+}
+
+pbox::wire::SyncSpec sync_of(const pbox_options& options) {
+  return {.model = static_cast<pbox::wire::SyncModel>(options.sync),
+          .staleness = options.staleness,
+          .probability = options.sync_probability,
+          .release = static_cast<pbox::wire::Release>(options.release),
+          .reads = static_cast<pbox::wire::Reads>(options.reads),
+          .quorum = options.quorum};
+}
+
 // Puts a number in the caller's place for it.
 Status answer(const Result<uint32_t>& number, uint32_t* place) {
   if (place == nullptr) return invalid("where the number goes must not be NULL");
@@ -111,6 +149,7 @@ pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
     return fail(nullptr, invalid("options must be filled by pbox_options_init first"));
   }
   if (const Status sound = check_choices(*options); !sound) return fail(nullptr, sound.error());
+  if (const Status sound = check_sync(*options); !sound) return fail(nullptr, sound.error());
   try {
     pbox::worker::ClientOptions chosen;
     if (options->box != nullptr) chosen.box = options->box;
@@ -131,6 +170,7 @@ pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
     chosen.rejoin = options->rejoin == 1;
     chosen.priority_policy = static_cast<pbox::wire::PriorityPolicy>(options->priority_policy);
     chosen.delivery = static_cast<pbox::wire::Delivery>(options->delivery);
+    chosen.sync = sync_of(*options);
     *context = new pbox_context(std::move(chosen));
     return PBOX_OK;
   } catch (const std::exception& exception) {
@@ -293,6 +333,13 @@ pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statisti
     full.pipeline_count = report->pipeline_count;
     full.recoveries = static_cast<uint32_t>(report->recoveries);
     full.shadow_bytes = report->core.shadow_bytes;
+    full.reads = report->core.staleness.reads;
+    full.staleness_sum = report->core.staleness.sum;
+    full.staleness_square_sum = report->core.staleness.square_sum;
+    const auto& by_staleness = report->core.staleness.by_staleness;
+    static_assert(pbox::worker::kStalenessBuckets == PBOX_STALENESS_BUCKETS);
+    std::copy(by_staleness.begin(), by_staleness.end(), full.reads_by_staleness);
+    full.dropped_rounds = report->core.dropped_rounds;
     std::memcpy(statistics, &full, full.struct_size);
     return pbox::ok_status();
   });

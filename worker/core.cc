@@ -27,7 +27,7 @@ Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, N
     tensor.first_chunk = static_cast<uint32_t>(chunks_.size());
     const uint64_t bytes = bytes_of(spec);
     job_bytes += bytes;
-    if (shadow_.size() > 0) tensor.shadow = shadow_.take(bytes);
+    if (shadow_.size() > 0 && !caches_reads(session.sync)) tensor.shadow = shadow_.take(bytes);
     for (uint64_t offset = 0; offset < bytes; offset += session.chunk_bytes) {
       Chunk& chunk = chunks_.emplace_back();
       chunk.tensor = static_cast<uint32_t>(tensors_.size() - 1);
@@ -38,6 +38,7 @@ Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, N
     tensor.chunk_count = static_cast<uint32_t>(chunks_.size()) - tensor.first_chunk;
   }
   out_of_cache_ = job_bytes >= kOutOfCacheBytes;
+  open_cache(tensors);
   statistics_.shadow_bytes = shadow_.taken();
   open_lanes();
   if (session.open_rounds.empty()) return;
@@ -104,6 +105,8 @@ void Core::fetch(uint32_t tensor_id, std::byte* output, int32_t priority) {
 void Core::begin(Tensor& tensor) {
   tensor.chunks_left = tensor.unannounced = tensor.chunk_count;
   tensor.contributors = UINT16_MAX;
+  tensor.staleness = 0;
+  tensor.is_dropped = false;
   for (uint32_t id = tensor.first_chunk; id < tensor.first_chunk + tensor.chunk_count; ++id) {
     Chunk& chunk = chunks_[id];
     chunk.fetched = false;
@@ -213,6 +216,7 @@ void Core::abandon() {
   forget_flight();
   for (Tensor& tensor : tensors_) tensor.chunks_left = 0;
   completed_.clear();
+  cache_.reset();
 }
 
 std::vector<uint32_t> Core::take_completed() {

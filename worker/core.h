@@ -10,6 +10,12 @@
 // A chunk that waits for other workers leaves the window: two workers whose windows are full of
 // different chunks (each has seen other priorities first) would else wait for each other for ever.
 //
+// In which order ranks may come and go, the box decides by the job's consistency model
+// (nic/wire/sync.h); this side knows when a result answers its push (core_sync.cc). Where pushes
+// are applied as they come, a result is of now, and says how many of this worker's own rounds are
+// in it. Where reads are cached, a push is done when the box has it, results are taken whenever
+// they come, and what is handed out is the copy of the model that they make.
+//
 // Delivery by pull, the way of parameter servers before PHub, has two flights of a chunk: it is
 // pushed, and lands when the box says that its result is there; with the last chunk of its tensor
 // to land, all of them are queued again, each to be asked for.
@@ -26,6 +32,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,8 +43,11 @@
 #include "nic/port.h"
 #include "nic/rss.h"
 #include "nic/wire/schedule.h"
+#include "nic/wire/sync.h"
+#include "worker/read_cache.h"
 #include "worker/rtt_estimator.h"
 #include "worker/send_queue.h"
+#include "worker/staleness.h"
 #include "worker/window.h"
 
 namespace pbox::worker {
@@ -78,6 +88,10 @@ struct SessionSpec {
   uint32_t window_bytes = limits::kCreditBytesMax;  // own bound; the box's credit bounds too
   uint64_t rto_floor_ns = 2'000'000;                // sockets; a poll-mode port takes less
   uint64_t jitter_seed = 1;
+  wire::SyncSpec sync;
+  // Of the box's optimizer; where reads are cached.
+  float learning_rate = 0;
+  float gradient_scale = 1;  // 1 / world size for a mean
 };
 
 struct Statistics {
@@ -86,12 +100,14 @@ struct Statistics {
   uint64_t retransmitted_fragments = 0, probes_sent = 0, stale_packets = 0, rejected_packets = 0;
   uint32_t smoothed_rtt_us = 0;
   uint64_t shadow_bytes = 0;
+  StalenessCounts staleness;
+  uint64_t dropped_rounds = 0;  // operations whose gradient is not in the result they got
 };
 
 // Who a waiting tensor waits for.
 struct Laggard {
   enum class Kind { kNobody, kBox, kRank } kind = Kind::kNobody;
-  uint32_t rank = 0;             // kRank: the lowest rank whose push is missing
+  uint32_t rank = 0;             // kRank: the lowest whose push is missing, or the slowest one
   uint32_t missing_workers = 0;  // kRank
   uint64_t asked_ns = 0;         // kRank: when the box was asked; it was so then, or later
   uint64_t silent_ns = 0;        // kBox: since its last packet
@@ -99,10 +115,13 @@ struct Laggard {
 
 class Core {
  public:
-  // `shadow`: of shadow_bytes(tensors), or empty for none. In a job that has begun, each tensor
+  // `shadow`: of shadow_bytes(tensors), or empty for none; where reads are cached, of
+  // cache_bytes(). In a job that has begun, each tensor
   // goes on at the least round that is open among its chunks, which differ by at most 1.
   Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, NumaArena shadow = {});
   static uint64_t shadow_bytes(const std::vector<TensorSpec>& tensors);
+  // For the copy of the model that cached reads need; 0 where reads are fresh.
+  static uint64_t cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors);
 
   // Starts a round of a tensor. Buffers hold all its elements, may be the same, and stay untouched
   // by the caller until the tensor shows up in take_completed. One round per tensor at a time. Also
@@ -113,7 +132,8 @@ class Core {
   // start.
   void fetch(uint32_t tensor, std::byte* output, int32_t priority);
   bool busy(uint32_t tensor) const { return tensors_[tensor].chunks_left > 0; }
-  // The one that the tensor's start belongs to: the next one, or the one in flight.
+  // The one that the tensor's start belongs to: the next one, or the one in flight. Its operations
+  // are counted, which may be fewer than its chunks' rounds where those are dropped.
   uint32_t round(uint32_t tensor) const { return tensors_[tensor].round; }
   // The least number of workers in any part of the tensor's last result; UINT16_MAX: all.
   uint16_t contributors(uint32_t tensor) const { return tensors_[tensor].last_contributors; }
@@ -132,6 +152,8 @@ class Core {
   }
   // Of the packets to send from now on, those made already too, and of those to accept.
   void set_generation(uint16_t generation);
+  // Of the box's optimizer for what is pushed from now on. With nothing in flight.
+  void set_learning_rate(float learning_rate) { session_.learning_rate = learning_rate; }
 
   void on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packets, uint64_t now_ns);
 
@@ -168,8 +190,9 @@ class Core {
   struct Chunk {
     uint64_t offset = 0;  // bytes into the tensor
     uint64_t full_mask = 0;
-    uint64_t to_send = 0;      // fragments to push now
-    uint64_t result_mask = 0;  // fragments of the result at hand
+    uint64_t to_send = 0;            // fragments to push now
+    uint64_t result_mask = 0;        // fragments of the result at hand
+    uint64_t acknowledged_mask = 0;  // cached reads: fragments of ours that the box has for sure
     uint64_t pushed_ns = 0;
     Window::Mark mark;
     uint64_t push_sequence = 0;  // its place among what the lane has pushed
@@ -179,6 +202,7 @@ class Core {
     uint32_t wire_bytes = 0;
     uint32_t round = 0;         // the next whose result is needed
     uint32_t flight_round = 0;  // of what is in flight
+    uint32_t clock = 0;         // of the result at hand, the least of its fragments'
     uint32_t probes = 0;        // since the push; sets the back-off
     uint16_t missing_workers = 0;
     uint16_t first_missing_rank = 0;
@@ -204,6 +228,8 @@ class Core {
     uint32_t round = 0;
     uint16_t contributors = UINT16_MAX;  // so far
     uint16_t last_contributors = UINT16_MAX;
+    int32_t staleness = 0;    // so far
+    bool is_dropped = false;  // some of the gradient is not in the result
     int32_t priority = 0;
     wire::Dtype dtype = wire::Dtype::kF32;
     bool fetching = false;
@@ -249,14 +275,35 @@ class Core {
   Chunk* check(Lane& lane, const wire::Header& header);
   void on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed);
-  void consume(const Tensor& tensor, Chunk& chunk);
+  void consume(Tensor& tensor, Chunk& chunk);
   bool is_staged(const Tensor& tensor, const Chunk& chunk) const;
   void copy(std::byte* destination, const std::byte* source, size_t bytes) const;
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
+  void push_again(Lane& lane, Chunk& chunk, uint64_t fragments);
   void set_credit(Lane& lane, const wire::Header& header);
   void on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void note_announced(Tensor& tensor);
   void land(Lane& lane, Chunk& chunk, uint64_t now_ns);
+
+  // core_sync.cc
+  void open_cache(const std::vector<TensorSpec>& tensors);
+  bool is_current(const Chunk& chunk, const wire::Header& header) const;
+  bool drops_rounds() const { return session_.sync.model == wire::SyncModel::kDrop; }
+  void begin_anew(Chunk& chunk, uint32_t round) const;
+  void note_version(Chunk& chunk, const wire::Header& header) const;
+  bool reads_cache(const Chunk& chunk) const { return cache_ && chunk.round > 0; }
+  void on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
+  void on_acknowledgement(Lane& lane, Chunk& chunk, uint64_t received_mask, uint64_t now_ns);
+  bool is_acknowledged(const Chunk& chunk) const {
+    return chunk.acknowledged_mask == chunk.full_mask;
+  }
+  bool acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t now_ns);
+  bool finish_if_readable(Lane& lane, Chunk& chunk, uint64_t now_ns);
+  uint64_t held_mask(const Chunk& chunk) const;
+  void read_cache(const Tensor& tensor, Chunk& chunk);
+  void note_read(Tensor& tensor, const Chunk& chunk) const;
+  void count_read(Tensor& tensor);
+
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void drop_unsent(Lane& lane, uint32_t chunk_id);
   void leave_window(Lane& lane, Chunk& chunk);
@@ -285,7 +332,8 @@ class Core {
   std::vector<Chunk> chunks_;
   std::vector<Lane> lanes_;
   std::vector<uint32_t> completed_;
-  NumaArena shadow_;
+  NumaArena shadow_;  // or what the cache is made of
+  std::optional<ReadCache> cache_;
   bool suspended_ = false;
   bool out_of_cache_ = false;  // the job's tensors together are larger than caches are
   Statistics statistics_;

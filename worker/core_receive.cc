@@ -53,14 +53,14 @@ void Core::set_credit(Lane& lane, const wire::Header& header) {
   if (credit > 0) lane.window_bytes = std::min<uint64_t>(credit, session_.window_bytes);
 }
 
-// The chunk that the packet is about, if it is in flight in the packet's round.
+// The chunk that the packet is about, if this worker has use for it now.
 Core::Chunk* Core::check(Lane& lane, const wire::Header& header) {
   if (header.chunk >= chunks_.size() || &lanes_[chunks_[header.chunk].pipeline] != &lane) {
     ++statistics_.rejected_packets;
     return nullptr;
   }
   Chunk& chunk = chunks_[header.chunk];
-  if (!chunk.in_flight || header.round != chunk.flight_round) {
+  if (!is_current(chunk, header)) {
     ++statistics_.stale_packets;
     return nullptr;
   }
@@ -81,7 +81,9 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     ++statistics_.rejected_packets;
     return;
   }
+  if (reads_cache(chunk)) return on_cached_result(lane, chunk, parsed, now_ns);
   const uint64_t bit = uint64_t{1} << header.fragment;
+  if (drops_rounds() && header.round != chunk.flight_round) begin_anew(chunk, header.round);
   if ((chunk.result_mask & bit) != 0) {
     ++statistics_.stale_packets;
     return;
@@ -91,6 +93,7 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   if (!chunk.giving) {  // one that was given back is here already
     place(tensor, chunk, parsed);
     chunk.in_shadow = false;
+    note_version(chunk, header);
     if (chunk.result_mask == 0) chunk.contributors = UINT16_MAX;
     chunk.contributors =
         std::min<uint16_t>(chunk.contributors, is_partial ? contributors : UINT16_MAX);
@@ -105,6 +108,10 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
 // Without a shadow, in place is safe because a result exists only when the box has every fragment
 // of every worker, and the box will not be given them again: the input under it is needed no more.
 void Core::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed) {
+  if (cache_) {  // initial weights: nothing of this worker's own but them
+    cache_->store(chunk_id(chunk), parsed.header.fragment, {.clock = 1, .applied = 1},
+                  parsed.payload);
+  }
   const size_t offset = chunk.offset + size_t{parsed.header.fragment} * session_.fragment_bytes;
   const size_t bytes = parsed.header.payload_bytes;
   if (tensor.shadow == nullptr) {
@@ -179,13 +186,15 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   // One that was asked for too early, by a timer, may come without having been announced.
   if (!std::exchange(chunk.announced, false)) note_announced(tensor);
   if (--tensor.chunks_left > 0) return;
-  if (!tensor.fetching) ++tensor.round;
+  if (!tensor.fetching) count_read(tensor);
   tensor.last_contributors = tensor.contributors;
   completed_.push_back(chunk.tensor);
 }
 
-void Core::consume(const Tensor& tensor, Chunk& chunk) {
-  ++chunk.round;
+void Core::consume(Tensor& tensor, Chunk& chunk) {
+  if (reads_cache(chunk)) read_cache(tensor, chunk);
+  note_read(tensor, chunk);
+  chunk.round = chunk.flight_round + 1;
   chunk.pushed = false;
   if (tensor.shadow == nullptr) return;
   chunk.in_shadow = true;
@@ -237,19 +246,24 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     on_announced(lane, chunk, now_ns);
     return;
   }
-  const uint64_t missing = fetching ? 0 : chunk.full_mask & ~status.received_mask;
   chunk.missing_workers = status.missing_workers;
   chunk.first_missing_rank = status.first_missing_rank;
   const uint32_t age_us = static_cast<uint32_t>(now_ns / 1000) - parsed.header.timestamp_us;
   chunk.asked_ns = now_ns - std::min(now_ns, uint64_t{age_us} * 1000);
+  if (reads_cache(chunk)) return on_acknowledgement(lane, chunk, status.received_mask, now_ns);
+  const uint64_t missing = fetching ? 0 : chunk.full_mask & ~status.received_mask;
   chunk.waits_for_others = missing == 0 && status.missing_workers > 0;
   if (chunk.waits_for_others) leave_window(lane, chunk);
   if (missing == 0 || chunk.result_mask != 0) {
     arm(lane, chunk, now_ns);
     return;
   }
+  push_again(lane, chunk, missing);
+}
+
+void Core::push_again(Lane& lane, Chunk& chunk, uint64_t fragments) {
   chunk.probes = 1;  // what was lost is known: no reason to slow down
-  send(lane, chunk, missing);
+  send(lane, chunk, fragments);
   chunk.retransmitting = true;
 }
 

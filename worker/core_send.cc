@@ -73,6 +73,7 @@ bool Core::open_window(Lane& lane, uint64_t now_ns) {
   chunk.in_flight = true;
   chunk.in_window = true;
   if (!chunk.announced) chunk.result_mask = 0;
+  chunk.acknowledged_mask = 0;
   chunk.waits_for_others = false;
   chunk.missing_workers = 0;
   chunk.pushed_ns = now_ns;
@@ -160,7 +161,7 @@ void Core::fill_probes(Lane& lane, uint64_t now_ns) {
     const size_t index = lane.outgoing_end++;
     nic::TxPacket& packet = lane.outgoing[index];
     address(lane, chunk, wire::PacketType::kPull, now_ns, packet);
-    lane.outgoing_pull[index].held_mask = chunk.result_mask;
+    lane.outgoing_pull[index].held_mask = held_mask(chunk);
     packet.header.payload_bytes = sizeof(wire::PullPayload);
     packet.payload = reinterpret_cast<const std::byte*>(&lane.outgoing_pull[index]);
     packet.tag = wire::make_tag(session_.tag, packet.header, packet.payload);

@@ -38,7 +38,13 @@ control::WorkerMessage& Membership::send() {
 
 void Membership::send_heartbeat(uint64_t now_ns) {
   heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
-  send().mutable_heartbeat()->set_sequence(now_ns);
+  control::Heartbeat& heartbeat = *send().mutable_heartbeat();
+  heartbeat.set_sequence(now_ns);
+  if (!core_) return;
+  const auto by_staleness = core_->statistics().staleness.by_staleness;
+  const auto last = std::find_if(by_staleness.rbegin(), by_staleness.rend(),
+                                 [](uint64_t reads) { return reads > 0; });
+  heartbeat.mutable_reads_by_staleness()->Add(by_staleness.begin(), last.base());
 }
 
 // The buffers of whatever is in flight are the application's again.
@@ -120,6 +126,7 @@ void Membership::on_barrier_released(uint64_t sequence) {
 
 void Membership::on_learning_rate_set(uint64_t sequence) {
   for (; learning_rates_set_ < std::min(sequence, learning_rates_asked_); ++learning_rates_set_) {
+    if (core_) core_->set_learning_rate(learning_rates_.front());
     learning_rates_.pop_front();
   }
 }

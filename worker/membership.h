@@ -26,6 +26,7 @@
 #include "nic/endpoint.h"
 #include "nic/wire/control.pb.h"
 #include "nic/wire/schedule.h"
+#include "nic/wire/sync.h"
 #include "worker/core.h"
 #include "worker/priorities.h"
 
@@ -51,7 +52,8 @@ struct MembershipOptions {
   LostPolicy on_worker_lost = LostPolicy::kWait;
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
-  bool rejoin = false;       // in the place of a rank that the job has lost
+  bool rejoin = false;  // in the place of a rank that the job has lost
+  wire::SyncSpec sync;
   uint64_t incarnation = 1;  // of this worker; never that of another one
   uint64_t seed = 1;         // of jitter
 };

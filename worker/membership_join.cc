@@ -14,6 +14,17 @@ constexpr uint64_t kJoinHeartbeatNs = 1'000'000'000;
 // The box ends the gathering at the job's time-out and says who is missing: leave it the time to.
 constexpr uint64_t kAnswerMarginNs = 2'000'000'000;
 
+control::Sync sync_message(const wire::SyncSpec& spec) {
+  control::Sync message;
+  message.set_model(static_cast<uint32_t>(spec.model));
+  message.set_staleness(spec.staleness);
+  message.set_probability(spec.probability);
+  message.set_release(static_cast<uint32_t>(spec.release));
+  message.set_reads(static_cast<uint32_t>(spec.reads));
+  message.set_quorum(spec.quorum);
+  return message;
+}
+
 }  // namespace
 
 void Membership::begin(uint64_t now_ns) {
@@ -103,6 +114,7 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   join.set_incarnation(options_.incarnation);
   join.set_priority_policy(static_cast<uint32_t>(options_.priority_policy));
   join.set_delivery(static_cast<uint32_t>(options_.delivery));
+  if (options_.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options_.sync);
   if (core_) {
     join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
     join.set_resumes(true);
@@ -135,6 +147,9 @@ void Membership::on_session(const control::Session& session, uint64_t now_ns) {
   spec_.jitter_seed = options_.seed;
   spec_.delivery = options_.delivery;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
+  spec_.sync = options_.sync;
+  spec_.learning_rate = optimizer_.learning_rate();
+  if (options_.mean) spec_.gradient_scale = 1.0f / static_cast<float>(options_.world_size);
   on_membership(session.generation(), session.absent_ranks());
   heartbeat_interval_ns_ = std::max(session.heartbeat_interval_ms(), 10u) * kNanosPerMilli;
   heartbeat_due_ns_ = std::min(heartbeat_due_ns_, now_ns + heartbeat_interval_ns_);
@@ -195,18 +210,21 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
 Status Membership::open_core() {
   if (core_) return core_->resume(spec_);
   barrier_base_ = session_.barrier_released();
-  NumaArena shadow;
-  if (options_.recovery == Recovery::kCopy && !options_.optimize) {
-    auto placed = NumaArena::create(Core::shadow_bytes(tensors_), kAnyNumaNode, Hugepages::kNever);
+  const bool keeps_results = options_.recovery == Recovery::kCopy && !options_.optimize;
+  const char* purpose = keeps_results ? "recovery keeps; recovery none does without"
+                                      : "cached reads need; a lower staleness needs less of it";
+  const uint64_t bytes =
+      keeps_results ? Core::shadow_bytes(tensors_) : Core::cache_bytes(spec_, tensors_);
+  NumaArena copy;
+  if (bytes > 0) {
+    auto placed = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
     if (!placed) {
-      return Error{
-          ErrorCode::kResourceExhausted,
-          placed.error().message +
-              " for the copy of the model that recovery keeps; recovery none does without"};
+      return Error{ErrorCode::kResourceExhausted,
+                   placed.error().message + " for the copy of the model that " + purpose};
     }
-    shadow = std::move(*placed);
+    copy = std::move(*placed);
   }
-  core_.emplace(spec_, tensors_, std::move(shadow));
+  core_.emplace(spec_, tensors_, std::move(copy));
   learn_priorities();
   return ok_status();
 }

@@ -16,6 +16,10 @@ constexpr uint64_t kConnectNs = 2 * kNanosPerSecond;
 
 // From here on nothing of the session that is over is accepted or sent.
 void Membership::lose_box(const Error& why, uint64_t now_ns) {
+  if (options_.sync.model != wire::SyncModel::kBsp) {
+    return fail({why.code, why.message + "; only BSP (PBOX_SYNC_BSP) outlives that, start the job "
+                                         "again from a checkpoint"});
+  }
   if (options_.recovery == Recovery::kNone) return fail(why);
   phase_ = Phase::kRecovering;
   core_->suspend();

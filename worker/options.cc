@@ -21,6 +21,15 @@ bool read_number(const char* name, uint32_t* value) {
   return true;
 }
 
+// False if the variable is set to something that is no number; its range is the caller's affair.
+bool read_fraction(const char* name, float* value) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return true;
+  char* end = nullptr;
+  *value = std::strtof(text, &end);
+  return *end == '\0';
+}
+
 // False if the variable is set to none of the words, whose values are 0, 1, ...
 bool read_word(const char* name, std::initializer_list<const char*> words, int32_t* value) {
   const char* text = std::getenv(name);
@@ -30,6 +39,17 @@ bool read_word(const char* name, std::initializer_list<const char*> words, int32
   });
   *value = static_cast<int32_t>(found - words.begin());
   return found != words.end();
+}
+
+// When to go on without the others.
+bool read_sync(pbox_options* options) {
+  return read_word("PBOX_SYNC", {"bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"},
+                   &options->sync) &&
+         read_number("PBOX_STALENESS", &options->staleness) &&
+         read_fraction("PBOX_SYNC_PROBABILITY", &options->sync_probability) &&
+         read_word("PBOX_RELEASE", {"soft", "lazy"}, &options->release) &&
+         read_word("PBOX_READS", {"fresh", "cached"}, &options->reads) &&
+         read_number("PBOX_QUORUM", &options->quorum);
 }
 
 void read_text(const char* name, const char** value) {
@@ -50,6 +70,7 @@ void pbox_options_init(pbox_options* options) {
   options->wait_timeout_ms = 60'000;
   options->port = "socket";
   options->recover_timeout_ms = 60'000;
+  options->sync_probability = 1;
 }
 
 pbox_status pbox_options_from_environment(pbox_options* options) {
@@ -70,7 +91,7 @@ pbox_status pbox_options_from_environment(pbox_options* options) {
       read_word("PBOX_RECOVERY", {"copy", "none"}, &options->recovery) &&
       read_number("PBOX_RECOVER_TIMEOUT_MS", &options->recover_timeout_ms) &&
       read_word("PBOX_ON_WORKER_LOST", {"wait", "partial", "abort"}, &options->on_worker_lost) &&
-      read_number("PBOX_REJOIN", &options->rejoin) &&
+      read_number("PBOX_REJOIN", &options->rejoin) && read_sync(options) &&
       read_word("PBOX_PRIORITY_POLICY", {"explicit", "forward-order", "fifo"},
                 &options->priority_policy) &&
       read_word("PBOX_DELIVERY", {"broadcast", "pull"}, &options->delivery);

@@ -40,6 +40,12 @@ std::vector<control::BoxMessage> round_maps(const std::vector<uint32_t>& rounds,
   return messages;
 }
 
+control::BoxMessage peer_left(uint32_t rank) {
+  control::BoxMessage message;
+  message.mutable_peer_left()->set_rank(rank);
+  return message;
+}
+
 }  // namespace
 
 // Of a job that gathers after its box was lost: a rank that cannot go on with the others.
@@ -169,6 +175,11 @@ void JobRegistry::readmit(Job& job, uint32_t rank, uint64_t now_ns) {
     tell_membership(job);
   }
   send_session(job, rank, job.open_rounds(host_));
+  for (uint32_t other = 0; other < job.members().size(); ++other) {
+    if (job.members()[other].state == Member::State::kLeft) {
+      send(member.connection, peer_left(other));
+    }
+  }
   release_barriers(job);
 }
 
@@ -263,11 +274,11 @@ void JobRegistry::on_leave(ConnectionId id, Connection& connection) {
   connection.job = nullptr;
   actions_.push_back({Action::Kind::kClose, id, {}});
   if (job.running()) {
-    control::BoxMessage message;
-    message.mutable_peer_left()->set_rank(connection.rank);
     for (const Member& member : job.members()) {
-      if (member.state == Member::State::kJoined) send(member.connection, message);
+      if (member.state == Member::State::kJoined)
+        send(member.connection, peer_left(connection.rank));
     }
+    release_barriers(job);
   } else {
     leaver = {};  // still gathering: the rank may join again
   }
@@ -279,11 +290,12 @@ void JobRegistry::on_barrier(Connection& connection, const control::Barrier& bar
   release_barriers(*connection.job);
 }
 
-// Everybody who takes part has asked for it.
+// Everybody who is still in the job has asked for it. A process in a lost rank's place may come to
+// a barrier that the others passed with its predecessor before they left.
 void JobRegistry::release_barriers(Job& job) {
   uint64_t reached = UINT64_MAX;
   for (const Member& member : job.members()) {
-    if (member.state != Member::State::kExcluded) {
+    if (member.state != Member::State::kExcluded && member.state != Member::State::kLeft) {
       reached = std::min(reached, member.barrier_sequence);
     }
   }

@@ -35,7 +35,7 @@ endif()
 target_include_directories(pbox_options INTERFACE "${PROJECT_SOURCE_DIR}")
 if(PBOX_SANITIZE)
   target_compile_options(pbox_options INTERFACE -fsanitize=${PBOX_SANITIZE}
-    -fno-omit-frame-pointer -fno-sanitize-recover=all -g
+    -fno-omit-frame-pointer -fno-sanitize-recover=all
     # Sanitizers' own code hides stores from GCC's flow analysis: it warns inside <regex>.
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(pbox_options INTERFACE -fsanitize=${PBOX_SANITIZE})
@@ -81,6 +81,10 @@ function(pbox_test name)
   cmake_parse_arguments(arg "" "LABEL" "DEPENDS;SOURCES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE pbox_test_main ${arg_DEPENDS})
+  if(PBOX_SANITIZE)
+    # What a test's own code gains by optimisation is less than what its compilation costs.
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT 300)

@@ -246,4 +246,36 @@ TEST_CASE("a barrier goes on over a broken connection, and does not wait for exc
   }
 }
 
+TEST_CASE("who comes back after others have left is told so, and finds barriers without them") {
+  Desk desk;
+  const Running job = start(desk, 3);
+  for (const ConnectionId id : job.ids) desk.say(id, barrier_message(1));
+  desk.hang_up(job.ids[0]);
+  desk.say(job.ids[1], leave_message());
+
+  const ConnectionId fresh = desk.join(rejoin(join_with(0, 3)));
+  const auto messages = desk.take(fresh);
+  REQUIRE(messages.size() == 3);
+  REQUIRE(messages[0].has_session());
+  REQUIRE(messages[2].has_peer_left());
+  CHECK(messages[2].peer_left().rank() == 1);
+  desk.take(job.ids[2]);
+  const uint64_t next = messages[0].session().barrier_released() + 1;
+  desk.say(fresh, barrier_message(next));
+  CHECK(desk.take(fresh).empty());
+  desk.say(job.ids[2], barrier_message(next));
+  CHECK(desk.take(fresh).at(0).barrier_released().sequence() == next);
+}
+
+TEST_CASE("a barrier that waits for one who leaves instead goes on") {
+  Desk desk;
+  const Running job = start(desk, 2);
+  desk.say(job.ids[0], barrier_message(1));
+  desk.say(job.ids[1], leave_message());
+  const auto messages = desk.take(job.ids[0]);
+  REQUIRE(messages.size() == 2);
+  CHECK(messages[0].has_peer_left());
+  CHECK(messages[1].barrier_released().sequence() == 1);
+}
+
 }  // namespace pbox::appliance

@@ -22,6 +22,9 @@ worker::SessionSpec session_of(const ShimOptions& options) {
     session.chunk_pipeline.insert(session.chunk_pipeline.end(), chunks, 0);
   }
   session.open_rounds = options.open_rounds;
+  session.sync = options.sync;
+  session.learning_rate = options.learning_rate;
+  session.gradient_scale = options.gradient_scale;
   return session;
 }
 
@@ -34,8 +37,11 @@ std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
 }
 
 NumaArena shadow_of(const ShimOptions& options) {
-  if (!options.has_shadow) return {};
-  const uint64_t bytes = worker::Core::shadow_bytes(tensors_of(options));
+  const auto tensors = tensors_of(options);
+  const uint64_t bytes = options.has_shadow
+                             ? worker::Core::shadow_bytes(tensors)
+                             : worker::Core::cache_bytes(session_of(options), tensors);
+  if (bytes == 0) return {};
   auto arena = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
   REQUIRE(arena.ok());
   return std::move(*arena);
@@ -114,6 +120,13 @@ Answer Shim::result(uint32_t chunk, uint32_t round, uint32_t fragment, float val
   return answer;
 }
 
+Answer Shim::relaxed_result(uint32_t chunk, uint32_t clock, uint32_t applied, uint32_t fragment,
+                            float value) {
+  Answer answer = result(chunk, clock - 1, fragment, value);
+  answer.header.timestamp_us = applied;
+  return answer;
+}
+
 Answer Shim::status(uint32_t chunk, uint32_t round, uint64_t received_mask,
                     uint16_t missing_workers, uint16_t first_missing_rank) {
   Answer answer = result(chunk, round, 0, 0);
@@ -146,6 +159,12 @@ void Shim::deliver(const Answer& answer) {
 void Shim::deliver_result(uint32_t chunk, uint32_t round, float value) {
   for (uint32_t fragment = 0; fragment < kChunkBytes / kFragmentBytes; ++fragment) {
     deliver(result(chunk, round, fragment, value));
+  }
+}
+
+void Shim::deliver_relaxed(uint32_t chunk, uint32_t clock, uint32_t applied, float value) {
+  for (uint32_t fragment = 0; fragment < kChunkBytes / kFragmentBytes; ++fragment) {
+    deliver(relaxed_result(chunk, clock, applied, fragment, value));
   }
 }
 

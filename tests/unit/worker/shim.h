@@ -21,6 +21,9 @@ struct ShimOptions {
   bool has_shadow = false;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   std::vector<uint32_t> open_rounds = {};
+  wire::SyncSpec sync = {};
+  float learning_rate = 1;  // where reads are cached
+  float gradient_scale = 1;
 };
 
 struct Pushed {
@@ -55,12 +58,17 @@ class Shim {
   std::vector<Pushed> take_all(wire::PacketType type);
 
   Answer result(uint32_t chunk, uint32_t round, uint32_t fragment, float value);
+  // Of a job whose pushes are applied as they come: of data of this clock, with the worker's own
+  // rounds below `applied`.
+  Answer relaxed_result(uint32_t chunk, uint32_t clock, uint32_t applied, uint32_t fragment,
+                        float value);
   Answer status(uint32_t chunk, uint32_t round, uint64_t received_mask,
                 uint16_t missing_workers = 0, uint16_t first_missing_rank = 0);
   // The result is there to be asked for.
   Answer announcement(uint32_t chunk, uint32_t round);
   void deliver(const Answer& answer);
   void deliver_result(uint32_t chunk, uint32_t round, float value);
+  void deliver_relaxed(uint32_t chunk, uint32_t clock, uint32_t applied, float value);
 
   // Moves the clock until something overdue makes a packet. Returns how long that was.
   uint64_t expire();

@@ -64,6 +64,26 @@ TEST_CASE("a join connects, measures the path to each data address, and says all
   CHECK(join.tensors(0).elements() == 2048);
 }
 
+TEST_CASE("a join states the consistency model, unless it is BSP as it comes") {
+  Member plain;
+  plain.ask_join();
+  CHECK_FALSE(plain.message().join().has_sync());
+  auto options = without_recovery();
+  options.sync = {.model = wire::SyncModel::kDpssp,
+                  .staleness = 3,
+                  .probability = 0.5f,
+                  .release = wire::Release::kLazy};
+  Member relaxed(options);
+  relaxed.ask_join();
+  const control::Sync& sync = relaxed.message().join().sync();
+  CHECK(sync.model() == 5);
+  CHECK(sync.staleness() == 3);
+  CHECK(sync.probability() == 0.5f);
+  CHECK(sync.release() == 1);
+  CHECK(sync.reads() == 0);
+  CHECK(sync.quorum() == 0);
+}
+
 TEST_CASE("the core is made of the SESSION and of what the transport can take") {
   auto options = Member::default_options();
   options.window_bytes = 1u << 20;

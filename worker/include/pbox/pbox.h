@@ -99,6 +99,54 @@ enum pbox_priority_policy_value {
  * servers of ps-lite's kind do, for comparison. */
 typedef int32_t pbox_delivery;
 enum pbox_delivery_value { PBOX_DELIVERY_BROADCAST = 0, PBOX_DELIVERY_PULL = 1 };
+/* When a rank may go on without the others: the consistency model of the job. An iteration is one
+ * pbox_push_pull of a tensor; each chunk of a tensor keeps its own account, so a tensor is as old
+ * as its oldest chunk. In every model initial weights are exchanged as in BSP.
+ *
+ * BSP    Everybody waits for everybody: push_pull returns the result of this very iteration, the
+ *        same on all ranks. The only model in PBOX_MODE_AGGREGATE, and the only one that outlives
+ *        the loss of the box or of the connection.
+ * ASP    Nobody waits: the box takes a gradient into the weights as it comes, and push_pull returns
+ *        the weights as they are then. This rank's own gradients are always in them.
+ * SSP    As ASP, but a rank waits when it is `staleness` iterations ahead of the slowest: weights
+ *        have everybody's gradients but those of the last `staleness` iterations, some of which
+ *        they may have too. Staleness 0 has the bound of BSP.
+ * ESSP   The bound of SSP, but the box sends the weights to everybody whenever the slowest has
+ *        finished an iteration, unasked. push_pull returns this rank's copy of them plus its own
+ *        gradients that are not in there yet, mostly without waiting for the network.
+ * PSSP   As SSP, but only the fastest rank waits, with sync_probability for each iteration.
+ * DPSSP  As PSSP with the probability sync_probability / (1 + e^(staleness - lead)), lead being how
+ *        far the rank is ahead of the slowest.
+ * DROP   A round takes the first `quorum` ranks and is over: what others push to it is dropped, and
+ *        they get the newest weights, whatever their round. `mean` divides by those who are in.
+ *
+ * All but BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE, and no rank may rejoin. The box
+ * refuses what does not go together, in words. Equal on every rank, as are the fields that belong
+ * to it. */
+typedef int32_t pbox_sync;
+enum pbox_sync_value {
+  PBOX_SYNC_BSP = 0,
+  PBOX_SYNC_ASP = 1,
+  PBOX_SYNC_SSP = 2,
+  PBOX_SYNC_ESSP = 3,
+  PBOX_SYNC_PSSP = 4,
+  PBOX_SYNC_DPSSP = 5,
+  PBOX_SYNC_DROP = 6
+};
+/* When a rank that has to wait (SSP, PSSP, DPSSP) is let go on. SOFT: as soon as the slowest has
+ * finished one more iteration. LAZY: when everybody has finished the iteration that the waiting
+ * rank is in; its weights are fresh then and its lead is gone, so that it waits longer but rarely.
+ */
+typedef int32_t pbox_release;
+enum pbox_release_value { PBOX_RELEASE_SOFT = 0, PBOX_RELEASE_LAZY = 1 };
+/* When a rank takes weights from the box. FRESH: with each push_pull. CACHED (SSP; ESSP always): it
+ * keeps a copy, adds its own gradients to it, and asks for newer weights when the copy is older
+ * than the model allows. That takes memory for one copy of the model, and for staleness - 1 more of
+ * its gradients (pbox_statistics.shadow_bytes), and needs PBOX_SGD without momentum and weight
+ * decay, which is what a rank can do by itself. A learning rate that another rank has set reaches
+ * the gradients that this one adds only with weights from the box. */
+typedef int32_t pbox_reads;
+enum pbox_reads_value { PBOX_READS_FRESH = 0, PBOX_READS_CACHED = 1 };
 
 typedef struct pbox_context pbox_context;
 
@@ -112,8 +160,11 @@ typedef struct pbox_options {
   uint32_t world_size;
   pbox_mode mode;
   pbox_reduction reduction; /* mean divides by world_size on the box */
-  uint32_t chunk_bytes;     /* 0: the box's default */
-  uint32_t window_bytes;    /* bound on bytes in flight per pipeline; 0: what the box grants */
+  uint32_t chunk_bytes;  /* what is sent, summed and ordered as one (P3's slice): a multiple of 64,
+                            at most 64 fragments (90112 on a path of 1500 bytes, 524288 with jumbo
+                            frames); 0: the box's default */
+  uint32_t window_bytes; /* bound on bytes in flight per pipeline; 0: what the box grants. Below it
+                            as much is in flight as the path is measured to need */
   uint32_t join_timeout_ms; /* default 60000: how long pbox_join waits for the other ranks; the box
                                may allow less */
   uint32_t wait_timeout_ms; /* default 60000: used where a wait is given 0 */
@@ -127,6 +178,12 @@ typedef struct pbox_options {
   uint32_t rejoin; /* 1: this process takes the place of a rank that a running job has lost */
   pbox_priority_policy priority_policy; /* equal on every rank, as is delivery */
   pbox_delivery delivery;
+  pbox_sync sync;
+  uint32_t staleness;     /* SSP, ESSP, PSSP, DPSSP: in iterations, at most 64 */
+  float sync_probability; /* PSSP, DPSSP: in (0, 1]; default 1 */
+  pbox_release release;
+  pbox_reads reads;
+  uint32_t quorum; /* DROP: in [1, world_size] */
 } pbox_options;
 
 PBOX_API void pbox_options_init(pbox_options* options);
@@ -135,7 +192,9 @@ PBOX_API void pbox_options_init(pbox_options* options);
  * PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_WINDOW_BYTES, PBOX_CHUNK_BYTES,
  * PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY (copy, none), PBOX_RECOVER_TIMEOUT_MS,
  * PBOX_ON_WORKER_LOST (wait, partial, abort), PBOX_REJOIN (0, 1), PBOX_PRIORITY_POLICY (explicit,
- * forward-order, fifo), PBOX_DELIVERY (broadcast, pull). Strings point into the environment. */
+ * forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC (bsp, asp, ssp, essp,
+ * pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE (soft, lazy), PBOX_READS
+ * (fresh, cached), PBOX_QUORUM. Strings point into the environment. */
 PBOX_API pbox_status pbox_options_from_environment(pbox_options* options);
 
 /* No network yet. *context is NULL on failure; the reason is then pbox_last_error(NULL), per
@@ -174,8 +233,8 @@ PBOX_API pbox_status pbox_set_tensor_optimizer(pbox_context* context, uint32_t t
 PBOX_API pbox_status pbox_join(pbox_context* context);
 
 /* The round that the tensor's next operation belongs to: 0 in a job that begins, and one more for
- * each operation that was completed. A process that rejoins learns here how far the job is, and
- * puts its own state to that. */
+ * each operation that was completed, whatever rounds PBOX_SYNC_DROP has skipped. A process that
+ * rejoins learns here how far the job is, and puts its own state to that. */
 PBOX_API pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round);
 
 /* Called once per operation, on the I/O thread, after the result is in place or the operation
@@ -225,10 +284,14 @@ PBOX_API pbox_status pbox_set_priorities(pbox_context* context, pbox_priority_po
  * rank; one rank's call is enough. Returns when every pipeline uses it. */
 PBOX_API pbox_status pbox_set_learning_rate(pbox_context* context, float learning_rate);
 
-/* Returns when every rank has called it. */
+/* Returns when every rank that is still in the job has called it. */
 PBOX_API pbox_status pbox_barrier(pbox_context* context, uint32_t timeout_ms);
 
-/* Counters since join. */
+#define PBOX_STALENESS_BUCKETS 16
+
+/* Counters since join. Staleness of a read is the clock of the data (everybody's iterations below
+ * it are in) minus the reader's (its iterations that are done, with this one): 0 in BSP, less than
+ * 0 where somebody is behind; of a tensor, the least of its chunks. */
 typedef struct pbox_statistics {
   uint32_t struct_size;                /* the caller's sizeof; fields beyond it are not written */
   uint64_t bytes_pushed, bytes_pulled; /* payload, without retransmissions */
@@ -237,7 +300,12 @@ typedef struct pbox_statistics {
   uint64_t operations_completed, operations_failed;
   uint32_t smoothed_rtt_us, fragment_bytes, pipeline_count;
   uint32_t recoveries;   /* lost boxes, or connections to one, that were found again */
-  uint64_t shadow_bytes; /* memory for the copy of the model that recovery keeps */
+  uint64_t shadow_bytes; /* memory for the copy of the model that recovery, or cached reads, keep */
+  uint64_t reads;        /* operations completed, by their staleness below */
+  int64_t staleness_sum; /* <= 0 */
+  uint64_t staleness_square_sum;
+  uint64_t reads_by_staleness[PBOX_STALENESS_BUCKETS]; /* of 0, -1, -2, ...; the last: all older */
+  uint64_t dropped_rounds; /* DROP: operations whose gradient is not in the result they got */
 } pbox_statistics;
 PBOX_API pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics);
 

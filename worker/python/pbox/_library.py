@@ -5,12 +5,13 @@ import functools
 import os
 import pathlib
 
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_uint32, c_uint64
-from ctypes import c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_int64, c_uint32
+from ctypes import c_uint64, c_void_p
 
 from .errors import VersionMismatch
 
 ABI_VERSION = 1
+STALENESS_BUCKETS = 16
 
 CALLBACK = ctypes.CFUNCTYPE(None, c_void_p, c_uint32, c_int)
 
@@ -24,7 +25,10 @@ class Options(Structure):
         ("chunk_bytes", c_uint32), ("window_bytes", c_uint32), ("join_timeout_ms", c_uint32),
         ("wait_timeout_ms", c_uint32), ("lost_timeout_ms", c_uint32), ("port", c_char_p),
         ("recovery", c_int32), ("recover_timeout_ms", c_uint32), ("on_worker_lost", c_int32),
-        ("rejoin", c_uint32), ("priority_policy", c_int32), ("delivery", c_int32)]
+        ("rejoin", c_uint32), ("priority_policy", c_int32), ("delivery", c_int32),
+        ("sync", c_int32), ("staleness", c_uint32),
+        ("sync_probability", c_float), ("release", c_int32), ("reads", c_int32),
+        ("quorum", c_uint32)]
 
 
 class OptimizerOptions(Structure):
@@ -44,7 +48,10 @@ class Statistics(Structure):
         "retransmitted_fragments", "probes_sent", "stale_packets", "rejected_packets",
         "operations_completed", "operations_failed")] + [(name, c_uint32) for name in (
             "smoothed_rtt_us", "fragment_bytes", "pipeline_count", "recoveries")] + [
-                ("shadow_bytes", c_uint64)]
+                ("shadow_bytes", c_uint64), ("reads", c_uint64), ("staleness_sum", c_int64),
+                ("staleness_square_sum", c_uint64),
+                ("reads_by_staleness", c_uint64 * STALENESS_BUCKETS),
+                ("dropped_rounds", c_uint64)]
 
 
 _CONTEXT = c_void_p

@@ -14,6 +14,9 @@ RECOVERIES = {"copy": 0, "none": 1}
 LOST_POLICIES = {"wait": 0, "partial": 1, "abort": 2}
 PRIORITY_POLICIES = {"explicit": 0, "forward-order": 1, "fifo": 2}
 DELIVERIES = {"broadcast": 0, "pull": 1}
+SYNC_MODELS = {"bsp": 0, "asp": 1, "ssp": 2, "essp": 3, "pssp": 4, "dpssp": 5, "drop": 6}
+RELEASES = {"soft": 0, "lazy": 1}
+READS = {"fresh": 0, "cached": 1}
 OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5}
 _NO_CALLBACK = _library.CALLBACK()
 
@@ -46,7 +49,8 @@ class Client:
     PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES,
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
     PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
-    PBOX_DELIVERY. `port` is what carries packets:
+    PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
+    PBOX_QUORUM. `port` is what carries packets:
     "socket", or "dpdk:DEVICE" of the library libpbox_dpdk.so.1. `recovery` is what happens when the
     box is lost: "copy" looks for it, or its successor, for recover_timeout_ms and goes on, which
     takes memory for one more copy of the model; "none" fails. `on_worker_lost`: the others "wait"
@@ -56,6 +60,12 @@ class Client:
     gradients ("forward-order": what was started last is needed first), or as they come ("fifo").
     `delivery`: results come unasked ("broadcast"), or are asked for, tensor by tensor, when the box
     has told that they are there ("pull", for comparison with such parameter servers).
+
+    `sync` is when a rank may go on without the others: "bsp" (the default), or, with mode
+    "optimize" and recovery "none", "asp", "ssp", "essp", "pssp", "dpssp" (with `staleness`, and
+    `sync_probability` for the last two), or "drop" (with `quorum`). `release` ("soft", "lazy") says
+    when a rank that had to wait goes on, `reads` ("fresh", "cached") whether weights come with each
+    exchange or only when a copy of them is too old. pbox.h explains each.
 
     Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
     reference to each until its operation is done. Any thread may call any method; no other call
@@ -101,7 +111,8 @@ class Client:
         given = {**given, "mode": mode, "reduction": reduction}
         for name, choices in (("mode", MODES), ("reduction", REDUCTIONS),
                               ("recovery", RECOVERIES), ("on_worker_lost", LOST_POLICIES),
-                              ("priority_policy", PRIORITY_POLICIES), ("delivery", DELIVERIES)):
+                              ("priority_policy", PRIORITY_POLICIES), ("delivery", DELIVERIES),
+                              ("sync", SYNC_MODELS), ("release", RELEASES), ("reads", READS)):
             if given.get(name) is not None or name in ("mode", "reduction"):
                 given[name] = _choice(name, given[name], choices)
         for name, value in given.items():
@@ -209,14 +220,15 @@ class Client:
         self._check(self._library.pbox_set_learning_rate(self._open(), learning_rate))
 
     def barrier(self, timeout_ms=0):
-        """Returns when every rank has called it."""
+        """Returns when every rank that is still in the job has called it."""
         self._check(self._library.pbox_barrier(self._open(), _milliseconds(timeout_ms)))
 
     def statistics(self):
-        """Counters since join, by the names of pbox_statistics."""
+        """Counters since join, by the names of pbox_statistics; reads_by_staleness is a list."""
         filled = _library.Statistics(struct_size=ctypes.sizeof(_library.Statistics))
         self._check(self._library.pbox_get_statistics(self._open(), ctypes.byref(filled)))
-        return {name: getattr(filled, name) for name, _ in filled._fields_[1:]}
+        counters = {name: getattr(filled, name) for name, _ in filled._fields_[1:]}
+        return {**counters, "reads_by_staleness": list(filled.reads_by_staleness)}
 
     def leave(self):
         """Leaves the job; operations in flight end with Closed."""

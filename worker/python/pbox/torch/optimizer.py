@@ -55,6 +55,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     on this rank takes part with zeros, so that no rank waits for another in vain. The learning rate
     of a step is the one in param_groups at its first gradient; a scheduler takes this object as its
     optimizer. Momentum and the like live on the box.
+
+    With sync="ssp", staleness=3 and the like (pbox.Client) a rank need not wait for the others in
+    each step; that needs recovery="none". Models that keep a copy of the weights ("essp", and "ssp"
+    with reads="cached") take SGD without momentum and weight decay.
     """
 
     def __init__(self, optimizer, model=None, *, named_parameters=None, **options):

@@ -1,0 +1,187 @@
+// Which results answer a push in jobs that do not wait for everybody: fresh reads, and rounds that
+// are dropped.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/worker/shim.h"
+
+namespace pbox::test {
+namespace {
+
+using wire::PacketType;
+using wire::SyncModel;
+
+constexpr uint64_t kAllFragments = 0xf;
+
+// A worker of one chunk whose initial weights are here; the next round is 1.
+Shim relaxed(SyncModel model) {
+  Shim shim({.sync = {.model = model, .staleness = 2, .quorum = 1}});
+  shim.start(0);
+  shim.take_all();
+  shim.deliver_result(0, 0, 100.0f);
+  REQUIRE(shim.core.take_completed() == std::vector<uint32_t>{0});
+  return shim;
+}
+
+}  // namespace
+
+TEST_CASE("with fresh reads a result answers a push if it has it, whatever the others have done") {
+  const auto model =
+      GENERATE(SyncModel::kAsp, SyncModel::kSsp, SyncModel::kPssp, SyncModel::kDpssp);
+  Shim shim = relaxed(model);
+  shim.start(0, 7.0f);
+  CHECK(shim.take_all(PacketType::kPush).size() == 4);
+  shim.deliver_relaxed(0, 1, 1, 50.0f);  // an answer to the initial weights, late
+  CHECK(shim.core.statistics().stale_packets == 4);
+  CHECK(shim.buffer(0)[0] == 7.0f);
+  shim.deliver_relaxed(0, 1, 3, 50.0f);  // of rounds that were never pushed
+  shim.deliver_relaxed(0, 3, 2, 50.0f);  // of a clock that this worker has not reached
+  CHECK(shim.core.busy(0));
+  CHECK(shim.buffer(0)[0] == 7.0f);
+  shim.deliver_relaxed(0, 1, 2, 60.0f);
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(shim.buffer(0) == std::vector<float>(kChunkBytes / sizeof(float), 60.0f));
+  CHECK(shim.core.round(0) == 2);
+  shim.start(0);
+  CHECK(shim.take_all(PacketType::kPush).at(0).header.round == 2);
+}
+
+TEST_CASE("a tensor is as old as its oldest fragment, and each read is counted") {
+  Shim shim({.tensor_chunks = {2}, .sync = {.model = SyncModel::kAsp}});
+  shim.start(0);
+  shim.take_all();
+  for (const uint32_t chunk : {0u, 1u}) shim.deliver_result(chunk, 0, 1.0f);
+  const auto exchange = [&](uint32_t round, uint32_t clock, uint32_t oldest_clock) {
+    shim.start(0);
+    shim.take_all();
+    shim.deliver_relaxed(0, clock, round + 1, 1.0f);
+    for (uint32_t fragment = 0; fragment < 4; ++fragment) {
+      shim.deliver(
+          shim.relaxed_result(1, fragment == 2 ? oldest_clock : clock, round + 1, fragment, 1.0f));
+    }
+    REQUIRE_FALSE(shim.core.busy(0));
+  };
+  exchange(1, 2, 2);
+  exchange(2, 3, 1);
+  exchange(3, 2, 1);
+  for (uint32_t round = 4; round < 30; ++round) exchange(round, 1, 1);
+  const worker::StalenessCounts counts = shim.core.statistics().staleness;
+  CHECK(counts.reads == 30);
+  CHECK(counts.by_staleness[0] == 2);
+  CHECK(counts.by_staleness[2] == 1);
+  CHECK(counts.by_staleness[3] == 1);
+  CHECK(counts.by_staleness[14] == 1);
+  CHECK(counts.by_staleness[15] == 15);  // 15 to 29
+  int64_t sum = -2 - 3;
+  uint64_t square_sum = 4 + 9;
+  for (int64_t age = 4; age < 30; ++age) {
+    sum -= age;
+    square_sum += static_cast<uint64_t>(age * age);
+  }
+  CHECK(counts.sum == sum);
+  CHECK(counts.square_sum == square_sum);
+}
+
+TEST_CASE("reads of BSP have no age") {
+  Shim shim;
+  for (uint32_t round = 0; round < 5; ++round) {
+    shim.start(0);
+    shim.take_all();
+    shim.deliver_result(0, round, 1.0f);
+  }
+  const worker::StalenessCounts counts = shim.core.statistics().staleness;
+  CHECK(counts.reads == 5);
+  CHECK(counts.by_staleness[0] == 5);
+  CHECK(counts.sum == 0);
+}
+
+TEST_CASE("a worker that the box holds back polls with patience, and says whom it waits for") {
+  Shim shim = relaxed(SyncModel::kSsp);
+  shim.start(0, 7.0f);
+  shim.take_all();
+  shim.expire();
+  const auto probe = shim.take_all();
+  REQUIRE(probe.size() == 1);
+  CHECK(probe[0].header.type() == PacketType::kPull);
+  CHECK(probe[0].header.round == 1);
+  CHECK(probe[0].held_mask() == 0);
+  shim.deliver(shim.status(0, 1, kAllFragments, 2, 5));
+  const auto laggard = shim.core.laggard(0, shim.now_ns);
+  CHECK(laggard.kind == worker::Laggard::Kind::kRank);
+  CHECK(laggard.rank == 5);
+  CHECK(laggard.missing_workers == 2);
+  CHECK(shim.expire() >= 7'500'000);
+  CHECK(shim.core.statistics().retransmitted_fragments == 0);
+  shim.deliver_relaxed(0, 1, 2, 60.0f);
+  CHECK_FALSE(shim.core.busy(0));
+}
+
+TEST_CASE("fragments that were lost on their way to the box are pushed again under every model") {
+  const auto model = GENERATE(SyncModel::kAsp, SyncModel::kSsp, SyncModel::kEssp, SyncModel::kDrop);
+  Shim shim = relaxed(model);
+  shim.start(0, 7.0f);
+  shim.take_all();
+  shim.expire();
+  shim.take_all();
+  shim.deliver(shim.status(0, 1, 0b0101));
+  const auto again = shim.take_all();
+  REQUIRE(again.size() == 2);
+  for (const uint32_t index : {0u, 1u}) {
+    CHECK(again[index].header.type() == PacketType::kPush);
+    CHECK(again[index].header.fragment == 2 * index + 1);
+    float first = 0;
+    std::memcpy(&first, again[index].payload.data(), sizeof(first));
+    CHECK(first == 7.0f);
+  }
+}
+
+TEST_CASE("who was dropped takes the newest round's result and goes on from there") {
+  Shim shim = relaxed(SyncModel::kDrop);
+  shim.start(0, 7.0f);
+  shim.take_all();
+  shim.deliver_result(0, 0, 50.0f);  // older
+  CHECK(shim.core.statistics().stale_packets == 4);
+  shim.deliver_result(0, 4, 60.0f);
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(shim.buffer(0)[0] == 60.0f);
+  CHECK(shim.core.round(0) == 2);  // operations are counted, not rounds
+  shim.start(0);
+  const auto pushed = shim.take_all();
+  REQUIRE(pushed.size() == 4);
+  CHECK(pushed[0].header.round == 5);
+  CHECK(shim.core.statistics().staleness.by_staleness[0] == 3 - 1);
+}
+
+TEST_CASE("a chunk is whole with the fragments of one round only") {
+  Shim shim = relaxed(SyncModel::kDrop);
+  shim.start(0, 7.0f);
+  shim.take_all();
+  for (const uint32_t fragment : {0u, 1u, 3u}) shim.deliver(shim.result(0, 1, fragment, 50.0f));
+  shim.deliver(shim.result(0, 3, 2, 60.0f));  // begins anew
+  for (const uint32_t fragment : {0u, 1u}) shim.deliver(shim.result(0, 3, fragment, 60.0f));
+  shim.deliver(shim.result(0, 1, 3, 50.0f));  // too late
+  CHECK(shim.core.busy(0));
+  shim.expire();
+  const auto probe = shim.take_all();
+  REQUIRE(probe.size() == 1);
+  CHECK(probe[0].header.round == 3);
+  CHECK(probe[0].held_mask() == 0b0111);
+  shim.deliver(shim.result(0, 3, 3, 60.0f));
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(shim.buffer(0) == std::vector<float>(kChunkBytes / sizeof(float), 60.0f));
+}
+
+TEST_CASE("how many are in a result that a quorum made is told") {
+  Shim shim = relaxed(SyncModel::kDrop);
+  shim.start(0, 7.0f);
+  shim.take_all();
+  for (uint32_t fragment = 0; fragment < 4; ++fragment) {
+    Answer answer = shim.result(0, 1, fragment, 50.0f);
+    answer.header.flags |= wire::flag::kPartial;
+    answer.header.dtype_scale = static_cast<uint16_t>((fragment == 1 ? 2 : 3) << 4);
+    shim.deliver(answer);
+  }
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(shim.core.contributors(0) == 2);
+}
+
+}  // namespace pbox::test

@@ -1,0 +1,153 @@
+// What the job's consistency model changes on a worker: which results answer a push, and, where
+// reads are cached, when a push is done and what is handed out then.
+#include <algorithm>
+
+#include "base/check.h"
+#include "worker/core.h"
+
+namespace pbox::worker {
+namespace {
+
+std::vector<CachedChunk> cached_chunks(const SessionSpec& session,
+                                       const std::vector<TensorSpec>& tensors) {
+  std::vector<CachedChunk> chunks;
+  for (const TensorSpec& tensor : tensors) {
+    const uint64_t bytes = tensor.elements * wire::dtype_bytes(tensor.dtype);
+    for (uint64_t offset = 0; offset < bytes; offset += session.chunk_bytes) {
+      const auto length =
+          static_cast<uint32_t>(std::min<uint64_t>(session.chunk_bytes, bytes - offset));
+      chunks.push_back({length, session.fragment_bytes, tensor.dtype, tensor.lr_scale});
+    }
+  }
+  return chunks;
+}
+
+}  // namespace
+
+uint64_t Core::cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors) {
+  if (!caches_reads(session.sync)) return 0;
+  return ReadCache::footprint_bytes(cached_chunks(session, tensors), session.sync.staleness);
+}
+
+void Core::open_cache(const std::vector<TensorSpec>& tensors) {
+  if (!caches_reads(session_.sync)) return;
+  cache_.emplace(cached_chunks(session_, tensors), session_.sync.staleness, session_.gradient_scale,
+                 shadow_);
+}
+
+bool Core::is_current(const Chunk& chunk, const wire::Header& header) const {
+  const bool is_result = header.type() == wire::PacketType::kResult;
+  if (is_result && reads_cache(chunk)) return true;
+  if (!chunk.in_flight) return false;
+  const int32_t ahead = wire::round_distance(header.round, chunk.flight_round);
+  if (!is_result) return ahead == 0;
+  // Who was dropped goes on from the round that the others are in.
+  if (drops_rounds()) return ahead >= 0;
+  // A round of initial weights is like any other of BSP. After it the box never has more of ours
+  // than what is in flight; a result that has less is an answer to an earlier push.
+  if (chunk.flight_round == 0 || !wire::applies_on_arrival(session_.sync.model)) return ahead == 0;
+  return header.applied() == chunk.flight_round + 1 && ahead <= 0;
+}
+
+// All of a chunk's fragments are of one round, so those of an older one are in the way.
+void Core::begin_anew(Chunk& chunk, uint32_t round) const {
+  chunk.flight_round = round;
+  chunk.result_mask = 0;
+}
+
+void Core::note_version(Chunk& chunk, const wire::Header& header) const {
+  const uint32_t clock = header.round + 1;
+  if (chunk.result_mask == 0 || wire::round_distance(clock, chunk.clock) < 0) chunk.clock = clock;
+}
+
+// At any time, whether asked for or not.
+void Core::on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
+  const wire::Header& header = parsed.header;
+  const ReadCache::Version version{.clock = header.round + 1, .applied = header.applied()};
+  const uint32_t pushed = chunk.round + (chunk.in_flight ? 1 : 0);
+  if (wire::round_distance(version.clock, version.applied) > 0 ||
+      wire::round_distance(version.applied, pushed) > 0) {
+    ++statistics_.rejected_packets;  // of rounds that this worker has not pushed yet
+    return;
+  }
+  if (cache_->store(chunk_id(chunk), header.fragment, version, parsed.payload)) {
+    statistics_.bytes_pulled += header.payload_bytes;
+  } else {
+    ++statistics_.stale_packets;
+  }
+  if (!chunk.in_flight) return;
+  const uint64_t bit = uint64_t{1} << header.fragment;
+  if (version.applied == pushed && acknowledge(lane, chunk, bit, now_ns)) return;
+  if (finish_if_readable(lane, chunk, now_ns)) return;
+  if (chunk.waits_for_others && (held_mask(chunk) & bit) != 0) {  // the rest is due
+    chunk.waits_for_others = false;
+    arm(lane, chunk, now_ns);
+  }
+}
+
+void Core::on_acknowledgement(Lane& lane, Chunk& chunk, uint64_t received_mask, uint64_t now_ns) {
+  const bool is_news = !is_acknowledged(chunk);
+  if (is_news && acknowledge(lane, chunk, received_mask & chunk.full_mask, now_ns)) return;
+  if (!is_acknowledged(chunk)) {
+    push_again(lane, chunk, chunk.full_mask & ~chunk.acknowledged_mask);
+    return;
+  }
+  // An answer to the question for newer weights, or ESSP, where nobody asks.
+  if (is_news && session_.sync.model != wire::SyncModel::kEssp) return;
+  chunk.waits_for_others = chunk.missing_workers > 0;
+  if (chunk.waits_for_others) leave_window(lane, chunk);
+  arm(lane, chunk, now_ns);
+}
+
+// The box has these fragments of what is in flight. True if that ends it.
+bool Core::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t now_ns) {
+  if (is_acknowledged(chunk)) return false;
+  chunk.acknowledged_mask |= fragments;
+  if (!is_acknowledged(chunk)) return false;
+  if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
+  chunk.probes = std::max(chunk.probes, 1u);  // what follows is no measure of the path
+  send_no_more(lane, chunk);
+  drop_unsent(lane, chunk_id(chunk));
+  if (finish_if_readable(lane, chunk, now_ns)) return true;
+  if (session_.sync.model == wire::SyncModel::kEssp) {
+    leave_window(lane, chunk);  // what is missing comes unasked
+  } else {
+    lane.to_probe.push_back(chunk_id(chunk));
+  }
+  arm(lane, chunk, now_ns);
+  return false;
+}
+
+bool Core::finish_if_readable(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+  if (!is_acknowledged(chunk) || !cache_->is_readable(chunk_id(chunk), chunk.flight_round)) {
+    return false;
+  }
+  finish_chunk(lane, chunk, now_ns);
+  return true;
+}
+
+// What the box need not send. All of it: the question is only what the box has of ours.
+uint64_t Core::held_mask(const Chunk& chunk) const {
+  if (!reads_cache(chunk)) return chunk.result_mask;
+  return cache_->readable_mask(chunk_id(chunk), chunk.flight_round);
+}
+
+void Core::read_cache(const Tensor& tensor, Chunk& chunk) {
+  const uint32_t id = chunk_id(chunk);
+  chunk.clock = cache_->clock(id);
+  cache_->read(id, chunk.flight_round, session_.learning_rate, tensor.input + chunk.offset,
+               tensor.output + chunk.offset);
+}
+
+void Core::note_read(Tensor& tensor, const Chunk& chunk) const {
+  tensor.staleness =
+      std::min(tensor.staleness, wire::round_distance(chunk.clock, chunk.flight_round + 1));
+}
+
+void Core::count_read(Tensor& tensor) {
+  ++tensor.round;
+  statistics_.staleness.count(tensor.staleness);
+  if (tensor.is_dropped) ++statistics_.dropped_rounds;
+}
+
+}  // namespace pbox::worker
