@@ -15,6 +15,7 @@
 // are applied as they come, a result is of now, and says how many of this worker's own rounds are
 // in it. Where reads are cached, a push is done when the box has it, results are taken whenever
 // they come, and what is handed out is the copy of the model that they make.
+//
 // Delivery by pull, the way of parameter servers before PHub, has two flights of a chunk: it is
 // pushed, and lands when the box says that its result is there; with the last chunk of its tensor
 // to land, all of them are queued again, each to be asked for.
@@ -280,6 +281,9 @@ class Core {
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void push_again(Lane& lane, Chunk& chunk, uint64_t fragments);
   void set_credit(Lane& lane, const wire::Header& header);
+  void on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns);
+  void note_announced(Tensor& tensor);
+  void land(Lane& lane, Chunk& chunk, uint64_t now_ns);
 
   // core_sync.cc
   void open_cache(const std::vector<TensorSpec>& tensors);
@@ -300,9 +304,6 @@ class Core {
   void note_read(Tensor& tensor, const Chunk& chunk) const;
   void count_read(Tensor& tensor);
 
-  void on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns);
-  void note_announced(Tensor& tensor);
-  void land(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void drop_unsent(Lane& lane, uint32_t chunk_id);
   void leave_window(Lane& lane, Chunk& chunk);

@@ -72,8 +72,8 @@ bool Core::open_window(Lane& lane, uint64_t now_ns) {
   lane.in_flight.push_back(id);
   chunk.in_flight = true;
   chunk.in_window = true;
-  chunk.acknowledged_mask = 0;
   if (!chunk.announced) chunk.result_mask = 0;
+  chunk.acknowledged_mask = 0;
   chunk.waits_for_others = false;
   chunk.missing_workers = 0;
   chunk.pushed_ns = now_ns;

@@ -13,9 +13,10 @@ constexpr uint64_t kPeriodNs = 5 * kNanosPerSecond;
 uint64_t Window::bytes(uint64_t now_ns) const {
   if (!rate_.known() || !time_.known()) return UINT64_MAX;
   if (now_ns - idle_ns_ > kPeriodNs) return 0;
-  // A quarter more than the least time: results do not come evenly.
+  // A quarter more than the least time: results do not come evenly. In whole chunks, for what has
+  // no room for one more leaves the path idle.
   const uint64_t covered_us = (time_.get() * 5 / 4 + slack_ns_) / 1000;
-  return std::max(rate_.get() * covered_us / 1'000'000 + chunk_bytes_, 2 * chunk_bytes_);
+  return (rate_.get() * covered_us / 1'000'000 / chunk_bytes_ + 2) * chunk_bytes_;
 }
 
 Window::Mark Window::leave(uint64_t outstanding_bytes, uint64_t now_ns) {
