@@ -39,6 +39,10 @@ class ResultMaker {
       const bool waits = !exact && progress.is_parked(session.rank);
       header.timestamp_us = static_cast<uint32_t>(progress.next(session.rank) - (waits ? 1 : 0));
       applied_mask_ = exact ? chunk.claimed[session.rank] : 0;
+    } else if (shard.sync.model == wire::SyncModel::kDrop) {
+      const sync::Pushed& pushed = chunk.sync->pushed[session.rank];
+      header.timestamp_us = pushed.round;
+      applied_mask_ = pushed.counted;
     }
     words_ = std::bit_cast<wire::HeaderWords>(header);
   }
