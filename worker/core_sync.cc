@@ -58,6 +58,8 @@ void Core::begin_anew(Chunk& chunk, uint32_t round) const {
 void Core::note_version(Chunk& chunk, const wire::Header& header) const {
   const uint32_t clock = header.round + 1;
   if (chunk.result_mask == 0 || wire::round_distance(clock, chunk.clock) < 0) chunk.clock = clock;
+  const bool has_ours = wire::round_distance(header.applied(), chunk.round) > 0;
+  chunk.is_dropped = drops_rounds() && (!has_ours || (chunk.result_mask != 0 && chunk.is_dropped));
 }
 
 // At any time, whether asked for or not.
@@ -106,7 +108,7 @@ bool Core::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t no
   if (!is_acknowledged(chunk)) return false;
   if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
   chunk.probes = std::max(chunk.probes, 1u);  // what follows is no measure of the path
-  chunk.to_send = 0;
+  send_no_more(lane, chunk);
   drop_unsent(lane, chunk_id(chunk));
   if (finish_if_readable(lane, chunk, now_ns)) return true;
   const bool comes_unasked = session_.sync.model == wire::SyncModel::kEssp;
@@ -139,6 +141,7 @@ void Core::read_cache(const Tensor& tensor, Chunk& chunk) {
 void Core::note_read(Tensor& tensor, const Chunk& chunk) const {
   tensor.staleness =
       std::min(tensor.staleness, wire::round_distance(chunk.clock, chunk.flight_round + 1));
+  tensor.is_dropped = tensor.is_dropped || chunk.is_dropped;
 }
 
 void Core::count_read(Tensor& tensor) {

@@ -167,20 +167,33 @@ class Training {
   }
 
   // `last`: by rank, how many iterations were in the element when it was last read.
-  bool is_right(uint32_t rank, float value, uint32_t* last) const {
+  bool is_right(uint32_t rank, float value, uint32_t* last) {
     bool is_right = value >= 0;
     for (uint32_t other = 0; other < options_.workers; ++other) {
       const uint32_t count = digit(value, other);
       is_right = is_right && count >= last[other];  // nothing that was read once is gone
       is_right = is_right && count <= ranks_[other].iteration;
       last[other] = count;
-      if (options_.sync.model == SyncModel::kDrop) continue;
       const uint32_t iteration = ranks_[rank].iteration;
+      if (options_.sync.model == SyncModel::kDrop) {
+        if (other == rank && iteration <= kIterations)
+          is_right = is_right && counts_all(rank, count);
+        continue;
+      }
       if (other == rank) is_right = is_right && count == iteration;  // its own, each once
       if (!has_bound(options_.sync)) continue;
       is_right = is_right && count + options_.sync.staleness >= iteration;
     }
     return is_right;
+  }
+
+  // Where rounds are dropped: what is not in the weights was reported. A job of more than one
+  // fragment reports the operation that lacks any.
+  bool counts_all(uint32_t rank, uint32_t count) {
+    const uint64_t reported = rack_.worker(rank).statistics().dropped_rounds;
+    const uint64_t all = count + reported;
+    const bool is_exact = options_.tensors.size() == 1 && options_.tensors[0].elements == 1;
+    return is_exact ? all == ranks_[rank].iteration : all >= ranks_[rank].iteration;
   }
 
   void check_weight(float weight, bool is_exact) const {
@@ -251,6 +264,27 @@ TEST_CASE("no update is lost or doubled under any model, and no read is older th
       }
     }
   }
+}
+
+TEST_CASE("what the others' rounds have dropped of a rank is what it is told") {
+  const uint64_t seed = GENERATE(range(uint64_t{43}, seeds_after(43)));
+  const uint32_t quorum = GENERATE(1u, 2u, 3u);
+  INFO("quorum " << quorum << ", seed " << seed);
+  const nic::FaultPlan faults{.seed = seed,
+                              .loss = 0.05,
+                              .duplication = 0.05,
+                              .reordering = 0.2,
+                              .delay_ns = 20'000,
+                              .delay_max_ns = 5'000'000};
+  test::RackOptions options = rack_of(3, {.model = SyncModel::kDrop, .quorum = quorum}, faults);
+  options.tensors.resize(1);
+  Training training(options, seed);
+  training.run();
+  uint64_t dropped = 0;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    dropped += training.rack().worker(rank).statistics().dropped_rounds;
+  }
+  CHECK((dropped == 0) == (quorum == 3));
 }
 
 TEST_CASE("a rank that is far ahead waits for the slowest, and can say which one that is") {
