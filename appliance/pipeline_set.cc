@@ -47,7 +47,11 @@ void PipelineSet::execute(uint32_t pipeline, pipeline::Command command) {
 
 Status PipelineSet::install(uint32_t pipeline, pipeline::JobShard& shard) {
   free_retired();
-  if (const Status status = threads_[pipeline]->add_memory(shard.arena()); !status) return status;
+  // What is read from where it lies must not change meanwhile, as weights do that are not BSP's.
+  if (shard.sync.model == wire::SyncModel::kBsp) {
+    const Status status = threads_[pipeline]->add_memory(shard.arena());
+    if (!status) return status;
+  }
   return PipelineHost::install(pipeline, shard);
 }
 

@@ -60,6 +60,7 @@ void Core::connect(JobShard& shard, Session& session) {
 // go to where it was.
 void Core::admit(JobShard& shard, const Command& command) {
   Session& session = shard.sessions()[command.rank];
+  PBOX_CHECK(shard.sync.model == wire::SyncModel::kBsp);
   if (session.present) sessions_[wire::spi_index(session.spi)] = {};
   session.spi = command.spi;
   session.credit_bytes = command.credit_bytes;
@@ -79,6 +80,7 @@ void Core::exclude(JobShard& shard, const Command& command) {
   shard.set_present(session, false);
   shard.generation = command.generation;
   for (Chunk& chunk : shard.chunks()) PBOX_CHECK(chunk.copy_rank != command.rank);
+  if (shard.sync.model != wire::SyncModel::kBsp) leave(shard, command.rank);
   finish_complete_rounds(shard);
 }
 
@@ -88,7 +90,7 @@ void Core::exclude(JobShard& shard, const Command& command) {
 void Core::finish_complete_rounds(JobShard& shard) {
   if (shard.present_count() == 0) return;
   for (Chunk& chunk : shard.chunks()) {
-    if (chunk.complete_workers == shard.present_count()) finish_round(shard, chunk);
+    if (chunk.complete_workers >= shard.workers_needed(chunk)) finish_round(shard, chunk);
   }
 }
 

@@ -69,12 +69,18 @@ class Core {
   [[gnu::always_inline]] inline SessionEntry* authenticate(const wire::Parsed& parsed);
   [[gnu::always_inline]] inline void note_sender(Session& session, const nic::RxPacket& packet,
                                                  const wire::Header& header, uint64_t now_ns);
+  [[gnu::always_inline]] inline Chunk* find_chunk(JobShard& shard, const wire::Header& header);
+  [[gnu::always_inline]] inline bool check_fragment(const JobShard& shard, const Chunk& chunk,
+                                                    const wire::Header& header);
   [[gnu::always_inline]] inline Chunk* check_chunk(JobShard& shard, const wire::Header& header);
   // PUSH, and STATE: what a rank consumed in a round that must be finished by copying.
   [[gnu::always_inline]] inline void on_push(JobShard& shard, Session& session,
                                              const wire::Parsed& parsed, uint64_t now_ns);
   [[gnu::always_inline]] inline void absorb(JobShard& shard, Session& session, Chunk& chunk,
                                             const wire::Parsed& parsed);
+  // on_push where it costs nobody else anything: of jobs whose model is not BSP.
+  void push_into_slot(JobShard& shard, Session& session, const wire::Parsed& parsed,
+                      uint64_t now_ns);
   void on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
   void finish_round(JobShard& shard, Chunk& chunk);
   void run_optimizer(JobShard& shard, Chunk& chunk, bool scaled);
@@ -83,9 +89,31 @@ class Core {
   bool answer_pull(JobShard& shard, const Session& session, Chunk& chunk, uint64_t mask);
   bool request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                       uint64_t now_ns);
+  // False, and counted, if the session has had its share.
+  bool may_resend(Session& session, uint64_t now_ns);
+
+  // core_sync.cc: jobs whose consistency model is not BSP.
+  void on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
+  void on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
+  void on_late_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header);
+  void apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed);
+  void complete_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header);
+  void close_round(JobShard& shard, Chunk& chunk);
+  void on_advance(JobShard& shard, Chunk& chunk);
+  void leave(JobShard& shard, uint32_t rank);
+  bool answer_with_data(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& asked,
+                        uint64_t held_mask, uint64_t now_ns);
+  void park(JobShard& shard, Chunk& chunk, uint32_t rank);
+  void unpark(JobShard& shard, Chunk& chunk, uint32_t rank);
+  void owe(JobShard& shard, Chunk& chunk, uint32_t rank);
 
   void send_status(const JobShard& shard, Session& session, const Chunk& chunk,
                    const wire::Header& asked);
+  // The same for a rank of a job whose pushes are applied as they come.
+  void send_progress(const JobShard& shard, Session& session, const Chunk& chunk,
+                     const wire::Header& asked);
+  void answer(const JobShard& shard, Session& session, const wire::Header& asked,
+              const wire::StatusPayload& status);
   void send_grants(JobShard& shard);
   bool push_reply(Session& session, const wire::Header& header, const wire::StatusPayload& status);
   void install(JobShard& shard);
@@ -102,6 +130,9 @@ class Core {
   static bool begin_fan_out(EgressQueue& egress);
   void make_announcement(const JobShard& shard, Session& session, const FanOut& at, size_t index);
   size_t fill_resends(JobShard& shard, size_t filled, size_t limit);
+  size_t fill_owed(JobShard& shard, size_t filled, size_t limit);
+  // Packets made, but not taken by the port, of chunks that may have changed since.
+  void remake_unsent();
   size_t fill_answers(JobShard& shard, size_t filled, size_t limit);
   size_t fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled, size_t limit);
 
@@ -113,6 +144,8 @@ class Core {
   PhaseClock clock_{counters_};
   uint64_t aggregated_ = 0;  // of the burst at hand; into the counters once per burst
   uint64_t aggregated_bytes_ = 0;
+  uint64_t now_ns_ = 0;                 // of the last burst
+  bool results_changed_ = false;        // since packets were made: of jobs other than BSP
   std::vector<SessionEntry> sessions_;  // by spi_index
   std::vector<JobShard*> shards_;
   size_t next_shard_ = 0;  // whose turn it is to send

@@ -4,6 +4,7 @@
 
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/core.h"
+#include "pipeline/core_checks.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -50,6 +51,7 @@ template <typename Ahead>
 
 void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   if (packets.empty()) return;
+  now_ns_ = now_ns;
   if (packets[0].bytes <= kSmallPacketBytes) {
     on_packets<AheadOfSmall>(packets, now_ns);
   } else {
@@ -90,7 +92,13 @@ void Core::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   clock_.mark(Phase::kAuthenticate);
   switch (parsed.header.type()) {
     case wire::PacketType::kPush:
-    case wire::PacketType::kState: on_push(*entry->shard, *entry->session, parsed, now_ns); return;
+    case wire::PacketType::kState:
+      if (entry->shard->sync.model == wire::SyncModel::kBsp) [[likely]] {
+        on_push(*entry->shard, *entry->session, parsed, now_ns);
+      } else {
+        on_sync_push(*entry->shard, *entry->session, parsed, now_ns);
+      }
+      return;
     case wire::PacketType::kPull: on_pull(*entry->shard, *entry->session, parsed, now_ns); return;
     default: counters_.add(Counter::kRejectType);
   }
@@ -125,19 +133,8 @@ void Core::note_sender(Session& session, const nic::RxPacket& packet, const wire
 }
 
 Chunk* Core::check_chunk(JobShard& shard, const wire::Header& header) {
-  if (header.epoch != shard.epoch) {
-    counters_.add(Counter::kRejectEpoch);
-    return nullptr;
-  }
-  if (header.generation != shard.generation) {
-    counters_.add(Counter::kRejectGeneration);
-    return nullptr;
-  }
-  Chunk* chunk = shard.find(header.chunk);
-  if (chunk == nullptr) {
-    counters_.add(Counter::kRejectChunk);
-    return nullptr;
-  }
+  Chunk* chunk = find_chunk(shard, header);
+  if (chunk == nullptr) return nullptr;
   const int32_t ahead = wire::round_distance(header.round, chunk->open_round());
   // Before the first round there is none whose result could be asked for.
   if (ahead > 0 || (ahead == -1 && chunk->rounds_finished == chunk->first_round)) {
@@ -156,22 +153,7 @@ Chunk* Core::check_chunk(JobShard& shard, const wire::Header& header) {
 void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   Chunk* chunk = check_chunk(shard, header);
-  if (chunk == nullptr) return;
-  if (header.fragment >= chunk->fragment_count) {
-    counters_.add(Counter::kRejectFragment);
-    return;
-  }
-  const bool may_count = header.type() == wire::PacketType::kState;
-  const uint32_t scale = may_count ? uint32_t{header.contributors()} << 4 : 0;
-  if (header.dtype_scale != (static_cast<uint32_t>(chunk->dtype) | scale)) {
-    counters_.add(Counter::kRejectDtype);
-    return;
-  }
-  if (header.payload_bytes !=
-      wire::fragment_length(chunk->wire_bytes, shard.fragment_bytes, header.fragment)) {
-    counters_.add(Counter::kRejectLength);
-    return;
-  }
+  if (chunk == nullptr || !check_fragment(shard, *chunk, header)) return;
   const uint64_t bit = uint64_t{1} << header.fragment;
   if (header.round != chunk->open_round()) {  // done: the worker may have missed the result
     counters_.add(Counter::kDuplicate);
@@ -201,6 +183,11 @@ void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed
     return;
   }
   absorb(shard, session, *chunk, parsed);
+}
+
+void Core::push_into_slot(JobShard& shard, Session& session, const wire::Parsed& parsed,
+                          uint64_t now_ns) {
+  on_push(shard, session, parsed, now_ns);
 }
 
 void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed) {
@@ -233,7 +220,7 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   clock_.mark(Phase::kAdd);
 
   if (chunk.claimed[session.rank] != chunk.full_mask) return;
-  if (++chunk.complete_workers < shard.present_count()) return;
+  if (++chunk.complete_workers < shard.workers_needed(chunk)) return;
   session.last_arrivals.add(1);
   finish_round(shard, chunk);
   clock_.mark(Phase::kFinish);
@@ -260,6 +247,7 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
                                                         chunk.elements);
     }
   }
+  if (chunk.sync != nullptr) close_round(shard, chunk);
   std::memset(chunk.claimed, 0, shard.worker_count() * sizeof(uint64_t));
   chunk.claimed_any = 0;
   chunk.complete_workers = 0;
@@ -267,7 +255,7 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
   ++chunk.rounds_finished;
   counters_.add(Counter::kRoundsFinished);
   shard.rounds_finished.add(1);
-  shard.egress.push(&chunk, round, chunk.priority);
+  if (chunk.sync == nullptr) shard.egress.push(&chunk, round, chunk.priority);
 }
 
 // Fragments of a round that ended without a rank may hold its part or not: each is divided by the
@@ -283,7 +271,8 @@ bool Core::count_contributors(JobShard& shard, Chunk& chunk) {
           static_cast<uint16_t>(counts[fragment] + (chunk.claimed[rank] >> fragment & 1));
     }
   }
-  const bool is_whole = shard.present_count() == shard.worker_count();
+  const bool is_whole =
+      shard.present_count() == shard.worker_count() && shard.sync.model != wire::SyncModel::kDrop;
   const bool initial = shard.mode == Mode::kOptimize && chunk.rounds_finished == 0;
   if (is_whole || initial || shard.reduction == Reduction::kSum) return false;
   for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
@@ -308,6 +297,10 @@ void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed
   counters_.add(Counter::kPullsReceived);
   if (parsed.header.payload_bytes != sizeof(wire::PullPayload)) {
     counters_.add(Counter::kRejectLength);
+    return;
+  }
+  if (shard.sync.model != wire::SyncModel::kBsp) {
+    on_sync_pull(shard, session, parsed, now_ns);
     return;
   }
   Chunk* chunk = check_chunk(shard, parsed.header);
@@ -343,6 +336,16 @@ bool Core::request_resend(JobShard& shard, Session& session, Chunk& chunk, uint6
   if (mask == 0) return false;
   if (chunk.fanned_out_rounds != chunk.open_round())
     return false;  // the first copy is still to leave
+  if (!may_resend(session, now_ns)) return false;
+  if (!shard.egress.push_resend({&chunk, chunk.open_round() - 1, session.rank, mask})) {
+    counters_.add(Counter::kResendsRefused);
+    return false;
+  }
+  session.resend_budget_bytes -= int64_t{__builtin_popcountll(mask)} * shard.fragment_bytes;
+  return true;
+}
+
+bool Core::may_resend(Session& session, uint64_t now_ns) {
   const int64_t full = 4 * int64_t{session.credit_bytes};
   const uint64_t elapsed_ms = (now_ns - session.resend_refill_ns) / 1'000'000;
   if (elapsed_ms > 0) {
@@ -351,14 +354,9 @@ bool Core::request_resend(JobShard& shard, Session& session, Chunk& chunk, uint6
         static_cast<int64_t>(elapsed_ms < 4 ? elapsed_ms : 4) * int64_t{session.credit_bytes};
     session.resend_budget_bytes = std::min(full, session.resend_budget_bytes + refill);
   }
-  const int64_t cost = int64_t{__builtin_popcountll(mask)} * shard.fragment_bytes;
-  if (session.resend_budget_bytes <= 0 ||
-      !shard.egress.push_resend({&chunk, chunk.open_round() - 1, session.rank, mask})) {
-    counters_.add(Counter::kResendsRefused);
-    return false;
-  }
-  session.resend_budget_bytes -= cost;
-  return true;
+  if (session.resend_budget_bytes > 0) return true;
+  counters_.add(Counter::kResendsRefused);
+  return false;
 }
 
 }  // namespace pbox::pipeline

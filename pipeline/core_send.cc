@@ -1,5 +1,6 @@
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/core.h"
+#include "pipeline/sync/rules.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -30,6 +31,19 @@ class ResultMaker {
     header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
     header.dtype_scale = static_cast<uint16_t>(chunk.dtype);
     header.generation = shard.generation;
+    if (wire::applies_on_arrival(shard.sync.model)) {
+      // A read that waits is not answered, whatever leaves for its rank. Where workers add their
+      // own updates to what they have, the label is exact, fragment by fragment.
+      const sync::Progress& progress = chunk.sync->progress;
+      const bool exact = sync::reads_cached(shard.sync);
+      const bool waits = !exact && progress.is_parked(session.rank);
+      header.timestamp_us = static_cast<uint32_t>(progress.next(session.rank) - (waits ? 1 : 0));
+      applied_mask_ = exact ? chunk.claimed[session.rank] : 0;
+    } else if (shard.sync.model == wire::SyncModel::kDrop) {
+      const sync::Pushed& pushed = chunk.sync->pushed[session.rank];
+      header.timestamp_us = pushed.round;
+      applied_mask_ = pushed.counted;
+    }
     words_ = std::bit_cast<wire::HeaderWords>(header);
   }
 
@@ -42,12 +56,14 @@ class ResultMaker {
     words[0] |= uint64_t{flags} << (8 * offsetof(wire::Header, flags)) |
                 uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
     words[1] = session_.next_packet_number++;
+    words[4] += applied_mask_ >> fragment & 1;
     words[3] |= uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
     if (contributors_ != nullptr && contributors_[fragment] != workers_) {
       count(contributors_[fragment], words);
     }
     static_assert(offsetof(wire::Header, packet_number) == 8);
     static_assert(offsetof(wire::Header, fragment) / 8 == 3);
+    static_assert(offsetof(wire::Header, timestamp_us) == 4 * 8);
     packet.header = std::bit_cast<wire::Header>(words);
     packet.to = &session_.endpoint;
     packet.payload = result_ + size_t{fragment} * fragment_bytes_;
@@ -69,6 +85,7 @@ class ResultMaker {
   uint32_t last_fragment_;
   uint32_t workers_;
   const uint16_t* contributors_;  // by fragment; null: always all workers
+  uint64_t applied_mask_ = 0;     // fragments that include one more of the rank's own rounds
   wire::HeaderWords words_{};
 };
 
@@ -87,6 +104,9 @@ std::span<const nic::TxPacket> Core::to_send() {
       if (filled < outgoing_.size()) next_shard_ = (next_shard_ + 1) % shards_.size();
     }
     outgoing_end_ = filled;
+    results_changed_ = false;
+  } else if (results_changed_) {
+    remake_unsent();
   }
   return {outgoing_.data() + outgoing_begin_, outgoing_end_ - outgoing_begin_};
 }
@@ -115,13 +135,15 @@ size_t Core::fill_replies(size_t filled) {
 
 size_t Core::fill_shard(JobShard& shard, size_t filled, size_t limit) {
   const bool has_work = shard.egress.cursor.count > 0 || !shard.egress.empty() ||
-                        shard.egress.has_resend() || shard.egress.has_answer();
+                        shard.egress.has_resend() || shard.egress.has_answer() ||
+                        !shard.departure.ranks.empty();
   if (!has_work) {
     shard.egress_deficit_bytes = 0;
     return filled;
   }
   if (shard.egress_deficit_bytes <= 0) shard.egress_deficit_bytes += kQuantumBytes;
   filled = fill_resends(shard, filled, limit);
+  if (shard.sync.model != wire::SyncModel::kBsp) return fill_owed(shard, filled, limit);
   filled = fill_fan_out(shard, filled, limit);
   return fill_answers(shard, filled, limit);
 }
@@ -137,6 +159,38 @@ size_t Core::fill_resends(JobShard& shard, size_t filled, size_t limit) {
   return filled;
 }
 
+// Replies of jobs whose model is not BSP: of what their chunk is now.
+size_t Core::fill_owed(JobShard& shard, size_t filled, size_t limit) {
+  sync::Departure& at = shard.departure;
+  FanOut next;
+  while (filled < limit && shard.egress_deficit_bytes > 0) {
+    if (at.ranks.empty()) {
+      if (!shard.egress.pop(next)) break;
+      sync::ChunkSync& waiting = *next.chunk->sync;
+      at = {next.chunk, waiting.owed, next.chunk->id % shard.worker_count(), 0};
+      waiting.owed = {};
+      waiting.queued = false;
+      continue;
+    }
+    if (!at.ranks.has(at.rank)) {
+      const uint32_t rank = at.ranks.next(at.rank);
+      at.rank = rank != sync::RankSet::kNone ? rank : at.ranks.next(0);
+      at.fragment = 0;
+    }
+    Session& session = shard.sessions()[at.rank];
+    const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, options_.tag);
+    const bool sends = session.present && session.reachable;
+    for (; sends && at.fragment < at.chunk->fragment_count; ++at.fragment) {
+      if (filled == limit || shard.egress_deficit_bytes <= 0) return filled;
+      maker.make(at.fragment, 0, outgoing_[filled]);
+      shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
+      ++filled;
+    }
+    at.ranks.remove(at.rank);
+  }
+  return filled;
+}
+
 size_t Core::fill_answers(JobShard& shard, size_t filled, size_t limit) {
   Answer answer;
   while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_answer(answer)) {
@@ -146,15 +200,36 @@ size_t Core::fill_answers(JobShard& shard, size_t filled, size_t limit) {
   return filled;
 }
 
+// Weights change under packets that a full port has not taken: what they say of themselves must be
+// so when they leave.
+void Core::remake_unsent() {
+  results_changed_ = false;
+  for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
+    nic::TxPacket& packet = outgoing_[index];
+    const SessionEntry& entry = sessions_[wire::spi_index(packet.header.spi)];
+    const bool is_result = packet.header.type() == wire::PacketType::kResult;
+    if (!is_result || entry.shard == nullptr) continue;
+    if ((entry.spi | wire::kSpiToWorker) != packet.header.spi) continue;  // of a session before
+    if (entry.shard->sync.model == wire::SyncModel::kBsp) continue;
+    const Chunk& chunk = *entry.shard->find(packet.header.chunk);
+    const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1,
+                            options_.tag);
+    maker.make(packet.header.fragment, packet.header.flags & wire::flag::kRetransmission, packet);
+  }
+}
+
 // As much as there is room for; what is left stays in the mask.
 size_t Core::fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled,
                         size_t limit) {
-  if (asked.round + 1 != asked.chunk->open_round()) {  // consumed by all meanwhile
+  Chunk& chunk = *asked.chunk;
+  const bool is_wanted = chunk.applies_on_arrival() ? chunk.sync->awaits(asked.rank, asked.round)
+                                                    : asked.round + 1 == chunk.open_round();
+  if (!is_wanted) {  // consumed meanwhile
     asked.mask = 0;
     return filled;
   }
   Session& session = shard.sessions()[asked.rank];
-  const ResultMaker maker(shard, session, *asked.chunk, asked.round, options_.tag);
+  const ResultMaker maker(shard, session, chunk, chunk.open_round() - 1, options_.tag);
   while (asked.mask != 0 && filled < limit && shard.egress_deficit_bytes > 0) {
     const auto fragment = static_cast<uint32_t>(__builtin_ctzll(asked.mask));
     asked.mask &= asked.mask - 1;
@@ -252,11 +327,16 @@ void Core::send_status(const JobShard& shard, Session& session, const Chunk& chu
   } else {
     status.received_mask = chunk.full_mask;
   }
+  answer(shard, session, asked, status);
+}
+
+void Core::answer(const JobShard& shard, Session& session, const wire::Header& asked,
+                  const wire::StatusPayload& status) {
   wire::Header header;
   header.set_type(wire::PacketType::kStatus);
   header.payload_bytes = sizeof(status);
   header.epoch = shard.epoch;
-  header.chunk = chunk.id;
+  header.chunk = asked.chunk;
   header.round = asked.round;
   header.timestamp_us = asked.timestamp_us;
   header.generation = shard.generation;

@@ -16,6 +16,7 @@ namespace pbox::pipeline {
     "Gradient fragments by what became of them")                                                 \
   X(kDuplicate, "pbox_fragments_total", "reason", "duplicate", "")                               \
   X(kStale, "pbox_fragments_total", "reason", "stale", "")                                       \
+  X(kDropped, "pbox_fragments_total", "reason", "dropped", "")                                   \
   X(kAggregatedBytes, "pbox_aggregated_bytes_total", "", "", "Gradient bytes added")             \
   X(kRoundsFinished, "pbox_chunk_rounds_total", "", "", "Chunk rounds finished")                 \
   X(kPullsReceived, "pbox_pulls_total", "", "", "Status requests received")                      \

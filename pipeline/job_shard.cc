@@ -1,6 +1,7 @@
 #include "pipeline/job_shard.h"
 
 #include <algorithm>
+#include <new>
 
 #include "nic/wire/chunk_layout.h"
 
@@ -17,8 +18,36 @@ size_t staggered(size_t bytes) {
   return cache_lines(bytes) + kCacheLineBytes;
 }
 
+bool applies_on_arrival(const ShardSpec& spec) {
+  return wire::applies_on_arrival(spec.sync.model);
+}
+
+// Who is in a result differs by fragment; of a gradient that is applied at once nobody asks.
+bool counts_contributors(const ShardSpec& spec) {
+  return spec.sync.model == wire::SyncModel::kDrop || (spec.partial && !applies_on_arrival(spec));
+}
+
 size_t contributors_bytes(bool partial) {
   return partial ? cache_lines(limits::kFragmentCountMax * sizeof(uint16_t)) : 0;
+}
+
+size_t updates_bytes() {
+  return cache_lines(limits::kFragmentCountMax * sizeof(uint64_t));
+}
+
+// Of the widest fragment of the narrowest elements. Of the job's path nothing is known when its
+// memory is checked.
+size_t gradient_bytes() {
+  return staggered(limits::kFragmentBytesMax / wire::dtype_bytes(wire::Dtype::kF16) *
+                   sizeof(float));
+}
+
+size_t sync_footprint(const ShardSpec& spec) {
+  if (spec.sync.model == wire::SyncModel::kBsp) return 0;
+  const size_t workers = spec.sessions.size();
+  return cache_lines(sizeof(sync::ChunkSync)) +
+         (applies_on_arrival(spec) ? cache_lines(workers * sizeof(uint64_t)) + updates_bytes()
+                                   : cache_lines(workers * sizeof(sync::Pushed)));
 }
 
 size_t pulled_bytes(const ShardSpec& spec) {
@@ -29,20 +58,21 @@ size_t pulled_bytes(const ShardSpec& spec) {
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t floats = staggered(size_t{chunk.elements} * sizeof(float));
   const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t)) +
-                       cache_lines(pulled_bytes(spec)) +
-                       limits::kSlotRing * contributors_bytes(spec.partial);
+                       limits::kSlotRing * contributors_bytes(counts_contributors(spec)) +
+                       sync_footprint(spec) + cache_lines(pulled_bytes(spec));
   if (spec.mode == Mode::kAggregate) return masks + limits::kSlotRing * floats;
   const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
   const bool narrow = chunk.dtype != wire::Dtype::kF32;
   const size_t result = narrow ? cache_lines(size_t{chunk.elements} * 2) : 0;
   const size_t state_bytes = state * size_t{chunk.elements} * sizeof(float);
-  return masks + 2 * floats + result + (state > 0 ? staggered(state_bytes) : 0);
+  const size_t sum = applies_on_arrival(spec) ? 0 : floats;
+  return masks + floats + sum + result + (state > 0 ? staggered(state_bytes) : 0);
 }
 
 }  // namespace
 
 size_t shard_footprint(const ShardSpec& spec) {
-  size_t bytes = 0;
+  size_t bytes = applies_on_arrival(spec) ? gradient_bytes() : 0;
   for (const ChunkSpec& chunk : spec.chunks) bytes += chunk_footprint(spec, chunk);
   return bytes;
 }
@@ -62,9 +92,14 @@ void JobShard::lay_out(const ShardSpec& spec) {
   fragment_bytes = spec.fragment_bytes;
   mode = spec.mode;
   reduction = spec.reduction;
-  partial = spec.partial;
+  partial = counts_contributors(spec);
+  sync = spec.sync;
   delivery = spec.delivery;
   optimizer = spec.optimizer;
+  PBOX_CHECK(sync.model == wire::SyncModel::kBsp || mode == Mode::kOptimize);
+  if (applies_on_arrival(spec)) {
+    gradient = reinterpret_cast<float*>(arena_.take(gradient_bytes()));
+  }
 
   sessions_ = std::vector<Session>(spec.sessions.size());
   for (uint32_t rank = 0; rank < sessions_.size(); ++rank) {
@@ -115,6 +150,8 @@ void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
     }
   }
 
+  if (sync.model != wire::SyncModel::kBsp) lay_out_sync(chunk);
+
   if (mode == Mode::kAggregate) {
     for (size_t slot = 0; slot < limits::kSlotRing; ++slot) {
       chunk.accumulator[slot] = take_floats(float_bytes);
@@ -124,8 +161,10 @@ void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
   }
   // One accumulator and one result serve both slots: the sum is used up when the round finishes,
   // and the weights change only when every worker has consumed the result before (PHub's two
-  // buffers).
-  chunk.accumulator[0] = chunk.accumulator[1] = take_floats(float_bytes);
+  // buffers). A gradient that is applied at once needs no sum.
+  if (!wire::applies_on_arrival(sync.model)) {
+    chunk.accumulator[0] = chunk.accumulator[1] = take_floats(float_bytes);
+  }
   chunk.weights = take_floats(float_bytes);
   const bool narrow = spec.dtype != wire::Dtype::kF32;
   std::byte* result =
@@ -133,6 +172,18 @@ void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
   chunk.result[0] = chunk.result[1] = result;
   const size_t state = optimizer::state_floats_per_element(optimizer.kind);
   if (state > 0) chunk.state = take_floats(state * float_bytes);
+}
+
+void JobShard::lay_out_sync(Chunk& chunk) {
+  chunk.sync = new (arena_.take(cache_lines(sizeof(sync::ChunkSync)))) sync::ChunkSync;
+  const size_t workers = sessions_.size();
+  if (wire::applies_on_arrival(sync.model)) {
+    chunk.sync->next = reinterpret_cast<uint64_t*>(arena_.take(workers * sizeof(uint64_t)));
+    chunk.sync->updates = reinterpret_cast<uint64_t*>(arena_.take(updates_bytes()));
+  } else {
+    chunk.sync->pushed =
+        reinterpret_cast<sync::Pushed*>(arena_.take(workers * sizeof(sync::Pushed)));
+  }
 }
 
 // Everybody's part but the copy itself counts as here.

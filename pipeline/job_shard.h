@@ -10,6 +10,10 @@
 //   opened
 // Two slots suffice because finishing a round takes every worker's push of it, and a worker pushes
 // a round only after it has consumed the one before.
+//
+// Where pushes are applied as they come (nic/wire/sync.h) this holds for round 0 alone, the initial
+// weights; what comes after is in core_sync.cc. With model drop a round finishes with a part of the
+// workers, and only the newest result is ever sent.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +27,10 @@
 #include "nic/endpoint.h"
 #include "nic/wire/header.h"
 #include "nic/wire/schedule.h"
+#include "nic/wire/sync.h"
 #include "pipeline/egress_queue.h"
 #include "pipeline/optimizer/optimizer.h"
+#include "pipeline/sync/chunk_sync.h"
 
 namespace pbox::pipeline {
 
@@ -57,6 +63,7 @@ struct ShardSpec {
   Mode mode = Mode::kAggregate;
   Reduction reduction = Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
+  wire::SyncSpec sync;   // other than BSP: mode optimize
   bool partial = false;  // ranks may be excluded: contributors are counted
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t job_chunk_count = 0;       // of the whole job; chunk ids are below it
@@ -97,10 +104,15 @@ struct alignas(kCacheLineBytes) Chunk {
   // pull.
   uint32_t* pulled = nullptr;
   float* weights = nullptr;  // optimize mode
+  // Optimizer state. Where pushes are applied as they come, fragment by fragment: all that belongs
+  // to one lies together.
   float* state = nullptr;
   float lr_scale = 1;
   float weight_decay = 0;
+  sync::ChunkSync* sync = nullptr;  // null: BSP
 
+  // Beyond the initial weights, and of a model that has no rounds that wait for all.
+  bool applies_on_arrival() const { return sync != nullptr && sync->next != nullptr; }
   // As the wire counts: modulo 2^32.
   uint32_t open_round() const { return static_cast<uint32_t>(rounds_finished); }
 };
@@ -118,6 +130,7 @@ struct Session {
   int64_t resend_budget_bytes = 0;
   uint64_t resend_refill_ns = 0;
   SingleWriterCounter bytes_received, fragments_received, duplicates, last_arrivals, last_packet_ns;
+  SingleWriterCounter dropped;  // model drop: fragments of rounds that had closed without them
 };
 
 class JobShard {
@@ -141,6 +154,11 @@ class JobShard {
   const std::vector<Session>& sessions() const { return sessions_; }
   uint32_t worker_count() const { return static_cast<uint32_t>(sessions_.size()); }
   uint32_t present_count() const { return present_count_; }
+  // How many must have pushed the chunk's open round in full for it to finish.
+  uint32_t workers_needed(const Chunk& chunk) const {
+    const bool may_drop = sync.model == wire::SyncModel::kDrop && chunk.rounds_finished > 0;
+    return may_drop && sync.quorum < present_count_ ? sync.quorum : present_count_;
+  }
   void set_present(Session& session, bool present);
   const NumaArena& arena() const { return arena_; }
 
@@ -150,10 +168,19 @@ class JobShard {
   Mode mode = Mode::kAggregate;
   Reduction reduction = Reduction::kSum;
   bool partial = false;
+  wire::SyncSpec sync;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   optimizer::OptimizerSpec optimizer;
   EgressQueue egress;
   SingleWriterCounter rounds_finished;
+
+  // Models that apply on arrival.
+  float* gradient = nullptr;  // one fragment's, as f32
+  uint32_t parked_count = 0;  // reads that wait, over all chunks
+  uint64_t parked_changed_ns = 0;
+  SingleWriterCounter pulls, pulls_delayed, parked_ns, lead_rounds;
+  sync::Departure departure;
+
   int64_t egress_deficit_bytes = 0;  // deficit round robin between jobs
 
  private:
@@ -161,6 +188,7 @@ class JobShard {
 
   void lay_out(const ShardSpec& spec);
   void lay_out_chunk(const ChunkSpec& spec, Chunk& chunk);
+  void lay_out_sync(Chunk& chunk);
   void await_copy(Chunk& chunk, uint32_t rank);
 
   NumaArena arena_;

@@ -216,9 +216,10 @@ class Core {
     bool pulls_first = false;  // the box may have our push, or even the result
     bool pushed = false;       // some of `round`, in this session or an earlier one
     bool fetched = false;
-    bool overtaken = false;  // by results of chunks pushed later
-    bool in_shadow = false;  // the shadow holds the result of the round before
-    bool announced = false;  // delivery by pull: the result is there to be asked for
+    bool is_dropped = false;  // some of what was pushed is not in the result at hand
+    bool overtaken = false;   // by results of chunks pushed later
+    bool in_shadow = false;   // the shadow holds the result of the round before
+    bool announced = false;   // delivery by pull: the result is there to be asked for
   };
   struct Tensor {
     uint32_t first_chunk = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "appliance/control/job_registry.h"
+#include "appliance/control/sync_spec.h"
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 
@@ -67,6 +68,7 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
   member.path_mtu = join.path_mtu();
   member.ipv6 = connection.ipv6;
   member.incarnation = join.incarnation();
+  member.reads_by_staleness.clear();
   member.resumes = join.resumes();
   member.rejoins = join.rejoins();
   member.epoch = join.resumes() ? join.epoch() : 0;
@@ -246,6 +248,12 @@ Status JobRegistry::check_gathering(const Job& job, const control::Join& join) c
 // Into a job that runs here.
 Status JobRegistry::check_return(const Job& job, const control::Join& join) const {
   const Member& member = job.members()[join.rank()];
+  if (join.resumes() && job.spec().sync.model != wire::SyncModel::kBsp) {
+    return Error{ErrorCode::kWorkerLost,
+                 rank_of(join) + " was lost (its connection ended), and a job of sync.model " +
+                     to_string(job.spec().sync.model) +
+                     " goes on meanwhile without taking a rank back; start all ranks again"};
+  }
   switch (member.state) {
     case Member::State::kJoined:
       if (!same_process(member, join)) return taken(member, join);

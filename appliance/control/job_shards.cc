@@ -88,6 +88,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
     spec.mode = spec_.mode;
     spec.reduction = spec_.reduction;
     spec.optimizer = spec_.optimizer;
+    spec.sync = spec_.sync;
     spec.delivery = spec_.delivery;
     spec.partial = spec_.on_worker_lost == LostPolicy::kPartial;
     spec.job_chunk_count = static_cast<uint32_t>(chunks.size());

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "appliance/control/sync_spec.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/sync.h"
 
@@ -213,6 +214,9 @@ Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits) {
     spec.tensors.push_back(std::move(*tensor));
   }
   if (const Status status = check_sizes(spec, limits); !status) return status.error();
+  const auto sync = parse_sync(join, spec);
+  if (!sync) return sync.error();
+  spec.sync = *sync;
   return spec;
 }
 
@@ -257,6 +261,7 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
     return found;
   }
   if (auto found = differs("recovery", int(job.recovery), int(worker.recovery))) return found;
+  if (auto found = sync_difference(job.sync, worker.sync)) return found;
   if (auto found =
           differs("priority_policy", int(job.priority_policy), int(worker.priority_policy))) {
     return found;

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
 #include "nic/wire/schedule.h"
+#include "nic/wire/sync.h"
 #include "pipeline/job_shard.h"
 
 namespace pbox::appliance {
@@ -53,6 +54,7 @@ struct JobSpec {
   optimizer::OptimizerSpec optimizer;
   LostPolicy on_worker_lost = LostPolicy::kWait;
   Recovery recovery = Recovery::kCopy;
+  wire::SyncSpec sync;
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;  // at first
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t chunk_bytes = limits::kChunkBytesDefault;

@@ -56,9 +56,16 @@ class FakeSource : public AdminSource {
                     .last_packet_age_s = 0.25},
                    {.rank = 1, .peer = "10.0.0.2:5", .state = "lost"},
                    {.rank = 2, .peer = "", .state = "absent"}};
+    job.sync = {.model = "ssp", .staleness = 3, .release = "lazy", .reads = "fresh"};
+    job.pulls = {.pulls = 400, .delayed = 5, .parked_s = 1.25, .lead_rounds = 2};
+    job.reads_by_rounds_behind = {300, 60, 0, 40};
     job_views.push_back(job);
     job.name = kOddName;
     job.workers.resize(1);
+    job.sync = {.model = "drop", .release = "soft", .reads = "fresh", .quorum = 1};
+    job.pulls.reset();
+    job.reads_by_rounds_behind.clear();
+    job.workers[0].dropped_fragments = 17;
     job_views.push_back(job);
   }
 

@@ -69,6 +69,15 @@ TEST_CASE("the jobs page lists every job with its workers by rank") {
   CHECK(jobs[0]["workers"][0]["last_packet_age_seconds"] == 0.25);
   CHECK(jobs[0]["workers"][1]["state"] == "lost");
   CHECK(jobs[0]["workers"][1]["last_packet_age_seconds"].is_null());
+  CHECK(jobs[0]["sync"]["model"] == "ssp");
+  CHECK(jobs[0]["sync"]["staleness"] == 3);
+  CHECK(jobs[0]["sync"]["release"] == "lazy");
+  CHECK(jobs[0]["sync"]["pulls_delayed"] == 5);
+  CHECK(jobs[0]["sync"]["reads_by_rounds_behind"] == Json({300, 60, 0, 40}));
+  CHECK(jobs[0]["workers"][0]["dropped_fragments"].is_null());
+  CHECK_FALSE(jobs[1]["sync"].contains("pulls"));
+  CHECK(jobs[1]["sync"]["quorum"] == 1);
+  CHECK(jobs[1]["workers"][0]["dropped_fragments"] == 17);
   CHECK(jobs[1]["name"] == FakeSource::kOddName);
 }
 

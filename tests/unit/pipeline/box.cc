@@ -21,6 +21,7 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.mode = options.mode;
   spec.reduction = options.reduction;
   spec.optimizer = options.optimizer;
+  spec.sync = options.sync;
   spec.delivery = options.delivery;
   spec.job_chunk_count = options.chunks + 1;
   for (uint32_t id = 0; id < options.chunks; ++id) {

@@ -29,6 +29,7 @@ struct JobOptions {
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerSpec optimizer = {};
+  wire::SyncSpec sync = {};
   wire::Delivery delivery = wire::Delivery::kBroadcast;
 };
 

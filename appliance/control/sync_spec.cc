@@ -1,0 +1,202 @@
+#include "appliance/control/sync_spec.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+namespace pbox::appliance {
+namespace {
+
+using wire::Reads;
+using wire::Release;
+using wire::SyncModel;
+using wire::SyncSpec;
+
+Error invalid(const std::string& message) {
+  return {ErrorCode::kInvalidArgument, message};
+}
+
+std::string model_of(const SyncSpec& spec) {
+  return std::string("sync.model ") + to_string(spec.model);
+}
+
+std::string number(float value) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
+
+bool has_staleness(SyncModel model) {
+  return model == SyncModel::kSsp || model == SyncModel::kEssp || model == SyncModel::kPssp ||
+         model == SyncModel::kDpssp;
+}
+
+bool has_probability(SyncModel model) {
+  return model == SyncModel::kPssp || model == SyncModel::kDpssp;
+}
+
+Status check_values(const control::Sync& sync) {
+  if (sync.model() >= wire::kSyncModelCount) {
+    return invalid("sync.model " + std::to_string(sync.model()) +
+                   " is unknown; 0 bsp, 1 asp, 2 ssp, 3 essp, 4 pssp, 5 dpssp, 6 drop");
+  }
+  if (sync.release() > static_cast<uint32_t>(Release::kLazy)) {
+    return invalid("sync.release " + std::to_string(sync.release()) +
+                   " is unknown; 0 soft, 1 lazy");
+  }
+  if (sync.reads() > static_cast<uint32_t>(Reads::kCached)) {
+    return invalid("sync.reads " + std::to_string(sync.reads()) + " is unknown; 0 fresh, 1 cached");
+  }
+  return ok_status();
+}
+
+// Each field by itself: is it one of this model, and in range?
+Status check_fields(const SyncSpec& spec, uint32_t world_size) {
+  const std::string model = model_of(spec);
+  const std::string staleness = "sync.staleness " + std::to_string(spec.staleness);
+  if (!has_staleness(spec.model) && spec.staleness != 0) {
+    return invalid(staleness + " means nothing with " + model +
+                   "; leave it 0, or use ssp, essp, pssp or dpssp");
+  }
+  if (spec.staleness > wire::kStalenessMax) {
+    return invalid(staleness + " is out of range; at most " + std::to_string(wire::kStalenessMax) +
+                   ", or asp for no bound");
+  }
+  const std::string probability = "sync.probability " + number(spec.probability);
+  if (!has_probability(spec.model) && spec.probability != 1) {
+    return invalid(probability + " means nothing with " + model +
+                   "; leave it 1, or use pssp or dpssp");
+  }
+  if (!(spec.probability > 0 && spec.probability <= 1)) {
+    return invalid(probability + " must be over 0 and at most 1; for never waiting use asp");
+  }
+  const bool parks = spec.model == SyncModel::kSsp || has_probability(spec.model);
+  if (spec.release == Release::kLazy && !parks) {
+    return invalid("sync.release lazy means nothing with " + model +
+                   ", where no fresh read waits; leave it soft, or use ssp, pssp or dpssp");
+  }
+  if (spec.release == Release::kLazy && spec.reads == Reads::kCached) {
+    return invalid(
+        "sync.release lazy means nothing with sync.reads cached, which wait for a clock; leave it "
+        "soft, or read fresh");
+  }
+  const bool may_cache = spec.model == SyncModel::kSsp || spec.model == SyncModel::kEssp;
+  if (spec.reads == Reads::kCached && !may_cache) {
+    return invalid("sync.reads cached goes with ssp and essp only, not with " + model +
+                   "; read fresh");
+  }
+  const std::string quorum = "sync.quorum " + std::to_string(spec.quorum);
+  if (spec.model != SyncModel::kDrop && spec.quorum != 0) {
+    return invalid(quorum + " means nothing with " + model + "; leave it 0, or use drop");
+  }
+  if (spec.model == SyncModel::kDrop && (spec.quorum == 0 || spec.quorum > world_size)) {
+    return invalid(quorum + " is out of range; model drop takes 1 to world_size " +
+                   std::to_string(world_size) + " workers");
+  }
+  return ok_status();
+}
+
+// A worker that reads a copy of its own replays its updates on it: it must know their rule.
+Status check_replay(const SyncSpec& sync, const JobSpec& spec) {
+  if (sync.reads != Reads::kCached) return ok_status();
+  const std::string why = ", because workers apply their own updates to the copies that they read";
+  if (spec.optimizer.kind != optimizer::OptimizerKind::kSgd) {
+    return invalid(model_of(sync) + " with cached reads needs optimizer.kind 1 (SGD)" + why +
+                   "; use it, or ssp with fresh reads");
+  }
+  const auto decays =
+      std::find_if(spec.tensors.begin(), spec.tensors.end(),
+                   [](const TensorSpec& tensor) { return tensor.weight_decay != 0; });
+  if (spec.optimizer.weight_decay != 0 || decays != spec.tensors.end()) {
+    const bool is_tensors = decays != spec.tensors.end();
+    return invalid(model_of(sync) + " with cached reads needs weight_decay 0" + why + "; " +
+                   (is_tensors
+                        ? "tensor '" + decays->name + "' has " + number(decays->weight_decay)
+                        : "optimizer.weight_decay is " + number(spec.optimizer.weight_decay)) +
+                   ": set it to 0, or use ssp with fresh reads");
+  }
+  return ok_status();
+}
+
+// What the rest of the job must be.
+Status check_job(const SyncSpec& sync, const control::Join& join, const JobSpec& spec) {
+  const std::string model = model_of(sync);
+  if (spec.mode != pipeline::Mode::kOptimize) {
+    const bool drops = sync.model == SyncModel::kDrop;
+    return invalid(model + " needs mode optimize: " +
+                   (drops ? "a rank whose rounds were closed without it could not learn what it "
+                            "missed"
+                          : "the box must hold the weights that pushes are applied to") +
+                   "; set mode optimize, or use bsp");
+  }
+  if (spec.recovery != Recovery::kNone) {
+    return invalid(model +
+                   " needs recovery none: nobody but the box has its state, and it ends "
+                   "with its box; set recovery none");
+  }
+  if (join.rejoins()) {
+    return invalid("rejoin goes with sync.model bsp only, not with " +
+                   std::string(to_string(sync.model)) +
+                   ": the others have gone on from what a lost rank has not seen; start all ranks "
+                   "again, without rejoin");
+  }
+  return check_replay(sync, spec);
+}
+
+}  // namespace
+
+const char* to_string(SyncModel model) {
+  constexpr const char* kNames[] = {"bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"};
+  static_assert(std::size(kNames) == wire::kSyncModelCount);
+  return kNames[static_cast<size_t>(model)];
+}
+
+const char* to_string(Release release) {
+  return release == Release::kLazy ? "lazy" : "soft";
+}
+
+const char* to_string(Reads reads) {
+  return reads == Reads::kCached ? "cached" : "fresh";
+}
+
+Result<SyncSpec> parse_sync(const control::Join& join, const JobSpec& spec) {
+  const control::Sync& message = join.sync();
+  if (const Status status = check_values(message); !status) return status.error();
+  SyncSpec sync;
+  sync.model = static_cast<SyncModel>(message.model());
+  sync.staleness = message.staleness();
+  sync.release = static_cast<Release>(message.release());
+  sync.reads = static_cast<Reads>(message.reads());
+  sync.quorum = message.quorum();
+  const bool is_set = message.probability() != 0 || has_probability(sync.model);
+  sync.probability = is_set ? message.probability() : 1;
+  if (sync.model == SyncModel::kEssp) sync.reads = Reads::kCached;
+  if (const Status status = check_fields(sync, spec.world_size); !status) return status.error();
+  if (sync.model == SyncModel::kBsp) return sync;
+  if (const Status status = check_job(sync, join, spec); !status) return status.error();
+  return sync;
+}
+
+std::optional<std::string> sync_difference(const SyncSpec& job, const SyncSpec& worker) {
+  const auto differs = [](const char* field, const std::string& jobs, const std::string& workers) {
+    return std::string("sync.") + field + ": " + workers + ", but the job has " + jobs;
+  };
+  if (job.model != worker.model) {
+    return differs("model", to_string(job.model), to_string(worker.model));
+  }
+  const struct {
+    const char* name;
+    std::string job, worker;
+  } fields[] = {
+      {"staleness", std::to_string(job.staleness), std::to_string(worker.staleness)},
+      {"probability", number(job.probability), number(worker.probability)},
+      {"release", to_string(job.release), to_string(worker.release)},
+      {"reads", to_string(job.reads), to_string(worker.reads)},
+      {"quorum", std::to_string(job.quorum), std::to_string(worker.quorum)},
+  };
+  for (const auto& field : fields) {
+    if (field.job != field.worker) return differs(field.name, field.job, field.worker);
+  }
+  return std::nullopt;
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,41 @@
+#include "pipeline/sync/rules.h"
+
+#include <cmath>
+
+#include "base/rng.h"
+
+namespace pbox::sync {
+
+using wire::SyncModel;
+
+double draw(uint32_t epoch, uint32_t rank, uint64_t round) {
+  const uint64_t worker = Rng(uint64_t{epoch} << 32 | rank).next();
+  return Rng(worker ^ round).unit();
+}
+
+bool blocks(const wire::SyncSpec& spec, const Reader& reader) {
+  if (reads_cached(spec)) return reader.slowest + spec.staleness <= reader.round;
+  if (spec.model == SyncModel::kAsp) return false;
+  // The lead is -1 once everybody has pushed the round.
+  if (reader.round < reader.slowest + spec.staleness) return false;
+  if (spec.model == SyncModel::kSsp) return true;
+  if (reader.round != reader.fastest) return false;
+  double probability = static_cast<double>(spec.probability);
+  if (spec.model == SyncModel::kDpssp) {
+    const uint64_t lead = reader.round - reader.slowest;
+    probability /= 1 + std::exp(static_cast<double>(spec.staleness) - static_cast<double>(lead));
+  }
+  return draw(reader.epoch, reader.rank, reader.round) <= probability;
+}
+
+uint64_t awaited_clock(const wire::SyncSpec& spec, uint64_t round, uint64_t slowest) {
+  if (reads_cached(spec)) return round + 1 < spec.staleness ? 0 : round + 1 - spec.staleness;
+  return spec.release == wire::Release::kLazy ? round + 1 : slowest + 1;
+}
+
+bool releases(const wire::SyncSpec& spec, uint64_t round, uint64_t slowest) {
+  const bool is_soft = !reads_cached(spec) && spec.release == wire::Release::kSoft;
+  return is_soft || slowest >= awaited_clock(spec, round, slowest);
+}
+
+}  // namespace pbox::sync

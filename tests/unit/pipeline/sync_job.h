@@ -1,0 +1,54 @@
+// A job whose consistency model is not BSP, on a box: plain SGD at rate 1 on weights that begin at
+// 100, so that every weight says how many gradients of 1 are in it.
+#pragma once
+
+#include "tests/unit/pipeline/box.h"
+
+namespace pbox::test {
+
+inline constexpr float kInitialWeight = 100;
+
+struct SyncJob {
+  explicit SyncJob(const wire::SyncSpec& sync, uint32_t workers = 3) {
+    options.workers = workers;
+    options.mode = pipeline::Mode::kOptimize;
+    options.optimizer = {.kind = optimizer::OptimizerKind::kSgd, .learning_rate = 1};
+    options.sync = sync;
+  }
+
+  // Installs the job and gives it its weights; what leaves is returned.
+  std::vector<Sent> begin() {
+    shard = &box.admit(options);
+    for (uint32_t rank = 0; rank < options.workers; ++rank) {
+      box.push_chunk(options, rank, kInitialWeight);
+    }
+    return box.take_all();
+  }
+
+  // The rank pushes all of a round; what leaves is returned.
+  std::vector<Sent> push(uint32_t rank, uint32_t round, float value = 1) {
+    box.push_chunk(options, rank, value, round);
+    return box.take_all();
+  }
+  std::vector<Sent> pull(uint32_t rank, uint32_t round, uint64_t held_mask = 0) {
+    box.deliver(box.pull(options, rank, round, held_mask));
+    return box.take_all();
+  }
+  void exclude(uint32_t rank) {
+    box.core.execute(
+        {.kind = pipeline::CommandKind::kExclude, .shard = shard, .rank = rank, .generation = 20});
+  }
+
+  Box box;
+  JobOptions options;
+  pipeline::JobShard* shard = nullptr;
+};
+
+inline uint32_t rank_of(const Sent& packet) {
+  return packet.header.spi & 63;
+}
+
+// Ranks that a result left for, in order; each got all three fragments.
+std::vector<uint32_t> served(const std::vector<Sent>& sent);
+
+}  // namespace pbox::test

@@ -1,0 +1,152 @@
+// Models whose workers read copies of their own: ESSP, and SSP with cached reads.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/unit/pipeline/sync_job.h"
+
+namespace pbox::test {
+
+using wire::PacketType;
+using wire::Reads;
+using wire::SyncModel;
+
+namespace {
+
+constexpr wire::SyncSpec kSsp{.model = SyncModel::kSsp, .staleness = 1, .reads = Reads::kCached};
+constexpr wire::SyncSpec kEssp{.model = SyncModel::kEssp, .staleness = 2, .reads = Reads::kCached};
+constexpr uint64_t kWhole = 0b111;
+
+// Acknowledges in full a push of `round`.
+void check_acknowledges(const Sent& packet, uint32_t rank, uint32_t round) {
+  CHECK(packet.header.type() == PacketType::kStatus);
+  CHECK(rank_of(packet) == rank);
+  CHECK(packet.header.round == round);
+  CHECK(packet.status().received_mask == kWhole);
+}
+
+}  // namespace
+
+TEST_CASE("a push into cached reads is acknowledged, and not answered with data") {
+  SyncJob job(kSsp);
+  job.begin();
+  for (const uint32_t round : {1u, 2u, 3u}) {
+    const auto sent = job.push(0, round);
+    REQUIRE(sent.size() == 1);
+    check_acknowledges(sent[0], 0, round);
+    CHECK(sent[0].header.timestamp_us == 4711);
+  }
+  CHECK(job.shard->pulls.get() == 0);
+  // Did it arrive? Asked with everything held.
+  const auto again = job.pull(0, 3, kWhole);
+  REQUIRE(again.size() == 1);
+  check_acknowledges(again[0], 0, 3);
+  CHECK(again[0].status().missing_workers == 2);  // whose data of clock 3 are still to come
+  CHECK(again[0].status().first_missing_rank == 1);
+}
+
+TEST_CASE("SSP sends what is asked for at once if it is new enough, else when it is") {
+  SyncJob job(kSsp, 2);
+  job.begin();
+  job.push(0, 1);
+  const auto sent = job.pull(0, 1);  // clock 1 is wanted, as it is
+  CHECK(served(sent) == std::vector<uint32_t>{0});
+  CHECK(sent[0].header.round == 0);
+  CHECK(sent[0].header.applied() == 2);
+  job.push(0, 2);
+  const auto waits = job.pull(0, 2);  // clock 2 is wanted
+  REQUIRE(waits.size() == 1);
+  CHECK(waits[0].status().missing_workers == 1);
+  CHECK(waits[0].status().first_missing_rank == 1);
+  CHECK(job.pull(0, 2).size() == 1);  // asked again: it waits once
+  CHECK(job.shard->pulls_delayed.get() == 1);
+  job.box.push_chunk(job.options, 1, 1, 1);
+  std::vector<Sent> results;
+  for (const Sent& packet : job.box.take_all()) {
+    if (packet.header.type() == PacketType::kStatus) {
+      check_acknowledges(packet, 1, 1);
+    } else {
+      results.push_back(packet);
+    }
+  }
+  CHECK(served(results) == std::vector<uint32_t>{0});
+  for (const Sent& packet : results) {
+    CHECK(packet.header.round == 1);
+    CHECK(packet.header.applied() == 3);
+    CHECK(packet.value() == kInitialWeight - 3);
+  }
+  CHECK(job.shard->pulls.get() == 2);
+}
+
+TEST_CASE("cached data say fragment by fragment which of the reader's own rounds are in them") {
+  SyncJob job(kEssp, 2);
+  job.begin();
+  job.push(0, 1);
+  job.box.deliver(job.box.push(job.options, 0, 1, 1.0f, 2));  // a part of its next round
+  std::vector<Sent> results;
+  for (const Sent& packet : job.push(1, 1)) {
+    if (packet.header.type() == PacketType::kResult) results.push_back(packet);
+  }
+  REQUIRE(results.size() == 6);
+  for (const Sent& packet : results) {
+    const bool has_part = packet.header.fragment == 1;
+    CHECK(packet.value() == kInitialWeight - (has_part ? 3.0f : 2.0f));
+    CHECK(packet.header.applied() == (rank_of(packet) == 0 && has_part ? 3 : 2));
+    CHECK(packet.header.round == 1);
+  }
+}
+
+TEST_CASE("ESSP sends a chunk to everybody when the slowest advances, and only then") {
+  SyncJob job(kEssp);
+  job.begin();
+  CHECK(job.push(0, 1).size() == 1);
+  CHECK(job.push(1, 1).size() == 1);
+  const auto sent = job.push(2, 1);
+  REQUIRE(sent.size() == 10);
+  std::set<uint32_t> ranks;
+  for (size_t index = 1; index < sent.size(); ++index) {
+    CHECK(sent[index].header.round == 1);
+    CHECK(sent[index].value() == kInitialWeight - 3);
+    ranks.insert(rank_of(sent[index]));
+  }
+  CHECK(ranks == std::set<uint32_t>{0, 1, 2});
+  CHECK(job.shard->pulls.get() == 0);
+  // Who has lost it asks.
+  const auto again = job.pull(1, 1, 0b011);
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].header.fragment == 2);
+}
+
+TEST_CASE("of two advances that have not left only the newest does") {
+  SyncJob job(kEssp, 2);
+  job.begin();
+  for (const uint32_t round : {1u, 2u}) {
+    for (const uint32_t rank : {0u, 1u}) job.box.push_chunk(job.options, rank, 1, round);
+  }
+  std::multiset<uint32_t> ranks;
+  for (const Sent& packet : job.box.take_all()) {
+    if (packet.header.type() != PacketType::kResult) continue;
+    CHECK(packet.header.round == 2);
+    CHECK(packet.value() == kInitialWeight - 4);
+    ranks.insert(rank_of(packet));
+  }
+  CHECK(ranks == std::multiset<uint32_t>{0, 0, 0, 1, 1, 1});
+}
+
+TEST_CASE("an advance in the midst of one begins anew with whom it had not served") {
+  SyncJob job(kEssp, 64);
+  job.options.chunk_elements = 768;
+  job.begin();
+  for (uint32_t rank = 0; rank < 64; ++rank) job.box.push_chunk(job.options, rank, 1, 1);
+  job.box.take_burst();  // acknowledgements
+  CHECK(job.box.take_burst().size() == 64);
+  for (uint32_t rank = 0; rank < 64; ++rank) job.box.push_chunk(job.options, rank, 1, 2);
+  std::vector<uint32_t> fragments(64, 0);
+  for (const Sent& packet : job.box.take_all()) {
+    if (packet.header.type() != PacketType::kResult) continue;
+    CHECK(packet.header.round == 2);
+    ++fragments[rank_of(packet)];
+  }
+  CHECK(fragments == std::vector<uint32_t>(64, 3));
+}
+
+}  // namespace pbox::test

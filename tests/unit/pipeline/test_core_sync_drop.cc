@@ -1,0 +1,126 @@
+// Rounds that close with a part of the workers.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/unit/pipeline/sync_job.h"
+
+namespace pbox::test {
+
+using pipeline::Counter;
+using wire::PacketType;
+
+namespace {
+
+using Ranks = std::vector<uint32_t>;
+
+constexpr wire::SyncSpec drop(uint32_t quorum) {
+  return {.model = wire::SyncModel::kDrop, .quorum = quorum};
+}
+
+}  // namespace
+
+TEST_CASE("a round closes with its quorum, and says how many are in each fragment") {
+  SyncJob job(drop(2));
+  job.options.reduction = pipeline::Reduction::kMean;
+  CHECK(job.begin().size() == 9);  // the initial weights need everybody
+  job.box.deliver(job.box.push(job.options, 2, 1, 6.0f, 1));
+  CHECK(job.push(0, 1, 1).empty());
+  const auto sent = job.push(1, 1, 2);
+  // Rank 2 has pushed a part, and learns at once that the round went on without the rest.
+  CHECK(served(sent) == Ranks{0, 1, 2});
+  for (const Sent& packet : sent) {
+    const bool has_all = packet.header.fragment == 1;
+    CHECK(packet.header.round == 1);
+    CHECK(packet.value() == kInitialWeight - (has_all ? 3.0f : 1.5f));
+    CHECK(packet.header.contributors() == (has_all ? 0 : 2));
+  }
+}
+
+TEST_CASE("what is late is dropped, counted by rank, and answered with the newest result") {
+  SyncJob job(drop(1), 2);
+  job.begin();
+  for (const uint32_t round : {1u, 2u, 3u}) CHECK(served(job.push(0, round)) == Ranks{0});
+  job.box.deliver(job.box.push(job.options, 1, 0, 9.0f, 1));
+  job.box.deliver(job.box.push(job.options, 1, 0, 9.0f, 1));
+  CHECK(job.box.count(Counter::kDuplicate) == 1);
+  job.box.deliver(job.box.push(job.options, 1, 1, 9.0f, 1));
+  CHECK(job.box.take_all().empty());
+  job.box.deliver(job.box.push(job.options, 1, 2, 9.0f, 1));
+  const auto sent = job.box.take_all();
+  CHECK(served(sent) == Ranks{1});
+  CHECK(sent[0].header.round == 3);
+  CHECK(sent[0].value() == kInitialWeight - 3);
+  CHECK(job.box.count(Counter::kDropped) == 3);
+  CHECK(job.shard->sessions()[1].dropped.get() == 3);
+  CHECK(job.shard->sessions()[0].dropped.get() == 0);
+  // It goes on with the round that is open, and counts again.
+  CHECK(served(job.push(1, 4)) == Ranks{1});
+  CHECK(job.shard->chunks()[0].open_round() == 5);
+  job.box.deliver(job.box.push(job.options, 1, 0, 9.0f, 1));  // a copy from long ago
+  CHECK(job.box.count(Counter::kStale) == 1);
+}
+
+TEST_CASE("the part of a round that was in time is neither dropped nor added again") {
+  SyncJob job(drop(1), 2);
+  job.begin();
+  job.box.deliver(job.box.push(job.options, 1, 0, 1.0f, 1));
+  CHECK(served(job.push(0, 1)) == Ranks{0, 1});
+  job.box.deliver(job.box.push(job.options, 1, 0, 1.0f, 1));
+  CHECK(job.box.count(Counter::kDuplicate) == 1);
+  for (const uint32_t fragment : {1u, 2u}) {
+    job.box.deliver(job.box.push(job.options, 1, fragment, 1.0f, 1));
+  }
+  CHECK(job.box.count(Counter::kDropped) == 2);
+  const auto sent = job.box.take_all();
+  CHECK(served(sent) == Ranks{1});
+  CHECK(sent[0].value() == kInitialWeight - 2);
+  CHECK(sent[1].value() == kInitialWeight - 1);
+}
+
+TEST_CASE("a PULL of any closed round is answered with the newest result") {
+  SyncJob job(drop(1), 2);
+  job.begin();
+  for (const uint32_t round : {1u, 2u, 3u}) job.push(0, round);
+  const auto newest = job.pull(0, 3, 0b011);
+  REQUIRE(newest.size() == 1);
+  CHECK(newest[0].header.fragment == 2);
+  const auto all = job.pull(1, 1, 0b011);  // what it holds may be of another round
+  CHECK(served(all) == Ranks{1});
+  CHECK(all[0].header.round == 3);
+  const auto open = job.pull(1, 4);
+  REQUIRE(open.size() == 1);
+  CHECK(open[0].status().missing_workers == 2);
+}
+
+TEST_CASE("a result that has not left is void when the next round closes") {
+  SyncJob job(drop(1), 2);
+  job.begin();
+  for (const uint32_t round : {1u, 2u, 3u, 4u, 5u}) job.box.push_chunk(job.options, 0, 1, round);
+  const auto sent = job.box.take_all();
+  CHECK(served(sent) == Ranks{0});
+  CHECK(sent[0].header.round == 5);
+  // The same with packets that a full port has not taken.
+  job.box.push_chunk(job.options, 0, 1, 6);
+  CHECK(job.box.core.to_send().size() == 3);
+  job.box.core.sent(1);
+  job.box.push_chunk(job.options, 0, 1, 7);
+  for (const Sent& packet : job.box.take_all()) {
+    CHECK(packet.header.round == 7);
+    CHECK(packet.value() == kInitialWeight - 7);
+  }
+}
+
+TEST_CASE("with fewer workers than the quorum left, all of them are needed") {
+  SyncJob job(drop(3), 4);
+  job.begin();
+  job.push(0, 1);
+  job.push(1, 1);
+  job.exclude(2);
+  CHECK(job.box.take_all().empty());
+  job.exclude(3);
+  CHECK(served(job.box.take_all()) == Ranks{0, 1});
+  CHECK(job.push(0, 2).empty());
+  CHECK(served(job.push(1, 2)) == Ranks{0, 1});
+}
+
+}  // namespace pbox::test
