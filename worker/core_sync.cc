@@ -108,7 +108,7 @@ bool Core::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t no
   if (!is_acknowledged(chunk)) return false;
   if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
   chunk.probes = std::max(chunk.probes, 1u);  // what follows is no measure of the path
-  chunk.to_send = 0;
+  send_no_more(lane, chunk);
   drop_unsent(lane, chunk_id(chunk));
   if (finish_if_readable(lane, chunk, now_ns)) return true;
   const bool comes_unasked = session_.sync.model == wire::SyncModel::kEssp;

@@ -23,7 +23,26 @@ Json worker_object(const WorkerView& worker) {
           {"fragments_received", worker.fragments_received},
           {"duplicates", worker.duplicates},
           {"last_arrivals", worker.last_arrivals},
-          {"last_packet_age_seconds", heard ? Json(worker.last_packet_age_s) : Json(nullptr)}};
+          {"last_packet_age_seconds", heard ? Json(worker.last_packet_age_s) : Json(nullptr)},
+          {"dropped_fragments",
+           worker.dropped_fragments ? Json(*worker.dropped_fragments) : Json(nullptr)}};
+}
+
+Json sync_object(const JobView& job) {
+  Json object = {{"model", job.sync.model},
+                 {"staleness", job.sync.staleness},
+                 {"probability", job.sync.probability},
+                 {"release", job.sync.release},
+                 {"reads", job.sync.reads},
+                 {"quorum", job.sync.quorum},
+                 {"reads_by_rounds_behind", job.reads_by_rounds_behind}};
+  if (job.pulls) {
+    object["pulls"] = job.pulls->pulls;
+    object["pulls_delayed"] = job.pulls->delayed;
+    object["parked_seconds"] = job.pulls->parked_s;
+    object["lead_rounds"] = job.pulls->lead_rounds;
+  }
+  return object;
 }
 
 Json job_object(const JobView& job) {
@@ -46,6 +65,7 @@ Json job_object(const JobView& job) {
           {"memory_bytes", job.memory_bytes},
           {"chunk_rounds", job.chunk_rounds},
           {"age_seconds", job.age_s},
+          {"sync", sync_object(job)},
           {"workers", std::move(workers)}};
 }
 
@@ -83,6 +103,20 @@ Json pipeline_object(const PipelineView& view) {
 }
 
 }  // namespace
+
+Result<wire::PriorityPolicy> parse_priority_policy(std::string_view body) {
+  constexpr bool kThrows = false;
+  const Json json = Json::parse(body, nullptr, kThrows);
+  const bool is_named = json.is_object() && json.size() == 1 && json.contains("policy");
+  for (size_t value = 0; is_named && value < std::size(wire::kPriorityPolicyNames); ++value) {
+    if (json["policy"] == wire::kPriorityPolicyNames[value]) {
+      return static_cast<wire::PriorityPolicy>(value);
+    }
+  }
+  return Error{ErrorCode::kInvalidArgument,
+               "the body must be {\"policy\": POLICY}, and POLICY \"explicit\", "
+               "\"forward-order\" or \"fifo\""};
+}
 
 std::string not_ready_reason(const BoxView& box) {
   if (box.draining) return "draining: no job is taken any more; use another box";

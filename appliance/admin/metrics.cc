@@ -76,11 +76,28 @@ constexpr MetricRow<BoxSample> kBoxRows[] = {
      [](const BoxSample& sample) { return std::optional(sample.usage.cpu_s); }},
 };
 
+template <typename T>
+std::optional<double> of_pulls(const JobView& job, T PullView::*field) {
+  return job.pulls ? std::optional(static_cast<double>((*job.pulls).*field)) : std::nullopt;
+}
+
 constexpr MetricRow<JobView> kJobRows[] = {
     {"pbox_job_chunk_rounds_total", MetricType::Counter, "Chunk rounds finished, over all chunks",
      [](const JobView& job) { return std::optional<double>(job.chunk_rounds); }},
     {"pbox_job_memory_bytes", MetricType::Gauge, "Memory taken by the job",
      [](const JobView& job) { return std::optional<double>(job.memory_bytes); }},
+    {"pbox_job_pulls_total", MetricType::Counter,
+     "Reads of chunks; absent where rounds wait for all workers anyway",
+     [](const JobView& job) { return of_pulls(job, &PullView::pulls); }},
+    {"pbox_job_pulls_delayed_total", MetricType::Counter,
+     "Reads of chunks that waited, as the job's consistency model has it",
+     [](const JobView& job) { return of_pulls(job, &PullView::delayed); }},
+    {"pbox_job_parked_seconds_total", MetricType::Counter,
+     "Time that reads of chunks have waited, over all of them",
+     [](const JobView& job) { return of_pulls(job, &PullView::parked_s); }},
+    {"pbox_job_lead_rounds", MetricType::Gauge,
+     "The most rounds that a rank has been ahead of the slowest",
+     [](const JobView& job) { return of_pulls(job, &PullView::lead_rounds); }},
 };
 
 constexpr MetricRow<WorkerView> kWorkerRows[] = {
@@ -94,6 +111,12 @@ constexpr MetricRow<WorkerView> kWorkerRows[] = {
     {"pbox_worker_last_arrivals_total", MetricType::Counter,
      "Chunk rounds this rank finished last: who is late",
      [](const WorkerView& worker) { return std::optional<double>(worker.last_arrivals); }},
+    {"pbox_job_dropped_fragments_total", MetricType::Counter,
+     "Fragments of the rank that came after their round had closed; with model drop",
+     [](const WorkerView& worker) {
+       const auto& dropped = worker.dropped_fragments;
+       return dropped ? std::optional(static_cast<double>(*dropped)) : std::nullopt;
+     }},
     {"pbox_worker_last_packet_age_seconds", MetricType::Gauge,
      "Time since the rank's last packet; absent before its first",
      [](const WorkerView& worker) {
@@ -195,6 +218,28 @@ void add_job_families(std::vector<MetricFamily>& families, const std::vector<Job
   families.push_back(std::move(workers));
 }
 
+// Of all ranks together; absent until a worker has said what it read.
+MetricFamily read_histogram(const std::vector<JobView>& jobs) {
+  MetricFamily family = make_family("pbox_job_read_rounds_behind", MetricType::Histogram,
+                                    "Rounds that the data lacked when a tensor was read");
+  for (const JobView& job : jobs) {
+    const std::vector<uint64_t>& reads = job.reads_by_rounds_behind;
+    if (reads.empty()) continue;
+    ClientMetric series;
+    series.label = {{"training_job", job.name}};
+    auto& histogram = series.histogram;
+    for (size_t behind = 0; behind < reads.size(); ++behind) {
+      histogram.sample_count += reads[behind];
+      histogram.sample_sum += static_cast<double>(reads[behind]) * static_cast<double>(behind);
+      if (behind + 1 == reads.size()) break;  // lacked that much or more
+      histogram.bucket.push_back(
+          {.cumulative_count = histogram.sample_count, .upper_bound = static_cast<double>(behind)});
+    }
+    family.metric.push_back(std::move(series));
+  }
+  return family;
+}
+
 void add_worker_families(std::vector<MetricFamily>& families, const std::vector<JobView>& jobs) {
   for (const MetricRow<WorkerView>& row : kWorkerRows) {
     MetricFamily family = make_family(row.metric, row.type, row.help);
@@ -241,6 +286,7 @@ std::string metrics_text(const AdminSource& source, const ProcessUsage& usage) {
   add_pipeline_families(families, pipeline::kCounterTable, pipelines, &PipelineView::counters);
   add_pipeline_families(families, nic::kPortCounterTable, pipelines, &PipelineView::port_counters);
   add_job_families(families, jobs);
+  families.push_back(read_histogram(jobs));
   add_worker_families(families, jobs);
 
   std::ostringstream text;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "appliance/control/chunk_map.h"
+#include "appliance/control/sync_spec.h"
 #include "nic/wire/chunk_layout.h"
 
 namespace pbox::appliance {
@@ -178,7 +179,37 @@ JobView Job::view(uint64_t now_ns) const {
     }
   }
   for (const auto& shard : shards_) view.chunk_rounds += shard->rounds_finished.get();
+  view_sync(view);
   return view;
+}
+
+void Job::view_sync(JobView& view) const {
+  const wire::SyncSpec& sync = spec_.sync;
+  view.sync = {.model = to_string(sync.model),
+               .staleness = sync.staleness,
+               .probability = sync.probability,
+               .release = to_string(sync.release),
+               .reads = to_string(sync.reads),
+               .quorum = sync.quorum};
+  if (wire::applies_on_arrival(sync.model)) {
+    PullView& pulls = view.pulls.emplace();
+    for (const auto& shard : shards_) {
+      pulls.pulls += shard->pulls.get();
+      pulls.delayed += shard->pulls_delayed.get();
+      pulls.parked_s += static_cast<double>(shard->parked_ns.get()) / 1e9;
+      pulls.lead_rounds = std::max(pulls.lead_rounds, shard->lead_rounds.get());
+    }
+  }
+  for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+    const auto& reads = members_[rank].reads_by_staleness;
+    auto& sums = view.reads_by_rounds_behind;
+    sums.resize(std::max(sums.size(), reads.size()));
+    for (size_t index = 0; index < reads.size(); ++index) sums[index] += reads[index];
+    if (sync.model != wire::SyncModel::kDrop) continue;
+    uint64_t dropped = 0;
+    for (const auto& shard : shards_) dropped += shard->sessions()[rank].dropped.get();
+    view.workers[rank].dropped_fragments = dropped;
+  }
 }
 
 }  // namespace pbox::appliance

@@ -30,6 +30,7 @@ struct Member {
   uint64_t lost_ns = 0;
   std::string lost_reason;
   uint64_t barrier_sequence = 0;
+  std::vector<uint64_t> reads_by_staleness;  // as in its last HEARTBEAT
 
   uint64_t incarnation = 0;  // the same process, or another one in its place?
   bool resumes = false;      // it was in the job before the box was lost
@@ -128,6 +129,7 @@ class Job {
  private:
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;
   uint32_t fits(const PipelineHost& host, const Member& member) const;
+  void view_sync(JobView& view) const;
   std::vector<int32_t> chunk_priorities() const;
   const char* priority_source() const;
   std::vector<pipeline::ShardSpec> shard_specs(const std::vector<ChunkStart>& starts) const;

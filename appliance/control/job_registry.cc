@@ -89,12 +89,9 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
   }
   switch (message.kind_case()) {
     case control::WorkerMessage::kLeave: on_leave(id, connection); return;
-    case control::WorkerMessage::kHeartbeat: {
-      control::BoxMessage answer;
-      answer.mutable_heartbeat()->set_sequence(message.heartbeat().sequence());
-      send(id, std::move(answer));
+    case control::WorkerMessage::kHeartbeat:
+      on_heartbeat(id, connection, message.heartbeat());
       return;
-    }
     case control::WorkerMessage::kRounds: on_rounds(id, connection, message.rounds()); return;
     case control::WorkerMessage::kBarrier: on_barrier(connection, message.barrier()); return;
     case control::WorkerMessage::kSetLearningRate:
@@ -105,6 +102,18 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
       return;
     default: return;  // a kind that a newer worker knows
   }
+}
+
+void JobRegistry::on_heartbeat(ConnectionId id, const Connection& connection,
+                               const control::Heartbeat& heartbeat) {
+  // 0 to the bound on staleness, and all that is beyond.
+  constexpr int kBucketsMax = wire::kStalenessMax + 2;
+  const auto& reads = heartbeat.reads_by_staleness();
+  connection.job->members()[connection.rank].reads_by_staleness.assign(
+      reads.begin(), reads.begin() + std::min(reads.size(), kBucketsMax));
+  control::BoxMessage answer;
+  answer.mutable_heartbeat()->set_sequence(heartbeat.sequence());
+  send(id, std::move(answer));
 }
 
 // Sessions came or went: each job's share of the receive rings changes.

@@ -121,6 +121,8 @@ class JobRegistry {
   void on_barrier(Connection& connection, const control::Barrier& barrier);
   void on_learning_rate(ConnectionId id, Connection& connection,
                         const control::SetLearningRate& request);
+  void on_heartbeat(ConnectionId id, const Connection& connection,
+                    const control::Heartbeat& heartbeat);
   void on_priorities(ConnectionId id, Connection& connection,
                      const control::SetPriorities& request);
   void set_priorities(Job& job, wire::PriorityPolicy policy, std::vector<int32_t> by_tensor,

@@ -68,6 +68,7 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
   member.path_mtu = join.path_mtu();
   member.ipv6 = connection.ipv6;
   member.incarnation = join.incarnation();
+  member.reads_by_staleness.clear();
   member.resumes = join.resumes();
   member.rejoins = join.rejoins();
   member.epoch = join.resumes() ? join.epoch() : 0;

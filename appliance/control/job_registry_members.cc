@@ -365,7 +365,8 @@ void JobRegistry::remove_if_over(Job& job) {
   const bool was_running = job.running();
   const uint32_t lost = job.count(Member::State::kLost);
   if (job.count(Member::State::kJoined) > 0) return;
-  if (was_running && lost > 0 && job.spec().mode == pipeline::Mode::kOptimize) return;
+  const bool may_return = job.spec().sync.model == wire::SyncModel::kBsp;
+  if (was_running && lost > 0 && job.spec().mode == pipeline::Mode::kOptimize && may_return) return;
   if (was_running && lost > 0) {
     ++totals_.jobs_failed;
   } else if (was_running) {

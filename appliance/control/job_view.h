@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,25 @@ struct WorkerView {
   uint64_t duplicates = 0;
   uint64_t last_arrivals = 0;     // chunk rounds that this rank completed: who is late
   double last_packet_age_s = -1;  // -1: none yet
+  std::optional<uint64_t> dropped_fragments = {};  // model drop
+};
+
+// The consistency model, as the job asked for it.
+struct SyncView {
+  std::string model;  // "bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"
+  uint32_t staleness = 0;
+  float probability = 1;
+  std::string release;  // "soft", "lazy"
+  std::string reads;    // "fresh", "cached"
+  uint32_t quorum = 0;
+};
+
+// Of models whose pushes are applied as they come: reads of chunks, and how they went.
+struct PullView {
+  uint64_t pulls = 0;
+  uint64_t delayed = 0;
+  double parked_s = 0;       // over all reads that waited and have been answered
+  uint64_t lead_rounds = 0;  // the most that a rank was ahead of the slowest
 };
 
 struct JobView {
@@ -36,6 +56,11 @@ struct JobView {
   uint64_t memory_bytes = 0;
   uint64_t chunk_rounds = 0;  // finished, over all chunks
   double age_s = 0;
+  SyncView sync;
+  std::optional<PullView> pulls;
+  // Reads of tensors by how many rounds the data lacked, 0, 1, ..., as workers say; the last is of
+  // all that lacked more. Empty until one has said so.
+  std::vector<uint64_t> reads_by_rounds_behind;
   std::vector<WorkerView> workers;  // by rank
 };
 

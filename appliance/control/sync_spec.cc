@@ -139,10 +139,6 @@ Status check_job(const SyncSpec& sync, const control::Join& join, const JobSpec&
                    ": the others have gone on from what a lost rank has not seen; start all ranks "
                    "again, without rejoin");
   }
-  if (join.delivery() != 0) {
-    return invalid("delivery pull goes with sync.model bsp only, not with " +
-                   std::string(to_string(sync.model)) + "; leave it broadcast");
-  }
   return check_replay(sync, spec);
 }
 
@@ -152,6 +148,14 @@ const char* to_string(SyncModel model) {
   constexpr const char* kNames[] = {"bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"};
   static_assert(std::size(kNames) == wire::kSyncModelCount);
   return kNames[static_cast<size_t>(model)];
+}
+
+const char* to_string(Release release) {
+  return release == Release::kLazy ? "lazy" : "soft";
+}
+
+const char* to_string(Reads reads) {
+  return reads == Reads::kCached ? "cached" : "fresh";
 }
 
 Result<SyncSpec> parse_sync(const control::Join& join, const JobSpec& spec) {
@@ -185,8 +189,8 @@ std::optional<std::string> sync_difference(const SyncSpec& job, const SyncSpec& 
   } fields[] = {
       {"staleness", std::to_string(job.staleness), std::to_string(worker.staleness)},
       {"probability", number(job.probability), number(worker.probability)},
-      {"release", std::to_string(int(job.release)), std::to_string(int(worker.release))},
-      {"reads", std::to_string(int(job.reads)), std::to_string(int(worker.reads))},
+      {"release", to_string(job.release), to_string(worker.release)},
+      {"reads", to_string(job.reads), to_string(worker.reads)},
       {"quorum", std::to_string(job.quorum), std::to_string(worker.quorum)},
   };
   for (const auto& field : fields) {

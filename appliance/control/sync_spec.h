@@ -11,6 +11,8 @@ namespace pbox::appliance {
 
 // "bsp", "asp", ...
 const char* to_string(wire::SyncModel model);
+const char* to_string(wire::Release release);
+const char* to_string(wire::Reads reads);
 
 // `spec`: everything else that the job asks for. The error names field, value and remedy. What the
 // model implies is filled in: ESSP reads cached data, and an unset probability is 1.

@@ -24,6 +24,7 @@ struct JobShape {
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerKind optimizer = {};
   bool partial = false;
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t first_round = 0;                // of every chunk
   uint32_t copy_rank = pipeline::kNoRank;  // of chunk 0
   std::array<uint8_t, 4> admissions = {};  // by rank; each has a session number of its own

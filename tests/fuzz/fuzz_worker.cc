@@ -171,8 +171,9 @@ class WorkerDriver {
     header.set_type(wire::PacketType::kStatus);
     wire::StatusPayload status;
     status.received_mask = input_.byte();
-    status.finished_round = place.round;
-    status.missing_workers = input_.byte() & 3;
+    const uint8_t choice = input_.byte();
+    status.finished_round = place.round + (choice >> 2 & 1u);
+    status.missing_workers = choice & 3;
     status.first_missing_rank = status.missing_workers;
     header.payload_bytes = sizeof(status);
     return join(header, &status);
@@ -227,6 +228,7 @@ class WorkerDriver {
       if (dropped == 0 && is_result) oracle_.came_back(parsed);
       const bool is_status = sound && parsed.header.type() == wire::PacketType::kStatus;
       if (dropped == 0 && is_status) oracle_.acknowledged(parsed);
+      if (dropped == 0 && is_status) oracle_.told(parsed);
       return;
     }
     PBOX_CHECK(sound && after.bytes_pulled == before.bytes_pulled + parsed.header.payload_bytes);

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
@@ -68,6 +69,9 @@ WorkerOracle::WorkerOracle(Input& input) {
   const uint8_t kinds = input.byte();
   sync_ = kSyncs[kinds >> 4 & 7];
   has_shadow_ = (kinds & 1) != 0 && sync_.model == wire::SyncModel::kBsp;
+  if ((kinds & 128) != 0 && sync_.model == wire::SyncModel::kBsp) {
+    delivery_ = wire::Delivery::kPull;
+  }
   tensors_.resize(1 + input.below(3));
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
@@ -100,6 +104,7 @@ worker::SessionSpec WorkerOracle::session(uint32_t credit_bytes) {
   session.sync = sync_;
   session.learning_rate = kLearningRate;
   session.gradient_scale = kGradientScale;
+  session.delivery = delivery_;
   for (uint32_t pipeline = 0; pipeline < kPipelines; ++pipeline) {
     session.pipelines.push_back({spi(pipeline), credit_bytes, {}});
   }
@@ -123,7 +128,7 @@ worker::SessionSpec WorkerOracle::resume(Input& input) {
     Chunk& chunk = chunks_[id];
     const uint8_t choice = input.byte();
     chunk.held = 0;
-    chunk.pushed = chunk.giving = false;
+    chunk.pushed = chunk.giving = chunk.announced = false;
     int round = 0;  // of the box, from this worker's
     if ((choice & 3) == 1) round = tensors_[chunk.tensor].started && !chunk.is_done ? 1 : 0;
     if ((choice & 3) == 2) round = -1;
@@ -241,6 +246,7 @@ void WorkerOracle::accepted(const wire::Parsed& result) {
   chunk.copy = chunk.staged;
   chunk.has_copy = has_shadow_;
   chunk.is_done = true;
+  chunk.announced = false;
   ++chunk.round;
 }
 
@@ -307,6 +313,22 @@ void WorkerOracle::read(Chunk& chunk, uint32_t index) {
     }
     write(dtype, weight, &tensor.expected[chunk.offset + in_chunk]);
   }
+}
+
+// It is asked for with the tensor's others; until then nothing is in flight. What was given back is
+// here already.
+void WorkerOracle::told(const wire::Parsed& parsed) {
+  wire::StatusPayload status;
+  if (parsed.header.payload_bytes != sizeof(status)) return;
+  std::memcpy(&status, parsed.payload, sizeof(status));
+  Chunk& chunk = chunks_[parsed.header.chunk];
+  if (delivery_ == wire::Delivery::kBroadcast || chunk.announced ||
+      wire::round_distance(status.finished_round, parsed.header.round) <= 0) {
+    return;
+  }
+  chunk.pushed = false;
+  if (chunk.giving) chunk.held = 0;
+  chunk.announced = !std::exchange(chunk.giving, false);
 }
 
 // A fragment of what was given back: delivered nowhere.

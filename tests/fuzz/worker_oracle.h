@@ -39,10 +39,11 @@ class WorkerOracle {
     uint32_t offset = 0;
     uint32_t bytes = 0;
     uint32_t round = 0;
-    uint64_t held = 0;    // fragments of the round's result
-    bool pushed = false;  // a packet of this round was seen
-    bool is_done = true;  // of the tensor's round at hand
-    bool giving = false;  // the box asked for the round before, and has not sent it back yet
+    uint64_t held = 0;       // fragments of the round's result
+    bool pushed = false;     // a packet of this round was seen
+    bool is_done = true;     // of the tensor's round at hand
+    bool giving = false;     // the box asked for the round before, and has not sent it back yet
+    bool announced = false;  // delivery by pull: told that the round's result is there
     bool has_copy = false;
     std::vector<std::byte> staged = {}, copy = {};  // of the round at hand, of the one before
     uint64_t acknowledged = 0;                      // cached: fragments of the push
@@ -84,6 +85,8 @@ class WorkerOracle {
   void accepted(const wire::Parsed& result);
   void came_back(const wire::Parsed& result);
   void acknowledged(const wire::Parsed& status);
+  // A sound STATUS of what is in flight.
+  void told(const wire::Parsed& status);
   void completed(uint32_t tensor);
   void check_outputs() const;
   // True if a sound result of this place must be taken.
@@ -99,6 +102,7 @@ class WorkerOracle {
   std::vector<Chunk> chunks_;
   bool has_shadow_ = false;
   wire::SyncSpec sync_;
+  wire::Delivery delivery_ = wire::Delivery::kBroadcast;
   uint32_t epoch_ = 5;
   uint16_t generation_ = 6;
   uint32_t credit_bytes_ = 0;

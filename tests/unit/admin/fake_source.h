@@ -40,6 +40,9 @@ class FakeSource : public AdminSource {
     job.mode = "optimize";
     job.reduction = "mean";
     job.optimizer = "adam";
+    job.priority_policy = "forward-order";
+    job.priority_source = "learned";
+    job.delivery = "broadcast";
     job.world_size = 3;
     job.chunk_rounds = 1234;
     job.memory_bytes = 4096;
@@ -53,9 +56,16 @@ class FakeSource : public AdminSource {
                     .last_packet_age_s = 0.25},
                    {.rank = 1, .peer = "10.0.0.2:5", .state = "lost"},
                    {.rank = 2, .peer = "", .state = "absent"}};
+    job.sync = {.model = "ssp", .staleness = 3, .release = "lazy", .reads = "fresh"};
+    job.pulls = {.pulls = 400, .delayed = 5, .parked_s = 1.25, .lead_rounds = 2};
+    job.reads_by_rounds_behind = {300, 60, 0, 40};
     job_views.push_back(job);
     job.name = kOddName;
     job.workers.resize(1);
+    job.sync = {.model = "drop", .release = "soft", .reads = "fresh", .quorum = 1};
+    job.pulls.reset();
+    job.reads_by_rounds_behind.clear();
+    job.workers[0].dropped_fragments = 17;
     job_views.push_back(job);
   }
 
@@ -74,6 +84,14 @@ class FakeSource : public AdminSource {
     return {pinned, floating};
   }
   std::vector<JobView> jobs() const override { return job_views; }
+  Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override {
+    for (JobView& view : job_views) {
+      if (view.name != job) continue;
+      view.priority_policy = wire::kPriorityPolicyNames[static_cast<size_t>(policy)];
+      return ok_status();
+    }
+    return Error{ErrorCode::kNotFound, "no such job"};
+  }
 
   BoxView box_view;
   std::vector<JobView> job_views;

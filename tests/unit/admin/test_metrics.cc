@@ -69,6 +69,31 @@ TEST_CASE("worker families say which rank is late and which is gone") {
   }
 }
 
+TEST_CASE("reads of a job are counted, timed, and shown by how old the data were") {
+  const std::string text = metrics_text(FakeSource(), {});
+  const auto all = lines_of(text);
+  const std::set<std::string> lines(all.begin(), all.end());
+  for (const char* line :
+       {"pbox_job_pulls_total{training_job=\"bert\"} 400",
+        "pbox_job_pulls_delayed_total{training_job=\"bert\"} 5",
+        "pbox_job_parked_seconds_total{training_job=\"bert\"} 1.25",
+        "pbox_job_lead_rounds{training_job=\"bert\"} 2",
+        "# TYPE pbox_job_read_rounds_behind histogram",
+        "pbox_job_read_rounds_behind_bucket{training_job=\"bert\",le=\"0\"} 300",
+        "pbox_job_read_rounds_behind_bucket{training_job=\"bert\",le=\"1\"} 360",
+        "pbox_job_read_rounds_behind_bucket{training_job=\"bert\",le=\"2\"} 360",
+        "pbox_job_read_rounds_behind_bucket{training_job=\"bert\",le=\"+Inf\"} 400",
+        "pbox_job_read_rounds_behind_count{training_job=\"bert\"} 400",
+        "pbox_job_read_rounds_behind_sum{training_job=\"bert\"} 180"}) {
+    INFO(line);
+    CHECK(lines.count(line) == 1);
+  }
+  CHECK(text.find("pbox_job_dropped_fragments_total{training_job=\"bert\"") == std::string::npos);
+  CHECK(text.find("pbox_job_pulls_total{training_job=\"a") == std::string::npos);
+  CHECK(lines.count("pbox_job_dropped_fragments_total{training_job=\"a\\\"b\\\\c<d>&/e%\\n\xc3\xa9 "
+                    "f\",rank=\"0\"} 17") == 1);
+}
+
 TEST_CASE("a rank that never sent has no packet age") {
   const std::string text = metrics_text(FakeSource(), {});
   CHECK(text.find("pbox_worker_last_packet_age_seconds{training_job=\"bert\",rank=\"1\"}") ==
