@@ -41,7 +41,8 @@ void Core::on_sync_push(JobShard& shard, Session& session, const wire::Parsed& p
   }
   const auto next = static_cast<uint32_t>(chunk->sync->progress.next(session.rank));
   const int32_t ahead = wire::round_distance(header.round, next);
-  if (ahead > 0) {
+  // Who goes on although its read waits does not keep the protocol; the bound holds all the same.
+  if (ahead > 0 || (ahead == 0 && chunk->sync->progress.is_parked(session.rank))) {
     counters_.add(Counter::kRejectRound);
     return;
   }
@@ -92,7 +93,6 @@ void Core::complete_push(JobShard& shard, Session& session, Chunk& chunk,
   sync::Progress& progress = chunk.sync->progress;
   const uint64_t round = progress.next(rank);
   chunk.claimed[rank] = 0;
-  if (progress.is_parked(rank)) unpark(shard, chunk, rank);  // it went on without its answer
   const bool advanced = progress.complete_push(rank);
   if (progress.lead() > shard.lead_rounds.get()) shard.lead_rounds.set(progress.lead());
   if (advanced) {

@@ -51,12 +51,13 @@ class Window {
     uint64_t former_sent_ns = 0;  // of the chunk delivered last by then
     uint64_t delivered_bytes = 0;
     uint64_t delivered_ns = 0;
-    bool steady = false;   // the lane was busy, and had results since it was idle
-    bool starved = false;  // less than the window was in flight, for want of something to push
+    uint64_t flying_bytes = 0;  // with itself
+    bool steady = false;        // the lane was busy, and had results since it was not
+    bool starved = false;       // less than the window was in flight, for want of something to push
   };
 
-  // chunk_bytes: the lane's largest chunk. slack_ns: for how long either side may be kept from
-  // running; what is in flight outlasts it.
+  // chunk_bytes: the lane's largest chunk. slack_ns: for how long, at least, either side or another
+  // rank may be kept from running; what is in flight outlasts it.
   Window(uint32_t chunk_bytes, uint64_t slack_ns)
       : chunk_bytes_(chunk_bytes), slack_ns_(slack_ns) {}
 
@@ -66,23 +67,29 @@ class Window {
 
   // A chunk is pushed, with so much in flight before it.
   Mark leave(uint64_t outstanding_bytes, uint64_t now_ns);
-  // Nothing waits to be pushed though there is room.
+  // Nothing waits to be pushed.
   void starve(uint64_t outstanding_bytes) {
     starved_until_bytes_ = delivered_bytes_ + outstanding_bytes;
+    pauses_ = outstanding_bytes == 0;
   }
   // Its result is here. Only what was `clean`, never asked for again, is measured: of anything else
   // nobody knows which packet was answered (Karn, Partridge 1987).
   void arrive(const Mark& mark, uint32_t bytes, bool clean, uint64_t now_ns);
 
  private:
+  void note_lateness(const Mark& mark, uint64_t now_ns);
+
   uint64_t chunk_bytes_;
   uint64_t slack_ns_;
   uint64_t delivered_bytes_ = 0;
   uint64_t delivered_ns_ = 0;
   uint64_t former_sent_ns_ = 0;
-  uint64_t idle_until_bytes_ = 0;  // delivered_bytes_ when the lane was last idle
+  bool pauses_ = true;             // nothing in flight, and nothing to push
+  uint64_t idle_until_bytes_ = 0;  // delivered_bytes_ at the end of the last pause
   uint64_t starved_until_bytes_ = 0;
   uint64_t idle_ns_ = 0;  // when it last was
+  uint64_t late_ns_ = 0;  // by how much results have been late of late
+  uint64_t late_noted_ns_ = 0;
   Extreme<Later> rate_;   // bytes per second
   Extreme<Sooner> time_;  // ns, of chunks of chunk_bytes_
 };

@@ -26,7 +26,7 @@ struct Link {
   // are not cut down with the rate, so what a switch must keep is not either. A host's own queue
   // holds kHostQueueBytes, as Linux keeps a thousand packets.
   uint64_t queue_bytes = 1 << 20;
-  uint32_t delay_us = 0;  // each way; needs a kernel with netem
+  uint32_t delay_us = 0;  // each way; needs a kernel with netem. Once given it may change, not end
 };
 
 struct RackOptions {

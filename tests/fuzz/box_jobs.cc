@@ -28,6 +28,22 @@ std::vector<std::byte> join(const wire::Header& header, const std::vector<std::b
   return packet;
 }
 
+wire::SyncSpec read_sync(Input& input, uint32_t workers) {
+  using wire::SyncModel;
+  const uint8_t choice = input.byte();
+  wire::SyncSpec sync;
+  sync.model = static_cast<SyncModel>(1 + (choice & 15) % 6);
+  const bool is_ssp = sync.model == SyncModel::kSsp;
+  const bool by_chance = sync.model == SyncModel::kPssp || sync.model == SyncModel::kDpssp;
+  if (sync.model == SyncModel::kDrop) sync.quorum = 1 + (choice >> 4) % workers;
+  if (is_ssp || by_chance || sync.model == SyncModel::kEssp) sync.staleness = choice >> 4 & 3;
+  if (by_chance) sync.probability = 0.5f;
+  const bool cached = sync.model == SyncModel::kEssp || (is_ssp && (choice & 64) != 0);
+  if (cached) sync.reads = wire::Reads::kCached;
+  if ((is_ssp || by_chance) && !cached && (choice & 128) != 0) sync.release = wire::Release::kLazy;
+  return sync;
+}
+
 }  // namespace
 
 uint32_t JobShape::fragments() const {
@@ -54,6 +70,9 @@ JobShape read_shape(Input& input, uint32_t job) {
     shape.first_round = 5;
     if (size % 5 > 0) shape.copy_rank = size % shape.workers;
   }
+  if ((size & 128) != 0 && shape.mode == pipeline::Mode::kOptimize) {
+    shape.sync = read_sync(input, shape.workers);
+  }
   return shape;
 }
 
@@ -70,6 +89,7 @@ pipeline::ShardSpec spec_of(const JobShape& shape, uint32_t credit_bytes) {
   spec.mode = shape.mode;
   spec.reduction = shape.reduction;
   spec.optimizer.kind = shape.optimizer;
+  spec.sync = shape.sync;
   spec.partial = shape.partial;
   spec.delivery = shape.delivery;
   spec.job_chunk_count = shape.chunks + 1;

@@ -23,6 +23,7 @@ struct JobShape {
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerKind optimizer = {};
+  wire::SyncSpec sync = {};
   bool partial = false;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t first_round = 0;                // of every chunk
@@ -40,6 +41,10 @@ struct JobShape {
            kPipeline << pipeline::kSpiPipelineShift | job * 16 | rank;
   }
   uint32_t present() const;
+  bool is_bsp() const { return sync.model == wire::SyncModel::kBsp; }
+  bool drops() const { return sync.model == wire::SyncModel::kDrop; }
+  // Beyond the initial weights.
+  bool applies_on_arrival() const { return wire::applies_on_arrival(sync.model); }
 };
 
 JobShape read_shape(Input& input, uint32_t job);

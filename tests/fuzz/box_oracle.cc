@@ -1,34 +1,15 @@
 #include "tests/fuzz/box_oracle.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/optimizer/optimizer.h"
 #include "pipeline/optimizer/reference.h"
 #include "pipeline/reduce/reference.h"
+#include "pipeline/sync/rules.h"
 
 namespace pbox::fuzz {
-namespace {
-
-// Equal bits, or both no number: which of two NaNs an addition keeps is the processor's choice.
-bool same_elements(wire::Dtype dtype, const std::byte* left, const std::byte* right,
-                   uint32_t bytes) {
-  const uint32_t width = wire::dtype_bytes(dtype);
-  for (uint32_t index = 0; index < bytes / width; ++index) {
-    if (std::memcmp(left + index * width, right + index * width, width) == 0) continue;
-    if (!std::isnan(reduce::reference::load_element(dtype, left, index)) ||
-        !std::isnan(reduce::reference::load_element(dtype, right, index))) {
-      return false;
-    }
-  }
-  return true;
-}
-
-}  // namespace
-
 BoxOracle::BoxOracle(const JobShape& shape) : shape_(shape), chunks_(shape.chunks) {
   optimizer_.kind = shape.optimizer;
   for (Chunk& chunk : chunks_) {
@@ -57,16 +38,22 @@ void BoxOracle::aggregated(const wire::Parsed& push) {
   PBOX_CHECK(header.epoch == shape_.epoch() && header.generation == shape_.generation());
   PBOX_CHECK(header.chunk < shape_.chunks && header.fragment < shape_.fragments());
   Chunk& chunk = chunks_[header.chunk];
-  PBOX_CHECK(header.round == chunk.open_round);
   const uint32_t rank = rank_of(header.spi);
   PBOX_CHECK(header.spi == shape_.spi(rank) && !shape_.absent[rank]);
+  PBOX_CHECK(header.payload_bytes ==
+             wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, header.fragment));
+  if (chunk.sync) {
+    PBOX_CHECK(header.type() == wire::PacketType::kPush);
+    chunk.sync->aggregated(rank, push, optimizer_);
+    advance(chunk);
+    return;
+  }
+  PBOX_CHECK(header.round == chunk.open_round);
   const bool copied = chunk.copy_rank != pipeline::kNoRank;
   PBOX_CHECK(header.type() == (copied ? wire::PacketType::kState : wire::PacketType::kPush));
   PBOX_CHECK(!copied || rank == chunk.copy_rank);
   const uint64_t bit = uint64_t{1} << header.fragment;
   PBOX_CHECK((chunk.claimed[rank] & bit) == 0);
-  PBOX_CHECK(header.payload_bytes ==
-             wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, header.fragment));
 
   const bool first =
       copied || std::none_of(chunk.claimed.begin(), chunk.claimed.end(),
@@ -88,17 +75,52 @@ void BoxOracle::aggregated(const wire::Parsed& push) {
 }
 
 bool BoxOracle::is_complete(const Chunk& chunk) const {
+  uint32_t complete = 0;
   for (uint32_t rank = 0; rank < shape_.workers; ++rank) {
-    if (!shape_.absent[rank] && chunk.claimed[rank] != wire::full_mask(shape_.fragments())) {
-      return false;
-    }
+    const bool is_full = chunk.claimed[rank] == wire::full_mask(shape_.fragments());
+    complete += !shape_.absent[rank] && is_full ? 1 : 0;
   }
-  return shape_.present() > 0;
+  const uint32_t all = shape_.present();
+  const bool may_drop = shape_.drops() && chunk.open_round > 0;
+  return all > 0 && complete >= (may_drop ? std::min(all, shape_.sync.quorum) : all);
+}
+
+void BoxOracle::advance(Chunk& chunk) {
+  rounds_finished_ += chunk.sync->oldest() - chunk.open_round;
+  chunk.open_round = static_cast<uint32_t>(chunk.sync->oldest());
+}
+
+uint32_t BoxOracle::next_round(uint32_t chunk, uint32_t rank) const {
+  const Chunk& at = chunks_[chunk];
+  return at.sync ? static_cast<uint32_t>(at.sync->next(rank)) : at.open_round;
+}
+
+void BoxOracle::check_parked(const pipeline::JobShard& shard) const {
+  if (!shape_.applies_on_arrival() || sync::reads_cached(shape_.sync)) return;
+  uint64_t parked = 0;
+  uint64_t delayed = 0;
+  for (const Chunk& chunk : chunks_) {
+    if (!chunk.sync) continue;
+    parked += chunk.sync->parked_count();
+    delayed += chunk.sync->delayed();
+  }
+  PBOX_CHECK(shard.parked_count == parked && shard.pulls_delayed.get() == delayed);
+}
+
+void BoxOracle::check_all_answered() const {
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.sync) chunk.sync->check_all_answered();
+  }
 }
 
 void BoxOracle::somebody_excluded() {
   for (Chunk& chunk : chunks_) {
-    if (is_complete(chunk)) finish(chunk);
+    if (chunk.sync) {
+      chunk.sync->somebody_excluded();
+      advance(chunk);
+    } else if (is_complete(chunk)) {
+      finish(chunk);
+    }
   }
 }
 
@@ -113,7 +135,8 @@ void BoxOracle::average(Chunk& chunk) const {
     const size_t begin = size_t{fragment} * kFragmentBytes / wire::dtype_bytes(shape_.dtype);
     const uint32_t count = wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, fragment) /
                            wire::dtype_bytes(shape_.dtype);
-    const uint32_t divisor = shape_.partial ? contributors : shape_.workers;
+    const bool counts = shape_.partial || shape_.drops();
+    const uint32_t divisor = counts ? contributors : shape_.workers;
     reduce::reference::scale(chunk.sum.data() + begin, 1.0f / static_cast<float>(divisor), count);
   }
 }
@@ -121,7 +144,8 @@ void BoxOracle::average(Chunk& chunk) const {
 void BoxOracle::finish(Chunk& chunk) {
   const bool optimizes = shape_.mode == pipeline::Mode::kOptimize;
   // The optimizer multiplies by the share itself where all are there: other roundings.
-  const bool scales_in_step = optimizes && (!shape_.partial || shape_.present() == shape_.workers);
+  const bool scales_in_step =
+      optimizes && !shape_.drops() && (!shape_.partial || shape_.present() == shape_.workers);
   if (chunk.copy_rank == pipeline::kNoRank && !scales_in_step) average(chunk);
   if (scales_in_step) {
     std::fill(chunk.contributors.begin(), chunk.contributors.end(), shape_.workers);
@@ -134,6 +158,9 @@ void BoxOracle::finish(Chunk& chunk) {
   std::fill(chunk.claimed.begin(), chunk.claimed.end(), 0);
   ++chunk.open_round;
   ++rounds_finished_;
+  if (!shape_.applies_on_arrival()) return;
+  chunk.sync.emplace(shape_, chunk.weights);
+  chunk.sync->somebody_excluded();
 }
 
 void BoxOracle::step(Chunk& chunk, bool scales) {
@@ -149,17 +176,22 @@ void BoxOracle::step(Chunk& chunk, bool scales) {
                              shape_.elements);
 }
 
-void BoxOracle::check_result(const wire::Header& header, const std::byte* payload) const {
+void BoxOracle::check_result(const wire::Header& header, const std::byte* payload) {
   PBOX_CHECK(header.chunk < shape_.chunks && header.fragment < shape_.fragments());
   // Of a generation before if it was made then.
   PBOX_CHECK(header.epoch == shape_.epoch() && header.generation <= shape_.generation());
-  const Chunk& chunk = chunks_[header.chunk];
-  PBOX_CHECK(header.round + 1 == chunk.open_round && header.round >= shape_.first_round);
-  const uint32_t contributors = chunk.contributors[header.fragment];
-  PBOX_CHECK(header.contributors() ==
-             (shape_.partial && contributors != shape_.workers ? contributors : 0));
+  Chunk& chunk = chunks_[header.chunk];
   PBOX_CHECK(((header.flags & wire::flag::kLast) != 0) ==
              (header.fragment + 1u == shape_.fragments()));
+  if (chunk.sync) {
+    chunk.sync->check_result(rank_of(header.spi), header, payload);
+    return;
+  }
+  PBOX_CHECK(header.round + 1 == chunk.open_round && header.round >= shape_.first_round);
+  const uint32_t contributors = chunk.contributors[header.fragment];
+  const bool counts = shape_.partial || shape_.drops();
+  PBOX_CHECK(header.contributors() ==
+             (counts && contributors != shape_.workers ? contributors : 0));
   const std::byte* expected = chunk.result.data() + size_t{header.fragment} * kFragmentBytes;
   PBOX_CHECK(header.payload_bytes ==
              wire::fragment_length(shape_.chunk_bytes(), kFragmentBytes, header.fragment));
@@ -170,6 +202,10 @@ void BoxOracle::check_status(const wire::Header& header, const wire::StatusPaylo
   const uint32_t rank = rank_of(header.spi);
   PBOX_CHECK(header.chunk < shape_.chunks);
   const Chunk& chunk = chunks_[header.chunk];
+  if (chunk.sync) {
+    chunk.sync->check_status(rank, header, status);
+    return;
+  }
   PBOX_CHECK(status.finished_round <= chunk.open_round);
   if (status.finished_round != chunk.open_round) return;  // it was so when it was asked
   PBOX_CHECK(status.missing_workers <= shape_.workers);

@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "nic/wire/header.h"
 #include "tests/fuzz/box_jobs.h"
+#include "tests/fuzz/sync_oracle.h"
 
 namespace pbox::fuzz {
 
@@ -22,6 +24,12 @@ class BoxOracle {
   // The shape says since now that somebody is absent: rounds may be complete without it.
   void somebody_excluded();
   uint32_t open_round(uint32_t chunk) const { return chunks_[chunk].open_round; }
+  // The round that the rank pushes next if it keeps the protocol.
+  uint32_t next_round(uint32_t chunk, uint32_t rank) const;
+  // Ends the process unless the shard counts reads that wait as FluentPS's rules have it.
+  void check_parked(const pipeline::JobShard& shard) const;
+  // With nothing left to be sent, and nothing lost on the way.
+  void check_all_answered() const;
   uint64_t rounds_finished() const { return rounds_finished_; }
   bool awaits_copy_of(uint32_t rank) const { return chunks_[0].copy_rank == rank; }
   void set_learning_rate(float rate) { optimizer_.learning_rate = rate; }
@@ -29,7 +37,7 @@ class BoxOracle {
   // Ends the process unless the fragment may count: of this job, of an open round, once per rank.
   void aggregated(const wire::Parsed& push);
   // Ends the process unless the result is that of the newest finished round, bit for bit.
-  void check_result(const wire::Header& header, const std::byte* payload) const;
+  void check_result(const wire::Header& header, const std::byte* payload);
   // Ends the process unless what the box says of a rank's fragments is so.
   void check_status(const wire::Header& header, const wire::StatusPayload& status) const;
 
@@ -40,13 +48,15 @@ class BoxOracle {
     std::vector<uint64_t> claimed;       // by rank
     std::vector<uint32_t> contributors;  // by fragment; of round open_round - 1
     std::vector<float> sum, weights, state;
-    std::vector<std::byte> result;  // of round open_round - 1
+    std::vector<std::byte> result;   // of round open_round - 1
+    std::optional<SyncOracle> sync;  // from round 1 on, where pushes are applied as they come
   };
 
   uint32_t rank_of(uint32_t spi) const;
   bool is_complete(const Chunk& chunk) const;
   void average(Chunk& chunk) const;
   void finish(Chunk& chunk);
+  void advance(Chunk& chunk);
   void step(Chunk& chunk, bool scales);
 
   const JobShape& shape_;

@@ -62,6 +62,9 @@ class BoxDriver {
       }
     }
     for (uint32_t turns = 0; send(UINT32_MAX) > 0; ++turns) PBOX_CHECK(turns < kTurnsMax);
+    for (const Job& job : jobs_) {
+      if (!packets_lost_) job.oracle->check_all_answered();
+    }
   }
 
  private:
@@ -84,6 +87,7 @@ class BoxDriver {
   }
 
   void remove(Job& job) {
+    packets_lost_ = true;
     core_.execute({.kind = pipeline::CommandKind::kRemove, .shard = job.shard.get()});
     job.shard.reset();  // the sanitizer sees a late touch
   }
@@ -100,7 +104,9 @@ class BoxDriver {
     place.rank = (choice & 3u) % job.shape.workers;
     place.chunk = (choice >> 2 & 3u) % (job.shape.chunks + 1);
     place.fragment = (choice >> 4 & 3u) % job.shape.fragments();
-    if (place.chunk < job.shape.chunks) place.round = job.oracle->open_round(place.chunk);
+    if (place.chunk < job.shape.chunks) {
+      place.round = job.oracle->next_round(place.chunk, place.rank);
+    }
     if (choice >> 6 == 1) --place.round;  // the round before: done, or far in the future
     if (choice >> 6 == 2) place.round -= 2;
     return place;
@@ -163,7 +169,11 @@ class BoxDriver {
 
   void push_round(Job& job) {
     Place place = choose_place(job);
-    for (place.rank = 0; place.rank < job.shape.workers; ++place.rank) push_chunk(job, place);
+    const bool own = job.shape.applies_on_arrival() && place.chunk < job.shape.chunks;
+    for (place.rank = 0; place.rank < job.shape.workers; ++place.rank) {
+      if (own) place.round = job.oracle->next_round(place.chunk, place.rank);
+      push_chunk(job, place);
+    }
   }
 
   // The same request many times: what a replay, or a worker whose timer is broken, does.
@@ -192,6 +202,8 @@ class BoxDriver {
     const uint8_t choice = input_.byte();
     const uint32_t rank = (choice & 3u) % job.shape.workers;
     const bool comes = (choice & 4) != 0 || job.oracle->awaits_copy_of(rank);
+    if (comes && !job.shape.is_bsp()) return;  // refused by control
+    packets_lost_ = packets_lost_ || !comes;
     if (comes) ++job.shape.admissions[rank];
     if (job.shape.absent[rank] == comes) ++job.shape.generations;
     job.shape.absent[rank] = !comes;
@@ -234,7 +246,10 @@ class BoxDriver {
     PBOX_CHECK(pulls <= 1 && verdict <= 1 && pulls + verdict >= 1);
     if (core_.counters().get(Counter::kAggregated) != aggregated_before) account(packet);
     uint64_t finished = finished_before_;
-    for (const Job& job : jobs_) finished += job.oracle->rounds_finished();
+    for (const Job& job : jobs_) {
+      finished += job.oracle->rounds_finished();
+      job.oracle->check_parked(*job.shard);
+    }
     PBOX_CHECK(core_.counters().get(Counter::kRoundsFinished) == finished);
   }
 
@@ -266,7 +281,8 @@ class BoxDriver {
     const bool is_result = header.type() == wire::PacketType::kResult;
     // Results leave from where they lie. One that its port held back for a whole round may carry
     // what came after; nobody waits for it any more.
-    if (is_result && header.round + 1 != oracle.open_round(header.chunk)) return;
+    const bool waits_for_all = oracle.shape().is_bsp();
+    if (is_result && waits_for_all && header.round + 1 != oracle.open_round(header.chunk)) return;
     PBOX_CHECK(packet.tag == wire::make_tag(kTag, header, packet.payload));
     if (is_result) {
       oracle.check_result(header, packet.payload);
@@ -287,6 +303,7 @@ class BoxDriver {
   uint64_t next_number_ = 1;
   uint64_t delivered_ = 0;
   uint64_t finished_before_ = 0;  // rounds of shards that are gone
+  bool packets_lost_ = false;     // made, and dropped by a command
 };
 
 }  // namespace

@@ -213,6 +213,20 @@ TEST_CASE("no late answer lets a rank go on whose read waits") {
   for (const Sent& packet : late) CHECK(packet.header.applied() == 4);
 }
 
+TEST_CASE("a rank that goes on although its read waits is refused") {
+  SyncJob job(ssp(1), 2);
+  job.begin();
+  job.push(0, 1);
+  job.push(0, 2);
+  const CounterChange change(job.box.core);
+  CHECK(job.push(0, 3).empty());
+  CHECK(change.moved() == std::vector<Counter>{Counter::kRejectRound});
+  CHECK(job.shard->lead_rounds.get() == 2);
+  CHECK(job.push(1, 1).size() == 6);
+  job.push(0, 3);
+  CHECK(job.box.count(Counter::kRejectRound) == 3);
+}
+
 TEST_CASE("packets that a full port left behind say what the weights are when they leave") {
   SyncJob job({.model = SyncModel::kAsp}, 2);
   job.begin();

@@ -30,6 +30,32 @@ TEST_CASE("a shard takes the memory that its footprint announced, to the cache l
   }
 }
 
+TEST_CASE("so does a shard of any consistency model") {
+  for (uint32_t model = 1; model < wire::kSyncModelCount; ++model) {
+    for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kBf16}) {
+      for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kAdam}) {
+        for (const uint32_t workers : {1u, 9u}) {
+          JobOptions options;
+          options.dtype = dtype;
+          options.workers = workers;
+          options.chunks = 3;
+          options.mode = pipeline::Mode::kOptimize;
+          options.optimizer.kind = kind;
+          options.sync = {.model = static_cast<wire::SyncModel>(model), .quorum = 1};
+          auto spec = spec_of(options);
+          for (const bool partial : {false, true}) {
+            spec.partial = partial;
+            const auto shard = pipeline::JobShard::create(spec);
+            REQUIRE(shard.ok());
+            REQUIRE(align_up((*shard)->arena().taken(), kCacheLineBytes) ==
+                    pipeline::shard_footprint(spec));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a shard finds its own chunks and no others") {
   JobOptions options;
   options.chunks = 3;

@@ -1,0 +1,62 @@
+// An independent account of one chunk whose pushes are applied as they come, from when its initial
+// weights are there: FluentPS's server for one shard as its authors write it, over the scalar
+// reference of each optimizer.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "nic/wire/header.h"
+#include "tests/fuzz/box_jobs.h"
+
+namespace pbox::fuzz {
+
+class SyncOracle {
+ public:
+  // `shape` outlives the oracle; what it says of members may change.
+  SyncOracle(const JobShape& shape, const std::vector<float>& weights);
+
+  // V: the oldest round that somebody who takes part has not pushed.
+  uint64_t oldest() const { return oldest_; }
+  uint64_t next(uint32_t rank) const { return next_[rank]; }
+  // Reads that wait, where each push is one; there have been `delayed` of them.
+  size_t parked_count() const { return parked_.size(); }
+  uint64_t delayed() const { return delayed_; }
+
+  // Ends the process unless the fragment is one that the rank has not pushed.
+  void aggregated(uint32_t rank, const wire::Parsed& push, const optimizer::OptimizerSpec& spec);
+  // The shape says since now that somebody is absent.
+  void somebody_excluded();
+  // Ends the process unless the packet carries what the chunk now is, and says so.
+  void check_result(uint32_t rank, const wire::Header& header, const std::byte* payload);
+  void check_status(uint32_t rank, const wire::Header& header,
+                    const wire::StatusPayload& status) const;
+  // Ends the process unless everybody whose push is answered was sent all of the answer.
+  void check_all_answered() const;
+
+ private:
+  bool is_fresh() const;
+  uint64_t fastest() const;
+  bool blocks(uint32_t rank, uint64_t round) const;
+  void complete_push(uint32_t rank);
+  void move_oldest();
+  uint32_t applied(uint32_t rank, uint32_t fragment) const;
+
+  const JobShape& shape_;
+  std::vector<float> weights_;
+  std::vector<std::vector<float>> state_;  // by fragment
+  std::vector<uint64_t> updates_;          // by fragment
+  std::vector<uint64_t> next_;             // by rank: the round it pushes next
+  std::vector<uint64_t> claimed_;          // by rank: fragments of it
+  std::vector<uint64_t> answered_;         // by rank: fragments sent since it was let go on
+  std::map<uint32_t, uint64_t> parked_;    // by rank: the slot its read waits in
+  uint64_t oldest_ = 1;
+  uint64_t delayed_ = 0;
+};
+
+// Equal bits, or both no number: which of two NaNs an addition keeps is the processor's choice.
+bool same_elements(wire::Dtype dtype, const std::byte* left, const std::byte* right,
+                   uint32_t bytes);
+
+}  // namespace pbox::fuzz
