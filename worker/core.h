@@ -284,6 +284,7 @@ class Core {
   void set_credit(Lane& lane, const wire::Header& header);
   void on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void note_announced(Tensor& tensor);
+  void measure(Lane& lane, const Chunk& chunk, uint64_t now_ns);
   void land(Lane& lane, Chunk& chunk, uint64_t now_ns);
 
   // core_sync.cc

@@ -106,7 +106,8 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
 }
 
 // Without a shadow, in place is safe because a result exists only when the box has every fragment
-// of every worker, and the box will not be given them again: the input under it is needed no more.
+// of every worker, or, where it does not wait for all, answers this one's push: the box will not be
+// given that again, the input under it is needed no more.
 void Core::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed) {
   if (cache_) {  // initial weights: nothing of this worker's own but them
     cache_->store(chunk_id(chunk), parsed.header.fragment, {.clock = 1, .applied = 1},
@@ -137,11 +138,16 @@ void Core::copy(std::byte* destination, const std::byte* source, size_t bytes) c
   }
 }
 
-// Out of flight: answered, as far as it was asked for.
-void Core::land(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+// What a chunk's way to the box and back says of the path.
+void Core::measure(Lane& lane, const Chunk& chunk, uint64_t now_ns) {
   // A probed chunk measures loss or stragglers, not the path (Karn's rule).
   if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
   lane.window.arrive(chunk.mark, chunk.wire_bytes, chunk.probes == 0, now_ns);
+}
+
+// Out of flight: answered, as far as it was asked for.
+void Core::land(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+  if (!reads_cache(chunk)) measure(lane, chunk, now_ns);  // else with its acknowledgement
   chunk.in_flight = false;
   leave_window(lane, chunk);
   auto& in_flight = lane.in_flight;

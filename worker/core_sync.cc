@@ -106,7 +106,7 @@ bool Core::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t no
   if (is_acknowledged(chunk)) return false;
   chunk.acknowledged_mask |= fragments;
   if (!is_acknowledged(chunk)) return false;
-  if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
+  measure(lane, chunk, now_ns);
   chunk.probes = std::max(chunk.probes, 1u);  // what follows is no measure of the path
   send_no_more(lane, chunk);
   drop_unsent(lane, chunk_id(chunk));
