@@ -33,6 +33,7 @@ class Appliance : public AdminSource {
   BoxView box() const override;
   std::vector<PipelineView> pipelines() const override;
   std::vector<JobView> jobs() const override;
+  Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override;
 
   static constexpr int kDrainMaxSeconds = 3;
 

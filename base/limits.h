@@ -73,6 +73,7 @@ static_assert(kRoundMapChunksMax * 8 + 64 <= kControlMessageBytesMax);
 // --- admin (HTTP) ---
 inline constexpr uint32_t kAdminConnectionsMax = 128;
 inline constexpr uint32_t kAdminHeaderBytesMax = 8192;  // request line and fields
+inline constexpr uint32_t kAdminBodyBytesMax = 4096;    // of a POST
 inline constexpr uint32_t kAdminTimeoutMs = 10'000;     // per request read, and per answer written
 
 // --- names outsiders rely on ---

@@ -7,56 +7,97 @@ namespace {
 
 constexpr uint64_t kImageChannels = 3;
 constexpr uint64_t kImageNetClasses = 1000;
+constexpr uint64_t kImageNetSide = 224;
 
-class TensorList {
+class LayerList {
  public:
-  void add(std::string name, uint64_t elements) { tensors_.push_back({std::move(name), elements}); }
-
-  // A convolution without a bias and the batch normalisation behind it.
+  // `side` is that of the output image, in pixels.
   void add_convolution(const std::string& convolution, const std::string& normalisation,
-                       uint64_t inputs, uint64_t outputs, uint64_t kernel) {
-    add(convolution + ".weight", outputs * inputs * kernel * kernel);
-    add(normalisation + ".weight", outputs);
-    add(normalisation + ".bias", outputs);
+                       uint64_t inputs, uint64_t outputs, uint64_t kernel, uint64_t side) {
+    const uint64_t weights = outputs * inputs * kernel * kernel;
+    layers_.push_back({convolution,
+                       static_cast<double>(weights * side * side),
+                       {{convolution + ".weight", weights},
+                        {normalisation + ".weight", outputs},
+                        {normalisation + ".bias", outputs}}});
   }
 
-  void add_with_bias(const std::string& layer, uint64_t weights, uint64_t outputs) {
-    add(layer + ".weight", weights);
-    add(layer + ".bias", outputs);
+  // `uses`: how often a sample uses each weight: once in a dense layer, once per pixel in a
+  // convolution, once per word in a recurrent one.
+  void add_with_bias(const std::string& layer, uint64_t weights, uint64_t outputs,
+                     uint64_t uses = 1) {
+    layers_.push_back({layer,
+                       static_cast<double>(weights * uses),
+                       {{layer + ".weight", weights}, {layer + ".bias", outputs}}});
   }
 
-  std::vector<ModelTensor> take() { return std::move(tensors_); }
+  // A row is looked up, not multiplied.
+  void add_embedding(const std::string& layer, uint64_t words, uint64_t width) {
+    layers_.push_back({layer, 0, {{layer + ".weight", words * width}}});
+  }
+
+  // The four gates of one cell, run over `words` words.
+  void add_lstm(const std::string& layer, uint64_t inputs, uint64_t width, uint64_t words) {
+    const uint64_t gates = 4 * width;
+    layers_.push_back({layer,
+                       static_cast<double>(gates * (inputs + width) * words),
+                       {{layer + ".i2h_weight", gates * inputs},
+                        {layer + ".i2h_bias", gates},
+                        {layer + ".h2h_weight", gates * width},
+                        {layer + ".h2h_bias", gates}}});
+  }
+
+  std::vector<ModelLayer> take() { return std::move(layers_); }
 
  private:
-  std::vector<ModelTensor> tensors_;
+  std::vector<ModelLayer> layers_;
 };
 
-// 1x1 down to `width` channels, 3x3, 1x1 up to four times as many.
+// 1x1 down to `width` channels, 3x3, 1x1 up to four times as many. The first of a stage halves the
+// image in its 3x3, but for the first stage.
 constexpr uint64_t kBottleneckExpansion = 4;
 
-void add_bottleneck(TensorList& list, const std::string& block, uint64_t inputs, uint64_t width,
-                    bool has_projection) {
-  const uint64_t outputs = width * kBottleneckExpansion;
-  list.add_convolution(block + ".conv1", block + ".bn1", inputs, width, 1);
-  list.add_convolution(block + ".conv2", block + ".bn2", width, width, 3);
-  list.add_convolution(block + ".conv3", block + ".bn3", width, outputs, 1);
-  if (has_projection) {
-    list.add_convolution(block + ".downsample.0", block + ".downsample.1", inputs, outputs, 1);
+struct Bottleneck {
+  std::string name;
+  uint64_t inputs, width;
+  uint64_t input_side, side;
+  bool has_projection;
+};
+
+void add_bottleneck(LayerList& list, const Bottleneck& block) {
+  const uint64_t outputs = block.width * kBottleneckExpansion;
+  const std::string& name = block.name;
+  list.add_convolution(name + ".conv1", name + ".bn1", block.inputs, block.width, 1,
+                       block.input_side);
+  list.add_convolution(name + ".conv2", name + ".bn2", block.width, block.width, 3, block.side);
+  list.add_convolution(name + ".conv3", name + ".bn3", block.width, outputs, 1, block.side);
+  if (block.has_projection) {
+    list.add_convolution(name + ".downsample.0", name + ".downsample.1", block.inputs, outputs, 1,
+                         block.side);
   }
 }
 
 }  // namespace
 
-std::vector<ModelTensor> resnet50() {
+std::vector<ModelLayer> resnet50_layers() {
   constexpr std::array<int, 4> kBlockCounts = {3, 4, 6, 3};
   uint64_t channels = 64;
   uint64_t width = 64;
-  TensorList list;
-  list.add_convolution("conv1", "bn1", kImageChannels, channels, 7);
+  uint64_t side = kImageNetSide / 2;
+  LayerList list;
+  list.add_convolution("conv1", "bn1", kImageChannels, channels, 7, side);
+  side /= 2;  // the pooling
   for (size_t stage = 0; stage < kBlockCounts.size(); ++stage) {
     for (int block = 0; block < kBlockCounts[stage]; ++block) {
-      const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
-      add_bottleneck(list, name, channels, width, block == 0);
+      const uint64_t input_side = side;
+      if (stage > 0 && block == 0) side /= 2;
+      add_bottleneck(list,
+                     {.name = "layer" + std::to_string(stage + 1) + "." + std::to_string(block),
+                      .inputs = channels,
+                      .width = width,
+                      .input_side = input_side,
+                      .side = side,
+                      .has_projection = block == 0});
       channels = width * kBottleneckExpansion;
     }
     width *= 2;
@@ -65,38 +106,106 @@ std::vector<ModelTensor> resnet50() {
   return list.take();
 }
 
-std::vector<ModelTensor> vgg19() {
+std::vector<ModelLayer> vgg19_layers() {
   struct Stage {
     int convolution_count;
     uint64_t channels;
   };
   constexpr std::array<Stage, 5> kStages = {{{2, 64}, {2, 128}, {4, 256}, {4, 512}, {4, 512}}};
   constexpr uint64_t kHidden = 4096;
-  constexpr uint64_t kPooledSide = 7;
-  TensorList list;
+  LayerList list;
   uint64_t inputs = kImageChannels;
+  uint64_t side = kImageNetSide;
   int layer = 0;  // torchvision numbers convolutions, activations and poolings alike
   for (const Stage& stage : kStages) {
     for (int convolution = 0; convolution < stage.convolution_count; ++convolution) {
       list.add_with_bias("features." + std::to_string(layer), stage.channels * inputs * 3 * 3,
-                         stage.channels);
+                         stage.channels, side * side);
       inputs = stage.channels;
       layer += 2;
     }
     ++layer;
+    side /= 2;
   }
-  list.add_with_bias("classifier.0", kHidden * inputs * kPooledSide * kPooledSide, kHidden);
+  list.add_with_bias("classifier.0", kHidden * inputs * side * side, kHidden);
   list.add_with_bias("classifier.3", kHidden * kHidden, kHidden);
   list.add_with_bias("classifier.6", kImageNetClasses * kHidden, kImageNetClasses);
   return list.take();
 }
 
-Result<std::vector<ModelTensor>> model_by_name(std::string_view name) {
-  if (name == "resnet50") return resnet50();
-  if (name == "vgg19") return vgg19();
-  if (name == "1mib") return std::vector<ModelTensor>{{"buffer", (1u << 20) / sizeof(float)}};
+std::vector<ModelLayer> resnet56_layers() {
+  constexpr int kBlocksPerStage = 9;
+  constexpr uint64_t kClasses = 10;
+  uint64_t channels = 16;
+  uint64_t side = 32;
+  LayerList list;
+  list.add_convolution("conv1", "bn1", kImageChannels, channels, 3, side);
+  for (int stage = 0; stage < 3; ++stage) {
+    const uint64_t width = uint64_t{16} << stage;
+    if (stage > 0) side /= 2;
+    for (int block = 0; block < kBlocksPerStage; ++block) {
+      const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(block);
+      list.add_convolution(name + ".conv1", name + ".bn1", channels, width, 3, side);
+      list.add_convolution(name + ".conv2", name + ".bn2", width, width, 3, side);
+      channels = width;
+    }
+  }
+  list.add_with_bias("fc", kClasses * channels, kClasses);
+  return list.take();
+}
+
+std::vector<ModelLayer> sockeye_layers() {
+  constexpr uint64_t kOwnWords = 4;  // padding, unknown, begin, end
+  constexpr uint64_t kSourceWords = 17'191 + kOwnWords;
+  constexpr uint64_t kTargetWords = 7'709 + kOwnWords;
+  constexpr uint64_t kWidth = 512;
+  constexpr uint64_t kSentence = 25;
+  LayerList list;
+  list.add_embedding("source_embed", kSourceWords, kWidth);
+  for (const char* direction : {"encoder.forward", "encoder.reverse"}) {
+    list.add_lstm(direction, kWidth, kWidth / 2, kSentence);
+  }
+  list.add_lstm("encoder.1", kWidth, kWidth, kSentence);
+  for (const char* state : {"0.cell", "0.hidden", "1.cell", "1.hidden"}) {
+    list.add_with_bias("decoder.init." + std::string(state), kWidth * kWidth, kWidth);
+  }
+  list.add_embedding("target_embed", kTargetWords, kWidth);
+  list.add_lstm("decoder.0", 2 * kWidth, kWidth, kSentence);  // the word and the context
+  list.add_lstm("decoder.1", kWidth, kWidth, kSentence);
+  // Scores of every source word for every target word.
+  list.add_with_bias("attention.source", kWidth * kWidth, kWidth, kSentence);
+  list.add_with_bias("attention.query", kWidth * kWidth, kWidth, kSentence);
+  list.add_with_bias("attention.score", kWidth, 1, kSentence * kSentence);
+  list.add_with_bias("decoder.hidden", kWidth * 2 * kWidth, kWidth, kSentence);
+  list.add_with_bias("target_output", kTargetWords * kWidth, kTargetWords, kSentence);
+  return list.take();
+}
+
+Result<std::vector<ModelLayer>> layers_by_name(std::string_view name) {
+  if (name == "resnet50") return resnet50_layers();
+  if (name == "vgg19") return vgg19_layers();
+  if (name == "sockeye") return sockeye_layers();
+  if (name == "resnet56") return resnet56_layers();
+  if (name == "1mib") {
+    return std::vector<ModelLayer>{{"buffer", 1, {{"buffer", (1u << 20) / sizeof(float)}}}};
+  }
   return Error{ErrorCode::kInvalidArgument,
-               "model '" + std::string(name) + "' is unknown: use resnet50, vgg19 or 1mib"};
+               "model '" + std::string(name) +
+                   "' is unknown: use resnet50, vgg19, sockeye, resnet56 or 1mib"};
+}
+
+std::vector<ModelTensor> tensors_of(const std::vector<ModelLayer>& layers) {
+  std::vector<ModelTensor> tensors;
+  for (const ModelLayer& layer : layers) {
+    tensors.insert(tensors.end(), layer.tensors.begin(), layer.tensors.end());
+  }
+  return tensors;
+}
+
+Result<std::vector<ModelTensor>> model_by_name(std::string_view name) {
+  const auto layers = layers_by_name(name);
+  if (!layers) return layers.error();
+  return tensors_of(*layers);
 }
 
 uint64_t element_count(const std::vector<ModelTensor>& tensors) {

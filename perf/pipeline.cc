@@ -97,7 +97,7 @@ class Bench {
 pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes) {
   pipeline::ShardSpec spec;
   spec.fragment_bytes = fragment_bytes;
-  for (const ModelTensor& tensor : resnet50()) {
+  for (const ModelTensor& tensor : tensors_of(resnet50_layers())) {
     for (uint64_t first = 0; first < tensor.elements; first += limits::kChunkBytesDefault / 4) {
       pipeline::ChunkSpec chunk;
       chunk.chunk = static_cast<uint32_t>(spec.chunks.size());

@@ -86,6 +86,7 @@ class Core {
   void run_optimizer(JobShard& shard, Chunk& chunk, bool scaled);
   // True if it has divided the sum already.
   static bool count_contributors(JobShard& shard, Chunk& chunk);
+  bool answer_pull(JobShard& shard, const Session& session, Chunk& chunk, uint64_t mask);
   bool request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                       uint64_t now_ns);
   // False, and counted, if the session has had its share.
@@ -127,10 +128,13 @@ class Core {
   size_t fill_fan_out(JobShard& shard, size_t filled, size_t limit);
   size_t fill_group(JobShard& shard, Session& session, size_t filled, size_t limit);
   static bool begin_fan_out(EgressQueue& egress);
+  void make_announcement(const JobShard& shard, Session& session, const FanOut& at, size_t index);
   size_t fill_resends(JobShard& shard, size_t filled, size_t limit);
   size_t fill_owed(JobShard& shard, size_t filled, size_t limit);
   // Packets made, but not taken by the port, of chunks that may have changed since.
   void remake_unsent();
+  size_t fill_answers(JobShard& shard, size_t filled, size_t limit);
+  size_t fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled, size_t limit);
 
   static constexpr size_t kReplyCapacity = 512;
 

@@ -158,7 +158,9 @@ void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed
   if (header.round != chunk->open_round()) {  // done: the worker may have missed the result
     counters_.add(Counter::kDuplicate);
     session.duplicates.add(1);
-    request_resend(shard, session, *chunk, bit, now_ns);
+    if (shard.delivery == wire::Delivery::kBroadcast) {
+      request_resend(shard, session, *chunk, bit, now_ns);
+    }
     return;
   }
   if ((chunk->claimed[session.rank] & bit) != 0) {
@@ -303,13 +305,28 @@ void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed
   }
   Chunk* chunk = check_chunk(shard, parsed.header);
   if (chunk == nullptr) return;
-  if (parsed.header.round + 1 == chunk->open_round() &&
-      chunk->fanned_out_rounds == chunk->open_round()) {
+  if (parsed.header.round + 1 == chunk->open_round()) {
     wire::PullPayload pull;
     std::memcpy(&pull, parsed.payload, sizeof(pull));
-    if (request_resend(shard, session, *chunk, chunk->full_mask & ~pull.held_mask, now_ns)) return;
+    const uint64_t mask = chunk->full_mask & ~pull.held_mask;
+    if (chunk->pulled != nullptr && answer_pull(shard, session, *chunk, mask)) return;
+    if (request_resend(shard, session, *chunk, mask, now_ns)) return;
   }
   send_status(shard, session, *chunk, parsed.header);
+}
+
+// Delivery by pull. The first copy of a result for each worker is no resend: nothing bounds it but
+// the queue.
+bool Core::answer_pull(JobShard& shard, const Session& session, Chunk& chunk, uint64_t mask) {
+  uint32_t& pulled = chunk.pulled[session.rank];
+  if (mask == 0 || pulled == chunk.open_round()) return false;
+  const Resend asked{&chunk, chunk.open_round() - 1, session.rank, mask};
+  if (!shard.egress.push_answer(asked, chunk.priority)) {
+    counters_.add(Counter::kResendsRefused);
+    return false;
+  }
+  pulled = chunk.open_round();
+  return true;
 }
 
 // Bounded per session, so that duplicates cannot be turned into a flood: four windows at once,

@@ -39,6 +39,10 @@ class ResultMaker {
       const bool waits = !exact && progress.is_parked(session.rank);
       header.timestamp_us = static_cast<uint32_t>(progress.next(session.rank) - (waits ? 1 : 0));
       applied_mask_ = exact ? chunk.claimed[session.rank] : 0;
+    } else if (shard.sync.model == wire::SyncModel::kDrop) {
+      const sync::Pushed& pushed = chunk.sync->pushed[session.rank];
+      header.timestamp_us = pushed.round;
+      applied_mask_ = pushed.counted;
     }
     words_ = std::bit_cast<wire::HeaderWords>(header);
   }
@@ -131,7 +135,8 @@ size_t Core::fill_replies(size_t filled) {
 
 size_t Core::fill_shard(JobShard& shard, size_t filled, size_t limit) {
   const bool has_work = shard.egress.cursor.count > 0 || !shard.egress.empty() ||
-                        shard.egress.has_resend() || !shard.departure.ranks.empty();
+                        shard.egress.has_resend() || shard.egress.has_answer() ||
+                        !shard.departure.ranks.empty();
   if (!has_work) {
     shard.egress_deficit_bytes = 0;
     return filled;
@@ -139,28 +144,16 @@ size_t Core::fill_shard(JobShard& shard, size_t filled, size_t limit) {
   if (shard.egress_deficit_bytes <= 0) shard.egress_deficit_bytes += kQuantumBytes;
   filled = fill_resends(shard, filled, limit);
   if (shard.sync.model != wire::SyncModel::kBsp) return fill_owed(shard, filled, limit);
-  return fill_fan_out(shard, filled, limit);
+  filled = fill_fan_out(shard, filled, limit);
+  return fill_answers(shard, filled, limit);
 }
 
 size_t Core::fill_resends(JobShard& shard, size_t filled, size_t limit) {
   Resend resend;
   while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_resend(resend)) {
-    Chunk& chunk = *resend.chunk;
-    if (!chunk.applies_on_arrival()) {
-      if (resend.round + 1 != chunk.open_round()) continue;  // consumed by all meanwhile
-    } else if (!chunk.sync->awaits(resend.rank, resend.round)) {
-      continue;
-    }
-    Session& session = shard.sessions()[resend.rank];
-    const ResultMaker maker(shard, session, chunk, chunk.open_round() - 1, options_.tag);
-    while (resend.mask != 0 && filled < limit && shard.egress_deficit_bytes > 0) {
-      const auto fragment = static_cast<uint32_t>(__builtin_ctzll(resend.mask));
-      resend.mask &= resend.mask - 1;
-      maker.make(fragment, wire::flag::kRetransmission, outgoing_[filled]);
-      shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
-      counters_.add(Counter::kResultsResent);
-      ++filled;
-    }
+    const size_t before = filled;
+    filled = fill_asked(shard, resend, wire::flag::kRetransmission, filled, limit);
+    counters_.add(Counter::kResultsResent, filled - before);
     if (resend.mask != 0) shard.egress.push_resend(resend);
   }
   return filled;
@@ -198,6 +191,15 @@ size_t Core::fill_owed(JobShard& shard, size_t filled, size_t limit) {
   return filled;
 }
 
+size_t Core::fill_answers(JobShard& shard, size_t filled, size_t limit) {
+  Answer answer;
+  while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_answer(answer)) {
+    filled = fill_asked(shard, answer, 0, filled, limit);
+    if (answer.mask != 0) shard.egress.return_answer(answer);
+  }
+  return filled;
+}
+
 // Weights change under packets that a full port has not taken: what they say of themselves must be
 // so when they leave.
 void Core::remake_unsent() {
@@ -214,6 +216,28 @@ void Core::remake_unsent() {
                             options_.tag);
     maker.make(packet.header.fragment, packet.header.flags & wire::flag::kRetransmission, packet);
   }
+}
+
+// As much as there is room for; what is left stays in the mask.
+size_t Core::fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled,
+                        size_t limit) {
+  Chunk& chunk = *asked.chunk;
+  const bool is_wanted = chunk.applies_on_arrival() ? chunk.sync->awaits(asked.rank, asked.round)
+                                                    : asked.round + 1 == chunk.open_round();
+  if (!is_wanted) {  // consumed meanwhile
+    asked.mask = 0;
+    return filled;
+  }
+  Session& session = shard.sessions()[asked.rank];
+  const ResultMaker maker(shard, session, chunk, chunk.open_round() - 1, options_.tag);
+  while (asked.mask != 0 && filled < limit && shard.egress_deficit_bytes > 0) {
+    const auto fragment = static_cast<uint32_t>(__builtin_ctzll(asked.mask));
+    asked.mask &= asked.mask - 1;
+    maker.make(fragment, flags, outgoing_[filled]);
+    shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
+    ++filled;
+  }
+  return filled;
 }
 
 size_t Core::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
@@ -249,15 +273,43 @@ size_t Core::fill_group(JobShard& shard, Session& session, size_t filled, size_t
     // Nobody knows where a rank is that has come back and was not heard yet; it will ask.
     const bool sends = session.present && session.reachable;
     const ResultMaker maker(shard, session, *at.chunk, at.round, options_.tag);
-    for (; sends && cursor.fragment < at.chunk->fragment_count; ++cursor.fragment) {
+    const bool announces = shard.delivery == wire::Delivery::kPull;
+    const uint32_t packets = announces ? 1 : at.chunk->fragment_count;
+    for (; sends && cursor.fragment < packets; ++cursor.fragment) {
       if (filled == limit || shard.egress_deficit_bytes <= 0) return filled;
-      maker.make(cursor.fragment, 0, outgoing_[filled]);
+      if (announces) {
+        make_announcement(shard, session, at, filled);
+      } else {
+        maker.make(cursor.fragment, 0, outgoing_[filled]);
+      }
       shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
       ++filled;
     }
     if (cursor.step + 1 == shard.worker_count()) at.chunk->fanned_out_rounds = at.round + 1;
   }
   return filled;
+}
+
+// Delivery by pull: an answer to what nobody has asked yet.
+void Core::make_announcement(const JobShard& shard, Session& session, const FanOut& at,
+                             size_t index) {
+  wire::StatusPayload& status = outgoing_status_[index];
+  status = {.received_mask = at.chunk->full_mask, .finished_round = at.round + 1};
+  nic::TxPacket& packet = outgoing_[index];
+  packet.to = &session.endpoint;
+  packet.payload = reinterpret_cast<const std::byte*>(&status);
+  packet.header = {};
+  packet.header.set_type(wire::PacketType::kStatus);
+  packet.header.payload_bytes = sizeof(status);
+  packet.header.spi = session.spi | wire::kSpiToWorker;
+  packet.header.packet_number = session.next_packet_number++;
+  packet.header.epoch = shard.epoch;
+  packet.header.chunk = at.chunk->id;
+  packet.header.round = at.round;
+  packet.header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
+  packet.header.generation = shard.generation;
+  packet.tag = wire::make_tag(options_.tag, packet.header, packet.payload);
+  counters_.add(Counter::kAnnounced);
 }
 
 void Core::send_status(const JobShard& shard, Session& session, const Chunk& chunk,

@@ -146,7 +146,7 @@ void Core::close_round(JobShard& shard, Chunk& chunk) {
   for (const Session& session : shard.sessions()) {
     const uint64_t claimed = chunk.claimed[session.rank];
     if (!applies && claimed != 0) {
-      chunk.sync->pushed[session.rank] = {chunk.open_round(), claimed};
+      chunk.sync->pushed[session.rank] = {chunk.open_round(), claimed, claimed};
     }
     if (!session.present) {
       if (applies) chunk.sync->progress.leave(session.rank);
@@ -166,7 +166,7 @@ void Core::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
     counters_.add(Counter::kStale);
     return;
   }
-  if (ahead > 0) pushed = {header.round, 0};
+  if (ahead > 0) pushed = {header.round, 0, 0};
   if ((pushed.mask & bit) != 0) {
     counters_.add(Counter::kDuplicate);
     session.duplicates.add(1);

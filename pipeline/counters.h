@@ -21,6 +21,8 @@ namespace pbox::pipeline {
   X(kRoundsFinished, "pbox_chunk_rounds_total", "", "", "Chunk rounds finished")                 \
   X(kPullsReceived, "pbox_pulls_total", "", "", "Status requests received")                      \
   X(kStatusSent, "pbox_status_sent_total", "", "", "Status answers sent")                        \
+  X(kAnnounced, "pbox_announcements_sent_total", "", "",                                         \
+    "Finished chunks told of, by worker, where delivery is pull")                                \
   X(kResultsResent, "pbox_result_fragments_resent_total", "", "", "Result fragments sent again") \
   X(kResendsRefused, "pbox_resends_refused_total", "", "",                                       \
     "Resends over the bound, left to the timer")                                                 \

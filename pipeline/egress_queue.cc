@@ -6,15 +6,16 @@ namespace pbox::pipeline {
 namespace {
 
 // std::push_heap keeps the greatest in front: "less" means "leaves later".
-bool leaves_later(const FanOut& a, const FanOut& b) {
+constexpr auto leaves_later = [](const auto& a, const auto& b) {
   if (a.priority != b.priority) return a.priority < b.priority;
   return a.sequence > b.sequence;
-}
+};
 
 }  // namespace
 
-void EgressQueue::reserve(size_t results) {
+void EgressQueue::reserve(size_t results, bool answers) {
   heap_.reserve(results);
+  if (answers) answers_.reserve(kAnswerCapacity);
   resends_.resize(kResendCapacity);
 }
 
@@ -42,6 +43,26 @@ bool EgressQueue::push_resend(const Resend& resend) {
   }
   if (resend_tail_ - resend_head_ >= kResendCapacity) return false;
   resends_[resend_tail_++ % kResendCapacity] = resend;
+  return true;
+}
+
+bool EgressQueue::push_answer(const Resend& asked, int32_t priority) {
+  if (answers_.size() == answers_.capacity()) return false;
+  return_answer({asked, priority, next_sequence_++});
+  return true;
+}
+
+void EgressQueue::return_answer(const Answer& answer) {
+  PBOX_DCHECK(answers_.size() < answers_.capacity());
+  answers_.push_back(answer);
+  std::push_heap(answers_.begin(), answers_.end(), leaves_later);
+}
+
+bool EgressQueue::pop_answer(Answer& next) {
+  if (answers_.empty()) return false;
+  std::pop_heap(answers_.begin(), answers_.end(), leaves_later);
+  next = answers_.back();
+  answers_.pop_back();
   return true;
 }
 

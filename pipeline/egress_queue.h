@@ -30,9 +30,15 @@ struct Resend {
   uint64_t mask = 0;
 };
 
+// Fragments of a finished round that one worker asked for, having been told of it.
+struct Answer : Resend {
+  int32_t priority = 0;
+  uint64_t sequence = 0;
+};
+
 class EgressQueue {
  public:
-  void reserve(size_t results);
+  void reserve(size_t results, bool answers = false);
 
   // Never full: at most the results that a chunk keeps.
   void push(Chunk* chunk, uint32_t round, int32_t priority);
@@ -43,6 +49,13 @@ class EgressQueue {
   bool push_resend(const Resend& resend);
   bool pop_resend(Resend& next);
   bool has_resend() const { return resend_head_ != resend_tail_; }
+
+  // In the same order. False when the bounded queue is full.
+  bool push_answer(const Resend& asked, int32_t priority);
+  // What is left of an answer keeps its place.
+  void return_answer(const Answer& answer);
+  bool pop_answer(Answer& next);
+  bool has_answer() const { return !answers_.empty(); }
 
   // Where the fan-out at hand stands: a group of chunks leaves together to one worker, then to the
   // next. Two, because two of a job's chunks fill what a port can hand to the kernel or NIC as one
@@ -58,12 +71,14 @@ class EgressQueue {
 
  private:
   static constexpr size_t kResendCapacity = 1024;
+  static constexpr size_t kAnswerCapacity = 4096;
 
   std::vector<FanOut> heap_;
   uint64_t next_sequence_ = 0;
   std::vector<Resend> resends_;
   size_t resend_head_ = 0;
   size_t resend_tail_ = 0;
+  std::vector<Answer> answers_;  // a heap
 };
 
 }  // namespace pbox::pipeline

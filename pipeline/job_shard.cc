@@ -50,12 +50,16 @@ size_t sync_footprint(const ShardSpec& spec) {
                                    : cache_lines(workers * sizeof(sync::Pushed)));
 }
 
+size_t pulled_bytes(const ShardSpec& spec) {
+  return spec.delivery == wire::Delivery::kPull ? spec.sessions.size() * sizeof(uint32_t) : 0;
+}
+
 // Mirrors JobShard::lay_out_chunk, which takes exactly this much.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t floats = staggered(size_t{chunk.elements} * sizeof(float));
   const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t)) +
                        limits::kSlotRing * contributors_bytes(counts_contributors(spec)) +
-                       sync_footprint(spec);
+                       sync_footprint(spec) + cache_lines(pulled_bytes(spec));
   if (spec.mode == Mode::kAggregate) return masks + limits::kSlotRing * floats;
   const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
   const bool narrow = chunk.dtype != wire::Dtype::kF32;
@@ -90,6 +94,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   reduction = spec.reduction;
   partial = counts_contributors(spec);
   sync = spec.sync;
+  delivery = spec.delivery;
   optimizer = spec.optimizer;
   PBOX_CHECK(sync.model == wire::SyncModel::kBsp || mode == Mode::kOptimize);
   if (applies_on_arrival(spec)) {
@@ -108,13 +113,15 @@ void JobShard::lay_out(const ShardSpec& spec) {
   chunks_.resize(spec.chunks.size());
   for (Chunk& chunk : chunks_) {  // together: they are small and always in use
     chunk.claimed = reinterpret_cast<uint64_t*>(arena_.take(sessions_.size() * sizeof(uint64_t)));
+    if (pulled_bytes(spec) == 0) continue;
+    chunk.pulled = reinterpret_cast<uint32_t*>(arena_.take(pulled_bytes(spec)));
   }
   for (uint32_t index = 0; index < chunks_.size(); ++index) {
     PBOX_CHECK(spec.chunks[index].chunk < spec.job_chunk_count);
     local_index_[spec.chunks[index].chunk] = index;
     lay_out_chunk(spec.chunks[index], chunks_[index]);
   }
-  egress.reserve(limits::kSlotRing * chunks_.size());
+  egress.reserve(limits::kSlotRing * chunks_.size(), delivery == wire::Delivery::kPull);
 }
 
 void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {

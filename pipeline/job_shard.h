@@ -26,6 +26,7 @@
 #include "base/result.h"
 #include "nic/endpoint.h"
 #include "nic/wire/header.h"
+#include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
 #include "pipeline/egress_queue.h"
 #include "pipeline/optimizer/optimizer.h"
@@ -62,8 +63,9 @@ struct ShardSpec {
   Mode mode = Mode::kAggregate;
   Reduction reduction = Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
-  wire::SyncSpec sync;                // other than BSP: mode optimize
-  bool partial = false;               // ranks may be excluded: contributors are counted
+  wire::SyncSpec sync;   // other than BSP: mode optimize
+  bool partial = false;  // ranks may be excluded: contributors are counted
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t job_chunk_count = 0;       // of the whole job; chunk ids are below it
   std::vector<ChunkSpec> chunks;      // those of this pipeline
   std::vector<SessionSpec> sessions;  // by rank
@@ -98,6 +100,9 @@ struct alignas(kCacheLineBytes) Chunk {
   uint64_t first_round = 0;  // no result of an earlier round is here
   // Per fragment, how many workers' gradients a result holds; null unless ranks may be excluded.
   uint16_t* contributors[limits::kSlotRing] = {};
+  // Per rank, the open round at which it last was given a result on asking; null unless delivery is
+  // pull.
+  uint32_t* pulled = nullptr;
   float* weights = nullptr;  // optimize mode
   // Optimizer state. Where pushes are applied as they come, fragment by fragment: all that belongs
   // to one lies together.
@@ -164,6 +169,7 @@ class JobShard {
   Reduction reduction = Reduction::kSum;
   bool partial = false;
   wire::SyncSpec sync;
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
   optimizer::OptimizerSpec optimizer;
   EgressQueue egress;
   SingleWriterCounter rounds_finished;

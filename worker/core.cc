@@ -69,12 +69,17 @@ void Core::open_lanes() {
     lane.window_bytes = std::min(pipeline.credit_bytes, session_.window_bytes);
   }
   PBOX_CHECK(session_.chunk_pipeline.size() == chunks_.size());
+  std::vector<uint32_t> largest(lanes_.size(), 0);
   for (size_t id = 0; id < chunks_.size(); ++id) {
     Chunk& chunk = chunks_[id];
     chunk.pipeline = session_.chunk_pipeline[id];
     PBOX_CHECK(chunk.pipeline < lanes_.size());
     chunk.full_mask =
         wire::full_mask(wire::fragment_count(chunk.wire_bytes, session_.fragment_bytes));
+    largest[chunk.pipeline] = std::max(largest[chunk.pipeline], chunk.wire_bytes);
+  }
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    lanes_[lane].window = {largest[lane], session_.rto_floor_ns / 8};
   }
 }
 
@@ -98,7 +103,7 @@ void Core::fetch(uint32_t tensor_id, std::byte* output, int32_t priority) {
 }
 
 void Core::begin(Tensor& tensor) {
-  tensor.chunks_left = tensor.chunk_count;
+  tensor.chunks_left = tensor.unannounced = tensor.chunk_count;
   tensor.contributors = UINT16_MAX;
   tensor.staleness = 0;
   tensor.is_dropped = false;

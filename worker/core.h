@@ -16,6 +16,10 @@
 // in it. Where reads are cached, a push is done when the box has it, results are taken whenever
 // they come, and what is handed out is the copy of the model that they make.
 //
+// Delivery by pull, the way of parameter servers before PHub, has two flights of a chunk: it is
+// pushed, and lands when the box says that its result is there; with the last chunk of its tensor
+// to land, all of them are queued again, each to be asked for.
+//
 // A session may end and another take its place, of the same box or of one that has forgotten all.
 // Between suspend() and resume() nothing is accepted or sent. Where the box may have to be given a
 // result back, there is a shadow: one more copy of the model. A result's fragments are staged there
@@ -38,13 +42,18 @@
 #include "base/rng.h"
 #include "nic/port.h"
 #include "nic/rss.h"
+#include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
 #include "worker/read_cache.h"
 #include "worker/rtt_estimator.h"
 #include "worker/send_queue.h"
 #include "worker/staleness.h"
+#include "worker/window.h"
 
 namespace pbox::worker {
+
+// What is given back goes first: every worker waits for it.
+inline constexpr int32_t kGivePriority = INT32_MAX;
 
 struct TensorSpec {
   std::string name;
@@ -75,6 +84,7 @@ struct SessionSpec {
   std::vector<uint8_t> chunk_pipeline;  // by chunk id, dense in tensor order
   std::vector<uint32_t> open_rounds;    // at the box, by chunk id; empty: all are 0
   std::vector<uint32_t> give;  // chunks whose last consumed result the box must be given back
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t window_bytes = limits::kCreditBytesMax;  // own bound; the box's credit bounds too
   uint64_t rto_floor_ns = 2'000'000;                // sockets; a poll-mode port takes less
   uint64_t jitter_seed = 1;
@@ -184,6 +194,7 @@ class Core {
     uint64_t result_mask = 0;        // fragments of the result at hand
     uint64_t acknowledged_mask = 0;  // cached reads: fragments of ours that the box has for sure
     uint64_t pushed_ns = 0;
+    Window::Mark mark;
     uint64_t push_sequence = 0;  // its place among what the lane has pushed
     uint64_t deadline_ns = 0;
     uint64_t asked_ns = 0;  // sent the PULL whose answer says who is missing
@@ -205,13 +216,16 @@ class Core {
     bool pulls_first = false;  // the box may have our push, or even the result
     bool pushed = false;       // some of `round`, in this session or an earlier one
     bool fetched = false;
-    bool overtaken = false;  // by results of chunks pushed later
-    bool in_shadow = false;  // the shadow holds the result of the round before
+    bool is_dropped = false;  // some of what was pushed is not in the result at hand
+    bool overtaken = false;   // by results of chunks pushed later
+    bool in_shadow = false;   // the shadow holds the result of the round before
+    bool announced = false;   // delivery by pull: the result is there to be asked for
   };
   struct Tensor {
     uint32_t first_chunk = 0;
     uint32_t chunk_count = 0;
     uint32_t chunks_left = 0;
+    uint32_t unannounced = 0;  // of chunks_left; with none left, all are pulled
     uint32_t round = 0;
     uint16_t contributors = UINT16_MAX;  // so far
     uint16_t last_contributors = UINT16_MAX;
@@ -229,12 +243,13 @@ class Core {
     uint32_t spi = 0;
     nic::Endpoint box;
     uint64_t next_packet_number = 1;
-    uint64_t window_bytes = 0;
+    uint64_t window_bytes = 0;  // bound of the window that is measured
+    Window window{0, 0};
     uint64_t outstanding_bytes = 0;
     uint64_t last_heard_ns = 0;
     uint64_t deadline_ns = UINT64_MAX;  // no later than any of its chunks'
     SendQueue queue;                    // not yet started
-    std::deque<uint32_t> sending;       // chunks with to_send != 0
+    std::deque<uint32_t> sending;       // chunks with to_send != 0, in the queue's order
     std::deque<uint32_t> to_probe;      // chunks to PULL
     std::vector<uint32_t> in_flight;    // chunks pushed and not done
     // In the order of pushing: who may be overtaken. What is done or probed is taken out late.
@@ -267,6 +282,10 @@ class Core {
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void push_again(Lane& lane, Chunk& chunk, uint64_t fragments);
   void set_credit(Lane& lane, const wire::Header& header);
+  void on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns);
+  void note_announced(Tensor& tensor);
+  void measure(Lane& lane, const Chunk& chunk, uint64_t now_ns);
+  void land(Lane& lane, Chunk& chunk, uint64_t now_ns);
 
   // core_sync.cc
   void open_cache(const std::vector<TensorSpec>& tensors);
@@ -290,6 +309,9 @@ class Core {
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void drop_unsent(Lane& lane, uint32_t chunk_id);
   void leave_window(Lane& lane, Chunk& chunk);
+  int32_t priority(const Chunk& chunk) const;
+  void send(Lane& lane, Chunk& chunk, uint64_t fragments);
+  void send_no_more(Lane& lane, Chunk& chunk);
   bool open_window(Lane& lane, uint64_t now_ns);
   void fill_probes(Lane& lane, uint64_t now_ns);
   void fill_pushes(Lane& lane, uint64_t now_ns);

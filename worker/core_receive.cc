@@ -100,13 +100,14 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     statistics_.bytes_pulled += header.payload_bytes;
   }
   chunk.result_mask |= bit;
-  chunk.to_send = 0;
+  send_no_more(lane, chunk);
   if (std::exchange(chunk.waits_for_others, false)) arm(lane, chunk, now_ns);  // the rest is due
   if (chunk.result_mask == chunk.full_mask) finish_chunk(lane, chunk, now_ns);
 }
 
 // Without a shadow, in place is safe because a result exists only when the box has every fragment
-// of every worker, and the box will not be given them again: the input under it is needed no more.
+// of every worker, or, where it does not wait for all, answers this one's push: the box will not be
+// given that again, the input under it is needed no more.
 void Core::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed) {
   if (cache_) {  // initial weights: nothing of this worker's own but them
     cache_->store(chunk_id(chunk), parsed.header.fragment, {.clock = 1, .applied = 1},
@@ -137,9 +138,16 @@ void Core::copy(std::byte* destination, const std::byte* source, size_t bytes) c
   }
 }
 
-void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+// What a chunk's way to the box and back says of the path.
+void Core::measure(Lane& lane, const Chunk& chunk, uint64_t now_ns) {
   // A probed chunk measures loss or stragglers, not the path (Karn's rule).
   if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
+  lane.window.arrive(chunk.mark, chunk.wire_bytes, chunk.probes == 0, now_ns);
+}
+
+// Out of flight: answered, as far as it was asked for.
+void Core::land(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+  if (!reads_cache(chunk)) measure(lane, chunk, now_ns);  // else with its acknowledgement
   chunk.in_flight = false;
   leave_window(lane, chunk);
   auto& in_flight = lane.in_flight;
@@ -150,6 +158,25 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   drop_unsent(lane, chunk_id(chunk));
   lane.newest_done_sequence = std::max(lane.newest_done_sequence, chunk.push_sequence);
   note_overtaken(lane);
+}
+
+void Core::on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+  send_no_more(lane, chunk);
+  if (chunk.giving) return finish_chunk(lane, chunk, now_ns);  // its result is here already
+  land(lane, chunk, now_ns);
+  chunk.announced = true;
+  note_announced(tensors_[chunk.tensor]);
+}
+
+void Core::note_announced(Tensor& tensor) {
+  if (--tensor.unannounced > 0) return;
+  for (uint32_t id = tensor.first_chunk; id < tensor.first_chunk + tensor.chunk_count; ++id) {
+    if (chunks_[id].announced) lanes_[chunks_[id].pipeline].queue.push(id, tensor.priority);
+  }
+}
+
+void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+  land(lane, chunk, now_ns);
   Tensor& tensor = tensors_[chunk.tensor];
   if (chunk.giving) {
     chunk.giving = false;
@@ -162,6 +189,8 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
     consume(tensor, chunk);
   }
   tensor.contributors = std::min(tensor.contributors, chunk.contributors);
+  // One that was asked for too early, by a timer, may come without having been announced.
+  if (!std::exchange(chunk.announced, false)) note_announced(tensor);
   if (--tensor.chunks_left > 0) return;
   if (!tensor.fetching) count_read(tensor);
   tensor.last_contributors = tensor.contributors;
@@ -218,6 +247,11 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     arm(lane, chunk, now_ns);
     return;
   }
+  if (session_.delivery == wire::Delivery::kPull && !fetching && !chunk.announced &&
+      wire::round_distance(status.finished_round, chunk.flight_round) > 0) {
+    on_announced(lane, chunk, now_ns);
+    return;
+  }
   chunk.missing_workers = status.missing_workers;
   chunk.first_missing_rank = status.first_missing_rank;
   const uint32_t age_us = static_cast<uint32_t>(now_ns / 1000) - parsed.header.timestamp_us;
@@ -234,9 +268,8 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
 }
 
 void Core::push_again(Lane& lane, Chunk& chunk, uint64_t fragments) {
-  if (chunk.to_send == 0) lane.sending.push_back(chunk_id(chunk));
   chunk.probes = 1;  // what was lost is known: no reason to slow down
-  chunk.to_send |= fragments;
+  send(lane, chunk, fragments);
   chunk.retransmitting = true;
 }
 

@@ -5,13 +5,6 @@
 #include "worker/core.h"
 
 namespace pbox::worker {
-namespace {
-
-// What is given back goes first: every worker waits for it.
-constexpr int32_t kGivePriority = INT32_MAX;
-
-}  // namespace
-
 void Core::forget_flight() {
   for (Lane& lane : lanes_) {
     lane.queue = {};
@@ -26,7 +19,7 @@ void Core::forget_flight() {
   for (Chunk& chunk : chunks_) {
     chunk.in_flight = chunk.in_window = false;
     chunk.to_send = chunk.result_mask = 0;
-    chunk.giving = false;
+    chunk.giving = chunk.announced = false;
   }
 }
 
@@ -83,6 +76,7 @@ Status Core::resume(const SessionSpec& session) {
     chunk.giving = true;
     lanes_[chunk.pipeline].queue.push(id, kGivePriority);
   }
+  for (Tensor& tensor : tensors_) tensor.unannounced = tensor.chunks_left;
   for (uint32_t id = 0; id < chunks_.size(); ++id) {
     Chunk& chunk = chunks_[id];
     chunk.pulls_first = !chunk.giving && (chunk.pushed || session.open_rounds[id] != chunk.round);

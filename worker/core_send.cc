@@ -34,39 +34,65 @@ void Core::sent(uint32_t pipeline, size_t count, uint64_t) {
   statistics_.packets_sent += count;
 }
 
+int32_t Core::priority(const Chunk& chunk) const {
+  return chunk.giving ? kGivePriority : tensors_[chunk.tensor].priority;
+}
+
+// One of a higher priority than those at hand goes before what they have still to send.
+void Core::send(Lane& lane, Chunk& chunk, uint64_t fragments) {
+  if (chunk.to_send == 0) {
+    const auto is_before = [this](uint32_t a, uint32_t b) {
+      const int32_t first = priority(chunks_[a]), second = priority(chunks_[b]);
+      return first != second ? first > second : chunks_[a].push_sequence < chunks_[b].push_sequence;
+    };
+    const uint32_t id = chunk_id(chunk);
+    lane.sending.insert(std::upper_bound(lane.sending.begin(), lane.sending.end(), id, is_before),
+                        id);
+  }
+  chunk.to_send |= fragments;
+}
+
+void Core::send_no_more(Lane& lane, Chunk& chunk) {
+  if (chunk.to_send == 0) return;
+  chunk.to_send = 0;
+  std::erase(lane.sending, chunk_id(chunk));
+}
+
 // Starts the next queued chunk if the window has room. An idle lane starts one whatever its size.
 bool Core::open_window(Lane& lane, uint64_t now_ns) {
-  if (lane.queue.empty()) return false;
   const uint32_t id = lane.queue.top();
   Chunk& chunk = chunks_[id];
-  if (lane.outstanding_bytes > 0 && lane.outstanding_bytes + chunk.wire_bytes > lane.window_bytes) {
+  const uint64_t window_bytes = std::min(lane.window_bytes, lane.window.bytes(now_ns));
+  if (lane.outstanding_bytes > 0 && lane.outstanding_bytes + chunk.wire_bytes > window_bytes) {
     return false;
   }
   lane.queue.pop();
+  chunk.mark = lane.window.leave(lane.outstanding_bytes, now_ns);
   lane.outstanding_bytes += chunk.wire_bytes;
   lane.in_flight.push_back(id);
   chunk.in_flight = true;
   chunk.in_window = true;
-  chunk.result_mask = 0;
+  if (!chunk.announced) chunk.result_mask = 0;
   chunk.acknowledged_mask = 0;
   chunk.waits_for_others = false;
   chunk.missing_workers = 0;
   chunk.pushed_ns = now_ns;
   chunk.overtaken = false;
-  chunk.push_sequence = ++lane.newest_sequence;
-  lane.pushed.push_back({id, chunk.push_sequence});
+  if (!chunk.announced) {  // pushes are overtaken by pushes
+    chunk.push_sequence = ++lane.newest_sequence;
+    lane.pushed.push_back({id, chunk.push_sequence});
+  }
   const bool fetching = tensors_[chunk.tensor].fetching && !chunk.giving;
-  const bool pulls = fetching || (chunk.pulls_first && !chunk.giving);
+  const bool pulls = fetching || chunk.announced || (chunk.pulls_first && !chunk.giving);
   chunk.flight_round = chunk.giving ? chunk.round - 1 : chunk.round;
   if (fetching) chunk.flight_round = session_.open_rounds[id] - 1;
   chunk.retransmitting = pulls;
-  chunk.to_send = pulls ? 0 : chunk.full_mask;
-  chunk.probes = pulls ? 1 : 0;  // so that it is no measure of the path
+  chunk.probes = pulls && !chunk.announced ? 1 : 0;  // so that it is no measure of the path
   if (pulls) {
     lane.to_probe.push_back(id);
     arm(lane, chunk, now_ns);
   } else {
-    lane.sending.push_back(id);
+    send(lane, chunk, chunk.full_mask);
     statistics_.bytes_pushed += chunk.wire_bytes;
   }
   if (!fetching && !chunk.giving) {
@@ -78,16 +104,19 @@ bool Core::open_window(Lane& lane, uint64_t now_ns) {
 
 void Core::fill_pushes(Lane& lane, uint64_t now_ns) {
   while (lane.outgoing_end < lane.outgoing.size()) {
-    if (lane.sending.empty()) {
-      if (!open_window(lane, now_ns)) return;
+    const bool is_idle = lane.sending.empty();
+    const bool opens =
+        !lane.queue.empty() &&
+        (is_idle || lane.queue.top_priority() > priority(chunks_[lane.sending.front()]));
+    if (opens && open_window(lane, now_ns)) {
       fill_probes(lane, now_ns);
       continue;
     }
-    Chunk& chunk = chunks_[lane.sending.front()];
-    if (chunk.to_send == 0) {  // sent, or answered meanwhile
-      lane.sending.pop_front();
-      continue;
+    if (is_idle) {
+      if (lane.queue.empty()) lane.window.starve(lane.outstanding_bytes);
+      return;
     }
+    Chunk& chunk = chunks_[lane.sending.front()];
     make_push(lane, chunk, now_ns);
     if (chunk.to_send == 0) {
       lane.sending.pop_front();
@@ -136,7 +165,7 @@ void Core::fill_probes(Lane& lane, uint64_t now_ns) {
     packet.header.payload_bytes = sizeof(wire::PullPayload);
     packet.payload = reinterpret_cast<const std::byte*>(&lane.outgoing_pull[index]);
     packet.tag = wire::make_tag(session_.tag, packet.header, packet.payload);
-    ++statistics_.probes_sent;
+    if (!chunk.announced || chunk.probes > 0) ++statistics_.probes_sent;
   }
 }
 

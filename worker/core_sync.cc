@@ -58,6 +58,8 @@ void Core::begin_anew(Chunk& chunk, uint32_t round) const {
 void Core::note_version(Chunk& chunk, const wire::Header& header) const {
   const uint32_t clock = header.round + 1;
   if (chunk.result_mask == 0 || wire::round_distance(clock, chunk.clock) < 0) chunk.clock = clock;
+  const bool has_ours = wire::round_distance(header.applied(), chunk.round) > 0;
+  chunk.is_dropped = drops_rounds() && (!has_ours || (chunk.result_mask != 0 && chunk.is_dropped));
 }
 
 // At any time, whether asked for or not.
@@ -70,11 +72,11 @@ void Core::on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed
     ++statistics_.rejected_packets;  // of rounds that this worker has not pushed yet
     return;
   }
-  if (cache_->store(chunk_id(chunk), header.fragment, version, parsed.payload)) {
-    statistics_.bytes_pulled += header.payload_bytes;
-  } else {
+  if (!cache_->store(chunk_id(chunk), header.fragment, version, parsed.payload)) {
     ++statistics_.stale_packets;
+    return;
   }
+  statistics_.bytes_pulled += header.payload_bytes;
   if (!chunk.in_flight) return;
   const uint64_t bit = uint64_t{1} << header.fragment;
   if (version.applied == pushed && acknowledge(lane, chunk, bit, now_ns)) return;
@@ -104,16 +106,13 @@ bool Core::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t no
   if (is_acknowledged(chunk)) return false;
   chunk.acknowledged_mask |= fragments;
   if (!is_acknowledged(chunk)) return false;
-  if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
+  measure(lane, chunk, now_ns);
   chunk.probes = std::max(chunk.probes, 1u);  // what follows is no measure of the path
-  chunk.to_send = 0;
+  send_no_more(lane, chunk);
   drop_unsent(lane, chunk_id(chunk));
   if (finish_if_readable(lane, chunk, now_ns)) return true;
-  if (session_.sync.model == wire::SyncModel::kEssp) {
-    leave_window(lane, chunk);  // what is missing comes unasked
-  } else {
-    lane.to_probe.push_back(chunk_id(chunk));
-  }
+  const bool comes_unasked = session_.sync.model == wire::SyncModel::kEssp;
+  if (!comes_unasked) lane.to_probe.push_back(chunk_id(chunk));
   arm(lane, chunk, now_ns);
   return false;
 }
@@ -142,6 +141,7 @@ void Core::read_cache(const Tensor& tensor, Chunk& chunk) {
 void Core::note_read(Tensor& tensor, const Chunk& chunk) const {
   tensor.staleness =
       std::min(tensor.staleness, wire::round_distance(chunk.clock, chunk.flight_round + 1));
+  tensor.is_dropped = tensor.is_dropped || chunk.is_dropped;
 }
 
 void Core::count_read(Tensor& tensor) {

@@ -145,6 +145,7 @@ void Membership::on_session(const control::Session& session, uint64_t now_ns) {
   session_ = session;
   spec_ = std::move(*spec);
   spec_.jitter_seed = options_.seed;
+  spec_.delivery = options_.delivery;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
   spec_.sync = options_.sync;
   spec_.learning_rate = optimizer_.learning_rate();

@@ -13,6 +13,7 @@ class SendQueue {
   void push(uint32_t chunk, int32_t priority) { heap_.push({priority, next_sequence_++, chunk}); }
   bool empty() const { return heap_.empty(); }
   uint32_t top() const { return heap_.top().chunk; }
+  int32_t top_priority() const { return heap_.top().priority; }
   void pop() { heap_.pop(); }
 
  private:

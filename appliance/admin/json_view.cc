@@ -104,6 +104,20 @@ Json pipeline_object(const PipelineView& view) {
 
 }  // namespace
 
+Result<wire::PriorityPolicy> parse_priority_policy(std::string_view body) {
+  constexpr bool kThrows = false;
+  const Json json = Json::parse(body, nullptr, kThrows);
+  const bool is_named = json.is_object() && json.size() == 1 && json.contains("policy");
+  for (size_t value = 0; is_named && value < std::size(wire::kPriorityPolicyNames); ++value) {
+    if (json["policy"] == wire::kPriorityPolicyNames[value]) {
+      return static_cast<wire::PriorityPolicy>(value);
+    }
+  }
+  return Error{ErrorCode::kInvalidArgument,
+               "the body must be {\"policy\": POLICY}, and POLICY \"explicit\", "
+               "\"forward-order\" or \"fifo\""};
+}
+
 std::string not_ready_reason(const BoxView& box) {
   if (box.draining) return "draining: no job is taken any more; use another box";
   if (!box.ready) return "not ready: the pipelines do not all run yet; ask again";

@@ -10,6 +10,7 @@ namespace pbox::appliance {
 namespace {
 
 constexpr std::string_view kJobsPrefix = "/api/v1/jobs/";
+constexpr std::string_view kPrioritiesSuffix = "/priorities";
 constexpr const char* kJsonType = "application/json";
 constexpr const char* kHtmlType = "text/html; charset=utf-8";
 constexpr const char* kTextType = "text/plain; charset=utf-8";
@@ -142,24 +143,48 @@ AdminResponse job(const AdminSource& source, std::string_view encoded_name) {
   return {200, kJsonType, job_json(*view)};
 }
 
+// A page of another origin cannot send JSON without asking first (Fetch standard, CORS-preflight),
+// and is refused when it asks: so what changes something takes nothing else.
+AdminResponse change(AdminSource& source, const AdminRequest& request, std::string_view path) {
+  const bool is_known = path.starts_with(kJobsPrefix) && path.ends_with(kPrioritiesSuffix) &&
+                        path.size() > kJobsPrefix.size() + kPrioritiesSuffix.size();
+  if (!is_known) return refuse(405, "method POST is not allowed for '" + std::string(path) + "'");
+  if (!request.content_type.starts_with(kJsonType)) {
+    return refuse(415, "the content type must be " + std::string(kJsonType));
+  }
+  path.remove_prefix(kJobsPrefix.size());
+  path.remove_suffix(kPrioritiesSuffix.size());
+  const auto name = percent_decode(path);
+  if (!name) return refuse(400, "the job's name is not percent-encoded");
+  const auto policy = parse_priority_policy(request.body);
+  if (!policy) return refuse(400, policy.error().message);
+  if (!source.set_priorities(*name, *policy)) {
+    return refuse(404, "no job '" + std::string(path) + "' here");
+  }
+  return job(source, path);
+}
+
 }  // namespace
 
 AdminResponse refuse(unsigned status, std::string_view what) {
   std::string text(what);
   text += "; this server has GET and HEAD of /";
   for (const Route& route : kRoutes) text.append(" ").append(route.path);
-  text.append(" ").append(kJobsPrefix).append("NAME\n");
+  text.append(" ").append(kJobsPrefix).append("NAME, and POST of ");
+  text.append(kJobsPrefix).append("NAME").append(kPrioritiesSuffix).append("\n");
   return {status, kTextType, text};
 }
 
-AdminResponse answer(const AdminSource& source, const AdminRequest& request) {
-  if (request.method != "GET" && request.method != "HEAD") {
+AdminResponse answer(AdminSource& source, const AdminRequest& request) {
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  if (!reads && request.method != "POST") {
     return refuse(405, "method " + std::string(request.method) + " is not allowed");
   }
-  if (request.has_body) return refuse(400, "a request has no body here");
+  if (reads && request.has_body) return refuse(400, "a GET has no body here");
   if (!request.target.starts_with('/')) return refuse(400, "the target is not a path");
 
   const std::string_view path = request.target.substr(0, request.target.find('?'));
+  if (!reads) return change(source, request, path);
   if (path == "/") return index(source);
   for (const Route& route : kRoutes) {
     if (path == route.path) return route.respond(source);

@@ -12,6 +12,8 @@ struct AdminRequest {
   std::string_view method;  // as sent: "GET"
   std::string_view target;  // as sent: "/api/v1/jobs/a%20b?pretty"; the query is ignored
   bool has_body = false;
+  std::string_view content_type = {};  // of a POST
+  std::string_view body = {};          // of a POST
 };
 
 struct AdminResponse {
@@ -21,7 +23,7 @@ struct AdminResponse {
 };
 
 // Everything but 200 is one line of text that says what exists. Control thread.
-AdminResponse answer(const AdminSource& source, const AdminRequest& request);
+AdminResponse answer(AdminSource& source, const AdminRequest& request);
 
 // The same line for what fails before there is a request: "<what>; this server has ...".
 AdminResponse refuse(unsigned status, std::string_view what);

@@ -61,13 +61,15 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   void on_header(error_code error);
+  void read_body();
+  void respond();
   void write_response(AdminResponse answer, bool keep_alive, bool with_body);
   void linger();
   void discard();
 
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
-  std::optional<http::request_parser<http::empty_body>> parser_;
+  std::optional<http::request_parser<http::string_body>> parser_;
   std::optional<http::response<http::string_body>> response_;
   std::shared_ptr<Shared> shared_;
   bool closed_ = false;
@@ -76,8 +78,8 @@ class Session : public std::enable_shared_from_this<Session> {
 void Session::read_request() {
   parser_.emplace();
   parser_->header_limit(limits::kAdminHeaderBytesMax);
-  // A body is refused by `answer`, whatever its length. (boost::none does not say this: Boost 1.74
-  // takes every length to be over it.)
+  // A body that is not wanted is refused by `answer`, whatever its length. (boost::none does not
+  // say this: Boost 1.74 takes every length to be over it.)
   parser_->body_limit(std::numeric_limits<uint64_t>::max());
   stream_.expires_after(shared_->timeout);
   http::async_read_header(
@@ -94,16 +96,42 @@ void Session::on_header(error_code error) {
     return;  // the client is gone
   } else if (error.category() == http::make_error_code(http::error::bad_method).category()) {
     write_response(refuse(400, "not HTTP: " + error.message()), false, true);
+  } else if (!error && parser_->get().method() == http::verb::post) {
+    read_body();
   } else if (!error) {
-    const auto& header = parser_->get();
-    const AdminRequest request{
-        .method = {header.method_string().data(), header.method_string().size()},
-        .target = {header.target().data(), header.target().size()},
-        .has_body = parser_->chunked() || parser_->content_length().value_or(0) > 0};
-    // A body stays unread, so nothing after it can be told from it.
-    write_response(answer(*shared_->source, request), header.keep_alive() && !request.has_body,
-                   header.method() != http::verb::head);
+    respond();
   }
+}
+
+void Session::read_body() {
+  if (parser_->chunked() || parser_->content_length().value_or(0) > limits::kAdminBodyBytesMax) {
+    const std::string bound = std::to_string(limits::kAdminBodyBytesMax);
+    write_response(
+        refuse(413, "a body must state its length, and be of at most " + bound + " bytes"), false,
+        true);
+    return;
+  }
+  http::async_read(stream_, buffer_, *parser_,
+                   [self = shared_from_this()](error_code error, size_t) {
+                     if (!error && !self->closed_) self->respond();
+                   });
+}
+
+void Session::respond() {
+  const auto& message = parser_->get();
+  const auto view = [](beast::string_view text) {
+    return std::string_view(text.data(), text.size());
+  };
+  const AdminRequest request{
+      .method = view(message.method_string()),
+      .target = view(message.target()),
+      .has_body = parser_->chunked() || parser_->content_length().value_or(0) > 0,
+      .content_type = view(message[http::field::content_type]),
+      .body = message.body()};
+  // After a body that stays unread nothing can be told from it.
+  const bool is_read = parser_->is_done() || !request.has_body;
+  write_response(answer(*shared_->source, request), message.keep_alive() && is_read,
+                 message.method() != http::verb::head);
 }
 
 void Session::write_response(AdminResponse answer, bool keep_alive, bool with_body) {
@@ -114,7 +142,7 @@ void Session::write_response(AdminResponse answer, bool keep_alive, bool with_bo
   response_->set(http::field::content_type, answer.content_type);
   response_->set(http::field::cache_control, "no-store");
   response_->set("X-Content-Type-Options", "nosniff");
-  if (answer.status == 405) response_->set(http::field::allow, "GET, HEAD");
+  if (answer.status == 405) response_->set(http::field::allow, "GET, HEAD, POST");
   response_->keep_alive(keep_alive);
   response_->content_length(answer.body.size());
   if (with_body) response_->body() = std::move(answer.body);

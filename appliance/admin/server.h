@@ -1,4 +1,5 @@
-// The admin server: HTTP/1.1 for people, Prometheus and load balancers. It only reads.
+// The admin server: HTTP/1.1 for people, Prometheus and load balancers. It reads, and changes in
+// which order a job's tensors go, which changes no result.
 //
 // It has no thread: every handler runs on the thread that runs the io_context, which is the control
 // thread, so AdminSource needs no lock. No request can hold that thread: sockets never block, and

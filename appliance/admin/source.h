@@ -1,5 +1,5 @@
-// What the admin server may ask the box for. Called on the control thread only; the answers are
-// values.
+// What the admin server may ask the box for, and of it. Called on the control thread only; the
+// answers are values.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "appliance/control/job_view.h"
+#include "base/result.h"
 #include "nic/port_counters.h"
+#include "nic/wire/schedule.h"
 #include "pipeline/counters.h"
 
 namespace pbox::appliance {
@@ -47,6 +49,8 @@ class AdminSource {
   virtual BoxView box() const = 0;
   virtual std::vector<PipelineView> pipelines() const = 0;
   virtual std::vector<JobView> jobs() const = 0;
+  // kNotFound: there is no such job.
+  virtual Status set_priorities(const std::string& job, wire::PriorityPolicy policy) = 0;
 };
 
 }  // namespace pbox::appliance

@@ -48,7 +48,9 @@ Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host) const {
                      std::to_string(fragments) + " fragments of " + std::to_string(fragment_bytes) +
                      " bytes on the narrowest path; at most " +
                      std::to_string(limits::kFragmentCountMax) + ". Lower chunk_bytes to " +
-                     std::to_string(limits::kFragmentCountMax * fragment_bytes / 64 * 64)};
+                     std::to_string(limits::kFragmentCountMax * fragment_bytes / 64 * 64) +
+                     ", or raise the MTU of every path to 9000, whose fragments hold " +
+                     std::to_string(limits::kFragmentBytesJumbo)};
   }
   return fragment_bytes;
 }
@@ -87,6 +89,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
     spec.reduction = spec_.reduction;
     spec.optimizer = spec_.optimizer;
     spec.sync = spec_.sync;
+    spec.delivery = spec_.delivery;
     spec.partial = spec_.on_worker_lost == LostPolicy::kPartial;
     spec.job_chunk_count = static_cast<uint32_t>(chunks.size());
     spec.sessions.resize(spec_.world_size);

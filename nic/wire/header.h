@@ -64,8 +64,10 @@ struct Header {
   uint16_t contributors() const {
     return (flags & flag::kPartial) != 0 ? static_cast<uint16_t>(dtype_scale >> 4) : uint16_t{0};
   }
-  // Of a RESULT in a job whose pushes are applied as they come (sync.h): the receiver's own rounds
-  // below this one are in the fragment, and all workers' rounds up to and including `round`.
+  // Of a RESULT in a job whose model is not BSP (sync.h). Where pushes are applied as they come:
+  // the receiver's own rounds below this one are in the fragment, and all workers' rounds up to and
+  // including `round`. Where rounds are dropped: one more than the receiver's newest round if the
+  // fragment has that, else less.
   uint32_t applied() const { return timestamp_us; }
 };
 

@@ -1,5 +1,6 @@
-// pbox-peer-gloo: the exchange by Gloo's default all-reduce (a ring) over its TCP transport on
-// loopback, in place, one call per tensor. See peer.h for the commands.
+// pbox-peer-gloo: the exchange by Gloo's default all-reduce (a ring) over its TCP transport, on
+// loopback or between the machines of a rack, in place, one call per tensor. See peer.h for the
+// commands.
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/math.h>
@@ -24,12 +25,12 @@ constexpr std::chrono::milliseconds kGlooTimeout{120'000};
 
 class GlooRank : public pbox::perf::Rank {
  public:
-  GlooRank(uint32_t rank, uint32_t rank_count, const std::string& rendezvous_folder,
-           Gradient& gradient)
+  GlooRank(uint32_t rank, uint32_t rank_count, const std::string& address,
+           const std::string& rendezvous_folder, Gradient& gradient)
       : gradient_(gradient) {
     gloo::rendezvous::FileStore store(rendezvous_folder);
     std::shared_ptr<gloo::transport::Device> device =
-        gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr("127.0.0.1"));
+        gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
     auto context = std::make_shared<gloo::rendezvous::Context>(static_cast<int>(rank),
                                                                static_cast<int>(rank_count));
     context->setTimeout(kGlooTimeout);
@@ -61,11 +62,11 @@ int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
   std::string folder = std::filesystem::temp_directory_path() / "pbox-peer-gloo.XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) throw std::runtime_error("cannot make " + folder);
   const pid_t first = getpid();
-  const int status =
-      pbox::perf::run_ranks(options, gradient, {"gloo", [&](uint32_t rank, Gradient& own) {
-                                                  return std::make_unique<GlooRank>(
-                                                      rank, options.worker_count, folder, own);
-                                                }});
+  const auto make_rank = [&](uint32_t rank, Gradient& own) {
+    const std::string address = options.hosts.empty() ? "127.0.0.1" : options.hosts[rank].address;
+    return std::make_unique<GlooRank>(rank, options.worker_count, address, folder, own);
+  };
+  const int status = pbox::perf::run_ranks(options, gradient, {"gloo", make_rank});
   if (getpid() == first) std::filesystem::remove_all(folder);
   return status;
 }

@@ -24,6 +24,13 @@ void append_options(std::vector<std::string>& command, const PeerOptions& option
                                               "--warmup",     std::to_string(options.warmup),
                                               "--seed",       std::to_string(options.seed)};
   command.insert(command.end(), arguments.begin(), arguments.end());
+  if (!options.hosts.empty()) {
+    command.insert(command.end(), {"--hosts", to_text(options.hosts)});
+  }
+  if (options.window_bytes != 0) {
+    command.insert(command.end(), {"--window-bytes", std::to_string(options.window_bytes)});
+  }
+  if (!options.box.empty()) command.insert(command.end(), {"--box", options.box});
   if (options.recovery != "none") {
     command.insert(command.end(), {"--recovery", options.recovery});
   }
@@ -32,40 +39,53 @@ void append_options(std::vector<std::string>& command, const PeerOptions& option
   }
 }
 
-// Every message of Open MPI's own stays on loopback too. Ranks yield while they wait: with more
-// ranks than cores, spinning would only measure the scheduler.
-std::vector<std::string> mpirun(uint32_t worker_count, const std::string& transports) {
-  return {"mpirun",
-          "--allow-run-as-root",
-          "--oversubscribe",
-          "--bind-to",
-          "none",
-          "--mca",
-          "plm",
-          "isolated",
-          "--mca",
-          "oob_tcp_if_include",
-          "lo",
-          "--mca",
-          "pml",
-          "ob1",
-          "--mca",
-          "btl",
-          transports,
-          "--mca",
-          "btl_tcp_if_include",
-          "lo",
-          "--mca",
-          "mpi_yield_when_idle",
-          "1",
-          "-n",
-          std::to_string(worker_count)};
+// Every message of Open MPI's own stays in `subnet` too. Ranks yield while they wait: with more
+// ranks than cores, spinning would only measure the scheduler. On the machines of a rack ranks are
+// started by pbox-rack-enter, in place of ssh.
+std::vector<std::string> mpirun(const PeerOptions& options, const std::string& program_folder,
+                                const std::string& subnet, const std::string& transports) {
+  std::vector<std::string> command = {"mpirun",
+                                      "--allow-run-as-root",
+                                      "--oversubscribe",
+                                      "--bind-to",
+                                      "none",
+                                      "--mca",
+                                      "oob_tcp_if_include",
+                                      subnet,
+                                      "--mca",
+                                      "pml",
+                                      "ob1",
+                                      "--mca",
+                                      "btl",
+                                      transports,
+                                      "--mca",
+                                      "btl_tcp_if_include",
+                                      subnet,
+                                      "--mca",
+                                      "mpi_yield_when_idle",
+                                      "1",
+                                      "-n",
+                                      std::to_string(options.worker_count)};
+  if (options.hosts.empty()) {
+    command.insert(command.end(), {"--mca", "plm", "isolated"});
+    return command;
+  }
+  std::string addresses;
+  for (const PeerHost& host : options.hosts) {
+    addresses += (addresses.empty() ? "" : ",") + host.address;
+  }
+  const std::string agent = (std::filesystem::path(program_folder) / "pbox-rack-enter").string() +
+                            " " + to_text(options.hosts);
+  command.insert(command.end(), {"--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca",
+                                 "plm_rsh_no_tree_spawn", "1", "--host", addresses});
+  return command;
 }
 
 }  // namespace
 
 Result<std::vector<std::string>> peer_command(std::string_view system, const PeerOptions& options,
-                                              const std::string& program_folder) {
+                                              const std::string& program_folder,
+                                              const std::string& subnet) {
   struct Peer {
     std::string_view system, program, package;
   };
@@ -86,10 +106,12 @@ Result<std::vector<std::string>> peer_command(std::string_view system, const Pee
       program_path(program_folder, std::string(peer->program), std::string(peer->package));
   if (!program) return program.error();
   std::vector<std::string> command;
-  if (system == "openmpi-tcp") command = mpirun(options.worker_count, "self,tcp");
-  if (system == "openmpi-shm") command = mpirun(options.worker_count, "self,vader");
+  PeerOptions passed_on = options;
+  if (system == "openmpi-tcp") command = mpirun(options, program_folder, subnet, "self,tcp");
+  if (system == "openmpi-shm") command = mpirun(options, program_folder, subnet, "self,vader");
+  if (!command.empty()) passed_on.hosts.clear();  // its ranks are started where they belong
   command.push_back(*program);
-  append_options(command, options);
+  append_options(command, passed_on);
   return command;
 }
 

@@ -10,10 +10,11 @@
 
 namespace pbox::perf {
 
-// The command line that starts a peer: "pbox", "openmpi-tcp", "openmpi-shm" or
-// "gloo-tcp". `program_folder`
-// holds the peer programs. kNotFound where the build had no such library, or mpirun is absent.
+// The command line that starts a peer: "pbox", "openmpi-tcp", "openmpi-shm" or "gloo-tcp".
+// `program_folder` holds the peer programs. kNotFound where the build had no such library. With
+// options.hosts, Open MPI's runs where those can reach it, in `subnet`.
 Result<std::vector<std::string>> peer_command(std::string_view system, const PeerOptions& options,
-                                              const std::string& program_folder);
+                                              const std::string& program_folder,
+                                              const std::string& subnet = "lo");
 
 }  // namespace pbox::perf

@@ -1,5 +1,6 @@
-// pbox-peer-pbox: the exchange by PBox: a real pboxd of its own on loopback, and ranks that use
-// libpbox as any worker does, in place, all tensors in flight at once. See peer.h for the commands.
+// pbox-peer-pbox: the exchange by PBox: a real pboxd, its own on loopback or one that runs, and
+// ranks that use libpbox as any worker does, in place, all tensors in flight at once. See peer.h
+// for the commands.
 #include "pbox/pbox.h"
 
 #include <sys/wait.h>
@@ -23,7 +24,7 @@ using pbox::perf::Sample;
 
 class PboxRank : public pbox::perf::Rank {
  public:
-  PboxRank(uint32_t rank, uint32_t rank_count, const std::string& box, const std::string& recovery,
+  PboxRank(uint32_t rank, const pbox::perf::PeerOptions& peer, const std::string& box,
            Gradient& gradient)
       : gradient_(gradient) {
     pbox_options options;
@@ -31,8 +32,9 @@ class PboxRank : public pbox::perf::Rank {
     options.box = box.c_str();
     options.job = "exchange";
     options.rank = rank;
-    options.world_size = rank_count;
-    options.recovery = recovery == "copy" ? PBOX_RECOVERY_COPY : PBOX_RECOVERY_NONE;
+    options.world_size = peer.worker_count;
+    options.window_bytes = peer.window_bytes;
+    options.recovery = peer.recovery == "copy" ? PBOX_RECOVERY_COPY : PBOX_RECOVERY_NONE;
     require(pbox_create(&options, &context_));
     for (size_t index = 0; index < gradient.tensors().size(); ++index) {
       uint32_t id = 0;  // equal to index
@@ -98,17 +100,23 @@ std::string control_address(Program& box) {
 }
 
 int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
-  Program box(box_command(std::filesystem::read_symlink("/proc/self/exe"), options.box_flags));
-  const std::string address = control_address(box);
+  std::unique_ptr<Program> own_box;
+  std::string address = options.box;
+  if (address.empty()) {
+    own_box = std::make_unique<Program>(
+        box_command(std::filesystem::read_symlink("/proc/self/exe"), options.box_flags));
+    address = control_address(*own_box);
+  }
   return pbox::perf::run_ranks(options, gradient,
                                {"pbox",
                                 [&](uint32_t rank, Gradient& own) {
-                                  return std::make_unique<PboxRank>(rank, options.worker_count,
-                                                                    address, options.recovery, own);
+                                  return std::make_unique<PboxRank>(rank, options, address, own);
                                 },
                                 [&](Sample& sample) {
-                                  sample.cpu_seconds += pbox::perf::process_cpu_seconds(box.pid());
-                                  sample.box_bytes = resident_bytes(box.pid());
+                                  if (own_box == nullptr) return;  // who started it measures it
+                                  sample.cpu_seconds +=
+                                      pbox::perf::process_cpu_seconds(own_box->pid());
+                                  sample.box_bytes = resident_bytes(own_box->pid());
                                 }});
 }
 

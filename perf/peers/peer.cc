@@ -1,11 +1,16 @@
 #include "perf/peers/peer.h"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <iostream>
+#include <sstream>
+#include <stdexcept>
 #include <string_view>
 
 #include "perf/peers/work.h"
@@ -27,6 +32,18 @@ Status parse_number(const std::string& option, std::string_view text, uint32_t& 
   return ok_status();
 }
 
+Status parse_hosts(const std::string& text, std::vector<PeerHost>& hosts) {
+  std::istringstream list(text);
+  for (std::string host; std::getline(list, host, ',');) {
+    const size_t at = host.find('@');
+    if (at == std::string::npos) {
+      return bad_option("--hosts", host, "must be PATH@ADDRESS, separated by commas");
+    }
+    hosts.push_back({host.substr(0, at), host.substr(at + 1)});
+  }
+  return ok_status();
+}
+
 Status set_option(PeerOptions& options, const std::string& option, const std::string& value) {
   if (option == "--workers") return parse_number(option, value, options.worker_count);
   if (option == "--iterations") return parse_number(option, value, options.iterations);
@@ -36,8 +53,14 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     options.model = value;
     return ok_status();
   }
+  if (option == "--hosts") return parse_hosts(value, options.hosts);
+  if (option == "--window-bytes") return parse_number(option, value, options.window_bytes);
   if (option == "--box-flags") {
     options.box_flags = value;
+    return ok_status();
+  }
+  if (option == "--box") {
+    options.box = value;
     return ok_status();
   }
   if (option == "--recovery") {
@@ -56,7 +79,7 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
   }
   return bad_option(option, value,
                     "unknown; known are --model --layout --workers --iterations --warmup --seed "
-                    "--recovery --box-flags");
+                    "--recovery --box-flags --box --window-bytes --hosts");
 }
 
 void print_sample(const Sample& sample) {
@@ -107,7 +130,28 @@ Result<PeerOptions> parse_peer_options(int argc, char** argv) {
     return bad_option("--workers", std::to_string(options.worker_count),
                       "must be in [1, " + std::to_string(kPatternRanksMax) + "]");
   }
+  if (!options.hosts.empty() && options.hosts.size() != options.worker_count) {
+    return bad_option("--hosts", to_text(options.hosts), "must name one for each of --workers");
+  }
   return options;
+}
+
+std::string to_text(const std::vector<PeerHost>& hosts) {
+  std::string text;
+  for (const PeerHost& host : hosts) {
+    text += (text.empty() ? "" : ",") + host.network_path + "@" + host.address;
+  }
+  return text;
+}
+
+void enter_host(const PeerOptions& options, uint32_t rank) {
+  if (options.hosts.empty()) return;
+  const std::string& path = options.hosts.at(rank).network_path;
+  const int network = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (network < 0 || setns(network, CLONE_NEWNET) != 0) {
+    throw std::runtime_error("cannot enter the network namespace " + path);
+  }
+  close(network);
 }
 
 double process_cpu_seconds(pid_t process) {

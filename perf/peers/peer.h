@@ -23,6 +23,12 @@
 
 namespace pbox::perf {
 
+// Where one rank runs: the network namespace of a machine of a rack, and that machine's address.
+struct PeerHost {
+  std::string network_path;
+  std::string address;
+};
+
 struct PeerOptions {
   std::string model = "resnet50";
   std::string layout = "tensors";  // or "buffer": the same elements fused into one
@@ -31,10 +37,20 @@ struct PeerOptions {
   uint32_t warmup = 1;
   uint32_t seed = 1;
   std::string recovery = "none";  // PBox only; or "copy": the job outlives its box
-  std::string box_flags;          // PBox only: more flags for pboxd, separated by blanks
+  std::string box_flags{};        // PBox only: more flags for pboxd, separated by blanks
+  std::string box{};              // PBox only: HOST:PORT of a box that runs; empty: one of its own
+  uint32_t window_bytes = 0;      // PBox only: as pbox_options has it
+  std::vector<PeerHost> hosts{};  // of the ranks; empty: all are here, on loopback
 };
 
 Result<PeerOptions> parse_peer_options(int argc, char** argv);
+
+// As --hosts takes them: PATH@ADDRESS,PATH@ADDRESS.
+std::string to_text(const std::vector<PeerHost>& hosts);
+
+// Moves the calling process, which has one thread, to its rank's machine, if there is one. Throws
+// std::runtime_error.
+void enter_host(const PeerOptions& options, uint32_t rank);
 
 // One exchange as all ranks saw it.
 struct Sample {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,8 +22,10 @@ std::runtime_error failure(const std::string& what) {
   return std::runtime_error(what + ": " + std::strerror(errno));
 }
 
-[[noreturn]] void become(const std::vector<std::string>& command, int input, int output) {
+[[noreturn]] void become(const std::vector<std::string>& command, int network, int input,
+                         int output) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);  // nothing outlives an interrupted measurement
+  if (network >= 0 && setns(network, CLONE_NEWNET) != 0) _exit(126);
   dup2(input, STDIN_FILENO);
   dup2(output, STDOUT_FILENO);
   std::vector<char*> arguments;
@@ -35,7 +38,7 @@ std::runtime_error failure(const std::string& what) {
 
 }  // namespace
 
-Program::Program(const std::vector<std::string>& command)
+Program::Program(const std::vector<std::string>& command, int network)
     : owner_(getpid()), name_(std::filesystem::path(command.at(0)).filename()) {
   signal(SIGPIPE, SIG_IGN);
   int in[2], out[2];
@@ -43,7 +46,7 @@ Program::Program(const std::vector<std::string>& command)
   if (pipe2(out, O_CLOEXEC) != 0) throw failure("cannot make a pipe");
   pid_ = fork();
   if (pid_ < 0) throw failure("cannot start " + name_);
-  if (pid_ == 0) become(command, in[0], out[1]);
+  if (pid_ == 0) become(command, network, in[0], out[1]);
   close(in[0]);
   close(out[1]);
   input_fd_ = in[1];

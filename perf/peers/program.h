@@ -11,8 +11,9 @@ namespace pbox::perf {
 
 class Program {
  public:
-  // command[0] is a path or is looked up in PATH. Throws std::runtime_error.
-  explicit Program(const std::vector<std::string>& command);
+  // command[0] is a path or is looked up in PATH. With `network`, a descriptor of a network
+  // namespace that stays the caller's, it runs there. Throws std::runtime_error.
+  explicit Program(const std::vector<std::string>& command, int network = -1);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;

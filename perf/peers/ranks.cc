@@ -116,6 +116,7 @@ int run_ranks(const PeerOptions& options, Gradient& gradient, const RankProgram&
   int commands = -1;
   const uint32_t rank = fork_ranks(ranks, commands);
   try {
+    enter_host(options, rank);
     Self self{rank, ranks.count, gradient, program, program.make_rank(rank, gradient)};
     if (rank != 0) return run_child(self, commands, ranks);
     const int status = run_first(options, self, ranks);

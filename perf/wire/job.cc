@@ -21,7 +21,7 @@ NumaArena memory_of(size_t bytes) {
 }  // namespace
 
 WireJob::WireJob(const WireShape& shape) : shape_(shape) {
-  for (const ModelTensor& tensor : resnet50()) {
+  for (const ModelTensor& tensor : tensors_of(resnet50_layers())) {
     for (uint64_t left = tensor.elements * sizeof(float); left > 0;) {
       chunk_bytes_.push_back(
           static_cast<uint32_t>(std::min<uint64_t>(left, limits::kChunkBytesDefault)));

@@ -17,6 +17,7 @@ namespace pbox::sync {
 struct Pushed {
   uint32_t round = 0;
   uint64_t mask = 0;
+  uint64_t counted = 0;  // of mask: those that came before the round closed, and so are in it
 };
 
 struct ChunkSync {

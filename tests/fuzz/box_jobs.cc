@@ -61,6 +61,7 @@ JobShape read_shape(Input& input, uint32_t job) {
     shape.mode = pipeline::Mode::kOptimize;
     shape.optimizer = static_cast<optimizer::OptimizerKind>(1 + kind % 5);
   }
+  if ((kind & 32) != 0) shape.delivery = wire::Delivery::kPull;
   const uint8_t size = input.byte();
   shape.elements = 1u + size * 3u % 500;
   shape.chunks = 1u + size % 3;
@@ -90,6 +91,7 @@ pipeline::ShardSpec spec_of(const JobShape& shape, uint32_t credit_bytes) {
   spec.optimizer.kind = shape.optimizer;
   spec.sync = shape.sync;
   spec.partial = shape.partial;
+  spec.delivery = shape.delivery;
   spec.job_chunk_count = shape.chunks + 1;
   for (uint32_t id = 0; id < shape.chunks; ++id) {
     spec.chunks.push_back({.chunk = id,

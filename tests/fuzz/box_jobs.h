@@ -25,6 +25,7 @@ struct JobShape {
   optimizer::OptimizerKind optimizer = {};
   wire::SyncSpec sync = {};
   bool partial = false;
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t first_round = 0;                // of every chunk
   uint32_t copy_rank = pipeline::kNoRank;  // of chunk 0
   std::array<uint8_t, 4> admissions = {};  // by rank; each has a session number of its own

@@ -86,6 +86,8 @@ control::WorkerMessage join_message(Input& input) {
   join.set_path_mtu((odd & 32) != 0 ? input.number<uint16_t>() : 1500);
   join.set_join_timeout_ms((odd & 64) != 0 ? input.number<uint32_t>() : 0);
   join.set_lost_timeout_ms((odd & 128) != 0 ? input.number<uint32_t>() : 0);
+  join.set_priority_policy(join.join_timeout_ms() % 4);
+  join.set_delivery(join.lost_timeout_ms() % 3);
   if (join.mode() != 0) {
     control::Optimizer& optimizer = *join.mutable_optimizer();
     optimizer.set_kind(input.below(7));

@@ -157,6 +157,11 @@ class WorkerDriver {
     header.dtype_scale = static_cast<uint16_t>(oracle_.tensors()[chunk.tensor].spec.dtype);
     header.payload_bytes =
         static_cast<uint16_t>(wire::fragment_length(chunk.bytes, kFragmentBytes, place.fragment));
+    if (wire::applies_on_arrival(oracle_.sync().model) && chunk.round > 0) {
+      const uint8_t age = input_.byte();
+      header.round -= std::min<uint32_t>(age & 3, header.round);
+      header.timestamp_us = header.round + 1 + (age >> 2 & 3u);  // own rounds that are in
+    }
     const std::vector<uint8_t> payload(header.payload_bytes, static_cast<uint8_t>(packet_number_));
     return join(header, payload.data());
   }
@@ -166,8 +171,9 @@ class WorkerDriver {
     header.set_type(wire::PacketType::kStatus);
     wire::StatusPayload status;
     status.received_mask = input_.byte();
-    status.finished_round = place.round;
-    status.missing_workers = input_.byte() & 3;
+    const uint8_t choice = input_.byte();
+    status.finished_round = place.round + (choice >> 2 & 1u);
+    status.missing_workers = choice & 3;
     status.first_missing_rank = status.missing_workers;
     header.payload_bytes = sizeof(status);
     return join(header, &status);
@@ -220,6 +226,9 @@ class WorkerDriver {
     if (after.bytes_pulled == before.bytes_pulled) {
       const bool is_result = sound && parsed.header.type() == wire::PacketType::kResult;
       if (dropped == 0 && is_result) oracle_.came_back(parsed);
+      const bool is_status = sound && parsed.header.type() == wire::PacketType::kStatus;
+      if (dropped == 0 && is_status) oracle_.acknowledged(parsed);
+      if (dropped == 0 && is_status) oracle_.told(parsed);
       return;
     }
     PBOX_CHECK(sound && after.bytes_pulled == before.bytes_pulled + parsed.header.payload_bytes);
@@ -245,6 +254,9 @@ class WorkerDriver {
   void answer_missing(uint32_t id) {
     const WorkerOracle::Chunk chunk = oracle_.chunks()[id];
     if (chunk.giving && chunk.pushed) answer_chunk({id, chunk.round - 1, 0});
+    if (oracle_.reads_cache(chunk) && !chunk.is_done && chunk.pushed) {
+      answer_chunk({id, chunk.round, 0});
+    }
     for (uint32_t fragment = 0; fragment < chunk.fragments(); ++fragment) {
       if (!oracle_.awaits(id, chunk.round, fragment)) continue;
       const uint64_t pulled = core_.statistics().bytes_pulled;

@@ -222,6 +222,12 @@ def workers() -> None:
         write("fuzz_worker", f"recovery-{kinds}", bytes([kinds]) + b"\0\xff\x10"
               + (begin + b"\x03\x83" + answer + b"\x1f\1\3\3\3\0\3\x83" + answer) * 2
               + begin + b"\x03\x05\x00\x1f\1\0\2\1\3\x83" + b"\x0f" + answer)
+    for model in range(1, 8):  # consistency models: results of any age, in place, acknowledgements
+        aged = b"\x07\x00\0\x05\x01\x07\x00\x05\0\0\0"
+        acknowledged = b"".join(bytes([8, place, 15, 0]) for place in range(4))
+        write("fuzz_worker", f"model-{model}", bytes([model << 4 | 2]) + b"\0\xff\x10"
+              + begin + b"\x03\x83" + answer
+              + (begin + b"\x03\x83" + aged + acknowledged + b"\x0c\x0e" + answer) * 4)
 
 
 for make in (packets, ethernets, control_frames, configurations, boxes, workers):

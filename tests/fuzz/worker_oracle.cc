@@ -1,13 +1,65 @@
 #include "tests/fuzz/worker_oracle.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/half.h"
 
 namespace pbox::fuzz {
+
+namespace {
+
+using wire::SyncModel;
+
+constexpr std::array<wire::SyncSpec, 8> kSyncs = {{
+    {},
+    {.model = SyncModel::kAsp},
+    {.model = SyncModel::kSsp, .staleness = 2},
+    {.model = SyncModel::kEssp, .staleness = 1},
+    {.model = SyncModel::kEssp, .staleness = 3},
+    {.model = SyncModel::kSsp, .staleness = 2, .reads = wire::Reads::kCached},
+    {.model = SyncModel::kSsp, .staleness = 0, .reads = wire::Reads::kCached},
+    {.model = SyncModel::kDrop, .quorum = 1},
+}};
+
+float number(wire::Dtype dtype, const std::byte* bytes) {
+  if (dtype == wire::Dtype::kF32) {
+    float value;
+    std::memcpy(&value, bytes, sizeof(value));
+    return value;
+  }
+  uint16_t half;
+  std::memcpy(&half, bytes, sizeof(half));
+  return dtype == wire::Dtype::kF16 ? wire::widen_f16(half) : wire::widen_bf16(half);
+}
+
+void write(wire::Dtype dtype, float value, std::byte* bytes) {
+  if (dtype == wire::Dtype::kF32) {
+    std::memcpy(bytes, &value, sizeof(value));
+    return;
+  }
+  const uint16_t half =
+      dtype == wire::Dtype::kF16 ? wire::narrow_f16(value) : wire::narrow_bf16(value);
+  std::memcpy(bytes, &half, sizeof(half));
+}
+
+// Of computed numbers: which NaN comes out of an operation is nobody's promise.
+bool equal(wire::Dtype dtype, const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  const uint32_t bytes = wire::dtype_bytes(dtype);
+  for (size_t at = 0; at < a.size(); at += bytes) {
+    const bool both_nan = std::isnan(number(dtype, &a[at])) && std::isnan(number(dtype, &b[at]));
+    if (!both_nan && std::memcmp(&a[at], &b[at], bytes) != 0) return false;
+  }
+  return a.size() == b.size();
+}
+
+}  // namespace
 
 uint32_t WorkerOracle::Chunk::fragments() const {
   return wire::fragment_count(bytes, kFragmentBytes);
@@ -15,7 +67,11 @@ uint32_t WorkerOracle::Chunk::fragments() const {
 
 WorkerOracle::WorkerOracle(Input& input) {
   const uint8_t kinds = input.byte();
-  has_shadow_ = (kinds & 1) != 0;
+  sync_ = kSyncs[kinds >> 4 & 7];
+  has_shadow_ = (kinds & 1) != 0 && sync_.model == wire::SyncModel::kBsp;
+  if ((kinds & 128) != 0 && sync_.model == wire::SyncModel::kBsp) {
+    delivery_ = wire::Delivery::kPull;
+  }
   tensors_.resize(1 + input.below(3));
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
@@ -45,6 +101,10 @@ worker::SessionSpec WorkerOracle::session(uint32_t credit_bytes) {
   session.fragment_bytes = kFragmentBytes;
   session.chunk_bytes = kChunkBytes;
   session.tag = kTag;
+  session.sync = sync_;
+  session.learning_rate = kLearningRate;
+  session.gradient_scale = kGradientScale;
+  session.delivery = delivery_;
   for (uint32_t pipeline = 0; pipeline < kPipelines; ++pipeline) {
     session.pipelines.push_back({spi(pipeline), credit_bytes, {}});
   }
@@ -54,9 +114,11 @@ worker::SessionSpec WorkerOracle::session(uint32_t credit_bytes) {
   return session;
 }
 
-NumaArena WorkerOracle::shadow() const {
-  if (!has_shadow_) return {};
-  return std::move(*NumaArena::create(worker::Core::shadow_bytes(specs()), kAnyNumaNode));
+NumaArena WorkerOracle::shadow() {
+  const uint64_t bytes = has_shadow_ ? worker::Core::shadow_bytes(specs())
+                                     : worker::Core::cache_bytes(session(0), specs());
+  if (bytes == 0) return {};
+  return std::move(*NumaArena::create(bytes, kAnyNumaNode));
 }
 
 worker::SessionSpec WorkerOracle::resume(Input& input) {
@@ -66,7 +128,7 @@ worker::SessionSpec WorkerOracle::resume(Input& input) {
     Chunk& chunk = chunks_[id];
     const uint8_t choice = input.byte();
     chunk.held = 0;
-    chunk.pushed = chunk.giving = false;
+    chunk.pushed = chunk.giving = chunk.announced = false;
     int round = 0;  // of the box, from this worker's
     if ((choice & 3) == 1) round = tensors_[chunk.tensor].started && !chunk.is_done ? 1 : 0;
     if ((choice & 3) == 2) round = -1;
@@ -105,6 +167,7 @@ void WorkerOracle::start(uint32_t index, uint8_t value) {
       chunk.held = 0;
       chunk.pushed = false;
     }
+    chunk.acknowledged = 0;
     chunk.is_done = false;
   }
 }
@@ -124,7 +187,11 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
     PBOX_CHECK(header.payload_bytes == sizeof(wire::PullPayload));
     wire::PullPayload pull;
     std::memcpy(&pull, packet.payload, sizeof(pull));
-    PBOX_CHECK((pull.held_mask & ~chunk.held) == 0);
+    if (!reads_cache(chunk)) PBOX_CHECK((pull.held_mask & ~chunk.held) == 0);
+    for (const auto& [index, fragment] : chunk.cached) {
+      if (!reads_cache(chunk) || (pull.held_mask >> index & 1) == 0) continue;
+      PBOX_CHECK(fragment.clock + sync_.staleness > chunk.round);
+    }
     return;
   }
   const auto type = chunk.giving ? wire::PacketType::kState : wire::PacketType::kPush;
@@ -143,7 +210,7 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
 bool WorkerOracle::awaits(uint32_t id, uint32_t round, uint32_t fragment) const {
   const Chunk& chunk = chunks_[id];
   return chunk.pushed && !chunk.giving && !chunk.is_done && chunk.round == round &&
-         fragment < chunk.fragments() && (chunk.held >> fragment & 1) == 0;
+         !reads_cache(chunk) && fragment < chunk.fragments() && (chunk.held >> fragment & 1) == 0;
 }
 
 void WorkerOracle::accepted(const wire::Parsed& result) {
@@ -153,10 +220,18 @@ void WorkerOracle::accepted(const wire::Parsed& result) {
   PBOX_CHECK(header.epoch == epoch_ && header.generation == generation_);
   Chunk& chunk = chunks_[header.chunk];
   Tensor& tensor = tensors_[chunk.tensor];
-  PBOX_CHECK(tensor.started && !chunk.is_done && !chunk.giving && header.round == chunk.round);
-  PBOX_CHECK(header.fragment < chunk.fragments() && (chunk.held >> header.fragment & 1) == 0);
+  PBOX_CHECK(header.fragment < chunk.fragments());
   PBOX_CHECK(header.payload_bytes ==
              wire::fragment_length(chunk.bytes, kFragmentBytes, header.fragment));
+  if (worker::caches_reads(sync_)) store(chunk, result);
+  if (reads_cache(chunk)) return finish_if_readable(chunk);
+  PBOX_CHECK(tensor.started && !chunk.is_done && !chunk.giving);
+  check_version(chunk, header);
+  if (sync_.model == SyncModel::kDrop && header.round != chunk.round) {
+    chunk.round = header.round;
+    chunk.held = 0;
+  }
+  PBOX_CHECK((chunk.held >> header.fragment & 1) == 0);
   chunk.staged.resize(chunk.bytes);
   std::memcpy(chunk.staged.data() + header.fragment * kFragmentBytes, result.payload,
               header.payload_bytes);
@@ -171,7 +246,89 @@ void WorkerOracle::accepted(const wire::Parsed& result) {
   chunk.copy = chunk.staged;
   chunk.has_copy = has_shadow_;
   chunk.is_done = true;
+  chunk.announced = false;
   ++chunk.round;
+}
+
+// A result that may be taken for an answer to the push of the chunk's round.
+void WorkerOracle::check_version(const Chunk& chunk, const wire::Header& result) const {
+  if (sync_.model == SyncModel::kDrop) {
+    PBOX_CHECK(result.round >= chunk.round);
+  } else if (chunk.round == 0 || sync_.model == SyncModel::kBsp) {
+    PBOX_CHECK(result.round == chunk.round);
+  } else {
+    PBOX_CHECK(result.applied() == chunk.round + 1 && result.round <= chunk.round);
+  }
+}
+
+void WorkerOracle::store(Chunk& chunk, const wire::Parsed& result) {
+  const wire::Header& header = result.header;
+  Fragment& here = chunk.cached[header.fragment];
+  const bool in_flight = tensors_[chunk.tensor].started && !chunk.is_done;
+  Fragment newer{.clock = header.round + 1, .applied = header.applied()};
+  if (chunk.round == 0) newer.applied = 1;  // initial weights
+  PBOX_CHECK(newer.applied >= newer.clock && newer.applied <= chunk.round + (in_flight ? 1 : 0));
+  PBOX_CHECK(newer.clock > here.clock ||
+             (newer.clock == here.clock && newer.applied > here.applied));
+  if (newer.applied == chunk.round + 1) chunk.acknowledged |= uint64_t{1} << header.fragment;
+  newer.bytes.assign(result.payload, result.payload + header.payload_bytes);
+  here = std::move(newer);
+}
+
+void WorkerOracle::acknowledged(const wire::Parsed& status) {
+  Chunk& chunk = chunks_[status.header.chunk];
+  if (!reads_cache(chunk)) return;
+  PBOX_CHECK(tensors_[chunk.tensor].started && !chunk.is_done);
+  PBOX_CHECK(status.header.round == chunk.round);
+  wire::StatusPayload payload;
+  std::memcpy(&payload, status.payload, sizeof(payload));
+  chunk.acknowledged |= payload.received_mask & wire::full_mask(chunk.fragments());
+  finish_if_readable(chunk);
+}
+
+void WorkerOracle::finish_if_readable(Chunk& chunk) {
+  const Tensor& tensor = tensors_[chunk.tensor];
+  if (!tensor.started || chunk.is_done) return;
+  if (chunk.acknowledged != wire::full_mask(chunk.fragments())) return;
+  for (const auto& [index, fragment] : chunk.cached) {
+    if (fragment.clock + sync_.staleness < chunk.round + 1) return;
+  }
+  const std::byte* pushed = tensor.input.data() + chunk.offset;
+  chunk.gradients[chunk.round].assign(pushed, pushed + chunk.bytes);
+  for (uint32_t fragment = 0; fragment < chunk.fragments(); ++fragment) read(chunk, fragment);
+  chunk.is_done = true;
+  ++chunk.round;
+}
+
+// What is in the copy, and every own gradient since.
+void WorkerOracle::read(Chunk& chunk, uint32_t index) {
+  Tensor& tensor = tensors_[chunk.tensor];
+  const wire::Dtype dtype = tensor.spec.dtype;
+  const Fragment& fragment = chunk.cached[index];
+  for (size_t at = 0; at < fragment.bytes.size(); at += wire::dtype_bytes(dtype)) {
+    const size_t in_chunk = size_t{index} * kFragmentBytes + at;
+    float weight = number(dtype, &fragment.bytes[at]);
+    for (uint32_t round = fragment.applied; round <= chunk.round; ++round) {
+      weight -= kLearningRate * (number(dtype, &chunk.gradients[round][in_chunk]) * kGradientScale);
+    }
+    write(dtype, weight, &tensor.expected[chunk.offset + in_chunk]);
+  }
+}
+
+// It is asked for with the tensor's others; until then nothing is in flight. What was given back is
+// here already.
+void WorkerOracle::told(const wire::Parsed& parsed) {
+  wire::StatusPayload status;
+  if (parsed.header.payload_bytes != sizeof(status)) return;
+  std::memcpy(&status, parsed.payload, sizeof(status));
+  Chunk& chunk = chunks_[parsed.header.chunk];
+  if (delivery_ == wire::Delivery::kBroadcast || chunk.announced ||
+      wire::round_distance(status.finished_round, parsed.header.round) <= 0) {
+    return;
+  }
+  chunk.pushed = false;
+  if (chunk.giving) chunk.held = 0;
+  chunk.announced = !std::exchange(chunk.giving, false);
 }
 
 // A fragment of what was given back: delivered nowhere.
@@ -189,12 +346,14 @@ void WorkerOracle::completed(uint32_t index) {
   Tensor& tensor = tensors_[index];
   PBOX_CHECK(tensor.started);
   for (const Chunk& chunk : chunks_) PBOX_CHECK(chunk.tensor != index || chunk.is_done);
-  PBOX_CHECK(tensor.output == tensor.expected);
+  PBOX_CHECK(equal(tensor.spec.dtype, tensor.output, tensor.expected));
   tensor.started = false;
 }
 
 void WorkerOracle::check_outputs() const {
-  for (const Tensor& tensor : tensors_) PBOX_CHECK(tensor.output == tensor.expected);
+  for (const Tensor& tensor : tensors_) {
+    PBOX_CHECK(equal(tensor.spec.dtype, tensor.output, tensor.expected));
+  }
 }
 
 }  // namespace pbox::fuzz

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "tests/fuzz/input.h"
@@ -15,6 +16,8 @@ constexpr uint32_t kPipelines = 2;
 constexpr uint32_t kFragmentBytes = limits::kFragmentBytesMin;
 constexpr uint32_t kChunkBytes = 4 * kFragmentBytes;
 constexpr wire::TagPolicy kTag{.payload_crc = true};
+constexpr float kLearningRate = 0.5f;
+constexpr float kGradientScale = 0.25f;
 
 class WorkerOracle {
  public:
@@ -25,17 +28,27 @@ class WorkerOracle {
     bool in_place = false;
     std::vector<std::byte> input, output, expected;  // of exactly the tensor's bytes
   };
+  // Of a chunk that is read from the worker's copy.
+  struct Fragment {
+    uint32_t clock = 0;
+    uint32_t applied = 0;
+    std::vector<std::byte> bytes = {};
+  };
   struct Chunk {
     uint32_t tensor = 0;
     uint32_t offset = 0;
     uint32_t bytes = 0;
     uint32_t round = 0;
-    uint64_t held = 0;    // fragments of the round's result
-    bool pushed = false;  // a packet of this round was seen
-    bool is_done = true;  // of the tensor's round at hand
-    bool giving = false;  // the box asked for the round before, and has not sent it back yet
+    uint64_t held = 0;       // fragments of the round's result
+    bool pushed = false;     // a packet of this round was seen
+    bool is_done = true;     // of the tensor's round at hand
+    bool giving = false;     // the box asked for the round before, and has not sent it back yet
+    bool announced = false;  // delivery by pull: told that the round's result is there
     bool has_copy = false;
     std::vector<std::byte> staged = {}, copy = {};  // of the round at hand, of the one before
+    uint64_t acknowledged = 0;                      // cached: fragments of the push
+    std::map<uint32_t, Fragment> cached = {};
+    std::map<uint32_t, std::vector<std::byte>> gradients = {};  // cached: by round, from 1
     uint32_t fragments() const;
   };
 
@@ -44,8 +57,13 @@ class WorkerOracle {
 
   worker::SessionSpec session(uint32_t credit_bytes);
   std::vector<worker::TensorSpec> specs() const;
-  NumaArena shadow() const;
+  NumaArena shadow();
   bool has_shadow() const { return has_shadow_; }
+  const wire::SyncSpec& sync() const { return sync_; }
+  // The chunk's round at hand ends with an acknowledgement, and is read from the copy.
+  bool reads_cache(const Chunk& chunk) const {
+    return worker::caches_reads(sync_) && chunk.round > 0;
+  }
   uint32_t epoch() const { return epoch_; }
   uint16_t generation() const { return generation_; }
   uint32_t spi(uint32_t pipeline) const {
@@ -66,15 +84,25 @@ class WorkerOracle {
   void check_sent(const nic::TxPacket& packet, uint32_t pipeline);
   void accepted(const wire::Parsed& result);
   void came_back(const wire::Parsed& result);
+  void acknowledged(const wire::Parsed& status);
+  // A sound STATUS of what is in flight.
+  void told(const wire::Parsed& status);
   void completed(uint32_t tensor);
   void check_outputs() const;
   // True if a sound result of this place must be taken.
   bool awaits(uint32_t chunk, uint32_t round, uint32_t fragment) const;
 
  private:
+  void check_version(const Chunk& chunk, const wire::Header& result) const;
+  void store(Chunk& chunk, const wire::Parsed& result);
+  void finish_if_readable(Chunk& chunk);
+  void read(Chunk& chunk, uint32_t fragment);
+
   std::vector<Tensor> tensors_;
   std::vector<Chunk> chunks_;
   bool has_shadow_ = false;
+  wire::SyncSpec sync_;
+  wire::Delivery delivery_ = wire::Delivery::kBroadcast;
   uint32_t epoch_ = 5;
   uint16_t generation_ = 6;
   uint32_t credit_bytes_ = 0;

@@ -158,6 +158,10 @@ TEST_CASE("wrong usage is refused with what is wrong and what to do") {
     refused(PBOX_INVALID_ARGUMENT, push(0, nullptr, values.data()), "NULL");
     refused(PBOX_INVALID_ARGUMENT, pbox_wait(context, 7, 0), "tensor 7 is unknown");
     refused(PBOX_INVALID_ARGUMENT, pbox_set_learning_rate(context, 1), "aggregate");
+    const int32_t priority = 1;
+    refused(PBOX_INVALID_ARGUMENT, pbox_set_priorities(context, 3, nullptr), "priority_policy 3");
+    refused(PBOX_INVALID_ARGUMENT, pbox_set_priorities(context, PBOX_PRIORITY_FIFO, &priority),
+            "PBOX_PRIORITY_EXPLICIT");
     refused(PBOX_INVALID_ARGUMENT, pbox_init_weights(context, 0, values.data(), nullptr, nullptr),
             "aggregate");
     pbox_statistics statistics{};
@@ -199,6 +203,14 @@ TEST_CASE("contexts that cannot be are not made, and the reason is kept for the 
   options.rejoin = 2;
   CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
   CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("rejoin 2 must be 0 or 1"));
+  options.rejoin = 0;
+  options.priority_policy = 3;
+  CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("priority_policy 3 is unknown"));
+  options.priority_policy = PBOX_PRIORITY_FIFO;
+  options.delivery = -1;
+  CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
+  CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("delivery -1 is unknown"));
   CHECK(context == nullptr);
   CHECK(pbox_join(nullptr) == PBOX_INVALID_ARGUMENT);
   CHECK_THAT(pbox_last_error(nullptr), Catch::Contains("context is NULL"));
@@ -228,8 +240,75 @@ TEST_CASE("what becomes of a job may be chosen in the environment, by the words 
   CHECK(options.on_worker_lost == PBOX_LOST_ABORT);
   CHECK(read("PBOX_REJOIN", "1", &options) == PBOX_OK);
   CHECK(options.rejoin == 1);
+  CHECK(options.priority_policy == PBOX_PRIORITY_EXPLICIT);
+  CHECK(options.delivery == PBOX_DELIVERY_BROADCAST);
+  CHECK(read("PBOX_PRIORITY_POLICY", "forward-order", &options) == PBOX_OK);
+  CHECK(options.priority_policy == PBOX_PRIORITY_FORWARD_ORDER);
+  CHECK(read("PBOX_PRIORITY_POLICY", "fifo", &options) == PBOX_OK);
+  CHECK(options.priority_policy == PBOX_PRIORITY_FIFO);
+  CHECK(read("PBOX_DELIVERY", "pull", &options) == PBOX_OK);
+  CHECK(options.delivery == PBOX_DELIVERY_PULL);
+  CHECK(read("PBOX_PRIORITY_POLICY", "lifo", &options) == PBOX_INVALID_ARGUMENT);
   CHECK(read("PBOX_RECOVERY", "maybe", &options) == PBOX_INVALID_ARGUMENT);
   CHECK(read("PBOX_ON_WORKER_LOST", "Wait", &options) == PBOX_INVALID_ARGUMENT);
+}
+
+TEST_CASE("priorities are learned, set by a rank and by the operator, and every rank goes on") {
+  Daemon daemon;
+  const auto rank_part = [&](uint32_t rank, Line& line) {
+    AbiWorker worker({.box = daemon.control(),
+                      .job = "order",
+                      .rank = rank,
+                      .world_size = 2,
+                      .adjust = [](pbox_options& options) {
+                        options.priority_policy = PBOX_PRIORITY_FORWARD_ORDER;
+                      }});
+    std::vector<float> values[3];
+    for (uint32_t tensor = 0; tensor < 3; ++tensor) {
+      values[tensor].assign(20'000, 1);
+      worker.tensor(std::to_string(tensor), values[tensor].size());
+    }
+    worker.join();
+    const auto exchange = [&] {
+      for (const uint32_t tensor : {2u, 1u, 0u}) {
+        worker.push_pull(tensor, values[tensor].data(), values[tensor].data());
+      }
+      worker.wait_all();
+      worker.must(pbox_barrier(worker.context(), 0));
+    };
+    exchange();
+    exchange();
+    line.say("learned");
+    line.await_go();
+    const int32_t by_tensor[] = {7, 8, 9};
+    if (rank == 1) {
+      worker.must(pbox_set_priorities(worker.context(), PBOX_PRIORITY_EXPLICIT, by_tensor));
+    }
+    exchange();
+    line.say("set");
+    line.await_go();
+    exchange();
+    for (const float value : values[1]) require(value == 16, "a wrong sum");
+    worker.leave();
+  };
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    workers.emplace_back([&, rank](Line& line) { rank_part(rank, line); });
+  }
+  const auto shows = [&](const char* source) {
+    const std::string job = daemon.get("/api/v1/jobs/order");
+    CHECK_THAT(job, Catch::Contains(source));
+  };
+  for (auto& worker : workers) REQUIRE(worker.heard() == "learned");
+  shows("\"priority_source\": \"learned\"");
+  for (auto& worker : workers) worker.go();
+  for (auto& worker : workers) REQUIRE(worker.heard() == "set");
+  shows("\"priority_source\": \"set\"");
+  const std::string answer = daemon.post("/api/v1/jobs/order/priorities", "{\"policy\": \"fifo\"}");
+  CHECK_THAT(answer, Catch::Contains("\"priority_policy\": \"fifo\""));
+  for (auto& worker : workers) worker.go();
+  for (auto& worker : workers) CHECK(worker.finish() == "");
+  CHECK(daemon.program().await_errors("priority policy fifo, set by the operator", kDeadlineMs));
 }
 
 TEST_CASE("a tensor in flight is not started twice") {

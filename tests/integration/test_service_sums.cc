@@ -54,6 +54,42 @@ TEST_CASE("sums are exact with the narrowest packets, the smallest chunks and a 
   CHECK(outcome.fragment_bytes == 512);
 }
 
+TEST_CASE("sums are exact whether results are sent or asked for, and in whatever order") {
+  const auto delivery = GENERATE(PBOX_DELIVERY_BROADCAST, PBOX_DELIVERY_PULL);
+  const auto mtu = GENERATE("--data.mtu=1500", "--data.mtu=65536");
+  Daemon daemon({mtu});
+  for (const auto policy :
+       {PBOX_PRIORITY_EXPLICIT, PBOX_PRIORITY_FORWARD_ORDER, PBOX_PRIORITY_FIFO}) {
+    SumsOptions options{.box = daemon.control(), .workers = 3};
+    options.priority_policy = policy;
+    options.delivery = delivery;
+    require_exact(run_sums(options));
+  }
+}
+
+TEST_CASE("P3's slices of 40000 and 50000 parameters fit a path that carries jumbo frames") {
+  Daemon daemon({"--data.mtu=9000"});
+  for (const uint32_t parameters : {40'000u, 50'000u}) {
+    for (const auto delivery : {PBOX_DELIVERY_BROADCAST, PBOX_DELIVERY_PULL}) {
+      SumsOptions options{.box = daemon.control(), .chunk_bytes = 4 * parameters};
+      options.elements = {39'999, 40'000, 40'001, 50'000, 250'001};
+      options.rounds = 3;
+      options.delivery = delivery;
+      const auto outcome = run_sums(options);
+      require_exact(outcome);
+      CHECK(outcome.fragment_bytes == 8192);
+    }
+  }
+}
+
+TEST_CASE("slices too large for a narrow path are refused with what would help") {
+  Daemon daemon({"--data.mtu=1500"});
+  const auto outcome = run_sums({.box = daemon.control(), .workers = 1, .chunk_bytes = 4 * 40'000});
+  CHECK_THAT(outcome.failure, Catch::Contains("chunk_bytes 160000 needs 114 fragments of 1408") &&
+                                  Catch::Contains("Lower chunk_bytes to 90112") &&
+                                  Catch::Contains("raise the MTU of every path to 9000"));
+}
+
 TEST_CASE("a payload checksum changes no result") {
   Daemon daemon({"--data.payload_crc=on", "--pipeline.count=1"});
   const auto outcome = run_sums({.box = daemon.control(), .workers = 2, .dtype = PBOX_F16});

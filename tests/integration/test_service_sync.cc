@@ -1,9 +1,16 @@
-// What may be chosen of the consistency model in the C ABI, and what is refused before any network.
+// Consistency models through the C ABI: what may be chosen, and training with ranks of different
+// speed against a real box. A rank's update adds a power of 32 of its own to every weight, so that
+// a weight spells out how many iterations of which rank are in it.
+#include <unistd.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 
-#include "pbox/pbox.h"
+#include "tests/support/daemon.h"
+#include "tests/support/worker_process.h"
 
 namespace pbox::test {
 namespace {
@@ -21,6 +28,109 @@ pbox_status read(const char* name, const char* text, pbox_options* options) {
   const pbox_status status = pbox_options_from_environment(options);
   unsetenv(name);
   return status;
+}
+
+constexpr uint32_t kElements = 20'000;
+constexpr uint32_t kWorkers = 3;
+constexpr uint32_t kIterations = 20;
+constexpr useconds_t kSlowUs = 4'000;  // of the last rank, in each iteration
+
+struct Model {
+  const char* name;
+  pbox_sync sync;
+  uint32_t staleness = 0;
+  float probability = 1;
+  pbox_release release = PBOX_RELEASE_SOFT;
+  pbox_reads reads = PBOX_READS_FRESH;
+  uint32_t quorum = 0;
+
+  bool has_bound() const {
+    return sync == PBOX_SYNC_BSP || sync == PBOX_SYNC_SSP || sync == PBOX_SYNC_ESSP;
+  }
+  bool keeps_copy() const { return sync == PBOX_SYNC_ESSP || reads == PBOX_READS_CACHED; }
+};
+
+// A rank that has joined, with the box's plain SGD of rate 1 on one tensor, whose weights are 0.
+class Rank {
+ public:
+  Rank(const std::string& box, const Model& model, uint32_t rank)
+      : rank_(rank),
+        worker_({.box = box,
+                 .job = model.name,
+                 .rank = rank,
+                 .world_size = kWorkers,
+                 .adjust = [&](auto& options) { adjust(model, options); }}) {
+    worker_.tensor("weights", kElements);
+    pbox_optimizer_options sgd;
+    pbox_optimizer_options_init(&sgd, PBOX_SGD);
+    sgd.learning_rate = 1;
+    worker_.must(pbox_set_optimizer(worker_.context(), &sgd));
+    worker_.join();
+    worker_.must(pbox_init_weights(worker_.context(), 0, weights_.data(), nullptr, nullptr));
+    worker_.wait(0);
+  }
+
+  void start() {
+    std::fill(weights_.begin(), weights_.end(), -static_cast<float>(1u << (5 * rank_)));
+    worker_.push_pull(0, weights_.data(), weights_.data());
+  }
+  void train(const Model& model) {
+    for (uint32_t iteration = 1; iteration <= kIterations; ++iteration) {
+      if (rank_ + 1 == kWorkers) usleep(kSlowUs);
+      start();
+      worker_.wait(0);
+      check(model, iteration);
+    }
+  }
+  const AbiWorker& worker() const { return worker_; }
+
+ private:
+  static void adjust(const Model& model, pbox_options& options) {
+    options.mode = PBOX_MODE_OPTIMIZE;
+    options.reduction = PBOX_SUM;
+    options.recovery = PBOX_RECOVERY_NONE;
+    options.sync = model.sync;
+    options.staleness = model.staleness;
+    options.sync_probability = model.probability;
+    options.release = model.release;
+    options.reads = model.reads;
+    options.quorum = model.quorum;
+  }
+
+  void check(const Model& model, uint32_t iteration) const {
+    const auto [least, most] = std::minmax_element(weights_.begin(), weights_.end());
+    for (const float weight : {*least, *most}) {
+      for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+        const uint32_t count = static_cast<uint32_t>(weight) >> (5 * rank) & 31u;
+        const std::string found = "rank " + std::to_string(rank_) + " finds " +
+                                  std::to_string(count) + " iterations of rank " +
+                                  std::to_string(rank) + " after its " + std::to_string(iteration);
+        require(count <= kIterations, found);
+        if (model.sync == PBOX_SYNC_DROP) continue;
+        require(rank != rank_ || count == iteration, found);
+        require(!model.has_bound() || count + model.staleness >= iteration, found);
+      }
+    }
+  }
+
+  uint32_t rank_;
+  std::vector<float> weights_ = std::vector<float>(kElements);
+  AbiWorker worker_;
+};
+
+void check_statistics(const Model& model, const pbox_statistics& statistics) {
+  const uint64_t* by_staleness = statistics.reads_by_staleness;
+  require(statistics.reads == kIterations + 1, "reads");
+  require(std::accumulate(by_staleness, by_staleness + PBOX_STALENESS_BUCKETS, uint64_t{0}) ==
+              statistics.reads,
+          "reads by staleness");
+  require(statistics.staleness_sum <= 0, "a sum of staleness over 0");
+  require((statistics.staleness_sum == 0) == (statistics.staleness_square_sum == 0), "squares");
+  require(!model.has_bound() ||
+              statistics.staleness_sum >= -static_cast<int64_t>(model.staleness * statistics.reads),
+          "staleness beyond the bound");
+  require((statistics.shadow_bytes >= kElements * sizeof(float)) == model.keeps_copy(), "memory");
+  require(model.sync == PBOX_SYNC_DROP || statistics.dropped_rounds == 0, "dropped rounds");
 }
 
 }  // namespace
@@ -78,6 +188,88 @@ TEST_CASE("the consistency model may be chosen in the environment, by the words 
   CHECK(options.quorum == 1);
   CHECK(read("PBOX_SYNC", "BSP", &options) == PBOX_INVALID_ARGUMENT);
   CHECK(read("PBOX_SYNC_PROBABILITY", "half", &options) == PBOX_INVALID_ARGUMENT);
+}
+
+TEST_CASE("ranks of different speed train under every model, and read what it promises") {
+  const Model models[] = {
+      {.name = "bsp", .sync = PBOX_SYNC_BSP},
+      {.name = "asp", .sync = PBOX_SYNC_ASP},
+      {.name = "ssp", .sync = PBOX_SYNC_SSP, .staleness = 2},
+      {.name = "lazy", .sync = PBOX_SYNC_SSP, .staleness = 2, .release = PBOX_RELEASE_LAZY},
+      {.name = "cached", .sync = PBOX_SYNC_SSP, .staleness = 2, .reads = PBOX_READS_CACHED},
+      {.name = "essp", .sync = PBOX_SYNC_ESSP, .staleness = 2},
+      {.name = "pssp", .sync = PBOX_SYNC_PSSP, .staleness = 1, .probability = 0.5f},
+      {.name = "dpssp", .sync = PBOX_SYNC_DPSSP, .staleness = 1},
+      {.name = "drop", .sync = PBOX_SYNC_DROP, .quorum = 1},
+  };
+  Daemon daemon;
+  for (const Model& model : models) {
+    INFO(model.name);
+    std::vector<WorkerProcess> workers;
+    for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+      workers.emplace_back([&, rank](Line&) {
+        Rank trained(daemon.control(), model, rank);
+        trained.train(model);
+        check_statistics(model, trained.worker().statistics());
+        trained.worker().must(pbox_barrier(trained.worker().context(), 0));
+        trained.worker().leave();
+      });
+    }
+    for (auto& worker : workers) CHECK(worker.finish() == "");
+  }
+  CHECK(daemon.await_no_jobs(kDeadlineMs));
+}
+
+TEST_CASE("a rank that is held back for too long is told who is the slowest") {
+  const Model models[] = {
+      {.name = "ssp", .sync = PBOX_SYNC_SSP, .staleness = 1},
+      {.name = "cached", .sync = PBOX_SYNC_SSP, .staleness = 1, .reads = PBOX_READS_CACHED},
+      {.name = "essp", .sync = PBOX_SYNC_ESSP, .staleness = 1},
+  };
+  Daemon daemon;
+  for (const Model& model : models) {
+    INFO(model.name);
+    std::vector<WorkerProcess> workers;
+    for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+      workers.emplace_back([&, rank](Line& line) {
+        Rank trained(daemon.control(), model, rank);
+        pbox_context* context = trained.worker().context();
+        if (rank == 1) line.await_go();
+        trained.start();
+        if (rank == 0) {
+          trained.worker().wait(0);
+          trained.start();
+          require_contains(trained.worker().must_be(PBOX_TIMEOUT, pbox_wait(context, 0, 500)),
+                           "rank 1 is late");
+          line.say("told");
+        }
+        trained.worker().wait(0);
+        trained.worker().must(pbox_barrier(context, 0));
+      });
+    }
+    CHECK(workers[0].heard() == "told");
+    workers[1].go();
+    for (auto& worker : workers) CHECK(worker.finish() == "");
+  }
+}
+
+TEST_CASE("what does not go together is refused by the box in words that reach the caller") {
+  Daemon daemon;
+  const auto refusal = [&](void (*change)(pbox_options&)) {
+    return WorkerProcess([&](Line&) {
+             AbiWorker worker({.box = daemon.control(), .adjust = change});
+             worker.tensor("t", 1);
+             worker.join();
+           })
+        .finish();
+  };
+  CHECK_THAT(refusal([](pbox_options& options) {
+               options.sync = PBOX_SYNC_ASP;
+               options.recovery = PBOX_RECOVERY_NONE;
+             }),
+             Catch::Contains("asp needs mode optimize"));
+  CHECK_THAT(refusal([](pbox_options& options) { options.staleness = 3; }),
+             Catch::Contains("staleness 3 means nothing with sync.model bsp"));
 }
 
 }  // namespace pbox::test

@@ -1,6 +1,7 @@
 // How much a worker has under way on a lane, counted from its packets alone: chunks pushed whose
-// result is not whole yet and of which the box has not said that others are late. Never more than
-// the widest window it was granted, or one chunk.
+// result is not whole yet and of which the box has not said that others are late; with delivery by
+// pull, until it is announced, and again from asking for it. Never more than the widest window it
+// was granted, or one chunk.
 #pragma once
 
 #include <algorithm>
@@ -32,22 +33,20 @@ class CreditWatch {
   void sent(std::span<const nic::TxPacket> packets) {
     for (const nic::TxPacket& packet : packets) {
       const wire::Header& header = packet.header;
-      if (header.type() != wire::PacketType::kPush) continue;
       const auto found = under_way_.find(header.chunk);
+      if (header.type() == wire::PacketType::kPull && found != under_way_.end() &&
+          found->second.round == header.round && found->second.announced) {
+        enter(found->second);
+      }
+      if (header.type() != wire::PacketType::kPush) continue;
       if (found != under_way_.end() && found->second.round == header.round) continue;
       const auto done = done_.find(header.chunk);
       require(done == done_.end() || wire::round_distance(header.round, done->second) > 0, [&] {
         return "chunk " + std::to_string(header.chunk) + " round " + std::to_string(header.round) +
                " is pushed though its result is here: the buffer is no longer the worker's";
       });
-      Chunk chunk{.round = header.round, .bytes = chunk_bytes(header.chunk)};
-      outstanding_bytes_ += chunk.bytes;
-      ++chunks_;
-      under_way_[header.chunk] = chunk;
-      require(outstanding_bytes_ <= window_bytes_ || chunks_ == 1, [&] {
-        return "credit: rank has " + std::to_string(outstanding_bytes_) +
-               " bytes under way on a lane whose window is " + std::to_string(window_bytes_);
-      });
+      under_way_[header.chunk] = {.round = header.round, .bytes = chunk_bytes(header.chunk)};
+      enter(under_way_[header.chunk]);
     }
   }
 
@@ -56,7 +55,8 @@ class CreditWatch {
     uint32_t round = 0;
     uint32_t bytes = 0;
     uint64_t result_mask = 0;
-    bool in_window = true;
+    bool in_window = false;
+    bool announced = false;
   };
 
   uint32_t chunk_bytes(uint32_t id) const {
@@ -90,8 +90,23 @@ class CreditWatch {
       std::memcpy(&status, parsed.payload, sizeof(status));
       const uint64_t all =
           wire::full_mask(wire::fragment_count(chunk.bytes, session_.fragment_bytes));
-      if ((all & ~status.received_mask) == 0 && status.missing_workers > 0) leave(chunk);
+      const bool is_done = session_.delivery == wire::Delivery::kPull && !chunk.announced &&
+                           wire::round_distance(status.finished_round, header.round) > 0;
+      chunk.announced = chunk.announced || is_done;
+      const bool waits = (all & ~status.received_mask) == 0 && status.missing_workers > 0;
+      if (waits || is_done) leave(chunk);
     }
+  }
+
+  void enter(Chunk& chunk) {
+    if (chunk.in_window) return;
+    chunk.in_window = true;
+    outstanding_bytes_ += chunk.bytes;
+    ++chunks_;
+    require(outstanding_bytes_ <= window_bytes_ || chunks_ == 1, [&] {
+      return "credit: rank has " + std::to_string(outstanding_bytes_) +
+             " bytes under way on a lane whose window is " + std::to_string(window_bytes_);
+    });
   }
 
   void leave(Chunk& chunk) {

@@ -193,13 +193,7 @@ void make_rings_tight(Options& options) {
   options.ring_slots = 0;
 }
 
-}  // namespace
-
-const char* name_of(EpisodeKind kind) {
-  return kEpisodeNames[static_cast<size_t>(kind)];
-}
-
-Options draw(uint64_t seed) {
+Options draw_rack(uint64_t seed) {
   Draw draw(seed);
   Options options;
   options.seed = seed;
@@ -226,6 +220,30 @@ Options draw(uint64_t seed) {
   draw_episodes(draw, options);
   // Without it a flipped bit of a payload is for the UDP checksum to find, which is not simulated.
   options.payload_crc = options.faults.flip > 0 || draw.chance(0.7);
+  return options;
+}
+
+// Drawn apart, so that what is drawn of the rack does not depend on it.
+void draw_schedules(uint64_t seed, Options& options) {
+  constexpr wire::PriorityPolicy kPolicies[] = {
+      wire::PriorityPolicy::kExplicit, wire::PriorityPolicy::kExplicit,
+      wire::PriorityPolicy::kForwardOrder, wire::PriorityPolicy::kFifo};
+  Draw draw(seed ^ 0x9e3779b97f4a7c15ull);
+  for (JobOptions& job : options.jobs) {
+    job.priority_policy = draw.one_of(kPolicies);
+    if (draw.chance(0.2)) job.delivery = wire::Delivery::kPull;
+  }
+}
+
+}  // namespace
+
+const char* name_of(EpisodeKind kind) {
+  return kEpisodeNames[static_cast<size_t>(kind)];
+}
+
+Options draw(uint64_t seed) {
+  Options options = draw_rack(seed);
+  draw_schedules(seed, options);
   return options;
 }
 
@@ -261,6 +279,8 @@ void add_job(Line& line, const JobOptions& job) {
   line.add(" %s%s%s", kPolicies[static_cast<size_t>(job.on_worker_lost)],
            job.patient ? "" : " impatient",
            job.recovery == appliance::Recovery::kNone ? " no-recovery" : "");
+  line.add(" %s%s", wire::kPriorityPolicyNames[static_cast<size_t>(job.priority_policy)],
+           job.delivery == wire::Delivery::kPull ? " pull" : "");
   line.add(" tensors=");
   for (const TensorOptions& tensor : job.tensors) {
     line.add("%u^%d%s", tensor.elements, tensor.priority,

@@ -38,6 +38,8 @@ struct JobOptions {
   // Lost ranks are waited for until they are back, whatever happens; else a short time only, and
   // the job may end for it.
   bool patient = true;
+  wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
   bool barrier_at_end = true;  // nobody leaves before all are done
   uint64_t think_max_ns = 0;   // between an operation and the next
   bool rogue = false;          // rank 0 does as it likes

@@ -59,6 +59,8 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.recover_timeout_ms = options.recover_timeout_ms();
   membership.recovery = static_cast<worker::Recovery>(options.recovery);
   membership.on_worker_lost = static_cast<worker::LostPolicy>(options.on_worker_lost);
+  membership.priority_policy = options.priority_policy;
+  membership.delivery = options.delivery;
   membership.incarnation = uint64_t{job.first_host + rank} << 32 | incarnation;
   membership.seed = rack.options.seed * 77 + membership.incarnation;
   return membership;

@@ -71,10 +71,19 @@ int connect_to(const std::string& where) {
 }
 
 std::string Daemon::get(const std::string& path) const {
+  return ask("GET " + path, "\r\n");
+}
+
+std::string Daemon::post(const std::string& path, const std::string& json) const {
+  return ask("POST " + path, "Content-Type: application/json\r\nContent-Length: " +
+                                 std::to_string(json.size()) + "\r\n\r\n" + json);
+}
+
+std::string Daemon::ask(const std::string& what, const std::string& rest) const {
   const int fd = connect_to(admin_);
   if (fd < 0) throw std::runtime_error("cannot reach the admin server at " + admin_);
   const std::string request =
-      "GET " + path + " HTTP/1.1\r\nHost: " + admin_ + "\r\nConnection: close\r\n\r\n";
+      what + " HTTP/1.1\r\nHost: " + admin_ + "\r\nConnection: close\r\n" + rest;
   std::string answer;
   if (send(fd, request.data(), request.size(), MSG_NOSIGNAL) > 0) {
     char buffer[4096];
@@ -84,7 +93,7 @@ std::string Daemon::get(const std::string& path) const {
   }
   close(fd);
   const size_t body = answer.find("\r\n\r\n");
-  if (body == std::string::npos) throw std::runtime_error("no answer to " + path);
+  if (body == std::string::npos) throw std::runtime_error("no answer to " + what);
   return answer.substr(body + 4);
 }
 

@@ -56,6 +56,8 @@ class Daemon {
 
   // The body of an answer of the admin server.
   std::string get(const std::string& path) const;
+  // The same of a POST of JSON.
+  std::string post(const std::string& path, const std::string& json) const;
   std::vector<uint16_t> data_ports() const;
   // Sum over all series of a metric; with `label`, as reason="vlan", over those that have it.
   uint64_t metric(const std::string& name, const std::string& label = "") const;
@@ -64,6 +66,9 @@ class Daemon {
   uint64_t resident_bytes() const;
 
  private:
+  // `rest`: what follows the headers that every request has.
+  std::string ask(const std::string& what, const std::string& rest) const;
+
   Program program_;
   std::string control_;
   std::string admin_;

@@ -22,6 +22,13 @@ uint32_t spi_of(uint32_t rank, uint32_t pipeline) {
   return 0x5a000000u | pipeline << pipeline::kSpiPipelineShift | rank;
 }
 
+NumaArena arena_of(uint64_t bytes) {
+  if (bytes == 0) return {};
+  auto arena = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
+  PBOX_CHECK(arena.ok());
+  return std::move(*arena);
+}
+
 }  // namespace
 
 Rack::Rack(const RackOptions& options) : network_(options.faults) {
@@ -53,6 +60,7 @@ void Rack::build_box(const RackOptions& options) {
     spec.mode = options.mode;
     spec.reduction = options.reduction;
     spec.optimizer = options.optimizer;
+    spec.sync = options.sync;
     spec.job_chunk_count = chunk_id;
     for (uint32_t rank = 0; rank < options.workers; ++rank) {
       spec.sessions.push_back({spi_of(rank, index), options.window_bytes});
@@ -76,12 +84,18 @@ void Rack::build_workers(const RackOptions& options) {
     session.tag = {options.payload_crc};
     session.chunk_pipeline = chunk_pipeline_;
     session.jitter_seed = options.faults.seed * 1000 + rank;
+    session.sync = options.sync;
+    session.learning_rate = options.optimizer.learning_rate;
+    if (options.reduction == pipeline::Reduction::kMean) {
+      session.gradient_scale = 1.0f / static_cast<float>(options.workers);
+    }
     auto& ports = worker_ports_.emplace_back();
     for (uint32_t index = 0; index < options.pipelines; ++index) {
       session.pipelines.push_back({spi_of(rank, index), options.window_bytes, box_endpoint(index)});
       ports.emplace_back(network_, worker_endpoint(rank, index), box_endpoint(index));
     }
-    workers_.push_back(std::make_unique<worker::Core>(session, options.tensors));
+    workers_.push_back(std::make_unique<worker::Core>(
+        session, options.tensors, arena_of(worker::Core::cache_bytes(session, options.tensors))));
   }
 }
 
@@ -108,7 +122,7 @@ void Rack::turn_worker(uint32_t rank) {
   }
 }
 
-void Rack::step() {
+void Rack::step(uint64_t limit_ns) {
   const uint64_t sent_before = network_.counts().sent;
   network_.advance_to(now_ns_);
   turn_box();
@@ -119,7 +133,7 @@ void Rack::step() {
     for (const auto& worker : workers_) due_ns = std::min(due_ns, worker->next_deadline_ns());
     if (due_ns != UINT64_MAX) next_ns = std::max(next_ns, due_ns);
   }
-  now_ns_ = next_ns;
+  now_ns_ = std::max(now_ns_, std::min(next_ns, limit_ns));
 }
 
 bool Rack::run_until_idle(uint64_t steps_max) {

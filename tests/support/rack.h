@@ -20,6 +20,7 @@ struct RackOptions {
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
+  wire::SyncSpec sync;
   std::vector<worker::TensorSpec> tensors;
   nic::FaultPlan faults;
   bool payload_crc = true;  // bit flips in payloads must be seen
@@ -35,8 +36,9 @@ class Rack {
   nic::LoopbackNetwork& network() { return network_; }
   uint64_t now_ns() const { return now_ns_; }
 
-  // One turn of every party, then time moves to the next thing that can happen.
-  void step();
+  // One turn of every party, then time moves to the next thing that can happen, or to limit_ns if
+  // that is earlier.
+  void step(uint64_t limit_ns = UINT64_MAX);
   // Steps until every started tensor of every worker is complete. False after `steps_max` steps.
   bool run_until_idle(uint64_t steps_max = 2'000'000);
 

@@ -75,6 +75,8 @@ void run_sums_rank(const SumsOptions& options, uint32_t rank, Line& line) {
                       chosen.reduction = options.reduction;
                       chosen.chunk_bytes = options.chunk_bytes;
                       chosen.window_bytes = options.window_bytes;
+                      chosen.priority_policy = options.priority_policy;
+                      chosen.delivery = options.delivery;
                       chosen.port = options.port.c_str();
                     }});
   const auto tensors = static_cast<uint32_t>(options.elements.size());

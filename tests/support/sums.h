@@ -20,6 +20,8 @@ struct SumsOptions {
   uint32_t rounds = 12;
   uint32_t chunk_bytes = 0;
   uint32_t window_bytes = 0;
+  pbox_priority_policy priority_policy = PBOX_PRIORITY_EXPLICIT;
+  pbox_delivery delivery = PBOX_DELIVERY_BROADCAST;
   std::string port = "socket";
   bool as_nobody = false;  // ranks give up root's rights
   bool waits = false;      // having joined, ranks say "joined" and await go()

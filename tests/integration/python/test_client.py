@@ -62,8 +62,9 @@ def rounds_and_contributors(options):
         return seen, client.statistics()["shadow_bytes"], client.statistics()["recoveries"]
 
 
-def sum_in_place(options):
-    with pbox.Client(reduction="sum", **options) as client:
+def sum_in_place(options, delivery=None, policy=None):
+    with pbox.Client(reduction="sum", delivery=delivery, priority_policy=policy,
+                     **options) as client:
         array = numpy.full(1000, options["rank"] + 1, dtype=numpy.float32)
         tensor = client.register("array", array)
         client.join()
@@ -123,6 +124,30 @@ class ClientTest(BoxTestCase):
     def test_rounds_are_counted_and_results_say_how_many_are_in_them(self):
         for result in self.run_ranks(rounds_and_contributors, 2):
             self.assertEqual(result, ([(0, 0), (1, 2), (2, 2)], 4000, 0))
+
+    def test_order_and_delivery_change_no_sum(self):
+        for delivery in ("broadcast", "pull"):
+            for policy in ("explicit", "forward-order", "fifo"):
+                with self.subTest(delivery=delivery, policy=policy):
+                    for ends in self.run_ranks(sum_in_place, 2, delivery, policy,
+                                               job=f"order-{delivery}-{policy}"):
+                        self.assertEqual(ends, (12.0, 12.0))
+
+    def test_priorities_may_be_set_while_the_job_runs(self):
+        array = numpy.ones(1000, dtype=numpy.float32)
+        client, tensor = self.joined(array, priority_policy="forward-order")
+        client.set_priorities("fifo")
+        client.set_priorities("explicit", [3])
+        client.set_priorities()
+        client.barrier()
+        client.push_pull(tensor, array)
+        client.wait(tensor)
+        with self.assertRaisesRegex(pbox.InvalidArgument, "2 priorities; 1 tensors"):
+            client.set_priorities("explicit", [1, 2])
+        with self.assertRaisesRegex(pbox.InvalidArgument, "PBOX_PRIORITY_EXPLICIT"):
+            client.set_priorities("fifo", [1])
+        with self.assertRaisesRegex(pbox.InvalidArgument, "explicit, forward-order, fifo"):
+            client.set_priorities("lifo")
 
     def test_numpy_and_torch_buffers_may_be_mixed(self):
         source = numpy.arange(100, dtype=numpy.float16)

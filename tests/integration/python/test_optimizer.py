@@ -185,6 +185,29 @@ class OptimizerTest(BoxTestCase):
         expected = train_locally(model, local, STEPS, WORLD_SIZE, scheduler.step)
         self.check_weights(self.run_ranks(train_with_schedule_and_groups, WORLD_SIZE), expected)
 
+    def test_forward_of_a_layer_waits_for_that_layer_alone(self):
+        model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 4))
+        events = []
+        with pbox.torch.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1), model, rank=0,
+                **self.options(1)) as optimizer:
+            wait = optimizer.client.wait
+
+            def noted_wait(tensor, timeout_ms=0):
+                events.append(f"wait for {tensor.name}")
+                wait(tensor, timeout_ms)
+
+            optimizer.client.wait = noted_wait
+            for name, layer in model.named_children():
+                layer.register_forward_hook(lambda *_, name=name: events.append(f"forward {name}"))
+            for _ in range(2):
+                events.clear()
+                model(torch.ones(2, 8)).sum().backward()
+                optimizer.step()
+        self.assertEqual(events[:7], [
+            "wait for 0.weight", "wait for 0.bias", "forward 0", "forward 1",
+            "wait for 2.weight", "wait for 2.bias", "forward 2"])
+
     def test_gradients_accumulate_under_no_sync(self):
         model = make_model()
         optimizer = make_optimizer("momentum", model.parameters())

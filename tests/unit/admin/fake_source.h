@@ -40,6 +40,9 @@ class FakeSource : public AdminSource {
     job.mode = "optimize";
     job.reduction = "mean";
     job.optimizer = "adam";
+    job.priority_policy = "forward-order";
+    job.priority_source = "learned";
+    job.delivery = "broadcast";
     job.world_size = 3;
     job.chunk_rounds = 1234;
     job.memory_bytes = 4096;
@@ -81,6 +84,14 @@ class FakeSource : public AdminSource {
     return {pinned, floating};
   }
   std::vector<JobView> jobs() const override { return job_views; }
+  Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override {
+    for (JobView& view : job_views) {
+      if (view.name != job) continue;
+      view.priority_policy = wire::kPriorityPolicyNames[static_cast<size_t>(policy)];
+      return ok_status();
+    }
+    return Error{ErrorCode::kNotFound, "no such job"};
+  }
 
   BoxView box_view;
   std::vector<JobView> job_views;

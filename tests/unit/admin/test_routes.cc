@@ -10,11 +10,20 @@ namespace {
 using Json = nlohmann::json;
 using Catch::Matchers::Contains;
 
-AdminResponse get(const AdminSource& source, std::string_view target) {
+AdminResponse post(AdminSource& source, std::string_view target, std::string_view body,
+                   std::string_view type = "application/json") {
+  return answer(source, {.method = "POST",
+                         .target = target,
+                         .has_body = !body.empty(),
+                         .content_type = type,
+                         .body = body});
+}
+
+AdminResponse get(AdminSource& source, std::string_view target) {
   return answer(source, {.method = "GET", .target = target});
 }
 
-Json get_json(const AdminSource& source, std::string_view target) {
+Json get_json(AdminSource& source, std::string_view target) {
   const AdminResponse response = get(source, target);
   REQUIRE(response.status == 200);
   REQUIRE(response.content_type == "application/json");
@@ -49,7 +58,7 @@ TEST_CASE("readyz is 503 with a reason while the box starts and while it drains"
 }
 
 TEST_CASE("the jobs page lists every job with its workers by rank") {
-  const FakeSource source;
+  FakeSource source;
   const Json jobs = get_json(source, "/api/v1/jobs").at("jobs");
   REQUIRE(jobs.size() == 2);
   CHECK(jobs[0]["name"] == "bert");
@@ -79,14 +88,14 @@ TEST_CASE("without a job the list is empty, not null") {
 }
 
 TEST_CASE("one job is found by its percent-encoded name, whatever the query says") {
-  const FakeSource source;
+  FakeSource source;
   CHECK(get_json(source, "/api/v1/jobs/bert?pretty=1")["world_size"] == 3);
   const std::string target = std::string("/api/v1/jobs/") + FakeSource::kOddNameEncoded;
   CHECK(get_json(source, target)["name"] == FakeSource::kOddName);
 }
 
 TEST_CASE("a job that is not there is 404, and a broken percent-encoding 400") {
-  const FakeSource source;
+  FakeSource source;
   CHECK(get(source, "/api/v1/jobs/gpt").status == 404);
   CHECK(get(source, "/api/v1/jobs/").status == 404);
   for (const char* name : {"%", "%4", "bert%zz", "bert%4"}) {
@@ -95,7 +104,7 @@ TEST_CASE("a job that is not there is 404, and a broken percent-encoding 400") {
 }
 
 TEST_CASE("the box page has its pipelines, and null where nothing is pinned") {
-  const FakeSource source;
+  FakeSource source;
   const Json box = get_json(source, "/api/v1/box");
   CHECK(box["job_memory_limit_bytes"] == 1 << 20);
   CHECK(box["jobs_finished"] == 5);
@@ -118,7 +127,7 @@ TEST_CASE("a name that is not UTF-8 leaves the JSON valid") {
 }
 
 TEST_CASE("the index links every page and job, escaped") {
-  const FakeSource source;
+  FakeSource source;
   const AdminResponse response = get(source, "/");
   CHECK(response.status == 200);
   CHECK(response.content_type == "text/html; charset=utf-8");
@@ -131,8 +140,55 @@ TEST_CASE("the index links every page and job, escaped") {
   CHECK_THAT(response.body, !Contains("<d>"));
 }
 
+TEST_CASE("a job's priority policy is changed by POST, and the answer is the job as it is then") {
+  FakeSource source;
+  CHECK(get_json(source, "/api/v1/jobs/bert")["priority_policy"] == "forward-order");
+  CHECK(get_json(source, "/api/v1/jobs/bert")["priority_source"] == "learned");
+  CHECK(get_json(source, "/api/v1/jobs/bert")["delivery"] == "broadcast");
+  for (const std::string name : {"bert", FakeSource::kOddNameEncoded}) {
+    for (const std::string policy : {"fifo", "explicit", "forward-order"}) {
+      const auto changed =
+          post(source, "/api/v1/jobs/" + name + "/priorities", "{\"policy\": \"" + policy + "\"}");
+      REQUIRE(changed.status == 200);
+      CHECK(Json::parse(changed.body)["priority_policy"] == policy);
+      CHECK(get_json(source, "/api/v1/jobs/" + name)["priority_policy"] == policy);
+    }
+  }
+}
+
+TEST_CASE(
+    "a change that is not understood, or may come from a page of elsewhere, changes nothing") {
+  FakeSource source;
+  const std::string path = "/api/v1/jobs/bert/priorities";
+  const std::string fifo = "{\"policy\": \"fifo\"}";
+  const struct {
+    AdminResponse response;
+    unsigned status;
+    const char* says;
+  } refusals[] = {
+      {post(source, "/api/v1/jobs/gpt/priorities", fifo), 404, "no job 'gpt' here"},
+      {post(source, "/api/v1/jobs/%zz/priorities", fifo), 400, "percent-encoded"},
+      {post(source, "/api/v1/jobs//priorities", fifo), 405, "not allowed"},
+      {post(source, "/api/v1/jobs/bert", fifo), 405, "not allowed for '/api/v1/jobs/bert'"},
+      {post(source, path, fifo, "text/plain"), 415, "application/json"},
+      {post(source, path, fifo, ""), 415, "application/json"},
+      {post(source, path, ""), 400, "\"forward-order\""},
+      {post(source, path, "{\"policy\": \"lifo\"}"), 400, "\"fifo\""},
+      {post(source, path, "{\"policy\": 2}"), 400, "POLICY"},
+      {post(source, path, "[\"policy\"]"), 400, "POLICY"},
+      {post(source, path, "{\"policy\": \"fifo\", \"job\": 1}"), 400, "POLICY"},
+      {post(source, path, "{\"policy\": \"fifo\""), 400, "POLICY"}};
+  for (const auto& refusal : refusals) {
+    INFO(refusal.response.body);
+    CHECK(refusal.response.status == refusal.status);
+    CHECK_THAT(refusal.response.body, Contains(refusal.says));
+    CHECK_THAT(refusal.response.body, Contains("POST of /api/v1/jobs/NAME/priorities\n"));
+  }
+  CHECK(get_json(source, "/api/v1/jobs/bert")["priority_policy"] == "forward-order");
+}
+
 TEST_CASE("what is refused says in one line what exists") {
-  const FakeSource source;
+  FakeSource source;
   const AdminResponse refusals[] = {
       get(source, "/metric"),
       get(source, "http://box/metrics"),

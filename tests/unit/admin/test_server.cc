@@ -144,14 +144,34 @@ TEST_CASE("HEAD has the length of the body and not the body") {
   CHECK(whole.size() > head.size());
 }
 
-TEST_CASE("POST is 405 with what is allowed, and a body ends the connection") {
+TEST_CASE(
+    "a POST changes a job and the connection goes on, unless its body is too long to be read") {
+  const RunningServer server;
+  Client client(server.port());
+  const auto post = [](const std::string& headers, const std::string& body) {
+    return "POST /api/v1/jobs/bert/priorities HTTP/1.1\r\nHost: box\r\nContent-Type: "
+           "application/json\r\n" +
+           headers + "\r\n" + body;
+  };
+  const std::string body = "{\"policy\": \"fifo\"}";
+  client.send(post("Content-Length: " + std::to_string(body.size()) + "\r\n", body));
+  CHECK_THAT(client.receive(), StartsWith("HTTP/1.1 200 ") && Contains("\"fifo\""));
+  client.send(post("Content-Length: 4097\r\n", "{"));
+  CHECK_THAT(client.receive(), StartsWith("HTTP/1.1 413 "));
+  CHECK(client.sees_the_end());
+  Client chunked(server.port());
+  chunked.send(post("Transfer-Encoding: chunked\r\n", "0\r\n\r\n"));
+  CHECK_THAT(chunked.receive(), StartsWith("HTTP/1.1 413 "));
+}
+
+TEST_CASE("other POSTs are 405 with what is allowed, and a long body ends the connection") {
   const RunningServer server;
   Client client(server.port());
   const std::string response = client.ask("POST", "/metrics");
   CHECK_THAT(response, StartsWith("HTTP/1.1 405 "));
-  CHECK_THAT(response, Contains("Allow: GET, HEAD\r\n"));
+  CHECK_THAT(response, Contains("Allow: GET, HEAD, POST\r\n"));
   client.send("POST / HTTP/1.1\r\nHost: box\r\nContent-Length: 9999999999\r\n\r\nsome");
-  CHECK_THAT(client.receive(), StartsWith("HTTP/1.1 405 "));
+  CHECK_THAT(client.receive(), StartsWith("HTTP/1.1 413 "));
   CHECK(client.sees_the_end());
 
   Client chunked(server.port());

@@ -169,6 +169,13 @@ control::WorkerMessage barrier_message(uint64_t sequence) {
   return message;
 }
 
+control::WorkerMessage priorities_message(uint32_t policy, const std::vector<int32_t>& by_tensor) {
+  control::WorkerMessage message;
+  message.mutable_set_priorities()->set_policy(policy);
+  message.mutable_set_priorities()->mutable_by_tensor()->Add(by_tensor.begin(), by_tensor.end());
+  return message;
+}
+
 control::WorkerMessage learning_rate_message(float learning_rate, uint64_t sequence) {
   control::WorkerMessage message;
   message.mutable_set_learning_rate()->set_learning_rate(learning_rate);

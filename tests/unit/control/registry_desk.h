@@ -95,5 +95,6 @@ control::WorkerMessage join_message(const std::string& job, uint32_t rank, uint3
 control::WorkerMessage leave_message();
 control::WorkerMessage barrier_message(uint64_t sequence);
 control::WorkerMessage learning_rate_message(float learning_rate, uint64_t sequence);
+control::WorkerMessage priorities_message(uint32_t policy, const std::vector<int32_t>& by_tensor);
 
 }  // namespace pbox::appliance

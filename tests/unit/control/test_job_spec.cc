@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "appliance/control/job_spec.h"
+#include "nic/wire/sync.h"
 
 namespace pbox::appliance {
 namespace {
@@ -64,6 +65,16 @@ std::vector<Case> identity_cases() {
       {"rank at the end", [](auto& join) { join.set_rank(4); }, {"rank 4", "below world_size 4"}},
       {"mode", [](auto& join) { join.set_mode(2); }, {"mode 2", "unknown"}},
       {"reduction", [](auto& join) { join.set_reduction(7); }, {"reduction 7", "unknown"}},
+      {"priority policy",
+       [](auto& join) { join.set_priority_policy(3); },
+       {"priority_policy 3", "0 explicit", "2 fifo"}},
+      {"delivery", [](auto& join) { join.set_delivery(2); }, {"delivery 2", "1 pull"}},
+      {"delivery that the sync model does not have",
+       [](auto& join) {
+         join.set_delivery(1);
+         join.mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kSsp));
+       },
+       {"delivery pull", "bsp", "set delivery broadcast"}},
   };
 }
 

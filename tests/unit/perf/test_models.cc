@@ -21,7 +21,7 @@ size_t distinct_names(const std::vector<ModelTensor>& tensors) {
 }
 
 TEST_CASE("ResNet-50 has the published number of tensors and parameters") {
-  const auto tensors = resnet50();
+  const auto tensors = tensors_of(resnet50_layers());
   CHECK(tensors.size() == 161);
   CHECK(element_count(tensors) == 25'557'032);
   CHECK(distinct_names(tensors) == tensors.size());
@@ -34,7 +34,7 @@ TEST_CASE("ResNet-50 has the published number of tensors and parameters") {
 }
 
 TEST_CASE("VGG-19 has the published number of tensors and parameters") {
-  const auto tensors = vgg19();
+  const auto tensors = tensors_of(vgg19_layers());
   CHECK(tensors.size() == 38);
   CHECK(element_count(tensors) == 143'667'240);
   CHECK(distinct_names(tensors) == tensors.size());
@@ -43,10 +43,37 @@ TEST_CASE("VGG-19 has the published number of tensors and parameters") {
   CHECK(elements_of(tensors, "classifier.0.weight") == 25088 * 4096);
 }
 
+double multiply_adds(const std::vector<ModelLayer>& layers) {
+  double total = 0;
+  for (const ModelLayer& layer : layers) total += layer.multiply_adds;
+  return total;
+}
+
+TEST_CASE("layers cost the published number of multiplications") {
+  // 4.09 and 19.63 giga multiply-adds, as torchvision states for its models.
+  CHECK(multiply_adds(resnet50_layers()) == Approx(4.09e9).epsilon(0.005));
+  CHECK(multiply_adds(vgg19_layers()) == Approx(19.63e9).epsilon(0.005));
+}
+
+TEST_CASE("ResNet-56 for CIFAR has the published number of parameters") {
+  const auto tensors = tensors_of(resnet56_layers());
+  CHECK(tensors.size() == 167);
+  CHECK(element_count(tensors) == Approx(0.85e6).epsilon(0.01));
+}
+
+TEST_CASE("a third of Sockeye is the layer that is needed first and whose gradient comes last") {
+  const auto layers = sockeye_layers();
+  const auto all = static_cast<double>(element_count(tensors_of(layers)));
+  CHECK(layers.front().name == "source_embed");
+  CHECK(static_cast<double>(element_count(layers.front().tensors)) / all ==
+        Approx(0.32).margin(0.02));
+}
+
 TEST_CASE("one buffer holds the same elements as the tensors") {
-  const auto buffer = as_one_buffer(resnet50());
+  const auto tensors = tensors_of(resnet50_layers());
+  const auto buffer = as_one_buffer(tensors);
   REQUIRE(buffer.size() == 1);
-  CHECK(buffer[0].elements == element_count(resnet50()));
+  CHECK(buffer[0].elements == element_count(tensors));
 }
 
 TEST_CASE("models are found by name, and an unknown name lists the known ones") {
@@ -54,9 +81,12 @@ TEST_CASE("models are found by name, and an unknown name lists the known ones") 
   CHECK(element_count(*model_by_name("1mib")) == 262'144);
   CHECK(model_by_name("resnet50")->size() == 161);
   CHECK(model_by_name("vgg19")->size() == 38);
+  CHECK(element_count(*model_by_name("sockeye")) == element_count(tensors_of(sockeye_layers())));
+  CHECK(model_by_name("resnet56")->size() == 167);
   const auto unknown = model_by_name("alexnet");
   REQUIRE_FALSE(unknown.ok());
-  CHECK(unknown.error().message.find("resnet50, vgg19 or 1mib") != std::string::npos);
+  CHECK(unknown.error().message.find("resnet50, vgg19, sockeye, resnet56 or 1mib") !=
+        std::string::npos);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.reduction = options.reduction;
   spec.optimizer = options.optimizer;
   spec.sync = options.sync;
+  spec.delivery = options.delivery;
   spec.job_chunk_count = options.chunks + 1;
   for (uint32_t id = 0; id < options.chunks; ++id) {
     spec.chunks.push_back(

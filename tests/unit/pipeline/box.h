@@ -30,6 +30,7 @@ struct JobOptions {
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerSpec optimizer = {};
   wire::SyncSpec sync = {};
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
 };
 
 pipeline::ShardSpec spec_of(const JobOptions& options);

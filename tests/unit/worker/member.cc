@@ -15,9 +15,10 @@ worker::MembershipOptions Member::default_options() {
   return options;
 }
 
-Member::Member(worker::MembershipOptions options)
+Member::Member(worker::MembershipOptions options, const control::Optimizer& optimizer)
     : membership(std::move(options),
-                 {{.name = "weights", .elements = 2048}, {.name = "bias", .elements = 7}}, {}) {}
+                 {{.name = "weights", .elements = 2048}, {.name = "bias", .elements = 7}},
+                 optimizer) {}
 
 std::vector<Action::Kind> Member::act() {
   actions = membership.take_actions();

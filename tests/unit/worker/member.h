@@ -13,7 +13,8 @@ inline constexpr uint64_t kSecondNs = 1'000'000'000;
 // Rank 0 of 2 in job "train"; two tensors, "weights" of two chunks of 4096 bytes and "bias" of one.
 class Member {
  public:
-  explicit Member(worker::MembershipOptions options = default_options());
+  explicit Member(worker::MembershipOptions options = default_options(),
+                  const control::Optimizer& optimizer = {});
   static worker::MembershipOptions default_options();
 
   // The actions at hand, as their kinds; they stay in `actions` until the next call.

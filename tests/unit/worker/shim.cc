@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "nic/wire/chunk_layout.h"
+
 namespace pbox::test {
 namespace {
 
@@ -13,6 +15,7 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   session.chunk_bytes = kChunkBytes;
   session.tag = {.payload_crc = true};
   session.window_bytes = options.window_bytes;
+  session.delivery = options.delivery;
   session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
   session.pipelines.back().first_packet_number = options.first_packet_number;
   for (const uint64_t chunks : options.tensor_chunks) {
@@ -132,6 +135,14 @@ Answer Shim::status(uint32_t chunk, uint32_t round, uint64_t received_mask,
   answer.payload.resize(sizeof(status));
   std::memcpy(answer.payload.data(), &status, sizeof(status));
   answer.header.payload_bytes = sizeof(status);
+  return answer;
+}
+
+Answer Shim::announcement(uint32_t chunk, uint32_t round) {
+  Answer answer = status(chunk, round, wire::full_mask(kChunkBytes / kFragmentBytes));
+  const uint32_t finished_round = round + 1;
+  std::memcpy(answer.payload.data() + offsetof(wire::StatusPayload, finished_round),
+              &finished_round, sizeof(finished_round));
   return answer;
 }
 

@@ -19,6 +19,7 @@ struct ShimOptions {
   uint32_t window_bytes = limits::kCreditBytesMax;
   uint64_t first_packet_number = 1;
   bool has_shadow = false;
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
   std::vector<uint32_t> open_rounds = {};
   wire::SyncSpec sync = {};
   float learning_rate = 1;  // where reads are cached
@@ -63,6 +64,8 @@ class Shim {
                         float value);
   Answer status(uint32_t chunk, uint32_t round, uint64_t received_mask,
                 uint16_t missing_workers = 0, uint16_t first_missing_rank = 0);
+  // The result is there to be asked for.
+  Answer announcement(uint32_t chunk, uint32_t round);
   void deliver(const Answer& answer);
   void deliver_result(uint32_t chunk, uint32_t round, float value);
   void deliver_relaxed(uint32_t chunk, uint32_t clock, uint32_t applied, float value);

@@ -74,6 +74,17 @@ TEST_CASE("data that has the push acknowledges it, fragment by fragment") {
   CHECK(holds(shim, 60.0f));  // nothing is added twice
 }
 
+TEST_CASE("data without the push is no acknowledgement, however new it is") {
+  Shim shim = cached(kEssp);
+  push(shim, 4.0f);
+  shim.deliver(shim.status(0, 1, kAllFragments));
+  push(shim, 4.0f);
+  shim.deliver_relaxed(0, 2, 2, 60.0f);
+  CHECK(shim.core.busy(0));
+  shim.deliver(shim.status(0, 2, kAllFragments));
+  CHECK(holds(shim, 58.0f));
+}
+
 TEST_CASE("data comes at any time, and the newest counts") {
   Shim shim = cached(kEssp);
   for (uint32_t round = 1; round < 4; ++round) {

@@ -125,6 +125,28 @@ TEST_CASE("an urgent chunk overtakes all that is queued, within one chunk's time
   CHECK(next[0].header.chunk == 2);
 }
 
+TEST_CASE("an urgent chunk overtakes what is to be pushed again, and what is half pushed") {
+  Shim shim({.tensor_chunks = {40, 1}, .credit_bytes = 41 * kChunkBytes});
+  const auto next_chunks = [&] {
+    std::vector<uint32_t> order;
+    for (const auto& packet : shim.take_burst()) {
+      if (order.empty() || order.back() != packet.header.chunk) {
+        order.push_back(packet.header.chunk);
+      }
+    }
+    order.resize(4);
+    return order;
+  };
+  shim.start(0, 1.0f, 0);
+  CHECK(next_chunks() == std::vector<uint32_t>{0, 1, 2, 3});  // up to chunk 15
+  shim.deliver(shim.status(3, 0, 0b0111));
+  shim.deliver(shim.status(1, 0, 0b1110));
+  CHECK(next_chunks() == std::vector<uint32_t>{1, 3, 16, 17});  // up to half of chunk 31
+  shim.deliver(shim.status(2, 0, 0b1110));
+  shim.start(1, 1.0f, 5);  // chunk 40
+  CHECK(next_chunks() == std::vector<uint32_t>{40, 2, 31, 32});
+}
+
 TEST_CASE("what a port did not take is offered again, unchanged") {
   Shim shim;
   shim.start(0);

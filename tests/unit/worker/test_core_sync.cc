@@ -170,6 +170,39 @@ TEST_CASE("a chunk is whole with the fragments of one round only") {
   CHECK(shim.buffer(0) == std::vector<float>(kChunkBytes / sizeof(float), 60.0f));
 }
 
+TEST_CASE("an operation counts as dropped if a part of its gradient is not in what it got") {
+  Shim shim = relaxed(SyncModel::kDrop);
+  const auto exchange = [&](uint32_t pushed, uint32_t round, uint32_t applied_to_last) {
+    shim.start(0);
+    REQUIRE(shim.take_all(PacketType::kPush).at(0).header.round == pushed);
+    for (uint32_t fragment = 0; fragment < 4; ++fragment) {
+      const uint32_t applied = fragment == 3 ? applied_to_last : pushed + 1;
+      shim.deliver(shim.relaxed_result(0, round + 1, applied, fragment, 50.0f));
+    }
+    REQUIRE_FALSE(shim.core.busy(0));
+    return shim.core.statistics().dropped_rounds;
+  };
+  const uint64_t before = shim.core.statistics().dropped_rounds;
+  CHECK(exchange(1, 1, 2) == before);
+  CHECK(exchange(2, 2, 2) == before + 1);
+  CHECK(exchange(3, 3, 4) == before + 1);
+  CHECK(exchange(4, 7, 5) == before + 1);  // the others were faster, but took it
+  CHECK(exchange(8, 8, 1) == before + 2);
+}
+
+TEST_CASE("what a round lacked that another has overtaken is no matter") {
+  Shim shim = relaxed(SyncModel::kDrop);
+  const uint64_t before = shim.core.statistics().dropped_rounds;
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.relaxed_result(0, 2, 0, 0, 50.0f));
+  for (uint32_t fragment = 0; fragment < 4; ++fragment) {
+    shim.deliver(shim.relaxed_result(0, 3, 2, fragment, 50.0f));
+  }
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(shim.core.statistics().dropped_rounds == before);
+}
+
 TEST_CASE("how many are in a result that a quorum made is told") {
   Shim shim = relaxed(SyncModel::kDrop);
   shim.start(0, 7.0f);

@@ -160,8 +160,11 @@ typedef struct pbox_options {
   uint32_t world_size;
   pbox_mode mode;
   pbox_reduction reduction; /* mean divides by world_size on the box */
-  uint32_t chunk_bytes;     /* 0: the box's default */
-  uint32_t window_bytes;    /* bound on bytes in flight per pipeline; 0: what the box grants */
+  uint32_t chunk_bytes;  /* what is sent, summed and ordered as one (P3's slice): a multiple of 64,
+                            at most 64 fragments (90112 on a path of 1500 bytes, 524288 with jumbo
+                            frames); 0: the box's default */
+  uint32_t window_bytes; /* bound on bytes in flight per pipeline; 0: what the box grants. Below it
+                            as much is in flight as the path is measured to need */
   uint32_t join_timeout_ms; /* default 60000: how long pbox_join waits for the other ranks; the box
                                may allow less */
   uint32_t wait_timeout_ms; /* default 60000: used where a wait is given 0 */

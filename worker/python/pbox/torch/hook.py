@@ -26,6 +26,9 @@ class DDPCommHook:
     returns when every rank has come here. Every parameter that requires a gradient is one tensor
     of the job, under its name in the model; the first layer has the highest priority.
 
+    DDP lets the next forward begin when every bucket is back, so no layer's forward waits for that
+    layer alone, whatever the priorities: for that, take DistributedOptimizer.
+
     Gradients are float32, float16 or bfloat16 in host memory; a bucket on a GPU fails with an
     error that says so. A failed exchange fails backward() with a RuntimeError that carries the
     text; `last_error` is the PboxError itself. After a Timeout the late exchange still owns its

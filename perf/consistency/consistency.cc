@@ -1,0 +1,131 @@
+// Real problems trained under each consistency model, with one rank slowed: how fast iterations go,
+// how soon the target accuracy is reached, what crosses the wire. The training is Python's
+// (run.py); here it is started, and what it found is printed.
+#include <array>
+#include <iomanip>
+#include <sstream>
+#include <stdexcept>
+
+#include "perf/peers/program.h"
+#include "perf/scenario.h"
+
+namespace pbox::perf {
+namespace {
+
+constexpr int kRunLimitMs = 3 * 3600 * 1000;
+constexpr int kImportLimitMs = 60'000;
+
+// The first of the usual Pythons that has what the problems need: the one in PATH may be a bare
+// one.
+std::string find_python(const std::string& problem) {
+  const std::string modules = problem == "digits" ? "numpy, torch, sklearn" : "numpy, scipy.sparse";
+  for (const char* python : {"python3", "/usr/bin/python3"}) {
+    try {
+      Program probe({python, "-c", "import " + modules + "; print('found')"});
+      if (probe.read_line(kImportLimitMs) == "found") return python;
+    } catch (const std::runtime_error&) {
+      continue;  // the next one
+    }
+  }
+  throw std::runtime_error("no Python here can import " + modules +
+                           ": install the group 'perf' of tools/packages");
+}
+
+void add_options(po::options_description& options) {
+  options.add_options()("problem", po::value<std::string>()->default_value("words"),
+                        "words (logistic regression: languages of words) or digits (CNN)")(
+      "workers", po::value<std::string>()->default_value("4,8"), "numbers of worker processes")(
+      "slow", po::value<std::string>()->default_value("10"),
+      "factors by which the last worker's computing is slowed")(
+      "staleness", po::value<std::string>()->default_value("3"), "bounds of SSP and its kin")(
+      "models", po::value<std::string>(), "only these, see perf/consistency/run.py --help")(
+      "seconds", po::value<double>()->default_value(20), "of training, each run")(
+      "compute-ms", po::value<double>()->default_value(25), "computing of one iteration");
+}
+
+std::vector<std::string> command_of(const po::variables_map& options) {
+  const auto problem = options["problem"].as<std::string>();
+  std::vector<std::string> command{find_python(problem), PBOX_CONSISTENCY_FOLDER "/run.py",
+                                   "--problem", problem};
+  for (const char* name : {"workers", "slow", "staleness", "models"}) {
+    if (options.count(name) == 0) continue;
+    command.insert(command.end(), {std::string("--") + name, options[name].as<std::string>()});
+  }
+  for (const char* name : {"seconds", "compute-ms"}) {
+    std::ostringstream value;
+    value << options[name].as<double>();
+    command.insert(command.end(), {std::string("--") + name, value.str()});
+  }
+  return command;
+}
+
+std::string shown(const nlohmann::json& value, int digits) {
+  if (!value.is_number()) return "-";
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(digits) << value.get<double>();
+  return text.str();
+}
+
+void print_run(const nlohmann::json& run, std::ostream& report) {
+  struct Column {
+    nlohmann::json value;
+    int width, digits;
+  };
+  const std::array columns{Column{run["workers"], 3, 0},
+                           Column{run["slow"], 5, 0},
+                           Column{run["staleness_bound"], 3, 0},
+                           Column{run["iterations_per_second"], 9, 2},
+                           Column{run.value("seconds_to_target", nlohmann::json()), 10, 1},
+                           Column{run["final_accuracy"], 10, 4},
+                           Column{run["pulls_delayed_per_iteration"], 9, 3},
+                           Column{run["sync_packets_per_iteration"], 9, 1},
+                           Column{run["staleness"]["mean"], 10, 2},
+                           Column{run["staleness"]["variance"], 10, 2}};
+  report << "  " << std::left << std::setw(11) << run["model"].get<std::string>() << std::right;
+  for (const Column& column : columns) {
+    report << std::setw(column.width) << shown(column.value, column.digits);
+  }
+  report << "\n";
+}
+
+// The largest number of workers, and the slowest straggler: where models differ most.
+const nlohmann::json& headline(const nlohmann::json& points) {
+  const nlohmann::json* best = &points.at(0);
+  for (const auto& point : points) {
+    if (point.value("iteration_rate_ratio", 0.0) > best->value("iteration_rate_ratio", 0.0)) {
+      best = &point;
+    }
+  }
+  return *best;
+}
+
+nlohmann::json run(const po::variables_map& options, std::ostream& report) {
+  Program training(command_of(options));
+  auto figures = nlohmann::json::parse(training.read_line(kRunLimitMs));
+  training.finish();
+  report << figures["problem"].get<std::string>() << ", " << figures["seconds"] << " s each\n"
+         << "  model        W slow  s    rate/s  to target  accuracy  delayed  sync pk  staleness"
+            "  variance\n";
+  for (const auto& run : figures["runs"]) print_run(run, report);
+  const nlohmann::json& best = headline(figures["points"]);
+  for (const char* name : {"delayed_pull_ratio", "iteration_rate_ratio", "sync_traffic_saved"}) {
+    figures[name] = best.value(name, nlohmann::json());
+    report << "  " << name << " " << shown(figures[name], 3) << "\n";
+  }
+  for (const auto& run : figures["runs"]) {
+    if (run["workers"] != best["workers"] || run["slow"] != best["slow"]) continue;
+    if (run["staleness_bound"] != best["staleness_bound"]) continue;
+    figures["staleness"][run["model"].get<std::string>()] = {
+        {"mean", run["staleness"]["mean"]}, {"variance", run["staleness"]["variance"]}};
+  }
+  return figures;
+}
+
+const ScenarioRegistration kRegistration({.name = "consistency",
+                                          .summary = "real training under each consistency model,"
+                                                     " with a straggler",
+                                          .add_options = add_options,
+                                          .run = run});
+
+}  // namespace
+}  // namespace pbox::perf

@@ -1,0 +1,206 @@
+"""Trains real problems under each consistency model with one slowed rank: what `pbox-perf
+consistency` runs. Progress goes to standard error, one JSON object to standard output."""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import problems
+
+FOLDER = pathlib.Path(__file__).parent
+READY_SECONDS = 120
+
+# Name: options of pbox.Client. The first is what parameter servers did before: whole tensors, first
+# come first served, notify and pull; all ratios are against it or against raw SSP.
+MODELS = {
+    "bsp_pull": {"sync": "bsp", "delivery": "pull", "priority_policy": "fifo",
+                 "chunk_bytes": 512 * 1024},
+    "bsp": {"sync": "bsp"},
+    "asp": {"sync": "asp"},
+    "ssp": {"sync": "ssp", "staleness": 3},
+    "ssp_cached": {"sync": "ssp", "staleness": 3, "reads": "cached"},
+    "essp": {"sync": "essp", "staleness": 3},
+    "pssp": {"sync": "pssp", "staleness": 3, "sync_probability": 0.1},
+    "pssp_lazy": {"sync": "pssp", "staleness": 3, "sync_probability": 0.1, "release": "lazy"},
+    "dpssp_lazy": {"sync": "dpssp", "staleness": 3, "release": "lazy"},
+    "drop": {"sync": "drop"},
+}
+
+
+def settings_of(name, workers, staleness):
+    options = dict(MODELS[name])
+    if "staleness" in options:
+        options["staleness"] = staleness
+    if name == "drop":
+        options["quorum"] = workers - 1
+    return options
+
+
+def train(arguments, folder, box, name, workers, slow, staleness):
+    """One run: what each rank reported, rank 0 first."""
+    processes = []
+    try:
+        for rank in range(workers):
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+            processes.append(subprocess.Popen(
+                [sys.executable, str(FOLDER / "worker.py")], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, text=True, env=environment))
+            settings = {"rank": rank, "world_size": workers, "box": box.control,
+                        "admin": box.admin, "job": name, "problem": arguments.problem,
+                        "folder": folder, "client": settings_of(name, workers, staleness),
+                        "compute_ms": arguments.compute_ms, "slow_rank": workers - 1,
+                        "slow_factor": slow, "seconds": arguments.seconds,
+                        "snapshots": arguments.snapshots}
+            processes[-1].stdin.write(json.dumps(settings) + "\n")
+            processes[-1].stdin.close()
+        reports = []
+        for process in processes:
+            line = process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"{name}: a rank ended with {process.wait()} and said nothing")
+            reports.append(json.loads(line))
+        return reports
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def packets_of(reports, name):
+    return sum(report["statistics"][name] for report in reports)
+
+
+def figures_of(arguments, reports, workers):
+    """What is compared. Synchronisation traffic is what crosses the wire beside gradients and
+    weights: probes, pulls, acknowledgements, notifications."""
+    iterations = sum(report["iterations"] for report in reports)
+    fragment = reports[0]["statistics"]["fragment_bytes"]
+    pushed, pulled = packets_of(reports, "bytes_pushed"), packets_of(reports, "bytes_pulled")
+    reads = packets_of(reports, "reads")
+    mean = packets_of(reports, "staleness_sum") / max(reads, 1)
+    job = reports[0]["box"]["jobs"][0]
+    curve = reports[0]["curve"]
+    last = [accuracy for _, _, accuracy in curve[-3:]]
+    packets = (packets_of(reports, "packets_sent") + packets_of(reports, "packets_received") -
+               packets_of(reports, "retransmitted_fragments"))
+    return {
+        "iterations": iterations,
+        "iterations_per_second": iterations / workers / arguments.seconds,
+        "fastest_iterations": max(report["iterations"] for report in reports),
+        "slowest_iterations": min(report["iterations"] for report in reports),
+        "payload_bytes_per_iteration": (pushed + pulled) / max(iterations, 1),
+        "sync_packets_per_iteration":
+            max(0.0, packets - (pushed + pulled) / fragment) / max(iterations, 1),
+        "pulls": job.get("pulls", 0),
+        "pulls_delayed": job.get("pulls_delayed", 0),
+        "pulls_delayed_per_iteration": job.get("pulls_delayed", 0) / max(iterations, 1),
+        "parked_seconds": job.get("parked_seconds", 0),
+        "dropped_rounds": packets_of(reports, "dropped_rounds"),
+        "staleness": {"mean": mean,
+                      "variance": packets_of(reports, "staleness_square_sum") / max(reads, 1) -
+                      mean * mean,
+                      "reads": reads,
+                      "histogram": [sum(report["statistics"]["reads_by_staleness"][index]
+                                        for report in reports) for index in range(16)]},
+        "curve": curve,
+        "final_accuracy": statistics.median(last) if last else 0.0,
+    }
+
+
+def seconds_to(curve, target):
+    """When the accuracy was first reached, or None."""
+    return next((elapsed for elapsed, _, accuracy in curve if accuracy >= target), None)
+
+
+def ratio(numerator, denominator):
+    return numerator / denominator if denominator else None
+
+
+def compare(runs):
+    """Adds the ratios to each group of runs of the same workers and slowness."""
+    groups = {}
+    for run in runs:
+        groups.setdefault((run["workers"], run["slow"], run["staleness_bound"]),
+                          {})[run["model"]] = run
+    points = []
+    for (workers, slow, bound), by_model in groups.items():
+        point = {"workers": workers, "slow": slow, "staleness_bound": bound}
+        base, raw, best = (by_model.get(name) for name in ("bsp_pull", "ssp", "pssp_lazy"))
+        if base:
+            target = base["final_accuracy"] - 0.005
+            point["target_accuracy"] = target
+            for run in by_model.values():
+                run["seconds_to_target"] = seconds_to(run["curve"], target)
+        if raw and best:
+            point["delayed_pull_ratio"] = ratio(raw["pulls_delayed_per_iteration"],
+                                                best["pulls_delayed_per_iteration"])
+        if base and best:
+            point["iteration_rate_ratio"] = ratio(best["iterations_per_second"],
+                                                  base["iterations_per_second"])
+            point["sync_traffic_saved"] = 1 - (ratio(best["sync_packets_per_iteration"],
+                                                     base["sync_packets_per_iteration"]) or 0)
+            point["accuracy_difference"] = best["final_accuracy"] - base["final_accuracy"]
+        points.append(point)
+    return points
+
+
+def numbers(text):
+    return [float(word) for word in text.split(",")]
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--problem", choices=sorted(problems.PROBLEMS), default="words")
+    parser.add_argument("--models", default=",".join(MODELS), help="of: " + ", ".join(MODELS))
+    parser.add_argument("--workers", type=numbers, default=[4, 8], help="as 4,8")
+    parser.add_argument("--slow", type=numbers, default=[10],
+                        help="by which factors the last rank's computing is slowed, as 2,5,10")
+    parser.add_argument("--staleness", type=numbers, default=[3], help="bounds, as 1,3,5")
+    parser.add_argument("--seconds", type=float, default=20, help="of training, each run")
+    parser.add_argument("--compute-ms", type=float, default=25,
+                        help="an iteration's computing, by the clock, of a rank that is not slow")
+    parser.add_argument("--snapshots", type=int, default=40, help="points of each accuracy curve")
+    arguments = parser.parse_args()
+    arguments.models = arguments.models.split(",")
+    unknown = set(arguments.models) - set(MODELS)
+    if unknown:
+        parser.error(f"unknown models {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
+    return arguments
+
+
+def main():
+    arguments = parse_arguments()
+    sys.path.insert(0, str(FOLDER.parents[1] / "worker" / "python"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [sys.path[0], *filter(None, [os.environ.get("PYTHONPATH")])])
+    import pbox
+
+    runs = []
+    with tempfile.TemporaryDirectory(prefix="pbox-consistency-") as folder:
+        problems.PROBLEMS[arguments.problem].prepare(folder)
+        plan = [(int(workers), slow, int(staleness), name)
+                for workers in arguments.workers for slow in arguments.slow
+                for staleness in arguments.staleness for name in arguments.models
+                if staleness == arguments.staleness[0] or "staleness" in MODELS[name]]
+        for done, (workers, slow, staleness, name) in enumerate(plan):
+            print(f"\r  {done}/{len(plan)}: {name}, {workers} workers, one {slow:g} times slower  ",
+                  end="", file=sys.stderr, flush=True)
+            with pbox.LocalBox() as box:
+                reports = train(arguments, folder, box, name, workers, slow, staleness)
+            runs.append({"model": name, "workers": workers, "slow": slow,
+                         "staleness_bound": staleness,
+                         **figures_of(arguments, reports, workers)})
+    print("\r" + " " * 78 + "\r", end="", file=sys.stderr)
+    points = compare(runs)
+    print(json.dumps({"problem": arguments.problem, "seconds": arguments.seconds,
+                      "compute_ms": arguments.compute_ms, "points": points, "runs": runs}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+// pbox-rack-enter HOSTS ADDRESS COMMAND...: runs a command line by the shell on one machine of a
+// rack, as ssh would on a real one, which is how mpirun uses it. HOSTS is what --hosts of the peers
+// takes: PATH@ADDRESS, separated by commas. The machine's address is its host name too, for Open
+// MPI takes ranks of one name for ranks of one machine.
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <sstream>
+#include <string>
+
+namespace {
+
+std::string path_of(const std::string& hosts, const std::string& address) {
+  std::istringstream list(hosts);
+  for (std::string host; std::getline(list, host, ',');) {
+    const size_t at = host.find('@');
+    if (at != std::string::npos && host.substr(at + 1) == address) return host.substr(0, at);
+  }
+  return "";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    std::fprintf(stderr, "usage: pbox-rack-enter PATH@ADDRESS,... ADDRESS COMMAND...\n");
+    return 2;
+  }
+  const std::string address = argv[2];
+  const std::string path = path_of(argv[1], address);
+  const int network = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (network < 0 || setns(network, CLONE_NEWNET) != 0 || unshare(CLONE_NEWUTS) != 0 ||
+      sethostname(address.data(), address.size()) != 0) {
+    std::fprintf(stderr, "pbox-rack-enter: cannot enter the machine %s ('%s')\n", address.c_str(),
+                 path.c_str());
+    return 1;
+  }
+  std::string command;
+  for (int index = 3; index < argc; ++index) command += std::string(argv[index]) + " ";
+  execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));
+  std::fprintf(stderr, "pbox-rack-enter: no /bin/sh\n");
+  return 127;
+}

@@ -1,0 +1,198 @@
+// W workers exchange the gradients of a model through a box on a shaped rack, without computing:
+// the time against the physical limit, a worker's bytes at its rate (M/B), with the box at W times
+// that rate, and against the all-reduce of Gloo and Open MPI between the same machines. Systems
+// take turns; every sum of every rank is checked.
+#include <unistd.h>
+
+#include <algorithm>
+#include <iomanip>
+#include <stdexcept>
+
+#include "perf/measure.h"
+#include "perf/peers/launch.h"
+#include "perf/rack/processor.h"
+#include "perf/rack/rack.h"
+#include "perf/scenario.h"
+
+namespace pbox::perf {
+namespace {
+
+constexpr int kAnswerLimitMs = 300'000;
+constexpr double kBitsPerMegabit = 1e6;
+constexpr uint32_t kWorkersMax = 64;
+constexpr uint32_t kBoxMegabits = 1000;
+
+struct System {
+  std::string key;  // in JSON: gloo_tcp
+  std::unique_ptr<Program> program;
+  std::vector<double> ms, cpu_seconds, idle_shares;
+};
+
+std::vector<PeerHost> hosts_of(const Rack& rack) {
+  std::vector<PeerHost> hosts;
+  for (const Host& host : rack.workers()) hosts.push_back({host.network_path, host.address});
+  return hosts;
+}
+
+System start(const Rack& rack, const std::string& name, const PeerOptions& options) {
+  const std::string folder = sibling_program("");
+  const auto command = peer_command(name, options, folder, Rack::kSubnet);
+  if (!command) throw std::runtime_error(command.error().message);
+  System system;
+  system.key = name;
+  std::replace(system.key.begin(), system.key.end(), '-', '_');
+  system.program = rack.run(rack.fabric(), *command);
+  const auto ready = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
+  if (!ready.value("ready", false)) throw std::runtime_error(name + " did not become ready");
+  return system;
+}
+
+void measure_once(System& system, const Program& box) {
+  const double box_cpu_start = process_cpu_seconds(box.pid());
+  const ProcessorTimes start = processor_times();
+  system.program->write_line("run");
+  const auto sample = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
+  system.idle_shares.push_back(idle_share(start, processor_times()));
+  if (!sample.at("checked").get<bool>()) {
+    throw std::runtime_error(system.key + " gave a wrong sum");
+  }
+  system.ms.push_back(sample.at("ms"));
+  system.cpu_seconds.push_back(sample.at("cpu_s").get<double>() + process_cpu_seconds(box.pid()) -
+                               box_cpu_start);
+}
+
+void add_options(po::options_description& options) {
+  options.add_options()("workers", po::value<uint32_t>()->default_value(4), "worker machines")(
+      "model", po::value<std::string>()->default_value("resnet50"),
+      "resnet50, vgg19, sockeye, resnet56 or 1mib")(
+      "rate-mbit", po::value<uint32_t>()->default_value(0),
+      "of a worker's cable, in Mbit/s of Ethernet frames; the box has that times --workers. "
+      "0: 1000 over --workers, which two cores can carry")(
+      "queue-kib", po::value<uint32_t>()->default_value(1024), "what the switch keeps per port")(
+      "delay-us", po::value<uint32_t>()->default_value(0), "of each cable, each way; needs netem")(
+      "mtu", po::value<uint32_t>()->default_value(9000), "of every machine")(
+      "window-bytes", po::value<uint32_t>()->default_value(0),
+      "of PBox's workers, per pipeline; 0: what the box grants")(
+      "turns", po::value<uint32_t>()->default_value(5), "timed exchanges per system")(
+      "no-peers", "leave out Gloo and Open MPI")(
+      "box-flags", po::value<std::vector<std::string>>()->default_value({}, ""),
+      "one more flag for pboxd; may be repeated");
+}
+
+uint32_t rate_mbit_of(const po::variables_map& options) {
+  const auto given = options["rate-mbit"].as<uint32_t>();
+  return given != 0 ? given : kBoxMegabits / options["workers"].as<uint32_t>();
+}
+
+RackOptions rack_options(const po::variables_map& options) {
+  const auto workers = options["workers"].as<uint32_t>();
+  const Link link{.bits_per_second = uint64_t{rate_mbit_of(options)} * 1'000'000,
+                  .queue_bytes = uint64_t{options["queue-kib"].as<uint32_t>()} << 10,
+                  .delay_us = options["delay-us"].as<uint32_t>()};
+  Link box_link = link;
+  box_link.bits_per_second *= workers;
+  return {.worker_count = workers,
+          .box_count = 1,
+          .mtu = options["mtu"].as<uint32_t>(),
+          .worker_link = link,
+          .box_link = box_link};
+}
+
+// Peers take all gradients as one buffer, which is faster for them than one call per tensor.
+std::vector<System> start_systems(const Rack& rack, const RackBox& box, PeerOptions peer,
+                                  bool with_peers) {
+  std::vector<System> systems;
+  peer.box = box.control;
+  systems.push_back(start(rack, "pbox", peer));
+  peer.box.clear();
+  peer.window_bytes = 0;
+  peer.layout = "buffer";
+  for (const char* name : {"gloo-tcp", "openmpi-tcp"}) {
+    if (with_peers) systems.push_back(start(rack, name, peer));
+  }
+  return systems;
+}
+
+nlohmann::json figures_of(const System& system, double limit_ms) {
+  return {{"median_ms", median(system.ms)},
+          {"min_ms", *std::min_element(system.ms.begin(), system.ms.end())},
+          {"max_ms", *std::max_element(system.ms.begin(), system.ms.end())},
+          {"over_limit", median(system.ms) / limit_ms},
+          {"cpu_s", median(system.cpu_seconds)},
+          {"cores_used", median(system.cpu_seconds) * 1e3 / median(system.ms)},
+          {"machine_idle", median(system.idle_shares)}};
+}
+
+void print_table(const nlohmann::json& figures, std::ostream& report) {
+  report << figures["model"].get<std::string>() << ", " << figures["workers"] << " workers at "
+         << figures["rate_mbit"] << " Mbit/s; M/B is " << std::fixed << std::setprecision(1)
+         << figures["limit_ms"].get<double>() << " ms\n"
+         << "  system        median ms  over M/B  cores used  machine idle  PBox is faster by\n";
+  for (const auto& [name, system] : figures["systems"].items()) {
+    report << "  " << std::left << std::setw(12) << name << std::right << std::setprecision(1)
+           << std::setw(11) << system["median_ms"].get<double>() << std::setprecision(3)
+           << std::setw(10) << system["over_limit"].get<double>() << std::setprecision(2)
+           << std::setw(12) << system["cores_used"].get<double>() << std::setw(14)
+           << system["machine_idle"].get<double>();
+    if (const auto& speedups = figures["speedup_over"]; speedups.contains(name)) {
+      report << std::setw(17) << speedups[name].get<double>() << " x";
+    }
+    report << "\n";
+  }
+}
+
+nlohmann::json run(const po::variables_map& options, std::ostream& report) {
+  if (options["workers"].as<uint32_t>() - 1 >= kWorkersMax) {
+    throw std::runtime_error("--workers must be in [1, 64]");
+  }
+  Rack rack(rack_options(options));
+  const RackBox box = rack.start_box(0, options["box-flags"].as<std::vector<std::string>>());
+  PeerOptions peer{.model = options["model"].as<std::string>(),
+                   .worker_count = options["workers"].as<uint32_t>(),
+                   .window_bytes = options["window-bytes"].as<uint32_t>(),
+                   .hosts = hosts_of(rack)};
+  const auto model = model_by_name(peer.model);
+  if (!model) throw std::runtime_error(model.error().message);
+  const uint64_t model_bytes = element_count(*model) * sizeof(float);
+  const uint32_t rate_mbit = rate_mbit_of(options);
+  const double limit_ms =
+      static_cast<double>(model_bytes) * 8 / (rate_mbit * kBitsPerMegabit) * 1e3;
+
+  std::vector<System> systems = start_systems(rack, box, peer, options.count("no-peers") == 0);
+  const auto turns = std::max(1u, options["turns"].as<uint32_t>());
+  for (uint32_t turn = 0; turn < turns; ++turn) {
+    for (size_t index = 0; index < systems.size(); ++index) {
+      measure_once(systems[(turn + index) % systems.size()], *box.program);
+    }
+    report << "\r  turn " << turn + 1 << "/" << turns << std::flush;
+  }
+  report << "\r";
+  for (System& system : systems) system.program->finish();
+
+  nlohmann::json figures = {{"model", peer.model},
+                            {"workers", peer.worker_count},
+                            {"rate_mbit", rate_mbit},
+                            {"model_bytes", model_bytes},
+                            {"mtu", options["mtu"].as<uint32_t>()},
+                            {"turns", turns},
+                            {"limit_ms", limit_ms}};
+  figures["speedup_over"] = nlohmann::json::object();
+  for (const System& system : systems) {
+    figures["systems"][system.key] = figures_of(system, limit_ms);
+    if (&system != &systems.front()) {
+      figures["speedup_over"][system.key] = median_ratio(system.ms, systems.front().ms);
+    }
+  }
+  figures["over_limit"] = figures["systems"]["pbox"]["over_limit"];
+  print_table(figures, report);
+  return figures;
+}
+
+const ScenarioRegistration kRegistration({.name = "rack",
+                                          .summary = "an exchange on a shaped rack, against the"
+                                                     " physical limit, Gloo and Open MPI",
+                                          .add_options = add_options,
+                                          .run = run});
+
+}  // namespace
+}  // namespace pbox::perf

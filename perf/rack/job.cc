@@ -1,0 +1,61 @@
+#include "perf/rack/job.h"
+
+#include <stdexcept>
+
+namespace pbox::perf {
+namespace {
+
+constexpr int kAnswerLimitMs = 600'000;
+
+std::vector<std::string> worker_command(const PlayerOptions& options) {
+  return {sibling_program("pbox-rack-worker"),
+          "--box=" + options.box,
+          "--job=" + options.job,
+          "--rank=" + std::to_string(options.rank),
+          "--workers=" + std::to_string(options.worker_count),
+          "--model=" + options.model,
+          "--scale=" + std::to_string(options.scale),
+          "--chunk-bytes=" + std::to_string(options.chunk_bytes),
+          "--window-bytes=" + std::to_string(options.window_bytes),
+          "--policy=" + options.policy,
+          "--delivery=" + options.delivery};
+}
+
+}  // namespace
+
+RackJob::RackJob(const Rack& rack, PlayerOptions options) : name_(options.job) {
+  options.worker_count = static_cast<uint32_t>(rack.workers().size());
+  for (options.rank = 0; options.rank < options.worker_count; ++options.rank) {
+    ranks_.push_back(rack.run(rack.worker(options.rank), worker_command(options)));
+  }
+  for (const auto& rank : ranks_) rank->read_line(kAnswerLimitMs);
+}
+
+RackJob::Run RackJob::play(uint32_t iterations, double compute_ms, bool with_spans) {
+  const nlohmann::json command = {
+      {"iterations", iterations}, {"compute_ms", compute_ms}, {"spans", with_spans}};
+  for (const auto& rank : ranks_) rank->write_line(command.dump());
+  Run run;
+  run.iteration_ms.resize(iterations - 1);
+  for (const auto& rank : ranks_) {
+    const auto answer = nlohmann::json::parse(rank->read_line(kAnswerLimitMs));
+    if (answer.at("wrong").get<uint64_t>() != 0) {
+      throw std::runtime_error("job " + name_ + " gave wrong sums: " + answer["wrong"].dump() +
+                               " elements");
+    }
+    for (size_t index = 0; index < run.iteration_ms.size(); ++index) {
+      run.iteration_ms[index] +=
+          answer.at("iteration_ms").at(index).get<double>() / static_cast<double>(ranks_.size());
+    }
+    run.retransmitted += answer.at("retransmitted").get<uint64_t>();
+    run.cpu_seconds += answer.at("cpu_s").get<double>();
+    run.spans_by_rank.push_back(spans_from_json(answer.at("spans")));
+  }
+  return run;
+}
+
+void RackJob::finish() {
+  for (const auto& rank : ranks_) rank->finish();
+}
+
+}  // namespace pbox::perf

@@ -1,0 +1,310 @@
+// P3 (Jayarajan et al., MLSys 2019) against what it replaces, on a shaped rack: four jobs that play
+// the same trace of a model, in turns, while the cables' rate is swept.
+//
+//   baseline   whole tensors, first in first out, notify and pull: what MXNet does with ps-lite
+//   slicing    slices, each answered to all workers as soon as it is summed; first in first out
+//   priority   whole tensors, notify and pull; the layer needed first goes first
+//   p3         slices, answered at once, the layer needed first goes first
+#include <algorithm>
+#include <fstream>
+#include <iomanip>
+#include <sstream>
+#include <stdexcept>
+
+#include "base/clock.h"
+#include "perf/measure.h"
+#include "perf/peers/peer.h"
+#include "perf/rack/job.h"
+#include "perf/rack/processor.h"
+#include "perf/scenario.h"
+
+namespace pbox::perf {
+namespace {
+
+struct Variant {
+  const char* name;
+  const char* policy;
+  const char* delivery;
+  bool sliced;
+};
+
+constexpr Variant kVariants[] = {{"baseline", "fifo", "pull", false},
+                                 {"slicing", "fifo", "broadcast", true},
+                                 {"priority", "explicit", "pull", false},
+                                 {"p3", "explicit", "broadcast", true}};
+constexpr size_t kVariantCount = std::size(kVariants);
+constexpr size_t kBaseline = 0;
+constexpr size_t kP3 = 3;
+
+// A whole tensor is one to whoever is told of it and pulls it, whatever its chunks: first in first
+// out, their size changes nothing. Where priorities order whole tensors, an urgent one overtakes
+// between chunks of another, which it could not in ps-lite: that variant is better off here.
+constexpr uint32_t kWholeTensorChunkBytes = 32 << 10;
+constexpr uint32_t kChunkGranularity = 64;
+constexpr uint32_t kPacketPayloadBytes = 8192;
+
+// Models are cut down to what two cores can carry: about 16 MiB.
+struct ModelScale {
+  const char* model;
+  uint32_t scale;
+};
+constexpr ModelScale kScales[] = {{"resnet50", 6}, {"vgg19", 32}, {"sockeye", 6}};
+constexpr uint32_t scale_of(std::string_view model) {
+  for (const ModelScale& one : kScales) {
+    if (model == one.model) return one.scale;
+  }
+  return 1;
+}
+
+struct Point {
+  double ratio = 0;  // M/B over the time of computing
+  uint64_t bits_per_second = 0;
+  std::vector<double> iteration_ms[kVariantCount];  // one per turn
+  std::vector<double> idle_shares, cores_used;      // one per turn and variant
+  uint64_t retransmitted = 0;
+};
+
+struct Settings {
+  std::string model;
+  uint32_t workers, scale, mtu, queue_kib, turns, iterations, window_bytes, slice_parameters;
+  double compute_ms;
+  std::vector<double> ratios;
+  uint64_t model_bytes;
+};
+
+uint32_t slice_bytes(const Settings& settings) {
+  const auto bytes = static_cast<uint32_t>(settings.slice_parameters * sizeof(float)) /
+                     settings.scale / kChunkGranularity * kChunkGranularity;
+  return std::max(bytes, kPacketPayloadBytes);
+}
+
+std::vector<double> parse_ratios(const std::string& text) {
+  std::vector<double> ratios;
+  std::istringstream list(text);
+  for (std::string one; std::getline(list, one, ',');) ratios.push_back(std::stod(one));
+  return ratios;
+}
+
+void add_options(po::options_description& options) {
+  options.add_options()("model", po::value<std::string>()->default_value("resnet50"),
+                        "resnet50, vgg19, sockeye, resnet56 or 1mib")(
+      "workers", po::value<uint32_t>()->default_value(4), "worker machines")(
+      "scale", po::value<uint32_t>()->default_value(0),
+      "each tensor keeps one in so many of its elements, and slices are cut down alike, so that "
+      "rates can be low and times short; 0: 6, 32, 6 for resnet50, vgg19, sockeye")(
+      "compute-ms", po::value<double>()->default_value(500),
+      "forward and backward of one iteration, spread over the layers by their multiplications")(
+      "ratios", po::value<std::string>()->default_value("0.5,0.75,1,1.25,1.5,2,3"),
+      "M/B (the model's bytes at a worker's rate) over --compute-ms: each makes a rate")(
+      "slice-parameters", po::value<uint32_t>()->default_value(50'000),
+      "of the unscaled model; at least a packet of 2048 is sent")(
+      "window-bytes", po::value<uint32_t>()->default_value(0),
+      "of the workers, per pipeline; 0: what the box grants")(
+      "queue-kib", po::value<uint32_t>()->default_value(1024), "what the switch keeps per port")(
+      "mtu", po::value<uint32_t>()->default_value(9000), "of every machine")(
+      "iterations", po::value<uint32_t>()->default_value(5), "per turn; the first is not counted")(
+      "turns", po::value<uint32_t>()->default_value(3), "over all points and variants")(
+      "trace", po::value<std::string>()->default_value(""),
+      "a file for a timeline of baseline and p3 at the best point (ui.perfetto.dev)")(
+      "box-flags", po::value<std::vector<std::string>>()->default_value({}, ""),
+      "one more flag for pboxd; may be repeated");
+}
+
+Settings settings_from(const po::variables_map& options) {
+  Settings settings{.model = options["model"].as<std::string>(),
+                    .workers = options["workers"].as<uint32_t>(),
+                    .scale = options["scale"].as<uint32_t>(),
+                    .mtu = options["mtu"].as<uint32_t>(),
+                    .queue_kib = options["queue-kib"].as<uint32_t>(),
+                    .turns = std::max(1u, options["turns"].as<uint32_t>()),
+                    .iterations = std::max(2u, options["iterations"].as<uint32_t>()),
+                    .window_bytes = options["window-bytes"].as<uint32_t>(),
+                    .slice_parameters = options["slice-parameters"].as<uint32_t>(),
+                    .compute_ms = options["compute-ms"].as<double>(),
+                    .ratios = parse_ratios(options["ratios"].as<std::string>()),
+                    .model_bytes = 0};
+  if (settings.scale == 0) settings.scale = scale_of(settings.model);
+  const auto layers = layers_by_name(settings.model);
+  if (!layers) throw std::runtime_error(layers.error().message);
+  std::vector<uint64_t> elements;
+  played_layers(*layers, settings.scale, elements);
+  for (const uint64_t count : elements) settings.model_bytes += count * sizeof(float);
+  return settings;
+}
+
+std::vector<Point> points_of(const Settings& settings) {
+  std::vector<Point> points;
+  for (const double ratio : settings.ratios) {
+    Point& point = points.emplace_back();
+    point.ratio = ratio;
+    point.bits_per_second = static_cast<uint64_t>(static_cast<double>(settings.model_bytes) * 8 /
+                                                  (ratio * settings.compute_ms * 1e-3));
+  }
+  return points;
+}
+
+// A rack of one box, whose cable carries what all workers' cables carry.
+class Experiment {
+ public:
+  Experiment(const Settings& settings, const std::vector<std::string>& box_flags)
+      : settings_(settings),
+        rack_({.worker_count = settings.workers,
+               .box_count = 1,
+               .mtu = settings.mtu,
+               .worker_link = {},
+               .box_link = {}}),
+        box_(rack_.start_box(0, box_flags)) {
+    for (const Variant& variant : kVariants) {
+      jobs_.push_back(std::make_unique<RackJob>(
+          rack_, PlayerOptions{
+                     .box = box_.control,
+                     .job = variant.name,
+                     .model = settings.model,
+                     .scale = settings.scale,
+                     .chunk_bytes = variant.sliced ? slice_bytes(settings) : kWholeTensorChunkBytes,
+                     .window_bytes = settings.window_bytes,
+                     .policy = variant.policy,
+                     .delivery = variant.delivery}));
+    }
+  }
+
+  void set_rate(uint64_t bits_per_second) {
+    for (const Host& worker : rack_.workers()) {
+      rack_.set_link(worker, {.bits_per_second = bits_per_second,
+                              .queue_bytes = uint64_t{settings_.queue_kib} << 10});
+    }
+    rack_.set_link(rack_.box(0), {.bits_per_second = bits_per_second * settings_.workers,
+                                  .queue_bytes = uint64_t{settings_.queue_kib} << 10});
+  }
+
+  void measure(Point& point, size_t variant) {
+    const ProcessorTimes start = processor_times();
+    const uint64_t start_ns = monotonic_ns();
+    const double box_cpu_start = process_cpu_seconds(box_.program->pid());
+    const auto run = jobs_[variant]->play(settings_.iterations, settings_.compute_ms);
+    const double cpu_seconds =
+        run.cpu_seconds + process_cpu_seconds(box_.program->pid()) - box_cpu_start;
+    point.cores_used.push_back(cpu_seconds /
+                               (static_cast<double>(monotonic_ns() - start_ns) * 1e-9));
+    point.idle_shares.push_back(idle_share(start, processor_times()));
+    point.iteration_ms[variant].push_back(median(run.iteration_ms));
+    point.retransmitted += run.retransmitted;
+  }
+
+  void write_trace(const std::string& path, const Point& point) {
+    set_rate(point.bits_per_second);
+    const auto layers = layers_by_name(settings_.model);
+    std::vector<std::string> layer_names, tensor_names;
+    for (const ModelLayer& layer : *layers) layer_names.push_back(layer.name);
+    for (const ModelTensor& tensor : tensors_of(*layers)) tensor_names.push_back(tensor.name);
+    nlohmann::json events = nlohmann::json::array();
+    uint32_t process = 0;
+    for (const size_t variant : {kBaseline, kP3}) {
+      const auto run = jobs_[variant]->play(settings_.iterations, settings_.compute_ms, true);
+      for (size_t rank = 0; rank < run.spans_by_rank.size(); ++rank) {
+        append_trace_events(events, process++,
+                            std::string(kVariants[variant].name) + " rank " + std::to_string(rank),
+                            run.spans_by_rank[rank], layer_names, tensor_names);
+      }
+    }
+    std::ofstream file(path);
+    file << nlohmann::json{{"traceEvents", events}}.dump() << "\n";
+    if (!file) throw std::runtime_error("cannot write --trace " + path);
+  }
+
+  void finish() {
+    for (const auto& job : jobs_) job->finish();
+  }
+
+ private:
+  Settings settings_;
+  Rack rack_;
+  RackBox box_;
+  std::vector<std::unique_ptr<RackJob>> jobs_;
+};
+
+double speedup(const Point& point, size_t variant) {
+  return median_ratio(point.iteration_ms[kBaseline], point.iteration_ms[variant]);
+}
+
+nlohmann::json figures_of(const Point& point) {
+  nlohmann::json figures = {{"bandwidth_mbps", static_cast<double>(point.bits_per_second) / 1e6},
+                            {"communication_over_computation", point.ratio},
+                            {"cores_used", median(point.cores_used)},
+                            {"machine_idle", median(point.idle_shares)},
+                            {"retransmitted", point.retransmitted}};
+  for (size_t variant = 0; variant < kVariantCount; ++variant) {
+    figures["iteration_ms"][kVariants[variant].name] = median(point.iteration_ms[variant]);
+    if (variant != kBaseline) figures["speedup"][kVariants[variant].name] = speedup(point, variant);
+  }
+  return figures;
+}
+
+void print_table(const nlohmann::json& figures, std::ostream& report) {
+  report << figures["model"].get<std::string>() << " / " << figures["scale"] << ", "
+         << figures["workers"] << " workers, " << figures["compute_ms"]
+         << " ms of computing per iteration\n"
+         << "    Mbit/s   M/B over    baseline     faster by:\n"
+         << "           computing  ms/iteration  slicing  priority       p3  cores\n"
+         << std::fixed;
+  for (const auto& point : figures["points"]) {
+    const auto& speedups = point["speedup"];
+    report << std::setprecision(0) << std::setw(10) << point["bandwidth_mbps"].get<double>()
+           << std::setprecision(2) << std::setw(10)
+           << point["communication_over_computation"].get<double>() << std::setprecision(0)
+           << std::setw(14) << point["iteration_ms"]["baseline"].get<double>()
+           << std::setprecision(2) << std::setw(9) << speedups["slicing"].get<double>()
+           << std::setw(10) << speedups["priority"].get<double>() << std::setw(9)
+           << speedups["p3"].get<double>() << std::setw(7) << point["cores_used"].get<double>()
+           << "\n";
+  }
+}
+
+nlohmann::json run(const po::variables_map& options, std::ostream& report) {
+  const Settings settings = settings_from(options);
+  std::vector<Point> points = points_of(settings);
+  if (points.empty()) throw std::runtime_error("--ratios is empty: give at least one, as 1");
+  Experiment experiment(settings, options["box-flags"].as<std::vector<std::string>>());
+  for (uint32_t turn = 0; turn < settings.turns; ++turn) {
+    for (Point& point : points) {
+      experiment.set_rate(point.bits_per_second);
+      for (size_t index = 0; index < kVariantCount; ++index) {
+        experiment.measure(point, (turn + index) % kVariantCount);
+      }
+      report << "\r  turn " << turn + 1 << "/" << settings.turns << ", "
+             << point.bits_per_second / 1'000'000 << " Mbit/s " << std::flush;
+    }
+  }
+  report << "\r";
+  const Point& best = *std::max_element(
+      points.begin(), points.end(),
+      [](const Point& a, const Point& b) { return speedup(a, kP3) < speedup(b, kP3); });
+  if (const auto path = options["trace"].as<std::string>(); !path.empty()) {
+    experiment.write_trace(path, best);
+  }
+  experiment.finish();
+
+  nlohmann::json figures = {{"model", settings.model},
+                            {"scale", settings.scale},
+                            {"workers", settings.workers},
+                            {"compute_ms", settings.compute_ms},
+                            {"model_bytes", settings.model_bytes},
+                            {"slice_bytes", slice_bytes(settings)},
+                            {"turns", settings.turns}};
+  figures["points"] = nlohmann::json::array();
+  for (const Point& point : points) figures["points"].push_back(figures_of(point));
+  figures["best"] = figures_of(best);
+  figures["best"]["speedup_by_variant"] = figures["best"]["speedup"];
+  figures["best"]["speedup"] = speedup(best, kP3);
+  print_table(figures, report);
+  return figures;
+}
+
+const ScenarioRegistration kRegistration({.name = "p3",
+                                          .summary = "slices and priorities against whole tensors,"
+                                                     " on a shaped rack, over bandwidths",
+                                          .add_options = add_options,
+                                          .run = run});
+
+}  // namespace
+}  // namespace pbox::perf

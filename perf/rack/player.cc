@@ -1,0 +1,225 @@
+#include "perf/rack/player.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+
+#include "base/clock.h"
+#include "perf/peers/work.h"
+
+namespace pbox::perf {
+namespace {
+
+constexpr uint32_t kSeed = 7;
+// Of each run of this many elements, one packet's payload, the first few change with each iteration
+// and are checked in each; the others are those of iteration 0.
+constexpr size_t kStampPeriod = 2048;
+constexpr size_t kStampElements = 16;
+constexpr double kForwardShare = 1.0 / 3;  // backward computes two gradients per product
+constexpr double kNanosecondsPerMillisecond = 1e6;
+
+void sleep_until(uint64_t until_ns) {
+  constexpr uint64_t kNanosecondsPerSecond = 1'000'000'000;
+  const timespec until{.tv_sec = static_cast<time_t>(until_ns / kNanosecondsPerSecond),
+                       .tv_nsec = static_cast<long>(until_ns % kNanosecondsPerSecond)};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+  }
+}
+
+pbox_priority_policy policy_of(const std::string& name) {
+  if (name == "explicit") return PBOX_PRIORITY_EXPLICIT;
+  if (name == "forward-order") return PBOX_PRIORITY_FORWARD_ORDER;
+  if (name == "fifo") return PBOX_PRIORITY_FIFO;
+  throw std::runtime_error("policy '" + name + "': use explicit, forward-order or fifo");
+}
+
+pbox_delivery delivery_of(const std::string& name) {
+  if (name == "broadcast") return PBOX_DELIVERY_BROADCAST;
+  if (name == "pull") return PBOX_DELIVERY_PULL;
+  throw std::runtime_error("delivery '" + name + "': use broadcast or pull");
+}
+
+// Calls visit(elements, first index, whether they change with each iteration) for each part.
+template <typename Element, typename Visit>
+void for_each_part(std::span<Element> elements, uint32_t first_index, const Visit& visit) {
+  for (size_t begin = 0; begin < elements.size(); begin += kStampPeriod) {
+    const auto period = elements.subspan(begin, std::min(kStampPeriod, elements.size() - begin));
+    const size_t stamped = std::min(kStampElements, period.size());
+    const auto index = first_index + static_cast<uint32_t>(begin);
+    visit(period.first(stamped), index, true);
+    visit(period.subspan(stamped), index + static_cast<uint32_t>(stamped), false);
+  }
+}
+
+}  // namespace
+
+Player::Player(const PlayerOptions& options) : options_(options) {
+  const auto layers = layers_by_name(options.model);
+  if (!layers) throw std::runtime_error(layers.error().message);
+  std::vector<uint64_t> elements;
+  layers_ = played_layers(*layers, options.scale, elements);
+  uint64_t total = 0;
+  for (const uint64_t count : elements) total += count;
+  gradients_.resize(total);
+  sums_.resize(total);
+  tensor_count_ = static_cast<uint32_t>(elements.size());
+  tensors_ = std::make_unique<Tensor[]>(tensor_count_);
+  uint64_t next = 0;
+  for (uint32_t id = 0; id < tensor_count_; ++id) {
+    Tensor& tensor = tensors_[id];
+    tensor.gradient = {gradients_.data() + next, elements[id]};
+    tensor.sum = {sums_.data() + next, elements[id]};
+    tensor.first_index = static_cast<uint32_t>(next);
+    fill_gradient(tensor.gradient, kSeed, 0, options.rank, tensor.first_index);
+    next += elements[id];
+  }
+  join(options, elements);
+}
+
+Player::~Player() {
+  pbox_destroy(context_);
+}
+
+void Player::require(pbox_status status) const {
+  if (status != PBOX_OK) throw std::runtime_error(pbox_last_error(context_));
+}
+
+void Player::join(const PlayerOptions& options, const std::vector<uint64_t>& elements) {
+  pbox_options own;
+  pbox_options_init(&own);
+  own.box = options.box.c_str();
+  own.job = options.job.c_str();
+  own.rank = options.rank;
+  own.world_size = options.worker_count;
+  own.chunk_bytes = options.chunk_bytes;
+  own.window_bytes = options.window_bytes;
+  own.recovery = PBOX_RECOVERY_NONE;
+  own.priority_policy = policy_of(options.policy);
+  own.delivery = delivery_of(options.delivery);
+  require(pbox_create(&own, &context_));
+  for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
+    for (uint32_t index = 0; index < layers_[layer].tensor_count; ++index) {
+      const uint32_t tensor = layers_[layer].first_tensor + index;
+      uint32_t id = 0;  // equal to tensor
+      // The layer that the next forward needs first goes first.
+      const int32_t priority = -static_cast<int32_t>(layer);
+      require(pbox_register_tensor(context_, (layers_[layer].name + std::to_string(index)).c_str(),
+                                   elements[tensor], PBOX_F32, priority, &id));
+    }
+  }
+  require(pbox_join(context_));
+}
+
+pbox_statistics Player::statistics() const {
+  pbox_statistics statistics{};
+  statistics.struct_size = sizeof(statistics);
+  require(pbox_get_statistics(context_, &statistics));
+  return statistics;
+}
+
+PlayedRun Player::play(uint32_t iterations, double compute_ms, bool with_spans) {
+  with_spans_ = with_spans;
+  wrong_ = 0;
+  spans_.clear();
+  PlayedRun run;
+  require(pbox_barrier(context_, 0));
+  clock_ns_ = monotonic_ns();
+  uint64_t started_ns = 0;
+  for (uint32_t index = 0; index <= iterations; ++index) {
+    for (uint32_t tensor = 0; tensor < layers_.front().tensor_count; ++tensor) finish(tensor);
+    if (index > 1) {
+      run.iteration_ms.push_back(static_cast<double>(clock_ns_ - started_ns) /
+                                 kNanosecondsPerMillisecond);
+    }
+    started_ns = clock_ns_;
+    if (index == iterations) break;
+    forward(compute_ms * kForwardShare);
+    backward(compute_ms * (1 - kForwardShare));
+  }
+  for (uint32_t tensor = 0; tensor < tensor_count_; ++tensor) finish(tensor);
+  for (uint32_t tensor = 0; tensor < tensor_count_; ++tensor) {
+    wrong_ += count_wrong(tensors_[tensor], true);
+  }
+  run.wrong = wrong_;
+  run.spans = std::move(spans_);
+  return run;
+}
+
+void Player::forward(double forward_ms) {
+  for (uint32_t layer = 0; layer < layers_.size(); ++layer) {
+    const PlayedLayer& own = layers_[layer];
+    const uint64_t ready_ns = clock_ns_;
+    for (uint32_t index = 0; index < own.tensor_count; ++index) finish(own.first_tensor + index);
+    if (with_spans_ && clock_ns_ > ready_ns) {
+      spans_.push_back({SpanKind::kWait, layer, ready_ns, clock_ns_});
+    }
+    compute(SpanKind::kForward, layer, forward_ms * own.share);
+  }
+}
+
+void Player::backward(double backward_ms) {
+  ++iteration_;
+  for (auto layer = static_cast<uint32_t>(layers_.size()); layer-- > 0;) {
+    const PlayedLayer& own = layers_[layer];
+    compute(SpanKind::kBackward, layer, backward_ms * own.share);
+    for (uint32_t index = own.tensor_count; index-- > 0;) push(own.first_tensor + index);
+  }
+}
+
+void Player::compute(SpanKind kind, uint32_t layer, double ms) {
+  const uint64_t from_ns = clock_ns_;
+  clock_ns_ += static_cast<uint64_t>(ms * kNanosecondsPerMillisecond);
+  sleep_until(clock_ns_);
+  if (with_spans_) spans_.push_back({kind, layer, from_ns, clock_ns_});
+}
+
+void Player::push(uint32_t tensor_id) {
+  Tensor& tensor = tensors_[tensor_id];
+  stamp(tensor);
+  tensor.under_way = true;
+  tensor.done_ns.store(0);
+  tensor.started_ns = monotonic_ns();
+  const pbox_callback note_time = [](void* user, uint32_t, pbox_status) {
+    static_cast<Tensor*>(user)->done_ns.store(monotonic_ns());
+  };
+  require(pbox_push_pull(context_, tensor_id, tensor.gradient.data(), tensor.sum.data(), note_time,
+                         &tensor));
+}
+
+// Moves the clock to when the tensor's result was there, if that is later.
+void Player::finish(uint32_t tensor_id) {
+  Tensor& tensor = tensors_[tensor_id];
+  if (!tensor.under_way) return;
+  require(pbox_wait(context_, tensor_id, 0));
+  tensor.under_way = false;
+  uint64_t done_ns = tensor.done_ns.load();
+  // The callback may come after the wait has returned, and so after the next start.
+  if (done_ns < tensor.started_ns) done_ns = monotonic_ns();
+  clock_ns_ = std::max(clock_ns_, done_ns);
+  if (with_spans_) {
+    spans_.push_back({SpanKind::kExchange, tensor_id, tensor.started_ns, done_ns});
+  }
+  wrong_ += count_wrong(tensor, false);
+}
+
+void Player::stamp(Tensor& tensor) {
+  for_each_part(tensor.gradient, tensor.first_index,
+                [this](std::span<float> part, uint32_t first_index, bool changes) {
+                  if (changes) fill_gradient(part, kSeed, iteration_, options_.rank, first_index);
+                });
+}
+
+uint64_t Player::count_wrong(const Tensor& tensor, bool all) const {
+  uint64_t wrong = 0;
+  for_each_part(std::span<const float>(tensor.sum), tensor.first_index,
+                [&](std::span<const float> part, uint32_t first_index, bool changes) {
+                  if (!changes && !all) return;
+                  wrong += count_wrong_sums(part, kSeed, changes ? iteration_ : 0,
+                                            options_.worker_count, first_index);
+                });
+  return wrong;
+}
+
+}  // namespace pbox::perf

@@ -1,0 +1,92 @@
+#!/usr/bin/python3
+"""Plots of what pbox-perf measured on a rack, from the JSON that it prints.
+
+  perf/rack/plot.py FOLDER RESULT.json...    one PNG per result (p3), one for all (rack)
+
+Needs matplotlib (python3-matplotlib).
+"""
+import json
+import os
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402: the backend is chosen first
+
+SIZE_INCHES = (6, 3.6)
+VARIANTS = {"p3": ("slices and priorities (P3)", "o-"),
+            "slicing": ("slices only", "s--"),
+            "priority": ("priorities only", "^--")}
+# Jayarajan et al., MLSys 2019, abstract: the best of each model, in its own setting.
+PAPER_BEST = {"resnet50": 1.25, "vgg19": 1.66, "sockeye": 1.38}
+SYSTEMS = {"pbox": "PBox", "gloo_tcp": "Gloo (ring)", "openmpi_tcp": "Open MPI"}
+
+
+def last_json(path):
+    with open(path, encoding="utf-8") as file:
+        return json.loads(file.read().strip().split("\n")[-1])
+
+
+def save(figure, folder, name):
+    path = os.path.join(folder, name)
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
+    print(path)
+
+
+def plot_p3(result, folder):
+    figure, axes = plt.subplots(figsize=SIZE_INCHES)
+    ratios = [point["communication_over_computation"] for point in result["points"]]
+    for variant, (label, style) in VARIANTS.items():
+        axes.plot(ratios, [point["speedup"][variant] for point in result["points"]], style,
+                  label=label)
+    if result["model"] in PAPER_BEST:
+        best = PAPER_BEST[result["model"]]
+        axes.axhline(best, color="grey", linestyle=":", label=f"paper's best: {best}")
+    axes.axhline(1, color="black", linewidth=0.5)
+    axes.set_xlabel("M/B over the time of computing (a slower network to the right)")
+    axes.set_ylabel("times as fast as the baseline")
+    axes.set_title(f"{result['model']}, {result['workers']} workers")
+    axes.legend()
+    save(figure, folder, f"p3_{result['model']}.png")
+
+
+def plot_rack(results, folder):
+    figure, axes = plt.subplots(figsize=SIZE_INCHES)
+    results = sorted(results, key=lambda result: result["workers"])
+    workers = [result["workers"] for result in results]
+    for system, label in SYSTEMS.items():
+        if all(system in result["systems"] for result in results):
+            axes.plot(workers, [r["systems"][system]["over_limit"] for r in results], "o-",
+                      label=label)
+    axes.plot(workers, [2 * (count - 1) / count for count in workers], ":", color="grey",
+              label="the least a ring can take: 2 (W - 1) / W")
+    axes.axhline(1, color="black", linewidth=0.5)
+    axes.set_xticks(workers)
+    axes.set_xlabel("workers W, at rate B each; the box has W B")
+    axes.set_ylabel("time over M/B")
+    axes.set_ylim(bottom=0)
+    axes.set_title("An exchange of " + results[0]["model"])
+    axes.legend()
+    save(figure, folder, "rack.png")
+
+
+def main(arguments):
+    if len(arguments) < 2:
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+    folder, results = arguments[0], [last_json(path) for path in arguments[1:]]
+    os.makedirs(folder, exist_ok=True)
+    for result in results:
+        if result["scenario"] == "p3":
+            plot_p3(result, folder)
+    racks = [result for result in results if result["scenario"] == "rack"]
+    if racks:
+        plot_rack(racks, folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

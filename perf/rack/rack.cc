@@ -1,0 +1,169 @@
+#include "perf/rack/rack.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "perf/rack/command.h"
+
+namespace pbox::perf {
+namespace {
+
+constexpr char kInterface[] = "eth0";
+constexpr char kBridge[] = "switch";
+// What a cable may have sent too little and catch up with: a timer of a busy machine that wakes
+// the shaper late must not cost rate.
+constexpr double kBurstSeconds = 1e-3;
+constexpr int kPrecedence = -15;  // of nice
+constexpr uint64_t kEthernetHeaderBytes = 14;
+
+std::runtime_error no_namespace(const std::string& what) {
+  return std::runtime_error("no rack can be made: " + what + ": " + std::strerror(errno) +
+                            "; it needs root and network namespaces");
+}
+
+int open_own_network() {
+  return open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+}
+
+// The parts of a tbf (token bucket filter, tc-tbf(8)) behind its device.
+std::string bucket(const Link& link, uint32_t mtu, uint64_t queue_bytes) {
+  const auto bytes_per_second = static_cast<double>(link.bits_per_second) / 8;
+  const uint64_t frame = mtu + kEthernetHeaderBytes;
+  const auto burst = std::max(2 * frame, static_cast<uint64_t>(bytes_per_second * kBurstSeconds));
+  return "tbf rate " + std::to_string(link.bits_per_second) + "bit burst " + std::to_string(burst) +
+         "b limit " + std::to_string(queue_bytes) + "b\n";
+}
+
+void run_ip(const std::string& batch, int network) {
+  run_command({"ip", "-batch", "-"}, batch, network);
+}
+
+void run_tc(const std::string& batch, int network) {
+  run_command({"tc", "-batch", "-"}, batch, network);
+}
+
+// Behind the bucket, so that what is delayed has been paced.
+std::string delay(const std::string& verb, const std::string& device, const Link& link) {
+  if (link.delay_us == 0) return "";
+  return "qdisc " + verb + " dev " + device + " parent 1:1 handle 10: netem delay " +
+         std::to_string(link.delay_us) + "us limit 100000\n";
+}
+
+}  // namespace
+
+std::string sibling_program(const std::string& name) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
+Rack::Rack(const RackOptions& options) : options_(options), home_(open_own_network()) {
+  if (geteuid() != 0) {
+    throw std::runtime_error("no rack can be made: network namespaces need root; try sudo");
+  }
+  fabric_ = make_namespace(kSwitchAddress);
+  run_ip("link add " + std::string(kBridge) + " mtu " + std::to_string(options.mtu) +
+             " type bridge stp_state 0\n" + "addr add " + kSwitchAddress + "/16 dev " + kBridge +
+             "\nlink set " + kBridge + " up\n",
+         fabric_.network);
+  for (uint32_t index = 0; index < options.box_count; ++index) {
+    boxes_.push_back(make_namespace("10.77.0." + std::to_string(index + 1)));
+    add_cable(boxes_.back(), "box" + std::to_string(index));
+  }
+  for (uint32_t index = 0; index < options.worker_count; ++index) {
+    workers_.push_back(make_namespace("10.77.1." + std::to_string(index + 1)));
+    add_cable(workers_.back(), "worker" + std::to_string(index));
+  }
+  for (Host& host : boxes_) add_shaper(host, options.box_link);
+  for (Host& host : workers_) add_shaper(host, options.worker_link);
+}
+
+Rack::~Rack() {
+  for (const Host& host : workers_) close(host.network);
+  for (const Host& host : boxes_) close(host.network);
+  if (fabric_.network >= 0) close(fabric_.network);
+  close(home_);
+}
+
+Host Rack::make_namespace(const std::string& address) {
+  if (unshare(CLONE_NEWNET) != 0) throw no_namespace("a network namespace");
+  Host host;
+  host.address = address;
+  host.network = open_own_network();
+  host.network_path = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(host.network);
+  // No traffic of the kernel's own on the cables.
+  std::ofstream("/proc/sys/net/ipv6/conf/default/disable_ipv6") << "1";
+  if (setns(home_, CLONE_NEWNET) != 0) throw no_namespace("the way back to its own");
+  run_ip("link set lo up\n", host.network);
+  return host;
+}
+
+void Rack::add_cable(Host& host, const std::string& port_name) {
+  host.port_name = port_name;
+  const std::string mtu = std::to_string(options_.mtu);
+  run_ip("link add " + port_name + " mtu " + mtu + " type veth peer name " + kInterface + " mtu " +
+             mtu + " netns " + host.network_path + "\nlink set " + port_name + " master " +
+             kBridge + " up\n",
+         fabric_.network);
+  run_ip(
+      "addr add " + host.address + "/16 dev " + kInterface + "\nlink set " + kInterface + " up\n",
+      host.network);
+}
+
+void Rack::add_shaper(const Host& host, const Link& link) {
+  const std::string port = host.port_name;
+  run_tc("qdisc add dev " + std::string(kInterface) + " root handle 1: " +
+             bucket(link, options_.mtu, kHostQueueBytes) + delay("add", kInterface, link),
+         host.network);
+  run_tc("qdisc add dev " + port + " root handle 1: " +
+             bucket(link, options_.mtu, link.queue_bytes) + delay("add", port, link),
+         fabric_.network);
+}
+
+void Rack::set_link(const Host& host, const Link& link) {
+  const std::string port = host.port_name;
+  run_tc("qdisc change dev " + std::string(kInterface) + " root handle 1: " +
+             bucket(link, options_.mtu, kHostQueueBytes) + delay("replace", kInterface, link),
+         host.network);
+  run_tc("qdisc change dev " + port + " root handle 1: " +
+             bucket(link, options_.mtu, link.queue_bytes) + delay("replace", port, link),
+         fabric_.network);
+}
+
+std::unique_ptr<Program> Rack::run(const Host& host,
+                                   const std::vector<std::string>& command) const {
+  auto program = std::make_unique<Program>(command, host.network);
+  setpriority(PRIO_PROCESS, static_cast<id_t>(program->pid()), kPrecedence);
+  return program;
+}
+
+RackBox Rack::start_box(uint32_t index, const std::vector<std::string>& flags) const {
+  constexpr int kStartLimitMs = 30'000;
+  std::vector<std::string> command = {
+      sibling_program("pboxd"),   "--box.listen=" + box(index).address,    "--control.port=0",
+      "--data.port_first=0",      "--cluster.state_directory=none",        "--admin.enabled=false",
+      "--security.insecure=true", "--security.insecure_off_loopback=true", "--log.level=warn"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  RackBox started{run(box(index), command), ""};
+  // "pboxd ready control=ADDRESS:PORT ..." is the first line a box prints.
+  const std::string line = started.program->read_line(kStartLimitMs);
+  std::istringstream words(line);
+  const std::string key = "control=";
+  for (std::string word; words >> word;) {
+    if (word.rfind(key, 0) == 0) started.control = word.substr(key.size());
+  }
+  if (started.control.empty()) {
+    throw std::runtime_error("pboxd did not become ready: '" + line + "'");
+  }
+  return started;
+}
+
+}  // namespace pbox::perf

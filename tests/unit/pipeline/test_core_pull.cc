@@ -1,0 +1,117 @@
+// Delivery by pull: what is announced, and what is given to whom asks.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/pipeline/box.h"
+
+namespace pbox::test {
+namespace {
+
+using pipeline::Counter;
+using wire::PacketType;
+
+const JobOptions kJob{.workers = 3, .chunks = 2, .delivery = wire::Delivery::kPull};
+
+}  // namespace
+
+TEST_CASE("a finished chunk is announced to every worker, by priority, and not sent") {
+  Box box;
+  auto& shard = box.admit(kJob);
+  shard.chunks()[1].priority = 1;
+  for (const uint32_t chunk : {0, 1}) {
+    for (uint32_t rank = 0; rank < 3; ++rank) box.push_chunk(kJob, rank, 1.0f, 0, chunk);
+  }
+  const auto sent = box.take_all();
+  REQUIRE(sent.size() == 6);
+  std::vector<uint32_t> ranks_told(2, 0);
+  for (const Sent& packet : sent) {
+    CHECK(packet.header.type() == PacketType::kStatus);
+    CHECK(packet.header.round == 0);
+    CHECK(packet.status().finished_round == 1);
+    CHECK(packet.status().received_mask == 0b111);
+    CHECK(packet.status().missing_workers == 0);
+    ranks_told[packet.header.chunk] |= 1u << (packet.header.spi & 63);
+  }
+  CHECK(sent[0].header.chunk == 1);
+  CHECK(ranks_told == std::vector<uint32_t>{0b111, 0b111});
+  CHECK(box.count(Counter::kAnnounced) == 6);
+  CHECK(box.take_all().empty());
+}
+
+TEST_CASE("each worker's first pull of a round is no resend, and its second is one") {
+  Box box;
+  box.admit(kJob);
+  box.run_round(kJob, 0);
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    box.deliver(box.pull(kJob, rank, 0));
+    const auto sent = box.take_all();
+    REQUIRE(sent.size() == 3);
+    for (const Sent& packet : sent) {
+      CHECK(packet.header.type() == PacketType::kResult);
+      CHECK(packet.header.round == 0);
+      CHECK((packet.header.flags & wire::flag::kRetransmission) == 0);
+      CHECK(packet.to == address_of(0, rank));
+      CHECK(packet.value() == 3.0f);
+    }
+  }
+  CHECK(box.count(Counter::kResultsResent) == 0);
+  box.deliver(box.pull(kJob, 1, 0, 0b101));
+  const auto sent = box.take_all();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].header.fragment == 1);
+  CHECK((sent[0].header.flags & wire::flag::kRetransmission) != 0);
+  CHECK(box.count(Counter::kResultsResent) == 1);
+  box.run_round(kJob, 1);
+  box.deliver(box.pull(kJob, 1, 1));
+  CHECK(box.take_all().size() == 3);
+  CHECK(box.count(Counter::kResultsResent) == 1);
+}
+
+TEST_CASE("first pulls take nothing of the resend budget") {
+  Box box;
+  JobOptions job = kJob;
+  job.credit_bytes = limits::kCreditUnitBytes;  // a budget of less than one chunk
+  box.admit(job);
+  for (uint32_t round = 0; round < 8; ++round) {
+    box.run_round(job, round);
+    box.deliver(box.pull(job, 0, round));
+    CHECK(box.take_all().size() == 3);
+  }
+  CHECK(box.count(Counter::kResendsRefused) == 0);
+}
+
+TEST_CASE("pulls are answered by priority, then in the order in which they came") {
+  Box box;
+  auto& shard = box.admit(kJob);
+  shard.chunks()[1].priority = 1;
+  for (const uint32_t chunk : {0, 1}) box.run_round(kJob, 0, chunk);
+  const uint32_t asked[][2] = {{0, 0}, {1, 0}, {2, 1}, {0, 1}};
+  for (const auto& [rank, chunk] : asked) box.deliver(box.pull(kJob, rank, 0, 0, chunk));
+  std::vector<std::pair<uint32_t, uint32_t>> order;
+  for (const Sent& packet : box.take_all()) {
+    const std::pair<uint32_t, uint32_t> to{packet.header.spi & 63, packet.header.chunk};
+    if (order.empty() || order.back() != to) order.push_back(to);
+  }
+  CHECK(order == std::vector<std::pair<uint32_t, uint32_t>>{{2, 1}, {0, 1}, {0, 0}, {1, 0}});
+}
+
+TEST_CASE("a pull of what is not finished is answered with how far it is") {
+  Box box;
+  box.admit(kJob);
+  box.push_chunk(kJob, 0, 1.0f);
+  box.deliver(box.pull(kJob, 0, 0));
+  const auto sent = box.take_all();
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].header.type() == PacketType::kStatus);
+  CHECK(sent[0].status().missing_workers == 2);
+}
+
+TEST_CASE("a push that comes again after its round is done asks for nothing") {
+  Box box;
+  box.admit(kJob);
+  box.run_round(kJob, 0);
+  box.deliver(box.push(kJob, 1, 2, 99.0f, 0));
+  CHECK(box.take_all().empty());
+  CHECK(box.count(Counter::kDuplicate) == 1);
+}
+
+}  // namespace pbox::test
