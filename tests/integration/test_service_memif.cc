@@ -78,6 +78,7 @@ void run_for_ever(const Daemon& daemon, const Shelf& shelf, uint32_t rank, Line&
                     .adjust = [&](pbox_options& options) {
                       options.port = port.c_str();
                       options.lost_timeout_ms = 200;
+                      options.recovery = PBOX_RECOVERY_NONE;  // nobody looks for a lost box
                     }});
   worker.tensor("t", 500'000);
   worker.join();
