@@ -18,16 +18,15 @@ READY_SECONDS = 120
 # Name: options of pbox.Client. The first is what parameter servers did before: whole tensors, first
 # come first served, notify and pull; all ratios are against it or against raw SSP.
 MODELS = {
-    "bsp_pull": {"sync": "bsp", "delivery": "pull", "priority_policy": "fifo",
-                 "chunk_bytes": 512 * 1024},
+    "bsp_pull": {"sync": "bsp", "delivery": "pull", "priority_policy": "fifo"},
     "bsp": {"sync": "bsp"},
     "asp": {"sync": "asp"},
     "ssp": {"sync": "ssp", "staleness": 3},
     "ssp_cached": {"sync": "ssp", "staleness": 3, "reads": "cached"},
     "essp": {"sync": "essp", "staleness": 3},
-    "pssp": {"sync": "pssp", "staleness": 3, "sync_probability": 0.1},
-    "pssp_lazy": {"sync": "pssp", "staleness": 3, "sync_probability": 0.1, "release": "lazy"},
-    "dpssp_lazy": {"sync": "dpssp", "staleness": 3, "release": "lazy"},
+    "pssp": {"sync": "pssp", "staleness": 3, "sync_probability": 0.01},
+    "pssp_lazy": {"sync": "pssp", "staleness": 3, "sync_probability": 0.01, "release": "lazy"},
+    "dpssp_lazy": {"sync": "dpssp", "staleness": 3, "sync_probability": 0.02, "release": "lazy"},
     "drop": {"sync": "drop"},
 }
 
@@ -84,7 +83,7 @@ def figures_of(arguments, reports, workers):
     pushed, pulled = packets_of(reports, "bytes_pushed"), packets_of(reports, "bytes_pulled")
     reads = packets_of(reports, "reads")
     mean = packets_of(reports, "staleness_sum") / max(reads, 1)
-    job = reports[0]["box"]["jobs"][0]
+    pulls = reports[0]["box"]["jobs"][0]["sync"]
     curve = reports[0]["curve"]
     last = [accuracy for _, _, accuracy in curve[-3:]]
     packets = (packets_of(reports, "packets_sent") + packets_of(reports, "packets_received") -
@@ -97,10 +96,10 @@ def figures_of(arguments, reports, workers):
         "payload_bytes_per_iteration": (pushed + pulled) / max(iterations, 1),
         "sync_packets_per_iteration":
             max(0.0, packets - (pushed + pulled) / fragment) / max(iterations, 1),
-        "pulls": job.get("pulls", 0),
-        "pulls_delayed": job.get("pulls_delayed", 0),
-        "pulls_delayed_per_iteration": job.get("pulls_delayed", 0) / max(iterations, 1),
-        "parked_seconds": job.get("parked_seconds", 0),
+        "pulls": pulls.get("pulls", 0),
+        "pulls_delayed": pulls.get("pulls_delayed", 0),
+        "pulls_delayed_per_iteration": pulls.get("pulls_delayed", 0) / max(iterations, 1),
+        "parked_seconds": pulls.get("parked_seconds", 0),
         "dropped_rounds": packets_of(reports, "dropped_rounds"),
         "staleness": {"mean": mean,
                       "variance": packets_of(reports, "staleness_square_sum") / max(reads, 1) -

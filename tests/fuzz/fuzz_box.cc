@@ -113,7 +113,8 @@ class BoxDriver {
   }
 
   std::vector<std::byte> push(Job& job, bool gives_copy = false) {
-    auto packet = push_packet(job.shape, choose_place(job), next_number_++, input_.byte());
+    const Place place = choose_place(job);  // the bytes have an order, arguments have none
+    auto packet = push_packet(job.shape, place, next_number_++, input_.byte());
     if (!gives_copy) return packet;
     wire::Header header;
     std::memcpy(&header, packet.data(), sizeof(header));
@@ -127,7 +128,8 @@ class BoxDriver {
   }
 
   std::vector<std::byte> pull(Job& job) {
-    return pull_packet(job.shape, choose_place(job), next_number_++, input_.byte());
+    const Place place = choose_place(job);
+    return pull_packet(job.shape, place, next_number_++, input_.byte());
   }
 
   static std::vector<std::byte> sealed(std::vector<std::byte> packet) {

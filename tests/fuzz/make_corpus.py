@@ -185,11 +185,16 @@ def boxes() -> None:
              "pssp": 3, "pssp-lazy": 0x83, "dpssp": 0x14, "drop": 5, "drop-two": 0x15}
     for index, (name, choice) in enumerate(syncs.items()):
         kind = 128 + 2 + 4 * (index % 6) if name != "drop-two" else 128 + 64 + 3
-        data = bytes([kind, 255 if index % 2 else 248, choice, 0, 5, 3, 0]) + b"\x64" * 4 + b"\x0a"
+        kind |= 64 if index % 3 == 2 else 0
+        data = bytes([kind, 255 if index % 2 else 248, choice, 0, 5, 3, 0])
+        data += b"\x64" * (1 + kind % 4) + b"\x0a"
         for value in range(6):  # rank 0 is the fastest, the last one late
             data += b"".join(bytes([15, rank, 90 + value]) + (b"\x0a" if rank % 2 else b"\x08\1")
                              for rank in (0, 1, 0, 2, 1, 3, 0)[:5 + value % 3])
             data += b"\x05\x40\x00\x05\x41\x05\x0b\x03\x14\x05\x40\xff\x0a"
+        # Part of a push is there when the others catch up, and nobody asks for anything.
+        others = b"".join(bytes([15, rank, 70 + rank]) for rank in (1, 2) * 9) + b"\x0a" * 9
+        data += others + b"\x0f\0\x51" * 16 + b"\x0a" * 9 + b"\0\x10\x54" + others * 2
         write("fuzz_box", f"sync-{name}", data)
     write("fuzz_box", "two-jobs", b"\1\x3c\2\x21" + rounds + rounds.replace(b"\3", b"\x83"))
     write("fuzz_box", "commands", b"\1\x3c\0\5\x0c\x08\x0c\x07\x03\0\x64\x65\x0a\x8e\x0e\x0a")
