@@ -9,9 +9,10 @@ namespace {
 
 // How long a measurement counts, at least; and how long a lane may go without being idle once.
 constexpr uint64_t kPeriodNs = 5 * kNanosPerSecond;
-// Hosts that are busy keep a thread waiting for so long, and do it again before that is forgotten.
+// Hosts that are busy keep a thread waiting for so long, at most; how many of the path's times that
+// is remembered.
 constexpr uint64_t kLateMaxNs = 20 * kNanosPerMilli;
-constexpr uint64_t kLateForgottenNs = 250 * kNanosPerMilli;
+constexpr uint64_t kLateRemembered = 64;
 
 }  // namespace
 
@@ -68,8 +69,9 @@ void Window::note_lateness(const Mark& mark, uint64_t now_ns) {
   const uint64_t time_ns = now_ns - mark.sent_ns;
   const uint64_t expected_ns = std::max(time_.get(), queued_ns);
   const uint64_t late_ns = std::min(time_ns - std::min(time_ns, expected_ns), kLateMaxNs);
-  const uint64_t age_ns = std::min(now_ns - late_noted_ns_, kLateForgottenNs);
-  late_ns_ = std::max(late_ns, late_ns_ - late_ns_ * age_ns / kLateForgottenNs);
+  const uint64_t forgotten_ns = kLateRemembered * time_.get() + 1;
+  const uint64_t age_ns = std::min(now_ns - late_noted_ns_, forgotten_ns);
+  late_ns_ = std::max(late_ns, late_ns_ - late_ns_ * age_ns / forgotten_ns);
   late_noted_ns_ = now_ns;
 }
 

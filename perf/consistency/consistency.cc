@@ -18,10 +18,16 @@ constexpr int kImportLimitMs = 60'000;
 // The first of the usual Pythons that has what the problems need: the one in PATH may be a bare
 // one.
 std::string find_python(const std::string& problem) {
-  const std::string modules = problem == "digits" ? "numpy, torch, sklearn" : "numpy, scipy.sparse";
+  const std::string modules = problem == "digits" ? "numpy, torch, sklearn" : "numpy, scipy";
+  const std::string question =
+      "import importlib.util as util\n"
+      "names = '" +
+      modules +
+      "'.split(', ')\n"
+      "print('found' if all(map(util.find_spec, names)) else 'missing')";
   for (const char* python : {"python3", "/usr/bin/python3"}) {
     try {
-      Program probe({python, "-c", "import " + modules + "; print('found')"});
+      Program probe({python, "-c", question});
       if (probe.read_line(kImportLimitMs) == "found") return python;
     } catch (const std::runtime_error&) {
       continue;  // the next one

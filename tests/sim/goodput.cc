@@ -25,6 +25,7 @@ Options job_on(double loss, uint64_t seed) {
   job.workers = 4;
   job.rounds = 3;
   job.chunk_bytes = limits::kChunkBytesDefault;
+  job.window_bytes = 256u << 10;
   for (uint32_t index = 0; index < 4; ++index) {
     job.tensors.push_back({.elements = loss < 0.1 ? 1u << 20 : 1u << 16});
   }
