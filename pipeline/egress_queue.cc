@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "pipeline/job_shard.h"
+
 namespace pbox::pipeline {
 namespace {
 
@@ -20,9 +22,17 @@ void EgressQueue::reserve(size_t results, bool answers) {
 }
 
 void EgressQueue::push(Chunk* chunk, uint32_t round, int32_t priority) {
+  if (heap_.size() == heap_.capacity()) drop_void();
   PBOX_DCHECK(heap_.size() < heap_.capacity());
   heap_.push_back({chunk, round, priority, next_sequence_++});
   std::push_heap(heap_.begin(), heap_.end(), leaves_later);
+}
+
+// Exclusions may finish one round of a chunk after the other before any result has left: all but
+// the newest are void.
+void EgressQueue::drop_void() {
+  std::erase_if(heap_, [](const FanOut& one) { return one.round + 1 != one.chunk->open_round(); });
+  std::make_heap(heap_.begin(), heap_.end(), leaves_later);
 }
 
 bool EgressQueue::pop(FanOut& next) {

@@ -70,6 +70,8 @@ class EgressQueue {
   } cursor;
 
  private:
+  void drop_void();
+
   static constexpr size_t kResendCapacity = 1024;
   static constexpr size_t kAnswerCapacity = 4096;
 

@@ -243,4 +243,25 @@ TEST_CASE("open rounds are reported by the order of the shard's chunks") {
   CHECK(rounds == std::array{0u, 2u, 1u});
 }
 
+TEST_CASE("rounds that exclusions finish one after the other do not pile up in the egress queue") {
+  Box box;
+  const JobOptions job;
+  JobShard& shard = box.admit(job);
+  box.push_chunk(job, 0, 1.0f);
+  exclude(box, shard, 1, 20);
+  for (uint32_t round = 1; round <= 5; ++round) {
+    admit(box, shard, 1, 20);
+    // One that keeps the protocol would wait for the result, which has not left.
+    box.push_chunk(job, 0, static_cast<float>(round + 1), round);
+    exclude(box, shard, 1, 20);
+  }
+  CHECK(shard.chunks()[0].open_round() == 6);
+  const auto sent = box.take_all();
+  REQUIRE(sent.size() == 3);
+  for (const Sent& packet : sent) {
+    CHECK(packet.header.round == 5);
+    CHECK(packet.value() == 6.0f);
+  }
+}
+
 }  // namespace pbox::test
