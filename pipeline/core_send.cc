@@ -224,11 +224,11 @@ size_t Core::fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t fi
   Chunk& chunk = *asked.chunk;
   const bool is_wanted = chunk.applies_on_arrival() ? chunk.sync->awaits(asked.rank, asked.round)
                                                     : asked.round + 1 == chunk.open_round();
-  if (!is_wanted) {  // consumed meanwhile
+  Session& session = shard.sessions()[asked.rank];
+  if (!is_wanted || !session.present) {  // consumed meanwhile, or excluded
     asked.mask = 0;
     return filled;
   }
-  Session& session = shard.sessions()[asked.rank];
   const ResultMaker maker(shard, session, chunk, chunk.open_round() - 1, options_.tag);
   while (asked.mask != 0 && filled < limit && shard.egress_deficit_bytes > 0) {
     const auto fragment = static_cast<uint32_t>(__builtin_ctzll(asked.mask));

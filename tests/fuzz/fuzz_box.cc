@@ -285,8 +285,6 @@ class BoxDriver {
     // what came after; nobody waits for it any more.
     const bool waits_for_all = oracle.shape().is_bsp();
     if (is_result && waits_for_all && header.round + 1 != oracle.open_round(header.chunk)) return;
-    // What was made for a rank before it was excluded is not made anew when weights change.
-    if (is_result && !waits_for_all && oracle.shape().absent[header.spi & 15u]) return;
     PBOX_CHECK(packet.tag == wire::make_tag(kTag, header, packet.payload));
     if (is_result) {
       oracle.check_result(header, packet.payload);
