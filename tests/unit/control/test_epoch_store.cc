@@ -3,67 +3,14 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
-#include <map>
 
 #include "appliance/control/epoch_store.h"
+#include "tests/support/crashing_disk.h"
 
 namespace pbox::appliance {
 namespace {
 
 using Catch::Contains;
-
-// What a crash leaves: only what was synced.
-class CrashingDisk : public Disk {
- public:
-  Result<std::optional<std::string>> read(const std::string& name) override {
-    const auto found = now_.find(name);
-    if (found == now_.end()) return std::optional<std::string>();
-    return std::optional<std::string>(found->second);
-  }
-  Status write(const std::string& name, const std::string& bytes) override {
-    return step([&] { now_[name] = bytes; });
-  }
-  Status sync(const std::string& name) override {
-    return step([&] { synced_[name] = now_[name]; });
-  }
-  Status rename(const std::string& from, const std::string& to) override {
-    return step([&] {
-      now_[to] = now_[from];
-      now_.erase(from);
-      renames_.emplace_back(from, to);
-    });
-  }
-  Status sync_names() override {
-    return step([&] {
-      for (const auto& [from, to] : renames_) {
-        durable_[to] = synced_[from];
-        durable_.erase(from);
-      }
-      renames_.clear();
-    });
-  }
-
-  void crash() {
-    now_ = durable_;
-    synced_ = durable_;
-    renames_.clear();
-    steps_left = -1;
-  }
-
-  int steps_left = -1;  // then every step fails; -1: none does
-
- private:
-  template <typename Function>
-  Status step(const Function& function) {
-    if (steps_left == 0) return Error{ErrorCode::kSystem, "no space left on device"};
-    if (steps_left > 0) --steps_left;
-    function();
-    return ok_status();
-  }
-
-  std::map<std::string, std::string> now_, synced_, durable_;
-  std::vector<std::pair<std::string, std::string>> renames_;
-};
 
 std::string fresh_folder() {
   std::string name = std::filesystem::temp_directory_path() / "pbox-state-XXXXXX";
@@ -93,7 +40,7 @@ TEST_CASE(
     "no epoch is given out twice, whatever step of the disk fails and whenever the box dies") {
   for (int steps = 0; steps <= 5; ++steps) {
     CAPTURE(steps);
-    CrashingDisk disk;
+    test::CrashingDisk disk;
     uint32_t newest = *EpochStore::open(disk)->next(0);
     disk.steps_left = steps;
     auto epochs = *EpochStore::open(disk);

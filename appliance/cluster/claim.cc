@@ -1,0 +1,53 @@
+#include "appliance/cluster/claim.h"
+
+#include <chrono>
+#include <utility>
+
+namespace pbox::cluster {
+namespace {
+
+constexpr std::chrono::milliseconds kRetry{500};
+
+}  // namespace
+
+Claim::Claim(boost::asio::io_context& context, Store& store, std::string key, std::string value,
+             std::function<void()> on_change)
+    : store_(store),
+      key_(std::move(key)),
+      value_(std::move(value)),
+      on_change_(std::move(on_change)),
+      retry_(context),
+      mirror_(context, store, key_, [this] { reconsider(); }) {}
+
+Claim::~Claim() {
+  *alive_ = false;
+}
+
+// From what the store says alone: so a commit whose answer was lost counts as soon as it is seen.
+void Claim::reconsider() {
+  const KeyValue* holder = this->holder();
+  const bool mine = holder != nullptr && holder->session == store_.session();
+  const int64_t token = mine ? holder->mod_revision : 0;
+  const int64_t holder_revision = holder == nullptr ? 0 : holder->mod_revision;
+  const bool changed = token != token_ || holder_revision != holder_revision_;
+  token_ = token;
+  holder_revision_ = holder_revision;
+  if (holder == nullptr && mirror_.loaded() && store_.session() != 0 && !making_) make();
+  if (changed) on_change_();
+}
+
+void Claim::make() {
+  making_ = true;
+  store_.commit({.conditions = {{key_, 0}}, .puts = {{key_, value_, true}}, .deletes = {}},
+                [this, alive = alive_](const Result<Outcome>& outcome) {
+                  if (!*alive) return;
+                  making_ = false;
+                  if (outcome) return;  // whoever was first, the mirror shows
+                  retry_.expires_after(kRetry);
+                  retry_.async_wait([this](const boost::system::error_code& error) {
+                    if (!error) reconsider();
+                  });
+                });
+}
+
+}  // namespace pbox::cluster

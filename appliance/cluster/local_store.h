@@ -1,0 +1,66 @@
+// The store of a box that is alone: one file, replaced whole, checksummed and synced before a
+// commit is answered. A session lasts as long as the store: what it leaves behind is deleted when
+// the file is next opened. Main thread, which waits for the disk.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <deque>
+#include <map>
+#include <set>
+
+#include "appliance/cluster/store.h"
+#include "appliance/control/disk.h"
+
+namespace pbox::cluster {
+
+class LocalStore : public Store {
+ public:
+  // `context` and `disk` outlive the store. An error if what is there is damaged: then nobody knows
+  // what was agreed.
+  static Result<std::unique_ptr<LocalStore>> open(boost::asio::io_context& context,
+                                                  appliance::Disk& disk);
+  ~LocalStore() override;
+
+  void start(Observer observer) override;
+  void get(const std::string& prefix, std::function<void(Result<Snapshot>)> done) override;
+  void commit(Transaction transaction, std::function<void(Result<Outcome>)> done) override;
+  std::unique_ptr<Watch> watch(const std::string& prefix, int64_t revision,
+                               WatchHandler handler) override;
+  int64_t session() const override { return session_; }
+  const Health& health() const override { return health_; }
+
+  // Changes that watches can still ask for; older ones are compacted.
+  static constexpr size_t kHistoryMax = 1024;
+
+ private:
+  class Subscription;
+  struct Change {
+    int64_t revision = 0;
+    std::vector<Event> events;
+  };
+  struct State {
+    int64_t revision = 1;
+    std::map<std::string, KeyValue> entries;
+  };
+
+  LocalStore(boost::asio::io_context& context, appliance::Disk& disk)
+      : context_(context), disk_(disk) {}
+
+  Result<Outcome> apply(const Transaction& transaction);
+  Status write(const State& state);
+  // Later, on the io_context, unless the store is gone by then.
+  void post(std::function<void()> function);
+
+  boost::asio::io_context& context_;
+  appliance::Disk& disk_;
+  State state_;
+  std::deque<Change> history_;
+  int64_t compacted_ = 0;  // changes up to this revision are not in the history
+  std::set<Subscription*> subscriptions_;
+  Observer observer_;
+  Health health_;
+  int64_t session_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace pbox::cluster
