@@ -1,0 +1,132 @@
+// The members of an etcd cluster as one server: one member is asked at a time, and the next one
+// after a fault. Knows the token of the user, and counts what went wrong. Main thread.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "appliance/cluster/completion_loop.h"
+#include "appliance/cluster/etcd.grpc.pb.h"
+#include "appliance/cluster/etcd_store.h"
+
+namespace pbox::cluster {
+
+class EtcdClient {
+ public:
+  struct Member {
+    std::string endpoint;
+    std::unique_ptr<etcdserverpb::KV::Stub> kv;
+    std::unique_ptr<etcdserverpb::Watch::Stub> watch;
+    std::unique_ptr<etcdserverpb::Lease::Stub> lease;
+    std::unique_ptr<etcdserverpb::Auth::Stub> auth;
+  };
+
+  EtcdClient(boost::asio::io_context& context, const EtcdOptions& options);
+  ~EtcdClient();
+
+  // Starts a call and says how it ended, within kCallTimeout: start(member, context) returns the
+  // reader. A token that is no longer good is replaced and the call made again.
+  template <typename Response, typename Start>
+  void call(Operation operation, Start start,
+            std::function<void(const grpc::Status&, const Response&)> done, bool is_retry = false);
+
+  // Makes `context` ready for a call or a stream: token and demands on the member.
+  void prepare(grpc::ClientContext& context) const;
+  // Once there is a token, or with the reason why there is none.
+  void with_token(std::function<void(const grpc::Status&)> then);
+  void forget_token() { token_.clear(); }
+
+  const Member& member(size_t index) const { return members_[index]; }
+  size_t member_count() const { return members_.size(); }
+  size_t current() const { return current_; }
+  void succeeded();
+  // After a fault of the member `index`: another one is asked from now on.
+  void failed(Operation operation, size_t index, const grpc::Status& status);
+
+  // The error of an operation that ended with `status`.
+  Error error(Operation operation, size_t index, const grpc::Status& status) const;
+
+  // Tells etcd that the lease is over, without waiting for the answer.
+  void revoke(int64_t lease);
+
+  CompletionLoop& loop() { return loop_; }
+  boost::asio::io_context& context() { return context_; }
+  const Health& health() const { return health_; }
+  std::set<grpc::ClientContext*>& live() { return live_; }  // what the end cancels
+
+  std::function<void(const Health&)> on_health = [](const Health&) {};
+
+  static constexpr std::chrono::milliseconds kCallTimeout{2'000};
+
+ private:
+  void authenticate();
+
+  boost::asio::io_context& context_;
+  EtcdOptions options_;
+  std::vector<Member> members_;
+  size_t current_ = 0;
+  std::set<size_t> silent_;  // members that have failed since the last success of any
+  bool told_ = false;        // on_health, of the first success or failure
+  Health health_;
+  std::string token_;
+  std::vector<std::function<void(const grpc::Status&)>> waiting_;  // for a token
+  std::set<grpc::ClientContext*> live_;
+  CompletionLoop loop_;
+};
+
+inline bool is_transient(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+         status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+}
+
+// A token that has expired, or is older than a change of users.
+bool is_stale_token(const grpc::Status& status);
+
+namespace internal {
+
+template <typename Response>
+struct Call {
+  grpc::ClientContext context;
+  Response response;
+  grpc::Status status;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> reader;
+};
+
+}  // namespace internal
+
+template <typename Response, typename Start>
+void EtcdClient::call(Operation operation, Start start,
+                      std::function<void(const grpc::Status&, const Response&)> done,
+                      bool is_retry) {
+  with_token([=, this](const grpc::Status& known) {
+    if (!known.ok()) return done(known, {});
+    const size_t index = current_;
+    const std::string token = token_;
+    const auto call = std::make_shared<internal::Call<Response>>();
+    prepare(call->context);
+    call->context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
+    live_.insert(&call->context);
+    call->reader = start(members_[index], call->context);
+    call->reader->Finish(&call->response, &call->status, loop_.tag([=, this](bool) {
+      live_.erase(&call->context);
+      if (is_stale_token(call->status) && !is_retry) {
+        if (token_ == token) token_.clear();
+        return this->call<Response>(operation, start, done, true);
+      }
+      if (call->status.ok()) {
+        succeeded();
+      } else {
+        failed(operation, index, call->status);
+      }
+      done(call->status, call->response);
+    }));
+  });
+}
+
+}  // namespace pbox::cluster

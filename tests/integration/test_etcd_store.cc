@@ -1,0 +1,325 @@
+// The store of a cluster against a real etcd of three members, which are killed, stopped and
+// started again; nothing may hang, be lost or be delivered twice.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "appliance/cluster/claim.h"
+#include "appliance/cluster/etcd_store.h"
+#include "tests/support/etcd_cluster.h"
+#include "tests/unit/cluster/contract.h"
+
+namespace pbox::cluster {
+namespace {
+
+using Catch::Contains;
+
+// Of Program's lines, until `text` is said.
+bool await_line(test::Program& program, const std::string& text) {
+  for (;;) {
+    const auto line = program.read_line(test::kDeadlineMs);
+    if (!line) return false;
+    if (*line == text) return true;
+  }
+}
+
+std::unique_ptr<Store> open(Desk& desk, const EtcdOptions& options, Observer observer = {}) {
+  auto store = make_etcd_store(desk.context, options);
+  store->start(std::move(observer));
+  return store;
+}
+
+EtcdOptions options_for(const test::EtcdCluster& etcd, uint32_t lease_ttl_s = 10) {
+  return {.endpoints = etcd.endpoints(), .prefix = "pbox/test/", .lease_ttl_s = lease_ttl_s};
+}
+
+Transaction put(int value) {
+  return {.conditions = {}, .puts = {{"n", std::to_string(value), false}}, .deletes = {}};
+}
+
+// Counts n up by transactions that each expect the one before, until `done`; true if a watch then
+// has seen every number once and in order, whatever became of the members meanwhile.
+class Counter {
+ public:
+  Counter(Desk& desk, Store& store) : desk_(desk), store_(store) {
+    revision_ = desk.commit(store, put(0))->revision;
+    watch_ = store.watch("n", revision_,
+                         {.on_events =
+                              [this](const std::vector<Event>& events) {
+                                for (const Event& event : events)
+                                  seen_.push_back(event.entry.value);
+                              },
+                          .on_compacted = [] { FAIL("nobody has compacted"); }});
+  }
+  // One step that succeeds, after any number that fail with a clear error.
+  void step() {
+    for (;;) {
+      const auto outcome = desk_.commit(
+          store_, {{{"n", revision_}}, {{"n", std::to_string(value_ + 1), false}}, {}});
+      if (outcome && outcome->committed) {
+        revision_ = outcome->revision;
+        ++value_;
+        return;
+      }
+      if (!outcome) {
+        CHECK((outcome.error().code == ErrorCode::kUnavailable ||
+               outcome.error().code == ErrorCode::kTimeout));
+        CHECK_THAT(outcome.error().message, Contains("[cluster] endpoints"));
+      }
+      pause();
+      // Done or not? The store knows.
+      const auto now = desk_.get(store_, "n");
+      if (!now || now->entries[0].mod_revision == revision_) continue;
+      REQUIRE(now->entries[0].value == std::to_string(value_ + 1));
+      revision_ = now->entries[0].mod_revision;
+      ++value_;
+      return;
+    }
+  }
+  bool watched_all() {
+    if (!desk_.run_until([this] { return seen_.size() > value_; })) return false;
+    for (size_t n = 0; n < seen_.size(); ++n) {
+      if (seen_[n] != std::to_string(n)) return false;
+    }
+    return seen_.size() == value_ + 1;
+  }
+
+ private:
+  void pause() {
+    desk_.context.restart();
+    desk_.context.run_for(std::chrono::milliseconds(50));
+  }
+
+  Desk& desk_;
+  Store& store_;
+  int64_t revision_ = 0;
+  size_t value_ = 0;
+  std::vector<std::string> seen_;
+  std::unique_ptr<Watch> watch_;
+};
+
+std::string file(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+EtcdOptions with_tls(const test::EtcdCluster& etcd) {
+  EtcdOptions options = options_for(etcd);
+  options.ca = file(etcd.folder() + "/ca.pem");
+  options.certificate = file(etcd.folder() + "/box.pem");
+  options.key = file(etcd.folder() + "/box.key");
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("etcd keeps what every store promises") {
+  const test::EtcdCluster etcd(3);
+  Desk desk;
+  const StoreFactory factory = [&](Desk& at, Observer observer) {
+    return open(at, options_for(etcd), std::move(observer));
+  };
+  check_transactions(desk, factory);
+  check_watches(desk, factory);
+  check_sessions(desk, factory);
+  check_claims(desk, factory);
+}
+
+TEST_CASE("members that are killed or stopped cost neither a change nor an event", "[.slow]") {
+  test::EtcdCluster etcd(3);
+  Desk desk;
+  int sessions = 0;
+  const auto store = open(desk, options_for(etcd), {.on_session = [&](int64_t) { ++sessions; }});
+  REQUIRE(desk.await_session(*store));
+  Counter counter(desk, *store);
+  counter.step();
+  for (const int how : {SIGKILL, SIGSTOP}) {
+    for (size_t member = 0; member < etcd.size(); ++member) {  // the leader is among them
+      CAPTURE(how, member);
+      if (how == SIGKILL) {
+        etcd.kill(member);
+      } else {
+        etcd.signal(member, SIGSTOP);
+      }
+      for (int step = 0; step < 3; ++step) counter.step();
+      CHECK(counter.watched_all());
+      if (how == SIGKILL) {
+        etcd.start(member);
+      } else {
+        etcd.signal(member, SIGCONT);
+      }
+      counter.step();
+      etcd.leader();
+    }
+  }
+  etcd.kill(etcd.leader());
+  for (int step = 0; step < 3; ++step) counter.step();
+  CHECK(counter.watched_all());
+  CHECK(store->health().up);
+  CHECK(sessions == 1);  // the lease was kept alive all the time
+}
+
+TEST_CASE("without etcd calls end with a clear error, and all goes on when it is back") {
+  test::EtcdCluster etcd(3);
+  Desk desk;
+  std::vector<bool> up;
+  const auto store = open(desk, options_for(etcd, 2),
+                          {.on_health = [&](const Health& health) { up.push_back(health.up); }});
+  REQUIRE(desk.await_session(*store));
+  const int64_t session = store->session();
+  Counter counter(desk, *store);
+  Claim claim(desk.context, *store, "lead", "me", [] {});
+  REQUIRE(desk.run_until([&] { return claim.held(); }));
+  for (size_t member = 0; member < etcd.size(); ++member) etcd.kill(member);
+  const auto got = desk.get(*store, "n");
+  REQUIRE_FALSE(got.ok());
+  CHECK_THAT(got.error().message, Contains("127.0.0.1:") && Contains("[cluster] endpoints"));
+  CHECK_FALSE(desk.commit(*store, put(9)).ok());
+  REQUIRE(desk.run_until([&] { return !store->health().up; }));
+  REQUIRE(desk.run_until([&] { return store->session() == 0; }));  // it may have run out by now
+  const auto leased = desk.commit(*store, {{}, {{"k", "v", true}}, {}});
+  REQUIRE_FALSE(leased.ok());
+  CHECK(leased.error().code == ErrorCode::kUnavailable);
+  CHECK(store->health().errors[static_cast<size_t>(Operation::kGet)] > 0);
+
+  for (size_t member = 0; member < etcd.size(); ++member) etcd.start(member);
+  counter.step();
+  CHECK(counter.watched_all());
+  REQUIRE(desk.await_session(*store));
+  CHECK(store->session() != session);
+  CHECK(up == std::vector<bool>{true, false, true});
+  CHECK(desk.run_until([&] {
+    claim.on_session();
+    return claim.held();
+  }));
+}
+
+TEST_CASE("a store opened before etcd is there says so, and works once it is") {
+  test::EtcdCluster etcd(1);
+  etcd.kill(0);
+  Desk desk;
+  std::vector<std::string> errors;
+  const auto store =
+      open(desk, options_for(etcd),
+           {.on_health = [&](const Health& health) { errors.push_back(health.error); }});
+  REQUIRE(desk.run_until([&] { return !errors.empty(); }));
+  CHECK_THAT(errors[0], Contains(etcd.endpoints()[0]));
+  etcd.start(0);
+  CHECK(desk.await_session(*store));
+}
+
+TEST_CASE("a watch of what etcd has compacted is told, and a mirror reads again") {
+  const test::EtcdCluster etcd(1);
+  Desk desk;
+  const auto store = open(desk, options_for(etcd));
+  REQUIRE(desk.await_session(*store));
+  const int64_t first = desk.commit(*store, put(1))->revision;
+  const int64_t last = desk.commit(*store, put(2))->revision;
+  REQUIRE(!etcd.post(0, "/v3/kv/compaction", R"({"revision":")" + std::to_string(last) + R"("})")
+               .empty());
+  bool is_compacted = false;
+  const auto watch = store->watch(
+      "", first,
+      {.on_events = [](const auto&) { FAIL(); }, .on_compacted = [&] { is_compacted = true; }});
+  CHECK(desk.run_until([&] { return is_compacted; }));
+  Mirror mirror(desk.context, *store, "n", [] {});
+  CHECK(desk.run_until([&] { return mirror.loaded() && mirror.find("n")->value == "2"; }));
+}
+
+TEST_CASE("the holder of a claim that is killed, or stopped, is followed, and fenced off") {
+  const test::EtcdCluster etcd(3);
+  Desk desk;
+  EtcdOptions options = options_for(etcd, 2);
+  options.prefix = "pbox/holder/";
+  const auto store = open(desk, options);
+  for (const int how : {SIGKILL, SIGSTOP}) {
+    test::Arguments arguments = {"first", "2"};
+    for (const auto& endpoint : etcd.endpoints()) arguments.push_back(endpoint);
+    test::Program first(PBOX_HOLDER_PATH, arguments);
+    REQUIRE(await_line(first, "written"));
+    REQUIRE(desk.await_session(*store));
+    Claim claim(desk.context, *store, "lead", "second", [] {});
+    REQUIRE(desk.run_until([&] { return claim.holder() != nullptr; }));
+    const int64_t old_token = claim.holder()->mod_revision;
+    CHECK_FALSE(claim.held());
+    first.signal(how);
+    REQUIRE(desk.run_until([&] { return claim.held(); }));  // its lease has run out
+    CHECK(claim.token() > old_token);
+    const auto mine = desk.commit(*store, {{claim.fence()}, {{"work", "second", false}}, {}});
+    REQUIRE(mine.ok());
+    CHECK(mine->committed);
+    if (how == SIGSTOP) {
+      first.signal(SIGCONT);
+      CHECK(await_line(first, "refused"));
+    }
+    CHECK(desk.get(*store, "work")->entries[0].value == "second");
+    REQUIRE(desk.commit(*store, {{}, {}, {"lead", "work"}}).ok());
+  }
+}
+
+TEST_CASE(
+    "users and passwords: a wrong one is named, a right one works, a lost token is replaced") {
+  test::EtcdCluster etcd(1);
+  const auto post = [&](const std::string& what, const std::string& json) {
+    REQUIRE(!etcd.post(0, "/v3/auth/" + what, json).empty());
+  };
+  post("user/add", R"({"name":"root","password":"secret"})");
+  post("role/add", R"({"name":"root"})");
+  post("user/grant", R"({"user":"root","role":"root"})");
+  post("enable", "{}");
+  Desk desk;
+  EtcdOptions options = options_for(etcd);
+  {
+    const auto nobody = open(desk, options);
+    const auto got = desk.get(*nobody, "");
+    REQUIRE_FALSE(got.ok());
+    CHECK_THAT(got.error().message, Contains("[cluster] user"));
+    CHECK_FALSE(nobody->health().up);
+  }
+  options.user = "root";
+  options.password = "guess";
+  {
+    const auto guessing = open(desk, options);
+    const auto got = desk.get(*guessing, "");
+    REQUIRE_FALSE(got.ok());
+    CHECK(got.error().code == ErrorCode::kInvalidArgument);
+    CHECK_THAT(got.error().message, Contains("password_file") && Contains("user = root"));
+  }
+  options.password = "secret";
+  const auto store = open(desk, options);
+  REQUIRE(desk.await_session(*store));
+  Counter counter(desk, *store);
+  counter.step();
+  CHECK(counter.watched_all());
+  etcd.kill(0);  // tokens live in the members' memory
+  etcd.start(0);
+  counter.step();
+  CHECK(counter.watched_all());
+}
+
+TEST_CASE("TLS: both sides are checked") {
+  const test::EtcdCluster etcd(1, true);
+  Desk desk;
+  const EtcdOptions good = with_tls(etcd);
+  const auto store = open(desk, good);
+  REQUIRE(desk.await_session(*store));
+  CHECK(desk.commit(*store, put(1)).ok());
+
+  EtcdOptions other = good;
+  other.ca = file(etcd.folder() + "/other-ca.pem");
+  const auto distrustful = open(desk, other);
+  const auto refused = desk.get(*distrustful, "");
+  REQUIRE_FALSE(refused.ok());
+  CHECK_THAT(refused.error().message, Contains("ca_file"));
+
+  EtcdOptions anonymous = good;
+  anonymous.certificate.clear();
+  anonymous.key.clear();
+  CHECK_FALSE(desk.get(*open(desk, anonymous), "").ok());
+}
+
+}  // namespace pbox::cluster

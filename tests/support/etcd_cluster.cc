@@ -1,0 +1,171 @@
+#include "tests/support/etcd_cluster.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <thread>
+
+namespace pbox::test {
+namespace {
+
+// Held open together while ports are chosen, so that none is chosen twice.
+class FreePort {
+ public:
+  FreePort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    if (bind(fd_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+        getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+      throw std::runtime_error("no free port");
+    }
+    number_ = ntohs(address.sin_port);
+  }
+  ~FreePort() { close(fd_); }
+  FreePort(const FreePort&) = delete;
+  FreePort& operator=(const FreePort&) = delete;
+  uint16_t number() const { return number_; }
+
+ private:
+  int fd_;
+  uint16_t number_ = 0;
+};
+
+std::string url(bool tls, uint16_t port) {
+  return (tls ? "https://127.0.0.1:" : "http://127.0.0.1:") + std::to_string(port);
+}
+
+std::string name_of(size_t member) {
+  return std::string("m").append(std::to_string(member));
+}
+
+// An authority, a certificate of it for members and boxes, and an authority that signed nothing.
+void make_certificates(const std::string& folder) {
+  const auto authority = [&](const std::string& name) {
+    must_run({"openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+              "-nodes", "-days", "2", "-subj", "/CN=" + name, "-keyout",
+              folder + "/" + name + ".key", "-out", folder + "/" + name + ".pem"});
+  };
+  authority("ca");
+  authority("other-ca");
+  must_run({"openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+            "-subj", "/CN=box", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout",
+            folder + "/box.key", "-out", folder + "/box.csr"});
+  must_run({"openssl", "x509", "-req", "-in", folder + "/box.csr", "-days", "2", "-CA",
+            folder + "/ca.pem", "-CAkey", folder + "/ca.key", "-CAcreateserial", "-copy_extensions",
+            "copyall", "-out", folder + "/box.pem"});
+}
+
+}  // namespace
+
+std::string etcd_is_impossible() {
+  if (access(PBOX_ETCD_PATH, X_OK) == 0) return "";
+  return "no etcd here; tools/test unpacks Debian's package etcd-server for it";
+}
+
+EtcdCluster::EtcdCluster(size_t member_count, bool tls) : tls_(tls), members_(member_count) {
+  folder_ = std::filesystem::temp_directory_path() / "pbox-etcd-XXXXXX";
+  if (mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no folder " + folder_);
+  if (tls_) make_certificates(folder_);
+  {
+    const std::vector<FreePort> ports(2 * member_count);
+    for (size_t index = 0; index < member_count; ++index) {
+      members_[index].client_port = ports[2 * index].number();
+      members_[index].peer_port = ports[2 * index + 1].number();
+    }
+  }
+  for (size_t index = 0; index < member_count; ++index) start(index);
+  await_answer();
+}
+
+EtcdCluster::~EtcdCluster() {
+  members_.clear();
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+std::vector<std::string> EtcdCluster::endpoints() const {
+  std::vector<std::string> endpoints;
+  for (const Member& member : members_) {
+    endpoints.push_back("127.0.0.1:" + std::to_string(member.client_port));
+  }
+  return endpoints;
+}
+
+void EtcdCluster::start(size_t member) {
+  std::string cluster;
+  for (size_t index = 0; index < size(); ++index) {
+    cluster += name_of(index) + "=" + url(false, members_[index].peer_port) + ",";
+  }
+  cluster.pop_back();
+  const std::string name = name_of(member);
+  const std::string client_url = url(tls_, members_[member].client_port);
+  const std::string peer_url = url(false, members_[member].peer_port);
+  Arguments arguments = {"--name=" + name,
+                         "--data-dir=" + folder_ + "/" + name,
+                         "--listen-client-urls=" + client_url,
+                         "--advertise-client-urls=" + client_url,
+                         "--listen-peer-urls=" + peer_url,
+                         "--initial-advertise-peer-urls=" + peer_url,
+                         "--initial-cluster=" + cluster,
+                         "--log-level=error",
+                         "--logger=zap"};
+  if (tls_) {
+    for (const char* part : {"--cert-file=@/box.pem", "--key-file=@/box.key",
+                             "--trusted-ca-file=@/ca.pem", "--client-cert-auth=true"}) {
+      std::string argument = part;
+      const size_t at = argument.find('@');
+      if (at != std::string::npos) argument.replace(at, 1, folder_);
+      arguments.push_back(argument);
+    }
+  }
+  members_[member].program = std::make_unique<Program>(PBOX_ETCD_PATH, arguments);
+}
+
+std::string EtcdCluster::post(size_t member, const std::string& path,
+                              const std::string& json) const {
+  Arguments arguments = {"-sSf", "-m", "2", "-w", "\\n", "-d", json};
+  if (tls_) {
+    arguments.insert(arguments.end(), {"--cacert", folder_ + "/ca.pem", "--cert",
+                                       folder_ + "/box.pem", "--key", folder_ + "/box.key"});
+  }
+  arguments.push_back(url(tls_, members_[member].client_port) + path);
+  Program curl("curl", arguments);
+  return curl.read_line(kDeadlineMs).value_or("");
+}
+
+void EtcdCluster::await_answer() const {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kDeadlineMs);
+  for (size_t index = 0; index < size();) {
+    if (!post(index, "/v3/kv/range", R"({"key":"YQ=="})").empty()) {
+      ++index;
+    } else if (std::chrono::steady_clock::now() > end) {
+      throw std::runtime_error("etcd did not start: " + members_[index].program->errors());
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+}
+
+size_t EtcdCluster::leader() const {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kDeadlineMs);
+  while (std::chrono::steady_clock::now() < end) {
+    for (size_t index = 0; index < size(); ++index) {
+      if (!members_[index].program) continue;
+      const auto status =
+          nlohmann::json::parse(post(index, "/v3/maintenance/status", "{}"), nullptr, false);
+      if (status.is_object() && status.value("leader", "") == status["header"]["member_id"]) {
+        return index;
+      }
+    }
+  }
+  throw std::runtime_error("no member of etcd leads");
+}
+
+}  // namespace pbox::test

@@ -1,0 +1,51 @@
+// A real etcd of several members on free ports of loopback, each a process of its own.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/daemon.h"
+
+namespace pbox::test {
+
+// Why there can be none here; empty: there can.
+std::string etcd_is_impossible();
+
+class EtcdCluster {
+ public:
+  // Starts the members and waits until they answer; throws with their words if they do not. `more`
+  // are further arguments of each. With `tls`, clients must speak TLS and show a certificate.
+  explicit EtcdCluster(size_t member_count, bool tls = false);
+  ~EtcdCluster();
+  EtcdCluster(const EtcdCluster&) = delete;
+  EtcdCluster& operator=(const EtcdCluster&) = delete;
+
+  size_t size() const { return members_.size(); }
+  std::vector<std::string> endpoints() const;  // HOST:PORT
+  std::string folder() const {
+    return folder_;
+  }  // with TLS: ca.pem, box.pem, box.key, other-ca.pem
+
+  void kill(size_t member) { members_[member].program.reset(); }
+  void start(size_t member);
+  void signal(size_t member, int number) const { members_[member].program->signal(number); }
+  // The answer of etcd's JSON gateway; empty if it has none.
+  std::string post(size_t member, const std::string& path, const std::string& json) const;
+  size_t leader() const;  // throws if nobody leads after kDeadlineMs
+
+ private:
+  struct Member {
+    uint16_t client_port = 0;
+    uint16_t peer_port = 0;
+    std::unique_ptr<Program> program = {};
+  };
+
+  void await_answer() const;
+
+  std::string folder_;
+  bool tls_;
+  std::vector<Member> members_;
+};
+
+}  // namespace pbox::test
