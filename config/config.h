@@ -15,6 +15,7 @@ namespace pbox::config {
 enum class OnOffAuto { kAuto, kOn, kOff };
 enum class PollMode { kAdaptive, kBusy };  // kAdaptive: spin for spin_us, then sleep
 enum class PortKind { kSocket, kDpdk };
+enum class StoreKind { kLocal, kEtcd };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class LogFormat { kText, kJson };
 
@@ -36,6 +37,15 @@ struct Control {
 
 struct Cluster {
   std::string state_directory = "/var/lib/pbox";  // what must outlive the daemon; empty: none
+  StoreKind store = StoreKind::kLocal;
+  std::vector<std::string> endpoints;  // of etcd: HOST:PORT
+  std::string name = "pbox";           // boxes of one name in one etcd are one cluster
+  uint32_t lease_ttl_s = 10;           // a box that is silent for so long is gone
+  std::string user;                    // of etcd; empty: without
+  std::string password_file;
+  std::string ca_file;  // PEM; empty: no TLS
+  std::string cert_file;
+  std::string key_file;
   bool operator==(const Cluster&) const = default;
 };
 

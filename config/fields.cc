@@ -9,6 +9,7 @@
 #include "config/address.h"
 #include "config/cpu_list.h"
 #include "config/dpdk_device.h"
+#include "config/endpoint_list.h"
 #include "config/value.h"
 
 namespace pbox::config {
@@ -109,6 +110,11 @@ Field auto_or_off(std::string key, Get get, std::string help) {
   return choice(std::move(key), get, words, words.size(), Reload::kNo, std::move(help));
 }
 
+bool is_plain(const std::string& text) {
+  return std::none_of(text.begin(), text.end(),
+                      [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; });
+}
+
 template <typename Get>
 Field address(std::string key, Get get, std::string help) {
   return Field{std::move(key),
@@ -121,6 +127,24 @@ Field address(std::string key, Get get, std::string help) {
                },
                [get](Config& config, const std::string& text) {
                  if (!is_address(text)) return false;
+                 get(config) = text;
+                 return true;
+               }};
+}
+
+// A file that is named, and read when the box starts.
+template <typename Get>
+Field file_path(std::string key, Get get, std::string help) {
+  return Field{std::move(key),
+               std::move(help),
+               "an absolute path, or nothing",
+               false,
+               [get](const Config& config) {
+                 Config copy = config;
+                 return get(copy);
+               },
+               [get](Config& config, const std::string& text) {
+                 if (!is_plain(text) || (!text.empty() && !text.starts_with('/'))) return false;
                  get(config) = text;
                  return true;
                }};
@@ -160,11 +184,49 @@ Field state_directory() {
                  return folder.empty() ? std::string("none") : folder;
                },
                [](Config& config, const std::string& text) {
-                 const bool is_plain = std::none_of(text.begin(), text.end(), [](char c) {
-                   return static_cast<unsigned char>(c) < ' ' || c == 0x7f;
-                 });
-                 if (!is_plain || (text != "none" && !text.starts_with('/'))) return false;
+                 if (!is_plain(text) || (text != "none" && !text.starts_with('/'))) return false;
                  config.cluster.state_directory = text == "none" ? "" : text;
+                 return true;
+               }};
+}
+
+Field cluster_endpoints() {
+  return Field{"cluster.endpoints",
+               "members of etcd, all of them; store = etcd only",
+               "HOST:PORT items separated by ',', as 10.0.0.1:2379, 10.0.0.2:2379",
+               false,
+               [](const Config& config) { return print_endpoints(config.cluster.endpoints); },
+               [](Config& config, const std::string& text) {
+                 auto read = read_endpoints(text);
+                 if (!read.faults.empty()) return false;
+                 config.cluster.endpoints = std::move(read.endpoints);
+                 return true;
+               },
+               [](const std::string& text) { return read_endpoints(text).faults; }};
+}
+
+Field cluster_name() {
+  return Field{"cluster.name",
+               "name of the cluster: boxes of one name in one etcd belong together",
+               "1 to 64 letters, digits, '-', '_' and '.'",
+               false,
+               [](const Config& config) { return config.cluster.name; },
+               [](Config& config, const std::string& text) {
+                 if (text.empty() || !is_box_name(text)) return false;
+                 config.cluster.name = text;
+                 return true;
+               }};
+}
+
+Field cluster_user() {
+  return Field{"cluster.user",
+               "user of etcd; empty: without",
+               "text of one line",
+               false,
+               [](const Config& config) { return config.cluster.user; },
+               [](Config& config, const std::string& text) {
+                 if (!is_plain(text)) return false;
+                 config.cluster.user = text;
                  return true;
                }};
 }
@@ -203,6 +265,26 @@ Field dpdk_devices() {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a member's name cannot stand in them.
 #define PBOX_MEMBER(s, m) [](Config& config) -> decltype(config.s.m)& { return config.s.m; }
 
+void add_cluster(std::vector<Field>& list) {
+  list.push_back(state_directory());
+  list.push_back(choice("cluster.store", PBOX_MEMBER(cluster, store),
+                        {{"local", StoreKind::kLocal}, {"etcd", StoreKind::kEtcd}}, 2, Reload::kNo,
+                        "where boxes agree: local, a file of this one box, or etcd, for many"));
+  list.push_back(cluster_endpoints());
+  list.push_back(cluster_name());
+  list.push_back(number("cluster.lease_ttl_s", PBOX_MEMBER(cluster, lease_ttl_s), 2, 3'600,
+                        Reload::kNo, "a box that etcd has not heard from for so long is gone"));
+  list.push_back(cluster_user());
+  list.push_back(file_path("cluster.password_file", PBOX_MEMBER(cluster, password_file),
+                           "file with the password of cluster.user, in one line"));
+  list.push_back(file_path("cluster.ca_file", PBOX_MEMBER(cluster, ca_file),
+                           "PEM file of who signed etcd's certificates; empty: no TLS"));
+  list.push_back(file_path("cluster.cert_file", PBOX_MEMBER(cluster, cert_file),
+                           "PEM file of the certificate that this box shows to etcd"));
+  list.push_back(file_path("cluster.key_file", PBOX_MEMBER(cluster, key_file),
+                           "PEM file of that certificate's private key"));
+}
+
 void add_addresses_and_ports(std::vector<Field>& list) {
   list.push_back(box_name());
   list.push_back(address("box.listen", PBOX_MEMBER(box, listen),
@@ -225,7 +307,7 @@ void add_addresses_and_ports(std::vector<Field>& list) {
   list.push_back(number("control.connections_max", PBOX_MEMBER(control, connections_max), 1,
                         limits::kControlConnectionsMax, Reload::kYes,
                         "control connections at a time"));
-  list.push_back(state_directory());
+  add_cluster(list);
   list.push_back(boolean("admin.enabled", PBOX_MEMBER(admin, enabled),
                          "serve metrics, health and the JSON API over HTTP"));
   list.push_back(address("admin.listen", PBOX_MEMBER(admin, listen), "address of the HTTP server"));

@@ -3,6 +3,7 @@
 #include "config/address.h"
 #include "config/fields.h"
 #include "config/parse.h"
+#include "config/validate_cluster.h"
 #include "config/validate_dpdk.h"
 
 namespace pbox::config {
@@ -100,7 +101,9 @@ void check_security(const Config& config, Errors& errors) {
   };
   check("box.listen", config.box.listen);
   if (config.admin.enabled) check("admin.listen", config.admin.listen);
-  if (!is_allowed) check_dpdk_stays_on_host(config, errors);
+  if (is_allowed) return;
+  check_dpdk_stays_on_host(config, errors);
+  check_etcd_is_private(config, errors);
 }
 
 }  // namespace
@@ -114,6 +117,7 @@ std::vector<std::string> validate(const Config& config) {
   check_sizes(config, errors);
   check_security(config, errors);
   check_dpdk(config, errors);
+  check_cluster(config, errors);
   return errors;
 }
 

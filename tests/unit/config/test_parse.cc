@@ -33,7 +33,16 @@ Config unlike_defaults() {
   Config config;
   config.box = {"box-7", "0.0.0.0"};
   config.control = {1, 2, 30, 400, 5'000, 6};
-  config.cluster = {"/srv/pbox 7"};
+  config.cluster = {"/srv/pbox 7",
+                    StoreKind::kEtcd,
+                    {"10.0.0.1:2379", "[fd00::1]:2379"},
+                    "rack-7",
+                    30,
+                    "box",
+                    "/etc/pbox/password",
+                    "/etc/pbox/ca.pem",
+                    "/etc/pbox/box.pem",
+                    "/etc/pbox/box.key"};
   config.admin = {false, "::1", 0};
   config.data = {20'000, PortKind::kDpdk, 1u << 20, 2u << 20, 9'000, true, OnOffAuto::kOff};
   config.dpdk = {{{"0000:3b:00.0", {"10.0.0.1/24", "fd00::1/64"}, {"10.0.0.254"}, 7},

@@ -1,0 +1,60 @@
+#include "config/validate_cluster.h"
+
+#include "config/address.h"
+#include "config/endpoint_list.h"
+
+namespace pbox::config {
+namespace {
+
+using Errors = std::vector<std::string>;
+
+void need_each_other(const std::string& key, const std::string& value, const std::string& other_key,
+                     const std::string& other_value, Errors& errors) {
+  if (value.empty() || !other_value.empty()) return;
+  errors.push_back("cluster." + key + " = " + value + " is given without cluster." + other_key +
+                   "; give both or neither");
+}
+
+}  // namespace
+
+void check_cluster(const Config& config, Errors& errors) {
+  const Cluster& cluster = config.cluster;
+  if (cluster.store == StoreKind::kLocal) {
+    const auto refuse = [&errors](const std::string& key, const std::string& value) {
+      if (value.empty()) return;
+      errors.push_back("cluster." + key + " = " + value +
+                       " is given, but cluster.store = local has no use for it; set "
+                       "cluster.store = etcd, or take it away");
+    };
+    refuse("endpoints", print_endpoints(cluster.endpoints));
+    refuse("user", cluster.user);
+    refuse("ca_file", cluster.ca_file);
+    refuse("cert_file", cluster.cert_file);
+  } else if (cluster.endpoints.empty()) {
+    errors.push_back(
+        "cluster.endpoints is empty, but cluster.store = etcd; name the members of etcd, as "
+        "10.0.0.1:2379, 10.0.0.2:2379, or set cluster.store = local");
+  }
+  need_each_other("user", cluster.user, "password_file", cluster.password_file, errors);
+  need_each_other("password_file", cluster.password_file, "user", cluster.user, errors);
+  need_each_other("cert_file", cluster.cert_file, "key_file", cluster.key_file, errors);
+  need_each_other("key_file", cluster.key_file, "cert_file", cluster.cert_file, errors);
+  if (!cluster.cert_file.empty() && cluster.ca_file.empty()) {
+    errors.push_back("cluster.cert_file = " + cluster.cert_file +
+                     " is given without cluster.ca_file, which turns TLS on; give both");
+  }
+}
+
+void check_etcd_is_private(const Config& config, Errors& errors) {
+  if (!config.cluster.ca_file.empty()) return;
+  for (const auto& endpoint : config.cluster.endpoints) {
+    const std::string host = host_of(endpoint);
+    if (host == "localhost" || is_loopback_address(host)) continue;
+    errors.push_back("cluster.endpoints: " + endpoint +
+                     " is off loopback and cluster.ca_file is empty: anyone there could change "
+                     "what the boxes agree on; give ca_file, or on a network you trust set both "
+                     "security.insecure = true and security.insecure_off_loopback = true");
+  }
+}
+
+}  // namespace pbox::config

@@ -1,0 +1,69 @@
+#include <catch2/catch.hpp>
+
+#include "config/parse.h"
+
+namespace pbox::config {
+namespace {
+
+using Catch::Contains;
+
+// The one error of a file whose [cluster] says this; empty: none.
+std::string error_of(const std::string& cluster) {
+  const auto outcome = parse_text("[cluster]\n" + cluster);
+  REQUIRE(outcome.errors.size() <= 1);
+  return outcome.errors.empty() ? "" : outcome.errors[0];
+}
+
+const std::string kEtcd = "store = etcd\nendpoints = 127.0.0.1:2379\n";
+
+}  // namespace
+
+TEST_CASE("members of etcd are HOST:PORT, and what is wrong with one is said of that one") {
+  CHECK(error_of(kEtcd) == "");
+  const auto outcome =
+      parse_text("[cluster]\nstore = etcd\nendpoints = localhost:1,[::1]:65535 , 127.0.0.1:2379\n");
+  REQUIRE(outcome.config);
+  CHECK(outcome.config->cluster.endpoints ==
+        std::vector<std::string>{"localhost:1", "[::1]:65535", "127.0.0.1:2379"});
+  const auto fault = [](const std::string& endpoints) {
+    return error_of("store = etcd\nendpoints = " + endpoints + "\n");
+  };
+  CHECK_THAT(fault("127.0.0.1"), Contains("'127.0.0.1'") && Contains("HOST:PORT"));
+  CHECK_THAT(fault("127.0.0.1:0"), Contains("port from 1 to 65535"));
+  CHECK_THAT(fault("127.0.0.1:70000"), Contains("port from 1 to 65535"));
+  CHECK_THAT(fault("http://127.0.0.1:2379"), Contains("http://") && Contains("ca_file"));
+  CHECK_THAT(fault("::1:2379"), Contains("in brackets"));
+  CHECK_THAT(fault("[box]:2379"), Contains("in brackets"));
+  CHECK_THAT(fault("a b:2379"), Contains("host name"));
+  CHECK_THAT(fault("localhost:1, localhost:1"), Contains("twice"));
+  CHECK_THAT(fault(""), Contains("cluster.endpoints is empty"));
+}
+
+TEST_CASE("the keys of etcd say so when the store is local") {
+  for (const std::string key :
+       {"endpoints = 127.0.0.1:2379", "user = box\npassword_file = /p", "ca_file = /ca"}) {
+    CAPTURE(key);
+    CHECK_THAT(error_of(key + "\n"), Contains("cluster.store = local") &&
+                                         Contains("cluster." + key.substr(0, key.find(' '))));
+  }
+}
+
+TEST_CASE("keys of etcd that need each other") {
+  CHECK_THAT(error_of(kEtcd + "user = box\n"), Contains("cluster.password_file"));
+  CHECK_THAT(error_of(kEtcd + "password_file = /p\n"), Contains("without cluster.user"));
+  CHECK_THAT(error_of(kEtcd + "ca_file = /ca\ncert_file = /c\n"), Contains("cluster.key_file"));
+  CHECK_THAT(error_of(kEtcd + "ca_file = /ca\nkey_file = /k\n"), Contains("cluster.cert_file"));
+  CHECK_THAT(error_of(kEtcd + "cert_file = /c\nkey_file = /k\n"), Contains("cluster.ca_file"));
+  CHECK(error_of(kEtcd + "ca_file = /ca\ncert_file = /c\nkey_file = /k\n") == "");
+  CHECK_THAT(error_of(kEtcd + "ca_file = ca.pem\n"), Contains("an absolute path"));
+  CHECK_THAT(error_of(kEtcd + "name =\n"), Contains("cluster.name"));
+}
+
+TEST_CASE("etcd off loopback needs TLS, or both consents") {
+  const std::string far = "store = etcd\nendpoints = 127.0.0.1:2379, etcd.rack:2379\n";
+  CHECK_THAT(error_of(far), Contains("etcd.rack:2379") && Contains("ca_file"));
+  CHECK(error_of(far + "ca_file = /ca\n") == "");
+  CHECK(error_of(far + "[security]\ninsecure = true\ninsecure_off_loopback = true\n") == "");
+}
+
+}  // namespace pbox::config
