@@ -15,11 +15,6 @@ namespace {
 
 constexpr int kDrainPollMs = 20;
 
-std::string address_and_port(const std::string& address, uint16_t port) {
-  const auto endpoint = nic::parse_endpoint(address, port);
-  return endpoint ? nic::to_string(*endpoint) : address + ":" + std::to_string(port);
-}
-
 EventLog::Level level_of(RegistryEvent::Severity severity) {
   switch (severity) {
     case RegistryEvent::Severity::kDebug: return EventLog::Level::kDebug;
@@ -37,6 +32,11 @@ Appliance::Appliance(const config::Config& config, std::function<config::ParseOu
 }
 
 Appliance::~Appliance() = default;
+
+std::string Appliance::address_and_port(const std::string& address, uint16_t port) {
+  const auto endpoint = nic::parse_endpoint(address, port);
+  return endpoint ? nic::to_string(*endpoint) : address + ":" + std::to_string(port);
+}
 
 void Appliance::log(EventLog::Level level, const char* name, const std::string& text) {
   events_.write(level, name, text, monotonic_ns());
@@ -74,7 +74,8 @@ Status Appliance::start() {
 
   if (const Status status = open_state(); !status) return status.error();
   RegistryOptions options = registry_options();
-  options.seed = std::random_device{}() | uint64_t{std::random_device{}()} << 32;
+  const uint64_t seed = std::random_device{}() | uint64_t{std::random_device{}()} << 32;
+  options.seed = seed;
   registry_ = std::make_unique<JobRegistry>(options, *pipelines_, *epochs_);
   auto control = ControlServer::start(context_,
                                       {.listen = config_.box.listen,
@@ -87,6 +88,7 @@ Status Appliance::start() {
                                       *registry_);
   if (!control) return control.error();
   control_ = std::move(*control);
+  join_cluster(seed);
   if (const Status status = start_admin(); !status) return status.error();
   wait_for_signal();
 
@@ -107,7 +109,7 @@ Status Appliance::open_state() {
   epochs_ = *epochs;
   log(EventLog::Level::kInfo, "state",
       config_.cluster.state_directory + ": newest epoch " + std::to_string(epochs_->newest()));
-  return ok_status();
+  return open_store();
 }
 
 // This thread serves the admin side too.

@@ -11,6 +11,7 @@
 
 #include "appliance/admin/server.h"
 #include "appliance/admin/source.h"
+#include "appliance/cluster/membership.h"
 #include "appliance/control/server.h"
 #include "appliance/log.h"
 #include "appliance/pipeline_set.h"
@@ -33,6 +34,7 @@ class Appliance : public AdminSource {
   BoxView box() const override;
   std::vector<PipelineView> pipelines() const override;
   std::vector<JobView> jobs() const override;
+  ClusterView cluster() const override;
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override;
 
   static constexpr int kDrainMaxSeconds = 3;
@@ -40,6 +42,11 @@ class Appliance : public AdminSource {
  private:
   Status check_host();
   Status open_state();
+  Status open_store();
+  cluster::BoxRecord record(uint64_t incarnation) const;
+  void join_cluster(uint64_t incarnation);
+  void log_store(const cluster::Health& health);
+  static std::string address_and_port(const std::string& address, uint16_t port);
   void pin_control_thread();
   Status start_admin();
   RegistryOptions registry_options() const;
@@ -62,6 +69,8 @@ class Appliance : public AdminSource {
   std::unique_ptr<PipelineSet> pipelines_;
   std::unique_ptr<Disk> disk_;
   std::optional<EpochStore> epochs_;
+  std::unique_ptr<cluster::Store> store_;
+  std::optional<cluster::Membership> membership_;
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<AdminServer> admin_;

@@ -161,6 +161,32 @@ std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipeli
                   {"pipelines", std::move(pipeline_list)}});
 }
 
+std::string boxes_json(const ClusterView& cluster) {
+  Json boxes = Json::array();
+  for (const cluster::BoxRecord& box : cluster.boxes) {
+    const bool leads = cluster.leader && cluster.leader->name == box.name;
+    const uint64_t capacity = box.capacity_bytes_per_s;
+    boxes.push_back({{"name", box.name},
+                     {"leads", leads},
+                     {"control", box.control},
+                     {"data", box.data},
+                     {"pipelines", box.data.size()},
+                     {"capacity_bytes_per_second", capacity == 0 ? Json(nullptr) : Json(capacity)},
+                     {"job_memory_bytes", box.job_memory_bytes},
+                     {"version", box.version},
+                     {"protocol_version", box.protocol_version},
+                     {"incarnation", box.incarnation}});
+  }
+  const auto& leader = cluster.leader;
+  return to_text(
+      {{"cluster", cluster.name},
+       {"store_up", cluster.store_up},
+       {"store_error", cluster.store_error},
+       {"leader", leader ? Json(leader->name) : Json(nullptr)},
+       {"leader_since_unix_seconds", leader ? Json(leader->since_unix_s) : Json(nullptr)},
+       {"boxes", std::move(boxes)}});
+}
+
 std::string jobs_json(const std::vector<JobView>& jobs) {
   Json list = Json::array();
   for (const JobView& job : jobs) list.push_back(job_object(job));

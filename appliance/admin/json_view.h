@@ -19,6 +19,7 @@ std::string not_ready_reason(const BoxView& box);
 std::string health_json(const BoxView& box);
 std::string readiness_json(const BoxView& box);
 std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipelines);
+std::string boxes_json(const ClusterView& cluster);
 std::string jobs_json(const std::vector<JobView>& jobs);  // {"jobs": [...]}
 std::string job_json(const JobView& job);                 // one element of that list
 

@@ -32,6 +32,7 @@ struct MetricRow {
 
 struct BoxSample {
   BoxView box;
+  ClusterView cluster;
   ProcessUsage usage;
 };
 
@@ -68,6 +69,12 @@ constexpr MetricRow<BoxSample> kBoxRows[] = {
      [](const BoxSample& sample) { return std::optional<double>(sample.box.jobs_finished); }},
     {"pbox_port_links_down", MetricType::Gauge, "DPDK devices whose link is down now",
      [](const BoxSample& sample) { return std::optional<double>(sample.box.links_down.size()); }},
+    {"pbox_cluster_store_up", MetricType::Gauge, "1 while the store of the cluster answers",
+     [](const BoxSample& sample) { return std::optional<double>(sample.cluster.store_up); }},
+    {"pbox_cluster_is_leader", MetricType::Gauge, "1 if this box leads the cluster",
+     [](const BoxSample& sample) { return std::optional<double>(sample.cluster.is_leader); }},
+    {"pbox_cluster_boxes", MetricType::Gauge, "Boxes of the cluster, as last heard",
+     [](const BoxSample& sample) { return std::optional<double>(sample.cluster.boxes.size()); }},
     {"pbox_control_connections", MetricType::Gauge, "Open control connections of workers",
      [](const BoxSample& sample) { return std::optional<double>(sample.box.control_connections); }},
     {"pbox_resident_memory_bytes", MetricType::Gauge, "Resident memory of the daemon",
@@ -151,6 +158,15 @@ MetricFamily build_info(const BoxView& box) {
   MetricFamily family =
       make_family("pbox_build_info", MetricType::Gauge, "1, labelled with what is running");
   add_series(family, {{"version", box.version}}, 1);
+  return family;
+}
+
+MetricFamily store_errors(const ClusterView& cluster) {
+  MetricFamily family = make_family("pbox_cluster_store_errors_total", MetricType::Counter,
+                                    "Calls to the store of the cluster that failed");
+  for (const auto& [operation, count] : cluster.store_errors) {
+    add_series(family, {{"op", operation}}, static_cast<double>(count));
+  }
   return family;
 }
 
@@ -273,7 +289,7 @@ ProcessUsage read_process_usage() {
 }
 
 std::string metrics_text(const AdminSource& source, const ProcessUsage& usage) {
-  const BoxSample sample{source.box(), usage};
+  const BoxSample sample{source.box(), source.cluster(), usage};
   const std::vector<JobView> jobs = source.jobs();
   std::vector<MetricFamily> families;
   families.push_back(build_info(sample.box));
@@ -281,6 +297,7 @@ std::string metrics_text(const AdminSource& source, const ProcessUsage& usage) {
     families.push_back(make_family(row.metric, row.type, row.help));
     if (const auto value = row.value(sample)) add_series(families.back(), {}, *value);
   }
+  families.push_back(store_errors(sample.cluster));
   const std::vector<PipelineView> pipelines = source.pipelines();
   families.push_back(pipeline_info(pipelines));
   add_pipeline_families(families, pipeline::kCounterTable, pipelines, &PipelineView::counters);

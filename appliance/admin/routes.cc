@@ -34,6 +34,10 @@ AdminResponse jobs(const AdminSource& source) {
   return {200, kJsonType, jobs_json(source.jobs())};
 }
 
+AdminResponse boxes(const AdminSource& source) {
+  return {200, kJsonType, boxes_json(source.cluster())};
+}
+
 AdminResponse box(const AdminSource& source) {
   return {200, kJsonType, box_json(source.box(), source.pipelines())};
 }
@@ -49,6 +53,7 @@ constexpr Route kRoutes[] = {
     {"/healthz", "is the daemon alive, and what is it", health},
     {"/readyz", "does it take jobs now: 200 or 503", readiness},
     {"/api/v1/box", "the box and its pipelines", box},
+    {"/api/v1/boxes", "the boxes of the cluster, and which one leads", boxes},
     {"/api/v1/jobs", "all jobs and their workers", jobs},
 };
 

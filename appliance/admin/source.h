@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "appliance/cluster/box_record.h"
 #include "appliance/control/job_view.h"
 #include "base/result.h"
 #include "nic/port_counters.h"
@@ -43,12 +46,23 @@ struct BoxView {
   std::vector<std::string> links_down = {};  // devices of data.port = dpdk
 };
 
+struct ClusterView {
+  std::string name;
+  bool store_up = false;
+  std::string store_error = {};                                     // while it is down: why
+  std::vector<std::pair<std::string, uint64_t>> store_errors = {};  // by operation, ever
+  bool is_leader = false;                                           // this box
+  std::optional<cluster::Leader> leader = {};                       // as last heard, as are the
+  std::vector<cluster::BoxRecord> boxes = {};                       // boxes, by name
+};
+
 class AdminSource {
  public:
   virtual ~AdminSource() = default;
   virtual BoxView box() const = 0;
   virtual std::vector<PipelineView> pipelines() const = 0;
   virtual std::vector<JobView> jobs() const = 0;
+  virtual ClusterView cluster() const = 0;
   // kNotFound: there is no such job.
   virtual Status set_priorities(const std::string& job, wire::PriorityPolicy policy) = 0;
 };

@@ -10,8 +10,8 @@ constexpr std::chrono::milliseconds kRetry{500};
 
 }  // namespace
 
-Claim::Claim(boost::asio::io_context& context, Store& store, std::string key, std::string value,
-             std::function<void()> on_change)
+Claim::Claim(boost::asio::io_context& context, Store& store, std::string key,
+             std::function<std::string()> value, std::function<void()> on_change)
     : store_(store),
       key_(std::move(key)),
       value_(std::move(value)),
@@ -26,7 +26,8 @@ Claim::~Claim() {
 // From what the store says alone: so a commit whose answer was lost counts as soon as it is seen.
 void Claim::reconsider() {
   const KeyValue* holder = this->holder();
-  const bool mine = holder != nullptr && holder->session == store_.session();
+  const bool mine =
+      holder != nullptr && holder->session != 0 && holder->session == store_.session();
   const int64_t token = mine ? holder->mod_revision : 0;
   const int64_t holder_revision = holder == nullptr ? 0 : holder->mod_revision;
   const bool changed = token != token_ || holder_revision != holder_revision_;
@@ -38,7 +39,7 @@ void Claim::reconsider() {
 
 void Claim::make() {
   making_ = true;
-  store_.commit({.conditions = {{key_, 0}}, .puts = {{key_, value_, true}}, .deletes = {}},
+  store_.commit({.conditions = {{key_, 0}}, .puts = {{key_, value_(), true}}, .deletes = {}},
                 [this, alive = alive_](const Result<Outcome>& outcome) {
                   if (!*alive) return;
                   making_ = false;

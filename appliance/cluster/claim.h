@@ -13,9 +13,10 @@ namespace pbox::cluster {
 
 class Claim {
  public:
-  // `context` and `store` outlive the claim. on_change: whenever the holder, or held(), changes.
-  Claim(boost::asio::io_context& context, Store& store, std::string key, std::string value,
-        std::function<void()> on_change);
+  // `context` and `store` outlive the claim. value: asked each time the key is made. on_change:
+  // whenever the holder, or held(), changes.
+  Claim(boost::asio::io_context& context, Store& store, std::string key,
+        std::function<std::string()> value, std::function<void()> on_change);
   ~Claim();
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
@@ -34,7 +35,7 @@ class Claim {
 
   Store& store_;
   std::string key_;
-  std::string value_;
+  std::function<std::string()> value_;
   std::function<void()> on_change_;
   boost::asio::steady_timer retry_;
   int64_t token_ = 0;

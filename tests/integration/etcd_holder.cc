@@ -20,7 +20,8 @@ class Holder {
     store_->start({.on_session = [this](int64_t) {
       if (claim_) claim_->on_session();
     }});
-    claim_.emplace(context_, *store_, "lead", name_, [this] { begin(); });
+    claim_.emplace(
+        context_, *store_, "lead", [this] { return name_; }, [this] { begin(); });
   }
   void run() { context_.run(); }
 

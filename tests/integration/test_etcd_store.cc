@@ -172,7 +172,8 @@ TEST_CASE("without etcd calls end with a clear error, and all goes on when it is
   REQUIRE(desk.await_session(*store));
   const int64_t session = store->session();
   Counter counter(desk, *store);
-  Claim claim(desk.context, *store, "lead", "me", [] {});
+  Claim claim(
+      desk.context, *store, "lead", [] { return "me"; }, [] {});
   REQUIRE(desk.run_until([&] { return claim.held(); }));
   for (size_t member = 0; member < etcd.size(); ++member) etcd.kill(member);
   const auto got = desk.get(*store, "n");
@@ -242,7 +243,8 @@ TEST_CASE("the holder of a claim that is killed, or stopped, is followed, and fe
     test::Program first(PBOX_HOLDER_PATH, arguments);
     REQUIRE(await_line(first, "written"));
     REQUIRE(desk.await_session(*store));
-    Claim claim(desk.context, *store, "lead", "second", [] {});
+    Claim claim(
+        desk.context, *store, "lead", [] { return "second"; }, [] {});
     REQUIRE(desk.run_until([&] { return claim.holder() != nullptr; }));
     const int64_t old_token = claim.holder()->mod_revision;
     CHECK_FALSE(claim.held());

@@ -13,6 +13,7 @@ inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;
 inline constexpr int kUsage = 2;
 
+int boxes(const Words& words);
 int doctor(const Words& words);
 int plan(const Words& words);
 

@@ -12,6 +12,7 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
+    {"boxes", "list the boxes of a cluster, and which one leads", pboxctl::boxes},
     {"doctor", "find out why nothing flows between workers and a box, and what to do",
      pboxctl::doctor},
     {"plan", "show which cores, NICs and memory a box would use, and why", pboxctl::plan},

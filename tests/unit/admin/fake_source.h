@@ -84,6 +84,7 @@ class FakeSource : public AdminSource {
     return {pinned, floating};
   }
   std::vector<JobView> jobs() const override { return job_views; }
+  ClusterView cluster() const override { return cluster_view; }
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override {
     for (JobView& view : job_views) {
       if (view.name != job) continue;
@@ -94,6 +95,14 @@ class FakeSource : public AdminSource {
   }
 
   BoxView box_view;
+  ClusterView cluster_view{
+      .name = "rack",
+      .store_up = true,
+      .store_errors = {{"get", 0}, {"commit", 3}},
+      .is_leader = true,
+      .leader = cluster::Leader{"box<1>", 1'700'000'000},
+      .boxes = {{.name = "box<1>", .control = "10.0.0.9:9541", .data = {"10.0.0.9:9542"}},
+                {.name = "box<2>", .capacity_bytes_per_s = 125'000'000}}};
   std::vector<JobView> job_views;
   std::array<pipeline::Counters, 2> counters;
   nic::PortCounters port_counters;

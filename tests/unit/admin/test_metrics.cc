@@ -23,14 +23,27 @@ std::set<std::string> sample_lines(const AdminSource& source) {
 
 TEST_CASE("box families carry the box's numbers") {
   const auto lines = sample_lines(FakeSource());
-  for (const char* line :
-       {"pbox_build_info{version=\"0.1.0\"} 1", "# TYPE pbox_build_info gauge",
-        "pbox_uptime_seconds 12.5", "pbox_ready 1", "pbox_draining 0", "pbox_insecure 0",
-        "pbox_box_job_memory_bytes 4096", "pbox_box_job_memory_limit_bytes 1048576",
-        "pbox_joins_refused_total 3", "pbox_workers_lost_total 2", "pbox_jobs_failed_total 1",
-        "pbox_jobs_finished_total 5", "pbox_control_connections 4", "pbox_port_links_down 2",
-        "pbox_resident_memory_bytes 8192", "pbox_cpu_seconds_total 1.5",
-        "# TYPE pbox_cpu_seconds_total counter"}) {
+  for (const char* line : {"pbox_build_info{version=\"0.1.0\"} 1",
+                           "# TYPE pbox_build_info gauge",
+                           "pbox_uptime_seconds 12.5",
+                           "pbox_ready 1",
+                           "pbox_draining 0",
+                           "pbox_insecure 0",
+                           "pbox_box_job_memory_bytes 4096",
+                           "pbox_box_job_memory_limit_bytes 1048576",
+                           "pbox_joins_refused_total 3",
+                           "pbox_workers_lost_total 2",
+                           "pbox_jobs_failed_total 1",
+                           "pbox_jobs_finished_total 5",
+                           "pbox_control_connections 4",
+                           "pbox_port_links_down 2",
+                           "pbox_cluster_store_up 1",
+                           "pbox_cluster_is_leader 1",
+                           "pbox_cluster_boxes 2",
+                           "pbox_cluster_store_errors_total{op=\"commit\"} 3",
+                           "pbox_resident_memory_bytes 8192",
+                           "pbox_cpu_seconds_total 1.5",
+                           "# TYPE pbox_cpu_seconds_total counter"}) {
     INFO(line);
     CHECK(lines.count(line) == 1);
   }

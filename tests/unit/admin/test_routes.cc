@@ -57,6 +57,30 @@ TEST_CASE("readyz is 503 with a reason while the box starts and while it drains"
   CHECK_THAT(Json::parse(response.body)["reason"].get<std::string>(), Contains("draining"));
 }
 
+TEST_CASE("the page of boxes lists the cluster, and says which box leads") {
+  FakeSource source;
+  Json page = get_json(source, "/api/v1/boxes");
+  CHECK(page["cluster"] == "rack");
+  CHECK(page["store_up"] == true);
+  CHECK(page["leader"] == "box<1>");
+  CHECK(page["leader_since_unix_seconds"] == 1'700'000'000);
+  REQUIRE(page["boxes"].size() == 2);
+  CHECK(page["boxes"][0]["leads"] == true);
+  CHECK(page["boxes"][0]["control"] == "10.0.0.9:9541");
+  CHECK(page["boxes"][0]["pipelines"] == 1);
+  CHECK(page["boxes"][0]["capacity_bytes_per_second"].is_null());
+  CHECK(page["boxes"][1]["leads"] == false);
+  CHECK(page["boxes"][1]["capacity_bytes_per_second"] == 125'000'000);
+
+  source.cluster_view.leader.reset();
+  source.cluster_view.store_up = false;
+  source.cluster_view.store_error = "etcd is away";
+  page = get_json(source, "/api/v1/boxes");
+  CHECK(page["leader"].is_null());
+  CHECK(page["boxes"][0]["leads"] == false);
+  CHECK(page["store_error"] == "etcd is away");
+}
+
 TEST_CASE("the jobs page lists every job with its workers by rank") {
   FakeSource source;
   const Json jobs = get_json(source, "/api/v1/jobs").at("jobs");

@@ -154,11 +154,13 @@ void check_claims(Desk& desk, const StoreFactory& open) {
     const auto store = open(desk, {});
     REQUIRE(desk.await_session(*store));
     int changes = 0;
-    Claim claim(desk.context, *store, "c/lead", "first", [&] { ++changes; });
+    Claim claim(
+        desk.context, *store, "c/lead", [] { return "first"; }, [&] { ++changes; });
     REQUIRE(desk.run_until([&] { return claim.held(); }));
     CHECK(changes >= 1);
     CHECK(claim.holder()->value == "first");
-    Claim second(desk.context, *store, "c/other", "x", [] {});
+    Claim second(
+        desk.context, *store, "c/other", [] { return "x"; }, [] {});
     REQUIRE(desk.run_until([&] { return second.held(); }));
     old_token = claim.token();
     old_fence = claim.fence();
@@ -166,7 +168,8 @@ void check_claims(Desk& desk, const StoreFactory& open) {
   }
   const auto store = open(desk, {});
   REQUIRE(desk.await_session(*store));
-  Claim claim(desk.context, *store, "c/lead", "second", [] {});
+  Claim claim(
+      desk.context, *store, "c/lead", [] { return "second"; }, [] {});
   REQUIRE(desk.run_until([&] { return claim.held(); }));
   CHECK(claim.token() > old_token);
   // What the first still sends comes too late.

@@ -96,7 +96,8 @@ TEST_CASE("tokens of a local store ascend over restarts") {
   int64_t newest = 0;
   for (int start = 0; start < 3; ++start) {
     const auto store = must_open(desk, **disk);
-    Claim claim(desk.context, *store, "lead", "me", [] {});
+    Claim claim(
+        desk.context, *store, "lead", [] { return "me"; }, [] {});
     REQUIRE(desk.run_until([&] { return claim.held(); }));
     CHECK(claim.token() > newest);
     newest = claim.token();

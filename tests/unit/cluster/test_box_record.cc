@@ -1,0 +1,30 @@
+#include <catch2/catch.hpp>
+
+#include "appliance/cluster/box_record.h"
+
+namespace pbox::cluster {
+
+TEST_CASE("what a box says of itself is what others read") {
+  const BoxRecord record{.name = "b",
+                         .control = "10.0.0.1:9541",
+                         .data = {"10.0.0.1:9542", "[fd00::1]:9543"},
+                         .capacity_bytes_per_s = 12'500'000'000,
+                         .job_memory_bytes = uint64_t{1} << 40,
+                         .version = "0.1.0",
+                         .protocol_version = 1,
+                         .incarnation = "18446744073709551615"};
+  CHECK(from_text("b", to_text(record)) == record);
+}
+
+TEST_CASE("a record of another release, or none at all, keeps what it says and is not fatal") {
+  const BoxRecord unknown{.name = "b"};
+  CHECK(from_text("b", "") == unknown);
+  CHECK(from_text("b", "[1]") == unknown);
+  CHECK(from_text("b", R"({"control":7,"data":"x","version":null,"job_memory_bytes":-1})") ==
+        unknown);
+  const BoxRecord some = from_text("b", R"({"control":"h:1","data":["a",2],"news":{}})");
+  CHECK(some.control == "h:1");
+  CHECK(some.data == std::vector<std::string>{"a"});
+}
+
+}  // namespace pbox::cluster
