@@ -76,7 +76,7 @@ Status Appliance::start() {
   RegistryOptions options = registry_options();
   const uint64_t seed = std::random_device{}() | uint64_t{std::random_device{}()} << 32;
   options.seed = seed;
-  registry_ = std::make_unique<JobRegistry>(options, *pipelines_, *epochs_);
+  registry_ = std::make_unique<JobRegistry>(options, *pipelines_, epochs());
   auto control = ControlServer::start(context_,
                                       {.listen = config_.box.listen,
                                        .port = config_.control.port,

@@ -11,6 +11,7 @@
 
 #include "appliance/admin/server.h"
 #include "appliance/admin/source.h"
+#include "appliance/cluster/epoch_pool.h"
 #include "appliance/cluster/membership.h"
 #include "appliance/control/server.h"
 #include "appliance/log.h"
@@ -44,6 +45,7 @@ class Appliance : public AdminSource {
   Status open_state();
   Status open_store();
   cluster::BoxRecord record(uint64_t incarnation) const;
+  Epochs& epochs();
   void join_cluster(uint64_t incarnation);
   void log_store(const cluster::Health& health);
   static std::string address_and_port(const std::string& address, uint16_t port);
@@ -70,6 +72,7 @@ class Appliance : public AdminSource {
   std::unique_ptr<Disk> disk_;
   std::optional<EpochStore> epochs_;
   std::unique_ptr<cluster::Store> store_;
+  std::optional<cluster::EpochPool> epoch_pool_;  // with store = etcd
   std::optional<cluster::Membership> membership_;
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<ControlServer> control_;

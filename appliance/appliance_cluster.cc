@@ -12,6 +12,15 @@ Status Appliance::open_store() {
   auto store = cluster::open_store(context_, config_.cluster, *disk_);
   if (!store) return store.error();
   store_ = std::move(*store);
+  store_->start({.on_session =
+                     [this](int64_t) {
+                       if (membership_) membership_->on_session();
+                     },
+                 .on_health = [this](const cluster::Health& health) { log_store(health); }});
+  if (config_.cluster.store == config::StoreKind::kEtcd) {
+    epoch_pool_.emplace(context_, *store_, *disk_, *epochs_,
+                        config_.cluster.name + "/" + config_.box.name);
+  }
   return ok_status();
 }
 
@@ -34,12 +43,12 @@ cluster::BoxRecord Appliance::record(uint64_t incarnation) const {
   return record;
 }
 
+Epochs& Appliance::epochs() {
+  if (epoch_pool_) return *epoch_pool_;
+  return *epochs_;
+}
+
 void Appliance::join_cluster(uint64_t incarnation) {
-  store_->start({.on_session =
-                     [this](int64_t) {
-                       if (membership_) membership_->on_session();
-                     },
-                 .on_health = [this](const cluster::Health& health) { log_store(health); }});
   const auto log_event = [this](cluster::Membership::Severity severity, const char* event,
                                 const std::string& text) {
     const bool warns = severity == cluster::Membership::Severity::kWarning;

@@ -61,6 +61,7 @@ class Job {
   void begin_again(uint64_t now_ns) {
     created_ns_ = now_ns;
     recovering_since_ns = barrier_released = 0;
+    epoch_awaited.reset();
     starts_.clear();
   }
 
@@ -123,7 +124,8 @@ class Job {
 
   uint64_t join_timeout_ns = 0;
   uint64_t lost_timeout_ns = 0;
-  uint64_t recovering_since_ns = 0;  // when the first rank resumed
+  std::optional<Error> epoch_awaited = {};  // all are here, but no epoch: why
+  uint64_t recovering_since_ns = 0;         // when the first rank resumed
   uint64_t barrier_released = 0;
 
  private:

@@ -47,7 +47,7 @@ uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t
                                limits::kCreditUnitBytes);
 }
 
-JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host, EpochStore& epochs)
+JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs)
     : options_(options), host_(host), epochs_(epochs), spis_(host.count(), options.seed) {}
 
 void JobRegistry::send(ConnectionId id, control::BoxMessage message) {

@@ -58,7 +58,7 @@ struct RegistryTotals {
 class JobRegistry {
  public:
   // host and epochs outlive the registry.
-  JobRegistry(const RegistryOptions& options, PipelineHost& host, EpochStore& epochs);
+  JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs);
 
   void on_open(ConnectionId connection, const std::string& peer, bool ipv6, uint64_t now_ns);
   void on_message(ConnectionId connection, const std::string& body, uint64_t now_ns);
@@ -106,6 +106,7 @@ class JobRegistry {
   void on_rounds(ConnectionId id, Connection& connection, const control::RoundMap& rounds);
 
   // job_registry_members.cc: ranks that come, go and come back.
+  void await_epoch(Job& job, const Error& error);
   void start_job(Job& job);
   void send_away(Job& job, uint32_t rank);
   void exclude_missing(Job& job);
@@ -141,7 +142,7 @@ class JobRegistry {
 
   RegistryOptions options_;
   PipelineHost& host_;
-  EpochStore& epochs_;
+  Epochs& epochs_;
   SpiAllocator spis_;
   std::map<std::string, std::unique_ptr<Job>> jobs_;
   std::map<ConnectionId, Connection> connections_;

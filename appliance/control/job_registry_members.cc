@@ -74,6 +74,14 @@ void JobRegistry::exclude_missing(Job& job) {
   }
 }
 
+// The job goes on gathering, and each tick tries again.
+void JobRegistry::await_epoch(Job& job, const Error& error) {
+  if (!job.epoch_awaited) {
+    note(Severity::kWarning, "epoch_awaited", "job '" + job.spec().name + "': " + error.message);
+  }
+  job.epoch_awaited = error;
+}
+
 void JobRegistry::start_job(Job& job) {
   const auto beyond = job.beyond_recovery();
   if (!beyond) {
@@ -82,15 +90,20 @@ void JobRegistry::start_job(Job& job) {
   }
   for (const uint32_t rank : *beyond) send_away(job, rank);
   if (!beyond->empty() && !job.all_joined()) return;
-  exclude_missing(job);
   uint32_t newest_epoch = 0;
+  for (const Member& member : job.members()) newest_epoch = std::max(newest_epoch, member.epoch);
+  const auto epoch = epochs_.next(newest_epoch);
+  if (!epoch && epoch.error().code == ErrorCode::kUnavailable) {
+    await_epoch(job, epoch.error());
+    return;
+  }
+  job.epoch_awaited.reset();
+  exclude_missing(job);
   uint64_t barrier = UINT64_MAX;
   for (const Member& member : job.members()) {
-    newest_epoch = std::max(newest_epoch, member.epoch);
     if (member.resumes) barrier = std::min(barrier, member.barrier_sequence);
   }
   const bool recovers = job.recovering();
-  const auto epoch = epochs_.next(newest_epoch);
   const Status opened = epoch ? job.open(host_, spis_, *epoch) : epoch.error();
   if (!opened) {
     fail_job(job, opened.error());
@@ -310,6 +323,14 @@ void JobRegistry::release_barriers(Job& job) {
 
 void JobRegistry::tick_gathering(Job& job, uint64_t now_ns) {
   const std::string name = "job '" + job.spec().name + "'";
+  if (job.epoch_awaited && now_ns - job.created_ns() > job.join_timeout_ns) {
+    fail_job(job, {ErrorCode::kUnavailable, name + ": " + job.epoch_awaited->message});
+    return;
+  }
+  if (job.epoch_awaited && job.all_joined()) {
+    start_job(job);
+    return;
+  }
   if (job.recovering()) {
     // The ranks do not all notice at once that the box was lost.
     const uint64_t waited_ns = now_ns - job.recovering_since_ns;

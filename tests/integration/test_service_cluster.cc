@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "tests/support/daemon.h"
@@ -29,14 +30,16 @@ bool await(const std::function<bool()>& done) {
   return true;
 }
 
-std::unique_ptr<Daemon> start_box(const EtcdCluster& etcd, const std::string& name) {
+std::unique_ptr<Daemon> start_box(const EtcdCluster& etcd, const std::string& name,
+                                  const std::string& state = "none") {
   std::string endpoints;
   for (const auto& endpoint : etcd.endpoints()) {
     endpoints += (endpoints.empty() ? "" : ",") + endpoint;
   }
   return std::make_unique<Daemon>(
       Arguments{"--box.name=" + name, "--cluster.store=etcd", "--cluster.endpoints=" + endpoints,
-                "--cluster.name=rack", "--cluster.lease_ttl_s=2", "--pipeline.pin=off"});
+                "--cluster.name=rack", "--cluster.lease_ttl_s=2", "--pipeline.pin=off",
+                "--cluster.state_directory=" + state});
 }
 
 Json boxes_of(const Daemon& box) {
@@ -104,6 +107,16 @@ class Training {
 
   std::vector<WorkerProcess> ranks_;
 };
+
+// Of a job that has started; 0 if it has not.
+uint32_t epoch_of(const Daemon& box, const std::string& job) {
+  box.program().await_errors("job_started: job '" + job + "'", kDeadlineMs);
+  const std::string log = box.program().errors();
+  const size_t line = log.find("job_started: job '" + job + "'");
+  if (line == std::string::npos) return 0;
+  const std::string word = ", epoch ";
+  return static_cast<uint32_t>(std::stoul(log.substr(log.find(word, line) + word.size())));
+}
 
 // What `pboxctl boxes` prints, line by line.
 std::vector<std::string> listed_by(const Daemon& box) {
@@ -206,16 +219,45 @@ TEST_CASE("etcd goes away under a running job: it goes on, another begins, and t
   training.finish();
 }
 
-TEST_CASE("a box starts and serves without etcd, and joins the cluster once there is one") {
+TEST_CASE(
+    "a box that starts without etcd serves from the epochs it has, else as soon as there are") {
   EtcdCluster etcd(1);
+  const std::string state = etcd.folder() + "/state-of-a";
+  uint32_t epoch = 0;
+  {
+    const auto box = start_box(etcd, "a", state);
+    CHECK(run_sums({.box = box->control(), .job = "before", .rounds = 2}).failure == "");
+    epoch = epoch_of(*box, "before");
+    CHECK(epoch > 0);
+  }
   etcd.kill(0);
-  const auto box = start_box(etcd, "a");
+  const auto box = start_box(etcd, "a", state);
+  const auto newcomer = start_box(etcd, "b");
   CHECK(box->program().await_errors("the cluster store is down", kDeadlineMs));
-  CHECK(run_sums({.box = box->control(), .job = "first", .rounds = 2}).failure == "");
+  CHECK(run_sums({.box = box->control(), .job = "without", .rounds = 2}).failure == "");
+  CHECK(epoch_of(*box, "without") == epoch + 1);
   CHECK(box->metric("pbox_cluster_store_up") == 0);
+
+  auto waiting = start_sums({.box = newcomer->control(), .job = "waits", .rounds = 2});
+  CHECK(newcomer->program().await_errors("epoch_awaited", kDeadlineMs));
   etcd.start(0);
-  CHECK(await([&] { return agreed_leader({box.get()}) == "a"; }));
+  CHECK(collect(waiting).failure == "");
+  CHECK(epoch_of(*newcomer, "waits") > epoch + 1);
+  CHECK(await([&] { return !agreed_leader({box.get(), newcomer.get()}).empty(); }));
   CHECK(box->metric("pbox_cluster_store_up") == 1);
+}
+
+TEST_CASE("two boxes never give out the same epoch, whatever the jobs are called") {
+  const EtcdCluster etcd(1);
+  const auto first = start_box(etcd, "a");
+  const auto second = start_box(etcd, "b");
+  std::set<uint32_t> epochs;
+  for (const char* job : {"x", "y", "z"}) {
+    for (const Daemon* box : {first.get(), second.get()}) {
+      REQUIRE(run_sums({.box = box->control(), .job = job, .rounds = 1}).failure == "");
+      CHECK(epochs.insert(epoch_of(*box, job)).second);
+    }
+  }
 }
 
 TEST_CASE("two boxes of one name: the second serves, is not listed, and says why") {

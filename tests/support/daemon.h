@@ -53,6 +53,7 @@ class Daemon {
   const std::string& control() const { return control_; }  // HOST:PORT
   const std::string& admin() const { return admin_; }
   Program& program() { return program_; }
+  const Program& program() const { return program_; }
 
   // The body of an answer of the admin server.
   std::string get(const std::string& path) const;

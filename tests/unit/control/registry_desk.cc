@@ -34,14 +34,14 @@ void SynchronousHost::execute(uint32_t pipeline, pipeline::Command command) {
 Desk::Desk(const RegistryOptions& options, uint32_t pipelines)
     : options_(options), host_(std::make_unique<SynchronousHost>(pipelines)) {
   disk_ = std::move(*open_disk(""));
-  epochs_ = *EpochStore::open(*disk_);
+  epochs_.emplace(*disk_);
   registry_ = std::make_unique<JobRegistry>(options, *host_, *epochs_);
 }
 
 void Desk::crash() {
   registry_.reset();
   host_ = std::make_unique<SynchronousHost>(host_->count());
-  epochs_ = *EpochStore::open(*disk_);
+  epochs_.emplace(*disk_);
   registry_ = std::make_unique<JobRegistry>(options_, *host_, *epochs_);
   for (auto& [id, closed] : closed_) closed = true;
   said_.clear();

@@ -43,6 +43,22 @@ class SynchronousHost : public PipelineHost {
 inline constexpr uint64_t kMilli = 1'000'000;
 inline constexpr uint64_t kSecond = 1'000 * kMilli;
 
+// A box's own epochs, which a test may take away for a while.
+class FickleEpochs : public Epochs {
+ public:
+  explicit FickleEpochs(Disk& disk) : store_(*EpochStore::open(disk)) {}
+  Result<uint32_t> next(uint32_t floor) override {
+    if (away) return Error{ErrorCode::kUnavailable, "the store of epochs is away"};
+    return store_.next(floor);
+  }
+  uint32_t newest() const override { return store_.newest(); }
+
+  bool away = false;
+
+ private:
+  EpochStore store_;
+};
+
 class Desk {
  public:
   explicit Desk(const RegistryOptions& options = {}, uint32_t pipelines = 2);
@@ -73,6 +89,7 @@ class Desk {
 
   JobRegistry& registry() { return *registry_; }
   SynchronousHost& host() { return *host_; }
+  FickleEpochs& epochs() { return *epochs_; }
   uint64_t now_ns() const { return now_ns_; }
   size_t job_count() const { return registry_->views(now_ns_).size(); }
 
@@ -82,7 +99,7 @@ class Desk {
   RegistryOptions options_;
   std::unique_ptr<SynchronousHost> host_;
   std::unique_ptr<Disk> disk_;
-  std::optional<EpochStore> epochs_;
+  std::optional<FickleEpochs> epochs_;
   std::unique_ptr<JobRegistry> registry_;
   uint64_t now_ns_ = 1000 * kSecond;
   ConnectionId next_id_ = 1;

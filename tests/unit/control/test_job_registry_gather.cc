@@ -41,6 +41,49 @@ TEST_CASE("who asks before JOIN is told each address that data will go to, and m
   CHECK(joined[0].session().pipelines_size() == 3);
 }
 
+TEST_CASE("a job that is complete waits for an epoch, says so once, and begins when there is one") {
+  Desk desk;
+  desk.epochs().away = true;
+  const ConnectionId first = desk.join(join_message("job", 0, 2));
+  const ConnectionId second = desk.join(join_message("job", 1, 2));
+  desk.pass(3 * kSecond, {first, second});
+  size_t said = 0;
+  for (const auto& event : desk.registry().take_events()) {
+    if (std::string(event.name) != "epoch_awaited") continue;
+    ++said;
+    CHECK_THAT(event.text, Contains("job 'job'") && Contains("epochs is away"));
+  }
+  CHECK(said == 1);
+  CHECK(desk.host().shards(0).empty());
+  desk.take(first);
+  desk.take(second);
+  desk.epochs().away = false;
+  desk.pass(kSecond, {first, second});
+  for (const ConnectionId id : {first, second}) {
+    size_t sessions = 0;
+    for (const auto& message : desk.take(id)) sessions += message.has_session();
+    CHECK(sessions == 1);
+  }
+}
+
+TEST_CASE("a job that waits for an epoch beyond its time to join fails with the reason") {
+  Desk desk({.join_timeout_ns = 5 * kSecond});
+  desk.epochs().away = true;
+  const ConnectionId only = desk.join(join_message("job", 0, 1));
+  desk.pass(4 * kSecond, {only});
+  CHECK(desk.job_count() == 1);
+  desk.pass(2 * kSecond, {only});
+  CHECK(desk.job_count() == 0);
+  bool failed = false;
+  for (const auto& message : desk.take(only)) {
+    if (!message.has_failure()) continue;
+    failed = true;
+    CHECK(message.failure().code() == code(ErrorCode::kUnavailable));
+    CHECK_THAT(message.failure().message(), Contains("epochs is away"));
+  }
+  CHECK(failed);
+}
+
 TEST_CASE("when the last rank joins every rank gets its session, and not before") {
   Desk desk({.box_name = "box-7", .heartbeat_interval_ms = 250, .payload_crc = true});
   const ConnectionId first = desk.join(join_message("job", 1, 2));
