@@ -45,8 +45,8 @@ void Claim::make() {
                   making_ = false;
                   if (outcome) return;  // whoever was first, the mirror shows
                   retry_.expires_after(kRetry);
-                  retry_.async_wait([this](const boost::system::error_code& error) {
-                    if (!error) reconsider();
+                  retry_.async_wait([this, alive](const boost::system::error_code& error) {
+                    if (!error && *alive) reconsider();
                   });
                 });
 }

@@ -114,8 +114,8 @@ void EpochPool::reserve() {
 
 void EpochPool::reserve_later() {
   retry_.expires_after(kRetry);
-  retry_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
+  retry_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
+    if (error || !*alive) return;
     reserving_ = false;
     reserve();
   });

@@ -76,6 +76,7 @@ void EtcdSession::beat_in(std::chrono::milliseconds pause) {
 }
 
 void EtcdSession::beat() {
+  if (lease_ == 0) return;  // it was lost while this call was on its way
   if (Clock::now() - renewed_ >= ttl_) return lost();
   if (stream_ && is_asked_) {  // a member that is silent
     client_.failed(Operation::kLease, member_, {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer"});

@@ -52,8 +52,8 @@ void EtcdWatch::open() {
 
 void EtcdWatch::open_later() {
   timer_.expires_after(backoff_.next());
-  timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) open();
+  timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
+    if (!error && *alive) open();
   });
 }
 

@@ -35,8 +35,8 @@ void Mirror::read() {
 void Mirror::follow(const Result<Snapshot>& snapshot) {
   if (!snapshot) {
     retry_.expires_after(kRetry);
-    retry_.async_wait([this](const boost::system::error_code& error) {
-      if (!error) read();
+    retry_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
+      if (!error && *alive) read();
     });
     return;
   }
