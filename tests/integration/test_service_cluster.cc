@@ -267,7 +267,7 @@ TEST_CASE("two boxes of one name: the second serves, is not listed, and says why
   const auto second = start_box(etcd, "a");
   CHECK(second->program().await_errors("name_taken", kDeadlineMs));
   CHECK_THAT(second->program().errors(), Contains("[box] name") && Contains(first->control()));
-  CHECK(boxes_of(*second)["boxes"].size() == 1);
+  REQUIRE(await([&] { return boxes_of(*second)["boxes"].size() == 1; }));
   CHECK(boxes_of(*second)["boxes"][0]["control"] == first->control());
 }
 
