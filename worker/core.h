@@ -210,6 +210,7 @@ class Core {
     uint8_t pipeline = 0;
     bool in_flight = false;
     bool in_window = false;
+    bool measures = false;  // from the push to the result is what the path takes, and other ranks
     bool retransmitting = false;
     bool waits_for_others = false;  // the box has all of ours
     bool giving = false;       // the box gets the result of the round before, then this goes on
@@ -252,14 +253,13 @@ class Core {
     std::deque<uint32_t> sending;       // chunks with to_send != 0, in the queue's order
     std::deque<uint32_t> to_probe;      // chunks to PULL
     std::vector<uint32_t> in_flight;    // chunks pushed and not done
-    // In the order of pushing: who may be overtaken. What is done or probed is taken out late.
+    // In the order of pushing: who may be overtaken. What is done or asked for is taken out late.
     struct Pushed {
       uint32_t chunk = 0;
       uint64_t sequence = 0;
     };
     std::deque<Pushed> pushed;
     uint64_t newest_sequence = 0;
-    uint64_t newest_done_sequence = 0;
     RttEstimator rtt;
     std::array<nic::TxPacket, limits::kBurstPackets> outgoing;
     std::array<wire::PullPayload, limits::kBurstPackets> outgoing_pull;
@@ -320,8 +320,9 @@ class Core {
                nic::TxPacket& packet);
   void arm(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void set_deadline(Lane& lane, Chunk& chunk, uint64_t deadline_ns);
-  void note_overtaken(Lane& lane);
+  void note_overtaken(Lane& lane, const Chunk& done);
   // From pushing to the result, where nothing goes wrong, and a little more.
+  bool answers_are_told_apart() const;
   static uint64_t usual_ns(const Lane& lane) { return lane.rtt.smoothed_ns() * 9 / 8; }
   bool may_still_come(const Lane& lane, const Chunk& chunk, uint64_t now_ns,
                       uint64_t& until_ns) const;

@@ -87,7 +87,8 @@ bool Core::open_window(Lane& lane, uint64_t now_ns) {
   chunk.flight_round = chunk.giving ? chunk.round - 1 : chunk.round;
   if (fetching) chunk.flight_round = session_.open_rounds[id] - 1;
   chunk.retransmitting = pulls;
-  chunk.probes = pulls && !chunk.announced ? 1 : 0;  // so that it is no measure of the path
+  chunk.probes = pulls && !chunk.announced ? 1 : 0;
+  chunk.measures = chunk.probes == 0;
   if (pulls) {
     lane.to_probe.push_back(id);
     arm(lane, chunk, now_ns);

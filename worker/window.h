@@ -72,8 +72,8 @@ class Window {
     starved_until_bytes_ = delivered_bytes_ + outstanding_bytes;
     pauses_ = outstanding_bytes == 0;
   }
-  // Its result is here. Only what was `clean`, never asked for again, is measured: of anything else
-  // nobody knows which packet was answered (Karn, Partridge 1987).
+  // Its result is here. Only what was `clean`, nothing of it sent again, is measured: of anything
+  // else nobody knows which packet was answered (Karn, Partridge 1987).
   void arrive(const Mark& mark, uint32_t bytes, bool clean, uint64_t now_ns);
 
  private:
