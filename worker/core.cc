@@ -162,16 +162,21 @@ bool Core::may_still_come(const Lane& lane, const Chunk& chunk, uint64_t now_ns,
 // the window (RFC 9002, 6.1: packet and time threshold; RFC 5827: fewer where nothing follows). A
 // chunk that was asked for is no measure of the path, so one rank's losses do not stretch the
 // time-outs of all.
+//
+// Whatever was pushed before is with the box as well, or lost: it is on the path no more.
 void Core::note_overtaken(Lane& lane, const Chunk& done) {
   const bool is_last = lane.queue.empty() && lane.sending.empty();
   const uint64_t overtakers = is_last ? 1 : 3;
   size_t kept = 0, seen = 0;
   for (; seen < lane.pushed.size(); ++seen) {
     const auto [id, sequence] = lane.pushed[seen];
-    if (sequence + overtakers > done.push_sequence) break;
+    if (sequence >= done.push_sequence) break;
     Chunk& chunk = chunks_[id];
-    if (!chunk.in_flight || chunk.push_sequence != sequence || chunk.probes > 0) continue;
-    if (chunk.to_send != 0 || priority(chunk) < priority(done)) {
+    if (!chunk.in_flight || chunk.push_sequence != sequence) continue;
+    if (chunk.to_send == 0) leave_path(lane, chunk);
+    if (chunk.probes > 0) continue;
+    if (chunk.to_send != 0 || sequence + overtakers > done.push_sequence ||
+        priority(chunk) < priority(done)) {
       lane.pushed[kept++] = lane.pushed[seen];
       continue;
     }

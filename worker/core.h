@@ -209,8 +209,9 @@ class Core {
     uint16_t contributors = UINT16_MAX;  // least in any part of the result, as far as it is here
     uint8_t pipeline = 0;
     bool in_flight = false;
-    bool in_window = false;
-    bool measures = false;  // from the push to the result is what the path takes, and other ranks
+    bool in_window = false;  // counts against the box's credit
+    bool on_path = false;    // of these, may still be on its way
+    bool measures = false;   // from the push to the result is what the path takes, and other ranks
     bool retransmitting = false;
     bool waits_for_others = false;  // the box has all of ours
     bool giving = false;       // the box gets the result of the round before, then this goes on
@@ -246,7 +247,8 @@ class Core {
     uint64_t next_packet_number = 1;
     uint64_t window_bytes = 0;  // bound of the window that is measured
     Window window{0, 0};
-    uint64_t outstanding_bytes = 0;
+    uint64_t outstanding_bytes = 0;  // in the window
+    uint64_t path_bytes = 0;         // of these, what may still be on its way
     uint64_t last_heard_ns = 0;
     uint64_t deadline_ns = UINT64_MAX;  // no later than any of its chunks'
     SendQueue queue;                    // not yet started
@@ -308,10 +310,12 @@ class Core {
 
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void drop_unsent(Lane& lane, uint32_t chunk_id);
+  void leave_path(Lane& lane, Chunk& chunk);
   void leave_window(Lane& lane, Chunk& chunk);
   int32_t priority(const Chunk& chunk) const;
   void send(Lane& lane, Chunk& chunk, uint64_t fragments);
   void send_no_more(Lane& lane, Chunk& chunk);
+  bool has_room(const Lane& lane, const Chunk& chunk, uint64_t now_ns) const;
   bool open_window(Lane& lane, uint64_t now_ns);
   void fill_probes(Lane& lane, uint64_t now_ns);
   void fill_pushes(Lane& lane, uint64_t now_ns);

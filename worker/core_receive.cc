@@ -208,7 +208,13 @@ void Core::consume(Tensor& tensor, Chunk& chunk) {
   copy(tensor.output + chunk.offset, tensor.shadow + chunk.offset, chunk.wire_bytes);
 }
 
+void Core::leave_path(Lane& lane, Chunk& chunk) {
+  if (chunk.on_path) lane.path_bytes -= chunk.wire_bytes;
+  chunk.on_path = false;
+}
+
 void Core::leave_window(Lane& lane, Chunk& chunk) {
+  leave_path(lane, chunk);
   if (chunk.in_window) lane.outstanding_bytes -= chunk.wire_bytes;
   chunk.in_window = false;
 }

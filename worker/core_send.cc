@@ -58,20 +58,32 @@ void Core::send_no_more(Lane& lane, Chunk& chunk) {
   std::erase(lane.sending, chunk_id(chunk));
 }
 
-// Starts the next queued chunk if the window has room. An idle lane starts one whatever its size.
+// An idle lane has room for a chunk whatever its size. Where the path is full, one that is more
+// urgent than all that fill it goes beyond: they may be with the box by now, and wait for ranks
+// that push what is urgent first.
+bool Core::has_room(const Lane& lane, const Chunk& chunk, uint64_t now_ns) const {
+  const uint64_t bytes = lane.outstanding_bytes + chunk.wire_bytes;
+  if (lane.outstanding_bytes > 0 && bytes > lane.window_bytes) return false;
+  const uint64_t path_bytes = lane.window.bytes(now_ns);
+  if (lane.path_bytes == 0 || lane.path_bytes + chunk.wire_bytes <= path_bytes) return true;
+  return path_bytes > 0 &&
+         std::none_of(lane.in_flight.begin(), lane.in_flight.end(), [&](uint32_t id) {
+           return chunks_[id].on_path && priority(chunks_[id]) >= priority(chunk);
+         });
+}
+
+// Starts the next queued chunk if the window has room.
 bool Core::open_window(Lane& lane, uint64_t now_ns) {
   const uint32_t id = lane.queue.top();
   Chunk& chunk = chunks_[id];
-  const uint64_t window_bytes = std::min(lane.window_bytes, lane.window.bytes(now_ns));
-  if (lane.outstanding_bytes > 0 && lane.outstanding_bytes + chunk.wire_bytes > window_bytes) {
-    return false;
-  }
+  if (!has_room(lane, chunk, now_ns)) return false;
   lane.queue.pop();
-  chunk.mark = lane.window.leave(lane.outstanding_bytes, now_ns);
+  chunk.mark = lane.window.leave(lane.path_bytes, now_ns);
   lane.outstanding_bytes += chunk.wire_bytes;
+  lane.path_bytes += chunk.wire_bytes;
   lane.in_flight.push_back(id);
   chunk.in_flight = true;
-  chunk.in_window = true;
+  chunk.in_window = chunk.on_path = true;
   if (!chunk.announced) chunk.result_mask = 0;
   chunk.acknowledged_mask = 0;
   chunk.waits_for_others = false;
@@ -114,7 +126,7 @@ void Core::fill_pushes(Lane& lane, uint64_t now_ns) {
       continue;
     }
     if (is_idle) {
-      if (lane.queue.empty()) lane.window.starve(lane.outstanding_bytes);
+      if (lane.queue.empty()) lane.window.starve(lane.path_bytes);
       return;
     }
     Chunk& chunk = chunks_[lane.sending.front()];
