@@ -44,6 +44,7 @@
 #include "nic/rss.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
+#include "worker/chunk_trace.h"
 #include "worker/read_cache.h"
 #include "worker/rtt_estimator.h"
 #include "worker/send_queue.h"
@@ -182,6 +183,11 @@ class Core {
   std::vector<uint32_t> take_completed();
   Laggard laggard(uint32_t tensor, uint64_t now_ns) const;
   Statistics statistics() const;
+
+  // Times of chunks that are completed from now on, at most `capacity` of them until they are
+  // taken; 0 ends it.
+  void trace_chunks(size_t capacity) { trace_.open(chunks_.size(), capacity); }
+  size_t take_chunk_times(std::span<ChunkTimes> times) { return trace_.take(times); }
 
   uint32_t pipeline_count() const { return static_cast<uint32_t>(lanes_.size()); }
   uint32_t tensor_count() const { return static_cast<uint32_t>(tensors_.size()); }
@@ -344,6 +350,7 @@ class Core {
   bool suspended_ = false;
   bool out_of_cache_ = false;  // the job's tensors together are larger than caches are
   Statistics statistics_;
+  ChunkTrace trace_;
   Rng rng_;
 };
 

@@ -99,6 +99,7 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
         std::min<uint16_t>(chunk.contributors, is_partial ? contributors : UINT16_MAX);
     statistics_.bytes_pulled += header.payload_bytes;
   }
+  if (chunk.result_mask == 0) trace_.answer(header.chunk, now_ns);
   chunk.result_mask |= bit;
   if ((header.flags & wire::flag::kRetransmission) != 0) chunk.measures = false;
   send_no_more(lane, chunk);
@@ -187,6 +188,7 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
     chunk.fetched = true;
   } else {
     consume(tensor, chunk);
+    trace_.complete(chunk_id(chunk), now_ns);
   }
   tensor.contributors = std::min(tensor.contributors, chunk.contributors);
   // One that was asked for too early, by a timer, may come without having been announced.

@@ -109,6 +109,13 @@ bool Core::open_window(Lane& lane, uint64_t now_ns) {
     statistics_.bytes_pushed += chunk.wire_bytes;
   }
   if (!fetching && !chunk.giving) {
+    if (!chunk.announced) {
+      trace_.push({.tensor = chunk.tensor,
+                   .chunk = id,
+                   .round = chunk.flight_round,
+                   .pipeline = chunk.pipeline,
+                   .pushed_ns = now_ns});
+    }
     chunk.pushed = true;
     chunk.pulls_first = false;
   }
@@ -132,6 +139,7 @@ void Core::fill_pushes(Lane& lane, uint64_t now_ns) {
     Chunk& chunk = chunks_[lane.sending.front()];
     make_push(lane, chunk, now_ns);
     if (chunk.to_send == 0) {
+      trace_.send(chunk_id(chunk), now_ns);
       lane.sending.pop_front();
       arm(lane, chunk, now_ns);
     }
