@@ -138,6 +138,8 @@ class SimPort {
   const std::vector<Packet>& held() const { return held_; }
   uint64_t packets_given() const { return packets_given_; }
   void set_burst_packets(uint32_t burst_packets) { burst_packets_ = burst_packets; }
+  // Sees each packet as it leaves.
+  void set_watch(std::function<void(const nic::TxPacket&)> watch) { watch_ = std::move(watch); }
 
  private:
   Network* network_;
@@ -147,6 +149,7 @@ class SimPort {
   uint32_t send_packets_;
   nic::PortCounters counters_;  // nothing is refused here
   std::vector<Packet> held_;
+  std::function<void(const nic::TxPacket&)> watch_;
   uint64_t packets_given_ = 0;
 };
 

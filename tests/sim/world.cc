@@ -271,6 +271,10 @@ void World::lose_worker(const Episode& episode) {
 
 uint64_t World::limit_ns(const JobModel& job) const {
   uint64_t limit_ns = kCompletesWithinNs + 3 * options_.dead_after_ns + kReconnectsWithinNs;
+  // Who waits may wait for the rank that is farthest behind to do all its rounds.
+  if (job.options.straggling != Straggling::kNone) {
+    limit_ns += 2 * job.options.rounds * job.options.longest_think_ns();
+  }
   if (job.may_fail) {
     limit_ns += kJoinsWithinNs +
                 (job.options.lost_timeout_ms() + job.options.recover_timeout_ms()) * kNanosPerMilli;
