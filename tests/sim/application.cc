@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/clock.h"
 #include "nic/wire/crc32c.h"
 #include "tests/sim/violation.h"
 
@@ -132,7 +133,7 @@ void Application::check_result(uint32_t index) {
 
 uint64_t Application::think_ns(uint32_t round) {
   const JobOptions& options = job_.options;
-  if (options.think_max_ns == 0) return 0;
+  if (options.think_max_ns == 0 && round < options.rounds) return 0;
   constexpr uint32_t kRoundsOfATurn = 3;
   bool straggles = false;
   switch (options.straggling) {
@@ -141,7 +142,10 @@ uint64_t Application::think_ns(uint32_t round) {
     case Straggling::kInTurns: straggles = round / kRoundsOfATurn % options.workers == rank_; break;
     case Straggling::kByChance: straggles = rng_.below(8) == 0; break;
   }
-  const uint64_t usual_ns = rng_.below(options.think_max_ns + 1);
+  // Who goes on for others only need not hurry.
+  constexpr uint64_t kUnhurriedNs = 5 * kNanosPerMilli;
+  const uint64_t least_ns = round >= options.rounds ? kUnhurriedNs : 0;
+  const uint64_t usual_ns = least_ns + rng_.below(options.think_max_ns + 1);
   return straggles ? usual_ns * options.straggler_factor : usual_ns;
 }
 

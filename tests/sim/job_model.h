@@ -60,9 +60,10 @@ struct JobModel {
   ReadOracle reads;           // where the model is not bsp
   std::vector<Chunk> chunks;  // by id
 
-  bool may_fail = false;   // something has happened that it need not survive
-  bool disturbed = false;  // somebody may be taken for lost, now or later
-  bool is_ending = false;  // a rank has left, or failed for good
+  bool may_fail = false;    // something has happened that it need not survive
+  std::set<uint32_t> lost;  // ranks that may fail though the others must not
+  bool disturbed = false;   // somebody may be taken for lost, now or later
+  bool is_ending = false;   // a rank has left, or failed for good
   std::set<uint32_t> at_barrier;
 
  private:

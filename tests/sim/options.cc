@@ -294,6 +294,7 @@ void relax(Draw& draw, JobOptions& job) {
   if (drops) {
     job.barrier_at_end = false;
     job.by_steps = true;
+    job.patient = false;
   }
   job.rounds = std::min(std::max(job.rounds, draw.between(4, 12)), Updates::rounds_max(job));
 }

@@ -14,6 +14,10 @@ ReadOracle::ReadOracle(const JobOptions& options)
       read_(options.workers),
       dropped_(options.workers) {
   if (options.rogue) finished_.insert(0);
+  // The initial weights of others than rank 0 count for nothing: they are in from the start.
+  for (uint32_t rank = 1; rank < options.workers; ++rank) {
+    std::fill(begun_[rank].begin(), begun_[rank].end(), 1);
+  }
 }
 
 void ReadOracle::begin(uint32_t rank, uint32_t tensor, uint32_t round) {
