@@ -299,8 +299,21 @@ void relax(Draw& draw, JobOptions& job) {
   job.rounds = std::min(std::max(job.rounds, draw.between(4, 12)), Updates::rounds_max(job));
 }
 
-// Drawn apart, as the schedules are: one seed in three has a job whose model is not bsp, and most
-// of those have stragglers, as some jobs of bsp have.
+// Ranks that are lost for good while others go on are rare enough where all kinds are drawn.
+void draw_losses(Draw& draw, Options& options) {
+  for (uint32_t left = draw.between(1, 2); left > 0; --left) {
+    const EpisodeKind kind =
+        draw.chance(0.7) ? EpisodeKind::kCrashWorker : EpisodeKind::kControlBreak;
+    Episode episode{.kind = kind, .begin_ns = draw_begin(draw, options)};
+    episode.length_ns = draw_length(draw, kind);
+    episode.draw = draw.number();
+    options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);
+    options.episodes.push_back(episode);
+  }
+}
+
+// Drawn apart, as the schedules are: one job in four has a model that is not bsp, and most of
+// those have stragglers, as some jobs of bsp have.
 void draw_models(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x73796e635f6d6f64ull);
   for (JobOptions& job : options.jobs) {
@@ -309,6 +322,11 @@ void draw_models(uint64_t seed, Options& options) {
     if (is_relaxed || draw.chance(0.05)) draw_stragglers(draw, job);
     if (job.straggling != Straggling::kNone && options.faults_end_ns > 0 && draw.chance(0.5)) {
       options.faults_end_ns *= 3;
+    }
+    const bool goes_on_without =
+        is_relaxed && job.on_worker_lost == appliance::LostPolicy::kPartial;
+    if (goes_on_without && options.faults_end_ns > 0 && draw.chance(0.3)) {
+      draw_losses(draw, options);
     }
   }
 }
