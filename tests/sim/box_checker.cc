@@ -133,7 +133,7 @@ void BoxChecker::after_turn(uint32_t index, const pipeline::Core& core, const Si
   Pipeline& pipeline = pipelines_[index];
   replay(pipeline, port);
   for (const Shard& entry : pipeline.shards) {
-    if (entry.replay) entry.replay->note_presence();
+    if (commanded && entry.replay) entry.replay->note_command();
   }
   check_tally(pipeline, core, port);
   if (commanded) check_all(pipeline);
@@ -150,6 +150,7 @@ void BoxChecker::after_turn(uint32_t index, const pipeline::Core& core, const Si
       if (std::any_of(sessions.begin(), sessions.end(),
                       [&](const auto& session) { return session.spi == parsed.header.spi; })) {
         check_touched(entry, parsed.header);
+        if (entry.replay && port.took_all()) entry.replay->check_answers(parsed.header.chunk);
       }
     }
   }

@@ -284,6 +284,7 @@ size_t SimPort::tx_burst(std::span<const nic::TxPacket> packets) {
     if (watch_) watch_(packet);
     network_->send(local_, packet);
   }
+  took_all_ = taken.size() == packets.size();
   return taken.size();
 }
 

@@ -100,7 +100,8 @@ void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
   const uint64_t round = chunk.next[rank]++;
   chunk.claimed[rank] = 0;
   advance(chunk);
-  if (!cached_ && waits(chunk, rank, round)) chunk.parked |= 1u << rank;
+  if (cached_) return;
+  (waits(chunk, rank, round) ? chunk.parked : chunk.due) |= 1u << rank;
 }
 
 void SyncReplay::claim(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) {
@@ -141,6 +142,7 @@ void SyncReplay::close_if_complete(Chunk& chunk) {
     if (chunk.claimed[rank] != 0) {
       chunk.pushed[rank] = {static_cast<uint32_t>(chunk.clock), chunk.claimed[rank]};
     }
+    if (chunk.claimed[rank] != 0 && is_present(rank)) chunk.due |= 1u << rank;
     chunk.claimed[rank] = 0;
   }
   for (uint32_t index = 0; chunk.clock > 0 && index < chunk.held->fragment_count; ++index) {
@@ -161,8 +163,11 @@ void SyncReplay::advance(Chunk& chunk) {
   chunk.clock = slowest;
   for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
     const bool is_parked = (chunk.parked >> rank & 1) != 0;
-    if (is_parked && goes_on(chunk, chunk.next[rank] - 1)) chunk.parked &= ~(1u << rank);
+    if (!is_parked || !goes_on(chunk, chunk.next[rank] - 1)) continue;
+    chunk.parked &= ~(1u << rank);
+    chunk.due |= 1u << rank;
   }
+  if (sync_.model == SyncModel::kEssp) chunk.due |= present_;
 }
 
 uint64_t SyncReplay::fastest(const Chunk& chunk) const {
@@ -203,8 +208,9 @@ void SyncReplay::on_pull(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed
   if (waits(chunk, rank, chunk.next[rank] - 1)) chunk.parked |= 1u << rank;
 }
 
-void SyncReplay::note_presence() {
+void SyncReplay::note_command() {
   generation_ = shard_.generation;
+  for (Chunk& chunk : chunks_) chunk.due = 0;
   uint32_t present = 0;
   for (const auto& session : shard_.sessions()) {
     present |= uint32_t{session.present} << session.rank;
@@ -221,11 +227,12 @@ void SyncReplay::note_presence() {
   }
 }
 
-void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) const {
+void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) {
   const wire::Header& header = packet.header;
   const pipeline::Chunk* held = shard_.find(header.chunk);
   if (header.type() != wire::PacketType::kResult || held == nullptr) return;
-  const Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
+  Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
+  chunk.due &= ~(1u << rank);
   const auto who = [&] { return place(chunk) + ", sent to rank " + std::to_string(rank) + ": "; };
   require(is_present(rank), [&] { return who() + "it was excluded"; });
   require(header.round + 1 == static_cast<uint32_t>(chunk.clock),
@@ -280,6 +287,21 @@ void SyncReplay::check_chunk(uint32_t id) const {
           [&] { return where() + "the slowest is not at " + std::to_string(progress.slowest()); });
   require(!applies || present_ == 0 || progress.fastest() == fastest(chunk),
           [&] { return where() + "the fastest is not at " + std::to_string(progress.fastest()); });
+}
+
+void SyncReplay::check_answers(uint32_t id) const {
+  const pipeline::Chunk* held = shard_.find(id);
+  if (held == nullptr) return;
+  const Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
+  for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
+    const bool departs = shard_.departure.chunk == held && shard_.departure.ranks.has(rank);
+    const bool is_forgotten =
+        (chunk.due >> rank & 1) != 0 && !departs && !held->sync->owed.has(rank);
+    require(!is_forgotten, [&] {
+      return place(chunk) + ": rank " + std::to_string(rank) +
+             " may read, but nothing leaves for it";
+    });
+  }
 }
 
 void SyncReplay::check_weights(uint32_t id, uint32_t fragment) const {

@@ -21,12 +21,14 @@ class SyncReplay {
   // An authentic packet of a session that has this rank.
   void received(uint32_t rank, const wire::Parsed& parsed);
   // A RESULT leaves for the rank: it must be of now, and say of itself what is in it.
-  void check_sent(uint32_t rank, const nic::TxPacket& packet) const;
-  // Commands have been carried out: who is excluded now.
-  void note_presence();
+  void check_sent(uint32_t rank, const nic::TxPacket& packet);
+  // A command has been carried out: who is excluded now. Replies that were made may be void.
+  void note_command();
   bool is_present(uint32_t rank) const { return (present_ >> rank & 1) != 0; }
 
   void check_chunk(uint32_t chunk) const;
+  // Who may read is answered without having to ask; once nothing waits in the port.
+  void check_answers(uint32_t chunk) const;
   void check_weights(uint32_t chunk, uint32_t fragment) const;
   void check_all() const;
   // The shard is given back, and nobody has been left out: no update is missing.
@@ -41,6 +43,7 @@ class SyncReplay {
     const pipeline::Chunk* held = nullptr;
     uint64_t clock = 0;                   // rounds below it are all workers'
     std::vector<uint64_t> next, claimed;  // by rank
+    uint32_t due = 0;                     // ranks that are to be sent it, as bits
     uint32_t parked = 0;                  // ranks, as bits
     std::vector<Pushed> pushed;           // model drop: by rank, its newest round that is closed
     std::vector<float> weights, sums;
