@@ -106,6 +106,8 @@ class CreditWatch {
 
   // A result of what is under way, by the rules of the job's consistency model.
   bool answers(Chunk& chunk, const wire::Header& header) const {
+    if (chunk.announced && !chunk.in_window)
+      return false;  // not asked for yet: the worker ignores it
     const wire::SyncModel model = session_.sync.model;
     if (model == wire::SyncModel::kDrop) {  // of its round or a later one; all of the newest
       const uint32_t least = chunk.result_mask != 0 ? chunk.result_round : chunk.round;
