@@ -237,6 +237,22 @@ void draw_schedules(uint64_t seed, Options& options) {
   }
 }
 
+// What takes a box down takes a worker down with it, often: then there is a result that nobody has.
+void draw_outages(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0xd1b54a32d192ed03ull);
+  std::vector<Episode> also;
+  for (const Episode& episode : options.episodes) {
+    if (episode.kind != EpisodeKind::kCrashBox || !draw.chance(0.5)) continue;
+    also.push_back({.kind = EpisodeKind::kCrashWorker,
+                    .begin_ns = episode.begin_ns + draw.scaled(1, 2 * kNanosPerMilli),
+                    .length_ns = episode.length_ns,
+                    .draw = draw.number()});
+    options.faults_end_ns =
+        std::max(options.faults_end_ns, also.back().begin_ns + also.back().length_ns);
+  }
+  options.episodes.insert(options.episodes.end(), also.begin(), also.end());
+}
+
 wire::SyncSpec draw_model(Draw& draw, uint32_t workers) {
   using wire::SyncModel;
   constexpr SyncModel kModels[] = {
@@ -343,6 +359,7 @@ Options draw(uint64_t seed) {
   Options options = draw_rack(seed);
   draw_schedules(seed, options);
   draw_models(seed, options);
+  draw_outages(seed, options);
   return options;
 }
 
