@@ -345,6 +345,26 @@ pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statisti
   });
 }
 
+pbox_status pbox_trace_chunks(pbox_context* context, uint32_t capacity) {
+  return guarded(context, [&](Client& client) { return client.trace_chunks(capacity); });
+}
+
+pbox_status pbox_take_chunk_times(pbox_context* context, pbox_chunk_times* times, uint32_t* count) {
+  return guarded(context, [&](Client& client) -> Status {
+    if (times == nullptr || count == nullptr) return invalid("times and count must not be NULL");
+    std::vector<pbox::worker::ChunkTimes> taken(*count);
+    const auto found = client.take_chunk_times(taken);
+    if (!found) return found.error();
+    for (size_t index = 0; index < *found; ++index) {
+      const auto& one = taken[index];
+      times[index] = {one.tensor,    one.chunk,   one.round,       one.pipeline,
+                      one.pushed_ns, one.sent_ns, one.answered_ns, one.completed_ns};
+    }
+    *count = static_cast<uint32_t>(*found);
+    return pbox::ok_status();
+  });
+}
+
 pbox_status pbox_leave(pbox_context* context) {
   return guarded(context, [](Client& client) { return client.leave(); });
 }

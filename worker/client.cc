@@ -312,6 +312,21 @@ Result<Client::Report> Client::report() {
   return report;
 }
 
+Status Client::trace_chunks(uint32_t capacity) {
+  std::unique_lock lock(mutex_);
+  if (const Status status = usable(Phase::kJoined); !status) return status;
+  call_on_io(lock, [&] { membership_->core()->trace_chunks(capacity); });
+  return ok_status();
+}
+
+Result<size_t> Client::take_chunk_times(std::span<ChunkTimes> times) {
+  std::unique_lock lock(mutex_);
+  if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
+  size_t count = 0;
+  call_on_io(lock, [&] { count = membership_->core()->take_chunk_times(times); });
+  return count;
+}
+
 std::string Client::last_error() const {
   const std::lock_guard lock(mutex_);
   return last_error_;

@@ -71,6 +71,9 @@ class Client {
     uint32_t fragment_bytes = 0, pipeline_count = 0;
   };
   Result<Report> report();
+  // As pbox_trace_chunks and pbox_take_chunk_times; returns how many.
+  Status trace_chunks(uint32_t capacity);
+  Result<size_t> take_chunk_times(std::span<ChunkTimes> times);
 
   std::string last_error() const;
   void set_last_error(const std::string& message);

@@ -155,23 +155,43 @@ bool Core::may_still_come(const Lane& lane, const Chunk& chunk, uint64_t now_ns,
   return until_ns > now_ns;
 }
 
-// All ranks push in one order, so results come about in that order too. One that later ones have
+// All ranks push in one order, so results come about in that order too, but for urgent ones, which
+// overtake others on every rank and in the box. One that later ones of no higher priority have
 // overtaken misses something: ours, another rank's, or a part of the result. It is asked for as
 // soon as it is later than usual, which costs a small packet; to wait for the time-out would cost
 // the window (RFC 9002, 6.1: packet and time threshold; RFC 5827: fewer where nothing follows). A
 // chunk that was asked for is no measure of the path, so one rank's losses do not stretch the
 // time-outs of all.
-void Core::note_overtaken(Lane& lane) {
+//
+// Whatever was pushed before is with the box as well, or lost: it is on the path no more.
+void Core::note_overtaken(Lane& lane, const Chunk& done) {
   const bool is_last = lane.queue.empty() && lane.sending.empty();
   const uint64_t overtakers = is_last ? 1 : 3;
-  for (; !lane.pushed.empty(); lane.pushed.pop_front()) {
-    const auto [id, sequence] = lane.pushed.front();
+  size_t kept = 0, seen = 0;
+  for (; seen < lane.pushed.size(); ++seen) {
+    const auto [id, sequence] = lane.pushed[seen];
+    if (sequence >= done.push_sequence) break;
     Chunk& chunk = chunks_[id];
-    if (!chunk.in_flight || chunk.push_sequence != sequence || chunk.probes > 0) continue;
-    if (sequence + overtakers > lane.newest_done_sequence || chunk.to_send != 0) return;
+    if (!chunk.in_flight || chunk.push_sequence != sequence) continue;
+    if (chunk.to_send == 0) leave_path(lane, chunk);
+    if (chunk.probes > 0) continue;
+    if (chunk.to_send != 0 || sequence + overtakers > done.push_sequence ||
+        priority(chunk) < priority(done)) {
+      lane.pushed[kept++] = lane.pushed[seen];
+      continue;
+    }
     chunk.overtaken = true;
     set_deadline(lane, chunk, std::min(chunk.deadline_ns, chunk.pushed_ns + usual_ns(lane)));
   }
+  const auto begin = lane.pushed.begin();
+  lane.pushed.erase(begin + static_cast<ptrdiff_t>(kept), begin + static_cast<ptrdiff_t>(seen));
+}
+
+// A result that is sent again says so, one that was due anyway does not: only of the others nobody
+// knows which packet was answered (Karn, Partridge 1987).
+bool Core::answers_are_told_apart() const {
+  return session_.sync.model == wire::SyncModel::kBsp &&
+         session_.delivery == wire::Delivery::kBroadcast;
 }
 
 bool Core::on_timer(uint64_t now_ns, bool receiving) {
@@ -192,6 +212,7 @@ bool Core::on_timer(uint64_t now_ns, bool receiving) {
         set_deadline(lane, chunk, now_ns + kLookAgainNs);
         continue;
       }
+      chunk.measures = chunk.measures && answers_are_told_apart();
       ++chunk.probes;
       probes = true;
       lane.to_probe.push_back(id);

@@ -44,6 +44,7 @@
 #include "nic/rss.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
+#include "worker/chunk_trace.h"
 #include "worker/read_cache.h"
 #include "worker/rtt_estimator.h"
 #include "worker/send_queue.h"
@@ -183,6 +184,11 @@ class Core {
   Laggard laggard(uint32_t tensor, uint64_t now_ns) const;
   Statistics statistics() const;
 
+  // Times of chunks that are completed from now on, at most `capacity` of them until they are
+  // taken; 0 ends it.
+  void trace_chunks(size_t capacity) { trace_.open(chunks_.size(), capacity); }
+  size_t take_chunk_times(std::span<ChunkTimes> times) { return trace_.take(times); }
+
   uint32_t pipeline_count() const { return static_cast<uint32_t>(lanes_.size()); }
   uint32_t tensor_count() const { return static_cast<uint32_t>(tensors_.size()); }
 
@@ -209,7 +215,9 @@ class Core {
     uint16_t contributors = UINT16_MAX;  // least in any part of the result, as far as it is here
     uint8_t pipeline = 0;
     bool in_flight = false;
-    bool in_window = false;
+    bool in_window = false;  // counts against the box's credit
+    bool on_path = false;    // of these, may still be on its way
+    bool measures = false;   // from the push to the result is what the path takes, and other ranks
     bool retransmitting = false;
     bool waits_for_others = false;  // the box has all of ours
     bool giving = false;       // the box gets the result of the round before, then this goes on
@@ -245,21 +253,21 @@ class Core {
     uint64_t next_packet_number = 1;
     uint64_t window_bytes = 0;  // bound of the window that is measured
     Window window{0, 0};
-    uint64_t outstanding_bytes = 0;
+    uint64_t outstanding_bytes = 0;  // in the window
+    uint64_t path_bytes = 0;         // of these, what may still be on its way
     uint64_t last_heard_ns = 0;
     uint64_t deadline_ns = UINT64_MAX;  // no later than any of its chunks'
     SendQueue queue;                    // not yet started
     std::deque<uint32_t> sending;       // chunks with to_send != 0, in the queue's order
     std::deque<uint32_t> to_probe;      // chunks to PULL
     std::vector<uint32_t> in_flight;    // chunks pushed and not done
-    // In the order of pushing: who may be overtaken. What is done or probed is taken out late.
+    // In the order of pushing: who may be overtaken. What is done or asked for is taken out late.
     struct Pushed {
       uint32_t chunk = 0;
       uint64_t sequence = 0;
     };
     std::deque<Pushed> pushed;
     uint64_t newest_sequence = 0;
-    uint64_t newest_done_sequence = 0;
     RttEstimator rtt;
     std::array<nic::TxPacket, limits::kBurstPackets> outgoing;
     std::array<wire::PullPayload, limits::kBurstPackets> outgoing_pull;
@@ -308,10 +316,12 @@ class Core {
 
   void finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void drop_unsent(Lane& lane, uint32_t chunk_id);
+  void leave_path(Lane& lane, Chunk& chunk);
   void leave_window(Lane& lane, Chunk& chunk);
   int32_t priority(const Chunk& chunk) const;
   void send(Lane& lane, Chunk& chunk, uint64_t fragments);
   void send_no_more(Lane& lane, Chunk& chunk);
+  bool has_room(const Lane& lane, const Chunk& chunk, uint64_t now_ns) const;
   bool open_window(Lane& lane, uint64_t now_ns);
   void fill_probes(Lane& lane, uint64_t now_ns);
   void fill_pushes(Lane& lane, uint64_t now_ns);
@@ -320,8 +330,9 @@ class Core {
                nic::TxPacket& packet);
   void arm(Lane& lane, Chunk& chunk, uint64_t now_ns);
   void set_deadline(Lane& lane, Chunk& chunk, uint64_t deadline_ns);
-  void note_overtaken(Lane& lane);
+  void note_overtaken(Lane& lane, const Chunk& done);
   // From pushing to the result, where nothing goes wrong, and a little more.
+  bool answers_are_told_apart() const;
   static uint64_t usual_ns(const Lane& lane) { return lane.rtt.smoothed_ns() * 9 / 8; }
   bool may_still_come(const Lane& lane, const Chunk& chunk, uint64_t now_ns,
                       uint64_t& until_ns) const;
@@ -339,6 +350,7 @@ class Core {
   bool suspended_ = false;
   bool out_of_cache_ = false;  // the job's tensors together are larger than caches are
   Statistics statistics_;
+  ChunkTrace trace_;
   Rng rng_;
 };
 

@@ -99,7 +99,9 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
         std::min<uint16_t>(chunk.contributors, is_partial ? contributors : UINT16_MAX);
     statistics_.bytes_pulled += header.payload_bytes;
   }
+  if (chunk.result_mask == 0) trace_.answer(header.chunk, now_ns);
   chunk.result_mask |= bit;
+  if ((header.flags & wire::flag::kRetransmission) != 0) chunk.measures = false;
   send_no_more(lane, chunk);
   if (std::exchange(chunk.waits_for_others, false)) arm(lane, chunk, now_ns);  // the rest is due
   if (chunk.result_mask == chunk.full_mask) finish_chunk(lane, chunk, now_ns);
@@ -138,11 +140,11 @@ void Core::copy(std::byte* destination, const std::byte* source, size_t bytes) c
   }
 }
 
-// What a chunk's way to the box and back says of the path.
+// What a chunk's way to the box and back says of the path. One that was asked for too early says it
+// as well, or a path that becomes slower would be asked for everything, and never known again.
 void Core::measure(Lane& lane, const Chunk& chunk, uint64_t now_ns) {
-  // A probed chunk measures loss or stragglers, not the path (Karn's rule).
-  if (chunk.probes == 0) lane.rtt.sample(now_ns - chunk.pushed_ns);
-  lane.window.arrive(chunk.mark, chunk.wire_bytes, chunk.probes == 0, now_ns);
+  if (chunk.measures) lane.rtt.sample(now_ns - chunk.pushed_ns);
+  lane.window.arrive(chunk.mark, chunk.wire_bytes, chunk.measures, now_ns);
 }
 
 // Out of flight: answered, as far as it was asked for.
@@ -156,8 +158,7 @@ void Core::land(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   in_flight.pop_back();
   if (in_flight.empty()) lane.deadline_ns = UINT64_MAX;
   drop_unsent(lane, chunk_id(chunk));
-  lane.newest_done_sequence = std::max(lane.newest_done_sequence, chunk.push_sequence);
-  note_overtaken(lane);
+  note_overtaken(lane, chunk);
 }
 
 void Core::on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns) {
@@ -187,6 +188,7 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
     chunk.fetched = true;
   } else {
     consume(tensor, chunk);
+    trace_.complete(chunk_id(chunk), now_ns);
   }
   tensor.contributors = std::min(tensor.contributors, chunk.contributors);
   // One that was asked for too early, by a timer, may come without having been announced.
@@ -208,7 +210,13 @@ void Core::consume(Tensor& tensor, Chunk& chunk) {
   copy(tensor.output + chunk.offset, tensor.shadow + chunk.offset, chunk.wire_bytes);
 }
 
+void Core::leave_path(Lane& lane, Chunk& chunk) {
+  if (chunk.on_path) lane.path_bytes -= chunk.wire_bytes;
+  chunk.on_path = false;
+}
+
 void Core::leave_window(Lane& lane, Chunk& chunk) {
+  leave_path(lane, chunk);
   if (chunk.in_window) lane.outstanding_bytes -= chunk.wire_bytes;
   chunk.in_window = false;
 }
@@ -256,6 +264,8 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   chunk.first_missing_rank = status.first_missing_rank;
   const uint32_t age_us = static_cast<uint32_t>(now_ns / 1000) - parsed.header.timestamp_us;
   chunk.asked_ns = now_ns - std::min(now_ns, uint64_t{age_us} * 1000);
+  if (chunk.asked_ns >= chunk.pushed_ns) lane.rtt.at_least(now_ns - chunk.asked_ns);
+  if (status.missing_workers > 0) chunk.measures = false;
   if (reads_cache(chunk)) return on_acknowledgement(lane, chunk, status.received_mask, now_ns);
   const uint64_t missing = fetching ? 0 : chunk.full_mask & ~status.received_mask;
   chunk.waits_for_others = missing == 0 && status.missing_workers > 0;
@@ -269,6 +279,7 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
 
 void Core::push_again(Lane& lane, Chunk& chunk, uint64_t fragments) {
   chunk.probes = 1;  // what was lost is known: no reason to slow down
+  chunk.measures = false;
   send(lane, chunk, fragments);
   chunk.retransmitting = true;
 }

@@ -12,12 +12,12 @@ void Core::forget_flight() {
     lane.to_probe.clear();
     lane.in_flight.clear();
     lane.pushed.clear();
-    lane.outstanding_bytes = 0;
+    lane.outstanding_bytes = lane.path_bytes = 0;
     lane.deadline_ns = UINT64_MAX;
     lane.outgoing_begin = lane.outgoing_end = 0;
   }
   for (Chunk& chunk : chunks_) {
-    chunk.in_flight = chunk.in_window = false;
+    chunk.in_flight = chunk.in_window = chunk.on_path = false;
     chunk.to_send = chunk.result_mask = 0;
     chunk.giving = chunk.announced = false;
   }

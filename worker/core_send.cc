@@ -58,20 +58,32 @@ void Core::send_no_more(Lane& lane, Chunk& chunk) {
   std::erase(lane.sending, chunk_id(chunk));
 }
 
-// Starts the next queued chunk if the window has room. An idle lane starts one whatever its size.
+// An idle lane has room for a chunk whatever its size. Where the path is full, one that is more
+// urgent than all that fill it goes beyond: they may be with the box by now, and wait for ranks
+// that push what is urgent first.
+bool Core::has_room(const Lane& lane, const Chunk& chunk, uint64_t now_ns) const {
+  const uint64_t bytes = lane.outstanding_bytes + chunk.wire_bytes;
+  if (lane.outstanding_bytes > 0 && bytes > lane.window_bytes) return false;
+  const uint64_t path_bytes = lane.window.bytes(now_ns);
+  if (lane.path_bytes == 0 || lane.path_bytes + chunk.wire_bytes <= path_bytes) return true;
+  return path_bytes > 0 &&
+         std::none_of(lane.in_flight.begin(), lane.in_flight.end(), [&](uint32_t id) {
+           return chunks_[id].on_path && priority(chunks_[id]) >= priority(chunk);
+         });
+}
+
+// Starts the next queued chunk if the window has room.
 bool Core::open_window(Lane& lane, uint64_t now_ns) {
   const uint32_t id = lane.queue.top();
   Chunk& chunk = chunks_[id];
-  const uint64_t window_bytes = std::min(lane.window_bytes, lane.window.bytes(now_ns));
-  if (lane.outstanding_bytes > 0 && lane.outstanding_bytes + chunk.wire_bytes > window_bytes) {
-    return false;
-  }
+  if (!has_room(lane, chunk, now_ns)) return false;
   lane.queue.pop();
-  chunk.mark = lane.window.leave(lane.outstanding_bytes, now_ns);
+  chunk.mark = lane.window.leave(lane.path_bytes, now_ns);
   lane.outstanding_bytes += chunk.wire_bytes;
+  lane.path_bytes += chunk.wire_bytes;
   lane.in_flight.push_back(id);
   chunk.in_flight = true;
-  chunk.in_window = true;
+  chunk.in_window = chunk.on_path = true;
   if (!chunk.announced) chunk.result_mask = 0;
   chunk.acknowledged_mask = 0;
   chunk.waits_for_others = false;
@@ -87,7 +99,8 @@ bool Core::open_window(Lane& lane, uint64_t now_ns) {
   chunk.flight_round = chunk.giving ? chunk.round - 1 : chunk.round;
   if (fetching) chunk.flight_round = session_.open_rounds[id] - 1;
   chunk.retransmitting = pulls;
-  chunk.probes = pulls && !chunk.announced ? 1 : 0;  // so that it is no measure of the path
+  chunk.probes = pulls && !chunk.announced ? 1 : 0;
+  chunk.measures = chunk.probes == 0;
   if (pulls) {
     lane.to_probe.push_back(id);
     arm(lane, chunk, now_ns);
@@ -96,6 +109,13 @@ bool Core::open_window(Lane& lane, uint64_t now_ns) {
     statistics_.bytes_pushed += chunk.wire_bytes;
   }
   if (!fetching && !chunk.giving) {
+    if (!chunk.announced) {
+      trace_.push({.tensor = chunk.tensor,
+                   .chunk = id,
+                   .round = chunk.flight_round,
+                   .pipeline = chunk.pipeline,
+                   .pushed_ns = now_ns});
+    }
     chunk.pushed = true;
     chunk.pulls_first = false;
   }
@@ -113,12 +133,13 @@ void Core::fill_pushes(Lane& lane, uint64_t now_ns) {
       continue;
     }
     if (is_idle) {
-      if (lane.queue.empty()) lane.window.starve(lane.outstanding_bytes);
+      if (lane.queue.empty()) lane.window.starve(lane.path_bytes);
       return;
     }
     Chunk& chunk = chunks_[lane.sending.front()];
     make_push(lane, chunk, now_ns);
     if (chunk.to_send == 0) {
+      trace_.send(chunk_id(chunk), now_ns);
       lane.sending.pop_front();
       arm(lane, chunk, now_ns);
     }

@@ -107,7 +107,7 @@ bool Core::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t no
   chunk.acknowledged_mask |= fragments;
   if (!is_acknowledged(chunk)) return false;
   measure(lane, chunk, now_ns);
-  chunk.probes = std::max(chunk.probes, 1u);  // what follows is no measure of the path
+  chunk.probes = std::max(chunk.probes, 1u);  // what follows takes as long as the others do
   send_no_more(lane, chunk);
   drop_unsent(lane, chunk_id(chunk));
   if (finish_if_readable(lane, chunk, now_ns)) return true;

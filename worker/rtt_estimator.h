@@ -23,6 +23,11 @@ class RttEstimator {
     variation_ += ((error < 0 ? -error : error) - variation_) / 4;
   }
 
+  // The path took so long one way and back, which is no more than push -> result.
+  void at_least(uint64_t time_ns) {
+    if (measured_ && time_ns > smoothed_ns()) sample(time_ns);
+  }
+
   uint64_t smoothed_ns() const { return static_cast<uint64_t>(smoothed_); }
 
   // In [floor_ns, kCapNs], or kInitialNs before the first sample.

@@ -7,22 +7,20 @@
 namespace pbox::worker {
 namespace {
 
-// How long a measurement counts, at least; and how long a lane may go without being idle once.
-constexpr uint64_t kPeriodNs = 5 * kNanosPerSecond;
-// Hosts that are busy keep a thread waiting for so long, at most; how many of the path's times that
-// is remembered.
-constexpr uint64_t kLateMaxNs = 20 * kNanosPerMilli;
-constexpr uint64_t kLateRemembered = 64;
+// How long a measured rate counts, at least, and a measured time; for so long a lane may go without
+// being idle once.
+constexpr uint64_t kRatePeriodNs = 500 * kNanosPerMilli;
+constexpr uint64_t kTimePeriodNs = 5 * kNanosPerSecond;
 
 }  // namespace
 
 uint64_t Window::bytes(uint64_t now_ns) const {
   if (!rate_.known() || !time_.known()) return UINT64_MAX;
-  if (now_ns - idle_ns_ > kPeriodNs) return 0;
+  if (now_ns - idle_ns_ > kTimePeriodNs) return 0;
   // Through the narrowest link and back, whole: a token bucket may let a first chunk pass in less.
   const uint64_t rate = rate_.get() / 1000 + 1;  // bytes per millisecond
   const uint64_t time_ns = std::max(time_.get(), 2 * chunk_bytes_ * kNanosPerMilli / rate);
-  const uint64_t covered_us = (time_ns + std::max(slack_ns_, late_ns_)) / 1000;
+  const uint64_t covered_us = (time_ns + slack_ns_) / 1000;
   // In whole chunks, and at least half of one more: what has no room leaves the path idle.
   return (rate * covered_us / 1000 + 3 * chunk_bytes_ / 2) / chunk_bytes_ * chunk_bytes_;
 }
@@ -37,7 +35,6 @@ Window::Mark Window::leave(uint64_t outstanding_bytes, uint64_t now_ns) {
           .former_sent_ns = former_sent_ns_,
           .delivered_bytes = delivered_bytes_,
           .delivered_ns = delivered_ns_,
-          .flying_bytes = outstanding_bytes + chunk_bytes_,
           .steady = delivered_bytes_ > idle_until_bytes_,
           .starved = starved_until_bytes_ > delivered_bytes_};
 }
@@ -47,10 +44,7 @@ void Window::arrive(const Mark& mark, uint32_t bytes, bool clean, uint64_t now_n
   delivered_ns_ = now_ns;
   if (!clean) return;
   former_sent_ns_ = std::max(former_sent_ns_, mark.sent_ns);
-  if (bytes == chunk_bytes_) {
-    time_.add(now_ns - mark.sent_ns, now_ns, kPeriodNs);
-    if (rate_.known()) note_lateness(mark, now_ns);
-  }
+  if (bytes == chunk_bytes_) time_.add(now_ns - mark.sent_ns, now_ns, kTimePeriodNs);
   // The slower of sending and delivering: results that queued up somewhere come all at once.
   const uint64_t elapsed_ns =
       std::max(now_ns - mark.delivered_ns, mark.sent_ns - mark.former_sent_ns);
@@ -60,19 +54,7 @@ void Window::arrive(const Mark& mark, uint32_t bytes, bool clean, uint64_t now_n
   // What was pushed into an idle lane, or one with too little to push, shows less than the path can
   // do; or more, where a token bucket had time to fill.
   if (!mark.steady || mark.starved) return;
-  rate_.add(rate, now_ns, kPeriodNs);
-}
-
-// A result is late by what neither the path's time nor what was in flight before it explains.
-void Window::note_lateness(const Mark& mark, uint64_t now_ns) {
-  const uint64_t queued_ns = mark.flying_bytes * kNanosPerMilli / (rate_.get() / 1000 + 1);
-  const uint64_t time_ns = now_ns - mark.sent_ns;
-  const uint64_t expected_ns = std::max(time_.get(), queued_ns);
-  const uint64_t late_ns = std::min(time_ns - std::min(time_ns, expected_ns), kLateMaxNs);
-  const uint64_t forgotten_ns = kLateRemembered * time_.get() + 1;
-  const uint64_t age_ns = std::min(now_ns - late_noted_ns_, forgotten_ns);
-  late_ns_ = std::max(late_ns, late_ns_ - late_ns_ * age_ns / forgotten_ns);
-  late_noted_ns_ = now_ns;
+  rate_.add(rate, now_ns, kRatePeriodNs);
 }
 
 }  // namespace pbox::worker

@@ -1,8 +1,9 @@
 // How much a lane has in flight: as much as keeps its path busy, and one chunk, so that an urgent
 // chunk finds little before it (P3) and no throughput is lost. The path's capacity is measured as
 // BBR does it (Cardwell et al., ACM Queue 2016; draft-cheng-iccrg-delivery-rate-estimation): the
-// greatest delivery rate times the least time from pushing a chunk to its result, both of the last
-// seconds.
+// greatest delivery rate of the last second, times the least time of the last ones from pushing a
+// chunk to its result. A chunk is in flight until its result is here, or that of a later one: then
+// it is with the box, and waits for other ranks, or it is lost.
 //
 // Until a rate is known there is no bound of its own, so a short job starts at full speed: the
 // window shrinks to what the path needs, and grows from there by at least a chunk a round trip.
@@ -51,9 +52,8 @@ class Window {
     uint64_t former_sent_ns = 0;  // of the chunk delivered last by then
     uint64_t delivered_bytes = 0;
     uint64_t delivered_ns = 0;
-    uint64_t flying_bytes = 0;  // with itself
-    bool steady = false;        // the lane was busy, and had results since it was not
-    bool starved = false;       // less than the window was in flight, for want of something to push
+    bool steady = false;   // the lane was busy, and had results since it was not
+    bool starved = false;  // less than the window was in flight, for want of something to push
   };
 
   // chunk_bytes: the lane's largest chunk. slack_ns: for how long, at least, either side or another
@@ -72,13 +72,11 @@ class Window {
     starved_until_bytes_ = delivered_bytes_ + outstanding_bytes;
     pauses_ = outstanding_bytes == 0;
   }
-  // Its result is here. Only what was `clean`, never asked for again, is measured: of anything else
-  // nobody knows which packet was answered (Karn, Partridge 1987).
+  // Its result is here. Only what was `clean`, nothing of it sent again, is measured: of anything
+  // else nobody knows which packet was answered (Karn, Partridge 1987).
   void arrive(const Mark& mark, uint32_t bytes, bool clean, uint64_t now_ns);
 
  private:
-  void note_lateness(const Mark& mark, uint64_t now_ns);
-
   uint64_t chunk_bytes_;
   uint64_t slack_ns_;
   uint64_t delivered_bytes_ = 0;
@@ -88,8 +86,6 @@ class Window {
   uint64_t idle_until_bytes_ = 0;  // delivered_bytes_ at the end of the last pause
   uint64_t starved_until_bytes_ = 0;
   uint64_t idle_ns_ = 0;  // when it last was
-  uint64_t late_ns_ = 0;  // by how much results have been late of late
-  uint64_t late_noted_ns_ = 0;
   Extreme<Later> rate_;   // bytes per second
   Extreme<Sooner> time_;  // ns, of chunks of chunk_bytes_
 };

@@ -6,20 +6,11 @@
 Needs matplotlib (python3-matplotlib).
 """
 
-import json
 import pathlib
 import sys
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402: the backend is chosen first
-
-SIZE_INCHES = (6.4, 3.8)
-
-
-def last_json(path):
-    return json.loads(pathlib.Path(path).read_text(encoding="utf-8").strip().split("\n")[-1])
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+from plots import folder_and_results, new_figure, save  # noqa: E402: from the folder above
 
 
 def headline(result):
@@ -32,16 +23,8 @@ def headline(result):
             if (run["workers"], run["slow"], run["staleness_bound"]) == (workers, slow, bound)]
 
 
-def save(figure, folder, name):
-    path = pathlib.Path(folder, name)
-    figure.tight_layout()
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
-    print(path)
-
-
 def plot_accuracy(result, folder):
-    figure, axes = plt.subplots(figsize=SIZE_INCHES)
+    figure, axes = new_figure()
     runs = headline(result)
     for run in runs:
         axes.plot([point[0] for point in run["curve"]], [point[2] for point in run["curve"]],
@@ -57,7 +40,7 @@ def plot_staleness(result, folder):
     runs = [run for run in result["runs"] if run["model"] in ("ssp_cached", "essp")]
     if not runs:
         return
-    figure, axes = plt.subplots(figsize=SIZE_INCHES)
+    figure, axes = new_figure()
     workers = max(run["workers"] for run in runs)
     for run in runs:
         if run["workers"] != workers or run["slow"] != max(each["slow"] for each in runs):
@@ -75,18 +58,12 @@ def plot_staleness(result, folder):
     save(figure, folder, f"staleness_{result['problem']}.png")
 
 
-def main(arguments):
-    if len(arguments) < 2:
-        print(__doc__.strip(), file=sys.stderr)
-        return 2
-    folder = pathlib.Path(arguments[0])
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in arguments[1:]:
-        result = last_json(path)
+def main():
+    folder, results = folder_and_results(__doc__)
+    for result in results:
         plot_accuracy(result, folder)
         plot_staleness(result, folder)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

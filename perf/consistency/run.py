@@ -122,15 +122,18 @@ def ratio(numerator, denominator):
 
 
 def compare(runs):
-    """Adds the ratios to each group of runs of the same workers and slowness."""
+    """Adds the ratios to each group of runs of the same workers, slowness and bound on staleness.
+    The baseline has no such bound: it is one for all of them."""
     groups = {}
     for run in runs:
         groups.setdefault((run["workers"], run["slow"], run["staleness_bound"]),
                           {})[run["model"]] = run
+    baselines = {(run["workers"], run["slow"]): run for run in runs if run["model"] == "bsp_pull"}
     points = []
     for (workers, slow, bound), by_model in groups.items():
         point = {"workers": workers, "slow": slow, "staleness_bound": bound}
-        base, raw, best = (by_model.get(name) for name in ("bsp_pull", "ssp", "pssp_lazy"))
+        base = baselines.get((workers, slow))
+        raw, best = (by_model.get(name) for name in ("ssp", "pssp_lazy"))
         if base:
             target = base["final_accuracy"] - 0.005
             point["target_accuracy"] = target

@@ -19,6 +19,8 @@ constexpr size_t kStampPeriod = 2048;
 constexpr size_t kStampElements = 16;
 constexpr double kForwardShare = 1.0 / 3;  // backward computes two gradients per product
 constexpr double kNanosecondsPerMillisecond = 1e6;
+constexpr uint32_t kChunkTimesMax = 1 << 18;  // of a traced run
+constexpr size_t kChunkTimesTaken = 4096;     // at once
 
 void sleep_until(uint64_t until_ns) {
   constexpr uint64_t kNanosecondsPerSecond = 1'000'000'000;
@@ -124,6 +126,7 @@ PlayedRun Player::play(uint32_t iterations, double compute_ms, bool with_spans) 
   wrong_ = 0;
   spans_.clear();
   PlayedRun run;
+  if (with_spans) require(pbox_trace_chunks(context_, kChunkTimesMax));
   require(pbox_barrier(context_, 0));
   clock_ns_ = monotonic_ns();
   uint64_t started_ns = 0;
@@ -143,6 +146,7 @@ PlayedRun Player::play(uint32_t iterations, double compute_ms, bool with_spans) 
     wrong_ += count_wrong(tensors_[tensor], true);
   }
   run.wrong = wrong_;
+  if (with_spans) add_chunk_spans();
   run.spans = std::move(spans_);
   return run;
 }
@@ -173,6 +177,29 @@ void Player::compute(SpanKind kind, uint32_t layer, double ms) {
   clock_ns_ += static_cast<uint64_t>(ms * kNanosecondsPerMillisecond);
   sleep_until(clock_ns_);
   if (with_spans_) spans_.push_back({kind, layer, from_ns, clock_ns_});
+}
+
+// A chunk waits from when its tensor was pushed.
+void Player::add_chunk_spans() {
+  std::vector<std::vector<uint64_t>> starts_ns(tensor_count_);  // ascending
+  for (const Span& span : spans_) {
+    if (span.kind == SpanKind::kExchange) starts_ns[span.index].push_back(span.from_ns);
+  }
+  std::vector<pbox_chunk_times> times(kChunkTimesTaken);
+  for (uint32_t count = kChunkTimesTaken; count == kChunkTimesTaken;) {
+    require(pbox_take_chunk_times(context_, times.data(), &count));
+    for (const pbox_chunk_times& one : std::span(times).first(count)) {
+      const auto& starts = starts_ns.at(one.tensor);
+      const auto after = std::upper_bound(starts.begin(), starts.end(), one.pushed_ns);
+      const uint64_t queued_ns = after == starts.begin() ? one.pushed_ns : *(after - 1);
+      spans_.push_back({SpanKind::kQueue, one.tensor, queued_ns, one.pushed_ns, one.chunk});
+      spans_.push_back({SpanKind::kPush, one.tensor, one.pushed_ns, one.sent_ns, one.chunk});
+      spans_.push_back({SpanKind::kAggregate, one.tensor, one.sent_ns, one.answered_ns, one.chunk});
+      spans_.push_back(
+          {SpanKind::kResult, one.tensor, one.answered_ns, one.completed_ns, one.chunk});
+    }
+  }
+  require(pbox_trace_chunks(context_, 0));
 }
 
 void Player::push(uint32_t tensor_id) {

@@ -60,6 +60,7 @@ class Player {
   void stamp(Tensor& tensor);
   uint64_t count_wrong(const Tensor& tensor, bool all) const;
   void compute(SpanKind kind, uint32_t layer, double ms);
+  void add_chunk_spans();
 
   PlayerOptions options_;
   std::vector<PlayedLayer> layers_;

@@ -5,16 +5,12 @@
 
 Needs matplotlib (python3-matplotlib).
 """
-import json
-import os
+import pathlib
 import sys
 
-import matplotlib
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+from plots import folder_and_results, new_figure, save  # noqa: E402: from the folder above
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402: the backend is chosen first
-
-SIZE_INCHES = (6, 3.6)
 VARIANTS = {"p3": ("slices and priorities (P3)", "o-"),
             "slicing": ("slices only", "s--"),
             "priority": ("priorities only", "^--")}
@@ -23,21 +19,8 @@ PAPER_BEST = {"resnet50": 1.25, "vgg19": 1.66, "sockeye": 1.38}
 SYSTEMS = {"pbox": "PBox", "gloo_tcp": "Gloo (ring)", "openmpi_tcp": "Open MPI"}
 
 
-def last_json(path):
-    with open(path, encoding="utf-8") as file:
-        return json.loads(file.read().strip().split("\n")[-1])
-
-
-def save(figure, folder, name):
-    path = os.path.join(folder, name)
-    figure.tight_layout()
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
-    print(path)
-
-
 def plot_p3(result, folder):
-    figure, axes = plt.subplots(figsize=SIZE_INCHES)
+    figure, axes = new_figure()
     ratios = [point["communication_over_computation"] for point in result["points"]]
     for variant, (label, style) in VARIANTS.items():
         axes.plot(ratios, [point["speedup"][variant] for point in result["points"]], style,
@@ -54,7 +37,7 @@ def plot_p3(result, folder):
 
 
 def plot_rack(results, folder):
-    figure, axes = plt.subplots(figsize=SIZE_INCHES)
+    figure, axes = new_figure()
     results = sorted(results, key=lambda result: result["workers"])
     workers = [result["workers"] for result in results]
     for system, label in SYSTEMS.items():
@@ -73,20 +56,15 @@ def plot_rack(results, folder):
     save(figure, folder, "rack.png")
 
 
-def main(arguments):
-    if len(arguments) < 2:
-        print(__doc__.strip(), file=sys.stderr)
-        return 2
-    folder, results = arguments[0], [last_json(path) for path in arguments[1:]]
-    os.makedirs(folder, exist_ok=True)
+def main():
+    folder, results = folder_and_results(__doc__)
     for result in results:
         if result["scenario"] == "p3":
             plot_p3(result, folder)
     racks = [result for result in results if result["scenario"] == "rack"]
     if racks:
         plot_rack(racks, folder)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

@@ -12,6 +12,10 @@ const char* name_of(SpanKind kind) {
     case SpanKind::kBackward: return "backward";
     case SpanKind::kWait: return "wait";
     case SpanKind::kExchange: return "exchange";
+    case SpanKind::kQueue: return "queue";
+    case SpanKind::kPush: return "push";
+    case SpanKind::kAggregate: return "aggregate";
+    case SpanKind::kResult: return "result";
   }
   return "";
 }
@@ -28,7 +32,7 @@ nlohmann::json event(const char* phase, const Span& span, uint64_t at_ns, uint32
 nlohmann::json to_json(const std::vector<Span>& spans) {
   nlohmann::json list = nlohmann::json::array();
   for (const Span& span : spans) {
-    list.push_back({static_cast<int>(span.kind), span.index, span.from_ns, span.to_ns});
+    list.push_back({static_cast<int>(span.kind), span.index, span.from_ns, span.to_ns, span.chunk});
   }
   return list;
 }
@@ -36,8 +40,8 @@ nlohmann::json to_json(const std::vector<Span>& spans) {
 std::vector<Span> spans_from_json(const nlohmann::json& spans) {
   std::vector<Span> list;
   for (const auto& span : spans) {
-    list.push_back(
-        {static_cast<SpanKind>(span.at(0).get<int>()), span.at(1), span.at(2), span.at(3)});
+    list.push_back({static_cast<SpanKind>(span.at(0).get<int>()), span.at(1), span.at(2),
+                    span.at(3), span.at(4)});
   }
   return list;
 }
@@ -51,12 +55,17 @@ void append_trace_events(nlohmann::json& events, uint32_t process, const std::st
                     {"name", "process_name"},
                     {"args", {{"name", process_name}}}});
   for (const Span& span : spans) {
-    if (span.kind == SpanKind::kExchange) {
-      const std::string& name = tensor_names.at(span.index);
+    if (span.kind >= SpanKind::kExchange) {
+      const bool is_tensor = span.kind == SpanKind::kExchange;
+      const std::string& tensor = tensor_names.at(span.index);
+      const std::string name =
+          is_tensor ? tensor
+                    : tensor + " chunk " + std::to_string(span.chunk) + " " + name_of(span.kind);
       for (const bool begins : {true, false}) {
         nlohmann::json one =
             event(begins ? "b" : "e", span, begins ? span.from_ns : span.to_ns, process, name);
-        one["id"] = span.index;
+        one["cat"] = is_tensor ? "tensor" : "chunk";
+        one["id"] = is_tensor ? span.index : span.chunk;
         events.push_back(one);
       }
       continue;

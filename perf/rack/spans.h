@@ -1,6 +1,6 @@
 // What happened when on the ranks of a rack, as the page of a trace that Perfetto (ui.perfetto.dev)
 // and chrome://tracing show: one process per rank, its computing and waiting on one track, its
-// tensors under way on others, which may overlap.
+// tensors under way and their chunks on others, which may overlap.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,19 @@ enum class SpanKind : uint8_t {
   kBackward,  // computing
   kWait,      // forward stands still: a layer's parameters are not there
   kExchange,  // a tensor, from the call that pushes it until its result is in place
+  // A chunk of it, one after the other:
+  kQueue,      // waits for the window, behind what is more urgent
+  kPush,       // its packets leave
+  kAggregate,  // with the box, until all ranks' are in and the result has come through the network
+  kResult,     // the result's packets arrive
 };
 
 struct Span {
   SpanKind kind;
-  uint32_t index;    // of a layer, or of a tensor for kExchange
+  uint32_t index;    // of a layer; of a tensor for kExchange and what is of chunks
   uint64_t from_ns;  // monotonic_ns(), which all processes of a machine share
   uint64_t to_ns;
+  uint32_t chunk = 0;  // of the job
 };
 
 // As a rank sends them to who started it, and back.

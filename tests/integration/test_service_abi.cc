@@ -120,6 +120,33 @@ TEST_CASE("statistics count what was done, and respect the caller's size of the 
   CHECK(failure == "");
 }
 
+TEST_CASE("a timeline has every chunk that was completed since it was asked for") {
+  Daemon daemon;
+  const auto failure = run_alone(daemon, [&](Line&) {
+    AbiWorker worker({.box = daemon.control()});
+    std::vector<float> values(10'000);
+    worker.tensor("t", values.size());
+    worker.join();
+    worker.push_pull(0, values.data(), values.data());
+    worker.wait(0);
+    worker.must(pbox_trace_chunks(worker.context(), 100));
+    worker.push_pull(0, values.data(), values.data());
+    worker.wait(0);
+    std::vector<pbox_chunk_times> times(100);
+    uint32_t count = 100;
+    worker.must(pbox_take_chunk_times(worker.context(), times.data(), &count));
+    require(count == 2, std::to_string(count) + " chunks");  // 40,000 bytes
+    for (uint32_t index = 0; index < count; ++index) {
+      const pbox_chunk_times& one = times[index];
+      require(one.tensor == 0 && one.round == 1, "chunk");
+      require(one.pushed_ns > 0 && one.pushed_ns <= one.sent_ns && one.sent_ns <= one.answered_ns &&
+                  one.answered_ns <= one.completed_ns,
+              "order");
+    }
+  });
+  CHECK(failure == "");
+}
+
 TEST_CASE("wrong usage is refused with what is wrong and what to do") {
   Daemon daemon;
   const auto failure = run_alone(daemon, [&](Line&) {
@@ -166,6 +193,8 @@ TEST_CASE("wrong usage is refused with what is wrong and what to do") {
             "aggregate");
     pbox_statistics statistics{};
     refused(PBOX_INVALID_ARGUMENT, pbox_get_statistics(context, &statistics), "struct_size");
+    uint32_t count = 1;
+    refused(PBOX_INVALID_ARGUMENT, pbox_take_chunk_times(context, nullptr, &count), "NULL");
     worker.leave();
     worker.must(pbox_leave(context));  // a second time is no error
     refused(PBOX_CLOSED, push(0, values.data(), values.data()), "left the job");

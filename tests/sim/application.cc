@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/clock.h"
 #include "nic/wire/crc32c.h"
 #include "tests/sim/violation.h"
 
@@ -44,7 +45,32 @@ bool Application::is_scribble(const std::vector<std::byte>& buffer, uint32_t rou
 bool Application::may_start(const Tensor& tensor) const {
   if (tensor.busy) return false;
   if (tensor.fetches) return true;
-  return tensor.round < job_.options.rounds && (!job_.options.by_steps || tensor.round == step_);
+  return (tensor.round < job_.options.rounds || goes_on()) &&
+         (!job_.options.by_steps || tensor.round == step_);
+}
+
+bool Application::goes_on() const {
+  return job_.options.sync.model == wire::SyncModel::kDrop && !job_.reads.all_finished();
+}
+
+bool Application::done() const {
+  return tensors_done_ == tensors_.size() && !goes_on();
+}
+
+std::optional<uint64_t> Application::operations_dropped() const {
+  if (went_on_ || !job_.has_known_sums()) return std::nullopt;
+  return operations_dropped_;
+}
+
+void Application::fill(uint32_t index, std::vector<std::byte>& input) {
+  const uint32_t round = tensors_[index].round;
+  if (!job_.options.is_relaxed()) {
+    job_.gradients.fill(rank_, process_, index, round, input);
+    return;
+  }
+  job_.reads.begin(rank_, index, round);
+  job_.reads.updates().fill(rank_, round, input);
+  went_on_ = went_on_ || round >= job_.options.rounds;
 }
 
 uint64_t Application::start_due(worker::Membership& membership, uint64_t now_ns,
@@ -72,7 +98,7 @@ void Application::start(worker::Membership& membership, uint32_t index, uint64_t
   auto& input = in_place ? tensor.output : tensor.input;
   const bool initial_weights =
       job_.options.mode == pipeline::Mode::kOptimize && (tensor.round == 0 || tensor.fetches);
-  job_.gradients.fill(rank_, process_, index, tensor.round, input);
+  fill(index, input);
   tensor.input_crc = wire::crc32c(0, input.data(), input.size());
   tensor.busy = true;
   tensor.started_ns = rack_now_ns;
@@ -95,12 +121,32 @@ void Application::check_result(uint32_t index) {
     if (chunk.tensor != index) continue;
     const std::byte* bytes =
         tensor.output.data() + size_t{chunk.first_element} * job_.element_bytes();
-    auto what = tensor.fetches ? job_.wrong(id, tensor.round - 1, 0, bytes)
-                               : job_.consume(rank_, id, tensor.round, bytes);
+    auto what = job_.options.is_relaxed() ? job_.read(rank_, id, tensor.round, bytes)
+                : tensor.fetches          ? job_.wrong(id, tensor.round - 1, 0, bytes)
+                                          : job_.consume(rank_, id, tensor.round, bytes);
     // What is fetched is the newest there is: some of a tensor's chunks may be a round ahead.
     if (what && tensor.fetches) what = job_.wrong(id, tensor.round, 0, bytes);
     require(!what, [&] { return where() + ", chunk " + std::to_string(id) + ": " + *what; });
   }
+  operations_dropped_ += job_.reads.take_dropped(rank_) ? 1 : 0;
+}
+
+uint64_t Application::think_ns(uint32_t round) {
+  const JobOptions& options = job_.options;
+  if (options.think_max_ns == 0 && round < options.rounds) return 0;
+  constexpr uint32_t kRoundsOfATurn = 3;
+  bool straggles = false;
+  switch (options.straggling) {
+    case Straggling::kNone: break;
+    case Straggling::kOneRank: straggles = rank_ + 1 == options.workers; break;
+    case Straggling::kInTurns: straggles = round / kRoundsOfATurn % options.workers == rank_; break;
+    case Straggling::kByChance: straggles = rng_.below(8) == 0; break;
+  }
+  // Who goes on for others only need not hurry.
+  constexpr uint64_t kUnhurriedNs = 5 * kNanosPerMilli;
+  const uint64_t least_ns = round >= options.rounds ? kUnhurriedNs : 0;
+  const uint64_t usual_ns = least_ns + rng_.below(options.think_max_ns + 1);
+  return straggles ? usual_ns * options.straggler_factor : usual_ns;
 }
 
 void Application::resume(const worker::Core& core, uint64_t now_ns) {
@@ -130,9 +176,9 @@ void Application::completed(uint32_t index, uint64_t now_ns) {
   ++rounds_completed_;
   scribble(tensor.input, tensor.round);
   scribble(tensor.output, tensor.round);
-  const uint64_t think_ns = job_.options.think_max_ns;
-  tensor.ready_ns = now_ns + (think_ns > 0 ? rng_.below(think_ns + 1) : 0);
-  tensors_done_ += tensor.round >= job_.options.rounds;
+  tensor.ready_ns = now_ns + think_ns(tensor.round);
+  tensors_done_ += tensor.round == job_.options.rounds;
+  if (tensors_done_ == tensors_.size()) job_.reads.finish(rank_);
   const bool step_is_over = std::all_of(tensors_.begin(), tensors_.end(), [&](const Tensor& other) {
     return !other.busy && other.round > step_;
   });

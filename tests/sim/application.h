@@ -2,6 +2,7 @@
 // pace of its own, checking every result it gets and that nobody touches its buffers in between.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "base/rng.h"
@@ -21,7 +22,10 @@ class Application {
   // The process is a new one in a job that has begun: where each tensor goes on.
   void resume(const worker::Core& core, uint64_t now_ns);
 
-  bool done() const { return tensors_done_ == tensors_.size(); }
+  // Also that of others, where whoever lags behind needs them to go on.
+  bool done() const;
+  // Operations of which the box dropped some part; nothing once that is not counted any more.
+  std::optional<uint64_t> operations_dropped() const;
   uint64_t rounds_completed() const { return rounds_completed_; }
   // When the oldest operation that is not complete began, in rack time; UINT64_MAX: there is none.
   uint64_t oldest_start_ns() const;
@@ -39,6 +43,10 @@ class Application {
   };
 
   bool may_start(const Tensor& tensor) const;
+  // Its rounds are done, but others need a quorum.
+  bool goes_on() const;
+  void fill(uint32_t index, std::vector<std::byte>& input);
+  uint64_t think_ns(uint32_t round);
   void start(worker::Membership& membership, uint32_t index, uint64_t rack_now_ns);
   void check_result(uint32_t index);
   static void scribble(std::vector<std::byte>& buffer, uint32_t round);
@@ -53,6 +61,8 @@ class Application {
   uint32_t step_ = 0;  // of an application that goes by steps
   size_t tensors_done_ = 0;
   uint64_t rounds_completed_ = 0;
+  uint64_t operations_dropped_ = 0;
+  bool went_on_ = false;
 };
 
 }  // namespace pbox::sim

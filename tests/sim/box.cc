@@ -65,6 +65,9 @@ void Box::start() {
                          .on_arrival = [thread = pipeline.thread.get()] { thread->wake_soon(); }});
     pipeline.port =
         std::make_unique<SimPort>(rack_.network, pipeline.local, *pipeline.ring, rack_.options);
+    pipeline.port->set_watch([this, index](const nic::TxPacket& packet) {
+      checker_->sent(index, *pipelines_[index].port, packet);
+    });
     pipeline.core = std::make_unique<pipeline::Core>(pipeline::CoreOptions{
         .pipeline_index = index, .tag = {.payload_crc = rack_.options.payload_crc}});
     pipeline.mailbox = std::make_unique<pipeline::Mailbox>();
@@ -179,6 +182,7 @@ void Box::carry_out(const appliance::Action& action) {
   if (action.message.has_membership()) {
     for (const uint32_t rank : action.message.membership().absent_ranks()) {
       job_of(action.connection).forget(rank);
+      job_of(action.connection).reads.exclude(rank);
     }
   }
   const auto framed = wire::frame(action.message);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/crc32c.h"
@@ -31,7 +32,8 @@ uint32_t present(const pipeline::JobShard& shard) {
 }  // namespace
 
 void BoxChecker::installed(uint32_t pipeline, pipeline::JobShard& shard) {
-  Shard entry{&shard, nullptr, {}, {}};
+  Shard entry;
+  entry.shard = &shard;
   for (const auto& chunk : shard.chunks()) {
     entry.rounds_finished.push_back(chunk.rounds_finished);
     entry.copies.push_back(chunk.copy_rank != pipeline::kNoRank);
@@ -40,6 +42,9 @@ void BoxChecker::installed(uint32_t pipeline, pipeline::JobShard& shard) {
 }
 
 void BoxChecker::removed(uint32_t pipeline, const pipeline::JobShard& shard) {
+  for (const Shard& entry : pipelines_[pipeline].shards) {
+    if (entry.shard == &shard && entry.replay) entry.replay->check_end();
+  }
   std::erase_if(pipelines_[pipeline].shards,
                 [&](const Shard& entry) { return entry.shard == &shard; });
 }
@@ -48,6 +53,9 @@ void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
   for (Shard& entry : pipelines_[pipeline].shards) {
     for (const auto& session : entry.shard->sessions()) {
       if (session.spi == spi) entry.job = &job;
+    }
+    if (entry.job == &job && job.options.is_relaxed() && !entry.replay) {
+      entry.replay = std::make_unique<SyncReplay>(*entry.shard, job);
     }
   }
 }
@@ -72,8 +80,9 @@ uint64_t BoxChecker::hash(const Pipeline& pipeline) {
     for (const auto& chunk : entry.shard->chunks()) {
       hash = crc_of(hash, chunk.claimed, entry.shard->worker_count() * sizeof(uint64_t));
       hash = crc_of(hash, &chunk.rounds_finished, sizeof(chunk.rounds_finished));
-      hash = crc_of(hash, chunk.accumulator[0], chunk.elements * sizeof(float));
-      hash = crc_of(hash, chunk.accumulator[1], chunk.elements * sizeof(float));
+      for (const float* values : {chunk.accumulator[0], chunk.accumulator[1], chunk.weights}) {
+        if (values != nullptr) hash = crc_of(hash, values, chunk.elements * sizeof(float));
+      }
       hash = crc_of(hash, chunk.result[0], chunk.wire_bytes);
     }
   }
@@ -84,12 +93,48 @@ void BoxChecker::before_turn(uint32_t index, const pipeline::Core& core, bool da
   Pipeline& pipeline = pipelines_[index];
   pipeline.before = tally(core);
   pipeline.damaged = damaged;
+  pipeline.replayed = false;
   if (damaged) pipeline.state_hash = hash(pipeline);
+}
+
+void BoxChecker::replay(Pipeline& pipeline, const SimPort& port) const {
+  if (std::exchange(pipeline.replayed, true)) return;
+  for (const Packet& packet : port.held()) {
+    wire::Parsed parsed;
+    const auto reject =
+        wire::parse(packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()), parsed);
+    if (reject != wire::Reject::kNone) continue;
+    for (Shard& entry : pipeline.shards) {
+      if (!entry.replay) continue;
+      for (const auto& session : entry.shard->sessions()) {
+        const bool is_its = session.spi == parsed.header.spi &&
+                            entry.replay->is_present(session.rank) &&
+                            wire::verify_tag({rack_.options.payload_crc}, parsed);
+        if (is_its) entry.replay->received(session.rank, parsed);
+      }
+    }
+  }
+}
+
+void BoxChecker::sent(uint32_t index, const SimPort& port, const nic::TxPacket& packet) {
+  Pipeline& pipeline = pipelines_[index];
+  replay(pipeline, port);
+  for (const Shard& entry : pipeline.shards) {
+    if (!entry.replay) continue;
+    for (const auto& session : entry.shard->sessions()) {
+      const bool is_its = (session.spi | wire::kSpiToWorker) == packet.header.spi;
+      if (is_its) entry.replay->check_sent(session.rank, packet);
+    }
+  }
 }
 
 void BoxChecker::after_turn(uint32_t index, const pipeline::Core& core, const SimPort& port,
                             bool commanded) {
   Pipeline& pipeline = pipelines_[index];
+  replay(pipeline, port);
+  for (const Shard& entry : pipeline.shards) {
+    if (commanded && entry.replay) entry.replay->note_command();
+  }
   check_tally(pipeline, core, port);
   if (commanded) check_all(pipeline);
   require(!pipeline.damaged || hash(pipeline) == pipeline.state_hash,
@@ -105,6 +150,7 @@ void BoxChecker::after_turn(uint32_t index, const pipeline::Core& core, const Si
       if (std::any_of(sessions.begin(), sessions.end(),
                       [&](const auto& session) { return session.spi == parsed.header.spi; })) {
         check_touched(entry, parsed.header);
+        if (entry.replay && port.took_all()) entry.replay->check_answers(parsed.header.chunk);
       }
     }
   }
@@ -133,6 +179,11 @@ void BoxChecker::check_tally(const Pipeline& pipeline, const pipeline::Core& cor
 void BoxChecker::check_touched(Shard& entry, const wire::Header& header) {
   pipeline::Chunk* chunk = entry.shard->find(header.chunk);
   if (chunk == nullptr || entry.job == nullptr) return;
+  if (entry.replay) {
+    entry.replay->check_chunk(header.chunk);
+    entry.replay->check_weights(header.chunk, header.fragment);
+    return;
+  }
   check_chunk(entry, *chunk);
   if (header.fragment < chunk->fragment_count) check_sum(entry, *chunk, header.fragment);
 }
@@ -201,7 +252,8 @@ void BoxChecker::check_result(Shard& entry, const pipeline::Chunk& chunk, uint32
 
 void BoxChecker::check_all(Pipeline& pipeline) {
   for (Shard& entry : pipeline.shards) {
-    if (entry.job == nullptr) continue;
+    if (entry.replay) entry.replay->check_all();
+    if (entry.job == nullptr || entry.replay) continue;
     for (pipeline::Chunk& chunk : entry.shard->chunks()) {
       check_chunk(entry, chunk);
       check_result(entry, chunk, 0);

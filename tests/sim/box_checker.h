@@ -4,10 +4,12 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "pipeline/core.h"
 #include "tests/sim/rack.h"
+#include "tests/sim/sync_replay.h"
 
 namespace pbox::sim {
 
@@ -23,6 +25,8 @@ class BoxChecker {
   // `damaged`: the turn sees one packet, which is not authentic, and no command.
   void before_turn(uint32_t pipeline, const pipeline::Core& core, bool damaged);
   // `commanded`: control had something done, which may concern chunks that no packet was about.
+  // A packet leaves; `port` holds what the turn has received.
+  void sent(uint32_t pipeline, const SimPort& port, const nic::TxPacket& packet);
   void after_turn(uint32_t pipeline, const pipeline::Core& core, const SimPort& port,
                   bool commanded);
   // Everything, whatever was touched.
@@ -34,6 +38,7 @@ class BoxChecker {
     JobModel* job = nullptr;                // null until a worker was told
     std::vector<uint64_t> rounds_finished;  // by chunk of the shard
     std::vector<bool> copies;               // the open round is to be a copy
+    std::unique_ptr<SyncReplay> replay;     // where the model is not bsp
   };
   struct Tally {
     uint64_t received = 0, verdicts = 0, pulls = 0;
@@ -42,9 +47,11 @@ class BoxChecker {
     std::vector<Shard> shards;
     Tally before;
     bool damaged = false;
+    bool replayed = false;  // this turn's packets
     uint64_t state_hash = 0;
   };
 
+  void replay(Pipeline& pipeline, const SimPort& port) const;
   static Tally tally(const pipeline::Core& core);
   void check_all(Pipeline& pipeline);
   static uint64_t hash(const Pipeline& pipeline);

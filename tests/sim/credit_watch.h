@@ -1,7 +1,8 @@
 // How much a worker has under way on a lane, counted from its packets alone: chunks pushed whose
 // result is not whole yet and of which the box has not said that others are late; with delivery by
 // pull, until it is announced, and again from asking for it. Never more than the widest window it
-// was granted, or one chunk.
+// was granted, or one chunk. Where reads are cached, until the box has the push; what is then asked
+// for is not counted.
 #pragma once
 
 #include <algorithm>
@@ -55,6 +56,7 @@ class CreditWatch {
     uint32_t round = 0;
     uint32_t bytes = 0;
     uint64_t result_mask = 0;
+    uint32_t result_round = 0;
     bool in_window = false;
     bool announced = false;
   };
@@ -75,27 +77,54 @@ class CreditWatch {
     const uint64_t credit = uint64_t{header.credit} * limits::kCreditUnitBytes;
     window_bytes_ = std::max(window_bytes_, std::min<uint64_t>(credit, session_.window_bytes));
     const auto found = under_way_.find(header.chunk);
-    if (found == under_way_.end() || found->second.round != header.round) return;
+    if (found == under_way_.end()) return;
     Chunk& chunk = found->second;
-    if (header.type() == wire::PacketType::kResult) {
+    const uint64_t all =
+        wire::full_mask(wire::fragment_count(chunk.bytes, session_.fragment_bytes));
+    if (header.type() == wire::PacketType::kResult && answers(chunk, header)) {
       chunk.result_mask |= uint64_t{1} << header.fragment;
-      const uint32_t fragments = wire::fragment_count(chunk.bytes, session_.fragment_bytes);
-      if (chunk.result_mask == wire::full_mask(fragments)) {
-        leave(chunk);
-        done_[header.chunk] = chunk.round;
-        under_way_.erase(found);
-      }
-    } else if (header.type() == wire::PacketType::kStatus) {
+      if (chunk.result_mask == all) finish(header.chunk);
+    } else if (header.type() == wire::PacketType::kStatus && header.round == chunk.round) {
       wire::StatusPayload status;
       std::memcpy(&status, parsed.payload, sizeof(status));
-      const uint64_t all =
-          wire::full_mask(wire::fragment_count(chunk.bytes, session_.fragment_bytes));
+      if (reads_cached(chunk)) {
+        chunk.result_mask |= status.received_mask & all;
+        if (chunk.result_mask == all) finish(header.chunk);
+        return;
+      }
       const bool is_done = session_.delivery == wire::Delivery::kPull && !chunk.announced &&
                            wire::round_distance(status.finished_round, header.round) > 0;
       chunk.announced = chunk.announced || is_done;
       const bool waits = (all & ~status.received_mask) == 0 && status.missing_workers > 0;
       if (waits || is_done) leave(chunk);
     }
+  }
+
+  bool reads_cached(const Chunk& chunk) const {
+    return session_.sync.reads == wire::Reads::kCached && chunk.round > 0;
+  }
+
+  // A result of what is under way, by the rules of the job's consistency model.
+  bool answers(Chunk& chunk, const wire::Header& header) const {
+    if (chunk.announced && !chunk.in_window)
+      return false;  // not asked for yet: the worker ignores it
+    const wire::SyncModel model = session_.sync.model;
+    if (model == wire::SyncModel::kDrop) {  // of its round or a later one; all of the newest
+      const uint32_t least = chunk.result_mask != 0 ? chunk.result_round : chunk.round;
+      if (wire::round_distance(header.round, least) < 0) return false;
+      if (header.round != chunk.result_round) chunk.result_mask = 0;
+      chunk.result_round = header.round;
+      return true;
+    }
+    if (chunk.round == 0 || !wire::applies_on_arrival(model)) return header.round == chunk.round;
+    return header.applied() == chunk.round + 1;
+  }
+
+  void finish(uint32_t id) {
+    const auto found = under_way_.find(id);
+    leave(found->second);
+    done_[id] = found->second.round;
+    under_way_.erase(found);
   }
 
   void enter(Chunk& chunk) {

@@ -17,6 +17,7 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
       name("job" + std::to_string(index)),
       gradients(seed, index, options),
       oracle(gradients),
+      reads(options),
       fragment_bytes_(wire::fragment_bytes_for_mtu(options.path_mtu, false)),
       processes_(options.workers) {
   const uint32_t chunk_elements = options.chunk_bytes / element_bytes();
@@ -154,6 +155,23 @@ std::optional<std::string> JobModel::consume(uint32_t rank, uint32_t id, uint32_
     return "rank " + std::to_string(*consumed.ranks.begin()) + " has consumed another result";
   }
   return wrong(id, round, 0, bytes);
+}
+
+std::optional<std::string> JobModel::read(uint32_t rank, uint32_t id, uint32_t round,
+                                          const std::byte* bytes) {
+  if (!has_known_sums()) return std::nullopt;
+  const Chunk& chunk = chunks[id];
+  const uint32_t fragment_elements = fragment_bytes_ / element_bytes();
+  for (uint32_t first = 0; first < chunk.elements; first += fragment_elements) {
+    const ReadOracle::Part part{.rank = rank,
+                                .tensor = chunk.tensor,
+                                .round = round,
+                                .first = chunk.first_element + uint64_t{first},
+                                .count = std::min(fragment_elements, chunk.elements - first)};
+    const auto what = reads.read(part, bytes + size_t{first} * element_bytes());
+    if (what) return "elements from " + std::to_string(first) + " on: " + *what;
+  }
+  return std::nullopt;
 }
 
 void JobModel::forget(uint32_t rank) {

@@ -10,6 +10,7 @@
 
 #include "tests/sim/network.h"
 #include "tests/sim/oracle.h"
+#include "tests/sim/read_oracle.h"
 
 namespace pbox::sim {
 
@@ -37,6 +38,9 @@ struct JobModel {
   std::optional<std::string> consume(uint32_t rank, uint32_t chunk, uint32_t round,
                                      const std::byte* bytes);
   void forget(uint32_t rank);
+  // What is wrong with a chunk that a rank has read in a round, where the model is not bsp.
+  std::optional<std::string> read(uint32_t rank, uint32_t chunk, uint32_t round,
+                                  const std::byte* bytes);
   // What is wrong with sums that the box holds of `ranks`: a fragment's, from `first` on.
   std::optional<std::string> wrong_sums(uint32_t chunk, uint32_t round, uint32_t ranks,
                                         uint32_t first, std::span<const float> sums) const;
@@ -53,11 +57,13 @@ struct JobModel {
   std::string name;
   Gradients gradients;
   Oracle oracle;
+  ReadOracle reads;           // where the model is not bsp
   std::vector<Chunk> chunks;  // by id
 
-  bool may_fail = false;   // something has happened that it need not survive
-  bool disturbed = false;  // somebody may be taken for lost, now or later
-  bool is_ending = false;  // a rank has left, or failed for good
+  bool may_fail = false;    // something has happened that it need not survive
+  std::set<uint32_t> lost;  // ranks that may fail though the others must not
+  bool disturbed = false;   // somebody may be taken for lost, now or later
+  bool is_ending = false;   // a rank has left, or failed for good
   std::set<uint32_t> at_barrier;
 
  private:

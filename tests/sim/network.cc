@@ -280,7 +280,11 @@ size_t SimPort::rx_burst(std::span<nic::RxPacket> packets) {
 
 size_t SimPort::tx_burst(std::span<const nic::TxPacket> packets) {
   const auto taken = packets.first(std::min<size_t>(packets.size(), send_packets_));
-  for (const nic::TxPacket& packet : taken) network_->send(local_, packet);
+  for (const nic::TxPacket& packet : taken) {
+    if (watch_) watch_(packet);
+    network_->send(local_, packet);
+  }
+  took_all_ = taken.size() == packets.size();
   return taken.size();
 }
 

@@ -137,7 +137,11 @@ class SimPort {
   // The burst last given.
   const std::vector<Packet>& held() const { return held_; }
   uint64_t packets_given() const { return packets_given_; }
+  // It took all that it was last offered.
+  bool took_all() const { return took_all_; }
   void set_burst_packets(uint32_t burst_packets) { burst_packets_ = burst_packets; }
+  // Sees each packet as it leaves.
+  void set_watch(std::function<void(const nic::TxPacket&)> watch) { watch_ = std::move(watch); }
 
  private:
   Network* network_;
@@ -147,7 +151,9 @@ class SimPort {
   uint32_t send_packets_;
   nic::PortCounters counters_;  // nothing is refused here
   std::vector<Packet> held_;
+  std::function<void(const nic::TxPacket&)> watch_;
   uint64_t packets_given_ = 0;
+  bool took_all_ = true;
 };
 
 static_assert(nic::Port<SimPort>);

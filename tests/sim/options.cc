@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <iterator>
 
+#include "appliance/control/sync_spec.h"
 #include "base/clock.h"
 #include "base/rng.h"
+#include "tests/sim/updates.h"
 
 namespace pbox::sim {
 namespace {
@@ -235,6 +237,118 @@ void draw_schedules(uint64_t seed, Options& options) {
   }
 }
 
+// What takes a box down takes a worker down with it, often: then there is a result that nobody has.
+void draw_outages(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0xd1b54a32d192ed03ull);
+  std::vector<Episode> also;
+  for (const Episode& episode : options.episodes) {
+    if (episode.kind != EpisodeKind::kCrashBox || !draw.chance(0.5)) continue;
+    also.push_back({.kind = EpisodeKind::kCrashWorker,
+                    .begin_ns = episode.begin_ns + draw.scaled(1, 2 * kNanosPerMilli),
+                    .length_ns = episode.length_ns,
+                    .draw = draw.number()});
+    options.faults_end_ns =
+        std::max(options.faults_end_ns, also.back().begin_ns + also.back().length_ns);
+  }
+  options.episodes.insert(options.episodes.end(), also.begin(), also.end());
+}
+
+wire::SyncSpec draw_model(Draw& draw, uint32_t workers) {
+  using wire::SyncModel;
+  constexpr SyncModel kModels[] = {
+      SyncModel::kAsp,  SyncModel::kSsp,  SyncModel::kSsp,   SyncModel::kSsp,  SyncModel::kEssp,
+      SyncModel::kEssp, SyncModel::kPssp, SyncModel::kDpssp, SyncModel::kDrop, SyncModel::kDrop};
+  constexpr float kProbabilities[] = {0.1f, 0.5f, 1.0f};
+  wire::SyncSpec sync{.model = draw.one_of(kModels)};
+  if (sync.model == SyncModel::kDrop) {
+    sync.quorum = draw.between(1, workers);
+    return sync;
+  }
+  if (sync.model == SyncModel::kAsp) return sync;
+  sync.staleness = draw.below(5);
+  if (sync.model == SyncModel::kEssp) {
+    sync.reads = wire::Reads::kCached;
+    return sync;
+  }
+  if (sync.model != SyncModel::kSsp) {
+    sync.probability = draw.one_of(kProbabilities);
+  } else if (draw.chance(0.4)) {
+    sync.reads = wire::Reads::kCached;
+    return sync;
+  }
+  if (draw.chance(0.4)) sync.release = wire::Release::kLazy;
+  return sync;
+}
+
+void draw_stragglers(Draw& draw, JobOptions& job) {
+  constexpr Straggling kPatterns[] = {Straggling::kOneRank, Straggling::kInTurns,
+                                      Straggling::kByChance, Straggling::kNone};
+  job.straggling = draw.one_of(kPatterns);
+  if (job.straggling == Straggling::kNone) return;
+  if (job.think_max_ns == 0) job.think_max_ns = kNanosPerMilli;
+  job.straggler_factor = draw.chance(0.3) ? 100 : draw.between(2, 10);
+}
+
+// What a job of that model must be (appliance/control/sync_spec.h), and can be checked as
+// (updates.h).
+void relax(Draw& draw, JobOptions& job) {
+  using appliance::LostPolicy;
+  constexpr LostPolicy kPolicies[] = {LostPolicy::kPartial, LostPolicy::kPartial, LostPolicy::kWait,
+                                      LostPolicy::kAbort};
+  job.sync = draw_model(draw, job.workers);
+  job.mode = pipeline::Mode::kOptimize;
+  job.optimizer = optimizer::OptimizerKind::kSgd;
+  job.recovery = appliance::Recovery::kNone;
+  job.delivery = wire::Delivery::kBroadcast;
+  job.on_worker_lost = draw.one_of(kPolicies);
+  job.patient = draw.chance(0.1);  // nobody can come back
+  // A share that is a power of two is exact.
+  const bool drops = job.sync.model == wire::SyncModel::kDrop;
+  if (drops || (job.workers & (job.workers - 1)) != 0) job.reduction = pipeline::Reduction::kSum;
+  // Whoever lags behind needs a quorum of others, who are not at a barrier then, and go on with all
+  // tensors: each on its own, the urgent ones would leave nothing for the rest.
+  if (drops) {
+    job.barrier_at_end = false;
+    job.by_steps = true;
+    job.patient = false;
+  }
+  job.rounds = std::min(std::max(job.rounds, draw.between(4, 12)), Updates::rounds_max(job));
+}
+
+// Ranks that are lost for good while others go on are rare enough where all kinds are drawn.
+void draw_losses(Draw& draw, Options& options) {
+  for (uint32_t left = draw.between(1, 2); left > 0; --left) {
+    const EpisodeKind kind =
+        draw.chance(0.7) ? EpisodeKind::kCrashWorker : EpisodeKind::kControlBreak;
+    Episode episode{.kind = kind, .begin_ns = draw_begin(draw, options)};
+    episode.length_ns = draw_length(draw, kind);
+    episode.draw = draw.number();
+    options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);
+    options.episodes.push_back(episode);
+  }
+}
+
+// Drawn apart, as the schedules are, and for one seed in three, so that the others are what they
+// were: most jobs have a model that is not bsp, and most of those have stragglers, as some jobs of
+// bsp have.
+void draw_models(uint64_t seed, Options& options) {
+  if (seed % 3 != 0) return;
+  Draw draw(seed ^ 0x73796e635f6d6f64ull);
+  for (JobOptions& job : options.jobs) {
+    const bool is_relaxed = draw.chance(0.75);
+    if (is_relaxed) relax(draw, job);
+    if (is_relaxed || draw.chance(0.5)) draw_stragglers(draw, job);
+    if (job.straggling != Straggling::kNone && options.faults_end_ns > 0 && draw.chance(0.5)) {
+      options.faults_end_ns *= 3;
+    }
+    const bool goes_on_without =
+        is_relaxed && job.on_worker_lost == appliance::LostPolicy::kPartial;
+    if (goes_on_without && options.faults_end_ns > 0 && draw.chance(0.3)) {
+      draw_losses(draw, options);
+    }
+  }
+}
+
 }  // namespace
 
 const char* name_of(EpisodeKind kind) {
@@ -244,6 +358,8 @@ const char* name_of(EpisodeKind kind) {
 Options draw(uint64_t seed) {
   Options options = draw_rack(seed);
   draw_schedules(seed, options);
+  draw_models(seed, options);
+  draw_outages(seed, options);
   return options;
 }
 
@@ -265,6 +381,20 @@ double ms(uint64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / 1e6;
 }
 
+void add_model(Line& line, const JobOptions& job) {
+  constexpr const char* kStraggling[] = {"", "one-rank", "in-turns", "by-chance"};
+  const wire::SyncSpec& sync = job.sync;
+  if (job.is_relaxed()) line.add(" %s", appliance::to_string(sync.model));
+  if (sync.staleness > 0) line.add(" staleness=%u", sync.staleness);
+  if (sync.probability < 1) line.add(" probability=%g", static_cast<double>(sync.probability));
+  if (sync.release == wire::Release::kLazy) line.add(" lazy");
+  if (sync.reads == wire::Reads::kCached) line.add(" cached");
+  if (sync.quorum > 0) line.add(" quorum=%u", sync.quorum);
+  if (job.straggling == Straggling::kNone) return;
+  line.add(" stragglers=%s*%u", kStraggling[static_cast<size_t>(job.straggling)],
+           job.straggler_factor);
+}
+
 void add_job(Line& line, const JobOptions& job) {
   line.add(" | job box=%u workers=%u rounds=%u %s %s%s", job.box, job.workers, job.rounds,
            wire::to_string(job.dtype),
@@ -281,6 +411,7 @@ void add_job(Line& line, const JobOptions& job) {
            job.recovery == appliance::Recovery::kNone ? " no-recovery" : "");
   line.add(" %s%s", wire::kPriorityPolicyNames[static_cast<size_t>(job.priority_policy)],
            job.delivery == wire::Delivery::kPull ? " pull" : "");
+  add_model(line, job);
   line.add(" tensors=");
   for (const TensorOptions& tensor : job.tensors) {
     line.add("%u^%d%s", tensor.elements, tensor.priority,

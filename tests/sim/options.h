@@ -17,6 +17,14 @@ struct TensorOptions {
   int32_t priority = 0;
 };
 
+// Ranks that compute for longer than the others, and when.
+enum class Straggling : uint8_t {
+  kNone,
+  kOneRank,   // always the same
+  kInTurns,   // another one every few rounds
+  kByChance,  // any, now and then
+};
+
 struct JobOptions {
   uint32_t box = 0;
   uint32_t workers = 2;
@@ -25,7 +33,7 @@ struct JobOptions {
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
   optimizer::OptimizerKind optimizer = optimizer::OptimizerKind::kNone;
-  // The consistency model is drawn here once there are others than bsp.
+  wire::SyncSpec sync;
   uint32_t chunk_bytes = 1024;
   uint32_t path_mtu = 1500;
   uint32_t window_bytes = limits::kCreditBytesMax;
@@ -42,8 +50,13 @@ struct JobOptions {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   bool barrier_at_end = true;  // nobody leaves before all are done
   uint64_t think_max_ns = 0;   // between an operation and the next
-  bool rogue = false;          // rank 0 does as it likes
+  Straggling straggling = Straggling::kNone;
+  uint32_t straggler_factor = 1;  // so many times as long does a straggler think
+  bool rogue = false;             // rank 0 does as it likes
 
+  // Ranks may be at different rounds: the model is not bsp.
+  bool is_relaxed() const { return sync.model != wire::SyncModel::kBsp; }
+  uint64_t longest_think_ns() const { return think_max_ns * straggler_factor; }
   uint32_t lost_timeout_ms() const { return patient ? 120'000 : 700; }
   uint32_t recover_timeout_ms() const { return patient ? 300'000 : 3'000; }
 };

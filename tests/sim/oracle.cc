@@ -10,6 +10,11 @@ namespace pbox::sim {
 optimizer::OptimizerSpec optimizer_of(const JobOptions& job) {
   optimizer::OptimizerSpec spec;
   spec.kind = job.optimizer;
+  if (job.is_relaxed()) {  // one whose steps are whole numbers (updates.h)
+    spec.learning_rate = 0.5f;
+    spec.weight_decay = 0;
+    return spec;
+  }
   spec.learning_rate = 0.0625f;
   spec.momentum = 0.5f;
   spec.weight_decay = 0.01f;

@@ -61,6 +61,7 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.on_worker_lost = static_cast<worker::LostPolicy>(options.on_worker_lost);
   membership.priority_policy = options.priority_policy;
   membership.delivery = options.delivery;
+  membership.sync = options.sync;
   membership.incarnation = uint64_t{job.first_host + rank} << 32 | incarnation;
   membership.seed = rack.options.seed * 77 + membership.incarnation;
   return membership;
@@ -298,9 +299,26 @@ void Worker::run_application(uint64_t now_ns, uint64_t& next_ns, bool& busy) {
     rack_.say(who(), [&] { return "has completed tensor " + std::to_string(tensor); });
     application_->completed(tensor, now_ns);
   }
+  if (job_.options.is_relaxed() && !completed.empty()) check_statistics(core);
   if (application_->done()) leave_when_done();
   busy = busy || !completed.empty();
   if (!busy) next_ns = std::min(next_ns, core.next_deadline_ns());
+}
+
+// What the product says of its reads is what they were.
+void Worker::check_statistics(const worker::Core& core) const {
+  const worker::Statistics statistics = core.statistics();
+  const auto dropped = application_->operations_dropped();
+  require(!dropped || statistics.dropped_rounds == *dropped, [&] {
+    return who() + ": of " + std::to_string(*dropped) + " operations some part was dropped, " +
+           std::to_string(statistics.dropped_rounds) + " are reported";
+  });
+  const auto& reads = statistics.staleness.by_staleness;
+  for (size_t age = job_.options.sync.staleness + 1; age < reads.size(); ++age) {
+    require(reads[age] == 0 || !job_.reads.has_bound(), [&] {
+      return who() + ": reports a read that is older than the bound, by " + std::to_string(age);
+    });
+  }
 }
 
 // A rank that leaves takes with it what others may need to recover: careful applications wait for

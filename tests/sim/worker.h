@@ -68,6 +68,7 @@ class Worker final : public ControlEnd {
   bool exchange_packets(uint64_t now_ns);
   bool exchange(uint32_t lane, uint64_t now_ns);
   void leave_when_done();
+  void check_statistics(const worker::Core& core) const;
   // Carries out what the membership wants done.
   void perform();
   void perform(worker::Action& action);

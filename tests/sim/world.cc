@@ -143,7 +143,7 @@ void World::begin(const Episode& episode) {
       return;
     case EpisodeKind::kControlBreak:
       counts_.add(Fault::kControlBreak);
-      disturb(worker.job(), false);
+      disturb(worker.job(), false, &worker);
       control_.break_all(worker.host());
       return;
     case EpisodeKind::kCrashWorker: lose_worker(episode); return;
@@ -229,13 +229,20 @@ void World::heal() {
 
 // What a job need not survive is written down when it happens: with the policy and the time-outs it
 // has, and with ranks that are not in yet or have gone already.
-void World::disturb(JobModel& job, bool loses_box) {
+void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   const JobOptions& options = job.options;
   const bool needs_box =
       options.recovery == appliance::Recovery::kNone || options.mode == pipeline::Mode::kOptimize;
   const bool all_are_in = std::all_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
     return &worker->job() != &job || (worker->joined() && !worker->over());
   });
+  // Where nobody can come back, those who are left go on; initial weights are rank 0's.
+  const bool others_go_on = lost != nullptr && lost->rank() != 0 && all_are_in &&
+                            options.is_relaxed() && job.may_lack_ranks();
+  if (others_go_on) {
+    job.lost.insert(lost->rank());
+    return;
+  }
   job.disturbed = true;
   const bool some_may_leave = !job.at_barrier.empty();  // before whoever was lost is back
   if (!options.patient || !all_are_in || some_may_leave || !options.barrier_at_end ||
@@ -265,13 +272,17 @@ void World::lose_worker(const Episode& episode) {
   Worker& worker = worker_of(episode.draw);
   if (worker.over()) return;
   counts_.add(Fault::kWorkerCrash);
-  disturb(worker.job(), false);
+  disturb(worker.job(), false, &worker);
   worker.crash((episode.draw >> 41 & 1) != 0);
 }
 
 uint64_t World::limit_ns(const JobModel& job) const {
   uint64_t limit_ns = kCompletesWithinNs + 3 * options_.dead_after_ns + kReconnectsWithinNs;
-  if (job.may_fail) {
+  // Who waits may wait for the rank that is farthest behind to do all its rounds.
+  if (job.options.straggling != Straggling::kNone) {
+    limit_ns += 2 * job.options.rounds * job.options.longest_think_ns();
+  }
+  if (job.may_fail || !job.lost.empty()) {
     limit_ns += kJoinsWithinNs +
                 (job.options.lost_timeout_ms() + job.options.recover_timeout_ms()) * kNanosPerMilli;
   }
@@ -340,7 +351,8 @@ bool World::rings_hold_all() const {
 void World::check_end() {
   check_everything();
   for (const auto& worker : workers_) {
-    require(!worker->failure() || worker->job().may_fail, [&] {
+    const JobModel& job = worker->job();
+    require(!worker->failure() || job.may_fail || job.lost.contains(worker->rank()), [&] {
       return worker->job().name + " rank " + std::to_string(worker->rank()) +
              " failed without cause: " + worker->failure()->message;
     });

@@ -42,7 +42,7 @@ class World {
   void check_everything();
   void check_end();
   bool rings_hold_all() const;
-  void disturb(JobModel& job, bool loses_box);
+  void disturb(JobModel& job, bool loses_box, const Worker* lost = nullptr);
   void silence(uint64_t length_ns);
   void lose_box(const Episode& episode);
   void lose_worker(const Episode& episode);

@@ -34,15 +34,16 @@ TEST_CASE("no tensor vanishes, however small the scale makes it") {
 
 TEST_CASE("spans cross a pipe unchanged and become events that a viewer pairs") {
   const std::vector<Span> spans = {{SpanKind::kBackward, 1, 2'000, 5'000},
-                                   {SpanKind::kExchange, 0, 3'000, 9'000}};
+                                   {SpanKind::kExchange, 0, 3'000, 9'000},
+                                   {SpanKind::kAggregate, 0, 4'000, 7'000, 12}};
   const auto there = spans_from_json(nlohmann::json::parse(to_json(spans).dump()));
-  REQUIRE(there.size() == 2);
+  REQUIRE(there.size() == 3);
   CHECK(there[1].kind == SpanKind::kExchange);
   CHECK(there[1].to_ns == 9'000);
 
   nlohmann::json events = nlohmann::json::array();
   append_trace_events(events, 4, "rank 4", there, {"a", "b"}, {"b.weight"});
-  REQUIRE(events.size() == 4);
+  REQUIRE(events.size() == 6);
   CHECK(events[1]["name"] == "backward b");
   CHECK(events[1]["ts"] == 2.0);
   CHECK(events[1]["dur"] == 3.0);
@@ -50,6 +51,9 @@ TEST_CASE("spans cross a pipe unchanged and become events that a viewer pairs") 
   CHECK(events[3]["ph"] == "e");
   CHECK(events[2]["id"] == events[3]["id"]);
   CHECK(events[3]["ts"] == 9.0);
+  CHECK(events[4]["name"] == "b.weight chunk 12 aggregate");
+  CHECK(events[4]["id"] == 12);
+  CHECK(events[5]["ts"] == 7.0);
 }
 
 }  // namespace

@@ -111,20 +111,22 @@ TEST_CASE("probes back off by two, up to a cap, while nobody answers") {
   }
 }
 
-TEST_CASE("a probed chunk does not count as a measure of the path") {
+TEST_CASE("what is sent again is no measure of the path") {
   Shim shim;
   shim.start(0);
   shim.take_all();
-  shim.expire();
-  shim.take_all();
-  shim.now_ns += 900'000'000;
+  shim.now_ns += 1'000'000;
   shim.deliver_result(0, 0, 1.0f);
-  CHECK(shim.core.statistics().smoothed_rtt_us == 0);
   shim.start(0);
   shim.take_all();
-  shim.now_ns += 300'000;
-  shim.deliver_result(0, 1, 1.0f);
-  CHECK(shim.core.statistics().smoothed_rtt_us == 300);
+  shim.expire();
+  shim.now_ns += 80'000'000;
+  for (uint32_t fragment = 0; fragment < kChunkBytes / kFragmentBytes; ++fragment) {
+    Answer answer = shim.result(0, 1, fragment, 1.0f);
+    if (fragment == 2) answer.header.flags |= wire::flag::kRetransmission;
+    shim.deliver(answer);
+  }
+  CHECK(shim.core.statistics().smoothed_rtt_us == 1000);
 }
 
 TEST_CASE("a result ends the retransmission that was about to leave") {
@@ -243,6 +245,62 @@ TEST_CASE("the first part of a result ends the waiting for others: the rest is d
   const bool some_came = GENERATE(false, true);
   if (some_came) shim.deliver(shim.result(0, 0, 1, 3.0f));
   CHECK((shim.expire() < 7'500'000) == some_came);
+}
+
+TEST_CASE("a path that becomes slower is learned, though all is asked for too early at first") {
+  constexpr uint64_t kBeforeNs = 1'000'000, kAfterNs = 60'000'000, kStepNs = 500'000;
+  Shim shim;
+  uint32_t round = 0;
+  // How often it asks until the result, which was on its way all the while, is there.
+  const auto exchange = [&](uint64_t path_ns) {
+    shim.start(0);
+    shim.take_all();
+    const uint64_t due_ns = shim.now_ns + path_ns;
+    size_t asked = 0;
+    for (; shim.now_ns < due_ns; shim.now_ns += kStepNs) {
+      shim.core.on_timer(shim.now_ns, false);
+      asked += shim.take_all(PacketType::kPull).size();
+    }
+    shim.deliver_result(0, round++, 1.0f);
+    return asked;
+  };
+  for (int count = 0; count < 50; ++count) exchange(kBeforeNs);
+  CHECK(shim.core.statistics().smoothed_rtt_us < 1100);
+  CHECK(exchange(kAfterNs) > 1);
+  for (int count = 0; count < 50; ++count) exchange(kAfterNs);
+  CHECK(shim.core.statistics().smoothed_rtt_us > 55'000);
+  CHECK(exchange(kAfterNs) == 0);
+}
+
+TEST_CASE("an answer that took longer than results do shows that the path has become slower") {
+  Shim shim({.tensor_chunks = {1, 1}});
+  shim.start(0);
+  shim.take_all();
+  shim.now_ns += 1'000'000;
+  shim.deliver_result(0, 0, 1.0f);
+  shim.start(1);
+  shim.take_all();
+  shim.expire();
+  const auto asked = shim.take_all(PacketType::kPull);
+  REQUIRE(asked.size() == 1);
+  auto answer = shim.status(1, 0, 0b1111, 1, 1);
+  answer.header.timestamp_us = asked[0].header.timestamp_us;
+  shim.now_ns += 80'000'000;
+  shim.deliver(answer);
+  CHECK(shim.core.statistics().smoothed_rtt_us == 1000 + 79'000 / 8);
+}
+
+TEST_CASE("a chunk that only more urgent ones have overtaken is not missed") {
+  const int32_t priority = GENERATE(0, 1);  // of the others
+  Shim shim({.tensor_chunks = {1, 3}, .credit_bytes = 6 * kChunkBytes});
+  shim.start(0);
+  shim.take_all();
+  shim.start(1, 1.0f, priority);
+  shim.take_all();
+  shim.now_ns += 300'000;
+  for (uint32_t chunk = 1; chunk <= 3; ++chunk) shim.deliver_result(chunk, 0, 1.0f);
+  shim.now_ns += 100'000;
+  CHECK(shim.core.on_timer(shim.now_ns, true) == (priority == 0));
 }
 
 }  // namespace pbox::test

@@ -146,4 +146,42 @@ TEST_CASE("a STATUS of a wrong length or another round moves nothing") {
   CHECK(shim.core.statistics().stale_packets == 1);
 }
 
+TEST_CASE("a chunk's times are kept once they are asked for, and as many as there is room for") {
+  Shim shim({.tensor_chunks = {3}});
+  const auto exchange = [&](uint32_t round) {
+    shim.start(0);
+    shim.take_all();
+    for (const uint32_t chunk : {0u, 1u, 2u}) {
+      shim.now_ns += 1000;
+      shim.deliver(shim.result(chunk, round, 0, 1.0f));
+      shim.now_ns += 1000;
+      for (uint32_t fragment = 1; fragment < kChunkBytes / kFragmentBytes; ++fragment) {
+        shim.deliver(shim.result(chunk, round, fragment, 1.0f));
+      }
+    }
+  };
+  std::vector<worker::ChunkTimes> times(8);
+  exchange(0);
+  CHECK(shim.core.take_chunk_times(times) == 0);
+  shim.core.trace_chunks(4);
+  const uint64_t started_ns = shim.now_ns;
+  exchange(1);
+  exchange(2);
+  CHECK(shim.core.take_chunk_times({times.data(), 1}) == 1);
+  CHECK(times[0].chunk == 0);
+  REQUIRE(shim.core.take_chunk_times(times) == 3);
+  CHECK(times[0].chunk == 1);
+  CHECK(times[0].round == 1);
+  CHECK(times[0].pushed_ns == started_ns);
+  CHECK(times[0].sent_ns == started_ns);
+  CHECK(times[0].answered_ns == started_ns + 3000);
+  CHECK(times[0].completed_ns == started_ns + 4000);
+  CHECK(times[2].round == 2);
+  exchange(3);
+  CHECK(shim.core.take_chunk_times(times) == 3);
+  shim.core.trace_chunks(0);
+  exchange(4);
+  CHECK(shim.core.take_chunk_times(times) == 0);
+}
+
 }  // namespace pbox::test

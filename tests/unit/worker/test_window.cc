@@ -174,26 +174,6 @@ TEST_CASE("what was asked for again is no measure") {
   CHECK(window.bytes(path.now_ns) == before);
 }
 
-TEST_CASE("where hosts are busy what is in flight covers their pauses, and for a while only") {
-  Window window(kChunk, kSlackNs);
-  Path path(12'500'000, 1'000'000);
-  path.burst(window, 100);
-  const uint64_t before = window.bytes(path.now_ns);
-  const auto mark = window.leave(0, path.now_ns);
-  path.now_ns += path.base_ns() + 10'000'000;
-  window.arrive(mark, kChunk, true, path.now_ns);
-  const uint64_t wider = window.bytes(path.now_ns);
-  CHECK(wider > before + 2 * kChunk);
-  CHECK(wider < before + 5 * kChunk);
-  path.run(window, kSecond);
-  CHECK(window.bytes(path.now_ns) == before);
-  // A rank that is later than any scheduler adds no more than that.
-  const auto late = window.leave(0, path.now_ns);
-  path.now_ns += kSecond;
-  window.arrive(late, kChunk, true, path.now_ns);
-  CHECK(window.bytes(path.now_ns) < before + 9 * kChunk);
-}
-
 TEST_CASE("at least two chunks are in flight, however short the path") {
   Window window(kChunk, 0);
   Path path(1'250'000'000, 0);

@@ -309,6 +309,24 @@ typedef struct pbox_statistics {
 } pbox_statistics;
 PBOX_API pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics);
 
+/* Where an iteration's time goes, chunk by chunk; nanoseconds of CLOCK_MONOTONIC. Until pushed_ns a
+ * chunk of an operation waited for the window; then it was sent; until answered_ns the box waited
+ * for other ranks and summed, or packets were under way; then its result came. */
+typedef struct pbox_chunk_times {
+  uint32_t tensor, chunk; /* chunks count through the tensors in the order of registration */
+  uint32_t round, pipeline;
+  uint64_t pushed_ns, sent_ns, answered_ns, completed_ns;
+} pbox_chunk_times;
+
+/* Keeps the times of chunks that are completed from now on, of at most `capacity` until they are
+ * taken; those beyond are not kept. 0 ends it. */
+PBOX_API pbox_status pbox_trace_chunks(pbox_context* context, uint32_t capacity);
+
+/* Takes the oldest of what was kept: *count is how many there is room for in `times`, then how many
+ * there are. */
+PBOX_API pbox_status pbox_take_chunk_times(pbox_context* context, pbox_chunk_times* times,
+                                           uint32_t* count);
+
 /* Leaves the job. Operations in flight are completed with PBOX_CLOSED. */
 PBOX_API pbox_status pbox_leave(pbox_context* context);
 

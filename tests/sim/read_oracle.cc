@@ -1,0 +1,91 @@
+#include "tests/sim/read_oracle.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pbox::sim {
+
+using wire::SyncModel;
+
+ReadOracle::ReadOracle(const JobOptions& options)
+    : options_(options),
+      updates_(options),
+      begun_(options.workers, std::vector<uint32_t>(options.tensors.size())),
+      read_(options.workers),
+      dropped_(options.workers) {
+  if (options.rogue) finished_.insert(0);
+  // The initial weights of others than rank 0 count for nothing: they are in from the start.
+  for (uint32_t rank = 1; rank < options.workers; ++rank) {
+    std::fill(begun_[rank].begin(), begun_[rank].end(), 1);
+  }
+}
+
+void ReadOracle::begin(uint32_t rank, uint32_t tensor, uint32_t round) {
+  begun_[rank][tensor] = std::min(round + 1, options_.rounds);
+}
+
+bool ReadOracle::all_finished() const {
+  for (uint32_t rank = 0; rank < options_.workers; ++rank) {
+    if (!finished_.contains(rank) && !absent_.contains(rank)) return false;
+  }
+  return true;
+}
+
+bool ReadOracle::has_bound() const {
+  return options_.sync.model == SyncModel::kSsp || options_.sync.model == SyncModel::kEssp;
+}
+
+std::optional<std::string> ReadOracle::judge(const Part& part, uint32_t other, uint32_t found,
+                                             uint32_t before) {
+  const uint32_t rounds = part.round + 1;
+  const auto say = [&](const char* what, uint32_t limit) {
+    return "of rank " + std::to_string(other) + " " + std::to_string(found) + " rounds are in, " +
+           what + " " + std::to_string(limit);
+  };
+  if (found < before) return say("but there were", before);
+  if (found > begun_[other][part.tensor])
+    return say("but it has pushed", begun_[other][part.tensor]);
+  if (options_.sync.model == SyncModel::kDrop) {
+    if (other != part.rank || part.round == 0 || part.round >= options_.rounds) return std::nullopt;
+    if (found > before + 1) return say("in one operation, after", before);
+    if (found == before) dropped_[part.rank] = true;
+    return std::nullopt;
+  }
+  if (other == part.rank && found != rounds)
+    return say("which is the reader, that has pushed", rounds);
+  if (!has_bound() || absent_.contains(other)) return std::nullopt;
+  if (found + options_.sync.staleness >= rounds) return std::nullopt;
+  return say("too stale for a reader that has pushed", rounds);
+}
+
+std::optional<std::string> ReadOracle::read(const Part& part, const std::byte* weights) {
+  auto& before = read_[part.rank][{part.tensor, part.first}];
+  before.resize(options_.workers);
+  for (uint32_t other = 0; other < options_.workers; ++other) {
+    const auto found = updates_.count(other, weights, part.first, part.count);
+    if (!found) return "no whole number of updates of rank " + std::to_string(other) + " is in";
+    if (auto what = judge(part, other, *found, before[other])) return what;
+    before[other] = *found;
+  }
+  return std::nullopt;
+}
+
+bool ReadOracle::take_dropped(uint32_t rank) {
+  const bool dropped = dropped_[rank];
+  dropped_[rank] = false;
+  return dropped;
+}
+
+std::optional<std::string> ReadOracle::lacks(uint64_t first, uint32_t count,
+                                             const std::byte* weights) const {
+  for (uint32_t rank = 0; rank < options_.workers; ++rank) {
+    const auto found = updates_.count(rank, weights, first, count);
+    if (found == options_.rounds) continue;
+    return "in the end, of rank " + std::to_string(rank) + " " +
+           (found ? std::to_string(*found) : "no whole number of") + " rounds are in, of " +
+           std::to_string(options_.rounds);
+  }
+  return std::nullopt;
+}
+
+}  // namespace pbox::sim

@@ -1,0 +1,348 @@
+#include "tests/sim/sync_replay.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "nic/wire/chunk_layout.h"
+#include "pipeline/reduce/reference.h"
+#include "pipeline/sync/rules.h"
+#include "tests/sim/violation.h"
+
+namespace pbox::sim {
+
+using wire::SyncModel;
+
+SyncReplay::SyncReplay(pipeline::JobShard& shard, const JobModel& job)
+    : shard_(shard),
+      job_(job),
+      sync_(job.options.sync),
+      cached_(sync_.reads == wire::Reads::kCached),
+      generation_(shard.generation) {
+  require(shard.sync == sync_, [&] { return job.name + ": the box runs another model"; });
+  const uint32_t ranks = shard.worker_count();
+  for (const auto& session : shard.sessions())
+    present_ |= uint32_t{session.present} << session.rank;
+  for (const pipeline::Chunk& held : shard.chunks()) {
+    Chunk chunk;
+    chunk.held = &held;
+    chunk.next.resize(ranks);
+    chunk.claimed.resize(ranks);
+    chunk.pushed.resize(ranks);
+    chunk.weights.resize(held.elements);
+    chunk.sums.resize(held.elements);
+    chunks_.push_back(std::move(chunk));
+  }
+}
+
+std::string SyncReplay::place(const Chunk& chunk) const {
+  return job_.name + " chunk " + std::to_string(chunk.held->id) + " clock " +
+         std::to_string(chunk.clock);
+}
+
+bool SyncReplay::applies_on_arrival(const Chunk& chunk) const {
+  return sync_.model != SyncModel::kDrop && chunk.clock > 0;
+}
+
+uint32_t SyncReplay::elements_of(const Chunk& chunk, uint32_t fragment) const {
+  return wire::fragment_length(chunk.held->wire_bytes, shard_.fragment_bytes, fragment) /
+         job_.element_bytes();
+}
+
+std::span<float> SyncReplay::part(std::vector<float>& values, const Chunk& chunk,
+                                  uint32_t fragment) const {
+  const uint32_t first = fragment * (shard_.fragment_bytes / job_.element_bytes());
+  return {values.data() + first, elements_of(chunk, fragment)};
+}
+
+bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const {
+  if (header.type() == wire::PacketType::kPull) {
+    return header.payload_bytes == sizeof(wire::PullPayload);
+  }
+  return header.type() == wire::PacketType::kPush && header.fragment < chunk.held->fragment_count &&
+         header.dtype_scale == static_cast<uint16_t>(job_.options.dtype) &&
+         header.payload_bytes == elements_of(chunk, header.fragment) * job_.element_bytes();
+}
+
+void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
+  const wire::Header& header = parsed.header;
+  if (header.epoch != shard_.epoch || header.generation != generation_) return;
+  const pipeline::Chunk* held = shard_.find(header.chunk);
+  if (held == nullptr) return;
+  Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
+  if (!is_sound(chunk, header)) return;
+  if (header.type() == wire::PacketType::kPull) {
+    on_pull(chunk, rank, parsed);
+  } else {
+    on_push(chunk, rank, parsed);
+  }
+}
+
+void SyncReplay::on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) {
+  const wire::Header& header = parsed.header;
+  const bool applies = applies_on_arrival(chunk);
+  const uint64_t expected = applies ? chunk.next[rank] : chunk.clock;
+  const int32_t ahead = wire::round_distance(header.round, static_cast<uint32_t>(expected));
+  const bool is_late = !applies && ahead < 0 && chunk.clock > 0;
+  if (is_late && wire::round_distance(header.round, chunk.pushed[rank].round) > 0) {
+    chunk.pushed[rank] = {header.round, 0};
+  }
+  const bool is_claimed = (chunk.claimed[rank] >> header.fragment & 1) != 0;
+  const bool is_parked = (chunk.parked >> rank & 1) != 0;
+  if (ahead != 0 || is_claimed || is_parked) return;
+  claim(chunk, rank, parsed);
+  if (chunk.claimed[rank] != chunk.held->full_mask) return;
+  if (!applies) {
+    close_if_complete(chunk);
+    return;
+  }
+  const uint64_t round = chunk.next[rank]++;
+  chunk.claimed[rank] = 0;
+  advance(chunk);
+  if (cached_) return;
+  (waits(chunk, rank, round) ? chunk.parked : chunk.due) |= 1u << rank;
+}
+
+void SyncReplay::claim(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) {
+  const uint32_t fragment = parsed.header.fragment;
+  chunk.claimed[rank] |= uint64_t{1} << fragment;
+  std::vector<float> values(elements_of(chunk, fragment));
+  reduce::reference::store(job_.options.dtype, values.data(), parsed.payload, values.size());
+  if (applies_on_arrival(chunk)) {
+    step(chunk, fragment, values);
+  } else if (chunk.clock > 0) {
+    const auto sums = part(chunk.sums, chunk, fragment);
+    for (size_t index = 0; index < sums.size(); ++index) sums[index] += values[index];
+  } else if (rank == 0) {
+    std::copy(values.begin(), values.end(), part(chunk.weights, chunk, fragment).begin());
+  }
+}
+
+void SyncReplay::step(Chunk& chunk, uint32_t fragment, std::span<const float> gradient) const {
+  const bool is_mean = job_.options.reduction == pipeline::Reduction::kMean;
+  const float share = is_mean ? 1.0f / static_cast<float>(job_.options.workers) : 1.0f;
+  const float rate = optimizer_of(job_.options).learning_rate;
+  const auto weights = part(chunk.weights, chunk, fragment);
+  for (size_t index = 0; index < weights.size(); ++index) {
+    weights[index] -= rate * (share * gradient[index]);
+  }
+}
+
+// Initial weights take everybody; a round of model drop takes a quorum.
+void SyncReplay::close_if_complete(Chunk& chunk) {
+  auto needed = static_cast<uint32_t>(std::popcount(present_));
+  uint32_t complete = 0;
+  for (uint32_t rank = 0; rank < chunk.claimed.size(); ++rank) {
+    complete += is_present(rank) && chunk.claimed[rank] == chunk.held->full_mask;
+  }
+  if (chunk.clock > 0) needed = std::min(needed, sync_.quorum);
+  if (present_ == 0 || complete < needed) return;
+  for (uint32_t rank = 0; rank < chunk.claimed.size(); ++rank) {
+    if (chunk.claimed[rank] != 0) {
+      chunk.pushed[rank] = {static_cast<uint32_t>(chunk.clock), chunk.claimed[rank]};
+    }
+    if (chunk.claimed[rank] != 0 && is_present(rank)) chunk.due |= 1u << rank;
+    chunk.claimed[rank] = 0;
+  }
+  for (uint32_t index = 0; chunk.clock > 0 && index < chunk.held->fragment_count; ++index) {
+    step(chunk, index, part(chunk.sums, chunk, index));
+  }
+  std::fill(chunk.sums.begin(), chunk.sums.end(), 0.0f);
+  ++chunk.clock;
+  std::fill(chunk.next.begin(), chunk.next.end(), chunk.clock);
+}
+
+// The clock is the least that anybody pushes next.
+void SyncReplay::advance(Chunk& chunk) {
+  uint64_t slowest = UINT64_MAX;
+  for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
+    if (is_present(rank)) slowest = std::min(slowest, chunk.next[rank]);
+  }
+  if (slowest == UINT64_MAX || slowest == chunk.clock) return;
+  chunk.clock = slowest;
+  for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
+    const bool is_parked = (chunk.parked >> rank & 1) != 0;
+    if (!is_parked || !goes_on(chunk, chunk.next[rank] - 1)) continue;
+    chunk.parked &= ~(1u << rank);
+    chunk.due |= 1u << rank;
+  }
+  if (sync_.model == SyncModel::kEssp) chunk.due |= present_;
+}
+
+uint64_t SyncReplay::fastest(const Chunk& chunk) const {
+  uint64_t fastest = 0;
+  for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
+    if (is_present(rank)) fastest = std::max(fastest, chunk.next[rank]);
+  }
+  return fastest - 1;
+}
+
+// A rank that has pushed `round`. A copy of its own waits for data that is new enough; who reads
+// afresh waits by how far it is ahead.
+bool SyncReplay::waits(const Chunk& chunk, uint32_t rank, uint64_t round) const {
+  const auto staleness = static_cast<int64_t>(sync_.staleness);
+  const auto lead = static_cast<int64_t>(round) - static_cast<int64_t>(chunk.clock);
+  if (cached_) return lead + 1 > staleness;
+  if (sync_.model == SyncModel::kAsp || lead < staleness) return false;
+  if (sync_.model == SyncModel::kSsp) return true;
+  if (round != fastest(chunk)) return false;
+  const bool is_dynamic = sync_.model == SyncModel::kDpssp;
+  const double share =
+      is_dynamic ? 1 + std::exp(static_cast<double>(staleness) - static_cast<double>(lead)) : 1;
+  return sync::draw(shard_.epoch, rank, round) <= static_cast<double>(sync_.probability) / share;
+}
+
+// A rank that waits to read `round`, now that the clock has advanced.
+bool SyncReplay::goes_on(const Chunk& chunk, uint64_t round) const {
+  if (cached_) return chunk.clock + sync_.staleness >= round + 1;
+  return sync_.release == wire::Release::kSoft || chunk.clock > round;
+}
+
+void SyncReplay::on_pull(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed) {
+  wire::PullPayload pull;
+  std::memcpy(&pull, parsed.payload, sizeof(pull));
+  const bool wants = (chunk.held->full_mask & ~pull.held_mask) != 0;
+  if (!cached_ || !applies_on_arrival(chunk) || !wants) return;
+  if (parsed.header.round + 1 != static_cast<uint32_t>(chunk.next[rank])) return;
+  if (waits(chunk, rank, chunk.next[rank] - 1)) chunk.parked |= 1u << rank;
+}
+
+void SyncReplay::note_command() {
+  generation_ = shard_.generation;
+  for (Chunk& chunk : chunks_) chunk.due = 0;
+  uint32_t present = 0;
+  for (const auto& session : shard_.sessions()) {
+    present |= uint32_t{session.present} << session.rank;
+  }
+  if (present == present_) return;
+  present_ = present;
+  for (Chunk& chunk : chunks_) {
+    chunk.parked &= present;
+    if (applies_on_arrival(chunk)) {
+      advance(chunk);
+    } else {
+      close_if_complete(chunk);
+    }
+  }
+}
+
+void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) {
+  const wire::Header& header = packet.header;
+  const pipeline::Chunk* held = shard_.find(header.chunk);
+  if (header.type() != wire::PacketType::kResult || held == nullptr) return;
+  Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
+  chunk.due &= ~(1u << rank);
+  const auto who = [&] { return place(chunk) + ", sent to rank " + std::to_string(rank) + ": "; };
+  require(is_present(rank), [&] { return who() + "it was excluded"; });
+  require(header.round + 1 == static_cast<uint32_t>(chunk.clock),
+          [&] { return who() + "says that its clock is " + std::to_string(header.round + 1); });
+  // Who waits is told of one less of its rounds than the box has.
+  const bool has_more = (cached_ ? chunk.claimed[rank] : 0) >> header.fragment & 1;
+  const bool is_waiting = !cached_ && (chunk.parked >> rank & 1) != 0;
+  uint64_t applied = chunk.next[rank] + (has_more ? 1 : 0) - (is_waiting ? 1 : 0);
+  if (sync_.model == SyncModel::kDrop) {
+    const Pushed& pushed = chunk.pushed[rank];
+    applied = pushed.round + (pushed.counted >> header.fragment & 1);
+  }
+  require(header.applied() == static_cast<uint32_t>(applied), [&] {
+    return who() + "says that its rounds below " + std::to_string(header.applied()) +
+           " are in, not " + std::to_string(applied);
+  });
+  if (!job_.has_known_sums()) return;
+  const uint32_t first = header.fragment * (shard_.fragment_bytes / job_.element_bytes());
+  for (uint32_t index = 0; index < elements_of(chunk, header.fragment); ++index) {
+    const float weight = reduce::reference::load_element(job_.options.dtype, packet.payload, index);
+    require(weight == chunk.weights[first + index],
+            [&] { return who() + "not what the weights are when it leaves"; });
+  }
+}
+
+void SyncReplay::check_chunk(uint32_t id) const {
+  const pipeline::Chunk* held = shard_.find(id);
+  if (held == nullptr) return;
+  const Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
+  const auto where = [&] { return place(chunk) + ": "; };
+  require(held->rounds_finished == chunk.clock,
+          [&] { return where() + "the box's is " + std::to_string(held->rounds_finished); });
+  const bool applies = applies_on_arrival(chunk);
+  const sync::Progress& progress = held->sync->progress;
+  for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
+    const auto who = [&] { return where() + "rank " + std::to_string(rank) + ": "; };
+    require(held->claimed[rank] == chunk.claimed[rank],
+            [&] { return who() + "other fragments are claimed than came"; });
+    require(is_present(rank) || !held->sync->owed.has(rank),
+            [&] { return who() + "is owed a reply, but was excluded"; });
+    if (!applies) continue;
+    require(!is_present(rank) || progress.next(rank) == chunk.next[rank], [&] {
+      return who() + "has pushed what is below " + std::to_string(chunk.next[rank]) +
+             ", the box has counted " + std::to_string(progress.next(rank));
+    });
+    const bool is_parked = (chunk.parked >> rank & 1) != 0;
+    require(progress.is_parked(rank) == is_parked, [&] {
+      return who() + (is_parked ? "must wait, but does not" : "waits, but need not");
+    });
+  }
+  require(!applies || present_ == 0 || progress.slowest() == chunk.clock,
+          [&] { return where() + "the slowest is not at " + std::to_string(progress.slowest()); });
+  require(!applies || present_ == 0 || progress.fastest() == fastest(chunk),
+          [&] { return where() + "the fastest is not at " + std::to_string(progress.fastest()); });
+}
+
+void SyncReplay::check_answers(uint32_t id) const {
+  const pipeline::Chunk* held = shard_.find(id);
+  if (held == nullptr) return;
+  const Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
+  for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
+    const bool departs = shard_.departure.chunk == held && shard_.departure.ranks.has(rank);
+    const bool is_forgotten =
+        (chunk.due >> rank & 1) != 0 && !departs && !held->sync->owed.has(rank);
+    require(!is_forgotten, [&] {
+      return place(chunk) + ": rank " + std::to_string(rank) +
+             " may read, but nothing leaves for it";
+    });
+  }
+}
+
+void SyncReplay::check_weights(uint32_t id, uint32_t fragment) const {
+  const pipeline::Chunk* held = shard_.find(id);
+  if (held == nullptr || fragment >= held->fragment_count || !job_.has_known_sums()) return;
+  const Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
+  const uint32_t first = fragment * (shard_.fragment_bytes / job_.element_bytes());
+  const uint32_t count = elements_of(chunk, fragment);
+  const bool equal = std::equal(held->weights + first, held->weights + first + count,
+                                chunk.weights.begin() + first);
+  require(equal, [&] {
+    return place(chunk) + ", fragment " + std::to_string(fragment) +
+           ": the weights are not those of the updates that came, each once";
+  });
+}
+
+void SyncReplay::check_all() const {
+  uint32_t parked = 0;
+  for (const Chunk& chunk : chunks_) {
+    check_chunk(chunk.held->id);
+    for (uint32_t index = 0; index < chunk.held->fragment_count; ++index) {
+      check_weights(chunk.held->id, index);
+    }
+    parked += static_cast<uint32_t>(std::popcount(chunk.parked));
+  }
+  require(shard_.parked_count == parked,
+          [&] { return job_.name + ": the number of reads that wait is wrong"; });
+}
+
+void SyncReplay::check_end() const {
+  check_all();
+  if (present_ != job_.all_ranks() || !job_.reads.all_finished() || !job_.has_known_sums()) return;
+  if (sync_.model == SyncModel::kDrop) return;
+  for (const Chunk& chunk : chunks_) {
+    const JobModel::Chunk& layout = job_.chunks[chunk.held->id];
+    std::vector<std::byte> bytes(chunk.held->wire_bytes);
+    reduce::reference::narrow(job_.options.dtype, bytes.data(), chunk.held->weights,
+                              chunk.held->elements);
+    const auto what = job_.reads.lacks(layout.first_element, layout.elements, bytes.data());
+    require(!what, [&] { return place(chunk) + ": " + *what; });
+  }
+}
+
+}  // namespace pbox::sim

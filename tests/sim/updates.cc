@@ -1,0 +1,76 @@
+#include "tests/sim/updates.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "pipeline/reduce/reference.h"
+#include "tests/sim/oracle.h"
+
+namespace pbox::sim {
+
+Updates::Updates(const JobOptions& options)
+    : options_(options),
+      bits_(bits(options)),
+      alternates_(options.sync.model != wire::SyncModel::kDrop &&
+                  2 * options.rounds < (1u << bits_)) {}
+
+uint32_t Updates::bits(const JobOptions& options) {
+  switch (options.dtype) {
+    case wire::Dtype::kF32: return 24 / options.workers;
+    case wire::Dtype::kF16: return 11 / options.workers;
+    case wire::Dtype::kBf16: return 8 / options.workers;
+  }
+  return 1;
+}
+
+uint32_t Updates::rounds_max(const JobOptions& options) {
+  return (1u << std::min(bits(options), 12u)) - 1;
+}
+
+uint32_t Updates::digit(uint32_t rank, uint32_t round, uint64_t element) const {
+  return 1 + (alternates_ ? static_cast<uint32_t>(rank + round + element) & 1 : 0);
+}
+
+// Of the rounds that count, those below.
+uint32_t Updates::sum_below(uint32_t rank, uint32_t round, uint64_t element) const {
+  const uint32_t first = first_[rank > 0];
+  if (round <= first) return 0;
+  const uint32_t rounds = round - first;
+  const uint32_t begins_with_two = digit(rank, first, element) - 1;
+  return rounds + (alternates_ ? (rounds + begins_with_two) / 2 : 0);
+}
+
+void Updates::fill(uint32_t rank, uint32_t round, std::vector<std::byte>& bytes) const {
+  const size_t elements = bytes.size() / wire::dtype_bytes(options_.dtype);
+  std::vector<float> values(elements);
+  const bool is_mean = options_.reduction == pipeline::Reduction::kMean;
+  const float share = is_mean ? static_cast<float>(options_.workers) : 1.0f;
+  const float factor = round == 0 ? 1.0f : -share / optimizer_of(options_).learning_rate;
+  for (size_t element = 0; element < elements && round < options_.rounds; ++element) {
+    values[element] = factor * static_cast<float>(digit(rank, round, element) << (bits_ * rank));
+  }
+  reduce::reference::narrow(options_.dtype, bytes.data(), values.data(), elements);
+}
+
+uint32_t Updates::digit_of(float weight, uint32_t rank) const {
+  return static_cast<uint32_t>(weight) >> (bits_ * rank) & ((1u << bits_) - 1);
+}
+
+std::optional<uint32_t> Updates::count(uint32_t rank, const std::byte* weights, uint64_t first,
+                                       uint32_t count) const {
+  const auto end = static_cast<float>(uint64_t{1} << (bits_ * options_.workers));
+  std::optional<uint32_t> rounds;
+  for (uint32_t index = 0; index < count; ++index) {
+    const float weight = reduce::reference::load_element(options_.dtype, weights, index);
+    if (!(weight >= 0 && weight < end) || std::rint(weight) != weight) return std::nullopt;
+    const uint32_t found = digit_of(weight, rank);
+    if (!rounds) {
+      rounds = first_[rank > 0];
+      while (*rounds < options_.rounds && sum_below(rank, *rounds, first) < found) ++*rounds;
+    }
+    if (sum_below(rank, *rounds, first + index) != found) return std::nullopt;
+  }
+  return rounds;
+}
+
+}  // namespace pbox::sim
