@@ -114,7 +114,9 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
             "  variance\n";
   for (const auto& run : figures["runs"]) print_run(run, report);
   const nlohmann::json& best = headline(figures["points"]);
-  for (const char* name : {"delayed_pull_ratio", "iteration_rate_ratio", "sync_traffic_saved"}) {
+  for (const char* name :
+       {"delayed_pull_ratio", "iteration_rate_ratio", "iteration_rate_ratio_lazy",
+        "sync_traffic_saved", "accuracy_difference"}) {
     figures[name] = best.value(name, nlohmann::json());
     report << "  " << name << " " << shown(figures[name], 3) << "\n";
   }

@@ -133,21 +133,24 @@ def compare(runs):
     for (workers, slow, bound), by_model in groups.items():
         point = {"workers": workers, "slow": slow, "staleness_bound": bound}
         base = baselines.get((workers, slow))
-        raw, best = (by_model.get(name) for name in ("ssp", "pssp_lazy"))
+        raw, soft, lazy = (by_model.get(name) for name in ("ssp", "pssp", "pssp_lazy"))
         if base:
             target = base["final_accuracy"] - 0.005
             point["target_accuracy"] = target
             for run in by_model.values():
                 run["seconds_to_target"] = seconds_to(run["curve"], target)
-        if raw and best:
+        if raw and lazy:
             point["delayed_pull_ratio"] = ratio(raw["pulls_delayed_per_iteration"],
-                                                best["pulls_delayed_per_iteration"])
-        if base and best:
-            point["iteration_rate_ratio"] = ratio(best["iterations_per_second"],
+                                                lazy["pulls_delayed_per_iteration"])
+        if base and lazy:
+            point["iteration_rate_ratio_lazy"] = ratio(lazy["iterations_per_second"],
+                                                       base["iterations_per_second"])
+        if base and soft:
+            point["iteration_rate_ratio"] = ratio(soft["iterations_per_second"],
                                                   base["iterations_per_second"])
-            point["sync_traffic_saved"] = 1 - (ratio(best["sync_packets_per_iteration"],
+            point["sync_traffic_saved"] = 1 - (ratio(soft["sync_packets_per_iteration"],
                                                      base["sync_packets_per_iteration"]) or 0)
-            point["accuracy_difference"] = best["final_accuracy"] - base["final_accuracy"]
+            point["accuracy_difference"] = soft["final_accuracy"] - base["final_accuracy"]
         points.append(point)
     return points
 
