@@ -151,7 +151,8 @@ TEST_CASE("the leader is killed: another box leads, and the jobs of the others g
     CHECK(box->metric("pbox_cluster_boxes") == 3);
     CHECK(box->metric("pbox_cluster_store_up") == 1);
   }
-  for (const Json& listed : boxes_of(*boxes["a"])["boxes"]) {
+  const Json page = boxes_of(*boxes["a"]);
+  for (const Json& listed : page["boxes"]) {
     CHECK(listed["control"] == boxes[listed["name"]]->control());
     CHECK(listed["leads"] == (listed["name"] == leader));
     CHECK(listed["data"].size() == 2);
