@@ -37,6 +37,7 @@ class CreditWatch {
       const auto found = under_way_.find(header.chunk);
       if (header.type() == wire::PacketType::kPull && found != under_way_.end() &&
           found->second.round == header.round && found->second.announced) {
+        found->second.asked = true;
         enter(found->second);
       }
       if (header.type() != wire::PacketType::kPush) continue;
@@ -59,6 +60,7 @@ class CreditWatch {
     uint32_t result_round = 0;
     bool in_window = false;
     bool announced = false;
+    bool asked = false;  // for what was announced
   };
 
   uint32_t chunk_bytes(uint32_t id) const {
@@ -106,8 +108,7 @@ class CreditWatch {
 
   // A result of what is under way, by the rules of the job's consistency model.
   bool answers(Chunk& chunk, const wire::Header& header) const {
-    if (chunk.announced && !chunk.in_window)
-      return false;  // not asked for yet: the worker ignores it
+    if (chunk.announced && !chunk.asked) return false;  // the worker ignores it
     const wire::SyncModel model = session_.sync.model;
     if (model == wire::SyncModel::kDrop) {  // of its round or a later one; all of the newest
       const uint32_t least = chunk.result_mask != 0 ? chunk.result_round : chunk.round;
