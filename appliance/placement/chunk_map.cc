@@ -1,11 +1,11 @@
-#include "appliance/control/chunk_map.h"
+#include "appliance/placement/chunk_map.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "base/check.h"
 
-namespace pbox::appliance {
+namespace pbox::placement {
 
 std::vector<uint8_t> assign_chunks(std::span<const uint32_t> chunk_bytes,
                                    std::vector<uint64_t> loads_bytes) {
@@ -23,4 +23,4 @@ std::vector<uint8_t> assign_chunks(std::span<const uint32_t> chunk_bytes,
   return bins;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::placement
