@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "nic/wire/control_frame.h"
 #include "perf/measure.h"
+#include "perf/placement/stragglers.h"
 #include "perf/scenario.h"
 
 namespace pbox::perf {
@@ -238,6 +239,39 @@ nlohmann::json breaks(const Costs& largest, size_t workers, std::ostream& report
           {"chunks_per_job_limit", limits::kChunksPerJobMax}};
 }
 
+// Simulated seconds under each other map over those under the rebalancer; medians over seeds.
+nlohmann::json compare_maps(std::ostream& report) {
+  struct Other {
+    const char* name;
+    MapStrategy strategy;
+  };
+  constexpr Other kOthers[] = {{"static", MapStrategy::kStatic},
+                               {"round_robin", MapStrategy::kRoundRobin},
+                               {"byte_balanced", MapStrategy::kByteBalanced}};
+  constexpr uint64_t kSeeds = 10;
+  nlohmann::json figures;
+  report << "simulated speed-up by rebalancing, over  static  round-robin  byte-balanced\n"
+         << std::setprecision(3);
+  for (const StragglerSetting& setting : straggler_settings()) {
+    std::vector<double> moving;
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      moving.push_back(train(setting, MapStrategy::kRebalanced, seed).seconds);
+    }
+    report << "  " << std::left << std::setw(36) << setting.name << std::right;
+    for (const Other& other : kOthers) {
+      std::vector<double> fixed;
+      for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+        fixed.push_back(train(setting, other.strategy, seed).seconds);
+      }
+      const double speedup = median_ratio(fixed, moving);
+      figures[setting.name][other.name] = speedup;
+      report << std::setw(10) << speedup;
+    }
+    report << "\n";
+  }
+  return figures;
+}
+
 void add_options(po::options_description& options) {
   options.add_options()("boxes", po::value<size_t>()->default_value(64), "boxes of 4 pipelines")(
       "workers", po::value<size_t>()->default_value(1024), "workers of the job")(
@@ -283,6 +317,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   figures["all_workers"] = {{"messages", largest.messages * workers}, {"bytes", all_bytes}};
   report << workers << " workers are sent " << largest.messages * workers << " messages, "
          << all_bytes / 1e9 << " GB\n";
+  figures["speedup_by_rebalancing"] = compare_maps(report);
   figures["breaks"] = breaks(largest, workers, report);
   return figures;
 }
