@@ -154,25 +154,53 @@ void weigh_messages(const placement::JobPlacement& map, Costs& costs) {
   costs.memory_bytes = heap_bytes() - before;
 }
 
-Costs measure(size_t boxes, size_t chunks, size_t repetitions) {
-  const std::vector<uint32_t> chunk_bytes = make_chunks(chunks);
-  const std::vector<placement::Box> all_boxes = make_boxes(boxes);
-  std::vector<double> place_seconds;
-  std::vector<double> decide_seconds;
-  std::vector<double> apply_seconds;
-  Costs costs{.boxes = boxes, .chunks = chunks};
-  placement::JobPlacement map;
-  for (size_t repetition = 0; repetition < repetitions; ++repetition) {
+// One size, and what each repetition measured there.
+struct Size {
+  Size(size_t boxes, size_t chunks)
+      : costs{.boxes = boxes, .chunks = chunks},
+        chunk_bytes(make_chunks(chunks)),
+        all_boxes(make_boxes(boxes)) {}
+
+  void measure_once() {
     place_seconds.push_back(
         seconds_of([&] { map = std::move(placement::place_job(chunk_bytes, all_boxes).value()); }));
     time_decision(chunk_bytes, map, costs);
     decide_seconds.push_back(costs.decide_seconds);
     apply_seconds.push_back(costs.apply_seconds);
   }
-  costs.place_seconds = median(place_seconds);
-  costs.decide_seconds = median(decide_seconds);
-  costs.apply_seconds = median(apply_seconds);
-  weigh_messages(map, costs);
+
+  void sum_up() {
+    costs.place_seconds = median(place_seconds);
+    costs.decide_seconds = median(decide_seconds);
+    costs.apply_seconds = median(apply_seconds);
+    weigh_messages(map, costs);
+  }
+
+  Costs costs;
+  std::vector<uint32_t> chunk_bytes;
+  std::vector<placement::Box> all_boxes;
+  placement::JobPlacement map;
+  std::vector<double> place_seconds;
+  std::vector<double> decide_seconds;
+  std::vector<double> apply_seconds;
+};
+
+// Size after size, and so again and again: what else the machine does meanwhile hits all alike.
+std::vector<Costs> measure(std::vector<Size> sizes, size_t repetitions) {
+  for (Size& size : sizes) size.measure_once();
+  for (Size& size : sizes) {
+    size.place_seconds.clear();  // memory was fresh
+    size.decide_seconds.clear();
+    size.apply_seconds.clear();
+  }
+  for (size_t repetition = 0; repetition < repetitions; ++repetition) {
+    for (Size& size : sizes) size.measure_once();
+  }
+  std::vector<Costs> costs;
+  for (Size& size : sizes) {
+    size.sum_up();
+    costs.push_back(size.costs);
+  }
   return costs;
 }
 
@@ -276,7 +304,7 @@ void add_options(po::options_description& options) {
   options.add_options()("boxes", po::value<size_t>()->default_value(64), "boxes of 4 pipelines")(
       "workers", po::value<size_t>()->default_value(1024), "workers of the job")(
       "chunks", po::value<size_t>()->default_value(limits::kChunksPerJobMax), "chunks of the job")(
-      "repetitions", po::value<size_t>()->default_value(5), "of each timing; medians are given");
+      "repetitions", po::value<size_t>()->default_value(7), "of each timing; medians are given");
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
@@ -297,12 +325,14 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   if (workers == 0 || repetitions == 0) {
     throw std::runtime_error("--workers and --repetitions must be at least 1");
   }
-  std::vector<Costs> by_chunks;
-  std::vector<Costs> by_boxes;
+  std::vector<Size> chunk_sizes;
+  std::vector<Size> box_sizes;
   for (size_t step = kSteps; step-- > 0;) {
-    by_chunks.push_back(measure(boxes, chunks >> step, repetitions));
-    by_boxes.push_back(measure(boxes >> step, chunks, repetitions));
+    chunk_sizes.emplace_back(boxes, chunks >> step);
+    box_sizes.emplace_back(boxes >> step, chunks);
   }
+  const std::vector<Costs> by_chunks = measure(std::move(chunk_sizes), repetitions);
+  const std::vector<Costs> by_boxes = measure(std::move(box_sizes), repetitions);
   print(by_chunks, report);
   print(by_boxes, report);
   const Costs& largest = by_chunks.back();
