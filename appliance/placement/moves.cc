@@ -1,7 +1,8 @@
 #include "appliance/placement/moves.h"
 
-#include <algorithm>
 #include <numeric>
+
+#include "appliance/placement/largest_first.h"
 
 namespace pbox::placement {
 namespace {
@@ -45,14 +46,12 @@ std::vector<Move> moves_for(std::span<const uint32_t> chunk_bytes,
   for (uint32_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     if (chunk_bytes[chunk] <= surplus[box_of_chunk[chunk]]) givers.push_back(chunk);
   }
-  std::stable_sort(givers.begin(), givers.end(),
-                   [&](uint32_t a, uint32_t b) { return chunk_bytes[a] > chunk_bytes[b]; });
   std::vector<BoxLoad> loads;
   for (size_t box = 0; box < box_count; ++box) {
     loads.push_back({bytes[box], bytes_per_second[box]});
   }
   std::vector<uint32_t> taken;
-  for (const uint32_t chunk : givers) {
+  for (const uint32_t chunk : largest_first(chunk_bytes, std::move(givers))) {
     const BoxIndex box = box_of_chunk[chunk];
     if (chunk_bytes[chunk] > surplus[box]) continue;
     surplus[box] -= chunk_bytes[chunk];

@@ -29,7 +29,7 @@ enum class Leveling {
 
 // In the order of chunks. A box of rate 0 loses all its chunks; of a box above its share the
 // largest chunks that fit into the surplus go. What is taken is placed largest first. At least one
-// rate must be above 0. O(n log n + d b) as place_largest_first().
+// rate must be above 0. As fast as place_largest_first().
 std::vector<Move> moves_for(std::span<const uint32_t> chunk_bytes,
                             std::span<const BoxIndex> box_of_chunk,
                             std::span<const double> bytes_per_second, Leveling leveling);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "appliance/placement/chunk_map.h"
+#include "appliance/placement/largest_first.h"
 
 namespace pbox::placement {
 namespace {
@@ -62,13 +63,10 @@ Status check(std::span<const Box> boxes) {
 
 void place_largest_first(std::span<const uint32_t> chunk_bytes, std::vector<uint32_t> chunks,
                          std::vector<BoxLoad>& loads, std::vector<BoxIndex>& box_of_chunk) {
-  std::sort(chunks.begin(), chunks.end(), [&](uint32_t a, uint32_t b) {
-    return chunk_bytes[a] != chunk_bytes[b] ? chunk_bytes[a] > chunk_bytes[b] : a < b;
-  });
   // The heap's keys hold for one size: among equal chunks only the box just filled changes.
   std::vector<Candidate> heap;
   uint32_t heap_bytes = 0;
-  for (const uint32_t chunk : chunks) {
+  for (const uint32_t chunk : largest_first(chunk_bytes, std::move(chunks))) {
     const uint32_t bytes = chunk_bytes[chunk];
     if (heap.empty() || bytes != heap_bytes) {
       heap = candidates_for(bytes, loads);

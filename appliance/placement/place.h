@@ -34,11 +34,12 @@ struct BoxLoad {
   double bytes_per_second = 0;  // 0: takes no chunk
 };
 
-// The chunks named by `chunks` (indices into `chunk_bytes`), largest first, each onto the box that
-// would then be done first: LPT on uniform machines (Gonzalez, Ibarra, Sahni 1977: less than twice
-// the best makespan). Ties go to the lower index, of chunk and box. Adds to `loads` and writes
-// box_of_chunk[chunk]. At least one box must take chunks. With n chunks of d different sizes and b
-// boxes O(n log n + n log b + d b); a model has about one size per tensor, and one for the rest.
+// The chunks named by `chunks` (indices into `chunk_bytes`), largest first and equal ones as they
+// come, each onto the box that would then be done first: LPT on uniform machines (Gonzalez, Ibarra,
+// Sahni 1977: less than twice the best makespan). Of boxes done at once the lower index takes it.
+// Adds to `loads` and writes box_of_chunk[chunk]. At least one box must take chunks. With n chunks
+// of d different sizes and b boxes O(n log b + d b); a model has about one size per tensor, and one
+// for the rest.
 void place_largest_first(std::span<const uint32_t> chunk_bytes, std::vector<uint32_t> chunks,
                          std::vector<BoxLoad>& loads, std::vector<BoxIndex>& box_of_chunk);
 
