@@ -53,6 +53,19 @@ TEST_CASE("explorations of equal boxes are all taken back, ever more rarely") {
   }
 }
 
+TEST_CASE("an exploration that changes nothing is taken back") {
+  World world(4, 400, {.seed = 6, .explore_probability = 1});
+  const std::vector<BoxIndex> before = world.rebalancer.box_of_chunk();
+  for (int i = 0; i < 500; ++i) {
+    Observation seen = world.observation();
+    seen.iteration_seconds = 1;  // computing, whatever the boxes do
+    if (world.rebalancer.observe(seen)) world.rebalancer.carried_out(0);
+  }
+  CHECK(world.rebalancer.decision_count(DecisionKind::kRevert) >= 2);
+  CHECK(world.rebalancer.decision_count(DecisionKind::kKeep) == 0);
+  CHECK(world.rebalancer.box_of_chunk() == before);
+}
+
 TEST_CASE("a bad exploration ends as soon as it shows, by exactly the moves it made") {
   World world(4, 4000, {.seed = 2, .explore_probability = 1});
   std::optional<Plan> exploration;

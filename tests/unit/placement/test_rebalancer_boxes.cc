@@ -108,6 +108,25 @@ TEST_CASE("a standby box that helps is found by exploring, and stays") {
   for (const double bytes : world.bytes()) CHECK(bytes == Approx(1e6).epsilon(0.05));
 }
 
+TEST_CASE(
+    "a box that drains while its chunks are on their way is not made active by their arrival") {
+  World world(2, 2000, {.seed = 1, .explore_probability = 1});
+  world.rebalancer.set_state(1, BoxState::kStandby);
+  world.run(1);
+  std::optional<Plan> plan;
+  while (!(plan = world.rebalancer.observe(world.observation()))) {
+  }
+  REQUIRE(plan->kind == DecisionKind::kScaleOut);
+  world.rebalancer.set_state(1, BoxState::kDraining);
+  world.rebalancer.carried_out(0);
+  CHECK(world.rebalancer.boxes()[1].state == BoxState::kDraining);
+  CHECK(world.bytes()[1] > 0);
+  const std::vector<Plan> next = world.run(1);
+  REQUIRE(next.size() == 1);
+  CHECK(next[0].kind == DecisionKind::kDrain);
+  CHECK(world.bytes()[1] == 0);
+}
+
 TEST_CASE("a drain that was not carried out is tried again, after a pause") {
   World world(2, 100, kExploitOnly);
   world.rebalancer.set_state(0, BoxState::kDraining);
