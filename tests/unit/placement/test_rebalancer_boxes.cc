@@ -41,7 +41,8 @@ TEST_CASE("no plan ever moves a chunk to a box that does not take any") {
       if (!plan) continue;
       for (const Move& move : plan->moves) {
         BoxState state = world.rebalancer.boxes()[move.to].state;
-        if (plan->change && plan->change->box == move.to) state = plan->change->to;
+        const auto& change = plan->change;
+        if (change && change->box == move.to && change->from == state) state = change->to;
         REQUIRE(state == BoxState::kActive);
         REQUIRE(world.rebalancer.box_of_chunk()[move.chunk] == move.from);
       }
@@ -125,6 +126,22 @@ TEST_CASE(
   REQUIRE(next.size() == 1);
   CHECK(next[0].kind == DecisionKind::kDrain);
   CHECK(world.bytes()[1] == 0);
+}
+
+TEST_CASE("a box that leaves for good while it stands by on trial gets nothing back") {
+  World world(3, 3000, {.seed = 1, .explore_probability = 1});
+  std::optional<Plan> plan;
+  while (!plan || plan->kind != DecisionKind::kScaleIn) {
+    plan = world.rebalancer.observe(world.observation());
+    if (plan) world.rebalancer.carried_out(0);
+  }
+  const BoxIndex box = plan->change->box;
+  REQUIRE(world.bytes()[box] == 0);
+  world.rebalancer.set_state(box, BoxState::kDraining);
+  for (const Plan& later : world.run(200)) {
+    for (const Move& move : later.moves) REQUIRE(move.to != box);
+  }
+  CHECK(world.rebalancer.decision_count(DecisionKind::kKeep) >= 1);
 }
 
 TEST_CASE("a drain that was not carried out is tried again, after a pause") {
