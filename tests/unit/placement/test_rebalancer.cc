@@ -129,6 +129,31 @@ TEST_CASE("what a migration costs is weighed against what it brings") {
   CHECK(dear.rebalancer.decisions().back().reason.find("not earned back") != std::string::npos);
 }
 
+TEST_CASE("explorations that would cost more than they may find are not made") {
+  World world(4, 4000, {.seed = 1, .explore_probability = 1});
+  std::optional<Plan> first;
+  while (!(first = world.rebalancer.observe(world.observation()))) {
+  }
+  world.rebalancer.carried_out(10'000 * first->stall_seconds);
+  // The first one goes back; after that every decision that draws an exploration holds.
+  const std::vector<Plan> plans = world.run(1000);
+  REQUIRE(plans.size() == 1);
+  CHECK(plans[0].kind == DecisionKind::kRevert);
+}
+
+TEST_CASE("while a plan is out, nothing else is proposed") {
+  World world(4, 4000, kExploitOnly);
+  world.speeds[0] /= 4;
+  while (!world.rebalancer.observe(world.observation())) {
+  }
+  world.rebalancer.set_state(1, BoxState::kDraining);
+  for (int i = 0; i < 100; ++i) REQUIRE_FALSE(world.rebalancer.observe(world.observation()));
+  world.rebalancer.carried_out(0.01);
+  const auto next = world.rebalancer.observe(world.observation());
+  REQUIRE(next);
+  CHECK(next->kind == DecisionKind::kDrain);
+}
+
 TEST_CASE("boxes that are not what the job waits for stay as they are") {
   World world(2, 2000, kExploitOnly);
   world.speeds[0] /= 3;
