@@ -50,8 +50,8 @@ struct BoxChange {
 struct Plan {
   DecisionKind kind;
   std::vector<Move> moves{};  // each chunk at most once
-  std::optional<BoxChange>
-      change{};              // takes effect with the moves, unless told otherwise meanwhile
+  // Takes effect with the moves, unless the box was told something else meanwhile.
+  std::optional<BoxChange> change{};
   double stall_seconds = 0;  // what migration is expected to cost the job
   std::string reason{};
 };
