@@ -1,6 +1,7 @@
 #include "perf/measure.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -34,6 +35,26 @@ double median_ratio(const std::vector<double>& over, const std::vector<double>& 
   std::vector<double> ratios;
   for (size_t turn = 0; turn < over.size(); ++turn) ratios.push_back(over[turn] / under[turn]);
   return median(std::move(ratios));
+}
+
+double growth_exponent(const std::vector<double>& sizes, const std::vector<double>& costs) {
+  PBOX_CHECK(sizes.size() == costs.size() && sizes.size() >= 2);
+  const double count = static_cast<double>(sizes.size());
+  double mean_x = 0;
+  double mean_y = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    mean_x += std::log(sizes[i]) / count;
+    mean_y += std::log(costs[i]) / count;
+  }
+  double covariance = 0;
+  double variance = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const double x = std::log(sizes[i]) - mean_x;
+    covariance += x * (std::log(costs[i]) - mean_y);
+    variance += x * x;
+  }
+  PBOX_CHECK(variance > 0);
+  return covariance / variance;
 }
 
 double gigabytes_per_second(const Alternative& alternative) {

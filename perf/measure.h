@@ -26,6 +26,10 @@ double median(std::vector<double> values);
 // that turn, a neighbour for half a minute, say, is in both. Requires equal lengths, at least one.
 double median_ratio(const std::vector<double>& over, const std::vector<double>& under);
 
+// The exponent of the power of size that fits the costs best: the slope of a straight line through
+// their logarithms. Requires equal lengths, at least two different sizes, and all above 0.
+double growth_exponent(const std::vector<double>& sizes, const std::vector<double>& costs);
+
 // 1e9 bytes per second, at the median time.
 double gigabytes_per_second(const Alternative& alternative);
 

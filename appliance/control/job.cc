@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "appliance/control/chunk_map.h"
 #include "appliance/control/sync_spec.h"
+#include "appliance/placement/chunk_map.h"
 #include "nic/wire/chunk_layout.h"
 
 namespace pbox::appliance {
@@ -35,7 +35,7 @@ Job::Job(JobSpec spec, uint64_t created_ns, const std::vector<uint64_t>& loads_b
   for (const auto& chunk : cut_into_chunks(spec_)) {
     chunk_bytes.push_back(chunk.elements * wire::dtype_bytes(chunk.dtype));
   }
-  chunk_pipeline_ = assign_chunks(chunk_bytes, loads_bytes);
+  chunk_pipeline_ = placement::assign_chunks(chunk_bytes, loads_bytes);
   for (size_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     pipeline_bytes_[chunk_pipeline_[chunk]] += chunk_bytes[chunk];
   }

@@ -15,4 +15,12 @@ TEST_CASE("the median of an even number of values lies between the middle two") 
   CHECK(median({9, 1, 5}) == 5);
 }
 
+TEST_CASE("growth is told as an exponent, whatever the constant factor") {
+  CHECK(growth_exponent({1, 2, 4}, {7, 14, 28}) == Approx(1));
+  CHECK(growth_exponent({10, 20, 40, 80}, {3, 12, 48, 192}) == Approx(2));
+  CHECK(growth_exponent({1, 10}, {5, 5}) == Approx(0).margin(1e-12));
+  // One step that is off by half does not turn a line into a square.
+  CHECK(growth_exponent({1, 2, 4, 8}, {1, 2, 6, 8}) < 1.2);
+}
+
 }  // namespace pbox::perf

@@ -2,10 +2,10 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "appliance/control/chunk_map.h"
+#include "appliance/placement/chunk_map.h"
 #include "base/rng.h"
 
-namespace pbox::appliance {
+namespace pbox::placement {
 namespace {
 
 std::vector<uint64_t> loads_of(const std::vector<uint32_t>& bytes, const std::vector<uint8_t>& bins,
@@ -67,4 +67,4 @@ TEST_CASE("bins end within one smallest chunk of each other when sizes are equal
   REQUIRE(*most - *least == 32768);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::placement

@@ -1,11 +1,11 @@
-// Which pipeline owns which chunk: a pure function of sizes.
+// Which pipeline of a box owns which chunk: a pure function of sizes.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-namespace pbox::appliance {
+namespace pbox::placement {
 
 // Largest first into the least loaded bin (PHub's approximate set partition; LPT, Graham 1969: at
 // most 4/3 of the best makespan). `loads_bytes`: what each bin carries already; its size is the
@@ -14,4 +14,4 @@ namespace pbox::appliance {
 std::vector<uint8_t> assign_chunks(std::span<const uint32_t> chunk_bytes,
                                    std::vector<uint64_t> loads_bytes);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::placement

@@ -1,0 +1,82 @@
+#include "appliance/placement/moves.h"
+
+#include <numeric>
+
+#include "appliance/placement/largest_first.h"
+
+namespace pbox::placement {
+namespace {
+
+// What each box has above its share; of a box that takes no chunk, everything.
+std::vector<double> surplus_bytes(const std::vector<double>& bytes,
+                                  std::span<const double> bytes_per_second, Leveling leveling) {
+  const double total = std::accumulate(bytes.begin(), bytes.end(), 0.0);
+  const double rate = std::accumulate(bytes_per_second.begin(), bytes_per_second.end(), 0.0);
+  PBOX_CHECK(rate > 0);
+  std::vector<double> surplus(bytes.size());
+  for (size_t box = 0; box < bytes.size(); ++box) {
+    if (bytes_per_second[box] <= 0) {
+      surplus[box] = bytes[box];
+    } else if (leveling == Leveling::kFull) {
+      surplus[box] = bytes[box] - total * bytes_per_second[box] / rate;
+    }
+  }
+  return surplus;
+}
+
+}  // namespace
+
+std::vector<double> bytes_by_box(std::span<const uint32_t> chunk_bytes,
+                                 std::span<const BoxIndex> box_of_chunk, size_t box_count) {
+  std::vector<double> bytes(box_count);
+  for (size_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
+    PBOX_CHECK(box_of_chunk[chunk] < box_count);
+    bytes[box_of_chunk[chunk]] += chunk_bytes[chunk];
+  }
+  return bytes;
+}
+
+std::vector<Move> moves_for(std::span<const uint32_t> chunk_bytes,
+                            std::span<const BoxIndex> box_of_chunk,
+                            std::span<const double> bytes_per_second, Leveling leveling) {
+  const size_t box_count = bytes_per_second.size();
+  const std::vector<double> bytes = bytes_by_box(chunk_bytes, box_of_chunk, box_count);
+  std::vector<double> surplus = surplus_bytes(bytes, bytes_per_second, leveling);
+  std::vector<uint32_t> givers;
+  for (uint32_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
+    if (chunk_bytes[chunk] <= surplus[box_of_chunk[chunk]]) givers.push_back(chunk);
+  }
+  std::vector<BoxLoad> loads;
+  for (size_t box = 0; box < box_count; ++box) {
+    loads.push_back({bytes[box], bytes_per_second[box]});
+  }
+  std::vector<uint32_t> taken;
+  for (const uint32_t chunk : largest_first(chunk_bytes, std::move(givers))) {
+    const BoxIndex box = box_of_chunk[chunk];
+    if (chunk_bytes[chunk] > surplus[box]) continue;
+    surplus[box] -= chunk_bytes[chunk];
+    loads[box].bytes -= chunk_bytes[chunk];
+    taken.push_back(chunk);
+  }
+  std::vector<BoxIndex> placed(box_of_chunk.begin(), box_of_chunk.end());
+  place_largest_first(chunk_bytes, std::move(taken), loads, placed);
+  std::vector<Move> moves;
+  for (uint32_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
+    if (placed[chunk] != box_of_chunk[chunk]) {
+      moves.push_back({chunk, box_of_chunk[chunk], placed[chunk]});
+    }
+  }
+  return moves;
+}
+
+std::vector<double> moved_bytes_by_box(std::span<const uint32_t> chunk_bytes,
+                                       std::span<const Move> moves, size_t box_count) {
+  std::vector<double> bytes(box_count);
+  for (const Move& move : moves) {
+    bytes[move.from] += chunk_bytes[move.chunk];
+    bytes[move.to] += chunk_bytes[move.chunk];
+  }
+  return bytes;
+}
+
+}  // namespace pbox::placement

@@ -1,0 +1,276 @@
+// What the rebalancer may propose, and what it expects of it.
+#include <algorithm>
+#include <cstdio>
+
+#include "appliance/placement/rebalancer.h"
+
+namespace pbox::placement {
+namespace {
+
+// Of the donor's bytes, in a random move.
+constexpr double kRandomMoveShare = 1.0 / 8;
+
+size_t slowest_of(const std::vector<double>& bytes, const std::vector<double>& bytes_per_second) {
+  size_t slowest = 0;
+  double seconds = -1;
+  for (size_t box = 0; box < bytes.size(); ++box) {
+    if (bytes_per_second[box] <= 0) continue;
+    if (bytes[box] / bytes_per_second[box] > seconds) {
+      slowest = box;
+      seconds = bytes[box] / bytes_per_second[box];
+    }
+  }
+  return slowest;
+}
+
+size_t fastest_of(const std::vector<double>& bytes, const std::vector<double>& bytes_per_second) {
+  size_t fastest = slowest_of(bytes, bytes_per_second);
+  for (size_t box = 0; box < bytes.size(); ++box) {
+    if (bytes_per_second[box] <= 0) continue;
+    if (bytes[box] / bytes_per_second[box] < bytes[fastest] / bytes_per_second[fastest]) {
+      fastest = box;
+    }
+  }
+  return fastest;
+}
+
+}  // namespace
+
+std::vector<double> Rebalancer::bytes_per_second() const {
+  // A box that has served nothing yet is held to be as much slower than declared as the others are.
+  std::vector<double> ratios;
+  for (size_t box = 0; box < boxes_.size(); ++box) {
+    if (measured_[box] > 0) ratios.push_back(measured_[box] / boxes_[box].bytes_per_second);
+  }
+  double ratio = 1;
+  if (!ratios.empty()) {
+    const auto middle = ratios.begin() + static_cast<ptrdiff_t>(ratios.size() / 2);
+    std::nth_element(ratios.begin(), middle, ratios.end());
+    ratio = *middle;
+  }
+  std::vector<double> rates;
+  for (size_t box = 0; box < boxes_.size(); ++box) {
+    rates.push_back(measured_[box] > 0 ? measured_[box] : ratio * boxes_[box].bytes_per_second);
+  }
+  return rates;
+}
+
+std::vector<double> Rebalancer::rates_of_active() const {
+  std::vector<double> rates = bytes_per_second();
+  for (size_t box = 0; box < boxes_.size(); ++box) {
+    if (boxes_[box].state != BoxState::kActive) rates[box] = 0;
+  }
+  return rates;
+}
+
+std::vector<BoxIndex> Rebalancer::boxes_in(BoxState state) const {
+  std::vector<BoxIndex> found;
+  for (size_t box = 0; box < boxes_.size(); ++box) {
+    if (boxes_[box].state == state) found.push_back(static_cast<BoxIndex>(box));
+  }
+  return found;
+}
+
+std::vector<double> Rebalancer::iteration_seconds() const {
+  std::vector<double> seconds;
+  for (const Observation& seen : window_) seconds.push_back(seen.iteration_seconds);
+  return seconds;
+}
+
+double Rebalancer::slowest_seconds(const std::vector<double>& bytes,
+                                   const std::vector<double>& bytes_per_second) const {
+  const size_t slowest = slowest_of(bytes, bytes_per_second);
+  return traffic_ * bytes[slowest] / bytes_per_second[slowest];
+}
+
+std::vector<double> Rebalancer::bytes_after(std::span<const Move> moves) const {
+  std::vector<double> bytes = bytes_;
+  for (const Move& move : moves) {
+    bytes[move.from] -= chunk_bytes_[move.chunk];
+    bytes[move.to] += chunk_bytes_[move.chunk];
+  }
+  return bytes;
+}
+
+// How long the box with the most to send and receive is busy with that.
+double Rebalancer::stall_unit_seconds(std::span<const Move> moves) const {
+  return slowest_seconds(moved_bytes_by_box(chunk_bytes_, moves, boxes_.size()),
+                         bytes_per_second()) /
+         traffic_;
+}
+
+std::string Rebalancer::milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g ms", seconds * 1e3);
+  return text;
+}
+
+std::string Rebalancer::describe_moves(const Plan& plan) const {
+  double bytes = 0;
+  for (const Move& move : plan.moves) bytes += chunk_bytes_[move.chunk];
+  char text[96];
+  std::snprintf(text, sizeof text, "%zu of %zu chunks, %.4g MB", plan.moves.size(),
+                chunk_bytes_.size(), bytes / 1e6);
+  return text;
+}
+
+std::optional<Plan> Rebalancer::forced() {
+  std::string leaving;
+  std::string joining;
+  for (size_t box = 0; box < boxes_.size(); ++box) {
+    const bool active = boxes_[box].state == BoxState::kActive;
+    if (!active && bytes_[box] > 0) leaving += (leaving.empty() ? "" : ", ") + boxes_[box].name;
+    if (active && joined_[box]) joining += (joining.empty() ? "" : ", ") + boxes_[box].name;
+  }
+  if (leaving.empty() && joining.empty()) return std::nullopt;
+  if (boxes_in(BoxState::kActive).empty()) {
+    forced_retry_in_ = kSamplesPerJudgement;
+    hold("no box is active to take the chunks of " + leaving + ": activate one");
+    return std::nullopt;
+  }
+  Plan plan{.kind = leaving.empty() ? DecisionKind::kJoin : DecisionKind::kDrain};
+  plan.moves = moves_for(chunk_bytes_, box_of_chunk_, rates_of_active(),
+                         joining.empty() ? Leveling::kNone : Leveling::kFull);
+  std::fill(joined_.begin(), joined_.end(), false);
+  if (plan.moves.empty()) {
+    hold(joining + " joins, but there is no chunk for it: the others are no busier");
+    return std::nullopt;
+  }
+  plan.stall_seconds = stall_ratio_ * stall_unit_seconds(plan.moves);
+  plan.reason = leaving.empty() ? "" : leaving + " must lose its chunks";
+  if (!joining.empty()) plan.reason += (leaving.empty() ? "" : "; ") + joining + " joins";
+  plan.reason += ": " + describe_moves(plan) + " move, as the boxes that take chunks are fast";
+  return plan;
+}
+
+std::optional<Plan> Rebalancer::exploit() {
+  const std::vector<double> rates = rates_of_active();
+  const size_t slowest = slowest_of(bytes_, rates);
+  const size_t fastest = fastest_of(bytes_, rates);
+  std::vector<double> slow_busy;
+  std::vector<double> fast_busy;
+  for (const Observation& seen : window_) {
+    slow_busy.push_back(seen.boxes[slowest].busy_seconds);
+    fast_busy.push_back(seen.boxes[fastest].busy_seconds);
+  }
+  const std::string pair = boxes_[slowest].name + " is busy " +
+                           milliseconds(moments_of(slow_busy).mean) + " per iteration, " +
+                           boxes_[fastest].name + " " + milliseconds(moments_of(fast_busy).mean);
+  const Interval apart = difference_of_means(fast_busy, slow_busy);
+  if (!apart.above_zero()) {
+    hold(pair + ": no difference that the samples show");
+    return std::nullopt;
+  }
+  Plan plan{.kind = DecisionKind::kExploit,
+            .moves = moves_for(chunk_bytes_, box_of_chunk_, rates, Leveling::kFull)};
+  // Of many equal boxes one always looks slow: what counts is the part that the samples make sure
+  // of.
+  const double certain = apart.low / ((apart.low + apart.high) / 2);
+  const double gain =
+      certain * (slowest_seconds(bytes_, rates) - slowest_seconds(bytes_after(plan.moves), rates));
+  plan.stall_seconds = stall_ratio_ * stall_unit_seconds(plan.moves);
+  const std::string expected = pair + "; shares by measured rate would surely save " +
+                               milliseconds(gain) + " of " +
+                               milliseconds(moments_of(iteration_seconds()).mean) + " for " +
+                               milliseconds(plan.stall_seconds) + " of migration";
+  if (gain < kGainMin * moments_of(iteration_seconds()).mean) {
+    hold(expected + ": too little");
+    return std::nullopt;
+  }
+  if (gain * kHorizonObservations <= plan.stall_seconds) {
+    hold(expected + ": not earned back in " +
+         std::to_string(static_cast<int>(kHorizonObservations)) + " iterations");
+    return std::nullopt;
+  }
+  plan.reason = expected + ": " + describe_moves(plan) + " move";
+  return plan;
+}
+
+std::optional<Plan> Rebalancer::explore() {
+  const std::vector<BoxIndex> active = boxes_in(BoxState::kActive);
+  const std::vector<BoxIndex> standby = boxes_in(BoxState::kStandby);
+  std::vector<DecisionKind> kinds;
+  if (!standby.empty()) kinds.push_back(DecisionKind::kScaleOut);
+  if (active.size() > 1) kinds.push_back(DecisionKind::kScaleIn);
+  if (active.size() > 1) kinds.push_back(DecisionKind::kExploreMove);
+  if (kinds.empty()) {
+    hold("nothing to explore: one box, and none stands by");
+    return std::nullopt;
+  }
+  std::optional<Plan> plan;
+  const DecisionKind kind = kinds[rng_.below(kinds.size())];
+  if (kind == DecisionKind::kExploreMove) {
+    plan = random_move();
+  } else {
+    const auto& candidates = kind == DecisionKind::kScaleOut ? standby : active;
+    plan = scaling(kind, candidates[rng_.below(candidates.size())]);
+  }
+  if (!plan || plan->moves.empty()) {
+    hold(std::string(to_string(kind)) + ": drawn, but no chunk would move");
+    return std::nullopt;
+  }
+  // There and back, it may cost what the least gain that counts earns within the horizon.
+  plan->stall_seconds = stall_ratio_ * stall_unit_seconds(plan->moves);
+  const double worth = kGainMin * moments_of(iteration_seconds()).mean * kHorizonObservations;
+  if (2 * plan->stall_seconds > worth) {
+    hold(std::string(to_string(kind)) + ": drawn, but would cost " +
+         milliseconds(2 * plan->stall_seconds) + " there and back, and may find " +
+         milliseconds(worth));
+    return std::nullopt;
+  }
+  return plan;
+}
+
+std::optional<Plan> Rebalancer::random_move() {
+  const std::vector<BoxIndex> active = boxes_in(BoxState::kActive);
+  const size_t donor_at = rng_.below(active.size());
+  const BoxIndex donor = active[donor_at];
+  const BoxIndex taker = active[(donor_at + 1 + rng_.below(active.size() - 1)) % active.size()];
+  if (bytes_[donor] == 0) return std::nullopt;
+  Plan plan{.kind = DecisionKind::kExploreMove};
+  double left = kRandomMoveShare * bytes_[donor];
+  const size_t start = rng_.below(chunk_bytes_.size());
+  for (size_t i = 0; i < chunk_bytes_.size() && left > 0; ++i) {
+    const auto chunk = static_cast<uint32_t>((start + i) % chunk_bytes_.size());
+    if (box_of_chunk_[chunk] != donor) continue;
+    plan.moves.push_back({chunk, donor, taker});
+    left -= chunk_bytes_[chunk];
+  }
+  plan.reason = "exploring: " + describe_moves(plan) + " move from " + boxes_[donor].name + " to " +
+                boxes_[taker].name + ", drawn at random";
+  return plan;
+}
+
+Plan Rebalancer::scaling(DecisionKind kind, BoxIndex box) const {
+  const bool out = kind == DecisionKind::kScaleOut;
+  Plan plan{.kind = kind};
+  std::vector<double> rates = rates_of_active();
+  rates[box] = out ? bytes_per_second()[box] : 0;
+  plan.change = out ? BoxChange{box, BoxState::kStandby, BoxState::kActive}
+                    : BoxChange{box, BoxState::kActive, BoxState::kStandby};
+  plan.moves =
+      moves_for(chunk_bytes_, box_of_chunk_, rates, out ? Leveling::kFull : Leveling::kNone);
+  plan.reason = "exploring: " + boxes_[box].name + (out ? " joins, " : " stands by, ") +
+                describe_moves(plan) + " move";
+  return plan;
+}
+
+// Of the plan on trial: to boxes that take chunks still, or will again.
+Plan Rebalancer::reversed() const {
+  Plan back{.kind = DecisionKind::kRevert};
+  BoxIndex returns = kNoBox;
+  const auto& change = plan_->change;
+  if (change && boxes_[change->box].state == change->to) {
+    back.change = BoxChange{change->box, change->to, change->from};
+    if (change->from == BoxState::kActive) returns = change->box;
+  }
+  for (const Move& move : plan_->moves) {
+    if (move.from == returns || boxes_[move.from].state == BoxState::kActive) {
+      back.moves.push_back({move.chunk, move.to, move.from});
+    }
+  }
+  back.stall_seconds = stall_ratio_ * stall_unit_seconds(back.moves);
+  return back;
+}
+
+}  // namespace pbox::placement
