@@ -92,6 +92,7 @@ class WorkerDriver {
   size_t send(uint32_t pipeline, uint32_t limit) {
     const auto packets = core_.to_send(pipeline, now_ns_);
     PBOX_CHECK(packets.size() <= limits::kBurstPackets);
+    for (const nic::TxPacket& packet : packets) oracle_.made(packet);
     const auto taken = packets.first(std::min<size_t>(limit, packets.size()));
     for (const nic::TxPacket& packet : taken) oracle_.check_sent(packet, pipeline);
     core_.sent(pipeline, taken.size(), now_ns_);

@@ -128,7 +128,7 @@ worker::SessionSpec WorkerOracle::resume(Input& input) {
     Chunk& chunk = chunks_[id];
     const uint8_t choice = input.byte();
     chunk.held = 0;
-    chunk.pushed = chunk.giving = chunk.announced = false;
+    chunk.made = chunk.pushed = chunk.giving = chunk.announced = false;
     int round = 0;  // of the box, from this worker's
     if ((choice & 3) == 1) round = tensors_[chunk.tensor].started && !chunk.is_done ? 1 : 0;
     if ((choice & 3) == 2) round = -1;
@@ -170,6 +170,10 @@ void WorkerOracle::start(uint32_t index, uint8_t value) {
     chunk.acknowledged = 0;
     chunk.is_done = false;
   }
+}
+
+void WorkerOracle::made(const nic::TxPacket& packet) {
+  chunks_[packet.header.chunk].made = true;
 }
 
 void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
@@ -334,12 +338,12 @@ void WorkerOracle::told(const wire::Parsed& parsed) {
 // A fragment of what was given back: delivered nowhere.
 void WorkerOracle::came_back(const wire::Parsed& result) {
   Chunk& chunk = chunks_[result.header.chunk];
-  PBOX_CHECK(chunk.giving && chunk.pushed && result.header.round == chunk.round - 1);
+  PBOX_CHECK(chunk.giving && chunk.made && result.header.round == chunk.round - 1);
   PBOX_CHECK((chunk.held >> result.header.fragment & 1) == 0);
   chunk.held |= uint64_t{1} << result.header.fragment;
   if (chunk.held != wire::full_mask(chunk.fragments())) return;
   chunk.held = 0;
-  chunk.giving = chunk.pushed = false;
+  chunk.giving = chunk.made = chunk.pushed = false;
 }
 
 void WorkerOracle::completed(uint32_t index) {

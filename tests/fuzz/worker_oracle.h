@@ -39,10 +39,11 @@ class WorkerOracle {
     uint32_t offset = 0;
     uint32_t bytes = 0;
     uint32_t round = 0;
-    uint64_t held = 0;       // fragments of the round's result
-    bool pushed = false;     // a packet of this round was seen
-    bool is_done = true;     // of the tensor's round at hand
-    bool giving = false;     // the box asked for the round before, and has not sent it back yet
+    uint64_t held = 0;    // fragments of the round's result
+    bool made = false;    // given back: a packet of it was, though the port may not have taken it
+    bool pushed = false;  // a packet of this round was seen
+    bool is_done = true;  // of the tensor's round at hand
+    bool giving = false;  // the box asked for the round before, and has not sent it back yet
     bool announced = false;  // delivery by pull: told that the round's result is there
     bool has_copy = false;
     std::vector<std::byte> staged = {}, copy = {};  // of the round at hand, of the one before
@@ -81,6 +82,8 @@ class WorkerOracle {
   void new_generation() { ++generation_; }
   bool is_giving() const;
   // Each ends the process unless what the core did is right.
+  // The core has it ready; the port may take it or not.
+  void made(const nic::TxPacket& packet);
   void check_sent(const nic::TxPacket& packet, uint32_t pipeline);
   void accepted(const wire::Parsed& result);
   void came_back(const wire::Parsed& result);
