@@ -79,7 +79,7 @@ void Core::open_lanes() {
     largest[chunk.pipeline] = std::max(largest[chunk.pipeline], chunk.wire_bytes);
   }
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    lanes_[lane].window = {largest[lane], session_.rto_floor_ns / 8};
+    lanes_[lane].window = {largest[lane], session_.rto_floor_ns};
   }
 }
 
