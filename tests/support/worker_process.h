@@ -36,11 +36,11 @@ class WorkerProcess {
 
   pid_t pid() const { return pid_; }
   // The next line the child said; "FAILED: ..." if it threw; nothing when it ended or is too slow.
-  std::optional<std::string> heard(int timeout_ms = 60'000);
+  std::optional<std::string> heard(int timeout_ms = 300'000);
   void go() const;
   void signal(int number) const;
   // Waits for the end. Empty if the body returned; else what went wrong.
-  std::string finish(int timeout_ms = 60'000);
+  std::string finish(int timeout_ms = 300'000);
 
  private:
   pid_t pid_ = -1;
