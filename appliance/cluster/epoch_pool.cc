@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <cstdio>
 #include <sstream>
 #include <utility>
-
-#include "nic/wire/crc32c.h"
 
 namespace pbox::cluster {
 namespace {
@@ -16,13 +13,6 @@ constexpr char kKey[] = "epochs/reserved";  // all up to this number are some bo
 constexpr char kName[] = "epoch-blocks";
 constexpr std::chrono::milliseconds kRetry{500};
 constexpr char kNotAsked[] = "the cluster's store has not answered yet";
-
-std::string checksum(const std::string& text) {
-  char check[16];
-  std::snprintf(check, sizeof(check), "%08x",
-                wire::crc32c(0, reinterpret_cast<const std::byte*>(text.data()), text.size()));
-  return check;
-}
 
 bool read_epoch(const std::string& text, uint32_t& epoch) {
   const char* end = text.data() + text.size();
@@ -54,7 +44,7 @@ void EpochPool::load() {
   const auto text = disk_.read(kName);
   if (!text || !text->has_value() || (*text)->size() < 9) return;
   const std::string body = (*text)->substr(9);
-  if (checksum(body) + " " != (*text)->substr(0, 9)) return;
+  if (appliance::checksum(body) + " " != (*text)->substr(0, 9)) return;
   std::istringstream words(body);
   std::string owner;
   if (!(words >> owner) || owner != owner_) return;
@@ -69,7 +59,7 @@ void EpochPool::save() const {
     body.append(" ").append(std::to_string(block.first));
     body.append(" ").append(std::to_string(block.last));
   }
-  static_cast<void>(appliance::replace_file(disk_, kName, checksum(body) + " " + body));
+  static_cast<void>(appliance::replace_file(disk_, kName, appliance::checksum(body) + " " + body));
 }
 
 void EpochPool::drop_used() {

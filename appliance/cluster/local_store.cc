@@ -1,11 +1,9 @@
 #include "appliance/cluster/local_store.h"
 
 #include <boost/asio/post.hpp>
-#include <cstdio>
 #include <utility>
 
 #include "appliance/cluster/etcd.pb.h"
-#include "nic/wire/crc32c.h"
 
 namespace pbox::cluster {
 namespace {
@@ -19,10 +17,7 @@ bool begins_with(const std::string& key, const std::string& prefix) {
 
 // "pbox-cluster 1c291ca3\n", a checksum over all that follows, then an etcd RangeResponse.
 std::string header_of(const std::string& body) {
-  char header[32];
-  std::snprintf(header, sizeof(header), "pbox-cluster %08x\n",
-                wire::crc32c(0, reinterpret_cast<const std::byte*>(body.data()), body.size()));
-  return header;
+  return "pbox-cluster " + appliance::checksum(body) + "\n";
 }
 
 Error damaged() {

@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <map>
 #include <utility>
+
+#include "nic/wire/crc32c.h"
 
 namespace pbox::appliance {
 namespace {
@@ -145,6 +148,13 @@ Status replace_file(Disk& disk, const std::string& name, const std::string& byte
   if (const Status status = disk.sync(fresh); !status) return status;
   if (const Status status = disk.rename(fresh, name); !status) return status;
   return disk.sync_names();
+}
+
+std::string checksum(const std::string& text) {
+  char digits[16];
+  std::snprintf(digits, sizeof(digits), "%08x",
+                wire::crc32c(0, reinterpret_cast<const std::byte*>(text.data()), text.size()));
+  return digits;
 }
 
 }  // namespace pbox::appliance

@@ -33,4 +33,7 @@ Result<std::unique_ptr<Disk>> open_disk(const std::string& folder);
 // error either content may be found later.
 Status replace_file(Disk& disk, const std::string& name, const std::string& bytes);
 
+// CRC32C as 8 hexadecimal digits: what a file keeps beside its text, to know it again.
+std::string checksum(const std::string& text);
+
 }  // namespace pbox::appliance

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "nic/wire/crc32c.h"
-
 namespace pbox::appliance {
 namespace {
 
@@ -13,10 +11,7 @@ constexpr char kName[] = "epoch";
 // "pbox-epoch 17 1c291ca3\n": a checksum over all before it.
 std::string to_text(uint32_t epoch) {
   const std::string text = std::string("pbox-epoch ") + std::to_string(epoch) + " ";
-  char check[16];
-  std::snprintf(check, sizeof(check), "%08x\n",
-                wire::crc32c(0, reinterpret_cast<const std::byte*>(text.data()), text.size()));
-  return text + check;
+  return text + checksum(text) + "\n";
 }
 
 }  // namespace
