@@ -76,7 +76,8 @@ Status Appliance::start() {
   RegistryOptions options = registry_options();
   const uint64_t seed = std::random_device{}() | uint64_t{std::random_device{}()} << 32;
   options.seed = seed;
-  registry_ = std::make_unique<JobRegistry>(options, *pipelines_, epochs());
+  open_plans();
+  registry_ = std::make_unique<JobRegistry>(options, *pipelines_, epochs(), parts());
   auto control = ControlServer::start(context_,
                                       {.listen = config_.box.listen,
                                        .port = config_.control.port,
@@ -183,6 +184,7 @@ void Appliance::reload() {
   if (!outcome.errors.empty()) return;
   config_ = *outcome.config;
   configure_log(config_.log);
+  single_part_.set_chunk_bytes(config_.jobs.chunk_bytes);
   registry_->set_options(registry_options());
   control_->set_connections_max(config_.control.connections_max);
   for (const auto& change : outcome.applied) log(EventLog::Level::kInfo, "reload", change);
@@ -238,6 +240,7 @@ BoxView Appliance::box() const {
           .jobs_failed = totals.jobs_failed,
           .jobs_finished = totals.jobs_finished,
           .jobs_recovered = totals.jobs_recovered,
+          .parts_moved = totals.parts_moved,
           .control_connections = static_cast<uint32_t>(registry_->connection_count()),
           .links_down = pipelines_->ports().links_down()};
 }

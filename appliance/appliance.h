@@ -12,6 +12,7 @@
 #include "appliance/admin/server.h"
 #include "appliance/admin/source.h"
 #include "appliance/cluster/epoch_pool.h"
+#include "appliance/cluster/job_plans.h"
 #include "appliance/cluster/membership.h"
 #include "appliance/control/server.h"
 #include "appliance/log.h"
@@ -37,6 +38,7 @@ class Appliance : public AdminSource {
   std::vector<JobView> jobs() const override;
   ClusterView cluster() const override;
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override;
+  Status set_draining(const std::string& box, bool draining) override;
 
   static constexpr int kDrainMaxSeconds = 3;
 
@@ -46,8 +48,12 @@ class Appliance : public AdminSource {
   Status open_store();
   cluster::BoxRecord record(uint64_t incarnation) const;
   Epochs& epochs();
+  PartMap& parts();
+  void open_plans();
   void join_cluster(uint64_t incarnation);
   void log_store(const cluster::Health& health);
+  void log_cluster(cluster::Membership::Severity severity, const char* event,
+                   const std::string& text);
   static std::string address_and_port(const std::string& address, uint16_t port);
   void pin_control_thread();
   Status start_admin();
@@ -74,6 +80,8 @@ class Appliance : public AdminSource {
   std::unique_ptr<cluster::Store> store_;
   std::optional<cluster::EpochPool> epoch_pool_;  // with store = etcd
   std::optional<cluster::Membership> membership_;
+  SinglePartMap single_part_{0};                // with store = local
+  std::optional<cluster::JobPlans> job_plans_;  // with store = etcd
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<AdminServer> admin_;

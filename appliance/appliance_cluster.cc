@@ -1,4 +1,5 @@
 // What the daemon has to do with its cluster: the store, this box's record, and what is shown.
+#include <algorithm>
 #include <set>
 
 #include "appliance/appliance.h"
@@ -48,13 +49,41 @@ Epochs& Appliance::epochs() {
   return *epochs_;
 }
 
+PartMap& Appliance::parts() {
+  if (job_plans_) return *job_plans_;
+  return single_part_;
+}
+
+// What others say takes effect once this box is a member itself.
+void Appliance::open_plans() {
+  single_part_.set_chunk_bytes(config_.jobs.chunk_bytes);
+  if (config_.cluster.store != config::StoreKind::kEtcd) return;
+  job_plans_.emplace(
+      context_, *store_,
+      cluster::JobPlans::Options{
+          .self = config_.box.name,
+          .chunk_bytes = [this] { return static_cast<uint32_t>(config_.jobs.chunk_bytes); },
+          .membership = [this]() -> const cluster::Membership& { return *membership_; },
+          .on_change =
+              [this] {
+                registry_->on_parts_changed();
+                control_->flush();
+              },
+          .on_answers = [this] { control_->flush(); },
+          .log = [this](cluster::Membership::Severity severity, const char* event,
+                        const std::string& text) { log_cluster(severity, event, text); }});
+}
+
+void Appliance::log_cluster(cluster::Membership::Severity severity, const char* event,
+                            const std::string& text) {
+  const bool warns = severity == cluster::Membership::Severity::kWarning;
+  log(warns ? EventLog::Level::kWarning : EventLog::Level::kInfo, event, text);
+}
+
 void Appliance::join_cluster(uint64_t incarnation) {
-  const auto log_event = [this](cluster::Membership::Severity severity, const char* event,
-                                const std::string& text) {
-    const bool warns = severity == cluster::Membership::Severity::kWarning;
-    log(warns ? EventLog::Level::kWarning : EventLog::Level::kInfo, event, text);
-  };
-  membership_.emplace(context_, *store_, record(incarnation), log_event);
+  membership_.emplace(context_, *store_, record(incarnation),
+                      [this](cluster::Membership::Severity severity, const char* event,
+                             const std::string& text) { log_cluster(severity, event, text); });
 }
 
 void Appliance::log_store(const cluster::Health& health) {
@@ -68,6 +97,24 @@ void Appliance::log_store(const cluster::Health& health) {
   }
 }
 
+Status Appliance::set_draining(const std::string& box, bool draining) {
+  if (!job_plans_) {
+    return Error{ErrorCode::kUnavailable,
+                 "this box is alone (cluster.store = local): nothing can move elsewhere; stop it "
+                 "when its jobs are over"};
+  }
+  const auto boxes = membership_->boxes();
+  const bool is_there = std::any_of(boxes.begin(), boxes.end(),
+                                    [&](const auto& record) { return record.name == box; });
+  if (!is_there) return Error{ErrorCode::kNotFound, "no box '" + box + "'"};
+  job_plans_->set_draining(box, draining, [this, box, draining](const Status& set) {
+    const std::string what = "box '" + box + (draining ? "' drains" : "' takes parts again");
+    log(set ? EventLog::Level::kInfo : EventLog::Level::kWarning, "drain",
+        set ? what : what + ": not done, " + set.error().message);
+  });
+  return ok_status();
+}
+
 ClusterView Appliance::cluster() const {
   const cluster::Health& health = store_->health();
   ClusterView view{.name = config_.cluster.name,
@@ -78,6 +125,11 @@ ClusterView Appliance::cluster() const {
                    .boxes = membership_->boxes()};
   for (size_t index = 0; index < health.errors.size(); ++index) {
     view.store_errors.emplace_back(cluster::kOperationNames[index], health.errors[index]);
+  }
+  for (const cluster::BoxRecord& box : view.boxes) {
+    if (!job_plans_) break;
+    view.duties[box.name] = {.parts = job_plans_->parts_of(box.name),
+                             .draining = job_plans_->is_draining(box.name)};
   }
   return view;
 }

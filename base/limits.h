@@ -38,6 +38,7 @@ static_assert(2 * (kPacketOverheadBytes + kChunkBytesDefault) <= kUdpPayloadMax)
 // --- jobs ---
 inline constexpr uint32_t kWorkersPerJobMax = 256;
 inline constexpr uint32_t kChunksPerJobMax = 1'000'000;
+inline constexpr uint32_t kPartsPerJobMax = 256;
 inline constexpr uint32_t kTensorsPerJobMax = 65'536;
 inline constexpr uint32_t kTensorNameBytesMax = 256;
 inline constexpr uint32_t kJobNameBytesMax = 128;

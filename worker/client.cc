@@ -157,7 +157,7 @@ std::string Client::excluded() const {
 // "box X was lost 3.2 s ago (why); reconnecting", or nothing. mutex_ held.
 std::string Client::lost_box() const {
   if (!loss_) return {};
-  return "box " + options_.box + " was lost " + in_seconds(monotonic_ns() - loss_->since_ns) +
+  return "box " + loss_->box + " was lost " + in_seconds(monotonic_ns() - loss_->since_ns) +
          " ago (" + loss_->reason + "); reconnecting";
 }
 
@@ -167,8 +167,8 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
                      std::to_string(timeout_ms == 0 ? options_.wait_timeout_ms : timeout_ms) +
                      " ms: ";
   if (loss_) return {ErrorCode::kTimeout, text + lost_box()};
-  Laggard laggard;
-  call_on_io(lock, [&] { laggard = membership_->core()->laggard(tensor, monotonic_ns()); });
+  PartSet::Late laggard;
+  call_on_io(lock, [&] { laggard = parts_->laggard(tensor, monotonic_ns()); });
   switch (laggard.kind) {
     case Laggard::Kind::kRank:
       text += "rank " + std::to_string(laggard.rank) + " is late";
@@ -177,7 +177,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
       }
       break;
     case Laggard::Kind::kBox:
-      text += "box " + options_.box + " is late; its last packet came " +
+      text += "box " + laggard.box + " is late; its last packet came " +
               std::to_string(laggard.silent_ns / kNanosPerMilli) + " ms ago";
       break;
     case Laggard::Kind::kNobody: text += "it waits behind others in the send window"; break;
@@ -224,7 +224,7 @@ Status Client::set_priorities(wire::PriorityPolicy policy, const int32_t* by_ten
   std::vector<int32_t> priorities;
   if (by_tensor != nullptr) priorities.assign(by_tensor, by_tensor + tensors_.size());
   requests_.push_back([this, policy, priorities = std::move(priorities)] {
-    membership_->ask_priorities(policy, priorities);
+    parts_->ask_priorities(policy, priorities);
   });
   wake();
   return ok_status();
@@ -243,7 +243,7 @@ Status Client::set_learning_rate(float learning_rate) {
     }
   }
   const uint64_t sequence = ++learning_rates_asked_;
-  requests_.push_back([this, learning_rate] { membership_->ask_learning_rate(learning_rate); });
+  requests_.push_back([this, learning_rate] { parts_->ask_learning_rate(learning_rate); });
   wake();
   const Status status = wait_until(lock, 0, [&] { return learning_rates_set_ >= sequence; });
   if (failure_) return *failure_;
@@ -258,7 +258,7 @@ Status Client::barrier(uint32_t timeout_ms) {
   std::unique_lock lock(mutex_);
   if (const Status status = usable(Phase::kJoined); !status) return status.error();
   const uint64_t sequence = ++barriers_asked_;
-  requests_.push_back([this] { membership_->ask_barrier(); });
+  requests_.push_back([this] { parts_->ask_barrier(); });
   wake();
   const auto released = [&] { return barriers_released_ >= sequence; };
   const Status status = wait_until(lock, timeout_ms, released);
@@ -302,10 +302,10 @@ Result<Client::Report> Client::report() {
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   Report report;
   call_on_io(lock, [&] {
-    report.core = membership_->core()->statistics();
-    report.recoveries = membership_->recoveries();
-    report.fragment_bytes = membership_->session().fragment_bytes();
-    report.pipeline_count = membership_->core()->pipeline_count();
+    report.core = parts_->statistics();
+    report.recoveries = parts_->recoveries();
+    report.fragment_bytes = parts_->session().fragment_bytes();
+    report.pipeline_count = parts_->pipeline_count();
   });
   report.operations_completed = completed_;
   report.operations_failed = failed_;
@@ -315,7 +315,7 @@ Result<Client::Report> Client::report() {
 Status Client::trace_chunks(uint32_t capacity) {
   std::unique_lock lock(mutex_);
   if (const Status status = usable(Phase::kJoined); !status) return status;
-  call_on_io(lock, [&] { membership_->core()->trace_chunks(capacity); });
+  call_on_io(lock, [&] { parts_->trace_chunks(capacity); });
   return ok_status();
 }
 
@@ -323,7 +323,7 @@ Result<size_t> Client::take_chunk_times(std::span<ChunkTimes> times) {
   std::unique_lock lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   size_t count = 0;
-  call_on_io(lock, [&] { count = membership_->core()->take_chunk_times(times); });
+  call_on_io(lock, [&] { count = parts_->take_chunk_times(times); });
   return count;
 }
 

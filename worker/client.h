@@ -1,14 +1,11 @@
-// The driver of a worker's membership (membership.h): its sockets, its clock, the one I/O thread,
-// and the way of calls from any thread to that one. The C ABI (c_api.cc) is a thin cover over this
-// class.
+// A worker in all parts of a job (part_set.h): their drivers, a clock, the one I/O thread, and the
+// way of calls from any thread to that one. The C ABI (c_api.cc) is a thin cover over this class.
 //
 // Threads. mutex_ guards what callers and the I/O thread share (operations, requests, the failure).
-// The membership, the transport and the control connection belong to the I/O thread alone after
-// join().
+// The parts and their drivers belong to the I/O thread alone after join().
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,12 +14,12 @@
 #include <thread>
 #include <vector>
 
-#include "worker/control_channel.h"
-#include "worker/membership.h"
-#include "worker/transport.h"
+#include "worker/part_driver.h"
+#include "worker/part_set.h"
 
 namespace pbox::worker {
 
+// `box` may name several boxes of a cluster, with commas between: any of them will do.
 struct ClientOptions : MembershipOptions {
   std::string port = "socket";  // as open_transport reads it
   uint32_t wait_timeout_ms = 60'000;
@@ -100,13 +97,9 @@ class Client {
     ErrorCode status;
   };
 
-  // client_actions.cc: on the calling thread until join() has returned, then on the I/O thread.
-  void perform_actions();
-  void perform(const Action& action);
-  void connect(const Action& action);
-  Result<uint32_t> narrowest_path(const std::vector<nic::Endpoint>& addresses);
-  Result<TransportFacts> open_lanes(const Action& action);
-  void pump_control(uint64_t now_ns);
+  // client_join.cc
+  Result<control::Plan> ask_plan(uint64_t end_ns);
+  Status join_parts();
   void await_control(uint64_t limit_ns);
 
   // client_io.cc: the I/O thread.
@@ -119,7 +112,9 @@ class Client {
   void complete(const std::vector<uint32_t>& tensors);
   void publish();
   void run_callbacks(const std::vector<Finished>& finished);
-  bool may_spin(uint64_t now_ns) const;
+  bool must_poll() const;
+  bool awaits_results();
+  bool may_spin(uint64_t now_ns);
   uint64_t rest_limit_ns(uint64_t now_ns);
   void rest(uint64_t now_ns);
   void wake();
@@ -146,25 +141,21 @@ class Client {
   std::vector<Operation> operations_;
   std::vector<uint32_t> submitted_;
   std::vector<const std::function<void()>*> calls_;
-  std::vector<std::function<void()>> requests_;  // to the membership, in order
+  std::vector<std::function<void()>> requests_;  // to the parts, in order
   uint64_t barriers_asked_ = 0, barriers_released_ = 0;
   uint64_t learning_rates_asked_ = 0, learning_rates_set_ = 0;
-  std::optional<Membership::Loss> loss_;
+  std::optional<PartSet::Loss> loss_;
   std::vector<uint32_t> absent_ranks_;
   uint64_t completed_ = 0, failed_ = 0;
   bool stop_ = false;     // asks the I/O thread to say LEAVE and end
   bool io_done_ = false;  // it has ended
 
   // The I/O thread's.
-  std::optional<Membership> membership_;
-  std::deque<Action> to_do_;
-  bool opening_ = false;  // the transport is being opened; until then only messages are sent
-  std::optional<ControlChannel> channel_;
-  Status sent_ = ok_status();  // what writing to the channel came to
-  std::unique_ptr<Transport> transport_;
-  bool must_poll_ = false;  // a lane of the transport has no descriptor to wait for
-  uint64_t busy_ns_ = 0;    // when packets last came or went
-  uint64_t nap_ns_ = 0;     // the last one's length; must_poll_ only
+  std::optional<PartSet> parts_;
+  std::vector<std::unique_ptr<PartDriver>> drivers_;  // by part
+  bool joined_ = false;
+  uint64_t busy_ns_ = 0;  // when packets last came or went
+  uint64_t nap_ns_ = 0;   // the last one's length; must_poll() only
   uint64_t control_due_ns_ = 0;
   int wake_fd_ = -1;
   std::thread thread_;

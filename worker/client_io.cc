@@ -28,14 +28,12 @@ void Client::run_io() {
   sigset_t all;  // signals belong to the application's threads
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  if (must_poll_) prctl(PR_SET_TIMERSLACK, 1);  // else naps are twice as long as asked for
+  if (must_poll()) prctl(PR_SET_TIMERSLACK, 1);  // else naps are twice as long as asked for
   for (;;) {
     const uint64_t now_ns = monotonic_ns();
     take_requests();
     const bool busy = exchange_packets(now_ns);
-    if (auto completed = membership_->core()->take_completed(); !completed.empty()) {
-      complete(completed);
-    }
+    if (auto completed = parts_->take_completed(); !completed.empty()) complete(completed);
     const bool idle = !busy && !may_spin(now_ns);
     if (now_ns >= control_due_ns_ || idle) serve_control(now_ns);
     if (stopping()) return finish_io();
@@ -52,12 +50,14 @@ bool Client::stopping() {
 void Client::finish_io() {
   const uint64_t limit_ns = monotonic_ns() + kLeaveLimitNs;
   serve_control(monotonic_ns());
-  membership_->leave();
-  perform_actions();
-  while (channel_ && sent_ && channel_->wants_write() && monotonic_ns() < limit_ns) {
-    pollfd wait{channel_->fd(), POLLOUT, 0};
-    poll(&wait, 1, 10);
-    sent_ = channel_->flush();
+  parts_->leave();
+  for (const auto& driver : drivers_) {
+    driver->perform_actions();
+    while (!driver->flush() && monotonic_ns() < limit_ns) {
+      std::vector<pollfd> waits;
+      driver->add_control_wait(waits);
+      poll(waits.data(), waits.size(), 10);
+    }
   }
   publish();
   const std::lock_guard lock(mutex_);
@@ -68,24 +68,8 @@ void Client::finish_io() {
 }
 
 bool Client::exchange_packets(uint64_t now_ns) {
-  if (membership_->phase() != Membership::Phase::kRunning) return false;
-  Core* const core = membership_->core();
-  std::array<nic::RxPacket, limits::kBurstPackets> burst;
   bool busy = false;
-  bool received_any = false;
-  for (uint32_t lane = 0; lane < core->pipeline_count(); ++lane) {
-    const size_t received = transport_->rx_burst(lane, burst);
-    if (received > 0) core->on_burst(lane, {burst.data(), received}, now_ns);
-    received_any = received_any || received > 0;
-    const auto packets = core->to_send(lane, now_ns);
-    size_t sent = 0;
-    if (!packets.empty()) {
-      sent = transport_->tx_burst(lane, packets);
-      core->sent(lane, sent, now_ns);
-    }
-    busy = busy || received > 0 || sent > 0;
-  }
-  if (core->on_timer(now_ns, received_any)) busy = true;
+  for (const auto& driver : drivers_) busy = driver->exchange_packets(now_ns) || busy;
   if (busy) busy_ns_ = now_ns;
   return busy;
 }
@@ -103,9 +87,9 @@ void Client::take_requests() {
     calls_.clear();
   }
   for (const Exchange& exchange : exchanges) {
-    membership_->start(exchange.tensor, static_cast<const std::byte*>(exchange.input),
-                       static_cast<std::byte*>(exchange.output), exchange.priority,
-                       exchange.initial_weights);
+    parts_->start(exchange.tensor, static_cast<const std::byte*>(exchange.input),
+                  static_cast<std::byte*>(exchange.output), exchange.priority,
+                  exchange.initial_weights);
   }
 }
 
@@ -118,8 +102,8 @@ void Client::complete(const std::vector<uint32_t>& tensors) {
       if (!operation.pending) continue;
       operation.pending = false;
       operation.status = ErrorCode::kOk;
-      operation.round = membership_->core()->round(tensor);
-      operation.contributors = membership_->contributors(tensor);
+      operation.round = parts_->round(tensor);
+      operation.contributors = parts_->contributors(tensor);
       if (operation.exchange.initial_weights) operation.initialised = true;
       ++completed_;
       finished.push_back(
@@ -136,26 +120,28 @@ void Client::run_callbacks(const std::vector<Finished>& finished) {
   }
 }
 
-// Tells callers what the membership has come to. Once it is over for this worker everything in
-// flight is completed with the reason, and every later call returns it.
+// Tells callers what the parts have come to. Once it is over for this worker everything in flight
+// is completed with the reason, and every later call returns it.
 void Client::publish() {
+  const auto& failure = parts_->failure();
+  auto loss = parts_->loss();
+  auto absent_ranks = parts_->absent_ranks();
   // Without the lock: only this thread writes these.
-  if (barriers_released_ == membership_->barriers_released() &&
-      learning_rates_set_ == membership_->learning_rates_set() &&
-      loss_.has_value() == membership_->loss().has_value() &&
-      absent_ranks_ == membership_->absent_ranks() &&
-      failure_.has_value() == membership_->failure().has_value()) {
+  if (barriers_released_ == parts_->barriers_released() &&
+      learning_rates_set_ == parts_->learning_rates_set() &&
+      loss_.has_value() == loss.has_value() && absent_ranks_ == absent_ranks &&
+      failure_.has_value() == failure.has_value()) {
     return;
   }
   std::vector<Finished> finished;
   {
     const std::lock_guard lock(mutex_);
-    barriers_released_ = membership_->barriers_released();
-    learning_rates_set_ = membership_->learning_rates_set();
-    loss_ = membership_->loss();
-    absent_ranks_ = membership_->absent_ranks();
-    if (membership_->failure() && !failure_) {
-      failure_ = membership_->failure();
+    barriers_released_ = parts_->barriers_released();
+    learning_rates_set_ = parts_->learning_rates_set();
+    loss_ = std::move(loss);
+    absent_ranks_ = std::move(absent_ranks);
+    if (failure && !failure_) {
+      failure_ = failure;
       last_error_ = failure_->message;
       for (uint32_t tensor = 0; tensor < operations_.size(); ++tensor) {
         Operation& operation = operations_[tensor];
@@ -181,23 +167,34 @@ void Client::serve_control(uint64_t now_ns) {
     requests.swap(requests_);
   }
   for (const auto& request : requests) request();
-  pump_control(now_ns);
+  for (const auto& driver : drivers_) driver->pump(now_ns);
   publish();
 }
 
+bool Client::must_poll() const {
+  return std::any_of(drivers_.begin(), drivers_.end(),
+                     [](const auto& driver) { return driver->must_poll(); });
+}
+
+bool Client::awaits_results() {
+  for (size_t part = 0; part < parts_->size(); ++part) {
+    if ((*parts_)[part].core()->awaits_results()) return true;
+  }
+  return false;
+}
+
 // An answer that only polling finds is looked for without pause just after packets have moved.
-bool Client::may_spin(uint64_t now_ns) const {
-  return must_poll_ && membership_->core()->awaits_results() && now_ns - busy_ns_ < kSpinNs;
+bool Client::may_spin(uint64_t now_ns) {
+  return must_poll() && now_ns - busy_ns_ < kSpinNs && awaits_results();
 }
 
 // How long nothing is missed: what a lane without a descriptor receives is found by the next look.
 uint64_t Client::rest_limit_ns(uint64_t now_ns) {
-  const Core& core = *membership_->core();
-  const uint64_t until_ns = std::min(
-      {core.next_deadline_ns(), membership_->next_deadline_ns(), now_ns + kControlIntervalNs});
+  uint64_t until_ns = now_ns + kControlIntervalNs;
+  for (const auto& driver : drivers_) until_ns = std::min(until_ns, driver->next_deadline_ns());
   const uint64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
-  if (!must_poll_) return wait_ns;
-  const bool may_grow = !core.awaits_results() && now_ns - busy_ns_ > kSpinNs;
+  if (!must_poll()) return wait_ns;
+  const bool may_grow = now_ns - busy_ns_ > kSpinNs && !awaits_results();
   nap_ns_ = may_grow ? std::clamp(2 * nap_ns_, kNapNs, kNapMaxNs) : kNapNs;
   return std::min(wait_ns, nap_ns_);
 }
@@ -210,19 +207,7 @@ void Client::rest(uint64_t now_ns) {
   const uint64_t wait_ns = rest_limit_ns(now_ns);
   std::vector<pollfd> waits;
   waits.push_back({wake_fd_, POLLIN, 0});
-  if (channel_ && !membership_->failure()) {
-    const short events = channel_->wants_write() ? POLLIN | POLLOUT : POLLIN;
-    waits.push_back({channel_->fd(), events, 0});
-  }
-  if (membership_->phase() == Membership::Phase::kRunning) {
-    const Core& core = *membership_->core();
-    for (uint32_t lane = 0; lane < core.pipeline_count(); ++lane) {
-      const bool blocked = core.has_unsent(lane);
-      // ppoll leaves out what has no descriptor (-1).
-      waits.push_back(
-          {transport_->event_fd(lane), static_cast<short>(blocked ? POLLIN | POLLOUT : POLLIN), 0});
-    }
-  }
+  for (const auto& driver : drivers_) driver->add_waits(waits);
   timespec timeout{static_cast<time_t>(wait_ns / kNanosPerSecond),
                    static_cast<long>(wait_ns % kNanosPerSecond)};
   if (ppoll(waits.data(), waits.size(), &timeout, nullptr) > 0 && waits[0].revents != 0) {

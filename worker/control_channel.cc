@@ -13,6 +13,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/clock.h"
 #include "nic/socket/address.h"
 #include "worker/fork_guard.h"
 
@@ -39,22 +40,9 @@ Result<HostPort> split(const std::string& box) {
   return parts;
 }
 
-// 0 on success, else errno. The socket does not block.
-int connect_within(int fd, const sockaddr* address, socklen_t length, uint32_t timeout_ms) {
-  if (::connect(fd, address, length) == 0) return 0;
-  if (errno != EINPROGRESS) return errno;
-  pollfd wait{fd, POLLOUT, 0};
-  const int ready = poll(&wait, 1, static_cast<int>(timeout_ms));
-  if (ready == 0) return ETIMEDOUT;
-  int error = 0;
-  socklen_t size = sizeof(error);
-  if (ready < 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
-  return error;
-}
-
 }  // namespace
 
-Result<ControlChannel> ControlChannel::connect(const std::string& box, uint32_t timeout_ms) {
+Result<ControlChannel> ControlChannel::open(const std::string& box) {
   const auto parts = split(box);
   if (!parts) return parts.error();
   addrinfo hints{};
@@ -65,30 +53,84 @@ Result<ControlChannel> ControlChannel::connect(const std::string& box, uint32_t 
     return Error{ErrorCode::kUnavailable,
                  "cannot resolve box '" + box + "': " + gai_strerror(failed)};
   }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
-  std::string last = "no address";
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, freeaddrinfo);
+  ControlChannel channel(box);
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    const int fd = socket(entry->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    const int error = connect_within(fd, entry->ai_addr, entry->ai_addrlen, timeout_ms);
-    if (error != 0) {
-      last = std::strerror(error);
-      close(fd);
+    Address& address = channel.addresses_.emplace_back();
+    address.length = entry->ai_addrlen;
+    std::memcpy(&address.address, entry->ai_addr, entry->ai_addrlen);
+  }
+  if (const Status begun = channel.try_next(); !begun) return begun.error();
+  return channel;
+}
+
+Error ControlChannel::unreachable(int error_number) const {
+  return {ErrorCode::kUnavailable, "cannot reach the box at " + box_ + ": " +
+                                       std::strerror(error_number) +
+                                       "; is pboxd running there and the port open?"};
+}
+
+// Of the addresses that are left, the first to which connecting can at least begin.
+Status ControlChannel::try_next() {
+  int error = EADDRNOTAVAIL;
+  while (tried_ < addresses_.size()) {
+    const Address& address = addresses_[tried_++];
+    const int fd = socket(address.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+      error = errno;
+      continue;
+    }
+    const auto* to = reinterpret_cast<const sockaddr*>(&address.address);
+    if (::connect(fd, to, address.length) != 0 && errno != EINPROGRESS) {
+      error = errno;
+      ::close(fd);
       continue;
     }
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    sockaddr_storage address{};
-    std::memcpy(&address, entry->ai_addr, entry->ai_addrlen);
     close_in_child(fd);
-    return ControlChannel(fd, nic::from_sockaddr(address), box);
+    fd_ = fd;
+    peer_ = nic::from_sockaddr(address.address);
+    return ok_status();
   }
-  return Error{ErrorCode::kUnavailable, "cannot reach the box at " + box + ": " + last +
-                                            "; is pboxd running there and the port open?"};
+  return unreachable(error);
+}
+
+Result<bool> ControlChannel::connected() {
+  if (is_connected_) return true;
+  pollfd wait{fd_, POLLOUT, 0};
+  if (poll(&wait, 1, 0) == 0) return false;
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  if (error == 0) return is_connected_ = true;
+  forget_in_child(fd_);
+  ::close(std::exchange(fd_, -1));
+  if (tried_ == addresses_.size()) return unreachable(error);
+  if (const Status begun = try_next(); !begun) return begun.error();
+  return false;
+}
+
+Result<ControlChannel> ControlChannel::connect(const std::string& box, uint32_t timeout_ms) {
+  auto channel = open(box);
+  if (!channel) return channel;
+  const uint64_t end_ns = monotonic_ns() + timeout_ms * kNanosPerMilli;
+  for (;;) {
+    const auto stands = channel->connected();
+    if (!stands) return stands.error();
+    if (*stands) return channel;
+    const uint64_t now_ns = monotonic_ns();
+    if (now_ns >= end_ns) return channel->unreachable(ETIMEDOUT);
+    pollfd wait{channel->fd(), POLLOUT, 0};
+    poll(&wait, 1, static_cast<int>((end_ns - now_ns) / kNanosPerMilli) + 1);
+  }
 }
 
 ControlChannel::ControlChannel(ControlChannel&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)),
+    : addresses_(std::move(other.addresses_)),
+      tried_(other.tried_),
+      is_connected_(other.is_connected_),
+      fd_(std::exchange(other.fd_, -1)),
       peer_(other.peer_),
       box_(std::move(other.box_)),
       outgoing_(std::move(other.outgoing_)),
@@ -97,6 +139,9 @@ ControlChannel::ControlChannel(ControlChannel&& other) noexcept
 
 ControlChannel& ControlChannel::operator=(ControlChannel&& other) noexcept {
   std::swap(fd_, other.fd_);
+  addresses_ = std::move(other.addresses_);
+  tried_ = other.tried_;
+  is_connected_ = other.is_connected_;
   peer_ = other.peer_;
   box_ = std::move(other.box_);
   outgoing_ = std::move(other.outgoing_);

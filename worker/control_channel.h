@@ -1,6 +1,8 @@
-// The worker's end of the control connection: framed messages over a TCP socket that never blocks
-// after connecting. One thread at a time.
+// The worker's end of the control connection: framed messages over a TCP socket that never blocks.
+// One thread at a time.
 #pragma once
+
+#include <sys/socket.h>
 
 #include <string>
 #include <vector>
@@ -13,8 +15,14 @@ namespace pbox::worker {
 
 class ControlChannel {
  public:
-  // box: "host:port" or "[v6]:port"; the host may be a name. Tries each address it resolves to.
+  // box: "host:port" or "[v6]:port"; the host may be a name, and is resolved here, which may block.
+  // Begins to connect: until connected() no message goes either way.
+  static Result<ControlChannel> open(const std::string& box);
+  // Blocks until the connection stands, for at most timeout_ms.
   static Result<ControlChannel> connect(const std::string& box, uint32_t timeout_ms);
+  // True once the connection stands; false while one of the box's addresses is still tried, which
+  // the descriptor shows by becoming writable. An error if none is left.
+  Result<bool> connected();
 
   ControlChannel(ControlChannel&& other) noexcept;
   ControlChannel& operator=(ControlChannel&& other) noexcept;
@@ -28,15 +36,23 @@ class ControlChannel {
   Status send(const control::WorkerMessage& message);
   // Writes what is still queued. Ok also if the socket takes no more for now.
   Status flush();
-  bool wants_write() const { return !outgoing_.empty(); }
+  bool wants_write() const { return !outgoing_.empty() || !is_connected_; }
   // The messages that have arrived. An error once the connection is gone or speaks nonsense;
   // messages that came before the end are returned first.
   Result<std::vector<control::BoxMessage>> receive();
 
  private:
-  ControlChannel(int fd, nic::Endpoint peer, std::string box)
-      : fd_(fd), peer_(peer), box_(std::move(box)) {}
+  struct Address {
+    sockaddr_storage address;
+    socklen_t length;
+  };
+  explicit ControlChannel(std::string box) : box_(std::move(box)) {}
+  Status try_next();
+  Error unreachable(int error_number) const;
 
+  std::vector<Address> addresses_;  // of the box
+  size_t tried_ = 0;                // of these
+  bool is_connected_ = false;
   int fd_ = -1;
   nic::Endpoint peer_;
   std::string box_;

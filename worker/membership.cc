@@ -75,6 +75,8 @@ void Membership::on_message(const control::BoxMessage& message, uint64_t now_ns)
   switch (message.kind_case()) {
     case control::BoxMessage::kFailure: on_failure(message.failure(), now_ns); return;
     case control::BoxMessage::kDataAddresses: on_data_addresses(message.data_addresses()); return;
+    case control::BoxMessage::kPlan: on_plan(message.plan(), now_ns); return;
+    case control::BoxMessage::kMoved: on_moved(message.moved(), now_ns); return;
     case control::BoxMessage::kSession: on_session(message.session(), now_ns); return;
     case control::BoxMessage::kRounds: on_rounds(message.rounds(), now_ns); return;
     case control::BoxMessage::kMembership:
@@ -102,7 +104,10 @@ void Membership::on_failure(const control::Failure& failure, uint64_t now_ns) {
   // The box may not know yet that the rank whose place this one takes is gone.
   const bool still_counted_in = phase_ == Phase::kJoining && options_.rejoin &&
                                 error.code == ErrorCode::kAlreadyExists && now_ns < join_ends_ns_;
-  if ((phase_ == Phase::kRecovering && passes) || still_counted_in) {
+  // It may not have heard of the plan yet that another box has made.
+  const bool is_to_hear = phase_ == Phase::kJoining && !options_.boxes.empty() &&
+                          error.code == ErrorCode::kUnavailable && now_ns < join_ends_ns_;
+  if ((phase_ == Phase::kRecovering && passes) || still_counted_in || is_to_hear) {
     try_again(error, now_ns);
   } else {
     fail(error);
@@ -154,8 +159,9 @@ uint64_t Membership::next_deadline_ns() const {
 
 // When a box that goes on saying nothing counts as lost.
 uint64_t Membership::silence_ends_ns() const {
-  const bool speaks = phase_ == Phase::kRunning || awaits(Step::kDataAddresses) ||
-                      awaits(Step::kSession) || awaits(Step::kRounds) || awaits(Step::kTransport);
+  const bool speaks = phase_ == Phase::kRunning || awaits(Step::kPlan) ||
+                      awaits(Step::kDataAddresses) || awaits(Step::kSession) ||
+                      awaits(Step::kRounds) || awaits(Step::kTransport);
   return speaks ? heard_ns_ + dead_after_ns_ + 1 : UINT64_MAX;
 }
 
@@ -184,15 +190,15 @@ void Membership::check_liveness(uint64_t now_ns) {
 void Membership::start(uint32_t tensor, const std::byte* input, std::byte* output,
                        std::optional<int32_t> own_priority, bool initial_weights) {
   if (is_over()) return;
-  const int32_t priority = priorities_.of(tensor, own_priority);
-  if (initial_weights && core_->round(tensor) > 0) {
-    core_->fetch(tensor, output, priority);
-    return;
-  }
-  core_->start(tensor, input, output, priority);
+  if (initial_weights && core_->round(tensor) > 0) return fetch(tensor, output, own_priority);
+  core_->start(tensor, input, output, priorities_.of(tensor, own_priority));
   if (const auto learned = priorities_.note_start(tensor, core_->round(tensor))) {
     ask_priorities(wire::PriorityPolicy::kForwardOrder, *learned);
   }
+}
+
+void Membership::fetch(uint32_t tensor, std::byte* output, std::optional<int32_t> own_priority) {
+  if (!is_over()) core_->fetch(tensor, output, priorities_.of(tensor, own_priority));
 }
 
 void Membership::ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor) {
@@ -252,6 +258,14 @@ void Membership::leave() {
   if (is_over()) return;
   if (phase_ == Phase::kRunning) send().mutable_leave();
   end(Phase::kLeft, {ErrorCode::kClosed, "this worker has left the job"});
+}
+
+void Membership::abandon(const Error& why) {
+  if (phase_ == Phase::kRunning) {
+    act(Action::Kind::kDisconnect);
+    act(Action::Kind::kCloseTransport);
+  }
+  fail(why);
 }
 
 }  // namespace pbox::worker

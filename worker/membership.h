@@ -36,8 +36,13 @@ enum class Recovery : uint8_t { kCopy = 0, kNone = 1 };                   // as 
 enum class LostPolicy : uint8_t { kWait = 0, kPartial = 1, kAbort = 2 };  // as in JOIN
 
 struct MembershipOptions {
-  std::string box = "127.0.0.1:9541";  // as errors name it
+  std::string box = "127.0.0.1:9541";  // HOST:PORT, as errors name it
   std::string job = "default";
+  // The part of the job that is joined, and where parts may be: control::Plan.
+  uint32_t part = 0;
+  uint32_t parts = 1;
+  std::string box_name = {};
+  std::vector<std::string> boxes = {};  // HOST:PORT of each; empty: there is only one
   uint32_t rank = 0;
   uint32_t world_size = 1;
   bool optimize = false;
@@ -70,7 +75,7 @@ struct TransportFacts {
 
 struct Action {
   enum class Kind {
-    kConnect,        // to options.box, by deadline_ns; then on_connected or on_disconnected
+    kConnect,        // to box, by deadline_ns; then on_connected or on_disconnected
     kDisconnect,     // no answer
     kSend,           // message
     kMeasurePath,    // the narrowest to any of addresses; then on_path_mtu
@@ -79,6 +84,7 @@ struct Action {
   };
   Kind kind = Kind::kConnect;
   uint64_t deadline_ns = 0;
+  std::string box = {};
   control::WorkerMessage message = {};
   std::vector<nic::Endpoint> addresses = {};
   SessionSpec session = {};
@@ -108,11 +114,15 @@ class Membership {
   // operation's own, which counts as far as the job's policy lets it.
   void start(uint32_t tensor, const std::byte* input, std::byte* output,
              std::optional<int32_t> priority, bool initial_weights = false);
+  // As Core's.
+  void fetch(uint32_t tensor, std::byte* output, std::optional<int32_t> priority);
   void ask_barrier();
   // As control::SetPriorities; one per tensor, or none.
   void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
   void ask_learning_rate(float learning_rate);
   void leave();
+  // Ends it without a word to the box, as another part of the job has ended.
+  void abandon(const Error& why);
 
   // What is to be done, in order; empties the list.
   std::vector<Action> take_actions() { return std::exchange(actions_, {}); }
@@ -124,6 +134,7 @@ class Membership {
   Core* core() { return core_ ? &*core_ : nullptr; }
   const Core* core() const { return core_ ? &*core_ : nullptr; }
   const control::Session& session() const { return session_; }
+  const std::string& box() const { return options_.box; }  // HOST:PORT, the last one heard of
   // When and why the box was lost; only in kRecovering.
   struct Loss {
     uint64_t since_ns = 0;
@@ -142,7 +153,16 @@ class Membership {
 
  private:
   // How far a join has come: what is awaited.
-  enum class Step { kRetry, kConnection, kDataAddresses, kPathMtu, kSession, kRounds, kTransport };
+  enum class Step {
+    kRetry,
+    kConnection,
+    kPlan,
+    kDataAddresses,
+    kPathMtu,
+    kSession,
+    kRounds,
+    kTransport
+  };
 
   // membership_join.cc
   control::WorkerMessage join_message(uint32_t path_mtu) const;
@@ -151,7 +171,8 @@ class Membership {
   void on_rounds(const control::RoundMap& rounds, uint64_t now_ns);
   void ask_transport(uint64_t now_ns);
   Status open_core();
-  void connect(uint64_t deadline_ns);
+  void connect(const std::string& box, uint64_t deadline_ns);
+  void ask_data_addresses(uint64_t now_ns);
   void await_driver(Step step);
   void await_box(Step step, uint64_t now_ns);
   bool joins() const { return phase_ == Phase::kJoining || phase_ == Phase::kRecovering; }
@@ -160,6 +181,12 @@ class Membership {
 
   // membership_recover.cc: a box that is lost, or does not take this worker yet
   void lose_box(const Error& why, uint64_t now_ns);
+  void begin_recovery(const std::string& reason, uint64_t now_ns);
+  void reconnect(uint64_t now_ns);
+  void ask_plan(uint64_t now_ns);
+  void on_plan(const control::Plan& plan, uint64_t now_ns);
+  void on_moved(const control::PartPlace& place, uint64_t now_ns);
+  void redirect(const control::PartPlace& place, uint64_t now_ns);
   void try_again(const Error& why, uint64_t now_ns);
   // A step of joining came to nothing: the end, or, of a recovery, one more attempt.
   void miss(const Error& why, uint64_t now_ns);
@@ -215,6 +242,9 @@ class Membership {
   std::optional<Loss> loss_;
   std::string last_miss_;  // what the last attempt came to
   uint32_t attempts_ = 0;
+  uint32_t redirections_ = 0;  // since there was a session
+  std::string asked_box_;      // where the connection goes
+  size_t next_box_ = 0;        // of options_.boxes
   uint64_t recoveries_ = 0;
 
   uint64_t barrier_base_ = 0;  // what was released before this worker came

@@ -30,12 +30,15 @@ control::Sync sync_message(const wire::SyncSpec& spec) {
 void Membership::begin(uint64_t now_ns) {
   phase_ = Phase::kJoining;
   join_ends_ns_ = now_ns + options_.join_timeout_ms * kNanosPerMilli;
-  connect(join_ends_ns_);
+  connect(options_.box, join_ends_ns_);
 }
 
-void Membership::connect(uint64_t deadline_ns) {
+void Membership::connect(const std::string& box, uint64_t deadline_ns) {
   await_driver(Step::kConnection);
-  act(Action::Kind::kConnect).deadline_ns = deadline_ns;
+  asked_box_ = box;
+  Action& action = act(Action::Kind::kConnect);
+  action.box = box;
+  action.deadline_ns = deadline_ns;
 }
 
 // Whose answer comes.
@@ -51,7 +54,7 @@ void Membership::await_box(Step step, uint64_t now_ns) {
 
 void Membership::check_join(uint64_t now_ns) {
   if (now_ns < step_deadline_ns_) return;
-  if (step_ == Step::kRetry) return connect(std::max(now_ns, join_ends_ns_));
+  if (step_ == Step::kRetry) return connect(options_.box, std::max(now_ns, join_ends_ns_));
   const char* question = step_ == Step::kDataAddresses ? "the worker" : "JOIN";
   fail({ErrorCode::kTimeout, "box " + options_.box + " did not answer " + question + " of job '" +
                                  options_.job + "' within " +
@@ -63,6 +66,11 @@ void Membership::on_connected(const nic::Endpoint& peer, uint64_t now_ns) {
   peer_ = peer;
   heard_ns_ = now_ns;
   priorities_known_ = false;
+  if (phase_ == Phase::kRecovering && !options_.boxes.empty()) return ask_plan(now_ns);
+  ask_data_addresses(now_ns);
+}
+
+void Membership::ask_data_addresses(uint64_t now_ns) {
   await_box(Step::kDataAddresses, now_ns);
   send().mutable_ask_data_addresses();
 }
@@ -99,6 +107,8 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   control::Join& join = *message.mutable_join();
   join.set_protocol_version(wire::kControlProtocolVersion);
   join.set_job(options_.job);
+  join.set_part(options_.part);
+  join.set_parts(options_.parts);
   join.set_rank(options_.rank);
   join.set_world_size(options_.world_size);
   join.set_mode(options_.optimize ? 1 : 0);
@@ -203,6 +213,7 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
   heard_ns_ = now_ns;
   if (loss_) ++recoveries_;
   loss_.reset();
+  redirections_ = 0;
   on_barrier_released(session_.barrier_released());
   repeat_requests();
 }

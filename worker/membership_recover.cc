@@ -2,7 +2,9 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "nic/wire/control_frame.h"
 #include "worker/membership.h"
+#include "worker/version.h"
 
 namespace pbox::worker {
 namespace {
@@ -21,11 +23,75 @@ void Membership::lose_box(const Error& why, uint64_t now_ns) {
                                          "again from a checkpoint"});
   }
   if (options_.recovery == Recovery::kNone) return fail(why);
+  begin_recovery(why.message, now_ns);
+  try_again(why, now_ns);
+}
+
+void Membership::begin_recovery(const std::string& reason, uint64_t now_ns) {
   phase_ = Phase::kRecovering;
   core_->suspend();
-  loss_ = {.since_ns = now_ns, .reason = why.message};
+  loss_ = {.since_ns = now_ns, .reason = reason};
   attempts_ = 0;
-  try_again(why, now_ns);
+}
+
+// The box that has the part as far as this worker knows, in turn with the others, which may know
+// better.
+void Membership::reconnect(uint64_t now_ns) {
+  std::string box = options_.box;
+  if (!options_.boxes.empty() && attempts_ % 2 == 0) {
+    box = options_.boxes[next_box_++ % options_.boxes.size()];
+    if (box == options_.box) box = options_.boxes[next_box_++ % options_.boxes.size()];
+  }
+  connect(box, now_ns + kConnectNs);
+}
+
+void Membership::ask_plan(uint64_t now_ns) {
+  await_box(Step::kPlan, now_ns);
+  control::AskPlan& question = *send().mutable_ask_plan();
+  question.set_protocol_version(wire::kControlProtocolVersion);
+  question.set_software(std::string("libpbox ") + kVersion);
+  question.set_job(options_.job);
+  if (asked_box_ != options_.box) question.set_lost_box(options_.box_name);
+}
+
+void Membership::on_plan(const control::Plan& plan, uint64_t now_ns) {
+  if (!awaits(Step::kPlan)) return;
+  if (plan.parts_size() != static_cast<int>(options_.parts)) {
+    return fail({ErrorCode::kMismatch,
+                 "job '" + options_.job + "' is in " + std::to_string(plan.parts_size()) +
+                     " parts now, this worker joined it in " + std::to_string(options_.parts) +
+                     "; it was planned anew, start all ranks again"});
+  }
+  options_.boxes.assign(plan.boxes().begin(), plan.boxes().end());
+  const control::PartPlace& place = plan.parts(static_cast<int>(options_.part));
+  if (!place.address().empty() && place.address() != asked_box_) return redirect(place, now_ns);
+  options_.box = asked_box_;
+  options_.box_name = place.box();
+  ask_data_addresses(now_ns);
+}
+
+// Nothing is lost: what is in flight is pushed again there.
+void Membership::on_moved(const control::PartPlace& place, uint64_t now_ns) {
+  if (phase_ == Phase::kRunning) {
+    begin_recovery("box " + place.box() + " has taken over part " + std::to_string(options_.part) +
+                       " of the job",
+                   now_ns);
+  }
+  redirect(place, now_ns);
+}
+
+// Boxes may differ for a while on who has the part.
+void Membership::redirect(const control::PartPlace& place, uint64_t now_ns) {
+  constexpr uint32_t kAtOnce = 4;
+  options_.box = place.address();
+  options_.box_name = place.box();
+  const Error why{ErrorCode::kUnavailable, "the part is on box " + place.box() + " now"};
+  if (++redirections_ > kAtOnce) return try_again(why, now_ns);
+  last_miss_ = why.message;
+  act(Action::Kind::kDisconnect);
+  act(Action::Kind::kCloseTransport);
+  heartbeat_due_ns_ = UINT64_MAX;
+  connect(options_.box, phase_ == Phase::kJoining ? join_ends_ns_ : now_ns + kConnectNs);
 }
 
 void Membership::miss(const Error& why, uint64_t now_ns) {
@@ -56,10 +122,7 @@ void Membership::check_recovery(uint64_t now_ns) {
   if (now_ns >= recovery_ends_ns()) return fail(give_up(now_ns));
   if (now_ns >= silence_ends_ns()) return try_again(silence(now_ns), now_ns);
   if (now_ns < step_deadline_ns_) return;
-  if (step_ == Step::kRetry) {
-    connect(now_ns + kConnectNs);
-    return;
-  }
+  if (step_ == Step::kRetry) return reconnect(now_ns);
   try_again({ErrorCode::kTimeout, "box " + options_.box + " did not answer"}, now_ns);
 }
 

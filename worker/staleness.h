@@ -25,6 +25,14 @@ struct StalenessCounts {
     square_sum += age * age;
     ++by_staleness[std::min<size_t>(age, by_staleness.size() - 1)];
   }
+  void add(const StalenessCounts& other) {
+    reads += other.reads;
+    sum += other.sum;
+    square_sum += other.square_sum;
+    for (size_t age = 0; age < by_staleness.size(); ++age) {
+      by_staleness[age] += other.by_staleness[age];
+    }
+  }
 };
 
 }  // namespace pbox::worker

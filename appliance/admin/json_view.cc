@@ -49,6 +49,8 @@ Json job_object(const JobView& job) {
   Json workers = Json::array();
   for (const WorkerView& worker : job.workers) workers.push_back(worker_object(worker));
   return {{"name", job.name},
+          {"part_count", job.part_count},
+          {"parts", job.parts},
           {"state", job.state},
           {"mode", job.mode},
           {"reduction", job.reduction},
@@ -118,6 +120,15 @@ Result<wire::PriorityPolicy> parse_priority_policy(std::string_view body) {
                "\"forward-order\" or \"fifo\""};
 }
 
+Result<bool> parse_draining(std::string_view body) {
+  constexpr bool kThrows = false;
+  const Json json = Json::parse(body, nullptr, kThrows);
+  const bool is_named = json.is_object() && json.size() == 1 && json.contains("draining");
+  if (is_named && json["draining"].is_boolean()) return json["draining"].get<bool>();
+  return Error{ErrorCode::kInvalidArgument,
+               "the body must be {\"draining\": true} or {\"draining\": false}"};
+}
+
 std::string not_ready_reason(const BoxView& box) {
   if (box.draining) return "draining: no job is taken any more; use another box";
   if (!box.ready) return "not ready: the pipelines do not all run yet; ask again";
@@ -166,6 +177,8 @@ std::string boxes_json(const ClusterView& cluster) {
   for (const cluster::BoxRecord& box : cluster.boxes) {
     const bool leads = cluster.leader && cluster.leader->name == box.name;
     const uint64_t capacity = box.capacity_bytes_per_s;
+    const auto duty = cluster.duties.find(box.name);
+    const bool has_duty = duty != cluster.duties.end();
     boxes.push_back({{"name", box.name},
                      {"leads", leads},
                      {"control", box.control},
@@ -173,6 +186,8 @@ std::string boxes_json(const ClusterView& cluster) {
                      {"pipelines", box.data.size()},
                      {"capacity_bytes_per_second", capacity == 0 ? Json(nullptr) : Json(capacity)},
                      {"job_memory_bytes", box.job_memory_bytes},
+                     {"parts", has_duty ? duty->second.parts : 0},
+                     {"draining", has_duty && duty->second.draining},
                      {"version", box.version},
                      {"protocol_version", box.protocol_version},
                      {"incarnation", box.incarnation}});

@@ -12,6 +12,8 @@ namespace pbox::appliance {
 
 // {"policy": "explicit" | "forward-order" | "fifo"}, as POSTed; the error says what is wrong.
 Result<wire::PriorityPolicy> parse_priority_policy(std::string_view body);
+// {"draining": true}
+Result<bool> parse_draining(std::string_view body);
 
 // Empty: ready. Else why joins are not taken now.
 std::string not_ready_reason(const BoxView& box);

@@ -73,6 +73,8 @@ constexpr MetricRow<BoxSample> kBoxRows[] = {
      [](const BoxSample& sample) { return std::optional<double>(sample.cluster.store_up); }},
     {"pbox_cluster_is_leader", MetricType::Gauge, "1 if this box leads the cluster",
      [](const BoxSample& sample) { return std::optional<double>(sample.cluster.is_leader); }},
+    {"pbox_parts_moved_total", MetricType::Counter, "Parts of jobs that went on at another box",
+     [](const BoxSample& sample) { return std::optional<double>(sample.box.parts_moved); }},
     {"pbox_cluster_boxes", MetricType::Gauge, "Boxes of the cluster, as last heard",
      [](const BoxSample& sample) { return std::optional<double>(sample.cluster.boxes.size()); }},
     {"pbox_control_connections", MetricType::Gauge, "Open control connections of workers",

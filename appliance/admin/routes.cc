@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::string_view kJobsPrefix = "/api/v1/jobs/";
 constexpr std::string_view kPrioritiesSuffix = "/priorities";
+constexpr std::string_view kBoxesPrefix = "/api/v1/boxes/";
+constexpr std::string_view kDrainSuffix = "/drain";
 constexpr const char* kJsonType = "application/json";
 constexpr const char* kHtmlType = "text/html; charset=utf-8";
 constexpr const char* kTextType = "text/plain; charset=utf-8";
@@ -148,25 +150,55 @@ AdminResponse job(const AdminSource& source, std::string_view encoded_name) {
   return {200, kJsonType, job_json(*view)};
 }
 
+AdminResponse set_priorities(AdminSource& source, std::string_view encoded_name,
+                             const std::string& name, std::string_view body) {
+  const auto policy = parse_priority_policy(body);
+  if (!policy) return refuse(400, policy.error().message);
+  if (!source.set_priorities(name, *policy)) {
+    return refuse(404, "no job '" + std::string(encoded_name) + "' here");
+  }
+  return job(source, encoded_name);
+}
+
+AdminResponse set_draining(AdminSource& source, std::string_view encoded_name,
+                           const std::string& name, std::string_view body) {
+  const auto draining = parse_draining(body);
+  if (!draining) return refuse(400, draining.error().message);
+  const Status begun = source.set_draining(name, *draining);
+  if (begun) return {202, kJsonType, boxes_json(source.cluster())};
+  if (begun.error().code == ErrorCode::kNotFound) {
+    return refuse(404, "no box '" + std::string(encoded_name) + "' in the cluster");
+  }
+  return refuse(409, begun.error().message);
+}
+
+struct Change {
+  std::string_view prefix, suffix;  // the name of what is changed stands between
+  AdminResponse (*respond)(AdminSource&, std::string_view, const std::string&, std::string_view);
+};
+
+constexpr Change kChanges[] = {
+    {kJobsPrefix, kPrioritiesSuffix, set_priorities},
+    {kBoxesPrefix, kDrainSuffix, set_draining},
+};
+
 // A page of another origin cannot send JSON without asking first (Fetch standard, CORS-preflight),
 // and is refused when it asks: so what changes something takes nothing else.
 AdminResponse change(AdminSource& source, const AdminRequest& request, std::string_view path) {
-  const bool is_known = path.starts_with(kJobsPrefix) && path.ends_with(kPrioritiesSuffix) &&
-                        path.size() > kJobsPrefix.size() + kPrioritiesSuffix.size();
-  if (!is_known) return refuse(405, "method POST is not allowed for '" + std::string(path) + "'");
-  if (!request.content_type.starts_with(kJsonType)) {
-    return refuse(415, "the content type must be " + std::string(kJsonType));
+  for (const Change& change : kChanges) {
+    const bool is_this = path.starts_with(change.prefix) && path.ends_with(change.suffix) &&
+                         path.size() > change.prefix.size() + change.suffix.size();
+    if (!is_this) continue;
+    if (!request.content_type.starts_with(kJsonType)) {
+      return refuse(415, "the content type must be " + std::string(kJsonType));
+    }
+    path.remove_prefix(change.prefix.size());
+    path.remove_suffix(change.suffix.size());
+    const auto name = percent_decode(path);
+    if (!name) return refuse(400, "the name is not percent-encoded");
+    return change.respond(source, path, *name, request.body);
   }
-  path.remove_prefix(kJobsPrefix.size());
-  path.remove_suffix(kPrioritiesSuffix.size());
-  const auto name = percent_decode(path);
-  if (!name) return refuse(400, "the job's name is not percent-encoded");
-  const auto policy = parse_priority_policy(request.body);
-  if (!policy) return refuse(400, policy.error().message);
-  if (!source.set_priorities(*name, *policy)) {
-    return refuse(404, "no job '" + std::string(path) + "' here");
-  }
-  return job(source, path);
+  return refuse(405, "method POST is not allowed for '" + std::string(path) + "'");
 }
 
 }  // namespace
@@ -176,7 +208,8 @@ AdminResponse refuse(unsigned status, std::string_view what) {
   text += "; this server has GET and HEAD of /";
   for (const Route& route : kRoutes) text.append(" ").append(route.path);
   text.append(" ").append(kJobsPrefix).append("NAME, and POST of ");
-  text.append(kJobsPrefix).append("NAME").append(kPrioritiesSuffix).append("\n");
+  text.append(kJobsPrefix).append("NAME").append(kPrioritiesSuffix).append(" and ");
+  text.append(kBoxesPrefix).append("NAME").append(kDrainSuffix).append("\n");
   return {status, kTextType, text};
 }
 

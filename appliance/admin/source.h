@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -42,6 +43,7 @@ struct BoxView {
   uint64_t job_memory_limit_bytes = 0;
   uint64_t joins_refused = 0, workers_lost = 0, workers_back = 0, workers_excluded = 0;
   uint64_t jobs_failed = 0, jobs_finished = 0, jobs_recovered = 0;
+  uint64_t parts_moved = 0;
   uint32_t control_connections = 0;
   std::vector<std::string> links_down = {};  // devices of data.port = dpdk
 };
@@ -54,6 +56,7 @@ struct ClusterView {
   bool is_leader = false;                                           // this box
   std::optional<cluster::Leader> leader = {};                       // as last heard, as are the
   std::vector<cluster::BoxRecord> boxes = {};                       // boxes, by name
+  std::map<std::string, cluster::BoxDuty> duties = {};              // by box; none with one box
 };
 
 class AdminSource {
@@ -65,6 +68,8 @@ class AdminSource {
   virtual ClusterView cluster() const = 0;
   // kNotFound: there is no such job.
   virtual Status set_priorities(const std::string& job, wire::PriorityPolicy policy) = 0;
+  // Begins it; cluster() shows how far it is. kNotFound: there is no such box.
+  virtual Status set_draining(const std::string& box, bool draining) = 0;
 };
 
 }  // namespace pbox::appliance

@@ -19,6 +19,12 @@ struct BoxRecord {
   bool operator==(const BoxRecord&) const = default;
 };
 
+// What the plans of all jobs want of a box.
+struct BoxDuty {
+  size_t parts = 0;       // of jobs, that it has
+  bool draining = false;  // it is to have none, and gets none
+};
+
 struct Leader {
   std::string name = {};      // of a box
   uint64_t since_unix_s = 0;  // by that box's clock; for people

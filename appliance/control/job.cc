@@ -35,11 +35,23 @@ Job::Job(JobSpec spec, uint64_t created_ns, const std::vector<uint64_t>& loads_b
   for (const auto& chunk : cut_into_chunks(spec_)) {
     chunk_bytes.push_back(chunk.elements * wire::dtype_bytes(chunk.dtype));
   }
-  chunk_pipeline_ = placement::assign_chunks(chunk_bytes, loads_bytes);
-  for (size_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
-    pipeline_bytes_[chunk_pipeline_[chunk]] += chunk_bytes[chunk];
+  if (spec_.parts == 1) {
+    pipelines_.resize(loads_bytes.size());
+    std::iota(pipelines_.begin(), pipelines_.end(), 0u);
+    chunk_pipeline_ = placement::assign_chunks(chunk_bytes, loads_bytes);
+  } else {  // there are more of them than pipelines, so a part needs but one
+    const auto least = std::min_element(loads_bytes.begin(), loads_bytes.end());
+    pipelines_ = {static_cast<uint32_t>(least - loads_bytes.begin())};
+    chunk_pipeline_.assign(chunk_bytes.size(), 0);
   }
-  for (const auto& shard : shard_specs({})) footprints_.push_back(pipeline::shard_footprint(shard));
+  for (size_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
+    pipeline_bytes_[pipelines_[chunk_pipeline_[chunk]]] += chunk_bytes[chunk];
+  }
+  footprints_.resize(loads_bytes.size(), 0);
+  const auto shards = shard_specs({});
+  for (size_t index = 0; index < shards.size(); ++index) {
+    footprints_[pipelines_[index]] = pipeline::shard_footprint(shards[index]);
+  }
 }
 
 uint64_t Job::footprint() const {
@@ -100,7 +112,7 @@ void Job::describe(uint32_t rank, const PipelineHost& host, control::Session& se
   session.set_chunk_pipeline(chunk_pipeline_.data(), chunk_pipeline_.size());
   std::vector<std::shared_ptr<const nic::RssTable>> tables;
   for (uint32_t index = 0; index < shards_.size(); ++index) {
-    const PipelineInfo info = host.info(index);
+    const PipelineInfo info = host.info(pipelines_[index]);
     auto* pipeline = session.add_pipelines();
     pipeline->set_spi(shards_[index]->sessions()[rank].spi);
     pipeline->set_udp_port(info.udp_port);
@@ -117,11 +129,12 @@ void Job::describe(uint32_t rank, const PipelineHost& host, control::Session& se
 std::string Job::placement() const {
   std::string text = std::to_string(chunk_pipeline_.size()) + " chunks of at most " +
                      std::to_string(spec_.chunk_bytes) + " bytes";
-  for (size_t index = 0; index < pipeline_bytes_.size(); ++index) {
+  for (size_t index = 0; index < pipelines_.size(); ++index) {
+    const uint32_t pipeline = pipelines_[index];
     const auto chunks = std::count(chunk_pipeline_.begin(), chunk_pipeline_.end(), index);
-    text += "; pipeline " + std::to_string(index) + ": " + std::to_string(chunks) + " chunks, " +
-            std::to_string(pipeline_bytes_[index]) + " bytes a round, " +
-            std::to_string(footprints_[index]) + " of memory";
+    text += "; pipeline " + std::to_string(pipeline) + ": " + std::to_string(chunks) + " chunks, " +
+            std::to_string(pipeline_bytes_[pipeline]) + " bytes a round, " +
+            std::to_string(footprints_[pipeline]) + " of memory";
   }
   return text;
 }
@@ -138,6 +151,8 @@ const char* Job::priority_source() const {
 JobView Job::view(uint64_t now_ns) const {
   JobView view;
   view.name = spec_.name;
+  view.part_count = spec_.parts;
+  view.parts = {spec_.part};
   view.state = running() ? "running" : recovering() ? "recovering" : "gathering";
   view.mode = spec_.mode == pipeline::Mode::kOptimize ? "optimize" : "aggregate";
   view.reduction = spec_.reduction == pipeline::Reduction::kMean ? "mean" : "sum";

@@ -68,6 +68,8 @@ class Job {
   // What the shards take, also while the job is still gathering: on all pipelines, and on one.
   uint64_t footprint() const;
   uint64_t footprint_on(uint32_t pipeline) const { return footprints_[pipeline]; }
+  // Of the box, by their index in the session: all, or, where the job is in parts, one.
+  const std::vector<uint32_t>& pipelines() const { return pipelines_; }
   uint32_t chunk_count() const { return static_cast<uint32_t>(chunk_pipeline_.size()); }
   // Joined, and, if it resumes, all that it must say is said.
   static bool ready(const Member& member) {
@@ -149,12 +151,12 @@ class Job {
   wire::PriorityPolicy priority_policy_ = wire::PriorityPolicy::kExplicit;
   std::vector<int32_t> priorities_;  // by tensor; empty: as registered
   std::optional<control::SetPriorities> priorities_set_;
-  std::vector<ChunkStart> starts_;        // by chunk; empty: all at round 0
-  std::vector<uint8_t> chunk_pipeline_;   // by chunk
-  std::vector<uint64_t> pipeline_bytes_;  // by pipeline
-  std::vector<uint64_t> footprints_;      // by pipeline
-  std::vector<std::unique_ptr<pipeline::JobShard>>
-      shards_;  // by pipeline; null: owns nothing there
+  std::vector<ChunkStart> starts_;                           // by chunk; empty: all at round 0
+  std::vector<uint32_t> pipelines_;                          // of the box, that the job uses
+  std::vector<uint8_t> chunk_pipeline_;                      // by chunk, an index into pipelines_
+  std::vector<uint64_t> pipeline_bytes_;                     // by pipeline of the box
+  std::vector<uint64_t> footprints_;                         // by pipeline of the box
+  std::vector<std::unique_ptr<pipeline::JobShard>> shards_;  // as pipelines_, or none
 };
 
 }  // namespace pbox::appliance

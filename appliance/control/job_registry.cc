@@ -47,8 +47,13 @@ uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t
                                limits::kCreditUnitBytes);
 }
 
-JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs)
-    : options_(options), host_(host), epochs_(epochs), spis_(host.count(), options.seed) {}
+JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs,
+                         PartMap& parts)
+    : options_(options),
+      host_(host),
+      epochs_(epochs),
+      parts_(parts),
+      spis_(host.count(), options.seed) {}
 
 void JobRegistry::send(ConnectionId id, control::BoxMessage message) {
   actions_.push_back({Action::Kind::kSend, id, std::move(message)});
@@ -81,6 +86,10 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
   }
   if (message.has_ask_data_addresses()) {
     send(id, data_addresses(host_));
+    return;
+  }
+  if (message.has_ask_plan()) {
+    on_ask_plan(id, message.ask_plan());
     return;
   }
   if (connection.job == nullptr) {
@@ -169,9 +178,13 @@ void JobRegistry::on_priorities(ConnectionId id, Connection& connection,
 }
 
 Status JobRegistry::set_priorities(const std::string& name, wire::PriorityPolicy policy) {
-  const auto found = jobs_.find(name);
-  if (found == jobs_.end()) return Error{ErrorCode::kNotFound, "no job '" + name + "' here"};
-  set_priorities(*found->second, policy, {}, "the operator");
+  bool found = false;
+  for (auto& [key, job] : jobs_) {
+    if (key.first != name) continue;
+    found = true;
+    set_priorities(*job, policy, {}, "the operator");
+  }
+  if (!found) return Error{ErrorCode::kNotFound, "no job '" + name + "' here"};
   return ok_status();
 }
 
@@ -180,7 +193,7 @@ void JobRegistry::set_priorities(Job& job, wire::PriorityPolicy policy,
   const bool learned = policy == wire::PriorityPolicy::kForwardOrder && !by_tensor.empty();
   job.set_priorities(host_, policy, std::move(by_tensor));
   note(RegistryEvent::Severity::kInfo, "priorities_set",
-       "job '" + job.spec().name + "': priority policy " +
+       job.spec().title() + ": priority policy " +
            wire::kPriorityPolicyNames[static_cast<size_t>(policy)] +
            (learned ? ", learned by " : ", set by ") + who);
   if (!job.running()) return;  // whoever is still to get a session is told then
@@ -238,21 +251,90 @@ void JobRegistry::fail_job(Job& job, const Error& error) {
 void JobRegistry::remove(Job& job) {
   const bool was_running = job.running();
   job.close(host_, spis_);
-  jobs_.erase(jobs_.find(job.spec().name));
+  jobs_.erase(key(job.spec()));
   if (was_running) share_credit();
+}
+
+// The answer may take the cluster's store, and a look at a box that may be gone.
+void JobRegistry::on_ask_plan(ConnectionId id, const control::AskPlan& question) {
+  if (const Status speaks = check_version(question.protocol_version(), question.software());
+      !speaks) {
+    ++totals_.joins_refused;
+    refuse(id, speaks.error());
+    return;
+  }
+  parts_.ask(question, [this, id, alive = alive_](const Result<control::Plan>& plan) {
+    if (!*alive || !connections_.contains(id)) return;
+    if (!plan) return refuse(id, plan.error());
+    control::BoxMessage message;
+    *message.mutable_plan() = *plan;
+    send(id, std::move(message));
+  });
+}
+
+// Its workers look for the box that has it next.
+void JobRegistry::hang_up(Job& job) {
+  for (const Member& member : job.members()) {
+    if (member.state != Member::State::kJoined) continue;
+    connections_[member.connection].job = nullptr;
+    actions_.push_back({Action::Kind::kClose, member.connection, {}});
+  }
+  remove(job);
+}
+
+void JobRegistry::send_to(ConnectionId id, const control::PartPlace& place) {
+  control::BoxMessage message;
+  *message.mutable_moved() = place;
+  send(id, std::move(message));
+  actions_.push_back({Action::Kind::kClose, id, {}});
+}
+
+void JobRegistry::on_parts_changed() {
+  std::vector<std::pair<Job*, control::PartPlace>> gone;
+  for (auto& [key, job] : jobs_) {
+    const JobSpec& spec = job->spec();
+    const auto elsewhere = parts_.elsewhere(spec.name, spec.part, spec.parts);
+    if (elsewhere && *elsewhere && spec.may_move()) gone.emplace_back(job.get(), **elsewhere);
+  }
+  for (auto& [job, place] : gone) move_away(*job, place);
+}
+
+// What its workers have in flight they push again there, and they bring along what any of them has
+// consumed.
+void JobRegistry::move_away(Job& job, const control::PartPlace& place) {
+  ++totals_.parts_moved;
+  note(RegistryEvent::Severity::kInfo, "part_moved",
+       job.spec().title() + " goes on at box " + place.box() + " (" + place.address() + ")");
+  for (const Member& member : job.members()) {
+    if (member.state != Member::State::kJoined) continue;
+    connections_[member.connection].job = nullptr;
+    send_to(member.connection, place);
+  }
+  remove(job);
 }
 
 void JobRegistry::shut_down() {
   while (!jobs_.empty()) {
     Job& job = *jobs_.begin()->second;
-    fail_job(job, {ErrorCode::kBoxLost, "box '" + options_.box_name + "' is shutting down; job '" +
-                                            job.spec().name + "' ends here"});
+    if (job.spec().may_move() && parts_.has_others()) {
+      hang_up(job);
+      continue;
+    }
+    fail_job(job, {ErrorCode::kBoxLost, "box '" + options_.box_name + "' is shutting down; " +
+                                            job.spec().title() + " ends here"});
   }
 }
 
 std::vector<JobView> JobRegistry::views(uint64_t now_ns) const {
   std::vector<JobView> views;
-  for (const auto& [name, job] : jobs_) views.push_back(job->view(now_ns));
+  for (const auto& [key, job] : jobs_) {
+    JobView view = job->view(now_ns);
+    if (!views.empty() && views.back().name == view.name) {
+      add_part(views.back(), view);
+    } else {
+      views.push_back(std::move(view));
+    }
+  }
   return views;
 }
 

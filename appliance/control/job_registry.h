@@ -1,6 +1,9 @@
-// The control plane of one box as a state machine: control connections open, speak and close, time
-// passes; out come messages to send and connections to close. No socket and no thread in here.
-// Control thread.
+// The jobs of one box, or what it has of them, as a state machine: control connections open, speak
+// and close, time passes; out come messages to send and connections to close. No socket and no
+// thread in here. Control thread.
+//
+// A job that is on several boxes is in parts, and each part is here what a job on one box is: its
+// ranks join it, it starts, loses ranks and ends by itself.
 //
 // A job gathers until all its ranks have joined, then runs until all have left. A rank that is lost
 // may come back: the same process after a broken connection, or another in its place. One that does
@@ -18,6 +21,7 @@
 
 #include "appliance/control/epoch_store.h"
 #include "appliance/control/job.h"
+#include "appliance/control/part_map.h"
 
 namespace pbox::appliance {
 
@@ -53,18 +57,25 @@ struct RegistryEvent {
 struct RegistryTotals {
   uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
   uint64_t workers_back = 0, workers_excluded = 0, jobs_recovered = 0;
+  uint64_t parts_moved = 0;  // to other boxes
 };
 
 class JobRegistry {
  public:
-  // host and epochs outlive the registry.
-  JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs);
+  // All outlive the registry.
+  JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs, PartMap& parts);
+  ~JobRegistry() { *alive_ = false; }
+  JobRegistry(const JobRegistry&) = delete;
+  JobRegistry& operator=(const JobRegistry&) = delete;
 
   void on_open(ConnectionId connection, const std::string& peer, bool ipv6, uint64_t now_ns);
   void on_message(ConnectionId connection, const std::string& body, uint64_t now_ns);
   void on_closed(ConnectionId connection, const std::string& reason, uint64_t now_ns);
   void on_tick(uint64_t now_ns);
-  // Tells every worker that the box goes away, and ends all jobs.
+  // Parts that other boxes have now are given up, and their workers told where to go on.
+  void on_parts_changed();
+  // Tells every worker that the box goes away, and ends all jobs but those that other boxes can go
+  // on with.
   void shut_down();
 
   // What is to be done on connections, in order; empties the list.
@@ -76,9 +87,10 @@ class JobRegistry {
   // Takes effect for what happens from now on; running jobs keep their memory and time-outs.
   void set_options(const RegistryOptions& options) { options_ = options; }
 
-  // The operator's word: tensors as registered, learned anew, or all equal.
+  // The operator's word, for what is on this box: tensors as registered, learned anew, or equal.
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy);
 
+  // A job whose parts are on several boxes shows those of this one.
   std::vector<JobView> views(uint64_t now_ns) const;
   uint64_t memory_taken_bytes() const;
   const RegistryTotals& totals() const { return totals_; }
@@ -96,6 +108,7 @@ class JobRegistry {
 
   // job_registry_join.cc: who may join, and what it then is.
   void on_join(ConnectionId id, Connection& connection, const control::Join& join, uint64_t now_ns);
+  static Status check_version(uint32_t protocol_version, const std::string& software);
   Result<Job*> admit(const control::Join& join, uint64_t now_ns);
   Result<Job*> make_job(const control::Join& join, JobSpec spec, uint64_t now_ns);
   Status check_memory(const Job& job) const;
@@ -130,6 +143,10 @@ class JobRegistry {
                       const std::string& who);
   void tick_job(Job& job, uint64_t now_ns);
   void refuse(ConnectionId id, const Error& error);
+  void on_ask_plan(ConnectionId id, const control::AskPlan& question);
+  void hang_up(Job& job);
+  void send_to(ConnectionId id, const control::PartPlace& place);
+  void move_away(Job& job, const control::PartPlace& place);
   void fail_job(Job& job, const Error& error);
   void remove_if_over(Job& job);
   void remove(Job& job);
@@ -143,9 +160,13 @@ class JobRegistry {
   RegistryOptions options_;
   PipelineHost& host_;
   Epochs& epochs_;
+  PartMap& parts_;
   SpiAllocator spis_;
-  std::map<std::string, std::unique_ptr<Job>> jobs_;
+  using JobKey = std::pair<std::string, uint32_t>;  // name and part
+  static JobKey key(const JobSpec& spec) { return {spec.name, spec.part}; }
+  std::map<JobKey, std::unique_ptr<Job>> jobs_;
   std::map<ConnectionId, Connection> connections_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that come late
   std::vector<Action> actions_;
   std::vector<RegistryEvent> events_;
   RegistryTotals totals_;

@@ -1,5 +1,6 @@
 // Who may join, and as what: a job's first member, one more, or one that comes back.
 #include <algorithm>
+#include <set>
 
 #include "appliance/control/job_registry.h"
 #include "appliance/control/sync_spec.h"
@@ -39,10 +40,13 @@ bool same_process(const Member& member, const control::Join& join) {
 
 void JobRegistry::on_join(ConnectionId id, Connection& connection, const control::Join& join,
                           uint64_t now_ns) {
-  auto job = connection.job != nullptr
-                 ? Result<Job*>(Error{ErrorCode::kAlreadyExists,
-                                      "this connection has joined already; open another one"})
-                 : admit(join, now_ns);
+  auto job = Result<Job*>(
+      Error{ErrorCode::kAlreadyExists, "this connection has joined already; open another one"});
+  if (connection.job == nullptr) {
+    const auto elsewhere = parts_.elsewhere(join.job(), join.part(), std::max(1u, join.parts()));
+    if (elsewhere && *elsewhere) return send_to(id, **elsewhere);
+    job = elsewhere ? admit(join, now_ns) : elsewhere.error();
+  }
   if (!job) {
     ++totals_.joins_refused;
     note(RegistryEvent::Severity::kWarning, "join_refused",
@@ -122,22 +126,25 @@ void JobRegistry::on_rounds(ConnectionId id, Connection& connection,
   if (job.all_joined()) start_job(job);
 }
 
+Status JobRegistry::check_version(uint32_t protocol_version, const std::string& software) {
+  if (protocol_version == wire::kControlProtocolVersion) return ok_status();
+  return Error{ErrorCode::kVersionMismatch,
+               "this worker (" + printable(software) + ") speaks control protocol " +
+                   std::to_string(protocol_version) + ", the box speaks " +
+                   std::to_string(wire::kControlProtocolVersion) +
+                   "; use the libpbox of the box's release"};
+}
+
 Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
-  if (join.protocol_version() != wire::kControlProtocolVersion) {
-    return Error{ErrorCode::kVersionMismatch,
-                 "this worker (" + printable(join.software()) + ") speaks control protocol " +
-                     std::to_string(join.protocol_version()) + ", the box speaks " +
-                     std::to_string(wire::kControlProtocolVersion) +
-                     "; use the libpbox of the box's release"};
-  }
+  const Status speaks = check_version(join.protocol_version(), join.software());
+  if (!speaks) return speaks.error();
   auto spec = parse_join(join, options_.job_limits);
   if (!spec) return spec.error();
-  auto found = jobs_.find(spec->name);
+  auto found = jobs_.find(key(*spec));
   if (found != jobs_.end() && found->second->running() && !join.resumes() && !join.rejoins() &&
       found->second->count(Member::State::kJoined) == 0) {
-    fail_job(*found->second, {ErrorCode::kWorkerLost, "job '" + spec->name +
-                                                          "': every rank was lost, and new ones "
-                                                          "begin again"});
+    fail_job(*found->second, {ErrorCode::kWorkerLost,
+                              spec->title() + ": every rank was lost, and new ones begin again"});
     found = jobs_.end();
   }
   if (found == jobs_.end()) return make_job(join, std::move(*spec), now_ns);
@@ -148,9 +155,11 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
 }
 
 Result<Job*> JobRegistry::make_job(const control::Join& join, JobSpec spec, uint64_t now_ns) {
-  if (jobs_.size() >= options_.jobs_max) {
+  std::set<std::string> names;
+  for (const auto& [key, job] : jobs_) names.insert(key.first);
+  if (names.size() >= options_.jobs_max && !names.contains(spec.name)) {
     return Error{ErrorCode::kResourceExhausted,
-                 "the box serves " + std::to_string(jobs_.size()) +
+                 "the box serves " + std::to_string(names.size()) +
                      " jobs already ([jobs] max = " + std::to_string(options_.jobs_max) + ")"};
   }
   auto job = std::make_unique<Job>(std::move(spec), now_ns, pipeline_loads());
@@ -163,9 +172,9 @@ Result<Job*> JobRegistry::make_job(const control::Join& join, JobSpec spec, uint
   job->lost_timeout_ns = join.lost_timeout_ms() > 0 ? join.lost_timeout_ms() * kNanosPerMilli
                                                     : options_.lost_timeout_ns;
   Job* admitted = job.get();
-  jobs_[admitted->spec().name] = std::move(job);
+  jobs_[key(admitted->spec())] = std::move(job);
   note(RegistryEvent::Severity::kDebug, "job_admitted",
-       "job '" + admitted->spec().name + "': " + admitted->placement());
+       admitted->spec().title() + ": " + admitted->placement());
   return admitted;
 }
 
@@ -175,7 +184,7 @@ Status JobRegistry::check_memory(const Job& job) const {
   const uint64_t taken = memory_taken_bytes();
   if (wanted > options_.job_memory_bytes || taken > options_.job_memory_bytes - wanted) {
     return Error{ErrorCode::kResourceExhausted,
-                 "job '" + job.spec().name + "' needs " + std::to_string(wanted) +
+                 job.spec().title() + " needs " + std::to_string(wanted) +
                      " bytes; other jobs hold " + std::to_string(taken) + " of the " +
                      std::to_string(options_.job_memory_bytes) +
                      " that jobs may take ([memory] job_share)"};
@@ -189,7 +198,7 @@ Status JobRegistry::check_memory(const Job& job) const {
     const int node = host_.info(index).numa_node;
     return Error{
         ErrorCode::kResourceExhausted,
-        "job '" + job.spec().name + "' needs " + std::to_string(job.footprint_on(index)) +
+        job.spec().title() + " needs " + std::to_string(job.footprint_on(index)) +
             " bytes on pipeline " + std::to_string(index) +
             (node == kAnyNumaNode ? "" : " (NUMA node " + std::to_string(node) + ")") + "; " +
             std::to_string(free) + " of " + std::to_string(limit) +

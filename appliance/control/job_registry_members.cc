@@ -53,8 +53,8 @@ void JobRegistry::send_away(Job& job, uint32_t rank) {
   Member& member = job.members()[rank];
   connections_[member.connection].job = nullptr;
   refuse(member.connection,
-         {ErrorCode::kWorkerLost, "rank " + std::to_string(rank) + " of job '" + job.spec().name +
-                                      "' was left behind: the box was lost, and the others go on "
+         {ErrorCode::kWorkerLost, "rank " + std::to_string(rank) + " of " + job.spec().title() +
+                                      " was left behind: the box was lost, and the others go on "
                                       "from where it has no part; start it again with rejoin"});
   member = {};
 }
@@ -77,7 +77,7 @@ void JobRegistry::exclude_missing(Job& job) {
 // The job goes on gathering, and each tick tries again.
 void JobRegistry::await_epoch(Job& job, const Error& error) {
   if (!job.epoch_awaited) {
-    note(Severity::kWarning, "epoch_awaited", "job '" + job.spec().name + "': " + error.message);
+    note(Severity::kWarning, "epoch_awaited", job.spec().title() + ": " + error.message);
   }
   job.epoch_awaited = error;
 }
@@ -114,7 +114,7 @@ void JobRegistry::start_job(Job& job) {
   if (recovers) ++totals_.jobs_recovered;
   job.barrier_released = recovers ? barrier : 0;
   note(Severity::kInfo, recovers ? "job_recovered" : "job_started",
-       "job '" + job.spec().name + "': " + std::to_string(job.count(Member::State::kJoined)) +
+       job.spec().title() + ": " + std::to_string(job.count(Member::State::kJoined)) +
            " workers, " + std::to_string(job.spec().element_count()) + " elements in " +
            std::to_string(job.spec().tensors.size()) + " tensors, fragments of " +
            std::to_string(job.fragment_bytes()) + " bytes, epoch " + std::to_string(*epoch));
@@ -146,13 +146,13 @@ void JobRegistry::send_session(Job& job, uint32_t rank, const std::vector<uint32
   session.set_has_rounds(!open_rounds.empty());
   job.describe(rank, host_, session);
   for (int index = 0; index < session.pipelines_size(); ++index) {
-    const auto pipeline = static_cast<uint32_t>(index);
+    const uint32_t pipeline = job.pipelines()[static_cast<size_t>(index)];
     session.mutable_pipelines(index)->set_credit_bytes(
         credit_share(receivable_bytes(host_.info(pipeline), job.fragment_bytes()),
                      spis_.in_use(pipeline), options_.window_bytes));
   }
   note(Severity::kDebug, "session_installed",
-       "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" + member.peer + ")" +
+       job.spec().title() + ": rank " + std::to_string(rank) + " (" + member.peer + ")" +
            describe(session));
   send(member.connection, std::move(message));
   const auto give = member.resumes ? job.copies_owed(rank, open_rounds) : std::vector<uint32_t>();
@@ -181,7 +181,7 @@ void JobRegistry::readmit(Job& job, uint32_t rank, uint64_t now_ns) {
   member.state = Member::State::kJoined;
   ++totals_.workers_back;
   note(Severity::kInfo, "worker_back",
-       "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" + member.peer +
+       job.spec().title() + ": rank " + std::to_string(rank) + " (" + member.peer +
            (member.resumes ? ") goes on" : ") takes its place as a new process"));
   if (was_excluded) {
     share_credit();
@@ -206,7 +206,7 @@ void JobRegistry::exclude(Job& job, uint32_t rank, uint64_t now_ns) {
   }
   const bool has_weights = std::find(rounds.begin(), rounds.end(), 0u) == rounds.end();
   if (job.spec().mode == pipeline::Mode::kOptimize && rank == 0 && !has_weights) {
-    fail_job(job, {ErrorCode::kWorkerLost, "job '" + job.spec().name + "': rank 0 was lost (" +
+    fail_job(job, {ErrorCode::kWorkerLost, job.spec().title() + ": rank 0 was lost (" +
                                                member.lost_reason +
                                                ") before it had given its initial weights"});
     return;
@@ -215,8 +215,8 @@ void JobRegistry::exclude(Job& job, uint32_t rank, uint64_t now_ns) {
   member.state = Member::State::kExcluded;
   ++totals_.workers_excluded;
   note(Severity::kWarning, "worker_excluded",
-       "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" + member.peer +
-           ") was lost (" + member.lost_reason + ") and did not come back; " +
+       job.spec().title() + ": rank " + std::to_string(rank) + " (" + member.peer + ") was lost (" +
+           member.lost_reason + ") and did not come back; " +
            std::to_string(job.count(Member::State::kJoined)) + " go on without it");
   tell_membership(job);
   share_credit();
@@ -239,7 +239,7 @@ void JobRegistry::tell_membership(const Job& job) {
 // job goes on from that. Their connections are closed without a word, as when a box is lost.
 void JobRegistry::gather_again(Job& job, uint32_t but_rank, uint64_t now_ns) {
   note(Severity::kWarning, "job_gathers_again",
-       "job '" + job.spec().name + "': a rank was lost before it had given back what it alone had");
+       job.spec().title() + ": a rank was lost before it had given back what it alone had");
   job.close(host_, spis_);
   job.begin_again(now_ns);
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
@@ -268,12 +268,11 @@ void JobRegistry::lose(Job& job, uint32_t rank, const std::string& reason, uint6
   member.lost_ns = now_ns;
   member.lost_reason = reason;
   note(Severity::kWarning, "worker_lost",
-       "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" + member.peer +
+       job.spec().title() + ": rank " + std::to_string(rank) + " (" + member.peer +
            ") lost: " + reason);
   if (job.spec().on_worker_lost == LostPolicy::kAbort) {
-    fail_job(job, {ErrorCode::kWorkerLost, "job '" + job.spec().name + "': rank " +
-                                               std::to_string(rank) + " (" + member.peer +
-                                               ") was lost (" + reason + ")"});
+    fail_job(job, {ErrorCode::kWorkerLost, job.spec().title() + ": rank " + std::to_string(rank) +
+                                               " (" + member.peer + ") was lost (" + reason + ")"});
     return;
   }
   remove_if_over(job);
@@ -322,7 +321,7 @@ void JobRegistry::release_barriers(Job& job) {
 }
 
 void JobRegistry::tick_gathering(Job& job, uint64_t now_ns) {
-  const std::string name = "job '" + job.spec().name + "'";
+  const std::string name = job.spec().title();
   if (job.epoch_awaited && now_ns - job.created_ns() > job.join_timeout_ns) {
     fail_job(job, {ErrorCode::kUnavailable, name + ": " + job.epoch_awaited->message});
     return;
@@ -372,10 +371,10 @@ void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
         job.count(Member::State::kJoined) > 0) {
       exclude(job, rank, now_ns);
     } else {
-      fail_job(job, {ErrorCode::kWorkerLost,
-                     "job '" + job.spec().name + "': rank " + std::to_string(rank) + " (" +
-                         member.peer + ") was lost " + in_seconds(lost_for_ns) + " ago (" +
-                         member.lost_reason + ") and did not come back"});
+      fail_job(job, {ErrorCode::kWorkerLost, job.spec().title() + ": rank " + std::to_string(rank) +
+                                                 " (" + member.peer + ") was lost " +
+                                                 in_seconds(lost_for_ns) + " ago (" +
+                                                 member.lost_reason + ") and did not come back"});
     }
     return;  // the job may be gone; the next tick sees to the next rank
   }
@@ -392,7 +391,7 @@ void JobRegistry::remove_if_over(Job& job) {
     ++totals_.jobs_failed;
   } else if (was_running) {
     ++totals_.jobs_finished;
-    note(Severity::kInfo, "job_finished", "job '" + job.spec().name + "': every rank has left");
+    note(Severity::kInfo, "job_finished", job.spec().title() + ": every rank has left");
   }
   remove(job);
 }

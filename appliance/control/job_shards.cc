@@ -79,7 +79,7 @@ std::vector<int32_t> Job::chunk_priorities() const {
 }
 
 std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>& starts) const {
-  std::vector<pipeline::ShardSpec> specs(pipeline_bytes_.size());
+  std::vector<pipeline::ShardSpec> specs(pipelines_.size());
   auto chunks = cut_into_chunks(spec_);
   for (auto& spec : specs) {
     spec.epoch = epoch_;
@@ -135,11 +135,11 @@ Status Job::allocate_sessions(SpiAllocator& spis, std::vector<pipeline::ShardSpe
   for (uint32_t index = 0; index < specs.size(); ++index) {
     for (auto& session : specs[index].sessions) {
       if (!session.present) continue;
-      const auto spi = spis.allocate(index);
+      const auto spi = spis.allocate(pipelines_[index]);
       if (!spi) {
         release(spis, specs);
-        return Error{ErrorCode::kResourceExhausted,
-                     "the box has no free session on pipeline " + std::to_string(index)};
+        return Error{ErrorCode::kResourceExhausted, "the box has no free session on pipeline " +
+                                                        std::to_string(pipelines_[index])};
       }
       session.spi = *spi;
     }
@@ -186,7 +186,7 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch) {
   std::vector<std::unique_ptr<pipeline::JobShard>> shards;
   Status status = ok_status();
   for (uint32_t index = 0; index < specs.size() && status; ++index) {
-    const PipelineInfo info = host.info(index);
+    const PipelineInfo info = host.info(pipelines_[index]);
     specs[index].numa_node = info.numa_node;
     specs[index].hugepages = info.hugepages;
     auto shard = pipeline::JobShard::create(specs[index]);
@@ -201,10 +201,10 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch) {
 // All or none.
 Status Job::install(PipelineHost& host, std::vector<std::unique_ptr<pipeline::JobShard>> shards) {
   for (uint32_t index = 0; index < shards.size(); ++index) {
-    const Status status = host.install(index, *shards[index]);
+    const Status status = host.install(pipelines_[index], *shards[index]);
     if (status) continue;
     for (uint32_t before = 0; before < index; ++before) {
-      host.remove(before, std::move(shards[before]));
+      host.remove(pipelines_[before], std::move(shards[before]));
     }
     return status;
   }
@@ -218,7 +218,7 @@ void Job::close(PipelineHost& host, SpiAllocator& spis) {
     for (const auto& session : shards_[index]->sessions()) {
       if (session.present) released.push_back(session.spi);
     }
-    host.remove(index, std::move(shards_[index]));
+    host.remove(pipelines_[index], std::move(shards_[index]));
     for (const uint32_t spi : released) spis.release(spi);
   }
   shards_.clear();
@@ -227,11 +227,11 @@ void Job::close(PipelineHost& host, SpiAllocator& spis) {
 Status Job::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
   std::vector<uint32_t> fresh;
   for (uint32_t index = 0; index < shards_.size(); ++index) {
-    const auto spi = spis.allocate(index);
+    const auto spi = spis.allocate(pipelines_[index]);
     if (!spi) {
       for (const uint32_t taken : fresh) spis.release(taken);
       return Error{ErrorCode::kResourceExhausted,
-                   "the box has no free session on pipeline " + std::to_string(index)};
+                   "the box has no free session on pipeline " + std::to_string(pipelines_[index])};
     }
     fresh.push_back(*spi);
   }
@@ -240,12 +240,12 @@ Status Job::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
     const pipeline::Session& session = shards_[index]->sessions()[rank];
     const bool was_present = session.present;
     const uint32_t former = session.spi;
-    host.execute(index, {.kind = CommandKind::kAdmit,
-                         .shard = shards_[index].get(),
-                         .credit_bytes = session.credit_bytes,
-                         .rank = rank,
-                         .spi = fresh[index],
-                         .generation = static_cast<uint16_t>(generation_)});
+    host.execute(pipelines_[index], {.kind = CommandKind::kAdmit,
+                                     .shard = shards_[index].get(),
+                                     .credit_bytes = session.credit_bytes,
+                                     .rank = rank,
+                                     .spi = fresh[index],
+                                     .generation = static_cast<uint16_t>(generation_)});
     if (was_present) spis.release(former);
   }
   return ok_status();
@@ -255,10 +255,10 @@ void Job::exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
   ++generation_;
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     const uint32_t former = shards_[index]->sessions()[rank].spi;
-    host.execute(index, {.kind = CommandKind::kExclude,
-                         .shard = shards_[index].get(),
-                         .rank = rank,
-                         .generation = static_cast<uint16_t>(generation_)});
+    host.execute(pipelines_[index], {.kind = CommandKind::kExclude,
+                                     .shard = shards_[index].get(),
+                                     .rank = rank,
+                                     .generation = static_cast<uint16_t>(generation_)});
     spis.release(former);
   }
 }
@@ -267,9 +267,9 @@ std::vector<uint32_t> Job::open_rounds(PipelineHost& host) const {
   std::vector<std::vector<uint32_t>> by_pipeline(shards_.size());
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     by_pipeline[index].resize(shards_[index]->chunks().size());
-    host.execute(index, {.kind = CommandKind::kReportRounds,
-                         .shard = shards_[index].get(),
-                         .rounds = by_pipeline[index]});
+    host.execute(pipelines_[index], {.kind = CommandKind::kReportRounds,
+                                     .shard = shards_[index].get(),
+                                     .rounds = by_pipeline[index]});
   }
   std::vector<size_t> next(shards_.size(), 0);
   std::vector<uint32_t> rounds;
@@ -290,9 +290,9 @@ std::vector<uint32_t> Job::copies_owed(uint32_t rank,
 
 void Job::set_learning_rate(PipelineHost& host, float learning_rate) {
   for (uint32_t index = 0; index < shards_.size(); ++index) {
-    host.execute(index, {.kind = CommandKind::kSetLearningRate,
-                         .shard = shards_[index].get(),
-                         .learning_rate = learning_rate});
+    host.execute(pipelines_[index], {.kind = CommandKind::kSetLearningRate,
+                                     .shard = shards_[index].get(),
+                                     .learning_rate = learning_rate});
   }
 }
 
@@ -309,16 +309,17 @@ void Job::set_priorities(PipelineHost& host, wire::PriorityPolicy policy,
     by_pipeline[chunk_pipeline_[chunk]].push_back(by_chunk[chunk]);
   }
   for (uint32_t index = 0; index < shards_.size(); ++index) {
-    host.execute(index, {.kind = CommandKind::kSetPriorities,
-                         .shard = shards_[index].get(),
-                         .priorities = by_pipeline[index]});
+    host.execute(pipelines_[index], {.kind = CommandKind::kSetPriorities,
+                                     .shard = shards_[index].get(),
+                                     .priorities = by_pipeline[index]});
   }
 }
 
 void Job::set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes) {
-  if (!running()) return;
+  const auto found = std::find(pipelines_.begin(), pipelines_.end(), pipeline);
+  if (!running() || found == pipelines_.end()) return;
   host.execute(pipeline, {.kind = CommandKind::kSetCredit,
-                          .shard = shards_[pipeline].get(),
+                          .shard = shards_[found - pipelines_.begin()].get(),
                           .credit_bytes = credit_bytes});
 }
 

@@ -138,6 +138,11 @@ Status check_identity(const control::Join& join, const JobLimits& limits) {
     return invalid("rank " + std::to_string(join.rank()) + " must be below world_size " +
                    std::to_string(join.world_size()));
   }
+  if (join.parts() > limits::kPartsPerJobMax || join.part() >= std::max(1u, join.parts())) {
+    return invalid("part " + std::to_string(join.part()) + " of " + std::to_string(join.parts()) +
+                   " is out of range; a job has at most " +
+                   std::to_string(limits::kPartsPerJobMax) + " parts");
+  }
   if (join.mode() > 1) return invalid("mode " + std::to_string(join.mode()) + " is unknown");
   if (join.reduction() > 1) {
     return invalid("reduction " + std::to_string(join.reduction()) + " is unknown");
@@ -175,6 +180,11 @@ Status check_sizes(const JobSpec& spec, const JobLimits& limits) {
 
 }  // namespace
 
+std::string JobSpec::title() const {
+  const std::string job = "job " + quoted(name);
+  return parts == 1 ? job : "part " + std::to_string(part) + " of " + job;
+}
+
 uint64_t JobSpec::element_count() const {
   uint64_t count = 0;
   for (const TensorSpec& tensor : tensors) count += tensor.elements;
@@ -185,6 +195,8 @@ Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits) {
   if (const Status status = check_identity(join, limits); !status) return status.error();
   JobSpec spec;
   spec.name = join.job();
+  spec.part = join.part();
+  spec.parts = std::max(1u, join.parts());
   spec.world_size = join.world_size();
   spec.mode = static_cast<pipeline::Mode>(join.mode());
   spec.reduction = static_cast<pipeline::Reduction>(join.reduction());
@@ -254,6 +266,7 @@ std::optional<std::string> tensor_difference(const TensorSpec& job, const Tensor
 }  // namespace
 
 std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& worker) {
+  if (auto found = differs("parts", job.parts, worker.parts)) return found;
   if (auto found = differs("world_size", job.world_size, worker.world_size)) return found;
   if (auto found = differs("mode", int(job.mode), int(worker.mode))) return found;
   if (auto found = differs("reduction", int(job.reduction), int(worker.reduction))) return found;

@@ -48,6 +48,8 @@ enum class Recovery : uint8_t {
 
 struct JobSpec {
   std::string name;
+  uint32_t part = 0;  // of the job that the tensors below are; joined, run and moved by itself
+  uint32_t parts = 1;
   uint32_t world_size = 0;
   pipeline::Mode mode = pipeline::Mode::kAggregate;
   pipeline::Reduction reduction = pipeline::Reduction::kSum;
@@ -64,7 +66,11 @@ struct JobSpec {
   bool survives_its_box() const {
     return recovery == Recovery::kCopy && mode == pipeline::Mode::kAggregate;
   }
+  // Models other than BSP do not take back who was away.
+  bool may_move() const { return survives_its_box() && sync.model == wire::SyncModel::kBsp; }
   uint64_t element_count() const;
+  // "job 'train'", "part 3 of job 'train'"
+  std::string title() const;
 };
 
 // Every field checked; the error names the field, its value and what is allowed.

@@ -40,6 +40,8 @@ struct PullView {
 
 struct JobView {
   std::string name;
+  uint32_t part_count = 1;
+  std::vector<uint32_t> parts;  // on this box; what follows is of these
   std::string state;            // "gathering", "recovering", "running"
   std::string mode;             // "aggregate", "optimize"
   std::string reduction;        // "sum", "mean"
@@ -63,5 +65,9 @@ struct JobView {
   std::vector<uint64_t> reads_by_rounds_behind;
   std::vector<WorkerView> workers;  // by rank
 };
+
+// Another part of the same job that is on this box: counts are sums, and what differs between the
+// parts is shown of the one that is furthest from running.
+void add_part(JobView& job, const JobView& part);
 
 }  // namespace pbox::appliance

@@ -146,7 +146,7 @@ class Registry {
                    .jobs_max = 1u + (options & 1),
                    .job_memory_bytes = kJobMemoryBytes,
                    .payload_crc = (options & 2) != 0},
-                  pipelines_, epochs_) {}
+                  pipelines_, epochs_, parts_) {}
 
   // Each operation is a byte: what in the low half, on which connection in the high half.
   void run(Input& input) {
@@ -241,6 +241,7 @@ class Registry {
   Pipelines pipelines_;
   std::unique_ptr<appliance::Disk> disk_ = std::move(*appliance::open_disk(""));
   appliance::EpochStore epochs_ = *appliance::EpochStore::open(*disk_);
+  appliance::SinglePartMap parts_{limits::kChunkBytesDefault};
   appliance::JobRegistry registry_;
   std::map<ConnectionId, wire::FrameReader> readers_;
   uint64_t now_ns_ = 1'000'000'000'000;

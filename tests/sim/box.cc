@@ -76,7 +76,7 @@ void Box::start() {
     pipeline.next_ticket = 1;
   }
   ++starts_;
-  registry_ = std::make_unique<appliance::JobRegistry>(registry_options(), *this, *epochs_);
+  registry_ = std::make_unique<appliance::JobRegistry>(registry_options(), *this, *epochs_, parts_);
   control_thread_.wake_soon();
 }
 

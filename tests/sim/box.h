@@ -74,6 +74,7 @@ class Box final : public ControlEnd, public appliance::PipelineHost {
   std::unique_ptr<BoxChecker> checker_;
   SimDisk disk_;
   std::optional<appliance::EpochStore> epochs_;
+  appliance::SinglePartMap parts_{limits::kChunkBytesDefault};
   std::unique_ptr<appliance::JobRegistry> registry_;
   uint64_t starts_ = 0;
   // Over all starts: which job, and which start of the box, had an epoch.

@@ -94,6 +94,14 @@ class FakeSource : public AdminSource {
     return Error{ErrorCode::kNotFound, "no such job"};
   }
 
+  Status set_draining(const std::string& box, bool draining) override {
+    if (box != "box<2>") return Error{ErrorCode::kNotFound, "no such box"};
+    if (alone) return Error{ErrorCode::kUnavailable, "this box is alone"};
+    cluster_view.duties[box] = {.parts = 3, .draining = draining};
+    return ok_status();
+  }
+
+  bool alone = false;
   BoxView box_view;
   ClusterView cluster_view{
       .name = "rack",

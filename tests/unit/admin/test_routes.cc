@@ -206,7 +206,8 @@ TEST_CASE(
     INFO(refusal.response.body);
     CHECK(refusal.response.status == refusal.status);
     CHECK_THAT(refusal.response.body, Contains(refusal.says));
-    CHECK_THAT(refusal.response.body, Contains("POST of /api/v1/jobs/NAME/priorities\n"));
+    CHECK_THAT(refusal.response.body,
+               Contains("POST of /api/v1/jobs/NAME/priorities and /api/v1/boxes/NAME/drain\n"));
   }
   CHECK(get_json(source, "/api/v1/jobs/bert")["priority_policy"] == "forward-order");
 }

@@ -35,14 +35,14 @@ Desk::Desk(const RegistryOptions& options, uint32_t pipelines)
     : options_(options), host_(std::make_unique<SynchronousHost>(pipelines)) {
   disk_ = std::move(*open_disk(""));
   epochs_.emplace(*disk_);
-  registry_ = std::make_unique<JobRegistry>(options, *host_, *epochs_);
+  registry_ = std::make_unique<JobRegistry>(options, *host_, *epochs_, parts);
 }
 
 void Desk::crash() {
   registry_.reset();
   host_ = std::make_unique<SynchronousHost>(host_->count());
   epochs_.emplace(*disk_);
-  registry_ = std::make_unique<JobRegistry>(options_, *host_, *epochs_);
+  registry_ = std::make_unique<JobRegistry>(options_, *host_, *epochs_, parts);
   for (auto& [id, closed] : closed_) closed = true;
   said_.clear();
 }

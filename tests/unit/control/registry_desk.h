@@ -59,6 +59,29 @@ class FickleEpochs : public Epochs {
   EpochStore store_;
 };
 
+// Parts are here, until a test says where.
+class MovableParts : public PartMap {
+ public:
+  Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
+                                                      uint32_t) const override {
+    if (unknown) return *unknown;
+    const auto found = moved.find({job, part});
+    if (found == moved.end()) return std::optional<control::PartPlace>();
+    return std::optional<control::PartPlace>(found->second);
+  }
+  void ask(const control::AskPlan& question, Answer done) override {
+    questions.push_back(question);
+    answers.push_back(std::move(done));
+  }
+  bool has_others() const override { return others; }
+
+  std::map<std::pair<std::string, uint32_t>, control::PartPlace> moved;
+  std::optional<Error> unknown;
+  bool others = false;
+  std::vector<control::AskPlan> questions;
+  std::vector<Answer> answers;  // owed, in the order of the questions
+};
+
 class Desk {
  public:
   explicit Desk(const RegistryOptions& options = {}, uint32_t pipelines = 2);
@@ -90,12 +113,14 @@ class Desk {
   JobRegistry& registry() { return *registry_; }
   SynchronousHost& host() { return *host_; }
   FickleEpochs& epochs() { return *epochs_; }
+  // What the registry wants done after a call from elsewhere.
+  void deliver();
+
+  MovableParts parts;
   uint64_t now_ns() const { return now_ns_; }
   size_t job_count() const { return registry_->views(now_ns_).size(); }
 
  private:
-  void deliver();
-
   RegistryOptions options_;
   std::unique_ptr<SynchronousHost> host_;
   std::unique_ptr<Disk> disk_;

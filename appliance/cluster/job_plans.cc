@@ -1,0 +1,290 @@
+#include "appliance/cluster/job_plans.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "appliance/cluster/probe.h"
+
+namespace pbox::cluster {
+namespace {
+
+constexpr char kJobs[] = "jobs/";
+constexpr char kDrains[] = "drains/";
+constexpr std::chrono::milliseconds kTick{250};
+// A box that starts again registers within this; one that does not loses its parts.
+constexpr uint32_t kAbsentTicks = 8;
+constexpr std::chrono::milliseconds kProbeTimeout{1'000};
+
+Error unknown(const std::string& what) {
+  return {ErrorCode::kUnavailable, what + "; it is asked for again"};
+}
+
+}  // namespace
+
+JobPlans::JobPlans(boost::asio::io_context& context, Store& store, Options options)
+    : context_(context),
+      store_(store),
+      options_(std::move(options)),
+      timer_(context),
+      plan_entries_(context, store, kJobs, [this] { on_plans(); }),
+      drains_(context, store, kDrains, [] {}) {
+  tick();
+}
+
+JobPlans::~JobPlans() {
+  *alive_ = false;
+}
+
+void JobPlans::on_plans() {
+  plans_.clear();
+  for (const auto& [key, entry] : plan_entries_.entries()) {
+    if (auto plan = plan_from_text(entry.value)) plans_[key.substr(sizeof(kJobs) - 1)] = *plan;
+  }
+  options_.on_change();
+}
+
+const JobPlan* JobPlans::find(const std::string& job) const {
+  const auto found = plans_.find(job);
+  return found == plans_.end() ? nullptr : &found->second;
+}
+
+std::string JobPlans::address_of(const std::string& name) const {
+  for (const BoxRecord& box : options_.membership().boxes()) {
+    if (box.name == name) return box.control;
+  }
+  return {};
+}
+
+Result<std::optional<control::PartPlace>> JobPlans::elsewhere(const std::string& job, uint32_t part,
+                                                              uint32_t parts) const {
+  if (!plan_entries_.loaded()) {
+    return unknown(
+        "the cluster store has not answered yet, so nobody knows here which box has "
+        "part " +
+        std::to_string(part) + " of job '" + job + "'");
+  }
+  const JobPlan* plan = find(job);
+  if (plan == nullptr) return unknown("no plan of job '" + job + "' has been heard of here yet");
+  if (plan->boxes.size() != parts) {
+    return Error{ErrorCode::kMismatch, "job '" + job + "' is planned in " +
+                                           std::to_string(plan->boxes.size()) +
+                                           " parts, this worker has it in " +
+                                           std::to_string(parts) + "; start all ranks again"};
+  }
+  const std::string& box = plan->boxes[part];
+  if (box == options_.self) return std::optional<control::PartPlace>();
+  control::PartPlace place;
+  place.set_box(box);
+  place.set_address(address_of(box));
+  if (place.address().empty()) {
+    return unknown("part " + std::to_string(part) + " of job '" + job + "' is on box " + box +
+                   ", which is not there now");
+  }
+  return std::optional<control::PartPlace>(std::move(place));
+}
+
+bool JobPlans::has_others() const {
+  return !candidates(options_.self).empty();
+}
+
+control::Plan JobPlans::describe(const JobPlan& plan) const {
+  control::Plan message;
+  message.set_chunk_bytes(plan.chunk_bytes);
+  for (const std::string& box : plan.boxes) {
+    control::PartPlace& place = *message.add_parts();
+    place.set_box(box);
+    if (box != options_.self) place.set_address(address_of(box));
+  }
+  for (const BoxRecord& box : options_.membership().boxes()) message.add_boxes(box.control);
+  return message;
+}
+
+std::vector<PlanBox> JobPlans::candidates(const std::string& but) const {
+  std::vector<JobPlan> plans;
+  for (const auto& [job, plan] : plans_) plans.push_back(plan);
+  const auto bytes = bytes_by_box(plans);
+  std::vector<PlanBox> boxes;
+  for (const BoxRecord& record : options_.membership().boxes()) {
+    if (record.name == but || is_draining(record.name)) continue;
+    const auto found = bytes.find(record.name);
+    boxes.push_back({.name = record.name,
+                     .pipelines = static_cast<uint32_t>(record.data.size()),
+                     .bytes_per_second = static_cast<double>(record.capacity_bytes_per_s),
+                     .bytes = found == bytes.end() ? 0 : found->second});
+  }
+  return boxes;
+}
+
+void JobPlans::ask(const control::AskPlan& question, Answer done) {
+  if (!plan_entries_.loaded()) {
+    return done(unknown("the cluster store has not answered yet ([cluster] endpoints)"));
+  }
+  const std::string& job = question.job();
+  const JobPlan* plan = find(job);
+  const std::string& lost = question.lost_box();
+  const bool has_lost =
+      plan != nullptr && !lost.empty() && lost != options_.self &&
+      std::find(plan->boxes.begin(), plan->boxes.end(), lost) != plan->boxes.end();
+  if (plan != nullptr && !has_lost) return done(describe(*plan));
+  const bool is_under_way = waiting_.contains(job);
+  waiting_[job].push_back(std::move(done));
+  if (is_under_way) return;
+  if (plan == nullptr) {
+    make(job, question.bytes());
+  } else {
+    replace_if_gone(job, lost);
+  }
+}
+
+void JobPlans::answer_all(const std::string& job, const Result<JobPlan>& plan) {
+  const auto found = waiting_.find(job);
+  if (found == waiting_.end()) return;
+  const std::vector<Answer> answers = std::move(found->second);
+  waiting_.erase(found);
+  for (const Answer& answer : answers) {
+    answer(plan ? Result<control::Plan>(describe(*plan)) : plan.error());
+  }
+  options_.on_answers();
+}
+
+void JobPlans::make(const std::string& job, uint64_t bytes) {
+  auto boxes = candidates("");
+  if (boxes.empty()) {
+    return answer_all(job, unknown("no box takes parts of a new job: none is registered, or all "
+                                   "drain"));
+  }
+  const JobPlan plan = make_plan(bytes, options_.chunk_bytes(), std::move(boxes));
+  commit(job, plan, {{kJobs + job, 0}}, [this, job, parts = plan.boxes.size()] {
+    options_.log(Membership::Severity::kInfo, "job_planned",
+                 "job '" + job + "' is planned in " + std::to_string(parts) + " parts");
+  });
+}
+
+// A worker cannot reach the box: is it gone, or only the way to it?
+void JobPlans::replace_if_gone(const std::string& job, const std::string& box) {
+  const std::string address = address_of(box);
+  if (address.empty()) return give_away_parts(job, box, "it is not registered");
+  probe(context_, address, kProbeTimeout,
+        [this, alive = alive_, job, box](const std::string& failure) {
+          if (!*alive) return;
+          if (!failure.empty()) return give_away_parts(job, box, failure);
+          const JobPlan* plan = find(job);
+          answer_all(job, plan != nullptr ? Result<JobPlan>(*plan)
+                                          : unknown("the plan of job '" + job + "' is gone"));
+        });
+}
+
+void JobPlans::give_away_parts(const std::string& job, const std::string& box,
+                               const std::string& why) {
+  const JobPlan* plan = find(job);
+  const KeyValue* entry = plan_entries_.find(kJobs + job);
+  if (plan == nullptr || entry == nullptr) {
+    return answer_all(job, unknown("the plan of job '" + job + "' is gone"));
+  }
+  auto boxes = candidates(box);
+  if (boxes.empty()) {
+    return answer_all(job, unknown("box " + box + " has parts of job '" + job +
+                                   "', cannot be "
+                                   "reached (" +
+                                   why + "), and no other box is there"));
+  }
+  commit(job, give_away(*plan, box, std::move(boxes)), {{entry->key, entry->mod_revision}},
+         [this, job, box, why] {
+           options_.log(
+               Membership::Severity::kWarning, "parts_given_away",
+               "the parts of job '" + job + "' that box " + box + " had go to others: " + why);
+         });
+}
+
+// Whoever waits is told what the store has afterwards, whosever change that is.
+void JobPlans::commit(const std::string& job, const JobPlan& plan,
+                      std::vector<Condition> conditions, std::function<void()> on_committed) {
+  store_.commit(
+      {.conditions = std::move(conditions), .puts = {{kJobs + job, to_text(plan)}}, .deletes = {}},
+      [this, alive = alive_, job, plan,
+       on_committed = std::move(on_committed)](const Result<Outcome>& outcome) {
+        if (!*alive) return;
+        if (outcome && outcome->committed) {
+          on_committed();
+          answer_all(job, plan);
+        } else if (outcome) {
+          read_back(job);
+        } else {
+          answer_all(job, outcome.error());
+        }
+      });
+}
+
+void JobPlans::read_back(const std::string& job) {
+  store_.get(kJobs + job, [this, alive = alive_, job](const Result<Snapshot>& snapshot) {
+    if (!*alive) return;
+    if (!snapshot) return answer_all(job, snapshot.error());
+    for (const KeyValue& entry : snapshot->entries) {
+      if (entry.key != kJobs + job) continue;
+      if (const auto plan = plan_from_text(entry.value)) return answer_all(job, *plan);
+    }
+    answer_all(job, unknown("the plan of job '" + job + "' is gone"));
+  });
+}
+
+void JobPlans::tick() {
+  timer_.expires_after(kTick);
+  timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
+    if (error || !*alive) return;
+    empty_boxes();
+    tick();
+  });
+}
+
+// The leader's: boxes that drain, and such as have parts and have not been there for a while.
+void JobPlans::empty_boxes() {
+  if (!options_.membership().leads() || !store_.health().up || !plan_entries_.loaded()) return;
+  std::set<std::string> absent;
+  std::vector<std::pair<std::string, std::string>> leaving;  // job, box
+  for (const auto& [job, plan] : plans_) {
+    const std::set<std::string> boxes(plan.boxes.begin(), plan.boxes.end());
+    for (const std::string& box : boxes) {
+      const bool is_absent = address_of(box).empty();
+      if (is_absent) absent.insert(box);
+      const bool is_gone = is_absent && absent_ticks_[box] >= kAbsentTicks;
+      if (is_gone || is_draining(box)) leaving.emplace_back(job, box);
+    }
+  }
+  for (auto entry = absent_ticks_.begin(); entry != absent_ticks_.end();) {
+    entry = absent.contains(entry->first) ? std::next(entry) : absent_ticks_.erase(entry);
+  }
+  for (const std::string& box : absent) ++absent_ticks_[box];
+  for (const auto& [job, box] : leaving) {
+    if (waiting_.contains(job) || candidates(box).empty()) continue;
+    waiting_[job];  // one change at a time
+    give_away_parts(job, box, is_draining(box) ? "it drains" : "it is not registered any more");
+  }
+}
+
+bool JobPlans::is_draining(const std::string& box) const {
+  return drains_.find(kDrains + box) != nullptr;
+}
+
+size_t JobPlans::parts_of(const std::string& box) const {
+  size_t count = 0;
+  for (const auto& [job, plan] : plans_) {
+    count += static_cast<size_t>(std::count(plan.boxes.begin(), plan.boxes.end(), box));
+  }
+  return count;
+}
+
+void JobPlans::set_draining(const std::string& box, bool draining,
+                            std::function<void(Status)> done) {
+  Transaction change;
+  if (draining) {
+    change.puts.push_back({kDrains + box, options_.self});
+  } else {
+    change.deletes.push_back(kDrains + box);
+  }
+  store_.commit(std::move(change), [done = std::move(done)](const Result<Outcome>& outcome) {
+    done(outcome ? ok_status() : Status(outcome.error()));
+  });
+}
+
+}  // namespace pbox::cluster

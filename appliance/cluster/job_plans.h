@@ -1,0 +1,80 @@
+// The plans of all jobs of the cluster, one key each, in the store: who has which part. Any box may
+// make a plan, or give away the parts of one that is gone; the store lets one of two changes
+// through. The box that leads also empties boxes that drain. What a plan says is carried out by the
+// boxes it names, as each hears of it, and by the workers, which go where the parts are.
+//
+// Main thread.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "appliance/cluster/job_plan.h"
+#include "appliance/cluster/membership.h"
+#include "appliance/control/part_map.h"
+
+namespace pbox::cluster {
+
+class JobPlans : public appliance::PartMap {
+ public:
+  struct Options {
+    std::string self;  // this box's name
+    std::function<uint32_t()> chunk_bytes;
+    std::function<const Membership&()> membership;
+    // Whenever a box may have got or lost parts.
+    std::function<void()> on_change;
+    // Answers have been given outside of a call to this class.
+    std::function<void()> on_answers;
+    Membership::Log log;
+  };
+
+  // `context` and `store`, which was started, outlive the plans.
+  JobPlans(boost::asio::io_context& context, Store& store, Options options);
+  ~JobPlans() override;
+
+  Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
+                                                      uint32_t parts) const override;
+  void ask(const control::AskPlan& question, Answer done) override;
+  bool has_others() const override;
+
+  // Boxes that drain have no part for long, and get none. kUnavailable: try again later.
+  void set_draining(const std::string& box, bool draining, std::function<void(Status)> done);
+  bool is_draining(const std::string& box) const;
+  // Of a box, in all jobs.
+  size_t parts_of(const std::string& box) const;
+
+ private:
+  void on_plans();
+  void tick();
+  void empty_boxes();
+  const JobPlan* find(const std::string& job) const;
+  std::vector<PlanBox> candidates(const std::string& but) const;
+  control::Plan describe(const JobPlan& plan) const;
+  std::string address_of(const std::string& box) const;
+  void answer_all(const std::string& job, const Result<JobPlan>& plan);
+  void make(const std::string& job, uint64_t bytes);
+  void replace_if_gone(const std::string& job, const std::string& box);
+  void give_away_parts(const std::string& job, const std::string& box, const std::string& why);
+  void commit(const std::string& job, const JobPlan& plan, std::vector<Condition> conditions,
+              std::function<void()> on_committed);
+  void read_back(const std::string& job);
+
+  boost::asio::io_context& context_;
+  Store& store_;
+  Options options_;
+  boost::asio::steady_timer timer_;
+  std::map<std::string, std::vector<Answer>> waiting_;  // by job: who waits for a change under way
+  std::map<std::string, JobPlan> plans_;                // as plan_entries_, by job
+  std::map<std::string, uint32_t> absent_ticks_;        // by box that has parts and is not there
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Mirror plan_entries_;
+  Mirror drains_;
+};
+
+}  // namespace pbox::cluster

@@ -1,0 +1,53 @@
+#include "appliance/control/job_view.h"
+
+#include <algorithm>
+
+namespace pbox::appliance {
+namespace {
+
+void add_worker(WorkerView& worker, const WorkerView& part) {
+  if (worker.state == "joined") {
+    worker.state = part.state;
+    worker.peer = part.peer;
+  }
+  worker.bytes_received += part.bytes_received;
+  worker.fragments_received += part.fragments_received;
+  worker.duplicates += part.duplicates;
+  worker.last_arrivals += part.last_arrivals;
+  const bool is_newer =
+      worker.last_packet_age_s < 0 ||
+      (part.last_packet_age_s >= 0 && part.last_packet_age_s < worker.last_packet_age_s);
+  if (is_newer) worker.last_packet_age_s = part.last_packet_age_s;
+  if (part.dropped_fragments) {
+    worker.dropped_fragments = worker.dropped_fragments.value_or(0) + *part.dropped_fragments;
+  }
+}
+
+}  // namespace
+
+void add_part(JobView& job, const JobView& part) {
+  job.parts.insert(job.parts.end(), part.parts.begin(), part.parts.end());
+  if (job.state == "running") job.state = part.state;
+  job.tensor_count = std::max(job.tensor_count, part.tensor_count);
+  job.element_count += part.element_count;
+  job.chunk_count += part.chunk_count;
+  job.fragment_bytes = std::max(job.fragment_bytes, part.fragment_bytes);
+  job.memory_bytes += part.memory_bytes;
+  job.chunk_rounds += part.chunk_rounds;
+  job.age_s = std::max(job.age_s, part.age_s);
+  if (part.pulls && job.pulls) {
+    job.pulls->pulls += part.pulls->pulls;
+    job.pulls->delayed += part.pulls->delayed;
+    job.pulls->parked_s += part.pulls->parked_s;
+    job.pulls->lead_rounds = std::max(job.pulls->lead_rounds, part.pulls->lead_rounds);
+  }
+  auto& reads = job.reads_by_rounds_behind;
+  const auto& more = part.reads_by_rounds_behind;
+  reads.resize(std::max(reads.size(), more.size()));
+  for (size_t index = 0; index < more.size(); ++index) reads[index] += more[index];
+  for (size_t rank = 0; rank < std::min(job.workers.size(), part.workers.size()); ++rank) {
+    add_worker(job.workers[rank], part.workers[rank]);
+  }
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,53 @@
+// Which box has which part of a job, as the control plane of one box sees it. Main thread.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "nic/wire/control.pb.h"
+
+namespace pbox::appliance {
+
+class PartMap {
+ public:
+  virtual ~PartMap() = default;
+
+  // Nothing: this box has it. kUnavailable: it is not known now. kMismatch: the job is not planned
+  // in so many parts. What one box knows may be out of date: two may for a while both believe to
+  // have a part, which does no harm, since each of its workers is with one of them.
+  virtual Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
+                                                              uint32_t parts) const = 0;
+
+  // Where all parts of the job are; plans it if nobody has, and gives away the parts of the box
+  // that the worker has lost if that is so. `done` is called once, at once or later.
+  using Answer = std::function<void(Result<control::Plan>)>;
+  virtual void ask(const control::AskPlan& question, Answer done) = 0;
+
+  // There are boxes that would take over what this one has.
+  virtual bool has_others() const { return false; }
+};
+
+// Of a box that is alone.
+class SinglePartMap : public PartMap {
+ public:
+  explicit SinglePartMap(uint32_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
+  Result<std::optional<control::PartPlace>> elsewhere(const std::string&, uint32_t,
+                                                      uint32_t) const override {
+    return std::optional<control::PartPlace>();
+  }
+  void ask(const control::AskPlan&, Answer done) override {
+    control::Plan plan;
+    plan.add_parts();
+    plan.set_chunk_bytes(chunk_bytes_);
+    done(plan);
+  }
+  // For jobs that begin from now on.
+  void set_chunk_bytes(uint32_t chunk_bytes) { chunk_bytes_ = chunk_bytes; }
+
+ private:
+  uint32_t chunk_bytes_;
+};
+
+}  // namespace pbox::appliance

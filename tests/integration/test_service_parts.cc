@@ -1,0 +1,158 @@
+// A job in parts on three boxes of a cluster with a real etcd: boxes are killed, stopped, emptied
+// and added while it trains, and every sum stays what it must be.
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+
+#include "tests/support/box_cluster.h"
+
+namespace pbox::test {
+namespace {
+
+constexpr useconds_t kIntoTheRoundsUs = 400'000;
+
+// Four ranks, about 3 MB of gradients, for a second at least each time.
+SteadyTraining::Options training_on(const std::string& boxes) {
+  return {.box = boxes,
+          .ranks = 4,
+          .elements = {300'000, 40'000, 7, 250'001, 100'000},
+          .rounds = 60,
+          .pause_us = 10'000};
+}
+
+// Says how long the disturbance held a round up; the machine is shared, so nothing hangs on it.
+void report(const char* what, const SteadyTraining& training) {
+  std::printf("%s: the longest round took %.0f ms\n", what, 1e3 * training.longest_round_s());
+}
+
+size_t parts_of_all(const BoxCluster& boxes) {
+  size_t parts = 0;
+  const auto page = boxes_of(*boxes.all()[0]);
+  for (const auto& box : page["boxes"]) parts += box["parts"].get<size_t>();
+  return parts;
+}
+
+void drain(const Daemon& at, const std::string& box, bool draining) {
+  const std::string body = draining ? R"({"draining": true})" : R"({"draining": false})";
+  REQUIRE_THAT(at.post("/api/v1/boxes/" + box + "/drain", body), Catch::Contains("\"boxes\""));
+}
+
+}  // namespace
+
+TEST_CASE("a job is spread over the boxes, and outlives one that is killed, be it the leader") {
+  const EtcdCluster etcd(3);
+  BoxCluster boxes(etcd, {"a", "b", "c"});
+  SteadyTraining training(training_on(boxes.control()));
+  const size_t parts = parts_of_all(boxes);
+  CHECK(parts == 24);
+  for (const char* name : {"a", "b", "c"}) CHECK(boxes.parts(name) == 8);
+  training.rounds();
+  report("undisturbed", training);
+
+  for (const bool kills_leader : {true, false}) {
+    const std::string leader = boxes.leader();
+    std::string victim = leader;
+    for (const char* name : {"a", "b", "c"}) {
+      if (!kills_leader && name != leader) victim = name;
+    }
+    training.begin_rounds();
+    usleep(kIntoTheRoundsUs);
+    boxes[victim].program().signal(SIGKILL);
+    training.end_rounds();
+    report(kills_leader ? "leader killed" : "box killed", training);
+    boxes.remove(victim);
+    CHECK(parts_of_all(boxes) == parts);
+    training.rounds();
+    boxes.start(victim);
+    CHECK(boxes.parts(victim) == 0);
+    // Back among the others it takes its share when another leaves.
+    training.rounds();
+  }
+  training.kill();
+}
+
+TEST_CASE("a box is drained while a job trains, stopped, and comes back") {
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b", "c"});
+  SteadyTraining training(training_on(boxes.control()));
+  const size_t parts = parts_of_all(boxes);
+  training.begin_rounds();
+  usleep(kIntoTheRoundsUs);
+  drain(boxes["a"], "b", true);
+  REQUIRE(await([&] { return boxes.parts("b") == 0; }));
+  training.end_rounds();
+  report("drained", training);
+  CHECK(parts_of_all(boxes) == parts);
+  CHECK(boxes["b"].metric("pbox_parts_moved_total") == parts / 3);
+  CHECK(boxes["b"].metric("pbox_jobs_failed_total") == 0);
+  CHECK(boxes["b"].await_no_jobs(kDeadlineMs));
+
+  boxes["b"].program().signal(SIGTERM);
+  CHECK(boxes["b"].program().wait_exit(kDeadlineMs) == 0);
+  boxes.remove("b");
+  training.rounds();
+  boxes.start("b");  // another release, say
+  training.begin_rounds();
+  drain(boxes["a"], "b", false);
+  drain(boxes["b"], "c", true);
+  REQUIRE(await([&] { return boxes.parts("c") == 0; }));
+  training.end_rounds();
+  report("moved to a new box", training);
+  CHECK(boxes.parts("b") > 0);
+  training.kill();
+}
+
+TEST_CASE("a box is stopped in order without having been drained: others go on with its parts") {
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b"});
+  SteadyTraining training(training_on(boxes.control()));
+  training.begin_rounds();
+  usleep(kIntoTheRoundsUs);
+  boxes["b"].program().signal(SIGTERM);
+  CHECK(boxes["b"].program().wait_exit(kDeadlineMs) == 0);
+  boxes.remove("b");
+  training.end_rounds();
+  report("stopped", training);
+  training.rounds();
+  training.kill();
+}
+
+TEST_CASE("a box hangs for five seconds: rounds wait for it, or for others to take over") {
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b", "c"});
+  SteadyTraining training(training_on(boxes.control()));
+  training.begin_rounds();
+  usleep(kIntoTheRoundsUs);
+  boxes["b"].program().signal(SIGSTOP);
+  sleep(5);
+  boxes["b"].program().signal(SIGCONT);
+  training.end_rounds();
+  report("hung for 5 s", training);
+  training.rounds();
+  training.kill();
+}
+
+TEST_CASE(
+    "without etcd a running job goes on; a box that is lost then is replaced when it is back") {
+  EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b"});
+  SteadyTraining training(training_on(boxes.control()));
+  etcd.kill(0);
+  REQUIRE(await([&] { return boxes["a"].metric("pbox_cluster_store_up") == 0; }));
+  training.rounds();
+  report("without etcd", training);
+  training.begin_rounds();
+  usleep(kIntoTheRoundsUs);
+  boxes["b"].program().signal(SIGKILL);
+  boxes.remove("b");
+  sleep(1);
+  etcd.start(0);
+  training.end_rounds();
+  report("etcd back", training);
+  CHECK(boxes["a"].metric("pbox_jobs_failed_total") == 0);
+  training.kill();
+}
+
+}  // namespace pbox::test

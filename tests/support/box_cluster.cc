@@ -1,0 +1,185 @@
+#include "tests/support/box_cluster.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+namespace pbox::test {
+namespace {
+
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+float pushed(uint32_t rank, uint32_t round, size_t tensor) {
+  return static_cast<float>((rank + 1) * (round % 1000 + 1) + tensor);
+}
+
+float summed(uint32_t ranks, uint32_t round, size_t tensor) {
+  float sum = 0;
+  for (uint32_t rank = 0; rank < ranks; ++rank) sum += pushed(rank, round, tensor);
+  return sum;
+}
+
+void train_round(const SteadyTraining::Options& options, const AbiWorker& worker,
+                 const std::vector<uint32_t>& tensors, uint32_t rank, uint32_t round) {
+  std::vector<std::vector<float>> inputs, outputs;
+  for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    inputs.emplace_back(options.elements[tensor], pushed(rank, round, tensor));
+    outputs.emplace_back(options.elements[tensor], -1.0f);
+  }
+  for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    worker.push_pull(tensors[tensor], inputs[tensor].data(), outputs[tensor].data());
+  }
+  worker.wait_all();
+  for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    const float sum = summed(options.ranks, round, tensor);
+    const auto wrong = std::find_if(outputs[tensor].begin(), outputs[tensor].end(),
+                                    [sum](float value) { return value != sum; });
+    require(wrong == outputs[tensor].end(), "round " + std::to_string(round) + ", tensor " +
+                                                std::to_string(tensor) +
+                                                ": an element is not the sum");
+  }
+}
+
+void train(const SteadyTraining::Options& options, uint32_t rank, Line& line) {
+  const AbiWorker worker({.box = options.box,
+                          .job = options.job,
+                          .rank = rank,
+                          .world_size = options.ranks,
+                          .adjust = options.adjust});
+  std::vector<uint32_t> tensors;
+  for (size_t tensor = 0; tensor < options.elements.size(); ++tensor) {
+    tensors.push_back(worker.tensor("weights." + std::to_string(tensor), options.elements[tensor]));
+  }
+  worker.join();
+  line.say("joined");
+  for (uint32_t round = 0;;) {
+    line.await_go();
+    double longest_s = 0;
+    for (uint32_t count = 0; count < options.rounds; ++count, ++round) {
+      const auto begin = Clock::now();
+      train_round(options, worker, tensors, rank, round);
+      longest_s = std::max(longest_s, std::chrono::duration<double>(Clock::now() - begin).count());
+      if (options.pause_us > 0) usleep(options.pause_us);
+    }
+    line.say(std::to_string(longest_s));
+  }
+}
+
+std::string said(WorkerProcess& rank) {
+  const auto line = rank.heard();
+  if (!line) throw std::runtime_error("a rank has ended, or says nothing");
+  if (line->starts_with("FAILED")) throw std::runtime_error(*line);
+  return *line;
+}
+
+}  // namespace
+
+bool await(const std::function<bool()>& done) {
+  const auto end = Clock::now() + std::chrono::milliseconds(kDeadlineMs);
+  while (!done()) {
+    if (Clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return true;
+}
+
+std::unique_ptr<Daemon> start_box(const EtcdCluster& etcd, const std::string& name,
+                                  const std::string& state) {
+  std::string endpoints;
+  for (const auto& endpoint : etcd.endpoints()) {
+    endpoints += (endpoints.empty() ? "" : ",") + endpoint;
+  }
+  return std::make_unique<Daemon>(
+      Arguments{"--box.name=" + name, "--cluster.store=etcd", "--cluster.endpoints=" + endpoints,
+                "--cluster.name=rack", "--cluster.lease_ttl_s=2", "--pipeline.pin=off",
+                "--cluster.state_directory=" + state});
+}
+
+Json boxes_of(const Daemon& box) {
+  return Json::parse(box.get("/api/v1/boxes"));
+}
+
+std::string agreed_leader(const std::vector<const Daemon*>& boxes) {
+  std::string leader;
+  for (const Daemon* box : boxes) {
+    const Json page = boxes_of(*box);
+    if (page["boxes"].size() != boxes.size() || page["leader"].is_null()) return "";
+    if (!leader.empty() && page["leader"] != leader) return "";
+    leader = page["leader"];
+    bool is_listed = false;
+    for (const Json& listed : page["boxes"]) is_listed |= listed["name"] == leader;
+    if (!is_listed) return "";
+  }
+  return leader;
+}
+
+BoxCluster::BoxCluster(const EtcdCluster& etcd, const std::vector<std::string>& names)
+    : etcd_(etcd) {
+  for (const auto& name : names) boxes_[name] = start_box(etcd, name);
+  leader();
+}
+
+void BoxCluster::start(const std::string& name) {
+  boxes_[name] = start_box(etcd_, name);
+  leader();
+}
+
+std::vector<const Daemon*> BoxCluster::all() const {
+  std::vector<const Daemon*> list;
+  for (const auto& [name, box] : boxes_) list.push_back(box.get());
+  return list;
+}
+
+std::string BoxCluster::leader() const {
+  std::string leader;
+  if (!await([&] { return !(leader = agreed_leader(all())).empty(); })) {
+    throw std::runtime_error("the boxes do not agree on a leader");
+  }
+  return leader;
+}
+
+std::string BoxCluster::control() const {
+  std::string list;
+  for (const auto& [name, box] : boxes_) list += (list.empty() ? "" : ",") + box->control();
+  return list;
+}
+
+size_t BoxCluster::parts(const std::string& name) const {
+  const Json page = boxes_of(*boxes_.begin()->second);
+  for (const Json& box : page["boxes"]) {
+    if (box["name"] == name) return box["parts"];
+  }
+  throw std::runtime_error("box " + name + " is not listed");
+}
+
+SteadyTraining::SteadyTraining(const Options& options) {
+  for (uint32_t rank = 0; rank < options.ranks; ++rank) {
+    ranks_.emplace_back([=](Line& line) { train(options, rank, line); });
+  }
+  for (WorkerProcess& rank : ranks_) {
+    if (const auto word = said(rank); word != "joined") throw std::runtime_error(word);
+  }
+}
+
+void SteadyTraining::begin_rounds() const {
+  for (const WorkerProcess& rank : ranks_) rank.go();
+}
+
+void SteadyTraining::end_rounds() {
+  longest_round_s_ = 0;
+  for (WorkerProcess& rank : ranks_) {
+    longest_round_s_ = std::max(longest_round_s_, std::stod(said(rank)));
+  }
+}
+
+void SteadyTraining::kill() const {
+  for (const WorkerProcess& rank : ranks_) rank.signal(SIGKILL);
+}
+
+}  // namespace pbox::test

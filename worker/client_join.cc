@@ -1,0 +1,173 @@
+// The join, which drives the parts on the caller's thread until all of them are in.
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <random>
+#include <thread>
+
+#include "base/clock.h"
+#include "nic/wire/control_frame.h"
+#include "worker/client.h"
+#include "worker/fork_guard.h"
+#include "worker/version.h"
+
+namespace pbox::worker {
+namespace {
+
+constexpr uint64_t kLookNs = 100 * kNanosPerMilli;
+constexpr auto kAskAgain = std::chrono::milliseconds(200);
+
+std::vector<std::string> split_list(const std::string& list) {
+  std::vector<std::string> entries;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    entries.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return entries;
+}
+
+control::WorkerMessage question(const MembershipOptions& options, uint64_t bytes) {
+  control::WorkerMessage message;
+  control::AskPlan& question = *message.mutable_ask_plan();
+  question.set_protocol_version(wire::kControlProtocolVersion);
+  question.set_software(std::string("libpbox ") + kVersion);
+  question.set_job(options.job);
+  question.set_bytes(bytes);
+  return message;
+}
+
+uint32_t left_ms(uint64_t end_ns) {
+  const uint64_t now_ns = monotonic_ns();
+  return now_ns >= end_ns ? 0 : static_cast<uint32_t>((end_ns - now_ns) / kNanosPerMilli) + 1;
+}
+
+Error unanswered(const MembershipOptions& options) {
+  return {ErrorCode::kTimeout, "box " + options.box + " did not answer the worker of job '" +
+                                   options.job + "' within " +
+                                   std::to_string(options.join_timeout_ms) + " ms"};
+}
+
+bool is_sane(const control::Plan& plan) {
+  return plan.parts_size() > 0 && plan.parts_size() <= static_cast<int>(limits::kPartsPerJobMax) &&
+         plan.chunk_bytes() >= limits::kChunkBytesMin &&
+         plan.chunk_bytes() <= limits::kChunkBytesMax;
+}
+
+// What one box answers by end_ns; is_there: it could be reached.
+Result<control::Plan> ask_box(const MembershipOptions& options, uint64_t bytes, uint64_t end_ns,
+                              bool& is_there) {
+  auto channel = ControlChannel::connect(options.box, left_ms(end_ns));
+  if (!channel) return channel.error();
+  is_there = true;
+  if (const Status sent = channel->send(question(options, bytes)); !sent) return sent.error();
+  while (left_ms(end_ns) > 0) {
+    pollfd wait{channel->fd(), POLLIN, 0};
+    if (channel->wants_write()) wait.events |= POLLOUT;
+    poll(&wait, 1, static_cast<int>(left_ms(end_ns)));
+    if (const Status flushed = channel->flush(); !flushed) return flushed.error();
+    const auto messages = channel->receive();
+    if (!messages) return messages.error();
+    for (const control::BoxMessage& message : *messages) {
+      if (message.has_failure()) {
+        return Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()};
+      }
+      if (message.has_plan()) return message.plan();
+    }
+  }
+  return unanswered(options);
+}
+
+}  // namespace
+
+// From one of the boxes that the caller has named; options_.box is that one then. A box that cannot
+// say yet is asked again until end_ns, one that is not there is not waited for.
+Result<control::Plan> Client::ask_plan(uint64_t end_ns) {
+  const std::vector<std::string> boxes = split_list(options_.box);
+  uint64_t bytes = 0;
+  for (const TensorSpec& tensor : tensors_) {
+    bytes += tensor.elements * wire::dtype_bytes(tensor.dtype);
+  }
+  for (;;) {
+    std::optional<Error> why;
+    bool may_pass = false;
+    for (const std::string& box : boxes) {
+      options_.box = box;
+      bool is_there = false;
+      auto plan = ask_box(options_, bytes, end_ns, is_there);
+      if (plan && is_sane(*plan)) return plan;
+      if (plan) return Error{ErrorCode::kInternal, "the box's plan of the job cannot be used"};
+      if (is_there && plan.error().code != ErrorCode::kUnavailable) return plan.error();
+      if (!why || is_there) why = plan.error();
+      if (is_there) may_pass = true;
+    }
+    if (!may_pass || left_ms(end_ns) == 0) return *why;
+    std::this_thread::sleep_for(kAskAgain);
+  }
+}
+
+void Client::await_control(uint64_t limit_ns) {
+  std::vector<pollfd> waits;
+  uint64_t until_ns = limit_ns;
+  for (const auto& driver : drivers_) {
+    driver->add_control_wait(waits);
+    until_ns = std::min(until_ns, driver->next_deadline_ns());
+  }
+  poll(waits.data(), waits.size(), static_cast<int>(left_ms(until_ns)));
+}
+
+Status Client::join_parts() {
+  for (size_t part = 0; part < parts_->size(); ++part) {
+    drivers_.push_back(std::make_unique<PartDriver>((*parts_)[part], options_.port,
+                                                    [this] { return joined_ && stopping(); }));
+    (*parts_)[part].begin(monotonic_ns());
+    drivers_.back()->perform_actions();
+  }
+  const auto is_joining = [&] {
+    for (size_t part = 0; part < parts_->size(); ++part) {
+      if ((*parts_)[part].phase() == Membership::Phase::kJoining) return true;
+    }
+    return false;
+  };
+  while (is_joining() && !parts_->failure()) {
+    await_control(monotonic_ns() + kLookNs);
+    for (const auto& driver : drivers_) driver->pump(monotonic_ns());
+  }
+  if (parts_->failure()) return *parts_->failure();
+  return parts_->begin();
+}
+
+Status Client::join() {
+  const std::unique_lock lock(mutex_);
+  if (const Status status = usable(Phase::kNew); !status) return status.error();
+  if (tensors_.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "no tensor is registered; register before joining"};
+  }
+  if (options_.optimize && optimizer_.kind() == 0) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "mode optimize needs an optimizer; call pbox_set_optimizer before joining"};
+  }
+  options_.seed = std::random_device{}();
+  const auto plan = ask_plan(monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
+  if (!plan) return plan.error();
+  parts_.emplace(options_, *plan, tensors_, optimizer_);
+  if (Status joined = join_parts(); !joined) return joined;
+
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd_ < 0) return system_error("cannot make an eventfd", errno);
+  close_in_child(wake_fd_);
+  session_ = parts_->session();
+  operations_.resize(tensors_.size());
+  for (uint32_t tensor = 0; tensor < operations_.size(); ++tensor) {
+    operations_[tensor].round = parts_->round(tensor);
+  }
+  absent_ranks_ = parts_->absent_ranks();
+  phase_ = Phase::kJoined;
+  joined_ = true;
+  thread_ = std::thread([this] { run_io(); });
+  return ok_status();
+}
+
+}  // namespace pbox::worker

@@ -1,0 +1,182 @@
+#include "worker/part_driver.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/clock.h"
+#include "worker/transport_library.h"
+
+namespace pbox::worker {
+
+void PartDriver::perform_actions() {
+  for (;;) {
+    auto actions = membership_.take_actions();
+    std::move(actions.begin(), actions.end(), std::back_inserter(to_do_));
+    if (to_do_.empty() || (opening_ && to_do_.front().kind != Action::Kind::kSend)) return;
+    const Action action = std::move(to_do_.front());
+    to_do_.pop_front();
+    perform(action);
+  }
+}
+
+void PartDriver::perform(const Action& action) {
+  switch (action.kind) {
+    case Action::Kind::kConnect: connect(action); return;
+    case Action::Kind::kDisconnect:
+      channel_.reset();
+      connect_by_ns_ = 0;
+      return;
+    case Action::Kind::kSend:
+      if (channel_ && sent_) sent_ = channel_->send(action.message);
+      return;
+    case Action::Kind::kMeasurePath:
+      membership_.on_path_mtu(narrowest_path(action.addresses), monotonic_ns());
+      return;
+    case Action::Kind::kOpenTransport: {
+      const auto facts = open_lanes(action);
+      membership_.on_transport_open(facts, monotonic_ns());
+      return;
+    }
+    case Action::Kind::kCloseTransport: transport_.reset(); return;
+  }
+}
+
+// Only begins it: what other parts exchange meanwhile must not wait for a box that is gone.
+void PartDriver::connect(const Action& action) {
+  auto transport = open_transport(port_);
+  if (!transport) return membership_.on_disconnected(transport.error(), monotonic_ns());
+  transport_ = std::move(*transport);
+  auto channel = ControlChannel::open(action.box);
+  if (!channel) return membership_.on_disconnected(channel.error(), monotonic_ns());
+  channel_.emplace(std::move(*channel));
+  connect_by_ns_ = action.deadline_ns;
+  sent_ = ok_status();
+  advance_connection(monotonic_ns());
+}
+
+void PartDriver::advance_connection(uint64_t now_ns) {
+  const auto stands = channel_->connected();
+  if (stands && !*stands && now_ns < connect_by_ns_) return;
+  connect_by_ns_ = 0;
+  if (stands && *stands) {
+    membership_.on_connected(channel_->peer(), now_ns);
+    return;
+  }
+  const Error why = stands ? Error{ErrorCode::kUnavailable, "the box at " + channel_->box() +
+                                                                " does not answer; is the host "
+                                                                "up and the port open?"}
+                           : stands.error();
+  channel_.reset();
+  membership_.on_disconnected(why, now_ns);
+}
+
+Result<uint32_t> PartDriver::narrowest_path(const std::vector<nic::Endpoint>& addresses) {
+  uint32_t narrowest = UINT32_MAX;
+  for (const nic::Endpoint& address : addresses) {
+    const auto mtu = transport_->path_mtu(address);
+    if (!mtu) return mtu.error();
+    narrowest = std::min(narrowest, *mtu);
+  }
+  return narrowest;
+}
+
+Result<TransportFacts> PartDriver::open_lanes(const Action& action) {
+  // Ends the opening when the membership wants anything but messages sent: it has given up on it.
+  const auto tend = [this]() -> Status {
+    pump(monotonic_ns());
+    if (stops_()) return Error{ErrorCode::kClosed, "this worker leaves the job"};
+    if (!to_do_.empty()) return Error{ErrorCode::kClosed, "the control connection is gone"};
+    return ok_status();
+  };
+  opening_ = true;
+  const Status opened = transport_->open(action.session, {action.deadline_ns, tend});
+  opening_ = false;
+  if (!opened) return opened.error();
+  TransportFacts facts;
+  facts.rto_floor_ns = transport_->rto_floor_ns();
+  must_poll_ = false;
+  for (uint32_t lane = 0; lane < action.session.pipelines.size(); ++lane) {
+    facts.lanes.push_back(
+        {transport_->first_packet_number(lane), transport_->receivable_bytes(lane)});
+    must_poll_ = must_poll_ || transport_->event_fd(lane) < 0;
+  }
+  return facts;
+}
+
+void PartDriver::pump(uint64_t now_ns) {
+  perform_actions();
+  if (channel_ && connect_by_ns_ != 0) {
+    advance_connection(now_ns);
+  } else if (channel_) {
+    if (sent_) sent_ = channel_->flush();
+    const auto messages = channel_->receive();
+    if (messages) {
+      for (const auto& message : *messages) membership_.on_message(message, now_ns);
+    }
+    // A FAILURE that arrived says more than the broken connection behind it.
+    if (!messages) {
+      membership_.on_disconnected(messages.error(), now_ns);
+    } else if (!sent_) {
+      membership_.on_disconnected(sent_.error(), now_ns);
+    }
+  }
+  membership_.on_time(now_ns);
+  perform_actions();
+}
+
+bool PartDriver::flush() {
+  if (channel_ && connect_by_ns_ == 0 && sent_) sent_ = channel_->flush();
+  return !channel_ || !sent_ || connect_by_ns_ != 0 || !channel_->wants_write();
+}
+
+bool PartDriver::exchange_packets(uint64_t now_ns) {
+  if (membership_.phase() != Membership::Phase::kRunning) return false;
+  Core* const core = membership_.core();
+  std::array<nic::RxPacket, limits::kBurstPackets> burst;
+  bool busy = false;
+  bool received_any = false;
+  for (uint32_t lane = 0; lane < core->pipeline_count(); ++lane) {
+    const size_t received = transport_->rx_burst(lane, burst);
+    if (received > 0) core->on_burst(lane, {burst.data(), received}, now_ns);
+    received_any = received_any || received > 0;
+    const auto packets = core->to_send(lane, now_ns);
+    size_t sent = 0;
+    if (!packets.empty()) {
+      sent = transport_->tx_burst(lane, packets);
+      core->sent(lane, sent, now_ns);
+    }
+    busy = busy || received > 0 || sent > 0;
+  }
+  return core->on_timer(now_ns, received_any) || busy;
+}
+
+uint64_t PartDriver::next_deadline_ns() const {
+  uint64_t deadline_ns = membership_.next_deadline_ns();
+  if (connect_by_ns_ != 0) deadline_ns = std::min(deadline_ns, connect_by_ns_);
+  if (membership_.phase() == Membership::Phase::kRunning) {
+    deadline_ns = std::min(deadline_ns, membership_.core()->next_deadline_ns());
+  }
+  return deadline_ns;
+}
+
+void PartDriver::add_control_wait(std::vector<pollfd>& waits) const {
+  if (!channel_ || membership_.failure()) return;
+  short events = channel_->wants_write() ? POLLIN | POLLOUT : POLLIN;
+  if (connect_by_ns_ != 0) events = POLLOUT;
+  waits.push_back({channel_->fd(), events, 0});
+}
+
+void PartDriver::add_waits(std::vector<pollfd>& waits) const {
+  add_control_wait(waits);
+  if (membership_.phase() != Membership::Phase::kRunning) return;
+  const Core& core = *membership_.core();
+  for (uint32_t lane = 0; lane < core.pipeline_count(); ++lane) {
+    const bool blocked = core.has_unsent(lane);
+    // ppoll leaves out what has no descriptor (-1).
+    waits.push_back(
+        {transport_->event_fd(lane), static_cast<short>(blocked ? POLLIN | POLLOUT : POLLIN), 0});
+  }
+}
+
+}  // namespace pbox::worker

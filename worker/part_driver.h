@@ -1,0 +1,63 @@
+// The driver of one membership (membership.h): its control connection, its transport, and the
+// actions between them. On the thread that joins until the join is over, then on the I/O thread.
+#pragma once
+
+#include <poll.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker/control_channel.h"
+#include "worker/membership.h"
+#include "worker/transport.h"
+
+namespace pbox::worker {
+
+class PartDriver {
+ public:
+  // `membership` outlives the driver. port: as open_transport reads it. stops: asked while a
+  // transport takes its time to open; true ends that.
+  PartDriver(Membership& membership, std::string port, std::function<bool()> stops)
+      : membership_(membership), port_(std::move(port)), stops_(std::move(stops)) {}
+
+  // Control: what the box says, what time demands, and what the membership wants done.
+  void pump(uint64_t now_ns);
+  // In order; while the transport is being opened, from within that, only up to what is no message.
+  void perform_actions();
+  // Packets both ways, and the core's timers. True if any moved.
+  bool exchange_packets(uint64_t now_ns);
+  // Writes what the control connection still has to send; true if that is all.
+  bool flush();
+
+  // When pump or exchange_packets is next of use though no descriptor says so.
+  uint64_t next_deadline_ns() const;
+  // A lane has no descriptor to wait for.
+  bool must_poll() const { return must_poll_; }
+  // Descriptors of the control connection and of every lane, which may be -1.
+  void add_waits(std::vector<pollfd>& waits) const;
+  void add_control_wait(std::vector<pollfd>& waits) const;
+
+ private:
+  void perform(const Action& action);
+  void connect(const Action& action);
+  void advance_connection(uint64_t now_ns);
+  Result<uint32_t> narrowest_path(const std::vector<nic::Endpoint>& addresses);
+  Result<TransportFacts> open_lanes(const Action& action);
+
+  Membership& membership_;
+  std::string port_;
+  std::function<bool()> stops_;
+  std::deque<Action> to_do_;
+  bool opening_ = false;  // the transport is being opened; until then only messages are sent
+  std::optional<ControlChannel> channel_;
+  uint64_t connect_by_ns_ = 0;  // while channel_ is being connected; else 0
+  Status sent_ = ok_status();   // what writing to the channel came to
+  std::unique_ptr<Transport> transport_;
+  bool must_poll_ = false;
+};
+
+}  // namespace pbox::worker
