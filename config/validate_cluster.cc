@@ -35,6 +35,11 @@ void check_cluster(const Config& config, Errors& errors) {
         "cluster.endpoints is empty, but cluster.store = etcd; name the members of etcd, as "
         "10.0.0.1:2379, 10.0.0.2:2379, or set cluster.store = local");
   }
+  if (cluster.store == StoreKind::kEtcd && is_wildcard_address(config.box.listen)) {
+    errors.push_back("box.listen = " + config.box.listen +
+                     " is no address that workers and other boxes could be told; with "
+                     "cluster.store = etcd set the one of the data network");
+  }
   need_each_other("user", cluster.user, "password_file", cluster.password_file, errors);
   need_each_other("password_file", cluster.password_file, "user", cluster.user, errors);
   need_each_other("cert_file", cluster.cert_file, "key_file", cluster.key_file, errors);

@@ -36,6 +36,8 @@ control::WorkerMessage question(const MembershipOptions& options, uint64_t bytes
   question.set_software(std::string("libpbox ") + kVersion);
   question.set_job(options.job);
   question.set_bytes(bytes);
+  question.set_may_move(!options.optimize && options.recovery == Recovery::kCopy &&
+                        options.sync.model == wire::SyncModel::kBsp);
   return message;
 }
 

@@ -39,7 +39,10 @@ void place(const std::vector<uint32_t>& parts, std::vector<PlanBox> boxes, JobPl
 }  // namespace
 
 std::string to_text(const JobPlan& plan) {
-  return Json{{"chunk_bytes", plan.chunk_bytes}, {"bytes", plan.bytes}, {"boxes", plan.boxes}}
+  return Json{{"chunk_bytes", plan.chunk_bytes},
+              {"bytes", plan.bytes},
+              {"may_move", plan.may_move},
+              {"boxes", plan.boxes}}
       .dump();
 }
 
@@ -57,6 +60,8 @@ std::optional<JobPlan> plan_from_text(const std::string& text) {
     return std::nullopt;
   }
   JobPlan plan{.chunk_bytes = *chunk_bytes, .bytes = *bytes, .boxes = {}};
+  const auto may_move = object.find("may_move");
+  plan.may_move = may_move != object.end() && may_move->is_boolean() && may_move->get<bool>();
   for (const Json& box : *boxes) {
     if (!box.is_string()) return std::nullopt;
     plan.boxes.push_back(box);

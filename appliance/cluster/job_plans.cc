@@ -84,8 +84,9 @@ Result<std::optional<control::PartPlace>> JobPlans::elsewhere(const std::string&
   return std::optional<control::PartPlace>(std::move(place));
 }
 
-bool JobPlans::has_others() const {
-  return !candidates(options_.self).empty();
+// Those that drain count: they may have been others' choice before.
+bool JobPlans::has_others(const std::string&) const {
+  return options_.membership().boxes().size() > 1;
 }
 
 control::Plan JobPlans::describe(const JobPlan& plan) const {
@@ -131,7 +132,7 @@ void JobPlans::ask(const control::AskPlan& question, Answer done) {
   waiting_[job].push_back(std::move(done));
   if (is_under_way) return;
   if (plan == nullptr) {
-    make(job, question.bytes());
+    make(question);
   } else {
     replace_if_gone(job, lost);
   }
@@ -148,13 +149,15 @@ void JobPlans::answer_all(const std::string& job, const Result<JobPlan>& plan) {
   options_.on_answers();
 }
 
-void JobPlans::make(const std::string& job, uint64_t bytes) {
+void JobPlans::make(const control::AskPlan& question) {
+  const std::string& job = question.job();
   auto boxes = candidates("");
   if (boxes.empty()) {
     return answer_all(job, unknown("no box takes parts of a new job: none is registered, or all "
                                    "drain"));
   }
-  const JobPlan plan = make_plan(bytes, options_.chunk_bytes(), std::move(boxes));
+  JobPlan plan = make_plan(question.bytes(), options_.chunk_bytes(), std::move(boxes));
+  plan.may_move = question.may_move();
   commit(job, plan, {{kJobs + job, 0}}, [this, job, parts = plan.boxes.size()] {
     options_.log(Membership::Severity::kInfo, "job_planned",
                  "job '" + job + "' is planned in " + std::to_string(parts) + " parts");
@@ -248,7 +251,7 @@ void JobPlans::empty_boxes() {
       const bool is_absent = address_of(box).empty();
       if (is_absent) absent.insert(box);
       const bool is_gone = is_absent && absent_ticks_[box] >= kAbsentTicks;
-      if (is_gone || is_draining(box)) leaving.emplace_back(job, box);
+      if (is_gone || (is_draining(box) && plan.may_move)) leaving.emplace_back(job, box);
     }
   }
   for (auto entry = absent_ticks_.begin(); entry != absent_ticks_.end();) {

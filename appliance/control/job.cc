@@ -83,6 +83,19 @@ bool Job::left_behind(uint32_t rank, std::pair<uint32_t, uint32_t> told) const {
          std::find(newest->absent.begin(), newest->absent.end(), rank) != newest->absent.end();
 }
 
+bool Job::has_majority() const {
+  uint32_t members = 0, present = 0;
+  bool lowest_is_present = false;
+  for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+    if (members_[rank].state == Member::State::kExcluded || left_behind(rank, {0, 0})) continue;
+    const bool is_present = ready(members_[rank]);
+    if (members == 0) lowest_is_present = is_present;
+    ++members;
+    present += is_present ? 1 : 0;
+  }
+  return 2 * present > members || (2 * present == members && lowest_is_present);
+}
+
 bool Job::recovering() const {
   return !running() && std::any_of(members_.begin(), members_.end(),
                                    [](const Member& member) { return member.resumes; });

@@ -84,6 +84,10 @@ class Job {
   // It gathers after its box was lost.
   bool recovering() const;
   uint32_t count(Member::State state) const;
+  // Those that are here are more than half of whom the job had last, or half with the lowest rank:
+  // two groups of its ranks that do not know of each other never both are (dynamic linear voting,
+  // Jajodia, Mutchler 1990).
+  bool has_majority() const;
   // "rank 3" or "ranks 0, 2, 5": those in a state.
   std::string ranks(Member::State state) const;
 

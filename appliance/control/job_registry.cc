@@ -316,7 +316,7 @@ void JobRegistry::move_away(Job& job, const control::PartPlace& place) {
 void JobRegistry::shut_down() {
   while (!jobs_.empty()) {
     Job& job = *jobs_.begin()->second;
-    if (job.spec().may_move() && parts_.has_others()) {
+    if (job.spec().may_move() && parts_.has_others(job.spec().name)) {
       hang_up(job);
       continue;
     }

@@ -125,6 +125,8 @@ class JobRegistry {
   void exclude_missing(Job& job);
   void send_session(Job& job, uint32_t rank, const std::vector<uint32_t>& open_rounds);
   void readmit(Job& job, uint32_t rank, uint64_t now_ns);
+  bool may_do_without_missing(const Job& job) const;
+  std::string no_majority(const Job& job) const;
   void exclude(Job& job, uint32_t rank, uint64_t now_ns);
   void gather_again(Job& job, uint32_t but_rank, uint64_t now_ns);
   void tell_membership(const Job& job);

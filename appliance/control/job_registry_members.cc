@@ -196,6 +196,18 @@ void JobRegistry::readmit(Job& job, uint32_t rank, uint64_t now_ns) {
   release_barriers(job);
 }
 
+// Policy partial, where other boxes are: ranks that are missing here may be going on with one that
+// has taken over, without those that are here. Then only the greater part may.
+bool JobRegistry::may_do_without_missing(const Job& job) const {
+  const bool may_be_split = job.spec().may_move() && parts_.has_others(job.spec().name);
+  return !may_be_split || job.has_majority();
+}
+
+std::string JobRegistry::no_majority(const Job& job) const {
+  if (job.spec().on_worker_lost != LostPolicy::kPartial || may_do_without_missing(job)) return "";
+  return "; the ranks that are left are no majority, so that others may be going on at another box";
+}
+
 // Policy partial: the job goes on without a rank that does not come back.
 void JobRegistry::exclude(Job& job, uint32_t rank, uint64_t now_ns) {
   Member& member = job.members()[rank];
@@ -337,10 +349,12 @@ void JobRegistry::tick_gathering(Job& job, uint64_t now_ns) {
     const bool some_are_ready =
         std::any_of(job.members().begin(), job.members().end(),
                     [](const Member& member) { return member.resumes && Job::ready(member); });
-    if (job.spec().on_worker_lost != LostPolicy::kPartial || !some_are_ready) {
-      fail_job(job, {ErrorCode::kWorkerLost,
-                     name + ": the box was lost, and after " + in_seconds(waited_ns) + " " +
-                         job.ranks(Member::State::kAbsent) + " did not come back"});
+    if (job.spec().on_worker_lost != LostPolicy::kPartial || !some_are_ready ||
+        !may_do_without_missing(job)) {
+      fail_job(job,
+               {ErrorCode::kWorkerLost,
+                name + ": the box was lost, and after " + in_seconds(waited_ns) + " " +
+                    job.ranks(Member::State::kAbsent) + " did not come back" + no_majority(job)});
       return;
     }
     start_job(job);
@@ -368,13 +382,13 @@ void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
     const uint64_t lost_for_ns = now_ns - member.lost_ns;
     if (lost_for_ns < job.lost_timeout_ns) continue;
     if (job.spec().on_worker_lost == LostPolicy::kPartial &&
-        job.count(Member::State::kJoined) > 0) {
+        job.count(Member::State::kJoined) > 0 && may_do_without_missing(job)) {
       exclude(job, rank, now_ns);
     } else {
-      fail_job(job, {ErrorCode::kWorkerLost, job.spec().title() + ": rank " + std::to_string(rank) +
-                                                 " (" + member.peer + ") was lost " +
-                                                 in_seconds(lost_for_ns) + " ago (" +
-                                                 member.lost_reason + ") and did not come back"});
+      fail_job(job, {ErrorCode::kWorkerLost,
+                     job.spec().title() + ": rank " + std::to_string(rank) + " (" + member.peer +
+                         ") was lost " + in_seconds(lost_for_ns) + " ago (" + member.lost_reason +
+                         ") and did not come back" + no_majority(job)});
     }
     return;  // the job may be gone; the next tick sees to the next rank
   }

@@ -25,8 +25,8 @@ class PartMap {
   using Answer = std::function<void(Result<control::Plan>)>;
   virtual void ask(const control::AskPlan& question, Answer done) = 0;
 
-  // There are boxes that would take over what this one has.
-  virtual bool has_others() const { return false; }
+  // There are boxes that would take over what this one has of the job, or have done so.
+  virtual bool has_others(const std::string&) const { return false; }
 };
 
 // Of a box that is alone.

@@ -31,6 +31,11 @@ Box::Box(Rack& rack, HostId host)
     });
   }
   rack.control.attach(host, *this);
+  rack.parts.attach(host, [this] {
+    if (!up()) return;
+    registry_->on_parts_changed();
+    flush();
+  });
 }
 
 appliance::RegistryOptions Box::registry_options() const {
@@ -42,7 +47,7 @@ appliance::RegistryOptions Box::registry_options() const {
   options.payload_crc = rack_.options.payload_crc;
   // Half of all seeds draw the same session numbers at each start: then it is the epoch alone that
   // tells a session from one before the crash.
-  options.seed = rack_.options.seed + (rack_.options.same_sessions ? 0 : starts_);
+  options.seed = rack_.options.seed + 1000 * host_ + (rack_.options.same_sessions ? 0 : starts_);
   return options;
 }
 
@@ -76,7 +81,10 @@ void Box::start() {
     pipeline.next_ticket = 1;
   }
   ++starts_;
-  registry_ = std::make_unique<appliance::JobRegistry>(registry_options(), *this, *epochs_, parts_);
+  box_epochs_.emplace(*epochs_, host_, rack_.options.boxes);
+  registry_ =
+      std::make_unique<appliance::JobRegistry>(registry_options(), *this, *box_epochs_, *this);
+  rack_.parts.forget(host_);
   control_thread_.wake_soon();
 }
 
@@ -208,6 +216,47 @@ void Box::learn_session(ConnectionId id, const control::Session& session) {
     checker_->named(static_cast<uint32_t>(index), session.pipelines(index).spi(), job);
   }
   for (const uint32_t rank : session.absent_ranks()) job.forget(rank);
+}
+
+Result<std::optional<control::PartPlace>> Box::elsewhere(const std::string& job, uint32_t,
+                                                         uint32_t) const {
+  const auto owner = rack_.parts.known_owner(host_, job);
+  if (!owner) return Error{ErrorCode::kUnavailable, "this box has yet to hear of " + job};
+  if (*owner == host_) return std::optional<control::PartPlace>();
+  control::PartPlace place;
+  place.set_box("box" + std::to_string(*owner));
+  place.set_address(address_of_box(*owner));
+  return std::optional<control::PartPlace>(std::move(place));
+}
+
+// As of a store: the answer takes a while, and tells what is known when it is given.
+void Box::ask(const control::AskPlan& question, Answer done) {
+  const auto lost = question.lost_box();
+  const std::string job = question.job();
+  if (!lost.empty()) give_away(job, static_cast<HostId>(std::stoul(lost.substr(3))));
+  rack_.queue.after(rack_.options.latency_ns, [this, job, done = std::move(done)] {
+    const auto owner = rack_.parts.known_owner(host_, job);
+    if (!owner) {
+      done(Error{ErrorCode::kUnavailable, "this box has yet to hear of " + job});
+    } else {
+      control::Plan plan;
+      plan.set_chunk_bytes(limits::kChunkBytesDefault);
+      control::PartPlace& place = *plan.add_parts();
+      place.set_box("box" + std::to_string(*owner));
+      if (*owner != host_) place.set_address(address_of_box(*owner));
+      for (HostId box = 0; box < rack_.options.boxes; ++box) plan.add_boxes(address_of_box(box));
+      done(std::move(plan));
+    }
+    if (up()) flush();
+  });
+}
+
+// A worker cannot reach the box. Nor can this one, or so it believes: being wrong must do no harm.
+void Box::give_away(const std::string& job, HostId lost) {
+  if (lost == host_ || rack_.parts.known_owner(host_, job) != lost) return;
+  rack_.say("box " + std::to_string(host_),
+            [&] { return "takes over " + job + " from box " + std::to_string(lost); });
+  rack_.parts.give_away(job, lost, host_);
 }
 
 void Box::pause(uint64_t length_ns) {

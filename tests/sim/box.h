@@ -14,7 +14,25 @@
 
 namespace pbox::sim {
 
-class Box final : public ControlEnd, public appliance::PipelineHost {
+// Epochs of a box that no other has: those of its own disk, each a number of all boxes apart.
+class BoxEpochs : public appliance::Epochs {
+ public:
+  BoxEpochs(appliance::EpochStore& own, HostId box, uint32_t boxes)
+      : own_(own), box_(box), boxes_(boxes) {}
+  Result<uint32_t> next(uint32_t floor) override {
+    const auto own = own_.next(floor / boxes_);
+    if (!own) return own.error();
+    return *own * boxes_ + box_;
+  }
+  uint32_t newest() const override { return own_.newest() * boxes_ + box_; }
+
+ private:
+  appliance::EpochStore& own_;
+  HostId box_;
+  uint32_t boxes_;
+};
+
+class Box final : public ControlEnd, public appliance::PipelineHost, public appliance::PartMap {
  public:
   Box(Rack& rack, HostId host);
 
@@ -58,6 +76,12 @@ class Box final : public ControlEnd, public appliance::PipelineHost {
   Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
 
+  Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
+                                                      uint32_t parts) const override;
+  void ask(const control::AskPlan& question, Answer done) override;
+  bool has_others(const std::string& job) const override { return rack_.parts.may_move(job); }
+  void give_away(const std::string& job, HostId lost);
+
   bool turn(uint32_t index, bool carries_out_command);
   void turn_control();
   // Carries out what the registry wants done.
@@ -74,7 +98,7 @@ class Box final : public ControlEnd, public appliance::PipelineHost {
   std::unique_ptr<BoxChecker> checker_;
   SimDisk disk_;
   std::optional<appliance::EpochStore> epochs_;
-  appliance::SinglePartMap parts_{limits::kChunkBytesDefault};
+  std::optional<BoxEpochs> box_epochs_;
   std::unique_ptr<appliance::JobRegistry> registry_;
   uint64_t starts_ = 0;
   // Over all starts: which job, and which start of the box, had an epoch.

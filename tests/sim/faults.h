@@ -32,6 +32,8 @@ namespace pbox::sim {
   X(kWorkerCrash, "worker_crash")       \
   X(kBoxCrash, "box_crash")             \
   X(kDiskFault, "disk_fault")           \
+  X(kPartMove, "part_move")             \
+  X(kStaleMap, "stale_map")             \
   X(kRogue, "rogue_packet")             \
   X(kOutsider, "outsider_packet")
 

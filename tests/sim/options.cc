@@ -15,7 +15,8 @@ namespace {
 constexpr const char* kEpisodeNames[] = {
     "partition",    "clog",      "drop_fragment", "pause_worker", "pause_box",     "pause_pipeline",
     "clock_worker", "clock_box", "small_ring",    "slow_reader",  "control_stall", "control_break",
-    "crash_worker", "crash_box", "disk",          "outsider"};
+    "crash_worker", "crash_box", "disk",          "outsider",     "move_part",     "stale_map"};
+constexpr uint32_t kKindsOfAnyRack = 16;  // the last ones are of racks with jobs that move
 
 class Draw {
  public:
@@ -166,10 +167,10 @@ uint64_t draw_begin(Draw& draw, const Options& options) {
 }
 
 void draw_episodes(Draw& draw, Options& options) {
-  bool kinds[std::size(kEpisodeNames)] = {};
+  bool kinds[kKindsOfAnyRack] = {};
   for (bool& kind : kinds) kind = draw.chance(0.25);
   for (uint32_t left = draw.below(12); left > 0; --left) {
-    const uint32_t kind = draw.below(std::size(kEpisodeNames));
+    const uint32_t kind = draw.below(kKindsOfAnyRack);
     if (!kinds[kind]) continue;
     Episode episode{.kind = static_cast<EpisodeKind>(kind)};
     episode.begin_ns = draw_begin(draw, options);
@@ -251,6 +252,32 @@ void draw_outages(uint64_t seed, Options& options) {
         std::max(options.faults_end_ns, also.back().begin_ns + also.back().length_ns);
   }
   options.episodes.insert(options.episodes.end(), also.begin(), also.end());
+}
+
+// Jobs of several boxes: more of them, that change places while boxes believe different things.
+void draw_moves(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0x8cb92ba72f3d8dd7ull);
+  if (options.faults_end_ns == 0 || !draw.chance(0.3)) return;
+  bool some_may = false;
+  for (JobOptions& job : options.jobs) {
+    job.may_move = !job.rogue && !job.is_relaxed() && draw.chance(0.8) &&
+                   job.mode == pipeline::Mode::kAggregate &&
+                   job.recovery == appliance::Recovery::kCopy;
+    some_may = some_may || job.may_move;
+  }
+  if (!some_may) return;
+  options.boxes = std::max(options.boxes, draw.between(2, 3));
+  const uint32_t episodes = draw.between(1, 6);
+  for (uint32_t episode = 0; episode < episodes; ++episode) {
+    options.episodes.push_back(
+        {.kind = draw.chance(0.7) ? EpisodeKind::kMovePart : EpisodeKind::kStaleMap,
+         .begin_ns = draw.scaled(1, options.faults_end_ns),
+         .length_ns = draw.scaled(kNanosPerMilli, 2 * kNanosPerSecond),
+         .draw = draw.number()});
+  }
+  for (const Episode& episode : options.episodes) {
+    options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);
+  }
 }
 
 wire::SyncSpec draw_model(Draw& draw, uint32_t workers) {
@@ -360,6 +387,7 @@ Options draw(uint64_t seed) {
   draw_schedules(seed, options);
   draw_models(seed, options);
   draw_outages(seed, options);
+  draw_moves(seed, options);
   return options;
 }
 
@@ -420,6 +448,7 @@ void add_job(Line& line, const JobOptions& job) {
   line.add("%s%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",
            job.same_order ? "" : " any-order", job.in_place ? " in-place" : "",
            job.barrier_at_end ? " barrier" : "", job.rogue ? " ROGUE" : "", ms(job.think_max_ns));
+  if (job.may_move) line.add(" MOVES");
 }
 
 }  // namespace

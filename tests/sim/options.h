@@ -53,6 +53,7 @@ struct JobOptions {
   Straggling straggling = Straggling::kNone;
   uint32_t straggler_factor = 1;  // so many times as long does a straggler think
   bool rogue = false;             // rank 0 does as it likes
+  bool may_move = false;          // from box to box, while it runs
 
   // Ranks may be at different rounds: the model is not bsp.
   bool is_relaxed() const { return sync.model != wire::SyncModel::kBsp; }
@@ -90,6 +91,8 @@ enum class EpisodeKind : uint8_t {
   kCrashWorker,  // and another process in its place when the episode ends
   kCrashBox,     // and starts again when it ends
   kDisk,         // steps of a box's disk fail
+  kMovePart,     // a job goes to another box
+  kStaleMap,     // a box does not hear which box has which job
   kOutsider,     // packets from an address that is nobody's
 };
 

@@ -48,6 +48,13 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   const JobOptions& options = job.options;
   worker::MembershipOptions membership;
   membership.job = job.name;
+  // Whoever starts a worker asks first; what it hears may be out of date when the worker comes.
+  const HostId box = rack.parts.owner(job.name);
+  membership.box = address_of_box(box);
+  membership.box_name = "box" + std::to_string(box);
+  for (HostId other = 0; options.may_move && other < rack.options.boxes; ++other) {
+    membership.boxes.push_back(address_of_box(other));
+  }
   membership.rank = rank;
   membership.world_size = options.workers;
   membership.optimize = options.mode == pipeline::Mode::kOptimize;
@@ -158,7 +165,10 @@ void Worker::perform() {
 void Worker::perform(worker::Action& action) {
   using Kind = worker::Action::Kind;
   switch (action.kind) {
-    case Kind::kConnect: connection_ = rack_.control.connect(host_, job_.options.box); return;
+    case Kind::kConnect:
+      box_ = box_at(action.box);
+      connection_ = rack_.control.connect(host_, box_);
+      return;
     case Kind::kDisconnect:
       if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), host_);
       return;
@@ -194,7 +204,7 @@ void Worker::send(const control::WorkerMessage& message) {
 
 void Worker::on_connected(ConnectionId id) {
   if (id != connection_) return;
-  membership_->on_connected(endpoint_of(job_.options.box, limits::kControlPort), thread_.now_ns());
+  membership_->on_connected(endpoint_of(box_, limits::kControlPort), thread_.now_ns());
   perform();
 }
 

@@ -86,6 +86,7 @@ class Worker final : public ControlEnd {
   std::optional<Application> application_;
   std::unique_ptr<worker::Membership> membership_;
   ConnectionId connection_ = 0;  // 0: none
+  HostId box_ = 0;               // where that goes
   std::vector<Lane> lanes_;
   uint64_t transport_ = 0;  // counts those that were opened
   std::optional<Error> failure_;

@@ -28,7 +28,8 @@ World::World(const Options& options, std::ostream* trace)
     : options_(options),
       network_(queue_, options_, counts_),
       control_(queue_, network_, options_.latency_ns),
-      rack_{queue_, network_, control_, options_, counts_, jobs_, trace},
+      parts_(queue_, options_),
+      rack_{queue_, network_, control_, options_, counts_, jobs_, parts_, trace},
       rng_(options.seed ^ 0x776f726c64ull) {
   HostId host = options_.boxes;
   for (uint32_t index = 0; index < options_.jobs.size(); ++index) {
@@ -93,7 +94,7 @@ void World::begin(const Episode& episode) {
   rack_.say("world", [&] { return std::string("begins: ") + name_of(episode.kind); });
   Worker& worker = worker_of(episode.draw);
   Box& box = box_of(episode.draw);
-  const HostId job_box = worker.job().options.box;
+  const HostId job_box = parts_.owner(worker.job().name);
   const auto pipeline = static_cast<uint32_t>(episode.draw >> 32);
   const bool towards_box = (episode.draw >> 40 & 1) != 0;
   const HostId from = towards_box ? worker.host() : job_box;
@@ -148,26 +149,31 @@ void World::begin(const Episode& episode) {
       return;
     case EpisodeKind::kCrashWorker: lose_worker(episode); return;
     case EpisodeKind::kCrashBox: lose_box(episode); return;
-    case EpisodeKind::kDisk:
-      for (auto& job : jobs_) job->may_fail = job->may_fail || job->options.box == box.host();
-      box.set_disk_failures(2 + episode.draw % 4);
-      return;
+    case EpisodeKind::kDisk: fail_disk(episode); return;
     case EpisodeKind::kOutsider: send_from_outside(episode, 20); return;
+    case EpisodeKind::kMovePart: move_part(episode); return;
+    case EpisodeKind::kStaleMap:
+      counts_.add(Fault::kStaleMap);
+      parts_.cut_off(box.host(), queue_.now_ns() + episode.length_ns);
+      return;
   }
 }
 
 void World::end(const Episode& episode) {
   rack_.say("world", [&] { return std::string("ends: ") + name_of(episode.kind); });
   Worker& worker = worker_of(episode.draw);
-  const HostId box = worker.job().options.box;
   switch (episode.kind) {
     case EpisodeKind::kPartition:
-      network_.set_blocked(worker.host(), box, false);
-      network_.set_blocked(box, worker.host(), false);
+      for (HostId box = 0; box < options_.boxes; ++box) {  // the job may have moved since
+        network_.set_blocked(worker.host(), box, false);
+        network_.set_blocked(box, worker.host(), false);
+      }
       return;
     case EpisodeKind::kClog:
-      network_.set_clogged(worker.host(), box, false);
-      network_.set_clogged(box, worker.host(), false);
+      for (HostId box = 0; box < options_.boxes; ++box) {
+        network_.set_clogged(worker.host(), box, false);
+        network_.set_clogged(box, worker.host(), false);
+      }
       return;
     case EpisodeKind::kDropFragment: network_.set_dropped(std::nullopt); return;
     case EpisodeKind::kSmallRing:
@@ -263,9 +269,28 @@ void World::lose_box(const Episode& episode) {
   Box& box = box_of(episode.draw);
   counts_.add(Fault::kBoxCrash);
   for (auto& job : jobs_) {
-    if (job->options.box == box.host()) disturb(*job, true);
+    if (job->options.may_move || job->options.box == box.host()) disturb(*job, true);
   }
   box.crash((episode.draw >> 41 & 1) != 0);
+}
+
+void World::fail_disk(const Episode& episode) {
+  Box& box = box_of(episode.draw);
+  for (auto& job : jobs_) {
+    job->may_fail =
+        job->may_fail || job->options.may_move || parts_.owner(job->name) == box.host();
+  }
+  box.set_disk_failures(2 + episode.draw % 4);
+}
+
+// Ranks that are away when it happens must be back for it to go on.
+void World::move_part(const Episode& episode) {
+  JobModel& job = worker_of(episode.draw).job();
+  if (!job.options.may_move) return;
+  counts_.add(Fault::kPartMove);
+  disturb(job, false);
+  const HostId step = 1 + static_cast<HostId>((episode.draw >> 32) % (options_.boxes - 1));
+  parts_.move(job.name, (parts_.owner(job.name) + step) % options_.boxes);
 }
 
 void World::lose_worker(const Episode& episode) {
@@ -282,6 +307,7 @@ uint64_t World::limit_ns(const JobModel& job) const {
   if (job.options.straggling != Straggling::kNone) {
     limit_ns += 2 * job.options.rounds * job.options.longest_think_ns();
   }
+  if (job.options.may_move) limit_ns += kReconnectsWithinNs;
   if (job.may_fail || !job.lost.empty()) {
     limit_ns += kJoinsWithinNs +
                 (job.options.lost_timeout_ms() + job.options.recover_timeout_ms()) * kNanosPerMilli;

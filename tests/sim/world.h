@@ -45,6 +45,8 @@ class World {
   void disturb(JobModel& job, bool loses_box, const Worker* lost = nullptr);
   void silence(uint64_t length_ns);
   void lose_box(const Episode& episode);
+  void move_part(const Episode& episode);
+  void fail_disk(const Episode& episode);
   void lose_worker(const Episode& episode);
   uint64_t limit_ns(const JobModel& job) const;
 
@@ -57,6 +59,7 @@ class World {
   Network network_;
   ControlNetwork control_;
   std::vector<std::unique_ptr<JobModel>> jobs_;
+  PartDirectory parts_;
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
   std::vector<std::unique_ptr<Worker>> workers_;

@@ -17,7 +17,8 @@ size_t parts_on(const JobPlan& plan, const std::string& box) {
 }  // namespace
 
 TEST_CASE("a plan is read back as it was written; what is no plan is none") {
-  const JobPlan plan{.chunk_bytes = kChunk, .bytes = kBytes, .boxes = {"a", "b", "a"}};
+  const JobPlan plan{
+      .chunk_bytes = kChunk, .bytes = kBytes, .may_move = true, .boxes = {"a", "b", "a"}};
   CHECK(plan_from_text(to_text(plan)) == plan);
   for (const char* text :
        {"", "{}", "[]", "{\"chunk_bytes\":1,\"bytes\":1,\"boxes\":[]}",

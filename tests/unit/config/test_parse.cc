@@ -31,7 +31,7 @@ Config defaults() {
 // A value unlike the default for every key, consistent as a whole.
 Config unlike_defaults() {
   Config config;
-  config.box = {"box-7", "0.0.0.0"};
+  config.box = {"box-7", "10.0.0.7"};
   config.control = {1, 2, 30, 400, 5'000, 6};
   config.cluster = {"/srv/pbox 7",
                     StoreKind::kEtcd,

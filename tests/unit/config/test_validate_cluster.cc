@@ -39,6 +39,17 @@ TEST_CASE("members of etcd are HOST:PORT, and what is wrong with one is said of 
   CHECK_THAT(fault(""), Contains("cluster.endpoints is empty"));
 }
 
+TEST_CASE("a box of a cluster listens where others can be told to find it") {
+  for (const std::string wildcard : {"0.0.0.0", "::"}) {
+    const auto outcome = parse_text("[box]\nlisten = " + wildcard +
+                                    "\n[security]\ninsecure = true\ninsecure_off_loopback = true\n"
+                                    "[cluster]\n" +
+                                    kEtcd);
+    REQUIRE(outcome.errors.size() == 1);
+    CHECK_THAT(outcome.errors[0], Contains("box.listen = " + wildcard) && Contains("data network"));
+  }
+}
+
 TEST_CASE("the keys of etcd say so when the store is local") {
   for (const std::string key :
        {"endpoints = 127.0.0.1:2379", "user = box\npassword_file = /p", "ca_file = /ca"}) {

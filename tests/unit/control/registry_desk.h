@@ -73,7 +73,7 @@ class MovableParts : public PartMap {
     questions.push_back(question);
     answers.push_back(std::move(done));
   }
-  bool has_others() const override { return others; }
+  bool has_others(const std::string&) const override { return others; }
 
   std::map<std::pair<std::string, uint32_t>, control::PartPlace> moved;
   std::optional<Error> unknown;

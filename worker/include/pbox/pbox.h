@@ -154,7 +154,8 @@ typedef struct pbox_context pbox_context;
 typedef struct pbox_options {
   uint32_t struct_size; /* set by pbox_options_init */
   const char*
-      box; /* "host:port" or "[v6]:port" of the control connection; default 127.0.0.1:9541 */
+      box; /* "host:port" or "[v6]:port" of the control connection; default 127.0.0.1:9541. Of a
+              cluster's boxes several, with commas between: any that answers knows the others */
   const char* job; /* name of the job; default "default" */
   uint32_t rank;   /* in [0, world_size) */
   uint32_t world_size;
