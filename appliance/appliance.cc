@@ -248,6 +248,9 @@ std::vector<PipelineView> Appliance::pipelines() const {
 std::vector<JobView> Appliance::jobs() const {
   return registry_->views(monotonic_ns());
 }
+std::vector<StragglerView> Appliance::stragglers() const {
+  return registry_->stragglers(monotonic_ns());
+}
 Status Appliance::set_priorities(const std::string& job, wire::PriorityPolicy policy) {
   const Status set = registry_->set_priorities(job, policy);
   control_->flush();

@@ -35,6 +35,7 @@ class Appliance : public AdminSource {
   BoxView box() const override;
   std::vector<PipelineView> pipelines() const override;
   std::vector<JobView> jobs() const override;
+  std::vector<StragglerView> stragglers() const override;
   ClusterView cluster() const override;
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override;
 

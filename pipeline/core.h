@@ -46,6 +46,14 @@ class Core {
   // Phase "housekeeping": carries out one command of the control thread.
   void execute(const Command& command);
 
+  // The same phase, every turn: at times says in each session whether the others wait for it. Sees
+  // the oldest open round of each job, so that it takes no longer for large ones.
+  void note_awaited(uint64_t now_ns) {
+    if (now_ns < note_awaited_ns_) return;
+    note_awaited_ns_ = now_ns + kNoteAwaitedEveryNs;
+    for (JobShard* shard : shards_) note_awaited(*shard, now_ns);
+  }
+
   const Counters& counters() const { return counters_; }
   Counters& counters() { return counters_; }
   PhaseClock& clock() { return clock_; }
@@ -82,6 +90,8 @@ class Core {
   void push_into_slot(JobShard& shard, Session& session, const wire::Parsed& parsed,
                       uint64_t now_ns);
   void on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
+  // The session's push ends the chunk's round: for the straggler ledger.
+  void note_last(JobShard& shard, Session& session, const Chunk& chunk);
   void finish_round(JobShard& shard, Chunk& chunk);
   void run_optimizer(JobShard& shard, Chunk& chunk, bool scaled);
   // True if it has divided the sum already.
@@ -109,6 +119,8 @@ class Core {
 
   void send_status(const JobShard& shard, Session& session, const Chunk& chunk,
                    const wire::Header& asked);
+  void add_from_ledger(const JobShard& shard, const Chunk& chunk,
+                       wire::StatusPayload& status) const;
   // The same for a rank of a job whose pushes are applied as they come.
   void send_progress(const JobShard& shard, Session& session, const Chunk& chunk,
                      const wire::Header& asked);
@@ -136,7 +148,10 @@ class Core {
   size_t fill_answers(JobShard& shard, size_t filled, size_t limit);
   size_t fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled, size_t limit);
 
+  static void note_awaited(JobShard& shard, uint64_t now_ns);
+
   static constexpr size_t kReplyCapacity = 512;
+  static constexpr uint64_t kNoteAwaitedEveryNs = 50'000'000;
 
   CoreOptions options_;
   const reduce::Kernels& kernels_;
@@ -145,6 +160,7 @@ class Core {
   uint64_t aggregated_ = 0;  // of the burst at hand; into the counters once per burst
   uint64_t aggregated_bytes_ = 0;
   uint64_t now_ns_ = 0;                 // of the last burst
+  uint64_t note_awaited_ns_ = 0;        // when next
   bool results_changed_ = false;        // since packets were made: of jobs other than BSP
   std::vector<SessionEntry> sessions_;  // by spi_index
   std::vector<JobShard*> shards_;

@@ -118,6 +118,12 @@ constexpr MetricRow<WorkerView> kWorkerRows[] = {
     {"pbox_worker_last_arrivals_total", MetricType::Counter,
      "Chunk rounds this rank finished last: who is late",
      [](const WorkerView& worker) { return std::optional<double>(worker.last_arrivals); }},
+    {"pbox_worker_late_seconds_total", MetricType::Counter,
+     "Time between the last arrival but one and this rank's, over the chunk rounds it finished",
+     [](const WorkerView& worker) { return std::optional(worker.late_s); }},
+    {"pbox_worker_awaited_seconds", MetricType::Gauge,
+     "How long the other ranks have waited for this one's push; 0 while they do not",
+     [](const WorkerView& worker) { return std::optional(worker.awaited_s); }},
     {"pbox_job_dropped_fragments_total", MetricType::Counter,
      "Fragments of the rank that came after their round had closed; with model drop",
      [](const WorkerView& worker) {

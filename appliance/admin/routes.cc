@@ -34,6 +34,10 @@ AdminResponse jobs(const AdminSource& source) {
   return {200, kJsonType, jobs_json(source.jobs())};
 }
 
+AdminResponse stragglers(const AdminSource& source) {
+  return {200, kJsonType, stragglers_json(source.stragglers())};
+}
+
 AdminResponse boxes(const AdminSource& source) {
   return {200, kJsonType, boxes_json(source.cluster())};
 }
@@ -55,6 +59,7 @@ constexpr Route kRoutes[] = {
     {"/api/v1/box", "the box and its pipelines", box},
     {"/api/v1/boxes", "the boxes of the cluster, and which one leads", boxes},
     {"/api/v1/jobs", "all jobs and their workers", jobs},
+    {"/api/v1/stragglers", "who is late: by rank, tensor and round", stragglers},
 };
 
 std::string escape_html(std::string_view text) {

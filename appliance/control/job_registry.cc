@@ -250,6 +250,12 @@ void JobRegistry::shut_down() {
   }
 }
 
+std::vector<StragglerView> JobRegistry::stragglers(uint64_t now_ns) const {
+  std::vector<StragglerView> views;
+  for (const auto& [name, job] : jobs_) views.push_back(job->stragglers(now_ns));
+  return views;
+}
+
 std::vector<JobView> JobRegistry::views(uint64_t now_ns) const {
   std::vector<JobView> views;
   for (const auto& [name, job] : jobs_) views.push_back(job->view(now_ns));

@@ -80,6 +80,7 @@ class JobRegistry {
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy);
 
   std::vector<JobView> views(uint64_t now_ns) const;
+  std::vector<StragglerView> stragglers(uint64_t now_ns) const;
   uint64_t memory_taken_bytes() const;
   const RegistryTotals& totals() const { return totals_; }
   size_t connection_count() const { return connections_.size(); }

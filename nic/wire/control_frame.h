@@ -11,7 +11,7 @@
 
 namespace pbox::wire {
 
-inline constexpr uint32_t kControlProtocolVersion = 1;
+inline constexpr uint32_t kControlProtocolVersion = 2;
 inline constexpr size_t kControlLengthBytes = 4;
 
 // A framed message, or an error when it is longer than limits::kControlMessageBytesMax.

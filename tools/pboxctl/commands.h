@@ -16,5 +16,6 @@ inline constexpr int kUsage = 2;
 int boxes(const Words& words);
 int doctor(const Words& words);
 int plan(const Words& words);
+int stragglers(const Words& words);
 
 }  // namespace pboxctl

@@ -16,6 +16,7 @@ constexpr Command kCommands[] = {
     {"doctor", "find out why nothing flows between workers and a box, and what to do",
      pboxctl::doctor},
     {"plan", "show which cores, NICs and memory a box would use, and why", pboxctl::plan},
+    {"stragglers", "say who is late: now, how often, by how much, where", pboxctl::stragglers},
 };
 
 void print_help(std::ostream& out) {
@@ -23,7 +24,7 @@ void print_help(std::ostream& out) {
          "Looks after PBox gradient-aggregation boxes. `pboxctl COMMAND --help` says more.\n\n"
          "Commands\n";
   for (const auto& command : kCommands) {
-    out << "  " << std::left << std::setw(8) << command.name << command.help << '\n';
+    out << "  " << std::left << std::setw(12) << command.name << command.help << '\n';
   }
 }
 

@@ -300,7 +300,8 @@ TEST_CASE("another protocol version is refused with both versions") {
   message.mutable_join()->set_protocol_version(99);
   const auto failure = refused(desk, message);
   CHECK(failure.code() == code(ErrorCode::kVersionMismatch));
-  CHECK_THAT(failure.message(), Contains("a test") && Contains("protocol 99") && Contains("1;"));
+  CHECK_THAT(failure.message(),
+             Contains("a test") && Contains("protocol 99") && Contains("speaks 2;"));
 }
 
 TEST_CASE("what a refused worker says of itself cannot break the log's lines") {
