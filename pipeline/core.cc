@@ -96,6 +96,16 @@ void Core::finish_complete_rounds(JobShard& shard) {
   }
 }
 
+void Core::take_tick(uint64_t now_ns) {
+  counters_.add(Counter::kTicks);
+  size_t queued = 0;
+  for (JobShard* shard : shards_) {
+    note_awaited(*shard, now_ns);
+    queued += shard->egress.size();
+  }
+  counters_.set(Counter::kQueuedChunks, queued);
+}
+
 void Core::note_awaited(JobShard& shard, uint64_t now_ns) {
   const uint32_t oldest = shard.stragglers.oldest();
   const bool any = oldest != StragglerLedger::kNone;

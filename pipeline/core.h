@@ -46,12 +46,12 @@ class Core {
   // Phase "housekeeping": carries out one command of the control thread.
   void execute(const Command& command);
 
-  // The same phase, every turn: at times says in each session whether the others wait for it. Sees
-  // the oldest open round of each job, so that it takes no longer for large ones.
-  void note_awaited(uint64_t now_ns) {
-    if (now_ns < note_awaited_ns_) return;
-    note_awaited_ns_ = now_ns + kNoteAwaitedEveryNs;
-    for (JobShard* shard : shards_) note_awaited(*shard, now_ns);
+  // The same phase, every turn: at times a sign of life, and in each session whether the others
+  // wait for it. Sees the oldest open round of each job, so that it takes no longer for large ones.
+  void tick(uint64_t now_ns) {
+    if (now_ns < next_tick_ns_) return;
+    next_tick_ns_ = now_ns + kTickNs;
+    take_tick(now_ns);
   }
 
   const Counters& counters() const { return counters_; }
@@ -148,10 +148,11 @@ class Core {
   size_t fill_answers(JobShard& shard, size_t filled, size_t limit);
   size_t fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled, size_t limit);
 
+  void take_tick(uint64_t now_ns);
   static void note_awaited(JobShard& shard, uint64_t now_ns);
 
   static constexpr size_t kReplyCapacity = 512;
-  static constexpr uint64_t kNoteAwaitedEveryNs = 50'000'000;
+  static constexpr uint64_t kTickNs = 50'000'000;
 
   CoreOptions options_;
   const reduce::Kernels& kernels_;
@@ -159,8 +160,8 @@ class Core {
   PhaseClock clock_{counters_};
   uint64_t aggregated_ = 0;  // of the burst at hand; into the counters once per burst
   uint64_t aggregated_bytes_ = 0;
-  uint64_t now_ns_ = 0;                 // of the last burst
-  uint64_t note_awaited_ns_ = 0;        // when next
+  uint64_t now_ns_ = 0;  // of the last burst
+  uint64_t next_tick_ns_ = 0;
   bool results_changed_ = false;        // since packets were made: of jobs other than BSP
   std::vector<SessionEntry> sessions_;  // by spi_index
   std::vector<JobShard*> shards_;

@@ -136,7 +136,7 @@ struct Session {
   // was the latest (chunk << 32 | round, as the wire counts it).
   SingleWriterCounter late_ns, worst_late_ns, worst_chunk_round, worst_at_ns;
   // The others wait for its push of this chunk and round, and how long they have; 0: they do not.
-  // As of the last Core::note_awaited.
+  // As of the last Core::tick.
   SingleWriterCounter awaited_ns, awaited_chunk_round;
 };
 

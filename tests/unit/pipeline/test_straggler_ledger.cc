@@ -111,7 +111,7 @@ TEST_CASE("who is awaited is every rank that has not pushed the oldest open roun
   Box box;
   const JobOptions job{.workers = 3, .chunks = 3};
   auto& shard = box.admit(job);
-  box.core.note_awaited(box.now_ns);
+  box.core.tick(box.now_ns);
   for (const auto& session : shard.sessions()) CHECK(session.awaited_ns.get() == 0);
   const uint64_t begin_ns = box.now_ns;
   box.push_chunk(job, 0, 1.0f, 0, 2);
@@ -119,7 +119,7 @@ TEST_CASE("who is awaited is every rank that has not pushed the oldest open roun
   box.push_chunk(job, 0, 1.0f, 0, 0);
   box.push_chunk(job, 1, 1.0f, 0, 0);
   box.now_ns = begin_ns + 3000 * kMs;
-  box.core.note_awaited(box.now_ns);
+  box.core.tick(box.now_ns);
   const auto& sessions = shard.sessions();
   CHECK(sessions[0].awaited_ns.get() == 0);
   for (const uint32_t rank : {1u, 2u}) {
@@ -130,13 +130,13 @@ TEST_CASE("who is awaited is every rank that has not pushed the oldest open roun
   box.push_chunk(job, 1, 1.0f, 0, 2);
   box.push_chunk(job, 2, 1.0f, 0, 2);
   box.now_ns += 1000 * kMs;
-  box.core.note_awaited(box.now_ns);
+  box.core.tick(box.now_ns);
   CHECK(sessions[1].awaited_ns.get() == 0);
   CHECK(sessions[2].awaited_ns.get() == 3995 * kMs);
   CHECK(sessions[2].awaited_chunk_round.get() == 0);
   box.push_chunk(job, 2, 1.0f, 0, 0);
   box.now_ns += 1000 * kMs;
-  box.core.note_awaited(box.now_ns);
+  box.core.tick(box.now_ns);
   CHECK(sessions[2].awaited_ns.get() == 0);
 }
 
