@@ -78,38 +78,24 @@ options::options_description admin_options() {
   description.add_options()(
       "admin", options::value<std::string>()->default_value(admin)->value_name("HOST:PORT"),
       "admin server of a box");
-  description.add_options()(
-      "output,o", options::value<std::string>()->default_value("text")->value_name("FORMAT"),
-      "text, or json: what the box answers");
+  add_output_option(description);
   description.add_options()("help,h", "print this text");
   return description;
 }
 
-int show_page(const Words& words, const std::string& name, const std::string& usage,
-              const std::string& path, void (*print)(const Json& page)) {
-  const auto described = admin_options();
-  options::variables_map given;
-  try {
-    options::store(options::command_line_parser(words).options(described).run(), given);
-  } catch (const options::error& error) {
-    std::cerr << "pboxctl " << name << ": " << error.what() << "; --help lists all options\n";
-    return kUsage;
-  }
-  if (given.contains("help")) {
-    std::cout << "Usage: pboxctl " << name << " [options]\n\n" << usage << "\n\n" << described;
-    return kDone;
-  }
-  const auto& output = given["output"].as<std::string>();
-  if (output != "text" && output != "json") {
-    std::cerr << "pboxctl " << name << ": --output is text or json, not '" << output << "'\n";
-    return kUsage;
-  }
-  const auto page = ask_json(given["admin"].as<std::string>(), path);
-  if (!page) {
-    std::cerr << "pboxctl: " << page.error().message << '\n';
-    return kFailed;
-  }
-  if (output == "json") {
+std::optional<Json> fetch(const options::variables_map& given, const std::string& path) {
+  auto page = ask_json(given["admin"].as<std::string>(), path);
+  if (page) return std::move(*page);
+  std::cerr << "pboxctl: " << page.error().message << '\n';
+  return std::nullopt;
+}
+
+int show_page(const options::variables_map& given, const std::string& path,
+              void (*print)(const Json& page)) {
+  const bool as_json = wants_json(given);
+  const auto page = fetch(given, path);
+  if (!page) return kFailed;
+  if (as_json) {
     std::cout << page->dump(2) << '\n';
   } else {
     print(*page);

@@ -21,10 +21,13 @@ pbox::Result<nlohmann::json> ask_json(const std::string& admin, const std::strin
 // --admin, --output and --help, which all commands that ask a box have.
 boost::program_options::options_description admin_options();
 
-// A command of the kind "ask a box, print a page": from its words to its exit status.
-// `usage`: what --help begins with. `print`: the page for people.
-int show_page(const Words& words, const std::string& name, const std::string& usage,
-              const std::string& path, void (*print)(const nlohmann::json& page));
+// GET `path` of the box that --admin names. Nothing: it has been said on standard error why.
+std::optional<nlohmann::json> fetch(const boost::program_options::variables_map& given,
+                                    const std::string& path);
+
+// A command of the kind "ask a box, print a page". `print`: the page for people.
+int show_page(const boost::program_options::variables_map& given, const std::string& path,
+              void (*print)(const nlohmann::json& page));
 
 // Fields of an answer; what is missing or of another kind is "-" or 0.
 std::string text_of(const nlohmann::json& object, const char* key);

@@ -30,12 +30,18 @@ void print_boxes(const Json& page) {
   }
 }
 
+int boxes(const boost::program_options::variables_map& given, const Words& /*more*/) {
+  return show_page(given, "/api/v1/boxes", print_boxes);
+}
+
 }  // namespace
 
-int boxes(const Words& words) {
-  return show_page(words, "boxes",
-                   "Lists the boxes of a cluster as one of them knows it, and which one leads.",
-                   "/api/v1/boxes", print_boxes);
-}
+const Command kBoxes = {
+    "boxes",
+    "[options]",
+    "list the boxes of a cluster, and which one leads",
+    "Lists the boxes of a cluster as one of them knows it, and which one leads.",
+    admin_options,
+    boxes};
 
 }  // namespace pboxctl

@@ -85,14 +85,20 @@ void print_stragglers(const Json& page) {
   }
 }
 
+int stragglers(const boost::program_options::variables_map& given, const Words& /*more*/) {
+  return show_page(given, "/api/v1/stragglers", print_stragglers);
+}
+
 }  // namespace
 
-int stragglers(const Words& words) {
-  return show_page(
-      words, "stragglers",
-      "Says who is late: whom each job waits for now, and who was the last, how often\n"
-      "and by how much, by rank, tensor and round.",
-      "/api/v1/stragglers", print_stragglers);
-}
+const Command kStragglers = {
+    "stragglers",
+    "[options]",
+    "say who is late: now, how often, by how much, where",
+    "Says who is late: whom each job waits for now, and who was the last, how often and by how "
+    "much,\nby rank, tensor and round. LAST: chunk rounds that the rank ended. LATE: how much "
+    "earlier they\nwould have ended without it, in all.",
+    admin_options,
+    stragglers};
 
 }  // namespace pboxctl
