@@ -97,6 +97,8 @@ Status Appliance::start() {
   log(EventLog::Level::kInfo, "ready", where);
   std::printf("pboxd ready %s\n", where.c_str());
   std::fflush(stdout);
+  watchdog_.emplace(pipelines_->views());
+  notify_ready("serving, " + where);
   return ok_status();
 }
 
@@ -197,6 +199,7 @@ void Appliance::reload() {
 
 void Appliance::drain(const char* why) {
   draining_ = true;
+  notify_stopping(std::string(why) + ": telling the workers");
   log(EventLog::Level::kInfo, "draining", std::string(why) + ": telling the workers");
   control_->stop_accepting();
   registry_->shut_down();

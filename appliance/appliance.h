@@ -16,6 +16,7 @@
 #include "appliance/control/server.h"
 #include "appliance/log.h"
 #include "appliance/pipeline_set.h"
+#include "appliance/service_manager.h"
 #include "config/parse.h"
 
 namespace pbox::appliance {
@@ -70,6 +71,7 @@ class Appliance : public AdminSource {
   uint64_t started_ns_ = 0;
   bool draining_ = false;
   std::unique_ptr<PipelineSet> pipelines_;
+  std::optional<Watchdog> watchdog_;
   std::unique_ptr<Disk> disk_;
   std::optional<EpochStore> epochs_;
   std::unique_ptr<cluster::Store> store_;
