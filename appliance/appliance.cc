@@ -98,6 +98,8 @@ Status Appliance::start() {
   log(EventLog::Level::kInfo, "ready", where);
   std::printf("pboxd ready %s\n", where.c_str());
   std::fflush(stdout);
+  watchdog_.emplace(pipelines_->views());
+  notify_ready("serving, " + where);
   return ok_status();
 }
 
@@ -199,6 +201,7 @@ void Appliance::reload() {
 
 void Appliance::drain(const char* why) {
   draining_ = true;
+  notify_stopping(std::string(why) + ": telling the workers");
   log(EventLog::Level::kInfo, "draining", std::string(why) + ": telling the workers");
   control_->stop_accepting();
   registry_->shut_down();
@@ -250,6 +253,9 @@ std::vector<PipelineView> Appliance::pipelines() const {
 }
 std::vector<JobView> Appliance::jobs() const {
   return registry_->views(monotonic_ns());
+}
+std::vector<StragglerView> Appliance::stragglers() const {
+  return registry_->stragglers(monotonic_ns());
 }
 Status Appliance::set_priorities(const std::string& job, wire::PriorityPolicy policy) {
   const Status set = registry_->set_priorities(job, policy);

@@ -17,6 +17,7 @@
 #include "appliance/control/server.h"
 #include "appliance/log.h"
 #include "appliance/pipeline_set.h"
+#include "appliance/service_manager.h"
 #include "config/parse.h"
 
 namespace pbox::appliance {
@@ -36,6 +37,7 @@ class Appliance : public AdminSource {
   BoxView box() const override;
   std::vector<PipelineView> pipelines() const override;
   std::vector<JobView> jobs() const override;
+  std::vector<StragglerView> stragglers() const override;
   ClusterView cluster() const override;
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override;
   Status set_draining(const std::string& box, bool draining) override;
@@ -75,6 +77,7 @@ class Appliance : public AdminSource {
   uint64_t started_ns_ = 0;
   bool draining_ = false;
   std::unique_ptr<PipelineSet> pipelines_;
+  std::optional<Watchdog> watchdog_;
   std::unique_ptr<Disk> disk_;
   std::optional<EpochStore> epochs_;
   std::unique_ptr<cluster::Store> store_;

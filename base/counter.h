@@ -31,6 +31,7 @@ class SingleWriterCounter {
 };
 
 // How one counter is exported. Rows of one metric stand together and differ in the label's value.
+// What is named ..._total only grows; any other is a value of now.
 struct CounterRow {
   const char* metric;
   const char* label;  // name of the label; "" if the metric has none
@@ -53,6 +54,7 @@ struct alignas(64) CounterSet {
   void add(Counter counter, uint64_t amount = 1) {
     values[static_cast<size_t>(counter)].add(amount);
   }
+  void set(Counter counter, uint64_t value) { values[static_cast<size_t>(counter)].set(value); }
   uint64_t get(Counter counter) const { return values[static_cast<size_t>(counter)].get(); }
 };
 

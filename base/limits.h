@@ -76,6 +76,8 @@ inline constexpr uint32_t kAdminConnectionsMax = 128;
 inline constexpr uint32_t kAdminHeaderBytesMax = 8192;  // request line and fields
 inline constexpr uint32_t kAdminBodyBytesMax = 4096;    // of a POST
 inline constexpr uint32_t kAdminTimeoutMs = 10'000;     // per request read, and per answer written
+// Ranks with metrics of their own, over all jobs of a box: a dozen series each.
+inline constexpr uint32_t kMetricRanksMax = 1024;
 
 // --- names outsiders rely on ---
 inline constexpr uint16_t kAdminPort = 9540;

@@ -90,7 +90,35 @@ void Core::exclude(JobShard& shard, const Command& command) {
 void Core::finish_complete_rounds(JobShard& shard) {
   if (shard.present_count() == 0) return;
   for (Chunk& chunk : shard.chunks()) {
-    if (chunk.complete_workers >= shard.workers_needed(chunk)) finish_round(shard, chunk);
+    if (chunk.complete_workers < shard.workers_needed(chunk)) continue;
+    shard.stragglers.ended(shard.index_of(chunk));
+    finish_round(shard, chunk);
+  }
+}
+
+void Core::take_tick(uint64_t now_ns) {
+  counters_.add(Counter::kTicks);
+  size_t queued = 0;
+  for (JobShard* shard : shards_) {
+    note_awaited(*shard, now_ns);
+    queued += shard->egress.size();
+  }
+  counters_.set(Counter::kQueuedChunks, queued);
+}
+
+void Core::note_awaited(JobShard& shard, uint64_t now_ns) {
+  const uint32_t oldest = shard.stragglers.oldest();
+  const bool any = oldest != StragglerLedger::kNone;
+  const uint64_t first_ns = any ? shard.stragglers.first_arrival_ns(oldest) : 0;
+  const uint64_t waited_ns = now_ns > first_ns ? now_ns - first_ns : 1;  // 0 says: not at all
+  for (Session& session : shard.sessions()) {
+    const Chunk* chunk = any && session.present ? &shard.chunks()[oldest] : nullptr;
+    if (chunk == nullptr || chunk->claimed[session.rank] == chunk->full_mask) {
+      session.awaited_ns.set(0);
+      continue;
+    }
+    session.awaited_chunk_round.set(uint64_t{chunk->id} << 32 | chunk->open_round());
+    session.awaited_ns.set(waited_ns);
   }
 }
 

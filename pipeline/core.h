@@ -46,6 +46,14 @@ class Core {
   // Phase "housekeeping": carries out one command of the control thread.
   void execute(const Command& command);
 
+  // The same phase, every turn: at times a sign of life, and in each session whether the others
+  // wait for it. Sees the oldest open round of each job, so that it takes no longer for large ones.
+  void tick(uint64_t now_ns) {
+    if (now_ns < next_tick_ns_) return;
+    next_tick_ns_ = now_ns + kTickNs;
+    take_tick(now_ns);
+  }
+
   const Counters& counters() const { return counters_; }
   Counters& counters() { return counters_; }
   PhaseClock& clock() { return clock_; }
@@ -82,6 +90,8 @@ class Core {
   void push_into_slot(JobShard& shard, Session& session, const wire::Parsed& parsed,
                       uint64_t now_ns);
   void on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
+  // The session's push ends the chunk's round: for the straggler ledger.
+  void note_last(JobShard& shard, Session& session, const Chunk& chunk);
   void finish_round(JobShard& shard, Chunk& chunk);
   void run_optimizer(JobShard& shard, Chunk& chunk, bool scaled);
   // True if it has divided the sum already.
@@ -109,6 +119,8 @@ class Core {
 
   void send_status(const JobShard& shard, Session& session, const Chunk& chunk,
                    const wire::Header& asked);
+  void add_from_ledger(const JobShard& shard, const Chunk& chunk,
+                       wire::StatusPayload& status) const;
   // The same for a rank of a job whose pushes are applied as they come.
   void send_progress(const JobShard& shard, Session& session, const Chunk& chunk,
                      const wire::Header& asked);
@@ -136,7 +148,11 @@ class Core {
   size_t fill_answers(JobShard& shard, size_t filled, size_t limit);
   size_t fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled, size_t limit);
 
+  void take_tick(uint64_t now_ns);
+  static void note_awaited(JobShard& shard, uint64_t now_ns);
+
   static constexpr size_t kReplyCapacity = 512;
+  static constexpr uint64_t kTickNs = 50'000'000;
 
   CoreOptions options_;
   const reduce::Kernels& kernels_;
@@ -144,7 +160,8 @@ class Core {
   PhaseClock clock_{counters_};
   uint64_t aggregated_ = 0;  // of the burst at hand; into the counters once per burst
   uint64_t aggregated_bytes_ = 0;
-  uint64_t now_ns_ = 0;                 // of the last burst
+  uint64_t now_ns_ = 0;  // of the last burst
+  uint64_t next_tick_ns_ = 0;
   bool results_changed_ = false;        // since packets were made: of jobs other than BSP
   std::vector<SessionEntry> sessions_;  // by spi_index
   std::vector<JobShard*> shards_;

@@ -220,10 +220,24 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   clock_.mark(Phase::kAdd);
 
   if (chunk.claimed[session.rank] != chunk.full_mask) return;
-  if (++chunk.complete_workers < shard.workers_needed(chunk)) return;
-  session.last_arrivals.add(1);
+  if (++chunk.complete_workers < shard.workers_needed(chunk)) {
+    shard.stragglers.arrived(shard.index_of(chunk), now_ns_);
+    return;
+  }
+  note_last(shard, session, chunk);
   finish_round(shard, chunk);
   clock_.mark(Phase::kFinish);
+}
+
+void Core::note_last(JobShard& shard, Session& session, const Chunk& chunk) {
+  session.last_arrivals.add(1);
+  const auto [skew_ns, late_ns] = shard.stragglers.finished(
+      shard.index_of(chunk), chunk.rounds_finished, session.rank, now_ns_);
+  session.late_ns.add(late_ns);
+  if (late_ns <= session.worst_late_ns.get()) return;
+  session.worst_late_ns.set(late_ns);
+  session.worst_chunk_round.set(uint64_t{chunk.id} << 32 | chunk.open_round());
+  session.worst_at_ns.set(now_ns_);
 }
 
 void Core::finish_round(JobShard& shard, Chunk& chunk) {

@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/core.h"
 #include "pipeline/sync/rules.h"
@@ -324,10 +325,23 @@ void Core::send_status(const JobShard& shard, Session& session, const Chunk& chu
       ++status.missing_workers;
       status.first_missing_rank = static_cast<uint16_t>(rank);
     }
+    if (status.missing_workers > 0) add_from_ledger(shard, chunk, status);
   } else {
     status.received_mask = chunk.full_mask;
   }
   answer(shard, session, asked, status);
+}
+
+void Core::add_from_ledger(const JobShard& shard, const Chunk& chunk,
+                           wire::StatusPayload& status) const {
+  const uint32_t index = shard.index_of(chunk);
+  if (shard.stragglers.is_open(index)) {
+    const uint64_t first_ns = shard.stragglers.first_arrival_ns(index);
+    status.waited_ms = static_cast<uint32_t>((now_ns_ - first_ns) / kNanosPerMilli);
+  }
+  const uint64_t rounds = shard.rounds_finished.get();
+  const uint64_t last = shard.sessions()[status.first_missing_rank].last_arrivals.get();
+  status.last_percent = static_cast<uint16_t>(rounds == 0 ? 0 : 100 * last / rounds);
 }
 
 void Core::answer(const JobShard& shard, Session& session, const wire::Header& asked,

@@ -53,7 +53,11 @@ namespace pbox::pipeline {
   X(kSampledBytes, "pbox_pipeline_sampled_bytes_total", "", "",                                  \
     "Gradient bytes added in sampled turns")                                                     \
   X(kBusyNs, "pbox_pipeline_busy_seconds_total", "", "",                                         \
-    "Time of the loop's turns that had work to do")
+    "Time of the loop's turns that had work to do")                                              \
+  X(kTicks, "pbox_pipeline_ticks_total", "", "",                                                 \
+    "Signs of life of the loop: 20 a second, 10 or so while it sleeps")                          \
+  X(kQueuedChunks, "pbox_pipeline_queued_chunks", "", "",                                        \
+    "Finished chunks that wait to leave, as of the last sign of life")
 
 enum class Counter : size_t {
 #define PBOX_COUNTER_ENUM(identifier, metric, label, value, help) identifier,

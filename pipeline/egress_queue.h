@@ -44,6 +44,7 @@ class EgressQueue {
   void push(Chunk* chunk, uint32_t round, int32_t priority);
   bool pop(FanOut& next);
   bool empty() const { return heap_.empty(); }
+  size_t size() const { return heap_.size(); }
 
   // False when the bounded resend queue is full; the asker's timer will ask again.
   bool push_resend(const Resend& resend);

@@ -121,6 +121,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
     local_index_[spec.chunks[index].chunk] = index;
     lay_out_chunk(spec.chunks[index], chunks_[index]);
   }
+  stragglers.reserve(chunks_.size());
   egress.reserve(limits::kSlotRing * chunks_.size(), delivery == wire::Delivery::kPull);
 }
 

@@ -30,6 +30,7 @@
 #include "nic/wire/sync.h"
 #include "pipeline/egress_queue.h"
 #include "pipeline/optimizer/optimizer.h"
+#include "pipeline/straggler_ledger.h"
 #include "pipeline/sync/chunk_sync.h"
 
 namespace pbox::pipeline {
@@ -131,6 +132,12 @@ struct Session {
   uint64_t resend_refill_ns = 0;
   SingleWriterCounter bytes_received, fragments_received, duplicates, last_arrivals, last_packet_ns;
   SingleWriterCounter dropped;  // model drop: fragments of rounds that had closed without them
+  // From the straggler ledger. Of rounds that this rank ended: how late it was, in all, and when it
+  // was the latest (chunk << 32 | round, as the wire counts it).
+  SingleWriterCounter late_ns, worst_late_ns, worst_chunk_round, worst_at_ns;
+  // The others wait for its push of this chunk and round, and how long they have; 0: they do not.
+  // As of the last Core::tick.
+  SingleWriterCounter awaited_ns, awaited_chunk_round;
 };
 
 class JobShard {
@@ -161,6 +168,11 @@ class JobShard {
   }
   void set_present(Session& session, bool present);
   const NumaArena& arena() const { return arena_; }
+  uint32_t index_of(const Chunk& chunk) const {
+    return static_cast<uint32_t>(&chunk - chunks_.data());
+  }
+  // Any thread: what it is of does not change.
+  uint32_t chunk_id(uint32_t index) const { return chunks_[index].id; }
 
   uint32_t epoch = 1;
   uint16_t generation = 1;
@@ -172,6 +184,7 @@ class JobShard {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   optimizer::OptimizerSpec optimizer;
   EgressQueue egress;
+  StragglerLedger stragglers;  // not of pushes that are applied as they come
   SingleWriterCounter rounds_finished;
 
   // Models that apply on arrival.

@@ -5,7 +5,7 @@
 //   round
 //                 finished when it was the last (Core::on_burst)
 //   send          replies, resends and finished chunks by priority, in bursts (Core::to_send)
-//   housekeep     commands of the control thread, a bounded number per turn
+//   housekeep     commands of the control thread, a bounded number per turn; a sign of life
 //   rest          nothing to do: spin for a while, then sleep on the port's event fd, or take naps
 //                 where it has none (adaptive polling)
 //
@@ -70,6 +70,7 @@ class Loop {
     const bool received = receive(now_ns);
     const bool sent = send();
     core_.clock().end_turn(received || sent);
+    core_.tick(now_ns);
     return housekeep() || received || sent;
   }
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <random>
@@ -14,6 +15,24 @@ namespace {
 
 Error invalid(const std::string& message) {
   return {ErrorCode::kInvalidArgument, message};
+}
+
+// "rank 2 is late, and 1 more; the box has waited 3.0 s for it, and it ended 71 % of ..."
+std::string describe(const Laggard& laggard, uint64_t now_ns) {
+  std::string text = "rank " + std::to_string(laggard.rank) + " is late";
+  if (laggard.missing_workers > 1) {
+    text += ", and " + std::to_string(laggard.missing_workers - 1) + " more";
+  }
+  if (laggard.waited_ms > 0) {
+    const uint64_t asked_ago_ns = now_ns - std::min(now_ns, laggard.asked_ns);
+    text += "; the box has waited " +
+            in_seconds(laggard.waited_ms * kNanosPerMilli + asked_ago_ns) + " for it";
+  }
+  if (laggard.last_percent > 0) {
+    text += "; it was the last in " + std::to_string(laggard.last_percent) +
+            " % of the chunk rounds before";
+  }
+  return text;
 }
 
 }  // namespace
@@ -170,12 +189,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
   PartSet::Late laggard;
   call_on_io(lock, [&] { laggard = parts_->laggard(tensor, monotonic_ns()); });
   switch (laggard.kind) {
-    case Laggard::Kind::kRank:
-      text += "rank " + std::to_string(laggard.rank) + " is late";
-      if (laggard.missing_workers > 1) {
-        text += ", and " + std::to_string(laggard.missing_workers - 1) + " more";
-      }
-      break;
+    case Laggard::Kind::kRank: text += describe(laggard, monotonic_ns()); break;
     case Laggard::Kind::kBox:
       text += "box " + laggard.box + " is late; its last packet came " +
               std::to_string(laggard.silent_ns / kNanosPerMilli) + " ms ago";

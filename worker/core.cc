@@ -255,7 +255,9 @@ Laggard Core::laggard(uint32_t tensor_id, uint64_t now_ns) const {
       return {.kind = Laggard::Kind::kRank,
               .rank = chunk.first_missing_rank,
               .missing_workers = chunk.missing_workers,
-              .asked_ns = chunk.asked_ns};
+              .asked_ns = chunk.asked_ns,
+              .waited_ms = chunk.waited_ms,
+              .last_percent = chunk.last_percent};
     }
     const uint64_t heard_ns = std::max(lanes_[chunk.pipeline].last_heard_ns, chunk.pushed_ns);
     laggard = {.kind = Laggard::Kind::kBox, .silent_ns = now_ns > heard_ns ? now_ns - heard_ns : 0};

@@ -111,6 +111,8 @@ struct Laggard {
   uint32_t rank = 0;             // kRank: the lowest whose push is missing, or the slowest one
   uint32_t missing_workers = 0;  // kRank
   uint64_t asked_ns = 0;         // kRank: when the box was asked; it was so then, or later
+  uint32_t waited_ms = 0;        // kRank: what the box had waited for it then; 0: it does not say
+  uint32_t last_percent = 0;     // kRank: of the chunk rounds before, those that it had ended
   uint64_t silent_ns = 0;        // kBox: since its last packet
 };
 
@@ -212,6 +214,8 @@ class Core {
     uint32_t probes = 0;        // since the push; sets the back-off
     uint16_t missing_workers = 0;
     uint16_t first_missing_rank = 0;
+    uint16_t last_percent = 0;  // and waited_ms: with first_missing_rank, as in StatusPayload
+    uint32_t waited_ms = 0;
     uint16_t contributors = UINT16_MAX;  // least in any part of the result, as far as it is here
     uint8_t pipeline = 0;
     bool in_flight = false;

@@ -262,6 +262,8 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   }
   chunk.missing_workers = status.missing_workers;
   chunk.first_missing_rank = status.first_missing_rank;
+  chunk.waited_ms = status.waited_ms;
+  chunk.last_percent = status.last_percent;
   const uint32_t age_us = static_cast<uint32_t>(now_ns / 1000) - parsed.header.timestamp_us;
   chunk.asked_ns = now_ns - std::min(now_ns, uint64_t{age_us} * 1000);
   if (chunk.asked_ns >= chunk.pushed_ns) lane.rtt.at_least(now_ns - chunk.asked_ns);

@@ -25,4 +25,6 @@ std::string boxes_json(const ClusterView& cluster);
 std::string jobs_json(const std::vector<JobView>& jobs);  // {"jobs": [...]}
 std::string job_json(const JobView& job);                 // one element of that list
 
+std::string stragglers_json(const std::vector<StragglerView>& jobs);  // {"jobs": [...]}
+
 }  // namespace pbox::appliance

@@ -1,5 +1,4 @@
-// The box as Prometheus text. Every name, type and help stands in a table of metrics.cc, and for
-// pipelines in pipeline/counters.h: add a row there and it is exported.
+// The box as Prometheus text: what metric_table.h declares, of what the box says of itself.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "appliance/admin/json_view.h"
+#include "appliance/admin/live_page.h"
 #include "appliance/admin/metrics.h"
 
 namespace pbox::appliance {
@@ -17,7 +18,6 @@ constexpr const char* kJsonType = "application/json";
 constexpr const char* kHtmlType = "text/html; charset=utf-8";
 constexpr const char* kTextType = "text/plain; charset=utf-8";
 constexpr const char* kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
-constexpr char kHexDigits[] = "0123456789ABCDEF";
 
 AdminResponse metrics(const AdminSource& source) {
   return {200, kMetricsType, metrics_text(source, read_process_usage())};
@@ -36,6 +36,10 @@ AdminResponse jobs(const AdminSource& source) {
   return {200, kJsonType, jobs_json(source.jobs())};
 }
 
+AdminResponse stragglers(const AdminSource& source) {
+  return {200, kJsonType, stragglers_json(source.stragglers())};
+}
+
 AdminResponse boxes(const AdminSource& source) {
   return {200, kJsonType, boxes_json(source.cluster())};
 }
@@ -46,49 +50,18 @@ AdminResponse box(const AdminSource& source) {
 
 struct Route {
   const char* path;
-  const char* what;  // for the index page
   AdminResponse (*respond)(const AdminSource&);
 };
 
 constexpr Route kRoutes[] = {
-    {"/metrics", "metrics for Prometheus", metrics},
-    {"/healthz", "is the daemon alive, and what is it", health},
-    {"/readyz", "does it take jobs now: 200 or 503", readiness},
-    {"/api/v1/box", "the box and its pipelines", box},
-    {"/api/v1/boxes", "the boxes of the cluster, and which one leads", boxes},
-    {"/api/v1/jobs", "all jobs and their workers", jobs},
+    {"/metrics", metrics},
+    {"/healthz", health},
+    {"/readyz", readiness},
+    {"/api/v1/box", box},
+    {"/api/v1/boxes", boxes},
+    {"/api/v1/jobs", jobs},
+    {"/api/v1/stragglers", stragglers},
 };
-
-std::string escape_html(std::string_view text) {
-  std::string escaped;
-  for (const char character : text) {
-    switch (character) {
-      case '&': escaped += "&amp;"; break;
-      case '<': escaped += "&lt;"; break;
-      case '>': escaped += "&gt;"; break;
-      case '"': escaped += "&quot;"; break;
-      case '\'': escaped += "&#39;"; break;
-      default: escaped += character;
-    }
-  }
-  return escaped;
-}
-
-// RFC 3986, section 2.3: all but the unreserved characters.
-std::string percent_encode(std::string_view text) {
-  constexpr std::string_view kUnreserved =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
-  std::string encoded;
-  for (const char character : text) {
-    if (kUnreserved.find(character) != std::string_view::npos) {
-      encoded += character;
-    } else {
-      const auto byte = static_cast<unsigned char>(character);
-      encoded += {'%', kHexDigits[byte >> 4], kHexDigits[byte & 15]};
-    }
-  }
-  return encoded;
-}
 
 std::optional<unsigned> hex_value(char digit) {
   if (digit >= '0' && digit <= '9') return static_cast<unsigned>(digit - '0');
@@ -113,30 +86,6 @@ std::optional<std::string> percent_decode(std::string_view text) {
     at += 2;
   }
   return decoded;
-}
-
-std::string link(const std::string& href, std::string_view text) {
-  return "<a href=\"" + escape_html(href) + "\">" + escape_html(text) + "</a>";
-}
-
-AdminResponse index(const AdminSource& source) {
-  const BoxView box = source.box();
-  const std::string title = escape_html("PBox " + box.name);
-  std::string html =
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + title +
-      "</title></head>\n<body><h1>" + title + "</h1>\n<p>version " + escape_html(box.version) +
-      (box.insecure ? ", <strong>insecure</strong>: packets carry no keyed tag" : "") +
-      "</p>\n<ul>\n";
-  for (const Route& route : kRoutes) {
-    html += "<li>" + link(route.path, route.path) + " " + route.what + "</li>\n";
-  }
-  html += "</ul>\n<h2>Jobs</h2>\n<ul>\n";
-  for (const JobView& job : source.jobs()) {
-    html += "<li>" + link(std::string(kJobsPrefix) + percent_encode(job.name), job.name) + " " +
-            escape_html(job.state) + "</li>\n";
-  }
-  html += "</ul></body></html>\n";
-  return {200, kHtmlType, html};
 }
 
 AdminResponse job(const AdminSource& source, std::string_view encoded_name) {
@@ -223,7 +172,7 @@ AdminResponse answer(AdminSource& source, const AdminRequest& request) {
 
   const std::string_view path = request.target.substr(0, request.target.find('?'));
   if (!reads) return change(source, request, path);
-  if (path == "/") return index(source);
+  if (path == "/") return {200, kHtmlType, std::string(kLivePage)};
   for (const Route& route : kRoutes) {
     if (path == route.path) return route.respond(source);
   }

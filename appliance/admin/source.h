@@ -11,6 +11,7 @@
 
 #include "appliance/cluster/box_record.h"
 #include "appliance/control/job_view.h"
+#include "appliance/control/straggler_view.h"
 #include "base/result.h"
 #include "nic/port_counters.h"
 #include "nic/wire/schedule.h"
@@ -65,6 +66,7 @@ class AdminSource {
   virtual BoxView box() const = 0;
   virtual std::vector<PipelineView> pipelines() const = 0;
   virtual std::vector<JobView> jobs() const = 0;
+  virtual std::vector<StragglerView> stragglers() const = 0;
   virtual ClusterView cluster() const = 0;
   // kNotFound: there is no such job.
   virtual Status set_priorities(const std::string& job, wire::PriorityPolicy policy) = 0;

@@ -208,6 +208,7 @@ JobView Job::view(uint64_t now_ns) const {
   }
   for (const auto& shard : shards_) view.chunk_rounds += shard->rounds_finished.get();
   view_sync(view);
+  view_stragglers(view);
   return view;
 }
 

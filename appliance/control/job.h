@@ -14,6 +14,7 @@
 #include "appliance/control/pipeline_host.h"
 #include "appliance/control/recovery_plan.h"
 #include "appliance/control/spi_allocator.h"
+#include "appliance/control/straggler_view.h"
 
 namespace pbox::appliance {
 
@@ -124,6 +125,7 @@ class Job {
   void describe(uint32_t rank, const PipelineHost& host, control::Session& session) const;
   uint64_t bytes_on(uint32_t pipeline) const { return pipeline_bytes_[pipeline]; }  // per round
   JobView view(uint64_t now_ns) const;
+  StragglerView stragglers(uint64_t now_ns) const;
   // "4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, 40014 bytes a round, 80156 of memory;
   // ..."
   std::string placement() const;
@@ -138,6 +140,7 @@ class Job {
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;
   uint32_t fits(const PipelineHost& host, const Member& member) const;
   void view_sync(JobView& view) const;
+  void view_stragglers(JobView& view) const;
   std::vector<int32_t> chunk_priorities() const;
   const char* priority_source() const;
   std::vector<pipeline::ShardSpec> shard_specs(const std::vector<ChunkStart>& starts) const;

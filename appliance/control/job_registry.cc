@@ -325,6 +325,19 @@ void JobRegistry::shut_down() {
   }
 }
 
+std::vector<StragglerView> JobRegistry::stragglers(uint64_t now_ns) const {
+  std::vector<StragglerView> views;
+  for (const auto& [key, job] : jobs_) {
+    StragglerView view = job->stragglers(now_ns);
+    if (!views.empty() && views.back().job == view.job) {
+      add_part(views.back(), view);
+    } else {
+      views.push_back(std::move(view));
+    }
+  }
+  return views;
+}
+
 std::vector<JobView> JobRegistry::views(uint64_t now_ns) const {
   std::vector<JobView> views;
   for (const auto& [key, job] : jobs_) {

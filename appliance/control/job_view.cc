@@ -14,6 +14,8 @@ void add_worker(WorkerView& worker, const WorkerView& part) {
   worker.fragments_received += part.fragments_received;
   worker.duplicates += part.duplicates;
   worker.last_arrivals += part.last_arrivals;
+  worker.late_s += part.late_s;
+  worker.awaited_s = std::max(worker.awaited_s, part.awaited_s);
   const bool is_newer =
       worker.last_packet_age_s < 0 ||
       (part.last_packet_age_s >= 0 && part.last_packet_age_s < worker.last_packet_age_s);
@@ -21,6 +23,14 @@ void add_worker(WorkerView& worker, const WorkerView& part) {
   if (part.dropped_fragments) {
     worker.dropped_fragments = worker.dropped_fragments.value_or(0) + *part.dropped_fragments;
   }
+}
+
+void add_histogram(HistogramView& histogram, const HistogramView& part) {
+  histogram.counts.resize(std::max(histogram.counts.size(), part.counts.size()));
+  for (size_t bucket = 0; bucket < part.counts.size(); ++bucket) {
+    histogram.counts[bucket] += part.counts[bucket];
+  }
+  histogram.sum_s += part.sum_s;
 }
 
 }  // namespace
@@ -41,6 +51,8 @@ void add_part(JobView& job, const JobView& part) {
     job.pulls->parked_s += part.pulls->parked_s;
     job.pulls->lead_rounds = std::max(job.pulls->lead_rounds, part.pulls->lead_rounds);
   }
+  add_histogram(job.arrival_skew, part.arrival_skew);
+  add_histogram(job.round_times, part.round_times);
   auto& reads = job.reads_by_rounds_behind;
   const auto& more = part.reads_by_rounds_behind;
   reads.resize(std::max(reads.size(), more.size()));

@@ -8,6 +8,12 @@
 
 namespace pbox::appliance {
 
+// Of durations, in the buckets of pipeline::DurationHistogram.
+struct HistogramView {
+  std::vector<uint64_t> counts;  // by bucket, not summed up; empty: nothing is counted
+  double sum_s = 0;
+};
+
 struct WorkerView {
   uint32_t rank = 0;
   std::string peer;   // address of its control connection; empty if it has not joined
@@ -17,6 +23,8 @@ struct WorkerView {
   uint64_t duplicates = 0;
   uint64_t last_arrivals = 0;     // chunk rounds that this rank completed: who is late
   double last_packet_age_s = -1;  // -1: none yet
+  double late_s = 0;              // in chunk rounds that it ended: behind the rank before it
+  double awaited_s = 0;           // how long the others have waited for it now; 0: they do not
   std::optional<uint64_t> dropped_fragments = {};  // model drop
 };
 
@@ -63,6 +71,8 @@ struct JobView {
   // Reads of tensors by how many rounds the data lacked, 0, 1, ..., as workers say; the last is of
   // all that lacked more. Empty until one has said so.
   std::vector<uint64_t> reads_by_rounds_behind;
+  HistogramView arrival_skew;  // of chunk rounds: from the first rank's push to the last one's
+  HistogramView round_times;   // of a pipeline's part of rounds: from the first push to the last
   std::vector<WorkerView> workers;  // by rank
 };
 

@@ -96,8 +96,12 @@ struct StatusPayload {
   uint32_t finished_round = 0;      // newest finished round + 1; 0: none yet
   uint16_t missing_workers = 0;     // workers whose push of this round is incomplete
   uint16_t first_missing_rank = 0;  // lowest of them; meaningful if missing_workers > 0
+  // Of the box's straggler ledger, for people; 0 where it is not kept.
+  uint32_t waited_ms = 0;     // since the first worker had pushed all of this round
+  uint16_t last_percent = 0;  // rounds of the job's chunks here that first_missing_rank ended
+  uint16_t reserved = 0;
 };
-static_assert(sizeof(StatusPayload) == 16);
+static_assert(sizeof(StatusPayload) == 24);
 
 // Serial-number arithmetic (RFC 1982): > 0 if a is newer than b. A job ends before 2^31 rounds.
 constexpr int32_t round_distance(uint32_t a, uint32_t b) {

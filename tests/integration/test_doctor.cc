@@ -25,7 +25,7 @@ const Names kBoxChecks = {"name", "control", "version", "join", "buffers",
                           "data", "mtu",     "loss",    "sums", "optimizer"};
 
 Arguments doctor_arguments(const Arguments& more) {
-  Arguments arguments = {"doctor", "--json", "--seconds=1"};
+  Arguments arguments = {"doctor", "-o", "json", "--seconds=1"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -295,7 +295,8 @@ TEST_CASE("on the box, a port that another program has keeps a box from being st
 TEST_CASE("SIGINT ends it soon: the job is left, and a box that it started is stopped") {
   SECTION("from afar") {
     Daemon daemon;
-    Program program(PBOX_CTL_PATH, {"doctor", "--json", "--seconds=60", "--to", daemon.control()});
+    Program program(PBOX_CTL_PATH,
+                    {"doctor", "-o", "json", "--seconds=60", "--to", daemon.control()});
     REQUIRE(program.await_errors("exchanging", kDeadlineMs));
     program.signal(SIGINT);
     const auto diagnosis = finish(program);
@@ -304,7 +305,7 @@ TEST_CASE("SIGINT ends it soon: the job is left, and a box that it started is st
     CHECK_THAT(daemon.get("/metrics"), Contains("pbox_workers_lost_total 0"));
   }
   SECTION("on the box") {
-    Program program(PBOX_CTL_PATH, {"doctor", "--json", "--seconds=60", "--config=/dev/null",
+    Program program(PBOX_CTL_PATH, {"doctor", "-o", "json", "--seconds=60", "--config=/dev/null",
                                     "--control.port=0", "--admin.port=0", "--data.port_first=0"});
     REQUIRE(program.await_errors("exchanging", kDeadlineMs));
     program.signal(SIGINT);

@@ -272,7 +272,7 @@ TEST_CASE("a box that is stopped or killed comes back over the same sockets") {
 
 TEST_CASE("the doctor on a box of shared-memory devices goes all the way, as a worker would") {
   Shelf shelf(2);
-  Arguments arguments = {"doctor", "--json", "--seconds=1"};
+  Arguments arguments = {"doctor", "-o", "json", "--seconds=1"};
   const Arguments box = daemon_arguments(shelf.box(2));
   arguments.insert(arguments.end(), box.begin(), box.end());
   Program program(PBOX_CTL_PATH, arguments);

@@ -277,8 +277,7 @@ void World::lose_box(const Episode& episode) {
 void World::fail_disk(const Episode& episode) {
   Box& box = box_of(episode.draw);
   for (auto& job : jobs_) {
-    job->may_fail =
-        job->may_fail || job->options.may_move || parts_.owner(job->name) == box.host();
+    job->may_fail = job->may_fail || job->options.may_move || parts_.owner(job->name) == box.host();
   }
   box.set_disk_failures(2 + episode.draw % 4);
 }

@@ -1,7 +1,11 @@
-// The subcommands of pboxctl. Each gets the words after its own name and returns the exit status:
-// 0 done, 1 not done, 2 asked wrongly. To add one: declare it here, list it in main.cc.
+// The subcommands of pboxctl, each a value: its words, its options and what it does. Help, man page
+// and completion are made of them, so they cannot disagree. To add one: define it in a file of its
+// own, list it in commands.cc.
 #pragma once
 
+#include <boost/program_options/options_description.hpp>
+#include <boost/program_options/variables_map.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,12 +13,34 @@ namespace pboxctl {
 
 using Words = std::vector<std::string>;
 
+// Exit status. Scripts rely on it.
 inline constexpr int kDone = 0;
-inline constexpr int kFailed = 1;
-inline constexpr int kUsage = 2;
+inline constexpr int kFailed = 1;  // a check failed, a box does not answer, there is no such job
+inline constexpr int kUsage = 2;   // called wrongly, or a configuration has mistakes
 
-int boxes(const Words& words);
-int doctor(const Words& words);
-int plan(const Words& words);
+struct Command {
+  const char* name;
+  const char* arguments;  // after the name: "[JOB] [options]"
+  const char* summary;    // of a line
+  const char* text;       // what --help and the man page say
+  boost::program_options::options_description (*options)();
+  // `more`: what is no option of the command. Standard output is the answer, standard error says
+  // what went wrong and what to do.
+  int (*run)(const boost::program_options::variables_map& given, const Words& more);
+  enum class More { kNone, kJob, kBox, kSettings } more = More::kNone;  // what `more` may be
+};
+
+extern const Command kBoxes, kDoctor, kDocs, kDrain, kJobs, kMetrics, kPlan, kStragglers, kTop,
+    kVersion, kWorkers;
+
+// By name; without kDocs, which is for the build.
+std::span<const Command* const> commands();
+
+// --output: is it json? A word that is neither is an options::error.
+void add_output_option(boost::program_options::options_description& description);
+bool wants_json(const boost::program_options::variables_map& given);
+
+// "pboxctl NAME: what; `pboxctl NAME --help` lists all options", and kUsage.
+int complain(const char* name, const std::string& what);
 
 }  // namespace pboxctl

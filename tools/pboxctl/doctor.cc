@@ -32,24 +32,9 @@ options::options_description doctor_options() {
   description.add_options()("seconds",
                             options::value<uint32_t>()->value_name("N")->default_value(2),
                             "how long to exchange at full speed, 1 to 600");
-  description.add_options()("json",
-                            "print one JSON object; checks as they come go to standard "
-                            "error");
+  add_output_option(description);
   description.add_options()("help,h", "print this text");
   return description;
-}
-
-void print_help(const options::options_description& description) {
-  std::cout << "Usage: pboxctl doctor --to BOX[:PORT] [options]\n"
-               "       pboxctl doctor [options] [--section.key=value ...]\n\n"
-               "Finds out why gradients do not flow, and says what to do about it. With --to, on "
-               "a worker host:\nname, route, ports, MTU, loss and sums between here and the box, "
-               "with one small job of its own\nthat leaves running jobs their share. Without, on "
-               "the box: the machine and its configuration,\nthen the same with the pboxd that "
-               "runs there, or with one that is started for the purpose.\n\n"
-            << description
-            << "\nExit status: 0 when nothing failed, 1 when a check failed, 2 when called "
-               "wrongly.\n";
 }
 
 // "BOX", "BOX:PORT", "[V6]", "[V6]:PORT" or a bare IPv6 address; nothing if it is none of them.
@@ -77,11 +62,6 @@ std::optional<BoxPath> parse_box(const std::string& text) {
   return path;
 }
 
-int complain(const std::string& text) {
-  std::cerr << "pboxctl: " << text << "; `pboxctl doctor --help` lists all\n";
-  return kUsage;
-}
-
 void heed_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { stop_requested = true; };
@@ -99,11 +79,12 @@ int finish(Report& report) {
 
 int ask_box(const std::string& box, const Words& settings, uint32_t seconds, Report& report) {
   if (!settings.empty()) {
-    return complain("'" + settings.front() +
-                    "' is no option of doctor --to: settings of a box are for doctor on the box");
+    return complain(
+        "doctor", "'" + settings.front() +
+                      "' is no option of doctor --to: settings of a box are for doctor on the box");
   }
   auto path = parse_box(box);
-  if (!path) return complain("--to = '" + box + "' must be BOX, BOX:PORT or [IPV6]:PORT");
+  if (!path) return complain("doctor", "--to = '" + box + "' must be BOX, BOX:PORT or [IPV6]:PORT");
   path->seconds = seconds;
   report.say("Asking the box at " + box + ", with one small job of one worker at a time (" +
              "doctor-...): running jobs go on.");
@@ -119,20 +100,21 @@ int ask_host(const std::string& file, const Words& settings, uint32_t seconds, R
   return finish(report);
 }
 
-int doctor_with(const options::variables_map& given, const Words& settings) {
+int doctor(const options::variables_map& given, const Words& settings) {
   const auto seconds = given["seconds"].as<uint32_t>();
   if (seconds == 0 || seconds > kSecondsMax) {
-    return complain("--seconds = " + std::to_string(seconds) + " must be 1 to " +
-                    std::to_string(kSecondsMax));
+    return complain("doctor", "--seconds = " + std::to_string(seconds) + " must be 1 to " +
+                                  std::to_string(kSecondsMax));
   }
   const auto text = [&](const char* name) {
     return given.contains(name) ? given[name].as<std::string>() : std::string();
   };
   if (given.contains("to") && given.contains("config")) {
-    return complain("--to and --config exclude each other: one asks from afar, one on the box");
+    return complain("doctor",
+                    "--to and --config exclude each other: one asks from afar, one on the box");
   }
   heed_signals();
-  Report report(given.contains("json") ? Report::Format::kJson : Report::Format::kText, std::cout,
+  Report report(wants_json(given) ? Report::Format::kJson : Report::Format::kText, std::cout,
                 std::cerr);
   return given.contains("to") ? ask_box(text("to"), settings, seconds, report)
                               : ask_host(text("config"), settings, seconds, report);
@@ -154,22 +136,17 @@ void check_box(BoxPath path, Report& report) {
   if (on(check_loss(path, report))) check_sums(path, report);
 }
 
-int doctor(const Words& words) {
-  const auto description = doctor_options();
-  try {
-    const auto parsed =
-        options::command_line_parser(words).options(description).allow_unregistered().run();
-    options::variables_map given;
-    options::store(parsed, given);
-    if (given.contains("help")) {
-      print_help(description);
-      return kDone;
-    }
-    return doctor_with(given,
-                       options::collect_unrecognized(parsed.options, options::include_positional));
-  } catch (const options::error& error) {
-    return complain(error.what());
-  }
-}
+const Command kDoctor = {
+    "doctor",
+    "[--to BOX[:PORT]] [options] [--section.key=value ...]",
+    "find out why nothing flows between workers and a box, and what to do",
+    "Finds out why gradients do not flow, and says what to do about it. With --to, on a worker "
+    "host:\nname, route, ports, MTU, loss and sums between here and the box, with one small job of "
+    "its own\nthat leaves running jobs their share. Without, on the box: the machine and its "
+    "configuration,\nthen the same with the pboxd that runs there, or with one that is started for "
+    "the purpose.\nWith --output json checks as they come go to standard error.",
+    doctor_options,
+    doctor,
+    Command::More::kSettings};
 
 }  // namespace pboxctl

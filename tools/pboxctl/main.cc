@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <boost/program_options.hpp>
 #include <iomanip>
 #include <iostream>
 
@@ -5,25 +7,47 @@
 
 namespace {
 
-struct Command {
-  const char* name;
-  const char* help;
-  int (*run)(const pboxctl::Words& words);
-};
-
-constexpr Command kCommands[] = {
-    {"boxes", "list the boxes of a cluster, and which one leads", pboxctl::boxes},
-    {"doctor", "find out why nothing flows between workers and a box, and what to do",
-     pboxctl::doctor},
-    {"plan", "show which cores, NICs and memory a box would use, and why", pboxctl::plan},
-};
+namespace options = boost::program_options;
+using pboxctl::Command;
 
 void print_help(std::ostream& out) {
   out << "Usage: pboxctl COMMAND [options]\n\n"
          "Looks after PBox gradient-aggregation boxes. `pboxctl COMMAND --help` says more.\n\n"
          "Commands\n";
-  for (const auto& command : kCommands) {
-    out << "  " << std::left << std::setw(8) << command.name << command.help << '\n';
+  for (const Command* command : pboxctl::commands()) {
+    out << "  " << std::left << std::setw(12) << command->name << command->summary << '\n';
+  }
+  out << "\nExit status: 0 done, 1 not done, 2 called wrongly.\n";
+}
+
+int run(const Command& command, const pboxctl::Words& words) {
+  const auto description = command.options();
+  try {
+    const auto parsed =
+        options::command_line_parser(words).options(description).allow_unregistered().run();
+    options::variables_map given;
+    options::store(parsed, given);
+    if (given.contains("help")) {
+      std::cout << "Usage: pboxctl " << command.name << ' ' << command.arguments << "\n\n"
+                << command.text << "\n\n"
+                << description;
+      return pboxctl::kDone;
+    }
+    const auto more = options::collect_unrecognized(parsed.options, options::include_positional);
+    const size_t most = command.more == Command::More::kNone ? 0 : 1;
+    if (command.more != Command::More::kSettings) {
+      const auto option = std::find_if(more.begin(), more.end(),
+                                       [](const auto& word) { return word.starts_with('-'); });
+      if (option != more.end()) {
+        return pboxctl::complain(command.name, "there is no option " + *option);
+      }
+      if (more.size() > most) {
+        return pboxctl::complain(command.name, "'" + more[most] + "' is one word too many");
+      }
+    }
+    return command.run(given, more);
+  } catch (const options::error& error) {
+    return pboxctl::complain(command.name, error.what());
   }
 }
 
@@ -39,9 +63,12 @@ int main(int argc, char** argv) {
     print_help(std::cout);
     return pboxctl::kDone;
   }
-  for (const auto& command : kCommands) {
-    if (words[0] == command.name) return command.run({words.begin() + 1, words.end()});
+  if (words[0] == "--version") return run(pboxctl::kVersion, {});
+  const pboxctl::Words rest(words.begin() + 1, words.end());
+  for (const Command* command : pboxctl::commands()) {
+    if (words[0] == command->name) return run(*command, rest);
   }
+  if (words[0] == pboxctl::kDocs.name) return run(pboxctl::kDocs, rest);
   std::cerr << "pboxctl: no command " << words[0] << "; `pboxctl --help` lists all\n";
   return pboxctl::kUsage;
 }

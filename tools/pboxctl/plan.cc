@@ -21,7 +21,7 @@ options::options_description plan_options() {
   description.add_options()("config", file(), config_help.c_str());
   description.add_options()("topology", file(),
                             "an hwloc XML file (lstopo --of xml) in place of this machine");
-  description.add_options()("json", "print one JSON object");
+  add_output_option(description);
   description.add_options()("help,h", "print this text");
   return description;
 }
@@ -38,7 +38,8 @@ void ask_devices(const pbox::config::Config& config, pbox::appliance::Topology& 
   for (auto& line : (*ports)->describe()) topology.reasons.push_back(std::move(line));
 }
 
-int plan_with(const options::variables_map& given, const Words& settings) {
+int plan(const options::variables_map& given, const Words& settings) {
+  const bool as_json = wants_json(given);
   const auto outcome =
       read_config(given.contains("config") ? given["config"].as<std::string>() : "", settings);
   for (const auto& error : outcome.errors) std::cerr << "pboxctl: " << error << '\n';
@@ -56,33 +57,21 @@ int plan_with(const options::variables_map& given, const Words& settings) {
     return kFailed;
   }
   if (facts->is_live) ask_devices(*outcome.config, *topology);
-  std::cout << (given.contains("json") ? pbox::appliance::to_json(*topology)
-                                       : pbox::appliance::to_text(*topology));
+  std::cout << (as_json ? pbox::appliance::to_json(*topology)
+                        : pbox::appliance::to_text(*topology));
   return kDone;
 }
 
 }  // namespace
 
-int plan(const Words& words) {
-  const auto description = plan_options();
-  try {
-    const auto parsed =
-        options::command_line_parser(words).options(description).allow_unregistered().run();
-    options::variables_map given;
-    options::store(parsed, given);
-    if (given.contains("help")) {
-      std::cout << "Usage: pboxctl plan [options] [--section.key=value ...]\n\n"
-                   "Shows which cores, NICs and memory a box would use, and why. Settings of pboxd "
-                   "may be\ngiven as flags, to try them out.\n\n"
-                << description;
-      return kDone;
-    }
-    return plan_with(given,
-                     options::collect_unrecognized(parsed.options, options::include_positional));
-  } catch (const options::error& error) {
-    std::cerr << "pboxctl: " << error.what() << "; `pboxctl plan --help` lists all\n";
-    return kUsage;
-  }
-}
+const Command kPlan = {
+    "plan",
+    "[options] [--section.key=value ...]",
+    "show which cores, NICs and memory a box would use, and why",
+    "Shows which cores, NICs and memory a box would use, and why. Settings of pboxd may be\n"
+    "given as flags, to try them out.",
+    plan_options,
+    plan,
+    Command::More::kSettings};
 
 }  // namespace pboxctl

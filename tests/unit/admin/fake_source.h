@@ -53,8 +53,9 @@ class FakeSource : public AdminSource {
                     .fragments_received = 10,
                     .duplicates = 1,
                     .last_arrivals = 8,
-                    .last_packet_age_s = 0.25},
-                   {.rank = 1, .peer = "10.0.0.2:5", .state = "lost"},
+                    .last_packet_age_s = 0.25,
+                    .late_s = 0.5},
+                   {.rank = 1, .peer = "10.0.0.2:5", .state = "lost", .awaited_s = 3.5},
                    {.rank = 2, .peer = "", .state = "absent"}};
     job.sync = {.model = "ssp", .staleness = 3, .release = "lazy", .reads = "fresh"};
     job.pulls = {.pulls = 400, .delayed = 5, .parked_s = 1.25, .lead_rounds = 2};
@@ -84,6 +85,7 @@ class FakeSource : public AdminSource {
     return {pinned, floating};
   }
   std::vector<JobView> jobs() const override { return job_views; }
+  std::vector<StragglerView> stragglers() const override { return straggler_views; }
   ClusterView cluster() const override { return cluster_view; }
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override {
     for (JobView& view : job_views) {
@@ -112,6 +114,39 @@ class FakeSource : public AdminSource {
       .boxes = {{.name = "box<1>", .control = "10.0.0.9:9541", .data = {"10.0.0.9:9542"}},
                 {.name = "box<2>", .capacity_bytes_per_s = 125'000'000}}};
   std::vector<JobView> job_views;
+  std::vector<StragglerView> straggler_views{
+      {.job = "bert",
+       .state = "running",
+       .world_size = 3,
+       .chunk_rounds = 1234,
+       .awaited = {{.rank = 1,
+                    .peer = "10.0.0.2:5",
+                    .state = "lost",
+                    .waited_s = 3.5,
+                    .place = {"embedding", 17}}},
+       .ranks = {{.rank = 1,
+                  .peer = "10.0.0.2:5",
+                  .state = "lost",
+                  .last_arrivals = 1000,
+                  .last_share = 0.75,
+                  .late_s = 8.5,
+                  .worst_late_s = 3.25,
+                  .worst_age_s = 60,
+                  .worst = {"head", 12}},
+                 {.rank = 0, .peer = "10.0.0.1:5", .state = "joined"}},
+       .tensors = {{.tensor = "head",
+                    .late_s = 8.5,
+                    .worst_late_s = 3.25,
+                    .worst_rank = 1,
+                    .worst_round = 12}},
+       .rounds = {{.round = 16,
+                   .chunks = 4,
+                   .age_s = 3.5,
+                   .seconds = 0.125,
+                   .late_s = 0.0625,
+                   .rank = 2,
+                   .tensor = "head"}}},
+      {.job = kOddName, .state = "running", .world_size = 1, .kept = false}};
   std::array<pipeline::Counters, 2> counters;
   nic::PortCounters port_counters;
 };

@@ -1,8 +1,12 @@
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <set>
 #include <sstream>
 
+#include "appliance/admin/metric_table.h"
 #include "appliance/admin/metrics.h"
+#include "base/limits.h"
+#include "pipeline/duration_histogram.h"
 #include "tests/unit/admin/fake_source.h"
 
 namespace pbox::appliance {
@@ -80,6 +84,78 @@ TEST_CASE("worker families say which rank is late and which is gone") {
     INFO(line);
     CHECK(lines.count(line) == 1);
   }
+}
+
+TEST_CASE("durations are histograms in seconds, whose buckets add up") {
+  FakeSource source;
+  auto& counts = source.job_views[0].arrival_skew.counts;
+  counts.assign(pipeline::DurationHistogram::kBucketCount, 0);
+  counts[0] = 3;
+  counts[7] = 2;
+  counts.back() = 1;
+  source.job_views[0].arrival_skew.sum_s = 61.5;
+  const auto lines = sample_lines(source);
+  for (const char* line :
+       {"# TYPE pbox_job_arrival_skew_seconds histogram",
+        "pbox_job_arrival_skew_seconds_bucket{training_job=\"bert\",le=\"0.001048576\"} 5",
+        "pbox_job_arrival_skew_seconds_bucket{training_job=\"bert\",le=\"+Inf\"} 6",
+        "pbox_job_arrival_skew_seconds_count{training_job=\"bert\"} 6",
+        "pbox_job_arrival_skew_seconds_sum{training_job=\"bert\"} 61.5",
+        "# TYPE pbox_job_round_seconds histogram", "# TYPE pbox_pipeline_queued_chunks gauge",
+        "pbox_worker_late_seconds_total{training_job=\"bert\",rank=\"0\"} 0.5",
+        "pbox_worker_awaited_seconds{training_job=\"bert\",rank=\"1\"} 3.5"}) {
+    INFO(line);
+    CHECK(lines.count(line) == 1);
+  }
+}
+
+TEST_CASE("jobs whose ranks would be too many have no series by rank, and it is said") {
+  FakeSource source;
+  const auto fill = [&source](size_t job, size_t ranks) {
+    source.job_views[job].workers.assign(ranks, {});
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      source.job_views[job].workers[rank].rank = static_cast<uint32_t>(rank);
+    }
+  };
+  fill(0, limits::kMetricRanksMax - 1);
+  fill(1, 2);
+  auto lines = sample_lines(source);
+  CHECK(lines.count("pbox_metrics_ranks_left_out 2") == 1);
+  CHECK(lines.count("pbox_worker_up{training_job=\"bert\",rank=\"1022\"} 0") == 1);
+  size_t ups = 0;
+  for (const auto& line : lines) ups += line.starts_with("pbox_worker_up{") ? 1 : 0;
+  CHECK(ups == limits::kMetricRanksMax - 1);
+  fill(1, 1);
+  lines = sample_lines(source);
+  CHECK(lines.count("pbox_metrics_ranks_left_out 0") == 1);
+  ups = 0;
+  for (const auto& line : lines) ups += line.starts_with("pbox_worker_up{") ? 1 : 0;
+  CHECK(ups == limits::kMetricRanksMax);
+}
+
+TEST_CASE("every family of the page is declared once in the table, with its type and help") {
+  const auto lines = lines_of(metrics_text(FakeSource(), {}));
+  std::vector<std::string> shown;
+  std::vector<std::string> declared;
+  for (const std::string& line : lines) {
+    if (line.starts_with("# ")) shown.push_back(line);
+  }
+  for (const MetricInfo& metric : all_metrics()) {
+    const char* type = metric.type == prometheus::MetricType::Counter     ? "counter"
+                       : metric.type == prometheus::MetricType::Histogram ? "histogram"
+                                                                          : "gauge";
+    declared.push_back("# HELP " + std::string(metric.name) + " " + metric.help);
+    declared.push_back("# TYPE " + std::string(metric.name) + " " + type);
+    CHECK_FALSE(metric.help.empty());
+  }
+  CHECK(shown == declared);
+}
+
+TEST_CASE("the reference page in the tree is what the tables make") {
+  std::ifstream file(PBOX_METRIC_REFERENCE);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  INFO("to make it anew: build/release/tests/print_metric_reference > appliance/admin/METRICS.md");
+  CHECK(text == metric_reference());
 }
 
 TEST_CASE("reads of a job are counted, timed, and shown by how old the data were") {

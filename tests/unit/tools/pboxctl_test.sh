@@ -25,7 +25,7 @@ diff "$golden.plan" "$folder/plan"
 
 : > "$folder/empty.conf"
 expect 0 'Plan for this machine' "$pboxctl" plan --config "$folder/empty.conf"
-expect 0 '"pipelines": [' "$pboxctl" plan --config "$folder/empty.conf" --json
+expect 0 '"pipelines": [' "$pboxctl" plan --config "$folder/empty.conf" -o json
 expect 0 'pipeline.pin = on: pinned' "$pboxctl" plan --config "$folder/empty.conf" --pipeline.pin=on
 # A plan over DPDK says what the devices can do, or why they were not asked.
 dpdk='--data.port=dpdk --dpdk.no_huge=true --pipeline.count=1 --security.insecure=true
@@ -56,3 +56,46 @@ expect 2 'must be 1 to 600' "$pboxctl" doctor --to box --seconds 0
 expect 2 'are for doctor on the box' "$pboxctl" doctor --to box --data.mtu=1500
 expect 2 'exclude each other' "$pboxctl" doctor --to box --config "$folder/empty.conf"
 expect 2 'did you mean data.mtu?' "$pboxctl" doctor --config "$folder/empty.conf" --data.mut=1
+
+# Every command says what it is for, refuses what it does not know, and says what a box must be.
+for command in boxes jobs metrics stragglers top workers; do
+  expect 0 "Usage: pboxctl $command" "$pboxctl" "$command" --help
+  expect 1 'give the HOST:PORT that a box names as admin=' "$pboxctl" "$command" \
+    --admin 127.0.0.1:1
+  expect 2 "pboxctl $command: there is no option --wrong" "$pboxctl" "$command" --wrong
+  expect 2 '--output is text or json' "$pboxctl" "$command" -o yaml
+done
+expect 2 "'too' is one word too many" "$pboxctl" jobs too
+expect 2 "'many' is one word too many" "$pboxctl" workers too many
+expect 2 'must be 1 to 3600' "$pboxctl" top --interval 0
+expect 0 'control protocol' "$pboxctl" version
+expect 0 '"control_protocol":' "$pboxctl" version -o json
+expect 0 'control protocol' "$pboxctl" --version
+
+# The man page is one, and names every command and option; so does the completion.
+"$pboxctl" docs man > "$folder/pboxctl.1"
+if command -v man >/dev/null; then
+  LC_ALL=C.UTF-8 MANWIDTH=100 man --warnings -E UTF-8 -l "$folder/pboxctl.1" \
+    > "$folder/man" 2> "$folder/warnings"
+  if [ -s "$folder/warnings" ]; then
+    cat "$folder/warnings"
+    exit 1
+  fi
+fi
+"$pboxctl" docs completion > "$folder/completion"
+complete() {  # complete WORD...: what bash offers for the last word
+  bash -c '. "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _pboxctl; echo "${COMPREPLY[*]}"' \
+    "$folder/completion" "$@"
+}
+expect 0 'stragglers' complete pboxctl str
+expect 0 '--output' complete pboxctl jobs --o
+expect 0 'json' complete pboxctl jobs -o j
+expect 0 '--interval' complete pboxctl top --in
+for command in $("$pboxctl" --help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
+  expect 0 "$command" complete pboxctl "$command"
+  grep -q "^.SS pboxctl $command " "$folder/pboxctl.1"
+  for option in $("$pboxctl" "$command" --help |
+    sed -n 's/^  \(-[a-z] \[ \)\{0,1\}\(--[a-z]*\).*/\2/p'); do
+    expect 0 "$option" complete pboxctl "$command" "$option"
+  done
+done

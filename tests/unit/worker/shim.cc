@@ -131,7 +131,10 @@ Answer Shim::status(uint32_t chunk, uint32_t round, uint64_t received_mask,
                     uint16_t missing_workers, uint16_t first_missing_rank) {
   Answer answer = result(chunk, round, 0, 0);
   answer.header.set_type(wire::PacketType::kStatus);
-  const wire::StatusPayload status{received_mask, round, missing_workers, first_missing_rank};
+  const wire::StatusPayload status{.received_mask = received_mask,
+                                   .finished_round = round,
+                                   .missing_workers = missing_workers,
+                                   .first_missing_rank = first_missing_rank};
   answer.payload.resize(sizeof(status));
   std::memcpy(answer.payload.data(), &status, sizeof(status));
   answer.header.payload_bytes = sizeof(status);

@@ -1,0 +1,274 @@
+#include "appliance/admin/metric_table.h"
+
+#include <algorithm>
+#include <array>
+
+#include "pipeline/duration_histogram.h"
+
+namespace pbox::appliance {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Value = std::optional<double>;
+
+// C++ converts no lambda without captures to a pointer in a template, but does in a call.
+constexpr MetricRow of_box(const char* name, MetricType type, const char* help,
+                           Value (*value)(const MetricSample&)) {
+  return {name, type, MetricScope::kBox, "", help, value};
+}
+constexpr MetricRow of_job(const char* name, MetricType type, const char* help,
+                           Value (*value)(const JobView&)) {
+  return {name, type, MetricScope::kJob, "", help, nullptr, value};
+}
+constexpr MetricRow of_rank(const char* name, MetricType type, const char* help,
+                            Value (*value)(const WorkerView&)) {
+  return {name, type, MetricScope::kRank, "", help, nullptr, nullptr, value};
+}
+constexpr MetricRow whole(const char* name, MetricType type, MetricScope scope, const char* labels,
+                          const char* help, void (*fill)(MetricFamily&, const MetricSample&)) {
+  return {name, type, scope, labels, help, nullptr, nullptr, nullptr, fill};
+}
+
+void add_gauge(MetricFamily& family, std::vector<ClientMetric::Label> labels, double value) {
+  ClientMetric& series = family.metric.emplace_back();
+  series.label = std::move(labels);
+  series.gauge.value = value;
+}
+
+void fill_build_info(MetricFamily& family, const MetricSample& sample) {
+  add_gauge(family, {{"version", sample.box.version}}, 1);
+}
+
+void fill_store_errors(MetricFamily& family, const MetricSample& sample) {
+  for (const auto& [operation, count] : sample.cluster.store_errors) {
+    ClientMetric& series = family.metric.emplace_back();
+    series.label = {{"op", operation}};
+    series.counter.value = static_cast<double>(count);
+  }
+}
+
+void fill_pipeline_info(MetricFamily& family, const MetricSample& sample) {
+  for (const PipelineView& view : sample.pipelines) {
+    add_gauge(family,
+              {{"pipeline", std::to_string(view.index)},
+               {"port", view.port},
+               {"nic", view.nic},
+               {"affinity", view.affinity}},
+              1);
+  }
+}
+
+void fill_job_workers(MetricFamily& family, const MetricSample& sample) {
+  for (const JobView& job : sample.jobs) {
+    for (const char* state : {"absent", "joined", "lost", "left", "excluded"}) {
+      const auto count =
+          std::count_if(job.workers.begin(), job.workers.end(),
+                        [state](const WorkerView& worker) { return worker.state == state; });
+      add_gauge(family, {{"training_job", job.name}, {"state", state}}, static_cast<double>(count));
+    }
+  }
+}
+
+// Of all ranks together; absent until a worker has said what it read.
+void fill_reads(MetricFamily& family, const MetricSample& sample) {
+  for (const JobView& job : sample.jobs) {
+    const std::vector<uint64_t>& reads = job.reads_by_rounds_behind;
+    if (reads.empty()) continue;
+    ClientMetric& series = family.metric.emplace_back();
+    series.label = {{"training_job", job.name}};
+    auto& histogram = series.histogram;
+    for (size_t behind = 0; behind < reads.size(); ++behind) {
+      histogram.sample_count += reads[behind];
+      histogram.sample_sum += static_cast<double>(reads[behind]) * static_cast<double>(behind);
+      if (behind + 1 == reads.size()) break;  // lacked that much or more
+      histogram.bucket.push_back(
+          {.cumulative_count = histogram.sample_count, .upper_bound = static_cast<double>(behind)});
+    }
+  }
+}
+
+// Absent where the job's model has no rounds that wait for all.
+template <HistogramView JobView::*kHistogram>
+void fill_durations(MetricFamily& family, const MetricSample& sample) {
+  for (const JobView& job : sample.jobs) {
+    const HistogramView& view = job.*kHistogram;
+    if (view.counts.empty()) continue;
+    ClientMetric& series = family.metric.emplace_back();
+    series.label = {{"training_job", job.name}};
+    auto& histogram = series.histogram;
+    histogram.sample_sum = view.sum_s;
+    for (size_t bucket = 0; bucket < view.counts.size(); ++bucket) {
+      histogram.sample_count += view.counts[bucket];
+      if (bucket + 1 == view.counts.size()) break;  // without an upper bound
+      const uint64_t bound_ns = pipeline::DurationHistogram::bound_ns(bucket);
+      histogram.bucket.push_back({.cumulative_count = histogram.sample_count,
+                                  .upper_bound = static_cast<double>(bound_ns) / 1e9});
+    }
+  }
+}
+
+template <typename T>
+Value of_pulls(const JobView& job, T PullView::*field) {
+  return job.pulls ? Value(static_cast<double>((*job.pulls).*field)) : std::nullopt;
+}
+
+constexpr auto kGauge = MetricType::Gauge;
+constexpr auto kCounter = MetricType::Counter;
+constexpr auto kHistogram = MetricType::Histogram;
+using Sample = MetricSample;
+
+constexpr MetricRow kRows[] = {
+    whole("pbox_build_info", kGauge, MetricScope::kBox, "version",
+          "1, labelled with what is running", fill_build_info),
+    of_box("pbox_uptime_seconds", kGauge, "Time since the daemon started",
+           [](const Sample& sample) { return Value(sample.box.uptime_s); }),
+    of_box("pbox_ready", kGauge, "1 if pipelines run and joins are accepted",
+           [](const Sample& sample) { return Value(sample.box.ready); }),
+    of_box("pbox_draining", kGauge, "1 if the box lets its jobs end and takes no new ones",
+           [](const Sample& sample) { return Value(sample.box.draining); }),
+    of_box("pbox_insecure", kGauge, "1 if packets carry no keyed tag",
+           [](const Sample& sample) { return Value(sample.box.insecure); }),
+    of_box("pbox_box_job_memory_bytes", kGauge, "Memory taken by all jobs",
+           [](const Sample& sample) { return Value(sample.box.job_memory_bytes); }),
+    of_box("pbox_box_job_memory_limit_bytes", kGauge, "Memory that jobs may take",
+           [](const Sample& sample) { return Value(sample.box.job_memory_limit_bytes); }),
+    of_box("pbox_joins_refused_total", kCounter, "Joins answered with an error",
+           [](const Sample& sample) { return Value(sample.box.joins_refused); }),
+    of_box("pbox_workers_lost_total", kCounter, "Workers that went without leaving",
+           [](const Sample& sample) { return Value(sample.box.workers_lost); }),
+    of_box("pbox_workers_back_total", kCounter,
+           "Lost workers that came back, as themselves or replaced",
+           [](const Sample& sample) { return Value(sample.box.workers_back); }),
+    of_box("pbox_workers_excluded_total", kCounter, "Lost workers that a job went on without",
+           [](const Sample& sample) { return Value(sample.box.workers_excluded); }),
+    of_box("pbox_jobs_recovered_total", kCounter, "Jobs that went on here after a box was lost",
+           [](const Sample& sample) { return Value(sample.box.jobs_recovered); }),
+    of_box("pbox_jobs_failed_total", kCounter, "Jobs ended by a failure",
+           [](const Sample& sample) { return Value(sample.box.jobs_failed); }),
+    of_box("pbox_jobs_finished_total", kCounter, "Jobs whose workers all left",
+           [](const Sample& sample) { return Value(sample.box.jobs_finished); }),
+    of_box("pbox_port_links_down", kGauge, "DPDK devices whose link is down now",
+           [](const Sample& sample) { return Value(sample.box.links_down.size()); }),
+    of_box("pbox_cluster_store_up", kGauge, "1 while the store of the cluster answers",
+           [](const Sample& sample) { return Value(sample.cluster.store_up); }),
+    of_box("pbox_cluster_is_leader", kGauge, "1 if this box leads the cluster",
+           [](const Sample& sample) { return Value(sample.cluster.is_leader); }),
+    of_box("pbox_parts_moved_total", kCounter, "Parts of jobs that went on at another box",
+           [](const Sample& sample) { return Value(sample.box.parts_moved); }),
+    of_box("pbox_cluster_boxes", kGauge, "Boxes of the cluster, as last heard",
+           [](const Sample& sample) { return Value(sample.cluster.boxes.size()); }),
+    of_box("pbox_control_connections", kGauge, "Open control connections of workers",
+           [](const Sample& sample) { return Value(sample.box.control_connections); }),
+    of_box("pbox_resident_memory_bytes", kGauge, "Resident memory of the daemon",
+           [](const Sample& sample) { return Value(sample.usage.resident_bytes); }),
+    of_box("pbox_cpu_seconds_total", kCounter, "CPU time of the daemon, all threads",
+           [](const Sample& sample) { return Value(sample.usage.cpu_s); }),
+    of_box("pbox_metrics_ranks_left_out", kGauge,
+           "Ranks without series of their own, because there are too many of them on the box",
+           [](const Sample& sample) { return Value(sample.ranks_left_out); }),
+    whole("pbox_cluster_store_errors_total", kCounter, MetricScope::kBox, "op",
+          "Calls to the store of the cluster that failed", fill_store_errors),
+    whole("pbox_pipeline_info", kGauge, MetricScope::kPipeline, "port,nic,affinity",
+          "1, labelled with how packets reach the pipeline", fill_pipeline_info),
+    of_job("pbox_job_chunk_rounds_total", kCounter, "Chunk rounds finished, over all chunks",
+           [](const JobView& job) { return Value(job.chunk_rounds); }),
+    of_job("pbox_job_memory_bytes", kGauge, "Memory taken by the job",
+           [](const JobView& job) { return Value(job.memory_bytes); }),
+    of_job("pbox_job_pulls_total", kCounter,
+           "Reads of chunks; absent where rounds wait for all workers anyway",
+           [](const JobView& job) { return of_pulls(job, &PullView::pulls); }),
+    of_job("pbox_job_pulls_delayed_total", kCounter,
+           "Reads of chunks that waited, as the job's consistency model has it",
+           [](const JobView& job) { return of_pulls(job, &PullView::delayed); }),
+    of_job("pbox_job_parked_seconds_total", kCounter,
+           "Time that reads of chunks have waited, over all of them",
+           [](const JobView& job) { return of_pulls(job, &PullView::parked_s); }),
+    of_job("pbox_job_lead_rounds", kGauge,
+           "The most rounds that a rank has been ahead of the slowest",
+           [](const JobView& job) { return of_pulls(job, &PullView::lead_rounds); }),
+    whole("pbox_job_workers", kGauge, MetricScope::kJob, "state", "Ranks of the job by state",
+          fill_job_workers),
+    whole("pbox_job_arrival_skew_seconds", kHistogram, MetricScope::kJob, "",
+          "Chunk rounds by the time from the first rank's push to the last one's",
+          fill_durations<&JobView::arrival_skew>),
+    whole(
+        "pbox_job_round_seconds", kHistogram, MetricScope::kJob, "",
+        "Pipelines' parts of rounds by the time from the first rank's push to the last one's, over "
+        "all chunks",
+        fill_durations<&JobView::round_times>),
+    whole("pbox_job_read_rounds_behind", kHistogram, MetricScope::kJob, "",
+          "Rounds that the data lacked when a tensor was read", fill_reads),
+    of_rank("pbox_worker_bytes_received_total", kCounter, "Bytes received from the rank",
+            [](const WorkerView& worker) { return Value(worker.bytes_received); }),
+    of_rank("pbox_worker_fragments_total", kCounter, "Fragments received from the rank",
+            [](const WorkerView& worker) { return Value(worker.fragments_received); }),
+    of_rank("pbox_worker_duplicate_fragments_total", kCounter,
+            "Fragments of the rank that had arrived before",
+            [](const WorkerView& worker) { return Value(worker.duplicates); }),
+    of_rank("pbox_worker_last_arrivals_total", kCounter,
+            "Chunk rounds this rank finished last: who is late",
+            [](const WorkerView& worker) { return Value(worker.last_arrivals); }),
+    of_rank(
+        "pbox_worker_late_seconds_total", kCounter,
+        "Time between the last arrival but one and this rank's, over the chunk rounds it finished",
+        [](const WorkerView& worker) { return Value(worker.late_s); }),
+    of_rank("pbox_worker_awaited_seconds", kGauge,
+            "How long the other ranks have waited for this one's push; 0 while they do not",
+            [](const WorkerView& worker) { return Value(worker.awaited_s); }),
+    of_rank("pbox_job_dropped_fragments_total", kCounter,
+            "Fragments of the rank that came after their round had closed; with model drop",
+            [](const WorkerView& worker) {
+              const auto& dropped = worker.dropped_fragments;
+              return dropped ? Value(static_cast<double>(*dropped)) : std::nullopt;
+            }),
+    of_rank("pbox_worker_last_packet_age_seconds", kGauge,
+            "Time since the rank's last packet; absent before its first",
+            [](const WorkerView& worker) {
+              return worker.last_packet_age_s < 0 ? std::nullopt : Value(worker.last_packet_age_s);
+            }),
+    of_rank("pbox_worker_up", kGauge, "1 if the rank has joined and is neither lost nor gone",
+            [](const WorkerView& worker) { return Value(worker.state == "joined"); }),
+};
+
+}  // namespace
+
+std::span<const MetricRow> metric_rows() {
+  return kRows;
+}
+
+std::vector<MetricInfo> all_metrics() {
+  std::vector<MetricInfo> metrics;
+  for (const MetricRow& row : kRows) {
+    metrics.push_back({row.name, row.type, row.scope, row.labels, row.help});
+  }
+  const auto add = [&metrics](std::span<const CounterRow> table) {
+    for (const CounterRow& row : table) {
+      if (metrics.back().name != std::string_view(row.metric)) {
+        metrics.push_back({row.metric, type_of(row), MetricScope::kPipeline, row.label, row.help});
+      }
+      std::string& values = metrics.back().label_values;
+      if (row.value[0] != '\0') values += (values.empty() ? "" : ", ") + std::string(row.value);
+    }
+  };
+  add(pipeline::kCounterTable);
+  add(nic::kPortCounterTable);
+  return metrics;
+}
+
+prometheus::MetricType type_of(const CounterRow& row) {
+  return std::string_view(row.metric).ends_with("_total") ? kCounter : kGauge;
+}
+
+std::string_view unit_of(std::string_view name) {
+  constexpr std::string_view kTotal = "_total";
+  if (name.ends_with(kTotal)) name.remove_suffix(kTotal.size());
+  const std::string_view last = name.substr(name.rfind('_') + 1);
+  for (const std::string_view unit : {"seconds", "bytes", "packets", "fragments", "cycles"}) {
+    if (last == unit) return unit;
+  }
+  return "";
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,198 @@
+// A job's straggler ledgers, of all its pipelines, as one.
+#include <algorithm>
+#include <map>
+
+#include "appliance/control/job.h"
+#include "nic/wire/chunk_layout.h"
+
+namespace pbox::appliance {
+namespace {
+
+double seconds(uint64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / 1e9;
+}
+
+double age(uint64_t now_ns, uint64_t then_ns) {
+  return now_ns > then_ns ? seconds(now_ns - then_ns) : 0;
+}
+
+// Which tensor a chunk is of, from its number in the job.
+class TensorsByChunk {
+ public:
+  explicit TensorsByChunk(const JobSpec& spec) : spec_(spec) {
+    size_t end = 0;
+    for (const TensorSpec& tensor : spec.tensors) {
+      ends_.push_back(end += wire::chunk_count(tensor.bytes(), spec.chunk_bytes));
+    }
+  }
+  size_t index(uint32_t chunk) const {
+    const auto end = std::upper_bound(ends_.begin(), ends_.end(), chunk);
+    return std::min(static_cast<size_t>(end - ends_.begin()), ends_.size() - 1);
+  }
+  const std::string& name(uint32_t chunk) const { return spec_.tensors[index(chunk)].name; }
+
+ private:
+  const JobSpec& spec_;
+  std::vector<size_t> ends_;
+};
+
+// Takes apart what a session keeps as chunk << 32 | round.
+PlaceView place_of(uint64_t chunk_round, const TensorsByChunk& tensors) {
+  return {tensors.name(static_cast<uint32_t>(chunk_round >> 32)), chunk_round & UINT32_MAX};
+}
+
+using Shards = std::vector<std::unique_ptr<pipeline::JobShard>>;
+
+void add_awaited(const Shards& shards, const WorkerView& worker, const TensorsByChunk& tensors,
+                 StragglerView& view) {
+  uint64_t longest_ns = 0;
+  uint64_t where = 0;
+  for (const auto& shard : shards) {
+    const pipeline::Session& session = shard->sessions()[worker.rank];
+    if (session.awaited_ns.get() <= longest_ns) continue;
+    longest_ns = session.awaited_ns.get();
+    where = session.awaited_chunk_round.get();
+  }
+  if (longest_ns == 0) return;
+  view.awaited.push_back({.rank = worker.rank,
+                          .peer = worker.peer,
+                          .state = worker.state,
+                          .waited_s = seconds(longest_ns),
+                          .last_packet_age_s = worker.last_packet_age_s,
+                          .place = place_of(where, tensors)});
+}
+
+LateRankView rank_view(const Shards& shards, const WorkerView& worker,
+                       const TensorsByChunk& tensors, uint64_t now_ns) {
+  LateRankView late{.rank = worker.rank,
+                    .peer = worker.peer,
+                    .state = worker.state,
+                    .last_arrivals = worker.last_arrivals,
+                    .late_s = worker.late_s};
+  uint64_t worst_ns = 0;
+  for (const auto& shard : shards) {
+    const pipeline::Session& session = shard->sessions()[worker.rank];
+    if (session.worst_late_ns.get() <= worst_ns) continue;
+    worst_ns = session.worst_late_ns.get();
+    late.worst_late_s = seconds(worst_ns);
+    late.worst_age_s = age(now_ns, session.worst_at_ns.get());
+    late.worst = place_of(session.worst_chunk_round.get(), tensors);
+  }
+  return late;
+}
+
+std::vector<LateTensorView> tensor_views(const Shards& shards, const JobSpec& spec,
+                                         const TensorsByChunk& tensors) {
+  std::vector<LateTensorView> views(spec.tensors.size());
+  for (size_t index = 0; index < views.size(); ++index)
+    views[index].tensor = spec.tensors[index].name;
+  for (const auto& shard : shards) {
+    const pipeline::StragglerLedger& ledger = shard->stragglers;
+    for (uint32_t index = 0; index < ledger.chunk_count(); ++index) {
+      LateTensorView& view = views[tensors.index(shard->chunk_id(index))];
+      view.late_s += seconds(ledger.late_ns(index));
+      const auto& worst = ledger.worst(index);
+      const double worst_s = seconds(worst.late_ns.get());
+      if (worst_s <= view.worst_late_s) continue;
+      view.worst_late_s = worst_s;
+      view.worst_rank = static_cast<uint32_t>(worst.rank.get());
+      view.worst_round = worst.round.get();
+    }
+  }
+  std::erase_if(views, [](const LateTensorView& view) { return view.late_s == 0; });
+  return views;
+}
+
+struct RoundTimes {
+  uint64_t begun_ns = UINT64_MAX;
+  uint64_t finished_ns = 0;
+  LateRoundView view;
+};
+
+void add_round(const pipeline::JobShard& shard, const pipeline::StragglerLedger::Round& kept,
+               const TensorsByChunk& tensors, std::map<uint64_t, RoundTimes>& rounds) {
+  const uint64_t number = kept.round.get();
+  if (number == 0) return;
+  const uint64_t begun_ns = kept.begun_ns.get();
+  const uint64_t finished_ns = kept.finished_ns.get();
+  const uint64_t chunks = kept.chunks.get();
+  const double late_s = seconds(kept.late_ns.get());
+  const auto rank = static_cast<uint32_t>(kept.rank.get());
+  const auto chunk = static_cast<uint32_t>(kept.chunk.get());
+  if (kept.round.get() != number) return;  // overwritten meanwhile
+  RoundTimes& round = rounds[number - 1];
+  round.begun_ns = std::min(round.begun_ns, begun_ns);
+  round.finished_ns = std::max(round.finished_ns, finished_ns);
+  round.view.round = number - 1;
+  round.view.chunks += chunks;
+  if (late_s < round.view.late_s || chunks == 0) return;
+  round.view.late_s = late_s;
+  round.view.rank = rank;
+  round.view.tensor = tensors.name(shard.chunk_id(chunk));
+}
+
+std::vector<LateRoundView> round_views(const Shards& shards, const TensorsByChunk& tensors,
+                                       uint64_t now_ns) {
+  std::map<uint64_t, RoundTimes> rounds;
+  for (const auto& shard : shards) {
+    for (const auto& kept : shard->stragglers.rounds()) add_round(*shard, kept, tensors, rounds);
+  }
+  std::vector<LateRoundView> views;
+  for (auto at = rounds.rbegin(); at != rounds.rend(); ++at) {
+    if (views.size() == kStragglerRoundsShown) break;
+    RoundTimes& round = at->second;
+    round.view.age_s = age(now_ns, round.finished_ns);
+    round.view.seconds = age(round.finished_ns, round.begun_ns);
+    views.push_back(std::move(round.view));
+  }
+  return views;
+}
+
+HistogramView sum(const Shards& shards,
+                  const pipeline::DurationHistogram& (pipeline::StragglerLedger::*which)() const) {
+  HistogramView view;
+  view.counts.resize(pipeline::DurationHistogram::kBucketCount);
+  for (const auto& shard : shards) {
+    const pipeline::DurationHistogram& histogram = (shard->stragglers.*which)();
+    for (size_t bucket = 0; bucket < view.counts.size(); ++bucket) {
+      view.counts[bucket] += histogram.count(bucket);
+    }
+    view.sum_s += seconds(histogram.sum_ns());
+  }
+  return view;
+}
+
+}  // namespace
+
+void Job::view_stragglers(JobView& view) const {
+  if (wire::applies_on_arrival(spec_.sync.model)) return;
+  view.arrival_skew = sum(shards_, &pipeline::StragglerLedger::skews);
+  view.round_times = sum(shards_, &pipeline::StragglerLedger::round_times);
+  for (WorkerView& worker : view.workers) {
+    for (const auto& shard : shards_) {
+      const pipeline::Session& session = shard->sessions()[worker.rank];
+      worker.late_s += seconds(session.late_ns.get());
+      worker.awaited_s = std::max(worker.awaited_s, seconds(session.awaited_ns.get()));
+    }
+  }
+}
+
+StragglerView Job::stragglers(uint64_t now_ns) const {
+  const JobView job = this->view(now_ns);
+  const TensorsByChunk tensors(spec_);
+  StragglerView view{.job = job.name,
+                     .state = job.state,
+                     .world_size = job.world_size,
+                     .chunk_rounds = job.chunk_rounds,
+                     .kept = !wire::applies_on_arrival(spec_.sync.model)};
+  for (const WorkerView& worker : job.workers) {
+    add_awaited(shards_, worker, tensors, view);
+    view.ranks.push_back(rank_view(shards_, worker, tensors, now_ns));
+  }
+  view.tensors = tensor_views(shards_, spec_, tensors);
+  view.rounds = round_views(shards_, tensors, now_ns);
+  put_in_order(view);
+  return view;
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,65 @@
+#include "appliance/service_manager.h"
+
+#include <systemd/sd-daemon.h>
+
+#include <utility>
+
+#include "base/cpu_set.h"
+
+namespace pbox::appliance {
+
+void notify_ready(const std::string& status) {
+  sd_notify(0, ("READY=1\nSTATUS=" + status).c_str());
+}
+
+void notify_stopping(const std::string& status) {
+  sd_notify(0, ("STOPPING=1\nSTATUS=" + status).c_str());
+}
+
+Watchdog::Watchdog(std::vector<PipelineView> pipelines)
+    : pipelines_(std::move(pipelines)), ticks_(pipelines_.size(), 0) {
+  uint64_t limit_us = 0;
+  if (sd_watchdog_enabled(0, &limit_us) <= 0) return;
+  // As sd_watchdog_enabled(3) asks, and once more: one late look is no reason to restart. A
+  // sleeping pipeline gives ten signs a second.
+  thread_ = std::thread([this, limit_us] {
+    name_current_thread("watchdog");
+    run(std::chrono::microseconds(limit_us / 4));
+  });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  stopped_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Watchdog::run(std::chrono::microseconds interval) {
+  std::unique_lock lock(mutex_);
+  bool complained = false;
+  while (!stopped_.wait_for(lock, interval, [this] { return stop_; })) {
+    const std::string silent = silent_pipeline();
+    if (silent.empty()) {
+      sd_notify(0, std::exchange(complained, false) ? "WATCHDOG=1\nSTATUS=all pipelines go on"
+                                                    : "WATCHDOG=1");
+    } else {
+      complained = true;
+      sd_notify(0, ("STATUS=" + silent).c_str());
+    }
+  }
+}
+
+std::string Watchdog::silent_pipeline() {
+  std::string silent;
+  for (size_t index = 0; index < pipelines_.size(); ++index) {
+    const uint64_t ticks = pipelines_[index].counters->get(pipeline::Counter::kTicks);
+    if (std::exchange(ticks_[index], ticks) != ticks) continue;
+    silent = "pipeline " + std::to_string(pipelines_[index].index) + " gives no sign of life";
+  }
+  return silent;
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,41 @@
+// How often something took how long: counted by one thread, read by any, without locks.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/counter.h"
+
+namespace pbox::pipeline {
+
+// Buckets double, from 8 us to half a minute: quantiles are within a factor of two, and a bucket is
+// found by counting bits.
+class DurationHistogram {
+ public:
+  static constexpr size_t kBucketCount = 24;  // the last has no upper bound
+  static constexpr uint32_t kFirstBoundBits = 13;
+  // The largest duration of a bucket but the last, in nanoseconds.
+  static constexpr uint64_t bound_ns(size_t bucket) {
+    return uint64_t{1} << (kFirstBoundBits + bucket);
+  }
+
+  // The writer alone.
+  void add(uint64_t duration_ns) {
+    const uint64_t below = duration_ns == 0 ? 0 : duration_ns - 1;  // bounds are inclusive
+    const auto bits = static_cast<size_t>(std::bit_width(below >> kFirstBoundBits));
+    counts_[bits < kBucketCount ? bits : kBucketCount - 1].add(1);
+    sum_ns_.add(duration_ns);
+  }
+
+  // Any thread.
+  uint64_t count(size_t bucket) const { return counts_[bucket].get(); }
+  uint64_t sum_ns() const { return sum_ns_.get(); }
+
+ private:
+  std::array<SingleWriterCounter, kBucketCount> counts_;
+  SingleWriterCounter sum_ns_;
+};
+
+}  // namespace pbox::pipeline

@@ -1,0 +1,101 @@
+"""The live page in headless Chromium: numbers that change, nothing from elsewhere, no errors."""
+
+import os
+import shutil
+import time
+import unittest
+
+import numpy
+
+import pbox
+from browser import Browser
+from support import BoxTestCase
+
+SLOW_RANK = 1
+
+
+def exchange_until(options, stop_path):
+    """A rank that exchanges one array until the file is there; one rank is a little slower."""
+    with pbox.Client(**options) as client:
+        values = numpy.ones(100_000, dtype=numpy.float32)
+        tensor = client.register("<b>layer</b>", values)
+        client.join()
+        while True:
+            # All ranks end in the same round: the sum says whether one has seen the file.
+            values.fill(1.0 if os.path.exists(stop_path) else 0.0)
+            if options["rank"] == SLOW_RANK:
+                time.sleep(0.02)
+            client.push_pull(tensor, values)
+            client.wait(tensor)
+            if values[0] > 0:
+                return
+
+
+class LivePage(BoxTestCase):
+
+    def setUp(self):
+        program = shutil.which("chromium")
+        if program is None:
+            print("skipped: no chromium here; it is in Debian's package of that name")
+            self.skipTest("no chromium")
+        self.browser = Browser(program)
+        self.addCleanup(self.browser.close)
+
+    def text(self, element):
+        return self.browser.evaluate(f"document.getElementById('{element}').innerText")
+
+    def show(self, name):
+        """Keeps a picture where somebody wants to look at it: PBOX_SCREENSHOTS names a folder."""
+        picture = self.browser.screenshot()
+        self.assertTrue(picture.startswith(b"\x89PNG"))
+        if folder := os.environ.get("PBOX_SCREENSHOTS"):
+            with open(os.path.join(folder, name + ".png"), "wb") as file:
+                file.write(picture)
+        return picture
+
+    def test_page_shows_live_numbers_of_a_box_under_load(self):
+        stop_path = self.temporary_path("stop")
+        ranks = self.start_ranks(exchange_until, 2, stop_path, job="<i>job</i>")
+        self.browser.open(f"http://{self.box.admin}/")
+        received = "document.getElementById('throughput').innerText"
+        self.browser.wait_for(f"/[kMG]B.s and .*[kMG]B.s/.test({received})")
+        first = self.text("throughput")
+        self.browser.wait_for(f"{received} !== {first!r}")
+        self.browser.wait_for("document.querySelectorAll('#stragglers tr').length > 1")
+        self.assertIn("<i>job</i>", self.text("jobs"))  # as text: not one element was made of it
+        self.assertIn("tensor '<b>layer</b>'", self.text("stragglers"))
+        self.assertEqual(self.browser.evaluate("document.querySelectorAll('i, b').length"), 0)
+        self.assertIn("0", self.text("nodes"))
+        self.assertIn("127.0.0.1", self.text("pipelines"))
+        self.assertIn("ready", self.text("state"))
+        self.browser.wait_for(
+            "document.querySelector('#plot polyline').points.numberOfItems > 2")
+        self.browser.prefer("light")
+        light = self.show("light")
+        self.browser.prefer("dark")
+        self.assertNotEqual(light, self.show("dark"))
+        elsewhere = self.browser.evaluate(
+            "performance.getEntriesByType('resource').map(one => one.name)"
+            ".filter(name => !name.startsWith(location.origin) && !name.startsWith('data:'))")
+        self.assertEqual(elsewhere, [])
+        self.assertEqual(self.browser.problems, [])
+        with open(stop_path, "w", encoding="utf-8"):
+            pass
+        for rank in range(2):
+            ranks.result(rank)
+        jobs = "document.getElementById('jobs').innerText"
+        self.browser.wait_for(f"{jobs}.includes('no job is here')")
+
+    def test_page_says_when_the_box_does_not_answer_and_goes_on_when_it_does(self):
+        self.browser.open(f"http://{self.box.admin}/")
+        state = "document.getElementById('state').innerText"
+        self.browser.wait_for(f"{state}.includes('ready')")
+        self.browser.evaluate("window.realFetch = fetch; fetch = () => Promise.reject(new "
+                              "Error('away'));")
+        self.browser.wait_for(f"{state}.includes('the box does not answer: away')")
+        self.browser.evaluate("fetch = realFetch;")
+        self.browser.wait_for(f"{state}.includes('ready')")
+
+
+if __name__ == "__main__":
+    unittest.main()

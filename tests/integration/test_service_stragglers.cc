@@ -1,0 +1,150 @@
+// A rank that is stopped: the box's ledger, pboxctl and the others' errors name it, while it is
+// stopped and afterwards.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/support/daemon.h"
+#include "tests/support/worker_process.h"
+
+namespace pbox::test {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint32_t kRanks = 3;
+constexpr uint32_t kStopped = 2;
+constexpr auto kStop = std::chrono::seconds(3);
+
+// Ranks of a job of one tensor. After a few rounds all say "running"; kStopped is stopped then, and
+// the others begin a round that they cannot finish until it goes on.
+std::vector<WorkerProcess> start_ranks(const Daemon& daemon) {
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    workers.emplace_back([&daemon, rank](Line& line) {
+      AbiWorker worker({.box = daemon.control(), .rank = rank, .world_size = kRanks});
+      worker.tensor("embedding", 50'000);
+      worker.join();
+      std::vector<float> values(50'000, 1.0f);
+      const auto round = [&] {
+        values.assign(values.size(), 1.0f);
+        worker.push_pull(0, values.data(), values.data());
+      };
+      for (int count = 0; count < 5; ++count) {
+        round();
+        worker.wait(0);
+      }
+      line.say("running");
+      line.await_go();
+      round();
+      if (rank != kStopped) {
+        line.say(worker.must_be(PBOX_TIMEOUT, pbox_wait(worker.context(), 0, 2500)));
+      }
+      worker.wait(0);
+      require(values[49'999] == kRanks, "a wrong sum");
+      line.say("done");
+      line.await_go();
+      worker.leave();
+    });
+  }
+  return workers;
+}
+
+// The job's part of GET /api/v1/stragglers.
+Json ledger(const Daemon& daemon) {
+  return Json::parse(daemon.get("/api/v1/stragglers"))["jobs"].at(0);
+}
+
+const Json& of_rank(const Json& job, uint32_t rank) {
+  for (const Json& view : job["ranks"]) {
+    if (view["rank"] == rank) return view;
+  }
+  throw std::runtime_error("the ledger lacks rank " + std::to_string(rank));
+}
+
+std::string output_of(const Arguments& arguments, const Daemon& daemon) {
+  Arguments words = arguments;
+  words.insert(words.end(), {"--admin", daemon.admin()});
+  Program program(PBOX_CTL_PATH, words);
+  std::string text;
+  while (const auto line = program.read_line(kDeadlineMs)) text += *line + "\n";
+  CHECK(program.wait_exit(kDeadlineMs) == 0);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a rank that is stopped for three seconds is named by ledger, pboxctl and errors") {
+  Daemon daemon;
+  auto workers = start_ranks(daemon);
+  for (auto& worker : workers) REQUIRE(worker.heard() == "running");
+  workers[kStopped].signal(SIGSTOP);
+  const auto stopped = std::chrono::steady_clock::now();
+  workers[0].go();
+  workers[1].go();
+  for (const uint32_t rank : {0u, 1u}) {
+    const auto error = workers[rank].heard();
+    REQUIRE(error.has_value());
+    INFO(*error);
+    CHECK(error->find("'embedding' is not complete after 2500 ms") != std::string::npos);
+    CHECK(error->find("rank 2 is late; the box has waited ") != std::string::npos);
+  }
+
+  const Json waiting = ledger(daemon);
+  INFO(waiting.dump(2));
+  REQUIRE(waiting["awaited"].size() == 1);
+  CHECK(waiting["awaited"][0]["rank"] == kStopped);
+  CHECK(waiting["awaited"][0]["tensor"] == "embedding");
+  CHECK(waiting["awaited"][0]["round"] == 5);
+  CHECK(waiting["awaited"][0]["waited_seconds"] > 1.0);
+  const std::string now = output_of({"stragglers"}, daemon);
+  INFO(now);
+  CHECK(now.find("waits for rank 2 (") != std::string::npos);
+  CHECK(now.find("tensor 'embedding', round 5") != std::string::npos);
+  CHECK(daemon.get("/metrics")
+            .find("pbox_worker_awaited_seconds{training_job=\"job\",rank=\"0\"} 0\n") !=
+        std::string::npos);
+  CHECK(daemon.metric("pbox_worker_awaited_seconds", "rank=\"2\"") >= 1);
+
+  std::this_thread::sleep_until(stopped + kStop);
+  workers[kStopped].signal(SIGCONT);
+  workers[kStopped].go();
+  for (auto& worker : workers) CHECK(worker.heard() == "done");
+
+  const Json after = ledger(daemon);
+  INFO(after.dump(2));
+  const Json& late = of_rank(after, kStopped);
+  CHECK(after["ranks"][0]["rank"] == kStopped);
+  CHECK(late["worst_late_seconds"] > 1.0);
+  CHECK(late["worst_tensor"] == "embedding");
+  CHECK(late["worst_round"] == 5);
+  CHECK(late["late_seconds"] >= late["worst_late_seconds"]);
+  for (const uint32_t rank : {0u, 1u}) {
+    CHECK(of_rank(after, rank)["worst_late_seconds"] < late["worst_late_seconds"]);
+  }
+  CHECK(after["tensors"][0]["tensor"] == "embedding");
+  CHECK(after["tensors"][0]["worst_rank"] == kStopped);
+  CHECK(after["tensors"][0]["worst_round"] == 5);
+  CHECK(after["rounds"][0]["round"] == 5);
+  CHECK(after["rounds"][0]["rank"] == kStopped);
+  CHECK(after["rounds"][0]["late_seconds"] > 1.0);
+  const Json told = Json::parse(output_of({"stragglers", "-o", "json"}, daemon));
+  CHECK(told["jobs"][0]["ranks"][0]["rank"] == kStopped);
+  CHECK(output_of({"stragglers"}, daemon).find("\n  2 ") != std::string::npos);
+
+  for (auto& worker : workers) worker.go();
+  for (auto& worker : workers) CHECK(worker.finish() == "");
+}
+
+TEST_CASE("pboxctl stragglers of a box without jobs says so, and without a box what to do") {
+  Daemon daemon;
+  CHECK(output_of({"stragglers"}, daemon) == "no job is here\n");
+  Program nowhere(PBOX_CTL_PATH, {"stragglers", "--admin", "127.0.0.1:1"});
+  CHECK(nowhere.wait_exit(kDeadlineMs) == 1);
+  CHECK(nowhere.errors().find("give the HOST:PORT that a box names as admin=") !=
+        std::string::npos);
+}
+
+}  // namespace pbox::test

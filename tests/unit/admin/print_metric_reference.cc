@@ -1,0 +1,8 @@
+// Prints the reference page of all metrics: appliance/admin/METRICS.md.
+#include <iostream>
+
+#include "appliance/admin/metric_table.h"
+
+int main() {
+  std::cout << pbox::appliance::metric_reference();
+}

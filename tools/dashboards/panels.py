@@ -1,0 +1,148 @@
+"""What the dashboards show: one entry a panel. make_dashboards.py lays them out.
+
+A panel is (kind, title, unit, help, {legend: query}). Kinds: "stat" (numbers of now, narrow),
+"time" (over time, half a row), "table" (of now, a whole row). Units are Grafana's. $box and $job
+are what the reader has chosen; both may be several.
+"""
+
+BOX = 'instance=~"$box"'
+JOB = 'instance=~"$box",training_job=~"$job"'
+RATE = "[$__rate_interval]"
+
+
+def rate(metric, labels, by=""):
+    total = f"rate({metric}{{{labels}}}{RATE})"
+    return f"sum by ({by}) ({total})" if by else total
+
+
+def quantile(share, metric):
+    buckets = f"rate({metric}_bucket{{{JOB}}}{RATE})"
+    return f"histogram_quantile({share}, sum by (training_job, le) ({buckets}))"
+
+
+BOX_PANELS = [
+    ("stat", "Ready", "bool_yes_no", "Takes jobs now.", {"{{instance}}": f"pbox_ready{{{BOX}}}"}),
+    ("stat", "Up for", "s", "Since the daemon started.",
+     {"{{instance}}": f"pbox_uptime_seconds{{{BOX}}}"}),
+    ("stat", "Workers", "none", "Open control connections.",
+     {"{{instance}}": f"pbox_control_connections{{{BOX}}}"}),
+    ("stat", "Memory of jobs", "percentunit", "Of what jobs may take.",
+     {"{{instance}}": f"pbox_box_job_memory_bytes{{{BOX}}} / "
+                      f"pbox_box_job_memory_limit_bytes{{{BOX}}}"}),
+    ("time", "Received", "Bps", "By pipeline, headers and tags included.",
+     {"{{instance}} pipeline {{pipeline}}": rate("pbox_rx_bytes_total", BOX)}),
+    ("time", "Sent", "Bps", "By pipeline, headers and tags included.",
+     {"{{instance}} pipeline {{pipeline}}": rate("pbox_tx_bytes_total", BOX)}),
+    ("time", "Busy", "percentunit",
+     "Share of time in which the pipeline's core had work. Near 100 %: that core is the limit.",
+     {"{{instance}} pipeline {{pipeline}}": rate("pbox_pipeline_busy_seconds_total", BOX)}),
+    ("time", "Cycles for a byte", "none",
+     "By phase, from sampled turns: where a busy core's time goes.",
+     {"{{phase}}": f"{rate('pbox_pipeline_sampled_cycles_total', BOX, 'phase')} / ignoring (phase) "
+                   f"group_left sum({rate('pbox_pipeline_sampled_bytes_total', BOX)})"}),
+    ("time", "Chunks that wait to leave", "none", "Finished; the way out is the limit if it grows.",
+     {"{{instance}} pipeline {{pipeline}}": f"pbox_pipeline_queued_chunks{{{BOX}}}"}),
+    ("time", "Fragments that were not new", "pps",
+     "Duplicates and stale ones: packets are lost or late.",
+     {"{{reason}}": f"sum by (reason) (rate(pbox_fragments_total{{{BOX},reason!=\"aggregated\"}}"
+                    f"{RATE}))"}),
+    ("time", "Packets refused", "pps", "By reason; no reply is sent to any.",
+     {"{{reason}}": rate("pbox_rejected_packets_total", BOX, "reason")}),
+    ("time", "Trouble at the port", "pps", "Packets not sent, frames dropped, buffers lacking.",
+     {"send failures": rate("pbox_port_send_failures_total", BOX, "instance"),
+      "no buffer": rate("pbox_port_no_buffer_total", BOX, "instance"),
+      "dropped, {{reason}}": rate("pbox_port_dropped_frames_total", BOX, "reason")}),
+    ("time", "Processor time of the daemon", "percentunit", "All threads; 100 % is one core.",
+     {"{{instance}}": rate("pbox_cpu_seconds_total", BOX)}),
+    ("time", "Signs of life", "hertz", "Of each pipeline's loop; none: it is wedged.",
+     {"{{instance}} pipeline {{pipeline}}": rate("pbox_pipeline_ticks_total", BOX)}),
+]
+
+JOB_PANELS = [
+    ("stat", "Ranks", "none", "By state.",
+     {"{{training_job}} {{state}}":
+      f"sum by (training_job, state) (pbox_job_workers{{{JOB}}}) > 0"}),
+    ("stat", "Memory", "bytes", "Taken by the job on the box.",
+     {"{{training_job}}": f"pbox_job_memory_bytes{{{JOB}}}"}),
+    ("stat", "Chunk rounds", "none", "Finished a second.",
+     {"{{training_job}}": rate("pbox_job_chunk_rounds_total", JOB)}),
+    ("stat", "Median arrival skew", "s", "From the first rank's push of a chunk to the last one's.",
+     {"{{training_job}}": quantile(0.5, "pbox_job_arrival_skew_seconds")}),
+    ("time", "Gradients received", "Bps", "By rank.",
+     {"{{training_job}} rank {{rank}}": rate("pbox_worker_bytes_received_total", JOB)}),
+    ("time", "Time of a round", "s",
+     "From the first rank's push to the last one's, over all chunks of a pipeline.",
+     {"{{training_job}} 50 %": quantile(0.5, "pbox_job_round_seconds"),
+      "{{training_job}} 99 %": quantile(0.99, "pbox_job_round_seconds")}),
+    ("time", "Arrival skew", "s", "Of a chunk: from the first rank's push to the last one's.",
+     {"{{training_job}} 50 %": quantile(0.5, "pbox_job_arrival_skew_seconds"),
+      "{{training_job}} 99 %": quantile(0.99, "pbox_job_arrival_skew_seconds")}),
+    ("time", "Duplicates", "pps", "Fragments that had arrived before: packets are lost or late.",
+     {"{{training_job}} rank {{rank}}": rate("pbox_worker_duplicate_fragments_total", JOB)}),
+    ("time", "Since the last packet", "s", "By rank.",
+     {"{{training_job}} rank {{rank}}": f"pbox_worker_last_packet_age_seconds{{{JOB}}}"}),
+    ("time", "Rounds that reads lacked", "none", "Of jobs whose ranks say how old their data is.",
+     {"{{training_job}} 99 %": quantile(0.99, "pbox_job_read_rounds_behind")}),
+    ("time", "Reads that waited", "percentunit", "Where the consistency model lets some go on.",
+     {"{{training_job}}": f"{rate('pbox_job_pulls_delayed_total', JOB)} / "
+                          f"{rate('pbox_job_pulls_total', JOB)}"}),
+    ("time", "Lead of the fastest", "none", "The most rounds ahead of the slowest.",
+     {"{{training_job}}": f"pbox_job_lead_rounds{{{JOB}}}"}),
+]
+
+CLUSTER_PANELS = [
+    ("stat", "Boxes up", "none", "That Prometheus reaches.", {"": "count(pbox_ready == 1)"}),
+    ("stat", "Boxes registered", "none", "In the cluster's store, as each box last heard.",
+     {"{{instance}}": f"pbox_cluster_boxes{{{BOX}}}"}),
+    ("stat", "Leads", "bool_yes_no", "Exactly one box of a cluster should.",
+     {"{{instance}}": f"pbox_cluster_is_leader{{{BOX}}}"}),
+    ("stat", "Store", "bool_yes_no", "The cluster's store answers this box.",
+     {"{{instance}}": f"pbox_cluster_store_up{{{BOX}}}"}),
+    ("table", "Boxes", "none", "What runs where.", {"": f"pbox_build_info{{{BOX}}}"}),
+    ("time", "Received by box", "Bps", "Over all pipelines.",
+     {"{{instance}}": rate("pbox_rx_bytes_total", BOX, "instance")}),
+    ("time", "Sent by box", "Bps", "Over all pipelines.",
+     {"{{instance}}": rate("pbox_tx_bytes_total", BOX, "instance")}),
+    ("time", "Busiest pipeline", "percentunit", "Of each box.",
+     {"{{instance}}": f"max by (instance) ({rate('pbox_pipeline_busy_seconds_total', BOX)})"}),
+    ("time", "Jobs", "none", "That have ranks on a box.",
+     {"{{instance}}": f"count by (instance) (pbox_job_memory_bytes{{{BOX}}})"}),
+    ("time", "Joins refused, jobs failed", "none", "In the last five minutes.",
+     {"{{instance}} refused": f"increase(pbox_joins_refused_total{{{BOX}}}[5m])",
+      "{{instance}} failed": f"increase(pbox_jobs_failed_total{{{BOX}}}[5m])"}),
+    ("time", "Ranks lost, back, left out", "none", "In the last five minutes.",
+     {"{{instance}} lost": f"increase(pbox_workers_lost_total{{{BOX}}}[5m])",
+      "{{instance}} back": f"increase(pbox_workers_back_total{{{BOX}}}[5m])",
+      "{{instance}} left out": f"increase(pbox_workers_excluded_total{{{BOX}}}[5m])"}),
+]
+
+STRAGGLER_PANELS = [
+    ("stat", "Waits for", "s", "Ranks that the others wait for now, and since when.",
+     {"{{training_job}} rank {{rank}}": f"topk(5, pbox_worker_awaited_seconds{{{JOB}}})"}),
+    ("stat", "Latest rank", "percentunit",
+     "Share of the last minutes that rounds took longer because of one rank.",
+     {"{{training_job}} rank {{rank}}":
+      f"topk(3, {rate('pbox_worker_late_seconds_total', JOB)} / on (instance, training_job) "
+      f"group_left sum by (instance, training_job) "
+      f"({rate('pbox_worker_late_seconds_total', JOB)}))"}),
+    ("time", "Lateness by rank", "s",
+     "Seconds a second, summed over chunks: how much earlier rounds would end without the rank.",
+     {"{{training_job}} rank {{rank}}": rate("pbox_worker_late_seconds_total", JOB)}),
+    ("time", "Was the last", "percentunit", "Share of the job's chunk rounds that the rank ended.",
+     {"{{training_job}} rank {{rank}}":
+      f"{rate('pbox_worker_last_arrivals_total', JOB)} / on (instance, training_job) group_left "
+      f"{rate('pbox_job_chunk_rounds_total', JOB)}"}),
+    ("time", "Awaited", "s", "How long the others have waited for the rank's push.",
+     {"{{training_job}} rank {{rank}}": f"pbox_worker_awaited_seconds{{{JOB}}}"}),
+    ("time", "Arrival skew, 99 %", "s", "Of chunks: from the first rank's push to the last one's.",
+     {"{{training_job}}": quantile(0.99, "pbox_job_arrival_skew_seconds")}),
+    ("table", "Ranks", "s", "Lateness of each in all, since the job began.",
+     {"": f"sort_desc(pbox_worker_late_seconds_total{{{JOB}}})"}),
+]
+
+DASHBOARDS = [
+    ("pbox-box", "PBox: a box", ["box"], BOX_PANELS),
+    ("pbox-job", "PBox: a job", ["box", "job"], JOB_PANELS),
+    ("pbox-cluster", "PBox: all boxes", ["box"], CLUSTER_PANELS),
+    ("pbox-stragglers", "PBox: stragglers", ["box", "job"], STRAGGLER_PANELS),
+]

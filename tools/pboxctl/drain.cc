@@ -1,0 +1,92 @@
+#include <boost/program_options.hpp>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <thread>
+
+#include "tools/pboxctl/admin_client.h"
+
+namespace pboxctl {
+namespace {
+
+namespace options = boost::program_options;
+using Json = nlohmann::json;
+
+constexpr std::chrono::milliseconds kLook{200};
+
+options::options_description drain_options() {
+  auto description = admin_options();
+  description.add_options()("undo", "let the box take parts of jobs again");
+  description.add_options()("wait", "return when the box has no part left");
+  description.add_options()("timeout",
+                            options::value<unsigned>()->default_value(600)->value_name("SECONDS"),
+                            "how long --wait waits");
+  return description;
+}
+
+// Of a box among those listed; nothing: it is not.
+const Json* find_box(const Json& boxes, const std::string& name) {
+  for (const Json& box : boxes) {
+    if (text_of(box, "name") == name) return &box;
+  }
+  return nullptr;
+}
+
+int await_empty(const options::variables_map& given, const std::string& name) {
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::seconds(given["timeout"].as<unsigned>());
+  unsigned long shown = 0;
+  for (;;) {
+    const auto page = fetch(given, "/api/v1/boxes");
+    if (!page) return kFailed;
+    const Json boxes = list_of(*page, "boxes");
+    const Json* box = find_box(boxes, name);
+    const auto parts = box == nullptr ? 0ul : static_cast<unsigned long>(number_of(*box, "parts"));
+    const bool drains = box != nullptr && box->value("draining", false);
+    if (box == nullptr || (drains && parts == 0)) {
+      std::cerr << "box " << name << " has no part left; it may be stopped\n";
+      return kDone;
+    }
+    if (parts != shown) std::cerr << "box " << name << " still has " << parts << " parts\n";
+    shown = parts;
+    if (std::chrono::steady_clock::now() > end) {
+      std::cerr << "pboxctl: box " << name << " still has " << parts
+                << " parts; jobs of mode optimize, of models other than bsp, or without recovery "
+                   "cannot move: wait for their end, or stop them (`pboxctl jobs`)\n";
+      return kFailed;
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+int drain(const options::variables_map& given, const Words& more) {
+  const bool as_json = wants_json(given);
+  if (more.empty()) return complain("drain", "name the box, as `pboxctl boxes` lists it");
+  const bool undo = given.contains("undo");
+  if (undo && given.contains("wait")) return complain("drain", "--wait makes no sense with --undo");
+  const auto body = post(given["admin"].as<std::string>(), "/api/v1/boxes/" + more[0] + "/drain",
+                         Json{{"draining", !undo}}.dump());
+  if (!body) {
+    std::cerr << "pboxctl: " << body.error().message << '\n';
+    return kFailed;
+  }
+  if (as_json) std::cout << *body;
+  return given.contains("wait") ? await_empty(given, more[0]) : kDone;
+}
+
+}  // namespace
+
+const Command kDrain = {
+    "drain",
+    "BOX [options]",
+    "move all parts of jobs from a box to the others, or let it take some again",
+    "Empties a box of a cluster, so that it can be stopped without any job noticing: its parts go "
+    "to\n"
+    "other boxes, and it gets none until `pboxctl drain BOX --undo`. Any box may be asked. Parts "
+    "of\n"
+    "jobs that cannot move stay until their jobs end.",
+    drain_options,
+    drain,
+    Command::More::kBox};
+
+}  // namespace pboxctl

@@ -1,0 +1,90 @@
+#include <cstdio>
+#include <iostream>
+
+#include "tools/pboxctl/admin_client.h"
+
+namespace pboxctl {
+namespace {
+
+using Json = nlohmann::json;
+using boost::program_options::variables_map;
+
+void print_jobs(const Json& page) {
+  const Json jobs = list_of(page, "jobs");
+  if (jobs.empty()) {
+    std::printf("no job is here\n");
+    return;
+  }
+  std::printf("%-24s %-10s %-9s %-6s %6s %8s %12s %12s %10s\n", "JOB", "STATE", "MODE", "SYNC",
+              "RANKS", "TENSORS", "MEMORY", "CHUNK ROUNDS", "AGE");
+  for (const Json& job : jobs) {
+    const Json sync = job.value("sync", Json::object());
+    std::printf("%-24s %-10s %-9s %-6s %6.0f %8.0f %12s %12.0f %10s\n",
+                text_of(job, "name").c_str(), text_of(job, "state").c_str(),
+                text_of(job, "mode").c_str(), text_of(sync, "model").c_str(),
+                number_of(job, "world_size"), number_of(job, "tensor_count"),
+                in_units(number_of(job, "memory_bytes"), 1 << 20, "MiB").c_str(),
+                number_of(job, "chunk_rounds"), in_time(number_of(job, "age_seconds")).c_str());
+  }
+}
+
+int jobs(const variables_map& given, const Words& /*more*/) {
+  return show_page(given, "/api/v1/jobs", print_jobs);
+}
+
+void print_workers(const Json& job) {
+  std::printf("%-24s %-6s %-22s %-9s %12s %12s %10s %12s\n", "JOB", "RANK", "PEER", "STATE",
+              "RECEIVED", "DUPLICATES", "LAST", "LAST PACKET");
+  for (const Json& worker : list_of(job, "workers")) {
+    std::printf("%-24s %-6.0f %-22s %-9s %12s %12.0f %10.0f %12s\n", text_of(job, "name").c_str(),
+                number_of(worker, "rank"), text_of(worker, "peer").c_str(),
+                text_of(worker, "state").c_str(),
+                in_units(number_of(worker, "bytes_received"), 1 << 20, "MiB").c_str(),
+                number_of(worker, "duplicates"), number_of(worker, "last_arrivals"),
+                in_time(number_of(worker, "last_packet_age_seconds")).c_str());
+  }
+}
+
+// The page of all jobs, cut down to the one that is asked for.
+int workers(const variables_map& given, const Words& more) {
+  const bool as_json = wants_json(given);
+  const auto page = fetch(given, "/api/v1/jobs");
+  if (!page) return kFailed;
+  Json shown = Json::array();
+  for (const Json& job : list_of(*page, "jobs")) {
+    if (more.empty() || text_of(job, "name") == more[0]) shown.push_back(job);
+  }
+  if (shown.empty() && !more.empty()) {
+    std::cerr << "pboxctl: no job '" << more[0] << "' is here; `pboxctl jobs` lists all\n";
+    return kFailed;
+  }
+  if (as_json) {
+    std::cout << Json({{"jobs", std::move(shown)}}).dump(2) << '\n';
+    return kDone;
+  }
+  if (shown.empty()) std::printf("no job is here\n");
+  for (const Json& job : shown) print_workers(job);
+  return kDone;
+}
+
+}  // namespace
+
+const Command kJobs = {
+    "jobs",
+    "[options]",
+    "list the jobs of a box",
+    "Lists the jobs of a box: their state, consistency model, ranks, memory and progress.",
+    admin_options,
+    jobs};
+
+const Command kWorkers = {
+    "workers",
+    "[JOB] [options]",
+    "list the ranks of a job, or of all",
+    "Lists the ranks of a job, or of all jobs of a box: where each is, its state, and what the box "
+    "has\nof it. LAST: chunk rounds that the rank ended. `pboxctl stragglers` says by how much.",
+    admin_options,
+    workers,
+    Command::More::kJob};
+
+}  // namespace pboxctl

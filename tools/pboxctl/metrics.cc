@@ -1,0 +1,126 @@
+#include <boost/program_options.hpp>
+#include <iostream>
+#include <sstream>
+
+#include "appliance/version.h"
+#include "nic/wire/control_frame.h"
+#include "tools/pboxctl/admin_client.h"
+
+namespace pboxctl {
+namespace {
+
+namespace options = boost::program_options;
+using Json = nlohmann::json;
+
+options::options_description metrics_options() {
+  auto description = admin_options();
+  description.add_options()("match",
+                            options::value<std::string>()->default_value("")->value_name("TEXT"),
+                            "only metrics whose name holds this text");
+  return description;
+}
+
+// A line `name{label="value",...} number` of the text format, as the box writes it.
+Json sample_of(const std::string& line) {
+  const size_t end_of_name = line.find_first_of("{ ");
+  Json labels = Json::object();
+  size_t at = end_of_name;
+  if (line[at] == '{') {
+    while (line[at] != '}') {
+      const size_t equals = line.find('=', at);
+      const std::string name = line.substr(at + 1, equals - at - 1);
+      std::string value;
+      for (at = equals + 2; line[at] != '"'; ++at) {
+        if (line[at] == '\\')
+          value += line[++at] == 'n' ? '\n' : line[at];
+        else
+          value += line[at];
+      }
+      labels[name] = value;
+      ++at;
+    }
+    ++at;
+  }
+  return {{"name", line.substr(0, end_of_name)},
+          {"labels", std::move(labels)},
+          {"value", line.substr(at + 1)}};
+}
+
+int metrics(const options::variables_map& given, const Words& /*more*/) {
+  const bool as_json = wants_json(given);
+  const auto text = ask(given["admin"].as<std::string>(), "/metrics");
+  if (!text) {
+    std::cerr << "pboxctl: " << text.error().message << '\n';
+    return kFailed;
+  }
+  const auto& match = given["match"].as<std::string>();
+  Json samples = Json::array();
+  std::istringstream lines(*text);
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_comment = line.starts_with('#');
+    const size_t begin = is_comment ? sizeof("# HELP ") - 1 : 0;
+    if (line.size() <= begin) continue;
+    const std::string name = line.substr(begin, line.find_first_of("{ ", begin) - begin);
+    if (name.find(match) == std::string::npos) continue;
+    if (!as_json) {
+      std::cout << line << '\n';
+    } else if (!is_comment) {
+      samples.push_back(sample_of(line));
+    }
+  }
+  constexpr auto kMends = Json::error_handler_t::replace;
+  if (as_json) std::cout << Json({{"samples", samples}}).dump(2, ' ', false, kMends) << '\n';
+  return kDone;
+}
+
+options::options_description version_options() {
+  options::options_description description("Options");
+  description.add_options()("admin", options::value<std::string>()->value_name("HOST:PORT"),
+                            "admin server of a box, to show its version too");
+  add_output_option(description);
+  description.add_options()("help,h", "print this text");
+  return description;
+}
+
+int version(const options::variables_map& given, const Words& /*more*/) {
+  const bool as_json = wants_json(given);
+  Json page = {{"version", pbox::appliance::kVersion},
+               {"control_protocol", pbox::wire::kControlProtocolVersion}};
+  if (given.contains("admin")) {
+    const auto health = fetch(given, "/healthz");
+    if (!health) return kFailed;
+    page["box"] = {{"name", text_of(*health, "name")}, {"version", text_of(*health, "version")}};
+  }
+  if (as_json) {
+    std::cout << page.dump(2) << '\n';
+    return kDone;
+  }
+  std::cout << "pboxctl " << pbox::appliance::kVersion << ", control protocol "
+            << pbox::wire::kControlProtocolVersion << '\n';
+  if (page.contains("box")) {
+    std::cout << "box " << text_of(page["box"], "name") << ": pboxd "
+              << text_of(page["box"], "version") << '\n';
+  }
+  return kDone;
+}
+
+}  // namespace
+
+const Command kMetrics = {
+    "metrics",
+    "[options]",
+    "show what a box counts",
+    "Shows what a box counts, as Prometheus reads it; --output json has a list of samples. What "
+    "each\nmeans stands in its HELP line, and in METRICS.md of the documentation.",
+    metrics_options,
+    metrics};
+
+const Command kVersion = {"version",
+                          "[options]",
+                          "show the version of this program, and of a box",
+                          "Shows the version of this program and, with --admin, that of a box. The "
+                          "two should be one release.",
+                          version_options,
+                          version};
+
+}  // namespace pboxctl

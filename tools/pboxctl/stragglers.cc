@@ -1,0 +1,104 @@
+#include <cstdio>
+
+#include "tools/pboxctl/admin_client.h"
+
+namespace pboxctl {
+namespace {
+
+using Json = nlohmann::json;
+
+unsigned long whole(const Json& object, const char* key) {
+  return static_cast<unsigned long>(number_of(object, key));
+}
+
+// The answer to "it hangs: which rank?" comes first.
+void print_awaited(const Json& job) {
+  const Json awaited = list_of(job, "awaited");
+  if (awaited.empty()) std::printf("  nobody is waited for now\n");
+  for (const Json& rank : awaited) {
+    std::printf(
+        "  waits for rank %lu (%s, %s) since %s: tensor '%s', round %lu; last packet %s ago\n",
+        whole(rank, "rank"), text_of(rank, "peer").c_str(), text_of(rank, "state").c_str(),
+        in_time(number_of(rank, "waited_seconds")).c_str(), text_of(rank, "tensor").c_str(),
+        whole(rank, "round"), in_time(number_of(rank, "last_packet_age_seconds")).c_str());
+  }
+}
+
+void print_ranks(const Json& job) {
+  std::printf("  %-6s %-22s %-9s %10s %7s %10s %10s  %s\n", "RANK", "PEER", "STATE", "LAST",
+              "SHARE", "LATE", "WORST", "WORST AT");
+  for (const Json& rank : list_of(job, "ranks")) {
+    std::string place = "-";
+    if (number_of(rank, "worst_late_seconds") > 0) {
+      place = "tensor '" + text_of(rank, "worst_tensor") + "', round " +
+              std::to_string(whole(rank, "worst_round")) + ", " +
+              in_time(number_of(rank, "worst_age_seconds")) + " ago";
+    }
+    std::printf("  %-6lu %-22s %-9s %10lu %5.1f %% %10s %10s  %s\n", whole(rank, "rank"),
+                text_of(rank, "peer").c_str(), text_of(rank, "state").c_str(),
+                whole(rank, "last_arrivals"), 100 * number_of(rank, "last_share"),
+                in_time(number_of(rank, "late_seconds")).c_str(),
+                in_time(number_of(rank, "worst_late_seconds")).c_str(), place.c_str());
+  }
+}
+
+void print_tensors(const Json& job) {
+  const Json tensors = list_of(job, "tensors");
+  if (tensors.empty()) return;
+  std::printf("  %-32s %10s %10s  %s\n", "TENSOR", "LATE", "WORST", "BY");
+  for (const Json& tensor : tensors) {
+    std::printf("  %-32s %10s %10s  rank %lu, round %lu\n", text_of(tensor, "tensor").c_str(),
+                in_time(number_of(tensor, "late_seconds")).c_str(),
+                in_time(number_of(tensor, "worst_late_seconds")).c_str(),
+                whole(tensor, "worst_rank"), whole(tensor, "worst_round"));
+  }
+}
+
+void print_rounds(const Json& job) {
+  const Json rounds = list_of(job, "rounds");
+  if (rounds.empty()) return;
+  std::printf("  %-8s %10s %10s %10s  %s\n", "ROUND", "TOOK", "LATE", "AGE", "LAST");
+  for (const Json& round : rounds) {
+    std::printf("  %-8lu %10s %10s %10s  rank %lu, tensor '%s'\n", whole(round, "round"),
+                in_time(number_of(round, "seconds")).c_str(),
+                in_time(number_of(round, "late_seconds")).c_str(),
+                in_time(number_of(round, "age_seconds")).c_str(), whole(round, "rank"),
+                text_of(round, "tensor").c_str());
+  }
+}
+
+void print_stragglers(const Json& page) {
+  const Json jobs = list_of(page, "jobs");
+  if (jobs.empty()) std::printf("no job is here\n");
+  for (const Json& job : jobs) {
+    std::printf("job %s: %s, %lu ranks, %lu chunk rounds\n", text_of(job, "job").c_str(),
+                text_of(job, "state").c_str(), whole(job, "world_size"),
+                whole(job, "chunk_rounds"));
+    if (!job.value("kept", true)) {
+      std::printf("  its consistency model has no rounds that wait for all: see `pboxctl jobs`\n");
+      continue;
+    }
+    print_awaited(job);
+    print_ranks(job);
+    print_tensors(job);
+    print_rounds(job);
+  }
+}
+
+int stragglers(const boost::program_options::variables_map& given, const Words& /*more*/) {
+  return show_page(given, "/api/v1/stragglers", print_stragglers);
+}
+
+}  // namespace
+
+const Command kStragglers = {
+    "stragglers",
+    "[options]",
+    "say who is late: now, how often, by how much, where",
+    "Says who is late: whom each job waits for now, and who was the last, how often and by how "
+    "much,\nby rank, tensor and round. LAST: chunk rounds that the rank ended. LATE: how much "
+    "earlier they\nwould have ended without it, in all.",
+    admin_options,
+    stragglers};
+
+}  // namespace pboxctl
