@@ -33,6 +33,7 @@ struct PipelinePlan {
   uint32_t queue = 0;     // of that NIC, in [0, pipelines of that NIC)
   std::vector<uint32_t> devices;  // indices into config.dpdk.devices, which share `address`: the
                                   // pipeline has `queue` on each; empty with data.port = socket
+  std::string rdma_device;        // beside the socket; empty but with data.port = rdma
   uint64_t arena_bytes = 0;       // what jobs may take on this pipeline, at most
   bool hugepages = false;         // the node has free 2 MiB pages to begin with
   bool operator==(const PipelinePlan&) const = default;
