@@ -107,6 +107,7 @@ class Client {
   Result<uint32_t> narrowest_path(const std::vector<nic::Endpoint>& addresses);
   Result<TransportFacts> open_lanes(const Action& action);
   void pump_control(uint64_t now_ns);
+  void speak_for_transport();
   void await_control(uint64_t limit_ns);
 
   // client_io.cc: the I/O thread.

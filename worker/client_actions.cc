@@ -97,10 +97,14 @@ Result<TransportFacts> Client::open_lanes(const Action& action) {
 void Client::pump_control(uint64_t now_ns) {
   perform_actions();
   if (channel_) {
+    speak_for_transport();
     if (sent_) sent_ = channel_->flush();
     const auto messages = channel_->receive();
     if (messages) {
-      for (const auto& message : *messages) membership_->on_message(message, now_ns);
+      for (const auto& message : *messages) {
+        if (message.has_queue_pairs() && transport_) transport_->on_answer(message.queue_pairs());
+        membership_->on_message(message, now_ns);
+      }
     }
     // A FAILURE that arrived says more than the broken connection behind it.
     if (!messages) {
@@ -111,6 +115,12 @@ void Client::pump_control(uint64_t now_ns) {
   }
   membership_->on_time(now_ns);
   perform_actions();
+}
+
+void Client::speak_for_transport() {
+  control::WorkerMessage message;
+  if (!transport_ || !sent_ || !transport_->take_request(*message.mutable_queue_pairs())) return;
+  sent_ = channel_->send(message);
 }
 
 // Until the control connection has something, or the membership, or limit_ns has come.
