@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "appliance/ports_rdma.h"
 #include "appliance/preflight_checks.h"
 
 namespace pbox::appliance::checks {
@@ -33,7 +32,8 @@ Check check_memlock(const HostFacts& facts, const Result<Topology>& topology) {
   const std::string limit = mebibytes(facts.memlock_bytes);
   if (facts.can_lock_memory) return ok(name, limit + ", no bound with CAP_IPC_LOCK");
   if (!topology) return ok(name, "not checked: there is no plan");
-  const uint64_t packets = rdma_packet_bytes() * topology->pipelines.size();
+  uint64_t packets = 0;
+  for (const auto& node : topology->nodes) packets += node.packet_memory_bytes;
   const uint64_t all = packets + topology->job_memory_bytes;
   const std::string needs = "packets lock " + mebibytes(packets) + ", jobs up to " +
                             mebibytes(topology->job_memory_bytes) + " more";

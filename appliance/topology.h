@@ -44,7 +44,7 @@ struct NodePlan {
   std::vector<uint32_t> pipelines;  // indices
   std::vector<int> control_cpus;    // of this node, for control, admin and everything else
   uint64_t job_memory_bytes = 0;
-  uint64_t packet_memory_bytes = 0;  // of DPDK's pools; no part of the jobs'
+  uint64_t packet_memory_bytes = 0;  // of DPDK's pools, of RDMA's buffers; no part of the jobs'
   bool operator==(const NodePlan&) const = default;
 };
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "appliance/ports_rdma.h"
 #include "appliance/topology_steps.h"
 
 namespace pbox::appliance::steps {
@@ -84,6 +85,16 @@ Candidate* nearest(const PipelinePlan& pipeline, bool may_cross, std::vector<Can
   return best;
 }
 
+// Buffers that no job can have. Of pipelines that are tied to no node, on the first.
+void reserve_packet_memory(const PipelinePlan& pipeline, Topology& topology) {
+  const uint64_t bytes =
+      (rdma_packet_bytes() + kHugepageBytes - 1) / kHugepageBytes * kHugepageBytes;
+  auto node = std::find_if(topology.nodes.begin(), topology.nodes.end(),
+                           [&](const NodePlan& each) { return each.node == pipeline.node; });
+  if (node == topology.nodes.end()) node = topology.nodes.begin();
+  if (node != topology.nodes.end()) node->packet_memory_bytes += bytes;
+}
+
 }  // namespace
 
 Status choose_rdma_devices(const config::Config& config, const HostFacts& facts,
@@ -104,6 +115,7 @@ Status choose_rdma_devices(const config::Config& config, const HostFacts& facts,
     }
     ++chosen->pipelines;
     pipeline.rdma_device = chosen->device->name;
+    reserve_packet_memory(pipeline, topology);
     topology.reasons.push_back("pipeline " + std::to_string(pipeline.index) + ": RDMA device " +
                                pipeline.rdma_device + ", because " + why);
   }

@@ -67,6 +67,15 @@ TEST_CASE("without a NIC's own, RDMA devices of the node share its pipelines eve
     used.push_back(pipeline.rdma_device);
     CHECK((pipeline.rdma_device == "c") == (pipeline.node == 1));
   }
+#ifdef PBOX_HAS_RDMA
+  // Two pipelines' buffers on each node, which jobs cannot have.
+  CHECK(topology->nodes[0].packet_memory_bytes > 0);
+  CHECK(topology->nodes[0].packet_memory_bytes == topology->nodes[1].packet_memory_bytes);
+  auto on_sockets = config;
+  on_sockets.data.port = config::PortKind::kSocket;
+  on_sockets.rdma = {};
+  CHECK(topology->job_memory_bytes < plan(on_sockets, facts)->job_memory_bytes);
+#endif
   std::sort(used.begin(), used.end());
   CHECK(used == std::vector<std::string>{"a", "b", "c", "c"});
 }
