@@ -4,6 +4,7 @@
 #                with the addresses 10.9.0.1/24 to 10.9.0.4/24
 #   rack_rdma    a Soft-RoCE device on each: rxe0 to rxe3. All are on one network, and packets from
 #                one to another go over it
+#   rack_dpdk    nic0 and nic2 without the kernel, as the README tells a user to do it
 #   rack_check NAME COMMAND...   "ok: NAME" or "FAILED: NAME"; rack_done: the status of all
 # shellcheck shell=bash
 
@@ -65,3 +66,13 @@ rack_check() {
 }
 
 rack_done() { [ "$rack_failures" = 0 ]; }
+
+rack_dpdk() {
+  local nic
+  # The kernel would leave checksums to a NIC, and nothing on this switch is one.
+  for nic in nic1 nic3; do
+    ethtool -K "$nic" tx off tx-udp-segmentation off >/dev/null || return 1
+  done
+  ip link set nic0 down && ip link set nic2 down && modprobe vfio-pci &&
+    dpdk-devbind.py --bind=vfio-pci 0000:41:00.0 && dpdk-devbind.py --bind=vfio-pci 0000:81:00.0
+}
