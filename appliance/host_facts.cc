@@ -167,6 +167,26 @@ void read_pci_devices(hwloc_topology_t topology, HostFacts& facts) {
             [](const PciNetwork& a, const PciNetwork& b) { return a.address < b.address; });
 }
 
+// What read_rdma finds in sysfs, from XML; after read_nics.
+void read_rdma_devices(hwloc_topology_t topology, HostFacts& facts) {
+  hwloc_obj_t object = nullptr;
+  while ((object = hwloc_get_next_osdev(topology, object)) != nullptr) {
+    if (object->attr->osdev.type != HWLOC_OBJ_OSDEV_OPENFABRICS || object->name == nullptr)
+      continue;
+    RdmaFacts device;
+    device.name = object->name;
+    device.node = node_near(topology, object);
+    device.is_active = device.is_accessible = true;
+    const std::string address = pci_address_of(pci_device_of(object));
+    for (const auto& nic : facts.nics) {
+      if (!address.empty() && nic.pci_address == address) device.interface = nic.name;
+    }
+    facts.rdma.push_back(std::move(device));
+  }
+  std::sort(facts.rdma.begin(), facts.rdma.end(),
+            [](const RdmaFacts& a, const RdmaFacts& b) { return a.name < b.name; });
+}
+
 void read_topology(hwloc_topology_t topology, HostFacts& facts) {
   read_nodes(topology, facts);
   read_cores(topology, facts);
@@ -196,6 +216,7 @@ Result<HostFacts> load_host_facts(const std::string& path) {
   facts.allowed_cpus = indices(hwloc_topology_get_allowed_cpuset(topology->get()));
   read_topology(topology->get(), facts);
   read_pci_devices(topology->get(), facts);
+  read_rdma_devices(topology->get(), facts);
   for (const auto& node : facts.nodes) facts.memory_bytes += node.memory_bytes;
   const hwloc_obj_t machine = hwloc_get_root_obj(topology->get());
   const char* kernel = hwloc_obj_get_info_by_name(machine, "OSRelease");

@@ -51,6 +51,15 @@ struct PciNetwork {
   bool vfio_accessible = false;  // this process may open its VFIO group
 };
 
+// As the kernel lists them; its first port.
+struct RdmaFacts {
+  std::string name;  // "mlx5_0"
+  int node = kUnknownNode;
+  std::string interface;       // of the kernel's network that it shares; empty: none
+  bool is_active = false;      // its port has a link
+  bool is_accessible = false;  // this process may open it
+};
+
 struct VfioFacts {
   bool iommu_active = false;
   bool is_loaded = false;        // the driver vfio-pci is there to bind to
@@ -73,6 +82,7 @@ struct HostFacts {
   std::vector<Nic> nics;                // ascending by PCI address
   std::vector<PciNetwork> pci_network;  // ascending by address
   std::vector<Interface> interfaces;
+  std::vector<RdmaFacts> rdma;  // ascending by name
   VfioFacts vfio;
   std::vector<int> allowed_cpus;       // affinity and cpuset; ascending
   double cpu_quota = 0;                // cgroup cpu.max, in CPUs; 0: none

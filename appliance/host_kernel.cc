@@ -14,6 +14,7 @@
 
 #include "appliance/cgroup_limits.h"
 #include "appliance/pci_network.h"
+#include "appliance/rdma_facts.h"
 
 namespace pbox::appliance {
 namespace {
@@ -142,6 +143,7 @@ void read_kernel_facts(HostFacts& facts) {
       can_map_page(kMap2MiB, kHugepageBytes) || can_map_page(kMap1GiB, kGiantPageBytes);
   facts.pci_network = read_pci_network("");
   facts.vfio = read_vfio_facts("");
+  facts.rdma = read_rdma("", facts.nics);
   for (auto& nic : facts.nics) {
     const std::string folder = "/sys/class/net/" + nic.name;
     nic.link_mbps = static_cast<uint32_t>(number_in(folder + "/speed"));

@@ -55,6 +55,16 @@ Status PipelineSet::install(uint32_t pipeline, pipeline::JobShard& shard) {
   return PipelineHost::install(pipeline, shard);
 }
 
+Result<wire::QueuePairAddress> PipelineSet::connect(uint32_t pipeline, uint64_t owner,
+                                                    const wire::QueuePairAddress& peer) {
+  return threads_[pipeline]->connect(owner, peer);
+}
+
+void PipelineSet::disconnect(uint64_t owner) {
+  for (const auto& thread : threads_) thread->disconnect(owner);
+  free_retired();
+}
+
 void PipelineSet::remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) {
   execute(pipeline, {.kind = pipeline::CommandKind::kRemove, .shard = shard.get()});
   retired_.push_back({pipeline, std::move(shard)});

@@ -22,6 +22,9 @@ class PipelineSet : public PipelineHost {
   PipelineInfo info(uint32_t pipeline) const override;
   void execute(uint32_t pipeline, pipeline::Command command) override;
   Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
+  Result<wire::QueuePairAddress> connect(uint32_t pipeline, uint64_t owner,
+                                         const wire::QueuePairAddress& peer) override;
+  void disconnect(uint64_t owner) override;
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
   const Ports& ports() const { return *ports_; }
   std::vector<PipelineView> views() const;

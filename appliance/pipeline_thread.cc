@@ -87,6 +87,35 @@ bool PipelineThread::remove_memory(const NumaArena& memory) {
       port_);
 }
 
+Result<wire::QueuePairAddress> PipelineThread::connect(uint64_t owner,
+                                                       const wire::QueuePairAddress& peer) {
+  return std::visit(
+      [&](auto& port) -> Result<wire::QueuePairAddress> {
+        if constexpr (ConnectsPeers<std::decay_t<decltype(port)>>) {
+          return port.connect(owner, peer);
+        } else {
+          return Error{ErrorCode::kUnavailable,
+                       "this box has no RDMA port: set data.port = rdma there, or choose the "
+                       "worker's port 'socket'"};
+        }
+      },
+      port_);
+}
+
+void PipelineThread::disconnect(uint64_t owner) {
+  std::visit(
+      [&](auto& port) {
+        if constexpr (ConnectsPeers<std::decay_t<decltype(port)>>) {
+          if (!port.close(owner) || !thread_.joinable()) return;
+          do {
+            wake();
+            std::this_thread::yield();
+          } while (port.reap() > 0);
+        }
+      },
+      port_);
+}
+
 void PipelineThread::wake() {
   const uint64_t one = 1;
   while (write(mailbox_.wake_fd, &one, sizeof(one)) < 0 && errno == EINTR) {

@@ -25,6 +25,9 @@ class PipelineThread {
   // while a device may still read there. Control thread.
   Status add_memory(const NumaArena& memory);
   bool remove_memory(const NumaArena& memory);
+  // As PipelineHost says. Control thread.
+  Result<wire::QueuePairAddress> connect(uint64_t owner, const wire::QueuePairAddress& peer);
+  void disconnect(uint64_t owner);
   // Hands a command over and returns when it has been carried out. One thread at a time (control).
   void execute(pipeline::Command command);
 

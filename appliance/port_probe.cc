@@ -65,7 +65,7 @@ std::vector<PortProbe> probe_ports(const config::Config& config, uint32_t pipeli
   if (config.admin.enabled && config.admin.port != 0) {
     add("admin.port", config.admin.listen, config.admin.port, false);
   }
-  const bool has_sockets = config.data.port == config::PortKind::kSocket;
+  const bool has_sockets = config.data.port != config::PortKind::kDpdk;
   for (uint32_t i = 0; i < pipeline_count && has_sockets && config.data.port_first != 0; ++i) {
     add("data.port_first", config.box.listen, config.data.port_first + i, true);
   }

@@ -1,5 +1,7 @@
 #include "appliance/ports.h"
 
+#include "appliance/ports_rdma.h"
+
 #ifdef PBOX_HAS_DPDK
 #include <algorithm>
 
@@ -10,20 +12,30 @@
 namespace pbox::appliance {
 namespace {
 
-Result<AnyPort> open_socket(const PipelinePlan& pipeline, const config::Config& config) {
+Result<nic::SocketPort> open_socket(const PipelinePlan& pipeline, const config::Config& config) {
   const auto local = nic::parse_endpoint(pipeline.address, pipeline.udp_port);
   if (!local) return local.error();
-  auto port =
-      nic::SocketPort::open({.local = *local,
-                             .receive_buffer_bytes = config.data.receive_buffer_bytes,
-                             .send_buffer_bytes = config.data.send_buffer_bytes,
-                             .mtu = config.data.mtu,
-                             .segmentation_offload = config.data.gso != config::OnOffAuto::kOff});
-  if (!port) return port.error();
-  return AnyPort(std::move(*port));
+  return nic::SocketPort::open(
+      {.local = *local,
+       .receive_buffer_bytes = config.data.receive_buffer_bytes,
+       .send_buffer_bytes = config.data.send_buffer_bytes,
+       .mtu = config.data.mtu,
+       .segmentation_offload = config.data.gso != config::OnOffAuto::kOff});
 }
 
 }  // namespace
+
+// A socket, alone or with an RDMA device beside it.
+Result<AnyPort> Ports::open_kernel_port(const PipelinePlan& pipeline,
+                                        const config::Config& config) {
+  auto socket = open_socket(pipeline, config);
+  if (!socket) return socket.error();
+  if (config.data.port != config::PortKind::kRdma) return AnyPort(std::move(*socket));
+  std::string said;
+  auto port = open_rdma(std::move(*socket), pipeline, config, said);
+  if (port) described_.push_back("pipeline " + std::to_string(pipeline.index) + ": " + said);
+  return port;
+}
 
 #ifdef PBOX_HAS_DPDK
 
@@ -98,7 +110,7 @@ Result<std::unique_ptr<Ports>> Ports::start(const Topology& topology,
 }
 
 Result<AnyPort> Ports::open(const PipelinePlan& pipeline, const config::Config& config) {
-  if (groups_.empty()) return open_socket(pipeline, config);
+  if (groups_.empty()) return open_kernel_port(pipeline, config);
   const auto group = std::find_if(groups_.rbegin(), groups_.rend(), [&](const Group& each) {
     return each.first_pipeline <= pipeline.index;
   });
@@ -106,7 +118,7 @@ Result<AnyPort> Ports::open(const PipelinePlan& pipeline, const config::Config& 
 }
 
 std::vector<std::string> Ports::describe() const {
-  std::vector<std::string> lines;
+  std::vector<std::string> lines = described_;
   for (const Group& group : groups_) {
     for (const auto& device : group.interface->devices()) {
       const nic::DeviceCapabilities& can = device->capabilities();
@@ -146,11 +158,11 @@ Result<std::unique_ptr<Ports>> Ports::start(const Topology& /*topology*/,
 }
 
 Result<AnyPort> Ports::open(const PipelinePlan& pipeline, const config::Config& config) {
-  return open_socket(pipeline, config);
+  return open_kernel_port(pipeline, config);
 }
 
 std::vector<std::string> Ports::describe() const {
-  return {};
+  return described_;
 }
 std::vector<std::string> Ports::links_down() const {
   return {};

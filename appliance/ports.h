@@ -33,7 +33,10 @@ class Ports {
  private:
   struct Group;
   Ports();
+  Result<AnyPort> open_kernel_port(const PipelinePlan& pipeline, const config::Config& config);
+
   std::vector<Group> groups_;
+  std::vector<std::string> described_;
 };
 
 }  // namespace pbox::appliance

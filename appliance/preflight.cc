@@ -57,6 +57,7 @@ Check check_security(const config::Config& config) {
   const bool is_open =
       !config::is_loopback_address(config.box.listen) ||
       (config.admin.enabled && !config::is_loopback_address(config.admin.listen)) ||
+      config.data.port == config::PortKind::kRdma ||
       std::any_of(devices.begin(), devices.end(),
                   [](const auto& each) { return !config::stays_on_host(each.device); });
   if (!is_open) return ok("security", "without keys, within this host only");
@@ -232,8 +233,11 @@ std::vector<Check> preflight(const config::Config& config, const HostFacts& fact
   add(is_dpdk ? checks::device_checks(config, facts, topology)
               : socket_checks(config, facts, topology));
   add({check_memory(topology, facts), check_hugepages(config, topology)});
-  add(is_dpdk ? checks::packet_memory_checks(config, facts, topology)
-              : std::vector<Check>{check_memlock(facts)});
+  switch (config.data.port) {
+    case config::PortKind::kDpdk: add(checks::packet_memory_checks(config, facts, topology)); break;
+    case config::PortKind::kRdma: add(checks::rdma_checks(facts, topology)); break;
+    case config::PortKind::kSocket: add({check_memlock(facts)}); break;
+  }
   return all;
 }
 

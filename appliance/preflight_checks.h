@@ -25,4 +25,8 @@ std::vector<Check> device_checks(const config::Config& config, const HostFacts& 
 std::vector<Check> packet_memory_checks(const config::Config& config, const HostFacts& facts,
                                         const Result<Topology>& topology);
 
+// preflight_rdma.cc: whether RDMA devices may be opened, and memory be locked for them. Pure; any
+// thread.
+std::vector<Check> rdma_checks(const HostFacts& facts, const Result<Topology>& topology);
+
 }  // namespace pbox::appliance::checks

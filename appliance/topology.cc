@@ -94,6 +94,10 @@ Result<Topology> plan(const config::Config& config, const HostFacts& facts) {
     const auto sized = steps::size_packet_memory(config, facts, topology);
     if (!sized) return sized.error();
   }
+  if (config.data.port == config::PortKind::kRdma) {
+    const auto chosen = steps::choose_rdma_devices(config, facts, topology);
+    if (!chosen) return chosen.error();
+  }
   const auto status = steps::divide_memory(config, facts, topology);
   if (!status) return status.error();
   return topology;

@@ -33,6 +33,7 @@ struct PipelinePlan {
   uint32_t queue = 0;     // of that NIC, in [0, pipelines of that NIC)
   std::vector<uint32_t> devices;  // indices into config.dpdk.devices, which share `address`: the
                                   // pipeline has `queue` on each; empty with data.port = socket
+  std::string rdma_device;        // beside the socket; empty but with data.port = rdma
   uint64_t arena_bytes = 0;       // what jobs may take on this pipeline, at most
   bool hugepages = false;         // the node has free 2 MiB pages to begin with
   bool operator==(const PipelinePlan&) const = default;
@@ -43,7 +44,7 @@ struct NodePlan {
   std::vector<uint32_t> pipelines;  // indices
   std::vector<int> control_cpus;    // of this node, for control, admin and everything else
   uint64_t job_memory_bytes = 0;
-  uint64_t packet_memory_bytes = 0;  // of DPDK's pools; no part of the jobs'
+  uint64_t packet_memory_bytes = 0;  // of DPDK's pools, of RDMA's buffers; no part of the jobs'
   bool operator==(const NodePlan&) const = default;
 };
 

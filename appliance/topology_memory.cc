@@ -20,7 +20,8 @@ uint64_t packet_bytes(const Topology& topology, int node) {
 // Packet memory that finds no free 1 GiB page, the first that DPDK takes.
 uint64_t packet_bytes_beyond_giant(const config::Config& config, const Topology& topology,
                                    const NumaNode& node) {
-  const uint64_t giant = config.dpdk.no_huge ? 0 : node.giant_pages_free * kGiantPageBytes;
+  const bool takes_giant = config.data.port == config::PortKind::kDpdk && !config.dpdk.no_huge;
+  const uint64_t giant = takes_giant ? node.giant_pages_free * kGiantPageBytes : 0;
   return less(packet_bytes(topology, node.node), giant);
 }
 
@@ -96,10 +97,12 @@ Status divide_memory(const config::Config& config, const HostFacts& facts, Topol
   for (const auto& node : facts.nodes) {
     if (holds_arenas(topology, node.node)) near_bytes += usable_bytes(config, topology, node);
   }
-  // Hugepages are not charged to the control group's limit.
+  // Hugepages are not charged to the control group's limit; RDMA's buffers are in some only if some
+  // are free.
+  const bool is_charged = config.dpdk.no_huge || config.data.port == config::PortKind::kRdma;
   uint64_t charged_bytes = 0;
   for (const auto& node : topology.nodes) {
-    if (config.dpdk.no_huge) charged_bytes += node.packet_memory_bytes;
+    if (is_charged) charged_bytes += node.packet_memory_bytes;
   }
   const uint64_t limit = facts.memory_limit_bytes;
   const uint64_t budget =

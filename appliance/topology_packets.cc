@@ -10,7 +10,7 @@ constexpr uint64_t kFixedBytes = 64u << 20;
 
 // An rte_mbuf with its headroom and its place in a pool, and a frame with its VLAN tag.
 uint64_t packet_buffer_bytes(const config::Config& config) {
-  constexpr uint64_t kFrameHeadBytes = 14 + 4 + 4;
+  constexpr uint64_t kFrameHeadBytes = 14 + 4 + 20;  // the last is of the device, as virtio's
   constexpr uint64_t kFrameBytesMin = 2'048;  // DPDK's default room, which some drivers insist on
   constexpr uint64_t kBufferHeadBytes = 64 + 128 + 128;
   constexpr uint64_t kCacheLineBytes = 64;

@@ -88,6 +88,7 @@ std::string to_json(const Topology& topology) {
                                    {"nic", pipeline.nic},
                                    {"queue", pipeline.queue},
                                    {"devices", pipeline.devices},
+                                   {"rdma_device", pipeline.rdma_device},
                                    {"address", pipeline.address},
                                    {"udp_port", pipeline.udp_port},
                                    {"arena_bytes", pipeline.arena_bytes},

@@ -81,6 +81,12 @@ Result<std::vector<Place>> places(const config::Config& config, const Budget& bu
 // topology_packets.cc: fills the nodes' packet memory. Before divide_memory: it is no job's.
 Status size_packet_memory(const config::Config& config, const HostFacts& facts, Topology& topology);
 
+// topology_rdma.cc: an RDMA device for each pipeline, on its NIC or at least on its node. Fails
+// when a device that is named is not there or has no link, and, unless pipeline.numa = off, when a
+// pipeline's node has none.
+Status choose_rdma_devices(const config::Config& config, const HostFacts& facts,
+                           Topology& topology);
+
 // topology_memory.cc: fills arenas and node memory of a topology whose pipelines have their nodes.
 Status divide_memory(const config::Config& config, const HostFacts& facts, Topology& topology);
 

@@ -13,8 +13,8 @@ namespace pbox::config {
 
 // kAuto leaves the choice to the box, which says in the topology's reasons what it chose.
 enum class OnOffAuto { kAuto, kOn, kOff };
-enum class PollMode { kAdaptive, kBusy };  // kAdaptive: spin for spin_us, then sleep
-enum class PortKind { kSocket, kDpdk };
+enum class PollMode { kAdaptive, kBusy };       // kAdaptive: spin for spin_us, then sleep
+enum class PortKind { kSocket, kDpdk, kRdma };  // kRdma: sockets, and RDMA beside them
 enum class StoreKind { kLocal, kEtcd };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class LogFormat { kText, kJson };
@@ -89,6 +89,16 @@ struct Dpdk {
   bool operator==(const Dpdk&) const = default;
 };
 
+inline constexpr int32_t kGidIndexAuto = -1;
+inline constexpr uint32_t kRdmaDevicesMax = 32;
+
+struct Rdma {
+  std::vector<std::string> devices;  // "mlx5_0"; empty: those near the pipelines
+  int32_t gid_index =
+      kGidIndexAuto;  // of each device's port; auto: RoCE v2, nearest to the address
+  bool operator==(const Rdma&) const = default;
+};
+
 struct Pipeline {
   uint32_t count = 0;      // 0: as the topology decides
   std::vector<int> cores;  // operating-system CPU indices, ascending; empty: all usable
@@ -133,6 +143,7 @@ struct Config {
   Admin admin;
   Data data;
   Dpdk dpdk;
+  Rdma rdma;
   Pipeline pipeline;
   Memory memory;
   Jobs jobs;

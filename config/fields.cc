@@ -10,6 +10,7 @@
 #include "config/cpu_list.h"
 #include "config/dpdk_device.h"
 #include "config/endpoint_list.h"
+#include "config/fields_rdma.h"
 #include "config/value.h"
 
 namespace pbox::config {
@@ -319,9 +320,12 @@ void add_data(std::vector<Field>& list) {
   list.push_back(number("data.port_first", PBOX_MEMBER(data, port_first), 0, kPortMax, Reload::kNo,
                         "UDP port of the first pipeline, the next has one more; 0: free ones, with "
                         "sockets"));
-  list.push_back(choice("data.port", PBOX_MEMBER(data, port),
-                        {{"socket", PortKind::kSocket}, {"dpdk", PortKind::kDpdk}}, 2, Reload::kNo,
-                        "what moves the packets: kernel sockets, or DPDK past the kernel"));
+  list.push_back(
+      choice("data.port", PBOX_MEMBER(data, port),
+             {{"socket", PortKind::kSocket}, {"dpdk", PortKind::kDpdk}, {"rdma", PortKind::kRdma}},
+             3, Reload::kNo,
+             "what moves the packets: kernel sockets, DPDK past the kernel, or sockets "
+             "and beside them queue pairs of RDMA devices"));
   list.push_back(number("data.receive_buffer_bytes", PBOX_MEMBER(data, receive_buffer_bytes),
                         kBufferBytesMin, kBufferBytesMax, Reload::kNo,
                         "socket receive buffer of each pipeline"));
@@ -412,6 +416,7 @@ const std::vector<Field>& fields() {
     add_addresses_and_ports(built);
     add_data(built);
     add_dpdk(built);
+    add_rdma(built);
     add_machine(built);
     add_jobs_and_log(built);
     return built;

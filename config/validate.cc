@@ -5,6 +5,7 @@
 #include "config/parse.h"
 #include "config/validate_cluster.h"
 #include "config/validate_dpdk.h"
+#include "config/validate_rdma.h"
 
 namespace pbox::config {
 namespace {
@@ -103,6 +104,7 @@ void check_security(const Config& config, Errors& errors) {
   if (config.admin.enabled) check("admin.listen", config.admin.listen);
   if (is_allowed) return;
   check_dpdk_stays_on_host(config, errors);
+  check_rdma_is_allowed(config, errors);
   check_etcd_is_private(config, errors);
 }
 
@@ -117,6 +119,7 @@ std::vector<std::string> validate(const Config& config) {
   check_sizes(config, errors);
   check_security(config, errors);
   check_dpdk(config, errors);
+  check_rdma(config, errors);
   check_cluster(config, errors);
   return errors;
 }

@@ -52,8 +52,8 @@ void check_dpdk(const Config& config, Errors& errors) {
   if (config.data.port != PortKind::kDpdk) {
     if (devices.empty()) return;
     errors.push_back("dpdk.devices = " + print_dpdk_devices(devices) +
-                     " is given, but data.port = socket uses none; set data.port = dpdk, or take "
-                     "the devices away");
+                     " is given, but only data.port = dpdk uses it; set data.port = dpdk, or "
+                     "take the devices away");
     return;
   }
   check_data(config.data, errors);

@@ -24,6 +24,13 @@ namespace pbox::nic {
   X(kDispatched, "pbox_port_dispatched_packets_total", "", "",                               \
     "Packets handed over to the pipeline that owns them")                                    \
   X(kNoBuffer, "pbox_port_no_buffer_total", "", "", "Packets not made for want of a buffer") \
+  X(kStagedPackets, "pbox_port_staged_packets_total", "", "",                                \
+    "Packets whose payload was copied for the RDMA device: it was not registered there")     \
+  X(kNoQueuePair, "pbox_port_no_queue_pair_total", "", "",                                   \
+    "Packets not sent because their queue pair is broken, stuck or gone")                    \
+  X(kQueuePairs, "pbox_port_queue_pairs_total", "", "", "Queue pairs connected to workers'") \
+  X(kQueuePairErrors, "pbox_port_queue_pair_errors_total", "", "",                           \
+    "Queue pairs that an error ended")                                                       \
   X(kDropNotForUs, "pbox_port_dropped_frames_total", "reason", "not_for_us",                 \
     "Frames received and dropped, by reason")                                                \
   X(kDropNotIp, "pbox_port_dropped_frames_total", "reason", "not_ip", "")                    \

@@ -109,10 +109,14 @@ void PartDriver::pump(uint64_t now_ns) {
   if (channel_ && connect_by_ns_ != 0) {
     advance_connection(now_ns);
   } else if (channel_) {
+    speak_for_transport();
     if (sent_) sent_ = channel_->flush();
     const auto messages = channel_->receive();
     if (messages) {
-      for (const auto& message : *messages) membership_.on_message(message, now_ns);
+      for (const auto& message : *messages) {
+        if (message.has_queue_pairs() && transport_) transport_->on_answer(message.queue_pairs());
+        membership_.on_message(message, now_ns);
+      }
     }
     // A FAILURE that arrived says more than the broken connection behind it.
     if (!messages) {
@@ -123,6 +127,12 @@ void PartDriver::pump(uint64_t now_ns) {
   }
   membership_.on_time(now_ns);
   perform_actions();
+}
+
+void PartDriver::speak_for_transport() {
+  control::WorkerMessage message;
+  if (!transport_ || !sent_ || !transport_->take_request(*message.mutable_queue_pairs())) return;
+  sent_ = channel_->send(message);
 }
 
 bool PartDriver::flush() {

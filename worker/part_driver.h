@@ -45,6 +45,7 @@ class PartDriver {
   void perform(const Action& action);
   void connect(const Action& action);
   void advance_connection(uint64_t now_ns);
+  void speak_for_transport();
   Result<uint32_t> narrowest_path(const std::vector<nic::Endpoint>& addresses);
   Result<TransportFacts> open_lanes(const Action& action);
 

@@ -16,6 +16,10 @@
 #include "nic/port.h"
 #include "worker/core.h"
 
+namespace pbox::control {
+class QueuePairs;
+}
+
 namespace pbox::worker {
 
 struct Opening {
@@ -44,6 +48,11 @@ class Transport {
   // Readable when rx_burst would return packets, writable when tx_burst would take some; -1 if the
   // lane must be polled.
   virtual int event_fd(uint32_t lane) const = 0;
+
+  // What the transport has to say to the box on the control connection, from open() on: true if
+  // there is something. Transports whose packets find the box by themselves have nothing to say.
+  virtual bool take_request(control::QueuePairs& /*request*/) { return false; }
+  virtual void on_answer(const control::QueuePairs& /*answer*/) {}
 
   // The data path: neither blocks, throws or allocates. Fills or sends a prefix, returns its
   // length.

@@ -109,6 +109,9 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
     case control::WorkerMessage::kSetPriorities:
       on_priorities(id, connection, message.set_priorities());
       return;
+    case control::WorkerMessage::kQueuePairs:
+      on_queue_pairs(id, connection, message.queue_pairs());
+      return;
     default: return;  // a kind that a newer worker knows
   }
 }
@@ -209,6 +212,7 @@ void JobRegistry::on_closed(ConnectionId id, const std::string& reason, uint64_t
   if (found == connections_.end()) return;
   const Connection connection = found->second;
   connections_.erase(found);
+  host_.disconnect(id);
   if (connection.job != nullptr) lose(*connection.job, connection.rank, reason, now_ns);
 }
 

@@ -140,6 +140,8 @@ class JobRegistry {
                         const control::SetLearningRate& request);
   void on_heartbeat(ConnectionId id, const Connection& connection,
                     const control::Heartbeat& heartbeat);
+  void on_queue_pairs(ConnectionId id, const Connection& connection,
+                      const control::QueuePairs& asked);
   void on_priorities(ConnectionId id, Connection& connection,
                      const control::SetPriorities& request);
   void set_priorities(Job& job, wire::PriorityPolicy policy, std::vector<int32_t> by_tensor,

@@ -8,6 +8,7 @@
 #include "base/numa_arena.h"
 #include "nic/port.h"
 #include "nic/rss.h"
+#include "nic/wire/queue_pair.h"
 #include "pipeline/command.h"
 #include "pipeline/job_shard.h"
 
@@ -41,6 +42,15 @@ class PipelineHost {
     execute(pipeline, {.kind = pipeline::CommandKind::kInstall, .shard = &shard});
     return ok_status();
   }
+  // A queue pair on the pipeline's RDMA device, connected to the worker's; the one that the owner
+  // had there before is void. Control thread.
+  virtual Result<wire::QueuePairAddress> connect(uint32_t /*pipeline*/, uint64_t /*owner*/,
+                                                 const wire::QueuePairAddress& /*peer*/) {
+    return Error{ErrorCode::kUnavailable, "this box has no RDMA port"};
+  }
+  // All of the owner's are void. Control thread.
+  virtual void disconnect(uint64_t /*owner*/) {}
+
   // kRemove; the shard is freed as soon as nothing refers to its memory. Control thread.
   virtual void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) {
     execute(pipeline, {.kind = pipeline::CommandKind::kRemove, .shard = shard.get()});

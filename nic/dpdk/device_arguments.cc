@@ -79,7 +79,7 @@ uint32_t receive_buffer_bytes(const DeviceArguments& device, uint32_t mtu) {
   if (device.driver == "net_af_packet") {
     return number_or(device.value("framesz"), ring_frame_bytes(mtu));
   }
-  return frame_bytes(mtu);
+  return frame_bytes(mtu) + kDeviceHeaderBytes;
 }
 
 }  // namespace pbox::nic

@@ -31,6 +31,9 @@ constexpr uint32_t frame_bytes(uint32_t mtu) {
 // af_packet's queue pairs and ring geometry, memif's queues and buffer size.
 void complete_arguments(DeviceArguments& device, uint32_t queue_count, uint32_t mtu);
 
+// What a device may put before the frame, and wants room for: virtio, 12 bytes, or 20 with a hash.
+inline constexpr uint32_t kDeviceHeaderBytes = 20;
+
 // Bytes that a packet buffer must hold to receive from the device: af_packet wants its whole ring
 // frame to fit.
 uint32_t receive_buffer_bytes(const DeviceArguments& device, uint32_t mtu);

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "nic/dpdk/interface.h"
-#include "nic/dpdk/payload_memory.h"
+#include "nic/payload_memory.h"
 #include "nic/port.h"
 
 namespace pbox::nic {

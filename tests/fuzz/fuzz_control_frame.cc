@@ -4,7 +4,10 @@
 //
 // The other way, a SESSION that says anything to a worker: what is accepted makes a core.
 //
-// Input: one byte of options, then operations (see Registry::run), or with options & 4 a SESSION.
+// And one end of an RDMA connection that says anything, to either.
+//
+// Input: one byte of options, then operations (see Registry::run), with options & 4 a SESSION, or
+// with options & 8 a QueuePair.
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
 
@@ -18,6 +21,7 @@
 #include "appliance/control/job_registry.h"
 #include "base/check.h"
 #include "nic/wire/control_frame.h"
+#include "nic/wire/queue_pair.h"
 #include "pipeline/core.h"
 #include "tests/fuzz/input.h"
 #include "worker/session.h"
@@ -266,6 +270,20 @@ void read_session(const std::vector<std::byte>& body) {
   PBOX_CHECK(sent > 0);
 }
 
+// What is accepted is what was written, and no device is given a number that it cannot have.
+void read_queue_pair(const std::vector<std::byte>& body) {
+  control::QueuePair message;
+  if (!message.ParseFromArray(body.data(), static_cast<int>(body.size()))) return;
+  const auto address = wire::parse_queue_pair(message);
+  if (!address) return;
+  PBOX_CHECK(address->number >= 2 && address->number < 1u << 24);
+  PBOX_CHECK(address->packet_sequence < 1u << 24);
+  PBOX_CHECK(address->mtu_bytes >= 256 && address->mtu_bytes <= 4096);
+  control::QueuePair again;
+  wire::write_queue_pair(*address, again);
+  PBOX_CHECK(*wire::parse_queue_pair(again) == *address);
+}
+
 }  // namespace
 }  // namespace pbox::fuzz
 
@@ -275,6 +293,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t options = input.byte();
   if ((options & 4) != 0) {
     pbox::fuzz::read_session(input.bytes(size));
+  } else if ((options & 8) != 0) {
+    pbox::fuzz::read_queue_pair(input.bytes(size));
   } else {
     pbox::fuzz::Registry(options).run(input);
   }

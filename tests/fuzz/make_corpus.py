@@ -121,6 +121,10 @@ def control_frames() -> None:
           b"\3" + b"\x00\x0b" + struct.pack("<I", 7) + b"\x0a\x05\x08\x01\x12\x01\x61"
           + b"\x10\x08\xff\xff\xff\xff\0\0\0\0" + b"\x20\x02\x04\x00")
     write("fuzz_control_frame", "unframed-body", job + b"\x07\x02\x22\x00\x17\x03\xff\xff\xff")
+    # A QueuePair: pipeline 1, number 300, first packet 77, an IPv4 GID, no LID, MTU 4096.
+    write("fuzz_control_frame", "queue-pair",
+          b"\x08" + b"\x08\x01\x10\xac\x02\x18\x4d\x22\x10" + b"\0" * 10
+          + b"\xff\xff\x0a\x09\x00\x01\x30\x80\x20")
 
     def returning(connection: int, rank: int, how: int) -> bytes:
         plain = join(connection, rank)

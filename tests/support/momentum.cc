@@ -34,8 +34,9 @@ struct Oracle {
   }
 };
 
-void train(const std::string& box, uint32_t rank) {
-  AbiWorker worker({.box = box, .rank = rank, .world_size = kWorkers, .adjust = [](auto& options) {
+void train(const std::string& box, uint32_t rank, const std::string& port) {
+  AbiWorker worker({.box = box, .rank = rank, .world_size = kWorkers, .adjust = [&](auto& options) {
+                      options.port = port.c_str();
                       options.mode = PBOX_MODE_OPTIMIZE;
                       options.reduction = PBOX_MEAN;
                     }});
@@ -77,12 +78,12 @@ void train(const std::string& box, uint32_t rank) {
 
 }  // namespace
 
-std::string run_momentum(const std::string& box, bool as_nobody) {
+std::string run_momentum(const std::string& box, bool as_nobody, const std::string& port) {
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < kWorkers; ++rank) {
     workers.emplace_back([&, rank](Line&) {
       if (as_nobody) become_nobody();
-      train(box, rank);
+      train(box, rank, port);
     });
   }
   std::string failure;

@@ -131,7 +131,7 @@ void exchange(const Config& config, uint16_t control_port, uint32_t seconds, boo
   path.port = control_port;
   path.seconds = seconds;
   const auto facts = pbox::appliance::read_host_facts();
-  if (config.data.port == pbox::config::PortKind::kSocket ||
+  if (config.data.port != pbox::config::PortKind::kDpdk ||
       (facts && is_peer_of_devices(config, *facts))) {
     check_box(path, report);
     return;

@@ -25,6 +25,15 @@ PipelineInfo SynchronousHost::info(uint32_t pipeline) const {
           .rss = rss.empty() ? nullptr : rss[pipeline]};
 }
 
+Result<wire::QueuePairAddress> SynchronousHost::connect(uint32_t pipeline, uint64_t owner,
+                                                        const wire::QueuePairAddress& peer) {
+  if (!has_queue_pairs) return PipelineHost::connect(pipeline, owner, peer);
+  ++connected[owner];
+  wire::QueuePairAddress own = peer;
+  own.number += 1'000;
+  return own;
+}
+
 void SynchronousHost::execute(uint32_t pipeline, pipeline::Command command) {
   if (command.kind == pipeline::CommandKind::kInstall) shards_[pipeline].push_back(command.shard);
   if (command.kind == pipeline::CommandKind::kRemove) std::erase(shards_[pipeline], command.shard);

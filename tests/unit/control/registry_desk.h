@@ -22,6 +22,10 @@ class SynchronousHost : public PipelineHost {
   PipelineInfo info(uint32_t pipeline) const override;
   void execute(uint32_t pipeline, pipeline::Command command) override;
 
+  Result<wire::QueuePairAddress> connect(uint32_t pipeline, uint64_t owner,
+                                         const wire::QueuePairAddress& peer) override;
+  void disconnect(uint64_t owner) override { connected.erase(owner); }
+
   pipeline::Core& core(uint32_t pipeline) { return *cores_[pipeline]; }
   // Shards installed and not removed, oldest first.
   const std::vector<pipeline::JobShard*>& shards(uint32_t pipeline) const {
@@ -33,6 +37,8 @@ class SynchronousHost : public PipelineHost {
   Hugepages hugepages = Hugepages::kIfFree;
   int numa_node = kAnyNumaNode;
   nic::QueueAffinity affinity = nic::QueueAffinity::kUdpPort;
+  bool has_queue_pairs = false;                // each is numbered a thousand above its peer
+  std::map<ConnectionId, uint32_t> connected;  // how many, by owner
   std::vector<std::shared_ptr<const nic::RssTable>> rss;  // by pipeline; empty: none has any
 
  private:

@@ -19,6 +19,7 @@ class PayloadMemory {
     std::atomic<const std::byte*> begin{nullptr};
     std::atomic<const std::byte*> end{nullptr};
     std::atomic<uint64_t> in_flight{0};  // packets whose payload lies here
+    std::atomic<uint32_t> key{0};        // what the device knows it by, where that needs one
 
     bool contains(const std::byte* payload) const {
       return payload >= begin.load(std::memory_order_relaxed) &&
@@ -27,9 +28,10 @@ class PayloadMemory {
   };
 
   // False if there is no place left: then payloads there are copied. Control thread.
-  bool add(const std::byte* begin, size_t bytes) {
+  bool add(const std::byte* begin, size_t bytes, uint32_t key = 0) {
     for (Region& region : regions_) {
       if (region.end.load(std::memory_order_relaxed) != nullptr) continue;
+      region.key.store(key, std::memory_order_relaxed);
       region.begin.store(begin, std::memory_order_relaxed);
       region.end.store(begin + bytes, std::memory_order_relaxed);
       const auto used = static_cast<size_t>(&region - regions_.data()) + 1;

@@ -1,0 +1,56 @@
+// The data port of a box with an RDMA device: queue pairs of workers that have such a device too,
+// and beside them the UDP socket of all others. Both feed one pipeline.
+#pragma once
+
+#include <memory>
+
+#include "nic/port.h"
+#include "nic/rdma/queue.h"
+#include "nic/socket/port.h"
+
+namespace pbox::nic {
+
+// Threads as RdmaQueue's.
+class RdmaPort {
+ public:
+  static Result<RdmaPort> open(SocketPort socket, RdmaQueue queue);
+  RdmaPort(RdmaPort&& other) noexcept;
+  ~RdmaPort();
+
+  size_t rx_burst(std::span<RxPacket> packets);
+  size_t tx_burst(std::span<const TxPacket> packets);
+  int event_fd();
+  Capabilities capabilities() const;
+  const PortCounters& counters() const { return queue_.counters(); }
+  const Endpoint& local() const { return socket_.local(); }
+
+  // A queue pair for this peer; those that the owner had before are void.
+  Result<wire::QueuePairAddress> connect(uint64_t owner, const wire::QueuePairAddress& peer);
+  bool close(uint64_t owner) { return queue_.close(owner); }
+  size_t reap() { return queue_.reap(); }
+
+  Status add_memory(const std::byte* memory, size_t bytes) {
+    return queue_.add_memory(memory, bytes);
+  }
+  bool remove_memory(const std::byte* memory, size_t /*bytes*/) {
+    return queue_.remove_memory(memory);
+  }
+
+ private:
+  RdmaPort(SocketPort socket, RdmaQueue queue, int epoll_fd)
+      : socket_(std::move(socket)), queue_(std::move(queue)), epoll_fd_(epoll_fd) {}
+  void watch(int fd, uint32_t events, uint32_t& watched) const;
+
+  SocketPort socket_;
+  RdmaQueue queue_;
+  int epoll_fd_ = -1;
+  int queue_fd_ = -1;          // as the queue gave it last
+  uint32_t queue_events_ = 0;  // that are waited for
+  uint32_t socket_events_ = 0;
+  bool socket_is_full_ = false;  // it took less than offered
+  bool socket_first_ = false;    // whose turn it is
+};
+
+static_assert(Port<RdmaPort>);
+
+}  // namespace pbox::nic

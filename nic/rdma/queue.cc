@@ -1,0 +1,270 @@
+#include "nic/rdma/queue.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "nic/rdma/connect.h"
+#include "nic/rdma/queue_state.h"
+
+namespace pbox::nic {
+namespace {
+
+// No multicast address sends, so none is the `from` of a UDP packet.
+constexpr uint8_t kMarkerByte = 0xff;
+
+std::string registration_remedy(uint64_t bytes) {
+  return "; registering locks " + std::to_string((bytes >> 20) + 1) +
+         " MiB: LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited, or CAP_IPC_LOCK";
+}
+
+Error verbs_error(const RdmaDevice& device, const std::string& what, int error_number) {
+  return system_error("RDMA device " + device.name() + ": " + what, error_number);
+}
+
+uint32_t completions_of(uint32_t receive_slots, uint32_t peers) {
+  return receive_slots + peers * kSendDepth;
+}
+
+}  // namespace
+
+bool is_queue_pair(const Endpoint& endpoint) {
+  return endpoint.ipv6 && endpoint.address[0] == kMarkerByte && endpoint.address[1] == 0;
+}
+
+uint64_t rdma_queue_bytes(const RdmaQueueOptions& options) {
+  const uint64_t buffers = uint64_t{options.receive_slots} + options.staging_slots;
+  return buffers * kBufferBytes + uint64_t{options.peers_max} * kSendDepth * kHeadBytes;
+}
+
+RdmaQueue::State::State(const RdmaQueueOptions& options_in)
+    : options(options_in),
+      device(options_in.device),
+      peer_count(options_in.peers_max),
+      peers(std::make_unique<Peer[]>(options_in.peers_max)),
+      numbers(options_in.peers_max) {
+  received.reserve(options.receive_slots);
+  held.reserve(options.receive_slots);
+  receive_requests.resize(limits::kBurstPackets);
+  receive_pieces.resize(limits::kBurstPackets);
+  for (uint32_t index = 0; index < options.staging_slots; ++index) staging_free.push_back(index);
+}
+
+RdmaQueue::State::~State() {
+  for (uint32_t index = 0; index < peer_count; ++index) peers[index].queue_pair.reset();
+  if (ready_fd >= 0) ::close(ready_fd);
+}
+
+Status RdmaQueue::State::open() {
+  ibv_context* context = device->context();
+  const ibv_device_attr& most = device->limits();
+  const auto cqe_max = static_cast<uint32_t>(most.max_cqe);
+  while (peer_count > 1 && completions_of(options.receive_slots, peer_count) > cqe_max) {
+    --peer_count;
+  }
+  if (most.max_srq < 1 || static_cast<uint32_t>(most.max_srq_wr) < options.receive_slots ||
+      most.max_sge < static_cast<int>(kSendPieces) ||
+      static_cast<uint32_t>(most.max_qp_wr) < kSendDepth ||
+      completions_of(options.receive_slots, peer_count) > cqe_max) {
+    return Error{ErrorCode::kUnavailable,
+                 "RDMA device " + device->name() + " has too little: shared receive queues of " +
+                     std::to_string(most.max_srq_wr) + ", completion queues of " +
+                     std::to_string(most.max_cqe) + ", " + std::to_string(most.max_sge) +
+                     " pieces; data.port = rdma takes " + std::to_string(options.receive_slots) +
+                     ", " + std::to_string(completions_of(options.receive_slots, 1)) + " and " +
+                     std::to_string(kSendPieces)};
+  }
+  domain = ProtectionDomain(ibv_alloc_pd(context));
+  if (!domain) return verbs_error(*device, "cannot make a protection domain", errno);
+  channel = CompletionChannel(ibv_create_comp_channel(context));
+  if (!channel) return verbs_error(*device, "cannot make a completion channel", errno);
+  fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
+  completion_queue = CompletionQueue(
+      ibv_create_cq(context, static_cast<int>(completions_of(options.receive_slots, peer_count)),
+                    nullptr, channel.get(), 0));
+  if (!completion_queue) return verbs_error(*device, "cannot make a completion queue", errno);
+  ibv_srq_init_attr wanted{};
+  wanted.attr.max_wr = options.receive_slots;
+  wanted.attr.max_sge = 1;
+  receive_queue = SharedReceiveQueue(ibv_create_srq(domain.get(), &wanted));
+  if (!receive_queue) return verbs_error(*device, "cannot make a shared receive queue", errno);
+  ready_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (ready_fd < 0) return system_error("cannot make an eventfd", errno);
+  if (const Status registered = register_memory(); !registered) return registered;
+  return post_all_buffers();
+}
+
+Status RdmaQueue::State::register_memory() {
+  auto made = NumaArena::create(rdma_queue_bytes(options), options.numa_node, options.hugepages);
+  if (!made) return made.error();
+  arena = std::move(*made);
+  receive_buffers = arena.take(options.receive_slots * kBufferBytes);
+  staging_buffers = arena.take(options.staging_slots * kBufferBytes);
+  heads = arena.take(size_t{options.peers_max} * kSendDepth * kHeadBytes);
+  // Peers get no right to any memory: what they send lands where this side has posted.
+  own_memory =
+      MemoryRegion(ibv_reg_mr(domain.get(), arena.data(), arena.size(), IBV_ACCESS_LOCAL_WRITE));
+  if (own_memory) return ok_status();
+  Error error = verbs_error(*device, "cannot register packet memory", errno);
+  error.message += registration_remedy(arena.size());
+  return error;
+}
+
+Status RdmaQueue::State::post_all_buffers() {
+  for (uint32_t index = 0; index < options.receive_slots; ++index) {
+    ibv_sge piece{reinterpret_cast<uint64_t>(receive_buffers + index * kBufferBytes),
+                  limits::kPacketBytesMax, own_memory->lkey};
+    ibv_recv_wr request{};
+    request.wr_id = index;
+    request.sg_list = &piece;
+    request.num_sge = 1;
+    ibv_recv_wr* bad = nullptr;
+    if (const int error = ibv_post_srq_recv(receive_queue.get(), &request, &bad); error != 0) {
+      return verbs_error(*device, "takes no receive buffers", error);
+    }
+  }
+  return ok_status();
+}
+
+RdmaQueue::RdmaQueue(std::unique_ptr<State> state) : state_(std::move(state)) {}
+RdmaQueue::RdmaQueue(RdmaQueue&&) noexcept = default;
+RdmaQueue& RdmaQueue::operator=(RdmaQueue&&) noexcept = default;
+RdmaQueue::~RdmaQueue() = default;
+
+Result<RdmaQueue> RdmaQueue::open(const RdmaQueueOptions& options) {
+  auto state = std::make_unique<State>(options);
+  if (const Status opened = state->open(); !opened) return opened.error();
+  return RdmaQueue(std::move(state));
+}
+
+size_t RdmaQueue::rx_burst(std::span<RxPacket> packets) {
+  return state_->rx_burst(packets);
+}
+size_t RdmaQueue::tx_burst(std::span<const TxPacket> packets, const Endpoint* to) {
+  return state_->tx_burst(packets, to);
+}
+int RdmaQueue::event_fd() {
+  return state_->event_fd();
+}
+const PortCounters& RdmaQueue::counters() const {
+  return state_->counters;
+}
+PortCounters& RdmaQueue::counters() {
+  return state_->counters;
+}
+uint32_t RdmaQueue::receive_slots() const {
+  return state_->options.receive_slots;
+}
+const RdmaDevice& RdmaQueue::device() const {
+  return *state_->device;
+}
+
+Result<RdmaQueue::Prepared> RdmaQueue::prepare(uint64_t owner) {
+  State& state = *state_;
+  const std::span peers(state.peers.get(), state.peer_count);
+  const auto free = std::find_if(peers.begin(), peers.end(), [](const State::Peer& peer) {
+    return peer.state.load(std::memory_order_acquire) == State::PeerState::kFree;
+  });
+  if (free == peers.end()) {
+    return Error{ErrorCode::kResourceExhausted, "RDMA device " + state.device->name() + ": all " +
+                                                    std::to_string(state.peer_count) +
+                                                    " queue pairs of the pipeline are taken"};
+  }
+  auto made = make_queue_pair(*state.device, {.domain = state.domain.get(),
+                                              .completion_queue = state.completion_queue.get(),
+                                              .receive_queue = state.receive_queue.get(),
+                                              .send_depth = kSendDepth,
+                                              .send_pieces = kSendPieces,
+                                              .inline_bytes = kInlineBytes});
+  if (!made) return made.error();
+  free->queue_pair = std::move(made->queue_pair);
+  free->own = made->own;
+  free->owner = owner;
+  free->number.store(made->own.number, std::memory_order_relaxed);
+  free->broken.store(false, std::memory_order_relaxed);
+  free->endpoint = {.address = {kMarkerByte},
+                    .scope_id = made->own.number,
+                    .port = static_cast<uint16_t>(free - peers.begin()),
+                    .ipv6 = true};
+  state.numbers.insert(made->own.number, static_cast<uint32_t>(free - peers.begin()));
+  free->state.store(State::PeerState::kPrepared, std::memory_order_release);
+  return Prepared{free->endpoint, made->own};
+}
+
+Status RdmaQueue::complete(const Endpoint& endpoint, const wire::QueuePairAddress& peer) {
+  State::Peer& own = state_->peers[endpoint.port];
+  PBOX_CHECK(own.endpoint == endpoint);
+  const Status connected =
+      connect_queue_pair(*state_->device, *own.queue_pair.get(), own.own, peer);
+  if (!connected) return connected;
+  state_->counters.add(PortCounter::kQueuePairs);  // of all counters the control thread's only one
+  own.state.store(State::PeerState::kReady, std::memory_order_release);
+  return ok_status();
+}
+
+bool RdmaQueue::close(uint64_t owner) {
+  bool any = false;
+  for (State::Peer& peer : std::span(state_->peers.get(), state_->peer_count)) {
+    const auto at = peer.state.load(std::memory_order_acquire);
+    const bool is_open = at == State::PeerState::kPrepared || at == State::PeerState::kReady;
+    if (!is_open || peer.owner != owner) continue;
+    any = true;
+    state_->changes.fetch_add(1, std::memory_order_relaxed);
+    peer.state.store(State::PeerState::kClosing, std::memory_order_release);
+    fail_queue_pair(*peer.queue_pair.get());
+  }
+  return any;
+}
+
+size_t RdmaQueue::reap() {
+  size_t left = 0;
+  for (State::Peer& peer : std::span(state_->peers.get(), state_->peer_count)) {
+    const auto at = peer.state.load(std::memory_order_acquire);
+    using enum State::PeerState;
+    if (at == kClosing || at == kQuiet || at == kDestroyed) ++left;
+    if (at != kQuiet) continue;
+    state_->numbers.erase(peer.own.number);
+    peer.queue_pair.reset();  // from here on the device touches nothing of it
+    state_->changes.fetch_add(1, std::memory_order_relaxed);
+    peer.state.store(State::PeerState::kDestroyed, std::memory_order_release);
+  }
+  return left;
+}
+
+bool RdmaQueue::is_broken(const Endpoint& endpoint) const {
+  return state_->peers[endpoint.port].broken.load(std::memory_order_relaxed);
+}
+
+uint32_t RdmaQueue::open_queue_pairs() const {
+  const std::span peers(state_->peers.get(), state_->peer_count);
+  return static_cast<uint32_t>(
+      std::count_if(peers.begin(), peers.end(), [](const State::Peer& peer) {
+        return peer.state.load(std::memory_order_relaxed) != State::PeerState::kFree;
+      }));
+}
+
+Status RdmaQueue::add_memory(const std::byte* memory, size_t bytes) {
+  State& state = *state_;
+  MemoryRegion region(ibv_reg_mr(state.domain.get(), const_cast<std::byte*>(memory), bytes,
+                                 IBV_ACCESS_LOCAL_WRITE));
+  if (!region) {
+    Error error = verbs_error(*state.device, "cannot register a job's memory", errno);
+    error.message += registration_remedy(bytes);
+    return error;
+  }
+  // No place left: payloads from there are copied.
+  if (!state.payload_memory.add(memory, bytes, region->lkey)) return ok_status();
+  state.payload_regions[memory] = std::move(region);
+  return ok_status();
+}
+
+bool RdmaQueue::remove_memory(const std::byte* memory) {
+  if (!state_->payload_memory.remove(memory)) return false;
+  state_->payload_regions.erase(memory);
+  return true;
+}
+
+}  // namespace pbox::nic

@@ -1,0 +1,53 @@
+#include "nic/wire/queue_pair.h"
+
+#include <algorithm>
+
+namespace pbox::wire {
+namespace {
+
+constexpr uint32_t kTwentyFourBits = 1u << 24;
+constexpr uint32_t kMtuMin = 256;
+constexpr uint32_t kMtuMax = 4096;
+
+Error refuse(const std::string& what) {
+  return {ErrorCode::kInvalidArgument, "queue pair: " + what};
+}
+
+}  // namespace
+
+Result<QueuePairAddress> parse_queue_pair(const control::QueuePair& message) {
+  QueuePairAddress address;
+  if (message.gid().size() != address.gid.size()) {
+    return refuse("a gid of " + std::to_string(message.gid().size()) + " bytes; it has 16");
+  }
+  if (message.number() < 2 || message.number() >= kTwentyFourBits) {
+    return refuse("number " + std::to_string(message.number()) + " is not in [2, 2^24)");
+  }
+  if (message.packet_sequence() >= kTwentyFourBits) {
+    return refuse("packet_sequence " + std::to_string(message.packet_sequence()) +
+                  " has more than 24 bits");
+  }
+  if (message.lid() > UINT16_MAX) {
+    return refuse("lid " + std::to_string(message.lid()) + " has more than 16 bits");
+  }
+  const uint32_t mtu = message.mtu();
+  if (mtu < kMtuMin || mtu > kMtuMax || (mtu & (mtu - 1)) != 0) {
+    return refuse("mtu " + std::to_string(mtu) + "; it is 256, 512, 1024, 2048 or 4096");
+  }
+  std::copy(message.gid().begin(), message.gid().end(), address.gid.begin());
+  address.number = message.number();
+  address.packet_sequence = message.packet_sequence();
+  address.lid = static_cast<uint16_t>(message.lid());
+  address.mtu_bytes = mtu;
+  return address;
+}
+
+void write_queue_pair(const QueuePairAddress& address, control::QueuePair& message) {
+  message.set_gid(address.gid.data(), address.gid.size());
+  message.set_number(address.number);
+  message.set_packet_sequence(address.packet_sequence);
+  message.set_lid(address.lid);
+  message.set_mtu(address.mtu_bytes);
+}
+
+}  // namespace pbox::wire

@@ -1,0 +1,58 @@
+#include <catch2/catch.hpp>
+
+#include "nic/wire/queue_pair.h"
+
+namespace pbox::wire {
+namespace {
+
+using Catch::Contains;
+
+QueuePairAddress sound() {
+  QueuePairAddress address;
+  address.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1};
+  address.number = 0xabcdef;
+  address.packet_sequence = 0xffffff;
+  address.lid = 0xffff;
+  address.mtu_bytes = 4096;
+  return address;
+}
+
+control::QueuePair message_of(const QueuePairAddress& address) {
+  control::QueuePair message;
+  write_queue_pair(address, message);
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("a queue pair's address is read as it was written") {
+  for (const uint32_t mtu : {256u, 512u, 1024u, 2048u, 4096u}) {
+    QueuePairAddress address = sound();
+    address.mtu_bytes = mtu;
+    const auto read = parse_queue_pair(message_of(address));
+    REQUIRE(read);
+    CHECK(*read == address);
+  }
+}
+
+TEST_CASE("a queue pair's address that no device could have is refused by field") {
+  const auto refusal = [](const auto& change) {
+    control::QueuePair message = message_of(sound());
+    change(message);
+    const auto read = parse_queue_pair(message);
+    return read ? std::string("accepted") : read.error().message;
+  };
+  CHECK_THAT(refusal([](auto& m) { m.set_gid("short"); }), Contains("a gid of 5 bytes"));
+  CHECK_THAT(refusal([](auto& m) { m.clear_gid(); }), Contains("a gid of 0 bytes"));
+  CHECK_THAT(refusal([](auto& m) { m.set_number(0); }), Contains("number 0"));
+  CHECK_THAT(refusal([](auto& m) { m.set_number(1); }), Contains("number 1 "));
+  CHECK_THAT(refusal([](auto& m) { m.set_number(1u << 24); }), Contains("number 16777216"));
+  CHECK_THAT(refusal([](auto& m) { m.set_packet_sequence(1u << 24); }),
+             Contains("packet_sequence 16777216"));
+  CHECK_THAT(refusal([](auto& m) { m.set_lid(65'536); }), Contains("lid 65536"));
+  for (const uint32_t mtu : {0u, 128u, 255u, 1500u, 8192u}) {
+    CHECK_THAT(refusal([&](auto& m) { m.set_mtu(mtu); }), Contains("mtu " + std::to_string(mtu)));
+  }
+}
+
+}  // namespace pbox::wire

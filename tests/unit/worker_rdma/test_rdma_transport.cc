@@ -1,0 +1,32 @@
+#include <catch2/catch.hpp>
+
+#include "nic/wire/control.pb.h"
+#include "worker/rdma/transport.h"
+
+namespace pbox::worker {
+
+TEST_CASE("a transport without its device fails to open by name, and asks the box for nothing") {
+  RdmaTransport transport({.device = "no_such_device"});
+  SessionSpec session;
+  session.fragment_bytes = 32 * 1024;
+  session.pipelines.push_back({.box = *nic::parse_endpoint("127.0.0.1", 9542)});
+  const Status opened = transport.open(session, {.deadline_ns = 0, .tend = ok_status});
+  REQUIRE(!opened);
+  CHECK_THAT(opened.error().message, Catch::Contains("no_such_device"));
+  control::QueuePairs request;
+  CHECK(!transport.take_request(request));
+}
+
+TEST_CASE("answers to questions that were not asked change nothing") {
+  RdmaTransport transport({.device = "no_such_device"});
+  control::QueuePairs answer;
+  answer.add_pairs()->set_pipeline(7);
+  transport.on_answer(answer);
+  answer.set_sequence(1);
+  answer.set_refusal("no");
+  transport.on_answer(answer);
+  control::QueuePairs request;
+  CHECK(!transport.take_request(request));
+}
+
+}  // namespace pbox::worker

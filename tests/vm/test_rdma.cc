@@ -1,0 +1,209 @@
+// Boxes and workers with Soft-RoCE devices, in a guest of tests/vm: rxe0 and rxe1 on NUMA node 0,
+// rxe2 and rxe3 on node 1, all on one network.
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "tests/support/daemon.h"
+#include "tests/support/momentum.h"
+#include "tests/support/sums.h"
+
+namespace pbox::test {
+namespace {
+
+// Control over loopback: whatever happens to the devices, it stands.
+Arguments rdma_box(const Arguments& more) {
+  Arguments arguments = {"--data.port=rdma", "--security.insecure=true",
+                         "--security.insecure_off_loopback=true"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+Arguments on_node_0(uint32_t pipelines) {
+  return rdma_box({"--rdma.devices=rxe0", "--pipeline.cores=0-1",
+                   "--pipeline.count=" + std::to_string(pipelines)});
+}
+
+// What `rdma resource` lists of a kind, by device: "qp", "cq", "mr", "pd". All processes' but the
+// kernel's own.
+size_t resources(const std::string& kind) {
+  Program program("/bin/sh", {"-c", "rdma resource show " + kind + " | grep -c ' pid '"});
+  const auto line = program.read_line(kDeadlineMs);
+  return line ? std::stoul(*line) : 0;
+}
+
+bool await(const std::function<bool()>& condition) {
+  for (int tries = 0; tries < 1'200; ++tries) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return false;
+}
+
+std::string refused_join(const std::string& box, const std::string& port) {
+  WorkerProcess worker([&](Line& line) {
+    AbiWorker one(
+        {.box = box, .adjust = [&](pbox_options& options) { options.port = port.c_str(); }});
+    one.tensor("gradient", 100);
+    const pbox_status status = pbox_join(one.context());
+    line.say(status == PBOX_OK ? "joined" : pbox_last_error(one.context()));
+  });
+  return worker.heard().value_or("nothing was said");
+}
+
+std::string refused_start(const std::string& program, const Arguments& words) {
+  Program box(program, words);
+  const auto status = box.wait_exit(kDeadlineMs);
+  return status ? std::to_string(*status) + " " + box.errors() : "it runs";
+}
+
+}  // namespace
+
+TEST_CASE("ranks on RDMA devices get the sums that are known in advance", "[sums]") {
+  Daemon daemon(on_node_0(2));
+  for (const pbox_dtype dtype : {PBOX_F32, PBOX_BF16}) {
+    const SumsOutcome outcome =
+        run_sums({.box = daemon.control(), .dtype = dtype, .rounds = 6, .port = "rdma:rxe1"});
+    CHECK(outcome.failure == "");
+    CHECK(outcome.identical);
+    CHECK(outcome.pipeline_count == 2);
+    CHECK(outcome.fragment_bytes == 32 * 1024);
+    CHECK(outcome.retransmitted_fragments == 0);
+  }
+  CHECK(daemon.metric("pbox_port_queue_pairs_total") == 8);
+  CHECK(daemon.metric("pbox_port_queue_pair_errors_total") == 0);
+  CHECK(daemon.metric("pbox_port_external_packets_total") > 0);
+  CHECK(daemon.metric("pbox_port_staged_packets_total") == 0);
+  CHECK(daemon.await_no_jobs(kDeadlineMs));
+}
+
+TEST_CASE("a box on an RDMA device holds the weights of ranks on RDMA devices", "[sums]") {
+  Daemon daemon(on_node_0(1));
+  CHECK(run_momentum(daemon.control(), false, "rdma:rxe3") == "");
+  CHECK(daemon.metric("pbox_port_queue_pairs_total") == 2);
+}
+
+TEST_CASE("a rank on an RDMA device and one on a kernel socket sum in one job", "[mixed]") {
+  Daemon daemon(on_node_0(2));
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    workers.emplace_back([&, rank](Line& line) {
+      SumsOptions options{.box = daemon.control(), .workers = 2, .rounds = 6};
+      if (rank == 1) options.port = "rdma:rxe2";
+      run_sums_rank(options, rank, line);
+    });
+  }
+  const SumsOutcome outcome = collect(workers);
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
+  CHECK(daemon.metric("pbox_port_queue_pairs_total") == 2);
+}
+
+TEST_CASE("queue pairs that break under a running job are made anew, and no sum differs",
+          "[broken]") {
+  Daemon daemon(on_node_0(2));
+  SumsOptions options{.box = daemon.control(), .rounds = 150, .port = "rdma:rxe1", .waits = true};
+  auto workers = start_sums(options);
+  await_joined(workers);
+  for (const WorkerProcess& worker : workers) worker.go();
+  // Nothing gets through for longer than a connection tries.
+  must_run({"tc", "qdisc", "add", "dev", "nic1", "root", "netem", "loss", "100%"});
+  CHECK(await([&] { return daemon.metric("pbox_port_queue_pairs_total") > 4; }));
+  must_run({"tc", "qdisc", "del", "dev", "nic1", "root"});
+  const SumsOutcome outcome = collect(workers);
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
+}
+
+TEST_CASE("two hundred workers that come and go leave nothing behind", "[cycles]") {
+  Daemon daemon(on_node_0(1));
+  const auto held = [] {
+    return std::vector<size_t>{resources("qp"), resources("cq"), resources("mr"), resources("pd")};
+  };
+  const auto before = held();
+  for (int cycle = 0; cycle < 50; ++cycle) {
+    const SumsOutcome outcome = run_sums({.box = daemon.control(),
+                                          .workers = 4,
+                                          .elements = {1000},
+                                          .rounds = 1,
+                                          .port = "rdma:rxe1"});
+    REQUIRE(outcome.failure == "");
+  }
+  CHECK(daemon.metric("pbox_port_queue_pairs_total") == 200);
+  REQUIRE(daemon.await_no_jobs(kDeadlineMs));
+  CHECK(await([&] { return held() == before; }));
+  CHECK(resources("qp") == 0);
+}
+
+TEST_CASE("pipelines, memory and devices share their NUMA nodes", "[numa]") {
+  Daemon daemon(rdma_box({"--pipeline.count=2", "--pipeline.pin=on", "--pipeline.cores=1,3",
+                          "--rdma.devices=rxe0 rxe2"}));
+  const SumsOutcome outcome = run_sums({.box = daemon.control(), .rounds = 3, .port = "rdma:rxe1"});
+  CHECK(outcome.failure == "");
+  CHECK(daemon.metric("pbox_port_queue_pairs_total") == 4);
+  const std::string proc = "/proc/" + std::to_string(daemon.program().pid());
+  // Two blocks of hugepages, one for each pipeline's packets, each whole on its own node.
+  std::vector<uint64_t> pages(2, 0);
+  std::ifstream maps(proc + "/numa_maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(" huge ") == std::string::npos) continue;
+    std::istringstream words(line);
+    int nodes = 0;
+    for (std::string word; words >> word;) {
+      if (word.size() < 4 || word[0] != 'N' || word[2] != '=') continue;
+      ++nodes;
+      pages.at(static_cast<size_t>(word[1] - '0')) += std::stoul(word.substr(3));
+    }
+    CHECK(nodes == 1);
+    INFO(line);
+  }
+  CHECK(pages[0] > 0);
+  CHECK(pages[0] == pages[1]);
+  // As the kernel says, not as the box does: which CPU each pipeline's thread may use.
+  for (int pipeline = 0; pipeline < 2; ++pipeline) {
+    Program found("/bin/sh",
+                  {"-c", "for t in " + proc + "/task/*; do [ $(cat $t/comm) = pipeline-" +
+                             std::to_string(pipeline) +
+                             " ] && awk '/Cpus_allowed_list/ { print $2 }' $t/status; done; true"});
+    CHECK(found.read_line(kDeadlineMs) == (pipeline == 0 ? "1" : "3"));
+  }
+}
+
+TEST_CASE("each trouble with RDMA is one clear error", "[errors]") {
+  const auto start = [](const Arguments& more) {
+    Arguments all = on_node_0(1);
+    all.insert(all.end(), more.begin(), more.end());
+    return refused_start(daemon_path(), daemon_arguments(all));
+  };
+  CHECK_THAT(refused_start(daemon_path(), daemon_arguments(rdma_box({"--rdma.devices=rxe9"}))),
+             Catch::StartsWith("1 ") && Catch::Contains("rxe9 is no RDMA device of this machine"));
+  CHECK_THAT(start({"--rdma.gid_index=200"}),
+             Catch::StartsWith("1 ") && Catch::Contains("GID index 200 is empty"));
+  CHECK_THAT(
+      refused_start(daemon_path(),
+                    daemon_arguments(rdma_box({"--rdma.devices=rxe0", "--pipeline.cores=2-3"}))),
+      Catch::StartsWith("1 ") && Catch::Contains("is on NUMA node 1") &&
+          Catch::Contains("none is there"));
+  Arguments limited = {"--reuid=65534", "--clear-groups", "prlimit", "--memlock=8388608",
+                       daemon_path()};
+  const Arguments words = daemon_arguments(on_node_0(1));
+  limited.insert(limited.end(), words.begin(), words.end());
+  CHECK_THAT(refused_start("/usr/bin/setpriv", limited),
+             Catch::StartsWith("1 ") && Catch::Contains("memlock: 8 MiB, but packets lock"));
+}
+
+TEST_CASE("a worker's trouble with RDMA is one clear error", "[errors]") {
+  Daemon daemon(on_node_0(1));
+  const std::string& box = daemon.control();
+  CHECK_THAT(refused_join(box, "rdma:"), Catch::Contains("no device is named"));
+  CHECK_THAT(refused_join(box, "rdma:rxe7"),
+             Catch::Contains("there is none of that name; choose among rxe0, rxe1, rxe2, rxe3"));
+  CHECK_THAT(refused_join(box, "rdma:rxe1 gid=77"), Catch::Contains("GID index 77 is empty"));
+  Daemon sockets;
+  CHECK_THAT(refused_join(sockets.control(), "rdma:rxe1"),
+             Catch::Contains("this box has no RDMA port: set data.port = rdma there"));
+}
+
+}  // namespace pbox::test

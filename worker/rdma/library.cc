@@ -1,0 +1,15 @@
+// The one function that libpbox looks for here.
+#include <cstdio>
+#include <memory>
+
+#include "worker/rdma/transport.h"
+#include "worker/transport_library.h"
+
+extern "C" PBOX_TRANSPORT_EXPORT pbox::worker::Transport* pbox_transport_open_1(
+    const pbox::worker::TransportRequest& request, char* error, size_t error_bytes) {
+  if (pbox::worker::refuse_other_release(request, error, error_bytes)) return nullptr;
+  const auto settings = pbox::worker::parse_rdma_port(request.arguments);
+  if (settings) return std::make_unique<pbox::worker::RdmaTransport>(*settings).release();
+  std::snprintf(error, error_bytes, "%s", settings.error().message.c_str());
+  return nullptr;
+}

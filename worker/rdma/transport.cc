@@ -1,0 +1,164 @@
+#include "worker/rdma/transport.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "worker/fork_guard.h"
+
+namespace pbox::worker {
+namespace {
+
+// A connection loses nothing while it lives: what is late is under way, or the peer is slow.
+constexpr uint64_t kRtoFloorNs = 10 * kNanosPerMilli;
+constexpr uint64_t kTryAgainNs = 200 * kNanosPerMilli;
+constexpr uint32_t kPathMtu = 65'535;
+// Of a lane. The window is bounded by three quarters of what it can receive.
+constexpr uint32_t kReceiveSlots = 256;
+constexpr uint32_t kStagingSlots = 128;
+constexpr uint32_t kPeersMax = 2;  // one, and the one before it while that is let go
+constexpr useconds_t kLookUs = 1'000;
+
+}  // namespace
+
+RdmaTransport::~RdmaTransport() {
+  if (!device_) return;
+  forget_in_child(device_->context()->cmd_fd);
+  forget_in_child(device_->context()->async_fd);
+}
+
+Result<uint32_t> RdmaTransport::path_mtu(const nic::Endpoint& /*box*/) {
+  return kPathMtu;
+}
+
+Status RdmaTransport::open(const SessionSpec& session, const Opening& opening) {
+  const nic::Endpoint& box = session.pipelines[0].box;
+  nic::RdmaDeviceOptions options{.name = settings_.device, .gid_index = settings_.gid_index};
+  if (!box.is_loopback()) options.near = box;
+  auto device = nic::RdmaDevice::open(options);
+  if (!device) return device.error();
+  device_ = std::move(*device);
+  // A child that keeps them keeps the connections alive when this process dies.
+  close_in_child(device_->context()->cmd_fd);
+  close_in_child(device_->context()->async_fd);
+  for (size_t lane = 0; lane < session.pipelines.size(); ++lane) {
+    if (const Status opened = open_lane(session); !opened) return opened;
+  }
+  while (!is_connected()) {
+    if (const Status tended = opening.tend(); !tended) return tended;
+    if (!refusal_.empty()) return Error{ErrorCode::kUnavailable, refusal_};
+    if (monotonic_ns() >= opening.deadline_ns) {
+      return Error{ErrorCode::kTimeout,
+                   "the box has not answered the queue pairs of device " + settings_.device};
+    }
+    usleep(kLookUs);
+  }
+  return ok_status();
+}
+
+Status RdmaTransport::open_lane(const SessionSpec& session) {
+  auto queue = nic::RdmaQueue::open({.device = device_,
+                                     .hugepages = Hugepages::kNever,
+                                     .receive_slots = kReceiveSlots,
+                                     .staging_slots = kStagingSlots,
+                                     .peers_max = kPeersMax});
+  if (!queue) return queue.error();
+  Lane lane;
+  lane.queue = std::make_unique<nic::RdmaQueue>(std::move(*queue));
+  lanes_.push_back(std::move(lane));
+  receivable_bytes_ = kReceiveSlots / 4 * 3 * session.fragment_bytes;
+  return prepare(lanes_.back());
+}
+
+Status RdmaTransport::prepare(Lane& lane) {
+  const auto prepared = lane.queue->prepare(++lane.owner);
+  if (!prepared) return prepared.error();
+  lane.prepared = *prepared;
+  lane.state = Lane::State::kToAsk;
+  return ok_status();
+}
+
+bool RdmaTransport::is_connected() const {
+  return std::all_of(lanes_.begin(), lanes_.end(),
+                     [](const Lane& lane) { return lane.state == Lane::State::kConnected; });
+}
+
+// New queue pairs for those that are broken.
+void RdmaTransport::mend(uint64_t now_ns) {
+  for (Lane& lane : lanes_) {
+    lane.queue->reap();
+    if (lane.state == Lane::State::kConnected && lane.queue->is_broken(lane.prepared.endpoint)) {
+      lane.queue->close(lane.owner);
+      lane.state = Lane::State::kMissing;
+    }
+    if (lane.state != Lane::State::kMissing || now_ns < next_try_ns_) continue;
+    if (const Status prepared = prepare(lane); !prepared) give_up(prepared.error().message);
+  }
+}
+
+// For now.
+void RdmaTransport::give_up(const std::string& why) {
+  refusal_ = why;
+  next_try_ns_ = monotonic_ns() + kTryAgainNs;
+  for (Lane& lane : lanes_) {
+    if (lane.state == Lane::State::kConnected) continue;
+    lane.queue->close(lane.owner);
+    lane.state = Lane::State::kMissing;
+  }
+}
+
+bool RdmaTransport::take_request(control::QueuePairs& request) {
+  if (awaited_) return false;
+  mend(monotonic_ns());
+  for (uint32_t index = 0; index < lanes_.size(); ++index) {
+    Lane& lane = lanes_[index];
+    if (lane.state != Lane::State::kToAsk) continue;
+    control::QueuePair& pair = *request.add_pairs();
+    pair.set_pipeline(index);
+    wire::write_queue_pair(lane.prepared.own, pair);
+    lane.state = Lane::State::kAsked;
+  }
+  if (request.pairs().empty()) return false;
+  request.set_sequence(++sequence_);
+  awaited_ = true;
+  return true;
+}
+
+void RdmaTransport::on_answer(const control::QueuePairs& answer) {
+  if (!awaited_ || answer.sequence() != sequence_) return;
+  awaited_ = false;
+  refusal_.clear();
+  if (!answer.refusal().empty()) return give_up(answer.refusal());
+  for (const control::QueuePair& pair : answer.pairs()) {
+    if (pair.pipeline() >= lanes_.size()) continue;
+    Lane& lane = lanes_[pair.pipeline()];
+    if (lane.state != Lane::State::kAsked) continue;
+    const auto peer = wire::parse_queue_pair(pair);
+    if (!peer) return give_up(peer.error().message);
+    const Status connected = lane.queue->complete(lane.prepared.endpoint, *peer);
+    if (!connected) return give_up(connected.error().message);
+    lane.state = Lane::State::kConnected;
+  }
+  const bool left = std::any_of(lanes_.begin(), lanes_.end(),
+                                [](const Lane& lane) { return lane.state == Lane::State::kAsked; });
+  if (left) give_up("the box has answered for fewer queue pairs than it was asked");
+}
+
+uint32_t RdmaTransport::receivable_bytes(uint32_t /*lane*/) const {
+  return receivable_bytes_;
+}
+
+uint64_t RdmaTransport::rto_floor_ns() const {
+  return kRtoFloorNs;
+}
+
+size_t RdmaTransport::rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) {
+  return lanes_[lane].queue->rx_burst(packets);
+}
+
+size_t RdmaTransport::tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) {
+  return lanes_[lane].queue->tx_burst(packets, &lanes_[lane].prepared.endpoint);
+}
+
+}  // namespace pbox::worker

@@ -1,0 +1,65 @@
+// A worker's packets over reliable connections of an RDMA device: a lane for each pipeline of the
+// box, each with queues of its own. The two ends of a lane find each other on the control
+// connection. A connection that breaks is made anew there while operations wait; what was under way
+// is sent again by the protocol's own timers.
+//
+// Payloads are copied into the lane's registered buffers: a device may read them after the
+// operation is done, when the caller's memory may be gone.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nic/rdma/queue.h"
+#include "worker/rdma/port_settings.h"
+#include "worker/transport.h"
+
+namespace pbox::worker {
+
+// As Transport says of threads.
+class RdmaTransport : public Transport {
+ public:
+  explicit RdmaTransport(RdmaPortSettings settings) : settings_(std::move(settings)) {}
+  ~RdmaTransport() override;
+
+  // No bound: a message may be longer than a packet of the network.
+  Result<uint32_t> path_mtu(const nic::Endpoint& box) override;
+  // Opens the device and connects a queue pair to each pipeline. Errors say which is refused, or
+  // what of the device.
+  Status open(const SessionSpec& session, const Opening& opening) override;
+  uint64_t first_packet_number(uint32_t /*lane*/) const override { return 1; }
+  uint32_t receivable_bytes(uint32_t lane) const override;
+  uint64_t rto_floor_ns() const override;
+  int event_fd(uint32_t lane) const override { return lanes_[lane].queue->event_fd(); }
+  bool take_request(control::QueuePairs& request) override;
+  void on_answer(const control::QueuePairs& answer) override;
+  size_t rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) override;
+  size_t tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) override;
+
+ private:
+  struct Lane {
+    enum class State { kMissing, kToAsk, kAsked, kConnected };
+    State state = State::kMissing;
+    std::unique_ptr<nic::RdmaQueue> queue;
+    uint64_t owner = 0;  // of the newest queue pair; each has a number of its own
+    nic::RdmaQueue::Prepared prepared;
+  };
+
+  Status open_lane(const SessionSpec& session);
+  Status prepare(Lane& lane);
+  void mend(uint64_t now_ns);
+  void give_up(const std::string& why);
+  bool is_connected() const;
+
+  RdmaPortSettings settings_;
+  std::shared_ptr<nic::RdmaDevice> device_;
+  std::vector<Lane> lanes_;
+  uint64_t sequence_ = 0;     // of the newest question
+  bool awaited_ = false;      // its answer
+  std::string refusal_;       // why the last attempt failed; empty if it did not
+  uint64_t next_try_ns_ = 0;  // after that
+  uint32_t receivable_bytes_ = 0;
+};
+
+}  // namespace pbox::worker
