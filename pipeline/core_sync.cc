@@ -173,6 +173,7 @@ void Core::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
     return;
   }
   pushed.mask |= bit;
+  results_changed_ = true;  // what packets say of the rank's own rounds
   counters_.add(Counter::kDropped);
   session.dropped.add(1);
   session.bytes_received.add(header.payload_bytes);

@@ -107,9 +107,11 @@ void Core::begin(Tensor& tensor) {
   tensor.contributors = UINT16_MAX;
   tensor.staleness = 0;
   tensor.is_dropped = false;
+  const uint32_t round = drops_rounds() ? round_of(tensor.round) : 0;
   for (uint32_t id = tensor.first_chunk; id < tensor.first_chunk + tensor.chunk_count; ++id) {
     Chunk& chunk = chunks_[id];
     chunk.fetched = false;
+    if (drops_rounds()) chunk.round = round;
     // One that is giving is on its way already; it goes on by itself.
     if (!suspended_ && !chunk.giving) lanes_[chunk.pipeline].queue.push(id, tensor.priority);
   }

@@ -303,6 +303,8 @@ class Core {
   void open_cache(const std::vector<TensorSpec>& tensors);
   bool is_current(const Chunk& chunk, const wire::Header& header) const;
   bool drops_rounds() const { return session_.sync.model == wire::SyncModel::kDrop; }
+  uint32_t round_of(uint32_t operation);
+  void skip_closed_rounds();
   void begin_anew(Chunk& chunk, uint32_t round) const;
   void note_version(Chunk& chunk, const wire::Header& header) const;
   bool reads_cache(const Chunk& chunk) const { return cache_ && chunk.round > 0; }
@@ -351,6 +353,13 @@ class Core {
   std::vector<uint32_t> completed_;
   NumaArena shadow_;  // or what the cache is made of
   std::optional<ReadCache> cache_;
+  // Model drop: from this operation of a tensor on, as many rounds were left out altogether.
+  struct Skip {
+    uint32_t operation = 0;
+    uint32_t rounds = 0;
+  };
+  std::vector<Skip> skips_{{}};  // ascending; the first serves the slowest tensor
+  uint32_t newest_operation_ = 0;
   bool suspended_ = false;
   bool out_of_cache_ = false;  // the job's tensors together are larger than caches are
   Statistics statistics_;

@@ -41,12 +41,47 @@ bool Core::is_current(const Chunk& chunk, const wire::Header& header) const {
   if (!chunk.in_flight) return false;
   const int32_t ahead = wire::round_distance(header.round, chunk.flight_round);
   if (!is_result) return ahead == 0;
-  // Who was dropped goes on from the round that the others are in.
-  if (drops_rounds()) return ahead >= 0;
+  // Who was dropped takes what a later round has made. It may know already that its push comes too
+  // late; then what it has read by now is later still.
+  if (drops_rounds()) return ahead >= 0 && wire::round_distance(header.round + 1, chunk.clock) >= 0;
   // A round of initial weights is like any other of BSP. After it the box never has more of ours
   // than what is in flight; a result that has less is an answer to an earlier push.
   if (chunk.flight_round == 0 || !wire::applies_on_arrival(session_.sync.model)) return ahead == 0;
   return header.applied() == chunk.flight_round + 1 && ahead <= 0;
+}
+
+// Model drop: the round that an operation's gradient is for, the same one in all chunks.
+//
+// Who was dropped skips the rounds that are closed in every chunk. If it skipped chunk by chunk,
+// ranks could wait for each other for ever: each for one chunk's quorum, with its push to the
+// other's chunk to come after that. As it is, nobody is beyond the oldest round that is open
+// anywhere; who is before it waits for nothing; and once all are in it, it has everybody's push.
+uint32_t Core::round_of(uint32_t operation) {
+  if (wire::round_distance(operation, newest_operation_) > 0) {
+    newest_operation_ = operation;
+    skip_closed_rounds();
+  }
+  auto skip = skips_.end() - 1;
+  while (skip != skips_.begin() && wire::round_distance(skip->operation, operation) > 0) --skip;
+  return operation + skip->rounds;
+}
+
+void Core::skip_closed_rounds() {
+  uint32_t open = chunks_.front().clock;
+  for (const Chunk& chunk : chunks_) {
+    if (wire::round_distance(chunk.clock, open) < 0) open = chunk.clock;
+  }
+  uint32_t slowest = newest_operation_;
+  for (const Tensor& tensor : tensors_) {
+    if (wire::round_distance(tensor.round, slowest) < 0) slowest = tensor.round;
+  }
+  const auto unused_yet = std::find_if(skips_.begin() + 1, skips_.end(), [&](const Skip& skip) {
+    return wire::round_distance(skip.operation, slowest) > 0;
+  });
+  skips_.erase(skips_.begin(), unused_yet - 1);
+  const uint32_t rounds = open - newest_operation_;
+  if (wire::round_distance(rounds, skips_.back().rounds) <= 0) return;
+  skips_.push_back({newest_operation_, rounds});
 }
 
 // All of a chunk's fragments are of one round, so those of an older one are in the way.

@@ -110,6 +110,24 @@ TEST_CASE("a result that has not left is void when the next round closes") {
   }
 }
 
+TEST_CASE("what packets say of their rank's own rounds is so when they leave") {
+  SyncJob job(drop(1), 2);
+  job.begin();
+  for (const uint32_t round : {1u, 2u, 3u}) job.push(0, round);
+  job.box.push_chunk(job.options, 1, 1, 1);
+  CHECK(job.box.core.to_send().size() == 3);
+  CHECK(job.box.core.to_send()[2].header.applied() == 1);
+  job.box.core.sent(1);
+  // The rank has given up waiting, and is late again, before a full port takes the rest.
+  job.box.deliver(job.box.push(job.options, 1, 0, 9.0f, 2));
+  const auto sent = job.box.take_all();
+  REQUIRE(sent.size() == 2);
+  for (const Sent& packet : sent) {
+    CHECK(packet.header.applied() == 2);
+    CHECK(packet.header.round == 3);
+  }
+}
+
 TEST_CASE("with fewer workers than the quorum left, all of them are needed") {
   SyncJob job(drop(3), 4);
   job.begin();

@@ -1,5 +1,6 @@
 // Which results answer a push in jobs that do not wait for everybody: fresh reads, and rounds that
 // are dropped.
+#include <array>
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/shim.h"
@@ -149,6 +150,53 @@ TEST_CASE("who was dropped takes the newest round's result and goes on from ther
   REQUIRE(pushed.size() == 4);
   CHECK(pushed[0].header.round == 5);
   CHECK(shim.core.statistics().staleness.by_staleness[0] == 3 - 1);
+}
+
+TEST_CASE("who was dropped goes on with the oldest round that is open, in all tensors alike") {
+  Shim shim({.tensor_chunks = {1, 2}, .sync = {.model = SyncModel::kDrop, .quorum = 1}});
+  const auto start = [&] {
+    for (const uint32_t tensor : {0u, 1u}) shim.start(tensor);
+    return shim.take_all(PacketType::kPush);
+  };
+  const auto deliver = [&](const std::array<uint32_t, 3>& rounds) {
+    for (const uint32_t chunk : {0u, 1u, 2u}) shim.deliver_result(chunk, rounds[chunk], 50.0f);
+    for (const uint32_t tensor : {0u, 1u}) REQUIRE_FALSE(shim.core.busy(tensor));
+  };
+  start();
+  deliver({0, 0, 0});
+  start();
+  deliver({6, 7, 4});
+  const auto pushed = start();
+  CHECK(pushed.size() == 12);
+  for (const Pushed& packet : pushed) CHECK(packet.header.round == 5);
+  // Chunk 0 is known to have closed that round: nothing older than what was read is taken.
+  const uint64_t stale = shim.core.statistics().stale_packets;
+  shim.deliver_result(0, 5, 40.0f);
+  CHECK(shim.core.statistics().stale_packets == stale + 4);
+  deliver({6, 7, 5});
+  for (const Pushed& packet : start()) CHECK(packet.header.round == 6);
+}
+
+TEST_CASE("a tensor that lags behind pushes to the rounds that the others have pushed to") {
+  Shim shim({.tensor_chunks = {1, 1}, .sync = {.model = SyncModel::kDrop, .quorum = 1}});
+  const auto exchange = [&](uint32_t tensor, uint32_t round) {
+    shim.start(tensor);
+    const auto pushed = shim.take_all(PacketType::kPush);
+    shim.deliver_result(tensor, round, 50.0f);
+    REQUIRE_FALSE(shim.core.busy(tensor));
+    return pushed.at(0).header.round;
+  };
+  for (const uint32_t tensor : {0u, 1u}) exchange(tensor, 0);
+  CHECK(exchange(0, 9) == 1);
+  CHECK(exchange(0, 9) == 2);  // tensor 1 has heard of round 0 alone
+  CHECK(exchange(1, 5) == 1);
+  CHECK(exchange(0, 9) == 6);
+  CHECK(exchange(0, 9) == 7);
+  CHECK(exchange(1, 9) == 2);
+  CHECK(exchange(1, 9) == 6);
+  CHECK(exchange(1, 9) == 7);
+  CHECK(exchange(1, 10) == 10);
+  CHECK(exchange(0, 10) == 10);
 }
 
 TEST_CASE("a chunk is whole with the fragments of one round only") {

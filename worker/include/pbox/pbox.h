@@ -118,7 +118,8 @@ enum pbox_delivery_value { PBOX_DELIVERY_BROADCAST = 0, PBOX_DELIVERY_PULL = 1 }
  * DPSSP  As PSSP with the probability sync_probability / (1 + e^(staleness - lead)), lead being how
  *        far the rank is ahead of the slowest.
  * DROP   A round takes the first `quorum` ranks and is over: what others push to it is dropped, and
- *        they get the newest weights, whatever their round. `mean` divides by those who are in.
+ *        they get the newest weights, whatever their round. `mean` divides by those who are in. A
+ *        rank that fell behind goes on with the oldest round that is open in any tensor.
  *
  * All but BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE, and no rank may rejoin. The box
  * refuses what does not go together, in words. Equal on every rank, as are the fields that belong
