@@ -34,6 +34,21 @@ systemd-analyze security --offline=true --threshold=25 "$folder/pboxd.service" \
   > "$folder/security" || { cat "$folder/security"; exit 1; }
 grep -q 'char-vfio:rw' "$folder/security" || { echo "pboxd-dpdk.conf opens no VFIO"; exit 1; }
 
+# With RDMA's it is open for verbs alone.
+rm "$folder/pboxd.service.d/dpdk.conf"
+cp "$units/pboxd-rdma.conf" "$folder/pboxd.service.d/rdma.conf"
+output=$(systemd-analyze verify --man=no "$folder/pboxd.service" 2>&1) \
+  || { echo "$output"; exit 1; }
+if [ -n "$output" ]; then
+  echo "systemd-analyze verify with pboxd-rdma.conf: $output"
+  exit 1
+fi
+systemd-analyze security --offline=true --threshold=22 "$folder/pboxd.service" \
+  > "$folder/security" || { cat "$folder/security"; exit 1; }
+grep -q 'char-infiniband_verbs:rw' "$folder/security" \
+  || { echo "pboxd-rdma.conf opens no verbs"; exit 1; }
+! grep -q 'char-vfio' "$folder/security" || { echo "pboxd-rdma.conf opens VFIO"; exit 1; }
+
 mkdir -p "$folder/root/etc"
 systemd-sysusers --root="$folder/root" "$units/pbox.sysusers"
 grep -q '^pbox:.*:/usr/sbin/nologin$' "$folder/root/etc/passwd" \
