@@ -66,10 +66,12 @@ void JobRegistry::refuse(ConnectionId id, const Error& error) {
 
 void JobRegistry::on_open(ConnectionId connection, const std::string& peer, bool ipv6,
                           uint64_t now_ns) {
+  now_ns_ = now_ns;
   connections_[connection] = {peer, ipv6, now_ns, now_ns, nullptr, 0};
 }
 
 void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t now_ns) {
+  now_ns_ = now_ns;
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
@@ -208,6 +210,7 @@ void JobRegistry::set_priorities(Job& job, wire::PriorityPolicy policy,
 }
 
 void JobRegistry::on_closed(ConnectionId id, const std::string& reason, uint64_t now_ns) {
+  now_ns_ = now_ns;
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   const Connection connection = found->second;
@@ -217,6 +220,7 @@ void JobRegistry::on_closed(ConnectionId id, const std::string& reason, uint64_t
 }
 
 void JobRegistry::on_tick(uint64_t now_ns) {
+  now_ns_ = now_ns;
   std::vector<ConnectionId> dead;
   for (auto& [id, connection] : connections_) {
     const uint64_t silent_ns = now_ns - std::min(now_ns, connection.heard_ns);

@@ -131,6 +131,8 @@ void JobRegistry::start_job(Job& job) {
 // open_rounds is empty in a job that begins.
 void JobRegistry::send_session(Job& job, uint32_t rank, const std::vector<uint32_t>& open_rounds) {
   const Member& member = job.members()[rank];
+  // Only from here on does it know how often it must be heard.
+  connections_[member.connection].heard_ns = now_ns_;
   if (job.priorities_set()) {  // before the session, so that nothing is started without
     control::BoxMessage priorities;
     *priorities.mutable_set_priorities() = *job.priorities_set();

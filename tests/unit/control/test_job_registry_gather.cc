@@ -453,4 +453,17 @@ TEST_CASE("a gathering worker is not held to a heartbeat interval that it has no
   CHECK(desk.take(id).at(0).has_session());
 }
 
+TEST_CASE("who waited long for the others is not taken for dead as soon as they are there") {
+  Desk desk({.dead_after_ns = 200 * kMilli, .hello_timeout_ns = 10 * kSecond});
+  const ConnectionId early = desk.join(join_message("train", 0, 2));
+  desk.pass(kSecond);  // workers are heard once a second until they know better
+  const ConnectionId late = desk.join(join_message("train", 1, 2));
+  REQUIRE(desk.take(early).size() == 1);
+  REQUIRE(desk.take(late).size() == 1);
+  desk.pass(150 * kMilli);
+  CHECK_FALSE(desk.is_closed(early));
+  desk.pass(150 * kMilli, {late});
+  CHECK(desk.is_closed(early));
+}
+
 }  // namespace pbox::appliance
