@@ -171,7 +171,7 @@ class JobRegistry {
   static JobKey key(const JobSpec& spec) { return {spec.name, spec.part}; }
   std::map<JobKey, std::unique_ptr<Job>> jobs_;
   std::map<ConnectionId, Connection> connections_;
-  uint64_t now_ns_ = 0;  // of the event at hand
+  uint64_t now_ns_ = 0;                                         // of the event at hand
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that come late
   std::vector<Action> actions_;
   std::vector<RegistryEvent> events_;
