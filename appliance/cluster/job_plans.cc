@@ -127,15 +127,45 @@ void JobPlans::ask(const control::AskPlan& question, Answer done) {
   const bool has_lost =
       plan != nullptr && !lost.empty() && lost != options_.self &&
       std::find(plan->boxes.begin(), plan->boxes.end(), lost) != plan->boxes.end();
-  if (plan != nullptr && !has_lost) return done(describe(*plan));
+  // Who begins says how much there is; a plan that is left of a job before may say otherwise.
+  const bool begins = question.bytes() > 0;
+  const bool is_outdated = plan != nullptr && begins && plan->may_move != question.may_move();
+  if (plan != nullptr && !has_lost && !is_outdated) return done(describe(*plan));
   const bool is_under_way = waiting_.contains(job);
   waiting_[job].push_back(std::move(done));
   if (is_under_way) return;
   if (plan == nullptr) {
     make(question);
-  } else {
+  } else if (has_lost) {
     replace_if_gone(job, lost);
+  } else {
+    JobPlan mended = *plan;
+    mended.bytes = question.bytes();
+    mended.may_move = question.may_move();
+    change(job, mended, [] {});
   }
+}
+
+// Upon what is known of the plan now.
+void JobPlans::change(const std::string& job, const JobPlan& plan,
+                      std::function<void()> on_committed) {
+  const KeyValue* entry = plan_entries_.find(kJobs + job);
+  const int64_t revision = entry == nullptr ? 0 : entry->mod_revision;
+  commit(job, plan, {{kJobs + job, revision}}, std::move(on_committed));
+}
+
+void JobPlans::take_back(const std::string& job, uint32_t part) {
+  const JobPlan* plan = find(job);
+  if (plan == nullptr || part >= plan->boxes.size() || waiting_.contains(job)) return;
+  waiting_[job];  // one change at a time; the next one shows whether another is needed
+  JobPlan mended = *plan;
+  mended.boxes[part] = options_.self;
+  mended.may_move = false;
+  change(job, mended, [this, job, part] {
+    options_.log(Membership::Severity::kWarning, "part_taken_back",
+                 "part " + std::to_string(part) + " of job '" + job +
+                     "' was given to another box, but cannot move; it stays here");
+  });
 }
 
 void JobPlans::answer_all(const std::string& job, const Result<JobPlan>& plan) {
@@ -158,7 +188,7 @@ void JobPlans::make(const control::AskPlan& question) {
   }
   JobPlan plan = make_plan(question.bytes(), options_.chunk_bytes(), std::move(boxes));
   plan.may_move = question.may_move();
-  commit(job, plan, {{kJobs + job, 0}}, [this, job, parts = plan.boxes.size()] {
+  change(job, plan, [this, job, parts = plan.boxes.size()] {
     options_.log(Membership::Severity::kInfo, "job_planned",
                  "job '" + job + "' is planned in " + std::to_string(parts) + " parts");
   });
@@ -181,10 +211,7 @@ void JobPlans::replace_if_gone(const std::string& job, const std::string& box) {
 void JobPlans::give_away_parts(const std::string& job, const std::string& box,
                                const std::string& why) {
   const JobPlan* plan = find(job);
-  const KeyValue* entry = plan_entries_.find(kJobs + job);
-  if (plan == nullptr || entry == nullptr) {
-    return answer_all(job, unknown("the plan of job '" + job + "' is gone"));
-  }
+  if (plan == nullptr) return answer_all(job, unknown("the plan of job '" + job + "' is gone"));
   auto boxes = candidates(box);
   if (boxes.empty()) {
     return answer_all(job, unknown("box " + box + " has parts of job '" + job +
@@ -192,12 +219,10 @@ void JobPlans::give_away_parts(const std::string& job, const std::string& box,
                                    "reached (" +
                                    why + "), and no other box is there"));
   }
-  commit(job, give_away(*plan, box, std::move(boxes)), {{entry->key, entry->mod_revision}},
-         [this, job, box, why] {
-           options_.log(
-               Membership::Severity::kWarning, "parts_given_away",
-               "the parts of job '" + job + "' that box " + box + " had go to others: " + why);
-         });
+  change(job, give_away(*plan, box, std::move(boxes)), [this, job, box, why] {
+    options_.log(Membership::Severity::kWarning, "parts_given_away",
+                 "the parts of job '" + job + "' that box " + box + " had go to others: " + why);
+  });
 }
 
 // Whoever waits is told what the store has afterwards, whosever change that is.

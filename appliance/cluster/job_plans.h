@@ -41,6 +41,7 @@ class JobPlans : public appliance::PartMap {
   Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
                                                       uint32_t parts) const override;
   void ask(const control::AskPlan& question, Answer done) override;
+  void take_back(const std::string& job, uint32_t part) override;
   bool has_others(const std::string& job) const override;
 
   // Boxes that drain have no part for long, and get none. kUnavailable: try again later.
@@ -59,6 +60,7 @@ class JobPlans : public appliance::PartMap {
   std::string address_of(const std::string& box) const;
   void answer_all(const std::string& job, const Result<JobPlan>& plan);
   void make(const control::AskPlan& question);
+  void change(const std::string& job, const JobPlan& plan, std::function<void()> on_committed);
   void replace_if_gone(const std::string& job, const std::string& box);
   void give_away_parts(const std::string& job, const std::string& box, const std::string& why);
   void commit(const std::string& job, const JobPlan& plan, std::vector<Condition> conditions,

@@ -302,7 +302,12 @@ void JobRegistry::on_parts_changed() {
   for (auto& [key, job] : jobs_) {
     const JobSpec& spec = job->spec();
     const auto elsewhere = parts_.elsewhere(spec.name, spec.part, spec.parts);
-    if (elsewhere && *elsewhere && spec.may_move()) gone.emplace_back(job.get(), **elsewhere);
+    if (!elsewhere || !*elsewhere) continue;
+    if (spec.may_move()) {
+      gone.emplace_back(job.get(), **elsewhere);
+    } else {
+      parts_.take_back(spec.name, spec.part);
+    }
   }
   for (auto& [job, place] : gone) move_away(*job, place);
 }

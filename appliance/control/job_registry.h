@@ -72,7 +72,8 @@ class JobRegistry {
   void on_message(ConnectionId connection, const std::string& body, uint64_t now_ns);
   void on_closed(ConnectionId connection, const std::string& reason, uint64_t now_ns);
   void on_tick(uint64_t now_ns);
-  // Parts that other boxes have now are given up, and their workers told where to go on.
+  // Parts that other boxes have now are given up, and their workers told where to go on; such as
+  // cannot move are taken back.
   void on_parts_changed();
   // Tells every worker that the box goes away, and ends all jobs but those that other boxes can go
   // on with.

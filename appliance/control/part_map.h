@@ -25,6 +25,9 @@ class PartMap {
   using Answer = std::function<void(Result<control::Plan>)>;
   virtual void ask(const control::AskPlan& question, Answer done) = 0;
 
+  // This box goes on with a part that cannot go elsewhere, whatever the map says of it.
+  virtual void take_back(const std::string& /*job*/, uint32_t /*part*/) {}
+
   // There are boxes that would take over what this one has of the job, or have done so.
   virtual bool has_others(const std::string&) const { return false; }
 };

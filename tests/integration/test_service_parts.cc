@@ -104,6 +104,26 @@ TEST_CASE("a box is drained while a job trains, stopped, and comes back") {
   training.kill();
 }
 
+TEST_CASE("what cannot move stays on a box that drains, also after a job of that name that could") {
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b"});
+  auto options = training_on(boxes.control());
+  {
+    SteadyTraining movable(options);
+    movable.kill();
+  }
+  for (const char* name : {"a", "b"}) REQUIRE(boxes[name].await_no_jobs(kDeadlineMs));
+  options.adjust = [](pbox_options& chosen) { chosen.recovery = PBOX_RECOVERY_NONE; };
+  SteadyTraining bound(options);
+  const size_t parts = boxes.parts("b");
+  CHECK(parts > 0);
+  drain(boxes["a"], "b", true);
+  CHECK_FALSE(boxes[boxes.leader()].program().await_errors("parts_given_away", 1'500));
+  bound.rounds();
+  CHECK(boxes.parts("b") == parts);
+  bound.kill();
+}
+
 TEST_CASE("a box is stopped in order without having been drained: others go on with its parts") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b"});

@@ -80,6 +80,7 @@ class MovableParts : public PartMap {
     answers.push_back(std::move(done));
   }
   bool has_others(const std::string&) const override { return others; }
+  void take_back(const std::string& job, uint32_t part) override { moved.erase({job, part}); }
 
   std::map<std::pair<std::string, uint32_t>, control::PartPlace> moved;
   std::optional<Error> unknown;

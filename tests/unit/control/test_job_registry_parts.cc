@@ -135,6 +135,8 @@ TEST_CASE("a part that is still gathering goes too, one whose state is on the bo
   desk.deliver();
   require_moved(desk, early, "eight");
   CHECK_FALSE(desk.is_closed(bound));
+  CHECK(desk.parts.moved.contains({"train", 1}));
+  CHECK_FALSE(desk.parts.moved.contains({"train", 2}));
 }
 
 TEST_CASE("a box that stops leaves parts to the others, without a word, if there are any") {
