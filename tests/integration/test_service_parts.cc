@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdio>
 
@@ -80,8 +81,10 @@ TEST_CASE("a box is drained while a job trains, stopped, and comes back") {
   const size_t parts = parts_of_all(boxes);
   training.begin_rounds();
   usleep(kIntoTheRoundsUs);
-  drain(boxes["a"], "b", true);
-  REQUIRE(await([&] { return boxes.parts("b") == 0; }));
+  Program pboxctl(PBOX_CTL_PATH, {"drain", "b", "--wait", "--admin", boxes["a"].admin()});
+  REQUIRE(pboxctl.wait_exit(kDeadlineMs) == 0);
+  CHECK_THAT(pboxctl.errors(), Catch::Contains("box b has no part left; it may be stopped"));
+  CHECK(boxes.parts("b") == 0);
   training.end_rounds();
   report("drained", training);
   CHECK(parts_of_all(boxes) == parts);
@@ -102,6 +105,54 @@ TEST_CASE("a box is drained while a job trains, stopped, and comes back") {
   report("moved to a new box", training);
   CHECK(boxes.parts("b") > 0);
   training.kill();
+}
+
+// Some parts have its push of the round, some have not: the new process is given the results of
+// those, and pushes to these.
+TEST_CASE("a rank that is killed in the midst of a round is replaced in all parts alike") {
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b"});
+  constexpr uint64_t kElements = 400'000;
+  constexpr uint32_t kRounds = 30, kLast = 15;
+  const auto body = [&](Line& line, uint32_t rank, bool rejoins) {
+    const AbiWorker worker({.box = boxes.control(),
+                            .job = "replaced",
+                            .rank = rank,
+                            .world_size = 2,
+                            .adjust = [&](pbox_options& options) {
+                              options.rejoin = rejoins ? 1 : 0;
+                              options.chunk_bytes = 4096;
+                            }});
+    const uint32_t tensor = worker.tensor("t", kElements);
+    worker.join();
+    uint32_t round = 0;
+    worker.must(pbox_tensor_round(worker.context(), tensor, &round));
+    require(!rejoins || round == kLast || round == kLast + 1,
+            "rejoins in round " + std::to_string(round));
+    std::vector<float> output(kElements);
+    for (; round < kRounds; ++round) {
+      const std::vector<float> input(kElements, static_cast<float>((rank + 1) * (round + 1)));
+      const bool dies = rank == 1 && !rejoins && round == kLast;
+      if (dies) line.say("dies");
+      worker.push_pull(tensor, input.data(), output.data());
+      if (dies) kill(getpid(), SIGSTOP);
+      worker.wait(tensor);
+      const auto sum = static_cast<float>(3 * (round + 1));
+      require(std::count(output.begin(), output.end(), sum) == kElements,
+              "a wrong sum in round " + std::to_string(round));
+    }
+    worker.leave();
+    line.say("well");
+  };
+  WorkerProcess staying([&](Line& line) { body(line, 0, false); });
+  WorkerProcess dying([&](Line& line) { body(line, 1, false); });
+  REQUIRE(dying.heard() == "dies");
+  usleep(100'000);
+  dying.signal(SIGKILL);
+  dying.finish();
+  WorkerProcess again([&](Line& line) { body(line, 1, true); });
+  CHECK(again.heard() == "well");
+  CHECK(staying.heard() == "well");
 }
 
 TEST_CASE("what cannot move stays on a box that drains, also after a job of that name that could") {

@@ -212,6 +212,30 @@ TEST_CASE("a job's priority policy is changed by POST, and the answer is the job
   }
 }
 
+TEST_CASE("a box is drained by POST, and the answer is the boxes as they are then") {
+  FakeSource source;
+  const std::string path = "/api/v1/boxes/box%3C2%3E/drain";
+  const auto drained = post(source, path, R"({"draining": true})");
+  REQUIRE(drained.status == 202);
+  const Json second = Json::parse(drained.body)["boxes"][1];
+  CHECK(second["draining"] == true);
+  CHECK(second["parts"] == 3);
+  CHECK(Json::parse(drained.body)["boxes"][0]["draining"] == false);
+  CHECK(post(source, path, R"({"draining": false})").status == 202);
+  CHECK(get_json(source, "/api/v1/boxes")["boxes"][1]["draining"] == false);
+
+  CHECK(post(source, "/api/v1/boxes/box-9/drain", R"({"draining": true})").status == 404);
+  for (const std::string body : {"", "{}", R"({"draining": 1})", R"({"draining": true, "x": 1})"}) {
+    const auto refused = post(source, path, body);
+    CHECK(refused.status == 400);
+    CHECK_THAT(refused.body, Contains(R"({"draining": true})"));
+  }
+  source.alone = true;
+  const auto alone = post(source, path, R"({"draining": true})");
+  CHECK(alone.status == 409);
+  CHECK_THAT(alone.body, Contains("alone"));
+}
+
 TEST_CASE(
     "a change that is not understood, or may come from a page of elsewhere, changes nothing") {
   FakeSource source;
