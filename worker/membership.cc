@@ -72,6 +72,7 @@ void Membership::on_disconnected(const Error& why, uint64_t now_ns) {
 void Membership::on_message(const control::BoxMessage& message, uint64_t now_ns) {
   if (is_over()) return;
   heard_ns_ = now_ns;
+  has_answered_ = true;
   switch (message.kind_case()) {
     case control::BoxMessage::kFailure: on_failure(message.failure(), now_ns); return;
     case control::BoxMessage::kDataAddresses: on_data_addresses(message.data_addresses()); return;

@@ -244,6 +244,8 @@ class Membership {
   uint32_t attempts_ = 0;
   uint32_t redirections_ = 0;  // since there was a session
   std::string asked_box_;      // where the connection goes
+  bool has_answered_ = false;  // anything, on that connection
+  bool seems_lost_ = false;    // the box that has the part: the last attempt at it had no answer
   size_t next_box_ = 0;        // of options_.boxes
   uint64_t recoveries_ = 0;
 

@@ -36,6 +36,7 @@ void Membership::begin(uint64_t now_ns) {
 void Membership::connect(const std::string& box, uint64_t deadline_ns) {
   await_driver(Step::kConnection);
   asked_box_ = box;
+  has_answered_ = false;
   Action& action = act(Action::Kind::kConnect);
   action.box = box;
   action.deadline_ns = deadline_ns;

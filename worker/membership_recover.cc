@@ -51,7 +51,7 @@ void Membership::ask_plan(uint64_t now_ns) {
   question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_software(std::string("libpbox ") + kVersion);
   question.set_job(options_.job);
-  if (asked_box_ != options_.box) question.set_lost_box(options_.box_name);
+  if (asked_box_ != options_.box && seems_lost_) question.set_lost_box(options_.box_name);
 }
 
 void Membership::on_plan(const control::Plan& plan, uint64_t now_ns) {
@@ -85,6 +85,7 @@ void Membership::redirect(const control::PartPlace& place, uint64_t now_ns) {
   constexpr uint32_t kAtOnce = 4;
   options_.box = place.address();
   options_.box_name = place.box();
+  seems_lost_ = false;
   const Error why{ErrorCode::kUnavailable, "the part is on box " + place.box() + " now"};
   if (++redirections_ > kAtOnce) return try_again(why, now_ns);
   last_miss_ = why.message;
@@ -104,6 +105,7 @@ void Membership::miss(const Error& why, uint64_t now_ns) {
 
 void Membership::try_again(const Error& why, uint64_t now_ns) {
   last_miss_ = why.message;
+  if (asked_box_ == options_.box) seems_lost_ = !has_answered_;
   act(Action::Kind::kDisconnect);
   act(Action::Kind::kCloseTransport);
   heartbeat_due_ns_ = UINT64_MAX;

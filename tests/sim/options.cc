@@ -254,6 +254,25 @@ void draw_outages(uint64_t seed, Options& options) {
   options.episodes.insert(options.episodes.end(), also.begin(), also.end());
 }
 
+// A job moves while the box that had it does not hear of it, and one of its workers cannot reach
+// that box: so two boxes have some of its ranks each.
+void split_job(Draw& draw, const JobOptions& job, uint32_t first_worker, Options& options) {
+  const uint64_t begin_ns = draw_begin(draw, options);
+  const uint64_t length_ns = draw.scaled(3 * kNanosPerSecond, 15 * kNanosPerSecond);
+  const uint64_t worker = first_worker + draw.below(job.workers);
+  const uint64_t towards_box = uint64_t{1} << 40;
+  options.episodes.push_back({.kind = EpisodeKind::kPartition,
+                              .begin_ns = begin_ns,
+                              .length_ns = length_ns,
+                              .draw = worker | towards_box});
+  options.episodes.push_back({.kind = EpisodeKind::kStaleMap,
+                              .begin_ns = begin_ns + 1,
+                              .length_ns = length_ns,
+                              .draw = job.box});
+  options.episodes.push_back(
+      {.kind = EpisodeKind::kMovePart, .begin_ns = begin_ns + 2, .length_ns = 1, .draw = worker});
+}
+
 // Jobs of several boxes: more of them, that change places while boxes believe different things.
 void draw_moves(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x8cb92ba72f3d8dd7ull);
@@ -271,9 +290,14 @@ void draw_moves(uint64_t seed, Options& options) {
   for (uint32_t episode = 0; episode < episodes; ++episode) {
     options.episodes.push_back(
         {.kind = draw.chance(0.7) ? EpisodeKind::kMovePart : EpisodeKind::kStaleMap,
-         .begin_ns = draw.scaled(1, options.faults_end_ns),
+         .begin_ns = draw_begin(draw, options),
          .length_ns = draw.scaled(kNanosPerMilli, 2 * kNanosPerSecond),
          .draw = draw.number()});
+  }
+  uint32_t first_worker = 0;
+  for (const JobOptions& job : options.jobs) {
+    if (job.may_move && draw.chance(0.3)) split_job(draw, job, first_worker, options);
+    first_worker += job.workers;
   }
   for (const Episode& episode : options.episodes) {
     options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);

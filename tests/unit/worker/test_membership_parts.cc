@@ -144,6 +144,21 @@ TEST_CASE("a box that is lost is looked for itself, then others are told that it
   CHECK(join_again(member).part() == 2);
 }
 
+TEST_CASE("a box that answers is not called lost, whatever its answer is") {
+  Member member(part_options());
+  member.join();
+  member.lose_box();
+  REQUIRE(member.advance());
+  member.act();
+  CHECK(ask_plan(member) == "box-7:9541");
+  member.deliver(unavailable());
+  REQUIRE(member.act() == kHangsUp);
+  REQUIRE(member.advance());
+  member.act();
+  CHECK(ask_plan(member) == "box-5:9541");
+  CHECK(member.message().ask_plan().lost_box() == "");
+}
+
 TEST_CASE("boxes that send a worker to each other are asked ever less often") {
   Member member(part_options());
   member.join();
