@@ -260,17 +260,11 @@ void split_job(Draw& draw, const JobOptions& job, uint32_t first_worker, Options
   const uint64_t begin_ns = draw_begin(draw, options);
   const uint64_t length_ns = draw.scaled(3 * kNanosPerSecond, 15 * kNanosPerSecond);
   const uint64_t worker = first_worker + draw.below(job.workers);
-  const uint64_t towards_box = uint64_t{1} << 40;
-  options.episodes.push_back({.kind = EpisodeKind::kPartition,
-                              .begin_ns = begin_ns,
-                              .length_ns = length_ns,
-                              .draw = worker | towards_box});
-  options.episodes.push_back({.kind = EpisodeKind::kStaleMap,
-                              .begin_ns = begin_ns + 1,
-                              .length_ns = length_ns,
-                              .draw = job.box});
-  options.episodes.push_back(
-      {.kind = EpisodeKind::kMovePart, .begin_ns = begin_ns + 2, .length_ns = 1, .draw = worker});
+  const Episode episodes[] = {
+      {EpisodeKind::kPartition, begin_ns, length_ns, worker | uint64_t{1} << 40},  // to the box
+      {EpisodeKind::kStaleMap, begin_ns + 1, length_ns, job.box},
+      {EpisodeKind::kMovePart, begin_ns + 2, 1, worker}};
+  options.episodes.insert(options.episodes.end(), std::begin(episodes), std::end(episodes));
 }
 
 // Jobs of several boxes: more of them, that change places while boxes believe different things.

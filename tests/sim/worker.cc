@@ -165,10 +165,7 @@ void Worker::perform() {
 void Worker::perform(worker::Action& action) {
   using Kind = worker::Action::Kind;
   switch (action.kind) {
-    case Kind::kConnect:
-      box_ = box_at(action.box);
-      connection_ = rack_.control.connect(host_, box_);
-      return;
+    case Kind::kConnect: connect(action); return;
     case Kind::kDisconnect:
       if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), host_);
       return;
@@ -195,6 +192,20 @@ void Worker::perform(worker::Action& action) {
   }
 }
 
+void Worker::connect(const worker::Action& action) {
+  box_ = box_at(action.box);
+  connection_ = rack_.control.connect(host_, box_);
+  is_connected_ = false;
+  const uint64_t now_ns = thread_.now_ns();
+  rack_.queue.after(
+      action.deadline_ns - std::min(action.deadline_ns, now_ns), [this, id = connection_] {
+        if (id != connection_ || is_connected_) return;
+        rack_.control.close(std::exchange(connection_, 0), host_);
+        membership_->on_disconnected({ErrorCode::kUnavailable, "no answer"}, thread_.now_ns());
+        perform();
+      });
+}
+
 void Worker::send(const control::WorkerMessage& message) {
   rack_.say(who(), [&] { return "says " + describe(message); });
   const auto framed = wire::frame(message);
@@ -204,6 +215,7 @@ void Worker::send(const control::WorkerMessage& message) {
 
 void Worker::on_connected(ConnectionId id) {
   if (id != connection_) return;
+  is_connected_ = true;
   membership_->on_connected(endpoint_of(box_, limits::kControlPort), thread_.now_ns());
   perform();
 }

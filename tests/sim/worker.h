@@ -72,6 +72,7 @@ class Worker final : public ControlEnd {
   // Carries out what the membership wants done.
   void perform();
   void perform(worker::Action& action);
+  void connect(const worker::Action& action);
   void send(const control::WorkerMessage& message);
   void open_lanes(const worker::SessionSpec& session);
   void close_lanes();
@@ -87,6 +88,7 @@ class Worker final : public ControlEnd {
   std::unique_ptr<worker::Membership> membership_;
   ConnectionId connection_ = 0;  // 0: none
   HostId box_ = 0;               // where that goes
+  bool is_connected_ = false;
   std::vector<Lane> lanes_;
   uint64_t transport_ = 0;  // counts those that were opened
   std::optional<Error> failure_;

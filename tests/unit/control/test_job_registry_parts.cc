@@ -153,6 +153,31 @@ TEST_CASE("a box that stops leaves parts to the others, without a word, if there
   }
 }
 
+TEST_CASE(
+    "where ranks may be at another box, those that are left go on if they are the greater half") {
+  for (const bool others : {true, false}) {
+    for (const uint32_t lost : {1u, 2u}) {
+      Desk desk({.lost_timeout_ns = kSecond});
+      desk.parts.others = others;
+      std::vector<ConnectionId> ids;
+      for (uint32_t rank = 0; rank < 3; ++rank) {
+        auto message = join_message("train", rank, 3);
+        message.mutable_join()->set_on_worker_lost(1);
+        ids.push_back(desk.join(message));
+      }
+      for (const ConnectionId id : ids) desk.take(id);
+      for (uint32_t rank = 3 - lost; rank < 3; ++rank) desk.hang_up(ids[rank]);
+      desk.pass(2 * kSecond, {ids[0], ids[1]});
+      const bool goes_on = lost == 1 || !others;
+      CAPTURE(others, lost);
+      CHECK(desk.is_closed(ids[0]) == !goes_on);
+      CHECK(desk.registry().totals().workers_excluded == (goes_on ? lost : 0));
+      if (goes_on) continue;
+      CHECK_THAT(desk.take_failure(ids[0]).message(), Contains("are no majority"));
+    }
+  }
+}
+
 TEST_CASE("who asks for the plan is answered when it is known, if still there") {
   Desk desk;
   const ConnectionId patient = desk.open();
