@@ -19,7 +19,7 @@ SteadyTraining::Options training_on(const std::string& boxes) {
   return {.box = boxes,
           .ranks = 4,
           .elements = {300'000, 40'000, 7, 250'001, 100'000},
-          .rounds = 60,
+          .rounds = 40,
           .pause_us = 10'000};
 }
 
