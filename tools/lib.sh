@@ -151,6 +151,19 @@ pbox_skipped_tests() {
     sub(/^ *skipped: /, "") && !seen[$0]++ { print "skipped: " name ": " $0 }' "$1"
 }
 
+# pbox_failure LOG: what of a failed step's log says why: what each failed test printed, or the end.
+pbox_failure() {
+  local tests
+  tests=$(awk -v most="$PBOX_TAIL_LINES" '/^ *Start +[0-9]+: / { shown = most; next }
+    /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / { shown = /\*\*\*/ ? 0 : most }
+    shown++ < most' "$1")
+  if grep -q '[*][*][*]' <<<"$tests"; then
+    printf '%s\n' "$tests"
+  else
+    tail -n "$PBOX_TAIL_LINES" "$1"
+  fi
+}
+
 pbox_step() {
   local name=$1 started=$SECONDS log status=0
   shift
@@ -180,7 +193,7 @@ pbox_step() {
     PBOX_SKIPPED+=("$name: ${skipped#skipped: }")
   done < <(grep '^skipped: ' "$log")
   if [ "$status" -ne 0 ] && [ -z "${PBOX_VERBOSE:-}" ]; then
-    tail -n "$PBOX_TAIL_LINES" "$log" | sed 's/^/      | /'
+    pbox_failure "$log" | sed 's/^/      | /'
   fi
   return "$status"
 }

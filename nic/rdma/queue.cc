@@ -15,6 +15,9 @@ namespace {
 
 // No multicast address sends, so none is the `from` of a UDP packet.
 constexpr uint8_t kMarkerByte = 0xff;
+// Peers get no right to any memory: what they send lands where this side has posted. An int, as
+// clang warns of verbs.h's own macro where it combines two enumerations.
+constexpr int kOwnAccess = IBV_ACCESS_LOCAL_WRITE;
 
 std::string registration_remedy(uint64_t bytes) {
   return "; registering locks " + std::to_string((bytes >> 20) + 1) +
@@ -104,9 +107,7 @@ Status RdmaQueue::State::register_memory() {
   receive_buffers = arena.take(options.receive_slots * kBufferBytes);
   staging_buffers = arena.take(options.staging_slots * kBufferBytes);
   heads = arena.take(size_t{options.peers_max} * kSendDepth * kHeadBytes);
-  // Peers get no right to any memory: what they send lands where this side has posted.
-  own_memory =
-      MemoryRegion(ibv_reg_mr(domain.get(), arena.data(), arena.size(), IBV_ACCESS_LOCAL_WRITE));
+  own_memory = MemoryRegion(ibv_reg_mr(domain.get(), arena.data(), arena.size(), kOwnAccess));
   if (own_memory) return ok_status();
   Error error = verbs_error(*device, "cannot register packet memory", errno);
   error.message += registration_remedy(arena.size());
@@ -248,8 +249,8 @@ uint32_t RdmaQueue::open_queue_pairs() const {
 
 Status RdmaQueue::add_memory(const std::byte* memory, size_t bytes) {
   State& state = *state_;
-  MemoryRegion region(ibv_reg_mr(state.domain.get(), const_cast<std::byte*>(memory), bytes,
-                                 IBV_ACCESS_LOCAL_WRITE));
+  MemoryRegion region(
+      ibv_reg_mr(state.domain.get(), const_cast<std::byte*>(memory), bytes, kOwnAccess));
   if (!region) {
     Error error = verbs_error(*state.device, "cannot register a job's memory", errno);
     error.message += registration_remedy(bytes);

@@ -59,8 +59,12 @@ PROJECT
   "$cmake" --build "$folder/project/build" >> "$folder/log" 2>&1 ||
   fail "find_package: $(cat "$folder/log")"
 for made in with_pkg_config project/build/main; do
-  LD_LIBRARY_PATH=$folder/root/usr/lib ldd "$folder/$made" |
-    grep -q "libpbox.so.1 => $folder/root/usr/lib" || fail "$made does not load the library"
+  # Into a variable: a reader that stops early would end ldd by SIGPIPE, and pipefail sees that.
+  loaded=$(LD_LIBRARY_PATH=$folder/root/usr/lib ldd "$folder/$made")
+  case $loaded in
+    *"libpbox.so.1 => $folder/root/usr/lib"*) ;;
+    *) fail "$made does not load the library: $loaded" ;;
+  esac
 done
 
 if ! command -v lintian >/dev/null; then

@@ -24,6 +24,22 @@ eval "set -- $again"
   fail "again: $again"
 grep -q "log:   $PBOX_LOGS/one.log" <<<"$report" || fail "$report"
 
+# Of a failed step is shown what its failed tests printed, however much came after.
+ctest_like() {
+  printf '      Start  1: first\n1/3 Test  #1: first ....   Passed    0.01 sec\n'
+  printf '      Start  2: second\n      Start  3: third\n'
+  printf '2/3 Test  #2: second ....***Failed    0.02 sec\nthe reason of the second\n\n'
+  printf '3/3 Test  #3: third ....   Passed    0.03 sec\n'
+  for _ in $(seq "$PBOX_TAIL_LINES"); do printf 'the summary\n'; done
+  return 8
+}
+shown=$(pbox_step "tests" ctest_like)
+grep -q '| the reason of the second$' <<<"$shown" || fail "a failed test's output: $shown"
+grep -q 'third' <<<"$shown" && fail "a test that passed: $shown"
+not_ctest() { printf 'the end\n' && return 1; }
+shown=$(pbox_step "other" not_ctest)
+grep -q '| the end$' <<<"$shown" || fail "the end of another log: $shown"
+
 # A Python is named only if it imports every module.
 python=$(pbox_python json sys) || fail "no Python imports json"
 "$python" -c 'import json, sys' || fail "$python"
