@@ -243,6 +243,7 @@ BoxView Appliance::box() const {
           .jobs_failed = totals.jobs_failed,
           .jobs_finished = totals.jobs_finished,
           .jobs_recovered = totals.jobs_recovered,
+          .optimizer_restarts = totals.optimizer_restarts,
           .parts_moved = totals.parts_moved,
           .control_connections = static_cast<uint32_t>(registry_->connection_count()),
           .links_down = pipelines_->ports().links_down()};

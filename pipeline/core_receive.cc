@@ -47,6 +47,12 @@ template <typename Ahead>
   __builtin_prefetch(packet.data + packet.bytes - 1, 0, 1);  // the tag
 }
 
+// The open round brings weights, not gradients.
+bool is_given_weights(const JobShard& shard, const Chunk& chunk) {
+  return shard.mode == Mode::kOptimize &&
+         (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank);
+}
+
 }  // namespace
 
 void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
@@ -197,9 +203,12 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
   const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);
   const auto type = static_cast<size_t>(chunk.dtype);
-  if (shard.mode == Mode::kOptimize && chunk.rounds_finished == 0) {
-    // Initial weights: rank 0's count, the others take part so that the round is a barrier.
-    if (session.rank == 0) kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
+  if (is_given_weights(shard, chunk)) {
+    // Initial weights: rank 0's count, the others take part so that the round is a barrier. Those
+    // of a copy are who gives it back's.
+    if (session.rank == 0 || chunk.copy_rank != kNoRank) {
+      kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
+    }
   } else {
     float* accumulator = chunk.accumulator[chunk.open_round() & 1] + offset;
     if ((chunk.claimed_any & bit) == 0) {
@@ -247,7 +256,7 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
   const bool copied = chunk.copy_rank != kNoRank;
   const bool scaled = count_contributors(shard, chunk);
   if (shard.mode == Mode::kOptimize) {
-    if (chunk.rounds_finished > 0) run_optimizer(shard, chunk, scaled);
+    if (!is_given_weights(shard, chunk)) run_optimizer(shard, chunk, scaled);
     if (chunk.dtype != wire::Dtype::kF32) {
       kernels_.narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.weights,
                                                         chunk.elements);
@@ -287,8 +296,8 @@ bool Core::count_contributors(JobShard& shard, Chunk& chunk) {
   }
   const bool is_whole =
       shard.present_count() == shard.worker_count() && shard.sync.model != wire::SyncModel::kDrop;
-  const bool initial = shard.mode == Mode::kOptimize && chunk.rounds_finished == 0;
-  if (is_whole || initial || shard.reduction == Reduction::kSum) return false;
+  if (is_whole || is_given_weights(shard, chunk) || shard.reduction == Reduction::kSum)
+    return false;
   for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
     const uint32_t bytes = wire::fragment_length(chunk.wire_bytes, shard.fragment_bytes, fragment);
     reduce::kernels().scale(
@@ -301,8 +310,9 @@ bool Core::count_contributors(JobShard& shard, Chunk& chunk) {
 void Core::run_optimizer(JobShard& shard, Chunk& chunk, bool scaled) {
   const bool is_mean = shard.reduction == Reduction::kMean && !scaled;
   const float gradient_scale = is_mean ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f;
-  const auto parameters = optimizer::step_parameters(
-      shard.optimizer, chunk.lr_scale, chunk.weight_decay, gradient_scale, chunk.rounds_finished);
+  const auto parameters =
+      optimizer::step_parameters(shard.optimizer, chunk.lr_scale, chunk.weight_decay,
+                                 gradient_scale, chunk.rounds_finished - chunk.first_round);
   optimizer::step(shard.optimizer, parameters, chunk.weights, chunk.state,
                   chunk.accumulator[chunk.open_round() & 1], chunk.elements);
 }

@@ -143,7 +143,7 @@ void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
   chunk.full_mask = wire::full_mask(chunk.fragment_count);
   chunk.first_round = chunk.rounds_finished = spec.first_round;
   chunk.fanned_out_rounds = spec.first_round;
-  PBOX_CHECK(mode == Mode::kAggregate || spec.first_round == 0);
+  PBOX_CHECK(mode == Mode::kAggregate || spec.first_round == 0 || spec.copy_rank != kNoRank);
   if (spec.copy_rank != kNoRank) await_copy(chunk, spec.copy_rank);
   if (partial) {
     for (uint16_t*& counts : chunk.contributors) {

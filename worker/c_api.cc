@@ -340,6 +340,7 @@ pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statisti
     static_assert(pbox::worker::kStalenessBuckets == PBOX_STALENESS_BUCKETS);
     std::copy(by_staleness.begin(), by_staleness.end(), full.reads_by_staleness);
     full.dropped_rounds = report->core.dropped_rounds;
+    full.optimizer_restarts = report->optimizer_restarts;
     std::memcpy(statistics, &full, full.struct_size);
     return pbox::ok_status();
   });

@@ -318,6 +318,7 @@ Result<Client::Report> Client::report() {
   call_on_io(lock, [&] {
     report.core = parts_->statistics();
     report.recoveries = parts_->recoveries();
+    report.optimizer_restarts = parts_->optimizer_restarts();
     report.fragment_bytes = parts_->session().fragment_bytes();
     report.pipeline_count = parts_->pipeline_count();
   });

@@ -63,7 +63,7 @@ class Client {
 
   struct Report {
     Statistics core;
-    uint64_t recoveries = 0;
+    uint64_t recoveries = 0, optimizer_restarts = 0;
     uint64_t operations_completed = 0, operations_failed = 0;
     uint32_t fragment_bytes = 0, pipeline_count = 0;
   };

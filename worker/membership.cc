@@ -132,7 +132,8 @@ void Membership::on_barrier_released(uint64_t sequence) {
 
 void Membership::on_learning_rate_set(uint64_t sequence) {
   for (; learning_rates_set_ < std::min(sequence, learning_rates_asked_); ++learning_rates_set_) {
-    if (core_) core_->set_learning_rate(learning_rates_.front());
+    learning_rate_ = learning_rates_.front();
+    if (core_) core_->set_learning_rate(learning_rate_);
     learning_rates_.pop_front();
   }
 }

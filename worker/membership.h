@@ -142,6 +142,7 @@ class Membership {
   };
   const std::optional<Loss>& loss() const { return loss_; }
   uint64_t recoveries() const { return recoveries_; }
+  uint64_t optimizer_restarts() const { return optimizer_restarts_; }
   uint64_t barriers_released() const { return barriers_released_; }    // of those asked for
   uint64_t learning_rates_set() const { return learning_rates_set_; }  // of those asked for
   // Ranks that the job goes on without, ascending.
@@ -247,12 +248,13 @@ class Membership {
   bool has_answered_ = false;  // anything, on that connection
   bool seems_lost_ = false;    // the box that has the part: the last attempt at it had no answer
   size_t next_box_ = 0;        // of options_.boxes
-  uint64_t recoveries_ = 0;
+  uint64_t recoveries_ = 0, optimizer_restarts_ = 0;
 
   uint64_t barrier_base_ = 0;  // what was released before this worker came
   uint64_t barriers_asked_ = 0, barriers_released_ = 0;
   uint64_t learning_rates_asked_ = 0, learning_rates_set_ = 0;
   std::deque<float> learning_rates_;  // asked for and not set
+  float learning_rate_ = 0;           // the last that was set
 
   Priorities priorities_;
   std::optional<control::SetPriorities> priorities_asked_;  // and not heard back

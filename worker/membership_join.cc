@@ -132,6 +132,8 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
     join.set_epoch(session_.epoch());
     join.set_generation(session_.generation());
     join.set_barrier_sequence(barrier_base_ + barriers_asked_);
+    join.set_learning_rates_set(learning_rates_set_);
+    join.set_learning_rate(learning_rate_);
     join.mutable_absent_ranks()->Add(absent_ranks_.begin(), absent_ranks_.end());
   } else {
     join.set_rejoins(options_.rejoin);
@@ -153,6 +155,7 @@ void Membership::on_session(const control::Session& session, uint64_t now_ns) {
   if (!awaits(Step::kSession)) return;
   auto spec = parse_session(session, tensors_, peer_);
   if (!spec) return fail(spec.error());
+  if (session.optimizer_restarted() && session.epoch() != session_.epoch()) ++optimizer_restarts_;
   session_ = session;
   spec_ = std::move(*spec);
   spec_.jitter_seed = options_.seed;
@@ -222,7 +225,8 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
 Status Membership::open_core() {
   if (core_) return core_->resume(spec_);
   barrier_base_ = session_.barrier_released();
-  const bool keeps_results = options_.recovery == Recovery::kCopy && !options_.optimize;
+  const bool keeps_results =
+      options_.recovery == Recovery::kCopy && options_.sync.model == wire::SyncModel::kBsp;
   const char* purpose = keeps_results ? "recovery keeps; recovery none does without"
                                       : "cached reads need; a lower staleness needs less of it";
   const uint64_t bytes =

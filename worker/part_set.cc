@@ -155,6 +155,12 @@ std::optional<PartSet::Loss> PartSet::loss() const {
   return longest;
 }
 
+uint64_t PartSet::optimizer_restarts() const {
+  uint64_t restarts = 0;
+  for (const auto& part : parts_) restarts += part->membership.optimizer_restarts();
+  return restarts;
+}
+
 uint64_t PartSet::recoveries() const {
   uint64_t recoveries = 0;
   for (const auto& part : parts_) recoveries += part->membership.recoveries();

@@ -38,11 +38,13 @@ struct Member {
   bool rejoins = false;      // a new process in a lost one's place
   uint32_t epoch = 0;        // resumes: of its last session
   uint32_t generation = 0;
-  std::vector<uint32_t> consumed;  // resumes: the next round it needs, by chunk; the job's whole
-                                   // count before it counts as joined
-  std::vector<bool> lacks;         // resumes: by chunk, as ConsumedRounds
-  bool stated = false;             // consumed is complete
-  std::vector<uint32_t> absent;    // resumes: whom its generation went on without
+  std::vector<uint32_t> consumed;   // resumes: the next round it needs, by chunk; the job's whole
+                                    // count before it counts as joined
+  std::vector<bool> lacks;          // resumes: by chunk, as ConsumedRounds
+  bool stated = false;              // consumed is complete
+  std::vector<uint32_t> absent;     // resumes: whom its generation went on without
+  uint64_t learning_rates_set = 0;  // resumes: how often, and the last
+  float learning_rate = 0;
   // When it was last told who takes part: generations are counted anew in each epoch.
   std::pair<uint32_t, uint32_t> told() const { return {epoch, generation}; }
 };
@@ -111,8 +113,16 @@ class Job {
   Status admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank);
   // Rounds no longer wait for the rank, from a new generation on.
   void exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank);
+  // Since the box before was lost the optimizer goes on without the state that it had there.
+  bool has_restarted_optimizer() const;
   // The open round of each chunk.
   std::vector<uint32_t> open_rounds(PipelineHost& host) const;
+  // Of the open rounds, the one of each chunk that a rank which is new begins with: weights that
+  // another gives back it only fetches.
+  std::vector<uint32_t> rounds_for_newcomer(std::vector<uint32_t> open_rounds) const;
+  // A rank that is new begins each tensor at its chunks' least round, and needs what that gave of
+  // the others: of some it died with the box before, and only other ranks have it.
+  bool lacks_for_newcomer(const std::vector<uint32_t>& open_rounds) const;
   // Chunks whose open round only this rank can finish, by giving back what it consumed.
   std::vector<uint32_t> copies_owed(uint32_t rank, const std::vector<uint32_t>& open_rounds) const;
   uint32_t epoch() const { return epoch_; }
@@ -142,10 +152,12 @@ class Job {
   void view_sync(JobView& view) const;
   void view_stragglers(JobView& view) const;
   std::vector<int32_t> chunk_priorities() const;
+  std::vector<uint32_t> chunk_counts() const;  // by tensor
   const char* priority_source() const;
   std::vector<pipeline::ShardSpec> shard_specs(const std::vector<ChunkStart>& starts) const;
   std::vector<ConsumedRounds> stated() const;
   Status allocate_sessions(SpiAllocator& spis, std::vector<pipeline::ShardSpec>& specs) const;
+  void repeat_learning_rate(PipelineHost& host);
   Status install(PipelineHost& host, std::vector<std::unique_ptr<pipeline::JobShard>> shards);
   static void release(SpiAllocator& spis, const std::vector<pipeline::ShardSpec>& specs);
 

@@ -58,6 +58,7 @@ struct RegistryTotals {
   uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
   uint64_t workers_back = 0, workers_excluded = 0, jobs_recovered = 0;
   uint64_t parts_moved = 0;  // to other boxes
+  uint64_t optimizer_restarts = 0;
 };
 
 class JobRegistry {

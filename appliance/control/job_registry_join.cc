@@ -81,6 +81,8 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
   member.consumed.clear();
   member.lacks.clear();
   member.stated = false;
+  member.learning_rates_set = join.resumes() ? join.learning_rates_set() : 0;
+  member.learning_rate = join.learning_rate();
   member.absent.assign(join.absent_ranks().begin(), join.absent_ranks().end());
   note(RegistryEvent::Severity::kDebug, "worker_joined",
        "job '" + join.job() + "': rank " + std::to_string(join.rank()) + " of " +
@@ -238,7 +240,9 @@ Status JobRegistry::check_gathering(const Job& job, const control::Join& join) c
   if (!job.spec().survives_its_box()) {
     return Error{ErrorCode::kBoxLost,
                  rank_of(join) + " cannot go on: the box that had the job's state was lost (" +
-                     (job.spec().recovery == Recovery::kNone ? "recovery none" : "mode optimize") +
+                     (job.spec().recovery == Recovery::kNone
+                          ? std::string("recovery none")
+                          : std::string("sync.model ") + to_string(job.spec().sync.model)) +
                      "); start all ranks again, from a checkpoint"};
   }
   if (job.left_behind(join.rank(), {join.epoch(), join.generation()})) {

@@ -118,6 +118,14 @@ void JobRegistry::start_job(Job& job) {
            " workers, " + std::to_string(job.spec().element_count()) + " elements in " +
            std::to_string(job.spec().tensors.size()) + " tensors, fragments of " +
            std::to_string(job.fragment_bytes()) + " bytes, epoch " + std::to_string(*epoch));
+  if (job.has_restarted_optimizer()) {
+    ++totals_.optimizer_restarts;
+    note(Severity::kWarning, "optimizer_restarted",
+         job.spec().title() +
+             ": the box that had its weights and its optimizer's state was lost; "
+             "weights are those that its workers hold, momentum and moments begin "
+             "anew at 0");
+  }
   const auto rounds = recovers ? job.open_rounds(host_) : std::vector<uint32_t>();
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     Member& member = job.members()[rank];
@@ -146,6 +154,7 @@ void JobRegistry::send_session(Job& job, uint32_t rank, const std::vector<uint32
   session.set_heartbeat_interval_ms(options_.heartbeat_interval_ms);
   session.set_dead_after_ms(static_cast<uint32_t>(options_.dead_after_ns / kNanosPerMilli));
   session.set_has_rounds(!open_rounds.empty());
+  session.set_optimizer_restarted(job.has_restarted_optimizer());
   job.describe(rank, host_, session);
   for (int index = 0; index < session.pipelines_size(); ++index) {
     const uint32_t pipeline = job.pipelines()[static_cast<size_t>(index)];
@@ -158,16 +167,20 @@ void JobRegistry::send_session(Job& job, uint32_t rank, const std::vector<uint32
            describe(session));
   send(member.connection, std::move(message));
   const auto give = member.resumes ? job.copies_owed(rank, open_rounds) : std::vector<uint32_t>();
-  for (auto& piece : round_maps(open_rounds, give)) send(member.connection, std::move(piece));
+  const auto rounds = member.resumes ? open_rounds : job.rounds_for_newcomer(open_rounds);
+  for (auto& piece : round_maps(rounds, give)) send(member.connection, std::move(piece));
 }
 
 // A rank of a running job is back, as itself or as another process in its place.
 void JobRegistry::readmit(Job& job, uint32_t rank, uint64_t now_ns) {
   Member& member = job.members()[rank];
-  if (!member.resumes && !job.copies_owed(rank, job.open_rounds(host_)).empty()) {
-    member.state = Member::State::kJoined;
-    gather_again(job, rank, now_ns);
-    return;
+  if (!member.resumes) {
+    const auto rounds = job.open_rounds(host_);
+    if (!job.copies_owed(rank, rounds).empty() || job.lacks_for_newcomer(rounds)) {
+      member.state = Member::State::kJoined;
+      gather_again(job, rank, now_ns);
+      return;
+    }
   }
   Status admitted = job.check_path(host_, member, rank);
   if (admitted) admitted = job.admit(host_, spis_, rank);
@@ -249,11 +262,14 @@ void JobRegistry::tell_membership(const Job& job) {
   }
 }
 
-// A rank that alone held what others need is gone: the others say once more what they have, and the
-// job goes on from that. Their connections are closed without a word, as when a box is lost.
+// A rank that alone held what others need is gone, or a new one needs what only others hold: they
+// say once more what they have, and the job goes on from that. Their connections are closed without
+// a word, as when a box is lost.
 void JobRegistry::gather_again(Job& job, uint32_t but_rank, uint64_t now_ns) {
   note(Severity::kWarning, "job_gathers_again",
-       job.spec().title() + ": a rank was lost before it had given back what it alone had");
+       job.spec().title() +
+           ": a rank was lost before it had given back what it alone had, or a new "
+           "one needs what the others have");
   job.close(host_, spis_);
   job.begin_again(now_ns);
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {

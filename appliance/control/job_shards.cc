@@ -167,13 +167,13 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch) {
         std::any_of(members_.begin(), members_.end(), [](const auto& member) {
           return member.state == Member::State::kJoined && !member.resumes;
         });
-    if (has_newcomers) {
-      std::vector<uint32_t> counts;
-      for (const TensorSpec& tensor : spec_.tensors) {
-        counts.push_back(
-            static_cast<uint32_t>(wire::chunk_count(tensor.bytes(), spec_.chunk_bytes)));
+    const bool optimizes = spec_.mode == pipeline::Mode::kOptimize;
+    if (optimizes) {
+      if (Status status = open_for_weights(workers, *starts); !status) return status;
+    } else if (has_newcomers) {
+      if (Status status = open_for_newcomers(workers, chunk_counts(), *starts); !status) {
+        return status;
       }
-      if (Status status = open_for_newcomers(workers, counts, *starts); !status) return status;
     }
     starts_ = std::move(*starts);
   }
@@ -195,7 +195,17 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch) {
   }
   if (status) status = install(host, std::move(shards));
   if (!status) release(spis, specs);
+  if (status) repeat_learning_rate(host);
   return status;
+}
+
+// As the ranks say that it was on the box before.
+void Job::repeat_learning_rate(PipelineHost& host) {
+  const auto setter = std::max_element(
+      members_.begin(), members_.end(), [](const Member& member, const Member& other) {
+        return member.learning_rates_set < other.learning_rates_set;
+      });
+  if (setter->learning_rates_set > 0) set_learning_rate(host, setter->learning_rate);
 }
 
 // All or none.
@@ -276,6 +286,49 @@ std::vector<uint32_t> Job::open_rounds(PipelineHost& host) const {
   rounds.reserve(chunk_pipeline_.size());
   for (const uint8_t owner : chunk_pipeline_) rounds.push_back(by_pipeline[owner][next[owner]++]);
   return rounds;
+}
+
+bool Job::has_restarted_optimizer() const {
+  return spec_.mode == pipeline::Mode::kOptimize &&
+         optimizer::state_floats_per_element(spec_.optimizer.kind) > 0 &&
+         std::any_of(starts_.begin(), starts_.end(),
+                     [](const ChunkStart& start) { return start.copy_rank != pipeline::kNoRank; });
+}
+
+std::vector<uint32_t> Job::rounds_for_newcomer(std::vector<uint32_t> open_rounds) const {
+  if (spec_.mode == pipeline::Mode::kAggregate) return open_rounds;
+  for (uint32_t chunk = 0; chunk < starts_.size(); ++chunk) {
+    const bool is_copied =
+        starts_[chunk].copy_rank != pipeline::kNoRank && starts_[chunk].round == open_rounds[chunk];
+    if (is_copied) ++open_rounds[chunk];
+  }
+  return open_rounds;
+}
+
+bool Job::lacks_for_newcomer(const std::vector<uint32_t>& open_rounds) const {
+  if (starts_.empty() || spec_.mode == pipeline::Mode::kOptimize) return false;
+  uint32_t first = 0;
+  for (const uint32_t count : chunk_counts()) {
+    const uint32_t end = first + count;
+    uint32_t least = open_rounds[first];
+    for (uint32_t chunk = first; chunk < end; ++chunk) {
+      if (wire::round_distance(open_rounds[chunk], least) < 0) least = open_rounds[chunk];
+    }
+    for (uint32_t chunk = first; chunk < end; ++chunk) {
+      const bool is_first_here = open_rounds[chunk] == starts_[chunk].round;
+      if (open_rounds[chunk] != least && is_first_here) return true;
+    }
+    first = end;
+  }
+  return false;
+}
+
+std::vector<uint32_t> Job::chunk_counts() const {
+  std::vector<uint32_t> counts;
+  for (const TensorSpec& tensor : spec_.tensors) {
+    counts.push_back(static_cast<uint32_t>(wire::chunk_count(tensor.bytes(), spec_.chunk_bytes)));
+  }
+  return counts;
 }
 
 std::vector<uint32_t> Job::copies_owed(uint32_t rank,

@@ -62,12 +62,12 @@ struct JobSpec {
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
   std::vector<TensorSpec> tensors;
 
-  // Mode optimize keeps weights and optimizer state on the box alone.
-  bool survives_its_box() const {
-    return recovery == Recovery::kCopy && mode == pipeline::Mode::kAggregate;
-  }
   // Models other than BSP do not take back who was away.
-  bool may_move() const { return survives_its_box() && sync.model == wire::SyncModel::kBsp; }
+  bool survives_its_box() const {
+    return recovery == Recovery::kCopy && sync.model == wire::SyncModel::kBsp;
+  }
+  // Without a trace: in mode optimize the optimizer's state would stay behind.
+  bool may_move() const { return survives_its_box() && mode == pipeline::Mode::kAggregate; }
   uint64_t element_count() const;
   // "job 'train'", "part 3 of job 'train'"
   std::string title() const;

@@ -64,6 +64,24 @@ Status open_for_newcomers(std::span<const ConsumedRounds> stated,
   return ok_status();
 }
 
+Status open_for_weights(std::span<const ConsumedRounds> stated, std::vector<ChunkStart>& starts) {
+  for (uint32_t chunk = 0; chunk < starts.size(); ++chunk) {
+    ChunkStart& start = starts[chunk];
+    if (start.round == 0 || start.copy_rank != pipeline::kNoRank) continue;
+    const auto holder = std::find_if(stated.begin(), stated.end(), [&](const auto& worker) {
+      return worker.rounds[chunk] == start.round && worker.holds(chunk);
+    });
+    if (holder == stated.end()) {
+      return Error{ErrorCode::kBoxLost,
+                   "the weights of chunk " + std::to_string(chunk) + " after round " +
+                       std::to_string(start.round - 1) +
+                       " died with the box; start all ranks again, from a checkpoint"};
+    }
+    start = {.round = start.round - 1, .copy_rank = holder->rank};
+  }
+  return ok_status();
+}
+
 bool is_beyond(const ConsumedRounds& worker, const std::vector<ChunkStart>& starts) {
   for (size_t chunk = 0; chunk < starts.size(); ++chunk) {
     if (starts[chunk].copy_rank == pipeline::kNoRank &&

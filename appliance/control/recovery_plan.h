@@ -42,6 +42,11 @@ Result<std::vector<ChunkStart>> plan_recovery(std::span<const ConsumedRounds> st
 Status open_for_newcomers(std::span<const ConsumedRounds> stated,
                           std::span<const uint32_t> chunk_counts, std::vector<ChunkStart>& starts);
 
+// Where weights were on the box too: those of every chunk are given back by who consumed them last,
+// so that the round before the one to go on with opens once more, to be copied. Chunks that nobody
+// has consumed any of begin at round 0. An error if nobody holds them.
+Status open_for_weights(std::span<const ConsumedRounds> stated, std::vector<ChunkStart>& starts);
+
 // True if a round is summed again that this worker is beyond, and has no gradient for: it began
 // behind a round whose result died with the box and the rank whose place it took.
 bool is_beyond(const ConsumedRounds& worker, const std::vector<ChunkStart>& starts);

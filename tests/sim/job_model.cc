@@ -16,7 +16,7 @@ JobModel::JobModel(uint64_t seed, uint32_t index, const JobOptions& options, Hos
       first_host(first_host),
       name("job" + std::to_string(index)),
       gradients(seed, index, options),
-      oracle(gradients),
+      oracle(gradients, options.chunk_bytes / wire::dtype_bytes(options.dtype)),
       reads(options),
       fragment_bytes_(wire::fragment_bytes_for_mtu(options.path_mtu, false)),
       processes_(options.workers) {
@@ -40,6 +40,13 @@ uint32_t JobModel::begin_process(uint32_t rank) {
 bool JobModel::has_replacements() const {
   return std::any_of(processes_.begin(), processes_.end(),
                      [](uint32_t count) { return count > 1; });
+}
+
+void JobModel::give_back(std::span<const uint32_t> give, std::span<const uint32_t> open_rounds) {
+  if (options.mode == pipeline::Mode::kAggregate || !has_known_sums()) return;
+  for (const uint32_t id : give) {
+    oracle.restart_optimizer(chunks[id].tensor, chunks[id].first_element, open_rounds[id]);
+  }
 }
 
 std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t ranks,

@@ -38,6 +38,8 @@ struct JobModel {
   std::optional<std::string> consume(uint32_t rank, uint32_t chunk, uint32_t round,
                                      const std::byte* bytes);
   void forget(uint32_t rank);
+  // A rank is asked for the results of these chunks' open rounds: the box that had them was lost.
+  void give_back(std::span<const uint32_t> give, std::span<const uint32_t> open_rounds);
   // What is wrong with a chunk that a rank has read in a round, where the model is not bsp.
   std::optional<std::string> read(uint32_t rank, uint32_t chunk, uint32_t round,
                                   const std::byte* bytes);

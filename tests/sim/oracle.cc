@@ -21,42 +21,67 @@ optimizer::OptimizerSpec optimizer_of(const JobOptions& job) {
   return spec;
 }
 
-Oracle::Oracle(const Gradients& gradients)
-    : gradients_(gradients), tensors_(gradients.options().tensors.size()) {}
+Oracle::Oracle(const Gradients& gradients, uint32_t chunk_elements)
+    : gradients_(gradients),
+      chunk_elements_(chunk_elements),
+      tensors_(gradients.options().tensors.size()) {
+  for (uint32_t index = 0; index < tensors_.size(); ++index) {
+    const uint32_t elements = gradients.options().tensors[index].elements;
+    for (uint32_t first = 0; first < elements; first += chunk_elements) {
+      tensors_[index].chunks.push_back(
+          {.first = first, .elements = std::min(chunk_elements, elements - first)});
+    }
+  }
+}
 
 const std::vector<std::byte>& Oracle::result(uint32_t tensor, uint32_t round) {
+  const JobOptions& job = gradients_.options();
   auto& results = tensors_[tensor].results;
-  results.reserve(gradients_.options().rounds);
-  while (results.size() <= round) next(tensor);
+  results.reserve(job.rounds);  // what was given out stays where it is
+  while (results.size() <= round) {
+    results.emplace_back(size_t{job.tensors[tensor].elements} * wire::dtype_bytes(job.dtype));
+  }
+  for (Chunk& chunk : tensors_[tensor].chunks) {
+    while (chunk.rounds <= round) next(tensor, chunk);
+  }
   return results[round];
 }
 
-void Oracle::next(uint32_t index) {
+void Oracle::restart_optimizer(uint32_t tensor, uint32_t first_element, uint32_t round) {
+  const wire::Dtype dtype = gradients_.options().dtype;
+  const std::byte* weights =
+      result(tensor, round).data() + size_t{first_element} * wire::dtype_bytes(dtype);
+  Chunk& chunk = tensors_[tensor].chunks[first_element / chunk_elements_];
+  chunk.rounds = round + 1;
+  chunk.since = round;
+  reduce::reference::store(dtype, chunk.weights.data(), weights, chunk.elements);
+  std::fill(chunk.state.begin(), chunk.state.end(), 0.0f);
+}
+
+void Oracle::next(uint32_t tensor, Chunk& chunk) {
   const JobOptions& job = gradients_.options();
-  Tensor& tensor = tensors_[index];
-  const auto round = static_cast<uint32_t>(tensor.results.size());
-  const uint32_t elements = job.tensors[index].elements;
+  const uint32_t round = chunk.rounds++;
   const bool optimizes = job.mode == pipeline::Mode::kOptimize;
   const uint32_t all = (1u << job.workers) - 1;
   // Initial weights are rank 0's.
   const uint32_t ranks = optimizes && round == 0 ? 1 : all;
-  std::vector<float> values(elements);
-  gradients_.sum(ranks, index, round, 0, values);
+  std::vector<float> values(chunk.elements);
+  gradients_.sum(ranks, tensor, round, chunk.first, values);
   if (optimizes && round == 0) {
-    tensor.weights = values;
-    tensor.state.resize(elements * optimizer::state_floats_per_element(job.optimizer));
+    chunk.weights = values;
+    chunk.state.resize(chunk.elements * optimizer::state_floats_per_element(job.optimizer));
   } else if (optimizes) {
-    step(tensor, values, round);
+    step(chunk, values, round);
   } else if (job.reduction == pipeline::Reduction::kMean) {
-    reduce::reference::scale(values.data(), 1.0f / static_cast<float>(job.workers), elements);
+    reduce::reference::scale(values.data(), 1.0f / static_cast<float>(job.workers), chunk.elements);
   }
-  auto& bytes = tensor.results.emplace_back(size_t{elements} * wire::dtype_bytes(job.dtype));
-  reduce::reference::narrow(job.dtype, bytes.data(),
-                            optimizes ? tensor.weights.data() : values.data(), elements);
+  std::byte* result =
+      tensors_[tensor].results[round].data() + size_t{chunk.first} * wire::dtype_bytes(job.dtype);
+  reduce::reference::narrow(job.dtype, result, optimizes ? chunk.weights.data() : values.data(),
+                            chunk.elements);
 }
 
-// A tensor's state lies whole here, and by chunks in the box: no step looks beyond its element.
-void Oracle::step(Tensor& tensor, const std::vector<float>& sums, uint32_t round) const {
+void Oracle::step(Chunk& chunk, const std::vector<float>& sums, uint32_t round) const {
   const JobOptions& job = gradients_.options();
   const float scale =
       job.reduction == pipeline::Reduction::kMean ? 1.0f / static_cast<float>(job.workers) : 1.0f;
@@ -64,9 +89,9 @@ void Oracle::step(Tensor& tensor, const std::vector<float>& sums, uint32_t round
   const optimizer::StepParameters parameters{.learning_rate = spec.learning_rate,
                                              .weight_decay = spec.weight_decay,
                                              .gradient_scale = scale,
-                                             .step = round};
+                                             .step = round - chunk.since};
   optimizer::reference::step(job.optimizer, optimizer::step_coefficients(spec, parameters),
-                             tensor.weights.data(), tensor.state.data(), sums.data(), sums.size());
+                             chunk.weights.data(), chunk.state.data(), sums.data(), sums.size());
 }
 
 }  // namespace pbox::sim

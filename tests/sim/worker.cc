@@ -178,6 +178,7 @@ void Worker::perform(worker::Action& action) {
       });
       return;
     case Kind::kOpenTransport:
+      job_.give_back(action.session.give, action.session.open_rounds);
       open_lanes(action.session);
       rack_.queue.after(rack_.options.latency_ns, [this, transport = transport_] {
         if (transport != transport_ || lanes_.empty()) return;

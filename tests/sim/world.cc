@@ -237,8 +237,7 @@ void World::heal() {
 // has, and with ranks that are not in yet or have gone already.
 void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   const JobOptions& options = job.options;
-  const bool needs_box =
-      options.recovery == appliance::Recovery::kNone || options.mode == pipeline::Mode::kOptimize;
+  const bool needs_box = options.recovery == appliance::Recovery::kNone || options.is_relaxed();
   const bool all_are_in = std::all_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
     return &worker->job() != &job || (worker->joined() && !worker->over());
   });

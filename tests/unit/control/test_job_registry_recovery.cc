@@ -117,6 +117,27 @@ TEST_CASE("a rank that died with the box is replaced by one that says so") {
   CHECK(fresh.give.empty());
 }
 
+TEST_CASE("who is new in a recovered job may need what only the others have") {
+  Desk desk;
+  const auto sessions = crashed(desk);
+  const ConnectionId first = desk.join(resume(join_with(0), sessions[0]));
+  desk.say(first, rounds_message({3, 3, 4, 4}));
+  const ConnectionId second = desk.join(resume(join_with(1), sessions[1]));
+  desk.say(second, rounds_message({3, 3, 4, 4}));
+  const Answer before = answer(desk, first);
+  CHECK(before.rounds == std::vector<uint32_t>{3, 3, 4, 4});
+  desk.hang_up(second);
+  // It would begin the first tensor at round 3, whose result of the last chunk died with the box.
+  const ConnectionId fresh = desk.join(rejoin(join_with(1)));
+  CHECK(desk.is_closed(first));
+  const ConnectionId again = desk.join(resume(join_with(0), before.session));
+  desk.say(again, rounds_message({3, 3, 4, 4}));
+  const Answer holder = answer(desk, again);
+  CHECK(holder.rounds == std::vector<uint32_t>{3, 3, 3, 4});
+  CHECK(holder.give == std::vector<uint32_t>{2});
+  CHECK(answer(desk, fresh).rounds == holder.rounds);
+}
+
 TEST_CASE("a job that was begun anew takes nobody of the old one") {
   Desk desk;
   const auto sessions = crashed(desk);
@@ -261,13 +282,52 @@ TEST_CASE("who was left out in a later epoch is left behind, whatever generation
   CHECK(answer(desk, first).rounds == std::vector<uint32_t>{6, 6, 6, 6});
 }
 
+TEST_CASE("in mode optimize weights come back from the workers, the optimizer begins anew") {
+  Desk desk;
+  const auto sessions = crashed(desk);
+  const auto optimizing = [](control::WorkerMessage message) {
+    message.mutable_join()->set_mode(1);
+    message.mutable_join()->mutable_optimizer()->set_kind(2);  // momentum
+    message.mutable_join()->mutable_optimizer()->set_learning_rate(0.5f);
+    return message;
+  };
+  auto zero = optimizing(resume(join_with(0), sessions[0]));
+  zero.mutable_join()->set_learning_rates_set(3);
+  zero.mutable_join()->set_learning_rate(0.125f);
+  const ConnectionId first = desk.join(zero);
+  desk.say(first, rounds_message({4, 4, 5, 0}));
+
+  SECTION("with the ranks that were there") {
+    const ConnectionId second = desk.join(optimizing(resume(join_with(1), sessions[1])));
+    desk.say(second, rounds_message({4, 5, 5, 0}));
+    const Answer told = answer(desk, first);
+    CHECK(told.rounds == std::vector<uint32_t>{3, 4, 4, 0});
+    CHECK(told.give == std::vector<uint32_t>{0, 2});
+    CHECK(told.session.optimizer_restarted());
+    CHECK(answer(desk, second).give == std::vector<uint32_t>{1});
+    for (uint32_t pipeline = 0; pipeline < 2; ++pipeline) {
+      CHECK(desk.host().shards(pipeline)[0]->optimizer.learning_rate == 0.125f);
+    }
+    CHECK(desk.registry().totals().optimizer_restarts == 1);
+  }
+  SECTION("with one that is new, and begins where the others' weights are") {
+    const ConnectionId second = desk.join(optimizing(rejoin(join_with(1))));
+    CHECK(answer(desk, first).rounds == std::vector<uint32_t>{3, 3, 4, 0});
+    const Answer fresh = answer(desk, second);
+    CHECK(fresh.rounds == std::vector<uint32_t>{4, 4, 5, 0});
+    CHECK(fresh.give.empty());
+  }
+}
+
 TEST_CASE("what the box alone had is lost with it, and the workers are told") {
   Desk desk;
   const auto sessions = crashed(desk);
   auto message = resume(join_with(0), sessions[0]);
-  SECTION("mode optimize") {
+  SECTION("a model other than bsp") {
     message.mutable_join()->set_mode(1);
     message.mutable_join()->mutable_optimizer()->set_kind(1);
+    message.mutable_join()->mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kAsp));
+    message.mutable_join()->set_recovery(1);
   }
   SECTION("recovery none") {
     message.mutable_join()->set_recovery(1);

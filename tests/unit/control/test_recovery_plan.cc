@@ -28,6 +28,31 @@ TEST_CASE("a round that nobody has consumed is summed, one that somebody has is 
   }
 }
 
+TEST_CASE("weights that were on the box come back for every chunk, from who consumed them last") {
+  const std::vector<std::vector<uint32_t>> rounds = {{4, 4, 0, 6}, {4, 5, 0, 6}};
+  std::vector<ConsumedRounds> stated = {{0, rounds[0], {true, false, false, false}},
+                                        {1, rounds[1], {}}};
+  auto starts = plan_recovery(stated, 4);
+  REQUIRE(starts.ok());
+  REQUIRE(open_for_weights(stated, *starts));
+  const struct {
+    uint32_t round, copy_rank;
+  } expected[] = {{3, 1}, {4, 1}, {0, pipeline::kNoRank}, {5, 0}};
+  for (size_t chunk = 0; chunk < std::size(expected); ++chunk) {
+    CAPTURE(chunk);
+    CHECK((*starts)[chunk].round == expected[chunk].round);
+    CHECK((*starts)[chunk].copy_rank == expected[chunk].copy_rank);
+  }
+
+  stated[0].lacks[3] = true;
+  stated[1].lacks = {false, false, false, true};
+  starts = plan_recovery(stated, 4);
+  const Status nobody = open_for_weights(stated, *starts);
+  REQUIRE(!nobody);
+  CHECK(nobody.error().message.find("chunk 3 after round 5 died with the box") !=
+        std::string::npos);
+}
+
 TEST_CASE("a tensor's chunks open at one round for a worker that is new, the others by a copy") {
   const std::vector<uint32_t> uneven{3, 2, 5};
   std::vector<ConsumedRounds> stated{{1, uneven, {true, false, false}}, {2, uneven, {}}};

@@ -231,6 +231,37 @@ TEST_CASE("a round that a rank consumed before the box was lost is finished by i
   box.remove(**made);
 }
 
+TEST_CASE("weights that are given back take no step, and the optimizer's first is its first") {
+  Box box;
+  JobOptions job{.workers = 2, .mode = pipeline::Mode::kOptimize};
+  job.optimizer.kind = optimizer::OptimizerKind::kAdam;
+  job.optimizer.learning_rate = 0.5f;
+  auto spec = spec_of(job);
+  spec.chunks[0].first_round = 7;
+  spec.chunks[0].copy_rank = 1;
+  auto made = pipeline::JobShard::create(spec);
+  REQUIRE(made.ok());
+  box.core.execute({.kind = CommandKind::kInstall, .shard = made->get()});
+  for (const uint32_t fragment : {0u, 1u, 2u}) {
+    box.deliver(state(box, job, 1, fragment, 5.0f, 7));
+  }
+  CHECK(box.count(Counter::kRoundsFinished) == 1);
+  for (const uint32_t rank : {0u, 1u}) box.deliver(box.pull(job, rank, 7));
+  for (const Sent& one : box.take_all()) {
+    if (one.header.type() == PacketType::kResult) CHECK(one.value() == 5.0f);
+  }
+  // Adam's first step is as long as the learning rate, whatever the gradient (Kingma, Ba 2015).
+  for (const uint32_t rank : {0u, 1u}) box.push_chunk(job, rank, 3.0f, 8);
+  size_t results = 0;
+  for (const Sent& one : box.take_all()) {
+    if (one.header.round != 8 || one.header.type() != PacketType::kResult) continue;
+    CHECK(one.value() == Approx(4.5f));
+    ++results;
+  }
+  CHECK(results == 6);
+  box.remove(**made);
+}
+
 TEST_CASE("open rounds are reported by the order of the shard's chunks") {
   Box box;
   const JobOptions job{.chunks = 3};

@@ -74,8 +74,10 @@ enum pbox_optimizer_value {
 
 /* What becomes of the job when its box is lost. COPY: workers wait for it, or for its successor,
  * and go on where they were; that takes memory for one more copy of the model. NONE: operations
- * fail with PBOX_BOX_LOST at once. In PBOX_MODE_OPTIMIZE the box alone has the optimizer's state:
- * there COPY takes no memory, and outlives the loss of the connection but not of the box. */
+ * fail with PBOX_BOX_LOST at once. In PBOX_MODE_OPTIMIZE weights go on from the workers' copies,
+ * but momentum and moments, which the box alone had, begin anew
+ * (pbox_statistics.optimizer_restarts); weights of 16 bits go on from 16 bits. Other models than
+ * BSP do not outlive their box. */
 typedef int32_t pbox_recovery;
 enum pbox_recovery_value { PBOX_RECOVERY_COPY = 0, PBOX_RECOVERY_NONE = 1 };
 /* What becomes of the job when a rank is lost. WAIT: for lost_timeout_ms the others wait for it to
@@ -308,6 +310,10 @@ typedef struct pbox_statistics {
   uint64_t staleness_square_sum;
   uint64_t reads_by_staleness[PBOX_STALENESS_BUCKETS]; /* of 0, -1, -2, ...; the last: all older */
   uint64_t dropped_rounds; /* DROP: operations whose gradient is not in the result they got */
+  /* Mode optimize: boxes, or parts of one, that were lost with the state of their optimizer
+   * (momentum, moments). Weights went on from what the workers hold, the optimizer from no state.
+   */
+  uint64_t optimizer_restarts;
 } pbox_statistics;
 PBOX_API pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics);
 
