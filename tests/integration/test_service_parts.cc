@@ -14,12 +14,19 @@ namespace {
 
 constexpr useconds_t kIntoTheRoundsUs = 400'000;
 
+// With the thread sanitizer a round takes ten times as long.
+#ifdef __SANITIZE_THREAD__
+constexpr uint32_t kRounds = 8;
+#else
+constexpr uint32_t kRounds = 40;
+#endif
+
 // Four ranks, about 3 MB of gradients, for a second at least each time.
 SteadyTraining::Options training_on(const std::string& boxes) {
   return {.box = boxes,
           .ranks = 4,
           .elements = {300'000, 40'000, 7, 250'001, 100'000},
-          .rounds = 40,
+          .rounds = kRounds,
           .pause_us = 10'000};
 }
 
