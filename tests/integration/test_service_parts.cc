@@ -16,9 +16,9 @@ constexpr useconds_t kIntoTheRoundsUs = 400'000;
 
 // With the thread sanitizer a round takes ten times as long.
 #ifdef __SANITIZE_THREAD__
-constexpr uint32_t kRounds = 8;
+constexpr uint32_t kRoundsEachTime = 8;
 #else
-constexpr uint32_t kRounds = 40;
+constexpr uint32_t kRoundsEachTime = 40;
 #endif
 
 // Four ranks, about 3 MB of gradients, for a second at least each time.
@@ -26,7 +26,7 @@ SteadyTraining::Options training_on(const std::string& boxes) {
   return {.box = boxes,
           .ranks = 4,
           .elements = {300'000, 40'000, 7, 250'001, 100'000},
-          .rounds = kRounds,
+          .rounds = kRoundsEachTime,
           .pause_us = 10'000};
 }
 
@@ -160,6 +160,48 @@ TEST_CASE("a rank that is killed in the midst of a round is replaced in all part
   WorkerProcess again([&](Line& line) { body(line, 1, true); });
   CHECK(again.heard() == "well");
   CHECK(staying.heard() == "well");
+}
+
+TEST_CASE("mode optimize: the weights that a killed box had come back from the workers") {
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b", "c"});
+  constexpr uint64_t kElements = 400'000;
+  const auto body = [&](Line& line, uint32_t rank) {
+    AbiWorker worker({.box = boxes.control(),
+                      .job = "optimizes",
+                      .rank = rank,
+                      .world_size = 2,
+                      .adjust = [](pbox_options& options) { options.mode = PBOX_MODE_OPTIMIZE; }});
+    const uint32_t tensor = worker.tensor("t", kElements);
+    pbox_optimizer_options sgd;
+    pbox_optimizer_options_init(&sgd, PBOX_SGD);
+    sgd.learning_rate = 1;
+    worker.must(pbox_set_optimizer(worker.context(), &sgd));
+    worker.join();
+    std::vector<float> weights(kElements, 0.0f);
+    worker.must(pbox_init_weights(worker.context(), tensor, weights.data(), nullptr, nullptr));
+    worker.wait(tensor);
+    line.say("begins");
+    const std::vector<float> gradient(kElements, -1.0f - static_cast<float>(rank));
+    uint32_t left = 10;
+    for (uint32_t step = 1; left > 0; ++step) {
+      worker.push_pull(tensor, gradient.data(), weights.data());
+      worker.wait(tensor);
+      require(
+          std::count(weights.begin(), weights.end(), 3.0f * static_cast<float>(step)) == kElements,
+          "wrong weights after step " + std::to_string(step));
+      if (worker.statistics().recoveries > 0) --left;
+    }
+    worker.leave();
+  };
+  std::vector<WorkerProcess> workers;
+  for (const uint32_t rank : {0u, 1u}) {
+    workers.emplace_back([&, rank](Line& line) { body(line, rank); });
+  }
+  for (auto& worker : workers) REQUIRE(worker.heard() == "begins");
+  usleep(kIntoTheRoundsUs);
+  boxes["b"].program().signal(SIGKILL);
+  for (auto& worker : workers) CHECK(worker.finish() == "");
 }
 
 TEST_CASE("what cannot move stays on a box that drains, also after a job of that name that could") {
