@@ -7,19 +7,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "appliance/sysfs.h"
+
 namespace pbox::appliance {
 namespace {
 
 namespace files = std::filesystem;
 
 constexpr uint32_t kNetworkClass = 0x02;
-
-std::string word_in(const files::path& path) {
-  std::ifstream file(path);
-  std::string word;
-  file >> word;
-  return word;
-}
 
 // "0x8086"; 0 when there is no such file.
 uint32_t hex_in(const files::path& path) {
@@ -41,17 +36,6 @@ std::string link_name(const files::path& path) {
 }
 
 // Names in a folder, ascending; none when it is missing.
-std::vector<std::string> names_in(const files::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (auto entry = files::directory_iterator(folder, error);
-       !error && entry != files::directory_iterator(); entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // The first, where a device has several. A virtio device has its interface a level further down.
 std::string interface_of(const files::path& device) {
   for (const auto& name : names_in(device / "net")) return name;

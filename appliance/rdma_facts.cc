@@ -6,28 +6,12 @@
 #include <filesystem>
 #include <fstream>
 
+#include "appliance/sysfs.h"
+
 namespace pbox::appliance {
 namespace {
 
 namespace files = std::filesystem;
-
-std::string word_in(const files::path& path) {
-  std::ifstream file(path);
-  std::string word;
-  file >> word;
-  return word;
-}
-
-std::vector<std::string> names_in(const files::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (auto entry = files::directory_iterator(folder, error);
-       !error && entry != files::directory_iterator(); entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 int node_of(const files::path& device, const std::string& interface, const std::vector<Nic>& nics) {
   std::ifstream file(device / "device/numa_node");

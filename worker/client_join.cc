@@ -32,9 +32,7 @@ std::vector<std::string> split_list(const std::string& list) {
 control::WorkerMessage question(const MembershipOptions& options, uint64_t bytes) {
   control::WorkerMessage message;
   control::AskPlan& question = *message.mutable_ask_plan();
-  question.set_protocol_version(wire::kControlProtocolVersion);
-  question.set_software(std::string("libpbox ") + kVersion);
-  question.set_job(options.job);
+  question = plan_question(options.job);
   question.set_bytes(bytes);
   question.set_may_move(!options.optimize && options.recovery == Recovery::kCopy &&
                         options.sync.model == wire::SyncModel::kBsp);

@@ -90,6 +90,9 @@ struct Action {
   SessionSpec session = {};
 };
 
+// What any question for a job's plan says.
+control::AskPlan plan_question(const std::string& job);
+
 class Membership {
  public:
   enum class Phase { kIdle, kJoining, kRunning, kRecovering, kFailed, kLeft };

@@ -16,6 +16,14 @@ constexpr uint64_t kConnectNs = 2 * kNanosPerSecond;
 
 }  // namespace
 
+control::AskPlan plan_question(const std::string& job) {
+  control::AskPlan question;
+  question.set_protocol_version(wire::kControlProtocolVersion);
+  question.set_software(std::string("libpbox ") + kVersion);
+  question.set_job(job);
+  return question;
+}
+
 // From here on nothing of the session that is over is accepted or sent.
 void Membership::lose_box(const Error& why, uint64_t now_ns) {
   if (options_.sync.model != wire::SyncModel::kBsp) {
@@ -48,9 +56,7 @@ void Membership::reconnect(uint64_t now_ns) {
 void Membership::ask_plan(uint64_t now_ns) {
   await_box(Step::kPlan, now_ns);
   control::AskPlan& question = *send().mutable_ask_plan();
-  question.set_protocol_version(wire::kControlProtocolVersion);
-  question.set_software(std::string("libpbox ") + kVersion);
-  question.set_job(options_.job);
+  question = plan_question(options_.job);
   if (asked_box_ != options_.box && seems_lost_) question.set_lost_box(options_.box_name);
 }
 

@@ -1,22 +1,22 @@
-// Linked into a test program: it runs where networks can be made, and elsewhere says why not and
-// counts as skipped (SKIP_RETURN_CODE of pbox_veth_test).
+// Linked into a test program, with PBOX_SKIP_HEADER and PBOX_SKIP_REASON of the build: it runs
+// where what it needs is there, and elsewhere says why not and counts as skipped.
 #define CATCH_CONFIG_EXTERNAL_INTERFACES  // listeners
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdio>
 
-#include "tests/support/veth.h"
+#include PBOX_SKIP_HEADER
 
 namespace pbox::test {
 namespace {
 
-class SkipWithoutVeth : public Catch::TestEventListenerBase {
+class SkipUnless : public Catch::TestEventListenerBase {
  public:
   using TestEventListenerBase::TestEventListenerBase;
 
   void testRunStarting(const Catch::TestRunInfo& /*info*/) override {
-    const std::string reason = veth_is_impossible();
+    const std::string reason = PBOX_SKIP_REASON();
     if (reason.empty()) return;
     std::printf("skipped: %s\n", reason.c_str());
     std::fflush(stdout);
@@ -24,7 +24,7 @@ class SkipWithoutVeth : public Catch::TestEventListenerBase {
   }
 };
 
-CATCH_REGISTER_LISTENER(SkipWithoutVeth)
+CATCH_REGISTER_LISTENER(SkipUnless)
 
 }  // namespace
 }  // namespace pbox::test
