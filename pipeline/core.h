@@ -90,6 +90,8 @@ class Core {
   void push_into_slot(JobShard& shard, Session& session, const wire::Parsed& parsed,
                       uint64_t now_ns);
   void on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
+  // The fragment has an infinity or a NaN in it.
+  void note_nonfinite(Session& session, const wire::Header& header);
   // The session's push ends the chunk's round: for the straggler ledger.
   void note_last(JobShard& shard, Session& session, const Chunk& chunk);
   void finish_round(JobShard& shard, Chunk& chunk);

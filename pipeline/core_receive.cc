@@ -197,17 +197,22 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
   const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);
   const auto type = static_cast<size_t>(chunk.dtype);
+  bool finite = true;
   if (shard.mode == Mode::kOptimize && chunk.rounds_finished == 0) {
     // Initial weights: rank 0's count, the others take part so that the round is a barrier.
-    if (session.rank == 0) kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
+    if (session.rank == 0) {
+      finite = kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
+    }
   } else {
     float* accumulator = chunk.accumulator[chunk.open_round() & 1] + offset;
     if ((chunk.claimed_any & bit) == 0) {
-      kernels_.store[type](accumulator, parsed.payload, elements);
+      finite = kernels_.store[type](accumulator, parsed.payload, elements);
     } else {
-      kernels_.add[type](accumulator, parsed.payload, elements);
+      finite = kernels_.add[type](accumulator, parsed.payload, elements);
     }
   }
+  if (!finite) [[unlikely]]
+    note_nonfinite(session, header);
   chunk.claimed_any |= bit;
   if (chunk.copy_rank != kNoRank && shard.partial) {
     chunk.contributors[chunk.open_round() & 1][header.fragment] = static_cast<uint16_t>(
@@ -227,6 +232,14 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   note_last(shard, session, chunk);
   finish_round(shard, chunk);
   clock_.mark(Phase::kFinish);
+}
+
+void Core::note_nonfinite(Session& session, const wire::Header& header) {
+  // What a rank consumed is everybody's.
+  if (header.type() != wire::PacketType::kPush) return;
+  session.nonfinite.add(1);
+  session.nonfinite_chunk_round.set(uint64_t{header.chunk} << 32 | header.round);
+  session.nonfinite_at_ns.set(now_ns_);
 }
 
 void Core::note_last(JobShard& shard, Session& session, const Chunk& chunk) {

@@ -131,6 +131,9 @@ struct Session {
   int64_t resend_budget_bytes = 0;
   uint64_t resend_refill_ns = 0;
   SingleWriterCounter bytes_received, fragments_received, duplicates, last_arrivals, last_packet_ns;
+  // Fragments that had an infinity or a NaN in them; and the newest of these (chunk << 32 | round,
+  // as the wire counts it).
+  SingleWriterCounter nonfinite, nonfinite_chunk_round, nonfinite_at_ns;
   SingleWriterCounter dropped;  // model drop: fragments of rounds that had closed without them
   // From the straggler ledger. Of rounds that this rank ended: how late it was, in all, and when it
   // was the latest (chunk << 32 | round, as the wire counts it).

@@ -16,6 +16,7 @@ std::string to_text(const Json& json) {
 
 Json worker_object(const WorkerView& worker) {
   const bool heard = worker.last_packet_age_s >= 0;
+  const auto& nonfinite = worker.newest_nonfinite;
   return {{"rank", worker.rank},
           {"peer", worker.peer},
           {"state", worker.state},
@@ -25,7 +26,11 @@ Json worker_object(const WorkerView& worker) {
           {"last_arrivals", worker.last_arrivals},
           {"last_packet_age_seconds", heard ? Json(worker.last_packet_age_s) : Json(nullptr)},
           {"dropped_fragments",
-           worker.dropped_fragments ? Json(*worker.dropped_fragments) : Json(nullptr)}};
+           worker.dropped_fragments ? Json(*worker.dropped_fragments) : Json(nullptr)},
+          {"nonfinite_fragments", worker.nonfinite_fragments},
+          {"nonfinite_tensor", nonfinite ? Json(nonfinite->place.tensor) : Json(nullptr)},
+          {"nonfinite_round", nonfinite ? Json(nonfinite->place.round) : Json(nullptr)},
+          {"nonfinite_age_seconds", nonfinite ? Json(nonfinite->age_s) : Json(nullptr)}};
 }
 
 Json sync_object(const JobView& job) {

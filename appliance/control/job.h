@@ -141,6 +141,7 @@ class Job {
   uint32_t fits(const PipelineHost& host, const Member& member) const;
   void view_sync(JobView& view) const;
   void view_stragglers(JobView& view) const;
+  void view_nonfinite(JobView& view, uint64_t now_ns) const;
   std::vector<int32_t> chunk_priorities() const;
   const char* priority_source() const;
   std::vector<pipeline::ShardSpec> shard_specs(const std::vector<ChunkStart>& starts) const;

@@ -55,7 +55,12 @@ class FakeSource : public AdminSource {
                     .last_arrivals = 8,
                     .last_packet_age_s = 0.25,
                     .late_s = 0.5},
-                   {.rank = 1, .peer = "10.0.0.2:5", .state = "lost", .awaited_s = 3.5},
+                   {.rank = 1,
+                    .peer = "10.0.0.2:5",
+                    .state = "lost",
+                    .awaited_s = 3.5,
+                    .nonfinite_fragments = 21,
+                    .newest_nonfinite = NonfiniteView{{"head", 12}, 1.5}},
                    {.rank = 2, .peer = "", .state = "absent"}};
     job.sync = {.model = "ssp", .staleness = 3, .release = "lazy", .reads = "fresh"};
     job.pulls = {.pulls = 400, .delayed = 5, .parked_s = 1.25, .lead_rounds = 2};

@@ -93,6 +93,12 @@ TEST_CASE("the jobs page lists every job with its workers by rank") {
   CHECK(jobs[0]["workers"][0]["last_packet_age_seconds"] == 0.25);
   CHECK(jobs[0]["workers"][1]["state"] == "lost");
   CHECK(jobs[0]["workers"][1]["last_packet_age_seconds"].is_null());
+  CHECK(jobs[0]["workers"][0]["nonfinite_fragments"] == 0);
+  CHECK(jobs[0]["workers"][0]["nonfinite_tensor"].is_null());
+  CHECK(jobs[0]["workers"][1]["nonfinite_fragments"] == 21);
+  CHECK(jobs[0]["workers"][1]["nonfinite_tensor"] == "head");
+  CHECK(jobs[0]["workers"][1]["nonfinite_round"] == 12);
+  CHECK(jobs[0]["workers"][1]["nonfinite_age_seconds"] == 1.5);
   CHECK(jobs[0]["sync"]["model"] == "ssp");
   CHECK(jobs[0]["sync"]["staleness"] == 3);
   CHECK(jobs[0]["sync"]["release"] == "lazy");
