@@ -70,7 +70,7 @@ class Core {
     wire::StatusPayload status;
   };
 
-  template <typename Ahead>
+  template <typename Ahead, bool kTraces>
   void on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns);
   // A packet's way. Inlined by force: the calls cost it 15 cycles (`pbox-perf wire`).
   [[gnu::always_inline]] inline void on_packet(const nic::RxPacket& packet, uint64_t now_ns);
@@ -150,6 +150,23 @@ class Core {
   size_t fill_answers(JobShard& shard, size_t filled, size_t limit);
   size_t fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled, size_t limit);
 
+  // core_trace.cc: a trace of rounds, while somebody has asked for one.
+  struct TracedPush {
+    JobShard* shard = nullptr;  // null: of nothing that is traced
+    const Chunk* chunk = nullptr;
+    uint32_t rank = 0;
+    uint64_t claimed = 0;
+    uint64_t rounds_finished = 0;
+    uint64_t at_ns = 0;
+  };
+  void set_trace(JobShard& shard, RoundTrace* trace);
+  void note_tracing();
+  void end_traces(uint64_t now_ns);
+  TracedPush before_push(const nic::RxPacket& packet);
+  static void after_push(const TracedPush& before);
+  static void trace_round(const JobShard& shard, const Chunk& chunk, uint32_t round,
+                          TraceEvent::Kind kind);
+
   void take_tick(uint64_t now_ns);
   static void note_awaited(JobShard& shard, uint64_t now_ns);
 
@@ -164,6 +181,7 @@ class Core {
   uint64_t aggregated_bytes_ = 0;
   uint64_t now_ns_ = 0;  // of the last burst
   uint64_t next_tick_ns_ = 0;
+  bool tracing_ = false;                // some shard has a trace
   bool results_changed_ = false;        // since packets were made: of jobs other than BSP
   std::vector<SessionEntry> sessions_;  // by spi_index
   std::vector<JobShard*> shards_;

@@ -52,17 +52,19 @@ template <typename Ahead>
 void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   if (packets.empty()) return;
   now_ns_ = now_ns;
-  if (packets[0].bytes <= kSmallPacketBytes) {
-    on_packets<AheadOfSmall>(packets, now_ns);
+  if (tracing_) [[unlikely]] {
+    on_packets<AheadOfLarge, true>(packets, now_ns);
+  } else if (packets[0].bytes <= kSmallPacketBytes) {
+    on_packets<AheadOfSmall, false>(packets, now_ns);
   } else {
-    on_packets<AheadOfLarge>(packets, now_ns);
+    on_packets<AheadOfLarge, false>(packets, now_ns);
   }
   counters_.add(Counter::kRxPackets, packets.size());
   counters_.add(Counter::kAggregated, std::exchange(aggregated_, 0));
   counters_.add(Counter::kAggregatedBytes, std::exchange(aggregated_bytes_, 0));
 }
 
-template <typename Ahead>
+template <typename Ahead, bool kTraces>
 void Core::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   size_t fetched = 0;
   uint64_t bytes = 0;
@@ -71,7 +73,13 @@ void Core::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
       fetch<Ahead>(packets[fetched]);
     }
     bytes += packets[index].bytes;
-    on_packet(packets[index], now_ns);
+    if constexpr (kTraces) {
+      const TracedPush traced = before_push(packets[index]);
+      on_packet(packets[index], now_ns);
+      after_push(traced);
+    } else {
+      on_packet(packets[index], now_ns);
+    }
   }
   counters_.add(Counter::kRxBytes, bytes);
 }
@@ -282,6 +290,9 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
   ++chunk.rounds_finished;
   counters_.add(Counter::kRoundsFinished);
   shard.rounds_finished.add(1);
+  if (shard.trace != nullptr) [[unlikely]] {
+    trace_round(shard, chunk, round, TraceEvent::Kind::kFull);
+  }
   if (chunk.sync == nullptr) shard.egress.push(&chunk, round, chunk.priority);
 }
 

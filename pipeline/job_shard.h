@@ -30,6 +30,7 @@
 #include "nic/wire/sync.h"
 #include "pipeline/egress_queue.h"
 #include "pipeline/optimizer/optimizer.h"
+#include "pipeline/round_trace.h"
 #include "pipeline/straggler_ledger.h"
 #include "pipeline/sync/chunk_sync.h"
 
@@ -196,6 +197,8 @@ class JobShard {
   uint64_t parked_changed_ns = 0;
   SingleWriterCounter pulls, pulls_delayed, parked_ns, lead_rounds;
   sync::Departure departure;
+
+  RoundTrace* trace = nullptr;  // null: nobody has asked. Of BSP alone
 
   int64_t egress_deficit_bytes = 0;  // deficit round robin between jobs
 

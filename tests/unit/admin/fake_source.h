@@ -101,6 +101,18 @@ class FakeSource : public AdminSource {
     return Error{ErrorCode::kNotFound, "no such job"};
   }
 
+  Status begin_trace(const std::string& job, double seconds) override {
+    if (job != "bert") return Error{ErrorCode::kNotFound, "no such job"};
+    if (traced_s > 0) return Error{ErrorCode::kUnavailable, "a trace is being recorded"};
+    traced_s = seconds;
+    return ok_status();
+  }
+  Result<TraceView> trace(const std::string& job) override {
+    if (job != "bert") return Error{ErrorCode::kNotFound, "no such job"};
+    if (traced_s == 0) return Error{ErrorCode::kUnavailable, "there is no trace"};
+    return trace_view;
+  }
+
   Status set_draining(const std::string& box, bool draining) override {
     if (box != "box<2>") return Error{ErrorCode::kNotFound, "no such box"};
     if (alone) return Error{ErrorCode::kUnavailable, "this box is alone"};
@@ -109,6 +121,15 @@ class FakeSource : public AdminSource {
   }
 
   bool alone = false;
+  double traced_s = 0;
+  TraceView trace_view{
+      .job = "bert",
+      .world_size = 3,
+      .begun_ns = 1'000,
+      .ended_ns = 2'000'001'000,
+      .lost_events = 4,
+      .chunks = {{.part = 1, .chunk = 9, .pipeline = 2, .tensor = "<head>", .priority = -3}},
+      .events = {}};
   BoxView box_view;
   ClusterView cluster_view{
       .name = "rack",
