@@ -79,7 +79,13 @@ int trace(const options::variables_map& given, const Words& more) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   const auto recorded = fetch(given, path);
   if (!recorded) return kFailed;
-  const TracePage made = make_trace_page(*recorded);
+  TracePage made;
+  try {
+    made = make_trace_page(*recorded);
+  } catch (const Json::exception& error) {
+    std::cerr << "pboxctl: that is no trace: " << error.what() << "; is pboxd of this release?\n";
+    return kFailed;
+  }
   if (!given.contains("output")) {
     std::cout << made.page.dump() << '\n';
     return kDone;

@@ -1,5 +1,6 @@
 #include "tools/pboxctl/trace_events.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <string>
