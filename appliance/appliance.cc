@@ -263,5 +263,11 @@ Status Appliance::set_priorities(const std::string& job, wire::PriorityPolicy po
   control_->flush();
   return set;
 }
+Status Appliance::begin_trace(const std::string& job, double seconds) {
+  return registry_->begin_trace(job, static_cast<uint64_t>(seconds * 1e9), monotonic_ns());
+}
+Result<TraceView> Appliance::trace(const std::string& job) {
+  return registry_->trace(job, monotonic_ns());
+}
 
 }  // namespace pbox::appliance

@@ -40,6 +40,8 @@ class Appliance : public AdminSource {
   std::vector<StragglerView> stragglers() const override;
   ClusterView cluster() const override;
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override;
+  Status begin_trace(const std::string& job, double seconds) override;
+  Result<TraceView> trace(const std::string& job) override;
   Status set_draining(const std::string& box, bool draining) override;
 
   static constexpr int kDrainMaxSeconds = 3;

@@ -79,6 +79,10 @@ inline constexpr uint32_t kAdminTimeoutMs = 10'000;     // per request read, and
 // Ranks with metrics of their own, over all jobs of a box: a dozen series each.
 inline constexpr uint32_t kMetricRanksMax = 1024;
 
+// Of the trace of a job's rounds, on all pipelines of a box: 8 MiB, and as much again as text.
+inline constexpr uint32_t kTraceEventsMax = 256 * 1024;
+inline constexpr uint32_t kTraceSecondsMax = 600;
+
 // --- names outsiders rely on ---
 inline constexpr uint16_t kAdminPort = 9540;
 inline constexpr uint16_t kControlPort = 9541;

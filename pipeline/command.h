@@ -7,6 +7,7 @@
 namespace pbox::pipeline {
 
 class JobShard;
+class RoundTrace;
 
 enum class CommandKind : uint8_t {
   kInstall,          // shard: serve it from now on
@@ -18,6 +19,7 @@ enum class CommandKind : uint8_t {
              // from now on; its former one, if any, is void. What it has contributed stands
   kExclude,  // shard, rank, generation: rounds no longer wait for the rank, whose session is void.
              // Not one that must still give back a copy
+  kTrace,    // shard, trace: records in it from now on, nullptr: no more
   kReportRounds,  // shard, rounds: filled with the open round of each of the shard's chunks
 };
 
@@ -29,6 +31,7 @@ struct Command {
   uint32_t rank = 0;
   uint32_t spi = 0;
   uint16_t generation = 0;
+  RoundTrace* trace = nullptr;
   std::span<uint32_t> rounds = {};
   std::span<const int32_t> priorities = {};
   uint64_t ticket = 0;  // ascending; completed in order

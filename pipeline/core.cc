@@ -32,6 +32,7 @@ void Core::execute(const Command& command) {
       return;
     case CommandKind::kAdmit: admit(shard, command); return;
     case CommandKind::kExclude: exclude(shard, command); return;
+    case CommandKind::kTrace: set_trace(shard, command.trace); return;
     case CommandKind::kReportRounds:
       PBOX_CHECK(command.rounds.size() == shard.chunks().size());
       for (size_t index = 0; index < command.rounds.size(); ++index) {
@@ -104,6 +105,7 @@ void Core::take_tick(uint64_t now_ns) {
     queued += shard->egress.size();
   }
   counters_.set(Counter::kQueuedChunks, queued);
+  if (tracing_) end_traces(now_ns);
 }
 
 void Core::note_awaited(JobShard& shard, uint64_t now_ns) {
@@ -124,6 +126,7 @@ void Core::note_awaited(JobShard& shard, uint64_t now_ns) {
 
 void Core::remove(JobShard& shard) {
   std::erase(shards_, &shard);
+  note_tracing();
   next_shard_ = 0;
   for (const Session& session : shard.sessions()) {
     if (session.present) sessions_[wire::spi_index(session.spi)] = {};

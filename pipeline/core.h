@@ -70,7 +70,7 @@ class Core {
     wire::StatusPayload status;
   };
 
-  template <typename Ahead>
+  template <typename Ahead, bool kTraces>
   void on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns);
   // A packet's way. Inlined by force: the calls cost it 15 cycles (`pbox-perf wire`).
   [[gnu::always_inline]] inline void on_packet(const nic::RxPacket& packet, uint64_t now_ns);
@@ -90,6 +90,8 @@ class Core {
   void push_into_slot(JobShard& shard, Session& session, const wire::Parsed& parsed,
                       uint64_t now_ns);
   void on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
+  // The fragment has an infinity or a NaN in it.
+  void note_nonfinite(Session& session, const wire::Header& header);
   // The session's push ends the chunk's round: for the straggler ledger.
   void note_last(JobShard& shard, Session& session, const Chunk& chunk);
   void finish_round(JobShard& shard, Chunk& chunk);
@@ -148,6 +150,23 @@ class Core {
   size_t fill_answers(JobShard& shard, size_t filled, size_t limit);
   size_t fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled, size_t limit);
 
+  // core_trace.cc: a trace of rounds, while somebody has asked for one.
+  struct TracedPush {
+    JobShard* shard = nullptr;  // null: of nothing that is traced
+    const Chunk* chunk = nullptr;
+    uint32_t rank = 0;
+    uint64_t claimed = 0;
+    uint64_t rounds_finished = 0;
+    uint64_t at_ns = 0;
+  };
+  void set_trace(JobShard& shard, RoundTrace* trace);
+  void note_tracing();
+  void end_traces(uint64_t now_ns);
+  TracedPush before_push(const nic::RxPacket& packet);
+  static void after_push(const TracedPush& before);
+  static void trace_round(const JobShard& shard, const Chunk& chunk, uint32_t round,
+                          TraceEvent::Kind kind);
+
   void take_tick(uint64_t now_ns);
   static void note_awaited(JobShard& shard, uint64_t now_ns);
 
@@ -162,6 +181,7 @@ class Core {
   uint64_t aggregated_bytes_ = 0;
   uint64_t now_ns_ = 0;  // of the last burst
   uint64_t next_tick_ns_ = 0;
+  bool tracing_ = false;                // some shard has a trace
   bool results_changed_ = false;        // since packets were made: of jobs other than BSP
   std::vector<SessionEntry> sessions_;  // by spi_index
   std::vector<JobShard*> shards_;

@@ -58,17 +58,19 @@ bool is_given_weights(const JobShard& shard, const Chunk& chunk) {
 void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   if (packets.empty()) return;
   now_ns_ = now_ns;
-  if (packets[0].bytes <= kSmallPacketBytes) {
-    on_packets<AheadOfSmall>(packets, now_ns);
+  if (tracing_) [[unlikely]] {
+    on_packets<AheadOfLarge, true>(packets, now_ns);
+  } else if (packets[0].bytes <= kSmallPacketBytes) {
+    on_packets<AheadOfSmall, false>(packets, now_ns);
   } else {
-    on_packets<AheadOfLarge>(packets, now_ns);
+    on_packets<AheadOfLarge, false>(packets, now_ns);
   }
   counters_.add(Counter::kRxPackets, packets.size());
   counters_.add(Counter::kAggregated, std::exchange(aggregated_, 0));
   counters_.add(Counter::kAggregatedBytes, std::exchange(aggregated_bytes_, 0));
 }
 
-template <typename Ahead>
+template <typename Ahead, bool kTraces>
 void Core::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   size_t fetched = 0;
   uint64_t bytes = 0;
@@ -77,7 +79,13 @@ void Core::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
       fetch<Ahead>(packets[fetched]);
     }
     bytes += packets[index].bytes;
-    on_packet(packets[index], now_ns);
+    if constexpr (kTraces) {
+      const TracedPush traced = before_push(packets[index]);
+      on_packet(packets[index], now_ns);
+      after_push(traced);
+    } else {
+      on_packet(packets[index], now_ns);
+    }
   }
   counters_.add(Counter::kRxBytes, bytes);
 }
@@ -203,20 +211,23 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
   const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);
   const auto type = static_cast<size_t>(chunk.dtype);
+  bool finite = true;
   if (is_given_weights(shard, chunk)) {
     // Initial weights: rank 0's count, the others take part so that the round is a barrier. Those
     // of a copy are who gives it back's.
     if (session.rank == 0 || chunk.copy_rank != kNoRank) {
-      kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
+      finite = kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
     }
   } else {
     float* accumulator = chunk.accumulator[chunk.open_round() & 1] + offset;
     if ((chunk.claimed_any & bit) == 0) {
-      kernels_.store[type](accumulator, parsed.payload, elements);
+      finite = kernels_.store[type](accumulator, parsed.payload, elements);
     } else {
-      kernels_.add[type](accumulator, parsed.payload, elements);
+      finite = kernels_.add[type](accumulator, parsed.payload, elements);
     }
   }
+  if (!finite) [[unlikely]]
+    note_nonfinite(session, header);
   chunk.claimed_any |= bit;
   if (chunk.copy_rank != kNoRank && shard.partial) {
     chunk.contributors[chunk.open_round() & 1][header.fragment] = static_cast<uint16_t>(
@@ -236,6 +247,14 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   note_last(shard, session, chunk);
   finish_round(shard, chunk);
   clock_.mark(Phase::kFinish);
+}
+
+void Core::note_nonfinite(Session& session, const wire::Header& header) {
+  // What a rank consumed is everybody's.
+  if (header.type() != wire::PacketType::kPush) return;
+  session.nonfinite.add(1);
+  session.nonfinite_chunk_round.set(uint64_t{header.chunk} << 32 | header.round);
+  session.nonfinite_at_ns.set(now_ns_);
 }
 
 void Core::note_last(JobShard& shard, Session& session, const Chunk& chunk) {
@@ -278,6 +297,9 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
   ++chunk.rounds_finished;
   counters_.add(Counter::kRoundsFinished);
   shard.rounds_finished.add(1);
+  if (shard.trace != nullptr) [[unlikely]] {
+    trace_round(shard, chunk, round, TraceEvent::Kind::kFull);
+  }
   if (chunk.sync == nullptr) shard.egress.push(&chunk, round, chunk.priority);
 }
 

@@ -286,7 +286,11 @@ size_t Core::fill_group(JobShard& shard, Session& session, size_t filled, size_t
       shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
       ++filled;
     }
-    if (cursor.step + 1 == shard.worker_count()) at.chunk->fanned_out_rounds = at.round + 1;
+    if (cursor.step + 1 < shard.worker_count()) continue;
+    at.chunk->fanned_out_rounds = at.round + 1;
+    if (shard.trace != nullptr) [[unlikely]] {
+      trace_round(shard, *at.chunk, at.round, TraceEvent::Kind::kSent);
+    }
   }
   return filled;
 }

@@ -65,7 +65,9 @@ void Core::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Pa
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
   const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);
   const auto type = static_cast<size_t>(chunk.dtype);
-  kernels_.store[type](shard.gradient, parsed.payload, elements);
+  const bool finite = kernels_.store[type](shard.gradient, parsed.payload, elements);
+  if (!finite) [[unlikely]]
+    note_nonfinite(session, header);
   const bool is_mean = shard.reduction == Reduction::kMean;
   const auto parameters =
       optimizer::step_parameters(shard.optimizer, chunk.lr_scale, chunk.weight_decay,

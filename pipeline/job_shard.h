@@ -30,6 +30,7 @@
 #include "nic/wire/sync.h"
 #include "pipeline/egress_queue.h"
 #include "pipeline/optimizer/optimizer.h"
+#include "pipeline/round_trace.h"
 #include "pipeline/straggler_ledger.h"
 #include "pipeline/sync/chunk_sync.h"
 
@@ -133,6 +134,9 @@ struct Session {
   int64_t resend_budget_bytes = 0;
   uint64_t resend_refill_ns = 0;
   SingleWriterCounter bytes_received, fragments_received, duplicates, last_arrivals, last_packet_ns;
+  // Fragments that had an infinity or a NaN in them; and the newest of these (chunk << 32 | round,
+  // as the wire counts it).
+  SingleWriterCounter nonfinite, nonfinite_chunk_round, nonfinite_at_ns;
   SingleWriterCounter dropped;  // model drop: fragments of rounds that had closed without them
   // From the straggler ledger. Of rounds that this rank ended: how late it was, in all, and when it
   // was the latest (chunk << 32 | round, as the wire counts it).
@@ -195,6 +199,8 @@ class JobShard {
   uint64_t parked_changed_ns = 0;
   SingleWriterCounter pulls, pulls_delayed, parked_ns, lead_rounds;
   sync::Departure departure;
+
+  RoundTrace* trace = nullptr;  // null: nobody has asked. Of BSP alone
 
   int64_t egress_deficit_bytes = 0;  // deficit round robin between jobs
 

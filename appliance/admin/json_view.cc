@@ -16,6 +16,7 @@ std::string to_text(const Json& json) {
 
 Json worker_object(const WorkerView& worker) {
   const bool heard = worker.last_packet_age_s >= 0;
+  const auto& nonfinite = worker.newest_nonfinite;
   return {{"rank", worker.rank},
           {"peer", worker.peer},
           {"state", worker.state},
@@ -25,7 +26,11 @@ Json worker_object(const WorkerView& worker) {
           {"last_arrivals", worker.last_arrivals},
           {"last_packet_age_seconds", heard ? Json(worker.last_packet_age_s) : Json(nullptr)},
           {"dropped_fragments",
-           worker.dropped_fragments ? Json(*worker.dropped_fragments) : Json(nullptr)}};
+           worker.dropped_fragments ? Json(*worker.dropped_fragments) : Json(nullptr)},
+          {"nonfinite_fragments", worker.nonfinite_fragments},
+          {"nonfinite_tensor", nonfinite ? Json(nonfinite->place.tensor) : Json(nullptr)},
+          {"nonfinite_round", nonfinite ? Json(nonfinite->place.round) : Json(nullptr)},
+          {"nonfinite_age_seconds", nonfinite ? Json(nonfinite->age_s) : Json(nullptr)}};
 }
 
 Json sync_object(const JobView& job) {
@@ -120,6 +125,19 @@ Result<wire::PriorityPolicy> parse_priority_policy(std::string_view body) {
                "\"forward-order\" or \"fifo\""};
 }
 
+Result<double> parse_trace_seconds(std::string_view body) {
+  constexpr bool kThrows = false;
+  const Json json = Json::parse(body, nullptr, kThrows);
+  const bool is_named = json.is_object() && json.size() == 1 && json.contains("seconds");
+  if (is_named && json["seconds"].is_number()) {
+    const double seconds = json["seconds"].get<double>();
+    if (seconds > 0 && seconds <= limits::kTraceSecondsMax) return seconds;
+  }
+  return Error{ErrorCode::kInvalidArgument,
+               "the body must be {\"seconds\": SECONDS}, and SECONDS more than 0 and at most " +
+                   std::to_string(limits::kTraceSecondsMax)};
+}
+
 Result<bool> parse_draining(std::string_view body) {
   constexpr bool kThrows = false;
   const Json json = Json::parse(body, nullptr, kThrows);
@@ -201,6 +219,36 @@ std::string boxes_json(const ClusterView& cluster) {
        {"leader", leader ? Json(leader->name) : Json(nullptr)},
        {"leader_since_unix_seconds", leader ? Json(leader->since_unix_s) : Json(nullptr)},
        {"boxes", std::move(boxes)}});
+}
+
+std::string trace_json(const TraceView& trace) {
+  Json chunks = Json::array();
+  for (const TracedChunk& chunk : trace.chunks) {
+    chunks.push_back({{"part", chunk.part},
+                      {"chunk", chunk.chunk},
+                      {"pipeline", chunk.pipeline},
+                      {"tensor", chunk.tensor},
+                      {"priority", chunk.priority}});
+  }
+  const uint64_t recorded_ns = trace.ended_ns - trace.begun_ns;
+  const Json object = {{"job", trace.job},
+                       {"world_size", trace.world_size},
+                       {"recorded_seconds", static_cast<double>(recorded_ns) / 1e9},
+                       {"lost_events", trace.lost_events},
+                       {"chunks", std::move(chunks)},
+                       {"events", Json::array()}};
+  std::string text = to_text(object);
+  // Up to a quarter of a million: text at once, or they would take ten times their memory.
+  std::string events;
+  for (const TraceView::Event& event : trace.events) {
+    const pipeline::TraceEvent& at = event.event;
+    events += events.empty() ? "[\n" : ",\n";
+    events += '[' + std::to_string(at.at_ns - trace.begun_ns) + ',' +
+              std::to_string(static_cast<unsigned>(at.kind)) + ',' + std::to_string(event.chunk) +
+              ',' + std::to_string(at.round) + ',' + std::to_string(at.rank) + ']';
+  }
+  if (!events.empty()) text.replace(text.rfind("[]"), 2, events + "\n]");
+  return text;
 }
 
 std::string jobs_json(const std::vector<JobView>& jobs) {

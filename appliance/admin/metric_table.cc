@@ -220,6 +220,9 @@ constexpr MetricRow kRows[] = {
     of_rank("pbox_worker_awaited_seconds", kGauge,
             "How long the other ranks have waited for this one's push; 0 while they do not",
             [](const WorkerView& worker) { return Value(worker.awaited_s); }),
+    of_rank("pbox_worker_nonfinite_fragments_total", kCounter,
+            "Fragments the rank pushed with an infinity or a NaN in them",
+            [](const WorkerView& worker) { return Value(worker.nonfinite_fragments); }),
     of_rank("pbox_job_dropped_fragments_total", kCounter,
             "Fragments of the rank that came after their round had closed; with model drop",
             [](const WorkerView& worker) {

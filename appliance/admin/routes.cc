@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::string_view kJobsPrefix = "/api/v1/jobs/";
 constexpr std::string_view kPrioritiesSuffix = "/priorities";
+constexpr std::string_view kTraceSuffix = "/trace";
 constexpr std::string_view kBoxesPrefix = "/api/v1/boxes/";
 constexpr std::string_view kDrainSuffix = "/drain";
 constexpr const char* kJsonType = "application/json";
@@ -109,6 +110,30 @@ AdminResponse set_priorities(AdminSource& source, std::string_view encoded_name,
   return job(source, encoded_name);
 }
 
+AdminResponse refuse_trace(std::string_view encoded_name, const Error& error) {
+  if (error.code == ErrorCode::kNotFound) {
+    return refuse(404, "no job '" + std::string(encoded_name) + "' here");
+  }
+  return refuse(409, error.message);
+}
+
+AdminResponse begin_trace(AdminSource& source, std::string_view encoded_name,
+                          const std::string& name, std::string_view body) {
+  const auto seconds = parse_trace_seconds(body);
+  if (!seconds) return refuse(400, seconds.error().message);
+  const Status begun = source.begin_trace(name, *seconds);
+  if (!begun) return refuse_trace(encoded_name, begun.error());
+  return {202, kJsonType, "{}\n"};
+}
+
+AdminResponse trace(AdminSource& source, std::string_view encoded_name) {
+  const auto name = percent_decode(encoded_name);
+  if (!name) return refuse(400, "the job's name is not percent-encoded");
+  const auto view = source.trace(*name);
+  if (!view) return refuse_trace(encoded_name, view.error());
+  return {200, kJsonType, trace_json(*view)};
+}
+
 AdminResponse set_draining(AdminSource& source, std::string_view encoded_name,
                            const std::string& name, std::string_view body) {
   const auto draining = parse_draining(body);
@@ -121,6 +146,11 @@ AdminResponse set_draining(AdminSource& source, std::string_view encoded_name,
   return refuse(409, begun.error().message);
 }
 
+bool is_between(std::string_view path, std::string_view prefix, std::string_view suffix) {
+  return path.starts_with(prefix) && path.ends_with(suffix) &&
+         path.size() > prefix.size() + suffix.size();
+}
+
 struct Change {
   std::string_view prefix, suffix;  // the name of what is changed stands between
   AdminResponse (*respond)(AdminSource&, std::string_view, const std::string&, std::string_view);
@@ -128,6 +158,7 @@ struct Change {
 
 constexpr Change kChanges[] = {
     {kJobsPrefix, kPrioritiesSuffix, set_priorities},
+    {kJobsPrefix, kTraceSuffix, begin_trace},
     {kBoxesPrefix, kDrainSuffix, set_draining},
 };
 
@@ -135,9 +166,7 @@ constexpr Change kChanges[] = {
 // and is refused when it asks: so what changes something takes nothing else.
 AdminResponse change(AdminSource& source, const AdminRequest& request, std::string_view path) {
   for (const Change& change : kChanges) {
-    const bool is_this = path.starts_with(change.prefix) && path.ends_with(change.suffix) &&
-                         path.size() > change.prefix.size() + change.suffix.size();
-    if (!is_this) continue;
+    if (!is_between(path, change.prefix, change.suffix)) continue;
     if (!request.content_type.starts_with(kJsonType)) {
       return refuse(415, "the content type must be " + std::string(kJsonType));
     }
@@ -156,8 +185,10 @@ AdminResponse refuse(unsigned status, std::string_view what) {
   std::string text(what);
   text += "; this server has GET and HEAD of /";
   for (const Route& route : kRoutes) text.append(" ").append(route.path);
-  text.append(" ").append(kJobsPrefix).append("NAME, and POST of ");
-  text.append(kJobsPrefix).append("NAME").append(kPrioritiesSuffix).append(" and ");
+  text.append(" ").append(kJobsPrefix).append("NAME ");
+  text.append(kJobsPrefix).append("NAME").append(kTraceSuffix).append(", and POST of ");
+  text.append(kJobsPrefix).append("NAME").append(kPrioritiesSuffix).append(", ");
+  text.append(kJobsPrefix).append("NAME").append(kTraceSuffix).append(" and ");
   text.append(kBoxesPrefix).append("NAME").append(kDrainSuffix).append("\n");
   return {status, kTextType, text};
 }
@@ -175,6 +206,10 @@ AdminResponse answer(AdminSource& source, const AdminRequest& request) {
   if (path == "/") return {200, kHtmlType, std::string(kLivePage)};
   for (const Route& route : kRoutes) {
     if (path == route.path) return route.respond(source);
+  }
+  if (is_between(path, kJobsPrefix, kTraceSuffix)) {
+    const size_t name_bytes = path.size() - kJobsPrefix.size() - kTraceSuffix.size();
+    return trace(source, path.substr(kJobsPrefix.size(), name_bytes));
   }
   if (path.starts_with(kJobsPrefix)) return job(source, path.substr(kJobsPrefix.size()));
   return refuse(404, "no page '" + std::string(path) + "'");

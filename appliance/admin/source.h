@@ -12,6 +12,7 @@
 #include "appliance/cluster/box_record.h"
 #include "appliance/control/job_view.h"
 #include "appliance/control/straggler_view.h"
+#include "appliance/control/trace_view.h"
 #include "base/result.h"
 #include "nic/port_counters.h"
 #include "nic/wire/schedule.h"
@@ -71,6 +72,11 @@ class AdminSource {
   virtual ClusterView cluster() const = 0;
   // kNotFound: there is no such job.
   virtual Status set_priorities(const std::string& job, wire::PriorityPolicy policy) = 0;
+  // For so long; trace() has it then. kNotFound: there is no such job. kUnavailable: not now, or
+  // not of such a job.
+  virtual Status begin_trace(const std::string& job, double seconds) = 0;
+  // kNotFound: there is no such job. kUnavailable: no trace, or not yet.
+  virtual Result<TraceView> trace(const std::string& job) = 0;
   // Begins it; cluster() shows how far it is. kNotFound: there is no such box.
   virtual Status set_draining(const std::string& box, bool draining) = 0;
 };

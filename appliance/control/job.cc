@@ -209,6 +209,7 @@ JobView Job::view(uint64_t now_ns) const {
   for (const auto& shard : shards_) view.chunk_rounds += shard->rounds_finished.get();
   view_sync(view);
   view_stragglers(view);
+  view_nonfinite(view, now_ns);
   return view;
 }
 

@@ -15,6 +15,7 @@
 #include "appliance/control/recovery_plan.h"
 #include "appliance/control/spi_allocator.h"
 #include "appliance/control/straggler_view.h"
+#include "appliance/control/trace_view.h"
 
 namespace pbox::appliance {
 
@@ -136,6 +137,15 @@ class Job {
   uint64_t bytes_on(uint32_t pipeline) const { return pipeline_bytes_[pipeline]; }  // per round
   JobView view(uint64_t now_ns) const;
   StragglerView stragglers(uint64_t now_ns) const;
+  // job_trace.cc: of a job that runs, with model BSP; a trace of before is gone. It is recorded
+  // until `until_ns`, and forgotten a minute later.
+  void begin_trace(PipelineHost& host, size_t events_max, uint64_t now_ns, uint64_t until_ns);
+  void end_trace(PipelineHost& host);
+  void tick_trace(PipelineHost& host, uint64_t now_ns);
+  // 0: there is none.
+  uint64_t traced_until_ns() const { return traces_.empty() ? 0 : traces_until_ns_; }
+  // Adds what was recorded, of which nothing more is then.
+  void add_trace(PipelineHost& host, TraceView& view);
   // "4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, 40014 bytes a round, 80156 of memory;
   // ..."
   std::string placement() const;
@@ -151,6 +161,8 @@ class Job {
   uint32_t fits(const PipelineHost& host, const Member& member) const;
   void view_sync(JobView& view) const;
   void view_stragglers(JobView& view) const;
+  void hand_back_traces(PipelineHost& host);
+  void view_nonfinite(JobView& view, uint64_t now_ns) const;
   std::vector<int32_t> chunk_priorities() const;
   std::vector<uint32_t> chunk_counts() const;  // by tensor
   const char* priority_source() const;
@@ -170,12 +182,15 @@ class Job {
   wire::PriorityPolicy priority_policy_ = wire::PriorityPolicy::kExplicit;
   std::vector<int32_t> priorities_;  // by tensor; empty: as registered
   std::optional<control::SetPriorities> priorities_set_;
-  std::vector<ChunkStart> starts_;                           // by chunk; empty: all at round 0
-  std::vector<uint32_t> pipelines_;                          // of the box, that the job uses
-  std::vector<uint8_t> chunk_pipeline_;                      // by chunk, an index into pipelines_
-  std::vector<uint64_t> pipeline_bytes_;                     // by pipeline of the box
-  std::vector<uint64_t> footprints_;                         // by pipeline of the box
-  std::vector<std::unique_ptr<pipeline::JobShard>> shards_;  // as pipelines_, or none
+  std::vector<ChunkStart> starts_;                             // by chunk; empty: all at round 0
+  std::vector<uint32_t> pipelines_;                            // of the box, that the job uses
+  std::vector<uint8_t> chunk_pipeline_;                        // by chunk, an index into pipelines_
+  std::vector<uint64_t> pipeline_bytes_;                       // by pipeline of the box
+  std::vector<uint64_t> footprints_;                           // by pipeline of the box
+  std::vector<std::unique_ptr<pipeline::JobShard>> shards_;    // as pipelines_, or none
+  std::vector<std::unique_ptr<pipeline::RoundTrace>> traces_;  // as shards_, or none
+  uint64_t traces_begun_ns_ = 0;
+  uint64_t traces_until_ns_ = 0;
 };
 
 }  // namespace pbox::appliance

@@ -92,6 +92,12 @@ class JobRegistry {
   // The operator's word, for what is on this box: tensors as registered, learned anew, or equal.
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy);
 
+  // A trace of the job's rounds from now on. kNotFound: no such job. kUnavailable: it has no rounds
+  // to be traced, or another trace is being recorded: one at a time.
+  Status begin_trace(const std::string& job, uint64_t duration_ns, uint64_t now_ns);
+  // What it recorded. kUnavailable: there is none, or it has not ended.
+  Result<TraceView> trace(const std::string& job, uint64_t now_ns);
+
   // A job whose parts are on several boxes shows those of this one.
   std::vector<JobView> views(uint64_t now_ns) const;
   std::vector<StragglerView> stragglers(uint64_t now_ns) const;
@@ -148,6 +154,7 @@ class JobRegistry {
                      const control::SetPriorities& request);
   void set_priorities(Job& job, wire::PriorityPolicy policy, std::vector<int32_t> by_tensor,
                       const std::string& who);
+  std::vector<Job*> parts_of(const std::string& name);
   void tick_job(Job& job, uint64_t now_ns);
   void refuse(ConnectionId id, const Error& error);
   void on_ask_plan(ConnectionId id, const control::AskPlan& question);

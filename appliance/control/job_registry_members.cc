@@ -394,6 +394,7 @@ void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
     tick_gathering(job, now_ns);
     return;
   }
+  job.tick_trace(host_, now_ns);
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     const Member& member = job.members()[rank];
     if (member.state != Member::State::kLost) continue;

@@ -232,6 +232,7 @@ void Job::close(PipelineHost& host, SpiAllocator& spis) {
     for (const uint32_t spi : released) spis.release(spi);
   }
   shards_.clear();
+  traces_.clear();
 }
 
 Status Job::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {

@@ -1,9 +1,9 @@
-// A job's straggler ledgers, of all its pipelines, as one.
+// A job's straggler ledgers, of all its pipelines, as one; and who pushed infinities and NaNs.
 #include <algorithm>
 #include <map>
 
 #include "appliance/control/job.h"
-#include "nic/wire/chunk_layout.h"
+#include "appliance/control/tensors_by_chunk.h"
 
 namespace pbox::appliance {
 namespace {
@@ -14,31 +14,6 @@ double seconds(uint64_t nanoseconds) {
 
 double age(uint64_t now_ns, uint64_t then_ns) {
   return now_ns > then_ns ? seconds(now_ns - then_ns) : 0;
-}
-
-// Which tensor a chunk is of, from its number in the job.
-class TensorsByChunk {
- public:
-  explicit TensorsByChunk(const JobSpec& spec) : spec_(spec) {
-    size_t end = 0;
-    for (const TensorSpec& tensor : spec.tensors) {
-      ends_.push_back(end += wire::chunk_count(tensor.bytes(), spec.chunk_bytes));
-    }
-  }
-  size_t index(uint32_t chunk) const {
-    const auto end = std::upper_bound(ends_.begin(), ends_.end(), chunk);
-    return std::min(static_cast<size_t>(end - ends_.begin()), ends_.size() - 1);
-  }
-  const std::string& name(uint32_t chunk) const { return spec_.tensors[index(chunk)].name; }
-
- private:
-  const JobSpec& spec_;
-  std::vector<size_t> ends_;
-};
-
-// Takes apart what a session keeps as chunk << 32 | round.
-PlaceView place_of(uint64_t chunk_round, const TensorsByChunk& tensors) {
-  return {tensors.name(static_cast<uint32_t>(chunk_round >> 32)), chunk_round & UINT32_MAX};
 }
 
 using Shards = std::vector<std::unique_ptr<pipeline::JobShard>>;
@@ -163,6 +138,21 @@ HistogramView sum(const Shards& shards,
 }
 
 }  // namespace
+
+void Job::view_nonfinite(JobView& view, uint64_t now_ns) const {
+  for (WorkerView& worker : view.workers) {
+    uint64_t newest_ns = 0, where = 0;
+    for (const auto& shard : shards_) {
+      const pipeline::Session& session = shard->sessions()[worker.rank];
+      worker.nonfinite_fragments += session.nonfinite.get();
+      if (session.nonfinite_at_ns.get() <= newest_ns) continue;
+      newest_ns = session.nonfinite_at_ns.get();
+      where = session.nonfinite_chunk_round.get();
+    }
+    if (newest_ns == 0) continue;
+    worker.newest_nonfinite = {place_of(where, TensorsByChunk(spec_)), age(now_ns, newest_ns)};
+  }
+}
 
 void Job::view_stragglers(JobView& view) const {
   if (wire::applies_on_arrival(spec_.sync.model)) return;

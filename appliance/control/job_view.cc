@@ -23,6 +23,11 @@ void add_worker(WorkerView& worker, const WorkerView& part) {
   if (part.dropped_fragments) {
     worker.dropped_fragments = worker.dropped_fragments.value_or(0) + *part.dropped_fragments;
   }
+  worker.nonfinite_fragments += part.nonfinite_fragments;
+  const auto& newest = worker.newest_nonfinite;
+  if (part.newest_nonfinite && (!newest || part.newest_nonfinite->age_s < newest->age_s)) {
+    worker.newest_nonfinite = part.newest_nonfinite;
+  }
 }
 
 void add_histogram(HistogramView& histogram, const HistogramView& part) {

@@ -14,6 +14,18 @@ struct HistogramView {
   double sum_s = 0;
 };
 
+// A place in the job's work.
+struct PlaceView {
+  std::string tensor;
+  uint64_t round = 0;  // of the tensor's chunks, counted from 0
+};
+
+// The newest fragment of a rank that had an infinity or a NaN in it.
+struct NonfiniteView {
+  PlaceView place;
+  double age_s = 0;
+};
+
 struct WorkerView {
   uint32_t rank = 0;
   std::string peer;   // address of its control connection; empty if it has not joined
@@ -26,6 +38,8 @@ struct WorkerView {
   double late_s = 0;              // in chunk rounds that it ended: behind the rank before it
   double awaited_s = 0;           // how long the others have waited for it now; 0: they do not
   std::optional<uint64_t> dropped_fragments = {};  // model drop
+  uint64_t nonfinite_fragments = 0;                // with an infinity or a NaN in them
+  std::optional<NonfiniteView> newest_nonfinite = {};
 };
 
 // The consistency model, as the job asked for it.

@@ -6,13 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace pbox::appliance {
+#include "appliance/control/job_view.h"
 
-// A place in the job's work.
-struct PlaceView {
-  std::string tensor;
-  uint64_t round = 0;  // of the tensor's chunks, counted from 0
-};
+namespace pbox::appliance {
 
 // A rank that the others wait for now.
 struct AwaitedView {

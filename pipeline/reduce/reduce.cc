@@ -33,9 +33,32 @@ struct Tail {
   HWY_ALIGN std::byte payload[hn::MaxLanes(FloatTag()) * sizeof(float)] = {};
 };
 
+// Whether values that pass by are all finite, at two operations a vector. Of a float without its
+// sign, only infinities and NaNs are as large as kInfinity in bits.
+template <class D>
+class FiniteCheck {
+ public:
+  explicit HWY_INLINE FiniteCheck(D /*d*/) : largest_(hn::Zero(DBits())) {}
+  HWY_INLINE void see(hn::Vec<D> values) {
+    const auto bits = hn::BitCast(DBits(), values);
+    largest_ = hn::Max(largest_, hn::Add(bits, bits));  // the sign falls out at the top
+  }
+  HWY_INLINE bool holds() const {
+    const DBits d;
+    return hn::AllTrue(d, hn::Lt(largest_, hn::Set(d, 2 * kInfinity)));
+  }
+
+ private:
+  using DBits = hn::RebindToUnsigned<D>;
+  static constexpr uint32_t kInfinity = 0x7f800000;
+  hn::Vec<DBits> largest_;
+};
+
 template <Dtype dtype, bool kAdds, class D>
-HWY_INLINE hn::Vec<D> arrived(D d, const float* accumulator, const std::byte* source) {
+HWY_INLINE hn::Vec<D> arrived(D d, const float* accumulator, const std::byte* source,
+                              FiniteCheck<D>& finite) {
   const auto values = load_widened<dtype>(d, source);
+  finite.see(values);
   if constexpr (kAdds) {
     return hn::Add(hn::LoadU(d, accumulator), values);
   } else {
@@ -44,20 +67,23 @@ HWY_INLINE hn::Vec<D> arrived(D d, const float* accumulator, const std::byte* so
 }
 
 template <Dtype dtype, bool kAdds>
-void accumulate(float* accumulator, const std::byte* source, size_t count) {
+bool accumulate(float* accumulator, const std::byte* source, size_t count) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);
   const PayloadTag<dtype> d;
   const size_t lanes = hn::Lanes(d);
+  FiniteCheck finite(d);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(arrived<dtype, kAdds>(d, accumulator + i, source + i * kBytes), d, accumulator + i);
+    hn::StoreU(arrived<dtype, kAdds>(d, accumulator + i, source + i * kBytes, finite), d,
+               accumulator + i);
   }
-  if (i == count) return;
+  if (i == count) return finite.holds();
   Tail tail;
   std::memcpy(tail.payload, source + i * kBytes, (count - i) * kBytes);
   std::memcpy(tail.values, accumulator + i, (count - i) * sizeof(float));
-  hn::Store(arrived<dtype, kAdds>(d, tail.values, tail.payload), d, tail.values);
+  hn::Store(arrived<dtype, kAdds>(d, tail.values, tail.payload, finite), d, tail.values);
   std::memcpy(accumulator + i, tail.values, (count - i) * sizeof(float));
+  return finite.holds();
 }
 
 // In place, a turn overwrites no element that is still to be read.
@@ -158,12 +184,12 @@ Kernels kernels_for(int64_t target) {
   }
 }
 
-void store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
-  kernels().store[static_cast<size_t>(dtype)](accumulator, source, count);
+bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+  return kernels().store[static_cast<size_t>(dtype)](accumulator, source, count);
 }
 
-void add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
-  kernels().add[static_cast<size_t>(dtype)](accumulator, source, count);
+bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+  return kernels().add[static_cast<size_t>(dtype)](accumulator, source, count);
 }
 
 void scale(float* values, float factor, size_t count) {

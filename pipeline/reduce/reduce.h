@@ -23,11 +23,12 @@
 
 namespace pbox::reduce {
 
-// First arrival: accumulator[i] = widen(source[i]). Signalling NaNs of f16 come out quiet.
-void store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count);
+// First arrival: accumulator[i] = widen(source[i]). Signalling NaNs of f16 come out quiet. True if
+// no element of the source is an infinity or a NaN, as for add.
+bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count);
 
 // Later arrivals: accumulator[i] += widen(source[i]).
-void add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count);
+bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count);
 
 // values[i] *= factor.
 void scale(float* values, float factor, size_t count);
@@ -39,7 +40,7 @@ void narrow(wire::Dtype dtype, std::byte* destination, const float* source, size
 // True if no element is an infinity or a NaN.
 bool all_finite(const float* values, size_t count);
 
-using AccumulateFunction = void (*)(float* accumulator, const std::byte* source, size_t count);
+using AccumulateFunction = bool (*)(float* accumulator, const std::byte* source, size_t count);
 using NarrowFunction = void (*)(std::byte* destination, const float* source, size_t count);
 
 // The functions above for one instruction set. A pipeline holds the best table of its CPU and

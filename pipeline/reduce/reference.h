@@ -29,12 +29,21 @@ inline float load_element(wire::Dtype dtype, const std::byte* source, size_t ind
   return dtype == wire::Dtype::kF16 ? widen_f16(half) : widen_bf16(half);
 }
 
-inline void store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
-  for (size_t i = 0; i < count; ++i) accumulator[i] = load_element(dtype, source, i);
+inline bool all_finite(wire::Dtype dtype, const std::byte* source, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (!std::isfinite(load_element(dtype, source, i))) return false;
+  }
+  return true;
 }
 
-inline void add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+inline bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+  for (size_t i = 0; i < count; ++i) accumulator[i] = load_element(dtype, source, i);
+  return all_finite(dtype, source, count);
+}
+
+inline bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
   for (size_t i = 0; i < count; ++i) accumulator[i] += load_element(dtype, source, i);
+  return all_finite(dtype, source, count);
 }
 
 inline void scale(float* values, float factor, size_t count) {

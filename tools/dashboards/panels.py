@@ -79,6 +79,8 @@ JOB_PANELS = [
       "{{training_job}} 99 %": quantile(0.99, "pbox_job_arrival_skew_seconds")}),
     ("time", "Duplicates", "pps", "Fragments that had arrived before: packets are lost or late.",
      {"{{training_job}} rank {{rank}}": rate("pbox_worker_duplicate_fragments_total", JOB)}),
+    ("time", "Infinities and NaNs", "pps", "Fragments pushed with one in them, by rank.",
+     {"{{training_job}} rank {{rank}}": rate("pbox_worker_nonfinite_fragments_total", JOB)}),
     ("time", "Since the last packet", "s", "By rank.",
      {"{{training_job}} rank {{rank}}": f"pbox_worker_last_packet_age_seconds{{{JOB}}}"}),
     ("time", "Rounds that reads lacked", "none", "Of jobs whose ranks say how old their data is.",

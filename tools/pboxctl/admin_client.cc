@@ -87,12 +87,16 @@ pbox::Result<Json> ask_json(const std::string& admin, const std::string& path) {
                      "that is no answer of a box; is --admin a box's admin server?"};
 }
 
-options::options_description admin_options() {
+void add_admin_option(options::options_description& description) {
   const std::string admin = "127.0.0.1:" + std::to_string(pbox::limits::kAdminPort);
-  options::options_description description("Options");
   description.add_options()(
       "admin", options::value<std::string>()->default_value(admin)->value_name("HOST:PORT"),
       "admin server of a box");
+}
+
+options::options_description admin_options() {
+  options::options_description description("Options");
+  add_admin_option(description);
   add_output_option(description);
   description.add_options()("help,h", "print this text");
   return description;

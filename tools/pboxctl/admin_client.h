@@ -22,6 +22,8 @@ pbox::Result<std::string> post(const std::string& admin, const std::string& path
 // GET, as the object that it must be.
 pbox::Result<nlohmann::json> ask_json(const std::string& admin, const std::string& path);
 
+void add_admin_option(boost::program_options::options_description& description);
+
 // --admin, --output and --help, which all commands that ask a box have.
 boost::program_options::options_description admin_options();
 

@@ -31,7 +31,7 @@ struct Command {
 };
 
 extern const Command kBoxes, kDoctor, kDocs, kDrain, kJobs, kMetrics, kPlan, kStragglers, kTop,
-    kVersion, kWorkers;
+    kTrace, kVersion, kWorkers;
 
 // By name; without kDocs, which is for the build.
 std::span<const Command* const> commands();

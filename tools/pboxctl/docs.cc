@@ -74,11 +74,12 @@ void print_completion() {
                "    words='--help --version";
   for (const Command* command : commands()) std::cout << ' ' << command->name;
   std::cout << "'\n"
-               "  elif [[ ${COMP_WORDS[COMP_CWORD - 1]} == @(-o|--output) ]]; then\n"
-               "    words='text json'\n"
-               "  elif [[ ${COMP_WORDS[COMP_CWORD - 1]} == --@(config|topology) ]]; then\n"
+               "  elif [[ ${COMP_WORDS[COMP_CWORD - 1]} == --@(config|topology) ||\n"
+               "    ${COMP_WORDS[1]}${COMP_WORDS[COMP_CWORD - 1]} == trace@(-o|--output) ]]; then\n"
                "    mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
                "    return\n"
+               "  elif [[ ${COMP_WORDS[COMP_CWORD - 1]} == @(-o|--output) ]]; then\n"
+               "    words='text json'\n"
                "  else\n"
                "    case ${COMP_WORDS[1]} in\n";
   for (const Command* command : commands()) {

@@ -33,15 +33,23 @@ int jobs(const variables_map& given, const Words& /*more*/) {
 }
 
 void print_workers(const Json& job) {
-  std::printf("%-24s %-6s %-22s %-9s %12s %12s %10s %12s\n", "JOB", "RANK", "PEER", "STATE",
-              "RECEIVED", "DUPLICATES", "LAST", "LAST PACKET");
+  std::printf("%-24s %-6s %-22s %-9s %12s %12s %10s %10s %12s\n", "JOB", "RANK", "PEER", "STATE",
+              "RECEIVED", "DUPLICATES", "LAST", "NONFINITE", "LAST PACKET");
   for (const Json& worker : list_of(job, "workers")) {
-    std::printf("%-24s %-6.0f %-22s %-9s %12s %12.0f %10.0f %12s\n", text_of(job, "name").c_str(),
-                number_of(worker, "rank"), text_of(worker, "peer").c_str(),
-                text_of(worker, "state").c_str(),
+    std::printf("%-24s %-6.0f %-22s %-9s %12s %12.0f %10.0f %10.0f %12s\n",
+                text_of(job, "name").c_str(), number_of(worker, "rank"),
+                text_of(worker, "peer").c_str(), text_of(worker, "state").c_str(),
                 in_units(number_of(worker, "bytes_received"), 1 << 20, "MiB").c_str(),
                 number_of(worker, "duplicates"), number_of(worker, "last_arrivals"),
+                number_of(worker, "nonfinite_fragments"),
                 in_time(number_of(worker, "last_packet_age_seconds")).c_str());
+  }
+  for (const Json& worker : list_of(job, "workers")) {
+    if (number_of(worker, "nonfinite_fragments") == 0) continue;
+    std::printf("%s: rank %.0f pushed infinities or NaNs, last %s ago: tensor '%s', round %.0f\n",
+                text_of(job, "name").c_str(), number_of(worker, "rank"),
+                in_time(number_of(worker, "nonfinite_age_seconds")).c_str(),
+                text_of(worker, "nonfinite_tensor").c_str(), number_of(worker, "nonfinite_round"));
   }
 }
 
@@ -82,7 +90,8 @@ const Command kWorkers = {
     "[JOB] [options]",
     "list the ranks of a job, or of all",
     "Lists the ranks of a job, or of all jobs of a box: where each is, its state, and what the box "
-    "has\nof it. LAST: chunk rounds that the rank ended. `pboxctl stragglers` says by how much.",
+    "has\nof it. LAST: chunk rounds that the rank ended; `pboxctl stragglers` says by how much.\n"
+    "NONFINITE: fragments that it pushed with an infinity or a NaN in them; the newest is named.",
     admin_options,
     workers,
     Command::More::kJob};

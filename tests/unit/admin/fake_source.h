@@ -55,7 +55,12 @@ class FakeSource : public AdminSource {
                     .last_arrivals = 8,
                     .last_packet_age_s = 0.25,
                     .late_s = 0.5},
-                   {.rank = 1, .peer = "10.0.0.2:5", .state = "lost", .awaited_s = 3.5},
+                   {.rank = 1,
+                    .peer = "10.0.0.2:5",
+                    .state = "lost",
+                    .awaited_s = 3.5,
+                    .nonfinite_fragments = 21,
+                    .newest_nonfinite = NonfiniteView{{"head", 12}, 1.5}},
                    {.rank = 2, .peer = "", .state = "absent"}};
     job.sync = {.model = "ssp", .staleness = 3, .release = "lazy", .reads = "fresh"};
     job.pulls = {.pulls = 400, .delayed = 5, .parked_s = 1.25, .lead_rounds = 2};
@@ -96,6 +101,18 @@ class FakeSource : public AdminSource {
     return Error{ErrorCode::kNotFound, "no such job"};
   }
 
+  Status begin_trace(const std::string& job, double seconds) override {
+    if (job != "bert") return Error{ErrorCode::kNotFound, "no such job"};
+    if (traced_s > 0) return Error{ErrorCode::kUnavailable, "a trace is being recorded"};
+    traced_s = seconds;
+    return ok_status();
+  }
+  Result<TraceView> trace(const std::string& job) override {
+    if (job != "bert") return Error{ErrorCode::kNotFound, "no such job"};
+    if (traced_s == 0) return Error{ErrorCode::kUnavailable, "there is no trace"};
+    return trace_view;
+  }
+
   Status set_draining(const std::string& box, bool draining) override {
     if (box != "box<2>") return Error{ErrorCode::kNotFound, "no such box"};
     if (alone) return Error{ErrorCode::kUnavailable, "this box is alone"};
@@ -104,6 +121,15 @@ class FakeSource : public AdminSource {
   }
 
   bool alone = false;
+  double traced_s = 0;
+  TraceView trace_view{
+      .job = "bert",
+      .world_size = 3,
+      .begun_ns = 1'000,
+      .ended_ns = 2'000'001'000,
+      .lost_events = 4,
+      .chunks = {{.part = 1, .chunk = 9, .pipeline = 2, .tensor = "<head>", .priority = -3}},
+      .events = {}};
   BoxView box_view;
   ClusterView cluster_view{
       .name = "rack",

@@ -93,6 +93,12 @@ TEST_CASE("the jobs page lists every job with its workers by rank") {
   CHECK(jobs[0]["workers"][0]["last_packet_age_seconds"] == 0.25);
   CHECK(jobs[0]["workers"][1]["state"] == "lost");
   CHECK(jobs[0]["workers"][1]["last_packet_age_seconds"].is_null());
+  CHECK(jobs[0]["workers"][0]["nonfinite_fragments"] == 0);
+  CHECK(jobs[0]["workers"][0]["nonfinite_tensor"].is_null());
+  CHECK(jobs[0]["workers"][1]["nonfinite_fragments"] == 21);
+  CHECK(jobs[0]["workers"][1]["nonfinite_tensor"] == "head");
+  CHECK(jobs[0]["workers"][1]["nonfinite_round"] == 12);
+  CHECK(jobs[0]["workers"][1]["nonfinite_age_seconds"] == 1.5);
   CHECK(jobs[0]["sync"]["model"] == "ssp");
   CHECK(jobs[0]["sync"]["staleness"] == 3);
   CHECK(jobs[0]["sync"]["release"] == "lazy");
@@ -212,6 +218,39 @@ TEST_CASE("a job's priority policy is changed by POST, and the answer is the job
   }
 }
 
+TEST_CASE("a trace is begun by POST, and is had by GET once it is there") {
+  FakeSource source;
+  const std::string path = "/api/v1/jobs/bert/trace";
+  CHECK(get(source, path).status == 409);
+  for (const std::string body : {"", "{}", R"({"seconds": 0})", R"({"seconds": 601})",
+                                 R"({"seconds": "1"})", R"({"seconds": 1, "x": 1})"}) {
+    const auto refused = post(source, path, body);
+    CHECK(refused.status == 400);
+    CHECK_THAT(refused.body, Contains("at most 600"));
+  }
+  CHECK(post(source, "/api/v1/jobs/gpt/trace", R"({"seconds": 1})").status == 404);
+  CHECK(get(source, "/api/v1/jobs/gpt/trace").status == 404);
+  CHECK(post(source, path, R"({"seconds": 0.5})").status == 202);
+  CHECK(source.traced_s == 0.5);
+  CHECK(post(source, path, R"({"seconds": 1})").status == 409);
+
+  Json page = get_json(source, path);
+  CHECK(page["job"] == "bert");
+  CHECK(page["world_size"] == 3);
+  CHECK(page["recorded_seconds"] == 2);
+  CHECK(page["lost_events"] == 4);
+  CHECK(
+      page["chunks"] ==
+      Json({{{"part", 1}, {"chunk", 9}, {"pipeline", 2}, {"tensor", "<head>"}, {"priority", -3}}}));
+  CHECK(page["events"] == Json::array());
+  using Kind = pipeline::TraceEvent::Kind;
+  source.trace_view.events = {
+      {{.at_ns = 1'007, .chunk = 9, .round = 5, .rank = 2, .kind = Kind::kLast}, 0},
+      {{.at_ns = 1'009, .chunk = 9, .round = 5, .kind = Kind::kSent}, 0}};
+  page = get_json(source, path);
+  CHECK(page["events"] == Json({{7, 1, 0, 5, 2}, {9, 3, 0, 5, 0}}));
+}
+
 TEST_CASE("a box is drained by POST, and the answer is the boxes as they are then") {
   FakeSource source;
   const std::string path = "/api/v1/boxes/box%3C2%3E/drain";
@@ -263,7 +302,8 @@ TEST_CASE(
     CHECK(refusal.response.status == refusal.status);
     CHECK_THAT(refusal.response.body, Contains(refusal.says));
     CHECK_THAT(refusal.response.body,
-               Contains("POST of /api/v1/jobs/NAME/priorities and /api/v1/boxes/NAME/drain\n"));
+               Contains("POST of /api/v1/jobs/NAME/priorities, "
+                        "/api/v1/jobs/NAME/trace and /api/v1/boxes/NAME/drain\n"));
   }
   CHECK(get_json(source, "/api/v1/jobs/bert")["priority_policy"] == "forward-order");
 }

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 
 #include "pipeline/reduce/reduce.h"
 #include "pipeline/reduce/reference.h"
@@ -40,33 +41,33 @@ void for_each_case(Visit visit) {
 }  // namespace
 
 TEST_CASE("store equals the reference on every target") {
-  for_each_case(
-      [](const reduce::Kernels& kernels, wire::Dtype dtype, size_t count, size_t misalignment) {
-        test::Array<std::byte> source(count * wire::dtype_bytes(dtype), misalignment);
-        test::fill_payload(dtype, source.data(), count, 17 + count, true);
-        test::Array<float> expected(count), actual(count);
-        reduce::reference::store(dtype, expected.data(), source.data(), count);
-        kernels.store[static_cast<size_t>(dtype)](actual.data(), source.data(), count);
-        CHECK(test::bits(actual.data(), count) == test::bits(expected.data(), count));
-      });
+  for_each_case([](const reduce::Kernels& kernels, wire::Dtype dtype, size_t count,
+                   size_t misalignment) {
+    test::Array<std::byte> source(count * wire::dtype_bytes(dtype), misalignment);
+    test::fill_payload(dtype, source.data(), count, 17 + count, true);
+    test::Array<float> expected(count), actual(count);
+    const bool finite = reduce::reference::store(dtype, expected.data(), source.data(), count);
+    CHECK(kernels.store[static_cast<size_t>(dtype)](actual.data(), source.data(), count) == finite);
+    CHECK(test::bits(actual.data(), count) == test::bits(expected.data(), count));
+  });
 }
 
 TEST_CASE("add equals the reference on every target") {
-  for_each_case(
-      [](const reduce::Kernels& kernels, wire::Dtype dtype, size_t count, size_t misalignment) {
-        test::Array<std::byte> source(count * wire::dtype_bytes(dtype), misalignment);
-        test::fill_payload(dtype, source.data(), count, 29 + count, true);
-        const std::vector<float> before = test::floats(count, 31 + count, true);
-        test::Array<float> expected(count), actual(count), widened(count);
-        for (size_t i = 0; i < count; ++i) expected[i] = actual[i] = before[i];
-        reduce::reference::store(dtype, widened.data(), source.data(), count);
-        reduce::reference::add(dtype, expected.data(), source.data(), count);
-        kernels.add[static_cast<size_t>(dtype)](actual.data(), source.data(), count);
-        auto expected_bits = test::bits(expected.data(), count);
-        auto actual_bits = test::bits(actual.data(), count);
-        make_sums_of_nans_equal(before, widened, expected_bits, actual_bits);
-        CHECK(actual_bits == expected_bits);
-      });
+  for_each_case([](const reduce::Kernels& kernels, wire::Dtype dtype, size_t count,
+                   size_t misalignment) {
+    test::Array<std::byte> source(count * wire::dtype_bytes(dtype), misalignment);
+    test::fill_payload(dtype, source.data(), count, 29 + count, true);
+    const std::vector<float> before = test::floats(count, 31 + count, true);
+    test::Array<float> expected(count), actual(count), widened(count);
+    for (size_t i = 0; i < count; ++i) expected[i] = actual[i] = before[i];
+    reduce::reference::store(dtype, widened.data(), source.data(), count);
+    const bool finite = reduce::reference::add(dtype, expected.data(), source.data(), count);
+    CHECK(kernels.add[static_cast<size_t>(dtype)](actual.data(), source.data(), count) == finite);
+    auto expected_bits = test::bits(expected.data(), count);
+    auto actual_bits = test::bits(actual.data(), count);
+    make_sums_of_nans_equal(before, widened, expected_bits, actual_bits);
+    CHECK(actual_bits == expected_bits);
+  });
 }
 
 TEST_CASE("store and add widen every half-precision value as the reference does") {
@@ -89,6 +90,33 @@ TEST_CASE("store and add widen every half-precision value as the reference does"
       CHECK(test::bits(sum.data(), sum.size()) == test::bits(expected_sum.data(), sum.size()));
     }
   }
+}
+
+TEST_CASE("store and add tell of one infinity or NaN wherever it lies, and of no other value") {
+  for_each_case(
+      [](const reduce::Kernels& kernels, wire::Dtype dtype, size_t count, size_t misalignment) {
+        const auto type = static_cast<size_t>(dtype);
+        const size_t bytes = wire::dtype_bytes(dtype);
+        test::Array<std::byte> source(count * bytes, misalignment);
+        test::Array<float> accumulator(count);
+        // The largest finite values of either sign, then one that is none.
+        const uint32_t largest[] = {0x7f7fffff, 0x7bff, 0x7f7f};
+        const uint32_t infinity[] = {0x7f800000, 0x7c00, 0x7f80};
+        const auto set = [&](size_t index, uint32_t bits, bool negative) {
+          bits |= negative ? 1u << (8 * bytes - 1) : 0;
+          std::memcpy(source.data() + index * bytes, &bits, bytes);
+        };
+        for (size_t i = 0; i < count; ++i) set(i, largest[type], i % 2 != 0);
+        for (size_t i = 0; i < count; ++i) accumulator[i] = std::numeric_limits<float>::infinity();
+        CHECK(kernels.store[type](accumulator.data(), source.data(), count));
+        CHECK(kernels.add[type](accumulator.data(), source.data(), count));
+        for (size_t i = 0; i < count; i += 1 + i / 16) {
+          set(i, infinity[type] + (i % 3 == 0 ? 1 : 0), i % 5 == 0);
+          REQUIRE_FALSE(kernels.store[type](accumulator.data(), source.data(), count));
+          REQUIRE_FALSE(kernels.add[type](accumulator.data(), source.data(), count));
+          set(i, largest[type], i % 2 != 0);
+        }
+      });
 }
 
 TEST_CASE("store and add leave the elements after the last alone") {

@@ -1,0 +1,40 @@
+// From a chunk's number in its job to the tensor that it is a part of.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "appliance/control/job_spec.h"
+#include "appliance/control/job_view.h"
+#include "nic/wire/chunk_layout.h"
+
+namespace pbox::appliance {
+
+// Which tensor a chunk is of, from its number in the job.
+class TensorsByChunk {
+ public:
+  explicit TensorsByChunk(const JobSpec& spec) : spec_(spec) {
+    size_t end = 0;
+    for (const TensorSpec& tensor : spec.tensors) {
+      ends_.push_back(end += wire::chunk_count(tensor.bytes(), spec.chunk_bytes));
+    }
+  }
+  size_t index(uint32_t chunk) const {
+    const auto end = std::upper_bound(ends_.begin(), ends_.end(), chunk);
+    return std::min(static_cast<size_t>(end - ends_.begin()), ends_.size() - 1);
+  }
+  const std::string& name(uint32_t chunk) const { return spec_.tensors[index(chunk)].name; }
+
+ private:
+  const JobSpec& spec_;
+  std::vector<size_t> ends_;
+};
+
+// Takes apart what a session keeps as chunk << 32 | round.
+inline PlaceView place_of(uint64_t chunk_round, const TensorsByChunk& tensors) {
+  return {tensors.name(static_cast<uint32_t>(chunk_round >> 32)), chunk_round & UINT32_MAX};
+}
+
+}  // namespace pbox::appliance

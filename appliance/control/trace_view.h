@@ -1,0 +1,35 @@
+// A trace of a job's rounds, of all its pipelines on this box together: plain values, made on the
+// control thread when asked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pipeline/round_trace.h"
+
+namespace pbox::appliance {
+
+struct TracedChunk {
+  uint32_t part = 0;
+  uint32_t chunk = 0;  // of the part
+  uint32_t pipeline = 0;
+  std::string tensor;
+  int32_t priority = 0;  // now
+};
+
+struct TraceView {
+  struct Event {
+    pipeline::TraceEvent event;
+    uint32_t chunk = 0;  // index into `chunks`
+  };
+  std::string job;
+  uint32_t world_size = 0;
+  uint64_t begun_ns = 0;  // monotonic_ns()
+  uint64_t ended_ns = 0;
+  uint64_t lost_events = 0;         // that there was no room for: the last ones
+  std::vector<TracedChunk> chunks;  // that have events
+  std::vector<Event> events;
+};
+
+}  // namespace pbox::appliance

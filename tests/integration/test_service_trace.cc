@@ -1,0 +1,164 @@
+// pboxctl trace of a job that runs: what it writes is what Perfetto reads, and true.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/support/daemon.h"
+#include "tests/support/worker_process.h"
+
+namespace pbox::test {
+namespace {
+
+using Catch::Contains;
+using Json = nlohmann::json;
+
+constexpr uint32_t kRanks = 3;
+constexpr size_t kElements = 20'000;  // three chunks
+
+// Rounds of two tensors until the test has said go to rank 0, which tells the others by its sum.
+WorkerProcess start_rank(const Daemon& daemon, uint32_t rank, const std::filesystem::path& stop) {
+  return WorkerProcess([&daemon, rank, stop](Line& line) {
+    AbiWorker worker({.box = daemon.control(), .rank = rank, .world_size = kRanks});
+    worker.tensor("first layer", kElements, PBOX_F32, 9);
+    worker.tensor("last layer", kElements, PBOX_F32, -4);
+    worker.join();
+    std::vector<float> first(kElements), last(kElements);
+    bool runs = true;
+    for (int iteration = 0; runs; ++iteration) {
+      const bool asked = rank == 0 && std::filesystem::exists(stop);
+      first.assign(kElements, asked ? 1.0f : 0.0f);
+      last.assign(kElements, 1.0f);
+      worker.push_pull(1, last.data(), last.data());
+      worker.push_pull(0, first.data(), first.data());
+      worker.wait_all();
+      require(last.back() == kRanks, "a wrong sum");
+      runs = first.front() == 0.0f;
+      if (iteration == 0) line.say("running");
+    }
+    line.say("done");
+    worker.leave();
+  });
+}
+
+struct Output {
+  int status = -1;
+  std::string text, errors;
+};
+
+Output run(const Daemon& daemon, Arguments words) {
+  words.insert(words.end(), {"--admin", daemon.admin()});
+  Program program(PBOX_CTL_PATH, words);
+  Output output;
+  while (const auto line = program.read_line(kDeadlineMs)) output.text += *line + "\n";
+  output.status = program.wait_exit(kDeadlineMs).value_or(-1);
+  output.errors = program.errors();
+  return output;
+}
+
+struct Span {
+  double from = 0, to = -1;
+  Json args;
+};
+
+// By category, id and name; each has a beginning and an end.
+std::map<std::tuple<std::string, std::string, std::string>, Span> spans_of(const Json& page) {
+  std::map<std::tuple<std::string, std::string, std::string>, Span> spans;
+  for (const Json& event : page.at("traceEvents")) {
+    if (event.at("ph") == "M") continue;
+    const std::tuple key(event.at("cat").get<std::string>(), event.at("id").dump(),
+                         event.at("name").get<std::string>());
+    if (event.at("ph") == "b") {
+      CHECK(spans.count(key) == 0);
+      spans[key] = {.from = event.at("ts"), .args = event.at("args")};
+    } else {
+      REQUIRE(event.at("ph") == "e");
+      spans.at(key).to = event.at("ts");
+    }
+  }
+  return spans;
+}
+
+void check_trace(const Json& page) {
+  CHECK(page["otherData"]["job"] == "job");
+  CHECK(page["otherData"]["world_size"] == kRanks);
+  const auto spans = spans_of(page);
+  std::map<std::pair<int, int>, std::set<std::string>> ranks;  // by chunk and round
+  std::map<std::string, std::set<int>> priorities;
+  std::set<int> chunks;
+  size_t rounds = 0;
+  for (const auto& [key, span] : spans) {
+    const auto& [category, id, name] = key;
+    REQUIRE(span.to >= span.from);
+    const std::pair<int, int> round(span.args["chunk"], span.args["round"]);
+    if (category == "arrive") {
+      ranks[round].insert(name);
+      const auto& aggregate = spans.at({"chunk", id.substr(1, id.find('.') - 1), "aggregate"});
+      REQUIRE(span.from >= aggregate.from);
+      REQUIRE(span.to <= aggregate.to);  // arrived before the sum was made
+    } else if (name == "aggregate") {
+      const Span& send = spans.at({"chunk", id, "send"});
+      REQUIRE(span.to == send.from);
+      const std::string tensor = span.args["tensor"];
+      const Span& whole = spans.at({"chunk", id, tensor});
+      REQUIRE(whole.from == span.from);
+      REQUIRE(whole.to == send.to);
+      priorities[tensor].insert(span.args["priority"].get<int>());
+      chunks.insert(round.first);
+      ++rounds;
+    }
+  }
+  CHECK(rounds == page["otherData"]["rounds"]);
+  CHECK(chunks == std::set<int>{0, 1, 2, 3, 4, 5});
+  CHECK(priorities ==
+        std::map<std::string, std::set<int>>{{"first layer", {9}}, {"last layer", {-4}}});
+  CHECK(ranks.size() == rounds);
+  for (const auto& [round, names] : ranks) {
+    REQUIRE(names == std::set<std::string>{"rank 0", "rank 1", "rank 2"});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("pboxctl trace shows every round of a job's chunks in order, by rank and priority") {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("pbox-trace-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  const std::string file = folder / "trace.json";
+  Daemon daemon;
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    workers.push_back(start_rank(daemon, rank, folder / "stop"));
+  }
+  for (auto& worker : workers) REQUIRE(worker.heard() == "running");
+  CHECK_THAT(daemon.get("/api/v1/jobs/job/trace"), Contains("there is no trace"));
+
+  const Output traced = run(daemon, {"trace", "job", "--seconds", "0.3", "-o", file});
+  INFO(traced.errors);
+  REQUIRE(traced.status == 0);
+  check_trace(Json::parse(std::ifstream(file)));
+  CHECK_THAT(traced.text, Contains("\n9 ") && Contains("\n-4 "));
+  // To standard output, too; and the box still has it.
+  const Output printed = run(daemon, {"trace", "job", "--seconds", "0.1"});
+  REQUIRE(printed.status == 0);
+  check_trace(Json::parse(printed.text));
+  CHECK(Json::parse(daemon.get("/api/v1/jobs/job/trace"))["lost_events"] == 0);
+
+  CHECK(daemon.post("/api/v1/jobs/job/trace", R"({"seconds": 600})") == "{}\n");
+  const Output second = run(daemon, {"trace", "job"});
+  CHECK(second.status == 1);
+  CHECK_THAT(second.errors, Contains("a trace of job 'job' is recorded for another "));
+  const Output unknown = run(daemon, {"trace", "jib"});
+  CHECK(unknown.status == 1);
+  CHECK_THAT(unknown.errors, Contains("no job 'jib' here"));
+
+  std::ofstream(folder / "stop") << "\n";
+  for (auto& worker : workers) CHECK(worker.heard() == "done");
+  for (auto& worker : workers) CHECK(worker.finish() == "");
+  CHECK(daemon.await_no_jobs(kDeadlineMs));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace pbox::test
