@@ -329,7 +329,9 @@ void JobRegistry::move_away(Job& job, const control::PartPlace& place) {
 void JobRegistry::shut_down() {
   while (!jobs_.empty()) {
     Job& job = *jobs_.begin()->second;
-    if (job.spec().may_move() && parts_.has_others(job.spec().name)) {
+    if (job.running() && job.spec().survives_its_box()) {
+      note(RegistryEvent::Severity::kInfo, "job_left",
+           job.spec().title() + " waits for this box to start again, or for another in its place");
       hang_up(job);
       continue;
     }

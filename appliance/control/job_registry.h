@@ -76,8 +76,8 @@ class JobRegistry {
   // Parts that other boxes have now are given up, and their workers told where to go on; such as
   // cannot move are taken back.
   void on_parts_changed();
-  // Tells every worker that the box goes away, and ends all jobs but those that other boxes can go
-  // on with.
+  // The box goes away. Jobs that outlive it are left without a word: their workers look for it, or
+  // for another. All others end, and their workers are told.
   void shut_down();
 
   // What is to be done on connections, in order; empties the list.

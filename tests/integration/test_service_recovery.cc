@@ -31,6 +31,10 @@ class MortalBox {
     daemon_->program().signal(SIGKILL);
     REQUIRE(daemon_->program().wait_exit(kDeadlineMs) == 128 + SIGKILL);
   }
+  void stop() {
+    daemon_->program().signal(SIGTERM);
+    REQUIRE(daemon_->program().wait_exit(kDeadlineMs) == 0);
+  }
   void start_again() {
     const std::string control = daemon_->control();
     start(control.substr(control.rfind(':') + 1));
@@ -120,6 +124,24 @@ TEST_CASE("a job goes on over a box that is killed again and again, with the sam
   CHECK(outcome.identical);
   CHECK(box.daemon().metric("pbox_jobs_recovered_total") == 1);
   CHECK(box.daemon().metric("pbox_jobs_finished_total") == 1);
+}
+
+TEST_CASE("a box that is restarted in order goes on with its jobs") {
+  MortalBox box;
+  auto workers = start_sums({.box = box.daemon().control(),
+                             .workers = 2,
+                             .elements = {353, 100'007},
+                             .rounds = 250,
+                             .waits = true});
+  await_joined(workers);
+  for (auto& worker : workers) worker.go();
+  pause_ms(100);
+  box.stop();
+  box.start_again();
+  const auto outcome = collect(workers);
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
+  CHECK(box.daemon().metric("pbox_jobs_recovered_total") == 1);
 }
 
 TEST_CASE("a box that is stopped for longer than workers wait is joined again when it goes on") {

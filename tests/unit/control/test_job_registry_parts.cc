@@ -139,20 +139,6 @@ TEST_CASE("a part that is still gathering goes too, one whose state is on the bo
   CHECK_FALSE(desk.parts.moved.contains({"train", 2}));
 }
 
-TEST_CASE("a box that stops leaves parts to the others, without a word, if there are any") {
-  for (const bool others : {true, false}) {
-    Desk desk;
-    const auto ids = start_part(desk, 0);
-    desk.parts.others = others;
-    desk.shut_down();
-    for (const ConnectionId id : ids) {
-      CHECK(desk.is_closed(id));
-      CHECK(desk.take(id).size() == (others ? 0 : 1));
-    }
-    CHECK(desk.job_count() == 0);
-  }
-}
-
 TEST_CASE(
     "where ranks may be at another box, those that are left go on if they are the greater half") {
   for (const bool others : {true, false}) {

@@ -235,9 +235,15 @@ TEST_CASE("two jobs share the receive buffer, and who is there already is grante
   CHECK_FALSE(desk.is_closed(one[0]));
 }
 
-TEST_CASE("shutting down tells every worker of every job, gathering ones too") {
+TEST_CASE("shutting down tells every worker of every job that ends with it, gathering ones too") {
   Desk desk({.box_name = "box-7"});
-  auto ids = desk.start("one", 2);
+  std::vector<ConnectionId> ids;
+  for (const uint32_t rank : {0u, 1u}) {
+    auto message = join_message("one", rank, 2);
+    message.mutable_join()->set_recovery(1);
+    ids.push_back(desk.join(message));
+  }
+  for (const ConnectionId id : ids) CHECK(desk.take(id).size() == 1);
   ids.push_back(desk.join(join_message("two", 0, 5)));
   desk.shut_down();
   for (const ConnectionId id : ids) {
@@ -248,6 +254,17 @@ TEST_CASE("shutting down tells every worker of every job, gathering ones too") {
   }
   CHECK(desk.job_count() == 0);
   CHECK(desk.host().shards(0).empty());
+}
+
+TEST_CASE("shutting down leaves jobs that outlive the box without a word") {
+  Desk desk;
+  const auto ids = desk.start("one", 2);
+  desk.shut_down();
+  for (const ConnectionId id : ids) {
+    CHECK(desk.take(id).empty());
+    CHECK(desk.is_closed(id));
+  }
+  CHECK(desk.job_count() == 0);
 }
 
 TEST_CASE("a garbled message from a joined worker is its loss, not the others'") {

@@ -1,0 +1,127 @@
+// The Debian packages under systemd as the first process, in a guest of tests/vm: a box is
+// installed, becomes ready, outlives what kills it without its jobs noticing, and leaves no trace.
+// PBOX_DEBS names the folder of the packages.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/box_cluster.h"
+
+namespace pbox::test {
+namespace {
+
+using Catch::Contains;
+
+struct Outcome {
+  int status = -1;
+  std::string output;  // and errors
+};
+
+Outcome shell(const std::string& command) {
+  Outcome outcome;
+  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  char text[4096];
+  while (fgets(text, sizeof(text), pipe) != nullptr) outcome.output += text;
+  const int ended = pclose(pipe);
+  outcome.status = WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+  return outcome;
+}
+
+void must(const std::string& command) {
+  const Outcome outcome = shell(command);
+  INFO(command << ": " << outcome.output);
+  REQUIRE(outcome.status == 0);
+}
+
+std::string property(const std::string& name) {
+  std::string value = shell("systemctl show pboxd --value -p " + name).output;
+  while (value.ends_with('\n')) value.pop_back();
+  return value;
+}
+
+void install(const std::string& packages) {
+  std::string files;
+  for (size_t begin = 0; begin < packages.size();) {
+    const size_t end = std::min(packages.find(' ', begin), packages.size());
+    files += " " + std::string(getenv("PBOX_DEBS")) + "/" + packages.substr(begin, end - begin) +
+             "_*.deb";
+    begin = end + 1;
+  }
+  must("dpkg -i" + files);
+}
+
+SteadyTraining train() {
+  return SteadyTraining({.box = "127.0.0.1:9541", .rounds = 20, .pause_us = 100'000});
+}
+
+// A CPU to which a pipeline's thread is bound.
+std::string cpu_of_a_pipeline() {
+  for (const auto& thread :
+       std::filesystem::directory_iterator("/proc/" + property("MainPID") + "/task")) {
+    std::ifstream comm(thread.path() / "comm");
+    std::string name;
+    std::getline(comm, name);
+    if (name.find("pipe") == std::string::npos) continue;
+    return shell("awk '/^Cpus_allowed_list:/ { printf $2 }' " + thread.path().string() + "/status")
+        .output;
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("a box is installed, killed, wedged, upgraded under its jobs, and purged") {
+  install("pboxd pboxctl");
+  CHECK(property("ActiveState") == "inactive");  // an operator starts it
+  must("systemctl start pboxd");
+  CHECK(property("ActiveState") == "active");
+  must("pboxctl version");
+  CHECK_THAT(shell("ps -o user= -p " + property("MainPID")).output, Contains("pbox"));
+
+  SteadyTraining training = train();
+  training.rounds();
+
+  training.begin_rounds();
+  must("systemctl kill --kill-whom=main --signal=KILL pboxd");
+  training.end_rounds();
+  CHECK(property("NRestarts") == "1");
+
+  // A pipeline gets no time any more: something else of a higher class has its CPU.
+  const std::string cpu = cpu_of_a_pipeline();
+  REQUIRE(cpu.size() == 1);
+  training.begin_rounds();
+  must("echo -1 > /proc/sys/kernel/sched_rt_runtime_us");
+  {
+    Program hog("/usr/bin/taskset",
+                {"-c", cpu, "/usr/bin/chrt", "-f", "50", "/bin/sh", "-c", "while :; do :; done"});
+    CHECK(await([] {
+      return shell("journalctl -u pboxd").output.find("Watchdog timeout") != std::string::npos;
+    }));
+  }
+  training.end_rounds();
+  CHECK(property("NRestarts") == "2");
+
+  const std::string process = property("MainPID");
+  install("pboxd pboxctl");
+  CHECK(property("MainPID") == process);
+  training.begin_rounds();
+  must("systemctl restart pboxd");
+  CHECK(property("MainPID") != process);
+  training.kill();
+
+  must("dpkg --purge pboxd pboxctl");
+  CHECK(shell("pidof pboxd").status == 1);
+  for (const char* file :
+       {"/usr/bin/pboxd", "/usr/lib/systemd/system/pboxd.service", "/etc/pbox", "/var/lib/pbox"}) {
+    CAPTURE(file);
+    CHECK_FALSE(std::filesystem::exists(file));
+  }
+}
+
+}  // namespace pbox::test
