@@ -87,6 +87,7 @@ class FakeSource : public AdminSource {
   std::vector<JobView> jobs() const override { return job_views; }
   std::vector<StragglerView> stragglers() const override { return straggler_views; }
   ClusterView cluster() const override { return cluster_view; }
+  cluster::BalancingView balancing() const override { return balancing_view; }
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override {
     for (JobView& view : job_views) {
       if (view.name != job) continue;
@@ -105,6 +106,7 @@ class FakeSource : public AdminSource {
 
   bool alone = false;
   BoxView box_view;
+  cluster::BalancingView balancing_view;
   ClusterView cluster_view{
       .name = "rack",
       .store_up = true,
