@@ -11,6 +11,7 @@
 
 #include "appliance/admin/server.h"
 #include "appliance/admin/source.h"
+#include "appliance/cluster/balancer.h"
 #include "appliance/cluster/epoch_pool.h"
 #include "appliance/cluster/job_plans.h"
 #include "appliance/cluster/membership.h"
@@ -39,6 +40,7 @@ class Appliance : public AdminSource {
   std::vector<JobView> jobs() const override;
   std::vector<StragglerView> stragglers() const override;
   ClusterView cluster() const override;
+  cluster::BalancingView balancing() const override;
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override;
   Status begin_trace(const std::string& job, double seconds) override;
   Result<TraceView> trace(const std::string& job) override;
@@ -87,6 +89,7 @@ class Appliance : public AdminSource {
   std::optional<cluster::Membership> membership_;
   SinglePartMap single_part_{0};                // with store = local
   std::optional<cluster::JobPlans> job_plans_;  // with store = etcd
+  std::optional<cluster::Balancer> balancer_;   // of these; with cluster.rebalance
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<AdminServer> admin_;

@@ -84,6 +84,19 @@ void Appliance::join_cluster(uint64_t incarnation) {
   membership_.emplace(context_, *store_, record(incarnation),
                       [this](cluster::Membership::Severity severity, const char* event,
                              const std::string& text) { log_cluster(severity, event, text); });
+  if (!job_plans_ || !config_.cluster.rebalance) return;
+  balancer_.emplace(
+      context_, *store_, *membership_, *job_plans_,
+      cluster::Balancer::Options{
+          .self = config_.box.name,
+          .interval_ms = config_.cluster.rebalance_interval_ms,
+          .progress = [this] { return registry_->progress(); },
+          .log = [this](cluster::Membership::Severity severity, const char* event,
+                        const std::string& text) { log_cluster(severity, event, text); }});
+}
+
+cluster::BalancingView Appliance::balancing() const {
+  return balancer_ ? balancer_->view() : cluster::BalancingView{};
 }
 
 void Appliance::log_store(const cluster::Health& health) {

@@ -41,7 +41,9 @@ struct Cluster {
   std::vector<std::string> endpoints;  // of etcd: HOST:PORT
   std::string name = "pbox";           // boxes of one name in one etcd are one cluster
   uint32_t lease_ttl_s = 10;           // a box that is silent for so long is gone
-  std::string user;                    // of etcd; empty: without
+  bool rebalance = true;  // the leader moves parts of jobs to where they are done sooner
+  uint32_t rebalance_interval_ms = 1'000;  // boxes say this often how long rounds take
+  std::string user;                        // of etcd; empty: without
   std::string password_file;
   std::string ca_file;  // PEM; empty: no TLS
   std::string cert_file;

@@ -275,6 +275,11 @@ void add_cluster(std::vector<Field>& list) {
   list.push_back(cluster_name());
   list.push_back(number("cluster.lease_ttl_s", PBOX_MEMBER(cluster, lease_ttl_s), 2, 3'600,
                         Reload::kNo, "a box that etcd has not heard from for so long is gone"));
+  list.push_back(boolean("cluster.rebalance", PBOX_MEMBER(cluster, rebalance),
+                         "parts of jobs move, while they train, to boxes that are done sooner"));
+  list.push_back(number("cluster.rebalance_interval_ms",
+                        PBOX_MEMBER(cluster, rebalance_interval_ms), 100, 60'000, Reload::kNo,
+                        "boxes say this often how long rounds take: one observation"));
   list.push_back(cluster_user());
   list.push_back(file_path("cluster.password_file", PBOX_MEMBER(cluster, password_file),
                            "file with the password of cluster.user, in one line"));

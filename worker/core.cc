@@ -103,6 +103,7 @@ void Core::fetch(uint32_t tensor_id, std::byte* output, int32_t priority) {
 }
 
 void Core::begin(Tensor& tensor) {
+  ++tensors_under_way_;
   tensor.chunks_left = tensor.unannounced = tensor.chunk_count;
   tensor.contributors = UINT16_MAX;
   tensor.staleness = 0;
@@ -238,6 +239,7 @@ uint64_t Core::next_deadline_ns() const {
 void Core::abandon() {
   forget_flight();
   for (Tensor& tensor : tensors_) tensor.chunks_left = 0;
+  tensors_under_way_ = 0;
   completed_.clear();
   cache_.reset();
 }

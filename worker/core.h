@@ -116,6 +116,13 @@ struct Laggard {
   uint64_t silent_ns = 0;        // kBox: since its last packet
 };
 
+// When this worker last had as many results of every tensor as of any other, and nothing under way.
+struct FinishedRounds {
+  uint64_t rounds = 0;
+  uint64_t at_ns = 0;
+  uint64_t busy_ns = 0;  // of the time until then, that with an operation under way
+};
+
 class Core {
  public:
   // `shadow`: of shadow_bytes(tensors), or empty for none; where reads are cached, of
@@ -185,6 +192,7 @@ class Core {
   std::vector<uint32_t> take_completed();
   Laggard laggard(uint32_t tensor, uint64_t now_ns) const;
   Statistics statistics() const;
+  const FinishedRounds& finished_rounds() const { return finished_; }
 
   // Times of chunks that are completed from now on, at most `capacity` of them until they are
   // taken; 0 ends it.
@@ -282,6 +290,7 @@ class Core {
   void open_lanes();
   void forget_flight();
   void begin(Tensor& tensor);
+  void end(const Tensor& tensor, uint64_t now_ns);
   bool is_pending(const Chunk& chunk) const;
   Status check_resumption(const SessionSpec& session) const;
   void on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_ns);
@@ -360,6 +369,11 @@ class Core {
   };
   std::vector<Skip> skips_{{}};  // ascending; the first serves the slowest tensor
   uint32_t newest_operation_ = 0;
+  uint32_t tensors_under_way_ = 0;
+  uint64_t busy_since_ns_ = 0;  // 0: nothing is under way, or nothing was asked for since
+  uint64_t busy_ns_ = 0;        // before that
+  uint64_t operations_ended_ = 0;
+  FinishedRounds finished_;
   bool suspended_ = false;
   bool out_of_cache_ = false;  // the job's tensors together are larger than caches are
   Statistics statistics_;

@@ -197,6 +197,15 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   if (!tensor.fetching) count_read(tensor);
   tensor.last_contributors = tensor.contributors;
   completed_.push_back(chunk.tensor);
+  end(tensor, now_ns);
+}
+
+void Core::end(const Tensor& tensor, uint64_t now_ns) {
+  if (!tensor.fetching) ++operations_ended_;
+  if (--tensors_under_way_ > 0) return;
+  if (busy_since_ns_ != 0) busy_ns_ += now_ns - std::exchange(busy_since_ns_, 0);
+  if (operations_ended_ % tensors_.size() != 0) return;
+  finished_ = {operations_ended_ / tensors_.size(), now_ns, busy_ns_};
 }
 
 void Core::consume(Tensor& tensor, Chunk& chunk) {

@@ -21,6 +21,7 @@ namespace {
 
 std::span<const nic::TxPacket> Core::to_send(uint32_t pipeline, uint64_t now_ns) {
   Lane& lane = lanes_[pipeline];
+  if (tensors_under_way_ > 0 && busy_since_ns_ == 0) busy_since_ns_ = now_ns;
   if (lane.outgoing_begin == lane.outgoing_end) {
     lane.outgoing_begin = lane.outgoing_end = 0;
     fill_probes(lane, now_ns);

@@ -45,6 +45,11 @@ void Membership::send_heartbeat(uint64_t now_ns) {
   const auto last = std::find_if(by_staleness.rbegin(), by_staleness.rend(),
                                  [](uint64_t reads) { return reads > 0; });
   heartbeat.mutable_reads_by_staleness()->Add(by_staleness.begin(), last.base());
+  const FinishedRounds& finished = core_->finished_rounds();
+  if (finished.rounds == 0) return;
+  heartbeat.mutable_finished()->set_rounds(finished.rounds);
+  heartbeat.mutable_finished()->set_at_ns(finished.at_ns);
+  heartbeat.mutable_finished()->set_busy_ns(finished.busy_ns);
 }
 
 // The buffers of whatever is in flight are the application's again.

@@ -30,4 +30,7 @@ std::string job_json(const JobView& job);                 // one element of that
 
 std::string stragglers_json(const std::vector<StragglerView>& jobs);  // {"jobs": [...]}
 
+// Why parts of jobs moved, or did not; `leader`: of the cluster, empty if it is not known.
+std::string balancing_json(const cluster::BalancingView& balancing, const std::string& leader);
+
 }  // namespace pbox::appliance

@@ -49,6 +49,22 @@ void fill_store_errors(MetricFamily& family, const MetricSample& sample) {
   }
 }
 
+void fill_rebalance_decisions(MetricFamily& family, const MetricSample& sample) {
+  const auto& counts = sample.balancing.decisions;
+  for (size_t kind = 0; kind < counts.size(); ++kind) {
+    ClientMetric& series = family.metric.emplace_back();
+    series.label = {{"kind", placement::to_string(static_cast<placement::DecisionKind>(kind))}};
+    series.counter.value = static_cast<double>(counts[kind]);
+  }
+}
+
+// Only at the box that leads, and once a plan has been carried out.
+void fill_rebalance_gain(MetricFamily& family, const MetricSample& sample) {
+  for (const cluster::BalanceView& job : sample.balancing.jobs) {
+    if (job.last_gain) add_gauge(family, {{"training_job", job.job}}, *job.last_gain);
+  }
+}
+
 void fill_pipeline_info(MetricFamily& family, const MetricSample& sample) {
   for (const PipelineView& view : sample.pipelines) {
     add_gauge(family,
@@ -160,6 +176,16 @@ constexpr MetricRow kRows[] = {
            [](const Sample& sample) { return Value(sample.cluster.is_leader); }),
     of_box("pbox_parts_moved_total", kCounter, "Parts of jobs that went on at another box",
            [](const Sample& sample) { return Value(sample.box.parts_moved); }),
+    of_box("pbox_rebalance_parts_moved_total", kCounter,
+           "Parts of jobs that this box, while it led, moved to balance the boxes",
+           [](const Sample& sample) { return Value(sample.balancing.parts_moved); }),
+    whole("pbox_rebalance_decisions_total", kCounter, MetricScope::kBox, "kind",
+          "What this box, while it led, decided about parts of jobs; hold: nothing to do",
+          fill_rebalance_decisions),
+    whole("pbox_rebalance_last_gain_ratio", kGauge, MetricScope::kJob, "",
+          "What the last move of parts saved of the iteration time, at the box that leads; below "
+          "0: it cost",
+          fill_rebalance_gain),
     of_box("pbox_cluster_boxes", kGauge, "Boxes of the cluster, as last heard",
            [](const Sample& sample) { return Value(sample.cluster.boxes.size()); }),
     of_box("pbox_control_connections", kGauge, "Open control connections of workers",

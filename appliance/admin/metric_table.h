@@ -20,6 +20,7 @@ namespace pbox::appliance {
 struct MetricSample {
   BoxView box;
   ClusterView cluster;
+  cluster::BalancingView balancing;
   ProcessUsage usage;
   std::vector<PipelineView> pipelines;
   std::vector<JobView> jobs;

@@ -118,6 +118,7 @@ ProcessUsage read_process_usage() {
 std::string metrics_text(const AdminSource& source, const ProcessUsage& usage) {
   MetricSample sample{.box = source.box(),
                       .cluster = source.cluster(),
+                      .balancing = source.balancing(),
                       .usage = usage,
                       .pipelines = source.pipelines(),
                       .jobs = source.jobs(),

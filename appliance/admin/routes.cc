@@ -45,6 +45,11 @@ AdminResponse boxes(const AdminSource& source) {
   return {200, kJsonType, boxes_json(source.cluster())};
 }
 
+AdminResponse rebalancing(const AdminSource& source) {
+  const auto leader = source.cluster().leader;
+  return {200, kJsonType, balancing_json(source.balancing(), leader ? leader->name : "")};
+}
+
 AdminResponse box(const AdminSource& source) {
   return {200, kJsonType, box_json(source.box(), source.pipelines())};
 }
@@ -61,6 +66,7 @@ constexpr Route kRoutes[] = {
     {"/api/v1/box", box},
     {"/api/v1/boxes", boxes},
     {"/api/v1/jobs", jobs},
+    {"/api/v1/rebalancing", rebalancing},
     {"/api/v1/stragglers", stragglers},
 };
 

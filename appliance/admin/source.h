@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "appliance/cluster/balance_view.h"
 #include "appliance/cluster/box_record.h"
 #include "appliance/control/job_view.h"
 #include "appliance/control/straggler_view.h"
@@ -70,6 +71,7 @@ class AdminSource {
   virtual std::vector<JobView> jobs() const = 0;
   virtual std::vector<StragglerView> stragglers() const = 0;
   virtual ClusterView cluster() const = 0;
+  virtual cluster::BalancingView balancing() const = 0;
   // kNotFound: there is no such job.
   virtual Status set_priorities(const std::string& job, wire::PriorityPolicy policy) = 0;
   // For so long; trace() has it then. kNotFound: there is no such job. kUnavailable: not now, or

@@ -149,9 +149,30 @@ void JobPlans::ask(const control::AskPlan& question, Answer done) {
 // Upon what is known of the plan now.
 void JobPlans::change(const std::string& job, const JobPlan& plan,
                       std::function<void()> on_committed) {
+  commit(job, plan, {{kJobs + job, revision(job)}}, std::move(on_committed));
+}
+
+int64_t JobPlans::revision(const std::string& job) const {
   const KeyValue* entry = plan_entries_.find(kJobs + job);
-  const int64_t revision = entry == nullptr ? 0 : entry->mod_revision;
-  commit(job, plan, {{kJobs + job, revision}}, std::move(on_committed));
+  return entry == nullptr ? 0 : entry->mod_revision;
+}
+
+void JobPlans::move(const std::string& job, const JobPlan& plan, const std::string& why,
+                    std::function<void(Status)> done) {
+  if (waiting_.contains(job) || !options_.membership().leads()) {
+    return done(unknown("the plan of job '" + job + "' is being changed, or another box leads"));
+  }
+  const auto is_committed = std::make_shared<bool>(false);
+  waiting_[job].push_back([is_committed, job, done = std::move(done)](const auto& answer) {
+    if (*is_committed) return done(ok_status());
+    done(answer ? unknown("the plan of job '" + job + "' was changed meanwhile") : answer.error());
+  });
+  commit(job, plan, {{kJobs + job, revision(job)}, options_.membership().lead_fence()},
+         [this, job, why, is_committed] {
+           *is_committed = true;
+           options_.log(Membership::Severity::kInfo, "parts_rebalanced",
+                        "parts of job '" + job + "' change boxes: " + why);
+         });
 }
 
 void JobPlans::take_back(const std::string& job, uint32_t part) {

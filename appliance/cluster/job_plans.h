@@ -50,6 +50,14 @@ class JobPlans : public appliance::PartMap {
   // Of a box, in all jobs.
   size_t parts_of(const std::string& box) const;
 
+  // As last heard, by job, and the revision of one; 0: there is none.
+  const std::map<std::string, JobPlan>& plans() const { return plans_; }
+  int64_t revision(const std::string& job) const;
+  // The leader's: parts go where `plan` has them, if nobody has changed the job's plan since
+  // revision() and this box leads still. kUnavailable: not done, or nobody knows.
+  void move(const std::string& job, const JobPlan& plan, const std::string& why,
+            std::function<void(Status)> done);
+
  private:
   void on_plans();
   void tick();

@@ -23,6 +23,8 @@ class Membership {
   std::vector<BoxRecord> boxes() const;  // as last heard, by name
   std::optional<Leader> leader() const;  // as last heard
   bool leads() const { return lead_.held(); }
+  // Of what only the leader may write.
+  Condition lead_fence() const { return lead_.fence(); }
 
  private:
   void on_registered();

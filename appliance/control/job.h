@@ -21,6 +21,24 @@ namespace pbox::appliance {
 
 using ConnectionId = uint64_t;  // 0: none
 
+// What a rank has finished of a job's part, as it says: see FinishedRounds of
+// nic/wire/control.proto.
+struct RankProgress {
+  uint64_t rounds = 0;  // 0: nothing yet
+  uint64_t at_ns = 0;
+  uint64_t busy_ns = 0;
+  bool operator==(const RankProgress&) const = default;
+};
+
+// A part that runs on this box and could go on at another.
+struct PartProgress {
+  std::string job;
+  uint32_t part = 0;
+  uint32_t part_count = 1;
+  uint64_t bytes = 0;               // a round's, of one rank
+  std::vector<RankProgress> ranks;  // of those that take part
+};
+
 struct Member {
   // kExcluded: lost for too long in a job that goes on without (policy partial).
   enum class State { kAbsent, kJoined, kLost, kLeft, kExcluded };
@@ -33,6 +51,7 @@ struct Member {
   std::string lost_reason;
   uint64_t barrier_sequence = 0;
   std::vector<uint64_t> reads_by_staleness;  // as in its last HEARTBEAT
+  RankProgress progress;                     // so is this
 
   uint64_t incarnation = 0;  // the same process, or another one in its place?
   bool resumes = false;      // it was in the job before the box was lost

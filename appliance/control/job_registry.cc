@@ -123,8 +123,11 @@ void JobRegistry::on_heartbeat(ConnectionId id, const Connection& connection,
   // 0 to the bound on staleness, and all that is beyond.
   constexpr int kBucketsMax = wire::kStalenessMax + 2;
   const auto& reads = heartbeat.reads_by_staleness();
-  connection.job->members()[connection.rank].reads_by_staleness.assign(
-      reads.begin(), reads.begin() + std::min(reads.size(), kBucketsMax));
+  Member& member = connection.job->members()[connection.rank];
+  member.reads_by_staleness.assign(reads.begin(),
+                                   reads.begin() + std::min(reads.size(), kBucketsMax));
+  const control::FinishedRounds& finished = heartbeat.finished();
+  member.progress = {finished.rounds(), finished.at_ns(), finished.busy_ns()};
   control::BoxMessage answer;
   answer.mutable_heartbeat()->set_sequence(heartbeat.sequence());
   send(id, std::move(answer));
@@ -364,6 +367,21 @@ std::vector<JobView> JobRegistry::views(uint64_t now_ns) const {
     }
   }
   return views;
+}
+
+std::vector<PartProgress> JobRegistry::progress() const {
+  std::vector<PartProgress> list;
+  for (const auto& [key, job] : jobs_) {
+    const JobSpec& spec = job->spec();
+    if (!job->running() || !spec.may_move()) continue;
+    PartProgress part{spec.name, spec.part, spec.parts, 0, {}};
+    for (uint32_t index = 0; index < host_.count(); ++index) part.bytes += job->bytes_on(index);
+    for (const Member& member : job->members()) {
+      if (member.state != Member::State::kExcluded) part.ranks.push_back(member.progress);
+    }
+    list.push_back(std::move(part));
+  }
+  return list;
 }
 
 uint64_t JobRegistry::memory_taken_bytes() const {

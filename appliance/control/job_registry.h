@@ -101,6 +101,8 @@ class JobRegistry {
   // A job whose parts are on several boxes shows those of this one.
   std::vector<JobView> views(uint64_t now_ns) const;
   std::vector<StragglerView> stragglers(uint64_t now_ns) const;
+  // Of the parts that run here and could go on at another box, by job and part.
+  std::vector<PartProgress> progress() const;
   uint64_t memory_taken_bytes() const;
   const RegistryTotals& totals() const { return totals_; }
   size_t connection_count() const { return connections_.size(); }

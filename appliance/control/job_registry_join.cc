@@ -73,6 +73,7 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
   member.ipv6 = connection.ipv6;
   member.incarnation = join.incarnation();
   member.reads_by_staleness.clear();
+  member.progress = {};
   member.resumes = join.resumes();
   member.rejoins = join.rejoins();
   member.epoch = join.resumes() ? join.epoch() : 0;

@@ -113,6 +113,8 @@ class Rebalancer {
   const std::vector<Box>& boxes() const { return boxes_; }
   // As measured last, or estimated from what was declared; by box, whatever its state.
   std::vector<double> bytes_per_second() const;
+  // A plan that was carried out is on trial.
+  bool is_judging() const { return phase_ == Phase::kJudging; }
   uint64_t observations_ignored() const { return observations_ignored_; }
   // Of each kind, for metrics; and the last ones, oldest first, with their reasons.
   uint64_t decision_count(DecisionKind kind) const { return counts_[static_cast<size_t>(kind)]; }

@@ -18,7 +18,8 @@ std::vector<std::string> worker_command(const PlayerOptions& options) {
           "--chunk-bytes=" + std::to_string(options.chunk_bytes),
           "--window-bytes=" + std::to_string(options.window_bytes),
           "--policy=" + options.policy,
-          "--delivery=" + options.delivery};
+          "--delivery=" + options.delivery,
+          "--recovers=" + std::to_string(options.recovers ? 1 : 0)};
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ void Player::join(const PlayerOptions& options, const std::vector<uint64_t>& ele
   own.world_size = options.worker_count;
   own.chunk_bytes = options.chunk_bytes;
   own.window_bytes = options.window_bytes;
-  own.recovery = PBOX_RECOVERY_NONE;
+  own.recovery = options.recovers ? PBOX_RECOVERY_COPY : PBOX_RECOVERY_NONE;
   own.priority_policy = policy_of(options.policy);
   own.delivery = delivery_of(options.delivery);
   require(pbox_create(&own, &context_));

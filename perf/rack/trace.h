@@ -11,7 +11,7 @@
 namespace pbox::perf {
 
 struct PlayerOptions {
-  std::string box;  // HOST:PORT
+  std::string box;  // HOST:PORT, or several
   std::string job;
   uint32_t rank = 0;
   uint32_t worker_count = 1;
@@ -21,6 +21,7 @@ struct PlayerOptions {
   uint32_t window_bytes = 0;
   std::string policy = "explicit";     // or "fifo", "forward-order"
   std::string delivery = "broadcast";  // or "pull"
+  bool recovers = false;               // its parts can go on at another box
 };
 
 // A layer of the model at the scale of the run.

@@ -24,7 +24,7 @@ pbox::perf::PlayerOptions parse(int argc, char** argv) {
       "workers", po::value(&options.worker_count)->required())("model", po::value(&options.model))(
       "scale", po::value(&options.scale))("chunk-bytes", po::value(&options.chunk_bytes))(
       "window-bytes", po::value(&options.window_bytes))("policy", po::value(&options.policy))(
-      "delivery", po::value(&options.delivery));
+      "delivery", po::value(&options.delivery))("recovers", po::value(&options.recovers));
   po::variables_map values;
   po::store(po::parse_command_line(argc, argv, description), values);
   po::notify(values);

@@ -47,6 +47,12 @@ expect_nothing_left "the exchange"
 "$perf" p3 --model 1mib --workers 2 --compute-ms 20 --ratios 1 --iterations 3 --turns 1 --json
 expect_nothing_left "the trace"
 
+if [ -x "$(dirname "$0")/../../build/deb/etcd-server/usr/bin/etcd" ]; then
+  "$perf" psld --model 1mib --scale 1 --setting imbalanced_assignment --still-iterations 4 \
+    --moving-iterations 12 --json
+  expect_nothing_left "the boxes whose parts move"
+fi
+
 "$perf" p3 --model 1mib --workers 2 --compute-ms 100 --ratios 1 --iterations 1000 --turns 1 &
 owner=$!
 tries=0

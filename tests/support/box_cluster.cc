@@ -90,15 +90,20 @@ bool await(const std::function<bool()>& done) {
 }
 
 std::unique_ptr<Daemon> start_box(const EtcdCluster& etcd, const std::string& name,
-                                  const std::string& state) {
+                                  const std::string& state, const std::vector<std::string>& flags) {
   std::string endpoints;
   for (const auto& endpoint : etcd.endpoints()) {
     endpoints += (endpoints.empty() ? "" : ",") + endpoint;
   }
-  return std::make_unique<Daemon>(
-      Arguments{"--box.name=" + name, "--cluster.store=etcd", "--cluster.endpoints=" + endpoints,
-                "--cluster.name=rack", "--cluster.lease_ttl_s=2", "--pipeline.pin=off",
-                "--cluster.state_directory=" + state});
+  Arguments arguments = {"--box.name=" + name,
+                         "--cluster.store=etcd",
+                         "--cluster.endpoints=" + endpoints,
+                         "--cluster.name=rack",
+                         "--cluster.lease_ttl_s=2",
+                         "--pipeline.pin=off",
+                         "--cluster.state_directory=" + state};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return std::make_unique<Daemon>(arguments);
 }
 
 Json boxes_of(const Daemon& box) {
@@ -119,14 +124,15 @@ std::string agreed_leader(const std::vector<const Daemon*>& boxes) {
   return leader;
 }
 
-BoxCluster::BoxCluster(const EtcdCluster& etcd, const std::vector<std::string>& names)
-    : etcd_(etcd) {
-  for (const auto& name : names) boxes_[name] = start_box(etcd, name);
+BoxCluster::BoxCluster(const EtcdCluster& etcd, const std::vector<std::string>& names,
+                       std::vector<std::string> flags)
+    : etcd_(etcd), flags_(std::move(flags)) {
+  for (const auto& name : names) boxes_[name] = start_box(etcd, name, "none", flags_);
   leader();
 }
 
 void BoxCluster::start(const std::string& name) {
-  boxes_[name] = start_box(etcd_, name);
+  boxes_[name] = start_box(etcd_, name, "none", flags_);
   leader();
 }
 

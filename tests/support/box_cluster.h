@@ -17,8 +17,11 @@ namespace pbox::test {
 // Asks again and again; false if it has not come true within kDeadlineMs.
 bool await(const std::function<bool()>& done);
 
+// Nothing is rebalanced unless `flags` say so.
 std::unique_ptr<Daemon> start_box(const EtcdCluster& etcd, const std::string& name,
-                                  const std::string& state = "none");
+                                  const std::string& state = "none",
+                                  const std::vector<std::string>& flags = {
+                                      "--cluster.rebalance=false"});
 
 nlohmann::json boxes_of(const Daemon& box);  // GET /api/v1/boxes
 
@@ -28,7 +31,8 @@ std::string agreed_leader(const std::vector<const Daemon*>& boxes);
 class BoxCluster {
  public:
   // Starts boxes of these names and waits until they agree on who leads.
-  BoxCluster(const EtcdCluster& etcd, const std::vector<std::string>& names);
+  BoxCluster(const EtcdCluster& etcd, const std::vector<std::string>& names,
+             std::vector<std::string> flags = {"--cluster.rebalance=false"});
 
   Daemon& operator[](const std::string& name) { return *boxes_.at(name); }
   void start(const std::string& name);  // and waits until all list it
@@ -40,6 +44,7 @@ class BoxCluster {
 
  private:
   const EtcdCluster& etcd_;
+  std::vector<std::string> flags_;
   std::map<std::string, std::unique_ptr<Daemon>> boxes_;
 };
 

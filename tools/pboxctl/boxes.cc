@@ -32,7 +32,64 @@ void print_boxes(const Json& page) {
   }
 }
 
+std::string percent(const Json& job, const char* key) {
+  char text[32] = "-";
+  if (job.contains(key) && job[key].is_number()) {
+    std::snprintf(text, sizeof(text), "%.1f %%", 100 * number_of(job, key));
+  }
+  return text;
+}
+
+void print_job(const Json& job) {
+  std::printf("job %s: %s, an iteration takes %s, %lu parts moved, the last move saved %s\n",
+              text_of(job, "name").c_str(), text_of(job, "state").c_str(),
+              in_time(number_of(job, "iteration_seconds")).c_str(),
+              static_cast<unsigned long>(number_of(job, "parts_moved")),
+              percent(job, "last_gain").c_str());
+  const std::string waits_for = text_of(job, "waits_for");
+  if (!waits_for.empty()) std::printf("  waits for %s\n", waits_for.c_str());
+  for (const Json& box : list_of(job, "boxes")) {
+    std::printf("  %-24s %-8s %4lu parts  busy %8s of an iteration  %s\n",
+                text_of(box, "name").c_str(), text_of(box, "state").c_str(),
+                static_cast<unsigned long>(number_of(box, "parts")),
+                in_time(number_of(box, "busy_seconds")).c_str(),
+                in_units(number_of(box, "bytes_per_second"), 1e6, "MB/s").c_str());
+  }
+  const Json decisions = list_of(job, "decisions");
+  if (decisions.empty()) std::printf("  nothing was decided yet\n");
+  for (const Json& decision : decisions) {
+    const auto at = static_cast<std::time_t>(number_of(decision, "unix_seconds"));
+    char when[32] = "";
+    std::strftime(when, sizeof(when), "%T", std::localtime(&at));
+    std::printf("  %s %-12s %s\n", when, text_of(decision, "kind").c_str(),
+                text_of(decision, "reason").c_str());
+  }
+}
+
+void print_why(const Json& page) {
+  if (!page.value("enabled", false)) {
+    std::printf("nothing is rebalanced here: cluster.rebalance is off, or this box is alone\n");
+    return;
+  }
+  if (!page.value("leads", false)) {
+    std::printf("box %s leads the cluster and decides: ask it with --admin\n",
+                text_of(page, "leader").c_str());
+    return;
+  }
+  const Json jobs = list_of(page, "jobs");
+  if (jobs.empty()) std::printf("no job runs\n");
+  for (const Json& job : jobs) print_job(job);
+}
+
+boost::program_options::options_description boxes_options() {
+  auto description = admin_options();
+  description.add_options()("why",
+                            "say why parts of jobs moved, or did not; of the box that leads");
+  return description;
+}
+
 int boxes(const boost::program_options::variables_map& given, const Words& /*more*/) {
+  if (given.count("why") > 0) return show_page(given, "/api/v1/rebalancing", print_why);
   return show_page(given, "/api/v1/boxes", print_boxes);
 }
 
@@ -42,8 +99,9 @@ const Command kBoxes = {
     "boxes",
     "[options]",
     "list the boxes of a cluster, and which one leads",
-    "Lists the boxes of a cluster as one of them knows it, and which one leads.",
-    admin_options,
+    "Lists the boxes of a cluster as one of them knows it, and which one leads. With --why: what "
+    "the\none that leads decided about the parts of jobs, and why.",
+    boxes_options,
     boxes};
 
 }  // namespace pboxctl

@@ -92,6 +92,7 @@ class FakeSource : public AdminSource {
   std::vector<JobView> jobs() const override { return job_views; }
   std::vector<StragglerView> stragglers() const override { return straggler_views; }
   ClusterView cluster() const override { return cluster_view; }
+  cluster::BalancingView balancing() const override { return balancing_view; }
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override {
     for (JobView& view : job_views) {
       if (view.name != job) continue;
@@ -131,6 +132,7 @@ class FakeSource : public AdminSource {
       .chunks = {{.part = 1, .chunk = 9, .pipeline = 2, .tensor = "<head>", .priority = -3}},
       .events = {}};
   BoxView box_view;
+  cluster::BalancingView balancing_view;
   ClusterView cluster_view{
       .name = "rack",
       .store_up = true,

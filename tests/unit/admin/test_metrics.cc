@@ -53,6 +53,20 @@ TEST_CASE("box families carry the box's numbers") {
   }
 }
 
+TEST_CASE("what was decided about parts is counted by kind, and gains are of jobs") {
+  FakeSource source;
+  source.balancing_view = {.enabled = true, .leads = true, .parts_moved = 5};
+  source.balancing_view.decisions[static_cast<size_t>(placement::DecisionKind::kRevert)] = 2;
+  source.balancing_view.jobs.push_back({.job = "bert", .last_gain = -0.5});
+  source.balancing_view.jobs.push_back({.job = "fresh"});
+  const auto lines = sample_lines(source);
+  CHECK(lines.count("pbox_rebalance_decisions_total{kind=\"revert\"} 2") == 1);
+  CHECK(lines.count("pbox_rebalance_decisions_total{kind=\"hold\"} 0") == 1);
+  CHECK(lines.count("pbox_rebalance_parts_moved_total 5") == 1);
+  CHECK(lines.count("pbox_rebalance_last_gain_ratio{training_job=\"bert\"} -0.5") == 1);
+  CHECK(lines.count("pbox_rebalance_last_gain_ratio{training_job=\"fresh\"} -0.5") == 0);
+}
+
 TEST_CASE("pipeline families have a series per pipeline and reason, and whole numbers stay whole") {
   const auto lines = sample_lines(FakeSource());
   for (const char* line : {"pbox_rx_packets_total{pipeline=\"0\"} 7",

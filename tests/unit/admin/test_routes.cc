@@ -81,6 +81,38 @@ TEST_CASE("the page of boxes lists the cluster, and says which box leads") {
   CHECK(page["store_error"] == "etcd is away");
 }
 
+TEST_CASE("the page of rebalancing has each decision with its reason, or names who leads") {
+  FakeSource source;
+  Json page = get_json(source, "/api/v1/rebalancing");
+  CHECK(page["enabled"] == false);
+  CHECK(page["leader"] == "box<1>");
+  CHECK(page["jobs"].empty());
+
+  auto& balancing = source.balancing_view;
+  balancing = {.enabled = true, .leads = true, .parts_moved = 3};
+  balancing.decisions[static_cast<size_t>(placement::DecisionKind::kExploit)] = 2;
+  balancing.jobs.push_back(
+      {.job = FakeSource::kOddName,
+       .state = "judging",
+       .iteration_seconds = 0.25,
+       .parts_moved = 3,
+       .boxes = {{.name = "a", .state = "active", .parts = 5, .busy_seconds = 0.125}},
+       .decisions = {{7, placement::DecisionKind::kHold, "too little"},
+                     {9, placement::DecisionKind::kExploit, "a is slow"}}});
+  page = get_json(source, "/api/v1/rebalancing");
+  CHECK(page["decisions"]["exploit"] == 2);
+  CHECK(page["decisions"]["revert"] == 0);
+  REQUIRE(page["jobs"].size() == 1);
+  const Json& job = page["jobs"][0];
+  CHECK(job["name"] == FakeSource::kOddName);
+  CHECK(job["last_gain"].is_null());
+  CHECK(job["boxes"][0]["busy_seconds"] == 0.125);
+  REQUIRE(job["decisions"].size() == 2);
+  CHECK(job["decisions"][0]["reason"] == "too little");
+  CHECK(job["decisions"][1]["kind"] == "exploit");
+  CHECK(job["decisions"][1]["unix_seconds"] == 9);
+}
+
 TEST_CASE("the jobs page lists every job with its workers by rank") {
   FakeSource source;
   const Json jobs = get_json(source, "/api/v1/jobs").at("jobs");

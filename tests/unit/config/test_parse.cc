@@ -38,6 +38,8 @@ Config unlike_defaults() {
                     {"10.0.0.1:2379", "[fd00::1]:2379"},
                     "rack-7",
                     30,
+                    false,
+                    250,
                     "box",
                     "/etc/pbox/password",
                     "/etc/pbox/ca.pem",

@@ -194,4 +194,27 @@ TEST_CASE("who asks for the plan is answered when it is known, if still there") 
   CHECK_THAT(desk.take_failure(old).message(), Contains("protocol 1, the box speaks 2"));
 }
 
+TEST_CASE("what ranks have finished is told by part, of those that may go elsewhere") {
+  Desk desk;
+  const auto first = start_part(desk, 1);
+  start_part(desk, 3);
+  control::WorkerMessage message;
+  auto& finished = *message.mutable_heartbeat()->mutable_finished();
+  finished.set_rounds(7);
+  finished.set_at_ns(900);
+  finished.set_busy_ns(40);
+  desk.say(first[1], message);
+  const auto parts = desk.registry().progress();
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0].job == "train");
+  CHECK(parts[0].part == 1);
+  CHECK(parts[0].part_count == 4);
+  CHECK(parts[0].bytes > 0);
+  REQUIRE(parts[0].ranks.size() == 2);
+  CHECK(parts[0].ranks[0] == RankProgress{});
+  CHECK(parts[0].ranks[1] == RankProgress{7, 900, 40});
+  CHECK(parts[1].part == 3);
+  CHECK(parts[1].ranks[1] == RankProgress{});
+}
+
 }  // namespace pbox::appliance

@@ -184,4 +184,33 @@ TEST_CASE("a chunk's times are kept once they are asked for, and as many as ther
   CHECK(shim.core.take_chunk_times(times) == 0);
 }
 
+TEST_CASE("rounds are finished when every tensor has been through one, and waiting is told apart") {
+  Shim shim({.tensor_chunks = {1, 2}});
+  const auto exchange = [&](uint32_t tensor, uint32_t first_chunk, uint32_t chunks, uint32_t round,
+                            uint64_t wait_ns) {
+    shim.start(tensor);
+    shim.take_all();
+    shim.now_ns += wait_ns;
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      shim.deliver_result(first_chunk + chunk, round, 1.0f);
+    }
+    shim.core.take_completed();
+  };
+  exchange(0, 0, 1, 0, 1'000'000);
+  CHECK(shim.core.finished_rounds().rounds == 0);
+  shim.now_ns += 50'000'000;  // computing
+  exchange(1, 1, 2, 0, 2'000'000);
+  const auto first = shim.core.finished_rounds();
+  CHECK(first.rounds == 1);
+  shim.now_ns += 100'000'000;
+  exchange(1, 1, 2, 1, 3'000'000);
+  CHECK(shim.core.finished_rounds().rounds == 1);
+  exchange(0, 0, 1, 1, 4'000'000);
+  const auto second = shim.core.finished_rounds();
+  CHECK(second.rounds == 2);
+  CHECK(second.at_ns - first.at_ns >= 107'000'000);
+  CHECK(second.busy_ns - first.busy_ns >= 7'000'000);
+  CHECK(second.busy_ns - first.busy_ns < 8'000'000);
+}
+
 }  // namespace pbox::test

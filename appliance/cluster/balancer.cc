@@ -1,0 +1,153 @@
+#include "appliance/cluster/balancer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <set>
+#include <utility>
+
+namespace pbox::cluster {
+namespace {
+
+constexpr char kLoads[] = "loads/";
+// A job that no box has spoken of for so many intervals is over.
+constexpr uint32_t kIdleTicks = 20;
+
+uint64_t unix_seconds() {
+  return static_cast<uint64_t>(std::time(nullptr));
+}
+
+}  // namespace
+
+Balancer::Balancer(boost::asio::io_context& context, Store& store, const Membership& membership,
+                   JobPlans& plans, Options options)
+    : store_(store),
+      membership_(membership),
+      plans_(plans),
+      options_(std::move(options)),
+      timer_(context),
+      loads_(context, store, kLoads, [] {}) {
+  tick();
+}
+
+void Balancer::tick() {
+  timer_.expires_after(std::chrono::milliseconds(options_.interval_ms));
+  timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
+    if (error || !*alive) return;
+    publish();
+    if (membership_.leads() && store_.health().up) {
+      lead();
+    } else if (!membership_.leads()) {
+      jobs_.clear();
+    }
+    tick();
+  });
+}
+
+// One put at a time, and none that says nothing new. It is the session's: who is gone has no load.
+void Balancer::publish() {
+  const JobLoads& loads = meter_.measure(
+      options_.progress(), [this](const std::string& job) -> std::optional<LoadMeter::Duty> {
+        const auto plan = plans_.plans().find(job);
+        if (plan == plans_.plans().end()) return std::nullopt;
+        const auto& boxes = plan->second.boxes;
+        const auto parts = std::count(boxes.begin(), boxes.end(), options_.self);
+        return LoadMeter::Duty{plans_.revision(job), static_cast<size_t>(parts)};
+      });
+  const int64_t session = store_.session();
+  if (is_publishing_ || session == 0) return;
+  const std::string text = loads.empty() ? "" : to_text(loads);
+  if (text == published_ && (session == published_session_ || text.empty())) return;
+  Transaction change;
+  if (text.empty()) {
+    change.deletes.push_back(kLoads + options_.self);
+  } else {
+    change.puts.push_back({kLoads + options_.self, text, true});
+  }
+  is_publishing_ = true;
+  store_.commit(std::move(change),
+                [this, alive = alive_, text, session](const Result<Outcome>& outcome) {
+                  if (!*alive) return;
+                  is_publishing_ = false;
+                  if (!outcome) return;
+                  published_ = text;
+                  published_session_ = session;
+                });
+}
+
+std::vector<BalancedBox> Balancer::boxes() const {
+  std::vector<BalancedBox> boxes;
+  for (const BoxRecord& record : membership_.boxes()) {
+    boxes.push_back({record.name, static_cast<double>(record.capacity_bytes_per_s),
+                     !plans_.is_draining(record.name)});
+  }
+  return boxes;
+}
+
+void Balancer::lead() {
+  std::map<std::string, JobLoads> loads;
+  std::set<std::string> running;
+  for (const auto& [key, entry] : loads_.entries()) {
+    auto of_box = loads_from_text(entry.value);
+    for (const auto& [job, load] : of_box) running.insert(job);
+    loads[key.substr(sizeof(kLoads) - 1)] = std::move(of_box);
+  }
+  for (const std::string& name : running) {
+    const uint64_t seed = std::hash<std::string>{}(name);
+    jobs_.try_emplace(name, Job{JobBalancer(name, seed)}).first->second.idle_ticks = 0;
+  }
+  for (auto& [name, job] : jobs_) ++job.idle_ticks;
+  std::erase_if(jobs_, [](const auto& entry) {
+    return entry.second.idle_ticks > kIdleTicks && !entry.second.is_committing;
+  });
+  const auto boxes = this->boxes();
+  for (auto& [name, job] : jobs_) {
+    if (!job.is_committing) step(name, job, boxes, loads);
+  }
+}
+
+void Balancer::step(const std::string& name, Job& job, const std::vector<BalancedBox>& boxes,
+                    const std::map<std::string, JobLoads>& loads) {
+  const auto plan = plans_.plans().find(name);
+  if (plan == plans_.plans().end()) return;
+  const auto proposal =
+      job.balancer.step(plan->second, plans_.revision(name), boxes, loads, unix_seconds());
+  note(name, job.balancer);
+  if (proposal) carry_out(name, *proposal);
+}
+
+void Balancer::carry_out(const std::string& name, const JobBalancer::Proposal& proposal) {
+  jobs_.at(name).is_committing = true;
+  plans_.move(name, proposal.plan, proposal.kind + ", " + proposal.reason,
+              [this, alive = alive_, name, moves = proposal.moves](const Status& status) {
+                if (!*alive) return;
+                const auto job = jobs_.find(name);
+                if (status) parts_moved_ += moves;
+                if (job == jobs_.end()) return;
+                job->second.is_committing = false;
+                if (status) return job->second.balancer.committed();
+                job->second.balancer.refused(status.error().message, unix_seconds());
+                note(name, job->second.balancer);
+              });
+}
+
+void Balancer::note(const std::string& name, JobBalancer& balancer) {
+  for (const BalanceDecision& decision : balancer.take_decisions()) {
+    ++decisions_[static_cast<size_t>(decision.kind)];
+    if (decision.repeats) continue;
+    options_.log(
+        Membership::Severity::kInfo, "rebalance",
+        "job '" + name + "': " + placement::to_string(decision.kind) + ": " + decision.reason);
+  }
+}
+
+BalancingView Balancer::view() const {
+  BalancingView view{.enabled = true,
+                     .leads = membership_.leads(),
+                     .decisions = decisions_,
+                     .parts_moved = parts_moved_};
+  for (const auto& [name, job] : jobs_) view.jobs.push_back(job.balancer.view());
+  return view;
+}
+
+}  // namespace pbox::cluster

@@ -1,0 +1,177 @@
+#include "appliance/cluster/job_load.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace pbox::cluster {
+namespace {
+
+using Json = nlohmann::json;
+using appliance::PartProgress;
+using appliance::RankProgress;
+
+double seconds(uint64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / 1e9;
+}
+
+// From one time that ranks finished a round of a part to another.
+struct Span {
+  double busy_seconds = 0;       // a round's, of the rank that waited least: the others may have
+                                 // waited for that rank
+  double iteration_seconds = 0;  // the mean of the ranks
+  double elapsed_seconds = 0;    // of the rank with the most
+  double rounds = 0;             // so are these
+};
+
+// Nothing: a rank has finished no round meanwhile, or is another process than before.
+std::optional<Span> span_of(const std::vector<RankProgress>& from,
+                            const std::vector<RankProgress>& to) {
+  if (from.size() != to.size() || to.empty()) return std::nullopt;
+  Span span;
+  for (size_t rank = 0; rank < to.size(); ++rank) {
+    const RankProgress& a = from[rank];
+    const RankProgress& b = to[rank];
+    if (a.rounds == 0 || b.rounds <= a.rounds) return std::nullopt;
+    if (b.at_ns <= a.at_ns || b.busy_ns < a.busy_ns) return std::nullopt;
+    const auto rounds = static_cast<double>(b.rounds - a.rounds);
+    const double elapsed = seconds(b.at_ns - a.at_ns);
+    const double busy = seconds(b.busy_ns - a.busy_ns) / rounds;
+    span.busy_seconds = rank == 0 ? busy : std::min(span.busy_seconds, busy);
+    span.iteration_seconds += elapsed / rounds / static_cast<double>(to.size());
+    if (elapsed > span.elapsed_seconds) {
+      span.elapsed_seconds = elapsed;
+      span.rounds = rounds;
+    }
+  }
+  return span;
+}
+
+bool is_another(const std::vector<RankProgress>& from, const std::vector<RankProgress>& to) {
+  if (from.size() != to.size()) return true;
+  for (size_t rank = 0; rank < to.size(); ++rank) {
+    if (to[rank].rounds < from[rank].rounds || to[rank].at_ns < from[rank].at_ns) return true;
+  }
+  return false;
+}
+
+uint64_t least_rounds(const std::map<uint32_t, std::vector<RankProgress>>& parts) {
+  uint64_t least = UINT64_MAX;
+  for (const auto& [part, ranks] : parts) {
+    for (const RankProgress& rank : ranks) least = std::min(least, rank.rounds);
+  }
+  return least;
+}
+
+}  // namespace
+
+std::string to_text(const JobLoads& loads) {
+  Json object = Json::object();
+  for (const auto& [job, load] : loads) {
+    object[job] = {{"plan", load.plan_revision},
+                   {"rounds", load.rounds},
+                   {"bytes", load.bytes},
+                   {"busy_s", load.busy_seconds},
+                   {"iteration_s", load.iteration_seconds},
+                   {"pause_s", load.pause_seconds}};
+  }
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+JobLoads loads_from_text(const std::string& text) {
+  constexpr bool kThrows = false;
+  const Json object = Json::parse(text, nullptr, kThrows);
+  JobLoads loads;
+  if (!object.is_object()) return loads;
+  for (const auto& [job, entry] : object.items()) {
+    if (!entry.is_object()) continue;
+    const auto number = [&entry = entry](const char* key) {
+      const auto found = entry.find(key);
+      return found != entry.end() && found->is_number() ? found->get<double>() : 0;
+    };
+    const auto whole = [&entry = entry](const char* key) -> uint64_t {
+      const auto found = entry.find(key);
+      return found != entry.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
+    };
+    loads[job] = {.plan_revision = static_cast<int64_t>(whole("plan")),
+                  .rounds = whole("rounds"),
+                  .bytes = number("bytes"),
+                  .busy_seconds = number("busy_s"),
+                  .iteration_seconds = number("iteration_s"),
+                  .pause_seconds = number("pause_s")};
+  }
+  return loads;
+}
+
+const JobLoads& LoadMeter::measure(const std::vector<PartProgress>& parts, const DutyOf& duty_of) {
+  std::map<std::string, std::map<uint32_t, Part>> by_job;
+  std::map<std::string, double> bytes;
+  for (const PartProgress& part : parts) {
+    by_job[part.job][part.part] = part.ranks;
+    bytes[part.job] += static_cast<double>(part.bytes);
+  }
+  std::erase_if(jobs_, [&](const auto& entry) { return !by_job.contains(entry.first); });
+  std::erase_if(loads_, [&](const auto& entry) { return !by_job.contains(entry.first); });
+  for (auto& [name, now] : by_job) {
+    const auto duty = duty_of(name);
+    if (!duty) continue;
+    Job& job = jobs_[name];
+    JobLoad& load = loads_[name];
+    if (load.plan_revision != duty->plan_revision) {
+      job.is_settled = false;
+      job.crossing_seconds = job.crossing_rounds = 0;
+      if (load.rounds > 0) job.usual_seconds = load.iteration_seconds;
+      load = {.plan_revision = duty->plan_revision};
+    }
+    if (now.size() == duty->parts) measure(job, load, now, bytes[name]);
+  }
+  return loads_;
+}
+
+void LoadMeter::measure(Job& job, JobLoad& load, const std::map<uint32_t, Part>& parts,
+                        double bytes) const {
+  std::erase_if(job.parts, [&](const auto& entry) { return !parts.contains(entry.first); });
+  std::vector<Span> spans;
+  for (const auto& [part, now] : parts) {
+    const auto before = job.parts.find(part);
+    if (before == job.parts.end() || is_another(before->second, now)) {
+      job.parts[part] = now;
+    } else if (const auto span = span_of(before->second, now)) {
+      spans.push_back(*span);
+    }
+  }
+  // Parts are taken together: only once all have gone on is there anything to say.
+  if (spans.size() < parts.size() || spans.empty()) {
+    for (const auto& [part, now] : parts) {  // ranks that have said nothing yet
+      if (std::any_of(job.parts[part].begin(), job.parts[part].end(),
+                      [](const RankProgress& rank) { return rank.rounds == 0; })) {
+        job.parts[part] = now;
+      }
+    }
+    return;
+  }
+  job.parts = parts;
+  Span all;
+  for (const Span& span : spans) {
+    all.busy_seconds = std::max(all.busy_seconds, span.busy_seconds);
+    all.iteration_seconds += span.iteration_seconds / static_cast<double>(spans.size());
+    if (span.elapsed_seconds < all.elapsed_seconds) continue;
+    all.elapsed_seconds = span.elapsed_seconds;
+    all.rounds = span.rounds;
+  }
+  if (!job.is_settled) {
+    job.is_settled = true;
+    job.crossing_seconds = all.elapsed_seconds;
+    job.crossing_rounds = all.rounds;
+    return;
+  }
+  if (job.usual_seconds > 0 && load.rounds == 0) {
+    const double slower = std::max(job.usual_seconds, all.iteration_seconds);
+    load.pause_seconds = std::max(0.0, job.crossing_seconds - job.crossing_rounds * slower);
+  }
+  load.rounds = least_rounds(parts);
+  load.bytes = bytes;
+  load.busy_seconds = all.busy_seconds;
+  load.iteration_seconds = all.iteration_seconds;
+}
+
+}  // namespace pbox::cluster

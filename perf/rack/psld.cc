@@ -1,0 +1,358 @@
+// The rebalancer at work, on a shaped rack of several boxes: a job whose parts move against the
+// same job whose parts stay, under the stragglers that PSLD's abstract names. What stands still is
+// measured in three ways: as the setting deals the parts out, round robin, and by bytes.
+#include <algorithm>
+#include <atomic>
+#include <boost/archive/iterators/base64_from_binary.hpp>
+#include <boost/archive/iterators/transform_width.hpp>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <iomanip>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include "appliance/cluster/job_plan.h"
+#include "perf/measure.h"
+#include "perf/rack/job.h"
+#include "perf/scenario.h"
+
+namespace pbox::perf {
+namespace {
+
+constexpr char kEtcd[] = "http://10.77.255.1:2379";
+// Of a worker, per part: control connections share the cables, and are not to wait behind what many
+// parts together keep in front of a slow one.
+constexpr uint32_t kWindowBytes = 32 << 10;
+constexpr int kAnswerMs = 30'000;
+// As of boxes with two pipelines; these have one, for the sake of the cores.
+constexpr uint32_t kPartsPerBox = 2 * cluster::kPartsPerPipeline;
+
+struct Settings {
+  std::string model, only;
+  uint32_t workers, boxes, scale, still_iterations, moving_iterations, slow_by;
+  double megabits, compute_ms;
+  uint64_t model_bytes = 0;
+};
+
+// In base64, as etcd's gateway takes keys and values.
+std::string encoded(const std::string& text) {
+  using namespace boost::archive::iterators;
+  using Digits = base64_from_binary<transform_width<std::string::const_iterator, 6, 8>>;
+  std::string digits(Digits(text.begin()), Digits(text.end()));
+  return digits.append((3 - text.size() % 3) % 3, '=');
+}
+
+// While it lives, a box is disturbed: at once, or again and again from a thread.
+class Disturbance {
+ public:
+  Disturbance(std::function<void(uint64_t step)> begin, std::chrono::milliseconds every,
+              std::function<void()> end)
+      : end_(std::move(end)), thread_([this, begin = std::move(begin), every] {
+          for (uint64_t step = 0; !is_over_; ++step) {
+            begin(step);
+            const auto next = std::chrono::steady_clock::now() + every;
+            while (!is_over_ && std::chrono::steady_clock::now() < next) {
+              std::this_thread::sleep_for(std::min(every, std::chrono::milliseconds(20)));
+            }
+          }
+        }) {}
+  ~Disturbance() {
+    is_over_ = true;
+    thread_.join();
+    end_();
+  }
+  Disturbance(const Disturbance&) = delete;
+  Disturbance& operator=(const Disturbance&) = delete;
+
+ private:
+  std::function<void()> end_;
+  std::atomic<bool> is_over_ = false;
+  std::thread thread_;
+};
+
+enum class Straggler { kNone, kAssignment, kLink, kProcessor };
+struct Setting {
+  const char* name;
+  Straggler straggler;
+  const char* means;
+};
+constexpr Setting kSettings[] = {
+    {"none", Straggler::kNone, "no straggler"},
+    {"imbalanced_assignment", Straggler::kAssignment,
+     "one box has all parts but one of each other"},
+    {"bandwidth_contention", Straggler::kLink, "one box's cable is slow from the start"},
+    {"cpu_hog", Straggler::kProcessor, "one box's process gets little of its core"},
+};
+
+// etcd at the switch, and two clusters of boxes: in one parts move, in the other they stay.
+class Experiment {
+ public:
+  explicit Experiment(const Settings& settings)
+      : settings_(settings),
+        folder_(std::filesystem::temp_directory_path() / "pbox-psld-XXXXXX"),
+        rack_({.worker_count = settings.workers,
+               .box_count = settings.boxes,
+               .worker_link = link(settings.megabits),
+               .box_link = link(box_megabits())}) {
+    if (mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no folder " + folder_);
+    etcd_ =
+        rack_.run(rack_.fabric(), {PBOX_ETCD_PATH, "--data-dir=" + folder_, "--listen-client-urls",
+                                   kEtcd, "--advertise-client-urls", kEtcd, "--listen-peer-urls",
+                                   "http://127.0.0.1:2380", "--log-level=error", "--logger=zap"});
+    await_etcd();
+    for (const bool moves : {false, true}) {
+      for (uint32_t index = 0; index < settings.boxes; ++index) start_box(index, moves);
+    }
+  }
+  ~Experiment() {
+    boxes_.clear();
+    etcd_.reset();
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  Experiment(const Experiment&) = delete;
+  Experiment& operator=(const Experiment&) = delete;
+
+  // Iteration times of a job of its own, whose parts are dealt out like this.
+  std::vector<double> play(const std::string& job, bool moves, const std::vector<uint32_t>& parts,
+                           Straggler straggler, uint32_t iterations) {
+    put_plan(moves, job, parts);
+    RackJob ranks(rack_, {.box = controls_[moves],
+                          .job = job,
+                          .model = settings_.model,
+                          .scale = settings_.scale,
+                          .window_bytes = kWindowBytes,
+                          .recovers = true});
+    ranks.play(3, settings_.compute_ms);
+    const auto disturbance = disturb(straggler);
+    const auto run = ranks.play(iterations, settings_.compute_ms);
+    ranks.finish();
+    return run.iteration_ms;
+  }
+
+  double box_megabits() const {
+    // Together the boxes have a quarter more than the workers.
+    return 1.25 * settings_.megabits * settings_.workers / settings_.boxes;
+  }
+
+ private:
+  static Link link(double megabits) {
+    return {.bits_per_second = static_cast<uint64_t>(megabits * 1e6)};
+  }
+  static std::string cluster(bool moves) { return moves ? "moves" : "stays"; }
+  std::string box_name(uint32_t index) const { return "box" + std::to_string(index); }
+
+  void await_etcd() {
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      if (ask_etcd("/v3/maintenance/status", "{}").find("version") != std::string::npos) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    throw std::runtime_error("etcd does not answer at " + std::string(kEtcd));
+  }
+
+  // Empty if there is no answer.
+  std::string ask_etcd(const std::string& path, const std::string& json) const {
+    const auto curl =
+        rack_.run(rack_.fabric(), {"curl", "-s", "-m", "2", "-w", "\\n", "-d", json, kEtcd + path});
+    try {
+      return curl->read_line(kAnswerMs);
+    } catch (const std::runtime_error&) {
+      return "";
+    }
+  }
+
+  void start_box(uint32_t index, bool moves) {
+    RackBox box = rack_.start_box(
+        index, {"--box.name=" + box_name(index), "--cluster.store=etcd",
+                "--cluster.endpoints=10.77.255.1:2379", "--cluster.name=" + cluster(moves),
+                "--cluster.rebalance=" + std::string(moves ? "true" : "false"),
+                "--cluster.rebalance_interval_ms=100", "--control.heartbeat_interval_ms=100",
+                "--pipeline.count=1", "--pipeline.pin=off"});
+    controls_[moves] += (controls_[moves].empty() ? "" : ",") + box.control;
+    boxes_.push_back(std::move(box));
+  }
+
+  void put_plan(bool moves, const std::string& job, const std::vector<uint32_t>& parts) const {
+    cluster::JobPlan plan{.chunk_bytes = 32 << 10, .bytes = settings_.model_bytes, .boxes = {}};
+    plan.may_move = true;
+    for (const uint32_t box : parts) plan.boxes.push_back(box_name(box));
+    const std::string key = "pbox/" + cluster(moves) + "/jobs/" + job;
+    const nlohmann::json put = {{"key", encoded(key)}, {"value", encoded(to_text(plan))}};
+    if (ask_etcd("/v3/kv/put", put.dump()).find("revision") == std::string::npos) {
+      throw std::runtime_error("etcd did not take the plan of job " + job);
+    }
+  }
+
+  std::unique_ptr<Disturbance> disturb(Straggler straggler) {
+    using std::chrono::milliseconds;
+    const double slow = box_megabits() / settings_.slow_by;
+    const auto restore = [this] {
+      for (uint32_t box = 0; box < settings_.boxes; ++box) {
+        rack_.set_link(rack_.box(box), link(box_megabits()));
+      }
+    };
+    constexpr milliseconds kForGood{3'600'000};
+    switch (straggler) {
+      case Straggler::kLink:
+        return std::make_unique<Disturbance>(
+            [this, slow](uint64_t) { rack_.set_link(rack_.box(1), link(slow)); }, kForGood,
+            restore);
+      case Straggler::kProcessor:
+        return std::make_unique<Disturbance>(
+            [this](uint64_t step) {
+              // Stopped for most of each turn: what a busy neighbour leaves of a core.
+              signal_box(1, step % settings_.slow_by == 0 ? SIGCONT : SIGSTOP);
+            },
+            milliseconds(20), [this] { signal_box(1, SIGCONT); });
+      default: return nullptr;
+    }
+  }
+
+  // In both clusters: only one of them works at a time.
+  void signal_box(uint32_t index, int number) const {
+    for (const size_t box : {size_t{index}, size_t{index} + settings_.boxes}) {
+      kill(boxes_[box].program->pid(), number);
+    }
+  }
+
+  Settings settings_;
+  std::string folder_;
+  Rack rack_;
+  std::unique_ptr<Program> etcd_;
+  std::vector<RackBox> boxes_;  // those that stay, then those that move
+  std::map<bool, std::string> controls_;
+};
+
+void add_options(po::options_description& options) {
+  options.add_options()("model", po::value<std::string>()->default_value("resnet50"),
+                        "resnet50, vgg19, sockeye, resnet56 or 1mib")(
+      "scale", po::value<uint32_t>()->default_value(20),
+      "each tensor keeps one in so many of its elements")(
+      "workers", po::value<uint32_t>()->default_value(2), "worker machines")(
+      "boxes", po::value<uint32_t>()->default_value(3), "boxes, at least two")(
+      "megabits", po::value<double>()->default_value(400), "rate of a worker's cable")(
+      "compute-ms", po::value<double>()->default_value(20), "of an iteration")(
+      "slow-by", po::value<uint32_t>()->default_value(4),
+      "a slow cable has one in so many of its bits, a slow box of its time")(
+      "still-iterations", po::value<uint32_t>()->default_value(15), "of jobs whose parts stay")(
+      "moving-iterations", po::value<uint32_t>()->default_value(150),
+      "of the job whose parts move")("setting", po::value<std::string>()->default_value(""),
+                                     "one alone, by its name");
+}
+
+Settings settings_from(const po::variables_map& options) {
+  Settings settings{.model = options["model"].as<std::string>(),
+                    .only = options["setting"].as<std::string>(),
+                    .workers = options["workers"].as<uint32_t>(),
+                    .boxes = std::max(2u, options["boxes"].as<uint32_t>()),
+                    .scale = options["scale"].as<uint32_t>(),
+                    .still_iterations = std::max(2u, options["still-iterations"].as<uint32_t>()),
+                    .moving_iterations = std::max(2u, options["moving-iterations"].as<uint32_t>()),
+                    .slow_by = std::max(2u, options["slow-by"].as<uint32_t>()),
+                    .megabits = options["megabits"].as<double>(),
+                    .compute_ms = options["compute-ms"].as<double>()};
+  const auto layers = layers_by_name(settings.model);
+  if (!layers) throw std::runtime_error(layers.error().message);
+  std::vector<uint64_t> elements;
+  played_layers(*layers, settings.scale, elements);
+  settings.model_bytes = 4 * std::accumulate(elements.begin(), elements.end(), uint64_t{0});
+  return settings;
+}
+
+double mean(const std::vector<double>& values, size_t from = 0) {
+  return std::accumulate(values.begin() + static_cast<ptrdiff_t>(from), values.end(), 0.0) /
+         static_cast<double>(values.size() - from);
+}
+
+nlohmann::json measure(Experiment& experiment, const Settings& settings, const Setting& setting) {
+  const uint32_t count = settings.boxes * kPartsPerBox;
+  std::vector<uint32_t> round_robin(count), by_bytes(count), dealt(count);
+  for (uint32_t part = 0; part < count; ++part) {
+    round_robin[part] = part % settings.boxes;
+    by_bytes[part] = part / kPartsPerBox;
+    dealt[part] = part < settings.boxes ? part : 0;
+  }
+  if (setting.straggler != Straggler::kAssignment) dealt = by_bytes;
+  const std::string name = setting.name;
+  const auto play = [&](const char* kind, bool moves, const std::vector<uint32_t>& parts) {
+    return experiment.play(name + "." + kind, moves, parts, setting.straggler,
+                           moves ? settings.moving_iterations : settings.still_iterations);
+  };
+  const auto still = play("static", false, dealt);
+  const auto moving = play("psld", true, dealt);
+  const auto dealt_round = play("round_robin", false, round_robin);
+  const auto dealt_bytes = play("byte_balanced", false, by_bytes);
+  const double whole = mean(moving);
+  return {{"name", name},
+          {"means", setting.means},
+          {"iteration_ms",
+           {{"static", mean(still)},
+            {"round_robin", mean(dealt_round)},
+            {"byte_balanced", mean(dealt_bytes)},
+            {"psld", whole},
+            {"psld_last_third", mean(moving, moving.size() * 2 / 3)}}},
+          {"speedup_over_static", mean(still) / whole},
+          {"speedup_over_round_robin", mean(dealt_round) / whole},
+          {"speedup_over_byte_balanced", mean(dealt_bytes) / whole}};
+}
+
+void print_table(const nlohmann::json& figures, std::ostream& report) {
+  report << "                            ms an iteration                        psld faster than\n"
+         << "setting                  static    psld  last third       static  round robin  bytes\n"
+         << std::fixed;
+  for (const auto& setting : figures["settings"]) {
+    const auto& ms = setting["iteration_ms"];
+    report << std::left << std::setw(22) << setting["name"].get<std::string>() << std::right
+           << std::setprecision(0) << std::setw(9) << ms["static"].get<double>() << std::setw(8)
+           << ms["psld"].get<double>() << std::setw(12) << ms["psld_last_third"].get<double>()
+           << std::setprecision(2) << std::setw(13) << setting["speedup_over_static"].get<double>()
+           << std::setw(13) << setting["speedup_over_round_robin"].get<double>() << std::setw(7)
+           << setting["speedup_over_byte_balanced"].get<double>() << "\n";
+  }
+}
+
+nlohmann::json run(const po::variables_map& options, std::ostream& report) {
+  const Settings settings = settings_from(options);
+  Experiment experiment(settings);
+  nlohmann::json list = nlohmann::json::array();
+  double best = 0;
+  double worst = 0;  // of those with a straggler
+  for (const Setting& setting : kSettings) {
+    if (!settings.only.empty() && settings.only != setting.name) continue;
+    report << "\r  " << setting.name << "                " << std::flush;
+    list.push_back(measure(experiment, settings, setting));
+    const double speedup = list.back()["speedup_over_static"];
+    if (setting.straggler == Straggler::kNone) continue;
+    best = std::max(best, speedup);
+    worst = worst == 0 ? speedup : std::min(worst, speedup);
+  }
+  report << "\r";
+  if (list.empty()) throw std::runtime_error("there is no setting '" + settings.only + "'");
+  nlohmann::json figures = {{"model", settings.model},
+                            {"scale", settings.scale},
+                            {"model_bytes", settings.model_bytes},
+                            {"workers", settings.workers},
+                            {"boxes", settings.boxes},
+                            {"worker_megabits", settings.megabits},
+                            {"box_megabits", experiment.box_megabits()},
+                            {"slow_by", settings.slow_by},
+                            {"settings", std::move(list)},
+                            {"best_speedup", best},
+                            {"worst_speedup", worst}};
+  print_table(figures, report);
+  return figures;
+}
+
+const ScenarioRegistration kRegistration({.name = "psld",
+                                          .summary = "parts of a job that move away from slow "
+                                                     "boxes, on a shaped rack, against parts that "
+                                                     "stay",
+                                          .add_options = add_options,
+                                          .run = run});
+
+}  // namespace
+}  // namespace pbox::perf

@@ -1,0 +1,121 @@
+// The rebalancer at work in real boxes of a cluster with a real etcd: a slow box loses parts of a
+// job that trains, a box that joins gets some, and every sum stays what it must be.
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "tests/support/box_cluster.h"
+
+namespace pbox::test {
+namespace {
+
+// Observations as often as the daemon allows.
+const std::vector<std::string> kFlags = {"--cluster.rebalance_interval_ms=100",
+                                         "--control.heartbeat_interval_ms=100"};
+
+SteadyTraining::Options training_on(const std::string& boxes) {
+  return {.box = boxes, .ranks = 2, .elements = {300'000, 40'000, 7, 250'001}, .rounds = 20};
+}
+
+// Of the time that it is asked for, the box's process runs less than half.
+class SlowBox {
+ public:
+  explicit SlowBox(const Program& box)
+      : box_(box), thread_([this] {
+          while (!ends_) {
+            box_.signal(SIGSTOP);
+            usleep(30'000);
+            box_.signal(SIGCONT);
+            usleep(10'000);
+          }
+        }) {}
+  ~SlowBox() {
+    ends_ = true;
+    thread_.join();
+  }
+  SlowBox(const SlowBox&) = delete;
+  SlowBox& operator=(const SlowBox&) = delete;
+
+ private:
+  const Program& box_;
+  std::atomic<bool> ends_ = false;
+  std::thread thread_;
+};
+
+nlohmann::json rebalancing_of(const Daemon& box) {
+  return nlohmann::json::parse(box.get("/api/v1/rebalancing"));
+}
+
+// Trains, whose sums are checked, until something has come true; generous.
+bool train_until(SteadyTraining& training, const std::function<bool()>& done) {
+  for (int turn = 0; turn < 400; ++turn) {
+    if (done()) return true;
+    training.rounds();
+  }
+  return false;
+}
+
+std::string shown(const Daemon& box, std::vector<std::string> words) {
+  words.insert(words.end(), {"--admin", box.admin()});
+  Program pboxctl(PBOX_CTL_PATH, words);
+  std::string text;
+  while (const auto line = pboxctl.read_line(kDeadlineMs)) text += *line + "\n";
+  REQUIRE(pboxctl.wait_exit(kDeadlineMs) == 0);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a slow box loses parts while a job trains, and the one that leads says why") {
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b", "c"}, kFlags);
+  const std::string leader = boxes.leader();
+  const std::string slow = leader == "b" ? "c" : "b";
+  SteadyTraining training(training_on(boxes.control()));
+  const size_t before = boxes.parts(slow);
+  {
+    const SlowBox slowed(boxes[slow].program());
+    CHECK(train_until(training, [&] { return 2 * boxes.parts(slow) <= before; }));
+  }
+  training.rounds();
+  CHECK(boxes.parts("a") + boxes.parts("b") + boxes.parts("c") == 3 * before);
+
+  const nlohmann::json page = rebalancing_of(boxes[leader]);
+  CHECK(page["leads"] == true);
+  CHECK(page["decisions"]["exploit"] >= 1);
+  REQUIRE(page["jobs"].size() == 1);
+  CHECK(page["jobs"][0]["parts_moved"] >= before / 2);
+  CHECK(boxes[leader].metric("pbox_rebalance_parts_moved_total") >= 1);
+  const std::string why = shown(boxes[leader], {"boxes", "--why"});
+  CHECK_THAT(why, Catch::Contains("exploit") && Catch::Contains("shares by measured rate"));
+  CHECK_THAT(shown(boxes[slow], {"boxes", "--why"}),
+             Catch::Contains("box " + leader + " leads the cluster"));
+  CHECK(nlohmann::json::parse(shown(boxes[leader], {"boxes", "--why", "-o", "json"}))["enabled"] ==
+        true);
+  training.kill();
+}
+
+TEST_CASE("a box that joins while a job trains gets parts, and so does one that drains no more") {
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b"}, kFlags);
+  SteadyTraining training(training_on(boxes.control()));
+  const size_t parts = boxes.parts("a") + boxes.parts("b");
+  training.rounds();
+  boxes.start("c");
+  CHECK(train_until(training, [&] { return boxes.parts("c") > 0; }));
+  CHECK(boxes.parts("a") + boxes.parts("b") + boxes.parts("c") == parts);
+  const auto drain = [&](bool draining) {
+    const std::string body = draining ? R"({"draining": true})" : R"({"draining": false})";
+    REQUIRE_THAT(boxes["b"].post("/api/v1/boxes/a/drain", body), Catch::Contains("\"boxes\""));
+  };
+  drain(true);
+  CHECK(train_until(training, [&] { return boxes.parts("a") == 0; }));
+  drain(false);
+  CHECK(train_until(training, [&] { return boxes.parts("a") > 0; }));
+  training.kill();
+}
+
+}  // namespace pbox::test
