@@ -45,15 +45,11 @@ std::string property(const std::string& name) {
   return value;
 }
 
-void install(const std::string& packages) {
-  std::string files;
-  for (size_t begin = 0; begin < packages.size();) {
-    const size_t end = std::min(packages.find(' ', begin), packages.size());
-    files += " " + std::string(getenv("PBOX_DEBS")) + "/" + packages.substr(begin, end - begin) +
-             "_*.deb";
-    begin = end + 1;
-  }
-  must("dpkg -i" + files);
+void install_packages() {
+  std::string command = "cd \"$PBOX_DEBS\" && dpkg -i";
+  for (const char* package : {"pboxd", "pboxctl"})
+    command.append(" ").append(package).append("_*.deb");
+  must(command);
 }
 
 SteadyTraining train() {
@@ -77,7 +73,7 @@ std::string cpu_of_a_pipeline() {
 }  // namespace
 
 TEST_CASE("a box is installed, killed, wedged, upgraded under its jobs, and purged") {
-  install("pboxd pboxctl");
+  install_packages();
   CHECK(property("ActiveState") == "inactive");  // an operator starts it
   must("systemctl start pboxd");
   CHECK(property("ActiveState") == "active");
@@ -108,7 +104,7 @@ TEST_CASE("a box is installed, killed, wedged, upgraded under its jobs, and purg
   CHECK(property("NRestarts") == "2");
 
   const std::string process = property("MainPID");
-  install("pboxd pboxctl");
+  install_packages();
   CHECK(property("MainPID") == process);
   training.begin_rounds();
   must("systemctl restart pboxd");
