@@ -18,7 +18,8 @@ uint64_t bytes_of(const TensorSpec& tensor) {
 
 }  // namespace
 
-Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, NumaArena shadow)
+Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, NumaArena shadow,
+           uint32_t shadows)
     : session_(session), shadow_(std::move(shadow)), rng_(session.jitter_seed) {
   uint64_t job_bytes = 0;
   for (const TensorSpec& spec : tensors) {
@@ -27,7 +28,10 @@ Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, N
     tensor.first_chunk = static_cast<uint32_t>(chunks_.size());
     const uint64_t bytes = bytes_of(spec);
     job_bytes += bytes;
-    if (shadow_.size() > 0 && !caches_reads(session.sync)) tensor.shadow = shadow_.take(bytes);
+    if (shadow_.size() > 0 && !caches_reads(session.sync)) {
+      tensor.shadow[0] = shadow_.take(bytes);
+      tensor.shadow[1] = shadows == 2 ? shadow_.take(bytes) : tensor.shadow[0];
+    }
     for (uint64_t offset = 0; offset < bytes; offset += session.chunk_bytes) {
       Chunk& chunk = chunks_.emplace_back();
       chunk.tensor = static_cast<uint32_t>(tensors_.size() - 1);
@@ -52,10 +56,10 @@ Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, N
   }
 }
 
-uint64_t Core::shadow_bytes(const std::vector<TensorSpec>& tensors) {
+uint64_t Core::shadow_bytes(const std::vector<TensorSpec>& tensors, uint32_t shadows) {
   uint64_t bytes = 0;
   for (const TensorSpec& tensor : tensors) bytes += align_up(bytes_of(tensor), kCacheLineBytes);
-  return bytes;
+  return shadows * bytes;
 }
 
 // What depends on the session at hand.

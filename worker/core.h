@@ -25,7 +25,9 @@
 // result back, there is a shadow: one more copy of the model. A result's fragments are staged there
 // and the caller's input stays as it is until the chunk is whole. A chunk's shadow then holds the
 // result of the last consumed round until the first fragment of the next one arrives, which proves
-// that every worker has pushed that next round, and so has consumed the last.
+// that every worker has pushed that next round, and so has consumed the last: the round may be
+// summed again. Weights cannot be made again, so that of them there are two shadows, used in turn:
+// one is whole at any time.
 #pragma once
 
 #include <array>
@@ -125,11 +127,12 @@ struct FinishedRounds {
 
 class Core {
  public:
-  // `shadow`: of shadow_bytes(tensors), or empty for none; where reads are cached, of
-  // cache_bytes(). In a job that has begun, each tensor
-  // goes on at the least round that is open among its chunks, which differ by at most 1.
-  Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, NumaArena shadow = {});
-  static uint64_t shadow_bytes(const std::vector<TensorSpec>& tensors);
+  // `shadow`: of shadow_bytes(tensors, shadows: 1 or 2), or empty for none; where reads are cached,
+  // of cache_bytes(). In a job that has begun, each tensor goes on at the least round that is open
+  // among its chunks, which differ by at most 1.
+  Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, NumaArena shadow = {},
+       uint32_t shadows = 1);
+  static uint64_t shadow_bytes(const std::vector<TensorSpec>& tensors, uint32_t shadows);
   // For the copy of the model that cached reads need; 0 where reads are fresh.
   static uint64_t cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors);
 
@@ -238,7 +241,7 @@ class Core {
     bool fetched = false;
     bool is_dropped = false;  // some of what was pushed is not in the result at hand
     bool overtaken = false;   // by results of chunks pushed later
-    bool in_shadow = false;   // the shadow holds the result of the round before
+    bool in_shadow = false;   // a shadow holds the result of the round before
     bool announced = false;   // delivery by pull: the result is there to be asked for
   };
   struct Tensor {
@@ -256,7 +259,7 @@ class Core {
     bool fetching = false;
     const std::byte* input = nullptr;
     std::byte* output = nullptr;
-    std::byte* shadow = nullptr;  // null: none is kept
+    std::array<std::byte*, 2> shadow{};  // by round & 1, which may be one; null: none is kept
   };
   // One pipeline of the box, seen from here.
   struct Lane {

@@ -92,7 +92,7 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   if (chunk.result_mask == 0) drop_unsent(lane, header.chunk);
   if (!chunk.giving) {  // one that was given back is here already
     place(tensor, chunk, parsed);
-    chunk.in_shadow = false;
+    if (tensor.shadow[0] == tensor.shadow[1]) chunk.in_shadow = false;
     note_version(chunk, header);
     if (chunk.result_mask == 0) chunk.contributors = UINT16_MAX;
     chunk.contributors =
@@ -117,12 +117,13 @@ void Core::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& p
   }
   const size_t offset = chunk.offset + size_t{parsed.header.fragment} * session_.fragment_bytes;
   const size_t bytes = parsed.header.payload_bytes;
-  if (tensor.shadow == nullptr) {
+  std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
+  if (shadow == nullptr) {
     copy(tensor.output + offset, parsed.payload, bytes);
   } else if (is_staged(tensor, chunk)) {  // copied out when it is whole, while still in cache
-    std::memcpy(tensor.shadow + offset, parsed.payload, bytes);
+    std::memcpy(shadow + offset, parsed.payload, bytes);
   } else {
-    copy(tensor.shadow + offset, parsed.payload, bytes);
+    copy(shadow + offset, parsed.payload, bytes);
     copy(tensor.output + offset, parsed.payload, bytes);
   }
 }
@@ -213,10 +214,11 @@ void Core::consume(Tensor& tensor, Chunk& chunk) {
   note_read(tensor, chunk);
   chunk.round = chunk.flight_round + 1;
   chunk.pushed = false;
-  if (tensor.shadow == nullptr) return;
+  const std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
+  if (shadow == nullptr) return;
   chunk.in_shadow = true;
   if (!is_staged(tensor, chunk)) return;
-  copy(tensor.output + chunk.offset, tensor.shadow + chunk.offset, chunk.wire_bytes);
+  copy(tensor.output + chunk.offset, shadow + chunk.offset, chunk.wire_bytes);
 }
 
 void Core::leave_path(Lane& lane, Chunk& chunk) {

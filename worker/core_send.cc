@@ -169,8 +169,8 @@ void Core::make_push(Lane& lane, Chunk& chunk, uint64_t now_ns) {
     packet.header.dtype_scale =
         static_cast<uint16_t>(packet.header.dtype_scale | chunk.contributors << 4);
   }
-  packet.payload = (chunk.giving ? tensor.shadow : tensor.input) + chunk.offset +
-                   size_t{fragment} * session_.fragment_bytes;
+  const std::byte* source = chunk.giving ? tensor.shadow[(chunk.round - 1) & 1] : tensor.input;
+  packet.payload = source + chunk.offset + size_t{fragment} * session_.fragment_bytes;
   if (out_of_cache_) fetch_payload(packet);
   packet.tag = wire::make_tag(session_.tag, packet.header, packet.payload);
 }

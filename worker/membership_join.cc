@@ -132,6 +132,7 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
     join.set_epoch(session_.epoch());
     join.set_generation(session_.generation());
     join.set_barrier_sequence(barrier_base_ + barriers_asked_);
+    join.set_barriers_released(barrier_base_ + barriers_released_);
     join.set_learning_rates_set(learning_rates_set_);
     join.set_learning_rate(learning_rate_);
     join.mutable_absent_ranks()->Add(absent_ranks_.begin(), absent_ranks_.end());
@@ -227,10 +228,11 @@ Status Membership::open_core() {
   barrier_base_ = session_.barrier_released();
   const bool keeps_results =
       options_.recovery == Recovery::kCopy && options_.sync.model == wire::SyncModel::kBsp;
+  const uint32_t shadows = options_.optimize ? 2 : 1;
   const char* purpose = keeps_results ? "recovery keeps; recovery none does without"
                                       : "cached reads need; a lower staleness needs less of it";
   const uint64_t bytes =
-      keeps_results ? Core::shadow_bytes(tensors_) : Core::cache_bytes(spec_, tensors_);
+      keeps_results ? Core::shadow_bytes(tensors_, shadows) : Core::cache_bytes(spec_, tensors_);
   NumaArena copy;
   if (bytes > 0) {
     auto placed = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
@@ -240,7 +242,7 @@ Status Membership::open_core() {
     }
     copy = std::move(*placed);
   }
-  core_.emplace(spec_, tensors_, std::move(copy));
+  core_.emplace(spec_, tensors_, std::move(copy), shadows);
   learn_priorities();
   return ok_status();
 }

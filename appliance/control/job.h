@@ -50,6 +50,7 @@ struct Member {
   uint64_t lost_ns = 0;
   std::string lost_reason;
   uint64_t barrier_sequence = 0;
+  uint64_t barriers_released = 0;            // resumes: the highest it has passed
   std::vector<uint64_t> reads_by_staleness;  // as in its last HEARTBEAT
   RankProgress progress;                     // so is this
 

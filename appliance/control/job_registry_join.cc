@@ -79,6 +79,7 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
   member.epoch = join.resumes() ? join.epoch() : 0;
   member.generation = join.resumes() ? join.generation() : 0;
   member.barrier_sequence = join.resumes() ? join.barrier_sequence() : job.barrier_released;
+  member.barriers_released = join.resumes() ? join.barriers_released() : 0;
   member.consumed.clear();
   member.lacks.clear();
   member.stated = false;

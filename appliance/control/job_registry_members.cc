@@ -40,6 +40,22 @@ std::vector<control::BoxMessage> round_maps(const std::vector<uint32_t>& rounds,
   return messages;
 }
 
+// Of a job that goes on after its box was lost: the last barrier that all who resume have come to;
+// where others are new, who are yet to come to one, the last that somebody has passed.
+uint64_t barrier_reached(Job& job) {
+  uint64_t asked = UINT64_MAX, passed = 0;
+  bool some_are_new = false;
+  for (const Member& member : job.members()) {
+    if (member.resumes) {
+      asked = std::min(asked, member.barrier_sequence);
+      passed = std::max(passed, member.barriers_released);
+    } else if (member.state == Member::State::kJoined) {
+      some_are_new = true;
+    }
+  }
+  return some_are_new ? passed : asked;
+}
+
 control::BoxMessage peer_left(uint32_t rank) {
   control::BoxMessage message;
   message.mutable_peer_left()->set_rank(rank);
@@ -99,10 +115,7 @@ void JobRegistry::start_job(Job& job) {
   }
   job.epoch_awaited.reset();
   exclude_missing(job);
-  uint64_t barrier = UINT64_MAX;
-  for (const Member& member : job.members()) {
-    if (member.resumes) barrier = std::min(barrier, member.barrier_sequence);
-  }
+  const uint64_t barrier = barrier_reached(job);
   const bool recovers = job.recovering();
   const Status opened = epoch ? job.open(host_, spis_, *epoch) : epoch.error();
   if (!opened) {

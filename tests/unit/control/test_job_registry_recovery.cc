@@ -138,6 +138,23 @@ TEST_CASE("who is new in a recovered job may need what only the others have") {
   CHECK(answer(desk, fresh).rounds == holder.rounds);
 }
 
+TEST_CASE("a rank that is new in a lost box's job has yet to come to the barrier others wait at") {
+  for (const bool is_new : {false, true}) {
+    Desk desk;
+    const auto sessions = crashed(desk);
+    auto waiting = resume(join_with(0), sessions[0]);
+    waiting.mutable_join()->set_barrier_sequence(3);
+    waiting.mutable_join()->set_barriers_released(2);
+    const ConnectionId first = desk.join(waiting);
+    desk.say(first, rounds_message({3, 3, 4, 4}));
+    auto other = is_new ? rejoin(join_with(1)) : resume(join_with(1), sessions[1]);
+    other.mutable_join()->set_barrier_sequence(is_new ? 0 : 3);
+    const ConnectionId second = desk.join(other);
+    if (!is_new) desk.say(second, rounds_message({3, 3, 4, 4}));
+    CHECK(answer(desk, first).session.barrier_released() == (is_new ? 2 : 3));
+  }
+}
+
 TEST_CASE("a job that was begun anew takes nobody of the old one") {
   Desk desk;
   const auto sessions = crashed(desk);

@@ -39,7 +39,7 @@ std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
 NumaArena shadow_of(const ShimOptions& options) {
   const auto tensors = tensors_of(options);
   const uint64_t bytes = options.has_shadow
-                             ? worker::Core::shadow_bytes(tensors)
+                             ? worker::Core::shadow_bytes(tensors, options.shadows)
                              : worker::Core::cache_bytes(session_of(options), tensors);
   if (bytes == 0) return {};
   auto arena = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
@@ -51,7 +51,7 @@ NumaArena shadow_of(const ShimOptions& options) {
 
 Shim::Shim(const ShimOptions& options)
     : session(session_of(options)),
-      core(session, tensors_of(options), shadow_of(options)),
+      core(session, tensors_of(options), shadow_of(options), options.shadows),
       credit_bytes(options.credit_bytes) {
   for (const uint64_t chunks : options.tensor_chunks) {
     buffers_.emplace_back(chunks * kChunkBytes / sizeof(float));

@@ -19,6 +19,7 @@ struct ShimOptions {
   uint32_t window_bytes = limits::kCreditBytesMax;
   uint64_t first_packet_number = 1;
   bool has_shadow = false;
+  uint32_t shadows = 1;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   std::vector<uint32_t> open_rounds = {};
   wire::SyncSpec sync = {};

@@ -43,6 +43,28 @@ TEST_CASE("with a shadow an input in place stays as it is until the chunk's resu
   CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
 }
 
+TEST_CASE("of two shadows one is whole while the next result comes into the other") {
+  for (const uint32_t shadows : {1u, 2u}) {
+    Shim shim({.tensor_chunks = {1}, .has_shadow = true, .shadows = shadows});
+    CHECK(shim.core.statistics().shadow_bytes == shadows * kChunkBytes);
+    run_round(shim, 1, 1, 0, 5.0f);
+    shim.start(0, 1.0f);
+    shim.take_all();
+    shim.deliver(shim.result(0, 1, 0, 6.0f));
+    CHECK(shim.core.lacks_result(0) == (shadows == 1));
+    if (shadows == 1) continue;
+    REQUIRE(shim.resume({0}, {0}).ok());
+    const auto given = shim.take_all();
+    REQUIRE(given.size() == 4);
+    for (const Pushed& packet : given) {
+      CHECK(packet.header.type() == PacketType::kState);
+      CHECK(packet.header.round == 0);
+      CHECK(first_value(packet) == 5.0f);
+    }
+    CHECK(shim.buffer(0)[0] == 1.0f);  // to be pushed again
+  }
+}
+
 TEST_CASE("a suspended core sends and accepts nothing, and operations stay pending") {
   Shim shim({.tensor_chunks = {2, 1}, .has_shadow = true});
   shim.start(0, 1.0f);

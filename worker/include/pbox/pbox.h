@@ -76,8 +76,8 @@ enum pbox_optimizer_value {
  * and go on where they were; that takes memory for one more copy of the model. NONE: operations
  * fail with PBOX_BOX_LOST at once. In PBOX_MODE_OPTIMIZE weights go on from the workers' copies,
  * but momentum and moments, which the box alone had, begin anew
- * (pbox_statistics.optimizer_restarts); weights of 16 bits go on from 16 bits. Other models than
- * BSP do not outlive their box. */
+ * (pbox_statistics.optimizer_restarts); weights of 16 bits go on from 16 bits. As they cannot be
+ * summed again, two copies are kept. Other models than BSP do not outlive their box. */
 typedef int32_t pbox_recovery;
 enum pbox_recovery_value { PBOX_RECOVERY_COPY = 0, PBOX_RECOVERY_NONE = 1 };
 /* What becomes of the job when a rank is lost. WAIT: for lost_timeout_ms the others wait for it to
