@@ -53,8 +53,9 @@ class Client:
     PBOX_QUORUM. `port` is what carries packets:
     "socket", or "dpdk:DEVICE" of the library libpbox_dpdk.so.1. `recovery` is what happens when the
     box is lost: "copy" looks for it, or its successor, for recover_timeout_ms and goes on, which
-    takes memory for one more copy of the model, of weights two; "none" fails. `on_worker_lost`: the others "wait"
-    for a lost rank for lost_timeout_ms, or then go on without it ("partial"), or "abort" at once.
+    takes memory for one more copy of the model, of weights two; "none" fails. `on_worker_lost`:
+    the others "wait" for a lost rank for lost_timeout_ms, or then go on without it ("partial"),
+    or "abort" at once.
     `rejoin`: take the place of a rank that a running job has lost. `priority_policy`: tensors go by
     their registered priority ("explicit"), by the order that rank 0 learns in the first round of
     gradients ("forward-order": what was started last is needed first), or as they come ("fifo").
