@@ -5,6 +5,16 @@
 #include "nic/wire/header.h"
 
 namespace pbox::appliance {
+namespace {
+
+// Who still has the result of the round before `next`, which it needs next; end(): nobody.
+auto holder_of(std::span<const ConsumedRounds> stated, uint32_t chunk, uint32_t next) {
+  return std::find_if(stated.begin(), stated.end(), [&](const ConsumedRounds& worker) {
+    return worker.rounds[chunk] == next && worker.holds(chunk);
+  });
+}
+
+}  // namespace
 
 Result<std::vector<ChunkStart>> plan_recovery(std::span<const ConsumedRounds> stated,
                                               uint32_t chunk_count) {
@@ -29,9 +39,7 @@ Result<std::vector<ChunkStart>> plan_recovery(std::span<const ConsumedRounds> st
     }
     starts[chunk].round = least->rounds[chunk];
     if (apart == 0) continue;
-    const auto holder = std::find_if(stated.begin(), stated.end(), [&](const auto& worker) {
-      return worker.rounds[chunk] == most->rounds[chunk] && worker.holds(chunk);
-    });
+    const auto holder = holder_of(stated, chunk, most->rounds[chunk]);
     if (holder != stated.end()) starts[chunk].copy_rank = holder->rank;
   }
   return starts;
@@ -48,9 +56,7 @@ Status open_for_newcomers(std::span<const ConsumedRounds> stated,
     }
     for (uint32_t chunk = first; chunk < end; ++chunk) {
       if (starts[chunk].round == least) continue;
-      const auto holder = std::find_if(stated.begin(), stated.end(), [&](const auto& worker) {
-        return worker.rounds[chunk] == least + 1 && worker.holds(chunk);
-      });
+      const auto holder = holder_of(stated, chunk, least + 1);
       if (holder == stated.end() || starts[chunk].copy_rank != pipeline::kNoRank) {
         return Error{ErrorCode::kMismatch,
                      "a rank that takes a lost one's place needs the result of round " +
@@ -68,9 +74,7 @@ Status open_for_weights(std::span<const ConsumedRounds> stated, std::vector<Chun
   for (uint32_t chunk = 0; chunk < starts.size(); ++chunk) {
     ChunkStart& start = starts[chunk];
     if (start.round == 0 || start.copy_rank != pipeline::kNoRank) continue;
-    const auto holder = std::find_if(stated.begin(), stated.end(), [&](const auto& worker) {
-      return worker.rounds[chunk] == start.round && worker.holds(chunk);
-    });
+    const auto holder = holder_of(stated, chunk, start.round);
     if (holder == stated.end()) {
       return Error{ErrorCode::kBoxLost,
                    "the weights of chunk " + std::to_string(chunk) + " after round " +
