@@ -11,19 +11,8 @@ namespace {
 using Catch::Contains;
 using Json = nlohmann::json;
 
-struct Output {
-  int status = -1;
-  std::string text, errors;
-};
-
-Output run(const Daemon& daemon, Arguments words) {
-  words.insert(words.end(), {"--admin", daemon.admin()});
-  Program program(PBOX_CTL_PATH, words);
-  Output output;
-  while (const auto line = program.read_line(kDeadlineMs)) output.text += *line + "\n";
-  output.status = program.wait_exit(kDeadlineMs).value_or(-1);
-  output.errors = program.errors();
-  return output;
+Output run(const Daemon& daemon, const Arguments& words) {
+  return ask(daemon, PBOX_CTL_PATH, words);
 }
 
 std::string shown(const Daemon& daemon, const Arguments& words) {

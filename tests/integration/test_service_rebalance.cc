@@ -58,13 +58,10 @@ bool train_until(SteadyTraining& training, const std::function<bool()>& done) {
   return false;
 }
 
-std::string shown(const Daemon& box, std::vector<std::string> words) {
-  words.insert(words.end(), {"--admin", box.admin()});
-  Program pboxctl(PBOX_CTL_PATH, words);
-  std::string text;
-  while (const auto line = pboxctl.read_line(kDeadlineMs)) text += *line + "\n";
-  REQUIRE(pboxctl.wait_exit(kDeadlineMs) == 0);
-  return text;
+std::string shown(const Daemon& box, const Arguments& words) {
+  const Output output = ask(box, PBOX_CTL_PATH, words);
+  REQUIRE(output.status == 0);
+  return output.text;
 }
 
 }  // namespace

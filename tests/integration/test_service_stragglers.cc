@@ -65,13 +65,9 @@ const Json& of_rank(const Json& job, uint32_t rank) {
 }
 
 std::string output_of(const Arguments& arguments, const Daemon& daemon) {
-  Arguments words = arguments;
-  words.insert(words.end(), {"--admin", daemon.admin()});
-  Program program(PBOX_CTL_PATH, words);
-  std::string text;
-  while (const auto line = program.read_line(kDeadlineMs)) text += *line + "\n";
-  CHECK(program.wait_exit(kDeadlineMs) == 0);
-  return text;
+  const Output output = ask(daemon, PBOX_CTL_PATH, arguments);
+  CHECK(output.status == 0);
+  return output.text;
 }
 
 }  // namespace

@@ -43,19 +43,8 @@ WorkerProcess start_rank(const Daemon& daemon, uint32_t rank, const std::filesys
   });
 }
 
-struct Output {
-  int status = -1;
-  std::string text, errors;
-};
-
-Output run(const Daemon& daemon, Arguments words) {
-  words.insert(words.end(), {"--admin", daemon.admin()});
-  Program program(PBOX_CTL_PATH, words);
-  Output output;
-  while (const auto line = program.read_line(kDeadlineMs)) output.text += *line + "\n";
-  output.status = program.wait_exit(kDeadlineMs).value_or(-1);
-  output.errors = program.errors();
-  return output;
+Output run(const Daemon& daemon, const Arguments& words) {
+  return ask(daemon, PBOX_CTL_PATH, words);
 }
 
 struct Span {

@@ -134,4 +134,14 @@ uint64_t Daemon::resident_bytes() const {
   throw std::runtime_error("no VmRSS: the daemon has ended");
 }
 
+Output ask(const Daemon& daemon, const std::string& pboxctl, Arguments words) {
+  words.insert(words.end(), {"--admin", daemon.admin()});
+  Program program(pboxctl, words);
+  Output output;
+  while (const auto line = program.read_line(kDeadlineMs)) output.text += *line + "\n";
+  output.status = program.wait_exit(kDeadlineMs).value_or(-1);
+  output.errors = program.errors();
+  return output;
+}
+
 }  // namespace pbox::test

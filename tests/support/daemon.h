@@ -79,6 +79,14 @@ class Daemon {
 Arguments daemon_arguments(const Arguments& more);
 const char* daemon_path();
 
+// A program's whole run; -1: it did not end in time.
+struct Output {
+  int status = -1;
+  std::string text, errors;
+};
+// `pboxctl`, which is at that path, asks the daemon's admin port.
+Output ask(const Daemon& daemon, const std::string& pboxctl, Arguments words);
+
 // A connected TCP socket to HOST:PORT of a Daemon, or -1.
 int connect_to(const std::string& where);
 
