@@ -338,7 +338,8 @@ class Core {
   void leave_window(Lane& lane, Chunk& chunk);
   int32_t priority(const Chunk& chunk) const;
   void send(Lane& lane, Chunk& chunk, uint64_t fragments);
-  void send_no_more(Lane& lane, Chunk& chunk);
+  // True if something was yet to leave. Nobody has armed the chunk then: that comes with its last.
+  bool send_no_more(Lane& lane, Chunk& chunk);
   bool has_room(const Lane& lane, const Chunk& chunk, uint64_t now_ns) const;
   bool open_window(Lane& lane, uint64_t now_ns);
   void fill_probes(Lane& lane, uint64_t now_ns);

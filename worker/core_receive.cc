@@ -102,8 +102,9 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   if (chunk.result_mask == 0) trace_.answer(header.chunk, now_ns);
   chunk.result_mask |= bit;
   if ((header.flags & wire::flag::kRetransmission) != 0) chunk.measures = false;
-  send_no_more(lane, chunk);
-  if (std::exchange(chunk.waits_for_others, false)) arm(lane, chunk, now_ns);  // the rest is due
+  const bool was_sending = send_no_more(lane, chunk);
+  const bool was_waiting = std::exchange(chunk.waits_for_others, false);
+  if (was_sending || was_waiting) arm(lane, chunk, now_ns);  // the rest is due
   if (chunk.result_mask == chunk.full_mask) finish_chunk(lane, chunk, now_ns);
 }
 

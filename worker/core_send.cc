@@ -53,10 +53,11 @@ void Core::send(Lane& lane, Chunk& chunk, uint64_t fragments) {
   chunk.to_send |= fragments;
 }
 
-void Core::send_no_more(Lane& lane, Chunk& chunk) {
-  if (chunk.to_send == 0) return;
+bool Core::send_no_more(Lane& lane, Chunk& chunk) {
+  if (chunk.to_send == 0) return false;
   chunk.to_send = 0;
   std::erase(lane.sending, chunk_id(chunk));
+  return true;
 }
 
 // An idle lane has room for a chunk whatever its size. Where the path is full, one that is more

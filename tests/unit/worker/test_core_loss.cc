@@ -139,6 +139,20 @@ TEST_CASE("a result ends the retransmission that was about to leave") {
   CHECK(shim.core.next_deadline_ns() == UINT64_MAX);
 }
 
+TEST_CASE("the rest of a result is asked for that ended what was about to leave") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.status(0, 0, 0));
+  shim.core.on_timer(shim.now_ns += 1'000'000'000);  // the port takes nothing
+  shim.deliver(shim.result(0, 0, 1, 3.0f));
+  REQUIRE(shim.core.next_deadline_ns() != UINT64_MAX);
+  shim.expire();
+  const auto probes = shim.take_all();
+  REQUIRE(probes.size() == 1);
+  CHECK(probes[0].held_mask() == 0b0010);
+}
+
 TEST_CASE("packets made but not taken are withdrawn when the chunk's result is complete") {
   Shim shim({.tensor_chunks = {2}});
   shim.start(0);
