@@ -259,9 +259,12 @@ class WorkerDriver {
       answer_chunk({id, chunk.round, 0});
     }
     for (uint32_t fragment = 0; fragment < chunk.fragments(); ++fragment) {
-      if (!oracle_.awaits(id, chunk.round, fragment)) continue;
+      const WorkerOracle::Chunk& now = oracle_.chunks()[id];
+      if (!oracle_.awaits(id, now.round, fragment)) continue;
       const uint64_t pulled = core_.statistics().bytes_pulled;
-      deliver(sealed(result({id, chunk.round, fragment})));
+      // A box that drops rounds has but the newest result.
+      const uint32_t newest = now.clock > now.round ? now.clock - 1 : now.round;
+      deliver(sealed(result({id, newest, fragment})));
       PBOX_CHECK(core_.statistics().bytes_pulled > pulled);
     }
   }

@@ -25,7 +25,7 @@ constexpr std::array<wire::SyncSpec, 8> kSyncs = {{
     {.model = SyncModel::kEssp, .staleness = 3},
     {.model = SyncModel::kSsp, .staleness = 2, .reads = wire::Reads::kCached},
     {.model = SyncModel::kSsp, .staleness = 0, .reads = wire::Reads::kCached},
-    {},  // not drop: the oracle does not know which round an operation takes there
+    {.model = SyncModel::kDrop, .quorum = 1},
 }};
 
 float number(wire::Dtype dtype, const std::byte* bytes) {
@@ -168,8 +168,10 @@ void WorkerOracle::start(uint32_t index, uint8_t value) {
       chunk.pushed = false;
     }
     chunk.acknowledged = 0;
-    chunk.is_done = false;
+    chunk.is_done = chunk.in_round = false;
   }
+  ++tensor.operations;
+  tensor.round.reset();
 }
 
 void WorkerOracle::made(const nic::TxPacket& packet) {
@@ -183,8 +185,16 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
   PBOX_CHECK(header.chunk < chunks_.size() && pipeline_of(header.chunk) == pipeline);
   PBOX_CHECK(packet.tag == wire::make_tag(kTag, header, packet.payload));
   Chunk& chunk = chunks_[header.chunk];
-  const Tensor& tensor = tensors_[chunk.tensor];
+  Tensor& tensor = tensors_[chunk.tensor];
   PBOX_CHECK(chunk.giving || (tensor.started && !chunk.is_done));
+  if (sync_.model == SyncModel::kDrop && !chunk.in_round) {
+    // All chunks of an operation have one round, whatever results they have seen before. Rounds are
+    // skipped, none is done twice.
+    if (!tensor.round) tensor.round = header.round;
+    PBOX_CHECK(header.round == *tensor.round && header.round + 1 >= tensor.operations);
+    chunk.round = header.round;
+    chunk.in_round = true;
+  }
   PBOX_CHECK(header.round == chunk.round - (chunk.giving ? 1 : 0));
   chunk.pushed = true;
   if (header.type() == wire::PacketType::kPull) {
@@ -235,6 +245,8 @@ void WorkerOracle::accepted(const wire::Parsed& result) {
     chunk.round = header.round;
     chunk.held = 0;
   }
+  chunk.clock = header.round + 1;
+  chunk.in_round = true;  // with what came, be it newer than the operation
   PBOX_CHECK((chunk.held >> header.fragment & 1) == 0);
   chunk.staged.resize(chunk.bytes);
   std::memcpy(chunk.staged.data() + header.fragment * kFragmentBytes, result.payload,

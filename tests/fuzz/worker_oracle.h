@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "tests/fuzz/input.h"
@@ -26,6 +27,8 @@ class WorkerOracle {
     uint32_t first_chunk = 0;
     bool started = false;
     bool in_place = false;
+    uint32_t operations = 0;        // started so far
+    std::optional<uint32_t> round;  // model drop: of the operation at hand, once it is seen
     std::vector<std::byte> input, output, expected;  // of exactly the tensor's bytes
   };
   // Of a chunk that is read from the worker's copy.
@@ -39,11 +42,13 @@ class WorkerOracle {
     uint32_t offset = 0;
     uint32_t bytes = 0;
     uint32_t round = 0;
-    uint64_t held = 0;    // fragments of the round's result
-    bool made = false;    // given back: a packet of it was, though the port may not have taken it
-    bool pushed = false;  // a packet of this round was seen
-    bool is_done = true;  // of the tensor's round at hand
-    bool giving = false;  // the box asked for the round before, and has not sent it back yet
+    uint64_t held = 0;     // fragments of the round's result
+    bool made = false;     // given back: a packet of it was, though the port may not have taken it
+    bool pushed = false;   // a packet of this round was seen
+    bool is_done = true;   // of the tensor's round at hand
+    uint32_t clock = 0;    // the newest result seen is of the round before
+    bool in_round = true;  // model drop: `round` is that of the operation at hand
+    bool giving = false;   // the box asked for the round before, and has not sent it back yet
     bool announced = false;  // delivery by pull: told that the round's result is there
     bool has_copy = false;
     std::vector<std::byte> staged = {}, copy = {};  // of the round at hand, of the one before
