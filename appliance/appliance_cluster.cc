@@ -64,6 +64,7 @@ void Appliance::open_plans() {
           .self = config_.box.name,
           .chunk_bytes = [this] { return static_cast<uint32_t>(config_.jobs.chunk_bytes); },
           .membership = [this]() -> const cluster::Membership& { return *membership_; },
+          .has_job = [this](const std::string& job) { return registry_->has_job(job); },
           .on_change =
               [this] {
                 registry_->on_parts_changed();

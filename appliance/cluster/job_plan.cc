@@ -42,6 +42,7 @@ std::string to_text(const JobPlan& plan) {
   return Json{{"chunk_bytes", plan.chunk_bytes},
               {"bytes", plan.bytes},
               {"may_move", plan.may_move},
+              {"is_over", plan.is_over},
               {"boxes", plan.boxes}}
       .dump();
 }
@@ -60,8 +61,12 @@ std::optional<JobPlan> plan_from_text(const std::string& text) {
     return std::nullopt;
   }
   JobPlan plan{.chunk_bytes = *chunk_bytes, .bytes = *bytes, .boxes = {}};
-  const auto may_move = object.find("may_move");
-  plan.may_move = may_move != object.end() && may_move->is_boolean() && may_move->get<bool>();
+  const auto is_true = [&](const char* name) {
+    const auto field = object.find(name);
+    return field != object.end() && field->is_boolean() && field->get<bool>();
+  };
+  plan.may_move = is_true("may_move");
+  plan.is_over = is_true("is_over");
   for (const Json& box : *boxes) {
     if (!box.is_string()) return std::nullopt;
     plan.boxes.push_back(box);

@@ -14,6 +14,7 @@ struct JobPlan {
   uint32_t chunk_bytes = 0;
   uint64_t bytes = 0;              // of all tensors, as the worker said that asked first
   bool may_move = false;           // parts can go on at another box
+  bool is_over = false;            // its last rank has left; kept for a while
   std::vector<std::string> boxes;  // by part: the name of the box that has it
   bool operator==(const JobPlan&) const = default;
 

@@ -129,12 +129,14 @@ void JobPlans::ask(const control::AskPlan& question, Answer done) {
       std::find(plan->boxes.begin(), plan->boxes.end(), lost) != plan->boxes.end();
   // Who begins says how much there is; a plan that is left of a job before may say otherwise.
   const bool begins = question.bytes() > 0;
-  const bool is_outdated = plan != nullptr && begins && plan->may_move != question.may_move();
+  if (plan == nullptr && !begins) return done(unknown("there is no plan of job '" + job + "'"));
+  const bool is_outdated =
+      plan != nullptr && begins && (plan->is_over || plan->may_move != question.may_move());
   if (plan != nullptr && !has_lost && !is_outdated) return done(describe(*plan));
   const bool is_under_way = waiting_.contains(job);
   waiting_[job].push_back(std::move(done));
   if (is_under_way) return;
-  if (plan == nullptr) {
+  if (plan == nullptr || (begins && plan->is_over && plan->bytes != question.bytes())) {
     make(question);
   } else if (has_lost) {
     replace_if_gone(job, lost);
@@ -142,6 +144,7 @@ void JobPlans::ask(const control::AskPlan& question, Answer done) {
     JobPlan mended = *plan;
     mended.bytes = question.bytes();
     mended.may_move = question.may_move();
+    mended.is_over = false;
     change(job, mended, [] {});
   }
 }
@@ -258,20 +261,27 @@ void JobPlans::commit(const std::string& job, const JobPlan& plan,
           on_committed();
           answer_all(job, plan);
         } else if (outcome) {
-          read_back(job);
+          read_back(job, plan);
         } else {
           answer_all(job, outcome.error());
         }
       });
 }
 
-void JobPlans::read_back(const std::string& job) {
-  store_.get(kJobs + job, [this, alive = alive_, job](const Result<Snapshot>& snapshot) {
+// Somebody else's change was first. It will do where it is of the same job: not what another one
+// has left.
+void JobPlans::read_back(const std::string& job, const JobPlan& wanted) {
+  store_.get(kJobs + job, [this, alive = alive_, job, wanted](const Result<Snapshot>& snapshot) {
     if (!*alive) return;
     if (!snapshot) return answer_all(job, snapshot.error());
     for (const KeyValue& entry : snapshot->entries) {
       if (entry.key != kJobs + job) continue;
-      if (const auto plan = plan_from_text(entry.value)) return answer_all(job, *plan);
+      const auto plan = plan_from_text(entry.value);
+      if (!plan) continue;
+      const bool is_of_same = plan->bytes == wanted.bytes && plan->may_move == wanted.may_move &&
+                              plan->is_over == wanted.is_over;
+      return answer_all(job, is_of_same ? Result<JobPlan>(*plan)
+                                        : unknown("the plan of job '" + job + "' has changed"));
     }
     answer_all(job, unknown("the plan of job '" + job + "' is gone"));
   });
@@ -281,14 +291,17 @@ void JobPlans::tick() {
   timer_.expires_after(kTick);
   timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
     if (error || !*alive) return;
-    empty_boxes();
+    note_ends();
+    if (options_.membership().leads() && store_.health().up && plan_entries_.loaded()) {
+      empty_boxes();
+      forget_plans();
+    }
     tick();
   });
 }
 
 // The leader's: boxes that drain, and such as have parts and have not been there for a while.
 void JobPlans::empty_boxes() {
-  if (!options_.membership().leads() || !store_.health().up || !plan_entries_.loaded()) return;
   std::set<std::string> absent;
   std::vector<std::pair<std::string, std::string>> leaving;  // job, box
   for (const auto& [job, plan] : plans_) {
@@ -309,6 +322,48 @@ void JobPlans::empty_boxes() {
     waiting_[job];  // one change at a time
     give_away_parts(job, box, is_draining(box) ? "it drains" : "it is not registered any more");
   }
+}
+
+// What is said in plans of the jobs of this box.
+void JobPlans::note_ends() {
+  if (!store_.health().up || !plan_entries_.loaded()) return;
+  for (const auto& [job, plan] : plans_) {
+    const bool is_here = options_.has_job(job);
+    const bool has_ended = ended_.contains(job) && !is_here;
+    if ((plan.is_over && is_here) || (!plan.is_over && has_ended)) set_over(job, has_ended);
+  }
+  std::erase_if(ended_, [this](const std::string& job) {
+    const JobPlan* plan = find(job);
+    return plan == nullptr || plan->is_over || options_.has_job(job);
+  });
+}
+
+void JobPlans::set_over(const std::string& job, bool is_over) {
+  if (waiting_.contains(job)) return;
+  waiting_[job];  // one change at a time; the next tick sees to the rest
+  JobPlan mended = *find(job);
+  mended.is_over = is_over;
+  change(job, mended, [] {});
+}
+
+// The leader's.
+void JobPlans::forget_plans() {
+  const auto now = std::chrono::steady_clock::now();
+  std::map<std::string, Over> over;
+  for (const auto& [job, plan] : plans_) {
+    if (!plan.is_over || waiting_.contains(job)) continue;
+    const auto known = over_.find(job);
+    const bool is_known = known != over_.end() && known->second.revision == revision(job);
+    Over& entry = over[job] = is_known ? known->second : Over{revision(job), now};
+    if (now - entry.since < options_.forget_after) continue;
+    entry.since = now;  // tried again as late, if it fails
+    store_.commit(
+        {.conditions = {{kJobs + job, entry.revision}, options_.membership().lead_fence()},
+         .puts = {},
+         .deletes = {kJobs + job}},
+        [](const Result<Outcome>&) {});
+  }
+  over_ = std::move(over);
 }
 
 bool JobPlans::is_draining(const std::string& box) const {

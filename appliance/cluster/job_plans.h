@@ -3,11 +3,16 @@
 // through. The box that leads also empties boxes that drain. What a plan says is carried out by the
 // boxes it names, as each hears of it, and by the workers, which go where the parts are.
 //
+// The plan of a job that is over stays for a while, for the next job of that name, and is then
+// forgotten: a box where it ended says so in the plan, one where it (or the next one) lives takes
+// that back, and the leader deletes what has been over for long.
+//
 // Main thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,11 +32,13 @@ class JobPlans : public appliance::PartMap {
     std::string self;  // this box's name
     std::function<uint32_t()> chunk_bytes;
     std::function<const Membership&()> membership;
+    std::function<bool(const std::string& job)> has_job;  // this box, some part of it
     // Whenever a box may have got or lost parts.
     std::function<void()> on_change;
     // Answers have been given outside of a call to this class.
     std::function<void()> on_answers;
     Membership::Log log;
+    std::chrono::milliseconds forget_after = std::chrono::minutes(10);  // that it is over
   };
 
   // `context` and `store`, which was started, outlive the plans.
@@ -42,6 +49,7 @@ class JobPlans : public appliance::PartMap {
                                                       uint32_t parts) const override;
   void ask(const control::AskPlan& question, Answer done) override;
   void take_back(const std::string& job, uint32_t part) override;
+  void on_job_over(const std::string& job) override { ended_.insert(job); }
   bool has_others(const std::string& job) const override;
 
   // Boxes that drain have no part for long, and get none. kUnavailable: try again later.
@@ -62,6 +70,9 @@ class JobPlans : public appliance::PartMap {
   void on_plans();
   void tick();
   void empty_boxes();
+  void note_ends();
+  void set_over(const std::string& job, bool is_over);
+  void forget_plans();
   const JobPlan* find(const std::string& job) const;
   std::vector<PlanBox> candidates(const std::string& but) const;
   control::Plan describe(const JobPlan& plan) const;
@@ -73,7 +84,7 @@ class JobPlans : public appliance::PartMap {
   void give_away_parts(const std::string& job, const std::string& box, const std::string& why);
   void commit(const std::string& job, const JobPlan& plan, std::vector<Condition> conditions,
               std::function<void()> on_committed);
-  void read_back(const std::string& job);
+  void read_back(const std::string& job, const JobPlan& wanted);
 
   boost::asio::io_context& context_;
   Store& store_;
@@ -82,6 +93,13 @@ class JobPlans : public appliance::PartMap {
   std::map<std::string, std::vector<Answer>> waiting_;  // by job: who waits for a change under way
   std::map<std::string, JobPlan> plans_;                // as plan_entries_, by job
   std::map<std::string, uint32_t> absent_ticks_;        // by box that has parts and is not there
+  std::set<std::string> ended_;                         // jobs, here; not yet said in their plans
+  // By job that is over: since when the leader has seen the plan of this revision.
+  struct Over {
+    int64_t revision = 0;
+    std::chrono::steady_clock::time_point since;
+  };
+  std::map<std::string, Over> over_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Mirror plan_entries_;
   Mirror drains_;

@@ -256,6 +256,11 @@ void JobRegistry::fail_job(Job& job, const Error& error) {
     connections_[member.connection].job = nullptr;
     refuse(member.connection, error);
   }
+  end(job);
+}
+
+void JobRegistry::end(Job& job) {
+  parts_.on_job_over(job.spec().name);
   remove(job);
 }
 
@@ -367,6 +372,11 @@ std::vector<JobView> JobRegistry::views(uint64_t now_ns) const {
     }
   }
   return views;
+}
+
+bool JobRegistry::has_job(const std::string& name) const {
+  const auto first = jobs_.lower_bound({name, 0});
+  return first != jobs_.end() && first->first.first == name;
 }
 
 std::vector<PartProgress> JobRegistry::progress() const {

@@ -101,6 +101,8 @@ class JobRegistry {
   // A job whose parts are on several boxes shows those of this one.
   std::vector<JobView> views(uint64_t now_ns) const;
   std::vector<StragglerView> stragglers(uint64_t now_ns) const;
+  // Some part of it is here.
+  bool has_job(const std::string& name) const;
   // Of the parts that run here and could go on at another box, by job and part.
   std::vector<PartProgress> progress() const;
   uint64_t memory_taken_bytes() const;
@@ -165,6 +167,8 @@ class JobRegistry {
   void move_away(Job& job, const control::PartPlace& place);
   void fail_job(Job& job, const Error& error);
   void remove_if_over(Job& job);
+  // It is over, here and anywhere else; remove: only here.
+  void end(Job& job);
   void remove(Job& job);
   void share_credit();
   void note(RegistryEvent::Severity severity, const char* name, std::string text) {

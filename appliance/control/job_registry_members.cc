@@ -439,7 +439,7 @@ void JobRegistry::remove_if_over(Job& job) {
     ++totals_.jobs_finished;
     note(Severity::kInfo, "job_finished", job.spec().title() + ": every rank has left");
   }
-  remove(job);
+  end(job);
 }
 
 }  // namespace pbox::appliance

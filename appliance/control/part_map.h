@@ -28,6 +28,9 @@ class PartMap {
   // This box goes on with a part that cannot go elsewhere, whatever the map says of it.
   virtual void take_back(const std::string& /*job*/, uint32_t /*part*/) {}
 
+  // The job has ended here: its ranks have left, or it has failed.
+  virtual void on_job_over(const std::string& /*job*/) {}
+
   // There are boxes that would take over what this one has of the job, or have done so.
   virtual bool has_others(const std::string&) const { return false; }
 };
