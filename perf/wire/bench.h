@@ -22,7 +22,9 @@ template <nic::Port P>
 class WireBench {
  public:
   WireBench(P& box_port, P& load_port, const nic::Endpoint& box, WireJob& job)
-      : job_(job), loop_(core_, box_port, mailbox_, {.busy = true}), load_(load_port, box, job) {
+      : job_(job),
+        loop_(core_, box_port, mailbox_, {.busy = true}),
+        load_(load_port, std::vector<nic::Endpoint>(job.shape().workers, box), job) {
     core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = &job_.shard()});
   }
   ~WireBench() { core_.execute({.kind = pipeline::CommandKind::kRemove, .shard = &job_.shard()}); }

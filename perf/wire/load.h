@@ -18,13 +18,14 @@
 
 namespace pbox::perf {
 
-template <nic::Port P>
+// P: a port, or what of one sends and receives bursts.
+template <typename P>
 class WireLoad {
  public:
-  // All outlive it.
-  WireLoad(P& port, const nic::Endpoint& box, const WireJob& job)
+  // port and job outlive it. boxes: where each worker sends to.
+  WireLoad(P& port, std::vector<nic::Endpoint> boxes, const WireJob& job)
       : port_(port),
-        box_(box),
+        boxes_(std::move(boxes)),
         job_(job),
         results_(job.chunk_count() * size_t{job.shape().workers}),
         packet_numbers_(job.shape().workers, 1) {}
@@ -122,7 +123,7 @@ class WireLoad {
     header.chunk = chunk;
     header.round = round_of(push.sequence);
     header.fragment = static_cast<uint16_t>(push.fragment);
-    packet.to = &box_;
+    packet.to = &boxes_[push.worker];
     packet.header = header;
     packet.payload = job_.payload(push.worker, chunk, push.fragment);
     packet.tag = wire::make_tag({}, header, packet.payload);
@@ -135,7 +136,7 @@ class WireLoad {
   }
 
   P& port_;
-  nic::Endpoint box_;
+  std::vector<nic::Endpoint> boxes_;
   const WireJob& job_;
   std::vector<uint64_t> results_;         // by chunk and worker: fragments of the result at hand
   std::vector<uint64_t> packet_numbers_;  // by worker

@@ -15,6 +15,7 @@
 #include "perf/scenario.h"
 #include "perf/wire/bench.h"
 #include "perf/wire/devices.h"
+#include "perf/wire/rdma.h"
 #include "perf/wire/testpmd.h"
 
 namespace pbox::perf {
@@ -229,19 +230,36 @@ WireKind kind_of(const std::string& port) {
   if (port == "dpdk:af_packet") return WireKind::kAfPacket;
   if (port == "socket") return WireKind::kSocket;
   throw std::runtime_error("--port " + port +
-                           ": give dpdk:ring, dpdk:memif, dpdk:af_packet or socket");
+                           ": give dpdk:ring, dpdk:memif, dpdk:af_packet, rdma or socket");
 }
 
 void add_options(po::options_description& options) {
   options.add_options()("port", po::value<std::string>()->default_value("dpdk:memif"),
-                        "dpdk:ring, dpdk:memif, dpdk:af_packet (root) or socket")(
-      "mtu", po::value<uint32_t>()->default_value(9000), "9000 or 1500")(
+                        "dpdk:ring, dpdk:memif, dpdk:af_packet (root), rdma or socket")(
+      "mtu", po::value<uint32_t>()->default_value(9000), "9000 or 1500; not for rdma")(
+      "device", po::value<std::string>()->default_value(""), "rdma: the box's; default: the first")(
+      "load-device", po::value<std::string>()->default_value(""), "rdma: default: the box's")(
       "workers", po::value<uint32_t>()->default_value(4), "workers that push, at most 64")(
       "turns", po::value<uint32_t>()->default_value(5), "measurements of each side, in turns")(
       "seconds", po::value<double>()->default_value(0.5), "of each measurement");
 }
 
+nlohmann::json run_rdma([[maybe_unused]] const po::variables_map& options,
+                        [[maybe_unused]] std::ostream& report) {
+#ifdef PBOX_HAS_RDMA
+  return measure_rdma({.box_device = options["device"].as<std::string>(),
+                       .load_device = options["load-device"].as<std::string>(),
+                       .workers = std::clamp(options["workers"].as<uint32_t>(), 1u, 64u),
+                       .turns = std::max(1u, options["turns"].as<uint32_t>()),
+                       .seconds = options["seconds"].as<double>()},
+                      report);
+#else
+  throw std::runtime_error("--port rdma: built without libibverbs");
+#endif
+}
+
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
+  if (options["port"].as<std::string>() == "rdma") return run_rdma(options, report);
   const auto mtu = options["mtu"].as<uint32_t>();
   if (mtu != 9000 && mtu != 1500) throw std::runtime_error("--mtu must be 9000 or 1500");
   Run run{.kind = kind_of(options["port"].as<std::string>()),

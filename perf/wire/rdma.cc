@@ -1,0 +1,195 @@
+#include "perf/wire/rdma.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <iomanip>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+#include "nic/rdma/port.h"
+#include "perf/measure.h"
+#include "perf/wire/load.h"
+#include "pipeline/loop.h"
+
+namespace pbox::perf {
+namespace {
+
+constexpr uint32_t kPacketsInFlight = 128;  // fewer than either side has posted buffers for
+constexpr uint32_t kPerftestMarginS = 1;    // that it leaves out at either end
+constexpr std::array<const char*, 2> kPerftests = {"ib_send_bw", "ib_write_bw"};
+
+template <typename T>
+T value_or_throw(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+  return std::move(*result);
+}
+
+void must(const Status& status) {
+  if (!status) throw std::runtime_error(status.error().message);
+}
+
+std::shared_ptr<nic::RdmaDevice> open_device(const std::string& name) {
+  return value_or_throw(nic::RdmaDevice::open({.name = name}));
+}
+
+nic::RdmaQueue open_queue(const std::shared_ptr<nic::RdmaDevice>& device) {
+  return value_or_throw(nic::RdmaQueue::open({.device = device}));
+}
+
+nic::RdmaPort open_port(const std::shared_ptr<nic::RdmaDevice>& device) {
+  nic::SocketPort socket =
+      value_or_throw(nic::SocketPort::open({.local = *nic::parse_endpoint("127.0.0.1", 0)}));
+  return value_or_throw(nic::RdmaPort::open(std::move(socket), open_queue(device)));
+}
+
+// A pipeline with a queue pair for each worker on a thread of its own, and all workers on this one.
+class RdmaBench {
+ public:
+  RdmaBench(const std::shared_ptr<nic::RdmaDevice>& box_device,
+            const std::shared_ptr<nic::RdmaDevice>& load_device, const WireShape& shape)
+      : job_(shape),
+        box_(open_port(box_device)),
+        load_queue_(open_queue(load_device)),
+        load_(load_queue_, connect(), job_) {
+    const NumaArena& results = job_.shard().arena();
+    must(box_.add_memory(results.data(), results.size()));
+    core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = &job_.shard()});
+    thread_ = std::thread([this] { pipeline::Loop(core_, box_, mailbox_, {.busy = true}).run(); });
+  }
+  ~RdmaBench() {
+    mailbox_.stop.store(true, std::memory_order_release);
+    thread_.join();
+    core_.execute({.kind = pipeline::CommandKind::kRemove, .shard = &job_.shard()});
+  }
+  RdmaBench(const RdmaBench&) = delete;
+  RdmaBench& operator=(const RdmaBench&) = delete;
+
+  // Bytes of gradients per second that were added; as many go back.
+  double run(double seconds) {
+    const uint64_t before = fragments();
+    const uint64_t start_ns = monotonic_ns();
+    const uint64_t end_ns = start_ns + static_cast<uint64_t>(seconds * 1e9);
+    load_.resume(start_ns);
+    uint64_t now_ns = start_ns;
+    for (; now_ns < end_ns; now_ns = monotonic_ns()) load_.turn(now_ns);
+    return static_cast<double>(fragments() - before) * job_.shape().fragment_bytes * 1e9 /
+           static_cast<double>(now_ns - start_ns);
+  }
+
+  uint64_t broken() const { return box_.counters().get(nic::PortCounter::kQueuePairErrors); }
+  uint64_t staged() const { return box_.counters().get(nic::PortCounter::kStagedPackets); }
+  uint64_t stalls() const { return load_.stalls(); }
+
+ private:
+  std::vector<nic::Endpoint> connect() {
+    std::vector<nic::Endpoint> boxes;
+    for (uint64_t worker = 1; worker <= job_.shape().workers; ++worker) {
+      const auto prepared = value_or_throw(load_queue_.prepare(worker));
+      const auto peer = value_or_throw(box_.connect(worker, prepared.own));
+      must(load_queue_.complete(prepared.endpoint, peer));
+      boxes.push_back(prepared.endpoint);
+    }
+    return boxes;
+  }
+  uint64_t fragments() const { return core_.counters().get(pipeline::Counter::kAggregated); }
+
+  WireJob job_;
+  nic::RdmaPort box_;
+  nic::RdmaQueue load_queue_;
+  WireLoad<nic::RdmaQueue> load_;
+  pipeline::Core core_{{.pipeline_index = 0, .tag = {}}};
+  pipeline::Mailbox mailbox_;
+  std::thread thread_;
+};
+
+// The average of the last line of perftest's table: #bytes #iterations peak average rate.
+double average_column(const std::string& said) {
+  double average = 0;
+  std::istringstream lines(said);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream columns(line);
+    double bytes = 0, iterations = 0, peak = 0, value = 0;
+    if (columns >> bytes >> iterations >> peak >> value) average = value;
+  }
+  return average;
+}
+
+// Bytes per second in one direction while both are busy, by perftest.
+double perftest_rate(const std::string& program, const nic::RdmaDevice& box,
+                     const nic::RdmaDevice& load, const WireShape& shape, double seconds) {
+  const auto side = [&](const nic::RdmaDevice& device) {
+    std::ostringstream words;
+    words << "timeout 120 " << program << " -b -F --report_gbits -d " << device.name() << " -x "
+          << device.gid().entry.index << " -q " << shape.workers << " -s "
+          << shape.fragment_bytes + limits::kPacketOverheadBytes << " -f " << kPerftestMarginS
+          << " -D " << 2 * kPerftestMarginS + std::ceil(seconds);
+    return words.str();
+  };
+  std::string command;
+  command.append("(").append(side(box)).append(" >/dev/null 2>&1 & sleep 2; ");
+  command.append(side(load)).append(" 127.0.0.1; wait) 2>&1");
+  const std::unique_ptr<FILE, int (*)(FILE*)> output(popen(command.c_str(), "r"), pclose);
+  if (!output) throw std::runtime_error("cannot start a shell for " + program);
+  std::string said;
+  std::array<char, 4096> part;
+  for (size_t count = 0; (count = fread(part.data(), 1, part.size(), output.get())) > 0;) {
+    said.append(part.data(), count);
+  }
+  const double both_gbits = average_column(said);
+  if (both_gbits > 0) return both_gbits / 2 * 1e9 / 8;
+  throw std::runtime_error(program + " (package perftest) moved nothing; it said:\n" + said);
+}
+
+std::shared_ptr<nic::RdmaDevice> box_device(const std::string& name) {
+  if (!name.empty()) return open_device(name);
+  const auto names = nic::rdma_device_names();
+  if (names.empty()) throw std::runtime_error("there is no RDMA device (rdma link shows them)");
+  return open_device(names.front());
+}
+
+}  // namespace
+
+nlohmann::json measure_rdma(const RdmaRun& run, std::ostream& report) {
+  const auto box = box_device(run.box_device);
+  const auto load = run.load_device.empty() ? box : open_device(run.load_device);
+  const WireShape shape{.workers = run.workers,
+                        .window_chunks = std::max(1u, kPacketsInFlight / run.workers),
+                        .fragment_bytes = limits::kChunkBytesDefault};
+  report << "one core behind " << box->describe() << ", load on " << load->name() << ", "
+         << run.workers << " workers, " << run.turns << " turns" << std::endl;
+  RdmaBench bench(box, load, shape);
+  bench.run(run.seconds);  // warm-up
+  std::vector<double> wire;
+  std::array<std::vector<double>, kPerftests.size()> peers;
+  for (uint32_t turn = 0; turn < run.turns; ++turn) {
+    wire.push_back(bench.run(run.seconds));
+    for (size_t peer = 0; peer < peers.size(); ++peer) {
+      peers[peer].push_back(perftest_rate(kPerftests[peer], *box, *load, shape, run.seconds));
+    }
+  }
+  nlohmann::json figures = {{"fragment_bytes", shape.fragment_bytes},
+                            {"workers", run.workers},
+                            {"box_device", box->name()},
+                            {"load_device", load->name()},
+                            {"goodput_gbytes", median(wire) / 1e9},
+                            {"staged_packets", bench.staged()},
+                            {"queue_pair_errors", bench.broken()},
+                            {"pushed_again", bench.stalls()}};
+  report << std::fixed << std::setprecision(2) << "absorbed, and answered, " << median(wire) / 1e9
+         << " GB/s\n";
+  for (size_t peer = 0; peer < peers.size(); ++peer) {
+    const double ratio = median_ratio(wire, peers[peer]);
+    figures["peers"][kPerftests[peer]] = {{"gbytes", median(peers[peer]) / 1e9},
+                                          {"wire_over_peer", ratio}};
+    report << "  " << std::setw(12) << std::left << kPerftests[peer] << std::right
+           << median(peers[peer]) / 1e9 << " GB/s each way, " << run.workers
+           << " queue pairs: " << ratio << " of it\n";
+  }
+  report << std::flush;
+  return figures;
+}
+
+}  // namespace pbox::perf
