@@ -1,5 +1,5 @@
 // The Debian packages under systemd as the first process, in a guest of tests/vm: a box is
-// installed, becomes ready, outlives what kills it without its jobs noticing, and leaves no trace.
+// installed, becomes ready, outlives what kills it, and leaves no trace.
 // PBOX_DEBS names the folder of the packages.
 #include <sys/wait.h>
 #include <unistd.h>
