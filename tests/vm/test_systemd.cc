@@ -39,6 +39,12 @@ void must(const std::string& command) {
   REQUIRE(outcome.status == 0);
 }
 
+// A guest is slow: what is under way is said before it is done.
+void say(const char* step) {
+  std::printf("%s\n", step);
+  std::fflush(stdout);
+}
+
 std::string property(const std::string& name) {
   std::string value = shell("systemctl show pboxd --value -p " + name).output;
   while (value.ends_with('\n')) value.pop_back();
@@ -73,9 +79,11 @@ std::string cpu_of_a_pipeline() {
 }  // namespace
 
 TEST_CASE("a box is installed, killed, wedged, upgraded under its jobs, and purged") {
+  say("install");
   install_packages();
   CHECK(property("ActiveState") == "inactive");  // an operator starts it
   std::ofstream("/etc/pbox/pboxd.conf") << "[pipeline]\ncount = 1\npin = on\ncores = 1\n";
+  say("start");
   must("systemctl start pboxd");
   CHECK(property("ActiveState") == "active");
   const std::string cpu = cpu_of_a_pipeline();
@@ -83,15 +91,18 @@ TEST_CASE("a box is installed, killed, wedged, upgraded under its jobs, and purg
   must("pboxctl version");
   CHECK_THAT(shell("ps -o user= -p " + property("MainPID")).output, Contains("pbox"));
 
+  say("train");
   SteadyTraining training = train();
   training.rounds();
 
+  say("kill");
   training.begin_rounds();
   must("systemctl kill --kill-whom=main --signal=KILL pboxd");
   training.end_rounds();
   CHECK(property("NRestarts") == "1");
 
   // A pipeline gets no time any more: something else of a higher class has its CPU.
+  say("wedge a pipeline");
   training.begin_rounds();
   must("echo -1 > /proc/sys/kernel/sched_rt_runtime_us");
   {
@@ -104,6 +115,7 @@ TEST_CASE("a box is installed, killed, wedged, upgraded under its jobs, and purg
   training.end_rounds();
   CHECK(property("NRestarts") == "2");
 
+  say("upgrade");
   const std::string process = property("MainPID");
   install_packages();
   CHECK(property("MainPID") == process);
@@ -112,6 +124,7 @@ TEST_CASE("a box is installed, killed, wedged, upgraded under its jobs, and purg
   CHECK(property("MainPID") != process);
   training.kill();
 
+  say("purge");
   must("dpkg --purge pboxd pboxctl");
   CHECK(shell("pidof pboxd").status == 1);
   for (const char* file :

@@ -1,0 +1,206 @@
+"""What the documents tell people to type works: commands that only look are run, word for word,
+beside a real box and a job; of all others the options exist. What is said to be seen, programs say.
+
+The box has the ports that documents take for granted, in a network of this test's own."""
+
+import ctypes
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+import urllib.request
+
+import numpy
+
+import pbox
+
+TREE = pathlib.Path(__file__).resolve().parents[3]
+BIN = pathlib.Path(os.environ["PBOX_BUILD_DIR"]) / "bin"
+SKIPPED = 77  # SKIP_RETURN_CODE of the ctest
+CLONE_NEWNET = 0x40000000
+TIMEOUT_S = 60
+JOB = "JOB"  # as the documents call it
+
+PROGRAMS = {name: BIN / name for name in ("pboxd", "pboxctl", "pbox-perf", "pbox-sim")}
+PROGRAMS |= {f"tools/{name}": TREE / "tools" / name for name in ("demo", "test", "tidy")}
+PROGRAMS |= {"tests/vm/run": TREE / "tests/vm/run"}
+# Of these the options are looked up in what --help says, and no more.
+NOT_RUN = {
+    "pboxd": "serves until it is told to stop; this test has one",
+    "pbox-perf": "measures for minutes",
+    "pbox-sim": "has tests of its own",
+    "tools/demo": "trains for a minute", "tools/test": "runs this test", "tools/tidy": "a test too",
+    "tests/vm/run": "has tests of its own, and no --help",
+    "pboxctl top": "goes on until it is interrupted",
+    "pboxctl drain": "needs a cluster: test_service_parts drains boxes",
+    "pboxctl plan --topology": "needs another machine's description: test_pboxctl_plan has one",
+    "pboxctl doctor": "on the box it looks at the machine, which may lack something here",
+}
+RUN_ALL_THE_SAME = ("pboxctl doctor --to",)
+# Words that stand for the reader's own.
+OWN = {"BOX": "127.0.0.1"}
+
+
+def documents():
+    skipped = {"build", ".git"}
+    return [path for path in sorted(TREE.rglob("*.md"))
+            if not skipped & set(path.relative_to(TREE).parts)]
+
+
+def words_of(text):
+    """A command's words: without sudo, settings before it, the comment behind it and brackets."""
+    text = re.sub(r"\s+", " ", text.split(" #")[0]).strip().replace("[", "").replace("]", "")
+    try:
+        words = shlex.split(text)
+    except ValueError:  # no command
+        return []
+    while words and (words[0] == "sudo" or re.fullmatch(r"[A-Z_]+=\S*", words[0])):
+        words.pop(0)
+    if words:
+        words[0] = re.sub("^build/release/bin/", "", words[0])
+    return words
+
+
+def commands():
+    """All in documents that begin with a program of ours: (document, words), each once."""
+    found = {}
+    for path in documents():
+        text = path.read_text(encoding="utf-8")
+        spans = re.findall(r"`([^`\n]+(?:\n[^`\n]+)?)`", text)
+        spans += [line for line in text.splitlines() if line.startswith("    ")]
+        for span in spans:
+            words = words_of(span)
+            # A name by itself is no command; "pboxd ready ..." is what it prints.
+            if len(words) < 2 or words[0] not in PROGRAMS or words[1] in ("ready", "SCENARIO"):
+                continue
+            found.setdefault(tuple(words), path.relative_to(TREE))
+    return [(document, list(words)) for words, document in found.items()]
+
+
+def run(words, folder):
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S,
+                          check=False)
+
+
+def help_of(words):
+    """What the command, or the subcommand, says of itself."""
+    subcommands = words[1:2] if words[0] in ("pboxctl", "pbox-perf") else []
+    said = run([str(PROGRAMS[words[0]]), *subcommands, "--help"], TREE)
+    return said.stdout + said.stderr if said.returncode == 0 else None
+
+
+def is_run(words):
+    line = " ".join(words)
+    if line.startswith(RUN_ALL_THE_SAME):
+        return True
+    return not any(line == name or line.startswith(name + " ") for name in NOT_RUN)
+
+
+class Job(threading.Thread):
+    """A rank that exchanges one array for as long as the test goes on."""
+
+    def __init__(self, box):
+        super().__init__()
+        self._client = pbox.Client(box=box, job=JOB, rank=0, world_size=1)
+        self._values = numpy.ones(100_000, dtype=numpy.float32)
+        self._tensor = self._client.register("layer", self._values)
+        self._client.join()
+        self._ends = threading.Event()
+
+    def run(self):
+        while not self._ends.wait(0.01):
+            self._client.push_pull(self._tensor, self._values)
+            self._client.wait(self._tensor)
+
+    def close(self):
+        self._ends.set()
+        self.join()
+        self._client.close()
+
+
+class Documents(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.box = pbox.LocalBox("--control.port=9541", "--admin.port=9540")
+        cls.addClassCleanup(cls.box.close)
+        cls.job = Job(cls.box.control)
+        cls.job.start()
+        cls.addClassCleanup(cls.job.close)
+
+    def test_commands_that_only_look_work_word_for_word(self):
+        ran = 0
+        for document, words in commands():
+            if not is_run(words):
+                continue
+            typed = [str(PROGRAMS[words[0]]), *(OWN.get(word, word) for word in words[1:])]
+            with self.subTest(document=str(document), command=" ".join(words)), \
+                    tempfile.TemporaryDirectory(prefix="pbox-documents-") as folder:
+                ended = run(typed, folder)
+                self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+                ran += 1
+        self.assertGreater(ran, 8)
+
+    def test_options_exist(self):
+        helps = {}
+        for document, words in commands():
+            if words[0] == "tests/vm/run":
+                continue
+            with self.subTest(document=str(document), command=" ".join(words)):
+                key = tuple(words[:2])
+                helps.setdefault(key, help_of(words))
+                self.assertIsNotNone(helps[key], "there is no such command")
+                for option in re.findall(r"(?<!\S)--?[a-z][a-z0-9_.-]*", " ".join(words)):
+                    known = re.search(rf"(?<!\S){re.escape(option)}(?![a-z0-9_-])", helps[key])
+                    self.assertIsNotNone(known, f"there is no option {option}")
+
+    def test_pages_answer(self):
+        pages = set()
+        for path in documents():
+            named = r"`(?:GET )?(/(?:metrics|healthz|readyz|api/v1/[a-z/]+))`"
+            pages |= set(re.findall(named, path.read_text(encoding="utf-8")))
+        self.assertIn("/metrics", pages)
+        for page in sorted(pages):
+            with self.subTest(page=page):
+                with urllib.request.urlopen(f"http://{self.box.admin}{page}", timeout=10) as answer:
+                    self.assertEqual(answer.status, 200)
+
+    def test_what_is_said_to_be_seen_is_in_the_programs(self):
+        sources = "\n".join(
+            path.read_text(encoding="utf-8", errors="replace")
+            for folder in ("appliance", "base", "config", "nic", "pipeline", "worker")
+            for path in (TREE / folder).rglob("*") if path.suffix in (".cc", ".h", ".py"))
+        # A text may be cut over several literals.
+        sources = re.sub(r'"\s*\n\s*"', "", sources)
+        metrics = (TREE / "appliance/admin/METRICS.md").read_text(encoding="utf-8")
+        readme = (TREE / "README.md").read_text(encoding="utf-8")
+        table = readme.partition("| you see |")[2].partition("\n\n")[0]
+        seen = [text for row in table.splitlines()[2:]
+                for text in re.findall(r"`([^`]+)`", row.split(" | ")[0])
+                if words_of(text)[:1] != ["systemctl"]]  # where it is seen
+        self.assertGreater(len(seen), 20)
+        for text in seen:
+            with self.subTest(text=text):
+                if text.startswith("pbox_"):
+                    self.assertTrue(re.sub(r"\{.*", "", text) in metrics, "no such metric")
+                    continue
+                # Between the names and numbers that differ from case to case.
+                parts = [part.strip() for part in re.split(r"\.\.\.|\b[NW]\b|'", text)]
+                for part in filter(None, parts):
+                    self.assertTrue(part in sources, f"nobody says '{part}'")
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        print("skipped: a network of its own needs root")
+        sys.exit(SKIPPED)
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
+        print("skipped: no network of its own: " + os.strerror(ctypes.get_errno()))
+        sys.exit(SKIPPED)
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    unittest.main()
