@@ -244,6 +244,7 @@ BoxView Appliance::box() const {
           .jobs_finished = totals.jobs_finished,
           .jobs_recovered = totals.jobs_recovered,
           .optimizer_restarts = totals.optimizer_restarts,
+          .ports_given_up = totals.ports_given_up,
           .parts_moved = totals.parts_moved,
           .control_connections = static_cast<uint32_t>(registry_->connection_count()),
           .links_down = pipelines_->ports().links_down()};

@@ -341,6 +341,7 @@ pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statisti
     std::copy(by_staleness.begin(), by_staleness.end(), full.reads_by_staleness);
     full.dropped_rounds = report->core.dropped_rounds;
     full.optimizer_restarts = report->optimizer_restarts;
+    full.ports_given_up = report->ports_given_up;
     std::memcpy(statistics, &full, full.struct_size);
     return pbox::ok_status();
   });

@@ -21,7 +21,7 @@ namespace pbox::worker {
 
 // `box` may name several boxes of a cluster, with commas between: any of them will do.
 struct ClientOptions : MembershipOptions {
-  std::string port = "socket";  // as open_transport reads it
+  std::string port = "socket";  // as open_transport reads it; several, with | between
   uint32_t wait_timeout_ms = 60'000;
 };
 
@@ -63,7 +63,7 @@ class Client {
 
   struct Report {
     Statistics core;
-    uint64_t recoveries = 0, optimizer_restarts = 0;
+    uint64_t recoveries = 0, optimizer_restarts = 0, ports_given_up = 0;
     uint64_t operations_completed = 0, operations_failed = 0;
     uint32_t fragment_bytes = 0, pipeline_count = 0;
   };

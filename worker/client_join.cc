@@ -19,10 +19,10 @@ namespace {
 constexpr uint64_t kLookNs = 100 * kNanosPerMilli;
 constexpr auto kAskAgain = std::chrono::milliseconds(200);
 
-std::vector<std::string> split_list(const std::string& list) {
+std::vector<std::string> split_list(const std::string& list, char separator) {
   std::vector<std::string> entries;
   for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
+    const size_t end = std::min(list.find(separator, begin), list.size());
     entries.push_back(list.substr(begin, end - begin));
     begin = end + 1;
   }
@@ -85,7 +85,7 @@ Result<control::Plan> ask_box(const MembershipOptions& options, uint64_t bytes, 
 // From one of the boxes that the caller has named; options_.box is that one then. A box that cannot
 // say yet is asked again until end_ns, one that is not there is not waited for.
 Result<control::Plan> Client::ask_plan(uint64_t end_ns) {
-  const std::vector<std::string> boxes = split_list(options_.box);
+  const std::vector<std::string> boxes = split_list(options_.box, ',');
   uint64_t bytes = 0;
   for (const TensorSpec& tensor : tensors_) {
     bytes += tensor.elements * wire::dtype_bytes(tensor.dtype);
@@ -120,7 +120,7 @@ void Client::await_control(uint64_t limit_ns) {
 
 Status Client::join_parts() {
   for (size_t part = 0; part < parts_->size(); ++part) {
-    drivers_.push_back(std::make_unique<PartDriver>((*parts_)[part], options_.port,
+    drivers_.push_back(std::make_unique<PartDriver>((*parts_)[part], split_list(options_.port, '|'),
                                                     [this] { return joined_ && stopping(); }));
     (*parts_)[part].begin(monotonic_ns());
     drivers_.back()->perform_actions();

@@ -8,6 +8,12 @@
 #include "worker/transport_library.h"
 
 namespace pbox::worker {
+namespace {
+
+// For a port that another one would stand in for.
+constexpr uint64_t kOpenFirstNs = 10 * kNanosPerSecond;
+
+}  // namespace
 
 void PartDriver::perform_actions() {
   for (;;) {
@@ -42,11 +48,32 @@ void PartDriver::perform(const Action& action) {
   }
 }
 
+Status PartDriver::open_port() {
+  for (;;) {
+    auto transport = open_transport(ports_[port_]);
+    if (transport) {
+      transport_ = std::move(*transport);
+      return ok_status();
+    }
+    if (!give_up_port(transport.error())) return transport.error();
+  }
+}
+
+// False if there is no other.
+bool PartDriver::give_up_port(const Error& why) {
+  if (port_ + 1 == ports_.size()) return false;
+  control::PortGivenUp& told = to_tell_.emplace_back();
+  told.set_port(ports_[port_]);
+  told.set_reason(why.message);
+  told.set_next(ports_[++port_]);
+  return true;
+}
+
 // Only begins it: what other parts exchange meanwhile must not wait for a box that is gone.
 void PartDriver::connect(const Action& action) {
-  auto transport = open_transport(port_);
-  if (!transport) return membership_.on_disconnected(transport.error(), monotonic_ns());
-  transport_ = std::move(*transport);
+  if (const Status opened = open_port(); !opened) {
+    return membership_.on_disconnected(opened.error(), monotonic_ns());
+  }
   auto channel = ControlChannel::open(action.box);
   if (!channel) return membership_.on_disconnected(channel.error(), monotonic_ns());
   channel_.emplace(std::move(*channel));
@@ -71,12 +98,25 @@ void PartDriver::advance_connection(uint64_t now_ns) {
   membership_.on_disconnected(why, now_ns);
 }
 
-Result<uint32_t> PartDriver::narrowest_path(const std::vector<nic::Endpoint>& addresses) {
+Result<uint32_t> PartDriver::narrowest_path(Transport& transport,
+                                            const std::vector<nic::Endpoint>& addresses) const {
   uint32_t narrowest = UINT32_MAX;
   for (const nic::Endpoint& address : addresses) {
-    const auto mtu = transport_->path_mtu(address);
+    const auto mtu = transport.path_mtu(address);
     if (!mtu) return mtu.error();
     narrowest = std::min(narrowest, *mtu);
+  }
+  return narrowest;
+}
+
+// Packets of a job keep their size: they must fit the ports that this worker may come to.
+Result<uint32_t> PartDriver::narrowest_path(const std::vector<nic::Endpoint>& addresses) {
+  auto narrowest = narrowest_path(*transport_, addresses);
+  for (size_t port = port_ + 1; narrowest && port < ports_.size(); ++port) {
+    const auto transport = open_transport(ports_[port]);
+    if (!transport) continue;
+    const auto mtu = narrowest_path(**transport, addresses);
+    if (mtu && *mtu < *narrowest) narrowest = *mtu;
   }
   return narrowest;
 }
@@ -89,10 +129,17 @@ Result<TransportFacts> PartDriver::open_lanes(const Action& action) {
     if (!to_do_.empty()) return Error{ErrorCode::kClosed, "the control connection is gone"};
     return ok_status();
   };
-  opening_ = true;
-  const Status opened = transport_->open(action.session, {action.deadline_ns, tend});
-  opening_ = false;
-  if (!opened) return opened.error();
+  for (;;) {
+    const bool is_last = port_ + 1 == ports_.size();
+    const uint64_t alone_by_ns = is_last ? UINT64_MAX : monotonic_ns() + kOpenFirstNs;
+    opening_ = true;
+    const Status opened =
+        transport_->open(action.session, {std::min(action.deadline_ns, alone_by_ns), tend});
+    opening_ = false;
+    if (opened) break;
+    if (!tend() || !give_up_port(opened.error())) return opened.error();
+    if (const Status next = open_port(); !next) return next.error();
+  }
   TransportFacts facts;
   facts.rto_floor_ns = transport_->rto_floor_ns();
   must_poll_ = false;
@@ -125,14 +172,27 @@ void PartDriver::pump(uint64_t now_ns) {
       membership_.on_disconnected(sent_.error(), now_ns);
     }
   }
+  leave_failed_port(now_ns);
   membership_.on_time(now_ns);
   perform_actions();
 }
 
+// The session is taken up again over another port, as after a broken connection.
+void PartDriver::leave_failed_port(uint64_t now_ns) {
+  if (opening_ || !transport_ || membership_.phase() != Membership::Phase::kRunning) return;
+  const auto failure = transport_->failure();
+  if (failure && give_up_port(*failure)) membership_.on_disconnected(*failure, now_ns);
+}
+
 void PartDriver::speak_for_transport() {
   control::WorkerMessage message;
-  if (!transport_ || !sent_ || !transport_->take_request(*message.mutable_queue_pairs())) return;
-  sent_ = channel_->send(message);
+  if (!transport_ || !sent_) return;
+  if (transport_->take_request(*message.mutable_queue_pairs())) sent_ = channel_->send(message);
+  while (sent_ && !to_tell_.empty() && membership_.phase() == Membership::Phase::kRunning) {
+    *message.mutable_port_given_up() = std::move(to_tell_.front());
+    to_tell_.pop_front();
+    sent_ = channel_->send(message);
+  }
 }
 
 bool PartDriver::flush() {

@@ -19,10 +19,11 @@ namespace pbox::worker {
 
 class PartDriver {
  public:
-  // `membership` outlives the driver. port: as open_transport reads it. stops: asked while a
-  // transport takes its time to open; true ends that.
-  PartDriver(Membership& membership, std::string port, std::function<bool()> stops)
-      : membership_(membership), port_(std::move(port)), stops_(std::move(stops)) {}
+  // `membership` outlives the driver. ports: as open_transport reads them, at least one; the next
+  // is taken where one cannot be opened, or has failed. stops: asked while a transport takes its
+  // time to open; true ends that.
+  PartDriver(Membership& membership, std::vector<std::string> ports, std::function<bool()> stops)
+      : membership_(membership), ports_(std::move(ports)), stops_(std::move(stops)) {}
 
   // Control: what the box says, what time demands, and what the membership wants done.
   void pump(uint64_t now_ns);
@@ -37,6 +38,8 @@ class PartDriver {
   uint64_t next_deadline_ns() const;
   // A lane has no descriptor to wait for.
   bool must_poll() const { return must_poll_; }
+  // Ports that it has given up.
+  size_t ports_given_up() const { return port_; }
   // Descriptors of the control connection and of every lane, which may be -1.
   void add_waits(std::vector<pollfd>& waits) const;
   void add_control_wait(std::vector<pollfd>& waits) const;
@@ -46,11 +49,17 @@ class PartDriver {
   void connect(const Action& action);
   void advance_connection(uint64_t now_ns);
   void speak_for_transport();
+  void leave_failed_port(uint64_t now_ns);
+  Status open_port();
+  bool give_up_port(const Error& why);
+  Result<uint32_t> narrowest_path(Transport& transport,
+                                  const std::vector<nic::Endpoint>& addresses) const;
   Result<uint32_t> narrowest_path(const std::vector<nic::Endpoint>& addresses);
   Result<TransportFacts> open_lanes(const Action& action);
 
   Membership& membership_;
-  std::string port_;
+  std::vector<std::string> ports_;
+  size_t port_ = 0;  // in use
   std::function<bool()> stops_;
   std::deque<Action> to_do_;
   bool opening_ = false;  // the transport is being opened; until then only messages are sent
@@ -58,6 +67,7 @@ class PartDriver {
   uint64_t connect_by_ns_ = 0;  // while channel_ is being connected; else 0
   Status sent_ = ok_status();   // what writing to the channel came to
   std::unique_ptr<Transport> transport_;
+  std::deque<control::PortGivenUp> to_tell_;  // the box
   bool must_poll_ = false;
 };
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "base/result.h"
@@ -48,6 +49,9 @@ class Transport {
   // Readable when rx_burst would return packets, writable when tx_burst would take some; -1 if the
   // lane must be polled.
   virtual int event_fd(uint32_t lane) const = 0;
+
+  // After open: it cannot carry packets any more, and why.
+  virtual std::optional<Error> failure() { return std::nullopt; }
 
   // What the transport has to say to the box on the control connection, from open() on: true if
   // there is something. Transports whose packets find the box by themselves have nothing to say.

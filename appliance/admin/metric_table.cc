@@ -164,6 +164,10 @@ constexpr MetricRow kRows[] = {
     of_box("pbox_optimizer_restarts_total", kCounter,
            "Jobs of mode optimize that went on here without the optimizer state they had",
            [](const Sample& sample) { return Value(sample.box.optimizer_restarts); }),
+    of_box(
+        "pbox_worker_ports_given_up_total", kCounter,
+        "Ports (PBOX_PORT) that workers went on without, over the next they name; the log has why",
+        [](const Sample& sample) { return Value(sample.box.ports_given_up); }),
     of_box("pbox_jobs_failed_total", kCounter, "Jobs ended by a failure",
            [](const Sample& sample) { return Value(sample.box.jobs_failed); }),
     of_box("pbox_jobs_finished_total", kCounter, "Jobs whose workers all left",

@@ -114,6 +114,9 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
     case control::WorkerMessage::kQueuePairs:
       on_queue_pairs(id, connection, message.queue_pairs());
       return;
+    case control::WorkerMessage::kPortGivenUp:
+      on_port_given_up(connection, message.port_given_up());
+      return;
     default: return;  // a kind that a newer worker knows
   }
 }

@@ -59,6 +59,7 @@ struct RegistryTotals {
   uint64_t workers_back = 0, workers_excluded = 0, jobs_recovered = 0;
   uint64_t parts_moved = 0;  // to other boxes
   uint64_t optimizer_restarts = 0;
+  uint64_t ports_given_up = 0;  // by workers
 };
 
 class JobRegistry {
@@ -152,6 +153,7 @@ class JobRegistry {
                         const control::SetLearningRate& request);
   void on_heartbeat(ConnectionId id, const Connection& connection,
                     const control::Heartbeat& heartbeat);
+  void on_port_given_up(const Connection& connection, const control::PortGivenUp& told);
   void on_queue_pairs(ConnectionId id, const Connection& connection,
                       const control::QueuePairs& asked);
   void on_priorities(ConnectionId id, Connection& connection,

@@ -49,4 +49,14 @@ void JobRegistry::on_queue_pairs(ConnectionId id, const Connection& connection,
   send(id, std::move(message));
 }
 
+void JobRegistry::on_port_given_up(const Connection& connection, const control::PortGivenUp& told) {
+  constexpr size_t kTextMax = 300;  // of what a worker says
+  const auto cut = [](const std::string& text) { return text.substr(0, kTextMax); };
+  ++totals_.ports_given_up;
+  note(RegistryEvent::Severity::kWarning, "port_given_up",
+       connection.job->spec().title() + ": rank " + std::to_string(connection.rank) + " (" +
+           connection.peer + ") goes on over port '" + cut(told.next()) + "' in place of '" +
+           cut(told.port()) + "': " + cut(told.reason()));
+}
+
 }  // namespace pbox::appliance

@@ -111,6 +111,28 @@ TEST_CASE("a transport library carries a job's packets, whether or not it can be
   }
 }
 
+TEST_CASE("a worker goes on over its next port where one cannot be opened, or fails under way") {
+  for (const char* port : {"nosuch:device|socket", "lossy:closed|socket", "lossy:breaks|socket",
+                           "nosuch:device|lossy:closed|lossy:wait"}) {
+    INFO(port);
+    Daemon daemon;
+    const auto outcome = run_sums({.box = daemon.control(), .workers = 2, .port = port});
+    CHECK(outcome.failure == "");
+    CHECK(outcome.identical);
+    const bool gives_up_two = std::count(port, port + std::strlen(port), '|') == 2;
+    CHECK(daemon.metric("pbox_worker_ports_given_up_total") == (gives_up_two ? 4 : 2));
+    CHECK(daemon.program().await_errors("port_given_up", kDeadlineMs));
+  }
+}
+
+TEST_CASE("where no port is left the last one's fault is the worker's") {
+  Daemon daemon;
+  const std::string told =
+      join_alone(daemon.control(), PBOX_UNAVAILABLE,
+                 [](pbox_options& options) { options.port = "nosuch:device|lossy:closed"; });
+  CHECK_THAT(told, Contains("these lanes lead nowhere"));
+}
+
 TEST_CASE("a worker whose transport must be polled rests when nothing is under way") {
   Daemon daemon;
   WorkerProcess process([&](Line& line) {

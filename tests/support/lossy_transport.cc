@@ -1,6 +1,7 @@
 // A transport library, as others than kernel sockets come: sockets again, of which every seventh
 // packet is lost, so that what went through it shows. Ports: "lossy:wait", whose lanes can be
-// waited for, "lossy:poll", whose cannot, and "lossy:REASON", which refuses to open.
+// waited for, "lossy:poll", whose cannot, "lossy:closed", whose lanes lead nowhere, "lossy:breaks",
+// which carries some packets, and then no more, and any other, which is refused.
 #include <cstdio>
 #include <cstring>
 
@@ -10,18 +11,21 @@
 
 namespace {
 
+using pbox::Error;
+using pbox::ErrorCode;
 using pbox::Result;
 using pbox::Status;
 using pbox::worker::SessionSpec;
 
 class LossyTransport : public pbox::worker::Transport {
  public:
-  explicit LossyTransport(bool polled) : polled_(polled) {}
+  explicit LossyTransport(std::string kind) : kind_(std::move(kind)), polled_(kind_ == "poll") {}
 
   Result<uint32_t> path_mtu(const pbox::nic::Endpoint& box) override {
     return sockets_.path_mtu(box);
   }
   Status open(const SessionSpec& session, const pbox::worker::Opening& opening) override {
+    if (kind_ == "closed") return Error{ErrorCode::kUnavailable, "these lanes lead nowhere"};
     return sockets_.open(session, opening);
   }
   uint64_t first_packet_number(uint32_t lane) const override {
@@ -30,6 +34,10 @@ class LossyTransport : public pbox::worker::Transport {
   uint32_t receivable_bytes(uint32_t lane) const override {
     return sockets_.receivable_bytes(lane);
   }
+  std::optional<Error> failure() override {
+    if (!is_broken()) return std::nullopt;
+    return Error{ErrorCode::kUnavailable, "it has carried enough"};
+  }
   uint64_t rto_floor_ns() const override { return polled_ ? 200'000 : sockets_.rto_floor_ns(); }
   int event_fd(uint32_t lane) const override { return polled_ ? -1 : sockets_.event_fd(lane); }
   size_t rx_burst(uint32_t lane, std::span<pbox::nic::RxPacket> packets) override {
@@ -37,12 +45,19 @@ class LossyTransport : public pbox::worker::Transport {
   }
   size_t tx_burst(uint32_t lane, std::span<const pbox::nic::TxPacket> packets) override {
     constexpr uint64_t kLostEvery = 7;
+    if (is_broken()) return 0;
     if (++sent_ % kLostEvery == 0) return 1;
     return sockets_.tx_burst(lane, packets.first(1));
   }
 
  private:
+  bool is_broken() const {
+    constexpr uint64_t kCarried = 40;
+    return kind_ == "breaks" && sent_ >= kCarried;
+  }
+
   pbox::worker::SocketTransport sockets_;
+  std::string kind_;
   bool polled_;
   uint64_t sent_ = 0;
 };
@@ -52,8 +67,9 @@ class LossyTransport : public pbox::worker::Transport {
 extern "C" PBOX_TRANSPORT_EXPORT pbox::worker::Transport* pbox_transport_open_1(
     const pbox::worker::TransportRequest& request, char* error, size_t error_bytes) {
   if (pbox::worker::refuse_other_release(request, error, error_bytes)) return nullptr;
-  const bool polled = std::strcmp(request.arguments, "poll") == 0;
-  if (polled || std::strcmp(request.arguments, "wait") == 0) return new LossyTransport(polled);
+  for (const char* kind : {"wait", "poll", "closed", "breaks"}) {
+    if (std::strcmp(request.arguments, kind) == 0) return new LossyTransport(kind);
+  }
   std::snprintf(error, error_bytes, "there is no way to lose packets by '%s'; write wait or poll",
                 request.arguments);
   return nullptr;

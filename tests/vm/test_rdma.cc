@@ -117,6 +117,30 @@ TEST_CASE("queue pairs that break under a running job are made anew, and no sum 
   CHECK(outcome.identical);
 }
 
+TEST_CASE("ranks whose device gives out for good go on over sockets, and no sum differs",
+          "[broken]") {
+  Daemon daemon(on_node_0(1));
+  const SumsOptions options{
+      .box = daemon.control(), .rounds = 150, .port = "rdma:rxe1|socket", .waits = true};
+  auto workers = start_sums(options);
+  await_joined(workers);
+  for (const WorkerProcess& worker : workers) worker.go();
+  must_run({"tc", "qdisc", "add", "dev", "nic1", "root", "netem", "loss", "100%"});
+  const SumsOutcome outcome = collect(workers);
+  must_run({"tc", "qdisc", "del", "dev", "nic1", "root"});
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
+  CHECK(daemon.metric("pbox_worker_ports_given_up_total") == static_cast<double>(workers.size()));
+}
+
+TEST_CASE("a rank goes on over sockets where the box has no RDMA port", "[mixed]") {
+  Daemon sockets;
+  const SumsOutcome outcome =
+      run_sums({.box = sockets.control(), .workers = 1, .rounds = 2, .port = "rdma:rxe1|socket"});
+  CHECK(outcome.failure == "");
+  CHECK(sockets.metric("pbox_worker_ports_given_up_total") == 1);
+}
+
 TEST_CASE("two hundred workers that come and go leave nothing behind", "[cycles]") {
   Daemon daemon(on_node_0(1));
   const auto held = [] {

@@ -13,6 +13,8 @@ namespace {
 // A connection loses nothing while it lives: what is late is under way, or the peer is slow.
 constexpr uint64_t kRtoFloorNs = 10 * kNanosPerMilli;
 constexpr uint64_t kTryAgainNs = 200 * kNanosPerMilli;
+constexpr uint64_t kBrokenForGoodNs = 5 * kNanosPerSecond;
+constexpr uint32_t kBreaksMax = 3;
 constexpr uint32_t kPathMtu = 65'535;
 // Of a lane. The window is bounded by three quarters of what it can receive.
 constexpr uint32_t kReceiveSlots = 256;
@@ -91,6 +93,7 @@ void RdmaTransport::mend(uint64_t now_ns) {
     if (lane.state == Lane::State::kConnected && lane.queue->is_broken(lane.prepared.endpoint)) {
       lane.queue->close(lane.owner);
       lane.state = Lane::State::kMissing;
+      if (lane.breaks++ == 0) lane.broken_ns = now_ns;
     }
     if (lane.state != Lane::State::kMissing || now_ns < next_try_ns_) continue;
     if (const Status prepared = prepare(lane); !prepared) give_up(prepared.error().message);
@@ -106,6 +109,22 @@ void RdmaTransport::give_up(const std::string& why) {
     lane.queue->close(lane.owner);
     lane.state = Lane::State::kMissing;
   }
+}
+
+// Connections are lost at times; one that never lasts, or is refused, is another matter.
+bool RdmaTransport::has_failed(const Lane& lane, uint64_t now_ns) const {
+  const bool is_lasting = lane.state == Lane::State::kConnected && lane.breaks < kBreaksMax;
+  return lane.breaks > 0 && !is_lasting && now_ns - lane.broken_ns >= kBrokenForGoodNs;
+}
+
+std::optional<Error> RdmaTransport::failure() {
+  const uint64_t now_ns = monotonic_ns();
+  const bool any = std::any_of(lanes_.begin(), lanes_.end(),
+                               [&](const Lane& lane) { return has_failed(lane, now_ns); });
+  if (!any) return std::nullopt;
+  return Error{ErrorCode::kUnavailable, "device " + settings_.device +
+                                            " keeps no connection to the box" +
+                                            (refusal_.empty() ? std::string() : ": " + refusal_)};
 }
 
 bool RdmaTransport::take_request(control::QueuePairs& request) {
@@ -154,7 +173,9 @@ uint64_t RdmaTransport::rto_floor_ns() const {
 }
 
 size_t RdmaTransport::rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) {
-  return lanes_[lane].queue->rx_burst(packets);
+  const size_t count = lanes_[lane].queue->rx_burst(packets);
+  if (count > 0) lanes_[lane].breaks = 0;
+  return count;
 }
 
 size_t RdmaTransport::tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) {

@@ -32,6 +32,7 @@ class RdmaTransport : public Transport {
   uint32_t receivable_bytes(uint32_t lane) const override;
   uint64_t rto_floor_ns() const override;
   int event_fd(uint32_t lane) const override { return lanes_[lane].queue->event_fd(); }
+  std::optional<Error> failure() override;
   bool take_request(control::QueuePairs& request) override;
   void on_answer(const control::QueuePairs& answer) override;
   size_t rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) override;
@@ -44,6 +45,9 @@ class RdmaTransport : public Transport {
     std::unique_ptr<nic::RdmaQueue> queue;
     uint64_t owner = 0;  // of the newest queue pair; each has a number of its own
     nic::RdmaQueue::Prepared prepared;
+    // Since a packet last came: how often it broke, and when first.
+    uint32_t breaks = 0;
+    uint64_t broken_ns = 0;
   };
 
   Status open_lane(const SessionSpec& session);
@@ -51,6 +55,7 @@ class RdmaTransport : public Transport {
   void mend(uint64_t now_ns);
   void give_up(const std::string& why);
   bool is_connected() const;
+  bool has_failed(const Lane& lane, uint64_t now_ns) const;
 
   RdmaPortSettings settings_;
   std::shared_ptr<nic::RdmaDevice> device_;

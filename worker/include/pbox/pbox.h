@@ -175,7 +175,9 @@ typedef struct pbox_options {
   uint32_t lost_timeout_ms; /* 0: the box's; how long a dead rank is waited for */
   const char* port;         /* what carries packets: "socket" (default: UDP of the kernel), or
                                "KIND:ARGUMENTS" of libpbox_KIND.so.1, which is looked for beside
-                               libpbox.so and where the loader looks, as in "dpdk:DEVICE" */
+                               libpbox.so and where the loader looks, as in "dpdk:DEVICE". Several
+                               with | between, "rdma:mlx5_0|socket": the next one is taken where one
+                               cannot be opened, or fails; packets are as large as all can carry */
   pbox_recovery recovery;   /* equal on every rank, as is on_worker_lost */
   uint32_t recover_timeout_ms; /* default 60000: how long a lost box is looked for */
   pbox_lost on_worker_lost;
@@ -314,6 +316,7 @@ typedef struct pbox_statistics {
    * (momentum, moments). Weights went on from what the workers hold, the optimizer from no state.
    */
   uint64_t optimizer_restarts;
+  uint64_t ports_given_up; /* of options.port, for the next one; the box's log says why */
 } pbox_statistics;
 PBOX_API pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics);
 

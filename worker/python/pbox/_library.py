@@ -51,7 +51,8 @@ class Statistics(Structure):
                 ("shadow_bytes", c_uint64), ("reads", c_uint64), ("staleness_sum", c_int64),
                 ("staleness_square_sum", c_uint64),
                 ("reads_by_staleness", c_uint64 * STALENESS_BUCKETS),
-                ("dropped_rounds", c_uint64), ("optimizer_restarts", c_uint64)]
+                ("dropped_rounds", c_uint64), ("optimizer_restarts", c_uint64),
+                ("ports_given_up", c_uint64)]
 
 
 _CONTEXT = c_void_p
