@@ -130,7 +130,7 @@ TEST_CASE("ranks whose device gives out for good go on over sockets, and no sum 
   must_run({"tc", "qdisc", "del", "dev", "nic1", "root"});
   CHECK(outcome.failure == "");
   CHECK(outcome.identical);
-  CHECK(daemon.metric("pbox_worker_ports_given_up_total") == static_cast<double>(workers.size()));
+  CHECK(daemon.metric("pbox_worker_ports_given_up_total") == workers.size());
 }
 
 TEST_CASE("a rank goes on over sockets where the box has no RDMA port", "[mixed]") {
