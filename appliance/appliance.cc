@@ -203,14 +203,16 @@ void Appliance::drain(const char* why) {
   draining_ = true;
   notify_stopping(std::string(why) + ": telling the workers");
   log(EventLog::Level::kInfo, "draining", std::string(why) + ": telling the workers");
-  control_->stop_accepting();
   registry_->shut_down();
+  // Others come for what went to them and is still here.
+  if (registry_->states_kept() == 0) control_->stop_accepting();
   control_->flush();
   finish_drain(kDrainMaxSeconds * 1000 / kDrainPollMs);
 }
 
 void Appliance::finish_drain(int polls_left) {
-  if (control_->drained() || polls_left == 0) {
+  const bool is_done = control_->drained() && registry_->states_kept() == 0;
+  if (is_done || polls_left == 0) {
     context_.stop();
     return;
   }

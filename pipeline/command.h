@@ -11,7 +11,8 @@ class RoundTrace;
 
 enum class CommandKind : uint8_t {
   kInstall,          // shard: serve it from now on
-  kRemove,           // shard: forget it; after the ticket its memory is control's again
+  kRemove,           // shard: forget it; after the ticket its memory is control's again. Harmless
+                     // where it is forgotten already
   kSetLearningRate,  // shard, learning_rate
   kSetPriorities,    // shard, priorities: of its chunks, for the results finished from now on
   kSetCredit,        // shard, credit_bytes for every session of it; GRANTs go out

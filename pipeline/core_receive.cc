@@ -334,7 +334,7 @@ void Core::run_optimizer(JobShard& shard, Chunk& chunk, bool scaled) {
   const float gradient_scale = is_mean ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f;
   const auto parameters =
       optimizer::step_parameters(shard.optimizer, chunk.lr_scale, chunk.weight_decay,
-                                 gradient_scale, chunk.rounds_finished - chunk.first_round);
+                                 gradient_scale, chunk.rounds_finished - chunk.stateless_round);
   optimizer::step(shard.optimizer, parameters, chunk.weights, chunk.state,
                   chunk.accumulator[chunk.open_round() & 1], chunk.elements);
 }

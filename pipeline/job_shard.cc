@@ -141,7 +141,7 @@ void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
       static_cast<uint16_t>(wire::fragment_count(chunk.wire_bytes, fragment_bytes));
   PBOX_CHECK(chunk.fragment_count > 0 && chunk.fragment_count <= limits::kFragmentCountMax);
   chunk.full_mask = wire::full_mask(chunk.fragment_count);
-  chunk.first_round = chunk.rounds_finished = spec.first_round;
+  chunk.first_round = chunk.stateless_round = chunk.rounds_finished = spec.first_round;
   chunk.fanned_out_rounds = spec.first_round;
   PBOX_CHECK(mode == Mode::kAggregate || spec.first_round == 0 || spec.copy_rank != kNoRank);
   if (spec.copy_rank != kNoRank) await_copy(chunk, spec.copy_rank);

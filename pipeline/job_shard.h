@@ -99,9 +99,10 @@ struct alignas(kCacheLineBytes) Chunk {
   // Of a round that somebody consumed before the box was lost: what this rank consumed is the
   // round's only result. It comes as STATE, and nothing is added. kNoRank: an ordinary round.
   uint32_t copy_rank = kNoRank;
-  // No result of an earlier round is here. Optimize mode: that of the weights which the steps since
-  // began from, with no optimizer state.
-  uint64_t first_round = 0;
+  uint64_t first_round = 0;  // no result of an earlier round is here
+  // Optimize mode: the round that gave the weights which the steps since began from, with no
+  // optimizer state.
+  uint64_t stateless_round = 0;
   // Per fragment, how many workers' gradients a result holds; null unless ranks may be excluded.
   uint16_t* contributors[limits::kSlotRing] = {};
   // Per rank, the open round at which it last was given a result on asking; null unless delivery is

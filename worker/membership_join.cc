@@ -130,6 +130,7 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
     join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
     join.set_resumes(true);
     join.set_epoch(session_.epoch());
+    join.set_box(session_.box());
     join.set_generation(session_.generation());
     join.set_barrier_sequence(barrier_base_ + barriers_asked_);
     join.set_barriers_released(barrier_base_ + barriers_released_);

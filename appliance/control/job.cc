@@ -206,7 +206,7 @@ JobView Job::view(uint64_t now_ns) const {
           now_ns > newest_ns ? static_cast<double>(now_ns - newest_ns) / 1e9 : 0;
     }
   }
-  for (const auto& shard : shards_) view.chunk_rounds += shard->rounds_finished.get();
+  view.chunk_rounds = rounds_finished();
   view_sync(view);
   view_stragglers(view);
   view_nonfinite(view, now_ns);

@@ -11,6 +11,7 @@
 
 #include "appliance/control/job_spec.h"
 #include "appliance/control/job_view.h"
+#include "appliance/control/part_state.h"
 #include "appliance/control/pipeline_host.h"
 #include "appliance/control/recovery_plan.h"
 #include "appliance/control/spi_allocator.h"
@@ -62,12 +63,28 @@ struct Member {
   std::vector<uint32_t> consumed;   // resumes: the next round it needs, by chunk; the job's whole
                                     // count before it counts as joined
   std::vector<bool> lacks;          // resumes: by chunk, as ConsumedRounds
+  std::string box;                  // resumes: of its last session
   bool stated = false;              // consumed is complete
   std::vector<uint32_t> absent;     // resumes: whom its generation went on without
   uint64_t learning_rates_set = 0;  // resumes: how often, and the last
   float learning_rate = 0;
   // When it was last told who takes part: generations are counted anew in each epoch.
   std::pair<uint32_t, uint32_t> told() const { return {epoch, generation}; }
+};
+
+// What the box that had a part before hands over, while it comes, and until it is used.
+struct StateTransfer {
+  std::string box;
+  IncomingState state;
+  uint64_t answer_due_ns = 0;
+  uint64_t number = 0;   // of the question that is not answered yet; 0: there is none
+  bool is_over = false;  // all of it is here, or it is given up
+};
+
+// A state that has been opened here, and is to be kept there until it is out of date.
+struct StateSource {
+  std::string box;
+  uint32_t epoch = 0;
 };
 
 class Job {
@@ -86,6 +103,8 @@ class Job {
     created_ns_ = now_ns;
     recovering_since_ns = barrier_released = 0;
     epoch_awaited.reset();
+    transfer.reset();
+    opened_from.reset();
     starts_.clear();
   }
 
@@ -103,8 +122,13 @@ class Job {
   bool all_joined() const;
   // The job went on without the rank, says a worker that was told later than `told`.
   bool left_behind(uint32_t rank, std::pair<uint32_t, uint32_t> told) const;
-  // Resuming ranks with which the job cannot go on, whatever the others have.
-  Result<std::vector<uint32_t>> beyond_recovery() const;
+  // Resuming ranks with which the job cannot go on, whatever the others have. `state`: what the box
+  // before hands over, or null.
+  Result<std::vector<uint32_t>> beyond_recovery(const PartState* state) const;
+  // Of the ranks that resume, the one with the newest session; null: there is none.
+  const Member* newest_resuming() const;
+  // The ranks are where the state was left.
+  bool continues(const PartState& state) const;
   // It gathers after its box was lost.
   bool recovering() const;
   uint32_t count(Member::State state) const;
@@ -116,8 +140,15 @@ class Job {
   std::string ranks(Member::State state) const;
 
   // Builds the shards and installs them. Ranks that are kExcluded take no part. Where ranks resume,
-  // rounds go on from what they have consumed.
-  Status open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch);
+  // rounds go on from what they have consumed, and from `state`, which may be null.
+  Status open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const PartState* state);
+  // What another box needs to go on. The pipelines forget the shards; close() follows. Mode
+  // optimize, model BSP.
+  PartState take_state(PipelineHost& host) const;
+  // By chunk, how many f32 its state has.
+  std::vector<size_t> state_value_counts() const;
+  // Chunks' rounds, since it was opened.
+  uint64_t rounds_finished() const;
   // Takes the shards back from the pipelines and frees them.
   void close(PipelineHost& host, SpiAllocator& spis);
   void set_learning_rate(PipelineHost& host, float learning_rate);
@@ -175,6 +206,8 @@ class Job {
   std::optional<Error> epoch_awaited = {};  // all are here, but no epoch: why
   uint64_t recovering_since_ns = 0;         // when the first rank resumed
   uint64_t barrier_released = 0;
+  std::optional<StateTransfer> transfer = {};   // gathering
+  std::optional<StateSource> opened_from = {};  // running
 
  private:
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;
@@ -190,6 +223,10 @@ class Job {
   std::vector<ConsumedRounds> stated() const;
   Status allocate_sessions(SpiAllocator& spis, std::vector<pipeline::ShardSpec>& specs) const;
   void repeat_learning_rate(PipelineHost& host);
+  Result<std::vector<ChunkStart>> plan_starts(const PartState* state) const;
+  Status build(const PipelineHost& host, std::vector<pipeline::ShardSpec>& specs,
+               const PartState* state,
+               std::vector<std::unique_ptr<pipeline::JobShard>>& shards) const;
   Status install(PipelineHost& host, std::vector<std::unique_ptr<pipeline::JobShard>> shards);
   static void release(SpiAllocator& spis, const std::vector<pipeline::ShardSpec>& specs);
 

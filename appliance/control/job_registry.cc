@@ -94,6 +94,10 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
     on_ask_plan(id, message.ask_plan());
     return;
   }
+  if (message.has_ask_state()) {
+    on_ask_state(id, message.ask_state());
+    return;
+  }
   if (connection.job == nullptr) {
     refuse(id, {ErrorCode::kInvalidArgument, "the first message must be JOIN"});
     return;
@@ -249,6 +253,7 @@ void JobRegistry::on_tick(uint64_t now_ns) {
   std::vector<Job*> jobs;
   for (auto& [name, job] : jobs_) jobs.push_back(job.get());
   for (Job* job : jobs) tick_job(*job, now_ns);
+  drop_old_states();
 }
 
 void JobRegistry::fail_job(Job& job, const Error& error) {
@@ -259,6 +264,7 @@ void JobRegistry::fail_job(Job& job, const Error& error) {
     connections_[member.connection].job = nullptr;
     refuse(member.connection, error);
   }
+  settle_source(job);
   end(job);
 }
 
@@ -314,7 +320,7 @@ void JobRegistry::on_parts_changed() {
     const JobSpec& spec = job->spec();
     const auto elsewhere = parts_.elsewhere(spec.name, spec.part, spec.parts);
     if (!elsewhere || !*elsewhere) continue;
-    if (spec.may_move()) {
+    if (spec.survives_its_box()) {
       gone.emplace_back(job.get(), **elsewhere);
     } else {
       parts_.take_back(spec.name, spec.part);
@@ -324,11 +330,12 @@ void JobRegistry::on_parts_changed() {
 }
 
 // What its workers have in flight they push again there, and they bring along what any of them has
-// consumed.
+// consumed. What only this box has is kept until it is asked for.
 void JobRegistry::move_away(Job& job, const control::PartPlace& place) {
   ++totals_.parts_moved;
   note(RegistryEvent::Severity::kInfo, "part_moved",
        job.spec().title() + " goes on at box " + place.box() + " (" + place.address() + ")");
+  keep_state(job);
   for (const Member& member : job.members()) {
     if (member.state != Member::State::kJoined) continue;
     connections_[member.connection].job = nullptr;
@@ -338,6 +345,8 @@ void JobRegistry::move_away(Job& job, const control::PartPlace& place) {
 }
 
 void JobRegistry::shut_down() {
+  on_parts_changed();  // that it has gone elsewhere may be heard of at this very moment
+  shuts_down_ = true;
   while (!jobs_.empty()) {
     Job& job = *jobs_.begin()->second;
     if (job.running() && job.spec().survives_its_box()) {
@@ -386,7 +395,7 @@ std::vector<PartProgress> JobRegistry::progress() const {
   std::vector<PartProgress> list;
   for (const auto& [key, job] : jobs_) {
     const JobSpec& spec = job->spec();
-    if (!job->running() || !spec.may_move()) continue;
+    if (!job->running() || !spec.survives_its_box()) continue;
     PartProgress part{spec.name, spec.part, spec.parts, 0, {}};
     for (uint32_t index = 0; index < host_.count(); ++index) part.bytes += job->bytes_on(index);
     for (const Member& member : job->members()) {
@@ -400,6 +409,7 @@ std::vector<PartProgress> JobRegistry::progress() const {
 uint64_t JobRegistry::memory_taken_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [name, job] : jobs_) bytes += job->footprint();
+  for (const auto& [name, kept] : kept_) bytes += kept.state.bytes();
   return bytes;
 }
 

@@ -77,8 +77,9 @@ class JobRegistry {
   // Parts that other boxes have now are given up, and their workers told where to go on; such as
   // cannot move are taken back.
   void on_parts_changed();
-  // The box goes away. Jobs that outlive it are left without a word: their workers look for it, or
-  // for another. All others end, and their workers are told.
+  // The box goes away: nobody may join from now on, and it is to stay as long as states are kept,
+  // for a while at most. Jobs that outlive it are left without a word: their workers look for it,
+  // or for another. All others end, and their workers are told.
   void shut_down();
 
   // What is to be done on connections, in order; empties the list.
@@ -107,10 +108,14 @@ class JobRegistry {
   // Of the parts that run here and could go on at another box, by job and part.
   std::vector<PartProgress> progress() const;
   uint64_t memory_taken_bytes() const;
+  // Parts that went elsewhere, and whose state no box has said that it has.
+  size_t states_kept() const { return kept_.size(); }
   const RegistryTotals& totals() const { return totals_; }
   size_t connection_count() const { return connections_.size(); }
 
  private:
+  using JobKey = std::pair<std::string, uint32_t>;  // name and part
+  static JobKey key(const JobSpec& spec) { return {spec.name, spec.part}; }
   struct Connection {
     std::string peer;
     bool ipv6 = false;
@@ -166,6 +171,19 @@ class JobRegistry {
   void on_ask_plan(ConnectionId id, const control::AskPlan& question);
   void hang_up(Job& job);
   void send_to(ConnectionId id, const control::PartPlace& place);
+
+  // job_registry_state.cc: parts in mode optimize that come and go with what they are.
+  void keep_state(Job& job);
+  void on_ask_state(ConnectionId id, const control::AskState& question);
+  bool awaits_state(Job& job);
+  void begin_transfer(Job& job, const Member& newest);
+  void ask_state(Job& job);
+  void on_state(const JobKey& part, uint64_t number, const Result<control::PartState>& answer);
+  void give_up_state(const Job& job, StateTransfer& transfer, const std::string& why);
+  const PartState* state_for(const Job& job);
+  bool tick_transfer(Job& job);
+  void settle_source(Job& job);
+  void drop_old_states();
   void move_away(Job& job, const control::PartPlace& place);
   void fail_job(Job& job, const Error& error);
   void remove_if_over(Job& job);
@@ -184,8 +202,15 @@ class JobRegistry {
   Epochs& epochs_;
   PartMap& parts_;
   SpiAllocator spis_;
-  using JobKey = std::pair<std::string, uint32_t>;  // name and part
-  static JobKey key(const JobSpec& spec) { return {spec.name, spec.part}; }
+  struct KeptState {
+    PartState state;
+    uint64_t kept_for_ns = 0;  // from the last that was heard of it
+    uint64_t until_ns = 0;
+  };
+  std::map<JobKey, KeptState> kept_;
+  uint64_t questions_ = 0;  // for others' states
+  bool is_asking_ = false;  // an answer that comes now is taken note of, and no more
+  bool shuts_down_ = false;
   std::map<JobKey, std::unique_ptr<Job>> jobs_;
   std::map<ConnectionId, Connection> connections_;
   uint64_t now_ns_ = 0;                                         // of the event at hand

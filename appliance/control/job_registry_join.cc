@@ -40,6 +40,7 @@ bool same_process(const Member& member, const control::Join& join) {
 
 void JobRegistry::on_join(ConnectionId id, Connection& connection, const control::Join& join,
                           uint64_t now_ns) {
+  if (shuts_down_) return actions_.push_back({Action::Kind::kClose, id, {}});  // it looks elsewhere
   auto job = Result<Job*>(
       Error{ErrorCode::kAlreadyExists, "this connection has joined already; open another one"});
   if (connection.job == nullptr) {
@@ -77,6 +78,7 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
   member.resumes = join.resumes();
   member.rejoins = join.rejoins();
   member.epoch = join.resumes() ? join.epoch() : 0;
+  member.box = join.resumes() ? join.box() : "";
   member.generation = join.resumes() ? join.generation() : 0;
   member.barrier_sequence = join.resumes() ? join.barrier_sequence() : job.barrier_released;
   member.barriers_released = join.resumes() ? join.barriers_released() : 0;
@@ -185,7 +187,10 @@ Result<Job*> JobRegistry::make_job(const control::Join& join, JobSpec spec, uint
 // Of a job that is not among jobs_ yet: does it fit beside them, on the box and on each pipeline?
 Status JobRegistry::check_memory(const Job& job) const {
   const uint64_t wanted = job.footprint();
-  const uint64_t taken = memory_taken_bytes();
+  // What it has left here goes back into it.
+  const auto left = kept_.find(key(job.spec()));
+  const uint64_t own = left == kept_.end() ? 0 : left->second.state.bytes();
+  const uint64_t taken = memory_taken_bytes() - own;
   if (wanted > options_.job_memory_bytes || taken > options_.job_memory_bytes - wanted) {
     return Error{ErrorCode::kResourceExhausted,
                  job.spec().title() + " needs " + std::to_string(wanted) +

@@ -99,7 +99,9 @@ void JobRegistry::await_epoch(Job& job, const Error& error) {
 }
 
 void JobRegistry::start_job(Job& job) {
-  const auto beyond = job.beyond_recovery();
+  if (awaits_state(job)) return;
+  const PartState* state = state_for(job);
+  const auto beyond = job.beyond_recovery(state);
   if (!beyond) {
     fail_job(job, beyond.error());
     return;
@@ -117,11 +119,14 @@ void JobRegistry::start_job(Job& job) {
   exclude_missing(job);
   const uint64_t barrier = barrier_reached(job);
   const bool recovers = job.recovering();
-  const Status opened = epoch ? job.open(host_, spis_, *epoch) : epoch.error();
+  if (state != nullptr) job.opened_from = {job.newest_resuming()->box, state->epoch};
+  const Status opened = epoch ? job.open(host_, spis_, *epoch, state) : epoch.error();
   if (!opened) {
     fail_job(job, opened.error());
     return;
   }
+  job.transfer.reset();
+  if (!recovers) kept_.erase(key(job.spec()));  // of a job before, of that name
   share_credit();
   job.recovering_since_ns = 0;
   if (recovers) ++totals_.jobs_recovered;
@@ -227,7 +232,7 @@ void JobRegistry::readmit(Job& job, uint32_t rank, uint64_t now_ns) {
 // Policy partial, where other boxes are: ranks that are missing here may be going on with one that
 // has taken over, without those that are here. Then only the greater part may.
 bool JobRegistry::may_do_without_missing(const Job& job) const {
-  const bool may_be_split = job.spec().may_move() && parts_.has_others(job.spec().name);
+  const bool may_be_split = job.spec().survives_its_box() && parts_.has_others(job.spec().name);
   return !may_be_split || job.has_majority();
 }
 
@@ -283,6 +288,7 @@ void JobRegistry::gather_again(Job& job, uint32_t but_rank, uint64_t now_ns) {
        job.spec().title() +
            ": a rank was lost before it had given back what it alone had, or a new "
            "one needs what the others have");
+  keep_state(job);
   job.close(host_, spis_);
   job.begin_again(now_ns);
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
@@ -369,6 +375,7 @@ void JobRegistry::tick_gathering(Job& job, uint64_t now_ns) {
     fail_job(job, {ErrorCode::kUnavailable, name + ": " + job.epoch_awaited->message});
     return;
   }
+  if (job.transfer && tick_transfer(job)) return;
   if (job.epoch_awaited && job.all_joined()) {
     start_job(job);
     return;
@@ -408,6 +415,7 @@ void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
     return;
   }
   job.tick_trace(host_, now_ns);
+  if (job.opened_from && job.rounds_finished() > 0) settle_source(job);
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     const Member& member = job.members()[rank];
     if (member.state != Member::State::kLost) continue;
@@ -433,6 +441,7 @@ void JobRegistry::remove_if_over(Job& job) {
   if (job.count(Member::State::kJoined) > 0) return;
   const bool may_return = job.spec().sync.model == wire::SyncModel::kBsp;
   if (was_running && lost > 0 && job.spec().mode == pipeline::Mode::kOptimize && may_return) return;
+  if (was_running) settle_source(job);
   if (was_running && lost > 0) {
     ++totals_.jobs_failed;
   } else if (was_running) {

@@ -101,8 +101,9 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
   for (auto& chunk : chunks) {
     chunk.priority = priorities[chunk.chunk];
     if (!starts.empty()) {
-      chunk.first_round = starts[chunk.chunk].round;
-      chunk.copy_rank = starts[chunk.chunk].copy_rank;
+      const ChunkStart& start = starts[chunk.chunk];
+      chunk.first_round = start.is_handed_over ? 0 : start.round;  // restored once it is laid out
+      chunk.copy_rank = start.copy_rank;
     }
     specs[chunk_pipeline_[chunk.chunk]].chunks.push_back(chunk);
   }
@@ -118,11 +119,11 @@ std::vector<ConsumedRounds> Job::stated() const {
   return stated;
 }
 
-Result<std::vector<uint32_t>> Job::beyond_recovery() const {
+Result<std::vector<uint32_t>> Job::beyond_recovery(const PartState* state) const {
   std::vector<uint32_t> beyond;
   const auto workers = stated();
   if (workers.empty()) return beyond;
-  const auto starts = plan_recovery(workers, chunk_count());
+  const auto starts = plan_starts(state);
   if (!starts) return starts.error();
   for (const ConsumedRounds& worker : workers) {
     if (is_beyond(worker, *starts)) beyond.push_back(worker.rank);
@@ -155,13 +156,13 @@ void Job::release(SpiAllocator& spis, const std::vector<pipeline::ShardSpec>& sp
   }
 }
 
-Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch) {
+Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const PartState* state) {
   const auto fragment_bytes = choose_fragment_bytes(host);
   if (!fragment_bytes) return fragment_bytes.error();
   fragment_bytes_ = *fragment_bytes;
   starts_.clear();
   if (const auto workers = stated(); !workers.empty()) {
-    auto starts = plan_recovery(workers, chunk_count());
+    auto starts = plan_starts(state);
     if (!starts) return starts.error();
     const bool has_newcomers =
         std::any_of(members_.begin(), members_.end(), [](const auto& member) {
@@ -184,19 +185,31 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch) {
   auto specs = shard_specs(starts_);
   if (const Status status = allocate_sessions(spis, specs); !status) return status;
   std::vector<std::unique_ptr<pipeline::JobShard>> shards;
-  Status status = ok_status();
-  for (uint32_t index = 0; index < specs.size() && status; ++index) {
+  Status status = build(host, specs, state, shards);
+  if (status) status = install(host, std::move(shards));
+  if (!status) release(spis, specs);
+  // A rate that was handed over is the last that the box before had confirmed.
+  if (status && state == nullptr) repeat_learning_rate(host);
+  return status;
+}
+
+Status Job::build(const PipelineHost& host, std::vector<pipeline::ShardSpec>& specs,
+                  const PartState* state,
+                  std::vector<std::unique_ptr<pipeline::JobShard>>& shards) const {
+  for (uint32_t index = 0; index < specs.size(); ++index) {
     const PipelineInfo info = host.info(pipelines_[index]);
     specs[index].numa_node = info.numa_node;
     specs[index].hugepages = info.hugepages;
+    if (state != nullptr) specs[index].optimizer.learning_rate = state->learning_rate;
     auto shard = pipeline::JobShard::create(specs[index]);
-    if (!shard) status = shard.error();
-    if (shard) shards.push_back(std::move(*shard));
+    if (!shard) return shard.error();
+    shards.push_back(std::move(*shard));
   }
-  if (status) status = install(host, std::move(shards));
-  if (!status) release(spis, specs);
-  if (status) repeat_learning_rate(host);
-  return status;
+  if (state == nullptr) return ok_status();
+  for (const auto& chunk : state->chunks) {
+    pipeline::restore(*shards[chunk_pipeline_[chunk.chunk]], chunk);
+  }
+  return ok_status();
 }
 
 // As the ranks say that it was on the box before.

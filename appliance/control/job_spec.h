@@ -42,7 +42,7 @@ enum class LostPolicy : uint8_t {
 
 // What becomes of a job whose box is lost.
 enum class Recovery : uint8_t {
-  kCopy = 0,  // its workers keep what a restarted box needs to go on (mode aggregate)
+  kCopy = 0,  // its workers keep what another box needs to go on
   kNone = 1,  // it fails
 };
 
@@ -62,12 +62,11 @@ struct JobSpec {
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
   std::vector<TensorSpec> tensors;
 
-  // Models other than BSP do not take back who was away.
+  // Models other than BSP do not take back who was away. So may it move: in mode optimize with its
+  // state, which the box that was lost can give no more.
   bool survives_its_box() const {
     return recovery == Recovery::kCopy && sync.model == wire::SyncModel::kBsp;
   }
-  // Without a trace: in mode optimize the optimizer's state would stay behind.
-  bool may_move() const { return survives_its_box() && mode == pipeline::Mode::kAggregate; }
   uint64_t element_count() const;
   // "job 'train'", "part 3 of job 'train'"
   std::string title() const;

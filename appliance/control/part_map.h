@@ -25,6 +25,14 @@ class PartMap {
   using Answer = std::function<void(Result<control::Plan>)>;
   virtual void ask(const control::AskPlan& question, Answer done) = 0;
 
+  // Asks another box for what it had of a part; the names of boxes are the map's. `done` is called
+  // once, with an error if there is no answer within some seconds.
+  using StateAnswer = std::function<void(Result<control::PartState>)>;
+  virtual void ask_state(const std::string& box, const control::AskState& /*question*/,
+                         StateAnswer done) {
+    done(Error{ErrorCode::kUnavailable, "box " + box + " is not known here"});
+  }
+
   // This box goes on with a part that cannot go elsewhere, whatever the map says of it.
   virtual void take_back(const std::string& /*job*/, uint32_t /*part*/) {}
 

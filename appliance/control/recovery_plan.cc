@@ -73,7 +73,8 @@ Status open_for_newcomers(std::span<const ConsumedRounds> stated,
 Status open_for_weights(std::span<const ConsumedRounds> stated, std::vector<ChunkStart>& starts) {
   for (uint32_t chunk = 0; chunk < starts.size(); ++chunk) {
     ChunkStart& start = starts[chunk];
-    if (start.round == 0 || start.copy_rank != pipeline::kNoRank) continue;
+    const bool has_source = start.copy_rank != pipeline::kNoRank || start.is_handed_over;
+    if (start.round == 0 || has_source) continue;
     const auto holder = holder_of(stated, chunk, start.round);
     if (holder == stated.end()) {
       return Error{ErrorCode::kBoxLost,
@@ -86,9 +87,26 @@ Status open_for_weights(std::span<const ConsumedRounds> stated, std::vector<Chun
   return ok_status();
 }
 
+bool open_as_handed_over(std::span<const ConsumedRounds> stated, std::span<const uint64_t> finished,
+                         std::vector<ChunkStart>& starts) {
+  for (const ConsumedRounds& worker : stated) {
+    for (size_t chunk = 0; chunk < starts.size(); ++chunk) {
+      if (finished[chunk] == 0) continue;
+      const int32_t behind =
+          wire::round_distance(static_cast<uint32_t>(finished[chunk]), worker.rounds[chunk]);
+      if (behind != 0 && behind != 1) return false;
+    }
+  }
+  for (size_t chunk = 0; chunk < starts.size(); ++chunk) {
+    if (finished[chunk] == 0) continue;
+    starts[chunk] = {.round = static_cast<uint32_t>(finished[chunk]), .is_handed_over = true};
+  }
+  return true;
+}
+
 bool is_beyond(const ConsumedRounds& worker, const std::vector<ChunkStart>& starts) {
   for (size_t chunk = 0; chunk < starts.size(); ++chunk) {
-    if (starts[chunk].copy_rank == pipeline::kNoRank &&
+    if (starts[chunk].copy_rank == pipeline::kNoRank && !starts[chunk].is_handed_over &&
         wire::round_distance(worker.rounds[chunk], starts[chunk].round) > 0) {
       return true;
     }

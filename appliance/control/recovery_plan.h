@@ -18,6 +18,8 @@ struct ChunkStart {
   uint32_t round = 0;                      // the round that opens
   uint32_t copy_rank = pipeline::kNoRank;  // who consumed it already, and gives it back; kNoRank:
                                            // nobody has, it is summed
+  bool is_handed_over = false;  // the box before gives its state; what it made of the round before
+                                // is here too
 };
 
 // What one worker states: for each chunk the next round whose result it needs.
@@ -46,6 +48,12 @@ Status open_for_newcomers(std::span<const ConsumedRounds> stated,
 // so that the round before the one to go on with opens once more, to be copied. Chunks that nobody
 // has consumed any of begin at round 0. An error if nobody holds them.
 Status open_for_weights(std::span<const ConsumedRounds> stated, std::vector<ChunkStart>& starts);
+
+// Where the box before hands over what it had: `finished` says after how many rounds, by chunk; 0:
+// of that it had no weights. Such chunks go on with the next round. False, and nothing is changed,
+// if the workers are not where that box left them.
+bool open_as_handed_over(std::span<const ConsumedRounds> stated, std::span<const uint64_t> finished,
+                         std::vector<ChunkStart>& starts);
 
 // True if a round is summed again that this worker is beyond, and has no gradient for: it began
 // behind a round whose result died with the box and the rank whose place it took.

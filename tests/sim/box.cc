@@ -14,6 +14,7 @@ constexpr uint64_t kTurnNs = 2'000;
 constexpr uint64_t kRestartNs = 100 * kNanosPerMilli;
 constexpr uint64_t kTickNs = 50 * kNanosPerMilli;
 constexpr uint32_t kSmallRingSlots = 6;
+constexpr uint64_t kQuestionNs = 2 * kNanosPerSecond;
 
 }  // namespace
 
@@ -100,6 +101,7 @@ void Box::crash(bool silently) {
   }
   checker_.reset();
   peers_.clear();
+  questions_.clear();
   if (silently) disk_.crash();
 }
 
@@ -158,12 +160,27 @@ bool Box::on_accept(ConnectionId id, HostId from) {
   return true;
 }
 
+void Box::on_connected(ConnectionId id) {
+  const auto found = questions_.find(id);
+  if (found == questions_.end()) return;
+  const auto framed = wire::frame(found->second.message);
+  rack_.control.send(id, host_, framed->substr(wire::kControlLengthBytes));
+}
+
 void Box::on_control_message(ConnectionId id, const std::string& body) {
+  if (questions_.contains(id)) {
+    control::BoxMessage message;
+    require(message.ParseFromString(body), "a box sent what is no control message");
+    if (!message.has_failure()) return end_question(id, std::move(*message.mutable_part_state()));
+    return end_question(
+        id, Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
+  }
   registry_->on_message(id, body, control_thread_.now_ns());
   flush();
 }
 
 void Box::on_closed(ConnectionId id, const std::string& reason) {
+  if (questions_.contains(id)) return end_question(id, Error{ErrorCode::kUnavailable, reason});
   registry_->on_closed(id, reason, control_thread_.now_ns());
   flush();
 }
@@ -249,6 +266,28 @@ void Box::ask(const control::AskPlan& question, Answer done) {
     }
     if (up()) flush();
   });
+}
+
+void Box::ask_state(const std::string& box, const control::AskState& question, StateAnswer done) {
+  const auto other = static_cast<HostId>(std::stoul(box.substr(3)));
+  const ConnectionId id = rack_.control.connect(host_, other);
+  Question& asked = questions_[id];
+  *asked.message.mutable_ask_state() = question;
+  asked.done = std::move(done);
+  rack_.say("box " + std::to_string(host_), [&] {
+    return "asks " + box + " for job " + question.job() + " of epoch " +
+           std::to_string(question.epoch()) + (question.taken() ? " no more" : "");
+  });
+  rack_.queue.after(kQuestionNs, [this, id] {
+    if (questions_.contains(id)) end_question(id, Error{ErrorCode::kUnavailable, "no answer"});
+  });
+}
+
+void Box::end_question(ConnectionId id, Result<control::PartState> answer) {
+  const StateAnswer done = std::move(questions_.extract(id).mapped().done);
+  rack_.control.close(id, host_);
+  done(std::move(answer));
+  flush();
 }
 
 // A worker cannot reach the box. Nor can this one, or so it believes: being wrong must do no harm.

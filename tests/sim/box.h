@@ -44,7 +44,7 @@ class Box final : public ControlEnd, public appliance::PipelineHost, public appl
   bool up() const { return registry_ != nullptr; }
 
   bool on_accept(ConnectionId id, HostId from) override;
-  void on_connected(ConnectionId) override {}
+  void on_connected(ConnectionId id) override;
   void on_control_message(ConnectionId id, const std::string& body) override;
   void on_closed(ConnectionId id, const std::string& reason) override;
 
@@ -79,8 +79,17 @@ class Box final : public ControlEnd, public appliance::PipelineHost, public appl
   Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
                                                       uint32_t parts) const override;
   void ask(const control::AskPlan& question, Answer done) override;
+  void ask_state(const std::string& box, const control::AskState& question,
+                 StateAnswer done) override;
   bool has_others(const std::string& job) const override { return rack_.parts.may_move(job); }
   void give_away(const std::string& job, HostId lost);
+
+  // This box's question to another, over a connection of its own.
+  struct Question {
+    control::WorkerMessage message;
+    StateAnswer done;
+  };
+  void end_question(ConnectionId id, Result<control::PartState> answer);
 
   bool turn(uint32_t index, bool carries_out_command);
   void turn_control();
@@ -104,6 +113,7 @@ class Box final : public ControlEnd, public appliance::PipelineHost, public appl
   // Over all starts: which job, and which start of the box, had an epoch.
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> epochs_given_;
   std::map<ConnectionId, HostId> peers_;
+  std::map<ConnectionId, Question> questions_;
 };
 
 }  // namespace pbox::sim

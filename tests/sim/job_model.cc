@@ -7,6 +7,7 @@
 
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/reduce/reference.h"
+#include "tests/sim/violation.h"
 
 namespace pbox::sim {
 
@@ -44,6 +45,9 @@ bool JobModel::has_replacements() const {
 
 void JobModel::give_back(std::span<const uint32_t> give, std::span<const uint32_t> open_rounds) {
   if (options.mode == pipeline::Mode::kAggregate || !has_known_sums()) return;
+  // A job that ends at its box may go on from what its workers have.
+  require(may_lose_state || may_fail || give.empty(),
+          [&] { return name + ": the optimizer restarts, though no box was lost"; });
   for (const uint32_t id : give) {
     oracle.restart_optimizer(chunks[id].tensor, chunks[id].first_element, open_rounds[id]);
   }

@@ -38,7 +38,8 @@ struct JobModel {
   std::optional<std::string> consume(uint32_t rank, uint32_t chunk, uint32_t round,
                                      const std::byte* bytes);
   void forget(uint32_t rank);
-  // A rank is asked for the results of these chunks' open rounds: the box that had them was lost.
+  // A rank is asked for the results of these chunks' open rounds: the state that a box had of them
+  // is lost, which must have had a cause.
   void give_back(std::span<const uint32_t> give, std::span<const uint32_t> open_rounds);
   // What is wrong with a chunk that a rank has read in a round, where the model is not bsp.
   std::optional<std::string> read(uint32_t rank, uint32_t chunk, uint32_t round,
@@ -66,6 +67,8 @@ struct JobModel {
   std::set<uint32_t> lost;  // ranks that may fail though the others must not
   bool disturbed = false;   // somebody may be taken for lost, now or later
   bool is_ending = false;   // a rank has left, or failed for good
+  // Its box was lost, or seemed lost to another that asked it for the job's state.
+  bool may_lose_state = false;
   std::set<uint32_t> at_barrier;
 
  private:

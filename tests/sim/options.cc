@@ -77,13 +77,19 @@ void draw_sizes(Draw& draw, JobOptions& job) {
   }
 }
 
+// What the oracle cannot know is how many were in each step of an optimizer.
+void draw_optimizer(Draw& draw, JobOptions& job) {
+  job.mode = pipeline::Mode::kOptimize;
+  job.optimizer = static_cast<optimizer::OptimizerKind>(draw.between(1, 5));
+  if (job.on_worker_lost == appliance::LostPolicy::kPartial) job.on_worker_lost = {};  // wait
+}
+
 // What becomes of the job when a box or a rank is lost.
 void draw_fate(Draw& draw, JobOptions& job) {
   using appliance::LostPolicy;
   constexpr LostPolicy kPolicies[] = {LostPolicy::kWait, LostPolicy::kWait, LostPolicy::kPartial,
                                       LostPolicy::kAbort};
   job.on_worker_lost = draw.one_of(kPolicies);
-  // What the oracle cannot know is how many were in each step of an optimizer.
   if (job.mode == pipeline::Mode::kOptimize && job.on_worker_lost == LostPolicy::kPartial) {
     job.on_worker_lost = LostPolicy::kWait;
   }
@@ -103,10 +109,7 @@ JobOptions draw_job(Draw& draw, uint32_t boxes) {
   if (draw.chance(0.4)) job.reduction = pipeline::Reduction::kMean;
   // A mean in f32 has too few bits to tell eight ranks apart.
   if (job.reduction == pipeline::Reduction::kMean) job.workers = std::min(job.workers, 7u);
-  if (draw.chance(0.25)) {
-    job.mode = pipeline::Mode::kOptimize;
-    job.optimizer = static_cast<optimizer::OptimizerKind>(draw.between(1, 5));
-  }
+  if (draw.chance(0.25)) draw_optimizer(draw, job);
   draw_sizes(draw, job);
   draw_fate(draw, job);
   if (draw.chance(0.3)) job.window_bytes = 512 * draw.between(1, 16);
@@ -269,19 +272,18 @@ void split_job(Draw& draw, const JobOptions& job, uint32_t first_worker, Options
 
 // Jobs of several boxes: more of them, that change places while boxes believe different things.
 void draw_moves(uint64_t seed, Options& options) {
-  Draw draw(seed ^ 0x8cb92ba72f3d8dd7ull);
+  Draw draw(seed ^ 0x8cb92ba72f3d8dd7ull), optimizers(seed ^ 0x3c6ef372fe94f82bull);
   if (options.faults_end_ns == 0 || !draw.chance(0.3)) return;
   bool some_may = false;
   for (JobOptions& job : options.jobs) {
     job.may_move = !job.rogue && !job.is_relaxed() && draw.chance(0.8) &&
-                   job.mode == pipeline::Mode::kAggregate &&
                    job.recovery == appliance::Recovery::kCopy;
     some_may = some_may || job.may_move;
+    if (job.may_move && optimizers.chance(0.4)) draw_optimizer(optimizers, job);
   }
   if (!some_may) return;
   options.boxes = std::max(options.boxes, draw.between(2, 3));
-  const uint32_t episodes = draw.between(1, 6);
-  for (uint32_t episode = 0; episode < episodes; ++episode) {
+  for (uint32_t left = draw.between(1, 6); left > 0; --left) {
     options.episodes.push_back(
         {.kind = draw.chance(0.7) ? EpisodeKind::kMovePart : EpisodeKind::kStaleMap,
          .begin_ns = draw_begin(draw, options),

@@ -21,6 +21,8 @@ constexpr uint64_t kCompletesWithinNs = 20 * worker::RttEstimator::kCapNs * 5 / 
 constexpr uint64_t kReconnectsWithinNs = 10 * kNanosPerSecond;
 // A job that a rank does not come to gathers until its time-out.
 constexpr uint64_t kJoinsWithinNs = 65 * kNanosPerSecond;
+// Less than a box waits for an answer of another.
+constexpr uint64_t kStateAsksForNs = 1'500 * kNanosPerMilli;
 
 }  // namespace
 
@@ -114,7 +116,7 @@ void World::begin(const Episode& episode) {
       return;
     case EpisodeKind::kPauseBox:
       counts_.add(Fault::kPause);
-      silence(episode.length_ns);
+      hide_box(episode.length_ns);
       box.pause(episode.length_ns);
       return;
     case EpisodeKind::kPausePipeline:
@@ -129,7 +131,7 @@ void World::begin(const Episode& episode) {
       return;
     case EpisodeKind::kClockBox:
       counts_.add(Fault::kClockJump);
-      silence(episode.length_ns);
+      hide_box(episode.length_ns);
       box.jump(episode.length_ns);
       return;
     case EpisodeKind::kSmallRing: box.set_small_ring(pipeline, true); return;
@@ -257,6 +259,13 @@ void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   }
 }
 
+// What a box has of jobs may be asked for in vain meanwhile.
+void World::hide_box(uint64_t length_ns) {
+  silence(length_ns);
+  if (length_ns < kStateAsksForNs) return;
+  for (auto& job : jobs_) job->may_lose_state = true;
+}
+
 // A silence that a box or its workers may take for a death.
 void World::silence(uint64_t length_ns) {
   silence_ns_ += length_ns;
@@ -268,7 +277,9 @@ void World::lose_box(const Episode& episode) {
   Box& box = box_of(episode.draw);
   counts_.add(Fault::kBoxCrash);
   for (auto& job : jobs_) {
-    if (job->options.may_move || job->options.box == box.host()) disturb(*job, true);
+    if (!job->options.may_move && job->options.box != box.host()) continue;
+    disturb(*job, true);
+    job->may_lose_state = true;
   }
   box.crash((episode.draw >> 41 & 1) != 0);
 }
@@ -318,7 +329,13 @@ void World::watch() {
   queue_.after(kWatchNs, [this] { watch(); });
   if (healed_ns_ == UINT64_MAX) return;
   uint64_t longest_ns = 0;
-  for (const auto& job : jobs_) longest_ns = std::max(longest_ns, limit_ns(*job));
+  uint64_t kept_ns = 0;  // that boxes keep what nobody asks for any more
+  for (const auto& job : jobs_) {
+    longest_ns = std::max(longest_ns, limit_ns(*job));
+    const bool keeps = job->options.may_move && job->options.mode == pipeline::Mode::kOptimize;
+    const uint64_t lost_ns = job->options.lost_timeout_ms() * kNanosPerMilli;
+    if (keeps) kept_ns = std::max(kept_ns, 2 * (lost_ns + options_.dead_after_ns));
+  }
   for (const auto& worker : workers_) {
     const uint64_t began_ns = worker->waits_since_ns();
     if (began_ns == UINT64_MAX) continue;
@@ -333,7 +350,7 @@ void World::watch() {
   const bool all_over = std::all_of(workers_.begin(), workers_.end(),
                                     [](const auto& worker) { return worker->over(); });
   all_over_ns_ = all_over ? std::min(all_over_ns_, queue_.now_ns()) : UINT64_MAX;
-  require(!all_over || queue_.now_ns() - all_over_ns_ <= longest_ns, [&] {
+  require(!all_over || queue_.now_ns() - all_over_ns_ <= longest_ns + kept_ns, [&] {
     uint64_t memory_bytes = 0;
     for (const auto& box : boxes_) memory_bytes += box->registry().memory_taken_bytes();
     return "all jobs are over, but boxes keep " + std::to_string(memory_bytes) + " bytes, " +

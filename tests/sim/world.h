@@ -44,6 +44,7 @@ class World {
   bool rings_hold_all() const;
   void disturb(JobModel& job, bool loses_box, const Worker* lost = nullptr);
   void silence(uint64_t length_ns);
+  void hide_box(uint64_t length_ns);
   void lose_box(const Episode& episode);
   void move_part(const Episode& episode);
   void fail_disk(const Episode& episode);

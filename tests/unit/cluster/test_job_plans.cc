@@ -10,6 +10,7 @@
 #include "appliance/cluster/local_store.h"
 #include "appliance/control/disk.h"
 #include "base/limits.h"
+#include "nic/wire/control_frame.h"
 #include "tests/unit/cluster/contract.h"
 
 namespace pbox::cluster {
@@ -57,12 +58,14 @@ struct Box {
     return record;
   }
 
-  // Whatever it is asked, it answers with bytes.
+  // Whatever it is asked, it has an answer.
   void answer() {
     acceptor.async_accept([this](const boost::system::error_code& error, tcp::socket socket) {
       if (error) return;
       boost::system::error_code ignored;
-      boost::asio::write(socket, boost::asio::buffer("answer"), ignored);
+      control::BoxMessage message;
+      message.mutable_data_addresses();
+      boost::asio::write(socket, boost::asio::buffer(*wire::frame(message)), ignored);
       sockets.push_back(std::move(socket));
       answer();
     });

@@ -79,6 +79,11 @@ class MovableParts : public PartMap {
     questions.push_back(question);
     answers.push_back(std::move(done));
   }
+  void ask_state(const std::string& box, const control::AskState& question,
+                 StateAnswer done) override {
+    if (!knows_boxes) return PartMap::ask_state(box, question, std::move(done));
+    state_questions.push_back({box, question, std::move(done)});
+  }
   bool has_others(const std::string&) const override { return others; }
   void take_back(const std::string& job, uint32_t part) override { moved.erase({job, part}); }
 
@@ -87,6 +92,13 @@ class MovableParts : public PartMap {
   bool others = false;
   std::vector<control::AskPlan> questions;
   std::vector<Answer> answers;  // owed, in the order of the questions
+  struct StateQuestion {
+    std::string box;
+    control::AskState question;
+    StateAnswer done;
+  };
+  bool knows_boxes = false;
+  std::vector<StateQuestion> state_questions;  // not answered yet
 };
 
 class Desk {

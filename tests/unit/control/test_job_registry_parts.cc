@@ -123,13 +123,12 @@ TEST_CASE("a part that goes elsewhere ends here at once, and leaves the others a
   CHECK(desk.registry().views(desk.now_ns())[0].state == "recovering");
 }
 
-TEST_CASE("a part that is still gathering goes too, one whose state is on the box stays") {
+TEST_CASE("a part that is still gathering goes too, one that cannot go on elsewhere stays") {
   Desk desk;
   const ConnectionId early = desk.join(join_part(1, 0));
-  auto optimizing = join_part(2, 0);
-  optimizing.mutable_join()->set_mode(1);
-  optimizing.mutable_join()->mutable_optimizer()->set_kind(1);
-  const ConnectionId bound = desk.join(optimizing);
+  auto fixed = join_part(2, 0);
+  fixed.mutable_join()->set_recovery(static_cast<uint32_t>(Recovery::kNone));
+  const ConnectionId bound = desk.join(fixed);
   desk.parts.moved[{"train", 1}] = desk.parts.moved[{"train", 2}] = place("eight");
   desk.registry().on_parts_changed();
   desk.deliver();

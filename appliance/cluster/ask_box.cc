@@ -1,0 +1,126 @@
+#include "appliance/cluster/ask_box.h"
+
+#include <array>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include "nic/wire/control_frame.h"
+
+namespace pbox::cluster {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Answer = Result<control::BoxMessage>;
+
+// Ends with the first step that fails, or with the first message.
+class Attempt : public std::enable_shared_from_this<Attempt> {
+ public:
+  Attempt(asio::io_context& context, std::string control, std::string question,
+          std::function<void(Answer)> done)
+      : socket_(context),
+        timer_(context),
+        control_(std::move(control)),
+        question_(std::move(question)),
+        done_(std::move(done)) {}
+
+  void begin(std::chrono::milliseconds timeout) {
+    timer_.expires_after(timeout);
+    timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error) self->fail("no answer");
+    });
+    const size_t colon = std::min(control_.rfind(':'), control_.size());
+    std::string host = control_.substr(0, colon);
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    error_code malformed;
+    const auto address = asio::ip::make_address(host, malformed);
+    const auto port =
+        std::strtoul(control_.c_str() + std::min(colon + 1, control_.size()), nullptr, 10);
+    if (malformed) return fail_later(malformed.message());
+    socket_.async_connect({address, static_cast<uint16_t>(port)},
+                          [self = shared_from_this()](const error_code& error) {
+                            if (error) return self->fail(error.message());
+                            self->ask();
+                          });
+  }
+
+ private:
+  void fail_later(const std::string& why) {
+    timer_.expires_after(std::chrono::milliseconds(0));
+    timer_.async_wait([self = shared_from_this(), why](const error_code&) { self->fail(why); });
+  }
+
+  void ask() {
+    error_code ignored;
+    socket_.set_option(tcp::no_delay(true), ignored);
+    asio::async_write(socket_, asio::buffer(question_),
+                      [self = shared_from_this()](const error_code& error, size_t) {
+                        if (error) return self->fail(error.message());
+                        self->read();
+                      });
+  }
+
+  void read() {
+    socket_.async_read_some(asio::buffer(buffer_),
+                            [self = shared_from_this()](const error_code& error, size_t bytes) {
+                              if (error) return self->fail(error.message());
+                              self->received(bytes);
+                            });
+  }
+
+  void received(size_t bytes) {
+    reader_.append(buffer_.data(), bytes);
+    const auto body = reader_.next();
+    if (!body) return fail(body.error().message);
+    if (!body->has_value()) return read();
+    control::BoxMessage message;
+    if (!message.ParseFromString(**body)) return fail("what came back is no control message");
+    if (!message.has_failure()) return end(std::move(message));
+    end(Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
+  }
+
+  void fail(const std::string& why) { end(Error{ErrorCode::kUnavailable, control_ + ": " + why}); }
+
+  void end(Answer answer) {
+    if (!done_) return;
+    timer_.cancel();
+    error_code ignored;
+    socket_.close(ignored);
+    const auto done = std::exchange(done_, nullptr);
+    done(std::move(answer));
+  }
+
+  tcp::socket socket_;
+  asio::steady_timer timer_;
+  std::string control_;
+  std::string question_;
+  std::function<void(Answer)> done_;
+  wire::FrameReader reader_;
+  std::array<char, 64 * 1024> buffer_{};
+};
+
+}  // namespace
+
+void ask_box(asio::io_context& context, const std::string& control,
+             const control::WorkerMessage& question, std::chrono::milliseconds timeout,
+             std::function<void(Answer)> done) {
+  std::make_shared<Attempt>(context, control, *wire::frame(question), std::move(done))
+      ->begin(timeout);
+}
+
+void probe(asio::io_context& context, const std::string& control, std::chrono::milliseconds timeout,
+           std::function<void(const std::string& failure)> done) {
+  control::WorkerMessage question;
+  question.mutable_ask_data_addresses();
+  ask_box(context, control, question, timeout, [done = std::move(done)](const Answer& answer) {
+    const bool is_silent = !answer && answer.error().code == ErrorCode::kUnavailable;
+    done(is_silent ? answer.error().message : "");
+  });
+}
+
+}  // namespace pbox::cluster

@@ -1,0 +1,26 @@
+// One question to another box, on its control port, and the answer. Main thread.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+#include "nic/wire/control.pb.h"
+
+namespace pbox::cluster {
+
+// Connects to "HOST:PORT" with a literal address, asks, and gives `done` the first message that
+// comes back. kUnavailable: nothing came of it within `timeout`, and why; a FAILURE is its own
+// error. `done` is called once and later, from the context.
+void ask_box(boost::asio::io_context& context, const std::string& control,
+             const control::WorkerMessage& question, std::chrono::milliseconds timeout,
+             std::function<void(Result<control::BoxMessage>)> done);
+
+// Is a box there, and does it answer? It is asked for data addresses, which any box knows at once.
+// `done` gets why nothing came of it, or nothing if something did.
+void probe(boost::asio::io_context& context, const std::string& control,
+           std::chrono::milliseconds timeout, std::function<void(const std::string& failure)> done);
+
+}  // namespace pbox::cluster

@@ -1,0 +1,195 @@
+// Parts in mode optimize that go from box to box with their weights and their optimizer's state.
+// The box that gives one up keeps what it was, the one that its workers come to asks for it before
+// it opens the part. Without it, as after a box's loss, weights come back from the workers, and the
+// optimizer begins anew.
+#include <algorithm>
+
+#include "appliance/control/job_registry.h"
+#include "base/clock.h"
+#include "nic/wire/control_frame.h"
+
+namespace pbox::appliance {
+namespace {
+
+using Severity = RegistryEvent::Severity;
+
+// For one answer, of half a megabyte at most.
+constexpr uint64_t kAnswerNs = 2 * kNanosPerSecond;
+
+std::string in_kib(uint64_t bytes) {
+  return std::to_string((bytes + 1023) / 1024) + " KiB";
+}
+
+}  // namespace
+
+// Before the job is closed. Its ranks have so long to come together elsewhere, twice over, before
+// they are given up there.
+void JobRegistry::keep_state(Job& job) {
+  if (!job.running() || job.spec().mode != pipeline::Mode::kOptimize) return;
+  if (!job.spec().survives_its_box()) return;
+  const uint64_t kept_for_ns = 2 * (job.lost_timeout_ns + options_.dead_after_ns);
+  kept_[key(job.spec())] = {job.take_state(host_), kept_for_ns, now_ns_ + kept_for_ns};
+}
+
+// The asking box has all ranks of the part: whatever this one believes, it is over here.
+void JobRegistry::on_ask_state(ConnectionId id, const control::AskState& question) {
+  if (const Status speaks = check_version(question.protocol_version(), "another box"); !speaks) {
+    return refuse(id, speaks.error());
+  }
+  const JobKey part{question.job(), question.part()};
+  const auto job = jobs_.find(part);
+  if (job != jobs_.end() && job->second->running() && job->second->epoch() == question.epoch()) {
+    note(Severity::kInfo, "part_asked_for",
+         job->second->spec().title() + " goes on at another box, which asks for its state");
+    keep_state(*job->second);
+    hang_up(*job->second);
+  }
+  const auto kept = kept_.find(part);
+  if (kept == kept_.end() || kept->second.state.epoch != question.epoch()) {
+    return refuse(id, {ErrorCode::kNotFound,
+                       "box '" + options_.box_name + "' has no state of epoch " +
+                           std::to_string(question.epoch()) + " of part " +
+                           std::to_string(question.part()) + " of job '" + question.job() + "'"});
+  }
+  kept->second.until_ns = now_ns_ + kept->second.kept_for_ns;
+  control::BoxMessage answer;
+  if (question.taken()) {
+    answer.mutable_part_state();
+    kept_.erase(kept);
+  } else {
+    *answer.mutable_part_state() = answer_of(kept->second.state, question);
+  }
+  send(id, std::move(answer));
+}
+
+// True while it comes; then the job is not to be started yet.
+bool JobRegistry::awaits_state(Job& job) {
+  if (job.spec().mode != pipeline::Mode::kOptimize) return false;
+  const Member* newest = job.newest_resuming();
+  if (newest == nullptr || newest->box.empty() || newest->box == options_.box_name) {
+    job.transfer.reset();
+    return false;
+  }
+  const bool is_under_way = job.transfer && job.transfer->box == newest->box &&
+                            job.transfer->state.state().epoch == newest->epoch;
+  if (!is_under_way) begin_transfer(job, *newest);
+  return !job.transfer->is_over;
+}
+
+void JobRegistry::begin_transfer(Job& job, const Member& newest) {
+  job.transfer = StateTransfer{.box = newest.box,
+                               .state = IncomingState(newest.epoch, job.state_value_counts())};
+  ask_state(job);
+}
+
+void JobRegistry::ask_state(Job& job) {
+  control::AskState question;
+  question.set_protocol_version(wire::kControlProtocolVersion);
+  question.set_job(job.spec().name);
+  question.set_part(job.spec().part);
+  job.transfer->state.describe(question);
+  job.transfer->number = ++questions_;
+  job.transfer->answer_due_ns = now_ns_ + kAnswerNs;
+  is_asking_ = true;
+  parts_.ask_state(
+      job.transfer->box, question,
+      [this, alive = alive_, part = key(job.spec()), number = questions_](const auto& answer) {
+        if (*alive) on_state(part, number, answer);
+      });
+  is_asking_ = false;
+}
+
+// An answer may come within the question, or when nobody waits for it any more.
+void JobRegistry::on_state(const JobKey& part, uint64_t number,
+                           const Result<control::PartState>& answer) {
+  const auto found = jobs_.find(part);
+  if (found == jobs_.end() || !found->second->transfer) return;
+  Job& job = *found->second;
+  StateTransfer& transfer = *job.transfer;
+  if (transfer.is_over || transfer.number != number) return;
+  transfer.number = 0;
+  const Status taken = answer ? transfer.state.take(*answer) : Status(answer.error());
+  if (taken && !transfer.state.is_whole()) return ask_state(job);
+  if (taken) {
+    transfer.is_over = true;
+    note(Severity::kInfo, "part_state_here",
+         job.spec().title() + ": box " + transfer.box + " has handed over its state, " +
+             in_kib(transfer.state.state().bytes()));
+  } else {
+    give_up_state(job, transfer, taken.error().message);
+  }
+  if (!is_asking_ && job.all_joined()) start_job(job);
+}
+
+void JobRegistry::give_up_state(const Job& job, StateTransfer& transfer, const std::string& why) {
+  transfer.is_over = true;
+  note(
+      Severity::kWarning, "part_state_lost",
+      job.spec().title() + ": box " + transfer.box + ", which had it, hands over no state: " + why);
+}
+
+// Whose workers have it as the newest: that of another box, or this one's own.
+const PartState* JobRegistry::state_for(const Job& job) {
+  const Member* newest = job.newest_resuming();
+  if (newest == nullptr || job.spec().mode != pipeline::Mode::kOptimize) return nullptr;
+  const PartState* state = nullptr;
+  const auto kept = kept_.find(key(job.spec()));
+  if (newest->box == options_.box_name && kept != kept_.end()) {
+    state = &kept->second.state;
+  } else if (job.transfer && job.transfer->state.is_whole()) {
+    state = &job.transfer->state.state();
+  }
+  if (state == nullptr || state->epoch != newest->epoch) return nullptr;
+  if (job.continues(*state)) return state;
+  note(Severity::kWarning, "part_state_misfit",
+       job.spec().title() + ": its ranks are not in the rounds in which box " + newest->box +
+           " has left it");
+  return nullptr;
+}
+
+// True while the job waits for it, or if it has started.
+bool JobRegistry::tick_transfer(Job& job) {
+  StateTransfer& transfer = *job.transfer;
+  if (!transfer.is_over && now_ns_ < transfer.answer_due_ns) return true;
+  if (!transfer.is_over) {
+    give_up_state(job, transfer, "no answer within " + in_seconds(kAnswerNs));
+  }
+  if (!job.all_joined()) return false;
+  start_job(job);
+  return true;
+}
+
+// Once a round has finished here, every rank has a session of this epoch, and whatever the box
+// before has is out of date. Until then the part may have to be opened from that once more.
+void JobRegistry::settle_source(Job& job) {
+  if (!job.opened_from) return;
+  const StateSource source = *job.opened_from;
+  job.opened_from.reset();
+  if (source.box == options_.box_name) {
+    const auto kept = kept_.find(key(job.spec()));
+    if (kept != kept_.end() && kept->second.state.epoch == source.epoch) kept_.erase(kept);
+    return;
+  }
+  control::AskState question;
+  question.set_protocol_version(wire::kControlProtocolVersion);
+  question.set_job(job.spec().name);
+  question.set_part(job.spec().part);
+  question.set_epoch(source.epoch);
+  question.set_taken(true);
+  parts_.ask_state(source.box, question, [](const auto&) {});  // else its time is over some day
+}
+
+void JobRegistry::drop_old_states() {
+  for (auto entry = kept_.begin(); entry != kept_.end();) {
+    if (now_ns_ < entry->second.until_ns) {
+      ++entry;
+      continue;
+    }
+    note(Severity::kWarning, "part_state_dropped",
+         "part " + std::to_string(entry->first.second) + " of job '" + entry->first.first +
+             "': no box has asked for its state within " + in_seconds(entry->second.kept_for_ns));
+    entry = kept_.erase(entry);
+  }
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,134 @@
+#include "appliance/control/part_state.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "nic/wire/crc32c.h"
+
+namespace pbox::appliance {
+namespace {
+
+using pipeline::ChunkState;
+
+// Of a piece, beside its values; protobuf writes a number in at most ten bytes.
+size_t overhead_bytes(const ChunkState& chunk) {
+  return 64 + 3 * chunk.contributors.size();
+}
+
+uint32_t value_bytes(const ChunkState& chunk) {
+  return static_cast<uint32_t>(chunk.values.size() * sizeof(float));
+}
+
+uint32_t checksum(const ChunkState& chunk) {
+  const std::array<uint64_t, 2> counts = {chunk.rounds_finished, chunk.steps};
+  const auto* values = reinterpret_cast<const std::byte*>(chunk.values.data());
+  const uint32_t of_values = wire::crc32c(0, values, value_bytes(chunk));
+  return wire::crc32c(of_values, reinterpret_cast<const std::byte*>(counts.data()), sizeof(counts));
+}
+
+Error misfit(uint32_t chunk, const std::string& what) {
+  return {ErrorCode::kMismatch, "of chunk " + std::to_string(chunk) + " " + what};
+}
+
+}  // namespace
+
+uint64_t PartState::bytes() const {
+  uint64_t bytes = 0;
+  for (const ChunkState& chunk : chunks) bytes += value_bytes(chunk);
+  return bytes;
+}
+
+control::PartState answer_of(const PartState& state, const control::AskState& question) {
+  control::PartState answer;
+  answer.set_epoch(state.epoch);
+  answer.set_learning_rate(state.learning_rate);
+  auto chunk = std::lower_bound(
+      state.chunks.begin(), state.chunks.end(), question.chunk(),
+      [](const ChunkState& candidate, uint32_t id) { return candidate.chunk < id; });
+  uint32_t offset = question.offset();
+  size_t room = kStateAnswerBytesMax;
+  for (; chunk != state.chunks.end() && room > overhead_bytes(*chunk); ++chunk, offset = 0) {
+    room -= overhead_bytes(*chunk);
+    offset = std::min(offset, value_bytes(*chunk));
+    const size_t bytes = std::min<size_t>(room, value_bytes(*chunk) - offset);
+    control::ChunkPiece& piece = *answer.add_pieces();
+    piece.set_chunk(chunk->chunk);
+    piece.set_rounds(chunk->rounds_finished);
+    piece.set_steps(chunk->steps);
+    piece.mutable_contributors()->Add(chunk->contributors.begin(), chunk->contributors.end());
+    piece.set_fragment_bytes(chunk->fragment_bytes);
+    piece.set_offset(offset);
+    piece.set_values(reinterpret_cast<const char*>(chunk->values.data()) + offset, bytes);
+    piece.set_checksum(checksum(*chunk));
+    room -= bytes;
+    if (offset + bytes < value_bytes(*chunk)) break;
+  }
+  answer.set_last(chunk == state.chunks.end());
+  return answer;
+}
+
+IncomingState::IncomingState(uint32_t epoch, std::vector<size_t> value_counts)
+    : value_counts_(std::move(value_counts)) {
+  state_.epoch = epoch;
+}
+
+void IncomingState::describe(control::AskState& question) const {
+  question.set_epoch(state_.epoch);
+  question.set_chunk(next_chunk_);
+  question.set_offset(offset_);
+}
+
+Status IncomingState::take(const control::PartState& answer) {
+  if (answer.epoch() != state_.epoch) {
+    return Error{ErrorCode::kMismatch, "it is of epoch " + std::to_string(answer.epoch()) +
+                                           ", not of " + std::to_string(state_.epoch)};
+  }
+  if (answer.pieces().empty() && !answer.last()) {
+    return Error{ErrorCode::kMismatch, "an answer has nothing in it"};
+  }
+  state_.learning_rate = answer.learning_rate();
+  for (const control::ChunkPiece& piece : answer.pieces()) {
+    if (const Status taken = take(piece); !taken) return taken;
+  }
+  if (answer.last() && offset_ > 0) return misfit(next_chunk_, "a part is missing");
+  is_whole_ = answer.last();
+  return ok_status();
+}
+
+Status IncomingState::take(const control::ChunkPiece& piece) {
+  const uint32_t id = piece.chunk();
+  const bool begins = offset_ == 0;
+  if (id >= value_counts_.size() || id < next_chunk_ || (!begins && id != next_chunk_)) {
+    return misfit(id, "nothing was asked for");
+  }
+  if (piece.steps() >= piece.rounds() || piece.contributors_size() > 64 ||
+      (piece.contributors_size() > 0 && piece.fragment_bytes() == 0)) {
+    return misfit(id, "the counts make no sense");
+  }
+  if (begins) {
+    ChunkState& chunk = state_.chunks.emplace_back();
+    chunk.values.resize(value_counts_[id]);
+    chunk.contributors.assign(piece.contributors().begin(), piece.contributors().end());
+  }
+  ChunkState& chunk = state_.chunks.back();
+  chunk.chunk = id;
+  chunk.rounds_finished = piece.rounds();
+  chunk.steps = piece.steps();
+  chunk.fragment_bytes = piece.fragment_bytes();
+  const std::string& values = piece.values();
+  if (piece.offset() != offset_ || values.empty() || values.size() > value_bytes(chunk) - offset_) {
+    return misfit(id, "other bytes came than were asked for");
+  }
+  std::memcpy(reinterpret_cast<std::byte*>(chunk.values.data()) + offset_, values.data(),
+              values.size());
+  offset_ += static_cast<uint32_t>(values.size());
+  next_chunk_ = id;
+  if (offset_ < value_bytes(chunk)) return ok_status();
+  if (checksum(chunk) != piece.checksum()) return misfit(id, "the checksum is wrong");
+  offset_ = 0;
+  next_chunk_ = id + 1;
+  return ok_status();
+}
+
+}  // namespace pbox::appliance

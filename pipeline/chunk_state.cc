@@ -1,0 +1,78 @@
+#include "pipeline/chunk_state.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "nic/wire/chunk_layout.h"
+#include "pipeline/reduce/reduce.h"
+
+namespace pbox::pipeline {
+namespace {
+
+// Of the fragments that the result came in, the least in each that it leaves in.
+void restore_contributors(const JobShard& shard, const Chunk& chunk, const ChunkState& state,
+                          uint16_t* counts) {
+  for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
+    const uint32_t begin = fragment * shard.fragment_bytes;
+    const uint32_t end = std::min(begin + shard.fragment_bytes, chunk.wire_bytes);
+    const size_t last = (end - 1) / state.fragment_bytes;
+    counts[fragment] = static_cast<uint16_t>(shard.worker_count());
+    for (size_t from = begin / state.fragment_bytes; from <= last; ++from) {
+      if (from >= state.contributors.size()) break;
+      counts[fragment] = std::min(counts[fragment], state.contributors[from]);
+    }
+  }
+}
+
+}  // namespace
+
+size_t state_values(optimizer::OptimizerKind kind, uint32_t elements) {
+  return (1 + optimizer::state_floats_per_element(kind)) * size_t{elements};
+}
+
+std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
+  if (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank) return std::nullopt;
+  ChunkState state{.chunk = chunk.id,
+                   .rounds_finished = chunk.rounds_finished,
+                   .steps = chunk.rounds_finished - 1 - chunk.stateless_round,
+                   .values = {},
+                   .contributors = {},
+                   .fragment_bytes = shard.fragment_bytes};
+  state.values.reserve(state_values(shard.optimizer.kind, chunk.elements));
+  state.values.assign(chunk.weights, chunk.weights + chunk.elements);
+  if (chunk.state != nullptr) {
+    const size_t floats = state_values(shard.optimizer.kind, chunk.elements) - chunk.elements;
+    state.values.insert(state.values.end(), chunk.state, chunk.state + floats);
+  }
+  if (shard.partial) {
+    const uint16_t* counts = chunk.contributors[(chunk.rounds_finished - 1) & 1];
+    state.contributors.assign(counts, counts + chunk.fragment_count);
+  }
+  return state;
+}
+
+void restore(JobShard& shard, const ChunkState& state) {
+  Chunk* chunk = shard.find(state.chunk);
+  PBOX_CHECK(chunk != nullptr && shard.mode == Mode::kOptimize && chunk->sync == nullptr);
+  PBOX_CHECK(chunk->rounds_finished == 0 && state.rounds_finished > state.steps);
+  PBOX_CHECK(state.values.size() == state_values(shard.optimizer.kind, chunk->elements));
+  chunk->rounds_finished = state.rounds_finished;
+  chunk->fanned_out_rounds = chunk->open_round();
+  chunk->first_round = state.rounds_finished - 1;
+  chunk->stateless_round = state.rounds_finished - 1 - state.steps;
+  const float* values = state.values.data();
+  std::copy_n(values, chunk->elements, chunk->weights);
+  if (chunk->state != nullptr) {
+    std::copy(values + chunk->elements, values + state.values.size(), chunk->state);
+  }
+  const size_t slot = chunk->first_round & 1;
+  if (chunk->dtype != wire::Dtype::kF32) {
+    reduce::kernels().narrow[static_cast<size_t>(chunk->dtype)](chunk->result[slot], chunk->weights,
+                                                                chunk->elements);
+  }
+  if (shard.partial && state.fragment_bytes > 0) {
+    restore_contributors(shard, *chunk, state, chunk->contributors[slot]);
+  }
+}
+
+}  // namespace pbox::pipeline

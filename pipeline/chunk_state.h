@@ -1,0 +1,37 @@
+// What another box needs to go on with a chunk in mode optimize where this one has left it: the
+// weights after its last finished round, the optimizer's state and steps. Of model BSP.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "pipeline/job_shard.h"
+
+namespace pbox::pipeline {
+
+struct ChunkState {
+  uint32_t chunk = 0;            // job-local id
+  uint64_t rounds_finished = 1;  // of which the last gave the weights
+  uint64_t steps = 0;            // that the optimizer has taken upon its state
+  std::vector<float> values;     // the weights, then state_floats_per_element as many
+  // By fragment of fragment_bytes, how many workers are in the last result; empty where nobody
+  // counts.
+  std::vector<uint16_t> contributors;
+  uint32_t fragment_bytes = 0;
+};
+
+// As the chunk is; nothing if its weights are not here yet. Control thread, and no pipeline has the
+// shard.
+std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk);
+
+// How many values a state of the chunk has. Control thread.
+size_t state_values(optimizer::OptimizerKind kind, uint32_t elements);
+
+// The chunk of a shard that is new goes on from there: its next round is open, the result of the
+// last is given to who lacks it. The state is of a chunk with as many elements, and of the job's
+// optimizer. Control thread, before the shard is installed.
+void restore(JobShard& shard, const ChunkState& state);
+
+}  // namespace pbox::pipeline

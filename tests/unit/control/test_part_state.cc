@@ -1,0 +1,114 @@
+// A part's state in pieces: all of it comes over, and nothing else is taken for it.
+#include <catch2/catch.hpp>
+#include <functional>
+
+#include "appliance/control/part_state.h"
+
+namespace pbox::appliance {
+namespace {
+
+constexpr uint32_t kEpoch = 7;
+
+// Chunks 0, 2 and 3 of four; one is longer than an answer.
+PartState sample() {
+  PartState state;
+  state.epoch = kEpoch;
+  state.learning_rate = 0.25f;
+  const size_t counts[] = {10, 0, kStateAnswerBytesMax / 2, 1};
+  for (const uint32_t id : {0u, 2u, 3u}) {
+    auto& chunk = state.chunks.emplace_back();
+    chunk.chunk = id;
+    chunk.rounds_finished = 100 + id;
+    chunk.steps = 40 + id;
+    chunk.contributors = {2, static_cast<uint16_t>(id)};
+    chunk.fragment_bytes = 1408;
+    for (size_t index = 0; index < counts[id]; ++index) {
+      chunk.values.push_back(static_cast<float>(index) + static_cast<float>(id) / 8);
+    }
+  }
+  return state;
+}
+
+IncomingState incoming() {
+  return IncomingState(kEpoch, {10, 5, kStateAnswerBytesMax / 2, 1});
+}
+
+control::PartState next_answer(const PartState& state, const IncomingState& here) {
+  control::AskState question;
+  here.describe(question);
+  CHECK(question.epoch() == kEpoch);
+  return answer_of(state, question);
+}
+
+}  // namespace
+
+TEST_CASE("a state comes over whole, however many answers it takes") {
+  const PartState state = sample();
+  IncomingState here = incoming();
+  uint32_t answers = 0;
+  while (!here.is_whole()) {
+    const auto answer = next_answer(state, here);
+    CHECK(answer.ByteSizeLong() < kStateAnswerBytesMax + 1024);
+    REQUIRE(here.take(answer));
+    ++answers;
+  }
+  CHECK(answers == 3);
+  CHECK(here.state().learning_rate == 0.25f);
+  REQUIRE(here.state().chunks.size() == 3);
+  CHECK(here.state().bytes() == state.bytes());
+  for (size_t index = 0; index < 3; ++index) {
+    const auto& came = here.state().chunks[index];
+    const auto& was = state.chunks[index];
+    CHECK(came.chunk == was.chunk);
+    CHECK(came.rounds_finished == was.rounds_finished);
+    CHECK(came.steps == was.steps);
+    CHECK(came.values == was.values);
+    CHECK(came.contributors == was.contributors);
+    CHECK(came.fragment_bytes == was.fragment_bytes);
+  }
+}
+
+TEST_CASE("of a part whose chunks have no weights yet there is nothing, and that is all") {
+  PartState state;
+  state.epoch = kEpoch;
+  IncomingState here = incoming();
+  REQUIRE(here.take(next_answer(state, here)));
+  CHECK(here.is_whole());
+  CHECK(here.state().chunks.empty());
+}
+
+TEST_CASE("what is no answer to the question is not taken") {
+  const PartState state = sample();
+  using Change = std::function<void(control::PartState&)>;
+  const std::vector<std::pair<std::string, Change>> changes = {
+      {"epoch 8", [](auto& answer) { answer.set_epoch(8); }},
+      {"checksum", [](auto& answer) { (*answer.mutable_pieces(0)->mutable_values())[5] ^= 1; }},
+      {"checksum", [](auto& answer) { answer.mutable_pieces(0)->set_rounds(99); }},
+      {"checksum", [](auto& answer) { answer.mutable_pieces(0)->set_steps(39); }},
+      {"counts make no sense", [](auto& answer) { answer.mutable_pieces(0)->set_steps(100); }},
+      {"counts make no sense",
+       [](auto& answer) { answer.mutable_pieces(0)->set_fragment_bytes(0); }},
+      {"other bytes", [](auto& answer) { answer.mutable_pieces(0)->set_offset(4); }},
+      {"other bytes", [](auto& answer) { answer.mutable_pieces(0)->clear_values(); }},
+      {"other bytes",
+       [](auto& answer) { answer.mutable_pieces(0)->mutable_values()->append(4, 'x'); }},
+      {"nothing was asked for", [](auto& answer) { answer.mutable_pieces(0)->set_chunk(4); }},
+      {"nothing in it", [](auto& answer) { answer.clear_pieces(); }},
+      {"part is missing", [](auto& answer) { answer.set_last(true); }},
+  };
+  for (const auto& [what, change] : changes) {
+    IncomingState here = incoming();
+    control::PartState answer = next_answer(state, here);
+    change(answer);
+    const Status taken = here.take(answer);
+    REQUIRE_FALSE(taken);
+    CHECK_THAT(taken.error().message, Catch::Contains(what));
+    CHECK_FALSE(here.is_whole());
+  }
+  IncomingState here = incoming();
+  const control::PartState first = next_answer(state, here);
+  REQUIRE(here.take(first));
+  CHECK_FALSE(here.take(first));  // once more
+}
+
+}  // namespace pbox::appliance
