@@ -64,7 +64,8 @@ Status Appliance::start() {
   for (const std::string& reason : topology_.reasons) {
     log(EventLog::Level::kInfo, "topology", reason);
   }
-  auto pipelines = PipelineSet::start(topology_, config_);
+  if (const Status status = open_recorder(); !status) return status.error();
+  auto pipelines = PipelineSet::start(topology_, config_, recorder_.get());
   if (!pipelines) return pipelines.error();
   pipelines_ = std::move(*pipelines);
   for (const std::string& line : pipelines_->ports().describe()) {
@@ -92,6 +93,7 @@ Status Appliance::start() {
   join_cluster(seed);
   if (const Status status = start_admin(); !status) return status.error();
   wait_for_signal();
+  look_for_late_rounds();
 
   std::string where = "control=" + address_and_port(config_.box.listen, control_->port());
   if (admin_) where += " admin=" + address_and_port(config_.admin.listen, admin_->port());

@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "appliance/admin/server.h"
 #include "appliance/admin/source.h"
@@ -16,6 +18,7 @@
 #include "appliance/cluster/job_plans.h"
 #include "appliance/cluster/membership.h"
 #include "appliance/control/server.h"
+#include "appliance/flight_recorder.h"
 #include "appliance/log.h"
 #include "appliance/pipeline_set.h"
 #include "appliance/service_manager.h"
@@ -45,11 +48,15 @@ class Appliance : public AdminSource {
   Status begin_trace(const std::string& job, double seconds) override;
   Result<TraceView> trace(const std::string& job) override;
   Status set_draining(const std::string& box, bool draining) override;
+  Result<std::string> flight() const override;
 
   static constexpr int kDrainMaxSeconds = 3;
 
  private:
   Status check_host();
+  Status open_recorder();
+  void look_for_late_rounds();
+  void record_late_rounds(uint64_t now_ns);
   Status open_state();
   Status open_store();
   cluster::BoxRecord record(uint64_t incarnation) const;
@@ -80,6 +87,10 @@ class Appliance : public AdminSource {
   Topology topology_;  // of config_ on them
   uint64_t started_ns_ = 0;
   bool draining_ = false;
+  std::unique_ptr<FlightRecorder> recorder_;  // outlives the pipelines, which write to it
+  boost::asio::steady_timer late_timer_{context_};
+  std::set<std::string> late_jobs_;  // that were late when they were last looked at
+  uint64_t late_recorded_ns_ = 0;    // 0: never
   std::unique_ptr<PipelineSet> pipelines_;
   std::optional<Watchdog> watchdog_;
   std::unique_ptr<Disk> disk_;

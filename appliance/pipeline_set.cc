@@ -5,7 +5,8 @@
 namespace pbox::appliance {
 
 Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology,
-                                                        const config::Config& config) {
+                                                        const config::Config& config,
+                                                        const FlightRecorder* recorder) {
   auto set = std::make_unique<PipelineSet>();
   const bool is_off = config.memory.hugepages == config::OnOffAuto::kOff;
   set->hugepages_ = is_off ? Hugepages::kNever : Hugepages::kIfFree;
@@ -15,7 +16,8 @@ Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology
   for (const PipelinePlan& plan : topology.pipelines) {
     auto port = set->ports_->open(plan, config);
     if (!port) return port.error();
-    auto thread = PipelineThread::create(plan, config, std::move(*port));
+    const auto flight = recorder != nullptr ? recorder->ring(plan.index) : std::span<std::byte>();
+    auto thread = PipelineThread::create(plan, config, std::move(*port), flight);
     if (!thread) return thread.error();
     set->threads_.push_back(std::move(*thread));
   }

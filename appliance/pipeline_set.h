@@ -7,6 +7,7 @@
 
 #include "appliance/admin/source.h"
 #include "appliance/control/pipeline_host.h"
+#include "appliance/flight_recorder.h"
 #include "appliance/pipeline_thread.h"
 #include "appliance/ports.h"
 
@@ -14,9 +15,11 @@ namespace pbox::appliance {
 
 class PipelineSet : public PipelineHost {
  public:
-  // Opens the ports and starts a thread per pipeline of the plan.
+  // Opens the ports and starts a thread per pipeline of the plan. With a recorder each pipeline
+  // writes to its ring; it outlives this.
   static Result<std::unique_ptr<PipelineSet>> start(const Topology& topology,
-                                                    const config::Config& config);
+                                                    const config::Config& config,
+                                                    const FlightRecorder* recorder = nullptr);
 
   uint32_t count() const override { return static_cast<uint32_t>(threads_.size()); }
   PipelineInfo info(uint32_t pipeline) const override;

@@ -12,18 +12,20 @@ namespace pbox::appliance {
 
 Result<std::unique_ptr<PipelineThread>> PipelineThread::create(const PipelinePlan& plan,
                                                                const config::Config& config,
-                                                               AnyPort port) {
-  std::unique_ptr<PipelineThread> thread(new PipelineThread(plan, config, std::move(port)));
+                                                               AnyPort port,
+                                                               std::span<std::byte> flight) {
+  std::unique_ptr<PipelineThread> thread(new PipelineThread(plan, config, std::move(port), flight));
   thread->mailbox_.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (thread->mailbox_.wake_fd < 0) return system_error("cannot make an eventfd", errno);
   return thread;
 }
 
-PipelineThread::PipelineThread(const PipelinePlan& plan, const config::Config& config, AnyPort port)
+PipelineThread::PipelineThread(const PipelinePlan& plan, const config::Config& config, AnyPort port,
+                               std::span<std::byte> flight)
     : plan_(plan),
       port_(std::move(port)),
       capabilities_(std::visit([](const auto& any) { return any.capabilities(); }, port_)),
-      core_({.pipeline_index = plan.index, .tag = {config.data.payload_crc}}),
+      core_({.pipeline_index = plan.index, .tag = {config.data.payload_crc}, .flight = flight}),
       policy_{.busy = config.pipeline.poll == config::PollMode::kBusy,
               .spin_ns = config.pipeline.spin_us * uint64_t{1000}} {}
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <thread>
 
 #include "appliance/any_port.h"
@@ -12,9 +13,11 @@ namespace pbox::appliance {
 
 class PipelineThread {
  public:
-  // Nothing runs yet. The object stays where it is: the thread points into it.
+  // Nothing runs yet. The object stays where it is: the thread points into it. `flight`: as
+  // pipeline::CoreOptions has it.
   static Result<std::unique_ptr<PipelineThread>> create(const PipelinePlan& plan,
-                                                        const config::Config& config, AnyPort port);
+                                                        const config::Config& config, AnyPort port,
+                                                        std::span<std::byte> flight);
   ~PipelineThread();
   PipelineThread(const PipelineThread&) = delete;
   PipelineThread& operator=(const PipelineThread&) = delete;
@@ -38,7 +41,8 @@ class PipelineThread {
   const nic::PortCounters& port_counters() const;
 
  private:
-  PipelineThread(const PipelinePlan& plan, const config::Config& config, AnyPort port);
+  PipelineThread(const PipelinePlan& plan, const config::Config& config, AnyPort port,
+                 std::span<std::byte> flight);
   void wake();
 
   PipelinePlan plan_;

@@ -8,11 +8,15 @@
 
 #include <cerrno>
 
+#include "base/numa_memory.h"
+
 namespace pbox {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugepageBytes = 2u << 20;
+
+}  // namespace
 
 // The raw system call: base needs no library for one call, and a kernel without NUMA says ENOSYS.
 bool bind_to_node(void* address, size_t bytes, int node) {
@@ -26,8 +30,6 @@ bool bind_to_node(void* address, size_t bytes, int node) {
   mask[static_cast<size_t>(node) / kBits] = 1ul << (static_cast<size_t>(node) % kBits);
   return syscall(SYS_mbind, address, bytes, MPOL_BIND, mask, kBits * 16, MPOL_MF_STRICT) == 0;
 }
-
-}  // namespace
 
 NumaArena::~NumaArena() {
   if (data_ != nullptr) munmap(data_, size_);

@@ -112,6 +112,13 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
+struct Recorder {
+  std::string directory = "/run/pbox";  // of what is recorded and dumped; empty: memory alone
+  uint32_t records = 65'536;            // of each pipeline; a power of two
+  uint32_t late_after_ms = 10'000;      // a round that waits for so long is dumped
+  bool operator==(const Recorder&) const = default;
+};
+
 struct Memory {
   double job_share = 0.85;                 // of the memory the box may use; all jobs together
   OnOffAuto hugepages = OnOffAuto::kAuto;  // kAuto or kOff
@@ -147,6 +154,7 @@ struct Config {
   Dpdk dpdk;
   Rdma rdma;
   Pipeline pipeline;
+  Recorder recorder;
   Memory memory;
   Jobs jobs;
   Security security;

@@ -24,6 +24,9 @@ constexpr uint64_t kTimeoutMsMax = 24u * 3'600'000;
 constexpr uint64_t kMtuMax = 65'536;  // of the loopback interface
 constexpr uint64_t kPacketMemoryMibMax = 1u << 20;
 
+constexpr uint64_t kRecordsMin = 4'096;
+constexpr uint64_t kRecordsMax = 1u << 24;  // 1 GiB for each pipeline
+
 enum class Reload { kNo, kYes };
 
 template <typename Get>
@@ -175,18 +178,19 @@ Field box_name() {
                }};
 }
 
-Field state_directory() {
-  return Field{"cluster.state_directory",
-               "folder of what must outlive the daemon; none: nothing is kept",
+template <typename Get>
+Field folder(std::string key, Get get, std::string help) {
+  return Field{std::move(key),
+               std::move(help),
                "an absolute path, or none",
                false,
-               [](const Config& config) {
-                 const std::string& folder = config.cluster.state_directory;
-                 return folder.empty() ? std::string("none") : folder;
+               [get](const Config& config) {
+                 Config copy = config;
+                 return get(copy).empty() ? std::string("none") : get(copy);
                },
-               [](Config& config, const std::string& text) {
+               [get](Config& config, const std::string& text) {
                  if (!is_plain(text) || (text != "none" && !text.starts_with('/'))) return false;
-                 config.cluster.state_directory = text == "none" ? "" : text;
+                 get(config) = text == "none" ? "" : text;
                  return true;
                }};
 }
@@ -267,7 +271,8 @@ Field dpdk_devices() {
 #define PBOX_MEMBER(s, m) [](Config& config) -> decltype(config.s.m)& { return config.s.m; }
 
 void add_cluster(std::vector<Field>& list) {
-  list.push_back(state_directory());
+  list.push_back(folder("cluster.state_directory", PBOX_MEMBER(cluster, state_directory),
+                        "folder of what must outlive the daemon; none: nothing is kept"));
   list.push_back(choice("cluster.store", PBOX_MEMBER(cluster, store),
                         {{"local", StoreKind::kLocal}, {"etcd", StoreKind::kEtcd}}, 2, Reload::kNo,
                         "where boxes agree: local, a file of this one box, or etcd, for many"));
@@ -381,6 +386,19 @@ void add_machine(std::vector<Field>& list) {
                              "use reserved 2 MiB pages where there are any"));
 }
 
+void add_recorder(std::vector<Field>& list) {
+  list.push_back(
+      folder("recorder.directory", PBOX_MEMBER(recorder, directory),
+             "folder of the flight recorder, in memory (tmpfs); none: it leaves no file"));
+  list.push_back(number("recorder.records", PBOX_MEMBER(recorder, records), kRecordsMin,
+                        kRecordsMax, Reload::kNo,
+                        "packets and the like that each pipeline remembers, of 64 bytes each; "
+                        "rounded up to a power of two"));
+  list.push_back(number("recorder.late_after_ms", PBOX_MEMBER(recorder, late_after_ms),
+                        kTimeoutMsMin, kTimeoutMsMax, Reload::kYes,
+                        "a round that waits for a rank for so long is recorded in a file"));
+}
+
 void add_jobs_and_log(std::vector<Field>& list) {
   list.push_back(number("jobs.max", PBOX_MEMBER(jobs, max), 1, limits::kJobsMax, Reload::kYes,
                         "jobs at a time"));
@@ -423,6 +441,7 @@ const std::vector<Field>& fields() {
     add_dpdk(built);
     add_rdma(built);
     add_machine(built);
+    add_recorder(built);
     add_jobs_and_log(built);
     return built;
   }();

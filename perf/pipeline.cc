@@ -13,10 +13,12 @@
 #include <stdexcept>
 
 #include "base/numa_arena.h"
+#include "config/config.h"
 #include "nic/wire/chunk_layout.h"
 #include "perf/measure.h"
 #include "perf/models.h"
 #include "perf/scenario.h"
+#include "pipeline/flight_image.h"
 #include "pipeline/loop.h"
 
 namespace pbox::perf {
@@ -64,6 +66,15 @@ class MemoryPort {
   nic::PortCounters counters_;
 };
 
+// A flight recorder as large as that of a box by default.
+NumaArena flight_memory() {
+  const uint64_t capacity = config::Recorder().records;
+  auto arena = NumaArena::create(pipeline::flight_image_bytes(capacity), kAnyNumaNode);
+  if (!arena) throw std::runtime_error(arena.error().message);
+  pipeline::make_flight_head({.capacity = capacity}, arena->data());
+  return std::move(*arena);
+}
+
 class Bench {
  public:
   Bench(uint32_t workers, uint32_t fragment_bytes);
@@ -85,7 +96,9 @@ class Bench {
   uint32_t round_ = 0;
   double gradient_bytes_ = 0;
   std::unique_ptr<pipeline::JobShard> shard_;
-  pipeline::Core core_{{.pipeline_index = 0, .tag = {}}};
+  NumaArena flight_ = flight_memory();
+  pipeline::Core core_{
+      {.pipeline_index = 0, .tag = {}, .flight = {flight_.data(), flight_.size()}}};
   NumaArena packets_;
   std::vector<Fragment> fragments_;
   std::vector<float*> kernel_targets_;  // by chunk: the accumulators of slot 0

@@ -8,11 +8,18 @@ Core::Core(const CoreOptions& options)
     : options_(options),
       kernels_(reduce::kernels()),
       sessions_(limits::kSessionsPerPipelineMax),
+      flight_(options.flight),
+      next_state_(options.flight.empty() ? UINT64_MAX : 0),
       replies_(kReplyCapacity) {
   shards_.reserve(limits::kJobsMax);
 }
 
 void Core::execute(const Command& command) {
+  carry_out(command);
+  record_command(command);
+}
+
+void Core::carry_out(const Command& command) {
   JobShard& shard = *command.shard;
   switch (command.kind) {
     case CommandKind::kInstall: install(shard); return;
@@ -45,6 +52,7 @@ void Core::execute(const Command& command) {
 void Core::install(JobShard& shard) {
   PBOX_CHECK(shards_.size() < limits::kJobsMax);
   shards_.push_back(&shard);
+  shard.flight_number = ++flight_numbers_;
   for (Session& session : shard.sessions()) {
     if (session.present) connect(shard, session);
   }
@@ -98,6 +106,7 @@ void Core::finish_complete_rounds(JobShard& shard) {
 }
 
 void Core::take_tick(uint64_t now_ns) {
+  now_ns_ = now_ns;
   counters_.add(Counter::kTicks);
   size_t queued = 0;
   for (JobShard* shard : shards_) {

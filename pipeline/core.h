@@ -14,6 +14,7 @@
 #include "nic/port.h"
 #include "pipeline/command.h"
 #include "pipeline/counters.h"
+#include "pipeline/flight_ring.h"
 #include "pipeline/job_shard.h"
 #include "pipeline/phase_clock.h"
 #include "pipeline/reduce/reduce.h"
@@ -23,6 +24,8 @@ namespace pbox::pipeline {
 struct CoreOptions {
   uint32_t pipeline_index = 0;  // [0, limits::kPipelinesMax), part of every spi of this pipeline
   wire::TagPolicy tag;
+  // Where the flight recorder writes: see FlightRing. Empty: it keeps nothing.
+  std::span<std::byte> flight = {};
 };
 
 // The pipeline's part of an spi; see wire::kSpiIndexMask and wire::kSpiToWorker for the others.
@@ -30,6 +33,9 @@ constexpr uint32_t kSpiPipelineShift = 13;
 constexpr uint32_t spi_pipeline(uint32_t spi) {
   return (spi >> kSpiPipelineShift) & (limits::kPipelinesMax - 1);
 }
+
+// Verdicts that are told by a counter which moved: all but "aggregated".
+inline constexpr size_t kCountedVerdicts = 18;
 
 class Core {
  public:
@@ -130,6 +136,7 @@ class Core {
               const wire::StatusPayload& status);
   void send_grants(JobShard& shard);
   bool push_reply(Session& session, const wire::Header& header, const wire::StatusPayload& status);
+  void carry_out(const Command& command);
   void install(JobShard& shard);
   void remove(JobShard& shard);
   void connect(JobShard& shard, Session& session);
@@ -167,6 +174,14 @@ class Core {
   static void trace_round(const JobShard& shard, const Chunk& chunk, uint32_t round,
                           TraceEvent::Kind kind);
 
+  // core_flight.cc: what the flight recorder is told beside the packets.
+  void note_verdict(FlightRecord& record, const nic::RxPacket& packet);
+  void record_command(const Command& command);
+  void record_shard(const JobShard& shard);
+  void record_chunk(const JobShard& shard, const Chunk& chunk, bool opens);
+  void record_left(const JobShard& shard, const FanOut& at);
+  void record_state();
+
   void take_tick(uint64_t now_ns);
   static void note_awaited(JobShard& shard, uint64_t now_ns);
 
@@ -179,13 +194,20 @@ class Core {
   PhaseClock clock_{counters_};
   uint64_t aggregated_ = 0;  // of the burst at hand; into the counters once per burst
   uint64_t aggregated_bytes_ = 0;
-  uint64_t now_ns_ = 0;  // of the last burst
+  uint64_t now_ns_ = 0;  // of the last burst or tick
   uint64_t next_tick_ns_ = 0;
   bool tracing_ = false;                // some shard has a trace
   bool results_changed_ = false;        // since packets were made: of jobs other than BSP
   std::vector<SessionEntry> sessions_;  // by spi_index
   std::vector<JobShard*> shards_;
   size_t next_shard_ = 0;  // whose turn it is to send
+
+  FlightRing flight_;
+  std::array<uint64_t, kCountedVerdicts> judged_{};  // what verdicts count, as of the last of them
+  uint64_t next_state_ = 0;  // records after which a part of the state is recorded again
+  size_t state_shard_ = 0;   // whose turn that is
+  size_t state_chunk_ = 0;
+  uint32_t flight_numbers_ = 0;  // of shards
 
   std::vector<Reply> replies_;
   size_t reply_head_ = 0;

@@ -65,6 +65,8 @@ void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   } else {
     on_packets<AheadOfLarge, false>(packets, now_ns);
   }
+  if (flight_.written() >= next_state_) [[unlikely]]
+    record_state();
   counters_.add(Counter::kRxPackets, packets.size());
   counters_.add(Counter::kAggregated, std::exchange(aggregated_, 0));
   counters_.add(Counter::kAggregatedBytes, std::exchange(aggregated_bytes_, 0));
@@ -79,12 +81,19 @@ void Core::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
       fetch<Ahead>(packets[fetched]);
     }
     bytes += packets[index].bytes;
+    FlightRecord& record = flight_.add_packet(packets[index], now_ns);
+    const uint64_t aggregated = aggregated_;
     if constexpr (kTraces) {
       const TracedPush traced = before_push(packets[index]);
       on_packet(packets[index], now_ns);
       after_push(traced);
     } else {
       on_packet(packets[index], now_ns);
+    }
+    if (aggregated_ != aggregated) [[likely]] {
+      record.verdict = Verdict::kAggregated;
+    } else {
+      note_verdict(record, packets[index]);
     }
   }
   counters_.add(Counter::kRxBytes, bytes);
@@ -207,6 +216,8 @@ void Core::push_into_slot(JobShard& shard, Session& session, const wire::Parsed&
 void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   const uint64_t bit = uint64_t{1} << header.fragment;
+  if (chunk.claimed_any == 0) [[unlikely]]
+    record_chunk(shard, chunk, true);
   chunk.claimed[session.rank] |= bit;
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
   const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);

@@ -288,6 +288,7 @@ size_t Core::fill_group(JobShard& shard, Session& session, size_t filled, size_t
     }
     if (cursor.step + 1 < shard.worker_count()) continue;
     at.chunk->fanned_out_rounds = at.round + 1;
+    record_left(shard, at);
     if (shard.trace != nullptr) [[unlikely]] {
       trace_round(shard, *at.chunk, at.round, TraceEvent::Kind::kSent);
     }

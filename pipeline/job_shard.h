@@ -59,6 +59,7 @@ struct SessionSpec {
 };
 
 struct ShardSpec {
+  std::string name;  // of the job, for people; at most limits::kJobNameBytesMax
   uint32_t epoch = 1;
   uint16_t generation = 1;
   uint32_t fragment_bytes = limits::kFragmentBytesEthernet;
@@ -178,9 +179,13 @@ class JobShard {
   uint32_t index_of(const Chunk& chunk) const {
     return static_cast<uint32_t>(&chunk - chunks_.data());
   }
+  size_t chunk_count() const { return chunks_.size(); }
+  uint32_t job_chunk_count() const { return static_cast<uint32_t>(local_index_.size()); }
   // Any thread: what it is of does not change.
   uint32_t chunk_id(uint32_t index) const { return chunks_[index].id; }
 
+  std::string name;
+  uint32_t flight_number = 0;  // in the pipeline's flight recorder, counted from 1
   uint32_t epoch = 1;
   uint16_t generation = 1;
   uint32_t fragment_bytes = 0;

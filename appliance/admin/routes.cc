@@ -54,6 +54,12 @@ AdminResponse box(const AdminSource& source) {
   return {200, kJsonType, box_json(source.box(), source.pipelines())};
 }
 
+AdminResponse recorder(const AdminSource& source) {
+  auto images = source.flight();
+  if (!images) return refuse(503, images.error().message);
+  return {200, "application/octet-stream", std::move(*images)};
+}
+
 struct Route {
   const char* path;
   AdminResponse (*respond)(const AdminSource&);
@@ -67,6 +73,7 @@ constexpr Route kRoutes[] = {
     {"/api/v1/boxes", boxes},
     {"/api/v1/jobs", jobs},
     {"/api/v1/rebalancing", rebalancing},
+    {"/api/v1/recorder", recorder},
     {"/api/v1/stragglers", stragglers},
 };
 

@@ -82,6 +82,8 @@ class AdminSource {
   virtual Result<TraceView> trace(const std::string& job) = 0;
   // Begins it; cluster() shows how far it is. kNotFound: there is no such box.
   virtual Status set_draining(const std::string& box, bool draining) = 0;
+  // What the pipelines have done last, as images of pipeline/flight_record.h.
+  virtual Result<std::string> flight() const = 0;
 };
 
 }  // namespace pbox::appliance

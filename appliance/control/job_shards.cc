@@ -82,6 +82,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
   std::vector<pipeline::ShardSpec> specs(pipelines_.size());
   auto chunks = cut_into_chunks(spec_);
   for (auto& spec : specs) {
+    spec.name = spec_.name;
     spec.epoch = epoch_;
     spec.generation = static_cast<uint16_t>(generation_);
     spec.fragment_bytes = fragment_bytes_;

@@ -8,9 +8,9 @@ namespace pboxctl {
 namespace options = boost::program_options;
 
 std::span<const Command* const> commands() {
-  static constexpr const Command* kCommands[] = {&kBoxes,   &kDoctor,  &kDrain,      &kJobs,
-                                                 &kMetrics, &kPlan,    &kStragglers, &kTop,
-                                                 &kTrace,   &kVersion, &kWorkers};
+  static constexpr const Command* kCommands[] = {
+      &kBoxes,  &kDoctor,     &kDrain, &kJobs,  &kMetrics, &kPlan,   &kRecorder,
+      &kReplay, &kStragglers, &kTop,   &kTrace, &kVersion, &kWorkers};
   return kCommands;
 }
 

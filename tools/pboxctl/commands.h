@@ -15,8 +15,9 @@ using Words = std::vector<std::string>;
 
 // Exit status. Scripts rely on it.
 inline constexpr int kDone = 0;
-inline constexpr int kFailed = 1;  // a check failed, a box does not answer, there is no such job
-inline constexpr int kUsage = 2;   // called wrongly, or a configuration has mistakes
+inline constexpr int kFailed = 1;     // a check failed, a box does not answer, there is no such job
+inline constexpr int kUsage = 2;      // called wrongly, or a configuration has mistakes
+inline constexpr int kDifferent = 3;  // a replay does not do what was recorded
 
 struct Command {
   const char* name;
@@ -27,11 +28,11 @@ struct Command {
   // `more`: what is no option of the command. Standard output is the answer, standard error says
   // what went wrong and what to do.
   int (*run)(const boost::program_options::variables_map& given, const Words& more);
-  enum class More { kNone, kJob, kBox, kSettings } more = More::kNone;  // what `more` may be
+  enum class More { kNone, kJob, kBox, kFile, kSettings } more = More::kNone;  // what `more` may be
 };
 
-extern const Command kBoxes, kDoctor, kDocs, kDrain, kJobs, kMetrics, kPlan, kStragglers, kTop,
-    kTrace, kVersion, kWorkers;
+extern const Command kBoxes, kDoctor, kDocs, kDrain, kJobs, kMetrics, kPlan, kRecorder, kReplay,
+    kStragglers, kTop, kTrace, kVersion, kWorkers;
 
 // By name; without kDocs, which is for the build.
 std::span<const Command* const> commands();

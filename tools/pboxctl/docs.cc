@@ -63,6 +63,7 @@ void print_man() {
                ".TP\n.B 0\ndone\n"
                ".TP\n.B 1\nnot done: a check failed, a box does not answer, there is no such job\n"
                ".TP\n.B 2\ncalled wrongly, or a configuration has mistakes\n"
+               ".TP\n.B 3\na replay does not do what was recorded\n"
                ".SH SEE ALSO\n.BR pboxd (8)\n";
 }
 
@@ -73,15 +74,18 @@ void print_completion() {
                "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
                "    words='--help --version";
   for (const Command* command : commands()) std::cout << ' ' << command->name;
-  std::cout << "'\n"
-               "  elif [[ ${COMP_WORDS[COMP_CWORD - 1]} == --@(config|topology) ||\n"
-               "    ${COMP_WORDS[1]}${COMP_WORDS[COMP_CWORD - 1]} == trace@(-o|--output) ]]; then\n"
-               "    mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
-               "    return\n"
-               "  elif [[ ${COMP_WORDS[COMP_CWORD - 1]} == @(-o|--output) ]]; then\n"
-               "    words='text json'\n"
-               "  else\n"
-               "    case ${COMP_WORDS[1]} in\n";
+  std::cout
+      << "'\n"
+         "  elif [[ ${COMP_WORDS[COMP_CWORD - 1]} == --@(config|topology) ||\n"
+         "    ${COMP_WORDS[1]}${COMP_WORDS[COMP_CWORD - 1]} == @(trace|recorder)@(-o|--output) "
+         "||\n"
+         "    ${COMP_WORDS[COMP_CWORD - 1]} == replay && $word != -* ]]; then\n"
+         "    mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
+         "    return\n"
+         "  elif [[ ${COMP_WORDS[COMP_CWORD - 1]} == @(-o|--output) ]]; then\n"
+         "    words='text json'\n"
+         "  else\n"
+         "    case ${COMP_WORDS[1]} in\n";
   for (const Command* command : commands()) {
     std::cout << "      " << command->name << ") words='";
     const auto description = command->options();

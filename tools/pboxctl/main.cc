@@ -17,7 +17,7 @@ void print_help(std::ostream& out) {
   for (const Command* command : pboxctl::commands()) {
     out << "  " << std::left << std::setw(12) << command->name << command->summary << '\n';
   }
-  out << "\nExit status: 0 done, 1 not done, 2 called wrongly.\n";
+  out << "\nExit status: 0 done, 1 not done, 2 called wrongly, 3 a replay differs.\n";
 }
 
 int run(const Command& command, const pboxctl::Words& words) {

@@ -121,6 +121,12 @@ class FakeSource : public AdminSource {
     return ok_status();
   }
 
+  Result<std::string> flight() const override {
+    if (flight_image.empty()) return Error{ErrorCode::kSystem, "cannot read the flight recorder"};
+    return flight_image;
+  }
+
+  std::string flight_image = std::string("\x00\xffPBOX", 6);
   bool alone = false;
   double traced_s = 0;
   TraceView trace_view{

@@ -283,6 +283,16 @@ TEST_CASE("a trace is begun by POST, and is had by GET once it is there") {
   CHECK(page["events"] == Json({{7, 1, 0, 5, 2}, {9, 3, 0, 5, 0}}));
 }
 
+TEST_CASE("the flight recorder is answered byte for byte") {
+  FakeSource source;
+  const AdminResponse recorded = answer(source, {.method = "GET", .target = "/api/v1/recorder"});
+  CHECK(recorded.status == 200);
+  CHECK(recorded.content_type == "application/octet-stream");
+  CHECK(recorded.body == source.flight_image);
+  source.flight_image.clear();
+  CHECK(answer(source, {.method = "GET", .target = "/api/v1/recorder"}).status == 503);
+}
+
 TEST_CASE("a box is drained by POST, and the answer is the boxes as they are then") {
   FakeSource source;
   const std::string path = "/api/v1/boxes/box%3C2%3E/drain";

@@ -15,6 +15,7 @@ nic::Endpoint address_of(uint32_t job, uint32_t rank) {
 
 pipeline::ShardSpec spec_of(const JobOptions& options) {
   pipeline::ShardSpec spec;
+  spec.name = "job " + std::to_string(options.job);
   spec.epoch = 10 + options.job;
   spec.generation = static_cast<uint16_t>(20 + options.job);
   spec.fragment_bytes = options.fragment_bytes;
@@ -32,6 +33,18 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
     spec.sessions.push_back({spi_of(options.job, rank), options.credit_bytes});
   }
   return spec;
+}
+
+FlightMemory::FlightMemory(uint64_t capacity)
+    : memory_(pipeline::flight_image_bytes(capacity) / sizeof(pipeline::FlightRecord)) {
+  pipeline::make_flight_head({.pipeline_index = kPipeline, .capacity = capacity}, span().data());
+}
+
+std::vector<pipeline::FlightRecord> FlightMemory::records() {
+  auto images = pipeline::read_flight_images(span());
+  REQUIRE(images);
+  REQUIRE(images->size() == 1);
+  return std::move(images->front().records);
 }
 
 pipeline::JobShard& Box::admit(const JobOptions& options) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "pipeline/core.h"
+#include "pipeline/flight_image.h"
 
 namespace pbox::test {
 
@@ -59,9 +60,23 @@ struct Packet {
   nic::Endpoint from;
 };
 
+// Memory of a flight recorder of this many records.
+class FlightMemory {
+ public:
+  explicit FlightMemory(uint64_t capacity);
+  std::span<std::byte> span() { return std::as_writable_bytes(std::span(memory_)); }
+  // As a file of it is.
+  std::vector<std::byte> image() { return {span().begin(), span().end()}; }
+  std::vector<pipeline::FlightRecord> records();
+
+ private:
+  std::vector<pipeline::FlightRecord> memory_;  // the head too: it is aligned so
+};
+
 class Box {
  public:
-  Box() : core({.pipeline_index = kPipeline, .tag = {.payload_crc = true}}) {}
+  explicit Box(std::span<std::byte> flight = {})
+      : core({.pipeline_index = kPipeline, .tag = {.payload_crc = true}, .flight = flight}) {}
 
   // Admits a job and installs it; the shard is the box's.
   pipeline::JobShard& admit(const JobOptions& options);

@@ -1,0 +1,69 @@
+// The flight recorder as a part of the box: what it says at the start, and when a round is late.
+#include <algorithm>
+
+#include "appliance/appliance.h"
+#include "base/clock.h"
+
+namespace pbox::appliance {
+namespace {
+
+constexpr std::chrono::milliseconds kLateLookInterval{250};
+// At most one file in so long: a job whose rounds are always late is known by one.
+constexpr uint64_t kLateFileIntervalNs = 60 * kNanosPerSecond;
+
+}  // namespace
+
+Status Appliance::open_recorder() {
+  std::vector<int> nodes;
+  for (const PipelinePlan& pipeline : topology_.pipelines) nodes.push_back(pipeline.node);
+  auto recorder = FlightRecorder::start(config_.recorder, nodes);
+  if (!recorder) return recorder.error();
+  recorder_ = std::move(*recorder);
+  if (!recorder_->warning().empty()) {
+    log(EventLog::Level::kWarning, "flight_recorder", recorder_->warning());
+  }
+  if (!recorder_->crash_file().empty()) {
+    log(EventLog::Level::kWarning, "crash_recorded",
+        "the pboxd before did not end in order; what its pipelines did last is in " +
+            recorder_->crash_file() + ": `pboxctl replay` reads it");
+  }
+  return ok_status();
+}
+
+void Appliance::look_for_late_rounds() {
+  late_timer_.expires_after(kLateLookInterval);
+  late_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    record_late_rounds(monotonic_ns());
+    look_for_late_rounds();
+  });
+}
+
+// Once for each time that a job waits.
+void Appliance::record_late_rounds(uint64_t now_ns) {
+  const double late_s = config_.recorder.late_after_ms / 1e3;
+  std::set<std::string> late;
+  for (const JobView& job : registry_->views(now_ns)) {
+    const auto longest = std::max_element(job.workers.begin(), job.workers.end(),
+                                          [](const WorkerView& one, const WorkerView& other) {
+                                            return one.awaited_s < other.awaited_s;
+                                          });
+    if (longest == job.workers.end() || longest->awaited_s < late_s) continue;
+    late.insert(job.name);
+    if (late_jobs_.count(job.name) != 0) continue;
+    if (late_recorded_ns_ != 0 && now_ns - late_recorded_ns_ < kLateFileIntervalNs) continue;
+    late_recorded_ns_ = now_ns;
+    const auto path = recorder_->write("late");
+    log(EventLog::Level::kWarning, "late_round",
+        "job '" + job.name + "' waits for rank " + std::to_string(longest->rank) + " since " +
+            in_seconds(static_cast<uint64_t>(longest->awaited_s * 1e9)) + "; " +
+            (path ? "recorded in " + *path : "not recorded: " + path.error().message));
+  }
+  late_jobs_ = std::move(late);
+}
+
+Result<std::string> Appliance::flight() const {
+  return recorder_->copy();
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,50 @@
+#include <boost/program_options.hpp>
+#include <fstream>
+#include <iostream>
+
+#include "tools/pboxctl/admin_client.h"
+
+namespace pboxctl {
+namespace {
+
+namespace options = boost::program_options;
+
+options::options_description recorder_options() {
+  options::options_description description("Options");
+  add_admin_option(description);
+  description.add_options()("output,o", options::value<std::string>()->value_name("FILE"),
+                            "where the records go");
+  description.add_options()("help,h", "print this text");
+  return description;
+}
+
+int recorder(const options::variables_map& given, const Words& /*more*/) {
+  if (!given.contains("output")) return complain("recorder", "name a file with --output");
+  const auto images = ask(given["admin"].as<std::string>(), "/api/v1/recorder");
+  if (!images) {
+    std::cerr << "pboxctl: " << images.error().message << '\n';
+    return kFailed;
+  }
+  const auto& file = given["output"].as<std::string>();
+  std::ofstream out(file, std::ios::binary);
+  out << *images;
+  out.close();
+  if (out) return kDone;
+  std::cerr << "pboxctl: cannot write '" << file << "'\n";
+  return kFailed;
+}
+
+}  // namespace
+
+const Command kRecorder = {
+    "recorder",
+    "-o FILE [options]",
+    "copy what a box's pipelines did last to a file",
+    "Copies a box's flight recorder: the headers of the newest packets of each pipeline, with time "
+    "and\nwhat became of them, and what changed its jobs. `pboxctl replay FILE` tells what they "
+    "mean. A box\nmakes such files by itself when a round is late, and of what a crash left: see "
+    "recorder.directory.",
+    recorder_options,
+    recorder};
+
+}  // namespace pboxctl

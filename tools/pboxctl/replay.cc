@@ -1,0 +1,219 @@
+#include <boost/program_options.hpp>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "tools/pboxctl/admin_client.h"
+#include "tools/pboxctl/flight_replay.h"
+
+namespace pboxctl {
+namespace {
+
+namespace options = boost::program_options;
+using Json = nlohmann::json;
+using pbox::pipeline::Verdict;
+
+// Of open rounds, in text; json has all of them.
+constexpr size_t kOpenRoundsShown = 10;
+
+options::options_description replay_options() {
+  options::options_description description("Options");
+  add_output_option(description);
+  description.add_options()("help,h", "print this text");
+  return description;
+}
+
+pbox::Result<std::vector<pbox::pipeline::FlightImage>> read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  if (!file) {
+    return pbox::Error{pbox::ErrorCode::kNotFound, "cannot read '" + path + "'"};
+  }
+  auto images = pbox::pipeline::read_flight_images(std::as_bytes(std::span(bytes)));
+  if (images) return images;
+  return pbox::Error{images.error().code, "'" + path + "': " + images.error().message};
+}
+
+Json verdicts_json(const PipelineReplay& pipeline) {
+  Json verdicts = Json::object();
+  for (size_t index = 0; index < pipeline.verdicts.size(); ++index) {
+    if (pipeline.verdicts[index] == 0) continue;
+    verdicts[to_string(static_cast<Verdict>(index))] = pipeline.verdicts[index];
+  }
+  return verdicts;
+}
+
+Json pipeline_json(const PipelineReplay& pipeline) {
+  return {{"pipeline", pipeline.index},
+          {"first_record", pipeline.first},
+          {"records", pipeline.records},
+          {"begun_unix_seconds", static_cast<double>(pipeline.begun_unix_ns) / 1e9},
+          {"seconds", static_cast<double>(pipeline.lasted_ns) / 1e9},
+          {"packets", verdicts_json(pipeline)},
+          {"judged", pipeline.judged},
+          {"too_early", pipeline.too_early},
+          {"of_other_models", pipeline.other_models},
+          {"damaged_records", pipeline.damaged},
+          {"interrupted", pipeline.interrupted}};
+}
+
+Json job_json(const std::string& name, const JobReplay& job) {
+  Json ranks = Json::array(), open = Json::array();
+  for (size_t rank = 0; rank < job.ranks.size(); ++rank) {
+    const RankReplay& counts = job.ranks[rank];
+    ranks.push_back({{"rank", rank},
+                     {"present", counts.present},
+                     {"fragments", counts.fragments},
+                     {"duplicates", counts.duplicates},
+                     {"pulls", counts.pulls},
+                     {"refused", counts.refused},
+                     {"last", counts.last}});
+  }
+  for (const OpenRound& round : job.open_rounds) {
+    open.push_back({{"pipeline", round.pipeline},
+                    {"chunk", round.chunk},
+                    {"round", round.round},
+                    {"missing_ranks", round.missing}});
+  }
+  return {{"job", name},
+          {"model", job.model},
+          {"chunk_rounds", job.chunk_rounds},
+          {"rounds", job.newest_round},
+          {"ranks", ranks},
+          {"open_rounds", open}};
+}
+
+Json to_json(const FlightReplay& replay) {
+  Json pipelines = Json::array(), jobs = Json::array(), differences = Json::array();
+  for (const PipelineReplay& pipeline : replay.pipelines) {
+    pipelines.push_back(pipeline_json(pipeline));
+  }
+  for (const auto& [name, job] : replay.jobs) jobs.push_back(job_json(name, job));
+  for (const Difference& difference : replay.differences) {
+    differences.push_back({{"pipeline", difference.pipeline},
+                           {"record", difference.record},
+                           {"text", difference.text}});
+  }
+  return {{"pipelines", pipelines},
+          {"jobs", jobs},
+          {"difference_count", replay.difference_count},
+          {"differences", differences}};
+}
+
+std::string wall_time(uint64_t unix_ns) {
+  const auto seconds = static_cast<time_t>(unix_ns / 1'000'000'000);
+  tm parts{};
+  gmtime_r(&seconds, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &parts);
+  return text;
+}
+
+void print_pipeline(const PipelineReplay& pipeline) {
+  std::printf("pipeline %u: %llu records", pipeline.index,
+              static_cast<unsigned long long>(pipeline.records));
+  if (pipeline.records > 0) {
+    std::printf(" from %s UTC on, %s", wall_time(pipeline.begun_unix_ns).c_str(),
+                in_time(static_cast<double>(pipeline.lasted_ns) / 1e9).c_str());
+  }
+  const char* gap = "\n  packets: ";
+  const Json verdicts = verdicts_json(pipeline);
+  for (const auto& [verdict, count] : verdicts.items()) {
+    std::printf("%s%s %s", gap, count.dump().c_str(), verdict.c_str());
+    gap = ", ";
+  }
+  std::printf("\n  %llu of them were replayed", static_cast<unsigned long long>(pipeline.judged));
+  const auto also = [](uint64_t count, const char* what) {
+    if (count > 0) std::printf("; %llu %s", static_cast<unsigned long long>(count), what);
+  };
+  also(pipeline.too_early, "are of chunks whose state the records do not tell");
+  also(pipeline.other_models, "are of jobs whose model is not bsp");
+  also(pipeline.damaged, "damaged records");
+  std::printf("\n");
+  if (!pipeline.interrupted.empty()) {
+    std::printf("  it ended at %s\n", pipeline.interrupted.c_str());
+  }
+}
+
+std::string ranks_text(const std::vector<uint32_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (const uint32_t rank : ranks) text.append(" ").append(std::to_string(rank));
+  return ranks.empty() ? "no rank" : text;
+}
+
+void print_job(const std::string& name, const JobReplay& job) {
+  std::printf("\njob '%s' (%s): %llu rounds of chunks ended here, the newest was round ",
+              name.c_str(), job.model.c_str(), static_cast<unsigned long long>(job.chunk_rounds));
+  std::printf("%s\n", job.newest_round == 0 ? "-" : std::to_string(job.newest_round - 1).c_str());
+  std::printf("  %-6s %12s %12s %10s %10s %10s\n", "RANK", "FRAGMENTS", "DUPLICATES", "PULLS",
+              "REFUSED", "LAST");
+  for (size_t rank = 0; rank < job.ranks.size(); ++rank) {
+    const RankReplay& counts = job.ranks[rank];
+    std::printf("  %-6zu %12llu %12llu %10llu %10llu %10llu%s\n", rank,
+                static_cast<unsigned long long>(counts.fragments),
+                static_cast<unsigned long long>(counts.duplicates),
+                static_cast<unsigned long long>(counts.pulls),
+                static_cast<unsigned long long>(counts.refused),
+                static_cast<unsigned long long>(counts.last),
+                counts.present ? "" : "  takes no part");
+  }
+  std::printf("  %zu rounds of chunks were open at the end\n", job.open_rounds.size());
+  for (size_t index = 0; index < job.open_rounds.size(); ++index) {
+    if (index == kOpenRoundsShown) {
+      std::printf("    and others; --output json has all\n");
+      break;
+    }
+    const OpenRound& open = job.open_rounds[index];
+    std::printf("    chunk %u, round %llu: lacks %s\n", open.chunk,
+                static_cast<unsigned long long>(open.round), ranks_text(open.missing).c_str());
+  }
+}
+
+void print_text(const FlightReplay& replay) {
+  for (const PipelineReplay& pipeline : replay.pipelines) print_pipeline(pipeline);
+  for (const auto& [name, job] : replay.jobs) print_job(name, job);
+  if (replay.difference_count == 0) return;
+  std::printf("\n%llu differences between the records and the replay:\n",
+              static_cast<unsigned long long>(replay.difference_count));
+  for (const Difference& difference : replay.differences) {
+    std::printf("  pipeline %u, record %llu: %s\n", difference.pipeline,
+                static_cast<unsigned long long>(difference.record), difference.text.c_str());
+  }
+}
+
+int run_replay(const options::variables_map& given, const Words& more) {
+  if (more.empty()) return complain("replay", "name a file, as `pboxctl recorder` writes it");
+  const bool as_json = wants_json(given);
+  const auto images = read_file(more[0]);
+  if (!images) {
+    std::cerr << "pboxctl: " << images.error().message << '\n';
+    return kFailed;
+  }
+  const FlightReplay replayed = replay(*images);
+  if (as_json) {
+    std::cout << to_json(replayed).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  } else {
+    print_text(replayed);
+  }
+  return replayed.difference_count == 0 ? kDone : kDifferent;
+}
+
+}  // namespace
+
+const Command kReplay = {
+    "replay",
+    "FILE [options]",
+    "tell what a box's pipelines did, from a flight recorder's file",
+    "Reads what a flight recorder kept (`pboxctl recorder`, or a file of the box's "
+    "recorder.directory:\nlate-TIME.flight, crash-TIME.flight), and drives the pipelines' own code "
+    "with it once more, payloads\nleft out. Tells for each job how many rounds ended, who was the "
+    "last, what was refused and why, and\nwhich rounds were open in the end, with the ranks that "
+    "they lack. A verdict that the code does not\nreach again is reported: then the exit status is "
+    "3. Rounds are replayed of jobs whose model is bsp;\nof others packets are counted.",
+    replay_options,
+    run_replay,
+    Command::More::kFile};
+
+}  // namespace pboxctl
