@@ -51,8 +51,8 @@ int await_empty(const options::variables_map& given, const std::string& name) {
     shown = parts;
     if (std::chrono::steady_clock::now() > end) {
       std::cerr << "pboxctl: box " << name << " still has " << parts
-                << " parts; jobs of mode optimize, of models other than bsp, or without recovery "
-                   "cannot move: wait for their end, or stop them (`pboxctl jobs`)\n";
+                << " parts; jobs of models other than bsp, or without recovery, cannot move: "
+                   "wait for their end, or stop them (`pboxctl jobs`)\n";
       return kFailed;
     }
     std::this_thread::sleep_for(kLook);
