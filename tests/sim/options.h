@@ -91,9 +91,10 @@ enum class EpisodeKind : uint8_t {
   kCrashWorker,  // and another process in its place when the episode ends
   kCrashBox,     // and starts again when it ends
   kDisk,         // steps of a box's disk fail
-  kMovePart,     // a job goes to another box
-  kStaleMap,     // a box does not hear which box has which job
   kOutsider,     // packets from an address that is nobody's
+  kMovePart,     // a job goes to another box: from here on, of racks with jobs that move
+  kStaleMap,     // a box does not hear which box has which job
+  kCount
 };
 
 // What happens once: from begin_ns, counted from the start of all, for length_ns.

@@ -158,6 +158,7 @@ void World::begin(const Episode& episode) {
       counts_.add(Fault::kStaleMap);
       parts_.cut_off(box.host(), queue_.now_ns() + episode.length_ns);
       return;
+    case EpisodeKind::kCount: return;
   }
 }
 
