@@ -135,13 +135,15 @@ class Documents(unittest.TestCase):
 
     def test_commands_that_only_look_work_word_for_word(self):
         ran = 0
+        # One for all: what one command writes another reads.
+        folder = tempfile.TemporaryDirectory(prefix="pbox-documents-")
+        self.addCleanup(folder.cleanup)
         for document, words in commands():
             if not is_run(words):
                 continue
             typed = [str(PROGRAMS[words[0]]), *(OWN.get(word, word) for word in words[1:])]
-            with self.subTest(document=str(document), command=" ".join(words)), \
-                    tempfile.TemporaryDirectory(prefix="pbox-documents-") as folder:
-                ended = run(typed, folder)
+            with self.subTest(document=str(document), command=" ".join(words)):
+                ended = run(typed, folder.name)
                 self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
                 ran += 1
         self.assertGreater(ran, 8)

@@ -16,7 +16,7 @@ from .errors import Unavailable
 _PR_SET_PDEATHSIG = 1
 # Not the machine's own box: nothing of its configuration, and none of its ports.
 _ARGUMENTS = ("--config=/dev/null", "--control.port=0", "--admin.port=0", "--data.port_first=0",
-              "--cluster.state_directory=none")
+              "--cluster.state_directory=none", "--recorder.directory=none")
 
 
 def find_pboxd():
