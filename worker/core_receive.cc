@@ -272,6 +272,10 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
     on_announced(lane, chunk, now_ns);
     return;
   }
+  if (chunk.announced) {  // said before that, and late: the result is there
+    arm(lane, chunk, now_ns);
+    return;
+  }
   chunk.missing_workers = status.missing_workers;
   chunk.first_missing_rank = status.first_missing_rank;
   chunk.waited_ms = status.waited_ms;

@@ -97,7 +97,8 @@ class CreditWatch {
       const bool is_done = session_.delivery == wire::Delivery::kPull && !chunk.announced &&
                            wire::round_distance(status.finished_round, header.round) > 0;
       chunk.announced = chunk.announced || is_done;
-      const bool waits = (all & ~status.received_mask) == 0 && status.missing_workers > 0;
+      const bool waits =
+          !chunk.announced && (all & ~status.received_mask) == 0 && status.missing_workers > 0;
       if (waits || is_done) leave(chunk);
     }
   }
@@ -134,8 +135,13 @@ class CreditWatch {
     outstanding_bytes_ += chunk.bytes;
     ++chunks_;
     require(outstanding_bytes_ <= window_bytes_ || chunks_ == 1, [&] {
-      return "credit: rank has " + std::to_string(outstanding_bytes_) +
-             " bytes under way on a lane whose window is " + std::to_string(window_bytes_);
+      std::string text = "credit: rank has " + std::to_string(outstanding_bytes_) +
+                         " bytes under way on a lane whose window is " +
+                         std::to_string(window_bytes_) + ", chunks";
+      for (const auto& [id, other] : under_way_) {
+        if (other.in_window) text.append(" ").append(std::to_string(id));
+      }
+      return text + " of spi " + std::to_string(session_.pipelines[lane_].spi);
     });
   }
 

@@ -86,6 +86,24 @@ TEST_CASE("an announcement that is lost is made up for by a probe, whose answer 
   CHECK_FALSE(shim.core.busy(0));
 }
 
+TEST_CASE("what was said before a chunk was announced, and comes late, holds nothing up") {
+  Shim shim({.tensor_chunks = {1}, .delivery = Delivery::kPull});
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.announcement(0, 0));
+  CHECK(shim.take_all(PacketType::kPull).size() == 1);
+  SECTION("somebody else is late") {
+    shim.deliver(shim.status(0, 0, 0b1111, 1, 1));
+    CHECK(shim.core.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kBox);
+  }
+  SECTION("fragments are missing") {
+    shim.deliver(shim.status(0, 0, 0b0011));
+    CHECK(shim.take_all(PacketType::kPush).empty());
+  }
+  CHECK(shim.expire() < 7'500'000);
+  CHECK(shim.take_all(PacketType::kPull).size() == 1);
+}
+
 TEST_CASE("a result that stays away is asked for again, with what is here already") {
   Shim shim({.tensor_chunks = {1}, .delivery = Delivery::kPull});
   shim.start(0);
