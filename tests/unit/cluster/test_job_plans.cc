@@ -276,10 +276,11 @@ TEST_CASE(
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
   REQUIRE(cluster.await_equal_plans());
   const auto boxes = cluster.heard(0);
-  const auto is_over = [&] {
-    const auto& plans = cluster.box(0).plans.plans();
+  const auto is_over_at = [&](size_t index) {
+    const auto& plans = cluster.box(index).plans.plans();
     return plans.contains(kJob) && plans.at(kJob).is_over;
   };
+  const auto is_over = [&] { return is_over_at(0) && is_over_at(1); };
   cluster.box(0).has_job = cluster.box(1).has_job = true;
   cluster.box(1).plans.on_job_over(kJob);
   cluster.box(0).has_job = cluster.box(1).has_job = false;
