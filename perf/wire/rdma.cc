@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <iomanip>
 #include <memory>
 #include <sstream>
@@ -12,6 +11,7 @@
 #include "nic/rdma/port.h"
 #include "perf/measure.h"
 #include "perf/wire/load.h"
+#include "perf/wire/shell.h"
 #include "pipeline/loop.h"
 
 namespace pbox::perf {
@@ -69,13 +69,13 @@ class RdmaBench {
 
   // Bytes of gradients per second that were added; as many go back.
   double run(double seconds) {
-    const uint64_t before = fragments();
+    const uint64_t before = added_bytes();
     const uint64_t start_ns = monotonic_ns();
     const uint64_t end_ns = start_ns + static_cast<uint64_t>(seconds * 1e9);
     load_.resume(start_ns);
     uint64_t now_ns = start_ns;
     for (; now_ns < end_ns; now_ns = monotonic_ns()) load_.turn(now_ns);
-    return static_cast<double>(fragments() - before) * job_.shape().fragment_bytes * 1e9 /
+    return static_cast<double>(added_bytes() - before) * 1e9 /
            static_cast<double>(now_ns - start_ns);
   }
 
@@ -94,7 +94,7 @@ class RdmaBench {
     }
     return boxes;
   }
-  uint64_t fragments() const { return core_.counters().get(pipeline::Counter::kAggregated); }
+  uint64_t added_bytes() const { return core_.counters().get(pipeline::Counter::kAggregatedBytes); }
 
   WireJob job_;
   nic::RdmaPort box_;
@@ -131,13 +131,7 @@ double perftest_rate(const std::string& program, const nic::RdmaDevice& box,
   std::string command;
   command.append("(").append(side(box)).append(" >/dev/null 2>&1 & sleep 2; ");
   command.append(side(load)).append(" 127.0.0.1; wait) 2>&1");
-  const std::unique_ptr<FILE, int (*)(FILE*)> output(popen(command.c_str(), "r"), pclose);
-  if (!output) throw std::runtime_error("cannot start a shell for " + program);
-  std::string said;
-  std::array<char, 4096> part;
-  for (size_t count = 0; (count = fread(part.data(), 1, part.size(), output.get())) > 0;) {
-    said.append(part.data(), count);
-  }
+  const std::string said = output_of(command);
   const double both_gbits = average_column(said);
   if (both_gbits > 0) return both_gbits / 2 * 1e9 / 8;
   throw std::runtime_error(program + " (package perftest) moved nothing; it said:\n" + said);

@@ -2,10 +2,10 @@
 
 #include <sched.h>
 
-#include <array>
-#include <cstdio>
-#include <memory>
+#include <cstdlib>
 #include <stdexcept>
+
+#include "perf/wire/shell.h"
 
 namespace pbox::perf {
 namespace {
@@ -45,13 +45,7 @@ std::string command_line(const ForwardOptions& options) {
 
 double forwarding_cycles(const ForwardOptions& options) {
   const std::string command = command_line(options);
-  const std::unique_ptr<FILE, int (*)(FILE*)> output(popen(command.c_str(), "r"), pclose);
-  if (!output) throw std::runtime_error("cannot start a shell for dpdk-testpmd");
-  std::string said;
-  std::array<char, 4096> part;
-  for (size_t count = 0; (count = fread(part.data(), 1, part.size(), output.get())) > 0;) {
-    said.append(part.data(), count);
-  }
+  const std::string said = output_of(command);
   constexpr char kKey[] = "CPU cycles/packet=";
   const size_t at = said.find(kKey);
   const double cycles = at == std::string::npos ? 0 : std::atof(&said[at + sizeof(kKey) - 1]);
