@@ -28,4 +28,18 @@ rack_check "what the guest writes stays in the guest" [ ! -e "$scratch/from_gues
 status=$?
 rack_check "a command that does not end is ended" [ "$status" = 124 ]
 rack_check "and the message says so" grep -q "left no exit status" "$scratch/err"
+
+# An emulator that crashes in the first boot, and is itself in the second.
+mkdir "$scratch/bin"
+cat >"$scratch/bin/qemu-system-x86_64" <<CRASH
+#!/bin/bash
+[ -e "$scratch/crashed" ] || { touch "$scratch/crashed" && kill -SEGV \$\$; }
+exec "$(command -v qemu-system-x86_64)" "\$@"
+CRASH
+chmod +x "$scratch/bin/qemu-system-x86_64"
+PATH="$scratch/bin:$PATH" "$here/run" --limit 120 "$folder" 'echo out; exit 7' \
+  >"$scratch/out" 2>"$scratch/err"
+status=$?
+rack_check "an emulator that crashes is started again" [ "$status" = 7 ]
+rack_check "which is said" grep -q "qemu crashed; all is done again" "$scratch/err"
 rack_done
