@@ -24,6 +24,20 @@ void restore_contributors(const JobShard& shard, const Chunk& chunk, const Chunk
   }
 }
 
+void fill(Chunk& chunk, const std::vector<float>& values) {
+  std::copy_n(values.data(), chunk.elements, chunk.weights);
+  if (chunk.state == nullptr) return;
+  std::copy(values.begin() + chunk.elements, values.end(), chunk.state);
+}
+
+Chunk& new_chunk(JobShard& shard, const ChunkState& state) {
+  Chunk* chunk = shard.find(state.chunk);
+  PBOX_CHECK(chunk != nullptr && shard.mode == Mode::kOptimize && chunk->sync == nullptr);
+  PBOX_CHECK(chunk->rounds_finished == 0);
+  PBOX_CHECK(state.values.size() == state_values(shard.optimizer.kind, chunk->elements));
+  return *chunk;
+}
+
 }  // namespace
 
 size_t state_values(optimizer::OptimizerKind kind, uint32_t elements) {
@@ -34,7 +48,7 @@ std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
   if (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank) return std::nullopt;
   ChunkState state{.chunk = chunk.id,
                    .rounds_finished = chunk.rounds_finished,
-                   .steps = chunk.rounds_finished - 1 - chunk.stateless_round,
+                   .steps = chunk.steps(),
                    .values = {},
                    .contributors = {},
                    .fragment_bytes = shard.fragment_bytes};
@@ -51,27 +65,28 @@ std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
   return state;
 }
 
+void begin_with(JobShard& shard, const ChunkState& state) {
+  Chunk& chunk = new_chunk(shard, state);
+  fill(chunk, state.values);
+  chunk.is_restored = true;
+  chunk.stateless_round = 0 - state.steps;
+}
+
 void restore(JobShard& shard, const ChunkState& state) {
-  Chunk* chunk = shard.find(state.chunk);
-  PBOX_CHECK(chunk != nullptr && shard.mode == Mode::kOptimize && chunk->sync == nullptr);
-  PBOX_CHECK(chunk->rounds_finished == 0 && state.rounds_finished > state.steps);
-  PBOX_CHECK(state.values.size() == state_values(shard.optimizer.kind, chunk->elements));
-  chunk->rounds_finished = state.rounds_finished;
-  chunk->fanned_out_rounds = chunk->open_round();
-  chunk->first_round = state.rounds_finished - 1;
-  chunk->stateless_round = state.rounds_finished - 1 - state.steps;
-  const float* values = state.values.data();
-  std::copy_n(values, chunk->elements, chunk->weights);
-  if (chunk->state != nullptr) {
-    std::copy(values + chunk->elements, values + state.values.size(), chunk->state);
-  }
-  const size_t slot = chunk->first_round & 1;
-  if (chunk->dtype != wire::Dtype::kF32) {
-    reduce::kernels().narrow[static_cast<size_t>(chunk->dtype)](chunk->result[slot], chunk->weights,
-                                                                chunk->elements);
+  Chunk& chunk = new_chunk(shard, state);
+  PBOX_CHECK(state.rounds_finished > 0);
+  fill(chunk, state.values);
+  chunk.rounds_finished = state.rounds_finished;
+  chunk.fanned_out_rounds = chunk.open_round();
+  chunk.first_round = state.rounds_finished - 1;
+  chunk.stateless_round = state.rounds_finished - 1 - state.steps;
+  const size_t slot = chunk.first_round & 1;
+  if (chunk.dtype != wire::Dtype::kF32) {
+    reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.weights,
+                                                               chunk.elements);
   }
   if (shard.partial && state.fragment_bytes > 0) {
-    restore_contributors(shard, *chunk, state, chunk->contributors[slot]);
+    restore_contributors(shard, chunk, state, chunk.contributors[slot]);
   }
 }
 

@@ -29,6 +29,12 @@ std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk);
 // How many values a state of the chunk has. Control thread.
 size_t state_values(optimizer::OptimizerKind kind, uint32_t elements);
 
+// The chunk of a shard that is new begins with the weights and the optimizer's state of a snapshot:
+// its first round gives these weights, and the optimizer counts on from its steps. The state is of
+// a chunk with as many elements, and of the job's optimizer. Control thread, before the shard is
+// installed.
+void begin_with(JobShard& shard, const ChunkState& state);
+
 // The chunk of a shard that is new goes on from there: its next round is open, the result of the
 // last is given to who lacks it. The state is of a chunk with as many elements, and of the job's
 // optimizer. Control thread, before the shard is installed.

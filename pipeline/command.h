@@ -8,6 +8,7 @@ namespace pbox::pipeline {
 
 class JobShard;
 class RoundTrace;
+class StateCut;
 
 enum class CommandKind : uint8_t {
   kInstall,          // shard: serve it from now on
@@ -21,6 +22,8 @@ enum class CommandKind : uint8_t {
   kExclude,  // shard, rank, generation: rounds no longer wait for the rank, whose session is void.
              // Not one that must still give back a copy
   kTrace,    // shard, trace: records in it from now on, nullptr: no more
+  kCut,      // shard, cut: copies into it what comes to the cut, and of what rests there some. Again
+             // with the same: some more. nullptr: no more
   kReportRounds,  // shard, rounds: filled with the open round of each of the shard's chunks
 };
 
@@ -33,6 +36,7 @@ struct Command {
   uint32_t spi = 0;
   uint16_t generation = 0;
   RoundTrace* trace = nullptr;
+  StateCut* cut = nullptr;
   std::span<uint32_t> rounds = {};
   std::span<const int32_t> priorities = {};
   uint64_t ticket = 0;  // ascending; completed in order

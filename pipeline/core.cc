@@ -2,7 +2,15 @@
 
 #include <algorithm>
 
+#include "pipeline/state_cut.h"
+
 namespace pbox::pipeline {
+namespace {
+
+// By one command: some milliseconds at most, for chunks of a usual size.
+constexpr uint32_t kCopiesPerCut = 64;
+
+}  // namespace
 
 Core::Core(const CoreOptions& options)
     : options_(options),
@@ -40,6 +48,10 @@ void Core::carry_out(const Command& command) {
     case CommandKind::kAdmit: admit(shard, command); return;
     case CommandKind::kExclude: exclude(shard, command); return;
     case CommandKind::kTrace: set_trace(shard, command.trace); return;
+    case CommandKind::kCut:
+      shard.cut = command.cut;
+      if (shard.cut != nullptr) shard.cut->look(shard, kCopiesPerCut);
+      return;
     case CommandKind::kReportRounds:
       PBOX_CHECK(command.rounds.size() == shard.chunks().size());
       for (size_t index = 0; index < command.rounds.size(); ++index) {

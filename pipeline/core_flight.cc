@@ -52,8 +52,9 @@ void Core::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
 }
 
 void Core::record_command(const Command& command) {
-  const bool changes_nothing =
-      command.kind == CommandKind::kTrace || command.kind == CommandKind::kReportRounds;
+  const bool changes_nothing = command.kind == CommandKind::kTrace ||
+                               command.kind == CommandKind::kCut ||
+                               command.kind == CommandKind::kReportRounds;
   if (changes_nothing) return;
   CommandRecord record;
   record.command = static_cast<uint32_t>(command.kind);

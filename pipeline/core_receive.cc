@@ -5,6 +5,7 @@
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/core.h"
 #include "pipeline/core_checks.h"
+#include "pipeline/state_cut.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -225,8 +226,8 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   bool finite = true;
   if (is_given_weights(shard, chunk)) {
     // Initial weights: rank 0's count, the others take part so that the round is a barrier. Those
-    // of a copy are who gives it back's.
-    if (session.rank == 0 || chunk.copy_rank != kNoRank) {
+    // of a copy are who gives it back's; a snapshot's are here already.
+    if ((session.rank == 0 && !chunk.is_restored) || chunk.copy_rank != kNoRank) {
       finite = kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
     }
   } else {
@@ -285,6 +286,8 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
   const float share = 1.0f / static_cast<float>(shard.worker_count());
   const bool copied = chunk.copy_rank != kNoRank;
   const bool scaled = count_contributors(shard, chunk);
+  if (shard.cut != nullptr) [[unlikely]]
+    shard.cut->before_round(shard, chunk);
   if (shard.mode == Mode::kOptimize) {
     if (!is_given_weights(shard, chunk)) run_optimizer(shard, chunk, scaled);
     if (chunk.dtype != wire::Dtype::kF32) {

@@ -36,6 +36,8 @@
 
 namespace pbox::pipeline {
 
+class StateCut;
+
 inline constexpr uint32_t kNoRank = UINT32_MAX;
 
 enum class Mode : uint8_t { kAggregate = 0, kOptimize = 1 };
@@ -102,7 +104,7 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t copy_rank = kNoRank;
   uint64_t first_round = 0;  // no result of an earlier round is here
   // Optimize mode: the round that gave the weights which the steps since began from, with no
-  // optimizer state.
+  // optimizer state. Modulo 2^64: before the first round, of weights from a snapshot.
   uint64_t stateless_round = 0;
   // Per fragment, how many workers' gradients a result holds; null unless ranks may be excluded.
   uint16_t* contributors[limits::kSlotRing] = {};
@@ -115,10 +117,14 @@ struct alignas(kCacheLineBytes) Chunk {
   float* state = nullptr;
   float lr_scale = 1;
   float weight_decay = 0;
+  // Weights and state are those of a snapshot: round 0 gives these, whatever rank 0 pushes.
+  bool is_restored = false;
   sync::ChunkSync* sync = nullptr;  // null: BSP
 
   // Beyond the initial weights, and of a model that has no rounds that wait for all.
   bool applies_on_arrival() const { return sync != nullptr && sync->next != nullptr; }
+  // That the optimizer has taken upon its state, once the weights are here.
+  uint64_t steps() const { return rounds_finished - 1 - stateless_round; }
   // As the wire counts: modulo 2^32.
   uint32_t open_round() const { return static_cast<uint32_t>(rounds_finished); }
 };
@@ -165,6 +171,7 @@ class JobShard {
   }
 
   std::vector<Chunk>& chunks() { return chunks_; }
+  const std::vector<Chunk>& chunks() const { return chunks_; }
   std::vector<Session>& sessions() { return sessions_; }
   const std::vector<Session>& sessions() const { return sessions_; }
   uint32_t worker_count() const { return static_cast<uint32_t>(sessions_.size()); }
@@ -183,6 +190,7 @@ class JobShard {
   uint32_t job_chunk_count() const { return static_cast<uint32_t>(local_index_.size()); }
   // Any thread: what it is of does not change.
   uint32_t chunk_id(uint32_t index) const { return chunks_[index].id; }
+  uint32_t elements(uint32_t index) const { return chunks_[index].elements; }
 
   std::string name;
   uint32_t flight_number = 0;  // in the pipeline's flight recorder, counted from 1
@@ -207,6 +215,7 @@ class JobShard {
   sync::Departure departure;
 
   RoundTrace* trace = nullptr;  // null: nobody has asked. Of BSP alone
+  StateCut* cut = nullptr;      // null: no snapshot is taken. Of BSP and mode optimize alone
 
   int64_t egress_deficit_bytes = 0;  // deficit round robin between jobs
 

@@ -102,7 +102,7 @@ Status IncomingState::take(const control::ChunkPiece& piece) {
   if (id >= value_counts_.size() || id < next_chunk_ || (!begins && id != next_chunk_)) {
     return misfit(id, "nothing was asked for");
   }
-  if (piece.steps() >= piece.rounds() || piece.contributors_size() > 64 ||
+  if (piece.rounds() == 0 || piece.contributors_size() > 64 ||
       (piece.contributors_size() > 0 && piece.fragment_bytes() == 0)) {
     return misfit(id, "the counts make no sense");
   }
