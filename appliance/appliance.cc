@@ -78,7 +78,11 @@ Status Appliance::start() {
   const uint64_t seed = std::random_device{}() | uint64_t{std::random_device{}()} << 32;
   options.seed = seed;
   open_plans();
-  registry_ = std::make_unique<JobRegistry>(options, *pipelines_, epochs(), parts());
+  if (!config_.snapshots.directory.empty()) {
+    shelf_.emplace(context_, config_.snapshots.directory, [this] { control_->flush(); });
+  }
+  registry_ = std::make_unique<JobRegistry>(options, *pipelines_, epochs(), parts(),
+                                            shelf_ ? &*shelf_ : nullptr);
   auto control = ControlServer::start(context_,
                                       {.listen = config_.box.listen,
                                        .port = config_.control.port,
@@ -150,7 +154,8 @@ RegistryOptions Appliance::registry_options() const {
           .lost_timeout_ns = config_.control.worker_lost_timeout_ms * kNanosPerMilli,
           .heartbeat_interval_ms = config_.control.heartbeat_interval_ms,
           .window_bytes = static_cast<uint32_t>(config_.pipeline.window_bytes),
-          .payload_crc = config_.data.payload_crc};
+          .payload_crc = config_.data.payload_crc,
+          .snapshot_every_ns = config_.snapshots.every_s * kNanosPerSecond};
 }
 
 void Appliance::wait_for_signal() {
@@ -250,6 +255,8 @@ BoxView Appliance::box() const {
           .optimizer_restarts = totals.optimizer_restarts,
           .ports_given_up = totals.ports_given_up,
           .parts_moved = totals.parts_moved,
+          .snapshots_taken = totals.snapshots_taken,
+          .snapshots_failed = totals.snapshots_failed,
           .control_connections = static_cast<uint32_t>(registry_->connection_count()),
           .links_down = pipelines_->ports().links_down()};
 }
@@ -273,6 +280,16 @@ Status Appliance::begin_trace(const std::string& job, double seconds) {
 }
 Result<TraceView> Appliance::trace(const std::string& job) {
   return registry_->trace(job, monotonic_ns());
+}
+
+Status Appliance::begin_snapshot(const std::string& job, double timeout_s) {
+  const Status begun =
+      registry_->begin_snapshot(job, static_cast<uint64_t>(timeout_s * 1e9), monotonic_ns());
+  control_->flush();
+  return begun;
+}
+std::optional<SnapshotView> Appliance::snapshot(const std::string& job) const {
+  return registry_->snapshot(job);
 }
 
 }  // namespace pbox::appliance

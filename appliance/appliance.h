@@ -22,6 +22,7 @@
 #include "appliance/log.h"
 #include "appliance/pipeline_set.h"
 #include "appliance/service_manager.h"
+#include "appliance/snapshot/disk_shelf.h"
 #include "config/parse.h"
 
 namespace pbox::appliance {
@@ -49,6 +50,8 @@ class Appliance : public AdminSource {
   Result<TraceView> trace(const std::string& job) override;
   Status set_draining(const std::string& box, bool draining) override;
   Result<std::string> flight() const override;
+  Status begin_snapshot(const std::string& job, double timeout_s) override;
+  std::optional<SnapshotView> snapshot(const std::string& job) const override;
 
   static constexpr int kDrainMaxSeconds = 3;
 
@@ -101,6 +104,7 @@ class Appliance : public AdminSource {
   SinglePartMap single_part_{0};                // with store = local
   std::optional<cluster::JobPlans> job_plans_;  // with store = etcd
   std::optional<cluster::Balancer> balancer_;   // of these; with cluster.rebalance
+  std::optional<snapshot::DiskShelf> shelf_;    // with snapshots.directory
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<AdminServer> admin_;

@@ -119,6 +119,12 @@ struct Recorder {
   bool operator==(const Recorder&) const = default;
 };
 
+struct Snapshots {
+  std::string directory = "/var/lib/pbox/snapshots";  // of all boxes of a cluster; empty: none
+  uint32_t every_s = 0;                               // 0: only when somebody asks
+  bool operator==(const Snapshots&) const = default;
+};
+
 struct Memory {
   double job_share = 0.85;                 // of the memory the box may use; all jobs together
   OnOffAuto hugepages = OnOffAuto::kAuto;  // kAuto or kOff
@@ -155,6 +161,7 @@ struct Config {
   Rdma rdma;
   Pipeline pipeline;
   Recorder recorder;
+  Snapshots snapshots;
   Memory memory;
   Jobs jobs;
   Security security;

@@ -25,6 +25,7 @@ constexpr uint64_t kMtuMax = 65'536;  // of the loopback interface
 constexpr uint64_t kPacketMemoryMibMax = 1u << 20;
 
 constexpr uint64_t kRecordsMin = 4'096;
+constexpr uint64_t kSnapshotSecondsMax = 7u * 24 * 3600;
 constexpr uint64_t kRecordsMax = 1u << 24;  // 1 GiB for each pipeline
 
 enum class Reload { kNo, kYes };
@@ -399,6 +400,16 @@ void add_recorder(std::vector<Field>& list) {
                         "a round that waits for a rank for so long is recorded in a file"));
 }
 
+void add_snapshots(std::vector<Field>& list) {
+  list.push_back(folder("snapshots.directory", PBOX_MEMBER(snapshots, directory),
+                        "folder of jobs' snapshots, on storage that all boxes of the cluster "
+                        "share; none: no snapshots"));
+  list.push_back(number("snapshots.every_s", PBOX_MEMBER(snapshots, every_s), 0,
+                        kSnapshotSecondsMax, Reload::kYes,
+                        "seconds between snapshots of each job in mode optimize; 0: only when "
+                        "`pboxctl snapshot` asks"));
+}
+
 void add_jobs_and_log(std::vector<Field>& list) {
   list.push_back(number("jobs.max", PBOX_MEMBER(jobs, max), 1, limits::kJobsMax, Reload::kYes,
                         "jobs at a time"));
@@ -442,6 +453,7 @@ const std::vector<Field>& fields() {
     add_rdma(built);
     add_machine(built);
     add_recorder(built);
+    add_snapshots(built);
     add_jobs_and_log(built);
     return built;
   }();

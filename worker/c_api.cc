@@ -155,6 +155,7 @@ pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
     if (options->box != nullptr) chosen.box = options->box;
     if (options->job != nullptr) chosen.job = options->job;
     if (options->port != nullptr) chosen.port = options->port;
+    if (options->restore != nullptr) chosen.restore = options->restore;
     chosen.rank = options->rank;
     chosen.world_size = options->world_size;
     chosen.optimize = options->mode == PBOX_MODE_OPTIMIZE;
@@ -342,6 +343,8 @@ pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statisti
     full.dropped_rounds = report->core.dropped_rounds;
     full.optimizer_restarts = report->optimizer_restarts;
     full.ports_given_up = report->ports_given_up;
+    full.restored_snapshot = report->restored.snapshot;
+    full.restored_steps = report->restored.steps;
     std::memcpy(statistics, &full, full.struct_size);
     return pbox::ok_status();
   });

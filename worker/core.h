@@ -61,6 +61,7 @@ inline constexpr int32_t kGivePriority = INT32_MAX;
 struct TensorSpec {
   std::string name;
   uint64_t elements = 0;
+  uint64_t first_element = 0;  // of a piece: how much of the tensor is before it, in other parts
   wire::Dtype dtype = wire::Dtype::kF32;
   int32_t priority = 0;  // the larger, the earlier
   float lr_scale = 1;

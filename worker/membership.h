@@ -57,7 +57,8 @@ struct MembershipOptions {
   LostPolicy on_worker_lost = LostPolicy::kWait;
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
-  bool rejoin = false;  // in the place of a rank that the job has lost
+  bool rejoin = false;       // in the place of a rank that the job has lost
+  std::string restore = {};  // the snapshot to begin with: "latest" or a number; empty: none
   wire::SyncSpec sync;
   uint64_t incarnation = 1;  // of this worker; never that of another one
   uint64_t seed = 1;         // of jitter
@@ -144,6 +145,12 @@ class Membership {
     std::string reason;
   };
   const std::optional<Loss>& loss() const { return loss_; }
+  // What the job began with, as the first session said; snapshot 0: with none.
+  struct Restored {
+    uint64_t snapshot = 0, steps = 0;
+    bool operator==(const Restored&) const = default;
+  };
+  const Restored& restored() const { return restored_; }
   uint64_t recoveries() const { return recoveries_; }
   uint64_t optimizer_restarts() const { return optimizer_restarts_; }
   uint64_t barriers_released() const { return barriers_released_; }    // of those asked for
@@ -251,6 +258,7 @@ class Membership {
   bool has_answered_ = false;  // anything, on that connection
   bool seems_lost_ = false;    // the box that has the part: the last attempt at it had no answer
   size_t next_box_ = 0;        // of options_.boxes
+  Restored restored_;
   uint64_t recoveries_ = 0, optimizer_restarts_ = 0;
 
   uint64_t barrier_base_ = 0;  // what was released before this worker came

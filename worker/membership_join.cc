@@ -125,12 +125,15 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   join.set_incarnation(options_.incarnation);
   join.set_priority_policy(static_cast<uint32_t>(options_.priority_policy));
   join.set_delivery(static_cast<uint32_t>(options_.delivery));
+  join.set_restore(options_.restore);
   if (options_.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options_.sync);
   if (core_) {
     join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
     join.set_resumes(true);
     join.set_epoch(session_.epoch());
     join.set_box(session_.box());
+    join.set_restored_snapshot(restored_.snapshot);
+    join.set_restored_steps(restored_.steps);
     join.set_generation(session_.generation());
     join.set_barrier_sequence(barrier_base_ + barriers_asked_);
     join.set_barriers_released(barrier_base_ + barriers_released_);
@@ -144,6 +147,7 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
     control::Tensor& tensor = *join.add_tensors();
     tensor.set_name(spec.name);
     tensor.set_elements(spec.elements);
+    tensor.set_first_element(spec.first_element);
     tensor.set_dtype(static_cast<uint32_t>(spec.dtype));
     tensor.set_priority(spec.priority);
     tensor.set_lr_scale(spec.lr_scale);
@@ -158,6 +162,8 @@ void Membership::on_session(const control::Session& session, uint64_t now_ns) {
   auto spec = parse_session(session, tensors_, peer_);
   if (!spec) return fail(spec.error());
   if (session.optimizer_restarted() && session.epoch() != session_.epoch()) ++optimizer_restarts_;
+  // What the job began with does not change; a box that was lost has told it.
+  if (!core_) restored_ = {session.restored_snapshot(), session.restored_steps()};
   session_ = session;
   spec_ = std::move(*spec);
   spec_.jitter_seed = options_.seed;

@@ -79,6 +79,7 @@ pbox_status pbox_options_from_environment(pbox_options* options) {
   read_text("PBOX_BOX", &options->box);
   read_text("PBOX_JOB", &options->job);
   read_text("PBOX_PORT", &options->port);
+  read_text("PBOX_RESTORE", &options->restore);
   // The more specific name wins: it is read last.
   const bool sound =
       read_number("RANK", &options->rank) && read_number("PBOX_RANK", &options->rank) &&

@@ -34,6 +34,7 @@ PartSet::PartSet(const MembershipOptions& options, const control::Plan& plan,
     for (const auto& piece : layout[index]) {
       of_pieces.push_back(tensors[piece.tensor]);
       of_pieces.back().elements = piece.elements;
+      of_pieces.back().first_element = piece.first_element;
     }
     auto& part = *parts_.emplace_back(std::make_unique<Part>(of_part, of_pieces, optimizer));
     for (const auto& piece : layout[index]) {
@@ -55,6 +56,14 @@ Status PartSet::begin() {
   for (auto& part : parts_) {
     part->first_pipeline = pipelines;
     pipelines += part->membership.core()->pipeline_count();
+  }
+  for (const auto& part : parts_) {
+    const uint64_t snapshot = part->membership.restored().snapshot;
+    if (snapshot == restored().snapshot) continue;
+    return Error{ErrorCode::kMismatch, "one box began with snapshot " +
+                                           std::to_string(restored().snapshot) +
+                                           " of the job, another with " + std::to_string(snapshot) +
+                                           "; name the number: PBOX_RESTORE"};
   }
   for (auto& pieces : pieces_) {
     uint32_t least = UINT32_MAX;

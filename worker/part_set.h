@@ -48,6 +48,8 @@ class PartSet {
   std::optional<Loss> loss() const;
   uint64_t recoveries() const;
   uint64_t optimizer_restarts() const;
+  // Of all parts, once all have joined.
+  const Membership::Restored& restored() const { return parts_[0]->membership.restored(); }
   uint64_t barriers_released() const { return parts_[0]->membership.barriers_released(); }
   uint64_t learning_rates_set() const;  // of those asked for, in every part
   std::vector<uint32_t> absent_ranks() const;

@@ -184,6 +184,8 @@ std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipeli
                   {"workers_excluded", box.workers_excluded},
                   {"jobs_recovered", box.jobs_recovered},
                   {"optimizer_restarts", box.optimizer_restarts},
+                  {"snapshots_taken", box.snapshots_taken},
+                  {"snapshots_failed", box.snapshots_failed},
                   {"ports_given_up", box.ports_given_up},
                   {"jobs_failed", box.jobs_failed},
                   {"jobs_finished", box.jobs_finished},

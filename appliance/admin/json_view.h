@@ -14,6 +14,7 @@ namespace pbox::appliance {
 Result<wire::PriorityPolicy> parse_priority_policy(std::string_view body);
 // {"seconds": 5}
 Result<double> parse_trace_seconds(std::string_view body);
+Result<double> parse_snapshot_timeout(std::string_view body);
 // {"draining": true}
 Result<bool> parse_draining(std::string_view body);
 
@@ -24,6 +25,7 @@ std::string health_json(const BoxView& box);
 std::string readiness_json(const BoxView& box);
 std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipelines);
 std::string boxes_json(const ClusterView& cluster);
+std::string snapshot_json(const SnapshotView& view);
 std::string trace_json(const TraceView& trace);           // README.md says what is in it
 std::string jobs_json(const std::vector<JobView>& jobs);  // {"jobs": [...]}
 std::string job_json(const JobView& job);                 // one element of that list

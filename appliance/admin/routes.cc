@@ -13,6 +13,7 @@ namespace {
 constexpr std::string_view kJobsPrefix = "/api/v1/jobs/";
 constexpr std::string_view kPrioritiesSuffix = "/priorities";
 constexpr std::string_view kTraceSuffix = "/trace";
+constexpr std::string_view kSnapshotSuffix = "/snapshot";
 constexpr std::string_view kBoxesPrefix = "/api/v1/boxes/";
 constexpr std::string_view kDrainSuffix = "/drain";
 constexpr const char* kJsonType = "application/json";
@@ -147,6 +148,27 @@ AdminResponse trace(AdminSource& source, std::string_view encoded_name) {
   return {200, kJsonType, trace_json(*view)};
 }
 
+AdminResponse begin_snapshot(AdminSource& source, std::string_view encoded_name,
+                             const std::string& name, std::string_view body) {
+  const auto timeout_s = parse_snapshot_timeout(body);
+  if (!timeout_s) return refuse(400, timeout_s.error().message);
+  const Status begun = source.begin_snapshot(name, *timeout_s);
+  if (begun) return {202, kJsonType, "{}\n"};
+  if (begun.error().code == ErrorCode::kNotFound) {
+    return refuse(404, "no job '" + std::string(encoded_name) + "' here");
+  }
+  return refuse(409, begun.error().message);
+}
+
+AdminResponse snapshot(AdminSource& source, std::string_view encoded_name) {
+  const auto name = percent_decode(encoded_name);
+  if (!name) return refuse(400, "the job's name is not percent-encoded");
+  const auto view = source.snapshot(*name);
+  if (view) return {200, kJsonType, snapshot_json(*view)};
+  return refuse(
+      404, "this box has not been asked for a snapshot of job '" + std::string(encoded_name) + "'");
+}
+
 AdminResponse set_draining(AdminSource& source, std::string_view encoded_name,
                            const std::string& name, std::string_view body) {
   const auto draining = parse_draining(body);
@@ -172,6 +194,7 @@ struct Change {
 constexpr Change kChanges[] = {
     {kJobsPrefix, kPrioritiesSuffix, set_priorities},
     {kJobsPrefix, kTraceSuffix, begin_trace},
+    {kJobsPrefix, kSnapshotSuffix, begin_snapshot},
     {kBoxesPrefix, kDrainSuffix, set_draining},
 };
 
@@ -199,9 +222,11 @@ AdminResponse refuse(unsigned status, std::string_view what) {
   text += "; this server has GET and HEAD of /";
   for (const Route& route : kRoutes) text.append(" ").append(route.path);
   text.append(" ").append(kJobsPrefix).append("NAME ");
-  text.append(kJobsPrefix).append("NAME").append(kTraceSuffix).append(", and POST of ");
+  text.append(kJobsPrefix).append("NAME").append(kTraceSuffix).append(" ");
+  text.append(kJobsPrefix).append("NAME").append(kSnapshotSuffix).append(", and POST of ");
   text.append(kJobsPrefix).append("NAME").append(kPrioritiesSuffix).append(", ");
-  text.append(kJobsPrefix).append("NAME").append(kTraceSuffix).append(" and ");
+  text.append(kJobsPrefix).append("NAME").append(kTraceSuffix).append(", ");
+  text.append(kJobsPrefix).append("NAME").append(kSnapshotSuffix).append(" and ");
   text.append(kBoxesPrefix).append("NAME").append(kDrainSuffix).append("\n");
   return {status, kTextType, text};
 }
@@ -220,9 +245,11 @@ AdminResponse answer(AdminSource& source, const AdminRequest& request) {
   for (const Route& route : kRoutes) {
     if (path == route.path) return route.respond(source);
   }
-  if (is_between(path, kJobsPrefix, kTraceSuffix)) {
-    const size_t name_bytes = path.size() - kJobsPrefix.size() - kTraceSuffix.size();
-    return trace(source, path.substr(kJobsPrefix.size(), name_bytes));
+  for (const auto& [suffix, respond] :
+       {std::pair{kTraceSuffix, trace}, {kSnapshotSuffix, snapshot}}) {
+    if (!is_between(path, kJobsPrefix, suffix)) continue;
+    const size_t name_bytes = path.size() - kJobsPrefix.size() - suffix.size();
+    return respond(source, path.substr(kJobsPrefix.size(), name_bytes));
   }
   if (path.starts_with(kJobsPrefix)) return job(source, path.substr(kJobsPrefix.size()));
   return refuse(404, "no page '" + std::string(path) + "'");

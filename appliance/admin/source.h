@@ -12,6 +12,7 @@
 #include "appliance/cluster/balance_view.h"
 #include "appliance/cluster/box_record.h"
 #include "appliance/control/job_view.h"
+#include "appliance/control/snapshot_run.h"
 #include "appliance/control/straggler_view.h"
 #include "appliance/control/trace_view.h"
 #include "base/result.h"
@@ -49,6 +50,7 @@ struct BoxView {
   uint64_t optimizer_restarts = 0;
   uint64_t ports_given_up = 0;  // by workers, for their next one
   uint64_t parts_moved = 0;
+  uint64_t snapshots_taken = 0, snapshots_failed = 0;
   uint32_t control_connections = 0;
   std::vector<std::string> links_down = {};  // devices of data.port = dpdk
 };
@@ -82,6 +84,11 @@ class AdminSource {
   virtual Result<TraceView> trace(const std::string& job) = 0;
   // Begins it; cluster() shows how far it is. kNotFound: there is no such box.
   virtual Status set_draining(const std::string& box, bool draining) = 0;
+  // Begins one; snapshot() shows how far it is. kNotFound: no part of the job is here.
+  // kInvalidArgument: of such a job there is none. kUnavailable: not now.
+  virtual Status begin_snapshot(const std::string& job, double timeout_s) = 0;
+  // The last that this box was asked for; nothing: it was not.
+  virtual std::optional<SnapshotView> snapshot(const std::string& job) const = 0;
   // What the pipelines have done last, as images of pipeline/flight_record.h.
   virtual Result<std::string> flight() const = 0;
 };

@@ -15,7 +15,7 @@ constexpr std::chrono::milliseconds kTick{250};
 // A box that starts again registers within this; one that does not loses its parts.
 constexpr uint32_t kAbsentTicks = 8;
 constexpr std::chrono::milliseconds kProbeTimeout{1'000};
-constexpr std::chrono::milliseconds kStateTimeout{2'000};
+constexpr std::chrono::milliseconds kAnswerTimeout{2'000};
 
 Error unknown(const std::string& what) {
   return {ErrorCode::kUnavailable, what + "; it is asked for again"};
@@ -180,24 +180,16 @@ void JobPlans::move(const std::string& job, const JobPlan& plan, const std::stri
 }
 
 // A box that is not registered is not there, and its address is nobody's.
-void JobPlans::ask_state(const std::string& box, const control::AskState& question,
-                         StateAnswer done) {
+void JobPlans::ask_box(const std::string& box, const control::WorkerMessage& question,
+                       BoxAnswer done) {
   const std::string address = address_of(box);
   if (address.empty()) return done(unknown("box " + box + " is not registered"));
-  control::WorkerMessage message;
-  *message.mutable_ask_state() = question;
-  ask_box(context_, address, message, kStateTimeout,
-          [this, alive = alive_, done = std::move(done)](Result<control::BoxMessage> answer) {
-            if (!*alive) return;
-            if (answer && !answer->has_part_state()) {
-              done(Error{ErrorCode::kMismatch, "it answers something else"});
-            } else if (answer) {
-              done(std::move(*answer->mutable_part_state()));
-            } else {
-              done(answer.error());
-            }
-            options_.on_answers();
-          });
+  cluster::ask_box(context_, address, question, kAnswerTimeout,
+                   [this, alive = alive_, done = std::move(done)](auto answer) {
+                     if (!*alive) return;
+                     done(std::move(answer));
+                     options_.on_answers();
+                   });
 }
 
 void JobPlans::take_back(const std::string& job, uint32_t part) {

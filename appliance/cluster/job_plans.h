@@ -48,8 +48,8 @@ class JobPlans : public appliance::PartMap {
   Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
                                                       uint32_t parts) const override;
   void ask(const control::AskPlan& question, Answer done) override;
-  void ask_state(const std::string& box, const control::AskState& question,
-                 StateAnswer done) override;
+  void ask_box(const std::string& box, const control::WorkerMessage& question,
+               BoxAnswer done) override;
   void take_back(const std::string& job, uint32_t part) override;
   void on_job_over(const std::string& job) override { ended_.insert(job); }
   bool has_others(const std::string& job) const override;

@@ -122,6 +122,10 @@ void Job::describe(uint32_t rank, const PipelineHost& host, control::Session& se
   }
   session.set_fragment_bytes(fragment_bytes_);
   session.set_chunk_bytes(spec_.chunk_bytes);
+  if (restored) {
+    session.set_restored_snapshot(restored->number);
+    session.set_restored_steps(restored->steps);
+  }
   session.set_chunk_pipeline(chunk_pipeline_.data(), chunk_pipeline_.size());
   std::vector<std::shared_ptr<const nic::RssTable>> tables;
   for (uint32_t index = 0; index < shards_.size(); ++index) {

@@ -17,6 +17,8 @@
 #include "appliance/control/spi_allocator.h"
 #include "appliance/control/straggler_view.h"
 #include "appliance/control/trace_view.h"
+#include "appliance/snapshot/snapshot.h"
+#include "pipeline/state_cut.h"
 
 namespace pbox::appliance {
 
@@ -60,10 +62,12 @@ struct Member {
   bool rejoins = false;      // a new process in a lost one's place
   uint32_t epoch = 0;        // resumes: of its last session
   uint32_t generation = 0;
-  std::vector<uint32_t> consumed;   // resumes: the next round it needs, by chunk; the job's whole
-                                    // count before it counts as joined
-  std::vector<bool> lacks;          // resumes: by chunk, as ConsumedRounds
-  std::string box;                  // resumes: of its last session
+  std::vector<uint32_t> consumed;  // resumes: the next round it needs, by chunk; the job's whole
+                                   // count before it counts as joined
+  std::vector<bool> lacks;         // resumes: by chunk, as ConsumedRounds
+  std::string box;                 // resumes: of its last session
+  uint64_t restored_snapshot = 0;  // resumes: that the job began with, as it was told; 0: none
+  uint64_t restored_steps = 0;
   bool stated = false;              // consumed is complete
   std::vector<uint32_t> absent;     // resumes: whom its generation went on without
   uint64_t learning_rates_set = 0;  // resumes: how often, and the last
@@ -105,6 +109,8 @@ class Job {
     epoch_awaited.reset();
     transfer.reset();
     opened_from.reset();
+    restored.reset();
+    restoring = 0;
     starts_.clear();
   }
 
@@ -197,6 +203,17 @@ class Job {
   uint64_t traced_until_ns() const { return traces_.empty() ? 0 : traces_until_ns_; }
   // Adds what was recorded, of which nothing more is then.
   void add_trace(PipelineHost& host, TraceView& view);
+  // job_snapshot.cc. Of a job that runs, in mode optimize and with model BSP: a copy of all its
+  // chunks as they are when `round` is open, taken by the pipelines until end_cut().
+  uint64_t cut_bytes() const;
+  using Cuts = std::vector<std::shared_ptr<pipeline::StateCut>>;  // by pipeline that it uses
+  Result<Cuts> begin_cut(PipelineHost& host, uint32_t round) const;
+  // Has some more copied of what rests there.
+  void look_at_cut(PipelineHost& host, const Cuts& cuts) const;
+  void end_cut(PipelineHost& host) const;
+  snapshot::PartHead part_head() const;
+  // Some chunk would begin with initial weights. Ranks resume, and all have stated their rounds.
+  bool begins_somewhere(const PartState* state) const;
   // "4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, 40014 bytes a round, 80156 of memory;
   // ..."
   std::string placement() const;
@@ -208,6 +225,10 @@ class Job {
   uint64_t barrier_released = 0;
   std::optional<StateTransfer> transfer = {};   // gathering
   std::optional<StateSource> opened_from = {};  // running
+  uint64_t restoring = 0;                       // a snapshot is read: by which request; 0: none is
+  // What it begins with, once that is known; no chunks any more once it runs.
+  std::optional<snapshot::Restored> restored = {};
+  uint64_t snapshot_due_ns = 0;
 
  private:
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;
@@ -227,6 +248,7 @@ class Job {
   Status build(const PipelineHost& host, std::vector<pipeline::ShardSpec>& specs,
                const PartState* state,
                std::vector<std::unique_ptr<pipeline::JobShard>>& shards) const;
+  void begin_with_snapshot(std::vector<std::unique_ptr<pipeline::JobShard>>& shards) const;
   Status install(PipelineHost& host, std::vector<std::unique_ptr<pipeline::JobShard>> shards);
   static void release(SpiAllocator& spis, const std::vector<pipeline::ShardSpec>& specs);
 

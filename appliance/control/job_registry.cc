@@ -48,12 +48,13 @@ uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t
 }
 
 JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs,
-                         PartMap& parts)
+                         PartMap& parts, snapshot::Shelf* shelf)
     : options_(options),
       host_(host),
       epochs_(epochs),
       parts_(parts),
-      spis_(host.count(), options.seed) {}
+      spis_(host.count(), options.seed),
+      shelf_(shelf) {}
 
 void JobRegistry::send(ConnectionId id, control::BoxMessage message) {
   actions_.push_back({Action::Kind::kSend, id, std::move(message)});
@@ -96,6 +97,10 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
   }
   if (message.has_ask_state()) {
     on_ask_state(id, message.ask_state());
+    return;
+  }
+  if (message.has_ask_cut()) {
+    on_ask_cut(id, message.ask_cut());
     return;
   }
   if (connection.job == nullptr) {
@@ -254,6 +259,7 @@ void JobRegistry::on_tick(uint64_t now_ns) {
   for (auto& [name, job] : jobs_) jobs.push_back(job.get());
   for (Job* job : jobs) tick_job(*job, now_ns);
   drop_old_states();
+  tick_snapshots();
 }
 
 void JobRegistry::fail_job(Job& job, const Error& error) {
@@ -276,6 +282,7 @@ void JobRegistry::end(Job& job) {
 void JobRegistry::remove(Job& job) {
   const bool was_running = job.running();
   job.close(host_, spis_);
+  lose_cut(key(job.spec()));
   jobs_.erase(key(job.spec()));
   if (was_running) share_credit();
 }
@@ -410,6 +417,7 @@ uint64_t JobRegistry::memory_taken_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [name, job] : jobs_) bytes += job->footprint();
   for (const auto& [name, kept] : kept_) bytes += kept.state.bytes();
+  for (const auto& [part, cut] : cuts_) bytes += cut.bytes;
   return bytes;
 }
 

@@ -22,6 +22,8 @@
 #include "appliance/control/epoch_store.h"
 #include "appliance/control/job.h"
 #include "appliance/control/part_map.h"
+#include "appliance/control/snapshot_run.h"
+#include "appliance/snapshot/shelf.h"
 
 namespace pbox::appliance {
 
@@ -38,7 +40,8 @@ struct RegistryOptions {
   uint32_t heartbeat_interval_ms = 1000;
   uint32_t window_bytes = 0;  // most per worker and pipeline; 0: 1 MiB
   bool payload_crc = false;
-  uint64_t seed = 1;  // of the draws that tell a session from earlier ones
+  uint64_t snapshot_every_ns = 0;  // 0: only when an operator asks
+  uint64_t seed = 1;               // of the draws that tell a session from earlier ones
 };
 
 struct Action {
@@ -60,12 +63,14 @@ struct RegistryTotals {
   uint64_t parts_moved = 0;  // to other boxes
   uint64_t optimizer_restarts = 0;
   uint64_t ports_given_up = 0;  // by workers
+  uint64_t snapshots_taken = 0, snapshots_failed = 0;
 };
 
 class JobRegistry {
  public:
-  // All outlive the registry.
-  JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs, PartMap& parts);
+  // All outlive the registry. `shelf`: null: no snapshots.
+  JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs, PartMap& parts,
+              snapshot::Shelf* shelf = nullptr);
   ~JobRegistry() { *alive_ = false; }
   JobRegistry(const JobRegistry&) = delete;
   JobRegistry& operator=(const JobRegistry&) = delete;
@@ -99,6 +104,13 @@ class JobRegistry {
   Status begin_trace(const std::string& job, uint64_t duration_ns, uint64_t now_ns);
   // What it recorded. kUnavailable: there is none, or it has not ended.
   Result<TraceView> trace(const std::string& job, uint64_t now_ns);
+
+  // A snapshot of the job, of all its parts wherever they are; snapshot() says how far it is.
+  // kNotFound: no part of the job is here. kInvalidArgument: of such a job there are none.
+  // kUnavailable: not now.
+  Status begin_snapshot(const std::string& job, uint64_t timeout_ns, uint64_t now_ns);
+  // The last that was asked for here; nothing: none was.
+  std::optional<SnapshotView> snapshot(const std::string& job) const;
 
   // A job whose parts are on several boxes shows those of this one.
   std::vector<JobView> views(uint64_t now_ns) const;
@@ -184,6 +196,35 @@ class JobRegistry {
   bool tick_transfer(Job& job);
   void settle_source(Job& job);
   void drop_old_states();
+
+  // job_registry_snapshot.cc: snapshots.
+  struct PartCut {
+    uint64_t number = 0;  // of the snapshot
+    uint32_t round = 0;
+    uint64_t heard_ns = 0;  // when somebody last asked
+    uint64_t bytes = 0;     // of memory that it takes
+    Job::Cuts cuts;         // while the pipelines have them
+    control::CutProgress progress;
+  };
+  struct SnapshotEntry {
+    std::shared_ptr<SnapshotRun> run;
+    uint64_t begun_ns = 0;
+    bool is_told = false;  // how it ended
+  };
+  void on_ask_cut(ConnectionId id, const control::AskCut& question);
+  Result<control::CutProgress> take_cut(const control::AskCut& question);
+  Result<control::CutProgress> survey(const Job& job);
+  Status begin_cut(Job& job, const control::AskCut& question);
+  void look_at_cut(Job& job, PartCut& cut);
+  void write_cut(const Job& job, PartCut& cut);
+  void end_cut(const JobKey& part);
+  void lose_cut(const JobKey& part);
+  void tick_snapshots();
+  void tell_end(SnapshotEntry& snapshot);
+  void begin_due_snapshots();
+  bool awaits_snapshot(Job& job, const PartState* state);
+  void on_restored(const JobKey& part, uint64_t number, Result<snapshot::Restored> loaded);
+
   void move_away(Job& job, const control::PartPlace& place);
   void fail_job(Job& job, const Error& error);
   void remove_if_over(Job& job);
@@ -208,7 +249,10 @@ class JobRegistry {
     uint64_t until_ns = 0;
   };
   std::map<JobKey, KeptState> kept_;
-  uint64_t questions_ = 0;  // for others' states
+  snapshot::Shelf* shelf_;
+  std::map<JobKey, PartCut> cuts_;
+  std::map<std::string, SnapshotEntry> snapshots_;  // by job: the last that this box took
+  uint64_t questions_ = 0;                          // for others' states, and for snapshots
   bool is_asking_ = false;  // an answer that comes now is taken note of, and no more
   bool shuts_down_ = false;
   std::map<JobKey, std::unique_ptr<Job>> jobs_;

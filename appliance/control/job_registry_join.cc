@@ -79,6 +79,8 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
   member.rejoins = join.rejoins();
   member.epoch = join.resumes() ? join.epoch() : 0;
   member.box = join.resumes() ? join.box() : "";
+  member.restored_snapshot = join.resumes() ? join.restored_snapshot() : 0;
+  member.restored_steps = join.resumes() ? join.restored_steps() : 0;
   member.generation = join.resumes() ? join.generation() : 0;
   member.barrier_sequence = join.resumes() ? join.barrier_sequence() : job.barrier_released;
   member.barriers_released = join.resumes() ? join.barriers_released() : 0;

@@ -101,6 +101,7 @@ void JobRegistry::await_epoch(Job& job, const Error& error) {
 void JobRegistry::start_job(Job& job) {
   if (awaits_state(job)) return;
   const PartState* state = state_for(job);
+  if (awaits_snapshot(job, state)) return;
   const auto beyond = job.beyond_recovery(state);
   if (!beyond) {
     fail_job(job, beyond.error());
@@ -126,6 +127,7 @@ void JobRegistry::start_job(Job& job) {
     return;
   }
   job.transfer.reset();
+  if (job.restored) job.restored->chunks.clear();
   if (!recovers) kept_.erase(key(job.spec()));  // of a job before, of that name
   share_credit();
   job.recovering_since_ns = 0;
@@ -376,6 +378,7 @@ void JobRegistry::tick_gathering(Job& job, uint64_t now_ns) {
     return;
   }
   if (job.transfer && tick_transfer(job)) return;
+  if (job.restoring != 0) return;
   if (job.epoch_awaited && job.all_joined()) {
     start_job(job);
     return;

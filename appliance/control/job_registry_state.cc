@@ -16,6 +16,14 @@ using Severity = RegistryEvent::Severity;
 // For one answer, of half a megabyte at most.
 constexpr uint64_t kAnswerNs = 2 * kNanosPerSecond;
 
+Result<control::PartState> part_state_of(const Result<control::BoxMessage>& answer) {
+  if (!answer) return answer.error();
+  if (!answer->has_part_state()) {
+    return Error{ErrorCode::kMismatch, "it answers something else"};
+  }
+  return answer->part_state();
+}
+
 std::string in_kib(uint64_t bytes) {
   return std::to_string((bytes + 1023) / 1024) + " KiB";
 }
@@ -83,7 +91,8 @@ void JobRegistry::begin_transfer(Job& job, const Member& newest) {
 }
 
 void JobRegistry::ask_state(Job& job) {
-  control::AskState question;
+  control::WorkerMessage message;
+  control::AskState& question = *message.mutable_ask_state();
   question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_job(job.spec().name);
   question.set_part(job.spec().part);
@@ -91,10 +100,10 @@ void JobRegistry::ask_state(Job& job) {
   job.transfer->number = ++questions_;
   job.transfer->answer_due_ns = now_ns_ + kAnswerNs;
   is_asking_ = true;
-  parts_.ask_state(
-      job.transfer->box, question,
+  parts_.ask_box(
+      job.transfer->box, message,
       [this, alive = alive_, part = key(job.spec()), number = questions_](const auto& answer) {
-        if (*alive) on_state(part, number, answer);
+        if (*alive) on_state(part, number, part_state_of(answer));
       });
   is_asking_ = false;
 }
@@ -170,13 +179,14 @@ void JobRegistry::settle_source(Job& job) {
     if (kept != kept_.end() && kept->second.state.epoch == source.epoch) kept_.erase(kept);
     return;
   }
-  control::AskState question;
+  control::WorkerMessage message;
+  control::AskState& question = *message.mutable_ask_state();
   question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_job(job.spec().name);
   question.set_part(job.spec().part);
   question.set_epoch(source.epoch);
   question.set_taken(true);
-  parts_.ask_state(source.box, question, [](const auto&) {});  // else its time is over some day
+  parts_.ask_box(source.box, message, [](const auto&) {});  // else its time is over some day
 }
 
 void JobRegistry::drop_old_states() {

@@ -206,6 +206,7 @@ Status Job::build(const PipelineHost& host, std::vector<pipeline::ShardSpec>& sp
     if (!shard) return shard.error();
     shards.push_back(std::move(*shard));
   }
+  begin_with_snapshot(shards);
   if (state == nullptr) return ok_status();
   for (const auto& chunk : state->chunks) {
     pipeline::restore(*shards[chunk_pipeline_[chunk.chunk]], chunk);

@@ -89,6 +89,7 @@ Result<TensorSpec> parse_tensor(const control::Tensor& message, uint32_t index,
   TensorSpec spec;
   spec.name = message.name();
   spec.elements = message.elements();
+  spec.first_element = message.first_element();
   spec.dtype = static_cast<wire::Dtype>(message.dtype());
   spec.priority = message.priority();
   spec.lr_scale = message.lr_scale();
@@ -113,6 +114,24 @@ Status check_schedule(const control::Join& join) {
     return invalid(
         "delivery pull needs sync model bsp: the other models decide themselves when a result "
         "goes; set delivery broadcast");
+  }
+  return ok_status();
+}
+
+Status check_restore(const control::Join& join) {
+  const std::string& restore = join.restore();
+  if (restore.empty()) return ok_status();
+  const bool is_number = restore.size() <= 18 && restore[0] != '0' &&
+                         std::all_of(restore.begin(), restore.end(),
+                                     [](char digit) { return digit >= '0' && digit <= '9'; });
+  if (restore != "latest" && !is_number) {
+    return invalid("restore = " + quoted(restore) +
+                   "; it is \"latest\" or the number of a snapshot (`pboxctl snapshots`)");
+  }
+  const bool has_rounds = join.sync().model() == static_cast<uint32_t>(wire::SyncModel::kBsp);
+  if (join.mode() != static_cast<uint32_t>(pipeline::Mode::kOptimize) || !has_rounds) {
+    return invalid(
+        "restore needs mode optimize and sync model bsp: of other jobs there are no snapshots");
   }
   return ok_status();
 }
@@ -229,6 +248,8 @@ Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits) {
   const auto sync = parse_sync(join, spec);
   if (!sync) return sync.error();
   spec.sync = *sync;
+  if (const Status status = check_restore(join); !status) return status.error();
+  spec.restore = join.restore();
   return spec;
 }
 
@@ -253,6 +274,10 @@ std::optional<std::string> tensor_difference(const TensorSpec& job, const Tensor
   if (job.dtype != worker.dtype) {
     return where + " dtype: " + wire::to_string(worker.dtype) + ", but the job has " +
            wire::to_string(job.dtype);
+  }
+  if (auto difference =
+          differs(where + " first_element", job.first_element, worker.first_element)) {
+    return difference;
   }
   if (auto difference = differs(where + " priority", job.priority, worker.priority)) {
     return difference;
@@ -281,6 +306,9 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
   }
   if (auto found = differs("delivery", int(job.delivery), int(worker.delivery))) return found;
   if (auto found = differs("chunk_bytes", job.chunk_bytes, worker.chunk_bytes)) return found;
+  if (job.restore != worker.restore) {
+    return "restore: " + quoted(worker.restore) + ", but the job has " + quoted(job.restore);
+  }
   const auto &a = job.optimizer, &b = worker.optimizer;
   if (auto found = differs("optimizer.kind", int(a.kind), int(b.kind))) return found;
   if (auto found = differs("optimizer.learning_rate", a.learning_rate, b.learning_rate)) {

@@ -28,6 +28,7 @@ struct TensorSpec {
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
+  uint64_t first_element = 0;  // of a tensor whose other pieces are in other parts
 
   uint64_t bytes() const { return elements * wire::dtype_bytes(dtype); }
 };
@@ -60,6 +61,7 @@ struct JobSpec {
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;  // at first
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
+  std::string restore;  // the snapshot to begin with, "latest" or a number; empty: none
   std::vector<TensorSpec> tensors;
 
   // Models other than BSP do not take back who was away. So may it move: in mode optimize with its

@@ -25,11 +25,11 @@ class PartMap {
   using Answer = std::function<void(Result<control::Plan>)>;
   virtual void ask(const control::AskPlan& question, Answer done) = 0;
 
-  // Asks another box for what it had of a part; the names of boxes are the map's. `done` is called
-  // once, with an error if there is no answer within some seconds.
-  using StateAnswer = std::function<void(Result<control::PartState>)>;
-  virtual void ask_state(const std::string& box, const control::AskState& /*question*/,
-                         StateAnswer done) {
+  // Asks another box something; the names of boxes are the map's. `done` is called once, with an
+  // error if there is no answer within some seconds, or a FAILURE.
+  using BoxAnswer = std::function<void(Result<control::BoxMessage>)>;
+  virtual void ask_box(const std::string& box, const control::WorkerMessage& /*question*/,
+                       BoxAnswer done) {
     done(Error{ErrorCode::kUnavailable, "box " + box + " is not known here"});
   }
 

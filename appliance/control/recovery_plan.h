@@ -20,6 +20,8 @@ struct ChunkStart {
                                            // nobody has, it is summed
   bool is_handed_over = false;  // the box before gives its state; what it made of the round before
                                 // is here too
+  // With initial weights.
+  bool begins() const { return round == 0 && copy_rank == pipeline::kNoRank && !is_handed_over; }
 };
 
 // What one worker states: for each chunk the next round whose result it needs.

@@ -268,13 +268,14 @@ void Box::ask(const control::AskPlan& question, Answer done) {
   });
 }
 
-void Box::ask_state(const std::string& box, const control::AskState& question, StateAnswer done) {
+void Box::ask_box(const std::string& box, const control::WorkerMessage& message, BoxAnswer done) {
   const auto other = static_cast<HostId>(std::stoul(box.substr(3)));
   const ConnectionId id = rack_.control.connect(host_, other);
   Question& asked = questions_[id];
-  *asked.message.mutable_ask_state() = question;
+  asked.message = message;
   asked.done = std::move(done);
   rack_.say("box " + std::to_string(host_), [&] {
+    const control::AskState& question = message.ask_state();
     return "asks " + box + " for job " + question.job() + " of epoch " +
            std::to_string(question.epoch()) + (question.taken() ? " no more" : "");
   });
@@ -283,8 +284,8 @@ void Box::ask_state(const std::string& box, const control::AskState& question, S
   });
 }
 
-void Box::end_question(ConnectionId id, Result<control::PartState> answer) {
-  const StateAnswer done = std::move(questions_.extract(id).mapped().done);
+void Box::end_question(ConnectionId id, Result<control::BoxMessage> answer) {
+  const BoxAnswer done = std::move(questions_.extract(id).mapped().done);
   rack_.control.close(id, host_);
   done(std::move(answer));
   flush();

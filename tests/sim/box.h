@@ -79,17 +79,17 @@ class Box final : public ControlEnd, public appliance::PipelineHost, public appl
   Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
                                                       uint32_t parts) const override;
   void ask(const control::AskPlan& question, Answer done) override;
-  void ask_state(const std::string& box, const control::AskState& question,
-                 StateAnswer done) override;
+  void ask_box(const std::string& box, const control::WorkerMessage& question,
+               BoxAnswer done) override;
   bool has_others(const std::string& job) const override { return rack_.parts.may_move(job); }
   void give_away(const std::string& job, HostId lost);
 
   // This box's question to another, over a connection of its own.
   struct Question {
     control::WorkerMessage message;
-    StateAnswer done;
+    BoxAnswer done;
   };
-  void end_question(ConnectionId id, Result<control::PartState> answer);
+  void end_question(ConnectionId id, Result<control::BoxMessage> answer);
 
   bool turn(uint32_t index, bool carries_out_command);
   void turn_control();

@@ -6,8 +6,10 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/program_options.hpp>
+#include <cctype>
 #include <cstdio>
 #include <iostream>
+#include <string_view>
 
 #include "base/limits.h"
 
@@ -63,6 +65,22 @@ pbox::Result<std::string> send(const std::string& admin, Request request) {
 }
 
 }  // namespace
+
+std::string in_path(const std::string& name) {
+  std::string path;
+  for (const char character : name) {
+    const bool is_plain = std::isalnum(static_cast<unsigned char>(character)) != 0 ||
+                          std::string_view("-._~").find(character) != std::string_view::npos;
+    if (is_plain) {
+      path += character;
+      continue;
+    }
+    char encoded[4];
+    std::snprintf(encoded, sizeof(encoded), "%%%02X", static_cast<unsigned char>(character));
+    path += encoded;
+  }
+  return path;
+}
 
 pbox::Result<std::string> ask(const std::string& admin, const std::string& path) {
   return send(admin, Request(http::verb::get, path, 11));

@@ -12,6 +12,9 @@
 
 namespace pboxctl {
 
+// A name, as a path of the API has it.
+std::string in_path(const std::string& name);
+
 // The body of GET `path` at HOST:PORT. Errors say what to do. Blocks for at most five seconds.
 pbox::Result<std::string> ask(const std::string& admin, const std::string& path);
 

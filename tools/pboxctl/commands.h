@@ -32,7 +32,7 @@ struct Command {
 };
 
 extern const Command kBoxes, kDoctor, kDocs, kDrain, kJobs, kMetrics, kPlan, kRecorder, kReplay,
-    kStragglers, kTop, kTrace, kVersion, kWorkers;
+    kSnapshot, kSnapshots, kStragglers, kTop, kTrace, kVersion, kWorkers;
 
 // By name; without kDocs, which is for the build.
 std::span<const Command* const> commands();

@@ -1,11 +1,9 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
-#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
-#include <string_view>
 #include <thread>
 
 #include "tools/pboxctl/admin_client.h"
@@ -26,22 +24,6 @@ options::options_description trace_options() {
                             "where the trace goes; without: to standard output");
   description.add_options()("help,h", "print this text");
   return description;
-}
-
-std::string in_path(const std::string& name) {
-  std::string path;
-  for (const char character : name) {
-    const bool is_plain = std::isalnum(static_cast<unsigned char>(character)) != 0 ||
-                          std::string_view("-._~").find(character) != std::string_view::npos;
-    if (is_plain) {
-      path += character;
-      continue;
-    }
-    char encoded[4];
-    std::snprintf(encoded, sizeof(encoded), "%%%02X", static_cast<unsigned char>(character));
-    path += encoded;
-  }
-  return path;
 }
 
 double median(std::vector<double> values) {

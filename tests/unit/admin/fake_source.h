@@ -114,6 +114,17 @@ class FakeSource : public AdminSource {
     return trace_view;
   }
 
+  Status begin_snapshot(const std::string& job, double timeout_s) override {
+    if (job != "bert") return Error{ErrorCode::kNotFound, "no such job"};
+    if (snapshot_view) return Error{ErrorCode::kUnavailable, "a snapshot is being taken"};
+    snapshot_view = {.job = job, .state = "cutting", .chunks = 8, .error = {}};
+    snapshot_timeout_s = timeout_s;
+    return ok_status();
+  }
+  std::optional<SnapshotView> snapshot(const std::string& job) const override {
+    return job == "bert" ? snapshot_view : std::nullopt;
+  }
+
   Status set_draining(const std::string& box, bool draining) override {
     if (box != "box<2>") return Error{ErrorCode::kNotFound, "no such box"};
     if (alone) return Error{ErrorCode::kUnavailable, "this box is alone"};
@@ -126,6 +137,8 @@ class FakeSource : public AdminSource {
     return flight_image;
   }
 
+  std::optional<SnapshotView> snapshot_view;
+  double snapshot_timeout_s = 0;
   std::string flight_image = std::string("\x00\xffPBOX", 6);
   bool alone = false;
   double traced_s = 0;

@@ -345,7 +345,8 @@ TEST_CASE(
     CHECK_THAT(refusal.response.body, Contains(refusal.says));
     CHECK_THAT(refusal.response.body,
                Contains("POST of /api/v1/jobs/NAME/priorities, "
-                        "/api/v1/jobs/NAME/trace and /api/v1/boxes/NAME/drain\n"));
+                        "/api/v1/jobs/NAME/trace, /api/v1/jobs/NAME/snapshot and "
+                        "/api/v1/boxes/NAME/drain\n"));
   }
   CHECK(get_json(source, "/api/v1/jobs/bert")["priority_policy"] == "forward-order");
 }

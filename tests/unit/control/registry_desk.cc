@@ -40,18 +40,18 @@ void SynchronousHost::execute(uint32_t pipeline, pipeline::Command command) {
   cores_[pipeline]->execute(command);
 }
 
-Desk::Desk(const RegistryOptions& options, uint32_t pipelines)
-    : options_(options), host_(std::make_unique<SynchronousHost>(pipelines)) {
+Desk::Desk(const RegistryOptions& options, uint32_t pipelines, snapshot::Shelf* shelf)
+    : options_(options), shelf_(shelf), host_(std::make_unique<SynchronousHost>(pipelines)) {
   disk_ = std::move(*open_disk(""));
   epochs_.emplace(*disk_);
-  registry_ = std::make_unique<JobRegistry>(options, *host_, *epochs_, parts);
+  registry_ = std::make_unique<JobRegistry>(options, *host_, *epochs_, parts, shelf_);
 }
 
 void Desk::crash() {
   registry_.reset();
   host_ = std::make_unique<SynchronousHost>(host_->count());
   epochs_.emplace(*disk_);
-  registry_ = std::make_unique<JobRegistry>(options_, *host_, *epochs_, parts);
+  registry_ = std::make_unique<JobRegistry>(options_, *host_, *epochs_, parts, shelf_);
   for (auto& [id, closed] : closed_) closed = true;
   said_.clear();
 }
@@ -164,6 +164,30 @@ control::WorkerMessage join_message(const std::string& job, uint32_t rank, uint3
     tensor.set_lr_scale(1);
   }
   return message;
+}
+
+control::WorkerMessage join_optimizing(uint32_t rank) {
+  auto message = join_message("train", rank, 2);
+  message.mutable_join()->set_mode(1);
+  message.mutable_join()->mutable_optimizer()->set_kind(4);  // adam
+  message.mutable_join()->mutable_optimizer()->set_learning_rate(0.5f);
+  message.mutable_join()->mutable_optimizer()->set_beta1(0.9f);
+  message.mutable_join()->mutable_optimizer()->set_beta2(0.99f);
+  message.mutable_join()->mutable_optimizer()->set_epsilon(1e-8f);
+  message.mutable_join()->set_incarnation(1000 + rank);
+  return message;
+}
+
+std::vector<pipeline::Chunk*> chunks_of(Desk& desk) {
+  std::vector<pipeline::Chunk*> chunks;
+  for (const uint32_t pipeline : {0u, 1u}) {
+    for (pipeline::JobShard* shard : desk.host().shards(pipeline)) {
+      for (auto& chunk : shard->chunks()) chunks.push_back(&chunk);
+    }
+  }
+  std::sort(chunks.begin(), chunks.end(),
+            [](const auto* one, const auto* other) { return one->id < other->id; });
+  return chunks;
 }
 
 control::WorkerMessage leave_message() {

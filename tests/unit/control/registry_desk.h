@@ -79,10 +79,10 @@ class MovableParts : public PartMap {
     questions.push_back(question);
     answers.push_back(std::move(done));
   }
-  void ask_state(const std::string& box, const control::AskState& question,
-                 StateAnswer done) override {
-    if (!knows_boxes) return PartMap::ask_state(box, question, std::move(done));
-    state_questions.push_back({box, question, std::move(done)});
+  void ask_box(const std::string& box, const control::WorkerMessage& question,
+               BoxAnswer done) override {
+    if (!knows_boxes) return PartMap::ask_box(box, question, std::move(done));
+    box_questions.push_back({box, question, std::move(done)});
   }
   bool has_others(const std::string&) const override { return others; }
   void take_back(const std::string& job, uint32_t part) override { moved.erase({job, part}); }
@@ -92,18 +92,20 @@ class MovableParts : public PartMap {
   bool others = false;
   std::vector<control::AskPlan> questions;
   std::vector<Answer> answers;  // owed, in the order of the questions
-  struct StateQuestion {
+  struct BoxQuestion {
     std::string box;
-    control::AskState question;
-    StateAnswer done;
+    control::WorkerMessage question;
+    BoxAnswer done;
   };
   bool knows_boxes = false;
-  std::vector<StateQuestion> state_questions;  // not answered yet
+  std::vector<BoxQuestion> box_questions;  // not answered yet
 };
 
 class Desk {
  public:
-  explicit Desk(const RegistryOptions& options = {}, uint32_t pipelines = 2);
+  // `shelf` outlives it; null: it keeps no snapshots.
+  explicit Desk(const RegistryOptions& options = {}, uint32_t pipelines = 2,
+                snapshot::Shelf* shelf = nullptr);
 
   // A connection from 10.0.0.ID:5000.
   ConnectionId open();
@@ -141,6 +143,7 @@ class Desk {
 
  private:
   RegistryOptions options_;
+  snapshot::Shelf* shelf_;
   std::unique_ptr<SynchronousHost> host_;
   std::unique_ptr<Disk> disk_;
   std::optional<FickleEpochs> epochs_;
@@ -153,6 +156,10 @@ class Desk {
 
 // A sound JOIN: aggregate, two tensors of 20000 and 7 elements.
 control::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size);
+// The same of job "train" of two, with Adam on the box.
+control::WorkerMessage join_optimizing(uint32_t rank);
+// Of all jobs, on two pipelines, by number.
+std::vector<pipeline::Chunk*> chunks_of(Desk& desk);
 control::WorkerMessage leave_message();
 control::WorkerMessage barrier_message(uint64_t sequence);
 control::WorkerMessage learning_rate_message(float learning_rate, uint64_t sequence);

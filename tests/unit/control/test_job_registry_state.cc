@@ -13,30 +13,6 @@ using Catch::Contains;
 constexpr uint64_t kRounds = 5;  // that have finished when the part goes
 constexpr float kRate = 0.375f;
 
-control::WorkerMessage join_optimizing(uint32_t rank) {
-  auto message = join_message("train", rank, 2);
-  message.mutable_join()->set_mode(1);
-  message.mutable_join()->mutable_optimizer()->set_kind(4);  // adam
-  message.mutable_join()->mutable_optimizer()->set_learning_rate(0.5f);
-  message.mutable_join()->mutable_optimizer()->set_beta1(0.9f);
-  message.mutable_join()->mutable_optimizer()->set_beta2(0.99f);
-  message.mutable_join()->mutable_optimizer()->set_epsilon(1e-8f);
-  message.mutable_join()->set_incarnation(1000 + rank);
-  return message;
-}
-
-std::vector<pipeline::Chunk*> chunks_of(Desk& desk) {
-  std::vector<pipeline::Chunk*> chunks;
-  for (const uint32_t pipeline : {0u, 1u}) {
-    for (pipeline::JobShard* shard : desk.host().shards(pipeline)) {
-      for (auto& chunk : shard->chunks()) chunks.push_back(&chunk);
-    }
-  }
-  std::sort(chunks.begin(), chunks.end(),
-            [](const auto* one, const auto* other) { return one->id < other->id; });
-  return chunks;
-}
-
 // As after some rounds.
 void train(Desk& desk) {
   for (pipeline::Chunk* chunk : chunks_of(desk)) {
@@ -101,20 +77,18 @@ struct Boxes {
 
   // What the second box asks now goes to the first, and its answer back. False: nothing is asked.
   bool carry() {
-    if (second.parts.state_questions.empty()) return false;
-    const auto asked = second.parts.state_questions.front();
-    second.parts.state_questions.erase(second.parts.state_questions.begin());
+    if (second.parts.box_questions.empty()) return false;
+    const auto asked = second.parts.box_questions.front();
+    second.parts.box_questions.erase(second.parts.box_questions.begin());
     CHECK(asked.box == "first");
     const ConnectionId id = first.open();
-    control::WorkerMessage message;
-    *message.mutable_ask_state() = asked.question;
-    first.say(id, message);
+    first.say(id, asked.question);
     const auto answer = first.take(id).at(0);
     if (answer.has_failure()) {
       asked.done(
           Error{static_cast<ErrorCode>(answer.failure().code()), answer.failure().message()});
     } else {
-      asked.done(answer.part_state());
+      asked.done(answer);
     }
     second.deliver();
     return true;

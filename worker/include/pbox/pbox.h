@@ -190,6 +190,10 @@ typedef struct pbox_options {
   pbox_release release;
   pbox_reads reads;
   uint32_t quorum; /* DROP: in [1, world_size] */
+  const char* restore; /* PBOX_MODE_OPTIMIZE: begin with the weights and optimizer state of a snapshot
+                          of this job (`pboxctl snapshot`): its number, or "latest", which begins
+                          with rank 0's weights where there is none yet; NULL or "": do not. Equal on
+                          every rank. pbox_statistics says which it was */
 } pbox_options;
 
 PBOX_API void pbox_options_init(pbox_options* options);
@@ -200,7 +204,7 @@ PBOX_API void pbox_options_init(pbox_options* options);
  * PBOX_ON_WORKER_LOST (wait, partial, abort), PBOX_REJOIN (0, 1), PBOX_PRIORITY_POLICY (explicit,
  * forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC (bsp, asp, ssp, essp,
  * pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE (soft, lazy), PBOX_READS
- * (fresh, cached), PBOX_QUORUM. Strings point into the environment. */
+ * (fresh, cached), PBOX_QUORUM, PBOX_RESTORE. Strings point into the environment. */
 PBOX_API pbox_status pbox_options_from_environment(pbox_options* options);
 
 /* No network yet. *context is NULL on failure; the reason is then pbox_last_error(NULL), per
@@ -317,6 +321,8 @@ typedef struct pbox_statistics {
    */
   uint64_t optimizer_restarts;
   uint64_t ports_given_up; /* of options.port, for the next one; the box's log says why */
+  uint64_t restored_snapshot; /* options.restore: the one that the job began with; 0: none */
+  uint64_t restored_steps;    /* that its weights had taken: where training goes on */
 } pbox_statistics;
 PBOX_API pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics);
 

@@ -28,7 +28,7 @@ class Options(Structure):
         ("rejoin", c_uint32), ("priority_policy", c_int32), ("delivery", c_int32),
         ("sync", c_int32), ("staleness", c_uint32),
         ("sync_probability", c_float), ("release", c_int32), ("reads", c_int32),
-        ("quorum", c_uint32)]
+        ("quorum", c_uint32), ("restore", c_char_p)]
 
 
 class OptimizerOptions(Structure):
@@ -52,7 +52,8 @@ class Statistics(Structure):
                 ("staleness_square_sum", c_uint64),
                 ("reads_by_staleness", c_uint64 * STALENESS_BUCKETS),
                 ("dropped_rounds", c_uint64), ("optimizer_restarts", c_uint64),
-                ("ports_given_up", c_uint64)]
+                ("ports_given_up", c_uint64), ("restored_snapshot", c_uint64),
+                ("restored_steps", c_uint64)]
 
 
 _CONTEXT = c_void_p

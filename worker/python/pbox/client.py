@@ -50,7 +50,7 @@ class Client:
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
     PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
     PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
-    PBOX_QUORUM. `port` is what carries packets:
+    PBOX_QUORUM, PBOX_RESTORE. `port` is what carries packets:
     "socket", or "dpdk:DEVICE" of the library libpbox_dpdk.so.1. `recovery` is what happens when the
     box is lost: "copy" looks for it, or its successor, for recover_timeout_ms and goes on, which
     takes memory for one more copy of the model, of weights two; "none" fails. `on_worker_lost`:
@@ -67,6 +67,10 @@ class Client:
     `sync_probability` for the last two), or "drop" (with `quorum`). `release` ("soft", "lazy") says
     when a rank that had to wait goes on, `reads` ("fresh", "cached") whether weights come with each
     exchange or only when a copy of them is too old. pbox.h explains each.
+
+    `restore`, with mode "optimize": begin with a snapshot of the job, "latest" or its number as a
+    string; `statistics()["restored_steps"]` says how many steps its weights had taken, 0 where
+    there was none.
 
     Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
     reference to each until its operation is done. Any thread may call any method; no other call

@@ -54,7 +54,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     The box scales by the number of ranks: the gradient is the mean. A parameter without a gradient
     on this rank takes part with zeros, so that no rank waits for another in vain. The learning rate
     of a step is the one in param_groups at its first gradient; a scheduler takes this object as its
-    optimizer. Momentum and the like live on the box.
+    optimizer. Momentum and the like live on the box; `pboxctl snapshot` keeps them with the weights,
+    and restore="latest" goes on from there, with `restored_steps` done.
 
     With sync="ssp", staleness=3 and the like (pbox.Client) a rank need not wait for the others in
     each step; that needs recovery="none". Models that keep a copy of the weights ("essp", and "ssp"
@@ -198,6 +199,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if slot.pending:
             self.client.wait(slot.tensor)
             slot.pending = False
+
+    @property
+    def restored_steps(self):
+        """With restore="latest" or a snapshot's number: how many steps the weights had taken that
+        training goes on from; 0: they are rank 0's."""
+        return self.client.statistics()["restored_steps"]
 
     def synchronize(self):
         """Waits until every weight on its way is in place."""
