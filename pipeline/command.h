@@ -22,8 +22,8 @@ enum class CommandKind : uint8_t {
   kExclude,  // shard, rank, generation: rounds no longer wait for the rank, whose session is void.
              // Not one that must still give back a copy
   kTrace,    // shard, trace: records in it from now on, nullptr: no more
-  kCut,      // shard, cut: copies into it what comes to the cut, and of what rests there some. Again
-             // with the same: some more. nullptr: no more
+  kCut,  // shard, cut: copies into it what comes to the cut, and of what rests there some. Again
+         // with the same: some more. nullptr: no more
   kReportRounds,  // shard, rounds: filled with the open round of each of the shard's chunks
 };
 

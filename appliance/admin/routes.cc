@@ -186,6 +186,13 @@ bool is_between(std::string_view path, std::string_view prefix, std::string_view
          path.size() > prefix.size() + suffix.size();
 }
 
+struct JobPage {
+  std::string_view suffix;
+  AdminResponse (*respond)(AdminSource&, std::string_view encoded_name);
+};
+
+constexpr JobPage kJobPages[] = {{kTraceSuffix, trace}, {kSnapshotSuffix, snapshot}};
+
 struct Change {
   std::string_view prefix, suffix;  // the name of what is changed stands between
   AdminResponse (*respond)(AdminSource&, std::string_view, const std::string&, std::string_view);
@@ -245,11 +252,10 @@ AdminResponse answer(AdminSource& source, const AdminRequest& request) {
   for (const Route& route : kRoutes) {
     if (path == route.path) return route.respond(source);
   }
-  for (const auto& [suffix, respond] :
-       {std::pair{kTraceSuffix, trace}, {kSnapshotSuffix, snapshot}}) {
-    if (!is_between(path, kJobsPrefix, suffix)) continue;
-    const size_t name_bytes = path.size() - kJobsPrefix.size() - suffix.size();
-    return respond(source, path.substr(kJobsPrefix.size(), name_bytes));
+  for (const JobPage& page : kJobPages) {
+    if (!is_between(path, kJobsPrefix, page.suffix)) continue;
+    const size_t name_bytes = path.size() - kJobsPrefix.size() - page.suffix.size();
+    return page.respond(source, path.substr(kJobsPrefix.size(), name_bytes));
   }
   if (path.starts_with(kJobsPrefix)) return job(source, path.substr(kJobsPrefix.size()));
   return refuse(404, "no page '" + std::string(path) + "'");

@@ -250,6 +250,28 @@ TEST_CASE("a job's priority policy is changed by POST, and the answer is the job
   }
 }
 
+TEST_CASE("a snapshot is begun by POST, and GET says how far it is") {
+  FakeSource source;
+  const std::string path = "/api/v1/jobs/bert/snapshot";
+  CHECK(get(source, path).status == 404);
+  for (const char* wrong : {"", "{}", R"({"timeout_s": 0})", R"({"timeout_s": "5"})",
+                            R"({"timeout_s": 1e9})", R"({"timeout_s": 5, "job": 1})"}) {
+    const AdminResponse refused = post(source, path, wrong);
+    CHECK(refused.status == 400);
+    CHECK_THAT(refused.body, Contains("timeout_s"));
+  }
+  CHECK(post(source, "/api/v1/jobs/gpt/snapshot", R"({"timeout_s": 5})").status == 404);
+  CHECK(post(source, path, R"({"timeout_s": 5})").status == 202);
+  CHECK(source.snapshot_timeout_s == 5);
+  const AdminResponse again = post(source, path, R"({"timeout_s": 5})");
+  CHECK(again.status == 409);
+  CHECK_THAT(again.body, Contains("is being taken"));
+  const auto page = get_json(source, path);
+  CHECK(page["state"] == "cutting");
+  CHECK(page["chunks"] == 8);
+  CHECK(page["error"] == "");
+}
+
 TEST_CASE("a trace is begun by POST, and is had by GET once it is there") {
   FakeSource source;
   const std::string path = "/api/v1/jobs/bert/trace";

@@ -53,6 +53,7 @@ Config unlike_defaults() {
                  512};
   config.pipeline = {3, {2, 3, 4, 8}, PollMode::kBusy, 7, OnOffAuto::kOn, OnOffAuto::kOff, 12'345};
   config.recorder = {"/dev/shm/pbox", 8'192, 500};
+  config.snapshots = {"/mnt/snapshots", 600};
   config.memory = {0.3, OnOffAuto::kOff};
   config.jobs = {1, 2, 3, 65'536};
   config.security = {OnOffAuto::kOn, true};

@@ -85,7 +85,7 @@ TEST_CASE("what is no answer to the question is not taken") {
       {"checksum", [](auto& answer) { (*answer.mutable_pieces(0)->mutable_values())[5] ^= 1; }},
       {"checksum", [](auto& answer) { answer.mutable_pieces(0)->set_rounds(99); }},
       {"checksum", [](auto& answer) { answer.mutable_pieces(0)->set_steps(39); }},
-      {"counts make no sense", [](auto& answer) { answer.mutable_pieces(0)->set_steps(100); }},
+      {"counts make no sense", [](auto& answer) { answer.mutable_pieces(0)->set_rounds(0); }},
       {"counts make no sense",
        [](auto& answer) { answer.mutable_pieces(0)->set_fragment_bytes(0); }},
       {"other bytes", [](auto& answer) { answer.mutable_pieces(0)->set_offset(4); }},

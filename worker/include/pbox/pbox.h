@@ -189,11 +189,11 @@ typedef struct pbox_options {
   float sync_probability; /* PSSP, DPSSP: in (0, 1]; default 1 */
   pbox_release release;
   pbox_reads reads;
-  uint32_t quorum; /* DROP: in [1, world_size] */
-  const char* restore; /* PBOX_MODE_OPTIMIZE: begin with the weights and optimizer state of a snapshot
-                          of this job (`pboxctl snapshot`): its number, or "latest", which begins
-                          with rank 0's weights where there is none yet; NULL or "": do not. Equal on
-                          every rank. pbox_statistics says which it was */
+  uint32_t quorum;     /* DROP: in [1, world_size] */
+  const char* restore; /* PBOX_MODE_OPTIMIZE: begin with the weights and optimizer state of a
+                          snapshot of this job (`pboxctl snapshot`): its number, or "latest", which
+                          begins with rank 0's weights where there is none yet; NULL or "": do not.
+                          Equal on every rank. pbox_statistics says which it was */
 } pbox_options;
 
 PBOX_API void pbox_options_init(pbox_options* options);
@@ -320,7 +320,7 @@ typedef struct pbox_statistics {
    * (momentum, moments). Weights went on from what the workers hold, the optimizer from no state.
    */
   uint64_t optimizer_restarts;
-  uint64_t ports_given_up; /* of options.port, for the next one; the box's log says why */
+  uint64_t ports_given_up;    /* of options.port, for the next one; the box's log says why */
   uint64_t restored_snapshot; /* options.restore: the one that the job began with; 0: none */
   uint64_t restored_steps;    /* that its weights had taken: where training goes on */
 } pbox_statistics;

@@ -54,7 +54,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     The box scales by the number of ranks: the gradient is the mean. A parameter without a gradient
     on this rank takes part with zeros, so that no rank waits for another in vain. The learning rate
     of a step is the one in param_groups at its first gradient; a scheduler takes this object as its
-    optimizer. Momentum and the like live on the box; `pboxctl snapshot` keeps them with the weights,
+    optimizer. Momentum and the like live on the box; `pboxctl snapshot` keeps them and the weights,
     and restore="latest" goes on from there, with `restored_steps` done.
 
     With sync="ssp", staleness=3 and the like (pbox.Client) a rank need not wait for the others in

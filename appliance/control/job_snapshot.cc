@@ -1,0 +1,69 @@
+// A part of a job in a snapshot: how it is cut, and how it begins with one.
+#include <algorithm>
+
+#include "appliance/control/job.h"
+
+namespace pbox::appliance {
+
+using pipeline::CommandKind;
+
+uint64_t Job::cut_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& shard : shards_) bytes += pipeline::StateCut::bytes_of(*shard);
+  return bytes;
+}
+
+Result<Job::Cuts> Job::begin_cut(PipelineHost& host, uint32_t round) const {
+  Cuts cuts;
+  for (const auto& shard : shards_) {
+    auto cut = pipeline::StateCut::create(*shard, round);
+    if (!cut) return cut.error();
+    cuts.push_back(std::move(*cut));
+  }
+  look_at_cut(host, cuts);
+  return cuts;
+}
+
+void Job::look_at_cut(PipelineHost& host, const Cuts& cuts) const {
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    host.execute(
+        pipelines_[index],
+        {.kind = CommandKind::kCut, .shard = shards_[index].get(), .cut = cuts[index].get()});
+  }
+}
+
+void Job::end_cut(PipelineHost& host) const {
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    host.execute(pipelines_[index], {.kind = CommandKind::kCut, .shard = shards_[index].get()});
+  }
+}
+
+snapshot::PartHead Job::part_head() const {
+  snapshot::PartHead head{.job = spec_.name,
+                          .part = spec_.part,
+                          .parts = spec_.parts,
+                          .chunk_bytes = spec_.chunk_bytes,
+                          .optimizer = spec_.optimizer.kind,
+                          .tensors = {}};
+  for (const TensorSpec& tensor : spec_.tensors) {
+    head.tensors.push_back({tensor.name, tensor.first_element, tensor.elements, tensor.dtype});
+  }
+  return head;
+}
+
+bool Job::begins_somewhere(const PartState* state) const {
+  const auto starts = plan_starts(state);
+  return starts && std::any_of(starts->begin(), starts->end(),
+                               [](const ChunkStart& start) { return start.begins(); });
+}
+
+// Chunks that some rank has had weights of go on with these.
+void Job::begin_with_snapshot(std::vector<std::unique_ptr<pipeline::JobShard>>& shards) const {
+  if (!restored) return;
+  for (const auto& chunk : restored->chunks) {
+    if (!starts_.empty() && !starts_[chunk.chunk].begins()) continue;
+    pipeline::begin_with(*shards[chunk_pipeline_[chunk.chunk]], chunk);
+  }
+}
+
+}  // namespace pbox::appliance

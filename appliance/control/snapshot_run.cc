@@ -1,0 +1,214 @@
+#include "appliance/control/snapshot_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "nic/wire/control_frame.h"
+#include "nic/wire/header.h"
+
+namespace pbox::appliance {
+namespace {
+
+using control::CutProgress;
+
+// The first cut is where the chunk that is furthest is now: a job that rests is there in no time.
+// One that runs may have left it before all boxes have heard of it; each next cut is further ahead.
+constexpr uint32_t kAttemptsMax = 8;
+constexpr uint32_t margin(uint32_t attempt) {
+  return attempt == 0 ? 0 : 1u << (attempt - 1);
+}
+
+}  // namespace
+
+SnapshotRun::SnapshotRun(snapshot::Shelf& shelf, Ask ask, Clock clock, std::string job,
+                         uint64_t deadline_ns)
+    : shelf_(shelf),
+      ask_(std::move(ask)),
+      clock_(std::move(clock)),
+      job_(std::move(job)),
+      deadline_ns_(deadline_ns) {}
+
+void SnapshotRun::begin(const Result<control::Plan>& plan, const std::string& own_name) {
+  if (is_over()) return;
+  if (!plan) return fail("which box has which part is not known: " + plan.error().message);
+  for (const control::PartPlace& place : plan->parts()) {
+    const bool is_here = place.address().empty();
+    parts_.push_back({.asked_as = is_here ? "" : place.box(),
+                      .box = is_here ? own_name : place.box(),
+                      .progress = {}});
+  }
+  shelf_.begin(job_, [weak = weak_from_this()](const Result<uint64_t>& number) {
+    if (const auto self = weak.lock()) self->on_number(number);
+  });
+}
+
+void SnapshotRun::on_number(const Result<uint64_t>& number) {
+  if (is_over()) return;
+  if (!number) return fail(number.error().message);
+  number_ = *number;
+  enter(State::kProbing);
+  ask_all();
+}
+
+void SnapshotRun::enter(State state) {
+  state_ = state;
+  for (Part& part : parts_) {
+    part.progress = {};
+    part.is_asked = part.has_answered = false;
+  }
+}
+
+void SnapshotRun::on_tick(uint64_t now_ns) {
+  if (is_over()) return;
+  if (now_ns >= deadline_ns_ && state_ != State::kFinishing) {
+    const auto slow = std::find_if(parts_.begin(), parts_.end(), [](const Part& part) {
+      return part.progress.state() != CutProgress::WRITTEN;
+    });
+    std::string why = "it was not done in time";
+    if (slow != parts_.end()) {
+      why += ": box " + slow->box + " has " + std::to_string(slow->progress.chunks_copied()) +
+             " of " + std::to_string(slow->progress.chunks()) +
+             " chunks at the cut; do its ranks still train? See `pboxctl stragglers`";
+    }
+    return fail(why);
+  }
+  ask_all();
+}
+
+void SnapshotRun::ask_all() {
+  if (state_ != State::kProbing && state_ != State::kCutting) return;
+  const auto [state, attempt] = std::pair(state_, attempt_);
+  for (uint32_t part = 0; part < parts_.size(); ++part) {
+    if (state_ != state || attempt_ != attempt) return;  // an answer came at once
+    const bool is_written = parts_[part].progress.state() == CutProgress::WRITTEN;
+    if (!parts_[part].is_asked && !is_written) ask(part);
+  }
+}
+
+void SnapshotRun::ask(uint32_t part) {
+  control::AskCut question;
+  question.set_protocol_version(wire::kControlProtocolVersion);
+  question.set_job(job_);
+  question.set_part(part);
+  if (state_ == State::kCutting) {
+    question.set_snapshot(number_);
+    question.set_round(round_);
+  }
+  parts_[part].is_asked = true;
+  ask_(parts_[part].asked_as, question,
+       [weak = weak_from_this(), part, attempt = attempt_, state = state_](const auto& answer) {
+         if (const auto self = weak.lock()) self->on_answer(part, attempt, state, answer);
+       });
+}
+
+void SnapshotRun::on_answer(uint32_t part, uint32_t attempt, State state,
+                            const Result<CutProgress>& answer) {
+  if (state_ != state || attempt_ != attempt) return;
+  Part& from = parts_[part];
+  from.is_asked = false;
+  if (!answer && answer.error().code == ErrorCode::kUnavailable) return;  // is asked again
+  if (!answer) return fail("box " + from.box + ": " + answer.error().message);
+  from.progress = *answer;
+  from.has_answered = true;
+  if (from.progress.state() == CutProgress::FAILED) {
+    return fail("box " + from.box + ": " + from.progress.message());
+  }
+  if (state_ == State::kProbing) {
+    on_probed();
+  } else {
+    on_progress();
+  }
+}
+
+void SnapshotRun::on_probed() {
+  const bool all =
+      std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.has_answered; });
+  if (!all) return;
+  round_ = parts_[0].progress.newest_round();
+  for (const Part& part : parts_) {
+    const uint32_t newest = part.progress.newest_round();
+    if (newest == 0) return fail("the job has no weights yet; try again after its first step");
+    if (wire::round_distance(newest, round_) > 0) round_ = newest;
+  }
+  round_ += margin(attempt_);
+  enter(State::kCutting);
+  ask_all();
+}
+
+void SnapshotRun::on_progress() {
+  const auto is = [](CutProgress::State state) {
+    return [state](const Part& part) { return part.progress.state() == state; };
+  };
+  if (std::any_of(parts_.begin(), parts_.end(), is(CutProgress::MISSED))) {
+    if (++attempt_ == kAttemptsMax) {
+      return fail("the job was always beyond the cut before all boxes had heard of it");
+    }
+    enter(State::kProbing);  // from the next tick on
+    return;
+  }
+  if (std::all_of(parts_.begin(), parts_.end(), is(CutProgress::WRITTEN))) finish();
+}
+
+void SnapshotRun::finish() {
+  state_ = State::kFinishing;
+  steps_ = parts_[0].progress.steps_before() + round_ - 1;
+  snapshot::Manifest manifest{
+      .job = job_, .number = number_, .steps = steps_, .taken_at = clock_(), .parts = {}};
+  for (const Part& part : parts_) {
+    manifest.parts.push_back({.box = part.box,
+                              .name = part.progress.file(),
+                              .bytes = part.progress.bytes(),
+                              .crc32c = part.progress.crc32c()});
+  }
+  shelf_.finish(std::move(manifest), [weak = weak_from_this()](const Status& finished) {
+    const auto self = weak.lock();
+    if (!self || self->is_over()) return;
+    if (!finished) return self->fail(finished.error().message);
+    self->let_go();
+    self->state_ = State::kDone;
+  });
+}
+
+void SnapshotRun::fail(const std::string& why) {
+  let_go();
+  state_ = State::kFailed;
+  error_ = why;
+}
+
+// Whoever does not hear it forgets the cut when it has not been asked for a while.
+void SnapshotRun::let_go() {
+  if (number_ == 0) return;
+  for (uint32_t part = 0; part < parts_.size(); ++part) {
+    control::AskCut question;
+    question.set_protocol_version(wire::kControlProtocolVersion);
+    question.set_job(job_);
+    question.set_part(part);
+    question.set_snapshot(number_);
+    question.set_over(true);
+    ask_(parts_[part].asked_as, question, [](const auto&) {});
+  }
+}
+
+SnapshotView SnapshotRun::view() const {
+  constexpr const char* kNames[] = {"starting", "starting", "cutting", "writing", "done", "failed"};
+  SnapshotView view{.job = job_,
+                    .state = kNames[static_cast<size_t>(state_)],
+                    .number = number_,
+                    .steps = steps_,
+                    .attempts = attempt_ + 1,
+                    .parts = static_cast<uint32_t>(parts_.size()),
+                    .error = error_};
+  bool all_copied = !parts_.empty();
+  for (const Part& part : parts_) {
+    view.chunks += part.progress.chunks();
+    view.chunks_copied += part.progress.chunks_copied();
+    view.bytes += part.progress.bytes();
+    const bool is_written = part.progress.state() == CutProgress::WRITTEN;
+    view.parts_written += is_written ? 1 : 0;
+    all_copied = all_copied && (is_written || part.progress.state() == CutProgress::WRITING);
+  }
+  if (state_ == State::kCutting && all_copied) view.state = "writing";
+  return view;
+}
+
+}  // namespace pbox::appliance

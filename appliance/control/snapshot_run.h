@@ -1,0 +1,87 @@
+// A snapshot of a job as the box takes it that was asked for it: every box that has a part is asked
+// for the same cut, again and again, until all parts are written. A chunk that is beyond the cut
+// when its box hears of it cannot be in it: then a later cut is tried. Control thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "appliance/snapshot/shelf.h"
+#include "base/result.h"
+#include "nic/wire/control.pb.h"
+
+namespace pbox::appliance {
+
+struct SnapshotView {
+  std::string job;
+  // "starting", "cutting", "writing", "done", "failed"; stable
+  const char* state = "";
+  uint64_t number = 0;  // 0: it has none yet
+  uint64_t steps = 0;   // that the weights have taken; done
+  uint32_t attempts = 0;
+  uint64_t chunks = 0, chunks_copied = 0;
+  uint32_t parts = 0, parts_written = 0;
+  uint64_t bytes = 0;  // written
+  std::string error;   // failed: why
+};
+
+class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
+ public:
+  using Answer = std::function<void(Result<control::CutProgress>)>;
+  // Asks a box by its name; empty: this one. The answer may come at once.
+  using Ask = std::function<void(const std::string& box, const control::AskCut&, Answer)>;
+  // What of the time of day a manifest states.
+  using Clock = std::function<std::string()>;
+
+  // `shelf` outlives it. It fails unless it is done at `deadline_ns`.
+  SnapshotRun(snapshot::Shelf& shelf, Ask ask, Clock clock, std::string job, uint64_t deadline_ns);
+
+  // Which box has which part, and which is this one's name. Once.
+  void begin(const Result<control::Plan>& plan, const std::string& own_name);
+  void on_tick(uint64_t now_ns);
+
+  bool is_over() const { return state_ == State::kDone || state_ == State::kFailed; }
+  bool is_done() const { return state_ == State::kDone; }
+  uint64_t deadline_ns() const { return deadline_ns_; }
+  SnapshotView view() const;
+
+ private:
+  // kProbing: how far are the parts? kCutting: they take the cut, and write it.
+  enum class State { kStarting, kProbing, kCutting, kFinishing, kDone, kFailed };
+  struct Part {
+    std::string asked_as;  // its box, to ask for; empty: this one
+    std::string box;
+    control::CutProgress progress;
+    bool is_asked = false;      // and has yet to answer
+    bool has_answered = false;  // in this state
+  };
+
+  void on_number(const Result<uint64_t>& number);
+  void enter(State state);
+  void ask_all();
+  void ask(uint32_t part);
+  void on_answer(uint32_t part, uint32_t attempt, State state,
+                 const Result<control::CutProgress>& answer);
+  void on_probed();
+  void on_progress();
+  void finish();
+  void fail(const std::string& why);
+  void let_go();
+
+  snapshot::Shelf& shelf_;
+  Ask ask_;
+  Clock clock_;
+  std::string job_;
+  uint64_t deadline_ns_;
+  State state_ = State::kStarting;
+  std::vector<Part> parts_;
+  uint64_t number_ = 0;
+  uint32_t attempt_ = 0;
+  uint32_t round_ = 0;
+  uint64_t steps_ = 0;
+  std::string error_;
+};
+
+}  // namespace pbox::appliance

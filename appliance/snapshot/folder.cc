@@ -1,0 +1,271 @@
+#include "appliance/snapshot/folder.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "appliance/snapshot/file.h"
+#include "nic/wire/crc32c.h"
+
+namespace pbox::snapshot {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr size_t kKept = 2;
+constexpr char kManifestName[] = "manifest.json";
+constexpr uint32_t kFormat = 1;
+
+std::string to_text(const Manifest& manifest) {
+  Json parts = Json::array();
+  for (const PartFile& part : manifest.parts) {
+    parts.push_back(
+        {{"box", part.box}, {"file", part.name}, {"bytes", part.bytes}, {"crc32c", part.crc32c}});
+  }
+  return Json{{"format", kFormat},
+              {"job", manifest.job},
+              {"number", manifest.number},
+              {"steps", manifest.steps},
+              {"taken_at", manifest.taken_at},
+              {"parts", std::move(parts)}}
+             .dump(1) +
+         "\n";
+}
+
+Manifest manifest_from_text(const std::string& text) {
+  const Json json = Json::parse(text);
+  Manifest manifest{.job = json.at("job"),
+                    .number = json.at("number"),
+                    .steps = json.at("steps"),
+                    .taken_at = json.at("taken_at"),
+                    .parts = {}};
+  for (const Json& part : json.at("parts")) {
+    manifest.parts.push_back(
+        {part.at("box"), part.at("file"), part.at("bytes"), part.at("crc32c")});
+  }
+  return manifest;
+}
+
+std::optional<uint64_t> to_number(const std::string& text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_number = error == std::errc() && end == text.data() + text.size() && number > 0;
+  return is_number ? std::optional(number) : std::nullopt;
+}
+
+// Ascending; finished or not.
+std::vector<uint64_t> numbers(const std::string& folder) {
+  std::vector<uint64_t> found;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (const auto number = to_number(entry.path().filename())) found.push_back(*number);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string manifest_path(const std::string& directory, const std::string& job, uint64_t number) {
+  return number_folder(directory, job, number) + "/" + kManifestName;
+}
+
+// Nothing: there is none, the snapshot was never finished.
+Result<std::optional<Manifest>> read_manifest(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::optional<Manifest>();
+  std::ostringstream text;
+  text << file.rdbuf();
+  try {
+    return std::optional(manifest_from_text(text.str()));
+  } catch (const Json::exception& error) {
+    return Error{ErrorCode::kMismatch, path + " is damaged: " + error.what()};
+  }
+}
+
+void remove_old(const std::string& directory, const Manifest& newest) {
+  std::vector<Error> damaged;
+  const auto finished = list(directory, newest.job, damaged);
+  std::vector<uint64_t> kept;
+  for (auto one = finished.rbegin(); one != finished.rend() && kept.size() < kKept; ++one) {
+    kept.push_back(one->number);
+  }
+  for (const uint64_t number : numbers(job_folder(directory, newest.job))) {
+    const bool is_kept = std::find(kept.begin(), kept.end(), number) != kept.end();
+    if (is_kept || number > newest.number) continue;
+    // The manifest first: what is half removed is no snapshot.
+    std::error_code ignored;
+    fs::remove(manifest_path(directory, newest.job, number), ignored);
+    fs::remove_all(number_folder(directory, newest.job, number), ignored);
+  }
+}
+
+Result<Manifest> choose(const std::string& directory, const std::string& job,
+                        const std::string& which) {
+  std::vector<Error> damaged;
+  auto finished = list(directory, job, damaged);
+  const std::string where = job_folder(directory, job);
+  if (which == "latest") {
+    if (!damaged.empty()) return damaged.back();
+    return finished.empty() ? Manifest() : std::move(finished.back());
+  }
+  const auto wanted = to_number(which);
+  const auto found = std::find_if(finished.begin(), finished.end(),
+                                  [&](const auto& one) { return one.number == wanted; });
+  if (found != finished.end()) return std::move(*found);
+  if (!damaged.empty()) return damaged.back();
+  std::string text = "there is no snapshot " + which + " of job '" + job + "' in " + where;
+  text += finished.empty() ? "; there is none at all" : "; there are";
+  for (const Manifest& one : finished) text.append(" ").append(std::to_string(one.number));
+  return Error{ErrorCode::kNotFound, text};
+}
+
+}  // namespace
+
+std::string job_folder(const std::string& directory, const std::string& job) {
+  std::string name;
+  for (const char character : job) {
+    const bool is_plain = std::isalnum(static_cast<unsigned char>(character)) != 0 ||
+                          character == '-' || character == '_' ||
+                          (character == '.' && !name.empty());
+    if (is_plain) {
+      name += character;
+      continue;
+    }
+    std::array<char, 4> encoded;
+    std::snprintf(encoded.data(), encoded.size(), "%%%02X", static_cast<unsigned char>(character));
+    name += encoded.data();
+  }
+  return directory + "/" + name;
+}
+
+std::string number_folder(const std::string& directory, const std::string& job, uint64_t number) {
+  return job_folder(directory, job) + "/" + std::to_string(number);
+}
+
+std::string part_name(const PartHead& head) {
+  return "part-" + std::to_string(head.part) + "-of-" + std::to_string(head.parts);
+}
+
+Result<uint64_t> make_next(const std::string& directory, const std::string& job) {
+  const std::string folder = job_folder(directory, job);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    return Error{ErrorCode::kSystem,
+                 "cannot make " + folder + ": " + error.message() +
+                     "; give pboxd write access, or name another folder in [snapshots] directory"};
+  }
+  for (;;) {
+    const auto before = numbers(folder);
+    const uint64_t next = before.empty() ? 1 : before.back() + 1;
+    const std::string fresh = number_folder(directory, job, next);
+    if (fs::create_directory(fresh, error)) {
+      if (const Status status = sync_folder(folder); !status) return status.error();
+      return next;
+    }
+    if (error) {
+      return Error{ErrorCode::kSystem, "cannot make " + fresh + ": " + error.message()};
+    }
+  }
+}
+
+Status finish(const std::string& directory, const Manifest& manifest) {
+  const std::string folder = number_folder(directory, manifest.job, manifest.number);
+  for (const PartFile& part : manifest.parts) {
+    std::error_code error;
+    const uint64_t bytes = fs::file_size(folder + "/" + part.name, error);
+    if (!error && bytes == part.bytes) continue;
+    return Error{ErrorCode::kNotFound,
+                 "box " + part.box + " has written " + part.name + ", but it is not in " + folder +
+                     " as this box sees it; with several boxes, [snapshots] directory must be on "
+                     "storage that all of them share"};
+  }
+  auto file = File::replace(folder + "/" + kManifestName);
+  if (!file) return file.error();
+  const std::string text = to_text(manifest);
+  if (const Status status = file->write(text.data(), text.size()); !status) return status;
+  if (const Status status = file->commit(); !status) return status;
+  remove_old(directory, manifest);
+  return ok_status();
+}
+
+std::vector<Manifest> list(const std::string& directory, const std::string& job,
+                           std::vector<Error>& damaged) {
+  std::vector<Manifest> finished;
+  for (const uint64_t number : numbers(job_folder(directory, job))) {
+    auto manifest = read_manifest(manifest_path(directory, job, number));
+    if (!manifest) {
+      damaged.push_back(manifest.error());
+    } else if (*manifest && (*manifest)->job == job && (*manifest)->number == number) {
+      finished.push_back(std::move(**manifest));
+    }
+  }
+  return finished;
+}
+
+std::vector<std::string> jobs(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    for (const uint64_t number : numbers(entry.path())) {
+      const auto manifest =
+          read_manifest(entry.path().string() + "/" + std::to_string(number) + "/" + kManifestName);
+      if (!manifest || !*manifest) continue;
+      names.push_back((*manifest)->job);
+      break;
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<Restored> load(const std::string& directory, const PartHead& part, const std::string& which,
+                      const std::atomic<bool>& stopped) {
+  const auto manifest = choose(directory, part.job, which);
+  if (!manifest) return manifest.error();
+  Restored restored{.number = manifest->number, .steps = manifest->steps, .chunks = {}};
+  if (manifest->number == 0) return restored;
+  const std::string folder = number_folder(directory, part.job, manifest->number);
+  PlacedChunks wanted = chunks_of(part);
+  for (const PartFile& file : manifest->parts) {
+    const Status read =
+        read_part(folder + "/" + file.name, file, part, stopped, wanted, restored.chunks);
+    if (!read) return read.error();
+    if (wanted.empty()) break;
+  }
+  if (wanted.empty()) return restored;
+  return Error{ErrorCode::kMismatch,
+               "snapshot " + std::to_string(manifest->number) + " of job '" + part.job +
+                   "' has nothing of tensor '" + wanted.begin()->first.first +
+                   "'; start the job with the tensors of before, or without restore"};
+}
+
+Status verify(const std::string& directory, const Manifest& manifest) {
+  const std::string folder = number_folder(directory, manifest.job, manifest.number);
+  std::vector<char> buffer(1u << 20);
+  for (const PartFile& part : manifest.parts) {
+    const std::string path = folder + "/" + part.name;
+    auto file = File::open(path);
+    if (!file) return file.error();
+    uint32_t crc32c = 0;
+    for (uint64_t left = part.bytes; left > 0;) {
+      const size_t bytes = std::min<uint64_t>(left, buffer.size());
+      const auto all = file->read(buffer.data(), bytes);
+      if (!all) return all.error();
+      if (!*all) return Error{ErrorCode::kMismatch, path + " is cut short"};
+      crc32c = wire::crc32c(crc32c, reinterpret_cast<const std::byte*>(buffer.data()), bytes);
+      left -= bytes;
+    }
+    if (crc32c == part.crc32c) continue;
+    return Error{ErrorCode::kMismatch, path + " is damaged: its checksum is not the manifest's"};
+  }
+  return ok_status();
+}
+
+}  // namespace pbox::snapshot

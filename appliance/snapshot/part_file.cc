@@ -1,0 +1,265 @@
+#include "appliance/snapshot/part_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "appliance/snapshot/file.h"
+#include "nic/wire/chunk_layout.h"
+#include "nic/wire/crc32c.h"
+
+namespace pbox::snapshot {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::array<char, 8> kMagic = {'P', 'B', 'O', 'X', 'S', 'N', 'A', 'P'};
+constexpr uint32_t kFormat = 1;
+constexpr uint32_t kHeadBytesMax = 64u << 20;
+
+struct Preamble {
+  std::array<char, 8> magic = kMagic;
+  uint32_t format = kFormat;
+  uint32_t head_bytes = 0;
+};
+static_assert(sizeof(Preamble) == 16);
+
+struct ChunkRecord {
+  uint32_t chunk = 0;
+  uint32_t value_count = 0;
+  uint64_t steps = 0;
+};
+static_assert(sizeof(ChunkRecord) == 16);
+
+std::string to_text(const PartHead& head) {
+  Json tensors = Json::array();
+  for (const Tensor& tensor : head.tensors) {
+    tensors.push_back({{"name", tensor.name},
+                       {"first_element", tensor.first_element},
+                       {"elements", tensor.elements},
+                       {"dtype", static_cast<uint32_t>(tensor.dtype)}});
+  }
+  return Json{{"job", head.job},
+              {"part", head.part},
+              {"parts", head.parts},
+              {"chunk_bytes", head.chunk_bytes},
+              {"optimizer", static_cast<uint32_t>(head.optimizer)},
+              {"tensors", std::move(tensors)}}
+      .dump();
+}
+
+PartHead head_from_text(const std::string& text) {
+  const Json json = Json::parse(text);
+  PartHead head{.job = json.at("job"),
+                .part = json.at("part"),
+                .parts = json.at("parts"),
+                .chunk_bytes = json.at("chunk_bytes"),
+                .optimizer = json.at("optimizer").get<optimizer::OptimizerKind>(),
+                .tensors = {}};
+  for (const Json& tensor : json.at("tensors")) {
+    head.tensors.push_back({.name = tensor.at("name"),
+                            .first_element = tensor.at("first_element"),
+                            .elements = tensor.at("elements"),
+                            .dtype = tensor.at("dtype").get<wire::Dtype>()});
+  }
+  return head;
+}
+
+// Writes, and takes the checksum of all that was written.
+class Writer {
+ public:
+  explicit Writer(File& file) : file_(&file) {}
+  Status write(const void* data, size_t bytes) {
+    crc32c_ = wire::crc32c(crc32c_, static_cast<const std::byte*>(data), bytes);
+    bytes_ += bytes;
+    return file_->write(data, bytes);
+  }
+  uint64_t bytes() const { return bytes_; }
+  uint32_t crc32c() const { return crc32c_; }
+
+ private:
+  File* file_;
+  uint64_t bytes_ = 0;
+  uint32_t crc32c_ = 0;
+};
+
+Status write_head(Writer& writer, const PartHead& head) {
+  const std::string text = to_text(head);
+  const Preamble preamble{.head_bytes = static_cast<uint32_t>(text.size())};
+  if (const Status status = writer.write(&preamble, sizeof(preamble)); !status) return status;
+  return writer.write(text.data(), text.size());
+}
+
+Error going_away() {
+  return {ErrorCode::kUnavailable, "the box is going away"};
+}
+
+Status write_cut(Writer& writer, const pipeline::StateCut& cut, const std::atomic<bool>& stopped) {
+  for (const auto& copy : cut.copies()) {
+    if (stopped) return going_away();
+    PBOX_CHECK(copy.is_here);
+    const ChunkRecord record{copy.chunk, copy.value_count, copy.steps};
+    if (const Status status = writer.write(&record, sizeof(record)); !status) return status;
+    const size_t bytes = size_t{copy.value_count} * sizeof(float);
+    if (const Status status = writer.write(copy.values, bytes); !status) return status;
+  }
+  return ok_status();
+}
+
+Error misfit(const std::string& path, const std::string& what) {
+  return {ErrorCode::kMismatch, path + ": " + what};
+}
+
+// Reads, and takes the checksum of all that was read; no more than the file is said to have.
+class Reader {
+ public:
+  Reader(File& file, uint64_t bytes) : file_(&file), left_(bytes) {}
+  // False: so much is not left.
+  Result<bool> read(void* data, size_t bytes) {
+    if (bytes > left_) return false;
+    const auto all = file_->read(data, bytes);
+    if (!all) return all.error();
+    if (!*all) return false;
+    left_ -= bytes;
+    crc32c_ = wire::crc32c(crc32c_, static_cast<const std::byte*>(data), bytes);
+    return true;
+  }
+  uint64_t left() const { return left_; }
+  uint32_t crc32c() const { return crc32c_; }
+
+ private:
+  File* file_;
+  uint64_t left_;
+  uint32_t crc32c_ = 0;
+};
+
+Result<PartHead> read_head(Reader& reader, const std::string& path) {
+  Preamble preamble;
+  auto whole = reader.read(&preamble, sizeof(preamble));
+  if (!whole) return whole.error();
+  if (!*whole || preamble.magic != kMagic) return misfit(path, "this is no part of a snapshot");
+  if (preamble.format != kFormat || preamble.head_bytes > kHeadBytesMax) {
+    return misfit(path, "its format is " + std::to_string(preamble.format) +
+                            ", this release reads " + std::to_string(kFormat));
+  }
+  std::string text(preamble.head_bytes, '\0');
+  whole = reader.read(text.data(), text.size());
+  if (!whole) return whole.error();
+  if (!*whole) return misfit(path, "it is cut short");
+  try {
+    return head_from_text(text);
+  } catch (const Json::exception& error) {
+    return misfit(path, std::string("its head is damaged: ") + error.what());
+  }
+}
+
+// By number.
+std::vector<std::pair<ChunkPlace, PlacedChunk>> placed(const PartHead& head) {
+  std::vector<std::pair<ChunkPlace, PlacedChunk>> list;
+  for (const Tensor& tensor : head.tensors) {
+    const uint64_t per_chunk = std::max(1u, head.chunk_bytes / wire::dtype_bytes(tensor.dtype));
+    for (uint64_t first = 0; first < tensor.elements; first += per_chunk) {
+      list.push_back(
+          {{tensor.name, (tensor.first_element + first) / per_chunk},
+           {.chunk = static_cast<uint32_t>(list.size()),
+            .elements = static_cast<uint32_t>(std::min(per_chunk, tensor.elements - first))}});
+    }
+  }
+  return list;
+}
+
+// May chunks of `file` be chunks of `part`?
+Status check_fit(const std::string& path, const PartHead& file, const PartHead& part) {
+  std::map<std::string, const Tensor*> wanted;
+  for (const Tensor& tensor : part.tensors) wanted[tensor.name] = &tensor;
+  const bool has_some = std::any_of(file.tensors.begin(), file.tensors.end(),
+                                    [&](const auto& one) { return wanted.contains(one.name); });
+  if (!has_some) return ok_status();
+  if (file.chunk_bytes != part.chunk_bytes) {
+    return misfit(
+        path, "its chunks are of " + std::to_string(file.chunk_bytes) + " bytes, the job's of " +
+                  std::to_string(part.chunk_bytes) +
+                  "; start the job with chunk_bytes = " + std::to_string(file.chunk_bytes));
+  }
+  if (file.optimizer != part.optimizer) {
+    return misfit(path, std::string("it is of optimizer ") +
+                            std::to_string(static_cast<uint32_t>(file.optimizer)) +
+                            ", the job has " +
+                            std::to_string(static_cast<uint32_t>(part.optimizer)) +
+                            "; start it with the one of before, or without restore");
+  }
+  for (const Tensor& tensor : file.tensors) {
+    const auto found = wanted.find(tensor.name);
+    if (found == wanted.end() || found->second->dtype == tensor.dtype) continue;
+    return misfit(path, "tensor '" + tensor.name + "' is of " + wire::to_string(tensor.dtype) +
+                            ", the job's of " + wire::to_string(found->second->dtype));
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Result<PartFile> write_part(const std::string& path, const PartHead& head, const Cuts& cuts,
+                            const std::atomic<bool>& stopped) {
+  auto file = File::replace(path);
+  if (!file) return file.error();
+  Writer writer(*file);
+  if (const Status status = write_head(writer, head); !status) return status.error();
+  for (const auto& cut : cuts) {
+    if (const Status status = write_cut(writer, *cut, stopped); !status) return status.error();
+  }
+  if (const Status status = file->commit(); !status) return status.error();
+  return PartFile{.box = {}, .name = {}, .bytes = writer.bytes(), .crc32c = writer.crc32c()};
+}
+
+PlacedChunks chunks_of(const PartHead& head) {
+  const auto list = placed(head);
+  return {list.begin(), list.end()};
+}
+
+Status read_part(const std::string& path, const PartFile& expected, const PartHead& part,
+                 const std::atomic<bool>& stopped, PlacedChunks& wanted,
+                 std::vector<pipeline::ChunkState>& chunks) {
+  auto file = File::open(path);
+  if (!file) return file.error();
+  Reader reader(*file, expected.bytes);
+  const auto head = read_head(reader, path);
+  if (!head) return head.error();
+  if (const Status fits = check_fit(path, *head, part); !fits) return fits;
+  const auto list = placed(*head);
+  std::vector<float> values;
+  while (reader.left() > 0) {
+    if (stopped) return going_away();
+    ChunkRecord record;
+    auto whole = reader.read(&record, sizeof(record));
+    if (!whole) return whole.error();
+    if (!*whole || record.chunk >= list.size()) return misfit(path, "a chunk makes no sense");
+    const auto& [place, chunk] = list[record.chunk];
+    if (record.value_count != pipeline::state_values(head->optimizer, chunk.elements)) {
+      return misfit(path, "a chunk of tensor '" + place.first + "' makes no sense");
+    }
+    values.resize(record.value_count);
+    whole = reader.read(values.data(), values.size() * sizeof(float));
+    if (!whole) return whole.error();
+    if (!*whole) return misfit(path, "it is cut short");
+    const auto found = wanted.find(place);
+    if (found == wanted.end()) continue;
+    if (found->second.elements != chunk.elements) {
+      return misfit(path, "tensor '" + place.first + "' has another size than the job's");
+    }
+    chunks.push_back({.chunk = found->second.chunk,
+                      .rounds_finished = 1,
+                      .steps = record.steps,
+                      .values = std::move(values),
+                      .contributors = {}});
+    values.clear();
+    wanted.erase(found);
+  }
+  if (reader.crc32c() != expected.crc32c) {
+    return misfit(path, "its checksum is not the manifest's; the file is damaged");
+  }
+  return ok_status();
+}
+
+}  // namespace pbox::snapshot

@@ -1,0 +1,182 @@
+// Snapshots of a job that trains, and training that goes on from them: every step gives the weights
+// that it gives undisturbed.
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "appliance/snapshot/folder.h"
+#include "tests/support/adam.h"
+#include "tests/support/box_cluster.h"
+
+namespace pbox::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = fs::temp_directory_path() / "pbox-snapshots-XXXXXX";
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~Folder() { fs::remove_all(path_); }
+  const std::string& path() const { return path_; }
+  std::string flag() const { return "--snapshots.directory=" + path_; }
+
+ private:
+  std::string path_;
+};
+
+// While ranks take steps. The steps that it has.
+uint64_t take_snapshot(const Daemon& box) {
+  const Output taken = ask(box, PBOX_CTL_PATH, {"snapshot", "adam", "-o", "json"});
+  INFO(taken.text << taken.errors);
+  REQUIRE(taken.status == 0);
+  const auto page = nlohmann::json::parse(taken.text);
+  CHECK(page["state"] == "done");
+  CHECK(page["parts"] == page["parts_written"]);
+  return page["steps"];
+}
+
+std::string refusal(const AdamTraining::Options& options) {
+  try {
+    AdamTraining{options};
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "nothing is wrong";
+}
+
+std::vector<snapshot::Manifest> all_of(const Folder& folder) {
+  std::vector<Error> damaged;
+  auto found = snapshot::list(folder.path(), "adam", damaged);
+  CHECK(damaged.empty());
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a job goes on from a snapshot that was taken while it trained") {
+  const Folder folder;
+  uint64_t steps = 0;
+  {
+    const Daemon box({folder.flag()});
+    AdamTraining training({.box = box.control(), .restore = "latest"});  // there is none yet
+    CHECK(training.restored_snapshot() == 0);
+    const uint64_t at_rest = take_snapshot(box);
+    CHECK(at_rest == 0);
+    training.begin_steps();
+    steps = take_snapshot(box);
+    training.end_steps();
+    CHECK(steps > 0);
+    const uint64_t last = take_snapshot(box);
+    CHECK(last > steps);
+    const auto kept = all_of(folder);
+    REQUIRE(kept.size() == 2);
+    CHECK(kept[0].number == 2);
+    CHECK(kept[0].steps == steps);
+    CHECK(kept[1].steps == last);
+    CHECK(box.metric("pbox_snapshots_total") == 3);
+    CHECK(box.metric("pbox_snapshots_failed_total") == 0);
+    CHECK(box.metric("pbox_jobs_failed_total") == 0);
+  }
+  // Box and ranks are gone.
+  const Daemon box({folder.flag()});
+  {
+    AdamTraining training({.box = box.control(), .restore = "2"});
+    CHECK(training.restored_snapshot() == 2);
+    CHECK(training.restored_steps() == steps);
+    training.begin_steps();
+    const uint64_t further = take_snapshot(box);
+    CHECK(further > steps);
+    training.end_steps();
+    CHECK(all_of(folder).back().steps == further);
+  }
+  REQUIRE(box.await_no_jobs(kDeadlineMs));
+  const std::string file = snapshot::number_folder(folder.path(), "adam", 4) + "/part-0-of-1";
+  REQUIRE(fs::exists(file));
+  const Output whole = ask(box, PBOX_CTL_PATH, {"jobs"});
+  CHECK(whole.status == 0);
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(5000).put('x');
+  CHECK_THAT(refusal({.box = box.control(), .restore = "latest"}), Contains("damaged"));
+  REQUIRE(box.await_no_jobs(kDeadlineMs));
+  CHECK_THAT(refusal({.box = box.control(), .restore = "17"}),
+             Contains("there is no snapshot 17") && Contains("there are 3 4"));
+  REQUIRE(box.await_no_jobs(kDeadlineMs));
+  CHECK_THAT(refusal({.box = box.control(), .restore = "newest"}), Contains("\"latest\""));
+  CHECK(AdamTraining({.box = box.control(), .restore = "3"}).restored_steps() > 0);
+}
+
+TEST_CASE("a snapshot is one cut across boxes, and other boxes go on from it") {
+  const Folder folder;
+  uint64_t steps = 0;
+  {
+    const EtcdCluster etcd(3);
+    BoxCluster boxes(etcd, {"a", "b", "c"}, {"--cluster.rebalance=false", folder.flag()});
+    AdamTraining training({.box = boxes.control()});
+    for (const std::string name : {"a", "b", "c"}) CHECK(boxes.parts(name) > 0);
+    training.begin_steps();
+    take_snapshot(boxes["b"]);
+    steps = take_snapshot(boxes["c"]);
+    training.end_steps();
+    CHECK(steps > 0);
+    CHECK(all_of(folder).back().parts.size() > 2);
+    training.kill();
+  }
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"d", "e"}, {"--cluster.rebalance=false", folder.flag()});
+  AdamTraining training({.box = boxes.control(), .restore = "latest"});
+  CHECK(training.restored_snapshot() == 2);
+  CHECK(training.restored_steps() == steps);
+  training.begin_steps();
+  REQUIRE(run_tool({PBOX_CTL_PATH, "drain", "d", "--wait", "--admin", boxes["e"].admin()}));
+  take_snapshot(boxes["e"]);
+  CHECK(training.end_steps().restarts == 0);
+}
+
+TEST_CASE("snapshots are taken by themselves, and what cannot be is said") {
+  const Folder folder;
+  const Daemon box({folder.flag(), "--snapshots.every_s=1"});
+  AdamTraining training({.box = box.control()});
+  CHECK(await([&] { return box.metric("pbox_snapshots_total") >= 2; }));
+  training.kill();
+  Output refused = ask(box, PBOX_CTL_PATH, {"snapshot", "nobody"});
+  CHECK(refused.status == 1);
+  CHECK_THAT(refused.errors, Contains("no job 'nobody' here"));
+
+  const Daemon without({"--snapshots.directory=none"});
+  AdamTraining other({.box = without.control()});
+  refused = ask(without, PBOX_CTL_PATH, {"snapshot", "adam"});
+  CHECK(refused.status == 1);
+  CHECK_THAT(refused.errors, Contains("[snapshots] directory"));
+  other.kill();
+  REQUIRE(without.await_no_jobs(60'000));
+  CHECK_THAT(refusal({.box = without.control(), .restore = "latest"}),
+             Contains("[snapshots] directory"));
+
+  const Daemon locked({"--snapshots.directory=/proc/none"});
+  AdamTraining third({.box = locked.control()});
+  refused = ask(locked, PBOX_CTL_PATH, {"snapshot", "adam"});
+  CHECK(refused.status == 1);
+  CHECK_THAT(refused.errors, Contains("cannot make /proc/none"));
+  CHECK(locked.metric("pbox_snapshots_failed_total") == 1);
+}
+
+TEST_CASE("a snapshot that the ranks do not come to fails in time, and says who it waits for") {
+  const Folder folder;
+  const Daemon box({folder.flag()});
+  AdamTraining training({.box = box.control()});
+  training.begin_steps();
+  const Output late = ask(box, PBOX_CTL_PATH, {"snapshot", "adam", "--timeout", "0.000001"});
+  CHECK(late.status == 1);
+  CHECK_THAT(late.errors, Contains("not done in time"));
+  training.end_steps();
+  CHECK(take_snapshot(box) > 0);  // nothing is left of it
+}
+
+}  // namespace pbox::test

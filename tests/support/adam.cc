@@ -1,0 +1,141 @@
+#include "tests/support/adam.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+
+#include "pipeline/optimizer/reference.h"
+
+namespace pbox::test {
+namespace {
+
+constexpr uint64_t kElements = 400'000;
+constexpr useconds_t kComputesUs = 5'000;  // between steps
+
+#ifdef __SANITIZE_THREAD__
+constexpr uint32_t kStepsEachTime = 10;
+#else
+constexpr uint32_t kStepsEachTime = 60;
+#endif
+
+float gradient_of(uint32_t rank, uint32_t step, uint64_t index) {
+  return 0.01f * static_cast<float>((index * 7 + step * 13 + rank * 5) % 31) - 0.14f;
+}
+
+// The optimizer's definition upon the sum of two gradients, which is the same in either order.
+class Expected {
+ public:
+  Expected() : weights(kElements, 0.5f), state_(2 * kElements, 0.0f) {}
+  void step(uint32_t step) {
+    const optimizer::OptimizerSpec adam{.kind = optimizer::OptimizerKind::kAdam,
+                                        .learning_rate = 0.01f};
+    const auto coefficients =
+        optimizer::step_coefficients(adam, optimizer::step_parameters(adam, 1, 0, 1, step));
+    for (uint64_t index = 0; index < kElements; ++index) {
+      const float sum = gradient_of(0, step, index) + gradient_of(1, step, index);
+      optimizer::reference::adam(coefficients, weights[index], state_[index],
+                                 state_[kElements + index], sum);
+    }
+  }
+  std::vector<float> weights;
+
+ private:
+  std::vector<float> state_;
+};
+
+std::string describe(const pbox_statistics& statistics, const std::vector<float>& weights) {
+  uint64_t hash = 0;
+  for (const float weight : weights) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &weight, sizeof(bits));
+    hash = hash * 1'000'003 + bits;
+  }
+  return "recoveries " + std::to_string(statistics.recoveries > 0) + " restarts " +
+         std::to_string(statistics.optimizer_restarts) + " weights " + std::to_string(hash);
+}
+
+void train(Line& line, const AdamTraining::Options& options, uint32_t rank) {
+  const AbiWorker worker({.box = options.box,
+                          .job = "adam",
+                          .rank = rank,
+                          .world_size = 2,
+                          .adjust = [&](auto& of_worker) {
+                            of_worker.mode = PBOX_MODE_OPTIMIZE;
+                            of_worker.restore = options.restore.c_str();
+                          }});
+  const uint32_t tensor = worker.tensor("weights", kElements);
+  pbox_optimizer_options adam;
+  pbox_optimizer_options_init(&adam, PBOX_ADAM);
+  adam.learning_rate = 0.01f;
+  worker.must(pbox_set_optimizer(worker.context(), &adam));
+  worker.join();
+  const pbox_statistics begun = worker.statistics();
+  Expected expected;
+  std::vector<float> weights = expected.weights, gradient(kElements);
+  worker.must(pbox_init_weights(worker.context(), tensor, weights.data(), nullptr, nullptr));
+  worker.wait(tensor);
+  const auto steps = static_cast<uint32_t>(begun.restored_steps);
+  if (options.checks) {
+    for (uint32_t step = 1; step <= steps; ++step) expected.step(step);
+    require(weights == expected.weights, "it begins with wrong weights");
+  }
+  line.say("joined " + std::to_string(begun.restored_snapshot) + " " + std::to_string(steps));
+  for (uint32_t count = 0;; ++count) {
+    const uint32_t step = steps + count + 1;
+    if (count % kStepsEachTime == 0) line.await_go();
+    for (uint64_t index = 0; index < kElements; ++index) {
+      gradient[index] = gradient_of(rank, step, index);
+    }
+    usleep(kComputesUs);
+    worker.push_pull(tensor, gradient.data(), weights.data());
+    worker.wait(tensor);
+    if (options.checks) {
+      expected.step(step);
+      require(weights == expected.weights, "wrong weights after step " + std::to_string(step));
+    }
+    if (count % kStepsEachTime == kStepsEachTime - 1) {
+      line.say(describe(worker.statistics(), weights));
+    }
+  }
+}
+
+}  // namespace
+
+AdamTraining::AdamTraining(const Options& options) {
+  for (const uint32_t rank : {0u, 1u}) {
+    ranks_.emplace_back([=](Line& line) { train(line, options, rank); });
+  }
+  for (auto& rank : ranks_) {
+    const std::string said = rank.heard().value_or("nothing");
+    unsigned long snapshot = 0, steps = 0;
+    if (std::sscanf(said.c_str(), "joined %lu %lu", &snapshot, &steps) != 2) {
+      throw std::runtime_error(said);
+    }
+    restored_snapshot_ = snapshot;
+    restored_steps_ = steps;
+  }
+}
+
+void AdamTraining::begin_steps() const {
+  for (const auto& rank : ranks_) rank.go();
+}
+
+AdamTraining::Report AdamTraining::end_steps() {
+  std::vector<std::string> said;
+  for (auto& rank : ranks_) said.push_back(rank.heard().value_or("nothing"));
+  if (said[0] != said[1]) throw std::runtime_error(said[0] + ", but " + said[1]);
+  unsigned long recoveries = 0, restarts = 0, weights = 0;
+  const int fields = std::sscanf(said[0].c_str(), "recoveries %lu restarts %lu weights %lu",
+                                 &recoveries, &restarts, &weights);
+  if (fields != 3) throw std::runtime_error(said[0]);
+  return {recoveries, restarts};
+}
+
+void AdamTraining::kill() const {
+  for (const auto& rank : ranks_) rank.signal(SIGKILL);
+}
+
+}  // namespace pbox::test

@@ -1,0 +1,40 @@
+// A job in mode optimize for as long as a test wants: Adam on the boxes, two ranks in processes of
+// their own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/support/worker_process.h"
+
+namespace pbox::test {
+
+class AdamTraining {
+ public:
+  struct Options {
+    std::string box;
+    bool checks = true;        // whose weights are, after each step, those of training undisturbed
+    std::string restore = {};  // as pbox_options
+  };
+  // Joins, and gives the box its first weights.
+  explicit AdamTraining(const Options& options);
+
+  // Each time, both take some steps.
+  void begin_steps() const;
+  struct Report {
+    uint64_t recoveries = 0, restarts = 0;
+  };
+  Report end_steps();  // as both ranks have it
+  void kill() const;
+
+  // Where it has begun: the snapshot, 0 for none, and the steps that its weights had taken.
+  uint64_t restored_snapshot() const { return restored_snapshot_; }
+  uint64_t restored_steps() const { return restored_steps_; }
+
+ private:
+  std::vector<WorkerProcess> ranks_;
+  uint64_t restored_snapshot_ = 0, restored_steps_ = 0;
+};
+
+}  // namespace pbox::test

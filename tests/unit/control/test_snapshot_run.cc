@@ -1,0 +1,172 @@
+// How a snapshot is taken over several boxes, which answer late, differ, and go away.
+#include <catch2/catch.hpp>
+#include <deque>
+
+#include "appliance/control/snapshot_run.h"
+
+namespace pbox::appliance {
+namespace {
+
+using Catch::Contains;
+using control::CutProgress;
+
+struct Asked {
+  std::string box;
+  control::AskCut question;
+  SnapshotRun::Answer done;
+};
+
+class Files : public snapshot::Shelf {
+ public:
+  void begin(const std::string&, std::function<void(Result<uint64_t>)> done) override { done(12); }
+  void write_part(uint64_t, snapshot::PartHead, snapshot::Cuts,
+                  std::function<void(Result<snapshot::PartFile>)>) override {}
+  void finish(snapshot::Manifest written, std::function<void(Status)> done) override {
+    manifest = std::move(written);
+    done(shared ? ok_status() : Status(Error{ErrorCode::kNotFound, "the folder is not shared"}));
+  }
+  void load(snapshot::PartHead, std::string,
+            std::function<void(Result<snapshot::Restored>)>) override {}
+
+  bool shared = true;
+  std::optional<snapshot::Manifest> manifest;
+};
+
+// Three parts, the second of which is here.
+struct Rack {
+  Files files;
+  std::deque<Asked> asked;
+  std::shared_ptr<SnapshotRun> run = std::make_shared<SnapshotRun>(
+      files,
+      [this](const std::string& box, const control::AskCut& question, const auto& done) {
+        asked.push_back({box, question, done});
+      },
+      [] { return "2026-01-01T00:00:00Z"; }, "job", 1'000);
+
+  Rack() {
+    control::Plan plan;
+    for (const char* box : {"a", "b", "c"}) {
+      auto& place = *plan.add_parts();
+      place.set_box(box);
+      if (box != std::string("b")) place.set_address("10.0.0.1:9541");
+    }
+    run->begin(plan, "b");
+  }
+
+  Asked take() {
+    REQUIRE_FALSE(asked.empty());
+    Asked next = std::move(asked.front());
+    asked.pop_front();
+    return next;
+  }
+  // All parts are asked how far they are, and say so; the round that is then wanted of all.
+  uint32_t survey(const std::vector<uint32_t>& rounds) {
+    for (const uint32_t round : rounds) {
+      const Asked question = take();
+      CHECK(question.question.snapshot() == 0);
+      CutProgress far;
+      far.set_newest_round(round);
+      question.done(far);
+    }
+    REQUIRE(asked.size() == rounds.size());
+    return asked.front().question.round();
+  }
+  void answer(CutProgress::State state) {
+    CutProgress progress;
+    progress.set_state(state);
+    progress.set_chunks(4);
+    progress.set_chunks_copied(state == CutProgress::CUTTING ? 1 : 4);
+    progress.set_file("part");
+    progress.set_bytes(10);
+    progress.set_steps_before(100);
+    take().done(progress);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("every box is asked for the round of the one that is furthest, until all have written") {
+  Rack rack;
+  CHECK(rack.survey({7, 9, 8}) == 9);
+  CHECK(rack.asked[0].box == "a");
+  CHECK(rack.asked[1].box.empty());  // this one
+  rack.answer(CutProgress::CUTTING);
+  rack.answer(CutProgress::WRITTEN);
+  rack.run->on_tick(1);
+  REQUIRE(rack.asked.size() == 2);  // c has yet to answer, b has written
+  CHECK(rack.asked[0].box == "c");
+  rack.answer(CutProgress::WRITING);
+  rack.answer(CutProgress::WRITING);
+  CHECK(rack.run->view().state == std::string("writing"));
+  rack.run->on_tick(2);
+  rack.answer(CutProgress::WRITTEN);
+  CHECK_FALSE(rack.files.manifest);
+  rack.answer(CutProgress::WRITTEN);
+  REQUIRE(rack.files.manifest);
+  CHECK(rack.files.manifest->number == 12);
+  CHECK(rack.files.manifest->steps == 108);
+  CHECK(rack.files.manifest->parts.at(2).box == "c");
+  CHECK(rack.run->is_done());
+  // All are told that it is over.
+  REQUIRE(rack.asked.size() == 3);
+  CHECK(rack.asked[2].question.over());
+}
+
+TEST_CASE("each cut that was missed is followed by one that is further ahead") {
+  Rack rack;
+  std::vector<uint32_t> margins;
+  for (int attempt = 0; attempt < 8; ++attempt) {
+    margins.push_back(rack.survey({100, 100, 100}) - 100);
+    rack.answer(CutProgress::CUTTING);
+    const Asked late = rack.take();
+    rack.answer(CutProgress::MISSED);
+    if (attempt == 7) break;
+    rack.asked.clear();
+    rack.run->on_tick(1);
+    CutProgress of_before;
+    of_before.set_state(CutProgress::FAILED);
+    late.done(of_before);  // changes nothing
+  }
+  CHECK(margins == std::vector<uint32_t>{0, 1, 2, 4, 8, 16, 32, 64});
+  CHECK_THAT(rack.run->view().error, Contains("beyond the cut"));
+}
+
+TEST_CASE("rounds are compared as the wire counts them") {
+  Rack rack;
+  CHECK(rack.survey({UINT32_MAX, 1, UINT32_MAX - 1}) == 1);
+}
+
+TEST_CASE("a box that does not answer is asked again, one that cannot ends it") {
+  Rack rack;
+  rack.survey({3, 3, 3});
+  rack.take().done(Error{ErrorCode::kUnavailable, "no answer"});
+  rack.run->on_tick(1);
+  CHECK(rack.asked.back().box == "a");
+  rack.take().done(Error{ErrorCode::kNotFound, "part 1 is not here any more"});
+  CHECK_THAT(rack.run->view().error, Contains("box b: part 1 is not here any more"));
+  CHECK_FALSE(rack.files.manifest);
+}
+
+TEST_CASE("what is written is no snapshot unless it can be read from one place") {
+  Rack rack;
+  rack.files.shared = false;
+  rack.survey({3, 3, 3});
+  for (int part = 0; part < 3; ++part) rack.answer(CutProgress::WRITTEN);
+  CHECK(rack.run->view().state == std::string("failed"));
+  CHECK_THAT(rack.run->view().error, Contains("not shared"));
+}
+
+TEST_CASE("it ends at its time") {
+  Rack rack;
+  rack.survey({3, 3, 3});
+  rack.answer(CutProgress::WRITTEN);
+  rack.answer(CutProgress::CUTTING);
+  rack.run->on_tick(999);
+  CHECK_FALSE(rack.run->is_over());
+  rack.run->on_tick(1'000);
+  CHECK_THAT(rack.run->view().error, Contains("box b has 1 of 4 chunks"));
+  rack.answer(CutProgress::WRITTEN);  // too late
+  CHECK(rack.run->is_over());
+}
+
+}  // namespace pbox::appliance

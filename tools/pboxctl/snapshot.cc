@@ -1,0 +1,186 @@
+// A snapshot of a job, and what snapshots there are.
+#include <boost/program_options.hpp>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <thread>
+
+#include "appliance/snapshot/folder.h"
+#include "tools/pboxctl/admin_client.h"
+#include "tools/pboxctl/box_config.h"
+
+namespace pboxctl {
+namespace {
+
+namespace options = boost::program_options;
+namespace snapshot = pbox::snapshot;
+using Json = nlohmann::json;
+
+constexpr std::chrono::milliseconds kLook{100};
+
+options::options_description snapshot_options() {
+  auto description = admin_options();
+  description.add_options()("timeout",
+                            options::value<double>()->default_value(600)->value_name("SECONDS"),
+                            "how long it may take");
+  return description;
+}
+
+std::string progress(const Json& page) {
+  const std::string state = text_of(page, "state");
+  if (state == "cutting") {
+    return "copied " + std::to_string(static_cast<uint64_t>(number_of(page, "chunks_copied"))) +
+           " of " + std::to_string(static_cast<uint64_t>(number_of(page, "chunks"))) + " chunks";
+  }
+  if (state == "writing") {
+    return "written " + std::to_string(static_cast<uint64_t>(number_of(page, "parts_written"))) +
+           " of " + std::to_string(static_cast<uint64_t>(number_of(page, "parts"))) + " parts";
+  }
+  return state;
+}
+
+int await_end(const options::variables_map& given, const std::string& path, bool as_json) {
+  std::string shown;
+  for (;;) {
+    const auto page = fetch(given, path);
+    if (!page) return kFailed;
+    const std::string state = text_of(*page, "state");
+    if (state == "done" || state == "failed") {
+      if (as_json) std::cout << page->dump() << '\n';
+      if (state == "failed") {
+        std::cerr << "pboxctl: no snapshot was taken: " << text_of(*page, "error") << '\n';
+        return kFailed;
+      }
+      if (!as_json) {
+        std::printf("snapshot %.0f of job %s: %.0f steps, %s\n", number_of(*page, "number"),
+                    text_of(*page, "job").c_str(), number_of(*page, "steps"),
+                    in_units(number_of(*page, "bytes"), 1024, "B").c_str());
+      }
+      return kDone;
+    }
+    const std::string now = progress(*page);
+    if (now != shown) std::cerr << now << '\n';
+    shown = now;
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+int take(const options::variables_map& given, const Words& more) {
+  const bool as_json = wants_json(given);
+  if (more.empty()) return complain("snapshot", "name the job, as `pboxctl jobs` lists it");
+  const std::string path = "/api/v1/jobs/" + in_path(more[0]) + "/snapshot";
+  const auto begun = post(given["admin"].as<std::string>(), path,
+                          Json{{"timeout_s", given["timeout"].as<double>()}}.dump());
+  if (!begun) {
+    std::cerr << "pboxctl: " << begun.error().message << '\n';
+    return kFailed;
+  }
+  return await_end(given, path, as_json);
+}
+
+options::options_description snapshots_options() {
+  options::options_description description("Options");
+  description.add_options()("config", options::value<std::string>()->value_name("FILE"),
+                            "the box's configuration, which names the folder");
+  description.add_options()("directory", options::value<std::string>()->value_name("FOLDER"),
+                            "the folder itself");
+  description.add_options()("verify", "read every byte, and compare checksums");
+  add_output_option(description);
+  description.add_options()("help,h", "print this text");
+  return description;
+}
+
+uint64_t bytes_of(const snapshot::Manifest& manifest) {
+  uint64_t bytes = 0;
+  for (const auto& part : manifest.parts) bytes += part.bytes;
+  return bytes;
+}
+
+Json to_json(const snapshot::Manifest& manifest) {
+  Json parts = Json::array();
+  for (const auto& part : manifest.parts) {
+    parts.push_back({{"box", part.box}, {"file", part.name}, {"bytes", part.bytes}});
+  }
+  return {{"job", manifest.job},           {"number", manifest.number},   {"steps", manifest.steps},
+          {"taken_at", manifest.taken_at}, {"bytes", bytes_of(manifest)}, {"parts", parts}};
+}
+
+void print(const std::vector<snapshot::Manifest>& list) {
+  std::printf("%-24s %8s %10s %10s %6s  %s\n", "JOB", "NUMBER", "STEPS", "SIZE", "PARTS", "TAKEN");
+  for (const auto& one : list) {
+    std::printf("%-24s %8llu %10llu %10s %6zu  %s\n", one.job.c_str(),
+                static_cast<unsigned long long>(one.number),
+                static_cast<unsigned long long>(one.steps),
+                in_units(static_cast<double>(bytes_of(one)), 1024, "B").c_str(), one.parts.size(),
+                one.taken_at.c_str());
+  }
+}
+
+// Empty, and said why, if a wrong configuration names it.
+std::string directory_of(const options::variables_map& given) {
+  if (given.contains("directory")) return given["directory"].as<std::string>();
+  const std::string file = given.contains("config") ? given["config"].as<std::string>() : "";
+  const auto outcome = read_config(file, {});
+  for (const auto& error : outcome.errors) std::cerr << "pboxctl: " << error << '\n';
+  if (!outcome.config) return "";
+  if (outcome.config->snapshots.directory.empty()) {
+    std::cerr << "pboxctl: the box keeps no snapshots (snapshots.directory = none)\n";
+  }
+  return outcome.config->snapshots.directory;
+}
+
+int list_all(const options::variables_map& given, const Words& more) {
+  const bool as_json = wants_json(given);
+  const std::string directory = directory_of(given);
+  if (directory.empty()) return kFailed;
+  std::vector<pbox::Error> damaged;
+  std::vector<snapshot::Manifest> found;
+  for (const std::string& job : more.empty() ? snapshot::jobs(directory) : more) {
+    const auto of_job = snapshot::list(directory, job, damaged);
+    found.insert(found.end(), of_job.begin(), of_job.end());
+  }
+  for (const auto& manifest : found) {
+    if (!given.contains("verify")) break;
+    const pbox::Status whole = snapshot::verify(directory, manifest);
+    if (!whole) damaged.push_back(whole.error());
+  }
+  if (as_json) {
+    Json page = Json::array();
+    for (const auto& manifest : found) page.push_back(to_json(manifest));
+    std::cout << Json{{"snapshots", page}}.dump() << '\n';
+  } else if (found.empty()) {
+    std::cout << "no snapshots in " << directory << '\n';
+  } else {
+    print(found);
+  }
+  for (const auto& error : damaged) std::cerr << "pboxctl: " << error.message << '\n';
+  return damaged.empty() ? kDone : kFailed;
+}
+
+}  // namespace
+
+const Command kSnapshot = {
+    "snapshot",
+    "JOB [options]",
+    "keep a job's weights and optimizer state on disk",
+    "Has a box take a snapshot of a job in mode optimize: its weights and its optimizer's state, "
+    "as "
+    "they\nwere between the same two steps on all boxes that have a part of it. The job goes on "
+    "meanwhile.\nReturns when all is on disk, in snapshots.directory; the last two of a job are "
+    "kept. A job that is\nstarted with restore (PBOX_RESTORE=latest, or the number) goes on from "
+    "there.",
+    snapshot_options,
+    take,
+    Command::More::kJob};
+
+const Command kSnapshots = {"snapshots",
+                            "[JOB] [options]",
+                            "list the snapshots that there are",
+                            "Lists the snapshots in a box's snapshots.directory, of one job or of "
+                            "all. It reads the folder, "
+                            "so no\ndaemon need run. Exit status 1: some are damaged.",
+                            snapshots_options,
+                            list_all,
+                            Command::More::kJob};
+
+}  // namespace pboxctl
