@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "pipeline/chunk_state.h"
 
 namespace pbox::pipeline {
@@ -39,6 +40,7 @@ void StateCut::before_round(const JobShard& shard, const Chunk& chunk) {
 
 void StateCut::look(const JobShard& shard, uint32_t copies_max) {
   const auto& chunks = shard.chunks();
+  PBOX_CHECK(chunks.size() == copies_.size());
   const uint64_t enough = copied_.get() + copies_max;
   for (size_t looked = 0; looked < chunks.size() && copied_.get() < enough; ++looked) {
     const Chunk& chunk = chunks[next_];

@@ -281,10 +281,15 @@ void JobRegistry::end(Job& job) {
 
 void JobRegistry::remove(Job& job) {
   const bool was_running = job.running();
-  job.close(host_, spis_);
-  lose_cut(key(job.spec()));
+  close(job);
   jobs_.erase(key(job.spec()));
   if (was_running) share_credit();
+}
+
+// Its shards are the pipelines' no more.
+void JobRegistry::close(Job& job) {
+  job.close(host_, spis_);
+  lose_cut(key(job.spec()));
 }
 
 // The answer may take the cluster's store, and a look at a box that may be gone.

@@ -231,6 +231,7 @@ class JobRegistry {
   // It is over, here and anywhere else; remove: only here.
   void end(Job& job);
   void remove(Job& job);
+  void close(Job& job);
   void share_credit();
   void note(RegistryEvent::Severity severity, const char* name, std::string text) {
     events_.push_back({severity, name, std::move(text)});

@@ -291,7 +291,7 @@ void JobRegistry::gather_again(Job& job, uint32_t but_rank, uint64_t now_ns) {
            ": a rank was lost before it had given back what it alone had, or a new "
            "one needs what the others have");
   keep_state(job);
-  job.close(host_, spis_);
+  close(job);
   job.begin_again(now_ns);
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     Member& member = job.members()[rank];

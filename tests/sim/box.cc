@@ -171,7 +171,7 @@ void Box::on_control_message(ConnectionId id, const std::string& body) {
   if (questions_.contains(id)) {
     control::BoxMessage message;
     require(message.ParseFromString(body), "a box sent what is no control message");
-    if (!message.has_failure()) return end_question(id, std::move(*message.mutable_part_state()));
+    if (!message.has_failure()) return end_question(id, std::move(message));
     return end_question(
         id, Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
   }

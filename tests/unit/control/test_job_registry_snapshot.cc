@@ -373,6 +373,23 @@ TEST_CASE("ranks that were told a snapshot before their box was lost begin with 
   for (const pipeline::Chunk* chunk : chunks_of(office.desk)) {
     CHECK(chunk->is_restored == (chunk->id < 2));  // the others' weights are the ranks'
   }
+
+  // A cut does not outlive what it is made of.
+  const ConnectionId other = office.desk.open();
+  control::WorkerMessage question;
+  question.mutable_ask_cut()->set_protocol_version(wire::kControlProtocolVersion);
+  question.mutable_ask_cut()->set_job("train");
+  question.mutable_ask_cut()->set_snapshot(9);
+  question.mutable_ask_cut()->set_round(5);
+  office.desk.say(other, question);
+  CHECK(office.desk.take(other).at(0).cut_progress().state() == control::CutProgress::CUTTING);
+  for (const ConnectionId id : office.ids) {
+    if (!office.desk.is_closed(id)) office.desk.hang_up(id);  // who owed the others weights
+  }
+  office.desk.pass(15 * kSecond, {other});
+  const ConnectionId again = office.desk.open();
+  office.desk.say(again, question);
+  CHECK(office.desk.take(again).at(0).cut_progress().state() == control::CutProgress::FAILED);
 }
 
 TEST_CASE("ranks must name the same snapshot, of a job that can have one") {
