@@ -31,6 +31,10 @@ namespace pbox::nic {
   X(kQueuePairs, "pbox_port_queue_pairs_total", "", "", "Queue pairs connected to workers'") \
   X(kQueuePairErrors, "pbox_port_queue_pair_errors_total", "", "",                           \
     "Queue pairs that an error ended")                                                       \
+  X(kLandedPackets, "pbox_port_landed_packets_total", "", "",                                \
+    "Packets that workers wrote into their slots by RDMA")                                   \
+  X(kBadImmediates, "pbox_port_bad_immediates_total", "", "",                                \
+    "RDMA writes dropped: the sender named another slot than its next, or too many bytes")   \
   X(kDropNotForUs, "pbox_port_dropped_frames_total", "reason", "not_for_us",                 \
     "Frames received and dropped, by reason")                                                \
   X(kDropNotIp, "pbox_port_dropped_frames_total", "reason", "not_ip", "")                    \

@@ -32,9 +32,12 @@ Result<wire::QueuePairAddress> RdmaPort::connect(uint64_t owner,
                                                  const wire::QueuePairAddress& peer) {
   queue_.close(owner);
   queue_.reap();
-  const auto prepared = queue_.prepare(owner);
+  const auto prepared = queue_.prepare(owner, peer.landing_slots_wanted);
   if (!prepared) return prepared.error();
-  const Status connected = queue_.complete(prepared->endpoint, peer);
+  // Workers have no rings; what one claims to have is not written to.
+  wire::QueuePairAddress other = peer;
+  other.landing = {};
+  const Status connected = queue_.complete(prepared->endpoint, other);
   if (connected) return prepared->own;
   queue_.close(owner);
   return connected.error();

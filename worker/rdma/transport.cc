@@ -45,7 +45,7 @@ Status RdmaTransport::open(const SessionSpec& session, const Opening& opening) {
   close_in_child(device_->context()->cmd_fd);
   close_in_child(device_->context()->async_fd);
   for (size_t lane = 0; lane < session.pipelines.size(); ++lane) {
-    if (const Status opened = open_lane(session); !opened) return opened;
+    if (const Status opened = open_lane(session, lane); !opened) return opened;
   }
   while (!is_connected()) {
     if (const Status tended = opening.tend(); !tended) return tended;
@@ -59,7 +59,7 @@ Status RdmaTransport::open(const SessionSpec& session, const Opening& opening) {
   return ok_status();
 }
 
-Status RdmaTransport::open_lane(const SessionSpec& session) {
+Status RdmaTransport::open_lane(const SessionSpec& session, size_t index) {
   auto queue = nic::RdmaQueue::open({.device = device_,
                                      .hugepages = Hugepages::kNever,
                                      .receive_slots = kReceiveSlots,
@@ -68,8 +68,11 @@ Status RdmaTransport::open_lane(const SessionSpec& session) {
   if (!queue) return queue.error();
   Lane lane;
   lane.queue = std::make_unique<nic::RdmaQueue>(std::move(*queue));
-  lanes_.push_back(std::move(lane));
   receivable_bytes_ = kReceiveSlots / 4 * 3 * session.fragment_bytes;
+  // Packets of a window, and a quarter more: of those that end a tensor, and of what is repeated.
+  const uint32_t window_bytes = std::min(session.pipelines[index].credit_bytes, receivable_bytes_);
+  lane.landing_slots_wanted = window_bytes / session.fragment_bytes * 5 / 4 + 1;
+  lanes_.push_back(std::move(lane));
   return prepare(lanes_.back());
 }
 
@@ -77,6 +80,7 @@ Status RdmaTransport::prepare(Lane& lane) {
   const auto prepared = lane.queue->prepare(++lane.owner);
   if (!prepared) return prepared.error();
   lane.prepared = *prepared;
+  lane.prepared.own.landing_slots_wanted = lane.landing_slots_wanted;
   lane.state = Lane::State::kToAsk;
   return ok_status();
 }

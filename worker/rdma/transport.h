@@ -43,6 +43,7 @@ class RdmaTransport : public Transport {
     enum class State { kMissing, kToAsk, kAsked, kConnected };
     State state = State::kMissing;
     std::unique_ptr<nic::RdmaQueue> queue;
+    uint32_t landing_slots_wanted = 0;
     uint64_t owner = 0;  // of the newest queue pair; each has a number of its own
     nic::RdmaQueue::Prepared prepared;
     // Since a packet last came: how often it broke, and when first.
@@ -50,7 +51,7 @@ class RdmaTransport : public Transport {
     uint64_t broken_ns = 0;
   };
 
-  Status open_lane(const SessionSpec& session);
+  Status open_lane(const SessionSpec& session, size_t index);
   Status prepare(Lane& lane);
   void mend(uint64_t now_ns);
   void give_up(const std::string& why);
