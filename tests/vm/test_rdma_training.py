@@ -12,10 +12,13 @@ import pbox
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "tools" / "demo_training"))
+import digits
 import ranks
 import training
 
-# A guest is emulated: what takes seconds elsewhere takes minutes here.
+# A guest is emulated: what takes seconds elsewhere takes minutes here. Ranks are processes of their
+# own that import this file too.
+digits.TRAIN_IMAGES = 512
 ranks.SILENCE_MAX_S = 900
 training.DEADLINES.update(join_timeout_ms=600_000, wait_timeout_ms=600_000)
 READY_TIMEOUT_S = 120
