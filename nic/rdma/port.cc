@@ -7,6 +7,21 @@
 #include <cerrno>
 
 namespace pbox::nic {
+namespace {
+
+PortCounter counter_of(DeviceEventKind kind) {
+  switch (kind) {
+    case DeviceEventKind::kDeviceFatal: return PortCounter::kEventDeviceFatal;
+    case DeviceEventKind::kPortDown: return PortCounter::kEventPortDown;
+    case DeviceEventKind::kPortUp: return PortCounter::kEventPortUp;
+    case DeviceEventKind::kQueuePairFatal: return PortCounter::kEventQueuePairFatal;
+    case DeviceEventKind::kLastReceive: return PortCounter::kEventLastReceive;
+    case DeviceEventKind::kOther: break;
+  }
+  return PortCounter::kEventOther;
+}
+
+}  // namespace
 
 Result<RdmaPort> RdmaPort::open(SocketPort socket, RdmaQueue queue) {
   const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -41,6 +56,14 @@ Result<wire::QueuePairAddress> RdmaPort::connect(uint64_t owner,
   if (connected) return prepared->own;
   queue_.close(owner);
   return connected.error();
+}
+
+std::optional<std::string> RdmaPort::next_event() {
+  const auto event = queue_.device().next_event();
+  if (!event) return std::nullopt;
+  queue_.on_event(*event);
+  queue_.counters().add(counter_of(event->kind));  // the control thread's alone
+  return "RDMA device " + queue_.device().name() + ": " + event->text;
 }
 
 // By turns, so that neither kind of worker waits for the other.

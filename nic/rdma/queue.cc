@@ -258,6 +258,15 @@ size_t RdmaQueue::reap() {
   return left;
 }
 
+void RdmaQueue::on_event(const DeviceEvent& event) {
+  for (State::Peer& peer : std::span(state_->peers.get(), state_->peer_count)) {
+    const auto at = peer.state.load(std::memory_order_acquire);
+    const bool is_open = at == State::PeerState::kPrepared || at == State::PeerState::kReady;
+    if (!is_open || !ends_queue_pair(event, peer.own.number)) continue;
+    peer.broken.store(true, std::memory_order_relaxed);
+  }
+}
+
 bool RdmaQueue::is_broken(const Endpoint& endpoint) const {
   return state_->peers[endpoint.port].broken.load(std::memory_order_relaxed);
 }

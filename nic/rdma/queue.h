@@ -69,6 +69,8 @@ class RdmaQueue {
   bool close(uint64_t owner);
   // How many closed ones the polling thread still has to do with: it settles that in rx_burst.
   size_t reap();
+  // Control thread: what its device has said. Queue pairs that this ends are broken.
+  void on_event(const DeviceEvent& event);
   // True once an error has ended it; nothing comes or goes there any more.
   bool is_broken(const Endpoint& endpoint) const;
   uint32_t open_queue_pairs() const;

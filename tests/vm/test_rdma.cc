@@ -233,4 +233,21 @@ TEST_CASE("a worker's trouble with RDMA is one clear error", "[errors]") {
              Catch::Contains("this box has no RDMA port: set data.port = rdma there"));
 }
 
+// The last: what leads through nic2 goes with its link.
+TEST_CASE("a link that goes down and comes back is logged and counted, and others are used on",
+          "[events]") {
+  Daemon daemon(rdma_box({"--pipeline.count=2", "--pipeline.numa=off", "--rdma.devices=rxe0 rxe2",
+                          "--rdma.mode=write_imm"}));
+  const auto count = [&](const std::string& kind) {
+    return daemon.metric("pbox_port_device_events_total", "kind=\"" + kind + "\"");
+  };
+  CHECK(count("port_down") == 0);
+  must_run({"ip", "link", "set", "nic2", "down"});
+  CHECK(await([&] { return count("port_down") == 1; }));
+  must_run({"ip", "link", "set", "nic2", "up"});
+  CHECK(await([&] { return count("port_up") == 1; }));
+  CHECK(count("device_fatal") == 0);
+  CHECK(count("queue_pair_fatal") == 0);
+}
+
 }  // namespace pbox::test

@@ -13,6 +13,7 @@ namespace {
 // A connection loses nothing while it lives: what is late is under way, or the peer is slow.
 constexpr uint64_t kRtoFloorNs = 10 * kNanosPerMilli;
 constexpr uint64_t kTryAgainNs = 200 * kNanosPerMilli;
+constexpr uint64_t kHearingNs = 100 * kNanosPerMilli;
 constexpr uint64_t kBrokenForGoodNs = 5 * kNanosPerSecond;
 constexpr uint32_t kBreaksMax = 3;
 constexpr uint32_t kPathMtu = 65'535;
@@ -92,6 +93,7 @@ bool RdmaTransport::is_connected() const {
 
 // New queue pairs for those that are broken.
 void RdmaTransport::mend(uint64_t now_ns) {
+  hear(now_ns);
   for (Lane& lane : lanes_) {
     lane.queue->reap();
     if (lane.state == Lane::State::kConnected && lane.queue->is_broken(lane.prepared.endpoint)) {
@@ -101,6 +103,15 @@ void RdmaTransport::mend(uint64_t now_ns) {
     }
     if (lane.state != Lane::State::kMissing || now_ns < next_try_ns_) continue;
     if (const Status prepared = prepare(lane); !prepared) give_up(prepared.error().message);
+  }
+}
+
+// What the device says; each lane takes what is its own.
+void RdmaTransport::hear(uint64_t now_ns) {
+  if (!device_ || now_ns < next_hearing_ns_) return;
+  next_hearing_ns_ = now_ns + kHearingNs;
+  while (const auto event = device_->next_event()) {
+    for (Lane& lane : lanes_) lane.queue->on_event(*event);
   }
 }
 

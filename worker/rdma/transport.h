@@ -54,6 +54,7 @@ class RdmaTransport : public Transport {
   Status open_lane(const SessionSpec& session, size_t index);
   Status prepare(Lane& lane);
   void mend(uint64_t now_ns);
+  void hear(uint64_t now_ns);
   void give_up(const std::string& why);
   bool is_connected() const;
   bool has_failed(const Lane& lane, uint64_t now_ns) const;
@@ -65,6 +66,7 @@ class RdmaTransport : public Transport {
   bool awaited_ = false;      // its answer
   std::string refusal_;       // why the last attempt failed; empty if it did not
   uint64_t next_try_ns_ = 0;  // after that
+  uint64_t next_hearing_ns_ = 0;
   uint32_t receivable_bytes_ = 0;
 };
 
