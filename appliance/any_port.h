@@ -4,6 +4,8 @@
 
 #include <concepts>
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <variant>
 
 #include "nic/socket/port.h"
@@ -45,6 +47,12 @@ concept ConnectsPeers = requires(P port, uint64_t owner, const wire::QueuePairAd
   { port.close(owner) } -> std::same_as<bool>;
   // How many that were closed the polling thread has not let go of yet.
   { port.reap() } -> std::same_as<size_t>;
+};
+
+// Ports whose devices tell of themselves. Control thread.
+template <typename P>
+concept TellsEvents = requires(P port) {
+  { port.next_event() } -> std::same_as<std::optional<std::string>>;
 };
 
 // What the thread that polls a port must hold.

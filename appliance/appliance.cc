@@ -98,6 +98,7 @@ Status Appliance::start() {
   if (const Status status = start_admin(); !status) return status.error();
   wait_for_signal();
   look_for_late_rounds();
+  if (config_.data.port == config::PortKind::kRdma) look_for_port_events();
 
   std::string where = "control=" + address_and_port(config_.box.listen, control_->port());
   if (admin_) where += " admin=" + address_and_port(config_.admin.listen, admin_->port());

@@ -74,6 +74,7 @@ class Appliance : public AdminSource {
   void pin_control_thread();
   Status start_admin();
   RegistryOptions registry_options() const;
+  void look_for_port_events();
   void wait_for_signal();
   void reload();
   void drain(const char* why);
@@ -94,6 +95,7 @@ class Appliance : public AdminSource {
   boost::asio::steady_timer late_timer_{context_};
   std::set<std::string> late_jobs_;  // that were late when they were last looked at
   uint64_t late_recorded_ns_ = 0;    // 0: never
+  boost::asio::steady_timer port_event_timer_{context_};
   std::unique_ptr<PipelineSet> pipelines_;
   std::optional<Watchdog> watchdog_;
   std::unique_ptr<Disk> disk_;

@@ -79,6 +79,16 @@ void PipelineSet::free_retired() {
   });
 }
 
+std::vector<std::string> PipelineSet::take_port_events() {
+  std::vector<std::string> lines;
+  for (auto& thread : threads_) {
+    while (auto event = thread->next_port_event()) {
+      lines.push_back("pipeline " + std::to_string(thread->plan().index) + ": " + *event);
+    }
+  }
+  return lines;
+}
+
 std::vector<PipelineView> PipelineSet::views() const {
   std::vector<PipelineView> views;
   for (const auto& thread : threads_) {

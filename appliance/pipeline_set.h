@@ -30,6 +30,8 @@ class PipelineSet : public PipelineHost {
   void disconnect(uint64_t owner) override;
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
   const Ports& ports() const { return *ports_; }
+  // What devices have told of since the last call, a line each.
+  std::vector<std::string> take_port_events();
   std::vector<PipelineView> views() const;
 
  private:

@@ -118,6 +118,18 @@ void PipelineThread::disconnect(uint64_t owner) {
       port_);
 }
 
+std::optional<std::string> PipelineThread::next_port_event() {
+  return std::visit(
+      [](auto& port) -> std::optional<std::string> {
+        if constexpr (TellsEvents<std::decay_t<decltype(port)>>) {
+          return port.next_event();
+        } else {
+          return std::nullopt;
+        }
+      },
+      port_);
+}
+
 void PipelineThread::wake() {
   const uint64_t one = 1;
   while (write(mailbox_.wake_fd, &one, sizeof(one)) < 0 && errno == EINTR) {

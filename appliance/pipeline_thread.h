@@ -31,6 +31,8 @@ class PipelineThread {
   // As PipelineHost says. Control thread.
   Result<wire::QueuePairAddress> connect(uint64_t owner, const wire::QueuePairAddress& peer);
   void disconnect(uint64_t owner);
+  // What the port's device has told of, one at a time; nothing if there is no more.
+  std::optional<std::string> next_port_event();
   // Hands a command over and returns when it has been carried out. One thread at a time (control).
   void execute(pipeline::Command command);
 

@@ -15,6 +15,6 @@ Result<AnyPort> open_rdma(nic::SocketPort socket, const PipelinePlan& pipeline,
                           const config::Config& config, std::string& said);
 
 // What a pipeline's RDMA port locks, besides the memory of jobs. Pure.
-uint64_t rdma_packet_bytes();
+uint64_t rdma_packet_bytes(const config::Config& config);
 
 }  // namespace pbox::appliance

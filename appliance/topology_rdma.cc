@@ -86,9 +86,10 @@ Candidate* nearest(const PipelinePlan& pipeline, bool may_cross, std::vector<Can
 }
 
 // Buffers that no job can have. Of pipelines that are tied to no node, on the first.
-void reserve_packet_memory(const PipelinePlan& pipeline, Topology& topology) {
+void reserve_packet_memory(const config::Config& config, const PipelinePlan& pipeline,
+                           Topology& topology) {
   const uint64_t bytes =
-      (rdma_packet_bytes() + kHugepageBytes - 1) / kHugepageBytes * kHugepageBytes;
+      (rdma_packet_bytes(config) + kHugepageBytes - 1) / kHugepageBytes * kHugepageBytes;
   auto node = std::find_if(topology.nodes.begin(), topology.nodes.end(),
                            [&](const NodePlan& each) { return each.node == pipeline.node; });
   if (node == topology.nodes.end()) node = topology.nodes.begin();
@@ -115,7 +116,7 @@ Status choose_rdma_devices(const config::Config& config, const HostFacts& facts,
     }
     ++chosen->pipelines;
     pipeline.rdma_device = chosen->device->name;
-    reserve_packet_memory(pipeline, topology);
+    reserve_packet_memory(config, pipeline, topology);
     topology.reasons.push_back("pipeline " + std::to_string(pipeline.index) + ": RDMA device " +
                                pipeline.rdma_device + ", because " + why);
   }

@@ -94,10 +94,13 @@ struct Dpdk {
 inline constexpr int32_t kGidIndexAuto = -1;
 inline constexpr uint32_t kRdmaDevicesMax = 32;
 
+enum class RdmaMode { kSend, kWriteImm };
+
 struct Rdma {
   std::vector<std::string> devices;  // "mlx5_0"; empty: those near the pipelines
   int32_t gid_index =
-      kGidIndexAuto;  // of each device's port; auto: RoCE v2, nearest to the address
+      kGidIndexAuto;                // of each device's port; auto: RoCE v2, nearest to the address
+  RdmaMode mode = RdmaMode::kSend;  // how workers' packets come
   bool operator==(const Rdma&) const = default;
 };
 

@@ -68,11 +68,28 @@ Field gid_index() {
                }};
 }
 
+Field mode() {
+  return Field{"rdma.mode",
+               "how workers' packets come: sent, or written into slots that each worker has here; "
+               "the latter on fabrics that are trusted",
+               "one of send, write_imm",
+               false,
+               [](const Config& config) {
+                 return std::string(config.rdma.mode == RdmaMode::kSend ? "send" : "write_imm");
+               },
+               [](Config& config, const std::string& text) {
+                 if (text != "send" && text != "write_imm") return false;
+                 config.rdma.mode = text == "send" ? RdmaMode::kSend : RdmaMode::kWriteImm;
+                 return true;
+               }};
+}
+
 }  // namespace
 
 void add_rdma(std::vector<Field>& list) {
   list.push_back(devices());
   list.push_back(gid_index());
+  list.push_back(mode());
 }
 
 }  // namespace pbox::config

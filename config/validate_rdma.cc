@@ -9,8 +9,7 @@ void check_rdma(const Config& config, std::vector<std::string>& errors) {
   if (config.data.port != PortKind::kRdma && rdma != Rdma{}) {
     errors.push_back(
         "[rdma] is given, but data.port = rdma is not, and no other port uses it; set that, or "
-        "take "
-        "rdma.devices and rdma.gid_index away");
+        "take the keys of [rdma] away");
   }
   std::set<std::string> names;
   for (const auto& name : rdma.devices) {

@@ -31,6 +31,17 @@ namespace pbox::nic {
   X(kQueuePairs, "pbox_port_queue_pairs_total", "", "", "Queue pairs connected to workers'") \
   X(kQueuePairErrors, "pbox_port_queue_pair_errors_total", "", "",                           \
     "Queue pairs that an error ended")                                                       \
+  X(kLandedPackets, "pbox_port_landed_packets_total", "", "",                                \
+    "Packets that workers wrote into their slots by RDMA")                                   \
+  X(kBadImmediates, "pbox_port_bad_immediates_total", "", "",                                \
+    "RDMA writes dropped: the sender named another slot than its next, or too many bytes")   \
+  X(kEventDeviceFatal, "pbox_port_device_events_total", "kind", "device_fatal",              \
+    "Events that RDMA devices have told of, by kind")                                        \
+  X(kEventPortDown, "pbox_port_device_events_total", "kind", "port_down", "")                \
+  X(kEventPortUp, "pbox_port_device_events_total", "kind", "port_up", "")                    \
+  X(kEventQueuePairFatal, "pbox_port_device_events_total", "kind", "queue_pair_fatal", "")   \
+  X(kEventLastReceive, "pbox_port_device_events_total", "kind", "last_receive", "")          \
+  X(kEventOther, "pbox_port_device_events_total", "kind", "other", "")                       \
   X(kDropNotForUs, "pbox_port_dropped_frames_total", "reason", "not_for_us",                 \
     "Frames received and dropped, by reason")                                                \
   X(kDropNotIp, "pbox_port_dropped_frames_total", "reason", "not_ip", "")                    \

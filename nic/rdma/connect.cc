@@ -35,6 +35,8 @@ Result<MadeQueuePair> make_queue_pair(const RdmaDevice& device, const QueuePairO
   wanted.send_cq = wanted.recv_cq = options.completion_queue;
   wanted.srq = options.receive_queue;
   wanted.qp_type = IBV_QPT_RC;
+  wanted.cap.max_recv_wr = options.receive_depth;
+  wanted.cap.max_recv_sge = options.receive_queue == nullptr ? 1 : 0;
   wanted.cap.max_send_wr = options.send_depth;
   wanted.cap.max_send_sge = options.send_pieces;
   wanted.cap.max_inline_data = options.inline_bytes;
@@ -51,7 +53,7 @@ Result<MadeQueuePair> make_queue_pair(const RdmaDevice& device, const QueuePairO
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = device.port();
-  attributes.qp_access_flags = 0;
+  attributes.qp_access_flags = options.receive_queue == nullptr ? IBV_ACCESS_REMOTE_WRITE : 0;
   const Status begun = modify(device, *made.queue_pair.get(), attributes,
                               IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
                               "ready to connect");

@@ -9,7 +9,8 @@ namespace pbox::nic {
 struct QueuePairOptions {
   ibv_pd* domain = nullptr;
   ibv_cq* completion_queue = nullptr;  // of sends and receives
-  ibv_srq* receive_queue = nullptr;
+  ibv_srq* receive_queue = nullptr;    // none: a queue of its own, of receive_depth
+  uint32_t receive_depth = 0;
   uint32_t send_depth = 0;
   uint32_t send_pieces = 0;
   uint32_t inline_bytes = 0;
@@ -20,7 +21,8 @@ struct MadeQueuePair {
   wire::QueuePairAddress own;
 };
 
-// Reliable connected; nobody can write to or read from memory by it. In state INIT. The number of
+// Reliable connected. Nobody can read memory by it, nor write to any, but with a receive queue of
+// its own what a window allows that is bound to it. In state INIT. The number of
 // its first packet is drawn: packets of an earlier connection do not fit. Control thread.
 Result<MadeQueuePair> make_queue_pair(const RdmaDevice& device, const QueuePairOptions& options);
 

@@ -1,5 +1,7 @@
 #include "nic/rdma/device.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -63,6 +65,8 @@ Result<std::shared_ptr<RdmaDevice>> RdmaDevice::open(const RdmaDeviceOptions& op
                      (known.empty() ? "this host has no RDMA device (rdma link shows them)"
                                     : "choose among " + known)};
   }
+  const int events_fd = device->context()->async_fd;
+  fcntl(events_fd, F_SETFL, fcntl(events_fd, F_GETFL) | O_NONBLOCK);
   if (const int error = ibv_query_device(device->context(), &device->limits_); error != 0) {
     return system_error(what + "says nothing of itself", error);
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "nic/rdma/device_event.h"
 #include "nic/rdma/gid.h"
 #include "nic/rdma/verbs.h"
 
@@ -31,6 +32,9 @@ class RdmaDevice {
   uint16_t lid() const { return attributes_.lid; }
   uint32_t mtu_bytes() const;  // of the link: RDMA's own packets, not IP's
   const ibv_device_attr& limits() const { return limits_; }
+  // One that waits, acknowledged; never blocks. One thread at a time, which destroys no object of
+  // the device meanwhile.
+  std::optional<DeviceEvent> next_event() const;
   // "device rxe0: port 1, GID 1 (10.9.0.1), nearest to 10.9.0.1, MTU 4096"
   std::string describe() const;
 

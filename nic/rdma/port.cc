@@ -7,6 +7,21 @@
 #include <cerrno>
 
 namespace pbox::nic {
+namespace {
+
+PortCounter counter_of(DeviceEventKind kind) {
+  switch (kind) {
+    case DeviceEventKind::kDeviceFatal: return PortCounter::kEventDeviceFatal;
+    case DeviceEventKind::kPortDown: return PortCounter::kEventPortDown;
+    case DeviceEventKind::kPortUp: return PortCounter::kEventPortUp;
+    case DeviceEventKind::kQueuePairFatal: return PortCounter::kEventQueuePairFatal;
+    case DeviceEventKind::kLastReceive: return PortCounter::kEventLastReceive;
+    case DeviceEventKind::kOther: break;
+  }
+  return PortCounter::kEventOther;
+}
+
+}  // namespace
 
 Result<RdmaPort> RdmaPort::open(SocketPort socket, RdmaQueue queue) {
   const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -32,12 +47,23 @@ Result<wire::QueuePairAddress> RdmaPort::connect(uint64_t owner,
                                                  const wire::QueuePairAddress& peer) {
   queue_.close(owner);
   queue_.reap();
-  const auto prepared = queue_.prepare(owner);
+  const auto prepared = queue_.prepare(owner, peer.landing_slots_wanted);
   if (!prepared) return prepared.error();
-  const Status connected = queue_.complete(prepared->endpoint, peer);
+  // Workers have no rings; what one claims to have is not written to.
+  wire::QueuePairAddress other = peer;
+  other.landing = {};
+  const Status connected = queue_.complete(prepared->endpoint, other);
   if (connected) return prepared->own;
   queue_.close(owner);
   return connected.error();
+}
+
+std::optional<std::string> RdmaPort::next_event() {
+  const auto event = queue_.device().next_event();
+  if (!event) return std::nullopt;
+  queue_.on_event(*event);
+  queue_.counters().add(counter_of(event->kind));  // the control thread's alone
+  return "RDMA device " + queue_.device().name() + ": " + event->text;
 }
 
 // By turns, so that neither kind of worker waits for the other.

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "nic/port.h"
 #include "nic/rdma/queue.h"
@@ -28,6 +30,9 @@ class RdmaPort {
   Result<wire::QueuePairAddress> connect(uint64_t owner, const wire::QueuePairAddress& peer);
   bool close(uint64_t owner) { return queue_.close(owner); }
   size_t reap() { return queue_.reap(); }
+
+  // What its device has said and nobody has heard yet, as text for people; acted upon and counted.
+  std::optional<std::string> next_event();
 
   Status add_memory(const std::byte* memory, size_t bytes) {
     return queue_.add_memory(memory, bytes);

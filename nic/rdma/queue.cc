@@ -19,45 +19,57 @@ constexpr uint8_t kMarkerByte = 0xff;
 // clang warns of verbs.h's own macro where it combines two enumerations.
 constexpr int kOwnAccess = IBV_ACCESS_LOCAL_WRITE;
 
-std::string registration_remedy(uint64_t bytes) {
-  return "; registering locks " + std::to_string((bytes >> 20) + 1) +
-         " MiB: LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited, or CAP_IPC_LOCK";
+// All that can be under way: a ring's slots are its receives, and one more.
+uint32_t completions_of(const RdmaQueueOptions& options, uint32_t peers) {
+  return options.receive_slots + options.landing_slots + peers * kSendDepth;
 }
+
+}  // namespace
 
 Error verbs_error(const RdmaDevice& device, const std::string& what, int error_number) {
   return system_error("RDMA device " + device.name() + ": " + what, error_number);
 }
 
-uint32_t completions_of(uint32_t receive_slots, uint32_t peers) {
-  return receive_slots + peers * kSendDepth;
+Error registration_error(const RdmaDevice& device, const std::string& what, uint64_t bytes,
+                         int error_number) {
+  Error error = verbs_error(device, "cannot register " + what, error_number);
+  error.message += "; registering locks " + std::to_string((bytes >> 20) + 1) +
+                   " MiB: LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited, or "
+                   "CAP_IPC_LOCK";
+  return error;
 }
-
-}  // namespace
 
 bool is_queue_pair(const Endpoint& endpoint) {
   return endpoint.ipv6 && endpoint.address[0] == kMarkerByte && endpoint.address[1] == 0;
 }
 
 uint64_t rdma_queue_bytes(const RdmaQueueOptions& options) {
-  const uint64_t buffers = uint64_t{options.receive_slots} + options.staging_slots;
+  const uint64_t buffers =
+      uint64_t{options.receive_slots} + options.staging_slots + options.landing_slots;
   return buffers * kBufferBytes + uint64_t{options.peers_max} * kSendDepth * kHeadBytes;
 }
 
 RdmaQueue::State::State(const RdmaQueueOptions& options_in)
     : options(options_in),
       device(options_in.device),
+      landing_free(options_in.landing_slots),
       peer_count(options_in.peers_max),
       peers(std::make_unique<Peer[]>(options_in.peers_max)),
       numbers(options_in.peers_max) {
-  received.reserve(options.receive_slots);
+  received.reserve(options.receive_slots + options.landing_slots);
   held.reserve(options.receive_slots);
+  held_landed.reserve(options.landing_slots);
   receive_requests.resize(limits::kBurstPackets);
   receive_pieces.resize(limits::kBurstPackets);
   for (uint32_t index = 0; index < options.staging_slots; ++index) staging_free.push_back(index);
 }
 
 RdmaQueue::State::~State() {
-  for (uint32_t index = 0; index < peer_count; ++index) peers[index].queue_pair.reset();
+  for (Peer& peer : std::span(peers.get(), peer_count)) {
+    peer.window.reset();
+    peer.ring_memory.reset();
+    peer.queue_pair.reset();
+  }
   if (ready_fd >= 0) ::close(ready_fd);
 }
 
@@ -65,29 +77,27 @@ Status RdmaQueue::State::open() {
   ibv_context* context = device->context();
   const ibv_device_attr& most = device->limits();
   const auto cqe_max = static_cast<uint32_t>(most.max_cqe);
-  while (peer_count > 1 && completions_of(options.receive_slots, peer_count) > cqe_max) {
-    --peer_count;
-  }
+  while (peer_count > 1 && completions_of(options, peer_count) > cqe_max) --peer_count;
   if (most.max_srq < 1 || static_cast<uint32_t>(most.max_srq_wr) < options.receive_slots ||
       most.max_sge < static_cast<int>(kSendPieces) ||
       static_cast<uint32_t>(most.max_qp_wr) < kSendDepth ||
-      completions_of(options.receive_slots, peer_count) > cqe_max) {
+      completions_of(options, peer_count) > cqe_max) {
     return Error{ErrorCode::kUnavailable,
                  "RDMA device " + device->name() + " has too little: shared receive queues of " +
                      std::to_string(most.max_srq_wr) + ", completion queues of " +
                      std::to_string(most.max_cqe) + ", " + std::to_string(most.max_sge) +
                      " pieces; data.port = rdma takes " + std::to_string(options.receive_slots) +
-                     ", " + std::to_string(completions_of(options.receive_slots, 1)) + " and " +
+                     ", " + std::to_string(completions_of(options, 1)) + " and " +
                      std::to_string(kSendPieces)};
   }
+  if (const Status able = check_landing(); !able) return able;
   domain = ProtectionDomain(ibv_alloc_pd(context));
   if (!domain) return verbs_error(*device, "cannot make a protection domain", errno);
   channel = CompletionChannel(ibv_create_comp_channel(context));
   if (!channel) return verbs_error(*device, "cannot make a completion channel", errno);
   fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
-  completion_queue = CompletionQueue(
-      ibv_create_cq(context, static_cast<int>(completions_of(options.receive_slots, peer_count)),
-                    nullptr, channel.get(), 0));
+  completion_queue = CompletionQueue(ibv_create_cq(
+      context, static_cast<int>(completions_of(options, peer_count)), nullptr, channel.get(), 0));
   if (!completion_queue) return verbs_error(*device, "cannot make a completion queue", errno);
   ibv_srq_init_attr wanted{};
   wanted.attr.max_wr = options.receive_slots;
@@ -107,11 +117,11 @@ Status RdmaQueue::State::register_memory() {
   receive_buffers = arena.take(options.receive_slots * kBufferBytes);
   staging_buffers = arena.take(options.staging_slots * kBufferBytes);
   heads = arena.take(size_t{options.peers_max} * kSendDepth * kHeadBytes);
-  own_memory = MemoryRegion(ibv_reg_mr(domain.get(), arena.data(), arena.size(), kOwnAccess));
+  landing = arena.take(options.landing_slots * kBufferBytes);
+  const auto bytes = static_cast<size_t>(landing - arena.data());
+  own_memory = MemoryRegion(ibv_reg_mr(domain.get(), arena.data(), bytes, kOwnAccess));
   if (own_memory) return ok_status();
-  Error error = verbs_error(*device, "cannot register packet memory", errno);
-  error.message += registration_remedy(arena.size());
-  return error;
+  return registration_error(*device, "packet memory", bytes, errno);
 }
 
 Status RdmaQueue::State::post_all_buffers() {
@@ -163,7 +173,7 @@ const RdmaDevice& RdmaQueue::device() const {
   return *state_->device;
 }
 
-Result<RdmaQueue::Prepared> RdmaQueue::prepare(uint64_t owner) {
+Result<RdmaQueue::Prepared> RdmaQueue::prepare(uint64_t owner, uint32_t landing_slots_wanted) {
   State& state = *state_;
   const std::span peers(state.peers.get(), state.peer_count);
   const auto free = std::find_if(peers.begin(), peers.end(), [](const State::Peer& peer) {
@@ -174,15 +184,24 @@ Result<RdmaQueue::Prepared> RdmaQueue::prepare(uint64_t owner) {
                                                     std::to_string(state.peer_count) +
                                                     " queue pairs of the pipeline are taken"};
   }
-  auto made = make_queue_pair(*state.device, {.domain = state.domain.get(),
-                                              .completion_queue = state.completion_queue.get(),
-                                              .receive_queue = state.receive_queue.get(),
-                                              .send_depth = kSendDepth,
-                                              .send_pieces = kSendPieces,
-                                              .inline_bytes = kInlineBytes});
-  if (!made) return made.error();
+  state.take_ring(*free, landing_slots_wanted);
+  const bool has_ring = free->ring_slots > 0;
+  auto made = make_queue_pair(
+      *state.device, {.domain = state.domain.get(),
+                      .completion_queue = state.completion_queue.get(),
+                      .receive_queue = has_ring ? nullptr : state.receive_queue.get(),
+                      .receive_depth = has_ring ? free->ring_slots - 1 : 0,
+                      .send_depth = kSendDepth + (has_ring ? 1 : 0),  // the window's binding
+                      .send_pieces = kSendPieces,
+                      .inline_bytes = kInlineBytes});
+  if (!made) {
+    state.release_ring(*free);
+    return made.error();
+  }
   free->queue_pair = std::move(made->queue_pair);
   free->own = made->own;
+  free->own.landing = state.ring_of(*free);
+  free->target = {};
   free->owner = owner;
   free->number.store(made->own.number, std::memory_order_relaxed);
   free->broken.store(false, std::memory_order_relaxed);
@@ -192,7 +211,7 @@ Result<RdmaQueue::Prepared> RdmaQueue::prepare(uint64_t owner) {
                     .ipv6 = true};
   state.numbers.insert(made->own.number, static_cast<uint32_t>(free - peers.begin()));
   free->state.store(State::PeerState::kPrepared, std::memory_order_release);
-  return Prepared{free->endpoint, made->own};
+  return Prepared{free->endpoint, free->own};
 }
 
 Status RdmaQueue::complete(const Endpoint& endpoint, const wire::QueuePairAddress& peer) {
@@ -201,6 +220,9 @@ Status RdmaQueue::complete(const Endpoint& endpoint, const wire::QueuePairAddres
   const Status connected =
       connect_queue_pair(*state_->device, *own.queue_pair.get(), own.own, peer);
   if (!connected) return connected;
+  if (const Status opened = state_->open_ring(own); !opened) return opened;
+  own.target = peer.landing;
+  own.target_next = 0;
   state_->counters.add(PortCounter::kQueuePairs);  // of all counters the control thread's only one
   own.state.store(State::PeerState::kReady, std::memory_order_release);
   return ok_status();
@@ -228,11 +250,21 @@ size_t RdmaQueue::reap() {
     if (at == kClosing || at == kQuiet || at == kDestroyed) ++left;
     if (at != kQuiet) continue;
     state_->numbers.erase(peer.own.number);
+    state_->release_ring(peer);
     peer.queue_pair.reset();  // from here on the device touches nothing of it
     state_->changes.fetch_add(1, std::memory_order_relaxed);
     peer.state.store(State::PeerState::kDestroyed, std::memory_order_release);
   }
   return left;
+}
+
+void RdmaQueue::on_event(const DeviceEvent& event) {
+  for (State::Peer& peer : std::span(state_->peers.get(), state_->peer_count)) {
+    const auto at = peer.state.load(std::memory_order_acquire);
+    const bool is_open = at == State::PeerState::kPrepared || at == State::PeerState::kReady;
+    if (!is_open || !ends_queue_pair(event, peer.own.number)) continue;
+    peer.broken.store(true, std::memory_order_relaxed);
+  }
 }
 
 bool RdmaQueue::is_broken(const Endpoint& endpoint) const {
@@ -252,9 +284,7 @@ Status RdmaQueue::add_memory(const std::byte* memory, size_t bytes) {
   MemoryRegion region(
       ibv_reg_mr(state.domain.get(), const_cast<std::byte*>(memory), bytes, kOwnAccess));
   if (!region) {
-    Error error = verbs_error(*state.device, "cannot register a job's memory", errno);
-    error.message += registration_remedy(bytes);
-    return error;
+    return registration_error(*state.device, "a job's memory", bytes, errno);
   }
   // No place left: payloads from there are copied.
   if (!state.payload_memory.add(memory, bytes, region->lkey)) return ok_status();

@@ -1,6 +1,8 @@
 // Packets over reliable connections of an RDMA device: one completion queue, one shared receive
 // queue, and a queue pair for each peer. A packet is one SEND of header, payload and tag, which
-// lands in a buffer that the receiver has posted: peers are given no key to anybody's memory.
+// lands in a buffer that the receiver has posted: peers are given no key to anybody's memory. Where
+// the receiver has landing slots, a peer that wants some gets a ring of them, and writes its
+// packets there (wire/landing.h); the README says what keeps it to its own.
 //
 // All buffers are one block on one NUMA node, registered once. Payloads that lie in memory made
 // known by add_memory leave from there; small packets leave inline; others are copied into a
@@ -27,6 +29,7 @@ struct RdmaQueueOptions {
   Hugepages hugepages = Hugepages::kIfFree;
   uint32_t receive_slots = 1024;  // buffers that are posted, of the largest packet each
   uint32_t staging_slots = 256;   // the same, to send from
+  uint32_t landing_slots = 0;     // buffers that peers may write to, in rings
   uint32_t peers_max = 512;       // at once; fewer where the device's completion queue is short
 };
 
@@ -52,19 +55,22 @@ class RdmaQueue {
   uint32_t receive_slots() const;
   const RdmaDevice& device() const;
 
-  // A new queue pair of this owner, which receives nothing yet.
+  // A new queue pair of this owner, which receives nothing yet. With `landing_slots_wanted` it has
+  // a ring of as many, or of fewer, or, where too few are left, none.
   struct Prepared {
     Endpoint endpoint;  // for TxPacket::to, once it is complete
     wire::QueuePairAddress own;
   };
-  Result<Prepared> prepare(uint64_t owner);
-  // Connects it: from here on it receives and sends.
+  Result<Prepared> prepare(uint64_t owner, uint32_t landing_slots_wanted = 0);
+  // Connects it: from here on it receives and sends; into the peer's ring, if it names one.
   Status complete(const Endpoint& endpoint, const wire::QueuePairAddress& peer);
   // All of the owner's are void; freed by reap once the polling thread has let go of them. False if
   // there were none.
   bool close(uint64_t owner);
   // How many closed ones the polling thread still has to do with: it settles that in rx_burst.
   size_t reap();
+  // Control thread: what its device has said. Queue pairs that this ends are broken.
+  void on_event(const DeviceEvent& event);
   // True once an error has ended it; nothing comes or goes there any more.
   bool is_broken(const Endpoint& endpoint) const;
   uint32_t open_queue_pairs() const;

@@ -1,3 +1,5 @@
+#include <arpa/inet.h>
+
 #include <algorithm>
 
 #include "nic/rdma/queue_state.h"
@@ -35,6 +37,27 @@ void RdmaQueue::State::repost() {
     first += count;
   }
   held.clear();
+  if (!held_landed.empty()) repost_landed();
+}
+
+// The same for slots in rings: a receive each, one call for neighbours of a peer. Whoever handed
+// them out was connected then, and lasts at least until settle.
+void RdmaQueue::State::repost_landed() {
+  for (size_t first = 0; first < held_landed.size();) {
+    const uint32_t owner = held_landed[first];
+    size_t count = 0;
+    for (; first + count < held_landed.size() && held_landed[first + count] == owner &&
+           count < receive_requests.size();
+         ++count) {
+      receive_requests[count] = {kLanded, nullptr, nullptr, 0};
+      if (count > 0) receive_requests[count - 1].next = &receive_requests[count];
+    }
+    ibv_recv_wr* bad = nullptr;
+    // There is room for as many as there were; a queue pair that is broken takes none.
+    ibv_post_recv(peers[owner].queue_pair.get(), receive_requests.data(), &bad);
+    first += count;
+  }
+  held_landed.clear();
 }
 
 // What close and reap have changed.
@@ -59,7 +82,7 @@ bool RdmaQueue::State::poll_completions() {
       ibv_poll_cq(completion_queue.get(), static_cast<int>(completions.size()), completions.data());
   for (int index = 0; index < count; ++index) {
     const ibv_wc& completion = completions[static_cast<size_t>(index)];
-    if (completion.wr_id >= options.receive_slots) {
+    if ((completion.wr_id & kSendMark) != 0) {
       on_sent(completion);
     } else {
       received.push_back(completion);
@@ -68,8 +91,42 @@ bool RdmaQueue::State::poll_completions() {
   return count > 0;
 }
 
+// What a peer has written into its ring. The immediate is the peer's word: only the slot that is
+// next is read, and no byte beyond it.
+bool RdmaQueue::State::take_landed(const ibv_wc& completion, RxPacket& packet) {
+  const auto index = numbers.find(completion.qp_num);
+  if (!index) return false;
+  Peer& peer = peers[*index];
+  if (completion.status != IBV_WC_SUCCESS) {
+    end(peer);
+    return false;
+  }
+  // Else of a queue pair that had the number before.
+  if (peer.state.load(std::memory_order_acquire) != PeerState::kReady || peer.ring_slots == 0) {
+    return false;
+  }
+  held_landed.push_back(*index);
+  const uint32_t slot = peer.ring_next;
+  peer.ring_next = slot + 1 == peer.ring_slots ? 0 : slot + 1;
+  std::optional<uint32_t> bytes;
+  if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
+    bytes = wire::landed_bytes(ntohl(completion.imm_data), slot, kBufferBytes);
+  }
+  if (!bytes) {
+    counters.add(PortCounter::kBadImmediates);
+    return false;
+  }
+  counters.add(PortCounter::kLandedPackets);
+  packet.data = landing + uint64_t{peer.ring_first + slot} * kBufferBytes;
+  packet.bytes = *bytes;
+  packet.from = peer.endpoint;
+  packet.to_port = 0;
+  return true;
+}
+
 // False, and its buffer goes back, if there is nothing in it for anybody.
 bool RdmaQueue::State::take(const ibv_wc& completion, RxPacket& packet) {
+  if (completion.wr_id == kLanded) return take_landed(completion, packet);
   const auto buffer = static_cast<uint32_t>(completion.wr_id);
   held.push_back(buffer);
   const auto slot = numbers.find(completion.qp_num);

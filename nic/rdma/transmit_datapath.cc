@@ -1,3 +1,5 @@
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -10,9 +12,6 @@ namespace {
 // A peer that takes nothing for so long does not hold up the others: its packets are lost, as they
 // would be on a wire.
 constexpr uint64_t kStuckNs = 10 * kNanosPerMilli;
-// In a send request's wr_id, above the numbers of receive buffers: the slot, then the sequence.
-constexpr uint32_t kSequenceBits = 32;
-constexpr uint64_t kSendMark = uint64_t{1} << 63;
 
 uint64_t send_id(uint32_t slot, uint64_t sequence) {
   return kSendMark | uint64_t{slot} << kSequenceBits | (sequence & UINT32_MAX);
@@ -110,6 +109,18 @@ uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet, ibv_s
   return 1;
 }
 
+// At the peer's next slot. It is not told when slots are free: the peer has fewer receives than
+// slots, one for each that it has let go of, and its device makes this one wait without them.
+void RdmaQueue::State::aim(Peer& peer, const TxPacket& packet, ibv_send_wr& request) {
+  const uint32_t slot = peer.target_next;
+  peer.target_next = slot + 1 == peer.target.slots ? 0 : slot + 1;
+  const uint32_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.imm_data = htonl(wire::pack({static_cast<uint16_t>(slot), static_cast<uint16_t>(bytes)}));
+  request.wr.rdma.remote_addr = peer.target.address + uint64_t{slot} * peer.target.slot_bytes;
+  request.wr.rdma.rkey = peer.target.key;
+}
+
 // Adds the packet to its peer's chain. False if there is no room now.
 bool RdmaQueue::State::make_request(Peer& peer, const TxPacket& packet, size_t index) {
   const bool is_small = limits::kPacketOverheadBytes + packet.header.payload_bytes <= kInlineBytes;
@@ -131,6 +142,7 @@ bool RdmaQueue::State::make_request(Peer& peer, const TxPacket& packet, size_t i
   request.num_sge = static_cast<int>(count);
   request.opcode = IBV_WR_SEND;
   request.send_flags = flags;
+  if (peer.target.slots > 0) aim(peer, packet, request);
   ++peer.posted;
   (peer.first == nullptr ? peer.first : peer.last->next) = &request;
   peer.last = &request;

@@ -17,6 +17,11 @@ inline std::atomic<int64_t>& verbs_objects() {
   return count;
 }
 
+// verbs.h's own has no linkage, which a type's argument must have.
+inline int free_memory_window(ibv_mw* window) {
+  return ibv_dealloc_mw(window);
+}
+
 template <auto kDestroy>
 struct VerbsDeleter {
   template <typename Object>
@@ -49,6 +54,7 @@ using MemoryRegion = VerbsHandle<ibv_mr, ibv_dereg_mr>;
 using CompletionChannel = VerbsHandle<ibv_comp_channel, ibv_destroy_comp_channel>;
 using CompletionQueue = VerbsHandle<ibv_cq, ibv_destroy_cq>;
 using SharedReceiveQueue = VerbsHandle<ibv_srq, ibv_destroy_srq>;
+using MemoryWindow = VerbsHandle<ibv_mw, free_memory_window>;
 using QueuePair = VerbsHandle<ibv_qp, ibv_destroy_qp>;
 
 }  // namespace pbox::nic

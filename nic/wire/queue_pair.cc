@@ -13,6 +13,20 @@ Error refuse(const std::string& what) {
   return {ErrorCode::kInvalidArgument, "queue pair: " + what};
 }
 
+Result<LandingRing> parse_landing(const control::LandingRing& message) {
+  if (message.slots() < kLandingSlotsMin || message.slots() > kLandingSlotsMax) {
+    return refuse("a landing ring of " + std::to_string(message.slots()) + " slots");
+  }
+  if (message.slot_bytes() < limits::kPacketBytesMax) {
+    return refuse("landing slots of " + std::to_string(message.slot_bytes()) +
+                  " bytes; the largest packet has " + std::to_string(limits::kPacketBytesMax));
+  }
+  if (uint64_t{message.slots()} * message.slot_bytes() > UINT64_MAX - message.address()) {
+    return refuse("a landing ring that ends beyond all memory");
+  }
+  return LandingRing{message.address(), message.key(), message.slots(), message.slot_bytes()};
+}
+
 }  // namespace
 
 Result<QueuePairAddress> parse_queue_pair(const control::QueuePair& message) {
@@ -39,6 +53,12 @@ Result<QueuePairAddress> parse_queue_pair(const control::QueuePair& message) {
   address.packet_sequence = message.packet_sequence();
   address.lid = static_cast<uint16_t>(message.lid());
   address.mtu_bytes = mtu;
+  address.landing_slots_wanted = message.landing_slots_wanted();
+  if (message.has_landing()) {
+    const auto landing = parse_landing(message.landing());
+    if (!landing) return landing.error();
+    address.landing = *landing;
+  }
   return address;
 }
 
@@ -48,6 +68,13 @@ void write_queue_pair(const QueuePairAddress& address, control::QueuePair& messa
   message.set_packet_sequence(address.packet_sequence);
   message.set_lid(address.lid);
   message.set_mtu(address.mtu_bytes);
+  message.set_landing_slots_wanted(address.landing_slots_wanted);
+  if (address.landing.slots == 0) return;
+  control::LandingRing& landing = *message.mutable_landing();
+  landing.set_address(address.landing.address);
+  landing.set_key(address.landing.key);
+  landing.set_slots(address.landing.slots);
+  landing.set_slot_bytes(address.landing.slot_bytes);
 }
 
 }  // namespace pbox::wire

@@ -279,6 +279,11 @@ void read_queue_pair(const std::vector<std::byte>& body) {
   PBOX_CHECK(address->number >= 2 && address->number < 1u << 24);
   PBOX_CHECK(address->packet_sequence < 1u << 24);
   PBOX_CHECK(address->mtu_bytes >= 256 && address->mtu_bytes <= 4096);
+  const wire::LandingRing& ring = address->landing;
+  PBOX_CHECK(ring.slots == 0 ||
+             (ring.slots >= wire::kLandingSlotsMin && ring.slots <= wire::kLandingSlotsMax &&
+              ring.slot_bytes >= limits::kPacketBytesMax &&
+              ring.address + uint64_t{ring.slots} * ring.slot_bytes >= ring.address));
   control::QueuePair again;
   wire::write_queue_pair(*address, again);
   PBOX_CHECK(*wire::parse_queue_pair(again) == *address);

@@ -122,9 +122,13 @@ def control_frames() -> None:
           + b"\x10\x08\xff\xff\xff\xff\0\0\0\0" + b"\x20\x02\x04\x00")
     write("fuzz_control_frame", "unframed-body", job + b"\x07\x02\x22\x00\x17\x03\xff\xff\xff")
     # A QueuePair: pipeline 1, number 300, first packet 77, an IPv4 GID, no LID, MTU 4096.
-    write("fuzz_control_frame", "queue-pair",
-          b"\x08" + b"\x08\x01\x10\xac\x02\x18\x4d\x22\x10" + b"\0" * 10
-          + b"\xff\xff\x0a\x09\x00\x01\x30\x80\x20")
+    pair = (b"\x08" + b"\x08\x01\x10\xac\x02\x18\x4d\x22\x10" + b"\0" * 10
+            + b"\xff\xff\x0a\x09\x00\x01\x30\x80\x20")
+    write("fuzz_control_frame", "queue-pair", pair)
+    # It asks for 241 landing slots, and has a ring of as many of 32832 bytes.
+    write("fuzz_control_frame", "queue-pair-with-a-ring",
+          pair + b"\x38\xf1\x01\x42\x15\x09" + struct.pack("<Q", 0x7f0012340000) + b"\x15"
+          + struct.pack("<I", 0xfedcba98) + b"\x18\xf1\x01\x20\xc0\x80\x02")
 
     def returning(connection: int, rank: int, how: int) -> bytes:
         plain = join(connection, rank)

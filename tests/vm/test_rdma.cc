@@ -21,9 +21,9 @@ Arguments rdma_box(const Arguments& more) {
   return arguments;
 }
 
-Arguments on_node_0(uint32_t pipelines) {
+Arguments on_node_0(uint32_t pipelines, const std::string& mode = "send") {
   return rdma_box({"--rdma.devices=rxe0", "--pipeline.cores=0-1",
-                   "--pipeline.count=" + std::to_string(pipelines)});
+                   "--pipeline.count=" + std::to_string(pipelines), "--rdma.mode=" + mode});
 }
 
 // What `rdma resource` lists of a kind, by device: "qp", "cq", "mr", "pd". All processes' but the
@@ -62,7 +62,8 @@ std::string refused_start(const std::string& program, const Arguments& words) {
 }  // namespace
 
 TEST_CASE("ranks on RDMA devices get the sums that are known in advance", "[sums]") {
-  Daemon daemon(on_node_0(2));
+  const bool writes = GENERATE(false, true);
+  Daemon daemon(on_node_0(2, writes ? "write_imm" : "send"));
   for (const pbox_dtype dtype : {PBOX_F32, PBOX_BF16}) {
     const SumsOutcome outcome =
         run_sums({.box = daemon.control(), .dtype = dtype, .rounds = 6, .port = "rdma:rxe1"});
@@ -76,17 +77,19 @@ TEST_CASE("ranks on RDMA devices get the sums that are known in advance", "[sums
   CHECK(daemon.metric("pbox_port_queue_pair_errors_total") == 0);
   CHECK(daemon.metric("pbox_port_external_packets_total") > 0);
   CHECK(daemon.metric("pbox_port_staged_packets_total") == 0);
+  CHECK((daemon.metric("pbox_port_landed_packets_total") > 0) == writes);
+  CHECK(daemon.metric("pbox_port_bad_immediates_total") == 0);
   CHECK(daemon.await_no_jobs(kDeadlineMs));
 }
 
 TEST_CASE("a box on an RDMA device holds the weights of ranks on RDMA devices", "[sums]") {
-  Daemon daemon(on_node_0(1));
+  Daemon daemon(on_node_0(1, GENERATE(as<std::string>(), "send", "write_imm")));
   CHECK(run_momentum(daemon.control(), false, "rdma:rxe3") == "");
   CHECK(daemon.metric("pbox_port_queue_pairs_total") == 2);
 }
 
 TEST_CASE("a rank on an RDMA device and one on a kernel socket sum in one job", "[mixed]") {
-  Daemon daemon(on_node_0(2));
+  Daemon daemon(on_node_0(2, GENERATE(as<std::string>(), "send", "write_imm")));
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < 2; ++rank) {
     workers.emplace_back([&, rank](Line& line) {
@@ -103,7 +106,7 @@ TEST_CASE("a rank on an RDMA device and one on a kernel socket sum in one job", 
 
 TEST_CASE("queue pairs that break under a running job are made anew, and no sum differs",
           "[broken]") {
-  Daemon daemon(on_node_0(2));
+  Daemon daemon(on_node_0(2, GENERATE(as<std::string>(), "send", "write_imm")));
   SumsOptions options{.box = daemon.control(), .rounds = 150, .port = "rdma:rxe1", .waits = true};
   auto workers = start_sums(options);
   await_joined(workers);
@@ -142,7 +145,7 @@ TEST_CASE("a rank goes on over sockets where the box has no RDMA port", "[mixed]
 }
 
 TEST_CASE("two hundred workers that come and go leave nothing behind", "[cycles]") {
-  Daemon daemon(on_node_0(1));
+  Daemon daemon(on_node_0(1, GENERATE(as<std::string>(), "send", "write_imm")));
   const auto held = [] {
     return std::vector<size_t>{resources("qp"), resources("cq"), resources("mr"), resources("pd")};
   };
@@ -228,6 +231,23 @@ TEST_CASE("a worker's trouble with RDMA is one clear error", "[errors]") {
   Daemon sockets;
   CHECK_THAT(refused_join(sockets.control(), "rdma:rxe1"),
              Catch::Contains("this box has no RDMA port: set data.port = rdma there"));
+}
+
+// The last: what leads through nic2 goes with its link.
+TEST_CASE("a link that goes down and comes back is logged and counted, and others are used on",
+          "[events]") {
+  Daemon daemon(rdma_box({"--pipeline.count=2", "--pipeline.numa=off", "--rdma.devices=rxe0 rxe2",
+                          "--rdma.mode=write_imm"}));
+  const auto count = [&](const std::string& kind) {
+    return daemon.metric("pbox_port_device_events_total", "kind=\"" + kind + "\"");
+  };
+  CHECK(count("port_down") == 0);
+  must_run({"ip", "link", "set", "nic2", "down"});
+  CHECK(await([&] { return count("port_down") == 1; }));
+  must_run({"ip", "link", "set", "nic2", "up"});
+  CHECK(await([&] { return count("port_up") == 1; }));
+  CHECK(count("device_fatal") == 0);
+  CHECK(count("queue_pair_fatal") == 0);
 }
 
 }  // namespace pbox::test

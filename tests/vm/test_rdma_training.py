@@ -1,5 +1,5 @@
 """In the guest: the demo's training over RDMA devices comes to the weights that it comes to with
-sockets, with a box of two pipelines on two NUMA nodes, in both modes."""
+sockets, with a box of two pipelines on two NUMA nodes, in both modes of jobs and of the box."""
 
 import os
 import pathlib
@@ -12,10 +12,13 @@ import pbox
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "tools" / "demo_training"))
+import digits
 import ranks
 import training
 
-# A guest is emulated: what takes seconds elsewhere takes minutes here.
+# A guest is emulated: what takes seconds elsewhere takes minutes here. Ranks are processes of their
+# own that import this file too.
+digits.TRAIN_IMAGES = 512
 ranks.SILENCE_MAX_S = 900
 training.DEADLINES.update(join_timeout_ms=600_000, wait_timeout_ms=600_000)
 READY_TIMEOUT_S = 120
@@ -35,18 +38,19 @@ def train(function, arguments, port):
 
 class RdmaTraining(unittest.TestCase):
 
-    def check(self, function):
+    def check(self, function, *modes):
         expected = train(function, (), "socket")[0]
-        for weights in train(function, RDMA_BOX, "rdma:rxe1"):
-            for name, tensor in weights.items():
-                # Of two ranks the order of arrival makes no difference.
-                self.assertTrue(numpy.array_equal(tensor, expected[name]), name)
+        for mode in modes:
+            for weights in train(function, (*RDMA_BOX, f"--rdma.mode={mode}"), "rdma:rxe1"):
+                for name, tensor in weights.items():
+                    # Of two ranks the order of arrival makes no difference.
+                    self.assertTrue(numpy.array_equal(tensor, expected[name]), (mode, name))
 
     def test_gradients_that_the_box_averages(self):
-        self.check(training.averaged_by_the_box)
+        self.check(training.averaged_by_the_box, "send", "write_imm")
 
     def test_weights_that_the_box_holds(self):
-        self.check(training.optimized_by_the_box)
+        self.check(training.optimized_by_the_box, "write_imm")
 
 
 if __name__ == "__main__":

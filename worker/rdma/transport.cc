@@ -13,6 +13,7 @@ namespace {
 // A connection loses nothing while it lives: what is late is under way, or the peer is slow.
 constexpr uint64_t kRtoFloorNs = 10 * kNanosPerMilli;
 constexpr uint64_t kTryAgainNs = 200 * kNanosPerMilli;
+constexpr uint64_t kHearingNs = 100 * kNanosPerMilli;
 constexpr uint64_t kBrokenForGoodNs = 5 * kNanosPerSecond;
 constexpr uint32_t kBreaksMax = 3;
 constexpr uint32_t kPathMtu = 65'535;
@@ -45,7 +46,7 @@ Status RdmaTransport::open(const SessionSpec& session, const Opening& opening) {
   close_in_child(device_->context()->cmd_fd);
   close_in_child(device_->context()->async_fd);
   for (size_t lane = 0; lane < session.pipelines.size(); ++lane) {
-    if (const Status opened = open_lane(session); !opened) return opened;
+    if (const Status opened = open_lane(session, lane); !opened) return opened;
   }
   while (!is_connected()) {
     if (const Status tended = opening.tend(); !tended) return tended;
@@ -59,7 +60,7 @@ Status RdmaTransport::open(const SessionSpec& session, const Opening& opening) {
   return ok_status();
 }
 
-Status RdmaTransport::open_lane(const SessionSpec& session) {
+Status RdmaTransport::open_lane(const SessionSpec& session, size_t index) {
   auto queue = nic::RdmaQueue::open({.device = device_,
                                      .hugepages = Hugepages::kNever,
                                      .receive_slots = kReceiveSlots,
@@ -68,8 +69,11 @@ Status RdmaTransport::open_lane(const SessionSpec& session) {
   if (!queue) return queue.error();
   Lane lane;
   lane.queue = std::make_unique<nic::RdmaQueue>(std::move(*queue));
-  lanes_.push_back(std::move(lane));
   receivable_bytes_ = kReceiveSlots / 4 * 3 * session.fragment_bytes;
+  // Packets of a window, and a quarter more: of those that end a tensor, and of what is repeated.
+  const uint32_t window_bytes = std::min(session.pipelines[index].credit_bytes, receivable_bytes_);
+  lane.landing_slots_wanted = window_bytes / session.fragment_bytes * 5 / 4 + 1;
+  lanes_.push_back(std::move(lane));
   return prepare(lanes_.back());
 }
 
@@ -77,6 +81,7 @@ Status RdmaTransport::prepare(Lane& lane) {
   const auto prepared = lane.queue->prepare(++lane.owner);
   if (!prepared) return prepared.error();
   lane.prepared = *prepared;
+  lane.prepared.own.landing_slots_wanted = lane.landing_slots_wanted;
   lane.state = Lane::State::kToAsk;
   return ok_status();
 }
@@ -88,6 +93,7 @@ bool RdmaTransport::is_connected() const {
 
 // New queue pairs for those that are broken.
 void RdmaTransport::mend(uint64_t now_ns) {
+  hear(now_ns);
   for (Lane& lane : lanes_) {
     lane.queue->reap();
     if (lane.state == Lane::State::kConnected && lane.queue->is_broken(lane.prepared.endpoint)) {
@@ -97,6 +103,15 @@ void RdmaTransport::mend(uint64_t now_ns) {
     }
     if (lane.state != Lane::State::kMissing || now_ns < next_try_ns_) continue;
     if (const Status prepared = prepare(lane); !prepared) give_up(prepared.error().message);
+  }
+}
+
+// What the device says; each lane takes what is its own.
+void RdmaTransport::hear(uint64_t now_ns) {
+  if (!device_ || now_ns < next_hearing_ns_) return;
+  next_hearing_ns_ = now_ns + kHearingNs;
+  while (const auto event = device_->next_event()) {
+    for (Lane& lane : lanes_) lane.queue->on_event(*event);
   }
 }
 

@@ -43,6 +43,7 @@ class RdmaTransport : public Transport {
     enum class State { kMissing, kToAsk, kAsked, kConnected };
     State state = State::kMissing;
     std::unique_ptr<nic::RdmaQueue> queue;
+    uint32_t landing_slots_wanted = 0;
     uint64_t owner = 0;  // of the newest queue pair; each has a number of its own
     nic::RdmaQueue::Prepared prepared;
     // Since a packet last came: how often it broke, and when first.
@@ -50,9 +51,10 @@ class RdmaTransport : public Transport {
     uint64_t broken_ns = 0;
   };
 
-  Status open_lane(const SessionSpec& session);
+  Status open_lane(const SessionSpec& session, size_t index);
   Status prepare(Lane& lane);
   void mend(uint64_t now_ns);
+  void hear(uint64_t now_ns);
   void give_up(const std::string& why);
   bool is_connected() const;
   bool has_failed(const Lane& lane, uint64_t now_ns) const;
@@ -64,6 +66,7 @@ class RdmaTransport : public Transport {
   bool awaited_ = false;      // its answer
   std::string refusal_;       // why the last attempt failed; empty if it did not
   uint64_t next_try_ns_ = 0;  // after that
+  uint64_t next_hearing_ns_ = 0;
   uint32_t receivable_bytes_ = 0;
 };
 

@@ -75,6 +75,14 @@ TEST_CASE("without a NIC's own, RDMA devices of the node share its pipelines eve
   on_sockets.data.port = config::PortKind::kSocket;
   on_sockets.rdma = {};
   CHECK(topology->job_memory_bytes < plan(on_sockets, facts)->job_memory_bytes);
+  // Slots that workers write to come on top.
+  auto written = config;
+  written.rdma.mode = config::RdmaMode::kWriteImm;
+  const auto larger = plan(written, facts);
+  REQUIRE(larger);
+  CHECK(larger->nodes[0].packet_memory_bytes >=
+        topology->nodes[0].packet_memory_bytes + 2 * (40u << 20));
+  CHECK(larger->job_memory_bytes < topology->job_memory_bytes);
 #endif
   std::sort(used.begin(), used.end());
   CHECK(used == std::vector<std::string>{"a", "b", "c", "c"});
@@ -137,6 +145,12 @@ TEST_CASE("preflight finds devices that may not be opened, and too little lockab
   const Check little = check_of(config, facts, "memlock");
   CHECK(little.level == CheckLevel::kFail);
   CHECK_THAT(little.finding, Contains("8 MiB, but packets lock"));
+  // Enough to post buffers for what is sent, too little for slots that are written to.
+  facts.memlock_bytes = 100u << 20;
+  CHECK(check_of(config, facts, "memlock").level == CheckLevel::kWarn);
+  auto written = config;
+  written.rdma.mode = config::RdmaMode::kWriteImm;
+  CHECK(check_of(written, facts, "memlock").level == CheckLevel::kFail);
   facts.memlock_bytes = 1u << 30;
   CHECK(check_of(config, facts, "memlock").level == CheckLevel::kWarn);
   facts.can_lock_memory = true;

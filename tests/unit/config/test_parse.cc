@@ -66,7 +66,7 @@ Config unlike_defaults_on_rdma() {
   Config config = unlike_defaults();
   config.data.port = PortKind::kRdma;
   config.dpdk = {};
-  config.rdma = {{"mlx5_0", "mlx5_1"}, 3};
+  config.rdma = {{"mlx5_0", "mlx5_1"}, 3, RdmaMode::kWriteImm};
   return config;
 }
 

@@ -53,6 +53,17 @@ TEST_CASE("a GID index is auto or a small number") {
   CHECK(config.rdma.gid_index == kGidIndexAuto);
 }
 
+TEST_CASE("workers' packets over RDMA are sent, or written with an immediate") {
+  Config config = allowed();
+  CHECK(config.rdma.mode == RdmaMode::kSend);
+  CHECK(set(config, "rdma.mode", "write_imm"));
+  CHECK(config.rdma.mode == RdmaMode::kWriteImm);
+  for (const char* text : {"write", "", "SEND"}) CHECK(!set(config, "rdma.mode", text));
+  CHECK(config.rdma.mode == RdmaMode::kWriteImm);
+  CHECK(set(config, "rdma.mode", "send"));
+  CHECK(config.rdma.mode == RdmaMode::kSend);
+}
+
 TEST_CASE("RDMA carries data off the host, which the operator must have allowed") {
   Config config = allowed();
   config.security = {};
@@ -65,6 +76,9 @@ TEST_CASE("RDMA settings that nobody uses, and a device named twice, are errors"
   CHECK_THAT(errors_of(config), Contains("rdma.devices names rxe0 twice"));
   config = {};
   config.rdma.gid_index = 3;
+  CHECK_THAT(errors_of(config), Contains("[rdma] is given, but data.port = rdma is not"));
+  config = {};
+  config.rdma.mode = RdmaMode::kWriteImm;
   CHECK_THAT(errors_of(config), Contains("[rdma] is given, but data.port = rdma is not"));
 }
 

@@ -35,6 +35,18 @@ TEST_CASE("a queue pair's address is read as it was written") {
   }
 }
 
+TEST_CASE("a ring of landing slots is wished for, and answered, or not there") {
+  QueuePairAddress address = sound();
+  CHECK(!message_of(address).has_landing());
+  address.landing_slots_wanted = 241;
+  CHECK(*parse_queue_pair(message_of(address)) == address);
+  address.landing = {.address = 0x7f00'1234'5678'0000,
+                     .key = 0xfedc'ba98,
+                     .slots = kLandingSlotsMax,
+                     .slot_bytes = limits::kPacketBytesMax};
+  CHECK(*parse_queue_pair(message_of(address)) == address);
+}
+
 TEST_CASE("a queue pair's address that no device could have is refused by field") {
   const auto refusal = [](const auto& change) {
     control::QueuePair message = message_of(sound());
@@ -53,6 +65,21 @@ TEST_CASE("a queue pair's address that no device could have is refused by field"
   for (const uint32_t mtu : {0u, 128u, 255u, 1500u, 8192u}) {
     CHECK_THAT(refusal([&](auto& m) { m.set_mtu(mtu); }), Contains("mtu " + std::to_string(mtu)));
   }
+  const auto ring = [](uint64_t address, uint32_t slots, uint32_t slot_bytes) {
+    return [=](control::QueuePair& message) {
+      message.mutable_landing()->set_address(address);
+      message.mutable_landing()->set_slots(slots);
+      message.mutable_landing()->set_slot_bytes(slot_bytes);
+    };
+  };
+  CHECK(refusal(ring(0, 2, limits::kPacketBytesMax)) == "accepted");
+  for (const uint32_t slots : {0u, 1u, kLandingSlotsMax + 1, UINT32_MAX}) {
+    CHECK_THAT(refusal(ring(0, slots, UINT32_MAX)),
+               Contains("a landing ring of " + std::to_string(slots) + " slots"));
+  }
+  CHECK_THAT(refusal(ring(0, 2, limits::kPacketBytesMax - 1)), Contains("landing slots of"));
+  CHECK_THAT(refusal(ring(UINT64_MAX - 65'535, 2, limits::kPacketBytesMax)),
+             Contains("ends beyond all memory"));
 }
 
 }  // namespace pbox::wire

@@ -32,6 +32,8 @@ TEST_CASE("what a queue locks is its buffers") {
   CHECK(one >= limits::kPacketBytesMax);
   options.staging_slots = 3;
   CHECK(rdma_queue_bytes(options) == 4 * one);
+  options.landing_slots = 2;
+  CHECK(rdma_queue_bytes(options) == 6 * one);
 }
 
 }  // namespace pbox::nic

@@ -1,0 +1,35 @@
+#include <catch2/catch.hpp>
+
+#include "nic/rdma/slot_ranges.h"
+
+namespace pbox::nic {
+
+TEST_CASE("ranges of slots are neighbours, each of one owner, and the lowest that are free") {
+  SlotRanges ranges(10);
+  CHECK(ranges.take(4) == 0);
+  CHECK(ranges.take(3) == 4);
+  CHECK(ranges.length(4) == 3);
+  CHECK(ranges.take(4) == std::nullopt);
+  CHECK(ranges.take(3) == 7);
+  CHECK(ranges.take(1) == std::nullopt);
+}
+
+TEST_CASE("slots that are given back are taken again, alone or with free neighbours") {
+  SlotRanges ranges(10);
+  for (const uint32_t count : {4, 3, 2}) REQUIRE(ranges.take(count));
+  ranges.give_back(4);
+  CHECK(ranges.take(4) == std::nullopt);
+  CHECK(ranges.take(2) == 4);
+  CHECK(ranges.take(1) == 6);
+  ranges.give_back(4);
+  ranges.give_back(0);
+  CHECK(ranges.take(6) == 0);
+  CHECK(ranges.take(1) == 9);
+}
+
+TEST_CASE("where there are no slots, none are taken") {
+  SlotRanges ranges(0);
+  CHECK(ranges.take(1) == std::nullopt);
+}
+
+}  // namespace pbox::nic
