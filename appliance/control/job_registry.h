@@ -209,7 +209,6 @@ class JobRegistry {
   struct SnapshotEntry {
     std::shared_ptr<SnapshotRun> run;
     uint64_t begun_ns = 0;
-    bool is_told = false;  // how it ended
   };
   void on_ask_cut(ConnectionId id, const control::AskCut& question);
   Result<control::CutProgress> take_cut(const control::AskCut& question);
@@ -220,7 +219,7 @@ class JobRegistry {
   void end_cut(const JobKey& part);
   void lose_cut(const JobKey& part);
   void tick_snapshots();
-  void tell_end(SnapshotEntry& snapshot);
+  void tell_end(const SnapshotRun& run);
   void begin_due_snapshots();
   bool awaits_snapshot(Job& job, const PartState* state);
   void on_restored(const JobKey& part, uint64_t number, Result<snapshot::Restored> loaded);

@@ -77,7 +77,11 @@ Status JobRegistry::begin_snapshot(const std::string& name, uint64_t timeout_ns,
     *message.mutable_ask_cut() = question;
     parts_.ask_box(box, message, [done](const auto& answer) { done(progress_in(answer)); });
   };
-  auto run = std::make_shared<SnapshotRun>(*shelf_, ask, utc_now, name, now_ns + timeout_ns);
+  const auto on_end = [this, alive = alive_, name] {
+    if (*alive) tell_end(*snapshots_.at(name).run);
+  };
+  auto run =
+      std::make_shared<SnapshotRun>(*shelf_, ask, utc_now, on_end, name, now_ns + timeout_ns);
   snapshots_[name] = {run, now_ns};
   control::AskPlan question;
   question.set_protocol_version(wire::kControlProtocolVersion);
@@ -258,20 +262,17 @@ void JobRegistry::tick_snapshots() {
   }
   for (const JobKey& part : forgotten) end_cut(part);
   for (auto entry = snapshots_.begin(); entry != snapshots_.end();) {
-    SnapshotEntry& snapshot = entry->second;
-    const bool was_over = snapshot.is_told;
+    const SnapshotEntry& snapshot = entry->second;
     snapshot.run->on_tick(now_ns_);
-    if (snapshot.run->is_over() && !was_over) tell_end(snapshot);
     const bool is_old = snapshot.run->is_over() && now_ns_ - snapshot.begun_ns > kRunKeptNs;
     entry = is_old && !has_job(entry->first) ? snapshots_.erase(entry) : std::next(entry);
   }
   begin_due_snapshots();
 }
 
-void JobRegistry::tell_end(SnapshotEntry& snapshot) {
-  snapshot.is_told = true;
-  const SnapshotView view = snapshot.run->view();
-  if (snapshot.run->is_done()) {
+void JobRegistry::tell_end(const SnapshotRun& run) {
+  const SnapshotView view = run.view();
+  if (run.is_done()) {
     ++totals_.snapshots_taken;
     note(Severity::kInfo, "snapshot_taken",
          "job '" + view.job + "': snapshot " + std::to_string(view.number) + ", " +

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "nic/wire/control_frame.h"
 #include "nic/wire/header.h"
 
@@ -13,18 +14,22 @@ using control::CutProgress;
 
 // The first cut is where the chunk that is furthest is now: a job that rests is there in no time.
 // One that runs may have left it before all boxes have heard of it; each next cut is further ahead.
-constexpr uint32_t kAttemptsMax = 8;
-constexpr uint32_t margin(uint32_t attempt) {
-  return attempt == 0 ? 0 : 1u << (attempt - 1);
+constexpr uint32_t kMissedMax = 8;
+constexpr uint32_t margin(uint32_t missed) {
+  return missed == 0 ? 0 : 1u << (missed - 1);
 }
+
+// A job that no chunk of has come to a cut ahead of it by then may have come to rest before it.
+constexpr uint64_t kPatienceNs = kNanosPerSecond;
 
 }  // namespace
 
-SnapshotRun::SnapshotRun(snapshot::Shelf& shelf, Ask ask, Clock clock, std::string job,
-                         uint64_t deadline_ns)
+SnapshotRun::SnapshotRun(snapshot::Shelf& shelf, Ask ask, Clock clock, std::function<void()> on_end,
+                         std::string job, uint64_t deadline_ns)
     : shelf_(shelf),
       ask_(std::move(ask)),
       clock_(std::move(clock)),
+      on_end_(std::move(on_end)),
       job_(std::move(job)),
       deadline_ns_(deadline_ns) {}
 
@@ -72,7 +77,26 @@ void SnapshotRun::on_tick(uint64_t now_ns) {
     }
     return fail(why);
   }
+  if (waits_in_vain(now_ns)) {
+    missed_ = 0;
+    try_again();
+  }
   ask_all();
+}
+
+bool SnapshotRun::waits_in_vain(uint64_t now_ns) {
+  if (state_ != State::kCutting) return false;
+  if (cutting_from_ns_ == 0) cutting_from_ns_ = now_ns;
+  if (now_ns - cutting_from_ns_ < kPatienceNs) return false;
+  return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return part.has_answered && part.progress.state() == CutProgress::CUTTING &&
+           part.progress.chunks_copied() == 0;
+  });
+}
+
+void SnapshotRun::try_again() {
+  ++attempt_;
+  enter(State::kProbing);
 }
 
 void SnapshotRun::ask_all() {
@@ -130,7 +154,8 @@ void SnapshotRun::on_probed() {
     if (newest == 0) return fail("the job has no weights yet; try again after its first step");
     if (wire::round_distance(newest, round_) > 0) round_ = newest;
   }
-  round_ += margin(attempt_);
+  round_ += margin(missed_);
+  cutting_from_ns_ = 0;
   enter(State::kCutting);
   ask_all();
 }
@@ -140,11 +165,10 @@ void SnapshotRun::on_progress() {
     return [state](const Part& part) { return part.progress.state() == state; };
   };
   if (std::any_of(parts_.begin(), parts_.end(), is(CutProgress::MISSED))) {
-    if (++attempt_ == kAttemptsMax) {
+    if (++missed_ == kMissedMax) {
       return fail("the job was always beyond the cut before all boxes had heard of it");
     }
-    enter(State::kProbing);  // from the next tick on
-    return;
+    return try_again();  // from the next tick on
   }
   if (std::all_of(parts_.begin(), parts_.end(), is(CutProgress::WRITTEN))) finish();
 }
@@ -164,15 +188,19 @@ void SnapshotRun::finish() {
     const auto self = weak.lock();
     if (!self || self->is_over()) return;
     if (!finished) return self->fail(finished.error().message);
-    self->let_go();
-    self->state_ = State::kDone;
+    self->end(State::kDone);
   });
 }
 
 void SnapshotRun::fail(const std::string& why) {
-  let_go();
-  state_ = State::kFailed;
   error_ = why;
+  end(State::kFailed);
+}
+
+void SnapshotRun::end(State state) {
+  let_go();
+  state_ = state;
+  on_end_();
 }
 
 // Whoever does not hear it forgets the cut when it has not been asked for a while.

@@ -35,8 +35,10 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   // What of the time of day a manifest states.
   using Clock = std::function<std::string()>;
 
-  // `shelf` outlives it. It fails unless it is done at `deadline_ns`.
-  SnapshotRun(snapshot::Shelf& shelf, Ask ask, Clock clock, std::string job, uint64_t deadline_ns);
+  // `shelf` outlives it. It fails unless it is done at `deadline_ns`. `on_end` is called once, when
+  // it is over.
+  SnapshotRun(snapshot::Shelf& shelf, Ask ask, Clock clock, std::function<void()> on_end,
+              std::string job, uint64_t deadline_ns);
 
   // Which box has which part, and which is this one's name. Once.
   void begin(const Result<control::Plan>& plan, const std::string& own_name);
@@ -66,19 +68,25 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
                  const Result<control::CutProgress>& answer);
   void on_probed();
   void on_progress();
+  bool waits_in_vain(uint64_t now_ns);
+  void try_again();
   void finish();
   void fail(const std::string& why);
+  void end(State state);
   void let_go();
 
   snapshot::Shelf& shelf_;
   Ask ask_;
   Clock clock_;
+  std::function<void()> on_end_;
   std::string job_;
   uint64_t deadline_ns_;
   State state_ = State::kStarting;
   std::vector<Part> parts_;
   uint64_t number_ = 0;
   uint32_t attempt_ = 0;
+  uint32_t missed_ = 0;           // cuts, one after the other
+  uint64_t cutting_from_ns_ = 0;  // 0: from the next tick on
   uint32_t round_ = 0;
   uint64_t steps_ = 0;
   std::string error_;

@@ -26,6 +26,7 @@ done
 find "$prefix" -name '*.a' -o -name __pycache__ | grep . && fail "these are nobody's business"
 
 "$prefix/bin/pboxctl" plan >/dev/null || fail "pboxctl plan"
+: >"$prefix/out"  # it is read before pboxd has begun
 "$prefix/bin/pboxd" --config="$prefix/share/doc/pbox/pboxd.conf.example" --control.port=0 \
   --admin.enabled=false --cluster.state_directory="$prefix/state" --data.port_first=0 \
   >"$prefix/out" 2>"$prefix/err" &

@@ -10,6 +10,9 @@ namespace {
 using Catch::Contains;
 using control::CutProgress;
 
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint64_t kDeadlineNs = 100 * kSecond;
+
 struct Asked {
   std::string box;
   control::AskCut question;
@@ -41,7 +44,8 @@ struct Rack {
       [this](const std::string& box, const control::AskCut& question, const auto& done) {
         asked.push_back({box, question, done});
       },
-      [] { return "2026-01-01T00:00:00Z"; }, "job", 1'000);
+      [] { return "2026-01-01T00:00:00Z"; }, [this] { ++ends; }, "job", kDeadlineNs);
+  int ends = 0;
 
   Rack() {
     control::Plan plan;
@@ -107,6 +111,7 @@ TEST_CASE("every box is asked for the round of the one that is furthest, until a
   CHECK(rack.files.manifest->steps == 108);
   CHECK(rack.files.manifest->parts.at(2).box == "c");
   CHECK(rack.run->is_done());
+  CHECK(rack.ends == 1);
   // All are told that it is over.
   REQUIRE(rack.asked.size() == 3);
   CHECK(rack.asked[2].question.over());
@@ -129,6 +134,41 @@ TEST_CASE("each cut that was missed is followed by one that is further ahead") {
   }
   CHECK(margins == std::vector<uint32_t>{0, 1, 2, 4, 8, 16, 32, 64});
   CHECK_THAT(rack.run->view().error, Contains("beyond the cut"));
+}
+
+TEST_CASE("a job that comes to rest before a cut ahead of it is cut where it rests") {
+  Rack rack;
+  rack.survey({5, 5, 5});
+  for (const auto state : {CutProgress::MISSED, CutProgress::CUTTING}) {
+    CutProgress progress;
+    progress.set_state(state);
+    rack.take().done(progress);
+  }
+  rack.asked.clear();
+  rack.run->on_tick(1);
+  CHECK(rack.survey({6, 6, 6}) == 7);
+  const auto nobody_is_there = [&] {
+    while (!rack.asked.empty()) {
+      CutProgress progress;
+      progress.set_state(CutProgress::CUTTING);
+      progress.set_chunks(4);
+      rack.take().done(progress);
+    }
+  };
+  for (uint64_t now_ns = 2; now_ns < kSecond; now_ns += kSecond / 10) {
+    nobody_is_there();
+    rack.run->on_tick(now_ns);
+    CHECK(rack.asked.back().question.round() == 7);
+  }
+  nobody_is_there();
+  rack.run->on_tick(kSecond + 2);
+  CHECK(rack.survey({6, 6, 6}) == 6);
+  // Where some have come to it the others are waited for.
+  for (int part = 0; part < 3; ++part) rack.answer(CutProgress::CUTTING);
+  rack.run->on_tick(kSecond + 3);
+  for (int part = 0; part < 3; ++part) rack.answer(CutProgress::CUTTING);
+  rack.run->on_tick(9 * kSecond);
+  CHECK(rack.asked.back().question.round() == 6);
 }
 
 TEST_CASE("rounds are compared as the wire counts them") {
@@ -161,10 +201,11 @@ TEST_CASE("it ends at its time") {
   rack.survey({3, 3, 3});
   rack.answer(CutProgress::WRITTEN);
   rack.answer(CutProgress::CUTTING);
-  rack.run->on_tick(999);
+  rack.run->on_tick(kDeadlineNs - 1);
   CHECK_FALSE(rack.run->is_over());
-  rack.run->on_tick(1'000);
+  rack.run->on_tick(kDeadlineNs);
   CHECK_THAT(rack.run->view().error, Contains("box b has 1 of 4 chunks"));
+  CHECK(rack.ends == 1);
   rack.answer(CutProgress::WRITTEN);  // too late
   CHECK(rack.run->is_over());
 }
