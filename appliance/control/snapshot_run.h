@@ -46,7 +46,6 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
 
   bool is_over() const { return state_ == State::kDone || state_ == State::kFailed; }
   bool is_done() const { return state_ == State::kDone; }
-  uint64_t deadline_ns() const { return deadline_ns_; }
   SnapshotView view() const;
 
  private:
