@@ -154,6 +154,20 @@ Result<PartHead> read_head(Reader& reader, const std::string& path) {
   }
 }
 
+// Could a file of so many bytes have this head? Only then is it followed: its checksum is known
+// when all has been read.
+bool is_possible(const PartHead& head, uint64_t bytes) {
+  if (head.chunk_bytes < limits::kChunkBytesMin) return false;
+  if (static_cast<size_t>(head.optimizer) >= optimizer::kOptimizerKindCount) return false;
+  uint64_t elements = bytes / sizeof(float);  // at most, of weights
+  for (const Tensor& tensor : head.tensors) {
+    if (static_cast<uint32_t>(tensor.dtype) >= wire::kDtypeCount) return false;
+    if (tensor.elements > elements) return false;
+    elements -= tensor.elements;
+  }
+  return true;
+}
+
 // By number.
 std::vector<std::pair<ChunkPlace, PlacedChunk>> placed(const PartHead& head) {
   std::vector<std::pair<ChunkPlace, PlacedChunk>> list;
@@ -226,6 +240,7 @@ Status read_part(const std::string& path, const PartFile& expected, const PartHe
   Reader reader(*file, expected.bytes);
   const auto head = read_head(reader, path);
   if (!head) return head.error();
+  if (!is_possible(*head, expected.bytes)) return misfit(path, "its head is damaged");
   if (const Status fits = check_fit(path, *head, part); !fits) return fits;
   const auto list = placed(*head);
   std::vector<float> values;

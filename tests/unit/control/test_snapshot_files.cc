@@ -192,6 +192,28 @@ TEST_CASE("any byte that changes is found, and so is a file that is short or gon
   CHECK_THAT(load_all(folder, head).error().message, Contains("is damaged"));
 }
 
+TEST_CASE("a head that was changed in any byte is not followed") {
+  const Folder folder;
+  const Manifest manifest = write_all(folder);
+  const PartHead head = head_of(0, 2, {{"a", 0, 2048}, {"b", 0, 1024}});
+  const std::string path = number_folder(folder.path, head.job, 1) + "/" + manifest.parts[0].name;
+  for (std::streamoff at = 0; at < 400; ++at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const char before = static_cast<char>(file.get());
+    for (const char other : {'9', '\0', ','}) {
+      if (other == before) continue;
+      file.seekp(at);
+      file.put(other).flush();
+      INFO(at << " " << static_cast<int>(other));
+      CHECK_FALSE(load_all(folder, head));
+    }
+    file.seekp(at);
+    file.put(before);
+  }
+  CHECK(load_all(folder, head));
+}
+
 TEST_CASE("the last two are kept, and what was never finished is no snapshot") {
   const Folder folder;
   write_all(folder);
