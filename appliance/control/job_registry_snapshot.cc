@@ -36,8 +36,7 @@ Result<CutProgress> progress_in(const Result<control::BoxMessage>& answer) {
   return answer->cut_progress();
 }
 
-Status may_be_cut(const Job& job) {
-  const JobSpec& spec = job.spec();
+Status has_cuts(const JobSpec& spec) {
   if (spec.mode != pipeline::Mode::kOptimize) {
     return Error{ErrorCode::kInvalidArgument,
                  spec.title() +
@@ -49,10 +48,14 @@ Status may_be_cut(const Job& job) {
                  spec.title() + " is of sync.model " + to_string(spec.sync.model) +
                      ": without rounds that wait for all there is no cut; only bsp has them"};
   }
-  if (!job.running()) {
-    return Error{ErrorCode::kUnavailable, spec.title() + " does not run yet"};
-  }
   return ok_status();
+}
+
+Status may_be_cut(const Job& job) {
+  if (!job.running()) {
+    return Error{ErrorCode::kUnavailable, job.spec().title() + " does not run yet"};
+  }
+  return has_cuts(job.spec());
 }
 
 }  // namespace
@@ -64,7 +67,7 @@ Status JobRegistry::begin_snapshot(const std::string& name, uint64_t timeout_ns,
   }
   const std::vector<Job*> parts = parts_of(name);
   if (parts.empty()) return Error{ErrorCode::kNotFound, "no job '" + name + "' here"};
-  if (const Status may = may_be_cut(*parts[0]); !may) return may;
+  if (const Status may = has_cuts(parts[0]->spec()); !may) return may;
   const auto before = snapshots_.find(name);
   if (before != snapshots_.end() && !before->second.run->is_over()) {
     return Error{ErrorCode::kUnavailable, "a snapshot of job '" + name + "' is being taken"};
@@ -77,16 +80,20 @@ Status JobRegistry::begin_snapshot(const std::string& name, uint64_t timeout_ns,
     *message.mutable_ask_cut() = question;
     parts_.ask_box(box, message, [done](const auto& answer) { done(progress_in(answer)); });
   };
+  const auto ask_plan = [this, alive = alive_, name](const PartMap::Answer& done) {
+    if (!*alive) return;
+    control::AskPlan question;
+    question.set_protocol_version(wire::kControlProtocolVersion);
+    question.set_job(name);
+    parts_.ask(question, done);
+  };
   const auto on_end = [this, alive = alive_, name] {
     if (*alive) tell_end(*snapshots_.at(name).run);
   };
-  auto run =
-      std::make_shared<SnapshotRun>(*shelf_, ask, utc_now, on_end, name, now_ns + timeout_ns);
+  auto run = std::make_shared<SnapshotRun>(*shelf_, ask, ask_plan, utc_now, on_end, name,
+                                           now_ns + timeout_ns);
   snapshots_[name] = {run, now_ns};
-  control::AskPlan question;
-  question.set_protocol_version(wire::kControlProtocolVersion);
-  question.set_job(name);
-  parts_.ask(question, [run, box = options_.box_name](const auto& plan) { run->begin(plan, box); });
+  run->begin(options_.box_name);
   return ok_status();
 }
 

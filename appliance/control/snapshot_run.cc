@@ -24,24 +24,18 @@ constexpr uint64_t kPatienceNs = kNanosPerSecond;
 
 }  // namespace
 
-SnapshotRun::SnapshotRun(snapshot::Shelf& shelf, Ask ask, Clock clock, std::function<void()> on_end,
-                         std::string job, uint64_t deadline_ns)
+SnapshotRun::SnapshotRun(snapshot::Shelf& shelf, Ask ask, AskPlan ask_plan, Clock clock,
+                         std::function<void()> on_end, std::string job, uint64_t deadline_ns)
     : shelf_(shelf),
       ask_(std::move(ask)),
+      ask_plan_(std::move(ask_plan)),
       clock_(std::move(clock)),
       on_end_(std::move(on_end)),
       job_(std::move(job)),
       deadline_ns_(deadline_ns) {}
 
-void SnapshotRun::begin(const Result<control::Plan>& plan, const std::string& own_name) {
-  if (is_over()) return;
-  if (!plan) return fail("which box has which part is not known: " + plan.error().message);
-  for (const control::PartPlace& place : plan->parts()) {
-    const bool is_here = place.address().empty();
-    parts_.push_back({.asked_as = is_here ? "" : place.box(),
-                      .box = is_here ? own_name : place.box(),
-                      .progress = {}});
-  }
+void SnapshotRun::begin(const std::string& own_name) {
+  own_name_ = own_name;
   shelf_.begin(job_, [weak = weak_from_this()](const Result<uint64_t>& number) {
     if (const auto self = weak.lock()) self->on_number(number);
   });
@@ -51,8 +45,29 @@ void SnapshotRun::on_number(const Result<uint64_t>& number) {
   if (is_over()) return;
   if (!number) return fail(number.error().message);
   number_ = *number;
+  ask_places();
+}
+
+void SnapshotRun::ask_places() {
+  state_ = State::kPlacing;
+  ask_plan_([weak = weak_from_this()](const Result<control::Plan>& plan) {
+    if (const auto self = weak.lock()) self->on_places(plan);
+  });
+}
+
+void SnapshotRun::on_places(const Result<control::Plan>& plan) {
+  if (state_ != State::kPlacing) return;
+  if (!plan) return fail("which box has which part is not known: " + plan.error().message);
+  parts_.clear();
+  for (const control::PartPlace& place : plan->parts()) {
+    const bool is_here = place.address().empty();
+    parts_.push_back({.asked_as = is_here ? "" : place.box(),
+                      .box = is_here ? own_name_ : place.box(),
+                      .progress = {},
+                      .refusal = {}});
+  }
   enter(State::kProbing);
-  ask_all();
+  if (attempt_ == 0) ask_all();  // else from the next tick on
 }
 
 void SnapshotRun::enter(State state) {
@@ -66,11 +81,14 @@ void SnapshotRun::enter(State state) {
 void SnapshotRun::on_tick(uint64_t now_ns) {
   if (is_over()) return;
   if (now_ns >= deadline_ns_ && state_ != State::kFinishing) {
-    const auto slow = std::find_if(parts_.begin(), parts_.end(), [](const Part& part) {
-      return part.progress.state() != CutProgress::WRITTEN;
+    const auto slow = std::find_if(parts_.begin(), parts_.end(), [this](const Part& part) {
+      return state_ == State::kProbing ? !part.has_answered
+                                       : part.progress.state() != CutProgress::WRITTEN;
     });
     std::string why = "it was not done in time";
-    if (slow != parts_.end()) {
+    if (slow != parts_.end() && !slow->has_answered && !slow->refusal.empty()) {
+      why += ": box " + slow->box + ": " + slow->refusal;
+    } else if (slow != parts_.end()) {
       why += ": box " + slow->box + " has " + std::to_string(slow->progress.chunks_copied()) +
              " of " + std::to_string(slow->progress.chunks()) +
              " chunks at the cut; do its ranks still train? See `pboxctl stragglers`";
@@ -130,8 +148,15 @@ void SnapshotRun::on_answer(uint32_t part, uint32_t attempt, State state,
   if (state_ != state || attempt_ != attempt) return;
   Part& from = parts_[part];
   from.is_asked = false;
-  if (!answer && answer.error().code == ErrorCode::kUnavailable) return;  // is asked again
-  if (!answer) return fail("box " + from.box + ": " + answer.error().message);
+  if (!answer) {
+    from.refusal = answer.error().message;
+    if (answer.error().code == ErrorCode::kUnavailable) return;  // is asked again
+    // A part that moves: its new box has not heard of it yet, or the plan was out of date.
+    const bool moves = answer.error().code == ErrorCode::kNotFound && round_ == 0;
+    if (!moves) return fail("box " + from.box + ": " + from.refusal);
+    ++attempt_;
+    return ask_places();
+  }
   from.progress = *answer;
   from.has_answered = true;
   if (from.progress.state() == CutProgress::FAILED) {
@@ -218,7 +243,8 @@ void SnapshotRun::let_go() {
 }
 
 SnapshotView SnapshotRun::view() const {
-  constexpr const char* kNames[] = {"starting", "starting", "cutting", "writing", "done", "failed"};
+  constexpr const char* kNames[] = {"starting", "starting", "starting", "cutting",
+                                    "writing",  "done",     "failed"};
   SnapshotView view{.job = job_,
                     .state = kNames[static_cast<size_t>(state_)],
                     .number = number_,

@@ -32,16 +32,17 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   using Answer = std::function<void(Result<control::CutProgress>)>;
   // Asks a box by its name; empty: this one. The answer may come at once.
   using Ask = std::function<void(const std::string& box, const control::AskCut&, Answer)>;
+  // Asks which box has which part. The answer may come at once.
+  using AskPlan = std::function<void(std::function<void(const Result<control::Plan>&)>)>;
   // What of the time of day a manifest states.
   using Clock = std::function<std::string()>;
 
   // `shelf` outlives it. It fails unless it is done at `deadline_ns`. `on_end` is called once, when
   // it is over.
-  SnapshotRun(snapshot::Shelf& shelf, Ask ask, Clock clock, std::function<void()> on_end,
-              std::string job, uint64_t deadline_ns);
+  SnapshotRun(snapshot::Shelf& shelf, Ask ask, AskPlan ask_plan, Clock clock,
+              std::function<void()> on_end, std::string job, uint64_t deadline_ns);
 
-  // Which box has which part, and which is this one's name. Once.
-  void begin(const Result<control::Plan>& plan, const std::string& own_name);
+  void begin(const std::string& own_name);  // as the plan has this box; once
   void on_tick(uint64_t now_ns);
 
   bool is_over() const { return state_ == State::kDone || state_ == State::kFailed; }
@@ -49,17 +50,21 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   SnapshotView view() const;
 
  private:
-  // kProbing: how far are the parts? kCutting: they take the cut, and write it.
-  enum class State { kStarting, kProbing, kCutting, kFinishing, kDone, kFailed };
+  // kPlacing: where are the parts? kProbing: how far are they? kCutting: they take the cut, and
+  // write it.
+  enum class State { kStarting, kPlacing, kProbing, kCutting, kFinishing, kDone, kFailed };
   struct Part {
     std::string asked_as;  // its box, to ask for; empty: this one
     std::string box;
     control::CutProgress progress;
     bool is_asked = false;      // and has yet to answer
     bool has_answered = false;  // in this state
+    std::string refusal;        // why it has not, as it or its box says
   };
 
   void on_number(const Result<uint64_t>& number);
+  void ask_places();
+  void on_places(const Result<control::Plan>& plan);
   void enter(State state);
   void ask_all();
   void ask(uint32_t part);
@@ -76,17 +81,19 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
 
   snapshot::Shelf& shelf_;
   Ask ask_;
+  AskPlan ask_plan_;
   Clock clock_;
   std::function<void()> on_end_;
   std::string job_;
   uint64_t deadline_ns_;
+  std::string own_name_;
   State state_ = State::kStarting;
   std::vector<Part> parts_;
   uint64_t number_ = 0;
   uint32_t attempt_ = 0;
   uint32_t missed_ = 0;           // cuts, one after the other
   uint64_t cutting_from_ns_ = 0;  // 0: from the next tick on
-  uint32_t round_ = 0;
+  uint32_t round_ = 0;            // 0: nothing has been cut
   uint64_t steps_ = 0;
   std::string error_;
 };

@@ -85,7 +85,10 @@ struct Office {
   void begin_snapshot(double timeout_s = 60) {
     REQUIRE(desk.registry().begin_snapshot("train", static_cast<uint64_t>(timeout_s * 1e9),
                                            desk.now_ns()));
-    // Places are asked for.
+  }
+  // The shelf does the oldest thing that it was asked for, and where the job is, is told.
+  void act() {
+    shelf.act();
     if (desk.parts.answers.empty()) return;
     control::Plan plan;
     plan.add_parts();
@@ -122,14 +125,14 @@ TEST_CASE("a snapshot of a job that rests is there in a few ticks, and says what
   const uint64_t before = office.desk.registry().memory_taken_bytes();
   office.begin_snapshot();
   CHECK(office.view().state == std::string("starting"));
-  office.shelf.act();  // a number; all is copied at once
+  office.act();  // a number; all is copied at once
   CHECK(office.view().state == std::string("writing"));
   CHECK(office.view().chunks_copied == 4);
   CHECK(office.desk.registry().memory_taken_bytes() > before);
-  office.shelf.act();
+  office.act();
   office.tick();
   CHECK(office.desk.registry().memory_taken_bytes() == before);
-  office.shelf.act();  // the manifest
+  office.act();  // the manifest
   office.tick();
   CHECK(office.view().state == std::string("done"));
   CHECK(office.view().steps == kRounds - 1);
@@ -163,7 +166,7 @@ TEST_CASE("a cut that some chunk has left is tried again, further ahead") {
   office.train(kRounds);
   office.begin_snapshot();
   chunks_of(office.desk)[2]->rounds_finished = kRounds + 2;
-  office.shelf.act();  // the cut is where chunk 2 is now
+  office.act();  // the cut is where chunk 2 is now
   CHECK(office.view().state == std::string("cutting"));
   CHECK(office.view().chunks_copied == 1);
   office.train(kRounds + 3);  // over it in one leap, which the pipeline does not see
@@ -175,9 +178,9 @@ TEST_CASE("a cut that some chunk has left is tried again, further ahead") {
   office.train(kRounds + 4);
   office.tick();
   CHECK(office.view().state == std::string("writing"));
-  office.shelf.act();
+  office.act();
   office.tick();
-  office.shelf.act();
+  office.act();
   CHECK(office.view().steps == kRounds + 3);
 }
 
@@ -188,7 +191,7 @@ TEST_CASE("a snapshot fails with a reason, and leaves nothing behind") {
     office.train(kRounds);
     office.begin_snapshot();
     chunks_of(office.desk)[0]->rounds_finished = kRounds - 1;
-    office.shelf.act();
+    office.act();
     for (const ConnectionId id : office.ids) office.desk.say(id, leave_message());
     office.tick();
     CHECK_THAT(office.view().error, Contains("ended here"));
@@ -198,8 +201,8 @@ TEST_CASE("a snapshot fails with a reason, and leaves nothing behind") {
     office.train(kRounds);
     office.shelf.disk_is_full = true;
     office.begin_snapshot();
-    office.shelf.act();
-    office.shelf.act();
+    office.act();
+    office.act();
     office.tick();
     CHECK_THAT(office.view().error, Contains("box here: the disk is full"));
   }
@@ -208,14 +211,14 @@ TEST_CASE("a snapshot fails with a reason, and leaves nothing behind") {
     office.train(kRounds);
     office.begin_snapshot(1);
     chunks_of(office.desk)[0]->rounds_finished = kRounds - 1;
-    office.shelf.act();
+    office.act();
     office.desk.pass(2 * kSecond, office.ids);
     CHECK_THAT(office.view().error, Contains("box here has 3 of 4 chunks at the cut"));
   }
   SECTION("it has no weights") {
     office.start();
     office.begin_snapshot();
-    office.shelf.act();
+    office.act();
     CHECK_THAT(office.view().error, Contains("no weights yet"));
   }
   office.tick();
@@ -252,7 +255,7 @@ TEST_CASE("memory for a cut is memory of jobs") {
   office.start();
   office.train(kRounds);
   office.begin_snapshot();
-  office.shelf.act();
+  office.act();
   CHECK_THAT(office.view().error, Contains("[memory] job_share"));
 }
 
@@ -317,12 +320,12 @@ TEST_CASE("a job begins with the snapshot that its ranks name, once it is read")
   // Steps are counted on.
   for (pipeline::Chunk* chunk : chunks) chunk->rounds_finished = 11;
   office.begin_snapshot();
-  office.shelf.act();
-  office.shelf.act();
+  office.act();
+  office.act();
   office.tick();
   CHECK(office.shelf.written[1].at(0)->copies().at(0).steps == 910);
   CHECK(office.shelf.manifests.empty());
-  office.shelf.act();
+  office.act();
   CHECK(office.shelf.manifests.at(0).steps == 1'010);
 }
 

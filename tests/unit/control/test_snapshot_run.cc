@@ -44,17 +44,21 @@ struct Rack {
       [this](const std::string& box, const control::AskCut& question, const auto& done) {
         asked.push_back({box, question, done});
       },
-      [] { return "2026-01-01T00:00:00Z"; }, [this] { ++ends; }, "job", kDeadlineNs);
+      [this](const auto& done) { done(plan()); }, [] { return "2026-01-01T00:00:00Z"; },
+      [this] { ++ends; }, "job", kDeadlineNs);
+  std::vector<std::string> places = {"a", "b", "c"};
   int ends = 0;
 
-  Rack() {
+  Rack() { run->begin("b"); }
+
+  control::Plan plan() const {
     control::Plan plan;
-    for (const char* box : {"a", "b", "c"}) {
+    for (const std::string& box : places) {
       auto& place = *plan.add_parts();
       place.set_box(box);
-      if (box != std::string("b")) place.set_address("10.0.0.1:9541");
+      if (box != "b") place.set_address("10.0.0.1:9541");
     }
-    run->begin(plan, "b");
+    return plan;
   }
 
   Asked take() {
@@ -185,6 +189,23 @@ TEST_CASE("a box that does not answer is asked again, one that cannot ends it") 
   rack.take().done(Error{ErrorCode::kNotFound, "part 1 is not here any more"});
   CHECK_THAT(rack.run->view().error, Contains("box b: part 1 is not here any more"));
   CHECK_FALSE(rack.files.manifest);
+}
+
+TEST_CASE("a part that moves is asked for where the plan has it then") {
+  Rack rack;
+  rack.take();
+  rack.take();
+  rack.places[2] = std::string("d");
+  rack.take().done(Error{ErrorCode::kNotFound, "part 2 is not here any more"});
+  CHECK(rack.asked.empty());
+  rack.run->on_tick(1);
+  REQUIRE(rack.asked.size() == 3);
+  CHECK(rack.asked[2].box == "d");
+  // Its workers have yet to come to it.
+  for (int part = 0; part < 2; ++part) rack.answer(CutProgress::CUTTING);
+  rack.take().done(Error{ErrorCode::kUnavailable, "part 2 does not run yet"});
+  rack.run->on_tick(kDeadlineNs);
+  CHECK_THAT(rack.run->view().error, Contains("box d: part 2 does not run yet"));
 }
 
 TEST_CASE("what is written is no snapshot unless it can be read from one place") {
