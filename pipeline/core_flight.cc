@@ -4,6 +4,8 @@
 // of record_state() are for rounds that stay open while the ring goes round.
 #include <algorithm>
 
+#include "nic/wire/chunk_layout.h"
+#include "nic/wire/crc32c.h"
 #include "pipeline/core.h"
 
 namespace pbox::pipeline {
@@ -82,6 +84,7 @@ void Core::record_shard(const JobShard& shard) {
   record.sync_model = static_cast<uint8_t>(shard.sync.model);
   const size_t name_bytes = std::min<size_t>(shard.name.size(), limits::kJobNameBytesMax);
   record.name_bytes = static_cast<uint8_t>(name_bytes);
+  record.part = shard.part;
   flight_.add(FlightKind::kShard, shard.flight_number, now_ns_, record);
   for (size_t at = 0; at < name_bytes; at += kFlightBodyBytes) {
     std::array<char, kFlightBodyBytes> part{};
@@ -130,6 +133,15 @@ void Core::record_left(const JobShard& shard, const FanOut& at) {
   LeftRecord record;
   record.chunk = at.chunk->id;
   record.round = at.round;
+  if (flight_.is_kept()) {
+    const Chunk& chunk = *at.chunk;
+    const uint32_t fragment = at.round % chunk.fragment_count;
+    const uint32_t bytes = wire::fragment_length(chunk.wire_bytes, shard.fragment_bytes, fragment);
+    const std::byte* result = chunk.result[at.round & 1];
+    record.fragment = static_cast<uint16_t>(fragment);
+    record.digested_bytes = static_cast<uint16_t>(bytes);
+    record.digest = wire::crc32c(0, result + size_t{fragment} * shard.fragment_bytes, bytes);
+  }
   flight_.add(FlightKind::kLeft, shard.flight_number, now_ns_, record);
 }
 

@@ -16,7 +16,7 @@
 namespace pbox::pipeline {
 
 inline constexpr char kFlightMagic[8] = {'P', 'B', 'O', 'X', 'F', 'L', 'T', '\n'};
-inline constexpr uint32_t kFlightVersion = 1;
+inline constexpr uint32_t kFlightVersion = 2;
 inline constexpr size_t kFlightHeadBytes = 4096;
 
 // What became of a packet. The numbers are those of files.
@@ -77,7 +77,8 @@ struct ShardRecord {
   uint8_t delivery = 0;
   uint8_t sync_model = 0;
   uint8_t name_bytes = 0;
-  uint8_t unused[20] = {};
+  uint32_t part = 0;  // of the job: chunks are numbered in each
+  uint8_t unused[16] = {};
 };
 
 struct SessionRecord {
@@ -121,10 +122,15 @@ struct CommandRecord {
   uint8_t unused[24] = {};
 };
 
+// The digest is of one fragment, the next in each round: enough to tell at which round two records
+// of what ought to be the same part.
 struct LeftRecord {
   uint32_t chunk = 0;
   uint32_t round = 0;
-  uint8_t unused[40] = {};
+  uint32_t digest = 0;  // CRC32C of the fragment's payload
+  uint16_t fragment = 0;
+  uint16_t digested_bytes = 0;
+  uint8_t unused[32] = {};
 };
 
 struct alignas(kCacheLineBytes) FlightRecord {

@@ -24,6 +24,7 @@ class FlightRing {
 
   uint64_t written() const { return written_; }
   uint64_t capacity() const { return mask_ + 1; }
+  bool is_kept() const { return records_ != &spare_; }
 
   // Of a packet, before anything is done with it: if that is the end of the process, this is the
   // last record. The verdict is to be set later.

@@ -88,6 +88,7 @@ Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec) {
 
 void JobShard::lay_out(const ShardSpec& spec) {
   name = spec.name;
+  part = spec.part;
   epoch = spec.epoch;
   generation = spec.generation;
   fragment_bytes = spec.fragment_bytes;

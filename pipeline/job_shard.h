@@ -61,7 +61,8 @@ struct SessionSpec {
 };
 
 struct ShardSpec {
-  std::string name;  // of the job, for people; at most limits::kJobNameBytesMax
+  std::string name;   // of the job, for people; at most limits::kJobNameBytesMax
+  uint32_t part = 0;  // of the job
   uint32_t epoch = 1;
   uint16_t generation = 1;
   uint32_t fragment_bytes = limits::kFragmentBytesEthernet;
@@ -193,6 +194,7 @@ class JobShard {
   uint32_t elements(uint32_t index) const { return chunks_[index].elements; }
 
   std::string name;
+  uint32_t part = 0;
   uint32_t flight_number = 0;  // in the pipeline's flight recorder, counted from 1
   uint32_t epoch = 1;
   uint16_t generation = 1;

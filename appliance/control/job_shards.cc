@@ -83,6 +83,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
   auto chunks = cut_into_chunks(spec_);
   for (auto& spec : specs) {
     spec.name = spec_.name;
+    spec.part = spec_.part;
     spec.epoch = epoch_;
     spec.generation = static_cast<uint16_t>(generation_);
     spec.fragment_bytes = fragment_bytes_;

@@ -158,6 +158,9 @@ TEST_CASE("a copy of the flight recorder of a job that runs is replayed without 
   CHECK(text.status == 0);
   CHECK_THAT(text.text, Contains("job 'job' (bsp): 35 rounds of chunks ended here, the newest was "
                                  "round 4"));
+  const Output compared = pboxctl({"replay", file, "--against", file});
+  CHECK(compared.status == 0);
+  CHECK_THAT(compared.text, Contains("job 'job': 35 results are in both, 0 of them differ"));
 
   for (auto& worker : workers) worker.go();
   for (auto& worker : workers) CHECK(worker.heard() == "done");

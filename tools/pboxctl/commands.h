@@ -17,7 +17,7 @@ using Words = std::vector<std::string>;
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;     // a check failed, a box does not answer, there is no such job
 inline constexpr int kUsage = 2;      // called wrongly, or a configuration has mistakes
-inline constexpr int kDifferent = 3;  // a replay does not do what was recorded
+inline constexpr int kDifferent = 3;  // a replay: from what was recorded, or from another
 
 struct Command {
   const char* name;

@@ -63,7 +63,8 @@ void print_man() {
                ".TP\n.B 0\ndone\n"
                ".TP\n.B 1\nnot done: a check failed, a box does not answer, there is no such job\n"
                ".TP\n.B 2\ncalled wrongly, or a configuration has mistakes\n"
-               ".TP\n.B 3\na replay does not do what was recorded\n"
+               ".TP\n.B 3\na replay does not do what was recorded, or differs from what it is "
+               "compared with\n"
                ".SH SEE ALSO\n.BR pboxd (8)\n";
 }
 

@@ -56,6 +56,7 @@ class PipelineReplayer {
   void take_chunk(size_t index);
   void take_command(size_t index);
   void take_left(size_t index);
+  void note_result(const Part& part, const LeftRecord& left);
   void count_packet(const FlightRecord& record, const PacketRecord& packet);
   bool may_be_judged(const FlightRecord& record, const PacketRecord& packet);
   Verdict feed(const FlightRecord& record, const PacketRecord& packet);
@@ -361,6 +362,7 @@ void PipelineReplayer::take_left(size_t index) {
   Part* part = known_part(records_[index]);
   if (part == nullptr) return;
   const auto left = body_of<LeftRecord>(records_[index]);
+  note_result(*part, left);
   Chunk* chunk = part->shard->shard().find(left.chunk);
   if (chunk == nullptr || !part->shard->is_known(*chunk)) return;
   if (left.round + 1 != chunk->open_round()) {
@@ -375,6 +377,13 @@ void PipelineReplayer::take_left(size_t index) {
     core_.sent(count);
   }
   chunk->fanned_out_rounds = chunk->open_round();  // finished before its state was known
+}
+
+void PipelineReplayer::note_result(const Part& part, const LeftRecord& left) {
+  const JobShard& shard = std::as_const(*part.shard).shard();
+  ResultDigest& result = replay_.jobs[part.job].results[{shard.part, left.chunk, left.round}];
+  if (result.epoch > shard.epoch) return;
+  result = {shard.epoch, left.fragment, left.digested_bytes, left.digest};
 }
 
 void PipelineReplayer::report_part(const Part& part) {

@@ -33,6 +33,21 @@ struct OpenRound {
   std::vector<uint32_t> missing;  // ranks whose push is not complete
 };
 
+struct ResultKey {
+  uint32_t part = 0;
+  uint32_t chunk = 0;
+  uint32_t round = 0;
+  auto operator<=>(const ResultKey&) const = default;
+};
+
+// Of one fragment of the result.
+struct ResultDigest {
+  uint32_t epoch = 0;
+  uint16_t fragment = 0;
+  uint16_t bytes = 0;
+  uint32_t digest = 0;
+};
+
 // All parts of jobs of one name.
 struct JobReplay {
   std::string model;          // "bsp", ...; of others packets are counted, and not replayed
@@ -40,6 +55,8 @@ struct JobReplay {
   uint64_t newest_round = 0;  // and 1; 0: none was finished
   std::vector<RankReplay> ranks;
   std::vector<OpenRound> open_rounds;  // at the end
+  // That have left for all ranks, of the newest epoch; model bsp.
+  std::map<ResultKey, ResultDigest> results;
 };
 
 struct Difference {

@@ -94,6 +94,7 @@ std::unique_ptr<ReplayedShard> ReplayedShard::create(const ShardState& state, ui
                                                      Records records, uint64_t& bytes_max) {
   ShardSpec spec;
   spec.name = state.name;
+  spec.part = state.facts.part;
   spec.epoch = state.facts.epoch;
   spec.generation = state.facts.generation;
   spec.fragment_bytes = state.facts.fragment_bytes;

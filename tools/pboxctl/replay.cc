@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <boost/program_options.hpp>
 #include <cstdio>
 #include <ctime>
@@ -6,7 +7,7 @@
 #include <iterator>
 
 #include "tools/pboxctl/admin_client.h"
-#include "tools/pboxctl/flight_replay.h"
+#include "tools/pboxctl/flight_compare.h"
 
 namespace pboxctl {
 namespace {
@@ -21,7 +22,10 @@ constexpr size_t kOpenRoundsShown = 10;
 options::options_description replay_options() {
   options::options_description description("Options");
   add_output_option(description);
-  description.add_options()("help,h", "print this text");
+  description.add_options()(
+      "against", options::value<std::string>()->value_name("FILE"),
+      "compare the results of rounds with those of this record: a run that ought to be the same")(
+      "help,h", "print this text");
   return description;
 }
 
@@ -81,6 +85,7 @@ Json job_json(const std::string& name, const JobReplay& job) {
           {"model", job.model},
           {"chunk_rounds", job.chunk_rounds},
           {"rounds", job.newest_round},
+          {"results_digested", job.results.size()},
           {"ranks", ranks},
           {"open_rounds", open}};
 }
@@ -100,6 +105,22 @@ Json to_json(const FlightReplay& replay) {
           {"jobs", jobs},
           {"difference_count", replay.difference_count},
           {"differences", differences}};
+}
+
+Json compared_json(const std::vector<ResultsCompared>& jobs) {
+  Json list = Json::array();
+  for (const ResultsCompared& compared : jobs) {
+    Json job = {{"job", compared.job},
+                {"results_in_both", compared.in_both},
+                {"results_different", compared.different}};
+    if (compared.different > 0) {
+      job["first"] = {{"round", compared.first.round},
+                      {"part", compared.first.part},
+                      {"chunk", compared.first.chunk}};
+    }
+    list.push_back(std::move(job));
+  }
+  return list;
 }
 
 std::string wall_time(uint64_t unix_ns) {
@@ -183,21 +204,49 @@ void print_text(const FlightReplay& replay) {
   }
 }
 
+void print_compared(const std::vector<ResultsCompared>& jobs, const std::string& other) {
+  std::printf("\nagainst %s:\n", other.c_str());
+  if (jobs.empty()) std::printf("  no job is in both\n");
+  for (const ResultsCompared& compared : jobs) {
+    std::printf("  job '%s': %llu results are in both, %llu of them differ", compared.job.c_str(),
+                static_cast<unsigned long long>(compared.in_both),
+                static_cast<unsigned long long>(compared.different));
+    if (compared.different > 0) {
+      std::printf("; the first is of round %u, part %u, chunk %u", compared.first.round,
+                  compared.first.part, compared.first.chunk);
+    }
+    std::printf("\n");
+  }
+}
+
 int run_replay(const options::variables_map& given, const Words& more) {
   if (more.empty()) return complain("replay", "name a file, as `pboxctl recorder` writes it");
   const bool as_json = wants_json(given);
-  const auto images = read_file(more[0]);
-  if (!images) {
-    std::cerr << "pboxctl: " << images.error().message << '\n';
-    return kFailed;
+  const bool compares = given.contains("against");
+  std::vector<FlightReplay> replays;
+  for (const std::string& path :
+       {more[0], compares ? given["against"].as<std::string>() : std::string()}) {
+    if (path.empty()) continue;
+    const auto images = read_file(path);
+    if (!images) {
+      std::cerr << "pboxctl: " << images.error().message << '\n';
+      return kFailed;
+    }
+    replays.push_back(replay(*images));
   }
-  const FlightReplay replayed = replay(*images);
+  std::vector<ResultsCompared> compared;
+  if (compares) compared = compare_results(replays[0], replays[1]);
   if (as_json) {
-    std::cout << to_json(replayed).dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+    Json answer = to_json(replays[0]);
+    if (compares) answer["compared"] = compared_json(compared);
+    std::cout << answer.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
   } else {
-    print_text(replayed);
+    print_text(replays[0]);
+    if (compares) print_compared(compared, given["against"].as<std::string>());
   }
-  return replayed.difference_count == 0 ? kDone : kDifferent;
+  const bool is_same = std::all_of(compared.begin(), compared.end(),
+                                   [](const ResultsCompared& job) { return job.different == 0; });
+  return is_same && replays[0].difference_count == 0 ? kDone : kDifferent;
 }
 
 }  // namespace
@@ -211,7 +260,11 @@ const Command kReplay = {
     "with it once more, payloads\nleft out. Tells for each job how many rounds ended, who was the "
     "last, what was refused and why, and\nwhich rounds were open in the end, with the ranks that "
     "they lack. A verdict that the code does not\nreach again is reported: then the exit status is "
-    "3. Rounds are replayed of jobs whose model is bsp;\nof others packets are counted.",
+    "3. Rounds are replayed of jobs whose model is bsp;\nof others packets are counted.\n"
+    "The record has a digest of a part of each result. --against compares them with those of "
+    "another "
+    "record\nof a job of that name, and tells the first round at which they part (exit status 3): "
+    "two runs that ought\nto be the same to the last bit, or two boxes that the job was on.",
     replay_options,
     run_replay,
     Command::More::kFile};

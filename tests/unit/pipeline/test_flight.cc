@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "nic/wire/crc32c.h"
 #include "pipeline/flight_image.h"
 #include "tests/unit/pipeline/box.h"
 
@@ -77,6 +78,33 @@ TEST_CASE("the flight recorder keeps each packet's header, time and what became 
   uint64_t held_mask = 0;
   std::memcpy(&held_mask, packets[6].body + sizeof(wire::Header), sizeof(held_mask));
   CHECK(held_mask == 0x5);
+}
+
+TEST_CASE("the flight recorder keeps a digest of what left, of another fragment in each round") {
+  FlightMemory memory(1024);
+  Box box(memory.span());
+  const JobOptions job;
+  box.admit(job);
+  std::vector<std::vector<Sent>> rounds;
+  for (uint32_t round = 0; round < 5; ++round) rounds.push_back(box.run_round(job, round));
+  uint32_t next = 0;
+  for (const FlightRecord& record : memory.records()) {
+    if (record.kind != FlightKind::kLeft) continue;
+    pipeline::LeftRecord left;
+    std::memcpy(static_cast<void*>(&left), record.body, sizeof(left));
+    CHECK(left.round == next);
+    CHECK(left.fragment == next % 3);
+    uint32_t sent = 0;
+    for (const Sent& packet : rounds.at(next)) {
+      if (packet.header.fragment != left.fragment) continue;
+      CHECK(left.digested_bytes == packet.payload.size());
+      CHECK(left.digest == wire::crc32c(0, packet.payload.data(), packet.payload.size()));
+      ++sent;
+    }
+    CHECK(sent == job.workers);
+    ++next;
+  }
+  CHECK(next == 5);
 }
 
 TEST_CASE("a full flight recorder keeps the newest records, in order") {

@@ -1,9 +1,10 @@
 // What a flight recorder kept, replayed: the same core, the same verdicts.
 #include <catch2/catch.hpp>
+#include <optional>
 
 #include "base/rng.h"
 #include "tests/unit/pipeline/box.h"
-#include "tools/pboxctl/flight_replay.h"
+#include "tools/pboxctl/flight_compare.h"
 
 namespace pboxctl {
 namespace {
@@ -254,6 +255,54 @@ TEST_CASE("packets of jobs of other models are counted and not replayed") {
   CHECK(replayed.jobs.at("job 0").ranks.at(0).fragments == 6);
   CHECK(replayed.pipelines.at(0).other_models == 9);
   CHECK(replayed.pipelines.at(0).judged == 0);
+}
+
+TEST_CASE("records of two runs are compared result by result, as far as both have them") {
+  // A fragment that is another in one round of the run.
+  struct Slip {
+    uint32_t round;
+    uint32_t fragment;
+  };
+  const JobOptions job{.workers = 2, .chunks = 2};
+  const auto run = [&](uint32_t records, std::optional<Slip> slip) {
+    FlightMemory memory(records);
+    Box box(memory.span());
+    box.admit(job);
+    for (uint32_t round = 0; round < 9; ++round) {
+      for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
+        for (uint32_t fragment = 0; fragment < 3; ++fragment) {
+          const bool slips =
+              slip && chunk == 1 && round == slip->round && fragment == slip->fragment;
+          box.deliver(box.push(job, 0, fragment, slips ? 1.5f : 1.0f, round, chunk));
+        }
+        box.push_chunk(job, 1, 2.0f, round, chunk);
+        box.take_all();
+      }
+    }
+    return replay_of(memory);
+  };
+  const FlightReplay whole = run(1024, {});
+  CHECK(whole.jobs.at("job 0").results.size() == 18);
+  const auto compare = [](const FlightReplay& one, const FlightReplay& other) {
+    const auto jobs = compare_results(one, other);
+    REQUIRE(jobs.size() == 1);
+    CHECK(jobs[0].job == "job 0");
+    return jobs[0];
+  };
+  const ResultsCompared same = compare(whole, run(1024, {}));
+  CHECK(same.in_both == 18);
+  CHECK(same.different == 0);
+  const ResultsCompared newest = compare(run(128, {}), whole);
+  CHECK(newest.in_both > 2);
+  CHECK(newest.in_both < 18);
+  CHECK(newest.different == 0);
+  // Of each round the next fragment is looked at.
+  const ResultsCompared other = compare(run(1024, Slip{7, 1}), whole);
+  CHECK(other.in_both == 18);
+  CHECK(other.different == 1);
+  CHECK((other.first == ResultKey{.part = 0, .chunk = 1, .round = 7}));
+  CHECK(compare(run(1024, Slip{7, 2}), whole).different == 0);
+  CHECK(compare_results(whole, {}).empty());
 }
 
 TEST_CASE("whatever a file's records hold, replaying them ends") {
