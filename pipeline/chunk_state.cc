@@ -24,16 +24,20 @@ void restore_contributors(const JobShard& shard, const Chunk& chunk, const Chunk
   }
 }
 
-void fill(Chunk& chunk, const std::vector<float>& values) {
-  std::copy_n(values.data(), chunk.elements, chunk.weights);
+void fill_moments(Chunk& chunk, const std::vector<float>& values) {
   if (chunk.state == nullptr) return;
   std::copy(values.begin() + chunk.elements, values.end(), chunk.state);
+}
+
+void fill(Chunk& chunk, const std::vector<float>& values) {
+  std::copy_n(values.data(), chunk.elements, chunk.weights);
+  fill_moments(chunk, values);
 }
 
 Chunk& new_chunk(JobShard& shard, const ChunkState& state) {
   Chunk* chunk = shard.find(state.chunk);
   PBOX_CHECK(chunk != nullptr && shard.mode == Mode::kOptimize && chunk->sync == nullptr);
-  PBOX_CHECK(chunk->rounds_finished == 0);
+  PBOX_CHECK(chunk->rounds_finished == 0 || chunk->copy_rank != kNoRank);
   PBOX_CHECK(state.values.size() == state_values(shard.optimizer.kind, chunk->elements));
   return *chunk;
 }
@@ -70,6 +74,13 @@ void begin_with(JobShard& shard, const ChunkState& state) {
   fill(chunk, state.values);
   chunk.is_restored = true;
   chunk.stateless_round = 0 - state.steps;
+}
+
+void go_on_with_moments(JobShard& shard, const ChunkState& state) {
+  Chunk& chunk = new_chunk(shard, state);
+  PBOX_CHECK(chunk.copy_rank != kNoRank);
+  fill_moments(chunk, state.values);
+  chunk.stateless_round = chunk.first_round - state.steps;
 }
 
 void restore(JobShard& shard, const ChunkState& state) {

@@ -35,6 +35,11 @@ size_t state_values(optimizer::OptimizerKind kind, uint32_t elements);
 // installed.
 void begin_with(JobShard& shard, const ChunkState& state);
 
+// The chunk of a shard that is new, whose weights a worker gives back, goes on with the momentum or
+// moments of an older state, and counts on from its steps. Control thread, before the shard is
+// installed.
+void go_on_with_moments(JobShard& shard, const ChunkState& state);
+
 // The chunk of a shard that is new goes on from there: its next round is open, the result of the
 // last is given to who lacks it. The state is of a chunk with as many elements, and of the job's
 // optimizer. Control thread, before the shard is installed.

@@ -105,7 +105,7 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t copy_rank = kNoRank;
   uint64_t first_round = 0;  // no result of an earlier round is here
   // Optimize mode: the round that gave the weights which the steps since began from, with no
-  // optimizer state. Modulo 2^64: before the first round, of weights from a snapshot.
+  // optimizer state. Modulo 2^64: before the first round, with the state of a snapshot.
   uint64_t stateless_round = 0;
   // Per fragment, how many workers' gradients a result holds; null unless ranks may be excluded.
   uint16_t* contributors[limits::kSlotRing] = {};

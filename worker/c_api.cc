@@ -345,6 +345,8 @@ pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statisti
     full.ports_given_up = report->ports_given_up;
     full.restored_snapshot = report->restored.snapshot;
     full.restored_steps = report->restored.steps;
+    full.optimizer_snapshot = report->moments.snapshot;
+    full.optimizer_snapshot_steps = report->moments.steps;
     std::memcpy(statistics, &full, full.struct_size);
     return pbox::ok_status();
   });

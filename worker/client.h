@@ -64,7 +64,7 @@ class Client {
   struct Report {
     Statistics core;
     uint64_t recoveries = 0, optimizer_restarts = 0, ports_given_up = 0;
-    Membership::Restored restored;
+    Membership::Restored restored, moments;
     uint64_t operations_completed = 0, operations_failed = 0;
     uint32_t fragment_bytes = 0, pipeline_count = 0;
   };

@@ -151,6 +151,8 @@ class Membership {
     bool operator==(const Restored&) const = default;
   };
   const Restored& restored() const { return restored_; }
+  // Where the optimizer's state was lost with a box: whose it went on with the last time.
+  const Restored& moments() const { return moments_; }
   uint64_t recoveries() const { return recoveries_; }
   uint64_t optimizer_restarts() const { return optimizer_restarts_; }
   uint64_t barriers_released() const { return barriers_released_; }    // of those asked for
@@ -258,7 +260,7 @@ class Membership {
   bool has_answered_ = false;  // anything, on that connection
   bool seems_lost_ = false;    // the box that has the part: the last attempt at it had no answer
   size_t next_box_ = 0;        // of options_.boxes
-  Restored restored_;
+  Restored restored_, moments_;
   uint64_t recoveries_ = 0, optimizer_restarts_ = 0;
 
   uint64_t barrier_base_ = 0;  // what was released before this worker came

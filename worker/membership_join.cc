@@ -161,7 +161,10 @@ void Membership::on_session(const control::Session& session, uint64_t now_ns) {
   if (!awaits(Step::kSession)) return;
   auto spec = parse_session(session, tensors_, peer_);
   if (!spec) return fail(spec.error());
-  if (session.optimizer_restarted() && session.epoch() != session_.epoch()) ++optimizer_restarts_;
+  if (session.optimizer_restarted() && session.epoch() != session_.epoch()) {
+    ++optimizer_restarts_;
+    moments_ = {session.optimizer_snapshot(), session.optimizer_snapshot_steps()};
+  }
   // What the job began with does not change; a box that was lost has told it.
   if (!core_) restored_ = {session.restored_snapshot(), session.restored_steps()};
   session_ = session;

@@ -164,6 +164,16 @@ std::optional<PartSet::Loss> PartSet::loss() const {
   return longest;
 }
 
+Membership::Restored PartSet::moments() const {
+  std::optional<Membership::Restored> oldest;
+  for (const auto& part : parts_) {
+    if (part->membership.optimizer_restarts() == 0) continue;
+    const Membership::Restored& moments = part->membership.moments();
+    if (!oldest || moments.snapshot < oldest->snapshot) oldest = moments;
+  }
+  return oldest.value_or(Membership::Restored());
+}
+
 uint64_t PartSet::optimizer_restarts() const {
   uint64_t restarts = 0;
   for (const auto& part : parts_) restarts += part->membership.optimizer_restarts();

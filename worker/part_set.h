@@ -48,6 +48,8 @@ class PartSet {
   std::optional<Loss> loss() const;
   uint64_t recoveries() const;
   uint64_t optimizer_restarts() const;
+  // Of the parts whose optimizer's state was lost, that which goes on with the oldest.
+  Membership::Restored moments() const;
   // Of all parts, once all have joined.
   const Membership::Restored& restored() const { return parts_[0]->membership.restored(); }
   uint64_t barriers_released() const { return parts_[0]->membership.barriers_released(); }

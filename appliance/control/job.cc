@@ -122,6 +122,10 @@ void Job::describe(uint32_t rank, const PipelineHost& host, control::Session& se
   }
   session.set_fragment_bytes(fragment_bytes_);
   session.set_chunk_bytes(spec_.chunk_bytes);
+  if (moments) {
+    session.set_optimizer_snapshot(moments->number);
+    session.set_optimizer_snapshot_steps(moments->steps);
+  }
   if (restored) {
     session.set_restored_snapshot(restored->number);
     session.set_restored_steps(restored->steps);

@@ -110,6 +110,7 @@ class Job {
     transfer.reset();
     opened_from.reset();
     restored.reset();
+    moments.reset();
     restoring = 0;
     starts_.clear();
   }
@@ -214,6 +215,9 @@ class Job {
   snapshot::PartHead part_head() const;
   // Some chunk would begin with initial weights. Ranks resume, and all have stated their rounds.
   bool begins_somewhere(const PartState* state) const;
+  // Some chunk would go on with weights that a rank gives back, but without the momentum and
+  // moments that it had. So said of the same.
+  bool lacks_moments(const PartState* state) const;
   // "4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, 40014 bytes a round, 80156 of memory;
   // ..."
   std::string placement() const;
@@ -228,6 +232,10 @@ class Job {
   uint64_t restoring = 0;                       // a snapshot is read: by which request; 0: none is
   // What it begins with, once that is known; no chunks any more once it runs.
   std::optional<snapshot::Restored> restored = {};
+  // Recovering: what it goes on with instead of momentum and moments that were lost, once that is
+  // known; no chunks any more once it runs.
+  std::optional<snapshot::Restored> moments = {};
+  uint64_t moments_due_ns = 0;  // they are read, but not waited for any longer
   uint64_t snapshot_due_ns = 0;
 
  private:

@@ -222,6 +222,9 @@ class JobRegistry {
   void tell_end(const SnapshotRun& run);
   void begin_due_snapshots();
   bool awaits_snapshot(Job& job, const PartState* state);
+  bool awaits_begin(Job& job, const PartState* state);
+  bool awaits_moments(Job& job, const PartState* state);
+  void on_moments(const JobKey& part, uint64_t number, Result<snapshot::Restored> loaded);
   void on_restored(const JobKey& part, uint64_t number, Result<snapshot::Restored> loaded);
 
   void move_away(Job& job, const control::PartPlace& place);

@@ -128,6 +128,7 @@ void JobRegistry::start_job(Job& job) {
   }
   job.transfer.reset();
   if (job.restored) job.restored->chunks.clear();
+  if (job.moments) job.moments->chunks.clear();
   if (!recovers) kept_.erase(key(job.spec()));  // of a job before, of that name
   share_credit();
   job.recovering_since_ns = 0;
@@ -142,9 +143,12 @@ void JobRegistry::start_job(Job& job) {
     ++totals_.optimizer_restarts;
     note(Severity::kWarning, "optimizer_restarted",
          job.spec().title() +
-             ": the box that had its weights and its optimizer's state was lost; "
-             "weights are those that its workers hold, momentum and moments begin "
-             "anew at 0");
+             ": the box that had its weights and its optimizer's state was lost; weights are those "
+             "that its workers hold, momentum and moments " +
+             (job.moments && job.moments->number > 0
+                  ? "those of snapshot " + std::to_string(job.moments->number) + ", after " +
+                        std::to_string(job.moments->steps) + " steps"
+                  : std::string("begin anew at 0")));
   }
   const auto rounds = recovers ? job.open_rounds(host_) : std::vector<uint32_t>();
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {

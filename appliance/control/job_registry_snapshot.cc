@@ -16,6 +16,8 @@ using Severity = RegistryEvent::Severity;
 
 // Whoever takes the snapshot asks ten times a second; if it is gone, so is the cut.
 constexpr uint64_t kCutKeptNs = 30 * kNanosPerSecond;
+// A disk that does not answer keeps a job waiting for so long, which could go on without.
+constexpr uint64_t kMomentsPatienceNs = 120 * kNanosPerSecond;
 // How it ended is told for so long.
 constexpr uint64_t kRunKeptNs = 600 * kNanosPerSecond;
 
@@ -93,7 +95,11 @@ Status JobRegistry::begin_snapshot(const std::string& name, uint64_t timeout_ns,
   auto run = std::make_shared<SnapshotRun>(*shelf_, ask, ask_plan, utc_now, on_end, name,
                                            now_ns + timeout_ns);
   snapshots_[name] = {run, now_ns};
-  run->begin(options_.box_name);
+  std::vector<uint64_t> ranks;
+  for (const Member& member : parts[0]->members()) {
+    if (member.incarnation != 0) ranks.push_back(member.incarnation);
+  }
+  run->begin(options_.box_name, std::move(ranks));
   return ok_status();
 }
 
@@ -268,6 +274,16 @@ void JobRegistry::tick_snapshots() {
     }
   }
   for (const JobKey& part : forgotten) end_cut(part);
+  std::vector<std::pair<JobKey, uint64_t>> overdue;
+  for (const auto& [part, job] : jobs_) {
+    const bool is_overdue =
+        job->restoring != 0 && job->moments_due_ns != 0 && now_ns_ >= job->moments_due_ns;
+    if (is_overdue) overdue.push_back({part, job->restoring});
+  }
+  for (const auto& [part, number] : overdue) {
+    on_moments(part, number,
+               Error{ErrorCode::kTimeout, "the disk has not answered for two minutes"});
+  }
   for (auto entry = snapshots_.begin(); entry != snapshots_.end();) {
     const SnapshotEntry& snapshot = entry->second;
     snapshot.run->on_tick(now_ns_);
@@ -310,8 +326,11 @@ void JobRegistry::begin_due_snapshots() {
 
 // True while it is read; then the job is not to be started yet.
 bool JobRegistry::awaits_snapshot(Job& job, const PartState* state) {
+  return job.restoring != 0 || awaits_begin(job, state) || awaits_moments(job, state);
+}
+
+bool JobRegistry::awaits_begin(Job& job, const PartState* state) {
   if (job.spec().restore.empty() || job.restored) return false;
-  if (job.restoring != 0) return true;
   snapshot::Restored known;  // of a job that began before
   bool has_begun = false;
   for (const Member& member : job.members()) {
@@ -333,7 +352,7 @@ bool JobRegistry::awaits_snapshot(Job& job, const PartState* state) {
   }
   job.restoring = ++questions_;
   const std::string which = has_begun ? std::to_string(known.number) : job.spec().restore;
-  shelf_->load(job.part_head(), which,
+  shelf_->load(job.part_head(), {.which = which},
                [this, alive = alive_, part = key(job.spec()), number = job.restoring](auto loaded) {
                  if (*alive) on_restored(part, number, std::move(loaded));
                });
@@ -357,6 +376,40 @@ void JobRegistry::on_restored(const JobKey& part, uint64_t number,
            ? job.spec().title() + ": there is no snapshot yet, it begins with its ranks' weights"
            : job.spec().title() + " begins with snapshot " + std::to_string(job.restored->number) +
                  ", of " + std::to_string(job.restored->steps) + " steps");
+  if (job.all_joined()) start_job(job);
+}
+
+// Momentum and moments that were lost with a box are those of the last snapshot of this run, if
+// there is one: somewhat old is better than none.
+bool JobRegistry::awaits_moments(Job& job, const PartState* state) {
+  if (shelf_ == nullptr || job.moments || !job.lacks_moments(state)) return false;
+  snapshot::Choice choice;
+  for (const Member& member : job.members()) {
+    if (member.incarnation != 0) choice.ranks.push_back(member.incarnation);
+    choice.begun_with = std::max(choice.begun_with, member.restored_snapshot);
+  }
+  if (choice.ranks.empty()) return false;
+  job.restoring = ++questions_;
+  job.moments_due_ns = now_ns_ + kMomentsPatienceNs;
+  shelf_->load(job.part_head(), std::move(choice),
+               [this, alive = alive_, part = key(job.spec()), number = job.restoring](auto loaded) {
+                 if (*alive) on_moments(part, number, std::move(loaded));
+               });
+  return true;
+}
+
+void JobRegistry::on_moments(const JobKey& part, uint64_t number,
+                             Result<snapshot::Restored> loaded) {
+  const auto found = jobs_.find(part);
+  if (found == jobs_.end() || found->second->restoring != number) return;
+  Job& job = *found->second;
+  job.restoring = job.moments_due_ns = 0;
+  if (!loaded) {
+    note(Severity::kWarning, "snapshot_unusable",
+         job.spec().title() +
+             ": momentum and moments cannot be those of a snapshot: " + loaded.error().message);
+  }
+  job.moments = loaded ? std::move(*loaded) : snapshot::Restored();
   if (job.all_joined()) start_job(job);
 }
 

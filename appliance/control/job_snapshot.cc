@@ -57,12 +57,30 @@ bool Job::begins_somewhere(const PartState* state) const {
                                [](const ChunkStart& start) { return start.begins(); });
 }
 
+bool Job::lacks_moments(const PartState* state) const {
+  if (spec_.mode != pipeline::Mode::kOptimize || !recovering()) return false;
+  if (optimizer::state_floats_per_element(spec_.optimizer.kind) == 0) return false;
+  const auto starts = plan_starts(state);
+  return starts && std::any_of(starts->begin(), starts->end(), [](const ChunkStart& start) {
+           return !start.begins() && !start.is_handed_over;
+         });
+}
+
 // Chunks that some rank has had weights of go on with these.
 void Job::begin_with_snapshot(std::vector<std::unique_ptr<pipeline::JobShard>>& shards) const {
-  if (!restored) return;
-  for (const auto& chunk : restored->chunks) {
-    if (!starts_.empty() && !starts_[chunk.chunk].begins()) continue;
-    pipeline::begin_with(*shards[chunk_pipeline_[chunk.chunk]], chunk);
+  const auto is_copied = [this](uint32_t chunk) {
+    return !starts_.empty() && starts_[chunk].copy_rank != pipeline::kNoRank;
+  };
+  if (restored) {
+    for (const auto& chunk : restored->chunks) {
+      if (!starts_.empty() && !starts_[chunk.chunk].begins()) continue;
+      pipeline::begin_with(*shards[chunk_pipeline_[chunk.chunk]], chunk);
+    }
+  }
+  if (!moments) return;
+  for (const auto& chunk : moments->chunks) {
+    if (!is_copied(chunk.chunk)) continue;
+    pipeline::go_on_with_moments(*shards[chunk_pipeline_[chunk.chunk]], chunk);
   }
 }
 

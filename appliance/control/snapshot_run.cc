@@ -34,8 +34,9 @@ SnapshotRun::SnapshotRun(snapshot::Shelf& shelf, Ask ask, AskPlan ask_plan, Cloc
       job_(std::move(job)),
       deadline_ns_(deadline_ns) {}
 
-void SnapshotRun::begin(const std::string& own_name) {
+void SnapshotRun::begin(const std::string& own_name, std::vector<uint64_t> ranks) {
   own_name_ = own_name;
+  ranks_ = std::move(ranks);
   shelf_.begin(job_, [weak = weak_from_this()](const Result<uint64_t>& number) {
     if (const auto self = weak.lock()) self->on_number(number);
   });
@@ -201,8 +202,12 @@ void SnapshotRun::on_progress() {
 void SnapshotRun::finish() {
   state_ = State::kFinishing;
   steps_ = parts_[0].progress.steps_before() + round_ - 1;
-  snapshot::Manifest manifest{
-      .job = job_, .number = number_, .steps = steps_, .taken_at = clock_(), .parts = {}};
+  snapshot::Manifest manifest{.job = job_,
+                              .number = number_,
+                              .steps = steps_,
+                              .taken_at = clock_(),
+                              .ranks = ranks_,
+                              .parts = {}};
   for (const Part& part : parts_) {
     manifest.parts.push_back({.box = part.box,
                               .name = part.progress.file(),

@@ -42,7 +42,8 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   SnapshotRun(snapshot::Shelf& shelf, Ask ask, AskPlan ask_plan, Clock clock,
               std::function<void()> on_end, std::string job, uint64_t deadline_ns);
 
-  void begin(const std::string& own_name);  // as the plan has this box; once
+  // `own_name`: as the plan has this box. `ranks`: incarnations of the job's. Once.
+  void begin(const std::string& own_name, std::vector<uint64_t> ranks);
   void on_tick(uint64_t now_ns);
 
   bool is_over() const { return state_ == State::kDone || state_ == State::kFailed; }
@@ -87,6 +88,7 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   std::string job_;
   uint64_t deadline_ns_;
   std::string own_name_;
+  std::vector<uint64_t> ranks_;
   State state_ = State::kStarting;
   std::vector<Part> parts_;
   uint64_t number_ = 0;

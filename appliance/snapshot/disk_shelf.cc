@@ -56,9 +56,9 @@ void DiskShelf::finish(Manifest manifest, std::function<void(Status)> done) {
       std::move(done));
 }
 
-void DiskShelf::load(PartHead part, std::string which, std::function<void(Result<Restored>)> done) {
+void DiskShelf::load(PartHead part, Choice choice, std::function<void(Result<Restored>)> done) {
   run([this, part = std::move(part),
-       which = std::move(which)] { return snapshot::load(directory_, part, which, stopped_); },
+       choice = std::move(choice)] { return snapshot::load(directory_, part, choice, stopped_); },
       std::move(done));
 }
 

@@ -20,7 +20,7 @@ class DiskShelf : public Shelf {
   void write_part(uint64_t number, PartHead head, Cuts cuts,
                   std::function<void(Result<PartFile>)> done) override;
   void finish(Manifest manifest, std::function<void(Status)> done) override;
-  void load(PartHead part, std::string which, std::function<void(Result<Restored>)> done) override;
+  void load(PartHead part, Choice choice, std::function<void(Result<Restored>)> done) override;
 
  private:
   template <typename Work, typename Done>

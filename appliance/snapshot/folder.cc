@@ -24,7 +24,8 @@ constexpr char kManifestName[] = "manifest.json";
 constexpr uint32_t kFormat = 1;
 
 std::string to_text(const Manifest& manifest) {
-  Json parts = Json::array();
+  Json parts = Json::array(), ranks = Json::array();
+  for (const uint64_t rank : manifest.ranks) ranks.push_back(std::to_string(rank));
   for (const PartFile& part : manifest.parts) {
     parts.push_back(
         {{"box", part.box}, {"file", part.name}, {"bytes", part.bytes}, {"crc32c", part.crc32c}});
@@ -34,6 +35,7 @@ std::string to_text(const Manifest& manifest) {
               {"number", manifest.number},
               {"steps", manifest.steps},
               {"taken_at", manifest.taken_at},
+              {"ranks", std::move(ranks)},
               {"parts", std::move(parts)}}
              .dump(1) +
          "\n";
@@ -45,7 +47,11 @@ Manifest manifest_from_text(const std::string& text) {
                     .number = json.at("number"),
                     .steps = json.at("steps"),
                     .taken_at = json.at("taken_at"),
+                    .ranks = {},
                     .parts = {}};
+  for (const Json& rank : json.at("ranks")) {
+    manifest.ranks.push_back(std::stoull(rank.get<std::string>()));
+  }
   for (const Json& part : json.at("parts")) {
     manifest.parts.push_back(
         {part.at("box"), part.at("file"), part.at("bytes"), part.at("crc32c")});
@@ -83,7 +89,7 @@ Result<std::optional<Manifest>> read_manifest(const std::string& path) {
   text << file.rdbuf();
   try {
     return std::optional(manifest_from_text(text.str()));
-  } catch (const Json::exception& error) {
+  } catch (const std::exception& error) {
     return Error{ErrorCode::kMismatch, path + " is damaged: " + error.what()};
   }
 }
@@ -105,10 +111,19 @@ void remove_old(const std::string& directory, const Manifest& newest) {
   }
 }
 
+bool is_of_run(const Manifest& manifest, const Choice& choice) {
+  if (choice.ranks.empty() || manifest.number == choice.begun_with) return true;
+  return std::any_of(manifest.ranks.begin(), manifest.ranks.end(), [&](uint64_t rank) {
+    return std::find(choice.ranks.begin(), choice.ranks.end(), rank) != choice.ranks.end();
+  });
+}
+
 Result<Manifest> choose(const std::string& directory, const std::string& job,
-                        const std::string& which) {
+                        const Choice& choice) {
+  const std::string& which = choice.which;
   std::vector<Error> damaged;
   auto finished = list(directory, job, damaged);
+  std::erase_if(finished, [&](const Manifest& one) { return !is_of_run(one, choice); });
   const std::string where = job_folder(directory, job);
   if (which == "latest") {
     if (!damaged.empty()) return damaged.back();
@@ -225,9 +240,9 @@ std::vector<std::string> jobs(const std::string& directory) {
   return names;
 }
 
-Result<Restored> load(const std::string& directory, const PartHead& part, const std::string& which,
+Result<Restored> load(const std::string& directory, const PartHead& part, const Choice& choice,
                       const std::atomic<bool>& stopped) {
-  const auto manifest = choose(directory, part.job, which);
+  const auto manifest = choose(directory, part.job, choice);
   if (!manifest) return manifest.error();
   Restored restored{.number = manifest->number, .steps = manifest->steps, .chunks = {}};
   if (manifest->number == 0) return restored;

@@ -31,7 +31,7 @@ std::vector<Manifest> list(const std::string& directory, const std::string& job,
 std::vector<std::string> jobs(const std::string& directory);
 
 // As Shelf::load; gives up with kUnavailable once `stopped`.
-Result<Restored> load(const std::string& directory, const PartHead& part, const std::string& which,
+Result<Restored> load(const std::string& directory, const PartHead& part, const Choice& choice,
                       const std::atomic<bool>& stopped);
 
 // Every byte of it is what the manifest says.

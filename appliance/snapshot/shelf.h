@@ -24,10 +24,9 @@ class Shelf {
   // should be too. Snapshots before the last two of the job are removed.
   virtual void finish(Manifest manifest, std::function<void(Status)> done) = 0;
 
-  // What a part begins with: "latest", or a snapshot's number. kNotFound: there is none of that
-  // number. kMismatch: it is of another job than this, or damaged.
-  virtual void load(PartHead part, std::string which,
-                    std::function<void(Result<Restored>)> done) = 0;
+  // What a part begins with. kNotFound: there is none of that number. kMismatch: it is of another
+  // job than this, or damaged.
+  virtual void load(PartHead part, Choice choice, std::function<void(Result<Restored>)> done) = 0;
 };
 
 }  // namespace pbox::snapshot

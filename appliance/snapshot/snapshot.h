@@ -43,7 +43,17 @@ struct Manifest {
   uint64_t number = 0;   // of the job's snapshots, from 1; the newest has the greatest
   uint64_t steps = 0;    // that the weights have taken, since the job first began with none
   std::string taken_at;  // UTC, as 2026-01-31T23:59:59Z
+  // Incarnations of the job's ranks: whoever finds one of its own here was in it.
+  std::vector<uint64_t> ranks;
   std::vector<PartFile> parts;
+};
+
+// Which snapshot of a job: "latest", or a number.
+struct Choice {
+  std::string which = "latest";
+  // Not empty: only one that one of these was in, or that the job began with.
+  std::vector<uint64_t> ranks = {};
+  uint64_t begun_with = 0;
 };
 
 // What a part begins with. number 0: there is no snapshot.

@@ -435,9 +435,8 @@ TEST_CASE("a killed worker is noticed though a child that it forked lives on") {
         line.say(std::to_string(child));
         line.await_go();
       }
-      worker.push_pull(0, &value, &value);
-      require_contains(worker.must_be(PBOX_WORKER_LOST, pbox_wait(worker.context(), 0, 0)),
-                       "rank 1");
+      const pbox_status status = worker.push_pull_and_wait(0, &value, &value);
+      require_contains(worker.must_be(PBOX_WORKER_LOST, status), "rank 1");
     });
   }
   const auto child = workers[1].heard();

@@ -9,46 +9,11 @@
 #include <memory>
 #include <thread>
 
-#include "tests/support/daemon.h"
+#include "tests/support/mortal_box.h"
 #include "tests/support/sums.h"
 
 namespace pbox::test {
 namespace {
-
-// A box that can be killed and started again: same control port, same state.
-class MortalBox {
- public:
-  MortalBox() {
-    std::string name = std::filesystem::temp_directory_path() / "pbox-recovery-XXXXXX";
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    folder_ = name;
-    start("0");
-  }
-  ~MortalBox() { std::filesystem::remove_all(folder_); }
-
-  Daemon& daemon() { return *daemon_; }
-  void kill() {
-    daemon_->program().signal(SIGKILL);
-    REQUIRE(daemon_->program().wait_exit(kDeadlineMs) == 128 + SIGKILL);
-  }
-  void stop() {
-    daemon_->program().signal(SIGTERM);
-    REQUIRE(daemon_->program().wait_exit(kDeadlineMs) == 0);
-  }
-  void start_again() {
-    const std::string control = daemon_->control();
-    start(control.substr(control.rfind(':') + 1));
-  }
-
- private:
-  void start(const std::string& port) {
-    daemon_ = std::make_unique<Daemon>(
-        Arguments{"--control.port=" + port, "--cluster.state_directory=" + folder_});
-  }
-
-  std::string folder_;
-  std::unique_ptr<Daemon> daemon_;
-};
 
 void pause_ms(int duration_ms) {
   std::this_thread::sleep_for(std::chrono::milliseconds(duration_ms));
@@ -280,9 +245,8 @@ TEST_CASE("policy abort tells the others at once which rank was lost") {
       if (rank == 1) line.await_go();
       const std::vector<float> input(kElements);
       std::vector<float> output(kElements);
-      worker.push_pull(0, input.data(), output.data());
-      require_contains(worker.must_be(PBOX_WORKER_LOST, pbox_wait(worker.context(), 0, 0)),
-                       "rank 1");
+      const pbox_status status = worker.push_pull_and_wait(0, input.data(), output.data());
+      require_contains(worker.must_be(PBOX_WORKER_LOST, status), "rank 1");
     });
   }
   for (auto& worker : workers) CHECK(worker.heard() == "running");

@@ -10,6 +10,7 @@
 #include "appliance/snapshot/folder.h"
 #include "tests/support/adam.h"
 #include "tests/support/box_cluster.h"
+#include "tests/support/mortal_box.h"
 
 namespace pbox::test {
 namespace {
@@ -110,6 +111,40 @@ TEST_CASE("a job goes on from a snapshot that was taken while it trained") {
   REQUIRE(box.await_no_jobs(kDeadlineMs));
   CHECK_THAT(refusal({.box = box.control(), .restore = "newest"}), Contains("\"latest\""));
   CHECK(AdamTraining({.box = box.control(), .restore = "3"}).restored_steps() > 0);
+}
+
+TEST_CASE("moments that are lost with a box go on from the last snapshot of the same run") {
+  const Folder folder;
+  MortalBox box({folder.flag()});
+  {
+    // Of a run before, which the next has nothing to do with.
+    AdamTraining training({.box = box.daemon().control()});
+    training.begin_steps();
+    training.end_steps();
+    take_snapshot(box.daemon());
+    training.kill();
+  }
+  REQUIRE(box.daemon().await_no_jobs(60'000));
+  AdamTraining training({.box = box.daemon().control()});
+  const auto steps_with_a_loss = [&] {
+    training.begin_steps();
+    training.end_steps();
+    box.kill();
+    box.start_again();
+    training.begin_steps();
+    return training.end_steps();
+  };
+  AdamTraining::Report report = steps_with_a_loss();
+  CHECK(report.restarts == 1);
+  CHECK(report.moments == 0);
+  CHECK_THAT(box.daemon().program().errors(), Contains("momentum and moments begin anew at 0"));
+  const uint64_t steps = take_snapshot(box.daemon());
+  report = steps_with_a_loss();
+  CHECK(report.restarts == 2);
+  CHECK(report.moments == 2);
+  CHECK_THAT(box.daemon().program().errors(),
+             Contains("momentum and moments those of snapshot 2, after " + std::to_string(steps) +
+                      " steps"));
 }
 
 TEST_CASE("a snapshot is one cut across boxes, and other boxes go on from it") {

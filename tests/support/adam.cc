@@ -5,7 +5,9 @@
 
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <stdexcept>
+#include <utility>
 
 #include "pipeline/optimizer/reference.h"
 
@@ -30,19 +32,31 @@ class Expected {
  public:
   Expected() : weights(kElements, 0.5f), state_(2 * kElements, 0.0f) {}
   void step(uint32_t step) {
+    if (const auto loss = losses_.find(step); loss != losses_.end()) take_moments_of(loss->second);
     const optimizer::OptimizerSpec adam{.kind = optimizer::OptimizerKind::kAdam,
                                         .learning_rate = 0.01f};
     const auto coefficients =
-        optimizer::step_coefficients(adam, optimizer::step_parameters(adam, 1, 0, 1, step));
+        optimizer::step_coefficients(adam, optimizer::step_parameters(adam, 1, 0, 1, ++taken_));
     for (uint64_t index = 0; index < kElements; ++index) {
       const float sum = gradient_of(0, step, index) + gradient_of(1, step, index);
       optimizer::reference::adam(coefficients, weights[index], state_[index],
                                  state_[kElements + index], sum);
     }
   }
+  // Before `step` moments are lost: it begins with those that they were after `older` steps.
+  void lose_moments(uint32_t step, uint32_t older) { losses_[step] = older; }
   std::vector<float> weights;
 
  private:
+  void take_moments_of(uint32_t steps) {
+    Expected older;
+    older.losses_ = losses_;
+    for (uint32_t step = 1; step <= steps; ++step) older.step(step);
+    state_ = std::move(older.state_);
+    taken_ = older.taken_;
+  }
+  uint32_t taken_ = 0;  // steps upon the state
+  std::map<uint32_t, uint32_t> losses_;
   std::vector<float> state_;
 };
 
@@ -54,7 +68,8 @@ std::string describe(const pbox_statistics& statistics, const std::vector<float>
     hash = hash * 1'000'003 + bits;
   }
   return "recoveries " + std::to_string(statistics.recoveries > 0) + " restarts " +
-         std::to_string(statistics.optimizer_restarts) + " weights " + std::to_string(hash);
+         std::to_string(statistics.optimizer_restarts) + " moments " +
+         std::to_string(statistics.optimizer_snapshot) + " weights " + std::to_string(hash);
 }
 
 void train(Line& line, const AdamTraining::Options& options, uint32_t rank) {
@@ -83,6 +98,7 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank) {
     require(weights == expected.weights, "it begins with wrong weights");
   }
   line.say("joined " + std::to_string(begun.restored_snapshot) + " " + std::to_string(steps));
+  uint64_t restarts = 0;
   for (uint32_t count = 0;; ++count) {
     const uint32_t step = steps + count + 1;
     if (count % kStepsEachTime == 0) line.await_go();
@@ -93,6 +109,10 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank) {
     worker.push_pull(tensor, gradient.data(), weights.data());
     worker.wait(tensor);
     if (options.checks) {
+      const pbox_statistics now = worker.statistics();
+      if (std::exchange(restarts, now.optimizer_restarts) < now.optimizer_restarts) {
+        expected.lose_moments(step, static_cast<uint32_t>(now.optimizer_snapshot_steps));
+      }
       expected.step(step);
       require(weights == expected.weights, "wrong weights after step " + std::to_string(step));
     }
@@ -127,11 +147,12 @@ AdamTraining::Report AdamTraining::end_steps() {
   std::vector<std::string> said;
   for (auto& rank : ranks_) said.push_back(rank.heard().value_or("nothing"));
   if (said[0] != said[1]) throw std::runtime_error(said[0] + ", but " + said[1]);
-  unsigned long recoveries = 0, restarts = 0, weights = 0;
-  const int fields = std::sscanf(said[0].c_str(), "recoveries %lu restarts %lu weights %lu",
-                                 &recoveries, &restarts, &weights);
-  if (fields != 3) throw std::runtime_error(said[0]);
-  return {recoveries, restarts};
+  unsigned long recoveries = 0, restarts = 0, moments = 0, weights = 0;
+  const int fields =
+      std::sscanf(said[0].c_str(), "recoveries %lu restarts %lu moments %lu weights %lu",
+                  &recoveries, &restarts, &moments, &weights);
+  if (fields != 4) throw std::runtime_error(said[0]);
+  return {recoveries, restarts, moments};
 }
 
 void AdamTraining::kill() const {

@@ -14,7 +14,9 @@ class AdamTraining {
  public:
   struct Options {
     std::string box;
-    bool checks = true;        // whose weights are, after each step, those of training undisturbed
+    // After each step, whose weights are those of training undisturbed; but for what the box says
+    // that was lost with another, while nobody took a step.
+    bool checks = true;
     std::string restore = {};  // as pbox_options
   };
   // Joins, and gives the box its first weights.
@@ -24,6 +26,7 @@ class AdamTraining {
   void begin_steps() const;
   struct Report {
     uint64_t recoveries = 0, restarts = 0;
+    uint64_t moments = 0;  // the snapshot that they are of; 0: they were not lost, or begin anew
   };
   Report end_steps();  // as both ranks have it
   void kill() const;

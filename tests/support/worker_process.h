@@ -73,6 +73,11 @@ class AbiWorker {
     must(pbox_push_pull(context_, tensor, input, output, nullptr, nullptr));
   }
   void wait(uint32_t tensor) const { must(pbox_wait(context_, tensor, 0)); }
+  // In the place of both, where either may be what fails.
+  pbox_status push_pull_and_wait(uint32_t tensor, const void* input, void* output) const {
+    const pbox_status status = pbox_push_pull(context_, tensor, input, output, nullptr, nullptr);
+    return status == PBOX_OK ? pbox_wait(context_, tensor, 0) : status;
+  }
   void wait_all() const { must(pbox_wait_all(context_, 0)); }
   void leave() const { must(pbox_leave(context_)); }
   pbox_statistics statistics() const;

@@ -34,9 +34,9 @@ class SlowShelf : public snapshot::Shelf {
       done(ok_status());
     });
   }
-  void load(snapshot::PartHead part, std::string which,
+  void load(snapshot::PartHead part, snapshot::Choice choice,
             std::function<void(Result<snapshot::Restored>)> done) override {
-    loads.push_back({part, which, done});
+    loads.push_back({part, choice.which, choice, done});
   }
 
   // The oldest thing that was asked for.
@@ -56,6 +56,7 @@ class SlowShelf : public snapshot::Shelf {
   struct Load {
     snapshot::PartHead part;
     std::string which;
+    snapshot::Choice choice;
     std::function<void(Result<snapshot::Restored>)> done;
   };
   std::vector<Load> loads;
@@ -73,6 +74,17 @@ struct Office {
   void start() {
     for (const uint32_t rank : {0u, 1u}) ids.push_back(desk.join(join_optimizing(rank)));
     for (const ConnectionId id : ids) sessions.push_back(desk.take(id).at(0).session());
+  }
+  // A rank that was in the job before its box was lost; `rounds`: by chunk, the next that it needs.
+  void resume(control::WorkerMessage message, const std::vector<uint32_t>& rounds) {
+    message.mutable_join()->set_resumes(true);
+    message.mutable_join()->set_epoch(1);
+    message.mutable_join()->set_generation(1);
+    ids.push_back(desk.join(message));
+    control::WorkerMessage stated;
+    for (const uint32_t round : rounds) stated.mutable_rounds()->add_rounds(round);
+    stated.mutable_rounds()->set_last(true);
+    desk.say(ids.back(), stated);
   }
   // As after `rounds` of each chunk.
   void train(uint64_t rounds) {
@@ -351,26 +363,74 @@ TEST_CASE("without a snapshot \"latest\" begins with the ranks' weights, and a n
   CHECK(office.desk.job_count() == 0);
 }
 
+TEST_CASE("moments that were lost with a box are those of the last snapshot of the same run") {
+  Office like;
+  like.start();
+  Office office;
+  for (const uint32_t rank : {0u, 1u}) office.resume(join_optimizing(rank), {4, 4, 5, 0});
+  CHECK(office.desk.take(office.ids[0]).empty());
+  REQUIRE(office.shelf.loads.size() == 1);
+  CHECK(office.shelf.loads[0].which == "latest");
+  CHECK(office.shelf.loads[0].choice.ranks == std::vector<uint64_t>{1000, 1001});
+  CHECK(office.shelf.loads[0].choice.begun_with == 0);
+  const auto told = [&] {
+    const control::Session session = office.desk.take(office.ids[0]).at(0).session();
+    CHECK(session.optimizer_restarted());
+    CHECK(office.desk.registry().totals().optimizer_restarts == 1);
+    return std::pair(session.optimizer_snapshot(), session.optimizer_snapshot_steps());
+  };
+  SECTION("and are counted on from there") {
+    office.shelf.loads[0].done(restored(7, chunks_of(like.desk)));
+    office.desk.deliver();
+    CHECK(told() == std::pair<uint64_t, uint64_t>(7, 1'000));
+    for (const pipeline::Chunk* chunk : chunks_of(office.desk)) {
+      CHECK_FALSE(chunk->is_restored);
+      const bool is_copied = chunk->copy_rank != pipeline::kNoRank;
+      CHECK(is_copied == (chunk->id < 3));
+      CHECK(chunk->weights[0] == 0.0f);  // not here yet
+      CHECK(chunk->state[2 * chunk->elements - 1] == (is_copied ? 0.25f : 0.0f));
+      if (!is_copied) continue;
+      pipeline::Chunk copied = *chunk;
+      ++copied.rounds_finished;
+      CHECK(copied.steps() == 900);
+    }
+  }
+  SECTION("there is none") {
+    office.shelf.loads[0].done(snapshot::Restored());
+    office.desk.deliver();
+    CHECK(told().first == 0);
+  }
+  SECTION("it cannot be read") {
+    office.shelf.loads[0].done(Error{ErrorCode::kMismatch, "it is damaged"});
+    office.desk.deliver();
+    CHECK(told().first == 0);
+  }
+  SECTION("the disk does not answer") {
+    office.desk.pass(119 * kSecond, office.ids);
+    CHECK(office.desk.take(office.ids[0]).empty());
+    office.desk.pass(2 * kSecond, office.ids);
+    CHECK(told().first == 0);
+    office.shelf.loads[0].done(restored(7, chunks_of(like.desk)));  // too late
+  }
+}
+
 TEST_CASE("ranks that were told a snapshot before their box was lost begin with that one again") {
   Office like;
   like.start();
   Office office;
   for (const uint32_t rank : {0u, 1u}) {
     auto message = join_restoring(rank, "latest");
-    message.mutable_join()->set_resumes(true);
-    message.mutable_join()->set_epoch(1);
-    message.mutable_join()->set_generation(1);
     message.mutable_join()->set_restored_snapshot(rank == 0 ? 7 : 0);  // rank 1 never heard it
     message.mutable_join()->set_restored_steps(rank == 0 ? 1'000 : 0);
-    office.ids.push_back(office.desk.join(message));
-    control::WorkerMessage stated;
-    for (const uint32_t round : {0u, 0u, 1u, 1u}) stated.mutable_rounds()->add_rounds(round);
-    stated.mutable_rounds()->set_last(true);
-    office.desk.say(office.ids.back(), stated);
+    office.resume(message, {0, 0, 1, 1});
   }
   REQUIRE(office.shelf.loads.size() == 1);
   CHECK(office.shelf.loads[0].which == "7");
   office.shelf.loads[0].done(restored(7, chunks_of(like.desk)));
+  office.desk.deliver();
+  REQUIRE(office.shelf.loads.size() == 2);  // for moments of the others
+  CHECK(office.shelf.loads[1].choice.begun_with == 7);
+  office.shelf.loads[1].done(Error{ErrorCode::kSystem, "the disk is broken"});
   office.desk.deliver();
   CHECK(office.desk.take(office.ids[1]).at(0).session().restored_steps() == 1'000);
   for (const pipeline::Chunk* chunk : chunks_of(office.desk)) {

@@ -93,6 +93,7 @@ Manifest write_all(const Folder& folder) {
                     .number = number,
                     .steps = 100 * number,
                     .taken_at = "2026-01-01T00:00:00Z",
+                    .ranks = {10 * number, UINT64_MAX - number},
                     .parts = {}};
   const auto first = make_part(head_of(0, 2, {{"a", 0, 2048}, {"b", 0, 1024}}));
   const auto second = make_part(head_of(1, 2, {{"b", 1024, 1500}}));
@@ -103,7 +104,7 @@ Manifest write_all(const Folder& folder) {
 
 Result<Restored> load_all(const Folder& folder, const PartHead& head,
                           const std::string& which = "latest") {
-  return load(folder.path, head, which, kGoesOn);
+  return load(folder.path, head, {.which = which}, kGoesOn);
 }
 
 void check(const Restored& restored, const PartHead& head) {
@@ -136,6 +137,24 @@ TEST_CASE("a snapshot is read back by its parts, and by other parts of the same 
     CHECK(restored->steps == 100);
     check(*restored, head);
   }
+}
+
+TEST_CASE("the last snapshot of a run is found by its ranks, or as what it began with") {
+  const Folder folder;
+  for (int count = 0; count < 2; ++count) write_all(folder);
+  const auto found = [&](const std::vector<uint64_t>& ranks, uint64_t begun_with = 0) {
+    const auto restored = load(folder.path, head_of(1, 2, {{"b", 1024, 1500}}),
+                               {.ranks = ranks, .begun_with = begun_with}, kGoesOn);
+    REQUIRE(restored);
+    return restored->number;
+  };
+  CHECK(found({}) == 2);
+  CHECK(found({5, 20}) == 2);
+  CHECK(found({10}) == 1);
+  CHECK(found({10, UINT64_MAX - 2}) == 2);
+  CHECK(found({5}) == 0);
+  CHECK(found({5}, 1) == 1);
+  CHECK(found({UINT64_MAX - 2}, 1) == 2);
 }
 
 TEST_CASE("jobs and tensors that do not fit are refused in words") {
@@ -253,7 +272,7 @@ TEST_CASE("a shelf answers on its context, and gives up what is written when it 
     shelf.begin("bert/large", [&](auto answer) { number = answer; });
     while (!number) context.run_one();
     CHECK(**number == 1);
-    shelf.load(head_of(0, 1, {{"a", 0, 2048}}), "latest",
+    shelf.load(head_of(0, 1, {{"a", 0, 2048}}), {},
                [&](auto answer) { restored = std::move(answer); });
     while (!restored) context.run_one();
     CHECK((*restored)->number == 0);

@@ -28,7 +28,7 @@ class Files : public snapshot::Shelf {
     manifest = std::move(written);
     done(shared ? ok_status() : Status(Error{ErrorCode::kNotFound, "the folder is not shared"}));
   }
-  void load(snapshot::PartHead, std::string,
+  void load(snapshot::PartHead, snapshot::Choice,
             std::function<void(Result<snapshot::Restored>)>) override {}
 
   bool shared = true;
@@ -49,7 +49,7 @@ struct Rack {
   std::vector<std::string> places = {"a", "b", "c"};
   int ends = 0;
 
-  Rack() { run->begin("b"); }
+  Rack() { run->begin("b", {11, 12}); }
 
   control::Plan plan() const {
     control::Plan plan;
@@ -113,6 +113,7 @@ TEST_CASE("every box is asked for the round of the one that is furthest, until a
   REQUIRE(rack.files.manifest);
   CHECK(rack.files.manifest->number == 12);
   CHECK(rack.files.manifest->steps == 108);
+  CHECK(rack.files.manifest->ranks == std::vector<uint64_t>{11, 12});
   CHECK(rack.files.manifest->parts.at(2).box == "c");
   CHECK(rack.run->is_done());
   CHECK(rack.ends == 1);

@@ -75,9 +75,10 @@ enum pbox_optimizer_value {
 /* What becomes of the job when its box is lost. COPY: workers wait for it, or for its successor,
  * and go on where they were; that takes memory for one more copy of the model. NONE: operations
  * fail with PBOX_BOX_LOST at once. In PBOX_MODE_OPTIMIZE weights go on from the workers' copies,
- * but momentum and moments, which the box alone had, begin anew
- * (pbox_statistics.optimizer_restarts); weights of 16 bits go on from 16 bits. As they cannot be
- * summed again, two copies are kept. Other models than BSP do not outlive their box. */
+ * but momentum and moments, which the box alone had, are those of the last snapshot, or begin anew
+ * (pbox_statistics.optimizer_restarts, optimizer_snapshot); weights of 16 bits go on from 16 bits.
+ * As they cannot be summed again, two copies are kept. Other models than BSP do not outlive their
+ * box. */
 typedef int32_t pbox_recovery;
 enum pbox_recovery_value { PBOX_RECOVERY_COPY = 0, PBOX_RECOVERY_NONE = 1 };
 /* What becomes of the job when a rank is lost. WAIT: for lost_timeout_ms the others wait for it to
@@ -317,12 +318,15 @@ typedef struct pbox_statistics {
   uint64_t reads_by_staleness[PBOX_STALENESS_BUCKETS]; /* of 0, -1, -2, ...; the last: all older */
   uint64_t dropped_rounds; /* DROP: operations whose gradient is not in the result they got */
   /* Mode optimize: boxes, or parts of one, that were lost with the state of their optimizer
-   * (momentum, moments). Weights went on from what the workers hold, the optimizer from no state.
-   */
+   * (momentum, moments). Weights went on from what the workers hold, the optimizer from the state
+   * of the last snapshot, see below, or from none. */
   uint64_t optimizer_restarts;
   uint64_t ports_given_up;    /* of options.port, for the next one; the box's log says why */
   uint64_t restored_snapshot; /* options.restore: the one that the job began with; 0: none */
   uint64_t restored_steps;    /* that its weights had taken: where training goes on */
+  /* optimizer_restarts: the snapshot whose momentum and moments it went on with the last time, of
+   * several parts the oldest, and after how many steps these were; 0: with none. */
+  uint64_t optimizer_snapshot, optimizer_snapshot_steps;
 } pbox_statistics;
 PBOX_API pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics);
 

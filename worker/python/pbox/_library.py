@@ -53,7 +53,8 @@ class Statistics(Structure):
                 ("reads_by_staleness", c_uint64 * STALENESS_BUCKETS),
                 ("dropped_rounds", c_uint64), ("optimizer_restarts", c_uint64),
                 ("ports_given_up", c_uint64), ("restored_snapshot", c_uint64),
-                ("restored_steps", c_uint64)]
+                ("restored_steps", c_uint64), ("optimizer_snapshot", c_uint64),
+                ("optimizer_snapshot_steps", c_uint64)]
 
 
 _CONTEXT = c_void_p
