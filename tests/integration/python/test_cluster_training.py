@@ -1,0 +1,356 @@
+"""The demo's training through three boxes, each with a cable of its own, and three members of etcd,
+while one after the other is killed, stopped, cut off and drained: it comes to the weights of
+training alone, bit for bit."""
+
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import pbox
+import pbox.local_box
+import pbox.torch
+
+TREE = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(TREE / "tools" / "demo_training"))
+import digits
+import ranks
+import training
+
+SKIPPED = 77  # SKIP_RETURN_CODE of the ctest
+CLONE_NEWNET = 0x40000000
+WORKERS = 4
+DEADLINE_S = 60
+SILENT_S = 5  # longer than a lease
+# Gradients are rounded to whole numbers of 1 / GRAIN, so that their sums are exact in any order.
+GRAIN = 2 ** 18
+LARGEST = 2 ** 24 / GRAIN / WORKERS
+SWITCH = "10.79.0.1"
+
+
+def train_exactly(rank):
+    """As training.averaged_by_the_box; the last batch of an epoch waits for rank.gate, which says
+    that what was done to the boxes since the epoch before is done."""
+    dist.init_process_group("gloo", init_method=rank.rendezvous, rank=rank.index,
+                            world_size=rank.world_size)
+    model = digits.make_model()
+    parallel = DistributedDataParallel(model)
+    box, _, gates = rank.box.partition(" ")
+    hook = pbox.torch.DDPCommHook(parallel, box=box, job="digits",
+                                  **{**training.DEADLINES, "wait_timeout_ms": 1000 * DEADLINE_S})
+
+    def exact(state, bucket):
+        make_exact(bucket.buffer())
+        return hook(state, bucket)
+
+    parallel.register_comm_hook(None, exact)
+    optimizer = training.sgd(model)
+    train, _ = digits.load()
+    for epoch in range(rank.epochs):
+        batches = list(digits.batches(train, epoch, rank.world_size))
+        for number, shares in enumerate(batches):
+            if number + 1 == len(batches):
+                await_true(lambda: os.path.exists(f"{gates}/{epoch}"), f"gate {epoch}")
+            optimizer.zero_grad()
+            digits.loss_of(parallel, shares[rank.index]).backward()
+            optimizer.step()
+        rank.report(recoveries=hook.client.statistics()["recoveries"])
+    rank.finish(digits.weights_of(model))
+    hook.close()
+    dist.destroy_process_group()
+
+
+def train_alone(epochs):
+    """The oracle: the same in this process, without boxes."""
+    model = digits.make_model()
+    optimizer = training.sgd(model)
+    train, test = digits.load()
+    for epoch in range(epochs):
+        for shares in digits.batches(train, epoch, WORKERS):
+            sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
+            for share in shares:
+                optimizer.zero_grad()
+                digits.loss_of(model, share).backward()
+                for total, parameter in zip(sums, model.parameters()):
+                    total += make_exact(parameter.grad)
+            for total, parameter in zip(sums, model.parameters()):
+                parameter.grad = total / WORKERS
+            optimizer.step()
+    return digits.weights_of(model), digits.accuracy(model, test)
+
+
+def make_exact(gradient):
+    gradient.mul_(GRAIN).round_().div_(GRAIN)
+    if not gradient.abs().max() < LARGEST:
+        raise ValueError("a gradient is too large for an exact sum")
+    return gradient
+
+
+def await_true(done, what, timeout_s=3 * DEADLINE_S):
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"it has not come true in {timeout_s} s: {what}")
+        time.sleep(0.02)
+
+
+def configure(*lines):
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True,
+                   capture_output=True)
+
+
+def own_network():
+    return os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def must(status):
+    if status != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+class Rack:
+    """A switch, which is this process's network from now on, and boxes with a cable to it each. All
+    of it ends with this process."""
+
+    def __init__(self, boxes):
+        self._c = ctypes.CDLL(None, use_errno=True)
+        must(self._c.unshare(CLONE_NEWNET))
+        self._switch = own_network()
+        configure("link set lo up", "link add bridge type bridge stp_state 0",
+                  f"addr add {SWITCH}/24 dev bridge", "link set bridge up")
+        self.networks, self.addresses = {}, {}
+        for index, box in enumerate(boxes):
+            must(self._c.unshare(CLONE_NEWNET))
+            self.networks[box] = own_network()
+            configure("link set lo up")
+            must(self._c.setns(self._switch, CLONE_NEWNET))
+            self.addresses[box] = f"10.79.0.{10 + index}"
+            path = f"/proc/{os.getpid()}/fd/{self.networks[box]}"
+            configure(f"link add to-{box} type veth peer name cable netns {path}",
+                      f"link set to-{box} master bridge up")
+            with self.at(box):
+                configure(f"addr add {self.addresses[box]}/24 dev cable", "link set cable up")
+
+    @contextlib.contextmanager
+    def at(self, box):
+        """What is started meanwhile is on the box."""
+        must(self._c.setns(self.networks[box], CLONE_NEWNET))
+        try:
+            yield
+        finally:
+            must(self._c.setns(self._switch, CLONE_NEWNET))
+
+    @contextlib.contextmanager
+    def cut(self, box):
+        """Meanwhile nobody hears the box, and it hears nobody."""
+        configure(f"link set to-{box} down")
+        try:
+            yield
+        finally:
+            configure(f"link set to-{box} up")
+
+
+class Etcd:
+    """Three members at the switch."""
+
+    def __init__(self, folder):
+        self.members = []
+        peers = ",".join(f"m{index}=http://{SWITCH}:{2380 + 10 * index}" for index in range(3))
+        for index in range(3):
+            client, peer = (f"http://{SWITCH}:{port + 10 * index}" for port in (2379, 2380))
+            self.members.append(subprocess.Popen(
+                [find_etcd(), f"--name=m{index}", f"--data-dir={folder}/m{index}",
+                 f"--listen-client-urls={client}", f"--advertise-client-urls={client}",
+                 f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}",
+                 f"--initial-cluster={peers}", "--log-level=error", "--logger=zap"],
+                stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                preexec_fn=pbox.local_box._die_with_parent()))
+        self.endpoints = ",".join(f"{SWITCH}:{2379 + 10 * index}" for index in range(3))
+
+    def close(self):
+        for member in self.members:
+            member.kill()
+            member.wait()
+
+
+class Cluster:
+    """Boxes by name, of which some may be dead."""
+
+    def __init__(self, rack, etcd):
+        self.rack, self.etcd, self.boxes = rack, etcd, {}
+
+    def start(self, name):
+        address = self.rack.addresses[name]
+        with self.rack.at(name):
+            self.boxes[name] = pbox.LocalBox(
+                f"--box.name={name}", f"--box.listen={address}", f"--admin.listen={address}",
+                "--control.port=9541", "--admin.port=9540", "--security.insecure=true",
+                "--security.insecure_off_loopback=true", "--pipeline.count=1",
+                "--pipeline.pin=off", "--cluster.store=etcd", "--cluster.name=digits",
+                f"--cluster.endpoints={self.etcd.endpoints}", "--cluster.lease_ttl_s=2",
+                "--cluster.rebalance=false")
+        self.await_boxes()
+
+    def kill(self, name):
+        box = self.boxes.pop(name)
+        box.process.kill()
+        box.close()
+
+    def page(self, name):
+        """What the box says of all; None if it does not answer."""
+        url = f"http://{self.rack.addresses[name]}:9540/api/v1/boxes"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return json.load(answer)
+        except (OSError, urllib.error.URLError):
+            return None
+
+    def leader(self):
+        """On which all boxes agree, which list each other and nobody else; None: they do not."""
+        leaders = set()
+        for name in self.boxes:
+            page = self.page(name)
+            if page is None or {box["name"] for box in page["boxes"]} != set(self.boxes):
+                return None
+            leaders.add(page["leader"])
+        leader = leaders.pop()
+        return leader if not leaders and leader in self.boxes else None
+
+    def await_boxes(self):
+        await_true(lambda: self.leader() is not None, "the boxes agree on a leader")
+
+    def parts(self):
+        page = self.page(self.leader())
+        return {box["name"]: box["parts"] for box in page["boxes"]}
+
+    def follower(self):
+        """A box with parts of the job that does not lead."""
+        leader = self.leader()
+        return next(name for name, parts in self.parts().items() if parts > 0 and name != leader)
+
+    def control(self):
+        return ",".join(f"{address}:9541" for address in self.rack.addresses.values())
+
+    def drain(self, name, undo=False):
+        flags = ["--undo"] if undo else ["--wait"]
+        other = next(other for other in self.boxes if other != name)
+        subprocess.run([program("pboxctl"), "drain", name, *flags, "--admin",
+                        f"{self.rack.addresses[other]}:9540"], check=True, capture_output=True)
+
+    def close(self):
+        for name in list(self.boxes):
+            self.kill(name)
+
+
+def program(name):
+    return str(pathlib.Path(pbox.local_box.find_pboxd()).parent / name)
+
+
+def find_etcd():
+    unpacked = TREE / "build" / "deb" / "etcd-server" / "usr" / "bin"
+    return shutil.which("etcd", path=f"{os.environ['PATH']}:{unpacked}")
+
+
+class ClusterTraining(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="pbox-cluster-")
+        self.addCleanup(folder.cleanup)
+        self.gates = pathlib.Path(folder.name)
+        rack = Rack(["a", "b", "c"])
+        etcd = Etcd(folder.name)
+        self.addCleanup(etcd.close)
+        self.cluster = Cluster(rack, etcd)
+        self.addCleanup(self.cluster.close)
+        for name in rack.networks:
+            self.cluster.start(name)
+
+    def kill_a_box(self):
+        self.cluster.kill(self.cluster.follower())
+        self.cluster.await_boxes()
+
+    def add_a_box(self):
+        lost = next(name for name in self.cluster.rack.networks if name not in self.cluster.boxes)
+        self.cluster.start(lost)
+
+    def kill_the_leader(self):
+        self.cluster.kill(self.cluster.leader())
+        self.cluster.await_boxes()
+
+    def kill_a_member_of_etcd(self):
+        self.cluster.etcd.members[0].kill()
+        time.sleep(SILENT_S)
+        self.cluster.await_boxes()
+
+    def stop_a_box(self):
+        process = self.cluster.boxes[self.cluster.follower()].process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(SILENT_S)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        self.cluster.await_boxes()
+
+    def cut_a_box_off(self):
+        with self.cluster.rack.cut(self.cluster.follower()):
+            time.sleep(SILENT_S)
+        self.cluster.await_boxes()
+
+    def drain_a_box(self):
+        name = self.cluster.follower()
+        self.cluster.drain(name)
+        self.assertEqual(self.cluster.parts()[name], 0)
+        self.cluster.drain(name, undo=True)
+
+    def test_weights_are_those_of_training_alone_whatever_happens_to_boxes(self):
+        happens = [self.kill_a_box, self.add_a_box, self.kill_the_leader, self.add_a_box,
+                   self.stop_a_box, self.cut_a_box_off, self.drain_a_box,
+                   self.kill_a_member_of_etcd]
+        done, recoveries = [], []
+
+        def on_epoch(reports):
+            recoveries.append(min(report["recoveries"] for report in reports))
+            if len(done) < len(happens):
+                happens[len(done)]()
+                done.append(happens[len(done)].__name__)
+                print(time.strftime("%X"), done[-1], recoveries[-1], flush=True)
+            (self.gates / str(len(done))).touch()
+
+        (self.gates / "0").touch()
+        weights = ranks.run(train_exactly, WORKERS, len(happens) + 1,
+                            f"{self.cluster.control()} {self.gates}", on_epoch)
+        self.assertEqual(len(done), len(happens))
+        # It did disturb: two boxes were killed, one was silent, one cut off, one emptied.
+        self.assertGreaterEqual(recoveries[-1], 5)
+        expected, right = train_alone(len(happens) + 1)
+        self.assertGreater(right, 0.9)
+        for rank, mine in enumerate(weights):
+            for tensor, values in mine.items():
+                self.assertTrue(numpy.array_equal(values, expected[tensor]),
+                                f"{tensor} of rank {rank}")
+
+
+if __name__ == "__main__":
+    WHY = ("network namespaces need root" if os.geteuid() != 0 else
+           "no etcd here; tools/test unpacks Debian's package etcd-server for it"
+           if find_etcd() is None else None)
+    if WHY is not None:
+        print(f"skipped: {WHY}")
+        sys.exit(SKIPPED)
+    torch.set_num_threads(1)
+    unittest.main()
