@@ -104,7 +104,9 @@ control::Plan JobPlans::describe(const JobPlan& plan) const {
 
 std::vector<PlanBox> JobPlans::candidates(const std::string& but) const {
   std::vector<JobPlan> plans;
-  for (const auto& [job, plan] : plans_) plans.push_back(plan);
+  for (const auto& [job, plan] : plans_) {
+    if (!plan.is_over) plans.push_back(plan);
+  }
   const auto bytes = bytes_by_box(plans);
   std::vector<PlanBox> boxes;
   for (const BoxRecord& record : options_.membership().boxes()) {
@@ -387,6 +389,7 @@ bool JobPlans::is_draining(const std::string& box) const {
 size_t JobPlans::parts_of(const std::string& box) const {
   size_t count = 0;
   for (const auto& [job, plan] : plans_) {
+    if (plan.is_over) continue;
     count += static_cast<size_t>(std::count(plan.boxes.begin(), plan.boxes.end(), box));
   }
   return count;

@@ -57,7 +57,7 @@ class JobPlans : public appliance::PartMap {
   // Boxes that drain have no part for long, and get none. kUnavailable: try again later.
   void set_draining(const std::string& box, bool draining, std::function<void(Status)> done);
   bool is_draining(const std::string& box) const;
-  // Of a box, in all jobs.
+  // Of a box, in all jobs that are not over.
   size_t parts_of(const std::string& box) const;
 
   // As last heard, by job, and the revision of one; 0: there is none.

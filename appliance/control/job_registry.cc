@@ -39,9 +39,11 @@ uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes) {
   return static_cast<uint32_t>(std::min<uint64_t>(info.receive_buffer_bytes, in_slots));
 }
 
-uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes) {
+uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes,
+                      uint32_t parts) {
   const uint64_t share = uint64_t{receive_buffer_bytes} * 3 / 4 / std::max(1u, sessions);
-  const uint64_t wanted = window_bytes == 0 ? kWindowBytesAuto : window_bytes;
+  const uint64_t window = window_bytes == 0 ? kWindowBytesAuto : window_bytes;
+  const uint64_t wanted = window / std::max(1u, parts);
   const uint64_t credit = std::min({share, wanted, uint64_t{limits::kCreditBytesMax}});
   return static_cast<uint32_t>(std::max<uint64_t>(credit / limits::kCreditUnitBytes, 1) *
                                limits::kCreditUnitBytes);
@@ -148,13 +150,19 @@ void JobRegistry::on_heartbeat(ConnectionId id, const Connection& connection,
 // Sessions came or went: each job's share of the receive rings changes.
 void JobRegistry::share_credit() {
   for (uint32_t index = 0; index < host_.count(); ++index) {
-    const PipelineInfo info = host_.info(index);
-    for (auto& [name, job] : jobs_) {
-      job->set_credit(host_, index,
-                      credit_share(receivable_bytes(info, job->fragment_bytes()),
-                                   spis_.in_use(index), options_.window_bytes));
-    }
+    for (auto& [name, job] : jobs_) job->set_credit(host_, index, credit_on(index, *job));
   }
+}
+
+uint32_t JobRegistry::credit_on(uint32_t pipeline, const Job& job) const {
+  const auto parts = std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
+    const Job& other = *entry.second;
+    const std::vector<uint32_t>& used = other.pipelines();
+    return entry.first.first == job.spec().name && other.running() &&
+           std::find(used.begin(), used.end(), pipeline) != used.end();
+  });
+  return credit_share(receivable_bytes(host_.info(pipeline), job.fragment_bytes()),
+                      spis_.in_use(pipeline), options_.window_bytes, static_cast<uint32_t>(parts));
 }
 
 std::vector<uint64_t> JobRegistry::pipeline_loads() const {

@@ -235,6 +235,7 @@ class JobRegistry {
   void remove(Job& job);
   void close(Job& job);
   void share_credit();
+  uint32_t credit_on(uint32_t pipeline, const Job& job) const;
   void note(RegistryEvent::Severity severity, const char* name, std::string text) {
     events_.push_back({severity, name, std::move(text)});
   }
@@ -267,10 +268,12 @@ class JobRegistry {
   RegistryTotals totals_;
 };
 
-// Bytes a worker may have in flight on a pipeline whose receive buffer is shared by `sessions`: at
-// most `window_bytes` (0: 1 MiB), and together three quarters of the buffer, so that it never
-// overflows however the workers' bursts coincide.
+// Bytes that a worker may have in flight on a pipeline for one of its job's `parts` there: for all
+// of them at most `window_bytes` (0: 1 MiB), since they meet on one path; and for all of the
+// `sessions` that share the receive buffer three quarters of that, so that it never overflows
+// however the workers' bursts coincide.
 uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes);
-uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes);
+uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes,
+                      uint32_t parts);
 
 }  // namespace pbox::appliance

@@ -182,9 +182,7 @@ void JobRegistry::send_session(Job& job, uint32_t rank, const std::vector<uint32
   job.describe(rank, host_, session);
   for (int index = 0; index < session.pipelines_size(); ++index) {
     const uint32_t pipeline = job.pipelines()[static_cast<size_t>(index)];
-    session.mutable_pipelines(index)->set_credit_bytes(
-        credit_share(receivable_bytes(host_.info(pipeline), job.fragment_bytes()),
-                     spis_.in_use(pipeline), options_.window_bytes));
+    session.mutable_pipelines(index)->set_credit_bytes(credit_on(pipeline, job));
   }
   note(Severity::kDebug, "session_installed",
        job.spec().title() + ": rank " + std::to_string(rank) + " (" + member.peer + ")" +

@@ -286,6 +286,7 @@ TEST_CASE(
   cluster.box(0).has_job = cluster.box(1).has_job = false;
   REQUIRE(cluster.desk.run_until(is_over));
 
+  CHECK(cluster.box(0).plans.parts_of("a") == 0);
   SECTION("for good") {
     CHECK(cluster.desk.run_until(
         [&] { return cluster.heard(0).empty() && cluster.heard(1).empty(); }));

@@ -110,7 +110,7 @@ TEST_CASE("when the last rank joins every rank gets its session, and not before"
     REQUIRE(session.pipelines_size() == 2);
     for (int index = 0; index < 2; ++index) {
       CHECK(session.pipelines(index).udp_port() == 9542u + static_cast<uint32_t>(index));
-      CHECK(session.pipelines(index).credit_bytes() == credit_share(4u << 20, 2, 0));
+      CHECK(session.pipelines(index).credit_bytes() == credit_share(4u << 20, 2, 0, 1));
       CHECK(spis.insert(session.pipelines(index).spi()).second);
     }
   }

@@ -1,5 +1,6 @@
 // Parts of jobs: several on one box, and such as are, or go, elsewhere.
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "nic/wire/control_frame.h"
 #include "tests/unit/control/registry_desk.h"
@@ -54,6 +55,29 @@ control::WorkerMessage ask_plan(uint32_t version = wire::kControlProtocolVersion
 }
 
 }  // namespace
+
+TEST_CASE("parts of a job that are on one pipeline share a rank's window there") {
+  Desk desk;
+  std::vector<control::Session> sessions;
+  const auto credit_everywhere = [&] {
+    std::set<uint32_t> credit;
+    for (uint32_t pipeline = 0; pipeline < 2; ++pipeline) {
+      for (const pipeline::JobShard* shard : desk.host().shards(pipeline)) {
+        for (const auto& session : shard->sessions()) credit.insert(session.credit_bytes);
+      }
+    }
+    REQUIRE(credit.size() == 1);
+    return *credit.begin();
+  };
+  for (const uint32_t part : {0u, 1u}) start_part(desk, part, &sessions);
+  CHECK(sessions[2].pipelines(0).credit_bytes() == 1u << 20);
+  start_part(desk, 2, &sessions);
+  start_part(desk, 3, &sessions);
+  CHECK(sessions[6].pipelines(0).credit_bytes() == 1u << 19);
+  CHECK(credit_everywhere() == 1u << 19);
+  desk.start("other", 2);
+  CHECK(credit_everywhere() == credit_share(4u << 20, 6, 0, 2));  // buffers hold no more
+}
 
 TEST_CASE(
     "parts of a job are side by side on a box, each on a pipeline, and are shown as one job") {

@@ -149,7 +149,7 @@ TEST_CASE("who leaves is announced, and the last to leave frees memory and sessi
   // The sessions are free again: a job of one worker has the whole receive buffer's share.
   sessions.clear();
   desk.start("next", 1, &sessions);
-  CHECK(sessions[0].pipelines(0).credit_bytes() == credit_share(4u << 20, 1, 0));
+  CHECK(sessions[0].pipelines(0).credit_bytes() == credit_share(4u << 20, 1, 0, 1));
 }
 
 TEST_CASE("a barrier releases all when the last rank arrives, again and again") {
@@ -206,7 +206,7 @@ TEST_CASE("two jobs share the receive buffer, and who is there already is grante
   Desk desk;
   std::vector<control::Session> sessions;
   const auto one = desk.start("one", 2, &sessions);
-  const uint32_t alone = credit_share(4u << 20, 2, 0);
+  const uint32_t alone = credit_share(4u << 20, 2, 0, 1);
   CHECK(sessions[0].pipelines(0).credit_bytes() == alone);
 
   // Rank 0 has spoken to pipeline 0, so it can be reached there.
@@ -219,7 +219,7 @@ TEST_CASE("two jobs share the receive buffer, and who is there already is grante
 
   std::vector<control::Session> others;
   const auto two = desk.start("two", 4, &others);
-  const uint32_t shared = credit_share(4u << 20, 6, 0);
+  const uint32_t shared = credit_share(4u << 20, 6, 0, 1);
   REQUIRE(shared < alone);
   for (const auto& session : others) CHECK(session.pipelines(1).credit_bytes() == shared);
   for (const auto* shard : desk.host().shards(0)) {

@@ -60,10 +60,10 @@ TEST_CASE("a full table gives nothing, another pipeline still does, and a releas
 }
 
 TEST_CASE("credit is three quarters of the receive buffer, shared by all sessions") {
-  REQUIRE(credit_share(4u << 20, 8, 0) == (3u << 20) / 8);
-  REQUIRE(credit_share(1u << 20, 3, 0) == (3u << 18) / 3);
+  REQUIRE(credit_share(4u << 20, 8, 0, 1) == (3u << 20) / 8);
+  REQUIRE(credit_share(1u << 20, 3, 0, 1) == (3u << 18) / 3);
   for (const uint32_t sessions : {1u, 2u, 3u, 7u, 100u, 1000u}) {
-    const uint32_t credit = credit_share(1u << 20, sessions, 0);
+    const uint32_t credit = credit_share(1u << 20, sessions, 0, 1);
     REQUIRE(credit % limits::kCreditUnitBytes == 0);
     REQUIRE(uint64_t{credit} * sessions <= 3u << 18);
   }
@@ -71,12 +71,15 @@ TEST_CASE("credit is three quarters of the receive buffer, shared by all session
 
 TEST_CASE(
     "credit is bounded by the window, by what the header can say, and from below by one unit") {
-  REQUIRE(credit_share(64u << 20, 1, 0) == 1u << 20);        // the automatic window
-  REQUIRE(credit_share(64u << 20, 1, 100'000) == 99'840);    // rounded down to units
-  REQUIRE(credit_share(1u << 20, 1, 4u << 20) == 3u << 18);  // the buffer is the tighter bound
-  REQUIRE(credit_share(1u << 30, 1, 1u << 29) == limits::kCreditBytesMax);
-  REQUIRE(credit_share(1000, 4096, 0) == limits::kCreditUnitBytes);
-  REQUIRE(credit_share(4u << 20, 0, 0) == credit_share(4u << 20, 1, 0));
+  REQUIRE(credit_share(64u << 20, 1, 0, 1) == 1u << 20);        // the automatic window
+  REQUIRE(credit_share(64u << 20, 1, 100'000, 1) == 99'840);    // rounded down to units
+  REQUIRE(credit_share(1u << 20, 1, 4u << 20, 1) == 3u << 18);  // the buffer is the tighter bound
+  REQUIRE(credit_share(1u << 30, 1, 1u << 29, 1) == limits::kCreditBytesMax);
+  REQUIRE(credit_share(64u << 20, 8, 0, 4) == 1u << 18);  // parts on one path share the window
+  REQUIRE(credit_share(64u << 20, 8, 400'000, 4) == 99'840);
+  REQUIRE(credit_share(1u << 20, 8, 0, 4) == 3u << 15);
+  REQUIRE(credit_share(1000, 4096, 0, 1) == limits::kCreditUnitBytes);
+  REQUIRE(credit_share(4u << 20, 0, 0, 1) == credit_share(4u << 20, 1, 0, 1));
 }
 
 }  // namespace pbox::appliance
