@@ -3,11 +3,8 @@
 // measured in three ways: as the setting deals the parts out, round robin, and by bytes.
 #include <algorithm>
 #include <atomic>
-#include <boost/archive/iterators/base64_from_binary.hpp>
-#include <boost/archive/iterators/transform_width.hpp>
 #include <chrono>
 #include <csignal>
-#include <filesystem>
 #include <functional>
 #include <iomanip>
 #include <map>
@@ -17,17 +14,16 @@
 
 #include "appliance/cluster/job_plan.h"
 #include "perf/measure.h"
+#include "perf/rack/cluster.h"
 #include "perf/rack/job.h"
 #include "perf/scenario.h"
 
 namespace pbox::perf {
 namespace {
 
-constexpr char kEtcd[] = "http://10.77.255.1:2379";
 // Of a worker, per part: control connections share the cables, and are not to wait behind what many
 // parts together keep in front of a slow one.
 constexpr uint32_t kWindowBytes = 32 << 10;
-constexpr int kAnswerMs = 30'000;
 // As of boxes with two pipelines; these have one, for the sake of the cores.
 constexpr uint32_t kPartsPerBox = 2 * cluster::kPartsPerPipeline;
 
@@ -37,14 +33,6 @@ struct Settings {
   double megabits, compute_ms;
   uint64_t model_bytes = 0;
 };
-
-// In base64, as etcd's gateway takes keys and values.
-std::string encoded(const std::string& text) {
-  using namespace boost::archive::iterators;
-  using Digits = base64_from_binary<transform_width<std::string::const_iterator, 6, 8>>;
-  std::string digits(Digits(text.begin()), Digits(text.end()));
-  return digits.append((3 - text.size() % 3) % 3, '=');
-}
 
 // While it lives, a box is disturbed: at once, or again and again from a thread.
 class Disturbance {
@@ -88,45 +76,30 @@ constexpr Setting kSettings[] = {
     {"cpu_hog", Straggler::kProcessor, "one box's process gets little of its core"},
 };
 
-// etcd at the switch, and two clusters of boxes: in one parts move, in the other they stay.
+// Two clusters of boxes: in one parts move, in the other they stay.
 class Experiment {
  public:
   explicit Experiment(const Settings& settings)
       : settings_(settings),
-        folder_(std::filesystem::temp_directory_path() / "pbox-psld-XXXXXX"),
-        rack_({.worker_count = settings.workers,
-               .box_count = settings.boxes,
-               .worker_link = link(settings.megabits),
-               .box_link = link(box_megabits())}) {
-    if (mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no folder " + folder_);
-    etcd_ =
-        rack_.run(rack_.fabric(), {PBOX_ETCD_PATH, "--data-dir=" + folder_, "--listen-client-urls",
-                                   kEtcd, "--advertise-client-urls", kEtcd, "--listen-peer-urls",
-                                   "http://127.0.0.1:2380", "--log-level=error", "--logger=zap"});
-    await_etcd();
+        cluster_({.workers = settings.workers,
+                  .boxes = settings.boxes,
+                  .worker_megabits = settings.megabits,
+                  .box_megabits = box_megabits()}) {
     for (const bool moves : {false, true}) {
       for (uint32_t index = 0; index < settings.boxes; ++index) start_box(index, moves);
     }
   }
-  ~Experiment() {
-    boxes_.clear();
-    etcd_.reset();
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  Experiment(const Experiment&) = delete;
-  Experiment& operator=(const Experiment&) = delete;
 
   // Iteration times of a job of its own, whose parts are dealt out like this.
   std::vector<double> play(const std::string& job, bool moves, const std::vector<uint32_t>& parts,
                            Straggler straggler, uint32_t iterations) {
-    put_plan(moves, job, parts);
-    RackJob ranks(rack_, {.box = controls_[moves],
-                          .job = job,
-                          .model = settings_.model,
-                          .scale = settings_.scale,
-                          .window_bytes = kWindowBytes,
-                          .recovers = true});
+    cluster_.put_plan(name(moves), job, settings_.model_bytes, parts);
+    RackJob ranks(cluster_.rack(), {.box = controls_[moves],
+                                    .job = job,
+                                    .model = settings_.model,
+                                    .scale = settings_.scale,
+                                    .window_bytes = kWindowBytes,
+                                    .recovers = true});
     ranks.play(3, settings_.compute_ms);
     const auto disturbance = disturb(straggler);
     const auto run = ranks.play(iterations, settings_.compute_ms);
@@ -140,51 +113,15 @@ class Experiment {
   }
 
  private:
-  static Link link(double megabits) {
-    return {.bits_per_second = static_cast<uint64_t>(megabits * 1e6)};
-  }
-  static std::string cluster(bool moves) { return moves ? "moves" : "stays"; }
-  std::string box_name(uint32_t index) const { return "box" + std::to_string(index); }
-
-  void await_etcd() {
-    for (int attempt = 0; attempt < 100; ++attempt) {
-      if (ask_etcd("/v3/maintenance/status", "{}").find("version") != std::string::npos) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    }
-    throw std::runtime_error("etcd does not answer at " + std::string(kEtcd));
-  }
-
-  // Empty if there is no answer.
-  std::string ask_etcd(const std::string& path, const std::string& json) const {
-    const auto curl =
-        rack_.run(rack_.fabric(), {"curl", "-s", "-m", "2", "-w", "\\n", "-d", json, kEtcd + path});
-    try {
-      return curl->read_line(kAnswerMs);
-    } catch (const std::runtime_error&) {
-      return "";
-    }
-  }
+  static std::string name(bool moves) { return moves ? "moves" : "stays"; }
 
   void start_box(uint32_t index, bool moves) {
-    RackBox box = rack_.start_box(
-        index, {"--box.name=" + box_name(index), "--cluster.store=etcd",
-                "--cluster.endpoints=10.77.255.1:2379", "--cluster.name=" + cluster(moves),
-                "--cluster.rebalance=" + std::string(moves ? "true" : "false"),
-                "--cluster.rebalance_interval_ms=100", "--control.heartbeat_interval_ms=100",
-                "--pipeline.count=1", "--pipeline.pin=off"});
+    RackBox box = cluster_.start_box(
+        name(moves), index,
+        {"--cluster.rebalance=" + std::string(moves ? "true" : "false"),
+         "--cluster.rebalance_interval_ms=100", "--control.heartbeat_interval_ms=100"});
     controls_[moves] += (controls_[moves].empty() ? "" : ",") + box.control;
     boxes_.push_back(std::move(box));
-  }
-
-  void put_plan(bool moves, const std::string& job, const std::vector<uint32_t>& parts) const {
-    cluster::JobPlan plan{.chunk_bytes = 32 << 10, .bytes = settings_.model_bytes, .boxes = {}};
-    plan.may_move = true;
-    for (const uint32_t box : parts) plan.boxes.push_back(box_name(box));
-    const std::string key = "pbox/" + cluster(moves) + "/jobs/" + job;
-    const nlohmann::json put = {{"key", encoded(key)}, {"value", encoded(to_text(plan))}};
-    if (ask_etcd("/v3/kv/put", put.dump()).find("revision") == std::string::npos) {
-      throw std::runtime_error("etcd did not take the plan of job " + job);
-    }
   }
 
   std::unique_ptr<Disturbance> disturb(Straggler straggler) {
@@ -192,15 +129,14 @@ class Experiment {
     const double slow = box_megabits() / settings_.slow_by;
     const auto restore = [this] {
       for (uint32_t box = 0; box < settings_.boxes; ++box) {
-        rack_.set_link(rack_.box(box), link(box_megabits()));
+        set_rate(box, box_megabits());
       }
     };
     constexpr milliseconds kForGood{3'600'000};
     switch (straggler) {
       case Straggler::kLink:
-        return std::make_unique<Disturbance>(
-            [this, slow](uint64_t) { rack_.set_link(rack_.box(1), link(slow)); }, kForGood,
-            restore);
+        return std::make_unique<Disturbance>([this, slow](uint64_t) { set_rate(1, slow); },
+                                             kForGood, restore);
       case Straggler::kProcessor:
         return std::make_unique<Disturbance>(
             [this](uint64_t step) {
@@ -212,6 +148,11 @@ class Experiment {
     }
   }
 
+  void set_rate(uint32_t box, double megabits) {
+    Rack& rack = cluster_.rack();
+    rack.set_link(rack.box(box), RackCluster::link(megabits));
+  }
+
   // In both clusters: only one of them works at a time.
   void signal_box(uint32_t index, int number) const {
     for (const size_t box : {size_t{index}, size_t{index} + settings_.boxes}) {
@@ -220,9 +161,7 @@ class Experiment {
   }
 
   Settings settings_;
-  std::string folder_;
-  Rack rack_;
-  std::unique_ptr<Program> etcd_;
+  RackCluster cluster_;
   std::vector<RackBox> boxes_;  // those that stay, then those that move
   std::map<bool, std::string> controls_;
 };
@@ -255,11 +194,7 @@ Settings settings_from(const po::variables_map& options) {
                     .slow_by = std::max(2u, options["slow-by"].as<uint32_t>()),
                     .megabits = options["megabits"].as<double>(),
                     .compute_ms = options["compute-ms"].as<double>()};
-  const auto layers = layers_by_name(settings.model);
-  if (!layers) throw std::runtime_error(layers.error().message);
-  std::vector<uint64_t> elements;
-  played_layers(*layers, settings.scale, elements);
-  settings.model_bytes = 4 * std::accumulate(elements.begin(), elements.end(), uint64_t{0});
+  settings.model_bytes = played_bytes(settings.model, settings.scale);
   return settings;
 }
 

@@ -148,9 +148,11 @@ std::unique_ptr<Program> Rack::run(const Host& host,
 RackBox Rack::start_box(uint32_t index, const std::vector<std::string>& flags) const {
   constexpr int kStartLimitMs = 30'000;
   std::vector<std::string> command = {
-      sibling_program("pboxd"),   "--box.listen=" + box(index).address,    "--control.port=0",
-      "--data.port_first=0",      "--cluster.state_directory=none",        "--admin.enabled=false",
-      "--security.insecure=true", "--security.insecure_off_loopback=true", "--log.level=warn"};
+      sibling_program("pboxd"),   "--box.listen=" + box(index).address,   "--control.port=0",
+      "--data.port_first=0",      "--cluster.state_directory=none",       "--admin.enabled=false",
+      "--security.insecure=true", "--security.insecure_off_loopback=true"};
+  const auto sets_level = [](const std::string& flag) { return flag.starts_with("--log.level="); };
+  if (std::none_of(flags.begin(), flags.end(), sets_level)) command.push_back("--log.level=warn");
   command.insert(command.end(), flags.begin(), flags.end());
   RackBox started{run(box(index), command), ""};
   // "pboxd ready control=ADDRESS:PORT ..." is the first line a box prints.

@@ -1,5 +1,8 @@
 #include "perf/rack/trace.h"
 
+#include <numeric>
+#include <stdexcept>
+
 namespace pbox::perf {
 
 std::vector<PlayedLayer> played_layers(const std::vector<ModelLayer>& layers, uint32_t scale,
@@ -18,6 +21,14 @@ std::vector<PlayedLayer> played_layers(const std::vector<ModelLayer>& layers, ui
     }
   }
   return played;
+}
+
+uint64_t played_bytes(const std::string& model, uint32_t scale) {
+  const auto layers = layers_by_name(model);
+  if (!layers) throw std::runtime_error(layers.error().message);
+  std::vector<uint64_t> elements;
+  played_layers(*layers, scale, elements);
+  return 4 * std::accumulate(elements.begin(), elements.end(), uint64_t{0});
 }
 
 }  // namespace pbox::perf

@@ -36,4 +36,7 @@ struct PlayedLayer {
 std::vector<PlayedLayer> played_layers(const std::vector<ModelLayer>& layers, uint32_t scale,
                                        std::vector<uint64_t>& elements);
 
+// Of all tensors. Throws std::runtime_error if there is no such model.
+uint64_t played_bytes(const std::string& model, uint32_t scale);
+
 }  // namespace pbox::perf

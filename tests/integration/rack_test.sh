@@ -51,6 +51,8 @@ if [ -x "$(dirname "$0")/../../build/deb/etcd-server/usr/bin/etcd" ]; then
   "$perf" psld --model 1mib --scale 1 --setting imbalanced_assignment --still-iterations 4 \
     --moving-iterations 12 --json
   expect_nothing_left "the boxes whose parts move"
+  "$perf" failover --model 1mib --scale 1 --turns 1 --iterations 12 --json
+  expect_nothing_left "the boxes that are killed"
 fi
 
 "$perf" p3 --model 1mib --workers 2 --compute-ms 100 --ratios 1 --iterations 1000 --turns 1 &
