@@ -16,8 +16,9 @@ using Severity = RegistryEvent::Severity;
 
 // Whoever takes the snapshot asks ten times a second; if it is gone, so is the cut.
 constexpr uint64_t kCutKeptNs = 30 * kNanosPerSecond;
-// A disk that does not answer keeps a job waiting for so long, which could go on without.
-constexpr uint64_t kMomentsPatienceNs = 120 * kNanosPerSecond;
+// A disk that does not answer keeps a job waiting for so long, which could go on without, and whose
+// ranks wait for a minute unless they are told otherwise.
+constexpr uint64_t kMomentsPatienceNs = 30 * kNanosPerSecond;
 // How it ended is told for so long.
 constexpr uint64_t kRunKeptNs = 600 * kNanosPerSecond;
 
@@ -282,7 +283,7 @@ void JobRegistry::tick_snapshots() {
   }
   for (const auto& [part, number] : overdue) {
     on_moments(part, number,
-               Error{ErrorCode::kTimeout, "the disk has not answered for two minutes"});
+               Error{ErrorCode::kTimeout, "the disk has not answered for half a minute"});
   }
   for (auto entry = snapshots_.begin(); entry != snapshots_.end();) {
     const SnapshotEntry& snapshot = entry->second;

@@ -406,7 +406,7 @@ TEST_CASE("moments that were lost with a box are those of the last snapshot of t
     CHECK(told().first == 0);
   }
   SECTION("the disk does not answer") {
-    office.desk.pass(119 * kSecond, office.ids);
+    office.desk.pass(29 * kSecond, office.ids);
     CHECK(office.desk.take(office.ids[0]).empty());
     office.desk.pass(2 * kSecond, office.ids);
     CHECK(told().first == 0);
