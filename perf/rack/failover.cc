@@ -120,10 +120,6 @@ nlohmann::json measure(Experiment& experiment, Event event, uint32_t turns) {
   for (uint32_t turn = 0; turn < turns; ++turn) {
     const auto times = experiment.play(event, turn);
     typical.push_back(median(times));
-    for (double t : times) {
-      fprintf(stderr, "%.0f ", t);
-    }
-    fprintf(stderr, "\n");
     longest.push_back(*std::max_element(times.begin(), times.end()));
     stalls.push_back((longest.back() - typical.back()) / typical.back());
   }
@@ -154,7 +150,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const Settings settings = settings_from(options);
   Experiment experiment(settings);
   nlohmann::json list = nlohmann::json::array();
-  for (const Event event : {Event::kDrain, Event::kKill}) {
+  for (const Event event : {Event::kNothing, Event::kDrain, Event::kKill}) {
     report << "\r  " << kNames[static_cast<size_t>(event)] << "      " << std::flush;
     list.push_back(measure(experiment, event, settings.turns));
   }
