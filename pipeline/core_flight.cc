@@ -4,7 +4,6 @@
 // of record_state() are for rounds that stay open while the ring goes round.
 #include <algorithm>
 
-#include "nic/wire/chunk_layout.h"
 #include "nic/wire/crc32c.h"
 #include "pipeline/core.h"
 
@@ -135,12 +134,12 @@ void Core::record_left(const JobShard& shard, const FanOut& at) {
   record.round = at.round;
   if (flight_.is_kept()) {
     const Chunk& chunk = *at.chunk;
-    const uint32_t fragment = at.round % chunk.fragment_count;
-    const uint32_t bytes = wire::fragment_length(chunk.wire_bytes, shard.fragment_bytes, fragment);
-    const std::byte* result = chunk.result[at.round & 1];
-    record.fragment = static_cast<uint16_t>(fragment);
+    const uint32_t piece = at.round % ((chunk.wire_bytes - 1) / kDigestedBytes + 1);
+    const uint32_t bytes = std::min(kDigestedBytes, chunk.wire_bytes - piece * kDigestedBytes);
+    record.piece = static_cast<uint16_t>(piece);
     record.digested_bytes = static_cast<uint16_t>(bytes);
-    record.digest = wire::crc32c(0, result + size_t{fragment} * shard.fragment_bytes, bytes);
+    record.digest =
+        wire::crc32c(0, chunk.result[at.round & 1] + size_t{piece} * kDigestedBytes, bytes);
   }
   flight_.add(FlightKind::kLeft, shard.flight_number, now_ns_, record);
 }

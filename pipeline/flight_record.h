@@ -122,13 +122,14 @@ struct CommandRecord {
   uint8_t unused[24] = {};
 };
 
-// The digest is of one fragment, the next in each round: enough to tell at which round two records
-// of what ought to be the same part.
+// The digest is of one piece of the result, the next in each round: enough to tell at which round
+// two records of what ought to be the same part.
+inline constexpr uint32_t kDigestedBytes = 1024;
 struct LeftRecord {
   uint32_t chunk = 0;
   uint32_t round = 0;
-  uint32_t digest = 0;  // CRC32C of the fragment's payload
-  uint16_t fragment = 0;
+  uint32_t digest = 0;  // CRC32C
+  uint16_t piece = 0;   // of kDigestedBytes each, but the last
   uint16_t digested_bytes = 0;
   uint8_t unused[32] = {};
 };

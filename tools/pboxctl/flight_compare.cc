@@ -9,7 +9,7 @@ ResultsCompared compare(const std::string& job, const JobReplay& one, const JobR
     const auto found = other.results.find(key);
     if (found == other.results.end()) continue;
     const ResultDigest& theirs = found->second;
-    if (theirs.fragment != result.fragment || theirs.bytes != result.bytes) continue;
+    if (theirs.piece != result.piece || theirs.bytes != result.bytes) continue;
     ++compared.in_both;
     if (theirs.digest == result.digest) continue;
     const bool is_first = compared.different++ == 0 ||

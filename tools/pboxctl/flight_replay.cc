@@ -383,7 +383,7 @@ void PipelineReplayer::note_result(const Part& part, const LeftRecord& left) {
   const JobShard& shard = std::as_const(*part.shard).shard();
   ResultDigest& result = replay_.jobs[part.job].results[{shard.part, left.chunk, left.round}];
   if (result.epoch > shard.epoch) return;
-  result = {shard.epoch, left.fragment, left.digested_bytes, left.digest};
+  result = {shard.epoch, left.piece, left.digested_bytes, left.digest};
 }
 
 void PipelineReplayer::report_part(const Part& part) {

@@ -40,10 +40,10 @@ struct ResultKey {
   auto operator<=>(const ResultKey&) const = default;
 };
 
-// Of one fragment of the result.
+// Of one piece of the result.
 struct ResultDigest {
   uint32_t epoch = 0;
-  uint16_t fragment = 0;
+  uint16_t piece = 0;
   uint16_t bytes = 0;
   uint32_t digest = 0;
 };

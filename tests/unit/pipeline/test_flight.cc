@@ -80,7 +80,7 @@ TEST_CASE("the flight recorder keeps each packet's header, time and what became 
   CHECK(held_mask == 0x5);
 }
 
-TEST_CASE("the flight recorder keeps a digest of what left, of another fragment in each round") {
+TEST_CASE("the flight recorder keeps a digest of what left, of another piece in each round") {
   FlightMemory memory(1024);
   Box box(memory.span());
   const JobOptions job;
@@ -93,10 +93,10 @@ TEST_CASE("the flight recorder keeps a digest of what left, of another fragment 
     pipeline::LeftRecord left;
     std::memcpy(static_cast<void*>(&left), record.body, sizeof(left));
     CHECK(left.round == next);
-    CHECK(left.fragment == next % 3);
+    CHECK(left.piece == next % 3);
     uint32_t sent = 0;
     for (const Sent& packet : rounds.at(next)) {
-      if (packet.header.fragment != left.fragment) continue;
+      if (packet.header.fragment != left.piece) continue;
       CHECK(left.digested_bytes == packet.payload.size());
       CHECK(left.digest == wire::crc32c(0, packet.payload.data(), packet.payload.size()));
       ++sent;
