@@ -81,10 +81,8 @@ function(pbox_test name)
   cmake_parse_arguments(arg "" "LABEL" "DEPENDS;SOURCES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE pbox_test_main ${arg_DEPENDS})
-  if(PBOX_SANITIZE)
-    # What a test's own code gains by optimisation is less than what its compilation costs.
-    target_compile_options(${name} PRIVATE -O0)
-  endif()
+  # What a test's own code gains by optimisation is less than what its compilation costs.
+  target_compile_options(${name} PRIVATE -O0)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABEL}" TIMEOUT 300)
