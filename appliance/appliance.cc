@@ -81,8 +81,12 @@ Status Appliance::start() {
   if (!config_.snapshots.directory.empty()) {
     shelf_.emplace(context_, config_.snapshots.directory, [this] { control_->flush(); });
   }
-  registry_ = std::make_unique<JobRegistry>(options, *pipelines_, epochs(), parts(),
-                                            shelf_ ? &*shelf_ : nullptr);
+  if (!config_.upstream.box.empty()) {
+    upstream_.emplace(context_, config_.upstream, [this] { control_->flush(); });
+  }
+  registry_ =
+      std::make_unique<JobRegistry>(options, *pipelines_, epochs(), parts(),
+                                    shelf_ ? &*shelf_ : nullptr, upstream_ ? &*upstream_ : nullptr);
   auto control = ControlServer::start(context_,
                                       {.listen = config_.box.listen,
                                        .port = config_.control.port,

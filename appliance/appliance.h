@@ -21,6 +21,7 @@
 #include "appliance/flight_recorder.h"
 #include "appliance/log.h"
 #include "appliance/pipeline_set.h"
+#include "appliance/relay/box_upstream.h"
 #include "appliance/service_manager.h"
 #include "appliance/snapshot/disk_shelf.h"
 #include "config/parse.h"
@@ -107,6 +108,7 @@ class Appliance : public AdminSource {
   std::optional<cluster::JobPlans> job_plans_;  // with store = etcd
   std::optional<cluster::Balancer> balancer_;   // of these; with cluster.rebalance
   std::optional<snapshot::DiskShelf> shelf_;    // with snapshots.directory
+  std::optional<BoxUpstream> upstream_;         // with upstream.box
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<AdminServer> admin_;

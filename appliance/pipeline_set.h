@@ -24,6 +24,7 @@ class PipelineSet : public PipelineHost {
   uint32_t count() const override { return static_cast<uint32_t>(threads_.size()); }
   PipelineInfo info(uint32_t pipeline) const override;
   void execute(uint32_t pipeline, pipeline::Command command) override;
+  void wake(uint32_t pipeline) override { threads_[pipeline]->wake(); }
   Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
   Result<wire::QueuePairAddress> connect(uint32_t pipeline, uint64_t owner,
                                          const wire::QueuePairAddress& peer) override;

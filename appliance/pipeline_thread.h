@@ -36,6 +36,9 @@ class PipelineThread {
   // Hands a command over and returns when it has been carried out. One thread at a time (control).
   void execute(pipeline::Command command);
 
+  // Ends its sleep, if it sleeps. Any thread.
+  void wake();
+
   const PipelinePlan& plan() const { return plan_; }
   uint16_t udp_port() const;
   const nic::Capabilities& capabilities() const { return capabilities_; }
@@ -45,7 +48,6 @@ class PipelineThread {
  private:
   PipelineThread(const PipelinePlan& plan, const config::Config& config, AnyPort port,
                  std::span<std::byte> flight);
-  void wake();
 
   PipelinePlan plan_;
   AnyPort port_;

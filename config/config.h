@@ -51,6 +51,15 @@ struct Cluster {
   bool operator==(const Cluster&) const = default;
 };
 
+// The box that this one's sums go on to, as one of its ranks.
+struct Upstream {
+  std::string box;              // HOST:PORT of its control connection; empty: sums stay here
+  uint32_t rank = 0;            // of this box there
+  uint32_t world_size = 1;      // how many boxes go there
+  std::string port = "socket";  // as workers name theirs (PBOX_PORT)
+  bool operator==(const Upstream&) const = default;
+};
+
 struct Admin {
   bool enabled = true;
   std::string listen = "127.0.0.1";
@@ -158,6 +167,7 @@ struct Config {
   Box box;
   Control control;
   Cluster cluster;
+  Upstream upstream;
   Admin admin;
   Data data;
   Dpdk dpdk;

@@ -1,17 +1,12 @@
 #include "config/fields.h"
 
-#include <array>
-#include <limits>
-#include <span>
-#include <type_traits>
 #include <utility>
 
-#include "config/address.h"
 #include "config/cpu_list.h"
 #include "config/dpdk_device.h"
-#include "config/endpoint_list.h"
+#include "config/field_makers.h"
+#include "config/fields_cluster.h"
 #include "config/fields_rdma.h"
-#include "config/value.h"
 
 namespace pbox::config {
 namespace {
@@ -28,144 +23,6 @@ constexpr uint64_t kRecordsMin = 4'096;
 constexpr uint64_t kSnapshotSecondsMax = 7u * 24 * 3600;
 constexpr uint64_t kRecordsMax = 1u << 24;  // 1 GiB for each pipeline
 
-enum class Reload { kNo, kYes };
-
-template <typename Get>
-using ValueOf = std::remove_reference_t<std::invoke_result_t<Get, Config&>>;
-
-// `get` maps a Config& to the member; printing needs it on a copy, which costs nothing that counts.
-template <typename Get>
-Field number(std::string key, Get get, uint64_t min, uint64_t max, Reload reload,
-             std::string help) {
-  using Value = ValueOf<Get>;
-  static_assert(std::is_unsigned_v<Value>);
-  return Field{std::move(key),
-               std::move(help),
-               "a whole number from " + std::to_string(min) + " to " + std::to_string(max),
-               reload == Reload::kYes,
-               [get](const Config& config) {
-                 Config copy = config;
-                 return std::to_string(get(copy));
-               },
-               [get, min, max](Config& config, const std::string& text) {
-                 const auto value = read_number(text);
-                 if (!value || *value < min || *value > max) return false;
-                 get(config) = static_cast<Value>(*value);
-                 return true;
-               }};
-}
-
-template <typename Get>
-Field fraction(std::string key, Get get, double min, double max, Reload reload, std::string help) {
-  return Field{std::move(key),
-               std::move(help),
-               "a number from " + print_fraction(min) + " to " + print_fraction(max),
-               reload == Reload::kYes,
-               [get](const Config& config) {
-                 Config copy = config;
-                 return print_fraction(get(copy));
-               },
-               [get, min, max](Config& config, const std::string& text) {
-                 const auto value = read_fraction(text);
-                 if (!value || *value < min || *value > max) return false;
-                 get(config) = *value;
-                 return true;
-               }};
-}
-
-// The first word listed for a value is the one that is printed.
-template <typename Value>
-using Words = std::vector<std::pair<std::string, Value>>;
-
-template <typename Get>
-Field choice(std::string key, Get get, Words<ValueOf<Get>> words, size_t shown_count, Reload reload,
-             std::string help) {
-  std::string accepts = shown_count == 1 ? "only " : "one of ";
-  for (size_t i = 0; i < shown_count; ++i) accepts += (i == 0 ? "" : ", ") + words[i].first;
-  return Field{std::move(key),
-               std::move(help),
-               std::move(accepts),
-               reload == Reload::kYes,
-               [get, words](const Config& config) {
-                 Config copy = config;
-                 for (const auto& [word, value] : words) {
-                   if (value == get(copy)) return word;
-                 }
-                 return std::string();
-               },
-               [get, words](Config& config, const std::string& text) {
-                 for (const auto& [word, value] : words) {
-                   if (word != text) continue;
-                   get(config) = value;
-                   return true;
-                 }
-                 return false;
-               }};
-}
-
-template <typename Get>
-Field boolean(std::string key, Get get, std::string help) {
-  const Words<bool> words = {{"true", true}, {"false", false}, {"on", true}, {"off", false}};
-  return choice(std::move(key), get, words, 2, Reload::kNo, std::move(help));
-}
-
-template <typename Get>
-Field auto_or_off(std::string key, Get get, std::string help) {
-  const Words<OnOffAuto> words = {{"auto", OnOffAuto::kAuto}, {"off", OnOffAuto::kOff}};
-  return choice(std::move(key), get, words, words.size(), Reload::kNo, std::move(help));
-}
-
-bool is_plain(const std::string& text) {
-  return std::none_of(text.begin(), text.end(),
-                      [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; });
-}
-
-template <typename Get>
-Field address(std::string key, Get get, std::string help) {
-  return Field{std::move(key),
-               std::move(help),
-               "an IPv4 or IPv6 address, as 10.0.0.7 or ::1",
-               false,
-               [get](const Config& config) {
-                 Config copy = config;
-                 return get(copy);
-               },
-               [get](Config& config, const std::string& text) {
-                 if (!is_address(text)) return false;
-                 get(config) = text;
-                 return true;
-               }};
-}
-
-// A file that is named, and read when the box starts.
-template <typename Get>
-Field file_path(std::string key, Get get, std::string help) {
-  return Field{std::move(key),
-               std::move(help),
-               "an absolute path, or nothing",
-               false,
-               [get](const Config& config) {
-                 Config copy = config;
-                 return get(copy);
-               },
-               [get](Config& config, const std::string& text) {
-                 if (!is_plain(text) || (!text.empty() && !text.starts_with('/'))) return false;
-                 get(config) = text;
-                 return true;
-               }};
-}
-
-// Names reach metrics labels and log lines, so nothing that would need escaping there.
-bool is_box_name(const std::string& text) {
-  constexpr size_t kNameBytesMax = 64;  // HOST_NAME_MAX
-  if (text.size() > kNameBytesMax) return false;
-  for (const char c : text) {
-    const bool is_word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (!is_word && c != '-' && c != '_' && c != '.') return false;
-  }
-  return true;
-}
-
 Field box_name() {
   return Field{"box.name",
                "name of this box in logs and metrics; empty: the host name",
@@ -175,64 +32,6 @@ Field box_name() {
                [](Config& config, const std::string& text) {
                  if (!is_box_name(text)) return false;
                  config.box.name = text;
-                 return true;
-               }};
-}
-
-template <typename Get>
-Field folder(std::string key, Get get, std::string help) {
-  return Field{std::move(key),
-               std::move(help),
-               "an absolute path, or none",
-               false,
-               [get](const Config& config) {
-                 Config copy = config;
-                 return get(copy).empty() ? std::string("none") : get(copy);
-               },
-               [get](Config& config, const std::string& text) {
-                 if (!is_plain(text) || (text != "none" && !text.starts_with('/'))) return false;
-                 get(config) = text == "none" ? "" : text;
-                 return true;
-               }};
-}
-
-Field cluster_endpoints() {
-  return Field{"cluster.endpoints",
-               "members of etcd, all of them; store = etcd only",
-               "HOST:PORT items separated by ',', as 10.0.0.1:2379, 10.0.0.2:2379",
-               false,
-               [](const Config& config) { return print_endpoints(config.cluster.endpoints); },
-               [](Config& config, const std::string& text) {
-                 auto read = read_endpoints(text);
-                 if (!read.faults.empty()) return false;
-                 config.cluster.endpoints = std::move(read.endpoints);
-                 return true;
-               },
-               [](const std::string& text) { return read_endpoints(text).faults; }};
-}
-
-Field cluster_name() {
-  return Field{"cluster.name",
-               "name of the cluster: boxes of one name in one etcd belong together",
-               "1 to 64 letters, digits, '-', '_' and '.'",
-               false,
-               [](const Config& config) { return config.cluster.name; },
-               [](Config& config, const std::string& text) {
-                 if (text.empty() || !is_box_name(text)) return false;
-                 config.cluster.name = text;
-                 return true;
-               }};
-}
-
-Field cluster_user() {
-  return Field{"cluster.user",
-               "user of etcd; empty: without",
-               "text of one line",
-               false,
-               [](const Config& config) { return config.cluster.user; },
-               [](Config& config, const std::string& text) {
-                 if (!is_plain(text)) return false;
-                 config.cluster.user = text;
                  return true;
                }};
 }
@@ -267,36 +66,6 @@ Field dpdk_devices() {
                [](const std::string& text) { return read_dpdk_devices(text).faults; }};
 }
 
-// The member `m` of section `s`; a macro because a pointer to a nested member does not exist.
-// NOLINTNEXTLINE(bugprone-macro-parentheses): a member's name cannot stand in them.
-#define PBOX_MEMBER(s, m) [](Config& config) -> decltype(config.s.m)& { return config.s.m; }
-
-void add_cluster(std::vector<Field>& list) {
-  list.push_back(folder("cluster.state_directory", PBOX_MEMBER(cluster, state_directory),
-                        "folder of what must outlive the daemon; none: nothing is kept"));
-  list.push_back(choice("cluster.store", PBOX_MEMBER(cluster, store),
-                        {{"local", StoreKind::kLocal}, {"etcd", StoreKind::kEtcd}}, 2, Reload::kNo,
-                        "where boxes agree: local, a file of this one box, or etcd, for many"));
-  list.push_back(cluster_endpoints());
-  list.push_back(cluster_name());
-  list.push_back(number("cluster.lease_ttl_s", PBOX_MEMBER(cluster, lease_ttl_s), 2, 3'600,
-                        Reload::kNo, "a box that etcd has not heard from for so long is gone"));
-  list.push_back(boolean("cluster.rebalance", PBOX_MEMBER(cluster, rebalance),
-                         "parts of jobs move, while they train, to boxes that are done sooner"));
-  list.push_back(number("cluster.rebalance_interval_ms",
-                        PBOX_MEMBER(cluster, rebalance_interval_ms), 100, 60'000, Reload::kNo,
-                        "boxes say this often how long rounds take: one observation"));
-  list.push_back(cluster_user());
-  list.push_back(file_path("cluster.password_file", PBOX_MEMBER(cluster, password_file),
-                           "file with the password of cluster.user, in one line"));
-  list.push_back(file_path("cluster.ca_file", PBOX_MEMBER(cluster, ca_file),
-                           "PEM file of who signed etcd's certificates; empty: no TLS"));
-  list.push_back(file_path("cluster.cert_file", PBOX_MEMBER(cluster, cert_file),
-                           "PEM file of the certificate that this box shows to etcd"));
-  list.push_back(file_path("cluster.key_file", PBOX_MEMBER(cluster, key_file),
-                           "PEM file of that certificate's private key"));
-}
-
 void add_addresses_and_ports(std::vector<Field>& list) {
   list.push_back(box_name());
   list.push_back(address("box.listen", PBOX_MEMBER(box, listen),
@@ -320,6 +89,7 @@ void add_addresses_and_ports(std::vector<Field>& list) {
                         limits::kControlConnectionsMax, Reload::kYes,
                         "control connections at a time"));
   add_cluster(list);
+  add_upstream(list);
   list.push_back(boolean("admin.enabled", PBOX_MEMBER(admin, enabled),
                          "serve metrics, health and the JSON API over HTTP"));
   list.push_back(address("admin.listen", PBOX_MEMBER(admin, listen), "address of the HTTP server"));
@@ -439,8 +209,6 @@ void add_jobs_and_log(std::vector<Field>& list) {
                         {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, 2, Reload::kNo,
                         "text for people, json for collectors"));
 }
-
-#undef PBOX_MEMBER
 
 }  // namespace
 

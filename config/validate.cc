@@ -121,6 +121,7 @@ std::vector<std::string> validate(const Config& config) {
   check_dpdk(config, errors);
   check_rdma(config, errors);
   check_cluster(config, errors);
+  check_upstream(config, errors);
   return errors;
 }
 

@@ -50,6 +50,20 @@ void check_cluster(const Config& config, Errors& errors) {
   }
 }
 
+void check_upstream(const Config& config, Errors& errors) {
+  const Upstream& upstream = config.upstream;
+  if (upstream.rank >= upstream.world_size) {
+    errors.push_back("upstream.rank = " + std::to_string(upstream.rank) +
+                     " is not below upstream.world_size = " + std::to_string(upstream.world_size) +
+                     "; each of the boxes whose sums go there has a rank of its own, from 0 on");
+  }
+  if (!upstream.box.empty() && config.cluster.store == StoreKind::kEtcd) {
+    errors.push_back("upstream.box = " + upstream.box +
+                     " is given with cluster.store = etcd; a job whose sums go on to another box "
+                     "is on one box here: set cluster.store = local");
+  }
+}
+
 void check_etcd_is_private(const Config& config, Errors& errors) {
   if (!config.cluster.ca_file.empty()) return;
   for (const auto& endpoint : config.cluster.endpoints) {

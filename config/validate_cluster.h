@@ -8,6 +8,7 @@
 
 namespace pbox::config {
 
+void check_upstream(const Config& config, std::vector<std::string>& errors);
 void check_cluster(const Config& config, std::vector<std::string>& errors);
 
 // Without both consents of [security]: etcd off loopback only by TLS.

@@ -65,6 +65,7 @@ void Core::install(JobShard& shard) {
   PBOX_CHECK(shards_.size() < limits::kJobsMax);
   shards_.push_back(&shard);
   shard.flight_number = ++flight_numbers_;
+  if (shard.uplink != nullptr) ++relayed_shards_;
   for (Session& session : shard.sessions()) {
     if (session.present) connect(shard, session);
   }
@@ -109,7 +110,8 @@ void Core::exclude(JobShard& shard, const Command& command) {
 // had all of a rank's part when everybody was gone, by that rank's return. Whoever has pushed a
 // round in full holds the result of the one before, so what is still to leave of that is void.
 void Core::finish_complete_rounds(JobShard& shard) {
-  if (shard.present_count() == 0) return;
+  // Where sums are relayed nobody is excluded, and what is complete is under way.
+  if (shard.present_count() == 0 || shard.uplink != nullptr) return;
   for (Chunk& chunk : shard.chunks()) {
     if (chunk.complete_workers < shard.workers_needed(chunk)) continue;
     shard.stragglers.ended(shard.index_of(chunk));
@@ -146,7 +148,7 @@ void Core::note_awaited(JobShard& shard, uint64_t now_ns) {
 }
 
 void Core::remove(JobShard& shard) {
-  std::erase(shards_, &shard);
+  if (std::erase(shards_, &shard) > 0 && shard.uplink != nullptr) --relayed_shards_;
   note_tracing();
   next_shard_ = 0;
   for (const Session& session : shard.sessions()) {

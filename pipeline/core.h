@@ -52,6 +52,9 @@ class Core {
   // Phase "housekeeping": carries out one command of the control thread.
   void execute(const Command& command);
 
+  // The same phase: what relays have given back becomes results. True if there was any.
+  bool take_returned(uint64_t now_ns) { return relayed_shards_ > 0 && finish_returned(now_ns); }
+
   // The same phase, every turn: at times a sign of life, and in each session whether the others
   // wait for it. Sees the oldest open round of each job, so that it takes no longer for large ones.
   void tick(uint64_t now_ns) {
@@ -100,7 +103,9 @@ class Core {
   void note_nonfinite(Session& session, const wire::Header& header);
   // The session's push ends the chunk's round: for the straggler ledger.
   void note_last(JobShard& shard, Session& session, const Chunk& chunk);
+  void end_round(JobShard& shard, Chunk& chunk);
   void finish_round(JobShard& shard, Chunk& chunk);
+  bool finish_returned(uint64_t now_ns);
   void run_optimizer(JobShard& shard, Chunk& chunk, bool scaled);
   // True if it has divided the sum already.
   static bool count_contributors(JobShard& shard, Chunk& chunk);
@@ -200,7 +205,8 @@ class Core {
   bool results_changed_ = false;        // since packets were made: of jobs other than BSP
   std::vector<SessionEntry> sessions_;  // by spi_index
   std::vector<JobShard*> shards_;
-  size_t next_shard_ = 0;  // whose turn it is to send
+  size_t next_shard_ = 0;      // whose turn it is to send
+  size_t relayed_shards_ = 0;  // that have an uplink
 
   FlightRing flight_;
   std::array<uint64_t, kCountedVerdicts> judged_{};  // what verdicts count, as of the last of them

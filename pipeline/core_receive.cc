@@ -257,7 +257,7 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
     return;
   }
   note_last(shard, session, chunk);
-  finish_round(shard, chunk);
+  end_round(shard, chunk);
   clock_.mark(Phase::kFinish);
 }
 
@@ -280,10 +280,33 @@ void Core::note_last(JobShard& shard, Session& session, const Chunk& chunk) {
   session.worst_at_ns.set(now_ns_);
 }
 
+// All of this box's ranks are in.
+void Core::end_round(JobShard& shard, Chunk& chunk) {
+  if (shard.uplink == nullptr) [[likely]] {
+    finish_round(shard, chunk);
+  } else {
+    shard.uplink->send({chunk.id, chunk.accumulator[chunk.open_round() & 1]});
+  }
+}
+
+bool Core::finish_returned(uint64_t now_ns) {
+  now_ns_ = now_ns;
+  bool any = false;
+  for (JobShard* shard : shards_) {
+    uint32_t id = 0;
+    while (shard->uplink != nullptr && shard->uplink->take(id)) {
+      finish_round(*shard, *shard->find(id));
+      any = true;
+    }
+  }
+  return any;
+}
+
 void Core::finish_round(JobShard& shard, Chunk& chunk) {
   const uint32_t round = chunk.open_round();
   const uint32_t slot = round & 1;
-  const float share = 1.0f / static_cast<float>(shard.worker_count());
+  const uint32_t workers = shard.uplink ? shard.uplink->workers() : shard.worker_count();
+  const float share = 1.0f / static_cast<float>(workers);
   const bool copied = chunk.copy_rank != kNoRank;
   const bool scaled = count_contributors(shard, chunk);
   if (shard.cut != nullptr) [[unlikely]]

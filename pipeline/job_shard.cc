@@ -83,6 +83,7 @@ Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec) {
   auto shard = std::make_unique<JobShard>();
   shard->arena_ = std::move(*arena);
   shard->lay_out(spec);
+  if (spec.relayed) shard->uplink = std::make_unique<Uplink>(spec.chunks.size());
   return shard;
 }
 

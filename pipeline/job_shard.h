@@ -33,6 +33,7 @@
 #include "pipeline/round_trace.h"
 #include "pipeline/straggler_ledger.h"
 #include "pipeline/sync/chunk_sync.h"
+#include "pipeline/uplink.h"
 
 namespace pbox::pipeline {
 
@@ -71,6 +72,7 @@ struct ShardSpec {
   optimizer::OptimizerSpec optimizer;
   wire::SyncSpec sync;   // other than BSP: mode optimize
   bool partial = false;  // ranks may be excluded: contributors are counted
+  bool relayed = false;  // sums go on to another box: see Uplink. Of mode aggregate, not partial
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t job_chunk_count = 0;       // of the whole job; chunk ids are below it
   std::vector<ChunkSpec> chunks;      // those of this pipeline
@@ -216,8 +218,9 @@ class JobShard {
   SingleWriterCounter pulls, pulls_delayed, parked_ns, lead_rounds;
   sync::Departure departure;
 
-  RoundTrace* trace = nullptr;  // null: nobody has asked. Of BSP alone
-  StateCut* cut = nullptr;      // null: no snapshot is taken. Of BSP and mode optimize alone
+  RoundTrace* trace = nullptr;     // null: nobody has asked. Of BSP alone
+  std::unique_ptr<Uplink> uplink;  // null: sums stay here
+  StateCut* cut = nullptr;         // null: no snapshot is taken. Of BSP and mode optimize alone
 
   int64_t egress_deficit_bytes = 0;  // deficit round robin between jobs
 

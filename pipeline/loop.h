@@ -2,10 +2,10 @@
 // that profiles and readers see the same names:
 //
 //   receive       a burst from the port; each packet authenticated, parsed, claimed, added, and the
-//   round
-//                 finished when it was the last (Core::on_burst)
+//                 round finished when it was the last (Core::on_burst)
 //   send          replies, resends and finished chunks by priority, in bursts (Core::to_send)
-//   housekeep     commands of the control thread, a bounded number per turn; a sign of life
+//   housekeep     commands of the control thread, a bounded number per turn; what relays have given
+//                 back; a sign of life
 //   rest          nothing to do: spin for a while, then sleep on the port's event fd, or take naps
 //                 where it has none (adaptive polling)
 //
@@ -71,7 +71,8 @@ class Loop {
     const bool sent = send();
     core_.clock().end_turn(received || sent);
     core_.tick(now_ns);
-    return housekeep() || received || sent;
+    const bool returned = core_.take_returned(now_ns);
+    return housekeep() || returned || received || sent;
   }
 
  private:

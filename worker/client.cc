@@ -284,6 +284,7 @@ Status Client::barrier(uint32_t timeout_ms) {
 }
 
 Status Client::leave() {
+  leaving_ = true;
   {
     const std::lock_guard lock(mutex_);
     if (phase_ != Phase::kJoined) return ok_status();

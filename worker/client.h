@@ -5,6 +5,7 @@
 // The parts and their drivers belong to the I/O thread alone after join().
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -148,8 +149,9 @@ class Client {
   std::optional<PartSet::Loss> loss_;
   std::vector<uint32_t> absent_ranks_;
   uint64_t completed_ = 0, failed_ = 0;
-  bool stop_ = false;     // asks the I/O thread to say LEAVE and end
-  bool io_done_ = false;  // it has ended
+  bool stop_ = false;                  // asks the I/O thread to say LEAVE and end
+  std::atomic<bool> leaving_ = false;  // ends a join, which holds the lock
+  bool io_done_ = false;               // it has ended
 
   // The I/O thread's.
   std::optional<PartSet> parts_;

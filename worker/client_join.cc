@@ -56,17 +56,22 @@ bool is_sane(const control::Plan& plan) {
          plan.chunk_bytes() <= limits::kChunkBytesMax;
 }
 
+Error left_meanwhile() {
+  return {ErrorCode::kClosed, "this worker has left the job before it was in"};
+}
+
 // What one box answers by end_ns; is_there: it could be reached.
 Result<control::Plan> ask_box(const MembershipOptions& options, uint64_t bytes, uint64_t end_ns,
-                              bool& is_there) {
+                              const std::atomic<bool>& leaving, bool& is_there) {
   auto channel = ControlChannel::connect(options.box, left_ms(end_ns));
   if (!channel) return channel.error();
   is_there = true;
   if (const Status sent = channel->send(question(options, bytes)); !sent) return sent.error();
   while (left_ms(end_ns) > 0) {
+    if (leaving) return left_meanwhile();
     pollfd wait{channel->fd(), POLLIN, 0};
     if (channel->wants_write()) wait.events |= POLLOUT;
-    poll(&wait, 1, static_cast<int>(left_ms(end_ns)));
+    poll(&wait, 1, static_cast<int>(left_ms(std::min(end_ns, monotonic_ns() + kLookNs))));
     if (const Status flushed = channel->flush(); !flushed) return flushed.error();
     const auto messages = channel->receive();
     if (!messages) return messages.error();
@@ -96,14 +101,14 @@ Result<control::Plan> Client::ask_plan(uint64_t end_ns) {
     for (const std::string& box : boxes) {
       options_.box = box;
       bool is_there = false;
-      auto plan = ask_box(options_, bytes, end_ns, is_there);
+      auto plan = ask_box(options_, bytes, end_ns, leaving_, is_there);
       if (plan && is_sane(*plan)) return plan;
       if (plan) return Error{ErrorCode::kInternal, "the box's plan of the job cannot be used"};
       if (is_there && plan.error().code != ErrorCode::kUnavailable) return plan.error();
       if (!why || is_there) why = plan.error();
       if (is_there) may_pass = true;
     }
-    if (!may_pass || left_ms(end_ns) == 0) return *why;
+    if (!may_pass || left_ms(end_ns) == 0 || leaving_) return *why;
     std::this_thread::sleep_for(kAskAgain);
   }
 }
@@ -134,6 +139,7 @@ Status Client::join_parts() {
   while (is_joining() && !parts_->failure()) {
     await_control(monotonic_ns() + kLookNs);
     for (const auto& driver : drivers_) driver->pump(monotonic_ns());
+    if (leaving_) return left_meanwhile();
   }
   if (parts_->failure()) return *parts_->failure();
   return parts_->begin();

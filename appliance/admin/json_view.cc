@@ -50,6 +50,18 @@ Json sync_object(const JobView& job) {
   return object;
 }
 
+Json upstream_object(const JobView& job) {
+  if (!job.upstream) return nullptr;
+  const RelayView& relay = *job.upstream;
+  return {{"box", relay.box},
+          {"rank", relay.rank},
+          {"world_size", relay.racks},
+          {"joined", relay.is_joined},
+          {"workers", relay.workers},
+          {"chunks_relayed", relay.chunks_relayed},
+          {"chunks_in_flight", relay.chunks_in_flight}};
+}
+
 Json job_object(const JobView& job) {
   Json workers = Json::array();
   for (const WorkerView& worker : job.workers) workers.push_back(worker_object(worker));
@@ -58,6 +70,7 @@ Json job_object(const JobView& job) {
           {"parts", job.parts},
           {"state", job.state},
           {"mode", job.mode},
+          {"upstream", upstream_object(job)},
           {"reduction", job.reduction},
           {"optimizer", job.optimizer},
           {"priority_policy", job.priority_policy},

@@ -130,6 +130,11 @@ Value of_pulls(const JobView& job, T PullView::*field) {
   return job.pulls ? Value(static_cast<double>((*job.pulls).*field)) : std::nullopt;
 }
 
+template <typename T>
+Value of_upstream(const JobView& job, T RelayView::*field) {
+  return job.upstream ? Value(static_cast<double>((*job.upstream).*field)) : std::nullopt;
+}
+
 constexpr auto kGauge = MetricType::Gauge;
 constexpr auto kCounter = MetricType::Counter;
 constexpr auto kHistogram = MetricType::Histogram;
@@ -226,6 +231,12 @@ constexpr MetricRow kRows[] = {
     of_job("pbox_job_lead_rounds", kGauge,
            "The most rounds that a rank has been ahead of the slowest",
            [](const JobView& job) { return of_pulls(job, &PullView::lead_rounds); }),
+    of_job("pbox_job_upstream_chunks_total", kCounter,
+           "Sums of chunks that came back from the box they went on to; absent where sums stay",
+           [](const JobView& job) { return of_upstream(job, &RelayView::chunks_relayed); }),
+    of_job("pbox_job_upstream_chunks_in_flight", kGauge,
+           "Sums of chunks that other racks, or the box that they went on to, are waited for",
+           [](const JobView& job) { return of_upstream(job, &RelayView::chunks_in_flight); }),
     whole("pbox_job_workers", kGauge, MetricScope::kJob, "state", "Ranks of the job by state",
           fill_job_workers),
     whole("pbox_job_arrival_skew_seconds", kHistogram, MetricScope::kJob, "",

@@ -55,7 +55,9 @@ Job::Job(JobSpec spec, uint64_t created_ns, const std::vector<uint64_t>& loads_b
 }
 
 uint64_t Job::footprint() const {
-  return std::accumulate(footprints_.begin(), footprints_.end(), uint64_t{0});
+  // What the relay keeps of results, so that the other box may be lost.
+  const uint64_t relayed = spec_.relayed ? spec_.element_count() * sizeof(float) : 0;
+  return std::accumulate(footprints_.begin(), footprints_.end(), relayed);
 }
 
 uint32_t Job::count(Member::State state) const {
@@ -215,6 +217,7 @@ JobView Job::view(uint64_t now_ns) const {
     }
   }
   view.chunk_rounds = rounds_finished();
+  if (relay) view.upstream = relay->view();
   view_sync(view);
   view_stragglers(view);
   view_nonfinite(view, now_ns);

@@ -17,6 +17,7 @@
 #include "appliance/control/spi_allocator.h"
 #include "appliance/control/straggler_view.h"
 #include "appliance/control/trace_view.h"
+#include "appliance/control/upstream.h"
 #include "appliance/snapshot/snapshot.h"
 #include "pipeline/state_cut.h"
 
@@ -112,6 +113,7 @@ class Job {
     restored.reset();
     moments.reset();
     restoring = 0;
+    relay.reset();
     starts_.clear();
   }
 
@@ -166,6 +168,9 @@ class Job {
   // They were set since the ranks stated the policy: each must be told.
   const std::optional<control::SetPriorities>& priorities_set() const { return priorities_set_; }
   void set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes);
+  // Of a job that is relayed: what its relay joins with, and, once it runs, its way there.
+  RelaySpec relay_spec() const;
+  std::vector<RelayLane> relay_lanes(PipelineHost& host) const;
 
   // A running job. New sessions for a rank; those it had are void on every pipeline when this
   // returns. An excluded rank takes part again, in a new generation.
@@ -237,6 +242,8 @@ class Job {
   std::optional<snapshot::Restored> moments = {};
   uint64_t moments_due_ns = 0;  // they are read, but not waited for any longer
   uint64_t snapshot_due_ns = 0;
+  std::unique_ptr<Relay> relay = {};  // of a job that is relayed, once all its ranks have joined
+  uint64_t relay_number = 0;          // which one it is
 
  private:
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;

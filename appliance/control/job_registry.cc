@@ -50,13 +50,14 @@ uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t
 }
 
 JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs,
-                         PartMap& parts, snapshot::Shelf* shelf)
+                         PartMap& parts, snapshot::Shelf* shelf, Upstream* upstream)
     : options_(options),
       host_(host),
       epochs_(epochs),
       parts_(parts),
       spis_(host.count(), options.seed),
-      shelf_(shelf) {}
+      shelf_(shelf),
+      upstream_(upstream) {}
 
 void JobRegistry::send(ConnectionId id, control::BoxMessage message) {
   actions_.push_back({Action::Kind::kSend, id, std::move(message)});

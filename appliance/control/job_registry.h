@@ -68,9 +68,9 @@ struct RegistryTotals {
 
 class JobRegistry {
  public:
-  // All outlive the registry. `shelf`: null: no snapshots.
+  // All outlive the registry. `shelf`: null: no snapshots. `upstream`: null: sums stay here.
   JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs, PartMap& parts,
-              snapshot::Shelf* shelf = nullptr);
+              snapshot::Shelf* shelf = nullptr, Upstream* upstream = nullptr);
   ~JobRegistry() { *alive_ = false; }
   JobRegistry(const JobRegistry&) = delete;
   JobRegistry& operator=(const JobRegistry&) = delete;
@@ -227,6 +227,10 @@ class JobRegistry {
   void on_moments(const JobKey& part, uint64_t number, Result<snapshot::Restored> loaded);
   void on_restored(const JobKey& part, uint64_t number, Result<snapshot::Restored> loaded);
 
+  // job_registry_relay.cc: jobs whose sums go on to another box.
+  bool awaits_relay(Job& job);
+  void on_relay(const JobKey& part, uint64_t number, const Status& status);
+
   void move_away(Job& job, const control::PartPlace& place);
   void fail_job(Job& job, const Error& error);
   void remove_if_over(Job& job);
@@ -254,9 +258,10 @@ class JobRegistry {
   };
   std::map<JobKey, KeptState> kept_;
   snapshot::Shelf* shelf_;
+  Upstream* upstream_;
   std::map<JobKey, PartCut> cuts_;
   std::map<std::string, SnapshotEntry> snapshots_;  // by job: the last that this box took
-  uint64_t questions_ = 0;                          // for others' states, and for snapshots
+  uint64_t questions_ = 0;  // for others' states, for snapshots, and for relays
   bool is_asking_ = false;  // an answer that comes now is taken note of, and no more
   bool shuts_down_ = false;
   std::map<JobKey, std::unique_ptr<Job>> jobs_;

@@ -148,6 +148,10 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
   if (!speaks) return speaks.error();
   auto spec = parse_join(join, options_.job_limits);
   if (!spec) return spec.error();
+  spec->relayed = upstream_ != nullptr;
+  if (spec->relayed) {
+    if (const Status status = check_relayed(*spec); !status) return status.error();
+  }
   auto found = jobs_.find(key(*spec));
   if (found != jobs_.end() && found->second->running() && !join.resumes() && !join.rejoins() &&
       found->second->count(Member::State::kJoined) == 0) {
@@ -247,12 +251,13 @@ Status JobRegistry::check_gathering(const Job& job, const control::Join& join) c
   }
   if (!join.resumes()) return ok_status();
   if (!job.spec().survives_its_box()) {
-    return Error{ErrorCode::kBoxLost,
-                 rank_of(join) + " cannot go on: the box that had the job's state was lost (" +
-                     (job.spec().recovery == Recovery::kNone
-                          ? std::string("recovery none")
-                          : std::string("sync.model ") + to_string(job.spec().sync.model)) +
-                     "); start all ranks again, from a checkpoint"};
+    return Error{
+        ErrorCode::kBoxLost,
+        rank_of(join) + " cannot go on: the box that had the job's state was lost (" +
+            (job.spec().recovery == Recovery::kNone ? std::string("recovery none")
+             : job.spec().relayed ? std::string("its sums went on to another box, [upstream]")
+                                  : std::string("sync.model ") + to_string(job.spec().sync.model)) +
+            "); start all ranks again, from a checkpoint"};
   }
   if (job.left_behind(join.rank(), {join.epoch(), join.generation()})) {
     return Error{ErrorCode::kWorkerLost, rank_of(join) + " was lost and the job went on without " +

@@ -101,7 +101,7 @@ void JobRegistry::await_epoch(Job& job, const Error& error) {
 void JobRegistry::start_job(Job& job) {
   if (awaits_state(job)) return;
   const PartState* state = state_for(job);
-  if (awaits_snapshot(job, state)) return;
+  if (awaits_snapshot(job, state) || awaits_relay(job)) return;
   const auto beyond = job.beyond_recovery(state);
   if (!beyond) {
     fail_job(job, beyond.error());
@@ -130,6 +130,7 @@ void JobRegistry::start_job(Job& job) {
   if (job.restored) job.restored->chunks.clear();
   if (job.moments) job.moments->chunks.clear();
   if (!recovers) kept_.erase(key(job.spec()));  // of a job before, of that name
+  if (job.relay) job.relay->run(job.relay_lanes(host_));
   share_credit();
   job.recovering_since_ns = 0;
   if (recovers) ++totals_.jobs_recovered;
@@ -381,6 +382,7 @@ void JobRegistry::tick_gathering(Job& job, uint64_t now_ns) {
   }
   if (job.transfer && tick_transfer(job)) return;
   if (job.restoring != 0) return;
+  if (job.relay && job.all_joined() && !job.epoch_awaited) return;  // it has a deadline of its own
   if (job.epoch_awaited && job.all_joined()) {
     start_job(job);
     return;

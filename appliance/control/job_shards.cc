@@ -93,6 +93,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
     spec.sync = spec_.sync;
     spec.delivery = spec_.delivery;
     spec.partial = spec_.on_worker_lost == LostPolicy::kPartial;
+    spec.relayed = spec_.relayed;
     spec.job_chunk_count = static_cast<uint32_t>(chunks.size());
     spec.sessions.resize(spec_.world_size);
     for (uint32_t rank = 0; rank < members_.size(); ++rank) {
@@ -239,6 +240,7 @@ Status Job::install(PipelineHost& host, std::vector<std::unique_ptr<pipeline::Jo
 }
 
 void Job::close(PipelineHost& host, SpiAllocator& spis) {
+  relay.reset();  // before the memory that it sends from
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     std::vector<uint32_t> released;
     for (const auto& session : shards_[index]->sessions()) {

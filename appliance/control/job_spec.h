@@ -61,18 +61,23 @@ struct JobSpec {
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;  // at first
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
-  std::string restore;  // the snapshot to begin with, "latest" or a number; empty: none
+  std::string restore;   // the snapshot to begin with, "latest" or a number; empty: none
+  bool relayed = false;  // its sums go on to another box; said by the box, not by its ranks
   std::vector<TensorSpec> tensors;
 
   // Models other than BSP do not take back who was away. So may it move: in mode optimize with its
-  // state, which the box that was lost can give no more.
+  // state, which the box that was lost can give no more. Where sums are relayed other racks may
+  // have consumed what this one has not.
   bool survives_its_box() const {
-    return recovery == Recovery::kCopy && sync.model == wire::SyncModel::kBsp;
+    return recovery == Recovery::kCopy && sync.model == wire::SyncModel::kBsp && !relayed;
   }
   uint64_t element_count() const;
   // "job 'train'", "part 3 of job 'train'"
   std::string title() const;
 };
+
+// Whether its sums can go on to another box; the error says what cannot.
+Status check_relayed(const JobSpec& spec);
 
 // Every field checked; the error names the field, its value and what is allowed.
 Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits);

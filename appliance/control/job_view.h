@@ -60,6 +60,17 @@ struct PullView {
   uint64_t lead_rounds = 0;  // the most that a rank was ahead of the slowest
 };
 
+// A job whose sums go on to another box.
+struct RelayView {
+  std::string box;     // the other one
+  uint32_t rank = 0;   // that this box has there, of
+  uint32_t racks = 0;  // so many
+  bool is_joined = false;
+  uint32_t workers = 0;  // of all racks, once it is joined
+  uint64_t chunks_relayed = 0;
+  uint32_t chunks_in_flight = 0;
+};
+
 struct JobView {
   std::string name;
   uint32_t part_count = 1;
@@ -82,6 +93,7 @@ struct JobView {
   double age_s = 0;
   SyncView sync;
   std::optional<PullView> pulls;
+  std::optional<RelayView> upstream;  // absent while ranks gather, and where sums stay here
   // Reads of tensors by how many rounds the data lacked, 0, 1, ..., as workers say; the last is of
   // all that lacked more. Empty until one has said so.
   std::vector<uint64_t> reads_by_rounds_behind;

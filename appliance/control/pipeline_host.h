@@ -37,6 +37,9 @@ class PipelineHost {
   // ticket is the host's to set.
   virtual void execute(uint32_t pipeline, pipeline::Command command) = 0;
 
+  // Has the pipeline look at what relays have given back. Any thread.
+  virtual void wake(uint32_t /*pipeline*/) {}
+
   // kInstall, after what the pipeline's port must know of the shard's memory. Control thread.
   virtual Status install(uint32_t pipeline, pipeline::JobShard& shard) {
     execute(pipeline, {.kind = pipeline::CommandKind::kInstall, .shard = &shard});

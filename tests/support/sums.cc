@@ -22,19 +22,20 @@ uint16_t half_of(float value, pbox_dtype dtype) {
 Bytes gradient(const SumsOptions& options, uint32_t rank, uint32_t round, uint32_t tensor) {
   std::vector<float> values(options.elements[tensor]);
   for (uint64_t index = 0; index < values.size(); ++index) {
-    values[index] = sums_value(rank, round, tensor, index);
+    values[index] = sums_value(options.first_rank + rank, round, tensor, index);
   }
   return encode(options.dtype, values);
 }
 
 Bytes expected(const SumsOptions& options, uint32_t round, uint32_t tensor) {
+  const uint32_t workers = options.all_workers > 0 ? options.all_workers : options.workers;
   std::vector<float> values(options.elements[tensor]);
   for (uint64_t index = 0; index < values.size(); ++index) {
     float sum = 0;
-    for (uint32_t rank = 0; rank < options.workers; ++rank) {
+    for (uint32_t rank = 0; rank < workers; ++rank) {
       sum += sums_value(rank, round, tensor, index);
     }
-    if (options.reduction == PBOX_MEAN) sum /= static_cast<float>(options.workers);
+    if (options.reduction == PBOX_MEAN) sum /= static_cast<float>(workers);
     values[index] = sum == 0 ? 0 : sum;  // no negative zero
   }
   return encode(options.dtype, values);

@@ -11,9 +11,13 @@
 namespace pbox::test {
 
 struct SumsOptions {
-  std::string box;
+  std::string box = {};
   std::string job = "sums";
   uint32_t workers = 2;
+  // Where sums are of several racks: what the first rank here is of all, and how many those are; 0:
+  // the workers.
+  uint32_t first_rank = 0;
+  uint32_t all_workers = 0;
   pbox_dtype dtype = PBOX_F32;
   pbox_reduction reduction = PBOX_SUM;
   std::vector<uint64_t> elements = {1, 2, 353, 8192, 8193, 20001, 100003};

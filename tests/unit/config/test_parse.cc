@@ -28,7 +28,8 @@ Config defaults() {
   return *outcome.config;
 }
 
-// A value unlike the default for every key but those of [rdma], consistent as a whole.
+// A value unlike the default for every key but those of [rdma] and [upstream], consistent as a
+// whole.
 Config unlike_defaults() {
   Config config;
   config.box = {"box-7", "10.0.0.7"};
@@ -61,12 +62,14 @@ Config unlike_defaults() {
   return config;
 }
 
-// The same with those, which [dpdk] excludes.
-Config unlike_defaults_on_rdma() {
+// The same with those, which [dpdk] and [cluster] exclude.
+Config unlike_defaults_otherwise() {
   Config config = unlike_defaults();
   config.data.port = PortKind::kRdma;
   config.dpdk = {};
   config.rdma = {{"mlx5_0", "mlx5_1"}, 3, RdmaMode::kWriteImm};
+  config.cluster = {};
+  config.upstream = {"10.0.0.9:9541", 2, 4, "rdma:mlx5_0"};
   return config;
 }
 
@@ -80,14 +83,15 @@ TEST_CASE("an empty file gives the defaults and the host name") {
 }
 
 TEST_CASE("what print writes parses back to the same configuration") {
-  for (const Config& config : {unlike_defaults(), unlike_defaults_on_rdma()}) {
+  for (const Config& config : {unlike_defaults(), unlike_defaults_otherwise()}) {
     const auto outcome = parse_text(print(config));
     CHECK(outcome.errors == std::vector<std::string>{});
     REQUIRE(outcome.config);
     CHECK(*outcome.config == config);
     for (const auto& field : fields()) {
-      const std::string excluded = config.data.port == PortKind::kDpdk ? "rdma." : "dpdk.";
-      if (field.key.starts_with(excluded)) continue;
+      const bool is_first = config.data.port == PortKind::kDpdk;
+      if (field.key.starts_with(is_first ? "rdma." : "dpdk.")) continue;
+      if (field.key.starts_with(is_first ? "upstream." : "cluster.")) continue;
       CAPTURE(field.key);
       CHECK(field.print(config) != field.print(Config{}));
     }

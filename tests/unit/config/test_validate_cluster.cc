@@ -39,6 +39,23 @@ TEST_CASE("members of etcd are HOST:PORT, and what is wrong with one is said of 
   CHECK_THAT(fault(""), Contains("cluster.endpoints is empty"));
 }
 
+TEST_CASE("an upstream has a rank for this box, and is of a box that is alone") {
+  const auto error = [](const std::string& upstream) {
+    const auto outcome = parse_text(upstream);
+    REQUIRE(outcome.errors.size() <= 1);
+    return outcome.errors.empty() ? "" : outcome.errors[0];
+  };
+  const std::string box = "[upstream]\nbox = 10.0.0.9:9541\n";
+  CHECK(error(box + "rank = 1\nworld_size = 2\nport = rdma:mlx5_0\n") == "");
+  CHECK_THAT(error(box + "rank = 2\nworld_size = 2\n"),
+             Contains("upstream.rank = 2") && Contains("upstream.world_size = 2"));
+  CHECK_THAT(error("[upstream]\nbox = 10.0.0.9\n"),
+             Contains("upstream.box") && Contains("HOST:PORT"));
+  CHECK_THAT(error("[upstream]\nbox = 10.0.0.9:1,10.0.0.8:1\n"), Contains("upstream.box"));
+  CHECK_THAT(error("[upstream]\nport = dpdk:net_memif0\n"), Contains("socket, or rdma:DEVICE"));
+  CHECK_THAT(error(box + "[cluster]\n" + kEtcd), Contains("cluster.store = local"));
+}
+
 TEST_CASE("a box of a cluster listens where others can be told to find it") {
   for (const std::string wildcard : {"0.0.0.0", "::"}) {
     const auto outcome = parse_text("[box]\nlisten = " + wildcard +

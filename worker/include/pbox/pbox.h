@@ -348,7 +348,8 @@ PBOX_API pbox_status pbox_trace_chunks(pbox_context* context, uint32_t capacity)
 PBOX_API pbox_status pbox_take_chunk_times(pbox_context* context, pbox_chunk_times* times,
                                            uint32_t* count);
 
-/* Leaves the job. Operations in flight are completed with PBOX_CLOSED. */
+/* Leaves the job. Operations in flight are completed with PBOX_CLOSED. From another thread while
+ * pbox_join still waits: that returns PBOX_CLOSED soon, and this context cannot join any more. */
 PBOX_API pbox_status pbox_leave(pbox_context* context);
 
 /* Leaves if needed, joins the I/O thread, frees. NULL is allowed. Not from a callback. */

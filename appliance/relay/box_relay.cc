@@ -1,0 +1,209 @@
+#include "appliance/relay/box_relay.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/cpu_set.h"
+
+namespace pbox::appliance {
+namespace {
+
+constexpr int kAskAgainMs = 500;
+constexpr uint32_t kWaitMs = 200;
+// Beside the chunks, which follow it: how many workers each rack has. Its sum is what a mean
+// divides by.
+constexpr uint32_t kWorkersTensor = 0;
+
+uint32_t left_ms(uint64_t deadline_ns) {
+  const uint64_t now_ns = monotonic_ns();
+  const uint64_t left = now_ns >= deadline_ns ? 0 : (deadline_ns - now_ns) / kNanosPerMilli;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(left, 1, UINT32_MAX));
+}
+
+}  // namespace
+
+BoxRelay::BoxRelay(const config::Upstream& settings, RelaySpec spec,
+                   std::function<void(Status)> tell)
+    : settings_(settings),
+      spec_(std::move(spec)),
+      tell_(std::move(tell)),
+      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      lane_of_(spec_.chunks.size()) {
+  PBOX_CHECK(wake_fd_ >= 0);
+  thread_ = std::thread([this] {
+    name_current_thread("relay");
+    work();
+  });
+}
+
+BoxRelay::~BoxRelay() {
+  stop_ = true;
+  wake();
+  {
+    const std::lock_guard lock(context_mutex_);
+    if (context_ != nullptr) pbox_leave(context_);
+  }
+  thread_.join();
+  pbox_destroy(context_);
+  close(wake_fd_);
+}
+
+void BoxRelay::run(std::vector<RelayLane> lanes) {
+  lanes_ = std::move(lanes);
+  runs_ = true;
+  wake();
+}
+
+RelayView BoxRelay::view() const {
+  const uint64_t relayed = relayed_;
+  return {.box = settings_.box,
+          .rank = settings_.rank,
+          .racks = settings_.world_size,
+          .is_joined = is_joined_,
+          .workers = workers_,
+          .chunks_relayed = relayed,
+          .chunks_in_flight = static_cast<uint32_t>(started_ - relayed)};
+}
+
+void BoxRelay::work() {
+  if (const Status joined = join(); !joined) return fail(joined.error());
+  workers_ = static_cast<uint32_t>(all_workers_);
+  is_joined_ = true;
+  tell_(ok_status());
+  while (!runs_ && !stop_) sleep(-1);
+  if (runs_) relay_sums();
+}
+
+// A box that is not there yet is asked again until the job's ranks are tired of waiting.
+Status BoxRelay::join() {
+  const uint64_t deadline_ns = monotonic_ns() + spec_.join_timeout_ns;
+  for (;;) {
+    const Status joined = attempt(deadline_ns);
+    const bool may_pass = !joined && joined.error().code == ErrorCode::kUnavailable;
+    if (!may_pass || stop_ || monotonic_ns() >= deadline_ns) return joined;
+    sleep(kAskAgainMs);
+  }
+}
+
+Status BoxRelay::attempt(uint64_t deadline_ns) {
+  pbox_options options;
+  pbox_options_init(&options);
+  options.box = settings_.box.c_str();
+  options.job = spec_.job.c_str();
+  options.rank = settings_.rank;
+  options.world_size = settings_.world_size;
+  options.port = settings_.port.c_str();
+  options.join_timeout_ms = left_ms(deadline_ns);
+  {
+    const std::lock_guard lock(context_mutex_);
+    pbox_destroy(std::exchange(context_, nullptr));
+    const pbox_status made = pbox_create(&options, &context_);
+    if (made != PBOX_OK) return last_error(made);
+  }
+  if (const Status registered = register_tensors(); !registered) return registered;
+  if (stop_) return Error{ErrorCode::kClosed, "the job has ended"};
+  return enter(deadline_ns);
+}
+
+Status BoxRelay::register_tensors() {
+  const auto add = [this](const std::string& name, uint32_t elements, int32_t priority) {
+    uint32_t id = 0;
+    return pbox_register_tensor(context_, name.c_str(), elements, PBOX_F32, priority, &id);
+  };
+  pbox_status status = add("pbox.workers", 1, 0);
+  for (const RelayedChunk& chunk : spec_.chunks) {
+    if (status != PBOX_OK) break;
+    status = add(chunk.name, chunk.elements, chunk.priority);
+  }
+  if (status != PBOX_OK) return last_error(status);
+  return ok_status();
+}
+
+Status BoxRelay::enter(uint64_t deadline_ns) {
+  if (const pbox_status joined = pbox_join(context_); joined != PBOX_OK) return last_error(joined);
+  return count_workers(deadline_ns);
+}
+
+Status BoxRelay::count_workers(uint64_t deadline_ns) {
+  own_workers_ = static_cast<float>(spec_.workers);
+  pbox_status status =
+      pbox_push_pull(context_, kWorkersTensor, &own_workers_, &all_workers_, nullptr, nullptr);
+  if (status == PBOX_OK) status = PBOX_TIMEOUT;
+  while (status == PBOX_TIMEOUT && !stop_ && monotonic_ns() < deadline_ns) {
+    status = pbox_wait(context_, kWorkersTensor, std::min(kWaitMs, left_ms(deadline_ns)));
+  }
+  if (status != PBOX_OK) return last_error(status);
+  return ok_status();
+}
+
+void BoxRelay::relay_sums() {
+  for (const RelayLane& lane : lanes_) lane.uplink->open(workers_, wake_fd_);
+  while (!stop_ && !failed_) {
+    if (!start_all() && may_sleep()) sleep(-1);
+  }
+}
+
+// All that there is now.
+bool BoxRelay::start_all() {
+  bool any = false;
+  pipeline::Uplink::Sum sum;
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    while (!failed_ && lanes_[lane].uplink->next(sum)) {
+      start(lane, sum);
+      any = true;
+    }
+  }
+  return any;
+}
+
+void BoxRelay::start(size_t lane, const pipeline::Uplink::Sum& sum) {
+  lane_of_[sum.chunk] = static_cast<uint16_t>(lane);
+  ++started_;
+  const pbox_status status =
+      pbox_push_pull(context_, sum.chunk + 1, sum.values, sum.values, on_result, this);
+  if (status != PBOX_OK) fail(last_error(status));
+}
+
+bool BoxRelay::may_sleep() {
+  return std::all_of(lanes_.begin(), lanes_.end(),
+                     [](const RelayLane& lane) { return lane.uplink->may_sleep(); });
+}
+
+void BoxRelay::sleep(int timeout_ms) {
+  pollfd wait{wake_fd_, POLLIN, 0};
+  if (poll(&wait, 1, timeout_ms) <= 0) return;
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t drained = read(wake_fd_, &count, sizeof(count));
+}
+
+void BoxRelay::on_result(void* self, uint32_t tensor, pbox_status status) {
+  auto& relay = *static_cast<BoxRelay*>(self);
+  if (status != PBOX_OK) return relay.fail(relay.last_error(status));
+  const uint32_t chunk = tensor - 1;
+  const RelayLane& lane = relay.lanes_[relay.lane_of_[chunk]];
+  ++relay.relayed_;
+  lane.uplink->give_back(chunk);
+  lane.wake();
+}
+
+void BoxRelay::fail(const Error& error) {
+  if (stop_ || failed_.exchange(true)) return;
+  tell_(error);
+  wake();
+}
+
+void BoxRelay::wake() const {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
+}
+
+Error BoxRelay::last_error(pbox_status status) const {
+  return {static_cast<ErrorCode>(status), pbox_last_error(context_)};
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,28 @@
+// The box that this one's sums go on to ([upstream] of the configuration): in each job this box is
+// one of its workers, through libpbox's C ABI, as any worker is.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+
+#include "appliance/control/upstream.h"
+#include "config/config.h"
+
+namespace pbox::appliance {
+
+// Made and used on the thread that runs `context`, which outlives it and all relays.
+class BoxUpstream : public Upstream {
+ public:
+  // `on_done`: after each change that a relay has told, for what it has set off.
+  BoxUpstream(boost::asio::io_context& context, config::Upstream settings,
+              std::function<void()> on_done);
+  std::unique_ptr<Relay> join(RelaySpec spec, std::function<void(Status)> on_change) override;
+
+ private:
+  boost::asio::io_context& context_;
+  config::Upstream settings_;
+  std::function<void()> on_done_;
+};
+
+}  // namespace pbox::appliance

@@ -1,0 +1,224 @@
+// Two levels of boxes: each rack's box sums its ranks, one box sums the racks, and every rank gets
+// what all ranks of all racks have pushed. Real processes; boxes and racks that do not come, and
+// that die.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/mortal_box.h"
+#include "tests/support/sums.h"
+
+namespace pbox::test {
+namespace {
+
+using Catch::Contains;
+
+Arguments rack_flags(const std::string& top, uint32_t rank, uint32_t racks = 2) {
+  return {"--upstream.box=" + top, "--upstream.rank=" + std::to_string(rank),
+          "--upstream.world_size=" + std::to_string(racks), "--cluster.state_directory=none"};
+}
+
+// Racks of 1 and of 3 ranks.
+constexpr uint32_t kAllWorkers = 4;
+SumsOptions of_rack(const Daemon& box, uint32_t rack, SumsOptions options = {}) {
+  options.box = box.control();
+  options.workers = rack == 0 ? 1 : 3;
+  options.first_rank = rack;
+  options.all_workers = kAllWorkers;
+  return options;
+}
+
+// Both racks at once; the digest must be one.
+void require_sums(const Daemon& first, const Daemon& second, const SumsOptions& options) {
+  auto ranks = start_sums(of_rack(first, 0, options));
+  for (auto& rank : start_sums(of_rack(second, 1, options))) ranks.push_back(std::move(rank));
+  const SumsOutcome outcome = collect(ranks);
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
+}
+
+// What a rank of `world_size` is told when it cannot get in.
+std::string refusal(const Daemon& box, pbox_status expected,
+                    const std::function<void(pbox_options&)>& adjust) {
+  WorkerProcess rank([&](Line& line) {
+    const AbiWorker worker({.box = box.control(), .world_size = 1, .adjust = adjust});
+    worker.tensor("tensor", 1'000);
+    line.say(worker.must_be(expected, pbox_join(worker.context())));
+  });
+  const std::string heard = rank.heard().value_or("nothing");
+  CHECK(rank.finish() == "");
+  return heard;
+}
+
+nlohmann::json upstream_of(const Daemon& box) {
+  const auto jobs = nlohmann::json::parse(box.get("/api/v1/jobs")).at("jobs");
+  return jobs.empty() ? nlohmann::json() : jobs.at(0).at("upstream");
+}
+
+}  // namespace
+
+TEST_CASE("ranks of two racks of unequal size get the sums and means of all, in every dtype") {
+  Daemon top;
+  Daemon first(rack_flags(top.control(), 0)), second(rack_flags(top.control(), 1));
+  for (const pbox_dtype dtype : {PBOX_F32, PBOX_F16, PBOX_BF16}) {
+    for (const pbox_reduction reduction : {PBOX_SUM, PBOX_MEAN}) {
+      CAPTURE(dtype, reduction);
+      require_sums(first, second, {.dtype = dtype, .reduction = reduction});
+    }
+  }
+  require_sums(first, second,
+               {.chunk_bytes = 4'096, .priority_policy = PBOX_PRIORITY_FORWARD_ORDER});
+  require_sums(first, second, {.rounds = 5, .delivery = PBOX_DELIVERY_PULL});
+  for (Daemon* box : {&first, &second, &top}) CHECK(box->await_no_jobs(kDeadlineMs));
+}
+
+TEST_CASE("three levels: a box of racks may be a rack itself") {
+  Daemon top;
+  Daemon middle(rack_flags(top.control(), 0, 1));
+  Daemon first(rack_flags(middle.control(), 0)), second(rack_flags(middle.control(), 1));
+  require_sums(first, second, {.reduction = PBOX_MEAN});
+}
+
+TEST_CASE("a job shows its way up, and its racks show as ranks of the upper box") {
+  Daemon top;
+  Daemon first(rack_flags(top.control(), 0)), second(rack_flags(top.control(), 1));
+  auto ranks = start_sums(of_rack(first, 0, {.waits = true}));
+  for (auto& rank : start_sums(of_rack(second, 1, {.waits = true}))) {
+    ranks.push_back(std::move(rank));
+  }
+  await_joined(ranks);
+  const nlohmann::json upstream = upstream_of(second);
+  CHECK(upstream["box"] == top.control());
+  CHECK(upstream["rank"] == 1);
+  CHECK(upstream["world_size"] == 2);
+  CHECK(upstream["joined"] == true);
+  CHECK(upstream["workers"] == kAllWorkers);
+  CHECK(upstream_of(top).is_null());
+  CHECK_THAT(top.get("/api/v1/jobs"), Contains("\"world_size\": 2"));
+  for (auto& rank : ranks) rank.go();
+  CHECK(collect(ranks).failure == "");
+  CHECK_THAT(second.program().errors(), Contains("sums 2 racks with 4 ranks in all"));
+}
+
+TEST_CASE("ranks of a rack are told which rack does not come, or that the upper box is not there") {
+  Daemon top;
+  Daemon first(rack_flags(top.control(), 0));
+  const auto impatient = [](pbox_options& options) { options.join_timeout_ms = 1'500; };
+  CHECK_THAT(refusal(first, PBOX_TIMEOUT, impatient),
+             Contains(top.control()) && Contains("which this box's sums go on to") &&
+                 Contains("1 of 2 ranks have not joined") && Contains("rank 1"));
+  Daemon alone(rack_flags("127.0.0.1:1", 0));
+  CHECK_THAT(refusal(alone, PBOX_UNAVAILABLE, impatient), Contains("127.0.0.1:1"));
+  // Both serve whoever comes next.
+  CHECK(first.await_no_jobs(kDeadlineMs));
+  Daemon second(rack_flags(top.control(), 1));
+  require_sums(first, second, {.rounds = 2});
+}
+
+TEST_CASE("what cannot be relayed is refused in words") {
+  Daemon top;
+  Daemon first(rack_flags(top.control(), 0, 1));
+  CHECK_THAT(refusal(first, PBOX_INVALID_ARGUMENT,
+                     [](pbox_options& options) { options.on_worker_lost = PBOX_LOST_PARTIAL; }),
+             Contains("on_worker_lost partial") && Contains("[upstream]"));
+  WorkerProcess rank([&](Line&) {
+    const AbiWorker worker({.box = first.control(), .world_size = 1, .adjust = [](auto& options) {
+                              options.mode = PBOX_MODE_OPTIMIZE;
+                            }});
+    worker.tensor("tensor", 1'000);
+    pbox_optimizer_options sgd;
+    pbox_optimizer_options_init(&sgd, PBOX_SGD);
+    worker.must(pbox_set_optimizer(worker.context(), &sgd));
+    require_contains(worker.must_be(PBOX_INVALID_ARGUMENT, pbox_join(worker.context())),
+                     "mode optimize has no meaning here");
+  });
+  CHECK(rank.finish() == "");
+}
+
+TEST_CASE(
+    "ranks that give up, and a box that stops, leave nothing waiting while a rack is missing") {
+  Daemon top;
+  Daemon first(rack_flags(top.control(), 0));
+  {
+    WorkerProcess rank([&](Line& line) {
+      const AbiWorker worker({.box = first.control(), .world_size = 1});
+      worker.tensor("tensor", 1'000);
+      line.say("joins");
+      pbox_join(worker.context());
+    });
+    CHECK(rank.heard() == "joins");
+    CHECK(first.program().await_errors("upstream_joining", kDeadlineMs));
+  }  // killed
+  CHECK(first.await_no_jobs(kDeadlineMs));
+  CHECK(top.await_no_jobs(kDeadlineMs));
+  WorkerProcess rank([&](Line& line) {
+    const AbiWorker worker({.box = first.control(), .job = "next", .world_size = 1});
+    worker.tensor("tensor", 1'000);
+    line.say("joins");
+    line.say(worker.must_be(PBOX_BOX_LOST, pbox_join(worker.context())));
+  });
+  CHECK(rank.heard() == "joins");
+  CHECK(first.program().await_errors("'next': all ranks are here", kDeadlineMs));
+  first.program().signal(SIGTERM);
+  CHECK_THAT(rank.heard().value_or("nothing"), Contains("is shutting down"));
+  CHECK(first.program().wait_exit(kDeadlineMs) == 0);
+}
+
+TEST_CASE("the upper box is killed and started again: every sum of all racks is right") {
+  MortalBox top;
+  Daemon first(rack_flags(top.daemon().control(), 0));
+  Daemon second(rack_flags(top.daemon().control(), 1));
+  const SumsOptions options{.elements = {1, 353, 8'193, 100'007}, .rounds = 150, .waits = true};
+  auto ranks = start_sums(of_rack(first, 0, options));
+  for (auto& rank : start_sums(of_rack(second, 1, options))) ranks.push_back(std::move(rank));
+  await_joined(ranks);
+  for (auto& rank : ranks) rank.go();
+  for (int crash = 0; crash < 2; ++crash) {
+    const uint64_t before = top.daemon().metric("pbox_job_chunk_rounds_total");
+    while (top.daemon().metric("pbox_job_chunk_rounds_total") < before + 100) {
+    }
+    top.kill();
+    top.start_again();
+  }
+  const SumsOutcome outcome = collect(ranks);
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
+}
+
+TEST_CASE(
+    "a rack's box is killed: its ranks and those of the other racks are told, and none hangs") {
+  Daemon top({"--control.worker_lost_timeout_ms=500"});
+  auto first = std::make_unique<Daemon>(rack_flags(top.control(), 0));
+  Daemon second(rack_flags(top.control(), 1));
+  const auto start = [](const Daemon& box, pbox_status expected) {
+    return WorkerProcess([&box, expected](Line& line) {
+      const AbiWorker worker({.box = box.control(), .world_size = 1, .adjust = [](auto& options) {
+                                options.recover_timeout_ms = 1'000;
+                              }});
+      worker.tensor("tensor", 20'000);
+      worker.join();
+      std::vector<float> values(20'000, 1.0f);
+      worker.must(worker.push_pull_and_wait(0, values.data(), values.data()));
+      line.say("runs");
+      for (;;) {
+        const pbox_status status = worker.push_pull_and_wait(0, values.data(), values.data());
+        if (status == PBOX_OK) continue;
+        line.say(worker.must_be(expected, status));
+        return;
+      }
+    });
+  };
+  WorkerProcess lost = start(*first, PBOX_BOX_LOST), other = start(second, PBOX_WORKER_LOST);
+  CHECK(lost.heard() == "runs");
+  CHECK(other.heard() == "runs");
+  first->program().signal(SIGKILL);
+  CHECK_THAT(other.heard().value_or("nothing"),
+             Contains(top.control()) && Contains("rank 0") && Contains("lost"));
+  CHECK_THAT(lost.heard().value_or("nothing"), Contains("box"));
+  for (WorkerProcess* rank : {&lost, &other}) CHECK(rank->finish() == "");
+  CHECK(second.await_no_jobs(kDeadlineMs));
+  CHECK(top.await_no_jobs(kDeadlineMs));
+}
+
+}  // namespace pbox::test
