@@ -17,6 +17,22 @@ std::string chunk_name(const std::string& tensor, uint64_t index) {
   return tensor.substr(0, limits::kTensorNameBytesMax - number.size()) + number;
 }
 
+// Of all chunks together, what a JOIN has room for beside the numbers.
+bool names_fit(const std::vector<RelayedChunk>& chunks) {
+  constexpr size_t kNumbersBytes = 24;
+  size_t bytes = 0;
+  for (const RelayedChunk& chunk : chunks) bytes += chunk.name.size() + kNumbersBytes;
+  return bytes <= limits::kControlMessageBytesMax * 3 / 4;
+}
+
+uint64_t chunks_of(const JobSpec& spec) {
+  uint64_t count = 0;
+  for (const TensorSpec& tensor : spec.tensors) {
+    count += wire::chunk_count(tensor.bytes(), spec.chunk_bytes);
+  }
+  return count;
+}
+
 }  // namespace
 
 Status check_relayed(const JobSpec& spec) {
@@ -30,6 +46,15 @@ Status check_relayed(const JobSpec& spec) {
                         "on_worker_lost partial cannot be told the other racks; use wait or "
                         "abort");
   }
+  // Each is a tensor there, and one more is the relay's.
+  constexpr uint64_t kChunksMax = limits::kTensorsPerJobMax - 1;
+  if (chunks_of(spec) > kChunksMax) {
+    std::string what = "chunk_bytes ";
+    what.append(std::to_string(spec.chunk_bytes)).append(" makes ");
+    what.append(std::to_string(chunks_of(spec))).append(" chunks, at most ");
+    what.append(std::to_string(kChunksMax)).append(" can go on; raise chunk_bytes");
+    return cannot_relay(spec, what);
+  }
   return ok_status();
 }
 
@@ -42,6 +67,11 @@ RelaySpec Job::relay_spec() const {
     for (uint64_t index = 0; index < count; ++index) {
       const auto& chunk = chunks[relay.chunks.size()];
       relay.chunks.push_back({chunk_name(tensor.name, index), chunk.elements, chunk.priority});
+    }
+  }
+  if (!names_fit(relay.chunks)) {
+    for (size_t chunk = 0; chunk < relay.chunks.size(); ++chunk) {
+      relay.chunks[chunk].name = std::to_string(chunk);
     }
   }
   return relay;

@@ -40,10 +40,10 @@ void require_sums(const Daemon& first, const Daemon& second, const SumsOptions& 
 
 // What a rank of `world_size` is told when it cannot get in.
 std::string refusal(const Daemon& box, pbox_status expected,
-                    const std::function<void(pbox_options&)>& adjust) {
+                    const std::function<void(pbox_options&)>& adjust, uint64_t elements = 1'000) {
   WorkerProcess rank([&](Line& line) {
     const AbiWorker worker({.box = box.control(), .world_size = 1, .adjust = adjust});
-    worker.tensor("tensor", 1'000);
+    worker.tensor("tensor", elements);
     line.say(worker.must_be(expected, pbox_join(worker.context())));
   });
   const std::string heard = rank.heard().value_or("nothing");
@@ -134,6 +134,16 @@ TEST_CASE("what cannot be relayed is refused in words") {
                      "mode optimize has no meaning here");
   });
   CHECK(rank.finish() == "");
+  CHECK_THAT(refusal(
+                 first, PBOX_INVALID_ARGUMENT,
+                 [](pbox_options& options) { options.chunk_bytes = 1'024; }, 17'000'000),
+             Contains("makes 66407 chunks, at most 65535 can go on; raise chunk_bytes"));
+}
+
+TEST_CASE("a job of more chunks than their names leave room for in a message") {
+  Daemon top;
+  Daemon first(rack_flags(top.control(), 0)), second(rack_flags(top.control(), 1));
+  require_sums(first, second, {.elements = {5'400'000, 40'000}, .rounds = 2, .chunk_bytes = 1'024});
 }
 
 TEST_CASE(
