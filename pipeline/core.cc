@@ -115,7 +115,7 @@ void Core::finish_complete_rounds(JobShard& shard) {
   for (Chunk& chunk : shard.chunks()) {
     if (chunk.complete_workers < shard.workers_needed(chunk)) continue;
     shard.stragglers.ended(shard.index_of(chunk));
-    finish_round(shard, chunk);
+    end_round(shard, chunk);
   }
 }
 

@@ -100,10 +100,11 @@ class Core {
                       uint64_t now_ns);
   void on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
   // The fragment has an infinity or a NaN in it.
-  void note_nonfinite(Session& session, const wire::Header& header);
+  void note_nonfinite(Session& session, uint32_t chunk, uint32_t round);
   // The session's push ends the chunk's round: for the straggler ledger.
   void note_last(JobShard& shard, Session& session, const Chunk& chunk);
   void end_round(JobShard& shard, Chunk& chunk);
+  void add_in_order(JobShard& shard, Chunk& chunk);
   void finish_round(JobShard& shard, Chunk& chunk);
   bool finish_returned(uint64_t now_ns);
   void run_optimizer(JobShard& shard, Chunk& chunk, bool scaled);

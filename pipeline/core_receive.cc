@@ -48,6 +48,11 @@ template <typename Ahead>
   __builtin_prefetch(packet.data + packet.bytes - 1, 0, 1);  // the tag
 }
 
+// Pushes of the open round are kept until it is full.
+bool is_kept(const JobShard& shard, const Chunk& chunk) {
+  return shard.numerics == wire::Numerics::kOrdered && chunk.copy_rank == kNoRank;
+}
+
 // The open round brings weights, not gradients.
 bool is_given_weights(const JobShard& shard, const Chunk& chunk) {
   return shard.mode == Mode::kOptimize &&
@@ -230,6 +235,9 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
     if ((session.rank == 0 && !chunk.is_restored) || chunk.copy_rank != kNoRank) {
       finite = kernels_.store[type](chunk.weights + offset, parsed.payload, elements);
     }
+  } else if (is_kept(shard, chunk)) [[unlikely]] {
+    std::memcpy(shard.pushed(chunk, session.rank, header.fragment), parsed.payload,
+                header.payload_bytes);
   } else {
     float* accumulator = chunk.accumulator[chunk.open_round() & 1] + offset;
     if ((chunk.claimed_any & bit) == 0) {
@@ -238,8 +246,9 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
       finite = kernels_.add[type](accumulator, parsed.payload, elements);
     }
   }
-  if (!finite) [[unlikely]]
-    note_nonfinite(session, header);
+  // What a rank consumed is everybody's.
+  if (!finite && header.type() == wire::PacketType::kPush) [[unlikely]]
+    note_nonfinite(session, chunk.id, chunk.open_round());
   chunk.claimed_any |= bit;
   if (chunk.copy_rank != kNoRank && shard.partial) {
     chunk.contributors[chunk.open_round() & 1][header.fragment] = static_cast<uint16_t>(
@@ -261,11 +270,9 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   clock_.mark(Phase::kFinish);
 }
 
-void Core::note_nonfinite(Session& session, const wire::Header& header) {
-  // What a rank consumed is everybody's.
-  if (header.type() != wire::PacketType::kPush) return;
+void Core::note_nonfinite(Session& session, uint32_t chunk, uint32_t round) {
   session.nonfinite.add(1);
-  session.nonfinite_chunk_round.set(uint64_t{header.chunk} << 32 | header.round);
+  session.nonfinite_chunk_round.set(uint64_t{chunk} << 32 | round);
   session.nonfinite_at_ns.set(now_ns_);
 }
 
@@ -282,10 +289,34 @@ void Core::note_last(JobShard& shard, Session& session, const Chunk& chunk) {
 
 // All of this box's ranks are in.
 void Core::end_round(JobShard& shard, Chunk& chunk) {
+  if (is_kept(shard, chunk) && !is_given_weights(shard, chunk)) [[unlikely]] {
+    add_in_order(shard, chunk);
+  }
   if (shard.uplink == nullptr) [[likely]] {
     finish_round(shard, chunk);
   } else {
     shard.uplink->send({chunk.id, chunk.accumulator[chunk.open_round() & 1]});
+  }
+}
+
+// Numerics ordered: rank 0 first, of whom something has come.
+void Core::add_in_order(JobShard& shard, Chunk& chunk) {
+  const auto type = static_cast<size_t>(chunk.dtype);
+  for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
+    float* sum =
+        chunk.accumulator[chunk.open_round() & 1] + shard.fragment_offset_elements(chunk, fragment);
+    const size_t elements =
+        wire::fragment_length(chunk.wire_bytes, shard.fragment_bytes, fragment) /
+        wire::dtype_bytes(chunk.dtype);
+    bool is_first = true;
+    for (Session& session : shard.sessions()) {
+      if ((chunk.claimed[session.rank] >> fragment & 1) == 0) continue;
+      const auto kernel = is_first ? kernels_.store[type] : kernels_.add[type];
+      if (!kernel(sum, shard.pushed(chunk, session.rank, fragment), elements)) {
+        note_nonfinite(session, chunk.id, chunk.open_round());
+      }
+      is_first = false;
+    }
   }
 }
 

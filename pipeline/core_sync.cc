@@ -67,7 +67,7 @@ void Core::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Pa
   const auto type = static_cast<size_t>(chunk.dtype);
   const bool finite = kernels_.store[type](shard.gradient, parsed.payload, elements);
   if (!finite) [[unlikely]]
-    note_nonfinite(session, header);
+    note_nonfinite(session, header.chunk, header.round);
   const bool is_mean = shard.reduction == Reduction::kMean;
   const auto parameters =
       optimizer::step_parameters(shard.optimizer, chunk.lr_scale, chunk.weight_decay,

@@ -54,12 +54,19 @@ size_t pulled_bytes(const ShardSpec& spec) {
   return spec.delivery == wire::Delivery::kPull ? spec.sessions.size() * sizeof(uint32_t) : 0;
 }
 
+// Of all ranks' pushes of one round.
+size_t pushed_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
+  if (spec.numerics != wire::Numerics::kOrdered) return 0;
+  return spec.sessions.size() * chunk.elements * wire::dtype_bytes(chunk.dtype);
+}
+
 // Mirrors JobShard::lay_out_chunk, which takes exactly this much.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t floats = staggered(size_t{chunk.elements} * sizeof(float));
   const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t)) +
                        limits::kSlotRing * contributors_bytes(counts_contributors(spec)) +
-                       sync_footprint(spec) + cache_lines(pulled_bytes(spec));
+                       sync_footprint(spec) + cache_lines(pulled_bytes(spec)) +
+                       cache_lines(pushed_bytes(spec, chunk));
   if (spec.mode == Mode::kAggregate) return masks + limits::kSlotRing * floats;
   const size_t state = optimizer::state_floats_per_element(spec.optimizer.kind);
   const bool narrow = chunk.dtype != wire::Dtype::kF32;
@@ -98,6 +105,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   partial = counts_contributors(spec);
   sync = spec.sync;
   delivery = spec.delivery;
+  numerics = spec.numerics;
   optimizer = spec.optimizer;
   PBOX_CHECK(sync.model == wire::SyncModel::kBsp || mode == Mode::kOptimize);
   if (applies_on_arrival(spec)) {
@@ -123,6 +131,9 @@ void JobShard::lay_out(const ShardSpec& spec) {
     PBOX_CHECK(spec.chunks[index].chunk < spec.job_chunk_count);
     local_index_[spec.chunks[index].chunk] = index;
     lay_out_chunk(spec.chunks[index], chunks_[index]);
+    if (const size_t bytes = pushed_bytes(spec, spec.chunks[index]); bytes > 0) {
+      chunks_[index].pushed = arena_.take(bytes);
+    }
   }
   stragglers.reserve(chunks_.size());
   egress.reserve(limits::kSlotRing * chunks_.size(), delivery == wire::Delivery::kPull);

@@ -74,9 +74,10 @@ struct ShardSpec {
   bool partial = false;  // ranks may be excluded: contributors are counted
   bool relayed = false;  // sums go on to another box: see Uplink. Of mode aggregate, not partial
   wire::Delivery delivery = wire::Delivery::kBroadcast;
-  uint32_t job_chunk_count = 0;       // of the whole job; chunk ids are below it
-  std::vector<ChunkSpec> chunks;      // those of this pipeline
-  std::vector<SessionSpec> sessions;  // by rank
+  wire::Numerics numerics = wire::Numerics::kFast;  // other than that: BSP
+  uint32_t job_chunk_count = 0;                     // of the whole job; chunk ids are below it
+  std::vector<ChunkSpec> chunks;                    // those of this pipeline
+  std::vector<SessionSpec> sessions;                // by rank
   int numa_node = kAnyNumaNode;
   Hugepages hugepages = Hugepages::kIfFree;
 };
@@ -115,6 +116,9 @@ struct alignas(kCacheLineBytes) Chunk {
   // pull.
   uint32_t* pulled = nullptr;
   float* weights = nullptr;  // optimize mode
+  // Numerics ordered: what each rank has pushed of the open round, wire_bytes of each, by rank.
+  // Null where pushes are added as they come.
+  std::byte* pushed = nullptr;
   // Optimizer state. Where pushes are applied as they come, fragment by fragment: all that belongs
   // to one lies together.
   float* state = nullptr;
@@ -173,6 +177,11 @@ class JobShard {
     return fragment * fragment_bytes / wire::dtype_bytes(chunk.dtype);
   }
 
+  // Numerics ordered: where a rank's fragment is kept until the round is full.
+  std::byte* pushed(const Chunk& chunk, uint32_t rank, uint32_t fragment) const {
+    return chunk.pushed + size_t{rank} * chunk.wire_bytes + size_t{fragment} * fragment_bytes;
+  }
+
   std::vector<Chunk>& chunks() { return chunks_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
   std::vector<Session>& sessions() { return sessions_; }
@@ -203,6 +212,7 @@ class JobShard {
   uint32_t fragment_bytes = 0;
   Mode mode = Mode::kAggregate;
   Reduction reduction = Reduction::kSum;
+  wire::Numerics numerics = wire::Numerics::kFast;
   bool partial = false;
   wire::SyncSpec sync;
   wire::Delivery delivery = wire::Delivery::kBroadcast;

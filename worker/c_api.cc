@@ -91,6 +91,10 @@ Status check_choices(const pbox_options& options) {
     return invalid("delivery " + std::to_string(options.delivery) +
                    " is unknown: set PBOX_DELIVERY_BROADCAST or PBOX_DELIVERY_PULL");
   }
+  if (options.numerics != PBOX_NUMERICS_FAST && options.numerics != PBOX_NUMERICS_ORDERED) {
+    return invalid("numerics " + std::to_string(options.numerics) +
+                   " is unknown: set PBOX_NUMERICS_FAST or PBOX_NUMERICS_ORDERED");
+  }
   return pbox::ok_status();
 }
 
@@ -171,6 +175,7 @@ pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
     chosen.rejoin = options->rejoin == 1;
     chosen.priority_policy = static_cast<pbox::wire::PriorityPolicy>(options->priority_policy);
     chosen.delivery = static_cast<pbox::wire::Delivery>(options->delivery);
+    chosen.numerics = static_cast<pbox::wire::Numerics>(options->numerics);
     chosen.sync = sync_of(*options);
     *context = new pbox_context(std::move(chosen));
     return PBOX_OK;

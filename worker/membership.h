@@ -57,6 +57,7 @@ struct MembershipOptions {
   LostPolicy on_worker_lost = LostPolicy::kWait;
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
+  wire::Numerics numerics = wire::Numerics::kFast;
   bool rejoin = false;       // in the place of a rank that the job has lost
   std::string restore = {};  // the snapshot to begin with: "latest" or a number; empty: none
   wire::SyncSpec sync;

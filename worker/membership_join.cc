@@ -125,6 +125,7 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   join.set_incarnation(options_.incarnation);
   join.set_priority_policy(static_cast<uint32_t>(options_.priority_policy));
   join.set_delivery(static_cast<uint32_t>(options_.delivery));
+  join.set_numerics(static_cast<uint32_t>(options_.numerics));
   join.set_restore(options_.restore);
   if (options_.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options_.sync);
   if (core_) {

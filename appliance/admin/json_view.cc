@@ -76,6 +76,7 @@ Json job_object(const JobView& job) {
           {"priority_policy", job.priority_policy},
           {"priority_source", job.priority_source},
           {"delivery", job.delivery},
+          {"numerics", job.numerics},
           {"world_size", job.world_size},
           {"tensor_count", job.tensor_count},
           {"element_count", job.element_count},

@@ -186,6 +186,7 @@ JobView Job::view(uint64_t now_ns) const {
   view.priority_policy = wire::kPriorityPolicyNames[static_cast<size_t>(priority_policy_)];
   view.priority_source = priority_source();
   view.delivery = spec_.delivery == wire::Delivery::kPull ? "pull" : "broadcast";
+  view.numerics = wire::kNumericsNames[static_cast<size_t>(spec_.numerics)];
   view.world_size = spec_.world_size;
   view.tensor_count = spec_.tensors.size();
   view.element_count = spec_.element_count();

@@ -59,7 +59,7 @@ Status check_relayed(const JobSpec& spec) {
 }
 
 RelaySpec Job::relay_spec() const {
-  RelaySpec relay{spec_.name, spec_.world_size, join_timeout_ns, {}};
+  RelaySpec relay{spec_.name, spec_.world_size, spec_.numerics, join_timeout_ns, {}};
   const auto chunks = cut_into_chunks(spec_);
   relay.chunks.reserve(chunks.size());
   for (const TensorSpec& tensor : spec_.tensors) {

@@ -92,6 +92,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
     spec.optimizer = spec_.optimizer;
     spec.sync = spec_.sync;
     spec.delivery = spec_.delivery;
+    spec.numerics = spec_.numerics;
     spec.partial = spec_.on_worker_lost == LostPolicy::kPartial;
     spec.relayed = spec_.relayed;
     spec.job_chunk_count = static_cast<uint32_t>(chunks.size());

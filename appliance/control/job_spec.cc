@@ -115,6 +115,16 @@ Status check_schedule(const control::Join& join) {
         "delivery pull needs sync model bsp: the other models decide themselves when a result "
         "goes; set delivery broadcast");
   }
+  if (join.numerics() >= wire::kNumericsCount) {
+    return invalid("numerics " + std::to_string(join.numerics()) +
+                   " is unknown; 0 fast, 1 ordered");
+  }
+  const bool is_ordered = join.numerics() == static_cast<uint32_t>(wire::Numerics::kOrdered);
+  if (is_ordered && join.sync().model() != static_cast<uint32_t>(wire::SyncModel::kBsp)) {
+    return invalid(
+        "numerics ordered needs sync model bsp: in the others what is summed depends on who comes "
+        "first; set numerics fast");
+  }
   return ok_status();
 }
 
@@ -223,6 +233,7 @@ Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits) {
   spec.recovery = static_cast<Recovery>(join.recovery());
   spec.priority_policy = static_cast<wire::PriorityPolicy>(join.priority_policy());
   spec.delivery = static_cast<wire::Delivery>(join.delivery());
+  spec.numerics = static_cast<wire::Numerics>(join.numerics());
   spec.chunk_bytes = join.chunk_bytes() == 0 ? limits.chunk_bytes_default : join.chunk_bytes();
   if (spec.mode == pipeline::Mode::kOptimize) {
     const auto optimizer = parse_optimizer(join.optimizer());
@@ -305,6 +316,7 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
     return found;
   }
   if (auto found = differs("delivery", int(job.delivery), int(worker.delivery))) return found;
+  if (auto found = differs("numerics", int(job.numerics), int(worker.numerics))) return found;
   if (auto found = differs("chunk_bytes", job.chunk_bytes, worker.chunk_bytes)) return found;
   if (job.restore != worker.restore) {
     return "restore: " + quoted(worker.restore) + ", but the job has " + quoted(job.restore);

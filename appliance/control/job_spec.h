@@ -60,6 +60,7 @@ struct JobSpec {
   wire::SyncSpec sync;
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;  // at first
   wire::Delivery delivery = wire::Delivery::kBroadcast;
+  wire::Numerics numerics = wire::Numerics::kFast;
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
   std::string restore;   // the snapshot to begin with, "latest" or a number; empty: none
   bool relayed = false;  // its sums go on to another box; said by the box, not by its ranks

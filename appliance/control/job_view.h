@@ -82,6 +82,7 @@ struct JobView {
   std::string priority_policy;  // "explicit", "forward-order", "fifo"
   std::string priority_source;  // of what holds now: "registered", "learned", "set", "none"
   std::string delivery;         // "broadcast", "pull"
+  std::string numerics;         // "fast", "ordered"
   uint32_t world_size = 0;
   uint64_t tensor_count = 0;
   uint64_t element_count = 0;

@@ -11,6 +11,7 @@
 
 #include "appliance/control/job_view.h"
 #include "base/result.h"
+#include "nic/wire/schedule.h"
 #include "pipeline/uplink.h"
 
 namespace pbox::appliance {
@@ -24,6 +25,7 @@ struct RelayedChunk {
 struct RelaySpec {
   std::string job;
   uint32_t workers = 0;  // of the job, here
+  wire::Numerics numerics = wire::Numerics::kFast;
   uint64_t join_timeout_ns = 0;
   std::vector<RelayedChunk> chunks;  // by their ids
 };

@@ -98,6 +98,7 @@ Status BoxRelay::attempt(uint64_t deadline_ns) {
   options.rank = settings_.rank;
   options.world_size = settings_.world_size;
   options.port = settings_.port.c_str();
+  options.numerics = static_cast<pbox_numerics>(spec_.numerics);
   options.join_timeout_ms = left_ms(deadline_ns);
   {
     const std::lock_guard lock(context_mutex_);

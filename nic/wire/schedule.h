@@ -1,5 +1,5 @@
-// In which order a job's chunks go, and how results come: what workers ask for at JOIN and boxes
-// abide by.
+// In which order a job's chunks go and are summed, and how results come: what workers ask for at
+// JOIN and boxes abide by.
 #pragma once
 
 #include <cstdint>
@@ -21,5 +21,12 @@ enum class Delivery : uint8_t {
                    // all of them are (ps-lite's way: notify and pull)
 };
 inline constexpr uint8_t kDeliveryCount = 2;
+
+enum class Numerics : uint8_t {
+  kFast = 0,     // each push is added as it comes: sums of three or more may differ in last bits
+  kOrdered = 1,  // in the order of ranks: equal bits in every run
+};
+inline constexpr uint8_t kNumericsCount = 2;
+inline constexpr const char* kNumericsNames[] = {"fast", "ordered"};
 
 }  // namespace pbox::wire

@@ -277,6 +277,10 @@ TEST_CASE("what becomes of a job may be chosen in the environment, by the words 
   CHECK(options.priority_policy == PBOX_PRIORITY_FIFO);
   CHECK(read("PBOX_DELIVERY", "pull", &options) == PBOX_OK);
   CHECK(options.delivery == PBOX_DELIVERY_PULL);
+  CHECK(options.numerics == PBOX_NUMERICS_FAST);
+  CHECK(read("PBOX_NUMERICS", "ordered", &options) == PBOX_OK);
+  CHECK(options.numerics == PBOX_NUMERICS_ORDERED);
+  CHECK(read("PBOX_NUMERICS", "exact", &options) == PBOX_INVALID_ARGUMENT);
   CHECK(read("PBOX_PRIORITY_POLICY", "lifo", &options) == PBOX_INVALID_ARGUMENT);
   CHECK(read("PBOX_RECOVERY", "maybe", &options) == PBOX_INVALID_ARGUMENT);
   CHECK(read("PBOX_ON_WORKER_LOST", "Wait", &options) == PBOX_INVALID_ARGUMENT);

@@ -242,6 +242,14 @@ void draw_schedules(uint64_t seed, Options& options) {
   }
 }
 
+// The same, of jobs whose rounds wait for all.
+void draw_numerics(uint64_t seed, Options& options) {
+  Draw draw(seed ^ 0xa0761d6478bd642full);
+  for (JobOptions& job : options.jobs) {
+    if (!job.is_relaxed() && draw.chance(0.25)) job.numerics = wire::Numerics::kOrdered;
+  }
+}
+
 // What takes a box down takes a worker down with it, often: then there is a result that nobody has.
 void draw_outages(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xd1b54a32d192ed03ull);
@@ -407,6 +415,7 @@ Options draw(uint64_t seed) {
   Options options = draw_rack(seed);
   draw_schedules(seed, options);
   draw_models(seed, options);
+  draw_numerics(seed, options);
   draw_outages(seed, options);
   draw_moves(seed, options);
   return options;
@@ -460,6 +469,7 @@ void add_job(Line& line, const JobOptions& job) {
            job.recovery == appliance::Recovery::kNone ? " no-recovery" : "");
   line.add(" %s%s", wire::kPriorityPolicyNames[static_cast<size_t>(job.priority_policy)],
            job.delivery == wire::Delivery::kPull ? " pull" : "");
+  if (job.numerics == wire::Numerics::kOrdered) line.add(" ordered");
   add_model(line, job);
   line.add(" tensors=");
   for (const TensorOptions& tensor : job.tensors) {

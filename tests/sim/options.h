@@ -48,6 +48,7 @@ struct JobOptions {
   bool patient = true;
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
+  wire::Numerics numerics = wire::Numerics::kFast;
   bool barrier_at_end = true;  // nobody leaves before all are done
   uint64_t think_max_ns = 0;   // between an operation and the next
   Straggling straggling = Straggling::kNone;

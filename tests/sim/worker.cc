@@ -68,6 +68,7 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.on_worker_lost = static_cast<worker::LostPolicy>(options.on_worker_lost);
   membership.priority_policy = options.priority_policy;
   membership.delivery = options.delivery;
+  membership.numerics = options.numerics;
   membership.sync = options.sync;
   membership.incarnation = uint64_t{job.first_host + rank} << 32 | incarnation;
   membership.seed = rack.options.seed * 77 + membership.incarnation;

@@ -32,6 +32,7 @@ struct JobOptions {
   optimizer::OptimizerSpec optimizer = {};
   wire::SyncSpec sync = {};
   wire::Delivery delivery = wire::Delivery::kBroadcast;
+  wire::Numerics numerics = wire::Numerics::kFast;
 };
 
 pipeline::ShardSpec spec_of(const JobOptions& options);

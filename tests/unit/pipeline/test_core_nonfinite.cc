@@ -17,11 +17,12 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 }  // namespace
 
 TEST_CASE("fragments with an infinity or a NaN are counted of the rank that pushed them") {
+  const auto numerics = GENERATE(wire::Numerics::kFast, wire::Numerics::kOrdered);
   for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16}) {
     for (const float value : {kNan, kInfinity, -kInfinity}) {
       for (const uint32_t culprit : {0u, 1u, 2u}) {  // the first to come is stored, not added
         Box box;
-        const JobOptions job{.workers = 3, .chunks = 2, .dtype = dtype};
+        const JobOptions job{.workers = 3, .chunks = 2, .dtype = dtype, .numerics = numerics};
         const auto& sessions = box.admit(job).sessions();
         box.run_round(job, 0, 1);
         box.now_ns += 5;

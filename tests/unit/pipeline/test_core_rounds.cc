@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -38,11 +39,46 @@ TEST_CASE("a round finishes with its last fragment and every worker gets the sum
   CHECK(box.count(Counter::kRoundsFinished) == 1);
 }
 
+namespace {
+
+// What comes back of a round whose ranks push in this order, fragments mixed.
+std::vector<float> result_of(const JobOptions& job, const std::vector<uint32_t>& order) {
+  constexpr float kValues[] = {3e7f, 1.0f, -3e7f, 0.7f};  // no two orders give one sum
+  Box box;
+  box.admit(job);
+  for (uint32_t fragment = 0; fragment < 3; ++fragment) {
+    for (size_t index = 0; index < order.size(); ++index) {
+      const uint32_t rank = order[(index + fragment) % order.size()];
+      box.deliver(box.push(job, rank, fragment, kValues[rank]));
+    }
+  }
+  std::vector<float> values(3);
+  for (const Sent& packet : box.take_all()) values[packet.header.fragment] = packet.value();
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("with numerics ordered a sum is the same to the bit, in whatever order pushes come") {
+  JobOptions job{.workers = 4, .numerics = wire::Numerics::kOrdered};
+  const float in_order = ((3e7f + 1.0f) + -3e7f) + 0.7f;
+  std::vector<uint32_t> order = {0, 1, 2, 3};
+  std::set<std::vector<float>> fast;
+  do {
+    CHECK(result_of(job, order) == std::vector<float>(3, in_order));
+    job.numerics = wire::Numerics::kFast;
+    fast.insert(result_of(job, order));
+    job.numerics = wire::Numerics::kOrdered;
+  } while (std::next_permutation(order.begin(), order.end()));
+  CHECK(fast.size() > 1);  // of which that is no property
+}
+
 TEST_CASE("sum and mean come back rounded once in each dtype") {
+  const auto numerics = GENERATE(wire::Numerics::kFast, wire::Numerics::kOrdered);
   for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16}) {
     for (const auto reduction : {pipeline::Reduction::kSum, pipeline::Reduction::kMean}) {
       Box box;
-      JobOptions job{.workers = 4, .dtype = dtype, .reduction = reduction};
+      JobOptions job{.workers = 4, .dtype = dtype, .reduction = reduction, .numerics = numerics};
       box.admit(job);
       for (uint32_t rank = 0; rank < 4; ++rank) {
         box.push_chunk(job, rank, 0.5f * static_cast<float>(rank));

@@ -19,11 +19,14 @@ TEST_CASE("a shard takes the memory that its footprint announced, to the cache l
           options.chunks = 3;
           options.optimizer.kind = kind;
           if (kind != OptimizerKind::kNone) options.mode = pipeline::Mode::kOptimize;
-          const auto spec = spec_of(options);
-          const auto shard = pipeline::JobShard::create(spec);
-          REQUIRE(shard.ok());
-          REQUIRE(align_up((*shard)->arena().taken(), kCacheLineBytes) ==
-                  pipeline::shard_footprint(spec));
+          for (const auto numerics : {wire::Numerics::kFast, wire::Numerics::kOrdered}) {
+            options.numerics = numerics;
+            const auto spec = spec_of(options);
+            const auto shard = pipeline::JobShard::create(spec);
+            REQUIRE(shard.ok());
+            REQUIRE(align_up((*shard)->arena().taken(), kCacheLineBytes) ==
+                    pipeline::shard_footprint(spec));
+          }
         }
       }
     }

@@ -14,6 +14,7 @@ RECOVERIES = {"copy": 0, "none": 1}
 LOST_POLICIES = {"wait": 0, "partial": 1, "abort": 2}
 PRIORITY_POLICIES = {"explicit": 0, "forward-order": 1, "fifo": 2}
 DELIVERIES = {"broadcast": 0, "pull": 1}
+NUMERICS = {"fast": 0, "ordered": 1}
 SYNC_MODELS = {"bsp": 0, "asp": 1, "ssp": 2, "essp": 3, "pssp": 4, "dpssp": 5, "drop": 6}
 RELEASES = {"soft": 0, "lazy": 1}
 READS = {"fresh": 0, "cached": 1}
@@ -50,7 +51,7 @@ class Client:
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
     PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
     PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
-    PBOX_QUORUM, PBOX_RESTORE. `port` is what carries packets:
+    PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS. `port` is what carries packets:
     "socket", or "dpdk:DEVICE" of the library libpbox_dpdk.so.1. `recovery` is what happens when the
     box is lost: "copy" looks for it, or its successor, for recover_timeout_ms and goes on, which
     takes memory for one more copy of the model, of weights two; "none" fails. `on_worker_lost`:
@@ -61,6 +62,8 @@ class Client:
     gradients ("forward-order": what was started last is needed first), or as they come ("fifo").
     `delivery`: results come unasked ("broadcast"), or are asked for, tensor by tensor, when the box
     has told that they are there ("pull", for comparison with such parameter servers).
+    `numerics`: sums are made as values come ("fast"), or in the order of ranks ("ordered"), which
+    gives the same bits in every run and costs the box the memory of all ranks' values.
 
     `sync` is when a rank may go on without the others: "bsp" (the default), or, with mode
     "optimize" and recovery "none", "asp", "ssp", "essp", "pssp", "dpssp" (with `staleness`, and
@@ -117,6 +120,7 @@ class Client:
         for name, choices in (("mode", MODES), ("reduction", REDUCTIONS),
                               ("recovery", RECOVERIES), ("on_worker_lost", LOST_POLICIES),
                               ("priority_policy", PRIORITY_POLICIES), ("delivery", DELIVERIES),
+                              ("numerics", NUMERICS),
                               ("sync", SYNC_MODELS), ("release", RELEASES), ("reads", READS)):
             if given.get(name) is not None or name in ("mode", "reduction"):
                 given[name] = _choice(name, given[name], choices)
