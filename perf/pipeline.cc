@@ -5,8 +5,9 @@
 // in which they arrive, and the same accumulators. The kernel side stores the first worker's
 // fragment and adds the others'; the pipeline side runs the product's loop over them: parse,
 // session, tag, checks, claim, add, finish, and the headers and tags of the whole fan-out, which
-// the port then drops. Beside it, which has a flight recorder as by default, stand one without, and
-// one without whose counters another thread reads all the time.
+// the port then drops. Beside it, which has a flight recorder as by default, stand one without, one
+// without whose counters another thread reads all the time, and one without that adds in the order
+// of ranks.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -81,7 +82,7 @@ NumaArena flight_memory() {
   return std::move(*arena);
 }
 
-pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes);
+pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes, wire::Numerics numerics);
 
 // Watched as by a scrape, a thousand times a second.
 class Watcher {
@@ -115,7 +116,7 @@ class Watcher {
 // One core with the whole job.
 class Pipeline {
  public:
-  enum class Kind { kRecorded, kPlain, kScraped };
+  enum class Kind { kRecorded, kPlain, kScraped, kOrdered };
   Pipeline(uint32_t workers, uint32_t fragment_bytes, const std::vector<Fragment>& fragments,
            Kind kind);
   void run_round();
@@ -135,7 +136,9 @@ class Pipeline {
 
 Pipeline::Pipeline(uint32_t workers, uint32_t fragment_bytes,
                    const std::vector<Fragment>& fragments, Kind kind)
-    : shard_(std::move(*pipeline::JobShard::create(shard_spec(workers, fragment_bytes)))),
+    : shard_(std::move(*pipeline::JobShard::create(
+          shard_spec(workers, fragment_bytes,
+                     kind == Kind::kOrdered ? wire::Numerics::kOrdered : wire::Numerics::kFast)))),
       flight_(kind == Kind::kRecorded ? flight_memory() : NumaArena()),
       core_({.pipeline_index = 0, .tag = {}, .flight = {flight_.data(), flight_.size()}}),
       port_(fragments),
@@ -151,7 +154,7 @@ void Pipeline::run_round() {
 }
 
 constexpr std::array kKinds = {Pipeline::Kind::kRecorded, Pipeline::Kind::kPlain,
-                               Pipeline::Kind::kScraped};
+                               Pipeline::Kind::kScraped, Pipeline::Kind::kOrdered};
 
 class Bench {
  public:
@@ -179,8 +182,9 @@ class Bench {
   std::vector<float*> kernel_targets_;                // by chunk: the accumulators of slot 0
 };
 
-pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes) {
+pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes, wire::Numerics numerics) {
   pipeline::ShardSpec spec;
+  spec.numerics = numerics;
   spec.fragment_bytes = fragment_bytes;
   for (const ModelTensor& tensor : tensors_of(resnet50_layers())) {
     for (uint64_t first = 0; first < tensor.elements; first += limits::kChunkBytesDefault / 4) {
@@ -328,7 +332,7 @@ nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repet
     kernel.push_back(kernel_s);
     for (size_t kind = 0; kind < kKinds.size(); ++kind) pipeline[kind].push_back(pipeline_s[kind]);
   }
-  const auto& [recorded, plain, scraped] = pipeline;
+  const auto& [recorded, plain, scraped, ordered] = pipeline;
   const double gigabytes = bench.gradient_bytes() / 1e9;
   nlohmann::json figures = {
       {"fragment_bytes", fragment_bytes},
@@ -337,6 +341,7 @@ nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repet
       {"pipeline_over_kernel", median_ratio(kernel, recorded)},
       {"recorded_over_plain", median_ratio(plain, recorded)},
       {"scraped_over_plain", median_ratio(plain, scraped)},
+      {"ordered_over_plain", median_ratio(plain, ordered)},
       {"nanoseconds_per_packet", median(recorded) * 1e9 / double(bench.packet_count())}};
   report << std::setw(10) << fragment_bytes << std::fixed << std::setprecision(2) << std::setw(12)
          << figures["kernel_gbps"].get<double>() << std::setw(12)
@@ -344,7 +349,8 @@ nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repet
          << figures["pipeline_over_kernel"].get<double>() << std::setprecision(0) << std::setw(12)
          << figures["nanoseconds_per_packet"].get<double>() << std::setprecision(3) << std::setw(10)
          << figures["recorded_over_plain"].get<double>() << std::setw(10)
-         << figures["scraped_over_plain"].get<double>() << std::endl;
+         << figures["scraped_over_plain"].get<double>() << std::setw(10)
+         << figures["ordered_over_plain"].get<double>() << std::endl;
   return figures;
 }
 
@@ -357,9 +363,9 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const auto workers = options["workers"].as<uint32_t>();
   const auto repetitions = std::max(1u, options["repetitions"].as<uint32_t>());
   if (workers == 0 || workers > 64) throw std::runtime_error("--workers must be in [1, 64]");
-  report
-      << "gradient GB/s absorbed by one core, ResNet-50 in 161 tensors, " << workers
-      << " workers\n  fragment      kernel    pipeline     ratio   ns/packet  recorded   scraped\n";
+  report << "gradient GB/s absorbed by one core, ResNet-50 in 161 tensors, " << workers
+         << " workers\n  fragment      kernel    pipeline     ratio   ns/packet  recorded   "
+            "scraped   ordered\n";
   nlohmann::json figures;
   for (const uint32_t fragment_bytes :
        {limits::kFragmentBytesJumbo, limits::kFragmentBytesEthernet}) {
