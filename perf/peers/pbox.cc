@@ -27,12 +27,16 @@ class PboxRank : public pbox::perf::Rank {
   PboxRank(uint32_t rank, const pbox::perf::PeerOptions& peer, const std::string& box,
            Gradient& gradient)
       : gradient_(gradient) {
+    std::vector<std::string> boxes;
+    std::istringstream list(box);
+    for (std::string one; std::getline(list, one, ',');) boxes.push_back(one);
+    const uint32_t ranks_of_a_rack = peer.worker_count / static_cast<uint32_t>(boxes.size());
     pbox_options options;
     pbox_options_init(&options);
-    options.box = box.c_str();
+    options.box = boxes.at(rank / ranks_of_a_rack).c_str();
     options.job = "exchange";
-    options.rank = rank;
-    options.world_size = peer.worker_count;
+    options.rank = rank % ranks_of_a_rack;
+    options.world_size = ranks_of_a_rack;
     options.window_bytes = peer.window_bytes;
     options.recovery = peer.recovery == "copy" ? PBOX_RECOVERY_COPY : PBOX_RECOVERY_NONE;
     require(pbox_create(&options, &context_));

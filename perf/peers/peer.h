@@ -38,7 +38,9 @@ struct PeerOptions {
   uint32_t seed = 1;
   std::string recovery = "none";  // PBox only; or "copy": the job outlives its box
   std::string box_flags{};        // PBox only: more flags for pboxd, separated by blanks
-  std::string box{};              // PBox only: HOST:PORT of a box that runs; empty: one of its own
+  // PBox only: HOST:PORT of a box that runs; empty: one of its own. Several, with commas between:
+  // each of a rack, whose ranks follow each other.
+  std::string box{};
   uint32_t window_bytes = 0;      // PBox only: as pbox_options has it
   std::vector<PeerHost> hosts{};  // of the ranks; empty: all are here, on loopback
 };

@@ -2,64 +2,20 @@
 // the time against the physical limit, a worker's bytes at its rate (M/B), with the box at W times
 // that rate, and against the all-reduce of Gloo and Open MPI between the same machines. Systems
 // take turns; every sum of every rank is checked.
-#include <unistd.h>
-
 #include <algorithm>
 #include <iomanip>
 #include <stdexcept>
 
 #include "perf/measure.h"
-#include "perf/peers/launch.h"
-#include "perf/rack/processor.h"
-#include "perf/rack/rack.h"
+#include "perf/rack/systems.h"
 #include "perf/scenario.h"
 
 namespace pbox::perf {
 namespace {
 
-constexpr int kAnswerLimitMs = 300'000;
 constexpr double kBitsPerMegabit = 1e6;
 constexpr uint32_t kWorkersMax = 64;
 constexpr uint32_t kBoxMegabits = 1000;
-
-struct System {
-  std::string key;  // in JSON: gloo_tcp
-  std::unique_ptr<Program> program;
-  std::vector<double> ms, cpu_seconds, idle_shares;
-};
-
-std::vector<PeerHost> hosts_of(const Rack& rack) {
-  std::vector<PeerHost> hosts;
-  for (const Host& host : rack.workers()) hosts.push_back({host.network_path, host.address});
-  return hosts;
-}
-
-System start(const Rack& rack, const std::string& name, const PeerOptions& options) {
-  const std::string folder = sibling_program("");
-  const auto command = peer_command(name, options, folder, Rack::kSubnet);
-  if (!command) throw std::runtime_error(command.error().message);
-  System system;
-  system.key = name;
-  std::replace(system.key.begin(), system.key.end(), '-', '_');
-  system.program = rack.run(rack.fabric(), *command);
-  const auto ready = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
-  if (!ready.value("ready", false)) throw std::runtime_error(name + " did not become ready");
-  return system;
-}
-
-void measure_once(System& system, const Program& box) {
-  const double box_cpu_start = process_cpu_seconds(box.pid());
-  const ProcessorTimes start = processor_times();
-  system.program->write_line("run");
-  const auto sample = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
-  system.idle_shares.push_back(idle_share(start, processor_times()));
-  if (!sample.at("checked").get<bool>()) {
-    throw std::runtime_error(system.key + " gave a wrong sum");
-  }
-  system.ms.push_back(sample.at("ms"));
-  system.cpu_seconds.push_back(sample.at("cpu_s").get<double>() + process_cpu_seconds(box.pid()) -
-                               box_cpu_start);
-}
 
 void add_options(po::options_description& options) {
   options.add_options()("workers", po::value<uint32_t>()->default_value(4), "worker machines")(
@@ -103,24 +59,14 @@ std::vector<System> start_systems(const Rack& rack, const RackBox& box, PeerOpti
                                   bool with_peers) {
   std::vector<System> systems;
   peer.box = box.control;
-  systems.push_back(start(rack, "pbox", peer));
+  systems.push_back(start_system(rack, "pbox", peer));
   peer.box.clear();
   peer.window_bytes = 0;
   peer.layout = "buffer";
   for (const char* name : {"gloo-tcp", "openmpi-tcp"}) {
-    if (with_peers) systems.push_back(start(rack, name, peer));
+    if (with_peers) systems.push_back(start_system(rack, name, peer));
   }
   return systems;
-}
-
-nlohmann::json figures_of(const System& system, double limit_ms) {
-  return {{"median_ms", median(system.ms)},
-          {"min_ms", *std::min_element(system.ms.begin(), system.ms.end())},
-          {"max_ms", *std::max_element(system.ms.begin(), system.ms.end())},
-          {"over_limit", median(system.ms) / limit_ms},
-          {"cpu_s", median(system.cpu_seconds)},
-          {"cores_used", median(system.cpu_seconds) * 1e3 / median(system.ms)},
-          {"machine_idle", median(system.idle_shares)}};
 }
 
 void print_table(const nlohmann::json& figures, std::ostream& report) {
@@ -150,7 +96,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   PeerOptions peer{.model = options["model"].as<std::string>(),
                    .worker_count = options["workers"].as<uint32_t>(),
                    .window_bytes = options["window-bytes"].as<uint32_t>(),
-                   .hosts = hosts_of(rack)};
+                   .hosts = worker_hosts(rack)};
   const auto model = model_by_name(peer.model);
   if (!model) throw std::runtime_error(model.error().message);
   const uint64_t model_bytes = element_count(*model) * sizeof(float);
@@ -162,7 +108,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const auto turns = std::max(1u, options["turns"].as<uint32_t>());
   for (uint32_t turn = 0; turn < turns; ++turn) {
     for (size_t index = 0; index < systems.size(); ++index) {
-      measure_once(systems[(turn + index) % systems.size()], *box.program);
+      measure_once(systems[(turn + index) % systems.size()], {box.program.get()});
     }
     report << "\r  turn " << turn + 1 << "/" << turns << std::flush;
   }

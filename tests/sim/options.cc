@@ -1,10 +1,8 @@
 #include "tests/sim/options.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 
-#include "appliance/control/sync_spec.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "tests/sim/updates.h"
@@ -419,92 +417,6 @@ Options draw(uint64_t seed) {
   draw_outages(seed, options);
   draw_moves(seed, options);
   return options;
-}
-
-namespace {
-
-class Line {
- public:
-  template <typename... Arguments>
-  Line& add(const char* format, Arguments... arguments) {
-    char buffer[160];
-    const int length = std::snprintf(buffer, sizeof(buffer), format, arguments...);
-    text.append(buffer, static_cast<size_t>(std::clamp(length, 0, 159)));
-    return *this;
-  }
-  std::string text;
-};
-
-double ms(uint64_t nanoseconds) {
-  return static_cast<double>(nanoseconds) / 1e6;
-}
-
-void add_model(Line& line, const JobOptions& job) {
-  constexpr const char* kStraggling[] = {"", "one-rank", "in-turns", "by-chance"};
-  const wire::SyncSpec& sync = job.sync;
-  if (job.is_relaxed()) line.add(" %s", appliance::to_string(sync.model));
-  if (sync.staleness > 0) line.add(" staleness=%u", sync.staleness);
-  if (sync.probability < 1) line.add(" probability=%g", static_cast<double>(sync.probability));
-  if (sync.release == wire::Release::kLazy) line.add(" lazy");
-  if (sync.reads == wire::Reads::kCached) line.add(" cached");
-  if (sync.quorum > 0) line.add(" quorum=%u", sync.quorum);
-  if (job.straggling == Straggling::kNone) return;
-  line.add(" stragglers=%s*%u", kStraggling[static_cast<size_t>(job.straggling)],
-           job.straggler_factor);
-}
-
-void add_job(Line& line, const JobOptions& job) {
-  line.add(" | job box=%u workers=%u rounds=%u %s %s%s", job.box, job.workers, job.rounds,
-           wire::to_string(job.dtype),
-           job.mode == pipeline::Mode::kOptimize ? "optimize:" : "aggregate",
-           job.mode == pipeline::Mode::kOptimize
-               ? std::to_string(static_cast<int>(job.optimizer)).c_str()
-               : "");
-  line.add("%s chunk=%u mtu=%u", job.reduction == pipeline::Reduction::kMean ? " mean" : " sum",
-           job.chunk_bytes, job.path_mtu);
-  if (job.window_bytes != limits::kCreditBytesMax) line.add(" window=%u", job.window_bytes);
-  constexpr const char* kPolicies[] = {"wait", "partial", "abort"};
-  line.add(" %s%s%s", kPolicies[static_cast<size_t>(job.on_worker_lost)],
-           job.patient ? "" : " impatient",
-           job.recovery == appliance::Recovery::kNone ? " no-recovery" : "");
-  line.add(" %s%s", wire::kPriorityPolicyNames[static_cast<size_t>(job.priority_policy)],
-           job.delivery == wire::Delivery::kPull ? " pull" : "");
-  if (job.numerics == wire::Numerics::kOrdered) line.add(" ordered");
-  add_model(line, job);
-  line.add(" tensors=");
-  for (const TensorOptions& tensor : job.tensors) {
-    line.add("%u^%d%s", tensor.elements, tensor.priority,
-             &tensor == &job.tensors.back() ? "" : ",");
-  }
-  line.add("%s%s%s%s%s think=%.3fms", job.by_steps ? " steps" : " free",
-           job.same_order ? "" : " any-order", job.in_place ? " in-place" : "",
-           job.barrier_at_end ? " barrier" : "", job.rogue ? " ROGUE" : "", ms(job.think_max_ns));
-  if (job.may_move) line.add(" MOVES");
-}
-
-}  // namespace
-
-std::string to_string(const Options& options) {
-  Line line;
-  line.add(
-      "seed=%llu boxes=%u pipelines=%u ring=%u/%u crc=%d burst=%u/%u latency=%.3fms jitter=%.3fms",
-      static_cast<unsigned long long>(options.seed), options.boxes, options.pipelines,
-      options.ring_bytes, options.ring_slots, int(options.payload_crc), options.burst_packets,
-      options.send_packets, ms(options.latency_ns), ms(options.jitter_ns));
-  line.add(" rto_floor=%.1fms dead_after=%.0fms%s", ms(options.rto_floor_ns),
-           ms(options.dead_after_ns), options.same_sessions ? " same-sessions" : "");
-  for (const JobOptions& job : options.jobs) add_job(line, job);
-  const PacketFaults& faults = options.faults;
-  line.add(" | faults until %.3fms drop=%g burst=%g duplicate=%g reorder=%g",
-           ms(options.faults_end_ns), faults.drop, faults.burst_begin, faults.duplicate,
-           faults.reorder);
-  line.add(" delay=%g<%.0fms flip=%g truncate=%g wrong_queue=%g", faults.delay,
-           ms(faults.delay_max_ns), faults.flip, faults.truncate, faults.wrong_queue);
-  for (const Episode& episode : options.episodes) {
-    line.add(" | %s at %.3fms for %.3fms", name_of(episode.kind), ms(episode.begin_ns),
-             ms(episode.length_ns));
-  }
-  return line.text;
 }
 
 }  // namespace pbox::sim

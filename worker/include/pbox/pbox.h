@@ -102,11 +102,11 @@ enum pbox_priority_policy_value {
  * servers of ps-lite's kind do, for comparison. */
 typedef int32_t pbox_delivery;
 enum pbox_delivery_value { PBOX_DELIVERY_BROADCAST = 0, PBOX_DELIVERY_PULL = 1 };
-/* How sums are made. FAST: each rank's values are added as they come, so that sums of three ranks or
- * more may differ in their last bits from run to run. ORDERED: in the order of ranks, so that runs
- * whose ranks push the same get the same, bit for bit, whatever is lost, late or restarted meanwhile;
- * the box keeps the values of all ranks until the last has come, and adds then. Needs PBOX_SYNC_BSP;
- * equal on every rank. */
+/* How sums are made. FAST: each rank's values are added as they come, so that sums of three ranks
+ * or more may differ in their last bits from run to run. ORDERED: in the order of ranks, so that
+ * runs whose ranks push the same get the same, bit for bit, whatever is lost, late or restarted
+ * meanwhile; the box keeps the values of all ranks until the last has come, and adds then. Needs
+ * PBOX_SYNC_BSP; equal on every rank. */
 typedef int32_t pbox_numerics;
 enum pbox_numerics_value { PBOX_NUMERICS_FAST = 0, PBOX_NUMERICS_ORDERED = 1 };
 /* When a rank may go on without the others: the consistency model of the job. An iteration is one
@@ -213,7 +213,8 @@ PBOX_API void pbox_options_init(pbox_options* options);
  * PBOX_ON_WORKER_LOST (wait, partial, abort), PBOX_REJOIN (0, 1), PBOX_PRIORITY_POLICY (explicit,
  * forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC (bsp, asp, ssp, essp,
  * pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE (soft, lazy), PBOX_READS
- * (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast, ordered). Strings point into the environment. */
+ * (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast, ordered). Strings point into the
+ * environment. */
 PBOX_API pbox_status pbox_options_from_environment(pbox_options* options);
 
 /* No network yet. *context is NULL on failure; the reason is then pbox_last_error(NULL), per
