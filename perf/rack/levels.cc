@@ -93,7 +93,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
     report << "\r  " << std::left << std::setw(12) << way << std::right << std::fixed
            << std::setprecision(1) << std::setw(10) << median(system.ms) << " ms"
            << std::setprecision(3) << std::setw(8) << median(system.ms) / limit_ms
-           << " of what the cables allow\n";
+           << " times what the cables take\n";
     return system.ms;
   };
   const auto one = measure("one box", boxes[0].control, shape.one_box_ms());
