@@ -218,6 +218,8 @@ class Job {
   void look_at_cut(PipelineHost& host, const Cuts& cuts) const;
   void end_cut(PipelineHost& host) const;
   snapshot::PartHead part_head() const;
+  // Of its ranks, as snapshots list them: which run it is.
+  std::vector<uint64_t> incarnations() const;
   // Some chunk would begin with initial weights. Ranks resume, and all have stated their rounds.
   bool begins_somewhere(const PartState* state) const;
   // Some chunk would go on with weights that a rank gives back, but without the momentum and

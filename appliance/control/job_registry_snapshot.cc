@@ -96,11 +96,7 @@ Status JobRegistry::begin_snapshot(const std::string& name, uint64_t timeout_ns,
   auto run = std::make_shared<SnapshotRun>(*shelf_, ask, ask_plan, utc_now, on_end, name,
                                            now_ns + timeout_ns);
   snapshots_[name] = {run, now_ns};
-  std::vector<uint64_t> ranks;
-  for (const Member& member : parts[0]->members()) {
-    if (member.incarnation != 0) ranks.push_back(member.incarnation);
-  }
-  run->begin(options_.box_name, std::move(ranks));
+  run->begin(options_.box_name, parts[0]->incarnations());
   return ok_status();
 }
 
@@ -385,8 +381,8 @@ void JobRegistry::on_restored(const JobKey& part, uint64_t number,
 bool JobRegistry::awaits_moments(Job& job, const PartState* state) {
   if (shelf_ == nullptr || job.moments || !job.lacks_moments(state)) return false;
   snapshot::Choice choice;
+  choice.ranks = job.incarnations();
   for (const Member& member : job.members()) {
-    if (member.incarnation != 0) choice.ranks.push_back(member.incarnation);
     choice.begun_with = std::max(choice.begun_with, member.restored_snapshot);
   }
   if (choice.ranks.empty()) return false;

@@ -38,6 +38,14 @@ void Job::end_cut(PipelineHost& host) const {
   }
 }
 
+std::vector<uint64_t> Job::incarnations() const {
+  std::vector<uint64_t> incarnations;
+  for (const Member& member : members_) {
+    if (member.incarnation != 0) incarnations.push_back(member.incarnation);
+  }
+  return incarnations;
+}
+
 snapshot::PartHead Job::part_head() const {
   snapshot::PartHead head{.job = spec_.name,
                           .part = spec_.part,

@@ -47,6 +47,9 @@ expect_nothing_left "the exchange"
 "$perf" p3 --model 1mib --workers 2 --compute-ms 20 --ratios 1 --iterations 3 --turns 1 --json
 expect_nothing_left "the trace"
 
+"$perf" levels --model 1mib --ranks 1 --turns 1 --json
+expect_nothing_left "two levels of boxes"
+
 if [ -x "$(dirname "$0")/../../build/deb/etcd-server/usr/bin/etcd" ]; then
   "$perf" psld --model 1mib --scale 1 --setting imbalanced_assignment --still-iterations 4 \
     --moving-iterations 12 --json

@@ -103,9 +103,9 @@ class MovableParts : public PartMap {
 
 class Desk {
  public:
-  // `shelf` outlives it; null: it keeps no snapshots.
+  // `shelf` and `upstream` outlive it; null: it keeps no snapshots, sums stay here.
   explicit Desk(const RegistryOptions& options = {}, uint32_t pipelines = 2,
-                snapshot::Shelf* shelf = nullptr);
+                snapshot::Shelf* shelf = nullptr, Upstream* upstream = nullptr);
 
   // A connection from 10.0.0.ID:5000.
   ConnectionId open();
@@ -144,6 +144,7 @@ class Desk {
  private:
   RegistryOptions options_;
   snapshot::Shelf* shelf_;
+  Upstream* upstream_;
   std::unique_ptr<SynchronousHost> host_;
   std::unique_ptr<Disk> disk_;
   std::optional<FickleEpochs> epochs_;
