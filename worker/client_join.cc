@@ -63,7 +63,8 @@ Error left_meanwhile() {
 // What one box answers by end_ns; is_there: it could be reached.
 Result<control::Plan> ask_box(const MembershipOptions& options, uint64_t bytes, uint64_t end_ns,
                               const std::atomic<bool>& leaving, bool& is_there) {
-  auto channel = ControlChannel::connect(options.box, left_ms(end_ns));
+  auto channel = ControlChannel::connect(options.box, left_ms(end_ns), &leaving);
+  if (leaving) return left_meanwhile();
   if (!channel) return channel.error();
   is_there = true;
   if (const Status sent = channel->send(question(options, bytes)); !sent) return sent.error();

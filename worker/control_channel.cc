@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -111,7 +112,9 @@ Result<bool> ControlChannel::connected() {
   return false;
 }
 
-Result<ControlChannel> ControlChannel::connect(const std::string& box, uint32_t timeout_ms) {
+Result<ControlChannel> ControlChannel::connect(const std::string& box, uint32_t timeout_ms,
+                                               const std::atomic<bool>* cancelled) {
+  constexpr uint64_t kLookNs = 100 * kNanosPerMilli;
   auto channel = open(box);
   if (!channel) return channel;
   const uint64_t end_ns = monotonic_ns() + timeout_ms * kNanosPerMilli;
@@ -121,8 +124,10 @@ Result<ControlChannel> ControlChannel::connect(const std::string& box, uint32_t 
     if (*stands) return channel;
     const uint64_t now_ns = monotonic_ns();
     if (now_ns >= end_ns) return channel->unreachable(ETIMEDOUT);
+    if (cancelled != nullptr && *cancelled) return channel->unreachable(ECANCELED);
     pollfd wait{channel->fd(), POLLOUT, 0};
-    poll(&wait, 1, static_cast<int>((end_ns - now_ns) / kNanosPerMilli) + 1);
+    const uint64_t wait_ns = std::min(end_ns - now_ns, kLookNs);
+    poll(&wait, 1, static_cast<int>(wait_ns / kNanosPerMilli) + 1);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,10 @@ class ControlChannel {
   // box: "host:port" or "[v6]:port"; the host may be a name, and is resolved here, which may block.
   // Begins to connect: until connected() no message goes either way.
   static Result<ControlChannel> open(const std::string& box);
-  // Blocks until the connection stands, for at most timeout_ms.
-  static Result<ControlChannel> connect(const std::string& box, uint32_t timeout_ms);
+  // Blocks until the connection stands, for at most timeout_ms, or until another thread has set
+  // `cancelled`.
+  static Result<ControlChannel> connect(const std::string& box, uint32_t timeout_ms,
+                                        const std::atomic<bool>* cancelled = nullptr);
   // True once the connection stands; false while one of the box's addresses is still tried, which
   // the descriptor shows by becoming writable. An error if none is left.
   Result<bool> connected();

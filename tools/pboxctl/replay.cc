@@ -264,7 +264,8 @@ const Command kReplay = {
     "The record has a digest of a part of each result. --against compares them with those of "
     "another "
     "record\nof a job of that name, and tells the first round at which they part (exit status 3): "
-    "two runs that ought\nto be the same to the last bit, or two boxes that the job was on.",
+    "two runs that ought\nto be the same to the last bit "
+    "(numerics ordered), or two boxes that the job was on.",
     replay_options,
     run_replay,
     Command::More::kFile};

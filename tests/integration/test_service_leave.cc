@@ -1,0 +1,72 @@
+// A worker that leaves while it is still joining.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
+
+#include "tests/support/daemon.h"
+#include "tests/support/worker_process.h"
+
+namespace pbox::test {
+namespace {
+
+// A TCP port of loopback that answers nothing: what connects is taken, or waits for ever.
+class SilentServer {
+ public:
+  explicit SilentServer(bool takes_connections)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    require(bind(fd_, reinterpret_cast<sockaddr*>(&address), size) == 0, "bind");
+    require(listen(fd_, takes_connections ? 16 : 0) == 0, "listen");
+    require(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0, "getsockname");
+    where_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+    if (!takes_connections) filler_ = connect_to(where_);  // all that its queue holds
+  }
+  ~SilentServer() {
+    close(fd_);
+    if (filler_ >= 0) close(filler_);
+  }
+  SilentServer(const SilentServer&) = delete;
+  SilentServer& operator=(const SilentServer&) = delete;
+
+  const std::string& where() const { return where_; }
+
+ private:
+  int fd_ = -1, filler_ = -1;
+  std::string where_;
+};
+
+}  // namespace
+
+TEST_CASE("pbox_leave ends a join that waits for ranks, for an answer, or for a connection") {
+  Daemon daemon;
+  const SilentServer silent(true), full(false);
+  for (const std::string& box : {daemon.control(), silent.where(), full.where()}) {
+    INFO(box);
+    WorkerProcess rank([&](Line& line) {
+      const AbiWorker worker({.box = box, .world_size = 2, .adjust = [](pbox_options& options) {
+                                options.join_timeout_ms = 600'000;  // longer than this may take
+                              }});
+      worker.tensor("tensor", 100);
+      pbox_status joined = PBOX_OK;
+      std::thread waits([&] { joined = pbox_join(worker.context()); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      worker.leave();
+      waits.join();
+      line.say(worker.must_be(PBOX_CLOSED, joined));
+      worker.must_be(PBOX_CLOSED, pbox_join(worker.context()));
+    });
+    CHECK(rank.heard() == "this worker has left the job before it was in");
+    CHECK(rank.finish() == "");
+  }
+  CHECK(daemon.await_no_jobs(kDeadlineMs));
+}
+
+}  // namespace pbox::test
