@@ -45,6 +45,9 @@ inline constexpr uint32_t kJobNameBytesMax = 128;
 inline constexpr uint32_t kJobsMax = 64;
 inline constexpr uint32_t kSlotRing = 2;  // rounds kept per chunk, indexed by round & 1
 
+// --- workers ---
+inline constexpr uint32_t kMemoryRegionsMax = 1024;  // that a worker has registered at once
+
 // --- pipelines ---
 inline constexpr uint32_t kPipelinesMax = 64;
 inline constexpr uint32_t kSessionsPerPipelineMax = 4096;  // low 12 bits of an spi

@@ -282,6 +282,18 @@ pbox_status pbox_init_weights(pbox_context* context, uint32_t tensor_id, void* w
   });
 }
 
+pbox_status pbox_register_memory(pbox_context* context, const void* address, uint64_t bytes) {
+  return guarded(context, [&](Client& client) {
+    return client.register_memory(static_cast<const std::byte*>(address), bytes);
+  });
+}
+
+pbox_status pbox_unregister_memory(pbox_context* context, const void* address) {
+  return guarded(context, [&](Client& client) {
+    return client.unregister_memory(static_cast<const std::byte*>(address));
+  });
+}
+
 pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round) {
   return guarded(context, [&](Client& client) { return answer(client.round(tensor_id), round); });
 }
@@ -352,6 +364,9 @@ pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statisti
     full.restored_steps = report->restored.steps;
     full.optimizer_snapshot = report->moments.snapshot;
     full.optimizer_snapshot_steps = report->moments.steps;
+    full.packets_direct = report->payloads.direct;
+    full.packets_staged = report->payloads.staged;
+    full.packets_staged_refused = report->payloads.staged_refused;
     std::memcpy(statistics, &full, full.struct_size);
     return pbox::ok_status();
   });

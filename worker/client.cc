@@ -322,7 +322,10 @@ Result<Client::Report> Client::report() {
     report.optimizer_restarts = parts_->optimizer_restarts();
     report.restored = parts_->restored();
     report.moments = parts_->moments();
-    for (const auto& driver : drivers_) report.ports_given_up += driver->ports_given_up();
+    for (const auto& driver : drivers_) {
+      report.ports_given_up += driver->ports_given_up();
+      report.payloads.add(driver->payload_counts());
+    }
     report.fragment_bytes = parts_->session().fragment_bytes();
     report.pipeline_count = parts_->pipeline_count();
   });

@@ -17,6 +17,7 @@
 
 #include "worker/part_driver.h"
 #include "worker/part_set.h"
+#include "worker/registered_memory.h"
 
 namespace pbox::worker {
 
@@ -50,6 +51,9 @@ class Client {
     Callback callback = nullptr;
     void* user = nullptr;
   };
+  // client_memory.cc: as pbox_register_memory and pbox_unregister_memory.
+  Status register_memory(const std::byte* address, uint64_t bytes);
+  Status unregister_memory(const std::byte* address);
   Status start(const Exchange& exchange);
   Status wait(uint32_t tensor, uint32_t timeout_ms);
   Status wait_all(uint32_t timeout_ms);
@@ -64,6 +68,7 @@ class Client {
 
   struct Report {
     Statistics core;
+    PayloadCounts payloads;
     uint64_t recoveries = 0, optimizer_restarts = 0, ports_given_up = 0;
     Membership::Restored restored, moments;
     uint64_t operations_completed = 0, operations_failed = 0;
@@ -141,6 +146,7 @@ class Client {
   std::optional<Error> failure_;
   std::string last_error_;
   std::vector<Operation> operations_;
+  RegisteredMemory memory_;
   std::vector<uint32_t> submitted_;
   std::vector<const std::function<void()>*> calls_;
   std::vector<std::function<void()>> requests_;  // to the parts, in order

@@ -168,6 +168,11 @@ void Client::serve_control(uint64_t now_ns) {
   }
   for (const auto& request : requests) request();
   for (const auto& driver : drivers_) driver->pump(now_ns);
+  // What one part has failed with ends the others: their transports close before callers hear that
+  // their buffers are their own again.
+  if (parts_->failure()) {
+    for (const auto& driver : drivers_) driver->perform_actions();
+  }
   publish();
 }
 

@@ -111,6 +111,12 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
 // Without a shadow, in place is safe because a result exists only when the box has every fragment
 // of every worker, or, where it does not wait for all, answers this one's push: the box will not be
 // given that again, the input under it is needed no more.
+//
+// A device that reads inputs where they lie may still read one now: of a push whose acknowledgement
+// is late, whose bytes the box's device has and leaves out, or of one that was pushed again though
+// the first had arrived. Whatever bytes that brings, the box drops it: each fragment of a rank and
+// round counts once, and this round is done there. Nor can a push of before be the first of its
+// fragment to arrive: those of an earlier session ended with its transport.
 void Core::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed) {
   if (cache_) {  // initial weights: nothing of this worker's own but them
     cache_->store(chunk_id(chunk), parsed.header.fragment, {.clock = 1, .applied = 1},

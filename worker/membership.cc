@@ -52,13 +52,12 @@ void Membership::send_heartbeat(uint64_t now_ns) {
   heartbeat.mutable_finished()->set_busy_ns(finished.busy_ns);
 }
 
-// The buffers of whatever is in flight are the application's again.
+// The buffers of whatever is in flight are the application's again: no device may go on reading
+// them, for the box would take what it has not had yet.
 void Membership::end(Phase phase, Error error) {
   if (is_over()) return;
-  if (joins()) {  // which tells the box that this rank does not come
-    act(Action::Kind::kDisconnect);
-    act(Action::Kind::kCloseTransport);
-  }
+  if (joins()) act(Action::Kind::kDisconnect);  // tells the box that this rank does not come
+  act(Action::Kind::kCloseTransport);
   phase_ = phase;
   failure_ = std::move(error);
   loss_.reset();
@@ -268,10 +267,7 @@ void Membership::leave() {
 }
 
 void Membership::abandon(const Error& why) {
-  if (phase_ == Phase::kRunning) {
-    act(Action::Kind::kDisconnect);
-    act(Action::Kind::kCloseTransport);
-  }
+  if (phase_ == Phase::kRunning) act(Action::Kind::kDisconnect);
   fail(why);
 }
 

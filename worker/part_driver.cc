@@ -44,11 +44,18 @@ void PartDriver::perform(const Action& action) {
       membership_.on_transport_open(facts, monotonic_ns());
       return;
     }
-    case Action::Kind::kCloseTransport: transport_.reset(); return;
+    case Action::Kind::kCloseTransport: close_transport(); return;
   }
 }
 
+void PartDriver::close_transport() {
+  closed_ = payload_counts();
+  transport_.reset();
+  takes_memory_ = false;
+}
+
 Status PartDriver::open_port() {
+  close_transport();
   for (;;) {
     auto transport = open_transport(ports_[port_]);
     if (transport) {
@@ -133,8 +140,9 @@ Result<TransportFacts> PartDriver::open_lanes(const Action& action) {
     const bool is_last = port_ + 1 == ports_.size();
     const uint64_t alone_by_ns = is_last ? UINT64_MAX : monotonic_ns() + kOpenFirstNs;
     opening_ = true;
-    const Status opened =
+    Status opened =
         transport_->open(action.session, {std::min(action.deadline_ns, alone_by_ns), tend});
+    if (opened) opened = add_all_memory(tend);
     opening_ = false;
     if (opened) break;
     if (!tend() || !give_up_port(opened.error())) return opened.error();
@@ -149,6 +157,32 @@ Result<TransportFacts> PartDriver::open_lanes(const Action& action) {
     must_poll_ = must_poll_ || transport_->event_fd(lane) < 0;
   }
   return facts;
+}
+
+// What a device refuses is copied, and counted: no reason not to go on.
+Status PartDriver::add_all_memory(const std::function<Status()>& tend) {
+  takes_memory_ = true;
+  for (const auto& [memory, bytes] : memory_) {
+    static_cast<void>(transport_->add_memory(memory, bytes));
+    if (const Status tended = tend(); !tended) return tended;
+  }
+  return ok_status();
+}
+
+Status PartDriver::add_memory(const std::byte* memory, size_t bytes) {
+  memory_[memory] = bytes;
+  return takes_memory_ ? transport_->add_memory(memory, bytes) : ok_status();
+}
+
+bool PartDriver::remove_memory(const std::byte* memory, bool break_off) {
+  memory_.erase(memory);
+  return !takes_memory_ || transport_->remove_memory(memory, break_off);
+}
+
+PayloadCounts PartDriver::payload_counts() const {
+  PayloadCounts counts = closed_;
+  if (transport_) counts.add(transport_->payload_counts());
+  return counts;
 }
 
 void PartDriver::pump(uint64_t now_ns) {

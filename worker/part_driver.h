@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,11 @@ class PartDriver {
   uint64_t next_deadline_ns() const;
   // A lane has no descriptor to wait for.
   bool must_poll() const { return must_poll_; }
+  // The caller's memory, as Transport has it, of this transport and of those that follow it.
+  Status add_memory(const std::byte* memory, size_t bytes);
+  bool remove_memory(const std::byte* memory, bool break_off);
+  // Of all transports that it has had.
+  PayloadCounts payload_counts() const;
   // Ports that it has given up.
   size_t ports_given_up() const { return port_; }
   // Descriptors of the control connection and of every lane, which may be -1.
@@ -52,6 +58,8 @@ class PartDriver {
   void leave_failed_port(uint64_t now_ns);
   Status open_port();
   bool give_up_port(const Error& why);
+  void close_transport();
+  Status add_all_memory(const std::function<Status()>& tend);
   Result<uint32_t> narrowest_path(Transport& transport,
                                   const std::vector<nic::Endpoint>& addresses) const;
   Result<uint32_t> narrowest_path(const std::vector<nic::Endpoint>& addresses);
@@ -67,6 +75,9 @@ class PartDriver {
   uint64_t connect_by_ns_ = 0;  // while channel_ is being connected; else 0
   Status sent_ = ok_status();   // what writing to the channel came to
   std::unique_ptr<Transport> transport_;
+  bool takes_memory_ = false;  // the transport is open
+  std::map<const std::byte*, size_t> memory_;
+  PayloadCounts closed_;                      // of the transports that are gone
   std::deque<control::PortGivenUp> to_tell_;  // the box
   bool must_poll_ = false;
 };

@@ -30,6 +30,20 @@ struct Opening {
   std::function<Status()> tend;
 };
 
+// Packets by what became of their payloads; small ones, and those of transports that need no
+// registered memory, are not counted.
+struct PayloadCounts {
+  uint64_t direct = 0;          // read by the device where they lay
+  uint64_t staged = 0;          // copied first: not in registered memory
+  uint64_t staged_refused = 0;  // copied first: the device has refused to register that memory
+
+  void add(const PayloadCounts& other) {
+    direct += other.direct;
+    staged += other.staged;
+    staged_refused += other.staged_refused;
+  }
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -57,6 +71,17 @@ class Transport {
   // there is something. Transports whose packets find the box by themselves have nothing to say.
   virtual bool take_request(control::QueuePairs& /*request*/) { return false; }
   virtual void on_answer(const control::QueuePairs& /*answer*/) {}
+
+  // The caller's memory, after open and between bursts, for transports whose device reads payloads
+  // after tx_burst has returned: they leave from there without a copy, until remove_memory. Others
+  // have nothing to do. An error: the device refuses; payloads from there go on being copied, and
+  // are counted apart. At most limits::kMemoryRegionsMax, none twice, none across another.
+  virtual Status add_memory(const std::byte* /*memory*/, size_t /*bytes*/) { return ok_status(); }
+  // From here on payloads from there are copied. False while the device may still read what was
+  // sent from there: to be asked again, after bursts; `break_off` ends that, at the price of what
+  // is under way.
+  virtual bool remove_memory(const std::byte* /*memory*/, bool /*break_off*/) { return true; }
+  virtual PayloadCounts payload_counts() const { return {}; }
 
   // The data path: neither blocks, throws or allocates. Fills or sends a prefix, returns its
   // length.

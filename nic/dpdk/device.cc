@@ -17,6 +17,7 @@
 #include "nic/dpdk/device_find.h"
 #include "nic/dpdk/eal.h"
 #include "nic/dpdk/steering.h"
+#include "nic/lock_hint.h"
 
 namespace pbox::nic {
 namespace {
@@ -297,8 +298,7 @@ Status DpdkDevice::map_memory(const std::byte* memory, size_t bytes) {
       rte_errno == EEXIST) {
     return ok_status();
   }
-  return device_error(arguments_.name, "cannot map the job's memory", -rte_errno,
-                      "raise RLIMIT_MEMLOCK (LimitMEMLOCK=infinity)");
+  return device_error(arguments_.name, "cannot map the job's memory", -rte_errno, kLockHint);
 }
 
 void DpdkDevice::unmap_memory(const std::byte* memory, size_t bytes) {

@@ -139,7 +139,7 @@ void DpdkPort::State::solicit_on(Link& link, const IpAddress& next_hop,
 
 rte_mbuf* DpdkPort::State::make_packet(const Route& route, const TxPacket& packet) {
   if (packet.header.payload_bytes > kCopiedBytesMax && reads_in_place) {
-    if (PayloadMemory::Region* region = memory.find(packet.payload)) {
+    if (PayloadMemory::Region* region = memory.find(packet.payload, packet.header.payload_bytes)) {
       return make_external(route, packet, *region);
     }
   }

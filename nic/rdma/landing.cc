@@ -40,8 +40,8 @@ void RdmaQueue::State::take_ring(Peer& peer, uint32_t slots_wanted) {
   // A region of its own: Soft-RoCE holds writes to the window's region, not to the window. It gives
   // no remote right; the window does, to one queue pair.
   peer.ring_memory = MemoryRegion(
-      ibv_reg_mr(domain.get(), slots, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND));
-  if (peer.ring_memory) peer.window = MemoryWindow(ibv_alloc_mw(domain.get(), IBV_MW_TYPE_2));
+      ibv_reg_mr(domain->get(), slots, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND));
+  if (peer.ring_memory) peer.window = MemoryWindow(ibv_alloc_mw(domain->get(), IBV_MW_TYPE_2));
   if (!peer.window) {
     peer.ring_memory.reset();
     return landing_free.give_back(*first);

@@ -26,19 +26,6 @@ uint32_t completions_of(const RdmaQueueOptions& options, uint32_t peers) {
 
 }  // namespace
 
-Error verbs_error(const RdmaDevice& device, const std::string& what, int error_number) {
-  return system_error("RDMA device " + device.name() + ": " + what, error_number);
-}
-
-Error registration_error(const RdmaDevice& device, const std::string& what, uint64_t bytes,
-                         int error_number) {
-  Error error = verbs_error(device, "cannot register " + what, error_number);
-  error.message += "; registering locks " + std::to_string((bytes >> 20) + 1) +
-                   " MiB: LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited, or "
-                   "CAP_IPC_LOCK";
-  return error;
-}
-
 bool is_queue_pair(const Endpoint& endpoint) {
   return endpoint.ipv6 && endpoint.address[0] == kMarkerByte && endpoint.address[1] == 0;
 }
@@ -53,6 +40,7 @@ RdmaQueue::State::State(const RdmaQueueOptions& options_in)
     : options(options_in),
       device(options_in.device),
       landing_free(options_in.landing_slots),
+      payload_memory(options_in.payload_regions_max),
       peer_count(options_in.peers_max),
       peers(std::make_unique<Peer[]>(options_in.peers_max)),
       numbers(options_in.peers_max) {
@@ -91,8 +79,12 @@ Status RdmaQueue::State::open() {
                      std::to_string(kSendPieces)};
   }
   if (const Status able = check_landing(); !able) return able;
-  domain = ProtectionDomain(ibv_alloc_pd(context));
-  if (!domain) return verbs_error(*device, "cannot make a protection domain", errno);
+  domain = options.domain;
+  if (!domain) {
+    auto made = make_protection_domain(*device);
+    if (!made) return made.error();
+    domain = std::move(*made);
+  }
   channel = CompletionChannel(ibv_create_comp_channel(context));
   if (!channel) return verbs_error(*device, "cannot make a completion channel", errno);
   fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
@@ -102,7 +94,7 @@ Status RdmaQueue::State::open() {
   ibv_srq_init_attr wanted{};
   wanted.attr.max_wr = options.receive_slots;
   wanted.attr.max_sge = 1;
-  receive_queue = SharedReceiveQueue(ibv_create_srq(domain.get(), &wanted));
+  receive_queue = SharedReceiveQueue(ibv_create_srq(domain->get(), &wanted));
   if (!receive_queue) return verbs_error(*device, "cannot make a shared receive queue", errno);
   ready_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
   if (ready_fd < 0) return system_error("cannot make an eventfd", errno);
@@ -119,7 +111,7 @@ Status RdmaQueue::State::register_memory() {
   heads = arena.take(size_t{options.peers_max} * kSendDepth * kHeadBytes);
   landing = arena.take(options.landing_slots * kBufferBytes);
   const auto bytes = static_cast<size_t>(landing - arena.data());
-  own_memory = MemoryRegion(ibv_reg_mr(domain.get(), arena.data(), bytes, kOwnAccess));
+  own_memory = MemoryRegion(ibv_reg_mr(domain->get(), arena.data(), bytes, kOwnAccess));
   if (own_memory) return ok_status();
   return registration_error(*device, "packet memory", bytes, errno);
 }
@@ -187,7 +179,7 @@ Result<RdmaQueue::Prepared> RdmaQueue::prepare(uint64_t owner, uint32_t landing_
   state.take_ring(*free, landing_slots_wanted);
   const bool has_ring = free->ring_slots > 0;
   auto made = make_queue_pair(
-      *state.device, {.domain = state.domain.get(),
+      *state.device, {.domain = state.domain->get(),
                       .completion_queue = state.completion_queue.get(),
                       .receive_queue = has_ring ? nullptr : state.receive_queue.get(),
                       .receive_depth = has_ring ? free->ring_slots - 1 : 0,
@@ -282,20 +274,27 @@ uint32_t RdmaQueue::open_queue_pairs() const {
 Status RdmaQueue::add_memory(const std::byte* memory, size_t bytes) {
   State& state = *state_;
   MemoryRegion region(
-      ibv_reg_mr(state.domain.get(), const_cast<std::byte*>(memory), bytes, kOwnAccess));
+      ibv_reg_mr(state.domain->get(), const_cast<std::byte*>(memory), bytes, kOwnAccess));
   if (!region) {
     return registration_error(*state.device, "a job's memory", bytes, errno);
   }
-  // No place left: payloads from there are copied.
-  if (!state.payload_memory.add(memory, bytes, region->lkey)) return ok_status();
+  if (!add_memory(memory, bytes, region->lkey)) return ok_status();
   state.payload_regions[memory] = std::move(region);
   return ok_status();
+}
+
+bool RdmaQueue::add_memory(const std::byte* memory, size_t bytes, uint64_t key) {
+  return state_->payload_memory.add(memory, bytes, key);
 }
 
 bool RdmaQueue::remove_memory(const std::byte* memory) {
   if (!state_->payload_memory.remove(memory)) return false;
   state_->payload_regions.erase(memory);
   return true;
+}
+
+uint64_t RdmaQueue::refused_packets() const {
+  return state_->refused_packets;
 }
 
 }  // namespace pbox::nic

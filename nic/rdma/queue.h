@@ -4,8 +4,8 @@
 // the receiver has landing slots, a peer that wants some gets a ring of them, and writes its
 // packets there (wire/landing.h); the README says what keeps it to its own.
 //
-// All buffers are one block on one NUMA node, registered once. Payloads that lie in memory made
-// known by add_memory leave from there; small packets leave inline; others are copied into a
+// All buffers are one block on one NUMA node, registered once. Payloads that lie whole in memory
+// made known by add_memory leave from there; small packets leave inline; others are copied into a
 // buffer first, and counted.
 //
 // A queue pair that breaks (peer gone, retries exceeded) stays broken: packets to it are counted
@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 
+#include "base/limits.h"
 #include "base/numa_arena.h"
 #include "nic/port.h"
 #include "nic/rdma/device.h"
@@ -31,6 +32,12 @@ struct RdmaQueueOptions {
   uint32_t staging_slots = 256;   // the same, to send from
   uint32_t landing_slots = 0;     // buffers that peers may write to, in rings
   uint32_t peers_max = 512;       // at once; fewer where the device's completion queue is short
+  // For queues that share registered memory; else each has a domain of its own.
+  std::shared_ptr<ProtectionDomain> domain = {};
+  uint32_t payload_regions_max = limits::kJobsMax;
+  // Whoever adds and removes memory while packets go has to hear soon that a payload was read: the
+  // last packet of each burst to a peer is signalled.
+  bool signals_bursts = false;
 };
 
 // Bytes that a queue of these options locks and registers. Pure.
@@ -77,8 +84,15 @@ class RdmaQueue {
 
   // Payloads from there leave without a copy. Before the first does.
   Status add_memory(const std::byte* memory, size_t bytes);
-  // False while a packet from there is under way: then it stays registered.
+  // The same of memory that the caller has registered in options.domain and keeps so until
+  // remove_memory; or, with PayloadMemory::kRefused, of memory that could not be, which is to be
+  // told apart. False if there is no place left: payloads are copied.
+  bool add_memory(const std::byte* memory, size_t bytes, uint64_t key);
+  // Once no new packet is made from there, or on the polling thread. False while a packet from
+  // there is under way: then it stays registered, though new packets are copied.
   bool remove_memory(const std::byte* memory);
+  // Of the packets that were copied, those from refused memory. The polling thread.
+  uint64_t refused_packets() const;
 
   struct State;
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nic/payload_memory.h"
+#include "nic/rdma/memory.h"
 #include "nic/rdma/queue.h"
 #include "nic/rdma/queue_pair_table.h"
 #include "nic/rdma/slot_ranges.h"
@@ -27,10 +28,6 @@ inline constexpr uint32_t kSequenceBits = 32;
 inline constexpr uint64_t kLanded = uint64_t{1} << 62;
 static_assert(limits::kHeaderBytes + limits::kTagBytes <= kHeadBytes);
 static_assert(kSendDepth % kSignalInterval == 0);
-
-Error verbs_error(const RdmaDevice& device, const std::string& what, int error_number);
-Error registration_error(const RdmaDevice& device, const std::string& what, uint64_t bytes,
-                         int error_number);
 
 struct RdmaQueue::State {
   // A packet that was posted and whose completion has not been seen.
@@ -109,7 +106,7 @@ struct RdmaQueue::State {
   SlotRanges landing_free;  // control thread's
 
   // In the order in which they stand on each other.
-  ProtectionDomain domain;
+  std::shared_ptr<ProtectionDomain> domain;
   CompletionChannel channel;
   CompletionQueue completion_queue;
   SharedReceiveQueue receive_queue;
@@ -133,6 +130,7 @@ struct RdmaQueue::State {
   std::vector<ibv_recv_wr> receive_requests;
   std::vector<ibv_sge> receive_pieces;
   std::vector<uint32_t> staging_free;
+  uint64_t refused_packets = 0;
   std::array<ibv_send_wr, limits::kBurstPackets> send_requests;
   std::array<ibv_sge, kSendPieces * limits::kBurstPackets> send_pieces;
 
@@ -149,6 +147,7 @@ struct RdmaQueue::State {
   void free_sent(Peer& peer, uint64_t until);
   enum class Room { kYes, kNo, kNever };
   Room make_room(Peer& peer, bool needs_staging);
+  PayloadMemory::Region* readable(const TxPacket& packet);
   bool make_request(Peer& peer, const TxPacket& packet, size_t index);
   uint32_t make_pieces(Peer& peer, const TxPacket& packet, ibv_sge* pieces, Sent& sent,
                        unsigned& flags);

@@ -70,6 +70,14 @@ RdmaQueue::State::Room RdmaQueue::State::make_room(Peer& peer, bool needs_stagin
   return now_ns - peer.full_since_ns < kStuckNs ? Room::kNo : Room::kNever;
 }
 
+// Where the payload lies, if the device can read it there.
+PayloadMemory::Region* RdmaQueue::State::readable(const TxPacket& packet) {
+  PayloadMemory::Region* region = payload_memory.find(packet.payload, packet.header.payload_bytes);
+  if (region == nullptr) return nullptr;
+  const bool is_refused = region->key.load(std::memory_order_relaxed) == PayloadMemory::kRefused;
+  return is_refused ? nullptr : region;
+}
+
 // Inline where it is small: the device takes the bytes at once. Else from where they lie, or from a
 // copy.
 uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet, ibv_sge* pieces,
@@ -83,15 +91,15 @@ uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet, ibv_s
     pieces[count++] = piece_of(packet.tag.data(), limits::kTagBytes, 0);
     return count;
   }
-  sent.region = payload_memory.find(packet.payload);
+  sent.region = readable(packet);
   if (sent.region != nullptr) {
     sent.region->in_flight.fetch_add(1, std::memory_order_relaxed);
     std::byte* head = head_of(peer, peer.posted);
     std::memcpy(head, &packet.header, limits::kHeaderBytes);
     std::memcpy(head + limits::kHeaderBytes, packet.tag.data(), limits::kTagBytes);
     pieces[0] = piece_of(head, limits::kHeaderBytes, own_memory->lkey);
-    pieces[1] =
-        piece_of(packet.payload, payload_bytes, sent.region->key.load(std::memory_order_relaxed));
+    pieces[1] = piece_of(packet.payload, payload_bytes,
+                         static_cast<uint32_t>(sent.region->key.load(std::memory_order_relaxed)));
     pieces[2] = piece_of(head + limits::kHeaderBytes, limits::kTagBytes, own_memory->lkey);
     counters.add(PortCounter::kExternalPackets);
     return 3;
@@ -104,6 +112,7 @@ uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet, ibv_s
   std::memcpy(copy + limits::kHeaderBytes + payload_bytes, packet.tag.data(), limits::kTagBytes);
   pieces[0] = piece_of(copy, limits::kPacketOverheadBytes + payload_bytes, own_memory->lkey);
   counters.add(PortCounter::kStagedPackets);
+  if (payload_memory.find(packet.payload, payload_bytes) != nullptr) ++refused_packets;
   // Copies are few and shared by all peers: they come back one by one.
   flags |= IBV_SEND_SIGNALED;
   return 1;
@@ -124,7 +133,7 @@ void RdmaQueue::State::aim(Peer& peer, const TxPacket& packet, ibv_send_wr& requ
 // Adds the packet to its peer's chain. False if there is no room now.
 bool RdmaQueue::State::make_request(Peer& peer, const TxPacket& packet, size_t index) {
   const bool is_small = limits::kPacketOverheadBytes + packet.header.payload_bytes <= kInlineBytes;
-  const bool needs_staging = !is_small && payload_memory.find(packet.payload) == nullptr;
+  const bool needs_staging = !is_small && readable(packet) == nullptr;
   const Room room = make_room(peer, needs_staging);
   if (room == Room::kNo) return false;
   if (room == Room::kNever || peer.broken.load(std::memory_order_relaxed)) {
@@ -151,6 +160,7 @@ bool RdmaQueue::State::make_request(Peer& peer, const TxPacket& packet, size_t i
 
 // One call for all packets of a burst to a peer.
 void RdmaQueue::State::post(Peer& peer) {
+  if (options.signals_bursts) peer.last->send_flags |= IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
   const int error = ibv_post_send(peer.queue_pair.get(), peer.first, &bad);
   peer.first = peer.last = nullptr;

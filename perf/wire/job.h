@@ -37,6 +37,7 @@ class WireJob {
     return gradients_.data() + (slot * fragments_of_default_ + fragment) * buffer_bytes_ +
            kPayloadOffset;
   }
+  const NumaArena& gradients() const { return gradients_; }  // what payloads lie in
   // Of every value of a chunk's result.
   float expected(uint32_t chunk) const {
     return static_cast<float>(shape_.workers) * value_of(chunk);

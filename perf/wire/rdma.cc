@@ -20,6 +20,8 @@ namespace {
 constexpr uint32_t kPacketsInFlight = 128;  // fewer than either side has posted buffers for
 constexpr uint32_t kPerftestMarginS = 1;    // that it leaves out at either end
 constexpr std::array<const char*, 2> kPerftests = {"ib_send_bw", "ib_write_bw"};
+constexpr std::array<const char*, 2> kModes = {"send", "write_imm"};  // of rdma.mode
+constexpr size_t kWriteImm = 1;
 
 template <typename T>
 T value_or_throw(Result<T> result) {
@@ -35,27 +37,35 @@ std::shared_ptr<nic::RdmaDevice> open_device(const std::string& name) {
   return value_or_throw(nic::RdmaDevice::open({.name = name}));
 }
 
-nic::RdmaQueue open_queue(const std::shared_ptr<nic::RdmaDevice>& device) {
-  return value_or_throw(nic::RdmaQueue::open({.device = device}));
+// As workers ask for them: for a window's packets, and a quarter more.
+uint32_t slots_wanted(const WireShape& shape) {
+  return shape.window_chunks * 5 / 4 + 1;
 }
 
-nic::RdmaPort open_port(const std::shared_ptr<nic::RdmaDevice>& device) {
+nic::RdmaQueue open_queue(const std::shared_ptr<nic::RdmaDevice>& device, uint32_t landing_slots) {
+  return value_or_throw(nic::RdmaQueue::open({.device = device, .landing_slots = landing_slots}));
+}
+
+nic::RdmaPort open_port(const std::shared_ptr<nic::RdmaDevice>& device, uint32_t landing_slots) {
   nic::SocketPort socket =
       value_or_throw(nic::SocketPort::open({.local = *nic::parse_endpoint("127.0.0.1", 0)}));
-  return value_or_throw(nic::RdmaPort::open(std::move(socket), open_queue(device)));
+  return value_or_throw(nic::RdmaPort::open(std::move(socket), open_queue(device, landing_slots)));
 }
 
 // A pipeline with a queue pair for each worker on a thread of its own, and all workers on this one.
 class RdmaBench {
  public:
   RdmaBench(const std::shared_ptr<nic::RdmaDevice>& box_device,
-            const std::shared_ptr<nic::RdmaDevice>& load_device, const WireShape& shape)
+            const std::shared_ptr<nic::RdmaDevice>& load_device, const WireShape& shape,
+            bool writes)
       : job_(shape),
-        box_(open_port(box_device)),
-        load_queue_(open_queue(load_device)),
+        box_(open_port(box_device, writes ? shape.workers * slots_wanted(shape) : 0)),
+        load_queue_(open_queue(load_device, 0)),
         load_(load_queue_, connect(), job_) {
     const NumaArena& results = job_.shard().arena();
     must(box_.add_memory(results.data(), results.size()));
+    // As workers' applications register theirs.
+    must(load_queue_.add_memory(job_.gradients().data(), job_.gradients().size()));
     core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = &job_.shard()});
     thread_ = std::thread([this] { pipeline::Loop(core_, box_, mailbox_, {.busy = true}).run(); });
   }
@@ -81,13 +91,15 @@ class RdmaBench {
 
   uint64_t broken() const { return box_.counters().get(nic::PortCounter::kQueuePairErrors); }
   uint64_t staged() const { return box_.counters().get(nic::PortCounter::kStagedPackets); }
+  uint64_t landed() const { return box_.counters().get(nic::PortCounter::kLandedPackets); }
   uint64_t stalls() const { return load_.stalls(); }
 
  private:
   std::vector<nic::Endpoint> connect() {
     std::vector<nic::Endpoint> boxes;
     for (uint64_t worker = 1; worker <= job_.shape().workers; ++worker) {
-      const auto prepared = value_or_throw(load_queue_.prepare(worker));
+      auto prepared = value_or_throw(load_queue_.prepare(worker));
+      prepared.own.landing_slots_wanted = slots_wanted(job_.shape());
       const auto peer = value_or_throw(box_.connect(worker, prepared.own));
       must(load_queue_.complete(prepared.endpoint, peer));
       boxes.push_back(prepared.endpoint);
@@ -144,6 +156,43 @@ std::shared_ptr<nic::RdmaDevice> box_device(const std::string& name) {
   return open_device(names.front());
 }
 
+// Of one mode, over all turns.
+struct ModeFigures {
+  std::vector<double> wire;
+  uint64_t staged = 0, landed = 0, broken = 0, stalls = 0;
+
+  void take_turn(RdmaBench& bench, double seconds) {
+    bench.run(seconds);  // warm-up
+    wire.push_back(bench.run(seconds));
+    staged += bench.staged();
+    landed += bench.landed();
+    broken += bench.broken();
+    stalls += bench.stalls();
+  }
+};
+
+using PeerRates = std::array<std::vector<double>, kPerftests.size()>;
+
+nlohmann::json figures_of(const char* mode, const ModeFigures& own, const PeerRates& peers,
+                          std::ostream& report) {
+  nlohmann::json figures = {{"goodput_gbytes", median(own.wire) / 1e9},
+                            {"staged_packets", own.staged},
+                            {"landed_packets", own.landed},
+                            {"queue_pair_errors", own.broken},
+                            {"pushed_again", own.stalls}};
+  report << std::fixed << std::setprecision(2) << mode << ": absorbed, and answered, "
+         << median(own.wire) / 1e9 << " GB/s\n";
+  for (size_t peer = 0; peer < peers.size(); ++peer) {
+    const double ratio = median_ratio(own.wire, peers[peer]);
+    figures["peers"][kPerftests[peer]] = {{"gbytes", median(peers[peer]) / 1e9},
+                                          {"wire_over_peer", ratio}};
+    report << "  " << std::setw(12) << std::left << kPerftests[peer] << std::right
+           << median(peers[peer]) / 1e9 << " GB/s each way: " << ratio << " of it\n";
+  }
+  report << std::flush;
+  return figures;
+}
+
 }  // namespace
 
 nlohmann::json measure_rdma(const RdmaRun& run, std::ostream& report) {
@@ -153,13 +202,14 @@ nlohmann::json measure_rdma(const RdmaRun& run, std::ostream& report) {
                         .window_chunks = std::max(1u, kPacketsInFlight / run.workers),
                         .fragment_bytes = limits::kChunkBytesDefault};
   report << "one core behind " << box->describe() << ", load on " << load->name() << ", "
-         << run.workers << " workers, " << run.turns << " turns" << std::endl;
-  RdmaBench bench(box, load, shape);
-  bench.run(run.seconds);  // warm-up
-  std::vector<double> wire;
-  std::array<std::vector<double>, kPerftests.size()> peers;
+         << run.workers << " workers and queue pairs, " << run.turns << " turns" << std::endl;
+  std::array<ModeFigures, kModes.size()> own;
+  PeerRates peers;
   for (uint32_t turn = 0; turn < run.turns; ++turn) {
-    wire.push_back(bench.run(run.seconds));
+    for (size_t mode = 0; mode < own.size(); ++mode) {
+      RdmaBench bench(box, load, shape, mode == kWriteImm);
+      own[mode].take_turn(bench, run.seconds);
+    }
     for (size_t peer = 0; peer < peers.size(); ++peer) {
       peers[peer].push_back(perftest_rate(kPerftests[peer], *box, *load, shape, run.seconds));
     }
@@ -167,22 +217,10 @@ nlohmann::json measure_rdma(const RdmaRun& run, std::ostream& report) {
   nlohmann::json figures = {{"fragment_bytes", shape.fragment_bytes},
                             {"workers", run.workers},
                             {"box_device", box->name()},
-                            {"load_device", load->name()},
-                            {"goodput_gbytes", median(wire) / 1e9},
-                            {"staged_packets", bench.staged()},
-                            {"queue_pair_errors", bench.broken()},
-                            {"pushed_again", bench.stalls()}};
-  report << std::fixed << std::setprecision(2) << "absorbed, and answered, " << median(wire) / 1e9
-         << " GB/s\n";
-  for (size_t peer = 0; peer < peers.size(); ++peer) {
-    const double ratio = median_ratio(wire, peers[peer]);
-    figures["peers"][kPerftests[peer]] = {{"gbytes", median(peers[peer]) / 1e9},
-                                          {"wire_over_peer", ratio}};
-    report << "  " << std::setw(12) << std::left << kPerftests[peer] << std::right
-           << median(peers[peer]) / 1e9 << " GB/s each way, " << run.workers
-           << " queue pairs: " << ratio << " of it\n";
+                            {"load_device", load->name()}};
+  for (size_t mode = 0; mode < own.size(); ++mode) {
+    figures["modes"][kModes[mode]] = figures_of(kModes[mode], own[mode], peers, report);
   }
-  report << std::flush;
   return figures;
 }
 

@@ -133,6 +133,84 @@ TEST_CASE("where no port is left the last one's fault is the worker's") {
   CHECK_THAT(told, Contains("these lanes lead nowhere"));
 }
 
+TEST_CASE(
+    "registered memory is every transport's that a worker comes to, and copied from otherwise") {
+  Daemon daemon;
+  const SumsOptions whole{.box = daemon.control(), .rounds = 4, .registered_rounds = 4};
+  const auto run = [&](SumsOptions options, const char* port) {
+    options.port = port;
+    const auto outcome = run_sums(options);
+    CHECK(outcome.failure == "");
+    CHECK(outcome.identical);
+    return outcome;
+  };
+  CHECK(run(whole, "socket").packets_direct == 0);
+  CHECK(run(whole, "socket").packets_staged == 0);
+  const auto read = run(whole, "lossy:reads");
+  CHECK(read.packets_direct > 0);
+  CHECK(read.packets_staged_refused == 0);
+  SumsOptions none = whole;
+  none.registered_rounds = 0;
+  CHECK(run(none, "lossy:reads").packets_direct == 0);
+  SumsOptions half = whole;
+  half.registered_rounds = 2;
+  const auto mixed = run(half, "lossy:reads");
+  CHECK(mixed.packets_direct > 0);
+  CHECK(mixed.packets_staged > read.packets_staged);  // which are questions alone
+  const auto moved = run(whole, "lossy:breaks|lossy:reads");
+  CHECK(moved.packets_direct > 0);
+  CHECK(moved.packets_staged > 0);  // of the first
+}
+
+TEST_CASE("a device that refuses memory is told once, in words, and training goes on with copies") {
+  Daemon daemon;
+  WorkerProcess process([&](Line&) {
+    AbiWorker worker({.box = daemon.control(),
+                      .adjust = [](pbox_options& options) { options.port = "lossy:refuses"; }});
+    std::vector<float> values(20'000, 1.0f);
+    worker.tensor("t", values.size());
+    worker.join();
+    pbox_context* context = worker.context();
+    require_contains(worker.must_be(PBOX_SYSTEM, pbox_register_memory(context, values.data(),
+                                                                      4 * values.size())),
+                     "reads nobody's memory");
+    worker.push_pull(0, values.data(), values.data());
+    worker.wait(0);
+    require(worker.statistics().packets_staged_refused > 0, "not counted");
+    worker.must(pbox_unregister_memory(context, values.data()));
+  });
+  CHECK(process.finish() == "");
+}
+
+TEST_CASE("memory that cannot be registered is refused with what is wrong and what to do") {
+  Daemon daemon;
+  WorkerProcess process([&](Line&) {
+    AbiWorker worker({.box = daemon.control()});
+    pbox_context* context = worker.context();
+    std::vector<float> values(4096, 1.0f);
+    const auto bytes = values.size() * sizeof(float);
+    worker.tensor("t", values.size());
+    const auto refused = [&](pbox_status expected, pbox_status actual, const std::string& words) {
+      require_contains(worker.must_be(expected, actual), words);
+    };
+    refused(PBOX_INVALID_ARGUMENT, pbox_register_memory(context, values.data(), bytes),
+            "call pbox_join first");
+    worker.join();
+    refused(PBOX_INVALID_ARGUMENT, pbox_register_memory(context, nullptr, 1), "address is NULL");
+    refused(PBOX_INVALID_ARGUMENT, pbox_register_memory(context, values.data(), 0), "bytes is 0");
+    refused(PBOX_NOT_FOUND, pbox_unregister_memory(context, values.data()), "no memory");
+    worker.must(pbox_register_memory(context, values.data(), bytes));
+    refused(PBOX_ALREADY_EXISTS, pbox_register_memory(context, values.data() + 1, 4), "overlap");
+    worker.push_pull(0, values.data(), values.data());
+    worker.wait(0);
+    worker.leave();
+    worker.must(pbox_unregister_memory(context, values.data()));
+    refused(PBOX_NOT_FOUND, pbox_unregister_memory(context, values.data()), "no memory");
+    refused(PBOX_CLOSED, pbox_register_memory(context, values.data(), bytes), "left the job");
+  });
+  CHECK(process.finish() == "");
+}
+
 TEST_CASE("a worker whose transport must be polled rests when nothing is under way") {
   Daemon daemon;
   WorkerProcess process([&](Line& line) {

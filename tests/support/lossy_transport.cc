@@ -1,9 +1,13 @@
 // A transport library, as others than kernel sockets come: sockets again, of which every seventh
 // packet is lost, so that what went through it shows. Ports: "lossy:wait", whose lanes can be
 // waited for, "lossy:poll", whose cannot, "lossy:closed", whose lanes lead nowhere, "lossy:breaks",
-// which carries some packets, and then no more, and any other, which is refused.
+// which carries some packets, and then no more, "lossy:reads", which takes memory for its own and
+// lets go of it only when it must, "lossy:refuses", which takes none, and any other, which is
+// refused.
 #include <cstdio>
 #include <cstring>
+#include <iterator>
+#include <map>
 
 #include "worker/socket_transport.h"
 #include "worker/transport_library.h"
@@ -40,12 +44,24 @@ class LossyTransport : public pbox::worker::Transport {
   }
   uint64_t rto_floor_ns() const override { return polled_ ? 200'000 : sockets_.rto_floor_ns(); }
   int event_fd(uint32_t lane) const override { return polled_ ? -1 : sockets_.event_fd(lane); }
+  Status add_memory(const std::byte* memory, size_t bytes) override {
+    if (kind_ == "reads" || kind_ == "refuses") memory_[memory] = bytes;
+    if (kind_ != "refuses") return pbox::ok_status();
+    return Error{ErrorCode::kSystem, "this device reads nobody's memory"};
+  }
+  bool remove_memory(const std::byte* memory, bool break_off) override {
+    if (kind_ == "reads" && !break_off) return false;
+    memory_.erase(memory);
+    return true;
+  }
+  pbox::worker::PayloadCounts payload_counts() const override { return counts_; }
   size_t rx_burst(uint32_t lane, std::span<pbox::nic::RxPacket> packets) override {
     return sockets_.rx_burst(lane, packets);
   }
   size_t tx_burst(uint32_t lane, std::span<const pbox::nic::TxPacket> packets) override {
     constexpr uint64_t kLostEvery = 7;
     if (is_broken()) return 0;
+    if (!packets.empty()) count(packets[0]);
     if (++sent_ % kLostEvery == 0) return 1;
     return sockets_.tx_burst(lane, packets.first(1));
   }
@@ -56,7 +72,16 @@ class LossyTransport : public pbox::worker::Transport {
     return kind_ == "breaks" && sent_ >= kCarried;
   }
 
+  void count(const pbox::nic::TxPacket& packet) {
+    const auto next = memory_.upper_bound(packet.payload);
+    const bool is_known = next != memory_.begin() &&
+                          packet.payload < std::prev(next)->first + std::prev(next)->second;
+    ++(!is_known ? counts_.staged : kind_ == "reads" ? counts_.direct : counts_.staged_refused);
+  }
+
   pbox::worker::SocketTransport sockets_;
+  std::map<const std::byte*, size_t> memory_;
+  pbox::worker::PayloadCounts counts_;
   std::string kind_;
   bool polled_;
   uint64_t sent_ = 0;
@@ -67,7 +92,7 @@ class LossyTransport : public pbox::worker::Transport {
 extern "C" PBOX_TRANSPORT_EXPORT pbox::worker::Transport* pbox_transport_open_1(
     const pbox::worker::TransportRequest& request, char* error, size_t error_bytes) {
   if (pbox::worker::refuse_other_release(request, error, error_bytes)) return nullptr;
-  for (const char* kind : {"wait", "poll", "closed", "breaks"}) {
+  for (const char* kind : {"wait", "poll", "closed", "breaks", "reads", "refuses"}) {
     if (std::strcmp(request.arguments, kind) == 0) return new LossyTransport(kind);
   }
   std::snprintf(error, error_bytes, "there is no way to lose packets by '%s'; write wait or poll",

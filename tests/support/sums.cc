@@ -1,5 +1,6 @@
 #include "tests/support/sums.h"
 
+#include <algorithm>
 #include <cstring>
 #include <sstream>
 
@@ -90,11 +91,20 @@ void run_sums_rank(const SumsOptions& options, uint32_t rank, Line& line) {
     line.say("joined");
     line.await_go();
   }
+  std::vector<Bytes> buffers;
+  for (uint32_t tensor = 0; tensor < tensors; ++tensor) {
+    buffers.push_back(gradient(options, rank, 0, tensor));
+    if (options.registered_rounds == 0) continue;
+    worker.must(
+        pbox_register_memory(worker.context(), buffers[tensor].data(), buffers[tensor].size()));
+  }
   uint64_t hash = 0xcbf29ce484222325ull;
   for (uint32_t round = 0; round < options.rounds; ++round) {
-    std::vector<Bytes> buffers;
     for (uint32_t tensor = 0; tensor < tensors; ++tensor) {
-      buffers.push_back(gradient(options, rank, round, tensor));
+      if (round == options.registered_rounds && round > 0) {
+        worker.must(pbox_unregister_memory(worker.context(), buffers[tensor].data()));
+      }
+      std::ranges::copy(gradient(options, rank, round, tensor), buffers[tensor].begin());
     }
     for (uint32_t tensor = 0; tensor < tensors; ++tensor) {
       worker.push_pull(tensor, buffers[tensor].data(), buffers[tensor].data());
@@ -110,7 +120,8 @@ void run_sums_rank(const SumsOptions& options, uint32_t rank, Line& line) {
   const pbox_statistics statistics = worker.statistics();
   std::ostringstream words;
   words << hash << ' ' << statistics.retransmitted_fragments << ' ' << statistics.fragment_bytes
-        << ' ' << statistics.pipeline_count;
+        << ' ' << statistics.pipeline_count << ' ' << statistics.packets_direct << ' '
+        << statistics.packets_staged << ' ' << statistics.packets_staged_refused;
   worker.leave();
   line.say(words.str());
 }
@@ -141,15 +152,19 @@ SumsOutcome collect(std::vector<WorkerProcess>& workers) {
   std::optional<uint64_t> common;
   for (WorkerProcess& worker : workers) {
     const std::string line = worker.heard().value_or("FAILED: it said nothing");
-    uint64_t hash = 0, retransmitted = 0;
+    uint64_t hash = 0, retransmitted = 0, direct = 0, staged = 0, refused = 0;
     std::istringstream words(line);
-    if (!(words >> hash >> retransmitted >> outcome.fragment_bytes >> outcome.pipeline_count)) {
+    if (!(words >> hash >> retransmitted >> outcome.fragment_bytes >> outcome.pipeline_count >>
+          direct >> staged >> refused)) {
       outcome.failure += line + "\n";
       continue;
     }
     outcome.identical = outcome.identical && (!common || *common == hash);
     common = hash;
     outcome.retransmitted_fragments += retransmitted;
+    outcome.packets_direct += direct;
+    outcome.packets_staged += staged;
+    outcome.packets_staged_refused += refused;
   }
   for (WorkerProcess& worker : workers) {
     const std::string failure = worker.finish();

@@ -27,8 +27,9 @@ struct SumsOptions {
   pbox_priority_policy priority_policy = PBOX_PRIORITY_EXPLICIT;
   pbox_delivery delivery = PBOX_DELIVERY_BROADCAST;
   std::string port = "socket";
-  bool as_nobody = false;  // ranks give up root's rights
-  bool waits = false;      // having joined, ranks say "joined" and await go()
+  bool as_nobody = false;          // ranks give up root's rights
+  bool waits = false;              // having joined, ranks say "joined" and await go()
+  uint32_t registered_rounds = 0;  // so many first ones are exchanged in registered memory
 };
 
 struct SumsOutcome {
@@ -36,6 +37,7 @@ struct SumsOutcome {
   // Over all ranks: identical results have one digest.
   bool identical = false;
   uint64_t retransmitted_fragments = 0;
+  uint64_t packets_direct = 0, packets_staged = 0, packets_staged_refused = 0;
   uint32_t fragment_bytes = 0;
   uint32_t pipeline_count = 0;
 };

@@ -1,5 +1,7 @@
 // Boxes and workers with Soft-RoCE devices, in a guest of tests/vm: rxe0 and rxe1 on NUMA node 0,
 // rxe2 and rxe3 on node 1, all on one network.
+#include <sys/resource.h>
+
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <fstream>
@@ -106,8 +108,10 @@ TEST_CASE("a rank on an RDMA device and one on a kernel socket sum in one job", 
 
 TEST_CASE("queue pairs that break under a running job are made anew, and no sum differs",
           "[broken]") {
-  Daemon daemon(on_node_0(2, GENERATE(as<std::string>(), "send", "write_imm")));
+  const bool writes = GENERATE(false, true);
+  Daemon daemon(on_node_0(2, writes ? "write_imm" : "send"));
   SumsOptions options{.box = daemon.control(), .rounds = 150, .port = "rdma:rxe1", .waits = true};
+  if (!writes) options.registered_rounds = options.rounds;
   auto workers = start_sums(options);
   await_joined(workers);
   for (const WorkerProcess& worker : workers) worker.go();
@@ -118,6 +122,101 @@ TEST_CASE("queue pairs that break under a running job are made anew, and no sum 
   const SumsOutcome outcome = collect(workers);
   CHECK(outcome.failure == "");
   CHECK(outcome.identical);
+}
+
+TEST_CASE("sums from registered memory are those from any other, and no packet is copied",
+          "[memory]") {
+  Daemon daemon(on_node_0(2, GENERATE(as<std::string>(), "send", "write_imm")));
+  constexpr uint32_t kRounds = 6;
+  uint64_t packets = 0;  // of a round
+  for (const uint32_t registered : {0u, kRounds, kRounds / 2}) {
+    const SumsOutcome outcome = run_sums({.box = daemon.control(),
+                                          .rounds = kRounds,
+                                          .port = "rdma:rxe1",
+                                          .registered_rounds = registered});
+    CHECK(outcome.failure == "");
+    CHECK(outcome.identical);
+    CHECK(outcome.retransmitted_fragments == 0);
+    if (registered == 0) packets = outcome.packets_staged / kRounds;
+    CHECK(packets > 0);
+    CHECK(outcome.packets_direct == packets * registered);
+    CHECK(outcome.packets_staged == packets * (kRounds - registered));
+    CHECK(outcome.packets_staged_refused == 0);
+  }
+  CHECK(daemon.metric("pbox_port_queue_pair_errors_total") == 0);
+}
+
+TEST_CASE("memory is unregistered under way, even where the network takes nothing", "[memory]") {
+  Daemon daemon(on_node_0(1));
+  WorkerProcess worker([&](Line& line) {
+    AbiWorker one({.box = daemon.control(),
+                   .adjust = [](pbox_options& options) { options.port = "rdma:rxe1"; }});
+    std::vector<float> values(100'000, 1.0f);
+    one.tensor("t", values.size());
+    one.join();
+    line.say("joined");
+    line.await_go();
+    one.must(pbox_register_memory(one.context(), values.data(), 4 * values.size()));
+    one.push_pull(0, values.data(), values.data());
+    one.wait(0);
+    line.say("registered");
+    line.await_go();
+    one.push_pull(0, values.data(), values.data());
+    // Longer than it takes the I/O thread to give the device all that there is.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    const uint64_t direct = one.statistics().packets_direct;
+    one.must(pbox_unregister_memory(one.context(), values.data()));
+    line.say("unregistered");
+    one.wait(0);
+    const pbox_statistics counted = one.statistics();
+    require(direct > 13 && counted.packets_direct == direct, "what is read is of both rounds");
+    require(counted.packets_staged > 0, "packets are copied when the memory is unregistered");
+    require(values.front() == 1 && values.back() == 1, "a wrong sum");
+  });
+  REQUIRE(worker.heard() == "joined");
+  const size_t regions = resources("mr");
+  worker.go();
+  REQUIRE(worker.heard() == "registered");
+  CHECK(resources("mr") == regions + 1);
+  must_run({"tc", "qdisc", "add", "dev", "nic1", "root", "netem", "loss", "100%"});
+  worker.go();
+  CHECK(worker.heard(20'000) == "unregistered");
+  CHECK(resources("mr") == regions);
+  must_run({"tc", "qdisc", "del", "dev", "nic1", "root"});
+  CHECK(worker.finish() == "");
+}
+
+TEST_CASE("memory beyond the limit is refused with what to do, and its packets are copied",
+          "[memory]") {
+  Daemon daemon(on_node_0(2));
+  WorkerProcess process([&](Line&) {
+    // Packets of two lanes lock 26 MiB.
+    const rlimit limit{48u << 20, 48u << 20};
+    require(setrlimit(RLIMIT_MEMLOCK, &limit) == 0, "no limit");
+    become_nobody();
+    AbiWorker worker({.box = daemon.control(),
+                      .adjust = [](pbox_options& options) { options.port = "rdma:rxe1"; }});
+    std::vector<float> values(16u << 20, 1.0f);
+    worker.tensor("t", 100'000);
+    worker.join();
+    const std::string why = worker.must_be(
+        PBOX_SYSTEM,
+        pbox_register_memory(worker.context(), values.data(), values.size() * sizeof(float)));
+    for (const char* part : {"rxe1", "locks 65 MiB", "ulimit -l unlimited", "aw-bits=48"}) {
+      require_contains(why, part);
+    }
+    worker.push_pull(0, values.data(), values.data());
+    worker.wait(0);
+    const pbox_statistics counted = worker.statistics();
+    require(counted.packets_direct == 0 && counted.packets_staged == 0, "read, or not known");
+    require(counted.packets_staged_refused == 13, "13 fragments are refused");
+    worker.must(pbox_unregister_memory(worker.context(), values.data()));
+    worker.must(pbox_register_memory(worker.context(), values.data(), 1u << 20));
+    worker.push_pull(0, values.data(), values.data());
+    worker.wait(0);
+    require(worker.statistics().packets_direct == 13, "13 fragments are read");
+  });
+  CHECK(process.finish() == "");
 }
 
 TEST_CASE("ranks whose device gives out for good go on over sockets, and no sum differs",
@@ -155,7 +254,8 @@ TEST_CASE("two hundred workers that come and go leave nothing behind", "[cycles]
                                           .workers = 4,
                                           .elements = {1000},
                                           .rounds = 1,
-                                          .port = "rdma:rxe1"});
+                                          .port = "rdma:rxe1",
+                                          .registered_rounds = 1});
     REQUIRE(outcome.failure == "");
   }
   CHECK(daemon.metric("pbox_port_queue_pairs_total") == 200);

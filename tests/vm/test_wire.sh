@@ -10,9 +10,12 @@ import json
 import sys
 
 figures = json.loads(sys.argv[1])
-assert figures["goodput_gbytes"] > 0, "nothing was absorbed"
-assert figures["queue_pair_errors"] == 0, "a queue pair broke"
-assert figures["staged_packets"] == 0, "results did not leave from the chunk's own memory"
-for name in ("ib_send_bw", "ib_write_bw"):
-    assert figures["peers"][name]["wire_over_peer"] > 0, name
+for mode in ("send", "write_imm"):
+    of_mode = figures["modes"][mode]
+    assert of_mode["goodput_gbytes"] > 0, "nothing was absorbed"
+    assert of_mode["queue_pair_errors"] == 0, "a queue pair broke"
+    assert of_mode["staged_packets"] == 0, "results did not leave from the chunk's own memory"
+    assert (of_mode["landed_packets"] > 0) == (mode == "write_imm"), "not the mode"
+    for name in ("ib_send_bw", "ib_write_bw"):
+        assert of_mode["peers"][name]["wire_over_peer"] > 0, name
 END

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "nic/payload_memory.h"
+#include "nic/rdma/memory.h"
 #include "worker/fork_guard.h"
 
 namespace pbox::worker {
@@ -45,6 +47,9 @@ Status RdmaTransport::open(const SessionSpec& session, const Opening& opening) {
   // A child that keeps them keeps the connections alive when this process dies.
   close_in_child(device_->context()->cmd_fd);
   close_in_child(device_->context()->async_fd);
+  auto domain = nic::make_protection_domain(*device_);
+  if (!domain) return domain.error();
+  domain_ = std::move(*domain);
   for (size_t lane = 0; lane < session.pipelines.size(); ++lane) {
     if (const Status opened = open_lane(session, lane); !opened) return opened;
   }
@@ -65,7 +70,10 @@ Status RdmaTransport::open_lane(const SessionSpec& session, size_t index) {
                                      .hugepages = Hugepages::kNever,
                                      .receive_slots = kReceiveSlots,
                                      .staging_slots = kStagingSlots,
-                                     .peers_max = kPeersMax});
+                                     .peers_max = kPeersMax,
+                                     .domain = domain_,
+                                     .payload_regions_max = limits::kMemoryRegionsMax,
+                                     .signals_bursts = true});
   if (!queue) return queue.error();
   Lane lane;
   lane.queue = std::make_unique<nic::RdmaQueue>(std::move(*queue));
@@ -91,14 +99,18 @@ bool RdmaTransport::is_connected() const {
                      [](const Lane& lane) { return lane.state == Lane::State::kConnected; });
 }
 
+void RdmaTransport::disconnect(Lane& lane) {
+  lane.queue->close(lane.owner);
+  lane.state = Lane::State::kMissing;
+}
+
 // New queue pairs for those that are broken.
 void RdmaTransport::mend(uint64_t now_ns) {
   hear(now_ns);
   for (Lane& lane : lanes_) {
     lane.queue->reap();
     if (lane.state == Lane::State::kConnected && lane.queue->is_broken(lane.prepared.endpoint)) {
-      lane.queue->close(lane.owner);
-      lane.state = Lane::State::kMissing;
+      disconnect(lane);
       if (lane.breaks++ == 0) lane.broken_ns = now_ns;
     }
     if (lane.state != Lane::State::kMissing || now_ns < next_try_ns_) continue;
@@ -120,9 +132,7 @@ void RdmaTransport::give_up(const std::string& why) {
   refusal_ = why;
   next_try_ns_ = monotonic_ns() + kTryAgainNs;
   for (Lane& lane : lanes_) {
-    if (lane.state == Lane::State::kConnected) continue;
-    lane.queue->close(lane.owner);
-    lane.state = Lane::State::kMissing;
+    if (lane.state != Lane::State::kConnected) disconnect(lane);
   }
 }
 
@@ -177,6 +187,42 @@ void RdmaTransport::on_answer(const control::QueuePairs& answer) {
   const bool left = std::any_of(lanes_.begin(), lanes_.end(),
                                 [](const Lane& lane) { return lane.state == Lane::State::kAsked; });
   if (left) give_up("the box has answered for fewer queue pairs than it was asked");
+}
+
+Status RdmaTransport::add_memory(const std::byte* memory, size_t bytes) {
+  auto region = nic::register_to_read(*device_, *domain_, memory, bytes);
+  const uint64_t key = region ? (*region)->lkey : nic::PayloadMemory::kRefused;
+  for (Lane& lane : lanes_) lane.queue->add_memory(memory, bytes, key);
+  nic::MemoryRegion& kept = memory_[memory];
+  if (!region) return region.error();
+  kept = std::move(*region);
+  return ok_status();
+}
+
+// Its queue pair destroyed, a device reads nothing any more; mend() makes another.
+bool RdmaTransport::remove_memory(const std::byte* memory, bool break_off) {
+  bool is_read = false;
+  for (Lane& lane : lanes_) {
+    if (lane.queue->remove_memory(memory)) continue;
+    is_read = true;
+    if (break_off && lane.state == Lane::State::kConnected) disconnect(lane);
+    lane.queue->reap();
+  }
+  if (is_read) return false;
+  memory_.erase(memory);
+  return true;
+}
+
+PayloadCounts RdmaTransport::payload_counts() const {
+  PayloadCounts counts;
+  for (const Lane& lane : lanes_) {
+    const nic::PortCounters& of_lane = lane.queue->counters();
+    const uint64_t refused = lane.queue->refused_packets();
+    counts.direct += of_lane.get(nic::PortCounter::kExternalPackets);
+    counts.staged += of_lane.get(nic::PortCounter::kStagedPackets) - refused;
+    counts.staged_refused += refused;
+  }
+  return counts;
 }
 
 uint32_t RdmaTransport::receivable_bytes(uint32_t /*lane*/) const {

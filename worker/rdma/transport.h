@@ -3,10 +3,12 @@
 // connection. A connection that breaks is made anew there while operations wait; what was under way
 // is sent again by the protocol's own timers.
 //
-// Payloads are copied into the lane's registered buffers: a device may read them after the
-// operation is done, when the caller's memory may be gone.
+// Payloads in memory that the caller has registered leave from there, others are copied into the
+// lane's buffers first: a device may read them after the operation is done, when memory that nobody
+// has promised to keep may be gone. What it reads then nobody takes (core_receive.cc, place()).
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +37,9 @@ class RdmaTransport : public Transport {
   std::optional<Error> failure() override;
   bool take_request(control::QueuePairs& request) override;
   void on_answer(const control::QueuePairs& answer) override;
+  Status add_memory(const std::byte* memory, size_t bytes) override;
+  bool remove_memory(const std::byte* memory, bool break_off) override;
+  PayloadCounts payload_counts() const override;
   size_t rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) override;
   size_t tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) override;
 
@@ -52,6 +57,7 @@ class RdmaTransport : public Transport {
   };
 
   Status open_lane(const SessionSpec& session, size_t index);
+  static void disconnect(Lane& lane);
   Status prepare(Lane& lane);
   void mend(uint64_t now_ns);
   void hear(uint64_t now_ns);
@@ -60,7 +66,11 @@ class RdmaTransport : public Transport {
   bool has_failed(const Lane& lane, uint64_t now_ns) const;
 
   RdmaPortSettings settings_;
+  // In the order in which they stand on each other. Memory is registered once for all lanes, and
+  // outlives their queue pairs: one that is made anew finds it there.
   std::shared_ptr<nic::RdmaDevice> device_;
+  std::shared_ptr<nic::ProtectionDomain> domain_;
+  std::map<const std::byte*, nic::MemoryRegion> memory_;  // without a region: refused
   std::vector<Lane> lanes_;
   uint64_t sequence_ = 0;     // of the newest question
   bool awaited_ = false;      // its answer

@@ -157,6 +157,36 @@ class ClientTest(BoxTestCase):
         client.wait(tensor)
         numpy.testing.assert_array_equal(result.numpy().ravel(), source)
 
+    def test_registered_buffers_are_kept_and_change_no_sum(self):
+        array = numpy.ones(1000, dtype=numpy.float16)
+        client, tensor = self.joined(array, port="lossy:reads")
+        before = sys.getrefcount(array)
+        client.register_memory(array)
+        self.assertEqual(sys.getrefcount(array), before + 1)
+        with self.assertRaisesRegex(pbox.AlreadyExists, "2000 bytes"):
+            client.register_memory(array)
+        client.push_pull(tensor, array)
+        client.wait(tensor)
+        self.assertGreater(client.statistics()["packets_direct"], 0)
+        client.unregister_memory(array)
+        self.assertEqual(sys.getrefcount(array), before)
+        with self.assertRaisesRegex(pbox.NotFound, "no memory is registered"):
+            client.unregister_memory(array)
+        client.register_memory(array)
+        client.close()
+        self.assertEqual(sys.getrefcount(array), before)
+        self.assertEqual(array.tolist(), [1.0] * 1000)
+
+    def test_a_refused_buffer_is_an_error_that_training_survives(self):
+        array = numpy.ones(1000, dtype=numpy.float32)
+        client, tensor = self.joined(array, port="lossy:refuses")
+        with self.assertRaisesRegex(pbox.SystemFailure, "reads nobody's memory"):
+            client.register_memory(array)
+        client.push_pull(tensor, array)
+        client.wait(tensor)
+        self.assertGreater(client.statistics()["packets_staged_refused"], 0)
+        client.unregister_memory(array)
+
     def test_callback_comes_once_with_no_error(self):
         array = numpy.ones(10, dtype=numpy.float32)
         client, tensor = self.joined(array)

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pbox
 import pbox.torch
+from pbox.torch.hook import BucketMemory
 from support import (BoxTestCase, init_process_group, make_model, shard_loss, train_locally,
                      weights_of)
 
@@ -38,6 +39,38 @@ def gradients_with_and_without_the_box(options, store, bucket_mb):
             collected.append((gradients_of(plain), gradients_of(boxed)))
     dist.destroy_process_group()
     return collected
+
+
+def packets_from_registered_buckets(options, store):
+    """Of more steps than DDP keeps its first buckets for."""
+    init_process_group(options, store)
+    model = DistributedDataParallel(make_model(), bucket_cap_mb=0.001)
+    with pbox.torch.attach(model, **options) as hook:
+        for step in range(STEPS):
+            shard_loss(model, step, options["rank"]).backward()
+        return hook.client.statistics()
+
+
+class Registrar:
+    """A client as far as registering goes; refuses what comes after `limit` buffers."""
+
+    def __init__(self, limit=100):
+        self.limit = limit
+        self.buffers = []
+
+    def register_memory(self, buffer):
+        if len(self.buffers) == self.limit:
+            raise pbox.SystemFailure("too little may be locked")
+        self.buffers.append(buffer)
+
+    def unregister_memory(self, buffer):
+        self.buffers = [other for other in self.buffers if other is not buffer]
+
+
+class Bucket:
+    def __init__(self, buffer, is_last):
+        self.buffer = lambda: buffer
+        self.is_last = lambda: is_last
 
 
 def train(options, store):
@@ -159,6 +192,12 @@ class HookTest(BoxTestCase):
     def test_gradients_in_many_small_buckets_are_too(self):
         self.check_equal_to_gloo(0.001)
 
+    def test_every_gradient_leaves_from_registered_memory(self):
+        for counts in self.run_ranks(packets_from_registered_buckets, 2, self.store(),
+                                     port="lossy:reads"):
+            self.assertGreaterEqual(counts["packets_direct"], counts["operations_completed"])
+            self.assertGreater(counts["operations_completed"], 0)
+
     def test_training_on_three_ranks_equals_training_in_one_process(self):
         model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -211,6 +250,35 @@ class HookTest(BoxTestCase):
     def test_hook_of_another_model_fails_backward_and_says_why(self):
         text = self.run_ranks(backward_with_another_models_hook, 1, self.store())[0]
         self.assertRegex(text, r"shape \(32, 8\) was not in the model")
+
+
+class BucketMemoryTest(unittest.TestCase):
+    @staticmethod
+    def backward(memory, buffers):
+        for buffer in buffers:
+            memory.register(Bucket(buffer, buffer is buffers[-1]))
+
+    def test_buckets_are_registered_once_and_as_long_as_there_are_such(self):
+        client = Registrar()
+        memory = BucketMemory(client)
+        first = [torch.zeros(10), torch.zeros(20)]
+        second = [torch.zeros(30), first[1]]
+        for buffers in (first, first, second, second):
+            self.backward(memory, buffers)
+            self.assertEqual({id(buffer) for buffer in client.buffers},
+                             {id(buffer) for buffer in buffers})
+            self.assertEqual(len(client.buffers), 2)
+
+    def test_a_refusal_is_a_warning_and_is_not_asked_for_again(self):
+        client = Registrar(limit=1)
+        memory = BucketMemory(client)
+        buffers = [torch.zeros(10), torch.zeros(20), torch.zeros(30)]
+        with self.assertWarnsRegex(UserWarning, "copied for the device.*may be locked") as warned:
+            self.backward(memory, buffers)
+        self.assertEqual(len(warned.warnings), 1)
+        client.limit = 100
+        self.backward(memory, buffers)
+        self.assertEqual(len(client.buffers), 1)
 
 
 EXIT_WITHOUT_CLOSING = """

@@ -17,6 +17,14 @@ TEST_CASE("a transport without its device fails to open by name, and asks the bo
   CHECK(!transport.take_request(request));
 }
 
+TEST_CASE("a transport that has no connection has sent nothing and reads no memory") {
+  RdmaTransport transport({.device = "no_such_device"});
+  const std::byte byte{};
+  CHECK(transport.remove_memory(&byte, false));
+  CHECK(transport.payload_counts().direct == 0);
+  CHECK(transport.payload_counts().staged == 0);
+}
+
 TEST_CASE("answers to questions that were not asked change nothing") {
   RdmaTransport transport({.device = "no_such_device"});
   control::QueuePairs answer;

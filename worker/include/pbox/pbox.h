@@ -252,6 +252,23 @@ PBOX_API pbox_status pbox_set_tensor_optimizer(pbox_context* context, uint32_t t
  * place. */
 PBOX_API pbox_status pbox_join(pbox_context* context);
 
+/* Tells of memory that inputs of operations will lie in, so that the device of an rdma port reads
+ * them there, in place of a copy; on other ports it changes nothing. From pbox_join on, best once
+ * for each long-lived buffer: nothing is exchanged while its pages are being locked. The memory
+ * stays allocated and mapped where it is until pbox_unregister_memory, pbox_leave or pbox_destroy
+ * has returned. A fragment that lies in two pieces of memory is copied. At most 1024 pieces, none
+ * across another.
+ * PBOX_SYSTEM: the device refuses, the message says why and what to do. Training goes on with
+ * copies (pbox_statistics.packets_staged_refused), the device is asked again when the box was lost
+ * and is found again, and the memory is to be unregistered as any other. */
+PBOX_API pbox_status pbox_register_memory(pbox_context* context, const void* address,
+                                          uint64_t bytes);
+
+/* When this returns no device reads from there any more; usually at once, else after 0.1 s, at the
+ * price of a connection that is made anew. `address`: as it was registered. Operations in flight go
+ * on, with copies. Also once the job has failed. */
+PBOX_API pbox_status pbox_unregister_memory(pbox_context* context, const void* address);
+
 /* The round that the tensor's next operation belongs to: 0 in a job that begins, and one more for
  * each operation that was completed, whatever rounds PBOX_SYNC_DROP has skipped. A process that
  * rejoins learns here how far the job is, and puts its own state to that. */
@@ -336,6 +353,10 @@ typedef struct pbox_statistics {
   /* optimizer_restarts: the snapshot whose momentum and moments it went on with the last time, of
    * several parts the oldest, and after how many steps these were; 0: with none. */
   uint64_t optimizer_snapshot, optimizer_snapshot_steps;
+  /* Packets sent by ports that need registered memory, as rdma, by what became of the payload: read
+   * by the device where it lay; copied first, for it lay in no memory that was registered; copied,
+   * for the device has refused to register that memory. Small packets are in none of these. */
+  uint64_t packets_direct, packets_staged, packets_staged_refused;
 } pbox_statistics;
 PBOX_API pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics);
 

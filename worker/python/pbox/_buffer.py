@@ -5,6 +5,7 @@ from .errors import InvalidArgument
 # pbox_dtype, by the names that torch ("torch.float32") and numpy ("float32") print.
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 NAMES = {code: name for name, code in DTYPES.items()}
+BYTES = {DTYPES["float32"]: 4, DTYPES["float16"]: 2, DTYPES["bfloat16"]: 2}
 
 
 def dtype_code(dtype, what="dtype"):

@@ -54,7 +54,8 @@ class Statistics(Structure):
                 ("dropped_rounds", c_uint64), ("optimizer_restarts", c_uint64),
                 ("ports_given_up", c_uint64), ("restored_snapshot", c_uint64),
                 ("restored_steps", c_uint64), ("optimizer_snapshot", c_uint64),
-                ("optimizer_snapshot_steps", c_uint64)]
+                ("optimizer_snapshot_steps", c_uint64), ("packets_direct", c_uint64),
+                ("packets_staged", c_uint64), ("packets_staged_refused", c_uint64)]
 
 
 _CONTEXT = c_void_p
@@ -72,6 +73,8 @@ _PROTOTYPES = {
     "pbox_push_pull_priority":
         (c_int, [_CONTEXT, c_uint32, c_void_p, c_void_p, c_int32, CALLBACK, c_void_p]),
     "pbox_init_weights": (c_int, [_CONTEXT, c_uint32, c_void_p, CALLBACK, c_void_p]),
+    "pbox_register_memory": (c_int, [_CONTEXT, c_void_p, c_uint64]),
+    "pbox_unregister_memory": (c_int, [_CONTEXT, c_void_p]),
     "pbox_tensor_round": (c_int, [_CONTEXT, c_uint32, POINTER(c_uint32)]),
     "pbox_contributors": (c_int, [_CONTEXT, c_uint32, POINTER(c_uint32)]),
     "pbox_wait": (c_int, [_CONTEXT, c_uint32, c_uint32]),

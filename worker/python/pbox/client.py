@@ -6,7 +6,7 @@ import itertools
 import os
 
 from . import _buffer, _library
-from .errors import Closed, Forked, InvalidArgument, error_for
+from .errors import Closed, Forked, InvalidArgument, SystemFailure, error_for
 
 MODES = {"aggregate": 0, "optimize": 1}
 REDUCTIONS = {"sum": 0, "mean": 1}
@@ -95,6 +95,7 @@ class Client:
         # tensor id until the tensor is waited for or pushed again.
         self._operations = {}
         self._held = {}
+        self._memory = {}  # registered buffers by address
         self._tokens = itertools.count(1)
         self._tensor_count = 0
         self._trampoline = _library.CALLBACK(self._completed)
@@ -192,6 +193,26 @@ class Client:
             self._start(tensor, (gradient, result), callback,
                         self._library.pbox_push_pull_priority, source, target, priority)
 
+    def register_memory(self, buffer):
+        """Tells of a long-lived buffer that gradients will lie in, one or many: the device of an
+        rdma port reads them there, without a copy. On other ports it changes nothing. After join.
+
+        The client keeps the buffer until unregister_memory(buffer) or close(); it must not be
+        resized. SystemFailure: the device refuses it. Then payloads go on being copied, and the
+        buffer is to be unregistered as any other."""
+        address, element_count, dtype = _buffer.describe(buffer)
+        status = self._library.pbox_register_memory(
+            self._open(), address, element_count * _buffer.BYTES[dtype])
+        if status in (0, SystemFailure.status):
+            self._memory[address] = buffer
+        self._check(status)
+
+    def unregister_memory(self, buffer):
+        """When this returns no device reads the buffer any more. Operations go on, with copies."""
+        address, _, _ = _buffer.describe(buffer)
+        self._check(self._library.pbox_unregister_memory(self._open(), address))
+        del self._memory[address]
+
     def init_weights(self, tensor, weights, callback=None):
         """Mode "optimize": starts sending the initial weights. Rank 0's count, and every rank
         receives them in `weights`. A rank that rejoins receives them as they are now."""
@@ -253,6 +274,7 @@ class Client:
         self._library.pbox_destroy(context)
         self._operations.clear()
         self._held.clear()
+        self._memory.clear()
 
     def __enter__(self):
         return self

@@ -4,12 +4,13 @@ import atexit
 import collections
 import threading
 import time
+import warnings
 
 import torch
 import torch.distributed as dist
 
 from ..client import Client
-from ..errors import InvalidArgument, PboxError, Timeout
+from ..errors import InvalidArgument, PboxError, ResourceExhausted, SystemFailure, Timeout
 from .process_group import with_process_group
 
 _WATCH_PERIOD_MAX_S = 0.5
@@ -47,6 +48,7 @@ class DDPCommHook:
         except BaseException:
             self.client.close()
             raise
+        self._memory = BucketMemory(self.client)
         self._exchanges = collections.deque()
         self._stop = threading.Event()
         self._watch_thread = threading.Thread(target=self._watch, name="pbox-watch", daemon=True)
@@ -78,6 +80,7 @@ class DDPCommHook:
         parameters = bucket.parameters()
         exchange.expect([self._tensor(parameter) for parameter in parameters],
                         time.monotonic() + self.client.wait_timeout_ms / 1000)
+        self._memory.register(bucket)
         self._exchanges.append(exchange)
         for tensor, gradient in zip(exchange.tensors, bucket.gradients()):
             self.client.push_pull(tensor, gradient, callback=exchange.tensor_done)
@@ -125,6 +128,42 @@ class DDPCommHook:
 
     def __exit__(self, *_):
         self.close()
+
+
+class BucketMemory:
+    """The buckets' memory, registered with the client: each once, as long as DDP has the bucket."""
+
+    def __init__(self, client):
+        self._client = client
+        self._buffers = {}  # by address; held, so that no other can come to lie there
+        self._used = set()  # in this backward()
+        self._refused = False
+
+    def register(self, bucket):
+        """Before its gradients are pushed."""
+        buffer = bucket.buffer()
+        self._used.add(buffer.data_ptr())
+        if buffer.data_ptr() not in self._buffers and not self._refused:
+            self._add(buffer)
+        if bucket.is_last():
+            self._drop_unused()
+
+    def _add(self, buffer):
+        try:
+            self._client.register_memory(buffer)
+        except (ResourceExhausted, SystemFailure) as error:
+            self._refused = True
+            warnings.warn(f"gradients are copied for the device, which costs time: {error}")
+            if isinstance(error, ResourceExhausted):
+                return
+        # What the device has refused is to be unregistered as well.
+        self._buffers[buffer.data_ptr()] = buffer
+
+    def _drop_unused(self):
+        """After its first backward() DDP makes buckets anew."""
+        for address in self._buffers.keys() - self._used:
+            self._client.unregister_memory(self._buffers.pop(address))
+        self._used.clear()
 
 
 class _Exchange:

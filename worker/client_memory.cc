@@ -1,0 +1,53 @@
+// The caller's memory, between the caller's threads and the I/O thread, which has the transports.
+#include <chrono>
+#include <thread>
+
+#include "base/clock.h"
+#include "worker/client.h"
+
+namespace pbox::worker {
+namespace {
+
+// What was sent has mostly been read by the time its operation is done. A box that takes nothing
+// may leave it with the device for as long as it likes.
+constexpr uint64_t kReadNs = 100 * kNanosPerMilli;
+constexpr auto kAskAgain = std::chrono::milliseconds(1);
+
+}  // namespace
+
+Status Client::register_memory(const std::byte* address, uint64_t bytes) {
+  std::unique_lock lock(mutex_);
+  if (const Status status = usable(Phase::kJoined); !status) return status;
+  if (const Status added = memory_.add(address, bytes); !added) return added;
+  Status known = ok_status();
+  call_on_io(lock, [&] {
+    for (const auto& driver : drivers_) {
+      const Status added = driver->add_memory(address, bytes);
+      if (known) known = added;
+    }
+  });
+  return known;
+}
+
+Status Client::unregister_memory(const std::byte* address) {
+  std::unique_lock lock(mutex_);
+  if (const Status known = memory_.check(address); !known) return known;
+  const uint64_t patient_until_ns = monotonic_ns() + kReadNs;
+  for (;;) {
+    const bool break_off = monotonic_ns() >= patient_until_ns;
+    bool is_read = false;
+    call_on_io(lock, [&] {
+      for (const auto& driver : drivers_) {
+        if (!driver->remove_memory(address, break_off)) is_read = true;
+      }
+    });
+    if (!is_read) break;
+    lock.unlock();
+    std::this_thread::sleep_for(kAskAgain);
+    lock.lock();
+  }
+  memory_.remove(address);
+  return ok_status();
+}
+
+}  // namespace pbox::worker
