@@ -25,14 +25,6 @@ bool names_fit(const std::vector<RelayedChunk>& chunks) {
   return bytes <= limits::kControlMessageBytesMax * 3 / 4;
 }
 
-uint64_t chunks_of(const JobSpec& spec) {
-  uint64_t count = 0;
-  for (const TensorSpec& tensor : spec.tensors) {
-    count += wire::chunk_count(tensor.bytes(), spec.chunk_bytes);
-  }
-  return count;
-}
-
 }  // namespace
 
 Status check_relayed(const JobSpec& spec) {
@@ -47,11 +39,12 @@ Status check_relayed(const JobSpec& spec) {
                         "abort");
   }
   // Each is a tensor there, and one more is the relay's.
-  constexpr uint64_t kChunksMax = limits::kTensorsPerJobMax - 1;
-  if (chunks_of(spec) > kChunksMax) {
+  constexpr size_t kChunksMax = limits::kTensorsPerJobMax - 1;
+  const size_t chunks = cut_into_chunks(spec).size();
+  if (chunks > kChunksMax) {
     std::string what = "chunk_bytes ";
     what.append(std::to_string(spec.chunk_bytes)).append(" makes ");
-    what.append(std::to_string(chunks_of(spec))).append(" chunks, at most ");
+    what.append(std::to_string(chunks)).append(" chunks, at most ");
     what.append(std::to_string(kChunksMax)).append(" can go on; raise chunk_bytes");
     return cannot_relay(spec, what);
   }
