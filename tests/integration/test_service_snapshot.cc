@@ -33,6 +33,15 @@ class Folder {
   std::string path_;
 };
 
+// Begins steps, and returns while they are taken: one was, of a chunk at this box, so that a
+// snapshot from now on is of a later state than the one before.
+void step_on(const AdamTraining& training, const Daemon& box) {
+  const auto rounds = [&] { return box.metric("pbox_job_chunk_rounds_total"); };
+  const uint64_t before = rounds();
+  training.begin_steps();
+  REQUIRE(await([&] { return rounds() > before; }));
+}
+
 // While ranks take steps. The steps that it has.
 uint64_t take_snapshot(const Daemon& box) {
   const Output taken = ask(box, PBOX_CTL_PATH, {"snapshot", "adam", "-o", "json"});
@@ -71,7 +80,7 @@ TEST_CASE("a job goes on from a snapshot that was taken while it trained") {
     CHECK(training.restored_snapshot() == 0);
     const uint64_t at_rest = take_snapshot(box);
     CHECK(at_rest == 0);
-    training.begin_steps();
+    step_on(training, box);
     steps = take_snapshot(box);
     training.end_steps();
     CHECK(steps > 0);
@@ -92,7 +101,7 @@ TEST_CASE("a job goes on from a snapshot that was taken while it trained") {
     AdamTraining training({.box = box.control(), .restore = "2"});
     CHECK(training.restored_snapshot() == 2);
     CHECK(training.restored_steps() == steps);
-    training.begin_steps();
+    step_on(training, box);
     const uint64_t further = take_snapshot(box);
     CHECK(further > steps);
     training.end_steps();
@@ -155,7 +164,7 @@ TEST_CASE("a snapshot is one cut across boxes, and other boxes go on from it") {
     BoxCluster boxes(etcd, {"a", "b", "c"}, {"--cluster.rebalance=false", folder.flag()});
     AdamTraining training({.box = boxes.control()});
     for (const std::string name : {"a", "b", "c"}) CHECK(boxes.parts(name) > 0);
-    training.begin_steps();
+    step_on(training, boxes["b"]);
     take_snapshot(boxes["b"]);
     steps = take_snapshot(boxes["c"]);
     training.end_steps();
