@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "base/clock.h"
@@ -27,9 +28,10 @@ uint32_t left_ms(uint64_t deadline_ns) {
 
 }  // namespace
 
-BoxRelay::BoxRelay(const config::Upstream& settings, RelaySpec spec,
-                   std::function<void(Status)> tell)
-    : settings_(settings),
+BoxRelay::BoxRelay(boost::asio::io_context& context, const config::Upstream& settings,
+                   RelaySpec spec, std::function<void(Status)> tell)
+    : context_of_control_(context),
+      settings_(settings),
       spec_(std::move(spec)),
       tell_(std::move(tell)),
       wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -50,7 +52,8 @@ BoxRelay::~BoxRelay() {
   }
   thread_.join();
   pbox_destroy(context_);
-  close(wake_fd_);
+  // The pipelines have the lanes, and may write here, until who destroys this has taken them away.
+  boost::asio::post(context_of_control_, [fd = wake_fd_] { close(fd); });
 }
 
 void BoxRelay::run(std::vector<RelayLane> lanes) {

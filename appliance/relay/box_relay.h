@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <boost/asio/io_context.hpp>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -20,8 +21,9 @@ namespace pbox::appliance {
 
 class BoxRelay : public Relay {
  public:
-  // `tell`: any thread; as Upstream::join says of on_change.
-  BoxRelay(const config::Upstream& settings, RelaySpec spec, std::function<void(Status)> tell);
+  // `context`: that of the control thread. `tell`: any thread; as Upstream::join says of on_change.
+  BoxRelay(boost::asio::io_context& context, const config::Upstream& settings, RelaySpec spec,
+           std::function<void(Status)> tell);
   // Leaves the job there. Waits for the library, which ends at once but where it connects.
   ~BoxRelay() override;
   void run(std::vector<RelayLane> lanes) override;
@@ -48,6 +50,7 @@ class BoxRelay : public Relay {
   void wake() const;
   Error last_error(pbox_status status) const;
 
+  boost::asio::io_context& context_of_control_;
   const config::Upstream settings_;
   const RelaySpec spec_;
   const std::function<void(Status)> tell_;

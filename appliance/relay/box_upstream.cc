@@ -19,7 +19,7 @@ std::unique_ptr<Relay> BoxUpstream::join(RelaySpec spec, std::function<void(Stat
       on_done();
     });
   };
-  return std::make_unique<BoxRelay>(settings_, std::move(spec), std::move(tell));
+  return std::make_unique<BoxRelay>(context_, settings_, std::move(spec), std::move(tell));
 }
 
 }  // namespace pbox::appliance
