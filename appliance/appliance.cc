@@ -84,9 +84,12 @@ Status Appliance::start() {
   if (!config_.upstream.box.empty()) {
     upstream_.emplace(context_, config_.upstream, [this] { control_->flush(); });
   }
-  registry_ =
-      std::make_unique<JobRegistry>(options, *pipelines_, epochs(), parts(),
-                                    shelf_ ? &*shelf_ : nullptr, upstream_ ? &*upstream_ : nullptr);
+  if (config_.cluster.store == config::StoreKind::kEtcd) {
+    backups_.emplace(context_, [this] { control_->flush(); });
+  }
+  registry_ = std::make_unique<JobRegistry>(
+      options, *pipelines_, epochs(), parts(), shelf_ ? &*shelf_ : nullptr,
+      upstream_ ? &*upstream_ : nullptr, backups_ ? &*backups_ : nullptr);
   auto control = ControlServer::start(context_,
                                       {.listen = config_.box.listen,
                                        .port = config_.control.port,
@@ -258,6 +261,7 @@ BoxView Appliance::box() const {
           .jobs_finished = totals.jobs_finished,
           .jobs_recovered = totals.jobs_recovered,
           .optimizer_restarts = totals.optimizer_restarts,
+          .backups_lost = totals.backups_lost,
           .ports_given_up = totals.ports_given_up,
           .parts_moved = totals.parts_moved,
           .snapshots_taken = totals.snapshots_taken,

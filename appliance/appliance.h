@@ -109,6 +109,7 @@ class Appliance : public AdminSource {
   std::optional<cluster::Balancer> balancer_;   // of these; with cluster.rebalance
   std::optional<snapshot::DiskShelf> shelf_;    // with snapshots.directory
   std::optional<BoxUpstream> upstream_;         // with upstream.box
+  std::optional<BoxBackups> backups_;           // with cluster.store = etcd
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<AdminServer> admin_;

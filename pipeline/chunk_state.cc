@@ -49,9 +49,10 @@ size_t state_values(optimizer::OptimizerKind kind, uint32_t elements) {
 }
 
 std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
-  if (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank) return std::nullopt;
+  const bool awaits_weights = chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank;
+  if (awaits_weights && !chunk.is_stepped) return std::nullopt;
   ChunkState state{.chunk = chunk.id,
-                   .rounds_finished = chunk.rounds_finished,
+                   .rounds_finished = chunk.rounds_made(),
                    .steps = chunk.steps(),
                    .values = {},
                    .contributors = {},
@@ -63,7 +64,7 @@ std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
     state.values.insert(state.values.end(), chunk.state, chunk.state + floats);
   }
   if (shard.partial) {
-    const uint16_t* counts = chunk.contributors[(chunk.rounds_finished - 1) & 1];
+    const uint16_t* counts = chunk.contributors[(chunk.rounds_made() - 1) & 1];
     state.contributors.assign(counts, counts + chunk.fragment_count);
   }
   return state;

@@ -52,7 +52,7 @@ class Core {
   // Phase "housekeeping": carries out one command of the control thread.
   void execute(const Command& command);
 
-  // The same phase: what relays have given back becomes results. True if there was any.
+  // The same phase: what relays have given back is given out as results. True if there was any.
   bool take_returned(uint64_t now_ns) { return relayed_shards_ > 0 && finish_returned(now_ns); }
 
   // The same phase, every turn: at times a sign of life, and in each session whether the others
@@ -106,6 +106,8 @@ class Core {
   void end_round(JobShard& shard, Chunk& chunk);
   void add_in_order(JobShard& shard, Chunk& chunk);
   void finish_round(JobShard& shard, Chunk& chunk);
+  void make_result(JobShard& shard, Chunk& chunk);
+  void give_out(JobShard& shard, Chunk& chunk);
   bool finish_returned(uint64_t now_ns);
   void run_optimizer(JobShard& shard, Chunk& chunk, bool scaled);
   // True if it has divided the sum already.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "nic/wire/chunk_layout.h"
+#include "pipeline/backup_block.h"
 #include "pipeline/core.h"
 #include "pipeline/core_checks.h"
 #include "pipeline/state_cut.h"
@@ -294,8 +295,13 @@ void Core::end_round(JobShard& shard, Chunk& chunk) {
   }
   if (shard.uplink == nullptr) [[likely]] {
     finish_round(shard, chunk);
-  } else {
+  } else if (shard.mode == Mode::kAggregate) {
     shard.uplink->send({chunk.id, chunk.accumulator[chunk.open_round() & 1]});
+  } else {
+    make_result(shard, chunk);
+    chunk.is_stepped = true;
+    seal(chunk.weights, shard.optimizer.kind, chunk.elements, chunk.rounds_made(), chunk.steps());
+    shard.uplink->send({chunk.id, chunk.weights});
   }
 }
 
@@ -326,7 +332,9 @@ bool Core::finish_returned(uint64_t now_ns) {
   for (JobShard* shard : shards_) {
     uint32_t id = 0;
     while (shard->uplink != nullptr && shard->uplink->take(id)) {
-      finish_round(*shard, *shard->find(id));
+      Chunk& chunk = *shard->find(id);
+      if (!std::exchange(chunk.is_stepped, false)) make_result(*shard, chunk);
+      give_out(*shard, chunk);
       any = true;
     }
   }
@@ -334,8 +342,12 @@ bool Core::finish_returned(uint64_t now_ns) {
 }
 
 void Core::finish_round(JobShard& shard, Chunk& chunk) {
-  const uint32_t round = chunk.open_round();
-  const uint32_t slot = round & 1;
+  make_result(shard, chunk);
+  give_out(shard, chunk);
+}
+
+void Core::make_result(JobShard& shard, Chunk& chunk) {
+  const uint32_t slot = chunk.open_round() & 1;
   const uint32_t workers = shard.uplink ? shard.uplink->workers() : shard.worker_count();
   const float share = 1.0f / static_cast<float>(workers);
   const bool copied = chunk.copy_rank != kNoRank;
@@ -357,6 +369,10 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
                                                         chunk.elements);
     }
   }
+}
+
+void Core::give_out(JobShard& shard, Chunk& chunk) {
+  const uint32_t round = chunk.open_round();
   if (chunk.sync != nullptr) close_round(shard, chunk);
   std::memset(chunk.claimed, 0, shard.worker_count() * sizeof(uint64_t));
   chunk.claimed_any = 0;
@@ -419,7 +435,7 @@ void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed
   }
   Chunk* chunk = check_chunk(shard, parsed.header);
   if (chunk == nullptr) return;
-  if (parsed.header.round + 1 == chunk->open_round()) {
+  if (parsed.header.round + 1 == chunk->open_round() && !chunk->is_stepped) {
     wire::PullPayload pull;
     std::memcpy(&pull, parsed.payload, sizeof(pull));
     const uint64_t mask = chunk->full_mask & ~pull.held_mask;
@@ -449,7 +465,8 @@ bool Core::request_resend(JobShard& shard, Session& session, Chunk& chunk, uint6
                           uint64_t now_ns) {
   if (mask == 0) return false;
   if (chunk.fanned_out_rounds != chunk.open_round())
-    return false;  // the first copy is still to leave
+    return false;                      // the first copy is still to leave
+  if (chunk.is_stepped) return false;  // everybody had it, and it is here no more
   if (!may_resend(session, now_ns)) return false;
   if (!shard.egress.push_resend({&chunk, chunk.open_round() - 1, session.rank, mask})) {
     counters_.add(Counter::kResendsRefused);

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "nic/wire/chunk_layout.h"
+#include "pipeline/backup_block.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -73,6 +74,10 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t result = narrow ? cache_lines(size_t{chunk.elements} * 2) : 0;
   const size_t state_bytes = state * size_t{chunk.elements} * sizeof(float);
   const size_t sum = applies_on_arrival(spec) ? 0 : floats;
+  if (spec.replicated) {
+    const BackupBlock block(spec.optimizer.kind, chunk.elements);
+    return masks + staggered(block.floats * sizeof(float)) + sum + result;
+  }
   return masks + floats + sum + result + (state > 0 ? staggered(state_bytes) : 0);
 }
 
@@ -90,7 +95,9 @@ Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec) {
   auto shard = std::make_unique<JobShard>();
   shard->arena_ = std::move(*arena);
   shard->lay_out(spec);
-  if (spec.relayed) shard->uplink = std::make_unique<Uplink>(spec.chunks.size());
+  if (spec.relayed || spec.replicated) {
+    shard->uplink = std::make_unique<Uplink>(spec.chunks.size());
+  }
   return shard;
 }
 
@@ -130,7 +137,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   for (uint32_t index = 0; index < chunks_.size(); ++index) {
     PBOX_CHECK(spec.chunks[index].chunk < spec.job_chunk_count);
     local_index_[spec.chunks[index].chunk] = index;
-    lay_out_chunk(spec.chunks[index], chunks_[index]);
+    lay_out_chunk(spec, spec.chunks[index], chunks_[index]);
     if (const size_t bytes = pushed_bytes(spec, spec.chunks[index]); bytes > 0) {
       chunks_[index].pushed = arena_.take(bytes);
     }
@@ -139,7 +146,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   egress.reserve(limits::kSlotRing * chunks_.size(), delivery == wire::Delivery::kPull);
 }
 
-void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
+void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk) {
   const size_t float_bytes = size_t{spec.elements} * sizeof(float);
   const auto take_floats = [&](size_t bytes) {
     return reinterpret_cast<float*>(arena_.take(staggered(bytes)));
@@ -180,13 +187,16 @@ void JobShard::lay_out_chunk(const ChunkSpec& spec, Chunk& chunk) {
   if (!wire::applies_on_arrival(sync.model)) {
     chunk.accumulator[0] = chunk.accumulator[1] = take_floats(float_bytes);
   }
-  chunk.weights = take_floats(float_bytes);
+  const BackupBlock block(optimizer.kind, spec.elements);
+  chunk.weights = take_floats(job.replicated ? block.floats * sizeof(float) : float_bytes);
   const bool narrow = spec.dtype != wire::Dtype::kF32;
   std::byte* result =
       narrow ? arena_.take(size_t{spec.elements} * 2) : reinterpret_cast<std::byte*>(chunk.weights);
   chunk.result[0] = chunk.result[1] = result;
   const size_t state = optimizer::state_floats_per_element(optimizer.kind);
-  if (state > 0) chunk.state = take_floats(state * float_bytes);
+  if (state > 0) {
+    chunk.state = job.replicated ? chunk.weights + block.state : take_floats(state * float_bytes);
+  }
 }
 
 void JobShard::lay_out_sync(Chunk& chunk) {

@@ -70,9 +70,11 @@ struct ShardSpec {
   Mode mode = Mode::kAggregate;
   Reduction reduction = Reduction::kSum;
   optimizer::OptimizerSpec optimizer;
-  wire::SyncSpec sync;   // other than BSP: mode optimize
-  bool partial = false;  // ranks may be excluded: contributors are counted
-  bool relayed = false;  // sums go on to another box: see Uplink. Of mode aggregate, not partial
+  wire::SyncSpec sync;      // other than BSP: mode optimize
+  bool partial = false;     // ranks may be excluded: contributors are counted
+  bool relayed = false;     // sums go on to another box: see Uplink. Of mode aggregate, not partial
+  bool replicated = false;  // states go to another box before results leave: see Uplink. Of mode
+                            // optimize and BSP, not partial
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;  // other than that: BSP
   uint32_t job_chunk_count = 0;                     // of the whole job; chunk ids are below it
@@ -112,10 +114,13 @@ struct alignas(kCacheLineBytes) Chunk {
   uint64_t stateless_round = 0;
   // Per fragment, how many workers' gradients a result holds; null unless ranks may be excluded.
   uint16_t* contributors[limits::kSlotRing] = {};
+  // Replicated: weights and state are those after the open round, which finishes once the backup
+  // box has them.
+  bool is_stepped = false;
   // Per rank, the open round at which it last was given a result on asking; null unless delivery is
   // pull.
   uint32_t* pulled = nullptr;
-  float* weights = nullptr;  // optimize mode
+  float* weights = nullptr;  // optimize mode; replicated: a BackupBlock begins there
   // Numerics ordered: what each rank has pushed of the open round, wire_bytes of each, by rank.
   // Null where pushes are added as they come.
   std::byte* pushed = nullptr;
@@ -131,7 +136,9 @@ struct alignas(kCacheLineBytes) Chunk {
   // Beyond the initial weights, and of a model that has no rounds that wait for all.
   bool applies_on_arrival() const { return sync != nullptr && sync->next != nullptr; }
   // That the optimizer has taken upon its state, once the weights are here.
-  uint64_t steps() const { return rounds_finished - 1 - stateless_round; }
+  uint64_t steps() const { return rounds_made() - 1 - stateless_round; }
+  // Finished, or only yet to be given out.
+  uint64_t rounds_made() const { return rounds_finished + (is_stepped ? 1 : 0); }
   // As the wire counts: modulo 2^32.
   uint32_t open_round() const { return static_cast<uint32_t>(rounds_finished); }
 };
@@ -229,7 +236,7 @@ class JobShard {
   sync::Departure departure;
 
   RoundTrace* trace = nullptr;     // null: nobody has asked. Of BSP alone
-  std::unique_ptr<Uplink> uplink;  // null: sums stay here
+  std::unique_ptr<Uplink> uplink;  // null: sums, or states, stay here
   StateCut* cut = nullptr;         // null: no snapshot is taken. Of BSP and mode optimize alone
 
   int64_t egress_deficit_bytes = 0;  // deficit round robin between jobs
@@ -238,7 +245,7 @@ class JobShard {
   static constexpr uint32_t kNotHere = UINT32_MAX;
 
   void lay_out(const ShardSpec& spec);
-  void lay_out_chunk(const ChunkSpec& spec, Chunk& chunk);
+  void lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
   void lay_out_sync(Chunk& chunk);
   void await_copy(Chunk& chunk, uint32_t rank);
 

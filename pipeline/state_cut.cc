@@ -54,7 +54,7 @@ void StateCut::copy(const JobShard& shard, const Chunk& chunk) {
   const uint32_t index = shard.index_of(chunk);
   Copy& copy = copies_[index];
   if (copy.is_here || is_missed_[index]) return;
-  if (chunk.open_round() != round_ || chunk.copy_rank != kNoRank) {
+  if (chunk.open_round() != round_ || chunk.copy_rank != kNoRank || chunk.is_stepped) {
     is_missed_[index] = true;
     missed_.add(1);
     return;

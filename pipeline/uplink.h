@@ -1,8 +1,11 @@
-// Two-level aggregation (PHub's cross-rack reduction; Luo et al., SoCC 2018, section 3.4): sums of
-// a shard go on to another box, and come back as results. Between the pipeline, which has one per
-// shard of such a job, and the relay, a thread that speaks to the other box. Values stay where they
-// are: the relay reads the sum in the chunk's accumulator and puts the result into its place, while
-// the round stays open and the pipeline does not touch it.
+// What of a shard goes on to another box before it is given out here. Between the pipeline, which
+// has one per shard of such a job, and the relay, a thread that speaks to the other box. Values
+// stay where they are: they are the relay's while the round stays open, and the pipeline does not
+// touch them.
+//
+// Two-level aggregation (PHub's cross-rack reduction; Luo et al., SoCC 2018, section 3.4): sums go,
+// and results come into their place. Replicas: what a chunk is after its round goes to the backup
+// box, and is given back once it is there.
 #pragma once
 
 #include <unistd.h>
@@ -19,8 +22,9 @@ namespace pbox::pipeline {
 class Uplink {
  public:
   struct Sum {
-    uint32_t chunk = 0;       // job-local id
-    float* values = nullptr;  // of all its elements; the relay's until it gives them back
+    uint32_t chunk = 0;  // job-local id
+    // Of all its elements, or its BackupBlock; the relay's until it gives them back.
+    float* values = nullptr;
   };
 
   // Each chunk is at most once in either ring, so that none is ever full.
@@ -31,7 +35,7 @@ class Uplink {
     PBOX_CHECK(sums_.push(sum));
     if (relay_sleeps_.exchange(false)) wake_relay();
   }
-  // The pipeline: a chunk whose result is in its place; false if there is none.
+  // The pipeline: a chunk that is given back; false if there is none.
   bool take(uint32_t& chunk) { return results_.pop(chunk); }
   // The pipeline, once it has taken something: how many workers' gradients are in each result.
   uint32_t workers() const { return workers_; }

@@ -95,6 +95,12 @@ Status check_choices(const pbox_options& options) {
     return invalid("numerics " + std::to_string(options.numerics) +
                    " is unknown: set PBOX_NUMERICS_FAST or PBOX_NUMERICS_ORDERED");
   }
+  if (options.replicas > 1) {
+    return invalid("replicas " + std::to_string(options.replicas) + " must be 0 or 1");
+  }
+  if (options.backup > 1) {
+    return invalid("backup " + std::to_string(options.backup) + " must be 0 or 1");
+  }
   return pbox::ok_status();
 }
 
@@ -177,6 +183,8 @@ pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
     chosen.delivery = static_cast<pbox::wire::Delivery>(options->delivery);
     chosen.numerics = static_cast<pbox::wire::Numerics>(options->numerics);
     chosen.sync = sync_of(*options);
+    chosen.replicas = options->replicas;
+    chosen.is_backup = options->backup == 1;
     *context = new pbox_context(std::move(chosen));
     return PBOX_OK;
   } catch (const std::exception& exception) {

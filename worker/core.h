@@ -89,6 +89,8 @@ struct SessionSpec {
   std::vector<uint32_t> open_rounds;    // at the box, by chunk id; empty: all are 0
   std::vector<uint32_t> give;  // chunks whose last consumed result the box must be given back
   wire::Delivery delivery = wire::Delivery::kBroadcast;
+  // Delivery by pull: results are not asked for; what is announced is done.
+  bool results_stay = false;
   uint32_t window_bytes = limits::kCreditBytesMax;  // own bound; the box's credit bounds too
   uint64_t rto_floor_ns = 2'000'000;                // sockets; a poll-mode port takes less
   uint64_t jitter_seed = 1;

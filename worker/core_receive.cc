@@ -171,7 +171,8 @@ void Core::land(Lane& lane, Chunk& chunk, uint64_t now_ns) {
 
 void Core::on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   send_no_more(lane, chunk);
-  if (chunk.giving) return finish_chunk(lane, chunk, now_ns);  // its result is here already
+  // Its result is here already, or not wanted.
+  if (chunk.giving || session_.results_stay) return finish_chunk(lane, chunk, now_ns);
   land(lane, chunk, now_ns);
   chunk.announced = true;
   note_announced(tensors_[chunk.tensor]);

@@ -162,6 +162,7 @@ bool Core::finish_if_readable(Lane& lane, Chunk& chunk, uint64_t now_ns) {
 
 // What the box need not send. All of it: the question is only what the box has of ours.
 uint64_t Core::held_mask(const Chunk& chunk) const {
+  if (session_.results_stay) return chunk.full_mask;
   if (!reads_cache(chunk)) return chunk.result_mask;
   return cache_->readable_mask(chunk_id(chunk), chunk.flight_round);
 }

@@ -61,6 +61,8 @@ struct MembershipOptions {
   bool rejoin = false;       // in the place of a rank that the job has lost
   std::string restore = {};  // the snapshot to begin with: "latest" or a number; empty: none
   wire::SyncSpec sync;
+  uint32_t replicas = 0;     // other boxes that have a copy of weights and optimizer state
+  bool is_backup = false;    // the job is such a copy, at the very box that is joined
   uint64_t incarnation = 1;  // of this worker; never that of another one
   uint64_t seed = 1;         // of jitter
 };

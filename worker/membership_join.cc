@@ -127,12 +127,15 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   join.set_delivery(static_cast<uint32_t>(options_.delivery));
   join.set_numerics(static_cast<uint32_t>(options_.numerics));
   join.set_restore(options_.restore);
+  join.set_replicas(options_.replicas);
+  join.set_is_backup(options_.is_backup);
   if (options_.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options_.sync);
   if (core_) {
     join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
     join.set_resumes(true);
     join.set_epoch(session_.epoch());
     join.set_box(session_.box());
+    if (session_.has_copy()) *join.mutable_copy() = session_.copy();
     join.set_restored_snapshot(restored_.snapshot);
     join.set_restored_steps(restored_.steps);
     join.set_generation(session_.generation());
@@ -172,6 +175,7 @@ void Membership::on_session(const control::Session& session, uint64_t now_ns) {
   spec_ = std::move(*spec);
   spec_.jitter_seed = options_.seed;
   spec_.delivery = options_.delivery;
+  spec_.results_stay = options_.is_backup;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
   spec_.sync = options_.sync;
   spec_.learning_rate = optimizer_.learning_rate();

@@ -96,6 +96,7 @@ pbox_status pbox_options_from_environment(pbox_options* options) {
       read_word("PBOX_PRIORITY_POLICY", {"explicit", "forward-order", "fifo"},
                 &options->priority_policy) &&
       read_word("PBOX_DELIVERY", {"broadcast", "pull"}, &options->delivery) &&
-      read_word("PBOX_NUMERICS", {"fast", "ordered"}, &options->numerics);
+      read_word("PBOX_NUMERICS", {"fast", "ordered"}, &options->numerics) &&
+      read_number("PBOX_REPLICAS", &options->replicas);
   return sound ? PBOX_OK : PBOX_INVALID_ARGUMENT;
 }

@@ -62,6 +62,15 @@ Json upstream_object(const JobView& job) {
           {"chunks_in_flight", relay.chunks_in_flight}};
 }
 
+Json backup_object(const JobView& job) {
+  if (!job.backup) return nullptr;
+  const BackupView& backup = *job.backup;
+  return {{"boxes", backup.boxes},
+          {"parts_without", backup.parts_without},
+          {"chunks_copied", backup.chunks_copied},
+          {"chunks_in_flight", backup.chunks_in_flight}};
+}
+
 Json job_object(const JobView& job) {
   Json workers = Json::array();
   for (const WorkerView& worker : job.workers) workers.push_back(worker_object(worker));
@@ -71,6 +80,8 @@ Json job_object(const JobView& job) {
           {"state", job.state},
           {"mode", job.mode},
           {"upstream", upstream_object(job)},
+          {"backup", backup_object(job)},
+          {"is_backup", job.is_backup},
           {"reduction", job.reduction},
           {"optimizer", job.optimizer},
           {"priority_policy", job.priority_policy},
@@ -198,6 +209,7 @@ std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipeli
                   {"workers_excluded", box.workers_excluded},
                   {"jobs_recovered", box.jobs_recovered},
                   {"optimizer_restarts", box.optimizer_restarts},
+                  {"backups_lost", box.backups_lost},
                   {"snapshots_taken", box.snapshots_taken},
                   {"snapshots_failed", box.snapshots_failed},
                   {"ports_given_up", box.ports_given_up},

@@ -135,6 +135,11 @@ Value of_upstream(const JobView& job, T RelayView::*field) {
   return job.upstream ? Value(static_cast<double>((*job.upstream).*field)) : std::nullopt;
 }
 
+template <typename T>
+Value of_backup(const JobView& job, T BackupView::*field) {
+  return job.backup ? Value(static_cast<double>((*job.backup).*field)) : std::nullopt;
+}
+
 constexpr auto kGauge = MetricType::Gauge;
 constexpr auto kCounter = MetricType::Counter;
 constexpr auto kHistogram = MetricType::Histogram;
@@ -169,6 +174,9 @@ constexpr MetricRow kRows[] = {
     of_box("pbox_optimizer_restarts_total", kCounter,
            "Jobs of mode optimize that went on here without the optimizer state they had",
            [](const Sample& sample) { return Value(sample.box.optimizer_restarts); }),
+    of_box("pbox_backups_lost_total", kCounter,
+           "Boxes with the copy of a part that ran here, which did not answer any more",
+           [](const Sample& sample) { return Value(sample.box.backups_lost); }),
     of_box(
         "pbox_worker_ports_given_up_total", kCounter,
         "Ports (PBOX_PORT) that workers went on without, over the next they name; the log has why",
@@ -237,6 +245,16 @@ constexpr MetricRow kRows[] = {
     of_job("pbox_job_upstream_chunks_in_flight", kGauge,
            "Sums of chunks that other racks, or the box that they went on to, are waited for",
            [](const JobView& job) { return of_upstream(job, &RelayView::chunks_in_flight); }),
+    of_job("pbox_job_parts_without_copy", kGauge,
+           "Parts that run here without the copy on another box that the job wants; absent where "
+           "none is wanted",
+           [](const JobView& job) { return of_backup(job, &BackupView::parts_without); }),
+    of_job("pbox_job_copied_chunks_total", kCounter,
+           "States of chunks that the box with the copy has taken, before results were given out",
+           [](const JobView& job) { return of_backup(job, &BackupView::chunks_copied); }),
+    of_job("pbox_job_copied_chunks_in_flight", kGauge,
+           "States of chunks that the box with the copy is yet to take",
+           [](const JobView& job) { return of_backup(job, &BackupView::chunks_in_flight); }),
     whole("pbox_job_workers", kGauge, MetricScope::kJob, "state", "Ranks of the job by state",
           fill_job_workers),
     whole("pbox_job_arrival_skew_seconds", kHistogram, MetricScope::kJob, "",

@@ -48,6 +48,7 @@ struct BoxView {
   uint64_t joins_refused = 0, workers_lost = 0, workers_back = 0, workers_excluded = 0;
   uint64_t jobs_failed = 0, jobs_finished = 0, jobs_recovered = 0;
   uint64_t optimizer_restarts = 0;
+  uint64_t backups_lost = 0;
   uint64_t ports_given_up = 0;  // by workers, for their next one
   uint64_t parts_moved = 0;
   uint64_t snapshots_taken = 0, snapshots_failed = 0;

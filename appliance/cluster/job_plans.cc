@@ -121,6 +121,7 @@ std::vector<PlanBox> JobPlans::candidates(const std::string& but) const {
 }
 
 void JobPlans::ask(const control::AskPlan& question, Answer done) {
+  if (question.is_backup()) return done(here_alone());
   if (!plan_entries_.loaded()) {
     return done(unknown("the cluster store has not answered yet ([cluster] endpoints)"));
   }
@@ -179,6 +180,27 @@ void JobPlans::move(const std::string& job, const JobPlan& plan, const std::stri
            options_.log(Membership::Severity::kInfo, "parts_rebalanced",
                         "parts of job '" + job + "' change boxes: " + why);
          });
+}
+
+// Of a job that is a copy of another's part: the box that had it to be here chose this one.
+control::Plan JobPlans::here_alone() const {
+  control::Plan plan;
+  plan.set_chunk_bytes(options_.chunk_bytes());
+  plan.add_parts()->set_box(options_.self);
+  return plan;
+}
+
+// Each part begins with another box, so that all get some.
+std::vector<control::PartPlace> JobPlans::backups(const std::string& job, uint32_t part) const {
+  std::vector<control::PartPlace> places;
+  for (const BoxRecord& box : options_.membership().boxes()) {
+    if (box.name == options_.self || is_draining(box.name)) continue;
+    places.emplace_back().set_box(box.name);
+    places.back().set_address(box.control);
+  }
+  const size_t first = places.empty() ? 0 : (std::hash<std::string>{}(job) + part) % places.size();
+  std::rotate(places.begin(), places.begin() + static_cast<ptrdiff_t>(first), places.end());
+  return places;
 }
 
 // A box that is not registered is not there, and its address is nobody's.

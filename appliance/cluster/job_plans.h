@@ -50,6 +50,8 @@ class JobPlans : public appliance::PartMap {
   void ask(const control::AskPlan& question, Answer done) override;
   void ask_box(const std::string& box, const control::WorkerMessage& question,
                BoxAnswer done) override;
+  bool has_backups() const override { return true; }
+  std::vector<control::PartPlace> backups(const std::string& job, uint32_t part) const override;
   void take_back(const std::string& job, uint32_t part) override;
   void on_job_over(const std::string& job) override { ended_.insert(job); }
   bool has_others(const std::string& job) const override;
@@ -78,6 +80,7 @@ class JobPlans : public appliance::PartMap {
   const JobPlan* find(const std::string& job) const;
   std::vector<PlanBox> candidates(const std::string& but) const;
   control::Plan describe(const JobPlan& plan) const;
+  control::Plan here_alone() const;
   std::string address_of(const std::string& box) const;
   void answer_all(const std::string& job, const Result<JobPlan>& plan);
   void make(const control::AskPlan& question);

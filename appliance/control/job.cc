@@ -48,8 +48,9 @@ Job::Job(JobSpec spec, uint64_t created_ns, const std::vector<uint64_t>& loads_b
     pipeline_bytes_[pipelines_[chunk_pipeline_[chunk]]] += chunk_bytes[chunk];
   }
   footprints_.resize(loads_bytes.size(), 0);
-  const auto shards = shard_specs({});
+  auto shards = shard_specs({});
   for (size_t index = 0; index < shards.size(); ++index) {
+    shards[index].replicated = spec_.replicas > 0;
     footprints_[pipelines_[index]] = pipeline::shard_footprint(shards[index]);
   }
 }
@@ -187,6 +188,7 @@ JobView Job::view(uint64_t now_ns) const {
   view.priority_source = priority_source();
   view.delivery = spec_.delivery == wire::Delivery::kPull ? "pull" : "broadcast";
   view.numerics = wire::kNumericsNames[static_cast<size_t>(spec_.numerics)];
+  view.is_backup = spec_.is_backup;
   view.world_size = spec_.world_size;
   view.tensor_count = spec_.tensors.size();
   view.element_count = spec_.element_count();
@@ -218,11 +220,25 @@ JobView Job::view(uint64_t now_ns) const {
     }
   }
   view.chunk_rounds = rounds_finished();
-  if (relay) view.upstream = relay->view();
+  if (relay && spec_.relayed) view.upstream = relay->view();
+  view_backup(view);
   view_sync(view);
   view_stragglers(view);
   view_nonfinite(view, now_ns);
   return view;
+}
+
+void Job::view_backup(JobView& view) const {
+  if (spec_.replicas == 0) return;
+  BackupView& backup_view = view.backup.emplace();
+  const CopyName name = copy();
+  if (name.job.empty()) {
+    backup_view.parts_without = running() ? 1 : 0;
+    return;
+  }
+  backup_view.boxes = {name.box};
+  backup_view.chunks_copied = relay->view().chunks_relayed;
+  backup_view.chunks_in_flight = relay->view().chunks_in_flight;
 }
 
 void Job::view_sync(JobView& view) const {

@@ -25,6 +25,12 @@ namespace pbox::appliance {
 
 using ConnectionId = uint64_t;  // 0: none
 
+// Where the copy of a part is, and what the job is called that it is there.
+struct CopyName {
+  std::string box;
+  std::string job;  // empty: there is no copy
+};
+
 // What a rank has finished of a job's part, as it says: see FinishedRounds of
 // nic/wire/control.proto.
 struct RankProgress {
@@ -67,6 +73,7 @@ struct Member {
                                    // count before it counts as joined
   std::vector<bool> lacks;         // resumes: by chunk, as ConsumedRounds
   std::string box;                 // resumes: of its last session
+  CopyName copy;                   // resumes: so is this
   uint64_t restored_snapshot = 0;  // resumes: that the job began with, as it was told; 0: none
   uint64_t restored_steps = 0;
   bool stated = false;              // consumed is complete
@@ -79,7 +86,12 @@ struct Member {
 
 // What the box that had a part before hands over, while it comes, and until it is used.
 struct StateTransfer {
-  std::string box;
+  std::string box;          // that is asked
+  std::string session_box;  // that the ranks had their newest session with
+  std::string job;          // there
+  uint32_t part = 0;
+  bool is_backup = false;  // it has a copy
+  CopyName next;           // who is asked if this one does not answer
   IncomingState state;
   uint64_t answer_due_ns = 0;
   uint64_t number = 0;   // of the question that is not answered yet; 0: there is none
@@ -89,7 +101,26 @@ struct StateTransfer {
 // A state that has been opened here, and is to be kept there until it is out of date.
 struct StateSource {
   std::string box;
+  std::string job;  // there
+  uint32_t part = 0;
   uint32_t epoch = 0;
+  bool is_backup = false;
+};
+
+// The search for a box that has a copy of a part in mode optimize, and what came of it.
+struct Backup {
+  size_t tried = 0;      // boxes, of those that could
+  std::string box = {};  // that is asked, or has it
+  std::string job = {};  // what the copy is called there
+  bool is_joined = false;
+  uint32_t seeded_epoch = 0;  // of the state that it is given, or has been; 0: none
+  bool is_seeding = false;
+  bool is_given_up = false;  // the part begins without
+  // A part that runs without: the next attempt.
+  std::unique_ptr<Relay> probe = {};
+  uint64_t probe_number = 0;
+  uint64_t look_due_ns = 0;
+  uint64_t look_interval_ns = 0;
 };
 
 class Job {
@@ -114,6 +145,7 @@ class Job {
     moments.reset();
     restoring = 0;
     relay.reset();
+    backup = {};
     starts_.clear();
   }
 
@@ -153,7 +185,10 @@ class Job {
   Status open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const PartState* state);
   // What another box needs to go on. The pipelines forget the shards; close() follows. Mode
   // optimize, model BSP.
-  PartState take_state(PipelineHost& host) const;
+  PartState take_state(PipelineHost& host);
+  // job_registry_backup.cc. Of a copy: the part that it is of, as far as it is whole. The pipelines
+  // forget the shards; close() follows.
+  PartState take_copy(PipelineHost& host);
   // By chunk, how many f32 its state has.
   std::vector<size_t> state_value_counts() const;
   // Chunks' rounds, since it was opened.
@@ -171,6 +206,13 @@ class Job {
   // Of a job that is relayed: what its relay joins with, and, once it runs, its way there.
   RelaySpec relay_spec() const;
   std::vector<RelayLane> relay_lanes(PipelineHost& host) const;
+  // Of one that wants a copy: what its relay to the backup box joins with, and what the chunks are
+  // there that begin from a state.
+  RelaySpec backup_spec(const std::string& name) const;
+  std::vector<std::vector<float>> backup_blocks(const PartState& state) const;
+  CopyName copy() const {
+    return relay && spec_.replicas > 0 ? CopyName{backup.box, backup.job} : CopyName{};
+  }
 
   // A running job. New sessions for a rank; those it had are void on every pipeline when this
   // returns. An excluded rank takes part again, in a new generation.
@@ -244,13 +286,16 @@ class Job {
   std::optional<snapshot::Restored> moments = {};
   uint64_t moments_due_ns = 0;  // they are read, but not waited for any longer
   uint64_t snapshot_due_ns = 0;
-  std::unique_ptr<Relay> relay = {};  // of a job that is relayed, once all its ranks have joined
-  uint64_t relay_number = 0;          // which one it is
+  // Of a job that is relayed, or wants a copy, once all its ranks have joined.
+  std::unique_ptr<Relay> relay = {};
+  uint64_t relay_number = 0;  // which one it is
+  Backup backup = {};
 
  private:
   Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;
   uint32_t fits(const PipelineHost& host, const Member& member) const;
   void view_sync(JobView& view) const;
+  void view_backup(JobView& view) const;
   void view_stragglers(JobView& view) const;
   void hand_back_traces(PipelineHost& host);
   void view_nonfinite(JobView& view, uint64_t now_ns) const;

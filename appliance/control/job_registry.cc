@@ -50,14 +50,16 @@ uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t
 }
 
 JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs,
-                         PartMap& parts, snapshot::Shelf* shelf, Upstream* upstream)
+                         PartMap& parts, snapshot::Shelf* shelf, Upstream* upstream,
+                         BackupBoxes* backups)
     : options_(options),
       host_(host),
       epochs_(epochs),
       parts_(parts),
       spis_(host.count(), options.seed),
       shelf_(shelf),
-      upstream_(upstream) {}
+      upstream_(upstream),
+      backups_(backups) {}
 
 void JobRegistry::send(ConnectionId id, control::BoxMessage message) {
   actions_.push_back({Action::Kind::kSend, id, std::move(message)});
@@ -272,7 +274,7 @@ void JobRegistry::on_tick(uint64_t now_ns) {
 }
 
 void JobRegistry::fail_job(Job& job, const Error& error) {
-  ++totals_.jobs_failed;
+  if (!job.spec().is_backup) ++totals_.jobs_failed;
   note(RegistryEvent::Severity::kWarning, "job_failed", error.message);
   for (const Member& member : job.members()) {
     if (member.state != Member::State::kJoined) continue;
@@ -284,12 +286,14 @@ void JobRegistry::fail_job(Job& job, const Error& error) {
 }
 
 void JobRegistry::end(Job& job) {
+  forget_copy(job.copy());
   parts_.on_job_over(job.spec().name);
   remove(job);
 }
 
 void JobRegistry::remove(Job& job) {
   const bool was_running = job.running();
+  keep_copy(job);
   close(job);
   jobs_.erase(key(job.spec()));
   if (was_running) share_credit();
@@ -339,6 +343,7 @@ void JobRegistry::on_parts_changed() {
   std::vector<std::pair<Job*, control::PartPlace>> gone;
   for (auto& [key, job] : jobs_) {
     const JobSpec& spec = job->spec();
+    if (spec.is_backup) continue;
     const auto elsewhere = parts_.elsewhere(spec.name, spec.part, spec.parts);
     if (!elsewhere || !*elsewhere) continue;
     if (spec.survives_its_box()) {

@@ -62,6 +62,7 @@ struct RegistryTotals {
   uint64_t workers_back = 0, workers_excluded = 0, jobs_recovered = 0;
   uint64_t parts_moved = 0;  // to other boxes
   uint64_t optimizer_restarts = 0;
+  uint64_t backups_lost = 0;    // boxes that had copies of parts that ran here
   uint64_t ports_given_up = 0;  // by workers
   uint64_t snapshots_taken = 0, snapshots_failed = 0;
 };
@@ -69,8 +70,10 @@ struct RegistryTotals {
 class JobRegistry {
  public:
   // All outlive the registry. `shelf`: null: no snapshots. `upstream`: null: sums stay here.
+  // `backups`: null: no other box has copies.
   JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs, PartMap& parts,
-              snapshot::Shelf* shelf = nullptr, Upstream* upstream = nullptr);
+              snapshot::Shelf* shelf = nullptr, Upstream* upstream = nullptr,
+              BackupBoxes* backups = nullptr);
   ~JobRegistry() { *alive_ = false; }
   JobRegistry(const JobRegistry&) = delete;
   JobRegistry& operator=(const JobRegistry&) = delete;
@@ -120,8 +123,9 @@ class JobRegistry {
   // Of the parts that run here and could go on at another box, by job and part.
   std::vector<PartProgress> progress() const;
   uint64_t memory_taken_bytes() const;
-  // Parts that went elsewhere, and whose state no box has said that it has.
-  size_t states_kept() const { return kept_.size(); }
+  // Parts that went elsewhere, and whose state no box has said that it has. Of copies others have
+  // what they are of.
+  size_t states_kept() const;
   const RegistryTotals& totals() const { return totals_; }
   size_t connection_count() const { return connections_.size(); }
 
@@ -159,7 +163,8 @@ class JobRegistry {
   bool may_do_without_missing(const Job& job) const;
   std::string no_majority(const Job& job) const;
   void exclude(Job& job, uint32_t rank, uint64_t now_ns);
-  void gather_again(Job& job, uint32_t but_rank, uint64_t now_ns);
+  void gather_again(Job& job, uint32_t but_rank, uint64_t now_ns, const char* event,
+                    std::string why);
   void tell_membership(const Job& job);
   void release_barriers(Job& job);
   void lose(Job& job, uint32_t rank, const std::string& reason, uint64_t now_ns);
@@ -191,10 +196,11 @@ class JobRegistry {
   void begin_transfer(Job& job, const Member& newest);
   void ask_state(Job& job);
   void on_state(const JobKey& part, uint64_t number, const Result<control::PartState>& answer);
-  void give_up_state(const Job& job, StateTransfer& transfer, const std::string& why);
+  void give_up_state(Job& job, const std::string& why);
   const PartState* state_for(const Job& job);
   bool tick_transfer(Job& job);
   void settle_source(Job& job);
+  void tell_taken(const StateSource& source);
   void drop_old_states();
 
   // job_registry_snapshot.cc: snapshots.
@@ -231,6 +237,16 @@ class JobRegistry {
   bool awaits_relay(Job& job);
   void on_relay(const JobKey& part, uint64_t number, const Status& status);
 
+  // job_registry_backup.cc: parts that other boxes have copies of, and copies that this one has.
+  std::string name_of_copy(const JobSpec& spec);
+  bool awaits_backup(Job& job, const PartState* state);
+  bool join_backup(Job& job);
+  void on_backup(const JobKey& part, uint64_t number, const Status& status);
+  void look_for_backup(Job& job);
+  void on_probe(Job& job, const Status& status);
+  void keep_copy(Job& job);
+  void forget_copy(const CopyName& copy);
+
   void move_away(Job& job, const control::PartPlace& place);
   void fail_job(Job& job, const Error& error);
   void remove_if_over(Job& job);
@@ -255,13 +271,17 @@ class JobRegistry {
     PartState state;
     uint64_t kept_for_ns = 0;  // from the last that was heard of it
     uint64_t until_ns = 0;
+    bool is_copy = false;  // of another box's part; its epoch is known to who asks
+    CopyName copy;         // that another box has of it
   };
   std::map<JobKey, KeptState> kept_;
   snapshot::Shelf* shelf_;
   Upstream* upstream_;
+  BackupBoxes* backups_;
+  uint64_t copies_named_ = 0;
   std::map<JobKey, PartCut> cuts_;
   std::map<std::string, SnapshotEntry> snapshots_;  // by job: the last that this box took
-  uint64_t questions_ = 0;  // for others' states, for snapshots, and for relays
+  uint64_t questions_ = 0;  // for others' states, for snapshots, relays and copies
   bool is_asking_ = false;  // an answer that comes now is taken note of, and no more
   bool shuts_down_ = false;
   std::map<JobKey, std::unique_ptr<Job>> jobs_;

@@ -44,7 +44,10 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const control
   auto job = Result<Job*>(
       Error{ErrorCode::kAlreadyExists, "this connection has joined already; open another one"});
   if (connection.job == nullptr) {
-    const auto elsewhere = parts_.elsewhere(join.job(), join.part(), std::max(1u, join.parts()));
+    auto elsewhere = Result<std::optional<control::PartPlace>>(std::nullopt);
+    if (!join.is_backup()) {
+      elsewhere = parts_.elsewhere(join.job(), join.part(), std::max(1u, join.parts()));
+    }
     if (elsewhere && *elsewhere) return send_to(id, **elsewhere);
     job = elsewhere ? admit(join, now_ns) : elsewhere.error();
   }
@@ -79,6 +82,7 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
   member.rejoins = join.rejoins();
   member.epoch = join.resumes() ? join.epoch() : 0;
   member.box = join.resumes() ? join.box() : "";
+  member.copy = join.resumes() ? CopyName{join.copy().box(), join.copy().job()} : CopyName();
   member.restored_snapshot = join.resumes() ? join.restored_snapshot() : 0;
   member.restored_steps = join.resumes() ? join.restored_steps() : 0;
   member.generation = join.resumes() ? join.generation() : 0;
@@ -148,9 +152,18 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
   if (!speaks) return speaks.error();
   auto spec = parse_join(join, options_.job_limits);
   if (!spec) return spec.error();
-  spec->relayed = upstream_ != nullptr;
+  spec->relayed = upstream_ != nullptr && !spec->is_backup;
   if (spec->relayed) {
     if (const Status status = check_relayed(*spec); !status) return status.error();
+  }
+  if (spec->replicas > 0) {
+    if (const Status status = check_replicas(*spec); !status) return status.error();
+    if (backups_ == nullptr || !parts_.has_backups()) {
+      return Error{ErrorCode::kInvalidArgument,
+                   spec->title() +
+                       ": replicas 1 needs other boxes that this one knows; give them a common "
+                       "store ([cluster] store = etcd), or set replicas 0"};
+    }
   }
   auto found = jobs_.find(key(*spec));
   if (found != jobs_.end() && found->second->running() && !join.resumes() && !join.rejoins() &&

@@ -101,7 +101,7 @@ void JobRegistry::await_epoch(Job& job, const Error& error) {
 void JobRegistry::start_job(Job& job) {
   if (awaits_state(job)) return;
   const PartState* state = state_for(job);
-  if (awaits_snapshot(job, state) || awaits_relay(job)) return;
+  if (awaits_snapshot(job, state) || awaits_relay(job) || awaits_backup(job, state)) return;
   const auto beyond = job.beyond_recovery(state);
   if (!beyond) {
     fail_job(job, beyond.error());
@@ -120,7 +120,14 @@ void JobRegistry::start_job(Job& job) {
   exclude_missing(job);
   const uint64_t barrier = barrier_reached(job);
   const bool recovers = job.recovering();
-  if (state != nullptr) job.opened_from = {job.newest_resuming()->box, state->epoch};
+  if (state != nullptr) {
+    const bool is_own = !job.transfer;
+    job.opened_from = {.box = is_own ? options_.box_name : job.transfer->box,
+                       .job = is_own ? job.spec().name : job.transfer->job,
+                       .part = is_own ? job.spec().part : job.transfer->part,
+                       .epoch = state->epoch,
+                       .is_backup = !is_own && job.transfer->is_backup};
+  }
   const Status opened = epoch ? job.open(host_, spis_, *epoch, state) : epoch.error();
   if (!opened) {
     fail_job(job, opened.error());
@@ -131,6 +138,7 @@ void JobRegistry::start_job(Job& job) {
   if (job.moments) job.moments->chunks.clear();
   if (!recovers) kept_.erase(key(job.spec()));  // of a job before, of that name
   if (job.relay) job.relay->run(job.relay_lanes(host_));
+  job.backup.look_due_ns = now_ns_ + kNanosPerSecond;
   share_credit();
   job.recovering_since_ns = 0;
   if (recovers) ++totals_.jobs_recovered;
@@ -180,6 +188,10 @@ void JobRegistry::send_session(Job& job, uint32_t rank, const std::vector<uint32
   session.set_dead_after_ms(static_cast<uint32_t>(options_.dead_after_ns / kNanosPerMilli));
   session.set_has_rounds(!open_rounds.empty());
   session.set_optimizer_restarted(job.has_restarted_optimizer());
+  if (const CopyName copy = job.copy(); !copy.job.empty()) {
+    session.mutable_copy()->set_box(copy.box);
+    session.mutable_copy()->set_job(copy.job);
+  }
   job.describe(rank, host_, session);
   for (int index = 0; index < session.pipelines_size(); ++index) {
     const uint32_t pipeline = job.pipelines()[static_cast<size_t>(index)];
@@ -201,7 +213,8 @@ void JobRegistry::readmit(Job& job, uint32_t rank, uint64_t now_ns) {
     const auto rounds = job.open_rounds(host_);
     if (!job.copies_owed(rank, rounds).empty() || job.lacks_for_newcomer(rounds)) {
       member.state = Member::State::kJoined;
-      gather_again(job, rank, now_ns);
+      gather_again(job, rank, now_ns, "job_gathers_again",
+                   job.spec().title() + ": a new rank needs what only the others have");
       return;
     }
   }
@@ -251,7 +264,9 @@ void JobRegistry::exclude(Job& job, uint32_t rank, uint64_t now_ns) {
   Member& member = job.members()[rank];
   const auto rounds = job.open_rounds(host_);
   if (!job.copies_owed(rank, rounds).empty()) {
-    gather_again(job, pipeline::kNoRank, now_ns);
+    gather_again(job, pipeline::kNoRank, now_ns, "job_gathers_again",
+                 job.spec().title() + ": rank " + std::to_string(rank) +
+                     " was lost before it had given back what it alone had");
     return;
   }
   const bool has_weights = std::find(rounds.begin(), rounds.end(), 0u) == rounds.end();
@@ -285,14 +300,12 @@ void JobRegistry::tell_membership(const Job& job) {
   }
 }
 
-// A rank that alone held what others need is gone, or a new one needs what only others hold: they
-// say once more what they have, and the job goes on from that. Their connections are closed without
-// a word, as when a box is lost.
-void JobRegistry::gather_again(Job& job, uint32_t but_rank, uint64_t now_ns) {
-  note(Severity::kWarning, "job_gathers_again",
-       job.spec().title() +
-           ": a rank was lost before it had given back what it alone had, or a new "
-           "one needs what the others have");
+// A rank that alone held what others need is gone, a new one needs what only others hold, or a copy
+// begins anew: they say once more what they have, and the job goes on from that. Their connections
+// are closed without a word, as when a box is lost.
+void JobRegistry::gather_again(Job& job, uint32_t but_rank, uint64_t now_ns, const char* event,
+                               std::string why) {
+  note(Severity::kWarning, event, std::move(why));
   keep_state(job);
   close(job);
   job.begin_again(now_ns);
@@ -422,6 +435,11 @@ void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
     return;
   }
   job.tick_trace(host_, now_ns);
+  if (job.spec().replicas > 0) {
+    const JobKey part = key(job.spec());
+    look_for_backup(job);
+    if (!jobs_.contains(part)) return;
+  }
   if (job.opened_from && job.rounds_finished() > 0) settle_source(job);
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     const Member& member = job.members()[rank];
@@ -449,6 +467,7 @@ void JobRegistry::remove_if_over(Job& job) {
   const bool may_return = job.spec().sync.model == wire::SyncModel::kBsp;
   if (was_running && lost > 0 && job.spec().mode == pipeline::Mode::kOptimize && may_return) return;
   if (was_running) settle_source(job);
+  if (job.spec().is_backup) return end(job);  // what it is a copy of may well go on
   if (was_running && lost > 0) {
     ++totals_.jobs_failed;
   } else if (was_running) {

@@ -38,8 +38,7 @@ Status check_relayed(const JobSpec& spec) {
                         "on_worker_lost partial cannot be told the other racks; use wait or "
                         "abort");
   }
-  // Each is a tensor there, and one more is the relay's.
-  constexpr size_t kChunksMax = limits::kTensorsPerJobMax - 1;
+  constexpr size_t kChunksMax = limits::kTensorsPerJobMax - kTensorsBesideChunks;
   const size_t chunks = cut_into_chunks(spec).size();
   if (chunks > kChunksMax) {
     std::string what = "chunk_bytes ";

@@ -3,6 +3,7 @@
 // it opens the part. Without it, as after a box's loss, weights come back from the workers, and the
 // optimizer begins anew.
 #include <algorithm>
+#include <utility>
 
 #include "appliance/control/job_registry.h"
 #include "base/clock.h"
@@ -36,7 +37,12 @@ void JobRegistry::keep_state(Job& job) {
   if (!job.running() || job.spec().mode != pipeline::Mode::kOptimize) return;
   if (!job.spec().survives_its_box()) return;
   const uint64_t kept_for_ns = 2 * (job.lost_timeout_ns + options_.dead_after_ns);
-  kept_[key(job.spec())] = {job.take_state(host_), kept_for_ns, now_ns_ + kept_for_ns};
+  const CopyName copy = job.copy();
+  kept_[key(job.spec())] = {.state = job.take_state(host_),
+                            .kept_for_ns = kept_for_ns,
+                            .until_ns = now_ns_ + kept_for_ns,
+                            .is_copy = false,
+                            .copy = copy};
 }
 
 // The asking box has all ranks of the part: whatever this one believes, it is over here.
@@ -46,14 +52,20 @@ void JobRegistry::on_ask_state(ConnectionId id, const control::AskState& questio
   }
   const JobKey part{question.job(), question.part()};
   const auto job = jobs_.find(part);
-  if (job != jobs_.end() && job->second->running() && job->second->epoch() == question.epoch()) {
+  const bool is_copy = question.is_backup();
+  if (job != jobs_.end() && job->second->running() && job->second->spec().is_backup == is_copy &&
+      (is_copy || job->second->epoch() == question.epoch())) {
     note(Severity::kInfo, "part_asked_for",
-         job->second->spec().title() + " goes on at another box, which asks for its state");
+         job->second->spec().title() +
+             (is_copy ? ", the copy of a part whose box is lost, goes to the one that has it now"
+                      : " goes on at another box, which asks for its state"));
     keep_state(*job->second);
     hang_up(*job->second);
   }
   const auto kept = kept_.find(part);
-  if (kept == kept_.end() || kept->second.state.epoch != question.epoch()) {
+  const bool is_here = kept != kept_.end() && kept->second.is_copy == is_copy;
+  if (is_here && is_copy) kept->second.state.epoch = question.epoch();
+  if (!is_here || kept->second.state.epoch != question.epoch()) {
     return refuse(id, {ErrorCode::kNotFound,
                        "box '" + options_.box_name + "' has no state of epoch " +
                            std::to_string(question.epoch()) + " of part " +
@@ -63,6 +75,7 @@ void JobRegistry::on_ask_state(ConnectionId id, const control::AskState& questio
   control::BoxMessage answer;
   if (question.taken()) {
     answer.mutable_part_state();
+    forget_copy(kept->second.copy);
     kept_.erase(kept);
   } else {
     *answer.mutable_part_state() = answer_of(kept->second.state, question);
@@ -74,18 +87,30 @@ void JobRegistry::on_ask_state(ConnectionId id, const control::AskState& questio
 bool JobRegistry::awaits_state(Job& job) {
   if (job.spec().mode != pipeline::Mode::kOptimize) return false;
   const Member* newest = job.newest_resuming();
-  if (newest == nullptr || newest->box.empty() || newest->box == options_.box_name) {
+  const bool is_here = newest != nullptr && newest->box == options_.box_name;
+  const auto kept = is_here ? kept_.find(key(job.spec())) : kept_.end();
+  const bool is_kept = kept != kept_.end() && kept->second.state.epoch == newest->epoch;
+  // What a box that was started again had is in the copy, if there is one.
+  const bool nobody_has_it =
+      newest == nullptr || newest->box.empty() || (is_here && newest->copy.job.empty());
+  if (nobody_has_it || is_kept) {
     job.transfer.reset();
     return false;
   }
-  const bool is_under_way = job.transfer && job.transfer->box == newest->box &&
+  const bool is_under_way = job.transfer && job.transfer->session_box == newest->box &&
                             job.transfer->state.state().epoch == newest->epoch;
   if (!is_under_way) begin_transfer(job, *newest);
   return !job.transfer->is_over;
 }
 
 void JobRegistry::begin_transfer(Job& job, const Member& newest) {
-  job.transfer = StateTransfer{.box = newest.box,
+  const bool is_here = newest.box == options_.box_name;
+  job.transfer = StateTransfer{.box = is_here ? newest.copy.box : newest.box,
+                               .session_box = newest.box,
+                               .job = is_here ? newest.copy.job : job.spec().name,
+                               .part = is_here ? 0 : job.spec().part,
+                               .is_backup = is_here,
+                               .next = is_here ? CopyName() : newest.copy,
                                .state = IncomingState(newest.epoch, job.state_value_counts())};
   ask_state(job);
 }
@@ -94,18 +119,19 @@ void JobRegistry::ask_state(Job& job) {
   control::WorkerMessage message;
   control::AskState& question = *message.mutable_ask_state();
   question.set_protocol_version(wire::kControlProtocolVersion);
-  question.set_job(job.spec().name);
-  question.set_part(job.spec().part);
+  question.set_job(job.transfer->job);
+  question.set_part(job.transfer->part);
+  question.set_is_backup(job.transfer->is_backup);
   job.transfer->state.describe(question);
   job.transfer->number = ++questions_;
   job.transfer->answer_due_ns = now_ns_ + kAnswerNs;
-  is_asking_ = true;
+  const bool was_asking = std::exchange(is_asking_, true);
   parts_.ask_box(
       job.transfer->box, message,
       [this, alive = alive_, part = key(job.spec()), number = questions_](const auto& answer) {
         if (*alive) on_state(part, number, part_state_of(answer));
       });
-  is_asking_ = false;
+  is_asking_ = was_asking;
 }
 
 // An answer may come within the question, or when nobody waits for it any more.
@@ -125,16 +151,31 @@ void JobRegistry::on_state(const JobKey& part, uint64_t number,
          job.spec().title() + ": box " + transfer.box + " has handed over its state, " +
              in_kib(transfer.state.state().bytes()));
   } else {
-    give_up_state(job, transfer, taken.error().message);
+    give_up_state(job, taken.error().message);
   }
   if (!is_asking_ && job.all_joined()) start_job(job);
 }
 
-void JobRegistry::give_up_state(const Job& job, StateTransfer& transfer, const std::string& why) {
-  transfer.is_over = true;
-  note(
-      Severity::kWarning, "part_state_lost",
-      job.spec().title() + ": box " + transfer.box + ", which had it, hands over no state: " + why);
+// A box that has a copy is asked then.
+void JobRegistry::give_up_state(Job& job, const std::string& why) {
+  const StateTransfer& former = *job.transfer;
+  const CopyName copy = former.next;
+  const std::string refusal = job.spec().title() + ": box " + former.box + ", which had " +
+                              (former.is_backup ? "a copy of it" : "it") +
+                              ", hands over no state: " + why;
+  if (copy.job.empty()) {
+    job.transfer->is_over = true;
+    return note(Severity::kWarning, "part_state_lost", refusal);
+  }
+  note(Severity::kInfo, "part_copy_asked_for", refusal + "; box " + copy.box + " has a copy");
+  job.transfer =
+      StateTransfer{.box = copy.box,
+                    .session_box = former.session_box,
+                    .job = copy.job,
+                    .is_backup = true,
+                    .next = {},
+                    .state = IncomingState(former.state.state().epoch, job.state_value_counts())};
+  ask_state(job);
 }
 
 // Whose workers have it as the newest: that of another box, or this one's own.
@@ -151,8 +192,8 @@ const PartState* JobRegistry::state_for(const Job& job) {
   if (state == nullptr || state->epoch != newest->epoch) return nullptr;
   if (job.continues(*state)) return state;
   note(Severity::kWarning, "part_state_misfit",
-       job.spec().title() + ": its ranks are not in the rounds in which box " + newest->box +
-           " has left it");
+       job.spec().title() + ": its ranks are not in the rounds in which box " +
+           (job.transfer ? job.transfer->box : newest->box) + " has left it");
   return nullptr;
 }
 
@@ -161,7 +202,8 @@ bool JobRegistry::tick_transfer(Job& job) {
   StateTransfer& transfer = *job.transfer;
   if (!transfer.is_over && now_ns_ < transfer.answer_due_ns) return true;
   if (!transfer.is_over) {
-    give_up_state(job, transfer, "no answer within " + in_seconds(kAnswerNs));
+    give_up_state(job, "no answer within " + in_seconds(kAnswerNs));
+    if (!job.transfer->is_over) return true;
   }
   if (!job.all_joined()) return false;
   start_job(job);
@@ -174,19 +216,31 @@ void JobRegistry::settle_source(Job& job) {
   if (!job.opened_from) return;
   const StateSource source = *job.opened_from;
   job.opened_from.reset();
-  if (source.box == options_.box_name) {
+  if (source.box == options_.box_name && !source.is_backup) {
     const auto kept = kept_.find(key(job.spec()));
-    if (kept != kept_.end() && kept->second.state.epoch == source.epoch) kept_.erase(kept);
+    if (kept == kept_.end() || kept->second.state.epoch != source.epoch) return;
+    forget_copy(kept->second.copy);
+    kept_.erase(kept);
     return;
   }
+  tell_taken(source);
+}
+
+void JobRegistry::tell_taken(const StateSource& source) {
   control::WorkerMessage message;
   control::AskState& question = *message.mutable_ask_state();
   question.set_protocol_version(wire::kControlProtocolVersion);
-  question.set_job(job.spec().name);
-  question.set_part(job.spec().part);
+  question.set_job(source.job);
+  question.set_part(source.part);
+  question.set_is_backup(source.is_backup);
   question.set_epoch(source.epoch);
   question.set_taken(true);
   parts_.ask_box(source.box, message, [](const auto&) {});  // else its time is over some day
+}
+
+size_t JobRegistry::states_kept() const {
+  return static_cast<size_t>(std::count_if(
+      kept_.begin(), kept_.end(), [](const auto& entry) { return !entry.second.is_copy; }));
 }
 
 void JobRegistry::drop_old_states() {
@@ -195,7 +249,7 @@ void JobRegistry::drop_old_states() {
       ++entry;
       continue;
     }
-    note(Severity::kWarning, "part_state_dropped",
+    note(entry->second.is_copy ? Severity::kDebug : Severity::kWarning, "part_state_dropped",
          "part " + std::to_string(entry->first.second) + " of job '" + entry->first.first +
              "': no box has asked for its state within " + in_seconds(entry->second.kept_for_ns));
     entry = kept_.erase(entry);

@@ -95,6 +95,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
     spec.numerics = spec_.numerics;
     spec.partial = spec_.on_worker_lost == LostPolicy::kPartial;
     spec.relayed = spec_.relayed;
+    spec.replicated = relay != nullptr && spec_.replicas > 0;
     spec.job_chunk_count = static_cast<uint32_t>(chunks.size());
     spec.sessions.resize(spec_.world_size);
     for (uint32_t rank = 0; rank < members_.size(); ++rank) {
@@ -193,7 +194,7 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const P
   if (status) status = install(host, std::move(shards));
   if (!status) release(spis, specs);
   // A rate that was handed over is the last that the box before had confirmed.
-  if (status && state == nullptr) repeat_learning_rate(host);
+  if (status && (state == nullptr || !state->learning_rate)) repeat_learning_rate(host);
   return status;
 }
 
@@ -204,7 +205,9 @@ Status Job::build(const PipelineHost& host, std::vector<pipeline::ShardSpec>& sp
     const PipelineInfo info = host.info(pipelines_[index]);
     specs[index].numa_node = info.numa_node;
     specs[index].hugepages = info.hugepages;
-    if (state != nullptr) specs[index].optimizer.learning_rate = state->learning_rate;
+    if (state != nullptr && state->learning_rate) {
+      specs[index].optimizer.learning_rate = *state->learning_rate;
+    }
     auto shard = pipeline::JobShard::create(specs[index]);
     if (!shard) return shard.error();
     shards.push_back(std::move(*shard));
@@ -242,6 +245,7 @@ Status Job::install(PipelineHost& host, std::vector<std::unique_ptr<pipeline::Jo
 
 void Job::close(PipelineHost& host, SpiAllocator& spis) {
   relay.reset();  // before the memory that it sends from
+  backup.probe.reset();
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     std::vector<uint32_t> released;
     for (const auto& session : shards_[index]->sessions()) {

@@ -146,6 +146,23 @@ Status check_restore(const control::Join& join) {
   return ok_status();
 }
 
+Status check_copies(const control::Join& join) {
+  if (join.replicas() > 1) {
+    return invalid("replicas " + std::to_string(join.replicas()) +
+                   " is out of range; one other box has a copy (1), or none (0)");
+  }
+  const bool is_copy = join.world_size() == 1 && std::max(1u, join.parts()) == 1 &&
+                       join.mode() == static_cast<uint32_t>(pipeline::Mode::kAggregate) &&
+                       join.recovery() == static_cast<uint32_t>(Recovery::kNone) &&
+                       join.delivery() == static_cast<uint32_t>(wire::Delivery::kPull);
+  if (join.is_backup() && !is_copy) {
+    return invalid(
+        "backup = 1 is for boxes, of which one has a copy of another's part: of world_size 1, in "
+        "one part, mode aggregate, recovery none, delivery pull");
+  }
+  return ok_status();
+}
+
 Status check_identity(const control::Join& join, const JobLimits& limits) {
   if (join.job().empty() || join.job().size() > limits::kJobNameBytesMax) {
     // Not quoted: cut short it might end within a character, and no message may carry that.
@@ -261,6 +278,9 @@ Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits) {
   spec.sync = *sync;
   if (const Status status = check_restore(join); !status) return status.error();
   spec.restore = join.restore();
+  if (const Status status = check_copies(join); !status) return status.error();
+  spec.replicas = join.replicas();
+  spec.is_backup = join.is_backup();
   return spec;
 }
 
@@ -316,6 +336,8 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
     return found;
   }
   if (auto found = differs("delivery", int(job.delivery), int(worker.delivery))) return found;
+  if (auto found = differs("replicas", job.replicas, worker.replicas)) return found;
+  if (auto found = differs("is_backup", int(job.is_backup), int(worker.is_backup))) return found;
   if (auto found = differs("numerics", int(job.numerics), int(worker.numerics))) return found;
   if (auto found = differs("chunk_bytes", job.chunk_bytes, worker.chunk_bytes)) return found;
   if (job.restore != worker.restore) {

@@ -62,8 +62,10 @@ struct JobSpec {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
-  std::string restore;   // the snapshot to begin with, "latest" or a number; empty: none
-  bool relayed = false;  // its sums go on to another box; said by the box, not by its ranks
+  std::string restore;     // the snapshot to begin with, "latest" or a number; empty: none
+  bool relayed = false;    // its sums go on to another box; said by the box, not by its ranks
+  uint32_t replicas = 0;   // mode optimize: other boxes that have a copy of weights and state
+  bool is_backup = false;  // it is such a copy, of another box's; it stays where it is
   std::vector<TensorSpec> tensors;
 
   // Models other than BSP do not take back who was away. So may it move: in mode optimize with its
@@ -79,6 +81,8 @@ struct JobSpec {
 
 // Whether its sums can go on to another box; the error says what cannot.
 Status check_relayed(const JobSpec& spec);
+// Of a job that wants a copy, whether it can have one.
+Status check_replicas(const JobSpec& spec);
 
 // Every field checked; the error names the field, its value and what is allowed.
 Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits);

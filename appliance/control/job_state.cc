@@ -38,7 +38,8 @@ const Member* Job::newest_resuming() const {
   return newest;
 }
 
-PartState Job::take_state(PipelineHost& host) const {
+PartState Job::take_state(PipelineHost& host) {
+  relay.reset();  // no more of what it is goes to the backup box
   PartState state;
   state.epoch = epoch_;
   for (uint32_t index = 0; index < shards_.size(); ++index) {

@@ -56,6 +56,12 @@ void add_part(JobView& job, const JobView& part) {
     job.pulls->parked_s += part.pulls->parked_s;
     job.pulls->lead_rounds = std::max(job.pulls->lead_rounds, part.pulls->lead_rounds);
   }
+  if (part.backup && job.backup) {
+    job.backup->boxes.insert(part.backup->boxes.begin(), part.backup->boxes.end());
+    job.backup->parts_without += part.backup->parts_without;
+    job.backup->chunks_copied += part.backup->chunks_copied;
+    job.backup->chunks_in_flight += part.backup->chunks_in_flight;
+  }
   add_histogram(job.arrival_skew, part.arrival_skew);
   add_histogram(job.round_times, part.round_times);
   auto& reads = job.reads_by_rounds_behind;

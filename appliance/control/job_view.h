@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -71,12 +72,21 @@ struct RelayView {
   uint32_t chunks_in_flight = 0;
 };
 
+// A job that wants a copy on other boxes; of its parts here.
+struct BackupView {
+  std::set<std::string> boxes;  // that have copies
+  uint32_t parts_without = 0;   // that run without a copy
+  uint64_t chunks_copied = 0;   // states of chunks, each before its result was given out
+  uint32_t chunks_in_flight = 0;
+};
+
 struct JobView {
   std::string name;
   uint32_t part_count = 1;
   std::vector<uint32_t> parts;  // on this box; what follows is of these
   std::string state;            // "gathering", "recovering", "running"
   std::string mode;             // "aggregate", "optimize"
+  bool is_backup = false;       // the copy of a part that another box has
   std::string reduction;        // "sum", "mean"
   std::string optimizer;        // "" in aggregate mode
   std::string priority_policy;  // "explicit", "forward-order", "fifo"
@@ -95,6 +105,7 @@ struct JobView {
   SyncView sync;
   std::optional<PullView> pulls;
   std::optional<RelayView> upstream;  // absent while ranks gather, and where sums stay here
+  std::optional<BackupView> backup;   // absent where none is wanted
   // Reads of tensors by how many rounds the data lacked, 0, 1, ..., as workers say; the last is of
   // all that lacked more. Empty until one has said so.
   std::vector<uint64_t> reads_by_rounds_behind;

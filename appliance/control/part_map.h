@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
@@ -31,6 +32,14 @@ class PartMap {
   virtual void ask_box(const std::string& box, const control::WorkerMessage& /*question*/,
                        BoxAnswer done) {
     done(Error{ErrorCode::kUnavailable, "box " + box + " is not known here"});
+  }
+
+  // There may be boxes, now or later, that have copies of what this one has.
+  virtual bool has_backups() const { return false; }
+  // Those that are there and could have a copy of this part, in the order of trying.
+  virtual std::vector<control::PartPlace> backups(const std::string& /*job*/,
+                                                  uint32_t /*part*/) const {
+    return {};
   }
 
   // This box goes on with a part that cannot go elsewhere, whatever the map says of it.

@@ -42,7 +42,7 @@ uint64_t PartState::bytes() const {
 control::PartState answer_of(const PartState& state, const control::AskState& question) {
   control::PartState answer;
   answer.set_epoch(state.epoch);
-  answer.set_learning_rate(state.learning_rate);
+  if (state.learning_rate) answer.set_learning_rate(*state.learning_rate);
   auto chunk = std::lower_bound(
       state.chunks.begin(), state.chunks.end(), question.chunk(),
       [](const ChunkState& candidate, uint32_t id) { return candidate.chunk < id; });
@@ -87,7 +87,7 @@ Status IncomingState::take(const control::PartState& answer) {
   if (answer.pieces().empty() && !answer.last()) {
     return Error{ErrorCode::kMismatch, "an answer has nothing in it"};
   }
-  state_.learning_rate = answer.learning_rate();
+  if (answer.has_learning_rate()) state_.learning_rate = answer.learning_rate();
   for (const control::ChunkPiece& piece : answer.pieces()) {
     if (const Status taken = take(piece); !taken) return taken;
   }

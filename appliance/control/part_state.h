@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/limits.h"
@@ -19,7 +20,7 @@ static_assert(kStateAnswerBytesMax < limits::kControlMessageBytesMax);
 
 struct PartState {
   uint32_t epoch = 0;                        // of the sessions that its workers had
-  float learning_rate = 0;                   // at the end
+  std::optional<float> learning_rate;        // at the end, where that is known
   std::vector<pipeline::ChunkState> chunks;  // ascending; those that have weights
 
   uint64_t bytes() const;  // of values

@@ -16,9 +16,9 @@ namespace {
 
 constexpr int kAskAgainMs = 500;
 constexpr uint32_t kWaitMs = 200;
-// Beside the chunks, which follow it: how many workers each rack has. Its sum is what a mean
-// divides by.
+// How many workers each rack has. Its sum is what a mean divides by.
 constexpr uint32_t kWorkersTensor = 0;
+static_assert(kTensorsBesideChunks == 1);
 
 uint32_t left_ms(uint64_t deadline_ns) {
   const uint64_t now_ns = monotonic_ns();
@@ -56,6 +56,12 @@ BoxRelay::~BoxRelay() {
   boost::asio::post(context_of_control_, [fd = wake_fd_] { close(fd); });
 }
 
+void BoxRelay::seed(std::vector<std::vector<float>> values) {
+  seeds_ = std::move(values);
+  has_seeds_ = true;
+  wake();
+}
+
 void BoxRelay::run(std::vector<RelayLane> lanes) {
   lanes_ = std::move(lanes);
   runs_ = true;
@@ -78,16 +84,23 @@ void BoxRelay::work() {
   workers_ = static_cast<uint32_t>(all_workers_);
   is_joined_ = true;
   tell_(ok_status());
-  while (!runs_ && !stop_) sleep(-1);
+  while (!runs_ && !stop_) {
+    sleep(-1);
+    if (!has_seeds_.exchange(false)) continue;
+    if (const Status sent = send_seeds(); !sent) return fail(sent.error());
+    tell_(ok_status());
+  }
   if (runs_) relay_sums();
 }
 
-// A box that is not there yet is asked again until the job's ranks are tired of waiting.
+// A box that is not there yet is asked again until the job's ranks are tired of waiting; where
+// there are others, one of these is.
 Status BoxRelay::join() {
   const uint64_t deadline_ns = monotonic_ns() + spec_.join_timeout_ns;
   for (;;) {
     const Status joined = attempt(deadline_ns);
-    const bool may_pass = !joined && joined.error().code == ErrorCode::kUnavailable;
+    const bool may_pass =
+        !joined && joined.error().code == ErrorCode::kUnavailable && !spec_.is_backup;
     if (!may_pass || stop_ || monotonic_ns() >= deadline_ns) return joined;
     sleep(kAskAgainMs);
   }
@@ -102,6 +115,11 @@ Status BoxRelay::attempt(uint64_t deadline_ns) {
   options.world_size = settings_.world_size;
   options.port = settings_.port.c_str();
   options.numerics = static_cast<pbox_numerics>(spec_.numerics);
+  options.backup = spec_.is_backup ? 1 : 0;
+  if (spec_.is_backup) {
+    options.recovery = PBOX_RECOVERY_NONE;
+    options.delivery = PBOX_DELIVERY_PULL;  // nothing comes back but that it is there
+  }
   options.join_timeout_ms = left_ms(deadline_ns);
   {
     const std::lock_guard lock(context_mutex_);
@@ -134,14 +152,37 @@ Status BoxRelay::enter(uint64_t deadline_ns) {
 }
 
 Status BoxRelay::count_workers(uint64_t deadline_ns) {
-  own_workers_ = static_cast<float>(spec_.workers);
+  own_workers_ = all_workers_ = static_cast<float>(spec_.workers);
   pbox_status status =
       pbox_push_pull(context_, kWorkersTensor, &own_workers_, &all_workers_, nullptr, nullptr);
-  if (status == PBOX_OK) status = PBOX_TIMEOUT;
+  if (status != PBOX_OK) return last_error(status);
+  return await(kWorkersTensor, deadline_ns);
+}
+
+Status BoxRelay::await(uint32_t tensor, uint64_t deadline_ns) {
+  pbox_status status = PBOX_TIMEOUT;
   while (status == PBOX_TIMEOUT && !stop_ && monotonic_ns() < deadline_ns) {
-    status = pbox_wait(context_, kWorkersTensor, std::min(kWaitMs, left_ms(deadline_ns)));
+    status = pbox_wait(context_, tensor, std::min(kWaitMs, left_ms(deadline_ns)));
   }
   if (status != PBOX_OK) return last_error(status);
+  return ok_status();
+}
+
+// As slow as the network is; a box that is lost meanwhile ends it.
+Status BoxRelay::send_seeds() {
+  for (uint32_t chunk = 0; chunk < seeds_.size(); ++chunk) {
+    float* values = seeds_[chunk].data();
+    if (seeds_[chunk].empty()) continue;
+    const pbox_status status =
+        pbox_push_pull(context_, chunk + kTensorsBesideChunks, values, values, nullptr, nullptr);
+    if (status != PBOX_OK) return last_error(status);
+  }
+  for (uint32_t chunk = 0; chunk < seeds_.size(); ++chunk) {
+    if (seeds_[chunk].empty()) continue;
+    const Status there = await(chunk + kTensorsBesideChunks, UINT64_MAX);
+    if (!there) return there;
+  }
+  seeds_.clear();
   return ok_status();
 }
 
@@ -168,8 +209,8 @@ bool BoxRelay::start_all() {
 void BoxRelay::start(size_t lane, const pipeline::Uplink::Sum& sum) {
   lane_of_[sum.chunk] = static_cast<uint16_t>(lane);
   ++started_;
-  const pbox_status status =
-      pbox_push_pull(context_, sum.chunk + 1, sum.values, sum.values, on_result, this);
+  const pbox_status status = pbox_push_pull(context_, sum.chunk + kTensorsBesideChunks, sum.values,
+                                            sum.values, on_result, this);
   if (status != PBOX_OK) fail(last_error(status));
 }
 
@@ -188,7 +229,7 @@ void BoxRelay::sleep(int timeout_ms) {
 void BoxRelay::on_result(void* self, uint32_t tensor, pbox_status status) {
   auto& relay = *static_cast<BoxRelay*>(self);
   if (status != PBOX_OK) return relay.fail(relay.last_error(status));
-  const uint32_t chunk = tensor - 1;
+  const uint32_t chunk = tensor - kTensorsBesideChunks;
   const RelayLane& lane = relay.lanes_[relay.lane_of_[chunk]];
   ++relay.relayed_;
   lane.uplink->give_back(chunk);

@@ -26,6 +26,7 @@ class BoxRelay : public Relay {
            std::function<void(Status)> tell);
   // Leaves the job there. Waits for the library, which ends at once but where it connects.
   ~BoxRelay() override;
+  void seed(std::vector<std::vector<float>> values) override;
   void run(std::vector<RelayLane> lanes) override;
   RelayView view() const override;
 
@@ -36,6 +37,8 @@ class BoxRelay : public Relay {
   Status attempt(uint64_t deadline_ns);
   Status enter(uint64_t deadline_ns);
   Status count_workers(uint64_t deadline_ns);
+  Status await(uint32_t tensor, uint64_t deadline_ns);
+  Status send_seeds();
   Status register_tensors();
   void relay_sums();
   bool start_all();
@@ -59,6 +62,8 @@ class BoxRelay : public Relay {
   std::atomic<bool> failed_ = false;
   std::atomic<bool> is_joined_ = false;
   std::atomic<bool> runs_ = false;
+  std::vector<std::vector<float>> seeds_;
+  std::atomic<bool> has_seeds_ = false;
   std::vector<RelayLane> lanes_;   // once it runs
   std::vector<uint16_t> lane_of_;  // by chunk, once its first sum has come
   std::mutex context_mutex_;       // the thread makes and destroys it, the destructor ends it

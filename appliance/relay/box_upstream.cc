@@ -6,20 +6,39 @@
 #include "appliance/relay/box_relay.h"
 
 namespace pbox::appliance {
+namespace {
+
+// On the control thread; `on_done` after it.
+std::function<void(const Status&)> posted(boost::asio::io_context& context,
+                                          std::function<void(Status)> on_change,
+                                          const std::function<void()>& on_done) {
+  return [&context, on_change = std::move(on_change), on_done](const Status& status) {
+    boost::asio::post(context, [on_change, on_done, status] {
+      on_change(status);
+      on_done();
+    });
+  };
+}
+
+}  // namespace
 
 BoxUpstream::BoxUpstream(boost::asio::io_context& context, config::Upstream settings,
                          std::function<void()> on_done)
     : context_(context), settings_(std::move(settings)), on_done_(std::move(on_done)) {}
 
 std::unique_ptr<Relay> BoxUpstream::join(RelaySpec spec, std::function<void(Status)> on_change) {
-  auto tell = [&context = context_, on_change = std::move(on_change),
-               on_done = on_done_](const Status& status) {
-    boost::asio::post(context, [on_change, on_done, status] {
-      on_change(status);
-      on_done();
-    });
-  };
-  return std::make_unique<BoxRelay>(context_, settings_, std::move(spec), std::move(tell));
+  return std::make_unique<BoxRelay>(context_, settings_, std::move(spec),
+                                    posted(context_, std::move(on_change), on_done_));
+}
+
+std::unique_ptr<Relay> BoxBackups::join(const std::string& address, RelaySpec spec,
+                                        std::function<void(Status)> on_change) {
+  config::Upstream settings;
+  settings.box = address;
+  settings.rank = 0;
+  settings.world_size = 1;
+  return std::make_unique<BoxRelay>(context_, settings, std::move(spec),
+                                    posted(context_, std::move(on_change), on_done_));
 }
 
 }  // namespace pbox::appliance

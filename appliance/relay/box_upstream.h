@@ -1,5 +1,6 @@
 // The box that this one's sums go on to ([upstream] of the configuration): in each job this box is
-// one of its workers, through libpbox's C ABI, as any worker is.
+// one of its workers, through libpbox's C ABI, as any worker is. And the boxes that have copies of
+// this one's parts, where it is the only worker.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -22,6 +23,19 @@ class BoxUpstream : public Upstream {
  private:
   boost::asio::io_context& context_;
   config::Upstream settings_;
+  std::function<void()> on_done_;
+};
+
+// As BoxUpstream.
+class BoxBackups : public BackupBoxes {
+ public:
+  BoxBackups(boost::asio::io_context& context, std::function<void()> on_done)
+      : context_(context), on_done_(std::move(on_done)) {}
+  std::unique_ptr<Relay> join(const std::string& address, RelaySpec spec,
+                              std::function<void(Status)> on_change) override;
+
+ private:
+  boost::asio::io_context& context_;
   std::function<void()> on_done_;
 };
 

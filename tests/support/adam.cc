@@ -80,6 +80,7 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank) {
                           .adjust = [&](auto& of_worker) {
                             of_worker.mode = PBOX_MODE_OPTIMIZE;
                             of_worker.restore = options.restore.c_str();
+                            of_worker.replicas = options.replicas;
                           }});
   const uint32_t tensor = worker.tensor("weights", kElements);
   pbox_optimizer_options adam;
@@ -99,7 +100,8 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank) {
   }
   line.say("joined " + std::to_string(begun.restored_snapshot) + " " + std::to_string(steps));
   uint64_t restarts = 0;
-  for (uint32_t count = 0;; ++count) {
+  const uint32_t steps_max = options.times * kStepsEachTime;
+  for (uint32_t count = 0; steps_max == 0 || count < steps_max; ++count) {
     const uint32_t step = steps + count + 1;
     if (count % kStepsEachTime == 0) line.await_go();
     for (uint64_t index = 0; index < kElements; ++index) {

@@ -18,6 +18,8 @@ class AdamTraining {
     // that was lost with another, while nobody took a step.
     bool checks = true;
     std::string restore = {};  // as pbox_options
+    uint32_t replicas = 0;     // so is this
+    uint32_t times = 0;        // that they take steps, and then leave; 0: for ever
   };
   // Joins, and gives the box its first weights.
   explicit AdamTraining(const Options& options);

@@ -41,21 +41,24 @@ void SynchronousHost::execute(uint32_t pipeline, pipeline::Command command) {
 }
 
 Desk::Desk(const RegistryOptions& options, uint32_t pipelines, snapshot::Shelf* shelf,
-           Upstream* upstream)
+           Upstream* upstream, BackupBoxes* backups)
     : options_(options),
       shelf_(shelf),
       upstream_(upstream),
+      backups_(backups),
       host_(std::make_unique<SynchronousHost>(pipelines)) {
   disk_ = std::move(*open_disk(""));
   epochs_.emplace(*disk_);
-  registry_ = std::make_unique<JobRegistry>(options, *host_, *epochs_, parts, shelf_, upstream_);
+  registry_ =
+      std::make_unique<JobRegistry>(options, *host_, *epochs_, parts, shelf_, upstream_, backups_);
 }
 
 void Desk::crash() {
   registry_.reset();
   host_ = std::make_unique<SynchronousHost>(host_->count());
   epochs_.emplace(*disk_);
-  registry_ = std::make_unique<JobRegistry>(options_, *host_, *epochs_, parts, shelf_, upstream_);
+  registry_ =
+      std::make_unique<JobRegistry>(options_, *host_, *epochs_, parts, shelf_, upstream_, backups_);
   for (auto& [id, closed] : closed_) closed = true;
   said_.clear();
 }

@@ -85,6 +85,10 @@ class MovableParts : public PartMap {
     box_questions.push_back({box, question, std::move(done)});
   }
   bool has_others(const std::string&) const override { return others; }
+  bool has_backups() const override { return true; }
+  std::vector<control::PartPlace> backups(const std::string&, uint32_t) const override {
+    return backup_places;
+  }
   void take_back(const std::string& job, uint32_t part) override { moved.erase({job, part}); }
 
   std::map<std::pair<std::string, uint32_t>, control::PartPlace> moved;
@@ -97,15 +101,18 @@ class MovableParts : public PartMap {
     control::WorkerMessage question;
     BoxAnswer done;
   };
+  std::vector<control::PartPlace> backup_places;
   bool knows_boxes = false;
   std::vector<BoxQuestion> box_questions;  // not answered yet
 };
 
 class Desk {
  public:
-  // `shelf` and `upstream` outlive it; null: it keeps no snapshots, sums stay here.
+  // `shelf`, `upstream` and `backups` outlive it; null: it keeps no snapshots, sums stay here, no
+  // other box has copies.
   explicit Desk(const RegistryOptions& options = {}, uint32_t pipelines = 2,
-                snapshot::Shelf* shelf = nullptr, Upstream* upstream = nullptr);
+                snapshot::Shelf* shelf = nullptr, Upstream* upstream = nullptr,
+                BackupBoxes* backups = nullptr);
 
   // A connection from 10.0.0.ID:5000.
   ConnectionId open();
@@ -145,6 +152,7 @@ class Desk {
   RegistryOptions options_;
   snapshot::Shelf* shelf_;
   Upstream* upstream_;
+  BackupBoxes* backups_;
   std::unique_ptr<SynchronousHost> host_;
   std::unique_ptr<Disk> disk_;
   std::optional<FickleEpochs> epochs_;

@@ -39,6 +39,7 @@ class TestUpstream : public Upstream {
       log_.is_gone = true;
       log_.shards_when_gone = upstream_.host->shards(0).size();
     }
+    void seed(std::vector<std::vector<float>>) override { FAIL("nothing is seeded"); }
     void run(std::vector<RelayLane> lanes) override { log_.lanes = std::move(lanes); }
     RelayView view() const override { return log_.view; }
 

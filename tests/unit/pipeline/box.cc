@@ -25,6 +25,7 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.sync = options.sync;
   spec.delivery = options.delivery;
   spec.numerics = options.numerics;
+  spec.replicated = options.replicated;
   spec.job_chunk_count = options.chunks + 1;
   for (uint32_t id = 0; id < options.chunks; ++id) {
     spec.chunks.push_back(

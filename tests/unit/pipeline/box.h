@@ -33,6 +33,7 @@ struct JobOptions {
   wire::SyncSpec sync = {};
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
+  bool replicated = false;
 };
 
 pipeline::ShardSpec spec_of(const JobOptions& options);

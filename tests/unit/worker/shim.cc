@@ -16,6 +16,7 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   session.tag = {.payload_crc = true};
   session.window_bytes = options.window_bytes;
   session.delivery = options.delivery;
+  session.results_stay = options.results_stay;
   session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
   session.pipelines.back().first_packet_number = options.first_packet_number;
   for (const uint64_t chunks : options.tensor_chunks) {

@@ -21,6 +21,7 @@ struct ShimOptions {
   bool has_shadow = false;
   uint32_t shadows = 1;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
+  bool results_stay = false;
   std::vector<uint32_t> open_rounds = {};
   wire::SyncSpec sync = {};
   float learning_rate = 1;  // where reads are cached

@@ -166,4 +166,24 @@ TEST_CASE(
   CHECK_FALSE(shim.core.busy(0));
 }
 
+TEST_CASE("where results stay an operation is done when all of it is announced") {
+  Shim shim({.tensor_chunks = {2}, .delivery = Delivery::kPull, .results_stay = true});
+  for (const uint32_t round : {0u, 1u}) {
+    shim.start(0);
+    const auto before = shim.buffer(0);
+    CHECK(shim.take_all(PacketType::kPush).size() == 8);
+    shim.deliver(shim.announcement(1, round));
+    CHECK(shim.core.busy(0));
+    shim.expire();  // that of the other chunk is lost: it is asked for, and no result with it
+    const auto probes = shim.take_all(PacketType::kPull);
+    REQUIRE(chunks_of(probes) == std::vector<uint32_t>{0});
+    CHECK(probes[0].held_mask() == 0b1111);
+    shim.deliver(shim.announcement(0, round));
+    CHECK_FALSE(shim.core.busy(0));
+    CHECK(shim.take_all().empty());
+    CHECK(shim.buffer(0) == before);
+  }
+  CHECK(shim.core.statistics().bytes_pulled == 0);
+}
+
 }  // namespace pbox::test

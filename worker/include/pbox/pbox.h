@@ -77,6 +77,7 @@ enum pbox_optimizer_value {
  * fail with PBOX_BOX_LOST at once. In PBOX_MODE_OPTIMIZE weights go on from the workers' copies,
  * but momentum and moments, which the box alone had, are those of the last snapshot, or begin anew
  * (pbox_statistics.optimizer_restarts, optimizer_snapshot); weights of 16 bits go on from 16 bits.
+ * With pbox_options.replicas all of it goes on from the copy that another box has.
  * As they cannot be summed again, two copies are kept. Other models than BSP do not outlive their
  * box. */
 typedef int32_t pbox_recovery;
@@ -203,6 +204,14 @@ typedef struct pbox_options {
                           begins with rank 0's weights where there is none yet; NULL or "": do not.
                           Equal on every rank. pbox_statistics says which it was */
   pbox_numerics numerics;
+  uint32_t replicas; /* PBOX_MODE_OPTIMIZE, PBOX_SYNC_BSP, of several boxes: 1: another box has a
+                        copy of the weights and of the optimizer's state, of each round before its
+                        result is given out, so that no momentum or moment dies with a box; 0: none
+                        has. Equal on every rank */
+  uint32_t backup; /* for boxes: 1: the job is such a copy. Of one rank, in PBOX_MODE_AGGREGATE with
+                      PBOX_RECOVERY_NONE and PBOX_DELIVERY_PULL. It stays at the box that `box`
+                      names, which keeps the last results for a while after the rank is gone; an
+                      operation is done when it has them, and writes no output */
 } pbox_options;
 
 PBOX_API void pbox_options_init(pbox_options* options);
@@ -213,8 +222,8 @@ PBOX_API void pbox_options_init(pbox_options* options);
  * PBOX_ON_WORKER_LOST (wait, partial, abort), PBOX_REJOIN (0, 1), PBOX_PRIORITY_POLICY (explicit,
  * forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC (bsp, asp, ssp, essp,
  * pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE (soft, lazy), PBOX_READS
- * (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast, ordered). Strings point into the
- * environment. */
+ * (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast, ordered), PBOX_REPLICAS (0, 1).
+ * Strings point into the environment. */
 PBOX_API pbox_status pbox_options_from_environment(pbox_options* options);
 
 /* No network yet. *context is NULL on failure; the reason is then pbox_last_error(NULL), per

@@ -28,7 +28,8 @@ class Options(Structure):
         ("rejoin", c_uint32), ("priority_policy", c_int32), ("delivery", c_int32),
         ("sync", c_int32), ("staleness", c_uint32),
         ("sync_probability", c_float), ("release", c_int32), ("reads", c_int32),
-        ("quorum", c_uint32), ("restore", c_char_p), ("numerics", c_int32)]
+        ("quorum", c_uint32), ("restore", c_char_p), ("numerics", c_int32),
+        ("replicas", c_uint32), ("backup", c_uint32)]
 
 
 class OptimizerOptions(Structure):

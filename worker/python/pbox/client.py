@@ -51,7 +51,7 @@ class Client:
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
     PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
     PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
-    PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS. `port` is what carries packets:
+    PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS. `port` is what carries packets:
     "socket", or "dpdk:DEVICE" of the library libpbox_dpdk.so.1. `recovery` is what happens when the
     box is lost: "copy" looks for it, or its successor, for recover_timeout_ms and goes on, which
     takes memory for one more copy of the model, of weights two; "none" fails. `on_worker_lost`:
@@ -64,6 +64,8 @@ class Client:
     has told that they are there ("pull", for comparison with such parameter servers).
     `numerics`: sums are made as values come ("fast"), or in the order of ranks ("ordered"), which
     gives the same bits in every run and costs the box the memory of all ranks' values.
+    `replicas`, with mode "optimize" on several boxes: 1, another box has a copy of weights and
+    optimizer state, so that none of it dies with a box; 0, none has.
 
     `sync` is when a rank may go on without the others: "bsp" (the default), or, with mode
     "optimize" and recovery "none", "asp", "ssp", "essp", "pssp", "dpssp" (with `staleness`, and

@@ -1,0 +1,104 @@
+// A job in mode optimize whose weights and optimizer state another box has a copy of (replicas =
+// 1), on boxes of a cluster with a real etcd: boxes die, and every step gives the weights that it
+// gives undisturbed.
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/adam.h"
+#include "tests/support/box_cluster.h"
+
+namespace pbox::test {
+namespace {
+
+constexpr useconds_t kIntoTheStepsUs = 200'000;
+
+uint64_t sum_of(const BoxCluster& boxes, const std::string& metric) {
+  uint64_t sum = 0;
+  for (const Daemon* box : boxes.all()) sum += box->metric(metric);
+  return sum;
+}
+
+bool all_have_copies(const BoxCluster& boxes) {
+  return sum_of(boxes, "pbox_job_parts_without_copy") == 0;
+}
+
+void check_nothing_was_lost(const BoxCluster& boxes, const AdamTraining::Report& report) {
+  CHECK(report.restarts == 0);
+  CHECK(sum_of(boxes, "pbox_optimizer_restarts_total") == 0);
+  CHECK(sum_of(boxes, "pbox_jobs_failed_total") == 0);
+}
+
+}  // namespace
+
+TEST_CASE("boxes die one after the other, and what they had goes on from their copies") {
+  const EtcdCluster etcd(3);
+  BoxCluster boxes(etcd, {"a", "b", "c"});
+  AdamTraining training({.box = boxes.control(), .checks = true, .replicas = 1});
+  CHECK(all_have_copies(boxes));
+  const std::string leader = boxes.leader();
+  for (const std::string& dying : {leader == "b" ? std::string("c") : std::string("b"), leader}) {
+    CHECK(boxes.parts(dying) > 0);
+    training.begin_steps();
+    usleep(kIntoTheStepsUs);
+    boxes[dying].program().signal(SIGKILL);
+    boxes.remove(dying);
+    const AdamTraining::Report report = training.end_steps();
+    CHECK(report.recoveries > 0);
+    check_nothing_was_lost(boxes, report);
+    if (boxes.all().size() > 1) REQUIRE(await([&] { return all_have_copies(boxes); }));
+  }
+  // One is left, with no other that could have a copy; then another one comes.
+  const Daemon& last = *boxes.all().at(0);
+  CHECK(last.metric("pbox_job_parts_without_copy") > 0);
+  boxes.start("d");
+  REQUIRE(await([&] { return all_have_copies(boxes); }));
+  training.begin_steps();
+  usleep(kIntoTheStepsUs);
+  const std::string oldest = leader == "a" ? "c" : "a";
+  boxes[oldest].program().signal(SIGKILL);
+  boxes.remove(oldest);
+  check_nothing_was_lost(boxes, training.end_steps());
+  CHECK(boxes.parts("d") > 0);
+}
+
+TEST_CASE("boxes are stopped and started again without drain: their copies are elsewhere") {
+  const EtcdCluster etcd(3);
+  BoxCluster boxes(etcd, {"a", "b"});
+  AdamTraining training({.box = boxes.control(), .checks = true, .replicas = 1});
+  for (const std::string box : {"a", "b", "a"}) {
+    REQUIRE(await([&] { return all_have_copies(boxes); }));
+    training.begin_steps();
+    usleep(kIntoTheStepsUs);
+    boxes[box].program().signal(SIGTERM);
+    CHECK(boxes[box].program().wait_exit(kDeadlineMs) == 0);
+    boxes.remove(box);
+    boxes.start(box);
+    check_nothing_was_lost(boxes, training.end_steps());
+  }
+}
+
+TEST_CASE("what a copy costs is shown, and nothing of it stays when the job is over") {
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b"});
+  AdamTraining training({.box = boxes.control(), .checks = true, .replicas = 1, .times = 2});
+  training.begin_steps();
+  training.end_steps();
+  CHECK(sum_of(boxes, "pbox_job_copied_chunks_total") > 500);
+  const auto jobs = nlohmann::json::parse(boxes["a"].get("/api/v1/jobs"))["jobs"];
+  bool has_copy = false;
+  for (const auto& job : jobs) {
+    has_copy = has_copy || job["is_backup"];
+    if (job["name"] == "adam") CHECK(job["backup"]["boxes"] == nlohmann::json::array({"b"}));
+  }
+  CHECK(has_copy);
+  training.begin_steps();
+  training.end_steps();
+  for (const Daemon* box : boxes.all()) {
+    CHECK(box->await_no_jobs(kDeadlineMs));
+    CHECK(await([&] { return box->metric("pbox_box_job_memory_bytes") == 0; }));
+  }
+}
+
+}  // namespace pbox::test
