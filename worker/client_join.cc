@@ -104,7 +104,10 @@ Result<control::Plan> Client::ask_plan(uint64_t end_ns) {
       options_.box = box;
       bool is_there = false;
       auto plan = ask_box(options_, bytes, end_ns, leaving_, is_there);
-      if (plan && is_sane(*plan)) return plan;
+      if (plan && is_sane(*plan)) {
+        if (plan->boxes_size() > 0) options_.boxes = boxes;  // not if it is alone
+        return plan;
+      }
       if (plan) return Error{ErrorCode::kInternal, "the box's plan of the job cannot be used"};
       if (is_there && plan.error().code != ErrorCode::kUnavailable) return plan.error();
       if (!why || is_there) why = plan.error();

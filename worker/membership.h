@@ -97,6 +97,10 @@ struct Action {
 // What any question for a job's plan says.
 control::AskPlan plan_question(const std::string& job);
 
+// Those that the plan says are there, then some that were known before: when the former go, the
+// latter may be back. HOST:PORT of each.
+void know_boxes(const control::Plan& plan, std::vector<std::string>& boxes);
+
 class Membership {
  public:
   enum class Phase { kIdle, kJoining, kRunning, kRecovering, kFailed, kLeft };

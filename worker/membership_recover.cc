@@ -1,5 +1,6 @@
 // A box that is lost: looked for again, and told where this worker is.
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
@@ -22,6 +23,17 @@ control::AskPlan plan_question(const std::string& job) {
   question.set_software(std::string("libpbox ") + kVersion);
   question.set_job(job);
   return question;
+}
+
+void know_boxes(const control::Plan& plan, std::vector<std::string>& boxes) {
+  constexpr size_t kFormerBoxesMax = 8;
+  const std::vector<std::string> former = std::exchange(boxes, {});
+  boxes.assign(plan.boxes().begin(), plan.boxes().end());
+  const size_t boxes_max = boxes.size() + kFormerBoxesMax;
+  for (const std::string& box : former) {
+    const bool is_listed = std::find(boxes.begin(), boxes.end(), box) != boxes.end();
+    if (!is_listed && boxes.size() < boxes_max) boxes.push_back(box);
+  }
 }
 
 // From here on nothing of the session that is over is accepted or sent.
@@ -68,7 +80,7 @@ void Membership::on_plan(const control::Plan& plan, uint64_t now_ns) {
                      " parts now, this worker joined it in " + std::to_string(options_.parts) +
                      "; it was planned anew, start all ranks again"});
   }
-  options_.boxes.assign(plan.boxes().begin(), plan.boxes().end());
+  know_boxes(plan, options_.boxes);
   const control::PartPlace& place = plan.parts(static_cast<int>(options_.part));
   if (!place.address().empty() && place.address() != asked_box_) return redirect(place, now_ns);
   options_.box = asked_box_;

@@ -12,7 +12,7 @@ PartSet::PartSet(const MembershipOptions& options, const control::Plan& plan,
                  const std::vector<TensorSpec>& tensors, const control::Optimizer& optimizer)
     : pieces_(tensors.size()), left_(tensors.size(), 0) {
   MembershipOptions of_part = options;
-  of_part.boxes.assign(plan.boxes().begin(), plan.boxes().end());
+  know_boxes(plan, of_part.boxes);
   of_part.parts = static_cast<uint32_t>(plan.parts_size());
   if (of_part.chunk_bytes == 0) of_part.chunk_bytes = plan.chunk_bytes();
   std::vector<uint32_t> first_chunks;  // by tensor

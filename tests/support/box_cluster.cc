@@ -127,13 +127,21 @@ std::string agreed_leader(const std::vector<const Daemon*>& boxes) {
 BoxCluster::BoxCluster(const EtcdCluster& etcd, const std::vector<std::string>& names,
                        std::vector<std::string> flags)
     : etcd_(etcd), flags_(std::move(flags)) {
-  for (const auto& name : names) boxes_[name] = start_box(etcd, name, "none", flags_);
+  for (const auto& name : names) launch(name);
   leader();
 }
 
 void BoxCluster::start(const std::string& name) {
-  boxes_[name] = start_box(etcd_, name, "none", flags_);
+  launch(name);
   leader();
+}
+
+void BoxCluster::launch(const std::string& name) {
+  auto flags = flags_;
+  if (ports_.contains(name)) flags.push_back("--control.port=" + ports_[name]);
+  boxes_[name] = start_box(etcd_, name, "none", flags);
+  const std::string& control = boxes_[name]->control();
+  ports_[name] = control.substr(control.rfind(':') + 1);
 }
 
 std::vector<const Daemon*> BoxCluster::all() const {

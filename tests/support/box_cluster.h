@@ -35,7 +35,8 @@ class BoxCluster {
              std::vector<std::string> flags = {"--cluster.rebalance=false"});
 
   Daemon& operator[](const std::string& name) { return *boxes_.at(name); }
-  void start(const std::string& name);  // and waits until all list it
+  // And waits until all list it. One that was here before is at the address of before.
+  void start(const std::string& name);
   void remove(const std::string& name) { boxes_.erase(name); }
   std::vector<const Daemon*> all() const;
   std::string leader() const;                   // waits until all agree on it
@@ -43,8 +44,11 @@ class BoxCluster {
   size_t parts(const std::string& name) const;  // as any box says, which must list it
 
  private:
+  void launch(const std::string& name);
+
   const EtcdCluster& etcd_;
   std::vector<std::string> flags_;
+  std::map<std::string, std::string> ports_;  // of control, by name
   std::map<std::string, std::unique_ptr<Daemon>> boxes_;
 };
 

@@ -1,5 +1,6 @@
 // A part of a job that moves, or whose box is lost while other boxes are there.
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "nic/wire/control_frame.h"
 #include "tests/unit/worker/member.h"
@@ -142,6 +143,41 @@ TEST_CASE("a box that is lost is looked for itself, then others are told that it
   member.deliver(plan("five", "box-5:9541"));
   member.act();
   CHECK(join_again(member).part() == 2);
+}
+
+TEST_CASE("boxes that a plan does not name any more are asked when those that it does are gone") {
+  Member member(part_options());
+  member.join();
+  member.deliver(moved("nine", "box-9:9541"));
+  member.act();
+  ask_plan(member);
+  control::BoxMessage alone = plan("nine", "");
+  alone.mutable_plan()->clear_boxes();
+  alone.mutable_plan()->add_boxes("box-9:9541");
+  member.deliver(alone);
+  member.act();
+  join_again(member);
+  member.resume(8, {0, 0, 0});
+  member.lose_box();
+  std::set<std::string> asked;
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    REQUIRE(member.advance());
+    REQUIRE(member.act() == Kinds{Action::Kind::kConnect});
+    asked.insert(member.actions.back().box);
+    member.membership.on_disconnected(kRefused, member.now_ns);
+    REQUIRE(member.act() == kHangsUp);
+  }
+  CHECK(asked == std::set<std::string>{"box-9:9541", "box-5:9541", "box-7:9541"});
+}
+
+TEST_CASE("of boxes that were known before only some are kept") {
+  std::vector<std::string> boxes;
+  for (char name = 'a'; name <= 'z'; ++name) boxes.emplace_back(1, name);
+  control::Plan plan;
+  plan.add_boxes("c");
+  plan.add_boxes("new");
+  worker::know_boxes(plan, boxes);
+  CHECK(boxes == std::vector<std::string>{"c", "new", "a", "b", "d", "e", "f", "g", "h", "i"});
 }
 
 TEST_CASE("a box that answers is not called lost, whatever its answer is") {
