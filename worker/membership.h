@@ -267,6 +267,7 @@ class Membership {
   bool has_answered_ = false;  // anything, on that connection
   bool seems_lost_ = false;    // the box that has the part: the last attempt at it had no answer
   size_t next_box_ = 0;        // of options_.boxes
+  uint64_t unreachable_since_ns_ = 0;  // options_.box, which has not answered since; 0: it did
   Restored restored_, moments_;
   uint64_t recoveries_ = 0, optimizer_restarts_ = 0;
 

@@ -69,7 +69,10 @@ void Membership::ask_plan(uint64_t now_ns) {
   await_box(Step::kPlan, now_ns);
   control::AskPlan& question = *send().mutable_ask_plan();
   question = plan_question(options_.job);
-  if (asked_box_ != options_.box && seems_lost_) question.set_lost_box(options_.box_name);
+  if (asked_box_ == options_.box || !seems_lost_) return;
+  question.set_lost_box(options_.box_name);
+  const uint64_t lost_ns = now_ns - std::min(now_ns, unreachable_since_ns_);
+  question.set_lost_for_ms(static_cast<uint32_t>(lost_ns / kNanosPerMilli));
 }
 
 void Membership::on_plan(const control::Plan& plan, uint64_t now_ns) {
@@ -101,6 +104,7 @@ void Membership::on_moved(const control::PartPlace& place, uint64_t now_ns) {
 // Boxes may differ for a while on who has the part.
 void Membership::redirect(const control::PartPlace& place, uint64_t now_ns) {
   constexpr uint32_t kAtOnce = 4;
+  if (place.address() != options_.box) unreachable_since_ns_ = 0;
   options_.box = place.address();
   options_.box_name = place.box();
   seems_lost_ = false;
@@ -123,7 +127,11 @@ void Membership::miss(const Error& why, uint64_t now_ns) {
 
 void Membership::try_again(const Error& why, uint64_t now_ns) {
   last_miss_ = why.message;
-  if (asked_box_ == options_.box) seems_lost_ = !has_answered_;
+  if (asked_box_ == options_.box) {
+    seems_lost_ = !has_answered_;
+    if (!seems_lost_) unreachable_since_ns_ = 0;
+    if (seems_lost_ && unreachable_since_ns_ == 0) unreachable_since_ns_ = now_ns;
+  }
   act(Action::Kind::kDisconnect);
   act(Action::Kind::kCloseTransport);
   heartbeat_due_ns_ = UINT64_MAX;

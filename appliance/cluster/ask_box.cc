@@ -114,12 +114,13 @@ void ask_box(asio::io_context& context, const std::string& control,
 }
 
 void probe(asio::io_context& context, const std::string& control, std::chrono::milliseconds timeout,
-           std::function<void(const std::string& failure)> done) {
+           std::function<void(const Result<uint64_t>&)> done) {
   control::WorkerMessage question;
   question.mutable_ask_data_addresses();
   ask_box(context, control, question, timeout, [done = std::move(done)](const Answer& answer) {
     const bool is_silent = !answer && answer.error().code == ErrorCode::kUnavailable;
-    done(is_silent ? answer.error().message : "");
+    if (is_silent) return done(answer.error());
+    done(answer ? uint64_t{answer->data_addresses().up_for_ms()} : 0);
   });
 }
 

@@ -19,8 +19,8 @@ void ask_box(boost::asio::io_context& context, const std::string& control,
              std::function<void(Result<control::BoxMessage>)> done);
 
 // Is a box there, and does it answer? It is asked for data addresses, which any box knows at once.
-// `done` gets why nothing came of it, or nothing if something did.
+// `done` gets for how many milliseconds it has been up, or why nothing came of it.
 void probe(boost::asio::io_context& context, const std::string& control,
-           std::chrono::milliseconds timeout, std::function<void(const std::string& failure)> done);
+           std::chrono::milliseconds timeout, std::function<void(const Result<uint64_t>&)> done);
 
 }  // namespace pbox::cluster

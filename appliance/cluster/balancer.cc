@@ -110,8 +110,12 @@ void Balancer::step(const std::string& name, Job& job, const std::vector<Balance
                     const std::map<std::string, JobLoads>& loads) {
   const auto plan = plans_.plans().find(name);
   if (plan == plans_.plans().end()) return;
+  auto of_job = boxes;
+  for (BalancedBox& box : of_job) {
+    box.takes_parts = box.takes_parts && !plan->second.avoids(box.name, unix_seconds());
+  }
   const auto proposal =
-      job.balancer.step(plan->second, plans_.revision(name), boxes, loads, unix_seconds());
+      job.balancer.step(plan->second, plans_.revision(name), of_job, loads, unix_seconds());
   note(name, job.balancer);
   if (proposal) carry_out(name, *proposal);
 }

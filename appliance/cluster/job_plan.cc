@@ -39,11 +39,8 @@ void place(const std::vector<uint32_t>& parts, std::vector<PlanBox> boxes, JobPl
 }  // namespace
 
 std::string to_text(const JobPlan& plan) {
-  return Json{{"chunk_bytes", plan.chunk_bytes},
-              {"bytes", plan.bytes},
-              {"may_move", plan.may_move},
-              {"is_over", plan.is_over},
-              {"boxes", plan.boxes}}
+  return Json{{"chunk_bytes", plan.chunk_bytes}, {"bytes", plan.bytes}, {"may_move", plan.may_move},
+              {"is_over", plan.is_over},         {"boxes", plan.boxes}, {"avoided", plan.avoided}}
       .dump();
 }
 
@@ -70,6 +67,13 @@ std::optional<JobPlan> plan_from_text(const std::string& text) {
   for (const Json& box : *boxes) {
     if (!box.is_string()) return std::nullopt;
     plan.boxes.push_back(box);
+  }
+  if (const auto avoided = object.find("avoided"); avoided != object.end()) {
+    if (!avoided->is_object() || avoided->size() > limits::kPartsPerJobMax) return std::nullopt;
+    for (const auto& [box, until] : avoided->items()) {
+      if (!until.is_number_unsigned()) return std::nullopt;
+      plan.avoided[box] = until;
+    }
   }
   return plan;
 }

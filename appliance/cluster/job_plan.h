@@ -16,8 +16,15 @@ struct JobPlan {
   bool may_move = false;           // parts can go on at another box
   bool is_over = false;            // its last rank has left; kept for a while
   std::vector<std::string> boxes;  // by part: the name of the box that has it
+  // Boxes that some worker could not reach though others could: they get no parts until that Unix
+  // time, in seconds, if there are others.
+  std::map<std::string, uint64_t> avoided = {};
   bool operator==(const JobPlan&) const = default;
 
+  bool avoids(const std::string& box, uint64_t unix_s) const {
+    const auto found = avoided.find(box);
+    return found != avoided.end() && unix_s < found->second;
+  }
   double bytes_per_part() const {
     return static_cast<double>(bytes) / static_cast<double>(boxes.size());
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <utility>
 
 #include "appliance/cluster/ask_box.h"
@@ -16,6 +17,14 @@ constexpr std::chrono::milliseconds kTick{250};
 constexpr uint32_t kAbsentTicks = 8;
 constexpr std::chrono::milliseconds kProbeTimeout{1'000};
 constexpr std::chrono::milliseconds kAnswerTimeout{2'000};
+// A worker that could not reach a box for so long is not waited for, whoever else can.
+constexpr uint32_t kUnreachableMs = 1'500;
+// Nor does such a box get parts of the job again before.
+constexpr uint64_t kAvoidS = 600;
+
+uint64_t unix_seconds() {
+  return static_cast<uint64_t>(std::time(nullptr));
+}
 
 Error unknown(const std::string& what) {
   return {ErrorCode::kUnavailable, what + "; it is asked for again"};
@@ -102,13 +111,15 @@ control::Plan JobPlans::describe(const JobPlan& plan) const {
   return message;
 }
 
-std::vector<PlanBox> JobPlans::candidates(const std::string& but) const {
+// For a job: only if there are no others such as it avoids.
+std::vector<PlanBox> JobPlans::candidates(const std::string& but, const JobPlan* of_job) const {
   std::vector<JobPlan> plans;
   for (const auto& [job, plan] : plans_) {
     if (!plan.is_over) plans.push_back(plan);
   }
   const auto bytes = bytes_by_box(plans);
   std::vector<PlanBox> boxes;
+  size_t wanted = 0;  // of those, which come first
   for (const BoxRecord& record : options_.membership().boxes()) {
     if (record.name == but || is_draining(record.name)) continue;
     const auto found = bytes.find(record.name);
@@ -116,7 +127,10 @@ std::vector<PlanBox> JobPlans::candidates(const std::string& but) const {
                      .pipelines = static_cast<uint32_t>(record.data.size()),
                      .bytes_per_second = static_cast<double>(record.capacity_bytes_per_s),
                      .bytes = found == bytes.end() ? 0 : found->second});
+    const bool is_avoided = of_job != nullptr && of_job->avoids(record.name, unix_seconds());
+    if (!is_avoided) std::swap(boxes[wanted++], boxes.back());
   }
+  if (wanted > 0) boxes.resize(wanted);
   return boxes;
 }
 
@@ -143,12 +157,13 @@ void JobPlans::ask(const control::AskPlan& question, Answer done) {
   if (plan == nullptr || (begins && plan->is_over && plan->bytes != question.bytes())) {
     make(question);
   } else if (has_lost) {
-    replace_if_gone(job, lost);
+    replace_if_gone(question);
   } else {
     JobPlan mended = *plan;
     mended.bytes = question.bytes();
     mended.may_move = question.may_move();
     mended.is_over = false;
+    mended.avoided.clear();
     change(job, mended, [] {});
   }
 }
@@ -257,13 +272,22 @@ void JobPlans::make(const control::AskPlan& question) {
 }
 
 // A worker cannot reach the box: is it gone, or only the way to it?
-void JobPlans::replace_if_gone(const std::string& job, const std::string& box) {
+void JobPlans::replace_if_gone(const control::AskPlan& question) {
+  const std::string job = question.job(), box = question.lost_box();
+  const uint32_t lost_for_ms = question.lost_for_ms();
   const std::string address = address_of(box);
   if (address.empty()) return give_away_parts(job, box, "it is not registered");
   probe(context_, address, kProbeTimeout,
-        [this, alive = alive_, job, box](const std::string& failure) {
+        [this, alive = alive_, job, box, lost_for_ms](const Result<uint64_t>& up_for_ms) {
           if (!*alive) return;
-          if (!failure.empty()) return give_away_parts(job, box, failure);
+          if (!up_for_ms) return give_away_parts(job, box, up_for_ms.error().message);
+          // One that was away itself is there again.
+          if (lost_for_ms >= kUnreachableMs && *up_for_ms > 2 * uint64_t{lost_for_ms}) {
+            constexpr bool kAvoid = true;
+            std::string why = "it answers this box, but a worker could not reach it for ";
+            why.append(std::to_string(lost_for_ms)).append(" ms");
+            return give_away_parts(job, box, why, kAvoid);
+          }
           const JobPlan* plan = find(job);
           answer_all(job, plan != nullptr ? Result<JobPlan>(*plan)
                                           : unknown("the plan of job '" + job + "' is gone"));
@@ -271,17 +295,19 @@ void JobPlans::replace_if_gone(const std::string& job, const std::string& box) {
 }
 
 void JobPlans::give_away_parts(const std::string& job, const std::string& box,
-                               const std::string& why) {
+                               const std::string& why, bool avoid) {
   const JobPlan* plan = find(job);
   if (plan == nullptr) return answer_all(job, unknown("the plan of job '" + job + "' is gone"));
-  auto boxes = candidates(box);
+  auto boxes = candidates(box, plan);
   if (boxes.empty()) {
     return answer_all(job, unknown("box " + box + " has parts of job '" + job +
                                    "', cannot be "
                                    "reached (" +
                                    why + "), and no other box is there"));
   }
-  change(job, give_away(*plan, box, std::move(boxes)), [this, job, box, why] {
+  JobPlan changed = give_away(*plan, box, std::move(boxes));
+  if (avoid) changed.avoided[box] = unix_seconds() + kAvoidS;
+  change(job, changed, [this, job, box, why] {
     options_.log(Membership::Severity::kWarning, "parts_given_away",
                  "the parts of job '" + job + "' that box " + box + " had go to others: " + why);
   });

@@ -78,15 +78,16 @@ class JobPlans : public appliance::PartMap {
   void set_over(const std::string& job, bool is_over);
   void forget_plans();
   const JobPlan* find(const std::string& job) const;
-  std::vector<PlanBox> candidates(const std::string& but) const;
+  std::vector<PlanBox> candidates(const std::string& but, const JobPlan* of_job = nullptr) const;
   control::Plan describe(const JobPlan& plan) const;
   control::Plan here_alone() const;
   std::string address_of(const std::string& box) const;
   void answer_all(const std::string& job, const Result<JobPlan>& plan);
   void make(const control::AskPlan& question);
   void change(const std::string& job, const JobPlan& plan, std::function<void()> on_committed);
-  void replace_if_gone(const std::string& job, const std::string& box);
-  void give_away_parts(const std::string& job, const std::string& box, const std::string& why);
+  void replace_if_gone(const control::AskPlan& question);
+  void give_away_parts(const std::string& job, const std::string& box, const std::string& why,
+                       bool avoid = false);
   void commit(const std::string& job, const JobPlan& plan, std::vector<Condition> conditions,
               std::function<void()> on_committed);
   void read_back(const std::string& job, const JobPlan& wanted);

@@ -73,6 +73,7 @@ void JobRegistry::refuse(ConnectionId id, const Error& error) {
 void JobRegistry::on_open(ConnectionId connection, const std::string& peer, bool ipv6,
                           uint64_t now_ns) {
   now_ns_ = now_ns;
+  if (started_ns_ == 0) started_ns_ = now_ns;
   connections_[connection] = {peer, ipv6, now_ns, now_ns, nullptr, 0};
 }
 
@@ -93,7 +94,9 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
     return;
   }
   if (message.has_ask_data_addresses()) {
-    send(id, data_addresses(host_));
+    control::BoxMessage answer = data_addresses(host_);
+    answer.mutable_data_addresses()->set_up_for_ms((now_ns_ - started_ns_) / kNanosPerMilli);
+    send(id, std::move(answer));
     return;
   }
   if (message.has_ask_plan()) {
@@ -247,6 +250,7 @@ void JobRegistry::on_closed(ConnectionId id, const std::string& reason, uint64_t
 
 void JobRegistry::on_tick(uint64_t now_ns) {
   now_ns_ = now_ns;
+  if (started_ns_ == 0) started_ns_ = now_ns;
   std::vector<ConnectionId> dead;
   for (auto& [id, connection] : connections_) {
     const uint64_t silent_ns = now_ns - std::min(now_ns, connection.heard_ns);

@@ -287,6 +287,7 @@ class JobRegistry {
   std::map<JobKey, std::unique_ptr<Job>> jobs_;
   std::map<ConnectionId, Connection> connections_;
   uint64_t now_ns_ = 0;                                         // of the event at hand
+  uint64_t started_ns_ = 0;                                     // the first of them
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that come late
   std::vector<Action> actions_;
   std::vector<RegistryEvent> events_;

@@ -17,13 +17,19 @@ size_t parts_on(const JobPlan& plan, const std::string& box) {
 }  // namespace
 
 TEST_CASE("a plan is read back as it was written; what is no plan is none") {
-  const JobPlan plan{
-      .chunk_bytes = kChunk, .bytes = kBytes, .may_move = true, .boxes = {"a", "b", "a"}};
+  const JobPlan plan{.chunk_bytes = kChunk,
+                     .bytes = kBytes,
+                     .may_move = true,
+                     .boxes = {"a", "b", "a"},
+                     .avoided = {{"c", 1'800'000'000}}};
   CHECK(plan_from_text(to_text(plan)) == plan);
   for (const char* text :
        {"", "{}", "[]", "{\"chunk_bytes\":1,\"bytes\":1,\"boxes\":[]}",
         "{\"chunk_bytes\":1,\"bytes\":1,\"boxes\":[1]}",
-        "{\"chunk_bytes\":-1,\"bytes\":1,\"boxes\":[\"a\"]}", "{\"chunk_bytes\":1"}) {
+        "{\"chunk_bytes\":-1,\"bytes\":1,\"boxes\":[\"a\"]}",
+        "{\"chunk_bytes\":1,\"bytes\":1,\"boxes\":[\"a\"],\"avoided\":[\"a\"]}",
+        "{\"chunk_bytes\":1,\"bytes\":1,\"boxes\":[\"a\"],\"avoided\":{\"a\":-1}}",
+        "{\"chunk_bytes\":1"}) {
     CHECK_FALSE(plan_from_text(text));
   }
 }

@@ -4,6 +4,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 #include <catch2/catch.hpp>
+#include <ctime>
 #include <optional>
 
 #include "appliance/cluster/job_plans.h"
@@ -64,7 +65,7 @@ struct Box {
       if (error) return;
       boost::system::error_code ignored;
       control::BoxMessage message;
-      message.mutable_data_addresses();
+      message.mutable_data_addresses()->set_up_for_ms(up_for_ms);
       boost::asio::write(socket, boost::asio::buffer(*wire::frame(message)), ignored);
       sockets.push_back(std::move(socket));
       answer();
@@ -75,6 +76,7 @@ struct Box {
   std::vector<tcp::socket> sockets;
   Membership membership;
   bool has_job = false;
+  uint64_t up_for_ms = 0;
   int changes = 0;
   JobPlans plans;
 };
@@ -189,6 +191,39 @@ TEST_CASE("a box that a worker cannot reach keeps its parts as long as it answer
   const auto gone = cluster.ask(0, question(0, "b"));
   REQUIRE(gone.ok());
   for (const std::string& box : boxes_of(*gone)) CHECK(box == "a");
+}
+
+TEST_CASE("a box that one worker cannot reach for long loses its parts, and is avoided") {
+  Cluster cluster;
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  REQUIRE(cluster.await_equal_plans());
+  const auto before = cluster.heard(0);
+  auto lost = question(0, "b");
+  cluster.box(1).up_for_ms = 60'000;
+  lost.set_lost_for_ms(1'400);  // not for long yet
+  CHECK(boxes_of(*cluster.ask(0, lost)) == before);
+  lost.set_lost_for_ms(1'600);
+  cluster.box(1).up_for_ms = 2'000;  // it was away, not the way to it
+  CHECK(boxes_of(*cluster.ask(0, lost)) == before);
+  cluster.box(1).up_for_ms = 60'000;
+  for (const std::string& box : boxes_of(*cluster.ask(0, lost))) CHECK(box == "a");
+  const std::vector<std::string> all_on_a(before.size(), "a");
+  REQUIRE(cluster.desk.run_until([&] { return cluster.heard(0) == all_on_a; }));
+  REQUIRE(cluster.await_equal_plans());
+  const JobPlan plan = cluster.box(0).plans.plans().at(kJob);
+  const auto now = static_cast<uint64_t>(std::time(nullptr));
+  CHECK(plan.avoids("b", now));
+  CHECK_FALSE(plan.avoids("b", now + 601));
+  CHECK_FALSE(plan.avoids("a", now));
+  // With a third box nothing goes there; where there is none it does.
+  cluster.add("c");
+  cluster.boxes[2]->membership.on_session();
+  REQUIRE(cluster.desk.run_until([&] { return cluster.box(1).membership.boxes().size() == 3; }));
+  cluster.box(0).acceptor.close();
+  for (const std::string& box : boxes_of(*cluster.ask(1, question(0, "a")))) CHECK(box == "c");
+  REQUIRE(cluster.desk.run_until([&] { return cluster.heard(1) != all_on_a; }));
+  cluster.box(2).acceptor.close();
+  for (const std::string& box : boxes_of(*cluster.ask(1, question(0, "c")))) CHECK(box != "c");
 }
 
 TEST_CASE("a box that drains is emptied by the leader, and gets nothing until that ends") {

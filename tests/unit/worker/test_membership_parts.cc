@@ -135,6 +135,8 @@ TEST_CASE("a box that is lost is looked for itself, then others are told that it
   member.act();
   CHECK(ask_plan(member) == "box-9:9541");
   CHECK(member.message().ask_plan().lost_box() == "seven");
+  // Connections that it takes are no answer.
+  CHECK(member.message().ask_plan().lost_for_ms() > 1'000);
 
   member.deliver(plan("five", "box-5:9541"));
   REQUIRE(member.act() == kGoesOn);
