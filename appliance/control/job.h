@@ -115,7 +115,8 @@ struct Backup {
   bool is_joined = false;
   uint32_t seeded_epoch = 0;  // of the state that it is given, or has been; 0: none
   bool is_seeding = false;
-  bool is_given_up = false;  // the part begins without
+  bool is_given_up = false;      // the part begins without
+  uint64_t absent_since_ns = 0;  // it has the copy, but is not among those that could; 0: it is
   // A part that runs without: the next attempt.
   std::unique_ptr<Relay> probe = {};
   uint64_t probe_number = 0;

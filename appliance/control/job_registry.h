@@ -242,7 +242,10 @@ class JobRegistry {
   bool awaits_backup(Job& job, const PartState* state);
   bool join_backup(Job& job);
   void on_backup(const JobKey& part, uint64_t number, const Status& status);
+  void tick_backup(Job& job);
+  void look_after_backup(Job& job);
   void look_for_backup(Job& job);
+  void lose_backup(Job& job, const std::string& why);
   void on_probe(Job& job, const Status& status);
   void keep_copy(Job& job);
   void forget_copy(const CopyName& copy);

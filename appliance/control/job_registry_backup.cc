@@ -20,6 +20,8 @@ constexpr uint64_t kJoinBackupNs = 2 * kNanosPerSecond;
 // A part without a copy looks for a box that would have one, at first so often.
 constexpr uint64_t kLookAgainNs = 2 * kNanosPerSecond;
 constexpr uint64_t kLookAgainMaxNs = 64 * kNanosPerSecond;
+// A box that starts again registers within this.
+constexpr uint64_t kAbsentNs = 2 * kNanosPerSecond;
 
 std::string hex(uint64_t number) {
   std::string digits(16, '0');
@@ -146,26 +148,53 @@ void JobRegistry::on_backup(const JobKey& part, uint64_t number, const Status& s
     if (!job.running() && job.all_joined()) start_job(job);
     return;
   }
+  if (job.running()) return lose_backup(job, "does not answer (" + status.error().message + ")");
   job.relay.reset();
-  const std::string what = job.spec().title() + ": box " + job.backup.box;
-  if (job.running()) {
-    ++totals_.backups_lost;
-    gather_again(job, pipeline::kNoRank, now_ns_, "backup_lost",
-                 what + ", which has a copy of it, does not answer (" + status.error().message +
-                     "); its ranks come together again here, and another box gets one");
-    return;
-  }
   note(Severity::kWarning, "backup_refused",
-       what + " cannot have a copy of it: " + status.error().message);
+       job.spec().title() + ": box " + job.backup.box +
+           " cannot have a copy of it: " + status.error().message);
   job.backup = {.tried = job.backup.tried};
   if (job.all_joined()) start_job(job);
 }
 
-// Of a part that runs without: is there a box now? Only once one has been joined the ranks are
-// called together.
+void JobRegistry::lose_backup(Job& job, const std::string& why) {
+  job.relay.reset();
+  ++totals_.backups_lost;
+  gather_again(job, pipeline::kNoRank, now_ns_, "backup_lost",
+               job.spec().title() + ": box " + job.backup.box + ", which has a copy of it, " + why +
+                   "; its ranks come together again here, and another box gets one");
+}
+
+// A part that runs: is the box still there that has its copy, and is there one where none has?
+void JobRegistry::tick_backup(Job& job) {
+  if (job.relay) {
+    look_after_backup(job);
+  } else {
+    look_for_backup(job);
+  }
+}
+
+// One that was cut off is not waited for until it counts as silent, and one that drains is to be
+// empty: if there is another.
+void JobRegistry::look_after_backup(Job& job) {
+  Backup& backup = job.backup;
+  const auto boxes = parts_.backups(job.spec().name, job.spec().part);
+  const bool is_there =
+      boxes.empty() || std::any_of(boxes.begin(), boxes.end(),
+                                   [&](const auto& place) { return place.box() == backup.box; });
+  if (is_there) {
+    backup.absent_since_ns = 0;
+  } else if (backup.absent_since_ns == 0) {
+    backup.absent_since_ns = now_ns_;
+  } else if (now_ns_ - backup.absent_since_ns >= kAbsentNs) {
+    lose_backup(job, "is not registered any more, or drains");
+  }
+}
+
+// Only once one has been joined the ranks are called together.
 void JobRegistry::look_for_backup(Job& job) {
   Backup& backup = job.backup;
-  if (job.relay || backup.probe || now_ns_ < backup.look_due_ns) return;
+  if (backup.probe || now_ns_ < backup.look_due_ns) return;
   const auto boxes = parts_.backups(job.spec().name, job.spec().part);
   backup.look_due_ns = now_ns_ + kLookAgainNs;
   if (boxes.empty()) return;

@@ -437,7 +437,7 @@ void JobRegistry::tick_job(Job& job, uint64_t now_ns) {
   job.tick_trace(host_, now_ns);
   if (job.spec().replicas > 0) {
     const JobKey part = key(job.spec());
-    look_for_backup(job);
+    tick_backup(job);
     if (!jobs_.contains(part)) return;
   }
   if (job.opened_from && job.rounds_finished() > 0) settle_source(job);

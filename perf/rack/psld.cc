@@ -29,10 +29,13 @@ constexpr uint32_t kPartsPerBox = 2 * cluster::kPartsPerPipeline;
 
 struct Settings {
   std::string model, only;
-  uint32_t workers, boxes, scale, still_iterations, moving_iterations, slow_by;
+  uint32_t workers, boxes, scale, still_iterations, moving_iterations, slow_by, change_s, turns;
   double megabits, compute_ms;
   uint64_t model_bytes = 0;
 };
+
+// Of a box whose process is stopped and goes on in turns.
+constexpr std::chrono::milliseconds kHogTurn{20};
 
 // While it lives, a box is disturbed: at once, or again and again from a thread.
 class Disturbance {
@@ -62,7 +65,7 @@ class Disturbance {
   std::thread thread_;
 };
 
-enum class Straggler { kNone, kAssignment, kLink, kProcessor };
+enum class Straggler { kNone, kAssignment, kLink, kProcessor, kChanging };
 struct Setting {
   const char* name;
   Straggler straggler;
@@ -74,6 +77,7 @@ constexpr Setting kSettings[] = {
      "one box has all parts but one of each other"},
     {"bandwidth_contention", Straggler::kLink, "one box's cable is slow from the start"},
     {"cpu_hog", Straggler::kProcessor, "one box's process gets little of its core"},
+    {"changing", Straggler::kChanging, "so does another box's every change-s seconds"},
 };
 
 // Two clusters of boxes: in one parts move, in the other they stay.
@@ -138,14 +142,30 @@ class Experiment {
         return std::make_unique<Disturbance>([this, slow](uint64_t) { set_rate(1, slow); },
                                              kForGood, restore);
       case Straggler::kProcessor:
+        return std::make_unique<Disturbance>([this](uint64_t step) { hog(1, step); }, kHogTurn,
+                                             [this] { signal_box(1, SIGCONT); });
+      case Straggler::kChanging:
         return std::make_unique<Disturbance>(
             [this](uint64_t step) {
-              // Stopped for most of each turn: what a busy neighbour leaves of a core.
-              signal_box(1, step % settings_.slow_by == 0 ? SIGCONT : SIGSTOP);
+              const uint64_t steps = std::chrono::seconds(settings_.change_s) / kHogTurn;
+              if (step % steps == 0 && step > 0) signal_box(hogged_box(step - 1), SIGCONT);
+              hog(hogged_box(step), step);
             },
-            milliseconds(20), [this] { signal_box(1, SIGCONT); });
+            kHogTurn,
+            [this] {
+              for (uint32_t box = 0; box < settings_.boxes; ++box) signal_box(box, SIGCONT);
+            });
       default: return nullptr;
     }
+  }
+
+  // Stopped for most of each turn: what a busy neighbour leaves of a core.
+  void hog(uint32_t box, uint64_t step) const {
+    signal_box(box, step % settings_.slow_by == 0 ? SIGCONT : SIGSTOP);
+  }
+  uint32_t hogged_box(uint64_t step) const {
+    const uint64_t steps = std::chrono::seconds(settings_.change_s) / kHogTurn;
+    return static_cast<uint32_t>((1 + step / steps) % settings_.boxes);
   }
 
   void set_rate(uint32_t box, double megabits) {
@@ -177,6 +197,10 @@ void add_options(po::options_description& options) {
       "compute-ms", po::value<double>()->default_value(20), "of an iteration")(
       "slow-by", po::value<uint32_t>()->default_value(4),
       "a slow cable has one in so many of its bits, a slow box of its time")(
+      "change-s", po::value<uint32_t>()->default_value(15),
+      "seconds after which another box is slow, in the setting 'changing'")(
+      "turns", po::value<uint32_t>()->default_value(3),
+      "of standing still and moving, without a straggler: what is to be seen there is small")(
       "still-iterations", po::value<uint32_t>()->default_value(15), "of jobs whose parts stay")(
       "moving-iterations", po::value<uint32_t>()->default_value(150),
       "of the job whose parts move")("setting", po::value<std::string>()->default_value(""),
@@ -192,6 +216,8 @@ Settings settings_from(const po::variables_map& options) {
                     .still_iterations = std::max(2u, options["still-iterations"].as<uint32_t>()),
                     .moving_iterations = std::max(2u, options["moving-iterations"].as<uint32_t>()),
                     .slow_by = std::max(2u, options["slow-by"].as<uint32_t>()),
+                    .change_s = std::max(1u, options["change-s"].as<uint32_t>()),
+                    .turns = std::max(1u, options["turns"].as<uint32_t>()),
                     .megabits = options["megabits"].as<double>(),
                     .compute_ms = options["compute-ms"].as<double>()};
   settings.model_bytes = played_bytes(settings.model, settings.scale);
@@ -213,12 +239,19 @@ nlohmann::json measure(Experiment& experiment, const Settings& settings, const S
   }
   if (setting.straggler != Straggler::kAssignment) dealt = by_bytes;
   const std::string name = setting.name;
-  const auto play = [&](const char* kind, bool moves, const std::vector<uint32_t>& parts) {
-    return experiment.play(name + "." + kind, moves, parts, setting.straggler,
-                           moves ? settings.moving_iterations : settings.still_iterations);
+  const bool is_calm = setting.straggler == Straggler::kNone;
+  const auto play = [&](const std::string& kind, bool moves, const std::vector<uint32_t>& parts) {
+    return experiment.play(
+        name + "." + kind, moves, parts, setting.straggler,
+        moves || is_calm ? settings.moving_iterations : settings.still_iterations);
   };
-  const auto still = play("static", false, dealt);
-  const auto moving = play("psld", true, dealt);
+  std::vector<double> still, moving;
+  const uint32_t turns = is_calm ? settings.turns : 1;
+  for (uint32_t turn = 0; turn < turns; ++turn) {
+    const std::string number = turn == 0 ? "" : std::to_string(turn);
+    for (const double ms : play("static" + number, false, dealt)) still.push_back(ms);
+    for (const double ms : play("psld" + number, true, dealt)) moving.push_back(ms);
+  }
   const auto dealt_round = play("round_robin", false, round_robin);
   const auto dealt_bytes = play("byte_balanced", false, by_bytes);
   const double whole = mean(moving);

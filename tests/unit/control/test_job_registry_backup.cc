@@ -293,6 +293,27 @@ TEST_CASE("a part whose backup box is lost goes on here, with the next, from whe
   CHECK(chunks_of(home.desk).at(3)->weights[0] == 3.5f);
 }
 
+TEST_CASE("a backup box that is not there any more, or drains, is left for another") {
+  Home home;
+  home.start();
+  auto& places = home.desk.parts.backup_places;
+  const auto all = places;
+  places = {all[1]};
+  home.desk.pass(kSecond, home.ids);
+  places = all;  // it was away for a moment
+  home.desk.pass(3 * kSecond, home.ids);
+  places.clear();  // and nobody else is there
+  home.desk.pass(3 * kSecond, home.ids);
+  CHECK_FALSE(home.way().is_gone);
+  places = {all[1]};
+  home.desk.pass(1'900 * kMilli, home.ids);
+  CHECK_FALSE(home.way().is_gone);
+  home.desk.pass(300 * kMilli, home.ids);
+  CHECK(home.way().is_gone);
+  CHECK(noted(home.desk, "backup_lost", "box east, which has a copy of it, is not registered"));
+  CHECK(home.desk.is_closed(home.ids[0]));
+}
+
 TEST_CASE("where the box of a part is lost its backup box is asked, and what it has is used") {
   Home home;
   control::Session former;
