@@ -43,13 +43,18 @@ std::string command_line(const ForwardOptions& options) {
 
 }  // namespace
 
-double forwarding_cycles(const ForwardOptions& options) {
-  const std::string command = command_line(options);
-  const std::string said = output_of(command);
+// On a crowded host it may be kept from its cores for all of a short time: then it gets more.
+double forwarding_cycles(ForwardOptions options) {
+  constexpr uint32_t kAttempts = 3;
+  constexpr double kLonger = 10;
   constexpr char kKey[] = "CPU cycles/packet=";
-  const size_t at = said.find(kKey);
-  const double cycles = at == std::string::npos ? 0 : std::atof(&said[at + sizeof(kKey) - 1]);
-  if (cycles > 0) return cycles;
+  std::string said;
+  for (uint32_t attempt = 0; attempt < kAttempts; ++attempt, options.seconds *= kLonger) {
+    said = output_of(command_line(options));
+    const size_t at = said.find(kKey);
+    const double cycles = at == std::string::npos ? 0 : std::atof(&said[at + sizeof(kKey) - 1]);
+    if (cycles > 0) return cycles;
+  }
   throw std::runtime_error("dpdk-testpmd (package dpdk-dev) forwarded nothing; it said:\n" + said);
 }
 

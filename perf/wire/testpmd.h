@@ -18,6 +18,6 @@ struct ForwardOptions {
 
 // Cycles of the time stamp counter per forwarded frame, idle polls left out. Starts dpdk-testpmd,
 // waits for it, and throws std::runtime_error with its words if it does not work.
-double forwarding_cycles(const ForwardOptions& options);
+double forwarding_cycles(ForwardOptions options);
 
 }  // namespace pbox::perf
