@@ -348,8 +348,6 @@ void Core::finish_round(JobShard& shard, Chunk& chunk) {
 
 void Core::make_result(JobShard& shard, Chunk& chunk) {
   const uint32_t slot = chunk.open_round() & 1;
-  const uint32_t workers = shard.uplink ? shard.uplink->workers() : shard.worker_count();
-  const float share = 1.0f / static_cast<float>(workers);
   const bool copied = chunk.copy_rank != kNoRank;
   const bool scaled = count_contributors(shard, chunk);
   if (shard.cut != nullptr) [[unlikely]]
@@ -362,7 +360,8 @@ void Core::make_result(JobShard& shard, Chunk& chunk) {
     }
   } else {
     if (shard.reduction == Reduction::kMean && !scaled && !copied) {
-      kernels_.scale(chunk.accumulator[slot], share, chunk.elements);
+      const uint32_t workers = shard.uplink ? shard.uplink->workers() : shard.worker_count();
+      kernels_.scale(chunk.accumulator[slot], 1.0f / static_cast<float>(workers), chunk.elements);
     }
     if (chunk.dtype != wire::Dtype::kF32) {
       kernels_.narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.accumulator[slot],

@@ -246,8 +246,8 @@ constexpr MetricRow kRows[] = {
            "Sums of chunks that other racks, or the box that they went on to, are waited for",
            [](const JobView& job) { return of_upstream(job, &RelayView::chunks_in_flight); }),
     of_job("pbox_job_parts_without_copy", kGauge,
-           "Parts that run here without the copy on another box that the job wants; absent where "
-           "none is wanted",
+           "Parts here without the copy on another box that the job wants, or none yet; absent "
+           "where none is wanted",
            [](const JobView& job) { return of_backup(job, &BackupView::parts_without); }),
     of_job("pbox_job_copied_chunks_total", kCounter,
            "States of chunks that the box with the copy has taken, before results were given out",

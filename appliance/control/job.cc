@@ -232,8 +232,8 @@ void Job::view_backup(JobView& view) const {
   if (spec_.replicas == 0) return;
   BackupView& backup_view = view.backup.emplace();
   const CopyName name = copy();
-  if (name.job.empty()) {
-    backup_view.parts_without = running() ? 1 : 0;
+  if (!running() || name.job.empty()) {
+    backup_view.parts_without = 1;
     return;
   }
   backup_view.boxes = {name.box};

@@ -75,7 +75,7 @@ struct RelayView {
 // A job that wants a copy on other boxes; of its parts here.
 struct BackupView {
   std::set<std::string> boxes;  // that have copies
-  uint32_t parts_without = 0;   // that run without a copy
+  uint32_t parts_without = 0;   // that have no copy, or none yet
   uint64_t chunks_copied = 0;   // states of chunks, each before its result was given out
   uint32_t chunks_in_flight = 0;
 };
