@@ -22,11 +22,14 @@ namespace pbox::perf {
 template <typename P>
 class WireLoad {
  public:
-  // port and job outlive it. boxes: where each worker sends to.
-  WireLoad(P& port, std::vector<nic::Endpoint> boxes, const WireJob& job)
+  // port and job outlive it. boxes: where each worker sends to. stall_ns: so long without a result
+  // means that something got lost.
+  WireLoad(P& port, std::vector<nic::Endpoint> boxes, const WireJob& job,
+           uint64_t stall_ns = 50 * kNanosPerMilli)
       : port_(port),
         boxes_(std::move(boxes)),
         job_(job),
+        stall_ns_(stall_ns),
         results_(job.chunk_count() * size_t{job.shape().workers}),
         packet_numbers_(job.shape().workers, 1) {}
 
@@ -40,7 +43,7 @@ class WireLoad {
       for (size_t index = 0; index < count; ++index) take(received_[index]);
       last_result_ns_ = now_ns;
     }
-    if (now_ns - last_result_ns_ > kStallNs) push_again(now_ns);
+    if (now_ns - last_result_ns_ > stall_ns_) push_again(now_ns);
     while (fill() && send()) {
     }
   }
@@ -54,7 +57,6 @@ class WireLoad {
     uint32_t worker = 0;
     uint32_t fragment = 0;
   };
-  static constexpr uint64_t kStallNs = 50 * kNanosPerMilli;
 
   uint32_t chunk_of(uint64_t sequence) const {
     return static_cast<uint32_t>(sequence % job_.chunk_count());
@@ -138,6 +140,7 @@ class WireLoad {
   P& port_;
   std::vector<nic::Endpoint> boxes_;
   const WireJob& job_;
+  const uint64_t stall_ns_;
   std::vector<uint64_t> results_;         // by chunk and worker: fragments of the result at hand
   std::vector<uint64_t> packet_numbers_;  // by worker
   Push next_;

@@ -12,8 +12,8 @@ import traceback
 import torch
 
 SILENCE_MAX_S = 120
+START_METHOD = "spawn"  # of processes: that of multiprocessing which any caller may use
 _PR_SET_PDEATHSIG = 1
-_processes = multiprocessing.get_context("spawn")
 
 
 class RankFailed(Exception):
@@ -44,13 +44,14 @@ class Rank:
 def run(function, world_size, epochs, box, on_epoch):
     """Runs `function(rank)` in `world_size` processes; on_epoch(list of reports) after each epoch.
     Returns each rank's weights. Raises RankFailed. No process is left either way."""
+    context = multiprocessing.get_context(START_METHOD)
     with tempfile.TemporaryDirectory(prefix="pbox-demo-") as folder:
         receivers, processes = [], []
         try:
             for index in range(world_size):
-                receiver, sender = _processes.Pipe(duplex=False)
+                receiver, sender = context.Pipe(duplex=False)
                 rank = Rank(index, world_size, epochs, box, f"file://{folder}/store", sender)
-                process = _processes.Process(target=_run_rank, args=(function, rank), daemon=True)
+                process = context.Process(target=_run_rank, args=(function, rank), daemon=True)
                 process.start()
                 sender.close()
                 receivers.append(receiver)
