@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import selectors
+import signal
 import subprocess
 import tempfile
 import time
@@ -23,7 +24,8 @@ class Browser:
                    f"--user-data-dir={self._folder.name}", "--remote-debugging-pipe", "about:blank"]
         self._process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{read_end} 4>&{write_end}', "bash", *command],
-            pass_fds=(read_end, write_end), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            pass_fds=(read_end, write_end), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True)
         os.close(read_end)
         os.close(write_end)
         self._pending = b""
@@ -36,11 +38,18 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def close(self):
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)  # it has processes of its own
         self._process.wait()
         os.close(self._in)
         os.close(self._out)
-        self._folder.cleanup()
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._folder.cleanup()
+            except OSError:  # some of them still end, and write
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def call(self, method, **parameters):
         self._number += 1
