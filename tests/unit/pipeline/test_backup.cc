@@ -52,6 +52,14 @@ std::vector<ChunkState> take_copies(JobShard& shard, const JobOptions& job) {
   return copies;
 }
 
+// With the copy there, and the results sent.
+void finish_round(Box& box, JobShard& shard, const JobOptions& job, uint32_t round) {
+  push_round(box, job, round);
+  take_copies(shard, job);
+  box.core.take_returned(box.now_ns);
+  box.take_all();
+}
+
 void check_equal(const ChunkState& one, const ChunkState& other) {
   CHECK(one.chunk == other.chunk);
   CHECK(one.rounds_finished == other.rounds_finished);
@@ -118,10 +126,7 @@ TEST_CASE("while the copy is under way the round is open, and what is asked for 
   const JobOptions job = job_of(OptimizerKind::kSgd, true);
   Box box;
   JobShard& shard = box.admit(job);
-  push_round(box, job, 0);
-  take_copies(shard, job);
-  box.core.take_returned(box.now_ns);
-  box.take_all();
+  finish_round(box, shard, job, 0);
   push_round(box, job, 1);
   const uint64_t duplicates = box.count(Counter::kDuplicate);
   box.deliver(box.push(job, 0, 0, 1, 1));
@@ -145,10 +150,7 @@ TEST_CASE("a snapshot's cut that a chunk has passed with its copy under way is m
   for (const bool in_time : {true, false}) {
     Box box;
     JobShard& shard = box.admit(job);
-    push_round(box, job, 0);
-    take_copies(shard, job);
-    box.core.take_returned(box.now_ns);
-    box.take_all();
+    finish_round(box, shard, job, 0);
     const auto cut = std::move(*pipeline::StateCut::create(shard, 1));
     const auto look = [&] {
       box.core.execute({.kind = pipeline::CommandKind::kCut, .shard = &shard, .cut = cut.get()});
