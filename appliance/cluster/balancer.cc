@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <set>
 #include <utility>
 
@@ -12,10 +11,6 @@ namespace {
 constexpr char kLoads[] = "loads/";
 // A job that no box has spoken of for so many intervals is over.
 constexpr uint32_t kIdleTicks = 20;
-
-uint64_t unix_seconds() {
-  return static_cast<uint64_t>(std::time(nullptr));
-}
 
 }  // namespace
 

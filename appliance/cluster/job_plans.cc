@@ -22,15 +22,15 @@ constexpr uint32_t kUnreachableMs = 1'500;
 // Nor does such a box get parts of the job again before.
 constexpr uint64_t kAvoidS = 600;
 
-uint64_t unix_seconds() {
-  return static_cast<uint64_t>(std::time(nullptr));
-}
-
 Error unknown(const std::string& what) {
   return {ErrorCode::kUnavailable, what + "; it is asked for again"};
 }
 
 }  // namespace
+
+uint64_t unix_seconds() {
+  return static_cast<uint64_t>(std::time(nullptr));
+}
 
 JobPlans::JobPlans(boost::asio::io_context& context, Store& store, Options options)
     : context_(context),

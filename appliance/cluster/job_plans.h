@@ -26,6 +26,9 @@
 
 namespace pbox::cluster {
 
+// As the boxes' clocks have it: for people, and for what need not be exact.
+uint64_t unix_seconds();
+
 class JobPlans : public appliance::PartMap {
  public:
   struct Options {
@@ -50,7 +53,6 @@ class JobPlans : public appliance::PartMap {
   void ask(const control::AskPlan& question, Answer done) override;
   void ask_box(const std::string& box, const control::WorkerMessage& question,
                BoxAnswer done) override;
-  bool has_backups() const override { return true; }
   std::vector<control::PartPlace> backups(const std::string& job, uint32_t part) const override;
   void take_back(const std::string& job, uint32_t part) override;
   void on_job_over(const std::string& job) override { ended_.insert(job); }

@@ -191,6 +191,7 @@ class JobRegistry {
 
   // job_registry_state.cc: parts in mode optimize that come and go with what they are.
   void keep_state(Job& job);
+  void keep(const Job& job, PartState state, bool is_copy, CopyName copy);
   void on_ask_state(ConnectionId id, const control::AskState& question);
   bool awaits_state(Job& job);
   void begin_transfer(Job& job, const Member& newest);
@@ -241,6 +242,8 @@ class JobRegistry {
   std::string name_of_copy(const JobSpec& spec);
   bool awaits_backup(Job& job, const PartState* state);
   bool join_backup(Job& job);
+  std::unique_ptr<Relay> join_box(const Job& job, const control::PartPlace& place,
+                                  const std::string& name, uint64_t number);
   void on_backup(const JobKey& part, uint64_t number, const Status& status);
   void tick_backup(Job& job);
   void look_after_backup(Job& job);

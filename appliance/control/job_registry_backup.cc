@@ -127,12 +127,17 @@ bool JobRegistry::join_backup(Job& job) {
   backup.box = boxes[tried].box();
   backup.job = name_of_copy(job.spec());
   job.relay_number = ++questions_;
-  job.relay = backups_->join(boxes[tried].address(), job.backup_spec(backup.job),
-                             [this, alive = alive_, part = key(job.spec()),
-                              number = job.relay_number](const Status& status) {
-                               if (*alive) on_backup(part, number, status);
-                             });
+  job.relay = join_box(job, boxes[tried], backup.job, job.relay_number);
   return true;
+}
+
+std::unique_ptr<Relay> JobRegistry::join_box(const Job& job, const control::PartPlace& place,
+                                             const std::string& name, uint64_t number) {
+  return backups_->join(
+      place.address(), job.backup_spec(name),
+      [this, alive = alive_, part = key(job.spec()), number](const Status& status) {
+        if (*alive) on_backup(part, number, status);
+      });
 }
 
 // It has joined, or has what the part begins with; or what it fails of.
@@ -201,11 +206,7 @@ void JobRegistry::look_for_backup(Job& job) {
   const auto& place = boxes[backup.tried++ % boxes.size()];
   backup.box = place.box();
   backup.probe_number = ++questions_;
-  backup.probe = backups_->join(place.address(), job.backup_spec(name_of_copy(job.spec())),
-                                [this, alive = alive_, part = key(job.spec()),
-                                 number = backup.probe_number](const Status& status) {
-                                  if (*alive) on_backup(part, number, status);
-                                });
+  backup.probe = join_box(job, place, name_of_copy(job.spec()), backup.probe_number);
 }
 
 void JobRegistry::on_probe(Job& job, const Status& status) {
@@ -230,13 +231,7 @@ void JobRegistry::on_probe(Job& job, const Status& status) {
 void JobRegistry::keep_copy(Job& job) {
   if (!job.spec().is_backup || !job.running()) return;
   PartState copy = job.take_copy(host_);
-  if (copy.chunks.empty()) return;
-  const uint64_t kept_for_ns = 2 * (job.lost_timeout_ns + options_.dead_after_ns);
-  kept_[key(job.spec())] = {.state = std::move(copy),
-                            .kept_for_ns = kept_for_ns,
-                            .until_ns = now_ns_ + kept_for_ns,
-                            .is_copy = true,
-                            .copy = {}};
+  if (!copy.chunks.empty()) keep(job, std::move(copy), true, {});
 }
 
 // A tensor is a chunk of the part, in blocks of f32, and may be cut into several chunks here. The

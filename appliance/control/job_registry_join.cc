@@ -158,7 +158,7 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
   }
   if (spec->replicas > 0) {
     if (const Status status = check_replicas(*spec); !status) return status.error();
-    if (backups_ == nullptr || !parts_.has_backups()) {
+    if (backups_ == nullptr) {
       return Error{ErrorCode::kInvalidArgument,
                    spec->title() +
                        ": replicas 1 needs other boxes that this one knows; give them a common "

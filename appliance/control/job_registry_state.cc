@@ -31,18 +31,22 @@ std::string in_kib(uint64_t bytes) {
 
 }  // namespace
 
-// Before the job is closed. Its ranks have so long to come together elsewhere, twice over, before
-// they are given up there.
+// Before the job is closed.
 void JobRegistry::keep_state(Job& job) {
   if (!job.running() || job.spec().mode != pipeline::Mode::kOptimize) return;
   if (!job.spec().survives_its_box()) return;
+  CopyName copy = job.copy();
+  keep(job, job.take_state(host_), false, std::move(copy));
+}
+
+// Its ranks have so long to come together elsewhere, twice over, before they are given up there.
+void JobRegistry::keep(const Job& job, PartState state, bool is_copy, CopyName copy) {
   const uint64_t kept_for_ns = 2 * (job.lost_timeout_ns + options_.dead_after_ns);
-  const CopyName copy = job.copy();
-  kept_[key(job.spec())] = {.state = job.take_state(host_),
+  kept_[key(job.spec())] = {.state = std::move(state),
                             .kept_for_ns = kept_for_ns,
                             .until_ns = now_ns_ + kept_for_ns,
-                            .is_copy = false,
-                            .copy = copy};
+                            .is_copy = is_copy,
+                            .copy = std::move(copy)};
 }
 
 // The asking box has all ranks of the part: whatever this one believes, it is over here.

@@ -34,9 +34,7 @@ class PartMap {
     done(Error{ErrorCode::kUnavailable, "box " + box + " is not known here"});
   }
 
-  // There may be boxes, now or later, that have copies of what this one has.
-  virtual bool has_backups() const { return false; }
-  // Those that are there and could have a copy of this part, in the order of trying.
+  // Boxes that are there and could have a copy of this part, in the order of trying.
   virtual std::vector<control::PartPlace> backups(const std::string& /*job*/,
                                                   uint32_t /*part*/) const {
     return {};

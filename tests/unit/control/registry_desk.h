@@ -85,7 +85,6 @@ class MovableParts : public PartMap {
     box_questions.push_back({box, question, std::move(done)});
   }
   bool has_others(const std::string&) const override { return others; }
-  bool has_backups() const override { return true; }
   std::vector<control::PartPlace> backups(const std::string&, uint32_t) const override {
     return backup_places;
   }
