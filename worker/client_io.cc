@@ -51,13 +51,12 @@ void Client::finish_io() {
   const uint64_t limit_ns = monotonic_ns() + kLeaveLimitNs;
   serve_control(monotonic_ns());
   parts_->leave();
-  for (const auto& driver : drivers_) {
-    driver->perform_actions();
-    while (!driver->flush() && monotonic_ns() < limit_ns) {
-      std::vector<pollfd> waits;
-      driver->add_control_wait(waits);
-      poll(waits.data(), waits.size(), 10);
-    }
+  for (const auto& driver : drivers_) driver->perform_actions();
+  while (monotonic_ns() < limit_ns) {
+    std::vector<pollfd> waits;
+    for (const auto& driver : drivers_) driver->end_control(waits);
+    if (waits.empty()) break;
+    poll(waits.data(), waits.size(), 10);
   }
   publish();
   const std::lock_guard lock(mutex_);

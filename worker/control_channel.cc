@@ -183,6 +183,10 @@ Status ControlChannel::flush() {
   return ok_status();
 }
 
+void ControlChannel::end() const {
+  shutdown(fd_, SHUT_WR);
+}
+
 Result<std::vector<control::BoxMessage>> ControlChannel::receive() {
   char buffer[16 * 1024];
   while (broken_.empty()) {

@@ -39,6 +39,8 @@ class ControlChannel {
   Status send(const control::WorkerMessage& message);
   // Writes what is still queued. Ok also if the socket takes no more for now.
   Status flush();
+  // Nothing more will be sent. Once all has been written.
+  void end() const;
   bool wants_write() const { return !outgoing_.empty() || !is_connected_; }
   // The messages that have arrived. An error once the connection is gone or speaks nonsense;
   // messages that came before the end are returned first.

@@ -229,9 +229,14 @@ void PartDriver::speak_for_transport() {
   }
 }
 
-bool PartDriver::flush() {
-  if (channel_ && connect_by_ns_ == 0 && sent_) sent_ = channel_->flush();
-  return !channel_ || !sent_ || connect_by_ns_ != 0 || !channel_->wants_write();
+void PartDriver::end_control(std::vector<pollfd>& waits) {
+  if (!channel_ || !sent_ || connect_by_ns_ != 0) return;
+  sent_ = channel_->flush();
+  if (!sent_) return;
+  const bool has_more = channel_->wants_write();
+  if (!has_more) channel_->end();
+  if (!channel_->receive()) return;
+  waits.push_back({channel_->fd(), static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN), 0});
 }
 
 bool PartDriver::exchange_packets(uint64_t now_ns) {

@@ -32,8 +32,10 @@ class PartDriver {
   void perform_actions();
   // Packets both ways, and the core's timers. True if any moved.
   bool exchange_packets(uint64_t now_ns);
-  // Writes what the control connection still has to send; true if that is all.
-  bool flush();
+  // Writes what the control connection still has to send, and reads on until the box has closed it:
+  // until then it adds what to wait for. If it were closed here before, with anything unread, it
+  // would be reset, and what the box has not read yet could be lost.
+  void end_control(std::vector<pollfd>& waits);
 
   // When pump or exchange_packets is next of use though no descriptor says so.
   uint64_t next_deadline_ns() const;
