@@ -24,7 +24,8 @@ enum class CommandKind : uint8_t {
   kTrace,    // shard, trace: records in it from now on, nullptr: no more
   kCut,  // shard, cut: copies into it what comes to the cut, and of what rests there some. Again
          // with the same: some more. nullptr: no more
-  kReportRounds,  // shard, rounds: filled with the open round of each of the shard's chunks
+  kReportRounds,  // shard, rounds, rank: filled with the rank's next round of each of the shard's
+                  // chunks; with model BSP, or drop, the open one
 };
 
 struct Command {

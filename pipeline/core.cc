@@ -55,7 +55,7 @@ void Core::carry_out(const Command& command) {
     case CommandKind::kReportRounds:
       PBOX_CHECK(command.rounds.size() == shard.chunks().size());
       for (size_t index = 0; index < command.rounds.size(); ++index) {
-        command.rounds[index] = shard.chunks()[index].open_round();
+        command.rounds[index] = shard.chunks()[index].next_round(command.rank);
       }
       return;
   }
@@ -66,6 +66,7 @@ void Core::install(JobShard& shard) {
   shards_.push_back(&shard);
   shard.flight_number = ++flight_numbers_;
   if (shard.uplink != nullptr) ++relayed_shards_;
+  shard.parked_changed_ns = now_ns_;
   for (Session& session : shard.sessions()) {
     if (session.present) connect(shard, session);
   }
@@ -82,7 +83,7 @@ void Core::connect(JobShard& shard, Session& session) {
 // go to where it was.
 void Core::admit(JobShard& shard, const Command& command) {
   Session& session = shard.sessions()[command.rank];
-  PBOX_CHECK(shard.sync.model == wire::SyncModel::kBsp);
+  PBOX_CHECK(shard.sync.model == wire::SyncModel::kBsp || session.present);
   if (session.present) sessions_[wire::spi_index(session.spi)] = {};
   session.spi = command.spi;
   session.credit_bytes = command.credit_bytes;

@@ -35,8 +35,8 @@ control::WorkerMessage question(const MembershipOptions& options, uint64_t bytes
   question = plan_question(options.job);
   question.set_bytes(bytes);
   question.set_is_backup(options.is_backup);
-  question.set_may_move(options.recovery == Recovery::kCopy &&
-                        options.sync.model == wire::SyncModel::kBsp);
+  question.set_may_move(options.recovery == Recovery::kCopy ||
+                        options.sync.model != wire::SyncModel::kBsp);
   return message;
 }
 

@@ -126,7 +126,8 @@ void Core::begin(Tensor& tensor) {
 bool Core::is_pending(const Chunk& chunk) const {
   const Tensor& tensor = tensors_[chunk.tensor];
   if (tensor.chunks_left == 0) return false;
-  return tensor.fetching ? !chunk.fetched : chunk.round == tensor.round;
+  if (tensor.fetching) return !chunk.fetched;
+  return chunk.round == (drops_rounds() ? round_begun(tensor.round) : tensor.round);
 }
 
 void Core::arm(Lane& lane, Chunk& chunk, uint64_t now_ns) {

@@ -319,6 +319,7 @@ class Core {
   bool is_current(const Chunk& chunk, const wire::Header& header) const;
   bool drops_rounds() const { return session_.sync.model == wire::SyncModel::kDrop; }
   uint32_t round_of(uint32_t operation);
+  uint32_t round_begun(uint32_t operation) const;  // of one that has begun
   void skip_closed_rounds();
   void begin_anew(Chunk& chunk, uint32_t round) const;
   void note_version(Chunk& chunk, const wire::Header& header) const;

@@ -119,8 +119,7 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
 // fragment to arrive: those of an earlier session ended with its transport.
 void Core::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed) {
   if (cache_) {  // initial weights: nothing of this worker's own but them
-    cache_->store(chunk_id(chunk), parsed.header.fragment, {.clock = 1, .applied = 1},
-                  parsed.payload);
+    cache_->begin(chunk_id(chunk), parsed.header.fragment, parsed.payload);
   }
   const size_t offset = chunk.offset + size_t{parsed.header.fragment} * session_.fragment_bytes;
   const size_t bytes = parsed.header.payload_bytes;

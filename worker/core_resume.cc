@@ -43,7 +43,7 @@ Status Core::check_resumption(const SessionSpec& session) const {
                      " bytes, before it was " + std::to_string(chunks_.size()) + " of " +
                      std::to_string(session_.chunk_bytes) + "; set chunk_bytes"};
   }
-  for (size_t id = 0; id < chunks_.size(); ++id) {
+  for (size_t id = 0; id < chunks_.size() && !drops_rounds(); ++id) {
     const Chunk& chunk = chunks_[id];
     const int32_t ahead = wire::round_distance(session.open_rounds[id], chunk.round);
     if (ahead >= -1 && ahead <= 1) continue;

@@ -61,6 +61,10 @@ uint32_t Core::round_of(uint32_t operation) {
     newest_operation_ = operation;
     skip_closed_rounds();
   }
+  return round_begun(operation);
+}
+
+uint32_t Core::round_begun(uint32_t operation) const {
   auto skip = skips_.end() - 1;
   while (skip != skips_.begin() && wire::round_distance(skip->operation, operation) > 0) --skip;
   return operation + skip->rounds;

@@ -91,6 +91,11 @@ bool ReadCache::store(uint32_t chunk_id, uint32_t fragment, Version version,
   return true;
 }
 
+void ReadCache::begin(uint32_t chunk_id, uint32_t fragment, const std::byte* payload) {
+  chunks_[chunk_id].versions[fragment] = {};
+  store(chunk_id, fragment, {.clock = 1, .applied = 1}, payload);
+}
+
 uint32_t ReadCache::clock(uint32_t chunk_id) const {
   const Chunk& chunk = chunks_[chunk_id];
   uint32_t least = chunk.versions[0].clock;

@@ -52,6 +52,10 @@ class ReadCache {
   // changes, if what is here is at least as new.
   bool store(uint32_t chunk, uint32_t fragment, Version version, const std::byte* payload);
 
+  // A fragment of the initial weights, whatever is here: what they are read from is what the box
+  // has sent last of them, which after a move to another may be newer. No own iterations are in.
+  void begin(uint32_t chunk, uint32_t fragment, const std::byte* payload);
+
   // The least of its fragments'.
   uint32_t clock(uint32_t chunk) const;
   // The chunk is new enough to be read in iteration `round`; which of its fragments are.

@@ -107,7 +107,7 @@ void JobBalancer::follow(const std::vector<BalancedBox>& boxes) {
 std::optional<std::string> JobBalancer::obstacle(const JobPlan& plan,
                                                  const std::vector<BalancedBox>& boxes) const {
   if (!plan.may_move) {
-    return "nothing: its parts cannot move (a model other than bsp, or recovery none)";
+    return "nothing: its parts cannot move (bsp with recovery none)";
   }
   for (const std::string& name : plan.boxes) {
     const auto found = std::find_if(boxes.begin(), boxes.end(),

@@ -185,7 +185,7 @@ class Job {
   // rounds go on from what they have consumed, and from `state`, which may be null.
   Status open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const PartState* state);
   // What another box needs to go on. The pipelines forget the shards; close() follows. Mode
-  // optimize, model BSP.
+  // optimize.
   PartState take_state(PipelineHost& host);
   // job_registry_backup.cc. Of a copy: the part that it is of, as far as it is whole. The pipelines
   // forget the shards; close() follows.
@@ -222,8 +222,9 @@ class Job {
   void exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank);
   // Since the box before was lost the optimizer goes on without the state that it had there.
   bool has_restarted_optimizer() const;
-  // The open round of each chunk.
-  std::vector<uint32_t> open_rounds(PipelineHost& host) const;
+  // The open round of each chunk; where pushes are applied on arrival, the one that the rank pushes
+  // next.
+  std::vector<uint32_t> open_rounds(PipelineHost& host, uint32_t rank = 0) const;
   // Of the open rounds, the one of each chunk that a rank which is new begins with: weights that
   // another gives back it only fetches.
   std::vector<uint32_t> rounds_for_newcomer(std::vector<uint32_t> open_rounds) const;
@@ -293,7 +294,9 @@ class Job {
   Backup backup = {};
 
  private:
-  Result<uint32_t> choose_fragment_bytes(const PipelineHost& host) const;
+  // That of the state, if it has clocks.
+  Result<uint32_t> choose_fragment_bytes(const PipelineHost& host, const PartState* state) const;
+  Result<uint32_t> widest_fragment_bytes(const PipelineHost& host) const;
   uint32_t fits(const PipelineHost& host, const Member& member) const;
   void view_sync(JobView& view) const;
   void view_backup(JobView& view) const;
@@ -308,6 +311,9 @@ class Job {
   Status allocate_sessions(SpiAllocator& spis, std::vector<pipeline::ShardSpec>& specs) const;
   void repeat_learning_rate(PipelineHost& host);
   Result<std::vector<ChunkStart>> plan_starts(const PartState* state) const;
+  // Where the model is not BSP.
+  Result<std::vector<ChunkStart>> plan_starts_by_clocks(const PartState* state) const;
+  bool continues_by_clocks(const PartState& state) const;
   Status build(const PipelineHost& host, std::vector<pipeline::ShardSpec>& specs,
                const PartState* state,
                std::vector<std::unique_ptr<pipeline::JobShard>>& shards) const;

@@ -350,7 +350,7 @@ void JobRegistry::on_parts_changed() {
     if (spec.is_backup) continue;
     const auto elsewhere = parts_.elsewhere(spec.name, spec.part, spec.parts);
     if (!elsewhere || !*elsewhere) continue;
-    if (spec.survives_its_box()) {
+    if (spec.may_move()) {
       gone.emplace_back(job.get(), **elsewhere);
     } else {
       parts_.take_back(spec.name, spec.part);
@@ -425,7 +425,7 @@ std::vector<PartProgress> JobRegistry::progress() const {
   std::vector<PartProgress> list;
   for (const auto& [key, job] : jobs_) {
     const JobSpec& spec = job->spec();
-    if (!job->running() || !spec.survives_its_box()) continue;
+    if (!job->running() || !spec.may_move()) continue;
     PartProgress part{spec.name, spec.part, spec.parts, 0, {}};
     for (uint32_t index = 0; index < host_.count(); ++index) part.bytes += job->bytes_on(index);
     for (const Member& member : job->members()) {

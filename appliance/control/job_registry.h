@@ -158,6 +158,7 @@ class JobRegistry {
   void start_job(Job& job);
   void send_away(Job& job, uint32_t rank);
   void exclude_missing(Job& job);
+  void send_sessions(Job& job, bool recovers);
   void send_session(Job& job, uint32_t rank, const std::vector<uint32_t>& open_rounds);
   void readmit(Job& job, uint32_t rank, uint64_t now_ns);
   bool may_do_without_missing(const Job& job) const;

@@ -263,13 +263,13 @@ Status JobRegistry::check_gathering(const Job& job, const control::Join& join) c
                      "start all ranks again"};
   }
   if (!join.resumes()) return ok_status();
-  if (!job.spec().survives_its_box()) {
+  const bool is_of_here = join.box().empty() || join.box() == options_.box_name;
+  const bool nobody_has_it = is_of_here && !kept_.contains(key(job.spec()));
+  if (!job.spec().may_move() || (!job.spec().survives_its_box() && nobody_has_it)) {
     return Error{
         ErrorCode::kBoxLost,
         rank_of(join) + " cannot go on: the box that had the job's state was lost (" +
-            (job.spec().recovery == Recovery::kNone ? std::string("recovery none")
-             : job.spec().relayed ? std::string("its sums went on to another box, [upstream]")
-                                  : std::string("sync.model ") + to_string(job.spec().sync.model)) +
+            (job.spec().relayed ? "its sums went on to another box, [upstream]" : "recovery none") +
             "); start all ranks again, from a checkpoint"};
   }
   if (job.left_behind(join.rank(), {join.epoch(), join.generation()})) {
@@ -288,7 +288,9 @@ Status JobRegistry::check_gathering(const Job& job, const control::Join& join) c
 // Into a job that runs here.
 Status JobRegistry::check_return(const Job& job, const control::Join& join) const {
   const Member& member = job.members()[join.rank()];
-  if (join.resumes() && job.spec().sync.model != wire::SyncModel::kBsp) {
+  // But for one that never heard that it had been admitted here.
+  if (join.resumes() && join.epoch() == job.epoch() &&
+      job.spec().sync.model != wire::SyncModel::kBsp) {
     return Error{ErrorCode::kWorkerLost,
                  rank_of(join) + " was lost (its connection ended), and a job of sync.model " +
                      to_string(job.spec().sync.model) +

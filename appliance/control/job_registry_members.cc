@@ -159,11 +159,17 @@ void JobRegistry::start_job(Job& job) {
                         std::to_string(job.moments->steps) + " steps"
                   : std::string("begin anew at 0")));
   }
-  const auto rounds = recovers ? job.open_rounds(host_) : std::vector<uint32_t>();
+  send_sessions(job, recovers);
+}
+
+void JobRegistry::send_sessions(Job& job, bool recovers) {
+  const bool goes_by_rank = recovers && wire::applies_on_arrival(job.spec().sync.model);
+  auto rounds = recovers ? job.open_rounds(host_) : std::vector<uint32_t>();
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     Member& member = job.members()[rank];
     if (member.state != Member::State::kJoined) continue;
     if (!member.resumes) member.barrier_sequence = job.barrier_released;
+    if (goes_by_rank) rounds = job.open_rounds(host_, rank);
     send_session(job, rank, rounds);
     std::vector<uint32_t>().swap(member.consumed);
   }
@@ -238,7 +244,7 @@ void JobRegistry::readmit(Job& job, uint32_t rank, uint64_t now_ns) {
     share_credit();
     tell_membership(job);
   }
-  send_session(job, rank, job.open_rounds(host_));
+  send_session(job, rank, job.open_rounds(host_, rank));
   for (uint32_t other = 0; other < job.members().size(); ++other) {
     if (job.members()[other].state == Member::State::kLeft) {
       send(member.connection, peer_left(other));
@@ -250,7 +256,7 @@ void JobRegistry::readmit(Job& job, uint32_t rank, uint64_t now_ns) {
 // Policy partial, where other boxes are: ranks that are missing here may be going on with one that
 // has taken over, without those that are here. Then only the greater part may.
 bool JobRegistry::may_do_without_missing(const Job& job) const {
-  const bool may_be_split = job.spec().survives_its_box() && parts_.has_others(job.spec().name);
+  const bool may_be_split = job.spec().may_move() && parts_.has_others(job.spec().name);
   return !may_be_split || job.has_majority();
 }
 

@@ -34,7 +34,7 @@ std::string in_kib(uint64_t bytes) {
 // Before the job is closed.
 void JobRegistry::keep_state(Job& job) {
   if (!job.running() || job.spec().mode != pipeline::Mode::kOptimize) return;
-  if (!job.spec().survives_its_box()) return;
+  if (!job.spec().may_move()) return;
   CopyName copy = job.copy();
   keep(job, job.take_state(host_), false, std::move(copy));
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "appliance/control/job.h"
+#include "appliance/control/sync_spec.h"
 #include "nic/wire/chunk_layout.h"
 
 namespace pbox::appliance {
@@ -31,7 +32,24 @@ uint32_t Job::fits(const PipelineHost& host, const Member& member) const {
   return wire::fragment_bytes_for_mtu(mtu, ipv6);
 }
 
-Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host) const {
+Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host,
+                                            const PartState* state) const {
+  const auto widest = widest_fragment_bytes(host);
+  const bool has_clocks =
+      widest && state != nullptr && !state->chunks.empty() && !state->chunks.front().clocks.empty();
+  if (!has_clocks) return widest;
+  // Which fragments a rank has pushed is counted in those of before.
+  const uint32_t of_before = state->chunks.front().fragment_bytes;
+  if (*widest >= of_before) return of_before;
+  return Error{ErrorCode::kInvalidArgument,
+               spec_.title() + " ran with fragments of " + std::to_string(of_before) +
+                   " bytes, but some path to this box holds " + std::to_string(*widest) +
+                   ", and a job of sync.model " + to_string(spec_.sync.model) +
+                   " cannot change them; give all boxes the same MTU, and start all ranks again "
+                   "from a checkpoint"};
+}
+
+Result<uint32_t> Job::widest_fragment_bytes(const PipelineHost& host) const {
   uint32_t fragment_bytes = limits::kFragmentBytesMax;
   for (uint32_t rank = 0; rank < members_.size(); ++rank) {
     if (members_[rank].state == Member::State::kExcluded) continue;
@@ -162,7 +180,7 @@ void Job::release(SpiAllocator& spis, const std::vector<pipeline::ShardSpec>& sp
 }
 
 Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const PartState* state) {
-  const auto fragment_bytes = choose_fragment_bytes(host);
+  const auto fragment_bytes = choose_fragment_bytes(host, state);
   if (!fragment_bytes) return fragment_bytes.error();
   fragment_bytes_ = *fragment_bytes;
   starts_.clear();
@@ -297,12 +315,13 @@ void Job::exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
   }
 }
 
-std::vector<uint32_t> Job::open_rounds(PipelineHost& host) const {
+std::vector<uint32_t> Job::open_rounds(PipelineHost& host, uint32_t rank) const {
   std::vector<std::vector<uint32_t>> by_pipeline(shards_.size());
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     by_pipeline[index].resize(shards_[index]->chunks().size());
     host.execute(pipelines_[index], {.kind = CommandKind::kReportRounds,
                                      .shard = shards_[index].get(),
+                                     .rank = rank,
                                      .rounds = by_pipeline[index]});
   }
   std::vector<size_t> next(shards_.size(), 0);

@@ -68,12 +68,10 @@ struct JobSpec {
   bool is_backup = false;  // it is such a copy, of another box's; it stays where it is
   std::vector<TensorSpec> tensors;
 
-  // Models other than BSP do not take back who was away. So may it move: in mode optimize with its
-  // state, which the box that was lost can give no more. Where sums are relayed other racks may
-  // have consumed what this one has not.
-  bool survives_its_box() const {
-    return recovery == Recovery::kCopy && sync.model == wire::SyncModel::kBsp && !relayed;
-  }
+  // Where sums are relayed other racks may have consumed what this one has not.
+  bool survives_its_box() const { return recovery == Recovery::kCopy && !relayed; }
+  // From a box that is there to another. Beyond BSP that takes nothing of its workers.
+  bool may_move() const { return survives_its_box() || sync.model != wire::SyncModel::kBsp; }
   uint64_t element_count() const;
   // "job 'train'", "part 3 of job 'train'"
   std::string title() const;

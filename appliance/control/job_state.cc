@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "appliance/control/job.h"
+#include "appliance/control/sync_spec.h"
 
 namespace pbox::appliance {
 namespace {
@@ -13,18 +14,70 @@ std::vector<uint64_t> finished_rounds(const PartState& state, uint32_t chunk_cou
   return finished;
 }
 
+// What a rank whose job's model is not BSP has consumed, against what it has pushed there.
+bool is_where_left(const ConsumedRounds& worker, const pipeline::ChunkState& chunk,
+                   wire::SyncModel model) {
+  const uint32_t consumed = worker.rounds[chunk.chunk];
+  if (!wire::applies_on_arrival(model)) {
+    return wire::round_distance(static_cast<uint32_t>(chunk.rounds_finished), consumed) >= 0;
+  }
+  const uint64_t next = chunk.clocks[pipeline::kClocksPerRank * worker.rank];
+  const int32_t behind = wire::round_distance(static_cast<uint32_t>(next), consumed);
+  return next != UINT64_MAX && (behind == 0 || behind == 1);
+}
+
 }  // namespace
 
 // Before it is known what becomes of chunks that nobody hands over.
 Result<std::vector<ChunkStart>> Job::plan_starts(const PartState* state) const {
   const auto workers = stated();
+  if (spec_.sync.model != wire::SyncModel::kBsp) return plan_starts_by_clocks(state);
   auto starts = plan_recovery(workers, chunk_count());
   if (!starts || state == nullptr) return starts;
   PBOX_CHECK(open_as_handed_over(workers, finished_rounds(*state, chunk_count()), *starts));
   return starts;
 }
 
+// No rank's copy says what the others' pushes have made of the weights since.
+Result<std::vector<ChunkStart>> Job::plan_starts_by_clocks(const PartState* state) const {
+  if (state == nullptr) {
+    return Error{ErrorCode::kBoxLost, spec_.title() + ": the box that had its weights was lost, " +
+                                          "and a job of sync.model " + to_string(spec_.sync.model) +
+                                          " goes on from these alone; start all ranks again, "
+                                          "from a checkpoint"};
+  }
+  std::vector<ChunkStart> starts(chunk_count());
+  for (const auto& chunk : state->chunks) {
+    starts[chunk.chunk] = {.round = static_cast<uint32_t>(chunk.rounds_finished),
+                           .is_handed_over = true};
+  }
+  return starts;
+}
+
+bool Job::continues_by_clocks(const PartState& state) const {
+  const auto workers = stated();
+  const auto finished = finished_rounds(state, chunk_count());
+  const auto chunks = cut_into_chunks(spec_);
+  for (const auto& chunk : state.chunks) {
+    const pipeline::ChunkSpec& spec = chunks[chunk.chunk];
+    const uint32_t bytes = spec.elements * wire::dtype_bytes(spec.dtype);
+    const bool fits = pipeline::are_clocks(chunk, spec_.sync.model, spec_.world_size, bytes) &&
+                      chunk.fragment_bytes == state.chunks.front().fragment_bytes;
+    if (!fits) return false;
+    for (const ConsumedRounds& worker : workers) {
+      if (!is_where_left(worker, chunk, spec_.sync.model)) return false;
+    }
+  }
+  for (const ConsumedRounds& worker : workers) {
+    for (uint32_t chunk = 0; chunk < finished.size(); ++chunk) {
+      if (finished[chunk] == 0 && worker.rounds[chunk] != 0) return false;
+    }
+  }
+  return true;
+}
+
 bool Job::continues(const PartState& state) const {
+  if (spec_.sync.model != wire::SyncModel::kBsp) return continues_by_clocks(state);
   std::vector<ChunkStart> starts(chunk_count());
   return open_as_handed_over(stated(), finished_rounds(state, chunk_count()), starts);
 }

@@ -1,7 +1,6 @@
 #include "appliance/control/part_state.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "nic/wire/crc32c.h"
@@ -11,9 +10,12 @@ namespace {
 
 using pipeline::ChunkState;
 
+constexpr int kClocksMax =
+    pipeline::kClocksPerRank * limits::kWorkersPerJobMax + limits::kFragmentCountMax;
+
 // Of a piece, beside its values; protobuf writes a number in at most ten bytes.
 size_t overhead_bytes(const ChunkState& chunk) {
-  return 64 + 3 * chunk.contributors.size();
+  return 64 + 3 * chunk.contributors.size() + 10 * chunk.clocks.size();
 }
 
 uint32_t value_bytes(const ChunkState& chunk) {
@@ -21,10 +23,12 @@ uint32_t value_bytes(const ChunkState& chunk) {
 }
 
 uint32_t checksum(const ChunkState& chunk) {
-  const std::array<uint64_t, 2> counts = {chunk.rounds_finished, chunk.steps};
+  std::vector<uint64_t> counts = {chunk.rounds_finished, chunk.steps};
+  counts.insert(counts.end(), chunk.clocks.begin(), chunk.clocks.end());
   const auto* values = reinterpret_cast<const std::byte*>(chunk.values.data());
   const uint32_t of_values = wire::crc32c(0, values, value_bytes(chunk));
-  return wire::crc32c(of_values, reinterpret_cast<const std::byte*>(counts.data()), sizeof(counts));
+  return wire::crc32c(of_values, reinterpret_cast<const std::byte*>(counts.data()),
+                      counts.size() * sizeof(counts[0]));
 }
 
 Error misfit(uint32_t chunk, const std::string& what) {
@@ -58,6 +62,7 @@ control::PartState answer_of(const PartState& state, const control::AskState& qu
     piece.set_steps(chunk->steps);
     piece.mutable_contributors()->Add(chunk->contributors.begin(), chunk->contributors.end());
     piece.set_fragment_bytes(chunk->fragment_bytes);
+    piece.mutable_clocks()->Add(chunk->clocks.begin(), chunk->clocks.end());
     piece.set_offset(offset);
     piece.set_values(reinterpret_cast<const char*>(chunk->values.data()) + offset, bytes);
     piece.set_checksum(checksum(*chunk));
@@ -102,7 +107,7 @@ Status IncomingState::take(const control::ChunkPiece& piece) {
   if (id >= value_counts_.size() || id < next_chunk_ || (!begins && id != next_chunk_)) {
     return misfit(id, "nothing was asked for");
   }
-  if (piece.rounds() == 0 || piece.contributors_size() > 64 ||
+  if (piece.rounds() == 0 || piece.contributors_size() > 64 || piece.clocks_size() > kClocksMax ||
       (piece.contributors_size() > 0 && piece.fragment_bytes() == 0)) {
     return misfit(id, "the counts make no sense");
   }
@@ -110,6 +115,7 @@ Status IncomingState::take(const control::ChunkPiece& piece) {
     ChunkState& chunk = state_.chunks.emplace_back();
     chunk.values.resize(value_counts_[id]);
     chunk.contributors.assign(piece.contributors().begin(), piece.contributors().end());
+    chunk.clocks.assign(piece.clocks().begin(), piece.clocks().end());
   }
   ChunkState& chunk = state_.chunks.back();
   chunk.chunk = id;

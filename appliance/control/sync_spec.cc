@@ -130,8 +130,8 @@ Status check_job(const SyncSpec& sync, const control::Join& join, const JobSpec&
   }
   if (spec.recovery != Recovery::kNone) {
     return invalid(model +
-                   " needs recovery none: nobody but the box has its state, and it ends "
-                   "with its box; set recovery none");
+                   " needs recovery none: it moves from box to box, but nobody else has its "
+                   "state, and it ends with a box that is lost; set recovery none");
   }
   if (join.rejoins()) {
     return invalid("rejoin goes with sync.model bsp only, not with " +

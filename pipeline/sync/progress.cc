@@ -15,6 +15,13 @@ void Progress::begin(std::span<uint64_t> next, uint64_t round) {
   parked_ = {};
 }
 
+void Progress::go_on(std::span<uint64_t> next) {
+  next_ = next;
+  slowest_ = fastest_ = 0;
+  parked_ = {};
+  recount();
+}
+
 bool Progress::complete_push(uint32_t rank) {
   PBOX_DCHECK(next_[rank] != kGone);
   const uint64_t round = next_[rank]++;

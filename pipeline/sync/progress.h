@@ -16,6 +16,10 @@ class Progress {
   // Everybody pushes `round` next. `next`: by rank, outlives this.
   void begin(std::span<uint64_t> next, uint64_t round);
 
+  // Each rank pushes next[rank] next; UINT64_MAX: it takes part no more. Some rank does. Nobody's
+  // read waits.
+  void go_on(std::span<uint64_t> next);
+
   // The rank has pushed next(rank) in full. True if V advanced.
   bool complete_push(uint32_t rank);
   // The rank takes part no more, whose read waits no more. True if V advanced. For good.

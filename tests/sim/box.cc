@@ -134,6 +134,7 @@ void Box::execute(uint32_t index, pipeline::Command command) {
   // The control thread waits, the pipeline takes its turns.
   while (pipeline.mailbox->completed_ticket.load() < command.ticket) turn(index, true);
   pipeline.thread->wake_soon();
+  if (command.kind == pipeline::CommandKind::kRemove) checker_->removed(index, *command.shard);
 }
 
 Status Box::install(uint32_t index, pipeline::JobShard& shard) {
@@ -143,7 +144,6 @@ Status Box::install(uint32_t index, pipeline::JobShard& shard) {
 
 void Box::remove(uint32_t index, std::unique_ptr<pipeline::JobShard> shard) {
   execute(index, {.kind = pipeline::CommandKind::kRemove, .shard = shard.get()});
-  checker_->removed(index, *shard);
 }
 
 void Box::turn_control() {
@@ -203,7 +203,12 @@ void Box::carry_out(const appliance::Action& action) {
     registry_->on_closed(action.connection, "closed by the box", control_thread_.now_ns());
     return;
   }
-  if (action.message.has_session()) learn_session(action.connection, action.message.session());
+  if (action.message.has_session()) {
+    learn_session(action.connection, action.message.session());
+    for (const uint32_t rank : action.message.session().absent_ranks()) {
+      job_of(action.connection).reads.exclude(rank);
+    }
+  }
   if (action.message.has_membership()) {
     for (const uint32_t rank : action.message.membership().absent_ranks()) {
       job_of(action.connection).forget(rank);

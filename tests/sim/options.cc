@@ -280,11 +280,16 @@ void split_job(Draw& draw, const JobOptions& job, uint32_t first_worker, Options
 // Jobs of several boxes: more of them, that change places while boxes believe different things.
 void draw_moves(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x8cb92ba72f3d8dd7ull), optimizers(seed ^ 0x3c6ef372fe94f82bull);
+  Draw relaxed(seed ^ 0xbb67ae8584caa73bull);  // apart, so that those of bsp are what they were
   if (options.faults_end_ns == 0 || !draw.chance(0.3)) return;
   bool some_may = false;
   for (JobOptions& job : options.jobs) {
-    job.may_move = !job.rogue && !job.is_relaxed() && draw.chance(0.8) &&
-                   job.recovery == appliance::Recovery::kCopy;
+    if (job.is_relaxed()) {
+      job.may_move = !job.rogue && relaxed.chance(0.8);
+      some_may = some_may || job.may_move;
+      continue;
+    }
+    job.may_move = !job.rogue && draw.chance(0.8) && job.recovery == appliance::Recovery::kCopy;
     some_may = some_may || job.may_move;
     if (job.may_move && optimizers.chance(0.4)) draw_optimizer(optimizers, job);
   }
@@ -299,7 +304,8 @@ void draw_moves(uint64_t seed, Options& options) {
   }
   uint32_t first_worker = 0;
   for (const JobOptions& job : options.jobs) {
-    if (job.may_move && draw.chance(0.3)) split_job(draw, job, first_worker, options);
+    const bool may_split = job.may_move && !job.is_relaxed();
+    if (may_split && draw.chance(0.3)) split_job(draw, job, first_worker, options);
     first_worker += job.workers;
   }
   for (const Episode& episode : options.episodes) {

@@ -32,7 +32,25 @@ SyncReplay::SyncReplay(pipeline::JobShard& shard, const JobModel& job)
     chunk.pushed.resize(ranks);
     chunk.weights.resize(held.elements);
     chunk.sums.resize(held.elements);
+    if (held.rounds_finished > 0) begin_as_held(chunk);
     chunks_.push_back(std::move(chunk));
+  }
+}
+
+void SyncReplay::begin_as_held(Chunk& chunk) const {
+  const pipeline::Chunk& held = *chunk.held;
+  chunk.clock = held.rounds_finished;
+  chunk.weights.assign(held.weights, held.weights + held.elements);
+  for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
+    chunk.next[rank] = chunk.clock;
+    if (!applies_on_arrival(chunk)) {
+      const sync::Pushed& pushed = held.sync->pushed[rank];
+      chunk.pushed[rank] = {pushed.round, pushed.counted};
+      continue;
+    }
+    chunk.next[rank] = held.sync->progress.next(rank);
+    chunk.claimed[rank] = held.claimed[rank];
+    chunk.parked |= uint32_t{held.sync->progress.is_parked(rank)} << rank;
   }
 }
 
@@ -67,6 +85,7 @@ bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const 
 
 void SyncReplay::received(uint32_t rank, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
+  heard_ |= 1u << rank;
   if (header.epoch != shard_.epoch || header.generation != generation_) return;
   const pipeline::Chunk* held = shard_.find(header.chunk);
   if (held == nullptr) return;
@@ -165,9 +184,9 @@ void SyncReplay::advance(Chunk& chunk) {
     const bool is_parked = (chunk.parked >> rank & 1) != 0;
     if (!is_parked || !goes_on(chunk, chunk.next[rank] - 1)) continue;
     chunk.parked &= ~(1u << rank);
-    chunk.due |= 1u << rank;
+    chunk.due |= (1u << rank) & heard_;
   }
-  if (sync_.model == SyncModel::kEssp) chunk.due |= present_;
+  if (sync_.model == SyncModel::kEssp) chunk.due |= present_ & heard_;
 }
 
 uint64_t SyncReplay::fastest(const Chunk& chunk) const {
@@ -214,6 +233,7 @@ void SyncReplay::note_command() {
   uint32_t present = 0;
   for (const auto& session : shard_.sessions()) {
     present |= uint32_t{session.present} << session.rank;
+    if (!session.reachable) heard_ &= ~(1u << session.rank);
   }
   if (present == present_) return;
   present_ = present;

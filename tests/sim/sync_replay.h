@@ -15,7 +15,8 @@ namespace pbox::sim {
 
 class SyncReplay {
  public:
-  // Of a shard that has seen no packet yet.
+  // Of a shard that has seen no packet yet. What another box has handed over with it is taken as it
+  // is: reads, and the end, show whether it is what that box had.
   SyncReplay(pipeline::JobShard& shard, const JobModel& job);
 
   // An authentic packet of a session that has this rank.
@@ -49,6 +50,7 @@ class SyncReplay {
     std::vector<float> weights, sums;
   };
 
+  void begin_as_held(Chunk& chunk) const;
   bool applies_on_arrival(const Chunk& chunk) const;
   bool is_sound(const Chunk& chunk, const wire::Header& header) const;
   void on_push(Chunk& chunk, uint32_t rank, const wire::Parsed& parsed);
@@ -70,6 +72,7 @@ class SyncReplay {
   bool cached_;
   uint16_t generation_;
   uint32_t present_ = 0;
+  uint32_t heard_ = 0;  // ranks of which a packet came: what leaves for others has no address
   std::vector<Chunk> chunks_;  // as the shard has them
 };
 

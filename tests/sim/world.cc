@@ -236,14 +236,18 @@ void World::heal() {
   healed_ns_ = queue_.now_ns();
 }
 
+bool World::are_all_in(const JobModel& job) const {
+  return std::all_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
+    return &worker->job() != &job || (worker->joined() && !worker->over());
+  });
+}
+
 // What a job need not survive is written down when it happens: with the policy and the time-outs it
 // has, and with ranks that are not in yet or have gone already.
 void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   const JobOptions& options = job.options;
   const bool needs_box = options.recovery == appliance::Recovery::kNone || options.is_relaxed();
-  const bool all_are_in = std::all_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
-    return &worker->job() != &job || (worker->joined() && !worker->over());
-  });
+  const bool all_are_in = are_all_in(job);
   // Where nobody can come back, those who are left go on; initial weights are rank 0's.
   const bool others_go_on = lost != nullptr && lost->rank() != 0 && all_are_in &&
                             options.is_relaxed() && job.may_lack_ranks();
@@ -251,11 +255,19 @@ void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
     job.lost.insert(lost->rank());
     return;
   }
+  if (options.recovery == appliance::Recovery::kNone || (loses_box && needs_box)) {
+    job.may_fail = true;
+  }
+  gather_again(job, all_are_in);
+}
+
+// Its ranks must come together once more.
+void World::gather_again(JobModel& job, bool all_are_in) {
+  const JobOptions& options = job.options;
   job.disturbed = true;
   const bool some_may_leave = !job.at_barrier.empty();  // before whoever was lost is back
   if (!options.patient || !all_are_in || some_may_leave || !options.barrier_at_end ||
-      options.on_worker_lost == appliance::LostPolicy::kAbort ||
-      options.recovery == appliance::Recovery::kNone || (loses_box && needs_box)) {
+      options.on_worker_lost == appliance::LostPolicy::kAbort) {
     job.may_fail = true;
   }
 }
@@ -264,7 +276,13 @@ void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
 void World::hide_box(uint64_t length_ns) {
   silence(length_ns);
   if (length_ns < kStateAsksForNs) return;
-  for (auto& job : jobs_) job->may_lose_state = true;
+  for (auto& job : jobs_) lose_state(*job);
+}
+
+// Beyond bsp nobody else has it.
+void World::lose_state(JobModel& job) {
+  job.may_lose_state = true;
+  job.may_fail = job.may_fail || (job.options.is_relaxed() && job.options.may_move);
 }
 
 // A silence that a box or its workers may take for a death.
@@ -280,7 +298,7 @@ void World::lose_box(const Episode& episode) {
   for (auto& job : jobs_) {
     if (!job->options.may_move && job->options.box != box.host()) continue;
     disturb(*job, true);
-    job->may_lose_state = true;
+    lose_state(*job);
   }
   box.crash((episode.draw >> 41 & 1) != 0);
 }
@@ -298,7 +316,7 @@ void World::move_part(const Episode& episode) {
   JobModel& job = worker_of(episode.draw).job();
   if (!job.options.may_move) return;
   counts_.add(Fault::kPartMove);
-  disturb(job, false);
+  gather_again(job, are_all_in(job));
   const HostId step = 1 + static_cast<HostId>((episode.draw >> 32) % (options_.boxes - 1));
   parts_.move(job.name, (parts_.owner(job.name) + step) % options_.boxes);
 }

@@ -45,6 +45,9 @@ class World {
   void disturb(JobModel& job, bool loses_box, const Worker* lost = nullptr);
   void silence(uint64_t length_ns);
   void hide_box(uint64_t length_ns);
+  static void lose_state(JobModel& job);
+  bool are_all_in(const JobModel& job) const;
+  static void gather_again(JobModel& job, bool all_are_in);
   void lose_box(const Episode& episode);
   void move_part(const Episode& episode);
   void fail_disk(const Episode& episode);

@@ -34,19 +34,60 @@ bool is_trained(const pipeline::Chunk& chunk) {
          chunk.state[2 * chunk.elements - 1] == base + 3;
 }
 
+constexpr uint64_t kPushed = 1;  // by rank 1, of the round that it pushes next
+
+// Rank 0 has pushed one round more than rank 1, and waits.
+void set_clocks(Desk& desk) {
+  for (pipeline::Chunk* chunk : chunks_of(desk)) {
+    chunk->sync->progress.begin({chunk->sync->next, 2}, kRounds);
+    chunk->sync->progress.complete_push(0);
+    chunk->sync->progress.park(0);
+    chunk->claimed[1] = chunk->fragment_count > 1 ? kPushed : 0;
+    std::fill_n(chunk->sync->updates, chunk->fragment_count, 2 * kRounds);
+  }
+}
+
 // Two boxes; the job begins on the first.
 struct Boxes {
   Desk first{{.box_name = "first"}};
   Desk second{{.box_name = "second"}};
+  wire::SyncModel model;
+  uint32_t path_mtu = 9'000;
   std::vector<ConnectionId> ids;
   std::vector<control::Session> sessions;
 
-  Boxes() {
+  explicit Boxes(wire::SyncModel of_job = wire::SyncModel::kBsp) : model(of_job) {
     first.parts.knows_boxes = second.parts.knows_boxes = true;
-    for (const uint32_t rank : {0u, 1u}) ids.push_back(first.join(join_optimizing(rank)));
+    for (const uint32_t rank : {0u, 1u}) ids.push_back(first.join(join(rank)));
     for (const ConnectionId id : ids) sessions.push_back(first.take(id).at(0).session());
     train(first);
+    if (wire::applies_on_arrival(model)) set_clocks(first);
     first.say(ids[0], learning_rate_message(kRate, 1));
+  }
+
+  control::WorkerMessage join(uint32_t rank) const {
+    auto message = join_optimizing(rank);
+    message.mutable_join()->mutable_sync()->set_model(static_cast<uint32_t>(model));
+    if (model != wire::SyncModel::kBsp) message.mutable_join()->set_recovery(1);
+    if (model == wire::SyncModel::kDrop) message.mutable_join()->mutable_sync()->set_quorum(1);
+    message.mutable_join()->set_path_mtu(path_mtu);
+    return message;
+  }
+
+  // The rank has consumed `rounds` rounds of each chunk.
+  ConnectionId resume(Desk& desk, uint32_t rank, uint32_t rounds) const {
+    auto message = join(rank);
+    message.mutable_join()->set_resumes(true);
+    message.mutable_join()->set_epoch(sessions[rank].epoch());
+    message.mutable_join()->set_generation(sessions[rank].generation());
+    message.mutable_join()->set_box(sessions[rank].box());
+    const ConnectionId id = desk.join(message);
+    if (desk.is_closed(id)) return id;
+    control::WorkerMessage stated;
+    for (int chunk = 0; chunk < 4; ++chunk) stated.mutable_rounds()->add_rounds(rounds);
+    stated.mutable_rounds()->set_last(true);
+    desk.say(id, stated);
+    return id;
   }
 
   void move_away() {
@@ -61,18 +102,7 @@ struct Boxes {
   // Rank r has consumed rounds[r] rounds of each chunk.
   void go_to(Desk& desk, const std::vector<uint32_t>& rounds) {
     ids.clear();
-    for (const uint32_t rank : {0u, 1u}) {
-      auto message = join_optimizing(rank);
-      message.mutable_join()->set_resumes(true);
-      message.mutable_join()->set_epoch(sessions[rank].epoch());
-      message.mutable_join()->set_generation(sessions[rank].generation());
-      message.mutable_join()->set_box(sessions[rank].box());
-      ids.push_back(desk.join(message));
-      control::WorkerMessage stated;
-      for (int chunk = 0; chunk < 4; ++chunk) stated.mutable_rounds()->add_rounds(rounds[rank]);
-      stated.mutable_rounds()->set_last(true);
-      desk.say(ids.back(), stated);
-    }
+    for (const uint32_t rank : {0u, 1u}) ids.push_back(resume(desk, rank, rounds[rank]));
   }
 
   // What the second box asks now goes to the first, and its answer back. False: nothing is asked.
@@ -241,6 +271,91 @@ TEST_CASE("a box that shuts down lets nobody in, and still hands over what has g
   while (boxes.carry()) {
   }
   boxes.check_goes_on();
+}
+
+TEST_CASE("a part whose model is not bsp goes on where each rank was") {
+  Boxes boxes(wire::SyncModel::kSsp);
+  boxes.move_away();
+  CHECK(boxes.first.registry().states_kept() == 1);
+  boxes.go_to(boxes.second, {kRounds, kRounds});
+  while (boxes.carry()) {
+  }
+  uint32_t epoch = 0;
+  for (const uint32_t rank : {0u, 1u}) {
+    const auto [session, rounds] = boxes.answer(rank);
+    CHECK_FALSE(session.optimizer_restarted());
+    if (rank == 0) epoch = session.epoch();
+    const uint32_t next = kRounds + (rank == 0 ? 1 : 0);
+    CHECK(std::count(rounds.rounds().begin(), rounds.rounds().end(), next) == 4);
+  }
+  for (const pipeline::Chunk* chunk : chunks_of(boxes.second)) {
+    CHECK(is_trained(*chunk));
+    CHECK(chunk->sync->progress.next(0) == kRounds + 1);
+    CHECK(chunk->sync->progress.is_parked(0));
+    CHECK(chunk->claimed[1] == (chunk->fragment_count > 1 ? kPushed : 0));
+    CHECK(chunk->sync->updates[chunk->fragment_count - 1] == 2 * kRounds);
+  }
+  // One that never heard of it is let in once more, one that did and was lost is not.
+  CHECK_FALSE(boxes.second.is_closed(boxes.resume(boxes.second, 1, kRounds)));
+  boxes.sessions[0].set_epoch(epoch);
+  const auto failure = boxes.second.take_failure(boxes.resume(boxes.second, 0, kRounds));
+  CHECK_THAT(failure.message(), Contains("sync.model ssp"));
+}
+
+TEST_CASE("a part of model drop goes on, however far a rank was behind") {
+  Boxes boxes(wire::SyncModel::kDrop);
+  boxes.move_away();
+  boxes.go_to(boxes.second, {kRounds, kRounds - 3});
+  while (boxes.carry()) {
+  }
+  for (const uint32_t rank : {0u, 1u}) CHECK(boxes.answer(rank).second.rounds(0) == kRounds);
+  for (const pipeline::Chunk* chunk : chunks_of(boxes.second)) CHECK(is_trained(*chunk));
+}
+
+TEST_CASE("without its state such a part goes on nowhere, and its ranks are told why") {
+  Boxes boxes(wire::SyncModel::kAsp);
+  boxes.move_away();
+  std::vector<uint32_t> rounds = {kRounds, kRounds};
+  SECTION("nobody has it") {
+    boxes.second.parts.knows_boxes = false;
+  }
+  SECTION("its ranks are beyond it") {
+    rounds[0] = kRounds + 2;
+  }
+  SECTION("they are before it") {
+    rounds[1] = kRounds - 2;
+  }
+  boxes.go_to(boxes.second, rounds);
+  while (boxes.carry()) {
+  }
+  for (const ConnectionId id : boxes.ids) {
+    const auto failure = boxes.second.take_failure(id);
+    CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kBoxLost));
+    CHECK_THAT(failure.message(), Contains("sync.model asp") && Contains("from a checkpoint"));
+  }
+  CHECK(boxes.second.job_count() == 0);
+}
+
+TEST_CASE("such a part keeps its fragments, or ends where a path cannot hold them") {
+  Boxes boxes(wire::SyncModel::kAsp);
+  const uint32_t fragment_bytes = boxes.sessions[0].fragment_bytes();
+  boxes.move_away();
+  SECTION("paths are wider") {
+    boxes.path_mtu = 65'536;
+    boxes.go_to(boxes.second, {kRounds, kRounds});
+    while (boxes.carry()) {
+    }
+    CHECK(boxes.answer(0).first.fragment_bytes() == fragment_bytes);
+  }
+  SECTION("one is narrower") {
+    boxes.path_mtu = 1'500;
+    boxes.go_to(boxes.second, {kRounds, kRounds});
+    while (boxes.carry()) {
+    }
+    const auto failure = boxes.second.take_failure(boxes.ids[0]);
+    CHECK_THAT(failure.message(), Contains("fragments of " + std::to_string(fragment_bytes)) &&
+                                      Contains("give all boxes the same MTU"));
+  }
 }
 
 }  // namespace pbox::appliance

@@ -22,6 +22,7 @@ PartState sample() {
     chunk.steps = 40 + id;
     chunk.contributors = {2, static_cast<uint16_t>(id)};
     chunk.fragment_bytes = 1408;
+    if (id == 2) chunk.clocks = {5, 3, UINT64_MAX};
     for (size_t index = 0; index < counts[id]; ++index) {
       chunk.values.push_back(static_cast<float>(index) + static_cast<float>(id) / 8);
     }
@@ -65,6 +66,7 @@ TEST_CASE("a state comes over whole, however many answers it takes") {
     CHECK(came.values == was.values);
     CHECK(came.contributors == was.contributors);
     CHECK(came.fragment_bytes == was.fragment_bytes);
+    CHECK(came.clocks == was.clocks);
   }
 }
 
@@ -85,7 +87,10 @@ TEST_CASE("what is no answer to the question is not taken") {
       {"checksum", [](auto& answer) { (*answer.mutable_pieces(0)->mutable_values())[5] ^= 1; }},
       {"checksum", [](auto& answer) { answer.mutable_pieces(0)->set_rounds(99); }},
       {"checksum", [](auto& answer) { answer.mutable_pieces(0)->set_steps(39); }},
+      {"checksum", [](auto& answer) { answer.mutable_pieces(0)->add_clocks(1); }},
       {"counts make no sense", [](auto& answer) { answer.mutable_pieces(0)->set_rounds(0); }},
+      {"counts make no sense",
+       [](auto& answer) { answer.mutable_pieces(0)->mutable_clocks()->Resize(10'000, 1); }},
       {"counts make no sense",
        [](auto& answer) { answer.mutable_pieces(0)->set_fragment_bytes(0); }},
       {"other bytes", [](auto& answer) { answer.mutable_pieces(0)->set_offset(4); }},

@@ -132,9 +132,10 @@ enum pbox_numerics_value { PBOX_NUMERICS_FAST = 0, PBOX_NUMERICS_ORDERED = 1 };
  *        they get the newest weights, whatever their round. `mean` divides by those who are in. A
  *        rank that fell behind goes on with the oldest round that is open in any tensor.
  *
- * All but BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE, and no rank may rejoin. The box
- * refuses what does not go together, in words. Equal on every rank, as are the fields that belong
- * to it. */
+ * All but BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE, and no rank may rejoin. They move
+ * from box to box all the same, with all that the box has of them, but not from one that is lost.
+ * The box refuses what does not go together, in words. Equal on every rank, as are the fields that
+ * belong to it. */
 typedef int32_t pbox_sync;
 enum pbox_sync_value {
   PBOX_SYNC_BSP = 0,

@@ -1,0 +1,167 @@
+// Jobs whose consistency model is not BSP on boxes of a cluster with a real etcd: their parts go
+// from box to box while ranks of different speed train. An element of the weights belongs to one
+// rank, which alone adds to it, 1 in each iteration: it says how many of that rank's are in.
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "tests/support/box_cluster.h"
+
+namespace pbox::test {
+namespace {
+
+constexpr uint32_t kElements = 120'000;
+constexpr uint32_t kWorkers = 3;
+constexpr uint32_t kStaleness = 2;
+constexpr useconds_t kPauseUs = 3'000;  // of each rank, in each iteration; of the last one twice
+
+#ifdef __SANITIZE_THREAD__
+constexpr uint32_t kIterations = 60;
+#else
+constexpr uint32_t kIterations = 300;
+#endif
+
+struct Model {
+  const char* name;
+  pbox_sync sync;
+  pbox_reads reads = PBOX_READS_FRESH;
+  pbox_release release = PBOX_RELEASE_SOFT;
+
+  bool has_bound() const { return sync == PBOX_SYNC_SSP || sync == PBOX_SYNC_ESSP; }
+};
+
+class Rank {
+ public:
+  Rank(const std::string& boxes, const Model& model, uint32_t rank)
+      : model_(model),
+        rank_(rank),
+        worker_({.box = boxes,
+                 .job = model.name,
+                 .rank = rank,
+                 .world_size = kWorkers,
+                 .adjust = [&](auto& options) {
+                   options.mode = PBOX_MODE_OPTIMIZE;
+                   options.reduction = PBOX_SUM;
+                   options.recovery = PBOX_RECOVERY_NONE;
+                   options.sync = model.sync;
+                   if (model.has_bound()) options.staleness = kStaleness;
+                   options.reads = model.reads;
+                   options.release = model.release;
+                   if (model.sync == PBOX_SYNC_DROP) options.quorum = 1;
+                 }}) {
+    worker_.tensor("weights", kElements);
+    pbox_optimizer_options sgd;
+    pbox_optimizer_options_init(&sgd, PBOX_SGD);
+    sgd.learning_rate = 1;
+    worker_.must(pbox_set_optimizer(worker_.context(), &sgd));
+    worker_.join();
+    worker_.must(pbox_init_weights(worker_.context(), 0, weights_.data(), nullptr, nullptr));
+    worker_.wait(0);
+  }
+
+  void train() {
+    for (uint32_t iteration = 1; iteration <= kIterations; ++iteration) {
+      usleep(rank_ + 1 == kWorkers ? 2 * kPauseUs : kPauseUs);
+      step(-1);
+      for (uint32_t rank = 0; rank < kWorkers; ++rank) check(rank, iteration);
+    }
+    worker_.must(pbox_barrier(worker_.context(), 0));
+    // All are in by now; a copy of this rank's own may be as old as the model allows.
+    for (uint32_t left = 0; left <= kStaleness; ++left) step(0);
+    for (uint32_t rank = 0; rank < kWorkers && model_.sync != PBOX_SYNC_DROP; ++rank) {
+      const auto [least, most] = span_of(rank);
+      require(least == kIterations && most == kIterations,
+              "of rank " + std::to_string(rank) + " " + std::to_string(least) + " to " +
+                  std::to_string(most) + " iterations are in at the end");
+    }
+    require(worker_.statistics().recoveries > 0, "no part has moved");
+    worker_.must(pbox_barrier(worker_.context(), 0));
+    worker_.leave();
+  }
+
+ private:
+  // In place: what is pushed is overwritten by what is read.
+  void step(float own) {
+    for (uint32_t index = 0; index < kElements; ++index) {
+      weights_[index] = index % kWorkers == rank_ ? own : 0;
+    }
+    worker_.push_pull(0, weights_.data(), weights_.data());
+    worker_.wait(0);
+  }
+
+  // The least and the most iterations of the rank that any of its elements has.
+  std::pair<uint32_t, uint32_t> span_of(uint32_t rank) const {
+    float least = weights_[rank], most = weights_[rank];
+    for (uint32_t index = rank; index < kElements; index += kWorkers) {
+      least = std::min(least, weights_[index]);
+      most = std::max(most, weights_[index]);
+    }
+    return {static_cast<uint32_t>(least), static_cast<uint32_t>(most)};
+  }
+
+  void check(uint32_t rank, uint32_t iteration) const {
+    const auto [least, most] = span_of(rank);
+    const std::string found = "rank " + std::to_string(rank_) + " finds " + std::to_string(least) +
+                              " to " + std::to_string(most) + " iterations of rank " +
+                              std::to_string(rank) + " after its " + std::to_string(iteration);
+    require(most <= kIterations, found);
+    if (model_.sync == PBOX_SYNC_DROP) return;
+    require(rank != rank_ || (least == iteration && most == iteration), found);
+    require(!model_.has_bound() || least + kStaleness >= iteration, found);
+  }
+
+  const Model& model_;
+  uint32_t rank_;
+  std::vector<float> weights_ = std::vector<float>(kElements);
+  AbiWorker worker_;
+};
+
+void drain(const Daemon& at, const std::string& box, bool draining) {
+  const std::string body = draining ? R"({"draining": true})" : R"({"draining": false})";
+  REQUIRE_THAT(at.post("/api/v1/boxes/" + box + "/drain", body), Catch::Contains("\"boxes\""));
+}
+
+}  // namespace
+
+// One job after the other: their ranks are many for few cores.
+TEST_CASE("parts of every model move while ranks train, and no update is lost or counts twice") {
+  const Model models[] = {
+      {.name = "asp", .sync = PBOX_SYNC_ASP},
+      {.name = "ssp", .sync = PBOX_SYNC_SSP},
+      {.name = "lazy", .sync = PBOX_SYNC_SSP, .release = PBOX_RELEASE_LAZY},
+      {.name = "cached", .sync = PBOX_SYNC_SSP, .reads = PBOX_READS_CACHED},
+      {.name = "essp", .sync = PBOX_SYNC_ESSP},
+      {.name = "drop", .sync = PBOX_SYNC_DROP},
+  };
+  const EtcdCluster etcd(3);
+  BoxCluster boxes(etcd, {"a", "b"});
+  const auto moved = [&] {
+    return boxes["a"].metric("pbox_parts_moved_total") +
+           boxes["b"].metric("pbox_parts_moved_total");
+  };
+  for (const Model& model : models) {
+    INFO(model.name);
+    std::vector<WorkerProcess> workers;
+    for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+      workers.emplace_back([&, rank](Line& line) {
+        Rank trained(boxes.control(), model, rank);
+        line.say("begun");
+        trained.train();
+      });
+    }
+    for (auto& worker : workers) CHECK(worker.heard() == "begun");
+    const double before = moved();
+    for (const std::string box : {"a", "b"}) {
+      const Daemon& other = boxes[box == "a" ? "b" : "a"];
+      drain(other, box, true);
+      REQUIRE(await([&] { return boxes.parts(box) == 0; }));
+      drain(other, box, false);
+    }
+    for (auto& worker : workers) CHECK(worker.finish() == "");
+    CHECK(moved() > before);
+  }
+  for (const Daemon* box : boxes.all()) CHECK(box->metric("pbox_jobs_failed_total") == 0);
+}
+
+}  // namespace pbox::test
