@@ -223,4 +223,45 @@ TEST_CASE("a snapshot that the ranks do not come to fails in time, and says who 
   CHECK(take_snapshot(box) > 0);  // nothing is left of it
 }
 
+TEST_CASE("pboxctl restore begins a job with its newest snapshot, or with the one that is named") {
+  const Folder folder;
+  const auto restore = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> all = {"restore"};
+    all.insert(all.end(), words.begin(), words.end());
+    return run(PBOX_CTL_PATH, all);
+  };
+  const std::string directory = "--directory=" + folder.path();
+  const auto nothing = restore({"adam", directory});
+  CHECK(nothing.status == 1);
+  CHECK_THAT(nothing.errors, Contains("no snapshot of job 'adam'"));
+  {
+    const Daemon box({folder.flag()});
+    AdamTraining training({.box = box.control()});
+    step_on(training, box);
+    take_snapshot(box);
+    take_snapshot(box);
+    training.end_steps();
+  }
+  CHECK(restore({"adam", directory}).text == "PBOX_RESTORE=2\n");
+  CHECK(nlohmann::json::parse(restore({"adam", directory, "-o", "json"}).text)["number"] == 2);
+  const auto began = restore({"adam", directory, "--snapshot", "1", "--", "/bin/sh", "-c",
+                              "echo \"$PBOX_JOB $PBOX_RESTORE $1\"; exit 7", "-", "--word"});
+  CHECK(began.status == 7);
+  CHECK(began.text == "adam 1 --word\n");
+  CHECK_THAT(began.errors, Contains("is whole"));
+  const auto missing = restore({"adam", directory, "--snapshot", "9"});
+  CHECK(missing.status == 1);
+  CHECK_THAT(missing.errors, Contains("no snapshot 9") && Contains("there are 1, 2"));
+  CHECK(restore({}).status == 2);
+  const auto file = snapshot::number_folder(folder.path(), "adam", 2) + "/part-0-of-1";
+  std::fstream damaged(file, std::ios::in | std::ios::out | std::ios::binary);
+  REQUIRE(damaged);
+  damaged.seekp(5'000);
+  damaged.put(1).put(2).put(3).put(4);
+  damaged.close();
+  const auto refused = restore({"adam", directory, "--", "/bin/true"});
+  CHECK(refused.status == 1);
+  CHECK_THAT(refused.errors, Contains("--snapshot NUMBER"));
+}
+
 }  // namespace pbox::test

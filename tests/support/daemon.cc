@@ -136,7 +136,11 @@ uint64_t Daemon::resident_bytes() const {
 
 Output ask(const Daemon& daemon, const std::string& pboxctl, Arguments words) {
   words.insert(words.end(), {"--admin", daemon.admin()});
-  Program program(pboxctl, words);
+  return run(pboxctl, words);
+}
+
+Output run(const std::string& path, const Arguments& words) {
+  Program program(path, words);
   Output output;
   while (const auto line = program.read_line(kDeadlineMs)) output.text += *line + "\n";
   output.status = program.wait_exit(kDeadlineMs).value_or(-1);

@@ -84,6 +84,7 @@ struct Output {
   int status = -1;
   std::string text, errors;
 };
+Output run(const std::string& path, const Arguments& words);
 // `pboxctl`, which is at that path, asks the daemon's admin port.
 Output ask(const Daemon& daemon, const std::string& pboxctl, Arguments words);
 

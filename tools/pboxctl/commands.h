@@ -28,11 +28,12 @@ struct Command {
   // `more`: what is no option of the command. Standard output is the answer, standard error says
   // what went wrong and what to do.
   int (*run)(const boost::program_options::variables_map& given, const Words& more);
-  enum class More { kNone, kJob, kBox, kFile, kSettings } more = More::kNone;  // what `more` may be
+  // What `more` may be; a program and its words follow "--".
+  enum class More { kNone, kJob, kJobAndProgram, kBox, kFile, kSettings } more = More::kNone;
 };
 
 extern const Command kBoxes, kDoctor, kDocs, kDrain, kJobs, kMetrics, kPlan, kRecorder, kReplay,
-    kSnapshot, kSnapshots, kStragglers, kTop, kTrace, kVersion, kWorkers;
+    kRestore, kSnapshot, kSnapshots, kStragglers, kTop, kTrace, kVersion, kWorkers;
 
 // By name; without kDocs, which is for the build.
 std::span<const Command* const> commands();

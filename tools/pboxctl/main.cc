@@ -22,9 +22,14 @@ void print_help(std::ostream& out) {
 
 int run(const Command& command, const pboxctl::Words& words) {
   const auto description = command.options();
+  // What a command is to run is the last of its words.
+  const bool runs = command.more == Command::More::kJobAndProgram;
+  const auto end = runs ? std::find(words.begin(), words.end(), "--") : words.end();
   try {
-    const auto parsed =
-        options::command_line_parser(words).options(description).allow_unregistered().run();
+    const auto parsed = options::command_line_parser(pboxctl::Words(words.begin(), end))
+                            .options(description)
+                            .allow_unregistered()
+                            .run();
     options::variables_map given;
     options::store(parsed, given);
     if (given.contains("help")) {
@@ -33,7 +38,7 @@ int run(const Command& command, const pboxctl::Words& words) {
                 << description;
       return pboxctl::kDone;
     }
-    const auto more = options::collect_unrecognized(parsed.options, options::include_positional);
+    auto more = options::collect_unrecognized(parsed.options, options::include_positional);
     const size_t most = command.more == Command::More::kNone ? 0 : 1;
     if (command.more != Command::More::kSettings) {
       const auto option = std::find_if(more.begin(), more.end(),
@@ -45,6 +50,7 @@ int run(const Command& command, const pboxctl::Words& words) {
         return pboxctl::complain(command.name, "'" + more[most] + "' is one word too many");
       }
     }
+    if (end != words.end()) more.insert(more.end(), end + 1, words.end());
     return command.run(given, more);
   } catch (const options::error& error) {
     return pboxctl::complain(command.name, error.what());

@@ -1,8 +1,13 @@
-// A snapshot of a job, and what snapshots there are.
+// A snapshot of a job, what snapshots there are, and a job that begins with one.
+#include <unistd.h>
+
 #include <boost/program_options.hpp>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <iostream>
+#include <optional>
 #include <thread>
 
 #include "appliance/snapshot/folder.h"
@@ -78,12 +83,18 @@ int take(const options::variables_map& given, const Words& more) {
   return await_end(given, path, as_json);
 }
 
-options::options_description snapshots_options() {
+// Where snapshots lie.
+options::options_description folder_options() {
   options::options_description description("Options");
   description.add_options()("config", options::value<std::string>()->value_name("FILE"),
                             "the box's configuration, which names the folder");
   description.add_options()("directory", options::value<std::string>()->value_name("FOLDER"),
                             "the folder itself");
+  return description;
+}
+
+options::options_description snapshots_options() {
+  auto description = folder_options();
   description.add_options()("verify", "read every byte, and compare checksums");
   add_output_option(description);
   description.add_options()("help,h", "print this text");
@@ -157,7 +168,92 @@ int list_all(const options::variables_map& given, const Words& more) {
   return damaged.empty() ? kDone : kFailed;
 }
 
+options::options_description restore_options() {
+  auto description = folder_options();
+  description.add_options()("snapshot", options::value<uint64_t>()->value_name("NUMBER"),
+                            "not the newest, but this one");
+  add_output_option(description);
+  description.add_options()("help,h", "print this text");
+  return description;
+}
+
+// The newest, or the one that is asked for.
+std::optional<snapshot::Manifest> choose(const options::variables_map& given,
+                                         const std::string& directory, const std::string& job) {
+  std::vector<pbox::Error> damaged;
+  const auto found = snapshot::list(directory, job, damaged);
+  for (const auto& error : damaged) std::cerr << "pboxctl: " << error.message << '\n';
+  std::string numbers;
+  for (const auto& manifest : found) {
+    numbers += (numbers.empty() ? "" : ", ") + std::to_string(manifest.number);
+  }
+  if (found.empty()) {
+    std::cerr << "pboxctl: no snapshot of job '" << job << "' in " << directory
+              << "; `pboxctl snapshots` lists what there is\n";
+    return std::nullopt;
+  }
+  if (!given.contains("snapshot")) return found.back();
+  for (const auto& manifest : found) {
+    if (manifest.number == given["snapshot"].as<uint64_t>()) return manifest;
+  }
+  std::cerr << "pboxctl: job '" << job << "' has no snapshot " << given["snapshot"].as<uint64_t>()
+            << " in " << directory << "; there are " << numbers << '\n';
+  return std::nullopt;
+}
+
+// With the number in its environment, so that all ranks and boxes mean the same one. Returns only
+// where it cannot be begun.
+int begin(const std::string& job, const snapshot::Manifest& manifest, const Words& program) {
+  setenv("PBOX_JOB", job.c_str(), 1);
+  setenv("PBOX_RESTORE", std::to_string(manifest.number).c_str(), 1);
+  std::vector<char*> words;
+  for (const std::string& word : program) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  std::cout.flush();
+  execvp(words[0], words.data());
+  std::cerr << "pboxctl: cannot run " << program[0] << ": " << std::strerror(errno) << '\n';
+  return kFailed;
+}
+
+int restore(const options::variables_map& given, const Words& more) {
+  const bool as_json = wants_json(given);
+  if (more.empty()) return complain("restore", "name the job, as `pboxctl snapshots` lists it");
+  const std::string directory = directory_of(given);
+  if (directory.empty()) return kFailed;
+  const auto manifest = choose(given, directory, more[0]);
+  if (!manifest) return kFailed;
+  if (const pbox::Status whole = snapshot::verify(directory, *manifest); !whole) {
+    std::cerr << "pboxctl: " << whole.error().message
+              << "; another one may be whole: --snapshot NUMBER\n";
+    return kFailed;
+  }
+  std::cerr << "snapshot " << manifest->number << " of job " << manifest->job << ", after "
+            << manifest->steps << " steps, taken at " << manifest->taken_at << ", is whole\n";
+  const Words program(more.begin() + 1, more.end());
+  if (!program.empty()) return begin(more[0], *manifest, program);
+  if (as_json) {
+    std::cout << to_json(*manifest).dump() << '\n';
+  } else {
+    std::cout << "PBOX_RESTORE=" << manifest->number << '\n';
+  }
+  return kDone;
+}
+
 }  // namespace
+
+const Command kRestore = {
+    "restore",
+    "JOB [options] [-- PROGRAM [words]]",
+    "begin a job with a snapshot of it",
+    "Looks for the newest snapshot of a job, reads every byte of it, and runs a program that "
+    "begins "
+    "the\njob with it: its ranks, or what starts them, with PBOX_JOB and PBOX_RESTORE set. Without "
+    "a "
+    "program\nit prints the latter: env $(pboxctl restore JOB) PROGRAM. It reads the folder, so no "
+    "daemon need run\nyet; the boxes of the job must have the same one.",
+    restore_options,
+    restore,
+    Command::More::kJobAndProgram};
 
 const Command kSnapshot = {
     "snapshot",

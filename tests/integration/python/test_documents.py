@@ -38,6 +38,7 @@ NOT_RUN = {
     "tests/vm/run": "has tests of its own, and no --help",
     "pboxctl top": "goes on until it is interrupted",
     "pboxctl drain": "needs a cluster: test_service_parts drains boxes",
+    "pboxctl restore": "needs a snapshot: test_service_snapshot has one",
     "pboxctl snapshot": "needs a job in mode optimize: test_service_snapshot has one",
     "pboxctl plan --topology": "needs another machine's description: test_pboxctl_plan has one",
     "pboxctl doctor": "on the box it looks at the machine, which may lack something here",
