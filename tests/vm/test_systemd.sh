@@ -6,4 +6,4 @@ debs=$(mktemp -d -p "$3")  # not in /tmp: the guest has one of its own
 trap 'rm -rf "$debs"' EXIT
 "$2" --config "$3/CPackConfig.cmake" -B "$debs" >"$debs/log" 2>&1 ||
   { cat "$debs/log" && exit 1; }
-"$(dirname "${BASH_SOURCE[0]}")/run" --limit 900 --systemd "$1" "PBOX_DEBS='$debs' '$4'"
+"$(dirname "${BASH_SOURCE[0]}")/run" --limit 1500 --systemd "$1" "PBOX_DEBS='$debs' '$4'"
