@@ -169,7 +169,7 @@ class Job {
   Result<std::vector<uint32_t>> beyond_recovery(const PartState* state) const;
   // Of the ranks that resume, the one with the newest session; null: there is none.
   const Member* newest_resuming() const;
-  // The ranks are where the state was left.
+  // It is a state of this job, and the ranks are where it was left.
   bool continues(const PartState& state) const;
   // It gathers after its box was lost.
   bool recovering() const;
@@ -314,6 +314,7 @@ class Job {
   // Where the model is not BSP.
   Result<std::vector<ChunkStart>> plan_starts_by_clocks(const PartState* state) const;
   bool continues_by_clocks(const PartState& state) const;
+  bool has_shape_of(const PartState& state) const;
   Status build(const PipelineHost& host, std::vector<pipeline::ShardSpec>& specs,
                const PartState* state,
                std::vector<std::unique_ptr<pipeline::JobShard>>& shards) const;

@@ -196,8 +196,8 @@ const PartState* JobRegistry::state_for(const Job& job) {
   if (state == nullptr || state->epoch != newest->epoch) return nullptr;
   if (job.continues(*state)) return state;
   note(Severity::kWarning, "part_state_misfit",
-       job.spec().title() + ": its ranks are not in the rounds in which box " +
-           (job.transfer ? job.transfer->box : newest->box) + " has left it");
+       job.spec().title() + ": what box " + (job.transfer ? job.transfer->box : newest->box) +
+           " has of it is of other rounds than its ranks are in, or of another job of that name");
   return nullptr;
 }
 

@@ -57,13 +57,8 @@ Result<std::vector<ChunkStart>> Job::plan_starts_by_clocks(const PartState* stat
 bool Job::continues_by_clocks(const PartState& state) const {
   const auto workers = stated();
   const auto finished = finished_rounds(state, chunk_count());
-  const auto chunks = cut_into_chunks(spec_);
   for (const auto& chunk : state.chunks) {
-    const pipeline::ChunkSpec& spec = chunks[chunk.chunk];
-    const uint32_t bytes = spec.elements * wire::dtype_bytes(spec.dtype);
-    const bool fits = pipeline::are_clocks(chunk, spec_.sync.model, spec_.world_size, bytes) &&
-                      chunk.fragment_bytes == state.chunks.front().fragment_bytes;
-    if (!fits) return false;
+    if (chunk.fragment_bytes != state.chunks.front().fragment_bytes) return false;
     for (const ConsumedRounds& worker : workers) {
       if (!is_where_left(worker, chunk, spec_.sync.model)) return false;
     }
@@ -76,7 +71,20 @@ bool Job::continues_by_clocks(const PartState& state) const {
   return true;
 }
 
+// One of that name may have been here before; and another box may err.
+bool Job::has_shape_of(const PartState& state) const {
+  const auto chunks = cut_into_chunks(spec_);
+  return std::all_of(state.chunks.begin(), state.chunks.end(), [&](const auto& chunk) {
+    if (chunk.chunk >= chunks.size()) return false;
+    const pipeline::ChunkSpec& spec = chunks[chunk.chunk];
+    const uint32_t bytes = spec.elements * wire::dtype_bytes(spec.dtype);
+    return chunk.values.size() == pipeline::state_values(spec_.optimizer.kind, spec.elements) &&
+           pipeline::are_clocks(chunk, spec_.sync.model, spec_.world_size, bytes);
+  });
+}
+
 bool Job::continues(const PartState& state) const {
+  if (!has_shape_of(state)) return false;
   if (spec_.sync.model != wire::SyncModel::kBsp) return continues_by_clocks(state);
   std::vector<ChunkStart> starts(chunk_count());
   return open_as_handed_over(stated(), finished_rounds(state, chunk_count()), starts);

@@ -76,7 +76,10 @@ struct Boxes {
 
   // The rank has consumed `rounds` rounds of each chunk.
   ConnectionId resume(Desk& desk, uint32_t rank, uint32_t rounds) const {
-    auto message = join(rank);
+    return resume(desk, rank, rounds, join(rank));
+  }
+  ConnectionId resume(Desk& desk, uint32_t rank, uint32_t rounds,
+                      control::WorkerMessage message) const {
     message.mutable_join()->set_resumes(true);
     message.mutable_join()->set_epoch(sessions[rank].epoch());
     message.mutable_join()->set_generation(sessions[rank].generation());
@@ -243,6 +246,22 @@ TEST_CASE("a state that the ranks are beyond is not used") {
   }
   CHECK(noted(boxes.second, "part_state_misfit", "first"));
   boxes.check_restarts();
+}
+
+TEST_CASE("a state of another job of that name is not used") {
+  Boxes boxes;
+  boxes.move_away();
+  boxes.first.parts.moved.clear();
+  boxes.ids.clear();
+  for (const uint32_t rank : {0u, 1u}) {
+    auto message = boxes.join(rank);
+    message.mutable_join()->mutable_tensors(0)->set_elements(20'001);  // as many chunks
+    boxes.ids.push_back(boxes.resume(boxes.first, rank, kRounds, message));
+  }
+  CHECK(noted(boxes.first, "part_state_misfit", "first"));
+  for (const ConnectionId id : boxes.ids) {
+    CHECK(boxes.first.take(id).at(0).session().optimizer_restarted());
+  }
 }
 
 TEST_CASE("a state that nobody asks for is dropped in the end, and one of a job before at once") {
