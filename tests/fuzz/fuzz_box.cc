@@ -218,12 +218,19 @@ class BoxDriver {
                    .generation = job.shape.generation()});
     PBOX_CHECK(allocation_count() == allocations);
     job.oracle->somebody_excluded();
+    for (uint32_t one = 0; one < job.shape.workers; ++one) {
+      if (!job.shape.absent[one]) check_rounds(job, one);
+    }
+  }
+
+  void check_rounds(Job& job, uint32_t rank) {
     std::array<uint32_t, 3> rounds{};
     core_.execute({.kind = pipeline::CommandKind::kReportRounds,
                    .shard = job.shard.get(),
+                   .rank = rank,
                    .rounds = {rounds.data(), job.shape.chunks}});
     for (uint32_t chunk = 0; chunk < job.shape.chunks; ++chunk) {
-      PBOX_CHECK(rounds[chunk] == job.oracle->open_round(chunk));
+      PBOX_CHECK(rounds[chunk] == job.oracle->next_round(chunk, rank));
     }
   }
 
