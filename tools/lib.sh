@@ -211,7 +211,9 @@ pbox_summary() {
   for index in "${!PBOX_FAILED_NAMES[@]}"; do
     printf '\nfailed: %s\n  log:   %s\n' "${PBOX_FAILED_NAMES[$index]}" \
       "${PBOX_FAILED_LOGS[$index]}"
-    printf '  again: (. tools/lib.sh && %s)\n' "${PBOX_FAILED_COMMANDS[$index]% }"
+    case ${PBOX_FAILED_COMMANDS[$index]} in  # others are the caller's own
+      pbox_*) printf '  again: (. tools/lib.sh && %s)\n' "${PBOX_FAILED_COMMANDS[$index]% }" ;;
+    esac
   done
   return 1
 }
