@@ -12,8 +12,8 @@ fail() {
 }
 
 # The command to run a failed step again is the command that was run, whatever its arguments hold.
-count_arguments() { return $(($# + 40)); }
-pbox_step "one" count_arguments -L 'unit|integration' "two words" "" >/dev/null
+pbox_count_arguments() { return $(($# + 40)); }
+pbox_step "one" pbox_count_arguments -L 'unit|integration' "two words" "" >/dev/null
 [ $? = 44 ] || fail "a step returns its command's status"
 pbox_step "two" true >/dev/null || fail "a step that succeeds"
 report=$(pbox_summary)
@@ -23,6 +23,12 @@ eval "set -- $again"
 [ "$#" = 5 ] && [ "$3" = 'unit|integration' ] && [ "$4" = "two words" ] && [ -z "$5" ] ||
   fail "again: $again"
 grep -q "log:   $PBOX_LOGS/one.log" <<<"$report" || fail "$report"
+# One of the caller's own functions would not be there.
+own() { return 1; }
+pbox_step "three" own >/dev/null
+report=$(pbox_summary)
+grep -q 'failed: three' <<<"$report" || fail "$report"
+grep -q 'again: .*own' <<<"$report" && fail "$report"
 
 # Of a failed step is shown what its failed tests printed, however much came after.
 ctest_like() {
