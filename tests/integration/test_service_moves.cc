@@ -13,11 +13,6 @@ namespace {
 
 constexpr useconds_t kIntoTheStepsUs = 200'000;
 
-void drain(const Daemon& at, const std::string& box, bool draining) {
-  const std::string body = draining ? R"({"draining": true})" : R"({"draining": false})";
-  REQUIRE_THAT(at.post("/api/v1/boxes/" + box + "/drain", body), Catch::Contains("\"boxes\""));
-}
-
 double restarts_of(const BoxCluster& boxes) {
   double restarts = 0;
   for (const Daemon* box : boxes.all()) restarts += box->metric("pbox_optimizer_restarts_total");

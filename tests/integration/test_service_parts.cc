@@ -42,11 +42,6 @@ size_t parts_of_all(const BoxCluster& boxes) {
   return parts;
 }
 
-void drain(const Daemon& at, const std::string& box, bool draining) {
-  const std::string body = draining ? R"({"draining": true})" : R"({"draining": false})";
-  REQUIRE_THAT(at.post("/api/v1/boxes/" + box + "/drain", body), Catch::Contains("\"boxes\""));
-}
-
 }  // namespace
 
 TEST_CASE("a job is spread over the boxes, and outlives one that is killed, be it the leader") {

@@ -117,11 +117,6 @@ class Rank {
   AbiWorker worker_;
 };
 
-void drain(const Daemon& at, const std::string& box, bool draining) {
-  const std::string body = draining ? R"({"draining": true})" : R"({"draining": false})";
-  REQUIRE_THAT(at.post("/api/v1/boxes/" + box + "/drain", body), Catch::Contains("\"boxes\""));
-}
-
 }  // namespace
 
 // One job after the other: their ranks are many for few cores.

@@ -110,6 +110,11 @@ Json boxes_of(const Daemon& box) {
   return Json::parse(box.get("/api/v1/boxes"));
 }
 
+void drain(const Daemon& at, const std::string& box, bool draining) {
+  const std::string body = draining ? R"({"draining": true})" : R"({"draining": false})";
+  require_contains(at.post("/api/v1/boxes/" + box + "/drain", body), "\"boxes\"");
+}
+
 std::string agreed_leader(const std::vector<const Daemon*>& boxes) {
   std::string leader;
   for (const Daemon* box : boxes) {

@@ -25,6 +25,9 @@ std::unique_ptr<Daemon> start_box(const EtcdCluster& etcd, const std::string& na
 
 nlohmann::json boxes_of(const Daemon& box);  // GET /api/v1/boxes
 
+// Has `box` drain, or take parts again, as the box that is asked says.
+void drain(const Daemon& at, const std::string& box, bool draining);
+
 // All of `boxes` list exactly each other and name one leader among them; its name, or empty.
 std::string agreed_leader(const std::vector<const Daemon*>& boxes);
 
