@@ -188,17 +188,14 @@ void Core::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& p
   const wire::Header& header = parsed.header;
   Chunk* chunk = find_chunk(shard, header);
   if (chunk == nullptr) return;
-  const bool applies = chunk->applies_on_arrival() && chunk->rounds_finished > 0;
-  const uint32_t next = applies ? static_cast<uint32_t>(chunk->sync->progress.next(session.rank))
-                                : chunk->open_round();
-  if (wire::round_distance(header.round, next) > 0) {
+  if (wire::round_distance(header.round, chunk->next_round(session.rank)) > 0) {
     counters_.add(Counter::kRejectRound);
     return;
   }
   wire::PullPayload pull;
   std::memcpy(&pull, parsed.payload, sizeof(pull));
   if (answer_with_data(shard, session, *chunk, header, pull.held_mask, now_ns)) return;
-  if (applies) {
+  if (chunk->has_own_rounds()) {
     send_progress(shard, session, *chunk, header);
   } else {
     send_status(shard, session, *chunk, header);

@@ -141,10 +141,11 @@ struct alignas(kCacheLineBytes) Chunk {
   uint64_t rounds_made() const { return rounds_finished + (is_stepped ? 1 : 0); }
   // As the wire counts: modulo 2^32.
   uint32_t open_round() const { return static_cast<uint32_t>(rounds_finished); }
-  // That the rank pushes next, and has all results before it of, or all that it asks for.
+  // Each rank is in a round of its own; the initial weights are a round of all in every model.
+  bool has_own_rounds() const { return applies_on_arrival() && rounds_finished > 0; }
+  // The round that the rank pushes next.
   uint32_t next_round(uint32_t rank) const {
-    const bool has_own = applies_on_arrival() && rounds_finished > 0;
-    return has_own ? static_cast<uint32_t>(sync->progress.next(rank)) : open_round();
+    return has_own_rounds() ? static_cast<uint32_t>(sync->progress.next(rank)) : open_round();
   }
 };
 

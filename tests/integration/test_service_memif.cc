@@ -138,14 +138,8 @@ TEST_CASE("the box's optimizer serves workers over shared-memory devices") {
                           options.port = port.c_str();
                         }});
       worker.tensor("weights", kElements);
-      pbox_optimizer_options optimizer;
-      pbox_optimizer_options_init(&optimizer, PBOX_SGD);
-      optimizer.learning_rate = 0.5f;
-      worker.must(pbox_set_optimizer(worker.context(), &optimizer));
-      worker.join();
       std::vector<float> weights(kElements, 8.0f);
-      worker.must(pbox_init_weights(worker.context(), 0, weights.data(), nullptr, nullptr));
-      worker.wait(0);
+      worker.join_with_sgd(0.5f, 0, weights);
       for (int round = 1; round <= 8; ++round) {
         const std::vector<float> gradient(kElements, static_cast<float>(rank));
         worker.push_pull(0, gradient.data(), weights.data());

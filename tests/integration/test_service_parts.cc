@@ -168,14 +168,8 @@ TEST_CASE("mode optimize: the weights that a killed box had come back from the w
                       .world_size = 2,
                       .adjust = [](pbox_options& options) { options.mode = PBOX_MODE_OPTIMIZE; }});
     const uint32_t tensor = worker.tensor("t", kElements);
-    pbox_optimizer_options sgd;
-    pbox_optimizer_options_init(&sgd, PBOX_SGD);
-    sgd.learning_rate = 1;
-    worker.must(pbox_set_optimizer(worker.context(), &sgd));
-    worker.join();
     std::vector<float> weights(kElements, 0.0f);
-    worker.must(pbox_init_weights(worker.context(), tensor, weights.data(), nullptr, nullptr));
-    worker.wait(tensor);
+    worker.join_with_sgd(1, tensor, weights);
     line.say("begins");
     const std::vector<float> gradient(kElements, -1.0f - static_cast<float>(rank));
     uint32_t left = 10;

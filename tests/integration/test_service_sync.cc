@@ -61,13 +61,7 @@ class Rank {
                  .world_size = kWorkers,
                  .adjust = [&](auto& options) { adjust(model, options); }}) {
     worker_.tensor("weights", kElements);
-    pbox_optimizer_options sgd;
-    pbox_optimizer_options_init(&sgd, PBOX_SGD);
-    sgd.learning_rate = 1;
-    worker_.must(pbox_set_optimizer(worker_.context(), &sgd));
-    worker_.join();
-    worker_.must(pbox_init_weights(worker_.context(), 0, weights_.data(), nullptr, nullptr));
-    worker_.wait(0);
+    worker_.join_with_sgd(1, 0, weights_);
   }
 
   void start() {

@@ -132,6 +132,17 @@ uint32_t AbiWorker::tensor(const std::string& name, uint64_t elements, pbox_dtyp
   return id;
 }
 
+void AbiWorker::join_with_sgd(float learning_rate, uint32_t tensor,
+                              std::vector<float>& weights) const {
+  pbox_optimizer_options sgd;
+  pbox_optimizer_options_init(&sgd, PBOX_SGD);
+  sgd.learning_rate = learning_rate;
+  must(pbox_set_optimizer(context_, &sgd));
+  join();
+  must(pbox_init_weights(context_, tensor, weights.data(), nullptr, nullptr));
+  wait(tensor);
+}
+
 pbox_statistics AbiWorker::statistics() const {
   pbox_statistics statistics{};
   statistics.struct_size = sizeof(statistics);

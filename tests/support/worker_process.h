@@ -69,6 +69,9 @@ class AbiWorker {
   uint32_t tensor(const std::string& name, uint64_t elements, pbox_dtype dtype = PBOX_F32,
                   int32_t priority = 0) const;
   void join() const { must(pbox_join(context_)); }
+  // Joins a job in mode optimize, whose optimizer is plain SGD, and returns with the initial
+  // weights of the tensor in `weights`: rank 0's.
+  void join_with_sgd(float learning_rate, uint32_t tensor, std::vector<float>& weights) const;
   void push_pull(uint32_t tensor, const void* input, void* output) const {
     must(pbox_push_pull(context_, tensor, input, output, nullptr, nullptr));
   }

@@ -245,12 +245,10 @@ const Command kRestore = {
     "restore",
     "JOB [options] [-- PROGRAM [words]]",
     "begin a job with a snapshot of it",
-    "Looks for the newest snapshot of a job, reads every byte of it, and runs a program that "
-    "begins "
-    "the\njob with it: its ranks, or what starts them, with PBOX_JOB and PBOX_RESTORE set. Without "
-    "a "
-    "program\nit prints the latter: env $(pboxctl restore JOB) PROGRAM. It reads the folder, so no "
-    "daemon need run\nyet; the boxes of the job must have the same one.",
+    "Looks for the newest snapshot of a job, reads every byte of it, and runs a program that begins"
+    "\nthe job with it: its ranks, or what starts them, with PBOX_JOB and PBOX_RESTORE set. Without"
+    "\na program it prints the latter: env $(pboxctl restore JOB) PROGRAM. It reads the folder, so"
+    "\nno daemon need run yet; the boxes of the job must have the same one.",
     restore_options,
     restore,
     Command::More::kJobAndProgram};
@@ -259,12 +257,11 @@ const Command kSnapshot = {
     "snapshot",
     "JOB [options]",
     "keep a job's weights and optimizer state on disk",
-    "Has a box take a snapshot of a job in mode optimize: its weights and its optimizer's state, "
-    "as "
-    "they\nwere between the same two steps on all boxes that have a part of it. The job goes on "
-    "meanwhile.\nReturns when all is on disk, in snapshots.directory; the last two of a job are "
-    "kept. A job that is\nstarted with restore (PBOX_RESTORE=latest, or the number) goes on from "
-    "there.",
+    "Has a box take a snapshot of a job in mode optimize: its weights and its optimizer's state, as"
+    "\nthey were between the same two steps on all boxes that have a part of it. The job goes on"
+    "\nmeanwhile. Returns when all is on disk, in snapshots.directory; the last two of a job are"
+    "\nkept. A job that is started with restore (PBOX_RESTORE=latest, or the number) goes on from"
+    "\nthere.",
     snapshot_options,
     take,
     Command::More::kJob};
