@@ -255,17 +255,16 @@ const Command kReplay = {
     "replay",
     "FILE [options]",
     "tell what a box's pipelines did, from a flight recorder's file",
-    "Reads what a flight recorder kept (`pboxctl recorder`, or a file of the box's "
-    "recorder.directory:\nlate-TIME.flight, crash-TIME.flight), and drives the pipelines' own code "
-    "with it once more, payloads\nleft out. Tells for each job how many rounds ended, who was the "
-    "last, what was refused and why, and\nwhich rounds were open in the end, with the ranks that "
-    "they lack. A verdict that the code does not\nreach again is reported: then the exit status is "
-    "3. Rounds are replayed of jobs whose model is bsp;\nof others packets are counted.\n"
-    "The record has a digest of a part of each result. --against compares them with those of "
-    "another "
-    "record\nof a job of that name, and tells the first round at which they part (exit status 3): "
-    "two runs that ought\nto be the same to the last bit "
-    "(numerics ordered), or two boxes that the job was on.",
+    "Reads what a flight recorder kept (`pboxctl recorder`, or a file of the box's"
+    "\nrecorder.directory: late-TIME.flight, crash-TIME.flight), and drives the pipelines' own code"
+    "\nwith it once more, payloads left out. Tells for each job how many rounds ended, who was the"
+    "\nlast, what was refused and why, and which rounds were open in the end, with the ranks that"
+    "\nthey lack. A verdict that the code does not reach again is reported: then the exit status is"
+    "\n3. Rounds are replayed of jobs whose model is bsp; of others packets are counted."
+    "\nThe record has a digest of a part of each result. --against compares them with those of"
+    "\nanother record of a job of that name, and tells the first round at which they part (exit"
+    "\nstatus 3): two runs that ought to be the same to the last bit (numerics ordered), or two"
+    "\nboxes that the job was on.",
     replay_options,
     run_replay,
     Command::More::kFile};
