@@ -24,6 +24,8 @@ namespace pbox::pipeline {
 struct CoreOptions {
   uint32_t pipeline_index = 0;  // [0, limits::kPipelinesMax), part of every spi of this pipeline
   wire::TagPolicy tag;
+  // nic::Capabilities::received_in_cache of the port.
+  bool packets_in_cache = false;
   // Where the flight recorder writes: see FlightRing. Empty: it keeps nothing.
   std::span<std::byte> flight = {};
 };

@@ -65,7 +65,10 @@ class ResultMaker {
     static_assert(offsetof(wire::Header, packet_number) == 8);
     static_assert(offsetof(wire::Header, fragment) / 8 == 3);
     static_assert(offsetof(wire::Header, timestamp_us) == 4 * 8);
-    packet.header = std::bit_cast<wire::Header>(words);
+    auto* header = reinterpret_cast<std::byte*>(&packet.header);
+    for (size_t word = 0; word < words.size(); ++word) {
+      std::memcpy(header + word * sizeof(words[word]), &words[word], sizeof(words[word]));
+    }
     packet.to = &session_.endpoint;
     packet.payload = result_ + size_t{fragment} * fragment_bytes_;
     packet.tag = wire::make_tag(tag_, words, packet.payload, bytes);

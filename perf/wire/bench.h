@@ -23,6 +23,9 @@ class WireBench {
  public:
   WireBench(P& box_port, P& load_port, const nic::Endpoint& box, WireJob& job)
       : job_(job),
+        core_({.pipeline_index = 0,
+               .tag = {},
+               .packets_in_cache = box_port.capabilities().received_in_cache}),
         loop_(core_, box_port, mailbox_, {.busy = true}),
         load_(load_port, std::vector<nic::Endpoint>(job.shape().workers, box), job) {
     core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = &job_.shard()});
@@ -64,7 +67,7 @@ class WireBench {
   uint64_t fragments() const { return core_.counters().get(pipeline::Counter::kAggregated); }
 
   WireJob& job_;
-  pipeline::Core core_{{.pipeline_index = 0, .tag = {}}};
+  pipeline::Core core_;
   pipeline::Mailbox mailbox_;
   pipeline::Loop<P> loop_;
   WireLoad<P> load_;

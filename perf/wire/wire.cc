@@ -22,7 +22,8 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kFrameOverheadBytes = 14 + 20 + 8 + limits::kPacketOverheadBytes;
-constexpr uint32_t kPacketMemoryMib = 512;  // of this process, and of testpmd
+constexpr uint32_t kPacketMemoryMib = 512;      // of this process, and of testpmd
+constexpr uint32_t kBytesInFlight = 512 << 10;  // half of what a second-level cache holds
 constexpr uint32_t kSlices = 15;
 constexpr uint32_t kPhases = static_cast<uint32_t>(pipeline::Phase::kCount);
 constexpr const char* kPhaseNames[kPhases] = {"receive", "authenticate", "add", "finish", "send"};
@@ -270,10 +271,12 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   run.shape.workers = std::clamp(options["workers"].as<uint32_t>(), 1u, 64u);
   run.shape.fragment_bytes =
       mtu == 9000 ? limits::kFragmentBytesJumbo : limits::kFragmentBytesEthernet;
-  // About two bursts in flight, so that neither side's packets leave the caches while they wait.
+  // About two bursts in flight, or less, so that packets do not leave the cache while they wait.
   const uint32_t fragments =
       wire::fragment_count(limits::kChunkBytesDefault, run.shape.fragment_bytes);
-  run.shape.window_chunks = std::max(1u, 2 * limits::kBurstPackets / fragments / run.shape.workers);
+  const uint32_t chunks =
+      std::min(2 * limits::kBurstPackets / fragments, kBytesInFlight / limits::kChunkBytesDefault);
+  run.shape.window_chunks = std::max(1u, chunks / run.shape.workers);
   report << "one core behind " << options["port"].as<std::string>() << ", MTU " << mtu << ", "
          << run.shape.workers << " workers, " << run.turns << " turns, "
          << (run.hugepages ? "2 MiB" : "ordinary") << " pages" << std::endl;
