@@ -213,6 +213,10 @@ class Core {
   size_t next_shard_ = 0;      // whose turn it is to send
   size_t relayed_shards_ = 0;  // that have an uplink
 
+  // While a burst of large packets is summed: the packet after the one at hand, whose payload is
+  // summed in pieces. Else nullptr.
+  const nic::RxPacket* following_ = nullptr;
+
   FlightRing flight_;
   std::array<uint64_t, kCountedVerdicts> judged_{};  // what verdicts count, as of the last of them
   uint64_t next_state_ = 0;  // records after which a part of the state is recorded again

@@ -6,6 +6,7 @@
 #include "pipeline/backup_block.h"
 #include "pipeline/core.h"
 #include "pipeline/core_checks.h"
+#include "pipeline/fetch_ahead.h"
 #include "pipeline/state_cut.h"
 
 namespace pbox::pipeline {
@@ -20,40 +21,6 @@ Counter counter_of(wire::Reject reject) {
     case wire::Reject::kLength: return Counter::kRejectLength;
     default: return Counter::kRejectTag;
   }
-}
-
-// How far ahead of the sum memory works on packets, so that neither it nor the core waits. Of large
-// ones the head, one ahead, into the first-level cache; the processor's own prefetcher takes over
-// after the first lines. Small packets whole, four ahead, into the second level: the first has too
-// few miss buffers for them, and the sum needs those. Found with `pbox-perf pipeline`.
-constexpr uint32_t kSmallPacketBytes = 2048;
-struct AheadOfSmall {
-  static constexpr uint32_t kPackets = 4;
-  static constexpr uint32_t kBytes = kSmallPacketBytes;
-  static constexpr int kLocality = 1;
-};
-// Those that the core has just copied itself are in its second level: their heads, to the first.
-struct AheadOfCopied {
-  static constexpr uint32_t kPackets = 2;
-  static constexpr uint32_t kBytes = 64;
-  static constexpr int kLocality = 3;
-};
-struct AheadOfLarge {
-  static constexpr uint32_t kPackets = 1;
-  static constexpr uint32_t kBytes = 192;
-  static constexpr int kLocality = 3;
-};
-
-// Inlined by force: GCC drops the calls of a function that does nothing but prefetch.
-template <typename Ahead>
-[[gnu::always_inline]] inline void fetch(const nic::RxPacket& packet) {
-  if (packet.bytes == 0) return;  // a datagram may be empty, and have no memory at all
-  const std::byte* const end = packet.data + std::min(packet.bytes, Ahead::kBytes);
-#pragma GCC unroll 8
-  for (const std::byte* line = packet.data; line < end; line += kCacheLineBytes) {
-    __builtin_prefetch(line, 0, Ahead::kLocality);
-  }
-  __builtin_prefetch(packet.data + packet.bytes - 1, 0, 1);  // the tag
 }
 
 // Pushes of the open round are kept until it is full.
@@ -74,12 +41,12 @@ void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   now_ns_ = now_ns;
   if (tracing_) [[unlikely]] {
     on_packets<AheadOfLarge, true>(packets, now_ns);
-  } else if (packets[0].bytes > kSmallPacketBytes) {
-    on_packets<AheadOfLarge, false>(packets, now_ns);
   } else if (options_.packets_in_cache) {
     on_packets<AheadOfCopied, false>(packets, now_ns);
-  } else {
+  } else if (packets[0].bytes <= kSmallPacketBytes) {
     on_packets<AheadOfSmall, false>(packets, now_ns);
+  } else {
+    on_packets<AheadOfLarge, false>(packets, now_ns);
   }
   if (flight_.written() >= next_state_) [[unlikely]]
     record_state();
@@ -90,12 +57,14 @@ void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
 
 template <typename Ahead, bool kTraces>
 void Core::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
+  static constexpr nic::RxPacket kNone;
   size_t fetched = 0;
   uint64_t bytes = 0;
   for (size_t index = 0; index < packets.size(); ++index) {
     for (; fetched < std::min(packets.size(), index + 1 + Ahead::kPackets); ++fetched) {
       fetch<Ahead>(packets[fetched]);
     }
+    if (Ahead::kInPieces) following_ = index + 1 < packets.size() ? &packets[index + 1] : &kNone;
     bytes += packets[index].bytes;
     FlightRecord& record = flight_.add_packet(packets[index], now_ns);
     const uint64_t aggregated = aggregated_;
@@ -112,6 +81,7 @@ void Core::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
       note_verdict(record, packets[index]);
     }
   }
+  following_ = nullptr;
   counters_.add(Counter::kRxBytes, bytes);
 }
 
@@ -250,11 +220,11 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
                 header.payload_bytes);
   } else {
     float* accumulator = chunk.accumulator[chunk.open_round() & 1] + offset;
-    if ((chunk.claimed_any & bit) == 0) {
-      finite = kernels_.store[type](accumulator, parsed.payload, elements);
-    } else {
-      finite = kernels_.add[type](accumulator, parsed.payload, elements);
-    }
+    const auto sum = (chunk.claimed_any & bit) == 0 ? kernels_.store[type] : kernels_.add[type];
+    finite = following_ == nullptr
+                 ? sum(accumulator, parsed.payload, elements)
+                 : sum_in_pieces(sum, accumulator, {parsed.payload, header.payload_bytes},
+                                 wire::dtype_bytes(chunk.dtype), *following_);
   }
   // What a rank consumed is everybody's.
   if (!finite && header.type() == wire::PacketType::kPush) [[unlikely]]

@@ -1,0 +1,65 @@
+// Payloads that are summed in pieces: the same sums, whatever their length and what follows.
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/rng.h"
+#include "pipeline/fetch_ahead.h"
+
+namespace pbox::pipeline {
+namespace {
+
+constexpr size_t kElementsMax = 9000;
+
+struct Payload {
+  std::vector<std::byte> bytes;
+  explicit Payload(wire::Dtype dtype, size_t elements)
+      : bytes(elements * wire::dtype_bytes(dtype)) {
+    Rng rng(elements);
+    std::vector<float> values(elements);
+    for (float& value : values) value = static_cast<float>(rng.below(1000)) - 500;
+    if (dtype == wire::Dtype::kF32) {
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+    } else {
+      reduce::narrow(dtype, bytes.data(), values.data(), elements);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a payload that is summed in pieces gives what it gives as a whole") {
+  const std::vector<std::byte> behind(5000);
+  for (const wire::Dtype dtype : {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16}) {
+    const auto type = static_cast<size_t>(dtype);
+    for (const size_t elements : {0, 1, 511, 512, 513, 1024, 2047, 2048, 3001, 8192, 9000}) {
+      const Payload payload(dtype, elements);
+      for (const size_t follow : {0, 1, 4000, 5000}) {
+        const nic::RxPacket next{
+            .data = behind.data(), .bytes = static_cast<uint32_t>(follow), .from = {}};
+        for (const auto sum : {reduce::kernels().store[type], reduce::kernels().add[type]}) {
+          std::vector<float> whole(kElementsMax, 3), pieces(kElementsMax, 3);
+          CHECK(sum(whole.data(), payload.bytes.data(), elements));
+          CHECK(sum_in_pieces(sum, pieces.data(), payload.bytes, wire::dtype_bytes(dtype), next));
+          CHECK(pieces == whole);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("one element that is not finite is seen in whichever piece it is") {
+  for (size_t index = 0; index < 2048; index += 89) {
+    Payload payload(wire::Dtype::kF32, 2048);
+    const float bad = index % 2 == 0 ? std::numeric_limits<float>::infinity()
+                                     : std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(payload.bytes.data() + index * sizeof(bad), &bad, sizeof(bad));
+    std::vector<float> sums(2048);
+    CHECK_FALSE(sum_in_pieces(reduce::kernels().store[0], sums.data(), payload.bytes, 4, {}));
+    std::fill(sums.begin(), sums.end(), 0.0f);
+    CHECK_FALSE(sum_in_pieces(reduce::kernels().add[0], sums.data(), payload.bytes, 4, {}));
+  }
+}
+
+}  // namespace pbox::pipeline
