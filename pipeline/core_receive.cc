@@ -64,7 +64,9 @@ void Core::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
     for (; fetched < std::min(packets.size(), index + 1 + Ahead::kPackets); ++fetched) {
       fetch<Ahead>(packets[fetched]);
     }
-    if (Ahead::kInPieces) following_ = index + 1 < packets.size() ? &packets[index + 1] : &kNone;
+    if constexpr (Ahead::kInPieces) {
+      following_ = index + 1 < packets.size() ? &packets[index + 1] : &kNone;
+    }
     bytes += packets[index].bytes;
     FlightRecord& record = flight_.add_packet(packets[index], now_ns);
     const uint64_t aggregated = aggregated_;
