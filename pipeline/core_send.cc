@@ -65,6 +65,7 @@ class ResultMaker {
     static_assert(offsetof(wire::Header, packet_number) == 8);
     static_assert(offsetof(wire::Header, fragment) / 8 == 3);
     static_assert(offsetof(wire::Header, timestamp_us) == 4 * 8);
+    // Word by word: a cast of them all is stored field by field.
     auto* header = reinterpret_cast<std::byte*>(&packet.header);
     for (size_t word = 0; word < words.size(); ++word) {
       std::memcpy(header + word * sizeof(words[word]), &words[word], sizeof(words[word]));

@@ -1,5 +1,5 @@
 // How a pipeline's core has memory work on packets while it is at others. On the data path, of Core
-// alone; no function changes anything but what is cached.
+// alone.
 #pragma once
 
 #include <algorithm>
@@ -73,7 +73,7 @@ template <typename Ahead>
   if (next_begin < next_end) fetch_lines(next.data + next_begin, next.data + next_end);
 }
 
-// True if all elements are finite, as of the function itself.
+// As sum(accumulator, payload, its elements), in pieces.
 inline bool sum_in_pieces(reduce::AccumulateFunction sum, float* accumulator,
                           std::span<const std::byte> payload, size_t element_bytes,
                           const nic::RxPacket& next) {
