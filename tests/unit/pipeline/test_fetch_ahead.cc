@@ -1,7 +1,9 @@
 // Payloads that are summed in pieces: the same sums, whatever their length and what follows.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "base/rng.h"
@@ -20,7 +22,7 @@ struct Payload {
     std::vector<float> values(elements);
     for (float& value : values) value = static_cast<float>(rng.below(1000)) - 500;
     if (dtype == wire::Dtype::kF32) {
-      std::memcpy(bytes.data(), values.data(), bytes.size());
+      std::ranges::copy(std::as_bytes(std::span(values)), bytes.begin());
     } else {
       reduce::narrow(dtype, bytes.data(), values.data(), elements);
     }
