@@ -25,10 +25,7 @@ PipelineThread::PipelineThread(const PipelinePlan& plan, const config::Config& c
     : plan_(plan),
       port_(std::move(port)),
       capabilities_(std::visit([](const auto& any) { return any.capabilities(); }, port_)),
-      core_({.pipeline_index = plan.index,
-             .tag = {config.data.payload_crc},
-             .packets_in_cache = capabilities_.received_in_cache,
-             .flight = flight}),
+      core_({.pipeline_index = plan.index, .tag = {config.data.payload_crc}, .flight = flight}),
       policy_{.busy = config.pipeline.poll == config::PollMode::kBusy,
               .spin_ns = config.pipeline.spin_us * uint64_t{1000}} {}
 

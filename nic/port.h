@@ -61,7 +61,6 @@ struct Capabilities {
   uint32_t receive_slots = 0;         // packets that it holds, of whatever size; 0: no such bound
   bool segmentation_offload = false;  // one call sends many equal packets (UDP GSO)
   bool receive_coalescing = false;    // one call receives many equal packets (UDP GRO)
-  bool received_in_cache = false;     // the polling core has copied what rx_burst returns
   QueueAffinity affinity = QueueAffinity::kUdpPort;
   uint32_t queue = 0;                             // of the NIC
   std::shared_ptr<const RssTable> rss = nullptr;  // kRssHash only

@@ -14,6 +14,7 @@
 #include "nic/port.h"
 #include "pipeline/command.h"
 #include "pipeline/counters.h"
+#include "pipeline/fetch_ahead.h"
 #include "pipeline/flight_ring.h"
 #include "pipeline/job_shard.h"
 #include "pipeline/phase_clock.h"
@@ -24,8 +25,6 @@ namespace pbox::pipeline {
 struct CoreOptions {
   uint32_t pipeline_index = 0;  // [0, limits::kPipelinesMax), part of every spi of this pipeline
   wire::TagPolicy tag;
-  // nic::Capabilities::received_in_cache of the port.
-  bool packets_in_cache = false;
   // Where the flight recorder writes: see FlightRing. Empty: it keeps nothing.
   std::span<std::byte> flight = {};
 };
@@ -202,6 +201,7 @@ class Core {
   const reduce::Kernels& kernels_;
   Counters counters_;
   PhaseClock clock_{counters_};
+  FetchChoice fetch_choice_;
   uint64_t aggregated_ = 0;  // of the burst at hand; into the counters once per burst
   uint64_t aggregated_bytes_ = 0;
   uint64_t now_ns_ = 0;  // of the last burst or tick

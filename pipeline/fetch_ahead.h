@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "base/numa_arena.h"
 #include "nic/port.h"
@@ -18,7 +19,8 @@ namespace pbox::pipeline {
 // those. Small packets are fetched whole, four ahead. Of a large one the head is, and the payload
 // while the one before is summed, piece by piece: all of it at once would keep the sum waiting, and
 // the processor's own prefetcher starts late in each packet. What the core has just copied itself
-// is in its cache, but for the first level. Found with `pbox-perf pipeline` and `wire`.
+// is in its cache, but for the first level. Found with `pbox-perf pipeline` and `wire`; which of
+// the two holds, FetchChoice finds.
 inline constexpr uint32_t kSmallPacketBytes = 2048;
 inline constexpr size_t kPieceBytes = 2048;
 inline constexpr size_t kPiecesAhead = 3;
@@ -34,7 +36,7 @@ struct AheadOfLarge {
   static constexpr int kLocality = 3;
   static constexpr bool kInPieces = true;
 };
-struct AheadOfCopied {
+struct AheadOfCached {
   static constexpr uint32_t kPackets = 2;
   static constexpr uint32_t kBytes = 64;
   static constexpr int kLocality = 3;
@@ -85,5 +87,34 @@ inline bool sum_in_pieces(reduce::AccumulateFunction sum, float* accumulator,
   }
   return finite;
 }
+
+// Whether packets are in the core's caches when it comes to them, so that fetching them only costs,
+// or in memory. That depends on the device, where it writes to (Intel's write into the third-level
+// cache), what the core copies, and how much is under way; so it is not asked but measured: in the
+// turns that PhaseClock samples both are tried in turn, and each pair of bursts gives a vote.
+class FetchChoice {
+ public:
+  static constexpr int kVotesMax = 16;         // for one side: more of them outlast no change
+  static constexpr uint64_t kBytesMin = 4096;  // of payload: less shows nothing
+
+  bool in_cache() const { return votes_ > 0; }
+  // What the burst of a sampled turn is to assume.
+  bool trial() const { return tries_cache_; }
+  // That burst took `cycles` for `bytes` of payload.
+  void note(uint64_t cycles, uint64_t bytes) {
+    if (bytes < kBytesMin) return;
+    const uint64_t cost = cycles * 1024 / bytes;
+    if (!std::exchange(tries_cache_, !tries_cache_)) {
+      memory_cost_ = cost;
+      return;
+    }
+    votes_ = std::clamp(votes_ + (cost < memory_cost_ ? 1 : -1), -kVotesMax, kVotesMax);
+  }
+
+ private:
+  uint64_t memory_cost_ = 0;  // of the pair's first burst
+  int votes_ = 0;             // > 0: in a cache
+  bool tries_cache_ = false;
+};
 
 }  // namespace pbox::pipeline

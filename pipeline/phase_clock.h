@@ -45,6 +45,8 @@ class PhaseClock {
 
   explicit PhaseClock(Counters& counters) : counters_(counters) { calibrate(); }
 
+  // Whether the turn at hand is measured.
+  bool sampling() const { return sampling_; }
   void begin_turn() {
     if (--turns_left_ > 0) [[likely]]
       return;

@@ -192,7 +192,6 @@ Status DpdkDevice::configure(const DpdkDeviceOptions& options) {
   can.reads_in_place = against.empty();
   explain(can.reads_in_place ? "results are sent from the memory where they lie"
                              : "results are copied to be sent: " + against);
-  can.copies_received = copies(arguments_.driver);
   maps_memory_ = can.reads_in_place && !arguments_.is_virtual();
   can.fills_checksums = (config.txmode.offloads & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0;
   can.checks_checksums = (config.rxmode.offloads & RTE_ETH_RX_OFFLOAD_UDP_CKSUM) != 0;
@@ -210,7 +209,7 @@ Status DpdkDevice::set_up_queues(const DpdkDeviceOptions& options) {
   uint16_t send_slots = kDescriptors;
   rte_eth_dev_adjust_nb_rx_tx_desc(port_id_, &receive_slots, &send_slots);
   capabilities_.receive_slots = receive_slots;
-  const uint32_t held_slots = capabilities_.copies_received ? 0 : receive_slots + send_slots;
+  const uint32_t held_slots = copies(arguments_.driver) ? 0 : receive_slots + send_slots;
   // Pipelines without a queue take the buffers of what they send from another's.
   const auto wanted = static_cast<uint32_t>(options.queue_nodes.size());
   const uint32_t borrowers = (wanted - 1) / capabilities_.queue_count;

@@ -39,7 +39,6 @@ struct DeviceCapabilities {
   QueueAffinity affinity = QueueAffinity::kUdpPort;
   std::shared_ptr<const RssTable> rss;  // kRssHash only
   bool reads_in_place = false;          // results are sent from the memory where they lie
-  bool copies_received = false;         // the polling core copies what it receives
   bool fills_checksums = false;         // the device computes UDP checksums
   bool needs_no_checksum = false;       // packets never leave the memory of this host
   bool checks_checksums = false;        // the device verifies what it receives

@@ -113,12 +113,6 @@ bool DpdkInterface::reads_in_place() const {
                      [](const auto& each) { return each->capabilities().reads_in_place; });
 }
 
-bool DpdkInterface::received_in_cache() const {
-  return affinity_ != QueueAffinity::kDispatch &&
-         std::all_of(devices_.begin(), devices_.end(),
-                     [](const auto& each) { return each->capabilities().copies_received; });
-}
-
 Status DpdkInterface::map_memory(const std::byte* memory, size_t bytes) {
   for (const auto& device : devices_) {
     if (const Status status = device->map_memory(memory, bytes); !status) {

@@ -47,7 +47,6 @@ class DpdkInterface {
   // From the lowest to the highest of them.
   UdpPorts udp_ports() const { return udp_ports_; }
   bool reads_in_place() const;
-  bool received_in_cache() const;  // as nic::Capabilities has it
 
   // For ports: the rest is theirs.
   const Interface& interface() const { return interface_; }

@@ -72,7 +72,6 @@ Capabilities DpdkPort::capabilities() const {
           .mtu = interface.mtu(),
           .receive_buffer_bytes = static_cast<uint32_t>(std::min<uint64_t>(ring_bytes, UINT32_MAX)),
           .receive_slots = interface.receive_slots(),
-          .received_in_cache = interface.received_in_cache(),
           .affinity = interface.affinity(),
           .queue = state_->pipeline,
           .rss = interface.rss()};

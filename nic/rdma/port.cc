@@ -118,7 +118,6 @@ int RdmaPort::event_fd() {
 Capabilities RdmaPort::capabilities() const {
   Capabilities can = socket_.capabilities();
   can.kind = "rdma";
-  can.received_in_cache = false;  // devices write past it
   can.receive_slots = queue_.receive_slots();
   return can;
 }

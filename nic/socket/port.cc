@@ -102,7 +102,6 @@ void SocketPort::size_buffers(const SocketOptions& options) {
   set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, options.receive_buffer_bytes);
   set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, options.send_buffer_bytes);
   capabilities_.kind = "socket";
-  capabilities_.received_in_cache = true;
   capabilities_.receive_buffer_bytes = static_cast<uint32_t>(get_option(fd, SOL_SOCKET, SO_RCVBUF));
   if (options.segmentation_offload) {
     const int on = 1;

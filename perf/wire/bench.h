@@ -23,9 +23,7 @@ class WireBench {
  public:
   WireBench(P& box_port, P& load_port, const nic::Endpoint& box, WireJob& job)
       : job_(job),
-        core_({.pipeline_index = 0,
-               .tag = {},
-               .packets_in_cache = box_port.capabilities().received_in_cache}),
+        core_({.pipeline_index = 0, .tag = {}}),
         loop_(core_, box_port, mailbox_, {.busy = true}),
         load_(load_port, std::vector<nic::Endpoint>(job.shape().workers, box), job) {
     core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = &job_.shard()});

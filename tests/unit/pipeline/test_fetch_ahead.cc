@@ -1,4 +1,5 @@
-// Payloads that are summed in pieces: the same sums, whatever their length and what follows.
+// Payloads that are summed in pieces: the same sums, whatever their length and what follows; and
+// when they are.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -62,6 +63,61 @@ TEST_CASE("one element that is not finite is seen in whichever piece it is") {
     std::fill(sums.begin(), sums.end(), 0.0f);
     CHECK_FALSE(sum_in_pieces(reduce::kernels().add[0], sums.data(), payload.bytes, 4, {}));
   }
+}
+
+namespace {
+
+// Pairs of sampled bursts, first as from memory, then as from a cache.
+void sample(FetchChoice& choice, int pairs, uint64_t memory_cycles, uint64_t cache_cycles,
+            uint64_t bytes = 64 * 1024) {
+  for (int count = 0; count < 2 * pairs; ++count) {
+    choice.note(choice.trial() ? cache_cycles : memory_cycles, bytes);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("packets are fetched ahead unless that was measured to cost") {
+  FetchChoice choice;
+  CHECK_FALSE(choice.in_cache());
+  sample(choice, 1, 8000, 7000);
+  CHECK(choice.in_cache());
+  sample(choice, 1, 7000, 8000);
+  CHECK_FALSE(choice.in_cache());
+  sample(choice, 100, 7000, 7000);  // no gain either way
+  CHECK_FALSE(choice.in_cache());
+}
+
+TEST_CASE("one burst that was interrupted does not turn what many have shown") {
+  FetchChoice choice;
+  sample(choice, 3, 8000, 7000);
+  sample(choice, 1, 8000, 5'000'000);
+  CHECK(choice.in_cache());
+}
+
+TEST_CASE("where packets lie may change, after however long") {
+  FetchChoice choice;
+  sample(choice, 10'000, 8000, 7000);
+  sample(choice, FetchChoice::kVotesMax, 7000, 8000);
+  CHECK_FALSE(choice.in_cache());
+  sample(choice, 10'000, 7000, 8000);
+  sample(choice, FetchChoice::kVotesMax, 8000, 7000);
+  CHECK_FALSE(choice.in_cache());
+  sample(choice, 1, 8000, 7000);
+  CHECK(choice.in_cache());
+}
+
+TEST_CASE("bursts are compared by what a byte of them takes, and small ones not at all") {
+  FetchChoice choice;
+  choice.note(8000, 64 * 1024);
+  choice.note(14'000, 128 * 1024);
+  CHECK(choice.in_cache());
+  for (int count = 0; count < 100; ++count) {
+    const bool trial = choice.trial();
+    choice.note(trial ? 5000 : 1, FetchChoice::kBytesMin - 1);
+    CHECK(choice.trial() == trial);
+  }
+  CHECK(choice.in_cache());
 }
 
 }  // namespace pbox::pipeline
