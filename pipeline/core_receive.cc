@@ -39,18 +39,21 @@ void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   if (packets.empty()) return;
   now_ns_ = now_ns;
   const bool sampled = clock_.sampling() && !tracing_;
+  const bool in_cache = sampled ? fetch_choice_.trial() : fetch_choice_.in_cache();
   const uint64_t start_cycles = sampled ? cycle_count() : 0;
   if (tracing_) [[unlikely]] {
     on_packets<AheadOfLarge, true>(packets, now_ns);
-  } else if (sampled ? fetch_choice_.trial() : fetch_choice_.in_cache()) {
+  } else if (in_cache) {
     on_packets<AheadOfCached, false>(packets, now_ns);
   } else if (packets[0].bytes <= kSmallPacketBytes) {
     on_packets<AheadOfSmall, false>(packets, now_ns);
   } else {
     on_packets<AheadOfLarge, false>(packets, now_ns);
   }
-  if (sampled) [[unlikely]]
+  if (sampled && aggregated_bytes_ >= FetchChoice::kBytesMin) [[unlikely]] {
+    if (in_cache != fetch_choice_.in_cache()) clock_.leave_out();
     fetch_choice_.note(cycle_count() - start_cycles, aggregated_bytes_);
+  }
   if (flight_.written() >= next_state_) [[unlikely]]
     record_state();
   counters_.add(Counter::kRxPackets, packets.size());

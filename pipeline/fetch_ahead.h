@@ -95,14 +95,13 @@ inline bool sum_in_pieces(reduce::AccumulateFunction sum, float* accumulator,
 class FetchChoice {
  public:
   static constexpr int kVotesMax = 16;         // for one side: more of them outlast no change
-  static constexpr uint64_t kBytesMin = 4096;  // of payload: less shows nothing
+  static constexpr uint64_t kBytesMin = 4096;  // of payload: a burst of less shows nothing
 
   bool in_cache() const { return votes_ > 0; }
   // What the burst of a sampled turn is to assume.
   bool trial() const { return tries_cache_; }
   // That burst took `cycles` for `bytes` of payload.
   void note(uint64_t cycles, uint64_t bytes) {
-    if (bytes < kBytesMin) return;
     const uint64_t cost = cycles * 1024 / bytes;
     if (!std::exchange(tries_cache_, !tries_cache_)) {
       memory_cost_ = cost;

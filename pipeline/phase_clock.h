@@ -47,10 +47,13 @@ class PhaseClock {
 
   // Whether the turn at hand is measured.
   bool sampling() const { return sampling_; }
+  // It is not as others are: it does not count.
+  void leave_out() { left_out_ = true; }
   void begin_turn() {
     if (--turns_left_ > 0) [[likely]]
       return;
     sampling_ = true;
+    left_out_ = false;
     turns_left_ = kTurnsPerSample;
     cycles_ = {};
     fragments_before_ = counters_.get(Counter::kAggregated);
@@ -83,7 +86,7 @@ class PhaseClock {
   void finish(bool worked) {
     sampling_ = false;
     const uint64_t total = std::accumulate(cycles_.begin(), cycles_.end(), uint64_t{0});
-    if (!worked || total > kInterruptedCycles) return;
+    if (!worked || left_out_ || total > kInterruptedCycles) return;
     static_assert(static_cast<size_t>(Counter::kCyclesSend) -
                       static_cast<size_t>(Counter::kCyclesReceive) + 1 ==
                   static_cast<size_t>(Phase::kCount));
@@ -104,6 +107,7 @@ class PhaseClock {
   uint64_t overhead_ = 0;
   uint32_t turns_left_ = 1;
   bool sampling_ = false;
+  bool left_out_ = false;
 };
 
 }  // namespace pbox::pipeline

@@ -72,11 +72,15 @@ class PboxRank : public pbox::perf::Rank {
   pbox_context* context_ = nullptr;
 };
 
+// Huge pages, which the kernel counts apart, too.
 uint64_t resident_bytes(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/statm");
-  uint64_t whole = 0, resident = 0;
-  file >> whole >> resident;
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  uint64_t resident_kib = 0;
+  for (std::string word; status >> word;) {
+    uint64_t kib = 0;
+    if ((word == "VmRSS:" || word == "HugetlbPages:") && status >> kib) resident_kib += kib;
+  }
+  return resident_kib << 10;
 }
 
 std::vector<std::string> box_command(const std::string& own_path, const std::string& flags) {

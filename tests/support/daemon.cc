@@ -127,11 +127,13 @@ bool Daemon::await_no_jobs(int timeout_ms) const {
 
 uint64_t Daemon::resident_bytes() const {
   std::ifstream status("/proc/" + std::to_string(program_.pid()) + "/status");
+  uint64_t resident_kib = 0;
   for (std::string word; status >> word;) {
     uint64_t kib = 0;
-    if (word == "VmRSS:" && status >> kib) return kib << 10;
+    if ((word == "VmRSS:" || word == "HugetlbPages:") && status >> kib) resident_kib += kib;
   }
-  throw std::runtime_error("no VmRSS: the daemon has ended");
+  if (resident_kib == 0) throw std::runtime_error("no VmRSS: the daemon has ended");
+  return resident_kib << 10;
 }
 
 Output ask(const Daemon& daemon, const std::string& pboxctl, Arguments words) {

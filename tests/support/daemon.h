@@ -64,7 +64,7 @@ class Daemon {
   uint64_t metric(const std::string& name, const std::string& label = "") const;
   // Jobs end a little after the last worker has gone.
   bool await_no_jobs(int timeout_ms) const;
-  uint64_t resident_bytes() const;
+  uint64_t resident_bytes() const;  // huge pages too
 
  private:
   // `rest`: what follows the headers that every request has.

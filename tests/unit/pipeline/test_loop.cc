@@ -57,4 +57,29 @@ TEST_CASE("a port without an event to wait for is polled in naps once nothing co
   CHECK(box.core.counters().get(pipeline::Counter::kSleeps) == 199);  // polls that found nothing
 }
 
+// Fetching ahead is tried both ways in sampled turns, and what is not as the others are is left
+// out.
+TEST_CASE("turns are sampled whatever the size of their packets") {
+  for (const uint32_t fragment_bytes : {1024u, 8192u}) {
+    Box box;
+    const JobOptions job{.fragment_bytes = fragment_bytes, .chunk_elements = 4096};
+    box.admit(job);
+    uint64_t turns = 0;
+    for (uint32_t round = 0; turns < 4096; ++round) {
+      for (uint32_t rank = 0; rank < job.workers; ++rank) {
+        for (uint32_t fragment = 0; fragment < 16 * 1024 / fragment_bytes; ++fragment, ++turns) {
+          box.core.clock().begin_turn();
+          box.deliver(box.push(job, rank, fragment, 1, round));
+          box.core.clock().end_turn(true);
+        }
+      }
+      box.take_all();
+    }
+    CHECK(box.count(pipeline::Counter::kAggregated) == turns);
+    const uint64_t samples = turns / pipeline::PhaseClock::kTurnsPerSample;
+    CHECK(box.count(pipeline::Counter::kSampledFragments) >= samples / 4);
+    CHECK(box.count(pipeline::Counter::kSampledFragments) <= samples + 1);
+  }
+}
+
 }  // namespace pbox::test
