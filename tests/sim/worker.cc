@@ -16,8 +16,6 @@ constexpr uint16_t kFirstPort = 20'000;
 constexpr uint32_t kJoinTimeoutMs = 60'000;
 constexpr uint64_t kSupervisorNs = 300 * kNanosPerMilli;
 constexpr uint32_t kStartsMax = 1000;
-constexpr uint64_t kTurnNs = 2'000;
-constexpr uint64_t kSlowTurnNs = 200'000;
 
 std::vector<worker::TensorSpec> tensors_of(const JobOptions& job) {
   std::vector<worker::TensorSpec> tensors;
@@ -75,34 +73,6 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   return membership;
 }
 
-std::string describe(const wire::Header& header) {
-  char text[96];
-  std::snprintf(text, sizeof(text), "type %u epoch %u generation %u chunk %u round %u fragment %u",
-                header.type_value(), header.epoch, header.generation, header.chunk, header.round,
-                header.fragment);
-  return text;
-}
-
-std::string describe(const std::vector<std::byte>& bytes) {
-  wire::Header header;
-  if (bytes.size() < sizeof(header)) return "too little";
-  std::memcpy(&header, bytes.data(), sizeof(header));
-  return describe(header);
-}
-
-// The lite runtime prints no messages.
-template <typename Message>
-std::string describe(const Message& message) {
-  std::string text = "message " + std::to_string(message.kind_case()) + " of " +
-                     std::to_string(message.ByteSizeLong()) + " bytes";
-  if (!message.has_rounds()) return text;
-  text += ", rounds";
-  for (const uint32_t round : message.rounds().rounds()) {
-    text.append(" ").append(std::to_string(round));
-  }
-  return text;
-}
-
 }  // namespace
 
 std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
@@ -115,11 +85,11 @@ std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobM
 }
 
 Worker::Worker(Rack& rack, JobModel& job, uint32_t rank)
-    : rack_(rack),
+    : Member(rack, {.host = job.first_host + rank,
+                    .first_port = kFirstPort,
+                    .path_mtu = job.options.path_mtu}),
       job_(job),
-      rank_(rank),
-      host_(job.first_host + rank),
-      thread_(rack.queue, [this] { turn(); }) {
+      rank_(rank) {
   rack.control.attach(host_, *this);
 }
 
@@ -135,18 +105,14 @@ void Worker::start() {
   barrier_asked_ = is_placed_ = false;
   failure_.reset();
   application_.emplace(job_, rank_, rack_.options.seed * 1000 + host_);
-  membership_ = make_membership(rack_, job_, rank_, starts_, has_been_in_);
-  membership_->begin(thread_.now_ns());
-  perform();
+  begin(make_membership(rack_, job_, rank_, starts_, has_been_in_));
 }
 
 void Worker::crash(bool silently) {
   if (over_ || membership_ == nullptr) return;
   rack_.say(who(), [&] { return "crashes"; });
   rack_.control.abort_all(host_, silently);
-  connection_ = 0;
-  close_lanes();
-  membership_.reset();
+  forget();
   job_.forget(rank_);
 }
 
@@ -156,167 +122,11 @@ uint64_t Worker::waits_since_ns() const {
   return barrier_asked_ ? barrier_asked_ns_ : application_->oldest_start_ns();
 }
 
-void Worker::perform() {
-  auto actions = membership_->take_actions();
-  for (worker::Action& action : actions) perform(action);
-  end_if_over();
-  thread_.wake_soon();
-}
-
-void Worker::perform(worker::Action& action) {
-  using Kind = worker::Action::Kind;
-  switch (action.kind) {
-    case Kind::kConnect: connect(action); return;
-    case Kind::kDisconnect:
-      if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), host_);
-      return;
-    case Kind::kSend: send(action.message); return;
-    case Kind::kMeasurePath:
-      rack_.queue.after(rack_.options.latency_ns, [this, membership = membership_.get()] {
-        if (membership != membership_.get()) return;
-        membership_->on_path_mtu(job_.options.path_mtu, thread_.now_ns());
-        perform();
-      });
-      return;
-    case Kind::kOpenTransport:
-      job_.give_back(action.session.give, action.session.open_rounds);
-      open_lanes(action.session);
-      rack_.queue.after(rack_.options.latency_ns, [this, transport = transport_] {
-        if (transport != transport_ || lanes_.empty()) return;
-        worker::TransportFacts facts;
-        facts.rto_floor_ns = rack_.options.rto_floor_ns;
-        facts.lanes.resize(lanes_.size(), {.receivable_bytes = UINT32_MAX});
-        membership_->on_transport_open(facts, thread_.now_ns());
-        perform();
-      });
-      return;
-    case Kind::kCloseTransport: close_lanes(); return;
-  }
-}
-
-void Worker::connect(const worker::Action& action) {
-  box_ = box_at(action.box);
-  connection_ = rack_.control.connect(host_, box_);
-  is_connected_ = false;
-  const uint64_t now_ns = thread_.now_ns();
-  rack_.queue.after(
-      action.deadline_ns - std::min(action.deadline_ns, now_ns), [this, id = connection_] {
-        if (id != connection_ || is_connected_) return;
-        rack_.control.close(std::exchange(connection_, 0), host_);
-        membership_->on_disconnected({ErrorCode::kUnavailable, "no answer"}, thread_.now_ns());
-        perform();
-      });
-}
-
-void Worker::send(const control::WorkerMessage& message) {
-  rack_.say(who(), [&] { return "says " + describe(message); });
-  const auto framed = wire::frame(message);
-  require(framed.ok(), "a control message is too long for its frame");
-  rack_.control.send(connection_, host_, framed->substr(wire::kControlLengthBytes));
-}
-
-void Worker::on_connected(ConnectionId id) {
-  if (id != connection_) return;
-  is_connected_ = true;
-  membership_->on_connected(endpoint_of(box_, limits::kControlPort), thread_.now_ns());
-  perform();
-}
-
-void Worker::on_control_message(ConnectionId id, const std::string& body) {
-  if (id != connection_) return;
-  control::BoxMessage message;
-  require(message.ParseFromString(body), "a box sent what is no control message");
-  rack_.say(who(), [&] { return "hears " + describe(message); });
-  membership_->on_message(message, thread_.now_ns());
-  perform();
-}
-
-void Worker::on_closed(ConnectionId id, const std::string& reason) {
-  if (id != connection_) return;
-  connection_ = 0;
-  rack_.say(who(), [&] { return "is disconnected: " + reason; });
-  membership_->on_disconnected({ErrorCode::kBoxLost, reason}, thread_.now_ns());
-  perform();
-}
-
-void Worker::open_lanes(const worker::SessionSpec& session) {
-  ++transport_;
-  for (uint32_t index = 0; index < session.pipelines.size(); ++index) {
-    Lane& lane = lanes_.emplace_back();
-    lane.local = endpoint_of(host_, static_cast<uint16_t>(kFirstPort + index));
-    ReceiveRing& ring =
-        rack_.network.open(lane.local, {.on_arrival = [this] { thread_.wake_soon(); }});
-    lane.port = std::make_unique<SimPort>(rack_.network, lane.local, ring, rack_.options);
-    lane.credit = std::make_unique<CreditWatch>(session, index, job_);
-  }
-}
-
-void Worker::close_lanes() {
-  for (const Lane& lane : lanes_) rack_.network.close(lane.local);
-  lanes_.clear();
-}
-
-bool Worker::exchange(uint32_t index, uint64_t now_ns) {
-  std::array<nic::RxPacket, limits::kBurstPackets> burst;
-  Lane& lane = lanes_[index];
-  worker::Core& core = *membership_->core();
-  lane.credit->set_generation(membership_->session().generation());
-  lane.port->set_burst_packets(slow_ ? 1 : rack_.options.burst_packets);
-  const size_t received = lane.port->rx_burst(burst);
-  if (received > 0) {
-    lane.credit->received(lane.port->held());
-    for (const Packet& packet : lane.port->held()) {
-      rack_.say(who(), [&] { return "receives " + describe(packet.bytes); });
-    }
-    core.on_burst(index, {burst.data(), received}, now_ns);
-  }
-  const auto packets = core.to_send(index, now_ns);
-  const size_t sent = lane.port->tx_burst(packets);
-  lane.credit->sent(packets.first(sent));
-  for (const nic::TxPacket& packet : packets.first(sent)) {
-    rack_.say(who(), [&] { return "sends " + describe(packet.header); });
-  }
-  if (sent > 0) core.sent(index, sent, now_ns);
-  return received > 0 || sent > 0;
-}
-
-// As the client's I/O thread.
-bool Worker::exchange_packets(uint64_t now_ns) {
-  bool busy = false;
-  bool received = false;
-  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
-    const uint64_t before = lanes_[lane].port->packets_given();
-    busy = exchange(lane, now_ns) || busy;
-    received = received || lanes_[lane].port->packets_given() != before;
-  }
-  if (membership_->core()->on_timer(now_ns, received)) busy = true;
-  return busy;
-}
-
-void Worker::turn() {
-  if (membership_ == nullptr || over_) return;
-  const uint64_t now_ns = thread_.now_ns();
-  membership_->on_time(now_ns);
-  uint64_t next_ns = UINT64_MAX;
-  bool busy = false;
-  if (membership_->phase() == worker::Membership::Phase::kRunning) {
-    run_application(now_ns, next_ns, busy);
-  }
-  auto actions = membership_->take_actions();
-  for (worker::Action& action : actions) perform(action);
-  end_if_over();
-  if (over_ || membership_ == nullptr) return;
-  if (busy) next_ns = std::min(next_ns, now_ns + (slow_ ? kSlowTurnNs : kTurnNs));
-  next_ns = std::min(next_ns, membership_->next_deadline_ns());
-  thread_.wake_at(std::max(next_ns, now_ns + 1));
-}
-
-void Worker::run_application(uint64_t now_ns, uint64_t& next_ns, bool& busy) {
-  worker::Core& core = *membership_->core();
+uint64_t Worker::run(worker::Core& core, uint64_t now_ns, bool& busy) {
   if (!std::exchange(is_placed_, true) && has_been_in_) application_->resume(core, now_ns);
   has_been_in_ = true;
   began_ns_ = std::min(began_ns_, rack_.queue.now_ns());
-  next_ns = application_->start_due(*membership_, now_ns, rack_.queue.now_ns());
+  const uint64_t next_ns = application_->start_due(*membership_, now_ns, rack_.queue.now_ns());
   busy = exchange_packets(now_ns);
   const auto completed = core.take_completed();
   for (const uint32_t tensor : completed) {
@@ -326,7 +136,7 @@ void Worker::run_application(uint64_t now_ns, uint64_t& next_ns, bool& busy) {
   if (job_.options.is_relaxed() && !completed.empty()) check_statistics(core);
   if (application_->done()) leave_when_done();
   busy = busy || !completed.empty();
-  if (!busy) next_ns = std::min(next_ns, core.next_deadline_ns());
+  return busy ? next_ns : std::min(next_ns, core.next_deadline_ns());
 }
 
 // What the product says of its reads is what they were.
@@ -369,7 +179,7 @@ void Worker::end_if_over() {
   const Phase phase = membership_->phase();
   if (over_ || (phase != Phase::kFailed && phase != Phase::kLeft)) return;
   close_lanes();
-  if (connection_ != 0) rack_.control.close(std::exchange(connection_, 0), host_);
+  hang_up();
   if (phase == Phase::kFailed) {
     failure_ = membership_->failure();
     rack_.say(who(), [&] { return "fails: " + failure_->message; });

@@ -1,5 +1,4 @@
-// A worker: the product's membership and protocol core over simulated ports and connections, driven
-// as libpbox's client drives them, and the application that uses it.
+// A worker: a member of its job, and the application that uses it.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +8,7 @@
 
 #include "nic/wire/control.pb.h"
 #include "tests/sim/application.h"
-#include "tests/sim/credit_watch.h"
-#include "tests/sim/host.h"
-#include "tests/sim/rack.h"
-#include "worker/membership.h"
+#include "tests/sim/member.h"
 
 namespace pbox::sim {
 
@@ -21,7 +17,7 @@ std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobM
                                                     uint32_t rank, uint32_t incarnation,
                                                     bool rejoins);
 
-class Worker final : public ControlEnd {
+class Worker final : public Member, public ControlEnd {
  public:
   Worker(Rack& rack, JobModel& job, uint32_t rank);
 
@@ -32,15 +28,16 @@ class Worker final : public ControlEnd {
   void crash(bool silently);
 
   bool on_accept(ConnectionId, HostId) override { return false; }
-  void on_connected(ConnectionId id) override;
-  void on_control_message(ConnectionId id, const std::string& body) override;
-  void on_closed(ConnectionId id, const std::string& reason) override;
+  void on_connected(ConnectionId id) override { Member::on_connected(id); }
+  void on_control_message(ConnectionId id, const std::string& body) override {
+    Member::on_control_message(id, body);
+  }
+  void on_closed(ConnectionId id, const std::string& reason) override {
+    Member::on_closed(id, reason);
+  }
 
-  HostId host() const { return host_; }
   JobModel& job() { return job_; }
   uint32_t rank() const { return rank_; }
-  // It has had a session.
-  bool joined() const { return membership_ && membership_->core() != nullptr; }
   const Application* application() const { return application_ ? &*application_ : nullptr; }
   // In rack time, since when it has waited for what it waits for; UINT64_MAX: for nothing.
   uint64_t waits_since_ns() const;
@@ -51,48 +48,28 @@ class Worker final : public ControlEnd {
   const std::optional<Error>& failure() const { return failure_; }
 
   void pause(uint64_t length_ns);
-  void jump(uint64_t ahead_ns) { thread_.jump(ahead_ns); }
   // Takes one packet a turn, and its time for it.
   void set_slow(bool slow) { slow_ = slow; }
 
  private:
-  struct Lane {
-    nic::Endpoint local;
-    std::unique_ptr<SimPort> port;
-    std::unique_ptr<CreditWatch> credit;
-  };
-
-  std::string who() const;
-  void turn();
-  void run_application(uint64_t now_ns, uint64_t& next_ns, bool& busy);
-  bool exchange_packets(uint64_t now_ns);
-  bool exchange(uint32_t lane, uint64_t now_ns);
+  std::string who() const override;
+  uint64_t run(worker::Core& core, uint64_t now_ns, bool& busy) override;
+  void on_session(const worker::SessionSpec& session) override {
+    job_.give_back(session.give, session.open_rounds);
+  }
+  std::unique_ptr<CreditWatch> watch(const worker::SessionSpec& session,
+                                     uint32_t lane) const override {
+    return std::make_unique<CreditWatch>(session, lane, job_);
+  }
+  void end_if_over() override;
   void leave_when_done();
   void check_statistics(const worker::Core& core) const;
-  // Carries out what the membership wants done.
-  void perform();
-  void perform(worker::Action& action);
-  void connect(const worker::Action& action);
-  void send(const control::WorkerMessage& message);
-  void open_lanes(const worker::SessionSpec& session);
-  void close_lanes();
-  void end_if_over();
   bool may_try_again() const;
 
-  Rack& rack_;
   JobModel& job_;
   uint32_t rank_;
-  HostId host_;
-  Thread thread_;
   std::optional<Application> application_;
-  std::unique_ptr<worker::Membership> membership_;
-  ConnectionId connection_ = 0;  // 0: none
-  HostId box_ = 0;               // where that goes
-  bool is_connected_ = false;
-  std::vector<Lane> lanes_;
-  uint64_t transport_ = 0;  // counts those that were opened
   std::optional<Error> failure_;
-  bool over_ = false;
   uint64_t began_ns_ = UINT64_MAX;
   uint64_t over_ns_ = 0;
   uint32_t starts_ = 0;
@@ -101,7 +78,6 @@ class Worker final : public ControlEnd {
   bool is_placed_ = false;    // the application knows where the job stands
   bool barrier_asked_ = false;
   uint64_t barrier_asked_ns_ = 0;  // rack time
-  bool slow_ = false;
 };
 
 }  // namespace pbox::sim

@@ -1,0 +1,93 @@
+// Who is in a job: the product's membership and protocol core over simulated ports and connections,
+// driven as libpbox's client drives them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/credit_watch.h"
+#include "tests/sim/host.h"
+#include "tests/sim/rack.h"
+#include "worker/membership.h"
+
+namespace pbox::sim {
+
+class Member {
+ public:
+  virtual ~Member() = default;
+
+  bool has(ConnectionId id) const { return id != 0 && id == connection_; }
+  // Those that it has not are none of its business.
+  void on_connected(ConnectionId id);
+  void on_control_message(ConnectionId id, const std::string& body);
+  void on_closed(ConnectionId id, const std::string& reason);
+
+  HostId host() const { return host_; }
+  // It has had a session.
+  bool joined() const { return membership_ && membership_->core() != nullptr; }
+  void pause_thread(uint64_t length_ns) { thread_.pause(length_ns); }
+  void jump(uint64_t ahead_ns) { thread_.jump(ahead_ns); }
+
+ protected:
+  struct Place {
+    HostId host = 0;
+    uint16_t first_port = 0;
+    uint32_t path_mtu = 1500;  // of its way to boxes
+  };
+  Member(Rack& rack, const Place& place);
+
+  virtual std::string who() const = 0;
+  // While it has a session: what there is to be done, which moves packets. Returns when to come
+  // back, by its clock, unless it is `busy`; UINT64_MAX: when something happens.
+  virtual uint64_t run(worker::Core& core, uint64_t now_ns, bool& busy) = 0;
+  // A session begins; and what watches its credit on a lane, if anything does.
+  virtual void on_session(const worker::SessionSpec& /*session*/) {}
+  virtual std::unique_ptr<CreditWatch> watch(const worker::SessionSpec& /*session*/,
+                                             uint32_t /*lane*/) const {
+    return nullptr;
+  }
+  // After each change: the membership may have failed, or have left.
+  virtual void end_if_over() = 0;
+
+  void begin(std::unique_ptr<worker::Membership> membership);
+  // As the client's I/O thread. True if there was anything to do.
+  bool exchange_packets(uint64_t now_ns);
+  // Carries out what the membership wants done.
+  void perform();
+  void hang_up();
+  void close_lanes();
+  void forget();  // as a process that is gone
+
+  Rack& rack_;
+  HostId host_;
+  Thread thread_;
+  std::unique_ptr<worker::Membership> membership_;  // null: no process
+  ConnectionId connection_ = 0;                     // 0: none
+  bool over_ = false;
+  bool slow_ = false;  // takes one packet a turn, and its time for it
+
+ private:
+  struct Lane {
+    nic::Endpoint local;
+    std::unique_ptr<SimPort> port;
+    std::unique_ptr<CreditWatch> credit;  // null: nobody watches
+  };
+
+  void turn();
+  bool exchange(uint32_t lane, uint64_t now_ns);
+  void perform_actions();
+  void perform(worker::Action& action);
+  void connect(const worker::Action& action);
+  void send(const control::WorkerMessage& message);
+  void open_lanes(const worker::SessionSpec& session);
+
+  uint16_t first_port_;
+  uint32_t path_mtu_;
+  HostId box_ = 0;  // where the connection goes
+  bool is_connected_ = false;
+  std::vector<Lane> lanes_;
+  uint64_t transport_ = 0;  // counts those that were opened
+};
+
+}  // namespace pbox::sim
