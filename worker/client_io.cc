@@ -46,16 +46,17 @@ bool Client::stopping() {
   return stop_;
 }
 
-// Says LEAVE, within reason, and completes what is still in flight.
+// Says LEAVE, within reason, and completes what is still in flight. Two boxes that have copies of
+// each other's parts do not wait for each other: what becomes of a copy is said apart from this.
 void Client::finish_io() {
-  const uint64_t limit_ns = monotonic_ns() + kLeaveLimitNs;
+  const uint64_t limit_ns = monotonic_ns() + (options_.is_backup ? 0 : kLeaveLimitNs);
   serve_control(monotonic_ns());
   parts_->leave();
   for (const auto& driver : drivers_) driver->perform_actions();
-  while (monotonic_ns() < limit_ns) {
+  for (;;) {
     std::vector<pollfd> waits;
     for (const auto& driver : drivers_) driver->end_control(waits);
-    if (waits.empty()) break;
+    if (waits.empty() || monotonic_ns() >= limit_ns) break;
     poll(waits.data(), waits.size(), 10);
   }
   publish();

@@ -33,32 +33,29 @@ struct Tail {
   HWY_ALIGN std::byte payload[hn::MaxLanes(FloatTag()) * sizeof(float)] = {};
 };
 
-// Whether values that pass by are all finite, at two operations a vector. Of a float without its
-// sign, only infinities and NaNs are as large as kInfinity in bits.
+// Whether values that pass by are all finite, at two operations a vector: `largest`, from zeros on,
+// is what they are in bits without their sign, times two. Only infinities and NaNs are as large as
+// kInfinity. No class, for vectors of SVE cannot be members.
+inline constexpr uint32_t kInfinity = 0x7f800000;
 template <class D>
-class FiniteCheck {
- public:
-  explicit HWY_INLINE FiniteCheck(D /*d*/) : largest_(hn::Zero(DBits())) {}
-  HWY_INLINE void see(hn::Vec<D> values) {
-    const auto bits = hn::BitCast(DBits(), values);
-    largest_ = hn::Max(largest_, hn::Add(bits, bits));  // the sign falls out at the top
-  }
-  HWY_INLINE bool holds() const {
-    const DBits d;
-    return hn::AllTrue(d, hn::Lt(largest_, hn::Set(d, 2 * kInfinity)));
-  }
+using Bits = hn::RebindToUnsigned<D>;
 
- private:
-  using DBits = hn::RebindToUnsigned<D>;
-  static constexpr uint32_t kInfinity = 0x7f800000;
-  hn::Vec<DBits> largest_;
-};
+template <class D>
+HWY_INLINE void see(D /*d*/, hn::Vec<D> values, hn::Vec<Bits<D>>& largest) {
+  const auto bits = hn::BitCast(Bits<D>(), values);
+  largest = hn::Max(largest, hn::Add(bits, bits));  // the sign falls out at the top
+}
+
+template <class DBits>
+HWY_INLINE bool are_finite(DBits d, hn::Vec<DBits> largest) {
+  return hn::AllTrue(d, hn::Lt(largest, hn::Set(d, 2 * kInfinity)));
+}
 
 template <Dtype dtype, bool kAdds, class D>
 HWY_INLINE hn::Vec<D> arrived(D d, const float* accumulator, const std::byte* source,
-                              FiniteCheck<D>& finite) {
+                              hn::Vec<Bits<D>>& largest) {
   const auto values = load_widened<dtype>(d, source);
-  finite.see(values);
+  see(d, values, largest);
   if constexpr (kAdds) {
     return hn::Add(hn::LoadU(d, accumulator), values);
   } else {
@@ -70,20 +67,21 @@ template <Dtype dtype, bool kAdds>
 bool accumulate(float* accumulator, const std::byte* source, size_t count) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);
   const PayloadTag<dtype> d;
+  const Bits<PayloadTag<dtype>> d_bits;
   const size_t lanes = hn::Lanes(d);
-  FiniteCheck finite(d);
+  auto largest = hn::Zero(d_bits);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    hn::StoreU(arrived<dtype, kAdds>(d, accumulator + i, source + i * kBytes, finite), d,
+    hn::StoreU(arrived<dtype, kAdds>(d, accumulator + i, source + i * kBytes, largest), d,
                accumulator + i);
   }
-  if (i == count) return finite.holds();
+  if (i == count) return are_finite(d_bits, largest);
   Tail tail;
   std::memcpy(tail.payload, source + i * kBytes, (count - i) * kBytes);
   std::memcpy(tail.values, accumulator + i, (count - i) * sizeof(float));
-  hn::Store(arrived<dtype, kAdds>(d, tail.values, tail.payload, finite), d, tail.values);
+  hn::Store(arrived<dtype, kAdds>(d, tail.values, tail.payload, largest), d, tail.values);
   std::memcpy(accumulator + i, tail.values, (count - i) * sizeof(float));
-  return finite.holds();
+  return are_finite(d_bits, largest);
 }
 
 // In place, a turn overwrites no element that is still to be read.

@@ -111,8 +111,9 @@ void check(const Restored& restored, const PartHead& head) {
   const PlacedChunks chunks = chunks_of(head);
   REQUIRE(restored.chunks.size() == chunks.size());
   for (const auto& [place, placed] : chunks) {
-    const auto found = std::find_if(restored.chunks.begin(), restored.chunks.end(),
-                                    [&](const auto& one) { return one.chunk == placed.chunk; });
+    const auto found =
+        std::find_if(restored.chunks.begin(), restored.chunks.end(),
+                     [chunk = placed.chunk](const auto& one) { return one.chunk == chunk; });
     REQUIRE(found != restored.chunks.end());
     REQUIRE(found->values.size() == 2 * placed.elements);
     CHECK(found->steps == 9);
