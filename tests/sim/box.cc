@@ -21,6 +21,8 @@ constexpr uint64_t kQuestionNs = 2 * kNanosPerSecond;
 Box::Box(Rack& rack, HostId host)
     : rack_(rack),
       host_(host),
+      client_host_(client_of(rack.options, host)),
+      client_(*this),
       control_thread_(rack.queue, [this] { turn_control(); }),
       disk_(rack.options.seed * 31 + host, rack.counts) {
   for (uint32_t index = 0; index < rack.options.pipelines; ++index) {
@@ -32,6 +34,7 @@ Box::Box(Rack& rack, HostId host)
     });
   }
   rack.control.attach(host, *this);
+  rack.control.attach(client_host_, client_);
   rack.parts.attach(host, [this] {
     if (!up()) return;
     registry_->on_parts_changed();
@@ -47,8 +50,16 @@ appliance::RegistryOptions Box::registry_options() const {
       static_cast<uint32_t>(rack_.options.dead_after_ns / kNanosPerMilli / 10);
   options.payload_crc = rack_.options.payload_crc;
   // Half of all seeds draw the same session numbers at each start: then it is the epoch alone that
-  // tells a session from one before the crash.
-  options.seed = rack_.options.seed + 1000 * host_ + (rack_.options.same_sessions ? 0 : starts_);
+  // tells a session from one before the crash. Names of copies must differ.
+  const auto& jobs = rack_.options.jobs;
+  const bool names_copies =
+      std::any_of(jobs.begin(), jobs.end(), [](const JobOptions& job) { return job.has_copy; });
+  options.seed = rack_.options.seed + 1000 * host_;
+  if (names_copies) {
+    options.seed += starts_ << 32;
+  } else if (!rack_.options.same_sessions) {
+    options.seed += starts_;
+  }
   return options;
 }
 
@@ -83,15 +94,19 @@ void Box::start() {
   }
   ++starts_;
   box_epochs_.emplace(*epochs_, host_, rack_.options.boxes);
-  registry_ =
-      std::make_unique<appliance::JobRegistry>(registry_options(), *this, *box_epochs_, *this);
+  registry_ = std::make_unique<appliance::JobRegistry>(registry_options(), *this, *box_epochs_,
+                                                       *this, nullptr, nullptr, this);
   rack_.parts.forget(host_);
+  rack_.parts.set_registered(host_, true);
   control_thread_.wake_soon();
 }
 
 void Box::crash(bool silently) {
   if (!up()) return;
   rack_.control.abort_all(host_, silently);
+  rack_.control.abort_all(client_host_, silently);
+  rack_.parts.set_registered(host_, false);
+  for (auto& relay : relays_) relay->crash();
   registry_.reset();
   for (Pipeline& pipeline : pipelines_) {
     rack_.network.close(pipeline.local);
@@ -124,6 +139,7 @@ bool Box::turn(uint32_t index, bool carries_out_command) {
   checker_->before_turn(index, *pipeline.core, alone);
   const bool worked = pipeline.loop->turn(pipeline.thread->now_ns());
   checker_->after_turn(index, *pipeline.core, *pipeline.port, carries_out_command);
+  for (auto& relay : relays_) relay->wake();
   return worked;
 }
 
@@ -160,29 +176,45 @@ bool Box::on_accept(ConnectionId id, HostId from) {
   return true;
 }
 
-void Box::on_connected(ConnectionId id) {
-  const auto found = questions_.find(id);
-  if (found == questions_.end()) return;
-  const auto framed = wire::frame(found->second.message);
-  rack_.control.send(id, host_, framed->substr(wire::kControlLengthBytes));
-}
-
 void Box::on_control_message(ConnectionId id, const std::string& body) {
-  if (questions_.contains(id)) {
-    control::BoxMessage message;
-    require(message.ParseFromString(body), "a box sent what is no control message");
-    if (!message.has_failure()) return end_question(id, std::move(message));
-    return end_question(
-        id, Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
-  }
   registry_->on_message(id, body, control_thread_.now_ns());
   flush();
 }
 
 void Box::on_closed(ConnectionId id, const std::string& reason) {
-  if (questions_.contains(id)) return end_question(id, Error{ErrorCode::kUnavailable, reason});
   registry_->on_closed(id, reason, control_thread_.now_ns());
   flush();
+}
+
+BackupMember* Box::Client::relay(ConnectionId id) const {
+  const auto found = std::find_if(box_.relays_.begin(), box_.relays_.end(),
+                                  [id](const auto& relay) { return relay->has(id); });
+  return found == box_.relays_.end() ? nullptr : found->get();
+}
+
+void Box::Client::on_connected(ConnectionId id) {
+  if (BackupMember* member = relay(id)) return member->on_connected(id);
+  const auto found = box_.questions_.find(id);
+  if (found == box_.questions_.end()) return;
+  const auto framed = wire::frame(found->second.message);
+  box_.rack_.control.send(id, box_.client_host_, framed->substr(wire::kControlLengthBytes));
+}
+
+void Box::Client::on_control_message(ConnectionId id, const std::string& body) {
+  if (BackupMember* member = relay(id)) return member->on_control_message(id, body);
+  if (!box_.questions_.contains(id)) return;
+  control::BoxMessage message;
+  require(message.ParseFromString(body), "a box sent what is no control message");
+  if (!message.has_failure()) return box_.end_question(id, std::move(message));
+  box_.end_question(
+      id, Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
+}
+
+void Box::Client::on_closed(ConnectionId id, const std::string& reason) {
+  if (BackupMember* member = relay(id)) return member->on_closed(id, reason);
+  if (box_.questions_.contains(id)) {
+    box_.end_question(id, Error{ErrorCode::kUnavailable, reason});
+  }
 }
 
 void Box::flush() {
@@ -203,13 +235,16 @@ void Box::carry_out(const appliance::Action& action) {
     registry_->on_closed(action.connection, "closed by the box", control_thread_.now_ns());
     return;
   }
-  if (action.message.has_session()) {
+  const bool is_to_box = peers_.at(action.connection) >= client_of(rack_.options, 0);
+  if (action.message.has_session() && is_to_box) {
+    note_epoch(action.message.session().epoch(), kOfCopies);
+  } else if (action.message.has_session()) {
     learn_session(action.connection, action.message.session());
     for (const uint32_t rank : action.message.session().absent_ranks()) {
       job_of(action.connection).reads.exclude(rank);
     }
   }
-  if (action.message.has_membership()) {
+  if (action.message.has_membership() && !is_to_box) {
     for (const uint32_t rank : action.message.membership().absent_ranks()) {
       job_of(action.connection).forget(rank);
       job_of(action.connection).reads.exclude(rank);
@@ -228,12 +263,17 @@ JobModel& Box::job_of(ConnectionId id) {
   return **job;
 }
 
+void Box::note_epoch(uint32_t epoch, uint32_t job) {
+  const std::pair owner{job, starts_};
+  const auto [given, is_new] = epochs_given_.emplace(epoch, owner);
+  const bool is_one_jobs = given->second == owner && (is_new || job != kOfCopies);
+  require(is_one_jobs && (!is_new || given->first == epochs_given_.rbegin()->first),
+          [&] { return "epoch " + std::to_string(epoch) + " was given out before"; });
+}
+
 void Box::learn_session(ConnectionId id, const control::Session& session) {
   JobModel& job = job_of(id);
-  const std::pair owner{job.index, starts_};
-  const auto [given, is_new] = epochs_given_.emplace(session.epoch(), owner);
-  require(given->second == owner && (!is_new || given->first == epochs_given_.rbegin()->first),
-          [&] { return "epoch " + std::to_string(session.epoch()) + " was given out before"; });
+  note_epoch(session.epoch(), job.index);
   for (int index = 0; index < session.pipelines_size(); ++index) {
     checker_->named(static_cast<uint32_t>(index), session.pipelines(index).spi(), job);
   }
@@ -273,9 +313,32 @@ void Box::ask(const control::AskPlan& question, Answer done) {
   });
 }
 
+// Those that are registered, from the next one on.
+std::vector<control::PartPlace> Box::backups(const std::string&, uint32_t) const {
+  std::vector<control::PartPlace> places;
+  for (HostId step = 1; step < rack_.options.boxes; ++step) {
+    const HostId box = (host_ + step) % rack_.options.boxes;
+    if (!rack_.parts.is_registered(box)) continue;
+    places.emplace_back().set_box("box" + std::to_string(box));
+    places.back().set_address(address_of_box(box));
+  }
+  return places;
+}
+
+std::unique_ptr<appliance::Relay> Box::join(const std::string& address, appliance::RelaySpec spec,
+                                            std::function<void(Status)> on_change) {
+  const auto tell = [this, on_change = std::move(on_change)](const Status& status) {
+    on_change(status);
+    if (up()) flush();
+  };
+  relays_.push_back(std::make_unique<BackupMember>(
+      rack_, host_, static_cast<uint32_t>(relays_.size()), address, std::move(spec), tell));
+  return std::make_unique<BackupRelay>(*relays_.back());
+}
+
 void Box::ask_box(const std::string& box, const control::WorkerMessage& message, BoxAnswer done) {
   const auto other = static_cast<HostId>(std::stoul(box.substr(3)));
-  const ConnectionId id = rack_.control.connect(host_, other);
+  const ConnectionId id = rack_.control.connect(client_host_, other);
   Question& asked = questions_[id];
   asked.message = message;
   asked.done = std::move(done);
@@ -290,8 +353,10 @@ void Box::ask_box(const std::string& box, const control::WorkerMessage& message,
 }
 
 void Box::end_question(ConnectionId id, Result<control::BoxMessage> answer) {
+  const control::AskState& question = questions_.at(id).message.ask_state();
+  if (question.is_backup() && !question.taken() && answer) rack_.counts.add(Fault::kCopyUsed);
   const BoxAnswer done = std::move(questions_.extract(id).mapped().done);
-  rack_.control.close(id, host_);
+  rack_.control.close(id, client_host_);
   done(std::move(answer));
   flush();
 }
@@ -305,9 +370,12 @@ void Box::give_away(const std::string& job, HostId lost) {
 }
 
 void Box::pause(uint64_t length_ns) {
-  rack_.control.stall(host_, rack_.queue.now_ns() + length_ns);
+  for (const HostId host : {host_, client_host_}) {
+    rack_.control.stall(host, rack_.queue.now_ns() + length_ns);
+  }
   control_thread_.pause(length_ns);
   for (Pipeline& pipeline : pipelines_) pipeline.thread->pause(length_ns);
+  for (auto& relay : relays_) relay->pause_thread(length_ns);
 }
 
 void Box::pause_pipeline(uint32_t index, uint64_t length_ns) {
@@ -317,6 +385,7 @@ void Box::pause_pipeline(uint32_t index, uint64_t length_ns) {
 void Box::jump(uint64_t ahead_ns) {
   control_thread_.jump(ahead_ns);
   for (Pipeline& pipeline : pipelines_) pipeline.thread->jump(ahead_ns);
+  for (auto& relay : relays_) relay->jump(ahead_ns);
 }
 
 void Box::set_small_ring(uint32_t index, bool small) {

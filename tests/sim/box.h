@@ -8,6 +8,7 @@
 
 #include "appliance/control/job_registry.h"
 #include "pipeline/loop.h"
+#include "tests/sim/backup_relay.h"
 #include "tests/sim/box_checker.h"
 #include "tests/sim/host.h"
 #include "tests/sim/sim_disk.h"
@@ -32,7 +33,10 @@ class BoxEpochs : public appliance::Epochs {
   uint32_t boxes_;
 };
 
-class Box final : public ControlEnd, public appliance::PipelineHost, public appliance::PartMap {
+class Box final : public ControlEnd,
+                  public appliance::PipelineHost,
+                  public appliance::PartMap,
+                  public appliance::BackupBoxes {
  public:
   Box(Rack& rack, HostId host);
 
@@ -44,7 +48,7 @@ class Box final : public ControlEnd, public appliance::PipelineHost, public appl
   bool up() const { return registry_ != nullptr; }
 
   bool on_accept(ConnectionId id, HostId from) override;
-  void on_connected(ConnectionId id) override;
+  void on_connected(ConnectionId) override {}
   void on_control_message(ConnectionId id, const std::string& body) override;
   void on_closed(ConnectionId id, const std::string& reason) override;
 
@@ -75,15 +79,32 @@ class Box final : public ControlEnd, public appliance::PipelineHost, public appl
   void execute(uint32_t pipeline, pipeline::Command command) override;
   Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
+  void wake(uint32_t pipeline) override { pipelines_[pipeline].thread->wake_soon(); }
 
   Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
                                                       uint32_t parts) const override;
   void ask(const control::AskPlan& question, Answer done) override;
   void ask_box(const std::string& box, const control::WorkerMessage& question,
                BoxAnswer done) override;
+  std::vector<control::PartPlace> backups(const std::string& job, uint32_t part) const override;
   bool has_others(const std::string& job) const override { return rack_.parts.may_move(job); }
+  std::unique_ptr<appliance::Relay> join(const std::string& address, appliance::RelaySpec spec,
+                                         std::function<void(Status)> on_change) override;
   void give_away(const std::string& job, HostId lost);
 
+  // What it calls other boxes from: its questions, and the copies of its parts.
+  class Client final : public ControlEnd {
+   public:
+    explicit Client(Box& box) : box_(box) {}
+    bool on_accept(ConnectionId, HostId) override { return false; }
+    void on_connected(ConnectionId id) override;
+    void on_control_message(ConnectionId id, const std::string& body) override;
+    void on_closed(ConnectionId id, const std::string& reason) override;
+
+   private:
+    BackupMember* relay(ConnectionId id) const;
+    Box& box_;
+  };
   // This box's question to another, over a connection of its own.
   struct Question {
     control::WorkerMessage message;
@@ -97,17 +118,23 @@ class Box final : public ControlEnd, public appliance::PipelineHost, public appl
   void flush();
   void carry_out(const appliance::Action& action);
   JobModel& job_of(ConnectionId id);
+  // Given to a job, or to a copy of one, of which each has its own.
+  void note_epoch(uint32_t epoch, uint32_t job);
+  static constexpr uint32_t kOfCopies = UINT32_MAX;
   void learn_session(ConnectionId id, const control::Session& session);
   appliance::RegistryOptions registry_options() const;
 
   Rack& rack_;
   HostId host_;
+  HostId client_host_;
+  Client client_;
   std::vector<Pipeline> pipelines_;
   Thread control_thread_;
   std::unique_ptr<BoxChecker> checker_;
   SimDisk disk_;
   std::optional<appliance::EpochStore> epochs_;
   std::optional<BoxEpochs> box_epochs_;
+  std::vector<std::unique_ptr<BackupMember>> relays_;  // all there ever were; jobs refer to them
   std::unique_ptr<appliance::JobRegistry> registry_;
   uint64_t starts_ = 0;
   // Over all starts: which job, and which start of the box, had an epoch.

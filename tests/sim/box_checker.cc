@@ -216,8 +216,10 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
   const bool copied = chunk.copy_rank != pipeline::kNoRank;  // all bits but the copy's are claimed
   entry.copies[index] = copied;
   const uint32_t present_count = entry.shard->present_count();
+  // A round that all are in goes on to the backup box before it is finished.
+  const bool goes_on = chunk.is_stepped && complete == present_count;
   require((copied || any == chunk.claimed_any) && complete == chunk.complete_workers &&
-              (complete < present_count || present_count == 0),
+              (complete < present_count || present_count == 0 || goes_on),
           [&] { return place(job, chunk, chunk.open_round()) + ": masks and counts disagree"; });
 }
 
@@ -240,6 +242,7 @@ void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t 
   const uint64_t bit = uint64_t{1} << fragment;
   const bool copied = chunk.copy_rank != pipeline::kNoRank;
   if (!job.has_known_sums() || initial || copied || (chunk.claimed_any & bit) == 0) return;
+  if (chunk.is_stepped) return;  // there are weights now
   uint32_t ranks = 0;
   for (uint32_t rank = 0; rank < job.options.workers; ++rank) {
     if ((chunk.claimed[rank] & bit) != 0) ranks |= 1u << rank;
@@ -260,7 +263,7 @@ void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t 
 void BoxChecker::check_result(Shard& entry, const pipeline::Chunk& chunk, uint32_t ranks) {
   JobModel& job = *entry.job;
   // Of rounds before the shard's first nothing is here.
-  if (chunk.rounds_finished == chunk.first_round) return;
+  if (chunk.rounds_finished == chunk.first_round || chunk.is_stepped) return;
   const uint32_t round = chunk.open_round() - 1;
   const auto what = job.wrong(chunk.id, round, ranks, chunk.result[round & 1]);
   require(!what, [&] { return place(job, chunk, round) + ", at the box: " + *what; });

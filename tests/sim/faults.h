@@ -1,5 +1,6 @@
 // The faults there are: one table makes the counts, their names and the report. To add one: a row
-// here, a draw in options.cc, and the place where it happens, which counts it.
+// here, a draw in options.cc, and the place where it happens, which counts it. Among them one
+// rescue, which must not be missed either: a copy that a lost box's successor goes on from.
 #pragma once
 
 #include <array>
@@ -34,6 +35,7 @@ namespace pbox::sim {
   X(kDiskFault, "disk_fault")           \
   X(kPartMove, "part_move")             \
   X(kStaleMap, "stale_map")             \
+  X(kCopyUsed, "copy_used")             \
   X(kRogue, "rogue_packet")             \
   X(kOutsider, "outsider_packet")
 

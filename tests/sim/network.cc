@@ -10,17 +10,17 @@
 namespace pbox::sim {
 namespace {
 
-uint32_t hosts_of(const Options& options) {
-  uint32_t hosts = options.boxes + 1;
-  for (const JobOptions& job : options.jobs) hosts += job.workers;
-  return hosts;
-}
-
 uint64_t mixed(uint64_t hash, uint64_t value) {
   return Rng(hash ^ (value * 0x9e3779b97f4a7c15ull)).next();
 }
 
 }  // namespace
+
+HostId client_of(const Options& options, HostId box) {
+  HostId first = options.boxes + 1;
+  for (const JobOptions& job : options.jobs) first += job.workers;
+  return first + box;
+}
 
 nic::Endpoint endpoint_of(HostId host, uint16_t port) {
   return {.address = {10, static_cast<uint8_t>(host >> 8), static_cast<uint8_t>(host), 1},
@@ -37,7 +37,7 @@ Network::Network(EventQueue& queue, const Options& options, FaultCounts& counts)
       faults_(options.faults),
       counts_(counts),
       rng_(options.seed ^ 0x6e65745f726e67ull),
-      host_count_(hosts_of(options)),
+      host_count_(client_of(options, options.boxes)),
       links_(size_t{host_count_} * host_count_),
       transmit_free_ns_(host_count_),
       receive_free_ns_(host_count_) {}

@@ -19,8 +19,10 @@
 
 namespace pbox::sim {
 
-// Boxes come first, then workers, then one more that is nobody's.
+// Boxes come first, then workers, then one more that is nobody's, then what boxes call other boxes
+// from, and themselves.
 using HostId = uint32_t;
+HostId client_of(const Options& options, HostId box);
 nic::Endpoint endpoint_of(HostId host, uint16_t port);
 HostId host_of(const nic::Endpoint& endpoint);
 

@@ -277,10 +277,23 @@ void split_job(Draw& draw, const JobOptions& job, uint32_t first_worker, Options
   options.episodes.insert(options.episodes.end(), std::begin(episodes), std::end(episodes));
 }
 
+// The box that has a job is lost, and sometimes another, which may have its copy.
+void draw_crashes(Draw& draw, const JobOptions& job, Options& options) {
+  const uint32_t crashes = draw.chance(0.3) ? 2 : 1;
+  for (uint32_t index = 0; index < crashes; ++index) {
+    const uint32_t box = (job.box + (index == 0 ? 0 : draw.below(options.boxes))) % options.boxes;
+    Episode episode{.kind = EpisodeKind::kCrashBox, .begin_ns = draw_begin(draw, options)};
+    episode.length_ns = draw.scaled(kNanosPerMilli, 20 * kNanosPerSecond);
+    episode.draw = draw.number() / options.boxes * options.boxes + box;
+    options.episodes.push_back(episode);
+  }
+}
+
 // Jobs of several boxes: more of them, that change places while boxes believe different things.
 void draw_moves(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x8cb92ba72f3d8dd7ull), optimizers(seed ^ 0x3c6ef372fe94f82bull);
   Draw relaxed(seed ^ 0xbb67ae8584caa73bull);  // apart, so that those of bsp are what they were
+  Draw copies(seed ^ 0xa54ff53a5f1d36f1ull);
   if (options.faults_end_ns == 0 || !draw.chance(0.3)) return;
   bool some_may = false;
   for (JobOptions& job : options.jobs) {
@@ -292,6 +305,8 @@ void draw_moves(uint64_t seed, Options& options) {
     job.may_move = !job.rogue && draw.chance(0.8) && job.recovery == appliance::Recovery::kCopy;
     some_may = some_may || job.may_move;
     if (job.may_move && optimizers.chance(0.4)) draw_optimizer(optimizers, job);
+    const bool optimizes = job.may_move && job.mode == pipeline::Mode::kOptimize;
+    job.has_copy = optimizes && copies.chance(0.5);
   }
   if (!some_may) return;
   options.boxes = std::max(options.boxes, draw.between(2, 3));
@@ -307,6 +322,7 @@ void draw_moves(uint64_t seed, Options& options) {
     const bool may_split = job.may_move && !job.is_relaxed();
     if (may_split && draw.chance(0.3)) split_job(draw, job, first_worker, options);
     first_worker += job.workers;
+    if (job.has_copy && copies.chance(0.5)) draw_crashes(copies, job, options);
   }
   for (const Episode& episode : options.episodes) {
     options.faults_end_ns = std::max(options.faults_end_ns, episode.begin_ns + episode.length_ns);

@@ -55,6 +55,7 @@ struct JobOptions {
   uint32_t straggler_factor = 1;  // so many times as long does a straggler think
   bool rogue = false;             // rank 0 does as it likes
   bool may_move = false;          // from box to box, while it runs
+  bool has_copy = false;          // another box has a copy of weights and optimizer state
 
   // Ranks may be at different rounds: the model is not bsp.
   bool is_relaxed() const { return sync.model != wire::SyncModel::kBsp; }

@@ -67,6 +67,7 @@ void add_job(Line& line, const JobOptions& job) {
            job.same_order ? "" : " any-order", job.in_place ? " in-place" : "",
            job.barrier_at_end ? " barrier" : "", job.rogue ? " ROGUE" : "", ms(job.think_max_ns));
   if (job.may_move) line.add(" MOVES");
+  if (job.has_copy) line.add(" COPIED");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,20 @@ class PartDirectory {
   void attach(HostId box, std::function<void()> on_change);
 
   HostId owner(const std::string& job) const { return jobs_.at(job).owner; }
-  bool may_move(const std::string& job) const { return jobs_.at(job).may_move; }
+  // A copy of a part may not.
+  bool may_move(const std::string& job) const {
+    const auto found = jobs_.find(job);
+    return found != jobs_.end() && found->second.may_move;
+  }
+  // Whether the box is there, as all others hear at once.
+  bool is_registered(HostId box) const { return registered_.contains(box); }
+  void set_registered(HostId box, bool is_there) {
+    if (is_there) {
+      registered_.insert(box);
+    } else {
+      registered_.erase(box);
+    }
+  }
   // As the box has heard; nothing: it has yet to hear of the job.
   std::optional<HostId> known_owner(HostId box, const std::string& job) const;
   // A box that starts knows nothing at first.
@@ -57,6 +71,7 @@ class PartDirectory {
   EventQueue& queue_;
   std::map<std::string, Job> jobs_;
   std::map<HostId, View> views_;
+  std::set<HostId> registered_;
   uint64_t latency_ns_;
   uint64_t moves_ = 0;
   Rng rng_;

@@ -68,6 +68,7 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   membership.delivery = options.delivery;
   membership.numerics = options.numerics;
   membership.sync = options.sync;
+  membership.replicas = options.has_copy ? 1 : 0;
   membership.incarnation = uint64_t{job.first_host + rank} << 32 | incarnation;
   membership.seed = rack.options.seed * 77 + membership.incarnation;
   return membership;

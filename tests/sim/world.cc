@@ -292,13 +292,34 @@ void World::silence(uint64_t length_ns) {
   for (auto& job : jobs_) disturb(*job, false);
 }
 
+// Weights and optimizer state are still somewhere when this box is lost: where the job runs, or in
+// the copy of that.
+bool World::outlives(const JobModel& job, const Box& lost) const {
+  if (!job.options.has_copy) return false;
+  bool runs = false;
+  for (const auto& box : boxes_) {
+    if (!box->up()) continue;
+    for (const appliance::JobView& view : box->registry().views(queue_.now_ns())) {
+      if (view.name != job.name || view.state != "running") continue;
+      runs = true;
+      if (box.get() != &lost) continue;
+      const auto& copies = view.backup->boxes;
+      const bool is_copied = std::any_of(boxes_.begin(), boxes_.end(), [&](const auto& other) {
+        return other->up() && copies.contains("box" + std::to_string(other->host()));
+      });
+      if (!is_copied) return false;
+    }
+  }
+  return runs;
+}
+
 void World::lose_box(const Episode& episode) {
   Box& box = box_of(episode.draw);
   counts_.add(Fault::kBoxCrash);
   for (auto& job : jobs_) {
     if (!job->options.may_move && job->options.box != box.host()) continue;
     disturb(*job, true);
-    lose_state(*job);
+    if (!outlives(*job, box)) lose_state(*job);
   }
   box.crash((episode.draw >> 41 & 1) != 0);
 }
@@ -336,6 +357,7 @@ uint64_t World::limit_ns(const JobModel& job) const {
     limit_ns += 2 * job.options.rounds * job.options.longest_think_ns();
   }
   if (job.options.may_move) limit_ns += kReconnectsWithinNs;
+  if (job.options.has_copy) limit_ns += kReconnectsWithinNs;  // boxes that might have one are asked
   if (job.may_fail || !job.lost.empty()) {
     limit_ns += kJoinsWithinNs +
                 (job.options.lost_timeout_ms() + job.options.recover_timeout_ms()) * kNanosPerMilli;

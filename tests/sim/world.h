@@ -46,6 +46,7 @@ class World {
   void silence(uint64_t length_ns);
   void hide_box(uint64_t length_ns);
   static void lose_state(JobModel& job);
+  bool outlives(const JobModel& job, const Box& lost) const;
   bool are_all_in(const JobModel& job) const;
   static void gather_again(JobModel& job, bool all_are_in);
   void lose_box(const Episode& episode);

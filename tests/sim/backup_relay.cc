@@ -1,0 +1,181 @@
+#include "tests/sim/backup_relay.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace pbox::sim {
+namespace {
+
+// Of each a range of its own, so that a late packet finds nobody, or the one that it is for.
+constexpr uint32_t kFirstPort = 30'000;
+constexpr uint32_t kPortsEach = 8;
+constexpr uint32_t kRanges = 4'000;
+
+std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, uint32_t number,
+                                                  const std::string& address,
+                                                  const appliance::RelaySpec& spec) {
+  worker::MembershipOptions options;
+  options.job = spec.job;
+  options.box = address;
+  options.rank = 0;
+  options.world_size = 1;
+  options.join_timeout_ms = static_cast<uint32_t>(spec.join_timeout_ns / kNanosPerMilli);
+  options.recovery = worker::Recovery::kNone;
+  options.delivery = wire::Delivery::kPull;
+  options.numerics = spec.numerics;
+  options.is_backup = spec.is_backup;
+  options.incarnation = uint64_t{box} << 32 | number;
+  options.seed = rack.options.seed * 77 + options.incarnation;
+  std::vector<worker::TensorSpec> tensors;
+  tensors.push_back({.name = "pbox.workers", .elements = 1, .dtype = wire::Dtype::kF32});
+  for (const appliance::RelayedChunk& chunk : spec.chunks) {
+    tensors.push_back({.name = chunk.name,
+                       .elements = chunk.elements,
+                       .dtype = wire::Dtype::kF32,
+                       .priority = chunk.priority});
+  }
+  return std::make_unique<worker::Membership>(options, std::move(tensors), control::Optimizer());
+}
+
+}  // namespace
+
+BackupMember::BackupMember(Rack& rack, HostId box, uint32_t number, const std::string& address,
+                           appliance::RelaySpec spec, std::function<void(Status)> tell)
+    : Member(rack,
+             {.host = client_of(rack.options, box),
+              .first_port = static_cast<uint16_t>(kFirstPort + kPortsEach * (number % kRanges))}),
+      box_(box),
+      spec_(std::move(spec)),
+      address_(address),
+      tell_(std::move(tell)),
+      lane_of_(spec_.chunks.size()) {
+  begin(membership_of(rack, box, number, address, spec_));
+}
+
+std::string BackupMember::who() const {
+  return "box " + std::to_string(box_) + ", " + spec_.job;
+}
+
+void BackupMember::seed(std::vector<std::vector<float>> values) {
+  seeds_ = std::move(values);
+  seeds_started_ = false;
+  thread_.wake_soon();
+}
+
+void BackupMember::run(std::vector<appliance::RelayLane> lanes) {
+  lanes_ = std::move(lanes);
+  for (const appliance::RelayLane& lane : lanes_) {
+    lane.uplink->open(static_cast<uint32_t>(all_workers_), -1);
+  }
+  thread_.wake_soon();
+}
+
+appliance::RelayView BackupMember::view() const {
+  return {.box = address_,
+          .rank = 0,
+          .racks = 1,
+          .is_joined = is_joined_,
+          .workers = static_cast<uint32_t>(all_workers_),
+          .chunks_relayed = relayed_,
+          .chunks_in_flight = static_cast<uint32_t>(started_ - relayed_)};
+}
+
+void BackupMember::leave() {
+  lanes_.clear();
+  tell_ = nullptr;
+  if (over_ || membership_ == nullptr) return;
+  rack_.say(who(), [] { return "is left"; });
+  membership_->leave();
+  perform();
+}
+
+void BackupMember::crash() {
+  lanes_.clear();
+  tell_ = nullptr;
+  if (!over_) forget();
+}
+
+uint64_t BackupMember::run(worker::Core& core, uint64_t now_ns, bool& busy) {
+  if (!std::exchange(counts_workers_, true)) {
+    own_workers_ = static_cast<float>(spec_.workers);
+    membership_->start(kWorkersTensor, reinterpret_cast<const std::byte*>(&own_workers_),
+                       reinterpret_cast<std::byte*>(&all_workers_), std::nullopt);
+  }
+  if (is_joined_) start_seeds();
+  start_sums();
+  busy = exchange_packets(now_ns);
+  for (const uint32_t tensor : core.take_completed()) {
+    completed(tensor);
+    busy = true;
+  }
+  return busy ? UINT64_MAX : core.next_deadline_ns();
+}
+
+// In place.
+void BackupMember::start(uint32_t chunk, float* values) {
+  auto* bytes = reinterpret_cast<std::byte*>(values);
+  membership_->start(chunk + appliance::kTensorsBesideChunks, bytes, bytes, std::nullopt);
+}
+
+void BackupMember::start_seeds() {
+  if (!seeds_ || std::exchange(seeds_started_, true)) return;
+  seeds_left_ = 0;
+  for (uint32_t chunk = 0; chunk < seeds_->size(); ++chunk) {
+    if ((*seeds_)[chunk].empty()) continue;
+    ++seeds_left_;
+    start(chunk, (*seeds_)[chunk].data());
+  }
+  if (seeds_left_ > 0) return;
+  seeds_.reset();
+  tell(ok_status());
+}
+
+void BackupMember::start_sums() {
+  pipeline::Uplink::Sum sum;
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    while (lanes_[lane].uplink->next(sum)) {
+      lane_of_[sum.chunk] = lane;
+      ++started_;
+      start(sum.chunk, sum.values);
+    }
+  }
+}
+
+void BackupMember::completed(uint32_t tensor) {
+  if (tensor == kWorkersTensor) {
+    is_joined_ = true;
+    tell(ok_status());
+  } else if (seeds_) {
+    if (--seeds_left_ > 0) return;
+    seeds_.reset();
+    tell(ok_status());
+  } else {
+    const uint32_t chunk = tensor - appliance::kTensorsBesideChunks;
+    ++relayed_;
+    lanes_[lane_of_[chunk]].uplink->give_back(chunk);
+    lanes_[lane_of_[chunk]].wake();
+  }
+}
+
+void BackupMember::end_if_over() {
+  using Phase = worker::Membership::Phase;
+  const Phase phase = membership_->phase();
+  if (over_ || (phase != Phase::kFailed && phase != Phase::kLeft)) return;
+  over_ = true;
+  close_lanes();
+  hang_up();
+  if (phase != Phase::kFailed) return;
+  const Error why = *membership_->failure();
+  rack_.say(who(), [&] { return "fails: " + why.message; });
+  tell(why);
+}
+
+// On the control thread of the box, after what it is at. Who is told may leave for it.
+void BackupMember::tell(const Status& status) {
+  rack_.queue.after(0, [this, status] {
+    if (const auto tell = tell_) tell(status);
+  });
+}
+
+}  // namespace pbox::sim
