@@ -47,8 +47,11 @@ class CreditWatch {
         return "chunk " + std::to_string(header.chunk) + " round " + std::to_string(header.round) +
                " is pushed though its result is here: the buffer is no longer the worker's";
       });
-      under_way_[header.chunk] = {.round = header.round, .bytes = chunk_bytes(header.chunk)};
-      enter(under_way_[header.chunk]);
+      Chunk& chunk = under_way_[header.chunk];
+      chunk = {.round = header.round, .bytes = chunk_bytes(header.chunk)};
+      const Said& said = said_[header.chunk];
+      if (reads_cached(chunk) && said.round == header.round) chunk.result_mask = said.received_mask;
+      enter(chunk);
     }
   }
 
@@ -61,6 +64,13 @@ class CreditWatch {
     bool in_window = false;
     bool announced = false;
     bool asked = false;  // for what was announced
+  };
+
+  // What the box said that it had of a push before this session sent any of it: a session before
+  // had.
+  struct Said {
+    uint32_t round = 0;
+    uint64_t received_mask = 0;
   };
 
   uint32_t chunk_bytes(uint32_t id) const {
@@ -79,7 +89,12 @@ class CreditWatch {
     const uint64_t credit = uint64_t{header.credit} * limits::kCreditUnitBytes;
     window_bytes_ = std::max(window_bytes_, std::min<uint64_t>(credit, session_.window_bytes));
     const auto found = under_way_.find(header.chunk);
-    if (found == under_way_.end()) return;
+    if (found == under_way_.end()) {
+      if (header.type() == wire::PacketType::kStatus) {
+        said_[header.chunk] = {header.round, status_of(parsed).received_mask};
+      }
+      return;
+    }
     Chunk& chunk = found->second;
     const uint64_t all =
         wire::full_mask(wire::fragment_count(chunk.bytes, session_.fragment_bytes));
@@ -87,8 +102,7 @@ class CreditWatch {
       chunk.result_mask |= uint64_t{1} << header.fragment;
       if (chunk.result_mask == all) finish(header.chunk);
     } else if (header.type() == wire::PacketType::kStatus && header.round == chunk.round) {
-      wire::StatusPayload status;
-      std::memcpy(&status, parsed.payload, sizeof(status));
+      const wire::StatusPayload status = status_of(parsed);
       if (reads_cached(chunk)) {
         chunk.result_mask |= status.received_mask & all;
         if (chunk.result_mask == all) finish(header.chunk);
@@ -101,6 +115,12 @@ class CreditWatch {
           !chunk.announced && (all & ~status.received_mask) == 0 && status.missing_workers > 0;
       if (waits || is_done) leave(chunk);
     }
+  }
+
+  static wire::StatusPayload status_of(const wire::Parsed& parsed) {
+    wire::StatusPayload status;
+    std::memcpy(&status, parsed.payload, sizeof(status));
+    return status;
   }
 
   bool reads_cached(const Chunk& chunk) const {
@@ -160,6 +180,7 @@ class CreditWatch {
   uint64_t outstanding_bytes_ = 0;
   uint32_t chunks_ = 0;
   std::map<uint32_t, Chunk> under_way_;
+  std::map<uint32_t, Said> said_;
   std::map<uint32_t, uint32_t> done_;  // chunk to its last round whose result came
 };
 

@@ -253,6 +253,9 @@ void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
                             options.is_relaxed() && job.may_lack_ranks();
   if (others_go_on) {
     job.lost.insert(lost->rank());
+    // Of a job that moves a majority goes on, for there may be two halves of it.
+    const size_t left = options.workers - job.lost.size();
+    job.may_fail = job.may_fail || (options.may_move && 2 * left <= options.workers);
     return;
   }
   if (options.recovery == appliance::Recovery::kNone || (loses_box && needs_box)) {
