@@ -98,6 +98,11 @@ void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) 
   send() = join_message(*path_mtu);
   if (core_) send_rounds();
   await_box(Step::kSession, now_ns);
+  // The box waits so long for ranks that do not come back. If all others asked anew meanwhile, it
+  // would begin anew as well.
+  if (phase_ == Phase::kRecovering) {
+    step_deadline_ns_ += options_.lost_timeout_ms * kNanosPerMilli + dead_after_ns_;
+  }
   // A session's interval stands: the box is given up when it is silent for as long as that said.
   if (!core_) heartbeat_interval_ns_ = kJoinHeartbeatNs;
   heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;

@@ -14,9 +14,13 @@ class Line {
  public:
   template <typename... Arguments>
   Line& add(const char* format, Arguments... arguments) {
-    char buffer[160];
-    const int length = std::snprintf(buffer, sizeof(buffer), format, arguments...);
-    text.append(buffer, static_cast<size_t>(std::clamp(length, 0, 159)));
+    if constexpr (sizeof...(arguments) == 0) {
+      text += format;
+    } else {
+      char buffer[160];
+      const int length = std::snprintf(buffer, sizeof(buffer), format, arguments...);
+      text.append(buffer, static_cast<size_t>(std::clamp(length, 0, 159)));
+    }
     return *this;
   }
   std::string text;

@@ -185,6 +185,8 @@ void Worker::end_if_over() {
     failure_ = membership_->failure();
     rack_.say(who(), [&] { return "fails: " + failure_->message; });
     if (may_try_again()) {
+      // A process that died before it heard of its session: whoever runs it does as it is told.
+      has_been_in_ = has_been_in_ || failure_->message.find("set rejoin") != std::string::npos;
       crash(false);
       rack_.queue.after(kSupervisorNs, [this] { start(); });
       return;

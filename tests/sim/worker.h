@@ -74,7 +74,7 @@ class Worker final : public Member, public ControlEnd {
   uint64_t over_ns_ = 0;
   uint32_t starts_ = 0;
   uint64_t started_ns_ = 0;   // rack time
-  bool has_been_in_ = false;  // some process of this rank has had a session
+  bool has_been_in_ = false;  // some process of this rank has had a session, or was to have
   bool is_placed_ = false;    // the application knows where the job stands
   bool barrier_asked_ = false;
   uint64_t barrier_asked_ns_ = 0;  // rack time

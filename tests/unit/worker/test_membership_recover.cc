@@ -96,6 +96,26 @@ TEST_CASE("a worker that comes back says who it is, where it was, and what it ha
   CHECK(rounds.last());
 }
 
+TEST_CASE("nobody asks anew while the box waits for ranks that may not come back") {
+  auto options = Member::default_options();
+  options.join_timeout_ms = 5'000;
+  options.lost_timeout_ms = 30'000;
+  options.recover_timeout_ms = 300'000;
+  Member member(options);
+  member.join();
+  member.lose_box();
+  member.ask_join_again();
+  const uint64_t asked_ns = member.now_ns;
+  while (member.act() != kHangsUp && member.now_ns < asked_ns + 100 * kSecondNs) {
+    member.now_ns += kSecondNs;
+    member.deliver(heartbeat());
+    member.membership.on_time(member.now_ns);
+  }
+  // 5 s as ever, 30 s for lost ranks, and the 5 s after which a silent one counts as lost.
+  CHECK(member.now_ns - asked_ns > 40 * kSecondNs);
+  CHECK(member.now_ns - asked_ns < 50 * kSecondNs);
+}
+
 TEST_CASE("a rank that rejoined and has consumed nothing yet says that it has no copy to give") {
   auto options = Member::default_options();
   options.rejoin = true;
