@@ -1,12 +1,9 @@
 #include "tests/sim/worker.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "base/clock.h"
-#include "nic/wire/control_frame.h"
 #include "tests/sim/violation.h"
 
 namespace pbox::sim {
