@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <random>
 
-#include "appliance/preflight.h"
+#include "appliance/preflight/preflight.h"
 #include "appliance/version.h"
 #include "base/clock.h"
 #include "base/cpu_set.h"

@@ -24,8 +24,8 @@
 #include "perf/measure.h"
 #include "perf/models.h"
 #include "perf/scenario.h"
-#include "pipeline/flight_image.h"
 #include "pipeline/loop.h"
+#include "pipeline/observe/flight_image.h"
 
 namespace pbox::perf {
 namespace {

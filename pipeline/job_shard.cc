@@ -4,7 +4,7 @@
 #include <new>
 
 #include "nic/wire/chunk_layout.h"
-#include "pipeline/backup_block.h"
+#include "pipeline/state/backup_block.h"
 
 namespace pbox::pipeline {
 namespace {

@@ -29,11 +29,11 @@
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
 #include "pipeline/egress_queue.h"
+#include "pipeline/observe/round_trace.h"
+#include "pipeline/observe/straggler_ledger.h"
 #include "pipeline/optimizer/optimizer.h"
-#include "pipeline/round_trace.h"
-#include "pipeline/straggler_ledger.h"
+#include "pipeline/state/uplink.h"
 #include "pipeline/sync/chunk_sync.h"
-#include "pipeline/uplink.h"
 
 namespace pbox::pipeline {
 

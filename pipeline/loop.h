@@ -24,7 +24,7 @@
 #include "base/clock.h"
 #include "base/spsc_ring.h"
 #include "nic/port.h"
-#include "pipeline/core.h"
+#include "pipeline/engine.h"
 
 namespace pbox::pipeline {
 

@@ -15,9 +15,9 @@
 #include <thread>
 #include <vector>
 
+#include "worker/membership/part_set.h"
 #include "worker/part_driver.h"
-#include "worker/part_set.h"
-#include "worker/registered_memory.h"
+#include "worker/transport/registered_memory.h"
 
 namespace pbox::worker {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "worker/transport_library.h"
+#include "worker/transport/transport_library.h"
 
 namespace pbox::worker {
 namespace {

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "worker/control_channel.h"
-#include "worker/membership.h"
-#include "worker/transport.h"
+#include "worker/membership/membership.h"
+#include "worker/transport/control_channel.h"
+#include "worker/transport/transport.h"
 
 namespace pbox::worker {
 

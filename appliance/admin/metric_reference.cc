@@ -3,7 +3,7 @@
 
 #include "appliance/admin/metric_table.h"
 #include "base/limits.h"
-#include "pipeline/duration_histogram.h"
+#include "pipeline/observe/duration_histogram.h"
 
 namespace pbox::appliance {
 namespace {
@@ -71,7 +71,8 @@ std::string metric_reference() {
   std::ostringstream page;
   page.imbue(std::locale::classic());
   page << "# The metrics of a box\n\n"
-          "Made from the tables that make `/metrics` (`metric_table.cc`, `pipeline/counters.h`,\n"
+          "Made from the tables that make `/metrics` (`metric_table.cc`, "
+          "`pipeline/observe/counters.h`,\n"
           "`nic/port_counters.h`); a test holds this page to them. To make it anew, from the root "
           "of "
           "the tree:\n\n"

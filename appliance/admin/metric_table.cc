@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "pipeline/duration_histogram.h"
+#include "pipeline/observe/duration_histogram.h"
 
 namespace pbox::appliance {
 namespace {

@@ -1,6 +1,6 @@
 // The one table of what the box exports: it makes /metrics and the reference page, METRICS.md. To
 // add a metric: a row in metric_table.cc, or, if a pipeline or a port counts it, in the table of
-// pipeline/counters.h or nic/port_counters.h, which are parts of this one.
+// pipeline/observe/counters.h or nic/port_counters.h, which are parts of this one.
 #pragma once
 
 #include <prometheus/metric_family.h>

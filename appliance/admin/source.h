@@ -18,7 +18,7 @@
 #include "base/result.h"
 #include "nic/port_counters.h"
 #include "nic/wire/schedule.h"
-#include "pipeline/counters.h"
+#include "pipeline/observe/counters.h"
 
 namespace pbox::appliance {
 
@@ -90,7 +90,7 @@ class AdminSource {
   virtual Status begin_snapshot(const std::string& job, double timeout_s) = 0;
   // The last that this box was asked for; nothing: it was not.
   virtual std::optional<SnapshotView> snapshot(const std::string& job) const = 0;
-  // What the pipelines have done last, as images of pipeline/flight_record.h.
+  // What the pipelines have done last, as images of pipeline/observe/flight_record.h.
   virtual Result<std::string> flight() const = 0;
 };
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "appliance/cluster/job_balancer.h"
-#include "appliance/cluster/job_plans.h"
+#include "appliance/cluster/part_maps.h"
 
 namespace pbox::cluster {
 

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "appliance/cluster/store.h"
-#include "appliance/control/epoch_store.h"
+#include "appliance/storage/epoch_store.h"
 
 namespace pbox::cluster {
 

@@ -15,7 +15,7 @@
 
 #include "appliance/cluster/balance_view.h"
 #include "appliance/cluster/job_load.h"
-#include "appliance/cluster/job_plan.h"
+#include "appliance/cluster/part_map.h"
 #include "appliance/placement/rebalancer.h"
 
 namespace pbox::cluster {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "appliance/cluster/store.h"
-#include "appliance/control/disk.h"
+#include "appliance/storage/disk.h"
 
 namespace pbox::cluster {
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "appliance/cluster/store.h"
-#include "appliance/control/disk.h"
+#include "appliance/storage/disk.h"
 #include "config/config.h"
 
 namespace pbox::cluster {

@@ -19,7 +19,7 @@
 #include "appliance/control/trace_view.h"
 #include "appliance/control/upstream.h"
 #include "appliance/snapshot/snapshot.h"
-#include "pipeline/state_cut.h"
+#include "pipeline/state/state_cut.h"
 
 namespace pbox::appliance {
 

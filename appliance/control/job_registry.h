@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
-#include "appliance/control/epoch_store.h"
 #include "appliance/control/job.h"
-#include "appliance/control/part_map.h"
+#include "appliance/control/part_directory.h"
 #include "appliance/control/snapshot_run.h"
-#include "appliance/snapshot/shelf.h"
+#include "appliance/snapshot/store.h"
+#include "appliance/storage/epoch_store.h"
 
 namespace pbox::appliance {
 

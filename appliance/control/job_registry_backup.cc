@@ -8,7 +8,7 @@
 #include "appliance/control/job_registry.h"
 #include "base/clock.h"
 #include "base/rng.h"
-#include "pipeline/backup_block.h"
+#include "pipeline/state/backup_block.h"
 
 namespace pbox::appliance {
 namespace {

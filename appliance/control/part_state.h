@@ -10,7 +10,7 @@
 #include "base/limits.h"
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
-#include "pipeline/chunk_state.h"
+#include "pipeline/state/chunk_state.h"
 
 namespace pbox::appliance {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "appliance/snapshot/shelf.h"
+#include "appliance/snapshot/store.h"
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "nic/wire/header.h"
-#include "pipeline/core.h"
+#include "pipeline/engine.h"
 
 namespace pbox::appliance {
 

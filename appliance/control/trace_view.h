@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/round_trace.h"
+#include "pipeline/observe/round_trace.h"
 
 namespace pbox::appliance {
 

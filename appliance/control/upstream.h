@@ -12,7 +12,7 @@
 #include "appliance/control/job_view.h"
 #include "base/result.h"
 #include "nic/wire/schedule.h"
-#include "pipeline/uplink.h"
+#include "pipeline/state/uplink.h"
 
 namespace pbox::appliance {
 

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "appliance/snapshot/file.h"
+#include "appliance/storage/file.h"
 #include "nic/wire/crc32c.h"
 
 namespace pbox::snapshot {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "appliance/snapshot/file.h"
+#include "appliance/storage/file.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/crc32c.h"
 

@@ -12,7 +12,7 @@
 
 #include "appliance/snapshot/snapshot.h"
 #include "base/result.h"
-#include "pipeline/state_cut.h"
+#include "pipeline/state/state_cut.h"
 
 namespace pbox::snapshot {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "nic/wire/header.h"
-#include "pipeline/chunk_state.h"
+#include "pipeline/state/chunk_state.h"
 
 namespace pbox::snapshot {
 

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "appliance/cluster/job_plan.h"
+#include "appliance/cluster/part_map.h"
 
 namespace pbox::perf {
 namespace {

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "appliance/cluster/job_plan.h"
+#include "appliance/cluster/part_map.h"
 #include "perf/measure.h"
 #include "perf/rack/cluster.h"
 #include "perf/rack/job.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/numa_arena.h"
-#include "pipeline/core.h"
+#include "pipeline/engine.h"
 
 namespace pbox::perf {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pipeline/core.h"
+#include "pipeline/engine.h"
 #include "tests/fuzz/input.h"
 
 namespace pbox::fuzz {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "pipeline/core.h"
+#include "pipeline/engine.h"
 #include "tests/fuzz/allocation_count.h"
 #include "tests/fuzz/box_oracle.h"
 #include "tests/fuzz/input.h"

@@ -22,9 +22,9 @@
 #include "base/check.h"
 #include "nic/wire/control_frame.h"
 #include "nic/wire/queue_pair.h"
-#include "pipeline/core.h"
+#include "pipeline/engine.h"
 #include "tests/fuzz/input.h"
-#include "worker/session.h"
+#include "worker/membership/session.h"
 
 namespace pbox::fuzz {
 namespace {

@@ -11,7 +11,7 @@
 #include "nic/wire/chunk_layout.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/worker_oracle.h"
-#include "worker/core.h"
+#include "worker/protocol/exchange.h"
 
 namespace pbox::fuzz {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/fuzz/input.h"
-#include "worker/core.h"
+#include "worker/protocol/exchange.h"
 
 namespace pbox::fuzz {
 

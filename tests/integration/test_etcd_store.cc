@@ -10,7 +10,7 @@
 #include "appliance/cluster/claim.h"
 #include "appliance/cluster/etcd_store.h"
 #include "tests/support/etcd_cluster.h"
-#include "tests/unit/cluster/contract.h"
+#include "tests/unit/appliance/cluster/contract.h"
 
 namespace pbox::cluster {
 namespace {

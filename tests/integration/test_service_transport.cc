@@ -10,7 +10,7 @@
 #include "tests/support/daemon.h"
 #include "tests/support/steering_nic.h"
 #include "tests/support/sums.h"
-#include "worker/transport_library.h"
+#include "worker/transport/transport_library.h"
 
 namespace pbox::test {
 namespace {

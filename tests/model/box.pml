@@ -1,4 +1,4 @@
-/* The chunk at the box, pipeline/core_receive.cc, and the job that owns it,
+/* The chunk at the box, pipeline/engine_receive.cc, and the job that owns it,
  * appliance/control/job_registry.cc. */
 
 #if defined(NO_EPOCH_FENCE)

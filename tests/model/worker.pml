@@ -1,4 +1,4 @@
-/* One rank of the job: worker/core*.cc, worker/membership.cc. */
+/* One rank of the job: worker/protocol/exchange*.cc, worker/membership/membership.cc. */
 
 /* Whether a worker takes a result of epoch e and round r. */
 #if defined(STALE_RESULT)

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "pipeline/core.h"
+#include "pipeline/engine.h"
 #include "tests/sim/rack.h"
 #include "tests/sim/sync_replay.h"
 

@@ -14,7 +14,7 @@
 #include "nic/wire/chunk_layout.h"
 #include "tests/sim/job_model.h"
 #include "tests/sim/violation.h"
-#include "worker/core.h"
+#include "worker/protocol/exchange.h"
 
 namespace pbox::sim {
 

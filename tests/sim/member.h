@@ -9,7 +9,7 @@
 #include "tests/sim/credit_watch.h"
 #include "tests/sim/host.h"
 #include "tests/sim/rack.h"
-#include "worker/membership.h"
+#include "worker/membership/membership.h"
 
 namespace pbox::sim {
 

@@ -9,7 +9,7 @@
 
 #include "base/rng.h"
 #include "tests/sim/rack.h"
-#include "worker/membership.h"
+#include "worker/membership/membership.h"
 
 namespace pbox::sim {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "appliance/control/disk.h"
+#include "appliance/storage/disk.h"
 #include "base/rng.h"
 #include "tests/sim/faults.h"
 

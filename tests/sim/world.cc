@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "tests/sim/violation.h"
-#include "worker/rtt_estimator.h"
+#include "worker/protocol/rtt_estimator.h"
 
 namespace pbox::sim {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "appliance/control/disk.h"
+#include "appliance/storage/disk.h"
 
 namespace pbox::test {
 

@@ -9,8 +9,8 @@
 #include <iterator>
 #include <map>
 
-#include "worker/socket_transport.h"
-#include "worker/transport_library.h"
+#include "worker/transport/socket_transport.h"
+#include "worker/transport/transport_library.h"
 #include "worker/version.h"
 
 namespace {

@@ -2,7 +2,7 @@
 // counted.
 #pragma once
 
-#include "pipeline/counters.h"
+#include "pipeline/observe/counters.h"
 
 namespace pbox::test {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "nic/loopback/port.h"
-#include "pipeline/core.h"
-#include "worker/core.h"
+#include "pipeline/engine.h"
+#include "worker/protocol/exchange.h"
 
 namespace pbox::test {
 

@@ -10,7 +10,7 @@
 #include "nic/endpoint.h"
 #include "nic/wire/control_frame.h"
 #include "tools/pboxctl/doctor_report.h"
-#include "worker/transport_library.h"
+#include "worker/transport/transport_library.h"
 
 namespace pboxctl {
 

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <optional>
 
-#include "appliance/topology.h"
+#include "appliance/topology/plan.h"
 #include "config/address.h"
 #include "config/dpdk_device.h"
 #include "nic/ethernet/address.h"
 #include "tools/pboxctl/doctor_checks.h"
 #include "tools/pboxctl/doctor_daemon.h"
-#include "worker/control_channel.h"
+#include "worker/transport/control_channel.h"
 
 namespace pboxctl {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "appliance/preflight.h"
+#include "appliance/preflight/preflight.h"
 
 namespace pboxctl {
 

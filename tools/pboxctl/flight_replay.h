@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/flight_image.h"
+#include "pipeline/observe/flight_image.h"
 
 namespace pboxctl {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "pipeline/core.h"
-#include "pipeline/flight_record.h"
+#include "pipeline/engine.h"
+#include "pipeline/observe/flight_record.h"
 
 namespace pboxctl {
 

@@ -1,9 +1,10 @@
+#include "appliance/topology/plan.h"
+
 #include <boost/program_options.hpp>
 #include <iostream>
 
-#include "appliance/ports.h"
-#include "appliance/topology.h"
-#include "appliance/topology_print.h"
+#include "appliance/pipelines/ports.h"
+#include "appliance/topology/print.h"
 #include "config/config.h"
 #include "tools/pboxctl/box_config.h"
 #include "tools/pboxctl/commands.h"

@@ -69,10 +69,10 @@ DATA_PATH_CASES = [
     ("an exception in set-up", {"nic/a.cc": "throw 1;\n"}, ""),
     ("an allocation", {"pipeline/loop.cc": "a = new A;\n"}, "at admission"),
     ("a placement", {"pipeline/loop.cc": "new (a) A;\n"}, ""),
-    ("a C allocation", {"pipeline/core.h": HEADER + "a = malloc(3);\n"}, "at admission"),
+    ("a C allocation", {"pipeline/engine.h": HEADER + "a = malloc(3);\n"}, "at admission"),
     ("a hidden allocation", {"pipeline/loop.cc": "std::make_unique<A>();\n"}, "at admission"),
-    ("a string", {"pipeline/core_slots.cc": "std::string a;\n"}, "control thread"),
-    ("a view of a string", {"pipeline/core_slots.cc": "std::string_view a;\n"}, ""),
+    ("a string", {"pipeline/engine_slots.cc": "std::string a;\n"}, "control thread"),
+    ("a view of a string", {"pipeline/engine_slots.cc": "std::string_view a;\n"}, ""),
     ("a log line", {"nic/socket/port_datapath.cc": "spdlog::info(1);\n"}, "control thread logs"),
     ("formatting", {"nic/socket/port_datapath.cc": "printf(a);\n"}, "control thread logs"),
 ]

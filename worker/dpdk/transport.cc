@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "worker/dpdk/signals_held.h"
-#include "worker/source_trial.h"
+#include "worker/transport/source_trial.h"
 
 namespace pbox::worker {
 namespace {

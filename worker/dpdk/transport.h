@@ -11,7 +11,7 @@
 #include "nic/dpdk/interface.h"
 #include "nic/dpdk/port.h"
 #include "worker/dpdk/port_settings.h"
-#include "worker/transport.h"
+#include "worker/transport/transport.h"
 
 namespace pbox::worker {
 

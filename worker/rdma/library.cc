@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "worker/rdma/transport.h"
-#include "worker/transport_library.h"
+#include "worker/transport/transport_library.h"
 
 extern "C" PBOX_TRANSPORT_EXPORT pbox::worker::Transport* pbox_transport_open_1(
     const pbox::worker::TransportRequest& request, char* error, size_t error_bytes) {

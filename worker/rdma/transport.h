@@ -15,7 +15,7 @@
 
 #include "nic/rdma/queue.h"
 #include "worker/rdma/port_settings.h"
-#include "worker/transport.h"
+#include "worker/transport/transport.h"
 
 namespace pbox::worker {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "appliance/topology.h"
+#include "appliance/topology/plan.h"
 
 namespace pbox::appliance {
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "pipeline/core.h"
-#include "pipeline/flight_image.h"
+#include "pipeline/engine.h"
+#include "pipeline/observe/flight_image.h"
 
 namespace pbox::test {
 

@@ -1,0 +1,83 @@
+#include "appliance/cluster/box_directory.h"
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+namespace pbox::cluster {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kBoxes[] = "boxes/";
+constexpr char kLeader[] = "leader";
+
+std::string lead_text(const std::string& name) {
+  return Json{{"box", name}, {"since_unix_s", static_cast<uint64_t>(std::time(nullptr))}}.dump();
+}
+
+}  // namespace
+
+Membership::Membership(boost::asio::io_context& context, Store& store, const BoxRecord& self,
+                       Log log)
+    : self_(self),
+      log_(std::move(log)),
+      boxes_(context, store, kBoxes, [] {}),
+      registration_(
+          context, store, kBoxes + self.name, [this] { return to_text(self_); },
+          [this] { on_registered(); }),
+      lead_(
+          context, store, kLeader, [this] { return lead_text(self_.name); },
+          [this] { on_lead(); }) {}
+
+void Membership::on_session() {
+  registration_.on_session();
+  lead_.on_session();
+}
+
+void Membership::on_registered() {
+  const bool is_registered = registration_.held();
+  if (is_registered && !was_registered_) {
+    log_(Severity::kInfo, "registered", "box '" + self_.name + "' is in the cluster");
+  }
+  was_registered_ = is_registered;
+  const KeyValue* holder = registration_.holder();
+  if (is_registered || holder == nullptr) return rival_.clear();
+  const BoxRecord other = from_text(self_.name, holder->value);
+  if (other.incarnation == self_.incarnation || other.incarnation == rival_) return;
+  rival_ = other.incarnation;
+  log_(Severity::kWarning, "name_taken",
+       "box '" + self_.name + "' is registered already, at " + other.control +
+           ": by this box before a crash, then its lease runs out soon; else by another box, then "
+           "give each its own [box] name");
+}
+
+void Membership::on_lead() {
+  if (leads() == had_lead_) return;
+  had_lead_ = leads();
+  log_(Severity::kInfo, had_lead_ ? "leads" : "leads_no_more",
+       "box '" + self_.name + (had_lead_ ? "' leads the cluster" : "' leads the cluster no more"));
+}
+
+std::vector<BoxRecord> Membership::boxes() const {
+  std::vector<BoxRecord> boxes;
+  for (const auto& [key, entry] : boxes_.entries()) {
+    boxes.push_back(from_text(key.substr(sizeof(kBoxes) - 1), entry.value));
+  }
+  return boxes;
+}
+
+std::optional<Leader> Membership::leader() const {
+  const KeyValue* holder = lead_.holder();
+  if (holder == nullptr) return std::nullopt;
+  constexpr bool kThrows = false;
+  const Json object = Json::parse(holder->value, nullptr, kThrows);
+  Leader leader;
+  if (!object.is_object()) return leader;
+  if (object.contains("box") && object["box"].is_string()) leader.name = object["box"];
+  if (object.contains("since_unix_s") && object["since_unix_s"].is_number_unsigned()) {
+    leader.since_unix_s = object["since_unix_s"];
+  }
+  return leader;
+}
+
+}  // namespace pbox::cluster

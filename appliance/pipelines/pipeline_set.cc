@@ -1,0 +1,110 @@
+#include "appliance/pipelines/pipeline_set.h"
+
+#include "config/address.h"
+
+namespace pbox::appliance {
+
+Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology,
+                                                        const config::Config& config,
+                                                        const FlightRecorder* recorder) {
+  auto set = std::make_unique<PipelineSet>();
+  const bool is_off = config.memory.hugepages == config::OnOffAuto::kOff;
+  set->hugepages_ = is_off ? Hugepages::kNever : Hugepages::kIfFree;
+  auto ports = Ports::start(topology, config);
+  if (!ports) return ports.error();
+  set->ports_ = std::move(*ports);
+  for (const PipelinePlan& plan : topology.pipelines) {
+    auto port = set->ports_->open(plan, config);
+    if (!port) return port.error();
+    const auto flight = recorder != nullptr ? recorder->ring(plan.index) : std::span<std::byte>();
+    auto thread = PipelineThread::create(plan, config, std::move(*port), flight);
+    if (!thread) return thread.error();
+    set->threads_.push_back(std::move(*thread));
+  }
+  for (auto& thread : set->threads_) {
+    if (const Status status = thread->start(); !status) return status.error();
+  }
+  return set;
+}
+
+PipelineInfo PipelineSet::info(uint32_t pipeline) const {
+  const PipelineThread& thread = *threads_[pipeline];
+  const std::string& address = thread.plan().address;
+  const nic::Capabilities& can = thread.capabilities();
+  return {.address = config::is_wildcard_address(address) ? "" : address,
+          .udp_port = thread.udp_port(),
+          .receive_buffer_bytes = can.receive_buffer_bytes,
+          .receive_slots = can.receive_slots,
+          .mtu = can.mtu,
+          .numa_node = thread.plan().node,
+          .hugepages = hugepages_,
+          .affinity = can.affinity,
+          .queue = can.queue,
+          .rss = can.rss};
+}
+
+void PipelineSet::execute(uint32_t pipeline, pipeline::Command command) {
+  threads_[pipeline]->execute(command);
+}
+
+Status PipelineSet::install(uint32_t pipeline, pipeline::JobShard& shard) {
+  free_retired();
+  // What is read from where it lies must not change meanwhile, as weights do that are not BSP's.
+  if (shard.sync.model == wire::SyncModel::kBsp) {
+    const Status status = threads_[pipeline]->add_memory(shard.arena());
+    if (!status) return status;
+  }
+  return PipelineHost::install(pipeline, shard);
+}
+
+Result<wire::QueuePairAddress> PipelineSet::connect(uint32_t pipeline, uint64_t owner,
+                                                    const wire::QueuePairAddress& peer) {
+  return threads_[pipeline]->connect(owner, peer);
+}
+
+void PipelineSet::disconnect(uint64_t owner) {
+  for (const auto& thread : threads_) thread->disconnect(owner);
+  free_retired();
+}
+
+void PipelineSet::remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) {
+  execute(pipeline, {.kind = pipeline::CommandKind::kRemove, .shard = shard.get()});
+  retired_.push_back({pipeline, std::move(shard)});
+  free_retired();
+}
+
+void PipelineSet::free_retired() {
+  std::erase_if(retired_, [this](const Retired& retired) {
+    return threads_[retired.pipeline]->remove_memory(retired.shard->arena());
+  });
+}
+
+std::vector<std::string> PipelineSet::take_port_events() {
+  std::vector<std::string> lines;
+  for (auto& thread : threads_) {
+    while (auto event = thread->next_port_event()) {
+      lines.push_back("pipeline " + std::to_string(thread->plan().index) + ": " + *event);
+    }
+  }
+  return lines;
+}
+
+std::vector<PipelineView> PipelineSet::views() const {
+  std::vector<PipelineView> views;
+  for (const auto& thread : threads_) {
+    const PipelinePlan& plan = thread->plan();
+    views.push_back({.index = plan.index,
+                     .cpu = plan.pinned ? plan.cpu : -1,
+                     .node = plan.node,
+                     .address = plan.address,
+                     .udp_port = thread->udp_port(),
+                     .port = thread->capabilities().kind,
+                     .nic = plan.nic,
+                     .affinity = to_string(thread->capabilities().affinity),
+                     .counters = &thread->counters(),
+                     .port_counters = &thread->port_counters()});
+  }
+  return views;
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,52 @@
+// All pipelines of the box, as the control plane (PipelineHost) and the admin side (views) see
+// them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "appliance/admin/source.h"
+#include "appliance/control/pipeline_host.h"
+#include "appliance/pipelines/flight_recorder.h"
+#include "appliance/pipelines/pipeline_thread.h"
+#include "appliance/pipelines/ports.h"
+
+namespace pbox::appliance {
+
+class PipelineSet : public PipelineHost {
+ public:
+  // Opens the ports and starts a thread per pipeline of the plan. With a recorder each pipeline
+  // writes to its ring; it outlives this.
+  static Result<std::unique_ptr<PipelineSet>> start(const Topology& topology,
+                                                    const config::Config& config,
+                                                    const FlightRecorder* recorder = nullptr);
+
+  uint32_t count() const override { return static_cast<uint32_t>(threads_.size()); }
+  PipelineInfo info(uint32_t pipeline) const override;
+  void execute(uint32_t pipeline, pipeline::Command command) override;
+  void wake(uint32_t pipeline) override { threads_[pipeline]->wake(); }
+  Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
+  Result<wire::QueuePairAddress> connect(uint32_t pipeline, uint64_t owner,
+                                         const wire::QueuePairAddress& peer) override;
+  void disconnect(uint64_t owner) override;
+  void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
+  const Ports& ports() const { return *ports_; }
+  // What devices have told of since the last call, a line each.
+  std::vector<std::string> take_port_events();
+  std::vector<PipelineView> views() const;
+
+ private:
+  // A shard of a job that has ended, which a device may still read.
+  struct Retired {
+    uint32_t pipeline = 0;
+    std::unique_ptr<pipeline::JobShard> shard;
+  };
+  void free_retired();
+
+  Hugepages hugepages_ = Hugepages::kIfFree;
+  std::vector<Retired> retired_;  // outlives the devices
+  std::unique_ptr<Ports> ports_;
+  std::vector<std::unique_ptr<PipelineThread>> threads_;
+};
+
+}  // namespace pbox::appliance

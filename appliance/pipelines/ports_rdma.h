@@ -1,0 +1,20 @@
+// The RDMA side of Ports. Private to appliance/.
+#pragma once
+
+#include <string>
+
+#include "appliance/pipelines/any_port.h"
+#include "appliance/topology/plan.h"
+#include "config/config.h"
+
+namespace pbox::appliance {
+
+// The pipeline's socket, and beside it the queue pairs of its RDMA device; `said` gets a line about
+// that device. Fails where this pboxd was built without libibverbs. Control thread.
+Result<AnyPort> open_rdma(nic::SocketPort socket, const PipelinePlan& pipeline,
+                          const config::Config& config, std::string& said);
+
+// What a pipeline's RDMA port locks, besides the memory of jobs. Pure.
+uint64_t rdma_packet_bytes(const config::Config& config);
+
+}  // namespace pbox::appliance

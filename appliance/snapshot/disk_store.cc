@@ -1,0 +1,65 @@
+#include "appliance/snapshot/disk_store.h"
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "appliance/snapshot/folder.h"
+
+namespace pbox::snapshot {
+
+DiskShelf::DiskShelf(boost::asio::io_context& context, std::string directory,
+                     std::function<void()> on_done)
+    : context_(context), directory_(std::move(directory)), on_done_(std::move(on_done)) {}
+
+DiskShelf::~DiskShelf() {
+  stopped_ = true;
+  *alive_ = false;
+  thread_.stop();
+  thread_.join();
+}
+
+// Work on the thread, its answer on the context's.
+template <typename Work, typename Done>
+void DiskShelf::run(Work work, Done done) {
+  boost::asio::post(
+      thread_, [this, alive = alive_, work = std::move(work), done = std::move(done)]() mutable {
+        auto answer = work();
+        boost::asio::post(context_, [this, alive = std::move(alive), answer = std::move(answer),
+                                     done = std::move(done)]() mutable {
+          if (!*alive) return;
+          done(std::move(answer));
+          on_done_();
+        });
+      });
+}
+
+void DiskShelf::begin(const std::string& job, std::function<void(Result<uint64_t>)> done) {
+  run([this, job] { return make_next(directory_, job); }, std::move(done));
+}
+
+void DiskShelf::write_part(uint64_t number, PartHead head, Cuts cuts,
+                           std::function<void(Result<PartFile>)> done) {
+  run(
+      [this, number, head = std::move(head), cuts = std::move(cuts)]() mutable {
+        const std::string name = part_name(head);
+        auto file = snapshot::write_part(number_folder(directory_, head.job, number) + "/" + name,
+                                         head, cuts, stopped_);
+        cuts.clear();  // their memory is large
+        if (file) file->name = name;
+        return file;
+      },
+      std::move(done));
+}
+
+void DiskShelf::finish(Manifest manifest, std::function<void(Status)> done) {
+  run([this, manifest = std::move(manifest)] { return snapshot::finish(directory_, manifest); },
+      std::move(done));
+}
+
+void DiskShelf::load(PartHead part, Choice choice, std::function<void(Result<Restored>)> done) {
+  run([this, part = std::move(part),
+       choice = std::move(choice)] { return snapshot::load(directory_, part, choice, stopped_); },
+      std::move(done));
+}
+
+}  // namespace pbox::snapshot

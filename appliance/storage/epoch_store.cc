@@ -1,0 +1,47 @@
+#include "appliance/storage/epoch_store.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace pbox::appliance {
+namespace {
+
+constexpr char kName[] = "epoch";
+
+// "pbox-epoch 17 1c291ca3\n": a checksum over all before it.
+std::string to_text(uint32_t epoch) {
+  const std::string text = std::string("pbox-epoch ") + std::to_string(epoch) + " ";
+  return text + checksum(text) + "\n";
+}
+
+}  // namespace
+
+Result<EpochStore> EpochStore::open(Disk& disk) {
+  const auto text = disk.read(kName);
+  if (!text) return text.error();
+  if (!text->has_value()) return EpochStore(disk, 0);
+  uint32_t epoch = 0;
+  if (std::sscanf((*text)->c_str(), "pbox-epoch %u", &epoch) != 1 || to_text(epoch) != **text) {
+    return Error{
+        ErrorCode::kSystem,
+        "the file 'epoch' in the folder of [cluster] state_directory is damaged. Stop every "
+        "worker that still waits for this box, then delete the file and start again"};
+  }
+  return EpochStore(disk, epoch);
+}
+
+Result<uint32_t> EpochStore::next(uint32_t floor) {
+  const uint32_t last = std::max(newest_, floor);
+  if (last == UINT32_MAX) {
+    return Error{ErrorCode::kResourceExhausted,
+                 "all epochs are used up; stop every worker of this box, then delete the file "
+                 "'epoch' in the folder of [cluster] state_directory"};
+  }
+  newest_ = last + 1;
+  if (const Status status = replace_file(*disk_, kName, to_text(newest_)); !status) {
+    return status.error();
+  }
+  return newest_;
+}
+
+}  // namespace pbox::appliance

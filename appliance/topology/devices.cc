@@ -1,0 +1,152 @@
+#include <algorithm>
+
+#include "appliance/host/pci_network.h"
+#include "appliance/topology/steps.h"
+#include "config/cpu_list.h"
+#include "config/dpdk_device.h"
+
+namespace pbox::appliance::steps {
+namespace {
+
+void append(std::string& list, const std::string& separator, const std::string& entry) {
+  if (!list.empty()) list += separator;
+  list += entry;
+}
+
+const PciNetwork* find_device(const HostFacts& facts, const std::string& address) {
+  for (const auto& device : facts.pci_network) {
+    if (device.address == address) return &device;
+  }
+  return nullptr;
+}
+
+// "0000:3b:00.0 (vfio-pci), 0000:01:00.0 (virtio-pci, eth0)"
+std::string known_devices(const HostFacts& facts) {
+  std::string known;
+  for (const auto& device : facts.pci_network) {
+    std::string state = device.driver.empty() ? "no driver" : device.driver;
+    if (!device.interface.empty()) state += ", " + device.interface;
+    append(known, ", ", device.address + " (" + state + ")");
+  }
+  return known;
+}
+
+std::string fault_of(const HostFacts& facts, const std::string& address) {
+  const PciNetwork* device = find_device(facts, address);
+  if (device == nullptr) {
+    const std::string known = known_devices(facts);
+    return address + " is no network device of " + facts.source + "; " +
+           (known.empty() ? "there is none on PCI" : "choose among " + known);
+  }
+  if (binding_of(*device) != PciBinding::kKernel) return {};
+  return address + " is the kernel's (" + device->driver + "); dpdk-devbind.py --bind=vfio-pci " +
+         address + " gives it to DPDK" +
+         (device->interface.empty() ? "" : ", and interface " + device->interface + " disappears");
+}
+
+// All faults at once.
+Status check_devices(const config::Config& config, const HostFacts& facts) {
+  std::string faults;
+  for (const auto& device : config.dpdk.devices) {
+    if (!config::is_pci_device(device.device)) continue;
+    const std::string fault = fault_of(facts, device.device);
+    if (!fault.empty()) append(faults, " | ", fault);
+  }
+  if (faults.empty()) return ok_status();
+  return Error{ErrorCode::kInvalidArgument, "dpdk.devices: " + faults};
+}
+
+// A group of devices, as the NIC that the steps know. Fails when they are on different nodes.
+Result<Nic> nic_of(const config::Config& config, const HostFacts& facts,
+                   const std::vector<uint32_t>& group) {
+  const auto& devices = config.dpdk.devices;
+  Nic nic;
+  nic.addresses = {config::without_prefix(devices[group[0]].addresses[0])};
+  for (const uint32_t index : group)
+    append(nic.name, "+", config::device_name(devices[index].device));
+  if (config.pipeline.numa == config::OnOffAuto::kOff) return nic;
+  for (const uint32_t index : group) {
+    const PciNetwork* device = find_device(facts, devices[index].device);
+    if (device == nullptr) continue;
+    nic.pci_address = device->address;
+    if (device->node == kUnknownNode) continue;
+    if (nic.node != kUnknownNode && nic.node != device->node) {
+      return Error{ErrorCode::kInvalidArgument,
+                   "dpdk.devices: " + nic.name + " share their addresses, but are on NUMA nodes " +
+                       std::to_string(nic.node) + " and " + std::to_string(device->node) +
+                       "; give each addresses of its own, or set pipeline.numa = off"};
+    }
+    nic.node = device->node;
+  }
+  return nic;
+}
+
+// The operator named them, so none is left out in silence.
+Status check_cores_near(const std::vector<Seat>& seats, const std::vector<Nic>& nics) {
+  const auto nodes = nodes_of(seats);
+  for (const auto& nic : nics) {
+    if (std::binary_search(nodes.begin(), nodes.end(), nic.node)) continue;
+    return Error{ErrorCode::kInvalidArgument,
+                 "dpdk.devices: " + nic.name + " is on NUMA node " + std::to_string(nic.node) +
+                     ", where no core may run a pipeline; name some in pipeline.cores, widen the "
+                     "process's cpuset, or set pipeline.numa = off"};
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Result<std::vector<Server>> serving_devices(const config::Config& config, const HostFacts& facts,
+                                            std::vector<Seat>& seats, Reasons& reasons) {
+  if (config.dpdk.devices.empty()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "dpdk.devices is empty, but data.port = dpdk; name at least one device"};
+  }
+  if (const auto status = check_devices(config, facts); !status) return status.error();
+  const auto groups = config::device_groups(config.dpdk.devices);
+  std::vector<Nic> nics;
+  for (const auto& group : groups) {
+    auto nic = nic_of(config, facts, group);
+    if (!nic) return nic.error();
+    nics.push_back(std::move(*nic));
+  }
+  reasons.push_back("data.port = dpdk: data goes past the kernel; box.listen = " +
+                    config.box.listen + " is the address of control alone");
+  if (config.pipeline.numa != config::OnOffAuto::kOff) {
+    settle_unknown_nodes(seats, nics, reasons);
+    if (const auto status = check_cores_near(seats, nics); !status) return status.error();
+    const auto status = keep_seats_near(config, nics, seats, reasons);
+    if (!status) return status.error();
+  }
+  std::vector<Server> servers;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    servers.push_back(Server{nics[i].name, nics[i].node, nics[i].addresses[0], groups[i]});
+  }
+  return servers;
+}
+
+void explain_devices(const config::Config& config, const std::vector<Server>& servers,
+                     const Topology& topology, Reasons& reasons) {
+  for (const auto& server : servers) {
+    std::vector<int> served;
+    for (const auto& pipeline : topology.pipelines) {
+      if (pipeline.devices == server.devices) served.push_back(static_cast<int>(pipeline.index));
+    }
+    if (served.empty()) continue;
+    std::string reason = server.nic + (server.devices.size() == 1 ? " serves" : " serve") +
+                         (served.size() == 1 ? " pipeline " : " pipelines ") +
+                         config::print_cpu_list(served) + " at " + server.address;
+    if (server.devices.size() > 1) reason += ", each of which has a queue on every one of them";
+    reasons.push_back(std::move(reason));
+  }
+  reasons.push_back(
+      "not known before the devices are opened: how many queues and which offloads they have, and "
+      "how fast their links are");
+  if (config.pipeline.poll == config::PollMode::kAdaptive) {
+    reasons.push_back(
+        "pipeline.poll = adaptive: a DPDK device has no event to wait for, so idle pipelines nap "
+        "and look again; pipeline.poll = busy has the least latency");
+  }
+}
+
+}  // namespace pbox::appliance::steps

@@ -1,0 +1,13 @@
+// A topology for people and for programs. Pure; any thread.
+#pragma once
+
+#include <string>
+
+#include "appliance/topology/plan.h"
+
+namespace pbox::appliance {
+
+std::string to_text(const Topology& topology);  // tables, then the reasons
+std::string to_json(const Topology& topology);  // one object
+
+}  // namespace pbox::appliance

@@ -1,0 +1,168 @@
+// What the flight recorder is told beside the packets: commands, rounds that open, results that
+// have left, and from time to time the state itself, so that what is left of the ring can be
+// replayed from a known one. A round's opening is a known state of its chunk by itself; the turns
+// of record_state() are for rounds that stay open while the ring goes round.
+#include <algorithm>
+
+#include "nic/wire/crc32c.h"
+#include "pipeline/engine.h"
+
+namespace pbox::pipeline {
+namespace {
+
+struct VerdictRow {
+  Verdict verdict;
+  Counter counter;
+};
+
+// In this order where a packet counts for two.
+constexpr VerdictRow kVerdicts[] = {
+    {Verdict::kTooShort, Counter::kRejectShort}, {Verdict::kVersion, Counter::kRejectVersion},
+    {Verdict::kType, Counter::kRejectType},      {Verdict::kReserved, Counter::kRejectReserved},
+    {Verdict::kLength, Counter::kRejectLength},  {Verdict::kTag, Counter::kRejectTag},
+    {Verdict::kQueue, Counter::kRejectQueue},    {Verdict::kSession, Counter::kRejectSession},
+    {Verdict::kEpoch, Counter::kRejectEpoch},    {Verdict::kGeneration, Counter::kRejectGeneration},
+    {Verdict::kChunk, Counter::kRejectChunk},    {Verdict::kFragment, Counter::kRejectFragment},
+    {Verdict::kDtype, Counter::kRejectDtype},    {Verdict::kRound, Counter::kRejectRound},
+    {Verdict::kDuplicate, Counter::kDuplicate},  {Verdict::kStale, Counter::kStale},
+    {Verdict::kDropped, Counter::kDropped},      {Verdict::kPull, Counter::kPullsReceived},
+};
+static_assert(std::size(kVerdicts) == kCountedVerdicts);
+
+// Chunks looked at in one turn of record_state().
+constexpr size_t kChunksPerTurn = 64;
+
+size_t turns_of(const JobShard& shard) {
+  return shard.chunk_count() / kChunksPerTurn + 1;
+}
+
+}  // namespace
+
+// A packet that was not added. One of the table's counters has moved since the last such packet.
+void Core::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
+  for (size_t index = 0; index < kCountedVerdicts; ++index) {
+    const uint64_t count = counters_.get(kVerdicts[index].counter);
+    const bool has_moved = count != judged_[index];
+    judged_[index] = count;
+    if (has_moved && record.verdict == Verdict::kPending) record.verdict = kVerdicts[index].verdict;
+  }
+  constexpr size_t kPullBytes = limits::kPacketOverheadBytes + sizeof(wire::PullPayload);
+  if (record.verdict != Verdict::kPull || packet.bytes != kPullBytes) return;
+  std::memcpy(record.body + offsetof(PacketRecord, held_mask), packet.data + sizeof(wire::Header),
+              sizeof(uint64_t));
+}
+
+void Core::record_command(const Command& command) {
+  const bool changes_nothing = command.kind == CommandKind::kTrace ||
+                               command.kind == CommandKind::kCut ||
+                               command.kind == CommandKind::kReportRounds;
+  if (changes_nothing) return;
+  CommandRecord record;
+  record.command = static_cast<uint32_t>(command.kind);
+  record.rank = command.rank;
+  record.spi = command.spi;
+  record.credit_bytes = command.credit_bytes;
+  record.generation = command.generation;
+  record.learning_rate = command.learning_rate;
+  flight_.add(FlightKind::kCommand, command.shard->flight_number, now_ns_, record);
+  if (command.kind != CommandKind::kRemove) record_shard(*command.shard);
+}
+
+void Core::record_shard(const JobShard& shard) {
+  ShardRecord record;
+  record.epoch = shard.epoch;
+  record.fragment_bytes = shard.fragment_bytes;
+  record.job_chunk_count = shard.job_chunk_count();
+  record.chunk_count = static_cast<uint32_t>(shard.chunk_count());
+  record.worker_count = shard.worker_count();
+  record.generation = shard.generation;
+  record.mode = static_cast<uint8_t>(shard.mode);
+  record.reduction = static_cast<uint8_t>(shard.reduction);
+  record.partial = shard.partial ? 1 : 0;
+  record.delivery = static_cast<uint8_t>(shard.delivery);
+  record.sync_model = static_cast<uint8_t>(shard.sync.model);
+  const size_t name_bytes = std::min<size_t>(shard.name.size(), limits::kJobNameBytesMax);
+  record.name_bytes = static_cast<uint8_t>(name_bytes);
+  record.part = shard.part;
+  flight_.add(FlightKind::kShard, shard.flight_number, now_ns_, record);
+  for (size_t at = 0; at < name_bytes; at += kFlightBodyBytes) {
+    std::array<char, kFlightBodyBytes> part{};
+    std::copy_n(shard.name.data() + at, std::min(kFlightBodyBytes, name_bytes - at), part.data());
+    flight_.add(FlightKind::kName, shard.flight_number, now_ns_, part);
+  }
+  const std::vector<Session>& sessions = shard.sessions();
+  for (size_t rank = 0; rank < sessions.size(); rank += 2) {
+    SessionRecord pair;
+    for (size_t index = 0; index < 2 && rank + index < sessions.size(); ++index) {
+      const Session& session = sessions[rank + index];
+      pair.ranks[index] = {session.newest_packet_number, session.rank, session.spi,
+                           session.credit_bytes, session.present ? 1u : 0u};
+    }
+    flight_.add(FlightKind::kSession, shard.flight_number, now_ns_, pair);
+  }
+}
+
+void Core::record_chunk(const JobShard& shard, const Chunk& chunk, bool opens) {
+  ChunkRecord record;
+  record.rounds_finished = chunk.rounds_finished;
+  record.first_round = chunk.first_round;
+  record.claimed_any = chunk.claimed_any;
+  record.chunk = chunk.id;
+  record.elements = chunk.elements;
+  record.fanned_out_rounds = chunk.fanned_out_rounds;
+  record.copy_rank = chunk.copy_rank;
+  record.dtype = static_cast<uint8_t>(chunk.dtype);
+  record.opens = opens ? 1 : 0;
+  const bool has_claims = chunk.claimed_any != 0 || chunk.copy_rank != kNoRank;
+  const uint32_t workers = shard.worker_count();
+  const uint32_t claims = (workers + ClaimsRecord::kRanks - 1) / ClaimsRecord::kRanks;
+  record.claims = static_cast<uint16_t>(has_claims ? claims : 0);
+  flight_.add(FlightKind::kChunk, shard.flight_number, now_ns_, record);
+  for (uint32_t index = 0; index < record.claims; ++index) {
+    ClaimsRecord part;
+    part.chunk = chunk.id;
+    part.first_rank = index * ClaimsRecord::kRanks;
+    const uint32_t ranks = std::min(ClaimsRecord::kRanks, workers - part.first_rank);
+    std::copy_n(chunk.claimed + part.first_rank, ranks, part.masks);
+    flight_.add(FlightKind::kClaims, shard.flight_number, now_ns_, part);
+  }
+}
+
+void Core::record_left(const JobShard& shard, const FanOut& at) {
+  LeftRecord record;
+  record.chunk = at.chunk->id;
+  record.round = at.round;
+  if (flight_.is_kept()) {
+    const Chunk& chunk = *at.chunk;
+    const uint32_t piece = at.round % ((chunk.wire_bytes - 1) / kDigestedBytes + 1);
+    const uint32_t bytes = std::min(kDigestedBytes, chunk.wire_bytes - piece * kDigestedBytes);
+    record.piece = static_cast<uint16_t>(piece);
+    record.digested_bytes = static_cast<uint16_t>(bytes);
+    record.digest =
+        wire::crc32c(0, chunk.result[at.round & 1] + size_t{piece} * kDigestedBytes, bytes);
+  }
+  flight_.add(FlightKind::kLeft, shard.flight_number, now_ns_, record);
+}
+
+// A few chunks at a time, so that all jobs have had their turn before half of the ring is written
+// over: a full ring always holds all of the state.
+void Core::record_state() {
+  size_t turns = 0;
+  for (const JobShard* shard : shards_) turns += turns_of(*shard);
+  const uint64_t half = flight_.capacity() / 2;
+  next_state_ = flight_.written() + (turns == 0 ? half : std::max<uint64_t>(1, half / turns));
+  if (turns == 0) return;
+  if (state_shard_ >= shards_.size()) state_shard_ = state_chunk_ = 0;
+  JobShard& shard = *shards_[state_shard_];
+  if (state_chunk_ == 0) record_shard(shard);
+  const size_t end = std::min(state_chunk_ + kChunksPerTurn, shard.chunk_count());
+  for (; state_chunk_ < end; ++state_chunk_) {
+    const Chunk& chunk = shard.chunks()[state_chunk_];
+    if (chunk.claimed_any != 0) record_chunk(shard, chunk, false);
+  }
+  if (state_chunk_ < shard.chunk_count()) return;
+  ++state_shard_;
+  state_chunk_ = 0;
+}
+
+}  // namespace pbox::pipeline

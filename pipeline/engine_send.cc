@@ -1,0 +1,396 @@
+#include "base/clock.h"
+#include "nic/wire/chunk_layout.h"
+#include "pipeline/engine.h"
+#include "pipeline/sync/rules.h"
+
+namespace pbox::pipeline {
+namespace {
+
+// What a job may send before the next one's turn (deficit round robin; Shreedhar, Varghese 1995):
+// two of the largest packets, so that every turn sends something.
+constexpr int64_t kQuantumBytes = 2 * int64_t{limits::kPacketBytesMax};
+
+// Packets of one result for one worker: what they share is put together once.
+class ResultMaker {
+ public:
+  ResultMaker(const JobShard& shard, Session& session, const Chunk& chunk, uint32_t round,
+              const wire::TagPolicy& tag)
+      : session_(session),
+        result_(chunk.result[round & 1]),
+        tag_(tag),
+        chunk_bytes_(chunk.wire_bytes),
+        fragment_bytes_(shard.fragment_bytes),
+        last_fragment_(chunk.fragment_count - 1u),
+        workers_(shard.worker_count()),
+        contributors_(chunk.contributors[round & 1]) {
+    wire::Header header;
+    header.set_type(wire::PacketType::kResult);
+    header.spi = session.spi | wire::kSpiToWorker;
+    header.epoch = shard.epoch;
+    header.chunk = chunk.id;
+    header.round = round;
+    header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
+    header.dtype_scale = static_cast<uint16_t>(chunk.dtype);
+    header.generation = shard.generation;
+    if (wire::applies_on_arrival(shard.sync.model)) {
+      // A read that waits is not answered, whatever leaves for its rank. Where workers add their
+      // own updates to what they have, the label is exact, fragment by fragment.
+      const sync::Progress& progress = chunk.sync->progress;
+      const bool exact = sync::reads_cached(shard.sync);
+      const bool waits = !exact && progress.is_parked(session.rank);
+      header.timestamp_us = static_cast<uint32_t>(progress.next(session.rank) - (waits ? 1 : 0));
+      applied_mask_ = exact ? chunk.claimed[session.rank] : 0;
+    } else if (shard.sync.model == wire::SyncModel::kDrop) {
+      const sync::Pushed& pushed = chunk.sync->pushed[session.rank];
+      header.timestamp_us = pushed.round;
+      applied_mask_ = pushed.counted;
+    }
+    words_ = std::bit_cast<wire::HeaderWords>(header);
+  }
+
+  // The fields that differ are set in whole words: a tag that read back what narrow stores have
+  // just written would wait for them, once per word and packet.
+  void make(uint32_t fragment, uint8_t flags, nic::TxPacket& packet) const {
+    const uint32_t bytes = wire::fragment_length(chunk_bytes_, fragment_bytes_, fragment);
+    if (fragment == last_fragment_) flags |= wire::flag::kLast;
+    wire::HeaderWords words = words_;
+    words[0] |= uint64_t{flags} << (8 * offsetof(wire::Header, flags)) |
+                uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
+    words[1] = session_.next_packet_number++;
+    words[4] += applied_mask_ >> fragment & 1;
+    words[3] |= uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
+    if (contributors_ != nullptr && contributors_[fragment] != workers_) {
+      count(contributors_[fragment], words);
+    }
+    static_assert(offsetof(wire::Header, packet_number) == 8);
+    static_assert(offsetof(wire::Header, fragment) / 8 == 3);
+    static_assert(offsetof(wire::Header, timestamp_us) == 4 * 8);
+    // Word by word: a cast of them all is stored field by field.
+    auto* header = reinterpret_cast<std::byte*>(&packet.header);
+    for (size_t word = 0; word < words.size(); ++word) {
+      std::memcpy(header + word * sizeof(words[word]), &words[word], sizeof(words[word]));
+    }
+    packet.to = &session_.endpoint;
+    packet.payload = result_ + size_t{fragment} * fragment_bytes_;
+    packet.tag = wire::make_tag(tag_, words, packet.payload, bytes);
+  }
+
+ private:
+  static void count(uint16_t contributors, wire::HeaderWords& words) {
+    words[0] |= uint64_t{wire::flag::kPartial} << (8 * offsetof(wire::Header, flags));
+    words[4] |= uint64_t{contributors} << (8 * (offsetof(wire::Header, dtype_scale) % 8) + 4);
+    static_assert(offsetof(wire::Header, dtype_scale) / 8 == 4);
+  }
+
+  Session& session_;
+  const std::byte* result_;
+  const wire::TagPolicy& tag_;
+  uint32_t chunk_bytes_;
+  uint32_t fragment_bytes_;
+  uint32_t last_fragment_;
+  uint32_t workers_;
+  const uint16_t* contributors_;  // by fragment; null: always all workers
+  uint64_t applied_mask_ = 0;     // fragments that include one more of the rank's own rounds
+  wire::HeaderWords words_{};
+};
+
+}  // namespace
+
+std::span<const nic::TxPacket> Core::to_send() {
+  if (outgoing_begin_ == outgoing_end_) {
+    outgoing_begin_ = 0;
+    size_t filled = fill_replies(0);
+    size_t idle_shards = 0;
+    while (filled < outgoing_.size() && idle_shards < shards_.size()) {
+      JobShard& shard = *shards_[next_shard_];
+      const size_t before = filled;
+      filled = fill_shard(shard, filled, outgoing_.size());
+      idle_shards = filled == before ? idle_shards + 1 : 0;
+      if (filled < outgoing_.size()) next_shard_ = (next_shard_ + 1) % shards_.size();
+    }
+    outgoing_end_ = filled;
+    results_changed_ = false;
+  } else if (results_changed_) {
+    remake_unsent();
+  }
+  return {outgoing_.data() + outgoing_begin_, outgoing_end_ - outgoing_begin_};
+}
+
+void Core::sent(size_t count) {
+  PBOX_DCHECK(outgoing_begin_ + count <= outgoing_end_);
+  uint64_t bytes = 0;
+  for (size_t index = 0; index < count; ++index) {
+    bytes += limits::kPacketOverheadBytes + outgoing_[outgoing_begin_ + index].header.payload_bytes;
+  }
+  outgoing_begin_ += count;
+  counters_.add(Counter::kTxPackets, count);
+  counters_.add(Counter::kTxBytes, bytes);
+}
+
+size_t Core::fill_replies(size_t filled) {
+  while (filled < outgoing_.size() && reply_head_ != reply_tail_) {
+    const Reply& reply = replies_[reply_head_++ % kReplyCapacity];
+    outgoing_[filled] = reply.packet;
+    outgoing_status_[filled] = reply.status;
+    outgoing_[filled].payload = reinterpret_cast<const std::byte*>(&outgoing_status_[filled]);
+    ++filled;
+  }
+  return filled;
+}
+
+size_t Core::fill_shard(JobShard& shard, size_t filled, size_t limit) {
+  const bool has_work = shard.egress.cursor.count > 0 || !shard.egress.empty() ||
+                        shard.egress.has_resend() || shard.egress.has_answer() ||
+                        !shard.departure.ranks.empty();
+  if (!has_work) {
+    shard.egress_deficit_bytes = 0;
+    return filled;
+  }
+  if (shard.egress_deficit_bytes <= 0) shard.egress_deficit_bytes += kQuantumBytes;
+  filled = fill_resends(shard, filled, limit);
+  if (shard.sync.model != wire::SyncModel::kBsp) return fill_owed(shard, filled, limit);
+  filled = fill_fan_out(shard, filled, limit);
+  return fill_answers(shard, filled, limit);
+}
+
+size_t Core::fill_resends(JobShard& shard, size_t filled, size_t limit) {
+  Resend resend;
+  while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_resend(resend)) {
+    const size_t before = filled;
+    filled = fill_asked(shard, resend, wire::flag::kRetransmission, filled, limit);
+    counters_.add(Counter::kResultsResent, filled - before);
+    if (resend.mask != 0) shard.egress.push_resend(resend);
+  }
+  return filled;
+}
+
+// Replies of jobs whose model is not BSP: of what their chunk is now.
+size_t Core::fill_owed(JobShard& shard, size_t filled, size_t limit) {
+  sync::Departure& at = shard.departure;
+  FanOut next;
+  while (filled < limit && shard.egress_deficit_bytes > 0) {
+    if (at.ranks.empty()) {
+      if (!shard.egress.pop(next)) break;
+      sync::ChunkSync& waiting = *next.chunk->sync;
+      at = {next.chunk, waiting.owed, next.chunk->id % shard.worker_count(), 0};
+      waiting.owed = {};
+      waiting.queued = false;
+      continue;
+    }
+    if (!at.ranks.has(at.rank)) {
+      const uint32_t rank = at.ranks.next(at.rank);
+      at.rank = rank != sync::RankSet::kNone ? rank : at.ranks.next(0);
+      at.fragment = 0;
+    }
+    Session& session = shard.sessions()[at.rank];
+    const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, options_.tag);
+    const bool sends = session.present && session.reachable;
+    for (; sends && at.fragment < at.chunk->fragment_count; ++at.fragment) {
+      if (filled == limit || shard.egress_deficit_bytes <= 0) return filled;
+      maker.make(at.fragment, 0, outgoing_[filled]);
+      shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
+      ++filled;
+    }
+    at.ranks.remove(at.rank);
+  }
+  return filled;
+}
+
+size_t Core::fill_answers(JobShard& shard, size_t filled, size_t limit) {
+  Answer answer;
+  while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_answer(answer)) {
+    filled = fill_asked(shard, answer, 0, filled, limit);
+    if (answer.mask != 0) shard.egress.return_answer(answer);
+  }
+  return filled;
+}
+
+// Weights change under packets that a full port has not taken: what they say of themselves must be
+// so when they leave.
+void Core::remake_unsent() {
+  results_changed_ = false;
+  for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
+    nic::TxPacket& packet = outgoing_[index];
+    const SessionEntry& entry = sessions_[wire::spi_index(packet.header.spi)];
+    const bool is_result = packet.header.type() == wire::PacketType::kResult;
+    if (!is_result || entry.shard == nullptr) continue;
+    if ((entry.spi | wire::kSpiToWorker) != packet.header.spi) continue;  // of a session before
+    if (entry.shard->sync.model == wire::SyncModel::kBsp) continue;
+    const Chunk& chunk = *entry.shard->find(packet.header.chunk);
+    const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1,
+                            options_.tag);
+    maker.make(packet.header.fragment, packet.header.flags & wire::flag::kRetransmission, packet);
+  }
+}
+
+// As much as there is room for; what is left stays in the mask.
+size_t Core::fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled,
+                        size_t limit) {
+  Chunk& chunk = *asked.chunk;
+  const bool is_wanted = chunk.applies_on_arrival() ? chunk.sync->awaits(asked.rank, asked.round)
+                                                    : asked.round + 1 == chunk.open_round();
+  Session& session = shard.sessions()[asked.rank];
+  if (!is_wanted || !session.present) {  // consumed meanwhile, or excluded
+    asked.mask = 0;
+    return filled;
+  }
+  const ResultMaker maker(shard, session, chunk, chunk.open_round() - 1, options_.tag);
+  while (asked.mask != 0 && filled < limit && shard.egress_deficit_bytes > 0) {
+    const auto fragment = static_cast<uint32_t>(__builtin_ctzll(asked.mask));
+    asked.mask &= asked.mask - 1;
+    maker.make(fragment, flags, outgoing_[filled]);
+    shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
+    ++filled;
+  }
+  return filled;
+}
+
+size_t Core::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
+  EgressQueue::Cursor& cursor = shard.egress.cursor;
+  while (filled < limit && shard.egress_deficit_bytes > 0) {
+    if (cursor.count == 0 && !begin_fan_out(shard.egress)) break;
+    const FanOut& first = cursor.group[0];
+    const uint32_t rank = (cursor.step + first.chunk->id + first.round) % shard.worker_count();
+    filled = fill_group(shard, shard.sessions()[rank], filled, limit);
+    if (cursor.index < cursor.count) break;  // no room, or another job's turn
+    cursor.index = 0;
+    if (++cursor.step == shard.worker_count()) cursor.count = 0;
+  }
+  return filled;
+}
+
+bool Core::begin_fan_out(EgressQueue& egress) {
+  EgressQueue::Cursor& cursor = egress.cursor;
+  cursor.step = cursor.index = cursor.fragment = 0;
+  while (cursor.count < cursor.group.size() && egress.pop(cursor.group[cursor.count])) {
+    ++cursor.count;
+  }
+  return cursor.count > 0;
+}
+
+// What is left of the group for one worker.
+size_t Core::fill_group(JobShard& shard, Session& session, size_t filled, size_t limit) {
+  EgressQueue::Cursor& cursor = shard.egress.cursor;
+  for (; cursor.index < cursor.count; ++cursor.index, cursor.fragment = 0) {
+    const FanOut& at = cursor.group[cursor.index];
+    // Void: the next round was finished by an exclusion, which proves that everybody has this one.
+    if (at.round + 1 != at.chunk->open_round()) continue;
+    // Nobody knows where a rank is that has come back and was not heard yet; it will ask.
+    const bool sends = session.present && session.reachable;
+    const ResultMaker maker(shard, session, *at.chunk, at.round, options_.tag);
+    const bool announces = shard.delivery == wire::Delivery::kPull;
+    const uint32_t packets = announces ? 1 : at.chunk->fragment_count;
+    for (; sends && cursor.fragment < packets; ++cursor.fragment) {
+      if (filled == limit || shard.egress_deficit_bytes <= 0) return filled;
+      if (announces) {
+        make_announcement(shard, session, at, filled);
+      } else {
+        maker.make(cursor.fragment, 0, outgoing_[filled]);
+      }
+      shard.egress_deficit_bytes -= outgoing_[filled].header.payload_bytes;
+      ++filled;
+    }
+    if (cursor.step + 1 < shard.worker_count()) continue;
+    at.chunk->fanned_out_rounds = at.round + 1;
+    record_left(shard, at);
+    if (shard.trace != nullptr) [[unlikely]] {
+      trace_round(shard, *at.chunk, at.round, TraceEvent::Kind::kSent);
+    }
+  }
+  return filled;
+}
+
+// Delivery by pull: an answer to what nobody has asked yet.
+void Core::make_announcement(const JobShard& shard, Session& session, const FanOut& at,
+                             size_t index) {
+  wire::StatusPayload& status = outgoing_status_[index];
+  status = {.received_mask = at.chunk->full_mask, .finished_round = at.round + 1};
+  nic::TxPacket& packet = outgoing_[index];
+  packet.to = &session.endpoint;
+  packet.payload = reinterpret_cast<const std::byte*>(&status);
+  packet.header = {};
+  packet.header.set_type(wire::PacketType::kStatus);
+  packet.header.payload_bytes = sizeof(status);
+  packet.header.spi = session.spi | wire::kSpiToWorker;
+  packet.header.packet_number = session.next_packet_number++;
+  packet.header.epoch = shard.epoch;
+  packet.header.chunk = at.chunk->id;
+  packet.header.round = at.round;
+  packet.header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
+  packet.header.generation = shard.generation;
+  packet.tag = wire::make_tag(options_.tag, packet.header, packet.payload);
+  counters_.add(Counter::kAnnounced);
+}
+
+void Core::send_status(const JobShard& shard, Session& session, const Chunk& chunk,
+                       const wire::Header& asked) {
+  wire::StatusPayload status;
+  status.finished_round = chunk.open_round();
+  if (asked.round == chunk.open_round()) {
+    status.received_mask = chunk.claimed[session.rank];
+    const uint32_t workers = shard.worker_count();
+    for (uint32_t rank = workers; rank-- > 0;) {
+      if (!shard.sessions()[rank].present || chunk.claimed[rank] == chunk.full_mask) continue;
+      ++status.missing_workers;
+      status.first_missing_rank = static_cast<uint16_t>(rank);
+    }
+    if (status.missing_workers > 0) add_from_ledger(shard, chunk, status);
+  } else {
+    status.received_mask = chunk.full_mask;
+  }
+  answer(shard, session, asked, status);
+}
+
+void Core::add_from_ledger(const JobShard& shard, const Chunk& chunk,
+                           wire::StatusPayload& status) const {
+  const uint32_t index = shard.index_of(chunk);
+  if (shard.stragglers.is_open(index)) {
+    const uint64_t first_ns = shard.stragglers.first_arrival_ns(index);
+    status.waited_ms = static_cast<uint32_t>((now_ns_ - first_ns) / kNanosPerMilli);
+  }
+  const uint64_t rounds = shard.rounds_finished.get();
+  const uint64_t last = shard.sessions()[status.first_missing_rank].last_arrivals.get();
+  status.last_percent = static_cast<uint16_t>(rounds == 0 ? 0 : 100 * last / rounds);
+}
+
+void Core::answer(const JobShard& shard, Session& session, const wire::Header& asked,
+                  const wire::StatusPayload& status) {
+  wire::Header header;
+  header.set_type(wire::PacketType::kStatus);
+  header.payload_bytes = sizeof(status);
+  header.epoch = shard.epoch;
+  header.chunk = asked.chunk;
+  header.round = asked.round;
+  header.timestamp_us = asked.timestamp_us;
+  header.generation = shard.generation;
+  if (push_reply(session, header, status)) counters_.add(Counter::kStatusSent);
+}
+
+void Core::send_grants(JobShard& shard) {
+  for (Session& session : shard.sessions()) {
+    if (!session.present || !session.reachable) continue;  // the session reply says its credit
+    wire::Header header;
+    header.set_type(wire::PacketType::kGrant);
+    header.epoch = shard.epoch;
+    header.generation = shard.generation;
+    push_reply(session, header, {});
+  }
+}
+
+bool Core::push_reply(Session& session, const wire::Header& header,
+                      const wire::StatusPayload& status) {
+  if (reply_tail_ - reply_head_ >= kReplyCapacity) return false;
+  Reply& reply = replies_[reply_tail_++ % kReplyCapacity];
+  reply.packet.to = &session.endpoint;
+  reply.packet.header = header;
+  reply.packet.header.spi = session.spi | wire::kSpiToWorker;
+  reply.packet.header.packet_number = session.next_packet_number++;
+  reply.packet.header.credit =
+      static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
+  reply.status = status;
+  reply.packet.tag = wire::make_tag(options_.tag, reply.packet.header,
+                                    reinterpret_cast<const std::byte*>(&reply.status));
+  return true;
+}
+
+}  // namespace pbox::pipeline

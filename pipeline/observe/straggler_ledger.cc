@@ -1,0 +1,75 @@
+#include "pipeline/observe/straggler_ledger.h"
+
+#include <algorithm>
+
+namespace pbox::pipeline {
+
+void StragglerLedger::reserve(size_t chunk_count) {
+  chunks_ = std::vector<Chunk>(chunk_count);
+}
+
+void StragglerLedger::arrived(uint32_t index, uint64_t now_ns) {
+  Chunk& chunk = chunks_[index];
+  chunk.newest_ns = now_ns;
+  if (chunk.is_open) return;
+  chunk.is_open = true;
+  chunk.first_ns = now_ns;
+  chunk.previous = tail_;
+  chunk.next = kNone;
+  (tail_ == kNone ? head_ : chunks_[tail_].next) = index;
+  tail_ = index;
+}
+
+void StragglerLedger::unlink(Chunk& chunk) {
+  (chunk.previous == kNone ? head_ : chunks_[chunk.previous].next) = chunk.next;
+  (chunk.next == kNone ? tail_ : chunks_[chunk.next].previous) = chunk.previous;
+  chunk.is_open = false;
+}
+
+StragglerLedger::Lateness StragglerLedger::finished(uint32_t index, uint64_t round, uint32_t rank,
+                                                    uint64_t now_ns) {
+  Chunk& chunk = chunks_[index];
+  // The only one to push, or a copy of what was consumed: there is nobody to be later than.
+  if (!chunk.is_open) return {};
+  unlink(chunk);
+  const Lateness lateness{.skew_ns = now_ns - chunk.first_ns, .late_ns = now_ns - chunk.newest_ns};
+  skews_.add(lateness.skew_ns);
+  chunk.late_ns.add(lateness.late_ns);
+  if (lateness.late_ns > chunk.worst.late_ns.get()) {
+    chunk.worst.late_ns.set(lateness.late_ns);
+    chunk.worst.round.set(round);
+    chunk.worst.rank.set(rank);
+  }
+  note_round(index, round, rank, lateness.late_ns, now_ns);
+  return lateness;
+}
+
+void StragglerLedger::ended(uint32_t index) {
+  if (chunks_[index].is_open) unlink(chunks_[index]);
+}
+
+void StragglerLedger::note_round(uint32_t index, uint64_t round, uint32_t rank, uint64_t late_ns,
+                                 uint64_t now_ns) {
+  Round& kept = rounds_[round % kRoundsKept];
+  if (kept.round.get() > round + 1) return;  // a chunk that is that far behind the others
+  const uint64_t first_ns = chunks_[index].first_ns;
+  if (kept.round.get() != round + 1) {
+    kept.round.set(0);
+    kept.begun_ns.set(first_ns);
+    kept.chunks.set(0);
+    kept.late_ns.set(late_ns);
+    kept.rank.set(rank);
+    kept.chunk.set(index);
+    kept.round.set(round + 1);
+  } else if (late_ns > kept.late_ns.get()) {
+    kept.late_ns.set(late_ns);
+    kept.rank.set(rank);
+    kept.chunk.set(index);
+  }
+  kept.begun_ns.set(std::min(kept.begun_ns.get(), first_ns));
+  kept.finished_ns.set(now_ns);
+  kept.chunks.add(1);
+  if (kept.chunks.get() == chunks_.size()) round_times_.add(now_ns - kept.begun_ns.get());
+}
+
+}  // namespace pbox::pipeline

@@ -1,0 +1,186 @@
+#include "pipeline/state/chunk_state.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "nic/wire/chunk_layout.h"
+#include "pipeline/reduce/reduce.h"
+#include "pipeline/sync/rules.h"
+
+namespace pbox::pipeline {
+namespace {
+
+// Of the fragments that the result came in, the least in each that it leaves in.
+void restore_contributors(const JobShard& shard, const Chunk& chunk, const ChunkState& state,
+                          uint16_t* counts) {
+  for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
+    const uint32_t begin = fragment * shard.fragment_bytes;
+    const uint32_t end = std::min(begin + shard.fragment_bytes, chunk.wire_bytes);
+    const size_t last = (end - 1) / state.fragment_bytes;
+    counts[fragment] = static_cast<uint16_t>(shard.worker_count());
+    for (size_t from = begin / state.fragment_bytes; from <= last; ++from) {
+      if (from >= state.contributors.size()) break;
+      counts[fragment] = std::min(counts[fragment], state.contributors[from]);
+    }
+  }
+}
+
+void fill_moments(Chunk& chunk, const std::vector<float>& values) {
+  if (chunk.state == nullptr) return;
+  std::copy(values.begin() + chunk.elements, values.end(), chunk.state);
+}
+
+void fill(Chunk& chunk, const std::vector<float>& values) {
+  std::copy_n(values.data(), chunk.elements, chunk.weights);
+  fill_moments(chunk, values);
+}
+
+Chunk& new_chunk(JobShard& shard, const ChunkState& state) {
+  Chunk* chunk = shard.find(state.chunk);
+  PBOX_CHECK(chunk != nullptr && shard.mode == Mode::kOptimize);
+  PBOX_CHECK((chunk->sync == nullptr) == state.clocks.empty());
+  PBOX_CHECK(chunk->rounds_finished == 0 || chunk->copy_rank != kNoRank);
+  PBOX_CHECK(state.values.size() == state_values(shard.optimizer.kind, chunk->elements));
+  return *chunk;
+}
+
+// Replies that were owed are not: who lacks one asks for it.
+std::vector<uint64_t> clocks_of(const JobShard& shard, const Chunk& chunk) {
+  std::vector<uint64_t> clocks;
+  for (uint32_t rank = 0; rank < shard.worker_count(); ++rank) {
+    if (chunk.applies_on_arrival()) {
+      const sync::Progress& progress = chunk.sync->progress;
+      clocks.insert(clocks.end(),
+                    {progress.next(rank), chunk.claimed[rank], uint64_t{progress.is_parked(rank)}});
+    } else {
+      const sync::Pushed& pushed = chunk.sync->pushed[rank];
+      clocks.insert(clocks.end(), {pushed.round, pushed.mask, pushed.counted});
+    }
+  }
+  if (chunk.applies_on_arrival()) {
+    const uint64_t* updates = chunk.sync->updates;
+    clocks.insert(clocks.end(), updates, updates + chunk.fragment_count);
+  }
+  return clocks;
+}
+
+// Ranks that did not come along are gone for good.
+void restore_progress(JobShard& shard, Chunk& chunk, const std::vector<uint64_t>& clocks) {
+  const size_t ranks = shard.worker_count();
+  sync::Progress& progress = chunk.sync->progress;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    chunk.sync->next[rank] = clocks[kClocksPerRank * rank];
+    chunk.claimed[rank] = clocks[kClocksPerRank * rank + 1];
+  }
+  progress.go_on({chunk.sync->next, ranks});
+  bool advanced = false;
+  for (const Session& session : shard.sessions()) {
+    if (!session.present) advanced = progress.leave(session.rank) || advanced;
+  }
+  for (const Session& session : shard.sessions()) {
+    const bool waits = session.present && clocks[kClocksPerRank * session.rank + 2] != 0;
+    const uint64_t read = progress.next(session.rank) - 1;
+    if (!waits || (advanced && sync::releases(shard.sync, read, progress.slowest()))) continue;
+    progress.park(session.rank);
+    ++shard.parked_count;
+  }
+  std::copy(clocks.begin() + static_cast<ptrdiff_t>(kClocksPerRank * ranks), clocks.end(),
+            chunk.sync->updates);
+  chunk.rounds_finished = progress.slowest();
+  chunk.fanned_out_rounds = chunk.open_round();
+}
+
+void restore_pushed(const JobShard& shard, Chunk& chunk, const std::vector<uint64_t>& clocks) {
+  for (uint32_t rank = 0; rank < shard.worker_count(); ++rank) {
+    const uint64_t* of_rank = &clocks[kClocksPerRank * rank];
+    chunk.sync->pushed[rank] = {static_cast<uint32_t>(of_rank[0]), of_rank[1], of_rank[2]};
+  }
+}
+
+}  // namespace
+
+bool are_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks, uint32_t wire_bytes) {
+  const std::vector<uint64_t>& clocks = state.clocks;
+  if (model == wire::SyncModel::kBsp) return clocks.empty();
+  if (state.fragment_bytes == 0) return false;
+  const uint32_t fragments = wire::fragment_count(wire_bytes, state.fragment_bytes);
+  if (fragments > limits::kFragmentCountMax) return false;
+  const bool applies = wire::applies_on_arrival(model);
+  if (clocks.size() != kClocksPerRank * ranks + (applies ? fragments : 0)) return false;
+  const uint64_t full_mask = wire::full_mask(fragments);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const uint64_t* of_rank = &clocks[kClocksPerRank * rank];
+    if ((of_rank[1] & ~full_mask) != 0) return false;
+    if (applies && (of_rank[0] == 0 || of_rank[1] == full_mask || of_rank[2] > 1)) return false;
+    if (!applies && (of_rank[2] & ~of_rank[1]) != 0) return false;
+  }
+  return true;
+}
+
+size_t state_values(optimizer::OptimizerKind kind, uint32_t elements) {
+  return (1 + optimizer::state_floats_per_element(kind)) * size_t{elements};
+}
+
+std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
+  const bool awaits_weights = chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank;
+  if (awaits_weights && !chunk.is_stepped) return std::nullopt;
+  ChunkState state{.chunk = chunk.id,
+                   .rounds_finished = chunk.rounds_made(),
+                   .steps = chunk.steps(),
+                   .values = {},
+                   .contributors = {},
+                   .fragment_bytes = shard.fragment_bytes};
+  if (chunk.sync != nullptr) state.clocks = clocks_of(shard, chunk);
+  state.values.reserve(state_values(shard.optimizer.kind, chunk.elements));
+  state.values.assign(chunk.weights, chunk.weights + chunk.elements);
+  if (chunk.state != nullptr) {
+    const size_t floats = state_values(shard.optimizer.kind, chunk.elements) - chunk.elements;
+    state.values.insert(state.values.end(), chunk.state, chunk.state + floats);
+  }
+  if (shard.partial) {
+    const uint16_t* counts = chunk.contributors[(chunk.rounds_made() - 1) & 1];
+    state.contributors.assign(counts, counts + chunk.fragment_count);
+  }
+  return state;
+}
+
+void begin_with(JobShard& shard, const ChunkState& state) {
+  Chunk& chunk = new_chunk(shard, state);
+  fill(chunk, state.values);
+  chunk.is_restored = true;
+  chunk.stateless_round = 0 - state.steps;
+}
+
+void go_on_with_moments(JobShard& shard, const ChunkState& state) {
+  Chunk& chunk = new_chunk(shard, state);
+  PBOX_CHECK(chunk.copy_rank != kNoRank);
+  fill_moments(chunk, state.values);
+  chunk.stateless_round = chunk.first_round - state.steps;
+}
+
+void restore(JobShard& shard, const ChunkState& state) {
+  Chunk& chunk = new_chunk(shard, state);
+  PBOX_CHECK(state.rounds_finished > 0);
+  fill(chunk, state.values);
+  chunk.rounds_finished = state.rounds_finished;
+  chunk.fanned_out_rounds = chunk.open_round();
+  chunk.first_round = state.rounds_finished - 1;
+  chunk.stateless_round = state.rounds_finished - 1 - state.steps;
+  const size_t slot = chunk.first_round & 1;
+  if (chunk.dtype != wire::Dtype::kF32) {
+    reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](chunk.result[slot], chunk.weights,
+                                                               chunk.elements);
+  }
+  if (shard.partial && state.fragment_bytes > 0) {
+    restore_contributors(shard, chunk, state, chunk.contributors[slot]);
+  }
+  if (chunk.sync == nullptr) return;
+  PBOX_CHECK(state.fragment_bytes == shard.fragment_bytes);
+  if (chunk.sync->next != nullptr) {
+    restore_progress(shard, chunk, state.clocks);
+  } else {
+    restore_pushed(shard, chunk, state.clocks);
+  }
+}
+
+}  // namespace pbox::pipeline

@@ -1,0 +1,155 @@
+#include <catch2/catch.hpp>
+#include <optional>
+#include <set>
+
+#include "appliance/cluster/epoch_pool.h"
+#include "appliance/cluster/local_store.h"
+#include "tests/support/crashing_disk.h"
+#include "tests/unit/appliance/cluster/contract.h"
+
+namespace pbox::cluster {
+namespace {
+
+using Catch::Contains;
+
+// A box's part: its disk, what it has given out, and its pool of a store that others share.
+class Box {
+ public:
+  Box(Desk& desk, Store& store, const std::string& name) : desk_(desk), store_(store), name_(name) {
+    start();
+  }
+  void start() {
+    pool_.reset();
+    given_.emplace(*appliance::EpochStore::open(disk));
+    pool_.emplace(desk_.context, store_, disk, *given_, "rack/" + name_);
+  }
+  EpochPool& pool() { return *pool_; }
+  // Waits for a block if there is none.
+  uint32_t must_next(uint32_t floor = 0) {
+    std::optional<Result<uint32_t>> epoch;
+    REQUIRE(desk_.run_until([&] {
+      epoch.emplace(pool_->next(floor));
+      return epoch->ok();
+    }));
+    return **epoch;
+  }
+
+  test::CrashingDisk disk;
+
+ private:
+  Desk& desk_;
+  Store& store_;
+  std::string name_;
+  std::optional<appliance::EpochStore> given_;
+  std::optional<EpochPool> pool_;
+};
+
+class SharedStore {
+ public:
+  SharedStore() : store_(std::move(*LocalStore::open(desk.context, disk))) { store_->start({}); }
+  Store& store() { return *store_; }
+
+  Desk desk;
+  test::CrashingDisk disk;
+
+ private:
+  std::unique_ptr<LocalStore> store_;
+};
+
+}  // namespace
+
+TEST_CASE("boxes that take turns never have the same epoch, over restarts and crashes") {
+  SharedStore shared;
+  Box one(shared.desk, shared.store(), "one");
+  Box two(shared.desk, shared.store(), "two");
+  std::set<uint32_t> all;
+  uint32_t newest[2] = {0, 0};
+  for (int turn = 0; turn < 600; ++turn) {
+    Box& box = turn % 3 == 0 ? one : two;
+    uint32_t& before = newest[turn % 3 == 0 ? 0 : 1];
+    const uint32_t epoch = box.must_next();
+    CHECK(all.insert(epoch).second);
+    CHECK(epoch > before);
+    before = epoch;
+    if (turn % 7 == 0) box.start();
+    if (turn % 50 == 0) {
+      box.disk.crash();
+      box.start();
+    }
+  }
+  CHECK(all.size() == 600);
+}
+
+TEST_CASE("while the store is away a box lives on its block, and says so when that is used up") {
+  SharedStore shared;
+  Box box(shared.desk, shared.store(), "one");
+  REQUIRE(shared.desk.run_until([&] { return box.pool().spare() == EpochPool::kBlock; }));
+  shared.disk.steps_left = 0;  // nothing is committed any more
+  for (uint32_t epoch = 1; epoch <= EpochPool::kBlock; ++epoch) {
+    if (epoch == 20) box.start();  // the block outlives the box
+    REQUIRE(box.pool().next(0).ok());
+  }
+  CHECK_FALSE(box.pool().next(0).ok());
+  Error error;
+  REQUIRE(shared.desk.run_until([&] {
+    error = box.pool().next(0).error();
+    return error.message.find("no space left") != std::string::npos;
+  }));
+  CHECK(error.code == ErrorCode::kUnavailable);
+  CHECK_THAT(error.message, Contains("above 64"));
+  shared.disk.steps_left = -1;
+  CHECK(box.must_next() == EpochPool::kBlock + 1);
+}
+
+TEST_CASE("a floor above what is reserved is passed, and so is what the box gave out alone") {
+  SharedStore shared;
+  Box box(shared.desk, shared.store(), "one");
+  CHECK(box.must_next(1'000) > 1'000);
+  Box other(shared.desk, shared.store(), "two");
+  CHECK(other.must_next() > 1'000);
+
+  test::CrashingDisk disk;
+  {
+    auto alone = *appliance::EpochStore::open(disk);
+    REQUIRE(alone.next(5'000).ok());  // with the local store, before there was a cluster
+  }
+  Box late(shared.desk, shared.store(), "three");
+  late.disk = disk;
+  late.start();
+  CHECK(late.must_next() > 5'001);
+}
+
+TEST_CASE("a folder that was copied to another box does not bring its block along") {
+  SharedStore shared;
+  Box box(shared.desk, shared.store(), "one");
+  const uint32_t first = box.must_next();
+  Box copy(shared.desk, shared.store(), "two");
+  copy.disk = box.disk;
+  copy.start();
+  const uint32_t second = copy.must_next();
+  CHECK(second > first + EpochPool::kSpareMin);
+  CHECK(box.must_next() == first + 1);
+}
+
+TEST_CASE("a damaged file of blocks costs its numbers and nothing else") {
+  SharedStore shared;
+  Box box(shared.desk, shared.store(), "one");
+  const uint32_t first = box.must_next();
+  std::string text = **box.disk.read("epoch-blocks");
+  text.back() = text.back() == '9' ? '8' : '9';
+  REQUIRE(appliance::replace_file(box.disk, "epoch-blocks", text).ok());
+  box.start();
+  CHECK(box.must_next() == first + EpochPool::kBlock);
+}
+
+TEST_CASE("a key of the store that holds no epoch is named") {
+  SharedStore shared;
+  REQUIRE(shared.desk.commit(shared.store(), {{}, {{"epochs/reserved", "many", false}}, {}}).ok());
+  Box box(shared.desk, shared.store(), "one");
+  REQUIRE(shared.desk.run_until(
+      [&] { return box.pool().next(0).error().message.find("'many'") != std::string::npos; }));
+  REQUIRE(shared.desk.commit(shared.store(), {{}, {{"epochs/reserved", "70", false}}, {}}).ok());
+  CHECK(box.must_next() == 71);
+}
+
+}  // namespace pbox::cluster

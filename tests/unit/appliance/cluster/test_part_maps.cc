@@ -1,0 +1,347 @@
+// The plans of jobs, as boxes of one cluster make and change them: each with a JobPlans of its own
+// on one store. They share its session, so each of them believes that it leads.
+#include <algorithm>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <catch2/catch.hpp>
+#include <ctime>
+#include <optional>
+
+#include "appliance/cluster/local_store.h"
+#include "appliance/cluster/part_maps.h"
+#include "appliance/storage/disk.h"
+#include "base/limits.h"
+#include "nic/wire/control_frame.h"
+#include "tests/unit/appliance/cluster/contract.h"
+
+namespace pbox::cluster {
+namespace {
+
+using boost::asio::ip::tcp;
+using Catch::Contains;
+using std::chrono::milliseconds;
+
+constexpr uint64_t kBytes = 100u << 20;
+constexpr char kJob[] = "resnet";
+
+control::AskPlan question(uint64_t bytes, const std::string& lost_box = {}) {
+  control::AskPlan question;
+  question.set_job(kJob);
+  question.set_bytes(bytes);
+  question.set_may_move(true);
+  question.set_lost_box(lost_box);
+  return question;
+}
+
+// A box that is registered, listens on its control port, and may have a part of the job.
+struct Box {
+  Box(Desk& desk, Store& store, const std::string& name)
+      : acceptor(desk.context, {boost::asio::ip::make_address("127.0.0.1"), 0}),
+        membership(desk.context, store, record(name),
+                   [](Membership::Severity, const char*, const std::string&) {}),
+        plans(desk.context, store,
+              {.self = name,
+               .chunk_bytes = [] { return uint32_t{32'768}; },
+               .membership = [this]() -> const Membership& { return membership; },
+               .has_job = [this](const std::string&) { return has_job; },
+               .on_change = [this] { ++changes; },
+               .on_answers = [] {},
+               .log = [](Membership::Severity, const char*, const std::string&) {},
+               .forget_after = milliseconds(600)}) {
+    answer();
+  }
+
+  BoxRecord record(const std::string& name) const {
+    BoxRecord record;
+    record.name = name;
+    record.control = "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port());
+    record.data = {"127.0.0.1:9600", "127.0.0.1:9601"};
+    return record;
+  }
+
+  // Whatever it is asked, it has an answer.
+  void answer() {
+    acceptor.async_accept([this](const boost::system::error_code& error, tcp::socket socket) {
+      if (error) return;
+      boost::system::error_code ignored;
+      control::BoxMessage message;
+      message.mutable_data_addresses()->set_up_for_ms(up_for_ms);
+      boost::asio::write(socket, boost::asio::buffer(*wire::frame(message)), ignored);
+      sockets.push_back(std::move(socket));
+      answer();
+    });
+  }
+
+  tcp::acceptor acceptor;
+  std::vector<tcp::socket> sockets;
+  Membership membership;
+  bool has_job = false;
+  uint64_t up_for_ms = 0;
+  int changes = 0;
+  JobPlans plans;
+};
+
+// Two boxes.
+struct Cluster {
+  Cluster()
+      : disk(std::move(*appliance::open_disk(""))),
+        store(std::move(*LocalStore::open(desk.context, *disk))) {
+    store->start({.on_session = [this](int64_t) {
+      for (auto& box : boxes) box->membership.on_session();
+    }});
+    REQUIRE(desk.await_session(*store));
+    add("a");
+    REQUIRE(desk.run_until([&] { return boxes[0]->membership.leads(); }));
+    add("b");
+    REQUIRE(desk.run_until([&] {
+      return std::all_of(boxes.begin(), boxes.end(),
+                         [](const auto& box) { return box->membership.boxes().size() == 2; });
+    }));
+  }
+
+  void add(const std::string& name) { boxes.push_back(std::make_unique<Box>(desk, *store, name)); }
+  Box& box(size_t index) { return *boxes[index]; }
+
+  Result<control::Plan> ask(size_t index, const control::AskPlan& what) {
+    std::optional<Result<control::Plan>> answer;
+    box(index).plans.ask(what, [&](const auto& plan) { answer.emplace(plan); });
+    REQUIRE(desk.run_until([&] { return answer.has_value(); }));
+    return *answer;
+  }
+  // Which box has each part, as `index` has heard.
+  std::vector<std::string> heard(size_t index) {
+    const auto& plans = box(index).plans.plans();
+    const auto found = plans.find(kJob);
+    return found == plans.end() ? std::vector<std::string>() : found->second.boxes;
+  }
+  bool await_equal_plans() {
+    return desk.run_until([&] { return !heard(0).empty() && heard(0) == heard(1); });
+  }
+  size_t parts_on(const std::string& name) {
+    const auto parts = heard(0);
+    return static_cast<size_t>(std::count(parts.begin(), parts.end(), name));
+  }
+
+  Desk desk;
+  std::unique_ptr<appliance::Disk> disk;
+  std::unique_ptr<LocalStore> store;
+  std::vector<std::unique_ptr<Box>> boxes;
+};
+
+std::vector<std::string> boxes_of(const control::Plan& plan) {
+  std::vector<std::string> boxes;
+  for (const control::PartPlace& place : plan.parts()) boxes.push_back(place.box());
+  return boxes;
+}
+
+}  // namespace
+
+TEST_CASE("boxes that are asked at once answer with one plan, whose parts are on both") {
+  Cluster cluster;
+  std::vector<std::vector<std::string>> answers;
+  for (size_t index : {0u, 1u, 0u}) {
+    cluster.box(index).plans.ask(question(kBytes), [&](const auto& plan) {
+      REQUIRE(plan.ok());
+      answers.push_back(boxes_of(*plan));
+    });
+  }
+  REQUIRE(cluster.desk.run_until([&] { return answers.size() == 3; }));
+  CHECK(answers[1] == answers[0]);
+  CHECK(answers[2] == answers[0]);
+  REQUIRE(cluster.await_equal_plans());
+  CHECK(cluster.heard(0) == answers[0]);
+  CHECK(cluster.parts_on("a") == cluster.parts_on("b"));
+}
+
+TEST_CASE("a part is here, elsewhere with its address, or nobody knows") {
+  Cluster cluster;
+  JobPlans& plans = cluster.box(0).plans;
+  const auto before = plans.elsewhere(kJob, 0, 4);
+  CHECK(before.error().code == ErrorCode::kUnavailable);
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  REQUIRE(cluster.await_equal_plans());
+  const auto boxes = cluster.heard(0);
+  const auto parts = static_cast<uint32_t>(boxes.size());
+  for (uint32_t part = 0; part < parts; ++part) {
+    const auto place = plans.elsewhere(kJob, part, parts);
+    REQUIRE(place.ok());
+    CHECK(place->has_value() == (boxes[part] != "a"));
+    if (place->has_value()) CHECK((*place)->address() == cluster.box(1).record("b").control);
+  }
+  const auto others = plans.elsewhere(kJob, 0, parts + 1);
+  CHECK(others.error().code == ErrorCode::kMismatch);
+  CHECK_THAT(others.error().message, Contains("start all ranks again"));
+}
+
+TEST_CASE("a worker that has lost its box makes no plan where there is none") {
+  Cluster cluster;
+  CHECK(cluster.ask(0, question(0, "b")).error().code == ErrorCode::kUnavailable);
+  CHECK(cluster.heard(0).empty());
+}
+
+TEST_CASE("a box that a worker cannot reach keeps its parts as long as it answers others") {
+  Cluster cluster;
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  REQUIRE(cluster.await_equal_plans());
+  const auto before = cluster.heard(0);
+  const auto reachable = cluster.ask(0, question(0, "b"));
+  REQUIRE(reachable.ok());
+  CHECK(boxes_of(*reachable) == before);
+  cluster.box(1).acceptor.close();
+  const auto gone = cluster.ask(0, question(0, "b"));
+  REQUIRE(gone.ok());
+  for (const std::string& box : boxes_of(*gone)) CHECK(box == "a");
+}
+
+TEST_CASE("a box that one worker cannot reach for long loses its parts, and is avoided") {
+  Cluster cluster;
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  REQUIRE(cluster.await_equal_plans());
+  const auto before = cluster.heard(0);
+  auto lost = question(0, "b");
+  cluster.box(1).up_for_ms = 60'000;
+  lost.set_lost_for_ms(1'400);  // not for long yet
+  CHECK(boxes_of(*cluster.ask(0, lost)) == before);
+  lost.set_lost_for_ms(1'600);
+  cluster.box(1).up_for_ms = 2'000;  // it was away, not the way to it
+  CHECK(boxes_of(*cluster.ask(0, lost)) == before);
+  cluster.box(1).up_for_ms = 60'000;
+  for (const std::string& box : boxes_of(*cluster.ask(0, lost))) CHECK(box == "a");
+  const std::vector<std::string> all_on_a(before.size(), "a");
+  REQUIRE(cluster.desk.run_until([&] { return cluster.heard(0) == all_on_a; }));
+  REQUIRE(cluster.await_equal_plans());
+  const JobPlan plan = cluster.box(0).plans.plans().at(kJob);
+  const auto now = static_cast<uint64_t>(std::time(nullptr));
+  CHECK(plan.avoids("b", now));
+  CHECK_FALSE(plan.avoids("b", now + 601));
+  CHECK_FALSE(plan.avoids("a", now));
+  // With a third box nothing goes there; where there is none it does.
+  cluster.add("c");
+  cluster.boxes[2]->membership.on_session();
+  REQUIRE(cluster.desk.run_until([&] { return cluster.box(1).membership.boxes().size() == 3; }));
+  cluster.box(0).acceptor.close();
+  for (const std::string& box : boxes_of(*cluster.ask(1, question(0, "a")))) CHECK(box == "c");
+  REQUIRE(cluster.desk.run_until([&] { return cluster.heard(1) != all_on_a; }));
+  cluster.box(2).acceptor.close();
+  for (const std::string& box : boxes_of(*cluster.ask(1, question(0, "c")))) CHECK(box != "c");
+}
+
+TEST_CASE("a box that drains is emptied by the leader, and gets nothing until that ends") {
+  Cluster cluster;
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  const auto drain = [&](bool draining) {
+    std::optional<Status> done;
+    cluster.box(1).plans.set_draining("b", draining, [&](const Status& set) { done.emplace(set); });
+    REQUIRE(cluster.desk.run_until([&] { return done.has_value(); }));
+    REQUIRE(done->ok());
+  };
+  drain(true);
+  REQUIRE(cluster.desk.run_until(
+      [&] { return !cluster.heard(0).empty() && cluster.parts_on("b") == 0; }));
+  auto second = question(kBytes);
+  second.set_job("vgg");
+  const auto plan = cluster.ask(1, second);
+  REQUIRE(plan.ok());
+  for (const std::string& box : boxes_of(*plan)) CHECK(box == "a");
+  drain(false);
+  REQUIRE(cluster.desk.run_until([&] { return !cluster.box(0).plans.is_draining("b"); }));
+  second.set_job("bert");
+  const auto later = cluster.ask(0, second);
+  REQUIRE(later.ok());
+  const auto boxes = boxes_of(*later);
+  CHECK(std::count(boxes.begin(), boxes.end(), "b") > 0);
+}
+
+TEST_CASE("what cannot move stays at a box that drains, and is taken back") {
+  Cluster cluster;
+  auto fixed = question(kBytes);
+  fixed.set_may_move(false);
+  REQUIRE(cluster.ask(0, fixed).ok());
+  REQUIRE(cluster.await_equal_plans());
+  const auto before = cluster.heard(0);
+  const auto part =
+      static_cast<uint32_t>(std::find(before.begin(), before.end(), "a") - before.begin());
+  cluster.box(1).plans.take_back(kJob, part);
+  REQUIRE(cluster.desk.run_until([&] { return cluster.heard(0)[part] == "b"; }));
+  CHECK(cluster.parts_on("b") == before.size() / 2 + 1);
+}
+
+TEST_CASE("parts are moved only if nobody has changed the plan meanwhile") {
+  Cluster cluster;
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  REQUIRE(cluster.await_equal_plans());
+  const auto move_all_to_a = [&] {
+    JobPlan plan = cluster.box(0).plans.plans().at(kJob);
+    std::fill(plan.boxes.begin(), plan.boxes.end(), "a");
+    std::optional<Status> done;
+    cluster.box(0).plans.move(kJob, plan, "a test",
+                              [&](const Status& moved) { done.emplace(moved); });
+    REQUIRE(cluster.desk.run_until([&] { return done.has_value(); }));
+    return *done;
+  };
+  cluster.box(1).plans.take_back(kJob, 0);  // not heard of at the other box yet
+  const Status late = move_all_to_a();
+  REQUIRE_FALSE(late.ok());
+  CHECK(late.error().code == ErrorCode::kUnavailable);
+  REQUIRE(cluster.desk.run_until([&] { return cluster.heard(0)[0] == "b"; }));
+  CHECK(move_all_to_a().ok());
+  REQUIRE(cluster.desk.run_until([&] { return cluster.parts_on("b") == 0; }));
+}
+
+TEST_CASE("who begins a job that cannot move is not told of a plan that says it can") {
+  Cluster cluster;
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  REQUIRE(cluster.await_equal_plans());
+  const auto may_move = [&] { return cluster.box(1).plans.plans().at(kJob).may_move; };
+  auto fixed = question(kBytes);
+  fixed.set_may_move(false);
+  // Another change is first.
+  const JobPlan plan = cluster.box(0).plans.plans().at(kJob);
+  cluster.box(0).plans.move(kJob, plan, "a test", [](const Status&) {});
+  const auto first = cluster.ask(1, fixed);
+  REQUIRE_FALSE(first.ok());
+  CHECK(first.error().code == ErrorCode::kUnavailable);
+  REQUIRE(cluster.desk.run_until([&] { return cluster.ask(1, fixed).ok(); }));
+  CHECK(cluster.desk.run_until([&] { return !may_move(); }));
+}
+
+TEST_CASE(
+    "the plan of a job that is over is forgotten after a while, unless the job begins again") {
+  Cluster cluster;
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  REQUIRE(cluster.await_equal_plans());
+  const auto boxes = cluster.heard(0);
+  const auto is_over_at = [&](size_t index) {
+    const auto& plans = cluster.box(index).plans.plans();
+    return plans.contains(kJob) && plans.at(kJob).is_over;
+  };
+  const auto is_over = [&] { return is_over_at(0) && is_over_at(1); };
+  cluster.box(0).has_job = cluster.box(1).has_job = true;
+  cluster.box(1).plans.on_job_over(kJob);
+  cluster.box(0).has_job = cluster.box(1).has_job = false;
+  REQUIRE(cluster.desk.run_until(is_over));
+
+  CHECK(cluster.box(0).plans.parts_of("a") == 0);
+  SECTION("for good") {
+    CHECK(cluster.desk.run_until(
+        [&] { return cluster.heard(0).empty() && cluster.heard(1).empty(); }));
+  }
+  SECTION("a box that has it says that it is not over") {
+    cluster.box(0).has_job = true;
+    CHECK(cluster.desk.run_until([&] { return !is_over(); }));
+    CHECK(cluster.heard(0) == boxes);
+  }
+  SECTION("the next job of that name and size has the same plan") {
+    const auto again = cluster.ask(1, question(kBytes));
+    REQUIRE(again.ok());
+    CHECK(boxes_of(*again) == boxes);
+    CHECK(cluster.desk.run_until([&] { return !is_over(); }));
+  }
+  SECTION("one of another size has a plan of its own") {
+    const auto again = cluster.ask(1, question(100));
+    REQUIRE(again.ok());
+    CHECK(again->parts_size() == 1);
+  }
+}
+
+}  // namespace pbox::cluster

@@ -1,0 +1,176 @@
+// A job registry with real pipeline cores behind it and no socket: tests open connections, say what
+// workers say, and let time pass; the desk keeps what the box answered, by connection.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "appliance/control/job_registry.h"
+#include "pipeline/engine.h"
+
+namespace pbox::appliance {
+
+// Carries out every command at once, on the calling thread.
+class SynchronousHost : public PipelineHost {
+ public:
+  explicit SynchronousHost(uint32_t pipelines);
+
+  uint32_t count() const override { return static_cast<uint32_t>(cores_.size()); }
+  PipelineInfo info(uint32_t pipeline) const override;
+  void execute(uint32_t pipeline, pipeline::Command command) override;
+
+  Result<wire::QueuePairAddress> connect(uint32_t pipeline, uint64_t owner,
+                                         const wire::QueuePairAddress& peer) override;
+  void disconnect(uint64_t owner) override { connected.erase(owner); }
+
+  pipeline::Core& core(uint32_t pipeline) { return *cores_[pipeline]; }
+  // Shards installed and not removed, oldest first.
+  const std::vector<pipeline::JobShard*>& shards(uint32_t pipeline) const {
+    return shards_[pipeline];
+  }
+
+  std::string address;  // of every pipeline; empty: where workers reached control
+  uint32_t receive_buffer_bytes = 4u << 20;
+  Hugepages hugepages = Hugepages::kIfFree;
+  int numa_node = kAnyNumaNode;
+  nic::QueueAffinity affinity = nic::QueueAffinity::kUdpPort;
+  bool has_queue_pairs = false;                // each is numbered a thousand above its peer
+  std::map<ConnectionId, uint32_t> connected;  // how many, by owner
+  std::vector<std::shared_ptr<const nic::RssTable>> rss;  // by pipeline; empty: none has any
+
+ private:
+  std::vector<std::unique_ptr<pipeline::Core>> cores_;
+  std::vector<std::vector<pipeline::JobShard*>> shards_;
+};
+
+inline constexpr uint64_t kMilli = 1'000'000;
+inline constexpr uint64_t kSecond = 1'000 * kMilli;
+
+// A box's own epochs, which a test may take away for a while.
+class FickleEpochs : public Epochs {
+ public:
+  explicit FickleEpochs(Disk& disk) : store_(*EpochStore::open(disk)) {}
+  Result<uint32_t> next(uint32_t floor) override {
+    if (away) return Error{ErrorCode::kUnavailable, "the store of epochs is away"};
+    return store_.next(floor);
+  }
+  uint32_t newest() const override { return store_.newest(); }
+
+  bool away = false;
+
+ private:
+  EpochStore store_;
+};
+
+// Parts are here, until a test says where.
+class MovableParts : public PartMap {
+ public:
+  Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
+                                                      uint32_t) const override {
+    if (unknown) return *unknown;
+    const auto found = moved.find({job, part});
+    if (found == moved.end()) return std::optional<control::PartPlace>();
+    return std::optional<control::PartPlace>(found->second);
+  }
+  void ask(const control::AskPlan& question, Answer done) override {
+    questions.push_back(question);
+    answers.push_back(std::move(done));
+  }
+  void ask_box(const std::string& box, const control::WorkerMessage& question,
+               BoxAnswer done) override {
+    if (!knows_boxes) return PartMap::ask_box(box, question, std::move(done));
+    box_questions.push_back({box, question, std::move(done)});
+  }
+  bool has_others(const std::string&) const override { return others; }
+  std::vector<control::PartPlace> backups(const std::string&, uint32_t) const override {
+    return backup_places;
+  }
+  void take_back(const std::string& job, uint32_t part) override { moved.erase({job, part}); }
+
+  std::map<std::pair<std::string, uint32_t>, control::PartPlace> moved;
+  std::optional<Error> unknown;
+  bool others = false;
+  std::vector<control::AskPlan> questions;
+  std::vector<Answer> answers;  // owed, in the order of the questions
+  struct BoxQuestion {
+    std::string box;
+    control::WorkerMessage question;
+    BoxAnswer done;
+  };
+  std::vector<control::PartPlace> backup_places;
+  bool knows_boxes = false;
+  std::vector<BoxQuestion> box_questions;  // not answered yet
+};
+
+class Desk {
+ public:
+  // `shelf`, `upstream` and `backups` outlive it; null: it keeps no snapshots, sums stay here, no
+  // other box has copies.
+  explicit Desk(const RegistryOptions& options = {}, uint32_t pipelines = 2,
+                snapshot::Shelf* shelf = nullptr, Upstream* upstream = nullptr,
+                BackupBoxes* backups = nullptr);
+
+  // A connection from 10.0.0.ID:5000.
+  ConnectionId open();
+  void say(ConnectionId id, const control::WorkerMessage& message);
+  void say_bytes(ConnectionId id, const std::string& body);
+  // The worker's end goes away.
+  void hang_up(ConnectionId id, const std::string& reason = "connection closed");
+  // Time passes in steps of the server's tick; connections in `alive` send heartbeats.
+  void pass(uint64_t duration_ns, const std::vector<ConnectionId>& alive = {});
+  void shut_down();
+  // The box is gone without a word, and another one is in its place; its epochs are kept.
+  void crash();
+
+  // What the box said on a connection since the last call.
+  std::vector<control::BoxMessage> take(ConnectionId id);
+  // The one FAILURE among them; fails the test if there is none, or anything else.
+  control::Failure take_failure(ConnectionId id);
+  bool is_closed(ConnectionId id) const { return closed_.contains(id) && closed_.at(id); }
+
+  // Opens a connection and joins.
+  ConnectionId join(const control::WorkerMessage& message);
+  // Ranks 0, 1, ... join the job; each must get its SESSION.
+  std::vector<ConnectionId> start(const std::string& job, uint32_t world_size,
+                                  std::vector<control::Session>* sessions = nullptr);
+
+  JobRegistry& registry() { return *registry_; }
+  SynchronousHost& host() { return *host_; }
+  FickleEpochs& epochs() { return *epochs_; }
+  // What the registry wants done after a call from elsewhere.
+  void deliver();
+
+  MovableParts parts;
+  uint64_t now_ns() const { return now_ns_; }
+  size_t job_count() const { return registry_->views(now_ns_).size(); }
+
+ private:
+  RegistryOptions options_;
+  snapshot::Shelf* shelf_;
+  Upstream* upstream_;
+  BackupBoxes* backups_;
+  std::unique_ptr<SynchronousHost> host_;
+  std::unique_ptr<Disk> disk_;
+  std::optional<FickleEpochs> epochs_;
+  std::unique_ptr<JobRegistry> registry_;
+  uint64_t now_ns_ = 1000 * kSecond;
+  ConnectionId next_id_ = 1;
+  std::map<ConnectionId, std::vector<control::BoxMessage>> said_;
+  std::map<ConnectionId, bool> closed_;
+};
+
+// A sound JOIN: aggregate, two tensors of 20000 and 7 elements.
+control::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size);
+// The same of job "train" of two, with Adam on the box.
+control::WorkerMessage join_optimizing(uint32_t rank);
+// Of all jobs, on two pipelines, by number.
+std::vector<pipeline::Chunk*> chunks_of(Desk& desk);
+control::WorkerMessage leave_message();
+control::WorkerMessage barrier_message(uint64_t sequence);
+control::WorkerMessage learning_rate_message(float learning_rate, uint64_t sequence);
+control::WorkerMessage priorities_message(uint32_t policy, const std::vector<int32_t>& by_tensor);
+
+}  // namespace pbox::appliance

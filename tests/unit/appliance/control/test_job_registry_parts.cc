@@ -1,0 +1,243 @@
+// Parts of jobs: several on one box, and such as are, or go, elsewhere.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "nic/wire/control_frame.h"
+#include "tests/unit/appliance/control/registry_desk.h"
+
+namespace pbox::appliance {
+namespace {
+
+using Catch::Contains;
+
+control::WorkerMessage join_part(uint32_t part, uint32_t rank, uint32_t parts = 4) {
+  auto message = join_message("train", rank, 2);
+  message.mutable_join()->set_part(part);
+  message.mutable_join()->set_parts(parts);
+  return message;
+}
+
+control::PartPlace place(const std::string& box) {
+  control::PartPlace place;
+  place.set_box(box);
+  place.set_address("10.0.0.8:9541");
+  return place;
+}
+
+std::vector<ConnectionId> start_part(Desk& desk, uint32_t part,
+                                     std::vector<control::Session>* sessions = nullptr) {
+  const std::vector<ConnectionId> ids = {desk.join(join_part(part, 0)),
+                                         desk.join(join_part(part, 1))};
+  for (const ConnectionId id : ids) {
+    const auto messages = desk.take(id);
+    REQUIRE(messages.size() == 1);
+    REQUIRE(messages[0].has_session());
+    if (sessions != nullptr) sessions->push_back(messages[0].session());
+  }
+  return ids;
+}
+
+void require_moved(Desk& desk, ConnectionId id, const std::string& box) {
+  const auto messages = desk.take(id);
+  REQUIRE(messages.size() == 1);
+  REQUIRE(messages[0].has_moved());
+  CHECK(messages[0].moved().box() == box);
+  CHECK(messages[0].moved().address() == "10.0.0.8:9541");
+  CHECK(desk.is_closed(id));
+}
+
+control::WorkerMessage ask_plan(uint32_t version = wire::kControlProtocolVersion) {
+  control::WorkerMessage message;
+  message.mutable_ask_plan()->set_protocol_version(version);
+  message.mutable_ask_plan()->set_job("train");
+  message.mutable_ask_plan()->set_software("a test");
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("parts of a job that are on one pipeline share a rank's window there") {
+  Desk desk;
+  std::vector<control::Session> sessions;
+  const auto credit_everywhere = [&] {
+    std::set<uint32_t> credit;
+    for (uint32_t pipeline = 0; pipeline < 2; ++pipeline) {
+      for (const pipeline::JobShard* shard : desk.host().shards(pipeline)) {
+        for (const auto& session : shard->sessions()) credit.insert(session.credit_bytes);
+      }
+    }
+    REQUIRE(credit.size() == 1);
+    return *credit.begin();
+  };
+  for (const uint32_t part : {0u, 1u}) start_part(desk, part, &sessions);
+  CHECK(sessions[2].pipelines(0).credit_bytes() == 1u << 20);
+  start_part(desk, 2, &sessions);
+  start_part(desk, 3, &sessions);
+  CHECK(sessions[6].pipelines(0).credit_bytes() == 1u << 19);
+  CHECK(credit_everywhere() == 1u << 19);
+  desk.start("other", 2);
+  CHECK(credit_everywhere() == credit_share(4u << 20, 6, 0, 2));  // buffers hold no more
+}
+
+TEST_CASE(
+    "parts of a job are side by side on a box, each on a pipeline, and are shown as one job") {
+  Desk desk;
+  std::vector<control::Session> sessions;
+  start_part(desk, 1, &sessions);
+  start_part(desk, 3, &sessions);
+  for (const auto& session : sessions) {
+    CHECK(session.pipelines_size() == 1);
+    CHECK(session.chunk_pipeline() == std::string(session.chunk_pipeline().size(), '\0'));
+  }
+  CHECK(sessions[0].pipelines(0).udp_port() != sessions[2].pipelines(0).udp_port());
+  CHECK(sessions[0].epoch() != sessions[2].epoch());
+  const auto views = desk.registry().views(desk.now_ns());
+  REQUIRE(views.size() == 1);
+  CHECK(views[0].name == "train");
+  CHECK(views[0].part_count == 4);
+  CHECK(views[0].parts == std::vector<uint32_t>{1, 3});
+  CHECK(views[0].element_count == 2 * 20007);
+  CHECK(views[0].state == "running");
+  CHECK(views[0].memory_bytes == desk.registry().memory_taken_bytes());
+}
+
+TEST_CASE("a job's parts count as one job") {
+  Desk desk({.jobs_max = 1});
+  start_part(desk, 0);
+  start_part(desk, 1);
+  const ConnectionId other = desk.join(join_message("other", 0, 1));
+  CHECK_THAT(desk.take_failure(other).message(), Contains("serves 1 jobs already"));
+}
+
+TEST_CASE("a part of none, or of more than there may be, is refused") {
+  Desk desk;
+  CHECK_THAT(desk.take_failure(desk.join(join_part(4, 0))).message(), Contains("part 4 of 4"));
+  CHECK_THAT(desk.take_failure(desk.join(join_part(0, 0, limits::kPartsPerJobMax + 1))).message(),
+             Contains("at most 256 parts"));
+}
+
+TEST_CASE("who joins a part that is elsewhere is sent there; who joins one unknown asks again") {
+  Desk desk;
+  desk.parts.moved[{"train", 2}] = place("eight");
+  require_moved(desk, desk.join(join_part(2, 0)), "eight");
+  CHECK(desk.job_count() == 0);
+  desk.parts.unknown = Error{ErrorCode::kUnavailable, "not heard of yet"};
+  const auto failure = desk.take_failure(desk.join(join_part(1, 0)));
+  CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kUnavailable));
+}
+
+TEST_CASE("a part that goes elsewhere ends here at once, and leaves the others alone") {
+  Desk desk;
+  const auto going = start_part(desk, 1);
+  const auto staying = start_part(desk, 2);
+  desk.parts.moved[{"train", 1}] = place("eight");
+  desk.registry().on_parts_changed();
+  desk.deliver();
+  for (const ConnectionId id : going) require_moved(desk, id, "eight");
+  for (const ConnectionId id : staying) CHECK(desk.take(id).empty());
+  CHECK(desk.registry().totals().parts_moved == 1);
+  CHECK(desk.registry().totals().workers_lost == 0);
+  CHECK(desk.registry().views(desk.now_ns())[0].parts == std::vector<uint32_t>{2});
+  // And comes back: as after a box's loss its workers bring along what they have.
+  desk.parts.moved.clear();
+  auto returning = join_part(1, 0);
+  returning.mutable_join()->set_resumes(true);
+  returning.mutable_join()->set_epoch(1);
+  desk.join(returning);
+  CHECK(desk.registry().views(desk.now_ns())[0].state == "recovering");
+}
+
+TEST_CASE("a part that is still gathering goes too, one that cannot go on elsewhere stays") {
+  Desk desk;
+  const ConnectionId early = desk.join(join_part(1, 0));
+  auto fixed = join_part(2, 0);
+  fixed.mutable_join()->set_recovery(static_cast<uint32_t>(Recovery::kNone));
+  const ConnectionId bound = desk.join(fixed);
+  desk.parts.moved[{"train", 1}] = desk.parts.moved[{"train", 2}] = place("eight");
+  desk.registry().on_parts_changed();
+  desk.deliver();
+  require_moved(desk, early, "eight");
+  CHECK_FALSE(desk.is_closed(bound));
+  CHECK(desk.parts.moved.contains({"train", 1}));
+  CHECK_FALSE(desk.parts.moved.contains({"train", 2}));
+}
+
+TEST_CASE(
+    "where ranks may be at another box, those that are left go on if they are the greater half") {
+  for (const bool others : {true, false}) {
+    for (const uint32_t lost : {1u, 2u}) {
+      Desk desk({.lost_timeout_ns = kSecond});
+      desk.parts.others = others;
+      std::vector<ConnectionId> ids;
+      for (uint32_t rank = 0; rank < 3; ++rank) {
+        auto message = join_message("train", rank, 3);
+        message.mutable_join()->set_on_worker_lost(1);
+        ids.push_back(desk.join(message));
+      }
+      for (const ConnectionId id : ids) desk.take(id);
+      for (uint32_t rank = 3 - lost; rank < 3; ++rank) desk.hang_up(ids[rank]);
+      desk.pass(2 * kSecond, {ids[0], ids[1]});
+      const bool goes_on = lost == 1 || !others;
+      CAPTURE(others, lost);
+      CHECK(desk.is_closed(ids[0]) == !goes_on);
+      CHECK(desk.registry().totals().workers_excluded == (goes_on ? lost : 0));
+      if (goes_on) continue;
+      CHECK_THAT(desk.take_failure(ids[0]).message(), Contains("are no majority"));
+    }
+  }
+}
+
+TEST_CASE("who asks for the plan is answered when it is known, if still there") {
+  Desk desk;
+  const ConnectionId patient = desk.open();
+  const ConnectionId gone = desk.open();
+  desk.say(patient, ask_plan());
+  desk.say(gone, ask_plan());
+  REQUIRE(desk.parts.answers.size() == 2);
+  CHECK(desk.parts.questions[0].job() == "train");
+  CHECK(desk.take(patient).empty());
+  desk.hang_up(gone);
+  control::Plan plan;
+  plan.add_parts()->set_box("eight");
+  desk.parts.answers[0](plan);
+  desk.parts.answers[1](plan);
+  desk.deliver();
+  const auto answer = desk.take(patient);
+  REQUIRE(answer.size() == 1);
+  CHECK(answer[0].plan().parts(0).box() == "eight");
+  CHECK_FALSE(desk.is_closed(patient));
+
+  const ConnectionId refused = desk.open();
+  desk.say(refused, ask_plan());
+  desk.parts.answers[2](Error{ErrorCode::kUnavailable, "etcd is away"});
+  desk.deliver();
+  CHECK(desk.take_failure(refused).message() == "etcd is away");
+  const ConnectionId old = desk.open();
+  desk.say(old, ask_plan(1));
+  CHECK_THAT(desk.take_failure(old).message(), Contains("protocol 1, the box speaks 2"));
+}
+
+TEST_CASE("what ranks have finished is told by part, of those that may go elsewhere") {
+  Desk desk;
+  const auto first = start_part(desk, 1);
+  start_part(desk, 3);
+  control::WorkerMessage message;
+  auto& finished = *message.mutable_heartbeat()->mutable_finished();
+  finished.set_rounds(7);
+  finished.set_at_ns(900);
+  finished.set_busy_ns(40);
+  desk.say(first[1], message);
+  const auto parts = desk.registry().progress();
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0].job == "train");
+  CHECK(parts[0].part == 1);
+  CHECK(parts[0].part_count == 4);
+  CHECK(parts[0].bytes > 0);
+  REQUIRE(parts[0].ranks.size() == 2);
+  CHECK(parts[0].ranks[0] == RankProgress{});
+  CHECK(parts[0].ranks[1] == RankProgress{7, 900, 40});
+  CHECK(parts[1].part == 3);
+  CHECK(parts[1].ranks[1] == RankProgress{});
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,150 @@
+// Jobs whose sums go on to another box: when they start, what ends them, and that nobody touches
+// their memory then. The other box is the test's.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/appliance/control/registry_desk.h"
+
+namespace pbox::appliance {
+namespace {
+
+using Catch::Contains;
+
+// What the test knows of each relay that was made, also when it is gone.
+struct RelayLog {
+  RelaySpec spec;
+  std::function<void(Status)> on_change;
+  RelayView view{.box = "10.0.0.9:9541", .rank = 1, .racks = 2};
+  std::vector<RelayLane> lanes;
+  bool is_gone = false;
+  size_t shards_when_gone = 0;
+};
+
+class TestUpstream : public Upstream {
+ public:
+  std::unique_ptr<Relay> join(RelaySpec spec, std::function<void(Status)> on_change) override {
+    logs.push_back(std::make_unique<RelayLog>());
+    logs.back()->spec = std::move(spec);
+    logs.back()->on_change = std::move(on_change);
+    return std::make_unique<TestRelay>(*this, *logs.back());
+  }
+
+  std::vector<std::unique_ptr<RelayLog>> logs;
+  SynchronousHost* host = nullptr;
+
+ private:
+  class TestRelay : public Relay {
+   public:
+    TestRelay(TestUpstream& upstream, RelayLog& log) : upstream_(upstream), log_(log) {}
+    ~TestRelay() override {
+      log_.is_gone = true;
+      log_.shards_when_gone = upstream_.host->shards(0).size();
+    }
+    void seed(std::vector<std::vector<float>>) override { FAIL("nothing is seeded"); }
+    void run(std::vector<RelayLane> lanes) override { log_.lanes = std::move(lanes); }
+    RelayView view() const override { return log_.view; }
+
+   private:
+    TestUpstream& upstream_;
+    RelayLog& log_;
+  };
+};
+
+struct Rack {
+  TestUpstream upstream;
+  Desk desk{{}, 2, nullptr, &upstream};
+
+  Rack() { upstream.host = &desk.host(); }
+  void tell(RelayLog& log, const Status& status) {
+    if (status) {
+      log.view.is_joined = true;
+      log.view.workers = 5;
+    }
+    log.on_change(status);
+    desk.deliver();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a relayed job starts when its ranks are here and the other racks are in") {
+  Rack rack;
+  const auto first = rack.desk.join(join_message("train", 0, 2));
+  CHECK(rack.upstream.logs.empty());
+  const auto second = rack.desk.join(join_message("train", 1, 2));
+  REQUIRE(rack.upstream.logs.size() == 1);
+  RelayLog& log = *rack.upstream.logs[0];
+  CHECK(log.spec.job == "train");
+  CHECK(log.spec.workers == 2);
+  const auto view = rack.desk.registry().views(rack.desk.now_ns()).at(0);
+  REQUIRE(view.upstream);
+  CHECK_FALSE(view.upstream->is_joined);
+  REQUIRE(log.spec.chunks.size() == view.chunk_count);
+  CHECK(log.spec.chunks[0].name == "weight[0]");
+  uint64_t elements = 0;
+  for (const RelayedChunk& chunk : log.spec.chunks) elements += chunk.elements;
+  CHECK(elements == 20'007);
+  rack.desk.pass(3 * kSecond, {first, second});
+  CHECK(rack.desk.take(first).empty());
+
+  rack.tell(log, ok_status());
+  CHECK(rack.desk.take(first).at(0).has_session());
+  CHECK(rack.desk.take(second).at(0).has_session());
+  REQUIRE(log.lanes.size() == 2);
+  CHECK(log.lanes[0].uplink == rack.desk.host().shards(0).at(0)->uplink.get());
+  CHECK(rack.upstream.logs.size() == 1);
+
+  for (const auto rank : {first, second}) rack.desk.say(rank, leave_message());
+  CHECK(log.is_gone);
+  CHECK(log.shards_when_gone == 1);  // before the memory that it reads
+  CHECK(rack.desk.job_count() == 0);
+}
+
+TEST_CASE("what a relay fails of ends its job, before it starts and while it runs") {
+  Rack rack;
+  for (const bool runs : {false, true}) {
+    const auto rank = rack.desk.join(join_message("train", 0, 1));
+    RelayLog& log = *rack.upstream.logs.back();
+    if (runs) {
+      rack.tell(log, ok_status());
+      CHECK(rack.desk.take(rank).at(0).has_session());
+    }
+    rack.tell(log, Error{ErrorCode::kWorkerLost, "rank 0 (10.0.1.1:5000) was lost"});
+    const control::Failure failure = rack.desk.take_failure(rank);
+    CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
+    CHECK_THAT(failure.message(), Contains("job 'train'") &&
+                                      Contains("box 10.0.0.9:9541, which this box's sums go on") &&
+                                      Contains("rank 0 (10.0.1.1:5000) was lost"));
+    CHECK(log.is_gone);
+    CHECK(rack.desk.job_count() == 0);
+  }
+}
+
+TEST_CASE("what a relay tells of a job that is over is nobody's") {
+  Rack rack;
+  rack.desk.hang_up(rack.desk.join(join_message("train", 0, 1)));
+  REQUIRE(rack.upstream.logs.size() == 1);
+  RelayLog& former = *rack.upstream.logs[0];
+  CHECK(former.is_gone);
+  const auto rank = rack.desk.join(join_message("train", 0, 1));
+  REQUIRE(rack.upstream.logs.size() == 2);
+  rack.tell(former, ok_status());
+  rack.tell(former, Error{ErrorCode::kTimeout, "too late"});
+  CHECK(rack.desk.take(rank).empty());
+  CHECK(rack.desk.job_count() == 1);
+}
+
+TEST_CASE("a relayed job does not outlive its box") {
+  Rack rack;
+  const auto rank = rack.desk.join(join_message("train", 0, 1));
+  rack.tell(*rack.upstream.logs[0], ok_status());
+  CHECK(rack.desk.take(rank).at(0).has_session());
+  auto again = join_message("train", 0, 1);
+  again.mutable_join()->set_resumes(true);
+  again.mutable_join()->set_epoch(1);
+  rack.desk.crash();
+  rack.upstream.host = &rack.desk.host();
+  CHECK_THAT(rack.desk.take_failure(rack.desk.join(again)).message(),
+             Contains("its sums went on to another box") && Contains("start all ranks again"));
+}
+
+}  // namespace pbox::appliance

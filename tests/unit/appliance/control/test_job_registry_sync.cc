@@ -1,0 +1,137 @@
+// Jobs whose consistency model is not BSP: what they are to the box, and who may come back.
+#include <catch2/catch.hpp>
+
+#include "appliance/control/sync_spec.h"
+#include "tests/unit/appliance/control/registry_desk.h"
+
+namespace pbox::appliance {
+namespace {
+
+using Catch::Contains;
+using wire::SyncModel;
+
+control::WorkerMessage join_with(uint32_t rank, SyncModel model, LostPolicy policy) {
+  auto message = join_message("job", rank, 2);
+  control::Join& join = *message.mutable_join();
+  join.set_mode(1);
+  join.set_recovery(1);
+  join.set_on_worker_lost(static_cast<uint32_t>(policy));
+  join.set_incarnation(1000 + rank);
+  join.mutable_optimizer()->set_kind(1);
+  join.mutable_sync()->set_model(static_cast<uint32_t>(model));
+  if (model == SyncModel::kDrop) join.mutable_sync()->set_quorum(1);
+  return message;
+}
+
+std::vector<ConnectionId> start(Desk& desk, SyncModel model,
+                                LostPolicy policy = LostPolicy::kWait) {
+  std::vector<ConnectionId> ids;
+  for (const uint32_t rank : {0u, 1u}) ids.push_back(desk.join(join_with(rank, model, policy)));
+  return ids;
+}
+
+control::WorkerMessage heartbeat(const std::vector<uint64_t>& reads) {
+  control::WorkerMessage message;
+  message.mutable_heartbeat()->set_sequence(3);
+  for (const uint64_t count : reads) message.mutable_heartbeat()->add_reads_by_staleness(count);
+  return message;
+}
+
+}  // namespace
+
+TEST_CASE("a job's model reaches every shard of it, and the view of the job") {
+  for (const auto model : {SyncModel::kAsp, SyncModel::kSsp, SyncModel::kEssp, SyncModel::kPssp,
+                           SyncModel::kDpssp, SyncModel::kDrop}) {
+    Desk desk;
+    auto messages = {join_with(0, model, LostPolicy::kWait),
+                     join_with(1, model, LostPolicy::kWait)};
+    for (auto message : messages) {
+      if (model == SyncModel::kPssp) message.mutable_join()->mutable_sync()->set_probability(0.5f);
+      if (model == SyncModel::kDpssp) message.mutable_join()->mutable_sync()->set_probability(1);
+      const ConnectionId id = desk.join(message);
+      CHECK_FALSE(desk.is_closed(id));
+    }
+    for (const uint32_t pipeline : {0u, 1u}) {
+      REQUIRE(desk.host().shards(pipeline).size() == 1);
+      CHECK(desk.host().shards(pipeline)[0]->sync.model == model);
+    }
+    const JobView view = desk.registry().views(desk.now_ns()).at(0);
+    CHECK(view.sync.model == to_string(model));
+    CHECK(view.sync.reads == (model == SyncModel::kEssp ? "cached" : "fresh"));
+    CHECK(view.pulls.has_value() == (model != SyncModel::kDrop));
+    CHECK(view.workers[1].dropped_fragments.has_value() == (model == SyncModel::kDrop));
+  }
+}
+
+TEST_CASE("nobody comes back to a job that has gone on meanwhile, and it is told so") {
+  Desk desk({.lost_timeout_ns = 3 * kSecond});
+  const auto ids = start(desk, SyncModel::kAsp);
+  const auto session = desk.take(ids[1]).at(0).session();
+  desk.hang_up(ids[1]);
+  auto again = join_with(1, SyncModel::kAsp, LostPolicy::kWait);
+  again.mutable_join()->set_resumes(true);
+  again.mutable_join()->set_epoch(session.epoch());
+  again.mutable_join()->set_generation(session.generation());
+  const auto failure = desk.take_failure(desk.join(again));
+  CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
+  CHECK_THAT(failure.message(),
+             Contains("rank 1") && Contains("sync.model asp") && Contains("start all ranks again"));
+  CHECK(desk.job_count() == 1);
+  desk.take(ids[0]);
+  desk.pass(4 * kSecond, {ids[0]});  // nor is it waited for longer than for any other
+  CHECK(desk.take_failure(ids[0]).code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
+}
+
+TEST_CASE("such a job ends with its box") {
+  Desk desk;
+  const auto ids = start(desk, SyncModel::kSsp);
+  const auto session = desk.take(ids[0]).at(0).session();
+  desk.crash();
+  auto again = join_with(0, SyncModel::kSsp, LostPolicy::kWait);
+  again.mutable_join()->set_resumes(true);
+  again.mutable_join()->set_epoch(session.epoch());
+  const auto failure = desk.take_failure(desk.join(again));
+  CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kBoxLost));
+  CHECK_THAT(failure.message(), Contains("recovery none"));
+  CHECK(desk.job_count() == 0);
+}
+
+TEST_CASE("when all its ranks are lost such a job is over, for nobody can return") {
+  Desk desk({.lost_timeout_ns = 30 * kSecond});
+  const auto ids = start(desk, SyncModel::kDrop);
+  desk.hang_up(ids[0]);
+  CHECK(desk.job_count() == 1);
+  desk.hang_up(ids[1]);
+  CHECK(desk.job_count() == 0);
+  CHECK(desk.registry().memory_taken_bytes() == 0);
+}
+
+TEST_CASE("how old what workers read was is summed over ranks, as they last said it") {
+  Desk desk;
+  const auto ids = start(desk, SyncModel::kSsp);
+  const auto seen = [&] {
+    return desk.registry().views(desk.now_ns()).at(0).reads_by_rounds_behind;
+  };
+  CHECK(seen().empty());
+  desk.say(ids[0], heartbeat({5, 2}));
+  desk.say(ids[1], heartbeat({1, 0, 7}));
+  CHECK(seen() == std::vector<uint64_t>{6, 2, 7});
+  desk.say(ids[0], heartbeat({8, 2}));
+  CHECK(seen() == std::vector<uint64_t>{9, 2, 7});
+  desk.say(ids[0], heartbeat(std::vector<uint64_t>(1000, 1)));
+  CHECK(seen().size() == wire::kStalenessMax + 2);
+}
+
+TEST_CASE("a policy that goes on without lost ranks frees those who waited for one") {
+  Desk desk({.lost_timeout_ns = 3 * kSecond});
+  const auto ids = start(desk, SyncModel::kSsp, LostPolicy::kPartial);
+  desk.take(ids[0]);
+  desk.hang_up(ids[1]);
+  desk.pass(2 * kSecond, {ids[0]});
+  CHECK(desk.job_count() == 1);
+  desk.pass(2 * kSecond, {ids[0]});
+  CHECK(desk.registry().totals().workers_excluded == 1);
+  CHECK_FALSE(desk.host().shards(0)[0]->sessions()[1].present);
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,85 @@
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "appliance/control/job_registry.h"
+#include "appliance/control/spi_allocator.h"
+#include "nic/wire/header.h"
+#include "pipeline/engine.h"
+
+namespace pbox::appliance {
+
+TEST_CASE("session numbers are unique, name their pipeline, and leave the direction bit clear") {
+  SpiAllocator spis(3, 1);
+  std::set<uint32_t> slots, seen;
+  for (uint32_t count = 0; count < 900; ++count) {
+    const uint32_t pipeline = count % 3;
+    const auto spi = spis.allocate(pipeline);
+    REQUIRE(spi);
+    REQUIRE(seen.insert(*spi).second);
+    REQUIRE(pipeline::spi_pipeline(*spi) == pipeline);
+    REQUIRE((*spi & wire::kSpiToWorker) == 0);
+    REQUIRE(slots.insert(pipeline << 16 | wire::spi_index(*spi)).second);
+  }
+  REQUIRE(spis.in_use(0) == 300);
+  REQUIRE(spis.in_use(2) == 300);
+}
+
+TEST_CASE("a released slot rests until every other slot has had its turn") {
+  SpiAllocator spis(1, 1);
+  const auto first = spis.allocate(0);
+  REQUIRE(first);
+  spis.release(*first);
+  REQUIRE(spis.in_use(0) == 0);
+  for (uint32_t turn = 1; turn < limits::kSessionsPerPipelineMax; ++turn) {
+    const auto spi = spis.allocate(0);
+    REQUIRE(spi);
+    REQUIRE(wire::spi_index(*spi) != wire::spi_index(*first));
+    spis.release(*spi);
+  }
+  const auto again = spis.allocate(0);
+  REQUIRE(again);
+  REQUIRE(wire::spi_index(*again) == wire::spi_index(*first));
+}
+
+TEST_CASE("a full table gives nothing, another pipeline still does, and a released slot serves") {
+  SpiAllocator spis(2, 1);
+  std::vector<uint32_t> taken;
+  for (uint32_t count = 0; count < limits::kSessionsPerPipelineMax; ++count) {
+    const auto spi = spis.allocate(1);
+    REQUIRE(spi);
+    taken.push_back(*spi);
+  }
+  REQUIRE_FALSE(spis.allocate(1));
+  REQUIRE(spis.allocate(0));
+  REQUIRE(spis.in_use(1) == limits::kSessionsPerPipelineMax);
+  spis.release(taken[1234]);
+  const auto spi = spis.allocate(1);
+  REQUIRE(spi);
+  REQUIRE(wire::spi_index(*spi) == wire::spi_index(taken[1234]));
+  REQUIRE_FALSE(spis.allocate(1));
+}
+
+TEST_CASE("credit is three quarters of the receive buffer, shared by all sessions") {
+  REQUIRE(credit_share(4u << 20, 8, 0, 1) == (3u << 20) / 8);
+  REQUIRE(credit_share(1u << 20, 3, 0, 1) == (3u << 18) / 3);
+  for (const uint32_t sessions : {1u, 2u, 3u, 7u, 100u, 1000u}) {
+    const uint32_t credit = credit_share(1u << 20, sessions, 0, 1);
+    REQUIRE(credit % limits::kCreditUnitBytes == 0);
+    REQUIRE(uint64_t{credit} * sessions <= 3u << 18);
+  }
+}
+
+TEST_CASE(
+    "credit is bounded by the window, by what the header can say, and from below by one unit") {
+  REQUIRE(credit_share(64u << 20, 1, 0, 1) == 1u << 20);        // the automatic window
+  REQUIRE(credit_share(64u << 20, 1, 100'000, 1) == 99'840);    // rounded down to units
+  REQUIRE(credit_share(1u << 20, 1, 4u << 20, 1) == 3u << 18);  // the buffer is the tighter bound
+  REQUIRE(credit_share(1u << 30, 1, 1u << 29, 1) == limits::kCreditBytesMax);
+  REQUIRE(credit_share(64u << 20, 8, 0, 4) == 1u << 18);  // parts on one path share the window
+  REQUIRE(credit_share(64u << 20, 8, 400'000, 4) == 99'840);
+  REQUIRE(credit_share(1u << 20, 8, 0, 4) == 3u << 15);
+  REQUIRE(credit_share(1000, 4096, 0, 1) == limits::kCreditUnitBytes);
+  REQUIRE(credit_share(4u << 20, 0, 0, 1) == credit_share(4u << 20, 1, 0, 1));
+}
+
+}  // namespace pbox::appliance

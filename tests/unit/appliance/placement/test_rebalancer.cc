@@ -1,0 +1,213 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "tests/unit/appliance/placement/world.h"
+
+namespace pbox::placement {
+namespace {
+
+constexpr RebalancerOptions kExploitOnly = {.seed = 5, .explore_probability = 0};
+
+size_t count_of(const std::vector<Plan>& plans, DecisionKind kind) {
+  return static_cast<size_t>(std::count_if(plans.begin(), plans.end(),
+                                           [&](const Plan& plan) { return plan.kind == kind; }));
+}
+
+}  // namespace
+
+TEST_CASE("a box at a quarter of its speed ends with a quarter of the others' share") {
+  World world(4, 4000, kExploitOnly);
+  world.speeds[2] /= 4;
+  const std::vector<Plan> plans = world.run(400);
+  REQUIRE(count_of(plans, DecisionKind::kExploit) >= 1);
+  CHECK(count_of(plans, DecisionKind::kRevert) == 0);
+  const std::vector<double> bytes = world.bytes();
+  for (const size_t other : {0, 1, 3}) {
+    CHECK(bytes[2] / bytes[other] == Approx(0.25).margin(0.02));
+  }
+}
+
+TEST_CASE("equal boxes with noise are left alone") {
+  for (const double noise : {0.0, 0.02, 0.1, 0.3}) {
+    INFO("noise " << noise);
+    World world(8, 8000, kExploitOnly, noise);
+    CHECK(world.run(2000).empty());
+  }
+}
+
+TEST_CASE("explorations of equal boxes are all taken back, ever more rarely") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    INFO("seed " << seed);
+    World world(4, 4000, {.seed = seed, .explore_probability = 1});
+    const std::vector<double> before = world.bytes();
+    const std::vector<Plan> plans = world.run(4000);
+    const size_t reverts = count_of(plans, DecisionKind::kRevert);
+    CHECK(reverts >= 1);
+    CHECK(plans.size() == 2 * reverts);
+    CHECK(count_of(plans, DecisionKind::kExploit) == 0);
+    CHECK(world.bytes() == before);
+    // 4000 observations have room for 200 decisions.
+    CHECK(reverts < 30);
+  }
+}
+
+TEST_CASE("an exploration that changes nothing is taken back") {
+  World world(4, 400, {.seed = 6, .explore_probability = 1});
+  const std::vector<BoxIndex> before = world.rebalancer.box_of_chunk();
+  for (int i = 0; i < 500; ++i) {
+    Observation seen = world.observation();
+    seen.iteration_seconds = 1;  // computing, whatever the boxes do
+    if (world.rebalancer.observe(seen)) world.rebalancer.carried_out(0);
+  }
+  CHECK(world.rebalancer.decision_count(DecisionKind::kRevert) >= 2);
+  CHECK(world.rebalancer.decision_count(DecisionKind::kKeep) == 0);
+  CHECK(world.rebalancer.box_of_chunk() == before);
+}
+
+TEST_CASE("a bad exploration ends as soon as it shows, by exactly the moves it made") {
+  World world(4, 4000, {.seed = 2, .explore_probability = 1});
+  std::optional<Plan> exploration;
+  while (!(exploration = world.rebalancer.observe(world.observation()))) {
+  }
+  const std::vector<BoxIndex> before = world.rebalancer.box_of_chunk();
+  world.rebalancer.carried_out(0);
+  REQUIRE(world.rebalancer.box_of_chunk() != before);
+  std::optional<Plan> back;
+  size_t trial = 0;
+  while (!back) {
+    back = world.rebalancer.observe(world.observation());
+    ++trial;
+  }
+  CHECK(trial < kSamplesPerJudgement);
+  CHECK(back->kind == DecisionKind::kRevert);
+  CHECK(back->moves.size() == exploration->moves.size());
+  world.rebalancer.carried_out(0);
+  CHECK(world.rebalancer.box_of_chunk() == before);
+}
+
+TEST_CASE("an exploit that slowed the job down is taken back, and tried again ever later") {
+  World world(2, 2000, kExploitOnly, 0.01);
+  const std::vector<BoxIndex> before = world.rebalancer.box_of_chunk();
+  std::vector<int> exploits_at;
+  int i = 0;
+  for (; exploits_at.size() < 6 || world.rebalancer.box_of_chunk() != before; ++i) {
+    REQUIRE(i < 2000);
+    // Box 0 is the busiest, yet the job is the slower the more unevenly the chunks lie.
+    Observation seen = world.observation();
+    const double spread = std::abs(seen.boxes[0].bytes - seen.boxes[1].bytes);
+    seen.iteration_seconds = 3 + spread * 1e-6 + seen.boxes[1].busy_seconds * 1e-3;
+    seen.boxes[0].busy_seconds *= 2;
+    const auto plan = world.rebalancer.observe(seen);
+    if (!plan) continue;
+    if (plan->kind == DecisionKind::kExploit) exploits_at.push_back(i);
+    world.rebalancer.carried_out(0.01);
+  }
+  for (size_t next = 2; next < exploits_at.size(); ++next) {
+    const int pause = exploits_at[next] - exploits_at[next - 1];
+    const int pause_before = exploits_at[next - 1] - exploits_at[next - 2];
+    CHECK((pause > pause_before || pause >= static_cast<int>(kCoolDownMax)));
+  }
+  CHECK(world.rebalancer.decision_count(DecisionKind::kRevert) == exploits_at.size());
+}
+
+TEST_CASE("what a migration costs is weighed against what it brings") {
+  World cheap(2, 2000, kExploitOnly);
+  cheap.speeds[0] *= 0.8;
+  CHECK(cheap.run(100).size() == 1);
+
+  World dear(2, 2000, kExploitOnly);
+  dear.speeds[0] *= 0.5;
+  // The first migration takes 10,000 times as long as its bytes suggest: there is no second one.
+  std::optional<Plan> first;
+  while (!(first = dear.rebalancer.observe(dear.observation()))) {
+  }
+  dear.rebalancer.carried_out(10'000 * first->stall_seconds);
+  dear.speeds[0] *= 2;
+  CHECK(dear.run(500).empty());
+  CHECK(dear.rebalancer.decisions().back().reason.find("not earned back") != std::string::npos);
+}
+
+TEST_CASE("explorations that would cost more than they may find are not made") {
+  World world(4, 4000, {.seed = 1, .explore_probability = 1});
+  std::optional<Plan> first;
+  while (!(first = world.rebalancer.observe(world.observation()))) {
+  }
+  world.rebalancer.carried_out(10'000 * first->stall_seconds);
+  // The first one goes back; after that every decision that draws an exploration holds.
+  const std::vector<Plan> plans = world.run(1000);
+  REQUIRE(plans.size() == 1);
+  CHECK(plans[0].kind == DecisionKind::kRevert);
+}
+
+TEST_CASE("while a plan is out, nothing else is proposed") {
+  World world(4, 4000, kExploitOnly);
+  world.speeds[0] /= 4;
+  while (!world.rebalancer.observe(world.observation())) {
+  }
+  world.rebalancer.set_state(1, BoxState::kDraining);
+  for (int i = 0; i < 100; ++i) REQUIRE_FALSE(world.rebalancer.observe(world.observation()));
+  world.rebalancer.carried_out(0.01);
+  const auto next = world.rebalancer.observe(world.observation());
+  REQUIRE(next);
+  CHECK(next->kind == DecisionKind::kDrain);
+}
+
+TEST_CASE("boxes that are not what the job waits for stay as they are") {
+  World world(2, 2000, kExploitOnly);
+  world.speeds[0] /= 3;
+  for (int i = 0; i < 300; ++i) {
+    Observation seen = world.observation();
+    seen.iteration_seconds = 100;  // computing
+    REQUIRE_FALSE(world.rebalancer.observe(seen));
+  }
+  CHECK(world.rebalancer.decisions().back().reason.find("too little") != std::string::npos);
+}
+
+TEST_CASE("equal seeds give equal plans, other seeds others") {
+  const auto plans_of = [](uint64_t seed) {
+    World world(5, 1000, {.seed = seed, .explore_probability = 1});
+    std::vector<std::string> reasons;
+    for (const Plan& plan : world.run(800)) reasons.push_back(plan.reason);
+    return reasons;
+  };
+  CHECK(plans_of(1) == plans_of(1));
+  CHECK(plans_of(1) != plans_of(2));
+}
+
+TEST_CASE("observations that cannot be are counted and change nothing") {
+  World world(2, 100, kExploitOnly);
+  const auto refused = [&](auto spoil) {
+    Observation seen = world.observation();
+    spoil(seen);
+    const uint64_t ignored = world.rebalancer.observations_ignored();
+    CHECK_FALSE(world.rebalancer.observe(seen));
+    CHECK(world.rebalancer.observations_ignored() == ignored + 1);
+  };
+  refused([](Observation& seen) { seen.boxes.pop_back(); });
+  refused([](Observation& seen) { seen.iteration_seconds = -1; });
+  refused([](Observation& seen) { seen.boxes[1].bytes = -1; });
+  refused([](Observation& seen) {
+    seen.boxes[0].busy_seconds = std::numeric_limits<double>::infinity();
+  });
+  CHECK(world.rebalancer.bytes_per_second() == std::vector<double>{1e6, 1e6});
+}
+
+TEST_CASE("every decision is counted and has its reason") {
+  World world(4, 400, {.seed = 3, .explore_probability = 0.5});
+  world.speeds[1] /= 2;
+  world.run(1000);
+  uint64_t counted = 0;
+  for (size_t kind = 0; kind < kDecisionKindCount; ++kind) {
+    counted += world.rebalancer.decision_count(static_cast<DecisionKind>(kind));
+    CHECK(std::string(to_string(static_cast<DecisionKind>(kind))) != "?");
+  }
+  CHECK(counted >= world.rebalancer.decisions().size());
+  CHECK(world.rebalancer.decisions().size() <= kDecisionsKept);
+  for (const Decision& decision : world.rebalancer.decisions()) {
+    CHECK(decision.reason.size() > 20);
+  }
+}
+
+}  // namespace pbox::placement

@@ -1,0 +1,288 @@
+// Snapshots on a real disk: what is written is read back, in other parts too, and damage is found.
+#include <boost/asio/io_context.hpp>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "appliance/snapshot/disk_store.h"
+#include "appliance/snapshot/folder.h"
+
+namespace pbox::snapshot {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+using optimizer::OptimizerKind;
+
+constexpr uint32_t kChunkBytes = 4096;  // 1024 elements of f32
+const std::atomic<bool> kGoesOn = false;
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = fs::temp_directory_path() / "pbox-snapshot-files-XXXXXX";
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string path;
+};
+
+PartHead head_of(uint32_t part, uint32_t parts, std::vector<Tensor> tensors) {
+  return {.job = "bert/large",
+          .part = part,
+          .parts = parts,
+          .chunk_bytes = kChunkBytes,
+          .optimizer = OptimizerKind::kMomentum,
+          .tensors = std::move(tensors)};
+}
+
+// A shard as a job would have it, whose values tell where they belong.
+struct Part {
+  PartHead head;
+  std::unique_ptr<pipeline::JobShard> shard;
+  Cuts cuts;
+};
+
+float weight_of(const std::string& tensor, uint64_t element) {
+  return static_cast<float>(tensor[0]) + static_cast<float>(element) / 1e4f;
+}
+
+Part make_part(PartHead head) {
+  Part part;
+  pipeline::ShardSpec spec;
+  spec.mode = pipeline::Mode::kOptimize;
+  spec.optimizer.kind = head.optimizer;
+  spec.sessions.push_back({1, 4096});
+  const PlacedChunks chunks = chunks_of(head);
+  spec.job_chunk_count = static_cast<uint32_t>(chunks.size());
+  for (const auto& [place, chunk] : chunks) {
+    spec.chunks.push_back({.chunk = chunk.chunk, .elements = chunk.elements});
+  }
+  part.shard = std::move(*pipeline::JobShard::create(spec));
+  for (const auto& [place, placed] : chunks) {
+    pipeline::Chunk& chunk = *part.shard->find(placed.chunk);
+    chunk.rounds_finished = 10;
+    for (uint32_t index = 0; index < chunk.elements; ++index) {
+      chunk.weights[index] = weight_of(place.first, place.second * 1024 + index);
+      chunk.state[index] = -chunk.weights[index];
+    }
+  }
+  auto cut = std::move(*pipeline::StateCut::create(*part.shard, 10));
+  cut->look(*part.shard, 1000);
+  REQUIRE(cut->copied() == cut->chunk_count());
+  part.cuts = {std::move(cut)};
+  part.head = std::move(head);
+  return part;
+}
+
+PartFile write(const Folder& folder, uint64_t number, const Part& part) {
+  const std::string name = part_name(part.head);
+  auto file = write_part(number_folder(folder.path, part.head.job, number) + "/" + name, part.head,
+                         part.cuts, kGoesOn);
+  REQUIRE(file);
+  file->name = name;
+  file->box = std::string("a");
+  return *file;
+}
+
+// A job in two parts, one of whose tensors is in both.
+Manifest write_all(const Folder& folder) {
+  const uint64_t number = *make_next(folder.path, "bert/large");
+  Manifest manifest{.job = "bert/large",
+                    .number = number,
+                    .steps = 100 * number,
+                    .taken_at = "2026-01-01T00:00:00Z",
+                    .ranks = {10 * number, UINT64_MAX - number},
+                    .parts = {}};
+  const auto first = make_part(head_of(0, 2, {{"a", 0, 2048}, {"b", 0, 1024}}));
+  const auto second = make_part(head_of(1, 2, {{"b", 1024, 1500}}));
+  manifest.parts = {write(folder, number, first), write(folder, number, second)};
+  REQUIRE(finish(folder.path, manifest));
+  return manifest;
+}
+
+Result<Restored> load_all(const Folder& folder, const PartHead& head,
+                          const std::string& which = "latest") {
+  return load(folder.path, head, {.which = which}, kGoesOn);
+}
+
+void check(const Restored& restored, const PartHead& head) {
+  const PlacedChunks chunks = chunks_of(head);
+  REQUIRE(restored.chunks.size() == chunks.size());
+  for (const auto& [place, placed] : chunks) {
+    const auto found =
+        std::find_if(restored.chunks.begin(), restored.chunks.end(),
+                     [chunk = placed.chunk](const auto& one) { return one.chunk == chunk; });
+    REQUIRE(found != restored.chunks.end());
+    REQUIRE(found->values.size() == 2 * placed.elements);
+    CHECK(found->steps == 9);
+    const uint64_t last = place.second * 1024 + placed.elements - 1;
+    CHECK(found->values[placed.elements - 1] == weight_of(place.first, last));
+    CHECK(found->values[2 * placed.elements - 1] == -weight_of(place.first, last));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a snapshot is read back by its parts, and by other parts of the same job") {
+  const Folder folder;
+  write_all(folder);
+  const std::vector<PartHead> heads = {
+      head_of(0, 2, {{"a", 0, 2048}, {"b", 0, 1024}}), head_of(1, 2, {{"b", 1024, 1500}}),
+      head_of(0, 1, {{"a", 0, 2048}, {"b", 0, 2524}}), head_of(2, 3, {{"b", 2048, 476}})};
+  for (const PartHead& head : heads) {
+    const auto restored = load_all(folder, head);
+    REQUIRE(restored);
+    CHECK(restored->number == 1);
+    CHECK(restored->steps == 100);
+    check(*restored, head);
+  }
+}
+
+TEST_CASE("the last snapshot of a run is found by its ranks, or as what it began with") {
+  const Folder folder;
+  for (int count = 0; count < 2; ++count) write_all(folder);
+  const auto found = [&](const std::vector<uint64_t>& ranks, uint64_t begun_with = 0) {
+    const auto restored = load(folder.path, head_of(1, 2, {{"b", 1024, 1500}}),
+                               {.ranks = ranks, .begun_with = begun_with}, kGoesOn);
+    REQUIRE(restored);
+    return restored->number;
+  };
+  CHECK(found({}) == 2);
+  CHECK(found({5, 20}) == 2);
+  CHECK(found({10}) == 1);
+  CHECK(found({10, UINT64_MAX - 2}) == 2);
+  CHECK(found({5}) == 0);
+  CHECK(found({5}, 1) == 1);
+  CHECK(found({UINT64_MAX - 2}, 1) == 2);
+}
+
+TEST_CASE("jobs and tensors that do not fit are refused in words") {
+  const Folder folder;
+  write_all(folder);
+  const auto says = [&](const PartHead& head, const std::string& which = "latest") {
+    const auto restored = load_all(folder, head, which);
+    return restored ? std::string("nothing is wrong") : restored.error().message;
+  };
+  CHECK_THAT(says(head_of(0, 1, {{"c", 0, 10}})), Contains("nothing of tensor 'c'"));
+  CHECK_THAT(says(head_of(0, 1, {{"a", 0, 2049}})), Contains("nothing of tensor 'a'"));
+  CHECK_THAT(says(head_of(0, 1, {{"a", 0, 2047}})), Contains("tensor 'a' has another size"));
+  CHECK_THAT(says(head_of(0, 1, {{"a", 0, 2048, wire::Dtype::kF16}})), Contains("is of f32"));
+  PartHead other = head_of(0, 1, {{"a", 0, 2048}});
+  other.chunk_bytes = 8192;
+  CHECK_THAT(says(other), Contains("chunk_bytes = 4096"));
+  other = head_of(0, 1, {{"a", 0, 2048}});
+  other.optimizer = OptimizerKind::kAdam;
+  CHECK_THAT(says(other), Contains("optimizer"));
+  CHECK_THAT(says(head_of(0, 1, {{"a", 0, 2048}}), "2"), Contains("there are 1"));
+  other.job = std::string("gpt");
+  CHECK(load_all(folder, other)->number == 0);  // there is none yet
+  CHECK_THAT(says(other, "1"), Contains("there is none at all"));
+}
+
+TEST_CASE("any byte that changes is found, and so is a file that is short or gone") {
+  const Folder folder;
+  const Manifest manifest = write_all(folder);
+  CHECK(verify(folder.path, manifest));
+  const PartHead head = head_of(0, 2, {{"a", 0, 2048}, {"b", 0, 1024}});
+  const std::string path = number_folder(folder.path, head.job, 1) + "/" + manifest.parts[0].name;
+  const auto bytes = manifest.parts[0].bytes;
+  for (const uint64_t at : {uint64_t{0}, uint64_t{9}, uint64_t{20}, bytes / 2, bytes - 1}) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(at));
+    const char before = static_cast<char>(file.get());
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(before ^ 0x20));
+    file.close();
+    INFO(at);
+    CHECK_FALSE(verify(folder.path, manifest));
+    CHECK_FALSE(load_all(folder, head));
+    file.open(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(before);
+  }
+  CHECK(load_all(folder, head));
+  fs::resize_file(path, bytes - 1);
+  CHECK_FALSE(load_all(folder, head));
+  CHECK_THAT(verify(folder.path, manifest).error().message, Contains("cut short"));
+  fs::remove(path);
+  CHECK_FALSE(load_all(folder, head));
+  std::ofstream(number_folder(folder.path, head.job, 1) + "/manifest.json") << "{";
+  CHECK_THAT(load_all(folder, head).error().message, Contains("is damaged"));
+}
+
+TEST_CASE("a head that was changed in any byte is not followed") {
+  const Folder folder;
+  const Manifest manifest = write_all(folder);
+  const PartHead head = head_of(0, 2, {{"a", 0, 2048}, {"b", 0, 1024}});
+  const std::string path = number_folder(folder.path, head.job, 1) + "/" + manifest.parts[0].name;
+  for (std::streamoff at = 0; at < 400; ++at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(at);
+    const char before = static_cast<char>(file.get());
+    for (const char other : {'9', '\0', ','}) {
+      if (other == before) continue;
+      file.seekp(at);
+      file.put(other).flush();
+      INFO(at << " " << static_cast<int>(other));
+      CHECK_FALSE(load_all(folder, head));
+    }
+    file.seekp(at);
+    file.put(before);
+  }
+  CHECK(load_all(folder, head));
+}
+
+TEST_CASE("the last two are kept, and what was never finished is no snapshot") {
+  const Folder folder;
+  write_all(folder);
+  CHECK(*make_next(folder.path, "bert/large") == 2);  // begun, and no more
+  write_all(folder);
+  std::vector<Error> damaged;
+  CHECK(list(folder.path, "bert/large", damaged).size() == 2);
+  CHECK_FALSE(fs::exists(number_folder(folder.path, "bert/large", 2)));
+  write_all(folder);
+  const auto kept = list(folder.path, "bert/large", damaged);
+  REQUIRE(kept.size() == 2);
+  CHECK(kept[0].number == 3);
+  CHECK(kept[1].number == 4);
+  CHECK(jobs(folder.path) == std::vector<std::string>{"bert/large"});
+  Manifest missing = kept[1];
+  missing.number = *make_next(folder.path, "bert/large");
+  CHECK_THAT(finish(folder.path, missing).error().message, Contains("storage that all"));
+  CHECK(load_all(folder, head_of(0, 1, {{"a", 0, 2048}}))->number == 4);
+}
+
+TEST_CASE("names of jobs are names of folders, whatever they hold") {
+  CHECK(job_folder("/s", "bert-3.1_x") == "/s/bert-3.1_x");
+  CHECK(job_folder("/s", "../a") == "/s/%2E.%2Fa");
+  CHECK(job_folder("/s", ".") == "/s/%2E");
+  CHECK(job_folder("/s", "50%") == "/s/50%25");
+}
+
+TEST_CASE("a shelf answers on its context, and gives up what is written when it goes away") {
+  const Folder folder;
+  boost::asio::io_context context;
+  int flushed = 0;
+  std::optional<Result<uint64_t>> number;
+  std::optional<Result<Restored>> restored;
+  {
+    DiskShelf shelf(context, folder.path, [&] { ++flushed; });
+    const auto guard = boost::asio::make_work_guard(context);
+    shelf.begin("bert/large", [&](auto answer) { number = answer; });
+    while (!number) context.run_one();
+    CHECK(**number == 1);
+    shelf.load(head_of(0, 1, {{"a", 0, 2048}}), {},
+               [&](auto answer) { restored = std::move(answer); });
+    while (!restored) context.run_one();
+    CHECK((*restored)->number == 0);
+    CHECK(flushed == 2);
+    shelf.begin("bert/large", [&](auto) { FAIL("it has gone"); });
+  }
+  context.restart();
+  context.poll();
+  CHECK(flushed == 2);
+}
+
+}  // namespace pbox::snapshot

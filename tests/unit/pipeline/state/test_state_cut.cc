@@ -1,0 +1,170 @@
+// What a snapshot copies of a shard, and what begins with it.
+#include <catch2/catch.hpp>
+
+#include "pipeline/state/chunk_state.h"
+#include "pipeline/state/state_cut.h"
+#include "tests/unit/pipeline/box.h"
+
+namespace pbox::test {
+namespace {
+
+using optimizer::OptimizerKind;
+using pipeline::ChunkState;
+using pipeline::CommandKind;
+using pipeline::JobShard;
+using pipeline::StateCut;
+
+constexpr uint32_t kCut = 3;
+
+JobOptions job_of(OptimizerKind kind, wire::Dtype dtype = wire::Dtype::kF32, uint32_t chunks = 3) {
+  JobOptions job{.workers = 2, .chunks = chunks, .dtype = dtype, .mode = pipeline::Mode::kOptimize};
+  job.reduction = pipeline::Reduction::kMean;
+  job.optimizer = {.kind = kind, .learning_rate = 0.3f, .momentum = 0.9f, .weight_decay = 0.01f};
+  return job;
+}
+
+void finish_round(Box& box, const JobOptions& job, uint32_t round, uint32_t chunk) {
+  for (const uint32_t rank : {0u, 1u}) {
+    const float value = 1.5f * static_cast<float>(rank + 1) - 0.7f * static_cast<float>(round);
+    box.push_chunk(job, rank, value, round, chunk);
+  }
+  box.take_all();
+}
+
+void finish_rounds(Box& box, const JobOptions& job, uint32_t first, uint32_t end) {
+  for (uint32_t round = first; round < end; ++round) {
+    for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) finish_round(box, job, round, chunk);
+  }
+}
+
+void look(Box& box, JobShard& shard, StateCut* cut) {
+  box.core.execute({.kind = CommandKind::kCut, .shard = &shard, .cut = cut});
+}
+
+std::vector<ChunkState> states(const StateCut& cut) {
+  std::vector<ChunkState> states;
+  for (const StateCut::Copy& copy : cut.copies()) {
+    CHECK(copy.is_here);
+    states.push_back({.chunk = copy.chunk,
+                      .rounds_finished = 1,
+                      .steps = copy.steps,
+                      .values = {copy.values, copy.values + copy.value_count},
+                      .contributors = {}});
+  }
+  return states;
+}
+
+// The same job, stopped at the cut.
+void check_is_cut(const StateCut& cut, const JobOptions& job) {
+  Box still;
+  JobShard& shard = still.admit(job);
+  finish_rounds(still, job, 0, kCut);
+  const auto copies = states(cut);
+  REQUIRE(copies.size() == job.chunks);
+  for (const ChunkState& copy : copies) {
+    const auto expected = pipeline::state_of(shard, *shard.find(copy.chunk));
+    CHECK(copy.values == expected->values);
+    CHECK(copy.steps == kCut - 1);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a cut is of one round, though chunks are at others when it is asked for") {
+  for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kMomentum, OptimizerKind::kAdam}) {
+    const JobOptions job = job_of(kind);
+    Box box;
+    JobShard& shard = box.admit(job);
+    finish_rounds(box, job, 0, kCut - 1);
+    finish_round(box, job, kCut - 1, 1);  // chunk 1 rests at the cut, the others are before it
+    const auto cut = std::move(*StateCut::create(shard, kCut));
+    look(box, shard, cut.get());
+    CHECK(cut->copied() == 1);
+    finish_round(box, job, kCut, 1);  // goes on
+    CHECK(cut->copied() == 1);
+    for (const uint32_t chunk : {0u, 2u}) {
+      for (const uint32_t round : {kCut - 1, kCut}) finish_round(box, job, round, chunk);
+    }
+    CHECK(cut->copied() == 3);  // before they went on
+    finish_rounds(box, job, kCut + 1, kCut + 3);
+    look(box, shard, nullptr);
+    CHECK(cut->missed() == 0);
+    check_is_cut(*cut, job);
+  }
+}
+
+TEST_CASE("chunks that rest at a cut are copied a few at a time") {
+  const JobOptions job = job_of(OptimizerKind::kAdam, wire::Dtype::kBf16, 150);
+  Box box;
+  JobShard& shard = box.admit(job);
+  finish_rounds(box, job, 0, kCut);
+  const auto cut = std::move(*StateCut::create(shard, kCut));
+  CHECK(cut->bytes() >= StateCut::bytes_of(shard));
+  std::vector<uint32_t> copied;
+  while (cut->copied() < cut->chunk_count()) {
+    look(box, shard, cut.get());
+    copied.push_back(cut->copied());
+  }
+  CHECK(copied == std::vector<uint32_t>{64, 128, 150});
+  finish_rounds(box, job, kCut, kCut + 1);
+  look(box, shard, nullptr);
+  check_is_cut(*cut, job);
+}
+
+TEST_CASE("a cut that a chunk has passed is missed") {
+  const JobOptions job = job_of(OptimizerKind::kMomentum);
+  Box box;
+  JobShard& shard = box.admit(job);
+  finish_rounds(box, job, 0, kCut);
+  finish_round(box, job, kCut, 2);
+  const auto cut = std::move(*StateCut::create(shard, kCut));
+  for (int times = 0; times < 3; ++times) look(box, shard, cut.get());
+  CHECK(cut->copied() == 2);
+  CHECK(cut->missed() == 1);
+}
+
+TEST_CASE("a job that begins with a cut goes on as the one that it was made of") {
+  for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kNesterov, OptimizerKind::kAdamW}) {
+    for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kF16}) {
+      const JobOptions job = job_of(kind, dtype);
+      Box undisturbed, second;
+      JobShard& shard = undisturbed.admit(job);
+      finish_rounds(undisturbed, job, 0, kCut);
+      const auto cut = std::move(*StateCut::create(shard, kCut));
+      look(undisturbed, shard, cut.get());
+
+      JobShard& begun = second.admit(job);
+      second.core.execute({.kind = CommandKind::kRemove, .shard = &begun});
+      for (const ChunkState& state : states(*cut)) pipeline::begin_with(begun, state);
+      second.core.execute({.kind = CommandKind::kInstall, .shard = &begun});
+      for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
+        second.push_chunk(job, 1, 77.0f, 0, chunk);  // a script's own initial weights
+        second.push_chunk(job, 0, 55.0f, 0, chunk);
+        const auto sent = second.take_all();
+        REQUIRE(!sent.empty());
+        if (dtype == wire::Dtype::kF32) {
+          CHECK(sent[0].value() == shard.chunks()[chunk].weights[0]);
+        }
+      }
+      for (uint32_t step = 0; step < 4; ++step) {
+        for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
+          for (const uint32_t rank : {0u, 1u}) {
+            const float value = static_cast<float>(rank) - 0.3f * static_cast<float>(step);
+            undisturbed.push_chunk(job, rank, value, kCut + step, chunk);
+            second.push_chunk(job, rank, value, 1 + step, chunk);
+          }
+        }
+        undisturbed.take_all();
+        second.take_all();
+      }
+      for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
+        const auto expected = pipeline::state_of(shard, shard.chunks()[chunk]);
+        const auto found = pipeline::state_of(begun, begun.chunks()[chunk]);
+        CHECK(found->values == expected->values);
+        CHECK(found->steps == expected->steps);
+      }
+    }
+  }
+}
+
+}  // namespace pbox::test

@@ -1,0 +1,49 @@
+// A worker's membership without sockets: tests read what it wants done and play driver and box.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "worker/membership/membership.h"
+
+namespace pbox::test {
+
+inline constexpr uint64_t kSecondNs = 1'000'000'000;
+
+// Rank 0 of 2 in job "train"; two tensors, "weights" of two chunks of 4096 bytes and "bias" of one.
+class Member {
+ public:
+  explicit Member(worker::MembershipOptions options = default_options(),
+                  const control::Optimizer& optimizer = {});
+  static worker::MembershipOptions default_options();
+
+  // The actions at hand, as their kinds; they stay in `actions` until the next call.
+  std::vector<worker::Action::Kind> act();
+  // The only message of the actions at hand.
+  const control::WorkerMessage& message() const;
+
+  void connect();   // up to the question for data addresses
+  void ask_join();  // up to JOIN
+  void join();      // up to kRunning
+  void deliver(const control::BoxMessage& message) { membership.on_message(message, now_ns); }
+  // Breaks the connection, and takes part again up to JOIN; the actions are then JOIN and rounds.
+  void lose_box();
+  void ask_join_again();
+  // Up to kRunning, in a session of `epoch` of a box whose chunks are in these rounds.
+  void resume(uint32_t epoch, const std::vector<uint32_t>& rounds,
+              const std::vector<uint32_t>& give = {});
+  // Moves the clock to the next deadline, or by at most limit_ns; true if it was reached.
+  bool advance(uint64_t limit_ns = UINT64_MAX);
+
+  static control::BoxMessage data_addresses();
+  static control::BoxMessage session(uint32_t epoch = 3);
+  static control::BoxMessage round_map(const std::vector<uint32_t>& rounds,
+                                       const std::vector<uint32_t>& give = {});
+  static worker::TransportFacts facts();
+
+  worker::Membership membership;
+  std::vector<worker::Action> actions;
+  uint64_t now_ns = kSecondNs;
+};
+
+}  // namespace pbox::test

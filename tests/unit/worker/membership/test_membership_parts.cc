@@ -1,0 +1,258 @@
+// A part of a job that moves, or whose box is lost while other boxes are there.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "nic/wire/control_frame.h"
+#include "tests/unit/worker/membership/member.h"
+
+namespace pbox::test {
+namespace {
+
+using Catch::Contains;
+using worker::Action;
+using Phase = worker::Membership::Phase;
+using Kinds = std::vector<Action::Kind>;
+
+const Kinds kHangsUp = {Action::Kind::kDisconnect, Action::Kind::kCloseTransport};
+const Kinds kGoesOn = {Action::Kind::kDisconnect, Action::Kind::kCloseTransport,
+                       Action::Kind::kConnect};
+const Error kRefused{ErrorCode::kUnavailable, "cannot reach the box: Connection refused"};
+
+worker::MembershipOptions part_options() {
+  auto options = Member::default_options();
+  options.part = 2;
+  options.parts = 3;
+  options.box_name = "seven";
+  options.boxes = {"box-5:9541", "box-7:9541", "box-9:9541"};
+  return options;
+}
+
+control::BoxMessage moved(const std::string& box, const std::string& address) {
+  control::BoxMessage message;
+  message.mutable_moved()->set_box(box);
+  message.mutable_moved()->set_address(address);
+  return message;
+}
+
+control::BoxMessage plan(const std::string& box, const std::string& address, int parts = 3) {
+  control::BoxMessage message;
+  for (int part = 0; part < parts; ++part) {
+    auto& place = *message.mutable_plan()->add_parts();
+    place.set_box(part == 2 ? box : "elsewhere");
+    place.set_address(part == 2 ? address : "10.9.9.9:9541");
+  }
+  for (const char* known : {"box-5:9541", "box-9:9541"}) {
+    message.mutable_plan()->add_boxes(known);
+  }
+  return message;
+}
+
+control::BoxMessage unavailable() {
+  control::BoxMessage message;
+  message.mutable_failure()->set_code(static_cast<uint32_t>(ErrorCode::kUnavailable));
+  message.mutable_failure()->set_message("not heard of yet");
+  return message;
+}
+
+// Up to the question for the plan, on the connection that is being made; where that goes.
+std::string ask_plan(Member& member) {
+  const std::string box = member.actions.back().box;
+  member.membership.on_connected(*nic::parse_endpoint("10.0.0.9", 9541), member.now_ns);
+  member.act();
+  REQUIRE(member.message().has_ask_plan());
+  return box;
+}
+
+// From there on, where the part is: up to JOIN.
+const control::Join& join_again(Member& member) {
+  REQUIRE(member.message().has_ask_data_addresses());
+  member.deliver(Member::data_addresses());
+  REQUIRE(member.act() == Kinds{Action::Kind::kMeasurePath});
+  member.membership.on_path_mtu(9000, member.now_ns);
+  member.act();
+  return member.actions[0].message.join();
+}
+
+}  // namespace
+
+TEST_CASE("JOIN names the part") {
+  Member member(part_options());
+  member.ask_join();
+  CHECK(member.message().join().part() == 2);
+  CHECK(member.message().join().parts() == 3);
+}
+
+TEST_CASE("a part that moves is joined at its new box at once, as one that resumes") {
+  Member member(part_options());
+  member.join();
+  std::vector<std::byte> buffer(2048 * 4);
+  member.membership.start(0, buffer.data(), buffer.data(), 0);
+  member.deliver(moved("nine", "box-9:9541"));
+  REQUIRE(member.act() == kGoesOn);
+  CHECK(member.actions.back().box == "box-9:9541");
+  CHECK(member.membership.phase() == Phase::kRecovering);
+  CHECK_THAT(member.membership.loss()->reason, Contains("box nine has taken over part 2"));
+  CHECK(member.membership.core()->busy(0));
+
+  CHECK(ask_plan(member) == "box-9:9541");
+  const control::AskPlan question = member.message().ask_plan();
+  CHECK(question.job() == "train");
+  CHECK(question.protocol_version() == wire::kControlProtocolVersion);
+  CHECK(question.lost_box() == "");
+  member.deliver(plan("nine", ""));  // the one that is asked
+  member.act();
+  const control::Join join = join_again(member);
+  CHECK(join.resumes());
+  CHECK(join.epoch() == 3);
+  CHECK(member.actions[1].message.has_rounds());
+  member.resume(8, {0, 0, 0});
+  CHECK(member.membership.phase() == Phase::kRunning);
+  CHECK(member.membership.box() == "box-9:9541");
+  CHECK(member.membership.recoveries() == 1);
+}
+
+TEST_CASE("a box that is lost is looked for itself, then others are told that it is") {
+  Member member(part_options());
+  member.join();
+  member.lose_box();
+  std::vector<std::string> asked;
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    REQUIRE(member.advance());
+    REQUIRE(member.act() == Kinds{Action::Kind::kConnect});
+    asked.push_back(member.actions.back().box);
+    member.membership.on_disconnected(kRefused, member.now_ns);
+    REQUIRE(member.act() == kHangsUp);
+  }
+  CHECK(asked == std::vector<std::string>{"box-7:9541", "box-5:9541", "box-7:9541", "box-9:9541",
+                                          "box-7:9541", "box-5:9541"});
+  REQUIRE(member.advance());
+  member.act();
+  CHECK(ask_plan(member) == "box-7:9541");  // it is back
+  CHECK(member.message().ask_plan().lost_box() == "");
+  member.membership.on_disconnected(kRefused, member.now_ns);
+  member.act();
+  REQUIRE(member.advance());
+  member.act();
+  CHECK(ask_plan(member) == "box-9:9541");
+  CHECK(member.message().ask_plan().lost_box() == "seven");
+  // Connections that it takes are no answer.
+  CHECK(member.message().ask_plan().lost_for_ms() > 1'000);
+
+  member.deliver(plan("five", "box-5:9541"));
+  REQUIRE(member.act() == kGoesOn);
+  CHECK(ask_plan(member) == "box-5:9541");
+  CHECK(member.message().ask_plan().lost_box() == "");
+  member.deliver(plan("five", "box-5:9541"));
+  member.act();
+  CHECK(join_again(member).part() == 2);
+}
+
+TEST_CASE("boxes that a plan does not name any more are asked when those that it does are gone") {
+  Member member(part_options());
+  member.join();
+  member.deliver(moved("nine", "box-9:9541"));
+  member.act();
+  ask_plan(member);
+  control::BoxMessage alone = plan("nine", "");
+  alone.mutable_plan()->clear_boxes();
+  alone.mutable_plan()->add_boxes("box-9:9541");
+  member.deliver(alone);
+  member.act();
+  join_again(member);
+  member.resume(8, {0, 0, 0});
+  member.lose_box();
+  std::set<std::string> asked;
+  for (int attempt = 0; attempt < 6; ++attempt) {
+    REQUIRE(member.advance());
+    REQUIRE(member.act() == Kinds{Action::Kind::kConnect});
+    asked.insert(member.actions.back().box);
+    member.membership.on_disconnected(kRefused, member.now_ns);
+    REQUIRE(member.act() == kHangsUp);
+  }
+  CHECK(asked == std::set<std::string>{"box-9:9541", "box-5:9541", "box-7:9541"});
+}
+
+TEST_CASE("of boxes that were known before only some are kept") {
+  std::vector<std::string> boxes;
+  for (char name = 'a'; name <= 'z'; ++name) boxes.emplace_back(1, name);
+  control::Plan plan;
+  plan.add_boxes("c");
+  plan.add_boxes("new");
+  worker::know_boxes(plan, boxes);
+  CHECK(boxes == std::vector<std::string>{"c", "new", "a", "b", "d", "e", "f", "g", "h", "i"});
+}
+
+TEST_CASE("a box that answers is not called lost, whatever its answer is") {
+  Member member(part_options());
+  member.join();
+  member.lose_box();
+  REQUIRE(member.advance());
+  member.act();
+  CHECK(ask_plan(member) == "box-7:9541");
+  member.deliver(unavailable());
+  REQUIRE(member.act() == kHangsUp);
+  REQUIRE(member.advance());
+  member.act();
+  CHECK(ask_plan(member) == "box-5:9541");
+  CHECK(member.message().ask_plan().lost_box() == "");
+}
+
+TEST_CASE("boxes that send a worker to each other are asked ever less often") {
+  Member member(part_options());
+  member.join();
+  member.deliver(moved("nine", "box-9:9541"));
+  uint32_t at_once = 0;
+  bool to_nine = false;
+  while (member.act() == kGoesOn) {
+    ++at_once;
+    ask_plan(member);
+    member.deliver(to_nine ? plan("nine", "box-9:9541") : plan("five", "box-5:9541"));
+    to_nine = !to_nine;
+  }
+  CHECK(at_once == 4);
+  const uint64_t before_ns = member.now_ns;
+  REQUIRE(member.advance());
+  REQUIRE(member.act() == Kinds{Action::Kind::kConnect});
+  CHECK(member.now_ns - before_ns >= 25'000'000);
+}
+
+TEST_CASE("a job that was planned anew in other parts is lost for who was in it") {
+  Member member(part_options());
+  member.join();
+  member.deliver(moved("nine", "box-9:9541"));
+  REQUIRE(member.act() == kGoesOn);
+  ask_plan(member);
+  member.deliver(plan("nine", "", 4));
+  REQUIRE(member.membership.failure());
+  CHECK_THAT(member.membership.failure()->message,
+             Contains("in 4 parts now") && Contains("joined it in 3") && Contains("start all"));
+}
+
+TEST_CASE(
+    "who joins first waits for a box that has yet to hear of the plan, and goes where it says") {
+  Member member(part_options());
+  member.ask_join();
+  member.deliver(unavailable());
+  REQUIRE(member.act() == kHangsUp);
+  CHECK(member.membership.phase() == Phase::kJoining);
+  REQUIRE(member.advance());
+  REQUIRE(member.act() == Kinds{Action::Kind::kConnect});
+  CHECK(member.actions.back().box == "box-7:9541");
+  member.membership.on_connected(*nic::parse_endpoint("10.0.0.1", 9541), member.now_ns);
+  member.act();
+  member.deliver(moved("nine", "box-9:9541"));
+  REQUIRE(member.act() == kGoesOn);
+  CHECK(member.actions.back().box == "box-9:9541");
+  CHECK(member.membership.phase() == Phase::kJoining);
+}
+
+TEST_CASE("a worker whose other parts are over hangs up without leaving") {
+  Member member(part_options());
+  member.join();
+  member.membership.abandon({ErrorCode::kBoxLost, "another part"});
+  CHECK(member.act() == kHangsUp);
+  CHECK(member.membership.phase() == Phase::kFailed);
+  CHECK(member.membership.failure()->message == "another part");
+}
+
+}  // namespace pbox::test

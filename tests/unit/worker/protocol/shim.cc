@@ -1,0 +1,188 @@
+#include "tests/unit/worker/protocol/shim.h"
+
+#include <catch2/catch.hpp>
+
+#include "nic/wire/chunk_layout.h"
+
+namespace pbox::test {
+namespace {
+
+worker::SessionSpec session_of(const ShimOptions& options) {
+  worker::SessionSpec session;
+  session.epoch = 5;
+  session.generation = 6;
+  session.fragment_bytes = kFragmentBytes;
+  session.chunk_bytes = kChunkBytes;
+  session.tag = {.payload_crc = true};
+  session.window_bytes = options.window_bytes;
+  session.delivery = options.delivery;
+  session.results_stay = options.results_stay;
+  session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
+  session.pipelines.back().first_packet_number = options.first_packet_number;
+  for (const uint64_t chunks : options.tensor_chunks) {
+    session.chunk_pipeline.insert(session.chunk_pipeline.end(), chunks, 0);
+  }
+  session.open_rounds = options.open_rounds;
+  session.sync = options.sync;
+  session.learning_rate = options.learning_rate;
+  session.gradient_scale = options.gradient_scale;
+  return session;
+}
+
+std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
+  std::vector<worker::TensorSpec> tensors;
+  for (const uint64_t chunks : options.tensor_chunks) {
+    tensors.push_back({.name = "t", .elements = chunks * kChunkBytes / sizeof(float)});
+  }
+  return tensors;
+}
+
+NumaArena shadow_of(const ShimOptions& options) {
+  const auto tensors = tensors_of(options);
+  const uint64_t bytes = options.has_shadow
+                             ? worker::Core::shadow_bytes(tensors, options.shadows)
+                             : worker::Core::cache_bytes(session_of(options), tensors);
+  if (bytes == 0) return {};
+  auto arena = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
+  REQUIRE(arena.ok());
+  return std::move(*arena);
+}
+
+}  // namespace
+
+Shim::Shim(const ShimOptions& options)
+    : session(session_of(options)),
+      core(session, tensors_of(options), shadow_of(options), options.shadows),
+      credit_bytes(options.credit_bytes) {
+  for (const uint64_t chunks : options.tensor_chunks) {
+    buffers_.emplace_back(chunks * kChunkBytes / sizeof(float));
+  }
+}
+
+Status Shim::resume(const std::vector<uint32_t>& open_rounds, const std::vector<uint32_t>& give) {
+  core.suspend();
+  ++session.epoch;
+  session.pipelines[0].spi += 1u << 20;
+  session.open_rounds = open_rounds;
+  session.give = give;
+  return core.resume(session);
+}
+
+void Shim::start(uint32_t tensor, float value, int32_t priority) {
+  auto& buffer = buffers_[tensor];
+  std::fill(buffer.begin(), buffer.end(), value);
+  auto* data = reinterpret_cast<std::byte*>(buffer.data());
+  core.start(tensor, data, data, priority);
+}
+
+std::vector<Pushed> Shim::take_burst() {
+  std::vector<Pushed> taken;
+  const auto packets = core.to_send(0, now_ns);
+  for (const nic::TxPacket& packet : packets) {
+    const wire::Tag tag = wire::make_tag({.payload_crc = true}, packet.header, packet.payload);
+    REQUIRE((packet.tag == tag));
+    taken.push_back({packet.header, {}});
+    taken.back().payload.assign(packet.payload, packet.payload + packet.header.payload_bytes);
+  }
+  core.sent(0, packets.size(), now_ns);
+  everything.insert(everything.end(), taken.begin(), taken.end());
+  return taken;
+}
+
+std::vector<Pushed> Shim::take_all() {
+  std::vector<Pushed> taken;
+  for (auto burst = take_burst(); !burst.empty(); burst = take_burst()) {
+    taken.insert(taken.end(), burst.begin(), burst.end());
+  }
+  return taken;
+}
+
+std::vector<Pushed> Shim::take_all(wire::PacketType type) {
+  auto taken = take_all();
+  std::erase_if(taken, [type](const Pushed& packet) { return packet.header.type() != type; });
+  return taken;
+}
+
+Answer Shim::result(uint32_t chunk, uint32_t round, uint32_t fragment, float value) {
+  Answer answer;
+  answer.header.set_type(wire::PacketType::kResult);
+  answer.header.payload_bytes = kFragmentBytes;
+  answer.header.spi = session.pipelines[0].spi | wire::kSpiToWorker;
+  answer.header.packet_number = next_packet_number_++;
+  answer.header.epoch = session.epoch;
+  answer.header.generation = session.generation;
+  answer.header.chunk = chunk;
+  answer.header.round = round;
+  answer.header.fragment = static_cast<uint16_t>(fragment);
+  answer.header.credit = static_cast<uint16_t>(credit_bytes / limits::kCreditUnitBytes);
+  const std::vector<float> values(kFragmentBytes / sizeof(float), value);
+  answer.payload.resize(kFragmentBytes);
+  std::memcpy(answer.payload.data(), values.data(), kFragmentBytes);
+  return answer;
+}
+
+Answer Shim::relaxed_result(uint32_t chunk, uint32_t clock, uint32_t applied, uint32_t fragment,
+                            float value) {
+  Answer answer = result(chunk, clock - 1, fragment, value);
+  answer.header.timestamp_us = applied;
+  return answer;
+}
+
+Answer Shim::status(uint32_t chunk, uint32_t round, uint64_t received_mask,
+                    uint16_t missing_workers, uint16_t first_missing_rank) {
+  Answer answer = result(chunk, round, 0, 0);
+  answer.header.set_type(wire::PacketType::kStatus);
+  const wire::StatusPayload status{.received_mask = received_mask,
+                                   .finished_round = round,
+                                   .missing_workers = missing_workers,
+                                   .first_missing_rank = first_missing_rank};
+  answer.payload.resize(sizeof(status));
+  std::memcpy(answer.payload.data(), &status, sizeof(status));
+  answer.header.payload_bytes = sizeof(status);
+  return answer;
+}
+
+Answer Shim::announcement(uint32_t chunk, uint32_t round) {
+  Answer answer = status(chunk, round, wire::full_mask(kChunkBytes / kFragmentBytes));
+  const uint32_t finished_round = round + 1;
+  std::memcpy(answer.payload.data() + offsetof(wire::StatusPayload, finished_round),
+              &finished_round, sizeof(finished_round));
+  return answer;
+}
+
+void Shim::deliver(const Answer& answer) {
+  const auto tag = wire::make_tag({.payload_crc = true}, answer.header, answer.payload.data());
+  std::vector<std::byte> bytes(sizeof(wire::Header));
+  std::memcpy(bytes.data(), &answer.header, sizeof(wire::Header));
+  bytes.insert(bytes.end(), answer.payload.begin(), answer.payload.end());
+  bytes.insert(bytes.end(), tag.begin(), tag.end());
+  const nic::RxPacket packet{bytes.data(), static_cast<uint32_t>(bytes.size()), {}};
+  core.on_burst(0, {&packet, 1}, now_ns);
+}
+
+void Shim::deliver_result(uint32_t chunk, uint32_t round, float value) {
+  for (uint32_t fragment = 0; fragment < kChunkBytes / kFragmentBytes; ++fragment) {
+    deliver(result(chunk, round, fragment, value));
+  }
+}
+
+void Shim::deliver_relaxed(uint32_t chunk, uint32_t clock, uint32_t applied, float value) {
+  for (uint32_t fragment = 0; fragment < kChunkBytes / kFragmentBytes; ++fragment) {
+    deliver(relaxed_result(chunk, clock, applied, fragment, value));
+  }
+}
+
+uint64_t Shim::expire() {
+  uint64_t waited_ns = 0;
+  do {  // a deadline is a lower bound: the timer may find nothing to do yet
+    const uint64_t deadline_ns = core.next_deadline_ns();
+    REQUIRE(deadline_ns != UINT64_MAX);
+    const uint64_t step_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    now_ns += step_ns;
+    waited_ns += step_ns;
+    core.on_timer(now_ns);
+  } while (core.to_send(0, now_ns).empty());
+  return waited_ns;
+}
+
+}  // namespace pbox::test

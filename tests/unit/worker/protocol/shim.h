@@ -1,0 +1,91 @@
+// A worker's core without port or box: tests read what it pushes and play the box themselves.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "worker/protocol/exchange.h"
+
+namespace pbox::test {
+
+inline constexpr uint32_t kSpi = 0x5a006001;
+inline constexpr uint32_t kFragmentBytes = 1024;
+inline constexpr uint32_t kChunkBytes = 4096;  // 4 fragments
+inline constexpr uint64_t kStartNs = 1'000'000'000;
+
+struct ShimOptions {
+  std::vector<uint64_t> tensor_chunks = {1};  // whole chunks of f32 per tensor
+  uint32_t credit_bytes = 64 * 1024;
+  uint32_t window_bytes = limits::kCreditBytesMax;
+  uint64_t first_packet_number = 1;
+  bool has_shadow = false;
+  uint32_t shadows = 1;
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
+  bool results_stay = false;
+  std::vector<uint32_t> open_rounds = {};
+  wire::SyncSpec sync = {};
+  float learning_rate = 1;  // where reads are cached
+  float gradient_scale = 1;
+};
+
+struct Pushed {
+  wire::Header header;
+  std::vector<std::byte> payload;
+  uint64_t held_mask() const {
+    uint64_t mask = 0;
+    std::memcpy(&mask, payload.data(), sizeof(mask));
+    return mask;
+  }
+};
+
+// What the box says, to be changed before it is delivered.
+struct Answer {
+  wire::Header header;
+  std::vector<std::byte> payload;
+};
+
+class Shim {
+ public:
+  explicit Shim(const ShimOptions& options = {});
+
+  // Suspends, and resumes in epoch + 1 with another spi, of a box whose chunks are in these rounds.
+  Status resume(const std::vector<uint32_t>& open_rounds, const std::vector<uint32_t>& give = {});
+
+  // Starts a tensor in place on this object's own buffer, filled with `value`.
+  void start(uint32_t tensor, float value = 1.0f, int32_t priority = 0);
+
+  // One burst of what the worker sends, taken whole; all of it; and of that the given type.
+  std::vector<Pushed> take_burst();
+  std::vector<Pushed> take_all();
+  std::vector<Pushed> take_all(wire::PacketType type);
+
+  Answer result(uint32_t chunk, uint32_t round, uint32_t fragment, float value);
+  // Of a job whose pushes are applied as they come: of data of this clock, with the worker's own
+  // rounds below `applied`.
+  Answer relaxed_result(uint32_t chunk, uint32_t clock, uint32_t applied, uint32_t fragment,
+                        float value);
+  Answer status(uint32_t chunk, uint32_t round, uint64_t received_mask,
+                uint16_t missing_workers = 0, uint16_t first_missing_rank = 0);
+  // The result is there to be asked for.
+  Answer announcement(uint32_t chunk, uint32_t round);
+  void deliver(const Answer& answer);
+  void deliver_result(uint32_t chunk, uint32_t round, float value);
+  void deliver_relaxed(uint32_t chunk, uint32_t clock, uint32_t applied, float value);
+
+  // Moves the clock until something overdue makes a packet. Returns how long that was.
+  uint64_t expire();
+
+  std::vector<float>& buffer(uint32_t tensor) { return buffers_[tensor]; }
+
+  worker::SessionSpec session;
+  worker::Core core;
+  uint64_t now_ns = kStartNs;
+  uint32_t credit_bytes;  // what the box's packets grant
+  std::vector<Pushed> everything;
+
+ private:
+  std::vector<std::vector<float>> buffers_;
+  uint64_t next_packet_number_ = 1;
+};
+
+}  // namespace pbox::test

@@ -1,0 +1,252 @@
+// A worker that reads its own copy of the model: what ends an operation, what is asked for, and
+// what is handed out. One chunk of four fragments; the learning rate is 1, the scale 1/2.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/worker/protocol/shim.h"
+
+namespace pbox::test {
+namespace {
+
+using wire::PacketType;
+using wire::SyncModel;
+
+constexpr uint64_t kAllFragments = 0xf;
+constexpr wire::SyncSpec kEssp{.model = SyncModel::kEssp, .staleness = 2};
+constexpr wire::SyncSpec kSsp{
+    .model = SyncModel::kSsp, .staleness = 2, .reads = wire::Reads::kCached};
+
+// Initial weights of 100 are here; the next round is 1.
+Shim cached(const wire::SyncSpec& sync) {
+  Shim shim({.sync = sync, .learning_rate = 1, .gradient_scale = 0.5f});
+  shim.start(0);
+  shim.take_all();
+  shim.deliver_result(0, 0, 100.0f);
+  REQUIRE(shim.core.take_completed() == std::vector<uint32_t>{0});
+  REQUIRE(shim.buffer(0)[0] == 100.0f);
+  return shim;
+}
+
+void push(Shim& shim, float gradient) {
+  shim.start(0, gradient);
+  REQUIRE(shim.take_all(PacketType::kPush).size() == 4);
+}
+
+bool holds(Shim& shim, float value) {
+  return shim.buffer(0) == std::vector<float>(kChunkBytes / sizeof(float), value);
+}
+
+}  // namespace
+
+TEST_CASE("a push is done when the box has it, and the own gradient is in what is read") {
+  Shim shim = cached(GENERATE(kEssp, kSsp));
+  push(shim, 4.0f);
+  CHECK(shim.core.busy(0));
+  shim.deliver(shim.status(0, 1, kAllFragments));
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(holds(shim, 98.0f));
+  push(shim, 6.0f);
+  shim.deliver(shim.status(0, 2, kAllFragments));
+  CHECK(holds(shim, 95.0f));
+  CHECK(shim.core.statistics().probes_sent == 0);
+  const auto counts = shim.core.statistics().staleness;
+  CHECK(counts.by_staleness[1] == 1);
+  CHECK(counts.by_staleness[2] == 1);
+}
+
+TEST_CASE("an acknowledgement of another round ends nothing") {
+  Shim shim = cached(kEssp);
+  push(shim, 4.0f);
+  shim.deliver(shim.status(0, 0, kAllFragments));
+  CHECK(shim.core.busy(0));
+  shim.deliver(shim.status(0, 1, kAllFragments));
+  CHECK_FALSE(shim.core.busy(0));
+}
+
+TEST_CASE("data that has the push acknowledges it, fragment by fragment") {
+  Shim shim = cached(kEssp);
+  push(shim, 4.0f);
+  for (const uint32_t fragment : {0u, 1u, 2u}) {
+    shim.deliver(shim.relaxed_result(0, 1, 2, fragment, 60.0f));
+  }
+  CHECK(shim.core.busy(0));
+  shim.deliver(shim.relaxed_result(0, 1, 2, 3, 60.0f));
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(holds(shim, 60.0f));  // nothing is added twice
+}
+
+TEST_CASE("data without the push is no acknowledgement, however new it is") {
+  Shim shim = cached(kEssp);
+  push(shim, 4.0f);
+  shim.deliver(shim.status(0, 1, kAllFragments));
+  push(shim, 4.0f);
+  shim.deliver_relaxed(0, 2, 2, 60.0f);
+  CHECK(shim.core.busy(0));
+  shim.deliver(shim.status(0, 2, kAllFragments));
+  CHECK(holds(shim, 58.0f));
+}
+
+TEST_CASE("data comes at any time, and the newest counts") {
+  Shim shim = cached(kEssp);
+  for (uint32_t round = 1; round < 4; ++round) {
+    if (round == 3) shim.deliver_relaxed(0, 3, 3, 70.0f);  // nothing is in flight
+    push(shim, 2.0f);
+    if (round == 3) shim.deliver_relaxed(0, 2, 3, 10.0f);  // older
+    shim.deliver(shim.status(0, round, kAllFragments));
+    REQUIRE_FALSE(shim.core.busy(0));
+  }
+  CHECK(holds(shim, 69.0f));
+  CHECK(shim.core.statistics().staleness.by_staleness[1] == 2);  // rounds 1 and 3
+  shim.deliver_relaxed(0, 4, 4, 80.0f);
+  CHECK(holds(shim, 69.0f));  // the buffer is the caller's between operations
+}
+
+TEST_CASE("gradients that a fragment lacks are added, fragment by fragment") {
+  Shim shim = cached(kEssp);
+  push(shim, 2.0f);
+  shim.deliver(shim.status(0, 1, kAllFragments));
+  push(shim, 8.0f);
+  const uint32_t applied[] = {1, 2, 3, 2};  // in fragment 1 round 1 is, round 2 is not
+  for (uint32_t fragment = 1; fragment < 4; ++fragment) {
+    shim.deliver(shim.relaxed_result(0, 2, applied[fragment], fragment, 50.0f));
+  }
+  shim.deliver(shim.status(0, 2, kAllFragments));
+  REQUIRE_FALSE(shim.core.busy(0));
+  const auto at = [&](uint32_t fragment) {
+    return shim.buffer(0)[fragment * kFragmentBytes / sizeof(float)];
+  };
+  CHECK(at(0) == 95.0f);
+  CHECK(at(1) == 46.0f);
+  CHECK(at(2) == 50.0f);
+  CHECK(at(3) == 46.0f);
+}
+
+TEST_CASE("a copy that is too old holds the operation up, and only SSP asks at once") {
+  const bool is_essp = GENERATE(true, false);
+  Shim shim = cached(is_essp ? kEssp : kSsp);
+  for (const uint32_t round : {1u, 2u}) {
+    push(shim, 2.0f);
+    shim.deliver(shim.status(0, round, kAllFragments));
+    REQUIRE_FALSE(shim.core.busy(0));
+  }
+  push(shim, 2.0f);  // wants a clock of 2
+  shim.deliver(shim.status(0, 3, kAllFragments));
+  CHECK(shim.core.busy(0));
+  const auto asked = shim.take_all();
+  if (is_essp) {
+    CHECK(asked.empty());
+  } else {
+    REQUIRE(asked.size() == 1);
+    CHECK(asked[0].header.type() == PacketType::kPull);
+    CHECK(asked[0].header.round == 3);
+    CHECK(asked[0].held_mask() == 0);
+    shim.deliver(shim.status(0, 3, kAllFragments, 1, 6));  // parked
+    CHECK(shim.core.laggard(0, shim.now_ns).rank == 6);
+    CHECK(shim.expire() >= 7'500'000);
+  }
+  for (const uint32_t fragment : {0u, 2u, 3u}) {
+    shim.deliver(shim.relaxed_result(0, 2, 4, fragment, 30.0f));
+  }
+  CHECK(shim.core.busy(0));
+  shim.take_all();
+  shim.expire();  // the rest is overdue
+  const auto rest = shim.take_all(PacketType::kPull);
+  REQUIRE(rest.size() == 1);
+  CHECK(rest[0].held_mask() == 0b1101);
+  shim.deliver(shim.relaxed_result(0, 2, 4, 1, 30.0f));
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(holds(shim, 30.0f));
+  CHECK(shim.core.statistics().staleness.by_staleness[2] == 2);
+}
+
+TEST_CASE("a lost acknowledgement is asked for, with data that is new enough as held") {
+  Shim shim = cached(GENERATE(kEssp, kSsp));
+  push(shim, 4.0f);
+  shim.expire();
+  const auto probe = shim.take_all();
+  REQUIRE(probe.size() == 1);
+  CHECK(probe[0].header.type() == PacketType::kPull);
+  CHECK(probe[0].held_mask() == kAllFragments);
+  shim.deliver(shim.status(0, 1, kAllFragments));
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(shim.core.statistics().retransmitted_fragments == 0);
+}
+
+TEST_CASE("an acknowledged chunk that waits for others leaves the window to others") {
+  Shim shim({.tensor_chunks = {1, 1},
+             .credit_bytes = kChunkBytes,
+             .sync = {.model = SyncModel::kEssp, .staleness = 0}});
+  for (const uint32_t tensor : {0u, 1u}) {
+    shim.start(tensor);
+    shim.take_all();
+    shim.deliver_result(tensor, 0, 1.0f);
+  }
+  shim.start(0);
+  shim.start(1);
+  CHECK(shim.take_all(PacketType::kPush).size() == 4);
+  shim.deliver(shim.status(0, 1, kAllFragments, 1, 1));
+  CHECK(shim.core.busy(0));
+  const auto next = shim.take_all(PacketType::kPush);
+  REQUIRE(next.size() == 4);
+  CHECK(next[0].header.chunk == 1);
+}
+
+TEST_CASE("data of rounds that were never pushed, or of a clock beyond them, is refused") {
+  Shim shim = cached(kEssp);
+  push(shim, 2.0f);
+  shim.deliver(shim.relaxed_result(0, 1, 3, 0, 9.0f));
+  shim.deliver(shim.relaxed_result(0, 3, 2, 0, 9.0f));
+  CHECK(shim.core.statistics().rejected_packets == 2);
+  shim.deliver(shim.status(0, 1, kAllFragments));
+  CHECK(holds(shim, 99.0f));
+  shim.deliver(shim.relaxed_result(0, 1, 3, 0, 9.0f));
+  CHECK(shim.core.statistics().rejected_packets == 3);
+}
+
+TEST_CASE("a learning rate that this rank has set is that of its later gradients alone") {
+  Shim shim = cached(kEssp);
+  push(shim, 2.0f);
+  shim.deliver(shim.status(0, 1, kAllFragments));
+  CHECK(holds(shim, 99.0f));
+  shim.core.set_learning_rate(4.0f);
+  push(shim, 2.0f);
+  shim.deliver(shim.status(0, 2, kAllFragments));
+  CHECK(holds(shim, 95.0f));
+}
+
+TEST_CASE("input and output of a cached read may be different buffers, and then the input stays") {
+  Shim shim = cached(kSsp);
+  const std::vector<float> input(kChunkBytes / sizeof(float), 3.0f);
+  std::vector<float> output(kChunkBytes / sizeof(float));
+  shim.core.start(0, reinterpret_cast<const std::byte*>(input.data()),
+                  reinterpret_cast<std::byte*>(output.data()), 0);
+  shim.take_all();
+  shim.deliver(shim.status(0, 1, kAllFragments));
+  CHECK(input.front() == 3.0f);
+  CHECK(output == std::vector<float>(kChunkBytes / sizeof(float), 98.5f));
+}
+
+TEST_CASE("after the end nothing that comes is taken") {
+  Shim shim = cached(kEssp);
+  push(shim, 2.0f);
+  shim.core.abandon();
+  const uint64_t pulled = shim.core.statistics().bytes_pulled;
+  shim.deliver_relaxed(0, 2, 2, 9.0f);
+  shim.deliver(shim.status(0, 1, kAllFragments));
+  CHECK(shim.core.statistics().bytes_pulled == pulled);
+  CHECK(holds(shim, 2.0f));
+  CHECK(shim.core.take_completed().empty());
+}
+
+TEST_CASE("the copy's memory is stated: the model, and gradients for a staleness beyond one") {
+  const auto bytes = [](uint32_t staleness) {
+    Shim shim({.sync = {.model = SyncModel::kEssp, .staleness = staleness}});
+    return shim.core.statistics().shadow_bytes;
+  };
+  const uint64_t versions = 4 * sizeof(worker::ReadCache::Version);
+  CHECK(bytes(0) == kChunkBytes + versions);
+  CHECK(bytes(1) == kChunkBytes + versions);
+  CHECK(bytes(3) == 3 * kChunkBytes + versions + kCacheLineBytes);
+  CHECK(Shim().core.statistics().shadow_bytes == 0);
+}
+
+}  // namespace pbox::test

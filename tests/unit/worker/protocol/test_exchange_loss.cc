@@ -1,0 +1,320 @@
+// Timers, probes and retransmissions.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/worker/protocol/shim.h"
+
+namespace pbox::test {
+
+using wire::PacketType;
+
+TEST_CASE("silence is answered with a PULL, not with the data again") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.core.on_timer(shim.now_ns + 1'000'000);
+  CHECK(shim.take_all().empty());
+  shim.expire();
+  const auto probes = shim.take_all();
+  REQUIRE(probes.size() == 1);
+  CHECK(probes[0].header.type() == PacketType::kPull);
+  CHECK(probes[0].header.chunk == 0);
+  CHECK(probes[0].header.round == 0);
+  CHECK(probes[0].held_mask() == 0);
+  CHECK(shim.core.statistics().probes_sent == 1);
+  CHECK(shim.core.statistics().retransmitted_fragments == 0);
+}
+
+TEST_CASE("a PULL says which fragments of the result are here") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.result(0, 0, 1, 3.0f));
+  shim.deliver(shim.result(0, 0, 3, 3.0f));
+  shim.expire();
+  const auto probes = shim.take_all();
+  REQUIRE(probes.size() == 1);
+  CHECK(probes[0].held_mask() == 0b1010);
+}
+
+TEST_CASE("a STATUS brings exactly the missing fragments again") {
+  Shim shim({.tensor_chunks = {2}});
+  shim.start(0, 4.0f);
+  shim.take_all();
+  shim.deliver(shim.status(1, 0, 0b0101));
+  const auto again = shim.take_all();
+  REQUIRE(again.size() == 2);
+  CHECK(again[0].header.fragment == 1);
+  CHECK(again[1].header.fragment == 3);
+  for (const Pushed& packet : again) {
+    CHECK(packet.header.type() == PacketType::kPush);
+    CHECK(packet.header.chunk == 1);
+    CHECK((packet.header.flags & wire::flag::kRetransmission) != 0);
+    float value = 0;
+    std::memcpy(&value, packet.payload.data(), sizeof(value));
+    CHECK(value == 4.0f);
+  }
+  CHECK(shim.core.statistics().retransmitted_fragments == 2);
+  CHECK(shim.core.statistics().bytes_pushed == 2 * kChunkBytes);  // without retransmissions
+}
+
+TEST_CASE("the same STATUS twice before anything leaves repeats no fragment twice") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.status(0, 0, 0b0111));
+  shim.deliver(shim.status(0, 0, 0b0111));
+  CHECK(shim.take_all().size() == 1);
+}
+
+TEST_CASE("a worker whose fragments are all in retransmits nothing and polls at 10 ms or slower") {
+  Shim shim;
+  for (uint32_t round = 0; round < 20; ++round) {  // a fast path: short time-outs
+    shim.start(0);
+    shim.take_all();
+    shim.now_ns += 100'000;
+    shim.deliver_result(0, round, 1.0f);
+    shim.core.take_completed();
+  }
+  shim.start(0);
+  shim.take_all();
+  const uint64_t first_ns = shim.expire();
+  CHECK(first_ns >= 2'000'000 * 3 / 4);
+  CHECK(first_ns < 5'000'000);
+  shim.take_all();
+  for (int count = 0; count < 20; ++count) {
+    shim.deliver(shim.status(0, 20, 0b1111, 1, 7));
+    CHECK(shim.take_all().empty());
+    const uint64_t waited_ns = shim.expire();
+    CHECK(waited_ns >= 10'000'000 * 3 / 4);  // less jitter
+    CHECK(waited_ns <= 64'000'000 * 5 / 4);
+    REQUIRE(shim.take_all(PacketType::kPull).size() == 1);
+  }
+  CHECK(shim.core.statistics().retransmitted_fragments == 0);
+}
+
+TEST_CASE("probes back off by two, up to a cap, while nobody answers") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  uint64_t waited_ns = shim.expire();
+  CHECK(waited_ns >= 15'000'000);  // 20 ms before the first sample, +/- 25 %
+  CHECK(waited_ns <= 25'000'000);
+  shim.take_all();
+  waited_ns = shim.expire();
+  CHECK(waited_ns >= 30'000'000);
+  CHECK(waited_ns <= 50'000'000);
+  for (int count = 0; count < 10; ++count) {
+    shim.take_all();
+    waited_ns = shim.expire();
+    CHECK(waited_ns >= 48'000'000);
+    CHECK(waited_ns <= 80'000'000);
+  }
+}
+
+TEST_CASE("what is sent again is no measure of the path") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.now_ns += 1'000'000;
+  shim.deliver_result(0, 0, 1.0f);
+  shim.start(0);
+  shim.take_all();
+  shim.expire();
+  shim.now_ns += 80'000'000;
+  for (uint32_t fragment = 0; fragment < kChunkBytes / kFragmentBytes; ++fragment) {
+    Answer answer = shim.result(0, 1, fragment, 1.0f);
+    if (fragment == 2) answer.header.flags |= wire::flag::kRetransmission;
+    shim.deliver(answer);
+  }
+  CHECK(shim.core.statistics().smoothed_rtt_us == 1000);
+}
+
+TEST_CASE("a result ends the retransmission that was about to leave") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.status(0, 0, 0));
+  shim.deliver_result(0, 0, 2.0f);
+  CHECK(shim.take_all().empty());
+  CHECK(shim.core.next_deadline_ns() == UINT64_MAX);
+}
+
+TEST_CASE("the rest of a result is asked for that ended what was about to leave") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.status(0, 0, 0));
+  shim.core.on_timer(shim.now_ns += 1'000'000'000);  // the port takes nothing
+  shim.deliver(shim.result(0, 0, 1, 3.0f));
+  REQUIRE(shim.core.next_deadline_ns() != UINT64_MAX);
+  shim.expire();
+  const auto probes = shim.take_all();
+  REQUIRE(probes.size() == 1);
+  CHECK(probes[0].held_mask() == 0b0010);
+}
+
+TEST_CASE("packets made but not taken are withdrawn when the chunk's result is complete") {
+  Shim shim({.tensor_chunks = {2}});
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.status(0, 0, 0));
+  shim.deliver(shim.status(1, 0, 0));
+  REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 8);
+  shim.deliver_result(0, 0, 2.0f);
+  const auto left = shim.core.to_send(0, shim.now_ns);
+  REQUIRE(left.size() == 4);
+  for (const nic::TxPacket& packet : left) CHECK(packet.header.chunk == 1);
+}
+
+TEST_CASE("a withdrawn packet does not spoil the PULL that moves into its place") {
+  Shim shim({.tensor_chunks = {2}});
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.result(1, 0, 2, 5.0f));
+  shim.now_ns += 1'000'000'000;
+  shim.core.on_timer(shim.now_ns);
+  REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 2);
+  shim.deliver_result(0, 0, 2.0f);
+  const auto left = shim.take_burst();  // checks the tag over the payload
+  REQUIRE(left.size() == 1);
+  CHECK(left[0].header.chunk == 1);
+  CHECK(left[0].held_mask() == 0b0100);
+}
+
+TEST_CASE("the laggard is the box while it is silent, and the rank that a STATUS names") {
+  Shim shim;
+  CHECK(shim.core.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kNobody);
+  shim.start(0);
+  shim.take_all();
+  const auto silent = shim.core.laggard(0, shim.now_ns + 5'000);
+  CHECK(silent.kind == worker::Laggard::Kind::kBox);
+  CHECK(silent.silent_ns == 5'000);
+  shim.deliver(shim.status(0, 0, 0b1111, 2, 9));
+  const auto late = shim.core.laggard(0, shim.now_ns);
+  CHECK(late.kind == worker::Laggard::Kind::kRank);
+  CHECK(late.rank == 9);
+  CHECK(late.missing_workers == 2);
+}
+
+TEST_CASE("who is late is as old as the question, however long its answer took") {
+  Shim shim;
+  shim.now_ns = 5'000'000'000'000;  // microseconds of it exceed 32 bits
+  shim.start(0);
+  shim.take_all();
+  auto answer = shim.status(0, 0, 0b1111, 1, 9);
+  answer.header.timestamp_us = static_cast<uint32_t>(shim.now_ns / 1'000);
+  const uint64_t asked_ns = shim.now_ns;
+  shim.now_ns += 3'000'000;
+  shim.deliver(answer);
+  CHECK(shim.core.laggard(0, shim.now_ns).asked_ns == asked_ns);
+}
+
+TEST_CASE("a chunk that later ones have overtaken is asked for while packets keep coming") {
+  Shim shim({.tensor_chunks = {9}, .credit_bytes = 6 * kChunkBytes});
+  shim.start(0);
+  shim.take_all();
+  shim.now_ns += 300'000;
+  shim.deliver_result(1, 0, 1.0f);
+  shim.deliver_result(2, 0, 1.0f);
+  CHECK_FALSE(shim.core.on_timer(shim.now_ns + 200'000, true));  // two may have come out of turn
+  shim.deliver_result(3, 0, 1.0f);
+  CHECK_FALSE(shim.core.on_timer(shim.now_ns, true));  // not later than usual yet
+  shim.now_ns += 200'000;
+  CHECK(shim.core.on_timer(shim.now_ns, true));
+  const auto probes = shim.take_all(PacketType::kPull);
+  REQUIRE(probes.size() == 1);  // chunks 4 and 5 are behind nobody
+  CHECK(probes[0].header.chunk == 0);
+}
+
+TEST_CASE("of the last chunks one later result is enough to ask for the one before") {
+  Shim shim({.tensor_chunks = {2}});
+  shim.start(0);
+  shim.take_all();
+  shim.now_ns += 300'000;
+  shim.deliver_result(1, 0, 1.0f);
+  shim.now_ns += 100'000;
+  CHECK(shim.core.on_timer(shim.now_ns, true));
+  CHECK(shim.take_all(PacketType::kPull).size() == 1);
+}
+
+TEST_CASE("while packets keep coming nothing else is late: its answer may be among them") {
+  Shim shim;
+  shim.start(0);
+  shim.take_all();
+  shim.now_ns += 1'000'000'000;
+  CHECK_FALSE(shim.core.on_timer(shim.now_ns, true));
+  CHECK(shim.core.on_timer(shim.now_ns + 1'000'000));
+  CHECK(shim.take_all(PacketType::kPull).size() == 1);
+}
+
+TEST_CASE("the first part of a result ends the waiting for others: the rest is due") {
+  Shim shim({.tensor_chunks = {1, 1}});
+  shim.start(1);
+  shim.take_all();
+  shim.now_ns += 100'000;
+  shim.deliver_result(1, 0, 1.0f);  // a measure of the path
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.status(0, 0, 0b1111, 1, 1));
+  const bool some_came = GENERATE(false, true);
+  if (some_came) shim.deliver(shim.result(0, 0, 1, 3.0f));
+  CHECK((shim.expire() < 7'500'000) == some_came);
+}
+
+TEST_CASE("a path that becomes slower is learned, though all is asked for too early at first") {
+  constexpr uint64_t kBeforeNs = 1'000'000, kAfterNs = 60'000'000, kStepNs = 500'000;
+  Shim shim;
+  uint32_t round = 0;
+  // How often it asks until the result, which was on its way all the while, is there.
+  const auto exchange = [&](uint64_t path_ns) {
+    shim.start(0);
+    shim.take_all();
+    const uint64_t due_ns = shim.now_ns + path_ns;
+    size_t asked = 0;
+    for (; shim.now_ns < due_ns; shim.now_ns += kStepNs) {
+      shim.core.on_timer(shim.now_ns, false);
+      asked += shim.take_all(PacketType::kPull).size();
+    }
+    shim.deliver_result(0, round++, 1.0f);
+    return asked;
+  };
+  for (int count = 0; count < 50; ++count) exchange(kBeforeNs);
+  CHECK(shim.core.statistics().smoothed_rtt_us < 1100);
+  CHECK(exchange(kAfterNs) > 1);
+  for (int count = 0; count < 50; ++count) exchange(kAfterNs);
+  CHECK(shim.core.statistics().smoothed_rtt_us > 55'000);
+  CHECK(exchange(kAfterNs) == 0);
+}
+
+TEST_CASE("an answer that took longer than results do shows that the path has become slower") {
+  Shim shim({.tensor_chunks = {1, 1}});
+  shim.start(0);
+  shim.take_all();
+  shim.now_ns += 1'000'000;
+  shim.deliver_result(0, 0, 1.0f);
+  shim.start(1);
+  shim.take_all();
+  shim.expire();
+  const auto asked = shim.take_all(PacketType::kPull);
+  REQUIRE(asked.size() == 1);
+  auto answer = shim.status(1, 0, 0b1111, 1, 1);
+  answer.header.timestamp_us = asked[0].header.timestamp_us;
+  shim.now_ns += 80'000'000;
+  shim.deliver(answer);
+  CHECK(shim.core.statistics().smoothed_rtt_us == 1000 + 79'000 / 8);
+}
+
+TEST_CASE("a chunk that only more urgent ones have overtaken is not missed") {
+  const int32_t priority = GENERATE(0, 1);  // of the others
+  Shim shim({.tensor_chunks = {1, 3}, .credit_bytes = 6 * kChunkBytes});
+  shim.start(0);
+  shim.take_all();
+  shim.start(1, 1.0f, priority);
+  shim.take_all();
+  shim.now_ns += 300'000;
+  for (uint32_t chunk = 1; chunk <= 3; ++chunk) shim.deliver_result(chunk, 0, 1.0f);
+  shim.now_ns += 100'000;
+  CHECK(shim.core.on_timer(shim.now_ns, true) == (priority == 0));
+}
+
+}  // namespace pbox::test

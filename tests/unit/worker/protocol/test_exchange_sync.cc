@@ -1,0 +1,268 @@
+// Which results answer a push in jobs that do not wait for everybody: fresh reads, and rounds that
+// are dropped.
+#include <array>
+#include <catch2/catch.hpp>
+
+#include "tests/unit/worker/protocol/shim.h"
+
+namespace pbox::test {
+namespace {
+
+using wire::PacketType;
+using wire::SyncModel;
+
+constexpr uint64_t kAllFragments = 0xf;
+
+// A worker of one chunk whose initial weights are here; the next round is 1.
+Shim relaxed(SyncModel model) {
+  Shim shim({.sync = {.model = model, .staleness = 2, .quorum = 1}});
+  shim.start(0);
+  shim.take_all();
+  shim.deliver_result(0, 0, 100.0f);
+  REQUIRE(shim.core.take_completed() == std::vector<uint32_t>{0});
+  return shim;
+}
+
+}  // namespace
+
+TEST_CASE("with fresh reads a result answers a push if it has it, whatever the others have done") {
+  const auto model =
+      GENERATE(SyncModel::kAsp, SyncModel::kSsp, SyncModel::kPssp, SyncModel::kDpssp);
+  Shim shim = relaxed(model);
+  shim.start(0, 7.0f);
+  CHECK(shim.take_all(PacketType::kPush).size() == 4);
+  shim.deliver_relaxed(0, 1, 1, 50.0f);  // an answer to the initial weights, late
+  CHECK(shim.core.statistics().stale_packets == 4);
+  CHECK(shim.buffer(0)[0] == 7.0f);
+  shim.deliver_relaxed(0, 1, 3, 50.0f);  // of rounds that were never pushed
+  shim.deliver_relaxed(0, 3, 2, 50.0f);  // of a clock that this worker has not reached
+  CHECK(shim.core.busy(0));
+  CHECK(shim.buffer(0)[0] == 7.0f);
+  shim.deliver_relaxed(0, 1, 2, 60.0f);
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(shim.buffer(0) == std::vector<float>(kChunkBytes / sizeof(float), 60.0f));
+  CHECK(shim.core.round(0) == 2);
+  shim.start(0);
+  CHECK(shim.take_all(PacketType::kPush).at(0).header.round == 2);
+}
+
+TEST_CASE("a tensor is as old as its oldest fragment, and each read is counted") {
+  Shim shim({.tensor_chunks = {2}, .sync = {.model = SyncModel::kAsp}});
+  shim.start(0);
+  shim.take_all();
+  for (const uint32_t chunk : {0u, 1u}) shim.deliver_result(chunk, 0, 1.0f);
+  const auto exchange = [&](uint32_t round, uint32_t clock, uint32_t oldest_clock) {
+    shim.start(0);
+    shim.take_all();
+    shim.deliver_relaxed(0, clock, round + 1, 1.0f);
+    for (uint32_t fragment = 0; fragment < 4; ++fragment) {
+      shim.deliver(
+          shim.relaxed_result(1, fragment == 2 ? oldest_clock : clock, round + 1, fragment, 1.0f));
+    }
+    REQUIRE_FALSE(shim.core.busy(0));
+  };
+  exchange(1, 2, 2);
+  exchange(2, 3, 1);
+  exchange(3, 2, 1);
+  for (uint32_t round = 4; round < 30; ++round) exchange(round, 1, 1);
+  const worker::StalenessCounts counts = shim.core.statistics().staleness;
+  CHECK(counts.reads == 30);
+  CHECK(counts.by_staleness[0] == 2);
+  CHECK(counts.by_staleness[2] == 1);
+  CHECK(counts.by_staleness[3] == 1);
+  CHECK(counts.by_staleness[14] == 1);
+  CHECK(counts.by_staleness[15] == 15);  // 15 to 29
+  int64_t sum = -2 - 3;
+  uint64_t square_sum = 4 + 9;
+  for (int64_t age = 4; age < 30; ++age) {
+    sum -= age;
+    square_sum += static_cast<uint64_t>(age * age);
+  }
+  CHECK(counts.sum == sum);
+  CHECK(counts.square_sum == square_sum);
+}
+
+TEST_CASE("reads of BSP have no age") {
+  Shim shim;
+  for (uint32_t round = 0; round < 5; ++round) {
+    shim.start(0);
+    shim.take_all();
+    shim.deliver_result(0, round, 1.0f);
+  }
+  const worker::StalenessCounts counts = shim.core.statistics().staleness;
+  CHECK(counts.reads == 5);
+  CHECK(counts.by_staleness[0] == 5);
+  CHECK(counts.sum == 0);
+}
+
+TEST_CASE("a worker that the box holds back polls with patience, and says whom it waits for") {
+  Shim shim = relaxed(SyncModel::kSsp);
+  shim.start(0, 7.0f);
+  shim.take_all();
+  shim.expire();
+  const auto probe = shim.take_all();
+  REQUIRE(probe.size() == 1);
+  CHECK(probe[0].header.type() == PacketType::kPull);
+  CHECK(probe[0].header.round == 1);
+  CHECK(probe[0].held_mask() == 0);
+  shim.deliver(shim.status(0, 1, kAllFragments, 2, 5));
+  const auto laggard = shim.core.laggard(0, shim.now_ns);
+  CHECK(laggard.kind == worker::Laggard::Kind::kRank);
+  CHECK(laggard.rank == 5);
+  CHECK(laggard.missing_workers == 2);
+  CHECK(shim.expire() >= 7'500'000);
+  CHECK(shim.core.statistics().retransmitted_fragments == 0);
+  shim.deliver_relaxed(0, 1, 2, 60.0f);
+  CHECK_FALSE(shim.core.busy(0));
+}
+
+TEST_CASE("fragments that were lost on their way to the box are pushed again under every model") {
+  const auto model = GENERATE(SyncModel::kAsp, SyncModel::kSsp, SyncModel::kEssp, SyncModel::kDrop);
+  Shim shim = relaxed(model);
+  shim.start(0, 7.0f);
+  shim.take_all();
+  shim.expire();
+  shim.take_all();
+  shim.deliver(shim.status(0, 1, 0b0101));
+  const auto again = shim.take_all();
+  REQUIRE(again.size() == 2);
+  for (const uint32_t index : {0u, 1u}) {
+    CHECK(again[index].header.type() == PacketType::kPush);
+    CHECK(again[index].header.fragment == 2 * index + 1);
+    float first = 0;
+    std::memcpy(&first, again[index].payload.data(), sizeof(first));
+    CHECK(first == 7.0f);
+  }
+}
+
+TEST_CASE("who was dropped takes the newest round's result and goes on from there") {
+  Shim shim = relaxed(SyncModel::kDrop);
+  shim.start(0, 7.0f);
+  shim.take_all();
+  shim.deliver_result(0, 0, 50.0f);  // older
+  CHECK(shim.core.statistics().stale_packets == 4);
+  shim.deliver_result(0, 4, 60.0f);
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(shim.buffer(0)[0] == 60.0f);
+  CHECK(shim.core.round(0) == 2);  // operations are counted, not rounds
+  shim.start(0);
+  const auto pushed = shim.take_all();
+  REQUIRE(pushed.size() == 4);
+  CHECK(pushed[0].header.round == 5);
+  CHECK(shim.core.statistics().staleness.by_staleness[0] == 3 - 1);
+}
+
+TEST_CASE("who was dropped goes on with the oldest round that is open, in all tensors alike") {
+  Shim shim({.tensor_chunks = {1, 2}, .sync = {.model = SyncModel::kDrop, .quorum = 1}});
+  const auto start = [&] {
+    for (const uint32_t tensor : {0u, 1u}) shim.start(tensor);
+    return shim.take_all(PacketType::kPush);
+  };
+  const auto deliver = [&](const std::array<uint32_t, 3>& rounds) {
+    for (const uint32_t chunk : {0u, 1u, 2u}) shim.deliver_result(chunk, rounds[chunk], 50.0f);
+    for (const uint32_t tensor : {0u, 1u}) REQUIRE_FALSE(shim.core.busy(tensor));
+  };
+  start();
+  deliver({0, 0, 0});
+  start();
+  deliver({6, 7, 4});
+  const auto pushed = start();
+  CHECK(pushed.size() == 12);
+  for (const Pushed& packet : pushed) CHECK(packet.header.round == 5);
+  // Chunk 0 is known to have closed that round: nothing older than what was read is taken.
+  const uint64_t stale = shim.core.statistics().stale_packets;
+  shim.deliver_result(0, 5, 40.0f);
+  CHECK(shim.core.statistics().stale_packets == stale + 4);
+  deliver({6, 7, 5});
+  for (const Pushed& packet : start()) CHECK(packet.header.round == 6);
+}
+
+TEST_CASE("a tensor that lags behind pushes to the rounds that the others have pushed to") {
+  Shim shim({.tensor_chunks = {1, 1}, .sync = {.model = SyncModel::kDrop, .quorum = 1}});
+  const auto exchange = [&](uint32_t tensor, uint32_t round) {
+    shim.start(tensor);
+    const auto pushed = shim.take_all(PacketType::kPush);
+    shim.deliver_result(tensor, round, 50.0f);
+    REQUIRE_FALSE(shim.core.busy(tensor));
+    return pushed.at(0).header.round;
+  };
+  for (const uint32_t tensor : {0u, 1u}) exchange(tensor, 0);
+  CHECK(exchange(0, 9) == 1);
+  CHECK(exchange(0, 9) == 2);  // tensor 1 has heard of round 0 alone
+  CHECK(exchange(1, 5) == 1);
+  CHECK(exchange(0, 9) == 6);
+  CHECK(exchange(0, 9) == 7);
+  CHECK(exchange(1, 9) == 2);
+  CHECK(exchange(1, 9) == 6);
+  CHECK(exchange(1, 9) == 7);
+  CHECK(exchange(1, 10) == 10);
+  CHECK(exchange(0, 10) == 10);
+}
+
+TEST_CASE("a chunk is whole with the fragments of one round only") {
+  Shim shim = relaxed(SyncModel::kDrop);
+  shim.start(0, 7.0f);
+  shim.take_all();
+  for (const uint32_t fragment : {0u, 1u, 3u}) shim.deliver(shim.result(0, 1, fragment, 50.0f));
+  shim.deliver(shim.result(0, 3, 2, 60.0f));  // begins anew
+  for (const uint32_t fragment : {0u, 1u}) shim.deliver(shim.result(0, 3, fragment, 60.0f));
+  shim.deliver(shim.result(0, 1, 3, 50.0f));  // too late
+  CHECK(shim.core.busy(0));
+  shim.expire();
+  const auto probe = shim.take_all();
+  REQUIRE(probe.size() == 1);
+  CHECK(probe[0].header.round == 3);
+  CHECK(probe[0].held_mask() == 0b0111);
+  shim.deliver(shim.result(0, 3, 3, 60.0f));
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(shim.buffer(0) == std::vector<float>(kChunkBytes / sizeof(float), 60.0f));
+}
+
+TEST_CASE("an operation counts as dropped if a part of its gradient is not in what it got") {
+  Shim shim = relaxed(SyncModel::kDrop);
+  const auto exchange = [&](uint32_t pushed, uint32_t round, uint32_t applied_to_last) {
+    shim.start(0);
+    REQUIRE(shim.take_all(PacketType::kPush).at(0).header.round == pushed);
+    for (uint32_t fragment = 0; fragment < 4; ++fragment) {
+      const uint32_t applied = fragment == 3 ? applied_to_last : pushed + 1;
+      shim.deliver(shim.relaxed_result(0, round + 1, applied, fragment, 50.0f));
+    }
+    REQUIRE_FALSE(shim.core.busy(0));
+    return shim.core.statistics().dropped_rounds;
+  };
+  const uint64_t before = shim.core.statistics().dropped_rounds;
+  CHECK(exchange(1, 1, 2) == before);
+  CHECK(exchange(2, 2, 2) == before + 1);
+  CHECK(exchange(3, 3, 4) == before + 1);
+  CHECK(exchange(4, 7, 5) == before + 1);  // the others were faster, but took it
+  CHECK(exchange(8, 8, 1) == before + 2);
+}
+
+TEST_CASE("what a round lacked that another has overtaken is no matter") {
+  Shim shim = relaxed(SyncModel::kDrop);
+  const uint64_t before = shim.core.statistics().dropped_rounds;
+  shim.start(0);
+  shim.take_all();
+  shim.deliver(shim.relaxed_result(0, 2, 0, 0, 50.0f));
+  for (uint32_t fragment = 0; fragment < 4; ++fragment) {
+    shim.deliver(shim.relaxed_result(0, 3, 2, fragment, 50.0f));
+  }
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(shim.core.statistics().dropped_rounds == before);
+}
+
+TEST_CASE("how many are in a result that a quorum made is told") {
+  Shim shim = relaxed(SyncModel::kDrop);
+  shim.start(0, 7.0f);
+  shim.take_all();
+  for (uint32_t fragment = 0; fragment < 4; ++fragment) {
+    Answer answer = shim.result(0, 1, fragment, 50.0f);
+    answer.header.flags |= wire::flag::kPartial;
+    answer.header.dtype_scale = static_cast<uint16_t>((fragment == 1 ? 2 : 3) << 4);
+    shim.deliver(answer);
+  }
+  CHECK_FALSE(shim.core.busy(0));
+  CHECK(shim.core.contributors(0) == 2);
+}
+
+}  // namespace pbox::test

@@ -1,0 +1,274 @@
+#include "worker/membership/membership.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace pbox::worker {
+namespace {
+
+// Between two looks at whether anything waits for a rank that has left.
+constexpr uint64_t kPeersIntervalNs = 50'000'000;
+
+std::vector<int32_t> registered_priorities(const std::vector<TensorSpec>& tensors) {
+  std::vector<int32_t> priorities;
+  for (const TensorSpec& tensor : tensors) priorities.push_back(tensor.priority);
+  return priorities;
+}
+
+}  // namespace
+
+Membership::Membership(MembershipOptions options, std::vector<TensorSpec> tensors,
+                       control::Optimizer optimizer)
+    : options_(std::move(options)),
+      tensors_(std::move(tensors)),
+      optimizer_(std::move(optimizer)),
+      rng_(options_.seed),
+      priorities_(options_.priority_policy, registered_priorities(tensors_)) {}
+
+Action& Membership::act(Action::Kind kind) {
+  Action& action = actions_.emplace_back();
+  action.kind = kind;
+  return action;
+}
+
+control::WorkerMessage& Membership::send() {
+  return act(Action::Kind::kSend).message;
+}
+
+void Membership::send_heartbeat(uint64_t now_ns) {
+  heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
+  control::Heartbeat& heartbeat = *send().mutable_heartbeat();
+  heartbeat.set_sequence(now_ns);
+  if (!core_) return;
+  const auto by_staleness = core_->statistics().staleness.by_staleness;
+  const auto last = std::find_if(by_staleness.rbegin(), by_staleness.rend(),
+                                 [](uint64_t reads) { return reads > 0; });
+  heartbeat.mutable_reads_by_staleness()->Add(by_staleness.begin(), last.base());
+  const FinishedRounds& finished = core_->finished_rounds();
+  if (finished.rounds == 0) return;
+  heartbeat.mutable_finished()->set_rounds(finished.rounds);
+  heartbeat.mutable_finished()->set_at_ns(finished.at_ns);
+  heartbeat.mutable_finished()->set_busy_ns(finished.busy_ns);
+}
+
+// The buffers of whatever is in flight are the application's again: no device may go on reading
+// them, for the box would take what it has not had yet.
+void Membership::end(Phase phase, Error error) {
+  if (is_over()) return;
+  if (joins()) act(Action::Kind::kDisconnect);  // tells the box that this rank does not come
+  act(Action::Kind::kCloseTransport);
+  phase_ = phase;
+  failure_ = std::move(error);
+  loss_.reset();
+  if (core_) core_->abandon();
+}
+
+void Membership::on_disconnected(const Error& why, uint64_t now_ns) {
+  if (is_over()) return;
+  if (phase_ == Phase::kRunning) {
+    lose_box(why, now_ns);
+  } else if (step_ != Step::kRetry) {
+    miss(why, now_ns);
+  }
+}
+
+void Membership::on_message(const control::BoxMessage& message, uint64_t now_ns) {
+  if (is_over()) return;
+  heard_ns_ = now_ns;
+  has_answered_ = true;
+  switch (message.kind_case()) {
+    case control::BoxMessage::kFailure: on_failure(message.failure(), now_ns); return;
+    case control::BoxMessage::kDataAddresses: on_data_addresses(message.data_addresses()); return;
+    case control::BoxMessage::kPlan: on_plan(message.plan(), now_ns); return;
+    case control::BoxMessage::kMoved: on_moved(message.moved(), now_ns); return;
+    case control::BoxMessage::kSession: on_session(message.session(), now_ns); return;
+    case control::BoxMessage::kRounds: on_rounds(message.rounds(), now_ns); return;
+    case control::BoxMessage::kMembership:
+      on_membership(message.membership().generation(), message.membership().absent_ranks());
+      return;
+    case control::BoxMessage::kPeerLeft:
+      left_ns_.emplace(message.peer_left().rank(), now_ns);
+      return;
+    case control::BoxMessage::kBarrierReleased:
+      on_barrier_released(message.barrier_released().sequence());
+      return;
+    case control::BoxMessage::kSetPriorities: on_priorities(message.set_priorities()); return;
+    case control::BoxMessage::kLearningRateSet:
+      on_learning_rate_set(message.learning_rate_set().sequence());
+      return;
+    default: return;  // heartbeats, and kinds that a newer box knows
+  }
+}
+
+void Membership::on_failure(const control::Failure& failure, uint64_t now_ns) {
+  const Error error{static_cast<ErrorCode>(failure.code()), failure.message()};
+  // Of what a box may say while it starts and others come back, this passes by itself.
+  const bool passes =
+      error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kResourceExhausted;
+  // The box may not know yet that the rank whose place this one takes is gone.
+  const bool still_counted_in = phase_ == Phase::kJoining && options_.rejoin &&
+                                error.code == ErrorCode::kAlreadyExists && now_ns < join_ends_ns_;
+  // It may not have heard of the plan yet that another box has made.
+  const bool is_to_hear = phase_ == Phase::kJoining && !options_.boxes.empty() &&
+                          error.code == ErrorCode::kUnavailable && now_ns < join_ends_ns_;
+  if ((phase_ == Phase::kRecovering && passes) || still_counted_in || is_to_hear) {
+    try_again(error, now_ns);
+  } else {
+    fail(error);
+  }
+}
+
+// Packets of another generation are dropped at both ends; timers see to what was under way.
+void Membership::on_membership(uint32_t generation,
+                               const google::protobuf::RepeatedField<uint32_t>& absent_ranks) {
+  session_.set_generation(generation);
+  spec_.generation = static_cast<uint16_t>(generation);
+  absent_ranks_.assign(absent_ranks.begin(), absent_ranks.end());
+  std::sort(absent_ranks_.begin(), absent_ranks_.end());
+  if (phase_ == Phase::kRunning) core_->set_generation(spec_.generation);
+}
+
+void Membership::on_barrier_released(uint64_t sequence) {
+  const uint64_t own = sequence > barrier_base_ ? sequence - barrier_base_ : 0;
+  barriers_released_ = std::clamp(own, barriers_released_, barriers_asked_);
+}
+
+void Membership::on_learning_rate_set(uint64_t sequence) {
+  for (; learning_rates_set_ < std::min(sequence, learning_rates_asked_); ++learning_rates_set_) {
+    learning_rate_ = learning_rates_.front();
+    if (core_) core_->set_learning_rate(learning_rate_);
+    learning_rates_.pop_front();
+  }
+}
+
+void Membership::on_time(uint64_t now_ns) {
+  if (phase_ == Phase::kJoining) check_join(now_ns);
+  if (phase_ == Phase::kRecovering) check_recovery(now_ns);
+  if (phase_ == Phase::kRunning) check_liveness(now_ns);
+  if (!is_over() && now_ns >= heartbeat_due_ns_) send_heartbeat(now_ns);
+}
+
+uint64_t Membership::next_deadline_ns() const {
+  if (is_over()) return UINT64_MAX;
+  uint64_t deadline_ns = heartbeat_due_ns_;
+  if (joins()) deadline_ns = std::min(deadline_ns, step_deadline_ns_);
+  if (phase_ == Phase::kRecovering) {
+    deadline_ns = std::min({deadline_ns, recovery_ends_ns(), silence_ends_ns()});
+  }
+  if (phase_ == Phase::kRunning) {
+    deadline_ns = std::min(deadline_ns, silence_ends_ns());
+    if (!left_ns_.empty()) deadline_ns = std::min(deadline_ns, peers_due_ns_);
+  }
+  return deadline_ns;
+}
+
+// When a box that goes on saying nothing counts as lost.
+uint64_t Membership::silence_ends_ns() const {
+  const bool speaks = phase_ == Phase::kRunning || awaits(Step::kPlan) ||
+                      awaits(Step::kDataAddresses) || awaits(Step::kSession) ||
+                      awaits(Step::kRounds) || awaits(Step::kTransport);
+  return speaks ? heard_ns_ + dead_after_ns_ + 1 : UINT64_MAX;
+}
+
+Error Membership::silence(uint64_t now_ns) const {
+  return {ErrorCode::kBoxLost,
+          "box " + options_.box + " has not answered for " + in_seconds(now_ns - heard_ns_)};
+}
+
+void Membership::check_liveness(uint64_t now_ns) {
+  if (now_ns >= silence_ends_ns()) return lose_box(silence(now_ns), now_ns);
+  if (left_ns_.empty() || now_ns < peers_due_ns_) return;
+  peers_due_ns_ = now_ns + kPeersIntervalNs;
+  for (uint32_t tensor = 0; tensor < core_->tensor_count(); ++tensor) {
+    const Laggard laggard = core_->laggard(tensor, now_ns);
+    if (laggard.kind != Laggard::Kind::kRank) continue;
+    // An answer from before may be out of date: the rank pushed, and what got lost is the result.
+    const auto left = left_ns_.find(laggard.rank);
+    if (left == left_ns_.end() || laggard.asked_ns <= left->second) continue;
+    fail({ErrorCode::kWorkerLost, "rank " + std::to_string(laggard.rank) +
+                                      " left the job without pushing tensor '" +
+                                      tensors_[tensor].name + "', which this rank waits for"});
+    return;
+  }
+}
+
+void Membership::start(uint32_t tensor, const std::byte* input, std::byte* output,
+                       std::optional<int32_t> own_priority, bool initial_weights) {
+  if (is_over()) return;
+  if (initial_weights && core_->round(tensor) > 0) return fetch(tensor, output, own_priority);
+  core_->start(tensor, input, output, priorities_.of(tensor, own_priority));
+  if (const auto learned = priorities_.note_start(tensor, core_->round(tensor))) {
+    ask_priorities(wire::PriorityPolicy::kForwardOrder, *learned);
+  }
+}
+
+void Membership::fetch(uint32_t tensor, std::byte* output, std::optional<int32_t> own_priority) {
+  if (!is_over()) core_->fetch(tensor, output, priorities_.of(tensor, own_priority));
+}
+
+void Membership::ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor) {
+  if (is_over()) return;
+  control::SetPriorities& request = priorities_asked_.emplace();
+  request.set_policy(static_cast<uint32_t>(policy));
+  request.mutable_by_tensor()->Add(by_tensor.begin(), by_tensor.end());
+  if (phase_ == Phase::kRunning) *send().mutable_set_priorities() = request;
+}
+
+// They hold once the box says so, which it does to everybody, whoever has asked.
+void Membership::on_priorities(const control::SetPriorities& told) {
+  const auto& by_tensor = told.by_tensor();
+  const bool fits = by_tensor.empty() || by_tensor.size() == static_cast<int>(tensors_.size());
+  if (told.policy() >= wire::kPriorityPolicyCount || !fits) return;  // a newer box's
+  priorities_.set(static_cast<wire::PriorityPolicy>(told.policy()),
+                  {by_tensor.data(), static_cast<size_t>(by_tensor.size())});
+  priorities_told_ = priorities_known_ = true;
+  priorities_asked_.reset();
+  learn_priorities();
+}
+
+// One rank's order will do: backward is the same on all.
+void Membership::learn_priorities() {
+  if (options_.rank != 0 || !core_ || !priorities_.is_to_be_learned()) return;
+  uint32_t round = options_.optimize ? 1 : 0;  // after the initial weights
+  for (uint32_t tensor = 0; tensor < core_->tensor_count(); ++tensor) {
+    round = std::max(round, core_->round(tensor) + (core_->busy(tensor) ? 1 : 0));
+  }
+  priorities_.learn_from(round);
+}
+
+void Membership::ask_barrier() {
+  if (is_over()) return;
+  ++barriers_asked_;
+  if (phase_ == Phase::kRunning) send_barrier();
+}
+
+void Membership::send_barrier() {
+  send().mutable_barrier()->set_sequence(barrier_base_ + barriers_asked_);
+}
+
+void Membership::ask_learning_rate(float learning_rate) {
+  if (is_over()) return;
+  learning_rates_.push_back(learning_rate);
+  ++learning_rates_asked_;
+  if (phase_ == Phase::kRunning) send_learning_rate(learning_rates_asked_, learning_rate);
+}
+
+void Membership::send_learning_rate(uint64_t sequence, float learning_rate) {
+  auto& request = *send().mutable_set_learning_rate();
+  request.set_learning_rate(learning_rate);
+  request.set_sequence(sequence);
+}
+
+void Membership::leave() {
+  if (is_over()) return;
+  if (phase_ == Phase::kRunning) send().mutable_leave();
+  end(Phase::kLeft, {ErrorCode::kClosed, "this worker has left the job"});
+}
+
+void Membership::abandon(const Error& why) {
+  if (phase_ == Phase::kRunning) act(Action::Kind::kDisconnect);
+  fail(why);
+}
+
+}  // namespace pbox::worker

@@ -1,0 +1,270 @@
+// From a connection to a session, of a worker that comes and of one that comes back.
+#include <algorithm>
+
+#include "base/clock.h"
+#include "nic/wire/control_frame.h"
+#include "worker/membership/membership.h"
+#include "worker/membership/session.h"
+#include "worker/version.h"
+
+namespace pbox::worker {
+namespace {
+
+constexpr uint64_t kJoinHeartbeatNs = 1'000'000'000;
+// The box ends the gathering at the job's time-out and says who is missing: leave it the time to.
+constexpr uint64_t kAnswerMarginNs = 2'000'000'000;
+
+control::Sync sync_message(const wire::SyncSpec& spec) {
+  control::Sync message;
+  message.set_model(static_cast<uint32_t>(spec.model));
+  message.set_staleness(spec.staleness);
+  message.set_probability(spec.probability);
+  message.set_release(static_cast<uint32_t>(spec.release));
+  message.set_reads(static_cast<uint32_t>(spec.reads));
+  message.set_quorum(spec.quorum);
+  return message;
+}
+
+}  // namespace
+
+void Membership::begin(uint64_t now_ns) {
+  phase_ = Phase::kJoining;
+  join_ends_ns_ = now_ns + options_.join_timeout_ms * kNanosPerMilli;
+  connect(options_.box, join_ends_ns_);
+}
+
+void Membership::connect(const std::string& box, uint64_t deadline_ns) {
+  await_driver(Step::kConnection);
+  asked_box_ = box;
+  has_answered_ = false;
+  Action& action = act(Action::Kind::kConnect);
+  action.box = box;
+  action.deadline_ns = deadline_ns;
+}
+
+// Whose answer comes.
+void Membership::await_driver(Step step) {
+  step_ = step;
+  step_deadline_ns_ = UINT64_MAX;
+}
+
+void Membership::await_box(Step step, uint64_t now_ns) {
+  step_ = step;
+  step_deadline_ns_ = now_ns + options_.join_timeout_ms * kNanosPerMilli + kAnswerMarginNs;
+}
+
+void Membership::check_join(uint64_t now_ns) {
+  if (now_ns < step_deadline_ns_) return;
+  if (step_ == Step::kRetry) return connect(options_.box, std::max(now_ns, join_ends_ns_));
+  const char* question = step_ == Step::kDataAddresses ? "the worker" : "JOIN";
+  fail({ErrorCode::kTimeout, "box " + options_.box + " did not answer " + question + " of job '" +
+                                 options_.job + "' within " +
+                                 std::to_string(options_.join_timeout_ms) + " ms"});
+}
+
+void Membership::on_connected(const nic::Endpoint& peer, uint64_t now_ns) {
+  if (!awaits(Step::kConnection)) return;
+  peer_ = peer;
+  heard_ns_ = now_ns;
+  priorities_known_ = false;
+  if (phase_ == Phase::kRecovering && !options_.boxes.empty()) return ask_plan(now_ns);
+  ask_data_addresses(now_ns);
+}
+
+void Membership::ask_data_addresses(uint64_t now_ns) {
+  await_box(Step::kDataAddresses, now_ns);
+  send().mutable_ask_data_addresses();
+}
+
+void Membership::on_data_addresses(const control::DataAddresses& answer) {
+  if (!awaits(Step::kDataAddresses)) return;
+  std::vector<nic::Endpoint> addresses;
+  for (const std::string& address : answer.addresses()) {
+    if (address.empty()) {
+      addresses.push_back(peer_);
+      continue;
+    }
+    const auto named = nic::parse_endpoint(address, peer_.port);
+    if (!named) return fail(named.error());
+    addresses.push_back(*named);
+  }
+  await_driver(Step::kPathMtu);
+  act(Action::Kind::kMeasurePath).addresses = std::move(addresses);
+}
+
+void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) {
+  if (!awaits(Step::kPathMtu)) return;
+  if (!path_mtu) return miss(path_mtu.error(), now_ns);
+  send() = join_message(*path_mtu);
+  if (core_) send_rounds();
+  await_box(Step::kSession, now_ns);
+  // The box waits so long for ranks that do not come back. If all others asked anew meanwhile, it
+  // would begin anew as well.
+  if (phase_ == Phase::kRecovering) {
+    step_deadline_ns_ += options_.lost_timeout_ms * kNanosPerMilli + dead_after_ns_;
+  }
+  // A session's interval stands: the box is given up when it is silent for as long as that said.
+  if (!core_) heartbeat_interval_ns_ = kJoinHeartbeatNs;
+  heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
+}
+
+control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
+  control::WorkerMessage message;
+  control::Join& join = *message.mutable_join();
+  join.set_protocol_version(wire::kControlProtocolVersion);
+  join.set_job(options_.job);
+  join.set_part(options_.part);
+  join.set_parts(options_.parts);
+  join.set_rank(options_.rank);
+  join.set_world_size(options_.world_size);
+  join.set_mode(options_.optimize ? 1 : 0);
+  join.set_reduction(options_.mean ? 1 : 0);
+  if (options_.optimize) *join.mutable_optimizer() = optimizer_;
+  join.set_chunk_bytes(options_.chunk_bytes);
+  join.set_path_mtu(options_.path_mtu != 0 ? options_.path_mtu : path_mtu);
+  join.set_join_timeout_ms(options_.join_timeout_ms);
+  join.set_lost_timeout_ms(options_.lost_timeout_ms);
+  join.set_software(std::string("libpbox ") + kVersion);
+  join.set_on_worker_lost(static_cast<uint32_t>(options_.on_worker_lost));
+  join.set_recovery(static_cast<uint32_t>(options_.recovery));
+  join.set_incarnation(options_.incarnation);
+  join.set_priority_policy(static_cast<uint32_t>(options_.priority_policy));
+  join.set_delivery(static_cast<uint32_t>(options_.delivery));
+  join.set_numerics(static_cast<uint32_t>(options_.numerics));
+  join.set_restore(options_.restore);
+  join.set_replicas(options_.replicas);
+  join.set_is_backup(options_.is_backup);
+  if (options_.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options_.sync);
+  if (core_) {
+    join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
+    join.set_resumes(true);
+    join.set_epoch(session_.epoch());
+    join.set_box(session_.box());
+    if (session_.has_copy()) *join.mutable_copy() = session_.copy();
+    join.set_restored_snapshot(restored_.snapshot);
+    join.set_restored_steps(restored_.steps);
+    join.set_generation(session_.generation());
+    join.set_barrier_sequence(barrier_base_ + barriers_asked_);
+    join.set_barriers_released(barrier_base_ + barriers_released_);
+    join.set_learning_rates_set(learning_rates_set_);
+    join.set_learning_rate(learning_rate_);
+    join.mutable_absent_ranks()->Add(absent_ranks_.begin(), absent_ranks_.end());
+  } else {
+    join.set_rejoins(options_.rejoin);
+  }
+  for (const TensorSpec& spec : tensors_) {
+    control::Tensor& tensor = *join.add_tensors();
+    tensor.set_name(spec.name);
+    tensor.set_elements(spec.elements);
+    tensor.set_first_element(spec.first_element);
+    tensor.set_dtype(static_cast<uint32_t>(spec.dtype));
+    tensor.set_priority(spec.priority);
+    tensor.set_lr_scale(spec.lr_scale);
+    tensor.set_has_weight_decay(spec.weight_decay >= 0);
+    tensor.set_weight_decay(std::max(0.0f, spec.weight_decay));
+  }
+  return message;
+}
+
+void Membership::on_session(const control::Session& session, uint64_t now_ns) {
+  if (!awaits(Step::kSession)) return;
+  auto spec = parse_session(session, tensors_, peer_);
+  if (!spec) return fail(spec.error());
+  if (session.optimizer_restarted() && session.epoch() != session_.epoch()) {
+    ++optimizer_restarts_;
+    moments_ = {session.optimizer_snapshot(), session.optimizer_snapshot_steps()};
+  }
+  // What the job began with does not change; a box that was lost has told it.
+  if (!core_) restored_ = {session.restored_snapshot(), session.restored_steps()};
+  session_ = session;
+  spec_ = std::move(*spec);
+  spec_.jitter_seed = options_.seed;
+  spec_.delivery = options_.delivery;
+  spec_.results_stay = options_.is_backup;
+  if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
+  spec_.sync = options_.sync;
+  spec_.learning_rate = optimizer_.learning_rate();
+  if (options_.mean) spec_.gradient_scale = 1.0f / static_cast<float>(options_.world_size);
+  on_membership(session.generation(), session.absent_ranks());
+  heartbeat_interval_ns_ = std::max(session.heartbeat_interval_ms(), 10u) * kNanosPerMilli;
+  heartbeat_due_ns_ = std::min(heartbeat_due_ns_, now_ns + heartbeat_interval_ns_);
+  dead_after_ns_ = std::max(session.dead_after_ms(), 100u) * kNanosPerMilli;
+  if (session.has_rounds()) {
+    await_box(Step::kRounds, now_ns);
+  } else {
+    ask_transport(now_ns);
+  }
+}
+
+// Pieces come in order of chunks.
+void Membership::on_rounds(const control::RoundMap& rounds, uint64_t now_ns) {
+  if (!awaits(Step::kRounds)) return;
+  const size_t chunks = spec_.chunk_pipeline.size();
+  const size_t known = spec_.open_rounds.size() + static_cast<size_t>(rounds.rounds_size());
+  if (rounds.first_chunk() != spec_.open_rounds.size() || known > chunks ||
+      rounds.last() != (known == chunks)) {
+    return fail({ErrorCode::kInternal, "the box's rounds do not fit the tensor list"});
+  }
+  spec_.open_rounds.insert(spec_.open_rounds.end(), rounds.rounds().begin(), rounds.rounds().end());
+  spec_.give.insert(spec_.give.end(), rounds.give().begin(), rounds.give().end());
+  if (rounds.last()) ask_transport(now_ns);
+}
+
+void Membership::ask_transport(uint64_t now_ns) {
+  await_driver(Step::kTransport);
+  Action& open = act(Action::Kind::kOpenTransport);
+  open.session = spec_;
+  open.deadline_ns = now_ns + options_.join_timeout_ms * kNanosPerMilli;
+  if (phase_ == Phase::kRecovering) {
+    open.deadline_ns = std::min(open.deadline_ns, recovery_ends_ns());
+  }
+}
+
+void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t now_ns) {
+  if (!awaits(Step::kTransport)) return;
+  if (!facts) return miss(facts.error(), now_ns);
+  PBOX_CHECK(facts->lanes.size() == spec_.pipelines.size());
+  spec_.rto_floor_ns = facts->rto_floor_ns;
+  for (size_t index = 0; index < spec_.pipelines.size(); ++index) {
+    const TransportFacts::Lane& lane = facts->lanes[index];
+    SessionSpec::Pipeline& pipeline = spec_.pipelines[index];
+    pipeline.first_packet_number = lane.first_packet_number;
+    // The window bounds the results in flight too, so it must fit what this side can receive.
+    pipeline.credit_bytes = std::min(pipeline.credit_bytes, lane.receivable_bytes);
+    spec_.window_bytes = std::min(spec_.window_bytes, lane.receivable_bytes);
+  }
+  if (const Status opened = open_core(); !opened) return fail(opened.error());
+  phase_ = Phase::kRunning;
+  heard_ns_ = now_ns;
+  if (loss_) ++recoveries_;
+  loss_.reset();
+  redirections_ = 0;
+  on_barrier_released(session_.barrier_released());
+  repeat_requests();
+}
+
+Status Membership::open_core() {
+  if (core_) return core_->resume(spec_);
+  barrier_base_ = session_.barrier_released();
+  const bool keeps_results =
+      options_.recovery == Recovery::kCopy && options_.sync.model == wire::SyncModel::kBsp;
+  const uint32_t shadows = options_.optimize ? 2 : 1;
+  const char* purpose = keeps_results ? "recovery keeps; recovery none does without"
+                                      : "cached reads need; a lower staleness needs less of it";
+  const uint64_t bytes =
+      keeps_results ? Core::shadow_bytes(tensors_, shadows) : Core::cache_bytes(spec_, tensors_);
+  NumaArena copy;
+  if (bytes > 0) {
+    auto placed = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
+    if (!placed) {
+      return Error{ErrorCode::kResourceExhausted,
+                   placed.error().message + " for the copy of the model that " + purpose};
+    }
+    copy = std::move(*placed);
+  }
+  core_.emplace(spec_, tensors_, std::move(copy), shadows);
+  learn_priorities();
+  return ok_status();
+}
+
+}  // namespace pbox::worker

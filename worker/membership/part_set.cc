@@ -1,0 +1,269 @@
+#include "worker/membership/part_set.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "nic/wire/chunk_layout.h"
+#include "worker/membership/part_layout.h"
+
+namespace pbox::worker {
+
+PartSet::PartSet(const MembershipOptions& options, const control::Plan& plan,
+                 const std::vector<TensorSpec>& tensors, const control::Optimizer& optimizer)
+    : pieces_(tensors.size()), left_(tensors.size(), 0) {
+  MembershipOptions of_part = options;
+  know_boxes(plan, of_part.boxes);
+  of_part.parts = static_cast<uint32_t>(plan.parts_size());
+  if (of_part.chunk_bytes == 0) of_part.chunk_bytes = plan.chunk_bytes();
+  std::vector<uint32_t> first_chunks;  // by tensor
+  uint64_t chunks = 0;
+  for (const TensorSpec& tensor : tensors) {
+    first_chunks.push_back(static_cast<uint32_t>(chunks));
+    const uint64_t bytes = tensor.elements * wire::dtype_bytes(tensor.dtype);
+    chunks += wire::chunk_count(bytes, of_part.chunk_bytes);
+  }
+  const auto layout = cut_into_parts(tensors, of_part.chunk_bytes, of_part.parts);
+  for (uint32_t index = 0; index < layout.size(); ++index) {
+    if (layout[index].empty()) continue;
+    const control::PartPlace& place = plan.parts(static_cast<int>(index));
+    of_part.part = index;
+    of_part.box_name = place.box();
+    of_part.box = place.address().empty() ? options.box : place.address();
+    of_part.seed = options.seed + index;
+    std::vector<TensorSpec> of_pieces;
+    for (const auto& piece : layout[index]) {
+      of_pieces.push_back(tensors[piece.tensor]);
+      of_pieces.back().elements = piece.elements;
+      of_pieces.back().first_element = piece.first_element;
+    }
+    auto& part = *parts_.emplace_back(std::make_unique<Part>(of_part, of_pieces, optimizer));
+    for (const auto& piece : layout[index]) {
+      const auto tensor = static_cast<uint32_t>(part.tensors.size());
+      const uint64_t offset = piece.first_element * wire::dtype_bytes(tensors[piece.tensor].dtype);
+      part.tensors.push_back(piece.tensor);
+      part.first_chunks.push_back(first_chunks[piece.tensor] +
+                                  static_cast<uint32_t>(offset / of_part.chunk_bytes));
+      part.chunk_counts.push_back(static_cast<uint32_t>(wire::chunk_count(
+          piece.elements * wire::dtype_bytes(tensors[piece.tensor].dtype), of_part.chunk_bytes)));
+      pieces_[piece.tensor].push_back(
+          {.part = static_cast<uint32_t>(parts_.size() - 1), .tensor = tensor, .offset = offset});
+    }
+  }
+}
+
+Status PartSet::begin() {
+  uint32_t pipelines = 0;
+  for (auto& part : parts_) {
+    part->first_pipeline = pipelines;
+    pipelines += part->membership.core()->pipeline_count();
+  }
+  for (const auto& part : parts_) {
+    const uint64_t snapshot = part->membership.restored().snapshot;
+    if (snapshot == restored().snapshot) continue;
+    return Error{ErrorCode::kMismatch, "one box began with snapshot " +
+                                           std::to_string(restored().snapshot) +
+                                           " of the job, another with " + std::to_string(snapshot) +
+                                           "; name the number: PBOX_RESTORE"};
+  }
+  for (auto& pieces : pieces_) {
+    uint32_t least = UINT32_MAX;
+    for (const Piece& piece : pieces) least = std::min(least, core(piece).round(piece.tensor));
+    for (Piece& piece : pieces) {
+      const uint32_t ahead = core(piece).round(piece.tensor) - least;
+      if (ahead > 1) {
+        return Error{ErrorCode::kWorkerLost,
+                     "the parts of the job went on while this rank joined them: one is in round " +
+                         std::to_string(least) + ", another in round " +
+                         std::to_string(least + ahead) + "; start this rank again with rejoin"};
+      }
+      piece.is_ahead = ahead == 1;
+    }
+  }
+  return ok_status();
+}
+
+void PartSet::start(uint32_t tensor, const std::byte* input, std::byte* output,
+                    std::optional<int32_t> priority, bool initial_weights) {
+  left_[tensor] = static_cast<uint32_t>(pieces_[tensor].size());
+  for (Piece& piece : pieces_[tensor]) {
+    Membership& membership = parts_[piece.part]->membership;
+    std::byte* const to = output + piece.offset;
+    const bool is_over = piece.is_ahead && !initial_weights;
+    if (is_over) piece.is_ahead = false;
+    if (is_over) {
+      membership.fetch(piece.tensor, to, priority);
+    } else {
+      membership.start(piece.tensor, input + piece.offset, to, priority, initial_weights);
+    }
+  }
+}
+
+void PartSet::ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor) {
+  for (auto& part : parts_) {
+    std::vector<int32_t> of_part;
+    if (!by_tensor.empty()) {
+      for (const uint32_t tensor : part->tensors) of_part.push_back(by_tensor[tensor]);
+    }
+    part->membership.ask_priorities(policy, of_part);
+  }
+}
+
+void PartSet::ask_learning_rate(float learning_rate) {
+  for (auto& part : parts_) part->membership.ask_learning_rate(learning_rate);
+}
+
+void PartSet::leave() {
+  for (auto& part : parts_) part->membership.leave();
+}
+
+std::vector<uint32_t> PartSet::take_completed() {
+  std::vector<uint32_t> completed;
+  for (auto& part : parts_) {
+    if (part->membership.core() == nullptr) continue;
+    for (const uint32_t piece : part->membership.core()->take_completed()) {
+      const uint32_t tensor = part->tensors[piece];
+      if (--left_[tensor] == 0) completed.push_back(tensor);
+    }
+  }
+  return completed;
+}
+
+uint32_t PartSet::round(uint32_t tensor) const {
+  uint32_t least = UINT32_MAX;
+  for (const Piece& piece : pieces_[tensor]) {
+    least = std::min(least, core(piece).round(piece.tensor));
+  }
+  return least;
+}
+
+uint32_t PartSet::contributors(uint32_t tensor) const {
+  uint32_t least = UINT32_MAX;
+  for (const Piece& piece : pieces_[tensor]) {
+    least = std::min(least, parts_[piece.part]->membership.contributors(piece.tensor));
+  }
+  return least;
+}
+
+const std::optional<Error>& PartSet::failure() {
+  if (failure_) return failure_;
+  for (const auto& part : parts_) {
+    if (part->membership.failure() && !failure_) failure_ = part->membership.failure();
+  }
+  if (!failure_) return failure_;
+  for (auto& part : parts_) part->membership.abandon(*failure_);
+  return failure_;
+}
+
+std::optional<PartSet::Loss> PartSet::loss() const {
+  std::optional<Loss> longest;
+  for (const auto& part : parts_) {
+    const auto& loss = part->membership.loss();
+    if (!loss || (longest && longest->since_ns <= loss->since_ns)) continue;
+    longest = Loss{{loss->since_ns, loss->reason}, part->membership.box()};
+  }
+  return longest;
+}
+
+Membership::Restored PartSet::moments() const {
+  std::optional<Membership::Restored> oldest;
+  for (const auto& part : parts_) {
+    if (part->membership.optimizer_restarts() == 0) continue;
+    const Membership::Restored& moments = part->membership.moments();
+    if (!oldest || moments.snapshot < oldest->snapshot) oldest = moments;
+  }
+  return oldest.value_or(Membership::Restored());
+}
+
+uint64_t PartSet::optimizer_restarts() const {
+  uint64_t restarts = 0;
+  for (const auto& part : parts_) restarts += part->membership.optimizer_restarts();
+  return restarts;
+}
+
+uint64_t PartSet::recoveries() const {
+  uint64_t recoveries = 0;
+  for (const auto& part : parts_) recoveries += part->membership.recoveries();
+  return recoveries;
+}
+
+uint64_t PartSet::learning_rates_set() const {
+  uint64_t least = UINT64_MAX;
+  for (const auto& part : parts_) least = std::min(least, part->membership.learning_rates_set());
+  return least;
+}
+
+std::vector<uint32_t> PartSet::absent_ranks() const {
+  std::vector<uint32_t> absent;
+  for (const auto& part : parts_) {
+    std::vector<uint32_t> both;
+    const auto& of_part = part->membership.absent_ranks();
+    std::set_union(absent.begin(), absent.end(), of_part.begin(), of_part.end(),
+                   std::back_inserter(both));
+    absent = std::move(both);
+  }
+  return absent;
+}
+
+// A rank that is late says more than a box that is.
+PartSet::Late PartSet::laggard(uint32_t tensor, uint64_t now_ns) const {
+  Late late;
+  for (const Piece& piece : pieces_[tensor]) {
+    const Part& part = *parts_[piece.part];
+    if (!core(piece).busy(piece.tensor)) continue;
+    const Laggard of_piece = core(piece).laggard(piece.tensor, now_ns);
+    if (late.kind == Laggard::Kind::kRank || of_piece.kind == Laggard::Kind::kNobody) continue;
+    if (late.kind == Laggard::Kind::kBox && of_piece.kind == Laggard::Kind::kBox) continue;
+    late = {of_piece, part.membership.box()};
+  }
+  return late;
+}
+
+Statistics PartSet::statistics() const {
+  Statistics sum;
+  for (const auto& part : parts_) {
+    const Statistics of_part = part->membership.core()->statistics();
+    sum.bytes_pushed += of_part.bytes_pushed;
+    sum.bytes_pulled += of_part.bytes_pulled;
+    sum.packets_sent += of_part.packets_sent;
+    sum.packets_received += of_part.packets_received;
+    sum.retransmitted_fragments += of_part.retransmitted_fragments;
+    sum.probes_sent += of_part.probes_sent;
+    sum.stale_packets += of_part.stale_packets;
+    sum.rejected_packets += of_part.rejected_packets;
+    sum.smoothed_rtt_us = std::max(sum.smoothed_rtt_us, of_part.smoothed_rtt_us);
+    sum.shadow_bytes += of_part.shadow_bytes;
+    sum.staleness.add(of_part.staleness);
+    sum.dropped_rounds += of_part.dropped_rounds;
+  }
+  return sum;
+}
+
+uint32_t PartSet::pipeline_count() const {
+  uint32_t count = 0;
+  for (const auto& part : parts_) count += part->membership.core()->pipeline_count();
+  return count;
+}
+
+void PartSet::trace_chunks(size_t capacity) {
+  for (auto& part : parts_) part->membership.core()->trace_chunks(capacity);
+}
+
+size_t PartSet::take_chunk_times(std::span<ChunkTimes> times) {
+  size_t count = 0;
+  for (auto& part : parts_) {
+    const size_t taken = part->membership.core()->take_chunk_times(times.subspan(count));
+    for (ChunkTimes& one : times.subspan(count, taken)) {
+      uint32_t first_in_part = 0;
+      for (uint32_t before = 0; before < one.tensor; ++before) {
+        first_in_part += part->chunk_counts[before];
+      }
+      one.chunk += part->first_chunks[one.tensor] - first_in_part;
+      one.tensor = part->tensors[one.tensor];
+      one.pipeline += part->first_pipeline;
+    }
+    count += taken;
+  }
+  return count;
+}
+
+}  // namespace pbox::worker

@@ -1,0 +1,18 @@
+// What the box says in SESSION, checked before anything is built on it. Pure.
+#pragma once
+
+#include <vector>
+
+#include "base/result.h"
+#include "nic/wire/control.pb.h"
+#include "worker/protocol/exchange.h"
+
+namespace pbox::worker {
+
+// All of the spec but this side's own bounds. `box`: where the control connection goes; pipelines
+// without an address of their own are there. An error if the core could not serve such a session of
+// these tensors, or if the box wants to be reached in a way that this release does not know.
+Result<SessionSpec> parse_session(const control::Session& session,
+                                  const std::vector<TensorSpec>& tensors, const nic::Endpoint& box);
+
+}  // namespace pbox::worker

@@ -1,0 +1,224 @@
+#include "worker/transport/control_channel.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "base/clock.h"
+#include "nic/socket/address.h"
+#include "worker/fork_guard.h"
+
+namespace pbox::worker {
+namespace {
+
+struct HostPort {
+  std::string host;
+  std::string port;
+};
+
+Result<HostPort> split(const std::string& box) {
+  const size_t colon = box.rfind(':');
+  const Error malformed{ErrorCode::kInvalidArgument,
+                        "box '" + box + "' must be HOST:PORT or [IPV6]:PORT"};
+  if (colon == std::string::npos || colon == 0 || colon + 1 == box.size()) return malformed;
+  HostPort parts{box.substr(0, colon), box.substr(colon + 1)};
+  if (parts.host.front() == '[') {
+    if (parts.host.back() != ']') return malformed;
+    parts.host = parts.host.substr(1, parts.host.size() - 2);
+  } else if (parts.host.find(':') != std::string::npos) {
+    return malformed;
+  }
+  return parts;
+}
+
+}  // namespace
+
+Result<ControlChannel> ControlChannel::open(const std::string& box) {
+  const auto parts = split(box);
+  if (!parts) return parts.error();
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(parts->host.c_str(), parts->port.c_str(), &hints, &found);
+  if (failed != 0) {
+    return Error{ErrorCode::kUnavailable,
+                 "cannot resolve box '" + box + "': " + gai_strerror(failed)};
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, freeaddrinfo);
+  ControlChannel channel(box);
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    Address& address = channel.addresses_.emplace_back();
+    address.length = entry->ai_addrlen;
+    std::memcpy(&address.address, entry->ai_addr, entry->ai_addrlen);
+  }
+  if (const Status begun = channel.try_next(); !begun) return begun.error();
+  return channel;
+}
+
+Error ControlChannel::unreachable(int error_number) const {
+  return {ErrorCode::kUnavailable, "cannot reach the box at " + box_ + ": " +
+                                       std::strerror(error_number) +
+                                       "; is pboxd running there and the port open?"};
+}
+
+// Of the addresses that are left, the first to which connecting can at least begin.
+Status ControlChannel::try_next() {
+  int error = EADDRNOTAVAIL;
+  while (tried_ < addresses_.size()) {
+    const Address& address = addresses_[tried_++];
+    const int fd = socket(address.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+      error = errno;
+      continue;
+    }
+    const auto* to = reinterpret_cast<const sockaddr*>(&address.address);
+    if (::connect(fd, to, address.length) != 0 && errno != EINPROGRESS) {
+      error = errno;
+      ::close(fd);
+      continue;
+    }
+    const int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    close_in_child(fd);
+    fd_ = fd;
+    peer_ = nic::from_sockaddr(address.address);
+    return ok_status();
+  }
+  return unreachable(error);
+}
+
+Result<bool> ControlChannel::connected() {
+  if (is_connected_) return true;
+  pollfd wait{fd_, POLLOUT, 0};
+  if (poll(&wait, 1, 0) == 0) return false;
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  if (error == 0) return is_connected_ = true;
+  forget_in_child(fd_);
+  ::close(std::exchange(fd_, -1));
+  if (tried_ == addresses_.size()) return unreachable(error);
+  if (const Status begun = try_next(); !begun) return begun.error();
+  return false;
+}
+
+Result<ControlChannel> ControlChannel::connect(const std::string& box, uint32_t timeout_ms,
+                                               const std::atomic<bool>* cancelled) {
+  constexpr uint64_t kLookNs = 100 * kNanosPerMilli;
+  auto channel = open(box);
+  if (!channel) return channel;
+  const uint64_t end_ns = monotonic_ns() + timeout_ms * kNanosPerMilli;
+  for (;;) {
+    const auto stands = channel->connected();
+    if (!stands) return stands.error();
+    if (*stands) return channel;
+    const uint64_t now_ns = monotonic_ns();
+    if (now_ns >= end_ns) return channel->unreachable(ETIMEDOUT);
+    if (cancelled != nullptr && *cancelled) return channel->unreachable(ECANCELED);
+    pollfd wait{channel->fd(), POLLOUT, 0};
+    const uint64_t wait_ns = std::min(end_ns - now_ns, kLookNs);
+    poll(&wait, 1, static_cast<int>(wait_ns / kNanosPerMilli) + 1);
+  }
+}
+
+ControlChannel::ControlChannel(ControlChannel&& other) noexcept
+    : addresses_(std::move(other.addresses_)),
+      tried_(other.tried_),
+      is_connected_(other.is_connected_),
+      fd_(std::exchange(other.fd_, -1)),
+      peer_(other.peer_),
+      box_(std::move(other.box_)),
+      outgoing_(std::move(other.outgoing_)),
+      reader_(std::move(other.reader_)),
+      broken_(std::move(other.broken_)) {}
+
+ControlChannel& ControlChannel::operator=(ControlChannel&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  addresses_ = std::move(other.addresses_);
+  tried_ = other.tried_;
+  is_connected_ = other.is_connected_;
+  peer_ = other.peer_;
+  box_ = std::move(other.box_);
+  outgoing_ = std::move(other.outgoing_);
+  reader_ = std::move(other.reader_);
+  broken_ = std::move(other.broken_);
+  return *this;
+}
+
+ControlChannel::~ControlChannel() {
+  if (fd_ < 0) return;
+  forget_in_child(fd_);
+  close(fd_);
+}
+
+Status ControlChannel::send(const control::WorkerMessage& message) {
+  auto framed = wire::frame(message);
+  if (!framed) return framed.error();
+  outgoing_ += *framed;
+  return flush();
+}
+
+Status ControlChannel::flush() {
+  while (!outgoing_.empty()) {
+    const ssize_t written = ::send(fd_, outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
+    if (written > 0) {
+      outgoing_.erase(0, static_cast<size_t>(written));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return ok_status();
+    } else if (errno != EINTR) {
+      return Error{ErrorCode::kBoxLost,
+                   "the connection to box " + box_ + " broke: " + std::strerror(errno)};
+    }
+  }
+  return ok_status();
+}
+
+void ControlChannel::end() const {
+  shutdown(fd_, SHUT_WR);
+}
+
+Result<std::vector<control::BoxMessage>> ControlChannel::receive() {
+  char buffer[16 * 1024];
+  while (broken_.empty()) {
+    const ssize_t bytes = recv(fd_, buffer, sizeof(buffer), 0);
+    if (bytes > 0) {
+      reader_.append(buffer, static_cast<size_t>(bytes));
+    } else if (bytes == 0) {
+      broken_ = "closed the connection";
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      break;
+    } else if (errno != EINTR) {
+      broken_ = std::string("broke the connection: ") + std::strerror(errno);
+    }
+  }
+  std::vector<control::BoxMessage> messages;
+  for (;;) {
+    auto body = reader_.next();
+    if (!body) {
+      broken_ = "sent nonsense: " + body.error().message;
+      break;
+    }
+    if (!body->has_value()) break;
+    if (!messages.emplace_back().ParseFromString(**body)) {
+      broken_ = "sent a message that cannot be parsed; is this address a pboxd?";
+      messages.pop_back();
+      break;
+    }
+  }
+  if (messages.empty() && !broken_.empty()) {
+    return Error{ErrorCode::kBoxLost, "box " + box_ + " " + broken_};
+  }
+  return messages;
+}
+
+}  // namespace pbox::worker
