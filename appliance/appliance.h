@@ -65,11 +65,11 @@ class Appliance : public AdminSource {
   Status open_store();
   cluster::BoxRecord record(uint64_t incarnation) const;
   Epochs& epochs();
-  PartMap& parts();
+  PartDirectory& parts();
   void open_plans();
   void join_cluster(uint64_t incarnation);
   void log_store(const cluster::Health& health);
-  void log_cluster(cluster::Membership::Severity severity, const char* event,
+  void log_cluster(cluster::BoxDirectory::Severity severity, const char* event,
                    const std::string& text);
   static std::string address_and_port(const std::string& address, uint16_t port);
   void pin_control_thread();
@@ -103,13 +103,13 @@ class Appliance : public AdminSource {
   std::optional<EpochStore> epochs_;
   std::unique_ptr<cluster::Store> store_;
   std::optional<cluster::EpochPool> epoch_pool_;  // with store = etcd
-  std::optional<cluster::Membership> membership_;
-  SinglePartMap single_part_{0};                // with store = local
-  std::optional<cluster::JobPlans> job_plans_;  // with store = etcd
-  std::optional<cluster::Balancer> balancer_;   // of these; with cluster.rebalance
-  std::optional<snapshot::DiskShelf> shelf_;    // with snapshots.directory
-  std::optional<BoxUpstream> upstream_;         // with upstream.box
-  std::optional<BoxBackups> backups_;           // with cluster.store = etcd
+  std::optional<cluster::BoxDirectory> membership_;
+  SingleBoxDirectory single_part_{0};                 // with store = local
+  std::optional<cluster::PartMaps> job_plans_;        // with store = etcd
+  std::optional<cluster::Balancer> balancer_;         // of these; with cluster.rebalance
+  std::optional<snapshot::DiskSnapshotStore> shelf_;  // with snapshots.directory
+  std::optional<BoxUpstream> upstream_;               // with upstream.box
+  std::optional<BoxBackups> backups_;                 // with cluster.store = etcd
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<AdminServer> admin_;

@@ -49,7 +49,7 @@ Epochs& Appliance::epochs() {
   return *epochs_;
 }
 
-PartMap& Appliance::parts() {
+PartDirectory& Appliance::parts() {
   if (job_plans_) return *job_plans_;
   return single_part_;
 }
@@ -60,10 +60,10 @@ void Appliance::open_plans() {
   if (config_.cluster.store != config::StoreKind::kEtcd) return;
   job_plans_.emplace(
       context_, *store_,
-      cluster::JobPlans::Options{
+      cluster::PartMaps::Options{
           .self = config_.box.name,
           .chunk_bytes = [this] { return static_cast<uint32_t>(config_.jobs.chunk_bytes); },
-          .membership = [this]() -> const cluster::Membership& { return *membership_; },
+          .membership = [this]() -> const cluster::BoxDirectory& { return *membership_; },
           .has_job = [this](const std::string& job) { return registry_->has_job(job); },
           .on_change =
               [this] {
@@ -71,19 +71,19 @@ void Appliance::open_plans() {
                 control_->flush();
               },
           .on_answers = [this] { control_->flush(); },
-          .log = [this](cluster::Membership::Severity severity, const char* event,
+          .log = [this](cluster::BoxDirectory::Severity severity, const char* event,
                         const std::string& text) { log_cluster(severity, event, text); }});
 }
 
-void Appliance::log_cluster(cluster::Membership::Severity severity, const char* event,
+void Appliance::log_cluster(cluster::BoxDirectory::Severity severity, const char* event,
                             const std::string& text) {
-  const bool warns = severity == cluster::Membership::Severity::kWarning;
+  const bool warns = severity == cluster::BoxDirectory::Severity::kWarning;
   log(warns ? EventLog::Level::kWarning : EventLog::Level::kInfo, event, text);
 }
 
 void Appliance::join_cluster(uint64_t incarnation) {
   membership_.emplace(context_, *store_, record(incarnation),
-                      [this](cluster::Membership::Severity severity, const char* event,
+                      [this](cluster::BoxDirectory::Severity severity, const char* event,
                              const std::string& text) { log_cluster(severity, event, text); });
   if (!job_plans_ || !config_.cluster.rebalance) return;
   balancer_.emplace(
@@ -92,7 +92,7 @@ void Appliance::join_cluster(uint64_t incarnation) {
           .self = config_.box.name,
           .interval_ms = config_.cluster.rebalance_interval_ms,
           .progress = [this] { return registry_->progress(); },
-          .log = [this](cluster::Membership::Severity severity, const char* event,
+          .log = [this](cluster::BoxDirectory::Severity severity, const char* event,
                         const std::string& text) { log_cluster(severity, event, text); }});
 }
 

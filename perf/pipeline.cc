@@ -87,7 +87,7 @@ pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes, wire::
 // Watched as by a scrape, a thousand times a second.
 class Watcher {
  public:
-  Watcher(const pipeline::Core& core, const pipeline::JobShard& shard)
+  Watcher(const pipeline::Engine& core, const pipeline::JobShard& shard)
       : thread_([this, &core, &shard] {
           while (!stopped_) {
             uint64_t sum = 0;
@@ -127,7 +127,7 @@ class Pipeline {
  private:
   std::unique_ptr<pipeline::JobShard> shard_;
   NumaArena flight_;
-  pipeline::Core core_;
+  pipeline::Engine engine_;
   MemoryPort port_;
   pipeline::Mailbox mailbox_;
   pipeline::Loop<MemoryPort> loop_;
@@ -140,11 +140,11 @@ Pipeline::Pipeline(uint32_t workers, uint32_t fragment_bytes,
           shard_spec(workers, fragment_bytes,
                      kind == Kind::kOrdered ? wire::Numerics::kOrdered : wire::Numerics::kFast)))),
       flight_(kind == Kind::kRecorded ? flight_memory() : NumaArena()),
-      core_({.pipeline_index = 0, .tag = {}, .flight = {flight_.data(), flight_.size()}}),
+      engine_({.pipeline_index = 0, .tag = {}, .flight = {flight_.data(), flight_.size()}}),
       port_(fragments),
-      loop_(core_, port_, mailbox_, pipeline::PollPolicy{.busy = true}) {
-  core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = shard_.get()});
-  if (kind == Kind::kScraped) watcher_.emplace(core_, *shard_);
+      loop_(engine_, port_, mailbox_, pipeline::PollPolicy{.busy = true}) {
+  engine_.execute({.kind = pipeline::CommandKind::kInstall, .shard = shard_.get()});
+  if (kind == Kind::kScraped) watcher_.emplace(engine_, *shard_);
 }
 
 void Pipeline::run_round() {

@@ -12,7 +12,7 @@ constexpr uint32_t kCopiesPerCut = 64;
 
 }  // namespace
 
-Core::Core(const CoreOptions& options)
+Engine::Engine(const EngineOptions& options)
     : options_(options),
       kernels_(reduce::kernels()),
       sessions_(limits::kSessionsPerPipelineMax),
@@ -22,12 +22,12 @@ Core::Core(const CoreOptions& options)
   shards_.reserve(limits::kJobsMax);
 }
 
-void Core::execute(const Command& command) {
+void Engine::execute(const Command& command) {
   carry_out(command);
   record_command(command);
 }
 
-void Core::carry_out(const Command& command) {
+void Engine::carry_out(const Command& command) {
   JobShard& shard = *command.shard;
   switch (command.kind) {
     case CommandKind::kInstall: install(shard); return;
@@ -61,7 +61,7 @@ void Core::carry_out(const Command& command) {
   }
 }
 
-void Core::install(JobShard& shard) {
+void Engine::install(JobShard& shard) {
   PBOX_CHECK(shards_.size() < limits::kJobsMax);
   shards_.push_back(&shard);
   shard.flight_number = ++flight_numbers_;
@@ -72,7 +72,7 @@ void Core::install(JobShard& shard) {
   }
 }
 
-void Core::connect(JobShard& shard, Session& session) {
+void Engine::connect(JobShard& shard, Session& session) {
   SessionEntry& entry = sessions_[wire::spi_index(session.spi)];
   PBOX_CHECK(entry.session == nullptr && spi_pipeline(session.spi) == options_.pipeline_index);
   session.resend_budget_bytes = 4 * int64_t{session.credit_bytes};
@@ -81,7 +81,7 @@ void Core::connect(JobShard& shard, Session& session) {
 
 // Nothing is known of where the rank is now until it has been heard. Packets already made for it
 // go to where it was.
-void Core::admit(JobShard& shard, const Command& command) {
+void Engine::admit(JobShard& shard, const Command& command) {
   Session& session = shard.sessions()[command.rank];
   PBOX_CHECK(shard.sync.model == wire::SyncModel::kBsp || session.present);
   if (session.present) sessions_[wire::spi_index(session.spi)] = {};
@@ -96,7 +96,7 @@ void Core::admit(JobShard& shard, const Command& command) {
   finish_complete_rounds(shard);
 }
 
-void Core::exclude(JobShard& shard, const Command& command) {
+void Engine::exclude(JobShard& shard, const Command& command) {
   Session& session = shard.sessions()[command.rank];
   if (!session.present) return;
   sessions_[wire::spi_index(session.spi)] = {};
@@ -110,7 +110,7 @@ void Core::exclude(JobShard& shard, const Command& command) {
 // A round that had everything but an excluded rank's part is finished by the exclusion; one that
 // had all of a rank's part when everybody was gone, by that rank's return. Whoever has pushed a
 // round in full holds the result of the one before, so what is still to leave of that is void.
-void Core::finish_complete_rounds(JobShard& shard) {
+void Engine::finish_complete_rounds(JobShard& shard) {
   // Where sums are relayed nobody is excluded, and what is complete is under way.
   if (shard.present_count() == 0 || shard.uplink != nullptr) return;
   for (Chunk& chunk : shard.chunks()) {
@@ -120,7 +120,7 @@ void Core::finish_complete_rounds(JobShard& shard) {
   }
 }
 
-void Core::take_tick(uint64_t now_ns) {
+void Engine::take_tick(uint64_t now_ns) {
   now_ns_ = now_ns;
   counters_.add(Counter::kTicks);
   size_t queued = 0;
@@ -132,7 +132,7 @@ void Core::take_tick(uint64_t now_ns) {
   if (tracing_) end_traces(now_ns);
 }
 
-void Core::note_awaited(JobShard& shard, uint64_t now_ns) {
+void Engine::note_awaited(JobShard& shard, uint64_t now_ns) {
   const uint32_t oldest = shard.stragglers.oldest();
   const bool any = oldest != StragglerLedger::kNone;
   const uint64_t first_ns = any ? shard.stragglers.first_arrival_ns(oldest) : 0;
@@ -148,7 +148,7 @@ void Core::note_awaited(JobShard& shard, uint64_t now_ns) {
   }
 }
 
-void Core::remove(JobShard& shard) {
+void Engine::remove(JobShard& shard) {
   if (std::erase(shards_, &shard) > 0 && shard.uplink != nullptr) --relayed_shards_;
   note_tracing();
   next_shard_ = 0;

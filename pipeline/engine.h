@@ -22,7 +22,7 @@
 
 namespace pbox::pipeline {
 
-struct CoreOptions {
+struct EngineOptions {
   uint32_t pipeline_index = 0;  // [0, limits::kPipelinesMax), part of every spi of this pipeline
   wire::TagPolicy tag;
   // Where the flight recorder writes: see FlightRing. Empty: it keeps nothing.
@@ -38,9 +38,9 @@ constexpr uint32_t spi_pipeline(uint32_t spi) {
 // Verdicts that are told by a counter which moved: all but "aggregated".
 inline constexpr size_t kCountedVerdicts = 18;
 
-class Core {
+class Engine {
  public:
-  explicit Core(const CoreOptions& options);
+  explicit Engine(const EngineOptions& options);
 
   // Phase "receive": every packet of a burst. Replies and finished chunks queue up inside.
   void on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns);
@@ -119,7 +119,7 @@ class Core {
   // False, and counted, if the session has had its share.
   bool may_resend(Session& session, uint64_t now_ns);
 
-  // core_sync.cc: jobs whose consistency model is not BSP.
+  // engine_sync.cc: jobs whose consistency model is not BSP.
   void on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
   void on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
   void on_late_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header);
@@ -166,7 +166,7 @@ class Core {
   size_t fill_answers(JobShard& shard, size_t filled, size_t limit);
   size_t fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled, size_t limit);
 
-  // core_trace.cc: a trace of rounds, while somebody has asked for one.
+  // engine_trace.cc: a trace of rounds, while somebody has asked for one.
   struct TracedPush {
     JobShard* shard = nullptr;  // null: of nothing that is traced
     const Chunk* chunk = nullptr;
@@ -183,7 +183,7 @@ class Core {
   static void trace_round(const JobShard& shard, const Chunk& chunk, uint32_t round,
                           TraceEvent::Kind kind);
 
-  // core_flight.cc: what the flight recorder is told beside the packets.
+  // engine_flight.cc: what the flight recorder is told beside the packets.
   void note_verdict(FlightRecord& record, const nic::RxPacket& packet);
   void record_command(const Command& command);
   void record_shard(const JobShard& shard);
@@ -197,7 +197,7 @@ class Core {
   static constexpr size_t kReplyCapacity = 512;
   static constexpr uint64_t kTickNs = 50'000'000;
 
-  CoreOptions options_;
+  EngineOptions options_;
   const reduce::Kernels& kernels_;
   Counters counters_;
   PhaseClock clock_{counters_};

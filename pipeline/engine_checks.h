@@ -1,5 +1,5 @@
 // What every packet of a chunk is checked for, in whatever consistency model: shared by the files
-// of Core that receive. On the data path; inlined into it.
+// of Engine that receive. On the data path; inlined into it.
 #pragma once
 
 #include "nic/wire/chunk_layout.h"
@@ -9,7 +9,8 @@ namespace pbox::pipeline {
 
 // The chunk that the packet is for; nullptr, and counted: it is of another epoch or generation, or
 // of no chunk of this pipeline.
-[[gnu::always_inline]] inline Chunk* Core::find_chunk(JobShard& shard, const wire::Header& header) {
+[[gnu::always_inline]] inline Chunk* Engine::find_chunk(JobShard& shard,
+                                                        const wire::Header& header) {
   if (header.epoch != shard.epoch) {
     counters_.add(Counter::kRejectEpoch);
     return nullptr;
@@ -24,8 +25,8 @@ namespace pbox::pipeline {
 }
 
 // False, and counted, unless the packet carries a fragment as its chunk's description says.
-[[gnu::always_inline]] inline bool Core::check_fragment(const JobShard& shard, const Chunk& chunk,
-                                                        const wire::Header& header) {
+[[gnu::always_inline]] inline bool Engine::check_fragment(const JobShard& shard, const Chunk& chunk,
+                                                          const wire::Header& header) {
   if (header.fragment >= chunk.fragment_count) {
     counters_.add(Counter::kRejectFragment);
     return false;

@@ -39,7 +39,7 @@ size_t turns_of(const JobShard& shard) {
 }  // namespace
 
 // A packet that was not added. One of the table's counters has moved since the last such packet.
-void Core::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
+void Engine::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
   for (size_t index = 0; index < kCountedVerdicts; ++index) {
     const uint64_t count = counters_.get(kVerdicts[index].counter);
     const bool has_moved = count != judged_[index];
@@ -52,7 +52,7 @@ void Core::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
               sizeof(uint64_t));
 }
 
-void Core::record_command(const Command& command) {
+void Engine::record_command(const Command& command) {
   const bool changes_nothing = command.kind == CommandKind::kTrace ||
                                command.kind == CommandKind::kCut ||
                                command.kind == CommandKind::kReportRounds;
@@ -68,7 +68,7 @@ void Core::record_command(const Command& command) {
   if (command.kind != CommandKind::kRemove) record_shard(*command.shard);
 }
 
-void Core::record_shard(const JobShard& shard) {
+void Engine::record_shard(const JobShard& shard) {
   ShardRecord record;
   record.epoch = shard.epoch;
   record.fragment_bytes = shard.fragment_bytes;
@@ -102,7 +102,7 @@ void Core::record_shard(const JobShard& shard) {
   }
 }
 
-void Core::record_chunk(const JobShard& shard, const Chunk& chunk, bool opens) {
+void Engine::record_chunk(const JobShard& shard, const Chunk& chunk, bool opens) {
   ChunkRecord record;
   record.rounds_finished = chunk.rounds_finished;
   record.first_round = chunk.first_round;
@@ -128,7 +128,7 @@ void Core::record_chunk(const JobShard& shard, const Chunk& chunk, bool opens) {
   }
 }
 
-void Core::record_left(const JobShard& shard, const FanOut& at) {
+void Engine::record_left(const JobShard& shard, const FanOut& at) {
   LeftRecord record;
   record.chunk = at.chunk->id;
   record.round = at.round;
@@ -146,7 +146,7 @@ void Core::record_left(const JobShard& shard, const FanOut& at) {
 
 // A few chunks at a time, so that all jobs have had their turn before half of the ring is written
 // over: a full ring always holds all of the state.
-void Core::record_state() {
+void Engine::record_state() {
   size_t turns = 0;
   for (const JobShard* shard : shards_) turns += turns_of(*shard);
   const uint64_t half = flight_.capacity() / 2;

@@ -35,7 +35,7 @@ bool is_given_weights(const JobShard& shard, const Chunk& chunk) {
 
 }  // namespace
 
-void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
+void Engine::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   if (packets.empty()) return;
   now_ns_ = now_ns;
   const bool sampled = clock_.sampling() && !tracing_;
@@ -62,7 +62,7 @@ void Core::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
 }
 
 template <typename Ahead, bool kTraces>
-void Core::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
+void Engine::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   static constexpr nic::RxPacket kNone;
   size_t fetched = 0;
   uint64_t bytes = 0;
@@ -93,7 +93,7 @@ void Core::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   counters_.add(Counter::kRxBytes, bytes);
 }
 
-void Core::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
+void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   wire::Parsed parsed;
   const wire::Reject reject = wire::parse(packet.data, packet.bytes, parsed);
   if (reject != wire::Reject::kNone) {
@@ -121,7 +121,7 @@ void Core::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   }
 }
 
-Core::SessionEntry* Core::authenticate(const wire::Parsed& parsed) {
+Engine::SessionEntry* Engine::authenticate(const wire::Parsed& parsed) {
   const uint32_t spi = parsed.header.spi;
   if (spi_pipeline(spi) != options_.pipeline_index) {
     counters_.add(Counter::kRejectQueue);
@@ -140,8 +140,8 @@ Core::SessionEntry* Core::authenticate(const wire::Parsed& parsed) {
 }
 
 // The newest authentic packet says where the worker is; an old or replayed one cannot move it.
-void Core::note_sender(Session& session, const nic::RxPacket& packet, const wire::Header& header,
-                       uint64_t now_ns) {
+void Engine::note_sender(Session& session, const nic::RxPacket& packet, const wire::Header& header,
+                         uint64_t now_ns) {
   session.last_packet_ns.set(now_ns);
   if (session.reachable && header.packet_number <= session.newest_packet_number) return;
   session.newest_packet_number = header.packet_number;
@@ -149,7 +149,7 @@ void Core::note_sender(Session& session, const nic::RxPacket& packet, const wire
   session.reachable = true;
 }
 
-Chunk* Core::check_chunk(JobShard& shard, const wire::Header& header) {
+Chunk* Engine::check_chunk(JobShard& shard, const wire::Header& header) {
   Chunk* chunk = find_chunk(shard, header);
   if (chunk == nullptr) return nullptr;
   const int32_t ahead = wire::round_distance(header.round, chunk->open_round());
@@ -167,7 +167,8 @@ Chunk* Core::check_chunk(JobShard& shard, const wire::Header& header) {
   return chunk;
 }
 
-void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns) {
+void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed,
+                     uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   Chunk* chunk = check_chunk(shard, header);
   if (chunk == nullptr || !check_fragment(shard, *chunk, header)) return;
@@ -202,12 +203,12 @@ void Core::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed
   absorb(shard, session, *chunk, parsed);
 }
 
-void Core::push_into_slot(JobShard& shard, Session& session, const wire::Parsed& parsed,
-                          uint64_t now_ns) {
+void Engine::push_into_slot(JobShard& shard, Session& session, const wire::Parsed& parsed,
+                            uint64_t now_ns) {
   on_push(shard, session, parsed, now_ns);
 }
 
-void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed) {
+void Engine::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   const uint64_t bit = uint64_t{1} << header.fragment;
   if (chunk.claimed_any == 0) [[unlikely]]
@@ -258,13 +259,13 @@ void Core::absorb(JobShard& shard, Session& session, Chunk& chunk, const wire::P
   clock_.mark(Phase::kFinish);
 }
 
-void Core::note_nonfinite(Session& session, uint32_t chunk, uint32_t round) {
+void Engine::note_nonfinite(Session& session, uint32_t chunk, uint32_t round) {
   session.nonfinite.add(1);
   session.nonfinite_chunk_round.set(uint64_t{chunk} << 32 | round);
   session.nonfinite_at_ns.set(now_ns_);
 }
 
-void Core::note_last(JobShard& shard, Session& session, const Chunk& chunk) {
+void Engine::note_last(JobShard& shard, Session& session, const Chunk& chunk) {
   session.last_arrivals.add(1);
   const auto [skew_ns, late_ns] = shard.stragglers.finished(
       shard.index_of(chunk), chunk.rounds_finished, session.rank, now_ns_);
@@ -276,7 +277,7 @@ void Core::note_last(JobShard& shard, Session& session, const Chunk& chunk) {
 }
 
 // All of this box's ranks are in.
-void Core::end_round(JobShard& shard, Chunk& chunk) {
+void Engine::end_round(JobShard& shard, Chunk& chunk) {
   if (is_kept(shard, chunk) && !is_given_weights(shard, chunk)) [[unlikely]] {
     add_in_order(shard, chunk);
   }
@@ -293,7 +294,7 @@ void Core::end_round(JobShard& shard, Chunk& chunk) {
 }
 
 // Numerics ordered: rank 0 first, of whom something has come.
-void Core::add_in_order(JobShard& shard, Chunk& chunk) {
+void Engine::add_in_order(JobShard& shard, Chunk& chunk) {
   const auto type = static_cast<size_t>(chunk.dtype);
   for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
     float* sum =
@@ -313,7 +314,7 @@ void Core::add_in_order(JobShard& shard, Chunk& chunk) {
   }
 }
 
-bool Core::finish_returned(uint64_t now_ns) {
+bool Engine::finish_returned(uint64_t now_ns) {
   now_ns_ = now_ns;
   bool any = false;
   for (JobShard* shard : shards_) {
@@ -328,12 +329,12 @@ bool Core::finish_returned(uint64_t now_ns) {
   return any;
 }
 
-void Core::finish_round(JobShard& shard, Chunk& chunk) {
+void Engine::finish_round(JobShard& shard, Chunk& chunk) {
   make_result(shard, chunk);
   give_out(shard, chunk);
 }
 
-void Core::make_result(JobShard& shard, Chunk& chunk) {
+void Engine::make_result(JobShard& shard, Chunk& chunk) {
   const uint32_t slot = chunk.open_round() & 1;
   const bool copied = chunk.copy_rank != kNoRank;
   const bool scaled = count_contributors(shard, chunk);
@@ -357,7 +358,7 @@ void Core::make_result(JobShard& shard, Chunk& chunk) {
   }
 }
 
-void Core::give_out(JobShard& shard, Chunk& chunk) {
+void Engine::give_out(JobShard& shard, Chunk& chunk) {
   const uint32_t round = chunk.open_round();
   if (chunk.sync != nullptr) close_round(shard, chunk);
   std::memset(chunk.claimed, 0, shard.worker_count() * sizeof(uint64_t));
@@ -375,7 +376,7 @@ void Core::give_out(JobShard& shard, Chunk& chunk) {
 
 // Fragments of a round that ended without a rank may hold its part or not: each is divided by the
 // number of those who are in it.
-bool Core::count_contributors(JobShard& shard, Chunk& chunk) {
+bool Engine::count_contributors(JobShard& shard, Chunk& chunk) {
   if (!shard.partial || chunk.copy_rank != kNoRank) return false;
   const uint32_t slot = chunk.open_round() & 1;
   uint16_t* counts = chunk.contributors[slot];
@@ -399,7 +400,7 @@ bool Core::count_contributors(JobShard& shard, Chunk& chunk) {
   return true;
 }
 
-void Core::run_optimizer(JobShard& shard, Chunk& chunk, bool scaled) {
+void Engine::run_optimizer(JobShard& shard, Chunk& chunk, bool scaled) {
   const bool is_mean = shard.reduction == Reduction::kMean && !scaled;
   const float gradient_scale = is_mean ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f;
   const auto parameters =
@@ -409,7 +410,8 @@ void Core::run_optimizer(JobShard& shard, Chunk& chunk, bool scaled) {
                   chunk.accumulator[chunk.open_round() & 1], chunk.elements);
 }
 
-void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns) {
+void Engine::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed,
+                     uint64_t now_ns) {
   counters_.add(Counter::kPullsReceived);
   if (parsed.header.payload_bytes != sizeof(wire::PullPayload)) {
     counters_.add(Counter::kRejectLength);
@@ -433,7 +435,7 @@ void Core::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed
 
 // Delivery by pull. The first copy of a result for each worker is no resend: nothing bounds it but
 // the queue.
-bool Core::answer_pull(JobShard& shard, const Session& session, Chunk& chunk, uint64_t mask) {
+bool Engine::answer_pull(JobShard& shard, const Session& session, Chunk& chunk, uint64_t mask) {
   uint32_t& pulled = chunk.pulled[session.rank];
   if (mask == 0 || pulled == chunk.open_round()) return false;
   const Resend asked{&chunk, chunk.open_round() - 1, session.rank, mask};
@@ -447,8 +449,8 @@ bool Core::answer_pull(JobShard& shard, const Session& session, Chunk& chunk, ui
 
 // Bounded per session, so that duplicates cannot be turned into a flood: four windows at once,
 // refilled at one window per millisecond.
-bool Core::request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
-                          uint64_t now_ns) {
+bool Engine::request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
+                            uint64_t now_ns) {
   if (mask == 0) return false;
   if (chunk.fanned_out_rounds != chunk.open_round())
     return false;                      // the first copy is still to leave
@@ -462,7 +464,7 @@ bool Core::request_resend(JobShard& shard, Session& session, Chunk& chunk, uint6
   return true;
 }
 
-bool Core::may_resend(Session& session, uint64_t now_ns) {
+bool Engine::may_resend(Session& session, uint64_t now_ns) {
   const int64_t full = 4 * int64_t{session.credit_bytes};
   const uint64_t elapsed_ms = (now_ns - session.resend_refill_ns) / 1'000'000;
   if (elapsed_ms > 0) {

@@ -96,7 +96,7 @@ class ResultMaker {
 
 }  // namespace
 
-std::span<const nic::TxPacket> Core::to_send() {
+std::span<const nic::TxPacket> Engine::to_send() {
   if (outgoing_begin_ == outgoing_end_) {
     outgoing_begin_ = 0;
     size_t filled = fill_replies(0);
@@ -116,7 +116,7 @@ std::span<const nic::TxPacket> Core::to_send() {
   return {outgoing_.data() + outgoing_begin_, outgoing_end_ - outgoing_begin_};
 }
 
-void Core::sent(size_t count) {
+void Engine::sent(size_t count) {
   PBOX_DCHECK(outgoing_begin_ + count <= outgoing_end_);
   uint64_t bytes = 0;
   for (size_t index = 0; index < count; ++index) {
@@ -127,7 +127,7 @@ void Core::sent(size_t count) {
   counters_.add(Counter::kTxBytes, bytes);
 }
 
-size_t Core::fill_replies(size_t filled) {
+size_t Engine::fill_replies(size_t filled) {
   while (filled < outgoing_.size() && reply_head_ != reply_tail_) {
     const Reply& reply = replies_[reply_head_++ % kReplyCapacity];
     outgoing_[filled] = reply.packet;
@@ -138,7 +138,7 @@ size_t Core::fill_replies(size_t filled) {
   return filled;
 }
 
-size_t Core::fill_shard(JobShard& shard, size_t filled, size_t limit) {
+size_t Engine::fill_shard(JobShard& shard, size_t filled, size_t limit) {
   const bool has_work = shard.egress.cursor.count > 0 || !shard.egress.empty() ||
                         shard.egress.has_resend() || shard.egress.has_answer() ||
                         !shard.departure.ranks.empty();
@@ -153,7 +153,7 @@ size_t Core::fill_shard(JobShard& shard, size_t filled, size_t limit) {
   return fill_answers(shard, filled, limit);
 }
 
-size_t Core::fill_resends(JobShard& shard, size_t filled, size_t limit) {
+size_t Engine::fill_resends(JobShard& shard, size_t filled, size_t limit) {
   Resend resend;
   while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_resend(resend)) {
     const size_t before = filled;
@@ -165,7 +165,7 @@ size_t Core::fill_resends(JobShard& shard, size_t filled, size_t limit) {
 }
 
 // Replies of jobs whose model is not BSP: of what their chunk is now.
-size_t Core::fill_owed(JobShard& shard, size_t filled, size_t limit) {
+size_t Engine::fill_owed(JobShard& shard, size_t filled, size_t limit) {
   sync::Departure& at = shard.departure;
   FanOut next;
   while (filled < limit && shard.egress_deficit_bytes > 0) {
@@ -196,7 +196,7 @@ size_t Core::fill_owed(JobShard& shard, size_t filled, size_t limit) {
   return filled;
 }
 
-size_t Core::fill_answers(JobShard& shard, size_t filled, size_t limit) {
+size_t Engine::fill_answers(JobShard& shard, size_t filled, size_t limit) {
   Answer answer;
   while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_answer(answer)) {
     filled = fill_asked(shard, answer, 0, filled, limit);
@@ -207,7 +207,7 @@ size_t Core::fill_answers(JobShard& shard, size_t filled, size_t limit) {
 
 // Weights change under packets that a full port has not taken: what they say of themselves must be
 // so when they leave.
-void Core::remake_unsent() {
+void Engine::remake_unsent() {
   results_changed_ = false;
   for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
     nic::TxPacket& packet = outgoing_[index];
@@ -224,8 +224,8 @@ void Core::remake_unsent() {
 }
 
 // As much as there is room for; what is left stays in the mask.
-size_t Core::fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled,
-                        size_t limit) {
+size_t Engine::fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled,
+                          size_t limit) {
   Chunk& chunk = *asked.chunk;
   const bool is_wanted = chunk.applies_on_arrival() ? chunk.sync->awaits(asked.rank, asked.round)
                                                     : asked.round + 1 == chunk.open_round();
@@ -245,7 +245,7 @@ size_t Core::fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t fi
   return filled;
 }
 
-size_t Core::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
+size_t Engine::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
   EgressQueue::Cursor& cursor = shard.egress.cursor;
   while (filled < limit && shard.egress_deficit_bytes > 0) {
     if (cursor.count == 0 && !begin_fan_out(shard.egress)) break;
@@ -259,7 +259,7 @@ size_t Core::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
   return filled;
 }
 
-bool Core::begin_fan_out(EgressQueue& egress) {
+bool Engine::begin_fan_out(EgressQueue& egress) {
   EgressQueue::Cursor& cursor = egress.cursor;
   cursor.step = cursor.index = cursor.fragment = 0;
   while (cursor.count < cursor.group.size() && egress.pop(cursor.group[cursor.count])) {
@@ -269,7 +269,7 @@ bool Core::begin_fan_out(EgressQueue& egress) {
 }
 
 // What is left of the group for one worker.
-size_t Core::fill_group(JobShard& shard, Session& session, size_t filled, size_t limit) {
+size_t Engine::fill_group(JobShard& shard, Session& session, size_t filled, size_t limit) {
   EgressQueue::Cursor& cursor = shard.egress.cursor;
   for (; cursor.index < cursor.count; ++cursor.index, cursor.fragment = 0) {
     const FanOut& at = cursor.group[cursor.index];
@@ -301,8 +301,8 @@ size_t Core::fill_group(JobShard& shard, Session& session, size_t filled, size_t
 }
 
 // Delivery by pull: an answer to what nobody has asked yet.
-void Core::make_announcement(const JobShard& shard, Session& session, const FanOut& at,
-                             size_t index) {
+void Engine::make_announcement(const JobShard& shard, Session& session, const FanOut& at,
+                               size_t index) {
   wire::StatusPayload& status = outgoing_status_[index];
   status = {.received_mask = at.chunk->full_mask, .finished_round = at.round + 1};
   nic::TxPacket& packet = outgoing_[index];
@@ -322,8 +322,8 @@ void Core::make_announcement(const JobShard& shard, Session& session, const FanO
   counters_.add(Counter::kAnnounced);
 }
 
-void Core::send_status(const JobShard& shard, Session& session, const Chunk& chunk,
-                       const wire::Header& asked) {
+void Engine::send_status(const JobShard& shard, Session& session, const Chunk& chunk,
+                         const wire::Header& asked) {
   wire::StatusPayload status;
   status.finished_round = chunk.open_round();
   if (asked.round == chunk.open_round()) {
@@ -341,8 +341,8 @@ void Core::send_status(const JobShard& shard, Session& session, const Chunk& chu
   answer(shard, session, asked, status);
 }
 
-void Core::add_from_ledger(const JobShard& shard, const Chunk& chunk,
-                           wire::StatusPayload& status) const {
+void Engine::add_from_ledger(const JobShard& shard, const Chunk& chunk,
+                             wire::StatusPayload& status) const {
   const uint32_t index = shard.index_of(chunk);
   if (shard.stragglers.is_open(index)) {
     const uint64_t first_ns = shard.stragglers.first_arrival_ns(index);
@@ -353,8 +353,8 @@ void Core::add_from_ledger(const JobShard& shard, const Chunk& chunk,
   status.last_percent = static_cast<uint16_t>(rounds == 0 ? 0 : 100 * last / rounds);
 }
 
-void Core::answer(const JobShard& shard, Session& session, const wire::Header& asked,
-                  const wire::StatusPayload& status) {
+void Engine::answer(const JobShard& shard, Session& session, const wire::Header& asked,
+                    const wire::StatusPayload& status) {
   wire::Header header;
   header.set_type(wire::PacketType::kStatus);
   header.payload_bytes = sizeof(status);
@@ -366,7 +366,7 @@ void Core::answer(const JobShard& shard, Session& session, const wire::Header& a
   if (push_reply(session, header, status)) counters_.add(Counter::kStatusSent);
 }
 
-void Core::send_grants(JobShard& shard) {
+void Engine::send_grants(JobShard& shard) {
   for (Session& session : shard.sessions()) {
     if (!session.present || !session.reachable) continue;  // the session reply says its credit
     wire::Header header;
@@ -377,8 +377,8 @@ void Core::send_grants(JobShard& shard) {
   }
 }
 
-bool Core::push_reply(Session& session, const wire::Header& header,
-                      const wire::StatusPayload& status) {
+bool Engine::push_reply(Session& session, const wire::Header& header,
+                        const wire::StatusPayload& status) {
   if (reply_tail_ - reply_head_ >= kReplyCapacity) return false;
   Reply& reply = replies_[reply_tail_++ % kReplyCapacity];
   reply.packet.to = &session.endpoint;

@@ -17,8 +17,8 @@ namespace pbox::pipeline {
 
 using wire::SyncModel;
 
-void Core::on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed,
-                        uint64_t now_ns) {
+void Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed,
+                          uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   Chunk* chunk = find_chunk(shard, header);
   if (chunk == nullptr) return;
@@ -59,7 +59,7 @@ void Core::on_sync_push(JobShard& shard, Session& session, const wire::Parsed& p
 }
 
 // Claims and steps: one update of the optimizer on the fragment's part of the chunk.
-void Core::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed) {
+void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   chunk.claimed[session.rank] |= uint64_t{1} << header.fragment;
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
@@ -89,8 +89,8 @@ void Core::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Pa
   clock_.mark(Phase::kAdd);
 }
 
-void Core::complete_push(JobShard& shard, Session& session, Chunk& chunk,
-                         const wire::Header& header) {
+void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
+                           const wire::Header& header) {
   const uint32_t rank = session.rank;
   sync::Progress& progress = chunk.sync->progress;
   const uint64_t round = progress.next(rank);
@@ -115,7 +115,7 @@ void Core::complete_push(JobShard& shard, Session& session, Chunk& chunk,
 }
 
 // The slowest has pushed a round that it had alone not pushed.
-void Core::on_advance(JobShard& shard, Chunk& chunk) {
+void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   sync::Progress& progress = chunk.sync->progress;
   const uint64_t advance = progress.slowest() - chunk.rounds_finished;
   counters_.add(Counter::kRoundsFinished, advance);
@@ -137,7 +137,7 @@ void Core::on_advance(JobShard& shard, Chunk& chunk) {
 
 // A round of the slot machine has its result, which nobody has been told of yet. Who was late for
 // it and has pushed a part learns it now, the others when they have pushed theirs.
-void Core::close_round(JobShard& shard, Chunk& chunk) {
+void Engine::close_round(JobShard& shard, Chunk& chunk) {
   const uint64_t finished = chunk.rounds_finished + 1;
   chunk.fanned_out_rounds = static_cast<uint32_t>(finished);
   results_changed_ = true;
@@ -159,8 +159,8 @@ void Core::close_round(JobShard& shard, Chunk& chunk) {
 }
 
 // Model drop: a fragment of a round that closed without it.
-void Core::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
-                        const wire::Header& header) {
+void Engine::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
+                          const wire::Header& header) {
   sync::Pushed& pushed = chunk.sync->pushed[session.rank];
   const uint64_t bit = uint64_t{1} << header.fragment;
   const int32_t ahead = wire::round_distance(header.round, pushed.round);
@@ -183,8 +183,8 @@ void Core::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
   if (pushed.mask == chunk.full_mask) owe(shard, chunk, session.rank);
 }
 
-void Core::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& parsed,
-                        uint64_t now_ns) {
+void Engine::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& parsed,
+                          uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   Chunk* chunk = find_chunk(shard, header);
   if (chunk == nullptr) return;
@@ -203,8 +203,8 @@ void Core::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& p
 }
 
 // False if there is nothing to be had now, or it is about to leave anyway.
-bool Core::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
-                            const wire::Header& asked, uint64_t held_mask, uint64_t now_ns) {
+bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
+                              const wire::Header& asked, uint64_t held_mask, uint64_t now_ns) {
   const uint32_t rank = session.rank;
   uint64_t mask = chunk.full_mask & ~held_mask;
   if (chunk.rounds_finished == 0) return false;
@@ -239,7 +239,7 @@ bool Core::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
   return true;
 }
 
-void Core::leave(JobShard& shard, uint32_t rank) {
+void Engine::leave(JobShard& shard, uint32_t rank) {
   // Packets made for it but not sent can no longer be brought up to date. As when a job is removed.
   outgoing_begin_ = outgoing_end_ = 0;
   for (Chunk& chunk : shard.chunks()) {
@@ -262,21 +262,21 @@ void count_parked(JobShard& shard, uint64_t now_ns) {
 
 }  // namespace
 
-void Core::park(JobShard& shard, Chunk& chunk, uint32_t rank) {
+void Engine::park(JobShard& shard, Chunk& chunk, uint32_t rank) {
   count_parked(shard, now_ns_);
   ++shard.parked_count;
   shard.pulls_delayed.add(1);
   chunk.sync->progress.park(rank);
 }
 
-void Core::unpark(JobShard& shard, Chunk& chunk, uint32_t rank) {
+void Engine::unpark(JobShard& shard, Chunk& chunk, uint32_t rank) {
   count_parked(shard, now_ns_);
   --shard.parked_count;
   chunk.sync->progress.unpark(rank);
 }
 
 // The chunk leaves for the rank when its turn comes. What was about to is older, and void.
-void Core::owe(JobShard& shard, Chunk& chunk, uint32_t rank) {
+void Engine::owe(JobShard& shard, Chunk& chunk, uint32_t rank) {
   chunk.sync->owed.add(rank);
   if (shard.departure.chunk == &chunk) shard.departure.ranks.remove(rank);
   if (chunk.sync->queued) return;
@@ -284,8 +284,8 @@ void Core::owe(JobShard& shard, Chunk& chunk, uint32_t rank) {
   shard.egress.push(&chunk, chunk.open_round(), chunk.priority);
 }
 
-void Core::send_progress(const JobShard& shard, Session& session, const Chunk& chunk,
-                         const wire::Header& asked) {
+void Engine::send_progress(const JobShard& shard, Session& session, const Chunk& chunk,
+                           const wire::Header& asked) {
   const sync::Progress& progress = chunk.sync->progress;
   const uint64_t next = progress.next(session.rank);
   wire::StatusPayload status;

@@ -7,7 +7,7 @@
 namespace pbox::pipeline {
 
 // Rounds that have begun are history: a trace shows whole rounds.
-void Core::set_trace(JobShard& shard, RoundTrace* trace) {
+void Engine::set_trace(JobShard& shard, RoundTrace* trace) {
   shard.trace = trace;
   if (trace != nullptr) {
     PBOX_CHECK(trace->first_rounds().size() == shard.chunks().size());
@@ -19,20 +19,20 @@ void Core::set_trace(JobShard& shard, RoundTrace* trace) {
   note_tracing();
 }
 
-void Core::note_tracing() {
+void Engine::note_tracing() {
   tracing_ = std::any_of(shards_.begin(), shards_.end(),
                          [](const JobShard* shard) { return shard->trace != nullptr; });
 }
 
 // Whoever asked may have gone: a trace ends by itself.
-void Core::end_traces(uint64_t now_ns) {
+void Engine::end_traces(uint64_t now_ns) {
   for (JobShard* shard : shards_) {
     if (shard->trace != nullptr && now_ns >= shard->trace->until_ns()) shard->trace = nullptr;
   }
   note_tracing();
 }
 
-Core::TracedPush Core::before_push(const nic::RxPacket& packet) {
+Engine::TracedPush Engine::before_push(const nic::RxPacket& packet) {
   wire::Parsed parsed;
   if (wire::parse(packet.data, packet.bytes, parsed) != wire::Reject::kNone) return {};
   const SessionEntry& entry = sessions_[wire::spi_index(parsed.header.spi)];
@@ -47,7 +47,7 @@ Core::TracedPush Core::before_push(const nic::RxPacket& packet) {
           .at_ns = entry.shard->trace->now_ns()};
 }
 
-void Core::after_push(const TracedPush& before) {
+void Engine::after_push(const TracedPush& before) {
   if (before.shard == nullptr) return;
   const Chunk& chunk = *before.chunk;
   const bool finished = chunk.rounds_finished != before.rounds_finished;
@@ -65,8 +65,8 @@ void Core::after_push(const TracedPush& before) {
   if (claimed == chunk.full_mask) add(TraceEvent::Kind::kLast);
 }
 
-void Core::trace_round(const JobShard& shard, const Chunk& chunk, uint32_t round,
-                       TraceEvent::Kind kind) {
+void Engine::trace_round(const JobShard& shard, const Chunk& chunk, uint32_t round,
+                         TraceEvent::Kind kind) {
   shard.trace->add(
       shard.index_of(chunk),
       {.at_ns = shard.trace->now_ns(), .chunk = chunk.id, .round = round, .kind = kind});

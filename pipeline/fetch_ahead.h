@@ -1,5 +1,5 @@
-// How a pipeline's core has memory work on packets while it is at others. On the data path, of Core
-// alone.
+// How a pipeline's core has memory work on packets while it is at others. On the data path, of
+// Engine alone.
 #pragma once
 
 #include <algorithm>

@@ -12,8 +12,8 @@
 // a round only after it has consumed the one before.
 //
 // Where pushes are applied as they come (nic/wire/sync.h) this holds for round 0 alone, the initial
-// weights; what comes after is in core_sync.cc. With model drop a round finishes with a part of the
-// workers, and only the newest result is ever sent.
+// weights; what comes after is in engine_sync.cc. With model drop a round finishes with a part of
+// the workers, and only the newest result is ever sent.
 #pragma once
 
 #include <cstdint>
@@ -170,7 +170,7 @@ struct Session {
   // was the latest (chunk << 32 | round, as the wire counts it).
   SingleWriterCounter late_ns, worst_late_ns, worst_chunk_round, worst_at_ns;
   // The others wait for its push of this chunk and round, and how long they have; 0: they do not.
-  // As of the last Core::tick.
+  // As of the last Engine::tick.
   SingleWriterCounter awaited_ns, awaited_chunk_round;
 };
 

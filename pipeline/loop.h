@@ -2,8 +2,8 @@
 // that profiles and readers see the same names:
 //
 //   receive       a burst from the port; each packet authenticated, parsed, claimed, added, and the
-//                 round finished when it was the last (Core::on_burst)
-//   send          replies, resends and finished chunks by priority, in bursts (Core::to_send)
+//                 round finished when it was the last (Engine::on_burst)
+//   send          replies, resends and finished chunks by priority, in bursts (Engine::to_send)
 //   housekeep     commands of the control thread, a bounded number per turn; what relays have given
 //                 back; a sign of life
 //   rest          nothing to do: spin for a while, then sleep on the port's event fd, or take naps
@@ -45,8 +45,8 @@ struct Mailbox {
 template <nic::Port P>
 class Loop {
  public:
-  Loop(Core& core, P& port, Mailbox& mailbox, const PollPolicy& policy)
-      : core_(core), port_(port), mailbox_(mailbox), policy_(policy) {}
+  Loop(Engine& core, P& port, Mailbox& mailbox, const PollPolicy& policy)
+      : engine_(core), port_(port), mailbox_(mailbox), policy_(policy) {}
 
   // Until mailbox.stop. The pipeline's core.
   void run() {
@@ -56,7 +56,7 @@ class Loop {
       const bool worked = turn(now_ns);
       const uint64_t turn_start_ns = std::exchange(now_ns, monotonic_ns());
       if (worked) {
-        core_.counters().add(Counter::kBusyNs, now_ns - turn_start_ns);
+        engine_.counters().add(Counter::kBusyNs, now_ns - turn_start_ns);
         last_work_ns = now_ns;
       } else if (rest(now_ns - last_work_ns)) {
         now_ns = monotonic_ns();
@@ -66,32 +66,32 @@ class Loop {
 
   // One turn of all phases but rest. True if there was work.
   bool turn(uint64_t now_ns) {
-    core_.clock().begin_turn();
+    engine_.clock().begin_turn();
     const bool received = receive(now_ns);
     const bool sent = send();
-    core_.clock().end_turn(received || sent);
-    core_.tick(now_ns);
-    const bool returned = core_.take_returned(now_ns);
+    engine_.clock().end_turn(received || sent);
+    engine_.tick(now_ns);
+    const bool returned = engine_.take_returned(now_ns);
     return housekeep() || returned || received || sent;
   }
 
  private:
   bool receive(uint64_t now_ns) {
     const size_t count = port_.rx_burst(burst_);
-    core_.clock().mark(Phase::kReceive);
-    if (count > 0) core_.on_burst({burst_.data(), count}, now_ns);
+    engine_.clock().mark(Phase::kReceive);
+    if (count > 0) engine_.on_burst({burst_.data(), count}, now_ns);
     return count > 0;
   }
 
   bool send() {
     bool any = false;
     for (;;) {
-      const auto packets = core_.to_send();
+      const auto packets = engine_.to_send();
       blocked_ = false;
       if (packets.empty()) return any;
       const size_t count = port_.tx_burst(packets);
-      core_.clock().mark(Phase::kSend);
-      core_.sent(count);
+      engine_.clock().mark(Phase::kSend);
+      engine_.sent(count);
       any = any || count > 0;
       blocked_ = count < packets.size();
       if (blocked_ || packets.size() < limits::kBurstPackets) return any;
@@ -102,7 +102,7 @@ class Loop {
   bool housekeep() {
     Command command;
     if (!mailbox_.commands.pop(command)) return false;
-    core_.execute(command);
+    engine_.execute(command);
     mailbox_.completed_ticket.store(command.ticket, std::memory_order_release);
     return true;
   }
@@ -110,7 +110,7 @@ class Loop {
   // True if it slept: until there is work, or, where a port has no event to wait for, for a nap.
   bool rest(uint64_t idle_ns) {
     if (policy_.busy || idle_ns < policy_.spin_ns) return false;
-    core_.counters().add(Counter::kSleeps);
+    engine_.counters().add(Counter::kSleeps);
     const int event_fd = port_.event_fd();
     pollfd waits[2] = {{mailbox_.wake_fd, POLLIN, 0},
                        {event_fd, static_cast<short>(blocked_ ? POLLIN | POLLOUT : POLLIN), 0}};
@@ -132,7 +132,7 @@ class Loop {
   static constexpr uint64_t kNapMinNs = 20'000;
   static constexpr uint64_t kNapMaxNs = 1'000'000;
 
-  Core& core_;
+  Engine& engine_;
   P& port_;
   Mailbox& mailbox_;
   PollPolicy policy_;

@@ -231,7 +231,7 @@ pbox_status pbox_set_optimizer(pbox_context* context, const pbox_optimizer_optio
     if (options->kind < PBOX_SGD || options->kind > PBOX_ADAMW) {
       return invalid("optimizer kind " + std::to_string(options->kind) + " is unknown");
     }
-    pbox::control::Optimizer optimizer;
+    pbox::proto::Optimizer optimizer;
     optimizer.set_kind(static_cast<uint32_t>(options->kind));
     optimizer.set_learning_rate(options->learning_rate);
     optimizer.set_momentum(options->momentum);

@@ -80,7 +80,7 @@ Result<uint32_t> Client::register_tensor(TensorSpec tensor) {
   return static_cast<uint32_t>(tensors_.size() - 1);
 }
 
-Status Client::set_optimizer(const control::Optimizer& optimizer) {
+Status Client::set_optimizer(const proto::Optimizer& optimizer) {
   const std::lock_guard lock(mutex_);
   if (const Status status = usable(Phase::kNew); !status) return status.error();
   if (!options_.optimize) return invalid("an optimizer needs mode optimize (PBOX_MODE_OPTIMIZE)");

@@ -38,7 +38,7 @@ class Client {
 
   // Before join.
   Result<uint32_t> register_tensor(TensorSpec tensor);
-  Status set_optimizer(const control::Optimizer& optimizer);
+  Status set_optimizer(const proto::Optimizer& optimizer);
   Status set_tensor_optimizer(uint32_t tensor, float lr_scale, float weight_decay);
   Status join();
 
@@ -83,7 +83,7 @@ class Client {
   void set_last_error(const std::string& message);
   const ClientOptions& options() const { return options_; }
   // What the box granted at the join. Any thread, once join() has returned ok.
-  const control::Session& session() const { return session_; }
+  const proto::Session& session() const { return session_; }
   // True in a forked child: nothing of the client may be used there.
   bool forked() const;
 
@@ -105,7 +105,7 @@ class Client {
   };
 
   // client_join.cc
-  Result<control::Plan> ask_plan(uint64_t end_ns);
+  Result<proto::PartMap> ask_part_map(uint64_t end_ns);
   Status join_parts();
   void await_control(uint64_t limit_ns);
 
@@ -136,8 +136,8 @@ class Client {
 
   ClientOptions options_;
   std::vector<TensorSpec> tensors_;
-  control::Optimizer optimizer_;
-  control::Session session_;  // set by join(), then constant
+  proto::Optimizer optimizer_;
+  proto::Session session_;  // set by join(), then constant
   int owner_pid_ = 0;
 
   mutable std::mutex mutex_;

@@ -183,7 +183,7 @@ bool Client::must_poll() const {
 
 bool Client::awaits_results() {
   for (size_t part = 0; part < parts_->size(); ++part) {
-    if ((*parts_)[part].core()->awaits_results()) return true;
+    if ((*parts_)[part].exchange()->awaits_results()) return true;
   }
   return false;
 }

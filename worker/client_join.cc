@@ -29,9 +29,9 @@ std::vector<std::string> split_list(const std::string& list, char separator) {
   return entries;
 }
 
-control::WorkerMessage question(const MembershipOptions& options, uint64_t bytes) {
-  control::WorkerMessage message;
-  control::AskPlan& question = *message.mutable_ask_plan();
+proto::WorkerMessage question(const MembershipOptions& options, uint64_t bytes) {
+  proto::WorkerMessage message;
+  proto::AskPartMap& question = *message.mutable_ask_part_map();
   question = plan_question(options.job);
   question.set_bytes(bytes);
   question.set_is_backup(options.is_backup);
@@ -51,7 +51,7 @@ Error unanswered(const MembershipOptions& options) {
                                    std::to_string(options.join_timeout_ms) + " ms"};
 }
 
-bool is_sane(const control::Plan& plan) {
+bool is_sane(const proto::PartMap& plan) {
   return plan.parts_size() > 0 && plan.parts_size() <= static_cast<int>(limits::kPartsPerJobMax) &&
          plan.chunk_bytes() >= limits::kChunkBytesMin &&
          plan.chunk_bytes() <= limits::kChunkBytesMax;
@@ -62,8 +62,8 @@ Error left_meanwhile() {
 }
 
 // What one box answers by end_ns; is_there: it could be reached.
-Result<control::Plan> ask_box(const MembershipOptions& options, uint64_t bytes, uint64_t end_ns,
-                              const std::atomic<bool>& leaving, bool& is_there) {
+Result<proto::PartMap> ask_box(const MembershipOptions& options, uint64_t bytes, uint64_t end_ns,
+                               const std::atomic<bool>& leaving, bool& is_there) {
   auto channel = ControlChannel::connect(options.box, left_ms(end_ns), &leaving);
   if (leaving) return left_meanwhile();
   if (!channel) return channel.error();
@@ -77,11 +77,11 @@ Result<control::Plan> ask_box(const MembershipOptions& options, uint64_t bytes, 
     if (const Status flushed = channel->flush(); !flushed) return flushed.error();
     const auto messages = channel->receive();
     if (!messages) return messages.error();
-    for (const control::BoxMessage& message : *messages) {
+    for (const proto::BoxMessage& message : *messages) {
       if (message.has_failure()) {
         return Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()};
       }
-      if (message.has_plan()) return message.plan();
+      if (message.has_part_map()) return message.part_map();
     }
   }
   return unanswered(options);
@@ -91,7 +91,7 @@ Result<control::Plan> ask_box(const MembershipOptions& options, uint64_t bytes, 
 
 // From one of the boxes that the caller has named; options_.box is that one then. A box that cannot
 // say yet is asked again until end_ns, one that is not there is not waited for.
-Result<control::Plan> Client::ask_plan(uint64_t end_ns) {
+Result<proto::PartMap> Client::ask_part_map(uint64_t end_ns) {
   const std::vector<std::string> boxes = split_list(options_.box, ',');
   uint64_t bytes = 0;
   for (const TensorSpec& tensor : tensors_) {
@@ -161,7 +161,7 @@ Status Client::join() {
                  "mode optimize needs an optimizer; call pbox_set_optimizer before joining"};
   }
   options_.seed = std::random_device{}();
-  const auto plan = ask_plan(monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
+  const auto plan = ask_part_map(monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!plan) return plan.error();
   parts_.emplace(options_, *plan, tensors_, optimizer_);
   if (Status joined = join_parts(); !joined) return joined;

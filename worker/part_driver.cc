@@ -69,7 +69,7 @@ Status PartDriver::open_port() {
 // False if there is no other.
 bool PartDriver::give_up_port(const Error& why) {
   if (port_ + 1 == ports_.size()) return false;
-  control::PortGivenUp& told = to_tell_.emplace_back();
+  proto::PortGivenUp& told = to_tell_.emplace_back();
   told.set_port(ports_[port_]);
   told.set_reason(why.message);
   told.set_next(ports_[++port_]);
@@ -219,7 +219,7 @@ void PartDriver::leave_failed_port(uint64_t now_ns) {
 }
 
 void PartDriver::speak_for_transport() {
-  control::WorkerMessage message;
+  proto::WorkerMessage message;
   if (!transport_ || !sent_) return;
   if (transport_->take_request(*message.mutable_queue_pairs())) sent_ = channel_->send(message);
   while (sent_ && !to_tell_.empty() && membership_.phase() == Membership::Phase::kRunning) {
@@ -241,7 +241,7 @@ void PartDriver::end_control(std::vector<pollfd>& waits) {
 
 bool PartDriver::exchange_packets(uint64_t now_ns) {
   if (membership_.phase() != Membership::Phase::kRunning) return false;
-  Core* const core = membership_.core();
+  Exchange* const core = membership_.exchange();
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
   bool busy = false;
   bool received_any = false;
@@ -264,7 +264,7 @@ uint64_t PartDriver::next_deadline_ns() const {
   uint64_t deadline_ns = membership_.next_deadline_ns();
   if (connect_by_ns_ != 0) deadline_ns = std::min(deadline_ns, connect_by_ns_);
   if (membership_.phase() == Membership::Phase::kRunning) {
-    deadline_ns = std::min(deadline_ns, membership_.core()->next_deadline_ns());
+    deadline_ns = std::min(deadline_ns, membership_.exchange()->next_deadline_ns());
   }
   return deadline_ns;
 }
@@ -279,7 +279,7 @@ void PartDriver::add_control_wait(std::vector<pollfd>& waits) const {
 void PartDriver::add_waits(std::vector<pollfd>& waits) const {
   add_control_wait(waits);
   if (membership_.phase() != Membership::Phase::kRunning) return;
-  const Core& core = *membership_.core();
+  const Exchange& core = *membership_.exchange();
   for (uint32_t lane = 0; lane < core.pipeline_count(); ++lane) {
     const bool blocked = core.has_unsent(lane);
     // ppoll leaves out what has no descriptor (-1).

@@ -79,8 +79,8 @@ class PartDriver {
   std::unique_ptr<Transport> transport_;
   bool takes_memory_ = false;  // the transport is open
   std::map<const std::byte*, size_t> memory_;
-  PayloadCounts closed_;                      // of the transports that are gone
-  std::deque<control::PortGivenUp> to_tell_;  // the box
+  PayloadCounts closed_;                    // of the transports that are gone
+  std::deque<proto::PortGivenUp> to_tell_;  // the box
   bool must_poll_ = false;
 };
 

@@ -16,7 +16,7 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
-using Answer = Result<control::BoxMessage>;
+using Answer = Result<proto::BoxMessage>;
 
 // Ends with the first step that fails, or with the first message.
 class Attempt : public std::enable_shared_from_this<Attempt> {
@@ -78,7 +78,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     const auto body = reader_.next();
     if (!body) return fail(body.error().message);
     if (!body->has_value()) return read();
-    control::BoxMessage message;
+    proto::BoxMessage message;
     if (!message.ParseFromString(**body)) return fail("what came back is no control message");
     if (!message.has_failure()) return end(std::move(message));
     end(Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
@@ -107,7 +107,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
 }  // namespace
 
 void ask_box(asio::io_context& context, const std::string& control,
-             const control::WorkerMessage& question, std::chrono::milliseconds timeout,
+             const proto::WorkerMessage& question, std::chrono::milliseconds timeout,
              std::function<void(Answer)> done) {
   std::make_shared<Attempt>(context, control, *wire::frame(question), std::move(done))
       ->begin(timeout);
@@ -115,7 +115,7 @@ void ask_box(asio::io_context& context, const std::string& control,
 
 void probe(asio::io_context& context, const std::string& control, std::chrono::milliseconds timeout,
            std::function<void(const Result<uint64_t>&)> done) {
-  control::WorkerMessage question;
+  proto::WorkerMessage question;
   question.mutable_ask_data_addresses();
   ask_box(context, control, question, timeout, [done = std::move(done)](const Answer& answer) {
     const bool is_silent = !answer && answer.error().code == ErrorCode::kUnavailable;

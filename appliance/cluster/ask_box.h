@@ -15,8 +15,8 @@ namespace pbox::cluster {
 // comes back. kUnavailable: nothing came of it within `timeout`, and why; a FAILURE is its own
 // error. `done` is called once and later, from the context.
 void ask_box(boost::asio::io_context& context, const std::string& control,
-             const control::WorkerMessage& question, std::chrono::milliseconds timeout,
-             std::function<void(Result<control::BoxMessage>)> done);
+             const proto::WorkerMessage& question, std::chrono::milliseconds timeout,
+             std::function<void(Result<proto::BoxMessage>)> done);
 
 // Is a box there, and does it answer? It is asked for data addresses, which any box knows at once.
 // `done` gets for how many milliseconds it has been up, or why nothing came of it.

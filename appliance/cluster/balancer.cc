@@ -14,8 +14,8 @@ constexpr uint32_t kIdleTicks = 20;
 
 }  // namespace
 
-Balancer::Balancer(boost::asio::io_context& context, Store& store, const Membership& membership,
-                   JobPlans& plans, Options options)
+Balancer::Balancer(boost::asio::io_context& context, Store& store, const BoxDirectory& membership,
+                   PartMaps& plans, Options options)
     : store_(store),
       membership_(membership),
       plans_(plans),
@@ -135,7 +135,7 @@ void Balancer::note(const std::string& name, JobBalancer& balancer) {
     ++decisions_[static_cast<size_t>(decision.kind)];
     if (decision.repeats) continue;
     options_.log(
-        Membership::Severity::kInfo, "rebalance",
+        BoxDirectory::Severity::kInfo, "rebalance",
         "job '" + name + "': " + placement::to_string(decision.kind) + ": " + decision.reason);
   }
 }

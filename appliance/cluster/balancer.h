@@ -23,12 +23,12 @@ class Balancer {
     std::string self;  // this box's name
     uint32_t interval_ms = 1'000;
     std::function<std::vector<appliance::PartProgress>()> progress;  // of what runs here
-    Membership::Log log;
+    BoxDirectory::Log log;
   };
 
   // All outlive the balancer.
-  Balancer(boost::asio::io_context& context, Store& store, const Membership& membership,
-           JobPlans& plans, Options options);
+  Balancer(boost::asio::io_context& context, Store& store, const BoxDirectory& membership,
+           PartMaps& plans, Options options);
   ~Balancer() { *alive_ = false; }
   Balancer(const Balancer&) = delete;
   Balancer& operator=(const Balancer&) = delete;
@@ -52,8 +52,8 @@ class Balancer {
   std::vector<BalancedBox> boxes() const;
 
   Store& store_;
-  const Membership& membership_;
-  JobPlans& plans_;
+  const BoxDirectory& membership_;
+  PartMaps& plans_;
   Options options_;
   boost::asio::steady_timer timer_;
   LoadMeter meter_;

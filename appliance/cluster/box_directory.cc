@@ -17,8 +17,8 @@ std::string lead_text(const std::string& name) {
 
 }  // namespace
 
-Membership::Membership(boost::asio::io_context& context, Store& store, const BoxRecord& self,
-                       Log log)
+BoxDirectory::BoxDirectory(boost::asio::io_context& context, Store& store, const BoxRecord& self,
+                           Log log)
     : self_(self),
       log_(std::move(log)),
       boxes_(context, store, kBoxes, [] {}),
@@ -29,12 +29,12 @@ Membership::Membership(boost::asio::io_context& context, Store& store, const Box
           context, store, kLeader, [this] { return lead_text(self_.name); },
           [this] { on_lead(); }) {}
 
-void Membership::on_session() {
+void BoxDirectory::on_session() {
   registration_.on_session();
   lead_.on_session();
 }
 
-void Membership::on_registered() {
+void BoxDirectory::on_registered() {
   const bool is_registered = registration_.held();
   if (is_registered && !was_registered_) {
     log_(Severity::kInfo, "registered", "box '" + self_.name + "' is in the cluster");
@@ -51,14 +51,14 @@ void Membership::on_registered() {
            "give each its own [box] name");
 }
 
-void Membership::on_lead() {
+void BoxDirectory::on_lead() {
   if (leads() == had_lead_) return;
   had_lead_ = leads();
   log_(Severity::kInfo, had_lead_ ? "leads" : "leads_no_more",
        "box '" + self_.name + (had_lead_ ? "' leads the cluster" : "' leads the cluster no more"));
 }
 
-std::vector<BoxRecord> Membership::boxes() const {
+std::vector<BoxRecord> BoxDirectory::boxes() const {
   std::vector<BoxRecord> boxes;
   for (const auto& [key, entry] : boxes_.entries()) {
     boxes.push_back(from_text(key.substr(sizeof(kBoxes) - 1), entry.value));
@@ -66,7 +66,7 @@ std::vector<BoxRecord> Membership::boxes() const {
   return boxes;
 }
 
-std::optional<Leader> Membership::leader() const {
+std::optional<Leader> BoxDirectory::leader() const {
   const KeyValue* holder = lead_.holder();
   if (holder == nullptr) return std::nullopt;
   constexpr bool kThrows = false;

@@ -9,13 +9,13 @@
 
 namespace pbox::cluster {
 
-class Membership {
+class BoxDirectory {
  public:
   enum class Severity { kInfo, kWarning };
   using Log = std::function<void(Severity severity, const char* event, const std::string& text)>;
 
   // `store` was started and, like `context`, outlives the membership.
-  Membership(boost::asio::io_context& context, Store& store, const BoxRecord& self, Log log);
+  BoxDirectory(boost::asio::io_context& context, Store& store, const BoxRecord& self, Log log);
 
   // To be called when the store's session has changed.
   void on_session();

@@ -55,7 +55,7 @@ size_t JobBalancer::index_of(const std::string& box) const {
   return static_cast<size_t>(std::find(names_.begin(), names_.end(), box) - names_.begin());
 }
 
-void JobBalancer::begin(const JobPlan& plan, const std::vector<BalancedBox>& boxes) {
+void JobBalancer::begin(const PartMap& plan, const std::vector<BalancedBox>& boxes) {
   names_.clear();
   takes_parts_.clear();
   std::vector<placement::Box> list;
@@ -104,7 +104,7 @@ void JobBalancer::follow(const std::vector<BalancedBox>& boxes) {
 }
 
 // What keeps the job from being rebalanced for now, or for good.
-std::optional<std::string> JobBalancer::obstacle(const JobPlan& plan,
+std::optional<std::string> JobBalancer::obstacle(const PartMap& plan,
                                                  const std::vector<BalancedBox>& boxes) const {
   if (!plan.may_move) {
     return "nothing: its parts cannot move (bsp with recovery none)";
@@ -119,7 +119,7 @@ std::optional<std::string> JobBalancer::obstacle(const JobPlan& plan,
 }
 
 std::optional<placement::Observation> JobBalancer::observation(
-    const JobPlan& plan, int64_t plan_revision, const std::map<std::string, JobLoads>& loads) {
+    const PartMap& plan, int64_t plan_revision, const std::map<std::string, JobLoads>& loads) {
   placement::Observation seen;
   seen.boxes.resize(names_.size());
   std::map<std::string, uint64_t> rounds;
@@ -158,7 +158,7 @@ std::optional<placement::Observation> JobBalancer::observation(
   return seen;
 }
 
-std::optional<JobBalancer::Proposal> JobBalancer::step(const JobPlan& plan, int64_t plan_revision,
+std::optional<JobBalancer::Proposal> JobBalancer::step(const PartMap& plan, int64_t plan_revision,
                                                        const std::vector<BalancedBox>& boxes,
                                                        const std::map<std::string, JobLoads>& loads,
                                                        uint64_t unix_s) {

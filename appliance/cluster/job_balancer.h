@@ -34,11 +34,11 @@ class JobBalancer {
   // them said last. The plan that comes back, with its reason, is to be carried out, and then
   // committed() or refused() to be called before the next step.
   struct Proposal {
-    JobPlan plan;
+    PartMap plan;
     size_t moves = 0;
     std::string kind, reason;
   };
-  std::optional<Proposal> step(const JobPlan& plan, int64_t plan_revision,
+  std::optional<Proposal> step(const PartMap& plan, int64_t plan_revision,
                                const std::vector<BalancedBox>& boxes,
                                const std::map<std::string, JobLoads>& loads, uint64_t unix_s);
   void committed();
@@ -49,11 +49,11 @@ class JobBalancer {
   std::vector<BalanceDecision> take_decisions() { return std::exchange(fresh_, {}); }
 
  private:
-  void begin(const JobPlan& plan, const std::vector<BalancedBox>& boxes);
+  void begin(const PartMap& plan, const std::vector<BalancedBox>& boxes);
   void follow(const std::vector<BalancedBox>& boxes);
-  std::optional<std::string> obstacle(const JobPlan& plan,
+  std::optional<std::string> obstacle(const PartMap& plan,
                                       const std::vector<BalancedBox>& boxes) const;
-  std::optional<placement::Observation> observation(const JobPlan& plan, int64_t plan_revision,
+  std::optional<placement::Observation> observation(const PartMap& plan, int64_t plan_revision,
                                                     const std::map<std::string, JobLoads>& loads);
   void measure_gain(const placement::Observation& seen);
   void collect(uint64_t unix_s);
@@ -63,7 +63,7 @@ class JobBalancer {
   uint64_t seed_;
   std::optional<placement::Rebalancer> rebalancer_;
   std::vector<std::string> parts_;          // the box of each part, as the rebalancer has it
-  std::optional<JobPlan> proposed_;         // out
+  std::optional<PartMap> proposed_;         // out
   std::vector<std::string> names_;          // of the rebalancer's boxes
   std::vector<bool> takes_parts_;           // of the same
   std::map<std::string, uint64_t> rounds_;  // by box: of the load that was used last

@@ -16,17 +16,17 @@ using Json = nlohmann::json;
 constexpr uint32_t kUnit = 1u << 20;
 
 // Puts parts on boxes, one by one onto the box that is then done first.
-void place(const std::vector<uint32_t>& parts, std::vector<PlanBox> boxes, JobPlan& plan) {
+void place(const std::vector<uint32_t>& parts, std::vector<CandidateBox> boxes, PartMap& plan) {
   double known = 0;
   size_t count = 0;
-  for (const PlanBox& box : boxes) {
+  for (const CandidateBox& box : boxes) {
     known += box.bytes_per_second;
     count += box.bytes_per_second > 0 ? 1 : 0;
   }
   const double usual = count > 0 ? known / static_cast<double>(count) : 1;
   const double unit_bytes = std::max(1.0, plan.bytes_per_part());
   std::vector<placement::BoxLoad> loads;
-  for (const PlanBox& box : boxes) {
+  for (const CandidateBox& box : boxes) {
     loads.push_back(
         {box.bytes / unit_bytes * kUnit, box.bytes_per_second > 0 ? box.bytes_per_second : usual});
   }
@@ -38,13 +38,13 @@ void place(const std::vector<uint32_t>& parts, std::vector<PlanBox> boxes, JobPl
 
 }  // namespace
 
-std::string to_text(const JobPlan& plan) {
+std::string to_text(const PartMap& plan) {
   return Json{{"chunk_bytes", plan.chunk_bytes}, {"bytes", plan.bytes}, {"may_move", plan.may_move},
               {"is_over", plan.is_over},         {"boxes", plan.boxes}, {"avoided", plan.avoided}}
       .dump();
 }
 
-std::optional<JobPlan> plan_from_text(const std::string& text) {
+std::optional<PartMap> part_map_from_text(const std::string& text) {
   constexpr bool kThrows = false;
   const Json object = Json::parse(text, nullptr, kThrows);
   if (!object.is_object()) return std::nullopt;
@@ -57,7 +57,7 @@ std::optional<JobPlan> plan_from_text(const std::string& text) {
   if (!has_fields || boxes->empty() || boxes->size() > limits::kPartsPerJobMax) {
     return std::nullopt;
   }
-  JobPlan plan{.chunk_bytes = *chunk_bytes, .bytes = *bytes, .boxes = {}};
+  PartMap plan{.chunk_bytes = *chunk_bytes, .bytes = *bytes, .boxes = {}};
   const auto is_true = [&](const char* name) {
     const auto field = object.find(name);
     return field != object.end() && field->is_boolean() && field->get<bool>();
@@ -78,14 +78,14 @@ std::optional<JobPlan> plan_from_text(const std::string& text) {
   return plan;
 }
 
-JobPlan make_plan(uint64_t bytes, uint32_t chunk_bytes, std::vector<PlanBox> boxes) {
+PartMap make_plan(uint64_t bytes, uint32_t chunk_bytes, std::vector<CandidateBox> boxes) {
   uint32_t pipelines = 0;
-  for (const PlanBox& box : boxes) pipelines += std::max(1u, box.pipelines);
+  for (const CandidateBox& box : boxes) pipelines += std::max(1u, box.pipelines);
   // Of fewer chunks than parts some would be empty.
   const uint64_t chunks = std::max<uint64_t>(1, bytes / chunk_bytes);
   const auto parts = static_cast<uint32_t>(std::min<uint64_t>(
       {uint64_t{pipelines} * kPartsPerPipeline, chunks, limits::kPartsPerJobMax}));
-  JobPlan plan{.chunk_bytes = chunk_bytes, .bytes = bytes, .boxes = {}};
+  PartMap plan{.chunk_bytes = chunk_bytes, .bytes = bytes, .boxes = {}};
   plan.boxes.resize(parts);
   std::vector<uint32_t> all(parts);
   std::iota(all.begin(), all.end(), 0u);
@@ -93,7 +93,7 @@ JobPlan make_plan(uint64_t bytes, uint32_t chunk_bytes, std::vector<PlanBox> box
   return plan;
 }
 
-JobPlan give_away(JobPlan plan, const std::string& from, std::vector<PlanBox> to) {
+PartMap give_away(PartMap plan, const std::string& from, std::vector<CandidateBox> to) {
   std::vector<uint32_t> parts;
   for (uint32_t part = 0; part < plan.boxes.size(); ++part) {
     if (plan.boxes[part] == from) parts.push_back(part);
@@ -102,9 +102,9 @@ JobPlan give_away(JobPlan plan, const std::string& from, std::vector<PlanBox> to
   return plan;
 }
 
-std::map<std::string, double> bytes_by_box(const std::vector<JobPlan>& plans) {
+std::map<std::string, double> bytes_by_box(const std::vector<PartMap>& plans) {
   std::map<std::string, double> bytes;
-  for (const JobPlan& plan : plans) {
+  for (const PartMap& plan : plans) {
     for (const std::string& box : plan.boxes) bytes[box] += plan.bytes_per_part();
   }
   return bytes;

@@ -10,7 +10,7 @@
 
 namespace pbox::cluster {
 
-struct JobPlan {
+struct PartMap {
   uint32_t chunk_bytes = 0;
   uint64_t bytes = 0;              // of all tensors, as the worker said that asked first
   bool may_move = false;           // parts can go on at another box
@@ -19,7 +19,7 @@ struct JobPlan {
   // Boxes that some worker could not reach though others could: they get no parts until that Unix
   // time, in seconds, if there are others.
   std::map<std::string, uint64_t> avoided = {};
-  bool operator==(const JobPlan&) const = default;
+  bool operator==(const PartMap&) const = default;
 
   bool avoids(const std::string& box, uint64_t unix_s) const {
     const auto found = avoided.find(box);
@@ -31,11 +31,11 @@ struct JobPlan {
 };
 
 // JSON in one line. from_text: nothing if it is no plan.
-std::string to_text(const JobPlan& plan);
-std::optional<JobPlan> plan_from_text(const std::string& text);
+std::string to_text(const PartMap& plan);
+std::optional<PartMap> part_map_from_text(const std::string& text);
 
 // A box that parts may be put on.
-struct PlanBox {
+struct CandidateBox {
   std::string name = {};
   uint32_t pipelines = 1;
   double bytes_per_second = 0;  // 0: not known, then as the mean of those that are
@@ -47,12 +47,12 @@ inline constexpr uint32_t kPartsPerPipeline = 4;
 
 // The parts of a job that is new, over `boxes`, which are not empty: each onto the box that is then
 // done first (placement/place.h).
-JobPlan make_plan(uint64_t bytes, uint32_t chunk_bytes, std::vector<PlanBox> boxes);
+PartMap make_plan(uint64_t bytes, uint32_t chunk_bytes, std::vector<CandidateBox> boxes);
 
 // The same with the parts of `from` given to `to`, which are not empty and do not hold it.
-JobPlan give_away(JobPlan plan, const std::string& from, std::vector<PlanBox> to);
+PartMap give_away(PartMap plan, const std::string& from, std::vector<CandidateBox> to);
 
 // A round's bytes that plans put on each box, by name.
-std::map<std::string, double> bytes_by_box(const std::vector<JobPlan>& plans);
+std::map<std::string, double> bytes_by_box(const std::vector<PartMap>& plans);
 
 }  // namespace pbox::cluster

@@ -32,7 +32,7 @@ uint64_t unix_seconds() {
   return static_cast<uint64_t>(std::time(nullptr));
 }
 
-JobPlans::JobPlans(boost::asio::io_context& context, Store& store, Options options)
+PartMaps::PartMaps(boost::asio::io_context& context, Store& store, Options options)
     : context_(context),
       store_(store),
       options_(std::move(options)),
@@ -42,39 +42,39 @@ JobPlans::JobPlans(boost::asio::io_context& context, Store& store, Options optio
   tick();
 }
 
-JobPlans::~JobPlans() {
+PartMaps::~PartMaps() {
   *alive_ = false;
 }
 
-void JobPlans::on_plans() {
+void PartMaps::on_plans() {
   plans_.clear();
   for (const auto& [key, entry] : plan_entries_.entries()) {
-    if (auto plan = plan_from_text(entry.value)) plans_[key.substr(sizeof(kJobs) - 1)] = *plan;
+    if (auto plan = part_map_from_text(entry.value)) plans_[key.substr(sizeof(kJobs) - 1)] = *plan;
   }
   options_.on_change();
 }
 
-const JobPlan* JobPlans::find(const std::string& job) const {
+const PartMap* PartMaps::find(const std::string& job) const {
   const auto found = plans_.find(job);
   return found == plans_.end() ? nullptr : &found->second;
 }
 
-std::string JobPlans::address_of(const std::string& name) const {
+std::string PartMaps::address_of(const std::string& name) const {
   for (const BoxRecord& box : options_.membership().boxes()) {
     if (box.name == name) return box.control;
   }
   return {};
 }
 
-Result<std::optional<control::PartPlace>> JobPlans::elsewhere(const std::string& job, uint32_t part,
-                                                              uint32_t parts) const {
+Result<std::optional<proto::PartPlace>> PartMaps::elsewhere(const std::string& job, uint32_t part,
+                                                            uint32_t parts) const {
   if (!plan_entries_.loaded()) {
     return unknown(
         "the cluster store has not answered yet, so nobody knows here which box has "
         "part " +
         std::to_string(part) + " of job '" + job + "'");
   }
-  const JobPlan* plan = find(job);
+  const PartMap* plan = find(job);
   if (plan == nullptr) return unknown("no plan of job '" + job + "' has been heard of here yet");
   if (plan->boxes.size() != parts) {
     return Error{ErrorCode::kMismatch, "job '" + job + "' is planned in " +
@@ -83,27 +83,27 @@ Result<std::optional<control::PartPlace>> JobPlans::elsewhere(const std::string&
                                            std::to_string(parts) + "; start all ranks again"};
   }
   const std::string& box = plan->boxes[part];
-  if (box == options_.self) return std::optional<control::PartPlace>();
-  control::PartPlace place;
+  if (box == options_.self) return std::optional<proto::PartPlace>();
+  proto::PartPlace place;
   place.set_box(box);
   place.set_address(address_of(box));
   if (place.address().empty()) {
     return unknown("part " + std::to_string(part) + " of job '" + job + "' is on box " + box +
                    ", which is not there now");
   }
-  return std::optional<control::PartPlace>(std::move(place));
+  return std::optional<proto::PartPlace>(std::move(place));
 }
 
 // Those that drain count: they may have been others' choice before.
-bool JobPlans::has_others(const std::string&) const {
+bool PartMaps::has_others(const std::string&) const {
   return options_.membership().boxes().size() > 1;
 }
 
-control::Plan JobPlans::describe(const JobPlan& plan) const {
-  control::Plan message;
+proto::PartMap PartMaps::describe(const PartMap& plan) const {
+  proto::PartMap message;
   message.set_chunk_bytes(plan.chunk_bytes);
   for (const std::string& box : plan.boxes) {
-    control::PartPlace& place = *message.add_parts();
+    proto::PartPlace& place = *message.add_parts();
     place.set_box(box);
     if (box != options_.self) place.set_address(address_of(box));
   }
@@ -112,13 +112,14 @@ control::Plan JobPlans::describe(const JobPlan& plan) const {
 }
 
 // For a job: only if there are no others such as it avoids.
-std::vector<PlanBox> JobPlans::candidates(const std::string& but, const JobPlan* of_job) const {
-  std::vector<JobPlan> plans;
+std::vector<CandidateBox> PartMaps::candidates(const std::string& but,
+                                               const PartMap* of_job) const {
+  std::vector<PartMap> plans;
   for (const auto& [job, plan] : plans_) {
     if (!plan.is_over) plans.push_back(plan);
   }
   const auto bytes = bytes_by_box(plans);
-  std::vector<PlanBox> boxes;
+  std::vector<CandidateBox> boxes;
   size_t wanted = 0;  // of those, which come first
   for (const BoxRecord& record : options_.membership().boxes()) {
     if (record.name == but || is_draining(record.name)) continue;
@@ -134,13 +135,13 @@ std::vector<PlanBox> JobPlans::candidates(const std::string& but, const JobPlan*
   return boxes;
 }
 
-void JobPlans::ask(const control::AskPlan& question, Answer done) {
+void PartMaps::ask(const proto::AskPartMap& question, Answer done) {
   if (question.is_backup()) return done(here_alone());
   if (!plan_entries_.loaded()) {
     return done(unknown("the cluster store has not answered yet ([cluster] endpoints)"));
   }
   const std::string& job = question.job();
-  const JobPlan* plan = find(job);
+  const PartMap* plan = find(job);
   const std::string& lost = question.lost_box();
   const bool has_lost =
       plan != nullptr && !lost.empty() && lost != options_.self &&
@@ -159,7 +160,7 @@ void JobPlans::ask(const control::AskPlan& question, Answer done) {
   } else if (has_lost) {
     replace_if_gone(question);
   } else {
-    JobPlan mended = *plan;
+    PartMap mended = *plan;
     mended.bytes = question.bytes();
     mended.may_move = question.may_move();
     mended.is_over = false;
@@ -169,17 +170,17 @@ void JobPlans::ask(const control::AskPlan& question, Answer done) {
 }
 
 // Upon what is known of the plan now.
-void JobPlans::change(const std::string& job, const JobPlan& plan,
+void PartMaps::change(const std::string& job, const PartMap& plan,
                       std::function<void()> on_committed) {
   commit(job, plan, {{kJobs + job, revision(job)}}, std::move(on_committed));
 }
 
-int64_t JobPlans::revision(const std::string& job) const {
+int64_t PartMaps::revision(const std::string& job) const {
   const KeyValue* entry = plan_entries_.find(kJobs + job);
   return entry == nullptr ? 0 : entry->mod_revision;
 }
 
-void JobPlans::move(const std::string& job, const JobPlan& plan, const std::string& why,
+void PartMaps::move(const std::string& job, const PartMap& plan, const std::string& why,
                     std::function<void(Status)> done) {
   if (waiting_.contains(job) || !options_.membership().leads()) {
     return done(unknown("the plan of job '" + job + "' is being changed, or another box leads"));
@@ -192,22 +193,22 @@ void JobPlans::move(const std::string& job, const JobPlan& plan, const std::stri
   commit(job, plan, {{kJobs + job, revision(job)}, options_.membership().lead_fence()},
          [this, job, why, is_committed] {
            *is_committed = true;
-           options_.log(Membership::Severity::kInfo, "parts_rebalanced",
+           options_.log(BoxDirectory::Severity::kInfo, "parts_rebalanced",
                         "parts of job '" + job + "' change boxes: " + why);
          });
 }
 
 // Of a job that is a copy of another's part: the box that had it to be here chose this one.
-control::Plan JobPlans::here_alone() const {
-  control::Plan plan;
+proto::PartMap PartMaps::here_alone() const {
+  proto::PartMap plan;
   plan.set_chunk_bytes(options_.chunk_bytes());
   plan.add_parts()->set_box(options_.self);
   return plan;
 }
 
 // Each part begins with another box, so that all get some.
-std::vector<control::PartPlace> JobPlans::backups(const std::string& job, uint32_t part) const {
-  std::vector<control::PartPlace> places;
+std::vector<proto::PartPlace> PartMaps::backups(const std::string& job, uint32_t part) const {
+  std::vector<proto::PartPlace> places;
   for (const BoxRecord& box : options_.membership().boxes()) {
     if (box.name == options_.self || is_draining(box.name)) continue;
     places.emplace_back().set_box(box.name);
@@ -219,7 +220,7 @@ std::vector<control::PartPlace> JobPlans::backups(const std::string& job, uint32
 }
 
 // A box that is not registered is not there, and its address is nobody's.
-void JobPlans::ask_box(const std::string& box, const control::WorkerMessage& question,
+void PartMaps::ask_box(const std::string& box, const proto::WorkerMessage& question,
                        BoxAnswer done) {
   const std::string address = address_of(box);
   if (address.empty()) return done(unknown("box " + box + " is not registered"));
@@ -231,48 +232,48 @@ void JobPlans::ask_box(const std::string& box, const control::WorkerMessage& que
                    });
 }
 
-void JobPlans::take_back(const std::string& job, uint32_t part) {
-  const JobPlan* plan = find(job);
+void PartMaps::take_back(const std::string& job, uint32_t part) {
+  const PartMap* plan = find(job);
   if (plan == nullptr || part >= plan->boxes.size() || waiting_.contains(job)) return;
   waiting_[job];  // one change at a time; the next one shows whether another is needed
-  JobPlan mended = *plan;
+  PartMap mended = *plan;
   mended.boxes[part] = options_.self;
   mended.may_move = false;
   change(job, mended, [this, job, part] {
-    options_.log(Membership::Severity::kWarning, "part_taken_back",
+    options_.log(BoxDirectory::Severity::kWarning, "part_taken_back",
                  "part " + std::to_string(part) + " of job '" + job +
                      "' was given to another box, but cannot move; it stays here");
   });
 }
 
-void JobPlans::answer_all(const std::string& job, const Result<JobPlan>& plan) {
+void PartMaps::answer_all(const std::string& job, const Result<PartMap>& plan) {
   const auto found = waiting_.find(job);
   if (found == waiting_.end()) return;
   const std::vector<Answer> answers = std::move(found->second);
   waiting_.erase(found);
   for (const Answer& answer : answers) {
-    answer(plan ? Result<control::Plan>(describe(*plan)) : plan.error());
+    answer(plan ? Result<proto::PartMap>(describe(*plan)) : plan.error());
   }
   options_.on_answers();
 }
 
-void JobPlans::make(const control::AskPlan& question) {
+void PartMaps::make(const proto::AskPartMap& question) {
   const std::string& job = question.job();
   auto boxes = candidates("");
   if (boxes.empty()) {
     return answer_all(job, unknown("no box takes parts of a new job: none is registered, or all "
                                    "drain"));
   }
-  JobPlan plan = make_plan(question.bytes(), options_.chunk_bytes(), std::move(boxes));
+  PartMap plan = make_plan(question.bytes(), options_.chunk_bytes(), std::move(boxes));
   plan.may_move = question.may_move();
   change(job, plan, [this, job, parts = plan.boxes.size()] {
-    options_.log(Membership::Severity::kInfo, "job_planned",
+    options_.log(BoxDirectory::Severity::kInfo, "job_planned",
                  "job '" + job + "' is planned in " + std::to_string(parts) + " parts");
   });
 }
 
 // A worker cannot reach the box: is it gone, or only the way to it?
-void JobPlans::replace_if_gone(const control::AskPlan& question) {
+void PartMaps::replace_if_gone(const proto::AskPartMap& question) {
   const std::string job = question.job(), box = question.lost_box();
   const uint32_t lost_for_ms = question.lost_for_ms();
   const std::string address = address_of(box);
@@ -288,15 +289,15 @@ void JobPlans::replace_if_gone(const control::AskPlan& question) {
             why.append(std::to_string(lost_for_ms)).append(" ms");
             return give_away_parts(job, box, why, kAvoid);
           }
-          const JobPlan* plan = find(job);
-          answer_all(job, plan != nullptr ? Result<JobPlan>(*plan)
+          const PartMap* plan = find(job);
+          answer_all(job, plan != nullptr ? Result<PartMap>(*plan)
                                           : unknown("the plan of job '" + job + "' is gone"));
         });
 }
 
-void JobPlans::give_away_parts(const std::string& job, const std::string& box,
+void PartMaps::give_away_parts(const std::string& job, const std::string& box,
                                const std::string& why, bool avoid) {
-  const JobPlan* plan = find(job);
+  const PartMap* plan = find(job);
   if (plan == nullptr) return answer_all(job, unknown("the plan of job '" + job + "' is gone"));
   auto boxes = candidates(box, plan);
   if (boxes.empty()) {
@@ -305,16 +306,16 @@ void JobPlans::give_away_parts(const std::string& job, const std::string& box,
                                    "reached (" +
                                    why + "), and no other box is there"));
   }
-  JobPlan changed = give_away(*plan, box, std::move(boxes));
+  PartMap changed = give_away(*plan, box, std::move(boxes));
   if (avoid) changed.avoided[box] = unix_seconds() + kAvoidS;
   change(job, changed, [this, job, box, why] {
-    options_.log(Membership::Severity::kWarning, "parts_given_away",
+    options_.log(BoxDirectory::Severity::kWarning, "parts_given_away",
                  "the parts of job '" + job + "' that box " + box + " had go to others: " + why);
   });
 }
 
 // Whoever waits is told what the store has afterwards, whosever change that is.
-void JobPlans::commit(const std::string& job, const JobPlan& plan,
+void PartMaps::commit(const std::string& job, const PartMap& plan,
                       std::vector<Condition> conditions, std::function<void()> on_committed) {
   store_.commit(
       {.conditions = std::move(conditions), .puts = {{kJobs + job, to_text(plan)}}, .deletes = {}},
@@ -334,24 +335,24 @@ void JobPlans::commit(const std::string& job, const JobPlan& plan,
 
 // Somebody else's change was first. It will do where it is of the same job: not what another one
 // has left.
-void JobPlans::read_back(const std::string& job, const JobPlan& wanted) {
+void PartMaps::read_back(const std::string& job, const PartMap& wanted) {
   store_.get(kJobs + job, [this, alive = alive_, job, wanted](const Result<Snapshot>& snapshot) {
     if (!*alive) return;
     if (!snapshot) return answer_all(job, snapshot.error());
     for (const KeyValue& entry : snapshot->entries) {
       if (entry.key != kJobs + job) continue;
-      const auto plan = plan_from_text(entry.value);
+      const auto plan = part_map_from_text(entry.value);
       if (!plan) continue;
       const bool is_of_same = plan->bytes == wanted.bytes && plan->may_move == wanted.may_move &&
                               plan->is_over == wanted.is_over;
-      return answer_all(job, is_of_same ? Result<JobPlan>(*plan)
+      return answer_all(job, is_of_same ? Result<PartMap>(*plan)
                                         : unknown("the plan of job '" + job + "' has changed"));
     }
     answer_all(job, unknown("the plan of job '" + job + "' is gone"));
   });
 }
 
-void JobPlans::tick() {
+void PartMaps::tick() {
   timer_.expires_after(kTick);
   timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
     if (error || !*alive) return;
@@ -365,7 +366,7 @@ void JobPlans::tick() {
 }
 
 // The leader's: boxes that drain, and such as have parts and have not been there for a while.
-void JobPlans::empty_boxes() {
+void PartMaps::empty_boxes() {
   std::set<std::string> absent;
   std::vector<std::pair<std::string, std::string>> leaving;  // job, box
   for (const auto& [job, plan] : plans_) {
@@ -389,7 +390,7 @@ void JobPlans::empty_boxes() {
 }
 
 // What is said in plans of the jobs of this box.
-void JobPlans::note_ends() {
+void PartMaps::note_ends() {
   if (!store_.health().up || !plan_entries_.loaded()) return;
   for (const auto& [job, plan] : plans_) {
     const bool is_here = options_.has_job(job);
@@ -397,21 +398,21 @@ void JobPlans::note_ends() {
     if ((plan.is_over && is_here) || (!plan.is_over && has_ended)) set_over(job, has_ended);
   }
   std::erase_if(ended_, [this](const std::string& job) {
-    const JobPlan* plan = find(job);
+    const PartMap* plan = find(job);
     return plan == nullptr || plan->is_over || options_.has_job(job);
   });
 }
 
-void JobPlans::set_over(const std::string& job, bool is_over) {
+void PartMaps::set_over(const std::string& job, bool is_over) {
   if (waiting_.contains(job)) return;
   waiting_[job];  // one change at a time; the next tick sees to the rest
-  JobPlan mended = *find(job);
+  PartMap mended = *find(job);
   mended.is_over = is_over;
   change(job, mended, [] {});
 }
 
 // The leader's.
-void JobPlans::forget_plans() {
+void PartMaps::forget_plans() {
   const auto now = std::chrono::steady_clock::now();
   std::map<std::string, Over> over;
   for (const auto& [job, plan] : plans_) {
@@ -430,11 +431,11 @@ void JobPlans::forget_plans() {
   over_ = std::move(over);
 }
 
-bool JobPlans::is_draining(const std::string& box) const {
+bool PartMaps::is_draining(const std::string& box) const {
   return drains_.find(kDrains + box) != nullptr;
 }
 
-size_t JobPlans::parts_of(const std::string& box) const {
+size_t PartMaps::parts_of(const std::string& box) const {
   size_t count = 0;
   for (const auto& [job, plan] : plans_) {
     if (plan.is_over) continue;
@@ -443,7 +444,7 @@ size_t JobPlans::parts_of(const std::string& box) const {
   return count;
 }
 
-void JobPlans::set_draining(const std::string& box, bool draining,
+void PartMaps::set_draining(const std::string& box, bool draining,
                             std::function<void(Status)> done) {
   Transaction change;
   if (draining) {

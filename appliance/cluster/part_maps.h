@@ -29,31 +29,31 @@ namespace pbox::cluster {
 // As the boxes' clocks have it: for people, and for what need not be exact.
 uint64_t unix_seconds();
 
-class JobPlans : public appliance::PartMap {
+class PartMaps : public appliance::PartDirectory {
  public:
   struct Options {
     std::string self;  // this box's name
     std::function<uint32_t()> chunk_bytes;
-    std::function<const Membership&()> membership;
+    std::function<const BoxDirectory&()> membership;
     std::function<bool(const std::string& job)> has_job;  // this box, some part of it
     // Whenever a box may have got or lost parts.
     std::function<void()> on_change;
     // Answers have been given outside of a call to this class.
     std::function<void()> on_answers;
-    Membership::Log log;
+    BoxDirectory::Log log;
     std::chrono::milliseconds forget_after = std::chrono::minutes(10);  // that it is over
   };
 
   // `context` and `store`, which was started, outlive the plans.
-  JobPlans(boost::asio::io_context& context, Store& store, Options options);
-  ~JobPlans() override;
+  PartMaps(boost::asio::io_context& context, Store& store, Options options);
+  ~PartMaps() override;
 
-  Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
-                                                      uint32_t parts) const override;
-  void ask(const control::AskPlan& question, Answer done) override;
-  void ask_box(const std::string& box, const control::WorkerMessage& question,
+  Result<std::optional<proto::PartPlace>> elsewhere(const std::string& job, uint32_t part,
+                                                    uint32_t parts) const override;
+  void ask(const proto::AskPartMap& question, Answer done) override;
+  void ask_box(const std::string& box, const proto::WorkerMessage& question,
                BoxAnswer done) override;
-  std::vector<control::PartPlace> backups(const std::string& job, uint32_t part) const override;
+  std::vector<proto::PartPlace> backups(const std::string& job, uint32_t part) const override;
   void take_back(const std::string& job, uint32_t part) override;
   void on_job_over(const std::string& job) override { ended_.insert(job); }
   bool has_others(const std::string& job) const override;
@@ -65,11 +65,11 @@ class JobPlans : public appliance::PartMap {
   size_t parts_of(const std::string& box) const;
 
   // As last heard, by job, and the revision of one; 0: there is none.
-  const std::map<std::string, JobPlan>& plans() const { return plans_; }
+  const std::map<std::string, PartMap>& plans() const { return plans_; }
   int64_t revision(const std::string& job) const;
   // The leader's: parts go where `plan` has them, if nobody has changed the job's plan since
   // revision() and this box leads still. kUnavailable: not done, or nobody knows.
-  void move(const std::string& job, const JobPlan& plan, const std::string& why,
+  void move(const std::string& job, const PartMap& plan, const std::string& why,
             std::function<void(Status)> done);
 
  private:
@@ -79,27 +79,28 @@ class JobPlans : public appliance::PartMap {
   void note_ends();
   void set_over(const std::string& job, bool is_over);
   void forget_plans();
-  const JobPlan* find(const std::string& job) const;
-  std::vector<PlanBox> candidates(const std::string& but, const JobPlan* of_job = nullptr) const;
-  control::Plan describe(const JobPlan& plan) const;
-  control::Plan here_alone() const;
+  const PartMap* find(const std::string& job) const;
+  std::vector<CandidateBox> candidates(const std::string& but,
+                                       const PartMap* of_job = nullptr) const;
+  proto::PartMap describe(const PartMap& plan) const;
+  proto::PartMap here_alone() const;
   std::string address_of(const std::string& box) const;
-  void answer_all(const std::string& job, const Result<JobPlan>& plan);
-  void make(const control::AskPlan& question);
-  void change(const std::string& job, const JobPlan& plan, std::function<void()> on_committed);
-  void replace_if_gone(const control::AskPlan& question);
+  void answer_all(const std::string& job, const Result<PartMap>& plan);
+  void make(const proto::AskPartMap& question);
+  void change(const std::string& job, const PartMap& plan, std::function<void()> on_committed);
+  void replace_if_gone(const proto::AskPartMap& question);
   void give_away_parts(const std::string& job, const std::string& box, const std::string& why,
                        bool avoid = false);
-  void commit(const std::string& job, const JobPlan& plan, std::vector<Condition> conditions,
+  void commit(const std::string& job, const PartMap& plan, std::vector<Condition> conditions,
               std::function<void()> on_committed);
-  void read_back(const std::string& job, const JobPlan& wanted);
+  void read_back(const std::string& job, const PartMap& wanted);
 
   boost::asio::io_context& context_;
   Store& store_;
   Options options_;
   boost::asio::steady_timer timer_;
   std::map<std::string, std::vector<Answer>> waiting_;  // by job: who waits for a change under way
-  std::map<std::string, JobPlan> plans_;                // as plan_entries_, by job
+  std::map<std::string, PartMap> plans_;                // as plan_entries_, by job
   std::map<std::string, uint32_t> absent_ticks_;        // by box that has parts and is not there
   std::set<std::string> ended_;                         // jobs, here; not yet said in their plans
   // By job that is over: since when the leader has seen the plan of this revision.

@@ -1,6 +1,6 @@
 // What the boxes of a cluster agree on: a small ordered map of texts in which every change has a
 // revision. One interface, two stores: LocalStore, a file of one box, and EtcdStore. Both keep the
-// same promises, and tests/unit/cluster holds both to them.
+// same promises, and tests/unit/appliance/cluster holds both to them.
 //
 // Main thread only. Nothing here blocks on a network: every answer comes through a callback, which
 // the daemon's io_context calls later, never inside the call that asked, and never once the store

@@ -13,7 +13,7 @@ namespace {
 // Where the session's tables have this one, which comes in once however many pipelines share it.
 uint32_t table_index(const std::shared_ptr<const nic::RssTable>& table,
                      std::vector<std::shared_ptr<const nic::RssTable>>& sent,
-                     control::Session& session) {
+                     proto::Session& session) {
   const auto found = std::find(sent.begin(), sent.end(), table);
   if (found != sent.end()) return static_cast<uint32_t>(found - sent.begin());
   auto& message = *session.add_rss_tables();
@@ -116,7 +116,7 @@ std::string Job::ranks(Member::State state) const {
   return (found == 1 ? "rank " : "ranks ") + list;
 }
 
-void Job::describe(uint32_t rank, const PipelineHost& host, control::Session& session) const {
+void Job::describe(uint32_t rank, const PipelineHost& host, proto::Session& session) const {
   session.set_epoch(epoch_);
   session.set_generation(generation_);
   session.set_barrier_released(barrier_released);

@@ -202,7 +202,7 @@ class Job {
   void set_priorities(PipelineHost& host, wire::PriorityPolicy policy,
                       std::vector<int32_t> by_tensor);
   // They were set since the ranks stated the policy: each must be told.
-  const std::optional<control::SetPriorities>& priorities_set() const { return priorities_set_; }
+  const std::optional<proto::SetPriorities>& priorities_set() const { return priorities_set_; }
   void set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes);
   // Of a job that is relayed: what its relay joins with, and, once it runs, its way there.
   RelaySpec relay_spec() const;
@@ -240,7 +240,7 @@ class Job {
 
   uint32_t fragment_bytes() const { return fragment_bytes_; }
   // Fills everything of a SESSION that the job knows, for one rank.
-  void describe(uint32_t rank, const PipelineHost& host, control::Session& session) const;
+  void describe(uint32_t rank, const PipelineHost& host, proto::Session& session) const;
   uint64_t bytes_on(uint32_t pipeline) const { return pipeline_bytes_[pipeline]; }  // per round
   JobView view(uint64_t now_ns) const;
   StragglerView stragglers(uint64_t now_ns) const;
@@ -330,7 +330,7 @@ class Job {
   uint32_t fragment_bytes_ = 0;
   wire::PriorityPolicy priority_policy_ = wire::PriorityPolicy::kExplicit;
   std::vector<int32_t> priorities_;  // by tensor; empty: as registered
-  std::optional<control::SetPriorities> priorities_set_;
+  std::optional<proto::SetPriorities> priorities_set_;
   std::vector<ChunkStart> starts_;                             // by chunk; empty: all at round 0
   std::vector<uint32_t> pipelines_;                            // of the box, that the job uses
   std::vector<uint8_t> chunk_pipeline_;                        // by chunk, an index into pipelines_

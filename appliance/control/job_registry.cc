@@ -10,8 +10,8 @@
 namespace pbox::appliance {
 namespace {
 
-control::BoxMessage failure(const Error& error) {
-  control::BoxMessage message;
+proto::BoxMessage failure(const Error& error) {
+  proto::BoxMessage message;
   message.mutable_failure()->set_code(static_cast<uint32_t>(error.code));
   message.mutable_failure()->set_message(error.message);
   return message;
@@ -20,12 +20,12 @@ control::BoxMessage failure(const Error& error) {
 // More in flight than this buys nothing on any path a socket serves, and costs cache.
 constexpr uint32_t kWindowBytesAuto = 1u << 20;
 
-control::BoxMessage data_addresses(const PipelineHost& host) {
+proto::BoxMessage data_addresses(const PipelineHost& host) {
   std::set<std::string> addresses;
   for (uint32_t index = 0; index < host.count(); ++index) {
     addresses.insert(host.info(index).address);
   }
-  control::BoxMessage message;
+  proto::BoxMessage message;
   for (const auto& address : addresses) message.mutable_data_addresses()->add_addresses(address);
   return message;
 }
@@ -50,7 +50,7 @@ uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t
 }
 
 JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs,
-                         PartMap& parts, snapshot::Shelf* shelf, Upstream* upstream,
+                         PartDirectory& parts, snapshot::SnapshotStore* shelf, Upstream* upstream,
                          BackupBoxes* backups)
     : options_(options),
       host_(host),
@@ -61,7 +61,7 @@ JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host, Epo
       upstream_(upstream),
       backups_(backups) {}
 
-void JobRegistry::send(ConnectionId id, control::BoxMessage message) {
+void JobRegistry::send(ConnectionId id, proto::BoxMessage message) {
   actions_.push_back({Action::Kind::kSend, id, std::move(message)});
 }
 
@@ -83,7 +83,7 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
   if (found == connections_.end()) return;
   Connection& connection = found->second;
   connection.heard_ns = now_ns;
-  control::WorkerMessage message;
+  proto::WorkerMessage message;
   if (!message.ParseFromString(body)) {
     refuse(id, {ErrorCode::kInvalidArgument,
                 "a message that is no PBox control message was received; is this port meant?"});
@@ -94,13 +94,13 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
     return;
   }
   if (message.has_ask_data_addresses()) {
-    control::BoxMessage answer = data_addresses(host_);
+    proto::BoxMessage answer = data_addresses(host_);
     answer.mutable_data_addresses()->set_up_for_ms((now_ns_ - started_ns_) / kNanosPerMilli);
     send(id, std::move(answer));
     return;
   }
-  if (message.has_ask_plan()) {
-    on_ask_plan(id, message.ask_plan());
+  if (message.has_ask_part_map()) {
+    on_ask_part_map(id, message.ask_part_map());
     return;
   }
   if (message.has_ask_state()) {
@@ -116,22 +116,22 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
     return;
   }
   switch (message.kind_case()) {
-    case control::WorkerMessage::kLeave: on_leave(id, connection); return;
-    case control::WorkerMessage::kHeartbeat:
+    case proto::WorkerMessage::kLeave: on_leave(id, connection); return;
+    case proto::WorkerMessage::kHeartbeat:
       on_heartbeat(id, connection, message.heartbeat());
       return;
-    case control::WorkerMessage::kRounds: on_rounds(id, connection, message.rounds()); return;
-    case control::WorkerMessage::kBarrier: on_barrier(connection, message.barrier()); return;
-    case control::WorkerMessage::kSetLearningRate:
+    case proto::WorkerMessage::kRounds: on_rounds(id, connection, message.rounds()); return;
+    case proto::WorkerMessage::kBarrier: on_barrier(connection, message.barrier()); return;
+    case proto::WorkerMessage::kSetLearningRate:
       on_learning_rate(id, connection, message.set_learning_rate());
       return;
-    case control::WorkerMessage::kSetPriorities:
+    case proto::WorkerMessage::kSetPriorities:
       on_priorities(id, connection, message.set_priorities());
       return;
-    case control::WorkerMessage::kQueuePairs:
+    case proto::WorkerMessage::kQueuePairs:
       on_queue_pairs(id, connection, message.queue_pairs());
       return;
-    case control::WorkerMessage::kPortGivenUp:
+    case proto::WorkerMessage::kPortGivenUp:
       on_port_given_up(connection, message.port_given_up());
       return;
     default: return;  // a kind that a newer worker knows
@@ -139,16 +139,16 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
 }
 
 void JobRegistry::on_heartbeat(ConnectionId id, const Connection& connection,
-                               const control::Heartbeat& heartbeat) {
+                               const proto::Heartbeat& heartbeat) {
   // 0 to the bound on staleness, and all that is beyond.
   constexpr int kBucketsMax = wire::kStalenessMax + 2;
   const auto& reads = heartbeat.reads_by_staleness();
   Member& member = connection.job->members()[connection.rank];
   member.reads_by_staleness.assign(reads.begin(),
                                    reads.begin() + std::min(reads.size(), kBucketsMax));
-  const control::FinishedRounds& finished = heartbeat.finished();
+  const proto::FinishedRounds& finished = heartbeat.finished();
   member.progress = {finished.rounds(), finished.at_ns(), finished.busy_ns()};
-  control::BoxMessage answer;
+  proto::BoxMessage answer;
   answer.mutable_heartbeat()->set_sequence(heartbeat.sequence());
   send(id, std::move(answer));
 }
@@ -180,19 +180,19 @@ std::vector<uint64_t> JobRegistry::pipeline_loads() const {
 }
 
 void JobRegistry::on_learning_rate(ConnectionId id, Connection& connection,
-                                   const control::SetLearningRate& request) {
+                                   const proto::SetLearningRate& request) {
   if (!std::isfinite(request.learning_rate()) || request.learning_rate() < 0) {
     refuse(id, {ErrorCode::kInvalidArgument, "learning_rate must be finite and >= 0"});
     return;
   }
   connection.job->set_learning_rate(host_, request.learning_rate());
-  control::BoxMessage message;
+  proto::BoxMessage message;
   *message.mutable_learning_rate_set() = request;
   send(id, std::move(message));
 }
 
 void JobRegistry::on_priorities(ConnectionId id, Connection& connection,
-                                const control::SetPriorities& request) {
+                                const proto::SetPriorities& request) {
   Job& job = *connection.job;
   const auto given = static_cast<size_t>(request.by_tensor_size());
   const auto policy = static_cast<wire::PriorityPolicy>(request.policy());
@@ -231,7 +231,7 @@ void JobRegistry::set_priorities(Job& job, wire::PriorityPolicy policy,
            wire::kPriorityPolicyNames[static_cast<size_t>(policy)] +
            (learned ? ", learned by " : ", set by ") + who);
   if (!job.running()) return;  // whoever is still to get a session is told then
-  control::BoxMessage message;
+  proto::BoxMessage message;
   *message.mutable_set_priorities() = *job.priorities_set();
   for (const Member& member : job.members()) {
     if (member.state == Member::State::kJoined) send(member.connection, message);
@@ -310,18 +310,18 @@ void JobRegistry::close(Job& job) {
 }
 
 // The answer may take the cluster's store, and a look at a box that may be gone.
-void JobRegistry::on_ask_plan(ConnectionId id, const control::AskPlan& question) {
+void JobRegistry::on_ask_part_map(ConnectionId id, const proto::AskPartMap& question) {
   if (const Status speaks = check_version(question.protocol_version(), question.software());
       !speaks) {
     ++totals_.joins_refused;
     refuse(id, speaks.error());
     return;
   }
-  parts_.ask(question, [this, id, alive = alive_](const Result<control::Plan>& plan) {
+  parts_.ask(question, [this, id, alive = alive_](const Result<proto::PartMap>& plan) {
     if (!*alive || !connections_.contains(id)) return;
     if (!plan) return refuse(id, plan.error());
-    control::BoxMessage message;
-    *message.mutable_plan() = *plan;
+    proto::BoxMessage message;
+    *message.mutable_part_map() = *plan;
     send(id, std::move(message));
   });
 }
@@ -336,15 +336,15 @@ void JobRegistry::hang_up(Job& job) {
   remove(job);
 }
 
-void JobRegistry::send_to(ConnectionId id, const control::PartPlace& place) {
-  control::BoxMessage message;
+void JobRegistry::send_to(ConnectionId id, const proto::PartPlace& place) {
+  proto::BoxMessage message;
   *message.mutable_moved() = place;
   send(id, std::move(message));
   actions_.push_back({Action::Kind::kClose, id, {}});
 }
 
 void JobRegistry::on_parts_changed() {
-  std::vector<std::pair<Job*, control::PartPlace>> gone;
+  std::vector<std::pair<Job*, proto::PartPlace>> gone;
   for (auto& [key, job] : jobs_) {
     const JobSpec& spec = job->spec();
     if (spec.is_backup) continue;
@@ -361,7 +361,7 @@ void JobRegistry::on_parts_changed() {
 
 // What its workers have in flight they push again there, and they bring along what any of them has
 // consumed. What only this box has is kept until it is asked for.
-void JobRegistry::move_away(Job& job, const control::PartPlace& place) {
+void JobRegistry::move_away(Job& job, const proto::PartPlace& place) {
   ++totals_.parts_moved;
   note(RegistryEvent::Severity::kInfo, "part_moved",
        job.spec().title() + " goes on at box " + place.box() + " (" + place.address() + ")");

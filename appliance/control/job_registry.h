@@ -47,7 +47,7 @@ struct RegistryOptions {
 struct Action {
   enum class Kind { kSend, kClose } kind = Kind::kSend;  // kClose: after what was sent before
   ConnectionId connection = 0;
-  control::BoxMessage message;
+  proto::BoxMessage message;
 };
 
 // Something an operator wants to read in the log.
@@ -71,9 +71,9 @@ class JobRegistry {
  public:
   // All outlive the registry. `shelf`: null: no snapshots. `upstream`: null: sums stay here.
   // `backups`: null: no other box has copies.
-  JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs, PartMap& parts,
-              snapshot::Shelf* shelf = nullptr, Upstream* upstream = nullptr,
-              BackupBoxes* backups = nullptr);
+  JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs,
+              PartDirectory& parts, snapshot::SnapshotStore* shelf = nullptr,
+              Upstream* upstream = nullptr, BackupBoxes* backups = nullptr);
   ~JobRegistry() { *alive_ = false; }
   JobRegistry(const JobRegistry&) = delete;
   JobRegistry& operator=(const JobRegistry&) = delete;
@@ -142,16 +142,16 @@ class JobRegistry {
   };
 
   // job_registry_join.cc: who may join, and what it then is.
-  void on_join(ConnectionId id, Connection& connection, const control::Join& join, uint64_t now_ns);
+  void on_join(ConnectionId id, Connection& connection, const proto::Join& join, uint64_t now_ns);
   static Status check_version(uint32_t protocol_version, const std::string& software);
-  Result<Job*> admit(const control::Join& join, uint64_t now_ns);
-  Result<Job*> make_job(const control::Join& join, JobSpec spec, uint64_t now_ns);
+  Result<Job*> admit(const proto::Join& join, uint64_t now_ns);
+  Result<Job*> make_job(const proto::Join& join, JobSpec spec, uint64_t now_ns);
   Status check_memory(const Job& job) const;
-  Status check_member(const Job& job, const JobSpec& spec, const control::Join& join) const;
-  Status check_gathering(const Job& job, const control::Join& join) const;
-  Status check_return(const Job& job, const control::Join& join) const;
-  void seat(ConnectionId id, Connection& connection, const control::Join& join, uint64_t now_ns);
-  void on_rounds(ConnectionId id, Connection& connection, const control::RoundMap& rounds);
+  Status check_member(const Job& job, const JobSpec& spec, const proto::Join& join) const;
+  Status check_gathering(const Job& job, const proto::Join& join) const;
+  Status check_return(const Job& job, const proto::Join& join) const;
+  void seat(ConnectionId id, Connection& connection, const proto::Join& join, uint64_t now_ns);
+  void on_rounds(ConnectionId id, Connection& connection, const proto::RoundMap& rounds);
 
   // job_registry_members.cc: ranks that come, go and come back.
   void await_epoch(Job& job, const Error& error);
@@ -171,33 +171,32 @@ class JobRegistry {
   void lose(Job& job, uint32_t rank, const std::string& reason, uint64_t now_ns);
   void tick_gathering(Job& job, uint64_t now_ns);
   void on_leave(ConnectionId id, Connection& connection);
-  void on_barrier(Connection& connection, const control::Barrier& barrier);
+  void on_barrier(Connection& connection, const proto::Barrier& barrier);
   void on_learning_rate(ConnectionId id, Connection& connection,
-                        const control::SetLearningRate& request);
+                        const proto::SetLearningRate& request);
   void on_heartbeat(ConnectionId id, const Connection& connection,
-                    const control::Heartbeat& heartbeat);
-  void on_port_given_up(const Connection& connection, const control::PortGivenUp& told);
+                    const proto::Heartbeat& heartbeat);
+  void on_port_given_up(const Connection& connection, const proto::PortGivenUp& told);
   void on_queue_pairs(ConnectionId id, const Connection& connection,
-                      const control::QueuePairs& asked);
-  void on_priorities(ConnectionId id, Connection& connection,
-                     const control::SetPriorities& request);
+                      const proto::QueuePairs& asked);
+  void on_priorities(ConnectionId id, Connection& connection, const proto::SetPriorities& request);
   void set_priorities(Job& job, wire::PriorityPolicy policy, std::vector<int32_t> by_tensor,
                       const std::string& who);
   std::vector<Job*> parts_of(const std::string& name);
   void tick_job(Job& job, uint64_t now_ns);
   void refuse(ConnectionId id, const Error& error);
-  void on_ask_plan(ConnectionId id, const control::AskPlan& question);
+  void on_ask_part_map(ConnectionId id, const proto::AskPartMap& question);
   void hang_up(Job& job);
-  void send_to(ConnectionId id, const control::PartPlace& place);
+  void send_to(ConnectionId id, const proto::PartPlace& place);
 
   // job_registry_state.cc: parts in mode optimize that come and go with what they are.
   void keep_state(Job& job);
   void keep(const Job& job, PartState state, bool is_copy, CopyName copy);
-  void on_ask_state(ConnectionId id, const control::AskState& question);
+  void on_ask_state(ConnectionId id, const proto::AskState& question);
   bool awaits_state(Job& job);
   void begin_transfer(Job& job, const Member& newest);
   void ask_state(Job& job);
-  void on_state(const JobKey& part, uint64_t number, const Result<control::PartState>& answer);
+  void on_state(const JobKey& part, uint64_t number, const Result<proto::PartState>& answer);
   void give_up_state(Job& job, const std::string& why);
   const PartState* state_for(const Job& job);
   bool tick_transfer(Job& job);
@@ -212,16 +211,16 @@ class JobRegistry {
     uint64_t heard_ns = 0;  // when somebody last asked
     uint64_t bytes = 0;     // of memory that it takes
     Job::Cuts cuts;         // while the pipelines have them
-    control::CutProgress progress;
+    proto::CutProgress progress;
   };
   struct SnapshotEntry {
     std::shared_ptr<SnapshotRun> run;
     uint64_t begun_ns = 0;
   };
-  void on_ask_cut(ConnectionId id, const control::AskCut& question);
-  Result<control::CutProgress> take_cut(const control::AskCut& question);
-  Result<control::CutProgress> survey(const Job& job);
-  Status begin_cut(Job& job, const control::AskCut& question);
+  void on_ask_cut(ConnectionId id, const proto::AskCut& question);
+  Result<proto::CutProgress> take_cut(const proto::AskCut& question);
+  Result<proto::CutProgress> survey(const Job& job);
+  Status begin_cut(Job& job, const proto::AskCut& question);
   void look_at_cut(Job& job, PartCut& cut);
   void write_cut(const Job& job, PartCut& cut);
   void end_cut(const JobKey& part);
@@ -243,7 +242,7 @@ class JobRegistry {
   std::string name_of_copy(const JobSpec& spec);
   bool awaits_backup(Job& job, const PartState* state);
   bool join_backup(Job& job);
-  std::unique_ptr<Relay> join_box(const Job& job, const control::PartPlace& place,
+  std::unique_ptr<Relay> join_box(const Job& job, const proto::PartPlace& place,
                                   const std::string& name, uint64_t number);
   void on_backup(const JobKey& part, uint64_t number, const Status& status);
   void tick_backup(Job& job);
@@ -254,7 +253,7 @@ class JobRegistry {
   void keep_copy(Job& job);
   void forget_copy(const CopyName& copy);
 
-  void move_away(Job& job, const control::PartPlace& place);
+  void move_away(Job& job, const proto::PartPlace& place);
   void fail_job(Job& job, const Error& error);
   void remove_if_over(Job& job);
   // It is over, here and anywhere else; remove: only here.
@@ -267,12 +266,12 @@ class JobRegistry {
     events_.push_back({severity, name, std::move(text)});
   }
   std::vector<uint64_t> pipeline_loads() const;
-  void send(ConnectionId id, control::BoxMessage message);
+  void send(ConnectionId id, proto::BoxMessage message);
 
   RegistryOptions options_;
   PipelineHost& host_;
   Epochs& epochs_;
-  PartMap& parts_;
+  PartDirectory& parts_;
   SpiAllocator spis_;
   struct KeptState {
     PartState state;
@@ -282,7 +281,7 @@ class JobRegistry {
     CopyName copy;         // that another box has of it
   };
   std::map<JobKey, KeptState> kept_;
-  snapshot::Shelf* shelf_;
+  snapshot::SnapshotStore* shelf_;
   Upstream* upstream_;
   BackupBoxes* backups_;
   uint64_t copies_named_ = 0;

@@ -131,7 +131,7 @@ bool JobRegistry::join_backup(Job& job) {
   return true;
 }
 
-std::unique_ptr<Relay> JobRegistry::join_box(const Job& job, const control::PartPlace& place,
+std::unique_ptr<Relay> JobRegistry::join_box(const Job& job, const proto::PartPlace& place,
                                              const std::string& name, uint64_t number) {
   return backups_->join(
       place.address(), job.backup_spec(name),

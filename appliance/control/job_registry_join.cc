@@ -20,11 +20,11 @@ std::string printable(std::string text) {
   return text;
 }
 
-std::string rank_of(const control::Join& join) {
+std::string rank_of(const proto::Join& join) {
   return "rank " + std::to_string(join.rank()) + " of job '" + join.job() + "'";
 }
 
-Error taken(const Member& member, const control::Join& join) {
+Error taken(const Member& member, const proto::Join& join) {
   return {ErrorCode::kAlreadyExists,
           rank_of(join) + " is taken by " + member.peer +
               (join.rejoins() ? ", which still shows signs of life; stop it, or wait until the box "
@@ -32,19 +32,19 @@ Error taken(const Member& member, const control::Join& join) {
                               : "; give each worker its own rank")};
 }
 
-bool same_process(const Member& member, const control::Join& join) {
+bool same_process(const Member& member, const proto::Join& join) {
   return join.incarnation() != 0 && member.incarnation == join.incarnation();
 }
 
 }  // namespace
 
-void JobRegistry::on_join(ConnectionId id, Connection& connection, const control::Join& join,
+void JobRegistry::on_join(ConnectionId id, Connection& connection, const proto::Join& join,
                           uint64_t now_ns) {
   if (shuts_down_) return actions_.push_back({Action::Kind::kClose, id, {}});  // it looks elsewhere
   auto job = Result<Job*>(
       Error{ErrorCode::kAlreadyExists, "this connection has joined already; open another one"});
   if (connection.job == nullptr) {
-    auto elsewhere = Result<std::optional<control::PartPlace>>(std::nullopt);
+    auto elsewhere = Result<std::optional<proto::PartPlace>>(std::nullopt);
     if (!join.is_backup()) {
       elsewhere = parts_.elsewhere(join.job(), join.part(), std::max(1u, join.parts()));
     }
@@ -63,7 +63,7 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const control
   seat(id, connection, join, now_ns);
 }
 
-void JobRegistry::seat(ConnectionId id, Connection& connection, const control::Join& join,
+void JobRegistry::seat(ConnectionId id, Connection& connection, const proto::Join& join,
                        uint64_t now_ns) {
   Job& job = *connection.job;
   Member& member = job.members()[join.rank()];
@@ -114,7 +114,7 @@ void JobRegistry::seat(ConnectionId id, Connection& connection, const control::J
 
 // What a resuming worker has consumed. In a job that runs here nobody needs to know.
 void JobRegistry::on_rounds(ConnectionId id, Connection& connection,
-                            const control::RoundMap& rounds) {
+                            const proto::RoundMap& rounds) {
   Job& job = *connection.job;
   if (job.running()) return;
   Member& member = job.members()[connection.rank];
@@ -147,7 +147,7 @@ Status JobRegistry::check_version(uint32_t protocol_version, const std::string& 
                    "; use the libpbox of the box's release"};
 }
 
-Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
+Result<Job*> JobRegistry::admit(const proto::Join& join, uint64_t now_ns) {
   const Status speaks = check_version(join.protocol_version(), join.software());
   if (!speaks) return speaks.error();
   auto spec = parse_join(join, options_.job_limits);
@@ -179,7 +179,7 @@ Result<Job*> JobRegistry::admit(const control::Join& join, uint64_t now_ns) {
   return found->second.get();
 }
 
-Result<Job*> JobRegistry::make_job(const control::Join& join, JobSpec spec, uint64_t now_ns) {
+Result<Job*> JobRegistry::make_job(const proto::Join& join, JobSpec spec, uint64_t now_ns) {
   std::set<std::string> names;
   for (const auto& [key, job] : jobs_) names.insert(key.first);
   if (names.size() >= options_.jobs_max && !names.contains(spec.name)) {
@@ -237,7 +237,7 @@ Status JobRegistry::check_memory(const Job& job) const {
 }
 
 Status JobRegistry::check_member(const Job& job, const JobSpec& spec,
-                                 const control::Join& join) const {
+                                 const proto::Join& join) const {
   if (const auto difference = first_difference(job.spec(), spec)) {
     return Error{ErrorCode::kMismatch,
                  rank_of(join) + " differs from the ranks before it: " + *difference};
@@ -246,7 +246,7 @@ Status JobRegistry::check_member(const Job& job, const JobSpec& spec,
 }
 
 // Into a job that is yet to start, or to start again on this box.
-Status JobRegistry::check_gathering(const Job& job, const control::Join& join) const {
+Status JobRegistry::check_gathering(const Job& job, const proto::Join& join) const {
   const Member& member = job.members()[join.rank()];
   if (member.state == Member::State::kJoined && !same_process(member, join)) {
     return taken(member, join);
@@ -286,7 +286,7 @@ Status JobRegistry::check_gathering(const Job& job, const control::Join& join) c
 }
 
 // Into a job that runs here.
-Status JobRegistry::check_return(const Job& job, const control::Join& join) const {
+Status JobRegistry::check_return(const Job& job, const proto::Join& join) const {
   const Member& member = job.members()[join.rank()];
   // But for one that never heard that it had been admitted here.
   if (join.resumes() && join.epoch() == job.epoch() &&

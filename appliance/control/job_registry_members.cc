@@ -11,7 +11,7 @@ namespace {
 using Severity = RegistryEvent::Severity;
 
 // "; pipeline 0: spi 1509949440, UDP port 9542, credit 1048576 bytes; pipeline 1: ..."
-std::string describe(const control::Session& session) {
+std::string describe(const proto::Session& session) {
   std::string text;
   for (int index = 0; index < session.pipelines_size(); ++index) {
     const auto& pipeline = session.pipelines(index);
@@ -24,13 +24,13 @@ std::string describe(const control::Session& session) {
 
 // The open rounds, and which of them the worker must give back a copy of, in pieces that fit a
 // message.
-std::vector<control::BoxMessage> round_maps(const std::vector<uint32_t>& rounds,
-                                            const std::vector<uint32_t>& give) {
-  std::vector<control::BoxMessage> messages;
+std::vector<proto::BoxMessage> round_maps(const std::vector<uint32_t>& rounds,
+                                          const std::vector<uint32_t>& give) {
+  std::vector<proto::BoxMessage> messages;
   auto next_give = give.begin();
   for (size_t first = 0; first < rounds.size(); first += limits::kRoundMapChunksMax) {
     const size_t end = std::min(rounds.size(), first + limits::kRoundMapChunksMax);
-    control::RoundMap& map = *messages.emplace_back().mutable_rounds();
+    proto::RoundMap& map = *messages.emplace_back().mutable_rounds();
     map.set_first_chunk(static_cast<uint32_t>(first));
     map.mutable_rounds()->Add(rounds.begin() + static_cast<ptrdiff_t>(first),
                               rounds.begin() + static_cast<ptrdiff_t>(end));
@@ -56,8 +56,8 @@ uint64_t barrier_reached(Job& job) {
   return some_are_new ? passed : asked;
 }
 
-control::BoxMessage peer_left(uint32_t rank) {
-  control::BoxMessage message;
+proto::BoxMessage peer_left(uint32_t rank) {
+  proto::BoxMessage message;
   message.mutable_peer_left()->set_rank(rank);
   return message;
 }
@@ -181,12 +181,12 @@ void JobRegistry::send_session(Job& job, uint32_t rank, const std::vector<uint32
   // Only from here on does it know how often it must be heard.
   connections_[member.connection].heard_ns = now_ns_;
   if (job.priorities_set()) {  // before the session, so that nothing is started without
-    control::BoxMessage priorities;
+    proto::BoxMessage priorities;
     *priorities.mutable_set_priorities() = *job.priorities_set();
     send(member.connection, std::move(priorities));
   }
-  control::BoxMessage message;
-  control::Session& session = *message.mutable_session();
+  proto::BoxMessage message;
+  proto::Session& session = *message.mutable_session();
   session.set_protocol_version(wire::kControlProtocolVersion);
   session.set_box(options_.box_name);
   session.set_payload_crc(options_.payload_crc);
@@ -295,8 +295,8 @@ void JobRegistry::exclude(Job& job, uint32_t rank, uint64_t now_ns) {
 }
 
 void JobRegistry::tell_membership(const Job& job) {
-  control::BoxMessage message;
-  control::Membership& membership = *message.mutable_membership();
+  proto::BoxMessage message;
+  proto::MembershipUpdate& membership = *message.mutable_membership();
   membership.set_generation(job.generation());
   for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
     if (job.members()[rank].state == Member::State::kExcluded) membership.add_absent_ranks(rank);
@@ -370,7 +370,7 @@ void JobRegistry::on_leave(ConnectionId id, Connection& connection) {
   remove_if_over(job);
 }
 
-void JobRegistry::on_barrier(Connection& connection, const control::Barrier& barrier) {
+void JobRegistry::on_barrier(Connection& connection, const proto::Barrier& barrier) {
   connection.job->members()[connection.rank].barrier_sequence = barrier.sequence();
   release_barriers(*connection.job);
 }
@@ -386,7 +386,7 @@ void JobRegistry::release_barriers(Job& job) {
   }
   if (reached == UINT64_MAX || reached <= job.barrier_released) return;
   job.barrier_released = reached;
-  control::BoxMessage message;
+  proto::BoxMessage message;
   message.mutable_barrier_released()->set_sequence(reached);
   for (const Member& member : job.members()) {
     if (member.state == Member::State::kJoined) send(member.connection, message);

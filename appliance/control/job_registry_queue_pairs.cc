@@ -8,15 +8,15 @@
 namespace pbox::appliance {
 namespace {
 
-Error of_pipeline(const control::QueuePair& asked, const Error& error) {
+Error of_pipeline(const proto::QueuePair& asked, const Error& error) {
   return {error.code, "pipeline " + std::to_string(asked.pipeline()) + ": " + error.message};
 }
 
 // `pipelines`: of the box, by their index in the session.
 Status connect_all(PipelineHost& host, const std::vector<uint32_t>& pipelines, ConnectionId id,
-                   const control::QueuePairs& asked, control::QueuePairs& answer) {
+                   const proto::QueuePairs& asked, proto::QueuePairs& answer) {
   std::set<uint32_t> named;
-  for (const control::QueuePair& pair : asked.pairs()) {
+  for (const proto::QueuePair& pair : asked.pairs()) {
     if (pair.pipeline() >= pipelines.size() || !named.insert(pair.pipeline()).second) {
       return of_pipeline(
           pair, {ErrorCode::kInvalidArgument, "there is no such pipeline, or it is named twice"});
@@ -25,7 +25,7 @@ Status connect_all(PipelineHost& host, const std::vector<uint32_t>& pipelines, C
     if (!peer) return of_pipeline(pair, peer.error());
     const auto own = host.connect(pipelines[pair.pipeline()], id, *peer);
     if (!own) return of_pipeline(pair, own.error());
-    control::QueuePair& connected = *answer.add_pairs();
+    proto::QueuePair& connected = *answer.add_pairs();
     connected.set_pipeline(pair.pipeline());
     wire::write_queue_pair(*own, connected);
   }
@@ -35,9 +35,9 @@ Status connect_all(PipelineHost& host, const std::vector<uint32_t>& pipelines, C
 }  // namespace
 
 void JobRegistry::on_queue_pairs(ConnectionId id, const Connection& connection,
-                                 const control::QueuePairs& asked) {
-  control::BoxMessage message;
-  control::QueuePairs& answer = *message.mutable_queue_pairs();
+                                 const proto::QueuePairs& asked) {
+  proto::BoxMessage message;
+  proto::QueuePairs& answer = *message.mutable_queue_pairs();
   answer.set_sequence(asked.sequence());
   if (const Status connected = connect_all(host_, connection.job->pipelines(), id, asked, answer);
       !connected) {
@@ -49,7 +49,7 @@ void JobRegistry::on_queue_pairs(ConnectionId id, const Connection& connection,
   send(id, std::move(message));
 }
 
-void JobRegistry::on_port_given_up(const Connection& connection, const control::PortGivenUp& told) {
+void JobRegistry::on_port_given_up(const Connection& connection, const proto::PortGivenUp& told) {
   constexpr size_t kTextMax = 300;  // of what a worker says
   const auto cut = [](const std::string& text) { return text.substr(0, kTextMax); };
   ++totals_.ports_given_up;

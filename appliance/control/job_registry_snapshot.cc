@@ -11,7 +11,7 @@
 namespace pbox::appliance {
 namespace {
 
-using control::CutProgress;
+using proto::CutProgress;
 using Severity = RegistryEvent::Severity;
 
 // Whoever takes the snapshot asks ten times a second; if it is gone, so is the cut.
@@ -31,7 +31,7 @@ std::string utc_now() {
   return text;
 }
 
-Result<CutProgress> progress_in(const Result<control::BoxMessage>& answer) {
+Result<CutProgress> progress_in(const Result<proto::BoxMessage>& answer) {
   if (!answer) return answer.error();
   if (!answer->has_cut_progress()) {
     return Error{ErrorCode::kMismatch, "it answers something else; is it of this release?"};
@@ -75,17 +75,17 @@ Status JobRegistry::begin_snapshot(const std::string& name, uint64_t timeout_ns,
   if (before != snapshots_.end() && !before->second.run->is_over()) {
     return Error{ErrorCode::kUnavailable, "a snapshot of job '" + name + "' is being taken"};
   }
-  const auto ask = [this, alive = alive_](const std::string& box, const control::AskCut& question,
+  const auto ask = [this, alive = alive_](const std::string& box, const proto::AskCut& question,
                                           const SnapshotRun::Answer& done) {
     if (!*alive) return;
     if (box.empty()) return done(take_cut(question));
-    control::WorkerMessage message;
+    proto::WorkerMessage message;
     *message.mutable_ask_cut() = question;
     parts_.ask_box(box, message, [done](const auto& answer) { done(progress_in(answer)); });
   };
-  const auto ask_plan = [this, alive = alive_, name](const PartMap::Answer& done) {
+  const auto ask_part_map = [this, alive = alive_, name](const PartDirectory::Answer& done) {
     if (!*alive) return;
-    control::AskPlan question;
+    proto::AskPartMap question;
     question.set_protocol_version(wire::kControlProtocolVersion);
     question.set_job(name);
     parts_.ask(question, done);
@@ -93,7 +93,7 @@ Status JobRegistry::begin_snapshot(const std::string& name, uint64_t timeout_ns,
   const auto on_end = [this, alive = alive_, name] {
     if (*alive) tell_end(*snapshots_.at(name).run);
   };
-  auto run = std::make_shared<SnapshotRun>(*shelf_, ask, ask_plan, utc_now, on_end, name,
+  auto run = std::make_shared<SnapshotRun>(*shelf_, ask, ask_part_map, utc_now, on_end, name,
                                            now_ns + timeout_ns);
   snapshots_[name] = {run, now_ns};
   run->begin(options_.box_name, parts[0]->incarnations());
@@ -106,18 +106,18 @@ std::optional<SnapshotView> JobRegistry::snapshot(const std::string& name) const
   return found->second.run->view();
 }
 
-void JobRegistry::on_ask_cut(ConnectionId id, const control::AskCut& question) {
+void JobRegistry::on_ask_cut(ConnectionId id, const proto::AskCut& question) {
   if (const Status speaks = check_version(question.protocol_version(), "another box"); !speaks) {
     return refuse(id, speaks.error());
   }
   auto progress = take_cut(question);
   if (!progress) return refuse(id, progress.error());
-  control::BoxMessage answer;
+  proto::BoxMessage answer;
   *answer.mutable_cut_progress() = std::move(*progress);
   send(id, std::move(answer));
 }
 
-Result<CutProgress> JobRegistry::take_cut(const control::AskCut& question) {
+Result<CutProgress> JobRegistry::take_cut(const proto::AskCut& question) {
   const JobKey part{question.job(), question.part()};
   if (question.over()) {
     const auto found = cuts_.find(part);
@@ -163,7 +163,7 @@ Result<CutProgress> JobRegistry::survey(const Job& job) {
   return progress;
 }
 
-Status JobRegistry::begin_cut(Job& job, const control::AskCut& question) {
+Status JobRegistry::begin_cut(Job& job, const proto::AskCut& question) {
   if (const Status may = may_be_cut(job); !may) return may;
   end_cut(key(job.spec()));
   const uint64_t wanted = job.cut_bytes();

@@ -17,7 +17,7 @@ using Severity = RegistryEvent::Severity;
 // For one answer, of half a megabyte at most.
 constexpr uint64_t kAnswerNs = 2 * kNanosPerSecond;
 
-Result<control::PartState> part_state_of(const Result<control::BoxMessage>& answer) {
+Result<proto::PartState> part_state_of(const Result<proto::BoxMessage>& answer) {
   if (!answer) return answer.error();
   if (!answer->has_part_state()) {
     return Error{ErrorCode::kMismatch, "it answers something else"};
@@ -50,7 +50,7 @@ void JobRegistry::keep(const Job& job, PartState state, bool is_copy, CopyName c
 }
 
 // The asking box has all ranks of the part: whatever this one believes, it is over here.
-void JobRegistry::on_ask_state(ConnectionId id, const control::AskState& question) {
+void JobRegistry::on_ask_state(ConnectionId id, const proto::AskState& question) {
   if (const Status speaks = check_version(question.protocol_version(), "another box"); !speaks) {
     return refuse(id, speaks.error());
   }
@@ -76,7 +76,7 @@ void JobRegistry::on_ask_state(ConnectionId id, const control::AskState& questio
                            std::to_string(question.part()) + " of job '" + question.job() + "'"});
   }
   kept->second.until_ns = now_ns_ + kept->second.kept_for_ns;
-  control::BoxMessage answer;
+  proto::BoxMessage answer;
   if (question.taken()) {
     answer.mutable_part_state();
     forget_copy(kept->second.copy);
@@ -120,8 +120,8 @@ void JobRegistry::begin_transfer(Job& job, const Member& newest) {
 }
 
 void JobRegistry::ask_state(Job& job) {
-  control::WorkerMessage message;
-  control::AskState& question = *message.mutable_ask_state();
+  proto::WorkerMessage message;
+  proto::AskState& question = *message.mutable_ask_state();
   question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_job(job.transfer->job);
   question.set_part(job.transfer->part);
@@ -140,7 +140,7 @@ void JobRegistry::ask_state(Job& job) {
 
 // An answer may come within the question, or when nobody waits for it any more.
 void JobRegistry::on_state(const JobKey& part, uint64_t number,
-                           const Result<control::PartState>& answer) {
+                           const Result<proto::PartState>& answer) {
   const auto found = jobs_.find(part);
   if (found == jobs_.end() || !found->second->transfer) return;
   Job& job = *found->second;
@@ -231,8 +231,8 @@ void JobRegistry::settle_source(Job& job) {
 }
 
 void JobRegistry::tell_taken(const StateSource& source) {
-  control::WorkerMessage message;
-  control::AskState& question = *message.mutable_ask_state();
+  proto::WorkerMessage message;
+  proto::AskState& question = *message.mutable_ask_state();
   question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_job(source.job);
   question.set_part(source.part);

@@ -396,7 +396,7 @@ void Job::set_priorities(PipelineHost& host, wire::PriorityPolicy policy,
                          std::vector<int32_t> by_tensor) {
   priority_policy_ = policy;
   priorities_ = std::move(by_tensor);
-  control::SetPriorities& told = priorities_set_.emplace();
+  proto::SetPriorities& told = priorities_set_.emplace();
   told.set_policy(static_cast<uint32_t>(policy));
   told.mutable_by_tensor()->Add(priorities_.begin(), priorities_.end());
   const std::vector<int32_t> by_chunk = chunk_priorities();

@@ -36,7 +36,7 @@ bool finite_at_least(float value, float minimum) {
   return std::isfinite(value) && value >= minimum;
 }
 
-Result<optimizer::OptimizerSpec> parse_optimizer(const control::Optimizer& message) {
+Result<optimizer::OptimizerSpec> parse_optimizer(const proto::Optimizer& message) {
   using optimizer::OptimizerKind;
   if (message.kind() < 1 || message.kind() > static_cast<uint32_t>(OptimizerKind::kAdamW)) {
     return invalid("optimizer.kind " + std::to_string(message.kind()) +
@@ -70,7 +70,7 @@ Result<optimizer::OptimizerSpec> parse_optimizer(const control::Optimizer& messa
   return spec;
 }
 
-Result<TensorSpec> parse_tensor(const control::Tensor& message, uint32_t index,
+Result<TensorSpec> parse_tensor(const proto::Tensor& message, uint32_t index,
                                 float weight_decay_default) {
   const std::string where = "tensor " + std::to_string(index) + " (" + quoted(message.name()) + ")";
   if (message.name().empty() || message.name().size() > limits::kTensorNameBytesMax) {
@@ -100,7 +100,7 @@ Result<TensorSpec> parse_tensor(const control::Tensor& message, uint32_t index,
   return spec;
 }
 
-Status check_schedule(const control::Join& join) {
+Status check_schedule(const proto::Join& join) {
   if (join.priority_policy() >= wire::kPriorityPolicyCount) {
     return invalid("priority_policy " + std::to_string(join.priority_policy()) +
                    " is unknown; 0 explicit, 1 forward-order, 2 fifo");
@@ -128,7 +128,7 @@ Status check_schedule(const control::Join& join) {
   return ok_status();
 }
 
-Status check_restore(const control::Join& join) {
+Status check_restore(const proto::Join& join) {
   const std::string& restore = join.restore();
   if (restore.empty()) return ok_status();
   const bool is_number = restore.size() <= 18 && restore[0] != '0' &&
@@ -146,7 +146,7 @@ Status check_restore(const control::Join& join) {
   return ok_status();
 }
 
-Status check_copies(const control::Join& join) {
+Status check_copies(const proto::Join& join) {
   if (join.replicas() > 1) {
     return invalid("replicas " + std::to_string(join.replicas()) +
                    " is out of range; one other box has a copy (1), or none (0)");
@@ -163,7 +163,7 @@ Status check_copies(const control::Join& join) {
   return ok_status();
 }
 
-Status check_identity(const control::Join& join, const JobLimits& limits) {
+Status check_identity(const proto::Join& join, const JobLimits& limits) {
   if (join.job().empty() || join.job().size() > limits::kJobNameBytesMax) {
     // Not quoted: cut short it might end within a character, and no message may carry that.
     return invalid("the job name has " + std::to_string(join.job().size()) + " bytes; 1 to " +
@@ -237,7 +237,7 @@ uint64_t JobSpec::element_count() const {
   return count;
 }
 
-Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits) {
+Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
   if (const Status status = check_identity(join, limits); !status) return status.error();
   JobSpec spec;
   spec.name = join.job();
@@ -263,7 +263,7 @@ Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits) {
                    " entries; at most " + std::to_string(limits::kTensorsPerJobMax));
   }
   std::unordered_set<std::string> names;
-  for (const control::Tensor& message : join.tensors()) {
+  for (const proto::Tensor& message : join.tensors()) {
     auto tensor = parse_tensor(message, static_cast<uint32_t>(spec.tensors.size()),
                                spec.optimizer.weight_decay);
     if (!tensor) return tensor.error();

@@ -83,7 +83,7 @@ Status check_relayed(const JobSpec& spec);
 Status check_replicas(const JobSpec& spec);
 
 // Every field checked; the error names the field, its value and what is allowed.
-Result<JobSpec> parse_join(const control::Join& join, const JobLimits& limits);
+Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits);
 
 // The first thing in which a worker's description differs from the job's, in words; nothing if
 // equal.

@@ -11,32 +11,32 @@
 
 namespace pbox::appliance {
 
-class PartMap {
+class PartDirectory {
  public:
-  virtual ~PartMap() = default;
+  virtual ~PartDirectory() = default;
 
   // Nothing: this box has it. kUnavailable: it is not known now. kMismatch: the job is not planned
   // in so many parts. What one box knows may be out of date: two may for a while both believe to
   // have a part, which does no harm, since each of its workers is with one of them.
-  virtual Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
-                                                              uint32_t parts) const = 0;
+  virtual Result<std::optional<proto::PartPlace>> elsewhere(const std::string& job, uint32_t part,
+                                                            uint32_t parts) const = 0;
 
   // Where all parts of the job are; plans it if nobody has, and gives away the parts of the box
   // that the worker has lost if that is so. `done` is called once, at once or later.
-  using Answer = std::function<void(Result<control::Plan>)>;
-  virtual void ask(const control::AskPlan& question, Answer done) = 0;
+  using Answer = std::function<void(Result<proto::PartMap>)>;
+  virtual void ask(const proto::AskPartMap& question, Answer done) = 0;
 
   // Asks another box something; the names of boxes are the map's. `done` is called once, with an
   // error if there is no answer within some seconds, or a FAILURE.
-  using BoxAnswer = std::function<void(Result<control::BoxMessage>)>;
-  virtual void ask_box(const std::string& box, const control::WorkerMessage& /*question*/,
+  using BoxAnswer = std::function<void(Result<proto::BoxMessage>)>;
+  virtual void ask_box(const std::string& box, const proto::WorkerMessage& /*question*/,
                        BoxAnswer done) {
     done(Error{ErrorCode::kUnavailable, "box " + box + " is not known here"});
   }
 
   // Boxes that are there and could have a copy of this part, in the order of trying.
-  virtual std::vector<control::PartPlace> backups(const std::string& /*job*/,
-                                                  uint32_t /*part*/) const {
+  virtual std::vector<proto::PartPlace> backups(const std::string& /*job*/,
+                                                uint32_t /*part*/) const {
     return {};
   }
 
@@ -51,15 +51,15 @@ class PartMap {
 };
 
 // Of a box that is alone.
-class SinglePartMap : public PartMap {
+class SingleBoxDirectory : public PartDirectory {
  public:
-  explicit SinglePartMap(uint32_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
-  Result<std::optional<control::PartPlace>> elsewhere(const std::string&, uint32_t,
-                                                      uint32_t) const override {
-    return std::optional<control::PartPlace>();
+  explicit SingleBoxDirectory(uint32_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
+  Result<std::optional<proto::PartPlace>> elsewhere(const std::string&, uint32_t,
+                                                    uint32_t) const override {
+    return std::optional<proto::PartPlace>();
   }
-  void ask(const control::AskPlan&, Answer done) override {
-    control::Plan plan;
+  void ask(const proto::AskPartMap&, Answer done) override {
+    proto::PartMap plan;
     plan.add_parts();
     plan.set_chunk_bytes(chunk_bytes_);
     done(plan);

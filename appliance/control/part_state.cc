@@ -43,8 +43,8 @@ uint64_t PartState::bytes() const {
   return bytes;
 }
 
-control::PartState answer_of(const PartState& state, const control::AskState& question) {
-  control::PartState answer;
+proto::PartState answer_of(const PartState& state, const proto::AskState& question) {
+  proto::PartState answer;
   answer.set_epoch(state.epoch);
   if (state.learning_rate) answer.set_learning_rate(*state.learning_rate);
   auto chunk = std::lower_bound(
@@ -56,7 +56,7 @@ control::PartState answer_of(const PartState& state, const control::AskState& qu
     room -= overhead_bytes(*chunk);
     offset = std::min(offset, value_bytes(*chunk));
     const size_t bytes = std::min<size_t>(room, value_bytes(*chunk) - offset);
-    control::ChunkPiece& piece = *answer.add_pieces();
+    proto::ChunkPiece& piece = *answer.add_pieces();
     piece.set_chunk(chunk->chunk);
     piece.set_rounds(chunk->rounds_finished);
     piece.set_steps(chunk->steps);
@@ -78,13 +78,13 @@ IncomingState::IncomingState(uint32_t epoch, std::vector<size_t> value_counts)
   state_.epoch = epoch;
 }
 
-void IncomingState::describe(control::AskState& question) const {
+void IncomingState::describe(proto::AskState& question) const {
   question.set_epoch(state_.epoch);
   question.set_chunk(next_chunk_);
   question.set_offset(offset_);
 }
 
-Status IncomingState::take(const control::PartState& answer) {
+Status IncomingState::take(const proto::PartState& answer) {
   if (answer.epoch() != state_.epoch) {
     return Error{ErrorCode::kMismatch, "it is of epoch " + std::to_string(answer.epoch()) +
                                            ", not of " + std::to_string(state_.epoch)};
@@ -93,7 +93,7 @@ Status IncomingState::take(const control::PartState& answer) {
     return Error{ErrorCode::kMismatch, "an answer has nothing in it"};
   }
   if (answer.has_learning_rate()) state_.learning_rate = answer.learning_rate();
-  for (const control::ChunkPiece& piece : answer.pieces()) {
+  for (const proto::ChunkPiece& piece : answer.pieces()) {
     if (const Status taken = take(piece); !taken) return taken;
   }
   if (answer.last() && offset_ > 0) return misfit(next_chunk_, "a part is missing");
@@ -101,7 +101,7 @@ Status IncomingState::take(const control::PartState& answer) {
   return ok_status();
 }
 
-Status IncomingState::take(const control::ChunkPiece& piece) {
+Status IncomingState::take(const proto::ChunkPiece& piece) {
   const uint32_t id = piece.chunk();
   const bool begins = offset_ == 0;
   if (id >= value_counts_.size() || id < next_chunk_ || (!begins && id != next_chunk_)) {

@@ -27,7 +27,7 @@ struct PartState {
 };
 
 // From where the question says on, as much as one message takes.
-control::PartState answer_of(const PartState& state, const control::AskState& question);
+proto::PartState answer_of(const PartState& state, const proto::AskState& question);
 
 // A state as it comes in, one answer at a time.
 class IncomingState {
@@ -36,15 +36,15 @@ class IncomingState {
   IncomingState(uint32_t epoch, std::vector<size_t> value_counts);
 
   // The next question's chunk and offset.
-  void describe(control::AskState& question) const;
+  void describe(proto::AskState& question) const;
   // kMismatch: this is no answer to that question, or the part's chunks are others, or some bytes
   // are. Nothing of the state is to be used then.
-  Status take(const control::PartState& answer);
+  Status take(const proto::PartState& answer);
   bool is_whole() const { return is_whole_; }
   const PartState& state() const { return state_; }
 
  private:
-  Status take(const control::ChunkPiece& piece);
+  Status take(const proto::ChunkPiece& piece);
 
   std::vector<size_t> value_counts_;
   PartState state_;

@@ -62,7 +62,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   void add(tcp::socket socket);
   void read(ConnectionId id, const Pointer& connection);
   void received(ConnectionId id, const Pointer& connection, size_t bytes);
-  void send(ConnectionId id, const Pointer& connection, const control::BoxMessage& message);
+  void send(ConnectionId id, const Pointer& connection, const proto::BoxMessage& message);
   void write(ConnectionId id, const Pointer& connection);
   void remove(ConnectionId id, const std::string& reason);
 
@@ -133,7 +133,7 @@ void ControlServer::Implementation::received(ConnectionId id, const Pointer& con
   while (!connection->closing) {
     auto body = connection->reader.next();
     if (!body) {
-      control::BoxMessage message;
+      proto::BoxMessage message;
       message.mutable_failure()->set_code(static_cast<uint32_t>(body.error().code));
       message.mutable_failure()->set_message(body.error().message);
       send(id, connection, message);
@@ -169,10 +169,10 @@ void ControlServer::Implementation::flush() {
 }
 
 void ControlServer::Implementation::send(ConnectionId id, const Pointer& connection,
-                                         const control::BoxMessage& message) {
+                                         const proto::BoxMessage& message) {
   auto framed = wire::frame(message);
   if (!framed) {
-    control::BoxMessage failure;
+    proto::BoxMessage failure;
     failure.mutable_failure()->set_code(static_cast<uint32_t>(framed.error().code));
     failure.mutable_failure()->set_message(framed.error().message);
     framed = wire::frame(failure);

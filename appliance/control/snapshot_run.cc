@@ -10,7 +10,7 @@
 namespace pbox::appliance {
 namespace {
 
-using control::CutProgress;
+using proto::CutProgress;
 
 // The first cut is where the chunk that is furthest is now: a job that rests is there in no time.
 // One that runs may have left it before all boxes have heard of it; each next cut is further ahead.
@@ -24,11 +24,12 @@ constexpr uint64_t kPatienceNs = kNanosPerSecond;
 
 }  // namespace
 
-SnapshotRun::SnapshotRun(snapshot::Shelf& shelf, Ask ask, AskPlan ask_plan, Clock clock,
-                         std::function<void()> on_end, std::string job, uint64_t deadline_ns)
+SnapshotRun::SnapshotRun(snapshot::SnapshotStore& shelf, Ask ask, AskPartMap ask_part_map,
+                         Clock clock, std::function<void()> on_end, std::string job,
+                         uint64_t deadline_ns)
     : shelf_(shelf),
       ask_(std::move(ask)),
-      ask_plan_(std::move(ask_plan)),
+      ask_plan_(std::move(ask_part_map)),
       clock_(std::move(clock)),
       on_end_(std::move(on_end)),
       job_(std::move(job)),
@@ -51,16 +52,16 @@ void SnapshotRun::on_number(const Result<uint64_t>& number) {
 
 void SnapshotRun::ask_places() {
   state_ = State::kPlacing;
-  ask_plan_([weak = weak_from_this()](const Result<control::Plan>& plan) {
+  ask_plan_([weak = weak_from_this()](const Result<proto::PartMap>& plan) {
     if (const auto self = weak.lock()) self->on_places(plan);
   });
 }
 
-void SnapshotRun::on_places(const Result<control::Plan>& plan) {
+void SnapshotRun::on_places(const Result<proto::PartMap>& plan) {
   if (state_ != State::kPlacing) return;
   if (!plan) return fail("which box has which part is not known: " + plan.error().message);
   parts_.clear();
-  for (const control::PartPlace& place : plan->parts()) {
+  for (const proto::PartPlace& place : plan->parts()) {
     const bool is_here = place.address().empty();
     parts_.push_back({.asked_as = is_here ? "" : place.box(),
                       .box = is_here ? own_name_ : place.box(),
@@ -129,7 +130,7 @@ void SnapshotRun::ask_all() {
 }
 
 void SnapshotRun::ask(uint32_t part) {
-  control::AskCut question;
+  proto::AskCut question;
   question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_job(job_);
   question.set_part(part);
@@ -237,7 +238,7 @@ void SnapshotRun::end(State state) {
 void SnapshotRun::let_go() {
   if (number_ == 0) return;
   for (uint32_t part = 0; part < parts_.size(); ++part) {
-    control::AskCut question;
+    proto::AskCut question;
     question.set_protocol_version(wire::kControlProtocolVersion);
     question.set_job(job_);
     question.set_part(part);

@@ -29,17 +29,17 @@ struct SnapshotView {
 
 class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
  public:
-  using Answer = std::function<void(Result<control::CutProgress>)>;
+  using Answer = std::function<void(Result<proto::CutProgress>)>;
   // Asks a box by its name; empty: this one. The answer may come at once.
-  using Ask = std::function<void(const std::string& box, const control::AskCut&, Answer)>;
+  using Ask = std::function<void(const std::string& box, const proto::AskCut&, Answer)>;
   // Asks which box has which part. The answer may come at once.
-  using AskPlan = std::function<void(std::function<void(const Result<control::Plan>&)>)>;
+  using AskPartMap = std::function<void(std::function<void(const Result<proto::PartMap>&)>)>;
   // What of the time of day a manifest states.
   using Clock = std::function<std::string()>;
 
   // `shelf` outlives it. It fails unless it is done at `deadline_ns`. `on_end` is called once, when
   // it is over.
-  SnapshotRun(snapshot::Shelf& shelf, Ask ask, AskPlan ask_plan, Clock clock,
+  SnapshotRun(snapshot::SnapshotStore& shelf, Ask ask, AskPartMap ask_part_map, Clock clock,
               std::function<void()> on_end, std::string job, uint64_t deadline_ns);
 
   // `own_name`: as the plan has this box. `ranks`: incarnations of the job's. Once.
@@ -57,7 +57,7 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   struct Part {
     std::string asked_as;  // its box, to ask for; empty: this one
     std::string box;
-    control::CutProgress progress;
+    proto::CutProgress progress;
     bool is_asked = false;      // and has yet to answer
     bool has_answered = false;  // in this state
     std::string refusal;        // why it has not, as it or its box says
@@ -65,12 +65,12 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
 
   void on_number(const Result<uint64_t>& number);
   void ask_places();
-  void on_places(const Result<control::Plan>& plan);
+  void on_places(const Result<proto::PartMap>& plan);
   void enter(State state);
   void ask_all();
   void ask(uint32_t part);
   void on_answer(uint32_t part, uint32_t attempt, State state,
-                 const Result<control::CutProgress>& answer);
+                 const Result<proto::CutProgress>& answer);
   void on_probed();
   void on_progress();
   bool waits_in_vain(uint64_t now_ns);
@@ -80,9 +80,9 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   void end(State state);
   void let_go();
 
-  snapshot::Shelf& shelf_;
+  snapshot::SnapshotStore& shelf_;
   Ask ask_;
-  AskPlan ask_plan_;
+  AskPartMap ask_plan_;
   Clock clock_;
   std::function<void()> on_end_;
   std::string job_;

@@ -34,7 +34,7 @@ bool has_probability(SyncModel model) {
   return model == SyncModel::kPssp || model == SyncModel::kDpssp;
 }
 
-Status check_values(const control::Sync& sync) {
+Status check_values(const proto::Sync& sync) {
   if (sync.model() >= wire::kSyncModelCount) {
     return invalid("sync.model " + std::to_string(sync.model()) +
                    " is unknown; 0 bsp, 1 asp, 2 ssp, 3 essp, 4 pssp, 5 dpssp, 6 drop");
@@ -118,7 +118,7 @@ Status check_replay(const SyncSpec& sync, const JobSpec& spec) {
 }
 
 // What the rest of the job must be.
-Status check_job(const SyncSpec& sync, const control::Join& join, const JobSpec& spec) {
+Status check_job(const SyncSpec& sync, const proto::Join& join, const JobSpec& spec) {
   const std::string model = model_of(sync);
   if (spec.mode != pipeline::Mode::kOptimize) {
     const bool drops = sync.model == SyncModel::kDrop;
@@ -158,8 +158,8 @@ const char* to_string(Reads reads) {
   return reads == Reads::kCached ? "cached" : "fresh";
 }
 
-Result<SyncSpec> parse_sync(const control::Join& join, const JobSpec& spec) {
-  const control::Sync& message = join.sync();
+Result<SyncSpec> parse_sync(const proto::Join& join, const JobSpec& spec) {
+  const proto::Sync& message = join.sync();
   if (const Status status = check_values(message); !status) return status.error();
   SyncSpec sync;
   sync.model = static_cast<SyncModel>(message.model());

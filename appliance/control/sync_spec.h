@@ -16,7 +16,7 @@ const char* to_string(wire::Reads reads);
 
 // `spec`: everything else that the job asks for. The error names field, value and remedy. What the
 // model implies is filled in: ESSP reads cached data, and an unset probability is 1.
-Result<wire::SyncSpec> parse_sync(const control::Join& join, const JobSpec& spec);
+Result<wire::SyncSpec> parse_sync(const proto::Join& join, const JobSpec& spec);
 
 // As first_difference of jobs.
 std::optional<std::string> sync_difference(const wire::SyncSpec& job, const wire::SyncSpec& worker);

@@ -25,7 +25,7 @@ PipelineThread::PipelineThread(const PipelinePlan& plan, const config::Config& c
     : plan_(plan),
       port_(std::move(port)),
       capabilities_(std::visit([](const auto& any) { return any.capabilities(); }, port_)),
-      core_({.pipeline_index = plan.index, .tag = {config.data.payload_crc}, .flight = flight}),
+      engine_({.pipeline_index = plan.index, .tag = {config.data.payload_crc}, .flight = flight}),
       policy_{.busy = config.pipeline.poll == config::PollMode::kBusy,
               .spin_ns = config.pipeline.spin_us * uint64_t{1000}} {}
 
@@ -49,7 +49,7 @@ Status PipelineThread::start() {
           const PortThread<std::decay_t<decltype(port)>> on_port;
           const Status ready = pinned ? on_port.status() : pinned;
           started.set_value(ready);
-          if (ready) pipeline::Loop(core_, port, mailbox_, policy_).run();
+          if (ready) pipeline::Loop(engine_, port, mailbox_, policy_).run();
         },
         port_);
   });

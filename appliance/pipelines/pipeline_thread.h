@@ -14,7 +14,7 @@ namespace pbox::appliance {
 class PipelineThread {
  public:
   // Nothing runs yet. The object stays where it is: the thread points into it. `flight`: as
-  // pipeline::CoreOptions has it.
+  // pipeline::EngineOptions has it.
   static Result<std::unique_ptr<PipelineThread>> create(const PipelinePlan& plan,
                                                         const config::Config& config, AnyPort port,
                                                         std::span<std::byte> flight);
@@ -42,7 +42,7 @@ class PipelineThread {
   const PipelinePlan& plan() const { return plan_; }
   uint16_t udp_port() const;
   const nic::Capabilities& capabilities() const { return capabilities_; }
-  const pipeline::Counters& counters() const { return core_.counters(); }
+  const pipeline::Counters& counters() const { return engine_.counters(); }
   const nic::PortCounters& port_counters() const;
 
  private:
@@ -52,7 +52,7 @@ class PipelineThread {
   PipelinePlan plan_;
   AnyPort port_;
   nic::Capabilities capabilities_;
-  pipeline::Core core_;
+  pipeline::Engine engine_;
   pipeline::PollPolicy policy_;
   pipeline::Mailbox mailbox_;
   uint64_t next_ticket_ = 1;

@@ -1,26 +1,11 @@
 #include "appliance/pipelines/ports_rdma.h"
 
+#include "appliance/topology/rdma_queue.h"
 #include "config/address.h"
 
 namespace pbox::appliance {
 
 #ifdef PBOX_HAS_RDMA
-namespace {
-
-// Of all workers together: a quarter more than credits let be under way in sent packets' buffers,
-// as workers ask for a quarter more than their credit.
-constexpr uint32_t kLandingSlots = 1280;
-
-nic::RdmaQueueOptions queue_options(const config::Config& config) {
-  const bool is_off = config.memory.hugepages == config::OnOffAuto::kOff;
-  nic::RdmaQueueOptions options;
-  options.hugepages = is_off ? Hugepages::kNever : Hugepages::kIfFree;
-  if (config.rdma.mode == config::RdmaMode::kWriteImm) options.landing_slots = kLandingSlots;
-  return options;
-}
-
-}  // namespace
-
 Result<AnyPort> open_rdma(nic::SocketPort socket, const PipelinePlan& pipeline,
                           const config::Config& config, std::string& said) {
   nic::RdmaDeviceOptions options{.name = pipeline.rdma_device};
@@ -35,7 +20,7 @@ Result<AnyPort> open_rdma(nic::SocketPort socket, const PipelinePlan& pipeline,
   const auto device = nic::RdmaDevice::open(options);
   if (!device) return device.error();
   said = (*device)->describe();
-  nic::RdmaQueueOptions wanted = queue_options(config);
+  nic::RdmaQueueOptions wanted = rdma_queue_options(config);
   wanted.device = *device;
   wanted.numa_node = pipeline.node;
   auto queue = nic::RdmaQueue::open(wanted);
@@ -45,10 +30,6 @@ Result<AnyPort> open_rdma(nic::SocketPort socket, const PipelinePlan& pipeline,
   return AnyPort(std::move(*port));
 }
 
-uint64_t rdma_packet_bytes(const config::Config& config) {
-  return nic::rdma_queue_bytes(queue_options(config));
-}
-
 #else
 
 Result<AnyPort> open_rdma(nic::SocketPort /*socket*/, const PipelinePlan& /*pipeline*/,
@@ -56,10 +37,6 @@ Result<AnyPort> open_rdma(nic::SocketPort /*socket*/, const PipelinePlan& /*pipe
   return Error{ErrorCode::kUnavailable,
                "data.port = rdma, but this pboxd was built without libibverbs; install "
                "libibverbs-dev and build it again, or set data.port = socket"};
-}
-
-uint64_t rdma_packet_bytes(const config::Config& /*config*/) {
-  return 0;
 }
 
 #endif

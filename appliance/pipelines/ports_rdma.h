@@ -14,7 +14,4 @@ namespace pbox::appliance {
 Result<AnyPort> open_rdma(nic::SocketPort socket, const PipelinePlan& pipeline,
                           const config::Config& config, std::string& said);
 
-// What a pipeline's RDMA port locks, besides the memory of jobs. Pure.
-uint64_t rdma_packet_bytes(const config::Config& config);
-
 }  // namespace pbox::appliance

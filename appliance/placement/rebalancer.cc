@@ -74,7 +74,7 @@ bool Rebalancer::usable(const Observation& observation) const {
   });
 }
 
-std::optional<Plan> Rebalancer::observe(const Observation& observation) {
+std::optional<Proposal> Rebalancer::observe(const Observation& observation) {
   ++observations_;
   if (!usable(observation)) {
     ++observations_ignored_;
@@ -118,7 +118,7 @@ void Rebalancer::measure() {
   if (served > 0 && mapped > 0) traffic_ = served / mapped;
 }
 
-std::optional<Plan> Rebalancer::propose(Plan plan) {
+std::optional<Proposal> Rebalancer::propose(Proposal plan) {
   phase_ = Phase::kMigrating;
   if (is_judged(plan.kind)) before_ = iteration_seconds();
   note(plan.kind, plan.reason);
@@ -160,7 +160,7 @@ void Rebalancer::abandoned(const std::string& why) {
   pause(false);
 }
 
-std::optional<Plan> Rebalancer::judge() {
+std::optional<Proposal> Rebalancer::judge() {
   const bool exploration = is_exploration(plan_->kind);
   const size_t needed = exploration ? kSamplesToGiveUp : kSamplesPerJudgement;
   if (window_.size() < needed) return std::nullopt;
@@ -174,7 +174,7 @@ std::optional<Plan> Rebalancer::judge() {
   const bool faster = change.below_zero();
   const bool go_back = exploration ? !faster : change.above_zero();
   const DecisionKind kind = plan_->kind;
-  Plan back = go_back ? reversed() : Plan{};
+  Proposal back = go_back ? reversed() : Proposal{};
   plan_.reset();
   phase_ = Phase::kObserving;
   // An exploration was expected to fail: it only costs the ordinary pause.
@@ -190,7 +190,7 @@ std::optional<Plan> Rebalancer::judge() {
   return std::nullopt;
 }
 
-std::optional<Plan> Rebalancer::decide() {
+std::optional<Proposal> Rebalancer::decide() {
   cool_down_ = kSamplesPerJudgement;  // at the least, until the next decision
   auto plan = rng_.unit() < explore_probability_ ? explore() : exploit();
   if (!plan) return std::nullopt;

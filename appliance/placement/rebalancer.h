@@ -47,7 +47,7 @@ struct BoxChange {
   BoxState to;
 };
 
-struct Plan {
+struct Proposal {
   DecisionKind kind;
   std::vector<Move> moves{};  // each chunk at most once
   // Takes effect with the moves, unless the box was told something else meanwhile.
@@ -102,7 +102,7 @@ class Rebalancer {
 
   // Ignored, and counted, if it is not of all boxes or a number in it is negative or not finite.
   // Nothing is proposed while a plan is out.
-  std::optional<Plan> observe(const Observation& observation);
+  std::optional<Proposal> observe(const Observation& observation);
 
   // The plan that is out stands; `stall_seconds`: what it cost the job.
   void carried_out(double stall_seconds);
@@ -125,20 +125,20 @@ class Rebalancer {
 
   bool usable(const Observation& observation) const;
   void measure();
-  std::optional<Plan> propose(Plan plan);
-  std::optional<Plan> judge();
-  std::optional<Plan> decide();
+  std::optional<Proposal> propose(Proposal plan);
+  std::optional<Proposal> judge();
+  std::optional<Proposal> decide();
   void hold(std::string reason);
   void note(DecisionKind kind, std::string reason);
   void pause(bool helped);
 
   // rebalancer_plans.cc
-  std::optional<Plan> forced();
-  std::optional<Plan> exploit();
-  std::optional<Plan> explore();
-  std::optional<Plan> random_move();
-  Plan scaling(DecisionKind kind, BoxIndex box) const;
-  Plan reversed() const;
+  std::optional<Proposal> forced();
+  std::optional<Proposal> exploit();
+  std::optional<Proposal> explore();
+  std::optional<Proposal> random_move();
+  Proposal scaling(DecisionKind kind, BoxIndex box) const;
+  Proposal reversed() const;
   std::vector<BoxIndex> boxes_in(BoxState state) const;
   std::vector<double> rates_of_active() const;
   double slowest_seconds(const std::vector<double>& bytes,
@@ -146,7 +146,7 @@ class Rebalancer {
   std::vector<double> bytes_after(std::span<const Move> moves) const;
   double stall_unit_seconds(std::span<const Move> moves) const;
   std::vector<double> iteration_seconds() const;
-  std::string describe_moves(const Plan& plan) const;
+  std::string describe_moves(const Proposal& plan) const;
   static std::string milliseconds(double seconds);
 
   std::vector<uint32_t> chunk_bytes_;
@@ -163,7 +163,7 @@ class Rebalancer {
   Phase phase_ = Phase::kObserving;
   std::deque<Observation> window_;  // since the map changed last, at most kSamplesPerJudgement
   std::vector<double> before_;      // iteration times before the last plan
-  std::optional<Plan> plan_;        // out, or on trial
+  std::optional<Proposal> plan_;    // out, or on trial
   uint32_t cool_down_ = 0;
   uint32_t cool_down_next_ = kSamplesPerJudgement;
   uint32_t forced_retry_in_ = 0;

@@ -105,7 +105,7 @@ std::string Rebalancer::milliseconds(double seconds) {
   return text;
 }
 
-std::string Rebalancer::describe_moves(const Plan& plan) const {
+std::string Rebalancer::describe_moves(const Proposal& plan) const {
   double bytes = 0;
   for (const Move& move : plan.moves) bytes += chunk_bytes_[move.chunk];
   char text[96];
@@ -114,7 +114,7 @@ std::string Rebalancer::describe_moves(const Plan& plan) const {
   return text;
 }
 
-std::optional<Plan> Rebalancer::forced() {
+std::optional<Proposal> Rebalancer::forced() {
   std::string leaving;
   std::string joining;
   for (size_t box = 0; box < boxes_.size(); ++box) {
@@ -128,7 +128,7 @@ std::optional<Plan> Rebalancer::forced() {
     hold("no box is active to take the chunks of " + leaving + ": activate one");
     return std::nullopt;
   }
-  Plan plan{.kind = leaving.empty() ? DecisionKind::kJoin : DecisionKind::kDrain};
+  Proposal plan{.kind = leaving.empty() ? DecisionKind::kJoin : DecisionKind::kDrain};
   plan.moves = moves_for(chunk_bytes_, box_of_chunk_, rates_of_active(),
                          joining.empty() ? Leveling::kNone : Leveling::kFull);
   std::fill(joined_.begin(), joined_.end(), false);
@@ -143,7 +143,7 @@ std::optional<Plan> Rebalancer::forced() {
   return plan;
 }
 
-std::optional<Plan> Rebalancer::exploit() {
+std::optional<Proposal> Rebalancer::exploit() {
   const std::vector<double> rates = rates_of_active();
   const size_t slowest = slowest_of(bytes_, rates);
   const size_t fastest = fastest_of(bytes_, rates);
@@ -161,8 +161,8 @@ std::optional<Plan> Rebalancer::exploit() {
     hold(pair + ": no difference that the samples show");
     return std::nullopt;
   }
-  Plan plan{.kind = DecisionKind::kExploit,
-            .moves = moves_for(chunk_bytes_, box_of_chunk_, rates, Leveling::kFull)};
+  Proposal plan{.kind = DecisionKind::kExploit,
+                .moves = moves_for(chunk_bytes_, box_of_chunk_, rates, Leveling::kFull)};
   // Of many equal boxes one always looks slow: what counts is the part that the samples make sure
   // of.
   const double certain = apart.low / ((apart.low + apart.high) / 2);
@@ -186,7 +186,7 @@ std::optional<Plan> Rebalancer::exploit() {
   return plan;
 }
 
-std::optional<Plan> Rebalancer::explore() {
+std::optional<Proposal> Rebalancer::explore() {
   const std::vector<BoxIndex> active = boxes_in(BoxState::kActive);
   const std::vector<BoxIndex> standby = boxes_in(BoxState::kStandby);
   std::vector<DecisionKind> kinds;
@@ -197,7 +197,7 @@ std::optional<Plan> Rebalancer::explore() {
     hold("nothing to explore: one box, and none stands by");
     return std::nullopt;
   }
-  std::optional<Plan> plan;
+  std::optional<Proposal> plan;
   const DecisionKind kind = kinds[rng_.below(kinds.size())];
   if (kind == DecisionKind::kExploreMove) {
     plan = random_move();
@@ -221,13 +221,13 @@ std::optional<Plan> Rebalancer::explore() {
   return plan;
 }
 
-std::optional<Plan> Rebalancer::random_move() {
+std::optional<Proposal> Rebalancer::random_move() {
   const std::vector<BoxIndex> active = boxes_in(BoxState::kActive);
   const size_t donor_at = rng_.below(active.size());
   const BoxIndex donor = active[donor_at];
   const BoxIndex taker = active[(donor_at + 1 + rng_.below(active.size() - 1)) % active.size()];
   if (bytes_[donor] == 0) return std::nullopt;
-  Plan plan{.kind = DecisionKind::kExploreMove};
+  Proposal plan{.kind = DecisionKind::kExploreMove};
   double left = kRandomMoveShare * bytes_[donor];
   const size_t start = rng_.below(chunk_bytes_.size());
   for (size_t i = 0; i < chunk_bytes_.size() && left > 0; ++i) {
@@ -241,9 +241,9 @@ std::optional<Plan> Rebalancer::random_move() {
   return plan;
 }
 
-Plan Rebalancer::scaling(DecisionKind kind, BoxIndex box) const {
+Proposal Rebalancer::scaling(DecisionKind kind, BoxIndex box) const {
   const bool out = kind == DecisionKind::kScaleOut;
-  Plan plan{.kind = kind};
+  Proposal plan{.kind = kind};
   std::vector<double> rates = rates_of_active();
   rates[box] = out ? bytes_per_second()[box] : 0;
   plan.change = out ? BoxChange{box, BoxState::kStandby, BoxState::kActive}
@@ -256,8 +256,8 @@ Plan Rebalancer::scaling(DecisionKind kind, BoxIndex box) const {
 }
 
 // Of the plan on trial: to boxes that take chunks still, or will again.
-Plan Rebalancer::reversed() const {
-  Plan back{.kind = DecisionKind::kRevert};
+Proposal Rebalancer::reversed() const {
+  Proposal back{.kind = DecisionKind::kRevert};
   BoxIndex returns = kNoBox;
   const auto& change = plan_->change;
   if (change && boxes_[change->box].state == change->to) {

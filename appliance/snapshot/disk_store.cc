@@ -7,11 +7,11 @@
 
 namespace pbox::snapshot {
 
-DiskShelf::DiskShelf(boost::asio::io_context& context, std::string directory,
-                     std::function<void()> on_done)
+DiskSnapshotStore::DiskSnapshotStore(boost::asio::io_context& context, std::string directory,
+                                     std::function<void()> on_done)
     : context_(context), directory_(std::move(directory)), on_done_(std::move(on_done)) {}
 
-DiskShelf::~DiskShelf() {
+DiskSnapshotStore::~DiskSnapshotStore() {
   stopped_ = true;
   *alive_ = false;
   thread_.stop();
@@ -20,7 +20,7 @@ DiskShelf::~DiskShelf() {
 
 // Work on the thread, its answer on the context's.
 template <typename Work, typename Done>
-void DiskShelf::run(Work work, Done done) {
+void DiskSnapshotStore::run(Work work, Done done) {
   boost::asio::post(
       thread_, [this, alive = alive_, work = std::move(work), done = std::move(done)]() mutable {
         auto answer = work();
@@ -33,12 +33,12 @@ void DiskShelf::run(Work work, Done done) {
       });
 }
 
-void DiskShelf::begin(const std::string& job, std::function<void(Result<uint64_t>)> done) {
+void DiskSnapshotStore::begin(const std::string& job, std::function<void(Result<uint64_t>)> done) {
   run([this, job] { return make_next(directory_, job); }, std::move(done));
 }
 
-void DiskShelf::write_part(uint64_t number, PartHead head, Cuts cuts,
-                           std::function<void(Result<PartFile>)> done) {
+void DiskSnapshotStore::write_part(uint64_t number, PartHead head, Cuts cuts,
+                                   std::function<void(Result<PartFile>)> done) {
   run(
       [this, number, head = std::move(head), cuts = std::move(cuts)]() mutable {
         const std::string name = part_name(head);
@@ -51,12 +51,13 @@ void DiskShelf::write_part(uint64_t number, PartHead head, Cuts cuts,
       std::move(done));
 }
 
-void DiskShelf::finish(Manifest manifest, std::function<void(Status)> done) {
+void DiskSnapshotStore::finish(Manifest manifest, std::function<void(Status)> done) {
   run([this, manifest = std::move(manifest)] { return snapshot::finish(directory_, manifest); },
       std::move(done));
 }
 
-void DiskShelf::load(PartHead part, Choice choice, std::function<void(Result<Restored>)> done) {
+void DiskSnapshotStore::load(PartHead part, Choice choice,
+                             std::function<void(Result<Restored>)> done) {
   run([this, part = std::move(part),
        choice = std::move(choice)] { return snapshot::load(directory_, part, choice, stopped_); },
       std::move(done));

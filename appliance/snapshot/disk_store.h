@@ -10,11 +10,12 @@ namespace pbox::snapshot {
 
 // Made and used on the thread that runs `context`, which outlives it. What is being written when it
 // goes away is given up.
-class DiskShelf : public Shelf {
+class DiskSnapshotStore : public SnapshotStore {
  public:
   // `on_done`: after each answer, for what it has set off.
-  DiskShelf(boost::asio::io_context& context, std::string directory, std::function<void()> on_done);
-  ~DiskShelf() override;
+  DiskSnapshotStore(boost::asio::io_context& context, std::string directory,
+                    std::function<void()> on_done);
+  ~DiskSnapshotStore() override;
 
   void begin(const std::string& job, std::function<void(Result<uint64_t>)> done) override;
   void write_part(uint64_t number, PartHead head, Cuts cuts,

@@ -30,7 +30,7 @@ std::vector<Manifest> list(const std::string& directory, const std::string& job,
 // Of which there are snapshots, by name.
 std::vector<std::string> jobs(const std::string& directory);
 
-// As Shelf::load; gives up with kUnavailable once `stopped`.
+// As SnapshotStore::load; gives up with kUnavailable once `stopped`.
 Result<Restored> load(const std::string& directory, const PartHead& part, const Choice& choice,
                       const std::atomic<bool>& stopped);
 

@@ -9,9 +9,9 @@
 
 namespace pbox::snapshot {
 
-class Shelf {
+class SnapshotStore {
  public:
-  virtual ~Shelf() = default;
+  virtual ~SnapshotStore() = default;
 
   // A number for a new snapshot, which nobody else gets.
   virtual void begin(const std::string& job, std::function<void(Result<uint64_t>)> done) = 0;

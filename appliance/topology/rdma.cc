@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "appliance/pipelines/ports_rdma.h"
+#include "appliance/topology/rdma_queue.h"
 #include "appliance/topology/steps.h"
 
 namespace pbox::appliance::steps {

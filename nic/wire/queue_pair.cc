@@ -13,7 +13,7 @@ Error refuse(const std::string& what) {
   return {ErrorCode::kInvalidArgument, "queue pair: " + what};
 }
 
-Result<LandingRing> parse_landing(const control::LandingRing& message) {
+Result<LandingRing> parse_landing(const proto::LandingRing& message) {
   if (message.slots() < kLandingSlotsMin || message.slots() > kLandingSlotsMax) {
     return refuse("a landing ring of " + std::to_string(message.slots()) + " slots");
   }
@@ -29,7 +29,7 @@ Result<LandingRing> parse_landing(const control::LandingRing& message) {
 
 }  // namespace
 
-Result<QueuePairAddress> parse_queue_pair(const control::QueuePair& message) {
+Result<QueuePairAddress> parse_queue_pair(const proto::QueuePair& message) {
   QueuePairAddress address;
   if (message.gid().size() != address.gid.size()) {
     return refuse("a gid of " + std::to_string(message.gid().size()) + " bytes; it has 16");
@@ -62,7 +62,7 @@ Result<QueuePairAddress> parse_queue_pair(const control::QueuePair& message) {
   return address;
 }
 
-void write_queue_pair(const QueuePairAddress& address, control::QueuePair& message) {
+void write_queue_pair(const QueuePairAddress& address, proto::QueuePair& message) {
   message.set_gid(address.gid.data(), address.gid.size());
   message.set_number(address.number);
   message.set_packet_sequence(address.packet_sequence);
@@ -70,7 +70,7 @@ void write_queue_pair(const QueuePairAddress& address, control::QueuePair& messa
   message.set_mtu(address.mtu_bytes);
   message.set_landing_slots_wanted(address.landing_slots_wanted);
   if (address.landing.slots == 0) return;
-  control::LandingRing& landing = *message.mutable_landing();
+  proto::LandingRing& landing = *message.mutable_landing();
   landing.set_address(address.landing.address);
   landing.set_key(address.landing.key);
   landing.set_slots(address.landing.slots);

@@ -25,7 +25,7 @@ struct QueuePairAddress {
 };
 
 // Errors name the field. Pure; any thread.
-Result<QueuePairAddress> parse_queue_pair(const control::QueuePair& message);
-void write_queue_pair(const QueuePairAddress& address, control::QueuePair& message);
+Result<QueuePairAddress> parse_queue_pair(const proto::QueuePair& message);
+void write_queue_pair(const QueuePairAddress& address, proto::QueuePair& message);
 
 }  // namespace pbox::wire

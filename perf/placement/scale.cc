@@ -75,7 +75,7 @@ void time_decision(const std::vector<uint32_t>& chunk_bytes, const placement::Jo
     seen.boxes.push_back({bytes, slowdown * bytes / kBoxBytesPerSecond});
     seen.iteration_seconds = std::max(seen.iteration_seconds, seen.boxes.back().busy_seconds);
   }
-  std::optional<placement::Plan> plan;
+  std::optional<placement::Proposal> plan;
   while (!plan) {
     costs.decide_seconds = seconds_of([&] { plan = rebalancer.observe(seen); });
     if (rebalancer.decision_count(placement::DecisionKind::kHold) > 0) {
@@ -87,13 +87,13 @@ void time_decision(const std::vector<uint32_t>& chunk_bytes, const placement::Jo
   costs.apply_seconds = seconds_of([&] { rebalancer.carried_out(plan->stall_seconds); });
 }
 
-control::BoxMessage session_message(const placement::JobPlacement& map, size_t boxes) {
-  control::BoxMessage message;
-  control::Session& session = *message.mutable_session();
+proto::BoxMessage session_message(const placement::JobPlacement& map, size_t boxes) {
+  proto::BoxMessage message;
+  proto::Session& session = *message.mutable_session();
   session.set_box("0");
   session.set_has_rounds(true);
   for (size_t place = 0; place < boxes * kPipelinesPerBox; ++place) {
-    control::PipelineSession& pipeline = *session.add_pipelines();
+    proto::PipelineSession& pipeline = *session.add_pipelines();
     pipeline.set_spi(static_cast<uint32_t>(place << 12));
     pipeline.set_credit_bytes(limits::kUdpPayloadMax);
     pipeline.set_udp_port(static_cast<uint32_t>(limits::kDataPortFirst + place));
@@ -116,7 +116,7 @@ size_t heap_bytes() {
 // What a worker that joins a running job is sent, really framed and parsed.
 void weigh_messages(const placement::JobPlacement& map, Costs& costs) {
   std::vector<std::string> sent;
-  const auto send = [&](const control::BoxMessage& message) {
+  const auto send = [&](const proto::BoxMessage& message) {
     auto framed = wire::frame(message);
     if (!framed) throw std::runtime_error(framed.error().message);
     sent.push_back(std::move(*framed));
@@ -125,8 +125,8 @@ void weigh_messages(const placement::JobPlacement& map, Costs& costs) {
   send(session_message(map, costs.boxes));
   costs.session_bytes = costs.bytes;
   for (size_t first = 0; first < costs.chunks; first += limits::kRoundMapChunksMax) {
-    control::BoxMessage message;
-    control::RoundMap& rounds = *message.mutable_rounds();
+    proto::BoxMessage message;
+    proto::RoundMap& rounds = *message.mutable_rounds();
     const size_t end = std::min(first + limits::kRoundMapChunksMax, costs.chunks);
     rounds.set_first_chunk(static_cast<uint32_t>(first));
     for (size_t chunk = first; chunk < end; ++chunk) rounds.add_rounds(1'000'000);
@@ -138,7 +138,7 @@ void weigh_messages(const placement::JobPlacement& map, Costs& costs) {
   std::vector<uint8_t> place_of_chunk;
   std::vector<uint32_t> rounds;
   rounds.reserve(costs.chunks);
-  control::BoxMessage message;
+  proto::BoxMessage message;
   for (const std::string& framed : sent) {
     const auto body_bytes = static_cast<int>(framed.size() - wire::kControlLengthBytes);
     if (!message.ParseFromArray(framed.data() + wire::kControlLengthBytes, body_bytes)) {

@@ -84,7 +84,7 @@ void RackCluster::await_boxes(const std::string& cluster, uint64_t count) const 
 
 void RackCluster::put_plan(const std::string& cluster, const std::string& job, uint64_t model_bytes,
                            const std::vector<uint32_t>& parts) const {
-  cluster::JobPlan plan{.chunk_bytes = 32 << 10, .bytes = model_bytes, .boxes = {}};
+  cluster::PartMap plan{.chunk_bytes = 32 << 10, .bytes = model_bytes, .boxes = {}};
   plan.may_move = true;
   for (const uint32_t box : parts) plan.boxes.push_back(box_name(box));
   put(key_of(cluster, "jobs/" + job), to_text(plan));

@@ -23,12 +23,14 @@ class WireBench {
  public:
   WireBench(P& box_port, P& load_port, const nic::Endpoint& box, WireJob& job)
       : job_(job),
-        core_({.pipeline_index = 0, .tag = {}}),
-        loop_(core_, box_port, mailbox_, {.busy = true}),
+        engine_({.pipeline_index = 0, .tag = {}}),
+        loop_(engine_, box_port, mailbox_, {.busy = true}),
         load_(load_port, std::vector<nic::Endpoint>(job.shape().workers, box), job) {
-    core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = &job_.shard()});
+    engine_.execute({.kind = pipeline::CommandKind::kInstall, .shard = &job_.shard()});
   }
-  ~WireBench() { core_.execute({.kind = pipeline::CommandKind::kRemove, .shard = &job_.shard()}); }
+  ~WireBench() {
+    engine_.execute({.kind = pipeline::CommandKind::kRemove, .shard = &job_.shard()});
+  }
   WireBench(const WireBench&) = delete;
   WireBench& operator=(const WireBench&) = delete;
 
@@ -58,14 +60,14 @@ class WireBench {
     return turn;
   }
 
-  const pipeline::Counters& counters() const { return core_.counters(); }
+  const pipeline::Counters& counters() const { return engine_.counters(); }
   uint64_t stalls() const { return load_.stalls(); }
 
  private:
-  uint64_t fragments() const { return core_.counters().get(pipeline::Counter::kAggregated); }
+  uint64_t fragments() const { return engine_.counters().get(pipeline::Counter::kAggregated); }
 
   WireJob& job_;
-  pipeline::Core core_;
+  pipeline::Engine engine_;
   pipeline::Mailbox mailbox_;
   pipeline::Loop<P> loop_;
   WireLoad<P> load_;

@@ -67,13 +67,14 @@ class RdmaBench {
     must(box_.add_memory(results.data(), results.size()));
     // As workers' applications register theirs.
     must(load_queue_.add_memory(job_.gradients().data(), job_.gradients().size()));
-    core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = &job_.shard()});
-    thread_ = std::thread([this] { pipeline::Loop(core_, box_, mailbox_, {.busy = true}).run(); });
+    engine_.execute({.kind = pipeline::CommandKind::kInstall, .shard = &job_.shard()});
+    thread_ =
+        std::thread([this] { pipeline::Loop(engine_, box_, mailbox_, {.busy = true}).run(); });
   }
   ~RdmaBench() {
     mailbox_.stop.store(true, std::memory_order_release);
     thread_.join();
-    core_.execute({.kind = pipeline::CommandKind::kRemove, .shard = &job_.shard()});
+    engine_.execute({.kind = pipeline::CommandKind::kRemove, .shard = &job_.shard()});
   }
   RdmaBench(const RdmaBench&) = delete;
   RdmaBench& operator=(const RdmaBench&) = delete;
@@ -111,13 +112,15 @@ class RdmaBench {
     }
     return boxes;
   }
-  uint64_t added_bytes() const { return core_.counters().get(pipeline::Counter::kAggregatedBytes); }
+  uint64_t added_bytes() const {
+    return engine_.counters().get(pipeline::Counter::kAggregatedBytes);
+  }
 
   WireJob job_;
   nic::RdmaPort box_;
   nic::RdmaQueue load_queue_;
   WireLoad<nic::RdmaQueue> load_;
-  pipeline::Core core_{{.pipeline_index = 0, .tag = {}}};
+  pipeline::Engine engine_{{.pipeline_index = 0, .tag = {}}};
   pipeline::Mailbox mailbox_;
   std::thread thread_;
 };

@@ -83,12 +83,12 @@ class BoxDriver {
     PBOX_CHECK(shard.ok());
     job.shard = std::move(*shard);
     job.oracle.emplace(job.shape);
-    core_.execute({.kind = pipeline::CommandKind::kInstall, .shard = job.shard.get()});
+    engine_.execute({.kind = pipeline::CommandKind::kInstall, .shard = job.shard.get()});
   }
 
   void remove(Job& job) {
     packets_lost_ = true;
-    core_.execute({.kind = pipeline::CommandKind::kRemove, .shard = job.shard.get()});
+    engine_.execute({.kind = pipeline::CommandKind::kRemove, .shard = job.shard.get()});
     job.shard.reset();  // the sanitizer sees a late touch
   }
 
@@ -187,16 +187,16 @@ class BoxDriver {
   void command(Job& job) {
     const uint8_t value = input_.byte();
     if ((value & 1) != 0) {
-      core_.execute({.kind = pipeline::CommandKind::kSetCredit,
-                     .shard = job.shard.get(),
-                     .credit_bytes = value * limits::kCreditUnitBytes});
+      engine_.execute({.kind = pipeline::CommandKind::kSetCredit,
+                       .shard = job.shard.get(),
+                       .credit_bytes = value * limits::kCreditUnitBytes});
       return;
     }
     const float rate = static_cast<float>(value) / 16;
     job.oracle->set_learning_rate(rate);
-    core_.execute({.kind = pipeline::CommandKind::kSetLearningRate,
-                   .shard = job.shard.get(),
-                   .learning_rate = rate});
+    engine_.execute({.kind = pipeline::CommandKind::kSetLearningRate,
+                     .shard = job.shard.get(),
+                     .learning_rate = rate});
   }
 
   // A rank comes back with a new session, or is left out.
@@ -210,12 +210,13 @@ class BoxDriver {
     if (job.shape.absent[rank] == comes) ++job.shape.generations;
     job.shape.absent[rank] = !comes;
     const size_t allocations = allocation_count();
-    core_.execute({.kind = comes ? pipeline::CommandKind::kAdmit : pipeline::CommandKind::kExclude,
-                   .shard = job.shard.get(),
-                   .credit_bytes = kCreditBytes,
-                   .rank = rank,
-                   .spi = job.shape.spi(rank),
-                   .generation = job.shape.generation()});
+    engine_.execute(
+        {.kind = comes ? pipeline::CommandKind::kAdmit : pipeline::CommandKind::kExclude,
+         .shard = job.shard.get(),
+         .credit_bytes = kCreditBytes,
+         .rank = rank,
+         .spi = job.shape.spi(rank),
+         .generation = job.shape.generation()});
     PBOX_CHECK(allocation_count() == allocations);
     job.oracle->somebody_excluded();
     for (uint32_t one = 0; one < job.shape.workers; ++one) {
@@ -225,10 +226,10 @@ class BoxDriver {
 
   void check_rounds(Job& job, uint32_t rank) {
     std::array<uint32_t, 3> rounds{};
-    core_.execute({.kind = pipeline::CommandKind::kReportRounds,
-                   .shard = job.shard.get(),
-                   .rank = rank,
-                   .rounds = {rounds.data(), job.shape.chunks}});
+    engine_.execute({.kind = pipeline::CommandKind::kReportRounds,
+                     .shard = job.shard.get(),
+                     .rank = rank,
+                     .rounds = {rounds.data(), job.shape.chunks}});
     for (uint32_t chunk = 0; chunk < job.shape.chunks; ++chunk) {
       PBOX_CHECK(rounds[chunk] == job.oracle->next_round(chunk, rank));
     }
@@ -236,30 +237,30 @@ class BoxDriver {
 
   uint64_t verdicts() const {
     uint64_t sum = 0;
-    for (const Counter counter : test::kPacketVerdicts) sum += core_.counters().get(counter);
+    for (const Counter counter : test::kPacketVerdicts) sum += engine_.counters().get(counter);
     return sum;
   }
 
   void deliver(const std::vector<std::byte>& packet) {
     const uint64_t verdicts_before = verdicts();
-    const uint64_t pulls_before = core_.counters().get(Counter::kPullsReceived);
-    const uint64_t aggregated_before = core_.counters().get(Counter::kAggregated);
+    const uint64_t pulls_before = engine_.counters().get(Counter::kPullsReceived);
+    const uint64_t aggregated_before = engine_.counters().get(Counter::kAggregated);
     const nic::RxPacket received{packet.data(), static_cast<uint32_t>(packet.size()), from_};
     const size_t allocations = allocation_count();
-    core_.on_burst({&received, 1}, now_ns_);
+    engine_.on_burst({&received, 1}, now_ns_);
     PBOX_CHECK(allocation_count() == allocations);
 
     const uint64_t verdict = verdicts() - verdicts_before;
-    const uint64_t pulls = core_.counters().get(Counter::kPullsReceived) - pulls_before;
-    PBOX_CHECK(core_.counters().get(Counter::kRxPackets) == ++delivered_);
+    const uint64_t pulls = engine_.counters().get(Counter::kPullsReceived) - pulls_before;
+    PBOX_CHECK(engine_.counters().get(Counter::kRxPackets) == ++delivered_);
     PBOX_CHECK(pulls <= 1 && verdict <= 1 && pulls + verdict >= 1);
-    if (core_.counters().get(Counter::kAggregated) != aggregated_before) account(packet);
+    if (engine_.counters().get(Counter::kAggregated) != aggregated_before) account(packet);
     uint64_t finished = finished_before_;
     for (const Job& job : jobs_) {
       finished += job.oracle->rounds_finished();
       job.oracle->check_parked(*job.shard);
     }
-    PBOX_CHECK(core_.counters().get(Counter::kRoundsFinished) == finished);
+    PBOX_CHECK(engine_.counters().get(Counter::kRoundsFinished) == finished);
   }
 
   void account(const std::vector<std::byte>& packet) {
@@ -274,12 +275,12 @@ class BoxDriver {
   // Takes at most `limit` packets of what is to be sent, as a port that is full does.
   size_t send(uint32_t limit) {
     const size_t allocations = allocation_count();
-    const auto packets = core_.to_send();
+    const auto packets = engine_.to_send();
     PBOX_CHECK(allocation_count() == allocations);
     PBOX_CHECK(packets.size() <= limits::kBurstPackets);
     const auto taken = packets.first(std::min<size_t>(limit, packets.size()));
     for (const nic::TxPacket& packet : taken) check_sent(packet);
-    core_.sent(taken.size());
+    engine_.sent(taken.size());
     return taken.size();
   }
 
@@ -306,7 +307,7 @@ class BoxDriver {
 
   const nic::Endpoint from_{.address = {10, 0, 0, 1}, .port = 7000};
   Input& input_;
-  pipeline::Core core_{{.pipeline_index = kPipeline, .tag = kTag}};
+  pipeline::Engine engine_{{.pipeline_index = kPipeline, .tag = kTag}};
   std::array<Job, 2> jobs_;
   uint64_t now_ns_ = 1'000'000'000;
   uint64_t next_number_ = 1;

@@ -47,8 +47,9 @@ class Pipelines : public appliance::PipelineHost {
   }
 
  private:
-  std::array<pipeline::Core, kPipelines> cores_{pipeline::Core({.pipeline_index = 0, .tag = {}}),
-                                                pipeline::Core({.pipeline_index = 1, .tag = {}})};
+  std::array<pipeline::Engine, kPipelines> cores_{
+      pipeline::Engine({.pipeline_index = 0, .tag = {}}),
+      pipeline::Engine({.pipeline_index = 1, .tag = {}})};
 };
 
 // One piece again and again: long, of several bytes a character, or no text at all.
@@ -60,10 +61,10 @@ std::string odd_text(Input& input) {
   return text;
 }
 
-void fill_tensors(Input& input, control::Join& join) {
+void fill_tensors(Input& input, proto::Join& join) {
   const uint32_t count = input.below(4);
   for (uint32_t index = 0; index < count; ++index) {
-    control::Tensor& tensor = *join.add_tensors();
+    proto::Tensor& tensor = *join.add_tensors();
     const uint8_t odd = input.byte();  // each bit makes one field unusual
     tensor.set_name((odd & 1) != 0 ? odd_text(input) : fmt::format("t{}", index));
     tensor.set_elements((odd & 2) != 0 ? input.number<uint64_t>() : 1u + input.byte());
@@ -75,9 +76,9 @@ void fill_tensors(Input& input, control::Join& join) {
   }
 }
 
-control::WorkerMessage join_message(Input& input) {
-  control::WorkerMessage message;
-  control::Join& join = *message.mutable_join();
+proto::WorkerMessage join_message(Input& input) {
+  proto::WorkerMessage message;
+  proto::Join& join = *message.mutable_join();
   const uint8_t odd = input.byte();
   join.set_protocol_version((odd & 1) != 0 ? input.byte() : wire::kControlProtocolVersion);
   join.set_job((odd & 2) != 0 ? odd_text(input)
@@ -93,7 +94,7 @@ control::WorkerMessage join_message(Input& input) {
   join.set_priority_policy(join.join_timeout_ms() % 4);
   join.set_delivery(join.lost_timeout_ms() % 3);
   if (join.mode() != 0) {
-    control::Optimizer& optimizer = *join.mutable_optimizer();
+    proto::Optimizer& optimizer = *join.mutable_optimizer();
     optimizer.set_kind(input.below(7));
     optimizer.set_learning_rate(static_cast<float>(input.number<int16_t>()) / 256);
     optimizer.set_beta1(static_cast<float>(input.byte()) / 250);
@@ -103,9 +104,9 @@ control::WorkerMessage join_message(Input& input) {
 }
 
 // Of a worker that was there before, or says so.
-control::WorkerMessage return_message(Input& input) {
-  control::WorkerMessage message = join_message(input);
-  control::Join& join = *message.mutable_join();
+proto::WorkerMessage return_message(Input& input) {
+  proto::WorkerMessage message = join_message(input);
+  proto::Join& join = *message.mutable_join();
   const uint8_t choice = input.byte();
   join.set_resumes((choice & 1) != 0);
   join.set_rejoins((choice & 2) != 0);
@@ -118,9 +119,9 @@ control::WorkerMessage return_message(Input& input) {
   return message;
 }
 
-control::WorkerMessage rounds_message(Input& input) {
-  control::WorkerMessage message;
-  control::RoundMap& map = *message.mutable_rounds();
+proto::WorkerMessage rounds_message(Input& input) {
+  proto::WorkerMessage message;
+  proto::RoundMap& map = *message.mutable_rounds();
   const uint8_t choice = input.byte();
   map.set_first_chunk((choice & 1) != 0 ? input.byte() : 0);
   map.set_last((choice & 2) != 0);
@@ -128,8 +129,8 @@ control::WorkerMessage rounds_message(Input& input) {
   return message;
 }
 
-control::WorkerMessage small_message(Input& input) {
-  control::WorkerMessage message;
+proto::WorkerMessage small_message(Input& input) {
+  proto::WorkerMessage message;
   switch (input.below(4)) {
     case 0: message.mutable_leave(); break;
     case 1: message.mutable_heartbeat()->set_sequence(input.byte()); break;
@@ -185,7 +186,7 @@ class Registry {
  private:
   static constexpr uint32_t kConnections = 4;
 
-  void say(ConnectionId id, const control::WorkerMessage& message) {
+  void say(ConnectionId id, const proto::WorkerMessage& message) {
     const auto framed = wire::frame(message);
     PBOX_CHECK(framed.ok());
     const auto* data = reinterpret_cast<const std::byte*>(framed->data());
@@ -222,7 +223,7 @@ class Registry {
           const auto framed = wire::frame(action.message);
           PBOX_CHECK(framed.ok());
           // What the worker's end would make of it.
-          control::BoxMessage read;
+          proto::BoxMessage read;
           PBOX_CHECK(read.ParseFromString(framed->substr(wire::kControlLengthBytes)));
         }
       }
@@ -245,20 +246,20 @@ class Registry {
   Pipelines pipelines_;
   std::unique_ptr<appliance::Disk> disk_ = std::move(*appliance::open_disk(""));
   appliance::EpochStore epochs_ = *appliance::EpochStore::open(*disk_);
-  appliance::SinglePartMap parts_{limits::kChunkBytesDefault};
+  appliance::SingleBoxDirectory parts_{limits::kChunkBytesDefault};
   appliance::JobRegistry registry_;
   std::map<ConnectionId, wire::FrameReader> readers_;
   uint64_t now_ns_ = 1'000'000'000'000;
 };
 
 void read_session(const std::vector<std::byte>& body) {
-  control::Session session;
+  proto::Session session;
   if (!session.ParseFromArray(body.data(), static_cast<int>(body.size()))) return;
   const std::vector<worker::TensorSpec> tensors = {{.name = "a", .elements = 5000},
                                                    {.name = "b", .elements = 7}};
   const auto spec = worker::parse_session(session, tensors, {});
   if (!spec) return;
-  worker::Core core(*spec, tensors);
+  worker::Exchange core(*spec, tensors);
   std::vector<std::byte> buffer(5000 * sizeof(float));
   core.start(0, buffer.data(), buffer.data(), 0);
   size_t sent = 0;
@@ -272,7 +273,7 @@ void read_session(const std::vector<std::byte>& body) {
 
 // What is accepted is what was written, and no device is given a number that it cannot have.
 void read_queue_pair(const std::vector<std::byte>& body) {
-  control::QueuePair message;
+  proto::QueuePair message;
   if (!message.ParseFromArray(body.data(), static_cast<int>(body.size()))) return;
   const auto address = wire::parse_queue_pair(message);
   if (!address) return;
@@ -284,7 +285,7 @@ void read_queue_pair(const std::vector<std::byte>& body) {
              (ring.slots >= wire::kLandingSlotsMin && ring.slots <= wire::kLandingSlotsMax &&
               ring.slot_bytes >= limits::kPacketBytesMax &&
               ring.address + uint64_t{ring.slots} * ring.slot_bytes >= ring.address));
-  control::QueuePair again;
+  proto::QueuePair again;
   wire::write_queue_pair(*address, again);
   PBOX_CHECK(*wire::parse_queue_pair(again) == *address);
 }

@@ -21,8 +21,8 @@ class WorkerDriver {
   explicit WorkerDriver(Input& input)
       : input_(input),
         oracle_(input),
-        core_(oracle_.session(input.byte() * limits::kCreditUnitBytes), oracle_.specs(),
-              oracle_.shadow()) {}
+        exchange_(oracle_.session(input.byte() * limits::kCreditUnitBytes), oracle_.specs(),
+                  oracle_.shadow()) {}
 
   // Each operation is a byte; the low half says what.
   void run() {
@@ -49,7 +49,7 @@ class WorkerDriver {
       collect();
     }
     oracle_.check_outputs();
-    const bool gives_up = core_.statistics().packets_received % 2 == 1;
+    const bool gives_up = exchange_.statistics().packets_received % 2 == 1;
     gives_up ? abandon() : heal();
     oracle_.check_outputs();
   }
@@ -66,36 +66,36 @@ class WorkerDriver {
   void start() {
     const uint32_t index = input_.below(static_cast<uint32_t>(oracle_.tensors().size()));
     WorkerOracle::Tensor& tensor = oracle_.tensors()[index];
-    PBOX_CHECK(core_.busy(index) == tensor.started);
+    PBOX_CHECK(exchange_.busy(index) == tensor.started);
     if (tensor.started) return;
     oracle_.start(index, input_.byte());
     const std::byte* from = tensor.in_place ? tensor.output.data() : tensor.input.data();
-    core_.start(index, from, tensor.output.data(), input_.below(3) == 0 ? 1 : 0);
+    exchange_.start(index, from, tensor.output.data(), input_.below(3) == 0 ? 1 : 0);
   }
 
   // Only with a shadow may the box be another one, which has forgotten what it had.
   void resume() {
     if (!oracle_.has_shadow()) return;
-    core_.suspend();
+    exchange_.suspend();
     if (input_.below(2) == 0) start();
     for (uint32_t pipeline = 0; pipeline < kPipelines; ++pipeline) {
-      PBOX_CHECK(core_.to_send(pipeline, now_ns_).empty());
+      PBOX_CHECK(exchange_.to_send(pipeline, now_ns_).empty());
     }
-    PBOX_CHECK(core_.resume(oracle_.resume(input_)).ok());
+    PBOX_CHECK(exchange_.resume(oracle_.resume(input_)).ok());
   }
 
   void new_generation() {
     oracle_.new_generation();
-    core_.set_generation(oracle_.generation());
+    exchange_.set_generation(oracle_.generation());
   }
 
   size_t send(uint32_t pipeline, uint32_t limit) {
-    const auto packets = core_.to_send(pipeline, now_ns_);
+    const auto packets = exchange_.to_send(pipeline, now_ns_);
     PBOX_CHECK(packets.size() <= limits::kBurstPackets);
     for (const nic::TxPacket& packet : packets) oracle_.made(packet);
     const auto taken = packets.first(std::min<size_t>(limit, packets.size()));
     for (const nic::TxPacket& packet : taken) oracle_.check_sent(packet, pipeline);
-    core_.sent(pipeline, taken.size(), now_ns_);
+    exchange_.sent(pipeline, taken.size(), now_ns_);
     return taken.size();
   }
 
@@ -108,16 +108,16 @@ class WorkerDriver {
   }
 
   void expire() {
-    const uint64_t deadline_ns = core_.next_deadline_ns();
+    const uint64_t deadline_ns = exchange_.next_deadline_ns();
     if (deadline_ns != UINT64_MAX) now_ns_ = std::max(now_ns_, deadline_ns);
-    core_.on_timer(now_ns_);
+    exchange_.on_timer(now_ns_);
     check_laggards();
   }
 
   // As the I/O thread's.
   void turn() {
     drain();
-    core_.on_timer(now_ns_);
+    exchange_.on_timer(now_ns_);
   }
 
   Place choose_place() {
@@ -216,10 +216,10 @@ class WorkerDriver {
                            wire::Reject::kNone &&
                        wire::verify_tag(kTag, parsed);
     const uint32_t pipeline = sound ? parsed.header.spi >> 13 & (kPipelines - 1) : 0;
-    const worker::Statistics before = core_.statistics();
+    const worker::Statistics before = exchange_.statistics();
     const nic::RxPacket received{packet.data(), static_cast<uint32_t>(packet.size()), {}};
-    core_.on_burst(pipeline, {&received, 1}, now_ns_);
-    const worker::Statistics after = core_.statistics();
+    exchange_.on_burst(pipeline, {&received, 1}, now_ns_);
+    const worker::Statistics after = exchange_.statistics();
     PBOX_CHECK(after.packets_received == before.packets_received + 1);
     const uint64_t dropped = after.rejected_packets - before.rejected_packets +
                              after.stale_packets - before.stale_packets;
@@ -237,7 +237,7 @@ class WorkerDriver {
   }
 
   void collect() {
-    for (const uint32_t tensor : core_.take_completed()) oracle_.completed(tensor);
+    for (const uint32_t tensor : exchange_.take_completed()) oracle_.completed(tensor);
   }
 
   // An honest box from now on: what was pushed is answered. No tensor may be left waiting.
@@ -249,7 +249,7 @@ class WorkerDriver {
       collect();
       expire();
     }
-    PBOX_CHECK(core_.next_deadline_ns() == UINT64_MAX);
+    PBOX_CHECK(exchange_.next_deadline_ns() == UINT64_MAX);
   }
 
   void answer_missing(uint32_t id) {
@@ -261,47 +261,47 @@ class WorkerDriver {
     for (uint32_t fragment = 0; fragment < chunk.fragments(); ++fragment) {
       const WorkerOracle::Chunk& now = oracle_.chunks()[id];
       if (!oracle_.awaits(id, now.round, fragment)) continue;
-      const uint64_t pulled = core_.statistics().bytes_pulled;
+      const uint64_t pulled = exchange_.statistics().bytes_pulled;
       // A box that drops rounds has but the newest result.
       const uint32_t newest = now.clock > now.round ? now.clock - 1 : now.round;
       deliver(sealed(result({id, newest, fragment})));
-      PBOX_CHECK(core_.statistics().bytes_pulled > pulled);
+      PBOX_CHECK(exchange_.statistics().bytes_pulled > pulled);
     }
   }
 
   void abandon() {
-    core_.abandon();
+    exchange_.abandon();
     for (uint32_t id = 0; id < oracle_.chunks().size(); ++id) {
-      const uint64_t pulled = core_.statistics().bytes_pulled;
+      const uint64_t pulled = exchange_.statistics().bytes_pulled;
       deliver(sealed(result({id, oracle_.chunks()[id].round, 0})));
-      PBOX_CHECK(core_.statistics().bytes_pulled == pulled);
+      PBOX_CHECK(exchange_.statistics().bytes_pulled == pulled);
     }
     expire();
     for (uint32_t pipeline = 0; pipeline < kPipelines; ++pipeline) {
-      PBOX_CHECK(core_.to_send(pipeline, now_ns_).empty());
+      PBOX_CHECK(exchange_.to_send(pipeline, now_ns_).empty());
     }
-    PBOX_CHECK(core_.next_deadline_ns() == UINT64_MAX && core_.take_completed().empty());
+    PBOX_CHECK(exchange_.next_deadline_ns() == UINT64_MAX && exchange_.take_completed().empty());
   }
 
   // Somebody is waited for only where something is under way.
   void check_laggards() const {
-    for (uint32_t tensor = 0; tensor < core_.tensor_count(); ++tensor) {
-      const worker::Laggard laggard = core_.laggard(tensor, now_ns_);
-      PBOX_CHECK(core_.busy(tensor) || laggard.kind == worker::Laggard::Kind::kNobody);
+    for (uint32_t tensor = 0; tensor < exchange_.tensor_count(); ++tensor) {
+      const worker::Laggard laggard = exchange_.laggard(tensor, now_ns_);
+      PBOX_CHECK(exchange_.busy(tensor) || laggard.kind == worker::Laggard::Kind::kNobody);
       PBOX_CHECK(laggard.kind != worker::Laggard::Kind::kRank || laggard.missing_workers > 0);
     }
   }
 
   bool is_busy() const {
-    for (uint32_t tensor = 0; tensor < core_.tensor_count(); ++tensor) {
-      if (core_.busy(tensor)) return true;
+    for (uint32_t tensor = 0; tensor < exchange_.tensor_count(); ++tensor) {
+      if (exchange_.busy(tensor)) return true;
     }
     return false;
   }
 
   Input& input_;
   WorkerOracle oracle_;
-  worker::Core core_;
+  worker::Exchange exchange_;
   uint64_t now_ns_ = 1'000'000'000;
   uint64_t packet_number_ = 0;
 };

@@ -115,8 +115,8 @@ worker::SessionSpec WorkerOracle::session(uint32_t credit_bytes) {
 }
 
 NumaArena WorkerOracle::shadow() {
-  const uint64_t bytes = has_shadow_ ? worker::Core::shadow_bytes(specs(), 1)
-                                     : worker::Core::cache_bytes(session(0), specs());
+  const uint64_t bytes = has_shadow_ ? worker::Exchange::shadow_bytes(specs(), 1)
+                                     : worker::Exchange::cache_bytes(session(0), specs());
   if (bytes == 0) return {};
   return std::move(*NumaArena::create(bytes, kAnyNumaNode));
 }

@@ -126,7 +126,7 @@ class Stranger {
 };
 
 std::string refusal(ErrorCode code, const std::string& message) {
-  control::BoxMessage failure;
+  proto::BoxMessage failure;
   failure.mutable_failure()->set_code(static_cast<uint32_t>(code));
   failure.mutable_failure()->set_message(message);
   return *wire::frame(failure);

@@ -18,15 +18,15 @@ namespace {
 using Catch::Contains;
 
 // Devices of a box, one for each worker, and what each worker's port is called.
-class Shelf {
+class SnapshotStore {
  public:
-  explicit Shelf(uint32_t workers) : workers_(workers) {
+  explicit SnapshotStore(uint32_t workers) : workers_(workers) {
     char name[] = "/tmp/pbox-memif-XXXXXX";
     folder_ = mkdtemp(name);
   }
-  ~Shelf() { std::filesystem::remove_all(folder_); }
-  Shelf(const Shelf&) = delete;
-  Shelf& operator=(const Shelf&) = delete;
+  ~SnapshotStore() { std::filesystem::remove_all(folder_); }
+  SnapshotStore(const SnapshotStore&) = delete;
+  SnapshotStore& operator=(const SnapshotStore&) = delete;
 
   Arguments box(uint32_t pipelines, const Arguments& more = {}) const {
     std::string devices;
@@ -59,7 +59,7 @@ class Shelf {
   std::string folder_;
 };
 
-SumsOutcome run_sums_over(const Shelf& shelf, SumsOptions options) {
+SumsOutcome run_sums_over(const SnapshotStore& shelf, SumsOptions options) {
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
     options.port = shelf.worker(rank);
@@ -69,7 +69,7 @@ SumsOutcome run_sums_over(const Shelf& shelf, SumsOptions options) {
 }
 
 // Rounds without end; says when the first is through, and at last why there is no next.
-void run_for_ever(const Daemon& daemon, const Shelf& shelf, uint32_t rank, Line& line,
+void run_for_ever(const Daemon& daemon, const SnapshotStore& shelf, uint32_t rank, Line& line,
                   bool rests = false) {
   const std::string port = shelf.worker(rank);
   AbiWorker worker({.box = daemon.control(),
@@ -108,7 +108,7 @@ std::string refusal_of(const Arguments& arguments) {
 TEST_CASE("sums over shared-memory devices are right for every element type and queue") {
   const uint32_t workers = GENERATE(2, 3);
   const uint32_t pipelines = GENERATE(1, 2);
-  Shelf shelf(workers);
+  SnapshotStore shelf(workers);
   Daemon daemon(shelf.box(pipelines));
   for (const pbox_dtype dtype : {PBOX_F32, PBOX_F16, PBOX_BF16}) {
     const auto outcome = run_sums_over(
@@ -123,7 +123,7 @@ TEST_CASE("sums over shared-memory devices are right for every element type and 
 
 TEST_CASE("the box's optimizer serves workers over shared-memory devices") {
   constexpr uint64_t kElements = 20'001;
-  Shelf shelf(2);
+  SnapshotStore shelf(2);
   Daemon daemon(shelf.box(2));
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -154,7 +154,7 @@ TEST_CASE("the box's optimizer serves workers over shared-memory devices") {
 }
 
 TEST_CASE("a process joins one job after another over one device") {
-  Shelf shelf(1);
+  SnapshotStore shelf(1);
   Daemon daemon(shelf.box(2));
   WorkerProcess process([&](Line& line) {
     SumsOptions options{.box = daemon.control(), .workers = 1, .rounds = 2};
@@ -165,7 +165,7 @@ TEST_CASE("a process joins one job after another over one device") {
 }
 
 TEST_CASE("a worker that is killed ends its job by name, and its device serves the next one") {
-  Shelf shelf(2);
+  SnapshotStore shelf(2);
   Daemon daemon(shelf.box(2));
   for (int turn = 0; turn < 5; ++turn) {
     std::vector<WorkerProcess> workers;
@@ -184,7 +184,7 @@ TEST_CASE("a worker that is killed ends its job by name, and its device serves t
 }
 
 TEST_CASE("a second box on the sockets of a running one is refused, and the running one goes on") {
-  Shelf shelf(2);
+  SnapshotStore shelf(2);
   Daemon daemon(shelf.box(1));
   for (int turn = 0; turn < 3; ++turn) {
     CHECK_THAT(refusal_of(shelf.box(1)),
@@ -214,7 +214,7 @@ TEST_CASE("a box that cannot have its devices or their memory says so and ends")
 }
 
 TEST_CASE("a worker whose device leads nowhere is told at the join") {
-  Shelf shelf(1);
+  SnapshotStore shelf(1);
   Daemon daemon(shelf.box(1));
   const auto told = [&](const std::string& port) {
     WorkerProcess process([&](Line& line) {
@@ -242,7 +242,7 @@ TEST_CASE("a worker whose device leads nowhere is told at the join") {
 // polls there, and nothing in a library can keep it from that (nic/dpdk/grace_period.h).
 TEST_CASE("a box that is stopped or killed comes back over the same sockets") {
   const int signal = GENERATE(SIGTERM, SIGKILL);
-  Shelf shelf(2);
+  SnapshotStore shelf(2);
   for (int turn = 0; turn < 3; ++turn) {
     Daemon daemon(shelf.box(2));
     const auto outcome = run_sums_over(shelf, {.box = daemon.control(), .rounds = 2});
@@ -265,7 +265,7 @@ TEST_CASE("a box that is stopped or killed comes back over the same sockets") {
 }
 
 TEST_CASE("the doctor on a box of shared-memory devices goes all the way, as a worker would") {
-  Shelf shelf(2);
+  SnapshotStore shelf(2);
   Arguments arguments = {"doctor", "-o", "json", "--seconds=1"};
   const Arguments box = daemon_arguments(shelf.box(2));
   arguments.insert(arguments.end(), box.begin(), box.end());

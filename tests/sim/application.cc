@@ -149,7 +149,7 @@ uint64_t Application::think_ns(uint32_t round) {
   return straggles ? usual_ns * options.straggler_factor : usual_ns;
 }
 
-void Application::resume(const worker::Core& core, uint64_t now_ns) {
+void Application::resume(const worker::Exchange& core, uint64_t now_ns) {
   const bool optimizes = job_.options.mode == pipeline::Mode::kOptimize;
   step_ = UINT32_MAX;
   for (uint32_t index = 0; index < tensors_.size(); ++index) {

@@ -35,7 +35,7 @@ std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, 
                        .dtype = wire::Dtype::kF32,
                        .priority = chunk.priority});
   }
-  return std::make_unique<worker::Membership>(options, std::move(tensors), control::Optimizer());
+  return std::make_unique<worker::Membership>(options, std::move(tensors), proto::Optimizer());
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ void BackupMember::crash() {
   if (!over_) forget();
 }
 
-uint64_t BackupMember::run(worker::Core& core, uint64_t now_ns, bool& busy) {
+uint64_t BackupMember::run(worker::Exchange& core, uint64_t now_ns, bool& busy) {
   if (!std::exchange(counts_workers_, true)) {
     own_workers_ = static_cast<float>(spec_.workers);
     membership_->start(kWorkersTensor, reinterpret_cast<const std::byte*>(&own_workers_),

@@ -85,7 +85,7 @@ void Box::start() {
     pipeline.port->set_watch([this, index](const nic::TxPacket& packet) {
       checker_->sent(index, *pipelines_[index].port, packet);
     });
-    pipeline.core = std::make_unique<pipeline::Core>(pipeline::CoreOptions{
+    pipeline.core = std::make_unique<pipeline::Engine>(pipeline::EngineOptions{
         .pipeline_index = index, .tag = {.payload_crc = rack_.options.payload_crc}});
     pipeline.mailbox = std::make_unique<pipeline::Mailbox>();
     pipeline.loop = std::make_unique<pipeline::Loop<SimPort>>(
@@ -203,7 +203,7 @@ void Box::Client::on_connected(ConnectionId id) {
 void Box::Client::on_control_message(ConnectionId id, const std::string& body) {
   if (BackupMember* member = relay(id)) return member->on_control_message(id, body);
   if (!box_.questions_.contains(id)) return;
-  control::BoxMessage message;
+  proto::BoxMessage message;
   require(message.ParseFromString(body), "a box sent what is no control message");
   if (!message.has_failure()) return box_.end_question(id, std::move(message));
   box_.end_question(
@@ -271,7 +271,7 @@ void Box::note_epoch(uint32_t epoch, uint32_t job) {
           [&] { return "epoch " + std::to_string(epoch) + " was given out before"; });
 }
 
-void Box::learn_session(ConnectionId id, const control::Session& session) {
+void Box::learn_session(ConnectionId id, const proto::Session& session) {
   JobModel& job = job_of(id);
   note_epoch(session.epoch(), job.index);
   for (int index = 0; index < session.pipelines_size(); ++index) {
@@ -280,19 +280,19 @@ void Box::learn_session(ConnectionId id, const control::Session& session) {
   for (const uint32_t rank : session.absent_ranks()) job.forget(rank);
 }
 
-Result<std::optional<control::PartPlace>> Box::elsewhere(const std::string& job, uint32_t,
-                                                         uint32_t) const {
+Result<std::optional<proto::PartPlace>> Box::elsewhere(const std::string& job, uint32_t,
+                                                       uint32_t) const {
   const auto owner = rack_.parts.known_owner(host_, job);
   if (!owner) return Error{ErrorCode::kUnavailable, "this box has yet to hear of " + job};
-  if (*owner == host_) return std::optional<control::PartPlace>();
-  control::PartPlace place;
+  if (*owner == host_) return std::optional<proto::PartPlace>();
+  proto::PartPlace place;
   place.set_box("box" + std::to_string(*owner));
   place.set_address(address_of_box(*owner));
-  return std::optional<control::PartPlace>(std::move(place));
+  return std::optional<proto::PartPlace>(std::move(place));
 }
 
 // As of a store: the answer takes a while, and tells what is known when it is given.
-void Box::ask(const control::AskPlan& question, Answer done) {
+void Box::ask(const proto::AskPartMap& question, Answer done) {
   const auto lost = question.lost_box();
   const std::string job = question.job();
   if (!lost.empty()) give_away(job, static_cast<HostId>(std::stoul(lost.substr(3))));
@@ -301,9 +301,9 @@ void Box::ask(const control::AskPlan& question, Answer done) {
     if (!owner) {
       done(Error{ErrorCode::kUnavailable, "this box has yet to hear of " + job});
     } else {
-      control::Plan plan;
+      proto::PartMap plan;
       plan.set_chunk_bytes(limits::kChunkBytesDefault);
-      control::PartPlace& place = *plan.add_parts();
+      proto::PartPlace& place = *plan.add_parts();
       place.set_box("box" + std::to_string(*owner));
       if (*owner != host_) place.set_address(address_of_box(*owner));
       for (HostId box = 0; box < rack_.options.boxes; ++box) plan.add_boxes(address_of_box(box));
@@ -314,8 +314,8 @@ void Box::ask(const control::AskPlan& question, Answer done) {
 }
 
 // Those that are registered, from the next one on.
-std::vector<control::PartPlace> Box::backups(const std::string&, uint32_t) const {
-  std::vector<control::PartPlace> places;
+std::vector<proto::PartPlace> Box::backups(const std::string&, uint32_t) const {
+  std::vector<proto::PartPlace> places;
   for (HostId step = 1; step < rack_.options.boxes; ++step) {
     const HostId box = (host_ + step) % rack_.options.boxes;
     if (!rack_.parts.is_registered(box)) continue;
@@ -336,14 +336,14 @@ std::unique_ptr<appliance::Relay> Box::join(const std::string& address, applianc
   return std::make_unique<BackupRelay>(*relays_.back());
 }
 
-void Box::ask_box(const std::string& box, const control::WorkerMessage& message, BoxAnswer done) {
+void Box::ask_box(const std::string& box, const proto::WorkerMessage& message, BoxAnswer done) {
   const auto other = static_cast<HostId>(std::stoul(box.substr(3)));
   const ConnectionId id = rack_.control.connect(client_host_, other);
   Question& asked = questions_[id];
   asked.message = message;
   asked.done = std::move(done);
   rack_.say("box " + std::to_string(host_), [&] {
-    const control::AskState& question = message.ask_state();
+    const proto::AskState& question = message.ask_state();
     return "asks " + box + " for job " + question.job() + " of epoch " +
            std::to_string(question.epoch()) + (question.taken() ? " no more" : "");
   });
@@ -352,8 +352,8 @@ void Box::ask_box(const std::string& box, const control::WorkerMessage& message,
   });
 }
 
-void Box::end_question(ConnectionId id, Result<control::BoxMessage> answer) {
-  const control::AskState& question = questions_.at(id).message.ask_state();
+void Box::end_question(ConnectionId id, Result<proto::BoxMessage> answer) {
+  const proto::AskState& question = questions_.at(id).message.ask_state();
   if (question.is_backup() && !question.taken() && answer) rack_.counts.add(Fault::kCopyUsed);
   const BoxAnswer done = std::move(questions_.extract(id).mapped().done);
   rack_.control.close(id, client_host_);

@@ -35,7 +35,7 @@ class BoxEpochs : public appliance::Epochs {
 
 class Box final : public ControlEnd,
                   public appliance::PipelineHost,
-                  public appliance::PartMap,
+                  public appliance::PartDirectory,
                   public appliance::BackupBoxes {
  public:
   Box(Rack& rack, HostId host);
@@ -67,7 +67,7 @@ class Box final : public ControlEnd,
     nic::Endpoint local;
     ReceiveRing* ring = nullptr;
     std::unique_ptr<SimPort> port;
-    std::unique_ptr<pipeline::Core> core;
+    std::unique_ptr<pipeline::Engine> core;
     std::unique_ptr<pipeline::Mailbox> mailbox;
     std::unique_ptr<pipeline::Loop<SimPort>> loop;
     std::unique_ptr<Thread> thread;
@@ -81,12 +81,12 @@ class Box final : public ControlEnd,
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
   void wake(uint32_t pipeline) override { pipelines_[pipeline].thread->wake_soon(); }
 
-  Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
-                                                      uint32_t parts) const override;
-  void ask(const control::AskPlan& question, Answer done) override;
-  void ask_box(const std::string& box, const control::WorkerMessage& question,
+  Result<std::optional<proto::PartPlace>> elsewhere(const std::string& job, uint32_t part,
+                                                    uint32_t parts) const override;
+  void ask(const proto::AskPartMap& question, Answer done) override;
+  void ask_box(const std::string& box, const proto::WorkerMessage& question,
                BoxAnswer done) override;
-  std::vector<control::PartPlace> backups(const std::string& job, uint32_t part) const override;
+  std::vector<proto::PartPlace> backups(const std::string& job, uint32_t part) const override;
   bool has_others(const std::string& job) const override { return rack_.parts.may_move(job); }
   std::unique_ptr<appliance::Relay> join(const std::string& address, appliance::RelaySpec spec,
                                          std::function<void(Status)> on_change) override;
@@ -107,10 +107,10 @@ class Box final : public ControlEnd,
   };
   // This box's question to another, over a connection of its own.
   struct Question {
-    control::WorkerMessage message;
+    proto::WorkerMessage message;
     BoxAnswer done;
   };
-  void end_question(ConnectionId id, Result<control::BoxMessage> answer);
+  void end_question(ConnectionId id, Result<proto::BoxMessage> answer);
 
   bool turn(uint32_t index, bool carries_out_command);
   void turn_control();
@@ -121,7 +121,7 @@ class Box final : public ControlEnd,
   // Given to a job, or to a copy of one, of which each has its own.
   void note_epoch(uint32_t epoch, uint32_t job);
   static constexpr uint32_t kOfCopies = UINT32_MAX;
-  void learn_session(ConnectionId id, const control::Session& session);
+  void learn_session(ConnectionId id, const proto::Session& session);
   appliance::RegistryOptions registry_options() const;
 
   Rack& rack_;

@@ -60,7 +60,7 @@ void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
   }
 }
 
-BoxChecker::Tally BoxChecker::tally(const pipeline::Core& core) {
+BoxChecker::Tally BoxChecker::tally(const pipeline::Engine& core) {
   Tally tally{.received = core.counters().get(Counter::kRxPackets),
               .pulls = core.counters().get(Counter::kPullsReceived)};
   for (const Counter counter : test::kPacketVerdicts)
@@ -92,7 +92,7 @@ uint64_t BoxChecker::hash(const Pipeline& pipeline) {
   return hash;
 }
 
-void BoxChecker::before_turn(uint32_t index, const pipeline::Core& core, bool damaged) {
+void BoxChecker::before_turn(uint32_t index, const pipeline::Engine& core, bool damaged) {
   Pipeline& pipeline = pipelines_[index];
   pipeline.before = tally(core);
   pipeline.damaged = damaged;
@@ -131,7 +131,7 @@ void BoxChecker::sent(uint32_t index, const SimPort& port, const nic::TxPacket& 
   }
 }
 
-void BoxChecker::after_turn(uint32_t index, const pipeline::Core& core, const SimPort& port,
+void BoxChecker::after_turn(uint32_t index, const pipeline::Engine& core, const SimPort& port,
                             bool commanded) {
   Pipeline& pipeline = pipelines_[index];
   replay(pipeline, port);
@@ -159,7 +159,7 @@ void BoxChecker::after_turn(uint32_t index, const pipeline::Core& core, const Si
   }
 }
 
-void BoxChecker::check_tally(const Pipeline& pipeline, const pipeline::Core& core,
+void BoxChecker::check_tally(const Pipeline& pipeline, const pipeline::Engine& core,
                              const SimPort& port) const {
   const Tally now = tally(core);
   uint64_t pulls_max = 0;

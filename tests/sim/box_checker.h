@@ -23,11 +23,11 @@ class BoxChecker {
   void named(uint32_t pipeline, uint32_t spi, JobModel& job);
 
   // `damaged`: the turn sees one packet, which is not authentic, and no command.
-  void before_turn(uint32_t pipeline, const pipeline::Core& core, bool damaged);
+  void before_turn(uint32_t pipeline, const pipeline::Engine& core, bool damaged);
   // `commanded`: control had something done, which may concern chunks that no packet was about.
   // A packet leaves; `port` holds what the turn has received.
   void sent(uint32_t pipeline, const SimPort& port, const nic::TxPacket& packet);
-  void after_turn(uint32_t pipeline, const pipeline::Core& core, const SimPort& port,
+  void after_turn(uint32_t pipeline, const pipeline::Engine& core, const SimPort& port,
                   bool commanded);
   // Everything, whatever was touched.
   void check_all();
@@ -52,10 +52,11 @@ class BoxChecker {
   };
 
   void replay(Pipeline& pipeline, const SimPort& port) const;
-  static Tally tally(const pipeline::Core& core);
+  static Tally tally(const pipeline::Engine& core);
   void check_all(Pipeline& pipeline);
   static uint64_t hash(const Pipeline& pipeline);
-  void check_tally(const Pipeline& pipeline, const pipeline::Core& core, const SimPort& port) const;
+  void check_tally(const Pipeline& pipeline, const pipeline::Engine& core,
+                   const SimPort& port) const;
   void check_touched(Shard& shard, const wire::Header& header);
   void check_chunk(Shard& shard, pipeline::Chunk& chunk);
   void check_sum(Shard& shard, const pipeline::Chunk& chunk, uint32_t fragment);

@@ -140,7 +140,7 @@ void Member::connect(const worker::Action& action) {
       });
 }
 
-void Member::send(const control::WorkerMessage& message) {
+void Member::send(const proto::WorkerMessage& message) {
   rack_.say(who(), [&] { return "says " + describe(message); });
   const auto framed = wire::frame(message);
   require(framed.ok(), "a control message is too long for its frame");
@@ -156,7 +156,7 @@ void Member::on_connected(ConnectionId id) {
 
 void Member::on_control_message(ConnectionId id, const std::string& body) {
   if (id != connection_) return;
-  control::BoxMessage message;
+  proto::BoxMessage message;
   require(message.ParseFromString(body), "a box sent what is no control message");
   rack_.say(who(), [&] { return "hears " + describe(message); });
   membership_->on_message(message, thread_.now_ns());
@@ -191,7 +191,7 @@ void Member::close_lanes() {
 bool Member::exchange(uint32_t index, uint64_t now_ns) {
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
   Lane& lane = lanes_[index];
-  worker::Core& core = *membership_->core();
+  worker::Exchange& core = *membership_->core();
   if (lane.credit) lane.credit->set_generation(membership_->session().generation());
   lane.port->set_burst_packets(slow_ ? 1 : rack_.options.burst_packets);
   const size_t received = lane.port->rx_burst(burst);

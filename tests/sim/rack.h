@@ -8,7 +8,7 @@
 
 #include "tests/sim/control_link.h"
 #include "tests/sim/job_model.h"
-#include "tests/sim/part_directory.h"
+#include "tests/sim/sim_part_directory.h"
 
 namespace pbox::sim {
 
@@ -19,7 +19,7 @@ struct Rack {
   const Options& options;
   FaultCounts& counts;
   std::vector<std::unique_ptr<JobModel>>& jobs;
-  PartDirectory& parts;
+  SimPartDirectory& parts;
   std::ostream* trace;  // null: none is wanted
 
   // `text`: a function that gives what happened.

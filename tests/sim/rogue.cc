@@ -59,7 +59,7 @@ void Rogue::on_connected(ConnectionId) {
 }
 
 void Rogue::on_control_message(ConnectionId, const std::string& body) {
-  control::BoxMessage message;
+  proto::BoxMessage message;
   if (stopped_ || !message.ParseFromString(body)) return;
   membership_->on_message(message, rack_.queue.now_ns());
   perform();

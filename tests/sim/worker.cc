@@ -25,9 +25,9 @@ std::vector<worker::TensorSpec> tensors_of(const JobOptions& job) {
   return tensors;
 }
 
-control::Optimizer optimizer_message(const JobOptions& job) {
+proto::Optimizer optimizer_message(const JobOptions& job) {
   const optimizer::OptimizerSpec spec = optimizer_of(job);
-  control::Optimizer message;
+  proto::Optimizer message;
   message.set_kind(static_cast<uint32_t>(spec.kind));
   message.set_learning_rate(spec.learning_rate);
   message.set_momentum(spec.momentum);
@@ -120,7 +120,7 @@ uint64_t Worker::waits_since_ns() const {
   return barrier_asked_ ? barrier_asked_ns_ : application_->oldest_start_ns();
 }
 
-uint64_t Worker::run(worker::Core& core, uint64_t now_ns, bool& busy) {
+uint64_t Worker::run(worker::Exchange& core, uint64_t now_ns, bool& busy) {
   if (!std::exchange(is_placed_, true) && has_been_in_) application_->resume(core, now_ns);
   has_been_in_ = true;
   began_ns_ = std::min(began_ns_, rack_.queue.now_ns());
@@ -138,7 +138,7 @@ uint64_t Worker::run(worker::Core& core, uint64_t now_ns, bool& busy) {
 }
 
 // What the product says of its reads is what they were.
-void Worker::check_statistics(const worker::Core& core) const {
+void Worker::check_statistics(const worker::Exchange& core) const {
   const worker::Statistics statistics = core.statistics();
   const auto dropped = application_->operations_dropped();
   require(!dropped || statistics.dropped_rounds == *dropped, [&] {

@@ -64,7 +64,7 @@ class World {
   Network network_;
   ControlNetwork control_;
   std::vector<std::unique_ptr<JobModel>> jobs_;
-  PartDirectory parts_;
+  SimPartDirectory parts_;
   Rack rack_;
   std::vector<std::unique_ptr<Box>> boxes_;
   std::vector<std::unique_ptr<Worker>> workers_;

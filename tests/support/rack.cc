@@ -68,8 +68,8 @@ void Rack::build_box(const RackOptions& options) {
     auto shard = pipeline::JobShard::create(spec);
     PBOX_CHECK(shard.ok());
     shards_.push_back(std::move(*shard));
-    pipelines_.push_back(std::make_unique<pipeline::Core>(
-        pipeline::CoreOptions{.pipeline_index = index, .tag = {options.payload_crc}}));
+    pipelines_.push_back(std::make_unique<pipeline::Engine>(
+        pipeline::EngineOptions{.pipeline_index = index, .tag = {options.payload_crc}}));
     pipelines_.back()->execute(
         {.kind = pipeline::CommandKind::kInstall, .shard = shards_.back().get()});
     box_ports_.emplace_back(network_, box_endpoint(index));
@@ -94,8 +94,9 @@ void Rack::build_workers(const RackOptions& options) {
       session.pipelines.push_back({spi_of(rank, index), options.window_bytes, box_endpoint(index)});
       ports.emplace_back(network_, worker_endpoint(rank, index), box_endpoint(index));
     }
-    workers_.push_back(std::make_unique<worker::Core>(
-        session, options.tensors, arena_of(worker::Core::cache_bytes(session, options.tensors))));
+    workers_.push_back(std::make_unique<worker::Exchange>(
+        session, options.tensors,
+        arena_of(worker::Exchange::cache_bytes(session, options.tensors))));
   }
 }
 
@@ -111,7 +112,7 @@ void Rack::turn_box() {
 
 void Rack::turn_worker(uint32_t rank) {
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
-  worker::Core& core = *workers_[rank];
+  worker::Exchange& core = *workers_[rank];
   core.on_timer(now_ns_);
   for (uint32_t index = 0; index < core.pipeline_count(); ++index) {
     nic::LoopbackPort& port = worker_ports_[rank][index];

@@ -30,8 +30,8 @@ class Rack {
  public:
   explicit Rack(const RackOptions& options);
 
-  worker::Core& worker(uint32_t rank) { return *workers_[rank]; }
-  pipeline::Core& pipeline(uint32_t index) { return *pipelines_[index]; }
+  worker::Exchange& worker(uint32_t rank) { return *workers_[rank]; }
+  pipeline::Engine& pipeline(uint32_t index) { return *pipelines_[index]; }
   pipeline::JobShard& shard(uint32_t index) { return *shards_[index]; }
   nic::LoopbackNetwork& network() { return network_; }
   uint64_t now_ns() const { return now_ns_; }
@@ -56,9 +56,9 @@ class Rack {
   std::vector<uint8_t> chunk_pipeline_;
   std::vector<pipeline::ShardSpec> specs_;
   std::vector<std::unique_ptr<pipeline::JobShard>> shards_;
-  std::vector<std::unique_ptr<pipeline::Core>> pipelines_;
+  std::vector<std::unique_ptr<pipeline::Engine>> pipelines_;
   std::vector<nic::LoopbackPort> box_ports_;
-  std::vector<std::unique_ptr<worker::Core>> workers_;
+  std::vector<std::unique_ptr<worker::Exchange>> workers_;
   std::vector<std::vector<nic::LoopbackPort>> worker_ports_;
 };
 

@@ -129,7 +129,7 @@ class Switch {
     if (bytes <= 0) return false;
     connection.from_box.append(buffer.data(), static_cast<size_t>(bytes));
     for (auto body = connection.from_box.next(); body && *body; body = connection.from_box.next()) {
-      control::BoxMessage message;
+      proto::BoxMessage message;
       require(message.ParseFromString(**body), "the box's message cannot be parsed");
       if (message.has_session()) rewrite(*message.mutable_session());
       send_whole(connection.worker, *wire::frame(message));
@@ -137,7 +137,7 @@ class Switch {
     return true;
   }
 
-  void rewrite(control::Session& session) {
+  void rewrite(proto::Session& session) {
     if (fronts_.empty()) {
       for (const auto& pipeline : session.pipelines()) {
         fronts_.push_back(

@@ -26,9 +26,9 @@ struct BoxPath {
   std::string interface;        // of this host; empty: not known
   uint32_t interface_mtu = 0;   // 0: not known
   // check_join
-  pbox::control::Session session;  // as granted to a job that asks for nothing special
-  pbox::nic::Endpoint data;        // of the first pipeline; the interface is then the one that
-                                   // leads there
+  pbox::proto::Session session;  // as granted to a job that asks for nothing special
+  pbox::nic::Endpoint data;      // of the first pipeline; the interface is then the one that
+                                 // leads there
   // check_data
   std::vector<bool> silent;  // by pipeline
 

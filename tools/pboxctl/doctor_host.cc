@@ -31,7 +31,7 @@ bool is_box(const std::string& host, uint16_t port) {
   if (!endpoint || port == 0) return false;
   auto channel = pbox::worker::ControlChannel::connect(to_string(*endpoint), kTimeoutMs);
   if (!channel) return false;
-  pbox::control::WorkerMessage message;
+  pbox::proto::WorkerMessage message;
   message.mutable_heartbeat();
   if (!channel->send(message)) return false;
   pollfd wait{channel->fd(), POLLIN, 0};

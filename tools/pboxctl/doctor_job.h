@@ -26,7 +26,7 @@ struct ProbeOptions {
   std::string purpose;  // ends the job's name, for the box's journal: "mtu"
   uint32_t path_mtu = 0;
   uint32_t chunk_bytes = pbox::limits::kChunkBytesDefault;  // 0: the box's default
-  pbox::control::Optimizer optimizer = {};                  // kind 0: mode aggregate
+  pbox::proto::Optimizer optimizer = {};                    // kind 0: mode aggregate
 };
 
 // One thread, which also destroys it; that leaves the job.
@@ -36,7 +36,7 @@ class ProbeJob {
   static pbox::Result<std::unique_ptr<ProbeJob>> join(const ProbeOptions& options,
                                                       const std::vector<ProbeTensor>& tensors);
 
-  const pbox::control::Session& session() const { return client_.session(); }
+  const pbox::proto::Session& session() const { return client_.session(); }
   pbox::worker::Client& client() { return client_; }
   size_t tensor_count() const { return input_.size(); }
   // The buffers of a tensor; not to be touched while it is under way.

@@ -98,7 +98,7 @@ struct Rate {
 // How many results were asked for again and really needed: an answer that comes twice (stale) or
 // says that the box still waits (a STATUS) shows that the result was late, not lost.
 uint64_t results_lost(const pbox::worker::Statistics& statistics,
-                      const pbox::control::Session& session) {
+                      const pbox::proto::Session& session) {
   const uint64_t fragments =
       statistics.bytes_pulled / session.chunk_bytes() *
       pbox::wire::fragment_count(session.chunk_bytes(), session.fragment_bytes());

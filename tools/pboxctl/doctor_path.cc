@@ -61,7 +61,7 @@ void explain_silence(const BoxPath& path, const std::vector<bool>& answering, Re
 }
 
 // What a packet of a full fragment measures as the network counts, IP header included.
-uint32_t largest_packet_bytes(const BoxPath& path, const pbox::control::Session& session) {
+uint32_t largest_packet_bytes(const BoxPath& path, const pbox::proto::Session& session) {
   return std::min(session.fragment_bytes(), session.chunk_bytes()) + path.packet_overhead_bytes();
 }
 

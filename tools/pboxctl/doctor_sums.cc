@@ -127,7 +127,7 @@ void fill_with_weights(std::vector<std::byte>& bytes, pbox::Rng& rng) {
 void check_optimizer(const BoxPath& path, Report& report) {
   constexpr uint64_t kElements = 50'021;
   constexpr float kLearningRate = 0.1f;
-  pbox::control::Optimizer optimizer;
+  pbox::proto::Optimizer optimizer;
   optimizer.set_kind(static_cast<uint32_t>(pbox::optimizer::OptimizerKind::kSgd));
   optimizer.set_learning_rate(kLearningRate);
   const auto job = ProbeJob::join(

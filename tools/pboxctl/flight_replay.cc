@@ -25,9 +25,9 @@ class PipelineReplayer {
         records_(image.records),
         replay_(replay),
         scratch_(flight_image_bytes(kScratchRecords) / sizeof(FlightRecord)),
-        core_({.pipeline_index = image.pipeline_index,
-               .tag = {},
-               .flight = make_scratch(image.pipeline_index, scratch_)}),
+        engine_({.pipeline_index = image.pipeline_index,
+                 .tag = {},
+                 .flight = make_scratch(image.pipeline_index, scratch_)}),
         packet_(limits::kUdpPayloadMax) {}
 
   void run();
@@ -75,7 +75,7 @@ class PipelineReplayer {
   FlightReplay& replay_;
   PipelineReplay report_;
   std::vector<FlightRecord> scratch_;  // the flight recorder of the core that replays
-  Core core_;
+  Engine engine_;
   std::vector<std::byte> packet_;
   uint64_t bytes_left_ = kReplayBytesMax;
   uint32_t installed_ = 0;
@@ -226,7 +226,7 @@ Verdict PipelineReplayer::feed(const FlightRecord& record, const PacketRecord& p
   }
   const uint64_t number = scratch_head().written.load(std::memory_order_relaxed);
   const nic::RxPacket received{packet_.data(), bytes, {}};
-  core_.on_burst({&received, 1}, record.at_ns);
+  engine_.on_burst({&received, 1}, record.at_ns);
   return scratch_[kFlightHeadBytes / sizeof(FlightRecord) + number % kScratchRecords].verdict;
 }
 
@@ -272,7 +272,7 @@ void PipelineReplayer::install(uint32_t number, const ShardState& state) {
     return;
   }
   ++installed_;
-  core_.execute({.kind = CommandKind::kInstall, .shard = &part.shard->shard()});
+  engine_.execute({.kind = CommandKind::kInstall, .shard = &part.shard->shard()});
 }
 
 void PipelineReplayer::take_shard(size_t index) {
@@ -328,13 +328,13 @@ void PipelineReplayer::take_command(size_t index) {
   const bool is_replayed =
       is_of_rank || kind == CommandKind::kSetCredit || kind == CommandKind::kSetLearningRate;
   if (!is_replayed) return;
-  core_.execute({.kind = kind,
-                 .shard = &shard,
-                 .learning_rate = command.learning_rate,
-                 .credit_bytes = command.credit_bytes,
-                 .rank = command.rank,
-                 .spi = command.spi,
-                 .generation = static_cast<uint16_t>(command.generation)});
+  engine_.execute({.kind = kind,
+                   .shard = &shard,
+                   .learning_rate = command.learning_rate,
+                   .credit_bytes = command.credit_bytes,
+                   .rank = command.rank,
+                   .spi = command.spi,
+                   .generation = static_cast<uint16_t>(command.generation)});
 }
 
 // What the core takes for granted of control.
@@ -355,7 +355,7 @@ void PipelineReplayer::remove(uint32_t number) {
   for (const auto& [spi, rank] : part.rank_of) owners_.erase(spi);
   if (part.shard == nullptr) return;
   --installed_;
-  core_.execute({.kind = CommandKind::kRemove, .shard = &part.shard->shard()});
+  engine_.execute({.kind = CommandKind::kRemove, .shard = &part.shard->shard()});
 }
 
 void PipelineReplayer::take_left(size_t index) {
@@ -372,9 +372,9 @@ void PipelineReplayer::take_left(size_t index) {
     return;
   }
   while (chunk->fanned_out_rounds != chunk->open_round()) {
-    const size_t count = core_.to_send().size();
+    const size_t count = engine_.to_send().size();
     if (count == 0) break;
-    core_.sent(count);
+    engine_.sent(count);
   }
   chunk->fanned_out_rounds = chunk->open_round();  // finished before its state was known
 }

@@ -19,7 +19,7 @@ std::vector<int32_t> registered_priorities(const std::vector<TensorSpec>& tensor
 }  // namespace
 
 Membership::Membership(MembershipOptions options, std::vector<TensorSpec> tensors,
-                       control::Optimizer optimizer)
+                       proto::Optimizer optimizer)
     : options_(std::move(options)),
       tensors_(std::move(tensors)),
       optimizer_(std::move(optimizer)),
@@ -32,20 +32,20 @@ Action& Membership::act(Action::Kind kind) {
   return action;
 }
 
-control::WorkerMessage& Membership::send() {
+proto::WorkerMessage& Membership::send() {
   return act(Action::Kind::kSend).message;
 }
 
 void Membership::send_heartbeat(uint64_t now_ns) {
   heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
-  control::Heartbeat& heartbeat = *send().mutable_heartbeat();
+  proto::Heartbeat& heartbeat = *send().mutable_heartbeat();
   heartbeat.set_sequence(now_ns);
-  if (!core_) return;
-  const auto by_staleness = core_->statistics().staleness.by_staleness;
+  if (!exchange_) return;
+  const auto by_staleness = exchange_->statistics().staleness.by_staleness;
   const auto last = std::find_if(by_staleness.rbegin(), by_staleness.rend(),
                                  [](uint64_t reads) { return reads > 0; });
   heartbeat.mutable_reads_by_staleness()->Add(by_staleness.begin(), last.base());
-  const FinishedRounds& finished = core_->finished_rounds();
+  const FinishedRounds& finished = exchange_->finished_rounds();
   if (finished.rounds == 0) return;
   heartbeat.mutable_finished()->set_rounds(finished.rounds);
   heartbeat.mutable_finished()->set_at_ns(finished.at_ns);
@@ -61,7 +61,7 @@ void Membership::end(Phase phase, Error error) {
   phase_ = phase;
   failure_ = std::move(error);
   loss_.reset();
-  if (core_) core_->abandon();
+  if (exchange_) exchange_->abandon();
 }
 
 void Membership::on_disconnected(const Error& why, uint64_t now_ns) {
@@ -73,35 +73,33 @@ void Membership::on_disconnected(const Error& why, uint64_t now_ns) {
   }
 }
 
-void Membership::on_message(const control::BoxMessage& message, uint64_t now_ns) {
+void Membership::on_message(const proto::BoxMessage& message, uint64_t now_ns) {
   if (is_over()) return;
   heard_ns_ = now_ns;
   has_answered_ = true;
   switch (message.kind_case()) {
-    case control::BoxMessage::kFailure: on_failure(message.failure(), now_ns); return;
-    case control::BoxMessage::kDataAddresses: on_data_addresses(message.data_addresses()); return;
-    case control::BoxMessage::kPlan: on_plan(message.plan(), now_ns); return;
-    case control::BoxMessage::kMoved: on_moved(message.moved(), now_ns); return;
-    case control::BoxMessage::kSession: on_session(message.session(), now_ns); return;
-    case control::BoxMessage::kRounds: on_rounds(message.rounds(), now_ns); return;
-    case control::BoxMessage::kMembership:
+    case proto::BoxMessage::kFailure: on_failure(message.failure(), now_ns); return;
+    case proto::BoxMessage::kDataAddresses: on_data_addresses(message.data_addresses()); return;
+    case proto::BoxMessage::kPartMap: on_part_map(message.part_map(), now_ns); return;
+    case proto::BoxMessage::kMoved: on_moved(message.moved(), now_ns); return;
+    case proto::BoxMessage::kSession: on_session(message.session(), now_ns); return;
+    case proto::BoxMessage::kRounds: on_rounds(message.rounds(), now_ns); return;
+    case proto::BoxMessage::kMembership:
       on_membership(message.membership().generation(), message.membership().absent_ranks());
       return;
-    case control::BoxMessage::kPeerLeft:
-      left_ns_.emplace(message.peer_left().rank(), now_ns);
-      return;
-    case control::BoxMessage::kBarrierReleased:
+    case proto::BoxMessage::kPeerLeft: left_ns_.emplace(message.peer_left().rank(), now_ns); return;
+    case proto::BoxMessage::kBarrierReleased:
       on_barrier_released(message.barrier_released().sequence());
       return;
-    case control::BoxMessage::kSetPriorities: on_priorities(message.set_priorities()); return;
-    case control::BoxMessage::kLearningRateSet:
+    case proto::BoxMessage::kSetPriorities: on_priorities(message.set_priorities()); return;
+    case proto::BoxMessage::kLearningRateSet:
       on_learning_rate_set(message.learning_rate_set().sequence());
       return;
     default: return;  // heartbeats, and kinds that a newer box knows
   }
 }
 
-void Membership::on_failure(const control::Failure& failure, uint64_t now_ns) {
+void Membership::on_failure(const proto::Failure& failure, uint64_t now_ns) {
   const Error error{static_cast<ErrorCode>(failure.code()), failure.message()};
   // Of what a box may say while it starts and others come back, this passes by itself.
   const bool passes =
@@ -126,7 +124,7 @@ void Membership::on_membership(uint32_t generation,
   spec_.generation = static_cast<uint16_t>(generation);
   absent_ranks_.assign(absent_ranks.begin(), absent_ranks.end());
   std::sort(absent_ranks_.begin(), absent_ranks_.end());
-  if (phase_ == Phase::kRunning) core_->set_generation(spec_.generation);
+  if (phase_ == Phase::kRunning) exchange_->set_generation(spec_.generation);
 }
 
 void Membership::on_barrier_released(uint64_t sequence) {
@@ -137,7 +135,7 @@ void Membership::on_barrier_released(uint64_t sequence) {
 void Membership::on_learning_rate_set(uint64_t sequence) {
   for (; learning_rates_set_ < std::min(sequence, learning_rates_asked_); ++learning_rates_set_) {
     learning_rate_ = learning_rates_.front();
-    if (core_) core_->set_learning_rate(learning_rate_);
+    if (exchange_) exchange_->set_learning_rate(learning_rate_);
     learning_rates_.pop_front();
   }
 }
@@ -165,7 +163,7 @@ uint64_t Membership::next_deadline_ns() const {
 
 // When a box that goes on saying nothing counts as lost.
 uint64_t Membership::silence_ends_ns() const {
-  const bool speaks = phase_ == Phase::kRunning || awaits(Step::kPlan) ||
+  const bool speaks = phase_ == Phase::kRunning || awaits(Step::kPartMap) ||
                       awaits(Step::kDataAddresses) || awaits(Step::kSession) ||
                       awaits(Step::kRounds) || awaits(Step::kTransport);
   return speaks ? heard_ns_ + dead_after_ns_ + 1 : UINT64_MAX;
@@ -180,8 +178,8 @@ void Membership::check_liveness(uint64_t now_ns) {
   if (now_ns >= silence_ends_ns()) return lose_box(silence(now_ns), now_ns);
   if (left_ns_.empty() || now_ns < peers_due_ns_) return;
   peers_due_ns_ = now_ns + kPeersIntervalNs;
-  for (uint32_t tensor = 0; tensor < core_->tensor_count(); ++tensor) {
-    const Laggard laggard = core_->laggard(tensor, now_ns);
+  for (uint32_t tensor = 0; tensor < exchange_->tensor_count(); ++tensor) {
+    const Laggard laggard = exchange_->laggard(tensor, now_ns);
     if (laggard.kind != Laggard::Kind::kRank) continue;
     // An answer from before may be out of date: the rank pushed, and what got lost is the result.
     const auto left = left_ns_.find(laggard.rank);
@@ -196,27 +194,27 @@ void Membership::check_liveness(uint64_t now_ns) {
 void Membership::start(uint32_t tensor, const std::byte* input, std::byte* output,
                        std::optional<int32_t> own_priority, bool initial_weights) {
   if (is_over()) return;
-  if (initial_weights && core_->round(tensor) > 0) return fetch(tensor, output, own_priority);
-  core_->start(tensor, input, output, priorities_.of(tensor, own_priority));
-  if (const auto learned = priorities_.note_start(tensor, core_->round(tensor))) {
+  if (initial_weights && exchange_->round(tensor) > 0) return fetch(tensor, output, own_priority);
+  exchange_->start(tensor, input, output, priorities_.of(tensor, own_priority));
+  if (const auto learned = priorities_.note_start(tensor, exchange_->round(tensor))) {
     ask_priorities(wire::PriorityPolicy::kForwardOrder, *learned);
   }
 }
 
 void Membership::fetch(uint32_t tensor, std::byte* output, std::optional<int32_t> own_priority) {
-  if (!is_over()) core_->fetch(tensor, output, priorities_.of(tensor, own_priority));
+  if (!is_over()) exchange_->fetch(tensor, output, priorities_.of(tensor, own_priority));
 }
 
 void Membership::ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor) {
   if (is_over()) return;
-  control::SetPriorities& request = priorities_asked_.emplace();
+  proto::SetPriorities& request = priorities_asked_.emplace();
   request.set_policy(static_cast<uint32_t>(policy));
   request.mutable_by_tensor()->Add(by_tensor.begin(), by_tensor.end());
   if (phase_ == Phase::kRunning) *send().mutable_set_priorities() = request;
 }
 
 // They hold once the box says so, which it does to everybody, whoever has asked.
-void Membership::on_priorities(const control::SetPriorities& told) {
+void Membership::on_priorities(const proto::SetPriorities& told) {
   const auto& by_tensor = told.by_tensor();
   const bool fits = by_tensor.empty() || by_tensor.size() == static_cast<int>(tensors_.size());
   if (told.policy() >= wire::kPriorityPolicyCount || !fits) return;  // a newer box's
@@ -229,10 +227,10 @@ void Membership::on_priorities(const control::SetPriorities& told) {
 
 // One rank's order will do: backward is the same on all.
 void Membership::learn_priorities() {
-  if (options_.rank != 0 || !core_ || !priorities_.is_to_be_learned()) return;
+  if (options_.rank != 0 || !exchange_ || !priorities_.is_to_be_learned()) return;
   uint32_t round = options_.optimize ? 1 : 0;  // after the initial weights
-  for (uint32_t tensor = 0; tensor < core_->tensor_count(); ++tensor) {
-    round = std::max(round, core_->round(tensor) + (core_->busy(tensor) ? 1 : 0));
+  for (uint32_t tensor = 0; tensor < exchange_->tensor_count(); ++tensor) {
+    round = std::max(round, exchange_->round(tensor) + (exchange_->busy(tensor) ? 1 : 0));
   }
   priorities_.learn_from(round);
 }

@@ -8,8 +8,8 @@
 // where this worker was.
 //
 // The driver (client.h in the product) carries out the actions in order and reports what came of
-// them, moves packets between core() and the transport while the phase is kRunning, and runs the
-// core's own timers. One thread at a time.
+// them, moves packets between exchange() and the transport while the phase is kRunning, and runs
+// the core's own timers. One thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ enum class LostPolicy : uint8_t { kWait = 0, kPartial = 1, kAbort = 2 };  // as 
 struct MembershipOptions {
   std::string box = "127.0.0.1:9541";  // HOST:PORT, as errors name it
   std::string job = "default";
-  // The part of the job that is joined, and where parts may be: control::Plan.
+  // The part of the job that is joined, and where parts may be: proto::PartMap.
   uint32_t part = 0;
   uint32_t parts = 1;
   std::string box_name = {};
@@ -89,30 +89,30 @@ struct Action {
   Kind kind = Kind::kConnect;
   uint64_t deadline_ns = 0;
   std::string box = {};
-  control::WorkerMessage message = {};
+  proto::WorkerMessage message = {};
   std::vector<nic::Endpoint> addresses = {};
   SessionSpec session = {};
 };
 
 // What any question for a job's plan says.
-control::AskPlan plan_question(const std::string& job);
+proto::AskPartMap plan_question(const std::string& job);
 
 // Those that the plan says are there, then some that were known before: when the former go, the
 // latter may be back. HOST:PORT of each.
-void know_boxes(const control::Plan& plan, std::vector<std::string>& boxes);
+void know_boxes(const proto::PartMap& plan, std::vector<std::string>& boxes);
 
 class Membership {
  public:
   enum class Phase { kIdle, kJoining, kRunning, kRecovering, kFailed, kLeft };
 
   Membership(MembershipOptions options, std::vector<TensorSpec> tensors,
-             control::Optimizer optimizer);
+             proto::Optimizer optimizer);
 
   // Events. Those that do not fit the phase change nothing: they may have been under way.
   void begin(uint64_t now_ns);
   void on_connected(const nic::Endpoint& peer, uint64_t now_ns);
   void on_disconnected(const Error& why, uint64_t now_ns);  // also a connect that failed
-  void on_message(const control::BoxMessage& message, uint64_t now_ns);
+  void on_message(const proto::BoxMessage& message, uint64_t now_ns);
   void on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns);
   void on_transport_open(const Result<TransportFacts>& facts, uint64_t now_ns);
   void on_time(uint64_t now_ns);
@@ -125,10 +125,10 @@ class Membership {
   // operation's own, which counts as far as the job's policy lets it.
   void start(uint32_t tensor, const std::byte* input, std::byte* output,
              std::optional<int32_t> priority, bool initial_weights = false);
-  // As Core's.
+  // As Exchange's.
   void fetch(uint32_t tensor, std::byte* output, std::optional<int32_t> priority);
   void ask_barrier();
-  // As control::SetPriorities; one per tensor, or none.
+  // As proto::SetPriorities; one per tensor, or none.
   void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
   void ask_learning_rate(float learning_rate);
   void leave();
@@ -142,9 +142,9 @@ class Membership {
   // Why it is over, in kFailed and kLeft: then the core has been abandoned.
   const std::optional<Error>& failure() const { return failure_; }
   // Null before the first session; then the same one for good.
-  Core* core() { return core_ ? &*core_ : nullptr; }
-  const Core* core() const { return core_ ? &*core_ : nullptr; }
-  const control::Session& session() const { return session_; }
+  Exchange* exchange() { return exchange_ ? &*exchange_ : nullptr; }
+  const Exchange* exchange() const { return exchange_ ? &*exchange_ : nullptr; }
+  const proto::Session& session() const { return session_; }
   const std::string& box() const { return options_.box; }  // HOST:PORT, the last one heard of
   // When and why the box was lost; only in kRecovering.
   struct Loss {
@@ -168,7 +168,7 @@ class Membership {
   const std::vector<uint32_t>& absent_ranks() const { return absent_ranks_; }
   // The least number of workers in any part of the tensor's last result.
   uint32_t contributors(uint32_t tensor) const {
-    return std::min<uint32_t>(core_->contributors(tensor), options_.world_size);
+    return std::min<uint32_t>(exchange_->contributors(tensor), options_.world_size);
   }
 
  private:
@@ -176,7 +176,7 @@ class Membership {
   enum class Step {
     kRetry,
     kConnection,
-    kPlan,
+    kPartMap,
     kDataAddresses,
     kPathMtu,
     kSession,
@@ -185,10 +185,10 @@ class Membership {
   };
 
   // membership_join.cc
-  control::WorkerMessage join_message(uint32_t path_mtu) const;
-  void on_data_addresses(const control::DataAddresses& answer);
-  void on_session(const control::Session& session, uint64_t now_ns);
-  void on_rounds(const control::RoundMap& rounds, uint64_t now_ns);
+  proto::WorkerMessage join_message(uint32_t path_mtu) const;
+  void on_data_addresses(const proto::DataAddresses& answer);
+  void on_session(const proto::Session& session, uint64_t now_ns);
+  void on_rounds(const proto::RoundMap& rounds, uint64_t now_ns);
   void ask_transport(uint64_t now_ns);
   Status open_core();
   void connect(const std::string& box, uint64_t deadline_ns);
@@ -203,10 +203,10 @@ class Membership {
   void lose_box(const Error& why, uint64_t now_ns);
   void begin_recovery(const std::string& reason, uint64_t now_ns);
   void reconnect(uint64_t now_ns);
-  void ask_plan(uint64_t now_ns);
-  void on_plan(const control::Plan& plan, uint64_t now_ns);
-  void on_moved(const control::PartPlace& place, uint64_t now_ns);
-  void redirect(const control::PartPlace& place, uint64_t now_ns);
+  void ask_part_map(uint64_t now_ns);
+  void on_part_map(const proto::PartMap& plan, uint64_t now_ns);
+  void on_moved(const proto::PartPlace& place, uint64_t now_ns);
+  void redirect(const proto::PartPlace& place, uint64_t now_ns);
   void try_again(const Error& why, uint64_t now_ns);
   // A step of joining came to nothing: the end, or, of a recovery, one more attempt.
   void miss(const Error& why, uint64_t now_ns);
@@ -217,12 +217,12 @@ class Membership {
   void repeat_requests();
 
   Action& act(Action::Kind kind);
-  control::WorkerMessage& send();
+  proto::WorkerMessage& send();
   void send_heartbeat(uint64_t now_ns);
-  void on_failure(const control::Failure& failure, uint64_t now_ns);
+  void on_failure(const proto::Failure& failure, uint64_t now_ns);
   void on_membership(uint32_t generation,
                      const google::protobuf::RepeatedField<uint32_t>& absent_ranks);
-  void on_priorities(const control::SetPriorities& priorities);
+  void on_priorities(const proto::SetPriorities& priorities);
   void learn_priorities();
   void on_barrier_released(uint64_t sequence);
   void on_learning_rate_set(uint64_t sequence);
@@ -237,18 +237,18 @@ class Membership {
 
   MembershipOptions options_;
   std::vector<TensorSpec> tensors_;
-  control::Optimizer optimizer_;
+  proto::Optimizer optimizer_;
   Phase phase_ = Phase::kIdle;
   std::optional<Error> failure_;
   std::vector<Action> actions_;
-  std::optional<Core> core_;
+  std::optional<Exchange> exchange_;
   Rng rng_;
 
   Step step_ = Step::kConnection;
   uint64_t step_deadline_ns_ = UINT64_MAX;
   uint64_t join_ends_ns_ = 0;
   nic::Endpoint peer_;
-  control::Session session_;
+  proto::Session session_;
   SessionSpec spec_;
 
   uint64_t heartbeat_interval_ns_ = 0;
@@ -278,7 +278,7 @@ class Membership {
   float learning_rate_ = 0;           // the last that was set
 
   Priorities priorities_;
-  std::optional<control::SetPriorities> priorities_asked_;  // and not heard back
+  std::optional<proto::SetPriorities> priorities_asked_;  // and not heard back
   bool priorities_told_ = false;   // ever, and so they may differ from what JOIN says
   bool priorities_known_ = false;  // by the box of this session: it has told them
 };

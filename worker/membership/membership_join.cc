@@ -14,8 +14,8 @@ constexpr uint64_t kJoinHeartbeatNs = 1'000'000'000;
 // The box ends the gathering at the job's time-out and says who is missing: leave it the time to.
 constexpr uint64_t kAnswerMarginNs = 2'000'000'000;
 
-control::Sync sync_message(const wire::SyncSpec& spec) {
-  control::Sync message;
+proto::Sync sync_message(const wire::SyncSpec& spec) {
+  proto::Sync message;
   message.set_model(static_cast<uint32_t>(spec.model));
   message.set_staleness(spec.staleness);
   message.set_probability(spec.probability);
@@ -67,7 +67,7 @@ void Membership::on_connected(const nic::Endpoint& peer, uint64_t now_ns) {
   peer_ = peer;
   heard_ns_ = now_ns;
   priorities_known_ = false;
-  if (phase_ == Phase::kRecovering && !options_.boxes.empty()) return ask_plan(now_ns);
+  if (phase_ == Phase::kRecovering && !options_.boxes.empty()) return ask_part_map(now_ns);
   ask_data_addresses(now_ns);
 }
 
@@ -76,7 +76,7 @@ void Membership::ask_data_addresses(uint64_t now_ns) {
   send().mutable_ask_data_addresses();
 }
 
-void Membership::on_data_addresses(const control::DataAddresses& answer) {
+void Membership::on_data_addresses(const proto::DataAddresses& answer) {
   if (!awaits(Step::kDataAddresses)) return;
   std::vector<nic::Endpoint> addresses;
   for (const std::string& address : answer.addresses()) {
@@ -96,7 +96,7 @@ void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) 
   if (!awaits(Step::kPathMtu)) return;
   if (!path_mtu) return miss(path_mtu.error(), now_ns);
   send() = join_message(*path_mtu);
-  if (core_) send_rounds();
+  if (exchange_) send_rounds();
   await_box(Step::kSession, now_ns);
   // The box waits so long for ranks that do not come back. If all others asked anew meanwhile, it
   // would begin anew as well.
@@ -104,13 +104,13 @@ void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) 
     step_deadline_ns_ += options_.lost_timeout_ms * kNanosPerMilli + dead_after_ns_;
   }
   // A session's interval stands: the box is given up when it is silent for as long as that said.
-  if (!core_) heartbeat_interval_ns_ = kJoinHeartbeatNs;
+  if (!exchange_) heartbeat_interval_ns_ = kJoinHeartbeatNs;
   heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
 }
 
-control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
-  control::WorkerMessage message;
-  control::Join& join = *message.mutable_join();
+proto::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
+  proto::WorkerMessage message;
+  proto::Join& join = *message.mutable_join();
   join.set_protocol_version(wire::kControlProtocolVersion);
   join.set_job(options_.job);
   join.set_part(options_.part);
@@ -135,7 +135,7 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   join.set_replicas(options_.replicas);
   join.set_is_backup(options_.is_backup);
   if (options_.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options_.sync);
-  if (core_) {
+  if (exchange_) {
     join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
     join.set_resumes(true);
     join.set_epoch(session_.epoch());
@@ -153,7 +153,7 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
     join.set_rejoins(options_.rejoin);
   }
   for (const TensorSpec& spec : tensors_) {
-    control::Tensor& tensor = *join.add_tensors();
+    proto::Tensor& tensor = *join.add_tensors();
     tensor.set_name(spec.name);
     tensor.set_elements(spec.elements);
     tensor.set_first_element(spec.first_element);
@@ -166,7 +166,7 @@ control::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   return message;
 }
 
-void Membership::on_session(const control::Session& session, uint64_t now_ns) {
+void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   if (!awaits(Step::kSession)) return;
   auto spec = parse_session(session, tensors_, peer_);
   if (!spec) return fail(spec.error());
@@ -175,7 +175,7 @@ void Membership::on_session(const control::Session& session, uint64_t now_ns) {
     moments_ = {session.optimizer_snapshot(), session.optimizer_snapshot_steps()};
   }
   // What the job began with does not change; a box that was lost has told it.
-  if (!core_) restored_ = {session.restored_snapshot(), session.restored_steps()};
+  if (!exchange_) restored_ = {session.restored_snapshot(), session.restored_steps()};
   session_ = session;
   spec_ = std::move(*spec);
   spec_.jitter_seed = options_.seed;
@@ -197,7 +197,7 @@ void Membership::on_session(const control::Session& session, uint64_t now_ns) {
 }
 
 // Pieces come in order of chunks.
-void Membership::on_rounds(const control::RoundMap& rounds, uint64_t now_ns) {
+void Membership::on_rounds(const proto::RoundMap& rounds, uint64_t now_ns) {
   if (!awaits(Step::kRounds)) return;
   const size_t chunks = spec_.chunk_pipeline.size();
   const size_t known = spec_.open_rounds.size() + static_cast<size_t>(rounds.rounds_size());
@@ -244,15 +244,15 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
 }
 
 Status Membership::open_core() {
-  if (core_) return core_->resume(spec_);
+  if (exchange_) return exchange_->resume(spec_);
   barrier_base_ = session_.barrier_released();
   const bool keeps_results =
       options_.recovery == Recovery::kCopy && options_.sync.model == wire::SyncModel::kBsp;
   const uint32_t shadows = options_.optimize ? 2 : 1;
   const char* purpose = keeps_results ? "recovery keeps; recovery none does without"
                                       : "cached reads need; a lower staleness needs less of it";
-  const uint64_t bytes =
-      keeps_results ? Core::shadow_bytes(tensors_, shadows) : Core::cache_bytes(spec_, tensors_);
+  const uint64_t bytes = keeps_results ? Exchange::shadow_bytes(tensors_, shadows)
+                                       : Exchange::cache_bytes(spec_, tensors_);
   NumaArena copy;
   if (bytes > 0) {
     auto placed = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
@@ -262,7 +262,7 @@ Status Membership::open_core() {
     }
     copy = std::move(*placed);
   }
-  core_.emplace(spec_, tensors_, std::move(copy), shadows);
+  exchange_.emplace(spec_, tensors_, std::move(copy), shadows);
   learn_priorities();
   return ok_status();
 }

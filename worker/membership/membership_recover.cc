@@ -17,15 +17,15 @@ constexpr uint64_t kConnectNs = 2 * kNanosPerSecond;
 
 }  // namespace
 
-control::AskPlan plan_question(const std::string& job) {
-  control::AskPlan question;
+proto::AskPartMap plan_question(const std::string& job) {
+  proto::AskPartMap question;
   question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_software(std::string("libpbox ") + kVersion);
   question.set_job(job);
   return question;
 }
 
-void know_boxes(const control::Plan& plan, std::vector<std::string>& boxes) {
+void know_boxes(const proto::PartMap& plan, std::vector<std::string>& boxes) {
   constexpr size_t kFormerBoxesMax = 8;
   const std::vector<std::string> former = std::exchange(boxes, {});
   boxes.assign(plan.boxes().begin(), plan.boxes().end());
@@ -49,7 +49,7 @@ void Membership::lose_box(const Error& why, uint64_t now_ns) {
 
 void Membership::begin_recovery(const std::string& reason, uint64_t now_ns) {
   phase_ = Phase::kRecovering;
-  core_->suspend();
+  exchange_->suspend();
   loss_ = {.since_ns = now_ns, .reason = reason};
   attempts_ = 0;
 }
@@ -65,9 +65,9 @@ void Membership::reconnect(uint64_t now_ns) {
   connect(box, now_ns + kConnectNs);
 }
 
-void Membership::ask_plan(uint64_t now_ns) {
-  await_box(Step::kPlan, now_ns);
-  control::AskPlan& question = *send().mutable_ask_plan();
+void Membership::ask_part_map(uint64_t now_ns) {
+  await_box(Step::kPartMap, now_ns);
+  proto::AskPartMap& question = *send().mutable_ask_part_map();
   question = plan_question(options_.job);
   if (asked_box_ == options_.box || !seems_lost_) return;
   question.set_lost_box(options_.box_name);
@@ -75,8 +75,8 @@ void Membership::ask_plan(uint64_t now_ns) {
   question.set_lost_for_ms(static_cast<uint32_t>(lost_ns / kNanosPerMilli));
 }
 
-void Membership::on_plan(const control::Plan& plan, uint64_t now_ns) {
-  if (!awaits(Step::kPlan)) return;
+void Membership::on_part_map(const proto::PartMap& plan, uint64_t now_ns) {
+  if (!awaits(Step::kPartMap)) return;
   if (plan.parts_size() != static_cast<int>(options_.parts)) {
     return fail({ErrorCode::kMismatch,
                  "job '" + options_.job + "' is in " + std::to_string(plan.parts_size()) +
@@ -84,7 +84,7 @@ void Membership::on_plan(const control::Plan& plan, uint64_t now_ns) {
                      "; it was planned anew, start all ranks again"});
   }
   know_boxes(plan, options_.boxes);
-  const control::PartPlace& place = plan.parts(static_cast<int>(options_.part));
+  const proto::PartPlace& place = plan.parts(static_cast<int>(options_.part));
   if (!place.address().empty() && place.address() != asked_box_) return redirect(place, now_ns);
   options_.box = asked_box_;
   options_.box_name = place.box();
@@ -92,7 +92,7 @@ void Membership::on_plan(const control::Plan& plan, uint64_t now_ns) {
 }
 
 // Nothing is lost: what is in flight is pushed again there.
-void Membership::on_moved(const control::PartPlace& place, uint64_t now_ns) {
+void Membership::on_moved(const proto::PartPlace& place, uint64_t now_ns) {
   if (phase_ == Phase::kRunning) {
     begin_recovery("box " + place.box() + " has taken over part " + std::to_string(options_.part) +
                        " of the job",
@@ -102,7 +102,7 @@ void Membership::on_moved(const control::PartPlace& place, uint64_t now_ns) {
 }
 
 // Boxes may differ for a while on who has the part.
-void Membership::redirect(const control::PartPlace& place, uint64_t now_ns) {
+void Membership::redirect(const proto::PartPlace& place, uint64_t now_ns) {
   constexpr uint32_t kAtOnce = 4;
   if (place.address() != options_.box) unreachable_since_ns_ = 0;
   options_.box = place.address();
@@ -165,15 +165,15 @@ Error Membership::give_up(uint64_t now_ns) const {
 
 // After a JOIN that resumes.
 void Membership::send_rounds() {
-  const std::vector<uint32_t> rounds = core_->consumed_rounds();
+  const std::vector<uint32_t> rounds = exchange_->consumed_rounds();
   for (size_t first = 0; first < rounds.size(); first += limits::kRoundMapChunksMax) {
     const size_t end = std::min<size_t>(rounds.size(), first + limits::kRoundMapChunksMax);
-    control::RoundMap& map = *send().mutable_rounds();
+    proto::RoundMap& map = *send().mutable_rounds();
     map.set_first_chunk(static_cast<uint32_t>(first));
     for (size_t chunk = first; chunk < end; ++chunk) {
       const auto id = static_cast<uint32_t>(chunk);
       map.add_rounds(rounds[chunk]);
-      if (core_->lacks_result(id)) map.add_lacks(id);
+      if (exchange_->lacks_result(id)) map.add_lacks(id);
     }
     map.set_last(end == rounds.size());
   }

@@ -8,8 +8,8 @@
 
 namespace pbox::worker {
 
-PartSet::PartSet(const MembershipOptions& options, const control::Plan& plan,
-                 const std::vector<TensorSpec>& tensors, const control::Optimizer& optimizer)
+PartSet::PartSet(const MembershipOptions& options, const proto::PartMap& plan,
+                 const std::vector<TensorSpec>& tensors, const proto::Optimizer& optimizer)
     : pieces_(tensors.size()), left_(tensors.size(), 0) {
   MembershipOptions of_part = options;
   know_boxes(plan, of_part.boxes);
@@ -25,7 +25,7 @@ PartSet::PartSet(const MembershipOptions& options, const control::Plan& plan,
   const auto layout = cut_into_parts(tensors, of_part.chunk_bytes, of_part.parts);
   for (uint32_t index = 0; index < layout.size(); ++index) {
     if (layout[index].empty()) continue;
-    const control::PartPlace& place = plan.parts(static_cast<int>(index));
+    const proto::PartPlace& place = plan.parts(static_cast<int>(index));
     of_part.part = index;
     of_part.box_name = place.box();
     of_part.box = place.address().empty() ? options.box : place.address();
@@ -55,7 +55,7 @@ Status PartSet::begin() {
   uint32_t pipelines = 0;
   for (auto& part : parts_) {
     part->first_pipeline = pipelines;
-    pipelines += part->membership.core()->pipeline_count();
+    pipelines += part->membership.exchange()->pipeline_count();
   }
   for (const auto& part : parts_) {
     const uint64_t snapshot = part->membership.restored().snapshot;
@@ -67,9 +67,9 @@ Status PartSet::begin() {
   }
   for (auto& pieces : pieces_) {
     uint32_t least = UINT32_MAX;
-    for (const Piece& piece : pieces) least = std::min(least, core(piece).round(piece.tensor));
+    for (const Piece& piece : pieces) least = std::min(least, exchange(piece).round(piece.tensor));
     for (Piece& piece : pieces) {
-      const uint32_t ahead = core(piece).round(piece.tensor) - least;
+      const uint32_t ahead = exchange(piece).round(piece.tensor) - least;
       if (ahead > 1) {
         return Error{ErrorCode::kWorkerLost,
                      "the parts of the job went on while this rank joined them: one is in round " +
@@ -119,8 +119,8 @@ void PartSet::leave() {
 std::vector<uint32_t> PartSet::take_completed() {
   std::vector<uint32_t> completed;
   for (auto& part : parts_) {
-    if (part->membership.core() == nullptr) continue;
-    for (const uint32_t piece : part->membership.core()->take_completed()) {
+    if (part->membership.exchange() == nullptr) continue;
+    for (const uint32_t piece : part->membership.exchange()->take_completed()) {
       const uint32_t tensor = part->tensors[piece];
       if (--left_[tensor] == 0) completed.push_back(tensor);
     }
@@ -131,7 +131,7 @@ std::vector<uint32_t> PartSet::take_completed() {
 uint32_t PartSet::round(uint32_t tensor) const {
   uint32_t least = UINT32_MAX;
   for (const Piece& piece : pieces_[tensor]) {
-    least = std::min(least, core(piece).round(piece.tensor));
+    least = std::min(least, exchange(piece).round(piece.tensor));
   }
   return least;
 }
@@ -209,8 +209,8 @@ PartSet::Late PartSet::laggard(uint32_t tensor, uint64_t now_ns) const {
   Late late;
   for (const Piece& piece : pieces_[tensor]) {
     const Part& part = *parts_[piece.part];
-    if (!core(piece).busy(piece.tensor)) continue;
-    const Laggard of_piece = core(piece).laggard(piece.tensor, now_ns);
+    if (!exchange(piece).busy(piece.tensor)) continue;
+    const Laggard of_piece = exchange(piece).laggard(piece.tensor, now_ns);
     if (late.kind == Laggard::Kind::kRank || of_piece.kind == Laggard::Kind::kNobody) continue;
     if (late.kind == Laggard::Kind::kBox && of_piece.kind == Laggard::Kind::kBox) continue;
     late = {of_piece, part.membership.box()};
@@ -221,7 +221,7 @@ PartSet::Late PartSet::laggard(uint32_t tensor, uint64_t now_ns) const {
 Statistics PartSet::statistics() const {
   Statistics sum;
   for (const auto& part : parts_) {
-    const Statistics of_part = part->membership.core()->statistics();
+    const Statistics of_part = part->membership.exchange()->statistics();
     sum.bytes_pushed += of_part.bytes_pushed;
     sum.bytes_pulled += of_part.bytes_pulled;
     sum.packets_sent += of_part.packets_sent;
@@ -240,18 +240,18 @@ Statistics PartSet::statistics() const {
 
 uint32_t PartSet::pipeline_count() const {
   uint32_t count = 0;
-  for (const auto& part : parts_) count += part->membership.core()->pipeline_count();
+  for (const auto& part : parts_) count += part->membership.exchange()->pipeline_count();
   return count;
 }
 
 void PartSet::trace_chunks(size_t capacity) {
-  for (auto& part : parts_) part->membership.core()->trace_chunks(capacity);
+  for (auto& part : parts_) part->membership.exchange()->trace_chunks(capacity);
 }
 
 size_t PartSet::take_chunk_times(std::span<ChunkTimes> times) {
   size_t count = 0;
   for (auto& part : parts_) {
-    const size_t taken = part->membership.core()->take_chunk_times(times.subspan(count));
+    const size_t taken = part->membership.exchange()->take_chunk_times(times.subspan(count));
     for (ChunkTimes& one : times.subspan(count, taken)) {
       uint32_t first_in_part = 0;
       for (uint32_t before = 0; before < one.tensor; ++before) {

@@ -16,8 +16,8 @@ namespace pbox::worker {
 class PartSet {
  public:
   // `plan`: what a box has answered. options.box: that box.
-  PartSet(const MembershipOptions& options, const control::Plan& plan,
-          const std::vector<TensorSpec>& tensors, const control::Optimizer& optimizer);
+  PartSet(const MembershipOptions& options, const proto::PartMap& plan,
+          const std::vector<TensorSpec>& tensors, const proto::Optimizer& optimizer);
 
   // The parts that have chunks. Their events are the driver's to tell (part_driver.h).
   size_t size() const { return parts_.size(); }
@@ -62,16 +62,16 @@ class PartSet {
   Late laggard(uint32_t tensor, uint64_t now_ns) const;
   Statistics statistics() const;
   uint32_t pipeline_count() const;
-  const control::Session& session() const { return parts_[0]->membership.session(); }
+  const proto::Session& session() const { return parts_[0]->membership.session(); }
 
-  // As Core's, of all parts. `capacity` holds for each.
+  // As Exchange's, of all parts. `capacity` holds for each.
   void trace_chunks(size_t capacity);
   size_t take_chunk_times(std::span<ChunkTimes> times);
 
  private:
   struct Part {
     Part(const MembershipOptions& options, const std::vector<TensorSpec>& tensors,
-         const control::Optimizer& optimizer)
+         const proto::Optimizer& optimizer)
         : membership(options, tensors, optimizer) {}
     Membership membership;
     // By tensor of the part: which one of the job it is a piece of, its first chunk there, and how
@@ -90,7 +90,9 @@ class PartSet {
     bool is_ahead = false;
   };
 
-  const Core& core(const Piece& piece) const { return *parts_[piece.part]->membership.core(); }
+  const Exchange& exchange(const Piece& piece) const {
+    return *parts_[piece.part]->membership.exchange();
+  }
 
   std::vector<std::unique_ptr<Part>> parts_;
   std::vector<std::vector<Piece>> pieces_;  // by tensor

@@ -26,10 +26,10 @@ uint64_t chunk_count(const SessionSpec& spec, const std::vector<TensorSpec>& ten
 
 using RssTables = std::vector<std::shared_ptr<const nic::RssTable>>;
 
-bool rss_is_sane(const control::Session& session) {
+bool rss_is_sane(const proto::Session& session) {
   const auto& tables = session.rss_tables();
   return tables.size() <= static_cast<int>(limits::kRssTablesMax) &&
-         std::all_of(tables.begin(), tables.end(), [](const control::RssTable& table) {
+         std::all_of(tables.begin(), tables.end(), [](const proto::RssTable& table) {
            return !table.key().empty() && table.key().size() <= limits::kRssKeyBytesMax &&
                   table.queues_size() > 0 &&
                   table.queues_size() <= static_cast<int>(limits::kRssTableEntriesMax) &&
@@ -38,7 +38,7 @@ bool rss_is_sane(const control::Session& session) {
          });
 }
 
-RssTables parse_rss(const control::Session& session) {
+RssTables parse_rss(const proto::Session& session) {
   RssTables tables;
   for (const auto& message : session.rss_tables()) {
     nic::RssTable table;
@@ -49,7 +49,7 @@ RssTables parse_rss(const control::Session& session) {
   return tables;
 }
 
-Result<SessionSpec::Pipeline> parse_pipeline(const control::PipelineSession& message,
+Result<SessionSpec::Pipeline> parse_pipeline(const proto::PipelineSession& message,
                                              const RssTables& tables, nic::Endpoint box) {
   if (message.affinity() >= nic::kQueueAffinityCount) {
     return Error{ErrorCode::kVersionMismatch,
@@ -80,7 +80,7 @@ Result<SessionSpec::Pipeline> parse_pipeline(const control::PipelineSession& mes
 
 }  // namespace
 
-Result<SessionSpec> parse_session(const control::Session& session,
+Result<SessionSpec> parse_session(const proto::Session& session,
                                   const std::vector<TensorSpec>& tensors,
                                   const nic::Endpoint& box) {
   SessionSpec spec;

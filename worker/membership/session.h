@@ -12,7 +12,7 @@ namespace pbox::worker {
 // All of the spec but this side's own bounds. `box`: where the control connection goes; pipelines
 // without an address of their own are there. An error if the core could not serve such a session of
 // these tensors, or if the box wants to be reached in a way that this release does not know.
-Result<SessionSpec> parse_session(const control::Session& session,
+Result<SessionSpec> parse_session(const proto::Session& session,
                                   const std::vector<TensorSpec>& tensors, const nic::Endpoint& box);
 
 }  // namespace pbox::worker

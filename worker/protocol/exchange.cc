@@ -18,8 +18,8 @@ uint64_t bytes_of(const TensorSpec& tensor) {
 
 }  // namespace
 
-Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, NumaArena shadow,
-           uint32_t shadows)
+Exchange::Exchange(const SessionSpec& session, const std::vector<TensorSpec>& tensors,
+                   NumaArena shadow, uint32_t shadows)
     : session_(session), shadow_(std::move(shadow)), rng_(session.jitter_seed) {
   uint64_t job_bytes = 0;
   for (const TensorSpec& spec : tensors) {
@@ -56,14 +56,14 @@ Core::Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, N
   }
 }
 
-uint64_t Core::shadow_bytes(const std::vector<TensorSpec>& tensors, uint32_t shadows) {
+uint64_t Exchange::shadow_bytes(const std::vector<TensorSpec>& tensors, uint32_t shadows) {
   uint64_t bytes = 0;
   for (const TensorSpec& tensor : tensors) bytes += align_up(bytes_of(tensor), kCacheLineBytes);
   return shadows * bytes;
 }
 
 // What depends on the session at hand.
-void Core::open_lanes() {
+void Exchange::open_lanes() {
   lanes_.clear();
   for (const auto& pipeline : session_.pipelines) {
     Lane& lane = lanes_.emplace_back();
@@ -87,7 +87,8 @@ void Core::open_lanes() {
   }
 }
 
-void Core::start(uint32_t tensor_id, const std::byte* input, std::byte* output, int32_t priority) {
+void Exchange::start(uint32_t tensor_id, const std::byte* input, std::byte* output,
+                     int32_t priority) {
   Tensor& tensor = tensors_[tensor_id];
   PBOX_CHECK(tensor.chunks_left == 0);
   tensor.input = input;
@@ -97,7 +98,7 @@ void Core::start(uint32_t tensor_id, const std::byte* input, std::byte* output, 
   begin(tensor);
 }
 
-void Core::fetch(uint32_t tensor_id, std::byte* output, int32_t priority) {
+void Exchange::fetch(uint32_t tensor_id, std::byte* output, int32_t priority) {
   Tensor& tensor = tensors_[tensor_id];
   PBOX_CHECK(tensor.chunks_left == 0 && tensor.round > 0);
   tensor.output = output;
@@ -106,7 +107,7 @@ void Core::fetch(uint32_t tensor_id, std::byte* output, int32_t priority) {
   begin(tensor);
 }
 
-void Core::begin(Tensor& tensor) {
+void Exchange::begin(Tensor& tensor) {
   ++tensors_under_way_;
   tensor.chunks_left = tensor.unannounced = tensor.chunk_count;
   tensor.contributors = UINT16_MAX;
@@ -123,14 +124,14 @@ void Core::begin(Tensor& tensor) {
 }
 
 // The operation of the chunk's tensor still needs it.
-bool Core::is_pending(const Chunk& chunk) const {
+bool Exchange::is_pending(const Chunk& chunk) const {
   const Tensor& tensor = tensors_[chunk.tensor];
   if (tensor.chunks_left == 0) return false;
   if (tensor.fetching) return !chunk.fetched;
   return chunk.round == (drops_rounds() ? round_begun(tensor.round) : tensor.round);
 }
 
-void Core::arm(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+void Exchange::arm(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   // x2 per unanswered probe, up to 64 ms or the time-out itself; +/-25 % so that workers do not
   // probe in step.
   constexpr uint64_t kBackOffCapNs = 64'000'000;
@@ -146,7 +147,7 @@ void Core::arm(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   set_deadline(lane, chunk, now_ns + wait * 3 / 4 + rng_.below(wait / 2 + 1));
 }
 
-void Core::set_deadline(Lane& lane, Chunk& chunk, uint64_t deadline_ns) {
+void Exchange::set_deadline(Lane& lane, Chunk& chunk, uint64_t deadline_ns) {
   chunk.deadline_ns = deadline_ns;
   lane.deadline_ns = std::min(lane.deadline_ns, deadline_ns);
 }
@@ -154,8 +155,8 @@ void Core::set_deadline(Lane& lane, Chunk& chunk, uint64_t deadline_ns) {
 // A lane that hears of other chunks is slow rather than lossy: the box has a queue before it. Its
 // chunks are given more time before the first probe, since the answer to a needless one is a whole
 // result.
-bool Core::may_still_come(const Lane& lane, const Chunk& chunk, uint64_t now_ns,
-                          uint64_t& until_ns) const {
+bool Exchange::may_still_come(const Lane& lane, const Chunk& chunk, uint64_t now_ns,
+                              uint64_t& until_ns) const {
   constexpr uint64_t kPatience = 4;
   if (chunk.probes > 0 || chunk.overtaken) return false;
   const uint64_t timeout_ns = lane.rtt.timeout_ns(session_.rto_floor_ns);
@@ -172,7 +173,7 @@ bool Core::may_still_come(const Lane& lane, const Chunk& chunk, uint64_t now_ns,
 // time-outs of all.
 //
 // Whatever was pushed before is with the box as well, or lost: it is on the path no more.
-void Core::note_overtaken(Lane& lane, const Chunk& done) {
+void Exchange::note_overtaken(Lane& lane, const Chunk& done) {
   const bool is_last = lane.queue.empty() && lane.sending.empty();
   const uint64_t overtakers = is_last ? 1 : 3;
   size_t kept = 0, seen = 0;
@@ -197,12 +198,12 @@ void Core::note_overtaken(Lane& lane, const Chunk& done) {
 
 // A result that is sent again says so, one that was due anyway does not: only of the others nobody
 // knows which packet was answered (Karn, Partridge 1987).
-bool Core::answers_are_told_apart() const {
+bool Exchange::answers_are_told_apart() const {
   return session_.sync.model == wire::SyncModel::kBsp &&
          session_.delivery == wire::Delivery::kBroadcast;
 }
 
-bool Core::on_timer(uint64_t now_ns, bool receiving) {
+bool Exchange::on_timer(uint64_t now_ns, bool receiving) {
   constexpr uint64_t kLookAgainNs = 100'000;
   bool probes = false;
   for (Lane& lane : lanes_) {
@@ -230,18 +231,18 @@ bool Core::on_timer(uint64_t now_ns, bool receiving) {
   return probes;
 }
 
-bool Core::awaits_results() const {
+bool Exchange::awaits_results() const {
   return std::any_of(lanes_.begin(), lanes_.end(),
                      [](const Lane& lane) { return !lane.in_flight.empty(); });
 }
 
-uint64_t Core::next_deadline_ns() const {
+uint64_t Exchange::next_deadline_ns() const {
   uint64_t deadline = UINT64_MAX;
   for (const Lane& lane : lanes_) deadline = std::min(deadline, lane.deadline_ns);
   return deadline;
 }
 
-void Core::abandon() {
+void Exchange::abandon() {
   forget_flight();
   for (Tensor& tensor : tensors_) tensor.chunks_left = 0;
   tensors_under_way_ = 0;
@@ -249,11 +250,11 @@ void Core::abandon() {
   cache_.reset();
 }
 
-std::vector<uint32_t> Core::take_completed() {
+std::vector<uint32_t> Exchange::take_completed() {
   return std::exchange(completed_, {});
 }
 
-Laggard Core::laggard(uint32_t tensor_id, uint64_t now_ns) const {
+Laggard Exchange::laggard(uint32_t tensor_id, uint64_t now_ns) const {
   const Tensor& tensor = tensors_[tensor_id];
   Laggard laggard;
   if (tensor.chunks_left == 0) return laggard;
@@ -274,7 +275,7 @@ Laggard Core::laggard(uint32_t tensor_id, uint64_t now_ns) const {
   return laggard;
 }
 
-Statistics Core::statistics() const {
+Statistics Exchange::statistics() const {
   Statistics statistics = statistics_;
   for (const Lane& lane : lanes_) {
     statistics.smoothed_rtt_us =

@@ -11,10 +11,10 @@
 // different chunks (each has seen other priorities first) would else wait for each other for ever.
 //
 // In which order ranks may come and go, the box decides by the job's consistency model
-// (nic/wire/sync.h); this side knows when a result answers its push (core_sync.cc). Where pushes
-// are applied as they come, a result is of now, and says how many of this worker's own rounds are
-// in it. Where reads are cached, a push is done when the box has it, results are taken whenever
-// they come, and what is handed out is the copy of the model that they make.
+// (nic/wire/sync.h); this side knows when a result answers its push (exchange_sync.cc). Where
+// pushes are applied as they come, a result is of now, and says how many of this worker's own
+// rounds are in it. Where reads are cached, a push is done when the box has it, results are taken
+// whenever they come, and what is handed out is the copy of the model that they make.
 //
 // Delivery by pull, the way of parameter servers before PHub, has two flights of a chunk: it is
 // pushed, and lands when the box says that its result is there; with the last chunk of its tensor
@@ -128,13 +128,13 @@ struct FinishedRounds {
   uint64_t busy_ns = 0;  // of the time until then, that with an operation under way
 };
 
-class Core {
+class Exchange {
  public:
   // `shadow`: of shadow_bytes(tensors, shadows: 1 or 2), or empty for none; where reads are cached,
   // of cache_bytes(). In a job that has begun, each tensor goes on at the least round that is open
   // among its chunks, which differ by at most 1.
-  Core(const SessionSpec& session, const std::vector<TensorSpec>& tensors, NumaArena shadow = {},
-       uint32_t shadows = 1);
+  Exchange(const SessionSpec& session, const std::vector<TensorSpec>& tensors,
+           NumaArena shadow = {}, uint32_t shadows = 1);
   static uint64_t shadow_bytes(const std::vector<TensorSpec>& tensors, uint32_t shadows);
   // For the copy of the model that cached reads need; 0 where reads are fresh.
   static uint64_t cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors);
@@ -314,7 +314,7 @@ class Core {
   void measure(Lane& lane, const Chunk& chunk, uint64_t now_ns);
   void land(Lane& lane, Chunk& chunk, uint64_t now_ns);
 
-  // core_sync.cc
+  // exchange_sync.cc
   void open_cache(const std::vector<TensorSpec>& tensors);
   bool is_current(const Chunk& chunk, const wire::Header& header) const;
   bool drops_rounds() const { return session_.sync.model == wire::SyncModel::kDrop; }

@@ -15,7 +15,8 @@ uint16_t dtype_scale(wire::Dtype dtype, uint16_t scale) {
 
 }  // namespace
 
-void Core::on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packets, uint64_t now_ns) {
+void Exchange::on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packets,
+                        uint64_t now_ns) {
   Lane& lane = lanes_[pipeline];
   statistics_.packets_received += packets.size();
   if (suspended_) {  // the promise: nothing of a session that is over is accepted
@@ -25,7 +26,7 @@ void Core::on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packets, u
   for (const nic::RxPacket& packet : packets) on_packet(lane, packet, now_ns);
 }
 
-void Core::on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_ns) {
+void Exchange::on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_ns) {
   wire::Parsed parsed;
   const bool sound = wire::parse(packet.data, packet.bytes, parsed) == wire::Reject::kNone &&
                      parsed.header.spi == (lane.spi | wire::kSpiToWorker) &&
@@ -48,13 +49,13 @@ void Core::on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_ns) {
   }
 }
 
-void Core::set_credit(Lane& lane, const wire::Header& header) {
+void Exchange::set_credit(Lane& lane, const wire::Header& header) {
   const uint64_t credit = uint64_t{header.credit} * limits::kCreditUnitBytes;
   if (credit > 0) lane.window_bytes = std::min<uint64_t>(credit, session_.window_bytes);
 }
 
 // The chunk that the packet is about, if this worker has use for it now.
-Core::Chunk* Core::check(Lane& lane, const wire::Header& header) {
+Exchange::Chunk* Exchange::check(Lane& lane, const wire::Header& header) {
   if (header.chunk >= chunks_.size() || &lanes_[chunks_[header.chunk].pipeline] != &lane) {
     ++statistics_.rejected_packets;
     return nullptr;
@@ -67,7 +68,7 @@ Core::Chunk* Core::check(Lane& lane, const wire::Header& header) {
   return &chunk;
 }
 
-void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
+void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   Tensor& tensor = tensors_[chunk.tensor];
   const uint32_t fragments = wire::fragment_count(chunk.wire_bytes, session_.fragment_bytes);
@@ -117,7 +118,7 @@ void Core::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
 // the first had arrived. Whatever bytes that brings, the box drops it: each fragment of a rank and
 // round counts once, and this round is done there. Nor can a push of before be the first of its
 // fragment to arrive: those of an earlier session ended with its transport.
-void Core::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed) {
+void Exchange::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed) {
   if (cache_) {  // initial weights: nothing of this worker's own but them
     cache_->begin(chunk_id(chunk), parsed.header.fragment, parsed.payload);
   }
@@ -135,11 +136,11 @@ void Core::place(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& p
 }
 
 // The input has to outlast the first fragments of the result, which go in its place.
-bool Core::is_staged(const Tensor& tensor, const Chunk& chunk) const {
+bool Exchange::is_staged(const Tensor& tensor, const Chunk& chunk) const {
   return tensor.input == tensor.output && chunk.full_mask > 1;
 }
 
-void Core::copy(std::byte* destination, const std::byte* source, size_t bytes) const {
+void Exchange::copy(std::byte* destination, const std::byte* source, size_t bytes) const {
   if (out_of_cache_) {
     copy_past_cache(destination, source, bytes);
   } else {
@@ -149,13 +150,13 @@ void Core::copy(std::byte* destination, const std::byte* source, size_t bytes) c
 
 // What a chunk's way to the box and back says of the path. One that was asked for too early says it
 // as well, or a path that becomes slower would be asked for everything, and never known again.
-void Core::measure(Lane& lane, const Chunk& chunk, uint64_t now_ns) {
+void Exchange::measure(Lane& lane, const Chunk& chunk, uint64_t now_ns) {
   if (chunk.measures) lane.rtt.sample(now_ns - chunk.pushed_ns);
   lane.window.arrive(chunk.mark, chunk.wire_bytes, chunk.measures, now_ns);
 }
 
 // Out of flight: answered, as far as it was asked for.
-void Core::land(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+void Exchange::land(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   if (!reads_cache(chunk)) measure(lane, chunk, now_ns);  // else with its acknowledgement
   chunk.in_flight = false;
   leave_window(lane, chunk);
@@ -168,7 +169,7 @@ void Core::land(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   note_overtaken(lane, chunk);
 }
 
-void Core::on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+void Exchange::on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   send_no_more(lane, chunk);
   // Its result is here already, or not wanted.
   if (chunk.giving || session_.results_stay) return finish_chunk(lane, chunk, now_ns);
@@ -177,14 +178,14 @@ void Core::on_announced(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   note_announced(tensors_[chunk.tensor]);
 }
 
-void Core::note_announced(Tensor& tensor) {
+void Exchange::note_announced(Tensor& tensor) {
   if (--tensor.unannounced > 0) return;
   for (uint32_t id = tensor.first_chunk; id < tensor.first_chunk + tensor.chunk_count; ++id) {
     if (chunks_[id].announced) lanes_[chunks_[id].pipeline].queue.push(id, tensor.priority);
   }
 }
 
-void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+void Exchange::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   land(lane, chunk, now_ns);
   Tensor& tensor = tensors_[chunk.tensor];
   if (chunk.giving) {
@@ -208,7 +209,7 @@ void Core::finish_chunk(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   end(tensor, now_ns);
 }
 
-void Core::end(const Tensor& tensor, uint64_t now_ns) {
+void Exchange::end(const Tensor& tensor, uint64_t now_ns) {
   if (!tensor.fetching) ++operations_ended_;
   if (--tensors_under_way_ > 0) return;
   if (busy_since_ns_ != 0) busy_ns_ += now_ns - std::exchange(busy_since_ns_, 0);
@@ -216,7 +217,7 @@ void Core::end(const Tensor& tensor, uint64_t now_ns) {
   finished_ = {operations_ended_ / tensors_.size(), now_ns, busy_ns_};
 }
 
-void Core::consume(Tensor& tensor, Chunk& chunk) {
+void Exchange::consume(Tensor& tensor, Chunk& chunk) {
   if (reads_cache(chunk)) read_cache(tensor, chunk);
   note_read(tensor, chunk);
   chunk.round = chunk.flight_round + 1;
@@ -228,19 +229,19 @@ void Core::consume(Tensor& tensor, Chunk& chunk) {
   copy(tensor.output + chunk.offset, shadow + chunk.offset, chunk.wire_bytes);
 }
 
-void Core::leave_path(Lane& lane, Chunk& chunk) {
+void Exchange::leave_path(Lane& lane, Chunk& chunk) {
   if (chunk.on_path) lane.path_bytes -= chunk.wire_bytes;
   chunk.on_path = false;
 }
 
-void Core::leave_window(Lane& lane, Chunk& chunk) {
+void Exchange::leave_window(Lane& lane, Chunk& chunk) {
   leave_path(lane, chunk);
   if (chunk.in_window) lane.outstanding_bytes -= chunk.wire_bytes;
   chunk.in_window = false;
 }
 
 // Packets made but not taken by the port point into buffers that are the caller's again.
-void Core::drop_unsent(Lane& lane, uint32_t chunk_id) {
+void Exchange::drop_unsent(Lane& lane, uint32_t chunk_id) {
   size_t kept = lane.outgoing_begin;
   for (size_t index = lane.outgoing_begin; index < lane.outgoing_end; ++index) {
     if (lane.outgoing[index].header.chunk == chunk_id) continue;
@@ -256,7 +257,7 @@ void Core::drop_unsent(Lane& lane, uint32_t chunk_id) {
   lane.outgoing_end = kept;
 }
 
-void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
+void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
   wire::StatusPayload status;
   if (parsed.header.payload_bytes != sizeof(status)) {
     ++statistics_.rejected_packets;
@@ -301,7 +302,7 @@ void Core::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint6
   push_again(lane, chunk, missing);
 }
 
-void Core::push_again(Lane& lane, Chunk& chunk, uint64_t fragments) {
+void Exchange::push_again(Lane& lane, Chunk& chunk, uint64_t fragments) {
   chunk.probes = 1;  // what was lost is known: no reason to slow down
   chunk.measures = false;
   send(lane, chunk, fragments);

@@ -5,7 +5,7 @@
 #include "worker/protocol/exchange.h"
 
 namespace pbox::worker {
-void Core::forget_flight() {
+void Exchange::forget_flight() {
   for (Lane& lane : lanes_) {
     lane.queue = {};
     lane.sending.clear();
@@ -23,19 +23,19 @@ void Core::forget_flight() {
   }
 }
 
-void Core::suspend() {
+void Exchange::suspend() {
   forget_flight();
   suspended_ = true;
 }
 
-std::vector<uint32_t> Core::consumed_rounds() const {
+std::vector<uint32_t> Exchange::consumed_rounds() const {
   std::vector<uint32_t> rounds;
   rounds.reserve(chunks_.size());
   for (const Chunk& chunk : chunks_) rounds.push_back(chunk.round);
   return rounds;
 }
 
-Status Core::check_resumption(const SessionSpec& session) const {
+Status Exchange::check_resumption(const SessionSpec& session) const {
   if (session.chunk_bytes != session_.chunk_bytes || session.open_rounds.size() != chunks_.size()) {
     return Error{ErrorCode::kMismatch,
                  "the box cuts the job into " + std::to_string(session.open_rounds.size()) +
@@ -64,7 +64,7 @@ Status Core::check_resumption(const SessionSpec& session) const {
   return ok_status();
 }
 
-Status Core::resume(const SessionSpec& session) {
+Status Exchange::resume(const SessionSpec& session) {
   PBOX_CHECK(suspended_);
   if (Status status = check_resumption(session); !status) return status;
   session_ = session;
@@ -86,7 +86,7 @@ Status Core::resume(const SessionSpec& session) {
   return ok_status();
 }
 
-void Core::set_generation(uint16_t generation) {
+void Exchange::set_generation(uint16_t generation) {
   session_.generation = generation;
   for (Lane& lane : lanes_) {
     for (size_t index = lane.outgoing_begin; index < lane.outgoing_end; ++index) {

@@ -19,7 +19,7 @@ namespace {
 
 }  // namespace
 
-std::span<const nic::TxPacket> Core::to_send(uint32_t pipeline, uint64_t now_ns) {
+std::span<const nic::TxPacket> Exchange::to_send(uint32_t pipeline, uint64_t now_ns) {
   Lane& lane = lanes_[pipeline];
   if (tensors_under_way_ > 0 && busy_since_ns_ == 0) busy_since_ns_ = now_ns;
   if (lane.outgoing_begin == lane.outgoing_end) {
@@ -30,17 +30,17 @@ std::span<const nic::TxPacket> Core::to_send(uint32_t pipeline, uint64_t now_ns)
   return {lane.outgoing.data() + lane.outgoing_begin, lane.outgoing_end - lane.outgoing_begin};
 }
 
-void Core::sent(uint32_t pipeline, size_t count, uint64_t) {
+void Exchange::sent(uint32_t pipeline, size_t count, uint64_t) {
   lanes_[pipeline].outgoing_begin += count;
   statistics_.packets_sent += count;
 }
 
-int32_t Core::priority(const Chunk& chunk) const {
+int32_t Exchange::priority(const Chunk& chunk) const {
   return chunk.giving ? kGivePriority : tensors_[chunk.tensor].priority;
 }
 
 // One of a higher priority than those at hand goes before what they have still to send.
-void Core::send(Lane& lane, Chunk& chunk, uint64_t fragments) {
+void Exchange::send(Lane& lane, Chunk& chunk, uint64_t fragments) {
   if (chunk.to_send == 0) {
     const auto is_before = [this](uint32_t a, uint32_t b) {
       const int32_t first = priority(chunks_[a]), second = priority(chunks_[b]);
@@ -53,7 +53,7 @@ void Core::send(Lane& lane, Chunk& chunk, uint64_t fragments) {
   chunk.to_send |= fragments;
 }
 
-bool Core::send_no_more(Lane& lane, Chunk& chunk) {
+bool Exchange::send_no_more(Lane& lane, Chunk& chunk) {
   if (chunk.to_send == 0) return false;
   chunk.to_send = 0;
   std::erase(lane.sending, chunk_id(chunk));
@@ -63,7 +63,7 @@ bool Core::send_no_more(Lane& lane, Chunk& chunk) {
 // An idle lane has room for a chunk whatever its size. Where the path is full, one that is more
 // urgent than all that fill it goes beyond: they may be with the box by now, and wait for ranks
 // that push what is urgent first.
-bool Core::has_room(const Lane& lane, const Chunk& chunk, uint64_t now_ns) const {
+bool Exchange::has_room(const Lane& lane, const Chunk& chunk, uint64_t now_ns) const {
   const uint64_t bytes = lane.outstanding_bytes + chunk.wire_bytes;
   if (lane.outstanding_bytes > 0 && bytes > lane.window_bytes) return false;
   const uint64_t path_bytes = lane.window.bytes(now_ns);
@@ -75,7 +75,7 @@ bool Core::has_room(const Lane& lane, const Chunk& chunk, uint64_t now_ns) const
 }
 
 // Starts the next queued chunk if the window has room.
-bool Core::open_window(Lane& lane, uint64_t now_ns) {
+bool Exchange::open_window(Lane& lane, uint64_t now_ns) {
   const uint32_t id = lane.queue.top();
   Chunk& chunk = chunks_[id];
   if (!has_room(lane, chunk, now_ns)) return false;
@@ -124,7 +124,7 @@ bool Core::open_window(Lane& lane, uint64_t now_ns) {
   return true;
 }
 
-void Core::fill_pushes(Lane& lane, uint64_t now_ns) {
+void Exchange::fill_pushes(Lane& lane, uint64_t now_ns) {
   while (lane.outgoing_end < lane.outgoing.size()) {
     const bool is_idle = lane.sending.empty();
     const bool opens =
@@ -149,7 +149,7 @@ void Core::fill_pushes(Lane& lane, uint64_t now_ns) {
 }
 
 // The next fragment of a gradient, or of a result that the box is given back.
-void Core::make_push(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+void Exchange::make_push(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   const Tensor& tensor = tensors_[chunk.tensor];
   const auto fragment = static_cast<uint32_t>(__builtin_ctzll(chunk.to_send));
   chunk.to_send &= chunk.to_send - 1;
@@ -176,7 +176,7 @@ void Core::make_push(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   packet.tag = wire::make_tag(session_.tag, packet.header, packet.payload);
 }
 
-void Core::fill_probes(Lane& lane, uint64_t now_ns) {
+void Exchange::fill_probes(Lane& lane, uint64_t now_ns) {
   while (lane.outgoing_end < lane.outgoing.size() && !lane.to_probe.empty()) {
     Chunk& chunk = chunks_[lane.to_probe.front()];
     lane.to_probe.pop_front();
@@ -192,8 +192,8 @@ void Core::fill_probes(Lane& lane, uint64_t now_ns) {
   }
 }
 
-void Core::address(Lane& lane, const Chunk& chunk, wire::PacketType type, uint64_t now_ns,
-                   nic::TxPacket& packet) {
+void Exchange::address(Lane& lane, const Chunk& chunk, wire::PacketType type, uint64_t now_ns,
+                       nic::TxPacket& packet) {
   packet.to = &lane.box;
   packet.header = {};
   packet.header.set_type(type);

@@ -24,18 +24,18 @@ std::vector<CachedChunk> cached_chunks(const SessionSpec& session,
 
 }  // namespace
 
-uint64_t Core::cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors) {
+uint64_t Exchange::cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors) {
   if (!caches_reads(session.sync)) return 0;
   return ReadCache::footprint_bytes(cached_chunks(session, tensors), session.sync.staleness);
 }
 
-void Core::open_cache(const std::vector<TensorSpec>& tensors) {
+void Exchange::open_cache(const std::vector<TensorSpec>& tensors) {
   if (!caches_reads(session_.sync)) return;
   cache_.emplace(cached_chunks(session_, tensors), session_.sync.staleness, session_.gradient_scale,
                  shadow_);
 }
 
-bool Core::is_current(const Chunk& chunk, const wire::Header& header) const {
+bool Exchange::is_current(const Chunk& chunk, const wire::Header& header) const {
   const bool is_result = header.type() == wire::PacketType::kResult;
   if (is_result && reads_cache(chunk)) return true;
   if (!chunk.in_flight) return false;
@@ -56,7 +56,7 @@ bool Core::is_current(const Chunk& chunk, const wire::Header& header) const {
 // ranks could wait for each other for ever: each for one chunk's quorum, with its push to the
 // other's chunk to come after that. As it is, nobody is beyond the oldest round that is open
 // anywhere; who is before it waits for nothing; and once all are in it, it has everybody's push.
-uint32_t Core::round_of(uint32_t operation) {
+uint32_t Exchange::round_of(uint32_t operation) {
   if (wire::round_distance(operation, newest_operation_) > 0) {
     newest_operation_ = operation;
     skip_closed_rounds();
@@ -64,13 +64,13 @@ uint32_t Core::round_of(uint32_t operation) {
   return round_begun(operation);
 }
 
-uint32_t Core::round_begun(uint32_t operation) const {
+uint32_t Exchange::round_begun(uint32_t operation) const {
   auto skip = skips_.end() - 1;
   while (skip != skips_.begin() && wire::round_distance(skip->operation, operation) > 0) --skip;
   return operation + skip->rounds;
 }
 
-void Core::skip_closed_rounds() {
+void Exchange::skip_closed_rounds() {
   uint32_t open = chunks_.front().clock;
   for (const Chunk& chunk : chunks_) {
     if (wire::round_distance(chunk.clock, open) < 0) open = chunk.clock;
@@ -89,12 +89,12 @@ void Core::skip_closed_rounds() {
 }
 
 // All of a chunk's fragments are of one round, so those of an older one are in the way.
-void Core::begin_anew(Chunk& chunk, uint32_t round) const {
+void Exchange::begin_anew(Chunk& chunk, uint32_t round) const {
   chunk.flight_round = round;
   chunk.result_mask = 0;
 }
 
-void Core::note_version(Chunk& chunk, const wire::Header& header) const {
+void Exchange::note_version(Chunk& chunk, const wire::Header& header) const {
   const uint32_t clock = header.round + 1;
   if (chunk.result_mask == 0 || wire::round_distance(clock, chunk.clock) < 0) chunk.clock = clock;
   const bool has_ours = wire::round_distance(header.applied(), chunk.round) > 0;
@@ -102,7 +102,8 @@ void Core::note_version(Chunk& chunk, const wire::Header& header) const {
 }
 
 // At any time, whether asked for or not.
-void Core::on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
+void Exchange::on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed,
+                                uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   const ReadCache::Version version{.clock = header.round + 1, .applied = header.applied()};
   const uint32_t pushed = chunk.round + (chunk.in_flight ? 1 : 0);
@@ -126,7 +127,8 @@ void Core::on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed
   }
 }
 
-void Core::on_acknowledgement(Lane& lane, Chunk& chunk, uint64_t received_mask, uint64_t now_ns) {
+void Exchange::on_acknowledgement(Lane& lane, Chunk& chunk, uint64_t received_mask,
+                                  uint64_t now_ns) {
   const bool is_news = !is_acknowledged(chunk);
   if (is_news && acknowledge(lane, chunk, received_mask & chunk.full_mask, now_ns)) return;
   if (!is_acknowledged(chunk)) {
@@ -141,7 +143,7 @@ void Core::on_acknowledgement(Lane& lane, Chunk& chunk, uint64_t received_mask, 
 }
 
 // The box has these fragments of what is in flight. True if that ends it.
-bool Core::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t now_ns) {
+bool Exchange::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t now_ns) {
   if (is_acknowledged(chunk)) return false;
   chunk.acknowledged_mask |= fragments;
   if (!is_acknowledged(chunk)) return false;
@@ -156,7 +158,7 @@ bool Core::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t no
   return false;
 }
 
-bool Core::finish_if_readable(Lane& lane, Chunk& chunk, uint64_t now_ns) {
+bool Exchange::finish_if_readable(Lane& lane, Chunk& chunk, uint64_t now_ns) {
   if (!is_acknowledged(chunk) || !cache_->is_readable(chunk_id(chunk), chunk.flight_round)) {
     return false;
   }
@@ -165,26 +167,26 @@ bool Core::finish_if_readable(Lane& lane, Chunk& chunk, uint64_t now_ns) {
 }
 
 // What the box need not send. All of it: the question is only what the box has of ours.
-uint64_t Core::held_mask(const Chunk& chunk) const {
+uint64_t Exchange::held_mask(const Chunk& chunk) const {
   if (session_.results_stay) return chunk.full_mask;
   if (!reads_cache(chunk)) return chunk.result_mask;
   return cache_->readable_mask(chunk_id(chunk), chunk.flight_round);
 }
 
-void Core::read_cache(const Tensor& tensor, Chunk& chunk) {
+void Exchange::read_cache(const Tensor& tensor, Chunk& chunk) {
   const uint32_t id = chunk_id(chunk);
   chunk.clock = cache_->clock(id);
   cache_->read(id, chunk.flight_round, session_.learning_rate, tensor.input + chunk.offset,
                tensor.output + chunk.offset);
 }
 
-void Core::note_read(Tensor& tensor, const Chunk& chunk) const {
+void Exchange::note_read(Tensor& tensor, const Chunk& chunk) const {
   tensor.staleness =
       std::min(tensor.staleness, wire::round_distance(chunk.clock, chunk.flight_round + 1));
   tensor.is_dropped = tensor.is_dropped || chunk.is_dropped;
 }
 
-void Core::count_read(Tensor& tensor) {
+void Exchange::count_read(Tensor& tensor) {
   ++tensor.round;
   statistics_.staleness.count(tensor.staleness);
   if (tensor.is_dropped) ++statistics_.dropped_rounds;

@@ -152,13 +152,13 @@ std::optional<Error> RdmaTransport::failure() {
                                             (refusal_.empty() ? std::string() : ": " + refusal_)};
 }
 
-bool RdmaTransport::take_request(control::QueuePairs& request) {
+bool RdmaTransport::take_request(proto::QueuePairs& request) {
   if (awaited_) return false;
   mend(monotonic_ns());
   for (uint32_t index = 0; index < lanes_.size(); ++index) {
     Lane& lane = lanes_[index];
     if (lane.state != Lane::State::kToAsk) continue;
-    control::QueuePair& pair = *request.add_pairs();
+    proto::QueuePair& pair = *request.add_pairs();
     pair.set_pipeline(index);
     wire::write_queue_pair(lane.prepared.own, pair);
     lane.state = Lane::State::kAsked;
@@ -169,12 +169,12 @@ bool RdmaTransport::take_request(control::QueuePairs& request) {
   return true;
 }
 
-void RdmaTransport::on_answer(const control::QueuePairs& answer) {
+void RdmaTransport::on_answer(const proto::QueuePairs& answer) {
   if (!awaited_ || answer.sequence() != sequence_) return;
   awaited_ = false;
   refusal_.clear();
   if (!answer.refusal().empty()) return give_up(answer.refusal());
-  for (const control::QueuePair& pair : answer.pairs()) {
+  for (const proto::QueuePair& pair : answer.pairs()) {
     if (pair.pipeline() >= lanes_.size()) continue;
     Lane& lane = lanes_[pair.pipeline()];
     if (lane.state != Lane::State::kAsked) continue;

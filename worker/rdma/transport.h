@@ -5,7 +5,7 @@
 //
 // Payloads in memory that the caller has registered leave from there, others are copied into the
 // lane's buffers first: a device may read them after the operation is done, when memory that nobody
-// has promised to keep may be gone. What it reads then nobody takes (core_receive.cc, place()).
+// has promised to keep may be gone. What it reads then nobody takes (exchange_receive.cc, place()).
 #pragma once
 
 #include <map>
@@ -35,8 +35,8 @@ class RdmaTransport : public Transport {
   uint64_t rto_floor_ns() const override;
   int event_fd(uint32_t lane) const override { return lanes_[lane].queue->event_fd(); }
   std::optional<Error> failure() override;
-  bool take_request(control::QueuePairs& request) override;
-  void on_answer(const control::QueuePairs& answer) override;
+  bool take_request(proto::QueuePairs& request) override;
+  void on_answer(const proto::QueuePairs& answer) override;
   Status add_memory(const std::byte* memory, size_t bytes) override;
   bool remove_memory(const std::byte* memory, bool break_off) override;
   PayloadCounts payload_counts() const override;

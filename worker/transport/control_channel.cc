@@ -161,7 +161,7 @@ ControlChannel::~ControlChannel() {
   close(fd_);
 }
 
-Status ControlChannel::send(const control::WorkerMessage& message) {
+Status ControlChannel::send(const proto::WorkerMessage& message) {
   auto framed = wire::frame(message);
   if (!framed) return framed.error();
   outgoing_ += *framed;
@@ -187,7 +187,7 @@ void ControlChannel::end() const {
   shutdown(fd_, SHUT_WR);
 }
 
-Result<std::vector<control::BoxMessage>> ControlChannel::receive() {
+Result<std::vector<proto::BoxMessage>> ControlChannel::receive() {
   char buffer[16 * 1024];
   while (broken_.empty()) {
     const ssize_t bytes = recv(fd_, buffer, sizeof(buffer), 0);
@@ -201,7 +201,7 @@ Result<std::vector<control::BoxMessage>> ControlChannel::receive() {
       broken_ = std::string("broke the connection: ") + std::strerror(errno);
     }
   }
-  std::vector<control::BoxMessage> messages;
+  std::vector<proto::BoxMessage> messages;
   for (;;) {
     auto body = reader_.next();
     if (!body) {

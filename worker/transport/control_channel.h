@@ -36,7 +36,7 @@ class ControlChannel {
   const std::string& box() const { return box_; }
 
   // Queues a message and writes what the socket takes now.
-  Status send(const control::WorkerMessage& message);
+  Status send(const proto::WorkerMessage& message);
   // Writes what is still queued. Ok also if the socket takes no more for now.
   Status flush();
   // Nothing more will be sent. Once all has been written.
@@ -44,7 +44,7 @@ class ControlChannel {
   bool wants_write() const { return !outgoing_.empty() || !is_connected_; }
   // The messages that have arrived. An error once the connection is gone or speaks nonsense;
   // messages that came before the end are returned first.
-  Result<std::vector<control::BoxMessage>> receive();
+  Result<std::vector<proto::BoxMessage>> receive();
 
  private:
   struct Address {

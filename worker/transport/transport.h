@@ -69,8 +69,8 @@ class Transport {
 
   // What the transport has to say to the box on the control connection, from open() on: true if
   // there is something. Transports whose packets find the box by themselves have nothing to say.
-  virtual bool take_request(control::QueuePairs& /*request*/) { return false; }
-  virtual void on_answer(const control::QueuePairs& /*answer*/) {}
+  virtual bool take_request(proto::QueuePairs& /*request*/) { return false; }
+  virtual void on_answer(const proto::QueuePairs& /*answer*/) {}
 
   // The caller's memory, after open and between bursts, for transports whose device reads payloads
   // after tx_burst has returned: they leave from there without a copy, until remove_memory. Others

@@ -153,14 +153,14 @@ std::vector<Sent> Box::take_all() {
   return sent;
 }
 
-CounterChange::CounterChange(const pipeline::Core& core) : core_(core) {
+CounterChange::CounterChange(const pipeline::Engine& core) : engine_(core) {
   for (const auto& counter : core.counters().values) before_.push_back(counter.get());
 }
 
 std::vector<Counter> CounterChange::moved() const {
   std::vector<Counter> moved;
   for (size_t index = static_cast<size_t>(Counter::kAggregated); index < before_.size(); ++index) {
-    if (core_.counters().values[index].get() != before_[index]) {
+    if (engine_.counters().values[index].get() != before_[index]) {
       moved.push_back(static_cast<Counter>(index));
     }
   }

@@ -102,7 +102,7 @@ class Box {
 
   uint64_t count(pipeline::Counter counter) const { return core.counters().get(counter); }
 
-  pipeline::Core core;
+  pipeline::Engine core;
   uint64_t now_ns = 1'000'000'000;
 
  private:
@@ -116,12 +116,12 @@ std::vector<std::byte> wire_bytes(const Packet& packet);
 // The names of the counters that differ between two snapshots, port counters left out.
 class CounterChange {
  public:
-  explicit CounterChange(const pipeline::Core& core);
+  explicit CounterChange(const pipeline::Engine& core);
   // Every counter but the port's that moved since, in table order.
   std::vector<pipeline::Counter> moved() const;
 
  private:
-  const pipeline::Core& core_;
+  const pipeline::Engine& engine_;
   std::vector<uint64_t> before_;
 };
 

@@ -31,7 +31,7 @@ class OnePacketPort {
 };
 
 // How long it ran.
-uint64_t run_loop(const pipeline::PollPolicy& policy, pipeline::Core& core) {
+uint64_t run_loop(const pipeline::PollPolicy& policy, pipeline::Engine& core) {
   pipeline::Mailbox mailbox;
   OnePacketPort port(mailbox);
   const uint64_t start_ns = monotonic_ns();

@@ -62,7 +62,7 @@ class World {
   }
 
   JobBalancer balancer{"train", 3};
-  JobPlan plan;
+  PartMap plan;
   int64_t revision = 7;
   uint64_t now = 1;
   size_t proposals = 0;

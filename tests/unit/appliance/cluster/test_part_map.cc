@@ -10,19 +10,19 @@ namespace {
 constexpr uint32_t kChunk = 32'768;
 constexpr uint64_t kBytes = 100u << 20;
 
-size_t parts_on(const JobPlan& plan, const std::string& box) {
+size_t parts_on(const PartMap& plan, const std::string& box) {
   return static_cast<size_t>(std::count(plan.boxes.begin(), plan.boxes.end(), box));
 }
 
 }  // namespace
 
 TEST_CASE("a plan is read back as it was written; what is no plan is none") {
-  const JobPlan plan{.chunk_bytes = kChunk,
+  const PartMap plan{.chunk_bytes = kChunk,
                      .bytes = kBytes,
                      .may_move = true,
                      .boxes = {"a", "b", "a"},
                      .avoided = {{"c", 1'800'000'000}}};
-  CHECK(plan_from_text(to_text(plan)) == plan);
+  CHECK(part_map_from_text(to_text(plan)) == plan);
   for (const char* text :
        {"", "{}", "[]", "{\"chunk_bytes\":1,\"bytes\":1,\"boxes\":[]}",
         "{\"chunk_bytes\":1,\"bytes\":1,\"boxes\":[1]}",
@@ -30,7 +30,7 @@ TEST_CASE("a plan is read back as it was written; what is no plan is none") {
         "{\"chunk_bytes\":1,\"bytes\":1,\"boxes\":[\"a\"],\"avoided\":[\"a\"]}",
         "{\"chunk_bytes\":1,\"bytes\":1,\"boxes\":[\"a\"],\"avoided\":{\"a\":-1}}",
         "{\"chunk_bytes\":1"}) {
-    CHECK_FALSE(plan_from_text(text));
+    CHECK_FALSE(part_map_from_text(text));
   }
 }
 
@@ -52,7 +52,7 @@ TEST_CASE("a new job has several parts for each pipeline, shared out by what box
 TEST_CASE("a small job has no more parts than chunks, a large cluster no more than there may be") {
   CHECK(make_plan(100, kChunk, {{.name = "a", .pipelines = 8}}).boxes.size() == 1);
   CHECK(make_plan(3 * kChunk, kChunk, {{.name = "a", .pipelines = 8}}).boxes.size() == 3);
-  std::vector<PlanBox> many;
+  std::vector<CandidateBox> many;
   for (int box = 0; box < 100; ++box)
     many.push_back({.name = std::to_string(box), .pipelines = 28});
   const auto plan = make_plan(uint64_t{1} << 40, kChunk, many);

@@ -1,4 +1,4 @@
-// The plans of jobs, as boxes of one cluster make and change them: each with a JobPlans of its own
+// The plans of jobs, as boxes of one cluster make and change them: each with a PartMaps of its own
 // on one store. They share its session, so each of them believes that it leads.
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
@@ -24,8 +24,8 @@ using std::chrono::milliseconds;
 constexpr uint64_t kBytes = 100u << 20;
 constexpr char kJob[] = "resnet";
 
-control::AskPlan question(uint64_t bytes, const std::string& lost_box = {}) {
-  control::AskPlan question;
+proto::AskPartMap question(uint64_t bytes, const std::string& lost_box = {}) {
+  proto::AskPartMap question;
   question.set_job(kJob);
   question.set_bytes(bytes);
   question.set_may_move(true);
@@ -38,15 +38,15 @@ struct Box {
   Box(Desk& desk, Store& store, const std::string& name)
       : acceptor(desk.context, {boost::asio::ip::make_address("127.0.0.1"), 0}),
         membership(desk.context, store, record(name),
-                   [](Membership::Severity, const char*, const std::string&) {}),
+                   [](BoxDirectory::Severity, const char*, const std::string&) {}),
         plans(desk.context, store,
               {.self = name,
                .chunk_bytes = [] { return uint32_t{32'768}; },
-               .membership = [this]() -> const Membership& { return membership; },
+               .membership = [this]() -> const BoxDirectory& { return membership; },
                .has_job = [this](const std::string&) { return has_job; },
                .on_change = [this] { ++changes; },
                .on_answers = [] {},
-               .log = [](Membership::Severity, const char*, const std::string&) {},
+               .log = [](BoxDirectory::Severity, const char*, const std::string&) {},
                .forget_after = milliseconds(600)}) {
     answer();
   }
@@ -64,7 +64,7 @@ struct Box {
     acceptor.async_accept([this](const boost::system::error_code& error, tcp::socket socket) {
       if (error) return;
       boost::system::error_code ignored;
-      control::BoxMessage message;
+      proto::BoxMessage message;
       message.mutable_data_addresses()->set_up_for_ms(up_for_ms);
       boost::asio::write(socket, boost::asio::buffer(*wire::frame(message)), ignored);
       sockets.push_back(std::move(socket));
@@ -74,11 +74,11 @@ struct Box {
 
   tcp::acceptor acceptor;
   std::vector<tcp::socket> sockets;
-  Membership membership;
+  BoxDirectory membership;
   bool has_job = false;
   uint64_t up_for_ms = 0;
   int changes = 0;
-  JobPlans plans;
+  PartMaps plans;
 };
 
 // Two boxes.
@@ -102,8 +102,8 @@ struct Cluster {
   void add(const std::string& name) { boxes.push_back(std::make_unique<Box>(desk, *store, name)); }
   Box& box(size_t index) { return *boxes[index]; }
 
-  Result<control::Plan> ask(size_t index, const control::AskPlan& what) {
-    std::optional<Result<control::Plan>> answer;
+  Result<proto::PartMap> ask(size_t index, const proto::AskPartMap& what) {
+    std::optional<Result<proto::PartMap>> answer;
     box(index).plans.ask(what, [&](const auto& plan) { answer.emplace(plan); });
     REQUIRE(desk.run_until([&] { return answer.has_value(); }));
     return *answer;
@@ -128,9 +128,9 @@ struct Cluster {
   std::vector<std::unique_ptr<Box>> boxes;
 };
 
-std::vector<std::string> boxes_of(const control::Plan& plan) {
+std::vector<std::string> boxes_of(const proto::PartMap& plan) {
   std::vector<std::string> boxes;
-  for (const control::PartPlace& place : plan.parts()) boxes.push_back(place.box());
+  for (const proto::PartPlace& place : plan.parts()) boxes.push_back(place.box());
   return boxes;
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("boxes that are asked at once answer with one plan, whose parts are on
 
 TEST_CASE("a part is here, elsewhere with its address, or nobody knows") {
   Cluster cluster;
-  JobPlans& plans = cluster.box(0).plans;
+  PartMaps& plans = cluster.box(0).plans;
   const auto before = plans.elsewhere(kJob, 0, 4);
   CHECK(before.error().code == ErrorCode::kUnavailable);
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
@@ -210,7 +210,7 @@ TEST_CASE("a box that one worker cannot reach for long loses its parts, and is a
   const std::vector<std::string> all_on_a(before.size(), "a");
   REQUIRE(cluster.desk.run_until([&] { return cluster.heard(0) == all_on_a; }));
   REQUIRE(cluster.await_equal_plans());
-  const JobPlan plan = cluster.box(0).plans.plans().at(kJob);
+  const PartMap plan = cluster.box(0).plans.plans().at(kJob);
   const auto now = static_cast<uint64_t>(std::time(nullptr));
   CHECK(plan.avoids("b", now));
   CHECK_FALSE(plan.avoids("b", now + 601));
@@ -271,7 +271,7 @@ TEST_CASE("parts are moved only if nobody has changed the plan meanwhile") {
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
   REQUIRE(cluster.await_equal_plans());
   const auto move_all_to_a = [&] {
-    JobPlan plan = cluster.box(0).plans.plans().at(kJob);
+    PartMap plan = cluster.box(0).plans.plans().at(kJob);
     std::fill(plan.boxes.begin(), plan.boxes.end(), "a");
     std::optional<Status> done;
     cluster.box(0).plans.move(kJob, plan, "a test",
@@ -296,7 +296,7 @@ TEST_CASE("who begins a job that cannot move is not told of a plan that says it 
   auto fixed = question(kBytes);
   fixed.set_may_move(false);
   // Another change is first.
-  const JobPlan plan = cluster.box(0).plans.plans().at(kJob);
+  const PartMap plan = cluster.box(0).plans.plans().at(kJob);
   cluster.box(0).plans.move(kJob, plan, "a test", [](const Status&) {});
   const auto first = cluster.ask(1, fixed);
   REQUIRE_FALSE(first.ok());

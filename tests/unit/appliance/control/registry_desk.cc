@@ -9,8 +9,8 @@ namespace pbox::appliance {
 
 SynchronousHost::SynchronousHost(uint32_t pipelines) : shards_(pipelines) {
   for (uint32_t index = 0; index < pipelines; ++index) {
-    cores_.push_back(std::make_unique<pipeline::Core>(
-        pipeline::CoreOptions{.pipeline_index = index, .tag = {}}));
+    cores_.push_back(std::make_unique<pipeline::Engine>(
+        pipeline::EngineOptions{.pipeline_index = index, .tag = {}}));
   }
 }
 
@@ -40,7 +40,7 @@ void SynchronousHost::execute(uint32_t pipeline, pipeline::Command command) {
   cores_[pipeline]->execute(command);
 }
 
-Desk::Desk(const RegistryOptions& options, uint32_t pipelines, snapshot::Shelf* shelf,
+Desk::Desk(const RegistryOptions& options, uint32_t pipelines, snapshot::SnapshotStore* shelf,
            Upstream* upstream, BackupBoxes* backups)
     : options_(options),
       shelf_(shelf),
@@ -70,7 +70,7 @@ ConnectionId Desk::open() {
   return id;
 }
 
-void Desk::say(ConnectionId id, const control::WorkerMessage& message) {
+void Desk::say(ConnectionId id, const proto::WorkerMessage& message) {
   say_bytes(id, message.SerializeAsString());
 }
 
@@ -87,7 +87,7 @@ void Desk::hang_up(ConnectionId id, const std::string& reason) {
 }
 
 void Desk::pass(uint64_t duration_ns, const std::vector<ConnectionId>& alive) {
-  control::WorkerMessage heartbeat;
+  proto::WorkerMessage heartbeat;
   heartbeat.mutable_heartbeat()->set_sequence(1);
   const uint64_t end_ns = now_ns_ + duration_ns;
   while (now_ns_ < end_ns) {
@@ -122,25 +122,25 @@ void Desk::deliver() {
   }
 }
 
-std::vector<control::BoxMessage> Desk::take(ConnectionId id) {
+std::vector<proto::BoxMessage> Desk::take(ConnectionId id) {
   return std::exchange(said_[id], {});
 }
 
-control::Failure Desk::take_failure(ConnectionId id) {
+proto::Failure Desk::take_failure(ConnectionId id) {
   const auto messages = take(id);
   REQUIRE(messages.size() == 1);
   REQUIRE(messages[0].has_failure());
   return messages[0].failure();
 }
 
-ConnectionId Desk::join(const control::WorkerMessage& message) {
+ConnectionId Desk::join(const proto::WorkerMessage& message) {
   const ConnectionId id = open();
   say(id, message);
   return id;
 }
 
 std::vector<ConnectionId> Desk::start(const std::string& job, uint32_t world_size,
-                                      std::vector<control::Session>* sessions) {
+                                      std::vector<proto::Session>* sessions) {
   std::vector<ConnectionId> ids;
   for (uint32_t rank = 0; rank < world_size; ++rank) {
     ids.push_back(join(join_message(job, rank, world_size)));
@@ -154,9 +154,9 @@ std::vector<ConnectionId> Desk::start(const std::string& job, uint32_t world_siz
   return ids;
 }
 
-control::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size) {
-  control::WorkerMessage message;
-  control::Join& join = *message.mutable_join();
+proto::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size) {
+  proto::WorkerMessage message;
+  proto::Join& join = *message.mutable_join();
   join.set_protocol_version(wire::kControlProtocolVersion);
   join.set_job(job);
   join.set_rank(rank);
@@ -173,7 +173,7 @@ control::WorkerMessage join_message(const std::string& job, uint32_t rank, uint3
   return message;
 }
 
-control::WorkerMessage join_optimizing(uint32_t rank) {
+proto::WorkerMessage join_optimizing(uint32_t rank) {
   auto message = join_message("train", rank, 2);
   message.mutable_join()->set_mode(1);
   message.mutable_join()->mutable_optimizer()->set_kind(4);  // adam
@@ -197,27 +197,27 @@ std::vector<pipeline::Chunk*> chunks_of(Desk& desk) {
   return chunks;
 }
 
-control::WorkerMessage leave_message() {
-  control::WorkerMessage message;
+proto::WorkerMessage leave_message() {
+  proto::WorkerMessage message;
   message.mutable_leave();
   return message;
 }
 
-control::WorkerMessage barrier_message(uint64_t sequence) {
-  control::WorkerMessage message;
+proto::WorkerMessage barrier_message(uint64_t sequence) {
+  proto::WorkerMessage message;
   message.mutable_barrier()->set_sequence(sequence);
   return message;
 }
 
-control::WorkerMessage priorities_message(uint32_t policy, const std::vector<int32_t>& by_tensor) {
-  control::WorkerMessage message;
+proto::WorkerMessage priorities_message(uint32_t policy, const std::vector<int32_t>& by_tensor) {
+  proto::WorkerMessage message;
   message.mutable_set_priorities()->set_policy(policy);
   message.mutable_set_priorities()->mutable_by_tensor()->Add(by_tensor.begin(), by_tensor.end());
   return message;
 }
 
-control::WorkerMessage learning_rate_message(float learning_rate, uint64_t sequence) {
-  control::WorkerMessage message;
+proto::WorkerMessage learning_rate_message(float learning_rate, uint64_t sequence) {
+  proto::WorkerMessage message;
   message.mutable_set_learning_rate()->set_learning_rate(learning_rate);
   message.mutable_set_learning_rate()->set_sequence(sequence);
   return message;

@@ -26,7 +26,7 @@ class SynchronousHost : public PipelineHost {
                                          const wire::QueuePairAddress& peer) override;
   void disconnect(uint64_t owner) override { connected.erase(owner); }
 
-  pipeline::Core& core(uint32_t pipeline) { return *cores_[pipeline]; }
+  pipeline::Engine& core(uint32_t pipeline) { return *cores_[pipeline]; }
   // Shards installed and not removed, oldest first.
   const std::vector<pipeline::JobShard*>& shards(uint32_t pipeline) const {
     return shards_[pipeline];
@@ -42,7 +42,7 @@ class SynchronousHost : public PipelineHost {
   std::vector<std::shared_ptr<const nic::RssTable>> rss;  // by pipeline; empty: none has any
 
  private:
-  std::vector<std::unique_ptr<pipeline::Core>> cores_;
+  std::vector<std::unique_ptr<pipeline::Engine>> cores_;
   std::vector<std::vector<pipeline::JobShard*>> shards_;
 };
 
@@ -66,41 +66,41 @@ class FickleEpochs : public Epochs {
 };
 
 // Parts are here, until a test says where.
-class MovableParts : public PartMap {
+class MovableParts : public PartDirectory {
  public:
-  Result<std::optional<control::PartPlace>> elsewhere(const std::string& job, uint32_t part,
-                                                      uint32_t) const override {
+  Result<std::optional<proto::PartPlace>> elsewhere(const std::string& job, uint32_t part,
+                                                    uint32_t) const override {
     if (unknown) return *unknown;
     const auto found = moved.find({job, part});
-    if (found == moved.end()) return std::optional<control::PartPlace>();
-    return std::optional<control::PartPlace>(found->second);
+    if (found == moved.end()) return std::optional<proto::PartPlace>();
+    return std::optional<proto::PartPlace>(found->second);
   }
-  void ask(const control::AskPlan& question, Answer done) override {
+  void ask(const proto::AskPartMap& question, Answer done) override {
     questions.push_back(question);
     answers.push_back(std::move(done));
   }
-  void ask_box(const std::string& box, const control::WorkerMessage& question,
+  void ask_box(const std::string& box, const proto::WorkerMessage& question,
                BoxAnswer done) override {
-    if (!knows_boxes) return PartMap::ask_box(box, question, std::move(done));
+    if (!knows_boxes) return PartDirectory::ask_box(box, question, std::move(done));
     box_questions.push_back({box, question, std::move(done)});
   }
   bool has_others(const std::string&) const override { return others; }
-  std::vector<control::PartPlace> backups(const std::string&, uint32_t) const override {
+  std::vector<proto::PartPlace> backups(const std::string&, uint32_t) const override {
     return backup_places;
   }
   void take_back(const std::string& job, uint32_t part) override { moved.erase({job, part}); }
 
-  std::map<std::pair<std::string, uint32_t>, control::PartPlace> moved;
+  std::map<std::pair<std::string, uint32_t>, proto::PartPlace> moved;
   std::optional<Error> unknown;
   bool others = false;
-  std::vector<control::AskPlan> questions;
+  std::vector<proto::AskPartMap> questions;
   std::vector<Answer> answers;  // owed, in the order of the questions
   struct BoxQuestion {
     std::string box;
-    control::WorkerMessage question;
+    proto::WorkerMessage question;
     BoxAnswer done;
   };
-  std::vector<control::PartPlace> backup_places;
+  std::vector<proto::PartPlace> backup_places;
   bool knows_boxes = false;
   std::vector<BoxQuestion> box_questions;  // not answered yet
 };
@@ -110,12 +110,12 @@ class Desk {
   // `shelf`, `upstream` and `backups` outlive it; null: it keeps no snapshots, sums stay here, no
   // other box has copies.
   explicit Desk(const RegistryOptions& options = {}, uint32_t pipelines = 2,
-                snapshot::Shelf* shelf = nullptr, Upstream* upstream = nullptr,
+                snapshot::SnapshotStore* shelf = nullptr, Upstream* upstream = nullptr,
                 BackupBoxes* backups = nullptr);
 
   // A connection from 10.0.0.ID:5000.
   ConnectionId open();
-  void say(ConnectionId id, const control::WorkerMessage& message);
+  void say(ConnectionId id, const proto::WorkerMessage& message);
   void say_bytes(ConnectionId id, const std::string& body);
   // The worker's end goes away.
   void hang_up(ConnectionId id, const std::string& reason = "connection closed");
@@ -126,16 +126,16 @@ class Desk {
   void crash();
 
   // What the box said on a connection since the last call.
-  std::vector<control::BoxMessage> take(ConnectionId id);
+  std::vector<proto::BoxMessage> take(ConnectionId id);
   // The one FAILURE among them; fails the test if there is none, or anything else.
-  control::Failure take_failure(ConnectionId id);
+  proto::Failure take_failure(ConnectionId id);
   bool is_closed(ConnectionId id) const { return closed_.contains(id) && closed_.at(id); }
 
   // Opens a connection and joins.
-  ConnectionId join(const control::WorkerMessage& message);
+  ConnectionId join(const proto::WorkerMessage& message);
   // Ranks 0, 1, ... join the job; each must get its SESSION.
   std::vector<ConnectionId> start(const std::string& job, uint32_t world_size,
-                                  std::vector<control::Session>* sessions = nullptr);
+                                  std::vector<proto::Session>* sessions = nullptr);
 
   JobRegistry& registry() { return *registry_; }
   SynchronousHost& host() { return *host_; }
@@ -149,7 +149,7 @@ class Desk {
 
  private:
   RegistryOptions options_;
-  snapshot::Shelf* shelf_;
+  snapshot::SnapshotStore* shelf_;
   Upstream* upstream_;
   BackupBoxes* backups_;
   std::unique_ptr<SynchronousHost> host_;
@@ -158,19 +158,19 @@ class Desk {
   std::unique_ptr<JobRegistry> registry_;
   uint64_t now_ns_ = 1000 * kSecond;
   ConnectionId next_id_ = 1;
-  std::map<ConnectionId, std::vector<control::BoxMessage>> said_;
+  std::map<ConnectionId, std::vector<proto::BoxMessage>> said_;
   std::map<ConnectionId, bool> closed_;
 };
 
 // A sound JOIN: aggregate, two tensors of 20000 and 7 elements.
-control::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size);
+proto::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size);
 // The same of job "train" of two, with Adam on the box.
-control::WorkerMessage join_optimizing(uint32_t rank);
+proto::WorkerMessage join_optimizing(uint32_t rank);
 // Of all jobs, on two pipelines, by number.
 std::vector<pipeline::Chunk*> chunks_of(Desk& desk);
-control::WorkerMessage leave_message();
-control::WorkerMessage barrier_message(uint64_t sequence);
-control::WorkerMessage learning_rate_message(float learning_rate, uint64_t sequence);
-control::WorkerMessage priorities_message(uint32_t policy, const std::vector<int32_t>& by_tensor);
+proto::WorkerMessage leave_message();
+proto::WorkerMessage barrier_message(uint64_t sequence);
+proto::WorkerMessage learning_rate_message(float learning_rate, uint64_t sequence);
+proto::WorkerMessage priorities_message(uint32_t policy, const std::vector<int32_t>& by_tensor);
 
 }  // namespace pbox::appliance

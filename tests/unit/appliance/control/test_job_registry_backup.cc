@@ -53,14 +53,14 @@ class TestBackups : public BackupBoxes {
   };
 };
 
-control::PartPlace place_of(const std::string& box) {
-  control::PartPlace place;
+proto::PartPlace place_of(const std::string& box) {
+  proto::PartPlace place;
   place.set_box(box);
   place.set_address(box + ":9541");
   return place;
 }
 
-control::WorkerMessage join_copied(uint32_t rank) {
+proto::WorkerMessage join_copied(uint32_t rank) {
   auto message = join_optimizing(rank);
   message.mutable_join()->set_replicas(1);
   return message;
@@ -98,7 +98,7 @@ struct Home {
     way().on_change(status);
     desk.deliver();
   }
-  control::Session session(uint32_t rank) {
+  proto::Session session(uint32_t rank) {
     const auto said = desk.take(ids[rank]);
     REQUIRE_FALSE(said.empty());
     REQUIRE(said[0].has_session());
@@ -109,7 +109,7 @@ struct Home {
     tell(ok_status());
   }
   // The ranks, after their sessions of `former`, with so many rounds each.
-  void resume(const control::Session& former, uint64_t rounds) {
+  void resume(const proto::Session& former, uint64_t rounds) {
     ids.clear();
     for (const uint32_t rank : {0u, 1u}) {
       auto message = join_copied(rank);
@@ -121,7 +121,7 @@ struct Home {
       message.mutable_join()->set_learning_rates_set(rank);
       message.mutable_join()->set_learning_rate(kRate);
       ids.push_back(desk.join(message));
-      control::WorkerMessage stated;
+      proto::WorkerMessage stated;
       for (int chunk = 0; chunk < 4; ++chunk) {
         stated.mutable_rounds()->add_rounds(static_cast<uint32_t>(rounds));
       }
@@ -202,7 +202,7 @@ TEST_CASE("a part that wants a copy begins when its backup box is in, and says w
   const BackupBlock block(OptimizerKind::kAdam, home.way().spec.chunks.size() == 4 ? 8064 : 0);
   CHECK(home.way().spec.chunks[0].elements == block.floats);
   home.tell(ok_status());
-  const control::Session session = home.session(1);
+  const proto::Session session = home.session(1);
   CHECK(session.copy().box() == "east");
   CHECK(session.copy().job() == home.way().spec.job);
   CHECK(home.way().lanes == 2);
@@ -213,7 +213,7 @@ TEST_CASE("a part that wants a copy begins when its backup box is in, and says w
 
 TEST_CASE("what cannot have a copy is refused in words") {
   Home home;
-  const auto refusal = [&](const std::function<void(control::Join&)>& change) {
+  const auto refusal = [&](const std::function<void(proto::Join&)>& change) {
     auto message = join_copied(0);
     change(*message.mutable_join());
     return home.desk.take_failure(home.desk.join(message)).message();
@@ -266,7 +266,7 @@ TEST_CASE("boxes that refuse are passed over, and a part begins without a copy i
 TEST_CASE("a part whose backup box is lost goes on here, with the next, from where it was") {
   Home home;
   home.start();
-  const control::Session former = home.session(0);
+  const proto::Session former = home.session(0);
   train(home.desk);
   const auto first = chunks_of(home.desk).at(0);
   first->is_stepped = true;  // the copy was under way: after round 6, which nobody has seen
@@ -316,7 +316,7 @@ TEST_CASE("a backup box that is not there any more, or drains, is left for anoth
 
 TEST_CASE("where the box of a part is lost its backup box is asked, and what it has is used") {
   Home home;
-  control::Session former;
+  proto::Session former;
   former.set_epoch(3);
   former.set_box(GENERATE("lost", "home"));  // a box that began again has nothing either
   former.mutable_copy()->set_box("east");
@@ -334,7 +334,7 @@ TEST_CASE("where the box of a part is lost its backup box is asked, and what it 
   }
   REQUIRE(questions.size() == 1);
   CHECK(questions[0].box == "east");
-  const control::AskState& question = questions[0].question.ask_state();
+  const proto::AskState& question = questions[0].question.ask_state();
   CHECK(question.is_backup());
   CHECK(question.job() == "train#0~77");
   CHECK(question.epoch() == 3);
@@ -351,7 +351,7 @@ TEST_CASE("where the box of a part is lost its backup box is asked, and what it 
   home.tell(ok_status());  // its own backup box is in
   REQUIRE(home.way().seeds.size() == 4);
   home.tell(ok_status());
-  const control::Session session = home.session(0);
+  const proto::Session session = home.session(0);
   CHECK_FALSE(session.optimizer_restarted());
   CHECK(session.copy().job() != former.copy().job());
   CHECK(home.desk.host().shards(0).at(0)->optimizer.learning_rate == kRate);

@@ -16,7 +16,7 @@ uint32_t code(ErrorCode error) {
 }
 
 // The failure of a JOIN that must be refused and its connection closed.
-control::Failure refused(Desk& desk, const control::WorkerMessage& message) {
+proto::Failure refused(Desk& desk, const proto::WorkerMessage& message) {
   const ConnectionId id = desk.join(message);
   CHECK(desk.is_closed(id));
   return desk.take_failure(id);
@@ -28,7 +28,7 @@ TEST_CASE("who asks before JOIN is told each address that data will go to, and m
   Desk desk({}, 3);
   desk.host().address = "10.7.0.1";
   const ConnectionId asker = desk.open();
-  control::WorkerMessage ask;
+  proto::WorkerMessage ask;
   ask.mutable_ask_data_addresses();
   desk.say(asker, ask);
   const auto answers = desk.take(asker);
@@ -126,9 +126,9 @@ TEST_CASE("a session says how packets find each pipeline's queue, a shared RSS t
   const auto second = std::make_shared<nic::RssTable>(nic::RssTable{{9}, {1, 0, 1, 0}});
   desk.host().affinity = nic::QueueAffinity::kRssHash;
   desk.host().rss = {first, second, first, second};
-  std::vector<control::Session> sessions;
+  std::vector<proto::Session> sessions;
   desk.start("job", 1, &sessions);
-  const control::Session& session = sessions[0];
+  const proto::Session& session = sessions[0];
   REQUIRE(session.rss_tables_size() == 2);
   CHECK(session.rss_tables(0).key() == std::string("\1\2\3"));
   CHECK(session.rss_tables(1).queues_size() == 4);
@@ -145,7 +145,7 @@ TEST_CASE("a session says how packets find each pipeline's queue, a shared RSS t
 TEST_CASE("a session of pipelines that need no RSS carries no table") {
   Desk desk;
   desk.host().affinity = nic::QueueAffinity::kSourceTrial;
-  std::vector<control::Session> sessions;
+  std::vector<proto::Session> sessions;
   desk.start("job", 1, &sessions);
   CHECK(sessions[0].rss_tables_size() == 0);
   CHECK(sessions[0].pipelines(1).affinity() == 3);
@@ -324,7 +324,7 @@ TEST_CASE("a body that is no message ends its connection with an explanation") {
 
 TEST_CASE("any message before JOIN ends its connection") {
   Desk desk;
-  control::WorkerMessage empty;
+  proto::WorkerMessage empty;
   for (const auto& message :
        {leave_message(), barrier_message(1), learning_rate_message(0.1f, 1), empty}) {
     const ConnectionId id = desk.open();

@@ -11,21 +11,21 @@ using Catch::Contains;
 
 constexpr uint64_t kIncarnation = 1000;  // of rank 0; rank 1 has one more, ...
 
-control::WorkerMessage join_with(uint32_t rank, uint32_t world_size,
-                                 LostPolicy policy = LostPolicy::kWait) {
+proto::WorkerMessage join_with(uint32_t rank, uint32_t world_size,
+                               LostPolicy policy = LostPolicy::kWait) {
   auto message = join_message("job", rank, world_size);
   message.mutable_join()->set_on_worker_lost(static_cast<uint32_t>(policy));
   message.mutable_join()->set_incarnation(kIncarnation + rank);
   return message;
 }
 
-control::WorkerMessage rejoin(control::WorkerMessage message) {
+proto::WorkerMessage rejoin(proto::WorkerMessage message) {
   message.mutable_join()->set_incarnation(7);
   message.mutable_join()->set_rejoins(true);
   return message;
 }
 
-control::WorkerMessage resume(control::WorkerMessage message, const control::Session& session) {
+proto::WorkerMessage resume(proto::WorkerMessage message, const proto::Session& session) {
   message.mutable_join()->set_resumes(true);
   message.mutable_join()->set_epoch(session.epoch());
   message.mutable_join()->set_generation(session.generation());
@@ -34,7 +34,7 @@ control::WorkerMessage resume(control::WorkerMessage message, const control::Ses
 
 struct Running {
   std::vector<ConnectionId> ids;
-  std::vector<control::Session> sessions;
+  std::vector<proto::Session> sessions;
 };
 
 Running start(Desk& desk, uint32_t world_size, LostPolicy policy = LostPolicy::kWait) {
@@ -46,14 +46,14 @@ Running start(Desk& desk, uint32_t world_size, LostPolicy policy = LostPolicy::k
   return job;
 }
 
-std::set<uint32_t> spis(const control::Session& session) {
+std::set<uint32_t> spis(const proto::Session& session) {
   std::set<uint32_t> all;
   for (const auto& pipeline : session.pipelines()) all.insert(pipeline.spi());
   return all;
 }
 
 // SESSION, then the open rounds.
-control::Session returned(const std::vector<control::BoxMessage>& messages) {
+proto::Session returned(const std::vector<proto::BoxMessage>& messages) {
   REQUIRE(messages.size() == 2);
   REQUIRE(messages[0].has_session());
   CHECK(messages[0].session().has_rounds());
@@ -192,7 +192,7 @@ TEST_CASE("a job that begins with rank 0's weights cannot begin without rank 0")
 TEST_CASE(
     "a box keeps the weights of a job all of whose ranks are lost, and they come back to it") {
   Desk desk({.lost_timeout_ns = 3 * kSecond});
-  std::vector<control::WorkerMessage> joins;
+  std::vector<proto::WorkerMessage> joins;
   std::vector<ConnectionId> ids;
   for (const uint32_t rank : {0u, 1u}) {
     joins.push_back(join_with(rank, 2));

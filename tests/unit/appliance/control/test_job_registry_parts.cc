@@ -10,22 +10,22 @@ namespace {
 
 using Catch::Contains;
 
-control::WorkerMessage join_part(uint32_t part, uint32_t rank, uint32_t parts = 4) {
+proto::WorkerMessage join_part(uint32_t part, uint32_t rank, uint32_t parts = 4) {
   auto message = join_message("train", rank, 2);
   message.mutable_join()->set_part(part);
   message.mutable_join()->set_parts(parts);
   return message;
 }
 
-control::PartPlace place(const std::string& box) {
-  control::PartPlace place;
+proto::PartPlace place(const std::string& box) {
+  proto::PartPlace place;
   place.set_box(box);
   place.set_address("10.0.0.8:9541");
   return place;
 }
 
 std::vector<ConnectionId> start_part(Desk& desk, uint32_t part,
-                                     std::vector<control::Session>* sessions = nullptr) {
+                                     std::vector<proto::Session>* sessions = nullptr) {
   const std::vector<ConnectionId> ids = {desk.join(join_part(part, 0)),
                                          desk.join(join_part(part, 1))};
   for (const ConnectionId id : ids) {
@@ -46,11 +46,11 @@ void require_moved(Desk& desk, ConnectionId id, const std::string& box) {
   CHECK(desk.is_closed(id));
 }
 
-control::WorkerMessage ask_plan(uint32_t version = wire::kControlProtocolVersion) {
-  control::WorkerMessage message;
-  message.mutable_ask_plan()->set_protocol_version(version);
-  message.mutable_ask_plan()->set_job("train");
-  message.mutable_ask_plan()->set_software("a test");
+proto::WorkerMessage ask_part_map(uint32_t version = wire::kControlProtocolVersion) {
+  proto::WorkerMessage message;
+  message.mutable_ask_part_map()->set_protocol_version(version);
+  message.mutable_ask_part_map()->set_job("train");
+  message.mutable_ask_part_map()->set_software("a test");
   return message;
 }
 
@@ -58,7 +58,7 @@ control::WorkerMessage ask_plan(uint32_t version = wire::kControlProtocolVersion
 
 TEST_CASE("parts of a job that are on one pipeline share a rank's window there") {
   Desk desk;
-  std::vector<control::Session> sessions;
+  std::vector<proto::Session> sessions;
   const auto credit_everywhere = [&] {
     std::set<uint32_t> credit;
     for (uint32_t pipeline = 0; pipeline < 2; ++pipeline) {
@@ -82,7 +82,7 @@ TEST_CASE("parts of a job that are on one pipeline share a rank's window there")
 TEST_CASE(
     "parts of a job are side by side on a box, each on a pipeline, and are shown as one job") {
   Desk desk;
-  std::vector<control::Session> sessions;
+  std::vector<proto::Session> sessions;
   start_part(desk, 1, &sessions);
   start_part(desk, 3, &sessions);
   for (const auto& session : sessions) {
@@ -191,29 +191,29 @@ TEST_CASE("who asks for the plan is answered when it is known, if still there") 
   Desk desk;
   const ConnectionId patient = desk.open();
   const ConnectionId gone = desk.open();
-  desk.say(patient, ask_plan());
-  desk.say(gone, ask_plan());
+  desk.say(patient, ask_part_map());
+  desk.say(gone, ask_part_map());
   REQUIRE(desk.parts.answers.size() == 2);
   CHECK(desk.parts.questions[0].job() == "train");
   CHECK(desk.take(patient).empty());
   desk.hang_up(gone);
-  control::Plan plan;
+  proto::PartMap plan;
   plan.add_parts()->set_box("eight");
   desk.parts.answers[0](plan);
   desk.parts.answers[1](plan);
   desk.deliver();
   const auto answer = desk.take(patient);
   REQUIRE(answer.size() == 1);
-  CHECK(answer[0].plan().parts(0).box() == "eight");
+  CHECK(answer[0].part_map().parts(0).box() == "eight");
   CHECK_FALSE(desk.is_closed(patient));
 
   const ConnectionId refused = desk.open();
-  desk.say(refused, ask_plan());
+  desk.say(refused, ask_part_map());
   desk.parts.answers[2](Error{ErrorCode::kUnavailable, "etcd is away"});
   desk.deliver();
   CHECK(desk.take_failure(refused).message() == "etcd is away");
   const ConnectionId old = desk.open();
-  desk.say(old, ask_plan(1));
+  desk.say(old, ask_part_map(1));
   CHECK_THAT(desk.take_failure(old).message(), Contains("protocol 1, the box speaks 2"));
 }
 
@@ -221,7 +221,7 @@ TEST_CASE("what ranks have finished is told by part, of those that may go elsewh
   Desk desk;
   const auto first = start_part(desk, 1);
   start_part(desk, 3);
-  control::WorkerMessage message;
+  proto::WorkerMessage message;
   auto& finished = *message.mutable_heartbeat()->mutable_finished();
   finished.set_rounds(7);
   finished.set_at_ns(900);

@@ -9,7 +9,7 @@ namespace {
 using Policy = wire::PriorityPolicy;
 using List = std::vector<int32_t>;
 
-control::WorkerMessage join_with(Policy policy, uint32_t rank, uint32_t world_size) {
+proto::WorkerMessage join_with(Policy policy, uint32_t rank, uint32_t world_size) {
   auto message = join_message("job", rank, world_size);
   message.mutable_join()->set_priority_policy(static_cast<uint32_t>(policy));
   message.mutable_join()->mutable_tensors(0)->set_priority(4);

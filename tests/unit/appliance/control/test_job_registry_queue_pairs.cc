@@ -15,19 +15,19 @@ wire::QueuePairAddress address(uint32_t number) {
   return made;
 }
 
-control::WorkerMessage asks(const std::vector<uint32_t>& pipelines, uint64_t sequence) {
-  control::WorkerMessage message;
-  control::QueuePairs& asked = *message.mutable_queue_pairs();
+proto::WorkerMessage asks(const std::vector<uint32_t>& pipelines, uint64_t sequence) {
+  proto::WorkerMessage message;
+  proto::QueuePairs& asked = *message.mutable_queue_pairs();
   asked.set_sequence(sequence);
   for (const uint32_t pipeline : pipelines) {
-    control::QueuePair& pair = *asked.add_pairs();
+    proto::QueuePair& pair = *asked.add_pairs();
     pair.set_pipeline(pipeline);
     wire::write_queue_pair(address(100 + pipeline), pair);
   }
   return message;
 }
 
-control::QueuePairs answer_to(Desk& desk, ConnectionId id, const control::WorkerMessage& question) {
+proto::QueuePairs answer_to(Desk& desk, ConnectionId id, const proto::WorkerMessage& question) {
   desk.take(id);
   desk.say(id, question);
   const auto said = desk.take(id);

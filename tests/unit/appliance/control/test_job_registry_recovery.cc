@@ -8,29 +8,29 @@ namespace {
 
 using Catch::Contains;
 
-control::WorkerMessage join_with(uint32_t rank, LostPolicy policy = LostPolicy::kWait) {
+proto::WorkerMessage join_with(uint32_t rank, LostPolicy policy = LostPolicy::kWait) {
   auto message = join_message("job", rank, 2);
   message.mutable_join()->set_on_worker_lost(static_cast<uint32_t>(policy));
   message.mutable_join()->set_incarnation(1000 + rank);
   return message;
 }
 
-control::WorkerMessage resume(control::WorkerMessage message, const control::Session& session) {
+proto::WorkerMessage resume(proto::WorkerMessage message, const proto::Session& session) {
   message.mutable_join()->set_resumes(true);
   message.mutable_join()->set_epoch(session.epoch());
   message.mutable_join()->set_generation(session.generation());
   return message;
 }
 
-control::WorkerMessage rejoin(control::WorkerMessage message) {
+proto::WorkerMessage rejoin(proto::WorkerMessage message) {
   message.mutable_join()->set_incarnation(7);
   message.mutable_join()->set_rejoins(true);
   return message;
 }
 
-control::WorkerMessage rounds_message(const std::vector<uint32_t>& rounds, uint32_t first = 0,
-                                      bool last = true) {
-  control::WorkerMessage message;
+proto::WorkerMessage rounds_message(const std::vector<uint32_t>& rounds, uint32_t first = 0,
+                                    bool last = true) {
+  proto::WorkerMessage message;
   auto& map = *message.mutable_rounds();
   map.set_first_chunk(first);
   map.mutable_rounds()->Add(rounds.begin(), rounds.end());
@@ -39,10 +39,10 @@ control::WorkerMessage rounds_message(const std::vector<uint32_t>& rounds, uint3
 }
 
 // A job of two ranks ran here, and the box was lost.
-std::vector<control::Session> crashed(Desk& desk, LostPolicy policy = LostPolicy::kWait) {
+std::vector<proto::Session> crashed(Desk& desk, LostPolicy policy = LostPolicy::kWait) {
   std::vector<ConnectionId> ids;
   for (const uint32_t rank : {0u, 1u}) ids.push_back(desk.join(join_with(rank, policy)));
-  std::vector<control::Session> sessions;
+  std::vector<proto::Session> sessions;
   for (const ConnectionId id : ids) sessions.push_back(desk.take(id).at(0).session());
   REQUIRE(sessions[0].chunk_pipeline().size() == 4);
   desk.crash();
@@ -50,7 +50,7 @@ std::vector<control::Session> crashed(Desk& desk, LostPolicy policy = LostPolicy
 }
 
 struct Answer {
-  control::Session session;
+  proto::Session session;
   std::vector<uint32_t> rounds, give;
 };
 
@@ -302,7 +302,7 @@ TEST_CASE("who was left out in a later epoch is left behind, whatever generation
 TEST_CASE("in mode optimize weights come back from the workers, the optimizer begins anew") {
   Desk desk;
   const auto sessions = crashed(desk);
-  const auto optimizing = [](control::WorkerMessage message) {
+  const auto optimizing = [](proto::WorkerMessage message) {
     message.mutable_join()->set_mode(1);
     message.mutable_join()->mutable_optimizer()->set_kind(2);  // momentum
     message.mutable_join()->mutable_optimizer()->set_learning_rate(0.5f);
@@ -356,7 +356,7 @@ TEST_CASE("what the box alone had is lost with it, and the workers are told") {
 }
 
 TEST_CASE("rounds that do not fit the job end the connection of who states them") {
-  const std::vector<std::vector<control::WorkerMessage>> rows = {
+  const std::vector<std::vector<proto::WorkerMessage>> rows = {
       {rounds_message({1, 1, 1})},
       {rounds_message({1, 1, 1, 1, 1})},
       {rounds_message({1, 1, 1, 1}, 1)},

@@ -109,7 +109,7 @@ TEST_CASE("what a relay fails of ends its job, before it starts and while it run
       CHECK(rack.desk.take(rank).at(0).has_session());
     }
     rack.tell(log, Error{ErrorCode::kWorkerLost, "rank 0 (10.0.1.1:5000) was lost"});
-    const control::Failure failure = rack.desk.take_failure(rank);
+    const proto::Failure failure = rack.desk.take_failure(rank);
     CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
     CHECK_THAT(failure.message(), Contains("job 'train'") &&
                                       Contains("box 10.0.0.9:9541, which this box's sums go on") &&

@@ -16,7 +16,7 @@ uint32_t code(ErrorCode error) {
 }
 
 // A worker's PULL: the packet that tells a pipeline where the worker is.
-std::vector<std::byte> pull_packet(const control::Session& session, int pipeline, uint32_t chunk) {
+std::vector<std::byte> pull_packet(const proto::Session& session, int pipeline, uint32_t chunk) {
   const wire::PullPayload payload;
   wire::Header header;
   header.set_type(wire::PacketType::kPull);
@@ -35,7 +35,7 @@ std::vector<std::byte> pull_packet(const control::Session& session, int pipeline
 }
 
 // Credits of the GRANTs waiting to be sent, by session number; empties the pipeline's queue.
-std::map<uint32_t, uint32_t> take_grants(pipeline::Core& core) {
+std::map<uint32_t, uint32_t> take_grants(pipeline::Engine& core) {
   std::map<uint32_t, uint32_t> grants;
   for (auto packets = core.to_send(); !packets.empty(); packets = core.to_send()) {
     for (const auto& packet : packets) {
@@ -124,7 +124,7 @@ TEST_CASE("a new process takes a lost rank's place only if it says so") {
 
 TEST_CASE("who leaves is announced, and the last to leave frees memory and sessions") {
   Desk desk;
-  std::vector<control::Session> sessions;
+  std::vector<proto::Session> sessions;
   const auto ids = desk.start("job", 3, &sessions);
   desk.say(ids[1], leave_message());
   CHECK(desk.is_closed(ids[1]));
@@ -204,7 +204,7 @@ TEST_CASE("a learning rate that is no number is refused and changes nothing") {
 
 TEST_CASE("two jobs share the receive buffer, and who is there already is granted the new share") {
   Desk desk;
-  std::vector<control::Session> sessions;
+  std::vector<proto::Session> sessions;
   const auto one = desk.start("one", 2, &sessions);
   const uint32_t alone = credit_share(4u << 20, 2, 0, 1);
   CHECK(sessions[0].pipelines(0).credit_bytes() == alone);
@@ -217,7 +217,7 @@ TEST_CASE("two jobs share the receive buffer, and who is there already is grante
   desk.host().core(0).on_burst({&packet, 1}, desk.now_ns());
   take_grants(desk.host().core(0));
 
-  std::vector<control::Session> others;
+  std::vector<proto::Session> others;
   const auto two = desk.start("two", 4, &others);
   const uint32_t shared = credit_share(4u << 20, 6, 0, 1);
   REQUIRE(shared < alone);

@@ -14,7 +14,7 @@ using Catch::Contains;
 constexpr uint64_t kRounds = 5;
 
 // A shelf in memory, on which nothing happens until a test says so.
-class SlowShelf : public snapshot::Shelf {
+class SlowShelf : public snapshot::SnapshotStore {
  public:
   void begin(const std::string&, std::function<void(Result<uint64_t>)> done) override {
     owed.push_back([this, done] { done(++numbers); });
@@ -66,7 +66,7 @@ struct Office {
   SlowShelf shelf;
   Desk desk;
   std::vector<ConnectionId> ids;
-  std::vector<control::Session> sessions;
+  std::vector<proto::Session> sessions;
 
   explicit Office(const RegistryOptions& options = {.box_name = "here"})
       : desk(options, 2, &shelf) {}
@@ -76,12 +76,12 @@ struct Office {
     for (const ConnectionId id : ids) sessions.push_back(desk.take(id).at(0).session());
   }
   // A rank that was in the job before its box was lost; `rounds`: by chunk, the next that it needs.
-  void resume(control::WorkerMessage message, const std::vector<uint32_t>& rounds) {
+  void resume(proto::WorkerMessage message, const std::vector<uint32_t>& rounds) {
     message.mutable_join()->set_resumes(true);
     message.mutable_join()->set_epoch(1);
     message.mutable_join()->set_generation(1);
     ids.push_back(desk.join(message));
-    control::WorkerMessage stated;
+    proto::WorkerMessage stated;
     for (const uint32_t round : rounds) stated.mutable_rounds()->add_rounds(round);
     stated.mutable_rounds()->set_last(true);
     desk.say(ids.back(), stated);
@@ -102,7 +102,7 @@ struct Office {
   void act() {
     shelf.act();
     if (desk.parts.answers.empty()) return;
-    control::Plan plan;
+    proto::PartMap plan;
     plan.add_parts();
     desk.parts.answers.back()(plan);
     desk.parts.answers.clear();
@@ -122,7 +122,7 @@ snapshot::Restored restored(uint64_t number, const std::vector<pipeline::Chunk*>
   return restored;
 }
 
-control::WorkerMessage join_restoring(uint32_t rank, const std::string& which) {
+proto::WorkerMessage join_restoring(uint32_t rank, const std::string& which) {
   auto message = join_optimizing(rank);
   message.mutable_join()->set_restore(which);
   return message;
@@ -288,14 +288,14 @@ TEST_CASE("a cut that nobody asks for any more is forgotten") {
   const uint64_t before = office.desk.registry().memory_taken_bytes();
   chunks_of(office.desk)[0]->rounds_finished = kRounds - 1;
   const ConnectionId other = office.desk.open();
-  control::WorkerMessage question;
+  proto::WorkerMessage question;
   question.mutable_ask_cut()->set_protocol_version(wire::kControlProtocolVersion);
   question.mutable_ask_cut()->set_job("train");
   question.mutable_ask_cut()->set_snapshot(9);
   question.mutable_ask_cut()->set_round(kRounds);
   office.desk.say(other, question);
   const auto answer = office.desk.take(other).at(0).cut_progress();
-  CHECK(answer.state() == control::CutProgress::CUTTING);
+  CHECK(answer.state() == proto::CutProgress::CUTTING);
   CHECK(answer.chunks_copied() == 3);
   CHECK(office.desk.registry().memory_taken_bytes() > before);
   office.desk.pass(31 * kSecond, office.ids);
@@ -317,7 +317,7 @@ TEST_CASE("a job begins with the snapshot that its ranks name, once it is read")
   office.shelf.loads[0].done(restored(7, chunks_of(like.desk)));
   office.desk.deliver();
   for (const ConnectionId id : office.ids) {
-    const control::Session session = office.desk.take(id).at(0).session();
+    const proto::Session session = office.desk.take(id).at(0).session();
     CHECK(session.restored_snapshot() == 7);
     CHECK(session.restored_steps() == 1'000);
   }
@@ -374,7 +374,7 @@ TEST_CASE("moments that were lost with a box are those of the last snapshot of t
   CHECK(office.shelf.loads[0].choice.ranks == std::vector<uint64_t>{1000, 1001});
   CHECK(office.shelf.loads[0].choice.begun_with == 0);
   const auto told = [&] {
-    const control::Session session = office.desk.take(office.ids[0]).at(0).session();
+    const proto::Session session = office.desk.take(office.ids[0]).at(0).session();
     CHECK(session.optimizer_restarted());
     CHECK(office.desk.registry().totals().optimizer_restarts == 1);
     return std::pair(session.optimizer_snapshot(), session.optimizer_snapshot_steps());
@@ -439,20 +439,20 @@ TEST_CASE("ranks that were told a snapshot before their box was lost begin with 
 
   // A cut does not outlive what it is made of.
   const ConnectionId other = office.desk.open();
-  control::WorkerMessage question;
+  proto::WorkerMessage question;
   question.mutable_ask_cut()->set_protocol_version(wire::kControlProtocolVersion);
   question.mutable_ask_cut()->set_job("train");
   question.mutable_ask_cut()->set_snapshot(9);
   question.mutable_ask_cut()->set_round(5);
   office.desk.say(other, question);
-  CHECK(office.desk.take(other).at(0).cut_progress().state() == control::CutProgress::CUTTING);
+  CHECK(office.desk.take(other).at(0).cut_progress().state() == proto::CutProgress::CUTTING);
   for (const ConnectionId id : office.ids) {
     if (!office.desk.is_closed(id)) office.desk.hang_up(id);  // who owed the others weights
   }
   office.desk.pass(15 * kSecond, {other});
   const ConnectionId again = office.desk.open();
   office.desk.say(again, question);
-  CHECK(office.desk.take(again).at(0).cut_progress().state() == control::CutProgress::FAILED);
+  CHECK(office.desk.take(again).at(0).cut_progress().state() == proto::CutProgress::FAILED);
 }
 
 TEST_CASE("ranks must name the same snapshot, of a job that can have one") {

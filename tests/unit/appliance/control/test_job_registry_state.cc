@@ -54,7 +54,7 @@ struct Boxes {
   wire::SyncModel model;
   uint32_t path_mtu = 9'000;
   std::vector<ConnectionId> ids;
-  std::vector<control::Session> sessions;
+  std::vector<proto::Session> sessions;
 
   explicit Boxes(wire::SyncModel of_job = wire::SyncModel::kBsp) : model(of_job) {
     first.parts.knows_boxes = second.parts.knows_boxes = true;
@@ -65,7 +65,7 @@ struct Boxes {
     first.say(ids[0], learning_rate_message(kRate, 1));
   }
 
-  control::WorkerMessage join(uint32_t rank) const {
+  proto::WorkerMessage join(uint32_t rank) const {
     auto message = join_optimizing(rank);
     message.mutable_join()->mutable_sync()->set_model(static_cast<uint32_t>(model));
     if (model != wire::SyncModel::kBsp) message.mutable_join()->set_recovery(1);
@@ -79,14 +79,14 @@ struct Boxes {
     return resume(desk, rank, rounds, join(rank));
   }
   ConnectionId resume(Desk& desk, uint32_t rank, uint32_t rounds,
-                      control::WorkerMessage message) const {
+                      proto::WorkerMessage message) const {
     message.mutable_join()->set_resumes(true);
     message.mutable_join()->set_epoch(sessions[rank].epoch());
     message.mutable_join()->set_generation(sessions[rank].generation());
     message.mutable_join()->set_box(sessions[rank].box());
     const ConnectionId id = desk.join(message);
     if (desk.is_closed(id)) return id;
-    control::WorkerMessage stated;
+    proto::WorkerMessage stated;
     for (int chunk = 0; chunk < 4; ++chunk) stated.mutable_rounds()->add_rounds(rounds);
     stated.mutable_rounds()->set_last(true);
     desk.say(id, stated);
@@ -94,7 +94,7 @@ struct Boxes {
   }
 
   void move_away() {
-    control::PartPlace place;
+    proto::PartPlace place;
     place.set_box("second");
     place.set_address("10.0.0.8:9541");
     first.parts.moved[{"train", 0}] = place;
@@ -128,7 +128,7 @@ struct Boxes {
   }
 
   // Of a rank, at the second box.
-  std::pair<control::Session, control::RoundMap> answer(uint32_t rank) {
+  std::pair<proto::Session, proto::RoundMap> answer(uint32_t rank) {
     const auto messages = second.take(ids[rank]);
     REQUIRE(messages.size() == 2);
     return {messages[0].session(), messages[1].rounds()};

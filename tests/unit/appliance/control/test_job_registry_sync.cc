@@ -10,9 +10,9 @@ namespace {
 using Catch::Contains;
 using wire::SyncModel;
 
-control::WorkerMessage join_with(uint32_t rank, SyncModel model, LostPolicy policy) {
+proto::WorkerMessage join_with(uint32_t rank, SyncModel model, LostPolicy policy) {
   auto message = join_message("job", rank, 2);
-  control::Join& join = *message.mutable_join();
+  proto::Join& join = *message.mutable_join();
   join.set_mode(1);
   join.set_recovery(1);
   join.set_on_worker_lost(static_cast<uint32_t>(policy));
@@ -30,8 +30,8 @@ std::vector<ConnectionId> start(Desk& desk, SyncModel model,
   return ids;
 }
 
-control::WorkerMessage heartbeat(const std::vector<uint64_t>& reads) {
-  control::WorkerMessage message;
+proto::WorkerMessage heartbeat(const std::vector<uint64_t>& reads) {
+  proto::WorkerMessage message;
   message.mutable_heartbeat()->set_sequence(3);
   for (const uint64_t count : reads) message.mutable_heartbeat()->add_reads_by_staleness(count);
   return message;

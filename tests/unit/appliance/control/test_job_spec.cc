@@ -10,8 +10,8 @@ namespace {
 
 using Catch::Contains;
 
-control::Join good_join() {
-  control::Join join;
+proto::Join good_join() {
+  proto::Join join;
   join.set_job("resnet");
   join.set_rank(1);
   join.set_world_size(4);
@@ -34,7 +34,7 @@ control::Join good_join() {
   return join;
 }
 
-using Spoil = std::function<void(control::Join&)>;
+using Spoil = std::function<void(proto::Join&)>;
 
 // Each spoils one field; the message must name the field, the value, and what is allowed.
 struct Case {
@@ -108,7 +108,7 @@ std::vector<Case> optimizer_cases() {
 }
 
 std::vector<Case> tensor_cases() {
-  const auto second = [](control::Join& join) { return join.mutable_tensors(1); };
+  const auto second = [](proto::Join& join) { return join.mutable_tensors(1); };
   return {
       {"no tensors",
        [](auto& join) { join.clear_tensors(); },
@@ -158,22 +158,22 @@ void require_refused(const std::vector<Case>& cases) {
   const JobLimits limits{.workers_max = 8, .chunks_max = 1000, .chunk_bytes_default = 2048};
   for (const Case& one : cases) {
     INFO(one.what);
-    control::Join join = good_join();
+    proto::Join join = good_join();
     one.spoil(join);
     const auto spec = parse_join(join, limits);
     REQUIRE_FALSE(spec.ok());
     CHECK(spec.error().code == one.code);
     for (const auto& text : one.says) CHECK_THAT(spec.error().message, Contains(text));
-    control::Failure sent;  // what the worker is told must be text, whatever it sent
+    proto::Failure sent;  // what the worker is told must be text, whatever it sent
     sent.set_message(spec.error().message);
-    CHECK(control::Failure().ParseFromString(sent.SerializeAsString()));
+    CHECK(proto::Failure().ParseFromString(sent.SerializeAsString()));
   }
 }
 
 }  // namespace
 
 TEST_CASE("a JOIN becomes a job, field by field") {
-  control::Join join = good_join();
+  proto::Join join = good_join();
   auto& tensor = *join.add_tensors();
   tensor.set_name("third");
   tensor.set_elements(5);
@@ -204,7 +204,7 @@ TEST_CASE("a JOIN becomes a job, field by field") {
 }
 
 TEST_CASE("no chunk_bytes in a JOIN means the box's default, and aggregate needs no optimizer") {
-  control::Join join = good_join();
+  proto::Join join = good_join();
   join.set_chunk_bytes(0);
   join.set_mode(0);
   join.clear_optimizer();
@@ -226,7 +226,7 @@ TEST_CASE("a JOIN whose tensors are wrong is refused with field, value and remed
 }
 
 TEST_CASE("a JOIN of more tensors than a job may have is refused") {
-  control::Join join = good_join();
+  proto::Join join = good_join();
   join.set_mode(0);
   for (uint32_t index = 0; index < limits::kTensorsPerJobMax; ++index) {
     auto& tensor = *join.add_tensors();

@@ -34,8 +34,8 @@ IncomingState incoming() {
   return IncomingState(kEpoch, {10, 5, kStateAnswerBytesMax / 2, 1});
 }
 
-control::PartState next_answer(const PartState& state, const IncomingState& here) {
-  control::AskState question;
+proto::PartState next_answer(const PartState& state, const IncomingState& here) {
+  proto::AskState question;
   here.describe(question);
   CHECK(question.epoch() == kEpoch);
   return answer_of(state, question);
@@ -81,7 +81,7 @@ TEST_CASE("of a part whose chunks have no weights yet there is nothing, and that
 
 TEST_CASE("what is no answer to the question is not taken") {
   const PartState state = sample();
-  using Change = std::function<void(control::PartState&)>;
+  using Change = std::function<void(proto::PartState&)>;
   const std::vector<std::pair<std::string, Change>> changes = {
       {"epoch 8", [](auto& answer) { answer.set_epoch(8); }},
       {"checksum", [](auto& answer) { (*answer.mutable_pieces(0)->mutable_values())[5] ^= 1; }},
@@ -103,7 +103,7 @@ TEST_CASE("what is no answer to the question is not taken") {
   };
   for (const auto& [what, change] : changes) {
     IncomingState here = incoming();
-    control::PartState answer = next_answer(state, here);
+    proto::PartState answer = next_answer(state, here);
     change(answer);
     const Status taken = here.take(answer);
     REQUIRE_FALSE(taken);
@@ -111,7 +111,7 @@ TEST_CASE("what is no answer to the question is not taken") {
     CHECK_FALSE(here.is_whole());
   }
   IncomingState here = incoming();
-  const control::PartState first = next_answer(state, here);
+  const proto::PartState first = next_answer(state, here);
   REQUIRE(here.take(first));
   CHECK_FALSE(here.take(first));  // once more
 }

@@ -8,18 +8,18 @@ namespace pbox::appliance {
 namespace {
 
 using Catch::Contains;
-using control::CutProgress;
+using proto::CutProgress;
 
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kDeadlineNs = 100 * kSecond;
 
 struct Asked {
   std::string box;
-  control::AskCut question;
+  proto::AskCut question;
   SnapshotRun::Answer done;
 };
 
-class Files : public snapshot::Shelf {
+class Files : public snapshot::SnapshotStore {
  public:
   void begin(const std::string&, std::function<void(Result<uint64_t>)> done) override { done(12); }
   void write_part(uint64_t, snapshot::PartHead, snapshot::Cuts,
@@ -41,7 +41,7 @@ struct Rack {
   std::deque<Asked> asked;
   std::shared_ptr<SnapshotRun> run = std::make_shared<SnapshotRun>(
       files,
-      [this](const std::string& box, const control::AskCut& question, const auto& done) {
+      [this](const std::string& box, const proto::AskCut& question, const auto& done) {
         asked.push_back({box, question, done});
       },
       [this](const auto& done) { done(plan()); }, [] { return "2026-01-01T00:00:00Z"; },
@@ -51,8 +51,8 @@ struct Rack {
 
   Rack() { run->begin("b", {11, 12}); }
 
-  control::Plan plan() const {
-    control::Plan plan;
+  proto::PartMap plan() const {
+    proto::PartMap plan;
     for (const std::string& box : places) {
       auto& place = *plan.add_parts();
       place.set_box(box);

@@ -11,8 +11,8 @@ using Catch::Contains;
 using wire::SyncModel;
 
 // A JOIN that each model but BSP takes, once its own fields are set.
-control::Join join_of(SyncModel model) {
-  control::Join join;
+proto::Join join_of(SyncModel model) {
+  proto::Join join;
   join.set_job("job");
   join.set_world_size(4);
   join.set_mode(1);
@@ -32,20 +32,20 @@ control::Join join_of(SyncModel model) {
 
 struct Case {
   SyncModel model;
-  std::function<void(control::Join&)> spoil;
+  std::function<void(proto::Join&)> spoil;
   std::vector<std::string> says;  // field and value, why, remedy
 };
 
 const auto set_staleness = [](uint32_t staleness) {
-  return [=](control::Join& join) { join.mutable_sync()->set_staleness(staleness); };
+  return [=](proto::Join& join) { join.mutable_sync()->set_staleness(staleness); };
 };
 const auto set_probability = [](float probability) {
-  return [=](control::Join& join) { join.mutable_sync()->set_probability(probability); };
+  return [=](proto::Join& join) { join.mutable_sync()->set_probability(probability); };
 };
-const auto set_lazy = [](control::Join& join) { join.mutable_sync()->set_release(1); };
-const auto set_cached = [](control::Join& join) { join.mutable_sync()->set_reads(1); };
+const auto set_lazy = [](proto::Join& join) { join.mutable_sync()->set_release(1); };
+const auto set_cached = [](proto::Join& join) { join.mutable_sync()->set_reads(1); };
 const auto set_quorum = [](uint32_t quorum) {
-  return [=](control::Join& join) { join.mutable_sync()->set_quorum(quorum); };
+  return [=](proto::Join& join) { join.mutable_sync()->set_quorum(quorum); };
 };
 
 std::vector<Case> field_cases() {
@@ -88,8 +88,8 @@ std::vector<Case> field_cases() {
 }
 
 std::vector<Case> job_cases() {
-  const auto aggregate = [](control::Join& join) { join.set_mode(0); };
-  const auto set_kind = [](control::Join& join) { join.mutable_optimizer()->set_kind(2); };
+  const auto aggregate = [](proto::Join& join) { join.set_mode(0); };
+  const auto set_kind = [](proto::Join& join) { join.mutable_optimizer()->set_kind(2); };
   return {
       {SyncModel::kAsp, aggregate, {"sync.model asp", "mode optimize", "must hold the weights"}},
       {SyncModel::kDrop, aggregate, {"sync.model drop", "mode optimize", "what it missed"}},
@@ -121,7 +121,7 @@ std::vector<Case> job_cases() {
 void require_refused(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
     INFO(one.says[0] << " with " << to_string(one.model));
-    control::Join join = join_of(one.model);
+    proto::Join join = join_of(one.model);
     if (one.model == SyncModel::kBsp) join.set_mode(0);
     REQUIRE(parse_join(join, {}).ok());
     one.spoil(join);
@@ -135,7 +135,7 @@ void require_refused(const std::vector<Case>& cases) {
 }  // namespace
 
 TEST_CASE("a job that says nothing of consistency is BSP") {
-  control::Join join = join_of(SyncModel::kBsp);
+  proto::Join join = join_of(SyncModel::kBsp);
   join.clear_sync();
   const auto spec = parse_join(join, {});
   REQUIRE(spec.ok());
@@ -144,7 +144,7 @@ TEST_CASE("a job that says nothing of consistency is BSP") {
 
 TEST_CASE("each model is taken with all that it may have") {
   for (uint32_t model = 0; model < wire::kSyncModelCount; ++model) {
-    control::Join join = join_of(static_cast<SyncModel>(model));
+    proto::Join join = join_of(static_cast<SyncModel>(model));
     auto& sync = *join.mutable_sync();
     const bool has_staleness = model >= 2 && model <= 5;
     if (has_staleness) sync.set_staleness(wire::kStalenessMax);
@@ -163,7 +163,7 @@ TEST_CASE("each model is taken with all that it may have") {
 
 TEST_CASE("ESSP reads cached data, said or not, and an unset probability is 1") {
   for (const bool says_so : {false, true}) {
-    control::Join join = join_of(SyncModel::kEssp);
+    proto::Join join = join_of(SyncModel::kEssp);
     join.mutable_sync()->set_reads(says_so ? 1 : 0);
     join.mutable_sync()->clear_probability();
     const auto spec = parse_join(join, {});

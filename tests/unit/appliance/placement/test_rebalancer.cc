@@ -10,9 +10,9 @@ namespace {
 
 constexpr RebalancerOptions kExploitOnly = {.seed = 5, .explore_probability = 0};
 
-size_t count_of(const std::vector<Plan>& plans, DecisionKind kind) {
-  return static_cast<size_t>(std::count_if(plans.begin(), plans.end(),
-                                           [&](const Plan& plan) { return plan.kind == kind; }));
+size_t count_of(const std::vector<Proposal>& plans, DecisionKind kind) {
+  return static_cast<size_t>(std::count_if(
+      plans.begin(), plans.end(), [&](const Proposal& plan) { return plan.kind == kind; }));
 }
 
 }  // namespace
@@ -20,7 +20,7 @@ size_t count_of(const std::vector<Plan>& plans, DecisionKind kind) {
 TEST_CASE("a box at a quarter of its speed ends with a quarter of the others' share") {
   World world(4, 4000, kExploitOnly);
   world.speeds[2] /= 4;
-  const std::vector<Plan> plans = world.run(400);
+  const std::vector<Proposal> plans = world.run(400);
   REQUIRE(count_of(plans, DecisionKind::kExploit) >= 1);
   CHECK(count_of(plans, DecisionKind::kRevert) == 0);
   const std::vector<double> bytes = world.bytes();
@@ -42,7 +42,7 @@ TEST_CASE("explorations of equal boxes are all taken back, ever more rarely") {
     INFO("seed " << seed);
     World world(4, 4000, {.seed = seed, .explore_probability = 1});
     const std::vector<double> before = world.bytes();
-    const std::vector<Plan> plans = world.run(4000);
+    const std::vector<Proposal> plans = world.run(4000);
     const size_t reverts = count_of(plans, DecisionKind::kRevert);
     CHECK(reverts >= 1);
     CHECK(plans.size() == 2 * reverts);
@@ -68,13 +68,13 @@ TEST_CASE("an exploration that changes nothing is taken back") {
 
 TEST_CASE("a bad exploration ends as soon as it shows, by exactly the moves it made") {
   World world(4, 4000, {.seed = 2, .explore_probability = 1});
-  std::optional<Plan> exploration;
+  std::optional<Proposal> exploration;
   while (!(exploration = world.rebalancer.observe(world.observation()))) {
   }
   const std::vector<BoxIndex> before = world.rebalancer.box_of_chunk();
   world.rebalancer.carried_out(0);
   REQUIRE(world.rebalancer.box_of_chunk() != before);
-  std::optional<Plan> back;
+  std::optional<Proposal> back;
   size_t trial = 0;
   while (!back) {
     back = world.rebalancer.observe(world.observation());
@@ -120,7 +120,7 @@ TEST_CASE("what a migration costs is weighed against what it brings") {
   World dear(2, 2000, kExploitOnly);
   dear.speeds[0] *= 0.5;
   // The first migration takes 10,000 times as long as its bytes suggest: there is no second one.
-  std::optional<Plan> first;
+  std::optional<Proposal> first;
   while (!(first = dear.rebalancer.observe(dear.observation()))) {
   }
   dear.rebalancer.carried_out(10'000 * first->stall_seconds);
@@ -131,12 +131,12 @@ TEST_CASE("what a migration costs is weighed against what it brings") {
 
 TEST_CASE("explorations that would cost more than they may find are not made") {
   World world(4, 4000, {.seed = 1, .explore_probability = 1});
-  std::optional<Plan> first;
+  std::optional<Proposal> first;
   while (!(first = world.rebalancer.observe(world.observation()))) {
   }
   world.rebalancer.carried_out(10'000 * first->stall_seconds);
   // The first one goes back; after that every decision that draws an exploration holds.
-  const std::vector<Plan> plans = world.run(1000);
+  const std::vector<Proposal> plans = world.run(1000);
   REQUIRE(plans.size() == 1);
   CHECK(plans[0].kind == DecisionKind::kRevert);
 }
@@ -169,7 +169,7 @@ TEST_CASE("equal seeds give equal plans, other seeds others") {
   const auto plans_of = [](uint64_t seed) {
     World world(5, 1000, {.seed = seed, .explore_probability = 1});
     std::vector<std::string> reasons;
-    for (const Plan& plan : world.run(800)) reasons.push_back(plan.reason);
+    for (const Proposal& plan : world.run(800)) reasons.push_back(plan.reason);
     return reasons;
   };
   CHECK(plans_of(1) == plans_of(1));

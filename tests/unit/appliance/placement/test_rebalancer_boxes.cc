@@ -15,7 +15,7 @@ TEST_CASE("a box that drains loses all its chunks at once, to boxes that stay") 
   World world(4, 4000, kExploitOnly);
   world.run(3);
   world.rebalancer.set_state(1, BoxState::kDraining);
-  const std::vector<Plan> plans = world.run(1);
+  const std::vector<Proposal> plans = world.run(1);
   REQUIRE(plans.size() == 1);
   CHECK(plans[0].kind == DecisionKind::kDrain);
   CHECK(plans[0].moves.size() == 1000);
@@ -68,7 +68,7 @@ TEST_CASE("a box that joins gets its share, as fast as the others turned out to 
   world.run(20);
   world.rebalancer.add_box(World::box(2));
   world.speeds.push_back(1e5);
-  const std::vector<Plan> plans = world.run(1);
+  const std::vector<Proposal> plans = world.run(1);
   REQUIRE(plans.size() == 1);
   CHECK(plans[0].kind == DecisionKind::kJoin);
   for (const double bytes : world.bytes()) CHECK(bytes == Approx(1e6).epsilon(0.03));
@@ -114,7 +114,7 @@ TEST_CASE(
   World world(2, 2000, {.seed = 1, .explore_probability = 1});
   world.rebalancer.set_state(1, BoxState::kStandby);
   world.run(1);
-  std::optional<Plan> plan;
+  std::optional<Proposal> plan;
   while (!(plan = world.rebalancer.observe(world.observation()))) {
   }
   REQUIRE(plan->kind == DecisionKind::kScaleOut);
@@ -122,7 +122,7 @@ TEST_CASE(
   world.rebalancer.carried_out(0);
   CHECK(world.rebalancer.boxes()[1].state == BoxState::kDraining);
   CHECK(world.bytes()[1] > 0);
-  const std::vector<Plan> next = world.run(1);
+  const std::vector<Proposal> next = world.run(1);
   REQUIRE(next.size() == 1);
   CHECK(next[0].kind == DecisionKind::kDrain);
   CHECK(world.bytes()[1] == 0);
@@ -130,7 +130,7 @@ TEST_CASE(
 
 TEST_CASE("a box that leaves for good while it stands by on trial gets nothing back") {
   World world(3, 3000, {.seed = 1, .explore_probability = 1});
-  std::optional<Plan> plan;
+  std::optional<Proposal> plan;
   while (!plan || plan->kind != DecisionKind::kScaleIn) {
     plan = world.rebalancer.observe(world.observation());
     if (plan) world.rebalancer.carried_out(0);
@@ -138,7 +138,7 @@ TEST_CASE("a box that leaves for good while it stands by on trial gets nothing b
   const BoxIndex box = plan->change->box;
   REQUIRE(world.bytes()[box] == 0);
   world.rebalancer.set_state(box, BoxState::kDraining);
-  for (const Plan& later : world.run(200)) {
+  for (const Proposal& later : world.run(200)) {
     for (const Move& move : later.moves) REQUIRE(move.to != box);
   }
   CHECK(world.rebalancer.decision_count(DecisionKind::kKeep) >= 1);

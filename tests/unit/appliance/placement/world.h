@@ -53,8 +53,8 @@ struct World {
   }
 
   // Plans are carried out at once, at the cost they expected; all are returned.
-  std::vector<Plan> run(int iterations) {
-    std::vector<Plan> plans;
+  std::vector<Proposal> run(int iterations) {
+    std::vector<Proposal> plans;
     for (int i = 0; i < iterations; ++i) {
       if (const auto plan = rebalancer.observe(observation())) {
         plans.push_back(*plan);

@@ -268,7 +268,7 @@ TEST_CASE("a shelf answers on its context, and gives up what is written when it 
   std::optional<Result<uint64_t>> number;
   std::optional<Result<Restored>> restored;
   {
-    DiskShelf shelf(context, folder.path, [&] { ++flushed; });
+    DiskSnapshotStore shelf(context, folder.path, [&] { ++flushed; });
     const auto guard = boost::asio::make_work_guard(context);
     shelf.begin("bert/large", [&](auto answer) { number = answer; });
     while (!number) context.run_one();

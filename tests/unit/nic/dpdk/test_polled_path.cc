@@ -161,7 +161,7 @@ TEST_CASE("in steady state the polled path neither calls the kernel nor allocate
   nic::DpdkPort box(*box_interface, 0);
   nic::DpdkPort load(*load_interface, 0);
   REQUIRE(box.add_memory((*shard)->arena().data(), (*shard)->arena().size()));
-  pipeline::Core core({.pipeline_index = 0, .tag = {}});
+  pipeline::Engine core({.pipeline_index = 0, .tag = {}});
   pipeline::Mailbox mailbox;
   pipeline::Loop<nic::DpdkPort> loop(core, box, mailbox, {.busy = true});
   core.execute({.kind = pipeline::CommandKind::kInstall, .shard = shard->get()});

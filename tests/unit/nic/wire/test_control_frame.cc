@@ -8,8 +8,8 @@
 namespace pbox::wire {
 namespace {
 
-control::WorkerMessage join_of(const std::string& job) {
-  control::WorkerMessage message;
+proto::WorkerMessage join_of(const std::string& job) {
+  proto::WorkerMessage message;
   message.mutable_join()->set_job(job);
   message.mutable_join()->set_world_size(4);
   return message;

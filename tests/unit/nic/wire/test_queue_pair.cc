@@ -17,8 +17,8 @@ QueuePairAddress sound() {
   return address;
 }
 
-control::QueuePair message_of(const QueuePairAddress& address) {
-  control::QueuePair message;
+proto::QueuePair message_of(const QueuePairAddress& address) {
+  proto::QueuePair message;
   write_queue_pair(address, message);
   return message;
 }
@@ -49,7 +49,7 @@ TEST_CASE("a ring of landing slots is wished for, and answered, or not there") {
 
 TEST_CASE("a queue pair's address that no device could have is refused by field") {
   const auto refusal = [](const auto& change) {
-    control::QueuePair message = message_of(sound());
+    proto::QueuePair message = message_of(sound());
     change(message);
     const auto read = parse_queue_pair(message);
     return read ? std::string("accepted") : read.error().message;
@@ -66,7 +66,7 @@ TEST_CASE("a queue pair's address that no device could have is refused by field"
     CHECK_THAT(refusal([&](auto& m) { m.set_mtu(mtu); }), Contains("mtu " + std::to_string(mtu)));
   }
   const auto ring = [](uint64_t address, uint32_t slots, uint32_t slot_bytes) {
-    return [=](control::QueuePair& message) {
+    return [=](proto::QueuePair& message) {
       message.mutable_landing()->set_address(address);
       message.mutable_landing()->set_slots(slots);
       message.mutable_landing()->set_slot_bytes(slot_bytes);

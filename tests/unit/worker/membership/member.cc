@@ -15,7 +15,7 @@ worker::MembershipOptions Member::default_options() {
   return options;
 }
 
-Member::Member(worker::MembershipOptions options, const control::Optimizer& optimizer)
+Member::Member(worker::MembershipOptions options, const proto::Optimizer& optimizer)
     : membership(std::move(options),
                  {{.name = "weights", .elements = 2048}, {.name = "bias", .elements = 7}},
                  optimizer) {}
@@ -27,7 +27,7 @@ std::vector<Action::Kind> Member::act() {
   return kinds;
 }
 
-const control::WorkerMessage& Member::message() const {
+const proto::WorkerMessage& Member::message() const {
   REQUIRE(actions.size() == 1);
   REQUIRE(actions[0].kind == Action::Kind::kSend);
   return actions[0].message;
@@ -95,25 +95,25 @@ bool Member::advance(uint64_t limit_ns) {
   return is_near;
 }
 
-control::BoxMessage Member::data_addresses() {
-  control::BoxMessage message;
+proto::BoxMessage Member::data_addresses() {
+  proto::BoxMessage message;
   message.mutable_data_addresses()->add_addresses("");
   message.mutable_data_addresses()->add_addresses("10.0.1.1");
   return message;
 }
 
-control::BoxMessage Member::round_map(const std::vector<uint32_t>& rounds,
-                                      const std::vector<uint32_t>& give) {
-  control::BoxMessage message;
+proto::BoxMessage Member::round_map(const std::vector<uint32_t>& rounds,
+                                    const std::vector<uint32_t>& give) {
+  proto::BoxMessage message;
   message.mutable_rounds()->mutable_rounds()->Add(rounds.begin(), rounds.end());
   message.mutable_rounds()->mutable_give()->Add(give.begin(), give.end());
   message.mutable_rounds()->set_last(true);
   return message;
 }
 
-control::BoxMessage Member::session(uint32_t epoch) {
-  control::BoxMessage message;
-  control::Session& session = *message.mutable_session();
+proto::BoxMessage Member::session(uint32_t epoch) {
+  proto::BoxMessage message;
+  proto::Session& session = *message.mutable_session();
   session.set_epoch(epoch);
   session.set_generation(4);
   session.set_fragment_bytes(1024);
@@ -123,7 +123,7 @@ control::BoxMessage Member::session(uint32_t epoch) {
   session.set_dead_after_ms(5'000);
   session.set_chunk_pipeline(std::string("\0\1\0", 3));
   for (const uint32_t spi : {0x1001u, 0x2002u}) {
-    control::PipelineSession& pipeline = *session.add_pipelines();
+    proto::PipelineSession& pipeline = *session.add_pipelines();
     pipeline.set_spi(spi);
     pipeline.set_credit_bytes(65'536);
     pipeline.set_udp_port(9542 + (spi >> 13));

@@ -14,18 +14,18 @@ inline constexpr uint64_t kSecondNs = 1'000'000'000;
 class Member {
  public:
   explicit Member(worker::MembershipOptions options = default_options(),
-                  const control::Optimizer& optimizer = {});
+                  const proto::Optimizer& optimizer = {});
   static worker::MembershipOptions default_options();
 
   // The actions at hand, as their kinds; they stay in `actions` until the next call.
   std::vector<worker::Action::Kind> act();
   // The only message of the actions at hand.
-  const control::WorkerMessage& message() const;
+  const proto::WorkerMessage& message() const;
 
   void connect();   // up to the question for data addresses
   void ask_join();  // up to JOIN
   void join();      // up to kRunning
-  void deliver(const control::BoxMessage& message) { membership.on_message(message, now_ns); }
+  void deliver(const proto::BoxMessage& message) { membership.on_message(message, now_ns); }
   // Breaks the connection, and takes part again up to JOIN; the actions are then JOIN and rounds.
   void lose_box();
   void ask_join_again();
@@ -35,10 +35,10 @@ class Member {
   // Moves the clock to the next deadline, or by at most limit_ns; true if it was reached.
   bool advance(uint64_t limit_ns = UINT64_MAX);
 
-  static control::BoxMessage data_addresses();
-  static control::BoxMessage session(uint32_t epoch = 3);
-  static control::BoxMessage round_map(const std::vector<uint32_t>& rounds,
-                                       const std::vector<uint32_t>& give = {});
+  static proto::BoxMessage data_addresses();
+  static proto::BoxMessage session(uint32_t epoch = 3);
+  static proto::BoxMessage round_map(const std::vector<uint32_t>& rounds,
+                                     const std::vector<uint32_t>& give = {});
   static worker::TransportFacts facts();
 
   worker::Membership membership;

@@ -11,15 +11,15 @@ using worker::Action;
 using Phase = worker::Membership::Phase;
 using Kinds = std::vector<Action::Kind>;
 
-control::BoxMessage failure(ErrorCode code, const char* text) {
-  control::BoxMessage message;
+proto::BoxMessage failure(ErrorCode code, const char* text) {
+  proto::BoxMessage message;
   message.mutable_failure()->set_code(static_cast<uint32_t>(code));
   message.mutable_failure()->set_message(text);
   return message;
 }
 
-control::BoxMessage heartbeat() {
-  control::BoxMessage message;
+proto::BoxMessage heartbeat() {
+  proto::BoxMessage message;
   message.mutable_heartbeat();
   return message;
 }
@@ -50,7 +50,7 @@ TEST_CASE("a join connects, measures the path to each data address, and says all
   CHECK(to_string(addresses[1]) == "10.0.1.1:9541");
   member.membership.on_path_mtu(9000, member.now_ns);
   member.act();
-  const control::Join& join = member.message().join();
+  const proto::Join& join = member.message().join();
   CHECK(join.job() == "train");
   CHECK(join.rank() == 1);
   CHECK(join.world_size() == 2);
@@ -75,7 +75,7 @@ TEST_CASE("a join states the consistency model, unless it is BSP as it comes") {
                   .release = wire::Release::kLazy};
   Member relaxed(options);
   relaxed.ask_join();
-  const control::Sync& sync = relaxed.message().join().sync();
+  const proto::Sync& sync = relaxed.message().join().sync();
   CHECK(sync.model() == 5);
   CHECK(sync.staleness() == 3);
   CHECK(sync.probability() == 0.5f);
@@ -259,7 +259,7 @@ TEST_CASE("a rank that left is an error once the box, asked later, still waits f
   member.membership.start(1, bytes, bytes, 0);
   member.membership.core()->to_send(0, member.now_ns);
   member.membership.core()->sent(0, 1, member.now_ns);
-  control::BoxMessage left;
+  proto::BoxMessage left;
   left.mutable_peer_left()->set_rank(1);
   const auto status = [&](uint64_t asked_ns) {
     wire::Header header;
@@ -303,7 +303,7 @@ TEST_CASE("barriers and learning rates are numbered as asked for and counted as 
     member.act();
     CHECK(member.message().barrier().sequence() == sequence);
   }
-  control::BoxMessage released;
+  proto::BoxMessage released;
   released.mutable_barrier_released()->set_sequence(1);
   member.deliver(released);
   CHECK(member.membership.barriers_released() == 1);
@@ -312,7 +312,7 @@ TEST_CASE("barriers and learning rates are numbered as asked for and counted as 
   CHECK(member.message().set_learning_rate().sequence() == 1);
   CHECK(member.message().set_learning_rate().learning_rate() == 0.5f);
   CHECK(member.membership.learning_rates_set() == 0);
-  control::BoxMessage set;
+  proto::BoxMessage set;
   set.mutable_learning_rate_set()->set_sequence(1);
   member.deliver(set);
   CHECK(member.membership.learning_rates_set() == 1);

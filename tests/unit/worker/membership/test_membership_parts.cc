@@ -27,44 +27,44 @@ worker::MembershipOptions part_options() {
   return options;
 }
 
-control::BoxMessage moved(const std::string& box, const std::string& address) {
-  control::BoxMessage message;
+proto::BoxMessage moved(const std::string& box, const std::string& address) {
+  proto::BoxMessage message;
   message.mutable_moved()->set_box(box);
   message.mutable_moved()->set_address(address);
   return message;
 }
 
-control::BoxMessage plan(const std::string& box, const std::string& address, int parts = 3) {
-  control::BoxMessage message;
+proto::BoxMessage plan(const std::string& box, const std::string& address, int parts = 3) {
+  proto::BoxMessage message;
   for (int part = 0; part < parts; ++part) {
-    auto& place = *message.mutable_plan()->add_parts();
+    auto& place = *message.mutable_part_map()->add_parts();
     place.set_box(part == 2 ? box : "elsewhere");
     place.set_address(part == 2 ? address : "10.9.9.9:9541");
   }
   for (const char* known : {"box-5:9541", "box-9:9541"}) {
-    message.mutable_plan()->add_boxes(known);
+    message.mutable_part_map()->add_boxes(known);
   }
   return message;
 }
 
-control::BoxMessage unavailable() {
-  control::BoxMessage message;
+proto::BoxMessage unavailable() {
+  proto::BoxMessage message;
   message.mutable_failure()->set_code(static_cast<uint32_t>(ErrorCode::kUnavailable));
   message.mutable_failure()->set_message("not heard of yet");
   return message;
 }
 
 // Up to the question for the plan, on the connection that is being made; where that goes.
-std::string ask_plan(Member& member) {
+std::string ask_part_map(Member& member) {
   const std::string box = member.actions.back().box;
   member.membership.on_connected(*nic::parse_endpoint("10.0.0.9", 9541), member.now_ns);
   member.act();
-  REQUIRE(member.message().has_ask_plan());
+  REQUIRE(member.message().has_ask_part_map());
   return box;
 }
 
 // From there on, where the part is: up to JOIN.
-const control::Join& join_again(Member& member) {
+const proto::Join& join_again(Member& member) {
   REQUIRE(member.message().has_ask_data_addresses());
   member.deliver(Member::data_addresses());
   REQUIRE(member.act() == Kinds{Action::Kind::kMeasurePath});
@@ -94,14 +94,14 @@ TEST_CASE("a part that moves is joined at its new box at once, as one that resum
   CHECK_THAT(member.membership.loss()->reason, Contains("box nine has taken over part 2"));
   CHECK(member.membership.core()->busy(0));
 
-  CHECK(ask_plan(member) == "box-9:9541");
-  const control::AskPlan question = member.message().ask_plan();
+  CHECK(ask_part_map(member) == "box-9:9541");
+  const proto::AskPartMap question = member.message().ask_part_map();
   CHECK(question.job() == "train");
   CHECK(question.protocol_version() == wire::kControlProtocolVersion);
   CHECK(question.lost_box() == "");
   member.deliver(plan("nine", ""));  // the one that is asked
   member.act();
-  const control::Join join = join_again(member);
+  const proto::Join join = join_again(member);
   CHECK(join.resumes());
   CHECK(join.epoch() == 3);
   CHECK(member.actions[1].message.has_rounds());
@@ -127,21 +127,21 @@ TEST_CASE("a box that is lost is looked for itself, then others are told that it
                                           "box-7:9541", "box-5:9541"});
   REQUIRE(member.advance());
   member.act();
-  CHECK(ask_plan(member) == "box-7:9541");  // it is back
-  CHECK(member.message().ask_plan().lost_box() == "");
+  CHECK(ask_part_map(member) == "box-7:9541");  // it is back
+  CHECK(member.message().ask_part_map().lost_box() == "");
   member.membership.on_disconnected(kRefused, member.now_ns);
   member.act();
   REQUIRE(member.advance());
   member.act();
-  CHECK(ask_plan(member) == "box-9:9541");
-  CHECK(member.message().ask_plan().lost_box() == "seven");
+  CHECK(ask_part_map(member) == "box-9:9541");
+  CHECK(member.message().ask_part_map().lost_box() == "seven");
   // Connections that it takes are no answer.
-  CHECK(member.message().ask_plan().lost_for_ms() > 1'000);
+  CHECK(member.message().ask_part_map().lost_for_ms() > 1'000);
 
   member.deliver(plan("five", "box-5:9541"));
   REQUIRE(member.act() == kGoesOn);
-  CHECK(ask_plan(member) == "box-5:9541");
-  CHECK(member.message().ask_plan().lost_box() == "");
+  CHECK(ask_part_map(member) == "box-5:9541");
+  CHECK(member.message().ask_part_map().lost_box() == "");
   member.deliver(plan("five", "box-5:9541"));
   member.act();
   CHECK(join_again(member).part() == 2);
@@ -152,10 +152,10 @@ TEST_CASE("boxes that a plan does not name any more are asked when those that it
   member.join();
   member.deliver(moved("nine", "box-9:9541"));
   member.act();
-  ask_plan(member);
-  control::BoxMessage alone = plan("nine", "");
-  alone.mutable_plan()->clear_boxes();
-  alone.mutable_plan()->add_boxes("box-9:9541");
+  ask_part_map(member);
+  proto::BoxMessage alone = plan("nine", "");
+  alone.mutable_part_map()->clear_boxes();
+  alone.mutable_part_map()->add_boxes("box-9:9541");
   member.deliver(alone);
   member.act();
   join_again(member);
@@ -175,7 +175,7 @@ TEST_CASE("boxes that a plan does not name any more are asked when those that it
 TEST_CASE("of boxes that were known before only some are kept") {
   std::vector<std::string> boxes;
   for (char name = 'a'; name <= 'z'; ++name) boxes.emplace_back(1, name);
-  control::Plan plan;
+  proto::PartMap plan;
   plan.add_boxes("c");
   plan.add_boxes("new");
   worker::know_boxes(plan, boxes);
@@ -188,13 +188,13 @@ TEST_CASE("a box that answers is not called lost, whatever its answer is") {
   member.lose_box();
   REQUIRE(member.advance());
   member.act();
-  CHECK(ask_plan(member) == "box-7:9541");
+  CHECK(ask_part_map(member) == "box-7:9541");
   member.deliver(unavailable());
   REQUIRE(member.act() == kHangsUp);
   REQUIRE(member.advance());
   member.act();
-  CHECK(ask_plan(member) == "box-5:9541");
-  CHECK(member.message().ask_plan().lost_box() == "");
+  CHECK(ask_part_map(member) == "box-5:9541");
+  CHECK(member.message().ask_part_map().lost_box() == "");
 }
 
 TEST_CASE("boxes that send a worker to each other are asked ever less often") {
@@ -205,7 +205,7 @@ TEST_CASE("boxes that send a worker to each other are asked ever less often") {
   bool to_nine = false;
   while (member.act() == kGoesOn) {
     ++at_once;
-    ask_plan(member);
+    ask_part_map(member);
     member.deliver(to_nine ? plan("nine", "box-9:9541") : plan("five", "box-5:9541"));
     to_nine = !to_nine;
   }
@@ -221,7 +221,7 @@ TEST_CASE("a job that was planned anew in other parts is lost for who was in it"
   member.join();
   member.deliver(moved("nine", "box-9:9541"));
   REQUIRE(member.act() == kGoesOn);
-  ask_plan(member);
+  ask_part_map(member);
   member.deliver(plan("nine", "", 4));
   REQUIRE(member.membership.failure());
   CHECK_THAT(member.membership.failure()->message,

@@ -17,14 +17,14 @@ worker::MembershipOptions learning(uint32_t rank, bool optimize = false) {
   return options;
 }
 
-control::BoxMessage told(Policy policy, const List& by_tensor = {}) {
-  control::BoxMessage message;
+proto::BoxMessage told(Policy policy, const List& by_tensor = {}) {
+  proto::BoxMessage message;
   message.mutable_set_priorities()->set_policy(static_cast<uint32_t>(policy));
   message.mutable_set_priorities()->mutable_by_tensor()->Add(by_tensor.begin(), by_tensor.end());
   return message;
 }
 
-List by_tensor(const control::SetPriorities& priorities) {
+List by_tensor(const proto::SetPriorities& priorities) {
   return {priorities.by_tensor().begin(), priorities.by_tensor().end()};
 }
 

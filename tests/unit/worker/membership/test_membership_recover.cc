@@ -14,15 +14,15 @@ using Kinds = std::vector<Action::Kind>;
 const Kinds kHangsUp = {Action::Kind::kDisconnect, Action::Kind::kCloseTransport};
 const Error kRefused{ErrorCode::kUnavailable, "cannot reach the box: Connection refused"};
 
-control::BoxMessage failure(ErrorCode code, const char* text) {
-  control::BoxMessage message;
+proto::BoxMessage failure(ErrorCode code, const char* text) {
+  proto::BoxMessage message;
   message.mutable_failure()->set_code(static_cast<uint32_t>(code));
   message.mutable_failure()->set_message(text);
   return message;
 }
 
-control::BoxMessage heartbeat() {
-  control::BoxMessage message;
+proto::BoxMessage heartbeat() {
+  proto::BoxMessage message;
   message.mutable_heartbeat();
   return message;
 }
@@ -79,7 +79,7 @@ TEST_CASE("a worker that comes back says who it is, where it was, and what it ha
   member.lose_box();
   member.ask_join_again();
   REQUIRE(member.actions.size() == 2);
-  const control::Join& join = member.actions[0].message.join();
+  const proto::Join& join = member.actions[0].message.join();
   CHECK(join.resumes());
   CHECK_FALSE(join.rejoins());
   CHECK(join.incarnation() == 77);
@@ -89,7 +89,7 @@ TEST_CASE("a worker that comes back says who it is, where it was, and what it ha
   CHECK(join.chunk_bytes() == 4096);
   CHECK(join.on_worker_lost() == 1);
   CHECK(join.recovery() == 0);
-  const control::RoundMap& rounds = member.actions[1].message.rounds();
+  const proto::RoundMap& rounds = member.actions[1].message.rounds();
   CHECK(rounds.first_chunk() == 0);
   CHECK(std::vector<uint32_t>(rounds.rounds().begin(), rounds.rounds().end()) ==
         std::vector<uint32_t>{0, 0, 0});
@@ -131,10 +131,10 @@ TEST_CASE("a rank that rejoined and has consumed nothing yet says that it has no
   member.lose_box();
   member.ask_join_again();
   REQUIRE(member.actions.size() == 2);
-  const control::Join& join = member.actions[0].message.join();
+  const proto::Join& join = member.actions[0].message.join();
   CHECK(std::vector<uint32_t>(join.absent_ranks().begin(), join.absent_ranks().end()) ==
         std::vector<uint32_t>{1});
-  const control::RoundMap& rounds = member.actions[1].message.rounds();
+  const proto::RoundMap& rounds = member.actions[1].message.rounds();
   CHECK(std::vector<uint32_t>(rounds.rounds().begin(), rounds.rounds().end()) ==
         std::vector<uint32_t>{7, 7, 0});
   CHECK(std::vector<uint32_t>(rounds.lacks().begin(), rounds.lacks().end()) ==
@@ -163,7 +163,7 @@ TEST_CASE("a resumed session goes on in its epoch, and what was asked for is ask
   member.membership.ask_barrier();
   member.membership.ask_learning_rate(0.5f);
   member.act();
-  control::BoxMessage released;
+  proto::BoxMessage released;
   released.mutable_barrier_released()->set_sequence(1);
   member.deliver(released);
   member.lose_box();
@@ -229,7 +229,7 @@ TEST_CASE("rounds come in pieces, in order, and must be as many as there are chu
     CHECK(member.membership.core()->round(0) == 6);
     CHECK(member.membership.core()->round(1) == 5);
   }
-  const std::pair<const char*, std::vector<control::BoxMessage>> wrong[] = {
+  const std::pair<const char*, std::vector<proto::BoxMessage>> wrong[] = {
       {"a gap", {piece(1, {6, 5}, true)}},
       {"too many", {piece(0, {7, 6, 5, 4}, true)}},
       {"too few", {piece(0, {7, 6}, true)}},
@@ -395,7 +395,7 @@ TEST_CASE("a rank that rejoins numbers barriers on from those before it, and fet
   member.membership.ask_barrier();
   member.act();
   CHECK(member.message().barrier().sequence() == 6);
-  control::BoxMessage released;
+  proto::BoxMessage released;
   released.mutable_barrier_released()->set_sequence(6);
   member.deliver(released);
   CHECK(member.membership.barriers_released() == 1);
@@ -448,7 +448,7 @@ TEST_CASE("a new generation is taken over with the ranks that are absent from it
   Member member;
   member.join();
   CHECK(member.membership.absent_ranks().empty());
-  control::BoxMessage message;
+  proto::BoxMessage message;
   message.mutable_membership()->set_generation(5);
   message.mutable_membership()->add_absent_ranks(1);
   member.deliver(message);
@@ -467,7 +467,7 @@ TEST_CASE("a generation that changes while the transport opens is the session's 
   Member member;
   member.ask_join();
   member.deliver(Member::session());
-  control::BoxMessage message;
+  proto::BoxMessage message;
   message.mutable_membership()->set_generation(5);
   member.deliver(message);
   member.act();

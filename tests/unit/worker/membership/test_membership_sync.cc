@@ -99,7 +99,7 @@ TEST_CASE("heartbeats say how old what was read has been, from the first read on
 }
 
 TEST_CASE("own gradients count as they do at the box, by its learning rate and its mean") {
-  control::Optimizer optimizer;
+  proto::Optimizer optimizer;
   optimizer.set_kind(1);
   optimizer.set_learning_rate(0.5f);
   const auto options = relaxed({.model = wire::SyncModel::kEssp, .staleness = 4});
@@ -111,7 +111,7 @@ TEST_CASE("own gradients count as they do at the box, by its learning rate and i
   acknowledge(member, 1);
   CHECK(values == std::vector<float>(kElements, 9.0f));  // 10 - 0.5 * 4 / 2
   member.membership.ask_learning_rate(2.0f);
-  control::BoxMessage set;
+  proto::BoxMessage set;
   set.mutable_learning_rate_set()->set_sequence(1);
   member.deliver(set);
   values.assign(kElements, 1.0f);

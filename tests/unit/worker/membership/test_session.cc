@@ -13,8 +13,8 @@ const std::vector<TensorSpec> kTensors = {{.name = "a", .elements = 5000},
 
 const nic::Endpoint kBox = *nic::parse_endpoint("10.0.0.1", 9541);
 
-control::Session sound_session() {
-  control::Session session;
+proto::Session sound_session() {
+  proto::Session session;
   session.set_epoch(3);
   session.set_generation(4);
   session.set_fragment_bytes(1408);
@@ -40,7 +40,7 @@ TEST_CASE("a sound SESSION becomes a spec, field by field") {
 }
 
 TEST_CASE("a pipeline is where the control connection goes, unless it has an address of its own") {
-  control::Session session = sound_session();
+  proto::Session session = sound_session();
   session.mutable_pipelines(0)->set_udp_port(9542);
   session.mutable_pipelines(1)->set_udp_port(9543);
   session.mutable_pipelines(1)->set_address("10.0.1.1");
@@ -59,7 +59,7 @@ TEST_CASE("a pipeline is where the control connection goes, unless it has an add
 }
 
 TEST_CASE("a SESSION's queue affinities and RSS tables are read, and shared tables stay shared") {
-  control::Session session = sound_session();
+  proto::Session session = sound_session();
   auto& table = *session.add_rss_tables();
   table.set_key("key");
   for (const uint32_t queue : {0, 1, 65535}) table.add_queues(queue);
@@ -80,7 +80,7 @@ TEST_CASE("a SESSION's queue affinities and RSS tables are read, and shared tabl
 }
 
 TEST_CASE("a queue affinity of a later release is refused by number, with the remedy") {
-  control::Session session = sound_session();
+  proto::Session session = sound_session();
   session.mutable_pipelines(1)->set_udp_port(9543);
   session.mutable_pipelines(1)->set_affinity(5);
   const auto spec = parse_session(session, kTensors, kBox);
@@ -91,7 +91,7 @@ TEST_CASE("a queue affinity of a later release is refused by number, with the re
 }
 
 TEST_CASE("a SESSION that the core could not serve is refused") {
-  const std::pair<const char*, std::function<void(control::Session&)>> cases[] = {
+  const std::pair<const char*, std::function<void(proto::Session&)>> cases[] = {
       {"no chunk size", [](auto& session) { session.set_chunk_bytes(0); }},
       // The sum of chunk and fragment bytes would wrap, and 64 fragments seem enough.
       {"chunks of 4 GiB",
@@ -133,7 +133,7 @@ TEST_CASE("a SESSION that the core could not serve is refused") {
   };
   for (const auto& [what, spoil] : cases) {
     INFO(what);
-    control::Session session = sound_session();
+    proto::Session session = sound_session();
     spoil(session);
     CHECK_FALSE(parse_session(session, kTensors, kBox).ok());
   }

@@ -40,8 +40,8 @@ std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
 NumaArena shadow_of(const ShimOptions& options) {
   const auto tensors = tensors_of(options);
   const uint64_t bytes = options.has_shadow
-                             ? worker::Core::shadow_bytes(tensors, options.shadows)
-                             : worker::Core::cache_bytes(session_of(options), tensors);
+                             ? worker::Exchange::shadow_bytes(tensors, options.shadows)
+                             : worker::Exchange::cache_bytes(session_of(options), tensors);
   if (bytes == 0) return {};
   auto arena = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
   REQUIRE(arena.ok());

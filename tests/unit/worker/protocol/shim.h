@@ -78,7 +78,7 @@ class Shim {
   std::vector<float>& buffer(uint32_t tensor) { return buffers_[tensor]; }
 
   worker::SessionSpec session;
-  worker::Core core;
+  worker::Exchange core;
   uint64_t now_ns = kStartNs;
   uint32_t credit_bytes;  // what the box's packets grant
   std::vector<Pushed> everything;

@@ -13,7 +13,7 @@ TEST_CASE("a transport without its device fails to open by name, and asks the bo
   const Status opened = transport.open(session, {.deadline_ns = 0, .tend = ok_status});
   REQUIRE(!opened);
   CHECK_THAT(opened.error().message, Catch::Contains("no_such_device"));
-  control::QueuePairs request;
+  proto::QueuePairs request;
   CHECK(!transport.take_request(request));
 }
 
@@ -27,13 +27,13 @@ TEST_CASE("a transport that has no connection has sent nothing and reads no memo
 
 TEST_CASE("answers to questions that were not asked change nothing") {
   RdmaTransport transport({.device = "no_such_device"});
-  control::QueuePairs answer;
+  proto::QueuePairs answer;
   answer.add_pairs()->set_pipeline(7);
   transport.on_answer(answer);
   answer.set_sequence(1);
   answer.set_refusal("no");
   transport.on_answer(answer);
-  control::QueuePairs request;
+  proto::QueuePairs request;
   CHECK(!transport.take_request(request));
 }
 

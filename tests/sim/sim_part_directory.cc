@@ -1,4 +1,4 @@
-#include "tests/sim/part_directory.h"
+#include "tests/sim/sim_part_directory.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,7 +12,7 @@ constexpr uint64_t kHearsWithinNs = 300 * kNanosPerMilli;
 
 }  // namespace
 
-PartDirectory::PartDirectory(EventQueue& queue, const Options& options)
+SimPartDirectory::PartDirectory(EventQueue& queue, const Options& options)
     : queue_(queue), latency_ns_(options.latency_ns), rng_(options.seed ^ 0x70617274ull) {
   for (size_t index = 0; index < options.jobs.size(); ++index) {
     const JobOptions& job = options.jobs[index];
@@ -20,11 +20,11 @@ PartDirectory::PartDirectory(EventQueue& queue, const Options& options)
   }
 }
 
-void PartDirectory::attach(HostId box, std::function<void()> on_change) {
+void SimPartDirectory::attach(HostId box, std::function<void()> on_change) {
   views_[box].on_change = std::move(on_change);
 }
 
-std::optional<HostId> PartDirectory::known_owner(HostId box, const std::string& name) const {
+std::optional<HostId> SimPartDirectory::known_owner(HostId box, const std::string& name) const {
   const Job& job = jobs_.at(name);
   if (!job.may_move) return job.owner;
   const View& view = views_.at(box);
@@ -33,7 +33,7 @@ std::optional<HostId> PartDirectory::known_owner(HostId box, const std::string& 
   return job.history[heard->second];
 }
 
-void PartDirectory::forget(HostId box) {
+void SimPartDirectory::forget(HostId box) {
   View& view = views_[box];
   view.revisions.clear();
   ++view.starts;
@@ -42,7 +42,7 @@ void PartDirectory::forget(HostId box) {
   }
 }
 
-void PartDirectory::move(const std::string& name, HostId to) {
+void SimPartDirectory::move(const std::string& name, HostId to) {
   Job& job = jobs_.at(name);
   if (job.owner == to) return;
   job.owner = to;
@@ -51,11 +51,11 @@ void PartDirectory::move(const std::string& name, HostId to) {
   for (const auto& [box, view] : views_) tell(box, name);
 }
 
-void PartDirectory::cut_off(HostId box, uint64_t until_ns) {
+void SimPartDirectory::cut_off(HostId box, uint64_t until_ns) {
   views_[box].cut_off_until_ns = std::max(views_[box].cut_off_until_ns, until_ns);
 }
 
-void PartDirectory::tell(HostId box, const std::string& name) {
+void SimPartDirectory::tell(HostId box, const std::string& name) {
   const View& view = views_[box];
   const size_t revision = jobs_.at(name).history.size() - 1;
   const uint64_t due_ns = std::max(queue_.now_ns(), view.cut_off_until_ns) + latency_ns_ +

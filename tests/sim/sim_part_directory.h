@@ -17,9 +17,9 @@
 
 namespace pbox::sim {
 
-class PartDirectory {
+class SimPartDirectory {
  public:
-  PartDirectory(EventQueue& queue, const Options& options);
+  SimPartDirectory(EventQueue& queue, const Options& options);
 
   // `on_change`: the box has heard of something.
   void attach(HostId box, std::function<void()> on_change);

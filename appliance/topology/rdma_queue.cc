@@ -1,0 +1,33 @@
+#include "appliance/topology/rdma_queue.h"
+
+namespace pbox::appliance {
+
+#ifdef PBOX_HAS_RDMA
+
+namespace {
+
+// Landing slots for all workers together. Workers ask for a quarter more than their credit, so this
+// is a quarter more than credits let be in flight.
+constexpr uint32_t kLandingSlots = 1280;
+
+}  // namespace
+
+nic::RdmaQueueOptions rdma_queue_options(const config::Config& config) {
+  const bool is_off = config.memory.hugepages == config::OnOffAuto::kOff;
+  nic::RdmaQueueOptions options;
+  options.hugepages = is_off ? Hugepages::kNever : Hugepages::kIfFree;
+  if (config.rdma.mode == config::RdmaMode::kWriteImm) options.landing_slots = kLandingSlots;
+  return options;
+}
+
+uint64_t rdma_packet_bytes(const config::Config& config) {
+  return nic::rdma_queue_bytes(rdma_queue_options(config));
+}
+
+#else
+
+uint64_t rdma_packet_bytes(const config::Config& /*config*/) { return 0; }
+
+#endif
+
+}  // namespace pbox::appliance
