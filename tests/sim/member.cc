@@ -77,7 +77,7 @@ void Member::turn() {
   uint64_t next_ns = UINT64_MAX;
   bool busy = false;
   if (membership_->phase() == worker::Membership::Phase::kRunning) {
-    next_ns = run(*membership_->core(), now_ns, busy);
+    next_ns = run(*membership_->exchange(), now_ns, busy);
   }
   perform_actions();
   if (over_ || membership_ == nullptr) return;
@@ -191,7 +191,7 @@ void Member::close_lanes() {
 bool Member::exchange(uint32_t index, uint64_t now_ns) {
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
   Lane& lane = lanes_[index];
-  worker::Exchange& core = *membership_->core();
+  worker::Exchange& core = *membership_->exchange();
   if (lane.credit) lane.credit->set_generation(membership_->session().generation());
   lane.port->set_burst_packets(slow_ ? 1 : rack_.options.burst_packets);
   const size_t received = lane.port->rx_burst(burst);
@@ -221,7 +221,7 @@ bool Member::exchange_packets(uint64_t now_ns) {
     busy = exchange(lane, now_ns) || busy;
     received = received || lanes_[lane].port->packets_given() != before;
   }
-  if (membership_->core()->on_timer(now_ns, received)) busy = true;
+  if (membership_->exchange()->on_timer(now_ns, received)) busy = true;
   return busy;
 }
 

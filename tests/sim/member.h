@@ -25,7 +25,7 @@ class Member {
 
   HostId host() const { return host_; }
   // It has had a session.
-  bool joined() const { return membership_ && membership_->core() != nullptr; }
+  bool joined() const { return membership_ && membership_->exchange() != nullptr; }
   void pause_thread(uint64_t length_ns) { thread_.pause(length_ns); }
   void jump(uint64_t ahead_ns) { thread_.jump(ahead_ns); }
 

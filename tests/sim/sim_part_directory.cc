@@ -12,7 +12,7 @@ constexpr uint64_t kHearsWithinNs = 300 * kNanosPerMilli;
 
 }  // namespace
 
-SimPartDirectory::PartDirectory(EventQueue& queue, const Options& options)
+SimPartDirectory::SimPartDirectory(EventQueue& queue, const Options& options)
     : queue_(queue), latency_ns_(options.latency_ns), rng_(options.seed ^ 0x70617274ull) {
   for (size_t index = 0; index < options.jobs.size(); ++index) {
     const JobOptions& job = options.jobs[index];

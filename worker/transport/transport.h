@@ -17,7 +17,7 @@
 #include "nic/port.h"
 #include "worker/protocol/exchange.h"
 
-namespace pbox::control {
+namespace pbox::proto {
 class QueuePairs;
 }
 

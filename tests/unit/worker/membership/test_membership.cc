@@ -92,7 +92,7 @@ TEST_CASE("the core is made of the SESSION and of what the transport can take") 
   member.deliver(Member::session());
   REQUIRE(member.act() == Kinds{Action::Kind::kOpenTransport});
   CHECK(member.actions[0].session.pipelines[1].spi == 0x2002);
-  CHECK(member.membership.core() == nullptr);
+  CHECK(member.membership.exchange() == nullptr);
   auto facts = Member::facts();
   facts.lanes[0].receivable_bytes = 4096;  // one chunk at a time
   member.membership.on_transport_open(facts, member.now_ns);
@@ -101,8 +101,8 @@ TEST_CASE("the core is made of the SESSION and of what the transport can take") 
   auto* bytes = reinterpret_cast<std::byte*>(data.data());
   member.membership.start(0, bytes, bytes, 0);
   member.membership.start(1, bytes, bytes, 0);
-  CHECK(member.membership.core()->to_send(0, member.now_ns).size() == 4);
-  const auto second = member.membership.core()->to_send(1, member.now_ns);
+  CHECK(member.membership.exchange()->to_send(0, member.now_ns).size() == 4);
+  const auto second = member.membership.exchange()->to_send(1, member.now_ns);
   REQUIRE(second.size() == 4);
   CHECK(second[0].header.packet_number == 8);
   CHECK(second[0].header.epoch == 3);
@@ -243,9 +243,9 @@ TEST_CASE("what is in flight is abandoned with the membership, and nothing start
   CHECK(member.actions[0].message.has_leave());
   CHECK(member.membership.phase() == Phase::kLeft);
   CHECK(member.membership.failure()->code == ErrorCode::kClosed);
-  CHECK_FALSE(member.membership.core()->busy(0));
+  CHECK_FALSE(member.membership.exchange()->busy(0));
   member.membership.start(1, bytes, bytes, 0);
-  CHECK_FALSE(member.membership.core()->busy(1));
+  CHECK_FALSE(member.membership.exchange()->busy(1));
   member.membership.ask_barrier();
   member.membership.on_time(member.now_ns + 100 * kSecondNs);
   CHECK(member.act().empty());
@@ -257,8 +257,8 @@ TEST_CASE("a rank that left is an error once the box, asked later, still waits f
   std::vector<float> data(7);
   auto* bytes = reinterpret_cast<std::byte*>(data.data());
   member.membership.start(1, bytes, bytes, 0);
-  member.membership.core()->to_send(0, member.now_ns);
-  member.membership.core()->sent(0, 1, member.now_ns);
+  member.membership.exchange()->to_send(0, member.now_ns);
+  member.membership.exchange()->sent(0, 1, member.now_ns);
   proto::BoxMessage left;
   left.mutable_peer_left()->set_rank(1);
   const auto status = [&](uint64_t asked_ns) {
@@ -279,7 +279,7 @@ TEST_CASE("a rank that left is an error once the box, asked later, still waits f
     std::memcpy(packet.data() + sizeof(header), &payload, sizeof(payload));
     std::memcpy(packet.data() + sizeof(header) + sizeof(payload), tag.data(), tag.size());
     const nic::RxPacket received{packet.data(), static_cast<uint32_t>(packet.size()), {}};
-    member.membership.core()->on_burst(0, {&received, 1}, member.now_ns);
+    member.membership.exchange()->on_burst(0, {&received, 1}, member.now_ns);
   };
   member.now_ns += kSecondNs;
   const uint64_t before_ns = member.now_ns - 1'000'000;

@@ -92,7 +92,7 @@ TEST_CASE("a part that moves is joined at its new box at once, as one that resum
   CHECK(member.actions.back().box == "box-9:9541");
   CHECK(member.membership.phase() == Phase::kRecovering);
   CHECK_THAT(member.membership.loss()->reason, Contains("box nine has taken over part 2"));
-  CHECK(member.membership.core()->busy(0));
+  CHECK(member.membership.exchange()->busy(0));
 
   CHECK(ask_part_map(member) == "box-9:9541");
   const proto::AskPartMap question = member.message().ask_part_map();

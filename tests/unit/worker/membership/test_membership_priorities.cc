@@ -40,7 +40,7 @@ struct Gradients {
 // Pipeline 0 owns chunks 0 and 2; the order in which it sends them.
 std::vector<uint32_t> order(Member& member) {
   std::vector<uint32_t> chunks;
-  for (const auto& packet : member.membership.core()->to_send(0, member.now_ns)) {
+  for (const auto& packet : member.membership.exchange()->to_send(0, member.now_ns)) {
     if (chunks.empty() || chunks.back() != packet.header.chunk) {
       chunks.push_back(packet.header.chunk);
     }

@@ -46,13 +46,13 @@ TEST_CASE("a lost box is looked for with back-off, while operations stay pending
   member.join();
   Buffers buffers;
   buffers.start(member.membership);
-  member.membership.core()->to_send(0, member.now_ns);
+  member.membership.exchange()->to_send(0, member.now_ns);
   member.lose_box();
   REQUIRE(member.membership.loss());
   CHECK(member.membership.loss()->since_ns == member.now_ns);
   CHECK(member.membership.loss()->reason == "box box-7:9541 closed the connection");
-  CHECK(member.membership.core()->busy(0));
-  CHECK(member.membership.core()->to_send(0, member.now_ns).empty());
+  CHECK(member.membership.exchange()->busy(0));
+  CHECK(member.membership.exchange()->to_send(0, member.now_ns).empty());
   uint64_t before_ns = member.now_ns;
   for (int attempt = 0; attempt < 10; ++attempt) {
     REQUIRE(member.advance());
@@ -179,7 +179,7 @@ TEST_CASE("a resumed session goes on in its epoch, and what was asked for is ask
   CHECK(member.actions[1].message.set_learning_rate().sequence() == 1);
   CHECK(member.actions[1].message.set_learning_rate().learning_rate() == 0.5f);
   CHECK(member.actions[2].message.set_learning_rate().sequence() == 2);
-  const auto packets = member.membership.core()->to_send(0, member.now_ns);
+  const auto packets = member.membership.exchange()->to_send(0, member.now_ns);
   REQUIRE_FALSE(packets.empty());
   CHECK(packets[0].header.epoch == 9);
 }
@@ -226,8 +226,8 @@ TEST_CASE("rounds come in pieces, in order, and must be as many as there are chu
     REQUIRE(member.act() == Kinds{Action::Kind::kOpenTransport});
     CHECK(member.actions[0].session.open_rounds == std::vector<uint32_t>{7, 6, 5});
     member.membership.on_transport_open(Member::facts(), member.now_ns);
-    CHECK(member.membership.core()->round(0) == 6);
-    CHECK(member.membership.core()->round(1) == 5);
+    CHECK(member.membership.exchange()->round(0) == 6);
+    CHECK(member.membership.exchange()->round(1) == 5);
   }
   const std::pair<const char*, std::vector<proto::BoxMessage>> wrong[] = {
       {"a gap", {piece(1, {6, 5}, true)}},
@@ -371,7 +371,7 @@ TEST_CASE("only with recovery copy is there a copy of the model") {
       options.optimize = optimizes;
       Member member(options);
       member.join();
-      const uint64_t bytes = member.membership.core()->statistics().shadow_bytes;
+      const uint64_t bytes = member.membership.exchange()->statistics().shadow_bytes;
       const uint64_t last = 7 * sizeof(float);  // what comes before it fills whole cache lines
       const uint64_t one = 8192 + last;
       const uint64_t two = 2 * 8192 + kCacheLineBytes + last;
@@ -404,7 +404,7 @@ TEST_CASE("a rank that rejoins numbers barriers on from those before it, and fet
   auto* small = reinterpret_cast<std::byte*>(buffers.bias.data());
   member.membership.start(0, large, large, 0, true);
   member.membership.start(1, small, small, 0, true);  // in round 0 they are given, as ever
-  const auto packets = member.membership.core()->to_send(0, member.now_ns);
+  const auto packets = member.membership.exchange()->to_send(0, member.now_ns);
   REQUIRE(packets.size() == 2);
   CHECK(packets[0].header.type() == wire::PacketType::kPull);
   CHECK(packets[0].header.round == 6);
@@ -455,7 +455,7 @@ TEST_CASE("a new generation is taken over with the ranks that are absent from it
   CHECK(member.membership.absent_ranks() == std::vector<uint32_t>{1});
   Buffers buffers;
   buffers.start(member.membership);
-  const auto packets = member.membership.core()->to_send(0, member.now_ns);
+  const auto packets = member.membership.exchange()->to_send(0, member.now_ns);
   REQUIRE_FALSE(packets.empty());
   CHECK(packets[0].header.generation == 5);
   member.lose_box();
@@ -474,7 +474,7 @@ TEST_CASE("a generation that changes while the transport opens is the session's 
   member.membership.on_transport_open(Member::facts(), member.now_ns);
   Buffers buffers;
   buffers.start(member.membership);
-  CHECK(member.membership.core()->to_send(0, member.now_ns)[0].header.generation == 5);
+  CHECK(member.membership.exchange()->to_send(0, member.now_ns)[0].header.generation == 5);
 }
 
 TEST_CASE("the same events at the same times bring the same actions") {

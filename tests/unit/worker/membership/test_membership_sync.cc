@@ -39,14 +39,14 @@ void deliver(Member& member, wire::PacketType type, uint32_t round, const void* 
   std::memcpy(packet.data() + sizeof(header), payload, bytes);
   std::memcpy(packet.data() + sizeof(header) + bytes, tag.data(), tag.size());
   const nic::RxPacket received{packet.data(), static_cast<uint32_t>(packet.size()), {}};
-  member.membership.core()->on_burst(0, {&received, 1}, member.now_ns);
+  member.membership.exchange()->on_burst(0, {&received, 1}, member.now_ns);
 }
 
 void push(Member& member, std::vector<float>& values) {
   auto* bytes = reinterpret_cast<std::byte*>(values.data());
   member.membership.start(1, bytes, bytes, 0);
-  REQUIRE(member.membership.core()->to_send(0, member.now_ns).size() == 1);
-  member.membership.core()->sent(0, 1, member.now_ns);
+  REQUIRE(member.membership.exchange()->to_send(0, member.now_ns).size() == 1);
+  member.membership.exchange()->sent(0, 1, member.now_ns);
 }
 
 // Exchanges the initial weights, which are `weight`.
@@ -54,13 +54,13 @@ void begin(Member& member, float weight) {
   std::vector<float> values(kElements, weight);
   push(member, values);
   deliver(member, wire::PacketType::kResult, 0, values.data(), values.size() * sizeof(float));
-  REQUIRE_FALSE(member.membership.core()->busy(1));
+  REQUIRE_FALSE(member.membership.exchange()->busy(1));
 }
 
 void acknowledge(Member& member, uint32_t round) {
   const wire::StatusPayload status{.received_mask = 1};
   deliver(member, wire::PacketType::kStatus, round, &status, sizeof(status));
-  REQUIRE_FALSE(member.membership.core()->busy(1));
+  REQUIRE_FALSE(member.membership.exchange()->busy(1));
 }
 
 }  // namespace
@@ -123,10 +123,10 @@ TEST_CASE("own gradients count as they do at the box, by its learning rate and i
 TEST_CASE("memory for cached reads is placed when the job begins, and none for fresh ones") {
   Member cached(relaxed({.model = wire::SyncModel::kSsp, .reads = wire::Reads::kCached}));
   cached.join();
-  CHECK(cached.membership.core()->statistics().shadow_bytes >= 2048 * 4 + 7 * 4);
+  CHECK(cached.membership.exchange()->statistics().shadow_bytes >= 2048 * 4 + 7 * 4);
   Member fresh(relaxed({.model = wire::SyncModel::kSsp}));
   fresh.join();
-  CHECK(fresh.membership.core()->statistics().shadow_bytes == 0);
+  CHECK(fresh.membership.exchange()->statistics().shadow_bytes == 0);
 }
 
 }  // namespace pbox::test
