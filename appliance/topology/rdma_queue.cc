@@ -26,7 +26,9 @@ uint64_t rdma_packet_bytes(const config::Config& config) {
 
 #else
 
-uint64_t rdma_packet_bytes(const config::Config& /*config*/) { return 0; }
+uint64_t rdma_packet_bytes(const config::Config& /*config*/) {
+  return 0;
+}
 
 #endif
 
