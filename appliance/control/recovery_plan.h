@@ -1,8 +1,8 @@
 // Where a job goes on after its box was lost: from what its workers have consumed. Pure.
 //
 // A round that any live worker consumed is recovered by copying that result, never by summing again
-// (DESIGN, hard rule 2): a sum in another order, or with another gradient of a rank that was
-// restarted, would be another result.
+// (docs/protocol.md, "When the box is lost"): a sum in another order, or with another gradient of a
+// rank that was restarted, would be another result.
 #pragma once
 
 #include <cstdint>
