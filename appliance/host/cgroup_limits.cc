@@ -6,14 +6,14 @@
 namespace pbox::appliance {
 namespace {
 
-// "max" and other words that are no number: no limit, 0.
+// Returns the first number in the file; 0, which means no limit, for "max" or a missing file.
 uint64_t first_number(const std::string& path) {
   std::ifstream file(path);
   int64_t number = 0;
   return file >> number && number > 0 ? static_cast<uint64_t>(number) : 0;
 }
 
-// Version 2: "QUOTA PERIOD" or "max PERIOD", in microseconds.
+// Reads cpu.max of cgroup version 2: "QUOTA PERIOD" or "max PERIOD", in microseconds.
 double cpus_of_v2(const std::string& path) {
   std::ifstream file(path);
   double quota_us = 0;
@@ -22,7 +22,7 @@ double cpus_of_v2(const std::string& path) {
 }
 
 double cpus_of_v1(const std::string& group) {
-  const uint64_t quota_us = first_number(group + "/cpu.cfs_quota_us");  // -1: none
+  const uint64_t quota_us = first_number(group + "/cpu.cfs_quota_us");  // -1: no limit
   const uint64_t period_us = first_number(group + "/cpu.cfs_period_us");
   return period_us == 0 ? 0 : static_cast<double>(quota_us) / static_cast<double>(period_us);
 }
@@ -32,7 +32,7 @@ void lower(Number& least, Number limit) {
   if (limit > 0 && (least == 0 || limit < least)) least = limit;
 }
 
-// Calls visit(folder) for the group and each of its ancestors up to the mount.
+// Calls visit(folder) for the group and for each of its ancestors, up to the mount point.
 template <typename Visit>
 void walk_up(const std::string& mount, std::string path, Visit visit) {
   while (!path.empty() && path != "/") {

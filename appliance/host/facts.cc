@@ -20,7 +20,7 @@ struct TopologyDestroyer {
 };
 using HwlocTopology = std::unique_ptr<hwloc_topology, TopologyDestroyer>;
 
-// Of this machine when `path` is empty.
+// Loads an hwloc XML file, or this machine's topology if `path` is empty.
 Result<HwlocTopology> load(const std::string& path) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return system_error("hwloc_topology_init", errno);
@@ -28,12 +28,12 @@ Result<HwlocTopology> load(const std::string& path) {
   if (!path.empty() && hwloc_topology_set_xml(raw, path.c_str()) != 0) {
     return system_error("cannot read hwloc XML from " + path, errno);
   }
-  // sysfs says all we need: these would leak (libpciaccess), or load a GPU's drivers into the
-  // daemon.
+  // sysfs has all that is needed here. The pci component leaks (libpciaccess), and the other two
+  // would load a GPU's drivers into the daemon.
   for (const char* component : {"pci", "opencl", "gl"}) {
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   }
-  // NICs are not kept unless asked for.
+  // hwloc drops NICs unless told to keep them.
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   if (hwloc_topology_load(raw) != 0) {
     const std::string what = path.empty() ? std::string("this machine") : path;
@@ -79,9 +79,9 @@ void read_nodes(hwloc_topology_t topology, HostFacts& facts) {
             [](const NumaNode& a, const NumaNode& b) { return a.node < b.node; });
 }
 
-// A core keeps only the CPUs this process may use; one without any is not listed.
+// Lists each core with the CPUs that this process may use. Leaves out cores without any.
 void read_cores(hwloc_topology_t topology, HostFacts& facts) {
-  // Some virtual machines show no cores: then each hardware thread is taken for one.
+  // Some virtual machines show no cores: each hardware thread then counts as one.
   const bool has_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;
   const hwloc_obj_type_t type = has_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
   hwloc_obj_t object = nullptr;
@@ -101,7 +101,7 @@ void read_cores(hwloc_topology_t topology, HostFacts& facts) {
             [](const Core& a, const Core& b) { return a.cpus[0] < b.cpus[0]; });
 }
 
-// Empty for anything but a PCI device.
+// Returns the PCI address of a PCI device; empty for any other object.
 std::string pci_address_of(hwloc_obj_t object) {
   if (object == nullptr || object->type != HWLOC_OBJ_PCI_DEVICE) return {};
   const auto& pci = object->attr->pcidev;
@@ -118,7 +118,8 @@ hwloc_obj_t pci_device_of(hwloc_obj_t network) {
   return parent;
 }
 
-// Near several nodes means that the firmware did not say which one.
+// Returns the NUMA node of a device. An object near several nodes has an unknown one: the firmware
+// did not name it.
 int node_near(hwloc_topology_t topology, hwloc_obj_t object) {
   const hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(topology, object);
   if (near == nullptr || near->nodeset == nullptr) return kUnknownNode;
@@ -144,7 +145,7 @@ void read_nics(hwloc_topology_t topology, HostFacts& facts) {
   });
 }
 
-// What read_pci_network finds in sysfs, from XML; after read_nics.
+// Reads from XML what read_pci_network() reads from sysfs. To be called after read_nics().
 void read_pci_devices(hwloc_topology_t topology, HostFacts& facts) {
   constexpr unsigned kNetworkClass = 0x02;
   hwloc_obj_t object = nullptr;
@@ -167,7 +168,7 @@ void read_pci_devices(hwloc_topology_t topology, HostFacts& facts) {
             [](const PciNetwork& a, const PciNetwork& b) { return a.address < b.address; });
 }
 
-// What read_rdma finds in sysfs, from XML; after read_nics.
+// Reads from XML what read_rdma() reads from sysfs. To be called after read_nics().
 void read_rdma_devices(hwloc_topology_t topology, HostFacts& facts) {
   hwloc_obj_t object = nullptr;
   while ((object = hwloc_get_next_osdev(topology, object)) != nullptr) {

@@ -1,5 +1,5 @@
-// What a machine is, as a value: read once (hwloc, sysfs, procfs) or loaded from an hwloc
-// XML file, so that a plan can be made and tested for a machine that is not at hand.
+// The facts about a machine, as a value: read once from hwloc, sysfs and procfs, or loaded from an
+// hwloc XML file, so that a plan can be made and tested for a machine that is not at hand.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ inline constexpr uint64_t kUnlimited = ~0ull;
 struct NumaNode {
   int node = 0;  // operating-system index
   uint64_t memory_bytes = 0;
-  uint64_t hugepages_total = 0;  // of 2 MiB
+  uint64_t hugepages_total = 0;  // 2 MiB pages reserved on the node
   uint64_t hugepages_free = 0;
-  uint64_t giant_pages_total = 0;  // of 1 GiB
+  uint64_t giant_pages_total = 0;  // 1 GiB pages reserved on the node
   uint64_t giant_pages_free = 0;
 };
 
@@ -34,12 +34,12 @@ struct Nic {
   std::string name;         // as the kernel names the interface
   std::string pci_address;  // "0000:3b:00.0"
   int node = kUnknownNode;
-  uint32_t link_mbps = 0;              // 0: not known
+  uint32_t link_mbps = 0;              // Mb/s; 0: not known
   uint32_t mtu = 0;                    // 0: not known
   std::vector<std::string> addresses;  // IP literals
 };
 
-// A network function on PCI, also one that has no interface because DPDK drives it.
+// A PCI network function, including one without an interface because DPDK drives it.
 struct PciNetwork {
   std::string address;  // "0000:3b:00.0"
   int node = kUnknownNode;
@@ -47,26 +47,26 @@ struct PciNetwork {
   std::string iommu_group;  // "17"; empty: none
   uint32_t vendor = 0;
   uint32_t device = 0;
-  std::string interface;         // as the kernel names it; empty: none
+  std::string interface;         // the kernel's name for it; empty: none
   bool vfio_accessible = false;  // this process may open its VFIO group
 };
 
-// As the kernel lists them; its first port.
+// An RDMA device as the kernel lists it. Facts about ports are those of its first port.
 struct RdmaFacts {
   std::string name;  // "mlx5_0"
   int node = kUnknownNode;
-  std::string interface;       // of the kernel's network that it shares; empty: none
+  std::string interface;       // the kernel interface that shares its port; empty: none
   bool is_active = false;      // its port has a link
   bool is_accessible = false;  // this process may open it
 };
 
 struct VfioFacts {
   bool iommu_active = false;
-  bool is_loaded = false;        // the driver vfio-pci is there to bind to
+  bool is_loaded = false;        // the driver vfio-pci is loaded
   bool allows_no_iommu = false;  // enable_unsafe_noiommu_mode
 };
 
-// Any interface of the kernel, on PCI or not.
+// A kernel network interface, on PCI or not.
 struct Interface {
   std::string name;
   bool is_up = false;
@@ -75,7 +75,7 @@ struct Interface {
 };
 
 struct HostFacts {
-  std::string source;  // "this machine", or the file's name
+  std::string source;  // "this machine", or the name of the XML file
   std::string kernel;
   std::vector<NumaNode> nodes;          // ascending
   std::vector<Core> cores;              // ascending by first cpu
@@ -86,25 +86,26 @@ struct HostFacts {
   VfioFacts vfio;
   std::vector<int> allowed_cpus;       // affinity and cpuset; ascending
   double cpu_quota = 0;                // cgroup cpu.max, in CPUs; 0: none
-  uint64_t memory_bytes = 0;           // of the whole machine
+  uint64_t memory_bytes = 0;           // memory of the whole machine
   uint64_t memory_limit_bytes = 0;     // cgroup memory.max; 0: none
-  uint64_t memlock_bytes = 0;          // RLIMIT_MEMLOCK; kUnlimited
+  uint64_t memlock_bytes = 0;          // RLIMIT_MEMLOCK; kUnlimited: no limit
   uint64_t receive_buffer_max = 0;     // net.core.rmem_max; 0: not known
   uint64_t send_buffer_max = 0;        // net.core.wmem_max; 0: not known
   bool can_force_buffers = false;      // CAP_NET_ADMIN: SO_RCVBUFFORCE works
   bool can_open_raw_sockets = false;   // CAP_NET_RAW
-  bool can_lock_memory = false;        // CAP_IPC_LOCK: memlock_bytes is no bound
-  bool can_map_hugepages = false;      // of some size: there are free ones, which its cgroup allows
+  bool can_lock_memory = false;        // CAP_IPC_LOCK: memlock_bytes does not apply
+  bool can_map_hugepages = false;      // some size has free pages that the cgroup allows
   std::vector<std::string> addresses;  // every IP literal of the host
-  bool is_live = false;                // this machine: sockets may be tried
+  bool is_live = false;                // describes this machine: sockets may be tried
 };
 
-// Any thread; reads files, changes nothing.
+// Reads the facts of this machine. Any thread; changes nothing.
 Result<HostFacts> read_host_facts();
 
-// From an hwloc 2 XML file. A network device may carry the infos PboxAddress, PboxLinkMbps and
-// PboxMtu (hwloc-annotate adds them), its PCI device PboxDriver, a NUMA node PboxHugepagesFree.
-// What XML cannot say (limits, cgroup, IOMMU) is as good as can be.
+// Loads facts from an hwloc 2 XML file. A network device may carry the infos PboxAddress,
+// PboxLinkMbps and PboxMtu (added by hwloc-annotate), its PCI device PboxDriver, a NUMA node
+// PboxHugepagesFree. Limits, control groups and the IOMMU are not in XML: they get the values that
+// restrict least.
 Result<HostFacts> load_host_facts(const std::string& path);
 
 }  // namespace pbox::appliance

@@ -19,7 +19,7 @@
 namespace pbox::appliance {
 namespace {
 
-constexpr int kMap2MiB = 21 << MAP_HUGE_SHIFT;  // the logarithm of the size
+constexpr int kMap2MiB = 21 << MAP_HUGE_SHIFT;  // log2 of the page size
 constexpr int kMap1GiB = 30 << MAP_HUGE_SHIFT;
 
 std::string text_of(const std::string& path) {
@@ -27,14 +27,15 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// 0 for what is missing, negative or no number: sysfs says -1, or fails, where speed is not known.
+// Returns the number in a file; 0 if it is missing, negative or not a number. Where a link's speed
+// is not known, sysfs says -1 or fails to read.
 uint64_t number_in(const std::string& path) {
   std::ifstream file(path);
   int64_t number = 0;
   return file >> number && number > 0 ? static_cast<uint64_t>(number) : 0;
 }
 
-// "MemTotal:       5728460 kB"
+// Reads the line "MemTotal:       5728460 kB".
 uint64_t memory_total_bytes() {
   std::istringstream words(text_of("/proc/meminfo"));
   std::string name;
@@ -60,8 +61,8 @@ uint64_t memlock_limit_bytes() {
   return limit.rlim_cur == RLIM_INFINITY ? kUnlimited : limit.rlim_cur;
 }
 
-// Empty for a family that is not IP, and for IPv6 link-local addresses: they mean nothing without
-// their interface, so a worker could not use one.
+// Returns an address as text. Empty for families other than IP and for IPv6 link-local addresses,
+// which a worker cannot use: they mean nothing without their interface.
 std::string literal_of(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = {};
   if (address->sa_family == AF_INET) {
@@ -75,8 +76,8 @@ std::string literal_of(const sockaddr* address) {
   return text;
 }
 
-// Reserves one page and gives it back; no page is touched. A control group may forbid what the
-// counts of free pages promise.
+// Returns whether one page can be mapped; unmaps it untouched. A control group may forbid pages
+// that the kernel counts as free.
 bool can_map_page(int size_flag, uint64_t bytes) {
   void* page = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | size_flag, -1, 0);
@@ -101,7 +102,7 @@ Interface& interface_named(HostFacts& facts, const std::string& name) {
   return facts.interfaces.back();
 }
 
-// The list has an entry for each interface as such, besides those for its addresses.
+// getifaddrs() lists each interface once by itself and once for each of its addresses.
 void read_addresses(HostFacts& facts) {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return;
@@ -127,10 +128,10 @@ void read_kernel_facts(HostFacts& facts) {
   if (uname(&name) == 0) facts.kernel = name.release;
   facts.is_live = true;
   facts.memory_bytes = memory_total_bytes();
-  // The node's own file misses memory that was plugged in after boot; one node has all there is.
+  // A node's own file misses memory that was plugged in after boot. A single node has all memory.
   if (facts.nodes.size() == 1) facts.nodes[0].memory_bytes = facts.memory_bytes;
   const auto limits = read_cgroup_limits(text_of("/proc/self/cgroup"), "/sys/fs/cgroup");
-  // Version 1 writes "no limit" as a number near 2^63.
+  // cgroup version 1 writes "no limit" as a number near 2^63.
   if (limits.memory_bytes < facts.memory_bytes) facts.memory_limit_bytes = limits.memory_bytes;
   facts.cpu_quota = limits.cpus;
   facts.memlock_bytes = memlock_limit_bytes();

@@ -1,4 +1,4 @@
-// The part of the host facts that the kernel says outside hwloc: limits, addresses, interfaces.
+// The host facts that hwloc does not have, read from the kernel: limits, addresses, interfaces.
 // Private to appliance/.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace pbox::appliance {
 
-// Fills kernel, memory, limits, addresses, interfaces, PCI network devices and is_live of `facts`,
-// and link speed, MTU and addresses of the NICs and free hugepages of the nodes that it already
-// names.
+// Fills kernel, memory, limits, addresses, interfaces, PCI network devices and is_live of `facts`.
+// For NICs and nodes that `facts` already names, it also fills link speed, MTU, addresses and free
+// hugepages.
 void read_kernel_facts(HostFacts& facts);
 
 }  // namespace pbox::appliance

@@ -16,7 +16,7 @@ namespace files = std::filesystem;
 
 constexpr uint32_t kNetworkClass = 0x02;
 
-// "0x8086"; 0 when there is no such file.
+// Reads a number like "0x8086"; 0 if there is no such file.
 uint32_t hex_in(const files::path& path) {
   std::ifstream file(path);
   uint32_t number = 0;
@@ -35,8 +35,8 @@ std::string link_name(const files::path& path) {
   return files::read_symlink(path, error).filename().string();
 }
 
-// Names in a folder, ascending; none when it is missing.
-// The first, where a device has several. A virtio device has its interface a level further down.
+// Returns the device's first interface; empty if it has none. A virtio device has its interface one
+// level further down.
 std::string interface_of(const files::path& device) {
   for (const auto& name : names_in(device / "net")) return name;
   for (const auto& child : names_in(device)) {

@@ -1,5 +1,5 @@
-// Which network devices are on PCI, whoever drives them: one that DPDK drives has no interface, and
-// hwloc does not show it as a NIC. Reads sysfs.
+// Network devices on PCI, whichever driver they have. A device that DPDK drives has no interface,
+// and hwloc does not show it as a NIC. Reads sysfs. Any thread.
 #pragma once
 
 #include <string>
@@ -9,17 +9,18 @@
 
 namespace pbox::appliance {
 
-// Who drives a device, as far as DPDK cares.
+// How a device is driven, as far as DPDK is concerned.
 enum class PciBinding {
-  kNone,        // nobody, or nothing is known
+  kNone,        // no driver, or not known
   kVfio,        // DPDK may drive it, behind an IOMMU if there is one
   kUio,         // DPDK may drive it, as root and without an IOMMU
-  kBifurcated,  // the kernel and DPDK at once: the NICs of mlx5_core and their like
+  kBifurcated,  // the kernel and DPDK at once, as with mlx5_core
   kKernel       // the kernel alone
 };
 PciBinding binding_of(const PciNetwork& device);
 
-// Every function of class 0x02 below `root`/sys, ascending by address. `root` is "" but in tests.
+// Returns every PCI function of class 0x02 below `root`/sys, ascending by address. `root` is empty
+// except in tests.
 std::vector<PciNetwork> read_pci_network(const std::string& root);
 VfioFacts read_vfio_facts(const std::string& root);
 

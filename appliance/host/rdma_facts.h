@@ -1,4 +1,4 @@
-// Which RDMA devices the kernel has. Private to appliance/.
+// The RDMA devices that the kernel lists. Private to appliance/.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace pbox::appliance {
 
-// From sysfs and /dev below `root` ("" for this machine's). A device of software has no node of its
-// own: it has that of its network interface, if `nics` knows it.
+// Reads sysfs and /dev below `root`, which is empty for this machine. A software device (Soft-RoCE)
+// has no NUMA node: it gets the node of its network interface if `nics` lists that.
 std::vector<RdmaFacts> read_rdma(const std::string& root, const std::vector<Nic>& nics);
 
 }  // namespace pbox::appliance

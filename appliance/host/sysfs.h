@@ -1,4 +1,4 @@
-// Small files of the kernel's, which say one thing each.
+// Readers for the kernel's small files, each of which holds one value. Any thread.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace pbox::appliance {
 
-// Empty when there is no such file.
+// Returns the first word of a file; empty if there is no such file.
 inline std::string word_in(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::string word;
@@ -17,7 +17,7 @@ inline std::string word_in(const std::filesystem::path& path) {
   return word;
 }
 
-// In order; none when there is no such folder.
+// Returns the names in a folder in ascending order; empty if there is no such folder.
 inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   std::error_code error;

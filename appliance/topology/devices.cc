@@ -20,7 +20,7 @@ const PciNetwork* find_device(const HostFacts& facts, const std::string& address
   return nullptr;
 }
 
-// "0000:3b:00.0 (vfio-pci), 0000:01:00.0 (virtio-pci, eth0)"
+// Returns, for example, "0000:3b:00.0 (vfio-pci), 0000:01:00.0 (virtio-pci, eth0)".
 std::string known_devices(const HostFacts& facts) {
   std::string known;
   for (const auto& device : facts.pci_network) {
@@ -44,7 +44,7 @@ std::string fault_of(const HostFacts& facts, const std::string& address) {
          (device->interface.empty() ? "" : ", and interface " + device->interface + " disappears");
 }
 
-// All faults at once.
+// Reports all faults at once.
 Status check_devices(const config::Config& config, const HostFacts& facts) {
   std::string faults;
   for (const auto& device : config.dpdk.devices) {
@@ -56,7 +56,7 @@ Status check_devices(const config::Config& config, const HostFacts& facts) {
   return Error{ErrorCode::kInvalidArgument, "dpdk.devices: " + faults};
 }
 
-// A group of devices, as the NIC that the steps know. Fails when they are on different nodes.
+// Describes a group of devices as one NIC. Fails if the devices are on different NUMA nodes.
 Result<Nic> nic_of(const config::Config& config, const HostFacts& facts,
                    const std::vector<uint32_t>& group) {
   const auto& devices = config.dpdk.devices;
@@ -81,7 +81,8 @@ Result<Nic> nic_of(const config::Config& config, const HostFacts& facts,
   return nic;
 }
 
-// The operator named them, so none is left out in silence.
+// The operator named these devices, so a device without a core near it is an error: none is left
+// out silently.
 Status check_cores_near(const std::vector<Seat>& seats, const std::vector<Nic>& nics) {
   const auto nodes = nodes_of(seats);
   for (const auto& nic : nics) {

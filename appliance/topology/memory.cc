@@ -17,7 +17,7 @@ uint64_t packet_bytes(const Topology& topology, int node) {
   return 0;
 }
 
-// Packet memory that finds no free 1 GiB page, the first that DPDK takes.
+// Returns the bytes of packet memory that do not fit into free 1 GiB pages, which DPDK takes first.
 uint64_t packet_bytes_beyond_giant(const config::Config& config, const Topology& topology,
                                    const NumaNode& node) {
   const bool takes_giant = config.data.port == config::PortKind::kDpdk && !config.dpdk.no_huge;
@@ -25,7 +25,7 @@ uint64_t packet_bytes_beyond_giant(const config::Config& config, const Topology&
   return less(packet_bytes(topology, node.node), giant);
 }
 
-// Free 2 MiB pages that packet memory leaves to the arenas.
+// Returns the bytes of free 2 MiB pages that packet memory leaves to the arenas.
 uint64_t arena_page_bytes(const config::Config& config, const Topology& topology,
                           const NumaNode& node) {
   const uint64_t free_bytes = node.hugepages_free * kHugepageBytes;
@@ -34,8 +34,8 @@ uint64_t arena_page_bytes(const config::Config& config, const Topology& topology
   return less(free_bytes, packets) / kHugepageBytes * kHugepageBytes;
 }
 
-// What NumaArena can map on the node: pages reserved as hugepages are lost to everything else, and
-// those of 1 GiB to it too.
+// Returns the bytes that NumaArena can map on the node. Pages reserved as hugepages are lost to
+// everything else; 1 GiB pages are lost to NumaArena too.
 uint64_t usable_bytes(const config::Config& config, const Topology& topology,
                       const NumaNode& node) {
   const uint64_t bytes = less(node.memory_bytes, node.giant_pages_total * kGiantPageBytes);
@@ -82,7 +82,8 @@ bool has_arena_pages(const config::Config& config, const HostFacts& facts, const
   });
 }
 
-// Of the nodes that run pipelines; of all when pipelines are tied to none.
+// Returns whether the node holds arenas: each node that runs pipelines does, and every node if
+// pipelines are tied to none.
 bool holds_arenas(const Topology& topology, int node) {
   for (const auto& pipeline : topology.pipelines) {
     if (pipeline.node == node || pipeline.node == kUnknownNode) return true;
@@ -97,8 +98,8 @@ Status divide_memory(const config::Config& config, const HostFacts& facts, Topol
   for (const auto& node : facts.nodes) {
     if (holds_arenas(topology, node.node)) near_bytes += usable_bytes(config, topology, node);
   }
-  // Hugepages are not charged to the control group's limit; RDMA's buffers are in some only if some
-  // are free.
+  // The control group's memory limit does not count hugepages. RDMA's buffers are in hugepages only
+  // if some are free.
   const bool is_charged = config.dpdk.no_huge || config.data.port == config::PortKind::kRdma;
   uint64_t charged_bytes = 0;
   for (const auto& node : topology.nodes) {

@@ -12,15 +12,15 @@ bool is_v6(const std::string& address) {
   return address.find(':') != std::string::npos;
 }
 
-// One nameless server per node: pipelines spread over the nodes alone.
+// Returns one nameless server per node, so that pipelines spread over the nodes alone.
 std::vector<Server> without_nics(const config::Config& config, const std::vector<Seat>& seats) {
   std::vector<Server> servers;
   for (const int node : nodes_of(seats)) servers.push_back(Server{"", node, config.box.listen, {}});
   return servers;
 }
 
-// The address of a NIC that workers reach under a wildcard; empty: none of its family. For 0.0.0.0
-// it must be IPv4; :: serves both.
+// Returns the NIC's address that workers reach under a wildcard; empty if it has none of that
+// family. 0.0.0.0 needs an IPv4 address; :: takes either.
 std::string address_under_wildcard(const Nic& nic, const std::string& listen) {
   for (const auto& address : nic.addresses) {
     if (is_v6(listen) || !is_v6(address)) return address;
@@ -60,8 +60,9 @@ std::vector<Nic> nics_with_address(const std::string& listen, const HostFacts& f
   return served;
 }
 
-// Every NIC carries the same share of the bytes, so the slowest sets the pace of all: keeps the
-// NICs from that speed on which makes count x speed largest. A speed that is not known is no bound.
+// Leaves out NICs that are slower than the rest. All NICs carry the same share of the bytes, so the
+// slowest sets the pace: the threshold is the speed at which count x speed is largest. A NIC whose
+// speed is not known stays.
 void leave_out_slow(std::vector<Nic>& nics, Reasons& reasons) {
   uint32_t best_mbps = 0;
   uint64_t best_total = 0;
@@ -87,7 +88,7 @@ void leave_out_slow(std::vector<Nic>& nics, Reasons& reasons) {
   nics = std::move(kept);
 }
 
-// NICs on nodes where no core is usable cannot be served.
+// Leaves out NICs on nodes without a usable core.
 void leave_out_coreless(const std::vector<Seat>& seats, std::vector<Nic>& nics, Reasons& reasons) {
   const auto nodes = nodes_of(seats);
   std::vector<Nic> kept;
@@ -99,7 +100,7 @@ void leave_out_coreless(const std::vector<Seat>& seats, std::vector<Nic>& nics, 
                         std::to_string(nic.node));
     }
   }
-  // When none is left the caller's error names the first.
+  // If none is left, the caller's error names the first.
   if (!kept.empty()) nics = std::move(kept);
 }
 
@@ -136,7 +137,7 @@ void settle_unknown_nodes(const std::vector<Seat>& seats, std::vector<Nic>& nics
   }
 }
 
-// "Never crosses a NUMA node": cores without a NIC near them serve none.
+// Data never crosses a NUMA node, so cores without a NIC on their node run no pipeline.
 Status keep_seats_near(const config::Config& config, const std::vector<Nic>& nics,
                        std::vector<Seat>& seats, Reasons& reasons) {
   std::vector<int> far;

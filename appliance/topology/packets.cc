@@ -5,13 +5,14 @@
 namespace pbox::appliance::steps {
 namespace {
 
-// Start of a pool, its rings, and what DPDK keeps for each device and queue.
+// A pool's fixed costs: its header, its rings, and what DPDK keeps for each device and queue.
 constexpr uint64_t kFixedBytes = 64u << 20;
 
-// An rte_mbuf with its headroom and its place in a pool, and a frame with its VLAN tag.
+// Returns the bytes of one rte_mbuf: its headroom, its place in a pool, and a frame with VLAN tag.
 uint64_t packet_buffer_bytes(const config::Config& config) {
-  constexpr uint64_t kFrameHeadBytes = 14 + 4 + 20;  // the last is of the device, as virtio's
-  constexpr uint64_t kFrameBytesMin = 2'048;  // DPDK's default room, which some drivers insist on
+  constexpr uint64_t kFrameHeadBytes =
+      14 + 4 + 20;                            // Ethernet, VLAN, and a device's own such as virtio's
+  constexpr uint64_t kFrameBytesMin = 2'048;  // DPDK's default data room, which some drivers need
   constexpr uint64_t kBufferHeadBytes = 64 + 128 + 128;
   constexpr uint64_t kCacheLineBytes = 64;
   const uint64_t mtu = config.data.mtu == 0 ? config::kDpdkMtuDefault : config.data.mtu;
@@ -23,7 +24,7 @@ std::string mebibytes(uint64_t bytes) {
   return std::to_string(bytes >> 20) + " MiB";
 }
 
-// Of the pipelines on the node; those tied to no node count on `any_node`.
+// Returns the queues of the pipelines on the node. Pipelines tied to no node count on `any_node`.
 uint64_t queue_count(const Topology& topology, int node, int any_node) {
   uint64_t count = 0;
   for (const auto& pipeline : topology.pipelines) {

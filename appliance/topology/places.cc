@@ -10,8 +10,8 @@ std::string counted(size_t count, const std::string& noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-// The largest number that every server can have on its own node; 0: a node has more NICs than
-// cores.
+// Returns the largest number of pipelines that every server can have on its own node; 0 if a node
+// has more NICs than cores.
 size_t equal_share(const std::vector<Server>& servers, const std::vector<Seat>& seats) {
   std::map<int, size_t> server_count;
   std::map<int, size_t> seat_count;
@@ -61,8 +61,8 @@ size_t automatic_count(const config::Config& config, const Budget& budget,
   return share * servers.size();
 }
 
-// Server indices so that successive ones are on different nodes: the first few pipelines use all
-// sockets.
+// Returns server indices in an order that changes node at each step, so that the first few
+// pipelines use all sockets.
 std::vector<size_t> interleaved(const std::vector<Server>& servers) {
   std::map<int, size_t> rank_on_node;
   std::vector<std::pair<size_t, size_t>> ranked;
@@ -75,8 +75,8 @@ std::vector<size_t> interleaved(const std::vector<Server>& servers) {
   return order;
 }
 
-// How many pipelines each server gets: one each in turn, as long as its node has seats. `count` is
-// at most seats.size(), and each seat is near a server.
+// Returns how many pipelines each server gets. Servers take one each in turn while their node has
+// seats. `count` is at most seats.size(), and each seat is near a server.
 std::vector<uint32_t> deal(size_t count, const std::vector<Server>& servers,
                            const std::vector<Seat>& seats) {
   std::map<int, size_t> free_seats;
@@ -106,7 +106,7 @@ void explain_shares(const std::vector<Server>& servers, const std::vector<uint32
     if (dealt[i] == 0) idle += (idle.empty() ? "" : ", ") + servers[i].nic;
   }
   if (!idle.empty()) {
-    reasons.push_back("NICs without a pipeline, for want of pipelines: " + idle);
+    reasons.push_back("NICs without a pipeline, because there are too few pipelines: " + idle);
   } else if (*least != *most) {
     reasons.push_back("NICs have from " + std::to_string(*least) + " to " + std::to_string(*most) +
                       " pipelines: the busiest limits the box");

@@ -24,8 +24,8 @@ PipelinePlan pipeline_at(const Place& place, const std::vector<Server>& servers,
   return pipeline;
 }
 
-// Nodes of the machine, with the pipelines on them and the CPUs that are left for control: all
-// threads of a pipeline's core are its own.
+// Fills the nodes of the machine with the pipelines on them and the CPUs left for control. A
+// pipeline owns all hardware threads of its core.
 void assign_control(const HostFacts& facts, const std::vector<Place>& placed,
                     const std::vector<Seat>& seats, Topology& topology) {
   std::vector<int> busy_cpus;

@@ -1,6 +1,6 @@
 // The plan of a box: which core runs which pipeline, which NIC queue feeds it, and which NUMA node
 // its memory lives on. A pure function of configuration and host facts, computed before anything
-// runs, and printable: `pboxctl plan`.
+// runs. `pboxctl plan` prints it.
 //
 // The rule is PHub's (Luo et al., SoCC 2018, section 3): a pipeline's core, its queue and its
 // memory share the NUMA node of its NIC, each NIC has the same number of pipelines, and no two
@@ -17,8 +17,9 @@
 
 namespace pbox::appliance {
 
-// What the plan counts on for each queue of each DPDK device when dpdk.memory_mib = 0: two rings of
-// 1024, what the pipeline holds, and the small buffers for pieces of packets (nic/dpdk/device.cc).
+// Packet buffers that the plan counts for each queue of each DPDK device if dpdk.memory_mib = 0:
+// two rings of 1024, the packets that the pipeline holds, and the small buffers for pieces of
+// packets (nic/dpdk/device.cc).
 inline constexpr uint32_t kPacketBuffersPerQueue = 4'096;
 
 struct PipelinePlan {
@@ -26,16 +27,16 @@ struct PipelinePlan {
   int cpu = -1;           // the core's first allowed CPU; a hint only unless `pinned`
   bool pinned = false;    // the pipeline's thread runs on `cpu` and nowhere else
   int node = -1;          // NUMA node of core and memory; kAnyNumaNode when pipeline.numa = off
-  std::string address;    // to bind and to tell workers; may be a wildcard: then tell each worker
+  std::string address;    // address to bind and to announce; with a wildcard, each worker is told
                           // the local address of its control connection
   uint16_t udp_port = 0;  // 0: the kernel chooses
   std::string nic;        // empty: no NIC (loopback, or none was found)
   uint32_t queue = 0;     // of that NIC, in [0, pipelines of that NIC)
   std::vector<uint32_t> devices;  // indices into config.dpdk.devices, which share `address`: the
                                   // pipeline has `queue` on each; empty with data.port = socket
-  std::string rdma_device;        // beside the socket; empty but with data.port = rdma
-  uint64_t arena_bytes = 0;       // what jobs may take on this pipeline, at most
-  bool hugepages = false;         // the node has free 2 MiB pages to begin with
+  std::string rdma_device;        // used beside the socket; empty unless data.port = rdma
+  uint64_t arena_bytes = 0;       // most memory that jobs may take on this pipeline
+  bool hugepages = false;         // the node had free 2 MiB pages when the plan was made
   bool operator==(const PipelinePlan&) const = default;
 };
 
@@ -44,7 +45,7 @@ struct NodePlan {
   std::vector<uint32_t> pipelines;  // indices
   std::vector<int> control_cpus;    // of this node, for control, admin and everything else
   uint64_t job_memory_bytes = 0;
-  uint64_t packet_memory_bytes = 0;  // of DPDK's pools, of RDMA's buffers; no part of the jobs'
+  uint64_t packet_memory_bytes = 0;  // DPDK's pools and RDMA's buffers; not counted in jobs' memory
   bool operator==(const NodePlan&) const = default;
 };
 
@@ -52,14 +53,14 @@ struct Topology {
   std::string source;  // HostFacts::source
   std::vector<NodePlan> nodes;
   std::vector<PipelinePlan> pipelines;  // by index
-  std::vector<int> control_cpus;        // the main thread stays on these; empty: on any
-  uint64_t job_memory_bytes = 0;        // what all jobs may take together
+  std::vector<int> control_cpus;        // CPUs of the main thread; empty: any
+  uint64_t job_memory_bytes = 0;        // most memory that all jobs may take together
   std::vector<std::string> reasons;     // a sentence for each decision and each fallback
   bool operator==(const Topology&) const = default;
 };
 
-// Pure; any thread. Fails when the configuration asks for what the machine does not have; the error
-// names the key, the value and the remedy.
+// Makes the plan. Pure; any thread. Fails if the configuration asks for something that the machine
+// does not have; the error names the key, the value and the remedy.
 Result<Topology> plan(const config::Config& config, const HostFacts& facts);
 
 }  // namespace pbox::appliance

@@ -25,7 +25,8 @@ std::string node_name(int node) {
   return node < 0 ? "any" : std::to_string(node);
 }
 
-// Columns as wide as their widest cell, two blanks between, no blank at a line's end.
+// Formats rows as columns of the width of their widest cell, two blanks apart, without trailing
+// blanks.
 std::string table(const std::vector<Row>& rows) {
   std::vector<size_t> widths(rows[0].size());
   for (const auto& row : rows) {

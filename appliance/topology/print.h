@@ -1,4 +1,4 @@
-// A topology for people and for programs. Pure; any thread.
+// Prints a topology as text for people and as JSON for programs. Pure; any thread.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@ namespace {
 
 struct Candidate {
   const RdmaFacts* device;
-  uint32_t pipelines = 0;  // that it serves
+  uint32_t pipelines = 0;  // number of pipelines that it serves
 };
 
 std::string listed(const std::vector<RdmaFacts>& devices) {
@@ -61,7 +61,8 @@ Result<std::vector<Candidate>> candidates(const config::Config& config, const Ho
   return found;
 }
 
-// The one on the pipeline's NIC; else, of those near, the one that serves fewest.
+// Returns the device on the pipeline's NIC; without one, the nearby device that serves the fewest
+// pipelines; null if none is near. `why` gets the reason.
 Candidate* nearest(const PipelinePlan& pipeline, bool may_cross, std::vector<Candidate>& all,
                    std::string& why) {
   for (auto& each : all) {
@@ -85,7 +86,8 @@ Candidate* nearest(const PipelinePlan& pipeline, bool may_cross, std::vector<Can
   return best;
 }
 
-// Buffers that no job can have. Of pipelines that are tied to no node, on the first.
+// Takes the RDMA buffers of a pipeline from its node's job memory. Buffers of pipelines that are
+// tied to no node count on the first node.
 void reserve_packet_memory(const config::Config& config, const PipelinePlan& pipeline,
                            Topology& topology) {
   const uint64_t bytes =
@@ -110,7 +112,7 @@ Status choose_rdma_devices(const config::Config& config, const HostFacts& facts,
       return Error{ErrorCode::kInvalidArgument,
                    "data.port = rdma: pipeline " + std::to_string(pipeline.index) +
                        " is on NUMA node " + std::to_string(pipeline.node) +
-                       ", and of the RDMA devices none is there: " + listed(facts.rdma) +
+                       ", but no RDMA device is on that node: " + listed(facts.rdma) +
                        "; name cpus near them in pipeline.cores, a device of that node in "
                        "rdma.devices, or set pipeline.numa = off"};
     }

@@ -59,7 +59,8 @@ TEST_CASE("a few pipelines are spread over sockets first") {
   REQUIRE(topology);
   check_affinity(*topology, facts);
   CHECK(nics_of(*topology) == std::vector<std::string>{"eth0", "eth2"});
-  CHECK(has_reason(*topology, "NICs without a pipeline, for want of pipelines: eth1, eth3"));
+  CHECK(has_reason(*topology,
+                   "NICs without a pipeline, because there are too few pipelines: eth1, eth3"));
 }
 
 TEST_CASE("a count that is no multiple of the NICs is obeyed, and its cost is named") {
@@ -187,7 +188,7 @@ TEST_CASE("a node with more NICs than cores serves as many as it can") {
   REQUIRE(topology);
   check_affinity(*topology, facts);
   CHECK(topology->pipelines.size() == 4);
-  CHECK(has_reason(*topology, "for want of pipelines: eth4, eth5"));
+  CHECK(has_reason(*topology, "because there are too few pipelines: eth4, eth5"));
 }
 
 }  // namespace pbox::appliance
