@@ -71,7 +71,7 @@ Status Appliance::start() {
   for (const std::string& line : pipelines_->ports().describe()) {
     log(EventLog::Level::kInfo, "port", line);
   }
-  pin_control_thread();  // after their threads were made, which would inherit it
+  pin_control_thread();  // last: threads inherit the affinity
 
   if (const Status status = open_state(); !status) return status.error();
   RegistryOptions options = registry_options();
@@ -129,7 +129,7 @@ Status Appliance::open_state() {
   return open_store();
 }
 
-// This thread serves the admin side too.
+// The control thread serves the admin server too.
 void Appliance::pin_control_thread() {
   if (topology_.control_cpus.empty()) return;
   const Status pinned = pin_current_thread({topology_.control_cpus});
@@ -187,7 +187,7 @@ void Appliance::wait_for_signal() {
 void Appliance::reload() {
   auto outcome = config::reload(config_, read_again_());
   if (outcome.config) {
-    // What may change moves nothing but memory: cores, ports and pipelines are as they were.
+    // Keys that can be reloaded change memory only; cores, ports and pipelines stay.
     auto planned = plan(*outcome.config, facts_);
     if (planned) {
       topology_ = std::move(*planned);
@@ -219,7 +219,7 @@ void Appliance::drain(const char* why) {
   notify_stopping(std::string(why) + ": telling the workers");
   log(EventLog::Level::kInfo, "draining", std::string(why) + ": telling the workers");
   registry_->shut_down();
-  // Others come for what went to them and is still here.
+  // Other boxes still fetch states of parts that moved to them.
   if (registry_->states_kept() == 0) control_->stop_accepting();
   control_->flush();
   finish_drain(kDrainMaxSeconds * 1000 / kDrainPollMs);
@@ -249,7 +249,7 @@ BoxView Appliance::box() const {
           .version = kVersion,
           .ready = !draining_,
           .draining = draining_,
-          .insecure = true,  // no keyed tag exists yet, on whatever address
+          .insecure = true,  // keyed tags do not exist yet
           .uptime_s = static_cast<double>(monotonic_ns() - started_ns_) / 1e9,
           .job_memory_bytes = registry_->memory_taken_bytes(),
           .job_memory_limit_bytes = topology_.job_memory_bytes,

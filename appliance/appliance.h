@@ -1,5 +1,5 @@
-// The daemon put together: the one place that knows every part. From a checked configuration to a
-// box that serves, and back to exit status 0.
+// The composition root of the daemon: the one place that knows every part. Takes a checked
+// configuration to a serving box, and stops it again.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -30,14 +30,15 @@ namespace pbox::appliance {
 
 class Appliance : public AdminSource {
  public:
-  // read_again: parses flags and file once more, for SIGHUP.
+  // `read_again` parses flags and file once more; called on SIGHUP.
   Appliance(const config::Config& config, std::function<config::ParseOutcome()> read_again);
   ~Appliance() override;
 
-  // Preflight, plan, pipelines, servers. Says on standard output where it listens:
-  // "pboxd ready control=ADDRESS:PORT admin=ADDRESS:PORT".
+  // Runs preflight, makes the plan, starts pipelines and servers. Prints the addresses on standard
+  // output: "pboxd ready control=ADDRESS:PORT admin=ADDRESS:PORT".
   Status start();
-  // Until SIGTERM or SIGINT, then drains (workers are told, at most kDrainMaxSeconds) and returns.
+  // Serves until SIGTERM or SIGINT, then tells the workers (for at most kDrainMaxSeconds) and
+  // returns.
   void run();
 
   BoxView box() const override;
@@ -88,14 +89,14 @@ class Appliance : public AdminSource {
   boost::asio::signal_set signals_{context_};
   boost::asio::steady_timer drain_timer_{context_};
   EventLog events_;
-  HostFacts facts_;    // as found at start
-  Topology topology_;  // of config_ on them
+  HostFacts facts_;    // read at start
+  Topology topology_;  // plan of config_ on facts_
   uint64_t started_ns_ = 0;
   bool draining_ = false;
-  std::unique_ptr<FlightRecorder> recorder_;  // outlives the pipelines, which write to it
+  std::unique_ptr<FlightRecorder> recorder_;  // the pipelines write to it
   boost::asio::steady_timer late_timer_{context_};
-  std::set<std::string> late_jobs_;  // that were late when they were last looked at
-  uint64_t late_recorded_ns_ = 0;    // 0: never
+  std::set<std::string> late_jobs_;  // jobs that were late at the last check
+  uint64_t late_recorded_ns_ = 0;    // time of the last late-round file; 0: none
   boost::asio::steady_timer port_event_timer_{context_};
   std::unique_ptr<PipelineSet> pipelines_;
   std::optional<Watchdog> watchdog_;
@@ -106,7 +107,7 @@ class Appliance : public AdminSource {
   std::optional<cluster::BoxDirectory> membership_;
   SingleBoxDirectory single_part_{0};                 // with store = local
   std::optional<cluster::PartMaps> job_plans_;        // with store = etcd
-  std::optional<cluster::Balancer> balancer_;         // of these; with cluster.rebalance
+  std::optional<cluster::Balancer> balancer_;         // with store = etcd and cluster.rebalance
   std::optional<snapshot::DiskSnapshotStore> shelf_;  // with snapshots.directory
   std::optional<BoxUpstream> upstream_;               // with upstream.box
   std::optional<BoxBackups> backups_;                 // with cluster.store = etcd

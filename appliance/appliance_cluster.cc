@@ -1,4 +1,4 @@
-// What the daemon has to do with its cluster: the store, this box's record, and what is shown.
+// The daemon's side of the cluster: the store, this box's record, and the views for admin.
 #include <algorithm>
 #include <set>
 
@@ -54,7 +54,7 @@ PartDirectory& Appliance::parts() {
   return single_part_;
 }
 
-// What others say takes effect once this box is a member itself.
+// Part maps of other boxes take effect once this box is registered itself.
 void Appliance::open_plans() {
   single_part_.set_chunk_bytes(config_.jobs.chunk_bytes);
   if (config_.cluster.store != config::StoreKind::kEtcd) return;
@@ -113,9 +113,10 @@ void Appliance::log_store(const cluster::Health& health) {
 
 Status Appliance::set_draining(const std::string& box, bool draining) {
   if (!job_plans_) {
-    return Error{ErrorCode::kUnavailable,
-                 "this box is alone (cluster.store = local): nothing can move elsewhere; stop it "
-                 "when its jobs are over"};
+    return Error{
+        ErrorCode::kUnavailable,
+        "this box is alone (cluster.store = local): its parts have no other box to go to; stop "
+        "it when its jobs have ended"};
   }
   const auto boxes = membership_->boxes();
   const bool is_there = std::any_of(boxes.begin(), boxes.end(),

@@ -1,4 +1,4 @@
-// What the devices behind the ports tell of while the box runs.
+// Logs the events that the ports' devices report while the box runs.
 #include "appliance/appliance.h"
 
 namespace pbox::appliance {

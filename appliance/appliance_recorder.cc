@@ -1,4 +1,4 @@
-// The flight recorder as a part of the box: what it says at the start, and when a round is late.
+// The flight recorder in the daemon: reports crash files at start and records late rounds.
 #include <algorithm>
 
 #include "appliance/appliance.h"
@@ -8,7 +8,8 @@ namespace pbox::appliance {
 namespace {
 
 constexpr std::chrono::milliseconds kLateLookInterval{250};
-// At most one file in so long: a job whose rounds are always late is known by one.
+// Least time between two late-round files: one file is enough for a job whose rounds are always
+// late.
 constexpr uint64_t kLateFileIntervalNs = 60 * kNanosPerSecond;
 
 }  // namespace
@@ -24,8 +25,8 @@ Status Appliance::open_recorder() {
   }
   if (!recorder_->crash_file().empty()) {
     log(EventLog::Level::kWarning, "crash_recorded",
-        "the pboxd before did not end in order; what its pipelines did last is in " +
-            recorder_->crash_file() + ": `pboxctl replay` reads it");
+        "the previous pboxd did not stop in order; the last packets of its pipelines are in " +
+            recorder_->crash_file() + "; read them with `pboxctl replay`");
   }
   return ok_status();
 }
@@ -39,7 +40,7 @@ void Appliance::look_for_late_rounds() {
   });
 }
 
-// Once for each time that a job waits.
+// Records once for each time that a job becomes late.
 void Appliance::record_late_rounds(uint64_t now_ns) {
   const double late_s = config_.recorder.late_after_ms / 1e3;
   std::set<std::string> late;

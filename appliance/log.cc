@@ -32,7 +32,8 @@ spdlog::level::level_enum level_of(EventLog::Level level) {
   return spdlog::level::info;
 }
 
-// What peers call themselves and their tensors stands in events: no such name may begin a line.
+// Events contain names that peers choose, so control characters are replaced: no name can forge a
+// log line.
 std::string one_line(std::string text) {
   std::replace_if(
       text.begin(), text.end(),
@@ -43,7 +44,7 @@ std::string one_line(std::string text) {
 void emit(EventLog::Level level, const std::string& name, const std::string& text) {
   const auto severity = level_of(level);
   if (json_lines) {
-    // The pattern supplies time and level; name and text are escaped here.
+    // The pattern adds time and level; name and text are escaped here.
     spdlog::log(
         severity, "\"event\":{},\"text\":{}", nlohmann::json(name).dump(),
         nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));

@@ -1,4 +1,4 @@
-// Logging of the daemon: spdlog to standard error, as text or as one JSON object per line. Only the
+// The daemon's log: spdlog to standard error, as text or as one JSON object per line. Only the
 // control thread logs; the data path counts.
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace pbox::appliance {
 
-// Sets up the process's logger. Again on SIGHUP.
+// Sets up the process's logger. Called again on SIGHUP.
 void configure_log(const config::Log& log);
 
-// Events by name, at most kEventsPerWindow each in a window; the rest is counted and said once the
-// window is over, so that a misbehaving peer cannot fill a disk.
+// Writes at most kEventsPerWindow events of each name in a window. Counts the rest and logs the
+// count when the window ends, so that a misbehaving peer cannot fill a disk.
 class EventLog {
  public:
   enum class Level { kDebug, kInfo, kWarning, kError };

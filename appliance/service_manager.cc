@@ -20,8 +20,8 @@ Watchdog::Watchdog(std::vector<PipelineView> pipelines)
     : pipelines_(std::move(pipelines)), ticks_(pipelines_.size(), 0) {
   uint64_t limit_us = 0;
   if (sd_watchdog_enabled(0, &limit_us) <= 0) return;
-  // As sd_watchdog_enabled(3) asks, and once more: one late look is no reason to restart. A
-  // sleeping pipeline gives ten signs a second.
+  // sd_watchdog_enabled(3) asks for half the limit. A quarter lets one late look pass without a
+  // restart. A sleeping pipeline gives ten signs of life a second.
   thread_ = std::thread([this, limit_us] {
     name_current_thread("watchdog");
     run(std::chrono::microseconds(limit_us / 4));

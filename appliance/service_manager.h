@@ -1,5 +1,5 @@
-// What the box tells systemd: that it is ready, that it stops, and that its pipelines live. Without
-// systemd around it (NOTIFY_SOCKET is not set) nothing is told.
+// Reports to systemd that the box is ready, that it stops, and that its pipelines are alive. Does
+// nothing if systemd did not start the box (NOTIFY_SOCKET is not set).
 #pragma once
 
 #include <chrono>
@@ -13,17 +13,18 @@
 
 namespace pbox::appliance {
 
-// Type=notify: ports are up. Any thread.
+// Reports for Type=notify that the ports are up. Any thread.
 void notify_ready(const std::string& status);
 void notify_stopping(const std::string& status);
 
-// Feeds WatchdogSec= with the pipelines' own progress: systemd hears of it only while every
-// pipeline has given a sign of life since the last time, so that one that is wedged gets the box
-// restarted. A thread of its own does it: to hand memory to a large job may keep the control thread
-// for longer than a watchdog waits.
+// Feeds WatchdogSec= with the pipelines' own progress. Reports to systemd only if every pipeline
+// has given a sign of life since the last report, so that a wedged pipeline makes systemd restart
+// the box. Runs on a thread of its own: giving memory to a large job can keep the control thread
+// busy for longer than the watchdog waits.
 class Watchdog {
  public:
-  // `pipelines`: their counters outlive this. Starts nothing where systemd expects nothing.
+  // The counters of `pipelines` outlive the watchdog. Starts no thread if systemd has no watchdog
+  // set.
   explicit Watchdog(std::vector<PipelineView> pipelines);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -31,11 +32,12 @@ class Watchdog {
 
  private:
   void run(std::chrono::microseconds interval);
-  // "" or "pipeline 1 gives no sign of life", from one call to the next.
+  // Returns "pipeline 1 gives no sign of life" if a pipeline made no progress since the last call;
+  // empty otherwise.
   std::string silent_pipeline();
 
   std::vector<PipelineView> pipelines_;
-  std::vector<uint64_t> ticks_;  // seen last
+  std::vector<uint64_t> ticks_;  // by pipeline, at the last call
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;

@@ -1,5 +1,5 @@
-// The kinds of port that this build has. Which one a box uses is decided at start; from there on
-// each pipeline's loop is instantiated for its kind.
+// The kinds of port that this build has. A box chooses one at start; each pipeline's loop is
+// instantiated for every kind.
 #pragma once
 
 #include <concepts>
@@ -31,31 +31,31 @@ using AnyPort = std::variant<nic::SocketPort
 #endif
                              >;
 
-// Ports whose devices read payloads where they lie must know the memory of each job.
+// Ports whose devices read payloads in place: they must know the memory of each job.
 template <typename P>
 concept ReadsInPlace = requires(P port, const std::byte* memory, size_t bytes) {
   { port.add_memory(memory, bytes) } -> std::same_as<Status>;
   { port.remove_memory(memory, bytes) } -> std::same_as<bool>;
 };
 
-// Ports to which peers are connected, one by one, while they are polled. The owner is whoever has
-// to do with the peer.
+// Ports that connect to each peer, while they are polled. `owner` names the session that uses the
+// connection.
 template <typename P>
 concept ConnectsPeers = requires(P port, uint64_t owner, const wire::QueuePairAddress& peer) {
   { port.connect(owner, peer) } -> std::same_as<Result<wire::QueuePairAddress>>;
-  // False if the owner had none.
+  // Returns false if the owner had no connection.
   { port.close(owner) } -> std::same_as<bool>;
-  // How many that were closed the polling thread has not let go of yet.
+  // Returns the number of closed connections that the polling thread has not released yet.
   { port.reap() } -> std::same_as<size_t>;
 };
 
-// Ports whose devices tell of themselves. Control thread.
+// Ports whose devices report events. Control thread.
 template <typename P>
 concept TellsEvents = requires(P port) {
   { port.next_event() } -> std::same_as<std::optional<std::string>>;
 };
 
-// What the thread that polls a port must hold.
+// State that the thread which polls a port holds while it does.
 template <typename P>
 struct PortThread {
   Status status() const { return ok_status(); }

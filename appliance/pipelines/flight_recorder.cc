@@ -31,7 +31,7 @@ uint64_t unix_ns() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
 }
 
-// "20261122T101500.123Z": sorts as it is later.
+// Returns a time like "20261122T101500.123Z". Later times sort later.
 std::string time_stamp() {
   const uint64_t now_ns = unix_ns();
   const auto seconds = static_cast<time_t>(now_ns / kNanosPerSecond);
@@ -44,7 +44,7 @@ std::string time_stamp() {
   return text;
 }
 
-// Names in the folder that begin and end so, in order.
+// Returns the names in the folder with this prefix and suffix, in ascending order.
 std::vector<std::string> names_of(const std::string& folder, const std::string& prefix,
                                   const std::string& suffix) {
   std::vector<std::string> names;
@@ -96,7 +96,7 @@ struct FlightRecorder::Ring {
     if (!path.empty()) unlink(path.c_str());
   }
   File file;
-  std::string path;  // empty: memory alone
+  std::string path;  // empty: in memory only
   std::span<std::byte> memory;
 };
 
@@ -109,9 +109,10 @@ Result<std::unique_ptr<FlightRecorder>> FlightRecorder::start(const config::Reco
     if (status) status = recorder->keep_crash();
     if (status) status = recorder->open_rings(capacity, nodes);
     if (status) return recorder;
-    recorder->warning_ = status.error().message +
-                         "; packets are recorded in memory alone, and a crash leaves nothing. Make "
-                         "the folder, or name another with recorder.directory";
+    recorder->warning_ =
+        status.error().message +
+        "; packets are recorded in memory only, and a crash leaves no record. Make "
+        "the folder, or name another with recorder.directory";
     recorder->rings_.clear();
     recorder->lock_.reset();
     recorder->directory_.clear();
@@ -122,7 +123,8 @@ Result<std::unique_ptr<FlightRecorder>> FlightRecorder::start(const config::Reco
 
 FlightRecorder::~FlightRecorder() = default;
 
-// The folder is systemd's to make, or the operator's: its place says what memory it takes.
+// Does not make the folder: systemd or the operator does, since its file system decides which
+// memory the rings take.
 Status FlightRecorder::open_directory(const std::string& directory) {
   const std::string path = directory + "/lock";
   lock_ = std::make_unique<File>(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
@@ -141,8 +143,8 @@ Status FlightRecorder::keep_crash() {
     const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     const auto image = copy_of(file.get());
     if (image) bytes += *image;
-    // Not at its head yet, or another release's.
-    if (!image) warning_ = path + " is thrown away: " + image.error().message;
+    // The ring has no valid head yet, or another release wrote it.
+    if (!image) warning_ = path + " is deleted unread: " + image.error().message;
     unlink(path.c_str());
   }
   if (bytes.empty()) return ok_status();
@@ -162,7 +164,7 @@ Status FlightRecorder::open_rings(uint64_t capacity, const std::vector<int>& nod
   return ok_status();
 }
 
-// Every page is taken here: a full tmpfs is an error now, and not a signal later.
+// Allocates every page now, so that a full tmpfs is an error here and not a SIGBUS later.
 Status FlightRecorder::open_ring(const std::string& name, uint64_t capacity, uint32_t pipeline,
                                  int node) {
   const std::string path = directory_ + "/" + name;
@@ -189,7 +191,7 @@ Status FlightRecorder::open_ring(const std::string& name, uint64_t capacity, uin
   if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes)); error != 0) {
     return failed(error);
   }
-  // A writable page table entry for each page, so that the pipeline faults at none.
+  // Makes a writable page table entry for each page, so that the pipeline takes no page fault.
   madvise(address, bytes, MADV_POPULATE_WRITE);
   pipeline::make_flight_head({.pipeline_index = pipeline,
                               .capacity = capacity,

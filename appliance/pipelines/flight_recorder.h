@@ -1,14 +1,15 @@
-// The flight recorders of a box's pipelines: their memory, a file each, which a crash leaves
-// behind; and what is copied out of them while they are written.
+// The flight recorders of a box's pipelines. Each pipeline records into a ring of memory that is
+// mapped from a file, so that a crash leaves the file behind. The rings can be copied while the
+// pipelines write to them.
 //
-// Files in the directory, of which only the newest kFilesKept of a kind are kept:
-//   pipeline-N.ring     written now, by the pipelines themselves; gone when pboxd ends in order
-//   crash-TIME.flight   what a pboxd that did not had written last; made when the next one starts
-//   late-TIME.flight    made while a round was late
-// It should be in memory (tmpfs): on a disk the kernel's writing back stops a pipeline from writing
-// to a page for as long as that takes.
+// Files in the directory, of which the newest kFilesKept of each kind are kept:
+//   pipeline-N.ring     the ring of a running pipeline; deleted when pboxd stops in order
+//   crash-TIME.flight   the rings that a crashed pboxd left; made when the next pboxd starts
+//   late-TIME.flight    a copy made while a round was late
+// The directory should be a tmpfs: on a disk, a pipeline that writes to a page waits while the
+// kernel writes that page back.
 //
-// Control thread; what a ring() points to belongs to one pipeline, until this goes.
+// Control thread, except that ring(N) belongs to pipeline N while the recorder exists.
 #pragma once
 
 #include <memory>
@@ -25,8 +26,8 @@ class FlightRecorder {
  public:
   static constexpr size_t kFilesKept = 4;  // of each kind
 
-  // One ring for each of these NUMA nodes (kAnyNumaNode: wherever). Where the directory cannot be
-  // used the rings are in memory alone, and warning() says why.
+  // Makes one ring for each entry of `nodes`, on that NUMA node (kAnyNumaNode: on any). If the
+  // directory cannot be used, the rings are in memory only and warning() says why.
   static Result<std::unique_ptr<FlightRecorder>> start(const config::Recorder& options,
                                                        const std::vector<int>& nodes);
   ~FlightRecorder();
@@ -34,13 +35,15 @@ class FlightRecorder {
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
   std::span<std::byte> ring(uint32_t pipeline) const;
-  // All rings as they are now, one image after the other.
+  // Returns a copy of all rings, one image after the other.
   Result<std::string> copy() const;
-  // The same into a file of that kind ("late"); its path.
+  // Writes such a copy into a file of that kind ("late"). Returns its path.
   Result<std::string> write(const std::string& kind) const;
 
-  const std::string& warning() const { return warning_; }        // empty: none
-  const std::string& crash_file() const { return crash_file_; }  // empty: the last pboxd ended well
+  const std::string& warning() const { return warning_; }  // empty: none
+  const std::string& crash_file() const {
+    return crash_file_;
+  }  // empty: the last pboxd stopped in order
 
  private:
   class File;
@@ -54,7 +57,7 @@ class FlightRecorder {
   Result<std::string> save(const std::string& kind, const std::string& bytes) const;
   void delete_old(const std::string& kind) const;
 
-  std::string directory_;  // empty: memory alone
+  std::string directory_;  // empty: rings are in memory only
   std::unique_ptr<File> lock_;
   std::vector<std::unique_ptr<Ring>> rings_;
   std::string warning_;

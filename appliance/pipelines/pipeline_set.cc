@@ -49,7 +49,8 @@ void PipelineSet::execute(uint32_t pipeline, pipeline::Command command) {
 
 Status PipelineSet::install(uint32_t pipeline, pipeline::JobShard& shard) {
   free_retired();
-  // What is read from where it lies must not change meanwhile, as weights do that are not BSP's.
+  // A device reads results in place, so they must not change while it does. Only bsp guarantees
+  // that: other models step the weights at any time.
   if (shard.sync.model == wire::SyncModel::kBsp) {
     const Status status = threads_[pipeline]->add_memory(shard.arena());
     if (!status) return status;

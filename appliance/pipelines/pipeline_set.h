@@ -1,5 +1,5 @@
-// All pipelines of the box, as the control plane (PipelineHost) and the admin side (views) see
-// them.
+// All pipelines of the box, as the control plane (PipelineHost) and the admin server (views) see
+// them. Control thread.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace pbox::appliance {
 
 class PipelineSet : public PipelineHost {
  public:
-  // Opens the ports and starts a thread per pipeline of the plan. With a recorder each pipeline
-  // writes to its ring; it outlives this.
+  // Opens the ports and starts a thread for each pipeline of the plan. `recorder` may be null; else
+  // each pipeline writes to its ring there, and the recorder outlives the set.
   static Result<std::unique_ptr<PipelineSet>> start(const Topology& topology,
                                                     const config::Config& config,
                                                     const FlightRecorder* recorder = nullptr);
@@ -31,7 +31,7 @@ class PipelineSet : public PipelineHost {
   void disconnect(uint64_t owner) override;
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
   const Ports& ports() const { return *ports_; }
-  // What devices have told of since the last call, a line each.
+  // Returns what devices have reported since the last call, one line per event.
   std::vector<std::string> take_port_events();
   std::vector<PipelineView> views() const;
 
@@ -44,7 +44,7 @@ class PipelineSet : public PipelineHost {
   void free_retired();
 
   Hugepages hugepages_ = Hugepages::kIfFree;
-  std::vector<Retired> retired_;  // outlives the devices
+  std::vector<Retired> retired_;  // freed once no device reads them
   std::unique_ptr<Ports> ports_;
   std::vector<std::unique_ptr<PipelineThread>> threads_;
 };

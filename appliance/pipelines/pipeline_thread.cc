@@ -138,7 +138,8 @@ void PipelineThread::wake() {
 
 void PipelineThread::execute(pipeline::Command command) {
   command.ticket = next_ticket_++;
-  PBOX_CHECK(mailbox_.commands.push(command));  // one at a time: never full
+  PBOX_CHECK(mailbox_.commands.push(
+      command));  // the caller waits for each command, so the ring is never full
   wake();
   while (mailbox_.completed_ticket.load(std::memory_order_acquire) < command.ticket) {
     std::this_thread::yield();

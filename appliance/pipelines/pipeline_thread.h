@@ -1,4 +1,4 @@
-// One running pipeline: its port, its core, its thread, on the CPU and NUMA node the plan gave it.
+// One running pipeline: its port, its engine and its thread, on the CPU and NUMA node of the plan.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ namespace pbox::appliance {
 
 class PipelineThread {
  public:
-  // Nothing runs yet. The object stays where it is: the thread points into it. `flight`: as
-  // pipeline::EngineOptions has it.
+  // Makes the pipeline without starting its thread. The object does not move afterwards, since the
+  // thread points into it. `flight` is as in pipeline::EngineOptions.
   static Result<std::unique_ptr<PipelineThread>> create(const PipelinePlan& plan,
                                                         const config::Config& config, AnyPort port,
                                                         std::span<std::byte> flight);
@@ -24,19 +24,19 @@ class PipelineThread {
 
   // Starts the thread; returns once it is pinned and polling, or says why it could not be pinned.
   Status start();
-  // Memory that results are sent from: before the first is, and after the last. The second is false
-  // while a device may still read there. Control thread.
+  // Registers memory with the port before the first result is sent from it, and removes it after
+  // the last. remove_memory() returns false while a device may still read there. Control thread.
   Status add_memory(const NumaArena& memory);
   bool remove_memory(const NumaArena& memory);
-  // As PipelineHost says. Control thread.
+  // See PipelineHost. Control thread.
   Result<wire::QueuePairAddress> connect(uint64_t owner, const wire::QueuePairAddress& peer);
   void disconnect(uint64_t owner);
-  // What the port's device has told of, one at a time; nothing if there is no more.
+  // Returns the next event that the port's device has reported; nullopt if there is none.
   std::optional<std::string> next_port_event();
-  // Hands a command over and returns when it has been carried out. One thread at a time (control).
+  // Hands a command to the pipeline and returns once it has been carried out. Control thread.
   void execute(pipeline::Command command);
 
-  // Ends its sleep, if it sleeps. Any thread.
+  // Wakes the pipeline if it sleeps. Any thread.
   void wake();
 
   const PipelinePlan& plan() const { return plan_; }

@@ -25,7 +25,7 @@ Result<nic::SocketPort> open_socket(const PipelinePlan& pipeline, const config::
 
 }  // namespace
 
-// A socket, alone or with an RDMA device beside it.
+// Opens a socket, alone or with an RDMA device beside it.
 Result<AnyPort> Ports::open_kernel_port(const PipelinePlan& pipeline,
                                         const config::Config& config) {
   auto socket = open_socket(pipeline, config);
@@ -39,7 +39,7 @@ Result<AnyPort> Ports::open_kernel_port(const PipelinePlan& pipeline,
 
 #ifdef PBOX_HAS_DPDK
 
-// Pipelines and devices that share addresses.
+// The pipelines and devices that share one set of addresses.
 struct Ports::Group {
   uint32_t first_pipeline = 0;
   std::unique_ptr<nic::DpdkInterface> interface;
@@ -170,7 +170,7 @@ std::vector<std::string> Ports::links_down() const {
 
 #endif
 
-// Where a group is a complete type.
+// Defined here, where Group is a complete type.
 Ports::Ports() = default;
 Ports::~Ports() = default;
 

@@ -1,5 +1,4 @@
-// The ports of a plan: whatever they stand on (DPDK and its devices) is started first and outlives
-// them.
+// Opens the ports of a plan. Starts what they need first (DPDK and its devices), and outlives them.
 #pragma once
 
 #include <memory>
@@ -14,20 +13,20 @@ namespace pbox::appliance {
 
 class Ports {
  public:
-  // With data.port = dpdk: starts DPDK and opens the devices of the plan. Control thread.
+  // Starts DPDK and opens the devices of the plan if data.port = dpdk. Control thread.
   static Result<std::unique_ptr<Ports>> start(const Topology& topology,
                                               const config::Config& config);
   ~Ports();
   Ports(const Ports&) = delete;
   Ports& operator=(const Ports&) = delete;
 
-  // The port of one pipeline of the plan; once for each.
+  // Opens the port of one pipeline of the plan. To be called once for each pipeline.
   Result<AnyPort> open(const PipelinePlan& pipeline, const config::Config& config);
 
-  // What each device turned out to be able to do, a line each and one for each reason; empty for
-  // sockets.
+  // Returns the capabilities that each opened device has, one line for the device and one for each
+  // reason; empty for sockets.
   std::vector<std::string> describe() const;
-  // Devices that have no link now; by name.
+  // Returns the names of the devices that have no link now.
   std::vector<std::string> links_down() const;
 
  private:

@@ -9,8 +9,8 @@
 
 namespace pbox::appliance {
 
-// The pipeline's socket, and beside it the queue pairs of its RDMA device; `said` gets a line about
-// that device. Fails where this pboxd was built without libibverbs. Control thread.
+// Makes a port of the pipeline's socket and the queue pairs of its RDMA device. `said` gets a line
+// about that device. Fails if this pboxd was built without libibverbs. Control thread.
 Result<AnyPort> open_rdma(nic::SocketPort socket, const PipelinePlan& pipeline,
                           const config::Config& config, std::string& said);
 

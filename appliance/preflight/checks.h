@@ -1,4 +1,4 @@
-// What the parts of preflight share, and the checks that data.port = dpdk brings. Private to
+// Helpers that the parts of preflight share, and the checks of each kind of port. Private to
 // appliance/.
 #pragma once
 
@@ -15,18 +15,18 @@ Check warn(std::string name, std::string finding, std::string remedy);
 Check fail(std::string name, std::string finding, std::string remedy);
 
 std::string mebibytes(uint64_t bytes);
-// Appends an entry to a list for people.
+// Appends an entry to a list in a sentence.
 void append(std::string& list, const std::string& separator, const std::string& entry);
 
-// preflight_devices.cc: what the devices are and who may open them. Pure; any thread.
+// devices.cc: checks the DPDK devices and whether this process may open them. Pure; any thread.
 std::vector<Check> device_checks(const config::Config& config, const HostFacts& facts,
                                  const Result<Topology>& topology);
-// preflight_packets.cc: the memory of their packets. Pure; any thread.
+// packets.cc: checks the memory for their packets. Pure; any thread.
 std::vector<Check> packet_memory_checks(const config::Config& config, const HostFacts& facts,
                                         const Result<Topology>& topology);
 
-// preflight_rdma.cc: whether RDMA devices may be opened, and memory be locked for them. Pure; any
-// thread.
+// rdma.cc: checks whether this process may open the RDMA devices and lock memory for them. Pure;
+// any thread.
 std::vector<Check> rdma_checks(const HostFacts& facts, const Result<Topology>& topology);
 
 }  // namespace pbox::appliance::checks

@@ -13,7 +13,7 @@ constexpr char kDropIn[] =
     "copy the shipped pboxd-dpdk.conf to /etc/systemd/system/pboxd.service.d, or run as root";
 constexpr char kIommu[] = "boot with intel_iommu=on iommu=pt (on AMD iommu=pt)";
 
-// The worst of what was found, in one check.
+// Collects findings into one check with the worst of their levels.
 struct Findings {
   CheckLevel level = CheckLevel::kOk;
   std::string found;
@@ -29,7 +29,8 @@ struct Findings {
   }
 };
 
-// Those of dpdk.devices that are on PCI and there; the plan fails for others.
+// Returns the existing PCI devices among dpdk.devices. The plan fails for PCI devices that do not
+// exist.
 std::vector<const PciNetwork*> pci_devices(const config::Config& config, const HostFacts& facts) {
   std::vector<const PciNetwork*> found;
   for (const auto& each : config.dpdk.devices) {
@@ -40,7 +41,7 @@ std::vector<const PciNetwork*> pci_devices(const config::Config& config, const H
   return found;
 }
 
-// Names of the virtual devices that send through an interface of the kernel.
+// Returns the virtual devices that send through a kernel interface.
 std::vector<std::string> packet_devices(const config::Config& config) {
   std::vector<std::string> found;
   for (const auto& each : config.dpdk.devices) {
@@ -64,7 +65,7 @@ Check check_drivers(const config::Config& config, const HostFacts& facts) {
         findings.add(
             CheckLevel::kFail,
             address + ": this process may not open its group /dev/vfio/" + device->iommu_group,
-            "install the shipped 60-pbox-vfio.rules and bind the device anew, or run as root");
+            "install the shipped 60-pbox-vfio.rules and bind the device again, or run as root");
         break;
       case PciBinding::kUio:
         findings.add(CheckLevel::kWarn,
@@ -91,10 +92,10 @@ Check check_iommu(const config::Config& config, const HostFacts& facts) {
   const std::string cost = "devices can write all memory, and the box needs CAP_SYS_RAWIO";
   if (facts.vfio.allows_no_iommu)
     return warn(name, "none, by enable_unsafe_noiommu_mode: " + cost, kIommu);
-  return fail(name, "none is active, and vfio-pci wants one",
+  return fail(name, "none is active, and vfio-pci needs one",
               std::string(kIommu) +
-                  ", or where you trust all that runs there echo 1 > "
-                  "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode: then " +
+                  ", or, if you trust everything that runs there, echo 1 > "
+                  "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode; then " +
                   cost);
 }
 
@@ -125,7 +126,7 @@ Check check_nodes(const config::Config& config, const HostFacts& facts,
   if (far.empty()) return ok(name, "no pipeline is on another NUMA node than its NIC");
   return warn(name,
               "pipelines " + config::print_cpu_list(far) +
-                  " are on another NUMA node than their NIC: every byte crosses over",
+                  " are on another NUMA node than their NIC: every byte crosses between nodes",
               "pipeline.numa = auto");
 }
 
@@ -141,7 +142,7 @@ Check check_served(const config::Config& config, const Result<Topology>& topolog
     if (!is_served) append(idle, ", ", config::device_name(config.dpdk.devices[index].device));
   }
   if (idle.empty()) return ok(name, "every device has a pipeline");
-  return warn(name, "without a pipeline, so that nobody answers there: " + idle,
+  return warn(name, "without a pipeline, so that packets there get no answer: " + idle,
               "raise pipeline.count, or take these out of dpdk.devices");
 }
 
@@ -155,7 +156,7 @@ Check check_capabilities(const config::Config& config, const HostFacts& facts) {
   std::string missing;
   if (needs_raw && !facts.can_open_raw_sockets) append(missing, ", ", "CAP_NET_RAW");
   if (has_packet_devices && !facts.can_force_buffers) append(missing, ", ", "CAP_NET_ADMIN");
-  if (missing.empty()) return ok("capabilities", "as dpdk.devices need them");
+  if (missing.empty()) return ok("capabilities", "all that dpdk.devices need");
   return fail("capabilities", "dpdk.devices need " + missing + ", which this process lacks",
               kDropIn);
 }
@@ -201,7 +202,7 @@ Check check_interfaces(const config::Config& config, const HostFacts& facts) {
   const uint32_t mtu = config.data.mtu == 0 ? config::kDpdkMtuDefault : config.data.mtu;
   const auto devices = packet_devices(config);
   for (const auto& device : devices) check_interface(device, facts, mtu, findings);
-  return findings.as("interfaces", devices.empty() ? "no device uses one of the kernel's"
+  return findings.as("interfaces", devices.empty() ? "no device uses a kernel interface"
                                                    : "up, wide enough, and left to DPDK");
 }
 
@@ -223,7 +224,7 @@ Check check_addresses(const config::Config& config, const HostFacts& facts) {
   if (leaves_host && config::is_loopback_address(config.box.listen)) {
     findings.add(CheckLevel::kWarn,
                  "box.listen = " + config.box.listen +
-                     " is loopback: workers beyond this host reach no control port",
+                     " is loopback: workers on other hosts cannot reach the control port",
                  "box.listen = an address of the kernel that workers reach");
   }
   return findings.as("addresses", "each of dpdk.devices is DPDK's alone");

@@ -7,7 +7,7 @@
 namespace pbox::appliance::checks {
 namespace {
 
-// A NIC reads and writes packet memory, which the kernel therefore locks.
+// Returns whether a NIC reads and writes packet memory, so that the kernel locks it.
 bool has_pci_device(const config::Config& config) {
   const auto& devices = config.dpdk.devices;
   return std::any_of(devices.begin(), devices.end(), [](const config::DpdkDevice& each) {

@@ -16,7 +16,7 @@ union SocketAddress {
   sockaddr_in6 v6;
 };
 
-// Length of the address; 0 when the text is no IP literal.
+// Fills the address and returns its length; 0 if the text is not an IP literal.
 socklen_t fill(const std::string& text, uint16_t port, SocketAddress& address) {
   address = {};
   if (inet_pton(AF_INET, text.c_str(), &address.v4.sin_addr) == 1) {
@@ -40,11 +40,11 @@ int try_bind(const PortProbe& probe) {
   const int type = probe.is_udp ? SOCK_DGRAM : SOCK_STREAM;
   const int socket_fd = socket(address.any.sa_family, type | SOCK_CLOEXEC, 0);
   if (socket_fd < 0) return errno;
-  // As the servers do: connections of a box that just stopped are no hindrance.
+  // The servers set this too: connections of a box that just stopped do not block the port.
   const int on = 1;
   if (!probe.is_udp) setsockopt(socket_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   int error_number = bind(socket_fd, &address.any, length) == 0 ? 0 : errno;
-  // With SO_REUSEADDR a listener shows only now.
+  // With SO_REUSEADDR, another listener shows only at listen().
   if (error_number == 0 && !probe.is_udp && listen(socket_fd, 1) != 0) error_number = errno;
   close(socket_fd);
   return error_number;

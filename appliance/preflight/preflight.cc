@@ -136,7 +136,7 @@ Check check_memlock(const HostFacts& facts) {
   return ok("memlock", mebibytes(facts.memlock_bytes) + "; data.port = socket locks no memory");
 }
 
-// Ordinary pages serve as well, only slower; on a machine shared with others that is as expected.
+// Ordinary pages work too, but are slower. On a shared machine that is no reason to warn.
 Check check_hugepages(const config::Config& config, const Result<Topology>& topology) {
   if (config.memory.hugepages == config::OnOffAuto::kOff) return ok("hugepages", "off");
   if (!topology) return ok("hugepages", "not checked: there is no plan");

@@ -1,5 +1,5 @@
-// What would keep a box from running well on this machine, found before it runs: each finding says
-// what to do about it. An evaluation of values; only probe_ports touches the machine.
+// Finds, before a box runs, what would keep it from running well on this machine. Each finding says
+// what to do about it. Evaluates values; only probe_ports() touches the machine.
 #pragma once
 
 #include <cstdint>
@@ -22,27 +22,27 @@ struct Check {
   std::string remedy;  // empty when ok
 };
 
-// Whether one address and port could be bound.
+// The outcome of binding one address and port.
 struct PortProbe {
   std::string key;  // "control.port"
   std::string address;
   uint16_t port = 0;
   bool is_udp = false;
-  int error_number = 0;  // 0: it could
+  int error_number = 0;  // errno of the failure; 0: it was bound
 };
 
-// Binds and releases each port that `config` names and the kernel serves; nothing for port 0.
-// `pipeline_count`: as planned. Not while the box runs: it would find its own ports taken.
+// Binds and releases each kernel port that `config` names; skips port 0. `pipeline_count` is the
+// plan's. Must not run beside the box, whose own ports it would report as taken.
 std::vector<PortProbe> probe_ports(const config::Config& config, uint32_t pipeline_count);
 
-// Pure. All checks of data.port, in a fixed order, whatever they find.
+// Returns all checks for the configured data.port, in a fixed order. Pure; any thread.
 std::vector<Check> preflight(const config::Config& config, const HostFacts& facts,
                              const std::vector<PortProbe>& probes);
 
-// "receive-buffer: what was found. Remedy: what to do"
+// Formats a check as "receive-buffer: FINDING. Remedy: REMEDY".
 std::string to_line(const Check& check);
 
-// An error that lists every failed check, a line each; ok when none failed.
+// Returns an error that lists every failed check, one per line; ok if none failed.
 Status may_start(const std::vector<Check>& checks);
 
 }  // namespace pbox::appliance

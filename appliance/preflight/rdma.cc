@@ -25,7 +25,8 @@ Check check_access(const HostFacts& facts, const Result<Topology>& topology) {
               "root; modprobe ib_uverbs if there is no such file");
 }
 
-// Packet buffers, and the memory of jobs, from which results leave as they lie.
+// Checks that packet buffers and the memory of jobs can be locked: RDMA sends results from where
+// they lie.
 Check check_memlock(const HostFacts& facts, const Result<Topology>& topology) {
   const std::string name = "memlock";
   if (facts.memlock_bytes == kUnlimited) return ok(name, "unlimited");

@@ -101,7 +101,7 @@ TEST_CASE("what a box leaves in order is nothing, and what it does not is thrown
   std::ofstream(folder.path() + "/pipeline-7.ring") << "half";
   const auto recorder = start(folder.path());
   CHECK(recorder->crash_file() == "");
-  CHECK_THAT(recorder->warning(), Contains("pipeline-7.ring is thrown away"));
+  CHECK_THAT(recorder->warning(), Contains("pipeline-7.ring is deleted unread"));
   CHECK(folder.names() == std::set<std::string>{"lock", "pipeline-0.ring", "pipeline-1.ring"});
 
   // As after a crash: the files are there, and nobody holds the lock.
