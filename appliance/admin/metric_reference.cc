@@ -22,7 +22,7 @@ struct Section {
   MetricScope scope;
   const char* title;
   const char* text;
-  const char* labels;  // that every metric of it has
+  const char* labels;  // labels that every metric of the section has
 };
 
 constexpr Section kSections[] = {
@@ -30,14 +30,14 @@ constexpr Section kSections[] = {
     {MetricScope::kPipeline, "Pipelines",
      "One series for each pipeline, or for each pipeline and value of the label.", "pipeline"},
     {MetricScope::kJob, "Jobs",
-     "One series for each job; they vanish with it. The label is not `job`, which Prometheus keeps "
-     "for itself.",
+     "One series for each job; it vanishes with the job. The label is not `job`, which Prometheus "
+     "reserves.",
      "training_job"},
-    {MetricScope::kRank, "Ranks", "One series for each rank of each job; they vanish with the job.",
+    {MetricScope::kRank, "Ranks", "One series for each rank of each job; it vanishes with the job.",
      "training_job,rank"},
 };
 
-// "`a`, `b`" of "a,b".
+// Turns "a,b" into "`a`, `b`".
 std::string in_code(const std::string& list) {
   std::string text;
   std::istringstream names(list);
@@ -50,7 +50,7 @@ std::string in_code(const std::string& list) {
 void add_section(std::ostringstream& page, const Section& section) {
   page << "\n## " << section.title << "\n\n"
        << section.text << "\n\n"
-       << "| metric | type | unit | labels | says |\n|---|---|---|---|---|\n";
+       << "| metric | type | unit | labels | meaning |\n|---|---|---|---|---|\n";
   for (const MetricInfo& metric : all_metrics()) {
     if (metric.scope != section.scope) continue;
     std::string labels = section.labels;
@@ -70,27 +70,30 @@ std::string metric_reference() {
   using pipeline::DurationHistogram;
   std::ostringstream page;
   page.imbue(std::locale::classic());
-  page << "# The metrics of a box\n\n"
-          "Made from the tables that make `/metrics` (`metric_table.cc`, "
-          "`pipeline/observe/counters.h`,\n"
-          "`nic/port_counters.h`); a test holds this page to them. To make it anew, from the root "
-          "of "
-          "the tree:\n\n"
-          "    build/release/tests/print_metric_reference > appliance/admin/METRICS.md\n\n"
-          "Times are in seconds and sizes in bytes. Counters begin at 0 with the daemon, or with "
-          "the "
-          "job.\n"
-          "Durations are counted in buckets that double, from "
+  page << "# Metrics of a box\n\n"
+          "This page is for whoever reads `/metrics`, dashboards or alerts. It says what each "
+          "metric "
+          "means.\n"
+          "[troubleshooting.md](troubleshooting.md) says what to do when one of them grows.\n\n"
+          "The page is generated. A test compares it with the tables in `metric_table.cc`,\n"
+          "`pipeline/observe/counters.h` and `nic/port_counters.h`. To generate it again, from the "
+          "root of the\ntree:\n\n"
+          "    build/release/tests/print_metric_reference > docs/metrics.md\n\n"
+          "* Times are in seconds and sizes in bytes.\n"
+          "* Counters begin at 0 with the daemon, or with the job.\n"
+          "* Durations are counted in buckets that double, from "
        << static_cast<double>(DurationHistogram::bound_ns(0)) * 1e-6 << " ms to "
        << static_cast<double>(DurationHistogram::bound_ns(DurationHistogram::kBucketCount - 2)) *
               1e-9
        << " s.\n\n"
           "**How many series.** A box has at most "
        << limits::kPipelinesMax << " pipelines and " << limits::kJobsMax
-       << " jobs. Ranks are shown one by one\nup to " << limits::kMetricRanksMax
-       << " on a box; a job that would go beyond that, in the order of their names, has no\nseries "
-          "by rank, and `pbox_metrics_ranks_left_out` says how many ranks that concerns. No label "
-          "has values\nthat packets or workers choose, but the name of a job.\n";
+       << " jobs. It shows each rank by itself, up to\n"
+       << limits::kMetricRanksMax
+       << " ranks. In the order of their names, a job that would exceed that has no series by "
+          "rank;\n"
+          "`pbox_metrics_ranks_left_out` says how many ranks are left out. Only the name of a job "
+          "comes from\noutside; no other label has values that packets or workers choose.\n";
   for (const Section& section : kSections) add_section(page, section);
   return page.str();
 }

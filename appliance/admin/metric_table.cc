@@ -13,7 +13,8 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Value = std::optional<double>;
 
-// C++ converts no lambda without captures to a pointer in a template, but does in a call.
+// Functions rather than a template: a lambda without captures converts to a function pointer in a
+// call, but not when a template parameter is deduced.
 constexpr MetricRow of_box(const char* name, MetricType type, const char* help,
                            Value (*value)(const MetricSample&)) {
   return {name, type, MetricScope::kBox, "", help, value};
@@ -58,7 +59,7 @@ void fill_rebalance_decisions(MetricFamily& family, const MetricSample& sample) 
   }
 }
 
-// Only at the box that leads, and once a plan has been carried out.
+// Absent on boxes that do not lead, and until the first proposal has been carried out.
 void fill_rebalance_gain(MetricFamily& family, const MetricSample& sample) {
   for (const cluster::BalanceView& job : sample.balancing.jobs) {
     if (job.last_gain) add_gauge(family, {{"training_job", job.job}}, *job.last_gain);
@@ -87,7 +88,7 @@ void fill_job_workers(MetricFamily& family, const MetricSample& sample) {
   }
 }
 
-// Of all ranks together; absent until a worker has said what it read.
+// One series per job, over all its ranks; absent until a worker has reported its reads.
 void fill_reads(MetricFamily& family, const MetricSample& sample) {
   for (const JobView& job : sample.jobs) {
     const std::vector<uint64_t>& reads = job.reads_by_rounds_behind;
@@ -98,14 +99,14 @@ void fill_reads(MetricFamily& family, const MetricSample& sample) {
     for (size_t behind = 0; behind < reads.size(); ++behind) {
       histogram.sample_count += reads[behind];
       histogram.sample_sum += static_cast<double>(reads[behind]) * static_cast<double>(behind);
-      if (behind + 1 == reads.size()) break;  // lacked that much or more
+      if (behind + 1 == reads.size()) break;  // the last counts this many rounds or more
       histogram.bucket.push_back(
           {.cumulative_count = histogram.sample_count, .upper_bound = static_cast<double>(behind)});
     }
   }
 }
 
-// Absent where the job's model has no rounds that wait for all.
+// Absent for jobs whose consistency model has no rounds that wait for all ranks.
 template <HistogramView JobView::*kHistogram>
 void fill_durations(MetricFamily& family, const MetricSample& sample) {
   for (const JobView& job : sample.jobs) {
@@ -147,158 +148,159 @@ using Sample = MetricSample;
 
 constexpr MetricRow kRows[] = {
     whole("pbox_build_info", kGauge, MetricScope::kBox, "version",
-          "1, labelled with what is running", fill_build_info),
+          "Always 1; the label holds the version of the daemon", fill_build_info),
     of_box("pbox_uptime_seconds", kGauge, "Time since the daemon started",
            [](const Sample& sample) { return Value(sample.box.uptime_s); }),
-    of_box("pbox_ready", kGauge, "1 if pipelines run and joins are accepted",
+    of_box("pbox_ready", kGauge, "1 while the pipelines run and JOINs are accepted",
            [](const Sample& sample) { return Value(sample.box.ready); }),
-    of_box("pbox_draining", kGauge, "1 if the box lets its jobs end and takes no new ones",
+    of_box("pbox_draining", kGauge, "1 while the box stops: it takes no new jobs",
            [](const Sample& sample) { return Value(sample.box.draining); }),
-    of_box("pbox_insecure", kGauge, "1 if packets carry no keyed tag",
+    of_box("pbox_insecure", kGauge, "1 if packets carry a checksum instead of a keyed tag",
            [](const Sample& sample) { return Value(sample.box.insecure); }),
-    of_box("pbox_box_job_memory_bytes", kGauge, "Memory taken by all jobs",
+    of_box("pbox_box_job_memory_bytes", kGauge, "Memory that all jobs together hold",
            [](const Sample& sample) { return Value(sample.box.job_memory_bytes); }),
-    of_box("pbox_box_job_memory_limit_bytes", kGauge, "Memory that jobs may take",
+    of_box("pbox_box_job_memory_limit_bytes", kGauge, "Memory that all jobs together may hold",
            [](const Sample& sample) { return Value(sample.box.job_memory_limit_bytes); }),
-    of_box("pbox_joins_refused_total", kCounter, "Joins answered with an error",
+    of_box("pbox_joins_refused_total", kCounter, "JOINs that the box refused",
            [](const Sample& sample) { return Value(sample.box.joins_refused); }),
-    of_box("pbox_workers_lost_total", kCounter, "Workers that went without leaving",
+    of_box("pbox_workers_lost_total", kCounter, "Workers that disconnected without LEAVE",
            [](const Sample& sample) { return Value(sample.box.workers_lost); }),
     of_box("pbox_workers_back_total", kCounter,
-           "Lost workers that came back, as themselves or replaced",
+           "Lost workers that returned: the same process, or one in its place",
            [](const Sample& sample) { return Value(sample.box.workers_back); }),
-    of_box("pbox_workers_excluded_total", kCounter, "Lost workers that a job went on without",
+    of_box("pbox_workers_excluded_total", kCounter, "Lost workers that a job continues without",
            [](const Sample& sample) { return Value(sample.box.workers_excluded); }),
-    of_box("pbox_jobs_recovered_total", kCounter, "Jobs that went on here after a box was lost",
+    of_box("pbox_jobs_recovered_total", kCounter,
+           "Jobs that continued on this box after a box was lost",
            [](const Sample& sample) { return Value(sample.box.jobs_recovered); }),
     of_box("pbox_optimizer_restarts_total", kCounter,
-           "Jobs of mode optimize that went on here without the optimizer state they had",
+           "Jobs in mode optimize that continued on this box without their newest optimizer state",
            [](const Sample& sample) { return Value(sample.box.optimizer_restarts); }),
     of_box("pbox_backups_lost_total", kCounter,
-           "Boxes with the copy of a part that ran here, which did not answer any more",
+           "Backup boxes of parts on this box that stopped answering",
            [](const Sample& sample) { return Value(sample.box.backups_lost); }),
-    of_box(
-        "pbox_worker_ports_given_up_total", kCounter,
-        "Ports (PBOX_PORT) that workers went on without, over the next they name; the log has why",
-        [](const Sample& sample) { return Value(sample.box.ports_given_up); }),
-    of_box("pbox_jobs_failed_total", kCounter, "Jobs ended by a failure",
+    of_box("pbox_worker_ports_given_up_total", kCounter,
+           "Times a worker gave up a port of its PBOX_PORT and used the next one; the log says why",
+           [](const Sample& sample) { return Value(sample.box.ports_given_up); }),
+    of_box("pbox_jobs_failed_total", kCounter, "Jobs that failed",
            [](const Sample& sample) { return Value(sample.box.jobs_failed); }),
-    of_box("pbox_jobs_finished_total", kCounter, "Jobs whose workers all left",
+    of_box("pbox_jobs_finished_total", kCounter, "Jobs that ended because all their workers left",
            [](const Sample& sample) { return Value(sample.box.jobs_finished); }),
-    of_box("pbox_port_links_down", kGauge, "DPDK devices whose link is down now",
+    of_box("pbox_port_links_down", kGauge, "DPDK devices whose link is down",
            [](const Sample& sample) { return Value(sample.box.links_down.size()); }),
-    of_box("pbox_cluster_store_up", kGauge, "1 while the store of the cluster answers",
+    of_box("pbox_cluster_store_up", kGauge, "1 while the store of the cluster answers this box",
            [](const Sample& sample) { return Value(sample.cluster.store_up); }),
     of_box("pbox_cluster_is_leader", kGauge, "1 if this box leads the cluster",
            [](const Sample& sample) { return Value(sample.cluster.is_leader); }),
-    of_box("pbox_snapshots_total", kCounter, "Snapshots of jobs that were asked for here and taken",
+    of_box("pbox_snapshots_total", kCounter,
+           "Snapshots of jobs that this box was asked for and that were taken",
            [](const Sample& sample) { return Value(sample.box.snapshots_taken); }),
     of_box("pbox_snapshots_failed_total", kCounter,
-           "Snapshots of jobs that were asked for here and not taken; the log says why",
+           "Snapshots of jobs that this box was asked for and that failed; the log says why",
            [](const Sample& sample) { return Value(sample.box.snapshots_failed); }),
-    of_box("pbox_parts_moved_total", kCounter, "Parts of jobs that went on at another box",
+    of_box("pbox_parts_moved_total", kCounter,
+           "Parts of jobs that moved from this box to another one",
            [](const Sample& sample) { return Value(sample.box.parts_moved); }),
     of_box("pbox_rebalance_parts_moved_total", kCounter,
-           "Parts of jobs that this box, while it led, moved to balance the boxes",
+           "Parts of jobs that this box moved as the leader, to balance the boxes",
            [](const Sample& sample) { return Value(sample.balancing.parts_moved); }),
     whole("pbox_rebalance_decisions_total", kCounter, MetricScope::kBox, "kind",
-          "What this box, while it led, decided about parts of jobs; hold: nothing to do",
+          "Decisions about parts of jobs that this box made as the leader; hold means no change",
           fill_rebalance_decisions),
     whole("pbox_rebalance_last_gain_ratio", kGauge, MetricScope::kJob, "",
-          "What the last move of parts saved of the iteration time, at the box that leads; below "
-          "0: it cost",
+          "Share of the iteration time that the last move of parts saved, on the leader; negative "
+          "if iterations became longer",
           fill_rebalance_gain),
-    of_box("pbox_cluster_boxes", kGauge, "Boxes of the cluster, as last heard",
+    of_box("pbox_cluster_boxes", kGauge, "Boxes of the cluster that this box knows",
            [](const Sample& sample) { return Value(sample.cluster.boxes.size()); }),
     of_box("pbox_control_connections", kGauge, "Open control connections of workers",
            [](const Sample& sample) { return Value(sample.box.control_connections); }),
     of_box("pbox_resident_memory_bytes", kGauge, "Resident memory of the daemon",
            [](const Sample& sample) { return Value(sample.usage.resident_bytes); }),
-    of_box("pbox_cpu_seconds_total", kCounter, "CPU time of the daemon, all threads",
+    of_box("pbox_cpu_seconds_total", kCounter, "CPU time of the daemon, over all threads",
            [](const Sample& sample) { return Value(sample.usage.cpu_s); }),
     of_box("pbox_metrics_ranks_left_out", kGauge,
-           "Ranks without series of their own, because there are too many of them on the box",
+           "Ranks that have no series of their own, because the box has too many ranks",
            [](const Sample& sample) { return Value(sample.ranks_left_out); }),
     whole("pbox_cluster_store_errors_total", kCounter, MetricScope::kBox, "op",
-          "Calls to the store of the cluster that failed", fill_store_errors),
+          "Failed calls to the store of the cluster", fill_store_errors),
     whole("pbox_pipeline_info", kGauge, MetricScope::kPipeline, "port,nic,affinity",
-          "1, labelled with how packets reach the pipeline", fill_pipeline_info),
-    of_job("pbox_job_chunk_rounds_total", kCounter, "Chunk rounds finished, over all chunks",
+          "Always 1; the labels say how packets reach the pipeline", fill_pipeline_info),
+    of_job("pbox_job_chunk_rounds_total", kCounter, "Rounds finished, summed over all chunks",
            [](const JobView& job) { return Value(job.chunk_rounds); }),
-    of_job("pbox_job_memory_bytes", kGauge, "Memory taken by the job",
+    of_job("pbox_job_memory_bytes", kGauge, "Memory that the job holds",
            [](const JobView& job) { return Value(job.memory_bytes); }),
     of_job("pbox_job_pulls_total", kCounter,
-           "Reads of chunks; absent where rounds wait for all workers anyway",
+           "Reads of chunks; absent if every round waits for all workers",
            [](const JobView& job) { return of_pulls(job, &PullView::pulls); }),
     of_job("pbox_job_pulls_delayed_total", kCounter,
-           "Reads of chunks that waited, as the job's consistency model has it",
+           "Reads of chunks that had to wait under the job's consistency model",
            [](const JobView& job) { return of_pulls(job, &PullView::delayed); }),
-    of_job("pbox_job_parked_seconds_total", kCounter,
-           "Time that reads of chunks have waited, over all of them",
+    of_job("pbox_job_parked_seconds_total", kCounter, "Total time that reads of chunks were parked",
            [](const JobView& job) { return of_pulls(job, &PullView::parked_s); }),
     of_job("pbox_job_lead_rounds", kGauge,
-           "The most rounds that a rank has been ahead of the slowest",
+           "Largest number of rounds by which a rank has been ahead of the slowest",
            [](const JobView& job) { return of_pulls(job, &PullView::lead_rounds); }),
     of_job("pbox_job_upstream_chunks_total", kCounter,
-           "Sums of chunks that came back from the box they went on to; absent where sums stay",
+           "Sums of chunks that came back from the upper box; absent without [upstream]",
            [](const JobView& job) { return of_upstream(job, &RelayView::chunks_relayed); }),
     of_job("pbox_job_upstream_chunks_in_flight", kGauge,
-           "Sums of chunks that other racks, or the box that they went on to, are waited for",
+           "Sums of chunks that wait for other racks or for the upper box",
            [](const JobView& job) { return of_upstream(job, &RelayView::chunks_in_flight); }),
     of_job("pbox_job_parts_without_copy", kGauge,
-           "Parts here without the copy on another box that the job wants, or none yet; absent "
-           "where none is wanted",
+           "Parts on this box that lack the backup copy that the job asks for; absent if it asks "
+           "for none",
            [](const JobView& job) { return of_backup(job, &BackupView::parts_without); }),
     of_job("pbox_job_copied_chunks_total", kCounter,
-           "States of chunks that the box with the copy has taken, before results were given out",
+           "Chunk states that the backup box acknowledged before their results were published",
            [](const JobView& job) { return of_backup(job, &BackupView::chunks_copied); }),
     of_job("pbox_job_copied_chunks_in_flight", kGauge,
-           "States of chunks that the box with the copy is yet to take",
+           "Chunk states that the backup box has not acknowledged yet",
            [](const JobView& job) { return of_backup(job, &BackupView::chunks_in_flight); }),
     whole("pbox_job_workers", kGauge, MetricScope::kJob, "state", "Ranks of the job by state",
           fill_job_workers),
     whole("pbox_job_arrival_skew_seconds", kHistogram, MetricScope::kJob, "",
-          "Chunk rounds by the time from the first rank's push to the last one's",
+          "Rounds of chunks by the time from the first rank's push to the last rank's push",
           fill_durations<&JobView::arrival_skew>),
-    whole(
-        "pbox_job_round_seconds", kHistogram, MetricScope::kJob, "",
-        "Pipelines' parts of rounds by the time from the first rank's push to the last one's, over "
-        "all chunks",
-        fill_durations<&JobView::round_times>),
+    whole("pbox_job_round_seconds", kHistogram, MetricScope::kJob, "",
+          "Rounds of each pipeline by the time from the first rank's push to the last rank's push, "
+          "over "
+          "all its chunks of the job",
+          fill_durations<&JobView::round_times>),
     whole("pbox_job_read_rounds_behind", kHistogram, MetricScope::kJob, "",
-          "Rounds that the data lacked when a tensor was read", fill_reads),
+          "Reads of tensors by the number of rounds that the data lacked", fill_reads),
     of_rank("pbox_worker_bytes_received_total", kCounter, "Bytes received from the rank",
             [](const WorkerView& worker) { return Value(worker.bytes_received); }),
     of_rank("pbox_worker_fragments_total", kCounter, "Fragments received from the rank",
             [](const WorkerView& worker) { return Value(worker.fragments_received); }),
     of_rank("pbox_worker_duplicate_fragments_total", kCounter,
-            "Fragments of the rank that had arrived before",
+            "Fragments of the rank that had arrived already",
             [](const WorkerView& worker) { return Value(worker.duplicates); }),
     of_rank("pbox_worker_last_arrivals_total", kCounter,
-            "Chunk rounds this rank finished last: who is late",
+            "Rounds of chunks in which this rank was the last to push",
             [](const WorkerView& worker) { return Value(worker.last_arrivals); }),
     of_rank(
         "pbox_worker_late_seconds_total", kCounter,
-        "Time between the last arrival but one and this rank's, over the chunk rounds it finished",
+        "Total time that this rank held rounds up: from the second last rank's arrival to its own",
         [](const WorkerView& worker) { return Value(worker.late_s); }),
     of_rank("pbox_worker_awaited_seconds", kGauge,
-            "How long the other ranks have waited for this one's push; 0 while they do not",
+            "Time for which all other ranks have waited for this rank's push; 0 if they do not",
             [](const WorkerView& worker) { return Value(worker.awaited_s); }),
     of_rank("pbox_worker_nonfinite_fragments_total", kCounter,
-            "Fragments the rank pushed with an infinity or a NaN in them",
+            "Fragments from the rank that hold an infinity or a NaN",
             [](const WorkerView& worker) { return Value(worker.nonfinite_fragments); }),
     of_rank("pbox_job_dropped_fragments_total", kCounter,
-            "Fragments of the rank that came after their round had closed; with model drop",
+            "Fragments of the rank that came after their round had closed; model drop only",
             [](const WorkerView& worker) {
               const auto& dropped = worker.dropped_fragments;
               return dropped ? Value(static_cast<double>(*dropped)) : std::nullopt;
             }),
     of_rank("pbox_worker_last_packet_age_seconds", kGauge,
-            "Time since the rank's last packet; absent before its first",
+            "Time since the rank's newest packet; absent before its first",
             [](const WorkerView& worker) {
               return worker.last_packet_age_s < 0 ? std::nullopt : Value(worker.last_packet_age_s);
             }),
-    of_rank("pbox_worker_up", kGauge, "1 if the rank has joined and is neither lost nor gone",
+    of_rank("pbox_worker_up", kGauge, "1 while the rank is joined: neither lost nor gone",
             [](const WorkerView& worker) { return Value(worker.state == "joined"); }),
 };
 

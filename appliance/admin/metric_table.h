@@ -1,6 +1,6 @@
-// The one table of what the box exports: it makes /metrics and the reference page, METRICS.md. To
-// add a metric: a row in metric_table.cc, or, if a pipeline or a port counts it, in the table of
-// pipeline/observe/counters.h or nic/port_counters.h, which are parts of this one.
+// The one table of what the box exports: it makes /metrics and the reference page, docs/metrics.md.
+// To add a metric, add a row to metric_table.cc. If a pipeline or a port counts it, add the row to
+// pipeline/observe/counters.h or nic/port_counters.h, which are parts of this table.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -16,7 +16,7 @@
 
 namespace pbox::appliance {
 
-// What one page is made of.
+// The values that one page of /metrics is made from.
 struct MetricSample {
   BoxView box;
   ClusterView cluster;
@@ -24,21 +24,21 @@ struct MetricSample {
   ProcessUsage usage;
   std::vector<PipelineView> pipelines;
   std::vector<JobView> jobs;
-  // Of the jobs whose ranks are shown one by one, by index; see limits::kMetricRanksMax.
+  // By index of the job: whether its ranks have series of their own; see limits::kMetricRanksMax.
   std::vector<bool> shows_ranks;
   uint64_t ranks_left_out = 0;
 };
 
-// Which series a metric has, and so its first labels.
+// The objects that a metric has one series for each; they give its first labels.
 enum class MetricScope : uint8_t { kBox, kPipeline, kJob, kRank };
 
-// A metric has a value for each of its scope, or is filled as a whole. A value that is nothing has
-// no series.
+// A metric either has a function that returns its value for one object of its scope, or `fill`,
+// which adds all its series. A value of nullopt has no series.
 struct MetricRow {
   const char* name;
   prometheus::MetricType type;
   MetricScope scope;
-  const char* labels;  // beyond those of the scope: "reason"; mostly none
+  const char* labels;  // labels in addition to the scope's, as "reason"; mostly empty
   const char* help;
   std::optional<double> (*of_box)(const MetricSample&) = nullptr;
   std::optional<double> (*of_job)(const JobView&) = nullptr;
@@ -46,26 +46,26 @@ struct MetricRow {
   void (*fill)(prometheus::MetricFamily&, const MetricSample&) = nullptr;
 };
 
-// Rows that this folder makes the values of; in the order of the page.
+// Rows whose values this folder computes, in the order of the page.
 std::span<const MetricRow> metric_rows();
 
-// A metric as the page and the reference have it: also those of the pipelines' tables.
+// A metric as /metrics and the reference page show it, those of pipelines and ports included.
 struct MetricInfo {
   const char* name;
   prometheus::MetricType type;
   MetricScope scope;
   std::string labels;
   std::string help;
-  std::string label_values = {};  // of a label that the table knows all values of
+  std::string label_values = {};  // all values of the label, if the table knows them
 };
 std::vector<MetricInfo> all_metrics();
 prometheus::MetricType type_of(const CounterRow& row);
 
-// "seconds", "bytes", ...: base units stand in the names, as Prometheus has it. Empty: a plain
-// number, or a count of what the name says.
+// Returns the base unit in the metric's name, as "seconds" or "bytes"; empty for a plain number, or
+// a count of what the name says.
 std::string_view unit_of(std::string_view name);
 
-// METRICS.md, whole.
+// Returns the whole text of docs/metrics.md.
 std::string metric_reference();
 
 }  // namespace pbox::appliance

@@ -23,7 +23,7 @@ for package in pboxd pboxctl libpbox python3-pbox pbox-dashboards; do
   dpkg-deb -x "$file" "$folder/root"
 done
 for file in usr/bin/pboxd usr/bin/pboxctl usr/lib/systemd/system/pboxd.service \
-  usr/share/doc/pbox/pboxd.conf.example usr/share/doc/pbox/METRICS.md \
+  usr/share/doc/pbox/pboxd.conf.example usr/share/doc/pbox/docs/metrics.md \
   usr/share/man/man1/pboxctl.1.gz usr/share/bash-completion/completions/pboxctl \
   usr/lib/libpbox.so.1 usr/include/pbox/pbox.h usr/lib/pkgconfig/pbox.pc \
   usr/lib/cmake/pbox/pbox-config.cmake usr/lib/python3/dist-packages/pbox/client.py \

@@ -181,10 +181,10 @@ class Documents(unittest.TestCase):
             for path in (TREE / folder).rglob("*") if path.suffix in (".cc", ".h", ".py"))
         # A text may be cut over several literals.
         sources = re.sub(r'"\s*\n\s*"', "", sources)
-        metrics = (TREE / "appliance/admin/METRICS.md").read_text(encoding="utf-8")
-        readme = (TREE / "README.md").read_text(encoding="utf-8")
-        table = readme.partition("| you see |")[2].partition("\n\n")[0]
-        seen = [text for row in table.splitlines()[2:]
+        metrics = (TREE / "docs/metrics.md").read_text(encoding="utf-8")
+        page = (TREE / "docs/troubleshooting.md").read_text(encoding="utf-8")
+        tables = [table.partition("\n\n")[0] for table in page.split("| you see |")[1:]]
+        seen = [text for table in tables for row in table.splitlines()[2:]
                 for text in re.findall(r"`([^`]+)`", row.split(" | ")[0])
                 if words_of(text)[:1] != ["systemctl"]]  # where it is seen
         self.assertGreater(len(seen), 20)

@@ -1,4 +1,4 @@
-// Prints the reference page of all metrics: appliance/admin/METRICS.md.
+// Prints the reference page of all metrics: docs/metrics.md.
 #include <iostream>
 
 #include "appliance/admin/metric_table.h"

@@ -170,7 +170,7 @@ TEST_CASE("every family of the page is declared once in the table, with its type
 TEST_CASE("the reference page in the tree is what the tables make") {
   std::ifstream file(PBOX_METRIC_REFERENCE);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  INFO("to make it anew: build/release/tests/print_metric_reference > appliance/admin/METRICS.md");
+  INFO("to generate it again: build/release/tests/print_metric_reference > docs/metrics.md");
   CHECK(text == metric_reference());
 }
 
