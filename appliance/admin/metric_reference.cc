@@ -30,7 +30,8 @@ constexpr Section kSections[] = {
     {MetricScope::kPipeline, "Pipelines",
      "One series for each pipeline, or for each pipeline and value of the label.", "pipeline"},
     {MetricScope::kJob, "Jobs",
-     "One series for each job; it vanishes with the job. The label is not `job`, which Prometheus "
+     "One series for each job; it vanishes with the job. Its label is not `job`, a name "
+     "that\nPrometheus "
      "reserves.",
      "training_job"},
     {MetricScope::kRank, "Ranks", "One series for each rank of each job; it vanishes with the job.",
