@@ -13,10 +13,10 @@ namespace {
 
 constexpr uint64_t kPortMax = 65'535;
 constexpr uint64_t kBufferBytesMin = 64u << 10;
-constexpr uint64_t kBufferBytesMax = 1u << 30;  // the kernel doubles it and keeps it in an int
+constexpr uint64_t kBufferBytesMax = 1u << 30;  // the kernel doubles it and stores it in an int
 constexpr uint64_t kTimeoutMsMin = 10;
 constexpr uint64_t kTimeoutMsMax = 24u * 3'600'000;
-constexpr uint64_t kMtuMax = 65'536;  // of the loopback interface
+constexpr uint64_t kMtuMax = 65'536;  // that of the loopback interface
 constexpr uint64_t kPacketMemoryMibMax = 1u << 20;
 
 constexpr uint64_t kRecordsMin = 4'096;
@@ -69,25 +69,24 @@ Field dpdk_devices() {
 void add_addresses_and_ports(std::vector<Field>& list) {
   list.push_back(box_name());
   list.push_back(address("box.listen", PBOX_MEMBER(box, listen),
-                         "address of control and data; 0.0.0.0 or :: for all"));
+                         "address of control and data; 0.0.0.0 or :: for all NICs"));
   list.push_back(number("control.port", PBOX_MEMBER(control, port), 0, kPortMax, Reload::kNo,
-                        "TCP port of workers' control connections; 0: a free one"));
+                        "TCP port of the workers' control connections; 0: a free one"));
   list.push_back(number("control.join_timeout_s", PBOX_MEMBER(control, join_timeout_s), 1, 86'400,
                         Reload::kYes,
                         "longest time for all workers of a job to join; they may ask for less"));
   list.push_back(number("control.heartbeat_interval_ms",
                         PBOX_MEMBER(control, heartbeat_interval_ms), kTimeoutMsMin, kTimeoutMsMax,
-                        Reload::kNo, "workers send a sign of life this often"));
+                        Reload::kNo, "time between two heartbeats of a worker"));
   list.push_back(number("control.worker_dead_after_ms", PBOX_MEMBER(control, worker_dead_after_ms),
                         kTimeoutMsMin, kTimeoutMsMax, Reload::kYes,
-                        "a worker is lost after so long without control traffic"));
-  list.push_back(number("control.worker_lost_timeout_ms",
-                        PBOX_MEMBER(control, worker_lost_timeout_ms), 0, kTimeoutMsMax,
-                        Reload::kYes,
-                        "policy wait: the other workers' waits fail so long after a loss"));
+                        "a worker is lost after this long without control traffic"));
+  list.push_back(number(
+      "control.worker_lost_timeout_ms", PBOX_MEMBER(control, worker_lost_timeout_ms), 0,
+      kTimeoutMsMax, Reload::kYes, "how long the other workers wait for a lost one to come back"));
   list.push_back(number("control.connections_max", PBOX_MEMBER(control, connections_max), 1,
                         limits::kControlConnectionsMax, Reload::kYes,
-                        "control connections at a time"));
+                        "most control connections at a time"));
   add_cluster(list);
   add_upstream(list);
   list.push_back(boolean("admin.enabled", PBOX_MEMBER(admin, enabled),
@@ -99,13 +98,13 @@ void add_addresses_and_ports(std::vector<Field>& list) {
 
 void add_data(std::vector<Field>& list) {
   list.push_back(number("data.port_first", PBOX_MEMBER(data, port_first), 0, kPortMax, Reload::kNo,
-                        "UDP port of the first pipeline, the next has one more; 0: free ones, with "
-                        "sockets"));
+                        "UDP port of the first pipeline; the next has one more; 0: free ones, not "
+                        "with dpdk"));
   list.push_back(
       choice("data.port", PBOX_MEMBER(data, port),
              {{"socket", PortKind::kSocket}, {"dpdk", PortKind::kDpdk}, {"rdma", PortKind::kRdma}},
              3, Reload::kNo,
-             "what moves the packets: kernel sockets, DPDK past the kernel, or sockets "
+             "what moves the packets: kernel sockets; dpdk, without the kernel; rdma, sockets "
              "and beside them queue pairs of RDMA devices"));
   list.push_back(number("data.receive_buffer_bytes", PBOX_MEMBER(data, receive_buffer_bytes),
                         kBufferBytesMin, kBufferBytesMax, Reload::kNo,
@@ -114,7 +113,7 @@ void add_data(std::vector<Field>& list) {
                         kBufferBytesMin, kBufferBytesMax, Reload::kNo,
                         "socket send buffer of each pipeline"));
   list.push_back(number("data.mtu", PBOX_MEMBER(data, mtu), 0, kMtuMax, Reload::kNo,
-                        "largest IP packet sent; 0: from the path, or 1500 with dpdk"));
+                        "largest IP packet in bytes; 0: as the path allows, or 1500 with dpdk"));
   list.push_back(boolean("data.payload_crc", PBOX_MEMBER(data, payload_crc),
                          "insecure mode: checksum payloads too, not only headers"));
   list.push_back(auto_or_off("data.gso", PBOX_MEMBER(data, gso),
@@ -124,7 +123,7 @@ void add_data(std::vector<Field>& list) {
 void add_dpdk(std::vector<Field>& list) {
   list.push_back(dpdk_devices());
   list.push_back(boolean("dpdk.no_huge", PBOX_MEMBER(dpdk, no_huge),
-                         "packet memory in ordinary pages, for development"));
+                         "take packet memory in ordinary pages, for development"));
   list.push_back(number("dpdk.memory_mib", PBOX_MEMBER(dpdk, memory_mib), 0, kPacketMemoryMibMax,
                         Reload::kNo,
                         "MiB of packet memory on each NUMA node; 0: as much as the plan needs"));
@@ -138,7 +137,7 @@ void add_machine(std::vector<Field>& list) {
                         {{"adaptive", PollMode::kAdaptive}, {"busy", PollMode::kBusy}}, 2,
                         Reload::kNo, "adaptive sleeps when there is nothing to do; busy spins"));
   list.push_back(number("pipeline.spin_us", PBOX_MEMBER(pipeline, spin_us), 0, 1'000'000,
-                        Reload::kNo, "adaptive: spin so long before sleeping"));
+                        Reload::kNo, "adaptive: idle time before it sleeps"));
   list.push_back(choice(
       "pipeline.pin", PBOX_MEMBER(pipeline, pin),
       {{"auto", OnOffAuto::kAuto}, {"on", OnOffAuto::kOn}, {"off", OnOffAuto::kOff}}, 3,
@@ -149,25 +148,25 @@ void add_machine(std::vector<Field>& list) {
   list.push_back(
       number("pipeline.window_bytes", PBOX_MEMBER(pipeline, window_bytes), 0,
              limits::kCreditBytesMax, Reload::kNo,
-             "most bytes in flight per worker and pipeline; 0: 1 MiB. Never more than its share of "
-             "3/4 of the receive buffer"));
+             "most bytes in flight per worker and pipeline; 0: 1 MiB. Never more than the worker's "
+             "share of 3/4 of the receive buffer"));
   list.push_back(fraction("memory.job_share", PBOX_MEMBER(memory, job_share), 0.01, 0.98,
-                          Reload::kYes, "share of the box's memory that all jobs may take"));
+                          Reload::kYes,
+                          "share of the box's memory that all jobs together may take"));
   list.push_back(auto_or_off("memory.hugepages", PBOX_MEMBER(memory, hugepages),
                              "use reserved 2 MiB pages where there are any"));
 }
 
 void add_recorder(std::vector<Field>& list) {
-  list.push_back(
-      folder("recorder.directory", PBOX_MEMBER(recorder, directory),
-             "folder of the flight recorder, in memory (tmpfs); none: it leaves no file"));
+  list.push_back(folder("recorder.directory", PBOX_MEMBER(recorder, directory),
+                        "folder of the flight recorder, in memory (tmpfs); none: no files"));
   list.push_back(number("recorder.records", PBOX_MEMBER(recorder, records), kRecordsMin,
                         kRecordsMax, Reload::kNo,
-                        "packets and the like that each pipeline remembers, of 64 bytes each; "
+                        "records of 64 bytes that each pipeline keeps, one for each packet; "
                         "rounded up to a power of two"));
   list.push_back(number("recorder.late_after_ms", PBOX_MEMBER(recorder, late_after_ms),
                         kTimeoutMsMin, kTimeoutMsMax, Reload::kYes,
-                        "a round that waits for a rank for so long is recorded in a file"));
+                        "a round that waits this long for a rank is recorded in a file"));
 }
 
 void add_snapshots(std::vector<Field>& list) {
@@ -182,11 +181,11 @@ void add_snapshots(std::vector<Field>& list) {
 
 void add_jobs_and_log(std::vector<Field>& list) {
   list.push_back(number("jobs.max", PBOX_MEMBER(jobs, max), 1, limits::kJobsMax, Reload::kYes,
-                        "jobs at a time"));
+                        "most jobs at a time"));
   list.push_back(number("jobs.workers_max", PBOX_MEMBER(jobs, workers_max), 1,
-                        limits::kWorkersPerJobMax, Reload::kYes, "workers of one job"));
+                        limits::kWorkersPerJobMax, Reload::kYes, "most workers of one job"));
   list.push_back(number("jobs.chunks_max", PBOX_MEMBER(jobs, chunks_max), 1,
-                        limits::kChunksPerJobMax, Reload::kYes, "chunks of one job"));
+                        limits::kChunksPerJobMax, Reload::kYes, "most chunks of one job"));
   list.push_back(number("jobs.chunk_bytes", PBOX_MEMBER(jobs, chunk_bytes), limits::kChunkBytesMin,
                         limits::kChunkBytesMax, Reload::kYes, "size of a chunk, for new jobs"));
   const Words<OnOffAuto> insecure = {{"auto", OnOffAuto::kAuto},
@@ -198,7 +197,7 @@ void add_jobs_and_log(std::vector<Field>& list) {
                         Reload::kNo, "run without keys; auto: on loopback only"));
   list.push_back(boolean("security.insecure_off_loopback",
                          PBOX_MEMBER(security, insecure_off_loopback),
-                         "also needed to run without keys off loopback"));
+                         "second consent to run without keys off loopback"));
   list.push_back(choice("log.level", PBOX_MEMBER(log, level),
                         {{"debug", LogLevel::kDebug},
                          {"info", LogLevel::kInfo},

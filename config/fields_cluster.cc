@@ -23,7 +23,7 @@ Field cluster_endpoints() {
 
 Field cluster_name() {
   return Field{"cluster.name",
-               "name of the cluster: boxes of one name in one etcd belong together",
+               "name of the cluster; boxes of one name in one etcd belong together",
                "1 to 64 letters, digits, '-', '_' and '.'",
                false,
                [](const Config& config) { return config.cluster.name; },
@@ -36,7 +36,7 @@ Field cluster_name() {
 
 Field cluster_user() {
   return Field{"cluster.user",
-               "user of etcd; empty: without",
+               "user of etcd; empty: none",
                "text of one line",
                false,
                [](const Config& config) { return config.cluster.user; },
@@ -48,23 +48,24 @@ Field cluster_user() {
 }
 
 Field upstream_box() {
-  return Field{"upstream.box",
-               "the box that sums of jobs go on to, as a worker's, before they are results; empty: "
-               "they stay here",
-               "HOST:PORT of a control connection, or nothing",
-               false,
-               [](const Config& config) { return config.upstream.box; },
-               [](Config& config, const std::string& text) {
-                 const auto read = read_endpoints(text);
-                 if (!read.faults.empty() || read.endpoints.size() > 1) return false;
-                 config.upstream.box = read.endpoints.empty() ? "" : read.endpoints[0];
-                 return true;
-               }};
+  return Field{
+      "upstream.box",
+      "control address of the box that adds up the sums of several boxes; empty: sums stay "
+      "here",
+      "HOST:PORT of a control connection, or nothing",
+      false,
+      [](const Config& config) { return config.upstream.box; },
+      [](Config& config, const std::string& text) {
+        const auto read = read_endpoints(text);
+        if (!read.faults.empty() || read.endpoints.size() > 1) return false;
+        config.upstream.box = read.endpoints.empty() ? "" : read.endpoints[0];
+        return true;
+      }};
 }
 
 Field upstream_port() {
   return Field{"upstream.port",
-               "what carries packets to it, as PBOX_PORT of a worker",
+               "what carries packets to upstream.box, as PBOX_PORT of a worker",
                "socket, or rdma:DEVICE",
                false,
                [](const Config& config) { return config.upstream.port; },
@@ -80,24 +81,26 @@ Field upstream_port() {
 
 void add_cluster(std::vector<Field>& list) {
   list.push_back(folder("cluster.state_directory", PBOX_MEMBER(cluster, state_directory),
-                        "folder of what must outlive the daemon; none: nothing is kept"));
+                        "folder for what must survive the daemon; none: nothing is stored"));
   list.push_back(choice("cluster.store", PBOX_MEMBER(cluster, store),
                         {{"local", StoreKind::kLocal}, {"etcd", StoreKind::kEtcd}}, 2, Reload::kNo,
-                        "where boxes agree: local, a file of this one box, or etcd, for many"));
+                        "where boxes agree: local, a file of this one box, or etcd, for several"));
   list.push_back(cluster_endpoints());
   list.push_back(cluster_name());
   list.push_back(number("cluster.lease_ttl_s", PBOX_MEMBER(cluster, lease_ttl_s), 2, 3'600,
-                        Reload::kNo, "a box that etcd has not heard from for so long is gone"));
+                        Reload::kNo,
+                        "a box that etcd has not heard from for this long is considered gone"));
   list.push_back(boolean("cluster.rebalance", PBOX_MEMBER(cluster, rebalance),
-                         "parts of jobs move, while they train, to boxes that are done sooner"));
+                         "move parts of jobs, while they train, to boxes that finish sooner"));
   list.push_back(number("cluster.rebalance_interval_ms",
                         PBOX_MEMBER(cluster, rebalance_interval_ms), 100, 60'000, Reload::kNo,
-                        "boxes say this often how long rounds take: one observation"));
+                        "time between two reports of a box on how long rounds take"));
   list.push_back(cluster_user());
   list.push_back(file_path("cluster.password_file", PBOX_MEMBER(cluster, password_file),
                            "file with the password of cluster.user, in one line"));
-  list.push_back(file_path("cluster.ca_file", PBOX_MEMBER(cluster, ca_file),
-                           "PEM file of who signed etcd's certificates; empty: no TLS"));
+  list.push_back(
+      file_path("cluster.ca_file", PBOX_MEMBER(cluster, ca_file),
+                "PEM file of the authority that signed etcd's certificates; empty: no TLS"));
   list.push_back(file_path("cluster.cert_file", PBOX_MEMBER(cluster, cert_file),
                            "PEM file of the certificate that this box shows to etcd"));
   list.push_back(file_path("cluster.key_file", PBOX_MEMBER(cluster, key_file),
@@ -107,9 +110,11 @@ void add_cluster(std::vector<Field>& list) {
 void add_upstream(std::vector<Field>& list) {
   list.push_back(upstream_box());
   list.push_back(number("upstream.rank", PBOX_MEMBER(upstream, rank), 0,
-                        limits::kWorkersPerJobMax - 1, Reload::kNo, "this box's rank there"));
+                        limits::kWorkersPerJobMax - 1, Reload::kNo,
+                        "rank of this box at upstream.box"));
   list.push_back(number("upstream.world_size", PBOX_MEMBER(upstream, world_size), 1,
-                        limits::kWorkersPerJobMax, Reload::kNo, "how many boxes' sums go there"));
+                        limits::kWorkersPerJobMax, Reload::kNo,
+                        "number of boxes whose sums go to upstream.box"));
   list.push_back(upstream_port());
 }
 

@@ -10,7 +10,7 @@
 namespace pbox::config {
 namespace {
 
-constexpr size_t kNameBytesMax = 63;  // as the kernel bounds them
+constexpr size_t kNameBytesMax = 63;  // the kernel's bound
 constexpr uint64_t kGidIndexMax = 255;
 
 bool is_device_name(const std::string& name) {
@@ -51,37 +51,38 @@ Field devices() {
 }
 
 Field gid_index() {
-  return Field{"rdma.gid_index",
-               "index in the GID table of the devices; auto: RoCE v2, nearest to the pipeline",
-               "auto, or a whole number from 0 to 255",
-               false,
-               [](const Config& config) {
-                 const int32_t index = config.rdma.gid_index;
-                 return index == kGidIndexAuto ? std::string("auto") : std::to_string(index);
-               },
-               [](Config& config, const std::string& text) {
-                 const auto index = read_number(text);
-                 if (text != "auto" && (!index || *index > kGidIndexMax)) return false;
-                 config.rdma.gid_index =
-                     text == "auto" ? kGidIndexAuto : static_cast<int32_t>(*index);
-                 return true;
-               }};
+  return Field{
+      "rdma.gid_index",
+      "index in the GID table of the devices; auto: the RoCE v2 entry nearest to the pipeline",
+      "auto, or a whole number from 0 to 255",
+      false,
+      [](const Config& config) {
+        const int32_t index = config.rdma.gid_index;
+        return index == kGidIndexAuto ? std::string("auto") : std::to_string(index);
+      },
+      [](Config& config, const std::string& text) {
+        const auto index = read_number(text);
+        if (text != "auto" && (!index || *index > kGidIndexMax)) return false;
+        config.rdma.gid_index = text == "auto" ? kGidIndexAuto : static_cast<int32_t>(*index);
+        return true;
+      }};
 }
 
 Field mode() {
-  return Field{"rdma.mode",
-               "how workers' packets come: sent, or written into slots that each worker has here; "
-               "the latter on fabrics that are trusted",
-               "one of send, write_imm",
-               false,
-               [](const Config& config) {
-                 return std::string(config.rdma.mode == RdmaMode::kSend ? "send" : "write_imm");
-               },
-               [](Config& config, const std::string& text) {
-                 if (text != "send" && text != "write_imm") return false;
-                 config.rdma.mode = text == "send" ? RdmaMode::kSend : RdmaMode::kWriteImm;
-                 return true;
-               }};
+  return Field{
+      "rdma.mode",
+      "how workers' packets arrive: send, or write_imm into slots that each worker has here; "
+      "the latter only on fabrics that you trust",
+      "one of send, write_imm",
+      false,
+      [](const Config& config) {
+        return std::string(config.rdma.mode == RdmaMode::kSend ? "send" : "write_imm");
+      },
+      [](Config& config, const std::string& text) {
+        if (text != "send" && text != "write_imm") return false;
+        config.rdma.mode = text == "send" ? RdmaMode::kSend : RdmaMode::kWriteImm;
+        return true;
+      }};
 }
 
 }  // namespace
