@@ -111,7 +111,7 @@ const Command kMetrics = {
     "[options]",
     "show what a box counts",
     "Shows what a box counts, as Prometheus reads it; --output json has a list of samples. What "
-    "each\nmeans stands in its HELP line, and in docs/metrics.md of the documentation.",
+    "each\nmeans stands in its HELP line, and in METRICS.md of the documentation.",
     metrics_options,
     metrics};
 
