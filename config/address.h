@@ -1,4 +1,4 @@
-// What kind of address a literal is. Pure; any thread.
+// Classifies literal addresses. Pure; any thread.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// The configuration of one box as a plain value: what the file and the flags said, checked. It is
-// read once at the edge (parse.h) and handed down by value; nobody looks at a file or an
-// environment variable later. Member names are the names of the sections and keys in the file.
+// The configuration of one box as a plain value, from the file and the flags, checked. It is read
+// once at the edge (parse.h) and handed down by value; no code reads a file or an environment
+// variable later. Member names are the names of the sections and keys in the file.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace pbox::config {
 
-// kAuto leaves the choice to the box, which says in the topology's reasons what it chose.
+// kAuto leaves the choice to the box, which states it among the topology's reasons.
 enum class OnOffAuto { kAuto, kOn, kOff };
 enum class PollMode { kAdaptive, kBusy };       // kAdaptive: spin for spin_us, then sleep
-enum class PortKind { kSocket, kDpdk, kRdma };  // kRdma: sockets, and RDMA beside them
+enum class PortKind { kSocket, kDpdk, kRdma };  // kRdma: sockets, and RDMA devices beside them
 enum class StoreKind { kLocal, kEtcd };
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class LogFormat { kText, kJson };
@@ -27,23 +27,23 @@ struct Box {
 
 struct Control {
   uint16_t port = limits::kControlPort;  // TCP; 0: a free one
-  uint32_t join_timeout_s = 600;         // of any job; workers may ask for less
+  uint32_t join_timeout_s = 600;         // for any job; workers may ask for less
   uint32_t heartbeat_interval_ms = 1'000;
   uint32_t worker_dead_after_ms = 10'000;    // without traffic on the control connection
-  uint32_t worker_lost_timeout_ms = 10'000;  // policy wait: then the others' waits fail
+  uint32_t worker_lost_timeout_ms = 10'000;  // how long a lost worker may take to come back
   uint32_t connections_max = limits::kControlConnectionsMax;
   bool operator==(const Control&) const = default;
 };
 
 struct Cluster {
-  std::string state_directory = "/var/lib/pbox";  // what must outlive the daemon; empty: none
+  std::string state_directory = "/var/lib/pbox";  // for what must survive the daemon; empty: none
   StoreKind store = StoreKind::kLocal;
-  std::vector<std::string> endpoints;  // of etcd: HOST:PORT
+  std::vector<std::string> endpoints;  // etcd's members, as HOST:PORT
   std::string name = "pbox";           // boxes of one name in one etcd are one cluster
-  uint32_t lease_ttl_s = 10;           // a box that is silent for so long is gone
-  bool rebalance = true;  // the leader moves parts of jobs to where they are done sooner
-  uint32_t rebalance_interval_ms = 1'000;  // boxes say this often how long rounds take
-  std::string user;                        // of etcd; empty: without
+  uint32_t lease_ttl_s = 10;           // a box that is silent for this long is considered gone
+  bool rebalance = true;               // the leader moves parts of jobs to boxes that finish sooner
+  uint32_t rebalance_interval_ms = 1'000;  // time between reports on how long rounds take
+  std::string user;                        // etcd's user; empty: none
   std::string password_file;
   std::string ca_file;  // PEM; empty: no TLS
   std::string cert_file;
@@ -51,12 +51,12 @@ struct Cluster {
   bool operator==(const Cluster&) const = default;
 };
 
-// The box that this one's sums go on to, as one of its ranks.
+// The upper box that adds up the sums of several boxes. This box is one of its ranks.
 struct Upstream {
   std::string box;              // HOST:PORT of its control connection; empty: sums stay here
-  uint32_t rank = 0;            // of this box there
-  uint32_t world_size = 1;      // how many boxes go there
-  std::string port = "socket";  // as workers name theirs (PBOX_PORT)
+  uint32_t rank = 0;            // this box's rank at the upper box
+  uint32_t world_size = 1;      // number of boxes below the upper box
+  std::string port = "socket";  // in the form of a worker's PBOX_PORT
   bool operator==(const Upstream&) const = default;
 };
 
@@ -68,10 +68,10 @@ struct Admin {
 };
 
 struct Data {
-  uint16_t port_first = limits::kDataPortFirst;  // UDP; pipeline i has port_first + i; 0: kernel's,
-                                                 // which only sockets have
+  uint16_t port_first = limits::kDataPortFirst;  // UDP; pipeline i has port_first + i; 0: free
+                                                 // ports, with sockets only
   PortKind port = PortKind::kSocket;
-  uint32_t receive_buffer_bytes = 8u << 20;  // of each pipeline's socket
+  uint32_t receive_buffer_bytes = 8u << 20;  // for each pipeline's socket
   uint32_t send_buffer_bytes = 8u << 20;
   uint32_t mtu = 0;  // 0: from the path; with kDpdk kDpdkMtuDefault
   bool payload_crc = false;
@@ -84,9 +84,10 @@ inline constexpr uint32_t kDpdkMtuMax = 9'216;
 inline constexpr uint32_t kDpdkDevicesMax = 32;  // RTE_MAX_ETHPORTS, as distributions build DPDK
 
 // PCI addresses are in lower case with their domain, and IP addresses as inet_ntop writes them,
-// whatever the file said. dpdk_device.h says more of a device.
+// however the file spells them. See dpdk_device.h.
 struct DpdkDevice {
-  std::string device;  // "0000:3b:00.0", or a virtual one in DPDK's words: "net_memif0,role=server"
+  std::string
+      device;  // "0000:3b:00.0", or a virtual one in DPDK's notation: "net_memif0,role=server"
   std::vector<std::string> addresses;  // "10.0.0.1/24"; at least one
   std::vector<std::string> gateways;   // "10.0.0.254"; at most one of each family
   uint16_t vlan = 0;                   // in [1, 4094]; 0: frames are untagged
@@ -94,8 +95,8 @@ struct DpdkDevice {
 };
 
 struct Dpdk {
-  std::vector<DpdkDevice> devices;  // those of equal addresses serve together: device_groups()
-  bool no_huge = false;             // ordinary pages
+  std::vector<DpdkDevice> devices;  // devices of equal addresses serve together: device_groups()
+  bool no_huge = false;             // take ordinary pages
   uint32_t memory_mib = 0;          // packet memory on each NUMA node; 0: as the plan needs
   bool operator==(const Dpdk&) const = default;
 };
@@ -108,8 +109,8 @@ enum class RdmaMode { kSend, kWriteImm };
 struct Rdma {
   std::vector<std::string> devices;  // "mlx5_0"; empty: those near the pipelines
   int32_t gid_index =
-      kGidIndexAuto;                // of each device's port; auto: RoCE v2, nearest to the address
-  RdmaMode mode = RdmaMode::kSend;  // how workers' packets come
+      kGidIndexAuto;  // in each device's GID table; auto: RoCE v2, nearest to the address
+  RdmaMode mode = RdmaMode::kSend;  // how workers' packets arrive
   bool operator==(const Rdma&) const = default;
 };
 
@@ -125,20 +126,21 @@ struct Pipeline {
 };
 
 struct Recorder {
-  std::string directory = "/run/pbox";  // of what is recorded and dumped; empty: memory alone
-  uint32_t records = 65'536;            // of each pipeline; a power of two
-  uint32_t late_after_ms = 10'000;      // a round that waits for so long is dumped
+  std::string directory = "/run/pbox";  // of rings and dumped files; empty: memory only
+  uint32_t records = 65'536;            // per pipeline; a power of two
+  uint32_t late_after_ms = 10'000;      // a round that waits this long is dumped
   bool operator==(const Recorder&) const = default;
 };
 
 struct Snapshots {
-  std::string directory = "/var/lib/pbox/snapshots";  // of all boxes of a cluster; empty: none
-  uint32_t every_s = 0;                               // 0: only when somebody asks
+  std::string directory =
+      "/var/lib/pbox/snapshots";  // shared by all boxes of a cluster; empty: none
+  uint32_t every_s = 0;           // 0: only on request
   bool operator==(const Snapshots&) const = default;
 };
 
 struct Memory {
-  double job_share = 0.85;                 // of the memory the box may use; all jobs together
+  double job_share = 0.85;  // share of the box's memory that all jobs together may take
   OnOffAuto hugepages = OnOffAuto::kAuto;  // kAuto or kOff
   bool operator==(const Memory&) const = default;
 };

@@ -7,9 +7,10 @@
 
 namespace pbox::config {
 
-inline constexpr int kCpuIndexMax = 1024;  // CPU_SETSIZE: what sched_setaffinity is asked with
+inline constexpr int kCpuIndexMax = 1024;  // CPU_SETSIZE, the set that sched_setaffinity takes
 
-// Sorts. Nothing for text that is not a list, names a cpu twice, or one from kCpuIndexMax on.
+// Returns the CPUs in ascending order; nullopt if the text is no list, names a CPU twice, or names
+// one from kCpuIndexMax on.
 std::optional<std::vector<int>> read_cpu_list(const std::string& text);
 std::string print_cpu_list(const std::vector<int>& cpus);  // ascending
 

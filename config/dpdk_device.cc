@@ -30,7 +30,7 @@ std::vector<std::string> words_of(const std::string& item) {
   return words;
 }
 
-// "dddd:bb:dd.f" in lower case, from that or from "bb:dd.f"; nothing for other words.
+// Returns "dddd:bb:dd.f" in lower case, from that or from "bb:dd.f"; nullopt for other words.
 std::optional<std::string> read_pci_address(const std::string& word) {
   constexpr char kShape[] = "xxxx:xx:xx.f";
   const std::string text = word.size() == 7 ? "0000:" + word : word;
@@ -47,7 +47,7 @@ std::optional<std::string> read_pci_address(const std::string& word) {
   return address;
 }
 
-// The characters that DPDK's arguments need, and none that would end a value in a file.
+// Accepts the characters that DPDK's arguments need, and none that would end a value in a file.
 bool is_virtual_device(const std::string& word) {
   constexpr char kMarks[] = "_-.,=:/@+[]";
   if (!word.starts_with(kVirtualPrefix)) return false;
@@ -58,7 +58,7 @@ bool is_virtual_device(const std::string& word) {
   });
 }
 
-// Each take_ adds what its word says to `device`, or answers what is wrong with it.
+// Each take_ function adds what its word says to `device`, or returns the word's fault.
 std::string take_device(const std::string& word, DpdkDevice& device) {
   const auto pci = read_pci_address(word);
   device.device = pci ? *pci : word;
@@ -119,7 +119,7 @@ std::string take_word(const std::string& word, DpdkDevice& device) {
   return take_address(word, device);
 }
 
-// Once all its words are known to be good.
+// Checks the device as a whole, once all its words are known to be valid.
 std::string fault_of(const DpdkDevice& device) {
   if (device.addresses.empty()) return "it has no address; add one, as 10.0.0.1/24";
   for (const auto& text : device.gateways) {

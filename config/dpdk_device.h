@@ -1,4 +1,4 @@
-// The items of dpdk.devices between text and value, and what a device's own words say of it. Pure;
+// Converts the items of dpdk.devices between text and value, and reads a device's own words. Pure;
 // any thread.
 #pragma once
 
@@ -13,25 +13,26 @@ namespace pbox::config {
 struct DpdkDevicesRead {
   std::vector<DpdkDevice> devices;
   std::vector<std::string>
-      faults;  // each names device, word and remedy; then `devices` is of no use
+      faults;  // each names device, word and remedy; if there are any, `devices` is invalid
 };
 
 // "0000:3b:00.0 10.0.0.1/24 gateway=10.0.0.254 vlan=100; net_ring0 fd00::1/64"
 DpdkDevicesRead read_dpdk_devices(const std::string& text);
-// Reads back to the same devices.
+// Returns a text that reads back to the same devices.
 std::string print_dpdk_devices(const std::vector<DpdkDevice>& devices);
 
-// Indices of the devices that serve together, because they have exactly the same addresses; in the
-// order of their first device. A pipeline of a group has its queue on each device of it.
+// Returns groups of indices. Devices of one group have exactly the same addresses and serve
+// together. Groups are in the order of their first device. A pipeline of a group has its queue on
+// each device of it.
 std::vector<std::vector<uint32_t>> device_groups(const std::vector<DpdkDevice>& devices);
 
-// Each takes DpdkDevice::device.
+// These take DpdkDevice::device.
 bool is_pci_device(const std::string& device);
 std::string device_name(const std::string& device);  // "net_memif0" of "net_memif0,role=server"
 bool is_device_kind(const std::string& device, const std::string& kind);  // "net_af_packet"
 // "veth0" of "net_af_packet0,iface=veth0" for the key "iface"; empty: not given.
 std::string device_argument(const std::string& device, const std::string& key);
-// Memory shared by processes of this host: what it carries is on no wire.
+// Returns true for memory shared by processes of this host: its packets are on no wire.
 bool stays_on_host(const std::string& device);
 
 std::string without_prefix(const std::string& address);  // "10.0.0.1" of "10.0.0.1/24"

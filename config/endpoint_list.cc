@@ -16,7 +16,7 @@ bool is_host_name(const std::string& host) {
   });
 }
 
-// Empty: none.
+// Returns the item's fault; empty if it has none.
 std::string fault_of(const std::string& item) {
   if (item.find("://") != std::string::npos) {
     return "leave '" + item.substr(0, item.find("://") + 3) + "' away; ca_file turns TLS on";

@@ -18,7 +18,7 @@ enum class Reload { kNo, kYes };
 template <typename Get>
 using ValueOf = std::remove_reference_t<std::invoke_result_t<Get, Config&>>;
 
-// `get` maps a Config& to the member; printing needs it on a copy, which costs nothing that counts.
+// `get` maps a Config& to the member. Printing calls it on a copy, whose cost does not matter here.
 template <typename Get>
 Field number(std::string key, Get get, uint64_t min, uint64_t max, Reload reload,
              std::string help) {
@@ -100,7 +100,7 @@ Field auto_or_off(std::string key, Get get, std::string help) {
   return choice(std::move(key), get, words, words.size(), Reload::kNo, std::move(help));
 }
 
-// Names reach metrics labels and log lines, so nothing that would need escaping there.
+// Names reach metrics labels and log lines, so characters that need escaping there are refused.
 inline bool is_box_name(const std::string& text) {
   constexpr size_t kNameBytesMax = 64;  // HOST_NAME_MAX
   if (text.size() > kNameBytesMax) return false;
@@ -133,7 +133,7 @@ Field address(std::string key, Get get, std::string help) {
                }};
 }
 
-// A file that is named, and read when the box starts.
+// A file that the box reads when it starts.
 template <typename Get>
 Field file_path(std::string key, Get get, std::string help) {
   return Field{std::move(key),

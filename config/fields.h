@@ -16,17 +16,17 @@ struct Field {
   std::string accepts;  // "a whole number from 0 to 65535"
   bool reloadable;      // SIGHUP may change it in a running box
   std::function<std::string(const Config&)> print;
-  // Writes the value `text` names. False: it names none that is accepted, and nothing was written.
+  // Writes the value that `text` names. Returns false, and writes nothing, if it is not accepted.
   std::function<bool(Config&, const std::string& text)> set;
-  // What is wrong with a text that `set` refuses, each fault with its remedy. Unset: `accepts` says
-  // all there is to say.
+  // Returns the faults of a text that `set` refuses, each with its remedy. Unset if `accepts` says
+  // enough.
   std::function<std::vector<std::string>(const std::string& text)> faults = {};
 };
 
-// In the order of the sections. Made once.
+// Returns all keys in the order of the sections. Built once.
 const std::vector<Field>& fields();
 
-// The errors for a text that field.set refused.
+// Returns the errors for a text that field.set refused.
 std::vector<std::string> refusals(const Field& field, const std::string& text);
 
 }  // namespace pbox::config

@@ -19,7 +19,7 @@ bool bit_at(const LinkAddress& address, uint32_t index) {
   return (address.bytes[index / 8] >> (7 - index % 8) & 1) != 0;
 }
 
-// All bits behind the prefix are `value`.
+// Returns whether all bits behind the prefix are `value`.
 bool has_host_bits(const LinkAddress& address, bool value) {
   for (uint32_t bit = address.prefix_bits; bit < whole_bits(address); ++bit) {
     if (bit_at(address, bit) != value) return false;
@@ -69,7 +69,7 @@ bool is_station(const LinkAddress& address) {
   const std::string text = print_ip(address);
   if (is_wildcard_address(text) || is_loopback_address(text)) return false;
   if (address.bytes.size() == sizeof(in_addr)) {
-    if (address.bytes[0] == 0 || address.bytes[0] >= 224) return false;  // multicast and beyond
+    if (address.bytes[0] == 0 || address.bytes[0] >= 224) return false;  // multicast and reserved
     if (address.prefix_bits >= 31) return true;  // RFC 3021: such a network has no broadcast
     return !has_host_bits(address, false) && !has_host_bits(address, true);
   }

@@ -1,4 +1,4 @@
-// An address together with the network that its link is in: "10.0.0.1/24". Pure; any thread.
+// An address with the network of its link: "10.0.0.1/24". Pure; any thread.
 // Private to config/.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace pbox::config {
 
 struct LinkAddress {
-  std::vector<uint8_t> bytes;  // 4 or 16, in the order of the network
+  std::vector<uint8_t> bytes;  // 4 or 16 bytes, in network byte order
   uint32_t prefix_bits = 0;    // in [0, 8 * bytes.size()]
 };
 
@@ -23,8 +23,9 @@ std::string print_ip(const LinkAddress& address);  // without prefix, as inet_nt
 
 bool is_in_network_of(const LinkAddress& address, const LinkAddress& network);
 
-// What a device can have for its own: no multicast, loopback, wildcard, network or broadcast
-// address, and no IPv6 link-local one, which means nothing to a worker without its interface.
+// Returns whether a device can have the address as its own. Multicast, loopback, wildcard, network
+// and broadcast addresses are refused. So are IPv6 link-local ones, which mean nothing to a worker
+// without an interface.
 bool is_station(const LinkAddress& address);
 
 }  // namespace pbox::config

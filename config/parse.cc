@@ -19,8 +19,8 @@ namespace {
 
 namespace options = boost::program_options;
 
-// Where a value came from, for the message, and what it says. Boost only splits the input into
-// these: it would stop at the first bad value, and we want them all.
+// The text of a value, and its source for messages. Boost only splits the input into these: it
+// would stop at the first bad value, and the box reports all.
 struct Given {
   std::string source;  // "flag" or "FILE"
   std::string text;
@@ -55,8 +55,8 @@ std::string unknown_key(const std::string& source, const std::string& key) {
          (nearest.empty() ? "; --help lists all" : "; did you mean " + nearest + "?");
 }
 
-// Takes each option once; a second value for a key is an error, because which one counts would be a
-// guess.
+// Takes each option once. A second value for a key is an error, because the box cannot know which
+// one counts.
 void take(const options::parsed_options& parsed, const std::string& source, GivenByKey& given,
           std::vector<std::string>& errors) {
   for (const auto& option : parsed.options) {
@@ -115,7 +115,7 @@ Result<std::string> text_of(const std::string& path) {
   for (size_t bytes; (bytes = std::fread(block, 1, sizeof(block), file)) > 0;) {
     text.append(block, bytes);
   }
-  // A folder opens well and fails on the first read.
+  // A folder can be opened, and fails at the first read.
   const int failure = std::ferror(file) != 0 ? errno : 0;
   std::fclose(file);
   if (failure != 0) return system_error("cannot read", failure);
@@ -159,7 +159,7 @@ ParseOutcome finish(ParseOutcome outcome, const GivenByKey& file, const GivenByK
   apply(flags, config, refused, outcome.errors);
   if (config.box.name.empty()) config.box.name = host_name();
   for (auto& error : validate(config)) {
-    // Of a refused key it judges the default, which nobody asked for.
+    // For a refused key validate() would judge the default, which the operator did not choose.
     const bool is_moot = std::any_of(refused.begin(), refused.end(), [&](const std::string& key) {
       return error.starts_with(key + " ");
     });
@@ -186,7 +186,7 @@ ParseOutcome parse(int argc, const char* const* argv) {
   try {
     options::options_description all = action_options();
     all.add(setting_options());
-    // No guessing: `--data.p` must not mean data.port today and be ambiguous tomorrow.
+    // Abbreviations are refused: `--data.p` could mean data.port today and be ambiguous tomorrow.
     const auto parsed = options::command_line_parser(argc, argv)
                             .options(all)
                             .style(style::default_style & ~style::allow_guessing)

@@ -1,5 +1,5 @@
-// From command line and file to a Config, and back. The keys, their help, their bounds and whether
-// they may change at run time are defined once, in fields.cc.
+// Turns command line and file into a Config, and back. fields.cc is the only definition of the
+// keys, their help, their bounds, and whether they may change at run time.
 //
 //   const auto outcome = config::parse(argc, argv);
 //   for (const auto& error : outcome.errors) std::cerr << error << '\n';
@@ -29,23 +29,23 @@ ParseOutcome parse(int argc, const char* const* argv);
 ParseOutcome parse_file(const std::string& path);
 ParseOutcome parse_text(const std::string& text);  // the text of a file
 
-// A file that parses back to the same Config.
+// Returns the text of a file that parses back to the same Config.
 std::string print(const Config& config);
 
-// The text of --help; `program` is the name to show.
+// Returns the text of --help; `program` is the name to show.
 std::string usage(const std::string& program);
 
-// What of a configuration read anew (SIGHUP: parse(argc, argv) once more, so that flags keep
-// winning) takes effect in a running box.
+// The changes of a reload that take effect in a running box. On SIGHUP the box calls parse(argc,
+// argv) again, so flags still win over the file.
 struct ReloadOutcome {
   std::optional<Config> config;            // running, with the changes that apply; unset on errors
   std::vector<std::string> applied;        // "log.level: info -> debug"
-  std::vector<std::string> needs_restart;  // the same, for what stays as it was
+  std::vector<std::string> needs_restart;  // the same, for changes that wait for a restart
   std::vector<std::string> errors;
 };
 ReloadOutcome reload(const Config& running, const ParseOutcome& fresh);
 
-// Rules that tie several keys together, and each key's own bounds. Empty: the value may be used.
+// Checks each key's bounds and the rules that tie keys together. Returns all errors; empty: valid.
 std::vector<std::string> validate(const Config& config);
 
 }  // namespace pbox::config

@@ -43,7 +43,7 @@ ReloadOutcome reload(const Config& running, const ParseOutcome& fresh) {
       outcome.needs_restart.push_back(change(field, running, *fresh.config));
     }
   }
-  // The new file is consistent in itself; the mixture with what stays must be so too.
+  // The new file is consistent. The mixture with the keys that keep their values must be, too.
   outcome.errors = validate(next);
   if (outcome.errors.empty()) outcome.config = std::move(next);
   if (!outcome.config) outcome.applied.clear();

@@ -5,7 +5,7 @@
 
 namespace pbox::config {
 
-// Empty when no key is near.
+// Returns an empty text if no key is near.
 std::string nearest_key(const std::string& mistyped);
 
 }  // namespace pbox::config

@@ -12,7 +12,7 @@ namespace {
 
 using Errors = std::vector<std::string>;
 
-// A Config may also have been made in code: each value must be one that its own text could name.
+// A Config may also come from code, so each value is checked: its own text must be accepted.
 void check_each_key(const Config& config, Errors& errors) {
   Config scratch;
   for (const auto& field : fields()) {
@@ -43,7 +43,7 @@ void check_ports(const Config& config, Errors& errors) {
 
 void check_timeouts(const Config& config, Errors& errors) {
   const auto& control = config.control;
-  // One lost sign of life must not count as a death.
+  // One lost heartbeat must not count as the loss of a worker.
   if (control.worker_dead_after_ms < 2 * static_cast<uint64_t>(control.heartbeat_interval_ms)) {
     errors.push_back(
         "control.worker_dead_after_ms = " + std::to_string(control.worker_dead_after_ms) +
@@ -83,7 +83,7 @@ void check_sizes(const Config& config, Errors& errors) {
   }
 }
 
-// Each address for itself, so that the message names the one that is open to the network.
+// Checks each address by itself, so that the message names the one that is open to the network.
 void check_security(const Config& config, Errors& errors) {
   const auto& security = config.security;
   if (security.insecure == OnOffAuto::kOff) {

@@ -1,4 +1,4 @@
-// The rules of validate() that [cluster] brings. Private to config/.
+// The rules of validate() for [cluster] and [upstream]. Private to config/.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace pbox::config {
 void check_upstream(const Config& config, std::vector<std::string>& errors);
 void check_cluster(const Config& config, std::vector<std::string>& errors);
 
-// Without both consents of [security]: etcd off loopback only by TLS.
+// Refuses etcd off loopback without TLS. Called if one of the consents of [security] is missing.
 void check_etcd_is_private(const Config& config, std::vector<std::string>& errors);
 
 }  // namespace pbox::config

@@ -1,4 +1,4 @@
-// The rules of validate() that data.port = dpdk brings. Private to config/.
+// The rules of validate() for data.port = dpdk. Private to config/.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace pbox::config {
 
 void check_dpdk(const Config& config, std::vector<std::string>& errors);
 
-// Without both consents of [security]: no device that reaches a wire.
+// Refuses devices that reach a wire. Called if one of the consents of [security] is missing.
 void check_dpdk_stays_on_host(const Config& config, std::vector<std::string>& errors);
 
 }  // namespace pbox::config

@@ -1,4 +1,4 @@
-// The rules of validate() that data.port = rdma brings. Private to config/.
+// The rules of validate() for data.port = rdma. Private to config/.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@ namespace pbox::config {
 
 void check_rdma(const Config& config, std::vector<std::string>& errors);
 
-// Without both consents of [security]: no RDMA device, whatever box.listen is.
+// Refuses RDMA devices, whatever box.listen is. Called if one of the consents of [security] is
+// missing.
 void check_rdma_is_allowed(const Config& config, std::vector<std::string>& errors);
 
 }  // namespace pbox::config
