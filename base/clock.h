@@ -1,5 +1,5 @@
-// Time as a value. Protocol cores never read a clock: their caller passes now_ns in, which is what
-// lets the same code run under a simulated clock.
+// Time as a value. Protocol code never reads a clock: its caller passes now_ns in, so the same code
+// runs under a simulated clock.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace pbox {
 inline constexpr uint64_t kNanosPerMilli = 1'000'000;
 inline constexpr uint64_t kNanosPerSecond = 1'000'000'000;
 
-// CLOCK_MONOTONIC in nanoseconds. Any thread.
+// Returns CLOCK_MONOTONIC in nanoseconds. Any thread.
 inline uint64_t monotonic_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<uint64_t>(now.tv_sec) * kNanosPerSecond + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// "2.5 s", for a message.
+// Formats a duration for a message, rounded down to tenths: "2.5 s".
 inline std::string in_seconds(uint64_t nanoseconds) {
   const uint64_t tenths = nanoseconds / (kNanosPerSecond / 10);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";

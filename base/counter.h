@@ -1,5 +1,5 @@
-// Counters of the data path: one thread writes, any thread reads, without locks. A table of rows
-// beside them makes the metrics: counters, names and help are stated once.
+// Lock-free counters of the data path: one thread writes, any thread reads. Each set of counters
+// has a table of CounterRow, which defines the metrics: names and help texts are stated once.
 #pragma once
 
 #include <array>
@@ -10,7 +10,8 @@
 
 namespace pbox {
 
-// A plain add for its one writer, visible to readers without tearing. A copy is a snapshot.
+// A counter that only one thread writes, so that an increment is a plain load, add and store.
+// Readers never see a torn value. A copy is a snapshot of the value.
 class SingleWriterCounter {
  public:
   SingleWriterCounter() = default;
@@ -30,23 +31,24 @@ class SingleWriterCounter {
   std::atomic<uint64_t> value_{0};
 };
 
-// How one counter is exported. Rows of one metric stand together and differ in the label's value.
-// What is named ..._total only grows; any other is a value of now.
+// How one counter is exported. The rows of one metric are adjacent and differ in their label value.
+// A metric named ..._total only grows (a Prometheus counter); any other is a current value (gauge).
 struct CounterRow {
   const char* metric;
-  const char* label;  // name of the label; "" if the metric has none
-  const char* value;  // of the label
-  const char* help;   // empty: same as the first row of the metric
+  const char* label;  // label name; "" if the metric has no label
+  const char* value;  // label value; "" if the metric has no label
+  const char* help;   // help text; "" means the help text of the metric's first row
 };
 
-// What is shown for a counter's value. Durations are counted in nanoseconds and shown in seconds:
-// those are the metrics named ..._seconds_total.
-inline double shown(const CounterRow& row, uint64_t value) {
+// Returns the exported value of a counter. Durations are counted in nanoseconds and exported in
+// seconds; their metrics are named ..._seconds_total.
+inline double exported_value(const CounterRow& row, uint64_t value) {
   const bool is_duration = std::string_view(row.metric).ends_with("_seconds_total");
   return is_duration ? static_cast<double>(value) * 1e-9 : static_cast<double>(value);
 }
 
-// One counter for each value of an enum that ends with kCount.
+// One counter for each value of an enum whose last value is kCount. Aligned to a cache line, so that
+// two writers never share one.
 template <typename Counter>
 struct alignas(64) CounterSet {
   std::array<SingleWriterCounter, static_cast<size_t>(Counter::kCount)> values;

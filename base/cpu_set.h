@@ -1,4 +1,4 @@
-// A set of logical CPUs by operating-system index, and pinning of the calling thread to it.
+// Sets of logical CPUs, and pinning of the calling thread to such a set.
 #pragma once
 
 #include <string>
@@ -9,16 +9,17 @@
 namespace pbox {
 
 struct CpuSet {
-  std::vector<int> cpus;  // operating-system indices, ascending
+  std::vector<int> cpus;  // the kernel's CPU indices, in ascending order
 };
 
-// CPUs the calling thread may run on (sched_getaffinity).
+// Returns the CPUs that the calling thread may run on (sched_getaffinity).
 Result<CpuSet> current_affinity();
 
-// Keeps the calling thread on these CPUs, at least one, and checks that the kernel agreed.
+// Restricts the calling thread to these CPUs and verifies that the kernel did so. `cpus` must hold at
+// least one CPU. An error names the CPUs.
 Status pin_current_thread(const CpuSet& cpus);
 
-// Names the calling thread (at most 15 characters are kept), as ps and perf show it.
+// Sets the name of the calling thread that ps and perf show. Only the first 15 bytes are used.
 void name_current_thread(const std::string& name);
 
 }  // namespace pbox

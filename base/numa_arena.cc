@@ -1,12 +1,12 @@
 #include "base/numa_arena.h"
 
-#include <linux/mempolicy.h>
 #include <linux/mman.h>
+#include <numa.h>
+#include <numaif.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 
 #include "base/numa_memory.h"
 
@@ -16,19 +16,30 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugepageBytes = 2u << 20;
 
+struct NodeMaskDeleter {
+  void operator()(bitmask* mask) const { numa_bitmask_free(mask); }
+};
+
+Error bind_error(int node, int error_number) {
+  return system_error("cannot bind memory to NUMA node " + std::to_string(node), error_number);
+}
+
 }  // namespace
 
-// The raw system call: base needs no library for one call, and a kernel without NUMA says ENOSYS.
-bool bind_to_node(void* address, size_t bytes, int node) {
-  constexpr size_t kBits = 8 * sizeof(unsigned long);
-  unsigned long mask[16] = {};
-  // The kernel reads one bit less than it is told of.
-  if (node < 0 || static_cast<size_t>(node) >= kBits * 16 - 1) {
-    errno = EINVAL;
-    return false;
+Status bind_to_node(void* address, size_t bytes, int node) {
+  PBOX_CHECK(node >= 0);
+  if (numa_available() < 0) return ok_status();
+  const std::unique_ptr<bitmask, NodeMaskDeleter> nodes(numa_allocate_nodemask());
+  if (static_cast<unsigned long>(node) >= nodes->size) return bind_error(node, EINVAL);
+  numa_bitmask_setbit(nodes.get(), static_cast<unsigned>(node));
+  // numa_tonode_memory() would report no error to its caller. The kernel ignores the last bit of the
+  // mask, hence size + 1.
+  if (mbind(address, bytes, MPOL_BIND, nodes->maskp, nodes->size + 1, MPOL_MF_STRICT) == 0) {
+    return ok_status();
   }
-  mask[static_cast<size_t>(node) / kBits] = 1ul << (static_cast<size_t>(node) % kBits);
-  return syscall(SYS_mbind, address, bytes, MPOL_BIND, mask, kBits * 16, MPOL_MF_STRICT) == 0;
+  // Some containers forbid mbind only. A bind without MPOL_MF_MOVE_ALL has no other cause of EPERM.
+  if (errno == EPERM || errno == ENOSYS) return ok_status();
+  return bind_error(node, errno);
 }
 
 NumaArena::~NumaArena() {
@@ -45,9 +56,7 @@ Result<NumaArena> NumaArena::map(size_t size, int node, int flags) {
   arena.data_ = static_cast<std::byte*>(address);
   arena.size_ = size;
   if (node == kAnyNumaNode) return arena;
-  if (!bind_to_node(address, size, node) && errno != ENOSYS) {
-    return system_error("cannot bind memory to NUMA node " + std::to_string(node), errno);
-  }
+  if (const Status bound = bind_to_node(address, size, node); !bound) return bound.error();
   arena.node_ = node;
   return arena;
 }
@@ -57,9 +66,9 @@ Result<NumaArena> NumaArena::create(size_t bytes, int node, Hugepages use) {
   const size_t size = align_up(bytes == 0 ? 1 : bytes, is_large ? kHugepageBytes : kPageBytes);
   if (is_large && use == Hugepages::kIfFree) {
     auto arena = map(size, node, MAP_HUGETLB | MAP_HUGE_2MB);
-    // The kernel reserves hugepages from the machine's pool but takes them from the bound node: one
-    // that has too few would kill the pipeline by SIGBUS at its first touch. Touching all of them
-    // here makes that an error, and then ordinary pages serve.
+    // mmap reserves hugepages from the pool of the whole machine, but a page fault takes them from
+    // the bound node. If that node has too few, the first touch kills the process by SIGBUS.
+    // Populating the mapping here turns that into an error, and ordinary pages are used.
     if (arena && madvise(arena->data_, size, MADV_POPULATE_WRITE) == 0) {
       arena->has_hugepages_ = true;
       return arena;

@@ -1,5 +1,5 @@
-// One block of memory on one NUMA node, in hugepages where there are any: every large pool of a
-// pipeline is cut out of such a block, sized before anything runs.
+// One block of memory on one NUMA node, in hugepages where the node has enough of them. Every large
+// pool of a pipeline is cut from such a block, whose size is computed before anything runs.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,12 @@ namespace pbox {
 
 inline constexpr int kAnyNumaNode = -1;
 
-// kIfFree: reserved 2 MiB pages where the node has enough; else, and with kNever, transparent ones.
+// kIfFree: use reserved 2 MiB pages if the node has enough free ones. Otherwise, and with kNever, use
+// ordinary pages and ask for transparent hugepages.
 enum class Hugepages { kIfFree, kNever };
 
-// Owns an anonymous mapping. Made by the control thread, handed whole to one pipeline. Zero-filled.
+// Owns an anonymous, zero-filled mapping until it is destroyed. The control thread creates an arena
+// and hands it to one owner, usually a pipeline. Not thread-safe.
 class NumaArena {
  public:
   NumaArena() = default;
@@ -26,19 +28,21 @@ class NumaArena {
   }
   ~NumaArena();
 
-  // Maps `bytes` (rounded up to a page) bound to `node` (kAnyNumaNode: the kernel's choice).
-  // Reserved hugepages are all touched here, which takes about a second for each 4 GiB; other pages
-  // are touched lazily, so that residence grows with use.
+  // Maps `bytes`, rounded up to whole pages, on `node`; kAnyNumaNode leaves the choice to the
+  // kernel. Touches all reserved hugepages, which takes about one second per 4 GiB. Ordinary pages
+  // are touched lazily, so resident memory grows with use. Fails if the mapping fails or the node
+  // does not exist. Where NUMA is unavailable (see bind_to_node) the memory stays unbound.
   static Result<NumaArena> create(size_t bytes, int node, Hugepages use = Hugepages::kIfFree);
 
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return data_; }  // page-aligned
   size_t size() const { return size_; }
-  int node() const { return node_; }
+  int node() const { return node_; }  // as asked for in create()
   bool has_hugepages() const { return has_hugepages_; }
 
-  // The next `bytes` of the block, 64-byte aligned. Aborts when the footprint was computed wrongly.
+  // Returns the next `bytes` of the block, aligned to 64 bytes. They stay valid as long as the arena
+  // owns its mapping. Aborts if the block is too small: its size was computed wrongly.
   std::byte* take(size_t bytes);
-  size_t taken() const { return taken_; }
+  size_t taken() const { return taken_; }  // bytes handed out, padding included
 
  private:
   static Result<NumaArena> map(size_t size, int node, int flags);
@@ -59,6 +63,8 @@ class NumaArena {
 };
 
 inline constexpr size_t kCacheLineBytes = 64;
+
+// Rounds up to a multiple of `alignment`, which is not 0.
 constexpr size_t align_up(size_t bytes, size_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }

@@ -1,5 +1,5 @@
-// Result<T>: a value, or an Error that says what failed and what to do about it. Set-up and control
-// return it; the data path never does (it counts and drops).
+// Result<T> holds a value, or an Error that says what failed and what to do about it. Set-up and
+// control code return it. The data path never does: it counts and drops.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace pbox {
 
-// Values are stable: they cross the control connection and the C ABI (pbox_status).
+// Values are stable: they appear on the control connection and in the C ABI (pbox_status).
 enum class ErrorCode : int {
   kOk = 0,
   kInvalidArgument = 1,
@@ -29,14 +29,15 @@ enum class ErrorCode : int {
   kInternal = 14,
 };
 
+// Returns words for a message, such as "not found"; "unknown" for a value outside the enum.
 const char* to_string(ErrorCode code);
 
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
-  std::string message;  // names the field, the value and the remedy
+  std::string message;  // names the object, the wrong value and the remedy
 };
 
-// Error from errno: "<what>: <strerror>".
+// Returns a kSystem error for an errno value, with the message "<what>: <text of the errno>".
 Error system_error(const std::string& what, int error_number);
 
 template <typename T>
@@ -48,6 +49,7 @@ class [[nodiscard]] Result {
   bool ok() const { return std::holds_alternative<T>(state_); }
   explicit operator bool() const { return ok(); }
 
+  // The value, if ok(). Aborts otherwise.
   T& value() {
     PBOX_CHECK(ok());
     return std::get<T>(state_);
@@ -61,6 +63,7 @@ class [[nodiscard]] Result {
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
+  // The error, if not ok(). Aborts otherwise.
   const Error& error() const {
     PBOX_CHECK(!ok());
     return std::get<Error>(state_);

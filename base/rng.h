@@ -1,8 +1,11 @@
-// A small seeded generator (SplitMix64; Steele, Lea, Flood 2014) for jitter, fault plans and test
-// data. Not for secrets.
+// A small seeded random number generator (SplitMix64; Steele, Lea, Flood, OOPSLA 2014) for jitter,
+// fault plans and test data. Not for secrets. The same seed gives the same sequence on all machines.
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>
+
+#include "base/check.h"
 
 namespace pbox {
 
@@ -17,12 +20,13 @@ class Rng {
     return z ^ (z >> 31);
   }
 
-  // Uniform in [0, bound); bound > 0.
+  // Returns a uniform integer in [0, bound); bound > 0.
   uint64_t below(uint64_t bound) {
+    PBOX_DCHECK(bound > 0);
     return static_cast<uint64_t>((static_cast<Wide>(next()) * bound) >> 64);
   }
 
-  // Uniform in [0, 1).
+  // Returns a uniform number in [0, 1).
   double unit() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
 
  private:

@@ -1,4 +1,4 @@
-// An IP address and UDP port as a value: where a packet came from and where it goes.
+// An IP address and UDP port as a value: the source or destination of a packet.
 #pragma once
 
 #include <array>
@@ -10,20 +10,21 @@
 namespace pbox::nic {
 
 struct Endpoint {
-  std::array<uint8_t, 16> address{};  // IPv4 in the first 4 bytes
-  uint32_t scope_id = 0;              // IPv6 link-local only
-  uint16_t port = 0;                  // host order
+  std::array<uint8_t, 16> address{};  // network order; an IPv4 address fills the first 4 bytes
+  uint32_t scope_id = 0;              // interface index; IPv6 link-local addresses only
+  uint16_t port = 0;                  // host byte order
   bool ipv6 = false;
 
   bool operator==(const Endpoint&) const = default;
-  bool is_loopback() const;
+  bool is_loopback() const;  // in 127.0.0.0/8, or ::1
 };
 
-// Numeric addresses only: "127.0.0.1", "::1". Control thread.
+// Parses a numeric address, such as "127.0.0.1" or "::1"; it resolves no names. Any thread.
 Result<Endpoint> parse_endpoint(const std::string& address, uint16_t port);
 
-// "127.0.0.1:9542", "[::1]:9542".
+// Returns the address and port, such as "127.0.0.1:9542" or "[::1]:9542".
 std::string to_string(const Endpoint& endpoint);
+// Returns the address alone, without brackets.
 std::string address_string(const Endpoint& endpoint);
 
 }  // namespace pbox::nic

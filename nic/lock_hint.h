@@ -1,12 +1,13 @@
-// What to do where a device cannot be given memory to read.
+// A remedy for errors that occur when memory cannot be pinned for a device.
 #pragma once
 
 namespace pbox::nic {
 
-// Of an emulated IOMMU the kernel says the same as of a limit: it cannot map what lies beyond.
+// The kernel reports the same error for two causes: the limit on locked memory, and an emulated IOMMU
+// with too few address bits to map the memory. The text names both remedies.
 inline constexpr char kLockHint[] =
-    "let this process lock it (LimitMEMLOCK=infinity in a unit, ulimit -l unlimited, or "
-    "CAP_IPC_LOCK); if it may already, and this is a guest, give its IOMMU 48 address bits in "
-    "place of 39 (QEMU: intel-iommu,aw-bits=48)";
+    "allow this process to lock the memory (LimitMEMLOCK=infinity in a unit, ulimit -l unlimited, or "
+    "CAP_IPC_LOCK); if that is allowed already and this host is a virtual machine, give its IOMMU "
+    "48 address bits instead of 39 (QEMU: intel-iommu,aw-bits=48)";
 
 }  // namespace pbox::nic

@@ -1,5 +1,5 @@
-// The memory that payloads are sent from without a copy, and how many packets a device still holds
-// that point into it: who frees it asks first.
+// Memory that payloads are sent from without a copy. Each region counts the packets that a device
+// still holds and that point into it. Whoever frees the memory must remove the region first.
 #pragma once
 
 #include <atomic>
@@ -7,24 +7,25 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/check.h"
 #include "base/limits.h"
 
 namespace pbox::nic {
 
-// Regions of one port. The control thread adds and removes them, the polling thread finds them; the
-// command that installs a job orders the two. A worker's I/O thread is both.
+// The payload regions of one port. The control thread adds and removes regions; the polling thread
+// finds them. The command that installs a job orders the two. A worker's I/O thread does both.
 class PayloadMemory {
  public:
-  // The key of memory that the device has refused to read: payloads there are copied.
+  // Key of a region that the device refused to register. Payloads in it are copied.
   static constexpr uint64_t kRefused = UINT64_MAX;
 
   struct alignas(64) Region {
     std::atomic<const std::byte*> begin{nullptr};
     std::atomic<const std::byte*> end{nullptr};
-    std::atomic<uint64_t> in_flight{0};  // packets whose payload lies here
-    std::atomic<uint64_t> key{0};        // what the device knows it by, where that needs one
+    std::atomic<uint64_t> in_flight{0};  // packets held by the device whose payload lies here
+    std::atomic<uint64_t> key{0};        // the device's key (lkey); 0 where it needs none
 
-    // All of it: a device may read no byte beyond.
+    // Returns whether the whole payload lies in the region: a device must read no byte outside.
     bool contains(const std::byte* payload, size_t bytes) const {
       return payload >= begin.load(std::memory_order_relaxed) &&
              payload + bytes <= end.load(std::memory_order_relaxed);
@@ -33,10 +34,13 @@ class PayloadMemory {
 
   explicit PayloadMemory(size_t regions_max = limits::kJobsMax) : regions_(regions_max) {}
 
-  // False if there is no place left: then payloads there are copied. Control thread.
+  // Adds a region that overlaps no other. Returns false if all places are taken; payloads in that
+  // memory are then copied. Control thread.
   bool add(const std::byte* begin, size_t bytes, uint64_t key = 0) {
+    PBOX_CHECK(begin != nullptr);
     for (Region& region : regions_) {
       if (region.end.load(std::memory_order_relaxed) != nullptr) continue;
+      PBOX_CHECK(region.in_flight.load(std::memory_order_relaxed) == 0);
       region.key.store(key, std::memory_order_relaxed);
       region.begin.store(begin, std::memory_order_relaxed);
       region.end.store(begin + bytes, std::memory_order_relaxed);
@@ -49,8 +53,9 @@ class PayloadMemory {
     return false;
   }
 
-  // From here on it is not found: false as long as a packet is in flight, else it is forgotten.
-  // Control thread, once no new packet is made from there.
+  // Hides the region that starts at `begin` from find(). Returns false while a packet that points into
+  // it is in flight: keep the memory and call again. Returns true once the region is removed, or if
+  // there is none. Control thread, after the last packet was made from the memory.
   bool remove(const std::byte* begin) {
     for (Region& region : regions_) {
       if (region.begin.load(std::memory_order_relaxed) != begin) continue;
@@ -63,12 +68,15 @@ class PayloadMemory {
     return true;
   }
 
-  // nullptr: nowhere. The polling thread.
+  // Returns the region that holds the whole payload; nullptr if none does. Polling thread.
   Region* find(const std::byte* payload, size_t bytes) {
+    PBOX_DCHECK(payload != nullptr || bytes == 0);
+    PBOX_DCHECK(last_ < regions_.size());
     if (regions_[last_].contains(payload, bytes)) return &regions_[last_];
     const size_t used = used_.load(std::memory_order_relaxed);
     for (size_t index = 0; index < used; ++index) {
       if (!regions_[index].contains(payload, bytes)) continue;
+      PBOX_DCHECK(regions_[index].end.load(std::memory_order_relaxed) != nullptr);
       last_ = index;
       return &regions_[index];
     }
@@ -77,8 +85,8 @@ class PayloadMemory {
 
  private:
   std::vector<Region> regions_;
-  std::atomic<size_t> used_{0};  // regions at or behind this index have never been used
-  size_t last_ = 0;              // where the last payload was: they come in runs
+  std::atomic<size_t> used_{0};  // regions at this index and above were never used
+  size_t last_ = 0;              // region of the last payload found: payloads come in runs
 };
 
 }  // namespace pbox::nic

@@ -1,10 +1,14 @@
-// The contract between a transport and whoever moves packets through it: the box's pipelines and
-// the worker's I/O thread. A compile-time concept: the loop is instantiated per port kind, so a
-// burst costs no indirect call, and the kind is chosen once at start.
+// The contract between a port and its user: a pipeline of the box, or a worker's I/O thread. The
+// contract is a compile-time concept. The loop is instantiated for each kind of port, so a burst
+// costs no indirect call. The kind is chosen once, at start.
 //
-// Ownership. Received bytes belong to the port and stay valid until the next rx_burst. Bytes to
-// send belong to the caller and must not change until tx_burst has returned (ports that copy, as
-// sockets do).
+// Ownership. Received bytes belong to the port and stay valid until the next rx_burst. Header, tag
+// and payload to send belong to the caller and must not change until tx_burst has returned. Where a
+// device reads payloads in place (dpdk, rdma), it may read on after that: the memory may be freed
+// only once the port's remove_memory() has returned true, and its contents may change only once the
+// receivers no longer need the packet.
+//
+// Threads. All functions belong to the one thread that polls the port, except counters().
 #pragma once
 
 #include <array>
@@ -23,59 +27,66 @@
 
 namespace pbox::nic {
 
+// A received packet. It may have any length and any content: nothing is verified yet.
 struct RxPacket {
-  const std::byte* data = nullptr;
+  const std::byte* data = nullptr;  // header, payload, tag; valid until the next rx_burst
   uint32_t bytes = 0;
   Endpoint from;
-  uint16_t to_port = 0;  // of several UDP ports behind one queue; 0: the port's own
+  uint16_t to_port = 0;  // UDP port, where one queue serves several; 0: the port's own
 };
 
-// header, payload and tag are gathered by the port; the payload is not copied to build the packet.
+// A packet to send. The port gathers header, payload and tag.
 struct TxPacket {
-  const Endpoint* to = nullptr;  // ignored by a connected port, which may be given none
+  const Endpoint* to = nullptr;  // a connected port ignores it, so it may be nullptr there
   wire::Header header;
-  const std::byte* payload = nullptr;  // header.payload_bytes bytes
+  const std::byte* payload = nullptr;  // header.payload_bytes bytes; may be nullptr if that is 0
   wire::Tag tag;
 };
 
-// How a packet finds the queue of its pipeline. Values are stable: they cross the control
+// How a packet reaches the queue of its pipeline. Values are stable: they appear on the control
 // connection.
 enum class QueueAffinity : uint8_t {
-  kUdpPort = 0,  // the destination port alone leads there: a socket of its own, an rte_flow rule
-                 // or the NIC's only queue
-  kRssHash = 1,  // the NIC's RSS hash decides: the worker computes a source port that leads there
-  kSenderQueue = 2,  // the peer's TX queue i is the RX queue i (memif, vhost)
-  kSourceTrial = 3,  // a hash that nobody publishes decides (af_packet's fanout): the worker tries
-                     // source ports
-  kDispatch = 4,     // software: whoever receives hands over to the owner
+  // The UDP destination port selects the queue: the pipeline has its own socket, an rte_flow rule, or
+  // the NIC's only queue.
+  kUdpPort = 0,
+  // The NIC's RSS hash selects the queue. The worker computes a source port that reaches it.
+  kRssHash = 1,
+  // The peer's TX queue i is RX queue i here (memif, vhost).
+  kSenderQueue = 2,
+  // An unpublished hash selects the queue (af_packet's fanout). The worker tries source ports.
+  kSourceTrial = 3,
+  // Software: the pipeline that receives a packet hands it over to its owner.
+  kDispatch = 4,
 };
 inline constexpr uint32_t kQueueAffinityCount = 5;
 
-// "udp-port", "rss-hash", ...
+// Returns a name for logs and metrics: "udp-port", "rss-hash", ...
 const char* to_string(QueueAffinity affinity);
 
 struct Capabilities {
-  const char* kind = "";
-  uint32_t mtu = 0;                   // of the path or interface, IP header included; 0: unknown
-  uint32_t receive_buffer_bytes = 0;  // what the receive ring holds before it drops
-  uint32_t receive_slots = 0;         // packets that it holds, of whatever size; 0: no such bound
-  bool segmentation_offload = false;  // one call sends many equal packets (UDP GSO)
-  bool receive_coalescing = false;    // one call receives many equal packets (UDP GRO)
+  const char* kind = "";              // name of the port kind, such as "socket"
+  uint32_t mtu = 0;                   // bytes of path or interface MTU, with IP header; 0: unknown
+  uint32_t receive_buffer_bytes = 0;  // bytes that wait unread before the port drops packets
+  uint32_t receive_slots = 0;         // packets, of any size, that wait unread; 0: no such bound
+  bool segmentation_offload = false;  // one call sends many packets of equal size (UDP GSO)
+  bool receive_coalescing = false;    // one call receives many packets of equal size (UDP GRO)
   QueueAffinity affinity = QueueAffinity::kUdpPort;
-  uint32_t queue = 0;                             // of the NIC
+  uint32_t queue = 0;                             // index of the NIC's queue
   std::shared_ptr<const RssTable> rss = nullptr;  // kRssHash only
 };
 
 template <typename P>
 concept Port = requires(P port, std::span<RxPacket> rx, std::span<const TxPacket> tx) {
-  // Fills a prefix of rx and returns its length; 0 if nothing waits. Never blocks.
+  // Fills a prefix of rx and returns its length; 0 if no packet waits. Never blocks.
   { port.rx_burst(rx) } -> std::same_as<size_t>;
-  // Sends a prefix of tx and returns its length; less than tx.size() if the transport is full.
+  // Takes a prefix of tx and returns its length, which is less than tx.size() if the transport is
+  // full. A packet that was taken may still be lost. Never blocks.
   { port.tx_burst(tx) } -> std::same_as<size_t>;
-  // Becomes readable when rx_burst would return packets; -1 if the port can only be polled.
+  // Returns a descriptor that is readable when rx_burst would return packets; -1 if the port can only
+  // be polled. Call it just before each sleep.
   { port.event_fd() } -> std::same_as<int>;
   { port.capabilities() } -> std::same_as<Capabilities>;
-  // Readable by any thread as long as the port lives where it is.
+  // Any thread, as long as the port exists and is not moved.
   { std::as_const(port).counters() } -> std::same_as<const PortCounters&>;
 };
 

@@ -1,42 +1,43 @@
-// What a port counts: frames that are none of the protocol's, and packets that it could not send.
-// One table makes the counters, the metrics and their documentation. Written by the thread that
-// polls the port, read by any.
+// What a port counts: frames that do not belong to the protocol, and packets that it could not send.
+// One table defines the counters, the metrics and their documentation. Any thread may read. The
+// control thread writes kQueuePairs and the kEvent counters; the thread that polls the port writes
+// all others.
 #pragma once
 
 #include "base/counter.h"
 
 namespace pbox::nic {
 
-// X(identifier, metric, label, value, help). Ports without frames of their own count the first row.
+// X(identifier, metric, label, value, help). The socket and loopback ports count only kSendFailures.
 #define PBOX_PORT_COUNTERS(X)                                                                \
   X(kSendFailures, "pbox_port_send_failures_total", "", "",                                  \
-    "Packets that the port took and could not send")                                         \
+    "Packets that the port accepted but could not send")                                         \
   X(kUnresolved, "pbox_port_unresolved_total", "", "",                                       \
-    "Packets not sent because the receiver's or gateway's MAC address is not known yet")     \
+    "Packets not sent because the MAC address of the receiver or gateway is unknown")     \
   X(kAnswers, "pbox_port_answers_total", "", "", "ARP, NDP and echo requests answered")      \
-  X(kSolicitations, "pbox_port_solicitations_total", "", "", "MAC addresses asked for")      \
+  X(kSolicitations, "pbox_port_solicitations_total", "", "", "Requests sent for a MAC address")      \
   X(kPathMtuReports, "pbox_port_path_mtu_reports_total", "", "",                             \
-    "ICMP messages that a router's next link is too narrow for a packet of ours")            \
+    "ICMP messages reporting that a packet of this box exceeds the MTU of a link")            \
   X(kChainedPackets, "pbox_port_chained_packets_total", "", "",                              \
-    "Packets received in several buffers and copied together")                               \
+    "Packets received in several buffers and copied into one")                               \
   X(kExternalPackets, "pbox_port_external_packets_total", "", "",                            \
-    "Packets whose payload the device read from where it lay")                               \
+    "Packets whose payload the device reads in place, without a copy")                               \
   X(kDispatched, "pbox_port_dispatched_packets_total", "", "",                               \
     "Packets handed over to the pipeline that owns them")                                    \
-  X(kNoBuffer, "pbox_port_no_buffer_total", "", "", "Packets not made for want of a buffer") \
+  X(kNoBuffer, "pbox_port_no_buffer_total", "", "", "Packets not sent because no buffer was free") \
   X(kStagedPackets, "pbox_port_staged_packets_total", "", "",                                \
-    "Packets whose payload was copied for the RDMA device: it was not registered there")     \
+    "Packets whose payload was copied because it is not registered with the RDMA device")     \
   X(kNoQueuePair, "pbox_port_no_queue_pair_total", "", "",                                   \
-    "Packets not sent because their queue pair is broken, stuck or gone")                    \
-  X(kQueuePairs, "pbox_port_queue_pairs_total", "", "", "Queue pairs connected to workers'") \
+    "Packets not sent because their queue pair is broken, stuck or closed")                    \
+  X(kQueuePairs, "pbox_port_queue_pairs_total", "", "", "Queue pairs connected to workers") \
   X(kQueuePairErrors, "pbox_port_queue_pair_errors_total", "", "",                           \
-    "Queue pairs that an error ended")                                                       \
+    "Queue pairs broken by an error")                                                       \
   X(kLandedPackets, "pbox_port_landed_packets_total", "", "",                                \
     "Packets that workers wrote into their slots by RDMA")                                   \
   X(kBadImmediates, "pbox_port_bad_immediates_total", "", "",                                \
-    "RDMA writes dropped: the sender named another slot than its next, or too many bytes")   \
+    "RDMA writes dropped because the immediate names a wrong slot or too many bytes")   \
   X(kEventDeviceFatal, "pbox_port_device_events_total", "kind", "device_fatal",              \
-    "Events that RDMA devices have told of, by kind")                                        \
+    "Events reported by RDMA devices, by kind")                                        \
   X(kEventPortDown, "pbox_port_device_events_total", "kind", "port_down", "")                \
   X(kEventPortUp, "pbox_port_device_events_total", "kind", "port_up", "")                    \
   X(kEventQueuePairFatal, "pbox_port_device_events_total", "kind", "queue_pair_fatal", "")   \

@@ -18,7 +18,7 @@ uint8_t* put_port(uint8_t* at, uint16_t port) {
 
 uint32_t toeplitz_hash(std::span<const uint8_t> key, std::span<const uint8_t> input) {
   const auto key_byte = [&](size_t index) { return index < key.size() ? key[index] : uint8_t{0}; };
-  uint64_t window = 0;  // the key's bits from the current input bit on, the first one highest
+  uint64_t window = 0;  // the 64 key bits that start at the current input bit, first bit highest
   for (size_t index = 0; index < 8; ++index) window = window << 8 | key_byte(index);
   uint32_t hash = 0;
   for (size_t index = 0; index < input.size(); ++index) {

@@ -8,8 +8,9 @@
 namespace pbox::nic {
 namespace {
 
-// The bits behind the prefix are all 0, or all 1: the network itself, or (IPv4) all of its hosts.
-bool is_station_of_ipv4(const InterfaceAddress& address) {
+// Returns false if the host bits are all 0 (the network's own address) or all 1 (its broadcast
+// address). Networks with at most two addresses have neither.
+bool is_ipv4_host_address(const InterfaceAddress& address) {
   if (address.prefix_length > 30) return true;
   const uint32_t host_mask = 0xffffffffu >> address.prefix_length;
   const uint32_t host = load32(address.address.bytes.data()) & host_mask;
@@ -68,22 +69,22 @@ Result<InterfaceAddress> parse_interface_address(const std::string& text) {
   };
   const size_t slash = text.find('/');
   if (slash == std::string::npos) {
-    return refuse("has no prefix length; write it as in 10.0.0.1/24 or fd00::1/64");
+    return refuse("has no prefix length; write it like 10.0.0.1/24 or fd00::1/64");
   }
   const auto endpoint = parse_endpoint(text.substr(0, slash), 0);
-  if (!endpoint.ok()) return refuse("is refused: " + endpoint.error().message);
+  if (!endpoint.ok()) return refuse("is invalid: " + endpoint.error().message);
   InterfaceAddress address{.address = ip_address(*endpoint)};
   const uint8_t bits = endpoint->ipv6 ? 128 : 32;
   const auto length = parse_prefix_length(text.substr(slash + 1), bits);
   if (!length) {
-    return refuse("has a prefix length that is no number from 0 to " + std::to_string(bits));
+    return refuse("has a prefix length that is not a number from 0 to " + std::to_string(bits));
   }
   address.prefix_length = *length;
   const uint8_t* bytes = address.address.bytes.data();
-  const bool is_station = endpoint->ipv6 ? is_unicast_ipv6(bytes)
-                                         : is_unicast_ipv4(bytes) && is_station_of_ipv4(address);
-  if (!is_station) {
-    return refuse("is not that of one station; give the host's own, not the network's");
+  const bool is_host = endpoint->ipv6 ? is_unicast_ipv6(bytes)
+                                         : is_unicast_ipv4(bytes) && is_ipv4_host_address(address);
+  if (!is_host) {
+    return refuse("is not the address of a single host; give the host's own, not the network's");
   }
   return address;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "nic/ethernet/receive.h"
 
 namespace pbox::nic {
@@ -18,7 +19,7 @@ void put(std::byte* at, const IpAddress& address) {
   std::memcpy(at, address.bytes.data(), address.ipv6 ? 16 : 4);
 }
 
-// Each write_ function returns the place behind what it wrote.
+// Each write_ function returns the position after the bytes it wrote.
 std::byte* write_ethernet(std::byte* at, const MacAddress& destination, const MacAddress& own_mac,
                           uint16_t vlan, uint16_t type) {
   put(at + ethernet::kDestination, destination);
@@ -42,6 +43,7 @@ struct ArpPacket {
 };
 
 std::byte* write_arp(std::byte* at, const ArpPacket& packet) {
+  PBOX_DCHECK(!packet.sender.ipv6 && !packet.target.ipv6);
   store16(at, static_cast<uint16_t>(arp::kPrefix >> 32));
   store32(at + 2, static_cast<uint32_t>(arp::kPrefix));
   store16(at + arp::kOperation, packet.operation);
@@ -54,6 +56,8 @@ std::byte* write_arp(std::byte* at, const ArpPacket& packet) {
 
 std::byte* write_ipv4(std::byte* at, size_t icmp_bytes, const IpAddress& source,
                       const IpAddress& destination) {
+  PBOX_DCHECK(!source.ipv6 && !destination.ipv6);
+  PBOX_DCHECK(ipv4::kBytes + icmp_bytes <= UINT16_MAX);
   std::memset(at, 0, ipv4::kBytes);
   at[0] = ipv4::kVersionAndLength;
   store16(at + ipv4::kTotalLength, static_cast<uint16_t>(ipv4::kBytes + icmp_bytes));
@@ -69,6 +73,8 @@ std::byte* write_ipv4(std::byte* at, size_t icmp_bytes, const IpAddress& source,
 
 std::byte* write_ipv6(std::byte* at, size_t icmp_bytes, std::byte hop_limit,
                       const IpAddress& source, const IpAddress& destination) {
+  PBOX_DCHECK(source.ipv6 && destination.ipv6);
+  PBOX_DCHECK(icmp_bytes <= UINT16_MAX);
   std::memset(at, 0, ipv6::kBytes);
   at[0] = std::byte{0x60};
   store16(at + ipv6::kPayloadLength, static_cast<uint16_t>(icmp_bytes));
@@ -79,8 +85,9 @@ std::byte* write_ipv6(std::byte* at, size_t icmp_bytes, std::byte hop_limit,
   return at + ipv6::kBytes;
 }
 
-// `before`: the sum of the pseudo-header, if the family has one.
+// `before`: the sum of the pseudo-header; 0 for ICMP, which has none.
 void set_icmp_checksum(std::span<std::byte> icmp, uint64_t before) {
+  PBOX_DCHECK(icmp.size() >= icmp::kBytes);
   std::memset(icmp.data() + icmp::kChecksum, 0, sizeof(uint16_t));
   const uint16_t checksum = ~fold(before + sum_words(icmp));
   std::memcpy(icmp.data() + icmp::kChecksum, &checksum, sizeof(checksum));
@@ -91,10 +98,11 @@ uint64_t icmpv6_pseudo_sum(const std::byte* icmp, size_t icmp_bytes) {
                                                 icmp_bytes);
 }
 
-// Solicitation and advertisement differ in type, flags and which end's MAC the option names. The
-// IPv6 header lies in front of `at`.
+// Writes a solicitation or an advertisement. The two differ in type, flags and the option's type. The
+// IPv6 header must stand in front of `at`.
 std::byte* write_discovery(std::byte* at, std::byte type, std::byte flags, const IpAddress& target,
                            std::byte option, const MacAddress& own_mac) {
+  PBOX_DCHECK(target.ipv6);
   std::memset(at, 0, kAdvertisementBytes);
   at[icmp::kType] = type;
   at[icmpv6::kFlags] = flags;
@@ -107,6 +115,7 @@ std::byte* write_discovery(std::byte* at, std::byte type, std::byte flags, const
 }
 
 std::byte* write_echo_reply(std::byte* at, std::span<const std::byte> request, std::byte type) {
+  PBOX_DCHECK(request.size() >= icmp::kBytes);  // classify() accepted it
   std::memcpy(at, request.data(), request.size());
   at[icmp::kType] = type;
   const bool ipv6 = type == icmpv6::kEchoReply;
@@ -114,9 +123,10 @@ std::byte* write_echo_reply(std::byte* at, std::span<const std::byte> request, s
   return at + request.size();
 }
 
-// Pads what ends at `end` and returns the length of the frame.
+// Pads the frame, which ends at `end`, to the minimum length and returns its length.
 size_t finish(std::span<std::byte> frame, const std::byte* end) {
   const auto bytes = static_cast<size_t>(end - frame.data());
+  PBOX_DCHECK(bytes <= frame.size() && frame.size() >= ethernet::kFrameBytesMin);
   if (bytes >= ethernet::kFrameBytesMin) return bytes;
   std::memset(frame.data() + bytes, 0, ethernet::kFrameBytesMin - bytes);
   return ethernet::kFrameBytesMin;
@@ -149,18 +159,18 @@ std::byte* answer_ipv6(std::byte* at, std::span<const std::byte> packet,
     return write_echo_reply(at, icmp, icmpv6::kEchoReply);
   }
   const IpAddress target = ipv6_address(icmp.data() + icmpv6::kTarget);
-  // Who has no address yet is told at the group's address (RFC 4861 section 7.2.4), the frame
-  // still going to its MAC alone (RFC 6085).
-  const bool nameless = source == IpAddress{.bytes = {}, .ipv6 = true};
+  // A host without an address yet gets its answer at the group address (RFC 4861 section 7.2.4). The
+  // frame still goes to that host's MAC alone (RFC 6085).
+  const bool is_from_unspecified = source == IpAddress{.bytes = {}, .ipv6 = true};
   const std::byte flags =
-      nameless ? icmpv6::kFlagOverride : icmpv6::kFlagOverride | icmpv6::kFlagSolicited;
+      is_from_unspecified ? icmpv6::kFlagOverride : icmpv6::kFlagOverride | icmpv6::kFlagSolicited;
   at = write_ipv6(at, kAdvertisementBytes, ipv6::kHopsOnLink, target,
-                  nameless ? all_nodes_address() : source);
+                  is_from_unspecified ? all_nodes_address() : source);
   return write_discovery(at, icmpv6::kNeighbourAdvertisement, flags, target,
                          icmpv6::kOptionTargetLinkLayer, own_mac);
 }
 
-// Of an IP packet whose header is in order.
+// Returns the length of an IP packet whose header has been verified.
 size_t packet_bytes_of(const std::byte* packet, uint16_t type) {
   return type == ethernet::kTypeIpv4 ? load16(packet + ipv4::kTotalLength)
                                      : ipv6::kBytes + load16(packet + ipv6::kPayloadLength);
@@ -173,6 +183,7 @@ size_t answer(std::span<const std::byte> request, const Interface& interface,
   if (reply.size() < kAnswerBytesMin) return 0;
   if (classify_other(request, interface, own_mac, {}) != Verdict::kAnswer) return 0;
   const size_t header_bytes = ethernet_bytes(interface);
+  PBOX_DCHECK(request.size() > header_bytes);
   const uint16_t type = load16(request.data() + header_bytes - 2);
   MacAddress sender_mac;
   std::memcpy(sender_mac.data(), request.data() + ethernet::kSource, sender_mac.size());
@@ -182,6 +193,7 @@ size_t answer(std::span<const std::byte> request, const Interface& interface,
   if (type == ethernet::kTypeArp) {
     return finish(reply, answer_arp(at, packet.data(), own_mac));
   }
+  PBOX_DCHECK(packet_bytes_of(packet.data(), type) <= packet.size());  // classify() checked it
   packet = packet.first(packet_bytes_of(packet.data(), type));
   if (packet.size() > interface.mtu || header_bytes + packet.size() > reply.size()) return 0;
   return finish(reply, type == ethernet::kTypeIpv4 ? answer_ipv4(at, packet)

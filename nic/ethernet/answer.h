@@ -1,6 +1,6 @@
-// What a host must say on its own account so that others can reach it: answers to requests, and
-// requests for the MAC of a neighbour. Frames are written whole, padded to Ethernet's least length;
-// the interface's VLAN tag is put in. Any core; no state, no allocation.
+// Frames that a host must send so that others can reach it: answers to requests, and requests for a
+// neighbour's MAC. Frames are complete, with the interface's VLAN tag, and padded to Ethernet's
+// minimum length. Any core; no state, no allocation.
 #pragma once
 
 #include <optional>
@@ -10,21 +10,24 @@
 
 namespace pbox::nic {
 
-// Bytes that every answer but an echo reply and every solicitation fits into.
+// Buffer size, in bytes, that is enough for every solicitation and for every answer except a long echo
+// reply.
 inline constexpr size_t kAnswerBytesMin = 90;
 
-// The answer to a frame that classify() calls kAnswer: an ARP reply, a neighbour advertisement, or
-// an echo reply. Returns its bytes; 0, and nothing is to be sent, if the frame is another one, or
-// if the answer would exceed `reply` or the MTU. It goes to the station that asked, to nobody else,
-// and is not longer than max(the request, kAnswerBytesMin). `reply` must not overlap the request.
+// Writes the answer to a frame for which classify() returns kAnswer: an ARP reply, a neighbour
+// advertisement, or an echo reply. Returns the answer's length in bytes. Returns 0, and nothing must be
+// sent, if the frame is any other, or if the answer would exceed `reply` or the MTU. The answer goes
+// only to the station that asked, and is at most max(length of the request, kAnswerBytesMin) long.
+// `reply` must not overlap `request`.
 //
-// Nothing here limits how often: a caller answers so many per burst and drops the others.
+// The caller limits the rate: it answers a bounded number of requests per burst and drops the others.
 size_t answer(std::span<const std::byte> request, const Interface& interface,
               const MacAddress& own_mac, std::span<std::byte> reply);
 
-// Asks for the MAC of a neighbour on link: everybody (IPv6: its solicited-node group), or, to see
-// that a MAC still holds, its owner alone. Returns the frame's bytes, at most kAnswerBytesMin; 0 if
-// the interface has no address of the family or `frame` is shorter than that.
+// Writes a request for the MAC of a neighbour on the link. Without `known_mac` it goes to all stations
+// (IPv6: to the neighbour's solicited-node group). With `known_mac` it goes to that MAC alone, to
+// confirm it. Returns the frame's length, at most kAnswerBytesMin; 0 if the interface has no address of
+// the family, or `frame` is shorter than kAnswerBytesMin.
 size_t solicit(const IpAddress& neighbour, const std::optional<MacAddress>& known_mac,
                const Interface& interface, const MacAddress& own_mac, std::span<std::byte> frame);
 

@@ -1,5 +1,5 @@
-// The Internet checksum (RFC 1071). Sums are of 16-bit words in the order of memory, so they need
-// no swapping: a checksum is stored as it is, and numbers that are added are swapped first.
+// The Internet checksum (RFC 1071). Sums are over 16-bit words in memory order, so packet bytes need
+// no swapping. A checksum is stored as it is; a number must be swapped before it is added (word_of).
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace pbox::nic {
 
-// Not folded: sums may be added to each other. An odd last byte counts as if a 0 followed. At most
-// 64 KiB. Any core.
+// Returns the sum of at most 64 KiB, not folded, so that sums may be added. An odd last byte counts as
+// if a 0 followed. Any core; no allocation.
 uint64_t sum_words(std::span<const std::byte> bytes);
 
-// The same for a multiple of 4 bytes known when compiled: headers.
+// The same for headers: the length is a multiple of 4 known at compile time.
 template <size_t bytes>
 inline uint64_t sum_header(const void* at) {
   static_assert(bytes % 4 == 0);
@@ -26,7 +26,8 @@ inline uint64_t sum_header(const void* at) {
   return sum;
 }
 
-// Down to 16 bits, carries added back. Over bytes that hold their checksum it is 0xffff.
+// Folds a sum to 16 bits, adding all carries back. The result for bytes that include their own correct
+// checksum is 0xffff.
 inline uint16_t fold(uint64_t sum) {
   sum = (sum & 0xffffffff) + (sum >> 32);
   sum = (sum & 0xffff) + (sum >> 16);
@@ -34,20 +35,20 @@ inline uint16_t fold(uint64_t sum) {
   return static_cast<uint16_t>((sum & 0xffff) + (sum >> 16));
 }
 
-// A number as a word of a sum.
+// Converts a number to a word of a sum.
 inline uint64_t word_of(uint16_t number) {
   return __builtin_bswap16(number);
 }
 
-// Bytes in pieces, as if they lay one behind the other.
+// Computes the checksum of pieces as if they were one contiguous block.
 class Checksum {
  public:
-  // `sum`: of what comes before, a whole number of words.
+  // `sum`: the sum of the bytes before the first piece, a whole number of words.
   explicit Checksum(uint64_t sum) : sum_(sum) {}
 
   void add(std::span<const std::byte> piece) {
     const uint64_t sum = sum_words(piece);
-    // Behind an odd number of bytes each byte stands in the other half of its word (RFC 1071, 2B).
+    // After an odd number of bytes, each byte belongs to the other half of its word (RFC 1071, 2B).
     sum_ += odd_ ? __builtin_bswap16(fold(sum)) : sum;
     odd_ ^= (piece.size() & 1) != 0;
   }

@@ -1,5 +1,7 @@
 #include "nic/ethernet/discovery.h"
 
+#include "base/check.h"
+
 namespace pbox::nic {
 namespace {
 
@@ -9,13 +11,15 @@ MacAddress mac_at(const std::byte* at) {
   return mac;
 }
 
-// The frame's source is known to be another station.
+// Returns whether the frame comes from this MAC.
 bool is_sender(const MacAddress& mac, std::span<const std::byte> frame) {
+  PBOX_DCHECK(frame.size() >= ethernet::kBytes);
   return mac == mac_at(frame.data() + ethernet::kSource);
 }
 
-// The options of neighbour discovery (RFC 4861 section 4.6). False if their lengths do not add up.
-// `link_layer`: set to the address in the option of the wanted type; other options are skipped.
+// Reads the options of neighbour discovery (RFC 4861 section 4.6). Sets `link_layer` to the address in
+// the option of type `wanted` and skips other options. Returns false if lengths are inconsistent or
+// the wanted option is malformed or repeated.
 bool read_options(std::span<const std::byte> options, std::byte wanted,
                   std::optional<MacAddress>& link_layer) {
   while (!options.empty()) {
@@ -31,7 +35,7 @@ bool read_options(std::span<const std::byte> options, std::byte wanted,
   return true;
 }
 
-// The parts of a message whose form is right.
+// The fields of a well-formed message.
 struct Message {
   IpAddress source;
   IpAddress destination;
@@ -46,7 +50,7 @@ Verdict read_solicitation(std::span<const std::byte> frame, const Message& messa
   if (!interface.is_own(message.target, own_mac)) return Verdict::kNotForUs;
   const bool to_group = message.destination == solicited_node_address(message.target);
   if (!to_group && !interface.is_own(message.destination, own_mac)) return Verdict::kNotForUs;
-  // Duplicate address detection: somebody without an address yet wants to take ours.
+  // Duplicate address detection: a host without an address wants to use ours.
   if (message.source == IpAddress{.bytes = {}, .ipv6 = true}) {
     return to_group && !message.link_layer ? Verdict::kAnswer : Verdict::kMalformed;
   }
@@ -55,7 +59,8 @@ Verdict read_solicitation(std::span<const std::byte> frame, const Message& messa
   }
   if (!message.link_layer) return Verdict::kAnswer;
   if (!is_sender(*message.link_layer, frame)) return Verdict::kSource;
-  claim = {.address = message.source, .mac = *message.link_layer, .asks_us = true};
+  PBOX_DCHECK(is_unicast(*message.link_layer));  // the frame's source, which is verified
+  claim = {.address = message.source, .mac = *message.link_layer, .is_request_to_us = true};
   return Verdict::kAnswer;
 }
 
@@ -73,12 +78,16 @@ Verdict read_advertisement(std::span<const std::byte> frame, const Message& mess
       return Verdict::kSource;
     }
   }
-  // Who is asked at its own MAC may leave the option out.
+  // The answer to a unicast solicitation may omit the option.
   const MacAddress mac = message.link_layer.value_or(mac_at(frame.data() + ethernet::kSource));
   if (!is_sender(mac, frame)) return Verdict::kSource;
   const bool may_replace =
       message.link_layer && (message.flags & icmpv6::kFlagOverride) != std::byte{0};
-  claim = {.address = message.target, .mac = mac, .asks_us = false, .may_replace = may_replace};
+  PBOX_DCHECK(is_unicast(mac));
+  claim = {.address = message.target,
+           .mac = mac,
+           .is_request_to_us = false,
+           .may_replace = may_replace};
   return Verdict::kLearn;
 }
 
@@ -87,6 +96,7 @@ Verdict read_advertisement(std::span<const std::byte> frame, const Message& mess
 Verdict read_arp(std::span<const std::byte> frame, std::span<const std::byte> packet,
                  const Interface& interface, const MacAddress& own_mac,
                  std::optional<NeighbourClaim>& claim) {
+  PBOX_DCHECK(frame.size() >= ethernet::kBytes && !claim);
   const std::byte* bytes = packet.data();
   if (packet.size() < arp::kBytes || load64(bytes) >> 16 != arp::kPrefix) {
     return Verdict::kMalformed;
@@ -104,7 +114,7 @@ Verdict read_arp(std::span<const std::byte> frame, std::span<const std::byte> pa
   if (!to_us && destination != kBroadcastMac) return Verdict::kNotForUs;
   const MacAddress mac = mac_at(bytes + arp::kSenderMac);
   if (!is_sender(mac, frame)) return Verdict::kSource;
-  // A probe (RFC 5227): somebody without an address yet wants to take ours.
+  // A probe (RFC 5227): a host without an address wants to use ours.
   if (operation == arp::kRequest && targets_us && sender == IpAddress{}) return Verdict::kAnswer;
   if (!interface.is_peer(sender, own_mac) || !interface.is_on_link(sender)) {
     return Verdict::kSource;
@@ -113,14 +123,16 @@ Verdict read_arp(std::span<const std::byte> frame, std::span<const std::byte> pa
       (!to_us || mac_at(bytes + arp::kTargetMac) != own_mac)) {
     return Verdict::kNotForUs;
   }
-  const bool asks_us = operation == arp::kRequest && targets_us;
-  claim = {.address = sender, .mac = mac, .asks_us = asks_us};
-  return asks_us ? Verdict::kAnswer : Verdict::kLearn;
+  const bool is_request_to_us = operation == arp::kRequest && targets_us;
+  PBOX_DCHECK(is_unicast(mac));
+  claim = {.address = sender, .mac = mac, .is_request_to_us = is_request_to_us};
+  return is_request_to_us ? Verdict::kAnswer : Verdict::kLearn;
 }
 
 Verdict read_neighbour_discovery(std::span<const std::byte> frame,
                                  std::span<const std::byte> packet, const Interface& interface,
                                  const MacAddress& own_mac, std::optional<NeighbourClaim>& claim) {
+  PBOX_DCHECK(packet.size() >= ipv6::kBytes + icmp::kBytes && !claim);
   const std::byte* ip = packet.data();
   const auto icmp = packet.subspan(ipv6::kBytes);
   if (ip[ipv6::kHopLimit] != ipv6::kHopsOnLink || icmp[icmp::kCode] != std::byte{0} ||

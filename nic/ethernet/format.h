@@ -1,6 +1,6 @@
-// Where the fields of a frame lie and what their numbers mean: Ethernet II and 802.1Q, ARP (RFC
-// 826), IPv4 (RFC 791), IPv6 (RFC 8200), UDP (RFC 768), ICMP (RFC 792), ICMPv6 (RFC 4443) and
-// neighbour discovery (RFC 4861). Offsets are from the start of the named header.
+// Offsets and values of the fields of a frame: Ethernet II and 802.1Q, ARP (RFC 826), IPv4 (RFC 791),
+// IPv6 (RFC 8200), UDP (RFC 768), ICMP (RFC 792), ICMPv6 (RFC 4443) and neighbour discovery (RFC
+// 4861). Offsets count from the start of the named header.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@ namespace pbox::nic {
 
 static_assert(std::endian::native == std::endian::little, "load and store swap bytes");
 
-// Frames have no alignment; fields are big endian.
+// Read and write big-endian fields at any alignment.
 inline uint16_t load16(const void* at) {
   uint16_t value;
   std::memcpy(&value, at, sizeof(value));
@@ -39,8 +39,8 @@ inline void store32(void* at, uint32_t value) {
 
 namespace ethernet {
 inline constexpr size_t kBytes = 14;
-inline constexpr size_t kTagBytes = 4;        // of an 802.1Q tag, between source and type
-inline constexpr size_t kFrameBytesMin = 60;  // without the check sequence; shorter ones are padded
+inline constexpr size_t kTagBytes = 4;        // length of an 802.1Q tag, between source and type
+inline constexpr size_t kFrameBytesMin = 60;  // without check sequence; shorter frames are padded
 inline constexpr size_t kDestination = 0;
 inline constexpr size_t kSource = 6;
 inline constexpr size_t kType = 12;
@@ -54,7 +54,7 @@ inline constexpr uint16_t kVlanMask = 0x0fff;
 
 namespace arp {
 inline constexpr size_t kBytes = 28;
-inline constexpr uint64_t kPrefix = 0x0001'0800'0604;  // Ethernet, IPv4, 6 and 4 bytes long
+inline constexpr uint64_t kPrefix = 0x0001'0800'0604;  // Ethernet with 6-byte, IPv4 with 4-byte addresses
 inline constexpr size_t kOperation = 6;
 inline constexpr size_t kSenderMac = 8;
 inline constexpr size_t kSenderIp = 14;
@@ -77,7 +77,7 @@ inline constexpr std::byte kVersionAndLength{0x45};  // no options
 inline constexpr uint16_t kReservedFlag = 0x8000;
 inline constexpr uint16_t kDontFragment = 0x4000;
 inline constexpr uint8_t kHops = 64;
-inline constexpr uint32_t kMtuMin = 576;  // what every host takes (RFC 1122)
+inline constexpr uint32_t kMtuMin = 576;  // every host accepts packets of this size (RFC 1122)
 }  // namespace ipv4
 
 namespace ipv6 {
@@ -89,7 +89,7 @@ inline constexpr size_t kSource = 8;
 inline constexpr size_t kDestination = 24;
 inline constexpr uint8_t kHops = 64;
 inline constexpr uint32_t kMtuMin = 1280;
-inline constexpr std::byte kHopsOnLink{255};  // a router would have decremented it
+inline constexpr std::byte kHopsOnLink{255};  // proves that no router forwarded the packet
 }  // namespace ipv6
 
 namespace protocol {
@@ -107,7 +107,7 @@ inline constexpr size_t kLength = 4;
 inline constexpr size_t kChecksum = 6;
 }  // namespace udp
 
-// ICMP and ICMPv6 begin alike: type, code, checksum, four bytes of the type's own.
+// ICMP and ICMPv6 begin with the same fields: type, code, checksum, and four type-specific bytes.
 namespace icmp {
 inline constexpr size_t kBytes = 8;
 inline constexpr size_t kType = 0;
@@ -127,7 +127,7 @@ inline constexpr std::byte kEchoReply{129};
 inline constexpr std::byte kNeighbourSolicitation{135};
 inline constexpr std::byte kNeighbourAdvertisement{136};
 inline constexpr size_t kMtu = 4;  // 32 bits
-// Solicitation and advertisement: flags, target, then options of (type, length / 8, data).
+// Solicitation and advertisement: flags, target, then options, each (type, length / 8, data).
 inline constexpr size_t kFlags = 4;
 inline constexpr size_t kTarget = 8;
 inline constexpr size_t kOptions = 24;

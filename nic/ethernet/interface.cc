@@ -11,15 +11,15 @@ Error refuse(const std::string& why) {
   return {ErrorCode::kInvalidArgument, "interface: " + why};
 }
 
-// An empty text: nothing is wrong.
+// Returns what is wrong with the gateway; an empty text if nothing is.
 std::string gateway_fault(const Interface& interface, const std::optional<IpAddress>& gateway,
                           bool ipv6) {
   if (!gateway) return {};
   const std::string name = "gateway " + to_string(*gateway);
-  if (gateway->ipv6 != ipv6) return name + " is of the other family; swap the two";
-  // Whether it is our own link-local one shows only when a MAC is known.
+  if (gateway->ipv6 != ipv6) return name + " is of the wrong family; swap the IPv4 and the IPv6 gateway";
+  // No MAC is known yet, so our own link-local address is not recognised here.
   if (!interface.is_peer(*gateway, MacAddress{})) {
-    return name + " is not another station's address; give the router's";
+    return name + " cannot be the address of another host; give the router's address";
   }
   if (!interface.is_on_link(*gateway)) {
     return name + " is in none of the interface's networks; correct it or a prefix length";
@@ -53,7 +53,7 @@ std::optional<IpAddress> Interface::local_address_for(const IpAddress& remote,
   const IpAddress& near = hop ? *hop : remote;
   std::optional<IpAddress> first;
   for (const InterfaceAddress& own : addresses) {
-    // A link-local address is understood on the link only.
+    // A link-local address is valid only on its link.
     if (own.address.ipv6 != remote.ipv6) continue;
     if (is_link_local(own.address) != is_link_local(remote)) continue;
     if (own.contains(near)) return own.address;
@@ -72,17 +72,17 @@ std::optional<IpAddress> Interface::next_hop(const IpAddress& remote,
 
 Status validate(const Interface& interface) {
   if (interface.addresses.empty()) {
-    return refuse("no address; give at least one, as in 10.0.0.1/24");
+    return refuse("no address; give at least one, such as 10.0.0.1/24");
   }
   for (const InterfaceAddress& own : interface.addresses) {
     const auto again = parse_interface_address(to_string(own));
     if (!again.ok()) return again.error();
   }
   if (interface.vlan > kVlanMax) {
-    return refuse("vlan " + std::to_string(interface.vlan) + "; give 1 to 4094, or 0 for none");
+    return refuse("vlan is " + std::to_string(interface.vlan) + "; give 1 to 4094, or 0 for none");
   }
   if (interface.mtu < kMtuMin || interface.mtu > kMtuMax) {
-    return refuse("mtu " + std::to_string(interface.mtu) + "; give " + std::to_string(kMtuMin) +
+    return refuse("mtu is " + std::to_string(interface.mtu) + "; give " + std::to_string(kMtuMin) +
                   " to " + std::to_string(kMtuMax));
   }
   for (const bool ipv6 : {false, true}) {

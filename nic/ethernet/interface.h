@@ -1,5 +1,6 @@
-// What a host knows of one of its networks. Plain values: several links (devices, each with a MAC
-// of its own) may share one. Read by many threads, changed by none once packets flow.
+// The configuration of one network interface: addresses, gateways, VLAN, MTU. Several links (devices,
+// each with its own MAC) may share one interface. Many threads read it; no thread changes it once
+// packets flow.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +17,37 @@ struct Interface {
   std::optional<IpAddress> gateway4;
   std::optional<IpAddress> gateway6;
   uint16_t vlan = 0;    // 802.1Q id, in [1, 4094]; 0: untagged
-  uint32_t mtu = 1500;  // of an IP packet, its header included
+  uint32_t mtu = 1500;  // largest IP packet in bytes, its header included
 
-  // Whether a packet to this address is for us. `bytes` as in a frame, 4 or 16. Each MAC has its
-  // link-local address too. Any core.
+  // Return whether a packet to this address is for us. `bytes` are 4 or 16 in network order. The
+  // link-local address of `own_mac` counts as one of our addresses. Any core.
   bool is_own_ipv4(const void* bytes) const;
   bool is_own_ipv6(const void* bytes, const MacAddress& own_mac) const;
   bool is_own(const IpAddress& address, const MacAddress& own_mac) const;
 
-  // Whether another station may speak from this address: a unicast one, not our own, nor the first
-  // or the last of one of our IPv4 networks (which mean the network and all its hosts).
+  // Return whether another station may send from this address. It must be unicast, not our own, and
+  // neither the first nor the last address of one of our IPv4 networks (network and broadcast).
   bool is_peer_ipv4(const void* bytes) const;
   bool is_peer_ipv6(const void* bytes, const MacAddress& own_mac) const;
   bool is_peer(const IpAddress& address, const MacAddress& own_mac) const;
 
-  // Whether the address is of one of our networks, or IPv6 link-local.
+  // Returns whether the address belongs to one of our networks or is IPv6 link-local.
   bool is_on_link(const IpAddress& address) const;
 
-  // The address that packets to `remote` come from: of the network of the next hop, else the first
-  // of the family; nothing if there is none of the family.
+  // Returns the source address of packets to `remote`: our address in the network of the next hop, or
+  // else our first address of the family. Returns nothing if we have none of the family.
   std::optional<IpAddress> local_address_for(const IpAddress& remote,
                                              const MacAddress& own_mac) const;
 
-  // Whose MAC a packet to `remote` is sent to: its own if on link, else the family's gateway's;
-  // nothing if there is none or nobody can have this address.
+  // Returns the station that a packet to `remote` is sent to: `remote` itself if it is on the link, or
+  // else the gateway of the family. Returns nothing if there is no gateway, or if no station can have
+  // the address.
   std::optional<IpAddress> next_hop(const IpAddress& remote, const MacAddress& own_mac) const;
 };
 
-// Addresses of stations, gateways on link and of their family, VLAN and MTU in range. Everything in
-// this folder takes it for granted. Control thread.
+// Checks that addresses belong to single hosts, that gateways are on the link and of the right family,
+// and that VLAN and MTU are in range. The other functions of this folder rely on it. Errors name the
+// field and its value. Control thread.
 Status validate(const Interface& interface);
 
 // --- per packet ---
@@ -71,7 +74,7 @@ inline bool Interface::is_peer_ipv4(const void* bytes) const {
     if (own.address.ipv6) continue;
     const uint32_t difference = peer ^ load32(own.address.bytes.data());
     if (difference == 0) return false;
-    // Networks of one or two addresses have none to spare (RFC 3021).
+    // Networks of one or two addresses have no network or broadcast address (RFC 3021).
     if (own.prefix_length > 30) continue;
     const uint32_t host_mask = 0xffffffffu >> own.prefix_length;
     const uint32_t host = peer & host_mask;

@@ -2,19 +2,23 @@
 
 #include <utility>
 
+#include "base/check.h"
+
 namespace pbox::nic {
 namespace {
 
-// How often a reader looks again while an entry changes under it.
+// How often a reader tries again if a writer changes the entry meanwhile.
 constexpr int kReadTries = 4;
 
-// Threads read the clock each for itself: another's time may be a little ahead of ours.
+// Returns 0 if `then_ns` is later: each thread reads the clock itself, so another thread's time may be
+// slightly ahead of ours.
 uint64_t elapsed(uint64_t now_ns, uint64_t then_ns) {
   return now_ns > then_ns ? now_ns - then_ns : 0;
 }
 
-// Never 0, which is no neighbour: no MAC is zero.
+// Never returns 0, which stands for "no neighbour": no MAC is zero.
 uint64_t pack(const Neighbour& neighbour) {
+  PBOX_DCHECK(is_unicast(neighbour.mac));
   uint64_t packed = neighbour.link;
   for (const uint8_t byte : neighbour.mac) packed = packed << 8 | byte;
   return packed;
@@ -30,7 +34,8 @@ Neighbour unpack(uint64_t packed) {
 
 }  // namespace
 
-// An address as two words; IPv4 in the place of IPv6's v4-mapped addresses, which no station has.
+// An address as two words. IPv4 addresses take the place of IPv6's v4-mapped addresses, which no
+// station has.
 struct NeighbourTable::Key {
   uint64_t high = 0;
   uint64_t low = 0;
@@ -45,18 +50,18 @@ struct NeighbourTable::Key {
   }
 };
 
-// One cache line. Key, neighbour and confirmed_ns belong together: they are written between two
-// steps of `sequence`, which is odd meanwhile. Their stores release and their loads acquire, so
-// that who sees a new word sees the odd sequence too; no fence is needed.
+// One cache line. Key, neighbour and confirmed_ns form a unit, guarded by a sequence lock: `sequence`
+// is odd while they are written. Their stores release and their loads acquire, so a reader that sees a
+// new word sees the odd sequence too. No fence is needed.
 struct NeighbourTable::Entry {
   alignas(64) std::atomic<uint64_t> sequence = 0;
   std::atomic<uint64_t> key_high = 0;
   std::atomic<uint64_t> key_low = 0;
-  std::atomic<uint64_t> neighbour = 0;     // packed; 0: not known yet
-  std::atomic<uint64_t> confirmed_ns = 0;  // not known yet: when it was first asked for
-  // Of their own: whoever looks up takes a turn at soliciting. 0: nobody has since it was written.
-  std::atomic<uint64_t> solicited_ns = 0;
-  std::atomic<uint32_t> tries = 0;
+  std::atomic<uint64_t> neighbour = 0;     // packed; 0 if not known yet
+  std::atomic<uint64_t> confirmed_ns = 0;  // time of last confirmation; of creation if not known yet
+  // Outside of the sequence lock; any thread that looks up may write them.
+  std::atomic<uint64_t> solicited_ns = 0;  // last solicitation since the entry was written; 0: none
+  std::atomic<uint32_t> tries = 0;         // solicitations since the entry was written
 
   struct Content {
     uint64_t neighbour = 0;
@@ -72,7 +77,7 @@ struct NeighbourTable::Entry {
            key_high.load(std::memory_order_acquire) == key.high;
   }
 
-  // Nothing if the entry is another address's, or keeps changing.
+  // Returns nothing if the entry belongs to another address or keeps changing.
   std::optional<Content> read(const Key& key) const {
     for (int attempt = 0; attempt < kReadTries; ++attempt) {
       const uint64_t before = sequence.load(std::memory_order_acquire);
@@ -84,7 +89,7 @@ struct NeighbourTable::Entry {
     return std::nullopt;
   }
 
-  // The one writer's.
+  // The functions down to write() may be called only while holding the Writer.
   bool is_free() const {
     return (key_high.load(std::memory_order_relaxed) | key_low.load(std::memory_order_relaxed)) ==
            0;
@@ -93,12 +98,15 @@ struct NeighbourTable::Entry {
     return {.neighbour = neighbour.load(std::memory_order_relaxed),
             .confirmed_ns = confirmed_ns.load(std::memory_order_relaxed)};
   }
-  // Not known and not asked for lately: whoever asks us may have it.
-  bool is_spare(uint64_t now_ns) const {
+  // Returns whether the entry may be given to a station that sends us a request: it is free, or neither
+  // confirmed nor asked for recently.
+  bool is_reusable(uint64_t now_ns) const {
     return is_free() || elapsed(now_ns, content().confirmed_ns) >= kNeighbourDropNs;
   }
   void write(const Key& key, const Content& content) {
     const uint64_t before = sequence.load(std::memory_order_relaxed);
+    PBOX_DCHECK(before % 2 == 0);  // one writer at a time
+    PBOX_DCHECK(content.confirmed_ns != 0);
     sequence.store(before + 1, std::memory_order_relaxed);
     key_high.store(key.high, std::memory_order_release);
     key_low.store(key.low, std::memory_order_release);
@@ -109,13 +117,13 @@ struct NeighbourTable::Entry {
     sequence.store(before + 2, std::memory_order_release);
   }
 
-  // Whether it is this thread's turn to solicit, the last time being `pause_ns` ago. Sets how often
-  // that was done before.
-  bool take_turn(uint64_t pause_ns, uint64_t now_ns, uint32_t& tries_before) {
+  // Returns whether this thread must solicit now: the last solicitation was at least `pause_ns` ago, and
+  // no other thread has claimed this one. Sets the number of earlier solicitations.
+  bool claim_solicitation(uint64_t pause_ns, uint64_t now_ns, uint32_t& tries_before) {
     tries_before = tries.load(std::memory_order_relaxed);
     uint64_t last_ns = solicited_ns.load(std::memory_order_relaxed);
     if (last_ns != 0 && elapsed(now_ns, last_ns) < pause_ns) return false;
-    // Of those who saw the same last time, one sets the next.
+    // If several threads see the same last time, only one of them succeeds.
     if (!solicited_ns.compare_exchange_strong(last_ns, now_ns, std::memory_order_relaxed)) {
       return false;
     }
@@ -123,26 +131,29 @@ struct NeighbourTable::Entry {
     return true;
   }
 
-  NeighbourLookup look(const Content& content, uint64_t now_ns) {
+  // Turns the content into the answer of lookup(), with a solicitation if one is due.
+  NeighbourLookup answer_lookup(const Content& content, uint64_t now_ns) {
     NeighbourLookup found;
     uint32_t tries_before = 0;
     if (!content.is_live(now_ns)) {
       const uint64_t pause_ns = tries.load(std::memory_order_relaxed) < kNeighbourFirstTries
                                     ? kNeighbourFirstNs
                                     : kNeighbourAgainNs;
-      if (take_turn(pause_ns, now_ns, tries_before)) found.solicit = Solicit::kEverybody;
+      if (claim_solicitation(pause_ns, now_ns, tries_before)) found.solicit = Solicit::kMulticast;
       return found;
     }
     found.neighbour = unpack(content.neighbour);
+    PBOX_DCHECK(is_unicast(found.neighbour->mac));
     if (elapsed(now_ns, content.confirmed_ns) >= kNeighbourRefreshNs &&
-        take_turn(kNeighbourAgainNs, now_ns, tries_before)) {
-      found.solicit = tries_before < kNeighbourUnicastTries ? Solicit::kOwner : Solicit::kEverybody;
+        claim_solicitation(kNeighbourAgainNs, now_ns, tries_before)) {
+      found.solicit =
+          tries_before < kNeighbourUnicastTries ? Solicit::kUnicast : Solicit::kMulticast;
     }
     return found;
   }
 };
 
-// The right to change entries, or not: it is never waited for.
+// Tries to get the exclusive right to change entries. It never waits; test it before writing.
 class NeighbourTable::Writer {
  public:
   explicit Writer(NeighbourTable& table)
@@ -169,17 +180,18 @@ NeighbourTable::~NeighbourTable() = default;
 
 std::span<NeighbourTable::Entry, kNeighbourWays> NeighbourTable::set_of(const Key& key) const {
   static_assert((kNeighbourSets & (kNeighbourSets - 1)) == 0);
-  // Multiplicative hashing (Knuth): the high bits depend on all.
+  // Multiplicative hashing (Knuth): the high bits depend on all bits of the key.
   const uint64_t mixed = (key.low ^ key.high * 0xff51afd7ed558ccd) * 0x9e3779b97f4a7c15;
   const size_t set = (mixed >> 32) & (kNeighbourSets - 1);
   return std::span<Entry, kNeighbourWays>(&entries_[set * kNeighbourWays], kNeighbourWays);
 }
 
 NeighbourLookup NeighbourTable::lookup(const IpAddress& address, uint64_t now_ns) {
+  PBOX_DCHECK(now_ns != 0);
   const Key key(address);
   for (Entry& entry : set_of(key)) {
     if (!entry.has(key)) continue;
-    if (const auto content = entry.read(key)) return entry.look(*content, now_ns);
+    if (const auto content = entry.read(key)) return entry.answer_lookup(*content, now_ns);
   }
   return add(key, now_ns);
 }
@@ -188,27 +200,29 @@ NeighbourLookup NeighbourTable::add(const Key& key, uint64_t now_ns) {
   const Writer writer(*this);
   if (!writer) return {};
   Entry* victim = nullptr;
-  // Free entries go first, then those that are not known (any more), then what was confirmed the
-  // longest ago.
-  const auto worth = [&](const Entry& entry) {
+  // Order of eviction: free entries, entries that are unknown or have expired, then the entry whose
+  // confirmation is oldest.
+  const auto eviction_rank = [&](const Entry& entry) {
     const Entry::Content content = entry.content();
     return std::pair(content.is_live(now_ns), entry.is_free() ? 0 : content.confirmed_ns);
   };
   for (Entry& entry : set_of(key)) {
-    if (entry.has(key)) return entry.look(entry.content(), now_ns);
-    if (victim == nullptr || worth(entry) < worth(*victim)) victim = &entry;
+    if (entry.has(key)) return entry.answer_lookup(entry.content(), now_ns);
+    if (victim == nullptr || eviction_rank(entry) < eviction_rank(*victim)) victim = &entry;
   }
+  PBOX_DCHECK(victim != nullptr);
   const bool evicts = victim->content().is_live(now_ns);
   victim->write(key, {.neighbour = 0, .confirmed_ns = now_ns});
   if (evicts) {
     evicted_.fetch_add(1, std::memory_order_relaxed);
     generation_.fetch_add(1, std::memory_order_release);
   }
-  return victim->look(victim->content(), now_ns);
+  return victim->answer_lookup(victim->content(), now_ns);
 }
 
 void NeighbourTable::learn(std::span<const std::byte> frame, const Interface& interface,
                            const MacAddress& own_mac, uint16_t link, uint64_t now_ns) {
+  PBOX_DCHECK(now_ns != 0);
   const auto claim = read_claim(frame, interface, own_mac);
   if (!claim) return;
   const Writer writer(*this);
@@ -217,7 +231,7 @@ void NeighbourTable::learn(std::span<const std::byte> frame, const Interface& in
   Entry* entry = nullptr;
   for (Entry& candidate : set_of(key)) {
     const bool same = candidate.has(key);
-    if (same || (claim->asks_us && candidate.is_spare(now_ns))) entry = &candidate;
+    if (same || (claim->is_request_to_us && candidate.is_reusable(now_ns))) entry = &candidate;
     if (same) break;
   }
   if (entry == nullptr) return;

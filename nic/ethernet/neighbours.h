@@ -1,13 +1,13 @@
-// Who has which MAC, and on which link: the neighbour cache of one interface, shared by all its
-// pipelines and links.
+// The neighbour cache of one interface: which station has which MAC, and on which link. All pipelines
+// and links of the interface share it.
 //
-// Readers take no lock: each entry is guarded by a sequence lock over atomics. Whoever changes
-// entries tries a lock and gives up if it is taken; it will be asked again. So no call ever waits.
-// Memory is of fixed size and allocated by the constructor.
+// No call ever waits. Readers take no lock: each entry is guarded by a sequence lock over atomics. A
+// writer tries a lock and gives up if it is taken; the protocol will try again. The constructor
+// allocates all memory, which has a fixed size.
 //
-// An address is asked for only when a packet needs it, and answers count only if asked for.
-// Requests to us are learned from too, as in RFC 826, but never push out an entry that is in use.
-// ARP and neighbour discovery authenticate nobody: what matters carries its own tag.
+// An address is requested only when a packet needs it, and an answer counts only if it was requested.
+// Requests to us are learned from too, as in RFC 826, but they never evict an entry in use.
+// ARP and neighbour discovery do not authenticate anybody. Therefore each data packet has a tag.
 #pragma once
 
 #include <atomic>
@@ -23,47 +23,49 @@ namespace pbox::nic {
 inline constexpr uint32_t kNeighbourSets = 1024;  // a power of two
 inline constexpr uint32_t kNeighbourWays = 4;
 
-// An entry is confirmed by what its neighbour says of itself. Confirmed longer ago than this, it is
-// asked again, its known MAC at first, everybody later ...
+// A message from the neighbour itself confirms its entry. If the last confirmation is older than
+// kNeighbourRefreshNs, the neighbour is solicited every kNeighbourAgainNs: first at its known MAC,
+// kNeighbourUnicastTries times, then by multicast.
 inline constexpr uint64_t kNeighbourRefreshNs = 30'000'000'000;
 inline constexpr uint64_t kNeighbourAgainNs = 1'000'000'000;
 inline constexpr uint32_t kNeighbourUnicastTries = 3;
-// ... and longer ago than this, it is as good as unknown.
+// If the last confirmation is older than this, the neighbour counts as unknown.
 inline constexpr uint64_t kNeighbourDropNs = 120'000'000'000;
-// An unknown one is asked for so many times with short pauses, then as above.
+// An unknown neighbour is solicited this often at this interval, then every kNeighbourAgainNs.
 inline constexpr uint64_t kNeighbourFirstNs = 100'000'000;
 inline constexpr uint32_t kNeighbourFirstTries = 10;
 
-// A caller that keeps what it looked up does so while generation() stays, and no longer than this:
-// entries age by being looked up.
+// A caller may keep the result of lookup() while generation() is unchanged, but no longer than this:
+// the table checks the age of an entry only in lookup().
 inline constexpr uint64_t kNeighbourKeepNs = 1'000'000'000;
 
 struct Neighbour {
   MacAddress mac{};
-  uint16_t link = 0;  // where it was heard
+  uint16_t link = 0;  // index of the link on which its message arrived
 
   bool operator==(const Neighbour&) const = default;
 };
 
+// Which solicitation the caller of lookup() must send now.
 enum class Solicit : uint8_t {
-  kNot,
-  kEverybody,  // on every link: solicit() without a MAC
-  kOwner,      // on the neighbour's link, with its MAC
+  kNone,
+  kMulticast,  // on every link, solicit() without a MAC
+  kUnicast,    // on the neighbour's link, solicit() with its MAC
 };
 
 struct NeighbourLookup {
-  std::optional<Neighbour> neighbour;  // nothing: the packet cannot be sent now
-  Solicit solicit = Solicit::kNot;     // due now; whoever is told so is the only one, and sends it
+  std::optional<Neighbour> neighbour;  // empty: the packet cannot be sent now
+  Solicit solicit = Solicit::kNone;    // no other caller is asked to send the same one
 };
 
 struct NeighbourCounters {
   uint64_t learned = 0;    // addresses that became known
-  uint64_t moved = 0;      // known addresses with another MAC or link than before: fail-over
-  uint64_t evicted = 0;    // entries in use that had to make room
-  uint64_t contended = 0;  // changes given up because another thread was at it
+  uint64_t moved = 0;      // known addresses whose MAC or link changed, as after a fail-over
+  uint64_t evicted = 0;    // entries in use that were evicted
+  uint64_t contended = 0;  // changes given up because another thread was writing
 };
 
-// All functions: any thread. Times are of one monotonic clock, and not 0.
+// All functions: any thread. All times come from one monotonic clock and are not 0.
 class NeighbourTable {
  public:
   NeighbourTable();
@@ -71,15 +73,17 @@ class NeighbourTable {
   NeighbourTable(const NeighbourTable&) = delete;
   NeighbourTable& operator=(const NeighbourTable&) = delete;
 
-  // For an address on link, that is, one that Interface::next_hop returned.
+  // Looks up an address on the link, that is, one that Interface::next_hop returned. Adds an entry if
+  // there is none.
   NeighbourLookup lookup(const IpAddress& address, uint64_t now_ns);
 
-  // Takes what a frame that is kLearn or kAnswer says; any other says nothing.
+  // Learns from a frame whose verdict is kLearn or kAnswer, received on `link`. Other frames change
+  // nothing.
   void learn(std::span<const std::byte> frame, const Interface& interface,
              const MacAddress& own_mac, uint16_t link, uint64_t now_ns);
 
-  // Changes after what lookup() returns for some address has changed, ageing excepted. Read before
-  // the lookup whose result is kept.
+  // Changes whenever the result of lookup() changes for some address, except by ageing. A caller that
+  // keeps a result reads the generation before the lookup.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
   NeighbourCounters counters() const;

@@ -1,5 +1,6 @@
 #include "nic/ethernet/receive.h"
 
+#include "base/check.h"
 #include "nic/ethernet/discovery.h"
 
 namespace pbox::nic {
@@ -12,15 +13,17 @@ struct Context {
   UdpPorts ports;
 };
 
-// What a frame says beyond its verdict.
+// What a frame states, apart from its verdict.
 struct Details {
   std::optional<NeighbourClaim> claim;
   std::optional<PathMtu> path_mtu;
 };
 
-// The beginning of our packet that did not fit: its header, of `ip_bytes`, and UDP's.
+// Reads the start of our own packet that was too big: `inner` holds its IP header, of `ip_bytes`, and
+// its UDP header.
 Verdict read_too_big(std::span<const std::byte> inner, size_t ip_bytes, const IpAddress& to,
                      uint32_t mtu, const Context& context, Details& details) {
+  PBOX_DCHECK(inner.size() >= ip_bytes + udp::kBytes);
   const std::byte* udp = inner.data() + ip_bytes;
   const uint16_t to_port = load16(udp + udp::kDestinationPort);
   if (!context.interface.is_peer(to, context.own_mac) || to_port == 0) return Verdict::kMalformed;
@@ -33,6 +36,7 @@ Verdict read_too_big(std::span<const std::byte> inner, size_t ip_bytes, const Ip
 
 Verdict read_fragmentation_needed(std::span<const std::byte> icmp, const Context& context,
                                   Details& details) {
+  PBOX_DCHECK(icmp.size() >= icmp::kBytes);
   const auto inner = icmp.subspan(icmp::kBytes);
   const std::byte* header = inner.data();
   if (inner.size() < ipv4::kBytes + udp::kBytes || header[0] != ipv4::kVersionAndLength) {
@@ -46,6 +50,7 @@ Verdict read_fragmentation_needed(std::span<const std::byte> icmp, const Context
 
 Verdict read_packet_too_big(std::span<const std::byte> icmp, const Context& context,
                             Details& details) {
+  PBOX_DCHECK(icmp.size() >= icmp::kBytes);
   const auto inner = icmp.subspan(icmp::kBytes);
   const std::byte* header = inner.data();
   if (inner.size() < ipv6::kBytes + udp::kBytes || (header[0] >> 4) != std::byte{6}) {
@@ -62,6 +67,7 @@ Verdict read_packet_too_big(std::span<const std::byte> icmp, const Context& cont
 Verdict classify_ipv4_other(std::span<const std::byte> payload, const Context& context,
                             Details& details) {
   if (const auto fault = ipv4_fault(payload, context.interface, {})) return *fault;
+  PBOX_DCHECK(payload.size() >= ipv4::kBytes);  // ipv4_fault() checked it
   const std::byte* header = payload.data();
   if (header[ipv4::kProtocol] != protocol::kIcmp) return Verdict::kProtocol;
   const auto icmp =
@@ -77,9 +83,10 @@ Verdict classify_ipv4_other(std::span<const std::byte> payload, const Context& c
   return Verdict::kProtocol;
 }
 
-// `packet`: without padding.
+// `packet`: the IPv6 packet without padding, whose lengths are verified.
 Verdict classify_icmpv6(std::span<const std::byte> packet, const Context& context,
                         Details& details) {
+  PBOX_DCHECK(packet.size() >= ipv6::kBytes);
   const std::byte* header = packet.data();
   const auto icmp = packet.subspan(ipv6::kBytes);
   if (icmp.size() < icmp::kBytes) return Verdict::kMalformed;
@@ -104,10 +111,12 @@ Verdict classify_icmpv6(std::span<const std::byte> packet, const Context& contex
 Verdict classify_ipv6_other(std::span<const std::byte> payload, const Context& context,
                             Details& details) {
   if (const auto fault = ipv6_fault(payload)) return *fault;
+  PBOX_DCHECK(payload.size() >= ipv6::kBytes);  // ipv6_fault() checked it
   const std::byte* header = payload.data();
   const IpAddress destination = ipv6_address(header + ipv6::kDestination);
   const bool to_group = (context.frame[0] & std::byte{1}) != std::byte{0};
-  // A group's MAC is made of its address; a group's packet may come to our own MAC (RFC 6085).
+  // A group's MAC is derived from its address. A packet to a group may also come to our own MAC (RFC
+  // 6085).
   if (to_group) {
     const MacAddress mac = multicast_mac(destination);
     if (destination.bytes[0] != 0xff ||
@@ -142,7 +151,7 @@ Verdict classify_in_detail(const Context& context, Details& details) {
     return load16(bytes + ethernet::kType) == ethernet::kTypeTag ? Verdict::kMalformed
                                                                  : Verdict::kVlan;
   }
-  if (!has_tag(bytes, context.interface)) return Verdict::kVlan;
+  if (!has_expected_tag(bytes, context.interface)) return Verdict::kVlan;
   const auto payload = frame.subspan(header_bytes);
   switch (load16(bytes + header_bytes - 2)) {
     case ethernet::kTypeTag:
@@ -179,6 +188,7 @@ const char* reason(Verdict verdict) {
 
 Verdict classify_other(std::span<const std::byte> frame, const Interface& interface,
                        const MacAddress& own_mac, UdpPorts ports) {
+  PBOX_DCHECK(is_unicast(own_mac));
   Details details;
   return classify_in_detail({frame, interface, own_mac, ports}, details);
 }
@@ -187,6 +197,7 @@ std::optional<PathMtu> read_path_mtu(std::span<const std::byte> frame, const Int
                                      const MacAddress& own_mac, UdpPorts ports) {
   Details details;
   classify_in_detail({frame, interface, own_mac, ports}, details);
+  PBOX_DCHECK(!details.path_mtu || details.path_mtu->mtu < interface.mtu);
   return details.path_mtu;
 }
 
@@ -194,6 +205,7 @@ std::optional<NeighbourClaim> read_claim(std::span<const std::byte> frame,
                                          const Interface& interface, const MacAddress& own_mac) {
   Details details;
   classify_in_detail({frame, interface, own_mac, {}}, details);
+  PBOX_DCHECK(!details.claim || is_unicast(details.claim->mac));
   return details.claim;
 }
 

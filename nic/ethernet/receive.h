@@ -1,14 +1,15 @@
-// What a received frame is, decided from its bytes and the interface alone. Strict: what is not
-// exactly as its standard says is dropped, with the reason as the value. UDP over IPv4 and IPv6 is
-// decided inline, the rest out of line.
+// Classification of received frames, from their bytes and the interface alone. It is strict: a frame
+// that deviates from its standard is dropped, and the verdict says why. UDP over IPv4 and IPv6 is
+// classified inline, everything else out of line.
 //
-// Frames lie in one piece, from the destination MAC on, without the check sequence; padding behind
-// the IP packet is ignored. Nothing outside of them is read. Any core; no state, no allocation.
+// A frame is contiguous, starts with the destination MAC and has no check sequence. Padding after the
+// IP packet is ignored. No byte outside of the frame is read. Any core; no state, no allocation.
 #pragma once
 
 #include <optional>
 #include <span>
 
+#include "base/check.h"
 #include "nic/ethernet/checksum.h"
 #include "nic/ethernet/interface.h"
 #include "nic/port.h"
@@ -16,32 +17,32 @@
 namespace pbox::nic {
 
 enum class Verdict : uint8_t {
-  kUdp = 0,    // the datagram is filled in
-  kAnswer,     // a request for us, of ARP, neighbour discovery or echo: answer(), and learn()
-  kLearn,      // an ARP reply or a neighbour advertisement, gratuitous ones too: learn()
-  kPathMtu,    // a packet of ours did not fit somewhere: read_path_mtu()
-  kNotForUs,   // another MAC or IP address
-  kNotIp,      // an ethertype that is not served
-  kVlan,       // wrong, missing or unwanted tag
-  kMalformed,  // lengths that disagree, options, versions, reserved values
-  kFragment,   // of an IP packet: never accepted
-  kChecksum,   // IPv4 header's, UDP's or ICMP's; none at all over IPv6
-  kProtocol,   // IP, but nothing that is served
-  kUdpPort,    // a port that is not served
-  kSource,     // from an address, MAC or port that no peer can have
+  kUdp = 0,    // a datagram for us; it is filled in
+  kAnswer,     // an ARP, neighbour discovery or echo request to us: call learn() and answer()
+  kLearn,      // an ARP reply or neighbour advertisement, gratuitous ones included: call learn()
+  kPathMtu,    // a router reports that our packet exceeds a link's MTU: call read_path_mtu()
+  kNotForUs,   // the destination MAC or IP address is not ours
+  kNotIp,      // an unsupported ethertype
+  kVlan,       // a wrong, missing or unexpected VLAN tag
+  kMalformed,  // inconsistent lengths, IP options, wrong versions, reserved values
+  kFragment,   // a fragment of an IP packet: never accepted
+  kChecksum,   // a wrong checksum of the IPv4 header, UDP or ICMP, or no UDP checksum over IPv6
+  kProtocol,   // an unsupported protocol over IP
+  kUdpPort,    // a UDP port that is not served
+  kSource,     // a source address, MAC or port that no peer can have
 };
 inline constexpr size_t kVerdictCount = 13;
 
-// A label of metrics: "udp", "not_for_us".
+// Returns the label value for metrics: "udp", "not_for_us", ...
 const char* reason(Verdict verdict);
 
-// What the NIC has verified already.
+// Checksums that the NIC has verified already.
 struct HardwareChecks {
   bool ip_good = false;
   bool udp_good = false;
 };
 
-// The ports that are served: [first, first + count).
+// The UDP ports that are served: [first, first + count).
 struct UdpPorts {
   uint16_t first = 0;
   uint16_t count = 0;
@@ -49,16 +50,16 @@ struct UdpPorts {
   bool serves(uint16_t port) const { return static_cast<uint16_t>(port - first) < count; }
 };
 
-// `datagram` (scope of `from`: 0) points into the frame. It is written, every field, if the verdict
-// is kUdp, and may be in part else. A UDP checksum that the NIC has
-// not verified is verified here, after everything else.
+// Classifies a frame. If the verdict is kUdp, all fields of `datagram` are set and its data points into
+// the frame; the scope of `from` is 0. Otherwise the fields of `datagram` are undefined. A UDP checksum
+// that the NIC has not verified is verified here, after everything else.
 Verdict classify(std::span<const std::byte> frame, const Interface& interface,
                  const MacAddress& own_mac, UdpPorts ports, HardwareChecks checks,
                  RxPacket& datagram);
 
-// A packet to this end point met a link that takes packets of `mtu` bytes only, below the
-// interface's MTU. Unauthenticated: the smallest are already refused, but whether to believe it is
-// the caller's matter. Nothing if the frame is not kPathMtu.
+// A router's report: packets to `to` pass a link whose MTU is `mtu` bytes, less than the interface's
+// MTU. The report is not authenticated. Values below the IP minimum are refused already; the caller
+// decides whether to believe the others. read_path_mtu() returns nothing if the frame is not kPathMtu.
 struct PathMtu {
   Endpoint to;
   uint32_t mtu = 0;
@@ -66,27 +67,27 @@ struct PathMtu {
 std::optional<PathMtu> read_path_mtu(std::span<const std::byte> frame, const Interface& interface,
                                      const MacAddress& own_mac, UdpPorts ports);
 
-// What a frame says about who has which address (RFC 826, RFC 4861 section 7.2). The MAC is unicast
-// and the sender of the frame, the IP address that of a peer on link.
+// A frame's statement that `mac` has `address` (RFC 826, RFC 4861 section 7.2). The MAC is unicast and
+// is the frame's source. The address belongs to a peer on the link.
 struct NeighbourClaim {
   IpAddress address;
   MacAddress mac;
-  bool asks_us = false;     // a request to us: its sender is about to talk to us
-  bool may_replace = true;  // else only a claim that repeats the known MAC counts
+  bool is_request_to_us = false;  // the sender is about to send us packets
+  bool may_replace = true;        // false: the claim may confirm a known MAC but not change it
 };
-// Nothing if the frame says nothing: it is neither kLearn nor an ARP request or solicitation that
-// is kAnswer, or it comes from the unspecified address.
+// Returns nothing if the frame makes no such statement: it is neither kLearn nor an ARP request or
+// solicitation that is kAnswer, or it comes from the unspecified address.
 std::optional<NeighbourClaim> read_claim(std::span<const std::byte> frame,
                                          const Interface& interface, const MacAddress& own_mac);
 
 // --- per packet ---
 
-// Decides about every frame but UDP to our MAC.
+// Classifies every frame except UDP to our MAC.
 Verdict classify_other(std::span<const std::byte> frame, const Interface& interface,
                        const MacAddress& own_mac, UdpPorts ports);
 
-// The fault of an IPv4 packet's header, if any. `payload`: of the Ethernet frame to our MAC,
-// padding included.
+// Returns why an IPv4 packet must be dropped, or nothing if its header is correct. `payload` is the
+// payload of an Ethernet frame to our MAC, with padding.
 inline std::optional<Verdict> ipv4_fault(std::span<const std::byte> payload,
                                          const Interface& interface, HardwareChecks checks) {
   const std::byte* header = payload.data();
@@ -108,7 +109,7 @@ inline std::optional<Verdict> ipv4_fault(std::span<const std::byte> payload,
   return std::nullopt;
 }
 
-// The same of IPv6, but for the addresses: those of neighbour discovery have rules of their own.
+// The same for IPv6, without the addresses: neighbour discovery has its own rules for them.
 inline std::optional<Verdict> ipv6_fault(std::span<const std::byte> payload) {
   const std::byte* header = payload.data();
   if (payload.size() < ipv6::kBytes || (header[0] >> 4) != std::byte{6} ||
@@ -126,8 +127,8 @@ inline std::optional<Verdict> ipv6_address_fault(const std::byte* header,
   return std::nullopt;
 }
 
-// Sum of the pseudo-header (RFC 768; RFC 8200 section 8.1): both addresses, which lie side by side
-// in either header, and what follows.
+// Returns the sum of the pseudo-header (RFC 768; RFC 8200 section 8.1). `addresses` points to the
+// source and destination addresses, which are adjacent in both IP headers.
 template <size_t addresses_bytes>
 inline uint64_t pseudo_header_sum(const std::byte* addresses, std::byte protocol, size_t bytes) {
   return sum_header<addresses_bytes>(addresses) + word_of(static_cast<uint16_t>(protocol)) +
@@ -139,12 +140,14 @@ inline constexpr size_t kIpv6AddressesBytes = 32;
 template <size_t addresses_bytes>
 inline bool is_sum_good(const std::byte* addresses, std::byte protocol,
                         std::span<const std::byte> carried) {
+  PBOX_DCHECK(carried.size() <= UINT16_MAX);
   Checksum sum(pseudo_header_sum<addresses_bytes>(addresses, protocol, carried.size()));
   sum.add(carried);
   return sum.folded() == 0xffff;
 }
 
-// `udp`: what the IP packet carries. Leaves the address of datagram.from to the caller.
+// Reads the UDP header. `udp` is the payload of the IP packet. Sets all of `datagram` except the address
+// in `from`.
 inline Verdict read_udp(std::span<const std::byte> udp, UdpPorts ports, RxPacket& datagram) {
   const std::byte* header = udp.data();
   if (udp.size() < udp::kBytes || load16(header + udp::kLength) != udp.size()) {
@@ -156,6 +159,7 @@ inline Verdict read_udp(std::span<const std::byte> udp, UdpPorts ports, RxPacket
   if (datagram.from.port == 0) return Verdict::kSource;
   datagram.data = header + udp::kBytes;
   datagram.bytes = static_cast<uint32_t>(udp.size() - udp::kBytes);
+  PBOX_DCHECK(datagram.data + datagram.bytes == udp.data() + udp.size());
   return Verdict::kUdp;
 }
 
@@ -167,10 +171,11 @@ inline Verdict classify_ipv4_udp(std::span<const std::byte> payload, const Inter
   datagram.from.scope_id = 0;
   datagram.from.ipv6 = false;
   const size_t udp_bytes = load16(header + ipv4::kTotalLength) - ipv4::kBytes;
+  PBOX_DCHECK(ipv4::kBytes + udp_bytes <= payload.size());  // ipv4_fault() checked it
   const auto udp = payload.subspan(ipv4::kBytes, udp_bytes);
   const Verdict verdict = read_udp(udp, ports, datagram);
   if (verdict != Verdict::kUdp || checks.udp_good) return verdict;
-  if (load16(udp.data() + udp::kChecksum) == 0) return Verdict::kUdp;  // the sender made none
+  if (load16(udp.data() + udp::kChecksum) == 0) return Verdict::kUdp;  // sent without checksum
   const std::byte* addresses = header + ipv4::kSource;
   return is_sum_good<kIpv4AddressesBytes>(addresses, protocol::kUdp, udp) ? Verdict::kUdp
                                                                           : Verdict::kChecksum;
@@ -185,6 +190,7 @@ inline Verdict classify_ipv6_udp(std::span<const std::byte> payload, const Inter
   datagram.from.address = ipv6_address(header + ipv6::kSource).bytes;
   datagram.from.scope_id = 0;
   datagram.from.ipv6 = true;
+  PBOX_DCHECK(ipv6::kBytes + load16(header + ipv6::kPayloadLength) <= payload.size());
   const auto udp = payload.subspan(ipv6::kBytes, load16(header + ipv6::kPayloadLength));
   const Verdict verdict = read_udp(udp, ports, datagram);
   if (verdict != Verdict::kUdp) return verdict;
@@ -195,13 +201,14 @@ inline Verdict classify_ipv6_udp(std::span<const std::byte> payload, const Inter
                                                                           : Verdict::kChecksum;
 }
 
-// Bytes in front of the IP packet.
+// Returns the length of the Ethernet header, with the interface's VLAN tag.
 inline size_t ethernet_bytes(const Interface& interface) {
   return ethernet::kBytes + (interface.vlan != 0 ? ethernet::kTagBytes : 0);
 }
 
-// Whether a frame of at least ethernet_bytes() bytes has the interface's tag, or none if so.
-inline bool has_tag(const std::byte* frame, const Interface& interface) {
+// Returns whether a frame of at least ethernet_bytes() bytes has the VLAN tag of the interface. True for
+// every frame if the interface has none: a tag then shows as an unexpected ethertype.
+inline bool has_expected_tag(const std::byte* frame, const Interface& interface) {
   return interface.vlan == 0 ||
          (load16(frame + ethernet::kType) == ethernet::kTypeTag &&
           (load16(frame + ethernet::kType + 2) & ethernet::kVlanMask) == interface.vlan);
@@ -210,11 +217,14 @@ inline bool has_tag(const std::byte* frame, const Interface& interface) {
 inline Verdict classify(std::span<const std::byte> frame, const Interface& interface,
                         const MacAddress& own_mac, UdpPorts ports, HardwareChecks checks,
                         RxPacket& datagram) {
+  PBOX_DCHECK(is_unicast(own_mac));
+  PBOX_DCHECK(frame.data() != nullptr || frame.empty());
   const size_t header_bytes = ethernet_bytes(interface);
   const std::byte* bytes = frame.data();
   if (frame.size() >= header_bytes &&
       std::memcmp(bytes + ethernet::kDestination, own_mac.data(), own_mac.size()) == 0 &&
-      (bytes[ethernet::kSource] & std::byte{1}) == std::byte{0} && has_tag(bytes, interface)) {
+      (bytes[ethernet::kSource] & std::byte{1}) == std::byte{0} &&
+      has_expected_tag(bytes, interface)) {
     const uint16_t type = load16(bytes + header_bytes - 2);
     const auto payload = frame.subspan(header_bytes);
     if (type == ethernet::kTypeIpv4 && payload.size() > ipv4::kProtocol &&

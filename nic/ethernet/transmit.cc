@@ -45,18 +45,26 @@ UdpHeader UdpHeader::make(const Path& path) {
   store16(at + udp::kSourcePort, path.own_port);
   store16(at + udp::kDestinationPort, path.remote.port);
   header.header_bytes_ = static_cast<uint32_t>(at - header.bytes_.data()) + uint32_t{udp::kBytes};
+  PBOX_CHECK(header.header_bytes_ >= kUdpHeaderBytesMin);
+  PBOX_CHECK(header.header_bytes_ <= kUdpHeaderBytesMax);
   return header;
 }
 
 void UdpHeader::set_udp_checksum(std::byte* out,
                                  std::initializer_list<std::span<const std::byte>> payload) const {
   std::byte* header = udp_header(out);
-  // The checksum's own field counts as 0.
+  PBOX_DCHECK(header_bytes_ >= kUdpHeaderBytesMin);
+  // The checksum field itself counts as 0.
   Checksum sum(pseudo_sum(header) + sum_header<udp::kLength>(header) +
                word_of(load16(header + udp::kLength)));
-  for (const auto& piece : payload) sum.add(piece);
+  [[maybe_unused]] size_t payload_bytes = 0;
+  for (const auto& piece : payload) {
+    sum.add(piece);
+    payload_bytes += piece.size();
+  }
+  PBOX_DCHECK(udp::kBytes + payload_bytes == load16(header + udp::kLength));
   uint16_t checksum = ~sum.folded();
-  if (checksum == 0) checksum = 0xffff;  // 0 means none
+  if (checksum == 0) checksum = 0xffff;  // 0 would mean that there is no checksum
   std::memcpy(header + udp::kChecksum, &checksum, sizeof(checksum));
 }
 

@@ -1,5 +1,5 @@
-// The headers of UDP packets to one peer, prepared once: sending one is a copy of 42 to 66 bytes
-// and its lengths.
+// Prepared headers of UDP packets to one peer. To send a packet, 42 to 66 bytes are copied and the
+// lengths are filled in.
 #pragma once
 
 #include <array>
@@ -13,39 +13,42 @@
 
 namespace pbox::nic {
 
+inline constexpr uint32_t kUdpHeaderBytesMin = ethernet::kBytes + ipv4::kBytes + udp::kBytes;
 inline constexpr uint32_t kUdpHeaderBytesMax =
     ethernet::kBytes + ethernet::kTagBytes + ipv6::kBytes + udp::kBytes;
 
-// Ethernet, 802.1Q if there is a VLAN, IPv4 (no fragments, TTL 64) or IPv6, and UDP. A value; any
-// core.
+// The headers of Ethernet, 802.1Q if there is a VLAN, IPv4 (don't fragment, TTL 64) or IPv6, and UDP.
+// A value; any core. Only make() creates a usable one.
 class UdpHeader {
  public:
   struct Path {
     MacAddress own_mac;
     MacAddress next_hop_mac;
-    IpAddress own_address;  // of the remote end point's family
+    IpAddress own_address;  // of the same family as `remote`
     uint16_t own_port = 0;
     Endpoint remote;
     uint16_t vlan = 0;  // 802.1Q id; 0: untagged
   };
   static UdpHeader make(const Path& path);
 
-  // In front of the UDP payload; in [42, kUdpHeaderBytesMax].
+  // Length of all headers, in [kUdpHeaderBytesMin, kUdpHeaderBytesMax].
   uint32_t header_bytes() const { return header_bytes_; }
 
-  // Writes header_bytes() bytes. The UDP checksum is 0: over IPv4 that says there is none, over
-  // IPv6 one of the functions below must follow. The IP packet must not exceed 65535 bytes.
+  // Writes header_bytes() bytes to `out`. The UDP checksum is 0, which over IPv4 means "no checksum".
+  // Over IPv6 a call of one of the next two functions must follow. The IP packet must not exceed 65535
+  // bytes.
   void write(std::byte* out, uint32_t udp_payload_bytes) const;
 
-  // Over what write() has written to `out` and the payload, in pieces of any length, in order.
+  // Sets the UDP checksum in `out`, after write(). `payload` is the whole UDP payload, in pieces of any
+  // length.
   void set_udp_checksum(std::byte* out,
                         std::initializer_list<std::span<const std::byte>> payload) const;
 
-  // What a NIC that computes UDP checksums wants to find: the pseudo-header's sum, length included,
-  // not complemented.
+  // Sets the value that a NIC needs in order to compute the UDP checksum itself: the sum of the
+  // pseudo-header, with the length, not complemented. After write().
   void set_pseudo_checksum(std::byte* out) const;
 
-  // Of the headers, for a NIC's descriptor. The IP header is at the first, UDP's behind both.
+  // Lengths for a NIC's descriptor: the Ethernet header, and the IP header that follows it.
   uint32_t link_bytes() const { return link_bytes_; }
   uint32_t ip_bytes() const { return header_bytes_ - link_bytes_ - uint32_t{udp::kBytes}; }
 
@@ -55,20 +58,21 @@ class UdpHeader {
   }
   std::byte* udp_header(std::byte* out) const { return out + header_bytes_ - udp::kBytes; }
 
-  std::array<std::byte, kUdpHeaderBytesMax> bytes_{};  // lengths and checksums 0
+  std::array<std::byte, kUdpHeaderBytesMax> bytes_{};  // the headers; lengths and checksums are 0
   uint32_t header_bytes_ = 0;
   uint32_t link_bytes_ = 0;
-  uint32_t ipv4_sum_ = 0;       // of the IPv4 header as it stands in bytes_
-  uint32_t addresses_sum_ = 0;  // of the pseudo-header, all but the length
+  uint32_t ipv4_sum_ = 0;       // sum of the IPv4 header in bytes_
+  uint32_t addresses_sum_ = 0;  // sum of the pseudo-header without the length
   bool ipv6_ = false;
 };
 
 // --- per packet ---
 
 inline void UdpHeader::write(std::byte* out, uint32_t udp_payload_bytes) const {
-  // Two copies of fixed size that overlap cover every length from 42 to 66 without a branch.
-  static_assert(kUdpHeaderBytesMax == 66);
-  PBOX_DCHECK(header_bytes_ >= 42);  // made by make()
+  // Two overlapping copies of fixed size cover every length from 42 to 66 without a branch.
+  static_assert(kUdpHeaderBytesMin == 42 && kUdpHeaderBytesMax == 66);
+  PBOX_DCHECK(header_bytes_ >= kUdpHeaderBytesMin);  // it comes from make()
+  PBOX_DCHECK(header_bytes_ - link_bytes_ + udp_payload_bytes <= UINT16_MAX);
   std::memcpy(out, bytes_.data(), 34);
   std::memcpy(out + header_bytes_ - 32, bytes_.data() + header_bytes_ - 32, 32);
 
@@ -86,6 +90,7 @@ inline void UdpHeader::write(std::byte* out, uint32_t udp_payload_bytes) const {
 }
 
 inline void UdpHeader::set_pseudo_checksum(std::byte* out) const {
+  PBOX_DCHECK(header_bytes_ >= kUdpHeaderBytesMin);
   const uint16_t sum = fold(pseudo_sum(udp_header(out)));
   std::memcpy(udp_header(out) + udp::kChecksum, &sum, sizeof(sum));
 }

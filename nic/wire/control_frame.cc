@@ -8,7 +8,7 @@ namespace pbox::wire {
 namespace {
 
 std::string too_long(uint64_t bytes) {
-  return "a control message of " + std::to_string(bytes) + " bytes is over the limit of " +
+  return "a control message of " + std::to_string(bytes) + " bytes exceeds the limit of " +
          std::to_string(limits::kControlMessageBytesMax) +
          "; declare fewer tensors or larger chunks";
 }

@@ -1,4 +1,4 @@
-// Framing of the control connection: 4 bytes of length, little endian, then the message.
+// Framing of the control connection: 4 bytes of length, little endian, followed by the message.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,18 @@ namespace pbox::wire {
 inline constexpr uint32_t kControlProtocolVersion = 2;
 inline constexpr size_t kControlLengthBytes = 4;
 
-// A framed message, or an error when it is longer than limits::kControlMessageBytesMax.
+// Returns the message with its length in front, or kResourceExhausted if it is longer than
+// limits::kControlMessageBytesMax. Pure; any thread.
 Result<std::string> frame(const google::protobuf::MessageLite& message);
 
-// Takes bytes as they come from a stream and gives whole message bodies back. Not thread-safe.
+// Collects bytes as they arrive from a stream and returns whole message bodies. Not thread-safe. Holds
+// at most one incomplete message and what was appended since the last next().
 class FrameReader {
  public:
   void append(const char* data, size_t bytes) { buffer_.append(data, bytes); }
 
-  // The next message body; nothing if it is not all there yet; an error (after which the stream is
-  // useless) if the peer announced more than the limit.
+  // Returns the next message body, or nothing if it is incomplete. Returns an error if the peer
+  // announced a message above the limit; the stream cannot be used after that.
   Result<std::optional<std::string>> next();
 
  private:

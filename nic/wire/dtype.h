@@ -1,5 +1,5 @@
-// The element types a payload may carry. Values are those of the header's dtype field (4 bits), so
-// they are stable.
+// The element types of payloads. The values are stable: they appear in the header's dtype field,
+// which has 4 bits.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@ namespace pbox::wire {
 
 enum class Dtype : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2 };
 
-// Dtype values are in [0, kDtypeCount): tables are indexed by them.
+// Dtype values are in [0, kDtypeCount), because tables are indexed by them.
 inline constexpr uint32_t kDtypeCount = 3;
 
-// Bytes of one element.
+// Returns the bytes of one element.
 constexpr uint32_t dtype_bytes(Dtype dtype) {
   return dtype == Dtype::kF32 ? 4 : 2;
 }

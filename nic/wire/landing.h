@@ -1,32 +1,34 @@
-// Packets that a worker writes into a box's memory (RDMA WRITE WITH IMMEDIATE), as PHub's do (Luo
-// et al., SoCC 2018): where they land, and the 32 bits that tell the box of each. No verbs in here.
+// Landing slots: memory of a box that a worker writes its packets to by RDMA WRITE WITH IMMEDIATE, as
+// in PHub (Luo et al., SoCC 2018). This file defines the slots and the 32-bit immediate that announces
+// each packet. It uses no verbs.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
+#include "base/check.h"
 #include "base/limits.h"
 
 namespace pbox::wire {
 
-// Slots that one queue pair alone may write to, one after the other, round and round.
+// A ring of slots that only one queue pair may write to. The sender fills them in order and wraps.
 struct LandingRing {
-  uint64_t address = 0;  // of slot 0, in the box's memory
-  uint32_t key = 0;
-  uint32_t slots = 0;  // in [kLandingSlotsMin, kLandingSlotsMax]; 0: there is no ring
-  uint32_t slot_bytes = 0;
+  uint64_t address = 0;     // of slot 0, in the box's address space
+  uint32_t key = 0;         // the rkey for writing
+  uint32_t slots = 0;       // in [kLandingSlotsMin, kLandingSlotsMax]; 0: there is no ring
+  uint32_t slot_bytes = 0;  // at least limits::kPacketBytesMax
   bool operator==(const LandingRing&) const = default;
 };
 
-// One slot is being written while another is read.
+// At least two: one slot is written while another is read.
 inline constexpr uint32_t kLandingSlotsMin = 2;
 inline constexpr uint32_t kLandingSlotsMax = 1u << 16;
 
-// The sender is known by its queue pair, so that slot and length are all that is left to say. Both
-// have 16 bits.
+// The queue pair identifies the sender, so the immediate needs only the slot and the length, 16 bits
+// each.
 struct Immediate {
   uint16_t slot = 0;
-  uint16_t bytes = 0;  // of the packet: header, payload and tag
+  uint16_t bytes = 0;  // length of the packet: header, payload and tag
   bool operator==(const Immediate&) const = default;
 };
 static_assert(limits::kPacketBytesMax <= UINT16_MAX);
@@ -38,9 +40,11 @@ constexpr Immediate unpack_immediate(uint32_t bits) {
   return {static_cast<uint16_t>(bits >> 16), static_cast<uint16_t>(bits & UINT16_MAX)};
 }
 
-// Bytes of the packet in slot `next`, the only one that may be written now; nothing if the sender
-// names another, or more bytes than a slot has.
+// Returns the length of the packet in slot `next`, the only slot that the sender may fill now.
+// Returns nothing if the immediate names another slot, or more bytes than a slot has. The sender
+// chooses `bits`; `next` and `slot_bytes` are the box's own.
 constexpr std::optional<uint32_t> landed_bytes(uint32_t bits, uint32_t next, uint32_t slot_bytes) {
+  PBOX_DCHECK(next < kLandingSlotsMax && slot_bytes <= UINT16_MAX);
   const Immediate immediate = unpack_immediate(bits);
   if (immediate.slot != next || immediate.bytes > slot_bytes) return std::nullopt;
   return immediate.bytes;

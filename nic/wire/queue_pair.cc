@@ -15,14 +15,15 @@ Error refuse(const std::string& what) {
 
 Result<LandingRing> parse_landing(const proto::LandingRing& message) {
   if (message.slots() < kLandingSlotsMin || message.slots() > kLandingSlotsMax) {
-    return refuse("a landing ring of " + std::to_string(message.slots()) + " slots");
+    return refuse("landing.slots is " + std::to_string(message.slots()) + ", not in [" +
+                  std::to_string(kLandingSlotsMin) + ", " + std::to_string(kLandingSlotsMax) + "]");
   }
   if (message.slot_bytes() < limits::kPacketBytesMax) {
-    return refuse("landing slots of " + std::to_string(message.slot_bytes()) +
-                  " bytes; the largest packet has " + std::to_string(limits::kPacketBytesMax));
+    return refuse("landing.slot_bytes is " + std::to_string(message.slot_bytes()) +
+                  ", less than the largest packet, " + std::to_string(limits::kPacketBytesMax));
   }
   if (uint64_t{message.slots()} * message.slot_bytes() > UINT64_MAX - message.address()) {
-    return refuse("a landing ring that ends beyond all memory");
+    return refuse("landing.address and landing.slots describe memory beyond 2^64");
   }
   return LandingRing{message.address(), message.key(), message.slots(), message.slot_bytes()};
 }
@@ -32,7 +33,7 @@ Result<LandingRing> parse_landing(const proto::LandingRing& message) {
 Result<QueuePairAddress> parse_queue_pair(const proto::QueuePair& message) {
   QueuePairAddress address;
   if (message.gid().size() != address.gid.size()) {
-    return refuse("a gid of " + std::to_string(message.gid().size()) + " bytes; it has 16");
+    return refuse("gid has " + std::to_string(message.gid().size()) + " bytes instead of 16");
   }
   if (message.number() < 2 || message.number() >= kTwentyFourBits) {
     return refuse("number " + std::to_string(message.number()) + " is not in [2, 2^24)");
@@ -46,7 +47,7 @@ Result<QueuePairAddress> parse_queue_pair(const proto::QueuePair& message) {
   }
   const uint32_t mtu = message.mtu();
   if (mtu < kMtuMin || mtu > kMtuMax || (mtu & (mtu - 1)) != 0) {
-    return refuse("mtu " + std::to_string(mtu) + "; it is 256, 512, 1024, 2048 or 4096");
+    return refuse("mtu " + std::to_string(mtu) + " is none of 256, 512, 1024, 2048 and 4096");
   }
   std::copy(message.gid().begin(), message.gid().end(), address.gid.begin());
   address.number = message.number();

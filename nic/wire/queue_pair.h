@@ -1,5 +1,5 @@
-// One end of a reliable RDMA connection as a value: what two peers tell each other on the control
-// connection (control.proto, QueuePair). No verbs in here.
+// One end of a reliable RDMA connection as a value. The peers exchange it on the control connection
+// (message QueuePair in control.proto). This file uses no verbs.
 #pragma once
 
 #include <array>
@@ -11,20 +11,21 @@
 
 namespace pbox::wire {
 
-using Gid = std::array<uint8_t, 16>;  // network order; IPv4 as ::ffff:a.b.c.d
+using Gid = std::array<uint8_t, 16>;  // network order; an IPv4 address is ::ffff:a.b.c.d
 
 struct QueuePairAddress {
   Gid gid{};
-  uint32_t number = 0;                // in [2, 2^24): 0 and 1 are the fabric's own
-  uint32_t packet_sequence = 0;       // in [0, 2^24)
-  uint16_t lid = 0;                   // 0: none, as over Ethernet
+  uint32_t number = 0;                // in [2, 2^24); the fabric reserves 0 and 1
+  uint32_t packet_sequence = 0;       // number of the first packet sent, in [0, 2^24)
+  uint16_t lid = 0;                   // InfiniBand address; 0 over Ethernet
   uint32_t mtu_bytes = 0;             // 256, 512, 1024, 2048 or 4096
-  uint32_t landing_slots_wanted = 0;  // a worker's wish, any number
-  LandingRing landing = {};           // a box's answer to it
+  uint32_t landing_slots_wanted = 0;  // what a worker asks for; any number
+  LandingRing landing = {};           // the box's answer
   bool operator==(const QueuePairAddress&) const = default;
 };
 
-// Errors name the field. Pure; any thread.
+// Converts from and to the message. parse_queue_pair() refuses values that no device can have; its
+// error names the field. Pure; any thread.
 Result<QueuePairAddress> parse_queue_pair(const proto::QueuePair& message);
 void write_queue_pair(const QueuePairAddress& address, proto::QueuePair& message);
 

@@ -1,5 +1,6 @@
-// The 16-byte tag that ends every packet. Without keys (`insecure`) it is a CRC32C over the header,
-// and over the payload too if asked for, zero-padded; the place of a keyed tag is the same.
+// The 16-byte tag at the end of every packet. Without keys (security.insecure) it is a CRC32C over the
+// header, and over the payload too if configured, padded with zeros. A keyed tag will have the same
+// place.
 #pragma once
 
 #include <array>
@@ -7,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/limits.h"
 #include "nic/wire/crc32c.h"
 #include "nic/wire/header.h"
@@ -16,28 +18,30 @@ namespace pbox::wire {
 using Tag = std::array<std::byte, limits::kTagBytes>;
 
 struct TagPolicy {
-  bool payload_crc = false;  // else the payload rests on the UDP checksum
+  bool payload_crc = false;  // false: only the UDP checksum protects the payload
 };
 
-// A header as words: what the tag is computed over, and how it is put together fast.
+// A header as words, the form in which it is assembled and the tag is computed.
 using HeaderWords = std::array<uint64_t, sizeof(Header) / sizeof(uint64_t)>;
 
-// Tag of a packet whose header is made of these words. payload_bytes bytes at payload. Any core; no
+// Returns the tag of a packet with this header and `payload_bytes` bytes at `payload`. Any core; no
 // allocation.
 inline Tag make_tag(const TagPolicy& policy, const HeaderWords& words, const std::byte* payload,
                     size_t payload_bytes) {
+  PBOX_DCHECK(payload != nullptr || payload_bytes == 0 || !policy.payload_crc);
   uint32_t crc = crc32c_words(words);
   if (policy.payload_crc) crc = crc32c(crc, payload, payload_bytes);
   return std::bit_cast<Tag>(std::array<uint64_t, 2>{crc, 0});
 }
 
-// The same for a packet whose header is at hand; header.payload_bytes bytes at payload.
+// The same from a Header, with header.payload_bytes bytes at `payload`.
 inline Tag make_tag(const TagPolicy& policy, const Header& header, const std::byte* payload) {
   return make_tag(policy, std::bit_cast<HeaderWords>(header), payload, header.payload_bytes);
 }
 
-// Checks the tag that follows the payload of a parsed packet.
+// Returns whether the tag that follows the payload is right. Only for a packet that parse() accepted.
 inline bool verify_tag(const TagPolicy& policy, const Parsed& parsed) {
+  PBOX_DCHECK(parsed.payload != nullptr);
   const Tag expected = make_tag(policy, parsed.header, parsed.payload);
   uint64_t received[2], wanted[2];
   std::memcpy(received, parsed.payload + parsed.header.payload_bytes, sizeof(received));
