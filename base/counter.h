@@ -47,8 +47,8 @@ inline double exported_value(const CounterRow& row, uint64_t value) {
   return is_duration ? static_cast<double>(value) * 1e-9 : static_cast<double>(value);
 }
 
-// One counter for each value of an enum whose last value is kCount. Aligned to a cache line, so that
-// two writers never share one.
+// One counter for each value of an enum whose last value is kCount. Aligned to a cache line, so
+// that two writers never share one.
 template <typename Counter>
 struct alignas(64) CounterSet {
   std::array<SingleWriterCounter, static_cast<size_t>(Counter::kCount)> values;

@@ -15,8 +15,8 @@ struct CpuSet {
 // Returns the CPUs that the calling thread may run on (sched_getaffinity).
 Result<CpuSet> current_affinity();
 
-// Restricts the calling thread to these CPUs and verifies that the kernel did so. `cpus` must hold at
-// least one CPU. An error names the CPUs.
+// Restricts the calling thread to these CPUs and verifies that the kernel did so. `cpus` must hold
+// at least one CPU. An error names the CPUs.
 Status pin_current_thread(const CpuSet& cpus);
 
 // Sets the name of the calling thread that ps and perf show. Only the first 15 bytes are used.

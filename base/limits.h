@@ -12,14 +12,16 @@ namespace pbox::limits {
 // segmented datagram of 64 KiB (see kUdpPayloadMax). That halves the kernel's work per byte.
 inline constexpr uint32_t kChunkBytesDefault = 32 * 1024 - 512;
 inline constexpr uint32_t kChunkBytesMin = 1024;
-inline constexpr uint32_t kFragmentCountMax = 64;  // one bit each in a 64-bit mask of arrived fragments
+inline constexpr uint32_t kFragmentCountMax =
+    64;  // one bit each in a 64-bit mask of arrived fragments
 
 // Bytes of fragment payload for a path MTU of 1500, 9000, and 65536 (loopback).
 inline constexpr uint32_t kFragmentBytesEthernet = 1408;
 inline constexpr uint32_t kFragmentBytesJumbo = 8192;
 inline constexpr uint32_t kFragmentBytesLoopback = 32 * 1024;
 inline constexpr uint32_t kFragmentBytesMax = kFragmentBytesLoopback;
-inline constexpr uint32_t kFragmentBytesMin = 512;  // needs a path MTU of 640, less than IPv6's minimum
+inline constexpr uint32_t kFragmentBytesMin =
+    512;  // needs a path MTU of 640, less than IPv6's minimum
 
 // The largest chunk is possible only with the largest fragments. Admission checks that a job's
 // chunks have at most 64 fragments on the job's paths.
@@ -63,16 +65,16 @@ inline constexpr uint32_t kControlMessageBytesMax = 1u << 20;
 inline constexpr uint32_t kRssKeyBytesMax = 64;
 inline constexpr uint32_t kRssTableEntriesMax = 2048;
 inline constexpr uint32_t kRssTablesMax = 16;  // NICs of one box that workers steer by RSS
-// A Session message has room for the largest chunk map and all RSS tables. A chunk and a table entry
-// take one byte each, because pipelines and queues are fewer than 128. A pipeline, and the other
-// fields of a table, take less than 64 bytes.
+// A Session message has room for the largest chunk map and all RSS tables. A chunk and a table
+// entry take one byte each, because pipelines and queues are fewer than 128. A pipeline, and the
+// other fields of a table, take less than 64 bytes.
 static_assert(kPipelinesMax < 128);
 static_assert(kChunksPerJobMax + kRssTablesMax * (64 + kRssKeyBytesMax + kRssTableEntriesMax) +
                   kPipelinesMax * 64 + 1024 <=
               kControlMessageBytesMax);
 inline constexpr uint32_t kControlConnectionsMax = 4096;
-// Chunks in one RoundMap message. A chunk takes at most 8 bytes: 5 for its round, 3 for its entry in
-// `give`.
+// Chunks in one RoundMap message. A chunk takes at most 8 bytes: 5 for its round, 3 for its entry
+// in `give`.
 inline constexpr uint32_t kRoundMapChunksMax = 65'536;
 static_assert(kRoundMapChunksMax * 8 + 64 <= kControlMessageBytesMax);
 
@@ -80,7 +82,7 @@ static_assert(kRoundMapChunksMax * 8 + 64 <= kControlMessageBytesMax);
 inline constexpr uint32_t kAdminConnectionsMax = 128;
 inline constexpr uint32_t kAdminHeaderBytesMax = 8192;  // request line and header fields
 inline constexpr uint32_t kAdminBodyBytesMax = 4096;    // body of a POST
-inline constexpr uint32_t kAdminTimeoutMs = 10'000;     // to read a request, and to write a response
+inline constexpr uint32_t kAdminTimeoutMs = 10'000;  // to read a request, and to write a response
 // Ranks with metrics of their own, over all jobs of a box. Each rank has about a dozen time series.
 inline constexpr uint32_t kMetricRanksMax = 1024;
 

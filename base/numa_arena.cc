@@ -32,8 +32,8 @@ Status bind_to_node(void* address, size_t bytes, int node) {
   const std::unique_ptr<bitmask, NodeMaskDeleter> nodes(numa_allocate_nodemask());
   if (static_cast<unsigned long>(node) >= nodes->size) return bind_error(node, EINVAL);
   numa_bitmask_setbit(nodes.get(), static_cast<unsigned>(node));
-  // numa_tonode_memory() would report no error to its caller. The kernel ignores the last bit of the
-  // mask, hence size + 1.
+  // numa_tonode_memory() would report no error to its caller. The kernel ignores the last bit of
+  // the mask, hence size + 1.
   if (mbind(address, bytes, MPOL_BIND, nodes->maskp, nodes->size + 1, MPOL_MF_STRICT) == 0) {
     return ok_status();
   }

@@ -12,8 +12,8 @@ namespace pbox {
 
 inline constexpr int kAnyNumaNode = -1;
 
-// kIfFree: use reserved 2 MiB pages if the node has enough free ones. Otherwise, and with kNever, use
-// ordinary pages and ask for transparent hugepages.
+// kIfFree: use reserved 2 MiB pages if the node has enough free ones. Otherwise, and with kNever,
+// use ordinary pages and ask for transparent hugepages.
 enum class Hugepages { kIfFree, kNever };
 
 // Owns an anonymous, zero-filled mapping until it is destroyed. The control thread creates an arena
@@ -39,8 +39,8 @@ class NumaArena {
   int node() const { return node_; }  // as asked for in create()
   bool has_hugepages() const { return has_hugepages_; }
 
-  // Returns the next `bytes` of the block, aligned to 64 bytes. They stay valid as long as the arena
-  // owns its mapping. Aborts if the block is too small: its size was computed wrongly.
+  // Returns the next `bytes` of the block, aligned to 64 bytes. They stay valid as long as the
+  // arena owns its mapping. Aborts if the block is too small: its size was computed wrongly.
   std::byte* take(size_t bytes);
   size_t taken() const { return taken_; }  // bytes handed out, padding included
 

@@ -1,6 +1,6 @@
 // A small seeded random number generator (SplitMix64; Steele, Lea, Flood, OOPSLA 2014) for jitter,
-// fault plans and test data. Not for secrets. The same seed gives the same sequence on all machines.
-// Not thread-safe.
+// fault plans and test data. Not for secrets. The same seed gives the same sequence on all
+// machines. Not thread-safe.
 #pragma once
 
 #include <cstdint>

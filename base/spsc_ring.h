@@ -1,5 +1,5 @@
-// A bounded ring of plain values from one producer thread to one consumer thread. It is the only way
-// for commands and reports to enter and leave a pipeline. Neither side blocks or allocates.
+// A bounded ring of plain values from one producer thread to one consumer thread. It is the only
+// way for commands and reports to enter and leave a pipeline. Neither side blocks or allocates.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,8 @@ namespace pbox {
 
 template <typename T>
 class SpscRing {
-  static_assert(std::is_trivially_copyable_v<T>, "plain values only: the ring must not move ownership between cores");
+  static_assert(std::is_trivially_copyable_v<T>,
+                "plain values only: the ring must not move ownership between cores");
 
  public:
   // `capacity`: how many values the ring holds, a power of two. The only allocation is here.
@@ -51,8 +52,8 @@ class SpscRing {
  private:
   std::vector<T> slots_;
   size_t mask_;  // capacity - 1
-  // Counts of values popped and pushed since the start; slot = count & mask_. Each has its own cache
-  // line, because each is written by another core.
+  // Counts of values popped and pushed since the start; slot = count & mask_. Each has its own
+  // cache line, because each is written by another core.
   alignas(64) std::atomic<size_t> head_{0};
   alignas(64) std::atomic<size_t> tail_{0};
 };

@@ -21,7 +21,8 @@ Result<Endpoint> parse_endpoint(const std::string& address, uint16_t port) {
     return endpoint;
   }
   return Error{ErrorCode::kInvalidArgument,
-               "'" + address + "' is not a numeric IPv4 or IPv6 address; give one such as 10.0.0.1 or fd00::1"};
+               "'" + address +
+                   "' is not a numeric IPv4 or IPv6 address; give one such as 10.0.0.1 or fd00::1"};
 }
 
 std::string address_string(const Endpoint& endpoint) {

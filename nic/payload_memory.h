@@ -53,9 +53,9 @@ class PayloadMemory {
     return false;
   }
 
-  // Hides the region that starts at `begin` from find(). Returns false while a packet that points into
-  // it is in flight: keep the memory and call again. Returns true once the region is removed, or if
-  // there is none. Control thread, after the last packet was made from the memory.
+  // Hides the region that starts at `begin` from find(). Returns false while a packet that points
+  // into it is in flight: keep the memory and call again. Returns true once the region is removed,
+  // or if there is none. Control thread, after the last packet was made from the memory.
   bool remove(const std::byte* begin) {
     for (Region& region : regions_) {
       if (region.begin.load(std::memory_order_relaxed) != begin) continue;

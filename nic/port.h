@@ -46,7 +46,8 @@ struct TxPacket {
 // How a packet reaches the queue of its pipeline. Values are stable: they appear on the control
 // connection.
 enum class QueueAffinity : uint8_t {
-  // The UDP destination port selects the queue: the pipeline has its own socket, an rte_flow rule, or
+  // The UDP destination port selects the queue: the pipeline has its own socket, an rte_flow rule,
+  // or
   // the NIC's only queue.
   kUdpPort = 0,
   // The NIC's RSS hash selects the queue. The worker computes a source port that reaches it.
@@ -82,8 +83,8 @@ concept Port = requires(P port, std::span<RxPacket> rx, std::span<const TxPacket
   // Takes a prefix of tx and returns its length, which is less than tx.size() if the transport is
   // full. A packet that was taken may still be lost. Never blocks.
   { port.tx_burst(tx) } -> std::same_as<size_t>;
-  // Returns a descriptor that is readable when rx_burst would return packets; -1 if the port can only
-  // be polled. Call it just before each sleep.
+  // Returns a descriptor that is readable when rx_burst would return packets; -1 if the port can
+  // only be polled. Call it just before each sleep.
   { port.event_fd() } -> std::same_as<int>;
   { port.capabilities() } -> std::same_as<Capabilities>;
   // Any thread, as long as the port exists and is not moved.

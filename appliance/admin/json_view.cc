@@ -111,7 +111,7 @@ void add_counters(Json& object, std::span<const CounterRow> table,
     const uint64_t value = counters->get(static_cast<Counter>(row_index));
     if (row.label[0] == '\0') {
       // Whole numbers stay whole: a double has no room for the largest.
-      const double amount = shown(row, value);
+      const double amount = exported_value(row, value);
       object[row.metric] = amount == static_cast<double>(value) ? Json(value) : Json(amount);
     } else {
       object[row.metric][row.value] = value;

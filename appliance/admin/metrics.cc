@@ -82,7 +82,7 @@ void add_pipeline_families(std::vector<MetricFamily>& families, std::span<const 
       Labels labels{{"pipeline", std::to_string(view.index)}};
       if (row.label[0] != '\0') labels.push_back({row.label, row.value});
       const uint64_t value = (view.*counters)->get(static_cast<Counter>(row_index));
-      add_series(*family, std::move(labels), shown(row, value));
+      add_series(*family, std::move(labels), exported_value(row, value));
     }
   }
 }

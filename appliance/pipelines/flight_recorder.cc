@@ -185,8 +185,8 @@ Status FlightRecorder::open_ring(const std::string& name, uint64_t capacity, uin
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) return failed(errno);
   ring->memory = {static_cast<std::byte*>(address), bytes};
-  if (node != kAnyNumaNode && !bind_to_node(address, bytes, node) && errno != ENOSYS) {
-    return system_error("cannot bind memory to NUMA node " + std::to_string(node), errno);
+  if (node != kAnyNumaNode) {
+    if (const Status bound = bind_to_node(address, bytes, node); !bound) return bound;
   }
   if (const int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes)); error != 0) {
     return failed(error);

@@ -72,7 +72,7 @@ uint32_t stated_mtu(const rte_eth_dev_info& info) {
 Error device_error(const std::string& device, const std::string& what, int result,
                    const std::string& remedy) {
   return {ErrorCode::kUnavailable, "device " + device + ": " + what + ": " + rte_strerror(-result) +
-                                       what_eal_said() + "; " + remedy};
+                                       take_eal_messages() + "; " + remedy};
 }
 
 // DPDK 22.11's memif ends a connection on the thread that closes the device and, when the peer
@@ -138,7 +138,7 @@ Status DpdkDevice::find(const DpdkDeviceOptions& options) {
   rte_eth_dev_owner owner{};
   std::snprintf(owner.name, sizeof(owner.name), "pbox");
   if (rte_eth_dev_owner_new(&owner.id) != 0 || rte_eth_dev_owner_set(*found, &owner) != 0) {
-    what_eal_said();  // the same in other words
+    take_eal_messages();  // the same in other words
     return Error{ErrorCode::kAlreadyExists,
                  "device " + arguments_.name +
                      " is open in this process already; close it there first, or give each its "
@@ -272,7 +272,7 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
   capabilities_.link_is_up = link_is_up();
   capabilities_.link_mbps = link.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN ? 0 : link.link_speed;
   if (!capabilities_.link_is_up) explain("the link is down: cable, switch port, or no peer yet");
-  what_eal_said();  // what was said on the way to success is of no use
+  take_eal_messages();  // what was said on the way to success is of no use
   return ok_status();
 }
 

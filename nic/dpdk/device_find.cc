@@ -105,15 +105,15 @@ Result<uint16_t> find_device(const DeviceArguments& device) {
   if (const Status cleared = clear_memif_socket(device); !cleared) return cleared.error();
   uint16_t port_id = 0;
   if (rte_eth_dev_get_port_by_name(device.name.c_str(), &port_id) == 0) return port_id;
-  what_eal_said();  // of before
+  take_eal_messages();  // of before
   const int result = rte_dev_probe(device.text().c_str());
   if (result == 0 && rte_eth_dev_get_port_by_name(device.name.c_str(), &port_id) == 0) {
     return port_id;
   }
   if (!device.is_virtual()) {
-    return Error{ErrorCode::kNotFound, explain_missing(device.name, "/sys") + what_eal_said()};
+    return Error{ErrorCode::kNotFound, explain_missing(device.name, "/sys") + take_eal_messages()};
   }
-  const std::string said = what_eal_said();
+  const std::string said = take_eal_messages();
   std::string remedy = "check the device's arguments in dpdk.devices";
   if (device.driver == "net_af_packet" && geteuid() != 0) {
     remedy = "af_packet needs CAP_NET_RAW and CAP_NET_ADMIN; also check that iface= exists";

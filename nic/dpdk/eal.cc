@@ -85,8 +85,8 @@ Status start_once(const EalOptions& options) {
   for (auto& word : words) pointers.push_back(word.data());
   if (rte_eal_init(static_cast<int>(pointers.size()), pointers.data()) < 0) {
     return Error{ErrorCode::kUnavailable,
-                 "DPDK does not start: " + std::string(rte_strerror(rte_errno)) + what_eal_said() +
-                     "; " + remedy_for(options)};
+                 "DPDK does not start: " + std::string(rte_strerror(rte_errno)) +
+                     take_eal_messages() + "; " + remedy_for(options)};
   }
   return ok_status();
 }
@@ -118,7 +118,7 @@ Status start_eal(const EalOptions& options) {
   return first_outcome;
 }
 
-std::string what_eal_said() {
+std::string take_eal_messages() {
   Messages& kept = messages();
   const std::lock_guard lock(kept.mutex);
   if (kept.lines.empty()) return {};

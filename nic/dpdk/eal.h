@@ -30,7 +30,7 @@ std::vector<std::string> eal_arguments(const EalOptions& options, const std::vec
 
 // What DPDK logged since the last call, warnings and errors: " (line | line)", for an error's text;
 // empty if nothing. Any thread.
-std::string what_eal_said();
+std::string take_eal_messages();
 
 // True if devices use the process's own addresses, so that they can read memory that is not DPDK's.
 bool eal_uses_virtual_addresses();

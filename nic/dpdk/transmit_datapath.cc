@@ -94,7 +94,7 @@ bool DpdkPort::State::resolve(Route& route, const Endpoint& endpoint, uint64_t n
   if (!next_hop) return false;
   const uint64_t generation = interface.neighbours().generation();
   const NeighbourLookup found = interface.neighbours().lookup(*next_hop, now_ns);
-  if (found.solicit != Solicit::kNot) solicit(*next_hop, found);
+  if (found.solicit != Solicit::kNone) solicit(*next_hop, found);
   if (!found.neighbour) return false;
   const MacAddress& own_mac = links[found.neighbour->link].mac;
   const auto own_address = own.local_address_for(remote, own_mac);
@@ -114,7 +114,7 @@ bool DpdkPort::State::resolve(Route& route, const Endpoint& endpoint, uint64_t n
 
 void DpdkPort::State::solicit(const IpAddress& next_hop, const NeighbourLookup& found) {
   counters.add(PortCounter::kSolicitations);
-  if (found.solicit == Solicit::kOwner) {
+  if (found.solicit == Solicit::kUnicast) {
     solicit_on(links[found.neighbour->link], next_hop, found.neighbour->mac);
     return;
   }

@@ -82,7 +82,7 @@ Result<InterfaceAddress> parse_interface_address(const std::string& text) {
   address.prefix_length = *length;
   const uint8_t* bytes = address.address.bytes.data();
   const bool is_host = endpoint->ipv6 ? is_unicast_ipv6(bytes)
-                                         : is_unicast_ipv4(bytes) && is_ipv4_host_address(address);
+                                      : is_unicast_ipv4(bytes) && is_ipv4_host_address(address);
   if (!is_host) {
     return refuse("is not the address of a single host; give the host's own, not the network's");
   }

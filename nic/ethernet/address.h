@@ -1,5 +1,5 @@
-// MAC and IP addresses as values, and interface addresses with their networks. All functions are pure
-// and do not allocate, except those that return text; any thread.
+// MAC and IP addresses as values, and interface addresses with their networks. All functions are
+// pure and do not allocate, except those that return text; any thread.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ using MacAddress = std::array<uint8_t, 6>;
 
 inline constexpr MacAddress kBroadcastMac = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
 
-// Returns whether the MAC belongs to one station: it is neither a group's (broadcast, multicast) nor
-// zero.
+// Returns whether the MAC belongs to one station: it is neither a group's (broadcast, multicast)
+// nor zero.
 inline bool is_unicast(const MacAddress& mac) {
   return (mac[0] & 1) == 0 && mac != MacAddress{};
 }
@@ -55,9 +55,9 @@ inline Endpoint endpoint_of(const IpAddress& address, uint16_t port) {
   return {.address = address.bytes, .scope_id = 0, .port = port, .ipv6 = address.ipv6};
 }
 
-// Return whether a single station may have this address. Unspecified, loopback, multicast, broadcast
-// and reserved addresses are excluded (IPv4 0/8, 127/8, 224/3; IPv6 ::/64, ff00::/8). `bytes` are in
-// network order.
+// Return whether a single station may have this address. Unspecified, loopback, multicast,
+// broadcast and reserved addresses are excluded (IPv4 0/8, 127/8, 224/3; IPv6 ::/64, ff00::/8).
+// `bytes` are in network order.
 inline bool is_unicast_ipv4(const void* bytes) {
   const uint8_t first = static_cast<const uint8_t*>(bytes)[0];
   return first != 0 && first != 127 && first < 224;
@@ -74,8 +74,9 @@ IpAddress link_local_address(const MacAddress& mac);
 
 IpAddress all_nodes_address();  // ff02::1, all hosts of the link
 
-// Return the group address that a solicitation of an IPv6 address is sent to, ff02::1:ffXX:XXXX, and
-// the MAC of such a group. A port must accept frames to that MAC for each of its own IPv6 addresses.
+// Return the group address that a solicitation of an IPv6 address is sent to, ff02::1:ffXX:XXXX,
+// and the MAC of such a group. A port must accept frames to that MAC for each of its own IPv6
+// addresses.
 IpAddress solicited_node_address(const IpAddress& target);
 MacAddress multicast_mac(const IpAddress& ipv6_group);
 
@@ -89,8 +90,8 @@ struct InterfaceAddress {
   bool contains(const IpAddress& other) const;
 };
 
-// Parses "10.0.0.1/24" or "fd00::1/64". Refuses addresses that do not belong to a single host, such as
-// the network's own. Errors quote the text.
+// Parses "10.0.0.1/24" or "fd00::1/64". Refuses addresses that do not belong to a single host, such
+// as the network's own. Errors quote the text.
 Result<InterfaceAddress> parse_interface_address(const std::string& text);
 
 std::string to_string(const MacAddress& mac);            // "02:00:5e:10:00:01"

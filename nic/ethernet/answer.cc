@@ -98,8 +98,8 @@ uint64_t icmpv6_pseudo_sum(const std::byte* icmp, size_t icmp_bytes) {
                                                 icmp_bytes);
 }
 
-// Writes a solicitation or an advertisement. The two differ in type, flags and the option's type. The
-// IPv6 header must stand in front of `at`.
+// Writes a solicitation or an advertisement. The two differ in type, flags and the option's type.
+// The IPv6 header must stand in front of `at`.
 std::byte* write_discovery(std::byte* at, std::byte type, std::byte flags, const IpAddress& target,
                            std::byte option, const MacAddress& own_mac) {
   PBOX_DCHECK(target.ipv6);
@@ -159,8 +159,8 @@ std::byte* answer_ipv6(std::byte* at, std::span<const std::byte> packet,
     return write_echo_reply(at, icmp, icmpv6::kEchoReply);
   }
   const IpAddress target = ipv6_address(icmp.data() + icmpv6::kTarget);
-  // A host without an address yet gets its answer at the group address (RFC 4861 section 7.2.4). The
-  // frame still goes to that host's MAC alone (RFC 6085).
+  // A host without an address yet gets its answer at the group address (RFC 4861 section 7.2.4).
+  // The frame still goes to that host's MAC alone (RFC 6085).
   const bool is_from_unspecified = source == IpAddress{.bytes = {}, .ipv6 = true};
   const std::byte flags =
       is_from_unspecified ? icmpv6::kFlagOverride : icmpv6::kFlagOverride | icmpv6::kFlagSolicited;

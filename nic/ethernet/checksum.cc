@@ -23,8 +23,8 @@ uint64_t sum_words(std::span<const std::byte> bytes) {
   PBOX_DCHECK(bytes.size() <= size_t{64} * 1024);
   const std::byte* at = bytes.data();
   size_t left = bytes.size();
-  // The two halves of each 32-bit word are summed separately, so that no lane overflows below 2 MiB.
-  // Two sums of each kind alternate, so that additions do not wait for each other.
+  // The two halves of each 32-bit word are summed separately, so that no lane overflows below 2
+  // MiB. Two sums of each kind alternate, so that additions do not wait for each other.
   Words low[2] = {};
   Words high[2] = {};
   for (; left >= kBlockBytes; left -= kBlockBytes, at += kBlockBytes) {

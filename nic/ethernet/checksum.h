@@ -1,5 +1,6 @@
-// The Internet checksum (RFC 1071). Sums are over 16-bit words in memory order, so packet bytes need
-// no swapping. A checksum is stored as it is; a number must be swapped before it is added (word_of).
+// The Internet checksum (RFC 1071). Sums are over 16-bit words in memory order, so packet bytes
+// need no swapping. A checksum is stored as it is; a number must be swapped before it is added
+// (word_of).
 #pragma once
 
 #include <cstddef>
@@ -9,8 +10,8 @@
 
 namespace pbox::nic {
 
-// Returns the sum of at most 64 KiB, not folded, so that sums may be added. An odd last byte counts as
-// if a 0 followed. Any core; no allocation.
+// Returns the sum of at most 64 KiB, not folded, so that sums may be added. An odd last byte counts
+// as if a 0 followed. Any core; no allocation.
 uint64_t sum_words(std::span<const std::byte> bytes);
 
 // The same for headers: the length is a multiple of 4 known at compile time.
@@ -26,8 +27,8 @@ inline uint64_t sum_header(const void* at) {
   return sum;
 }
 
-// Folds a sum to 16 bits, adding all carries back. The result for bytes that include their own correct
-// checksum is 0xffff.
+// Folds a sum to 16 bits, adding all carries back. The result for bytes that include their own
+// correct checksum is 0xffff.
 inline uint16_t fold(uint64_t sum) {
   sum = (sum & 0xffffffff) + (sum >> 32);
   sum = (sum & 0xffff) + (sum >> 16);

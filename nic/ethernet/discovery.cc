@@ -17,9 +17,9 @@ bool is_sender(const MacAddress& mac, std::span<const std::byte> frame) {
   return mac == mac_at(frame.data() + ethernet::kSource);
 }
 
-// Reads the options of neighbour discovery (RFC 4861 section 4.6). Sets `link_layer` to the address in
-// the option of type `wanted` and skips other options. Returns false if lengths are inconsistent or
-// the wanted option is malformed or repeated.
+// Reads the options of neighbour discovery (RFC 4861 section 4.6). Sets `link_layer` to the address
+// in the option of type `wanted` and skips other options. Returns false if lengths are inconsistent
+// or the wanted option is malformed or repeated.
 bool read_options(std::span<const std::byte> options, std::byte wanted,
                   std::optional<MacAddress>& link_layer) {
   while (!options.empty()) {
@@ -84,10 +84,8 @@ Verdict read_advertisement(std::span<const std::byte> frame, const Message& mess
   const bool may_replace =
       message.link_layer && (message.flags & icmpv6::kFlagOverride) != std::byte{0};
   PBOX_DCHECK(is_unicast(mac));
-  claim = {.address = message.target,
-           .mac = mac,
-           .is_request_to_us = false,
-           .may_replace = may_replace};
+  claim = {
+      .address = message.target, .mac = mac, .is_request_to_us = false, .may_replace = may_replace};
   return Verdict::kLearn;
 }
 

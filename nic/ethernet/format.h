@@ -1,6 +1,6 @@
-// Offsets and values of the fields of a frame: Ethernet II and 802.1Q, ARP (RFC 826), IPv4 (RFC 791),
-// IPv6 (RFC 8200), UDP (RFC 768), ICMP (RFC 792), ICMPv6 (RFC 4443) and neighbour discovery (RFC
-// 4861). Offsets count from the start of the named header.
+// Offsets and values of the fields of a frame: Ethernet II and 802.1Q, ARP (RFC 826), IPv4 (RFC
+// 791), IPv6 (RFC 8200), UDP (RFC 768), ICMP (RFC 792), ICMPv6 (RFC 4443) and neighbour discovery
+// (RFC 4861). Offsets count from the start of the named header.
 #pragma once
 
 #include <bit>
@@ -54,7 +54,8 @@ inline constexpr uint16_t kVlanMask = 0x0fff;
 
 namespace arp {
 inline constexpr size_t kBytes = 28;
-inline constexpr uint64_t kPrefix = 0x0001'0800'0604;  // Ethernet with 6-byte, IPv4 with 4-byte addresses
+inline constexpr uint64_t kPrefix =
+    0x0001'0800'0604;  // Ethernet with 6-byte, IPv4 with 4-byte addresses
 inline constexpr size_t kOperation = 6;
 inline constexpr size_t kSenderMac = 8;
 inline constexpr size_t kSenderIp = 14;

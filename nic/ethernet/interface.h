@@ -1,6 +1,6 @@
-// The configuration of one network interface: addresses, gateways, VLAN, MTU. Several links (devices,
-// each with its own MAC) may share one interface. Many threads read it; no thread changes it once
-// packets flow.
+// The configuration of one network interface: addresses, gateways, VLAN, MTU. Several links
+// (devices, each with its own MAC) may share one interface. Many threads read it; no thread changes
+// it once packets flow.
 #pragma once
 
 #include <cstdint>
@@ -34,20 +34,20 @@ struct Interface {
   // Returns whether the address belongs to one of our networks or is IPv6 link-local.
   bool is_on_link(const IpAddress& address) const;
 
-  // Returns the source address of packets to `remote`: our address in the network of the next hop, or
-  // else our first address of the family. Returns nothing if we have none of the family.
+  // Returns the source address of packets to `remote`: our address in the network of the next hop,
+  // or else our first address of the family. Returns nothing if we have none of the family.
   std::optional<IpAddress> local_address_for(const IpAddress& remote,
                                              const MacAddress& own_mac) const;
 
-  // Returns the station that a packet to `remote` is sent to: `remote` itself if it is on the link, or
-  // else the gateway of the family. Returns nothing if there is no gateway, or if no station can have
-  // the address.
+  // Returns the station that a packet to `remote` is sent to: `remote` itself if it is on the link,
+  // or else the gateway of the family. Returns nothing if there is no gateway, or if no station can
+  // have the address.
   std::optional<IpAddress> next_hop(const IpAddress& remote, const MacAddress& own_mac) const;
 };
 
-// Checks that addresses belong to single hosts, that gateways are on the link and of the right family,
-// and that VLAN and MTU are in range. The other functions of this folder rely on it. Errors name the
-// field and its value. Control thread.
+// Checks that addresses belong to single hosts, that gateways are on the link and of the right
+// family, and that VLAN and MTU are in range. The other functions of this folder rely on it. Errors
+// name the field and its value. Control thread.
 Status validate(const Interface& interface);
 
 // --- per packet ---

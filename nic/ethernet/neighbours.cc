@@ -10,8 +10,8 @@ namespace {
 // How often a reader tries again if a writer changes the entry meanwhile.
 constexpr int kReadTries = 4;
 
-// Returns 0 if `then_ns` is later: each thread reads the clock itself, so another thread's time may be
-// slightly ahead of ours.
+// Returns 0 if `then_ns` is later: each thread reads the clock itself, so another thread's time may
+// be slightly ahead of ours.
 uint64_t elapsed(uint64_t now_ns, uint64_t then_ns) {
   return now_ns > then_ns ? now_ns - then_ns : 0;
 }
@@ -50,15 +50,16 @@ struct NeighbourTable::Key {
   }
 };
 
-// One cache line. Key, neighbour and confirmed_ns form a unit, guarded by a sequence lock: `sequence`
-// is odd while they are written. Their stores release and their loads acquire, so a reader that sees a
-// new word sees the odd sequence too. No fence is needed.
+// One cache line. Key, neighbour and confirmed_ns form a unit, guarded by a sequence lock:
+// `sequence` is odd while they are written. Their stores release and their loads acquire, so a
+// reader that sees a new word sees the odd sequence too. No fence is needed.
 struct NeighbourTable::Entry {
   alignas(64) std::atomic<uint64_t> sequence = 0;
   std::atomic<uint64_t> key_high = 0;
   std::atomic<uint64_t> key_low = 0;
-  std::atomic<uint64_t> neighbour = 0;     // packed; 0 if not known yet
-  std::atomic<uint64_t> confirmed_ns = 0;  // time of last confirmation; of creation if not known yet
+  std::atomic<uint64_t> neighbour = 0;  // packed; 0 if not known yet
+  std::atomic<uint64_t> confirmed_ns =
+      0;  // time of last confirmation; of creation if not known yet
   // Outside of the sequence lock; any thread that looks up may write them.
   std::atomic<uint64_t> solicited_ns = 0;  // last solicitation since the entry was written; 0: none
   std::atomic<uint32_t> tries = 0;         // solicitations since the entry was written
@@ -98,8 +99,8 @@ struct NeighbourTable::Entry {
     return {.neighbour = neighbour.load(std::memory_order_relaxed),
             .confirmed_ns = confirmed_ns.load(std::memory_order_relaxed)};
   }
-  // Returns whether the entry may be given to a station that sends us a request: it is free, or neither
-  // confirmed nor asked for recently.
+  // Returns whether the entry may be given to a station that sends us a request: it is free, or
+  // neither confirmed nor asked for recently.
   bool is_reusable(uint64_t now_ns) const {
     return is_free() || elapsed(now_ns, content().confirmed_ns) >= kNeighbourDropNs;
   }
@@ -117,8 +118,8 @@ struct NeighbourTable::Entry {
     sequence.store(before + 2, std::memory_order_release);
   }
 
-  // Returns whether this thread must solicit now: the last solicitation was at least `pause_ns` ago, and
-  // no other thread has claimed this one. Sets the number of earlier solicitations.
+  // Returns whether this thread must solicit now: the last solicitation was at least `pause_ns`
+  // ago, and no other thread has claimed this one. Sets the number of earlier solicitations.
   bool claim_solicitation(uint64_t pause_ns, uint64_t now_ns, uint32_t& tries_before) {
     tries_before = tries.load(std::memory_order_relaxed);
     uint64_t last_ns = solicited_ns.load(std::memory_order_relaxed);

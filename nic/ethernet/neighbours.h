@@ -1,13 +1,14 @@
-// The neighbour cache of one interface: which station has which MAC, and on which link. All pipelines
-// and links of the interface share it.
+// The neighbour cache of one interface: which station has which MAC, and on which link. All
+// pipelines and links of the interface share it.
 //
-// No call ever waits. Readers take no lock: each entry is guarded by a sequence lock over atomics. A
-// writer tries a lock and gives up if it is taken; the protocol will try again. The constructor
+// No call ever waits. Readers take no lock: each entry is guarded by a sequence lock over atomics.
+// A writer tries a lock and gives up if it is taken; the protocol will try again. The constructor
 // allocates all memory, which has a fixed size.
 //
-// An address is requested only when a packet needs it, and an answer counts only if it was requested.
-// Requests to us are learned from too, as in RFC 826, but they never evict an entry in use.
-// ARP and neighbour discovery do not authenticate anybody. Therefore each data packet has a tag.
+// An address is requested only when a packet needs it, and an answer counts only if it was
+// requested. Requests to us are learned from too, as in RFC 826, but they never evict an entry in
+// use. ARP and neighbour discovery do not authenticate anybody. Therefore each data packet has a
+// tag.
 #pragma once
 
 #include <atomic>
@@ -35,8 +36,8 @@ inline constexpr uint64_t kNeighbourDropNs = 120'000'000'000;
 inline constexpr uint64_t kNeighbourFirstNs = 100'000'000;
 inline constexpr uint32_t kNeighbourFirstTries = 10;
 
-// A caller may keep the result of lookup() while generation() is unchanged, but no longer than this:
-// the table checks the age of an entry only in lookup().
+// A caller may keep the result of lookup() while generation() is unchanged, but no longer than
+// this: the table checks the age of an entry only in lookup().
 inline constexpr uint64_t kNeighbourKeepNs = 1'000'000'000;
 
 struct Neighbour {
@@ -73,8 +74,8 @@ class NeighbourTable {
   NeighbourTable(const NeighbourTable&) = delete;
   NeighbourTable& operator=(const NeighbourTable&) = delete;
 
-  // Looks up an address on the link, that is, one that Interface::next_hop returned. Adds an entry if
-  // there is none.
+  // Looks up an address on the link, that is, one that Interface::next_hop returned. Adds an entry
+  // if there is none.
   NeighbourLookup lookup(const IpAddress& address, uint64_t now_ns);
 
   // Learns from a frame whose verdict is kLearn or kAnswer, received on `link`. Other frames change
@@ -82,8 +83,8 @@ class NeighbourTable {
   void learn(std::span<const std::byte> frame, const Interface& interface,
              const MacAddress& own_mac, uint16_t link, uint64_t now_ns);
 
-  // Changes whenever the result of lookup() changes for some address, except by ageing. A caller that
-  // keeps a result reads the generation before the lookup.
+  // Changes whenever the result of lookup() changes for some address, except by ageing. A caller
+  // that keeps a result reads the generation before the lookup.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
   NeighbourCounters counters() const;

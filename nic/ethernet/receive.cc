@@ -19,8 +19,8 @@ struct Details {
   std::optional<PathMtu> path_mtu;
 };
 
-// Reads the start of our own packet that was too big: `inner` holds its IP header, of `ip_bytes`, and
-// its UDP header.
+// Reads the start of our own packet that was too big: `inner` holds its IP header, of `ip_bytes`,
+// and its UDP header.
 Verdict read_too_big(std::span<const std::byte> inner, size_t ip_bytes, const IpAddress& to,
                      uint32_t mtu, const Context& context, Details& details) {
   PBOX_DCHECK(inner.size() >= ip_bytes + udp::kBytes);
@@ -115,8 +115,8 @@ Verdict classify_ipv6_other(std::span<const std::byte> payload, const Context& c
   const std::byte* header = payload.data();
   const IpAddress destination = ipv6_address(header + ipv6::kDestination);
   const bool to_group = (context.frame[0] & std::byte{1}) != std::byte{0};
-  // A group's MAC is derived from its address. A packet to a group may also come to our own MAC (RFC
-  // 6085).
+  // A group's MAC is derived from its address. A packet to a group may also come to our own MAC
+  // (RFC 6085).
   if (to_group) {
     const MacAddress mac = multicast_mac(destination);
     if (destination.bytes[0] != 0xff ||

@@ -1,9 +1,10 @@
-// Classification of received frames, from their bytes and the interface alone. It is strict: a frame
-// that deviates from its standard is dropped, and the verdict says why. UDP over IPv4 and IPv6 is
-// classified inline, everything else out of line.
+// Classification of received frames, from their bytes and the interface alone. It is strict: a
+// frame that deviates from its standard is dropped, and the verdict says why. UDP over IPv4 and
+// IPv6 is classified inline, everything else out of line.
 //
-// A frame is contiguous, starts with the destination MAC and has no check sequence. Padding after the
-// IP packet is ignored. No byte outside of the frame is read. Any core; no state, no allocation.
+// A frame is contiguous, starts with the destination MAC and has no check sequence. Padding after
+// the IP packet is ignored. No byte outside of the frame is read. Any core; no state, no
+// allocation.
 #pragma once
 
 #include <optional>
@@ -50,16 +51,17 @@ struct UdpPorts {
   bool serves(uint16_t port) const { return static_cast<uint16_t>(port - first) < count; }
 };
 
-// Classifies a frame. If the verdict is kUdp, all fields of `datagram` are set and its data points into
-// the frame; the scope of `from` is 0. Otherwise the fields of `datagram` are undefined. A UDP checksum
-// that the NIC has not verified is verified here, after everything else.
+// Classifies a frame. If the verdict is kUdp, all fields of `datagram` are set and its data points
+// into the frame; the scope of `from` is 0. Otherwise the fields of `datagram` are undefined. A UDP
+// checksum that the NIC has not verified is verified here, after everything else.
 Verdict classify(std::span<const std::byte> frame, const Interface& interface,
                  const MacAddress& own_mac, UdpPorts ports, HardwareChecks checks,
                  RxPacket& datagram);
 
-// A router's report: packets to `to` pass a link whose MTU is `mtu` bytes, less than the interface's
-// MTU. The report is not authenticated. Values below the IP minimum are refused already; the caller
-// decides whether to believe the others. read_path_mtu() returns nothing if the frame is not kPathMtu.
+// A router's report: packets to `to` pass a link whose MTU is `mtu` bytes, less than the
+// interface's MTU. The report is not authenticated. Values below the IP minimum are refused
+// already; the caller decides whether to believe the others. read_path_mtu() returns nothing if the
+// frame is not kPathMtu.
 struct PathMtu {
   Endpoint to;
   uint32_t mtu = 0;
@@ -67,8 +69,8 @@ struct PathMtu {
 std::optional<PathMtu> read_path_mtu(std::span<const std::byte> frame, const Interface& interface,
                                      const MacAddress& own_mac, UdpPorts ports);
 
-// A frame's statement that `mac` has `address` (RFC 826, RFC 4861 section 7.2). The MAC is unicast and
-// is the frame's source. The address belongs to a peer on the link.
+// A frame's statement that `mac` has `address` (RFC 826, RFC 4861 section 7.2). The MAC is unicast
+// and is the frame's source. The address belongs to a peer on the link.
 struct NeighbourClaim {
   IpAddress address;
   MacAddress mac;
@@ -146,8 +148,8 @@ inline bool is_sum_good(const std::byte* addresses, std::byte protocol,
   return sum.folded() == 0xffff;
 }
 
-// Reads the UDP header. `udp` is the payload of the IP packet. Sets all of `datagram` except the address
-// in `from`.
+// Reads the UDP header. `udp` is the payload of the IP packet. Sets all of `datagram` except the
+// address in `from`.
 inline Verdict read_udp(std::span<const std::byte> udp, UdpPorts ports, RxPacket& datagram) {
   const std::byte* header = udp.data();
   if (udp.size() < udp::kBytes || load16(header + udp::kLength) != udp.size()) {
@@ -206,8 +208,8 @@ inline size_t ethernet_bytes(const Interface& interface) {
   return ethernet::kBytes + (interface.vlan != 0 ? ethernet::kTagBytes : 0);
 }
 
-// Returns whether a frame of at least ethernet_bytes() bytes has the VLAN tag of the interface. True for
-// every frame if the interface has none: a tag then shows as an unexpected ethertype.
+// Returns whether a frame of at least ethernet_bytes() bytes has the VLAN tag of the interface.
+// True for every frame if the interface has none: a tag then shows as an unexpected ethertype.
 inline bool has_expected_tag(const std::byte* frame, const Interface& interface) {
   return interface.vlan == 0 ||
          (load16(frame + ethernet::kType) == ethernet::kTypeTag &&

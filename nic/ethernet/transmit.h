@@ -17,8 +17,8 @@ inline constexpr uint32_t kUdpHeaderBytesMin = ethernet::kBytes + ipv4::kBytes +
 inline constexpr uint32_t kUdpHeaderBytesMax =
     ethernet::kBytes + ethernet::kTagBytes + ipv6::kBytes + udp::kBytes;
 
-// The headers of Ethernet, 802.1Q if there is a VLAN, IPv4 (don't fragment, TTL 64) or IPv6, and UDP.
-// A value; any core. Only make() creates a usable one.
+// The headers of Ethernet, 802.1Q if there is a VLAN, IPv4 (don't fragment, TTL 64) or IPv6, and
+// UDP. A value; any core. Only make() creates a usable one.
 class UdpHeader {
  public:
   struct Path {
@@ -34,13 +34,13 @@ class UdpHeader {
   // Length of all headers, in [kUdpHeaderBytesMin, kUdpHeaderBytesMax].
   uint32_t header_bytes() const { return header_bytes_; }
 
-  // Writes header_bytes() bytes to `out`. The UDP checksum is 0, which over IPv4 means "no checksum".
-  // Over IPv6 a call of one of the next two functions must follow. The IP packet must not exceed 65535
-  // bytes.
+  // Writes header_bytes() bytes to `out`. The UDP checksum is 0, which over IPv4 means "no
+  // checksum". Over IPv6 a call of one of the next two functions must follow. The IP packet must
+  // not exceed 65535 bytes.
   void write(std::byte* out, uint32_t udp_payload_bytes) const;
 
-  // Sets the UDP checksum in `out`, after write(). `payload` is the whole UDP payload, in pieces of any
-  // length.
+  // Sets the UDP checksum in `out`, after write(). `payload` is the whole UDP payload, in pieces of
+  // any length.
   void set_udp_checksum(std::byte* out,
                         std::initializer_list<std::span<const std::byte>> payload) const;
 

@@ -1,5 +1,5 @@
-// How a tensor is divided into chunks, and a chunk into fragments. Box and worker compute the layout
-// from the same values, so it is never sent. All functions are pure.
+// How a tensor is divided into chunks, and a chunk into fragments. Box and worker compute the
+// layout from the same values, so it is never sent. All functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ constexpr uint32_t fragment_count(uint32_t chunk_bytes, uint32_t fragment_bytes)
   return (chunk_bytes + fragment_bytes - 1) / fragment_bytes;
 }
 
-// Returns the payload bytes of fragment `index`, in [0, fragment_count). All fragments except the last
-// have fragment_bytes.
+// Returns the payload bytes of fragment `index`, in [0, fragment_count). All fragments except the
+// last have fragment_bytes.
 constexpr uint32_t fragment_length(uint32_t chunk_bytes, uint32_t fragment_bytes, uint32_t index) {
   const uint32_t offset = index * fragment_bytes;
   PBOX_DCHECK(offset < chunk_bytes);

@@ -18,8 +18,8 @@ inline constexpr size_t kControlLengthBytes = 4;
 // limits::kControlMessageBytesMax. Pure; any thread.
 Result<std::string> frame(const google::protobuf::MessageLite& message);
 
-// Collects bytes as they arrive from a stream and returns whole message bodies. Not thread-safe. Holds
-// at most one incomplete message and what was appended since the last next().
+// Collects bytes as they arrive from a stream and returns whole message bodies. Not thread-safe.
+// Holds at most one incomplete message and what was appended since the last next().
 class FrameReader {
  public:
   void append(const char* data, size_t bytes) { buffer_.append(data, bytes); }

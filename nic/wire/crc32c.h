@@ -14,8 +14,8 @@
 
 namespace pbox::wire {
 
-// The table version: the reference implementation, and the one for machines without the instruction.
-// Continues from `crc` (0 to start).
+// The table version: the reference implementation, and the one for machines without the
+// instruction. Continues from `crc` (0 to start).
 uint32_t crc32c_portable(uint32_t crc, const std::byte* data, size_t bytes);
 
 // Returns the CRC32C of `bytes` bytes at `data`, continued from `crc` (0 to start). Any core; no

@@ -33,8 +33,8 @@ inline uint16_t narrow_f16(float value) {
     return static_cast<uint16_t>(sign | 0x7c00u);
   }
   if (magnitude < 0x38800000u) {
-    // Below 2^-14 the result is a multiple of 2^-24. Floats in [0.5, 1) have that spacing, so adding
-    // 0.5 rounds and leaves the multiple in the low bits.
+    // Below 2^-14 the result is a multiple of 2^-24. Floats in [0.5, 1) have that spacing, so
+    // adding 0.5 rounds and leaves the multiple in the low bits.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }

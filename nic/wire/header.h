@@ -72,11 +72,11 @@ struct Header {
   uint16_t contributors() const {
     return (flags & flag::kPartial) != 0 ? static_cast<uint16_t>(dtype_scale >> 4) : uint16_t{0};
   }
-  // In a RESULT of a job whose consistency model is not BSP (sync.h), timestamp_us says which rounds
-  // the fragment contains. Where pushes are applied on arrival: the fragment contains the receiver's
-  // own rounds below this one, and all workers' rounds up to and including `round`. Where late pushes
-  // are dropped: this is the receiver's newest round + 1 if the fragment contains that round, and
-  // less otherwise.
+  // In a RESULT of a job whose consistency model is not BSP (sync.h), timestamp_us says which
+  // rounds the fragment contains. Where pushes are applied on arrival: the fragment contains the
+  // receiver's own rounds below this one, and all workers' rounds up to and including `round`.
+  // Where late pushes are dropped: this is the receiver's newest round + 1 if the fragment contains
+  // that round, and less otherwise.
   uint32_t applied() const { return timestamp_us; }
 };
 
@@ -108,14 +108,15 @@ struct StatusPayload {
   uint16_t missing_workers = 0;     // workers whose push of this round is incomplete
   uint16_t first_missing_rank = 0;  // lowest such rank; valid if missing_workers > 0
   // Straggler statistics for people; 0 where the box keeps none.
-  uint32_t waited_ms = 0;     // time since the first worker pushed all of this round
-  uint16_t last_percent = 0;  // share of the job's rounds here that first_missing_rank finished last
-  uint16_t reserved = 0;      // 0
+  uint32_t waited_ms = 0;  // time since the first worker pushed all of this round
+  uint16_t last_percent =
+      0;                  // share of the job's rounds here that first_missing_rank finished last
+  uint16_t reserved = 0;  // 0
 };
 static_assert(sizeof(StatusPayload) == 24);
 
-// Returns a - b in serial-number arithmetic (RFC 1982): positive if round a is newer than round b. Two
-// rounds in use are always less than 2^31 apart.
+// Returns a - b in serial-number arithmetic (RFC 1982): positive if round a is newer than round b.
+// Two rounds in use are always less than 2^31 apart.
 constexpr int32_t round_distance(uint32_t a, uint32_t b) {
   return static_cast<int32_t>(a - b);
 }

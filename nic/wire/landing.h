@@ -1,6 +1,6 @@
-// Landing slots: memory of a box that a worker writes its packets to by RDMA WRITE WITH IMMEDIATE, as
-// in PHub (Luo et al., SoCC 2018). This file defines the slots and the 32-bit immediate that announces
-// each packet. It uses no verbs.
+// Landing slots: memory of a box that a worker writes its packets to by RDMA WRITE WITH IMMEDIATE,
+// as in PHub (Luo et al., SoCC 2018). This file defines the slots and the 32-bit immediate that
+// announces each packet. It uses no verbs.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct LandingRing {
 inline constexpr uint32_t kLandingSlotsMin = 2;
 inline constexpr uint32_t kLandingSlotsMax = 1u << 16;
 
-// The queue pair identifies the sender, so the immediate needs only the slot and the length, 16 bits
-// each.
+// The queue pair identifies the sender, so the immediate needs only the slot and the length, 16
+// bits each.
 struct Immediate {
   uint16_t slot = 0;
   uint16_t bytes = 0;  // length of the packet: header, payload and tag

@@ -1,6 +1,6 @@
 // The consistency model of a job: when a worker may proceed without the others. Workers ask for a
-// model, and pipelines enforce it. The models are BSP and ASP; SSP (Ho et al., NIPS 2013); ESSP (Dai
-// et al., AAAI 2015); PSSP, dynamic PSSP and dropping of stragglers (FluentPS, CLUSTER 2019).
+// model, and pipelines enforce it. The models are BSP and ASP; SSP (Ho et al., NIPS 2013); ESSP
+// (Dai et al., AAAI 2015); PSSP, dynamic PSSP and dropping of stragglers (FluentPS, CLUSTER 2019).
 //
 // A worker's clock is the number of iterations it has finished. The data that it reads has a clock
 // too: the data contains all workers' iterations below that clock. The staleness of a read is the
@@ -13,11 +13,11 @@ namespace pbox::wire {
 
 // Values are stable: they appear on the control connection and in the C ABI.
 enum class SyncModel : uint8_t {
-  kBsp = 0,   // each round, every worker waits for all others
-  kAsp = 1,   // no worker waits
-  kSsp = 2,   // the fastest worker is at most `staleness` iterations ahead of the slowest
-  kEssp = 3,  // as SSP, but the box sends data unasked when all workers have passed a clock
-  kPssp = 4,  // as SSP, but only the fastest worker waits, with `probability`
+  kBsp = 0,    // each round, every worker waits for all others
+  kAsp = 1,    // no worker waits
+  kSsp = 2,    // the fastest worker is at most `staleness` iterations ahead of the slowest
+  kEssp = 3,   // as SSP, but the box sends data unasked when all workers have passed a clock
+  kPssp = 4,   // as SSP, but only the fastest worker waits, with `probability`
   kDpssp = 5,  // as PSSP, with probability / (1 + e^(staleness - lead)), which grows with the lead
   kDrop = 6,   // a round takes the first `quorum` workers; later pushes to it are dropped
 };

@@ -1,6 +1,6 @@
-// The 16-byte tag at the end of every packet. Without keys (security.insecure) it is a CRC32C over the
-// header, and over the payload too if configured, padded with zeros. A keyed tag will have the same
-// place.
+// The 16-byte tag at the end of every packet. Without keys (security.insecure) it is a CRC32C over
+// the header, and over the payload too if configured, padded with zeros. A keyed tag will have the
+// same place.
 #pragma once
 
 #include <array>
@@ -39,7 +39,8 @@ inline Tag make_tag(const TagPolicy& policy, const Header& header, const std::by
   return make_tag(policy, std::bit_cast<HeaderWords>(header), payload, header.payload_bytes);
 }
 
-// Returns whether the tag that follows the payload is right. Only for a packet that parse() accepted.
+// Returns whether the tag that follows the payload is right. Only for a packet that parse()
+// accepted.
 inline bool verify_tag(const TagPolicy& policy, const Parsed& parsed) {
   PBOX_DCHECK(parsed.payload != nullptr);
   const Tag expected = make_tag(policy, parsed.header, parsed.payload);

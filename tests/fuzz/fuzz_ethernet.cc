@@ -109,11 +109,11 @@ void check_neighbour(NeighbourTable& table, const IpAddress& address, const Inte
                      uint64_t now_ns) {
   const NeighbourLookup found = table.lookup(address, now_ns);
   PBOX_CHECK(!found.neighbour || is_unicast(found.neighbour->mac));
-  PBOX_CHECK(found.neighbour || found.solicit != Solicit::kOwner);
-  if (found.solicit == Solicit::kNot) return;
+  PBOX_CHECK(found.neighbour || found.solicit != Solicit::kUnicast);
+  if (found.solicit == Solicit::kNone) return;
   Frame frame(kAnswerBytesMin);
   std::optional<MacAddress> known;
-  if (found.solicit == Solicit::kOwner) known = found.neighbour->mac;
+  if (found.solicit == Solicit::kUnicast) known = found.neighbour->mac;
   frame.resize(solicit(address, known, interface, kOwnMac, frame));
   PBOX_CHECK(frame.size() >= ethernet::kFrameBytesMin);
   // The neighbour would answer.

@@ -9,6 +9,12 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
+
+#ifdef PBOX_FUZZ
+static_assert(pbox::kDatapathChecksOn, "the fuzz preset must not define NDEBUG");
+#endif
+
 namespace pbox::fuzz {
 
 class Input {

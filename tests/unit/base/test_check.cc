@@ -1,9 +1,9 @@
-#include <csignal>
-#include <cstdlib>
-
-#include <catch2/catch.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdlib>
 
 #include "base/check.h"
 

@@ -78,11 +78,11 @@ TEST_CASE("a neighbour is asked for, answers and is known, on the link that it w
   Host host;
   const auto first = host.lookup("10.0.0.2");
   CHECK_FALSE(first.neighbour);
-  CHECK(first.solicit == Solicit::kEverybody);
+  CHECK(first.solicit == Solicit::kMulticast);
   host.hear_reply("10.0.0.2", mac_of(7), 3);
   const auto second = host.lookup("10.0.0.2");
   CHECK(second.neighbour == Neighbour{.mac = mac_of(7), .link = 3});
-  CHECK(second.solicit == Solicit::kNot);
+  CHECK(second.solicit == Solicit::kNone);
   CHECK_FALSE(host.known("10.0.0.3"));
   CHECK(host.table.counters().learned == 1);
 }
@@ -114,7 +114,7 @@ TEST_CASE("who asks us is known from then on") {
   host.hear_request("10.0.0.2", mac_of(7));
   const auto found = host.lookup("10.0.0.2");
   CHECK(found.neighbour->mac == mac_of(7));
-  CHECK(found.solicit == Solicit::kNot);
+  CHECK(found.solicit == Solicit::kNone);
 }
 
 TEST_CASE("an unknown neighbour is asked for ten times in a second, then each second") {
@@ -122,7 +122,7 @@ TEST_CASE("an unknown neighbour is asked for ten times in a second, then each se
   std::vector<uint64_t> asked_ms;
   for (uint64_t ms = 0; ms < 4000; ms += 10) {
     host.now_ns = kStart + ms * kMs;
-    if (host.lookup("10.0.0.2").solicit != Solicit::kNot) asked_ms.push_back(ms);
+    if (host.lookup("10.0.0.2").solicit != Solicit::kNone) asked_ms.push_back(ms);
   }
   CHECK(asked_ms ==
         std::vector<uint64_t>{0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1900, 2900, 3900});
@@ -132,21 +132,21 @@ TEST_CASE("a neighbour is seen to hold after 30 s, alone at first, then before e
   Host host;
   host.hear_request("10.0.0.2", mac_of(7));
   host.now_ns = kStart + 30 * kSecond - 1;
-  CHECK(host.lookup("10.0.0.2").solicit == Solicit::kNot);
+  CHECK(host.lookup("10.0.0.2").solicit == Solicit::kNone);
   std::vector<Solicit> asked;
   for (uint64_t ms = 30'000; ms < 35'000; ms += 100) {
     host.now_ns = kStart + ms * kMs;
     const auto found = host.lookup("10.0.0.2");
     REQUIRE(found.neighbour);
-    if (found.solicit != Solicit::kNot) asked.push_back(found.solicit);
+    if (found.solicit != Solicit::kNone) asked.push_back(found.solicit);
   }
-  CHECK(asked == std::vector<Solicit>{Solicit::kOwner, Solicit::kOwner, Solicit::kOwner,
-                                      Solicit::kEverybody, Solicit::kEverybody});
+  CHECK(asked == std::vector<Solicit>{Solicit::kUnicast, Solicit::kUnicast, Solicit::kUnicast,
+                                      Solicit::kMulticast, Solicit::kMulticast});
   host.hear_reply("10.0.0.2", mac_of(7));
   host.now_ns += 29 * kSecond;
-  CHECK(host.lookup("10.0.0.2").solicit == Solicit::kNot);
+  CHECK(host.lookup("10.0.0.2").solicit == Solicit::kNone);
   host.now_ns += kSecond;
-  CHECK(host.lookup("10.0.0.2").solicit == Solicit::kOwner);
+  CHECK(host.lookup("10.0.0.2").solicit == Solicit::kUnicast);
 }
 
 TEST_CASE("a neighbour that was silent for 120 s is unknown until it answers") {
@@ -157,7 +157,7 @@ TEST_CASE("a neighbour that was silent for 120 s is unknown until it answers") {
   host.now_ns = kStart + 122 * kSecond;
   const auto found = host.lookup("10.0.0.2");
   CHECK_FALSE(found.neighbour);
-  CHECK(found.solicit == Solicit::kEverybody);
+  CHECK(found.solicit == Solicit::kMulticast);
   host.hear_reply("10.0.0.2", mac_of(7));
   CHECK(host.known("10.0.0.2"));
   CHECK(host.table.counters().learned == 2);
@@ -196,7 +196,7 @@ TEST_CASE("an advertisement that must not override confirms the known MAC and no
   CHECK(host.known("fd00::2")->mac == mac_of(7));
   host.hear(advertisement(mac_of(7), "40a5"));
   host.now_ns += 20 * kSecond;
-  CHECK(host.lookup("fd00::2").solicit == Solicit::kNot);
+  CHECK(host.lookup("fd00::2").solicit == Solicit::kNone);
   CHECK(host.table.counters().moved == 0);
 }
 
@@ -228,7 +228,7 @@ TEST_CASE("what is looked up gets a place, the one of the neighbour confirmed th
     ++host.now_ns;
     const uint64_t generation = host.table.generation();
     const uint64_t evicted = host.table.counters().evicted;
-    REQUIRE(host.lookup(numbered(number)).solicit == Solicit::kEverybody);
+    REQUIRE(host.lookup(numbered(number)).solicit == Solicit::kMulticast);
     host.hear_reply(numbered(number), mac_of(9));
     REQUIRE(host.known(numbered(number)));
     if (host.table.counters().evicted != evicted) REQUIRE(host.table.generation() > generation + 1);
@@ -295,7 +295,7 @@ TEST_CASE("of many threads that need a neighbour at once, one alone solicits") {
     while (!go) std::this_thread::yield();
     for (uint32_t number = 0; number < kAddresses; ++number) {
       const auto result = host.table.lookup(ip(numbered(number)), kStart);
-      if (result.solicit != Solicit::kNot) ++solicited[number];
+      if (result.solicit != Solicit::kNone) ++solicited[number];
     }
   };
   std::vector<std::thread> threads;

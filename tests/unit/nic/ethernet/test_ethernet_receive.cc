@@ -238,7 +238,7 @@ TEST_CASE("a claim names a peer on link and the MAC that sent it; requests to us
       CHECK((claim->address == ip("10.0.0.2") || claim->address == ip("fd00::2") ||
              claim->address == ip("fe80::ff:fe00:2")));
       CHECK(claim->mac == kPeerMac);
-      CHECK(claim->asks_us == (frame.verdict == Verdict::kAnswer));
+      CHECK(claim->is_request_to_us == (frame.verdict == Verdict::kAnswer));
     } else {
       CHECK(frame.verdict == Verdict::kAnswer);  // echo, or from nobody
     }
