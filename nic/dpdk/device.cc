@@ -22,46 +22,47 @@
 namespace pbox::nic {
 namespace {
 
-constexpr uint16_t kDescriptors = 1024;        // per queue and direction, where the device can
-constexpr uint32_t kSegmentDataBytes = 128;    // UDP and packet header, or a tag
+constexpr uint16_t kDescriptors = 1024;        // per queue and direction, if the device allows it
+constexpr uint32_t kSegmentDataBytes = 128;    // for UDP and packet header, or for a tag
 constexpr uint32_t kSegmentsPerPacket = 3;     // header, payload, tag
-constexpr uint32_t kPoolLentBuffers = 2048;    // two rings between pipelines, caches, a burst
-constexpr uint32_t kPoolSlackBuffers = 1024;   // bursts at hand, per-thread caches
-constexpr uint64_t kExternalPageBytes = 4096;  // least page of job memory
+constexpr uint32_t kPoolLentBuffers = 2048;    // for two rings between pipelines, caches, a burst
+constexpr uint32_t kPoolSlackBuffers = 1024;   // for current bursts and per-thread caches
+constexpr uint64_t kExternalPageBytes = 4096;  // smallest page of job memory
 
-// Drivers that copy a packet before they return from a burst.
-bool copies(const std::string& driver) {
+// Returns whether the driver copies a packet before its send burst returns.
+bool copies_packets(const std::string& driver) {
   static const std::set<std::string> drivers = {"net_memif", "net_af_packet", "net_null"};
   return drivers.count(driver) != 0;
 }
 
-// Whether packets stay in the memory of this host and of processes that it trusts with it.
+// Returns whether packets stay in memory that this host's own processes share, so that no wire can
+// damage them.
 bool stays_in_memory(const std::string& driver) {
   static const std::set<std::string> drivers = {"net_memif", "net_ring", "net_null"};
   return drivers.count(driver) != 0;
 }
 
-// Why results cannot be sent from where they lie; empty: they can.
+// Returns why the device cannot read results in place; an empty text if it can.
 std::string reason_against_external(const DeviceArguments& device, const rte_eth_dev_info& info) {
   if ((info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) == 0) {
-    return "the device sends packets of one piece only";
+    return "the device cannot send a packet from several buffers";
   }
   const uint16_t segments_max = info.tx_desc_lim.nb_seg_max;
   if (segments_max != 0 && segments_max < kSegmentsPerPacket) {
-    return "the device sends at most " + std::to_string(segments_max) + " pieces";
+    return "the device sends a packet from at most " + std::to_string(segments_max) + " buffers";
   }
   if (device.driver == "net_memif" && device.value("zero-copy").value_or("no") == "yes") {
-    return "memif with zero-copy=yes sends from its own memory only";
+    return "memif with zero-copy=yes sends only from its own memory";
   }
-  if (device.driver == "net_ring" || copies(device.driver)) return {};
-  if (device.is_virtual()) return device.driver + " sends from DPDK's memory only";
+  if (device.driver == "net_ring" || copies_packets(device.driver)) return {};
+  if (device.is_virtual()) return device.driver + " sends only from DPDK's memory";
   if (!eal_uses_virtual_addresses()) {
     return "without an IOMMU the device needs physical addresses (intel_iommu=on iommu=pt)";
   }
   return {};
 }
 
-// Some drivers state the one, some the other.
+// Some drivers state the MTU, others the frame length. Returns the smaller of both.
 uint32_t stated_mtu(const rte_eth_dev_info& info) {
   constexpr uint32_t kOverheadBytes = RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN;
   const uint32_t by_frame =
@@ -75,27 +76,29 @@ Error device_error(const std::string& device, const std::string& what, int resul
                                        take_eal_messages() + "; " + remedy};
 }
 
-// DPDK 22.11's memif ends a connection on the thread that closes the device and, when the peer
-// goes, on DPDK's interrupt thread, and orders the two by nothing: so both happen there.
+// Runs `work` on DPDK's interrupt thread and waits for it. DPDK 22.11's memif closes a connection
+// on the thread that closes the device, and also on the interrupt thread when the peer disconnects,
+// and does not synchronise the two. Therefore both must happen on the interrupt thread.
 void on_interrupt_thread(const std::function<void()>& work) {
-  // The flags order what DPDK's alarm orders already, where tools that do not see into DPDK see it.
-  struct Errand {
+  // DPDK's alarm orders the two threads already. The flags make that visible to the thread
+  // sanitizer, which does not see into DPDK.
+  struct Task {
     const std::function<void()>* work = nullptr;
     std::atomic<bool> is_handed_over{false};
     std::atomic<bool> is_done{false};
   };
-  Errand errand;
-  errand.work = &work;
-  errand.is_handed_over.store(true, std::memory_order_release);
+  Task task;
+  task.work = &work;
+  task.is_handed_over.store(true, std::memory_order_release);
   const auto run = [](void* argument) {
-    auto& errand_given = *static_cast<Errand*>(argument);
-    while (!errand_given.is_handed_over.load(std::memory_order_acquire)) {
+    auto& given = *static_cast<Task*>(argument);
+    while (!given.is_handed_over.load(std::memory_order_acquire)) {
     }
-    (*errand_given.work)();
-    errand_given.is_done.store(true, std::memory_order_release);  // and is not touched again
+    (*given.work)();
+    given.is_done.store(true, std::memory_order_release);  // the last access: the waiter returns
   };
-  if (rte_eal_alarm_set(1, run, &errand) != 0) return work();
-  while (!errand.is_done.load(std::memory_order_acquire)) {
+  if (rte_eal_alarm_set(1, run, &task) != 0) return work();
+  while (!task.is_done.load(std::memory_order_acquire)) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
@@ -125,7 +128,7 @@ DpdkDevice::~DpdkDevice() {
   } else {
     close();
   }
-  // Gone from DPDK too, so that it can be opened again.
+  // Removed from DPDK too, so that it can be opened again.
   if (is_known) rte_dev_remove(info.device);
 }
 
@@ -138,11 +141,11 @@ Status DpdkDevice::find(const DpdkDeviceOptions& options) {
   rte_eth_dev_owner owner{};
   std::snprintf(owner.name, sizeof(owner.name), "pbox");
   if (rte_eth_dev_owner_new(&owner.id) != 0 || rte_eth_dev_owner_set(*found, &owner) != 0) {
-    take_eal_messages();  // the same in other words
+    take_eal_messages();  // drops DPDK's own wording of this error
     return Error{ErrorCode::kAlreadyExists,
                  "device " + arguments_.name +
-                     " is open in this process already; close it there first, or give each its "
-                     "own, as net_memif0 and net_memif1"};
+                     " is open in this process already; close it there first, or use different "
+                     "devices, such as net_memif0 and net_memif1"};
   }
   port_id_ = *found;
   return ok_status();
@@ -151,12 +154,12 @@ Status DpdkDevice::find(const DpdkDeviceOptions& options) {
 Status DpdkDevice::configure(const DpdkDeviceOptions& options) {
   rte_eth_dev_info info{};
   if (const int result = rte_eth_dev_info_get(port_id_, &info); result != 0) {
-    return device_error(arguments_.name, "does not describe itself", result, "see the log");
+    return device_error(arguments_.name, "cannot be queried", result, "see the log");
   }
   DeviceCapabilities& can = capabilities_;
   can.name = arguments_.name;
   can.driver = info.driver_name;
-  if (arguments_.is_virtual()) arguments_.driver = can.driver;  // however it was named
+  if (arguments_.is_virtual()) arguments_.driver = can.driver;  // regardless of the name given
   can.node = rte_eth_dev_socket_id(port_id_);
   const auto wanted = static_cast<uint32_t>(options.queue_nodes.size());
   can.queue_count = std::min({wanted, uint32_t{info.max_rx_queues}, uint32_t{info.max_tx_queues}});
@@ -166,9 +169,10 @@ Status DpdkDevice::configure(const DpdkDeviceOptions& options) {
   const uint32_t mtu_max = stated_mtu(info);
   if (mtu_max >= options.mtu) {
     config.rxmode.mtu = options.mtu;
-  } else if (arguments_.is_virtual() && arguments_.driver != "net_tap") {  // which holds to it
+  } else if (arguments_.is_virtual() && arguments_.driver != "net_tap") {  // net_tap enforces it
     explain("the driver states an MTU of at most " + std::to_string(mtu_max) + "; " +
-            std::to_string(options.mtu) + " is used all the same, as virtual devices carry it");
+            std::to_string(options.mtu) +
+            " is used anyway, because virtual devices do not enforce it");
   } else {
     config.rxmode.mtu = can.mtu = mtu_max;
     explain("the device's MTU is at most " + std::to_string(mtu_max) + ", less than the " +
@@ -190,14 +194,14 @@ Status DpdkDevice::configure(const DpdkDeviceOptions& options) {
   }
   const std::string against = reason_against_external(arguments_, info);
   can.reads_in_place = against.empty();
-  explain(can.reads_in_place ? "results are sent from the memory where they lie"
-                             : "results are copied to be sent: " + against);
+  explain(can.reads_in_place ? "the device reads results in place, without a copy"
+                             : "results are copied before they are sent: " + against);
   maps_memory_ = can.reads_in_place && !arguments_.is_virtual();
   can.fills_checksums = (config.txmode.offloads & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0;
   can.checks_checksums = (config.rxmode.offloads & RTE_ETH_RX_OFFLOAD_UDP_CKSUM) != 0;
   can.needs_no_checksum = stays_in_memory(arguments_.driver);
   if (can.needs_no_checksum) {
-    explain("packets stay in this host's memory: IPv4 packets carry no UDP checksum");
+    explain("packets stay in this host's memory: IPv4 packets are sent without a UDP checksum");
   } else if (!can.fills_checksums) {
     explain("UDP checksums are computed by the core, not by the device");
   }
@@ -209,8 +213,8 @@ Status DpdkDevice::set_up_queues(const DpdkDeviceOptions& options) {
   uint16_t send_slots = kDescriptors;
   rte_eth_dev_adjust_nb_rx_tx_desc(port_id_, &receive_slots, &send_slots);
   capabilities_.receive_slots = receive_slots;
-  const uint32_t held_slots = copies(arguments_.driver) ? 0 : receive_slots + send_slots;
-  // Pipelines without a queue take the buffers of what they send from another's.
+  const uint32_t held_slots = copies_packets(arguments_.driver) ? 0 : receive_slots + send_slots;
+  // A pipeline without its own queue takes send buffers from the pool of another pipeline's queue.
   const auto wanted = static_cast<uint32_t>(options.queue_nodes.size());
   const uint32_t borrowers = (wanted - 1) / capabilities_.queue_count;
   const uint32_t lent = borrowers * kPoolLentBuffers;
@@ -246,14 +250,15 @@ Status DpdkDevice::set_up_queues(const DpdkDeviceOptions& options) {
 Status DpdkDevice::start(const DpdkDeviceOptions& options) {
   if (const int result = rte_eth_dev_start(port_id_); result != 0) {
     return device_error(arguments_.name, "does not start", result,
-                        "is another process using it, or its interface down?");
+                        "check that no other process uses it and that its interface is up");
   }
   is_started_ = true;
-  if (options.ipv6) rte_eth_allmulticast_enable(port_id_);  // neighbour solicitations come so
+  if (options.ipv6) rte_eth_allmulticast_enable(port_id_);  // for neighbour solicitations
   rte_ether_addr mac{};
   rte_eth_macaddr_get(port_id_, &mac);
-  if (rte_is_zero_ether_addr(&mac)) rte_eth_random_addr(mac.addr_bytes);  // net_ring has none
-  // What net_tap states is the kernel's, at the other end: frames from it would seem our own.
+  if (rte_is_zero_ether_addr(&mac)) rte_eth_random_addr(mac.addr_bytes);  // net_ring has no MAC
+  // net_tap reports the MAC of the kernel's end. If we used it too, frames from the kernel would
+  // look like our own.
   if (arguments_.driver == "net_tap") mac.addr_bytes[RTE_ETHER_ADDR_LEN - 1] ^= 1;
   std::copy(std::begin(mac.addr_bytes), std::end(mac.addr_bytes), capabilities_.mac.begin());
   rte_eth_dev_info info{};
@@ -271,13 +276,14 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
   rte_eth_link_get_nowait(port_id_, &link);
   capabilities_.link_is_up = link_is_up();
   capabilities_.link_mbps = link.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN ? 0 : link.link_speed;
-  if (!capabilities_.link_is_up) explain("the link is down: cable, switch port, or no peer yet");
-  take_eal_messages();  // what was said on the way to success is of no use
+  if (!capabilities_.link_is_up)
+    explain("the link is down: check the cable and switch port; or no peer is connected yet");
+  take_eal_messages();  // drops the messages of a successful start
   return ok_status();
 }
 
 bool DpdkDevice::link_is_up() const {
-  if (arguments_.driver == "net_af_packet") {  // which calls every link up
+  if (arguments_.driver == "net_af_packet") {  // the driver reports every link as up
     return interface_is_running(arguments_.value("iface").value_or(""));
   }
   rte_eth_link link{};
@@ -289,7 +295,7 @@ Status DpdkDevice::map_memory(const std::byte* memory, size_t bytes) {
   auto* address = const_cast<std::byte*>(memory);
   rte_eth_dev_info info{};
   rte_eth_dev_info_get(port_id_, &info);
-  // Several devices read the same memory: it is made known to DPDK once.
+  // Several devices may read the same memory, but it is registered with DPDK only once.
   if (rte_extmem_register(address, bytes, nullptr, 0, kExternalPageBytes) != 0 &&
       rte_errno != EEXIST) {
     return device_error(arguments_.name, "cannot use the job's memory", -rte_errno, "see the log");

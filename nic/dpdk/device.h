@@ -1,6 +1,6 @@
-// One Ethernet device under DPDK: found, asked what it can do, configured, started. Set-up only;
-// packets move in port_datapath.cc. Sources of the decisions: DPDK programmer's guide, "Poll Mode
-// Driver" and "Generic flow API".
+// One Ethernet device under DPDK: finding it, querying its capabilities, configuring and starting
+// it. This is set-up only; the data path is in receive_datapath.cc and transmit_datapath.cc.
+// Sources: DPDK programmer's guide, "Poll Mode Driver" and "Generic flow API".
 #pragma once
 
 #include <cstdint>
@@ -18,38 +18,39 @@ namespace pbox::nic {
 
 struct DpdkDeviceOptions {
   std::string device;  // PCI address, or virtual device with its arguments
-  std::vector<int>
-      queue_nodes;      // one per queue wanted: NUMA node of its pipeline, or SOCKET_ID_ANY
-  uint32_t mtu = 1500;  // of an IP packet
+  // NUMA node of the pipeline of each wanted queue, or SOCKET_ID_ANY. At least one.
+  std::vector<int> queue_nodes;
+  uint32_t mtu = 1500;                   // largest IP packet in bytes
   std::vector<uint16_t> udp_ports = {};  // packets to udp_ports[i] belong to queue i
-  bool ipv6 = false;                     // steer IPv6 too
+  bool ipv6 = false;                     // steer IPv6 packets too
 };
 
-// What a device turned out to be able to do. A value.
+// The capabilities of an open device. A value.
 struct DeviceCapabilities {
   std::string name;    // "net_memif0", "0000:3b:00.0"
   std::string driver;  // "net_memif", "net_ixgbe"
   MacAddress mac{};
   int node = SOCKET_ID_ANY;
-  uint32_t link_mbps = 0;  // 0: unknown
+  uint32_t link_mbps = 0;  // speed in Mbit/s; 0: unknown
   bool link_is_up = false;
-  uint32_t mtu = 0;            // granted; at most what was asked for
-  uint32_t queue_count = 0;    // RX and TX queues that run; at most what was asked for
-  uint32_t receive_slots = 0;  // packets that an RX queue holds before it drops
+  uint32_t mtu = 0;            // bytes, at most the requested MTU
+  uint32_t queue_count = 0;    // running RX queues and TX queues, at most the requested number
+  uint32_t receive_slots = 0;  // packets that wait in an RX queue before it drops more
   QueueAffinity affinity = QueueAffinity::kUdpPort;
   std::shared_ptr<const RssTable> rss;  // kRssHash only
-  bool reads_in_place = false;          // results are sent from the memory where they lie
-  bool fills_checksums = false;         // the device computes UDP checksums
+  bool reads_in_place = false;          // the device sends results without a copy
+  bool fills_checksums = false;         // the device computes UDP checksums of sent packets
   bool needs_no_checksum = false;       // packets never leave the memory of this host
-  bool checks_checksums = false;        // the device verifies what it receives
-  std::vector<std::string> reasons;     // a sentence for each choice and each fallback
+  bool checks_checksums = false;        // the device verifies checksums of received packets
+  std::vector<std::string> reasons;     // one sentence for each choice and each fallback
 };
 
-// Owns the device: stops and releases it when destroyed, after every port on it.
+// Owns a device. Its destructor stops and releases the device; all its ports must be destroyed
+// before.
 class DpdkDevice {
  public:
-  // Finds, configures and starts the device; DPDK must run. Errors say which device, what is wrong
-  // and what to do. Control thread.
+  // Finds, configures and starts the device; DPDK must have been started. Errors name the device,
+  // the problem and the remedy. Control thread.
   static Result<std::unique_ptr<DpdkDevice>> open(const DpdkDeviceOptions& options);
   ~DpdkDevice();
   DpdkDevice(const DpdkDevice&) = delete;
@@ -57,16 +58,17 @@ class DpdkDevice {
 
   const DeviceCapabilities& capabilities() const { return capabilities_; }
   uint16_t port_id() const { return port_id_; }
-  // Buffers for what is sent from a queue, in [0, queue_count). Its pipeline's thread.
+  // Return the buffer pools of queue `queue`, in [0, queue_count). The thread of the queue's
+  // pipeline.
   rte_mempool* frame_pool(uint32_t queue) const { return frame_pools_[queue].get(); }
   rte_mempool* segment_pool(uint32_t queue) const { return segment_pools_[queue].get(); }
 
-  // Lets the device read payloads there, and ends that. Any control thread; a no-op for devices
-  // that copy.
+  // Allow the device to read payloads in this memory, and revoke that. No effect for devices whose
+  // packets are copied. Any control thread.
   Status map_memory(const std::byte* memory, size_t bytes);
   void unmap_memory(const std::byte* memory, size_t bytes);
 
-  bool link_is_up() const;  // now; control thread
+  bool link_is_up() const;  // the current state; control thread
 
  private:
   DpdkDevice() = default;

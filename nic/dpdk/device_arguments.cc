@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kRingFrames = 1024;  // per af_packet queue and direction
 constexpr uint32_t kBlockFrames = 4;
-constexpr uint32_t kPacketRingOverheadBytes = 256;  // TPACKET2's header and reserve, generously
+constexpr uint32_t kPacketRingOverheadBytes = 256;  // more than TPACKET2's header and reserve
 
 uint32_t ring_frame_bytes(uint32_t mtu) {
   return std::bit_ceil(frame_bytes(mtu) + kPacketRingOverheadBytes);
@@ -70,7 +70,7 @@ void complete_arguments(DeviceArguments& device, uint32_t queue_count, uint32_t 
     device.set_default("framecnt", std::to_string(kRingFrames));
   }
   if (device.driver == "net_memif" && device.value("role").value_or("client") == "client") {
-    // The client owns the shared memory; one buffer holds a whole frame, so none is chained.
+    // The client owns the shared memory. One buffer holds a whole frame, so no frame is split.
     device.set_default("bsize", std::to_string(std::bit_ceil(frame_bytes(mtu))));
   }
 }

@@ -1,4 +1,4 @@
-// What a device is called, and what it is told at start. Pure.
+// Device names and start-up arguments as DPDK takes them. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,34 +8,35 @@
 
 namespace pbox::nic {
 
-// "net_memif0,role=server,id=0" or "0000:3b:00.0" (no arguments).
+// A parsed device text: "net_memif0,role=server,id=0", or "0000:3b:00.0" without arguments.
 struct DeviceArguments {
   std::string name;    // "net_memif0", "0000:3b:00.0"
-  std::string driver;  // of a virtual device: the name without its number, "net_memif"; else empty
-  std::vector<std::string> arguments;  // "role=server"
+  std::string driver;  // virtual devices: the name without its number, "net_memif"; otherwise empty
+  std::vector<std::string> arguments;  // each "key=value", such as "role=server"
 
   bool is_virtual() const { return !driver.empty(); }
   std::optional<std::string> value(const std::string& key) const;
-  void set_default(const std::string& key, const std::string& value);  // unless it is given
-  std::string text() const;                                            // as DPDK takes it
+  void set_default(const std::string& key, const std::string& value);  // if the key is not given
+  std::string text() const;                                            // the text for DPDK
 };
 DeviceArguments parse_device(const std::string& text);
 
-// Bytes of an Ethernet frame whose IP packet has `mtu` bytes: header, one VLAN tag, no check
-// sequence.
+// Returns the length of an Ethernet frame whose IP packet has `mtu` bytes: with header and one VLAN
+// tag, without check sequence.
 constexpr uint32_t frame_bytes(uint32_t mtu) {
   return mtu + 18;
 }
 
-// Puts in what a virtual device needs for `queue_count` queues and `mtu` and its user left out:
-// af_packet's queue pairs and ring geometry, memif's queues and buffer size.
+// Adds the arguments that a virtual device needs for `queue_count` queues and `mtu`, unless the
+// user has given them: queue pairs and ring geometry of af_packet, the buffer size of memif.
 void complete_arguments(DeviceArguments& device, uint32_t queue_count, uint32_t mtu);
 
-// What a device may put before the frame, and wants room for: virtio, 12 bytes, or 20 with a hash.
+// Room for a header that a device may put in front of the frame: virtio needs 12 bytes, or 20 with
+// a hash.
 inline constexpr uint32_t kDeviceHeaderBytes = 20;
 
-// Bytes that a packet buffer must hold to receive from the device: af_packet wants its whole ring
-// frame to fit.
+// Returns the bytes that a receive buffer must hold. af_packet needs room for a whole frame of its
+// ring.
 uint32_t receive_buffer_bytes(const DeviceArguments& device, uint32_t mtu);
 
 }  // namespace pbox::nic

@@ -22,9 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// errno of connecting to a memif socket; 0: somebody serves it. Stays until it was greeted: a DPDK
-// process whose client goes before that ends (22.11: its interrupt thread keeps the closed
-// descriptor, and panics).
+// Connects to a memif socket and returns the errno; 0 means that a process serves it. Waits until
+// the server has sent its greeting: DPDK 22.11 panics if a client disconnects before that, because
+// its interrupt thread keeps the closed descriptor.
 int try_connect(const std::string& path, bool is_abstract) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -44,20 +44,21 @@ int try_connect(const std::string& path, bool is_abstract) {
   return error;
 }
 
-// A server that crashed leaves its socket, over which a new one could not listen.
+// Removes the socket of a memif server that crashed: a new server could not listen on it. Fails if
+// another process still serves the socket.
 Status clear_memif_socket(const DeviceArguments& device) {
   if (device.driver != "net_memif" || device.value("role").value_or("client") != "server") {
     return ok_status();
   }
   const std::string path = device.value("socket").value_or("/run/memif.sock");
   const bool is_abstract = device.value("socket-abstract").value_or("yes") == "yes";
-  static std::set<std::string> served_here;  // several devices of one process share a socket
+  static std::set<std::string> served_here;  // devices of one process may share a socket
   if (!served_here.insert((is_abstract ? "@" : "") + path).second) return ok_status();
   const int error = try_connect(path, is_abstract);
   if (error == 0 || error == EAGAIN) {
     return Error{ErrorCode::kAlreadyExists,
                  device.name + ": another process serves memif socket " + path +
-                     "; stop it, or name another socket= in dpdk.devices"};
+                     "; stop that process, or give another socket= in dpdk.devices"};
   }
   if (error == ECONNREFUSED && !is_abstract) unlink(path.c_str());
   return ok_status();
@@ -75,7 +76,7 @@ std::string explain_missing(const std::string& pci_address, const std::string& s
   const fs::path device = fs::path(sysfs) / "bus/pci/devices" / pci_address;
   std::error_code error;
   if (!fs::exists(device, error)) {
-    return "there is no PCI device " + pci_address + "; lspci -D lists those that are there";
+    return "there is no PCI device " + pci_address + "; lspci -D lists the existing ones";
   }
   const std::string driver = driver_of(device);
   if (driver.empty()) {
@@ -84,10 +85,10 @@ std::string explain_missing(const std::string& pci_address, const std::string& s
   }
   if (driver == "vfio-pci" || driver == "igb_uio" || driver == "uio_pci_generic") {
     return "PCI device " + pci_address + " is bound to " + driver +
-           ", and DPDK could not take it; is another process using it, or /dev/vfio closed to "
-           "this user?";
+           ", but DPDK could not open it; check that no other process uses it and that this user "
+           "may open /dev/vfio";
   }
-  return "PCI device " + pci_address + " is bound to the kernel's " + driver +
+  return "PCI device " + pci_address + " is bound to the kernel driver " + driver +
          "; bind it with dpdk-devbind.py -b vfio-pci " + pci_address +
          " (its interface disappears from the kernel)";
 }
@@ -105,7 +106,7 @@ Result<uint16_t> find_device(const DeviceArguments& device) {
   if (const Status cleared = clear_memif_socket(device); !cleared) return cleared.error();
   uint16_t port_id = 0;
   if (rte_eth_dev_get_port_by_name(device.name.c_str(), &port_id) == 0) return port_id;
-  take_eal_messages();  // of before
+  take_eal_messages();  // drops older messages
   const int result = rte_dev_probe(device.text().c_str());
   if (result == 0 && rte_eth_dev_get_port_by_name(device.name.c_str(), &port_id) == 0) {
     return port_id;
@@ -116,14 +117,16 @@ Result<uint16_t> find_device(const DeviceArguments& device) {
   const std::string said = take_eal_messages();
   std::string remedy = "check the device's arguments in dpdk.devices";
   if (device.driver == "net_af_packet" && geteuid() != 0) {
-    remedy = "af_packet needs CAP_NET_RAW and CAP_NET_ADMIN; also check that iface= exists";
+    remedy =
+        "af_packet needs CAP_NET_RAW and CAP_NET_ADMIN; check also that the interface in "
+        "iface= exists";
   } else if (said.find("PACKET_FANOUT") != std::string::npos) {
-    // Numbered by process and interface, exclusive-or, in one network namespace.
-    remedy = "another process has a fanout group of this number; start this process again";
+    // The number is process id xor interface index, and must be unique in a network namespace.
+    remedy = "another process has a fanout group with the same number; start this process again";
   } else if (device.driver == "net_af_packet") {
     remedy = "check that the interface in iface= exists and is up";
   }
-  return Error{ErrorCode::kUnavailable, "DPDK cannot make device " + device.text() + ": " +
+  return Error{ErrorCode::kUnavailable, "DPDK cannot create device " + device.text() + ": " +
                                             rte_strerror(-result) + said + "; " + remedy};
 }
 

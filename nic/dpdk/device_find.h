@@ -1,4 +1,4 @@
-// Finding a device, and saying why it cannot be had.
+// Finding a DPDK device, and explaining why it is unavailable.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,16 @@
 
 namespace pbox::nic {
 
-// DPDK's number of the device; a virtual one is made, and a PCI one that was given back is taken
-// again. Frees what a process that crashed left behind
-// (memif's socket), and refuses what another process serves. Control thread; DPDK must run.
+// Returns DPDK's port number of the device. Creates a virtual device; opens a PCI device again if
+// it was released. Removes the memif socket of a crashed process, and fails if another process
+// serves it. DPDK must have been started. Control thread.
 Result<uint16_t> find_device(const DeviceArguments& device);
 
-// Why DPDK does not know a PCI device, from what the kernel says of it. `sysfs`: "/sys".
+// Returns why DPDK has no such PCI device and what to do, according to the kernel. `sysfs` is the
+// root of sysfs, "/sys" outside of tests.
 std::string explain_missing(const std::string& pci_address, const std::string& sysfs);
 
-// Whether an interface of the kernel is up and has a carrier. Control thread.
+// Returns whether a kernel interface is up and has a carrier. Control thread.
 bool interface_is_running(const std::string& interface);
 
 }  // namespace pbox::nic

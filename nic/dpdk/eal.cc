@@ -17,11 +17,11 @@
 namespace pbox::nic {
 namespace {
 
-constexpr size_t kMessagesMax = 16;  // the last ones say why
+constexpr size_t kMessagesMax = 16;  // the newest are kept, which state the cause
 
 struct Messages {
   std::mutex mutex;
-  std::string line;  // begun and not ended
+  std::string line;  // the incomplete last line
   std::deque<std::string> lines;
 };
 
@@ -30,7 +30,7 @@ Messages& messages() {
   return instance;
 }
 
-// DPDK writes its log through a FILE.
+// The write function of the FILE that DPDK logs to.
 ssize_t keep_message(void* /*cookie*/, const char* text, size_t bytes) {
   Messages& kept = messages();
   const std::lock_guard lock(kept.mutex);
@@ -59,7 +59,8 @@ std::string remedy_for(const EalOptions& options) {
     return "lower dpdk.memory_mib, or raise the memory limit of the process";
   }
   return "reserve hugepages (systemctl enable --now pbox-hugepages.service, or echo 512 > "
-         "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or for development go without "
+         "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or do without them for "
+         "development "
          "(dpdk.no_huge = true; in a worker's port: no_huge), and start the process again";
 }
 
@@ -100,7 +101,7 @@ std::vector<std::string> eal_arguments(const EalOptions& options, const std::vec
         std::accumulate(options.memory_mib.begin(), options.memory_mib.end(), 0u);
     arguments.insert(arguments.end(), {"--no-huge", "--no-shconf", "-m", std::to_string(total)});
   } else {
-    arguments.emplace_back("--in-memory");  // leaves no file behind, however the process ends
+    arguments.emplace_back("--in-memory");  // leaves no files behind, even after a crash
     if (!options.memory_mib.empty()) {
       arguments.push_back("--socket-mem=" + comma_list(options.memory_mib));
     }
@@ -113,7 +114,7 @@ std::vector<std::string> eal_arguments(const EalOptions& options, const std::vec
 }
 
 Status start_eal(const EalOptions& options) {
-  // DPDK cannot be started again, even if it failed.
+  // DPDK cannot be started twice, even if the first start failed.
   static const Status first_outcome = start_once(options);
   return first_outcome;
 }
@@ -135,7 +136,7 @@ bool eal_uses_virtual_addresses() {
 DpdkThread::DpdkThread() : status_(ok_status()) {
   is_registered_ = rte_lcore_id() == LCORE_ID_ANY && rte_thread_register() == 0;
   if (rte_lcore_id() == LCORE_ID_ANY) {
-    status_ = Error{ErrorCode::kResourceExhausted, "DPDK takes no further thread (" +
+    status_ = Error{ErrorCode::kResourceExhausted, "DPDK accepts no more threads (" +
                                                        std::string(rte_strerror(rte_errno)) +
                                                        "); lower pipeline.count"};
   }

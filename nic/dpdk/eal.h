@@ -1,5 +1,5 @@
-// DPDK's environment abstraction layer: memory, devices, logging. One per process, for its whole
-// life: DPDK cannot be started twice.
+// DPDK's environment abstraction layer (EAL): memory, devices, logging. A process starts it at most
+// once and keeps it until it ends: DPDK cannot be started twice.
 #pragma once
 
 #include <cstdint>
@@ -11,32 +11,35 @@
 namespace pbox::nic {
 
 struct EalOptions {
-  std::vector<std::string> pci_addresses = {};  // devices to take; no other PCI device is touched
-  bool no_huge = false;                         // ordinary pages: for development, and without root
-  std::vector<uint32_t> memory_mib = {};  // by NUMA node; empty: as it is needed. With no_huge
-                                          // their sum is reserved at start, and must be given
-  std::vector<int> control_cpus = {};  // where the calling thread and DPDK's own stay; empty: all
-                                       // it may use now
+  std::vector<std::string> pci_addresses = {};  // devices to use; other PCI devices are not touched
+  bool no_huge = false;                         // ordinary pages, for development without root
+  // Memory in MiB by NUMA node; empty: DPDK allocates on demand. With no_huge it must not be empty,
+  // and the sum is reserved at start.
+  std::vector<uint32_t> memory_mib = {};
+  // CPUs for the calling thread and DPDK's own threads; empty: all that the caller may use now.
+  std::vector<int> control_cpus = {};
 };
 
-// Starts DPDK, or finds it started: then the options of the first call hold, and so does its error.
-// Installs no signal handler; the only threads are DPDK's own for interrupts. What it keeps goes
-// with the process. The calling thread stays on control_cpus. Control thread.
+// Starts DPDK. Later calls ignore their options and return the result of the first. Installs no
+// signal handler. DPDK starts only its own interrupt threads, and releases its memory when the
+// process ends. The calling thread stays on control_cpus. Control thread.
 Status start_eal(const EalOptions& options);
 
-// The arguments that `options` become, without the program's name. `cpus`: where the process may
-// run.
+// Returns DPDK's command-line arguments for `options`, without the program's name. `cpus`: the CPUs
+// that the process may use.
 std::vector<std::string> eal_arguments(const EalOptions& options, const std::vector<int>& cpus);
 
-// What DPDK logged since the last call, warnings and errors: " (line | line)", for an error's text;
-// empty if nothing. Any thread.
+// Returns and clears DPDK's warnings and errors since the last call, formatted for the end of an
+// error text: " (line | line)". Empty if there are none. Any thread.
 std::string take_eal_messages();
 
-// True if devices use the process's own addresses, so that they can read memory that is not DPDK's.
+// Returns whether devices use the process's virtual addresses. Only then can they read memory that
+// is not DPDK's.
 bool eal_uses_virtual_addresses();
 
-// The calling thread takes part in DPDK's per-thread caches while this lives; fails when DPDK has
-// no thread slot left. The thread that polls a port.
+// Registers the calling thread with DPDK, for its per-thread caches, until this object is destroyed
+// by the same thread. Each thread that polls a port needs one. status() is an error if DPDK has no
+// thread slot left.
 class DpdkThread {
  public:
   DpdkThread();

@@ -13,15 +13,15 @@ namespace {
 
 struct alignas(64) Cell {
   std::atomic<bool> is_taken{false};
-  std::atomic<uint64_t> inside{0};  // 0: outside
+  std::atomic<uint64_t> inside{0};  // number of the current visit; 0: outside
 };
 
 std::array<Cell, GracePeriodPoller::kPollersMax> cells;
-std::atomic<uint64_t> nobody_looks{0};
+std::atomic<uint64_t> unwatched_cell{0};  // of pollers beyond kPollersMax
 
 }  // namespace
 
-GracePeriodPoller::GracePeriodPoller() : cell_(&nobody_looks) {
+GracePeriodPoller::GracePeriodPoller() : cell_(&unwatched_cell) {
   for (Cell& cell : cells) {
     if (cell.is_taken.exchange(true)) continue;
     cell_ = &cell.inside;
@@ -37,7 +37,8 @@ GracePeriodPoller::~GracePeriodPoller() {
 }
 
 void wait_for_grace_period() {
-  nobody_looks.exchange(0, std::memory_order_seq_cst);  // what was written before is seen by now
+  // A full barrier: pollers that enter from now on see what this thread wrote before.
+  unwatched_cell.exchange(0, std::memory_order_seq_cst);
   for (const Cell& cell : cells) {
     const uint64_t inside = cell.inside.load(std::memory_order_seq_cst);
     while (inside != 0 && cell.inside.load(std::memory_order_acquire) == inside) {

@@ -1,11 +1,12 @@
-// Keeps memory that a device shares with its peer mapped until nobody polls there.
+// Keeps memory that a device shares with its peer mapped until no thread polls it.
 //
-// DPDK 22.11's memif driver unmaps it on DPDK's interrupt thread the moment the peer goes (a killed
-// worker), whoever is receiving or sending there meanwhile. So, in programs that this is linked
-// into, munmap on that thread waits for a grace period, as in RCU (McKenney, Slingwine, 1998):
-// until each poller that was between enter() and leave() has left. The driver marks the connection
-// as gone before it unmaps, so whoever enters later finds nothing to touch. A library loaded by
-// others (libpbox_dpdk.so) cannot stand in for munmap: there the race remains.
+// When a memif peer disconnects, for example because a worker was killed, DPDK 22.11's memif driver
+// unmaps the shared memory at once on DPDK's interrupt thread, even if another thread is receiving
+// or sending there. Therefore programs that link this file replace munmap: on the interrupt thread
+// it waits for a grace period, as in RCU (McKenney, Slingwine, 1998). A grace period ends when each
+// poller that was between enter() and leave() has left. The driver marks the connection as closed
+// before it unmaps, so a poller that enters later does not touch the memory. A shared library
+// (libpbox_dpdk.so) cannot replace munmap in the program that loads it; there the race remains.
 #pragma once
 
 #include <atomic>
@@ -13,8 +14,9 @@
 
 namespace pbox::nic {
 
-// One per port that polls such devices; at most kPollersMax in a process, more are not waited for.
-// enter() and leave(): the polling thread, in turns; no call of the kernel, no lock.
+// Each port that polls such devices has one. A process waits for at most kPollersMax of them;
+// further ones are ignored. The polling thread calls enter() and leave() in turn. Neither makes a
+// system call or takes a lock.
 class GracePeriodPoller {
  public:
   static constexpr uint32_t kPollersMax = 128;
@@ -24,16 +26,17 @@ class GracePeriodPoller {
   GracePeriodPoller(const GracePeriodPoller&) = delete;
   GracePeriodPoller& operator=(const GracePeriodPoller&) = delete;
 
-  // Ordered before every access that follows.
+  // A full barrier: all accesses that follow come after it.
   void enter() { cell_->exchange(inside_ = inside_ + 2, std::memory_order_seq_cst); }
   void leave() { cell_->store(0, std::memory_order_release); }
 
  private:
   std::atomic<uint64_t>* cell_;
-  uint64_t inside_ = 1;  // odd, and another number each time
+  uint64_t inside_ = 1;  // number of the last visit: odd, never repeated
 };
 
-// Returns when every poller that was inside has left. Not from between enter() and leave().
+// Returns once every poller that was inside has left. Must not be called between enter() and
+// leave().
 void wait_for_grace_period();
 
 }  // namespace pbox::nic

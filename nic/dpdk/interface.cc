@@ -11,13 +11,13 @@ namespace {
 
 constexpr uint32_t kRingSlots = 512;
 
-// Rings have names, one name space for the process.
+// DPDK's rings need names that are unique in the process.
 std::string ring_name(const char* kind) {
   static std::atomic<uint32_t> next{0};
   return std::string(kind) + "_" + std::to_string(next.fetch_add(1));
 }
 
-// What all devices of a group can do; software if they differ.
+// Returns the affinity that all devices support, or kDispatch if they differ.
 QueueAffinity common_affinity(const std::vector<std::unique_ptr<DpdkDevice>>& devices) {
   const QueueAffinity first = devices[0]->capabilities().affinity;
   const bool is_common = std::all_of(devices.begin(), devices.end(), [&](const auto& each) {
@@ -76,7 +76,7 @@ Status DpdkInterface::open_devices(const DpdkInterfaceOptions& options) {
 
 Status DpdkInterface::make_rings(const DpdkInterfaceOptions& options) {
   for (const int node : options.queue_nodes) {
-    // Many pipelines put in, the owner alone takes out.
+    // Many pipelines enqueue, and only the owner dequeues.
     Ring received(
         rte_ring_create(ring_name("handed_over").c_str(), kRingSlots, node, RING_F_SC_DEQ));
     Ring outgoing(rte_ring_create(ring_name("to_send").c_str(), kRingSlots, node, RING_F_SC_DEQ));
@@ -106,7 +106,8 @@ uint32_t DpdkInterface::receive_slots() const {
   return slots;
 }
 
-// A ring between pipelines would carry references across cores.
+// With kDispatch payloads are copied: a ring between pipelines would move references to a job's
+// memory between cores.
 bool DpdkInterface::reads_in_place() const {
   return affinity_ != QueueAffinity::kDispatch &&
          std::all_of(devices_.begin(), devices_.end(),

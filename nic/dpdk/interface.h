@@ -1,8 +1,9 @@
-// What a group of devices and pipelines share: the addresses of one network, who is where on it,
-// and, where no device steers, the rings over which packets are handed to their pipeline.
+// A group of devices and the pipelines that use them. They share the addresses of one network, the
+// neighbour table, and, where no device steers packets, the rings that hand packets to their
+// pipeline.
 //
-// A group is usually one NIC. Several devices that have the same addresses are served together:
-// memif has a device per worker.
+// A group usually has one device, a NIC. Several devices form a group if they have the same
+// addresses: memif has one device for each worker.
 #pragma once
 
 #include <memory>
@@ -19,15 +20,16 @@ namespace pbox::nic {
 
 struct DpdkInterfaceOptions {
   std::vector<std::string> devices;  // at least one
-  Interface interface;               // validate()d; mtu is the one asked for
-  std::vector<int> queue_nodes;      // one per pipeline: its NUMA node, or SOCKET_ID_ANY
-  std::vector<uint16_t> udp_ports;   // one per pipeline, its own; best without gaps between them
-  // Whether whoever sends here goes by affinity(), so that packets come in at their pipeline's
-  // queue. If not, as on a worker, software hands over what a hash puts elsewhere.
+  Interface interface;               // must pass validate(); mtu is the requested MTU
+  std::vector<int> queue_nodes;      // NUMA node of each pipeline, or SOCKET_ID_ANY
+  std::vector<uint16_t> udp_ports;   // UDP port of each pipeline, distinct, best without gaps
+  // Whether senders follow affinity(), so that packets arrive at the queue of their pipeline. If
+  // not, as on a worker, packets that a hash puts into another queue are handed over by software.
   bool senders_steer = true;
 };
 
-// Made and destroyed by the control thread, before and after all ports on it.
+// Owns the devices and rings of a group. Control thread, except where noted. It must outlive all
+// its ports.
 class DpdkInterface {
  public:
   static Result<std::unique_ptr<DpdkInterface>> open(const DpdkInterfaceOptions& options);
@@ -36,33 +38,36 @@ class DpdkInterface {
   DpdkInterface& operator=(const DpdkInterface&) = delete;
 
   const std::vector<std::unique_ptr<DpdkDevice>>& devices() const { return devices_; }
-  // Of all devices together: what serves the worst of them.
+  // The best affinity that all devices support.
   QueueAffinity affinity() const { return affinity_; }
   std::shared_ptr<const RssTable> rss() const { return rss_; }
-  // A pipeline's share of the smallest RX queue: devices may have fewer queues than pipelines.
+  // Packets of the smallest RX queue that one pipeline may fill. Pipelines share queues if a device
+  // has fewer queues than there are pipelines.
   uint32_t receive_slots() const;
   uint32_t mtu() const { return interface_.mtu; }
   uint32_t pipeline_count() const { return pipeline_count_; }
   uint16_t udp_port(uint32_t pipeline) const { return udp_port_of_[pipeline]; }
-  // From the lowest to the highest of them.
+  // The range from the lowest to the highest port of all pipelines.
   UdpPorts udp_ports() const { return udp_ports_; }
   bool reads_in_place() const;
 
-  // For ports: the rest is theirs.
+  // The next four are for ports; any pipeline's thread.
   const Interface& interface() const { return interface_; }
   NeighbourTable& neighbours() { return neighbours_; }
-  // Whose UDP port it is; pipeline_count() if nobody's.
+  // Returns the pipeline that owns this UDP port; pipeline_count() if none does.
   uint32_t pipeline_of(uint16_t udp_port) const;
-  // Packets handed over to a pipeline; nullptr unless affinity() is kDispatch.
+  // Returns the ring of received packets for a pipeline; nullptr unless affinity() is kDispatch.
   rte_ring* handed_over(uint32_t pipeline) const {
     return handed_over_.empty() ? nullptr : handed_over_[pipeline].get();
   }
-  // Ready-made packets for the pipeline that owns a device's only queues; as above.
+  // Returns the ring of complete packets that a pipeline must send for pipelines without a queue;
+  // nullptr unless affinity() is kDispatch.
   rte_ring* to_send(uint32_t pipeline) const {
     return to_send_.empty() ? nullptr : to_send_[pipeline].get();
   }
 
-  // For every device; see DpdkDevice. Control thread.
+  // Apply DpdkDevice's functions of the same name to all devices. If one device fails, none has the
+  // memory. Control thread.
   Status map_memory(const std::byte* memory, size_t bytes);
   void unmap_memory(const std::byte* memory, size_t bytes);
 
@@ -85,7 +90,7 @@ class DpdkInterface {
   NeighbourTable neighbours_;
   std::vector<Ring> handed_over_;
   std::vector<Ring> to_send_;
-  std::vector<std::unique_ptr<DpdkDevice>> devices_;  // first to go: their mbufs lie in the rings
+  std::vector<std::unique_ptr<DpdkDevice>> devices_;  // last, so destroyed before the rings
 };
 
 }  // namespace pbox::nic

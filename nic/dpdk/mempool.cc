@@ -4,11 +4,13 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace pbox::nic {
 namespace {
 
-// In a segment's private area: how DPDK is told that outside memory is no longer read. One per
-// segment, so that its count of references never leaves the core's cache.
+// The private area of a segment. It holds the callback by which DPDK reports that external memory
+// is no longer read. Each segment has its own, so its reference count stays in the core's cache.
 struct SegmentPrivate {
   rte_mbuf_ext_shared_info shared;
 };
@@ -58,7 +60,10 @@ Result<Mempool> make_segment_pool(const MempoolOptions& options) {
 
 void attach_payload(rte_mbuf* segment, const std::byte* payload, uint16_t bytes,
                     std::atomic<uint64_t>& in_flight) {
+  PBOX_DCHECK(payload != nullptr && bytes > 0);
+  PBOX_DCHECK(segment->nb_segs == 1 && segment->next == nullptr);
   rte_mbuf_ext_shared_info& shared = private_of(segment).shared;
+  PBOX_DCHECK(shared.free_cb == count_down);  // the segment comes from a segment pool
   shared.fcb_opaque = &in_flight;
   rte_mbuf_ext_refcnt_set(&shared, 1);
   void* memory = const_cast<std::byte*>(payload);  // devices only read it

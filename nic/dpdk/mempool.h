@@ -1,4 +1,4 @@
-// Packet buffers of one queue, on the NUMA node of its pipeline.
+// Pools of packet buffers for one queue, on the NUMA node of its pipeline.
 #pragma once
 
 #include <rte_mbuf.h>
@@ -19,21 +19,22 @@ using Mempool = std::unique_ptr<rte_mempool, MempoolDeleter>;
 
 struct MempoolOptions {
   std::string name;         // unique in the process
-  uint32_t count = 0;       // buffers
-  uint32_t data_bytes = 0;  // each holds, behind RTE_PKTMBUF_HEADROOM; at most 65535 with it
+  uint32_t count = 0;       // number of buffers
+  uint32_t data_bytes = 0;  // bytes per buffer; with RTE_PKTMBUF_HEADROOM at most 65535
   int node = SOCKET_ID_ANY;
 };
 
-// Whole frames: what a device fills, and what is sent in one piece. Control thread.
+// Creates a pool for whole frames: received ones, and ones sent from a single buffer. Control
+// thread.
 Result<Mempool> make_frame_pool(const MempoolOptions& options);
 
-// Pieces of packets that are sent from where they lie: each may hold data of its own, or stand for
-// memory outside (attach_payload). Control thread.
+// Creates a pool for segments of packets whose payload is sent in place. A segment holds its own
+// data, or refers to external memory (attach_payload). Control thread.
 Result<Mempool> make_segment_pool(const MempoolOptions& options);
 
-// Turns a segment without data into one whose data are `bytes` bytes at `payload`. `in_flight` is
-// counted down when the device is done with the segment, by whoever frees it; the caller counts it
-// up before the device gets it. The polling thread; no allocation.
+// Makes an empty segment refer to `bytes` > 0 bytes at `payload`, which must stay valid until
+// `in_flight` is decremented. The caller increments `in_flight` before it passes the segment to the
+// device; the thread that frees the segment decrements it. Polling thread; no allocation.
 void attach_payload(rte_mbuf* segment, const std::byte* payload, uint16_t bytes,
                     std::atomic<uint64_t>& in_flight);
 

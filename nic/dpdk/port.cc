@@ -20,14 +20,15 @@ DpdkPort::State::State(DpdkInterface& interface_in, uint32_t pipeline_in)
       pipeline(pipeline_in),
       udp_port(interface_in.udp_port(pipeline_in)),
       reads_in_place(interface_in.reads_in_place()),
-      joined_bytes(align_up(frame_bytes(interface_in.mtu()), kCacheLineBytes)),
+      linearized_bytes(align_up(frame_bytes(interface_in.mtu()), kCacheLineBytes)),
       routes(kRoutes) {
   for (const auto& device : interface.devices()) {
     links.emplace_back(*device, pipeline);
     if (device->capabilities().driver == "net_memif" && !poller) poller.emplace();
   }
-  // Untouched, and so not resident, unless a device hands out packets in pieces.
-  joined = std::make_unique_for_overwrite<std::byte[]>(limits::kBurstPackets * joined_bytes);
+  // Never touched, and so not resident, unless a device delivers packets in several buffers.
+  linearized =
+      std::make_unique_for_overwrite<std::byte[]>(limits::kBurstPackets * linearized_bytes);
 }
 
 DpdkPort::State::~State() {
@@ -80,7 +81,7 @@ Capabilities DpdkPort::capabilities() const {
 Status DpdkPort::add_memory(const std::byte* memory, size_t bytes) {
   if (!state_->reads_in_place) return ok_status();
   if (const Status mapped = state_->interface.map_memory(memory, bytes); !mapped) return mapped;
-  state_->memory.add(memory, bytes);  // no place left: payloads there are copied
+  state_->memory.add(memory, bytes);  // if all places are taken, payloads there are copied
   return ok_status();
 }
 

@@ -1,8 +1,10 @@
-// One pipeline's queues of a DPDK interface: frames in and out by polling, no kernel on the way.
+// The queues of one pipeline on a DPDK interface. Frames are received and sent by polling, without
+// the kernel.
 //
-// Received packets are used where the device put them. Results leave as a header, the chunk's own
-// memory, and a tag, three pieces that the device gathers, where it can; else as one copied frame.
-// Packets that must be answered by a host (ARP, NDP, echo) are, between the others.
+// Received packets stay in the device's buffers. Where the device can gather a packet from several
+// buffers, a result leaves as three: headers, the chunk's own memory, and tag. Otherwise it is
+// copied into one frame. The port also answers the requests that a host must answer (ARP, NDP,
+// echo).
 #pragma once
 
 #include <memory>
@@ -14,28 +16,32 @@
 
 namespace pbox::nic {
 
-// Used by one thread, which holds a DpdkThread; what is said otherwise, by the control thread.
+// Satisfies Port. Used by one thread, which holds a DpdkThread, except for the functions that
+// belong to the control thread.
 class DpdkPort {
  public:
-  // `interface` outlives the port. pipeline: in [0, interface.pipeline_count()), one port for each.
+  // `interface` must outlive the port. `pipeline` is in [0, interface.pipeline_count()). Each
+  // pipeline has exactly one port.
   DpdkPort(DpdkInterface& interface, uint32_t pipeline);
   DpdkPort(DpdkPort&&) noexcept;
   ~DpdkPort();
 
   size_t rx_burst(std::span<RxPacket> packets);
-  // Takes fewer than all only while the interface's only device takes none.
+  // Takes fewer packets than given only if buffers run out, or while the interface's only device
+  // accepts none.
   size_t tx_burst(std::span<const TxPacket> packets);
   int event_fd() const { return -1; }
   Capabilities capabilities() const;
   const PortCounters& counters() const;
 
-  // Payloads from there may be sent without a copy. Control thread, before the first is.
+  // Allows payloads in this memory to be sent without a copy. Call it before the first such payload
+  // is sent. Control thread.
   Status add_memory(const std::byte* memory, size_t bytes);
-  // After the last was handed to tx_burst: false while a device may still read there. Then the
-  // memory stays, and this is asked again. Control thread.
+  // Revokes add_memory(), after the last payload was passed to tx_burst. Returns false while a
+  // device may still read the memory: keep it and call again. Control thread.
   bool remove_memory(const std::byte* memory, size_t bytes);
 
-  Endpoint local() const;  // the first address
+  Endpoint local() const;  // the interface's first address and the pipeline's UDP port
 
  private:
   struct State;

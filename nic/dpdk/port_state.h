@@ -1,5 +1,5 @@
-// Behind a DpdkPort: its tables, allocated once, and the two halves of the data path. Private to
-// nic/dpdk.
+// The state of a DpdkPort: its tables, allocated once, and the functions of the data path. Private
+// to nic/dpdk.
 #pragma once
 
 #include <rte_mbuf.h>
@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "nic/dpdk/grace_period.h"
 #include "nic/dpdk/port.h"
 #include "nic/ethernet/transmit.h"
@@ -27,47 +28,51 @@ struct DpdkPort::State {
 
   // transmit_datapath.cc
   size_t tx_burst(std::span<const TxPacket> packets);
-  // A frame of our own, between the others. Frees it if there is no room.
+  // Sends a frame that the port itself created, such as an ARP reply. Frees and counts it if there
+  // is no room.
   void send_frame(Link& link, rte_mbuf* mbuf);
-  // What waits goes on: backlogs, and what pipelines without a queue of their own made.
-  void send_waiting();
+  // Sends what is pending: the backlogs, and packets of pipelines without their own queue.
+  void send_pending();
 
-  // Where packets to one end point go. Kept while the neighbour table does not change.
+  // The route to one endpoint. Valid while the neighbour table's generation is unchanged and until
+  // valid_until_ns.
   struct Route {
     Endpoint endpoint;
     uint64_t generation = UINT64_MAX;
     uint64_t valid_until_ns = 0;
-    uint32_t link = 0;
+    uint32_t link = 0;  // index into links
     UdpHeader header;
   };
-  // Buffers taken out of a pool many at a time, so that they are fetched together.
+  // Free buffers, taken from a pool in bulk because that is cheaper than one at a time.
   struct Stock {
     rte_mempool* pool = nullptr;
     std::array<rte_mbuf*, 48> buffers;
-    size_t count = 0;  // that are left, at the front
+    size_t count = 0;  // valid entries, at the front of `buffers`
 
-    // `wanted` of them, at most 3 (which divides the array's size); nullptr: devices hold all
-    // buffers.
+    // Returns `wanted` buffers, 1 to 3, or nullptr if devices hold all buffers. The caller owns
+    // them.
     rte_mbuf** take(size_t wanted) {
+      PBOX_DCHECK(wanted >= 1 && wanted <= 3);
       if (count < wanted && !refill()) return nullptr;
+      PBOX_DCHECK(count >= wanted);
       count -= wanted;
       return buffers.data() + count;
     }
-    bool refill();  // false: the pool has not enough
+    bool refill();  // returns false if the pool has too few buffers
   };
-  // One device, as the data path sees it.
+  // One device, as the data path uses it.
   struct Link {
     Link(const DpdkDevice& device, uint32_t pipeline);
 
     uint16_t port_id = 0;
-    uint16_t queue = 0;          // to send on
-    bool has_own_queue = false;  // else it is another pipeline's, and nothing is received here
+    uint16_t queue = 0;          // queue to send on
+    bool has_own_queue = false;  // false: the queue belongs to another pipeline; receive nothing
     bool fills_checksums = false;
     bool needs_no_checksum = false;
     MacAddress mac{};
     Stock frames;
     Stock segments;
-    // Made, and not yet taken by the device.
+    // Packets that the device has not accepted yet.
     std::array<rte_mbuf*, 2 * limits::kBurstPackets> backlog;
     size_t backlog_count = 0;
   };
@@ -80,20 +85,21 @@ struct DpdkPort::State {
   PortCounters counters;
   PayloadMemory memory;
 
-  std::array<rte_mbuf*, limits::kBurstPackets> held;  // the burst that was handed out last
+  std::array<rte_mbuf*, limits::kBurstPackets>
+      held;  // buffers of the last burst; freed by the next
   size_t held_count = 0;
-  size_t first_link = 0;                // asked first in the next burst
-  uint32_t answers_left = 0;            // of this burst
-  std::unique_ptr<std::byte[]> joined;  // packets of several buffers, copied together
-  size_t joined_bytes = 0;              // of each
-  size_t joined_count = 0;              // of the burst at hand
+  size_t first_link = 0;                    // polled first in the next burst
+  uint32_t answers_left = 0;                // answers that this burst may still send
+  std::unique_ptr<std::byte[]> linearized;  // copies of packets that came in several buffers
+  size_t linearized_bytes = 0;              // room for each copy
+  size_t linearized_count = 0;              // copies of the current burst
 
-  // Packets of this burst whose payload stays where it lies, all of one region, not yet counted in
-  // it.
-  PayloadMemory::Region* region_at_hand = nullptr;
-  uint64_t uncounted = 0;
+  // Packets of this burst whose payload is sent in place from `current_region`, and which are not
+  // yet added to the region's in_flight.
+  PayloadMemory::Region* current_region = nullptr;
+  uint64_t uncounted_packets = 0;
 
-  // Where a peer's going may unmap what is polled.
+  // Set if a disconnecting peer may unmap memory that is polled (memif).
   std::optional<GracePeriodPoller> poller;
   std::vector<Link> links;
   std::vector<Route> routes;
@@ -102,8 +108,8 @@ struct DpdkPort::State {
   size_t receive_from(uint32_t link, std::span<RxPacket> packets);
   size_t receive_handed_over(std::span<RxPacket> packets);
   size_t take_all(std::span<rte_mbuf*> mbufs, uint32_t link, std::span<RxPacket> packets);
-  // What every packet passes here is inlined by force, and so below: the calls cost it 15 cycles
-  // (`pbox-perf wire`).
+  // Functions that every packet passes are always inlined: calls cost 15 cycles per packet
+  // (measured with `pbox-perf wire`).
   [[gnu::always_inline]] inline bool take(rte_mbuf* mbuf, uint32_t link, RxPacket& packet);
   [[gnu::always_inline]] inline std::span<const std::byte> frame_of(rte_mbuf* mbuf);
   void answer(std::span<const std::byte> frame, Link& link);

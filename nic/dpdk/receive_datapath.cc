@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "nic/dpdk/port_state.h"
 #include "nic/ethernet/answer.h"
@@ -12,9 +13,10 @@
 namespace pbox::nic {
 namespace {
 
-// Nobody can make the box talk more than this: answers to ARP, NDP and echo requests, per burst.
+// Answers to ARP, NDP and echo requests per burst. The bound keeps a flood of requests from
+// occupying the box.
 constexpr uint32_t kAnswersPerBurst = 8;
-// How many packets ahead headers are fetched.
+// Distance, in packets, at which headers are prefetched.
 constexpr size_t kFetchAhead = 4;
 
 PortCounter drop_counter(Verdict verdict) {
@@ -41,39 +43,45 @@ HardwareChecks checks_of(const rte_mbuf& mbuf) {
 size_t DpdkPort::State::rx_burst(std::span<RxPacket> packets) {
   rte_pktmbuf_free_bulk(held.data(), static_cast<unsigned>(held_count));
   held_count = 0;
-  joined_count = 0;
+  linearized_count = 0;
   answers_left = kAnswersPerBurst;
   packets = packets.first(std::min<size_t>(packets.size(), limits::kBurstPackets));
-  send_waiting();
+  send_pending();
   size_t count = receive_handed_over(packets);
   for (size_t step = 0; step < links.size() && count < packets.size(); ++step) {
     const auto link = static_cast<uint32_t>((first_link + step) % links.size());
     count += receive_from(link, packets.subspan(count));
   }
   first_link = (first_link + 1) % links.size();
+  PBOX_DCHECK(count <= packets.size() && held_count == count);
   return count;
 }
 
 size_t DpdkPort::State::receive_from(uint32_t link, std::span<RxPacket> packets) {
+  PBOX_DCHECK(link < links.size() && packets.size() <= limits::kBurstPackets);
   const Link& from = links[link];
   if (!from.has_own_queue) return 0;
   std::array<rte_mbuf*, limits::kBurstPackets> mbufs;
   const uint16_t received = rte_eth_rx_burst(from.port_id, from.queue, mbufs.data(),
                                              static_cast<uint16_t>(packets.size()));
+  PBOX_DCHECK(received <= packets.size());
   return take_all({mbufs.data(), received}, link, packets);
 }
 
 size_t DpdkPort::State::receive_handed_over(std::span<RxPacket> packets) {
   rte_ring* ring = interface.handed_over(pipeline);
   if (ring == nullptr) return 0;
+  PBOX_DCHECK(packets.size() <= limits::kBurstPackets);
   std::array<rte_mbuf*, limits::kBurstPackets> mbufs;
   const unsigned received = rte_ring_dequeue_burst(ring, reinterpret_cast<void**>(mbufs.data()),
                                                    static_cast<unsigned>(packets.size()), nullptr);
-  return take_all({mbufs.data(), received}, 0, packets);  // the link matters to others' frames only
+  // Only UDP packets are handed over, so the link, which ARP and NDP need, is irrelevant.
+  return take_all({mbufs.data(), received}, 0, packets);
 }
 
 size_t DpdkPort::State::take_all(std::span<rte_mbuf*> mbufs, uint32_t link,
                                  std::span<RxPacket> packets) {
+  PBOX_DCHECK(mbufs.size() <= packets.size());
   size_t count = 0;
   for (size_t index = 0; index < std::min(kFetchAhead, mbufs.size()); ++index) {
     rte_prefetch0(rte_pktmbuf_mtod(mbufs[index], void*));
@@ -87,7 +95,8 @@ size_t DpdkPort::State::take_all(std::span<rte_mbuf*> mbufs, uint32_t link,
   return count;
 }
 
-// True if the packet is handed out; else the buffer went where it belongs.
+// Classifies one frame. Returns true if it is a packet for the caller: the buffer is then in
+// `held`. Otherwise the buffer was freed or handed over.
 bool DpdkPort::State::take(rte_mbuf* mbuf, uint32_t link, RxPacket& packet) {
   const auto frame = frame_of(mbuf);
   const Interface& own = interface.interface();
@@ -99,6 +108,8 @@ bool DpdkPort::State::take(rte_mbuf* mbuf, uint32_t link, RxPacket& packet) {
       hand_over(mbuf, packet.to_port);
       return false;
     }
+    PBOX_DCHECK(held_count < held.size());
+    PBOX_DCHECK(packet.data != nullptr && packet.bytes <= frame.size());
     held[held_count++] = mbuf;
     return true;
   }
@@ -114,21 +125,23 @@ bool DpdkPort::State::take(rte_mbuf* mbuf, uint32_t link, RxPacket& packet) {
   return false;
 }
 
-// The frame in one piece. Of one that is longer than any that we take, only the beginning: its
-// lengths then disagree.
+// Returns the frame as contiguous bytes. A frame longer than any valid one is truncated; its
+// lengths are then inconsistent, so it is dropped as malformed.
 std::span<const std::byte> DpdkPort::State::frame_of(rte_mbuf* mbuf) {
   if (mbuf->nb_segs == 1) [[likely]] {
     return {rte_pktmbuf_mtod(mbuf, const std::byte*), mbuf->data_len};
   }
   counters.add(PortCounter::kChainedPackets);
-  const size_t bytes = std::min<size_t>(mbuf->pkt_len, joined_bytes);
-  std::byte* copy = joined.get() + joined_count++ * joined_bytes;
+  PBOX_DCHECK(linearized_count < limits::kBurstPackets);
+  const size_t bytes = std::min<size_t>(mbuf->pkt_len, linearized_bytes);
+  std::byte* copy = linearized.get() + linearized_count++ * linearized_bytes;
   size_t filled = 0;
   for (const rte_mbuf* piece = mbuf; piece != nullptr && filled < bytes; piece = piece->next) {
     const size_t part = std::min<size_t>(piece->data_len, bytes - filled);
     std::memcpy(copy + filled, rte_pktmbuf_mtod(piece, const std::byte*), part);
     filled += part;
   }
+  PBOX_DCHECK(filled <= linearized_bytes);
   return {copy, filled};
 }
 
@@ -148,6 +161,7 @@ void DpdkPort::State::answer(std::span<const std::byte> frame, Link& link) {
     rte_pktmbuf_free(reply);
     return;
   }
+  PBOX_DCHECK(bytes <= rte_pktmbuf_tailroom(reply));
   reply->data_len = static_cast<uint16_t>(bytes);
   reply->pkt_len = static_cast<uint32_t>(bytes);
   counters.add(PortCounter::kAnswers);
@@ -155,6 +169,7 @@ void DpdkPort::State::answer(std::span<const std::byte> frame, Link& link) {
 }
 
 void DpdkPort::State::hand_over(rte_mbuf* mbuf, uint16_t to_port) {
+  PBOX_DCHECK(to_port != udp_port);
   const uint32_t owner = interface.pipeline_of(to_port);
   if (owner == interface.pipeline_count()) {
     counters.add(PortCounter::kDropUdpPort);

@@ -9,7 +9,8 @@
 namespace pbox::nic {
 namespace {
 
-// Frames to one UDP port go to one queue. An error's text is empty when the rule stands.
+// Adds a rule that steers frames to one UDP port to one queue. Returns an empty text, or why the
+// rule was refused.
 std::string add_flow(uint16_t port_id, uint16_t udp_port, uint16_t queue, bool ipv6) {
   rte_flow_item_udp udp{};
   udp.hdr.dst_port = rte_cpu_to_be_16(udp_port);
@@ -37,7 +38,7 @@ std::string add_flow(uint16_t port_id, uint16_t udp_port, uint16_t queue, bool i
   return error.message != nullptr ? error.message : rte_strerror(rte_errno);
 }
 
-// All rules or none. Empty when they stand.
+// Adds the rules of all queues, or none. Returns an empty text, or why a rule was refused.
 std::string add_flows(uint16_t port_id, const SteeringOptions& options) {
   for (uint32_t queue = 0; queue < options.queue_count; ++queue) {
     const uint16_t udp_port = options.udp_ports[queue];
@@ -53,7 +54,7 @@ std::string add_flows(uint16_t port_id, const SteeringOptions& options) {
   return {};
 }
 
-// The key and the table that the NIC works with, read back; nullptr if it does not tell.
+// Reads the RSS key and table that the NIC uses; nullptr if it does not report them.
 std::shared_ptr<const RssTable> read_rss(uint16_t port_id, const rte_eth_dev_info& info,
                                          uint64_t wanted_types) {
   auto table = std::make_shared<RssTable>();
@@ -99,14 +100,15 @@ uint64_t rss_types(const rte_eth_dev_info& info, bool ipv6) {
 Steering steer(uint16_t port_id, const rte_eth_dev_info& info, const SteeringOptions& options) {
   if (options.wanted_queues == 1) {
     return {.affinity = QueueAffinity::kUdpPort,
-            .reasons = {"one pipeline: one queue, no steering"}};
+            .reasons = {"one pipeline needs one queue and no steering"}};
   }
   if (options.queue_count < options.wanted_queues) {
-    return {.affinity = QueueAffinity::kDispatch,
-            .reasons = {"the device runs " + std::to_string(options.queue_count) + " queues for " +
-                        std::to_string(options.wanted_queues) +
-                        " pipelines: software hands packets over, which costs time on the cores "
-                        "that receive"}};
+    return {
+        .affinity = QueueAffinity::kDispatch,
+        .reasons = {"the device runs " + std::to_string(options.queue_count) + " queues for " +
+                    std::to_string(options.wanted_queues) +
+                    " pipelines: software hands packets over, which costs time on the receiving "
+                    "cores"}};
   }
   Steering steering;
   const std::string refusal = add_flows(port_id, options);
@@ -119,24 +121,27 @@ Steering steer(uint16_t port_id, const rte_eth_dev_info& info, const SteeringOpt
     steering.rss = read_rss(port_id, info, types);
     if (steering.rss && reaches_all(*steering.rss, options.queue_count)) {
       steering.affinity = QueueAffinity::kRssHash;
-      steering.reasons.emplace_back("RSS: workers choose source ports that hash to their queue");
+      steering.reasons.emplace_back(
+          "RSS: workers choose source ports that the NIC hashes to their queue");
       return steering;
     }
     steering.rss = nullptr;
-    steering.reasons.emplace_back("no RSS: the device does not tell its key and table");
+    steering.reasons.emplace_back("no RSS: the device does not report its key and table");
   }
   if (options.driver == "net_memif" || options.driver == "net_vhost" ||
       options.driver == "net_ring") {
     steering.affinity = QueueAffinity::kSenderQueue;
-    steering.reasons.emplace_back("the sender chooses: its TX queue is the RX queue here");
+    steering.reasons.emplace_back(
+        "the sender selects the queue: its TX queue is the RX queue here");
   } else if (options.driver == "net_af_packet") {
     steering.affinity = QueueAffinity::kSourceTrial;
     steering.reasons.emplace_back(
-        "the kernel spreads by a hash of its own: workers find source ports by trial");
+        "the kernel selects the queue by an unpublished hash: workers find source ports by trial");
   } else {
     steering.affinity = QueueAffinity::kDispatch;
     steering.reasons.emplace_back(
-        "nothing steers: software hands packets over, which costs time on the cores that receive");
+        "the device cannot steer: software hands packets over, which costs time on the receiving "
+        "cores");
   }
   return steering;
 }

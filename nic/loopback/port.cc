@@ -26,6 +26,7 @@ FaultCounts LoopbackNetwork::counts() const {
 
 void LoopbackNetwork::send(const Endpoint& from, const TxPacket& packet) {
   const size_t payload_bytes = packet.header.payload_bytes;
+  PBOX_CHECK(packet.to != nullptr && (packet.payload != nullptr || payload_bytes == 0));
   std::vector<std::byte> bytes(limits::kPacketOverheadBytes + payload_bytes);
   std::memcpy(bytes.data(), &packet.header, sizeof(packet.header));
   if (payload_bytes > 0) {

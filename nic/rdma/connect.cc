@@ -8,13 +8,13 @@
 namespace pbox::nic {
 namespace {
 
-// 4.096 us * 2^16: a quarter of a second without an acknowledgement. Seven times that, and the
-// connection is broken: the control connection, which sees a dead peer sooner, decides what then.
-// Not 7 retries, which Soft-RoCE takes for "without end".
+// The acknowledgement timeout is 4.096 us * 2^16, a quarter of a second. After seven of them the
+// connection is broken. The control connection detects a dead peer sooner and decides what happens.
+// 6 retries instead of 7, because Soft-RoCE takes 7 for "unlimited".
 constexpr uint8_t kAckTimeout = 16;
 constexpr uint8_t kRetries = 6;
-constexpr uint8_t kRetriesWithoutReceiver = 7;  // which means: without end
-constexpr uint8_t kReceiverTimer = 12;          // 0.64 ms until the next try
+constexpr uint8_t kRnrRetries = 7;      // 7 means unlimited: the receiver has no buffer (RNR)
+constexpr uint8_t kReceiverTimer = 12;  // the sender tries again after 0.64 ms
 constexpr uint8_t kHopLimit = 64;
 
 ibv_mtu mtu_of(uint32_t bytes) {
@@ -25,7 +25,8 @@ Status modify(const RdmaDevice& device, ibv_qp& queue_pair, ibv_qp_attr attribut
               const char* state) {
   const int error = ibv_modify_qp(&queue_pair, &attributes, mask);
   if (error == 0) return ok_status();
-  return system_error("RDMA device " + device.name() + ": a queue pair cannot get " + state, error);
+  return system_error("RDMA device " + device.name() + ": a queue pair cannot become " + state,
+                      error);
 }
 
 }  // namespace
@@ -43,7 +44,7 @@ Result<MadeQueuePair> make_queue_pair(const RdmaDevice& device, const QueuePairO
   MadeQueuePair made;
   made.queue_pair = QueuePair(ibv_create_qp(options.domain, &wanted));
   if (!made.queue_pair) {
-    return system_error("RDMA device " + device.name() + ": cannot make a queue pair", errno);
+    return system_error("RDMA device " + device.name() + ": cannot create a queue pair", errno);
   }
   made.own.gid = device.gid().entry.gid;
   made.own.number = made.queue_pair->qp_num;
@@ -80,15 +81,15 @@ Status connect_queue_pair(const RdmaDevice& device, ibv_qp& queue_pair,
                            IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
                        "ready to receive");
   if (!done) {
-    return Error{done.error().code, done.error().message + "; is there a way from " +
-                                        to_string(own.gid) + " to " + to_string(peer.gid) + "?"};
+    return Error{done.error().code, done.error().message + "; check the route from " +
+                                        to_string(own.gid) + " to " + to_string(peer.gid)};
   }
   ibv_qp_attr send{};
   send.qp_state = IBV_QPS_RTS;
   send.sq_psn = own.packet_sequence;
   send.timeout = kAckTimeout;
   send.retry_cnt = kRetries;
-  send.rnr_retry = kRetriesWithoutReceiver;
+  send.rnr_retry = kRnrRetries;
   return modify(device, queue_pair, send,
                 IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                     IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
@@ -98,7 +99,7 @@ Status connect_queue_pair(const RdmaDevice& device, ibv_qp& queue_pair,
 void fail_queue_pair(ibv_qp& queue_pair) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
-  // A device that is gone refuses, and then nothing is under way either.
+  // A removed device refuses this, but then nothing is in flight either.
   ibv_modify_qp(&queue_pair, &attributes, IBV_QP_STATE);
 }
 

@@ -1,4 +1,4 @@
-// From a queue pair that was made to one that is connected: its states, and what they are given.
+// Creating, connecting and failing queue pairs.
 #pragma once
 
 #include "nic/rdma/device.h"
@@ -8,29 +8,31 @@ namespace pbox::nic {
 
 struct QueuePairOptions {
   ibv_pd* domain = nullptr;
-  ibv_cq* completion_queue = nullptr;  // of sends and receives
-  ibv_srq* receive_queue = nullptr;    // none: a queue of its own, of receive_depth
-  uint32_t receive_depth = 0;
-  uint32_t send_depth = 0;
-  uint32_t send_pieces = 0;
-  uint32_t inline_bytes = 0;
+  ibv_cq* completion_queue = nullptr;  // for sends and receives
+  ibv_srq* receive_queue = nullptr;    // nullptr: the queue pair gets its own receive queue
+  uint32_t receive_depth = 0;          // work requests in its own receive queue
+  uint32_t send_depth = 0;             // work requests in the send queue
+  uint32_t send_pieces = 0;            // scatter/gather elements per send
+  uint32_t inline_bytes = 0;           // largest packet that is sent inline
 };
 
 struct MadeQueuePair {
   QueuePair queue_pair;
-  wire::QueuePairAddress own;
+  wire::QueuePairAddress own;  // this end's address, for the peer
 };
 
-// Reliable connected. Nobody can read memory by it, nor write to any, but with a receive queue of
-// its own what a window allows that is bound to it. In state INIT. The number of
-// its first packet is drawn: packets of an earlier connection do not fit. Control thread.
+// Creates a reliable connected queue pair in state INIT. The peer cannot read any memory through
+// it. It can write memory only if the queue pair has its own receive queue, and then only through a
+// memory window that is bound to the queue pair. The number of the first packet is random, so that
+// packets of an earlier connection do not match. Control thread.
 Result<MadeQueuePair> make_queue_pair(const RdmaDevice& device, const QueuePairOptions& options);
 
-// To the state in which it receives and sends. Control thread.
+// Moves the queue pair to the state in which it receives and sends (RTS). The error names both
+// ends. Control thread.
 Status connect_queue_pair(const RdmaDevice& device, ibv_qp& queue_pair,
                           const wire::QueuePairAddress& own, const wire::QueuePairAddress& peer);
 
-// To the state in which it does neither, for good; what is under way fails. Control thread.
+// Moves the queue pair to the error state, for good; everything in flight fails. Control thread.
 void fail_queue_pair(ibv_qp& queue_pair);
 
 }  // namespace pbox::nic

@@ -11,7 +11,7 @@ namespace {
 
 class DeviceList {
  public:
-  // A kernel without RDMA answers ENOSYS and no list: then there is no device.
+  // A kernel without RDMA returns ENOSYS and no list. That means that there is no device.
   DeviceList() : devices_(ibv_get_device_list(&count_)) {}
   ~DeviceList() {
     if (devices_ != nullptr) ibv_free_device_list(devices_);
@@ -48,27 +48,28 @@ std::vector<std::string> rdma_device_names() {
 Result<std::shared_ptr<RdmaDevice>> RdmaDevice::open(const RdmaDeviceOptions& options) {
   std::shared_ptr<RdmaDevice> device(new RdmaDevice());
   device->name_ = options.name;
-  const std::string what = "RDMA device " + options.name + ": ";
+  const std::string prefix = "RDMA device " + options.name + ": ";
   {
     const DeviceList list;
     for (ibv_device* each : list.all()) {
       if (options.name != ibv_get_device_name(each)) continue;
       device->context_ = VerbsContext(ibv_open_device(each));
       if (device->context_) break;
-      return system_error(what + "cannot be opened; may this process use /dev/infiniband?", errno);
+      return system_error(
+          prefix + "cannot be opened; check that this process may use /dev/infiniband", errno);
     }
   }
   if (!device->context_) {
     const std::string known = join(rdma_device_names());
     return Error{ErrorCode::kNotFound,
-                 what + "there is none of that name; " +
-                     (known.empty() ? "this host has no RDMA device (rdma link shows them)"
-                                    : "choose among " + known)};
+                 prefix + "no device has this name; " +
+                     (known.empty() ? "this host has no RDMA device (rdma link lists them)"
+                                    : "choose one of " + known)};
   }
   const int events_fd = device->context()->async_fd;
   fcntl(events_fd, F_SETFL, fcntl(events_fd, F_GETFL) | O_NONBLOCK);
   if (const int error = ibv_query_device(device->context(), &device->limits_); error != 0) {
-    return system_error(what + "says nothing of itself", error);
+    return system_error(prefix + "cannot be queried", error);
   }
   if (const Status found = device->find_port(); !found) return found.error();
   if (const Status found = device->find_gid(options); !found) return found.error();

@@ -1,4 +1,4 @@
-// One port of an RDMA device, opened: what queues stand on.
+// An open RDMA device and its port. Queues are created on it.
 #pragma once
 
 #include <memory>
@@ -15,14 +15,14 @@ namespace pbox::nic {
 
 struct RdmaDeviceOptions {
   std::string name;                        // "mlx5_0"
-  std::optional<uint32_t> gid_index = {};  // else choose_gid's rule
-  std::optional<Endpoint> near = {};       // for that rule
+  std::optional<uint32_t> gid_index = {};  // empty: choose_gid() chooses
+  std::optional<Endpoint> near = {};       // for choose_gid()
 };
 
-// Shared by the queues that stand on it. Set-up thread.
+// Shared by the queues that use it. Control thread.
 class RdmaDevice {
  public:
-  // The device's first active port. Errors name the device, and what there is instead.
+  // Opens the device's first active port. Errors name the device and the alternatives.
   static Result<std::shared_ptr<RdmaDevice>> open(const RdmaDeviceOptions& options);
 
   ibv_context* context() const { return context_.get(); }
@@ -30,12 +30,13 @@ class RdmaDevice {
   uint8_t port() const { return port_; }
   const GidChoice& gid() const { return gid_; }
   uint16_t lid() const { return attributes_.lid; }
-  uint32_t mtu_bytes() const;  // of the link: RDMA's own packets, not IP's
+  uint32_t mtu_bytes() const;  // MTU of RDMA packets on the link, not of IP packets
   const ibv_device_attr& limits() const { return limits_; }
-  // One that waits, acknowledged; never blocks. One thread at a time, which destroys no object of
-  // the device meanwhile.
+  // Returns and acknowledges one pending event, or nothing; never blocks. One thread at a time.
+  // That thread must not destroy an object of the device during the call.
   std::optional<DeviceEvent> next_event() const;
-  // "device rxe0: port 1, GID 1 (10.9.0.1), nearest to 10.9.0.1, MTU 4096"
+  // Returns a line for logs: "device rxe0: port 1, GID 1 (10.9.0.1), nearest to 10.9.0.1, MTU
+  // 4096".
   std::string describe() const;
 
  private:
@@ -51,7 +52,7 @@ class RdmaDevice {
   GidChoice gid_;
 };
 
-// The devices that there are, by name; empty where there are none, or no support for them.
+// Returns the names of this host's devices, sorted; empty if it has none or no support for them.
 std::vector<std::string> rdma_device_names();
 
 }  // namespace pbox::nic

@@ -13,7 +13,7 @@ DeviceEventKind kind_of(ibv_event_type type) {
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR: return DeviceEventKind::kQueuePairFatal;
     case IBV_EVENT_QP_LAST_WQE_REACHED: return DeviceEventKind::kLastReceive;
-    // Queues that all queue pairs use: as bad as the device's end.
+    // All queue pairs use these queues, so their failure is as bad as the device's.
     case IBV_EVENT_CQ_ERR:
     case IBV_EVENT_SRQ_ERR: return DeviceEventKind::kDeviceFatal;
     default: return DeviceEventKind::kOther;
@@ -22,9 +22,9 @@ DeviceEventKind kind_of(ibv_event_type type) {
 
 bool ends_queue_pair(const DeviceEvent& event, uint32_t number) {
   if (event.kind == DeviceEventKind::kDeviceFatal) return true;
-  const bool is_of_one =
+  const bool concerns_one_queue_pair =
       event.kind == DeviceEventKind::kQueuePairFatal || event.kind == DeviceEventKind::kLastReceive;
-  return is_of_one && event.queue_pair == number;
+  return concerns_one_queue_pair && event.queue_pair == number;
 }
 
 std::optional<DeviceEvent> RdmaDevice::next_event() const {
@@ -51,7 +51,7 @@ std::optional<DeviceEvent> RdmaDevice::next_event() const {
       break;
     default: break;
   }
-  // At once: what it is of could not be destroyed before.
+  // Acknowledge at once: the object that the event concerns cannot be destroyed before.
   ibv_ack_async_event(&found);
   return event;
 }

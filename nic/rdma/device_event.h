@@ -1,4 +1,4 @@
-// What an RDMA device says unasked, of itself or of a queue pair.
+// Asynchronous events that an RDMA device reports about itself or about a queue pair.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -9,23 +9,23 @@
 namespace pbox::nic {
 
 enum class DeviceEventKind : uint32_t {
-  kDeviceFatal,  // it does nothing any more
-  kPortDown,     // connections live as long as they try again
+  kDeviceFatal,  // the device has stopped working
+  kPortDown,     // connections survive until their retries are exhausted
   kPortUp,
   kQueuePairFatal,  // an error has ended a queue pair
-  kLastReceive,     // a broken queue pair takes nothing more from a shared receive queue
-  kOther,           // changes of addresses and the like: nothing to do
+  kLastReceive,     // a broken queue pair takes no more buffers from a shared receive queue
+  kOther,           // needs no action, such as a change of addresses
 };
 
 struct DeviceEvent {
   DeviceEventKind kind = DeviceEventKind::kOther;
-  uint32_t queue_pair = 0;  // its number; 0: of none
-  std::string text;         // "port error, port 1"
+  uint32_t queue_pair = 0;  // number of the queue pair; 0 if the event concerns none
+  std::string text;         // for logs: "port error, port 1"
 };
 
-// Pure.
+// Both functions are pure; any thread.
 DeviceEventKind kind_of(ibv_event_type type);
-// Whether nothing comes or goes on that queue pair from then on.
+// Returns whether the queue pair `number` neither sends nor receives after the event.
 bool ends_queue_pair(const DeviceEvent& event, uint32_t number);
 
 }  // namespace pbox::nic

@@ -23,7 +23,7 @@ std::string list(std::span<const GidEntry> entries) {
     text += (text.empty() ? "" : ", ") + std::to_string(entry.index) + " (" + to_string(entry.gid) +
             (entry.is_usable ? ")" : ", RoCE v1)");
   }
-  return text.empty() ? "it has none" : "it has " + text;
+  return text.empty() ? "the port has none" : "the port has " + text;
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ Result<GidChoice> choose_gid(std::span<const GidEntry> entries, std::optional<ui
   if (best == nullptr) {
     return Error{ErrorCode::kNotFound,
                  "no GID of RoCE v2; " + list(entries) +
-                     ": give the device's network interface an address, and bring it up"};
+                     "; give the device's network interface an address and bring it up"};
   }
   return GidChoice{*best, near ? "nearest to " + address_string(*near) : "the first"};
 }

@@ -1,4 +1,4 @@
-// Which of a port's addresses (GIDs) to use. Pure.
+// Choosing one of a port's addresses (GIDs). All functions are pure; any thread.
 #pragma once
 
 #include <optional>
@@ -11,23 +11,26 @@
 
 namespace pbox::nic {
 
+// An entry of a port's GID table.
 struct GidEntry {
   uint32_t index = 0;
   wire::Gid gid{};
-  bool is_usable = false;  // RoCE v2, which is routed UDP, or InfiniBand; not RoCE v1
+  bool is_usable = false;  // InfiniBand, or RoCE v2 (routed over UDP); not RoCE v1
 };
 
 struct GidChoice {
   GidEntry entry;
-  std::string reason;
+  std::string reason;  // for logs: "as configured", "nearest to 10.9.0.1", "the first"
 };
 
-// `index`, if it is given; else the usable entry that has most leading bits in common with
-// `near` (the other side's address, or one's own), then the lowest. Errors say what there is.
+// Returns the entry with this `index`, if one is given. Otherwise returns the usable entry that has
+// the most leading bits in common with `near`, the address of the peer or of this host; of equal
+// entries the first. Errors list the entries.
 Result<GidChoice> choose_gid(std::span<const GidEntry> entries, std::optional<uint32_t> index,
                              const std::optional<Endpoint>& near);
 
-// An IP address as a GID, and a GID as text: "10.9.0.1" where it is an IPv4 address, else IPv6's.
+// Converts an IP address to a GID, and a GID to text: "10.9.0.1" if it is an IPv4 address,
+// otherwise an IPv6 address.
 wire::Gid gid_of(const Endpoint& endpoint);
 std::string to_string(const wire::Gid& gid);
 

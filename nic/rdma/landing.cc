@@ -1,5 +1,5 @@
-// Rings of landing slots: which peer has which, and what lets that peer's queue pair, and no other,
-// write there.
+// Rings of landing slots: assigning them to peers, and the memory windows that let only the queue
+// pair of that peer write there.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -9,8 +9,8 @@
 namespace pbox::nic {
 namespace {
 
-// More than a worker's window has packets; less than that a ring slows its peer down, and from some
-// number on sending does better.
+// The largest ring has more slots than a worker's window has packets; a smaller ring slows its peer
+// down. Below the minimum, SEND is faster than a ring.
 constexpr uint32_t kRingSlotsMax = 256;
 constexpr uint32_t kRingSlotsMin = 4;
 static_assert(kRingSlotsMin >= wire::kLandingSlotsMin && kRingSlotsMax <= wire::kLandingSlotsMax);
@@ -24,12 +24,13 @@ Status RdmaQueue::State::check_landing() const {
   }
   return Error{ErrorCode::kUnavailable, "RDMA device " + device->name() +
                                             " has no memory windows of type 2, which rdma.mode = "
-                                            "write_imm takes; set rdma.mode = send"};
+                                            "write_imm needs; set rdma.mode = send"};
 }
 
-// For a peer whose slot is free.
-void RdmaQueue::State::take_ring(Peer& peer, uint32_t slots_wanted) {
-  peer.ring_slots = 0;
+// Assigns a ring to a peer that is kFree, with at most `slots_wanted` slots; none if too few are
+// left.
+void RdmaQueue::State::allocate_ring(Peer& peer, uint32_t slots_wanted) {
+  PBOX_CHECK(peer.ring_slots == 0 && !peer.window && !peer.ring_memory);
   std::optional<uint32_t> first;
   uint32_t count = std::min(slots_wanted, kRingSlotsMax);
   for (; !first && count >= kRingSlotsMin; count /= 2) first = landing_free.take(count);
@@ -37,8 +38,8 @@ void RdmaQueue::State::take_ring(Peer& peer, uint32_t slots_wanted) {
   count = landing_free.length(*first);
   std::byte* slots = landing + *first * kBufferBytes;
   const uint64_t bytes = count * kBufferBytes;
-  // A region of its own: Soft-RoCE holds writes to the window's region, not to the window. It gives
-  // no remote right; the window does, to one queue pair.
+  // The ring has its own region because Soft-RoCE restricts writes to the window's region, not to
+  // the window. The region gives no remote right; the window gives it to one queue pair.
   peer.ring_memory = MemoryRegion(
       ibv_reg_mr(domain->get(), slots, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND));
   if (peer.ring_memory) peer.window = MemoryWindow(ibv_alloc_mw(domain->get(), IBV_MW_TYPE_2));
@@ -46,14 +47,16 @@ void RdmaQueue::State::take_ring(Peer& peer, uint32_t slots_wanted) {
     peer.ring_memory.reset();
     return landing_free.give_back(*first);
   }
-  // Whoever had the slots before has left nothing there for this peer to pass off as its own.
+  // Clear the slots, so that this peer cannot present packets of their previous owner as its own.
   std::memset(slots, 0, bytes);
+  PBOX_CHECK(*first + count <= options.landing_slots);
   peer.ring_first = *first;
   peer.ring_slots = count;
   peer.ring_next = 0;
 }
 
-// Nobody writes there any more. Its queue pair is not destroyed yet.
+// Releases the ring of a peer whose queue pair has failed but is not destroyed yet, so no one
+// writes to it any more.
 void RdmaQueue::State::release_ring(Peer& peer) {
   if (peer.ring_slots == 0) return;
   peer.window.reset();
@@ -65,14 +68,14 @@ void RdmaQueue::State::release_ring(Peer& peer) {
 wire::LandingRing RdmaQueue::State::ring_of(const Peer& peer) const {
   if (peer.ring_slots == 0) return {};
   return {.address = reinterpret_cast<uint64_t>(landing + peer.ring_first * kBufferBytes),
-          .key = ibv_inc_rkey(peer.window->rkey),  // that it gets when it is bound
+          .key = ibv_inc_rkey(peer.window->rkey),  // the key that binding will give it
           .slots = peer.ring_slots,
           .slot_bytes = kBufferBytes};
 }
 
-// Lets the peer write to its ring: as many receives as there are slots, less the one that may be
-// written meanwhile, and the window. The device does the latter by itself: a write that came before
-// it would break the connection; but the peer is yet to be told.
+// Lets the peer write to its ring: posts one receive fewer than the ring has slots, because one
+// slot may be written meanwhile, and binds the window. The device binds asynchronously. A write
+// before that would break the connection, but the peer has not been told the ring's address yet.
 Status RdmaQueue::State::open_ring(Peer& peer) {
   if (peer.ring_slots == 0) return ok_status();
   ibv_recv_wr receive{};
@@ -80,7 +83,7 @@ Status RdmaQueue::State::open_ring(Peer& peer) {
   for (uint32_t index = 0; index + 1 < peer.ring_slots; ++index) {
     ibv_recv_wr* bad = nullptr;
     if (const int error = ibv_post_recv(peer.queue_pair.get(), &receive, &bad); error != 0) {
-      return verbs_error(*device, "takes no receives for a ring", error);
+      return verbs_error(*device, "refuses receives for a ring", error);
     }
   }
   ibv_send_wr bind{};
@@ -95,7 +98,7 @@ Status RdmaQueue::State::open_ring(Peer& peer) {
   ibv_send_wr* bad = nullptr;
   const int error = ibv_post_send(peer.queue_pair.get(), &bind, &bad);
   if (error == 0) return ok_status();
-  return verbs_error(*device, "binds no memory window", error);
+  return verbs_error(*device, "cannot bind a memory window", error);
 }
 
 }  // namespace pbox::nic

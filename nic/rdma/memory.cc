@@ -21,19 +21,19 @@ Error registration_error(const RdmaDevice& device, const std::string& what, uint
 
 Result<std::shared_ptr<ProtectionDomain>> make_protection_domain(const RdmaDevice& device) {
   ProtectionDomain domain(ibv_alloc_pd(device.context()));
-  if (!domain) return verbs_error(device, "cannot make a protection domain", errno);
+  if (!domain) return verbs_error(device, "cannot create a protection domain", errno);
   return std::make_shared<ProtectionDomain>(std::move(domain));
 }
 
 Result<MemoryRegion> register_to_read(const RdmaDevice& device, const ProtectionDomain& domain,
                                       const std::byte* memory, size_t bytes) {
-  // The kernel copies on fork() what is registered; earlier ones left it to chance which of parent
-  // and child kept the page that the device reads.
+  // Newer kernels copy registered pages at fork(). With older kernels it is undefined whether
+  // parent or child keeps the page that the device reads.
   if (ibv_is_fork_initialized() == IBV_FORK_DISABLED) {
     return Error{ErrorCode::kSystem,
                  "RDMA device " + device.name() +
-                     ": the application's memory is not registered, as this kernel does not keep "
-                     "it over fork(); Linux 5.12 and later do"};
+                     ": cannot register the application's memory, because this kernel does not "
+                     "preserve it across fork(); use Linux 5.12 or later"};
   }
   MemoryRegion region(ibv_reg_mr(domain.get(), const_cast<std::byte*>(memory), bytes, 0));
   if (!region) return registration_error(device, "the application's memory", bytes, errno);

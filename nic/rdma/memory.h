@@ -1,4 +1,4 @@
-// Memory that a device may use, and what to say where it may not.
+// Registering memory with an RDMA device, and the errors for failed registrations.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,18 @@
 
 namespace pbox::nic {
 
+// Returns an error "RDMA device NAME: <what>: <text of the errno>".
 Error verbs_error(const RdmaDevice& device, const std::string& what, int error_number);
-// Says what to do, where it is known.
+// Returns the error for memory, described by `what`, that could not be registered. For ENOMEM the
+// text says what to do.
 Error registration_error(const RdmaDevice& device, const std::string& what, uint64_t bytes,
                          int error_number);
 
-// For queues that share registered memory (RdmaQueueOptions::domain).
+// Creates a domain for queues that share registered memory (RdmaQueueOptions::domain).
 Result<std::shared_ptr<ProtectionDomain>> make_protection_domain(const RdmaDevice& device);
 
-// An application's memory, which the device may read and nobody may write. Also refused where a
-// fork() would leave the device with pages that the application no longer writes to.
+// Registers an application's memory for reading only; no peer gets any access. Also fails on
+// kernels where the device could keep reading old pages after the application calls fork().
 Result<MemoryRegion> register_to_read(const RdmaDevice& device, const ProtectionDomain& domain,
                                       const std::byte* memory, size_t bytes);
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/check.h"
+
 namespace pbox::nic {
 namespace {
 
@@ -25,7 +27,7 @@ PortCounter counter_of(DeviceEventKind kind) {
 
 Result<RdmaPort> RdmaPort::open(SocketPort socket, RdmaQueue queue) {
   const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  if (epoll_fd < 0) return system_error("cannot make an epoll instance", errno);
+  if (epoll_fd < 0) return system_error("cannot create an epoll instance", errno);
   return RdmaPort(std::move(socket), std::move(queue), epoll_fd);
 }
 
@@ -49,7 +51,7 @@ Result<wire::QueuePairAddress> RdmaPort::connect(uint64_t owner,
   queue_.reap();
   const auto prepared = queue_.prepare(owner, peer.landing_slots_wanted);
   if (!prepared) return prepared.error();
-  // Workers have no rings; what one claims to have is not written to.
+  // Workers have no rings. If a worker claims to have one, it is not used.
   wire::QueuePairAddress other = peer;
   other.landing = {};
   const Status connected = queue_.complete(prepared->endpoint, other);
@@ -62,11 +64,11 @@ std::optional<std::string> RdmaPort::next_event() {
   const auto event = queue_.device().next_event();
   if (!event) return std::nullopt;
   queue_.on_event(*event);
-  queue_.counters().add(counter_of(event->kind));  // the control thread's alone
+  queue_.counters().add(counter_of(event->kind));  // only the control thread writes these
   return "RDMA device " + queue_.device().name() + ": " + event->text;
 }
 
-// By turns, so that neither kind of worker waits for the other.
+// Socket and queue take turns to go first, so that neither kind of worker starves the other.
 size_t RdmaPort::rx_burst(std::span<RxPacket> packets) {
   socket_first_ = !socket_first_;
   if (socket_first_) {
@@ -81,11 +83,13 @@ size_t RdmaPort::tx_burst(std::span<const TxPacket> packets) {
   size_t sent = 0;
   socket_is_full_ = false;
   while (sent < packets.size()) {
+    PBOX_DCHECK(packets[sent].to != nullptr);
     const bool is_rdma = is_queue_pair(*packets[sent].to);
     size_t end = sent + 1;
     while (end < packets.size() && is_queue_pair(*packets[end].to) == is_rdma) ++end;
     const auto run = packets.subspan(sent, end - sent);
     const size_t count = is_rdma ? queue_.tx_burst(run) : socket_.tx_burst(run);
+    PBOX_DCHECK(count <= run.size());
     sent += count;
     if (count == run.size()) continue;
     socket_is_full_ = !is_rdma;

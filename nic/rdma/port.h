@@ -1,5 +1,5 @@
-// The data port of a box with an RDMA device: queue pairs of workers that have such a device too,
-// and beside them the UDP socket of all others. Both feed one pipeline.
+// The port of a box with an RDMA device: queue pairs for workers that have such a device too, and a
+// UDP socket for all others. Both feed one pipeline.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,8 @@
 
 namespace pbox::nic {
 
-// Threads as RdmaQueue's.
+// Satisfies Port. Threads: rx_burst, tx_burst and event_fd belong to the polling thread, all others
+// to the control thread (see RdmaQueue).
 class RdmaPort {
  public:
   static Result<RdmaPort> open(SocketPort socket, RdmaQueue queue);
@@ -26,12 +27,14 @@ class RdmaPort {
   const PortCounters& counters() const { return queue_.counters(); }
   const Endpoint& local() const { return socket_.local(); }
 
-  // A queue pair for this peer; those that the owner had before are void.
+  // Creates a queue pair for `peer`, connects it, and returns its address for the peer. Closes all
+  // earlier queue pairs of the owner.
   Result<wire::QueuePairAddress> connect(uint64_t owner, const wire::QueuePairAddress& peer);
   bool close(uint64_t owner) { return queue_.close(owner); }
   size_t reap() { return queue_.reap(); }
 
-  // What its device has said and nobody has heard yet, as text for people; acted upon and counted.
+  // Returns the device's next event as text for a log, or nothing. The event has been handled and
+  // counted.
   std::optional<std::string> next_event();
 
   Status add_memory(const std::byte* memory, size_t bytes) {
@@ -49,11 +52,11 @@ class RdmaPort {
   SocketPort socket_;
   RdmaQueue queue_;
   int epoll_fd_ = -1;
-  int queue_fd_ = -1;          // as the queue gave it last
-  uint32_t queue_events_ = 0;  // that are waited for
-  uint32_t socket_events_ = 0;
-  bool socket_is_full_ = false;  // it took less than offered
-  bool socket_first_ = false;    // whose turn it is
+  int queue_fd_ = -1;            // the queue's last event_fd()
+  uint32_t queue_events_ = 0;    // epoll events watched on queue_fd_
+  uint32_t socket_events_ = 0;   // epoll events watched on the socket
+  bool socket_is_full_ = false;  // the socket took fewer packets than offered
+  bool socket_first_ = false;    // whether the socket is received from first
 };
 
 static_assert(Port<RdmaPort>);

@@ -13,13 +13,15 @@
 namespace pbox::nic {
 namespace {
 
-// No multicast address sends, so none is the `from` of a UDP packet.
+// First byte of the address that names a queue pair. It makes the address multicast, and no UDP
+// packet has a multicast source address.
 constexpr uint8_t kMarkerByte = 0xff;
-// Peers get no right to any memory: what they send lands where this side has posted. An int, as
-// clang warns of verbs.h's own macro where it combines two enumerations.
+// Peers get no access to registered memory: what they send lands in posted buffers. The type is int
+// because clang warns when verbs.h's macro combines two enumerations.
 constexpr int kOwnAccess = IBV_ACCESS_LOCAL_WRITE;
 
-// All that can be under way: a ring's slots are its receives, and one more.
+// Returns how many completions can be pending at once. A ring of n slots has n - 1 receives and one
+// window binding.
 uint32_t completions_of(const RdmaQueueOptions& options, uint32_t peers) {
   return options.receive_slots + options.landing_slots + peers * kSendDepth;
 }
@@ -70,13 +72,14 @@ Status RdmaQueue::State::open() {
       most.max_sge < static_cast<int>(kSendPieces) ||
       static_cast<uint32_t>(most.max_qp_wr) < kSendDepth ||
       completions_of(options, peer_count) > cqe_max) {
-    return Error{ErrorCode::kUnavailable,
-                 "RDMA device " + device->name() + " has too little: shared receive queues of " +
-                     std::to_string(most.max_srq_wr) + ", completion queues of " +
-                     std::to_string(most.max_cqe) + ", " + std::to_string(most.max_sge) +
-                     " pieces; data.port = rdma takes " + std::to_string(options.receive_slots) +
-                     ", " + std::to_string(completions_of(options, 1)) + " and " +
-                     std::to_string(kSendPieces)};
+    return Error{
+        ErrorCode::kUnavailable,
+        "RDMA device " + device->name() + " is too small: it has shared receive queues of " +
+            std::to_string(most.max_srq_wr) + ", completion queues of " +
+            std::to_string(most.max_cqe) + ", " + std::to_string(most.max_sge) +
+            " scatter/gather elements; data.port = rdma needs " +
+            std::to_string(options.receive_slots) + ", " +
+            std::to_string(completions_of(options, 1)) + " and " + std::to_string(kSendPieces)};
   }
   if (const Status able = check_landing(); !able) return able;
   domain = options.domain;
@@ -86,18 +89,18 @@ Status RdmaQueue::State::open() {
     domain = std::move(*made);
   }
   channel = CompletionChannel(ibv_create_comp_channel(context));
-  if (!channel) return verbs_error(*device, "cannot make a completion channel", errno);
+  if (!channel) return verbs_error(*device, "cannot create a completion channel", errno);
   fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
   completion_queue = CompletionQueue(ibv_create_cq(
       context, static_cast<int>(completions_of(options, peer_count)), nullptr, channel.get(), 0));
-  if (!completion_queue) return verbs_error(*device, "cannot make a completion queue", errno);
+  if (!completion_queue) return verbs_error(*device, "cannot create a completion queue", errno);
   ibv_srq_init_attr wanted{};
   wanted.attr.max_wr = options.receive_slots;
   wanted.attr.max_sge = 1;
   receive_queue = SharedReceiveQueue(ibv_create_srq(domain->get(), &wanted));
-  if (!receive_queue) return verbs_error(*device, "cannot make a shared receive queue", errno);
+  if (!receive_queue) return verbs_error(*device, "cannot create a shared receive queue", errno);
   ready_fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (ready_fd < 0) return system_error("cannot make an eventfd", errno);
+  if (ready_fd < 0) return system_error("cannot create an eventfd", errno);
   if (const Status registered = register_memory(); !registered) return registered;
   return post_all_buffers();
 }
@@ -110,6 +113,7 @@ Status RdmaQueue::State::register_memory() {
   staging_buffers = arena.take(options.staging_slots * kBufferBytes);
   heads = arena.take(size_t{options.peers_max} * kSendDepth * kHeadBytes);
   landing = arena.take(options.landing_slots * kBufferBytes);
+  PBOX_CHECK(arena.taken() <= arena.size());
   const auto bytes = static_cast<size_t>(landing - arena.data());
   own_memory = MemoryRegion(ibv_reg_mr(domain->get(), arena.data(), bytes, kOwnAccess));
   if (own_memory) return ok_status();
@@ -126,7 +130,7 @@ Status RdmaQueue::State::post_all_buffers() {
     request.num_sge = 1;
     ibv_recv_wr* bad = nullptr;
     if (const int error = ibv_post_srq_recv(receive_queue.get(), &request, &bad); error != 0) {
-      return verbs_error(*device, "takes no receive buffers", error);
+      return verbs_error(*device, "refuses receive buffers", error);
     }
   }
   return ok_status();
@@ -144,10 +148,16 @@ Result<RdmaQueue> RdmaQueue::open(const RdmaQueueOptions& options) {
 }
 
 size_t RdmaQueue::rx_burst(std::span<RxPacket> packets) {
-  return state_->rx_burst(packets);
+  PBOX_DCHECK(packets.data() != nullptr || packets.empty());
+  const size_t count = state_->rx_burst(packets);
+  PBOX_DCHECK(count <= packets.size());
+  return count;
 }
 size_t RdmaQueue::tx_burst(std::span<const TxPacket> packets, const Endpoint* to) {
-  return state_->tx_burst(packets, to);
+  PBOX_DCHECK(to == nullptr || is_queue_pair(*to));
+  const size_t count = state_->tx_burst(packets, to);
+  PBOX_DCHECK(count <= packets.size());
+  return count;
 }
 int RdmaQueue::event_fd() {
   return state_->event_fd();
@@ -174,16 +184,17 @@ Result<RdmaQueue::Prepared> RdmaQueue::prepare(uint64_t owner, uint32_t landing_
   if (free == peers.end()) {
     return Error{ErrorCode::kResourceExhausted, "RDMA device " + state.device->name() + ": all " +
                                                     std::to_string(state.peer_count) +
-                                                    " queue pairs of the pipeline are taken"};
+                                                    " queue pairs of the pipeline are in use"};
   }
-  state.take_ring(*free, landing_slots_wanted);
+  PBOX_CHECK(!free->queue_pair && free->posted == free->completed);
+  state.allocate_ring(*free, landing_slots_wanted);
   const bool has_ring = free->ring_slots > 0;
   auto made = make_queue_pair(
       *state.device, {.domain = state.domain->get(),
                       .completion_queue = state.completion_queue.get(),
                       .receive_queue = has_ring ? nullptr : state.receive_queue.get(),
                       .receive_depth = has_ring ? free->ring_slots - 1 : 0,
-                      .send_depth = kSendDepth + (has_ring ? 1 : 0),  // the window's binding
+                      .send_depth = kSendDepth + (has_ring ? 1 : 0),  // + 1 for binding the window
                       .send_pieces = kSendPieces,
                       .inline_bytes = kInlineBytes});
   if (!made) {
@@ -207,15 +218,17 @@ Result<RdmaQueue::Prepared> RdmaQueue::prepare(uint64_t owner, uint32_t landing_
 }
 
 Status RdmaQueue::complete(const Endpoint& endpoint, const wire::QueuePairAddress& peer) {
+  PBOX_CHECK(endpoint.port < state_->peer_count);
   State::Peer& own = state_->peers[endpoint.port];
   PBOX_CHECK(own.endpoint == endpoint);
+  PBOX_CHECK(own.state.load(std::memory_order_relaxed) == State::PeerState::kPrepared);
   const Status connected =
       connect_queue_pair(*state_->device, *own.queue_pair.get(), own.own, peer);
   if (!connected) return connected;
   if (const Status opened = state_->open_ring(own); !opened) return opened;
   own.target = peer.landing;
   own.target_next = 0;
-  state_->counters.add(PortCounter::kQueuePairs);  // of all counters the control thread's only one
+  state_->counters.add(PortCounter::kQueuePairs);  // only the control thread writes it
   own.state.store(State::PeerState::kReady, std::memory_order_release);
   return ok_status();
 }
@@ -227,7 +240,7 @@ bool RdmaQueue::close(uint64_t owner) {
     const bool is_open = at == State::PeerState::kPrepared || at == State::PeerState::kReady;
     if (!is_open || peer.owner != owner) continue;
     any = true;
-    state_->changes.fetch_add(1, std::memory_order_relaxed);
+    state_->pending_changes.fetch_add(1, std::memory_order_relaxed);
     peer.state.store(State::PeerState::kClosing, std::memory_order_release);
     fail_queue_pair(*peer.queue_pair.get());
   }
@@ -239,12 +252,12 @@ size_t RdmaQueue::reap() {
   for (State::Peer& peer : std::span(state_->peers.get(), state_->peer_count)) {
     const auto at = peer.state.load(std::memory_order_acquire);
     using enum State::PeerState;
-    if (at == kClosing || at == kQuiet || at == kDestroyed) ++left;
-    if (at != kQuiet) continue;
+    if (at == kClosing || at == kReleased || at == kDestroyed) ++left;
+    if (at != kReleased) continue;
     state_->numbers.erase(peer.own.number);
     state_->release_ring(peer);
-    peer.queue_pair.reset();  // from here on the device touches nothing of it
-    state_->changes.fetch_add(1, std::memory_order_relaxed);
+    peer.queue_pair.reset();  // from now on the device does not touch its memory
+    state_->pending_changes.fetch_add(1, std::memory_order_relaxed);
     peer.state.store(State::PeerState::kDestroyed, std::memory_order_release);
   }
   return left;
@@ -260,6 +273,7 @@ void RdmaQueue::on_event(const DeviceEvent& event) {
 }
 
 bool RdmaQueue::is_broken(const Endpoint& endpoint) const {
+  PBOX_CHECK(endpoint.port < state_->peer_count);
   return state_->peers[endpoint.port].broken.load(std::memory_order_relaxed);
 }
 

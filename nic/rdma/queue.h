@@ -1,15 +1,15 @@
 // Packets over reliable connections of an RDMA device: one completion queue, one shared receive
-// queue, and a queue pair for each peer. A packet is one SEND of header, payload and tag, which
-// lands in a buffer that the receiver has posted: peers are given no key to anybody's memory. Where
-// the receiver has landing slots, a peer that wants some gets a ring of them, and writes its
-// packets there (wire/landing.h); the README says what keeps it to its own.
+// queue, and one queue pair for each peer. A packet is one SEND of header, payload and tag. It
+// lands in a buffer that the receiver has posted, so peers need no key to any memory. If the
+// receiver has landing slots (wire/landing.h), a peer may ask for a ring of them and write its
+// packets there. The README explains what confines a peer to its own ring.
 //
-// All buffers are one block on one NUMA node, registered once. Payloads that lie whole in memory
-// made known by add_memory leave from there; small packets leave inline; others are copied into a
-// buffer first, and counted.
+// All buffers are one block on one NUMA node, registered once. A payload that lies completely in
+// memory registered by add_memory is sent in place. Small packets are sent inline. Other packets
+// are copied into a staging buffer and counted.
 //
-// A queue pair that breaks (peer gone, retries exceeded) stays broken: packets to it are counted
-// and dropped, until its owner connects a new one.
+// A queue pair that breaks (the peer disconnected, retries exhausted) stays broken. Packets to it
+// are counted and dropped until its owner connects a new one.
 #pragma once
 
 #include <cstdint>
@@ -28,23 +28,24 @@ struct RdmaQueueOptions {
   std::shared_ptr<RdmaDevice> device;
   int numa_node = kAnyNumaNode;
   Hugepages hugepages = Hugepages::kIfFree;
-  uint32_t receive_slots = 1024;  // buffers that are posted, of the largest packet each
-  uint32_t staging_slots = 256;   // the same, to send from
-  uint32_t landing_slots = 0;     // buffers that peers may write to, in rings
-  uint32_t peers_max = 512;       // at once; fewer where the device's completion queue is short
-  // For queues that share registered memory; else each has a domain of its own.
+  uint32_t receive_slots = 1024;  // posted receive buffers, each for the largest packet
+  uint32_t staging_slots = 256;   // buffers of the same size for copied packets
+  uint32_t landing_slots = 0;     // buffers of the same size that peers may write to, in rings
+  uint32_t peers_max = 512;       // queue pairs; fewer if the device's completion queues are small
+  // The domain that queues with shared registered memory have in common. Empty: a domain of its
+  // own.
   std::shared_ptr<ProtectionDomain> domain = {};
   uint32_t payload_regions_max = limits::kJobsMax;
-  // Whoever adds and removes memory while packets go has to hear soon that a payload was read: the
-  // last packet of each burst to a peer is signalled.
+  // Signals the last packet of each burst to a peer. An owner that adds and removes memory while
+  // packets are sent needs this, to learn soon that a payload has been read.
   bool signals_bursts = false;
 };
 
-// Bytes that a queue of these options locks and registers. Pure.
+// Returns how many bytes a queue with these options locks and registers. Pure.
 uint64_t rdma_queue_bytes(const RdmaQueueOptions& options);
 
-// Threads: rx_burst, tx_burst and event_fd belong to the polling thread; prepare, complete, close,
-// reap, add_memory and remove_memory to the control thread, which may be the same one.
+// Threads: rx_burst, tx_burst, event_fd and refused_packets belong to the polling thread. The other
+// functions belong to the control thread, which may be the same thread.
 class RdmaQueue {
  public:
   static Result<RdmaQueue> open(const RdmaQueueOptions& options);
@@ -52,9 +53,9 @@ class RdmaQueue {
   RdmaQueue& operator=(RdmaQueue&&) noexcept;
   ~RdmaQueue();
 
-  // As the contract of ports says; `from` of what is received is where its sender is answered.
+  // As in port.h. `from` of a received packet names the queue pair, and answers may be sent to it.
   size_t rx_burst(std::span<RxPacket> packets);
-  // With `to` all packets go there, whatever they say.
+  // With `to`, all packets go to that queue pair and TxPacket::to is ignored.
   size_t tx_burst(std::span<const TxPacket> packets, const Endpoint* to = nullptr);
   int event_fd();
   const PortCounters& counters() const;
@@ -62,36 +63,41 @@ class RdmaQueue {
   uint32_t receive_slots() const;
   const RdmaDevice& device() const;
 
-  // A new queue pair of this owner, which receives nothing yet. With `landing_slots_wanted` it has
-  // a ring of as many, or of fewer, or, where too few are left, none.
+  // Creates a queue pair of this owner, which receives nothing yet. It gets a ring of at most
+  // `landing_slots_wanted` landing slots, or none if too few are left.
   struct Prepared {
-    Endpoint endpoint;  // for TxPacket::to, once it is complete
-    wire::QueuePairAddress own;
+    Endpoint endpoint;           // for complete(), then for TxPacket::to
+    wire::QueuePairAddress own;  // this end's address, for the peer
   };
   Result<Prepared> prepare(uint64_t owner, uint32_t landing_slots_wanted = 0);
-  // Connects it: from here on it receives and sends; into the peer's ring, if it names one.
+  // Connects a prepared queue pair to its peer; from now on it receives and sends. If the peer's
+  // address has a ring, packets are written there. After an error call close().
   Status complete(const Endpoint& endpoint, const wire::QueuePairAddress& peer);
-  // All of the owner's are void; freed by reap once the polling thread has let go of them. False if
-  // there were none.
+  // Closes all queue pairs of the owner. reap() frees them once the polling thread has released
+  // them. Returns false if there were none.
   bool close(uint64_t owner);
-  // How many closed ones the polling thread still has to do with: it settles that in rx_burst.
+  // Frees closed queue pairs that the polling thread has released. Returns how many closed ones are
+  // not completely freed: the polling thread releases them in rx_burst, so call again later.
   size_t reap();
-  // Control thread: what its device has said. Queue pairs that this ends are broken.
+  // Marks the queue pairs that an event of the device has ended as broken.
   void on_event(const DeviceEvent& event);
-  // True once an error has ended it; nothing comes or goes there any more.
+  // Returns whether an error has ended the queue pair; it then neither sends nor receives.
   bool is_broken(const Endpoint& endpoint) const;
-  uint32_t open_queue_pairs() const;
+  uint32_t open_queue_pairs() const;  // queue pairs not completely freed
 
-  // Payloads from there leave without a copy. Before the first does.
+  // Registers memory whose payloads are sent in place. Call it before the first payload is sent. If
+  // all places for regions are taken, it succeeds and payloads are copied.
   Status add_memory(const std::byte* memory, size_t bytes);
-  // The same of memory that the caller has registered in options.domain and keeps so until
-  // remove_memory; or, with PayloadMemory::kRefused, of memory that could not be, which is to be
-  // told apart. False if there is no place left: payloads are copied.
+  // The same for memory that the caller has registered in options.domain and keeps registered until
+  // remove_memory has returned true; `key` is its lkey. With PayloadMemory::kRefused, notes memory
+  // that could not be registered, so that refused_packets() counts its packets. Returns false if
+  // all places are taken; payloads are then copied.
   bool add_memory(const std::byte* memory, size_t bytes, uint64_t key);
-  // Once no new packet is made from there, or on the polling thread. False while a packet from
-  // there is under way: then it stays registered, though new packets are copied.
+  // Revokes add_memory(). Call it after the last packet with a payload there, or on the polling
+  // thread. Returns false while such a packet is in flight: the memory stays registered, new
+  // packets are copied, and the caller must call again.
   bool remove_memory(const std::byte* memory);
-  // Of the packets that were copied, those from refused memory. The polling thread.
+  // Returns how many packets were copied because their payload lies in refused memory.
   uint64_t refused_packets() const;
 
   struct State;
@@ -106,7 +112,7 @@ static_assert(requires(RdmaQueue queue, std::span<RxPacket> rx, std::span<const 
   queue.tx_burst(tx);
 });
 
-// Whether an endpoint names a queue pair: an address that no IP packet comes from.
+// Returns whether an endpoint names a queue pair: its address is one that no IP packet comes from.
 bool is_queue_pair(const Endpoint& endpoint);
 
 }  // namespace pbox::nic

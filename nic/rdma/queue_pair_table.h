@@ -1,4 +1,4 @@
-// From a queue pair's number to its slot: what a completion names, and what a packet's sender is.
+// A map from a queue pair's number, which a completion names, to the slot of its peer.
 #pragma once
 
 #include <atomic>
@@ -10,18 +10,19 @@
 
 namespace pbox::nic {
 
-// Open addressing with linear probing. One thread inserts and erases (control), another finds
-// (polling) at any time: it sees an entry or does not, never half of one.
+// A hash table with open addressing and linear probing. The control thread inserts and erases. The
+// polling thread may call find() at any time; it sees each entry whole or not at all.
 class QueuePairTable {
  public:
-  // entries_max: how many are in it at once, at most. Half of the places stay free.
+  // `entries_max`: the largest number of entries at a time. Half of the places stay free.
   explicit QueuePairTable(uint32_t entries_max) {
     while (size_ < 2 * entries_max) size_ *= 2;
     places_ = std::make_unique<std::atomic<uint64_t>[]>(size_);
   }
 
-  // number: not 0, and not in the table. slot: below 2^32.
+  // Adds an entry. `number` is at least 2 and not in the table.
   void insert(uint32_t number, uint32_t slot) {
+    PBOX_CHECK(number != kNever && number != kErased);
     for (uint32_t step = 0; step < size_; ++step) {
       std::atomic<uint64_t>& place = place_of(number, step);
       const auto found = static_cast<uint32_t>(place.load(std::memory_order_relaxed));
@@ -29,16 +30,18 @@ class QueuePairTable {
       place.store(uint64_t{slot} << 32 | number, std::memory_order_release);
       return;
     }
-    PBOX_CHECK(false);
+    PBOX_CHECK(false);  // more entries than entries_max
   }
 
+  // Removes the entry, if there is one.
   void erase(uint32_t number) {
     for (uint32_t step = 0; step < size_; ++step) {
       std::atomic<uint64_t>& place = place_of(number, step);
       const auto found = static_cast<uint32_t>(place.load(std::memory_order_relaxed));
       if (found == kNever) return;
       if (found != number) continue;
-      // What stands behind it must still be found, unless nothing does.
+      // Entries that follow must still be found, so the place may become kNever only if none
+      // follows.
       const auto next =
           static_cast<uint32_t>(place_of(number, step + 1).load(std::memory_order_relaxed));
       place.store(next == kNever ? kNever : kErased, std::memory_order_release);
@@ -46,6 +49,7 @@ class QueuePairTable {
     }
   }
 
+  // Returns the slot, or nothing. Polling thread.
   std::optional<uint32_t> find(uint32_t number) const {
     for (uint32_t step = 0; step < size_; ++step) {
       const uint64_t place = place_of(number, step).load(std::memory_order_acquire);
@@ -57,7 +61,8 @@ class QueuePairTable {
   }
 
  private:
-  // Numbers 0 and 1 are the fabric's own: no queue pair has them.
+  // Markers of places that were never used and of erased entries. The fabric reserves the numbers 0
+  // and 1, so no queue pair has them.
   static constexpr uint32_t kNever = 0;
   static constexpr uint32_t kErased = 1;
 

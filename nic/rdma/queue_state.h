@@ -1,5 +1,5 @@
-// Behind an RdmaQueue: its tables, allocated once, and the two halves of the data path. Private to
-// nic/rdma.
+// The state of an RdmaQueue: its tables, allocated once, and the functions of the data path.
+// Private to nic/rdma.
 #pragma once
 
 #include <array>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/check.h"
 #include "nic/payload_memory.h"
 #include "nic/rdma/memory.h"
 #include "nic/rdma/queue.h"
@@ -15,14 +16,15 @@
 
 namespace pbox::nic {
 
-inline constexpr uint32_t kSendDepth = 256;  // work requests of a queue pair under way
-inline constexpr uint32_t kSignalInterval = 32;
-inline constexpr uint32_t kInlineBytes = 128;  // a PULL, a STATUS, a GRANT
-inline constexpr uint32_t kHeadBytes = 64;     // header and tag of a packet that is gathered
+inline constexpr uint32_t kSendDepth = 256;      // work requests of a queue pair in flight
+inline constexpr uint32_t kSignalInterval = 32;  // one packet in so many is signalled
+inline constexpr uint32_t kInlineBytes =
+    128;  // packets up to this size leave inline: PULL, STATUS, GRANT
+inline constexpr uint32_t kHeadBytes = 64;  // room for header and tag of a gathered packet
 inline constexpr uint32_t kSendPieces = 3;
 inline constexpr size_t kBufferBytes = align_up(limits::kPacketBytesMax, kCacheLineBytes);
-// Work requests' names: of receives the buffer, below 2^32, or kLanded, the same for all; of sends
-// kSendMark, the peer's slot and the sequence.
+// Identifiers of work requests (wr_id). Receives: the index of the buffer, below 2^32, or kLanded
+// for all landing slots. Sends: kSendMark with the peer's slot and the packet's sequence.
 inline constexpr uint64_t kSendMark = uint64_t{1} << 63;
 inline constexpr uint32_t kSequenceBits = 32;
 inline constexpr uint64_t kLanded = uint64_t{1} << 62;
@@ -30,40 +32,44 @@ static_assert(limits::kHeaderBytes + limits::kTagBytes <= kHeadBytes);
 static_assert(kSendDepth % kSignalInterval == 0);
 
 struct RdmaQueue::State {
-  // A packet that was posted and whose completion has not been seen.
+  // A packet that was posted and has not completed.
   struct Sent {
     static constexpr uint32_t kNoStaging = UINT32_MAX;
-    uint32_t staging = kNoStaging;
-    PayloadMemory::Region* region = nullptr;
+    uint32_t staging = kNoStaging;            // its staging buffer
+    PayloadMemory::Region* region = nullptr;  // the region of a payload that is sent in place
   };
 
-  // Of the two threads the control thread moves it along the right-hand states, the polling thread
-  // along the left: kFree -> kPrepared -> kReady -> kClosing, kClosing -> kQuiet (polling thread),
-  // kQuiet -> kDestroyed, kDestroyed -> kFree (polling thread).
-  enum class PeerState : uint32_t { kFree, kPrepared, kReady, kClosing, kQuiet, kDestroyed };
+  // The life of a peer's slot, and the thread that makes each transition:
+  //   kFree -> kPrepared     control thread: the queue pair exists (prepare)
+  //   kPrepared -> kReady    control thread: it is connected (complete)
+  //   either -> kClosing     control thread: it has failed for good (close)
+  //   kClosing -> kReleased  polling thread: it does not use the queue pair any more
+  //   kReleased -> kDestroyed  control thread: the queue pair and its ring are freed (reap)
+  //   kDestroyed -> kFree    polling thread: the packets in flight are freed
+  enum class PeerState : uint32_t { kFree, kPrepared, kReady, kClosing, kReleased, kDestroyed };
   struct Peer {
     std::atomic<PeerState> state{PeerState::kFree};
     std::atomic<bool> broken{false};
-    std::atomic<uint32_t> number{0};  // of the queue pair that has the slot, or had it last
-    uint64_t owner = 0;               // control thread's
-    QueuePair queue_pair;             // control thread's to make and destroy
-    // The ring that it writes to: landing slots from ring_first on; ring_slots 0: it has none. Set
-    // while the polling thread has nothing to do with the peer.
+    std::atomic<uint32_t> number{0};  // number of the current or last queue pair in this slot
+    uint64_t owner = 0;               // control thread only
+    QueuePair queue_pair;             // created and destroyed by the control thread
+    // The ring that the peer writes to: landing slots [ring_first, ring_first + ring_slots), none
+    // if ring_slots is 0. Set only while the polling thread does not use the peer.
     MemoryRegion ring_memory;
     MemoryWindow window;
     uint32_t ring_first = 0;
     uint32_t ring_slots = 0;
-    wire::LandingRing target;  // the peer's, that is written to; set likewise
+    wire::LandingRing target;  // the peer's ring, which we write to; set like the ring above
     wire::QueuePairAddress own;
     Endpoint endpoint;
-    // The polling thread's.
-    uint64_t posted = 0;     // packets, of which the newest kSendDepth at most are under way
-    uint64_t completed = 0;  // packets, oldest first
-    uint64_t full_since_ns = 0;
-    uint32_t ring_next = 0;    // the slot that is written next
-    uint32_t target_next = 0;  // the same of the peer's
+    // Polling thread only.
+    uint64_t posted = 0;         // packets since the start; posted - completed <= kSendDepth
+    uint64_t completed = 0;      // packets since the start, oldest first
+    uint64_t full_since_ns = 0;  // since when nothing completes although the queue is full; 0: not
+    uint32_t ring_next = 0;      // slot of the ring that the peer writes next
+    uint32_t target_next = 0;    // slot of the target that we write next
     std::array<Sent, kSendDepth> sent;
-    ibv_send_wr* first = nullptr;  // chain that is being made
+    ibv_send_wr* first = nullptr;  // chain of requests to post
     ibv_send_wr* last = nullptr;
   };
 
@@ -74,7 +80,7 @@ struct RdmaQueue::State {
 
   // landing.cc: control thread
   Status check_landing() const;
-  void take_ring(Peer& peer, uint32_t slots_wanted);
+  void allocate_ring(Peer& peer, uint32_t slots_wanted);
   wire::LandingRing ring_of(const Peer& peer) const;
   void release_ring(Peer& peer);
   Status open_ring(Peer& peer);
@@ -82,7 +88,7 @@ struct RdmaQueue::State {
   // receive_datapath.cc
   size_t rx_burst(std::span<RxPacket> packets);
   int event_fd();
-  void settle();
+  void advance_closing_peers();
   bool poll_completions();
 
   // transmit_datapath.cc
@@ -92,6 +98,7 @@ struct RdmaQueue::State {
   Peer* peer_at(const Endpoint& endpoint);
   std::byte* head_of(const Peer& peer, uint64_t sequence) {
     const auto slot = static_cast<uint64_t>(&peer - peers.get());
+    PBOX_DCHECK(slot < peer_count);
     return heads + (slot * kSendDepth + sequence % kSendDepth) * kHeadBytes;
   }
 
@@ -103,30 +110,31 @@ struct RdmaQueue::State {
   std::byte* staging_buffers = nullptr;
   std::byte* heads = nullptr;
   std::byte* landing = nullptr;
-  SlotRanges landing_free;  // control thread's
+  SlotRanges landing_free;  // control thread only
 
-  // In the order in which they stand on each other.
+  // Each of these depends on those before it.
   std::shared_ptr<ProtectionDomain> domain;
   CompletionChannel channel;
   CompletionQueue completion_queue;
   SharedReceiveQueue receive_queue;
   MemoryRegion own_memory;
-  std::map<const std::byte*, MemoryRegion> payload_regions;  // control thread's
+  std::map<const std::byte*, MemoryRegion> payload_regions;  // control thread only
   PayloadMemory payload_memory;
 
-  uint32_t peer_count = 0;  // slots
+  uint32_t peer_count = 0;  // length of `peers`
   std::unique_ptr<Peer[]> peers;
   QueuePairTable numbers;
-  std::atomic<uint32_t> changes{0};  // peers in kClosing or kDestroyed
+  std::atomic<uint32_t> pending_changes{0};  // peers in kClosing or kDestroyed
 
-  // The polling thread's.
-  int ready_fd = -1;  // always readable: for when packets wait already
+  // Polling thread only.
+  int ready_fd = -1;  // always readable; event_fd() returns it if packets wait already
   std::array<ibv_wc, limits::kBurstPackets> completions;
-  std::vector<ibv_wc> received;  // completions not yet handed out, from received_next on
+  std::vector<ibv_wc>
+      received;  // completed receives; those from received_next on are not returned yet
   size_t received_next = 0;
-  bool armed = false;
-  std::vector<uint32_t> held;         // buffers of the burst that was handed out last
-  std::vector<uint32_t> held_landed;  // the same of slots in rings: each peer's index
+  bool armed = false;                 // a notification was requested and has not arrived
+  std::vector<uint32_t> held;         // receive buffers of the last burst
+  std::vector<uint32_t> held_landed;  // landing slots of the last burst: the peer's index for each
   std::vector<ibv_recv_wr> receive_requests;
   std::vector<ibv_sge> receive_pieces;
   std::vector<uint32_t> staging_free;
@@ -143,15 +151,15 @@ struct RdmaQueue::State {
   void repost_landed();
   bool take_landed(const ibv_wc& completion, RxPacket& packet);
   bool take(const ibv_wc& completion, RxPacket& packet);
-  void end(Peer& peer);
+  void mark_broken(Peer& peer);
   void free_sent(Peer& peer, uint64_t until);
-  enum class Room { kYes, kNo, kNever };
+  enum class Room { kYes, kNo, kNever };  // kNever: the peer is broken or stuck
   Room make_room(Peer& peer, bool needs_staging);
-  PayloadMemory::Region* readable(const TxPacket& packet);
+  PayloadMemory::Region* registered_region(const TxPacket& packet);
   bool make_request(Peer& peer, const TxPacket& packet, size_t index);
   uint32_t make_pieces(Peer& peer, const TxPacket& packet, ibv_sge* pieces, Sent& sent,
                        unsigned& flags);
-  static void aim(Peer& peer, const TxPacket& packet, ibv_send_wr& request);
+  static void write_to_ring(Peer& peer, const TxPacket& packet, ibv_send_wr& request);
   void post(Peer& peer);
 };
 

@@ -7,12 +7,13 @@
 namespace pbox::nic {
 namespace {
 
-// Completions of packets that were sent say nothing to the caller: so many bursts of them at most
-// are read before rx_burst returns.
+// Completions of sent packets give the caller nothing. rx_burst reads at most this many batches of
+// them before it returns.
 constexpr uint32_t kPollsPerBurst = 4;
 
 }  // namespace
 
+// Returns the connected peer that the endpoint names, or nullptr if it is closed.
 RdmaQueue::State::Peer* RdmaQueue::State::peer_at(const Endpoint& endpoint) {
   if (endpoint.port >= peer_count) return nullptr;
   Peer& peer = peers[endpoint.port];
@@ -20,19 +21,20 @@ RdmaQueue::State::Peer* RdmaQueue::State::peer_at(const Endpoint& endpoint) {
   return peer.endpoint.scope_id == endpoint.scope_id ? &peer : nullptr;
 }
 
-// Buffers that were handed out in the last burst go back to the device, in one call.
+// Posts the buffers of the last burst to the device again, in one call.
 void RdmaQueue::State::repost() {
   for (size_t first = 0; first < held.size();) {
     const size_t count = std::min<size_t>(held.size() - first, receive_requests.size());
     for (size_t index = 0; index < count; ++index) {
       const uint32_t buffer = held[first + index];
+      PBOX_DCHECK(buffer < options.receive_slots);
       receive_pieces[index] = {reinterpret_cast<uint64_t>(receive_buffers + buffer * kBufferBytes),
                                limits::kPacketBytesMax, own_memory->lkey};
       receive_requests[index] = {buffer, index + 1 < count ? &receive_requests[index + 1] : nullptr,
                                  &receive_pieces[index], 1};
     }
     ibv_recv_wr* bad = nullptr;
-    // It has as many places as there are buffers; a device that refuses is gone.
+    // The queue has room for all buffers. If the device refuses, it was removed.
     if (ibv_post_srq_recv(receive_queue.get(), receive_requests.data(), &bad) != 0) break;
     first += count;
   }
@@ -40,11 +42,13 @@ void RdmaQueue::State::repost() {
   if (!held_landed.empty()) repost_landed();
 }
 
-// The same for slots in rings: a receive each, one call for neighbours of a peer. Whoever handed
-// them out was connected then, and lasts at least until settle.
+// The same for landing slots: one receive for each slot, one call for adjacent slots of a peer. The
+// peer was connected when the slots were returned, and its queue pair exists at least until
+// advance_closing_peers().
 void RdmaQueue::State::repost_landed() {
   for (size_t first = 0; first < held_landed.size();) {
     const uint32_t owner = held_landed[first];
+    PBOX_DCHECK(owner < peer_count && peers[owner].queue_pair);
     size_t count = 0;
     for (; first + count < held_landed.size() && held_landed[first + count] == owner &&
            count < receive_requests.size();
@@ -53,30 +57,32 @@ void RdmaQueue::State::repost_landed() {
       if (count > 0) receive_requests[count - 1].next = &receive_requests[count];
     }
     ibv_recv_wr* bad = nullptr;
-    // There is room for as many as there were; a queue pair that is broken takes none.
+    // The queue has room for as many as before. A broken queue pair refuses them.
     ibv_post_recv(peers[owner].queue_pair.get(), receive_requests.data(), &bad);
     first += count;
   }
   held_landed.clear();
 }
 
-// What close and reap have changed.
-void RdmaQueue::State::settle() {
+// Makes the polling thread's transitions of peers that close() and reap() have changed.
+void RdmaQueue::State::advance_closing_peers() {
+  PBOX_DCHECK(held.empty() && held_landed.empty());
   for (uint32_t index = 0; index < peer_count; ++index) {
     Peer& peer = peers[index];
     const auto at = peer.state.load(std::memory_order_acquire);
     if (at == PeerState::kClosing) {
-      changes.fetch_sub(1, std::memory_order_relaxed);
-      peer.state.store(PeerState::kQuiet, std::memory_order_release);
+      pending_changes.fetch_sub(1, std::memory_order_relaxed);
+      peer.state.store(PeerState::kReleased, std::memory_order_release);
     } else if (at == PeerState::kDestroyed) {
+      PBOX_DCHECK(!peer.queue_pair);
       free_sent(peer, peer.posted);
-      changes.fetch_sub(1, std::memory_order_relaxed);
+      pending_changes.fetch_sub(1, std::memory_order_relaxed);
       peer.state.store(PeerState::kFree, std::memory_order_release);
     }
   }
 }
 
-// True if there were any.
+// Reads one batch of completions. Returns whether there were any.
 bool RdmaQueue::State::poll_completions() {
   const int count =
       ibv_poll_cq(completion_queue.get(), static_cast<int>(completions.size()), completions.data());
@@ -85,28 +91,32 @@ bool RdmaQueue::State::poll_completions() {
     if ((completion.wr_id & kSendMark) != 0) {
       on_sent(completion);
     } else {
+      PBOX_DCHECK(received.size() < received.capacity());  // else it would allocate
       received.push_back(completion);
     }
   }
   return count > 0;
 }
 
-// What a peer has written into its ring. The immediate is the peer's word: only the slot that is
-// next is read, and no byte beyond it.
+// Takes a packet that a peer has written into its ring. The peer chooses the immediate, so only the
+// next slot is read, and no byte beyond it. Returns false if there is no packet for the caller.
 bool RdmaQueue::State::take_landed(const ibv_wc& completion, RxPacket& packet) {
   const auto index = numbers.find(completion.qp_num);
   if (!index) return false;
+  PBOX_DCHECK(*index < peer_count);
   Peer& peer = peers[*index];
   if (completion.status != IBV_WC_SUCCESS) {
-    end(peer);
+    mark_broken(peer);
     return false;
   }
-  // Else of a queue pair that had the number before.
+  // Otherwise the completion belongs to an earlier queue pair with the same number.
   if (peer.state.load(std::memory_order_acquire) != PeerState::kReady || peer.ring_slots == 0) {
     return false;
   }
   held_landed.push_back(*index);
   const uint32_t slot = peer.ring_next;
+  PBOX_DCHECK(slot < peer.ring_slots);
+  PBOX_DCHECK(peer.ring_first + peer.ring_slots <= options.landing_slots);
   peer.ring_next = slot + 1 == peer.ring_slots ? 0 : slot + 1;
   std::optional<uint32_t> bytes;
   if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
@@ -124,16 +134,19 @@ bool RdmaQueue::State::take_landed(const ibv_wc& completion, RxPacket& packet) {
   return true;
 }
 
-// False, and its buffer goes back, if there is nothing in it for anybody.
+// Takes a received packet. Returns false if there is none for the caller; the buffer is then posted
+// again in the next burst.
 bool RdmaQueue::State::take(const ibv_wc& completion, RxPacket& packet) {
   if (completion.wr_id == kLanded) return take_landed(completion, packet);
   const auto buffer = static_cast<uint32_t>(completion.wr_id);
+  PBOX_DCHECK(buffer < options.receive_slots && held.size() < options.receive_slots);
   held.push_back(buffer);
   const auto slot = numbers.find(completion.qp_num);
   if (!slot) return false;
+  PBOX_DCHECK(*slot < peer_count);
   Peer& peer = peers[*slot];
   if (completion.status != IBV_WC_SUCCESS) {
-    end(peer);
+    mark_broken(peer);
     return false;
   }
   if (peer.state.load(std::memory_order_acquire) != PeerState::kReady) return false;
@@ -146,7 +159,7 @@ bool RdmaQueue::State::take(const ibv_wc& completion, RxPacket& packet) {
 
 size_t RdmaQueue::State::rx_burst(std::span<RxPacket> packets) {
   repost();
-  if (changes.load(std::memory_order_relaxed) != 0) settle();
+  if (pending_changes.load(std::memory_order_relaxed) != 0) advance_closing_peers();
   if (armed) {
     ibv_cq* queue = nullptr;
     void* context = nullptr;
@@ -160,6 +173,7 @@ size_t RdmaQueue::State::rx_burst(std::span<RxPacket> packets) {
     while (received_next < received.size() && count < packets.size()) {
       if (take(received[received_next++], packets[count])) ++count;
     }
+    PBOX_DCHECK(received_next <= received.size());
     received.erase(received.begin(), received.begin() + static_cast<ptrdiff_t>(received_next));
     received_next = 0;
     if (count > 0 || !poll_completions()) break;
@@ -167,13 +181,14 @@ size_t RdmaQueue::State::rx_burst(std::span<RxPacket> packets) {
   return count;
 }
 
-// Asked for just before its caller sleeps on it: completions that come from here on make it
-// readable, and those that came before are there already.
+// The caller must sleep on the result at once. Completions that arrive from now on make it
+// readable; those that arrived before are read here, and then the result is a descriptor that is
+// readable.
 int RdmaQueue::State::event_fd() {
   if (!armed) armed = ibv_req_notify_cq(completion_queue.get(), 0) == 0;
   poll_completions();
   const bool has_work =
-      received_next < received.size() || changes.load(std::memory_order_relaxed) != 0;
+      received_next < received.size() || pending_changes.load(std::memory_order_relaxed) != 0;
   return has_work ? ready_fd : channel->fd;
 }
 

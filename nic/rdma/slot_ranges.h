@@ -1,4 +1,4 @@
-// Which slots of a block are taken, in runs of neighbours. A value; one thread at a time.
+// Allocates contiguous ranges of slots from a block. A value; one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@ class SlotRanges {
  public:
   explicit SlotRanges(uint32_t slots) : slots_(slots) {}
 
-  // The first of `count` (> 0) neighbours that were free and are taken now: the lowest there are.
+  // Takes the lowest free range of `count` > 0 slots. Returns its first slot, or nothing.
   std::optional<uint32_t> take(uint32_t count) {
+    PBOX_CHECK(count > 0);
     uint32_t first = 0;
     for (const auto& [taken, length] : taken_) {
       if (taken - first >= count) break;
@@ -25,13 +26,13 @@ class SlotRanges {
     return first;
   }
 
-  // Of what take has returned at `first`.
+  // Return the length of, and free, the range that take() returned as `first`.
   uint32_t length(uint32_t first) const { return taken_.at(first); }
   void give_back(uint32_t first) { PBOX_CHECK(taken_.erase(first) == 1); }
 
  private:
   uint32_t slots_;
-  std::map<uint32_t, uint32_t> taken_;  // first slot -> how many
+  std::map<uint32_t, uint32_t> taken_;  // first slot -> length
 };
 
 }  // namespace pbox::nic

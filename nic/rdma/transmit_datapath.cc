@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "nic/rdma/queue_state.h"
 
 namespace pbox::nic {
 namespace {
 
-// A peer that takes nothing for so long does not hold up the others: its packets are lost, as they
-// would be on a wire.
+// If a peer's full queue makes no progress for this long, its packets are dropped, as on a network,
+// so that it does not delay the others.
 constexpr uint64_t kStuckNs = 10 * kNanosPerMilli;
 
 uint64_t send_id(uint32_t slot, uint64_t sequence) {
@@ -23,19 +24,22 @@ ibv_sge piece_of(const void* bytes, size_t count, uint32_t key) {
 
 }  // namespace
 
-// Nothing comes or goes there any more.
-void RdmaQueue::State::end(Peer& peer) {
+// Marks a queue pair as broken: it neither sends nor receives any more.
+void RdmaQueue::State::mark_broken(Peer& peer) {
   if (peer.broken.exchange(true, std::memory_order_relaxed)) return;
-  // One that is being closed fails what is under way; that is no error.
+  // If it is being closed, the packets in flight fail; that is no error.
   if (peer.state.load(std::memory_order_relaxed) == PeerState::kReady) {
     counters.add(PortCounter::kQueuePairErrors);
   }
 }
 
-// The packets before `until` have left, or never will.
+// Frees the packets with sequences below `until`, which were sent or will never be.
 void RdmaQueue::State::free_sent(Peer& peer, uint64_t until) {
+  PBOX_DCHECK(until >= peer.completed && until <= peer.posted);
+  PBOX_DCHECK(peer.posted - peer.completed <= kSendDepth);
   for (; peer.completed < until; ++peer.completed) {
     Sent& sent = peer.sent[peer.completed % kSendDepth];
+    PBOX_DCHECK(sent.staging == Sent::kNoStaging || staging_free.size() < options.staging_slots);
     if (sent.staging != Sent::kNoStaging) staging_free.push_back(sent.staging);
     if (sent.region != nullptr) sent.region->in_flight.fetch_sub(1, std::memory_order_release);
     sent = {};
@@ -47,9 +51,9 @@ void RdmaQueue::State::on_sent(const ibv_wc& completion) {
   const auto slot = static_cast<uint32_t>((completion.wr_id & ~kSendMark) >> kSequenceBits);
   if (slot >= peer_count) return;
   Peer& peer = peers[slot];
-  // Of a queue pair that had the slot before.
+  // Otherwise the completion belongs to an earlier queue pair in the same slot.
   if (peer.number.load(std::memory_order_relaxed) != completion.qp_num) return;
-  if (completion.status != IBV_WC_SUCCESS) return end(peer);
+  if (completion.status != IBV_WC_SUCCESS) return mark_broken(peer);
   const auto done = static_cast<uint32_t>(completion.wr_id) + 1;
   const uint32_t count = done - static_cast<uint32_t>(peer.completed);
   if (count <= peer.posted - peer.completed) free_sent(peer, peer.completed + count);
@@ -60,7 +64,7 @@ RdmaQueue::State::Room RdmaQueue::State::make_room(Peer& peer, bool needs_stagin
     return peer.posted - peer.completed < kSendDepth && (!needs_staging || !staging_free.empty());
   };
   if (has_room()) return Room::kYes;
-  // Its chain is not with the device yet, and cannot complete.
+  // The peer's chain is not posted yet, so it cannot complete.
   if (peer.first != nullptr) post(peer);
   poll_completions();
   if (has_room()) return Room::kYes;
@@ -70,19 +74,22 @@ RdmaQueue::State::Room RdmaQueue::State::make_room(Peer& peer, bool needs_stagin
   return now_ns - peer.full_since_ns < kStuckNs ? Room::kNo : Room::kNever;
 }
 
-// Where the payload lies, if the device can read it there.
-PayloadMemory::Region* RdmaQueue::State::readable(const TxPacket& packet) {
+// Returns the registered region that holds the payload; nullptr if the payload must be copied.
+PayloadMemory::Region* RdmaQueue::State::registered_region(const TxPacket& packet) {
   PayloadMemory::Region* region = payload_memory.find(packet.payload, packet.header.payload_bytes);
   if (region == nullptr) return nullptr;
   const bool is_refused = region->key.load(std::memory_order_relaxed) == PayloadMemory::kRefused;
   return is_refused ? nullptr : region;
 }
 
-// Inline where it is small: the device takes the bytes at once. Else from where they lie, or from a
-// copy.
+// Writes the packet's scatter/gather elements and returns their number. Small packets are sent
+// inline: the device copies them at once. Other payloads are sent in place if their memory is
+// registered, or else from a copy.
 uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet, ibv_sge* pieces,
                                        Sent& sent, unsigned& flags) {
   const uint32_t payload_bytes = packet.header.payload_bytes;
+  PBOX_DCHECK(packet.payload != nullptr || payload_bytes == 0);
+  PBOX_DCHECK(sent.region == nullptr && sent.staging == Sent::kNoStaging);
   if (limits::kPacketOverheadBytes + payload_bytes <= kInlineBytes) {
     flags |= IBV_SEND_INLINE;
     uint32_t count = 0;
@@ -91,7 +98,7 @@ uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet, ibv_s
     pieces[count++] = piece_of(packet.tag.data(), limits::kTagBytes, 0);
     return count;
   }
-  sent.region = readable(packet);
+  sent.region = registered_region(packet);
   if (sent.region != nullptr) {
     sent.region->in_flight.fetch_add(1, std::memory_order_relaxed);
     std::byte* head = head_of(peer, peer.posted);
@@ -104,6 +111,8 @@ uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet, ibv_s
     counters.add(PortCounter::kExternalPackets);
     return 3;
   }
+  PBOX_DCHECK(!staging_free.empty());  // make_room() made sure
+  PBOX_DCHECK(limits::kPacketOverheadBytes + payload_bytes <= kBufferBytes);
   sent.staging = staging_free.back();
   staging_free.pop_back();
   std::byte* copy = staging_buffers + sent.staging * kBufferBytes;
@@ -113,27 +122,31 @@ uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet, ibv_s
   pieces[0] = piece_of(copy, limits::kPacketOverheadBytes + payload_bytes, own_memory->lkey);
   counters.add(PortCounter::kStagedPackets);
   if (payload_memory.find(packet.payload, payload_bytes) != nullptr) ++refused_packets;
-  // Copies are few and shared by all peers: they come back one by one.
+  // All peers share few staging buffers, so each is signalled and returns separately.
   flags |= IBV_SEND_SIGNALED;
   return 1;
 }
 
-// At the peer's next slot. It is not told when slots are free: the peer has fewer receives than
-// slots, one for each that it has let go of, and its device makes this one wait without them.
-void RdmaQueue::State::aim(Peer& peer, const TxPacket& packet, ibv_send_wr& request) {
+// Turns the request into a write to the next slot of the peer's ring. The sender does not know
+// which slots are free. The peer posts a receive for each slot that it has released, and without
+// one the device makes the write wait.
+void RdmaQueue::State::write_to_ring(Peer& peer, const TxPacket& packet, ibv_send_wr& request) {
+  PBOX_DCHECK(peer.target_next < peer.target.slots);
   const uint32_t slot = peer.target_next;
   peer.target_next = slot + 1 == peer.target.slots ? 0 : slot + 1;
   const uint32_t bytes = limits::kPacketOverheadBytes + packet.header.payload_bytes;
+  PBOX_DCHECK(bytes <= peer.target.slot_bytes);
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   request.imm_data = htonl(wire::pack({static_cast<uint16_t>(slot), static_cast<uint16_t>(bytes)}));
   request.wr.rdma.remote_addr = peer.target.address + uint64_t{slot} * peer.target.slot_bytes;
   request.wr.rdma.rkey = peer.target.key;
 }
 
-// Adds the packet to its peer's chain. False if there is no room now.
+// Adds the packet to its peer's chain, or drops and counts it if the peer is broken or stuck.
+// Returns false if there is no room now.
 bool RdmaQueue::State::make_request(Peer& peer, const TxPacket& packet, size_t index) {
   const bool is_small = limits::kPacketOverheadBytes + packet.header.payload_bytes <= kInlineBytes;
-  const bool needs_staging = !is_small && readable(packet) == nullptr;
+  const bool needs_staging = !is_small && registered_region(packet) == nullptr;
   const Room room = make_room(peer, needs_staging);
   if (room == Room::kNo) return false;
   if (room == Room::kNever || peer.broken.load(std::memory_order_relaxed)) {
@@ -143,7 +156,9 @@ bool RdmaQueue::State::make_request(Peer& peer, const TxPacket& packet, size_t i
   unsigned flags = peer.posted % kSignalInterval == kSignalInterval - 1 ? IBV_SEND_SIGNALED : 0;
   ibv_sge* pieces = &send_pieces[kSendPieces * index];
   Sent& sent = peer.sent[peer.posted % kSendDepth];
+  PBOX_DCHECK(peer.posted - peer.completed < kSendDepth);
   const uint32_t count = make_pieces(peer, packet, pieces, sent, flags);
+  PBOX_DCHECK(count >= 1 && count <= kSendPieces);
   ibv_send_wr& request = send_requests[index];
   request = {};
   request.wr_id = send_id(static_cast<uint32_t>(&peer - peers.get()), peer.posted);
@@ -151,21 +166,22 @@ bool RdmaQueue::State::make_request(Peer& peer, const TxPacket& packet, size_t i
   request.num_sge = static_cast<int>(count);
   request.opcode = IBV_WR_SEND;
   request.send_flags = flags;
-  if (peer.target.slots > 0) aim(peer, packet, request);
+  if (peer.target.slots > 0) write_to_ring(peer, packet, request);
   ++peer.posted;
   (peer.first == nullptr ? peer.first : peer.last->next) = &request;
   peer.last = &request;
   return true;
 }
 
-// One call for all packets of a burst to a peer.
+// Posts the peer's chain, all of a burst's packets to that peer, in one call.
 void RdmaQueue::State::post(Peer& peer) {
+  PBOX_DCHECK(peer.first != nullptr && peer.last->next == nullptr);
   if (options.signals_bursts) peer.last->send_flags |= IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
   const int error = ibv_post_send(peer.queue_pair.get(), peer.first, &bad);
   peer.first = peer.last = nullptr;
-  // What was not taken is freed with the queue pair.
-  if (error != 0) end(peer);
+  // Requests that the device did not take are freed with the queue pair.
+  if (error != 0) mark_broken(peer);
 }
 
 size_t RdmaQueue::State::tx_burst(std::span<const TxPacket> packets, const Endpoint* to) {
@@ -174,6 +190,7 @@ size_t RdmaQueue::State::tx_burst(std::span<const TxPacket> packets, const Endpo
   size_t touched_count = 0;
   size_t index = 0;
   for (; index < packets.size(); ++index) {
+    PBOX_DCHECK(to != nullptr || packets[index].to != nullptr);
     Peer* peer = peer_at(to != nullptr ? *to : *packets[index].to);
     if (peer == nullptr) {
       counters.add(PortCounter::kNoQueuePair);
@@ -181,7 +198,10 @@ size_t RdmaQueue::State::tx_burst(std::span<const TxPacket> packets, const Endpo
     }
     const bool is_new = peer->first == nullptr;
     if (!make_request(*peer, packets[index], index)) break;
-    if (is_new && peer->first != nullptr) touched[touched_count++] = peer;
+    if (is_new && peer->first != nullptr) {
+      PBOX_DCHECK(touched_count < touched.size());
+      touched[touched_count++] = peer;
+    }
   }
   for (size_t each = 0; each < touched_count; ++each) {
     if (touched[each]->first != nullptr) post(*touched[each]);

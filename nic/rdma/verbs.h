@@ -1,6 +1,6 @@
-// What libibverbs hands out, each owned by one handle that gives it back. In the order in which
-// they stand on each other: a context, on that protection domains and completion channels, on those
-// the rest; owners declare them in that order.
+// Owning handles for libibverbs objects, which release the object when they are destroyed. Objects
+// depend on each other: protection domains and completion channels on a context, the others on
+// those. Owners declare handles in that order.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -11,13 +11,13 @@
 
 namespace pbox::nic {
 
-// How many verbs objects this process holds now. Any thread.
+// Number of verbs objects that this process holds now. Any thread.
 inline std::atomic<int64_t>& verbs_objects() {
   static std::atomic<int64_t> count{0};
   return count;
 }
 
-// verbs.h's own has no linkage, which a type's argument must have.
+// The function in verbs.h has internal linkage, which a template argument must not have.
 inline int free_memory_window(ibv_mw* window) {
   return ibv_dealloc_mw(window);
 }
@@ -26,7 +26,7 @@ template <auto kDestroy>
 struct VerbsDeleter {
   template <typename Object>
   void operator()(Object* object) const {
-    // What a device that was pulled says to that changes nothing: its memory is gone either way.
+    // An error here means that the device was removed; its memory is released either way.
     kDestroy(object);
     verbs_objects().fetch_sub(1, std::memory_order_relaxed);
   }

@@ -1,4 +1,4 @@
-// Endpoint <-> sockaddr.
+// Conversion between Endpoint and sockaddr.
 #pragma once
 
 #include <sys/socket.h>
@@ -7,8 +7,9 @@
 
 namespace pbox::nic {
 
-// Writes the address and returns its length. Any core; no allocation.
+// Writes the address and returns its length in bytes. Any core; no allocation.
 socklen_t to_sockaddr(const Endpoint& endpoint, sockaddr_storage& address);
+// Returns an all-zero endpoint if the address is neither IPv4 nor IPv6.
 Endpoint from_sockaddr(const sockaddr_storage& address);
 
 }  // namespace pbox::nic

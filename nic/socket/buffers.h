@@ -1,4 +1,4 @@
-// The scatter/gather tables behind a SocketPort, allocated once.
+// The scatter/gather tables of a SocketPort, allocated once. Private to nic/socket.
 #pragma once
 
 #include <netinet/in.h>
@@ -14,10 +14,10 @@
 
 namespace pbox::nic {
 
-// A coalesced datagram is at most 64 KiB; a receive message must hold a whole one.
+// A coalesced message has at most 64 KiB, and a receive buffer must hold all of it.
 inline constexpr size_t kMessageBytes = 64 * 1024;
 inline constexpr size_t kReceiveMessages = 8;
-inline constexpr size_t kSegmentsMax = 64;  // UDP_MAX_SEGMENTS of the kernel
+inline constexpr size_t kSegmentsMax = 64;  // the kernel's UDP_MAX_SEGMENTS
 inline constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(uint16_t));
 
 struct SocketPort::Buffers {
@@ -36,12 +36,13 @@ struct SocketPort::Buffers {
   std::array<Receive, kReceiveMessages> receive{};
   std::unique_ptr<std::byte[]> receive_bytes;
 
-  // The batch being handed out: messages [message_next, message_count), from segment_offset on.
+  // Received and not yet returned by rx_burst: messages [message_next, message_count), the first of
+  // them from byte segment_offset on.
   size_t message_next = 0;
   size_t message_count = 0;
   size_t segment_offset = 0;
-  size_t segment_bytes = 0;
-  Endpoint segment_from;
+  size_t segment_bytes = 0;  // packet length within message_next
+  Endpoint segment_from;     // sender of message_next
 
   std::array<mmsghdr, limits::kBurstPackets> send_headers{};
   std::array<Send, limits::kBurstPackets> send{};

@@ -22,8 +22,8 @@ int get_option(int fd, int level, int name) {
   return getsockopt(fd, level, name, &value, &length) == 0 ? value : 0;
 }
 
-// With CAP_NET_ADMIN the FORCE variant passes net.core.*mem_max; without it the plain one gets that
-// far.
+// The FORCE variant may exceed net.core.*mem_max but needs CAP_NET_ADMIN. Without the capability
+// the plain variant sets the buffer up to that limit.
 void set_buffer(int fd, int force_name, int name, uint32_t bytes) {
   const int value = static_cast<int>(bytes);
   if (setsockopt(fd, SOL_SOCKET, force_name, &value, sizeof(value)) != 0) {
@@ -31,8 +31,8 @@ void set_buffer(int fd, int force_name, int name, uint32_t bytes) {
   }
 }
 
-constexpr uint32_t kUnconnectedMtu =
-    65536;  // what a job really gets is the least of its workers' paths
+// An unconnected socket has no single path. A job uses the smallest MTU of its workers' paths.
+constexpr uint32_t kUnconnectedMtu = 65536;
 
 }  // namespace
 
@@ -65,16 +65,17 @@ Status SocketPort::configure(const SocketOptions& options) {
   sockaddr_storage address{};
   socklen_t length = to_sockaddr(options.local, address);
   if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {
-    return system_error("cannot bind UDP " + to_string(options.local) +
-                            "; is another pboxd running, or the address not on this host?",
-                        errno);
+    return system_error(
+        "cannot bind UDP " + to_string(options.local) +
+            "; check that no other pboxd is running and that this host has the address",
+        errno);
   }
   length = sizeof(address);
   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
   local_ = from_sockaddr(address);
 
-  // Never fragment: a fragment that does not fit the path is a wrong setting to be seen, not
-  // hidden.
+  // Never fragment: a packet that exceeds the path's MTU is a configuration error, which
+  // fragmentation would hide.
   if (options.local.ipv6) {
     set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
   } else {

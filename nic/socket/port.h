@@ -1,6 +1,6 @@
-// UDP over kernel sockets: one socket per pipeline on the box, one per (worker, pipeline) on a
-// worker. recvmmsg/sendmmsg in bursts; UDP GSO and GRO carry many equal packets per system call
-// where packets are small enough for that to pay.
+// UDP over kernel sockets. A box has one socket for each pipeline; a worker has one for each
+// pipeline of each box. Bursts use recvmmsg and sendmmsg. Where the kernel has UDP GSO and GRO,
+// many packets of equal size share one message.
 #pragma once
 
 #include <sys/socket.h>
@@ -17,17 +17,18 @@
 namespace pbox::nic {
 
 struct SocketOptions {
-  Endpoint local;                       // port 0: the kernel chooses
-  std::optional<Endpoint> remote = {};  // set: a connected socket, which is what a worker uses
+  Endpoint local;                       // port 0: the kernel chooses a port
+  std::optional<Endpoint> remote = {};  // if set, the socket is connected, as a worker's is
   uint32_t receive_buffer_bytes = 8u << 20;
   uint32_t send_buffer_bytes = 8u << 20;
-  uint32_t mtu = 0;  // 0: what the path (connected) or the interface says
+  uint32_t mtu = 0;  // bytes; 0: the kernel's path MTU if connected, else 65536
   bool segmentation_offload = true;
 };
 
-// Move-only; used by one thread. Set-up in port.cc, the data path in port_datapath.cc.
+// Move-only; used by one thread. Set-up is in port.cc, the data path in port_datapath.cc.
 class SocketPort {
  public:
+  // Opens, binds and sizes the socket. Errors name the address. Control thread.
   static Result<SocketPort> open(const SocketOptions& options);
 
   SocketPort(SocketPort&&) noexcept;
@@ -39,8 +40,9 @@ class SocketPort {
   int event_fd() const;
   Capabilities capabilities() const { return capabilities_; }
 
-  const Endpoint& local() const { return local_; }  // with the port the kernel chose
-  // kSendFailures: refused by the kernel for good (no route, too long, the peer's port closed).
+  const Endpoint& local() const { return local_; }  // with the port that the kernel chose
+  // kSendFailures counts packets that the kernel refused permanently: no route, too long, or the
+  // peer's port is closed.
   const PortCounters& counters() const { return counters_; }
 
  private:

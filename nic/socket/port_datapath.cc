@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/check.h"
 #include "nic/socket/address.h"
 #include "nic/socket/buffers.h"
 #include "nic/socket/port.h"
@@ -13,7 +14,7 @@
 namespace pbox::nic {
 namespace {
 
-// Segment size of a coalesced message, or `whole` when the kernel delivered a plain datagram.
+// Returns the segment size of a coalesced message, or `whole` if the message is a single datagram.
 size_t coalesced_segment(const msghdr& header, size_t whole) {
   for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
        control = CMSG_NXTHDR(const_cast<msghdr*>(&header), control)) {
@@ -38,7 +39,8 @@ bool SocketPort::receive_messages() {
     header.msg_namelen = sizeof(sockaddr_storage);
     header.msg_controllen = kControlBytes;
   }
-  if (buffers.message_count == 0) {  // first call: no message has been filled yet
+  PBOX_DCHECK(buffers.message_next == buffers.message_count);  // all were returned
+  if (buffers.message_count == 0) {  // before the first message, and after an empty call
     for (auto& message : buffers.receive_headers) {
       message.msg_hdr.msg_namelen = sizeof(sockaddr_storage);
       message.msg_hdr.msg_controllen = kControlBytes;
@@ -53,6 +55,7 @@ bool SocketPort::receive_messages() {
     return false;
   }
   buffers.message_count = static_cast<size_t>(count);
+  PBOX_DCHECK(buffers.message_count <= kReceiveMessages);
   return true;
 }
 
@@ -70,10 +73,12 @@ bool SocketPort::take_segment(RxPacket& packet) {
       buffers.segment_offset = 0;
       continue;
     }
+    PBOX_DCHECK(message.msg_len <= kMessageBytes && buffers.segment_bytes > 0);
     const size_t left = message.msg_len - buffers.segment_offset;
     packet.data = buffers.receive_bytes.get() + index * kMessageBytes + buffers.segment_offset;
     packet.bytes = static_cast<uint32_t>(std::min(left, buffers.segment_bytes));
     packet.from = buffers.segment_from;
+    PBOX_DCHECK(packet.bytes > 0 && packet.bytes <= left);
     buffers.segment_offset += packet.bytes;
     return true;
   }
@@ -83,17 +88,17 @@ bool SocketPort::take_segment(RxPacket& packet) {
 size_t SocketPort::rx_burst(std::span<RxPacket> packets) {
   size_t count = 0;
   while (count < packets.size() && take_segment(packets[count])) ++count;
-  // Packets of the batch at hand were returned: their bytes must stay, so no new batch in this
-  // call.
+  // The returned packets lie in the current buffers, so this call must not receive into them again.
   if (count > 0) return count;
   if (!receive_messages()) return 0;
   while (count < packets.size() && take_segment(packets[count])) ++count;
   return count;
 }
 
-// How many leading packets may leave as one segmented message: same peer, same size (the last may
-// be shorter), within the kernel's bounds.
+// Returns how many of the first packets can leave as one segmented message: same peer, same size
+// except that the last may be shorter, within the kernel's bounds.
 size_t SocketPort::group_length(std::span<const TxPacket> packets) const {
+  PBOX_DCHECK(!packets.empty());
   if (!capabilities_.segmentation_offload) return 1;
   const uint32_t segment = packet_bytes(packets[0]);
   size_t total = segment;
@@ -106,11 +111,13 @@ size_t SocketPort::group_length(std::span<const TxPacket> packets) const {
     ++count;
     if (bytes < segment) break;
   }
+  PBOX_DCHECK(count == 1 || total <= limits::kUdpPayloadMax);
   return count;
 }
 
-// Fills the send tables from a prefix of packets; returns the number of messages.
+// Fills the send tables from all packets and returns the number of messages.
 size_t SocketPort::gather(std::span<const TxPacket> packets) {
+  PBOX_DCHECK(packets.size() <= limits::kBurstPackets);
   Buffers& buffers = *buffers_;
   size_t message = 0;
   size_t vector = 0;
@@ -122,6 +129,7 @@ size_t SocketPort::gather(std::span<const TxPacket> packets) {
     header.msg_iov = &buffers.send_vectors[vector];
     send.packet_count = group;
     if (!connected_) {
+      PBOX_DCHECK(packets[next].to != nullptr);
       header.msg_name = &send.address;
       header.msg_namelen = to_sockaddr(*packets[next].to, send.address);
     }
@@ -139,13 +147,16 @@ size_t SocketPort::gather(std::span<const TxPacket> packets) {
       const TxPacket& packet = packets[next];
       buffers.send_vectors[vector++] = {const_cast<wire::Header*>(&packet.header),
                                         sizeof(wire::Header)};
+      PBOX_DCHECK(packet_bytes(packet) <= limits::kPacketBytesMax);
       if (packet.header.payload_bytes > 0) {
+        PBOX_DCHECK(packet.payload != nullptr);
         buffers.send_vectors[vector++] = {const_cast<std::byte*>(packet.payload),
                                           packet.header.payload_bytes};
       }
       buffers.send_vectors[vector++] = {const_cast<std::byte*>(packet.tag.data()),
                                         packet.tag.size()};
     }
+    PBOX_DCHECK(vector <= buffers.send_vectors.size());
     header.msg_iovlen = static_cast<size_t>(&buffers.send_vectors[vector] - header.msg_iov);
   }
   return message;
@@ -166,14 +177,15 @@ size_t SocketPort::tx_burst(std::span<const TxPacket> packets) {
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) break;
     if ((errno == EIO || errno == EINVAL) && buffers_->send[message].packet_count > 1) {
-      // The device cannot segment after all: send one by one from here on.
+      // The device cannot segment although the kernel offers it: send single packets from now on.
       capabilities_.segmentation_offload = false;
       return sent + tx_burst(packets.subspan(sent));
     }
-    // Refused for good: the packet counts as lost, as it would on any wire.
+    // A permanent refusal: count the packets as sent and lost, as on any network.
     counters_.add(PortCounter::kSendFailures, buffers_->send[message].packet_count);
     sent += buffers_->send[message++].packet_count;
   }
+  PBOX_DCHECK(sent <= packets.size());
   return sent;
 }
 
