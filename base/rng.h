@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "base/check.h"
-
 namespace pbox {
 
 class Rng {
@@ -22,7 +20,6 @@ class Rng {
 
   // Returns a uniform integer in [0, bound); bound > 0.
   uint64_t below(uint64_t bound) {
-    PBOX_DCHECK(bound > 0);
     return static_cast<uint64_t>((static_cast<Wide>(next()) * bound) >> 64);
   }
 

@@ -26,20 +26,20 @@ enum class PacketType : uint8_t {
   kGrant = 4,    // box -> worker: new credit, no payload
   kMoved = 5,    // reserved: the chunk has another owner since a newer epoch
   kRecover = 6,  // reserved: a newer epoch begins; Join on the control connection does this today
-  kState = 7,    // reserved: a fragment of a result that the worker consumed and others still need
+  kState = 7,    // worker -> box: a fragment of a result it consumed and others still need
   kBarrier = 8,  // reserved
   kClose = 9,    // reserved
 };
 inline constexpr uint8_t kPacketTypeCount = 10;
 
 namespace flag {
-inline constexpr uint8_t kRetransmission = 1 << 0;
-inline constexpr uint8_t kLast = 1 << 1;
-inline constexpr uint8_t kEncrypted = 1 << 2;
-inline constexpr uint8_t kNonfinite = 1 << 3;
-inline constexpr uint8_t kPartial = 1 << 4;
-inline constexpr uint8_t kCongestionEcho = 1 << 5;
-inline constexpr uint8_t kReserved = 0xc0;  // a packet with one of these bits is dropped
+inline constexpr uint8_t kRetransmission = 1 << 0;  // the fragment was sent before
+inline constexpr uint8_t kLast = 1 << 1;            // the last fragment that is sent of the chunk
+inline constexpr uint8_t kEncrypted = 1 << 2;       // ENC; no sender sets it yet
+inline constexpr uint8_t kNonfinite = 1 << 3;       // no sender sets it yet
+inline constexpr uint8_t kPartial = 1 << 4;         // not all workers are in it: contributors()
+inline constexpr uint8_t kCongestionEcho = 1 << 5;  // CE_ECHO; no sender sets it yet
+inline constexpr uint8_t kReserved = 0xc0;          // a packet with one of these bits is dropped
 }  // namespace flag
 
 struct Header {

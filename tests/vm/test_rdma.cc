@@ -326,7 +326,7 @@ TEST_CASE("a worker's trouble with RDMA is one clear error", "[errors]") {
   const std::string& box = daemon.control();
   CHECK_THAT(refused_join(box, "rdma:"), Catch::Contains("no device is named"));
   CHECK_THAT(refused_join(box, "rdma:rxe7"),
-             Catch::Contains("there is none of that name; choose among rxe0, rxe1, rxe2, rxe3"));
+             Catch::Contains("no device has this name; choose one of rxe0, rxe1, rxe2, rxe3"));
   CHECK_THAT(refused_join(box, "rdma:rxe1 gid=77"), Catch::Contains("GID index 77 is empty"));
   Daemon sockets;
   CHECK_THAT(refused_join(sockets.control(), "rdma:rxe1"),

@@ -35,7 +35,7 @@ expect 0 'the devices were not asked' "$pboxctl" plan --config "$folder/empty.co
 if ! grep -qF 'built without DPDK' "$folder/out"; then
   expect 0 'link up, packets find their queue by udp-port' "$pboxctl" plan \
     --config "$folder/empty.conf" $dpdk '--dpdk.devices=net_null0 10.9.0.1/24'
-  expect 0 'device net_null0: results are copied to be sent' "$pboxctl" plan \
+  expect 0 'device net_null0: results are copied before they are sent' "$pboxctl" plan \
     --config "$folder/empty.conf" $dpdk '--dpdk.devices=net_null0 10.9.0.1/24'
 fi
 

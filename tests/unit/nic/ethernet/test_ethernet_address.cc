@@ -143,9 +143,9 @@ TEST_CASE("an interface is valid, or refused with what is wrong in it") {
              Contains("10.0.0.1/33"));
   CHECK_THAT(message([](Interface& i) { i.addresses[0].address = ip("10.0.0.255"); }),
              Contains("10.0.0.255/24"));
-  CHECK_THAT(message([](Interface& i) { i.vlan = 4095; }), Contains("vlan 4095"));
-  CHECK_THAT(message([](Interface& i) { i.mtu = 1279; }), Contains("mtu 1279"));
-  CHECK_THAT(message([](Interface& i) { i.mtu = 65536; }), Contains("mtu 65536"));
+  CHECK_THAT(message([](Interface& i) { i.vlan = 4095; }), Contains("vlan is 4095"));
+  CHECK_THAT(message([](Interface& i) { i.mtu = 1279; }), Contains("mtu is 1279"));
+  CHECK_THAT(message([](Interface& i) { i.mtu = 65536; }), Contains("mtu is 65536"));
   CHECK_THAT(message([](Interface& i) { i.gateway4 = ip("10.0.1.254"); }), Contains("10.0.1.254"));
   CHECK_THAT(message([](Interface& i) { i.gateway4 = ip("10.0.0.1"); }), Contains("10.0.0.1"));
   CHECK_THAT(message([](Interface& i) { i.gateway4 = ip("fd00::fe"); }), Contains("family"));

@@ -55,7 +55,7 @@ TEST_CASE("a GID index that is given is taken, or refused with what there is") {
 
 TEST_CASE("a port without a usable GID is refused") {
   CHECK_THAT(choose_gid({}, std::nullopt, std::nullopt).error().message,
-             Contains("it has none") && Contains("give the device's network interface an address"));
+             Contains("the port has none") && Contains("give the device's network interface an address"));
   const std::vector<GidEntry> old = {entry(0, "10.9.0.1", false)};
   CHECK_THAT(choose_gid(old, std::nullopt, std::nullopt).error().message,
              Contains("0 (10.9.0.1, RoCE v1)"));

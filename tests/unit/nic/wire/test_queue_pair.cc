@@ -54,8 +54,8 @@ TEST_CASE("a queue pair's address that no device could have is refused by field"
     const auto read = parse_queue_pair(message);
     return read ? std::string("accepted") : read.error().message;
   };
-  CHECK_THAT(refusal([](auto& m) { m.set_gid("short"); }), Contains("a gid of 5 bytes"));
-  CHECK_THAT(refusal([](auto& m) { m.clear_gid(); }), Contains("a gid of 0 bytes"));
+  CHECK_THAT(refusal([](auto& m) { m.set_gid("short"); }), Contains("gid has 5 bytes"));
+  CHECK_THAT(refusal([](auto& m) { m.clear_gid(); }), Contains("gid has 0 bytes"));
   CHECK_THAT(refusal([](auto& m) { m.set_number(0); }), Contains("number 0"));
   CHECK_THAT(refusal([](auto& m) { m.set_number(1); }), Contains("number 1 "));
   CHECK_THAT(refusal([](auto& m) { m.set_number(1u << 24); }), Contains("number 16777216"));
@@ -75,11 +75,11 @@ TEST_CASE("a queue pair's address that no device could have is refused by field"
   CHECK(refusal(ring(0, 2, limits::kPacketBytesMax)) == "accepted");
   for (const uint32_t slots : {0u, 1u, kLandingSlotsMax + 1, UINT32_MAX}) {
     CHECK_THAT(refusal(ring(0, slots, UINT32_MAX)),
-               Contains("a landing ring of " + std::to_string(slots) + " slots"));
+               Contains("landing.slots is " + std::to_string(slots) + ","));
   }
-  CHECK_THAT(refusal(ring(0, 2, limits::kPacketBytesMax - 1)), Contains("landing slots of"));
+  CHECK_THAT(refusal(ring(0, 2, limits::kPacketBytesMax - 1)), Contains("landing.slot_bytes is"));
   CHECK_THAT(refusal(ring(UINT64_MAX - 65'535, 2, limits::kPacketBytesMax)),
-             Contains("ends beyond all memory"));
+             Contains("memory beyond 2^64"));
 }
 
 }  // namespace pbox::wire
