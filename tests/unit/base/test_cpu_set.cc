@@ -29,7 +29,7 @@ TEST_CASE("a pinned thread runs on its cpu and nowhere else") {
   }
 }
 
-TEST_CASE("a thread may be kept on several cpus") {
+TEST_CASE("a thread can be pinned to several cpus") {
   const auto allowed = current_affinity();
   REQUIRE(allowed);
   std::optional<Status> pinned;
@@ -43,7 +43,7 @@ TEST_CASE("a thread may be kept on several cpus") {
   CHECK((*after)->cpus == allowed->cpus);
 }
 
-TEST_CASE("pinning one thread leaves the others where they were") {
+TEST_CASE("pinning one thread does not affect the others") {
   const auto before = current_affinity();
   REQUIRE(before);
   std::thread([&] { CHECK(pin_current_thread({{before->cpus[0]}}).ok()); }).join();
@@ -52,7 +52,7 @@ TEST_CASE("pinning one thread leaves the others where they were") {
   CHECK(after->cpus == before->cpus);
 }
 
-TEST_CASE("pinning to a cpu that is not there fails, and the error says what to look at") {
+TEST_CASE("pinning to a missing cpu fails with an error that says what to check") {
   const auto status = pin_current_thread({{1023}});
   REQUIRE_FALSE(status);
   CHECK_THAT(status.error().message,

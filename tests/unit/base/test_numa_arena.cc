@@ -1,6 +1,5 @@
-#include <linux/mempolicy.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <numa.h>
+#include <numaif.h>
 
 #include <catch2/catch.hpp>
 #include <cerrno>
@@ -16,7 +15,7 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugepageBytes = 2u << 20;
 
-// The last node the kernel says it has; 0 where there is no NUMA.
+// Returns the highest node that the kernel reports; 0 without NUMA.
 int last_node() {
   std::ifstream file("/sys/devices/system/node/online");
   std::string text;
@@ -25,9 +24,8 @@ int last_node() {
   return text.empty() ? 0 : std::stoi(start == std::string::npos ? text : text.substr(start + 1));
 }
 
-bool kernel_has_numa() {
-  int mode = 0;
-  return syscall(SYS_get_mempolicy, &mode, nullptr, 0, nullptr, 0) == 0 || errno != ENOSYS;
+bool numa_is_available() {
+  return numa_available() >= 0;
 }
 
 struct Policy {
@@ -38,16 +36,16 @@ struct Policy {
 Policy policy_at(void* address) {
   Policy policy;
   unsigned long mask[16] = {};
-  if (syscall(SYS_get_mempolicy, &policy.mode, mask, sizeof(mask) * 8, address, MPOL_F_ADDR) == 0) {
+  if (get_mempolicy(&policy.mode, mask, sizeof(mask) * 8, address, MPOL_F_ADDR) == 0) {
     policy.nodes = mask[0];
   }
   return policy;
 }
 
-// Where the page lies; negative: an errno (ENOENT: not touched yet).
+// Returns the node of a page, or a negative errno; -ENOENT means that it was not touched yet.
 int node_of_page(void* address) {
   int status = -1;
-  syscall(SYS_move_pages, 0, 1ul, &address, nullptr, &status, 0);
+  numa_move_pages(0, 1, &address, nullptr, &status, 0);
   return status;
 }
 
@@ -61,9 +59,9 @@ int free_hugepages(int node) {
 
 }  // namespace
 
-TEST_CASE("an arena is bound to its node and its pages lie there") {
-  if (!kernel_has_numa()) {
-    WARN("this kernel has no NUMA system calls: nothing to check");
+TEST_CASE("an arena is bound to its node and its pages are allocated there") {
+  if (!numa_is_available()) {
+    WARN("NUMA is unavailable on this machine: nothing to check");
     return;
   }
   for (const int node : {0, last_node()}) {
@@ -82,15 +80,15 @@ TEST_CASE("an arena is bound to its node and its pages lie there") {
   }
 }
 
-TEST_CASE("an arena tied to no node has no policy of its own") {
+TEST_CASE("an arena without a node has the default memory policy") {
   auto arena = NumaArena::create(kPageBytes, kAnyNumaNode);
   REQUIRE(arena);
   CHECK(arena->node() == kAnyNumaNode);
-  if (kernel_has_numa()) CHECK(policy_at(arena->data()).mode == MPOL_DEFAULT);
+  if (numa_is_available()) CHECK(policy_at(arena->data()).mode == MPOL_DEFAULT);
 }
 
-TEST_CASE("a node that does not exist is an error that names it") {
-  if (!kernel_has_numa()) return;
+TEST_CASE("an error names a node that does not exist") {
+  if (!numa_is_available()) return;
   for (const int node : {last_node() + 1, 1022, 1023, 100'000}) {
     const auto arena = NumaArena::create(kPageBytes, node);
     REQUIRE_FALSE(arena);
@@ -101,11 +99,11 @@ TEST_CASE("a node that does not exist is an error that names it") {
 TEST_CASE("ordinary pages are touched lazily and read as zero") {
   auto arena = NumaArena::create(4 * kPageBytes, 0);
   REQUIRE(arena);
-  if (kernel_has_numa()) CHECK(node_of_page(arena->data() + kPageBytes) == -ENOENT);
+  if (numa_is_available()) CHECK(node_of_page(arena->data() + kPageBytes) == -ENOENT);
   for (size_t i = 0; i < arena->size(); ++i) REQUIRE(arena->data()[i] == std::byte{0});
 }
 
-TEST_CASE("hugepages serve where the node has them, and ordinary pages where it has not") {
+TEST_CASE("an arena uses hugepages if the node has enough, and ordinary pages otherwise") {
   const int free_count = free_hugepages(0);
   const size_t enough = 2 * kHugepageBytes;
   auto arena = NumaArena::create(enough, 0);
@@ -124,7 +122,7 @@ TEST_CASE("hugepages serve where the node has them, and ordinary pages where it 
   CHECK_FALSE(plain->has_hugepages());
 }
 
-TEST_CASE("take cuts cache-line aligned pieces that do not overlap") {
+TEST_CASE("take returns cache-line aligned blocks that do not overlap") {
   auto arena = NumaArena::create(kPageBytes, 0);
   REQUIRE(arena);
   std::byte* first = arena->take(10);
@@ -134,7 +132,7 @@ TEST_CASE("take cuts cache-line aligned pieces that do not overlap") {
   CHECK(arena->taken() == 2 * kCacheLineBytes);
 }
 
-TEST_CASE("a moved arena owns the mapping once") {
+TEST_CASE("a moved arena is the only owner of its mapping") {
   auto arena = NumaArena::create(kPageBytes, 0);
   REQUIRE(arena);
   NumaArena owner = std::move(*arena);

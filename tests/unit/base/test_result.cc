@@ -45,7 +45,7 @@ TEST_CASE("a system error names what failed and why") {
   CHECK(error.message == "cannot open the port: Permission denied");
 }
 
-TEST_CASE("every error code has words of its own") {
+TEST_CASE("every error code has its own text") {
   std::set<std::string> names;
   constexpr int kCodeCount = static_cast<int>(ErrorCode::kInternal) + 1;
   for (int code = 0; code < kCodeCount; ++code) {

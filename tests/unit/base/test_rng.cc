@@ -38,7 +38,7 @@ TEST_CASE("below(n) stays in [0, n) and reaches every value about equally often"
     REQUIRE(value < kBound);
     ++counts[value];
   }
-  // Ten standard deviations (sqrt(kDraws * 0.1 * 0.9) = 95) around the mean.
+  // Within ten standard deviations (sqrt(kDraws * 0.1 * 0.9) = 95) of the mean.
   for (const int count : counts) CHECK(std::abs(count - kDraws / 10) < 950);
   CHECK(rng.below(1) == 0);
 }

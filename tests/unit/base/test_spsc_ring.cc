@@ -7,7 +7,7 @@
 namespace pbox {
 namespace {
 
-TEST_CASE("a ring gives values back in the order they went in") {
+TEST_CASE("a ring returns values in the order in which they were pushed") {
   SpscRing<int> ring(4);
   REQUIRE(ring.push(1));
   REQUIRE(ring.push(2));
@@ -18,7 +18,7 @@ TEST_CASE("a ring gives values back in the order they went in") {
   CHECK(value == 2);
 }
 
-TEST_CASE("a full ring refuses a value and keeps what it holds") {
+TEST_CASE("a full ring refuses a value and keeps its contents") {
   SpscRing<int> ring(2);
   REQUIRE(ring.push(1));
   REQUIRE(ring.push(2));
@@ -33,7 +33,7 @@ TEST_CASE("a full ring refuses a value and keeps what it holds") {
   CHECK(value == 3);
 }
 
-TEST_CASE("an empty ring gives nothing and leaves the target untouched") {
+TEST_CASE("popping an empty ring fails and does not change the target") {
   SpscRing<int> ring(1);
   int value = 7;
   CHECK(ring.empty());
@@ -43,14 +43,14 @@ TEST_CASE("an empty ring gives nothing and leaves the target untouched") {
   CHECK_FALSE(ring.empty());
 }
 
-// Two words that must agree: a value read before it was wholly written shows. Under the thread
-// sanitizer this is also the proof that the indices order the slots.
+// Two words that must match, so that a value read before it was completely written is detected. The
+// thread sanitizer also verifies here that the indices order the accesses to the slots.
 struct Pair {
   uint64_t number = 0;
   uint64_t complement = 0;
 };
 
-TEST_CASE("two threads pass every value once, whole and in order") {
+TEST_CASE("two threads pass every value exactly once, complete and in order") {
   constexpr uint64_t kValueCount = 200'000;
   SpscRing<Pair> ring(64);
   std::thread producer([&ring] {

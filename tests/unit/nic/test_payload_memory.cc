@@ -5,7 +5,7 @@
 
 namespace pbox::nic {
 
-TEST_CASE("a payload is found where all of it lies in one region") {
+TEST_CASE("a payload is found only if one region holds all of it") {
   PayloadMemory memory;
   const std::array<std::byte, 300> bytes{};
   REQUIRE(memory.add(bytes.data(), 100, 7));
@@ -13,16 +13,16 @@ TEST_CASE("a payload is found where all of it lies in one region") {
   CHECK(memory.find(bytes.data(), 100)->key == 7);
   CHECK(memory.find(bytes.data() + 100, 1)->key == 8);
   CHECK(memory.find(bytes.data() + 199, 1)->key == 8);
-  CHECK(memory.find(bytes.data() + 99, 2) == nullptr);  // in both
+  CHECK(memory.find(bytes.data() + 99, 2) == nullptr);  // crosses both regions
   CHECK(memory.find(bytes.data() + 199, 2) == nullptr);
   CHECK(memory.find(bytes.data() + 200, 1) == nullptr);
 }
 
-TEST_CASE("memory that is taken away is found no more, and forgotten when nothing is in flight") {
+TEST_CASE("removed memory is not found any more, and is released once nothing is in flight") {
   PayloadMemory memory(1);
   const std::array<std::byte, 100> bytes{};
   REQUIRE(memory.add(bytes.data(), 50));
-  CHECK_FALSE(memory.add(bytes.data() + 50, 50));  // no place left
+  CHECK_FALSE(memory.add(bytes.data() + 50, 50));  // all places are taken
   PayloadMemory::Region& region = *memory.find(bytes.data(), 50);
   region.in_flight = 1;
   CHECK_FALSE(memory.remove(bytes.data()));

@@ -1,5 +1,5 @@
-// The Toeplitz hash against Microsoft's published verification suite, and the search for source
-// ports against the hash.
+// Checks the Toeplitz hash against Microsoft's published verification suite, and the search for
+// source ports against the hash.
 #include <catch2/catch.hpp>
 #include <set>
 #include <string>
@@ -57,7 +57,7 @@ RssTable random_table(Rng& rng, uint16_t queues) {
 
 }  // namespace
 
-TEST_CASE("the RSS hash is that of Microsoft's verification suite, IPv4 and IPv6") {
+TEST_CASE("the RSS hash equals Microsoft's verification suite for IPv4 and IPv6") {
   const RssTable table{kPublishedKey, {0}};
   for (const Published& line : kPublished) {
     INFO(line.source);
@@ -72,7 +72,7 @@ TEST_CASE("the RSS hash is that of Microsoft's verification suite, IPv4 and IPv6
   }
 }
 
-TEST_CASE("a key's bits beyond its end count as zero") {
+TEST_CASE("missing key bits count as zero") {
   const std::vector<uint8_t> input(36, 0xa5);
   std::vector<uint8_t> padded(kPublishedKey.begin(), kPublishedKey.begin() + 16);
   const uint32_t hash = toeplitz_hash(padded, input);
@@ -81,7 +81,7 @@ TEST_CASE("a key's bits beyond its end count as zero") {
   CHECK(toeplitz_hash({}, input) == 0);
 }
 
-TEST_CASE("a source port that is found leads to its queue, for random keys, tables and addresses") {
+TEST_CASE("a source port that is found reaches its queue, for random keys, tables and addresses") {
   Rng rng(7);
   for (int turn = 0; turn < 300; ++turn) {
     const auto queues = static_cast<uint16_t>(1 + rng.below(16));
@@ -102,7 +102,7 @@ TEST_CASE("a source port that is found leads to its queue, for random keys, tabl
   }
 }
 
-TEST_CASE("the search starts at the candidate, skips none that fits, and goes round") {
+TEST_CASE("the search starts at the candidate, skips no port that fits, and wraps") {
   const RssTable table{kPublishedKey, {0, 1, 2, 3}};
   const Endpoint remote = *parse_endpoint("10.0.0.1", 9542);
   Endpoint local = *parse_endpoint("10.0.0.2", 0);
@@ -122,14 +122,14 @@ TEST_CASE("the search starts at the candidate, skips none that fits, and goes ro
         source_port_for(table, local, remote, 2, kSourcePortFirst));
 }
 
-TEST_CASE("a queue that the redirection table does not hold is reached by no port") {
+TEST_CASE("no port reaches a queue that is not in the redirection table") {
   const RssTable table{kPublishedKey, {0, 1, 3}};
   const Endpoint remote = *parse_endpoint("10.0.0.1", 9542);
   CHECK_FALSE(source_port_for(table, *parse_endpoint("10.0.0.2", 0), remote, 2, 1));
   CHECK(source_port_for(table, *parse_endpoint("10.0.0.2", 0), remote, 3, 65535));
 }
 
-TEST_CASE("each queue affinity has a name of its own") {
+TEST_CASE("each queue affinity has its own name") {
   std::set<std::string> names;
   for (uint32_t value = 0; value < kQueueAffinityCount; ++value) {
     names.insert(to_string(static_cast<QueueAffinity>(value)));

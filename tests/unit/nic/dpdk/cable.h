@@ -1,4 +1,4 @@
-// Two ring devices, each of which receives what the other sends: an Ethernet cable in memory.
+// An Ethernet cable in memory: two ring devices, each of which receives what the other sends.
 #pragma once
 
 #include <rte_ring.h>
@@ -12,16 +12,17 @@
 
 namespace pbox::test {
 
-// Starts DPDK without hugepages, once in the process.
+// Starts DPDK without hugepages, once per process.
 void start_dpdk();
 
 class Cable {
  public:
-  // `queue_count` rings each way, of `slots` packets (a power of two; one slot stays free).
+  // Creates `queue_count` rings in each direction, of `slots` packets each. `slots` is a power of
+  // two; one slot always stays free.
   explicit Cable(uint32_t queue_count, uint32_t slots = 256);
   ~Cable();
 
-  // Names of the devices at its ends.
+  // Returns the names of the devices at the ends.
   std::string left() const { return "net_ring_" + name_ + "l"; }
   std::string right() const { return "net_ring_" + name_ + "r"; }
 
@@ -31,7 +32,7 @@ class Cable {
   std::vector<rte_ring*> to_left_;
 };
 
-// Interfaces with these addresses and the default ports.
+// Returns interface options with these addresses and the default ports.
 nic::DpdkInterfaceOptions options_for(const std::string& device, const std::string& address,
                                       uint32_t pipelines);
 

@@ -1,4 +1,4 @@
-// Devices that cannot be had: whose they are, and that they come to no harm.
+// Devices that are in use already: opening them fails, names the reason, and does not disturb them.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Catch::Contains;
 
-// Serves a memif socket as slowly as a busy process does.
+// Serves a memif socket with a delay, as a busy process does.
 class SlowServer {
  public:
   explicit SlowServer(const std::string& path) : fd_(socket(AF_UNIX, SOCK_SEQPACKET, 0)) {
@@ -53,7 +53,7 @@ std::string refusal(const std::string& device) {
 
 }  // namespace
 
-TEST_CASE("a memif socket that somebody serves is refused, and its server is heard out first") {
+TEST_CASE("a memif socket that another process serves is refused, after its greeting") {
   start_dpdk();
   const std::string path = "/tmp/pbox-test-memif-" + std::to_string(getpid());
   SlowServer server(path);
@@ -63,7 +63,7 @@ TEST_CASE("a memif socket that somebody serves is refused, and its server is hea
   std::filesystem::remove(path);
 }
 
-TEST_CASE("a device that is open in this process is not opened again, and goes on") {
+TEST_CASE("a device that is open in this process cannot be opened again, and keeps working") {
   start_dpdk();
   auto opened = nic::DpdkDevice::open({.device = "net_null7", .queue_nodes = {SOCKET_ID_ANY}});
   REQUIRE(opened);

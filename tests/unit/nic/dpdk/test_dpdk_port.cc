@@ -24,7 +24,7 @@ struct Pair {
     }
   }
 
-  // Both ends poll, so that requests for MAC addresses are asked and answered.
+  // Polls both ends, so that requests for MAC addresses are sent and answered.
   void settle() {
     std::array<nic::RxPacket, limits::kBurstPackets> burst;
     for (int turn = 0; turn < 4; ++turn) {
@@ -51,7 +51,7 @@ nic::TxPacket packet_to(const nic::Endpoint& to, const std::byte* payload, uint1
   return packet;
 }
 
-// What arrives must be the packet that left, to the byte.
+// Checks that the received packet equals the sent one in every byte.
 void check_arrived(const nic::RxPacket& received, const nic::TxPacket& sent,
                    const nic::Endpoint& from) {
   CHECK(received.from == from);
@@ -73,7 +73,7 @@ void exchange_one(Pair& pair, uint16_t payload_bytes, const NumaArena& memory) {
   const nic::Endpoint to = pair.worker[0].local();
   const nic::TxPacket packet = packet_to(to, memory.data(), payload_bytes);
   REQUIRE(pair.box[0].tx_burst({&packet, 1}) == 1);
-  pair.settle();  // the first packet to a neighbour is lost to the question who has its address
+  pair.settle();  // the first packet to a neighbour is replaced by an ARP request
   REQUIRE(pair.box[0].tx_burst({&packet, 1}) == 1);
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
   REQUIRE(pair.worker[0].rx_burst(burst) == 1);
@@ -85,7 +85,7 @@ void exchange_one(Pair& pair, uint16_t payload_bytes, const NumaArena& memory) {
 
 }  // namespace
 
-TEST_CASE("a packet of either family arrives as it left, whatever its size") {
+TEST_CASE("a packet of either family and any size arrives unchanged") {
   const bool ipv6 = GENERATE(false, true);
   const uint16_t payload_bytes = GENERATE(as<uint16_t>(), 0, 1, 16, 1408, 8192);
   const NumaArena memory = patterned_memory(8192);
@@ -98,7 +98,7 @@ TEST_CASE("a packet of either family arrives as it left, whatever its size") {
   }
 }
 
-TEST_CASE("a large payload leaves from where it lies, and its memory is held until it is read") {
+TEST_CASE("a large payload is sent in place, and its memory is held until it has been read") {
   Pair pair;
   const NumaArena memory = patterned_memory(1 << 16);
   nic::DpdkPort& box = pair.box[0];
@@ -107,19 +107,19 @@ TEST_CASE("a large payload leaves from where it lies, and its memory is held unt
   CHECK(box.counters().get(PortCounter::kExternalPackets) == 1);
   CHECK_FALSE(box.remove_memory(memory.data(), memory.size()));  // the worker still holds it
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
-  CHECK(pair.worker[0].rx_burst(burst) == 0);  // which gives the last burst back
+  CHECK(pair.worker[0].rx_burst(burst) == 0);  // releases the last burst
   CHECK(box.remove_memory(memory.data(), memory.size()));
   CHECK(pair.worker[0].counters().get(PortCounter::kChainedPackets) == 1);
 }
 
-TEST_CASE("payloads of memory that was not added are copied") {
+TEST_CASE("payloads in memory that was not added are copied") {
   Pair pair;
   const NumaArena memory = patterned_memory(1 << 16);
   exchange_one(pair, 8192, memory);
   CHECK(pair.box[0].counters().get(PortCounter::kExternalPackets) == 0);
 }
 
-TEST_CASE("a device that takes nothing holds packets back instead of losing them") {
+TEST_CASE("if a device accepts nothing, packets are held back and not lost") {
   Pair pair;
   const NumaArena memory = patterned_memory(4096);
   const nic::Endpoint to = pair.worker[0].local();
@@ -131,13 +131,13 @@ TEST_CASE("a device that takes nothing holds packets back instead of losing them
   size_t sent = 0;
   size_t taken = 0;
   while ((taken = pair.box[0].tx_burst(packets)) > 0) sent += taken;
-  CHECK(sent > 255);  // the cable's ring, and a backlog
+  CHECK(sent > 255);  // the cable's ring and the backlog
   size_t received = 0;
   size_t count = 0;
   while ((count = pair.worker[0].rx_burst(burst)) > 0) {
     received += count;
     std::array<nic::RxPacket, 1> none;
-    CHECK(pair.box[0].rx_burst(none) == 0);  // polling alone moves the backlog on
+    CHECK(pair.box[0].rx_burst(none) == 0);  // polling alone sends the backlog
   }
   CHECK(received == sent);
   CHECK(pair.box[0].counters().get(PortCounter::kSendFailures) == 0);
@@ -163,7 +163,7 @@ TEST_CASE("each pipeline has its own queue, and the sender's queue is the receiv
   }
 }
 
-TEST_CASE("where queues are short, packets are handed to the pipeline of their UDP port") {
+TEST_CASE("with too few queues, packets are handed over to the pipeline of their UDP port") {
   Cable cable(1);  // one queue at each end
   auto near_options = options_for(cable.left(), "10.7.0.1/24", 3);
   near_options.udp_ports = {50'000, 50'007, 50'003};
@@ -187,7 +187,7 @@ TEST_CASE("where queues are short, packets are handed to the pipeline of their U
     const nic::TxPacket packet = packet_to(to, memory.data(), 64);
     REQUIRE(sender.tx_burst({&packet, 1}) == 1);
   };
-  send_to(50'000);                                  // lost to the question who has the address
+  send_to(50'000);                                  // replaced by an ARP request
   for (int turn = 0; turn < 2; ++turn) poll_all();  // an answer leaves with the next burst
   CHECK(sender.rx_burst(burst) == 0);
 
@@ -198,12 +198,12 @@ TEST_CASE("where queues are short, packets are handed to the pipeline of their U
   send_to(50'003);
   CHECK(poll_all() == std::vector<size_t>{0, 0, 1});
   CHECK(ports[0].counters().get(PortCounter::kDispatched) == 2);
-  send_to(50'005);  // between the others, and nobody's
+  send_to(50'005);  // in the port range, but no pipeline's port
   CHECK(poll_all() == std::vector<size_t>{0, 0, 0});
   CHECK(ports[0].counters().get(PortCounter::kDropUdpPort) == 1);
 
   const nic::Endpoint there = sender.local();
-  for (auto& port : ports) {  // those without a queue send through the one that has it
+  for (auto& port : ports) {  // ports without a queue send through the one that has it
     const nic::TxPacket packet = packet_to(there, memory.data(), 64);
     REQUIRE(port.tx_burst({&packet, 1}) == 1);
   }
@@ -211,7 +211,7 @@ TEST_CASE("where queues are short, packets are handed to the pipeline of their U
   CHECK(sender.rx_burst(burst) == 3);
 }
 
-TEST_CASE("pipelines that share a queue share its slots, so that credit cannot overrun it") {
+TEST_CASE("pipelines that share a queue share its slots, so that credit cannot exceed it") {
   const Cable cable(1);
   const auto alone = open_interface(options_for(cable.left(), "10.0.0.1/24", 1));
   const auto shared = open_interface(options_for(cable.right(), "10.0.0.2/24", 4));

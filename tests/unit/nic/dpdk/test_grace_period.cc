@@ -11,7 +11,7 @@ namespace pbox::test {
 TEST_CASE("a grace period ends once every poller that was inside has left") {
   nic::GracePeriodPoller first;
   nic::GracePeriodPoller second;
-  nic::wait_for_grace_period();  // nobody is inside
+  nic::wait_for_grace_period();  // no poller is inside
   first.enter();
   second.enter();
   std::atomic<bool> is_over{false};
@@ -31,12 +31,12 @@ TEST_CASE("a grace period ends once every poller that was inside has left") {
   first.leave();
 }
 
-TEST_CASE("memory is still unmapped where no poller matters") {
+TEST_CASE("munmap on other threads does not wait") {
   void* memory = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(memory != MAP_FAILED);
   nic::GracePeriodPoller poller;
   poller.enter();
-  CHECK(munmap(memory, 4096) == 0);  // not DPDK's interrupt thread: no wait
+  CHECK(munmap(memory, 4096) == 0);  // not DPDK's interrupt thread, so no wait
   poller.leave();
 }
 

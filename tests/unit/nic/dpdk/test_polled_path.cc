@@ -1,6 +1,6 @@
-// The polled path in steady state must not call the kernel, allocate or lock. The thread that polls
-// is watched from outside: a seccomp filter that traps every system call, and counting stand-ins
-// for malloc's and the mutex's functions.
+// In steady state the polled path must not make system calls, allocate or lock. The test watches
+// the polling thread with a seccomp filter that traps every system call, and with counting
+// replacements of the functions of malloc and the mutex.
 #include <dlfcn.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -37,10 +37,10 @@ void on_trapped_call(int /*signal*/) {
   note(system_calls);
 }
 
-// From here on every system call of the calling thread raises SIGSYS instead; but those that end
-// the thread, return from the handler, or give memory back.
+// From now on every system call of the calling thread raises SIGSYS, except those that end the
+// thread, return from the handler, or release memory.
 bool forbid_system_calls() {
-  void* volatile first = std::malloc(1);  // makes the thread's own part of the heap
+  void* volatile first = std::malloc(1);  // creates the thread's own arena of the heap
   std::free(first);
   struct sigaction action {};
   action.sa_handler = on_trapped_call;
@@ -52,7 +52,7 @@ bool forbid_system_calls() {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       allow(SYS_rt_sigreturn, 5),
       allow(SYS_exit, 4),
-      allow(SYS_futex, 3),  // of pthread_join and of the end of the test
+      allow(SYS_futex, 3),  // for pthread_join and the end of the test
       allow(SYS_munmap, 2),
       allow(SYS_madvise, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
@@ -106,7 +106,7 @@ pipeline::ShardSpec one_chunk() {
 }
 
 // Pushes whole rounds of ones through the port and waits for the results, on the same thread as the
-// box. True if every sum was right.
+// box. Returns whether every sum was right.
 class Workers {
  public:
   Workers(nic::DpdkPort& port, const nic::Endpoint& box) : port_(port), box_(box) {
@@ -152,7 +152,7 @@ class Workers {
 
 }  // namespace
 
-TEST_CASE("in steady state the polled path neither calls the kernel nor allocates nor locks") {
+TEST_CASE("in steady state the polled path makes no system calls, allocations or locks") {
   Cable cable(1);
   const auto box_interface = open_interface(options_for(cable.left(), "10.7.0.1/24", 1));
   const auto load_interface = open_interface(options_for(cable.right(), "10.7.0.2/24", 1));
@@ -178,7 +178,7 @@ TEST_CASE("in steady state the polled path neither calls the kernel nor allocate
         results += workers.receive();
       }
     };
-    // Neighbours (the first packets each way are lost to ARP), memory, per-thread caches.
+    // Warms up neighbours (ARP replaces the first packets each way), memory and per-thread caches.
     while (results == 0) run_round(0);
     for (uint32_t round = 1; round < 4; ++round) run_round(round);
     results = 0;
@@ -199,7 +199,7 @@ TEST_CASE("in steady state the polled path neither calls the kernel nor allocate
   CHECK(box.remove_memory((*shard)->arena().data(), (*shard)->arena().size()));
 }
 
-TEST_CASE("the watch notices a system call, an allocation and a lock") {
+TEST_CASE("the watch detects a system call, an allocation and a lock") {
   uint64_t calls_before = system_calls.load();
   bool is_filtered = false;
   std::thread guilty([&] {

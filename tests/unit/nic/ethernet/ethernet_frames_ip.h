@@ -1,4 +1,4 @@
-// ICMP, UDP and others, field by field: what becomes of each frame, and what is answered.
+// Frames with ICMP, UDP and other protocols: the expected verdict and answer of each.
 #pragma once
 
 #include "tests/unit/nic/ethernet/ethernet_host.h"

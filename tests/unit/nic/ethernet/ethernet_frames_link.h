@@ -1,4 +1,4 @@
-// ARP and neighbour discovery, field by field: what becomes of each frame, and what is answered.
+// Frames with ARP and neighbour discovery: the expected verdict and answer of each.
 #pragma once
 
 #include "tests/unit/nic/ethernet/ethernet_host.h"
@@ -17,12 +17,12 @@ inline constexpr GoldenFrame kLinkFrames[] = {
      "0a000001 000000000000000000000000000000000000",
      "020000000002 020000000001 0806 0001 0800 06 04 0002 020000000001 0a000001 020000000002 "
      "0a000002 000000000000000000000000000000000000"},
-    {"ARP request to our own MAC: does it still hold", Verdict::kAnswer, 0,
+    {"ARP request to our own MAC, which confirms it", Verdict::kAnswer, 0,
      "020000000001 020000000002 0806 0001 0800 06 04 0001 020000000002 0a000002 020000000001 "
      "0a000001",
      "020000000002 020000000001 0806 0001 0800 06 04 0002 020000000001 0a000001 020000000002 "
      "0a000002 000000000000000000000000000000000000"},
-    {"ARP probe: may I have your address", Verdict::kAnswer, 0,
+    {"ARP probe for our address", Verdict::kAnswer, 0,
      "ffffffffffff 020000000002 0806 0001 0800 06 04 0001 020000000002 00000000 000000000000 "
      "0a000001",
      "020000000002 020000000001 0806 0001 0800 06 04 0002 020000000001 0a000001 020000000002 "
@@ -129,7 +129,7 @@ inline constexpr GoldenFrame kLinkFrames[] = {
      "020000000002 020000000001 86dd 6000000000203aff fe80000000000000000000fffe000001 "
      "fe80000000000000000000fffe000002 8800 1b1c 60000000 fe80000000000000000000fffe000001 "
      "0201020000000001"},
-    {"duplicate address detection: may I have your address", Verdict::kAnswer, 0,
+    {"duplicate address detection for our address", Verdict::kAnswer, 0,
      "3333ff000001 020000000002 86dd 6000000000183aff 00000000000000000000000000000000 "
      "ff0200000000000000000001ff000001 8700 7da5 00000000 fd000000000000000000000000000001",
      "020000000002 020000000001 86dd 6000000000203aff fd000000000000000000000000000001 "

@@ -1,4 +1,4 @@
-// The host that the frames of these tests are for, its peer, and how frames are written down.
+// The host that receives the frames of these tests, its peer, and the notation of frames.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ inline IpAddress ip(const std::string& text) {
   return ip_address(*parse_endpoint(text, 0));
 }
 
-// 10.0.0.1/24 and fd00::1/64.
+// Returns an interface with the addresses 10.0.0.1/24 and fd00::1/64.
 inline Interface make_interface(uint16_t vlan = 0) {
   return {.addresses = {*parse_interface_address("10.0.0.1/24"),
                         *parse_interface_address("fd00::1/64")},
@@ -30,12 +30,13 @@ inline Interface make_interface(uint16_t vlan = 0) {
 struct GoldenFrame {
   const char* description;
   Verdict verdict;
-  uint16_t vlan;  // of the interface
+  uint16_t vlan;  // the interface's VLAN; 0: none
   const char* hex;
-  const char* reply;  // "": nothing is said
+  const char* reply;  // "": no answer
 };
 
-// On the heap and exactly as long as written: the address sanitizer sees any read beyond.
+// Returns the bytes on the heap, in a block of exactly their size, so that the address sanitizer
+// detects any read beyond them.
 inline Bytes from_hex(std::string hex) {
   std::erase(hex, ' ');
   Bytes bytes;
@@ -45,7 +46,7 @@ inline Bytes from_hex(std::string hex) {
   return bytes;
 }
 
-// The checksum the slow way: word by word, each carry added at once (RFC 1071, section 4.1).
+// Reference checksum: adds word by word and each carry at once (RFC 1071, section 4.1).
 inline uint16_t reference_sum(const Bytes& bytes) {
   uint32_t sum = 0;
   for (size_t at = 0; at < bytes.size(); ++at) {

@@ -5,7 +5,7 @@
 
 namespace pbox::nic {
 
-TEST_CASE("an interface address is written as it was read") {
+TEST_CASE("an interface address is printed as it was parsed") {
   for (const char* text : {"10.0.0.1/24", "192.168.1.6/31", "192.168.1.6/32", "172.16.0.255/12",
                            "fd00::1/64", "fe80::1/10", "2001:db8::/128"}) {
     INFO(text);
@@ -16,7 +16,8 @@ TEST_CASE("an interface address is written as it was read") {
   CHECK(to_string(kOwnMac) == "02:00:00:00:00:01");
 }
 
-TEST_CASE("what is not the address of one station and its network is refused by name") {
+TEST_CASE(
+    "an address that does not belong to a single host is refused with an error that quotes it") {
   for (const char* text : {"",
                            "10.0.0.1",
                            "10.0.0.1/",
@@ -46,7 +47,7 @@ TEST_CASE("what is not the address of one station and its network is refused by 
   }
 }
 
-TEST_CASE("a network contains what its prefix says, bit by bit") {
+TEST_CASE("a network contains exactly the addresses with its prefix") {
   const struct {
     const char* network;
     const char* inside;
@@ -66,7 +67,7 @@ TEST_CASE("a network contains what its prefix says, bit by bit") {
   CHECK_FALSE(parse_interface_address("10.0.0.1/0")->contains(ip("fd00::1")));
 }
 
-TEST_CASE("addresses made of others follow their standards") {
+TEST_CASE("derived addresses follow their standards") {
   // RFC 4291, appendix A; RFC 4861, section 2.3; RFC 2464, section 7.
   CHECK(link_local_address({0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde}) ==
         ip("fe80::3656:78ff:fe9a:bcde"));
@@ -77,7 +78,7 @@ TEST_CASE("addresses made of others follow their standards") {
   CHECK(endpoint_of(ip_address(endpoint), 9542) == endpoint);
 }
 
-TEST_CASE("an interface's own addresses are the given ones and its MAC's link-local one") {
+TEST_CASE("an interface owns its given addresses and the link-local address of its MAC") {
   const Interface interface = make_interface();
   for (const char* own : {"10.0.0.1", "fd00::1", "fe80::ff:fe00:1"}) {
     CHECK(interface.is_own(ip(own), kOwnMac));
@@ -90,7 +91,7 @@ TEST_CASE("an interface's own addresses are the given ones and its MAC's link-lo
   CHECK(interface.is_own(ip("fe80::ff:fe00:2"), kPeerMac));
 }
 
-TEST_CASE("no peer speaks from an address that means many, or nobody") {
+TEST_CASE("no peer may send from a group address or an unspecified one") {
   const Interface interface = make_interface();
   for (const char* address :
        {"10.0.0.0", "10.0.0.255", "0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1",
@@ -99,14 +100,15 @@ TEST_CASE("no peer speaks from an address that means many, or nobody") {
     CHECK_FALSE(interface.is_peer(ip(address), kOwnMac));
     CHECK_FALSE(interface.next_hop(ip(address), kOwnMac));
   }
-  // The last of somebody else's network is a station for all we know.
+  // We cannot know that this is the broadcast address of another network.
   CHECK(interface.is_peer(ip("10.0.1.255"), kOwnMac));
   Interface point_to_point;
   point_to_point.addresses = {*parse_interface_address("10.0.0.1/31")};
   CHECK(point_to_point.is_peer(ip("10.0.0.0"), kOwnMac));
 }
 
-TEST_CASE("packets go to the neighbour itself, else to the gateway, from the address next to it") {
+TEST_CASE(
+    "packets go to the neighbour itself or to the gateway, from the address in that network") {
   Interface interface = make_interface();
   interface.addresses.push_back(*parse_interface_address("10.9.0.1/16"));
   interface.addresses.push_back(*parse_interface_address("fe80::77/64"));
@@ -129,7 +131,7 @@ TEST_CASE("packets go to the neighbour itself, else to the gateway, from the add
   CHECK(alone.local_address_for(ip("fe80::2"), kOwnMac) == link_local_address(kOwnMac));
 }
 
-TEST_CASE("an interface is valid, or refused with what is wrong in it") {
+TEST_CASE("an invalid interface is refused with an error that names the problem") {
   CHECK(validate(make_interface(4094)).ok());
   const auto message = [](auto change) {
     Interface interface = make_interface();

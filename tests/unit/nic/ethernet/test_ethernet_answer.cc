@@ -7,7 +7,7 @@
 namespace pbox::nic {
 namespace {
 
-// The answer, in memory as long as `room`.
+// Returns the answer, written to a buffer of `room` bytes.
 Bytes answer_in(size_t room, const Bytes& request, const Interface& interface) {
   Bytes reply(room, std::byte{0xee});
   reply.resize(answer(request, interface, kOwnMac, reply));
@@ -20,7 +20,7 @@ Bytes solicited(const char* neighbour, std::optional<MacAddress> known, uint16_t
   return frame;
 }
 
-// What the host that is asked sees: our frames, with its own address and MAC.
+// The interface of the neighbour that is asked.
 Interface peer_interface(uint16_t vlan = 0) {
   return {.addresses = {*parse_interface_address("10.0.0.2/24"),
                         *parse_interface_address("fd00::2/64")},
@@ -41,7 +41,7 @@ void check_replies(const Table& table) {
   }
 }
 
-// An echo request of so many bytes of IPv4 packet.
+// Returns an echo request whose IPv4 packet has `packet_bytes` bytes.
 Bytes echo_request(size_t packet_bytes) {
   Bytes frame = from_hex("020000000001 020000000002 0800 4500 0000 0000 4000 40 01 0000");
   for (const std::byte byte : from_hex("0a000002 0a000001 0800 0000")) frame.push_back(byte);
@@ -50,18 +50,18 @@ Bytes echo_request(size_t packet_bytes) {
   store16(header + ipv4::kTotalLength, static_cast<uint16_t>(packet_bytes));
   const Bytes ip_bytes(header, header + ipv4::kBytes);
   store16(header + ipv4::kChecksum, static_cast<uint16_t>(~reference_sum(ip_bytes)));
-  store16(header + ipv4::kBytes + icmp::kChecksum, 0xf7ff);  // of an 8 and zeros
+  store16(header + ipv4::kBytes + icmp::kChecksum, 0xf7ff);  // checksum of type 8 and zeros
   return frame;
 }
 
 }  // namespace
 
-TEST_CASE("each golden request is answered byte for byte, and nothing else is") {
+TEST_CASE("each golden request gets the expected answer, and other frames get none") {
   check_replies(kLinkFrames);
   check_replies(kIpFrames);
 }
 
-TEST_CASE("an answer does not exceed the room for it") {
+TEST_CASE("an answer never exceeds its buffer") {
   const Interface interface = make_interface();
   const Bytes request = echo_request(200);
   CHECK(answer_in(request.size(), request, interface).size() == request.size());
@@ -71,13 +71,13 @@ TEST_CASE("an answer does not exceed the room for it") {
   CHECK(answer_in(kAnswerBytesMin - 1, arp, interface).empty());
 }
 
-TEST_CASE("an echo reply does not exceed the MTU") {
+TEST_CASE("an echo reply never exceeds the MTU") {
   const Interface interface = make_interface();
   CHECK(answer_in(9000, echo_request(1500), interface).size() == ethernet::kBytes + 1500);
   CHECK(answer_in(9000, echo_request(1501), interface).empty());
 }
 
-TEST_CASE("a neighbour is asked for in front of everybody, or alone if its MAC is known") {
+TEST_CASE("a neighbour is solicited by multicast, or by unicast if its MAC is known") {
   CHECK(solicited("10.0.0.2", {}) ==
         from_hex("ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 0a000001"
                  "000000000000 0a000002 000000000000000000000000000000000000"));
@@ -88,13 +88,13 @@ TEST_CASE("a neighbour is asked for in front of everybody, or alone if its MAC i
         from_hex("3333ff000002 020000000001 86dd 6000000000203aff fd000000000000000000000000000001"
                  "ff0200000000000000000001ff000002 8700 7d97 00000000"
                  "fd000000000000000000000000000002 0101020000000001"));
-  // From the address that the neighbour can answer: link-local.
+  // A link-local neighbour is asked from our link-local address, which it can answer.
   const Bytes to_router = solicited("fe80::fe", {});
   CHECK(ipv6_address(to_router.data() + ethernet::kBytes + ipv6::kSource) ==
         link_local_address(kOwnMac));
 }
 
-TEST_CASE("what a host asks, its neighbour answers, and the host learns from") {
+TEST_CASE("a neighbour answers our solicitation, and we learn from the answer") {
   for (const uint16_t vlan : {0, 5}) {
     for (const char* neighbour : {"10.0.0.2", "fd00::2", "fe80::ff:fe00:2"}) {
       for (const bool known : {false, true}) {
@@ -115,7 +115,7 @@ TEST_CASE("what a host asks, its neighbour answers, and the host learns from") {
   }
 }
 
-TEST_CASE("nobody is asked from an address of the other family, or in too little room") {
+TEST_CASE("nothing is solicited without an address of the family, or in too small a buffer") {
   Interface alone;
   alone.addresses = {*parse_interface_address("10.0.0.1/24")};
   Bytes frame(kAnswerBytesMin);

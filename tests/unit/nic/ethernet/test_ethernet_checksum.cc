@@ -8,7 +8,7 @@
 namespace pbox::nic {
 namespace {
 
-// As numbers: sums themselves are in the order of memory.
+// Returns the sum as a number: sums are in memory order.
 uint16_t sum_of(std::span<const std::byte> bytes) {
   return __builtin_bswap16(fold(sum_words(bytes)));
 }
@@ -25,7 +25,7 @@ TEST_CASE("the example of RFC 1071 sums to ddf2") {
   CHECK(sum_of(from_hex("0001 f203 f4f5 f6f7")) == 0xddf2);
 }
 
-TEST_CASE("the sum is the reference's for every length") {
+TEST_CASE("the sum equals the reference for every length") {
   Rng rng(1);
   for (size_t length = 0; length < 400; ++length) {
     const Bytes bytes = random_bytes(length, rng);
@@ -33,14 +33,14 @@ TEST_CASE("the sum is the reference's for every length") {
   }
 }
 
-TEST_CASE("no lane of the sum overflows in the longest packet of all ones") {
+TEST_CASE("no lane of the sum overflows for the longest packet of all ones") {
   for (const size_t length : {size_t{65535}, size_t{65536}}) {
     const Bytes bytes(length, std::byte{0xff});
     CHECK(sum_of(bytes) == reference_sum(bytes));
   }
 }
 
-TEST_CASE("pieces of any length sum to what they sum to in one piece") {
+TEST_CASE("the sum of pieces equals the sum of the whole") {
   Rng rng(2);
   for (int trial = 0; trial < 2000; ++trial) {
     const Bytes bytes = random_bytes(rng.next() % 300, rng);
@@ -55,7 +55,7 @@ TEST_CASE("pieces of any length sum to what they sum to in one piece") {
   }
 }
 
-TEST_CASE("folding adds every carry back") {
+TEST_CASE("folding adds all carries back") {
   CHECK(fold(0) == 0);
   CHECK(fold(0xffff) == 0xffff);
   CHECK(fold(0x10000) == 1);

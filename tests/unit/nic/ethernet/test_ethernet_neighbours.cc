@@ -19,7 +19,7 @@ MacAddress mac_of(uint8_t number) {
   return {2, 0, 0, 0, 1, number};
 }
 
-// The frame says of `sender`, in 10.0.0.0/8, that it has this MAC.
+// Returns an ARP frame in which `sender`, of 10.0.0.0/8, states its MAC.
 Bytes arp_frame(uint16_t operation, const IpAddress& sender, const MacAddress& mac,
                 const IpAddress& target) {
   Bytes frame(ethernet::kBytes + arp::kBytes);
@@ -44,7 +44,7 @@ Interface wide_interface() {
       .gateway6 = {}};
 }
 
-// A table, and what its host hears.
+// A table, and functions for the frames that its host receives.
 struct Host {
   NeighbourTable table;
   Interface interface = wide_interface();
@@ -66,7 +66,7 @@ struct Host {
   std::optional<Neighbour> known(const std::string& address) { return lookup(address).neighbour; }
 };
 
-// Any number of neighbours of 10.0.0.0/8, apart from 10.0.x.x.
+// Returns a distinct address in 10.0.0.0/8, outside of 10.0.0.0/16, for each number.
 std::string numbered(uint32_t number) {
   return "10." + std::to_string(1 + (number >> 16)) + "." + std::to_string(number >> 8 & 255) +
          "." + std::to_string(number & 255);
@@ -74,7 +74,7 @@ std::string numbered(uint32_t number) {
 
 }  // namespace
 
-TEST_CASE("a neighbour is asked for, answers and is known, on the link that it was heard on") {
+TEST_CASE("a solicited neighbour that answers is known, with the link of its answer") {
   Host host;
   const auto first = host.lookup("10.0.0.2");
   CHECK_FALSE(first.neighbour);
@@ -87,7 +87,7 @@ TEST_CASE("a neighbour is asked for, answers and is known, on the link that it w
   CHECK(host.table.counters().learned == 1);
 }
 
-TEST_CASE("an IPv6 neighbour is learned from its advertisement, and is not an IPv4 one's twin") {
+TEST_CASE("an IPv6 neighbour is learned from its advertisement and not confused with an IPv4 one") {
   Host host;
   host.lookup("fd00::2");
   host.hear(
@@ -101,7 +101,7 @@ TEST_CASE("an IPv6 neighbour is learned from its advertisement, and is not an IP
   CHECK_FALSE(host.known("0a00:2::"));
 }
 
-TEST_CASE("answers that nobody asked for, and announcements of strangers, are not learned") {
+TEST_CASE("unsolicited answers and announcements of unknown stations are not learned") {
   Host host;
   host.hear_reply("10.0.0.2", mac_of(7));
   host.hear_announcement("10.0.0.2", mac_of(7));
@@ -109,7 +109,7 @@ TEST_CASE("answers that nobody asked for, and announcements of strangers, are no
   CHECK(host.table.counters().learned == 0);
 }
 
-TEST_CASE("who asks us is known from then on") {
+TEST_CASE("a station that sends us a request is known from then on") {
   Host host;
   host.hear_request("10.0.0.2", mac_of(7));
   const auto found = host.lookup("10.0.0.2");
@@ -117,7 +117,7 @@ TEST_CASE("who asks us is known from then on") {
   CHECK(found.solicit == Solicit::kNone);
 }
 
-TEST_CASE("an unknown neighbour is asked for ten times in a second, then each second") {
+TEST_CASE("an unknown neighbour is solicited ten times within a second, then once a second") {
   Host host;
   std::vector<uint64_t> asked_ms;
   for (uint64_t ms = 0; ms < 4000; ms += 10) {
@@ -128,7 +128,7 @@ TEST_CASE("an unknown neighbour is asked for ten times in a second, then each se
         std::vector<uint64_t>{0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1900, 2900, 3900});
 }
 
-TEST_CASE("a neighbour is seen to hold after 30 s, alone at first, then before everybody") {
+TEST_CASE("a neighbour is confirmed after 30 s, by unicast first, then by multicast") {
   Host host;
   host.hear_request("10.0.0.2", mac_of(7));
   host.now_ns = kStart + 30 * kSecond - 1;
@@ -149,7 +149,7 @@ TEST_CASE("a neighbour is seen to hold after 30 s, alone at first, then before e
   CHECK(host.lookup("10.0.0.2").solicit == Solicit::kUnicast);
 }
 
-TEST_CASE("a neighbour that was silent for 120 s is unknown until it answers") {
+TEST_CASE("a neighbour without confirmation for 120 s is unknown until it answers") {
   Host host;
   host.hear_request("10.0.0.2", mac_of(7));
   host.now_ns = kStart + 120 * kSecond - 1;
@@ -163,7 +163,7 @@ TEST_CASE("a neighbour that was silent for 120 s is unknown until it answers") {
   CHECK(host.table.counters().learned == 2);
 }
 
-TEST_CASE("an address that moves to another MAC or link is followed, counted and told of") {
+TEST_CASE("a neighbour's new MAC or link is learned and counted, and changes the generation") {
   Host host;
   host.hear_request("10.0.0.2", mac_of(7));
   uint64_t generation = host.table.generation();
@@ -179,7 +179,7 @@ TEST_CASE("an address that moves to another MAC or link is followed, counted and
   CHECK(host.table.counters().moved == 2);
 }
 
-TEST_CASE("an advertisement that must not override confirms the known MAC and no other") {
+TEST_CASE("an advertisement without the override flag only confirms the known MAC") {
   const auto advertisement = [](const MacAddress& mac, const char* checksum) {
     Bytes frame = from_hex(std::string("020000000001 000000000000 86dd 60000000 0018 3a ff") +
                            "fd000000000000000000000000000002 fd000000000000000000000000000001" +
@@ -200,7 +200,7 @@ TEST_CASE("an advertisement that must not override confirms the known MAC and no
   CHECK(host.table.counters().moved == 0);
 }
 
-TEST_CASE("requests of strangers never push out a neighbour in use") {
+TEST_CASE("requests of unknown stations never evict a neighbour in use") {
   Host host;
   host.hear_request("10.0.0.2", mac_of(7));
   host.lookup("10.0.0.3");
@@ -208,10 +208,10 @@ TEST_CASE("requests of strangers never push out a neighbour in use") {
     host.hear_request(numbered(number), mac_of(9));
   }
   CHECK(host.known("10.0.0.2")->mac == mac_of(7));
-  host.hear_reply("10.0.0.3", mac_of(8));  // was asked for before the flood
+  host.hear_reply("10.0.0.3", mac_of(8));  // it was looked up before the flood
   CHECK(host.known("10.0.0.3")->mac == mac_of(8));
   CHECK(host.table.counters().evicted == 0);
-  // But once they have been silent for long enough.
+  // Expired entries may be reused.
   const uint64_t learned = host.table.counters().learned;
   host.now_ns += 120 * kSecond;
   for (uint32_t number = 0; number < 4 * kNeighbourSets * kNeighbourWays; ++number) {
@@ -220,7 +220,7 @@ TEST_CASE("requests of strangers never push out a neighbour in use") {
   CHECK(host.table.counters().learned > learned + kNeighbourSets * kNeighbourWays / 2);
 }
 
-TEST_CASE("what is looked up gets a place, the one of the neighbour confirmed the longest ago") {
+TEST_CASE("a lookup always gets an entry, and evicts the neighbour with the oldest confirmation") {
   Host host;
   constexpr uint32_t kCount = 4 * kNeighbourSets * kNeighbourWays;
   host.hear_request("10.0.0.2", mac_of(7));
@@ -234,11 +234,11 @@ TEST_CASE("what is looked up gets a place, the one of the neighbour confirmed th
     if (host.table.counters().evicted != evicted) REQUIRE(host.table.generation() > generation + 1);
   }
   CHECK(host.table.counters().evicted >= kCount - kNeighbourSets * kNeighbourWays);
-  CHECK_FALSE(host.known("10.0.0.2"));  // the oldest of all
+  CHECK_FALSE(host.known("10.0.0.2"));  // it has the oldest confirmation
   CHECK(host.known(numbered(kCount - 1)));
 }
 
-TEST_CASE("readers see no address with another's MAC while writers push each other out") {
+TEST_CASE("readers never see a wrong MAC while writers evict each other's entries") {
   Host host;
   constexpr uint32_t kAddresses = 2 * kNeighbourSets * kNeighbourWays;
   constexpr int kRounds = 100'000;
@@ -286,7 +286,7 @@ TEST_CASE("readers see no address with another's MAC while writers push each oth
   CHECK(host.table.counters().evicted > 0);
 }
 
-TEST_CASE("of many threads that need a neighbour at once, one alone solicits") {
+TEST_CASE("only one of many threads that need a neighbour at once solicits it") {
   Host host;
   constexpr uint32_t kAddresses = 1000;
   std::array<std::atomic<int>, kAddresses> solicited{};

@@ -16,7 +16,7 @@ const GoldenFrame& golden(const std::string& description) {
   return kIpFrames[0];
 }
 
-// Bytes of a frame replaced, and the IPv4 header's checksum made to fit.
+// Replaces bytes of a frame and corrects the IPv4 header's checksum.
 Bytes changed(const GoldenFrame& original, size_t at, const std::string& hex) {
   Bytes frame = from_hex(original.hex);
   const Bytes bytes = from_hex(hex);
@@ -54,7 +54,7 @@ TEST_CASE("each golden frame gets its verdict") {
   CHECK(seen.size() == kVerdictCount);
 }
 
-TEST_CASE("a datagram points at its payload, without padding, and names its sender") {
+TEST_CASE("a datagram has its payload without padding, and its sender") {
   for_each_frame(kIpFrames, [](const GoldenFrame& frame, const Interface& interface) {
     if (frame.verdict != Verdict::kUdp) return;
     const Bytes bytes = from_hex(frame.hex);
@@ -68,11 +68,11 @@ TEST_CASE("a datagram points at its payload, without padding, and names its send
   });
 }
 
-TEST_CASE("no frame that was cut short is taken for what it was") {
+TEST_CASE("no truncated frame gets the verdict of the whole") {
   for_each_frame([](const GoldenFrame& frame, const Interface& interface) {
     const Bytes whole = from_hex(frame.hex);
     RxPacket datagram;
-    // Padding may be cut: the frame then still is what it was, and never anything else.
+    // Only padding may be cut without a change of the verdict.
     bool cut_into = false;
     for (size_t length = whole.size(); length-- > 0;) {
       const Bytes cut(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(length));
@@ -85,7 +85,7 @@ TEST_CASE("no frame that was cut short is taken for what it was") {
   });
 }
 
-TEST_CASE("every flipped bit of a datagram over IPv4 is noticed, but in its sender's MAC") {
+TEST_CASE("every flipped bit of a datagram over IPv4 is detected, except in its source MAC") {
   const Bytes frame = from_hex(golden("datagram").hex);
   for (size_t bit = 0; bit < frame.size() * 8; ++bit) {
     Bytes flipped = frame;
@@ -97,7 +97,7 @@ TEST_CASE("every flipped bit of a datagram over IPv4 is noticed, but in its send
   }
 }
 
-TEST_CASE("each field of a datagram over IPv4 is checked, the checksum being right") {
+TEST_CASE("each field of a datagram over IPv4 is checked, even with a correct checksum") {
   constexpr size_t kIp = ethernet::kBytes;
   constexpr size_t kUdp = kIp + ipv4::kBytes;
   const struct {
@@ -188,7 +188,7 @@ TEST_CASE("each field of a datagram over IPv6 is checked") {
   }
 }
 
-TEST_CASE("what the NIC has verified is not verified again, and nothing else is let through") {
+TEST_CASE("only the checksums that the NIC has verified are not verified again") {
   RxPacket datagram;
   const Interface interface = make_interface();
   Bytes bad_udp = from_hex(golden("datagram").hex);
@@ -205,7 +205,7 @@ TEST_CASE("what the NIC has verified is not verified again, and nothing else is 
   CHECK(verdict_of(unsummed, interface, datagram, {true, true}) == Verdict::kChecksum);
 }
 
-TEST_CASE("ports are served up to the last one, and around it none") {
+TEST_CASE("exactly the ports of the range are served") {
   const UdpPorts top{.first = 65535, .count = 1};
   CHECK(top.serves(65535));
   CHECK_FALSE(top.serves(65534));
@@ -213,7 +213,7 @@ TEST_CASE("ports are served up to the last one, and around it none") {
   CHECK_FALSE(UdpPorts{}.serves(0));
 }
 
-TEST_CASE("the width of a path is read from the router's message, with whose path it is") {
+TEST_CASE("the path MTU and its destination are read from the router's message") {
   const auto read = [](const char* description) {
     return read_path_mtu(from_hex(golden(description).hex), make_interface(), kOwnMac, kPorts);
   };
@@ -229,7 +229,7 @@ TEST_CASE("the width of a path is read from the router's message, with whose pat
   CHECK_FALSE(read("datagram"));
 }
 
-TEST_CASE("a claim names a peer on link and the MAC that sent it; requests to us say so") {
+TEST_CASE("a claim has a peer on the link and the MAC that sent it, and marks requests to us") {
   for_each_frame([](const GoldenFrame& frame, const Interface& interface) {
     const auto claim = read_claim(from_hex(frame.hex), interface, kOwnMac);
     if (frame.verdict != Verdict::kLearn && frame.verdict != Verdict::kAnswer) {
@@ -240,7 +240,7 @@ TEST_CASE("a claim names a peer on link and the MAC that sent it; requests to us
       CHECK(claim->mac == kPeerMac);
       CHECK(claim->is_request_to_us == (frame.verdict == Verdict::kAnswer));
     } else {
-      CHECK(frame.verdict == Verdict::kAnswer);  // echo, or from nobody
+      CHECK(frame.verdict == Verdict::kAnswer);  // an echo, or from the unspecified address
     }
   });
 }

@@ -8,7 +8,7 @@
 namespace pbox::nic {
 namespace {
 
-// From the peer's port 4000 to ours: what is written here is received here.
+// Headers from the peer's port 4000 to our port, so that we can classify what we wrote.
 UdpHeader header_to_us(bool ipv6, uint16_t vlan) {
   return UdpHeader::make({.own_mac = kPeerMac,
                           .next_hop_mac = kOwnMac,
@@ -24,7 +24,7 @@ Bytes random_payload(size_t bytes, Rng& rng) {
   return payload;
 }
 
-// Headers in front of the payload, in memory of exactly that size.
+// Returns headers and payload in a block of exactly their size.
 Bytes packet_of(const UdpHeader& header, const Bytes& payload) {
   Bytes frame(header.header_bytes() + payload.size(), std::byte{0xee});
   std::copy(payload.begin(), payload.end(), frame.begin() + header.header_bytes());
@@ -44,7 +44,7 @@ TEST_CASE("headers are written byte for byte") {
                  "0fa0 2546 0009 0000 00"));
 }
 
-TEST_CASE("headers are as long as they say, layer by layer") {
+TEST_CASE("each header layer has its stated length") {
   const struct {
     bool ipv6;
     uint16_t vlan;
@@ -62,7 +62,7 @@ TEST_CASE("headers are as long as they say, layer by layer") {
   }
 }
 
-TEST_CASE("what is sent is received, checksummed in software, in any pieces") {
+TEST_CASE("a datagram with a software checksum over any pieces is received") {
   Rng rng(3);
   for (const bool ipv6 : {false, true}) {
     for (const uint16_t vlan : {0, 5}) {
@@ -86,13 +86,13 @@ TEST_CASE("what is sent is received, checksummed in software, in any pieces") {
   }
 }
 
-TEST_CASE("without a checksum a datagram is received over IPv4 and refused over IPv6") {
+TEST_CASE("a datagram without checksum is received over IPv4 and refused over IPv6") {
   CHECK(verdict_of(packet_of(header_to_us(false, 0), Bytes(8)), make_interface()) == Verdict::kUdp);
   CHECK(verdict_of(packet_of(header_to_us(true, 0), Bytes(8)), make_interface()) ==
         Verdict::kChecksum);
 }
 
-TEST_CASE("a checksum that comes out as 0 is sent as ffff") {
+TEST_CASE("a checksum of 0 is sent as ffff") {
   for (const bool ipv6 : {false, true}) {
     const UdpHeader header = header_to_us(ipv6, 0);
     size_t zero_count = 0;
@@ -110,7 +110,7 @@ TEST_CASE("a checksum that comes out as 0 is sent as ffff") {
   }
 }
 
-TEST_CASE("the sum for a NIC is completed by summing the datagram, as the NIC does") {
+TEST_CASE("a NIC completes the prepared sum to a correct checksum") {
   Rng rng(4);
   for (const bool ipv6 : {false, true}) {
     const UdpHeader header = header_to_us(ipv6, 0);
@@ -124,7 +124,7 @@ TEST_CASE("the sum for a NIC is completed by summing the datagram, as the NIC do
   }
 }
 
-TEST_CASE("the longest packet's lengths fit their fields") {
+TEST_CASE("the lengths of the longest packet fit their fields") {
   const UdpHeader header = header_to_us(false, 0);
   const Bytes frame = packet_of(header, Bytes(65535 - ipv4::kBytes - udp::kBytes));
   RxPacket datagram;

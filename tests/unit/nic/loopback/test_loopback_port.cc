@@ -87,7 +87,7 @@ TEST_CASE("a packet arrives once, whole, with its sender's address") {
   CHECK(box.rx_burst(burst) == 0);
 }
 
-TEST_CASE("a connected port sends to its peer wherever the packet says") {
+TEST_CASE("a connected port sends to its peer and ignores the packet's destination") {
   LoopbackNetwork network({});
   LoopbackPort worker(network, kWorker, kBox);
   LoopbackPort box(network, kBox);
@@ -105,7 +105,7 @@ TEST_CASE("without faults every packet arrives in order") {
   CHECK(std::is_sorted(order.begin(), order.end()));
 }
 
-TEST_CASE("loss takes about its share of the packets and the counter says how many") {
+TEST_CASE("about the configured share of packets is lost, and the counter has their number") {
   const auto result = run({.loss = 0.1});
   CHECK(result.counts.lost > 60);
   CHECK(result.counts.lost < 150);
@@ -127,7 +127,7 @@ TEST_CASE("duplication delivers the same bytes twice") {
   CHECK(twins == result.counts.duplicated);
 }
 
-TEST_CASE("reordering changes the order and loses nothing") {
+TEST_CASE("reordering changes the order of packets and loses none") {
   const auto result = run({.reordering = 0.2, .delay_max_ns = 1'000'000});
   auto order = numbers(result.packets);
   CHECK(result.counts.reordered > 100);
@@ -158,7 +158,7 @@ TEST_CASE("truncation shortens and a bit flip changes exactly one bit") {
   CHECK(bits > 60);
 }
 
-TEST_CASE("a delayed packet waits for the clock, and the network says until when") {
+TEST_CASE("a delayed packet waits for the clock, and the network reports until when") {
   LoopbackNetwork network({.delay_ns = 500});
   LoopbackPort worker(network, kWorker);
   LoopbackPort box(network, kBox);
@@ -187,7 +187,7 @@ TEST_CASE("the same seed repeats a run byte for byte and another seed does not")
   CHECK(run(plan).packets != run(other).packets);
 }
 
-TEST_CASE("received bytes stay as they are while others send, until the next burst") {
+TEST_CASE("received bytes do not change until the next burst, even while others send") {
   LoopbackNetwork network({});
   LoopbackPort worker(network, kWorker);
   LoopbackPort box(network, kBox);

@@ -4,7 +4,7 @@
 
 namespace pbox::nic {
 
-TEST_CASE("events of a device are told apart by what they end") {
+TEST_CASE("events of a device are classified by what they end") {
   CHECK(kind_of(IBV_EVENT_DEVICE_FATAL) == DeviceEventKind::kDeviceFatal);
   CHECK(kind_of(IBV_EVENT_CQ_ERR) == DeviceEventKind::kDeviceFatal);
   CHECK(kind_of(IBV_EVENT_SRQ_ERR) == DeviceEventKind::kDeviceFatal);
@@ -21,7 +21,7 @@ TEST_CASE("events of a device are told apart by what they end") {
   }
 }
 
-TEST_CASE("an event ends the queue pair that it names, and a device's end ends all") {
+TEST_CASE("an event ends the queue pair that it names, and a device failure ends all") {
   CHECK(ends_queue_pair({.kind = DeviceEventKind::kQueuePairFatal, .queue_pair = 17, .text = ""},
                         17));
   CHECK(!ends_queue_pair({.kind = DeviceEventKind::kQueuePairFatal, .queue_pair = 18, .text = ""},

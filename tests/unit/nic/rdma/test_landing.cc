@@ -13,7 +13,7 @@ uint32_t bits(uint32_t slot, uint32_t bytes) {
 
 }  // namespace
 
-TEST_CASE("32 bits hold a slot and a length, whatever they are") {
+TEST_CASE("an immediate holds any slot and length") {
   for (const uint32_t slot : {0u, 1u, 255u, kLandingSlotsMax - 1}) {
     for (const uint32_t bytes : {0u, 56u, kSlotBytes, uint32_t{UINT16_MAX}}) {
       const Immediate read = unpack_immediate(bits(slot, bytes));
@@ -24,14 +24,14 @@ TEST_CASE("32 bits hold a slot and a length, whatever they are") {
   CHECK(pack({.slot = 0x1234, .bytes = 0x5678}) == 0x12345678);
 }
 
-TEST_CASE("a packet has landed in the next slot, with as many bytes as fit there") {
+TEST_CASE("an immediate for the next slot with a length that fits is accepted") {
   CHECK(landed_bytes(bits(0, 56), 0, kSlotBytes) == 56);
   CHECK(landed_bytes(bits(240, kSlotBytes), 240, kSlotBytes) == kSlotBytes);
-  // What has no header is for the pipeline to drop, as from any port.
+  // A packet too short for a header is dropped by the pipeline, as from any port.
   CHECK(landed_bytes(bits(3, 0), 3, kSlotBytes) == 0);
 }
 
-TEST_CASE("an immediate of another slot, or of more bytes than a slot has, is bad") {
+TEST_CASE("an immediate for another slot or with too large a length is refused") {
   CHECK(!landed_bytes(bits(1, 56), 0, kSlotBytes));
   CHECK(!landed_bytes(bits(0, 56), 1, kSlotBytes));
   CHECK(!landed_bytes(bits(UINT16_MAX, 56), 7, kSlotBytes));

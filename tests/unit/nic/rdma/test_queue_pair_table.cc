@@ -7,9 +7,9 @@
 
 namespace pbox::nic {
 
-TEST_CASE("queue pairs are found as long as they are in the table, whatever comes and goes") {
+TEST_CASE("queue pairs are found while they are in the table, whatever is inserted and erased") {
   constexpr uint32_t kEntries = 37;
-  // Numbers that a device gives one after another, and numbers of all sorts.
+  // Consecutive numbers, as devices assign them, and random numbers.
   for (const uint64_t range : {uint64_t{64}, uint64_t{1} << 24}) {
     QueuePairTable table(kEntries);
     std::map<uint32_t, uint32_t> oracle;
@@ -31,7 +31,7 @@ TEST_CASE("queue pairs are found as long as they are in the table, whatever come
   }
 }
 
-TEST_CASE("what is not in the table is neither found nor erased") {
+TEST_CASE("numbers that are not in the table are neither found nor erased") {
   QueuePairTable table(2);
   CHECK(!table.find(17));
   table.erase(17);

@@ -5,7 +5,7 @@
 
 namespace pbox::nic {
 
-TEST_CASE("a device that is not there is an error that names those that are, and nothing is held") {
+TEST_CASE("the error for a missing device names the existing ones, and no object is leaked") {
   const auto device = RdmaDevice::open({.name = "no_such_device"});
   REQUIRE(!device);
   CHECK(device.error().code == ErrorCode::kNotFound);
@@ -16,7 +16,7 @@ TEST_CASE("a device that is not there is an error that names those that are, and
   CHECK(verbs_objects() == 0);
 }
 
-TEST_CASE("an endpoint of a queue pair is none that a UDP packet comes from") {
+TEST_CASE("an endpoint of a queue pair is not the source of any UDP packet") {
   CHECK(!is_queue_pair(*parse_endpoint("10.0.0.1", 9542)));
   CHECK(!is_queue_pair(*parse_endpoint("255.0.0.1", 9542)));
   CHECK(!is_queue_pair(*parse_endpoint("::1", 9542)));
@@ -24,7 +24,7 @@ TEST_CASE("an endpoint of a queue pair is none that a UDP packet comes from") {
   CHECK(is_queue_pair({.address = {0xff}, .scope_id = 17, .port = 3, .ipv6 = true}));
 }
 
-TEST_CASE("what a queue locks is its buffers") {
+TEST_CASE("a queue locks exactly its buffers") {
   RdmaQueueOptions options;
   options.receive_slots = 1;
   options.staging_slots = options.peers_max = 0;

@@ -4,7 +4,7 @@
 
 namespace pbox::nic {
 
-TEST_CASE("ranges of slots are neighbours, each of one owner, and the lowest that are free") {
+TEST_CASE("ranges are contiguous and disjoint, and the lowest free ones") {
   SlotRanges ranges(10);
   CHECK(ranges.take(4) == 0);
   CHECK(ranges.take(3) == 4);
@@ -14,7 +14,7 @@ TEST_CASE("ranges of slots are neighbours, each of one owner, and the lowest tha
   CHECK(ranges.take(1) == std::nullopt);
 }
 
-TEST_CASE("slots that are given back are taken again, alone or with free neighbours") {
+TEST_CASE("freed slots are taken again, alone or with free neighbours") {
   SlotRanges ranges(10);
   for (const uint32_t count : {4, 3, 2}) REQUIRE(ranges.take(count));
   ranges.give_back(4);
@@ -27,7 +27,7 @@ TEST_CASE("slots that are given back are taken again, alone or with free neighbo
   CHECK(ranges.take(1) == 9);
 }
 
-TEST_CASE("where there are no slots, none are taken") {
+TEST_CASE("an empty block has no ranges") {
   SlotRanges ranges(0);
   CHECK(ranges.take(1) == std::nullopt);
 }

@@ -1,4 +1,4 @@
-// Real sockets over 127.0.0.1 and ::1; ports are the kernel's choice.
+// Real sockets over 127.0.0.1 and ::1, with ports that the kernel chooses.
 #include <poll.h>
 
 #include <catch2/catch.hpp>
@@ -26,7 +26,7 @@ SocketPort open(const std::string& address, std::optional<Endpoint> remote = {},
   return std::move(*port);
 }
 
-// A burst of packets whose payloads say who they are.
+// A burst of packets whose payloads identify them.
 class Burst {
  public:
   explicit Burst(const std::vector<uint32_t>& sizes, const Endpoint& to = {}) : to_(to) {
@@ -64,7 +64,7 @@ struct Received {
   std::vector<Endpoint> from;
 };
 
-// `burst_size` at a time, until `count` packets came or nothing comes for 2 s.
+// Receives bursts of `burst_size` until `count` packets have arrived or none arrives for 2 s.
 Received receive(SocketPort& port, size_t count, size_t burst_size = 64) {
   Received received;
   std::vector<RxPacket> burst(burst_size);
@@ -116,11 +116,11 @@ TEST_CASE("a burst of equal packets arrives whole and in order over both address
   }
 }
 
-TEST_CASE("packets of mixed sizes in one burst keep their borders and order") {
+TEST_CASE("packets of mixed sizes in one burst keep their boundaries and order") {
   const std::vector<std::vector<uint32_t>> bursts = {
       {1408, 1408, 392, 1408, 1408, 392},  // chunks with a short last fragment
       {392, 1408, 1408, 0, 0, 8, 16, 8},   // growing, empty, tiny
-      {8192, 8192, 8192, 8192, 8192, 8192, 8192, 8192, 8192, 8192},  // beyond 64 KiB in all
+      {8192, 8192, 8192, 8192, 8192, 8192, 8192, 8192, 8192, 8192},  // more than 64 KiB in total
       {32768, 32768, 8, 32768, 1408, 1408, 1408},
       {0, 0, 0, 0},
   };
@@ -157,7 +157,7 @@ TEST_CASE("a coalesced message splits over several small receive bursts") {
   require_same(receive(box, sizes.size(), 4), burst);
 }
 
-TEST_CASE("a burst longer than a port's bound is taken in prefixes") {
+TEST_CASE("a burst longer than a port's bound is taken in several calls") {
   SocketPort box = open("127.0.0.1");
   SocketPort worker = open("127.0.0.1", box.local());
   const Burst burst(std::vector<uint32_t>(100, 512));
@@ -191,7 +191,7 @@ TEST_CASE("an unconnected port sends each packet to its own address") {
   }
 }
 
-TEST_CASE("a connected port hears nobody but its peer") {
+TEST_CASE("a connected port receives only from its peer") {
   SocketPort box = open("127.0.0.1");
   SocketPort worker = open("127.0.0.1", box.local());
   SocketPort stranger = open("127.0.0.1");
@@ -204,7 +204,7 @@ TEST_CASE("a connected port hears nobody but its peer") {
   CHECK(worker.rx_burst(packets) == 0);
 }
 
-TEST_CASE("sending to a closed port neither wedges nor loses the count") {
+TEST_CASE("sending to a closed port neither blocks nor miscounts") {
   Endpoint gone;
   {
     const SocketPort closed = open("127.0.0.1");
@@ -216,25 +216,25 @@ TEST_CASE("sending to a closed port neither wedges nor loses the count") {
     REQUIRE(worker.tx_burst(burst.packets) == burst.packets.size());
   }
   CHECK(worker.counters().get(nic::PortCounter::kSendFailures) >
-        0);  // the kernel told of it, and it was counted
+        0);  // the kernel reported an error, which was counted
   std::array<RxPacket, 4> packets;
   for (int count = 0; count < 3; ++count) CHECK(worker.rx_burst(packets) == 0);
 
-  // The same socket works once its peer is there.
+  // The same socket works once its peer exists.
   auto revived = SocketPort::open({.local = gone});
   REQUIRE(revived.ok());
-  worker.rx_burst(packets);  // takes a pending error with it
+  worker.rx_burst(packets);  // clears a pending error
   REQUIRE(worker.tx_burst(burst.packets) == burst.packets.size());
   require_same(receive(*revived, 16), burst);
 }
 
-TEST_CASE("an unconnected port drops what one unreachable peer refuses, and serves the others") {
+TEST_CASE("an unconnected port drops packets to an unreachable peer and serves the others") {
   SocketPort box = open("127.0.0.1");
   SocketPort worker = open("127.0.0.1", box.local());
   Burst burst(std::vector<uint32_t>(6, 256), worker.local());
   Endpoint nobody = worker.local();
   nobody.port = 0;
-  burst.packets[0].to = burst.packets[1].to = &nobody;  // one message where the kernel segments
+  burst.packets[0].to = burst.packets[1].to = &nobody;  // one message if the kernel segments
   REQUIRE(box.tx_burst(burst.packets) == 6);
   CHECK(box.counters().get(nic::PortCounter::kSendFailures) == 2);
   const auto received = receive(worker, 4);
@@ -242,7 +242,7 @@ TEST_CASE("an unconnected port drops what one unreachable peer refuses, and serv
   CHECK((received.packets[3] == burst.wire(5)));
 }
 
-TEST_CASE("received bytes stay as they are until the next receive") {
+TEST_CASE("received bytes do not change until the next receive") {
   SocketPort box = open("127.0.0.1");
   SocketPort worker = open("127.0.0.1", box.local());
   const Burst first({1408, 1408});
@@ -256,12 +256,12 @@ TEST_CASE("received bytes stay as they are until the next receive") {
   CHECK((Bytes(burst[0].data, burst[0].data + burst[0].bytes) == before));
 }
 
-TEST_CASE("a port says what it is bound to and what its path carries") {
+TEST_CASE("a port reports its local address and the MTU of its path") {
   SocketPort box = open("127.0.0.1");
   SocketPort worker = open("127.0.0.1", box.local());
   CHECK(box.local().port != 0);
   CHECK(worker.local() != box.local());
-  // lo: 65536 by name, 65535 by IP. The widest fragments fit either way.
+  // The MTU of lo is 65536, but an IP packet has at most 65535. The largest fragments fit both.
   CHECK(wire::fragment_bytes_for_mtu(worker.capabilities().mtu, false) == 32768);
   CHECK(worker.capabilities().receive_buffer_bytes > 0);
   CHECK(std::string(worker.capabilities().kind) == "socket");

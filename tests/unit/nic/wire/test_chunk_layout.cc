@@ -5,7 +5,7 @@
 
 namespace pbox::wire {
 
-TEST_CASE("the fragment payload follows the path's MTU and address family") {
+TEST_CASE("the fragment size depends on the path's MTU and address family") {
   const struct {
     uint32_t mtu;
     bool ipv6;
@@ -25,7 +25,7 @@ TEST_CASE("the fragment payload follows the path's MTU and address family") {
   }
 }
 
-TEST_CASE("no MTU gives a packet that is longer than the path, or splits an element") {
+TEST_CASE("for every MTU a packet fits the path and splits no element") {
   for (uint32_t mtu = 0; mtu <= 65536; ++mtu) {
     for (const bool ipv6 : {false, true}) {
       const uint32_t payload = fragment_bytes_for_mtu(mtu, ipv6);
@@ -38,7 +38,8 @@ TEST_CASE("no MTU gives a packet that is longer than the path, or splits an elem
   }
 }
 
-TEST_CASE("fragments of a chunk are whole but the last, and add up to the chunk") {
+TEST_CASE(
+    "all fragments of a chunk except the last are full, and together they make up the chunk") {
   CHECK(fragment_count(32768, 1408) == 24);
   CHECK(fragment_length(32768, 1408, 0) == 1408);
   CHECK(fragment_length(32768, 1408, 23) == 32768 - 23 * 1408);
@@ -60,7 +61,7 @@ TEST_CASE("fragments of a chunk are whole but the last, and add up to the chunk"
   }
 }
 
-TEST_CASE("the last chunk of a tensor is the shorter one") {
+TEST_CASE("only the last chunk of a tensor may be shorter") {
   CHECK(chunk_count(0, 32768) == 0);
   CHECK(chunk_count(1, 32768) == 1);
   CHECK(chunk_count(32768, 32768) == 1);
@@ -75,7 +76,7 @@ TEST_CASE("a full mask has one bit per fragment, up to all 64") {
   CHECK(full_mask(64) == 0xffffffffffffffff);
 }
 
-TEST_CASE("rounds are compared by serial number, across the wrap") {
+TEST_CASE("rounds are compared as serial numbers, also when they wrap") {
   CHECK(round_distance(5, 3) == 2);
   CHECK(round_distance(3, 5) == -2);
   CHECK(round_distance(0, 0xffffffff) == 1);
@@ -84,7 +85,7 @@ TEST_CASE("rounds are compared by serial number, across the wrap") {
   CHECK(round_distance(0x7ffffffe, 0xffffffff) == 0x7fffffff);
 }
 
-TEST_CASE("an spi keeps its index below the direction bit") {
+TEST_CASE("an spi has its index below the direction bit") {
   CHECK(spi_index(0x5a000fff) == 0xfff);
   CHECK(spi_index(0x5a001fff) == 0xfff);
   CHECK((kSpiToWorker & kSpiIndexMask) == 0);

@@ -31,7 +31,8 @@ TEST_CASE("a frame starts with its length in little endian") {
   CHECK(framed->substr(4) == message.SerializeAsString());
 }
 
-TEST_CASE("a message comes out whole wherever the stream is cut, and not before its last byte") {
+TEST_CASE(
+    "a message is returned whole, as soon as its last byte arrives, wherever the stream is cut") {
   const auto message = join_of("resnet");
   const std::string framed = *frame(message);
   for (size_t cut = 0; cut < framed.size(); ++cut) {
@@ -49,7 +50,7 @@ TEST_CASE("a message comes out whole wherever the stream is cut, and not before 
   }
 }
 
-TEST_CASE("several frames in one read come out in order, the half one after them later") {
+TEST_CASE("several frames in one read are returned in order, and an incomplete one later") {
   const std::string stream = *frame(join_of("a")) + *frame(join_of("b")) + *frame(join_of("c"));
   FrameReader reader;
   reader.append(stream.data(), stream.size() - 1);
@@ -60,7 +61,7 @@ TEST_CASE("several frames in one read come out in order, the half one after them
   CHECK(**reader.next() == join_of("c").SerializeAsString());
 }
 
-TEST_CASE("an empty message is a frame of its own") {
+TEST_CASE("an empty message is a valid frame") {
   FrameReader reader;
   const std::string two_empty(8, '\0');
   reader.append(two_empty.data(), two_empty.size());
@@ -72,7 +73,7 @@ TEST_CASE("an empty message is a frame of its own") {
   CHECK_FALSE(reader.next()->has_value());
 }
 
-TEST_CASE("an announcement over the limit is refused before its body arrives") {
+TEST_CASE("an announced length above the limit is refused before the body arrives") {
   FrameReader at_limit;
   const std::string allowed = announce(limits::kControlMessageBytesMax);
   at_limit.append(allowed.data(), allowed.size());
@@ -88,7 +89,7 @@ TEST_CASE("an announcement over the limit is refused before its body arrives") {
   }
 }
 
-TEST_CASE("a message over the limit is not sent, one at the limit is") {
+TEST_CASE("a message at the limit is framed, and a longer one is refused") {
   auto message = join_of(std::string(limits::kControlMessageBytesMax, 'x'));
   const auto refused = frame(message);
   REQUIRE_FALSE(refused.ok());

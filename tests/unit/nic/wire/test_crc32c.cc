@@ -53,7 +53,7 @@ TEST_CASE("the processor's CRC32C equals the table's at every length and alignme
   }
 }
 
-TEST_CASE("CRC32C of two parts in succession is that of the whole, wherever it is cut") {
+TEST_CASE("CRC32C continued over two parts equals that of the whole, wherever it is cut") {
   const auto bytes = random_bytes(100);
   const uint32_t whole = crc32c(0, bytes.data(), bytes.size());
   for (size_t cut = 0; cut <= bytes.size(); ++cut) {

@@ -36,10 +36,13 @@ void check_fields(const Header& actual, const Header& expected) {
 
 }  // namespace
 
-TEST_CASE("each golden packet is accepted or rejected for its reason, and read field by field") {
+TEST_CASE(
+    "each golden packet is accepted, or rejected for the expected reason, and all its fields are "
+    "read") {
   for (const auto& golden : golden::kPackets) {
     INFO(golden.description);
-    // On the heap and exactly as long as the packet: the address sanitizer sees any read beyond.
+    // A heap block of exactly the packet's size, so that the address sanitizer detects reads beyond
+    // it.
     const auto packet = bytes_of(golden.hex);
     Parsed parsed;
     Reject reject = parse(packet.data(), static_cast<uint32_t>(packet.size()), parsed);
@@ -56,7 +59,7 @@ TEST_CASE("a golden packet is written byte for byte from its fields and payload"
   size_t written = 0;
   for (const auto& golden : golden::kPackets) {
     const auto packet = bytes_of(golden.hex);
-    // Damaged on purpose beyond what the fields say: nothing writes those.
+    // These are damaged on purpose, so writing the fields does not reproduce them.
     if (golden.reject != Reject::kNone || std::strstr(golden.description, "flipped")) continue;
     INFO(golden.description);
     std::vector<std::byte> made(packet.size());
@@ -80,7 +83,7 @@ TEST_CASE("a header states its own version and the type it was given") {
   }
 }
 
-TEST_CASE("every single flipped bit of header, payload or tag is noticed with payload_crc") {
+TEST_CASE("with payload_crc every single flipped bit of header, payload or tag is detected") {
   const auto packet = bytes_of(golden::kPackets[0].hex);
   for (size_t bit = 0; bit < packet.size() * 8; ++bit) {
     auto flipped = packet;

@@ -25,7 +25,7 @@ proto::QueuePair message_of(const QueuePairAddress& address) {
 
 }  // namespace
 
-TEST_CASE("a queue pair's address is read as it was written") {
+TEST_CASE("a queue pair's address survives encoding and decoding") {
   for (const uint32_t mtu : {256u, 512u, 1024u, 2048u, 4096u}) {
     QueuePairAddress address = sound();
     address.mtu_bytes = mtu;
@@ -35,7 +35,7 @@ TEST_CASE("a queue pair's address is read as it was written") {
   }
 }
 
-TEST_CASE("a ring of landing slots is wished for, and answered, or not there") {
+TEST_CASE("landing slots that are asked for, granted or absent survive encoding and decoding") {
   QueuePairAddress address = sound();
   CHECK(!message_of(address).has_landing());
   address.landing_slots_wanted = 241;
@@ -47,7 +47,7 @@ TEST_CASE("a ring of landing slots is wished for, and answered, or not there") {
   CHECK(*parse_queue_pair(message_of(address)) == address);
 }
 
-TEST_CASE("a queue pair's address that no device could have is refused by field") {
+TEST_CASE("an address that no device can have is refused with the name of the field") {
   const auto refusal = [](const auto& change) {
     proto::QueuePair message = message_of(sound());
     change(message);
