@@ -12,16 +12,14 @@ namespace pbox::limits {
 // segmented datagram of 64 KiB (see kUdpPayloadMax). That halves the kernel's work per byte.
 inline constexpr uint32_t kChunkBytesDefault = 32 * 1024 - 512;
 inline constexpr uint32_t kChunkBytesMin = 1024;
-inline constexpr uint32_t kFragmentCountMax =
-    64;  // one bit each in a 64-bit mask of arrived fragments
+inline constexpr uint32_t kFragmentCountMax = 64;  // one bit each in a 64-bit mask
 
 // Bytes of fragment payload for a path MTU of 1500, 9000, and 65536 (loopback).
 inline constexpr uint32_t kFragmentBytesEthernet = 1408;
 inline constexpr uint32_t kFragmentBytesJumbo = 8192;
 inline constexpr uint32_t kFragmentBytesLoopback = 32 * 1024;
 inline constexpr uint32_t kFragmentBytesMax = kFragmentBytesLoopback;
-inline constexpr uint32_t kFragmentBytesMin =
-    512;  // needs a path MTU of 640, less than IPv6's minimum
+inline constexpr uint32_t kFragmentBytesMin = 512;  // for a path MTU of 640 (IPv6 needs 1280)
 
 // The largest chunk is possible only with the largest fragments. Admission checks that a job's
 // chunks have at most 64 fragments on the job's paths.

@@ -47,8 +47,7 @@ struct TxPacket {
 // connection.
 enum class QueueAffinity : uint8_t {
   // The UDP destination port selects the queue: the pipeline has its own socket, an rte_flow rule,
-  // or
-  // the NIC's only queue.
+  // or the NIC's only queue.
   kUdpPort = 0,
   // The NIC's RSS hash selects the queue. The worker computes a source port that reaches it.
   kRssHash = 1,

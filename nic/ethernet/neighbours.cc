@@ -25,6 +25,7 @@ uint64_t pack(const Neighbour& neighbour) {
 }
 
 Neighbour unpack(uint64_t packed) {
+  PBOX_DCHECK(packed != 0);
   Neighbour neighbour{.mac = {}, .link = static_cast<uint16_t>(packed >> 48)};
   for (int index = 5; index >= 0; --index, packed >>= 8) {
     neighbour.mac[index] = static_cast<uint8_t>(packed);
@@ -58,8 +59,8 @@ struct NeighbourTable::Entry {
   std::atomic<uint64_t> key_high = 0;
   std::atomic<uint64_t> key_low = 0;
   std::atomic<uint64_t> neighbour = 0;  // packed; 0 if not known yet
-  std::atomic<uint64_t> confirmed_ns =
-      0;  // time of last confirmation; of creation if not known yet
+  // When the neighbour was confirmed last; while it is unknown, when the entry was created.
+  std::atomic<uint64_t> confirmed_ns = 0;
   // Outside of the sequence lock; any thread that looks up may write them.
   std::atomic<uint64_t> solicited_ns = 0;  // last solicitation since the entry was written; 0: none
   std::atomic<uint32_t> tries = 0;         // solicitations since the entry was written
@@ -115,12 +116,14 @@ struct NeighbourTable::Entry {
     confirmed_ns.store(content.confirmed_ns, std::memory_order_release);
     solicited_ns.store(0, std::memory_order_release);
     tries.store(0, std::memory_order_release);
+    PBOX_DCHECK(sequence.load(std::memory_order_relaxed) == before + 1);
     sequence.store(before + 2, std::memory_order_release);
   }
 
   // Returns whether this thread must solicit now: the last solicitation was at least `pause_ns`
   // ago, and no other thread has claimed this one. Sets the number of earlier solicitations.
   bool claim_solicitation(uint64_t pause_ns, uint64_t now_ns, uint32_t& tries_before) {
+    PBOX_DCHECK(now_ns != 0);
     tries_before = tries.load(std::memory_order_relaxed);
     uint64_t last_ns = solicited_ns.load(std::memory_order_relaxed);
     if (last_ns != 0 && elapsed(now_ns, last_ns) < pause_ns) return false;
@@ -228,6 +231,7 @@ void NeighbourTable::learn(std::span<const std::byte> frame, const Interface& in
   if (!claim) return;
   const Writer writer(*this);
   if (!writer) return;
+  PBOX_DCHECK(is_unicast(claim->mac));
   const Key key(claim->address);
   Entry* entry = nullptr;
   for (Entry& candidate : set_of(key)) {

@@ -133,6 +133,7 @@ inline std::optional<Verdict> ipv6_address_fault(const std::byte* header,
 // source and destination addresses, which are adjacent in both IP headers.
 template <size_t addresses_bytes>
 inline uint64_t pseudo_header_sum(const std::byte* addresses, std::byte protocol, size_t bytes) {
+  PBOX_DCHECK(bytes <= UINT16_MAX);
   return sum_header<addresses_bytes>(addresses) + word_of(static_cast<uint16_t>(protocol)) +
          word_of(static_cast<uint16_t>(bytes));
 }
@@ -162,6 +163,7 @@ inline Verdict read_udp(std::span<const std::byte> udp, UdpPorts ports, RxPacket
   datagram.data = header + udp::kBytes;
   datagram.bytes = static_cast<uint32_t>(udp.size() - udp::kBytes);
   PBOX_DCHECK(datagram.data + datagram.bytes == udp.data() + udp.size());
+  PBOX_DCHECK(ports.serves(datagram.to_port) && datagram.from.port != 0);
   return Verdict::kUdp;
 }
 
@@ -205,6 +207,7 @@ inline Verdict classify_ipv6_udp(std::span<const std::byte> payload, const Inter
 
 // Returns the length of the Ethernet header, with the interface's VLAN tag.
 inline size_t ethernet_bytes(const Interface& interface) {
+  PBOX_DCHECK(interface.vlan <= ethernet::kVlanMask);
   return ethernet::kBytes + (interface.vlan != 0 ? ethernet::kTagBytes : 0);
 }
 
@@ -229,6 +232,7 @@ inline Verdict classify(std::span<const std::byte> frame, const Interface& inter
       has_expected_tag(bytes, interface)) {
     const uint16_t type = load16(bytes + header_bytes - 2);
     const auto payload = frame.subspan(header_bytes);
+    PBOX_DCHECK(payload.data() == bytes + header_bytes);
     if (type == ethernet::kTypeIpv4 && payload.size() > ipv4::kProtocol &&
         payload[ipv4::kProtocol] == protocol::kUdp) {
       return classify_ipv4_udp(payload, interface, ports, checks, datagram);

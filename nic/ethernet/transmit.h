@@ -72,6 +72,8 @@ inline void UdpHeader::write(std::byte* out, uint32_t udp_payload_bytes) const {
   // Two overlapping copies of fixed size cover every length from 42 to 66 without a branch.
   static_assert(kUdpHeaderBytesMin == 42 && kUdpHeaderBytesMax == 66);
   PBOX_DCHECK(header_bytes_ >= kUdpHeaderBytesMin);  // it comes from make()
+  PBOX_DCHECK(out != nullptr && header_bytes_ <= kUdpHeaderBytesMax);
+  PBOX_DCHECK(link_bytes_ >= ethernet::kBytes && link_bytes_ < header_bytes_);
   PBOX_DCHECK(header_bytes_ - link_bytes_ + udp_payload_bytes <= UINT16_MAX);
   std::memcpy(out, bytes_.data(), 34);
   std::memcpy(out + header_bytes_ - 32, bytes_.data() + header_bytes_ - 32, 32);

@@ -2,22 +2,22 @@
 // pair of that peer write there.
 //
 // No slot is written while it is read. A ring of n slots has n - 1 receives, without buffers, in a
-// receive queue of its own. Each completed write takes one receive. The receive is posted again once
-// the pipeline has released the slot. The device executes writes in order, so at most n - 1 slots are
-// held while one is written. Without a receive the worker's device waits (RNR); the worker's credit
-// makes that rare.
+// receive queue of its own. Each completed write takes one receive. The receive is posted again
+// once the pipeline has released the slot. The device executes writes in order, so at most n - 1
+// slots are held while one is written. Without a receive the worker's device waits (RNR); the
+// worker's credit makes that rare.
 //
 // What a malicious worker can do. The ring is a region without remote rights, registered when the
-// worker connects. A type 2 memory window on it, write only, is bound to the one queue pair: its key
-// is void on every other, and nothing beyond the ring can be written. An immediate with a slot other
-// than the next, or with too large a length, is dropped and counted. A worker that writes into its own
-// ring at the wrong time damages only its own packets, and so only its own job. Slots are cleared
-// before another job gets them.
+// worker connects. A type 2 memory window on it, write only, is bound to the one queue pair: its
+// key is void on every other, and nothing beyond the ring can be written. An immediate with a slot
+// other than the next, or with too large a length, is dropped and counted. A worker that writes
+// into its own ring at the wrong time damages only its own packets, and so only its own job. Slots
+// are cleared before another job gets them.
 //
 // Jobs do not have protection domains of their own. A queue pair may use only regions of its own
-// domain (Soft-RoCE enforces that for receive buffers too, and for windows: InfiniBand specification
-// C10-72), but all peers share the regions and header blocks that results are sent from. Those would
-// have to be registered once more for each job. A window is the tighter bound.
+// domain (Soft-RoCE enforces that for receive buffers too, and for windows: InfiniBand
+// specification C10-72), but all peers share the regions and header blocks that results are sent
+// from. Those would have to be registered once more for each job. A window is the tighter bound.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -65,9 +65,9 @@ void RdmaQueue::State::allocate_ring(Peer& peer, uint32_t slots_wanted) {
     peer.ring_memory.reset();
     return landing_free.give_back(*first);
   }
+  PBOX_CHECK(*first + count <= options.landing_slots);
   // Clear the slots, so that this peer cannot present packets of their previous owner as its own.
   std::memset(slots, 0, bytes);
-  PBOX_CHECK(*first + count <= options.landing_slots);
   peer.ring_first = *first;
   peer.ring_slots = count;
   peer.ring_next = 0;
@@ -76,6 +76,7 @@ void RdmaQueue::State::allocate_ring(Peer& peer, uint32_t slots_wanted) {
 // Releases the ring of a peer whose queue pair has failed but is not destroyed yet, so no one
 // writes to it any more.
 void RdmaQueue::State::release_ring(Peer& peer) {
+  PBOX_CHECK(peer.state.load(std::memory_order_relaxed) != PeerState::kReady);
   if (peer.ring_slots == 0) return;
   peer.window.reset();
   peer.ring_memory.reset();
@@ -96,6 +97,7 @@ wire::LandingRing RdmaQueue::State::ring_of(const Peer& peer) const {
 // before that would break the connection, but the peer has not been told the ring's address yet.
 Status RdmaQueue::State::open_ring(Peer& peer) {
   if (peer.ring_slots == 0) return ok_status();
+  PBOX_CHECK(peer.own.landing.slots == peer.ring_slots && peer.window);
   ibv_recv_wr receive{};
   receive.wr_id = kLanded;
   for (uint32_t index = 0; index + 1 < peer.ring_slots; ++index) {

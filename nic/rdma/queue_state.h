@@ -18,9 +18,8 @@ namespace pbox::nic {
 
 inline constexpr uint32_t kSendDepth = 256;      // work requests of a queue pair in flight
 inline constexpr uint32_t kSignalInterval = 32;  // one packet in so many is signalled
-inline constexpr uint32_t kInlineBytes =
-    128;  // packets up to this size leave inline: PULL, STATUS, GRANT
-inline constexpr uint32_t kHeadBytes = 64;  // room for header and tag of a gathered packet
+inline constexpr uint32_t kInlineBytes = 128;    // largest inline packet: PULL, STATUS, GRANT
+inline constexpr uint32_t kHeadBytes = 64;       // room for header and tag of a gathered packet
 inline constexpr uint32_t kSendPieces = 3;
 inline constexpr size_t kBufferBytes = align_up(limits::kPacketBytesMax, kCacheLineBytes);
 // Identifiers of work requests (wr_id). Receives: the index of the buffer, below 2^32, or kLanded

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "base/limits.h"
 
 namespace pbox::wire {
@@ -24,6 +25,7 @@ Result<std::string> frame(const google::protobuf::MessageLite& message) {
   std::string framed(kControlLengthBytes, '\0');
   std::memcpy(framed.data(), &length, sizeof(length));
   message.AppendToString(&framed);
+  PBOX_CHECK(framed.size() == kControlLengthBytes + bytes);
   return framed;
 }
 
@@ -36,6 +38,7 @@ Result<std::optional<std::string>> FrameReader::next() {
   }
   if (buffer_.size() < kControlLengthBytes + length) return std::optional<std::string>();
   std::optional<std::string> body = buffer_.substr(kControlLengthBytes, length);
+  PBOX_CHECK(body->size() == length);
   buffer_.erase(0, kControlLengthBytes + length);
   return body;
 }

@@ -108,10 +108,9 @@ struct StatusPayload {
   uint16_t missing_workers = 0;     // workers whose push of this round is incomplete
   uint16_t first_missing_rank = 0;  // lowest such rank; valid if missing_workers > 0
   // Straggler statistics for people; 0 where the box keeps none.
-  uint32_t waited_ms = 0;  // time since the first worker pushed all of this round
-  uint16_t last_percent =
-      0;                  // share of the job's rounds here that first_missing_rank finished last
-  uint16_t reserved = 0;  // 0
+  uint32_t waited_ms = 0;     // time since the first worker pushed all of this round
+  uint16_t last_percent = 0;  // percentage of rounds that first_missing_rank finished last
+  uint16_t reserved = 0;      // 0
 };
 static_assert(sizeof(StatusPayload) == 24);
 
