@@ -197,7 +197,7 @@ TEST_CASE("garbage on the control port is answered or dropped, and the next job 
   }
   const int oversize = connect_to(daemon.control());
   send_all(oversize, std::string("\xff\xff\xff\x7f", 4));
-  CHECK_THAT(receive_all(oversize), Contains("2147483647 bytes is over the limit"));
+  CHECK_THAT(receive_all(oversize), Contains("2147483647 bytes exceeds the limit"));
   close(oversize);
 
   const int stranger = connect_to(daemon.control());

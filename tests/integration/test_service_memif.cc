@@ -187,8 +187,9 @@ TEST_CASE("a second box on the sockets of a running one is refused, and the runn
   SnapshotStore shelf(2);
   Daemon daemon(shelf.box(1));
   for (int turn = 0; turn < 3; ++turn) {
-    CHECK_THAT(refusal_of(shelf.box(1)),
-               Contains("net_memif0") && Contains("another process serves") && Contains("stop it"));
+    CHECK_THAT(refusal_of(shelf.box(1)), Contains("net_memif0") &&
+                                             Contains("another process serves") &&
+                                             Contains("stop that process"));
   }
   const auto outcome = run_sums_over(shelf, {.box = daemon.control(), .rounds = 2});
   CHECK(outcome.failure == "");
@@ -230,7 +231,7 @@ TEST_CASE("a worker whose device leads nowhere is told at the join") {
   };
   CHECK_THAT(told("dpdk:net_memif0,socket=/tmp/pbox-no-such.sock,socket-abstract=no 10.91.0.2/24 "
                   "no_huge mtu=9000"),
-             Contains("net_memif0") && Contains("is another process using it"));
+             Contains("net_memif0") && Contains("no other process uses it"));
   CHECK_THAT(told("dpdk:net_null0 10.91.0.2/24 no_huge mtu=9000"),
              Contains("pipeline 0 of the box (10.91.0.1:9542)") && Contains("net_null0"));
   CHECK_THAT(told("dpdk:net_null0 10.91.0.2/24 no_huge mtu=1"),
