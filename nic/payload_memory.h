@@ -1,5 +1,5 @@
 // Memory that payloads are sent from without a copy. Each region counts the packets that a device
-// still holds and that point into it. Whoever frees the memory must remove the region first.
+// still holds and that point into it. The owner must remove the region before it frees the memory.
 #pragma once
 
 #include <atomic>

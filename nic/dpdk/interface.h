@@ -23,7 +23,7 @@ struct DpdkInterfaceOptions {
   Interface interface;               // must pass validate(); mtu is the requested MTU
   std::vector<int> queue_nodes;      // NUMA node of each pipeline, or SOCKET_ID_ANY
   std::vector<uint16_t> udp_ports;   // UDP port of each pipeline, distinct, best without gaps
-  // Whether senders follow affinity(), so that packets arrive at the queue of their pipeline. If
+  // True if senders follow affinity(), so that packets arrive at the queue of their pipeline. If
   // not, as on a worker, packets that a hash puts into another queue are handed over by software.
   bool senders_steer = true;
 };

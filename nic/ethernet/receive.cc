@@ -13,7 +13,7 @@ struct Context {
   UdpPorts ports;
 };
 
-// What a frame states, apart from its verdict.
+// The statements of a frame, apart from its verdict.
 struct Details {
   std::optional<NeighbourClaim> claim;
   std::optional<PathMtu> path_mtu;

@@ -17,7 +17,7 @@
 namespace pbox::nic {
 
 inline constexpr uint32_t kSendDepth = 256;      // work requests of a queue pair in flight
-inline constexpr uint32_t kSignalInterval = 32;  // one packet in so many is signalled
+inline constexpr uint32_t kSignalInterval = 32;  // every 32nd packet is signalled
 inline constexpr uint32_t kInlineBytes = 128;    // largest inline packet: PULL, STATUS, GRANT
 inline constexpr uint32_t kHeadBytes = 64;       // room for header and tag of a gathered packet
 inline constexpr uint32_t kSendPieces = 3;

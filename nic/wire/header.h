@@ -45,7 +45,7 @@ inline constexpr uint8_t kReserved = 0xc0;          // a packet with one of thes
 struct Header {
   uint8_t version_type = 0;  // version in the high nibble, PacketType in the low one
   uint8_t flags = 0;
-  uint16_t payload_bytes = 0;  // must equal what the chunk's metadata says for this fragment
+  uint16_t payload_bytes = 0;  // must equal fragment_length() of this fragment
   uint32_t spi = 0;            // session; the sender's identity comes from this field only
   uint64_t packet_number = 0;  // unique for each transmission of an spi, retransmissions included
   uint32_t epoch = 0;          // version of the ownership of the part's chunks

@@ -6,7 +6,7 @@
 
 namespace pbox::wire {
 
-// Where priorities come from. Values are stable: they appear on the control connection and in the C
+// The source of priorities. Values are stable: they appear on the control connection and in the C
 // ABI.
 enum class PriorityPolicy : uint8_t {
   kExplicit = 0,      // as registered with the tensor, unless an operation states its own

@@ -47,7 +47,7 @@ inline constexpr GoldenFrame kLinkFrames[] = {
      "020000000001 020000000002 0806 0001 0800 06 04 0002 020000000002 0a000002 020000000001 "
      "0a000001",
      ""},
-    {"ARP reply to us, sent to everybody", Verdict::kNotForUs, 0,
+    {"ARP reply to us, sent to broadcast", Verdict::kNotForUs, 0,
      "ffffffffffff 020000000002 0806 0001 0800 06 04 0002 020000000002 0a000002 020000000001 "
      "0a000001",
      ""},

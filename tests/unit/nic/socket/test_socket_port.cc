@@ -232,9 +232,9 @@ TEST_CASE("an unconnected port drops packets to an unreachable peer and serves t
   SocketPort box = open("127.0.0.1");
   SocketPort worker = open("127.0.0.1", box.local());
   Burst burst(std::vector<uint32_t>(6, 256), worker.local());
-  Endpoint nobody = worker.local();
-  nobody.port = 0;
-  burst.packets[0].to = burst.packets[1].to = &nobody;  // one message if the kernel segments
+  Endpoint unreachable = worker.local();
+  unreachable.port = 0;
+  burst.packets[0].to = burst.packets[1].to = &unreachable;  // one message if the kernel segments
   REQUIRE(box.tx_burst(burst.packets) == 6);
   CHECK(box.counters().get(nic::PortCounter::kSendFailures) == 2);
   const auto received = receive(worker, 4);
