@@ -28,10 +28,13 @@ class NumaArena {
   }
   ~NumaArena();
 
-  // Maps `bytes`, rounded up to whole pages, on `node`; kAnyNumaNode leaves the choice to the
-  // kernel. Touches all reserved hugepages, which takes about one second per 4 GiB. Ordinary pages
-  // are touched lazily, so resident memory grows with use. Fails if the mapping fails or the node
-  // does not exist. Where NUMA is unavailable (see bind_to_node) the memory stays unbound.
+  // Maps `bytes`, rounded up to whole pages, on a node of the kernel's choice. Touches all reserved
+  // hugepages, which takes about one second per 4 GiB. Ordinary pages are touched lazily, so
+  // resident memory grows with use.
+  static Result<NumaArena> create(size_t bytes, Hugepages use = Hugepages::kIfFree);
+  // The same on `node`, or on any if it is kAnyNumaNode. Fails also if the node does not exist.
+  // Where NUMA is unavailable (see bind_to_node) the memory stays unbound. Programs that call this
+  // load libnuma.
   static Result<NumaArena> create(size_t bytes, int node, Hugepages use = Hugepages::kIfFree);
 
   std::byte* data() const { return data_; }  // page-aligned
@@ -45,7 +48,9 @@ class NumaArena {
   size_t taken() const { return taken_; }  // bytes handed out, padding included
 
  private:
-  static Result<NumaArena> map(size_t size, int node, int flags);
+  using Bind = Status (*)(void* address, size_t bytes, int node);
+  static Result<NumaArena> create(size_t bytes, int node, Hugepages use, Bind bind);
+  static Result<NumaArena> map(size_t size, int flags, int node, Bind bind);
 
   void swap(NumaArena& other) {
     std::swap(data_, other.data_);
@@ -61,6 +66,13 @@ class NumaArena {
   int node_ = kAnyNumaNode;
   bool has_hugepages_ = false;
 };
+
+// Binds a mapping to `node`: pages touched from now on come from that node and from no other.
+// `address` is page-aligned; `node` >= 0. Fails if the node does not exist or if pages of the
+// mapping are on another node already. Succeeds and changes nothing where NUMA is unavailable: the
+// kernel has no NUMA support, or forbids its system calls (a container's seccomp filter). Control
+// thread.
+Status bind_to_node(void* address, size_t bytes, int node);
 
 inline constexpr size_t kCacheLineBytes = 64;
 

@@ -15,7 +15,6 @@
 
 #include "base/clock.h"
 #include "base/numa_arena.h"
-#include "base/numa_memory.h"
 #include "pipeline/observe/flight_image.h"
 
 namespace pbox::appliance {

@@ -255,7 +255,7 @@ Status Membership::open_core() {
                                        : Exchange::cache_bytes(spec_, tensors_);
   NumaArena copy;
   if (bytes > 0) {
-    auto placed = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
+    auto placed = NumaArena::create(bytes, Hugepages::kNever);
     if (!placed) {
       return Error{ErrorCode::kResourceExhausted,
                    placed.error().message + " for the copy of the model that " + purpose};
