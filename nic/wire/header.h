@@ -63,11 +63,8 @@ struct Header {
   }
   uint8_t version() const { return version_type >> 4; }
   uint8_t type_value() const { return version_type & 0x0f; }
-  // Only for a header that parse() accepted, or whose type was set.
-  PacketType type() const {
-    PBOX_DCHECK(type_value() < kPacketTypeCount);
-    return static_cast<PacketType>(type_value());
-  }
+  // One of the enum's values only if parse() accepted the header, or set_type() was called.
+  PacketType type() const { return static_cast<PacketType>(type_value()); }
   // With flag::kPartial, the number of workers whose gradients are in this fragment; otherwise 0.
   uint16_t contributors() const {
     return (flags & flag::kPartial) != 0 ? static_cast<uint16_t>(dtype_scale >> 4) : uint16_t{0};
