@@ -2,7 +2,7 @@
 // queue, and one queue pair for each peer. A packet is one SEND of header, payload and tag. It
 // lands in a buffer that the receiver has posted, so peers need no key to any memory. If the
 // receiver has landing slots (wire/landing.h), a peer may ask for a ring of them and write its
-// packets there. The README explains what confines a peer to its own ring.
+// packets there. landing.cc explains what confines a peer to its own ring.
 //
 // All buffers are one block on one NUMA node, registered once. A payload that lies completely in
 // memory registered by add_memory is sent in place. Small packets are sent inline. Other packets
