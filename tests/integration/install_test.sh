@@ -23,7 +23,7 @@ done
 for file in bin/pboxd bin/pboxctl lib/libpbox.so.1 $dpdk; do
   missing=$(ldd "$prefix/$file" | grep 'not found') && fail "$file: $missing"
 done
-# libnuma changes the memory policy of the thread that loads it: a training process must not load it.
+# libnuma changes the memory policy of the thread that loads it, so a training process must not.
 ldd "$prefix/lib/libpbox.so.1" | grep libnuma && fail "libpbox.so.1 loads libnuma"
 find "$prefix" -name '*.a' -o -name __pycache__ | grep . && fail "these are nobody's business"
 
