@@ -1,4 +1,5 @@
-// What control may ask of a pipeline: plain values through one ring, answered by a ticket number.
+// Commands of the control thread to a pipeline: plain values through one ring. The pipeline answers
+// each with its ticket number.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +12,31 @@ class RoundTrace;
 class StateCut;
 
 enum class CommandKind : uint8_t {
-  kInstall,          // shard: serve it from now on
-  kRemove,           // shard: forget it; after the ticket its memory is control's again. Harmless
-                     // where it is forgotten already
-  kSetLearningRate,  // shard, learning_rate
-  kSetPriorities,    // shard, priorities: of its chunks, for the results finished from now on
-  kSetCredit,        // shard, credit_bytes for every session of it; GRANTs go out
-  kAdmit,    // shard, rank, spi, credit_bytes, generation: the rank takes part with this session
-             // from now on; its former one, if any, is void. What it has contributed stands
-  kExclude,  // shard, rank, generation: rounds no longer wait for the rank, whose session is void.
-             // Not one that must still give back a copy
-  kTrace,    // shard, trace: records in it from now on, nullptr: no more
-  kCut,  // shard, cut: copies into it what comes to the cut, and of what rests there some. Again
-         // with the same: some more. nullptr: no more
-  kReportRounds,  // shard, rounds, rank: filled with the rank's next round of each of the shard's
-                  // chunks; with model BSP, or drop, the open one
+  // shard: the pipeline serves it from now on.
+  kInstall,
+  // shard: the pipeline no longer references it. Once the ticket is completed, its memory belongs
+  // to the control thread again. Has no effect on a shard that is not installed.
+  kRemove,
+  // shard, learning_rate
+  kSetLearningRate,
+  // shard, priorities: one per chunk of the shard, for the results finished from now on.
+  kSetPriorities,
+  // shard, credit_bytes: the credit of every session of the shard. GRANTs go out.
+  kSetCredit,
+  // shard, rank, spi, credit_bytes, generation: the rank takes part with this session from now on.
+  // Its former session, if any, is void. The fragments that it has pushed still count.
+  kAdmit,
+  // shard, rank, generation: rounds no longer wait for the rank, and its session is void. Not
+  // allowed for a rank that must still give back a copy.
+  kExclude,
+  // shard, trace: records into it from now on. nullptr: stops.
+  kTrace,
+  // shard, cut: copies each chunk into it before the chunk leaves the cut, and now some of the
+  // chunks that rest there. The same command again copies some more. nullptr: stops.
+  kCut,
+  // shard, rounds, rank: fills `rounds`, one per chunk of the shard, with the round that the rank
+  // pushes next. With models BSP and drop that is the chunk's open round.
+  kReportRounds,
 };
 
 struct Command {
@@ -40,7 +51,7 @@ struct Command {
   StateCut* cut = nullptr;
   std::span<uint32_t> rounds = {};
   std::span<const int32_t> priorities = {};
-  uint64_t ticket = 0;  // ascending; completed in order
+  uint64_t ticket = 0;  // ascending from 1; tickets are completed in order
 };
 
 }  // namespace pbox::pipeline

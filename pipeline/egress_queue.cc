@@ -7,7 +7,7 @@
 namespace pbox::pipeline {
 namespace {
 
-// std::push_heap keeps the greatest in front: "less" means "leaves later".
+// std::push_heap keeps the greatest element in front, so "less" means "leaves later".
 constexpr auto leaves_later = [](const auto& a, const auto& b) {
   if (a.priority != b.priority) return a.priority < b.priority;
   return a.sequence > b.sequence;
@@ -22,15 +22,16 @@ void EgressQueue::reserve(size_t results, bool answers) {
 }
 
 void EgressQueue::push(Chunk* chunk, uint32_t round, int32_t priority) {
-  if (heap_.size() == heap_.capacity()) drop_void();
+  PBOX_DCHECK(chunk != nullptr);
+  if (heap_.size() == heap_.capacity()) drop_superseded();
   PBOX_DCHECK(heap_.size() < heap_.capacity());
   heap_.push_back({chunk, round, priority, next_sequence_++});
   std::push_heap(heap_.begin(), heap_.end(), leaves_later);
 }
 
-// Exclusions may finish one round of a chunk after the other before any result has left: all but
-// the newest are void.
-void EgressQueue::drop_void() {
+// Exclusions may finish several rounds of a chunk before any of their results has left. Only the
+// newest result still counts.
+void EgressQueue::drop_superseded() {
   std::erase_if(heap_, [](const FanOut& one) { return one.round + 1 != one.chunk->open_round(); });
   std::make_heap(heap_.begin(), heap_.end(), leaves_later);
 }
@@ -44,6 +45,8 @@ bool EgressQueue::pop(FanOut& next) {
 }
 
 bool EgressQueue::push_resend(const Resend& resend) {
+  PBOX_DCHECK(resend.chunk != nullptr && resend.mask != 0);
+  PBOX_DCHECK(resend_tail_ - resend_head_ <= kResendCapacity);
   if (resend_tail_ != resend_head_) {
     Resend& last = resends_[(resend_tail_ - 1) % kResendCapacity];
     if (last.chunk == resend.chunk && last.round == resend.round && last.rank == resend.rank) {
@@ -63,6 +66,7 @@ bool EgressQueue::push_answer(const Resend& asked, int32_t priority) {
 }
 
 void EgressQueue::return_answer(const Answer& answer) {
+  PBOX_DCHECK(answer.chunk != nullptr && answer.mask != 0);
   PBOX_DCHECK(answers_.size() < answers_.capacity());
   answers_.push_back(answer);
   std::push_heap(answers_.begin(), answers_.end(), leaves_later);

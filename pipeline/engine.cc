@@ -1,3 +1,4 @@
+// Commands of the control thread, and the tick.
 #include "pipeline/engine.h"
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 namespace pbox::pipeline {
 namespace {
 
-// By one command: some milliseconds at most, for chunks of a usual size.
+// Chunks that one kCut command copies: a few milliseconds at most, for chunks of a usual size.
 constexpr uint32_t kCopiesPerCut = 64;
 
 }  // namespace
@@ -50,7 +51,7 @@ void Engine::carry_out(const Command& command) {
     case CommandKind::kTrace: set_trace(shard, command.trace); return;
     case CommandKind::kCut:
       shard.cut = command.cut;
-      if (shard.cut != nullptr) shard.cut->look(shard, kCopiesPerCut);
+      if (shard.cut != nullptr) shard.cut->copy_resting(shard, kCopiesPerCut);
       return;
     case CommandKind::kReportRounds:
       PBOX_CHECK(command.rounds.size() == shard.chunks().size());
@@ -73,15 +74,17 @@ void Engine::install(JobShard& shard) {
 }
 
 void Engine::connect(JobShard& shard, Session& session) {
+  PBOX_DCHECK(session.rank < shard.worker_count());
   SessionEntry& entry = sessions_[wire::spi_index(session.spi)];
   PBOX_CHECK(entry.session == nullptr && spi_pipeline(session.spi) == options_.pipeline_index);
   session.resend_budget_bytes = 4 * int64_t{session.credit_bytes};
   entry = {session.spi, &shard, &session};
 }
 
-// Nothing is known of where the rank is now until it has been heard. Packets already made for it
-// go to where it was.
+// The rank's address is unknown until its first packet arrives. Packets already made for it go to
+// its former address.
 void Engine::admit(JobShard& shard, const Command& command) {
+  PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
   PBOX_CHECK(shard.sync.model == wire::SyncModel::kBsp || session.present);
   if (session.present) sessions_[wire::spi_index(session.spi)] = {};
@@ -97,27 +100,15 @@ void Engine::admit(JobShard& shard, const Command& command) {
 }
 
 void Engine::exclude(JobShard& shard, const Command& command) {
+  PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
   if (!session.present) return;
   sessions_[wire::spi_index(session.spi)] = {};
   shard.set_present(session, false);
   shard.generation = command.generation;
   for (Chunk& chunk : shard.chunks()) PBOX_CHECK(chunk.copy_rank != command.rank);
-  if (shard.sync.model != wire::SyncModel::kBsp) leave(shard, command.rank);
+  if (shard.sync.model != wire::SyncModel::kBsp) drop_rank(shard, command.rank);
   finish_complete_rounds(shard);
-}
-
-// A round that had everything but an excluded rank's part is finished by the exclusion; one that
-// had all of a rank's part when everybody was gone, by that rank's return. Whoever has pushed a
-// round in full holds the result of the one before, so what is still to leave of that is void.
-void Engine::finish_complete_rounds(JobShard& shard) {
-  // Where sums are relayed nobody is excluded, and what is complete is under way.
-  if (shard.present_count() == 0 || shard.uplink != nullptr) return;
-  for (Chunk& chunk : shard.chunks()) {
-    if (chunk.complete_workers < shard.workers_needed(chunk)) continue;
-    shard.stragglers.ended(shard.index_of(chunk));
-    end_round(shard, chunk);
-  }
 }
 
 void Engine::take_tick(uint64_t now_ns) {
@@ -135,8 +126,9 @@ void Engine::take_tick(uint64_t now_ns) {
 void Engine::note_awaited(JobShard& shard, uint64_t now_ns) {
   const uint32_t oldest = shard.stragglers.oldest();
   const bool any = oldest != StragglerLedger::kNone;
+  PBOX_DCHECK(!any || oldest < shard.chunk_count());
   const uint64_t first_ns = any ? shard.stragglers.first_arrival_ns(oldest) : 0;
-  const uint64_t waited_ns = now_ns > first_ns ? now_ns - first_ns : 1;  // 0 says: not at all
+  const uint64_t waited_ns = now_ns > first_ns ? now_ns - first_ns : 1;  // 0: nobody waits
   for (Session& session : shard.sessions()) {
     const Chunk* chunk = any && session.present ? &shard.chunks()[oldest] : nullptr;
     if (chunk == nullptr || chunk->claimed[session.rank] == chunk->full_mask) {
@@ -155,8 +147,8 @@ void Engine::remove(JobShard& shard) {
   for (const Session& session : shard.sessions()) {
     if (session.present) sessions_[wire::spi_index(session.spi)] = {};
   }
-  // Packets made but not sent, and replies that wait, may point into the shard's memory. They are
-  // few, and every one of them is covered by a worker's timer: drop them all.
+  // Packets that were made but not sent, and replies in the queue, may point into the shard's
+  // memory. Drop them all: they are few, and a worker's timer covers every one of them.
   outgoing_begin_ = outgoing_end_ = 0;
   reply_head_ = reply_tail_ = 0;
 }

@@ -1,5 +1,4 @@
-// What every packet of a chunk is checked for, in whatever consistency model: shared by the files
-// of Engine that receive. On the data path; inlined into it.
+// Checks and questions that the files of Engine share. They are on the data path and inlined.
 #pragma once
 
 #include "nic/wire/chunk_layout.h"
@@ -7,8 +6,8 @@
 
 namespace pbox::pipeline {
 
-// The chunk that the packet is for; nullptr, and counted: it is of another epoch or generation, or
-// of no chunk of this pipeline.
+// Returns the chunk that a packet is for. Returns nullptr, and counts the packet, if its epoch or
+// generation is not the shard's or this pipeline owns no such chunk.
 [[gnu::always_inline]] inline Chunk* Engine::find_chunk(JobShard& shard,
                                                         const wire::Header& header) {
   if (header.epoch != shard.epoch) {
@@ -21,12 +20,37 @@ namespace pbox::pipeline {
   }
   Chunk* chunk = shard.find(header.chunk);
   if (chunk == nullptr) counters_.add(Counter::kRejectChunk);
+  PBOX_DCHECK(chunk == nullptr || chunk->id == header.chunk);
   return chunk;
 }
 
-// False, and counted, unless the packet carries a fragment as its chunk's description says.
+// Returns the chunk if the packet's round is its open or its last finished one. A PULL may name any
+// older round too.
+[[gnu::always_inline]] inline Chunk* Engine::check_round(JobShard& shard,
+                                                         const wire::Header& header) {
+  Chunk* chunk = find_chunk(shard, header);
+  if (chunk == nullptr) return nullptr;
+  PBOX_DCHECK(chunk->rounds_finished >= chunk->first_round);
+  const int32_t ahead = wire::round_distance(header.round, chunk->open_round());
+  // Before the first round there is no result that a rank could ask for.
+  if (ahead > 0 || (ahead == -1 && chunk->rounds_finished == chunk->first_round)) {
+    counters_.add(Counter::kRejectRound);
+    return nullptr;
+  }
+  // A PULL for an old round is answered, not dropped: a process that replaces a lost rank may be
+  // behind the pushes of its predecessor, and must learn where the chunk is.
+  if (ahead < -1 && header.type() != wire::PacketType::kPull) {
+    counters_.add(Counter::kStale);
+    return nullptr;
+  }
+  return chunk;
+}
+
+// Returns false, and counts the packet, unless it carries a fragment as the chunk's description
+// says: index, type and length.
 [[gnu::always_inline]] inline bool Engine::check_fragment(const JobShard& shard, const Chunk& chunk,
                                                           const wire::Header& header) {
+  PBOX_DCHECK(chunk.fragment_count > 0 && chunk.fragment_count <= limits::kFragmentCountMax);
   if (header.fragment >= chunk.fragment_count) {
     counters_.add(Counter::kRejectFragment);
     return false;
@@ -43,6 +67,24 @@ namespace pbox::pipeline {
     return false;
   }
   return true;
+}
+
+// True if the pushes of the open round are kept until all of them are in.
+inline bool keeps_pushes(const JobShard& shard, const Chunk& chunk) {
+  return shard.numerics == wire::Numerics::kOrdered && chunk.copy_rank == kNoRank;
+}
+
+// True if the open round carries weights, not gradients.
+inline bool receives_weights(const JobShard& shard, const Chunk& chunk) {
+  return shard.mode == Mode::kOptimize &&
+         (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank);
+}
+
+// The number of f32 or half elements in a fragment of the chunk.
+inline size_t fragment_elements(const JobShard& shard, const Chunk& chunk, uint32_t fragment) {
+  PBOX_DCHECK(fragment < chunk.fragment_count);
+  return wire::fragment_length(chunk.wire_bytes, shard.fragment_bytes, fragment) /
+         wire::dtype_bytes(chunk.dtype);
 }
 
 }  // namespace pbox::pipeline

@@ -1,7 +1,7 @@
-// What the flight recorder is told beside the packets: commands, rounds that open, results that
-// have left, and from time to time the state itself, so that what is left of the ring can be
-// replayed from a known one. A round's opening is a known state of its chunk by itself; the turns
-// of record_state() are for rounds that stay open while the ring goes round.
+// The flight recorder's records other than packets: commands, rounds that open, results that have
+// left, and from time to time the state itself, so that any full ring can be replayed from a known
+// state. A record of an opening round is by itself a known state of its chunk. The turns of
+// record_state() serve rounds that stay open while the ring is overwritten once.
 #include <algorithm>
 
 #include "nic/wire/crc32c.h"
@@ -15,7 +15,7 @@ struct VerdictRow {
   Counter counter;
 };
 
-// In this order where a packet counts for two.
+// Where a packet moves two counters, the first row wins.
 constexpr VerdictRow kVerdicts[] = {
     {Verdict::kTooShort, Counter::kRejectShort}, {Verdict::kVersion, Counter::kRejectVersion},
     {Verdict::kType, Counter::kRejectType},      {Verdict::kReserved, Counter::kRejectReserved},
@@ -29,7 +29,7 @@ constexpr VerdictRow kVerdicts[] = {
 };
 static_assert(std::size(kVerdicts) == kCountedVerdicts);
 
-// Chunks looked at in one turn of record_state().
+// Chunks examined in one turn of record_state().
 constexpr size_t kChunksPerTurn = 64;
 
 size_t turns_of(const JobShard& shard) {
@@ -38,12 +38,14 @@ size_t turns_of(const JobShard& shard) {
 
 }  // namespace
 
-// A packet that was not added. One of the table's counters has moved since the last such packet.
+// The verdict of a packet that was not added: the counter that has moved since the last such
+// packet.
 void Engine::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
   for (size_t index = 0; index < kCountedVerdicts; ++index) {
     const uint64_t count = counters_.get(kVerdicts[index].counter);
-    const bool has_moved = count != judged_[index];
-    judged_[index] = count;
+    const bool has_moved = count != verdict_counts_[index];
+    PBOX_DCHECK(count >= verdict_counts_[index]);
+    verdict_counts_[index] = count;
     if (has_moved && record.verdict == Verdict::kPending) record.verdict = kVerdicts[index].verdict;
   }
   constexpr size_t kPullBytes = limits::kPacketOverheadBytes + sizeof(wire::PullPayload);
@@ -69,6 +71,7 @@ void Engine::record_command(const Command& command) {
 }
 
 void Engine::record_shard(const JobShard& shard) {
+  PBOX_DCHECK(shard.flight_number > 0 && shard.flight_number <= flight_numbers_);
   ShardRecord record;
   record.epoch = shard.epoch;
   record.fragment_bytes = shard.fragment_bytes;
@@ -90,6 +93,10 @@ void Engine::record_shard(const JobShard& shard) {
     std::copy_n(shard.name.data() + at, std::min(kFlightBodyBytes, name_bytes - at), part.data());
     flight_.add(FlightKind::kName, shard.flight_number, now_ns_, part);
   }
+  record_sessions(shard);
+}
+
+void Engine::record_sessions(const JobShard& shard) {
   const std::vector<Session>& sessions = shard.sessions();
   for (size_t rank = 0; rank < sessions.size(); rank += 2) {
     SessionRecord pair;
@@ -97,12 +104,15 @@ void Engine::record_shard(const JobShard& shard) {
       const Session& session = sessions[rank + index];
       pair.ranks[index] = {session.newest_packet_number, session.rank, session.spi,
                            session.credit_bytes, session.present ? 1u : 0u};
+      PBOX_DCHECK(session.rank == rank + index);
     }
     flight_.add(FlightKind::kSession, shard.flight_number, now_ns_, pair);
   }
 }
 
 void Engine::record_chunk(const JobShard& shard, const Chunk& chunk, bool opens) {
+  PBOX_DCHECK(shard.index_of(chunk) < shard.chunk_count());
+  PBOX_DCHECK((chunk.claimed_any & ~chunk.full_mask) == 0);
   ChunkRecord record;
   record.rounds_finished = chunk.rounds_finished;
   record.first_round = chunk.first_round;
@@ -132,9 +142,11 @@ void Engine::record_left(const JobShard& shard, const FanOut& at) {
   LeftRecord record;
   record.chunk = at.chunk->id;
   record.round = at.round;
-  if (flight_.is_kept()) {
+  PBOX_DCHECK(at.round + 1 == at.chunk->open_round());
+  if (flight_.is_enabled()) {
     const Chunk& chunk = *at.chunk;
     const uint32_t piece = at.round % ((chunk.wire_bytes - 1) / kDigestedBytes + 1);
+    PBOX_DCHECK(piece * kDigestedBytes < chunk.wire_bytes);
     const uint32_t bytes = std::min(kDigestedBytes, chunk.wire_bytes - piece * kDigestedBytes);
     record.piece = static_cast<uint16_t>(piece);
     record.digested_bytes = static_cast<uint16_t>(bytes);
@@ -144,8 +156,8 @@ void Engine::record_left(const JobShard& shard, const FanOut& at) {
   flight_.add(FlightKind::kLeft, shard.flight_number, now_ns_, record);
 }
 
-// A few chunks at a time, so that all jobs have had their turn before half of the ring is written
-// over: a full ring always holds all of the state.
+// Records the open rounds of a few chunks. All jobs have had their turn before half of the ring is
+// overwritten, so a full ring always holds the whole state.
 void Engine::record_state() {
   size_t turns = 0;
   for (const JobShard* shard : shards_) turns += turns_of(*shard);

@@ -1,3 +1,5 @@
+// What leaves: replies first, then per job, in turns (deficit round robin), the results that were
+// asked for again, the fan-out of finished chunks, and answers to PULL.
 #include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/engine.h"
@@ -6,11 +8,12 @@
 namespace pbox::pipeline {
 namespace {
 
-// What a job may send before the next one's turn (deficit round robin; Shreedhar, Varghese 1995):
-// two of the largest packets, so that every turn sends something.
+// Bytes that a job may send before the next job's turn (deficit round robin: Shreedhar and
+// Varghese, SIGCOMM 1995). Two of the largest packets, so that every turn sends something.
 constexpr int64_t kQuantumBytes = 2 * int64_t{limits::kPacketBytesMax};
 
-// Packets of one result for one worker: what they share is put together once.
+// Makes the packets of one result for one worker. The header fields that they share are put
+// together once.
 class ResultMaker {
  public:
   ResultMaker(const JobShard& shard, Session& session, const Chunk& chunk, uint32_t round,
@@ -23,6 +26,9 @@ class ResultMaker {
         last_fragment_(chunk.fragment_count - 1u),
         workers_(shard.worker_count()),
         contributors_(chunk.contributors[round & 1]) {
+    PBOX_DCHECK(result_ != nullptr);
+    PBOX_DCHECK(session.rank < shard.worker_count());
+    PBOX_DCHECK((shard.sync.model == wire::SyncModel::kBsp) == (chunk.sync == nullptr));
     wire::Header header;
     header.set_type(wire::PacketType::kResult);
     header.spi = session.spi | wire::kSpiToWorker;
@@ -33,12 +39,14 @@ class ResultMaker {
     header.dtype_scale = static_cast<uint16_t>(chunk.dtype);
     header.generation = shard.generation;
     if (wire::applies_on_arrival(shard.sync.model)) {
-      // A read that waits is not answered, whatever leaves for its rank. Where workers add their
-      // own updates to what they have, the label is exact, fragment by fragment.
+      // A parked read is not answered, whatever leaves for its rank: the label then stays one round
+      // behind. Where workers add their own updates to the data, the label is exact for each
+      // fragment.
       const sync::Progress& progress = chunk.sync->progress;
       const bool exact = sync::reads_cached(shard.sync);
-      const bool waits = !exact && progress.is_parked(session.rank);
-      header.timestamp_us = static_cast<uint32_t>(progress.next(session.rank) - (waits ? 1 : 0));
+      const bool is_parked = !exact && progress.is_parked(session.rank);
+      header.timestamp_us =
+          static_cast<uint32_t>(progress.next(session.rank) - (is_parked ? 1 : 0));
       applied_mask_ = exact ? chunk.claimed[session.rank] : 0;
     } else if (shard.sync.model == wire::SyncModel::kDrop) {
       const sync::Pushed& pushed = chunk.sync->pushed[session.rank];
@@ -48,9 +56,10 @@ class ResultMaker {
     words_ = std::bit_cast<wire::HeaderWords>(header);
   }
 
-  // The fields that differ are set in whole words: a tag that read back what narrow stores have
-  // just written would wait for them, once per word and packet.
+  // The fields that differ are set in whole words. If narrow stores wrote them, the tag's wider
+  // loads would stall on those stores, once per word and packet.
   void make(uint32_t fragment, uint8_t flags, nic::TxPacket& packet) const {
+    PBOX_DCHECK(fragment <= last_fragment_);
     const uint32_t bytes = wire::fragment_length(chunk_bytes_, fragment_bytes_, fragment);
     if (fragment == last_fragment_) flags |= wire::flag::kLast;
     wire::HeaderWords words = words_;
@@ -60,12 +69,12 @@ class ResultMaker {
     words[4] += applied_mask_ >> fragment & 1;
     words[3] |= uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
     if (contributors_ != nullptr && contributors_[fragment] != workers_) {
-      count(contributors_[fragment], words);
+      set_contributors(contributors_[fragment], words);
     }
     static_assert(offsetof(wire::Header, packet_number) == 8);
     static_assert(offsetof(wire::Header, fragment) / 8 == 3);
     static_assert(offsetof(wire::Header, timestamp_us) == 4 * 8);
-    // Word by word: a cast of them all is stored field by field.
+    // Word by word: a bit_cast of the whole header is compiled to one store per field.
     auto* header = reinterpret_cast<std::byte*>(&packet.header);
     for (size_t word = 0; word < words.size(); ++word) {
       std::memcpy(header + word * sizeof(words[word]), &words[word], sizeof(words[word]));
@@ -76,7 +85,7 @@ class ResultMaker {
   }
 
  private:
-  static void count(uint16_t contributors, wire::HeaderWords& words) {
+  static void set_contributors(uint16_t contributors, wire::HeaderWords& words) {
     words[0] |= uint64_t{wire::flag::kPartial} << (8 * offsetof(wire::Header, flags));
     words[4] |= uint64_t{contributors} << (8 * (offsetof(wire::Header, dtype_scale) % 8) + 4);
     static_assert(offsetof(wire::Header, dtype_scale) / 8 == 4);
@@ -89,7 +98,7 @@ class ResultMaker {
   uint32_t fragment_bytes_;
   uint32_t last_fragment_;
   uint32_t workers_;
-  const uint16_t* contributors_;  // by fragment; null: always all workers
+  const uint16_t* contributors_;  // by fragment; null: all workers are in every result
   uint64_t applied_mask_ = 0;     // fragments that include one more of the rank's own rounds
   wire::HeaderWords words_{};
 };
@@ -102,6 +111,7 @@ std::span<const nic::TxPacket> Engine::to_send() {
     size_t filled = fill_replies(0);
     size_t idle_shards = 0;
     while (filled < outgoing_.size() && idle_shards < shards_.size()) {
+      PBOX_DCHECK(next_shard_ < shards_.size());
       JobShard& shard = *shards_[next_shard_];
       const size_t before = filled;
       filled = fill_shard(shard, filled, outgoing_.size());
@@ -111,8 +121,9 @@ std::span<const nic::TxPacket> Engine::to_send() {
     outgoing_end_ = filled;
     results_changed_ = false;
   } else if (results_changed_) {
-    remake_unsent();
+    refresh_unsent();
   }
+  PBOX_DCHECK(outgoing_begin_ <= outgoing_end_ && outgoing_end_ <= outgoing_.size());
   return {outgoing_.data() + outgoing_begin_, outgoing_end_ - outgoing_begin_};
 }
 
@@ -128,6 +139,7 @@ void Engine::sent(size_t count) {
 }
 
 size_t Engine::fill_replies(size_t filled) {
+  PBOX_DCHECK(reply_tail_ - reply_head_ <= kReplyCapacity);
   while (filled < outgoing_.size() && reply_head_ != reply_tail_) {
     const Reply& reply = replies_[reply_head_++ % kReplyCapacity];
     outgoing_[filled] = reply.packet;
@@ -141,14 +153,14 @@ size_t Engine::fill_replies(size_t filled) {
 size_t Engine::fill_shard(JobShard& shard, size_t filled, size_t limit) {
   const bool has_work = shard.egress.cursor.count > 0 || !shard.egress.empty() ||
                         shard.egress.has_resend() || shard.egress.has_answer() ||
-                        !shard.departure.ranks.empty();
+                        !shard.reply_cursor.ranks.empty();
   if (!has_work) {
     shard.egress_deficit_bytes = 0;
     return filled;
   }
   if (shard.egress_deficit_bytes <= 0) shard.egress_deficit_bytes += kQuantumBytes;
   filled = fill_resends(shard, filled, limit);
-  if (shard.sync.model != wire::SyncModel::kBsp) return fill_owed(shard, filled, limit);
+  if (shard.sync.model != wire::SyncModel::kBsp) return fill_due_replies(shard, filled, limit);
   filled = fill_fan_out(shard, filled, limit);
   return fill_answers(shard, filled, limit);
 }
@@ -157,23 +169,24 @@ size_t Engine::fill_resends(JobShard& shard, size_t filled, size_t limit) {
   Resend resend;
   while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_resend(resend)) {
     const size_t before = filled;
-    filled = fill_asked(shard, resend, wire::flag::kRetransmission, filled, limit);
+    filled = fill_fragments(shard, resend, wire::flag::kRetransmission, filled, limit);
     counters_.add(Counter::kResultsResent, filled - before);
     if (resend.mask != 0) shard.egress.push_resend(resend);
   }
   return filled;
 }
 
-// Replies of jobs whose model is not BSP: of what their chunk is now.
-size_t Engine::fill_owed(JobShard& shard, size_t filled, size_t limit) {
-  sync::Departure& at = shard.departure;
+// Jobs whose model is not BSP: replies carry the chunk as it is when they leave.
+size_t Engine::fill_due_replies(JobShard& shard, size_t filled, size_t limit) {
+  sync::ReplyCursor& at = shard.reply_cursor;
   FanOut next;
   while (filled < limit && shard.egress_deficit_bytes > 0) {
     if (at.ranks.empty()) {
       if (!shard.egress.pop(next)) break;
       sync::ChunkSync& waiting = *next.chunk->sync;
-      at = {next.chunk, waiting.owed, next.chunk->id % shard.worker_count(), 0};
-      waiting.owed = {};
+      PBOX_DCHECK(waiting.queued);
+      at = {next.chunk, waiting.replies_due, next.chunk->id % shard.worker_count(), 0};
+      waiting.replies_due = {};
       waiting.queued = false;
       continue;
     }
@@ -182,6 +195,7 @@ size_t Engine::fill_owed(JobShard& shard, size_t filled, size_t limit) {
       at.rank = rank != sync::RankSet::kNone ? rank : at.ranks.next(0);
       at.fragment = 0;
     }
+    PBOX_DCHECK(at.rank < shard.worker_count() && at.ranks.has(at.rank));
     Session& session = shard.sessions()[at.rank];
     const ResultMaker maker(shard, session, *at.chunk, at.chunk->open_round() - 1, options_.tag);
     const bool sends = session.present && session.reachable;
@@ -199,23 +213,24 @@ size_t Engine::fill_owed(JobShard& shard, size_t filled, size_t limit) {
 size_t Engine::fill_answers(JobShard& shard, size_t filled, size_t limit) {
   Answer answer;
   while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_answer(answer)) {
-    filled = fill_asked(shard, answer, 0, filled, limit);
+    filled = fill_fragments(shard, answer, 0, filled, limit);
     if (answer.mask != 0) shard.egress.return_answer(answer);
   }
   return filled;
 }
 
-// Weights change under packets that a full port has not taken: what they say of themselves must be
-// so when they leave.
-void Engine::remake_unsent() {
+// Weights may change after a full port has refused packets that point at them. Their labels must be
+// true when they leave.
+void Engine::refresh_unsent() {
   results_changed_ = false;
   for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
     nic::TxPacket& packet = outgoing_[index];
     const SessionEntry& entry = sessions_[wire::spi_index(packet.header.spi)];
     const bool is_result = packet.header.type() == wire::PacketType::kResult;
     if (!is_result || entry.shard == nullptr) continue;
-    if ((entry.spi | wire::kSpiToWorker) != packet.header.spi) continue;  // of a session before
+    if ((entry.spi | wire::kSpiToWorker) != packet.header.spi) continue;  // a former session's
     if (entry.shard->sync.model == wire::SyncModel::kBsp) continue;
+    PBOX_DCHECK(entry.shard->find(packet.header.chunk) != nullptr);
     const Chunk& chunk = *entry.shard->find(packet.header.chunk);
     const ResultMaker maker(*entry.shard, *entry.session, chunk, chunk.open_round() - 1,
                             options_.tag);
@@ -223,14 +238,16 @@ void Engine::remake_unsent() {
   }
 }
 
-// As much as there is room for; what is left stays in the mask.
-size_t Engine::fill_asked(JobShard& shard, Resend& asked, uint8_t flags, size_t filled,
-                          size_t limit) {
+// Makes as many of the fragments as there is room for. The others stay in the mask.
+size_t Engine::fill_fragments(JobShard& shard, Resend& asked, uint8_t flags, size_t filled,
+                              size_t limit) {
   Chunk& chunk = *asked.chunk;
+  PBOX_DCHECK(asked.rank < shard.worker_count());
+  PBOX_DCHECK((asked.mask & ~chunk.full_mask) == 0);
   const bool is_wanted = chunk.applies_on_arrival() ? chunk.sync->awaits(asked.rank, asked.round)
                                                     : asked.round + 1 == chunk.open_round();
   Session& session = shard.sessions()[asked.rank];
-  if (!is_wanted || !session.present) {  // consumed meanwhile, or excluded
+  if (!is_wanted || !session.present) {  // the rank has consumed it meanwhile, or is excluded
     asked.mask = 0;
     return filled;
   }
@@ -249,6 +266,7 @@ size_t Engine::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
   EgressQueue::Cursor& cursor = shard.egress.cursor;
   while (filled < limit && shard.egress_deficit_bytes > 0) {
     if (cursor.count == 0 && !begin_fan_out(shard.egress)) break;
+    PBOX_DCHECK(cursor.index <= cursor.count && cursor.step < shard.worker_count());
     const FanOut& first = cursor.group[0];
     const uint32_t rank = (cursor.step + first.chunk->id + first.round) % shard.worker_count();
     filled = fill_group(shard, shard.sessions()[rank], filled, limit);
@@ -261,6 +279,7 @@ size_t Engine::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
 
 bool Engine::begin_fan_out(EgressQueue& egress) {
   EgressQueue::Cursor& cursor = egress.cursor;
+  PBOX_DCHECK(cursor.count == 0);
   cursor.step = cursor.index = cursor.fragment = 0;
   while (cursor.count < cursor.group.size() && egress.pop(cursor.group[cursor.count])) {
     ++cursor.count;
@@ -268,14 +287,15 @@ bool Engine::begin_fan_out(EgressQueue& egress) {
   return cursor.count > 0;
 }
 
-// What is left of the group for one worker.
+// Makes the rest of the group's packets for one worker.
 size_t Engine::fill_group(JobShard& shard, Session& session, size_t filled, size_t limit) {
   EgressQueue::Cursor& cursor = shard.egress.cursor;
   for (; cursor.index < cursor.count; ++cursor.index, cursor.fragment = 0) {
     const FanOut& at = cursor.group[cursor.index];
-    // Void: the next round was finished by an exclusion, which proves that everybody has this one.
+    PBOX_DCHECK(wire::round_distance(at.round + 1, at.chunk->open_round()) <= 0);
+    // Void: an exclusion has finished the next round, so every rank has this result.
     if (at.round + 1 != at.chunk->open_round()) continue;
-    // Nobody knows where a rank is that has come back and was not heard yet; it will ask.
+    // A rank that has rejoined has no known address until its first packet arrives. It asks then.
     const bool sends = session.present && session.reachable;
     const ResultMaker maker(shard, session, *at.chunk, at.round, options_.tag);
     const bool announces = shard.delivery == wire::Delivery::kPull;
@@ -300,10 +320,12 @@ size_t Engine::fill_group(JobShard& shard, Session& session, size_t filled, size
   return filled;
 }
 
-// Delivery by pull: an answer to what nobody has asked yet.
+// Delivery `pull`: tells the worker that the chunk is finished, by a STATUS that it did not ask
+// for.
 void Engine::make_announcement(const JobShard& shard, Session& session, const FanOut& at,
                                size_t index) {
   wire::StatusPayload& status = outgoing_status_[index];
+  PBOX_DCHECK(index < outgoing_.size());
   status = {.received_mask = at.chunk->full_mask, .finished_round = at.round + 1};
   nic::TxPacket& packet = outgoing_[index];
   packet.to = &session.endpoint;
@@ -324,6 +346,7 @@ void Engine::make_announcement(const JobShard& shard, Session& session, const Fa
 
 void Engine::send_status(const JobShard& shard, Session& session, const Chunk& chunk,
                          const wire::Header& asked) {
+  PBOX_DCHECK(session.rank < shard.worker_count() && !chunk.has_own_rounds());
   wire::StatusPayload status;
   status.finished_round = chunk.open_round();
   if (asked.round == chunk.open_round()) {
@@ -343,6 +366,7 @@ void Engine::send_status(const JobShard& shard, Session& session, const Chunk& c
 
 void Engine::add_from_ledger(const JobShard& shard, const Chunk& chunk,
                              wire::StatusPayload& status) const {
+  PBOX_DCHECK(status.first_missing_rank < shard.worker_count());
   const uint32_t index = shard.index_of(chunk);
   if (shard.stragglers.is_open(index)) {
     const uint64_t first_ns = shard.stragglers.first_arrival_ns(index);
@@ -368,7 +392,8 @@ void Engine::answer(const JobShard& shard, Session& session, const wire::Header&
 
 void Engine::send_grants(JobShard& shard) {
   for (Session& session : shard.sessions()) {
-    if (!session.present || !session.reachable) continue;  // the session reply says its credit
+    // A rank that is not reachable yet learns its credit from the reply to its JOIN.
+    if (!session.present || !session.reachable) continue;
     wire::Header header;
     header.set_type(wire::PacketType::kGrant);
     header.epoch = shard.epoch;
@@ -380,6 +405,7 @@ void Engine::send_grants(JobShard& shard) {
 bool Engine::push_reply(Session& session, const wire::Header& header,
                         const wire::StatusPayload& status) {
   if (reply_tail_ - reply_head_ >= kReplyCapacity) return false;
+  PBOX_DCHECK(session.present && session.reachable);
   Reply& reply = replies_[reply_tail_++ % kReplyCapacity];
   reply.packet.to = &session.endpoint;
   reply.packet.header = header;

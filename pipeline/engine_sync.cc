@@ -1,12 +1,12 @@
-// Jobs whose consistency model is not BSP. Where pushes are applied as they come (ASP, SSP, ESSP,
-// PSSP, DPSSP) rounds are the ranks' own iterations: a push steps the weights at once, fragment by
-// fragment, and is the rank's next read too (FluentPS: push and pull overlap shard by shard). The
-// read is answered, or waits, by the chunk's own progress alone. Model drop is the slot machine
-// with rounds that close early.
+// Jobs whose consistency model is not BSP. With ASP, SSP, ESSP, PSSP and DPSSP, pushes are applied
+// on arrival and rounds are the ranks' own iterations. A push steps the weights at once, fragment
+// by fragment, and also asks for the rank's next read (FluentPS, CLUSTER 2019: push and pull
+// overlap shard by shard). The chunk's own progress decides whether that read is answered or
+// parked. Model `drop` is the slot machine with rounds that close early.
 //
-// Replies are made from what the weights are when they leave, never from a snapshot. What a rank is
-// told of its own rounds says whether its read may go on, so that no packet that is late or doubled
-// can let it go.
+// A reply carries the weights as they are when it leaves, never a copy from earlier. Each packet
+// names the rank's own round up to which it may read. So no late or duplicated packet can release a
+// parked read.
 #include <cstring>
 
 #include "pipeline/engine.h"
@@ -17,54 +17,60 @@ namespace pbox::pipeline {
 
 using wire::SyncModel;
 
-void Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed,
-                          uint64_t now_ns) {
+bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   Chunk* chunk = find_chunk(shard, header);
-  if (chunk == nullptr) return;
-  if (chunk->rounds_finished == 0) {  // initial weights: a barrier in every model
-    push_into_slot(shard, session, parsed, now_ns);
-    return;
-  }
+  if (chunk == nullptr) return true;
+  PBOX_DCHECK(chunk->sync != nullptr && shard.mode == Mode::kOptimize);
+  if (chunk->rounds_finished == 0) return false;  // initial weights: a barrier in every model
   if (header.type() != wire::PacketType::kPush) {
     counters_.add(Counter::kRejectType);
-    return;
+    return true;
   }
-  if (!check_fragment(shard, *chunk, header)) return;
-  if (!chunk->applies_on_arrival()) {
-    if (wire::round_distance(header.round, chunk->open_round()) < 0) {
-      on_late_push(shard, session, *chunk, header);
-    } else {
-      push_into_slot(shard, session, parsed, now_ns);
-    }
-    return;
+  if (!check_fragment(shard, *chunk, header)) return true;
+  if (chunk->applies_on_arrival()) {
+    on_own_push(shard, session, *chunk, parsed);
+    return true;
   }
-  const auto next = static_cast<uint32_t>(chunk->sync->progress.next(session.rank));
-  const int32_t ahead = wire::round_distance(header.round, next);
-  // Who goes on although its read waits does not keep the protocol; the bound holds all the same.
-  if (ahead > 0 || (ahead == 0 && chunk->sync->progress.is_parked(session.rank))) {
+  if (wire::round_distance(header.round, chunk->open_round()) >= 0) return false;
+  on_late_push(shard, session, *chunk, header);
+  return true;
+}
+
+// A fragment of the rank's own round, to be applied on arrival.
+void Engine::on_own_push(JobShard& shard, Session& session, Chunk& chunk,
+                         const wire::Parsed& parsed) {
+  const wire::Header& header = parsed.header;
+  const sync::Progress& progress = chunk.sync->progress;
+  PBOX_DCHECK(chunk.has_own_rounds() && progress.takes_part(session.rank));
+  const int32_t ahead =
+      wire::round_distance(header.round, static_cast<uint32_t>(progress.next(session.rank)));
+  // A rank that pushes while its own read is parked violates the protocol: reject the packet, so
+  // that the bound on staleness holds all the same.
+  if (ahead > 0 || (ahead == 0 && progress.is_parked(session.rank))) {
     counters_.add(Counter::kRejectRound);
     return;
   }
   const uint64_t bit = uint64_t{1} << header.fragment;
-  if (ahead < 0 || (chunk->claimed[session.rank] & bit) != 0) {
-    counters_.add(Counter::kDuplicate);
-    session.duplicates.add(1);
+  if (ahead < 0 || (chunk.claimed[session.rank] & bit) != 0) {
+    count_duplicate(session);
     return;
   }
-  apply(shard, session, *chunk, parsed);
-  if (chunk->claimed[session.rank] != chunk->full_mask) return;
-  complete_push(shard, session, *chunk, header);
+  apply(shard, session, chunk, parsed);
+  if (chunk.claimed[session.rank] != chunk.full_mask) return;
+  complete_push(shard, session, chunk, header);
   clock_.mark(Phase::kFinish);
 }
 
-// Claims and steps: one update of the optimizer on the fragment's part of the chunk.
+// Claims the fragment and steps its part of the chunk: one update of the optimizer.
 void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::Parsed& parsed) {
   const wire::Header& header = parsed.header;
   chunk.claimed[session.rank] |= uint64_t{1} << header.fragment;
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
   const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);
   const auto type = static_cast<size_t>(chunk.dtype);
+  PBOX_DCHECK(offset + elements <= chunk.elements);
+  PBOX_DCHECK(shard.gradient != nullptr && chunk.weights != nullptr);
   const bool finite = kernels_.store[type](shard.gradient, parsed.payload, elements);
   if (!finite) [[unlikely]]
     note_nonfinite(session, header.chunk, header.round);
@@ -74,7 +80,7 @@ void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::
                                  is_mean ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f,
                                  ++chunk.sync->updates[header.fragment]);
   const size_t state_floats = optimizer::state_floats_per_element(shard.optimizer.kind);
-  float* state = state_floats > 0 ? chunk.state + state_floats * offset : nullptr;
+  float* state = state_floats > 0 ? chunk.optimizer_state + state_floats * offset : nullptr;
   optimizer::step(shard.optimizer, parameters, chunk.weights + offset, state, shard.gradient,
                   elements);
   if (chunk.dtype != wire::Dtype::kF32) {
@@ -94,6 +100,8 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
   const uint32_t rank = session.rank;
   sync::Progress& progress = chunk.sync->progress;
   const uint64_t round = progress.next(rank);
+  PBOX_DCHECK(chunk.claimed[rank] == chunk.full_mask);
+  PBOX_DCHECK(header.round == static_cast<uint32_t>(round));
   chunk.claimed[rank] = 0;
   const bool advanced = progress.complete_push(rank);
   if (progress.lead() > shard.lead_rounds.get()) shard.lead_rounds.set(progress.lead());
@@ -110,13 +118,14 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
                    {shard.epoch, rank, round, progress.slowest(), progress.fastest()})) {
     park(shard, chunk, rank);
   } else {
-    owe(shard, chunk, rank);
+    queue_reply(shard, chunk, rank);
   }
 }
 
-// The slowest has pushed a round that it had alone not pushed.
+// The last missing rank has pushed, so the minimum clock advances.
 void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   sync::Progress& progress = chunk.sync->progress;
+  PBOX_DCHECK(progress.slowest() >= chunk.rounds_finished);
   const uint64_t advance = progress.slowest() - chunk.rounds_finished;
   counters_.add(Counter::kRoundsFinished, advance);
   shard.rounds_finished.add(advance);
@@ -127,17 +136,18 @@ void Engine::on_advance(JobShard& shard, Chunk& chunk) {
        rank = progress.parked().next(rank + 1)) {
     if (!sync::releases(shard.sync, progress.next(rank) - 1, progress.slowest())) continue;
     unpark(shard, chunk, rank);
-    owe(shard, chunk, rank);
+    queue_reply(shard, chunk, rank);
   }
   if (shard.sync.model != SyncModel::kEssp) return;
   for (const Session& session : shard.sessions()) {
-    if (session.present) owe(shard, chunk, session.rank);
+    if (session.present) queue_reply(shard, chunk, session.rank);
   }
 }
 
-// A round of the slot machine has its result, which nobody has been told of yet. Who was late for
-// it and has pushed a part learns it now, the others when they have pushed theirs.
+// A shared round has its result, which no rank has been sent yet. A rank that has pushed any part
+// of the round is sent the result now. Every other rank is sent it once it has pushed its part.
 void Engine::close_round(JobShard& shard, Chunk& chunk) {
+  PBOX_DCHECK(!chunk.has_own_rounds());
   const uint64_t finished = chunk.rounds_finished + 1;
   chunk.fanned_out_rounds = static_cast<uint32_t>(finished);
   results_changed_ = true;
@@ -153,15 +163,17 @@ void Engine::close_round(JobShard& shard, Chunk& chunk) {
     if (!session.present) {
       if (applies) chunk.sync->progress.leave(session.rank);
     } else if (claimed != 0) {
-      owe(shard, chunk, session.rank);
+      queue_reply(shard, chunk, session.rank);
     }
   }
 }
 
-// Model drop: a fragment of a round that closed without it.
+// Model `drop`: a fragment of a round that closed without it.
 void Engine::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
                           const wire::Header& header) {
+  PBOX_DCHECK(chunk.sync->pushed != nullptr && session.rank < shard.worker_count());
   sync::Pushed& pushed = chunk.sync->pushed[session.rank];
+  PBOX_DCHECK((pushed.counted & ~pushed.mask) == 0 && (pushed.mask & ~chunk.full_mask) == 0);
   const uint64_t bit = uint64_t{1} << header.fragment;
   const int32_t ahead = wire::round_distance(header.round, pushed.round);
   if (ahead < 0) {
@@ -170,17 +182,16 @@ void Engine::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
   }
   if (ahead > 0) pushed = {header.round, 0, 0};
   if ((pushed.mask & bit) != 0) {
-    counters_.add(Counter::kDuplicate);
-    session.duplicates.add(1);
+    count_duplicate(session);
     return;
   }
   pushed.mask |= bit;
-  results_changed_ = true;  // what packets say of the rank's own rounds
+  results_changed_ = true;  // results name the rank's own newest round
   counters_.add(Counter::kDropped);
   session.dropped.add(1);
   session.bytes_received.add(header.payload_bytes);
   session.fragments_received.add(1);
-  if (pushed.mask == chunk.full_mask) owe(shard, chunk, session.rank);
+  if (pushed.mask == chunk.full_mask) queue_reply(shard, chunk, session.rank);
 }
 
 void Engine::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& parsed,
@@ -202,48 +213,54 @@ void Engine::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed&
   }
 }
 
-// False if there is nothing to be had now, or it is about to leave anyway.
+// Queues the data that a PULL asks for. Returns false if the rank may not have it yet, or it is
+// about to leave anyway.
 bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
                               const wire::Header& asked, uint64_t held_mask, uint64_t now_ns) {
   const uint32_t rank = session.rank;
   uint64_t mask = chunk.full_mask & ~held_mask;
   if (chunk.rounds_finished == 0) return false;
   if (chunk.applies_on_arrival()) {
-    sync::Progress& progress = chunk.sync->progress;
     if (mask == 0 || !chunk.sync->awaits(rank, asked.round)) return false;
-    if (sync::reads_cached(shard.sync)) {
-      shard.pulls.add(1);
-      const sync::Reader reader{shard.epoch, rank, progress.next(rank) - 1, progress.slowest(),
-                                progress.fastest()};
-      if (sync::blocks(shard.sync, reader)) {
-        park(shard, chunk, rank);
-        return false;
-      }
-    }
+    if (sync::reads_cached(shard.sync) && park_cached_read(shard, session, chunk)) return false;
   } else {
     if (asked.round == chunk.open_round()) return false;
-    // What it holds may be of an older round than the newest.
+    // The fragments that the rank holds may belong to an older round than the newest.
     if (asked.round + 1 != chunk.open_round()) mask = chunk.full_mask;
   }
-  const bool leaves_already = chunk.sync->owed.has(rank) ||
-                              (shard.departure.chunk == &chunk && shard.departure.ranks.has(rank));
+  const bool leaves_already =
+      chunk.sync->replies_due.has(rank) ||
+      (shard.reply_cursor.chunk == &chunk && shard.reply_cursor.ranks.has(rank));
   if (leaves_already) return false;
-  if (!may_resend(session, now_ns)) return false;
+  if (!has_resend_budget(session, now_ns)) return false;
   if (mask == chunk.full_mask) {
-    owe(shard, chunk, rank);
+    queue_reply(shard, chunk, rank);
   } else if (!shard.egress.push_resend({&chunk, asked.round, rank, mask})) {
     counters_.add(Counter::kResendsRefused);
     return false;
   }
-  session.resend_budget_bytes -= int64_t{__builtin_popcountll(mask)} * shard.fragment_bytes;
+  charge_resend(shard, session, mask);
   return true;
 }
 
-void Engine::leave(JobShard& shard, uint32_t rank) {
-  // Packets made for it but not sent can no longer be brought up to date. As when a job is removed.
+bool Engine::park_cached_read(JobShard& shard, const Session& session, Chunk& chunk) {
+  const sync::Progress& progress = chunk.sync->progress;
+  PBOX_DCHECK(!progress.is_parked(session.rank));
+  shard.pulls.add(1);
+  const sync::Reader reader{shard.epoch, session.rank, progress.next(session.rank) - 1,
+                            progress.slowest(), progress.fastest()};
+  if (!sync::blocks(shard.sync, reader)) return false;
+  park(shard, chunk, session.rank);
+  return true;
+}
+
+// The rank no longer takes part: its reads and replies go, and no rank waits for it.
+void Engine::drop_rank(JobShard& shard, uint32_t rank) {
+  PBOX_DCHECK(rank < shard.worker_count() && !shard.sessions()[rank].present);
+  // Packets made for the rank but not sent can no longer be refreshed. Drop all, as remove() does.
   outgoing_begin_ = outgoing_end_ = 0;
   for (Chunk& chunk : shard.chunks()) {
-    chunk.sync->owed.remove(rank);
+    chunk.sync->replies_due.remove(rank);
     if (!chunk.applies_on_arrival() || chunk.rounds_finished == 0) continue;
     if (chunk.sync->progress.is_parked(rank)) unpark(shard, chunk, rank);
     if (chunk.sync->progress.leave(rank)) on_advance(shard, chunk);
@@ -252,7 +269,7 @@ void Engine::leave(JobShard& shard, uint32_t rank) {
 
 namespace {
 
-// Reads that wait, times how long: what has been added up to now.
+// Brings the shard's parked time up to date: parked reads times nanoseconds, since the last change.
 void count_parked(JobShard& shard, uint64_t now_ns) {
   if (now_ns > shard.parked_changed_ns) {
     shard.parked_ns.add(shard.parked_count * (now_ns - shard.parked_changed_ns));
@@ -263,6 +280,7 @@ void count_parked(JobShard& shard, uint64_t now_ns) {
 }  // namespace
 
 void Engine::park(JobShard& shard, Chunk& chunk, uint32_t rank) {
+  PBOX_DCHECK(chunk.has_own_rounds() && !chunk.sync->progress.is_parked(rank));
   count_parked(shard, now_ns_);
   ++shard.parked_count;
   shard.pulls_delayed.add(1);
@@ -270,15 +288,18 @@ void Engine::park(JobShard& shard, Chunk& chunk, uint32_t rank) {
 }
 
 void Engine::unpark(JobShard& shard, Chunk& chunk, uint32_t rank) {
+  PBOX_DCHECK(shard.parked_count > 0 && chunk.sync->progress.is_parked(rank));
   count_parked(shard, now_ns_);
   --shard.parked_count;
   chunk.sync->progress.unpark(rank);
 }
 
-// The chunk leaves for the rank when its turn comes. What was about to is older, and void.
-void Engine::owe(JobShard& shard, Chunk& chunk, uint32_t rank) {
-  chunk.sync->owed.add(rank);
-  if (shard.departure.chunk == &chunk) shard.departure.ranks.remove(rank);
+// The chunk leaves for the rank when its turn comes. A reply that is already leaving is older, and
+// void.
+void Engine::queue_reply(JobShard& shard, Chunk& chunk, uint32_t rank) {
+  PBOX_DCHECK(rank < shard.worker_count());
+  chunk.sync->replies_due.add(rank);
+  if (shard.reply_cursor.chunk == &chunk) shard.reply_cursor.ranks.remove(rank);
   if (chunk.sync->queued) return;
   chunk.sync->queued = true;
   shard.egress.push(&chunk, chunk.open_round(), chunk.priority);
@@ -287,6 +308,7 @@ void Engine::owe(JobShard& shard, Chunk& chunk, uint32_t rank) {
 void Engine::send_progress(const JobShard& shard, Session& session, const Chunk& chunk,
                            const wire::Header& asked) {
   const sync::Progress& progress = chunk.sync->progress;
+  PBOX_DCHECK(chunk.has_own_rounds() && progress.takes_part(session.rank));
   const uint64_t next = progress.next(session.rank);
   wire::StatusPayload status;
   status.finished_round = chunk.open_round();
@@ -294,8 +316,8 @@ void Engine::send_progress(const JobShard& shard, Session& session, const Chunk&
     status.received_mask = chunk.claimed[session.rank];
   } else {
     status.received_mask = chunk.full_mask;
-    const bool waits = progress.is_parked(session.rank) || sync::reads_cached(shard.sync);
-    if (waits && asked.round + 1 == static_cast<uint32_t>(next)) {
+    const bool may_wait = progress.is_parked(session.rank) || sync::reads_cached(shard.sync);
+    if (may_wait && asked.round + 1 == static_cast<uint32_t>(next)) {
       const auto behind =
           progress.behind(sync::awaited_clock(shard.sync, next - 1, progress.slowest()));
       status.missing_workers = static_cast<uint16_t>(behind.count);

@@ -1,12 +1,12 @@
-// What a trace of rounds records. Arrivals are seen from outside, by what a packet changes, so that
-// the packet's own way is the same with a trace and without.
+// Traces of rounds. Arrivals are inferred from what a packet changes, so that a packet takes the
+// same way through the engine with a trace and without.
 #include <algorithm>
 
 #include "pipeline/engine.h"
 
 namespace pbox::pipeline {
 
-// Rounds that have begun are history: a trace shows whole rounds.
+// A trace shows whole rounds: rounds that have begun already are left out.
 void Engine::set_trace(JobShard& shard, RoundTrace* trace) {
   shard.trace = trace;
   if (trace != nullptr) {
@@ -24,7 +24,7 @@ void Engine::note_tracing() {
                          [](const JobShard* shard) { return shard->trace != nullptr; });
 }
 
-// Whoever asked may have gone: a trace ends by itself.
+// A trace ends by itself, since the client that asked for it may be gone.
 void Engine::end_traces(uint64_t now_ns) {
   for (JobShard* shard : shards_) {
     if (shard->trace != nullptr && now_ns >= shard->trace->until_ns()) shard->trace = nullptr;
@@ -39,6 +39,7 @@ Engine::TracedPush Engine::before_push(const nic::RxPacket& packet) {
   if (entry.session == nullptr || entry.shard->trace == nullptr) return {};
   const Chunk* chunk = entry.shard->find(parsed.header.chunk);
   if (chunk == nullptr) return {};
+  PBOX_DCHECK(entry.session->rank < entry.shard->worker_count());
   return {.shard = entry.shard,
           .chunk = chunk,
           .rank = entry.session->rank,
@@ -52,7 +53,8 @@ void Engine::after_push(const TracedPush& before) {
   const Chunk& chunk = *before.chunk;
   const bool finished = chunk.rounds_finished != before.rounds_finished;
   const uint64_t claimed = finished ? chunk.full_mask : chunk.claimed[before.rank];
-  if (claimed == before.claimed) return;  // it counted for nothing
+  if (claimed == before.claimed) return;  // the packet was not added
+  PBOX_DCHECK((before.claimed & ~claimed) == 0);
   const auto add = [&](TraceEvent::Kind kind) {
     before.shard->trace->add(before.shard->index_of(chunk),
                              {.at_ns = before.at_ns,
@@ -67,6 +69,7 @@ void Engine::after_push(const TracedPush& before) {
 
 void Engine::trace_round(const JobShard& shard, const Chunk& chunk, uint32_t round,
                          TraceEvent::Kind kind) {
+  PBOX_DCHECK(shard.trace != nullptr);
   shard.trace->add(
       shard.index_of(chunk),
       {.at_ns = shard.trace->now_ns(), .chunk = chunk.id, .round = round, .kind = kind});

@@ -1,5 +1,5 @@
-// How a pipeline's core has memory work on packets while it is at others. On the data path, of
-// Engine alone.
+// Prefetching: how a pipeline's core lets memory fetch the next packets while it works on others.
+// On the data path; used by Engine alone.
 #pragma once
 
 #include <algorithm>
@@ -8,19 +8,23 @@
 #include <span>
 #include <utility>
 
+#include "base/check.h"
 #include "base/numa_arena.h"
 #include "nic/port.h"
 #include "pipeline/reduce/reduce.h"
 
 namespace pbox::pipeline {
 
-// How far ahead of the sum memory works on packets, so that neither it nor the core waits: about 6
-// KiB, into the second-level cache, for the first has too few miss buffers, and the sum needs
-// those. Small packets are fetched whole, four ahead. Of a large one the head is, and the payload
-// while the one before is summed, piece by piece: all of it at once would keep the sum waiting, and
-// the processor's own prefetcher starts late in each packet. What the core has just copied itself
-// is in its cache, but for the first level. Found with `pbox-perf pipeline` and `wire`; which of
-// the two holds, FetchChoice finds.
+// How far ahead of the sum packets are fetched, so that neither memory nor the core waits: about 6
+// KiB. Payloads go into the second-level cache, because the first has too few miss buffers and the
+// sum needs those. Found with `pbox-perf pipeline` and `pbox-perf wire`.
+//
+// * Small packets are fetched whole, four ahead.
+// * Of a large packet the head is fetched, and later its payload, piece by piece, while the packet
+//   before it is summed. Fetching all of it at once would keep the sum waiting, and the processor's
+//   own prefetcher starts late in each packet.
+// * Packets that the core has just copied itself are in its caches, except for the first level.
+//   FetchChoice finds out whether that is so.
 inline constexpr uint32_t kSmallPacketBytes = 2048;
 inline constexpr size_t kPieceBytes = 2048;
 inline constexpr size_t kPiecesAhead = 3;
@@ -43,10 +47,10 @@ struct AheadOfCached {
   static constexpr bool kInPieces = false;
 };
 
-// Inlined by force, and so below: GCC drops the calls of a function that does nothing but prefetch.
+// Inlined by force, here and below: GCC removes calls of a function that only prefetches.
 template <typename Ahead>
 [[gnu::always_inline]] inline void fetch(const nic::RxPacket& packet) {
-  if (packet.bytes == 0) return;  // a datagram may be empty, and have no memory at all
+  if (packet.bytes == 0) return;  // an empty datagram may have no memory at all
   const std::byte* const end = packet.data + std::min(packet.bytes, Ahead::kBytes);
 #pragma GCC unroll 8
   for (const std::byte* line = packet.data; line < end; line += kCacheLineBytes) {
@@ -55,14 +59,14 @@ template <typename Ahead>
   __builtin_prefetch(packet.data + packet.bytes - 1, 0, 1);  // the tag
 }
 
-// Not unrolled: what is asked for faster than memory takes it keeps the sum waiting.
+// Not unrolled: prefetches that come faster than memory accepts them keep the sum waiting.
 [[gnu::always_inline]] inline void fetch_lines(const std::byte* begin, const std::byte* end) {
   for (const std::byte* line = begin; line < end; line += kCacheLineBytes) {
     __builtin_prefetch(line, 0, 1);
   }
 }
 
-// What lies [from, from + bytes) behind the beginning of a payload, which goes on in the next
+// Fetches bytes [from, from + bytes) of a payload. Offsets beyond its end continue in the next
 // packet.
 [[gnu::always_inline]] inline void fetch_behind(std::span<const std::byte> payload,
                                                 const nic::RxPacket& next, size_t from,
@@ -75,10 +79,13 @@ template <typename Ahead>
   if (next_begin < next_end) fetch_lines(next.data + next_begin, next.data + next_end);
 }
 
-// As sum(accumulator, payload, its elements), in pieces.
+// Does the same as sum(accumulator, payload, its elements), piece by piece, and prefetches between
+// the pieces. Returns false if the payload contains an infinity or a NaN.
 inline bool sum_in_pieces(reduce::AccumulateFunction sum, float* accumulator,
                           std::span<const std::byte> payload, size_t element_bytes,
                           const nic::RxPacket& next) {
+  static_assert(kPieceBytes % sizeof(float) == 0);
+  PBOX_DCHECK(payload.size() % element_bytes == 0);
   bool finite = true;
   for (size_t at = 0; at < payload.size(); at += kPieceBytes) {
     const size_t bytes = std::min(kPieceBytes, payload.size() - at);
@@ -88,20 +95,22 @@ inline bool sum_in_pieces(reduce::AccumulateFunction sum, float* accumulator,
   return finite;
 }
 
-// Whether packets are in the core's caches when it comes to them, so that fetching them only costs,
-// or in memory. That depends on the device, where it writes to (Intel's write into the third-level
-// cache), what the core copies, and how much is under way; so it is not asked but measured: in the
-// turns that PhaseClock samples both are tried in turn, and each pair of bursts gives a vote.
+// Decides whether packets are in the core's caches when the core comes to them, so that prefetching
+// only costs time, or in memory. That depends on the device, on where it writes to (Intel's DDIO
+// writes into the third-level cache), on what the core copies, and on how much is in flight. So it
+// is measured: in the turns that PhaseClock samples, both assumptions are tried alternately, and
+// each pair of bursts gives one vote.
 class FetchChoice {
  public:
-  static constexpr int kVotesMax = 16;         // for one side: more of them outlast no change
-  static constexpr uint64_t kBytesMin = 4096;  // of payload: a burst of less shows nothing
+  static constexpr int kVotesMax = 16;         // bounds how long a change takes to win
+  static constexpr uint64_t kBytesMin = 4096;  // payload bytes: a smaller burst shows nothing
 
   bool in_cache() const { return votes_ > 0; }
-  // What the burst of a sampled turn is to assume.
+  // The assumption that the burst of a sampled turn is to make.
   bool trial() const { return tries_cache_; }
-  // That burst took `cycles` for `bytes` of payload.
+  // Reports that this burst took `cycles` for `bytes` of payload, at least kBytesMin.
   void note(uint64_t cycles, uint64_t bytes) {
+    PBOX_DCHECK(bytes > 0);
     const uint64_t cost = cycles * 1024 / bytes;
     if (!std::exchange(tries_cache_, !tries_cache_)) {
       memory_cost_ = cost;
@@ -111,8 +120,8 @@ class FetchChoice {
   }
 
  private:
-  uint64_t memory_cost_ = 0;  // of the pair's first burst
-  int votes_ = 0;             // > 0: in a cache
+  uint64_t memory_cost_ = 0;  // cycles per KiB of the pair's first burst
+  int votes_ = 0;             // > 0: packets are in a cache
   bool tries_cache_ = false;
 };
 

@@ -4,7 +4,7 @@
 #include <new>
 
 #include "nic/wire/chunk_layout.h"
-#include "pipeline/state/backup_block.h"
+#include "pipeline/state/state_codec.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -13,8 +13,8 @@ size_t cache_lines(size_t bytes) {
   return align_up(bytes, kCacheLineBytes);
 }
 
-// Arrays that begin at the same place in their pages slow each other down by a third
-// (perf/README.md, placement): one line more moves every accumulator to another place.
+// Arrays that begin at the same offset in their pages slow each other down by a third
+// (perf/README.md, placement). One more cache line gives every accumulator another offset.
 size_t staggered(size_t bytes) {
   return cache_lines(bytes) + kCacheLineBytes;
 }
@@ -23,7 +23,8 @@ bool applies_on_arrival(const ShardSpec& spec) {
   return wire::applies_on_arrival(spec.sync.model);
 }
 
-// Who is in a result differs by fragment; of a gradient that is applied at once nobody asks.
+// True if the contributors may differ by fragment. Pushes that are applied on arrival have none to
+// count.
 bool counts_contributors(const ShardSpec& spec) {
   return spec.sync.model == wire::SyncModel::kDrop || (spec.partial && !applies_on_arrival(spec));
 }
@@ -36,8 +37,8 @@ size_t updates_bytes() {
   return cache_lines(limits::kFragmentCountMax * sizeof(uint64_t));
 }
 
-// Of the widest fragment of the narrowest elements. Of the job's path nothing is known when its
-// memory is checked.
+// The size for the largest fragment of the narrowest elements: when a job's memory is checked, its
+// path's fragment size is not known yet.
 size_t gradient_bytes() {
   return staggered(limits::kFragmentBytesMax / wire::dtype_bytes(wire::Dtype::kF16) *
                    sizeof(float));
@@ -55,13 +56,13 @@ size_t pulled_bytes(const ShardSpec& spec) {
   return spec.delivery == wire::Delivery::kPull ? spec.sessions.size() * sizeof(uint32_t) : 0;
 }
 
-// Of all ranks' pushes of one round.
+// The size of all ranks' pushes of one round.
 size_t pushed_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   if (spec.numerics != wire::Numerics::kOrdered) return 0;
   return spec.sessions.size() * chunk.elements * wire::dtype_bytes(chunk.dtype);
 }
 
-// Mirrors JobShard::lay_out_chunk, which takes exactly this much.
+// The bytes that JobShard::lay_out_chunk takes.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t floats = staggered(size_t{chunk.elements} * sizeof(float));
   const size_t masks = cache_lines(spec.sessions.size() * sizeof(uint64_t)) +
@@ -75,7 +76,7 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t state_bytes = state * size_t{chunk.elements} * sizeof(float);
   const size_t sum = applies_on_arrival(spec) ? 0 : floats;
   if (spec.replicated) {
-    const BackupBlock block(spec.optimizer.kind, chunk.elements);
+    const StateLayout block = StateLayout::block(spec.optimizer.kind, chunk.elements);
     return masks + staggered(block.floats * sizeof(float)) + sum + result;
   }
   return masks + floats + sum + result + (state > 0 ? staggered(state_bytes) : 0);
@@ -127,15 +128,16 @@ void JobShard::lay_out(const ShardSpec& spec) {
     sessions_[rank].present = spec.sessions[rank].present;
     present_count_ += spec.sessions[rank].present ? 1 : 0;
   }
-  local_index_.assign(spec.job_chunk_count, kNotHere);
+  local_index_.assign(spec.job_chunk_count, kNotOwned);
   chunks_.resize(spec.chunks.size());
-  for (Chunk& chunk : chunks_) {  // together: they are small and always in use
+  for (Chunk& chunk : chunks_) {  // close together: these arrays are small and always in use
     chunk.claimed = reinterpret_cast<uint64_t*>(arena_.take(sessions_.size() * sizeof(uint64_t)));
     if (pulled_bytes(spec) == 0) continue;
     chunk.pulled = reinterpret_cast<uint32_t*>(arena_.take(pulled_bytes(spec)));
   }
   for (uint32_t index = 0; index < chunks_.size(); ++index) {
     PBOX_CHECK(spec.chunks[index].chunk < spec.job_chunk_count);
+    PBOX_CHECK(local_index_[spec.chunks[index].chunk] == kNotOwned);
     local_index_[spec.chunks[index].chunk] = index;
     lay_out_chunk(spec, spec.chunks[index], chunks_[index]);
     if (const size_t bytes = pushed_bytes(spec, spec.chunks[index]); bytes > 0) {
@@ -165,7 +167,7 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   chunk.first_round = chunk.stateless_round = chunk.rounds_finished = spec.first_round;
   chunk.fanned_out_rounds = spec.first_round;
   PBOX_CHECK(mode == Mode::kAggregate || spec.first_round == 0 || spec.copy_rank != kNoRank);
-  if (spec.copy_rank != kNoRank) await_copy(chunk, spec.copy_rank);
+  if (spec.copy_rank != kNoRank) expect_copy(chunk, spec.copy_rank);
   if (partial) {
     for (uint16_t*& counts : chunk.contributors) {
       counts = reinterpret_cast<uint16_t*>(arena_.take(contributors_bytes(true)));
@@ -181,13 +183,13 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
     }
     return;
   }
-  // One accumulator and one result serve both slots: the sum is used up when the round finishes,
+  // One accumulator and one result serve both slots. The sum is used up when the round finishes,
   // and the weights change only when every worker has consumed the result before (PHub's two
-  // buffers). A gradient that is applied at once needs no sum.
+  // buffers). Pushes that are applied on arrival need no sum.
   if (!wire::applies_on_arrival(sync.model)) {
     chunk.accumulator[0] = chunk.accumulator[1] = take_floats(float_bytes);
   }
-  const BackupBlock block(optimizer.kind, spec.elements);
+  const StateLayout block = StateLayout::block(optimizer.kind, spec.elements);
   chunk.weights = take_floats(job.replicated ? block.floats * sizeof(float) : float_bytes);
   const bool narrow = spec.dtype != wire::Dtype::kF32;
   std::byte* result =
@@ -195,7 +197,8 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   chunk.result[0] = chunk.result[1] = result;
   const size_t state = optimizer::state_floats_per_element(optimizer.kind);
   if (state > 0) {
-    chunk.state = job.replicated ? chunk.weights + block.state : take_floats(state * float_bytes);
+    chunk.optimizer_state =
+        job.replicated ? chunk.weights + block.optimizer_state : take_floats(state * float_bytes);
   }
 }
 
@@ -211,24 +214,28 @@ void JobShard::lay_out_sync(Chunk& chunk) {
   }
 }
 
-// Everybody's part but the copy itself counts as here.
-void JobShard::await_copy(Chunk& chunk, uint32_t rank) {
-  PBOX_CHECK(sessions_[rank].present);
+// Every other rank counts as having pushed the round already.
+void JobShard::expect_copy(Chunk& chunk, uint32_t rank) {
+  PBOX_CHECK(rank < sessions_.size() && sessions_[rank].present);
   chunk.copy_rank = rank;
   std::fill_n(chunk.claimed, sessions_.size(), chunk.full_mask);
   chunk.claimed[rank] = 0;
   chunk.complete_workers = static_cast<uint16_t>(present_count_ - 1);
 }
 
-// As far as counts go. Ranks that have claimed a chunk in full while it was not their turn to be
-// counted are counted once they are present.
+// A rank counts among a chunk's complete workers while it is present, also if it pushed the chunk
+// before it was excluded.
 void JobShard::set_present(Session& session, bool present) {
   if (session.present == present) return;
+  PBOX_DCHECK(&sessions_[session.rank] == &session);
+  PBOX_DCHECK(present ? present_count_ < worker_count() : present_count_ > 0);
   session.present = present;
   present_count_ += present ? 1 : UINT32_MAX;
   for (Chunk& chunk : chunks_) {
     if (chunk.claimed[session.rank] != chunk.full_mask) continue;
+    PBOX_DCHECK(present || chunk.complete_workers > 0);
     chunk.complete_workers = static_cast<uint16_t>(chunk.complete_workers + (present ? 1 : -1));
+    PBOX_DCHECK(chunk.complete_workers <= present_count_);
   }
 }
 

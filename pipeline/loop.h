@@ -1,13 +1,13 @@
 // The one loop of a pipeline, run to completion on one core. Its phases, in order, each a method so
 // that profiles and readers see the same names:
 //
-//   receive       a burst from the port; each packet authenticated, parsed, claimed, added, and the
-//                 round finished when it was the last (Engine::on_burst)
+//   receive       a burst from the port: each packet is parsed, authenticated, claimed and added,
+//                 and the last one of a round finishes it (Engine::on_burst)
 //   send          replies, resends and finished chunks by priority, in bursts (Engine::to_send)
-//   housekeep     commands of the control thread, a bounded number per turn; what relays have given
-//                 back; a sign of life
-//   rest          nothing to do: spin for a while, then sleep on the port's event fd, or take naps
-//                 where it has none (adaptive polling)
+//   housekeep     one command of the control thread per turn, chunks that relays have given back,
+//                 the tick
+//   rest          without work: spin for a while, then sleep on the port's event fd, or nap where
+//                 the port has none (adaptive polling)
 //
 // No phase blocks, allocates, logs, formats or throws; rest is the only place that may sleep.
 #pragma once
@@ -29,9 +29,10 @@
 namespace pbox::pipeline {
 
 struct PollPolicy {
-  bool busy = false;                             // spin for ever: a core of its own
-  uint64_t spin_ns = 0;                          // adaptive: spin this long after the last work
-  uint64_t sleep_max_ns = 100 * kNanosPerMilli;  // adaptive: longest sleep on the port's event
+  bool busy = false;     // always spin: the pipeline has a core of its own
+  uint64_t spin_ns = 0;  // adaptive polling: how long to spin after the last work
+  // Adaptive polling: the longest sleep on the port's event fd.
+  uint64_t sleep_max_ns = 100 * kNanosPerMilli;
 };
 
 // The control thread's side of a pipeline.
@@ -39,16 +40,17 @@ struct Mailbox {
   SpscRing<Command> commands{256};
   std::atomic<uint64_t> completed_ticket{0};
   std::atomic<bool> stop{false};
-  int wake_fd = -1;  // an eventfd the control thread writes to; owned by it
+  int wake_fd = -1;  // eventfd that the control thread owns and writes to
 };
 
+// Drives one engine over one port. The pipeline's own core calls everything here.
 template <nic::Port P>
 class Loop {
  public:
   Loop(Engine& core, P& port, Mailbox& mailbox, const PollPolicy& policy)
       : engine_(core), port_(port), mailbox_(mailbox), policy_(policy) {}
 
-  // Until mailbox.stop. The pipeline's core.
+  // Runs turns until `mailbox.stop`.
   void run() {
     uint64_t now_ns = monotonic_ns();
     uint64_t last_work_ns = now_ns;
@@ -64,14 +66,14 @@ class Loop {
     }
   }
 
-  // One turn of all phases but rest. True if there was work.
+  // Runs every phase but rest once. Returns true if there was work.
   bool turn(uint64_t now_ns) {
     engine_.clock().begin_turn();
     const bool received = receive(now_ns);
     const bool sent = send();
     engine_.clock().end_turn(received || sent);
     engine_.tick(now_ns);
-    const bool returned = engine_.take_returned(now_ns);
+    const bool returned = engine_.publish_returned(now_ns);
     return housekeep() || returned || received || sent;
   }
 
@@ -79,6 +81,7 @@ class Loop {
   bool receive(uint64_t now_ns) {
     const size_t count = port_.rx_burst(burst_);
     engine_.clock().mark(Phase::kReceive);
+    PBOX_DCHECK(count <= burst_.size());
     if (count > 0) engine_.on_burst({burst_.data(), count}, now_ns);
     return count > 0;
   }
@@ -91,11 +94,12 @@ class Loop {
       if (packets.empty()) return any;
       const size_t count = port_.tx_burst(packets);
       engine_.clock().mark(Phase::kSend);
+      PBOX_DCHECK(count <= packets.size());
       engine_.sent(count);
       any = any || count > 0;
       blocked_ = count < packets.size();
       if (blocked_ || packets.size() < limits::kBurstPackets) return any;
-      if (++bursts_ % kBurstsPerTurn == 0) return any;  // the receive ring must not wait for long
+      if (++bursts_ % kBurstsPerTurn == 0) return any;  // look at the receive ring again
     }
   }
 
@@ -103,11 +107,13 @@ class Loop {
     Command command;
     if (!mailbox_.commands.pop(command)) return false;
     engine_.execute(command);
+    PBOX_DCHECK(command.ticket > mailbox_.completed_ticket.load(std::memory_order_relaxed));
     mailbox_.completed_ticket.store(command.ticket, std::memory_order_release);
     return true;
   }
 
-  // True if it slept: until there is work, or, where a port has no event to wait for, for a nap.
+  // Sleeps until there is work, or naps where the port has no event fd. Returns false if it may not
+  // sleep yet.
   bool rest(uint64_t idle_ns) {
     if (policy_.busy || idle_ns < policy_.spin_ns) return false;
     engine_.counters().add(Counter::kSleeps);
@@ -128,7 +134,7 @@ class Loop {
   }
 
   static constexpr uint32_t kBurstsPerTurn = 4;
-  // Between rounds of a training step naps stay short; a box without a job may sleep longer.
+  // Naps grow with idle time: short between rounds of a training step, longer on an idle box.
   static constexpr uint64_t kNapMinNs = 20'000;
   static constexpr uint64_t kNapMaxNs = 1'000'000;
 
@@ -136,7 +142,7 @@ class Loop {
   P& port_;
   Mailbox& mailbox_;
   PollPolicy policy_;
-  bool blocked_ = false;  // the port took less than offered
+  bool blocked_ = false;  // the port took fewer packets than it was offered
   uint32_t bursts_ = 0;
   std::array<nic::RxPacket, limits::kBurstPackets> burst_;
 };

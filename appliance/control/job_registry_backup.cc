@@ -8,7 +8,7 @@
 #include "appliance/control/job_registry.h"
 #include "base/clock.h"
 #include "base/rng.h"
-#include "pipeline/state/backup_block.h"
+#include "pipeline/state/state_codec.h"
 
 namespace pbox::appliance {
 namespace {
@@ -74,7 +74,7 @@ RelaySpec Job::backup_spec(const std::string& name) const {
   relay.is_backup = true;
   relay.join_timeout_ns = kJoinBackupNs;
   for (RelayedChunk& chunk : relay.chunks) {
-    const pipeline::BackupBlock block(spec_.optimizer.kind, chunk.elements);
+    const auto block = pipeline::StateLayout::block(spec_.optimizer.kind, chunk.elements);
     chunk.elements = static_cast<uint32_t>(block.floats);
   }
   return relay;
@@ -104,7 +104,7 @@ std::vector<std::vector<float>> Job::backup_blocks(const PartState& state) const
   std::vector<std::vector<float>> blocks(chunks.size());
   for (const pipeline::ChunkState& chunk : state.chunks) {
     blocks[chunk.chunk] =
-        pipeline::block_of(chunk, spec_.optimizer.kind, chunks[chunk.chunk].elements);
+        pipeline::encode_block(chunk, spec_.optimizer.kind, chunks[chunk.chunk].elements);
   }
   return blocks;
 }
@@ -259,7 +259,7 @@ PartState Job::take_copy(PipelineHost& host) {
       const auto* values = reinterpret_cast<const float*>(chunk->result[(rounds - 1) & 1]);
       block.insert(block.end(), values, values + chunk->elements);
     }
-    if (auto state = pipeline::unseal(block, tensor - kTensorsBesideChunks)) {
+    if (auto state = pipeline::decode_block(block, tensor - kTensorsBesideChunks)) {
       copy.chunks.push_back(std::move(*state));
     }
   }

@@ -82,13 +82,13 @@ void Job::begin_with_snapshot(std::vector<std::unique_ptr<pipeline::JobShard>>& 
   if (restored) {
     for (const auto& chunk : restored->chunks) {
       if (!starts_.empty() && !starts_[chunk.chunk].begins()) continue;
-      pipeline::begin_with(*shards[chunk_pipeline_[chunk.chunk]], chunk);
+      pipeline::begin_from_snapshot(*shards[chunk_pipeline_[chunk.chunk]], chunk);
     }
   }
   if (!moments) return;
   for (const auto& chunk : moments->chunks) {
     if (!is_copied(chunk.chunk)) continue;
-    pipeline::go_on_with_moments(*shards[chunk_pipeline_[chunk.chunk]], chunk);
+    pipeline::adopt_optimizer_state(*shards[chunk_pipeline_[chunk.chunk]], chunk);
   }
 }
 

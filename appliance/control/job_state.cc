@@ -79,7 +79,7 @@ bool Job::has_shape_of(const PartState& state) const {
     const pipeline::ChunkSpec& spec = chunks[chunk.chunk];
     const uint32_t bytes = spec.elements * wire::dtype_bytes(spec.dtype);
     return chunk.values.size() == pipeline::state_values(spec_.optimizer.kind, spec.elements) &&
-           pipeline::are_clocks(chunk, spec_.sync.model, spec_.world_size, bytes);
+           pipeline::has_valid_clocks(chunk, spec_.sync.model, spec_.world_size, bytes);
   });
 }
 

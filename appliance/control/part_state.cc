@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "nic/wire/crc32c.h"
-
 namespace pbox::appliance {
 namespace {
 
@@ -20,15 +18,6 @@ size_t overhead_bytes(const ChunkState& chunk) {
 
 uint32_t value_bytes(const ChunkState& chunk) {
   return static_cast<uint32_t>(chunk.values.size() * sizeof(float));
-}
-
-uint32_t checksum(const ChunkState& chunk) {
-  std::vector<uint64_t> counts = {chunk.rounds_finished, chunk.steps};
-  counts.insert(counts.end(), chunk.clocks.begin(), chunk.clocks.end());
-  const auto* values = reinterpret_cast<const std::byte*>(chunk.values.data());
-  const uint32_t of_values = wire::crc32c(0, values, value_bytes(chunk));
-  return wire::crc32c(of_values, reinterpret_cast<const std::byte*>(counts.data()),
-                      counts.size() * sizeof(counts[0]));
 }
 
 Error misfit(uint32_t chunk, const std::string& what) {
@@ -65,7 +54,7 @@ proto::PartState answer_of(const PartState& state, const proto::AskState& questi
     piece.mutable_clocks()->Add(chunk->clocks.begin(), chunk->clocks.end());
     piece.set_offset(offset);
     piece.set_values(reinterpret_cast<const char*>(chunk->values.data()) + offset, bytes);
-    piece.set_checksum(checksum(*chunk));
+    piece.set_checksum(pipeline::checksum(*chunk));
     room -= bytes;
     if (offset + bytes < value_bytes(*chunk)) break;
   }
@@ -131,7 +120,7 @@ Status IncomingState::take(const proto::ChunkPiece& piece) {
   offset_ += static_cast<uint32_t>(values.size());
   next_chunk_ = id;
   if (offset_ < value_bytes(chunk)) return ok_status();
-  if (checksum(chunk) != piece.checksum()) return misfit(id, "the checksum is wrong");
+  if (pipeline::checksum(chunk) != piece.checksum()) return misfit(id, "the checksum is wrong");
   offset_ = 0;
   next_chunk_ = id + 1;
   return ok_status();

@@ -25,13 +25,6 @@ struct Preamble {
 };
 static_assert(sizeof(Preamble) == 16);
 
-struct ChunkRecord {
-  uint32_t chunk = 0;
-  uint32_t value_count = 0;
-  uint64_t steps = 0;
-};
-static_assert(sizeof(ChunkRecord) == 16);
-
 std::string to_text(const PartHead& head) {
   Json tensors = Json::array();
   for (const Tensor& tensor : head.tensors) {
@@ -96,13 +89,15 @@ Error going_away() {
 }
 
 Status write_cut(Writer& writer, const pipeline::StateCut& cut, const std::atomic<bool>& stopped) {
-  for (const auto& copy : cut.copies()) {
+  for (const pipeline::StateView& copy : cut.copies()) {
     if (stopped) return going_away();
-    PBOX_CHECK(copy.is_here);
-    const ChunkRecord record{copy.chunk, copy.value_count, copy.steps};
+    PBOX_CHECK(copy.rounds_finished > 0);
+    const pipeline::StateRecord record = record_of(copy);
     if (const Status status = writer.write(&record, sizeof(record)); !status) return status;
-    const size_t bytes = size_t{copy.value_count} * sizeof(float);
-    if (const Status status = writer.write(copy.values, bytes); !status) return status;
+    for (const auto values : packed_sections(copy)) {
+      const Status status = writer.write(values.data(), values.size_bytes());
+      if (!status) return status;
+    }
   }
   return ok_status();
 }
@@ -246,7 +241,7 @@ Status read_part(const std::string& path, const PartFile& expected, const PartHe
   std::vector<float> values;
   while (reader.left() > 0) {
     if (stopped) return going_away();
-    ChunkRecord record;
+    pipeline::StateRecord record;
     auto whole = reader.read(&record, sizeof(record));
     if (!whole) return whole.error();
     if (!*whole || record.chunk >= list.size()) return misfit(path, "a chunk makes no sense");

@@ -1,5 +1,5 @@
-// What a pipeline counts. One table makes the counters, the metrics and their documentation: add a
-// row here and it is exported. Written by the owning core alone, read by any thread without a lock.
+// The counters of a pipeline. One table makes the counters, the metrics and their documentation: a
+// row added here is exported. The owning core writes, any thread reads, without locks.
 #pragma once
 
 #include "base/counter.h"
@@ -7,57 +7,56 @@
 namespace pbox::pipeline {
 
 // X(identifier, metric, label, value, help)
-#define PBOX_PIPELINE_COUNTERS(X)                                                                \
-  X(kRxPackets, "pbox_rx_packets_total", "", "", "Packets received from the port")               \
-  X(kRxBytes, "pbox_rx_bytes_total", "", "", "Bytes received, headers and tags included")        \
-  X(kTxPackets, "pbox_tx_packets_total", "", "", "Packets handed to the port")                   \
-  X(kTxBytes, "pbox_tx_bytes_total", "", "", "Bytes sent, headers and tags included")            \
-  X(kAggregated, "pbox_fragments_total", "reason", "aggregated",                                 \
-    "Gradient fragments by what became of them")                                                 \
-  X(kDuplicate, "pbox_fragments_total", "reason", "duplicate", "")                               \
-  X(kStale, "pbox_fragments_total", "reason", "stale", "")                                       \
-  X(kDropped, "pbox_fragments_total", "reason", "dropped", "")                                   \
-  X(kAggregatedBytes, "pbox_aggregated_bytes_total", "", "", "Gradient bytes added")             \
-  X(kRoundsFinished, "pbox_chunk_rounds_total", "", "", "Chunk rounds finished")                 \
-  X(kPullsReceived, "pbox_pulls_total", "", "", "Status requests received")                      \
-  X(kStatusSent, "pbox_status_sent_total", "", "", "Status answers sent")                        \
-  X(kAnnounced, "pbox_announcements_sent_total", "", "",                                         \
-    "Finished chunks told of, by worker, where delivery is pull")                                \
-  X(kResultsResent, "pbox_result_fragments_resent_total", "", "", "Result fragments sent again") \
-  X(kResendsRefused, "pbox_resends_refused_total", "", "",                                       \
-    "Resends over the bound, left to the timer")                                                 \
-  X(kRejectShort, "pbox_rejected_packets_total", "reason", "too_short",                          \
-    "Packets dropped, by reason")                                                                \
-  X(kRejectVersion, "pbox_rejected_packets_total", "reason", "version", "")                      \
-  X(kRejectType, "pbox_rejected_packets_total", "reason", "type", "")                            \
-  X(kRejectReserved, "pbox_rejected_packets_total", "reason", "reserved_flags", "")              \
-  X(kRejectLength, "pbox_rejected_packets_total", "reason", "length", "")                        \
-  X(kRejectTag, "pbox_rejected_packets_total", "reason", "tag", "")                              \
-  X(kRejectQueue, "pbox_rejected_packets_total", "reason", "wrong_queue", "")                    \
-  X(kRejectSession, "pbox_rejected_packets_total", "reason", "unknown_session", "")              \
-  X(kRejectEpoch, "pbox_rejected_packets_total", "reason", "epoch", "")                          \
-  X(kRejectGeneration, "pbox_rejected_packets_total", "reason", "generation", "")                \
-  X(kRejectChunk, "pbox_rejected_packets_total", "reason", "chunk", "")                          \
-  X(kRejectFragment, "pbox_rejected_packets_total", "reason", "fragment", "")                    \
-  X(kRejectDtype, "pbox_rejected_packets_total", "reason", "dtype", "")                          \
-  X(kRejectRound, "pbox_rejected_packets_total", "reason", "round", "")                          \
-  X(kSleeps, "pbox_pipeline_sleeps_total", "", "", "Times the pipeline slept for want of work")  \
-  X(kCyclesReceive, "pbox_pipeline_sampled_cycles_total", "phase", "receive",                    \
-    "Processor cycles by phase, of sampled turns")                                               \
-  X(kCyclesAuthenticate, "pbox_pipeline_sampled_cycles_total", "phase", "authenticate", "")      \
-  X(kCyclesAdd, "pbox_pipeline_sampled_cycles_total", "phase", "add", "")                        \
-  X(kCyclesFinish, "pbox_pipeline_sampled_cycles_total", "phase", "finish", "")                  \
-  X(kCyclesSend, "pbox_pipeline_sampled_cycles_total", "phase", "send", "")                      \
-  X(kSampledFragments, "pbox_pipeline_sampled_fragments_total", "", "",                          \
-    "Gradient fragments added in sampled turns")                                                 \
-  X(kSampledBytes, "pbox_pipeline_sampled_bytes_total", "", "",                                  \
-    "Gradient bytes added in sampled turns")                                                     \
-  X(kBusyNs, "pbox_pipeline_busy_seconds_total", "", "",                                         \
-    "Time of the loop's turns that had work to do")                                              \
-  X(kTicks, "pbox_pipeline_ticks_total", "", "",                                                 \
-    "Signs of life of the loop: 20 a second, 10 or so while it sleeps")                          \
-  X(kQueuedChunks, "pbox_pipeline_queued_chunks", "", "",                                        \
-    "Finished chunks that wait to leave, as of the last sign of life")
+#define PBOX_PIPELINE_COUNTERS(X)                                                                 \
+  X(kRxPackets, "pbox_rx_packets_total", "", "", "Packets received from the port")                \
+  X(kRxBytes, "pbox_rx_bytes_total", "", "", "Bytes received, headers and tags included")         \
+  X(kTxPackets, "pbox_tx_packets_total", "", "", "Packets handed to the port")                    \
+  X(kTxBytes, "pbox_tx_bytes_total", "", "", "Bytes sent, headers and tags included")             \
+  X(kAggregated, "pbox_fragments_total", "reason", "aggregated", "Gradient fragments by outcome") \
+  X(kDuplicate, "pbox_fragments_total", "reason", "duplicate", "")                                \
+  X(kStale, "pbox_fragments_total", "reason", "stale", "")                                        \
+  X(kDropped, "pbox_fragments_total", "reason", "dropped", "")                                    \
+  X(kAggregatedBytes, "pbox_aggregated_bytes_total", "", "", "Gradient bytes added")              \
+  X(kRoundsFinished, "pbox_chunk_rounds_total", "", "", "Chunk rounds finished")                  \
+  X(kPullsReceived, "pbox_pulls_total", "", "", "PULL packets received")                          \
+  X(kStatusSent, "pbox_status_sent_total", "", "", "STATUS packets sent in answer to a PULL")     \
+  X(kAnnounced, "pbox_announcements_sent_total", "", "",                                          \
+    "Finished chunks announced to a worker, with delivery pull")                                  \
+  X(kResultsResent, "pbox_result_fragments_resent_total", "", "", "Result fragments sent again")  \
+  X(kResendsRefused, "pbox_resends_refused_total", "", "",                                        \
+    "Resends refused over a session's bound; the worker asks again")                              \
+  X(kRejectShort, "pbox_rejected_packets_total", "reason", "too_short",                           \
+    "Packets dropped, by reason")                                                                 \
+  X(kRejectVersion, "pbox_rejected_packets_total", "reason", "version", "")                       \
+  X(kRejectType, "pbox_rejected_packets_total", "reason", "type", "")                             \
+  X(kRejectReserved, "pbox_rejected_packets_total", "reason", "reserved_flags", "")               \
+  X(kRejectLength, "pbox_rejected_packets_total", "reason", "length", "")                         \
+  X(kRejectTag, "pbox_rejected_packets_total", "reason", "tag", "")                               \
+  X(kRejectQueue, "pbox_rejected_packets_total", "reason", "wrong_queue", "")                     \
+  X(kRejectSession, "pbox_rejected_packets_total", "reason", "unknown_session", "")               \
+  X(kRejectEpoch, "pbox_rejected_packets_total", "reason", "epoch", "")                           \
+  X(kRejectGeneration, "pbox_rejected_packets_total", "reason", "generation", "")                 \
+  X(kRejectChunk, "pbox_rejected_packets_total", "reason", "chunk", "")                           \
+  X(kRejectFragment, "pbox_rejected_packets_total", "reason", "fragment", "")                     \
+  X(kRejectDtype, "pbox_rejected_packets_total", "reason", "dtype", "")                           \
+  X(kRejectRound, "pbox_rejected_packets_total", "reason", "round", "")                           \
+  X(kSleeps, "pbox_pipeline_sleeps_total", "", "", "Times the pipeline slept, having no work")    \
+  X(kCyclesReceive, "pbox_pipeline_sampled_cycles_total", "phase", "receive",                     \
+    "Processor cycles in sampled turns of the loop, by phase")                                    \
+  X(kCyclesAuthenticate, "pbox_pipeline_sampled_cycles_total", "phase", "authenticate", "")       \
+  X(kCyclesAdd, "pbox_pipeline_sampled_cycles_total", "phase", "add", "")                         \
+  X(kCyclesFinish, "pbox_pipeline_sampled_cycles_total", "phase", "finish", "")                   \
+  X(kCyclesSend, "pbox_pipeline_sampled_cycles_total", "phase", "send", "")                       \
+  X(kSampledFragments, "pbox_pipeline_sampled_fragments_total", "", "",                           \
+    "Gradient fragments added in sampled turns")                                                  \
+  X(kSampledBytes, "pbox_pipeline_sampled_bytes_total", "", "",                                   \
+    "Gradient bytes added in sampled turns")                                                      \
+  X(kBusyNs, "pbox_pipeline_busy_seconds_total", "", "",                                          \
+    "Time spent in turns of the loop that had work to do")                                        \
+  X(kTicks, "pbox_pipeline_ticks_total", "", "",                                                  \
+    "Signs of life of the loop: 20 per second, about 10 while it sleeps")                         \
+  X(kQueuedChunks, "pbox_pipeline_queued_chunks", "", "",                                         \
+    "Finished chunks waiting to leave, as of the last sign of life")
 
 enum class Counter : size_t {
 #define PBOX_COUNTER_ENUM(identifier, metric, label, value, help) identifier,

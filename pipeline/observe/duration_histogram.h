@@ -1,4 +1,4 @@
-// How often something took how long: counted by one thread, read by any, without locks.
+// A histogram of durations: one thread writes, any thread reads, without locks.
 #pragma once
 
 #include <array>
@@ -10,18 +10,18 @@
 
 namespace pbox::pipeline {
 
-// Buckets double, from 8 us to half a minute: quantiles are within a factor of two, and a bucket is
-// found by counting bits.
+// Bucket bounds double, from 8 us to half a minute. Quantiles are thus exact within a factor of
+// two, and the bucket of a duration is found by counting bits.
 class DurationHistogram {
  public:
   static constexpr size_t kBucketCount = 24;  // the last has no upper bound
   static constexpr uint32_t kFirstBoundBits = 13;
-  // The largest duration of a bucket but the last, in nanoseconds.
+  // The largest duration of a bucket other than the last, in nanoseconds.
   static constexpr uint64_t bound_ns(size_t bucket) {
     return uint64_t{1} << (kFirstBoundBits + bucket);
   }
 
-  // The writer alone.
+  // Writing thread only.
   void add(uint64_t duration_ns) {
     const uint64_t below = duration_ns == 0 ? 0 : duration_ns - 1;  // bounds are inclusive
     const auto bits = static_cast<size_t>(std::bit_width(below >> kFirstBoundBits));

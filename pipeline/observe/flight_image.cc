@@ -10,9 +10,9 @@
 namespace pbox::pipeline {
 namespace {
 
-// What the writer may have done after it was seen to be at a record.
+// Records that the writer may have begun since its position was read.
 constexpr uint64_t kMargin = limits::kBurstPackets;
-// Of one pipeline: 4 GiB of records.
+// The largest ring of one pipeline: 4 GiB of records.
 constexpr uint64_t kCapacityMax = uint64_t{1} << 26;
 
 uint32_t checksum_of(const FlightHead& head) {
@@ -23,16 +23,18 @@ Error no_image(const std::string& what) {
   return {ErrorCode::kInvalidArgument, what};
 }
 
-// The head of an image that begins here.
+// Reads and checks the head of the image at the beginning of `bytes`.
 Status read_head(std::span<const std::byte> bytes, FlightHead& head) {
-  if (bytes.size() < kFlightHeadBytes) return no_image("it is cut off in the head of an image");
+  if (bytes.size() < kFlightHeadBytes)
+    return no_image("the file ends within the head of an image; copy it again");
   std::memcpy(static_cast<void*>(&head), bytes.data(), sizeof(head));
   if (std::memcmp(head.magic, kFlightMagic, sizeof(head.magic)) != 0) {
-    return no_image("it is no record of a box's packets");
+    return no_image("the file is not a flight recorder's");
   }
   if (head.version != kFlightVersion) {
-    return no_image("it is of format " + std::to_string(head.version) + ", and this program of " +
-                    std::to_string(kFlightVersion) + "; use the pboxctl of the box's release");
+    return no_image("the file has format " + std::to_string(head.version) +
+                    ", but this program reads format " + std::to_string(kFlightVersion) +
+                    "; use the pboxctl of the box's release");
   }
   if (head.checksum != checksum_of(head) || head.capacity == 0 || head.capacity > kCapacityMax) {
     return no_image("the head of an image is damaged");
@@ -40,14 +42,14 @@ Status read_head(std::span<const std::byte> bytes, FlightHead& head) {
   return ok_status();
 }
 
-// Of a ring: records [first, end) of an image that was copied while the writer went from `written`
-// to `written_after`.
+// Records [first, end) of a ring that are intact in a copy, if the writer went from `written` to
+// `written_after` while the copy was made.
 struct Extent {
   uint64_t first = 0;
   uint64_t end = 0;
 };
 Extent extent_of(const FlightHead& head, uint64_t written, uint64_t written_after) {
-  // Of one that stands still there is at most the record that was under way.
+  // If the writer stood still, at most the record that it was writing is torn.
   const uint64_t reached = written_after + (written == written_after ? 1 : kMargin);
   const uint64_t first = reached > head.capacity ? reached - head.capacity : 0;
   return {std::min(written, first), written};
@@ -82,7 +84,8 @@ Result<std::vector<FlightImage>> read_flight_images(std::span<const std::byte> b
     FlightHead head;
     if (const Status status = read_head(bytes, head); !status) return status.error();
     const size_t image_bytes = flight_image_bytes(head.capacity);
-    if (bytes.size() < image_bytes) return no_image("it is cut off in the records of an image");
+    if (bytes.size() < image_bytes)
+      return no_image("the file ends within the records of an image; copy it again");
     const uint64_t written = head.written.load(std::memory_order_relaxed);
     const bool is_ring = head.copied_from == 0;
     const Extent extent =

@@ -1,4 +1,5 @@
-// Images of flight recorders as bytes: made, and read again with doubt, whoever wrote them.
+// Images of flight recorders as bytes: how they are made, and how they are read without trust in
+// their contents. Any thread, off the data path.
 #pragma once
 
 #include <functional>
@@ -13,16 +14,17 @@ namespace pbox::pipeline {
 
 struct FlightHeadOptions {
   uint32_t pipeline_index = 0;
-  uint64_t capacity = 0;  // records
-  uint64_t begun_unix_ns = 0;
-  uint64_t begun_ns = 0;  // CLOCK_MONOTONIC, at the same time
+  uint64_t capacity = 0;       // in records, a power of two
+  uint64_t begun_unix_ns = 0;  // wall-clock time of the start
+  uint64_t begun_ns = 0;       // CLOCK_MONOTONIC of the start
 };
 
 constexpr size_t flight_image_bytes(uint64_t capacity) {
   return kFlightHeadBytes + capacity * sizeof(FlightRecord);
 }
 
-// At the begin of memory that is aligned as FlightHead and has flight_image_bytes(capacity).
+// Writes a head to the beginning of `memory`, which is aligned as FlightHead and has
+// flight_image_bytes(capacity) bytes.
 void make_flight_head(const FlightHeadOptions& options, std::byte* memory);
 
 // One pipeline's records, oldest first.
@@ -30,20 +32,21 @@ struct FlightImage {
   uint32_t pipeline_index = 0;
   uint64_t begun_unix_ns = 0;
   uint64_t begun_ns = 0;
-  uint64_t first = 0;  // number of the first of them, counted from the pipeline's start
+  uint64_t first = 0;  // number of the oldest record, counted from the pipeline's start
   std::vector<FlightRecord> records;
 };
 
-// All images of a file, or why it is none: cut off, of another version, or no recorder's at all.
-// Whatever the records hold is left to who reads them.
+// Returns all images of a file. kInvalidArgument: the file is cut off, of another version, or not a
+// recorder's. The contents of the records are not checked.
 Result<std::vector<FlightImage>> read_flight_images(std::span<const std::byte> bytes);
 
-// What an image is at the moment, as bytes of an image, from a file that is written meanwhile:
-// `read` copies from a place in it, and is false if it cannot.
+// Returns a consistent image of a recorder's file that a pipeline is writing to. `read` copies
+// bytes from an offset of the file, and returns false if it cannot. kSystem: it could not.
 using FlightReader = std::function<bool(uint64_t offset, std::span<std::byte> to)>;
 Result<std::string> copy_flight_image(const FlightReader& read);
 
-// "aggregated", "duplicate", "round", ...; as in the metrics' labels. Null: there is none such.
+// Returns "aggregated", "duplicate", "round" and so on, as in the metrics' labels. Returns null if
+// there is no such verdict.
 const char* to_string(Verdict verdict);
 
 }  // namespace pbox::pipeline

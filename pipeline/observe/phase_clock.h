@@ -1,5 +1,5 @@
-// Where a pipeline's time goes: processor cycles by phase, measured in one turn of the loop out of
-// many, so that it costs nothing that counts and is always on. Turns without work are left out.
+// Processor cycles of a pipeline by phase. They are measured in one of many turns of the loop, so
+// the cost is negligible and the clock is always on. Turns without work do not count.
 #pragma once
 
 #include <algorithm>
@@ -9,21 +9,22 @@
 #include <numeric>
 #include <utility>
 
+#include "base/check.h"
 #include "pipeline/observe/counters.h"
 
 namespace pbox::pipeline {
 
-// A phase ends where it is marked.
+// mark(phase) says that the time since the mark before was spent in `phase`.
 enum class Phase : uint8_t {
-  kReceive,       // the port's rx_burst, and what lies between packets
+  kReceive,       // the port's rx_burst, and the work between packets
   kAuthenticate,  // header, session, tag
   kAdd,           // slot checks, the sum
-  kFinish,        // of a round: optimizer, conversion
+  kFinish,        // the end of a round: optimizer, conversion
   kSend,          // headers, tags, the port's tx_burst
   kCount
 };
 
-// The time stamp counter; its rate is constant, whatever the core's is.
+// Returns the time stamp counter, whose rate is constant whatever the core's frequency.
 inline uint64_t cycle_count() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -40,20 +41,20 @@ inline uint64_t cycle_count() {
 class PhaseClock {
  public:
   static constexpr uint32_t kTurnsPerSample = 64;
-  // A turn handles a few bursts: one that took longer was interrupted by other work on its core.
+  // A turn handles a few bursts. A longer turn was interrupted by other work on the core.
   static constexpr uint64_t kInterruptedCycles = 2'000'000;
 
   explicit PhaseClock(Counters& counters) : counters_(counters) { calibrate(); }
 
-  // Whether the turn at hand is measured.
+  // True if the current turn is measured.
   bool sampling() const { return sampling_; }
-  // It is not as others are: it does not count.
-  void leave_out() { left_out_ = true; }
+  // The current turn is not representative and does not count.
+  void discard_turn() { is_discarded_ = true; }
   void begin_turn() {
     if (--turns_left_ > 0) [[likely]]
       return;
     sampling_ = true;
-    left_out_ = false;
+    is_discarded_ = false;
     turns_left_ = kTurnsPerSample;
     cycles_ = {};
     fragments_before_ = counters_.get(Counter::kAggregated);
@@ -70,7 +71,7 @@ class PhaseClock {
   }
 
  private:
-  // What a mark itself takes.
+  // Measures the cycles that a mark itself takes.
   void calibrate() {
     overhead_ = UINT64_MAX;
     for (int count = 0; count < 100; ++count) {
@@ -79,14 +80,17 @@ class PhaseClock {
     }
   }
   void take(Phase phase) {
+    PBOX_DCHECK(phase < Phase::kCount);
     const uint64_t now = cycle_count();
     const uint64_t elapsed = now - std::exchange(last_, now);
     cycles_[static_cast<size_t>(phase)] += elapsed - std::min(elapsed, overhead_);
   }
   void finish(bool worked) {
+    PBOX_DCHECK(counters_.get(Counter::kAggregated) >= fragments_before_);
+    PBOX_DCHECK(counters_.get(Counter::kAggregatedBytes) >= bytes_before_);
     sampling_ = false;
     const uint64_t total = std::accumulate(cycles_.begin(), cycles_.end(), uint64_t{0});
-    if (!worked || left_out_ || total > kInterruptedCycles) return;
+    if (!worked || is_discarded_ || total > kInterruptedCycles) return;
     static_assert(static_cast<size_t>(Counter::kCyclesSend) -
                       static_cast<size_t>(Counter::kCyclesReceive) + 1 ==
                   static_cast<size_t>(Phase::kCount));
@@ -107,7 +111,7 @@ class PhaseClock {
   uint64_t overhead_ = 0;
   uint32_t turns_left_ = 1;
   bool sampling_ = false;
-  bool left_out_ = false;
+  bool is_discarded_ = false;
 };
 
 }  // namespace pbox::pipeline

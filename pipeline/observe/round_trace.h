@@ -1,28 +1,30 @@
-// When the rounds of a job's chunks passed which point of their way through one pipeline: kept
-// while somebody has asked for it, and no more of it than there is room for.
+// The times at which the rounds of a job's chunks passed each stage of one pipeline. Recorded on
+// request, for a bounded time and in bounded memory.
 //
-// Made by the control thread, handed to the pipeline by a command and had back by another; in
-// between it is the pipeline's. Nothing here allocates once it is made, nor locks.
+// The control thread makes a trace, hands it to the pipeline by a command, and takes it back by
+// another. In between only the pipeline touches it. Nothing here allocates once it is made, or
+// locks.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "base/check.h"
 #include "nic/wire/header.h"
 
 namespace pbox::pipeline {
 
 struct TraceEvent {
   enum class Kind : uint8_t {
-    kFirst,  // the rank's first fragment of the round was here
-    kLast,   // its last one was
-    kFull,   // all ranks' were, and the result is made
-    kSent,   // the last packet of the result is ready for the port, for the last rank
+    kFirst,  // the rank's first fragment of the round arrived
+    kLast,   // the rank's last fragment arrived
+    kFull,   // all ranks' fragments have arrived, and the result is made
+    kSent,   // the result's last packet for the last rank is ready for the port
   };
-  uint64_t at_ns = 0;
-  uint32_t chunk = 0;  // id in the job
-  uint32_t round = 0;  // as the wire counts it
-  uint32_t rank = 0;   // of kFirst and kLast
+  uint64_t at_ns = 0;  // on the trace's clock
+  uint32_t chunk = 0;  // job-local id
+  uint32_t round = 0;  // modulo 2^32, as on the wire
+  uint32_t rank = 0;   // valid for kFirst and kLast
   Kind kind = Kind::kFirst;
 };
 
@@ -30,19 +32,22 @@ class RoundTrace {
  public:
   using Clock = uint64_t (*)();
 
-  // Keeps the first `capacity` events until `until_ns` on that clock: a pipeline has none, and
-  // packets of one turn are to be told apart.
+  // Keeps the first `capacity` events until `until_ns` on `clock`. The trace has its own clock
+  // because the engine has none, and packets of one turn must be told apart.
   RoundTrace(size_t capacity, uint64_t until_ns, Clock clock)
       : capacity_(capacity), until_ns_(until_ns), clock_(clock) {
     events_.resize(capacity);  // touches the memory, so that the pipeline need not
     events_.clear();
   }
-  // By index in the shard: rounds before these began earlier than the trace, and are left out.
+  // By chunk index in the shard: the first round that is traced. Earlier rounds began before the
+  // trace did.
   std::vector<uint32_t>& first_rounds() { return first_rounds_; }
 
   uint64_t now_ns() const { return clock_(); }
   uint64_t until_ns() const { return until_ns_; }
   void add(uint32_t chunk_index, const TraceEvent& event) {
+    PBOX_DCHECK(chunk_index < first_rounds_.size());
+    PBOX_DCHECK(events_.size() <= capacity_);
     if (wire::round_distance(event.round, first_rounds_[chunk_index]) < 0) return;
     if (events_.size() == capacity_) {
       ++lost_;
@@ -51,10 +56,10 @@ class RoundTrace {
     }
   }
 
-  // Each rank's own are in order; of one round kLast of the last rank comes after kFull, but is not
-  // later.
+  // Each rank's own events are in order. In a round, kLast of the last rank comes after kFull,
+  // though its time is not later.
   const std::vector<TraceEvent>& events() const { return events_; }
-  uint64_t lost() const { return lost_; }  // events that there was no room for: the last ones
+  uint64_t lost() const { return lost_; }  // events dropped, since the trace was full
 
  private:
   size_t capacity_;

@@ -9,9 +9,12 @@ void StragglerLedger::reserve(size_t chunk_count) {
 }
 
 void StragglerLedger::arrived(uint32_t index, uint64_t now_ns) {
+  PBOX_DCHECK(index < chunks_.size());
   Chunk& chunk = chunks_[index];
   chunk.newest_ns = now_ns;
+  PBOX_DCHECK(!chunk.is_open || chunk.first_ns <= now_ns);
   if (chunk.is_open) return;
+  PBOX_DCHECK((head_ == kNone) == (tail_ == kNone));
   chunk.is_open = true;
   chunk.first_ns = now_ns;
   chunk.previous = tail_;
@@ -21,6 +24,7 @@ void StragglerLedger::arrived(uint32_t index, uint64_t now_ns) {
 }
 
 void StragglerLedger::unlink(Chunk& chunk) {
+  PBOX_DCHECK(chunk.is_open && head_ != kNone && tail_ != kNone);
   (chunk.previous == kNone ? head_ : chunks_[chunk.previous].next) = chunk.next;
   (chunk.next == kNone ? tail_ : chunks_[chunk.next].previous) = chunk.previous;
   chunk.is_open = false;
@@ -28,8 +32,9 @@ void StragglerLedger::unlink(Chunk& chunk) {
 
 StragglerLedger::Lateness StragglerLedger::finished(uint32_t index, uint64_t round, uint32_t rank,
                                                     uint64_t now_ns) {
+  PBOX_DCHECK(index < chunks_.size());
   Chunk& chunk = chunks_[index];
-  // The only one to push, or a copy of what was consumed: there is nobody to be later than.
+  // The job's only rank, or a copy of a consumed result: no other arrival to compare with.
   if (!chunk.is_open) return {};
   unlink(chunk);
   const Lateness lateness{.skew_ns = now_ns - chunk.first_ns, .late_ns = now_ns - chunk.newest_ns};
@@ -45,13 +50,14 @@ StragglerLedger::Lateness StragglerLedger::finished(uint32_t index, uint64_t rou
 }
 
 void StragglerLedger::ended(uint32_t index) {
+  PBOX_DCHECK(index < chunks_.size());
   if (chunks_[index].is_open) unlink(chunks_[index]);
 }
 
 void StragglerLedger::note_round(uint32_t index, uint64_t round, uint32_t rank, uint64_t late_ns,
                                  uint64_t now_ns) {
   Round& kept = rounds_[round % kRoundsKept];
-  if (kept.round.get() > round + 1) return;  // a chunk that is that far behind the others
+  if (kept.round.get() > round + 1) return;  // the chunk is kRoundsKept rounds behind others
   const uint64_t first_ns = chunks_[index].first_ns;
   if (kept.round.get() != round + 1) {
     kept.round.set(0);

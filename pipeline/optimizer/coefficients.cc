@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "base/check.h"
 #include "pipeline/optimizer/optimizer.h"
 
 namespace pbox::optimizer {
@@ -20,7 +21,8 @@ StepCoefficients step_coefficients(const OptimizerSpec& spec, const StepParamete
   c.step_size = parameters.learning_rate;
   if (state_floats_per_element(spec.kind) < 2) return c;
 
-  // 1 - beta^step loses most of its digits in f32.
+  PBOX_DCHECK(parameters.step > 0);
+  // In f32, 1 - beta^step would lose most of its digits.
   const double beta1 = spec.beta1;
   const double beta2 = spec.beta2;
   const double step = static_cast<double>(parameters.step);

@@ -2,6 +2,8 @@
 
 #include <iterator>
 
+#include "base/check.h"
+
 // This file is compiled once per target: foreach_target.h includes it again with HWY_TARGET set.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "pipeline/optimizer/optimizer.cc"
@@ -29,7 +31,7 @@ HWY_INLINE hn::Vec<D> effective_gradient(D d, const StepCoefficients& c, hn::Vec
   return hn::Add(scaled, hn::Mul(hn::Set(d, c.weight_decay), weight));
 }
 
-// A rule steps Lanes(d) elements, with reference.h's operations in reference.h's order.
+// A rule steps Lanes(d) elements, with the same operations in the same order as reference.h.
 struct Sgd {
   static constexpr size_t kStateFloats = 0;
 
@@ -79,11 +81,13 @@ struct Adam {
   }
 };
 
-// Whole vectors, then the rest with vectors of one lane: the same operations.
+// Whole vectors first, then the rest with vectors of one lane and the same operations.
 template <class Rule>
 void run(const StepCoefficients& coefficients, float* weights, float* state, const float* gradient,
          size_t count) {
-  const StepCoefficients c = coefficients;  // a copy cannot alias the arrays: loaded once
+  PBOX_DCHECK(count == 0 || (weights != nullptr && gradient != nullptr));
+  PBOX_DCHECK(count == 0 || Rule::kStateFloats == 0 || state != nullptr);
+  const StepCoefficients c = coefficients;  // a local copy cannot alias the arrays
   const auto at = [&](size_t i) HWY_ATTR {
     return Position{.weights = weights + i,
                     .first_state = Rule::kStateFloats >= 1 ? state + i : nullptr,
@@ -131,6 +135,7 @@ Kernels kernels_for(int64_t target) {
 
 void step(const OptimizerSpec& spec, const StepParameters& parameters, float* weights, float* state,
           const float* gradient, size_t count) {
+  PBOX_DCHECK(static_cast<size_t>(spec.kind) < kOptimizerKindCount);
   kernels().step[static_cast<size_t>(spec.kind)](step_coefficients(spec, parameters), weights,
                                                  state, gradient, count);
 }

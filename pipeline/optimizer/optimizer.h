@@ -1,17 +1,16 @@
-// Fused optimizer steps: one pass over a chunk's weights, state and aggregated gradient while they
-// are in cache, vectorised for the CPU found at start.
+// Fused optimizer steps: one pass over a chunk's weights, optimizer state and summed gradient while
+// they are in cache, vectorised for the CPU that is found at start.
 //
 // The formulas are torch.optim's, and agree with it to rounding:
 //   SGD, momentum (dampening 0): Sutskever et al., "On the importance of initialization and
-//   momentum
-//     in deep learning", ICML 2013, in torch's form: the rate multiplies the velocity.
+//     momentum in deep learning", ICML 2013, in torch's form: the rate multiplies the velocity.
 //   Nesterov: the same paper, section 2; also PHub's NAG (Luo et al., SoCC 2018).
-//   Adam: Kingma and Ba, ICLR 2015, algorithm 1; decay is added to the gradient.
-//   AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2; decay shrinks the weights.
+//   Adam: Kingma and Ba, ICLR 2015, algorithm 1. Weight decay is added to the gradient.
+//   AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2. Weight decay shrinks the weights.
 //
-// All targets agree bit for bit with reference.h: multiplications and additions are never fused.
-// Numbers are dimensionless f32. No function allocates or throws; any thread may call, on the data
-// path only the pipeline's core that owns the chunk.
+// All targets agree bit for bit with reference.h, because multiplications and additions are never
+// fused. Numbers are dimensionless f32. No function allocates or throws. Any thread may call; on
+// the data path, only the pipeline's core that owns the chunk.
 #pragma once
 
 #include <array>
@@ -22,10 +21,10 @@ namespace pbox::optimizer {
 
 enum class OptimizerKind : uint8_t { kNone, kSgd, kMomentum, kNesterov, kAdam, kAdamW };
 
-// OptimizerKind values are in [0, kOptimizerKindCount): tables are indexed by them.
+// OptimizerKind values are in [0, kOptimizerKindCount), and index tables.
 inline constexpr size_t kOptimizerKindCount = 6;
 
-// A job's choice. Fields that the kind does not use are ignored. Defaults are torch's.
+// A job's optimizer. Fields that its kind does not use are ignored. Defaults are torch's.
 struct OptimizerSpec {
   OptimizerKind kind = OptimizerKind::kNone;
   float learning_rate = 1e-3f;
@@ -36,20 +35,21 @@ struct OptimizerSpec {
   float weight_decay = 0.0f;
 };
 
-// What varies by tensor and by round.
+// The parameters that vary by tensor and by round.
 struct StepParameters {
-  float learning_rate = 0.0f;   // of this tensor, in this round
-  float weight_decay = 0.0f;    // of this tensor
+  float learning_rate = 0.0f;   // this tensor's, in this round
+  float weight_decay = 0.0f;    // this tensor's
   float gradient_scale = 1.0f;  // multiplies the gradient first: 1/workers turns a sum into a mean
-  uint64_t step = 1;            // 1 for the first; Adam's bias corrections depend on it
+  uint64_t step = 1;            // from 1; Adam's bias corrections depend on it
 };
 
-// A tensor's parameters: the job's learning rate times the tensor's `lr_scale`, its own decay.
+// Returns a tensor's parameters. The learning rate is the job's times the tensor's `lr_scale`; the
+// decay is the tensor's own.
 StepParameters step_parameters(const OptimizerSpec& spec, float lr_scale, float weight_decay,
                                float gradient_scale, uint64_t step);
 
-// Floats of state per weight: 0 (none, SGD), 1 (momentum, Nesterov) or 2 (Adam, AdamW). The state
-// of a fresh job is all zero.
+// Returns the f32 of optimizer state per weight: 0 (none, SGD), 1 (momentum, Nesterov) or 2 (Adam,
+// AdamW). The state of a new job is all zero.
 constexpr size_t state_floats_per_element(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::kNone:
@@ -62,10 +62,10 @@ constexpr size_t state_floats_per_element(OptimizerKind kind) {
   return 0;
 }
 
-// What a kernel needs (computed in double, then rounded once).
+// The coefficients that a kernel needs, computed in double and rounded once.
 struct StepCoefficients {
   float gradient_scale = 1.0f;
-  float weight_decay = 0.0f;  // added to the gradient, times the weight; 0 for AdamW
+  float weight_decay = 0.0f;  // times the weight is added to the gradient; 0 for AdamW
   float weight_keep = 1.0f;   // AdamW: 1 - learning_rate * weight_decay
   float momentum = 0.0f;
   float beta1 = 0.0f;
@@ -74,18 +74,18 @@ struct StepCoefficients {
   float one_minus_beta2 = 1.0f;
   float inverse_root_correction2 = 1.0f;  // 1 / sqrt(1 - beta2^step)
   float epsilon = 0.0f;
-  float step_size = 0.0f;  // learning_rate, for Adam divided by 1 - beta1^step
+  float step_size = 0.0f;  // learning_rate; for Adam, divided by 1 - beta1^step
 };
 
 StepCoefficients step_coefficients(const OptimizerSpec& spec, const StepParameters& parameters);
 
-// weights, gradient: [count]. state: [state_floats_per_element * count], first all of the momentum
-// (Adam: first moment), then all of the second moment; unused (may be null) if that is 0. The
-// arrays do not overlap. The gradient is the sum as aggregated, and is not changed.
+// weights, gradient: [count]. state: [state_floats_per_element][count], first all of the momentum
+// (Adam: the first moment), then all of the second moment; may be null if the optimizer has no
+// state. The arrays do not overlap. The gradient is the sum of the workers', and is not changed.
 using StepFunction = void (*)(const StepCoefficients& coefficients, float* weights, float* state,
                               const float* gradient, size_t count);
 
-// One step on one chunk; for kNone, nothing happens.
+// Applies one step to one chunk. Does nothing for kNone.
 void step(const OptimizerSpec& spec, const StepParameters& parameters, float* weights, float* state,
           const float* gradient, size_t count);
 
@@ -95,10 +95,11 @@ struct Kernels {
   std::array<StepFunction, kOptimizerKindCount> step{};  // indexed by OptimizerKind
 };
 
-// The table of the best target of this CPU, chosen on the first call. The reference stays valid.
+// Returns the table of the best target for this CPU, chosen on the first call. The reference stays
+// valid.
 const Kernels& kernels();
 
-// The table of one of reduce::supported_targets(). For tests and benchmarks.
+// Returns the table of one of reduce::supported_targets(). For tests and benchmarks.
 Kernels kernels_for(int64_t target);
 
 }  // namespace pbox::optimizer

@@ -1,5 +1,5 @@
 // The definition of every optimizer step, one element at a time. The vector kernels do the same
-// operations in the same order, and so equal it bit for bit.
+// operations in the same order, so they equal it bit for bit.
 #pragma once
 
 #include <cmath>
@@ -29,7 +29,7 @@ inline void nesterov(const StepCoefficients& c, float& weight, float& velocity, 
   weight -= c.step_size * (g + c.momentum * velocity);
 }
 
-// AdamW too: the coefficients make one of the two decays vanish exactly.
+// Adam and AdamW: the coefficients make one of the two decays vanish exactly.
 inline void adam(const StepCoefficients& c, float& weight, float& first, float& second,
                  float gradient) {
   const float g = effective_gradient(c, weight, gradient);
@@ -39,7 +39,7 @@ inline void adam(const StepCoefficients& c, float& weight, float& first, float& 
   weight = c.weight_keep * weight - (c.step_size * first) / denominator;
 }
 
-// As optimizer.h's step functions.
+// Does the same as optimizer.h's step functions.
 inline void step(OptimizerKind kind, const StepCoefficients& c, float* weights, float* state,
                  const float* gradient, size_t count) {
   for (size_t i = 0; i < count; ++i) {

@@ -1,5 +1,5 @@
-// One vector of f32 from a payload, and back: what the kernels of one Highway target share.
-// Compiled once per target, hence the toggled guard in place of #pragma once.
+// Loads one vector of f32 from a payload and stores one into it. Shared by the kernels of one
+// Highway target. Compiled once per target, so a toggled guard replaces #pragma once.
 #if defined(PBOX_PIPELINE_REDUCE_LANES_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef PBOX_PIPELINE_REDUCE_LANES_INL
 #undef PBOX_PIPELINE_REDUCE_LANES_INL
@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using wire::Dtype;
 
-// The targets without conversion instructions convert lane by lane, as the reference does.
+// Targets without conversion instructions convert lane by lane, as the reference does.
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 inline constexpr bool kConvertsF16 = false;
 #else
@@ -44,7 +44,7 @@ HWY_INLINE void store_f16_by_lane(D d, hn::Vec<D> values, std::byte* destination
   reference::narrow(Dtype::kF16, destination, lanes, hn::Lanes(d));
 }
 
-// Lanes(d) elements from a payload of any alignment, widened.
+// Loads Lanes(d) elements from a payload of any alignment, and widens them.
 template <Dtype dtype, class D>
 HWY_INLINE hn::Vec<D> load_widened(D d, const std::byte* source) {
   if constexpr (dtype == Dtype::kF32) {
@@ -79,7 +79,7 @@ HWY_INLINE void store_bf16([[maybe_unused]] D d, hn::Vec<D> values, std::byte* d
   hn::StoreU(hn::DemoteTo(d_half, result), d_half, reinterpret_cast<uint16_t*>(destination));
 }
 
-// Lanes(d) elements to a payload of any alignment, narrowed. Not for kF32.
+// Narrows Lanes(d) elements and stores them to a payload of any alignment. Not for kF32.
 template <Dtype dtype, class D>
 HWY_INLINE void store_narrowed(D d, hn::Vec<D> values, std::byte* destination) {
   if constexpr (dtype == Dtype::kBf16) {

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <type_traits>
 
+#include "base/check.h"
+
 // This file is compiled once per target: foreach_target.h includes it again with HWY_TARGET set.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "pipeline/reduce/reduce.cc"
@@ -19,31 +21,31 @@ namespace pbox::reduce::HWY_NAMESPACE {
 
 using FloatTag = hn::ScalableTag<float>;
 
-// Plain f32 is limited by memory, and there 256 bits do better than 512. Halves are limited by
-// their conversion as long as they are in cache. One vector a turn and no software prefetch:
-// unrolling and prefetching cost more on fragments than they gain on long arrays. All measured, see
-// perf/README.md.
+// Sums of f32 are limited by memory, where 256 bits do better than 512. Sums of halves are limited
+// by their conversion as long as they are in cache. The loops take one vector per iteration and do
+// not prefetch: unrolling and prefetching cost more on fragments than they gain on long arrays. See
+// perf/README.md for the measurements.
 template <Dtype dtype>
 using PayloadTag = std::conditional_t<dtype == Dtype::kF32, hn::CappedTag<float, 8>, FloatTag>;
 
-// One vector's worth of elements at the end of an array, copied aside: reading or writing past the
-// end would touch a neighbour's memory.
+// The last elements of an array, less than one vector, copied aside: a vector access past the end
+// would touch a neighbour's memory.
 struct Tail {
   HWY_ALIGN float values[hn::MaxLanes(FloatTag())] = {};
   HWY_ALIGN std::byte payload[hn::MaxLanes(FloatTag()) * sizeof(float)] = {};
 };
 
-// Whether values that pass by are all finite, at two operations a vector: `largest`, from zeros on,
-// is what they are in bits without their sign, times two. Only infinities and NaNs are as large as
-// kInfinity. No class, for vectors of SVE cannot be members.
+// Tells whether all values are finite, at the cost of two operations per vector. `largest`, which
+// begins at zero, is the maximum of the values' bits shifted left by one, without their signs. Only
+// infinities and NaNs reach 2 * kInfinity. Not a class, because SVE vectors cannot be members.
 inline constexpr uint32_t kInfinity = 0x7f800000;
 template <class D>
 using Bits = hn::RebindToUnsigned<D>;
 
 template <class D>
-HWY_INLINE void see(D /*d*/, hn::Vec<D> values, hn::Vec<Bits<D>>& largest) {
+HWY_INLINE void track_largest(D /*d*/, hn::Vec<D> values, hn::Vec<Bits<D>>& largest) {
   const auto bits = hn::BitCast(Bits<D>(), values);
-  largest = hn::Max(largest, hn::Add(bits, bits));  // the sign falls out at the top
+  largest = hn::Max(largest, hn::Add(bits, bits));  // the doubling drops the sign bit
 }
 
 template <class DBits>
@@ -55,7 +57,7 @@ template <Dtype dtype, bool kAdds, class D>
 HWY_INLINE hn::Vec<D> arrived(D d, const float* accumulator, const std::byte* source,
                               hn::Vec<Bits<D>>& largest) {
   const auto values = load_widened<dtype>(d, source);
-  see(d, values, largest);
+  track_largest(d, values, largest);
   if constexpr (kAdds) {
     return hn::Add(hn::LoadU(d, accumulator), values);
   } else {
@@ -66,6 +68,7 @@ HWY_INLINE hn::Vec<D> arrived(D d, const float* accumulator, const std::byte* so
 template <Dtype dtype, bool kAdds>
 bool accumulate(float* accumulator, const std::byte* source, size_t count) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);
+  PBOX_DCHECK(count == 0 || (accumulator != nullptr && source != nullptr));
   const PayloadTag<dtype> d;
   const Bits<PayloadTag<dtype>> d_bits;
   const size_t lanes = hn::Lanes(d);
@@ -76,6 +79,7 @@ bool accumulate(float* accumulator, const std::byte* source, size_t count) {
                accumulator + i);
   }
   if (i == count) return are_finite(d_bits, largest);
+  PBOX_DCHECK(count - i < lanes && (count - i) * kBytes <= sizeof(Tail::payload));
   Tail tail;
   std::memcpy(tail.payload, source + i * kBytes, (count - i) * kBytes);
   std::memcpy(tail.values, accumulator + i, (count - i) * sizeof(float));
@@ -84,10 +88,11 @@ bool accumulate(float* accumulator, const std::byte* source, size_t count) {
   return are_finite(d_bits, largest);
 }
 
-// In place, a turn overwrites no element that is still to be read.
+// In place, an iteration never overwrites an element that is still to be read.
 template <Dtype dtype>
 void narrow_to(std::byte* destination, const float* source, size_t count) {
   constexpr size_t kBytes = wire::dtype_bytes(dtype);
+  PBOX_DCHECK(count == 0 || (destination != nullptr && source != nullptr));
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
@@ -95,6 +100,7 @@ void narrow_to(std::byte* destination, const float* source, size_t count) {
     store_narrowed<dtype>(d, hn::LoadU(d, source + i), destination + i * kBytes);
   }
   if (i == count) return;
+  PBOX_DCHECK(count - i < lanes && (count - i) * sizeof(float) <= sizeof(Tail::values));
   Tail tail;
   std::memcpy(tail.values, source + i, (count - i) * sizeof(float));
   store_narrowed<dtype>(d, hn::Load(d, tail.values), tail.payload);
@@ -107,6 +113,7 @@ void copy_f32(std::byte* destination, const float* source, size_t count) {
 }
 
 void scale_all(float* values, float factor, size_t count) {
+  PBOX_DCHECK(count == 0 || values != nullptr);
   const FloatTag d;
   const size_t lanes = hn::Lanes(d);
   const auto factors = hn::Set(d, factor);
@@ -117,7 +124,7 @@ void scale_all(float* values, float factor, size_t count) {
   for (; i < count; ++i) values[i] *= factor;
 }
 
-// The largest exponent field says it: only infinities and NaNs have all its bits set.
+// Only infinities and NaNs have all bits of the exponent set, so the largest exponent decides.
 bool none_infinite_or_nan(const float* values, size_t count) {
   constexpr int32_t kExponentBits = 0x7f800000;
   const hn::ScalableTag<int32_t> d;
@@ -183,10 +190,12 @@ Kernels kernels_for(int64_t target) {
 }
 
 bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+  PBOX_DCHECK(static_cast<size_t>(dtype) < wire::kDtypeCount);
   return kernels().store[static_cast<size_t>(dtype)](accumulator, source, count);
 }
 
 bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+  PBOX_DCHECK(static_cast<size_t>(dtype) < wire::kDtypeCount);
   return kernels().add[static_cast<size_t>(dtype)](accumulator, source, count);
 }
 
@@ -195,6 +204,7 @@ void scale(float* values, float factor, size_t count) {
 }
 
 void narrow(wire::Dtype dtype, std::byte* destination, const float* source, size_t count) {
+  PBOX_DCHECK(static_cast<size_t>(dtype) < wire::kDtypeCount);
   kernels().narrow[static_cast<size_t>(dtype)](destination, source, count);
 }
 

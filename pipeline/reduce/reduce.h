@@ -1,17 +1,18 @@
-// Sums and conversions of payloads, vectorised for the CPU found at start (AVX-512, AVX2, scalar;
-// NEON and SVE on Arm).
+// Sums and conversions of payloads, vectorised for the CPU that is found at start (AVX-512, AVX2,
+// scalar; NEON and SVE on Arm).
 //
 // Sums are in f32 whatever the payload's type, and are rounded once, on output: with 64 workers the
 // worst-case error of summing in f16 would be 3 %, in bf16 25 %, in f32 4e-6 (Higham, "Accuracy and
 // Stability of Numerical Algorithms", section 4.2).
 //
-// All targets agree bit for bit with reference.h, with one exception that IEEE 754 leaves open:
-// which of two NaNs a sum of both returns. Denormals are kept everywhere.
+// All targets agree bit for bit with reference.h. The one exception is left open by IEEE 754: which
+// of two NaNs their sum is. Denormals are kept everywhere.
 //
-// For all functions: counts are elements, any count including 0; `source` of a payload may have any
-// alignment, f32 arrays should be 64-byte aligned (not required, but each access that straddles a
-// cache line costs time); source and destination do not overlap unless stated. Any thread may call;
-// on the data path, only the pipeline's core that owns the chunk. No function allocates or throws.
+// For all functions: counts are in elements, and may be 0. A payload may have any alignment. Arrays
+// of f32 should be 64-byte aligned; that is not required, but each access that straddles a cache
+// line costs time. Source and destination do not overlap unless a function allows it. Any thread
+// may call; on the data path, only the pipeline's core that owns the chunk. No function allocates
+// or throws.
 #pragma once
 
 #include <array>
@@ -23,8 +24,8 @@
 
 namespace pbox::reduce {
 
-// First arrival: accumulator[i] = widen(source[i]). Signalling NaNs of f16 come out quiet. True if
-// no element of the source is an infinity or a NaN, as for add.
+// First arrival: accumulator[i] = widen(source[i]). Signalling NaNs of f16 become quiet. Returns
+// true if no element of the source is an infinity or a NaN, as add does.
 bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count);
 
 // Later arrivals: accumulator[i] += widen(source[i]).
@@ -33,19 +34,19 @@ bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t 
 // values[i] *= factor.
 void scale(float* values, float factor, size_t count);
 
-// destination[i] = source[i], rounded to nearest, ties to even: overflow gives infinity, NaN stays
-// NaN (quiet, with the upper part of its payload). destination may be source: in-place narrowing.
+// destination[i] = source[i], rounded to nearest, ties to even. Overflow gives infinity. A NaN
+// stays a NaN: quiet, with the upper part of its payload. `destination` may be `source` (in place).
 void narrow(wire::Dtype dtype, std::byte* destination, const float* source, size_t count);
 
-// True if no element is an infinity or a NaN.
+// Returns true if no element is an infinity or a NaN.
 bool all_finite(const float* values, size_t count);
 
 using AccumulateFunction = bool (*)(float* accumulator, const std::byte* source, size_t count);
 using NarrowFunction = void (*)(std::byte* destination, const float* source, size_t count);
 
-// The functions above for one instruction set. A pipeline holds the best table of its CPU and
-// indexes it by the chunk's dtype: a fragment costs a load and an indirect call, and no branch on
-// either.
+// The functions above for one instruction set. A pipeline holds the best table for its CPU and
+// indexes it by the chunk's dtype. A fragment thus costs a load and an indirect call, and no branch
+// on the instruction set or the dtype.
 struct Kernels {
   int64_t target = 0;                                         // a HWY_* target bit
   std::array<AccumulateFunction, wire::kDtypeCount> store{};  // indexed by Dtype
@@ -55,18 +56,20 @@ struct Kernels {
   bool (*all_finite)(const float* values, size_t count) = nullptr;
 };
 
-// The table of the best target of this CPU, chosen on the first call. The reference stays valid.
+// Returns the table of the best target for this CPU, chosen on the first call. The reference stays
+// valid.
 const Kernels& kernels();
 
 struct TargetName {
   int64_t target;    // a HWY_* target bit
-  const char* name;  // Highway's name: "AVX3" is AVX-512
+  const char* name;  // Highway's name; "AVX3" is AVX-512
 };
 
-// What this build contains and this CPU can run, best first. For tests and benchmarks.
+// Returns the targets that this build contains and this CPU can run, best first. For tests and
+// benchmarks.
 std::vector<TargetName> supported_targets();
 
-// The table of one of supported_targets(). For tests and benchmarks.
+// Returns the table of one of supported_targets(). For tests and benchmarks.
 Kernels kernels_for(int64_t target);
 
 }  // namespace pbox::reduce

@@ -1,5 +1,5 @@
-// The definition of every operation of reduce.h, one element at a time. Written to be read: the
-// vector kernels must equal it bit for bit, and use its conversions where a CPU has none.
+// The definition of every operation of reduce.h, one element at a time. It is written to be read.
+// The vector kernels equal it bit for bit, and use its conversions on CPUs that have none.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ using wire::narrow_f16;
 using wire::widen_bf16;
 using wire::widen_f16;
 
-// Element `index` of a payload of any alignment.
+// Returns element `index` of a payload of any alignment, widened.
 inline float load_element(wire::Dtype dtype, const std::byte* source, size_t index) {
   if (dtype == wire::Dtype::kF32) {
     float value;
@@ -50,7 +50,7 @@ inline void scale(float* values, float factor, size_t count) {
   for (size_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
-// Forward, one element at a time: in place, the bytes written were read before.
+// Works forward, so that in place each byte is read before it is overwritten.
 inline void narrow(wire::Dtype dtype, std::byte* destination, const float* source, size_t count) {
   if (dtype == wire::Dtype::kF32) {
     if (count != 0) std::memmove(destination, source, count * sizeof(float));

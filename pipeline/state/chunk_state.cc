@@ -10,7 +10,8 @@
 namespace pbox::pipeline {
 namespace {
 
-// Of the fragments that the result came in, the least in each that it leaves in.
+// Sets the contributors of the last result. Fragments may be cut differently here: each gets the
+// least count of the state's fragments that it overlaps.
 void restore_contributors(const JobShard& shard, const Chunk& chunk, const ChunkState& state,
                           uint16_t* counts) {
   for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
@@ -25,14 +26,19 @@ void restore_contributors(const JobShard& shard, const Chunk& chunk, const Chunk
   }
 }
 
-void fill_moments(Chunk& chunk, const std::vector<float>& values) {
-  if (chunk.state == nullptr) return;
-  std::copy(values.begin() + chunk.elements, values.end(), chunk.state);
+StateView view_of(const JobShard& shard, const Chunk& chunk, const ChunkState& state) {
+  return *decode(state.values, StateLayout::packed(shard.optimizer.kind, chunk.elements));
 }
 
-void fill(Chunk& chunk, const std::vector<float>& values) {
-  std::copy_n(values.data(), chunk.elements, chunk.weights);
-  fill_moments(chunk, values);
+void fill_optimizer_state(const JobShard& shard, Chunk& chunk, const ChunkState& state) {
+  const auto values = view_of(shard, chunk, state).optimizer_state;
+  PBOX_CHECK(values.empty() == (chunk.optimizer_state == nullptr));
+  std::copy(values.begin(), values.end(), chunk.optimizer_state);
+}
+
+void fill_weights(const JobShard& shard, Chunk& chunk, const ChunkState& state) {
+  const auto values = view_of(shard, chunk, state).weights;
+  std::copy(values.begin(), values.end(), chunk.weights);
 }
 
 Chunk& new_chunk(JobShard& shard, const ChunkState& state) {
@@ -44,7 +50,7 @@ Chunk& new_chunk(JobShard& shard, const ChunkState& state) {
   return *chunk;
 }
 
-// Replies that were owed are not: who lacks one asks for it.
+// Pending replies are not saved: a worker that misses one asks again.
 std::vector<uint64_t> clocks_of(const JobShard& shard, const Chunk& chunk) {
   std::vector<uint64_t> clocks;
   for (uint32_t rank = 0; rank < shard.worker_count(); ++rank) {
@@ -64,7 +70,7 @@ std::vector<uint64_t> clocks_of(const JobShard& shard, const Chunk& chunk) {
   return clocks;
 }
 
-// Ranks that did not come along are gone for good.
+// A rank that is not present here has left for good.
 void restore_progress(JobShard& shard, Chunk& chunk, const std::vector<uint64_t>& clocks) {
   const size_t ranks = shard.worker_count();
   sync::Progress& progress = chunk.sync->progress;
@@ -72,15 +78,15 @@ void restore_progress(JobShard& shard, Chunk& chunk, const std::vector<uint64_t>
     chunk.sync->next[rank] = clocks[kClocksPerRank * rank];
     chunk.claimed[rank] = clocks[kClocksPerRank * rank + 1];
   }
-  progress.go_on({chunk.sync->next, ranks});
+  progress.resume({chunk.sync->next, ranks});
   bool advanced = false;
   for (const Session& session : shard.sessions()) {
     if (!session.present) advanced = progress.leave(session.rank) || advanced;
   }
   for (const Session& session : shard.sessions()) {
-    const bool waits = session.present && clocks[kClocksPerRank * session.rank + 2] != 0;
+    const bool is_parked = session.present && clocks[kClocksPerRank * session.rank + 2] != 0;
     const uint64_t read = progress.next(session.rank) - 1;
-    if (!waits || (advanced && sync::releases(shard.sync, read, progress.slowest()))) continue;
+    if (!is_parked || (advanced && sync::releases(shard.sync, read, progress.slowest()))) continue;
     progress.park(session.rank);
     ++shard.parked_count;
   }
@@ -99,7 +105,8 @@ void restore_pushed(const JobShard& shard, Chunk& chunk, const std::vector<uint6
 
 }  // namespace
 
-bool are_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks, uint32_t wire_bytes) {
+bool has_valid_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks,
+                      uint32_t wire_bytes) {
   const std::vector<uint64_t>& clocks = state.clocks;
   if (model == wire::SyncModel::kBsp) return clocks.empty();
   if (state.fragment_bytes == 0) return false;
@@ -117,26 +124,24 @@ bool are_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks, ui
   return true;
 }
 
-size_t state_values(optimizer::OptimizerKind kind, uint32_t elements) {
-  return (1 + optimizer::state_floats_per_element(kind)) * size_t{elements};
+StateView view_of(const JobShard& shard, const Chunk& chunk) {
+  PBOX_DCHECK(shard.mode == Mode::kOptimize && chunk.rounds_made() > 0);
+  const size_t floats =
+      optimizer::state_floats_per_element(shard.optimizer.kind) * size_t{chunk.elements};
+  PBOX_DCHECK((floats > 0) == (chunk.optimizer_state != nullptr));
+  return {.chunk = chunk.id,
+          .rounds_finished = chunk.rounds_made(),
+          .steps = chunk.steps(),
+          .weights = {chunk.weights, chunk.elements},
+          .optimizer_state = {chunk.optimizer_state, floats}};
 }
 
 std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
   const bool awaits_weights = chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank;
   if (awaits_weights && !chunk.is_stepped) return std::nullopt;
-  ChunkState state{.chunk = chunk.id,
-                   .rounds_finished = chunk.rounds_made(),
-                   .steps = chunk.steps(),
-                   .values = {},
-                   .contributors = {},
-                   .fragment_bytes = shard.fragment_bytes};
+  ChunkState state = to_chunk_state(view_of(shard, chunk));
+  state.fragment_bytes = shard.fragment_bytes;
   if (chunk.sync != nullptr) state.clocks = clocks_of(shard, chunk);
-  state.values.reserve(state_values(shard.optimizer.kind, chunk.elements));
-  state.values.assign(chunk.weights, chunk.weights + chunk.elements);
-  if (chunk.state != nullptr) {
-    const size_t floats = state_values(shard.optimizer.kind, chunk.elements) - chunk.elements;
-    state.values.insert(state.values.end(), chunk.state, chunk.state + floats);
-  }
   if (shard.partial) {
     const uint16_t* counts = chunk.contributors[(chunk.rounds_made() - 1) & 1];
     state.contributors.assign(counts, counts + chunk.fragment_count);
@@ -144,24 +149,26 @@ std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk) {
   return state;
 }
 
-void begin_with(JobShard& shard, const ChunkState& state) {
+void begin_from_snapshot(JobShard& shard, const ChunkState& state) {
   Chunk& chunk = new_chunk(shard, state);
-  fill(chunk, state.values);
+  fill_weights(shard, chunk, state);
+  fill_optimizer_state(shard, chunk, state);
   chunk.is_restored = true;
   chunk.stateless_round = 0 - state.steps;
 }
 
-void go_on_with_moments(JobShard& shard, const ChunkState& state) {
+void adopt_optimizer_state(JobShard& shard, const ChunkState& state) {
   Chunk& chunk = new_chunk(shard, state);
   PBOX_CHECK(chunk.copy_rank != kNoRank);
-  fill_moments(chunk, state.values);
+  fill_optimizer_state(shard, chunk, state);
   chunk.stateless_round = chunk.first_round - state.steps;
 }
 
 void restore(JobShard& shard, const ChunkState& state) {
   Chunk& chunk = new_chunk(shard, state);
   PBOX_CHECK(state.rounds_finished > 0);
-  fill(chunk, state.values);
+  fill_weights(shard, chunk, state);
+  fill_optimizer_state(shard, chunk, state);
   chunk.rounds_finished = state.rounds_finished;
   chunk.fanned_out_rounds = chunk.open_round();
   chunk.first_round = state.rounds_finished - 1;

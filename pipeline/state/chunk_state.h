@@ -1,60 +1,42 @@
-// What another box needs to go on with a chunk in mode optimize where this one has left it: the
-// weights, the optimizer's state and steps; where the model is not BSP, what each rank has pushed.
+// How a live chunk in mode optimize gives its state to another box, and how a new chunk begins with
+// a state from elsewhere. Control thread, while no pipeline has the shard.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "pipeline/job_shard.h"
+#include "pipeline/state/state_codec.h"
 
 namespace pbox::pipeline {
 
-struct ChunkState {
-  uint32_t chunk = 0;            // job-local id
-  uint64_t rounds_finished = 1;  // of which the last gave the weights
-  uint64_t steps = 0;            // that the optimizer has taken upon its state
-  std::vector<float> values;     // the weights, then state_floats_per_element as many
-  // By fragment of fragment_bytes, how many workers are in the last result; empty where nobody
-  // counts.
-  std::vector<uint16_t> contributors;
-  uint32_t fragment_bytes = 0;
-  // Where the model is not BSP, of each rank in turn: applied on arrival, the round that it pushes
-  // next (UINT64_MAX: it is gone for good), which fragments of that are in the weights, whether its
-  // read waits; model drop, a sync::Pushed. Then, applied on arrival, by fragment how often the
-  // optimizer has stepped it. Both are of fragments of fragment_bytes, whatever the path.
-  std::vector<uint64_t> clocks = {};
-};
+// Returns true if `state.clocks` can belong to a chunk of `wire_bytes` in a job of this model and
+// number of ranks. The clocks come from another box.
+bool has_valid_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks,
+                      uint32_t wire_bytes);
 
-inline constexpr size_t kClocksPerRank = 3;
+// The chunk's weights, optimizer state and counters, in place. They must be loaded. The pipeline
+// may call this too.
+StateView view_of(const JobShard& shard, const Chunk& chunk);
 
-// Whether `clocks` can be those of a chunk of `wire_bytes`, in a job of that model and as many
-// ranks. They come from another box.
-bool are_clocks(const ChunkState& state, wire::SyncModel model, size_t ranks, uint32_t wire_bytes);
-
-// As the chunk is; nothing if its weights are not here yet. Control thread, and no pipeline has the
-// shard.
+// Returns the chunk's state; nullopt if its weights are not loaded yet.
 std::optional<ChunkState> state_of(const JobShard& shard, const Chunk& chunk);
 
-// How many values a state of the chunk has. Control thread.
-size_t state_values(optimizer::OptimizerKind kind, uint32_t elements);
+// Each of the following gives a new chunk of a shard a state from elsewhere, before the shard is
+// installed. The state belongs to a chunk with as many elements, and to the job's optimizer.
 
-// The chunk of a shard that is new begins with the weights and the optimizer's state of a snapshot:
-// its first round gives these weights, and the optimizer counts on from its steps. The state is of
-// a chunk with as many elements, and of the job's optimizer. Control thread, before the shard is
-// installed.
-void begin_with(JobShard& shard, const ChunkState& state);
+// From a snapshot: the first round of the chunk gives the state's weights, and the optimizer
+// continues with the state's optimizer state and steps.
+void begin_from_snapshot(JobShard& shard, const ChunkState& state);
 
-// The chunk of a shard that is new, whose weights a worker gives back, goes on with the momentum or
-// moments of an older state, and counts on from its steps. Control thread, before the shard is
-// installed.
-void go_on_with_moments(JobShard& shard, const ChunkState& state);
+// For a chunk whose weights a worker gives back: the optimizer continues with the state's optimizer
+// state and steps. The state's weights are older, and ignored.
+void adopt_optimizer_state(JobShard& shard, const ChunkState& state);
 
-// The chunk of a shard that is new goes on from there: its next round is open, the result of the
-// last is given to who lacks it. The state is of a chunk with as many elements, and of the job's
-// optimizer; with clocks, are_clocks, and of the shard's fragment_bytes. Control thread, before the
-// shard is installed.
+// From another box: the chunk continues after the state's last round. Its next round is open, and a
+// worker that lacks the last result is sent it. `state.clocks` must be valid (has_valid_clocks)
+// and, if there are any, `state.fragment_bytes` must equal the shard's.
 void restore(JobShard& shard, const ChunkState& state);
 
 }  // namespace pbox::pipeline

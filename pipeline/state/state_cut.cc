@@ -16,7 +16,7 @@ size_t StateCut::bytes_of(const JobShard& shard) {
 }
 
 Result<std::unique_ptr<StateCut>> StateCut::create(const JobShard& shard, uint32_t round) {
-  // Touched once and then written to a disk: hugepages are worth more elsewhere.
+  // The memory is written once and then read once, so hugepages are better spent elsewhere.
   auto arena = NumaArena::create(bytes_of(shard) + shard.chunk_count() * kCacheLineBytes,
                                  shard.arena().node(), Hugepages::kNever);
   if (!arena) return arena.error();
@@ -24,21 +24,20 @@ Result<std::unique_ptr<StateCut>> StateCut::create(const JobShard& shard, uint32
   cut->round_ = round;
   cut->arena_ = std::move(*arena);
   cut->is_missed_.resize(shard.chunk_count());
+  cut->copies_.resize(shard.chunk_count());
   for (uint32_t index = 0; index < shard.chunk_count(); ++index) {
     const size_t count = state_values(shard.optimizer.kind, shard.elements(index));
-    cut->copies_.push_back(
-        {.chunk = shard.chunk_id(index),
-         .value_count = static_cast<uint32_t>(count),
-         .values = reinterpret_cast<float*>(cut->arena_.take(count * sizeof(float)))});
+    auto* values = reinterpret_cast<float*>(cut->arena_.take(count * sizeof(float)));
+    cut->memory_.emplace_back(values, count);
   }
   return cut;
 }
 
-void StateCut::before_round(const JobShard& shard, const Chunk& chunk) {
+void StateCut::copy_before_round(const JobShard& shard, const Chunk& chunk) {
   if (chunk.open_round() == round_) copy(shard, chunk);
 }
 
-void StateCut::look(const JobShard& shard, uint32_t copies_max) {
+void StateCut::copy_resting(const JobShard& shard, uint32_t copies_max) {
   const auto& chunks = shard.chunks();
   PBOX_CHECK(chunks.size() == copies_.size());
   const uint64_t enough = copied_.get() + copies_max;
@@ -49,23 +48,25 @@ void StateCut::look(const JobShard& shard, uint32_t copies_max) {
   }
 }
 
-// Weights that a worker is still to give back are not here: those of this round never are.
+// A chunk whose weights a worker must still give back has none to copy, and will never have those
+// of the cut.
 void StateCut::copy(const JobShard& shard, const Chunk& chunk) {
   const uint32_t index = shard.index_of(chunk);
-  Copy& copy = copies_[index];
-  if (copy.is_here || is_missed_[index]) return;
+  PBOX_DCHECK(index < copies_.size() && shard.chunk_id(index) == chunk.id);
+  if (copies_[index].rounds_finished > 0 || is_missed_[index]) return;
   if (chunk.open_round() != round_ || chunk.copy_rank != kNoRank || chunk.is_stepped) {
     is_missed_[index] = true;
     missed_.add(1);
     return;
   }
-  float* values = copy.values;
-  std::copy_n(chunk.weights, chunk.elements, values);
-  if (chunk.state != nullptr) {
-    std::copy_n(chunk.state, copy.value_count - chunk.elements, values + chunk.elements);
-  }
-  copy.steps = chunk.steps();
-  copy.is_here = true;
+  const StateLayout layout = StateLayout::packed(shard.optimizer.kind, chunk.elements);
+  const StateView state = view_of(shard, chunk);
+  encode(state, layout, memory_[index]);
+  StateView& copy = copies_[index];
+  copy = *decode(memory_[index], layout);
+  copy.chunk = state.chunk;
+  copy.rounds_finished = state.rounds_finished;
+  copy.steps = state.steps;
   copied_.add(1);
 }
 

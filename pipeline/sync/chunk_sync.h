@@ -1,5 +1,5 @@
-// What a chunk has in addition in a job whose consistency model is not BSP, and which replies are
-// on their way. In the shard's arena; touched by the pipeline's core alone.
+// The additional state of a chunk in a job whose consistency model is not BSP, and the replies that
+// are leaving. It lies in the shard's arena, and only the pipeline's core touches it.
 #pragma once
 
 #include <cstdint>
@@ -13,37 +13,39 @@ struct Chunk;
 
 namespace pbox::sync {
 
-// What a rank has pushed of the newest round that it has pushed anything of and that is closed.
+// Model `drop`: the fragments that a rank has pushed of the newest closed round that it has pushed
+// any fragment of.
 struct Pushed {
   uint32_t round = 0;
-  uint64_t mask = 0;
-  uint64_t counted = 0;  // of mask: those that came before the round closed, and so are in it
+  uint64_t mask = 0;  // fragments pushed
+  uint64_t counted =
+      0;  // the part of `mask` that arrived before the round closed: it is in the sum
 };
 
 struct ChunkSync {
-  // Of models that apply on arrival.
+  // Models that apply on arrival.
   Progress progress;
-  uint64_t* next = nullptr;     // by rank; progress's
+  uint64_t* next = nullptr;     // by rank: the memory that `progress` works on
   uint64_t* updates = nullptr;  // by fragment: how often the optimizer has stepped it
-  // Of model drop: by rank.
+  // Model `drop`, by rank. Null in other models.
   Pushed* pushed = nullptr;
 
-  RankSet owed;         // ranks whose reply is to leave: the chunk as it then is
-  bool queued = false;  // it waits in the egress queue for its turn
+  RankSet replies_due;  // ranks that are owed a reply: the chunk as it is when the reply leaves
+  bool queued = false;  // the chunk is in the egress queue
 
-  // Of models that apply on arrival: the rank has pushed `round` and nothing after it, and may
-  // read.
+  // Models that apply on arrival: true if the rank has pushed `round` and no later one, and its
+  // read is not parked.
   bool awaits(uint32_t rank, uint32_t round) const {
     return static_cast<uint32_t>(progress.next(rank)) == round + 1 && !progress.is_parked(rank);
   }
 };
 
-// The replies at hand: of one chunk, to one rank after the other.
-struct Departure {
+// The replies that are leaving: one chunk, to one rank after the other.
+struct ReplyCursor {
   pipeline::Chunk* chunk = nullptr;
-  RankSet ranks;  // still to be served; empty: none at hand
-  uint32_t rank = 0;
-  uint32_t fragment = 0;
+  RankSet ranks;          // ranks that are still to be served; empty: no reply is leaving
+  uint32_t rank = 0;      // the rank being served
+  uint32_t fragment = 0;  // its next fragment
 };
 
 }  // namespace pbox::sync

@@ -1,34 +1,42 @@
-// Where each rank is on one chunk of a job whose pushes are applied as they come, and whose reads
-// wait there. A value without I/O; the arrays are the caller's.
+// The progress of each rank on one chunk of a job whose pushes are applied on arrival, and the
+// ranks whose reads are parked. A value without I/O, whose arrays belong to the caller. The
+// pipeline's own core calls it.
 //
-// A push costs O(1), and O(ranks) when it is the one that all others were ahead of.
+// A push costs O(1), or O(ranks) when it advances the minimum clock. V and F are FluentPS's
+// (CLUSTER 2019) names for the slowest and the fastest rank's iteration.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include "base/check.h"
 #include "pipeline/sync/rank_set.h"
 
 namespace pbox::sync {
 
 class Progress {
  public:
-  // Everybody pushes `round` next. `next`: by rank, outlives this.
+  // Every rank pushes `round` next. `next`, one per rank, outlives this.
   void begin(std::span<uint64_t> next, uint64_t round);
 
-  // Each rank pushes next[rank] next; UINT64_MAX: it takes part no more. Some rank does. Nobody's
-  // read waits.
-  void go_on(std::span<uint64_t> next);
+  // Each rank pushes next[rank] next. UINT64_MAX: the rank no longer takes part. At least one rank
+  // does. No read is parked.
+  void resume(std::span<uint64_t> next);
 
-  // The rank has pushed next(rank) in full. True if V advanced.
+  // The rank has pushed next(rank) in full. Returns true if V advanced.
   bool complete_push(uint32_t rank);
-  // The rank takes part no more, whose read waits no more. True if V advanced. For good.
+  // The rank never takes part again, and its read is no longer parked. Returns true if V advanced.
   bool leave(uint32_t rank);
 
-  uint64_t next(uint32_t rank) const { return next_[rank]; }
-  uint64_t slowest() const { return slowest_; }  // V: the least that is pushed next
-  uint64_t fastest() const { return fastest_; }  // F: the newest that somebody has pushed
-  // How far the fastest is ahead of what the slowest has pushed.
+  // The round that the rank pushes next.
+  uint64_t next(uint32_t rank) const {
+    PBOX_DCHECK(rank < next_.size());
+    return next_[rank];
+  }
+  bool takes_part(uint32_t rank) const { return next(rank) != kLeft; }
+  uint64_t slowest() const { return slowest_; }  // V: the oldest round that some rank pushes next
+  uint64_t fastest() const { return fastest_; }  // F: the newest round that some rank has pushed
+  // The number of rounds that the fastest rank has pushed and the slowest has not.
   uint64_t lead() const { return fastest_ + 1 - slowest_; }
 
   void park(uint32_t rank) { parked_.add(rank); }
@@ -36,7 +44,7 @@ class Progress {
   bool is_parked(uint32_t rank) const { return parked_.has(rank); }
   const RankSet& parked() const { return parked_; }
 
-  // Ranks that have not pushed all rounds below `clock`, and which of them is the slowest.
+  // The ranks that have not pushed every round below `clock`: their number and the slowest.
   struct Behind {
     uint32_t count = 0;
     uint32_t slowest_rank = 0;
@@ -44,14 +52,14 @@ class Progress {
   Behind behind(uint64_t clock) const;
 
  private:
-  static constexpr uint64_t kGone = UINT64_MAX;
+  static constexpr uint64_t kLeft = UINT64_MAX;
 
   bool recount();
 
   std::span<uint64_t> next_;
   uint64_t slowest_ = 0;
   uint64_t fastest_ = 0;
-  uint32_t slowest_count_ = 0;  // ranks whose next is slowest_
+  uint32_t slowest_count_ = 0;  // ranks whose next round is slowest_
   RankSet parked_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/check.h"
 #include "base/rng.h"
 
 namespace pbox::sync {
@@ -14,9 +15,11 @@ double draw(uint32_t epoch, uint32_t rank, uint64_t round) {
 }
 
 bool blocks(const wire::SyncSpec& spec, const Reader& reader) {
+  PBOX_DCHECK(wire::applies_on_arrival(spec.model));
+  PBOX_DCHECK(reader.round <= reader.fastest && reader.slowest <= reader.fastest + 1);
   if (reads_cached(spec)) return reader.slowest + spec.staleness <= reader.round;
   if (spec.model == SyncModel::kAsp) return false;
-  // The lead is -1 once everybody has pushed the round.
+  // The lead is -1 once every rank has pushed the round.
   if (reader.round < reader.slowest + spec.staleness) return false;
   if (spec.model == SyncModel::kSsp) return true;
   if (reader.round != reader.fastest) return false;

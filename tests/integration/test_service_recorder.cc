@@ -229,7 +229,7 @@ TEST_CASE("pboxctl replay says what is wrong with a file") {
   CHECK(cut.status == 1);
   CHECK_THAT(cut.errors, Contains(file) && Contains("cut off"));
   std::ofstream(file) << std::string(5000, 'x');
-  CHECK_THAT(pboxctl({"replay", file}).errors, Contains("no record of a box's packets"));
+  CHECK_THAT(pboxctl({"replay", file}).errors, Contains("not a flight recorder's"));
   CHECK(pboxctl({"replay", folder.path() / "nothing"}).status == 1);
   CHECK(pboxctl({"replay"}).status == 2);
   CHECK(pboxctl({"recorder"}).status == 2);

@@ -4,7 +4,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 
-#include "pipeline/state/backup_block.h"
+#include "pipeline/state/chunk_state.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
 namespace pbox::appliance {
@@ -12,7 +12,6 @@ namespace {
 
 using Catch::Contains;
 using optimizer::OptimizerKind;
-using pipeline::BackupBlock;
 
 constexpr uint64_t kRounds = 5;
 constexpr float kRate = 0.375f;  // that rank 1 has set
@@ -150,7 +149,7 @@ ConnectionId push_copy(Desk& east) {
   };
   add_tensor(1);  // how many workers there are
   for (const uint32_t elements : kElements) {
-    add_tensor(BackupBlock(OptimizerKind::kAdam, elements).floats);
+    add_tensor(pipeline::StateLayout::block(OptimizerKind::kAdam, elements).floats);
   }
   const ConnectionId pusher = east.join(copy);
   REQUIRE(east.take(pusher).at(0).has_session());
@@ -164,7 +163,7 @@ ConnectionId push_copy(Desk& east) {
                                      .steps = kRounds - 1,
                                      .values = std::vector<float>(3 * size_t{elements}, value),
                                      .contributors = {}};
-    const auto block = pipeline::block_of(state, OptimizerKind::kAdam, elements);
+    const auto block = pipeline::encode_block(state, OptimizerKind::kAdam, elements);
     for (size_t done = 0; done < block.size(); done += chunks[next++]->elements) {
       pipeline::Chunk& piece = *chunks[next];
       std::copy_n(block.data() + done, piece.elements, piece.accumulator[1]);
@@ -199,7 +198,8 @@ TEST_CASE("a part that wants a copy begins when its backup box is in, and says w
   CHECK(home.way().address == "east:9541");
   CHECK(home.way().spec.is_backup);
   CHECK_THAT(home.way().spec.job, Catch::StartsWith("train#0~"));
-  const BackupBlock block(OptimizerKind::kAdam, home.way().spec.chunks.size() == 4 ? 8064 : 0);
+  const auto block = pipeline::StateLayout::block(OptimizerKind::kAdam,
+                                                  home.way().spec.chunks.size() == 4 ? 8064 : 0);
   CHECK(home.way().spec.chunks[0].elements == block.floats);
   home.tell(ok_status());
   const proto::Session session = home.session(1);
@@ -282,8 +282,8 @@ TEST_CASE("a part whose backup box is lost goes on here, with the next, from whe
   home.tell(ok_status());
   REQUIRE(home.way().seeds.size() == 4);  // before the ranks go on
   CHECK(home.desk.take(home.ids[0]).empty());
-  CHECK(pipeline::unseal(home.way().seeds[0], 0)->rounds_finished == kRounds + 1);
-  const auto seed = pipeline::unseal(home.way().seeds[3], 3);
+  CHECK(pipeline::decode_block(home.way().seeds[0], 0)->rounds_finished == kRounds + 1);
+  const auto seed = pipeline::decode_block(home.way().seeds[3], 3);
   CHECK(seed->rounds_finished == kRounds);
   CHECK(seed->values[0] == 3.5f);
   home.tell(ok_status());

@@ -91,7 +91,7 @@ struct Office {
     for (pipeline::Chunk* chunk : chunks_of(desk)) {
       chunk->rounds_finished = chunk->fanned_out_rounds = rounds;
       std::fill_n(chunk->weights, chunk->elements, static_cast<float>(chunk->id));
-      std::fill_n(chunk->state, 2 * chunk->elements, static_cast<float>(rounds));
+      std::fill_n(chunk->optimizer_state, 2 * chunk->elements, static_cast<float>(rounds));
     }
   }
   void begin_snapshot(double timeout_s = 60) {
@@ -327,7 +327,7 @@ TEST_CASE("a job begins with the snapshot that its ranks name, once it is read")
     CHECK(chunk->is_restored);
     CHECK(chunk->rounds_finished == 0);
     CHECK(chunk->weights[chunk->elements - 1] == 0.25f);
-    CHECK(chunk->state[2 * chunk->elements - 1] == 0.25f);
+    CHECK(chunk->optimizer_state[2 * chunk->elements - 1] == 0.25f);
   }
   // Steps are counted on.
   for (pipeline::Chunk* chunk : chunks) chunk->rounds_finished = 11;
@@ -388,7 +388,7 @@ TEST_CASE("moments that were lost with a box are those of the last snapshot of t
       const bool is_copied = chunk->copy_rank != pipeline::kNoRank;
       CHECK(is_copied == (chunk->id < 3));
       CHECK(chunk->weights[0] == 0.0f);  // not here yet
-      CHECK(chunk->state[2 * chunk->elements - 1] == (is_copied ? 0.25f : 0.0f));
+      CHECK(chunk->optimizer_state[2 * chunk->elements - 1] == (is_copied ? 0.25f : 0.0f));
       if (!is_copied) continue;
       pipeline::Chunk copied = *chunk;
       ++copied.rounds_finished;

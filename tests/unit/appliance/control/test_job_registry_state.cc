@@ -20,8 +20,8 @@ void train(Desk& desk) {
     chunk->fanned_out_rounds = kRounds;
     const auto base = static_cast<float>(100 * chunk->id);
     std::fill_n(chunk->weights, chunk->elements, base + 1);
-    std::fill_n(chunk->state, chunk->elements, base + 2);
-    std::fill_n(chunk->state + chunk->elements, chunk->elements, base + 3);
+    std::fill_n(chunk->optimizer_state, chunk->elements, base + 2);
+    std::fill_n(chunk->optimizer_state + chunk->elements, chunk->elements, base + 3);
   }
 }
 
@@ -30,8 +30,9 @@ bool is_trained(const pipeline::Chunk& chunk) {
   return chunk.rounds_finished == kRounds && chunk.copy_rank == pipeline::kNoRank &&
          chunk.stateless_round == 0 && chunk.first_round == kRounds - 1 &&
          std::count(chunk.weights, chunk.weights + chunk.elements, base + 1) == chunk.elements &&
-         std::count(chunk.state, chunk.state + chunk.elements, base + 2) == chunk.elements &&
-         chunk.state[2 * chunk.elements - 1] == base + 3;
+         std::count(chunk.optimizer_state, chunk.optimizer_state + chunk.elements, base + 2) ==
+             chunk.elements &&
+         chunk.optimizer_state[2 * chunk.elements - 1] == base + 3;
 }
 
 constexpr uint64_t kPushed = 1;  // by rank 1, of the round that it pushes next

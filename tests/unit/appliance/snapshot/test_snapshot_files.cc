@@ -65,11 +65,11 @@ Part make_part(PartHead head) {
     chunk.rounds_finished = 10;
     for (uint32_t index = 0; index < chunk.elements; ++index) {
       chunk.weights[index] = weight_of(place.first, place.second * 1024 + index);
-      chunk.state[index] = -chunk.weights[index];
+      chunk.optimizer_state[index] = -chunk.weights[index];
     }
   }
   auto cut = std::move(*pipeline::StateCut::create(*part.shard, 10));
-  cut->look(*part.shard, 1000);
+  cut->copy_resting(*part.shard, 1000);
   REQUIRE(cut->copied() == cut->chunk_count());
   part.cuts = {std::move(cut)};
   part.head = std::move(head);

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "pipeline/state/backup_block.h"
+#include "pipeline/state/chunk_state.h"
 #include "pipeline/state/state_cut.h"
 #include "tests/unit/pipeline/box.h"
 
@@ -12,10 +12,10 @@ namespace pbox::test {
 namespace {
 
 using optimizer::OptimizerKind;
-using pipeline::BackupBlock;
 using pipeline::ChunkState;
 using pipeline::Counter;
 using pipeline::JobShard;
+using pipeline::StateLayout;
 using pipeline::Uplink;
 
 constexpr OptimizerKind kKinds[] = {OptimizerKind::kSgd, OptimizerKind::kMomentum,
@@ -41,10 +41,10 @@ void push_round(Box& box, const JobOptions& job, uint32_t round) {
 // What went up: the backup box's part of it, which then lets it go.
 std::vector<ChunkState> take_copies(JobShard& shard, const JobOptions& job) {
   std::vector<ChunkState> copies;
-  const BackupBlock layout(job.optimizer.kind, job.chunk_elements);
+  const StateLayout layout = StateLayout::block(job.optimizer.kind, job.chunk_elements);
   Uplink::Sum sum;
   while (shard.uplink->next(sum)) {
-    auto copy = pipeline::unseal({sum.values, layout.floats}, sum.chunk);
+    auto copy = pipeline::decode_block({sum.values, layout.floats}, sum.chunk);
     REQUIRE(copy);
     copies.push_back(std::move(*copy));
     shard.uplink->give_back(sum.chunk);
@@ -56,7 +56,7 @@ std::vector<ChunkState> take_copies(JobShard& shard, const JobOptions& job) {
 void finish_round(Box& box, JobShard& shard, const JobOptions& job, uint32_t round) {
   push_round(box, job, round);
   take_copies(shard, job);
-  box.core.take_returned(box.now_ns);
+  box.core.publish_returned(box.now_ns);
   box.take_all();
 }
 
@@ -86,13 +86,13 @@ TEST_CASE("results are given out once the copy is there, and are what they are w
         push_round(alone, plain, round);
         push_round(box, copied, round);
         CHECK_FALSE(has_results(box.take_all()));
-        CHECK_FALSE(box.core.take_returned(box.now_ns));
+        CHECK_FALSE(box.core.publish_returned(box.now_ns));
         const auto copies = take_copies(shard, copied);
         REQUIRE(copies.size() == 2);
         for (const ChunkState& copy : copies) {
           check_equal(copy, *pipeline::state_of(still, *still.find(copy.chunk)));
         }
-        CHECK(box.core.take_returned(box.now_ns));
+        CHECK(box.core.publish_returned(box.now_ns));
         const auto expected = alone.take_all(), sent = box.take_all();
         REQUIRE(sent.size() == expected.size());
         for (size_t index = 0; index < sent.size(); ++index) {
@@ -112,7 +112,7 @@ TEST_CASE("a chunk whose copy is under way counts as what it is: after its round
   CHECK(pipeline::state_of(shard, *shard.find(0))->rounds_finished == 1);
   CHECK(pipeline::state_of(shard, *shard.find(0))->steps == 0);
   take_copies(shard, job);
-  box.core.take_returned(box.now_ns);
+  box.core.publish_returned(box.now_ns);
   box.take_all();
   push_round(box, job, 1);
   const auto state = pipeline::state_of(shard, *shard.find(1));
@@ -139,7 +139,7 @@ TEST_CASE("while the copy is under way the round is open, and what is asked for 
     CHECK(sent[0].header.type() == wire::PacketType::kStatus);
   }
   take_copies(shard, job);
-  box.core.take_returned(box.now_ns);
+  box.core.publish_returned(box.now_ns);
   CHECK(has_results(box.take_all()));
   box.deliver(box.pull(job, 1, 1));
   CHECK(has_results(box.take_all()));
@@ -176,14 +176,14 @@ TEST_CASE("a part that goes on from a copy gives what it would have given") {
       if (round > 2) continue;
       push_round(box, job, round);
       copies = take_copies(shard, job);
-      box.core.take_returned(box.now_ns);
+      box.core.publish_returned(box.now_ns);
       box.take_all();
     }
     JobShard& successor = next.admit(plain);
     next.core.execute({.kind = pipeline::CommandKind::kRemove, .shard = &successor});
     for (const ChunkState& copy : copies) {
-      const auto block = pipeline::block_of(copy, kind, job.chunk_elements);  // as it travels
-      pipeline::restore(successor, *pipeline::unseal(block, copy.chunk));
+      const auto block = pipeline::encode_block(copy, kind, job.chunk_elements);  // as it travels
+      pipeline::restore(successor, *pipeline::decode_block(block, copy.chunk));
     }
     next.core.execute({.kind = pipeline::CommandKind::kInstall, .shard = &successor});
     for (const uint32_t round : {3u, 4u}) {
@@ -203,18 +203,18 @@ TEST_CASE("counts of any size are written, and what is no block is not read") {
                          .steps = 0xfedcba9876543210,
                          .values = std::vector<float>(3 * 100, 2.5f),
                          .contributors = {}};
-  auto block = pipeline::block_of(state, OptimizerKind::kAdam, 100);
-  check_equal(*pipeline::unseal(block, 7), state);
-  const size_t counts = BackupBlock(OptimizerKind::kAdam, 100).counts;
-  CHECK_FALSE(pipeline::unseal({block.data(), block.size() - 1}, 7));
-  CHECK_FALSE(pipeline::unseal({block.data(), 3}, 7));
+  auto block = pipeline::encode_block(state, OptimizerKind::kAdam, 100);
+  check_equal(*pipeline::decode_block(block, 7), state);
+  const size_t counts = StateLayout::block(OptimizerKind::kAdam, 100).counters;
+  CHECK_FALSE(pipeline::decode_block({block.data(), block.size() - 1}, 7));
+  CHECK_FALSE(pipeline::decode_block({block.data(), 3}, 7));
   for (const float broken : {-1.0f, 65536.0f, std::nanf(""), 9.0f}) {
     auto other = block;
     other[counts + 9] = broken;  // the upper half of how many elements there are
-    CHECK_FALSE(pipeline::unseal(other, 7));
+    CHECK_FALSE(pipeline::decode_block(other, 7));
   }
   std::fill(block.begin(), block.end(), 0.0f);
-  CHECK_FALSE(pipeline::unseal(block, 7));
+  CHECK_FALSE(pipeline::decode_block(block, 7));
 }
 
 }  // namespace pbox::test

@@ -43,13 +43,9 @@ void look(Box& box, JobShard& shard, StateCut* cut) {
 
 std::vector<ChunkState> states(const StateCut& cut) {
   std::vector<ChunkState> states;
-  for (const StateCut::Copy& copy : cut.copies()) {
-    CHECK(copy.is_here);
-    states.push_back({.chunk = copy.chunk,
-                      .rounds_finished = 1,
-                      .steps = copy.steps,
-                      .values = {copy.values, copy.values + copy.value_count},
-                      .contributors = {}});
+  for (const pipeline::StateView& copy : cut.copies()) {
+    CHECK(copy.rounds_finished == kCut);
+    states.push_back(to_chunk_state(copy));
   }
   return states;
 }
@@ -135,7 +131,7 @@ TEST_CASE("a job that begins with a cut goes on as the one that it was made of")
 
       JobShard& begun = second.admit(job);
       second.core.execute({.kind = CommandKind::kRemove, .shard = &begun});
-      for (const ChunkState& state : states(*cut)) pipeline::begin_with(begun, state);
+      for (const ChunkState& state : states(*cut)) pipeline::begin_from_snapshot(begun, state);
       second.core.execute({.kind = CommandKind::kInstall, .shard = &begun});
       for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
         second.push_chunk(job, 1, 77.0f, 0, chunk);  // a script's own initial weights

@@ -21,8 +21,8 @@ std::vector<pipeline::ChunkState> take(SyncJob& job) {
   for (const pipeline::Chunk& chunk : job.shard->chunks()) {
     auto state = pipeline::state_of(*job.shard, chunk);
     REQUIRE(state);
-    REQUIRE(pipeline::are_clocks(*state, job.options.sync.model, job.options.workers,
-                                 chunk.wire_bytes));
+    REQUIRE(pipeline::has_valid_clocks(*state, job.options.sync.model, job.options.workers,
+                                       chunk.wire_bytes));
     states.push_back(std::move(*state));
   }
   return states;
@@ -182,12 +182,12 @@ TEST_CASE("clocks that no box could have are told from those that one has") {
   const uint32_t bytes = job.shard->chunks()[0].wire_bytes;
   const pipeline::ChunkState state = take(job)[0];
   const auto fit = [&](const pipeline::ChunkState& one, SyncModel model = SyncModel::kSsp) {
-    return pipeline::are_clocks(one, model, 3, bytes);
+    return pipeline::has_valid_clocks(one, model, 3, bytes);
   };
   CHECK(fit(state));
   CHECK_FALSE(fit(state, SyncModel::kBsp));
   CHECK_FALSE(fit(state, SyncModel::kDrop));
-  CHECK_FALSE(pipeline::are_clocks(state, SyncModel::kSsp, 4, bytes));
+  CHECK_FALSE(pipeline::has_valid_clocks(state, SyncModel::kSsp, 4, bytes));
   const auto changed = [&](void (*change)(pipeline::ChunkState&)) {
     pipeline::ChunkState other = state;
     change(other);

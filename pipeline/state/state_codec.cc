@@ -1,0 +1,157 @@
+#include "pipeline/state/state_codec.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/numa_arena.h"
+#include "nic/wire/crc32c.h"
+
+namespace pbox::pipeline {
+namespace {
+
+constexpr size_t kFloatsPerCacheLine = kCacheLineBytes / sizeof(float);
+
+// The counters of a block: offsets in f32 from their beginning, 16 bits each, the lowest first.
+constexpr size_t kRounds = 0, kSteps = 4, kElements = 8, kStateFloats = 10;
+constexpr size_t kCountersFloats = kFloatsPerCacheLine;
+
+size_t cache_lines(size_t floats) {
+  return align_up(floats, kFloatsPerCacheLine);
+}
+
+void put(float* counters, size_t words, uint64_t value) {
+  for (size_t word = 0; word < words; ++word) {
+    counters[word] = static_cast<float>(value >> (16 * word) & 0xffff);
+  }
+}
+
+// Returns nullopt if some word is not a number of 16 bits.
+std::optional<uint64_t> get(const float* counters, size_t words) {
+  uint64_t value = 0;
+  for (size_t word = 0; word < words; ++word) {
+    const float part = counters[word];
+    if (!(part >= 0 && part <= 0xffff)) return std::nullopt;
+    value |= uint64_t{static_cast<uint16_t>(part)} << (16 * word);
+  }
+  return value;
+}
+
+StateLayout block_layout(size_t elements, size_t optimizer_floats) {
+  StateLayout layout{.elements = elements, .optimizer_floats = optimizer_floats};
+  layout.optimizer_state = cache_lines(elements);
+  layout.counters = layout.optimizer_state + cache_lines(optimizer_floats);
+  layout.floats = layout.counters + kCountersFloats;
+  return layout;
+}
+
+// The layout that a block's own counters name; nullopt if it does not fit the block.
+std::optional<StateLayout> layout_of(std::span<const float> block) {
+  if (block.size() < kCountersFloats) return std::nullopt;
+  const float* counters = block.data() + block.size() - kCountersFloats;
+  const auto elements = get(counters + kElements, 2), state = get(counters + kStateFloats, 1);
+  if (!elements || !state) return std::nullopt;
+  const StateLayout layout = block_layout(*elements, *state * *elements);
+  if (layout.floats != block.size()) return std::nullopt;
+  return layout;
+}
+
+}  // namespace
+
+StateLayout StateLayout::packed(optimizer::OptimizerKind kind, uint32_t elements) {
+  StateLayout layout{.elements = elements, .optimizer_state = elements};
+  layout.optimizer_floats = optimizer::state_floats_per_element(kind) * layout.elements;
+  layout.floats = layout.counters = layout.elements + layout.optimizer_floats;
+  return layout;
+}
+
+StateLayout StateLayout::block(optimizer::OptimizerKind kind, uint32_t elements) {
+  return block_layout(elements, optimizer::state_floats_per_element(kind) * size_t{elements});
+}
+
+void write_counters(float* block, const StateLayout& layout, uint64_t rounds_finished,
+                    uint64_t steps) {
+  PBOX_DCHECK(layout.has_counters() && layout.elements > 0 && rounds_finished > 0);
+  float* counters = block + layout.counters;
+  put(counters + kRounds, 4, rounds_finished);
+  put(counters + kSteps, 4, steps);
+  put(counters + kElements, 2, layout.elements);
+  put(counters + kStateFloats, 1, layout.optimizer_floats / layout.elements);
+}
+
+void encode(const StateView& state, const StateLayout& layout, std::span<float> to) {
+  PBOX_DCHECK(to.size() == layout.floats);
+  PBOX_DCHECK(state.weights.size() == layout.elements);
+  PBOX_DCHECK(state.optimizer_state.size() == layout.optimizer_floats);
+  std::copy(state.weights.begin(), state.weights.end(), to.data());
+  std::copy(state.optimizer_state.begin(), state.optimizer_state.end(),
+            to.data() + layout.optimizer_state);
+  if (layout.has_counters()) {
+    write_counters(to.data(), layout, state.rounds_finished, state.steps);
+  }
+}
+
+std::optional<StateView> decode(std::span<const float> from, const StateLayout& layout) {
+  PBOX_CHECK(from.size() == layout.floats);
+  StateView state{.weights = from.first(layout.elements),
+                  .optimizer_state = from.subspan(layout.optimizer_state, layout.optimizer_floats)};
+  if (!layout.has_counters()) return state;
+  const float* counters = from.data() + layout.counters;
+  const auto rounds = get(counters + kRounds, 4), steps = get(counters + kSteps, 4);
+  if (!rounds || !steps || *rounds == 0) return std::nullopt;
+  state.rounds_finished = *rounds;
+  state.steps = *steps;
+  return state;
+}
+
+std::array<std::span<const float>, 2> packed_sections(const StateView& state) {
+  return {state.weights, state.optimizer_state};
+}
+
+ChunkState to_chunk_state(const StateView& state) {
+  ChunkState owned{.chunk = state.chunk,
+                   .rounds_finished = state.rounds_finished,
+                   .steps = state.steps,
+                   .values = {},
+                   .contributors = {}};
+  owned.values.reserve(state.weights.size() + state.optimizer_state.size());
+  for (const auto section : packed_sections(state)) {
+    owned.values.insert(owned.values.end(), section.begin(), section.end());
+  }
+  return owned;
+}
+
+std::vector<float> encode_block(const ChunkState& state, optimizer::OptimizerKind kind,
+                                uint32_t elements) {
+  auto view = *decode(state.values, StateLayout::packed(kind, elements));
+  view.rounds_finished = state.rounds_finished;
+  view.steps = state.steps;
+  const StateLayout layout = StateLayout::block(kind, elements);
+  std::vector<float> block(layout.floats, 0.0f);
+  encode(view, layout, block);
+  return block;
+}
+
+std::optional<ChunkState> decode_block(std::span<const float> block, uint32_t chunk) {
+  const auto layout = layout_of(block);
+  if (!layout) return std::nullopt;
+  auto view = decode(block, *layout);
+  if (!view) return std::nullopt;
+  view->chunk = chunk;
+  return to_chunk_state(*view);
+}
+
+StateRecord record_of(const StateView& state) {
+  const size_t values = state.weights.size() + state.optimizer_state.size();
+  return {.chunk = state.chunk, .value_count = static_cast<uint32_t>(values), .steps = state.steps};
+}
+
+uint32_t checksum(const ChunkState& state) {
+  std::vector<uint64_t> numbers = {state.rounds_finished, state.steps};
+  numbers.insert(numbers.end(), state.clocks.begin(), state.clocks.end());
+  const auto values = std::as_bytes(std::span(state.values));
+  const auto counters = std::as_bytes(std::span(numbers));
+  return wire::crc32c(wire::crc32c(0, values.data(), values.size()), counters.data(),
+                      counters.size());
+}
+
+}  // namespace pbox::pipeline

@@ -1,0 +1,118 @@
+// The state of a chunk in mode optimize, and the only place that knows how its weights, optimizer
+// state and counters are laid out. A live chunk, a snapshot's cut and file, a backup block and a
+// message between boxes are all written and read through encode() and decode().
+//
+// Every form is an array of f32 in sections:
+//
+//   packed  weights, optimizer state
+//           ChunkState::values, StateCut, snapshots' files, messages between boxes
+//   block   weights, optimizer state, counters, each beginning on a cache line
+//           the memory of a replicated chunk, which travels to the backup box as one tensor of f32
+//
+// The optimizer state is [slots][elements], for Adam all of the first moment and then all of the
+// second (optimizer.h). Where pushes are applied on arrival, it is that for each fragment in turn.
+//
+// A backup box sums the tensors of a job of one rank, which changes no bit, and does not know what
+// they hold. So counters are written as numbers of 16 bits, which f32 represents exactly.
+//
+// Any thread; nothing here does I/O. Only functions that return a ChunkState or a vector allocate.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "pipeline/optimizer/optimizer.h"
+
+namespace pbox::pipeline {
+
+// Where the sections of a chunk's state lie. Offsets and lengths are in f32.
+struct StateLayout {
+  static StateLayout packed(optimizer::OptimizerKind kind, uint32_t elements);
+  static StateLayout block(optimizer::OptimizerKind kind, uint32_t elements);
+
+  size_t elements = 0;         // length of the weights, which are at offset 0
+  size_t optimizer_state = 0;  // offset
+  size_t optimizer_floats = 0;
+  size_t counters = 0;  // offset; equals `floats` where the form has no counters
+  size_t floats = 0;    // length of all sections and the padding between them
+
+  bool has_counters() const { return counters < floats; }
+};
+
+// The number of f32 that a packed state has.
+inline size_t state_values(optimizer::OptimizerKind kind, uint32_t elements) {
+  return StateLayout::packed(kind, elements).floats;
+}
+
+// The state of one chunk whose arrays lie elsewhere.
+struct StateView {
+  uint32_t chunk = 0;            // job-local id
+  uint64_t rounds_finished = 0;  // rounds up to the one that gave these weights; 0: no state
+  uint64_t steps = 0;            // optimizer steps applied to `optimizer_state`
+  std::span<const float> weights;
+  std::span<const float> optimizer_state;
+};
+
+// The state of one chunk, owned: what another box needs to continue the chunk.
+struct ChunkState {
+  uint32_t chunk = 0;            // job-local id
+  uint64_t rounds_finished = 1;  // rounds up to the one that gave these weights
+  uint64_t steps = 0;            // optimizer steps applied to the optimizer state
+  std::vector<float> values;     // packed
+  // Number of workers in the last result, by fragment of `fragment_bytes`. Empty where contributors
+  // are not counted.
+  std::vector<uint16_t> contributors;
+  uint32_t fragment_bytes = 0;
+  // Models other than BSP: kClocksPerRank numbers for each rank in turn. With models that apply on
+  // arrival these are the round that the rank pushes next (UINT64_MAX: it no longer takes part),
+  // the fragments of that round that are already in the weights, and whether its read is parked (0
+  // or 1). With model `drop` they are a sync::Pushed. Models that apply on arrival add, for each
+  // fragment of `fragment_bytes`, the number of times that the optimizer has stepped it.
+  std::vector<uint64_t> clocks = {};
+};
+
+inline constexpr size_t kClocksPerRank = 3;
+
+// Writes `state` to `to`, which has `layout.floats` f32. Padding keeps its values.
+void encode(const StateView& state, const StateLayout& layout, std::span<float> to);
+
+// Reads what encode() wrote; the result's arrays lie in `from`. A form without counters gives
+// rounds_finished and steps 0. Returns nullopt if the counters are invalid.
+std::optional<StateView> decode(std::span<const float> from, const StateLayout& layout);
+
+// The sections of the packed form, in order: for writers that do not need them in one array.
+std::array<std::span<const float>, 2> packed_sections(const StateView& state);
+
+// Copies a view's arrays.
+ChunkState to_chunk_state(const StateView& state);
+
+// Writes the counters of a block whose weights and optimizer state are in place already.
+void write_counters(float* block, const StateLayout& layout, uint64_t rounds_finished,
+                    uint64_t steps);
+
+// A block that holds the state, for a chunk of `elements`.
+std::vector<float> encode_block(const ChunkState& state, optimizer::OptimizerKind kind,
+                                uint32_t elements);
+
+// The state of chunk `chunk` that a block holds. The block says itself how it is laid out. Returns
+// nullopt if it is no valid block, as when nothing was ever written to it.
+std::optional<ChunkState> decode_block(std::span<const float> block, uint32_t chunk);
+
+// The bytes that precede a packed state in a snapshot's file, little endian.
+struct StateRecord {
+  uint32_t chunk = 0;
+  uint32_t value_count = 0;  // f32 that follow
+  uint64_t steps = 0;
+};
+static_assert(sizeof(StateRecord) == 16);
+StateRecord record_of(const StateView& state);
+
+// CRC32C over a state's values, rounds_finished, steps and clocks, in this order. Guards a state
+// that travels between boxes in pieces.
+uint32_t checksum(const ChunkState& state);
+
+}  // namespace pbox::pipeline

@@ -1,0 +1,104 @@
+// The one codec of a chunk's state: each form has its bytes, and gives back what was written.
+#include <catch2/catch.hpp>
+
+#include "pipeline/state/state_codec.h"
+
+namespace pbox::test {
+namespace {
+
+using optimizer::OptimizerKind;
+using pipeline::ChunkState;
+using pipeline::StateLayout;
+using pipeline::StateView;
+
+constexpr OptimizerKind kKinds[] = {OptimizerKind::kSgd, OptimizerKind::kMomentum,
+                                    OptimizerKind::kAdam};
+
+ChunkState sample(OptimizerKind kind, uint32_t elements) {
+  ChunkState state{
+      .chunk = 7, .rounds_finished = 12, .steps = 11, .values = {}, .contributors = {}};
+  for (size_t index = 0; index < pipeline::state_values(kind, elements); ++index) {
+    state.values.push_back(static_cast<float>(index) + 0.5f);
+  }
+  return state;
+}
+
+}  // namespace
+
+TEST_CASE("a packed state is the weights followed by the optimizer state") {
+  const StateLayout layout = StateLayout::packed(OptimizerKind::kAdam, 5);
+  CHECK(layout.optimizer_state == 5);
+  CHECK(layout.optimizer_floats == 10);
+  CHECK(layout.floats == 15);
+  CHECK_FALSE(layout.has_counters());
+  const ChunkState state = sample(OptimizerKind::kAdam, 5);
+  const auto view = decode(state.values, layout);
+  REQUIRE(view);
+  CHECK(view->weights.data() == state.values.data());
+  CHECK(view->weights.size() == 5);
+  CHECK(view->optimizer_state.front() == 5.5f);
+  CHECK(to_chunk_state(*view).values == state.values);
+  std::vector<float> copy(layout.floats);
+  encode(*view, layout, copy);
+  CHECK(copy == state.values);
+}
+
+TEST_CASE("a block pads its sections to cache lines and ends with its counters") {
+  const ChunkState state{.chunk = 0,
+                         .rounds_finished = 0x0004000300020001,
+                         .steps = 0x70006,
+                         .values = {1, 2, 3, -1, -2, -3},
+                         .contributors = {}};
+  std::vector<float> expected(48, 0.0f);
+  for (const size_t index : {0u, 1u, 2u}) {
+    expected[index] = static_cast<float>(index + 1);
+    expected[16 + index] = -expected[index];
+  }
+  const float counters[] = {1, 2, 3, 4, 6, 7, 0, 0, 3, 0, 1};
+  std::copy(std::begin(counters), std::end(counters), expected.begin() + 32);
+  CHECK(pipeline::encode_block(state, OptimizerKind::kMomentum, 3) == expected);
+}
+
+TEST_CASE("a block gives back the state that it was made of") {
+  for (const OptimizerKind kind : kKinds) {
+    for (const uint32_t elements : {1u, 15u, 16u, 17u, 100u}) {
+      const ChunkState state = sample(kind, elements);
+      const auto block = pipeline::encode_block(state, kind, elements);
+      CHECK(block.size() == StateLayout::block(kind, elements).floats);
+      const auto decoded = pipeline::decode_block(block, state.chunk);
+      REQUIRE(decoded);
+      CHECK(decoded->chunk == state.chunk);
+      CHECK(decoded->rounds_finished == state.rounds_finished);
+      CHECK(decoded->steps == state.steps);
+      CHECK(decoded->values == state.values);
+    }
+  }
+}
+
+TEST_CASE("a snapshot's record names the chunk, the number of values and the steps") {
+  const std::vector<float> values = {1, 2, 3, 4};
+  const StateView view{.chunk = 9,
+                       .rounds_finished = 4,
+                       .steps = 3,
+                       .weights = {values.data(), 2},
+                       .optimizer_state = {values.data() + 2, 2}};
+  const auto record = record_of(view);
+  CHECK(record.chunk == 9);
+  CHECK(record.value_count == 4);
+  CHECK(record.steps == 3);
+}
+
+TEST_CASE("the checksum covers values, rounds, steps and clocks") {
+  const ChunkState state = sample(OptimizerKind::kMomentum, 3);
+  const auto differs = [&](void (*change)(ChunkState&)) {
+    ChunkState other = state;
+    change(other);
+    return checksum(other) != checksum(state);
+  };
+  CHECK(differs([](ChunkState& other) { other.values[5] = 0; }));
+  CHECK(differs([](ChunkState& other) { ++other.rounds_finished; }));
+  CHECK(differs([](ChunkState& other) { ++other.steps; }));
+  CHECK(differs([](ChunkState& other) { other.clocks.push_back(1); }));
+}
+
+}  // namespace pbox::test
