@@ -53,13 +53,13 @@ pipeline::JobShard& Box::admit(const JobOptions& options) {
   auto shard = pipeline::JobShard::create(spec_of(options));
   REQUIRE(shard.ok());
   shards_.push_back(std::move(*shard));
-  core.execute({.kind = pipeline::CommandKind::kInstall, .shard = shards_.back().get()});
+  engine.execute({.kind = pipeline::CommandKind::kInstall, .shard = shards_.back().get()});
   return *shards_.back();
 }
 
 void Box::remove(pipeline::JobShard& shard) {
-  core.execute({.kind = pipeline::CommandKind::kRemove, .shard = &shard});
-  // As the daemon does: the memory goes, and the sanitizer would see a late touch.
+  engine.execute({.kind = pipeline::CommandKind::kRemove, .shard = &shard});
+  // Frees the memory, as the daemon does, so that the sanitizer sees a late access.
   std::erase_if(shards_, [&](const auto& owned) { return owned.get() == &shard; });
 }
 
@@ -124,24 +124,24 @@ std::vector<std::byte> wire_bytes(const Packet& packet) {
 void Box::deliver(const Packet& packet) {
   const auto bytes = wire_bytes(packet);
   const nic::RxPacket received{bytes.data(), static_cast<uint32_t>(bytes.size()), packet.from};
-  core.on_burst({&received, 1}, now_ns);
+  engine.on_burst({&received, 1}, now_ns);
 }
 
 void Box::deliver_raw(const std::vector<std::byte>& bytes) {
   const nic::RxPacket received{bytes.data(), static_cast<uint32_t>(bytes.size()), address_of(9, 9)};
-  core.on_burst({&received, 1}, now_ns);
+  engine.on_burst({&received, 1}, now_ns);
 }
 
 std::vector<Sent> Box::take_burst() {
   std::vector<Sent> sent;
-  const auto packets = core.to_send();
+  const auto packets = engine.to_send();
   for (const nic::TxPacket& packet : packets) {
     const wire::Tag tag = wire::make_tag({.payload_crc = true}, packet.header, packet.payload);
     REQUIRE((packet.tag == tag));
     sent.push_back({*packet.to, packet.header, {}});
     sent.back().payload.assign(packet.payload, packet.payload + packet.header.payload_bytes);
   }
-  core.sent(packets.size());
+  engine.sent(packets.size());
   return sent;
 }
 
@@ -153,8 +153,8 @@ std::vector<Sent> Box::take_all() {
   return sent;
 }
 
-CounterChange::CounterChange(const pipeline::Engine& core) : engine_(core) {
-  for (const auto& counter : core.counters().values) before_.push_back(counter.get());
+CounterChange::CounterChange(const pipeline::Engine& engine) : engine_(engine) {
+  for (const auto& counter : engine.counters().values) before_.push_back(counter.get());
 }
 
 std::vector<Counter> CounterChange::moved() const {

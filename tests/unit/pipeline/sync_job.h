@@ -1,5 +1,5 @@
-// A job whose consistency model is not BSP, on a box: plain SGD at rate 1 on weights that begin at
-// 100, so that every weight says how many gradients of 1 are in it.
+// A job whose consistency model is not BSP, on a box. It runs plain SGD at learning rate 1 on
+// weights that begin at 100, so every weight shows how many gradients of 1 it contains.
 #pragma once
 
 #include "tests/unit/pipeline/box.h"
@@ -16,7 +16,7 @@ struct SyncJob {
     options.sync = sync;
   }
 
-  // Installs the job and gives it its weights; what leaves is returned.
+  // Installs the job and pushes its initial weights. Returns the packets that leave.
   std::vector<Sent> begin() {
     shard = &box.admit(options);
     for (uint32_t rank = 0; rank < options.workers; ++rank) {
@@ -25,7 +25,7 @@ struct SyncJob {
     return box.take_all();
   }
 
-  // The rank pushes all of a round; what leaves is returned.
+  // The rank pushes all of a round. Returns the packets that leave.
   std::vector<Sent> push(uint32_t rank, uint32_t round, float value = 1) {
     box.push_chunk(options, rank, value, round);
     return box.take_all();
@@ -35,7 +35,7 @@ struct SyncJob {
     return box.take_all();
   }
   void exclude(uint32_t rank) {
-    box.core.execute(
+    box.engine.execute(
         {.kind = pipeline::CommandKind::kExclude, .shard = shard, .rank = rank, .generation = 20});
   }
 
@@ -48,7 +48,7 @@ inline uint32_t rank_of(const Sent& packet) {
   return packet.header.spi & 63;
 }
 
-// Ranks that a result left for, in order; each got all three fragments.
+// Returns the ranks that a result left for, in order. Checks that each got all three fragments.
 std::vector<uint32_t> served(const std::vector<Sent>& sent);
 
 }  // namespace pbox::test

@@ -7,7 +7,7 @@
 
 namespace pbox::pipeline {
 
-TEST_CASE("finished chunks leave by priority, equals in the order they finished") {
+TEST_CASE("finished chunks leave by priority, and equals in the order in which they finished") {
   std::vector<Chunk> chunks(6);
   EgressQueue queue;
   queue.reserve(chunks.size());
@@ -28,7 +28,7 @@ TEST_CASE("the order is strict under any interleaving of pushes and pops") {
   std::vector<Chunk> chunks(1);
   EgressQueue queue;
   queue.reserve(900);
-  std::vector<FanOut> waiting;  // the model: search all for the best
+  std::vector<FanOut> waiting;  // the model: a linear search for the best
   uint32_t pushed = 0;
   for (int step = 0; step < 2000; ++step) {
     if (rng.below(2) == 0 && waiting.size() < 900) {
@@ -50,7 +50,7 @@ TEST_CASE("the order is strict under any interleaving of pushes and pops") {
   }
 }
 
-TEST_CASE("resends leave in the order asked, and successive ones of one kind are merged") {
+TEST_CASE("resends leave in order, and successive resends of one chunk to one worker are merged") {
   Chunk chunk;
   Chunk other;
   EgressQueue queue;
@@ -72,13 +72,13 @@ TEST_CASE("resends leave in the order asked, and successive ones of one kind are
     CHECK(next.mask == resend.mask);
   }
   CHECK_FALSE(queue.has_resend());
-  CHECK(queue.push_resend({&other, 5, 2, 0b1000}));  // what has left is not merged into
+  CHECK(queue.push_resend({&other, 5, 2, 0b1000}));  // a resend that has left is not merged into
   Resend next;
   REQUIRE(queue.pop_resend(next));
   CHECK(next.mask == 0b1000);
 }
 
-TEST_CASE("the resend queue refuses what is over its bound, and has room again after a pop") {
+TEST_CASE("the resend queue refuses resends over its bound, and has room again after a pop") {
   Chunk chunk;
   EgressQueue queue;
   queue.reserve(1);

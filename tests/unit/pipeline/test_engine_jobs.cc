@@ -1,4 +1,4 @@
-// Several jobs on one pipeline, and what control does to them.
+// Several jobs on one pipeline, and the control thread's commands.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/pipeline/box.h"
@@ -49,7 +49,8 @@ TEST_CASE("a change of credit is announced to every worker that is reachable") {
   box.deliver(box.push(other, 0, 0, 1.0f));
   box.deliver(box.push(job, 0, 0, 1.0f));
   box.deliver(box.push(job, 2, 0, 1.0f));
-  box.core.execute(Command{.kind = CommandKind::kSetCredit, .shard = &shard, .credit_bytes = 8192});
+  box.engine.execute(
+      Command{.kind = CommandKind::kSetCredit, .shard = &shard, .credit_bytes = 8192});
   const auto sent = box.take_all();
   REQUIRE(sent.size() == 2);
   CHECK(sent[0].to == address_of(0, 0));
@@ -61,11 +62,11 @@ TEST_CASE("a change of credit is announced to every worker that is reachable") {
     CHECK(packet.header.epoch == 10);
     CHECK(packet.header.generation == 20);
   }
-  box.deliver(box.pull(job, 1, 0));  // the others learn it with whatever comes next
+  box.deliver(box.pull(job, 1, 0));  // other ranks learn it from the next packet they are sent
   CHECK(box.take_all().at(0).header.credit == 16);
 }
 
-TEST_CASE("a removed job's sessions are gone and the other job goes on") {
+TEST_CASE("a removed job's sessions are void and the other job continues") {
   Box box;
   const JobOptions one{.job = 0};
   const JobOptions two{.job = 1};
@@ -73,23 +74,23 @@ TEST_CASE("a removed job's sessions are gone and the other job goes on") {
   box.admit(two);
   box.push_chunk(one, 0, 1.0f);
   box.push_chunk(one, 1, 1.0f);
-  REQUIRE_FALSE(box.core.to_send().empty());  // results on their way out
+  REQUIRE_FALSE(box.engine.to_send().empty());  // results are leaving
   box.deliver(box.pull(one, 0, 0));
   const Packet late = box.push(one, 0, 0, 1.0f, 1);
   box.remove(first);
   for (const Sent& packet : box.take_all()) CHECK(packet.header.type() == PacketType::kStatus);
-  const CounterChange change(box.core);
+  const CounterChange change(box.engine);
   box.deliver(late);
   CHECK(change.moved() == std::vector<Counter>{Counter::kRejectSession});
   CHECK(box.run_round(two, 0).size() == 6);
 }
 
-TEST_CASE("an answer that waits when its job is removed never leaves") {
+TEST_CASE("a queued answer does not leave once its job is removed") {
   Box box;
   const JobOptions job{.job = 0};
   auto& shard = box.admit(job);
   box.deliver(box.push(job, 0, 0, 1.0f));
-  box.deliver(box.pull(job, 0, 0));  // a STATUS, to an address that the session holds
+  box.deliver(box.pull(job, 0, 0));  // a STATUS, to an address in the session
   box.remove(shard);
   CHECK(box.take_all().empty());
   box.admit(job);
@@ -97,17 +98,17 @@ TEST_CASE("an answer that waits when its job is removed never leaves") {
   CHECK(box.take_all().size() == 1);
 }
 
-TEST_CASE("the place of a removed session may be taken, and the old spi stays refused") {
+TEST_CASE("a new session may take a removed one's place, and the old spi stays rejected") {
   Box box;
   JobOptions job;
   auto& first = box.admit(job);
   const Packet old_push = box.push(job, 0, 0, 77.0f);
   box.remove(first);
   auto spec = spec_of(job);
-  for (auto& session : spec.sessions) session.spi ^= 1u << 27;  // same place, drawn anew
+  for (auto& session : spec.sessions) session.spi ^= 1u << 27;  // same index, another random part
   const auto shard = pipeline::JobShard::create(spec);
   REQUIRE(shard.ok());
-  box.core.execute({.kind = CommandKind::kInstall, .shard = shard->get()});
+  box.engine.execute({.kind = CommandKind::kInstall, .shard = shard->get()});
   box.deliver(old_push);
   CHECK(box.count(Counter::kRejectSession) == 1);
   Packet fresh = box.push(job, 0, 0, 1.0f);
@@ -117,7 +118,7 @@ TEST_CASE("the place of a removed session may be taken, and the old spi stays re
   CHECK((*shard)->chunks()[0].accumulator[0][0] == 1.0f);
 }
 
-TEST_CASE("a worker's address moves with newer packet numbers only") {
+TEST_CASE("only newer packet numbers move a worker's address") {
   Box box;
   const JobOptions job;
   const auto& session = box.admit(job).sessions()[0];
@@ -138,7 +139,7 @@ TEST_CASE("a worker's address moves with newer packet numbers only") {
   CHECK(hear(10, home) == moved);
 }
 
-TEST_CASE("a worker is answered where it is, whatever number its first packet bears") {
+TEST_CASE("a worker's first packet sets its address, whatever its packet number") {
   Box box;
   const JobOptions job;
   const auto& session = box.admit(job).sessions()[0];
@@ -149,7 +150,7 @@ TEST_CASE("a worker is answered where it is, whatever number its first packet be
   CHECK(box.take_all().at(0).to == address_of(0, 0));
 }
 
-TEST_CASE("two busy jobs share the way out about equally, however large their fragments") {
+TEST_CASE("two busy jobs share the egress about equally, whatever their fragment sizes") {
   Box box;
   const JobOptions large{
       .job = 0, .workers = 2, .fragment_bytes = 8192, .chunk_elements = 8 * 2048, .chunks = 30};
@@ -185,21 +186,21 @@ TEST_CASE("the copies of successive chunks start with different workers") {
   }
 }
 
-TEST_CASE("a port that takes less than offered is offered the rest, once") {
+TEST_CASE("a port that takes fewer packets than offered is offered the rest once") {
   Box box;
   const JobOptions job;
   box.admit(job);
   box.push_chunk(job, 0, 1.0f);
   box.push_chunk(job, 1, 1.0f);
-  const auto offered = box.core.to_send();
+  const auto offered = box.engine.to_send();
   REQUIRE(offered.size() == 6);
   const uint64_t third = offered[2].header.packet_number;
-  box.core.sent(2);
-  const auto rest = box.core.to_send();
+  box.engine.sent(2);
+  const auto rest = box.engine.to_send();
   REQUIRE(rest.size() == 4);
   CHECK(rest[0].header.packet_number == third);
-  box.core.sent(4);
-  CHECK(box.core.to_send().empty());
+  box.engine.sent(4);
+  CHECK(box.engine.to_send().empty());
   CHECK(box.count(Counter::kTxPackets) == 6);
   CHECK(box.count(Counter::kTxBytes) == 6 * (1024 + limits::kPacketOverheadBytes));
 }

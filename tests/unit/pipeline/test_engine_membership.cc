@@ -14,20 +14,20 @@ namespace {
 constexpr uint32_t kFreshSpi = 0x77u << 24 | kPipeline << pipeline::kSpiPipelineShift | 700;
 
 void admit(Box& box, JobShard& shard, uint32_t rank, uint16_t generation) {
-  box.core.execute({.kind = CommandKind::kAdmit,
-                    .shard = &shard,
-                    .credit_bytes = 64 * 1024,
-                    .rank = rank,
-                    .spi = kFreshSpi,
-                    .generation = generation});
+  box.engine.execute({.kind = CommandKind::kAdmit,
+                      .shard = &shard,
+                      .credit_bytes = 64 * 1024,
+                      .rank = rank,
+                      .spi = kFreshSpi,
+                      .generation = generation});
 }
 
 void exclude(Box& box, JobShard& shard, uint32_t rank, uint16_t generation) {
-  box.core.execute(
+  box.engine.execute(
       {.kind = CommandKind::kExclude, .shard = &shard, .rank = rank, .generation = generation});
 }
 
-// The same from the rank's new session.
+// The same packet from the rank's new session.
 Packet renewed(Packet packet, uint16_t generation = 20) {
   packet.header.spi = kFreshSpi;
   packet.header.generation = generation;
@@ -40,7 +40,7 @@ Packet of_generation(Packet packet, uint16_t generation) {
   return packet;
 }
 
-// Chunk 0 opens at `round`; what `rank` consumed is that round's only result.
+// Chunk 0 opens at `round`, whose result is what `rank` has consumed.
 Packet state(Box& box, const JobOptions& job, uint32_t rank, uint32_t fragment, float value,
              uint32_t round) {
   Packet packet = box.push(job, rank, fragment, value, round);
@@ -50,15 +50,15 @@ Packet state(Box& box, const JobOptions& job, uint32_t rank, uint32_t fragment, 
 
 }  // namespace
 
-TEST_CASE("a rank that comes back has a new session, and what it had contributed stands") {
+TEST_CASE("a rank that rejoins has a new session, and its pushed fragments still count") {
   Box box;
   const JobOptions job;
   JobShard& shard = box.admit(job);
   box.deliver(box.push(job, 1, 0, 2.0f));
   admit(box, shard, 1, 20);
 
-  const CounterChange change(box.core);
-  box.deliver(box.push(job, 1, 1, 2.0f));  // of the session before
+  const CounterChange change(box.engine);
+  box.deliver(box.push(job, 1, 1, 2.0f));  // from the former session
   CHECK(change.moved() == std::vector{Counter::kRejectSession});
   for (const uint32_t fragment : {0u, 1u, 2u}) {
     box.deliver(renewed(box.push(job, 1, fragment, 7.0f)));
@@ -75,7 +75,7 @@ TEST_CASE("a rank that comes back has a new session, and what it had contributed
   CHECK(of_first_fragment);
 }
 
-TEST_CASE("nothing is sent to a rank that has come back until it is heard") {
+TEST_CASE("a rank that has rejoined is sent nothing until its first packet arrives") {
   Box box;
   const JobOptions job;
   JobShard& shard = box.admit(job);
@@ -89,7 +89,7 @@ TEST_CASE("nothing is sent to a rank that has come back until it is heard") {
   for (const Sent& one : sent) CHECK(one.to == address_of(5, 5));
 }
 
-TEST_CASE("a round that waits for an excluded rank alone finishes by the exclusion") {
+TEST_CASE("an exclusion finishes a round that waits only for the excluded rank") {
   Box box;
   const JobOptions job{.workers = 3};
   JobShard& shard = box.admit(job);
@@ -106,15 +106,15 @@ TEST_CASE("a round that waits for an excluded rank alone finishes by the exclusi
   }
 }
 
-TEST_CASE("rounds go on without an excluded rank, whose packets count for nothing") {
+TEST_CASE("rounds continue without an excluded rank, whose packets are rejected") {
   Box box;
   const JobOptions job{.workers = 3};
   JobShard& shard = box.admit(job);
   box.run_round(job, 0);
   exclude(box, shard, 1, 21);
-  const CounterChange change(box.core);
+  const CounterChange change(box.engine);
   box.deliver(of_generation(box.push(job, 1, 0, 9.0f, 1), 21));
-  box.deliver(box.push(job, 0, 0, 9.0f, 1));  // of the generation before
+  box.deliver(box.push(job, 0, 0, 9.0f, 1));  // from the former generation
   CHECK(change.moved() == std::vector{Counter::kRejectSession, Counter::kRejectGeneration});
   for (const uint32_t rank : {0u, 2u}) {
     for (const uint32_t fragment : {0u, 1u, 2u}) {
@@ -124,7 +124,7 @@ TEST_CASE("rounds go on without an excluded rank, whose packets count for nothin
   CHECK(box.take_all().size() == 6);
 }
 
-TEST_CASE("a partial result says of each fragment how many workers are in it, and divides by it") {
+TEST_CASE("a partial result is divided, fragment by fragment, by the number of workers it names") {
   Box box;
   JobOptions job{.workers = 3, .reduction = pipeline::Reduction::kMean};
   auto spec = spec_of(job);
@@ -132,7 +132,7 @@ TEST_CASE("a partial result says of each fragment how many workers are in it, an
   auto made = pipeline::JobShard::create(spec);
   REQUIRE(made.ok());
   JobShard& shard = **made;
-  box.core.execute({.kind = CommandKind::kInstall, .shard = &shard});
+  box.engine.execute({.kind = CommandKind::kInstall, .shard = &shard});
   box.deliver(box.push(job, 1, 0, 6.0f));
   box.push_chunk(job, 0, 3.0f);
   box.push_chunk(job, 2, 3.0f);
@@ -148,7 +148,7 @@ TEST_CASE("a partial result says of each fragment how many workers are in it, an
   box.remove(shard);
 }
 
-TEST_CASE("an excluded rank that is admitted again is waited for again") {
+TEST_CASE("rounds wait again for an excluded rank that is admitted again") {
   Box box;
   const JobOptions job;
   JobShard& shard = box.admit(job);
@@ -167,7 +167,7 @@ TEST_CASE("an excluded rank that is admitted again is waited for again") {
   CHECK(sent[0].value() == 3.0f);
 }
 
-TEST_CASE("a rank that comes back when all were gone finishes what it had pushed in full") {
+TEST_CASE("a rank that rejoins when all were gone finishes the rounds it had pushed in full") {
   Box box;
   const JobOptions job;
   JobShard& shard = box.admit(job);
@@ -187,7 +187,8 @@ TEST_CASE("a rank that comes back when all were gone finishes what it had pushed
   CHECK(results == 3);
 }
 
-TEST_CASE("a round that a rank consumed before the box was lost is finished by its copy alone") {
+TEST_CASE(
+    "a round that a rank consumed before the box was lost is finished by that rank's copy alone") {
   Box box;
   const JobOptions job{.workers = 3, .reduction = pipeline::Reduction::kMean};
   auto spec = spec_of(job);
@@ -195,13 +196,13 @@ TEST_CASE("a round that a rank consumed before the box was lost is finished by i
   spec.chunks[0].copy_rank = 1;
   auto made = pipeline::JobShard::create(spec);
   REQUIRE(made.ok());
-  box.core.execute({.kind = CommandKind::kInstall, .shard = made->get()});
+  box.engine.execute({.kind = CommandKind::kInstall, .shard = made->get()});
 
-  const CounterChange change(box.core);
-  box.deliver(box.push(job, 0, 0, 9.0f, 7));    // it has no part in this
-  box.deliver(box.push(job, 1, 0, 9.0f, 7));    // what is summed is no copy
-  box.deliver(state(box, job, 2, 0, 9.0f, 7));  // not the one who is asked
-  box.deliver(box.pull(job, 0, 6));             // history
+  const CounterChange change(box.engine);
+  box.deliver(box.push(job, 0, 0, 9.0f, 7));    // rank 0 has nothing to give back
+  box.deliver(box.push(job, 1, 0, 9.0f, 7));    // a PUSH is not a copy
+  box.deliver(state(box, job, 2, 0, 9.0f, 7));  // not the rank that gives the copy
+  box.deliver(box.pull(job, 0, 6));             // an older round
   CHECK(change.moved() == std::vector{Counter::kDuplicate, Counter::kPullsReceived,
                                       Counter::kRejectType, Counter::kRejectRound});
   CHECK(box.take_all().empty());
@@ -221,7 +222,7 @@ TEST_CASE("a round that a rank consumed before the box was lost is finished by i
   for (const Sent& one : sent) {
     if (one.header.type() == PacketType::kResult) CHECK(one.value() == 5.0f);
   }
-  // An ordinary round again.
+  // The next round is an ordinary one.
   box.deliver(state(box, job, 1, 0, 5.0f, 8));
   CHECK(box.count(Counter::kRejectType) == 2);
   for (const uint32_t rank : {0u, 1u, 2u}) box.push_chunk(job, rank, 3.0f, 8);
@@ -231,7 +232,8 @@ TEST_CASE("a round that a rank consumed before the box was lost is finished by i
   box.remove(**made);
 }
 
-TEST_CASE("weights that are given back take no step, and the optimizer's first is its first") {
+TEST_CASE(
+    "weights that are given back are not stepped, and the optimizer counts from its first step") {
   Box box;
   JobOptions job{.workers = 2, .mode = pipeline::Mode::kOptimize};
   job.optimizer.kind = optimizer::OptimizerKind::kAdam;
@@ -241,7 +243,7 @@ TEST_CASE("weights that are given back take no step, and the optimizer's first i
   spec.chunks[0].copy_rank = 1;
   auto made = pipeline::JobShard::create(spec);
   REQUIRE(made.ok());
-  box.core.execute({.kind = CommandKind::kInstall, .shard = made->get()});
+  box.engine.execute({.kind = CommandKind::kInstall, .shard = made->get()});
   for (const uint32_t fragment : {0u, 1u, 2u}) {
     box.deliver(state(box, job, 1, fragment, 5.0f, 7));
   }
@@ -250,7 +252,8 @@ TEST_CASE("weights that are given back take no step, and the optimizer's first i
   for (const Sent& one : box.take_all()) {
     if (one.header.type() == PacketType::kResult) CHECK(one.value() == 5.0f);
   }
-  // Adam's first step is as long as the learning rate, whatever the gradient (Kingma, Ba 2015).
+  // Adam's first step has the length of the learning rate, whatever the gradient (Kingma and Ba,
+  // ICLR 2015).
   for (const uint32_t rank : {0u, 1u}) box.push_chunk(job, rank, 3.0f, 8);
   size_t results = 0;
   for (const Sent& one : box.take_all()) {
@@ -262,7 +265,7 @@ TEST_CASE("weights that are given back take no step, and the optimizer's first i
   box.remove(**made);
 }
 
-TEST_CASE("open rounds are reported by the order of the shard's chunks") {
+TEST_CASE("open rounds are reported in the order of the shard's chunks") {
   Box box;
   const JobOptions job{.chunks = 3};
   JobShard& shard = box.admit(job);
@@ -270,11 +273,11 @@ TEST_CASE("open rounds are reported by the order of the shard's chunks") {
   box.run_round(job, 1, 1);
   box.run_round(job, 0, 2);
   std::array<uint32_t, 3> rounds{};
-  box.core.execute({.kind = CommandKind::kReportRounds, .shard = &shard, .rounds = rounds});
+  box.engine.execute({.kind = CommandKind::kReportRounds, .shard = &shard, .rounds = rounds});
   CHECK(rounds == std::array{0u, 2u, 1u});
 }
 
-TEST_CASE("rounds that exclusions finish one after the other do not pile up in the egress queue") {
+TEST_CASE("rounds that exclusions finish in succession do not pile up in the egress queue") {
   Box box;
   const JobOptions job;
   JobShard& shard = box.admit(job);
@@ -282,7 +285,7 @@ TEST_CASE("rounds that exclusions finish one after the other do not pile up in t
   exclude(box, shard, 1, 20);
   for (uint32_t round = 1; round <= 5; ++round) {
     admit(box, shard, 1, 20);
-    // One that keeps the protocol would wait for the result, which has not left.
+    // A rank that keeps the protocol would wait for the result, which has not left.
     box.push_chunk(job, 0, static_cast<float>(round + 1), round);
     exclude(box, shard, 1, 20);
   }

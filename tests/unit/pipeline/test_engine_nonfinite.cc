@@ -1,4 +1,4 @@
-// Who pushes infinities and NaNs is known by rank, chunk and round.
+// Infinities and NaNs are attributed to a rank, chunk and round.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -16,11 +16,11 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-TEST_CASE("fragments with an infinity or a NaN are counted of the rank that pushed them") {
+TEST_CASE("fragments with an infinity or a NaN count for the rank that pushed them") {
   const auto numerics = GENERATE(wire::Numerics::kFast, wire::Numerics::kOrdered);
   for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16}) {
     for (const float value : {kNan, kInfinity, -kInfinity}) {
-      for (const uint32_t culprit : {0u, 1u, 2u}) {  // the first to come is stored, not added
+      for (const uint32_t culprit : {0u, 1u, 2u}) {  // the first arrival is stored, not added
         Box box;
         const JobOptions job{.workers = 3, .chunks = 2, .dtype = dtype, .numerics = numerics};
         const auto& sessions = box.admit(job).sessions();
@@ -47,7 +47,7 @@ TEST_CASE("fragments with an infinity or a NaN are counted of the rank that push
   }
 }
 
-TEST_CASE("a sum that overflows is nobody's infinity") {
+TEST_CASE("no rank is blamed for a sum that overflows") {
   Box box;
   const JobOptions job;
   const auto& sessions = box.admit(job).sessions();
@@ -58,7 +58,7 @@ TEST_CASE("a sum that overflows is nobody's infinity") {
   CHECK(sessions[1].nonfinite.get() == 0);
 }
 
-TEST_CASE("gradients that are applied as they come are looked at too") {
+TEST_CASE("gradients that are applied on arrival are checked too") {
   Box box;
   const JobOptions job{.mode = pipeline::Mode::kOptimize,
                        .optimizer = {.kind = optimizer::OptimizerKind::kSgd},

@@ -1,4 +1,4 @@
-// Delivery by pull: what is announced, and what is given to whom asks.
+// Delivery pull: announcements of finished chunks, and answers to PULL.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/pipeline/box.h"
@@ -37,7 +37,7 @@ TEST_CASE("a finished chunk is announced to every worker, by priority, and not s
   CHECK(box.take_all().empty());
 }
 
-TEST_CASE("each worker's first pull of a round is no resend, and its second is one") {
+TEST_CASE("a worker's first pull of a round is not a resend, and its second is") {
   Box box;
   box.admit(kJob);
   box.run_round(kJob, 0);
@@ -66,10 +66,10 @@ TEST_CASE("each worker's first pull of a round is no resend, and its second is o
   CHECK(box.count(Counter::kResultsResent) == 1);
 }
 
-TEST_CASE("first pulls take nothing of the resend budget") {
+TEST_CASE("first pulls use none of the resend budget") {
   Box box;
   JobOptions job = kJob;
-  job.credit_bytes = limits::kCreditUnitBytes;  // a budget of less than one chunk
+  job.credit_bytes = limits::kCreditUnitBytes;  // the budget is less than one chunk
   box.admit(job);
   for (uint32_t round = 0; round < 8; ++round) {
     box.run_round(job, round);
@@ -79,7 +79,7 @@ TEST_CASE("first pulls take nothing of the resend budget") {
   CHECK(box.count(Counter::kResendsRefused) == 0);
 }
 
-TEST_CASE("pulls are answered by priority, then in the order in which they came") {
+TEST_CASE("pulls are answered by priority, then in the order of arrival") {
   Box box;
   auto& shard = box.admit(kJob);
   shard.chunks()[1].priority = 1;
@@ -94,7 +94,7 @@ TEST_CASE("pulls are answered by priority, then in the order in which they came"
   CHECK(order == std::vector<std::pair<uint32_t, uint32_t>>{{2, 1}, {0, 1}, {0, 0}, {1, 0}});
 }
 
-TEST_CASE("a pull of what is not finished is answered with how far it is") {
+TEST_CASE("a pull of an open round is answered with its progress") {
   Box box;
   box.admit(kJob);
   box.push_chunk(kJob, 0, 1.0f);
@@ -105,7 +105,7 @@ TEST_CASE("a pull of what is not finished is answered with how far it is") {
   CHECK(sent[0].status().missing_workers == 2);
 }
 
-TEST_CASE("a push that comes again after its round is done asks for nothing") {
+TEST_CASE("with delivery pull a late duplicate push causes no resend") {
   Box box;
   box.admit(kJob);
   box.run_round(kJob, 0);

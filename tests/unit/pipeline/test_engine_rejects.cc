@@ -70,7 +70,7 @@ const Row kPushRows[] = {
     {"reserved flag", [](Packet& p) { p.header.flags = 0x40; }, Counter::kRejectReserved},
 };
 
-// A box whose only chunk has rounds 0..3 done and round 4 open, with one fragment in.
+// A box whose only chunk has finished rounds 0 to 3 and received one fragment of round 4.
 struct OpenRound {
   JobOptions job;
   Box box;
@@ -84,13 +84,13 @@ struct OpenRound {
 
 }  // namespace
 
-TEST_CASE("each defect of a push counts under its own reason, changes nothing and gets no reply") {
+TEST_CASE("a defective push counts under its own reason, changes nothing and gets no reply") {
   for (const Row& row : kPushRows) {
     INFO(row.description);
     OpenRound at;
     Packet packet = at.box.push(at.job, 1, 0, 99.0f, 4);
     row.change(packet);
-    const CounterChange change(at.box.core);
+    const CounterChange change(at.box.engine);
     at.box.deliver(packet);
     CHECK(change.moved() == std::vector<Counter>{row.expected});
     CHECK(at.box.take_all().empty());
@@ -102,11 +102,11 @@ TEST_CASE("each defect of a push counts under its own reason, changes nothing an
   }
 }
 
-TEST_CASE("before the first round there is none to ask for") {
+TEST_CASE("a PULL for a round before the first is rejected") {
   Box box;
   const JobOptions job;
   box.admit(job);
-  const CounterChange change(box.core);
+  const CounterChange change(box.engine);
   box.deliver(box.push(job, 0, 0, 1.0f, UINT32_MAX));
   box.deliver(box.pull(job, 0, UINT32_MAX));
   CHECK(box.count(Counter::kRejectRound) == 2);
@@ -114,9 +114,9 @@ TEST_CASE("before the first round there is none to ask for") {
   CHECK(box.take_all().empty());
 }
 
-TEST_CASE("the push that the defects were made from is aggregated") {
+TEST_CASE("the push without a defect is aggregated") {
   OpenRound at;
-  const CounterChange change(at.box.core);
+  const CounterChange change(at.box.engine);
   at.box.deliver(at.box.push(at.job, 1, 0, 99.0f, 4));
   CHECK(change.moved() == std::vector<Counter>{Counter::kAggregated, Counter::kAggregatedBytes});
   CHECK(at.shard->chunks()[0].accumulator[0][0] == 100.0f);
@@ -129,7 +129,7 @@ TEST_CASE("a wrong tag counts, changes nothing, and does not move the worker's a
   for (const size_t position : {size_t{40}, bytes.size() - 16, bytes.size() - 1}) {
     auto damaged = bytes;
     damaged[position] ^= std::byte{1};
-    const CounterChange change(at.box.core);
+    const CounterChange change(at.box.engine);
     at.box.deliver_raw(damaged);
     CHECK(change.moved() == std::vector<Counter>{Counter::kRejectTag});
   }
@@ -180,7 +180,7 @@ TEST_CASE("a PULL with a wrong length, epoch, chunk or round gets no answer") {
     OpenRound at;
     Packet packet = at.box.pull(at.job, 0, 4);
     row.change(packet);
-    const CounterChange change(at.box.core);
+    const CounterChange change(at.box.engine);
     at.box.deliver(packet);
     auto expected = std::vector<Counter>{Counter::kPullsReceived, row.expected};
     std::sort(expected.begin(), expected.end());
@@ -189,7 +189,7 @@ TEST_CASE("a PULL with a wrong length, epoch, chunk or round gets no answer") {
   }
 }
 
-TEST_CASE("a PULL of a round long past is told which has finished since") {
+TEST_CASE("a PULL of an old round is told which round has finished since") {
   OpenRound at;
   at.box.deliver(at.box.pull(at.job, 0, 2));
   const auto sent = at.box.take_all();
@@ -212,7 +212,7 @@ TEST_CASE("every packet in is accounted for: aggregated, duplicate, stale, pull 
                        at.box.count(Counter::kStale) + at.box.count(Counter::kPullsReceived);
   for (auto index = static_cast<size_t>(Counter::kRejectShort);
        index <= static_cast<size_t>(Counter::kRejectRound); ++index) {
-    accounted += at.box.core.counters().values[index].get();
+    accounted += at.box.engine.counters().values[index].get();
   }
   CHECK(at.box.count(Counter::kRxPackets) == accounted);
 }

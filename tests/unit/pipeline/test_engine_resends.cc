@@ -7,7 +7,7 @@ namespace pbox::test {
 using pipeline::Counter;
 using wire::PacketType;
 
-TEST_CASE("a duplicate of a done round is answered with that fragment of the result") {
+TEST_CASE("a duplicate from a finished round is answered with that fragment of the result") {
   Box box;
   const JobOptions job;
   box.admit(job);
@@ -25,7 +25,7 @@ TEST_CASE("a duplicate of a done round is answered with that fragment of the res
   CHECK(box.count(Counter::kResultsResent) == 1);
 }
 
-TEST_CASE("a PULL of the open round says what has arrived and who is missing") {
+TEST_CASE("a PULL of the open round is told what has arrived and which ranks are missing") {
   Box box;
   const JobOptions job{.workers = 4};
   box.admit(job);
@@ -59,7 +59,7 @@ TEST_CASE("a PULL of the open round says what has arrived and who is missing") {
   CHECK(sent[0].status().first_missing_rank == 2);
 }
 
-TEST_CASE("a PULL of a done round brings the fragments that the asker lacks, and no others") {
+TEST_CASE("a PULL of a finished round gets the fragments that the worker lacks, and no others") {
   Box box;
   const JobOptions job;
   box.admit(job);
@@ -69,12 +69,12 @@ TEST_CASE("a PULL of a done round brings the fragments that the asker lacks, and
   REQUIRE(sent.size() == 2);
   CHECK(sent[0].header.fragment == 0);
   CHECK(sent[1].header.fragment == 2);
-  // Bits beyond the chunk's fragments ask for nothing.
+  // Bits beyond the chunk's fragments are ignored.
   box.deliver(box.pull(job, 0, 0, ~uint64_t{0b001}));
   sent = box.take_all();
   REQUIRE(sent.size() == 1);
   CHECK(sent[0].header.fragment == 0);
-  // Somebody who has everything is told that the box needs nothing.
+  // A worker that has all fragments is told that the box needs nothing.
   box.deliver(box.pull(job, 0, 0, 0b111));
   sent = box.take_all();
   REQUIRE(sent.size() == 1);
@@ -84,7 +84,7 @@ TEST_CASE("a PULL of a done round brings the fragments that the asker lacks, and
   CHECK(sent[0].status().missing_workers == 0);
 }
 
-TEST_CASE("nothing is resent while the first copy is still to leave") {
+TEST_CASE("nothing is resent before the first copy has left") {
   Box box;
   const JobOptions job;
   box.admit(job);
@@ -100,7 +100,7 @@ TEST_CASE("nothing is resent while the first copy is still to leave") {
   CHECK(box.count(Counter::kResultsResent) == 0);
 }
 
-TEST_CASE("a flood of PULLs is answered with four windows of results, then one a millisecond") {
+TEST_CASE("a flood of PULLs gets four windows of results, then one window per millisecond") {
   Box box;
   const JobOptions job{.credit_bytes = 32 * 1024};
   box.admit(job);
@@ -125,14 +125,14 @@ TEST_CASE("a flood of PULLs is answered with four windows of results, then one a
   const uint64_t refilled = flood();
   CHECK(refilled + chunk_bytes > job.credit_bytes);
   CHECK(refilled < job.credit_bytes + chunk_bytes);
-  box.now_ns += 3'600'000'000'000;  // an hour saves up no more than four windows
+  box.now_ns += 3'600'000'000'000;  // an hour accumulates no more than four windows
   CHECK(flood() < 4 * job.credit_bytes + chunk_bytes);
-  // The other worker's budget is its own.
+  // The other worker has its own budget.
   box.deliver(box.pull(job, 1, 0));
   CHECK(box.take_all().size() == 3);
 }
 
-TEST_CASE("a refused resend still tells the asker that its push is complete") {
+TEST_CASE("a worker whose resend is refused is still told that its push is complete") {
   Box box;
   const JobOptions job{.credit_bytes = 512};
   box.admit(job);
@@ -147,7 +147,7 @@ TEST_CASE("a refused resend still tells the asker that its push is complete") {
   CHECK(last[0].status().received_mask == 0b111);
 }
 
-TEST_CASE("a long resend does not keep what waits behind it from leaving") {
+TEST_CASE("a long resend does not block the packets behind it") {
   Box box;
   const JobOptions job{.workers = 1,
                        .fragment_bytes = 8192,
@@ -166,7 +166,7 @@ TEST_CASE("a long resend does not keep what waits behind it from leaving") {
   CHECK(resent == 128);
 }
 
-TEST_CASE("a resend that its round has outlived is dropped") {
+TEST_CASE("a resend is dropped once its round's result is replaced") {
   Box box;
   const JobOptions job{.workers = 1};
   auto& shard = box.admit(job);
@@ -178,7 +178,7 @@ TEST_CASE("a resend that its round has outlived is dropped") {
   CHECK(box.count(Counter::kResultsResent) == 0);
 }
 
-TEST_CASE("replies over the bound are dropped, not queued without end") {
+TEST_CASE("replies over the bound are dropped") {
   Box box;
   const JobOptions job;
   box.admit(job);

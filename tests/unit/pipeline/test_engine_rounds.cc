@@ -41,9 +41,9 @@ TEST_CASE("a round finishes with its last fragment and every worker gets the sum
 
 namespace {
 
-// What comes back of a round whose ranks push in this order, fragments mixed.
+// Returns the result of a round whose ranks push in this order, with their fragments interleaved.
 std::vector<float> result_of(const JobOptions& job, const std::vector<uint32_t>& order) {
-  constexpr float kValues[] = {3e7f, 1.0f, -3e7f, 0.7f};  // no two orders give one sum
+  constexpr float kValues[] = {3e7f, 1.0f, -3e7f, 0.7f};  // every order gives another sum
   Box box;
   box.admit(job);
   for (uint32_t fragment = 0; fragment < 3; ++fragment) {
@@ -59,7 +59,7 @@ std::vector<float> result_of(const JobOptions& job, const std::vector<uint32_t>&
 
 }  // namespace
 
-TEST_CASE("with numerics ordered a sum is the same to the bit, in whatever order pushes come") {
+TEST_CASE("with numerics ordered a sum is bit-identical for every order of arrival") {
   JobOptions job{.workers = 4, .numerics = wire::Numerics::kOrdered};
   const float in_order = ((3e7f + 1.0f) + -3e7f) + 0.7f;
   std::vector<uint32_t> order = {0, 1, 2, 3};
@@ -70,7 +70,7 @@ TEST_CASE("with numerics ordered a sum is the same to the bit, in whatever order
     fast.insert(result_of(job, order));
     job.numerics = wire::Numerics::kOrdered;
   } while (std::next_permutation(order.begin(), order.end()));
-  CHECK(fast.size() > 1);  // of which that is no property
+  CHECK(fast.size() > 1);  // numerics fast do not promise it
 }
 
 TEST_CASE("sum and mean come back rounded once in each dtype") {
@@ -101,8 +101,8 @@ TEST_CASE("a duplicate in the open round is counted and added once") {
   box.admit(job);
   const Packet first = box.push(job, 0, 0, 1.0f);
   box.deliver(first);
-  box.deliver(first);                        // the network's copy
-  box.deliver(box.push(job, 0, 0, 500.0f));  // a retransmission: even another value is not added
+  box.deliver(first);                        // duplicated by the network
+  box.deliver(box.push(job, 0, 0, 500.0f));  // a retransmission: not added, even with another value
   CHECK(box.count(Counter::kDuplicate) == 2);
   for (const uint32_t fragment : {1u, 2u}) box.deliver(box.push(job, 0, fragment, 1.0f));
   box.push_chunk(job, 1, 2.0f);
@@ -111,7 +111,7 @@ TEST_CASE("a duplicate in the open round is counted and added once") {
   for (const Sent& packet : sent) CHECK(packet.value() == 3.0f);
 }
 
-TEST_CASE("a new round starts from nothing, in either slot") {
+TEST_CASE("a new round starts from zero in either slot") {
   Box box;
   const JobOptions job;
   box.admit(job);
@@ -127,7 +127,8 @@ TEST_CASE("a new round starts from nothing, in either slot") {
   }
 }
 
-TEST_CASE("rounds go on across the wrap of 32 bits, with duplicates and stale ones told apart") {
+TEST_CASE(
+    "rounds continue across the wrap of 32 bits, and duplicates and stale packets are told apart") {
   Box box;
   const JobOptions job;
   auto& chunk = box.admit(job).chunks()[0];
@@ -139,22 +140,22 @@ TEST_CASE("rounds go on across the wrap of 32 bits, with duplicates and stale on
     CHECK(sent[0].header.round == round);
     CHECK(sent[0].value() == 2.0f);
     CHECK(chunk.open_round() == round + 1);
-    box.deliver(box.push(job, 0, 1, 1.0f, round));  // done: the result again
+    box.deliver(box.push(job, 0, 1, 1.0f, round));  // finished: the result leaves again
     const auto again = box.take_all();
     REQUIRE(again.size() == 1);
     CHECK(again[0].header.round == round);
-    CounterChange change(box.core);
+    CounterChange change(box.engine);
     box.deliver(box.push(job, 0, 1, 1.0f, round - 1));
     CHECK(change.moved() == std::vector<Counter>{Counter::kStale});
-    CounterChange change_ahead(box.core);
+    CounterChange change_ahead(box.engine);
     box.deliver(box.push(job, 0, 1, 1.0f, round + 2));
     CHECK(change_ahead.moved() == std::vector<Counter>{Counter::kRejectRound});
   }
 }
 
-TEST_CASE("a round does not finish before the result of the one before has left for everybody") {
-  // A worker that keeps the protocol cannot push that far ahead; one that does not must neither
-  // grow the egress queue beyond its bound nor change a result that is still to leave.
+TEST_CASE("a round does not finish before the last result has left for every rank") {
+  // A worker that keeps the protocol cannot push that far ahead. One that does not must neither
+  // grow the egress queue beyond its bound nor change a result that has not left yet.
   Box box;
   const JobOptions job{.workers = 1};
   auto& shard = box.admit(job);
@@ -165,11 +166,11 @@ TEST_CASE("a round does not finish before the result of the one before has left 
   const auto sent = box.take_all();
   REQUIRE(sent.size() == 3);
   for (const Sent& packet : sent) CHECK(packet.value() == 1.0f);
-  box.deliver(box.push(job, 0, 2, 2.0f, 1));  // the refused fragment once more
+  box.deliver(box.push(job, 0, 2, 2.0f, 1));  // the rejected fragment again
   CHECK(box.take_all().size() == 3);
 }
 
-TEST_CASE("the highest priority leaves first, among equals the first finished") {
+TEST_CASE("the highest priority leaves first, and of equals the first finished") {
   Box box;
   const JobOptions job{.workers = 1, .chunks = 4};
   auto& shard = box.admit(job);
@@ -189,13 +190,13 @@ TEST_CASE("in optimize mode rank 0 sets the weights and later rounds step them")
       .workers = 2, .mode = pipeline::Mode::kOptimize, .reduction = pipeline::Reduction::kMean};
   job.optimizer = {.kind = optimizer::OptimizerKind::kSgd, .learning_rate = 0.5f};
   auto& shard = box.admit(job);
-  box.push_chunk(job, 1, 77.0f);  // takes part, but does not count
+  box.push_chunk(job, 1, 77.0f);  // rank 1 takes part, but its weights do not count
   box.push_chunk(job, 0, 8.0f);
   for (const Sent& packet : box.take_all()) CHECK(packet.value() == 8.0f);
   box.push_chunk(job, 0, 1.0f, 1);
   box.push_chunk(job, 1, 3.0f, 1);
   for (const Sent& packet : box.take_all()) CHECK(packet.value() == 7.0f);  // 8 - 0.5 * 2
-  box.core.execute(
+  box.engine.execute(
       {.kind = pipeline::CommandKind::kSetLearningRate, .shard = &shard, .learning_rate = 2.0f});
   box.push_chunk(job, 0, 1.0f, 2);
   box.push_chunk(job, 1, 1.0f, 2);
@@ -204,7 +205,7 @@ TEST_CASE("in optimize mode rank 0 sets the weights and later rounds step them")
   for (const Sent& packet : sent) CHECK(packet.value() == 5.0f);
 }
 
-TEST_CASE("in optimize mode only the first round sets the weights, also past the wrap of rounds") {
+TEST_CASE("in optimize mode only the first round sets the weights, also after rounds wrap") {
   Box box;
   JobOptions job{.workers = 1, .mode = pipeline::Mode::kOptimize};
   job.optimizer = {.kind = optimizer::OptimizerKind::kSgd, .learning_rate = 1.0f};
@@ -223,7 +224,7 @@ TEST_CASE("in optimize mode only the first round sets the weights, also past the
   }
 }
 
-TEST_CASE("no packet number is used twice for a session, whatever the kind of packet") {
+TEST_CASE("no packet number is used twice in a session, whatever the type of packet") {
   Box box;
   const JobOptions job;
   auto& shard = box.admit(job);
@@ -235,7 +236,7 @@ TEST_CASE("no packet number is used twice for a session, whatever the kind of pa
     collect(box.run_round(job, round));
     box.deliver(box.pull(job, 0, round));
     box.deliver(box.pull(job, 1, round + 1));
-    box.core.execute(
+    box.engine.execute(
         {.kind = pipeline::CommandKind::kSetCredit, .shard = &shard, .credit_bytes = 32768});
     collect(box.take_all());
   }

@@ -1,4 +1,4 @@
-// Models whose pushes are applied as they come and answered with fresh weights.
+// Models whose pushes are applied on arrival and answered with fresh weights.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -33,7 +33,7 @@ constexpr wire::SyncSpec ssp(uint32_t staleness, Release release = Release::kSof
 
 }  // namespace
 
-TEST_CASE("the initial weights are a barrier in every model, and say that one round is in them") {
+TEST_CASE("the initial weights are a barrier in every model, and their label says one round") {
   for (const auto model :
        {SyncModel::kAsp, SyncModel::kSsp, SyncModel::kEssp, SyncModel::kPssp, SyncModel::kDpssp}) {
     SyncJob job({.model = model, .staleness = 2});
@@ -52,7 +52,7 @@ TEST_CASE("the initial weights are a barrier in every model, and say that one ro
   }
 }
 
-TEST_CASE("ASP answers each rank alone, at once, with what all have pushed until then") {
+TEST_CASE("ASP answers each rank at once, with all that was pushed until then") {
   SyncJob job({.model = SyncModel::kAsp});
   CHECK(job.begin().size() == 9);
   for (uint32_t round = 1; round <= 20; ++round) {
@@ -75,7 +75,8 @@ TEST_CASE("ASP answers each rank alone, at once, with what all have pushed until
   CHECK(job.shard->lead_rounds.get() == 20);
 }
 
-TEST_CASE("under SSP the fastest waits when it is the staleness ahead, and goes on by one") {
+TEST_CASE(
+    "SSP parks the fastest rank at the staleness bound, and releases it one round at a time") {
   SyncJob job(ssp(2));
   job.begin();
   for (const uint32_t round : {1u, 2u}) {
@@ -95,7 +96,7 @@ TEST_CASE("under SSP the fastest waits when it is the staleness ahead, and goes 
   const auto sent = job.push(2, 1);
   CHECK(served(sent) == Ranks{0, 2});
   for (const Sent& packet : sent) {
-    CHECK(packet.value() == kInitialWeight - 6);  // as it is now, not as it was when asked
+    CHECK(packet.value() == kInitialWeight - 6);  // the value now, not when the read was parked
     CHECK(packet.header.round == 1);
     CHECK(packet.header.applied() == (rank_of(packet) == 0 ? 4 : 2));
   }
@@ -103,7 +104,7 @@ TEST_CASE("under SSP the fastest waits when it is the staleness ahead, and goes 
   CHECK(job.shard->pulls_delayed.get() == 2);
 }
 
-TEST_CASE("lazy release holds a rank until all have finished its own round") {
+TEST_CASE("lazy release holds a rank until all have pushed its own round") {
   SyncJob job(ssp(3, Release::kLazy), 2);
   job.begin();
   for (const uint32_t round : {1u, 2u, 3u}) CHECK(served(job.push(0, round)) == Ranks{0});
@@ -115,7 +116,7 @@ TEST_CASE("lazy release holds a rank until all have finished its own round") {
   CHECK(job.shard->pulls_delayed.get() == 1);
 }
 
-TEST_CASE("PSSP delays the fastest alone, as often as it says, on all chunks alike") {
+TEST_CASE("PSSP delays only the fastest, with its probability, alike on all chunks") {
   SyncJob job({.model = SyncModel::kPssp, .staleness = 1, .probability = 0.25f}, 2);
   job.options.chunks = 2;
   job.shard = &job.box.admit(job.options);
@@ -131,7 +132,7 @@ TEST_CASE("PSSP delays the fastest alone, as often as it says, on all chunks ali
     REQUIRE(answers[0] == answers[1]);
     delayed += answers[0] == 0 ? 1 : 0;
     if (answers[0] > 0) continue;
-    for (const uint32_t chunk : {0u, 1u}) {  // the slowest advances, and is never delayed itself
+    for (const uint32_t chunk : {0u, 1u}) {  // the slowest advances, and is never delayed
       const auto next = job.shard->chunks()[chunk].open_round();
       job.box.push_chunk(job.options, 1, 0, next, chunk);
       REQUIRE(job.box.take_all().size() == 6);
@@ -140,7 +141,7 @@ TEST_CASE("PSSP delays the fastest alone, as often as it says, on all chunks ali
   CHECK(std::abs(static_cast<double>(delayed) / kRounds - 0.25) < 0.03);
 }
 
-TEST_CASE("a push claims each fragment once, in its own round alone") {
+TEST_CASE("a push claims each fragment once, and only in its own round") {
   SyncJob job({.model = SyncModel::kAsp});
   job.begin();
   const Packet packet = job.box.push(job.options, 0, 1, 1.0f, 1);
@@ -164,12 +165,12 @@ TEST_CASE("a push claims each fragment once, in its own round alone") {
 
   Packet state = job.box.push(job.options, 0, 0, 1.0f, 2);
   state.header.set_type(PacketType::kState);
-  const CounterChange change(job.box.core);
+  const CounterChange change(job.box.engine);
   job.box.deliver(state);
   CHECK(change.moved() == std::vector<Counter>{Counter::kRejectType});
 }
 
-TEST_CASE("who lost its answer gets the fragments that it lacks, as they are now") {
+TEST_CASE("a rank that lost its answer gets the fragments it lacks, as they are now") {
   SyncJob job({.model = SyncModel::kAsp});
   job.begin();
   CHECK(job.push(0, 1).size() == 3);
@@ -181,31 +182,32 @@ TEST_CASE("who lost its answer gets the fragments that it lacks, as they are now
   CHECK(again[0].value() == kInitialWeight - 2);
   CHECK((again[0].header.flags & wire::flag::kRetransmission) != 0);
   CHECK(job.pull(0, 1).size() == 3);
-  CHECK(job.pull(0, 0)[0].header.type() == PacketType::kStatus);  // long done
+  CHECK(job.pull(0, 0)[0].header.type() == PacketType::kStatus);  // finished long ago
   job.pull(0, 3);
   CHECK(job.box.count(Counter::kRejectRound) == 1);
-  // Bounded: a PULL that is repeated does not become a flood.
+  // The answers are bounded: repeated PULLs cause no flood.
   size_t sent = 0;
   for (uint32_t times = 0; times < 1000; ++times) sent += job.pull(0, 1).size();
   CHECK(sent < 1000 + 4 * 64 + 8);
 }
 
-TEST_CASE("no late answer lets a rank go on whose read waits") {
+TEST_CASE("no late answer releases a parked read") {
   SyncJob job(ssp(1), 2);
   job.begin();
   CHECK(job.push(0, 1).size() == 3);
-  // Asked for again, whole and in part, and not sent before the rank has gone on and must wait.
+  // The rank asks again, for all fragments and for some. Before they leave, it has pushed the next
+  // round, and its read is parked.
   job.box.deliver(job.box.pull(job.options, 0, 1, 0b001));
   job.box.deliver(job.box.pull(job.options, 0, 1));
   const auto sent = job.push(0, 2);
   CHECK(job.shard->parked_count == 1);
-  for (const Sent& packet : sent) CHECK(packet.header.applied() == 2);  // no answer to round 2
-  // Nor one that a full port has held back.
+  for (const Sent& packet : sent) CHECK(packet.header.applied() == 2);  // does not answer round 2
+  // The same for an answer that a full port has held back.
   job.push(1, 1);
   job.push(1, 2);
   job.box.push_chunk(job.options, 0, 1, 3);
-  CHECK(job.box.core.to_send().size() == 3);
-  job.box.core.sent(1);
+  CHECK(job.box.engine.to_send().size() == 3);
+  job.box.engine.sent(1);
   job.box.push_chunk(job.options, 0, 1, 4);
   CHECK(job.shard->parked_count == 1);
   const auto late = job.box.take_all();
@@ -213,12 +215,12 @@ TEST_CASE("no late answer lets a rank go on whose read waits") {
   for (const Sent& packet : late) CHECK(packet.header.applied() == 4);
 }
 
-TEST_CASE("a rank that goes on although its read waits is refused") {
+TEST_CASE("a push from a rank whose own read is parked is rejected") {
   SyncJob job(ssp(1), 2);
   job.begin();
   job.push(0, 1);
   job.push(0, 2);
-  const CounterChange change(job.box.core);
+  const CounterChange change(job.box.engine);
   CHECK(job.push(0, 3).empty());
   CHECK(change.moved() == std::vector<Counter>{Counter::kRejectRound});
   CHECK(job.shard->lead_rounds.get() == 2);
@@ -227,14 +229,14 @@ TEST_CASE("a rank that goes on although its read waits is refused") {
   CHECK(job.box.count(Counter::kRejectRound) == 3);
 }
 
-TEST_CASE("packets that a full port left behind say what the weights are when they leave") {
+TEST_CASE("packets that a full port refused carry the weights as they are when they leave") {
   SyncJob job({.model = SyncModel::kAsp}, 2);
   job.begin();
   job.box.push_chunk(job.options, 0, 1, 1);
-  CHECK(job.box.core.to_send().size() == 3);
-  job.box.core.sent(1);
+  CHECK(job.box.engine.to_send().size() == 3);
+  job.box.engine.sent(1);
   job.box.push_chunk(job.options, 1, 1, 1);  // meanwhile
-  const auto sent = job.box.take_all();      // which checks the tags
+  const auto sent = job.box.take_all();      // checks the tags
   REQUIRE(sent.size() == 5);
   for (const Sent& packet : sent) {
     CHECK(packet.value() == kInitialWeight - 2);
@@ -243,13 +245,13 @@ TEST_CASE("packets that a full port left behind say what the weights are when th
   }
 }
 
-TEST_CASE("a rank that is excluded holds nobody up") {
+TEST_CASE("an excluded rank holds no other back") {
   SyncJob job(ssp(0));
   job.begin();
   job.push(0, 1);
   job.push(1, 1);
   CHECK(job.shard->parked_count == 2);
-  job.box.deliver(job.box.push(job.options, 2, 0, 1.0f, 1));  // a part of it
+  job.box.deliver(job.box.push(job.options, 2, 0, 1.0f, 1));  // one fragment
   job.exclude(2);
   const auto sent = job.box.take_all();
   CHECK(served(sent) == Ranks{0, 1});
@@ -262,7 +264,7 @@ TEST_CASE("a rank that is excluded holds nobody up") {
   CHECK(served(job.push(1, 2)) == Ranks{1});
 }
 
-TEST_CASE("reads that wait are timed") {
+TEST_CASE("the time of parked reads is counted") {
   SyncJob job(ssp(0));
   job.begin();
   job.push(0, 1);
@@ -275,7 +277,7 @@ TEST_CASE("reads that wait are timed") {
   CHECK(job.shard->parked_count == 0);
 }
 
-TEST_CASE("each optimizer steps a fragment by itself, as often as it was pushed") {
+TEST_CASE("each optimizer steps a fragment independently, once per push") {
   using optimizer::OptimizerKind;
   for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kMomentum, OptimizerKind::kNesterov,
                           OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
@@ -284,7 +286,7 @@ TEST_CASE("each optimizer steps a fragment by itself, as often as it was pushed"
       job.options.reduction = reduction;
       job.options.optimizer = {.kind = kind, .learning_rate = 0.1f, .momentum = 0.9f};
       job.begin();
-      // The second rank is late with its last fragment.
+      // The second rank pushes its last fragment late.
       const std::vector<std::pair<uint32_t, uint32_t>> pushes = {
           {0, 0}, {0, 1}, {0, 2}, {1, 0}, {1, 1}};
       std::vector<float> weight(3, kInitialWeight), state(6, 0);
@@ -310,7 +312,7 @@ TEST_CASE("each optimizer steps a fragment by itself, as often as it was pushed"
   }
 }
 
-TEST_CASE("narrow weights are stepped in full and rounded when they leave") {
+TEST_CASE("weights of a narrow type are stepped in f32 and rounded when they leave") {
   for (const auto dtype : {wire::Dtype::kF16, wire::Dtype::kBf16}) {
     SyncJob job({.model = SyncModel::kAsp}, 1);
     job.options.dtype = dtype;
@@ -321,11 +323,11 @@ TEST_CASE("narrow weights are stepped in full and rounded when they leave") {
     REQUIRE_FALSE(sent.empty());
     float value = 0;
     reduce::store(dtype, &value, sent[0].payload.data(), 1);
-    CHECK(value == kInitialWeight - 1);  // a step alone is less than half a unit in the last place
+    CHECK(value == kInitialWeight - 1);  // one step is less than half a unit in the last place
   }
 }
 
-TEST_CASE("rounds of a model without barriers go on across the wrap of 32 bits") {
+TEST_CASE("rounds of a model without barriers continue across the wrap of 32 bits") {
   SyncJob job(ssp(1), 1);
   job.begin();
   auto& chunk = job.shard->chunks()[0];
@@ -336,7 +338,7 @@ TEST_CASE("rounds of a model without barriers go on across the wrap of 32 bits")
     CHECK(served(sent) == Ranks{0});
     CHECK(sent[0].header.round == round);
     CHECK(sent[0].header.applied() == round + 1);
-    const CounterChange change(job.box.core);
+    const CounterChange change(job.box.engine);
     job.box.deliver(job.box.push(job.options, 0, 0, 1, round));
     CHECK(change.moved() == std::vector<Counter>{Counter::kDuplicate});
   }

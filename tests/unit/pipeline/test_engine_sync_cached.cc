@@ -1,4 +1,4 @@
-// Models whose workers read copies of their own: ESSP, and SSP with cached reads.
+// Models whose workers read their own copies: ESSP, and SSP with cached reads.
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -16,7 +16,7 @@ constexpr wire::SyncSpec kSsp{.model = SyncModel::kSsp, .staleness = 1, .reads =
 constexpr wire::SyncSpec kEssp{.model = SyncModel::kEssp, .staleness = 2, .reads = Reads::kCached};
 constexpr uint64_t kWhole = 0b111;
 
-// Acknowledges in full a push of `round`.
+// True if the packet acknowledges all of a push of `round`.
 void check_acknowledges(const Sent& packet, uint32_t rank, uint32_t round) {
   CHECK(packet.header.type() == PacketType::kStatus);
   CHECK(rank_of(packet) == rank);
@@ -26,7 +26,7 @@ void check_acknowledges(const Sent& packet, uint32_t rank, uint32_t round) {
 
 }  // namespace
 
-TEST_CASE("a push into cached reads is acknowledged, and not answered with data") {
+TEST_CASE("with cached reads a push is acknowledged and not answered with data") {
   SyncJob job(kSsp);
   job.begin();
   for (const uint32_t round : {1u, 2u, 3u}) {
@@ -36,28 +36,28 @@ TEST_CASE("a push into cached reads is acknowledged, and not answered with data"
     CHECK(sent[0].header.timestamp_us == 4711);
   }
   CHECK(job.shard->pulls.get() == 0);
-  // Did it arrive? Asked with everything held.
+  // The rank asks whether its push arrived, and says that it holds all data.
   const auto again = job.pull(0, 3, kWhole);
   REQUIRE(again.size() == 1);
   check_acknowledges(again[0], 0, 3);
-  CHECK(again[0].status().missing_workers == 2);  // whose data of clock 3 are still to come
+  CHECK(again[0].status().missing_workers == 2);  // two ranks' pushes of clock 3 are missing
   CHECK(again[0].status().first_missing_rank == 1);
 }
 
-TEST_CASE("SSP sends what is asked for at once if it is new enough, else when it is") {
+TEST_CASE("SSP answers a cached read at once if the data is new enough, and otherwise once it is") {
   SyncJob job(kSsp, 2);
   job.begin();
   job.push(0, 1);
-  const auto sent = job.pull(0, 1);  // clock 1 is wanted, as it is
+  const auto sent = job.pull(0, 1);  // the read needs clock 1, which is reached
   CHECK(served(sent) == std::vector<uint32_t>{0});
   CHECK(sent[0].header.round == 0);
   CHECK(sent[0].header.applied() == 2);
   job.push(0, 2);
-  const auto waits = job.pull(0, 2);  // clock 2 is wanted
+  const auto waits = job.pull(0, 2);  // the read needs clock 2
   REQUIRE(waits.size() == 1);
   CHECK(waits[0].status().missing_workers == 1);
   CHECK(waits[0].status().first_missing_rank == 1);
-  CHECK(job.pull(0, 2).size() == 1);  // asked again: it waits once
+  CHECK(job.pull(0, 2).size() == 1);  // the second PULL does not park it twice
   CHECK(job.shard->pulls_delayed.get() == 1);
   job.box.push_chunk(job.options, 1, 1, 1);
   std::vector<Sent> results;
@@ -77,11 +77,11 @@ TEST_CASE("SSP sends what is asked for at once if it is new enough, else when it
   CHECK(job.shard->pulls.get() == 2);
 }
 
-TEST_CASE("cached data say fragment by fragment which of the reader's own rounds are in them") {
+TEST_CASE("each fragment of cached data names the newest of the reader's own rounds in it") {
   SyncJob job(kEssp, 2);
   job.begin();
   job.push(0, 1);
-  job.box.deliver(job.box.push(job.options, 0, 1, 1.0f, 2));  // a part of its next round
+  job.box.deliver(job.box.push(job.options, 0, 1, 1.0f, 2));  // one fragment of its next round
   std::vector<Sent> results;
   for (const Sent& packet : job.push(1, 1)) {
     if (packet.header.type() == PacketType::kResult) results.push_back(packet);
@@ -95,7 +95,7 @@ TEST_CASE("cached data say fragment by fragment which of the reader's own rounds
   }
 }
 
-TEST_CASE("ESSP sends a chunk to everybody when the slowest advances, and only then") {
+TEST_CASE("ESSP sends a chunk to every rank when the minimum clock advances, and only then") {
   SyncJob job(kEssp);
   job.begin();
   CHECK(job.push(0, 1).size() == 1);
@@ -110,13 +110,13 @@ TEST_CASE("ESSP sends a chunk to everybody when the slowest advances, and only t
   }
   CHECK(ranks == std::set<uint32_t>{0, 1, 2});
   CHECK(job.shard->pulls.get() == 0);
-  // Who has lost it asks.
+  // A rank that lost it asks.
   const auto again = job.pull(1, 1, 0b011);
   REQUIRE(again.size() == 1);
   CHECK(again[0].header.fragment == 2);
 }
 
-TEST_CASE("of two advances that have not left only the newest does") {
+TEST_CASE("of two advances that have not left yet only the newest leaves") {
   SyncJob job(kEssp, 2);
   job.begin();
   for (const uint32_t round : {1u, 2u}) {
@@ -132,7 +132,7 @@ TEST_CASE("of two advances that have not left only the newest does") {
   CHECK(ranks == std::multiset<uint32_t>{0, 0, 0, 1, 1, 1});
 }
 
-TEST_CASE("an advance in the midst of one begins anew with whom it had not served") {
+TEST_CASE("an advance during a fan-out restarts it with the ranks that were not served yet") {
   SyncJob job(kEssp, 64);
   job.options.chunk_elements = 768;
   job.begin();

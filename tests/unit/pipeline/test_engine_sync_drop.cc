@@ -1,4 +1,4 @@
-// Rounds that close with a part of the workers.
+// Model drop: rounds that close with only some of the workers.
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -19,14 +19,14 @@ constexpr wire::SyncSpec drop(uint32_t quorum) {
 
 }  // namespace
 
-TEST_CASE("a round closes with its quorum, and says how many are in each fragment") {
+TEST_CASE("a round closes with its quorum and counts the workers in each fragment") {
   SyncJob job(drop(2));
   job.options.reduction = pipeline::Reduction::kMean;
-  CHECK(job.begin().size() == 9);  // the initial weights need everybody
+  CHECK(job.begin().size() == 9);  // the initial weights need every rank
   job.box.deliver(job.box.push(job.options, 2, 1, 6.0f, 1));
   CHECK(job.push(0, 1, 1).empty());
   const auto sent = job.push(1, 1, 2);
-  // Rank 2 has pushed a part, and learns at once that the round went on without the rest.
+  // Rank 2 has pushed one fragment, and learns at once that the round closed without the others.
   CHECK(served(sent) == Ranks{0, 1, 2});
   for (const Sent& packet : sent) {
     const bool has_all = packet.header.fragment == 1;
@@ -36,7 +36,7 @@ TEST_CASE("a round closes with its quorum, and says how many are in each fragmen
   }
 }
 
-TEST_CASE("what is late is dropped, counted by rank, and answered with the newest result") {
+TEST_CASE("a late push is dropped, counted by rank, and answered with the newest result") {
   SyncJob job(drop(1), 2);
   job.begin();
   for (const uint32_t round : {1u, 2u, 3u}) CHECK(served(job.push(0, round)) == Ranks{0});
@@ -53,14 +53,14 @@ TEST_CASE("what is late is dropped, counted by rank, and answered with the newes
   CHECK(job.box.count(Counter::kDropped) == 3);
   CHECK(job.shard->sessions()[1].dropped.get() == 3);
   CHECK(job.shard->sessions()[0].dropped.get() == 0);
-  // It goes on with the round that is open, and counts again.
+  // The rank continues with the open round, and counts again.
   CHECK(served(job.push(1, 4)) == Ranks{1});
   CHECK(job.shard->chunks()[0].open_round() == 5);
-  job.box.deliver(job.box.push(job.options, 1, 0, 9.0f, 1));  // a copy from long ago
+  job.box.deliver(job.box.push(job.options, 1, 0, 9.0f, 1));  // an old duplicate
   CHECK(job.box.count(Counter::kStale) == 1);
 }
 
-TEST_CASE("the part of a round that was in time is neither dropped nor added again") {
+TEST_CASE("fragments that were in time are neither dropped nor added again") {
   SyncJob job(drop(1), 2);
   job.begin();
   job.box.deliver(job.box.push(job.options, 1, 0, 1.0f, 1));
@@ -84,7 +84,7 @@ TEST_CASE("a PULL of any closed round is answered with the newest result") {
   const auto newest = job.pull(0, 3, 0b011);
   REQUIRE(newest.size() == 1);
   CHECK(newest[0].header.fragment == 2);
-  const auto all = job.pull(1, 1, 0b011);  // what it holds may be of another round
+  const auto all = job.pull(1, 1, 0b011);  // the fragments it holds may belong to another round
   CHECK(served(all) == Ranks{1});
   CHECK(all[0].header.round == 3);
   const auto open = job.pull(1, 4);
@@ -92,17 +92,17 @@ TEST_CASE("a PULL of any closed round is answered with the newest result") {
   CHECK(open[0].status().missing_workers == 2);
 }
 
-TEST_CASE("a result that has not left is void when the next round closes") {
+TEST_CASE("a result that has not left is replaced when the next round closes") {
   SyncJob job(drop(1), 2);
   job.begin();
   for (const uint32_t round : {1u, 2u, 3u, 4u, 5u}) job.box.push_chunk(job.options, 0, 1, round);
   const auto sent = job.box.take_all();
   CHECK(served(sent) == Ranks{0});
   CHECK(sent[0].header.round == 5);
-  // The same with packets that a full port has not taken.
+  // The same for packets that a full port has not taken.
   job.box.push_chunk(job.options, 0, 1, 6);
-  CHECK(job.box.core.to_send().size() == 3);
-  job.box.core.sent(1);
+  CHECK(job.box.engine.to_send().size() == 3);
+  job.box.engine.sent(1);
   job.box.push_chunk(job.options, 0, 1, 7);
   for (const Sent& packet : job.box.take_all()) {
     CHECK(packet.header.round == 7);
@@ -110,15 +110,15 @@ TEST_CASE("a result that has not left is void when the next round closes") {
   }
 }
 
-TEST_CASE("what packets say of their rank's own rounds is so when they leave") {
+TEST_CASE("a packet's label of its rank's own round is true when the packet leaves") {
   SyncJob job(drop(1), 2);
   job.begin();
   for (const uint32_t round : {1u, 2u, 3u}) job.push(0, round);
   job.box.push_chunk(job.options, 1, 1, 1);
-  CHECK(job.box.core.to_send().size() == 3);
-  CHECK(job.box.core.to_send()[2].header.applied() == 1);
-  job.box.core.sent(1);
-  // The rank has given up waiting, and is late again, before a full port takes the rest.
+  CHECK(job.box.engine.to_send().size() == 3);
+  CHECK(job.box.engine.to_send()[2].header.applied() == 1);
+  job.box.engine.sent(1);
+  // The rank stops waiting and is late again, before the full port takes the rest.
   job.box.deliver(job.box.push(job.options, 1, 0, 9.0f, 2));
   const auto sent = job.box.take_all();
   REQUIRE(sent.size() == 2);
@@ -128,7 +128,7 @@ TEST_CASE("what packets say of their rank's own rounds is so when they leave") {
   }
 }
 
-TEST_CASE("with fewer workers than the quorum left, all of them are needed") {
+TEST_CASE("with fewer workers left than the quorum, a round needs all of them") {
   SyncJob job(drop(3), 4);
   job.begin();
   job.push(0, 1);

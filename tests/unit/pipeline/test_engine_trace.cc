@@ -1,4 +1,4 @@
-// What a trace holds of rounds, and that it ends.
+// The contents of a round trace, and its end.
 #include <catch2/catch.hpp>
 #include <map>
 
@@ -27,7 +27,7 @@ RoundTrace make_trace(const pipeline::JobShard& shard, size_t capacity = 1000,
 }
 
 void set_trace(Box& box, pipeline::JobShard& shard, RoundTrace* trace) {
-  box.core.execute({.kind = CommandKind::kTrace, .shard = &shard, .trace = trace});
+  box.engine.execute({.kind = CommandKind::kTrace, .shard = &shard, .trace = trace});
 }
 
 std::vector<TraceEvent> of_kind(const RoundTrace& trace, Kind kind) {
@@ -40,7 +40,7 @@ std::vector<TraceEvent> of_kind(const RoundTrace& trace, Kind kind) {
 
 }  // namespace
 
-TEST_CASE("a round's trace says when each rank began and ended, then when it was full and sent") {
+TEST_CASE("a trace has each rank's first and last arrival, and when the round was full and sent") {
   for (const auto delivery : {wire::Delivery::kBroadcast, wire::Delivery::kPull}) {
     Box box;
     const JobOptions job{.workers = 3, .chunks = 2, .delivery = delivery};
@@ -72,7 +72,7 @@ TEST_CASE("a round's trace says when each rank began and ended, then when it was
   }
 }
 
-TEST_CASE("what counts for nothing is not traced, and a sum is the same with a trace") {
+TEST_CASE("a packet that is not added is not traced, and a trace does not change the sum") {
   Box box;
   const JobOptions job;
   auto& shard = box.admit(job);
@@ -94,7 +94,7 @@ TEST_CASE("what counts for nothing is not traced, and a sum is the same with a t
   for (const Sent& sent : box.take_all()) CHECK(sent.value() == 3.0f);
 }
 
-TEST_CASE("rounds that began before the trace are left out, also those that have yet to leave") {
+TEST_CASE("rounds that began before the trace are left out, even if they leave later") {
   Box box;
   const JobOptions job{.chunks = 2};
   auto& shard = box.admit(job);
@@ -111,7 +111,7 @@ TEST_CASE("rounds that began before the trace are left out, also those that have
   CHECK(of_kind(trace, Kind::kFirst).size() == 4);
 }
 
-TEST_CASE("what there is no room for is counted, and the first events stay") {
+TEST_CASE("events beyond the capacity are counted, and the first events stay") {
   Box box;
   const JobOptions job;
   auto& shard = box.admit(job);
@@ -125,7 +125,7 @@ TEST_CASE("what there is no room for is counted, and the first events stay") {
   CHECK(trace.events()[6].round == 1);
 }
 
-TEST_CASE("a round that an exclusion finishes is traced like any other") {
+TEST_CASE("a round that an exclusion finishes is traced") {
   Box box;
   const JobOptions job{.workers = 3};
   auto& shard = box.admit(job);
@@ -133,14 +133,14 @@ TEST_CASE("a round that an exclusion finishes is traced like any other") {
   set_trace(box, shard, &trace);
   box.push_chunk(job, 0, 1.0f);
   box.push_chunk(job, 2, 1.0f);
-  box.core.execute({.kind = CommandKind::kExclude, .shard = &shard, .rank = 1, .generation = 21});
+  box.engine.execute({.kind = CommandKind::kExclude, .shard = &shard, .rank = 1, .generation = 21});
   box.take_all();
   CHECK(of_kind(trace, Kind::kFirst).size() == 2);
   CHECK(of_kind(trace, Kind::kFull).size() == 1);
   CHECK(of_kind(trace, Kind::kSent).size() == 1);
 }
 
-TEST_CASE("a trace ends when its time is up, when it is taken back, and with the job") {
+TEST_CASE("a trace ends with its time, with the command to stop, and with the job") {
   for (const int way : {0, 1, 2}) {
     Box box;
     const JobOptions job;
@@ -149,11 +149,11 @@ TEST_CASE("a trace ends when its time is up, when it is taken back, and with the
     box.admit(other);
     RoundTrace trace = make_trace(shard, 1000, 2 * kNanosPerSecond);
     set_trace(box, shard, &trace);
-    box.core.tick(1 * kNanosPerSecond);
+    box.engine.tick(1 * kNanosPerSecond);
     box.run_round(job, 0);
     const size_t before = trace.events().size();
     CHECK(before == 6);
-    if (way == 0) box.core.tick(2 * kNanosPerSecond);
+    if (way == 0) box.engine.tick(2 * kNanosPerSecond);
     if (way == 1) set_trace(box, shard, nullptr);
     if (way == 2) box.remove(shard);
     if (way != 2) box.run_round(job, 1);

@@ -1,5 +1,5 @@
-// Payloads that are summed in pieces: the same sums, whatever their length and what follows; and
-// when they are.
+// Payloads that are summed in pieces have the same sums, whatever their length and the packet
+// behind them. Packets are prefetched unless that costs time.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -32,7 +32,7 @@ struct Payload {
 
 }  // namespace
 
-TEST_CASE("a payload that is summed in pieces gives what it gives as a whole") {
+TEST_CASE("a payload has the same sum in pieces as in one call") {
   const std::vector<std::byte> behind(5000);
   for (const wire::Dtype dtype : {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16}) {
     const auto type = static_cast<size_t>(dtype);
@@ -52,7 +52,7 @@ TEST_CASE("a payload that is summed in pieces gives what it gives as a whole") {
   }
 }
 
-TEST_CASE("one element that is not finite is seen in whichever piece it is") {
+TEST_CASE("an element that is not finite is found in any piece") {
   for (size_t index = 0; index < 2048; index += 89) {
     Payload payload(wire::Dtype::kF32, 2048);
     const float bad = index % 2 == 0 ? std::numeric_limits<float>::infinity()
@@ -67,7 +67,7 @@ TEST_CASE("one element that is not finite is seen in whichever piece it is") {
 
 namespace {
 
-// Pairs of sampled bursts, first as from memory, then as from a cache.
+// Reports pairs of sampled bursts: the first assumed packets in memory, the second in a cache.
 void sample(FetchChoice& choice, int pairs, uint64_t memory_cycles, uint64_t cache_cycles,
             uint64_t bytes = 64 * 1024) {
   for (int count = 0; count < 2 * pairs; ++count) {
@@ -77,7 +77,7 @@ void sample(FetchChoice& choice, int pairs, uint64_t memory_cycles, uint64_t cac
 
 }  // namespace
 
-TEST_CASE("packets are fetched ahead unless that was measured to cost") {
+TEST_CASE("packets are fetched ahead unless measurements show that it costs time") {
   FetchChoice choice;
   CHECK_FALSE(choice.in_cache());
   sample(choice, 1, 8000, 7000);
@@ -88,14 +88,14 @@ TEST_CASE("packets are fetched ahead unless that was measured to cost") {
   CHECK_FALSE(choice.in_cache());
 }
 
-TEST_CASE("one burst that was interrupted does not turn what many have shown") {
+TEST_CASE("one interrupted burst does not overturn many measurements") {
   FetchChoice choice;
   sample(choice, 3, 8000, 7000);
   sample(choice, 1, 8000, 5'000'000);
   CHECK(choice.in_cache());
 }
 
-TEST_CASE("where packets lie may change, after however long") {
+TEST_CASE("the choice follows a change of where packets lie, however late") {
   FetchChoice choice;
   sample(choice, 10'000, 8000, 7000);
   sample(choice, FetchChoice::kVotesMax, 7000, 8000);
@@ -107,7 +107,7 @@ TEST_CASE("where packets lie may change, after however long") {
   CHECK(choice.in_cache());
 }
 
-TEST_CASE("bursts are compared by what a byte of them takes") {
+TEST_CASE("bursts are compared by their cycles per byte") {
   FetchChoice choice;
   choice.note(8000, 64 * 1024);
   choice.note(14'000, 128 * 1024);

@@ -6,7 +6,7 @@ namespace pbox::test {
 
 using optimizer::OptimizerKind;
 
-TEST_CASE("a shard takes the memory that its footprint announced, to the cache line") {
+TEST_CASE("a shard takes exactly the memory that its footprint says, to the cache line") {
   for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16}) {
     for (const auto kind : {OptimizerKind::kNone, OptimizerKind::kSgd, OptimizerKind::kMomentum,
                             OptimizerKind::kAdamW}) {
@@ -33,7 +33,7 @@ TEST_CASE("a shard takes the memory that its footprint announced, to the cache l
   }
 }
 
-TEST_CASE("so does a shard of any consistency model") {
+TEST_CASE("a shard of any consistency model takes exactly its footprint") {
   for (uint32_t model = 1; model < wire::kSyncModelCount; ++model) {
     for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kBf16}) {
       for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kAdam}) {

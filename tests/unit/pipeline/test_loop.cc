@@ -6,7 +6,7 @@
 namespace pbox::test {
 namespace {
 
-// Hands out one packet, has no event to wait for, and stops the loop at its 200th poll.
+// A port that delivers one packet, has no event fd, and stops the loop at its 200th poll.
 class OnePacketPort {
  public:
   explicit OnePacketPort(pipeline::Mailbox& mailbox) : mailbox_(mailbox) {}
@@ -30,12 +30,12 @@ class OnePacketPort {
   nic::PortCounters counters_;
 };
 
-// How long it ran.
-uint64_t run_loop(const pipeline::PollPolicy& policy, pipeline::Engine& core) {
+// Returns how long the loop ran, in nanoseconds.
+uint64_t run_loop(const pipeline::PollPolicy& policy, pipeline::Engine& engine) {
   pipeline::Mailbox mailbox;
   OnePacketPort port(mailbox);
   const uint64_t start_ns = monotonic_ns();
-  pipeline::Loop<OnePacketPort>(core, port, mailbox, policy).run();
+  pipeline::Loop<OnePacketPort>(engine, port, mailbox, policy).run();
   return monotonic_ns() - start_ns;
 }
 
@@ -43,22 +43,22 @@ uint64_t run_loop(const pipeline::PollPolicy& policy, pipeline::Engine& core) {
 
 TEST_CASE("turns with work count as busy time, and idle ones do not") {
   Box box;
-  const uint64_t elapsed_ns = run_loop({.busy = true}, box.core);
-  const uint64_t busy_ns = box.core.counters().get(pipeline::Counter::kBusyNs);
+  const uint64_t elapsed_ns = run_loop({.busy = true}, box.engine);
+  const uint64_t busy_ns = box.engine.counters().get(pipeline::Counter::kBusyNs);
   CHECK(busy_ns > 0);
   CHECK(busy_ns < elapsed_ns);
-  CHECK(box.core.counters().get(pipeline::Counter::kSleeps) == 0);
+  CHECK(box.engine.counters().get(pipeline::Counter::kSleeps) == 0);
 }
 
-TEST_CASE("a port without an event to wait for is polled in naps once nothing comes") {
+TEST_CASE("an idle port without an event fd is polled between naps") {
   Box box;
-  run_loop({.busy = false, .spin_ns = 0}, box.core);
-  CHECK(box.core.counters().get(pipeline::Counter::kRxPackets) == 1);
-  CHECK(box.core.counters().get(pipeline::Counter::kSleeps) == 199);  // polls that found nothing
+  run_loop({.busy = false, .spin_ns = 0}, box.engine);
+  CHECK(box.engine.counters().get(pipeline::Counter::kRxPackets) == 1);
+  CHECK(box.engine.counters().get(pipeline::Counter::kSleeps) ==
+        199);  // polls that found no packet
 }
 
-// Fetching ahead is tried both ways in sampled turns, and what is not as the others are is left
-// out.
+// Sampled turns try both ways of fetching ahead. A turn that differs from the others is discarded.
 TEST_CASE("turns are sampled whatever the size of their packets") {
   for (const uint32_t fragment_bytes : {1024u, 8192u}) {
     Box box;
@@ -68,9 +68,9 @@ TEST_CASE("turns are sampled whatever the size of their packets") {
     for (uint32_t round = 0; turns < 4096; ++round) {
       for (uint32_t rank = 0; rank < job.workers; ++rank) {
         for (uint32_t fragment = 0; fragment < 16 * 1024 / fragment_bytes; ++fragment, ++turns) {
-          box.core.clock().begin_turn();
+          box.engine.clock().begin_turn();
           box.deliver(box.push(job, rank, fragment, 1, round));
-          box.core.clock().end_turn(true);
+          box.engine.clock().end_turn(true);
         }
       }
       box.take_all();

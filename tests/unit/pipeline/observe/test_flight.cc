@@ -1,5 +1,5 @@
-// The flight recorder: what a pipeline writes of itself, and images of it that are cut, torn or
-// another's.
+// The flight recorder: the records that a pipeline writes, and images that are cut off, torn or
+// not a recorder's.
 #include <catch2/catch.hpp>
 #include <cstring>
 
@@ -41,7 +41,7 @@ FlightHead& head_of(std::vector<std::byte>& image) {
 
 }  // namespace
 
-TEST_CASE("the flight recorder keeps each packet's header, time and what became of it") {
+TEST_CASE("the flight recorder keeps each packet's header, time and verdict") {
   FlightMemory memory(1024);
   Box box(memory.span());
   const JobOptions job;
@@ -80,7 +80,7 @@ TEST_CASE("the flight recorder keeps each packet's header, time and what became 
   CHECK(held_mask == 0x5);
 }
 
-TEST_CASE("the flight recorder keeps a digest of what left, of another piece in each round") {
+TEST_CASE("the flight recorder keeps a digest of each result, of another piece in each round") {
   FlightMemory memory(1024);
   Box box(memory.span());
   const JobOptions job;
@@ -117,7 +117,7 @@ TEST_CASE("a full flight recorder keeps the newest records, in order") {
   REQUIRE(images);
   const auto& image = images->front();
   CHECK(image.pipeline_index == kPipeline);
-  CHECK(image.records.size() == 255);  // one might have been under way
+  CHECK(image.records.size() == 255);  // one record may be incomplete
   CHECK(image.first > 0);
   uint64_t newest = 0;
   for (const FlightRecord& record : packets_of(image.records)) {
@@ -128,7 +128,7 @@ TEST_CASE("a full flight recorder keeps the newest records, in order") {
   CHECK(header_of(packets_of(image.records).back()).round == 99);
 }
 
-TEST_CASE("of a flight recorder that is written while it is copied only what is whole is taken") {
+TEST_CASE("a copy of a flight recorder that is being written has complete records only") {
   FlightMemory memory(256);
   Box box(memory.span());
   const JobOptions job;
@@ -136,7 +136,7 @@ TEST_CASE("of a flight recorder that is written while it is copied only what is 
   uint32_t round = 0;
   for (; round < 100; ++round) box.run_round(job, round);
   const auto before = memory.records();
-  // Writes on when the head was read, and again when half of the records were.
+  // Continues to write after the head was read, and again after half of the records were.
   const auto read = [&](uint64_t offset, std::span<std::byte> to) {
     const size_t half = to.size() / 2;
     std::memcpy(to.data(), memory.span().data() + offset, half);
@@ -159,11 +159,11 @@ TEST_CASE("of a flight recorder that is written while it is copied only what is 
   CHECK_FALSE(pipeline::copy_flight_image([](uint64_t, std::span<std::byte>) { return false; }));
 }
 
-TEST_CASE("a file that is no flight recorder's is refused with the reason") {
+TEST_CASE("a file that is not a flight recorder's is rejected with the reason") {
   FlightMemory memory(256);
   const auto whole = memory.image();
   CHECK(error_of(whole) == "");
-  CHECK_THAT(error_of({}), Contains("cut off"));
+  CHECK_THAT(error_of({}), Contains("ends within"));
   CHECK_THAT(error_of({whole.begin(), whole.begin() + 100}), Contains("ends within the head"));
   CHECK_THAT(error_of({whole.begin(), whole.end() - 1}), Contains("ends within the records"));
   auto two = whole;

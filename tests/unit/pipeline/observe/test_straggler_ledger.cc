@@ -22,7 +22,7 @@ uint64_t count(const DurationHistogram& histogram) {
   return count;
 }
 
-// Ranks push one chunk's round at these times, in the order of ranks.
+// Pushes one chunk's round: rank i at the i-th of these times.
 void push_at(Box& box, const JobOptions& job, uint32_t round, uint32_t chunk,
              const std::vector<uint64_t>& times_ns) {
   for (uint32_t rank = 0; rank < times_ns.size(); ++rank) {
@@ -34,7 +34,7 @@ void push_at(Box& box, const JobOptions& job, uint32_t round, uint32_t chunk,
 
 }  // namespace
 
-TEST_CASE("the last rank is charged with what the round took longer than the one before it") {
+TEST_CASE("the last rank is charged with the time since the last arrival but one") {
   Box box;
   const JobOptions job{.workers = 3};
   auto& shard = box.admit(job);
@@ -58,7 +58,7 @@ TEST_CASE("the last rank is charged with what the round took longer than the one
   CHECK(ledger.oldest() == StragglerLedger::kNone);
 }
 
-TEST_CASE("a later round that is worse takes the place of the worst, a better one does not") {
+TEST_CASE("a round replaces the worst one only if it is worse") {
   Box box;
   const JobOptions job{.workers = 2, .chunks = 2};
   auto& shard = box.admit(job);
@@ -76,7 +76,7 @@ TEST_CASE("a round's time runs from its first push to its last, over all chunks"
   const JobOptions job{.workers = 2, .chunks = 2};
   auto& shard = box.admit(job);
   push_at(box, job, 0, 0, {1000 * kMs, 1002 * kMs});
-  CHECK(count(shard.stragglers.round_times()) == 0);  // a chunk is still to come
+  CHECK(count(shard.stragglers.round_times()) == 0);  // one chunk has not finished
   push_at(box, job, 0, 1, {1001 * kMs, 1007 * kMs});
   CHECK(count(shard.stragglers.round_times()) == 1);
   CHECK(shard.stragglers.round_times().sum_ns() == 7 * kMs);
@@ -90,7 +90,7 @@ TEST_CASE("a round's time runs from its first push to its last, over all chunks"
   CHECK(kept.chunk.get() == 1);
 }
 
-TEST_CASE("the newest rounds are kept, each in a place of its own") {
+TEST_CASE("the newest rounds are kept, each in its own place") {
   Box box;
   const JobOptions job{.workers = 2};
   auto& shard = box.admit(job);
@@ -107,11 +107,11 @@ TEST_CASE("the newest rounds are kept, each in a place of its own") {
   }
 }
 
-TEST_CASE("who is awaited is every rank that has not pushed the oldest open round") {
+TEST_CASE("every rank that has not pushed the oldest open round is awaited") {
   Box box;
   const JobOptions job{.workers = 3, .chunks = 3};
   auto& shard = box.admit(job);
-  box.core.tick(box.now_ns);
+  box.engine.tick(box.now_ns);
   for (const auto& session : shard.sessions()) CHECK(session.awaited_ns.get() == 0);
   const uint64_t begin_ns = box.now_ns;
   box.push_chunk(job, 0, 1.0f, 0, 2);
@@ -119,28 +119,28 @@ TEST_CASE("who is awaited is every rank that has not pushed the oldest open roun
   box.push_chunk(job, 0, 1.0f, 0, 0);
   box.push_chunk(job, 1, 1.0f, 0, 0);
   box.now_ns = begin_ns + 3000 * kMs;
-  box.core.tick(box.now_ns);
+  box.engine.tick(box.now_ns);
   const auto& sessions = shard.sessions();
   CHECK(sessions[0].awaited_ns.get() == 0);
   for (const uint32_t rank : {1u, 2u}) {
     CHECK(sessions[rank].awaited_ns.get() == 3000 * kMs);
     CHECK(sessions[rank].awaited_chunk_round.get() == uint64_t{2} << 32);
   }
-  // The oldest is done: the next one is chunk 0, for which only the third rank lacks.
+  // The oldest has finished. The next is chunk 0, which lacks only the third rank.
   box.push_chunk(job, 1, 1.0f, 0, 2);
   box.push_chunk(job, 2, 1.0f, 0, 2);
   box.now_ns += 1000 * kMs;
-  box.core.tick(box.now_ns);
+  box.engine.tick(box.now_ns);
   CHECK(sessions[1].awaited_ns.get() == 0);
   CHECK(sessions[2].awaited_ns.get() == 3995 * kMs);
   CHECK(sessions[2].awaited_chunk_round.get() == 0);
   box.push_chunk(job, 2, 1.0f, 0, 0);
   box.now_ns += 1000 * kMs;
-  box.core.tick(box.now_ns);
+  box.engine.tick(box.now_ns);
   CHECK(sessions[2].awaited_ns.get() == 0);
 }
 
-TEST_CASE("chunks that open and finish in any order leave the list of open ones whole") {
+TEST_CASE("the list of open chunks stays intact whatever the order in which they open and finish") {
   Box box;
   const JobOptions job{.workers = 2, .chunks = 5};
   auto& shard = box.admit(job);
@@ -161,14 +161,14 @@ TEST_CASE("chunks that open and finish in any order leave the list of open ones 
   }
 }
 
-TEST_CASE("nobody is blamed for a round that an exclusion ended") {
+TEST_CASE("no rank is blamed for a round that an exclusion ended") {
   Box box;
   const JobOptions job{.workers = 3};
   auto& shard = box.admit(job);
   box.push_chunk(job, 0, 1.0f);
   box.push_chunk(job, 1, 1.0f);
   box.now_ns += 1000 * kMs;
-  box.core.execute({.kind = CommandKind::kExclude, .shard = &shard, .rank = 2, .generation = 21});
+  box.engine.execute({.kind = CommandKind::kExclude, .shard = &shard, .rank = 2, .generation = 21});
   CHECK(shard.rounds_finished.get() == 1);
   CHECK(shard.stragglers.oldest() == StragglerLedger::kNone);
   for (const auto& session : shard.sessions()) CHECK(session.late_ns.get() == 0);
@@ -188,7 +188,7 @@ TEST_CASE("a job of one rank has no stragglers") {
   CHECK(shard.stragglers.oldest() == StragglerLedger::kNone);
 }
 
-TEST_CASE("who asks while a rank is late is told how long the box waits and how often it did") {
+TEST_CASE("a STATUS says how long the box has waited for a late rank, and how often it was last") {
   Box box;
   const JobOptions job{.workers = 2};
   box.admit(job);
@@ -210,7 +210,7 @@ TEST_CASE("who asks while a rank is late is told how long the box waits and how 
   CHECK(status.last_percent == 75);
 }
 
-TEST_CASE("a duration is counted in the first bucket whose bound it does not pass") {
+TEST_CASE("a duration counts in the first bucket whose bound it does not exceed") {
   DurationHistogram histogram;
   histogram.add(0);
   histogram.add(DurationHistogram::bound_ns(0));

@@ -1,5 +1,5 @@
-// Chunks that another box has a copy of: nothing is given out before the copy is there, and the
-// copy is what the chunk then is.
+// Replicated chunks: no result leaves before the backup box has the copy, and the copy equals the
+// chunk after its round.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -38,7 +38,7 @@ void push_round(Box& box, const JobOptions& job, uint32_t round) {
   }
 }
 
-// What went up: the backup box's part of it, which then lets it go.
+// Acts as the relay and the backup box: takes the blocks that were sent, and gives them back.
 std::vector<ChunkState> take_copies(JobShard& shard, const JobOptions& job) {
   std::vector<ChunkState> copies;
   const StateLayout layout = StateLayout::block(job.optimizer.kind, job.chunk_elements);
@@ -52,11 +52,11 @@ std::vector<ChunkState> take_copies(JobShard& shard, const JobOptions& job) {
   return copies;
 }
 
-// With the copy there, and the results sent.
+// Finishes a round: the copy is made and the results leave.
 void finish_round(Box& box, JobShard& shard, const JobOptions& job, uint32_t round) {
   push_round(box, job, round);
   take_copies(shard, job);
-  box.core.publish_returned(box.now_ns);
+  box.engine.publish_returned(box.now_ns);
   box.take_all();
 }
 
@@ -75,7 +75,7 @@ bool has_results(const std::vector<Sent>& sent) {
 
 }  // namespace
 
-TEST_CASE("results are given out once the copy is there, and are what they are without one") {
+TEST_CASE("results leave once the copy is made, and equal those of a job without a backup") {
   for (const auto kind : kKinds) {
     for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kBf16}) {
       const JobOptions plain = job_of(kind, false, dtype), copied = job_of(kind, true, dtype);
@@ -86,13 +86,13 @@ TEST_CASE("results are given out once the copy is there, and are what they are w
         push_round(alone, plain, round);
         push_round(box, copied, round);
         CHECK_FALSE(has_results(box.take_all()));
-        CHECK_FALSE(box.core.publish_returned(box.now_ns));
+        CHECK_FALSE(box.engine.publish_returned(box.now_ns));
         const auto copies = take_copies(shard, copied);
         REQUIRE(copies.size() == 2);
         for (const ChunkState& copy : copies) {
           check_equal(copy, *pipeline::state_of(still, *still.find(copy.chunk)));
         }
-        CHECK(box.core.publish_returned(box.now_ns));
+        CHECK(box.engine.publish_returned(box.now_ns));
         const auto expected = alone.take_all(), sent = box.take_all();
         REQUIRE(sent.size() == expected.size());
         for (size_t index = 0; index < sent.size(); ++index) {
@@ -103,16 +103,16 @@ TEST_CASE("results are given out once the copy is there, and are what they are w
   }
 }
 
-TEST_CASE("a chunk whose copy is under way counts as what it is: after its round") {
+TEST_CASE("a chunk whose copy is in flight has the state after its round") {
   const JobOptions job = job_of(OptimizerKind::kAdam, true);
   Box box;
   JobShard& shard = box.admit(job);
   push_round(box, job, 0);
-  // Weights alone, which no step was made from.
+  // The initial weights: no step was applied.
   CHECK(pipeline::state_of(shard, *shard.find(0))->rounds_finished == 1);
   CHECK(pipeline::state_of(shard, *shard.find(0))->steps == 0);
   take_copies(shard, job);
-  box.core.publish_returned(box.now_ns);
+  box.engine.publish_returned(box.now_ns);
   box.take_all();
   push_round(box, job, 1);
   const auto state = pipeline::state_of(shard, *shard.find(1));
@@ -122,7 +122,7 @@ TEST_CASE("a chunk whose copy is under way counts as what it is: after its round
   check_equal(*state, take_copies(shard, job).at(1));
 }
 
-TEST_CASE("while the copy is under way the round is open, and what is asked for is not there") {
+TEST_CASE("while the copy is in flight the round stays open and no result can be asked for") {
   const JobOptions job = job_of(OptimizerKind::kSgd, true);
   Box box;
   JobShard& shard = box.admit(job);
@@ -131,7 +131,7 @@ TEST_CASE("while the copy is under way the round is open, and what is asked for 
   const uint64_t duplicates = box.count(Counter::kDuplicate);
   box.deliver(box.push(job, 0, 0, 1, 1));
   CHECK(box.count(Counter::kDuplicate) == duplicates + 1);
-  for (const uint32_t round : {0u, 1u}) {  // that of round 0 is in no place any more
+  for (const uint32_t round : {0u, 1u}) {  // round 0's result was replaced
     box.deliver(box.pull(job, 1, round));
     const auto sent = box.take_all();
     CHECK_FALSE(has_results(sent));
@@ -139,13 +139,13 @@ TEST_CASE("while the copy is under way the round is open, and what is asked for 
     CHECK(sent[0].header.type() == wire::PacketType::kStatus);
   }
   take_copies(shard, job);
-  box.core.publish_returned(box.now_ns);
+  box.engine.publish_returned(box.now_ns);
   CHECK(has_results(box.take_all()));
   box.deliver(box.pull(job, 1, 1));
   CHECK(has_results(box.take_all()));
 }
 
-TEST_CASE("a snapshot's cut that a chunk has passed with its copy under way is missed") {
+TEST_CASE("a chunk that passed a snapshot's cut with its copy in flight counts as missed") {
   const JobOptions job = job_of(OptimizerKind::kMomentum, true);
   for (const bool in_time : {true, false}) {
     Box box;
@@ -153,7 +153,7 @@ TEST_CASE("a snapshot's cut that a chunk has passed with its copy under way is m
     finish_round(box, shard, job, 0);
     const auto cut = std::move(*pipeline::StateCut::create(shard, 1));
     const auto look = [&] {
-      box.core.execute({.kind = pipeline::CommandKind::kCut, .shard = &shard, .cut = cut.get()});
+      box.engine.execute({.kind = pipeline::CommandKind::kCut, .shard = &shard, .cut = cut.get()});
     };
     if (in_time) look();
     push_round(box, job, 1);
@@ -163,7 +163,7 @@ TEST_CASE("a snapshot's cut that a chunk has passed with its copy under way is m
   }
 }
 
-TEST_CASE("a part that goes on from a copy gives what it would have given") {
+TEST_CASE("a part that continues from a copy gives the same results as one that was never lost") {
   for (const auto kind : kKinds) {
     const JobOptions job = job_of(kind, true), plain = job_of(kind, false);
     Box alone, box, next;
@@ -176,16 +176,17 @@ TEST_CASE("a part that goes on from a copy gives what it would have given") {
       if (round > 2) continue;
       push_round(box, job, round);
       copies = take_copies(shard, job);
-      box.core.publish_returned(box.now_ns);
+      box.engine.publish_returned(box.now_ns);
       box.take_all();
     }
     JobShard& successor = next.admit(plain);
-    next.core.execute({.kind = pipeline::CommandKind::kRemove, .shard = &successor});
+    next.engine.execute({.kind = pipeline::CommandKind::kRemove, .shard = &successor});
     for (const ChunkState& copy : copies) {
-      const auto block = pipeline::encode_block(copy, kind, job.chunk_elements);  // as it travels
+      const auto block =
+          pipeline::encode_block(copy, kind, job.chunk_elements);  // the form in which it travels
       pipeline::restore(successor, *pipeline::decode_block(block, copy.chunk));
     }
-    next.core.execute({.kind = pipeline::CommandKind::kInstall, .shard = &successor});
+    next.engine.execute({.kind = pipeline::CommandKind::kInstall, .shard = &successor});
     for (const uint32_t round : {3u, 4u}) {
       push_round(next, plain, round);
       next.take_all();
@@ -197,7 +198,7 @@ TEST_CASE("a part that goes on from a copy gives what it would have given") {
   }
 }
 
-TEST_CASE("counts of any size are written, and what is no block is not read") {
+TEST_CASE("counters of any size survive, and an invalid block is rejected") {
   const ChunkState state{.chunk = 7,
                          .rounds_finished = 0x123456789abcdef0,
                          .steps = 0xfedcba9876543210,
@@ -210,7 +211,7 @@ TEST_CASE("counts of any size are written, and what is no block is not read") {
   CHECK_FALSE(pipeline::decode_block({block.data(), 3}, 7));
   for (const float broken : {-1.0f, 65536.0f, std::nanf(""), 9.0f}) {
     auto other = block;
-    other[counts + 9] = broken;  // the upper half of how many elements there are
+    other[counts + 9] = broken;  // the upper half of the number of elements
     CHECK_FALSE(pipeline::decode_block(other, 7));
   }
   std::fill(block.begin(), block.end(), 0.0f);

@@ -1,4 +1,4 @@
-// A chunk in mode optimize that goes on at another box as if it had never left.
+// A chunk in mode optimize that moves continues at the other box as if it had never moved.
 #include <catch2/catch.hpp>
 #include <map>
 
@@ -24,7 +24,7 @@ JobOptions job_of(OptimizerKind kind, wire::Dtype dtype) {
 
 using Payloads = std::map<std::pair<uint32_t, uint32_t>, std::vector<std::byte>>;
 
-// Of rank 0, by chunk and fragment.
+// Keeps rank 0's results, by chunk and fragment.
 void keep_results(const std::vector<Sent>& sent, const JobOptions& job, Payloads& results) {
   for (const Sent& one : sent) {
     if (one.header.type() != wire::PacketType::kResult || one.to != address_of(job.job, 0))
@@ -42,22 +42,22 @@ void push_round(Box& box, const JobOptions& job, uint32_t round) {
   }
 }
 
-// As the first box hands it over and the second takes it on.
+// Moves the job's chunks from the first box to the second.
 JobShard& move(Box& from, JobShard& shard, Box& to, const JobOptions& job) {
-  from.core.execute({.kind = CommandKind::kRemove, .shard = &shard});
+  from.engine.execute({.kind = CommandKind::kRemove, .shard = &shard});
   JobShard& next = to.admit(job);
-  to.core.execute({.kind = CommandKind::kRemove, .shard = &next});
+  to.engine.execute({.kind = CommandKind::kRemove, .shard = &next});
   for (const pipeline::Chunk& chunk : shard.chunks()) {
     const auto state = pipeline::state_of(shard, chunk);
     if (state) pipeline::restore(next, *state);
   }
-  to.core.execute({.kind = CommandKind::kInstall, .shard = &next});
+  to.engine.execute({.kind = CommandKind::kInstall, .shard = &next});
   return next;
 }
 
 }  // namespace
 
-TEST_CASE("a chunk that moves with its state gives the weights that it would have given") {
+TEST_CASE("a chunk that moves with its state gives the same weights as one that stays") {
   for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kMomentum, OptimizerKind::kNesterov,
                           OptimizerKind::kAdam, OptimizerKind::kAdamW}) {
     for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16}) {
@@ -71,7 +71,7 @@ TEST_CASE("a chunk that moves with its state gives the weights that it would hav
           box->take_all();
         }
       }
-      first.deliver(first.push(job, 1, 0, 99.0f, kCut));  // dies with the box
+      first.deliver(first.push(job, 1, 0, 99.0f, kCut));  // lost with the box
       JobShard& moved = move(first, shard, second, job);
       CHECK(moved.chunks()[1].open_round() == kCut);
       for (uint32_t round = kCut; round < kCut + 3; ++round) {
@@ -87,7 +87,7 @@ TEST_CASE("a chunk that moves with its state gives the weights that it would hav
   }
 }
 
-TEST_CASE("the last result of a chunk that moved is given to who missed it, no older one is") {
+TEST_CASE("after a move a worker can get the last result, and no older one") {
   const JobOptions job = job_of(OptimizerKind::kAdam, wire::Dtype::kBf16);
   Box first, second;
   JobShard& shard = first.admit(job);
@@ -105,7 +105,7 @@ TEST_CASE("the last result of a chunk that moved is given to who missed it, no o
   CHECK(results == expected);
 }
 
-TEST_CASE("a chunk without weights has no state: in its first round, or while a copy is owed") {
+TEST_CASE("a chunk without weights has no state: in its first round, or while it expects a copy") {
   Box box;
   const JobOptions job = job_of(OptimizerKind::kMomentum, wire::Dtype::kF32);
   JobShard& shard = box.admit(job);
@@ -118,7 +118,7 @@ TEST_CASE("a chunk without weights has no state: in its first round, or while a 
   CHECK_FALSE(pipeline::state_of(**copied, (*copied)->chunks()[1]));
 }
 
-TEST_CASE("how many workers are in a result is kept, also where fragments are cut otherwise") {
+TEST_CASE("the number of workers in a result survives a move, also to other fragment sizes") {
   JobOptions job = job_of(OptimizerKind::kSgd, wire::Dtype::kF32);
   auto spec = spec_of(job);
   spec.partial = true;

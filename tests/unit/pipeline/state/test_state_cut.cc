@@ -1,4 +1,4 @@
-// What a snapshot copies of a shard, and what begins with it.
+// A snapshot's cut of a shard, and a job that begins with it.
 #include <catch2/catch.hpp>
 
 #include "pipeline/state/chunk_state.h"
@@ -38,7 +38,7 @@ void finish_rounds(Box& box, const JobOptions& job, uint32_t first, uint32_t end
 }
 
 void look(Box& box, JobShard& shard, StateCut* cut) {
-  box.core.execute({.kind = CommandKind::kCut, .shard = &shard, .cut = cut});
+  box.engine.execute({.kind = CommandKind::kCut, .shard = &shard, .cut = cut});
 }
 
 std::vector<ChunkState> states(const StateCut& cut) {
@@ -50,7 +50,7 @@ std::vector<ChunkState> states(const StateCut& cut) {
   return states;
 }
 
-// The same job, stopped at the cut.
+// Compares the cut with the same job, stopped at the cut.
 void check_is_cut(const StateCut& cut, const JobOptions& job) {
   Box still;
   JobShard& shard = still.admit(job);
@@ -66,7 +66,7 @@ void check_is_cut(const StateCut& cut, const JobOptions& job) {
 
 }  // namespace
 
-TEST_CASE("a cut is of one round, though chunks are at others when it is asked for") {
+TEST_CASE("a cut has all chunks at one round, though they are at different rounds when it begins") {
   for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kMomentum, OptimizerKind::kAdam}) {
     const JobOptions job = job_of(kind);
     Box box;
@@ -76,12 +76,12 @@ TEST_CASE("a cut is of one round, though chunks are at others when it is asked f
     const auto cut = std::move(*StateCut::create(shard, kCut));
     look(box, shard, cut.get());
     CHECK(cut->copied() == 1);
-    finish_round(box, job, kCut, 1);  // goes on
+    finish_round(box, job, kCut, 1);  // passes the cut
     CHECK(cut->copied() == 1);
     for (const uint32_t chunk : {0u, 2u}) {
       for (const uint32_t round : {kCut - 1, kCut}) finish_round(box, job, round, chunk);
     }
-    CHECK(cut->copied() == 3);  // before they went on
+    CHECK(cut->copied() == 3);  // before they passed the cut
     finish_rounds(box, job, kCut + 1, kCut + 3);
     look(box, shard, nullptr);
     CHECK(cut->missed() == 0);
@@ -107,7 +107,7 @@ TEST_CASE("chunks that rest at a cut are copied a few at a time") {
   check_is_cut(*cut, job);
 }
 
-TEST_CASE("a cut that a chunk has passed is missed") {
+TEST_CASE("a chunk that has passed the cut counts as missed") {
   const JobOptions job = job_of(OptimizerKind::kMomentum);
   Box box;
   JobShard& shard = box.admit(job);
@@ -119,7 +119,7 @@ TEST_CASE("a cut that a chunk has passed is missed") {
   CHECK(cut->missed() == 1);
 }
 
-TEST_CASE("a job that begins with a cut goes on as the one that it was made of") {
+TEST_CASE("a job that begins with a cut continues as the job that it was made from") {
   for (const auto kind : {OptimizerKind::kSgd, OptimizerKind::kNesterov, OptimizerKind::kAdamW}) {
     for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kF16}) {
       const JobOptions job = job_of(kind, dtype);
@@ -130,11 +130,11 @@ TEST_CASE("a job that begins with a cut goes on as the one that it was made of")
       look(undisturbed, shard, cut.get());
 
       JobShard& begun = second.admit(job);
-      second.core.execute({.kind = CommandKind::kRemove, .shard = &begun});
+      second.engine.execute({.kind = CommandKind::kRemove, .shard = &begun});
       for (const ChunkState& state : states(*cut)) pipeline::begin_from_snapshot(begun, state);
-      second.core.execute({.kind = CommandKind::kInstall, .shard = &begun});
+      second.engine.execute({.kind = CommandKind::kInstall, .shard = &begun});
       for (uint32_t chunk = 0; chunk < job.chunks; ++chunk) {
-        second.push_chunk(job, 1, 77.0f, 0, chunk);  // a script's own initial weights
+        second.push_chunk(job, 1, 77.0f, 0, chunk);  // a training script's own initial weights
         second.push_chunk(job, 0, 55.0f, 0, chunk);
         const auto sent = second.take_all();
         REQUIRE(!sent.empty());

@@ -1,5 +1,5 @@
-// The rules of the consistency models: tables, and random runs against FluentPS's server as its
-// authors write it.
+// The rules of the consistency models: tables, and random runs against a model of FluentPS's server
+// as its authors describe it.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -24,13 +24,13 @@ struct Row {
   bool waits;
 };
 
-// FluentPS's server for one shard, in its own terms: n[i] pushes of iteration i, parked pulls by
-// slot, V moved by a loop.
+// FluentPS's server for one shard, in its own terms: n[i] counts pushes of iteration i, pulls are
+// parked by slot, and a loop advances V.
 class FluentServer {
  public:
   FluentServer(const SyncSpec& spec, uint32_t workers) : spec_(spec), workers_(workers) {}
 
-  // Ranks that are answered by this push of iteration i.
+  // Returns the ranks that this push of iteration i releases.
   std::vector<uint32_t> push(uint64_t i) {
     ++pushes_[i];
     fastest_ = std::max(fastest_, i);
@@ -43,7 +43,7 @@ class FluentServer {
     return answered;
   }
 
-  // True if the pull of iteration i is answered at once.
+  // Returns true if the pull of iteration i is answered at once.
   bool pull(uint32_t rank, uint64_t i) {
     const int64_t k = static_cast<int64_t>(i) - static_cast<int64_t>(oldest_);
     const int64_t s = spec_.staleness;
@@ -81,8 +81,8 @@ struct Run {
   int64_t staleness_least = 0;
 };
 
-// Ranks push in a random order, some more rarely; who waits does not. Ends the test unless both
-// agree on every answer, and everybody reaches the last round.
+// Ranks push in a random order, some more rarely. A rank whose read is parked does not push. Checks
+// that both sides agree on every answer and that every rank reaches the last round.
 Run race(const SyncSpec& spec, uint32_t workers, uint64_t rounds, uint64_t seed) {
   Rng rng(seed);
   FluentServer server(spec, workers);
@@ -138,7 +138,7 @@ Run race(const SyncSpec& spec, uint32_t workers, uint64_t rounds, uint64_t seed)
 
 }  // namespace
 
-TEST_CASE("who waits, by model") {
+TEST_CASE("each model parks the reads that its rule names") {
   const SyncSpec asp{.model = SyncModel::kAsp};
   const SyncSpec ssp{.model = SyncModel::kSsp, .staleness = 3};
   const SyncSpec strict{.model = SyncModel::kSsp, .staleness = 0};
@@ -149,11 +149,11 @@ TEST_CASE("who waits, by model") {
   const Row rows[] = {
       {asp, 1000, 1, 1000, false}, {ssp, 3, 1, 3, false},  // a lead of 2
       {ssp, 4, 1, 4, true},        {ssp, 4, 1, 9, true},     {ssp, 4, 2, 4, false},
-      {ssp, 4, 5, 4, false},  // everybody has pushed it
+      {ssp, 4, 5, 4, false},  // every rank has pushed it
       {strict, 1, 1, 1, true},     {strict, 1, 2, 1, false}, {pssp, 4, 1, 4, true},
       {pssp, 3, 1, 3, false},      {pssp, 4, 1, 5, false},    // not the fastest
-      {rarely, 4, 1, 4, false},    {cached, 3, 1, 3, false},  // clock 1 is wanted
-      {cached, 4, 1, 4, true},                                // clock 2
+      {rarely, 4, 1, 4, false},    {cached, 3, 1, 3, false},  // needs clock 1
+      {cached, 4, 1, 4, true},                                // needs clock 2
       {cached, 4, 2, 4, false},    {essp, 4, 1, 4, true},    {essp, 4, 2, 9, false},
   };
   for (const Row& row : rows) {
@@ -162,7 +162,7 @@ TEST_CASE("who waits, by model") {
   }
 }
 
-TEST_CASE("until when who waits does") {
+TEST_CASE("a parked read is released at the clock that its rule names") {
   SyncSpec spec{.model = SyncModel::kSsp, .staleness = 3};
   CHECK(awaited_clock(spec, 4, 1) == 2);
   CHECK(releases(spec, 4, 2));
@@ -177,7 +177,7 @@ TEST_CASE("until when who waits does") {
   CHECK(releases(spec, 5, 3));
 }
 
-TEST_CASE("a draw is uniform, and its own for each epoch, rank and round") {
+TEST_CASE("draws are uniform, and independent for each epoch, rank and round") {
   std::set<double> drawn;
   std::vector<uint32_t> tenths(10, 0);
   double sum = 0;
@@ -210,7 +210,7 @@ TEST_CASE("the dynamic probability rises with the lead, from half of alpha") {
   }
 }
 
-TEST_CASE("progress and rules do what FluentPS's server does, in any order of pushes") {
+TEST_CASE("progress and rules answer as FluentPS's server does, for any order of pushes") {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     const auto workers = static_cast<uint32_t>(1 + seed % 9);
     for (const auto release : {Release::kSoft, Release::kLazy}) {
@@ -239,7 +239,7 @@ TEST_CASE("a straggler delays others far less often with lazy release and chance
   CHECK(soft_delays > 20 * lazy_delays);
 }
 
-TEST_CASE("who leaves holds nobody up, and the fastest is the fastest of those who stay") {
+TEST_CASE("a rank that leaves holds no other back, and no longer counts as the fastest") {
   std::vector<uint64_t> next(4);
   Progress progress;
   progress.begin(next, 1);
@@ -261,10 +261,10 @@ TEST_CASE("who leaves holds nobody up, and the fastest is the fastest of those w
   CHECK(progress.slowest() == 3);
   CHECK_FALSE(progress.leave(2));
   CHECK_FALSE(progress.leave(1));
-  CHECK(progress.slowest() == 3);  // nobody is left: it stays
+  CHECK(progress.slowest() == 3);  // no rank is left: V stays
 }
 
-TEST_CASE("a set of ranks is gone through in order, whatever its words") {
+TEST_CASE("a set of ranks is iterated in order, across its words") {
   RankSet set;
   CHECK(set.empty());
   CHECK(set.next(0) == RankSet::kNone);

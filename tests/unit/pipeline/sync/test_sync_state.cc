@@ -1,5 +1,5 @@
-// A chunk of a job whose model is not BSP goes on at another box: every update is in once, and who
-// waited waits on.
+// A chunk of a job whose model is not BSP moves to another box: every update counts once, and
+// parked reads stay parked.
 #include <catch2/catch.hpp>
 
 #include "pipeline/state/chunk_state.h"
@@ -16,7 +16,7 @@ using wire::SyncModel;
 using Ranks = std::vector<uint32_t>;
 
 std::vector<pipeline::ChunkState> take(SyncJob& job) {
-  job.box.core.execute({.kind = CommandKind::kRemove, .shard = job.shard});
+  job.box.engine.execute({.kind = CommandKind::kRemove, .shard = job.shard});
   std::vector<pipeline::ChunkState> states;
   for (const pipeline::Chunk& chunk : job.shard->chunks()) {
     auto state = pipeline::state_of(*job.shard, chunk);
@@ -28,18 +28,18 @@ std::vector<pipeline::ChunkState> take(SyncJob& job) {
   return states;
 }
 
-// As the first box hands it over and the second takes it on.
+// Moves the job's chunks from the first box to the second.
 void hand_over(SyncJob& from, SyncJob& to) {
   const auto states = take(from);
   to.shard = &to.box.admit(to.options);
-  to.box.core.execute({.kind = CommandKind::kRemove, .shard = to.shard});
+  to.box.engine.execute({.kind = CommandKind::kRemove, .shard = to.shard});
   for (const auto& state : states) pipeline::restore(*to.shard, state);
-  to.box.core.execute({.kind = CommandKind::kInstall, .shard = to.shard});
+  to.box.engine.execute({.kind = CommandKind::kInstall, .shard = to.shard});
 }
 
 constexpr wire::SyncSpec kSsp{.model = SyncModel::kSsp, .staleness = 2};
 
-// Rank 0 waits for rank 2, and rank 1 has pushed a part of what it would wait for then.
+// Rank 0's read waits for rank 2. Rank 1 has pushed part of a round whose read would wait too.
 void begin_to_wait(SyncJob& job) {
   job.begin();
   for (const uint32_t round : {1u, 2u}) {
@@ -51,7 +51,7 @@ void begin_to_wait(SyncJob& job) {
 
 }  // namespace
 
-TEST_CASE("a rank that waits waits on at another box, and what was pushed is not added again") {
+TEST_CASE("after a move a parked read stays parked, and pushed fragments are not added again") {
   SyncJob first(kSsp), second(kSsp);
   begin_to_wait(first);
   hand_over(first, second);
@@ -82,7 +82,7 @@ TEST_CASE("a rank that waits waits on at another box, and what was pushed is not
   CHECK(second.shard->parked_count == 0);
 }
 
-TEST_CASE("who was to be answered when the chunk left asks, and is answered") {
+TEST_CASE("a rank whose reply was pending when the chunk moved asks again, and is answered") {
   SyncJob first({.model = SyncModel::kAsp}), second({.model = SyncModel::kAsp});
   first.begin();
   first.box.push_chunk(first.options, 1, 1.0f, 1);  // its reply never leaves
@@ -93,7 +93,7 @@ TEST_CASE("who was to be answered when the chunk left asks, and is answered") {
   CHECK(sent[0].header.applied() == 2);
 }
 
-TEST_CASE("a rank that does not come along is not waited for any more") {
+TEST_CASE("after a move no rank waits for a rank that did not come along") {
   SyncJob first(kSsp), second(kSsp);
   begin_to_wait(first);
   const auto states = take(first);
@@ -105,14 +105,15 @@ TEST_CASE("a rank that does not come along is not waited for any more") {
   pipeline::restore(*second.shard, states[0]);
   CHECK(second.shard->chunks()[0].open_round() == 3);
   CHECK(second.shard->parked_count == 0);
-  second.box.core.execute({.kind = CommandKind::kInstall, .shard = second.shard});
+  second.box.engine.execute({.kind = CommandKind::kInstall, .shard = second.shard});
   const auto sent = second.pull(0, 3);
   CHECK(served(sent) == Ranks{0});
   CHECK(sent[0].header.round == 2);
-  second.box.core.execute({.kind = CommandKind::kRemove, .shard = second.shard});
+  second.box.engine.execute({.kind = CommandKind::kRemove, .shard = second.shard});
 }
 
-TEST_CASE("the optimizer counts on, fragment by fragment, and weights are as undisturbed") {
+TEST_CASE(
+    "after a move the optimizer continues counting by fragment, and weights are as without it") {
   for (const auto dtype : {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16}) {
     const wire::SyncSpec asp{.model = SyncModel::kAsp};
     SyncJob undisturbed(asp, 2), first(asp, 2), second(asp, 2);
@@ -138,14 +139,14 @@ TEST_CASE("the optimizer counts on, fragment by fragment, and weights are as und
   }
 }
 
-TEST_CASE("whose own copies are read is told exactly what is in them, and is sent an advance") {
+TEST_CASE("after a move cached reads keep exact labels, and an advance is sent") {
   const wire::SyncSpec essp{.model = SyncModel::kEssp, .staleness = 1};
   SyncJob first(essp, 2), second(essp, 2);
   first.begin();
   first.push(0, 1);
   first.box.deliver(first.box.push(first.options, 0, 2, 1.0f, 2));
   hand_over(first, second);
-  second.pull(0, 2);  // so that it has been heard
+  second.pull(0, 2);  // so that its address is known
   const auto sent = second.push(1, 1);
   REQUIRE(sent.size() >= 6);
   for (const Sent& packet : sent) {
@@ -155,7 +156,7 @@ TEST_CASE("whose own copies are read is told exactly what is in them, and is sen
   }
 }
 
-TEST_CASE("what came too late for a round stays so, and what was in time is not dropped") {
+TEST_CASE("after a move late fragments stay dropped, and fragments in time stay counted") {
   const wire::SyncSpec drop{.model = SyncModel::kDrop, .quorum = 1};
   SyncJob first(drop, 2), second(drop, 2);
   first.begin();
@@ -176,7 +177,7 @@ TEST_CASE("what came too late for a round stays so, and what was in time is not 
   CHECK(served(second.push(0, 2)) == Ranks{0});
 }
 
-TEST_CASE("clocks that no box could have are told from those that one has") {
+TEST_CASE("clocks that no box can have are rejected") {
   SyncJob job(kSsp);
   begin_to_wait(job);
   const uint32_t bytes = job.shard->chunks()[0].wire_bytes;
