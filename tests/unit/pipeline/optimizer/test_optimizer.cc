@@ -54,7 +54,7 @@ TEST_CASE("every optimizer equals the reference bit for bit on every target") {
   }
 }
 
-TEST_CASE("a non-finite gradient reaches the weight and no other") {
+TEST_CASE("a non-finite gradient reaches its own weight only") {
   for (const auto& target : reduce::supported_targets()) {
     for (const OptimizerKind kind : kKinds) {
       if (kind == OptimizerKind::kNone) continue;
@@ -114,7 +114,7 @@ TEST_CASE("Adam's bias correction keeps its digits in late steps") {
   CHECK(late.inverse_root_correction2 == 1.0f);
 }
 
-TEST_CASE("the state a kind needs is what its formula keeps") {
+TEST_CASE("each kind has as much state as its formula keeps") {
   CHECK(state_floats_per_element(OptimizerKind::kNone) == 0);
   CHECK(state_floats_per_element(OptimizerKind::kSgd) == 0);
   CHECK(state_floats_per_element(OptimizerKind::kMomentum) == 1);

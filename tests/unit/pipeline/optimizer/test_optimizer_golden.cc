@@ -1,4 +1,4 @@
-// Several steps of every optimizer against torch.optim's own results.
+// Compares several steps of every optimizer with torch.optim's own results.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -14,12 +14,13 @@ using namespace pbox::optimizer;
 
 namespace {
 
-// 1e-6 of the weight, or of 1 where a step crosses zero and digits cancel.
+// Tolerance: 1e-6 of the weight, or 1e-6 where a step crosses zero and digits cancel.
 bool agrees(float actual, float expected) {
   return std::fabs(actual - expected) <= 1e-6f * std::fmax(1.0f, std::fabs(expected));
 }
 
-// Runs a case on one target and counts the weights, over all steps, that differ from `expected`.
+// Runs a case on one target. Returns the number of weights, over all steps, that differ from
+// `expected`.
 size_t disagreements(int64_t target, const OptimizerSpec& spec, const float* expected) {
   const StepFunction step = kernels_for(target).step[static_cast<size_t>(spec.kind)];
   std::vector<float> weights(std::begin(golden::kInitial), std::end(golden::kInitial));
@@ -56,7 +57,7 @@ TEST_CASE("every optimizer follows torch.optim on every target") {
   }
 }
 
-TEST_CASE("a golden weight altered in its sixth digit is noticed") {
+TEST_CASE("a golden weight changed in its sixth digit is detected") {
   const int64_t target = kernels().target;
   for (const golden::Case& example : golden::kCases) {
     std::vector<float> altered(std::begin(example.weights), std::end(example.weights));
@@ -66,7 +67,7 @@ TEST_CASE("a golden weight altered in its sixth digit is noticed") {
   }
 }
 
-TEST_CASE("the golden table is as torch wrote it") {
+TEST_CASE("the golden table is unchanged since torch wrote it") {
   uint64_t digest = 0xcbf29ce484222325ull;
   digest = fnv1a(digest, golden::kInitial, std::size(golden::kInitial));
   digest = fnv1a(digest, golden::kGradients, std::size(golden::kGradients));

@@ -1,4 +1,4 @@
-// Inputs that hurt: every class of float, odd lengths, unaligned payloads.
+// Difficult inputs: every class of float, odd lengths, unaligned payloads.
 #pragma once
 
 #include <bit>
@@ -19,12 +19,12 @@ namespace pbox::test {
 
 inline constexpr wire::Dtype kDtypes[] = {wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16};
 
-// Below, at and above the vector widths and the unrolled turns of every target, and a fragment.
+// Lengths below, at and above the vector widths and unrolled loops of every target, and a fragment.
 inline constexpr size_t kCounts[] = {0,  1,  2,  3,  7,  8,   9,   15,  16,  17,  31,
                                      32, 33, 63, 64, 65, 100, 127, 128, 129, 352, 1023};
 
-// Zeros, denormals, halves' borders, overflow of f16 and bf16, infinities, quiet and signalling
-// NaN.
+// Zeros, denormals, the limits of half precision, overflow of f16 and bf16, infinities, quiet and
+// signalling NaNs.
 inline constexpr uint32_t kHardFloats[] = {
     0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x00800000, 0x33000000, 0x33000001, 0x337fffff,
     0x33800000, 0x33c00000, 0x387fc000, 0x387fe000, 0x38800000, 0x3f800000, 0x3f801000, 0x3f803000,
@@ -36,8 +36,8 @@ inline constexpr uint16_t kHardHalves[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x040
                                            0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x7c01, 0xfdff,
                                            0x7f7f, 0x7f80, 0xff80, 0x7f81, 0x7fc0, 0xffff, 0x007f};
 
-// A zeroed array whose start has the given distance from a 64-byte boundary, and whose last byte is
-// the last of its heap block: a sanitizer build sees each byte read past the end.
+// A zeroed array whose start is at the given distance from a 64-byte boundary. It ends where its
+// heap block ends, so a sanitizer build sees each byte that is read past the end.
 template <typename T>
 class Array {
  public:
@@ -62,7 +62,7 @@ class Array {
   std::unique_ptr<std::byte, Free> block_;
 };
 
-// Ordinary values of mixed magnitude; every third is a hard one if asked.
+// Ordinary values of mixed magnitude. If requested, every third is a difficult one.
 inline std::vector<float> floats(size_t count, uint64_t seed, bool hard) {
   Rng rng(seed);
   std::vector<float> values(count);
@@ -76,7 +76,8 @@ inline std::vector<float> floats(size_t count, uint64_t seed, bool hard) {
   return values;
 }
 
-// A payload of `count` elements in `bytes`; every other one is hard if asked.
+// Fills `bytes` with a payload of `count` elements. If requested, every other one is a difficult
+// one.
 inline void fill_payload(wire::Dtype dtype, std::byte* bytes, size_t count, uint64_t seed,
                          bool hard) {
   Rng rng(seed);
@@ -86,7 +87,7 @@ inline void fill_payload(wire::Dtype dtype, std::byte* bytes, size_t count, uint
     return;
   }
   for (size_t i = 0; i < count; ++i) {
-    // Exponents from the middle of the range, or anything at all.
+    // Exponents from the middle of the range, or any bits.
     uint16_t half = static_cast<uint16_t>(0x3000 + rng.below(0x1000) + (rng.below(2) << 15));
     if (hard && i % 2 == 0) half = kHardHalves[rng.below(std::size(kHardHalves))];
     std::memcpy(bytes + i * sizeof half, &half, sizeof half);

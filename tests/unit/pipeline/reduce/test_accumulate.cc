@@ -10,7 +10,7 @@ using namespace pbox;
 
 namespace {
 
-// A sum of two NaNs may return either of them (IEEE 754-2019, 6.2.3); all else is fixed.
+// A sum of two NaNs may be either of them (IEEE 754-2019, 6.2.3). Everything else is exact.
 void make_sums_of_nans_equal(const std::vector<float>& before, const test::Array<float>& added,
                              std::vector<uint32_t>& left, std::vector<uint32_t>& right) {
   auto& widened = const_cast<test::Array<float>&>(added);
@@ -92,14 +92,14 @@ TEST_CASE("store and add widen every half-precision value as the reference does"
   }
 }
 
-TEST_CASE("store and add tell of one infinity or NaN wherever it lies, and of no other value") {
+TEST_CASE("store and add report an infinity or NaN wherever it lies, and no other value") {
   for_each_case(
       [](const reduce::Kernels& kernels, wire::Dtype dtype, size_t count, size_t misalignment) {
         const auto type = static_cast<size_t>(dtype);
         const size_t bytes = wire::dtype_bytes(dtype);
         test::Array<std::byte> source(count * bytes, misalignment);
         test::Array<float> accumulator(count);
-        // The largest finite values of either sign, then one that is none.
+        // The largest finite values of either sign, then one that is not finite.
         const uint32_t largest[] = {0x7f7fffff, 0x7bff, 0x7f7f};
         const uint32_t infinity[] = {0x7f800000, 0x7c00, 0x7f80};
         const auto set = [&](size_t index, uint32_t bits, bool negative) {
@@ -119,7 +119,7 @@ TEST_CASE("store and add tell of one infinity or NaN wherever it lies, and of no
       });
 }
 
-TEST_CASE("store and add leave the elements after the last alone") {
+TEST_CASE("store and add do not touch elements after the last") {
   for (const auto& target : reduce::supported_targets()) {
     const reduce::Kernels kernels = reduce::kernels_for(target.target);
     for (const size_t count : test::kCounts) {
@@ -145,7 +145,7 @@ TEST_CASE("the free functions use the best target's table") {
   CHECK(accumulator[2] == -4.0f);
 }
 
-TEST_CASE("a scalar target is always there to compare with") {
+TEST_CASE("a scalar target always exists to compare with") {
   REQUIRE(!reduce::supported_targets().empty());
   for (const auto& target : reduce::supported_targets()) {
     CHECK(reduce::kernels_for(target.target).target == target.target);

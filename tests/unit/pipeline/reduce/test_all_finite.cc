@@ -6,7 +6,7 @@
 
 using namespace pbox;
 
-TEST_CASE("all_finite finds one infinity or NaN wherever it lies") {
+TEST_CASE("all_finite finds an infinity or NaN wherever it lies") {
   constexpr uint32_t kNotFinite[] = {0x7f800000, 0xff800000, 0x7fc00000, 0xffc12345, 0x7f800001};
   for (const auto& target : reduce::supported_targets()) {
     const reduce::Kernels kernels = reduce::kernels_for(target.target);
@@ -25,7 +25,7 @@ TEST_CASE("all_finite finds one infinity or NaN wherever it lies") {
   }
 }
 
-TEST_CASE("all_finite holds for denormals, zeros and nothing at all") {
+TEST_CASE("all_finite is true for denormals, zeros and empty arrays") {
   for (const auto& target : reduce::supported_targets()) {
     const reduce::Kernels kernels = reduce::kernels_for(target.target);
     CHECK(kernels.all_finite(nullptr, 0));

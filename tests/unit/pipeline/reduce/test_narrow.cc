@@ -61,7 +61,7 @@ TEST_CASE("narrow in place gives the same bytes as narrow to another array") {
   });
 }
 
-TEST_CASE("narrow rounds as the reference at and around every border of the halves") {
+TEST_CASE("narrow rounds as the reference at and around every rounding border") {
   // Each half h, the midpoint to the next, and their neighbours, on every target.
   for (const wire::Dtype dtype : {wire::Dtype::kF16, wire::Dtype::kBf16}) {
     const uint32_t dropped_bits = dtype == wire::Dtype::kF16 ? 13 : 16;
@@ -84,7 +84,7 @@ TEST_CASE("narrow rounds as the reference at and around every border of the halv
   }
 }
 
-TEST_CASE("a half widened and narrowed is itself, NaNs made quiet") {
+TEST_CASE("widening and narrowing a half gives it back, with NaNs made quiet") {
   for (const wire::Dtype dtype : {wire::Dtype::kF16, wire::Dtype::kBf16}) {
     const uint16_t infinity = dtype == wire::Dtype::kF16 ? 0x7c00 : 0x7f80;
     const uint16_t quiet = dtype == wire::Dtype::kF16 ? 0x0200 : 0x0040;

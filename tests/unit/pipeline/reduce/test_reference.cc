@@ -1,4 +1,5 @@
-// The reference itself, against the definition of the formats: everything else is compared with it.
+// Checks the reference itself against the definition of the formats. Everything else is compared
+// with the reference.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -11,7 +12,7 @@ using namespace pbox::reduce::reference;
 
 namespace {
 
-// The value of a finite half by IEEE 754's formula, in double, where it is exact.
+// Returns the value of a finite half by IEEE 754's formula. It is exact in double.
 double value_of(uint16_t half, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = (half >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -22,20 +23,22 @@ double value_of(uint16_t half, int exponent_bits, int mantissa_bits) {
   return (half & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-// For each pair of neighbours: just below their middle rounds down, just above rounds up, the
-// middle itself goes to the even one. Covers all positive halves and, by sign, the negative.
+// For each pair of neighbouring halves: values just below their middle round down, values just
+// above it round up, and the middle rounds to the even one. Covers all positive halves, and by sign
+// the negative ones.
 void check_rounding(uint16_t infinity, int exponent_bits, int mantissa_bits,
                     uint16_t (*narrow_one)(float)) {
   for (uint16_t half = 0; half < infinity; ++half) {
     const double low = value_of(half, exponent_bits, mantissa_bits);
-    // One past the largest finite half stands for infinity, with the value it would have.
+    // The half after the largest finite one stands for infinity. Its value continues the sequence.
     const uint16_t next = static_cast<uint16_t>(half + 1);
     const double high = value_of(next, exponent_bits, mantissa_bits);
     const auto middle = static_cast<float>((low + high) / 2);
     const uint16_t even = (half & 1) == 0 ? half : next;
     INFO("half " << half);
     REQUIRE(narrow_one(static_cast<float>(low)) == half);
-    if (static_cast<double>(middle) == (low + high) / 2) {  // below 2^-149 there is no middle
+    if (static_cast<double>(middle) ==
+        (low + high) / 2) {  // below 2^-149 no f32 lies in the middle
       REQUIRE(narrow_one(middle) == even);
       REQUIRE(narrow_one(-middle) == (even | 0x8000));
       REQUIRE(narrow_one(std::nextafterf(middle, 0.0f)) == half);
@@ -75,7 +78,7 @@ TEST_CASE("infinities and NaNs keep their kind and sign through widening and nar
   CHECK(narrow_bf16(infinity) == 0x7f80);
   CHECK(std::isnan(widen_f16(0x7c01)));
   CHECK(std::isnan(widen_bf16(0x7f81)));
-  // The payload lies wholly in the bits that are dropped: it must not become an infinity.
+  // All payload bits of the NaN are dropped. It must not become an infinity.
   CHECK(narrow_f16(std::bit_cast<float>(0x7f800001u)) == 0x7e00);
   CHECK(narrow_bf16(std::bit_cast<float>(0xff800001u)) == 0xffc0);
   CHECK(narrow_bf16(std::bit_cast<float>(0x7fffffffu)) == 0x7fff);
