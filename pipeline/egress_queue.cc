@@ -41,6 +41,7 @@ bool EgressQueue::pop(FanOut& next) {
   std::pop_heap(heap_.begin(), heap_.end(), leaves_later);
   next = heap_.back();
   heap_.pop_back();
+  PBOX_DCHECK(next.chunk != nullptr);
   return true;
 }
 
@@ -76,6 +77,7 @@ bool EgressQueue::pop_answer(Answer& next) {
   if (answers_.empty()) return false;
   std::pop_heap(answers_.begin(), answers_.end(), leaves_later);
   next = answers_.back();
+  PBOX_DCHECK(next.chunk != nullptr && next.mask != 0);
   answers_.pop_back();
   return true;
 }
@@ -83,6 +85,7 @@ bool EgressQueue::pop_answer(Answer& next) {
 bool EgressQueue::pop_resend(Resend& next) {
   if (resend_head_ == resend_tail_) return false;
   next = resends_[resend_head_++ % kResendCapacity];
+  PBOX_DCHECK(next.chunk != nullptr && next.mask != 0);
   return true;
 }
 

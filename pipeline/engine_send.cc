@@ -1,5 +1,5 @@
-// What leaves: replies first, then per job, in turns (deficit round robin), the results that were
-// asked for again, the fan-out of finished chunks, and answers to PULL.
+// A box's packets: replies first, then per job, in turns (deficit round robin), the results that
+// are sent again, the fan-out of finished chunks, and answers to PULL.
 #include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/engine.h"
@@ -65,6 +65,7 @@ class ResultMaker {
     wire::HeaderWords words = words_;
     words[0] |= uint64_t{flags} << (8 * offsetof(wire::Header, flags)) |
                 uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
+    PBOX_DCHECK(session_.next_packet_number > 0);
     words[1] = session_.next_packet_number++;
     words[4] += applied_mask_ >> fragment & 1;
     words[3] |= uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
@@ -263,6 +264,7 @@ size_t Engine::fill_fragments(JobShard& shard, Resend& asked, uint8_t flags, siz
 }
 
 size_t Engine::fill_fan_out(JobShard& shard, size_t filled, size_t limit) {
+  PBOX_DCHECK(filled <= limit && limit <= outgoing_.size());
   EgressQueue::Cursor& cursor = shard.egress.cursor;
   while (filled < limit && shard.egress_deficit_bytes > 0) {
     if (cursor.count == 0 && !begin_fan_out(shard.egress)) break;
@@ -290,6 +292,7 @@ bool Engine::begin_fan_out(EgressQueue& egress) {
 // Makes the rest of the group's packets for one worker.
 size_t Engine::fill_group(JobShard& shard, Session& session, size_t filled, size_t limit) {
   EgressQueue::Cursor& cursor = shard.egress.cursor;
+  PBOX_DCHECK(cursor.count <= cursor.group.size());
   for (; cursor.index < cursor.count; ++cursor.index, cursor.fragment = 0) {
     const FanOut& at = cursor.group[cursor.index];
     PBOX_DCHECK(wire::round_distance(at.round + 1, at.chunk->open_round()) <= 0);

@@ -71,6 +71,7 @@ template <typename Ahead>
 [[gnu::always_inline]] inline void fetch_behind(std::span<const std::byte> payload,
                                                 const nic::RxPacket& next, size_t from,
                                                 size_t bytes) {
+  PBOX_DCHECK(bytes <= kPieceBytes);
   const size_t end = from + bytes;
   const size_t size = payload.size();
   fetch_lines(payload.data() + std::min(from, size), payload.data() + std::min(end, size));
@@ -117,6 +118,7 @@ class FetchChoice {
       return;
     }
     votes_ = std::clamp(votes_ + (cost < memory_cost_ ? 1 : -1), -kVotesMax, kVotesMax);
+    PBOX_DCHECK(!tries_cache_);
   }
 
  private:

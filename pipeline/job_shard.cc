@@ -194,6 +194,7 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
   const bool narrow = spec.dtype != wire::Dtype::kF32;
   std::byte* result =
       narrow ? arena_.take(size_t{spec.elements} * 2) : reinterpret_cast<std::byte*>(chunk.weights);
+  PBOX_DCHECK(chunk.weights != nullptr && result != nullptr);
   chunk.result[0] = chunk.result[1] = result;
   const size_t state = optimizer::state_floats_per_element(optimizer.kind);
   if (state > 0) {
@@ -203,6 +204,7 @@ void JobShard::lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk&
 }
 
 void JobShard::lay_out_sync(Chunk& chunk) {
+  PBOX_DCHECK(sync.model != wire::SyncModel::kBsp && chunk.sync == nullptr);
   chunk.sync = new (arena_.take(cache_lines(sizeof(sync::ChunkSync)))) sync::ChunkSync;
   const size_t workers = sessions_.size();
   if (wire::applies_on_arrival(sync.model)) {

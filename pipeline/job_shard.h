@@ -143,7 +143,10 @@ struct alignas(kCacheLineBytes) Chunk {
   // True if pushes after the initial weights are applied on arrival.
   bool applies_on_arrival() const { return sync != nullptr && sync->next != nullptr; }
   // Optimizer steps applied to `optimizer_state`; valid once the weights are loaded.
-  uint64_t steps() const { return rounds_made() - 1 - stateless_round; }
+  uint64_t steps() const {
+    PBOX_DCHECK(rounds_made() > 0);
+    return rounds_made() - 1 - stateless_round;
+  }
   // Rounds whose result is made, also if it is not published yet.
   uint64_t rounds_made() const { return rounds_finished + (is_stepped ? 1 : 0); }
   // Modulo 2^32, as on the wire.
@@ -153,6 +156,8 @@ struct alignas(kCacheLineBytes) Chunk {
   bool has_own_rounds() const { return applies_on_arrival() && rounds_finished > 0; }
   // The round that the rank pushes next, modulo 2^32.
   uint32_t next_round(uint32_t rank) const {
+    PBOX_DCHECK(sync == nullptr || rounds_finished == 0 || sync->next != nullptr ||
+                sync->pushed != nullptr);
     return has_own_rounds() ? static_cast<uint32_t>(sync->progress.next(rank)) : open_round();
   }
 };
@@ -217,6 +222,7 @@ class JobShard {
   uint32_t present_count() const { return present_count_; }
   // The number of ranks that must have pushed all of the chunk's open round for it to finish.
   uint32_t workers_needed(const Chunk& chunk) const {
+    PBOX_DCHECK(present_count_ <= worker_count());
     const bool may_drop = sync.model == wire::SyncModel::kDrop && chunk.rounds_finished > 0;
     return may_drop && sync.quorum < present_count_ ? sync.quorum : present_count_;
   }
@@ -230,8 +236,14 @@ class JobShard {
   size_t chunk_count() const { return chunks_.size(); }
   uint32_t job_chunk_count() const { return static_cast<uint32_t>(local_index_.size()); }
   // Any thread: these values never change.
-  uint32_t chunk_id(uint32_t index) const { return chunks_[index].id; }
-  uint32_t elements(uint32_t index) const { return chunks_[index].elements; }
+  uint32_t chunk_id(uint32_t index) const {
+    PBOX_DCHECK(index < chunks_.size());
+    return chunks_[index].id;
+  }
+  uint32_t elements(uint32_t index) const {
+    PBOX_DCHECK(index < chunks_.size());
+    return chunks_[index].elements;
+  }
 
   std::string name;
   uint32_t part = 0;

@@ -90,6 +90,7 @@ class Loop {
     bool any = false;
     for (;;) {
       const auto packets = engine_.to_send();
+      PBOX_DCHECK(packets.size() <= limits::kBurstPackets);
       blocked_ = false;
       if (packets.empty()) return any;
       const size_t count = port_.tx_burst(packets);

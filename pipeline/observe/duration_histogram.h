@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/check.h"
 #include "base/counter.h"
 
 namespace pbox::pipeline {
@@ -25,12 +26,16 @@ class DurationHistogram {
   void add(uint64_t duration_ns) {
     const uint64_t below = duration_ns == 0 ? 0 : duration_ns - 1;  // bounds are inclusive
     const auto bits = static_cast<size_t>(std::bit_width(below >> kFirstBoundBits));
+    PBOX_DCHECK(bits >= kBucketCount - 1 || duration_ns <= bound_ns(bits));
     counts_[bits < kBucketCount ? bits : kBucketCount - 1].add(1);
     sum_ns_.add(duration_ns);
   }
 
   // Any thread.
-  uint64_t count(size_t bucket) const { return counts_[bucket].get(); }
+  uint64_t count(size_t bucket) const {
+    PBOX_DCHECK(bucket < kBucketCount);
+    return counts_[bucket].get();
+  }
   uint64_t sum_ns() const { return sum_ns_.get(); }
 
  private:

@@ -19,7 +19,7 @@ inline constexpr char kFlightMagic[8] = {'P', 'B', 'O', 'X', 'F', 'L', 'T', '\n'
 inline constexpr uint32_t kFlightVersion = 2;
 inline constexpr size_t kFlightHeadBytes = 4096;
 
-// What the pipeline did with a packet. The numbers are part of the file format.
+// The outcome of a packet. The numbers are part of the file format.
 enum class Verdict : uint8_t {
   kPending = 0,     // the pipeline was working on it
   kAggregated = 1,  // added; or applied, where the model is not BSP

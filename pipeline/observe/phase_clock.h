@@ -53,6 +53,7 @@ class PhaseClock {
   void begin_turn() {
     if (--turns_left_ > 0) [[likely]]
       return;
+    PBOX_DCHECK(!sampling_);
     sampling_ = true;
     is_discarded_ = false;
     turns_left_ = kTurnsPerSample;

@@ -38,6 +38,7 @@ StragglerLedger::Lateness StragglerLedger::finished(uint32_t index, uint64_t rou
   if (!chunk.is_open) return {};
   unlink(chunk);
   const Lateness lateness{.skew_ns = now_ns - chunk.first_ns, .late_ns = now_ns - chunk.newest_ns};
+  PBOX_DCHECK(lateness.late_ns <= lateness.skew_ns);
   skews_.add(lateness.skew_ns);
   chunk.late_ns.add(lateness.late_ns);
   if (lateness.late_ns > chunk.worst.late_ns.get()) {
@@ -75,6 +76,7 @@ void StragglerLedger::note_round(uint32_t index, uint64_t round, uint32_t rank, 
   kept.begun_ns.set(std::min(kept.begun_ns.get(), first_ns));
   kept.finished_ns.set(now_ns);
   kept.chunks.add(1);
+  PBOX_DCHECK(kept.round.get() == round + 1);
   if (kept.chunks.get() == chunks_.size()) round_times_.add(now_ns - kept.begun_ns.get());
 }
 

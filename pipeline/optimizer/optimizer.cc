@@ -96,6 +96,7 @@ void run(const StepCoefficients& coefficients, float* weights, float* state, con
   };
   const hn::ScalableTag<float> d;
   const size_t lanes = hn::Lanes(d);
+  PBOX_DCHECK(lanes > 0);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) Rule::apply(d, c, at(i));
   const hn::CappedTag<float, 1> one;

@@ -63,6 +63,7 @@ bool Progress::recount() {
 }
 
 Progress::Behind Progress::behind(uint64_t clock) const {
+  PBOX_DCHECK(clock != kLeft);
   Behind behind;
   uint64_t least = clock;
   for (uint32_t rank = 0; rank < next_.size(); ++rank) {
