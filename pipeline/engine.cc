@@ -135,12 +135,14 @@ void Engine::note_awaited(JobShard& shard, uint64_t now_ns) {
       session.awaited_ns.set(0);
       continue;
     }
+    PBOX_DCHECK((chunk->claimed[session.rank] & ~chunk->full_mask) == 0);
     session.awaited_chunk_round.set(uint64_t{chunk->id} << 32 | chunk->open_round());
     session.awaited_ns.set(waited_ns);
   }
 }
 
 void Engine::remove(JobShard& shard) {
+  PBOX_DCHECK(relayed_shards_ <= shards_.size());
   if (std::erase(shards_, &shard) > 0 && shard.uplink != nullptr) --relayed_shards_;
   note_tracing();
   next_shard_ = 0;

@@ -132,6 +132,7 @@ void Engine::record_chunk(const JobShard& shard, const Chunk& chunk, bool opens)
     ClaimsRecord part;
     part.chunk = chunk.id;
     part.first_rank = index * ClaimsRecord::kRanks;
+    PBOX_DCHECK(part.first_rank < workers);
     const uint32_t ranks = std::min(ClaimsRecord::kRanks, workers - part.first_rank);
     std::copy_n(chunk.claimed + part.first_rank, ranks, part.masks);
     flight_.add(FlightKind::kClaims, shard.flight_number, now_ns_, part);
@@ -166,6 +167,7 @@ void Engine::record_state() {
   if (turns == 0) return;
   if (state_shard_ >= shards_.size()) state_shard_ = state_chunk_ = 0;
   JobShard& shard = *shards_[state_shard_];
+  PBOX_DCHECK(state_chunk_ <= shard.chunk_count());
   if (state_chunk_ == 0) record_shard(shard);
   const size_t end = std::min(state_chunk_ + kChunksPerTurn, shard.chunk_count());
   for (; state_chunk_ < end; ++state_chunk_) {

@@ -20,6 +20,7 @@ void Engine::on_pull(JobShard& shard, Session& session, const wire::Parsed& pars
   }
   Chunk* chunk = check_round(shard, parsed.header);
   if (chunk == nullptr) return;
+  PBOX_DCHECK((chunk->pulled != nullptr) == (shard.delivery == wire::Delivery::kPull));
   if (parsed.header.round + 1 == chunk->open_round() && !chunk->is_stepped) {
     wire::PullPayload pull;
     std::memcpy(&pull, parsed.payload, sizeof(pull));

@@ -42,6 +42,7 @@ void StateCut::copy_resting(const JobShard& shard, uint32_t copies_max) {
   PBOX_CHECK(chunks.size() == copies_.size());
   const uint64_t enough = copied_.get() + copies_max;
   for (size_t looked = 0; looked < chunks.size() && copied_.get() < enough; ++looked) {
+    PBOX_DCHECK(next_ < chunks.size());
     const Chunk& chunk = chunks[next_];
     next_ = next_ + 1 == chunks.size() ? 0 : next_ + 1;
     if (wire::round_distance(chunk.open_round(), round_) >= 0) copy(shard, chunk);
@@ -68,6 +69,7 @@ void StateCut::copy(const JobShard& shard, const Chunk& chunk) {
   copy.rounds_finished = state.rounds_finished;
   copy.steps = state.steps;
   copied_.add(1);
+  PBOX_DCHECK(copied() + missed() <= chunk_count());
 }
 
 }  // namespace pbox::pipeline
