@@ -77,9 +77,9 @@ Status Appliance::start() {
   RegistryOptions options = registry_options();
   const uint64_t seed = std::random_device{}() | uint64_t{std::random_device{}()} << 32;
   options.seed = seed;
-  open_plans();
+  open_part_maps();
   if (!config_.snapshots.directory.empty()) {
-    shelf_.emplace(context_, config_.snapshots.directory, [this] { control_->flush(); });
+    snapshot_store_.emplace(context_, config_.snapshots.directory, [this] { control_->flush(); });
   }
   if (!config_.upstream.box.empty()) {
     upstream_.emplace(context_, config_.upstream, [this] { control_->flush(); });
@@ -88,7 +88,7 @@ Status Appliance::start() {
     backups_.emplace(context_, [this] { control_->flush(); });
   }
   registry_ = std::make_unique<JobRegistry>(
-      options, *pipelines_, epochs(), parts(), shelf_ ? &*shelf_ : nullptr,
+      options, *pipelines_, epochs(), parts(), snapshot_store_ ? &*snapshot_store_ : nullptr,
       upstream_ ? &*upstream_ : nullptr, backups_ ? &*backups_ : nullptr);
   auto control = ControlServer::start(context_,
                                       {.listen = config_.box.listen,
@@ -201,7 +201,7 @@ void Appliance::reload() {
   if (!outcome.errors.empty()) return;
   config_ = *outcome.config;
   configure_log(config_.log);
-  single_part_.set_chunk_bytes(config_.jobs.chunk_bytes);
+  single_box_directory_.set_chunk_bytes(config_.jobs.chunk_bytes);
   registry_->set_options(registry_options());
   control_->set_connections_max(config_.control.connections_max);
   for (const auto& change : outcome.applied) log(EventLog::Level::kInfo, "reload", change);

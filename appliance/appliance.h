@@ -67,7 +67,7 @@ class Appliance : public AdminSource {
   cluster::BoxRecord record(uint64_t incarnation) const;
   Epochs& epochs();
   PartDirectory& parts();
-  void open_plans();
+  void open_part_maps();
   void join_cluster(uint64_t incarnation);
   void log_store(const cluster::Health& health);
   void log_cluster(cluster::BoxDirectory::Severity severity, const char* event,
@@ -104,13 +104,13 @@ class Appliance : public AdminSource {
   std::optional<EpochStore> epochs_;
   std::unique_ptr<cluster::Store> store_;
   std::optional<cluster::EpochPool> epoch_pool_;  // with store = etcd
-  std::optional<cluster::BoxDirectory> membership_;
-  SingleBoxDirectory single_part_{0};                 // with store = local
-  std::optional<cluster::PartMaps> job_plans_;        // with store = etcd
-  std::optional<cluster::Balancer> balancer_;         // with store = etcd and cluster.rebalance
-  std::optional<snapshot::DiskSnapshotStore> shelf_;  // with snapshots.directory
-  std::optional<BoxUpstream> upstream_;               // with upstream.box
-  std::optional<BoxBackups> backups_;                 // with cluster.store = etcd
+  std::optional<cluster::BoxDirectory> box_directory_;
+  SingleBoxDirectory single_box_directory_{0};  // with store = local
+  std::optional<cluster::PartMaps> part_maps_;  // with store = etcd
+  std::optional<cluster::Balancer> balancer_;   // with store = etcd and cluster.rebalance
+  std::optional<snapshot::DiskSnapshotStore> snapshot_store_;  // with snapshots.directory
+  std::optional<BoxUpstream> upstream_;                        // with upstream.box
+  std::optional<BoxBackups> backups_;                          // with cluster.store = etcd
   std::unique_ptr<JobRegistry> registry_;
   std::unique_ptr<ControlServer> control_;
   std::unique_ptr<AdminServer> admin_;

@@ -15,7 +15,7 @@ Status Appliance::open_store() {
   store_ = std::move(*store);
   store_->start({.on_session =
                      [this](int64_t) {
-                       if (membership_) membership_->on_session();
+                       if (box_directory_) box_directory_->on_session();
                      },
                  .on_health = [this](const cluster::Health& health) { log_store(health); }});
   if (config_.cluster.store == config::StoreKind::kEtcd) {
@@ -50,20 +50,20 @@ Epochs& Appliance::epochs() {
 }
 
 PartDirectory& Appliance::parts() {
-  if (job_plans_) return *job_plans_;
-  return single_part_;
+  if (part_maps_) return *part_maps_;
+  return single_box_directory_;
 }
 
 // Part maps of other boxes take effect once this box is registered itself.
-void Appliance::open_plans() {
-  single_part_.set_chunk_bytes(config_.jobs.chunk_bytes);
+void Appliance::open_part_maps() {
+  single_box_directory_.set_chunk_bytes(config_.jobs.chunk_bytes);
   if (config_.cluster.store != config::StoreKind::kEtcd) return;
-  job_plans_.emplace(
+  part_maps_.emplace(
       context_, *store_,
       cluster::PartMaps::Options{
           .self = config_.box.name,
           .chunk_bytes = [this] { return static_cast<uint32_t>(config_.jobs.chunk_bytes); },
-          .membership = [this]() -> const cluster::BoxDirectory& { return *membership_; },
+          .box_directory = [this]() -> const cluster::BoxDirectory& { return *box_directory_; },
           .has_job = [this](const std::string& job) { return registry_->has_job(job); },
           .on_change =
               [this] {
@@ -82,12 +82,12 @@ void Appliance::log_cluster(cluster::BoxDirectory::Severity severity, const char
 }
 
 void Appliance::join_cluster(uint64_t incarnation) {
-  membership_.emplace(context_, *store_, record(incarnation),
-                      [this](cluster::BoxDirectory::Severity severity, const char* event,
-                             const std::string& text) { log_cluster(severity, event, text); });
-  if (!job_plans_ || !config_.cluster.rebalance) return;
+  box_directory_.emplace(context_, *store_, record(incarnation),
+                         [this](cluster::BoxDirectory::Severity severity, const char* event,
+                                const std::string& text) { log_cluster(severity, event, text); });
+  if (!part_maps_ || !config_.cluster.rebalance) return;
   balancer_.emplace(
-      context_, *store_, *membership_, *job_plans_,
+      context_, *store_, *box_directory_, *part_maps_,
       cluster::Balancer::Options{
           .self = config_.box.name,
           .interval_ms = config_.cluster.rebalance_interval_ms,
@@ -112,17 +112,17 @@ void Appliance::log_store(const cluster::Health& health) {
 }
 
 Status Appliance::set_draining(const std::string& box, bool draining) {
-  if (!job_plans_) {
+  if (!part_maps_) {
     return Error{
         ErrorCode::kUnavailable,
         "this box is alone (cluster.store = local): its parts have no other box to go to; stop "
         "it when its jobs have ended"};
   }
-  const auto boxes = membership_->boxes();
+  const auto boxes = box_directory_->boxes();
   const bool is_there = std::any_of(boxes.begin(), boxes.end(),
                                     [&](const auto& record) { return record.name == box; });
   if (!is_there) return Error{ErrorCode::kNotFound, "no box '" + box + "'"};
-  job_plans_->set_draining(box, draining, [this, box, draining](const Status& set) {
+  part_maps_->set_draining(box, draining, [this, box, draining](const Status& set) {
     const std::string what = "box '" + box + (draining ? "' drains" : "' takes parts again");
     log(set ? EventLog::Level::kInfo : EventLog::Level::kWarning, "drain",
         set ? what : what + ": not done, " + set.error().message);
@@ -135,16 +135,16 @@ ClusterView Appliance::cluster() const {
   ClusterView view{.name = config_.cluster.name,
                    .store_up = health.up,
                    .store_error = health.error,
-                   .is_leader = membership_->leads(),
-                   .leader = membership_->leader(),
-                   .boxes = membership_->boxes()};
+                   .is_leader = box_directory_->leads(),
+                   .leader = box_directory_->leader(),
+                   .boxes = box_directory_->boxes()};
   for (size_t index = 0; index < health.errors.size(); ++index) {
     view.store_errors.emplace_back(cluster::kOperationNames[index], health.errors[index]);
   }
   for (const cluster::BoxRecord& box : view.boxes) {
-    if (!job_plans_) break;
-    view.duties[box.name] = {.parts = job_plans_->parts_of(box.name),
-                             .draining = job_plans_->is_draining(box.name)};
+    if (!part_maps_) break;
+    view.duties[box.name] = {.parts = part_maps_->parts_of(box.name),
+                             .draining = part_maps_->is_draining(box.name)};
   }
   return view;
 }

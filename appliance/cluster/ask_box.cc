@@ -18,7 +18,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Answer = Result<proto::BoxMessage>;
 
-// Ends with the first step that fails, or with the first message.
+// One connection that asks one question. It ends at the first failing step or the first message.
 class Attempt : public std::enable_shared_from_this<Attempt> {
  public:
   Attempt(asio::io_context& context, std::string control, std::string question,
@@ -79,7 +79,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
     if (!body) return fail(body.error().message);
     if (!body->has_value()) return read();
     proto::BoxMessage message;
-    if (!message.ParseFromString(**body)) return fail("what came back is no control message");
+    if (!message.ParseFromString(**body)) return fail("the answer is not a control message");
     if (!message.has_failure()) return end(std::move(message));
     end(Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
   }

@@ -1,4 +1,4 @@
-// One question to another box, on its control port, and the answer. Main thread.
+// Asks another box one question on its control port. Main thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -11,15 +11,17 @@
 
 namespace pbox::cluster {
 
-// Connects to "HOST:PORT" with a literal address, asks, and gives `done` the first message that
-// comes back. kUnavailable: nothing came of it within `timeout`, and why; a FAILURE is its own
-// error. `done` is called once and later, from the context.
+// Connects to "HOST:PORT" (the host is a literal address), sends `question` and passes the first
+// message that comes back to `done`. An answer of type FAILURE becomes the error that it carries.
+// kUnavailable: no answer within `timeout`; the error says why. `done` is called exactly once, from
+// `context`, after this call has returned.
 void ask_box(boost::asio::io_context& context, const std::string& control,
              const proto::WorkerMessage& question, std::chrono::milliseconds timeout,
              std::function<void(Result<proto::BoxMessage>)> done);
 
-// Is a box there, and does it answer? It is asked for data addresses, which any box knows at once.
-// `done` gets for how many milliseconds it has been up, or why nothing came of it.
+// Asks a box for its data addresses, which every box can answer at once, to learn whether it is
+// alive. `done` gets the box's uptime in milliseconds (0 if it answered with a FAILURE), or the
+// reason why there is no answer.
 void probe(boost::asio::io_context& context, const std::string& control,
            std::chrono::milliseconds timeout, std::function<void(const Result<uint64_t>&)> done);
 

@@ -1,5 +1,5 @@
-// Pauses between attempts: doubled each time up to a bound, and drawn, so that boxes which lost
-// etcd together do not come back together. Main thread.
+// Pauses between attempts: exponential backoff with random jitter, so that boxes that lost etcd
+// together do not all reconnect at the same moment. Main thread.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,8 @@ class Backoff {
  public:
   explicit Backoff(uint64_t seed) : rng_(seed) {}
 
-  // In [half, whole] of 100 ms, 200 ms, ... 3.2 s.
+  // Returns a random pause between half and all of the current step. The steps are 100 ms, 200 ms,
+  // ... 3.2 s.
   std::chrono::milliseconds next() {
     const double whole_ms = static_cast<double>(100u << step_);
     step_ = std::min(step_ + 1, 5u);

@@ -1,4 +1,4 @@
-// What the box that leads shows of rebalancing: plain values.
+// The rebalancing state that the leader shows to operators. Plain values.
 #pragma once
 
 #include <array>
@@ -16,34 +16,36 @@ struct BalanceDecision {
   uint64_t unix_s = 0;
   placement::DecisionKind kind = placement::DecisionKind::kHold;
   std::string reason = {};
-  bool repeats = false;  // a hold that takes the place of the one before
+  bool repeats = false;  // a hold that replaces the hold before it
 };
 
-// What the leader shows of a job.
+// The rebalancing state of one job.
 struct BalanceView {
   struct Box {
     std::string name = {};
     std::string state = {};  // "active", "standby", "draining"
     size_t parts = 0;
-    double busy_seconds = 0;      // of an iteration, as said last
-    double bytes_per_second = 0;  // as measured, or estimated
+    double busy_seconds = 0;      // per iteration, as last reported
+    double bytes_per_second = 0;  // measured, or estimated if never measured
   };
   std::string job = {};
-  std::string state = {};        // "observing", "migrating", "judging", "waiting"
-  std::string waits_for = {};    // while it waits: what for
-  double iteration_seconds = 0;  // as said last
+  std::string state = {};        // "observing", "migrating", "judging" or "waiting"
+  std::string waits_for = {};    // what `state` "waiting" waits for; else empty
+  double iteration_seconds = 0;  // as last reported
   uint64_t observations = 0;
   uint64_t parts_moved = 0;
-  std::optional<double> last_gain = {};  // of the iteration time, [.., 1); below 0: a loss
+  // share of the iteration time saved, below 1; negative: a loss
+  std::optional<double> last_gain = {};
   std::vector<Box> boxes = {};
-  std::deque<BalanceDecision> decisions = {};  // oldest first, at most placement::kDecisionsKept
+  std::deque<BalanceDecision> decisions = {};  // oldest first; at most placement::kDecisionsKept
 };
 
-// Of all jobs, since the daemon started. Empty where nothing is rebalanced, or another box leads.
+// All jobs; the counts are since the daemon started. Empty if rebalancing is off or another box
+// leads.
 struct BalancingView {
   bool enabled = false;
   bool leads = false;
-  std::array<uint64_t, placement::kDecisionKindCount> decisions{};  // by DecisionKind
+  std::array<uint64_t, placement::kDecisionKindCount> decisions{};  // indexed by DecisionKind
   uint64_t parts_moved = 0;
   std::vector<BalanceView> jobs = {};
 };

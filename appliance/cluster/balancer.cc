@@ -9,16 +9,16 @@ namespace pbox::cluster {
 namespace {
 
 constexpr char kLoads[] = "loads/";
-// A job that no box has spoken of for so many intervals is over.
+// A job that no box has reported for this many intervals has ended.
 constexpr uint32_t kIdleTicks = 20;
 
 }  // namespace
 
-Balancer::Balancer(boost::asio::io_context& context, Store& store, const BoxDirectory& membership,
-                   PartMaps& plans, Options options)
+Balancer::Balancer(boost::asio::io_context& context, Store& store,
+                   const BoxDirectory& box_directory, PartMaps& maps, Options options)
     : store_(store),
-      membership_(membership),
-      plans_(plans),
+      box_directory_(box_directory),
+      part_maps_(maps),
       options_(std::move(options)),
       timer_(context),
       loads_(context, store, kLoads, [] {}) {
@@ -30,24 +30,25 @@ void Balancer::tick() {
   timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
     if (error || !*alive) return;
     publish();
-    if (membership_.leads() && store_.health().up) {
+    if (box_directory_.leads() && store_.health().up) {
       lead();
-    } else if (!membership_.leads()) {
+    } else if (!box_directory_.leads()) {
       jobs_.clear();
     }
     tick();
   });
 }
 
-// One put at a time, and none that says nothing new. It is the session's: who is gone has no load.
+// Publishes the loads of this box: one put at a time, and only if something changed. The key
+// belongs to the session, so the loads of a box that is lost disappear with it.
 void Balancer::publish() {
   const JobLoads& loads = meter_.measure(
-      options_.progress(), [this](const std::string& job) -> std::optional<LoadMeter::Duty> {
-        const auto plan = plans_.plans().find(job);
-        if (plan == plans_.plans().end()) return std::nullopt;
-        const auto& boxes = plan->second.boxes;
+      options_.progress(), [this](const std::string& job) -> std::optional<LoadMeter::Assignment> {
+        const auto map = part_maps_.maps().find(job);
+        if (map == part_maps_.maps().end()) return std::nullopt;
+        const auto& boxes = map->second.boxes;
         const auto parts = std::count(boxes.begin(), boxes.end(), options_.self);
-        return LoadMeter::Duty{plans_.revision(job), static_cast<size_t>(parts)};
+        return LoadMeter::Assignment{part_maps_.revision(job), static_cast<size_t>(parts)};
       });
   const int64_t session = store_.session();
   if (is_publishing_ || session == 0) return;
@@ -72,9 +73,9 @@ void Balancer::publish() {
 
 std::vector<BalancedBox> Balancer::boxes() const {
   std::vector<BalancedBox> boxes;
-  for (const BoxRecord& record : membership_.boxes()) {
+  for (const BoxRecord& record : box_directory_.boxes()) {
     boxes.push_back({record.name, static_cast<double>(record.capacity_bytes_per_s),
-                     !plans_.is_draining(record.name)});
+                     !part_maps_.is_draining(record.name)});
   }
   return boxes;
 }
@@ -83,9 +84,9 @@ void Balancer::lead() {
   std::map<std::string, JobLoads> loads;
   std::set<std::string> running;
   for (const auto& [key, entry] : loads_.entries()) {
-    auto of_box = loads_from_text(entry.value);
-    for (const auto& [job, load] : of_box) running.insert(job);
-    loads[key.substr(sizeof(kLoads) - 1)] = std::move(of_box);
+    auto box_loads = loads_from_text(entry.value);
+    for (const auto& [job, load] : box_loads) running.insert(job);
+    loads[key.substr(sizeof(kLoads) - 1)] = std::move(box_loads);
   }
   for (const std::string& name : running) {
     const uint64_t seed = std::hash<std::string>{}(name);
@@ -103,34 +104,34 @@ void Balancer::lead() {
 
 void Balancer::step(const std::string& name, Job& job, const std::vector<BalancedBox>& boxes,
                     const std::map<std::string, JobLoads>& loads) {
-  const auto plan = plans_.plans().find(name);
-  if (plan == plans_.plans().end()) return;
-  auto of_job = boxes;
-  for (BalancedBox& box : of_job) {
-    box.takes_parts = box.takes_parts && !plan->second.avoids(box.name, unix_seconds());
+  const auto map = part_maps_.maps().find(name);
+  if (map == part_maps_.maps().end()) return;
+  auto job_boxes = boxes;
+  for (BalancedBox& box : job_boxes) {
+    box.takes_parts = box.takes_parts && !map->second.avoids(box.name, unix_seconds());
   }
   const auto proposal =
-      job.balancer.step(plan->second, plans_.revision(name), of_job, loads, unix_seconds());
-  note(name, job.balancer);
-  if (proposal) carry_out(name, *proposal);
+      job.balancer.step(map->second, part_maps_.revision(name), job_boxes, loads, unix_seconds());
+  log_decisions(name, job.balancer);
+  if (proposal) commit(name, *proposal);
 }
 
-void Balancer::carry_out(const std::string& name, const JobBalancer::Proposal& proposal) {
+void Balancer::commit(const std::string& name, const JobBalancer::Proposal& proposal) {
   jobs_.at(name).is_committing = true;
-  plans_.move(name, proposal.plan, proposal.kind + ", " + proposal.reason,
-              [this, alive = alive_, name, moves = proposal.moves](const Status& status) {
-                if (!*alive) return;
-                const auto job = jobs_.find(name);
-                if (status) parts_moved_ += moves;
-                if (job == jobs_.end()) return;
-                job->second.is_committing = false;
-                if (status) return job->second.balancer.committed();
-                job->second.balancer.refused(status.error().message, unix_seconds());
-                note(name, job->second.balancer);
-              });
+  part_maps_.move(name, proposal.map, proposal.kind + ", " + proposal.reason,
+                  [this, alive = alive_, name, moves = proposal.moves](const Status& status) {
+                    if (!*alive) return;
+                    const auto job = jobs_.find(name);
+                    if (status) parts_moved_ += moves;
+                    if (job == jobs_.end()) return;
+                    job->second.is_committing = false;
+                    if (status) return job->second.balancer.committed();
+                    job->second.balancer.refused(status.error().message, unix_seconds());
+                    log_decisions(name, job->second.balancer);
+                  });
 }
 
-void Balancer::note(const std::string& name, JobBalancer& balancer) {
+void Balancer::log_decisions(const std::string& name, JobBalancer& balancer) {
   for (const BalanceDecision& decision : balancer.take_decisions()) {
     ++decisions_[static_cast<size_t>(decision.kind)];
     if (decision.repeats) continue;
@@ -142,7 +143,7 @@ void Balancer::note(const std::string& name, JobBalancer& balancer) {
 
 BalancingView Balancer::view() const {
   BalancingView view{.enabled = true,
-                     .leads = membership_.leads(),
+                     .leads = box_directory_.leads(),
                      .decisions = decisions_,
                      .parts_moved = parts_moved_};
   for (const auto& [name, job] : jobs_) view.jobs.push_back(job.balancer.view());

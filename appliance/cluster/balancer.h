@@ -1,6 +1,6 @@
-// Measured load and moving parts: each box says every interval how long the rounds of its parts
-// take, and the box that leads has a JobBalancer for each job, whose plans go to the store.
-// Main thread.
+// Rebalances jobs by measured load. In each interval every box publishes how long the rounds of its
+// parts take. The leader runs one JobBalancer per job and commits the resulting part maps to the
+// store. Main thread.
 #pragma once
 
 #include <array>
@@ -20,15 +20,16 @@ namespace pbox::cluster {
 class Balancer {
  public:
   struct Options {
-    std::string self;  // this box's name
+    std::string self;  // name of this box
     uint32_t interval_ms = 1'000;
-    std::function<std::vector<appliance::PartProgress>()> progress;  // of what runs here
+    // progress of the parts that run on this box
+    std::function<std::vector<appliance::PartProgress>()> progress;
     BoxDirectory::Log log;
   };
 
-  // All outlive the balancer.
-  Balancer(boost::asio::io_context& context, Store& store, const BoxDirectory& membership,
-           PartMaps& plans, Options options);
+  // All arguments passed by reference outlive the balancer.
+  Balancer(boost::asio::io_context& context, Store& store, const BoxDirectory& box_directory,
+           PartMaps& maps, Options options);
   ~Balancer() { *alive_ = false; }
   Balancer(const Balancer&) = delete;
   Balancer& operator=(const Balancer&) = delete;
@@ -38,7 +39,7 @@ class Balancer {
  private:
   struct Job {
     JobBalancer balancer;
-    uint32_t idle_ticks = 0;  // nobody has said anything of it
+    uint32_t idle_ticks = 0;  // intervals since any box last reported the job
     bool is_committing = false;
   };
 
@@ -47,20 +48,20 @@ class Balancer {
   void lead();
   void step(const std::string& name, Job& job, const std::vector<BalancedBox>& boxes,
             const std::map<std::string, JobLoads>& loads);
-  void carry_out(const std::string& name, const JobBalancer::Proposal& proposal);
-  void note(const std::string& name, JobBalancer& balancer);
+  void commit(const std::string& name, const JobBalancer::Proposal& proposal);
+  void log_decisions(const std::string& name, JobBalancer& balancer);
   std::vector<BalancedBox> boxes() const;
 
   Store& store_;
-  const BoxDirectory& membership_;
-  PartMaps& plans_;
+  const BoxDirectory& box_directory_;
+  PartMaps& part_maps_;
   Options options_;
   boost::asio::steady_timer timer_;
   LoadMeter meter_;
-  std::string published_;  // empty: the key is not there
+  std::string published_;  // last published text; empty: the key does not exist
   int64_t published_session_ = 0;
   bool is_publishing_ = false;
-  std::map<std::string, Job> jobs_;  // while this box leads
+  std::map<std::string, Job> jobs_;  // empty unless this box leads
   std::array<uint64_t, placement::kDecisionKindCount> decisions_{};
   uint64_t parts_moved_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

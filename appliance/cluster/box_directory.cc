@@ -37,7 +37,7 @@ void BoxDirectory::on_session() {
 void BoxDirectory::on_registered() {
   const bool is_registered = registration_.held();
   if (is_registered && !was_registered_) {
-    log_(Severity::kInfo, "registered", "box '" + self_.name + "' is in the cluster");
+    log_(Severity::kInfo, "registered", "box '" + self_.name + "' has joined the cluster");
   }
   was_registered_ = is_registered;
   const KeyValue* holder = registration_.holder();
@@ -46,16 +46,17 @@ void BoxDirectory::on_registered() {
   if (other.incarnation == self_.incarnation || other.incarnation == rival_) return;
   rival_ = other.incarnation;
   log_(Severity::kWarning, "name_taken",
-       "box '" + self_.name + "' is registered already, at " + other.control +
-           ": by this box before a crash, then its lease runs out soon; else by another box, then "
-           "give each its own [box] name");
+       "box '" + self_.name + "' is already registered at " + other.control +
+           ". If that is this box before a crash, its lease expires soon. If it is another box, "
+           "give each box its own [box] name");
 }
 
 void BoxDirectory::on_lead() {
   if (leads() == had_lead_) return;
   had_lead_ = leads();
-  log_(Severity::kInfo, had_lead_ ? "leads" : "leads_no_more",
-       "box '" + self_.name + (had_lead_ ? "' leads the cluster" : "' leads the cluster no more"));
+  log_(
+      Severity::kInfo, had_lead_ ? "leads" : "leads_no_more",
+      "box '" + self_.name + (had_lead_ ? "' leads the cluster" : "' no longer leads the cluster"));
 }
 
 std::vector<BoxRecord> BoxDirectory::boxes() const {

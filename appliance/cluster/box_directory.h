@@ -1,5 +1,5 @@
-// This box among the boxes of its cluster: it registers itself, runs for leader, and knows the
-// others. Main thread.
+// The boxes of the cluster. Registers this box, runs for leader and lists the other boxes. Main
+// thread.
 #pragma once
 
 #include <optional>
@@ -14,16 +14,16 @@ class BoxDirectory {
   enum class Severity { kInfo, kWarning };
   using Log = std::function<void(Severity severity, const char* event, const std::string& text)>;
 
-  // `store` was started and, like `context`, outlives the membership.
+  // `store` must have been started. `store` and `context` outlive the directory.
   BoxDirectory(boost::asio::io_context& context, Store& store, const BoxRecord& self, Log log);
 
-  // To be called when the store's session has changed.
+  // Must be called whenever the store's session changes.
   void on_session();
 
-  std::vector<BoxRecord> boxes() const;  // as last heard, by name
-  std::optional<Leader> leader() const;  // as last heard
+  std::vector<BoxRecord> boxes() const;  // as last seen in the store, sorted by name
+  std::optional<Leader> leader() const;  // as last seen in the store
   bool leads() const { return lead_.held(); }
-  // Of what only the leader may write.
+  // The condition that every write reserved for the leader must carry.
   Condition lead_fence() const { return lead_.fence(); }
 
  private:
@@ -34,7 +34,7 @@ class BoxDirectory {
   Log log_;
   bool was_registered_ = false;
   bool had_lead_ = false;
-  std::string rival_;  // the incarnation that holds this box's name
+  std::string rival_;  // incarnation of another box that holds this box's name; empty: none
   Mirror boxes_;
   Claim registration_;
   Claim lead_;

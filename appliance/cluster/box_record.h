@@ -1,4 +1,5 @@
-// What a box says of itself to the others: the value of its key boxes/NAME. Pure; any thread.
+// The description of a box that the other boxes read: the value of its key boxes/NAME. Pure; any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -9,29 +10,29 @@ namespace pbox::cluster {
 
 struct BoxRecord {
   std::string name = {};
-  std::string control = {};            // HOST:PORT, as the box listens
-  std::vector<std::string> data = {};  // HOST:PORT of each pipeline
-  uint64_t capacity_bytes_per_s = 0;   // of its NICs together; 0: not known
-  uint64_t job_memory_bytes = 0;       // what its jobs may take
-  std::string version = {};            // of its software
-  uint32_t protocol_version = 0;       // of its control connections
-  std::string incarnation = {};        // unlike that of any other start of any box
+  std::string control = {};            // HOST:PORT of its control port
+  std::vector<std::string> data = {};  // HOST:PORT of each pipeline's data port
+  uint64_t capacity_bytes_per_s = 0;   // of all its NICs together; 0: unknown
+  uint64_t job_memory_bytes = 0;       // memory available to jobs
+  std::string version = {};            // software version
+  uint32_t protocol_version = 0;       // of its control protocol
+  std::string incarnation = {};        // unique to each start of each box
   bool operator==(const BoxRecord&) const = default;
 };
 
-// What the plans of all jobs want of a box.
+// What the part maps of all jobs assign to a box.
 struct BoxDuty {
-  size_t parts = 0;       // of jobs, that it has
-  bool draining = false;  // it is to have none, and gets none
+  size_t parts = 0;       // parts it owns, over all jobs
+  bool draining = false;  // it loses its parts and gets no new ones
 };
 
 struct Leader {
-  std::string name = {};      // of a box
-  uint64_t since_unix_s = 0;  // by that box's clock; for people
+  std::string name = {};      // name of the box that leads
+  uint64_t since_unix_s = 0;  // by that box's clock; for display only
 };
 
-// JSON in one line. from_text() leaves what is missing, or not of its kind, as it is by default: a
-// box of another release may say less, or more.
+// One line of JSON. A field that is missing or has the wrong type keeps its default in from_text(),
+// because a box of another release may write fewer or more fields.
 std::string to_text(const BoxRecord& record);
 BoxRecord from_text(const std::string& name, const std::string& text);
 

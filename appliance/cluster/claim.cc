@@ -23,7 +23,8 @@ Claim::~Claim() {
   *alive_ = false;
 }
 
-// From what the store says alone: so a commit whose answer was lost counts as soon as it is seen.
+// Judges only by what the store shows, so a commit whose answer was lost counts as soon as the key
+// appears.
 void Claim::reconsider() {
   const KeyValue* holder = this->holder();
   const bool mine =
@@ -43,7 +44,7 @@ void Claim::make() {
                 [this, alive = alive_](const Result<Outcome>& outcome) {
                   if (!*alive) return;
                   making_ = false;
-                  if (outcome) return;  // whoever was first, the mirror shows
+                  if (outcome) return;  // the mirror shows which box was first
                   retry_.expires_after(kRetry);
                   retry_.async_wait([this, alive](const boost::system::error_code& error) {
                     if (!error && *alive) reconsider();

@@ -1,10 +1,11 @@
-// A key that one box at a time may hold, for as long as its session lasts: its name among the
-// boxes, or the lead of the cluster. Whoever finds the key absent makes it; the transaction
-// decides.
+// A key that at most one box holds, for as long as its session lasts: a name among the boxes, or
+// the leadership of the cluster. A box that finds the key absent creates it; the store's
+// transaction decides between several.
 //
-// Holding it is advice: a box that was stopped may believe in it for longer than the store does.
-// What only the holder may write carries fence(), and the store refuses it once another holds the
-// key: the token, the revision that made the key, is never the same twice. Main thread.
+// Holding a key is only a hint: a box that was suspended may believe that it holds the key for
+// longer than the store does. Therefore every write that only the holder may make carries fence(),
+// and the store refuses the write once another box holds the key. The token is the revision that
+// created the key; revisions never repeat. Main thread.
 #pragma once
 
 #include "appliance/cluster/mirror.h"
@@ -13,21 +14,22 @@ namespace pbox::cluster {
 
 class Claim {
  public:
-  // `context` and `store` outlive the claim. value: asked each time the key is made. on_change:
-  // whenever the holder, or held(), changes.
+  // `context` and `store` outlive the claim. `value` is called each time the key is created.
+  // `on_change` is called whenever the holder or held() changes.
   Claim(boost::asio::io_context& context, Store& store, std::string key,
         std::function<std::string()> value, std::function<void()> on_change);
   ~Claim();
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
 
-  // To be called when the store's session has changed.
+  // Must be called whenever the store's session changes.
   void on_session() { reconsider(); }
 
   bool held() const { return token_ != 0; }
-  int64_t token() const { return token_; }  // 0 while not held
+  int64_t token() const { return token_; }  // 0 if not held
   Condition fence() const { return {key_, token_}; }
-  const KeyValue* holder() const { return mirror_.find(key_); }  // as last heard; null: nobody
+  // as last seen in the store; null: no holder
+  const KeyValue* holder() const { return mirror_.find(key_); }
 
  private:
   void reconsider();

@@ -18,7 +18,7 @@ CompletionLoop::~CompletionLoop() {
 }
 
 void* CompletionLoop::tag(std::function<void(bool)> done) {
-  return std::make_unique<Done>(std::move(done)).release();  // run() takes it back
+  return std::make_unique<Done>(std::move(done)).release();  // run() takes ownership again
 }
 
 void CompletionLoop::run() {

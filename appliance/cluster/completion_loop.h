@@ -1,5 +1,5 @@
-// gRPC's completion queue with the one thread that empties it: each completion becomes a call on
-// the io_context, so that everything else of the client runs on the main thread and needs no lock.
+// gRPC's completion queue and the thread that drains it. Each completion becomes a call on the
+// io_context, so the rest of the client runs on the main thread and needs no lock.
 #pragma once
 
 #include <grpcpp/completion_queue.h>
@@ -14,16 +14,16 @@ namespace pbox::cluster {
 class CompletionLoop {
  public:
   explicit CompletionLoop(boost::asio::io_context& context);
-  ~CompletionLoop();  // close()
+  ~CompletionLoop();  // calls close()
   CompletionLoop(const CompletionLoop&) = delete;
   CompletionLoop& operator=(const CompletionLoop&) = delete;
 
   grpc::CompletionQueue* queue() { return &queue_; }
-  // What to hand to one operation of the queue; `done` is called once, with gRPC's ok, and holds
-  // whatever must live until then.
+  // Returns the tag for one operation of the queue. `done` is called once with gRPC's `ok`. It
+  // keeps alive whatever the operation needs until then.
   void* tag(std::function<void(bool ok)> done);
-  // Waits until every operation has completed, which must have been cancelled or have a deadline.
-  // No `done` is called any more. Nothing may be started after it.
+  // Waits until every operation has completed; each must have been cancelled or have a deadline.
+  // Calls no `done` from then on. No operation may be started afterwards.
   void close();
 
  private:
@@ -31,7 +31,7 @@ class CompletionLoop {
 
   boost::asio::io_context& context_;
   grpc::CompletionQueue queue_;
-  std::shared_ptr<bool> open_ = std::make_shared<bool>(true);  // read on the main thread only
+  std::shared_ptr<bool> open_ = std::make_shared<bool>(true);  // only accessed on the main thread
   std::thread thread_;
 };
 

@@ -9,7 +9,7 @@
 namespace pbox::cluster {
 namespace {
 
-constexpr char kKey[] = "epochs/reserved";  // all up to this number are some box's
+constexpr char kKey[] = "epochs/reserved";  // the greatest epoch that any box has reserved
 constexpr char kName[] = "epoch-blocks";
 constexpr std::chrono::milliseconds kRetry{500};
 constexpr char kNotAsked[] = "the cluster's store has not answered yet";
@@ -38,8 +38,8 @@ EpochPool::~EpochPool() {
   *alive_ = false;
 }
 
-// "1c291ca3 rack/box 65 128 193 256": what cannot be read is given up, which costs nothing but its
-// numbers.
+// The file reads "1c291ca3 rack/box 65 128 193 256". A file that cannot be read is ignored; the
+// only loss is the epochs reserved in it.
 void EpochPool::load() {
   const auto text = disk_.read(kName);
   if (!text || !text->has_value() || (*text)->size() < 9) return;
@@ -52,7 +52,7 @@ void EpochPool::load() {
   drop_used();
 }
 
-// Without it a restart begins with another block; so a disk that fails is no reason to stop here.
+// An error is ignored: without the file a restart only reserves a new block.
 void EpochPool::save() const {
   std::string body = owner_;
   for (const Block& block : blocks_) {
@@ -83,7 +83,7 @@ Result<uint32_t> EpochPool::next(uint32_t floor) {
     reserve();
     return Error{ErrorCode::kUnavailable,
                  "no epoch above " + std::to_string(beyond) +
-                     " is reserved for this box, and none can be now: " + error_};
+                     " is reserved for this box, and none can be reserved now: " + error_};
   }
   const auto epoch = given_.next(std::max(beyond, block->first - 1));
   drop_used();
@@ -119,7 +119,7 @@ void EpochPool::claim(const Snapshot& snapshot) {
     unchanged = {entry.key, entry.mod_revision};
     if (entry.key != kKey || !read_epoch(entry.value, reserved)) {
       error_ = "the key '" + entry.key + "' of the cluster's store holds '" + entry.value +
-               "', which is no epoch; set " + kKey + " to a number above all epochs in use";
+               "', which is not an epoch; set " + kKey + " to a number above all epochs in use";
       return reserve_later();
     }
   }
@@ -133,12 +133,12 @@ void EpochPool::claim(const Snapshot& snapshot) {
   store_.commit({{unchanged}, {{kKey, std::to_string(block.last), false}}, {}},
                 [this, alive = alive_, block](const Result<Outcome>& outcome) {
                   if (!*alive) return;
-                  if (!outcome) {  // then a block may be lost, but never had twice
+                  if (!outcome) {  // the block may be lost, but is never used twice
                     error_ = outcome.error().message;
                     return reserve_later();
                   }
                   reserving_ = false;
-                  if (!outcome->committed) return reserve();  // another box was first
+                  if (!outcome->committed) return reserve();  // another box committed first
                   error_ = kNotAsked;
                   blocks_.push_back(block);
                   save();

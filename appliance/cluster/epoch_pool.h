@@ -1,7 +1,7 @@
-// Epochs of a box among others: blocks of them are reserved in the cluster's store by transaction,
-// so that no two boxes ever have the same one, and given out from memory and the box's own disk, so
-// that no job waits for the store while a block lasts. What is reserved outlives a restart of the
-// box. Main thread.
+// The epochs of a box in a cluster. Blocks of epochs are reserved in the cluster's store by
+// transaction, so no two boxes ever use the same one. Epochs are handed out from memory and the
+// box's own disk, so no job waits for the store while a block lasts. Reserved blocks survive a
+// restart of the box. Main thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -18,19 +18,20 @@ namespace pbox::cluster {
 class EpochPool : public appliance::Epochs {
  public:
   static constexpr uint32_t kBlock = 64;
-  static constexpr uint32_t kSpareMin = 32;  // with fewer left another block is reserved
+  static constexpr uint32_t kSpareMin = 32;  // another block is reserved when fewer are left
 
-  // All outlive the pool; `store` was started. `owner`, a word, names cluster and box: what was
-  // reserved for another, in a folder that was copied, is not touched.
+  // All arguments passed by reference outlive the pool; `store` must have been started. `owner` is
+  // one word that names cluster and box: blocks reserved for another owner, in a state folder that
+  // was copied, are not used.
   EpochPool(boost::asio::io_context& context, Store& store, appliance::Disk& disk,
             appliance::EpochStore& given, std::string owner);
   ~EpochPool() override;
 
-  // kUnavailable if none above `floor` is reserved now: one is being asked for.
+  // kUnavailable if no epoch above `floor` is reserved; a block is then being requested.
   Result<uint32_t> next(uint32_t floor) override;
   uint32_t newest() const override { return given_.newest(); }
 
-  uint32_t spare() const;  // reserved, and not given out
+  uint32_t spare() const;  // epochs that are reserved and not used yet
 
  private:
   struct Block {
@@ -50,10 +51,10 @@ class EpochPool : public appliance::Epochs {
   appliance::EpochStore& given_;
   std::string owner_;
   boost::asio::steady_timer retry_;
-  std::deque<Block> blocks_;  // ascending; the first may be used in part
-  uint32_t floor_ = 0;        // a block above it is wanted
+  std::deque<Block> blocks_;  // ascending; the first one may be partly used
+  uint32_t floor_ = 0;        // the next block must lie above it
   bool reserving_ = false;
-  std::string error_;  // of the last try to reserve
+  std::string error_;  // why the last attempt to reserve failed
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -21,10 +21,10 @@ std::shared_ptr<grpc::ChannelCredentials> credentials(const EtcdOptions& options
 grpc::ChannelArguments channel_arguments() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2'000);  // how long to try to connect, too
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2'000);  // also the connect timeout
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
-  // A member that is stopped keeps its connections: only a ping finds it out. etcd takes it ill to
-  // be asked more often than every 5 s.
+  // A suspended member keeps its connections open; only a ping detects it. etcd closes connections
+  // that ping more often than every 5 s.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 6'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 2'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
@@ -35,7 +35,7 @@ ErrorCode code_of(const grpc::Status& status) {
   switch (status.error_code()) {
     case StatusCode::UNAVAILABLE: return ErrorCode::kUnavailable;
     case StatusCode::DEADLINE_EXCEEDED: return ErrorCode::kTimeout;
-    case StatusCode::NOT_FOUND: return ErrorCode::kUnavailable;  // the lease: it has run out
+    case StatusCode::NOT_FOUND: return ErrorCode::kUnavailable;  // the lease has expired
     case StatusCode::RESOURCE_EXHAUSTED: return ErrorCode::kResourceExhausted;
     case StatusCode::INVALID_ARGUMENT:
     case StatusCode::PERMISSION_DENIED:
@@ -48,7 +48,7 @@ std::string remedy(const EtcdOptions& options, const grpc::Status& status) {
   switch (code_of(status)) {
     case ErrorCode::kInvalidArgument:
       return options.user.empty()
-                 ? "; does etcd want a [cluster] user?"
+                 ? "; does etcd require a user? Set [cluster] user and password_file"
                  : "; check [cluster] user = " + options.user + " and password_file";
     case ErrorCode::kUnavailable:
     case ErrorCode::kTimeout:
@@ -67,7 +67,7 @@ bool is_stale_token(const grpc::Status& status) {
 
 EtcdClient::EtcdClient(boost::asio::io_context& context, const EtcdOptions& options)
     : context_(context), options_(options), loop_(context) {
-  gpr_set_log_function([](gpr_log_func_args*) {});  // health_ says it, once
+  gpr_set_log_function([](gpr_log_func_args*) {});  // reported once through health_
   for (const std::string& endpoint : options.endpoints) {
     const auto channel =
         grpc::CreateCustomChannel(endpoint, credentials(options), channel_arguments());
@@ -75,7 +75,7 @@ EtcdClient::EtcdClient(boost::asio::io_context& context, const EtcdOptions& opti
         {endpoint, etcdserverpb::KV::NewStub(channel), etcdserverpb::Watch::NewStub(channel),
          etcdserverpb::Lease::NewStub(channel), etcdserverpb::Auth::NewStub(channel)});
   }
-  // Boxes of one configuration do not all ask the same member.
+  // Boxes with the same configuration should not all ask the same member.
   current_ = std::random_device{}() % members_.size();
 }
 
@@ -86,7 +86,7 @@ EtcdClient::~EtcdClient() {
 
 void EtcdClient::prepare(grpc::ClientContext& context) const {
   if (!token_.empty()) context.AddMetadata("token", token_);
-  // A member that is cut off from the others says so, instead of keeping silent.
+  // Makes a member that is cut off from the other members fail the call instead of staying silent.
   context.AddMetadata("hasleader", "true");
 }
 
@@ -117,11 +117,11 @@ void EtcdClient::authenticate() {
 }
 
 void EtcdClient::succeeded() {
-  silent_.clear();
+  failed_members_.clear();
   if (health_.up) return;
   health_.up = true;
   health_.error.clear();
-  told_ = true;
+  reported_ = true;
   on_health(health_);
 }
 
@@ -129,15 +129,15 @@ void EtcdClient::failed(Operation operation, size_t index, const grpc::Status& s
   ++health_.errors[static_cast<size_t>(operation)];
   if (is_transient(status)) {
     if (index == current_) current_ = (current_ + 1) % members_.size();
-    silent_.insert(index);
-    if (silent_.size() < members_.size()) return;
+    failed_members_.insert(index);
+    if (failed_members_.size() < members_.size()) return;
   } else if (code_of(status) != ErrorCode::kInvalidArgument) {
-    return;  // an answer, if not the one that was hoped for
+    return;  // the member has answered, so it is alive
   }
   health_.error = error(operation, index, status).message;
-  if (!health_.up && told_) return;
+  if (!health_.up && reported_) return;
   health_.up = false;
-  told_ = true;
+  reported_ = true;
   on_health(health_);
 }
 

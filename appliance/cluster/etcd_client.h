@@ -1,5 +1,5 @@
-// The members of an etcd cluster as one server: one member is asked at a time, and the next one
-// after a fault. Knows the token of the user, and counts what went wrong. Main thread.
+// Treats the members of an etcd cluster as one server: it asks one member at a time and moves to
+// the next after a fault. Keeps the user's token and counts errors. Main thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -30,15 +30,15 @@ class EtcdClient {
   EtcdClient(boost::asio::io_context& context, const EtcdOptions& options);
   ~EtcdClient();
 
-  // Starts a call and says how it ended, within kCallTimeout: start(member, context) returns the
-  // reader. A token that is no longer good is replaced and the call made again.
+  // Starts a call and reports its result within kCallTimeout. `start(member, context)` returns the
+  // reader. If the token has become invalid, the call is repeated once with a new token.
   template <typename Response, typename Start>
   void call(Operation operation, Start start,
             std::function<void(const grpc::Status&, const Response&)> done, bool is_retry = false);
 
-  // Makes `context` ready for a call or a stream: token and demands on the member.
+  // Prepares `context` for a call or a stream: adds the token and the requirements on the member.
   void prepare(grpc::ClientContext& context) const;
-  // Once there is a token, or with the reason why there is none.
+  // Calls `then` once a token is available, or with the reason why there is none.
   void with_token(std::function<void(const grpc::Status&)> then);
   void forget_token() { token_.clear(); }
 
@@ -46,19 +46,19 @@ class EtcdClient {
   size_t member_count() const { return members_.size(); }
   size_t current() const { return current_; }
   void succeeded();
-  // After a fault of the member `index`: another one is asked from now on.
+  // Records a fault of member `index` and selects another member for the calls that follow.
   void failed(Operation operation, size_t index, const grpc::Status& status);
 
-  // The error of an operation that ended with `status`.
+  // Returns the error of an operation that ended with `status`.
   Error error(Operation operation, size_t index, const grpc::Status& status) const;
 
-  // Tells etcd that the lease is over, without waiting for the answer.
+  // Revokes the lease without waiting for the answer.
   void revoke(int64_t lease);
 
   CompletionLoop& loop() { return loop_; }
   boost::asio::io_context& context() { return context_; }
   const Health& health() const { return health_; }
-  std::set<grpc::ClientContext*>& live() { return live_; }  // what the end cancels
+  std::set<grpc::ClientContext*>& live() { return live_; }  // calls that the destructor cancels
 
   std::function<void(const Health&)> on_health = [](const Health&) {};
 
@@ -71,11 +71,11 @@ class EtcdClient {
   EtcdOptions options_;
   std::vector<Member> members_;
   size_t current_ = 0;
-  std::set<size_t> silent_;  // members that have failed since the last success of any
-  bool told_ = false;        // on_health, of the first success or failure
+  std::set<size_t> failed_members_;  // members that have failed since any member last succeeded
+  bool reported_ = false;            // whether on_health has been called yet
   Health health_;
   std::string token_;
-  std::vector<std::function<void(const grpc::Status&)>> waiting_;  // for a token
+  std::vector<std::function<void(const grpc::Status&)>> waiting_;  // calls that wait for a token
   std::set<grpc::ClientContext*> live_;
   CompletionLoop loop_;
 };
@@ -85,7 +85,7 @@ inline bool is_transient(const grpc::Status& status) {
          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
 }
 
-// A token that has expired, or is older than a change of users.
+// Whether a call failed because its token has expired or predates a change of etcd's users.
 bool is_stale_token(const grpc::Status& status);
 
 namespace internal {

@@ -76,9 +76,9 @@ void EtcdSession::beat_in(std::chrono::milliseconds pause) {
 }
 
 void EtcdSession::beat() {
-  if (lease_ == 0) return;  // it was lost while this call was on its way
+  if (lease_ == 0) return;  // the lease was lost while this call was queued
   if (Clock::now() - renewed_ >= ttl_) return lost();
-  if (stream_ && is_asked_) {  // a member that is silent
+  if (stream_ && is_asked_) {  // the member has not answered the last renewal
     client_.failed(Operation::kLease, member_, {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer"});
     stream_->stop();
     stream_.reset();
@@ -104,7 +104,7 @@ void EtcdSession::broken(const grpc::Status& status) {
   stream_.reset();
   client_.failed(Operation::kLease, member_, status);
   if (is_stale_token(status)) client_.forget_token();
-  beat_in(backoff_.next());  // another member is asked
+  beat_in(backoff_.next());  // the next attempt uses another member
 }
 
 void EtcdSession::lost() {

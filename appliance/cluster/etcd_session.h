@@ -1,5 +1,4 @@
-// A lease of etcd's that is kept alive, and followed by another when it has run out all the same.
-// Main thread.
+// Keeps an etcd lease alive and requests a new one after it has expired. Main thread.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -12,7 +11,7 @@ namespace pbox::cluster {
 
 class EtcdSession {
  public:
-  // on_change: a lease has been granted, or (0) has ended.
+  // `on_change` is called with a new lease when it has been granted, and with 0 when it has ended.
   EtcdSession(EtcdClient& client, std::chrono::seconds ttl,
               std::function<void(int64_t lease)> on_change);
   ~EtcdSession();  // revokes the lease
@@ -20,7 +19,7 @@ class EtcdSession {
   EtcdSession& operator=(const EtcdSession&) = delete;
 
   int64_t lease() const { return lease_; }  // 0: none
-  // etcd says that it does not know the lease.
+  // Must be called when etcd reports that it does not know the lease.
   void lost();
 
  private:
@@ -46,10 +45,10 @@ class EtcdSession {
   boost::asio::steady_timer timer_;
   int64_t lease_ = 0;
   std::shared_ptr<Stream> stream_;
-  size_t member_ = 0;          // that has the stream
-  Clock::time_point renewed_;  // when the last renewal that was answered was asked for
+  size_t member_ = 0;          // index of the member that serves the stream
+  Clock::time_point renewed_;  // when the last answered renewal was sent
   Clock::time_point asked_;
-  bool is_asked_ = false;  // and not answered
+  bool is_asked_ = false;  // a renewal has been sent and not answered yet
 };
 
 }  // namespace pbox::cluster

@@ -46,7 +46,7 @@ void EtcdStore::start(Observer observer) {
   session_.emplace(client_, std::chrono::seconds(options_.lease_ttl_s), observer_.on_session);
 }
 
-// Reading twice does no harm: each member is asked before it is given up.
+// A read may be repeated safely, so every member is asked before the read fails.
 void EtcdStore::get(const std::string& prefix, size_t attempts,
                     std::function<void(Result<Snapshot>)> done) {
   etcdserverpb::RangeRequest request;
@@ -103,8 +103,9 @@ void EtcdStore::commit(Transaction transaction, std::function<void(Result<Outcom
   bool is_ephemeral = false;
   for (const Put& put : transaction.puts) is_ephemeral |= put.ephemeral;
   if (is_ephemeral && session() == 0) {
-    return refuse({ErrorCode::kUnavailable, "etcd has granted no lease yet, or it has run out"},
-                  std::move(done));
+    return refuse(
+        {ErrorCode::kUnavailable, "etcd has not granted a lease yet, or the lease has expired"},
+        std::move(done));
   }
   client_.call<etcdserverpb::TxnResponse>(
       Operation::kCommit,

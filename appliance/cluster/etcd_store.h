@@ -1,6 +1,6 @@
-// The store of a cluster of boxes: etcd 3.4 or later, by its gRPC interface. Survives the loss of
-// members, and of all of them: calls then end in an error within seconds, watches go on where they
-// were once etcd is back, and a session that ran out is followed by another.
+// The store of a cluster of boxes: etcd 3.4 or later, through its gRPC interface. It survives the
+// loss of some or all members. While none answers, calls fail within seconds. Once etcd is back,
+// watches resume where they stopped, and a new session replaces one that has expired.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -14,18 +14,18 @@
 namespace pbox::cluster {
 
 struct EtcdOptions {
-  std::vector<std::string> endpoints = {};  // HOST:PORT of members, at least one
-  std::string prefix = {};                  // of every key in etcd: "pbox/rack1/"
-  uint32_t lease_ttl_s = 10;                // how long a session outlives a box that is gone
-  std::string user = {};                    // empty: without
+  std::vector<std::string> endpoints = {};  // HOST:PORT of each member; at least one
+  std::string prefix = {};    // prefix of every key in etcd, for example "pbox/rack1/"
+  uint32_t lease_ttl_s = 10;  // how long the session of a lost box survives, in seconds
+  std::string user = {};      // empty: no authentication
   std::string password = {};
-  std::string ca = {};           // PEM of who signed the members' certificates; empty: no TLS
-  std::string certificate = {};  // PEM of this box's own; empty: none
-  std::string key = {};          // PEM of its private key
+  std::string ca = {};  // PEM of the CA that signed the members' certificates; empty: no TLS
+  std::string certificate = {};  // PEM of this box's certificate; empty: none
+  std::string key = {};          // PEM of the certificate's private key
 };
 
-// `context` outlives the store. Does not wait for etcd; health() says whether it is there. Has one
-// thread of its own beside gRPC's, which calls nothing.
+// `context` outlives the store. Does not wait for etcd; health() reports whether etcd answers.
+// Starts one thread in addition to gRPC's; it makes no callbacks of its own.
 std::unique_ptr<Store> make_etcd_store(boost::asio::io_context& context,
                                        const EtcdOptions& options);
 

@@ -1,4 +1,4 @@
-// One bidirectional stream to a member of etcd, from its start to its one end. Main thread.
+// One bidirectional stream to a member of etcd. Main thread.
 #pragma once
 
 #include <deque>
@@ -16,11 +16,11 @@ class EtcdStream : public std::enable_shared_from_this<EtcdStream<Request, Respo
   using Link = grpc::ClientAsyncReaderWriter<Request, Response>;
   struct Handler {
     std::function<void(const Response&)> on_message;
-    std::function<void(const grpc::Status&)> on_end;  // once
+    std::function<void(const grpc::Status&)> on_end;  // called once
   };
 
-  // make(context, queue) prepares the call at the member; the client outlives the stream, and what
-  // the handler needs lives until stop() or on_end.
+  // `make(context, queue)` prepares the call at the member. The client outlives the stream.
+  // Everything that the handler uses must live until stop() or on_end.
   template <typename Make>
   static std::shared_ptr<EtcdStream> start(EtcdClient& client, Make make, Handler handler) {
     const std::shared_ptr<EtcdStream> stream(new EtcdStream(client, std::move(handler)));
@@ -36,7 +36,7 @@ class EtcdStream : public std::enable_shared_from_this<EtcdStream<Request, Respo
     write();
   }
 
-  // The handler hears nothing more.
+  // Cancels the stream; the handler is not called again.
   void stop() {
     handler_ = {};
     context_.TryCancel();
@@ -67,7 +67,7 @@ class EtcdStream : public std::enable_shared_from_this<EtcdStream<Request, Respo
 
   void written(bool ok) {
     is_writing_ = false;
-    if (ok) write();  // else reading ends too
+    if (ok) write();  // else the read fails too and ends the stream
   }
 
   void was_read(bool ok) {

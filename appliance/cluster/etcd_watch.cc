@@ -69,10 +69,10 @@ void EtcdWatch::take(const etcdserverpb::WatchResponse& response) {
     stream_->stop();
     if (response.compact_revision() != 0) {
       stream_.reset();
-      const auto on_compacted = handler_.on_compacted;  // may end this watch
+      const auto on_compacted = handler_.on_compacted;  // may destroy this watch
       on_compacted();
     } else {
-      // Most likely a token that is no longer good: the stream itself was let in without one.
+      // Most likely the token has become invalid: etcd accepts the stream itself without a token.
       client_.forget_token();
       broken({grpc::StatusCode::PERMISSION_DENIED, response.cancel_reason()});
     }
@@ -82,7 +82,8 @@ void EtcdWatch::take(const etcdserverpb::WatchResponse& response) {
     backoff_.reset();
     client_.succeeded();
   } else if (response.events_size() == 0) {
-    next_ = std::max(next_, response.header().revision() + 1);  // up to there nothing happened
+    // nothing has changed up to that revision
+    next_ = std::max(next_, response.header().revision() + 1);
   }
   deliver(response);
 }

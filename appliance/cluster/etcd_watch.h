@@ -1,5 +1,5 @@
-// A watch that outlives the streams it comes by: after a fault it goes on with the revision after
-// the last one it delivered. Main thread.
+// A watch that survives the loss of its streams: after a fault it resumes at the revision after the
+// last one it delivered. Main thread.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -11,7 +11,7 @@ namespace pbox::cluster {
 
 class EtcdWatch : public Watch {
  public:
-  // `client` outlives the watch. Keys of events come without `cut` bytes at their start.
+  // `client` outlives the watch. `cut` bytes are removed from the start of the key of each event.
   EtcdWatch(EtcdClient& client, std::string prefix, size_t cut, int64_t revision,
             WatchHandler handler);
   ~EtcdWatch() override;
@@ -28,16 +28,17 @@ class EtcdWatch : public Watch {
   EtcdClient& client_;
   std::string prefix_;
   size_t cut_;
-  int64_t next_;  // revision
+  int64_t next_;  // first revision that has not been delivered yet
   WatchHandler handler_;
   Backoff backoff_;
   boost::asio::steady_timer timer_;
   std::shared_ptr<Stream> stream_;
-  size_t member_ = 0;  // that has the stream
+  size_t member_ = 0;  // index of the member that serves the stream
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-// The key after all that begin with `prefix`, as etcd has it; "\0" for an empty one: there is none.
+// Returns etcd's end of the range of keys that begin with `prefix`: the first key after all of
+// them, or "\0" (no end) if `prefix` is empty.
 std::string range_end(std::string prefix);
 
 }  // namespace pbox::cluster

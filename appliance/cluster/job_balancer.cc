@@ -9,12 +9,14 @@ namespace {
 using placement::BoxState;
 using placement::DecisionKind;
 
-// Sizes in the rebalancer are 32 bits wide; parts are all of one size, and a larger one is counted
-// in units of more bytes.
+// The rebalancer counts sizes in 32 bits. All parts have the same size, so a larger part is counted
+// in bigger units.
 constexpr double kPartUnitsMax = 1u << 30;
-// Of the first decision. An exploration holds a job up twice, and mostly finds nothing.
+// Probability that the first decision explores. It is low because an exploration stalls the job
+// twice and mostly finds nothing.
 constexpr double kExploreProbability = 0.1;
-// Boxes measure when their workers have reported: a step that finds nothing new is usual.
+// Boxes measure only after their workers have reported, so a few steps without a new observation
+// are normal.
 constexpr uint32_t kStepsWithoutMin = 4;
 
 const char* to_string(BoxState state) {
@@ -31,7 +33,7 @@ double mean(const std::deque<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// Where no box says what it can do, they are taken to be alike.
+// Returns the mean rate of the boxes that declare one; 1 if none does, which makes all boxes equal.
 double usual_rate(const std::vector<BalancedBox>& boxes) {
   double sum = 0;
   size_t known = 0;
@@ -55,7 +57,7 @@ size_t JobBalancer::index_of(const std::string& box) const {
   return static_cast<size_t>(std::find(names_.begin(), names_.end(), box) - names_.begin());
 }
 
-void JobBalancer::begin(const PartMap& plan, const std::vector<BalancedBox>& boxes) {
+void JobBalancer::begin(const PartMap& map, const std::vector<BalancedBox>& boxes) {
   names_.clear();
   takes_parts_.clear();
   std::vector<placement::Box> list;
@@ -65,14 +67,14 @@ void JobBalancer::begin(const PartMap& plan, const std::vector<BalancedBox>& box
     list.push_back(rebalancer_box(box, usual_rate(boxes)));
   }
   std::vector<placement::BoxIndex> box_of_part;
-  for (const std::string& box : plan.boxes) {
+  for (const std::string& box : map.boxes) {
     box_of_part.push_back(static_cast<placement::BoxIndex>(index_of(box)));
   }
-  const auto unit = static_cast<uint32_t>(std::clamp(plan.bytes_per_part(), 1.0, kPartUnitsMax));
+  const auto unit = static_cast<uint32_t>(std::clamp(map.bytes_per_part(), 1.0, kPartUnitsMax));
   rebalancer_.emplace(
-      std::vector<uint32_t>(plan.boxes.size(), unit), std::move(box_of_part), std::move(list),
+      std::vector<uint32_t>(map.boxes.size(), unit), std::move(box_of_part), std::move(list),
       placement::RebalancerOptions{.seed = ++seed_, .explore_probability = kExploreProbability});
-  parts_ = plan.boxes;
+  parts_ = map.boxes;
   proposed_.reset();
   rounds_.clear();
   recent_.clear();
@@ -80,7 +82,7 @@ void JobBalancer::begin(const PartMap& plan, const std::vector<BalancedBox>& box
   collected_ = 0;
 }
 
-// Boxes come and go: those that are not there any more take no parts.
+// Adds boxes that have appeared. A box that has disappeared takes no parts.
 void JobBalancer::follow(const std::vector<BalancedBox>& boxes) {
   std::vector<bool> takes(names_.size(), false);
   for (const BalancedBox& box : boxes) {
@@ -103,23 +105,23 @@ void JobBalancer::follow(const std::vector<BalancedBox>& boxes) {
   }
 }
 
-// What keeps the job from being rebalanced for now, or for good.
-std::optional<std::string> JobBalancer::obstacle(const PartMap& plan,
+// Returns what prevents the job from being rebalanced, now or permanently; nullopt if nothing does.
+std::optional<std::string> JobBalancer::obstacle(const PartMap& map,
                                                  const std::vector<BalancedBox>& boxes) const {
-  if (!plan.may_move) {
+  if (!map.may_move) {
     return "nothing: its parts cannot move (bsp with recovery none)";
   }
-  for (const std::string& name : plan.boxes) {
+  for (const std::string& name : map.boxes) {
     const auto found = std::find_if(boxes.begin(), boxes.end(),
                                     [&](const BalancedBox& box) { return box.name == name; });
-    if (found == boxes.end()) return "box " + name + ", which has parts and is not there";
+    if (found == boxes.end()) return "box " + name + ", which has parts but is not registered";
     if (!found->takes_parts) return "box " + name + ", which drains, to lose its parts";
   }
   return std::nullopt;
 }
 
 std::optional<placement::Observation> JobBalancer::observation(
-    const PartMap& plan, int64_t plan_revision, const std::map<std::string, JobLoads>& loads) {
+    const PartMap& map, int64_t map_revision, const std::map<std::string, JobLoads>& loads) {
   placement::Observation seen;
   seen.boxes.resize(names_.size());
   std::map<std::string, uint64_t> rounds;
@@ -128,15 +130,15 @@ std::optional<placement::Observation> JobBalancer::observation(
   std::string missing;
   for (size_t index = 0; index < names_.size(); ++index) {
     const std::string& name = names_[index];
-    if (std::find(plan.boxes.begin(), plan.boxes.end(), name) == plan.boxes.end()) continue;
+    if (std::find(map.boxes.begin(), map.boxes.end(), name) == map.boxes.end()) continue;
     const auto box = loads.find(name);
     const JobLoad* load = nullptr;
     if (box != loads.end()) {
       const auto found = box->second.find(job_);
       if (found != box->second.end()) load = &found->second;
     }
-    const bool is_new = load != nullptr && load->plan_revision == plan_revision &&
-                        load->rounds > 0 && load->rounds != rounds_[name];
+    const bool is_new = load != nullptr && load->map_revision == map_revision && load->rounds > 0 &&
+                        load->rounds != rounds_[name];
     if (!is_new) {
       missing += (missing.empty() ? "" : ", ") + name;
       continue;
@@ -148,7 +150,7 @@ std::optional<placement::Observation> JobBalancer::observation(
     pause = std::max(pause, load->pause_seconds);
   }
   if (!missing.empty()) {
-    waits_for_ = "rounds under this plan, of which there is nothing new from " + missing;
+    waits_for_ = "newer measurements under this part map from " + missing;
     return std::nullopt;
   }
   rounds_ = std::move(rounds);
@@ -158,23 +160,23 @@ std::optional<placement::Observation> JobBalancer::observation(
   return seen;
 }
 
-std::optional<JobBalancer::Proposal> JobBalancer::step(const PartMap& plan, int64_t plan_revision,
+std::optional<JobBalancer::Proposal> JobBalancer::step(const PartMap& map, int64_t map_revision,
                                                        const std::vector<BalancedBox>& boxes,
                                                        const std::map<std::string, JobLoads>& loads,
                                                        uint64_t unix_s) {
-  if (const auto why = obstacle(plan, boxes)) {
+  if (const auto why = obstacle(map, boxes)) {
     waits_for_ = *why;
     rebalancer_.reset();
     return std::nullopt;
   }
-  if (rebalancer_ && proposed_ && plan.boxes == parts_) {
-    waits_for_ = "the plan that was made to be heard of";
+  if (rebalancer_ && proposed_ && map.boxes == parts_) {
+    waits_for_ = "the proposed part map to become visible";
     return std::nullopt;
   }
-  const bool is_ours = rebalancer_ && plan.boxes == (proposed_ ? proposed_->boxes : parts_);
-  if (!is_ours) begin(plan, boxes);
+  const bool is_ours = rebalancer_ && map.boxes == (proposed_ ? proposed_->boxes : parts_);
+  if (!is_ours) begin(map, boxes);
   follow(boxes);
-  const auto seen = observation(plan, plan_revision, loads);
+  const auto seen = observation(map, map_revision, loads);
   if (!seen) {
     ++steps_without_;
     return std::nullopt;
@@ -183,7 +185,7 @@ std::optional<JobBalancer::Proposal> JobBalancer::step(const PartMap& plan, int6
   steps_without_ = 0;
   ++observations_;
   if (proposed_) {
-    parts_ = plan.boxes;
+    parts_ = map.boxes;
     proposed_.reset();
     before_seconds_ = mean(recent_);
     recent_.clear();
@@ -193,11 +195,11 @@ std::optional<JobBalancer::Proposal> JobBalancer::step(const PartMap& plan, int6
   measure_gain(*seen);
   collect(unix_s);
   if (!moves) return std::nullopt;
-  Proposal proposal{plan, moves->moves.size(), placement::to_string(moves->kind), moves->reason};
+  Proposal proposal{map, moves->moves.size(), placement::to_string(moves->kind), moves->reason};
   for (const placement::Move& move : moves->moves) {
-    proposal.plan.boxes[move.chunk] = names_[move.to];
+    proposal.map.boxes[move.chunk] = names_[move.to];
   }
-  proposed_ = proposal.plan;
+  proposed_ = proposal.map;
   return proposal;
 }
 
@@ -221,7 +223,7 @@ void JobBalancer::refused(const std::string& why, uint64_t unix_s) {
   collect(unix_s);
 }
 
-// A hold that follows another takes its place, there and here.
+// A hold replaces the hold before it, both in the rebalancer's list and in this one.
 void JobBalancer::collect(uint64_t unix_s) {
   uint64_t made = 0;
   for (size_t kind = 0; kind < placement::kDecisionKindCount; ++kind) {

@@ -14,16 +14,17 @@ double seconds(uint64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / 1e9;
 }
 
-// From one time that ranks finished a round of a part to another.
+// The progress of one part's ranks between two reports.
 struct Span {
-  double busy_seconds = 0;       // a round's, of the rank that waited least: the others may have
-                                 // waited for that rank
-  double iteration_seconds = 0;  // the mean of the ranks
-  double elapsed_seconds = 0;    // of the rank with the most
-  double rounds = 0;             // so are these
+  // per round, by the rank that waited least for results: the other ranks may have waited for that
+  // rank
+  double busy_seconds = 0;
+  double iteration_seconds = 0;  // per round, mean over the ranks
+  double elapsed_seconds = 0;    // of the rank with the longest span
+  double rounds = 0;             // of that same rank
 };
 
-// Nothing: a rank has finished no round meanwhile, or is another process than before.
+// Returns nullopt if some rank has finished no round in between, or is a different process.
 std::optional<Span> span_of(const std::vector<RankProgress>& from,
                             const std::vector<RankProgress>& to) {
   if (from.size() != to.size() || to.empty()) return std::nullopt;
@@ -46,7 +47,7 @@ std::optional<Span> span_of(const std::vector<RankProgress>& from,
   return span;
 }
 
-bool is_another(const std::vector<RankProgress>& from, const std::vector<RankProgress>& to) {
+bool is_new_process(const std::vector<RankProgress>& from, const std::vector<RankProgress>& to) {
   if (from.size() != to.size()) return true;
   for (size_t rank = 0; rank < to.size(); ++rank) {
     if (to[rank].rounds < from[rank].rounds || to[rank].at_ns < from[rank].at_ns) return true;
@@ -67,7 +68,7 @@ uint64_t least_rounds(const std::map<uint32_t, std::vector<RankProgress>>& parts
 std::string to_text(const JobLoads& loads) {
   Json object = Json::object();
   for (const auto& [job, load] : loads) {
-    object[job] = {{"plan", load.plan_revision},
+    object[job] = {{"plan", load.map_revision},
                    {"rounds", load.rounds},
                    {"bytes", load.bytes},
                    {"busy_s", load.busy_seconds},
@@ -92,7 +93,7 @@ JobLoads loads_from_text(const std::string& text) {
       const auto found = entry.find(key);
       return found != entry.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
     };
-    loads[job] = {.plan_revision = static_cast<int64_t>(whole("plan")),
+    loads[job] = {.map_revision = static_cast<int64_t>(whole("plan")),
                   .rounds = whole("rounds"),
                   .bytes = number("bytes"),
                   .busy_seconds = number("busy_s"),
@@ -102,7 +103,8 @@ JobLoads loads_from_text(const std::string& text) {
   return loads;
 }
 
-const JobLoads& LoadMeter::measure(const std::vector<PartProgress>& parts, const DutyOf& duty_of) {
+const JobLoads& LoadMeter::measure(const std::vector<PartProgress>& parts,
+                                   const AssignmentOf& assignment_of) {
   std::map<std::string, std::map<uint32_t, Part>> by_job;
   std::map<std::string, double> bytes;
   for (const PartProgress& part : parts) {
@@ -112,17 +114,17 @@ const JobLoads& LoadMeter::measure(const std::vector<PartProgress>& parts, const
   std::erase_if(jobs_, [&](const auto& entry) { return !by_job.contains(entry.first); });
   std::erase_if(loads_, [&](const auto& entry) { return !by_job.contains(entry.first); });
   for (auto& [name, now] : by_job) {
-    const auto duty = duty_of(name);
-    if (!duty) continue;
+    const auto assignment = assignment_of(name);
+    if (!assignment) continue;
     Job& job = jobs_[name];
     JobLoad& load = loads_[name];
-    if (load.plan_revision != duty->plan_revision) {
-      job.is_settled = false;
-      job.crossing_seconds = job.crossing_rounds = 0;
+    if (load.map_revision != assignment->map_revision) {
+      job.is_measured = false;
+      job.transition_seconds = job.transition_rounds = 0;
       if (load.rounds > 0) job.usual_seconds = load.iteration_seconds;
-      load = {.plan_revision = duty->plan_revision};
+      load = {.map_revision = assignment->map_revision};
     }
-    if (now.size() == duty->parts) measure(job, load, now, bytes[name]);
+    if (now.size() == assignment->parts) measure(job, load, now, bytes[name]);
   }
   return loads_;
 }
@@ -133,15 +135,15 @@ void LoadMeter::measure(Job& job, JobLoad& load, const std::map<uint32_t, Part>&
   std::vector<Span> spans;
   for (const auto& [part, now] : parts) {
     const auto before = job.parts.find(part);
-    if (before == job.parts.end() || is_another(before->second, now)) {
+    if (before == job.parts.end() || is_new_process(before->second, now)) {
       job.parts[part] = now;
     } else if (const auto span = span_of(before->second, now)) {
       spans.push_back(*span);
     }
   }
-  // Parts are taken together: only once all have gone on is there anything to say.
+  // All parts are measured together: there is no result until every part has progressed.
   if (spans.size() < parts.size() || spans.empty()) {
-    for (const auto& [part, now] : parts) {  // ranks that have said nothing yet
+    for (const auto& [part, now] : parts) {  // some rank had not reported yet
       if (std::any_of(job.parts[part].begin(), job.parts[part].end(),
                       [](const RankProgress& rank) { return rank.rounds == 0; })) {
         job.parts[part] = now;
@@ -158,15 +160,15 @@ void LoadMeter::measure(Job& job, JobLoad& load, const std::map<uint32_t, Part>&
     all.elapsed_seconds = span.elapsed_seconds;
     all.rounds = span.rounds;
   }
-  if (!job.is_settled) {
-    job.is_settled = true;
-    job.crossing_seconds = all.elapsed_seconds;
-    job.crossing_rounds = all.rounds;
+  if (!job.is_measured) {
+    job.is_measured = true;
+    job.transition_seconds = all.elapsed_seconds;
+    job.transition_rounds = all.rounds;
     return;
   }
   if (job.usual_seconds > 0 && load.rounds == 0) {
     const double slower = std::max(job.usual_seconds, all.iteration_seconds);
-    load.pause_seconds = std::max(0.0, job.crossing_seconds - job.crossing_rounds * slower);
+    load.pause_seconds = std::max(0.0, job.transition_seconds - job.transition_rounds * slower);
   }
   load.rounds = least_rounds(parts);
   load.bytes = bytes;

@@ -1,5 +1,5 @@
-// How long the rounds of jobs take at one box, as its workers see it: what a box tells the leader
-// of the cluster, its key loads/NAME, and how that is measured. Pure; one thread at a time.
+// How long the rounds of jobs take on one box, as its workers see it: what a box reports to the
+// leader in its key loads/NAME, and how that is measured. Pure; one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -14,45 +14,50 @@
 
 namespace pbox::cluster {
 
-// Of the parts of one job that a box has, over the newest rounds that all its ranks have finished.
+// The load of the parts of one job that a box owns, over the newest rounds that all its ranks have
+// finished.
 struct JobLoad {
-  int64_t plan_revision = 0;  // of the plan that the box goes by
-  uint64_t rounds = 0;        // finished ever, by the rank that is furthest behind; 0: not measured
-  double bytes = 0;           // a round's
-  double busy_seconds = 0;    // a round's: some rank that is waited for least waited for the box
+  int64_t map_revision = 0;  // revision of the part map that the box follows
+  // rounds that the slowest rank has finished since the job began; 0: not measured
+  uint64_t rounds = 0;
+  double bytes = 0;         // per round
+  double busy_seconds = 0;  // per round, by the rank that waited least for the box
   double iteration_seconds = 0;
-  double pause_seconds = 0;  // what the change to this plan cost; 0: not known
+  double pause_seconds = 0;  // cost of changing to this part map; 0: unknown
   bool operator==(const JobLoad&) const = default;
 };
-using JobLoads = std::map<std::string, JobLoad>;  // by job
+using JobLoads = std::map<std::string, JobLoad>;  // by job name
 
-// JSON in one line. from_text: what is no load is left out.
+// One line of JSON. loads_from_text() skips entries that are not loads.
 std::string to_text(const JobLoads& loads);
 JobLoads loads_from_text(const std::string& text);
 
-// Turns what ranks have finished into loads, which are of one plan each: what lies between two
-// plans counts as pause.
+// Turns the progress of ranks into loads. A load belongs to one part map; the time between two part
+// maps counts as pause.
 class LoadMeter {
  public:
-  // What the plan of a job has for this box.
-  struct Duty {
-    int64_t plan_revision = 0;
+  // What a job's part map assigns to this box.
+  struct Assignment {
+    int64_t map_revision = 0;
     size_t parts = 0;
   };
-  using DutyOf = std::function<std::optional<Duty>(const std::string& job)>;
+  using AssignmentOf = std::function<std::optional<Assignment>(const std::string& job)>;
 
-  // `parts`: all that run here, by job and part. Jobs of which the box has other parts than planned
-  // are measured once it has them. A load stays until there is a newer one of the same plan.
-  const JobLoads& measure(const std::vector<appliance::PartProgress>& parts, const DutyOf& duty_of);
+  // `parts`: progress of all parts that run on this box, in order of job and part. A job is
+  // measured only while the box runs as many of its parts as the map assigns. A load stays until
+  // there is a newer one under the same map.
+  const JobLoads& measure(const std::vector<appliance::PartProgress>& parts,
+                          const AssignmentOf& assignment_of);
 
  private:
   using Part = std::vector<appliance::RankProgress>;
   struct Job {
-    std::map<uint32_t, Part> parts;  // as they were when they were measured last
-    bool is_settled = false;         // that was under this plan
-    double usual_seconds = 0;        // of an iteration, before this plan
-    double crossing_seconds = 0;     // from before this plan until it was settled
-    double crossing_rounds = 0;      // meanwhile
+    std::map<uint32_t, Part> parts;  // progress at the last measurement
+    bool is_measured = false;        // the last measurement was under this part map
+    double usual_seconds = 0;        // duration of an iteration before this part map
+    // from the last measurement under the old map to the first under this one
+    double transition_seconds = 0;
+    double transition_rounds = 0;  // rounds finished in that time
   };
 
   void measure(Job& job, JobLoad& load, const std::map<uint32_t, Part>& parts, double bytes) const;

@@ -9,13 +9,14 @@ namespace pbox::cluster {
 namespace {
 
 constexpr char kName[] = "cluster";
-constexpr int64_t kSession = 1;  // there is never more than one
+constexpr int64_t kSession = 1;  // there is never more than one session
 
 bool begins_with(const std::string& key, const std::string& prefix) {
   return key.compare(0, prefix.size(), prefix) == 0;
 }
 
-// "pbox-cluster 1c291ca3\n", a checksum over all that follows, then an etcd RangeResponse.
+// The file is "pbox-cluster 1c291ca3\n", with a checksum over everything that follows, and then an
+// etcd RangeResponse.
 std::string header_of(const std::string& body) {
   return "pbox-cluster " + appliance::checksum(body) + "\n";
 }
@@ -28,7 +29,7 @@ Error damaged() {
 
 }  // namespace
 
-// Takes the changes of the history one by one, each in a call of its own from the io_context.
+// Delivers the changes of the history one by one, each in its own call from the io_context.
 class LocalStore::Subscription : public Watch {
  public:
   Subscription(LocalStore& store, std::string prefix, int64_t revision, WatchHandler handler)
@@ -52,7 +53,7 @@ class LocalStore::Subscription : public Watch {
     if (over_) return;
     if (next_ <= store_.compacted_) {
       over_ = true;
-      const auto on_compacted = handler_.on_compacted;  // may end this watch
+      const auto on_compacted = handler_.on_compacted;  // may destroy this watch
       on_compacted();
       return;
     }
@@ -162,7 +163,8 @@ Result<Outcome> LocalStore::apply(const Transaction& transaction) {
   Change change{++next.revision, {}};
   for (const Put& put : transaction.puts) {
     if (put.ephemeral && session_ == 0) {
-      return Error{ErrorCode::kUnavailable, "the store was not started: there is no session"};
+      return Error{ErrorCode::kUnavailable,
+                   "the store has not been started, so there is no session"};
     }
     KeyValue& entry = next.entries[put.key];
     if (entry.create_revision == 0) entry.create_revision = next.revision;

@@ -1,6 +1,6 @@
-// The store of a box that is alone: one file, replaced whole, checksummed and synced before a
-// commit is answered. A session lasts as long as the store: what it leaves behind is deleted when
-// the file is next opened. Main thread, which waits for the disk.
+// The store of a single box: one checksummed file, replaced durably before a commit is answered. A
+// session lasts as long as the store object; the keys it leaves behind are deleted when the file is
+// next opened. Main thread, which waits for the disk.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -15,8 +15,8 @@ namespace pbox::cluster {
 
 class LocalStore : public Store {
  public:
-  // `context` and `disk` outlive the store. An error if what is there is damaged: then nobody knows
-  // what was agreed.
+  // `context` and `disk` outlive the store. An error if the file is damaged: what was committed is
+  // then unknown.
   static Result<std::unique_ptr<LocalStore>> open(boost::asio::io_context& context,
                                                   appliance::Disk& disk);
   ~LocalStore() override;
@@ -29,7 +29,7 @@ class LocalStore : public Store {
   int64_t session() const override { return session_; }
   const Health& health() const override { return health_; }
 
-  // Changes that watches can still ask for; older ones are compacted.
+  // Number of changes that watches can still ask for; older ones are compacted.
   static constexpr size_t kHistoryMax = 1024;
 
  private:
@@ -48,14 +48,14 @@ class LocalStore : public Store {
 
   Result<Outcome> apply(const Transaction& transaction);
   Status write(const State& state);
-  // Later, on the io_context, unless the store is gone by then.
+  // Runs `function` later on the io_context, unless the store has been destroyed by then.
   void post(std::function<void()> function);
 
   boost::asio::io_context& context_;
   appliance::Disk& disk_;
   State state_;
   std::deque<Change> history_;
-  int64_t compacted_ = 0;  // changes up to this revision are not in the history
+  int64_t compacted_ = 0;  // changes up to this revision are no longer in the history
   std::set<Subscription*> subscriptions_;
   Observer observer_;
   Health health_;

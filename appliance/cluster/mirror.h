@@ -1,5 +1,5 @@
-// A copy of all keys with a prefix, kept up to date: reads once, then follows, and reads again when
-// the store has lost what lies between. Main thread.
+// A copy of all keys with a prefix, kept up to date. It reads once, then watches, and reads again
+// if the store has compacted the changes in between. Main thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -15,7 +15,8 @@ namespace pbox::cluster {
 
 class Mirror {
  public:
-  // `context` and `store` outlive the mirror. on_change: after each change, and once it is loaded.
+  // `context` and `store` outlive the mirror. `on_change` is called after each change and each
+  // load.
   Mirror(boost::asio::io_context& context, Store& store, std::string prefix,
          std::function<void()> on_change);
   ~Mirror();
@@ -23,7 +24,8 @@ class Mirror {
   Mirror& operator=(const Mirror&) = delete;
 
   bool loaded() const { return loaded_; }
-  const std::map<std::string, KeyValue>& entries() const { return entries_; }  // of some revision
+  // consistent: all as of one revision
+  const std::map<std::string, KeyValue>& entries() const { return entries_; }
   const KeyValue* find(const std::string& key) const;
 
  private:

@@ -1,4 +1,4 @@
-// From [cluster] of the configuration to the store it names. Main thread.
+// Opens the store that [cluster] of the configuration names. Main thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -10,8 +10,8 @@
 
 namespace pbox::cluster {
 
-// Reads the files that the configuration names; does not wait for etcd. `context` and `disk`
-// outlive the store.
+// Reads the credential files that the configuration names. Does not wait for etcd. `context` and
+// `disk` outlive the store.
 Result<std::unique_ptr<Store>> open_store(boost::asio::io_context& context,
                                           const config::Cluster& config, appliance::Disk& disk);
 

@@ -1,4 +1,4 @@
-// Which box has which part of a job: the value of its key jobs/NAME, and how it is made and
+// Which box owns which part of a job (the value of its key jobs/NAME), and how the map is made and
 // changed. Pure; any thread.
 #pragma once
 
@@ -12,12 +12,12 @@ namespace pbox::cluster {
 
 struct PartMap {
   uint32_t chunk_bytes = 0;
-  uint64_t bytes = 0;              // of all tensors, as the worker said that asked first
-  bool may_move = false;           // parts can go on at another box
-  bool is_over = false;            // its last rank has left; kept for a while
-  std::vector<std::string> boxes;  // by part: the name of the box that has it
-  // Boxes that some worker could not reach though others could: they get no parts until that Unix
-  // time, in seconds, if there are others.
+  uint64_t bytes = 0;              // of all tensors, as stated by the worker that asked first
+  bool may_move = false;           // parts can continue on another box
+  bool is_over = false;            // its last rank has left; the map is kept for a while
+  std::vector<std::string> boxes;  // by part: the name of its owner
+  // Boxes that some worker could not reach although others could, with the Unix time in seconds
+  // until which they get no parts if other boxes are available.
   std::map<std::string, uint64_t> avoided = {};
   bool operator==(const PartMap&) const = default;
 
@@ -30,29 +30,31 @@ struct PartMap {
   }
 };
 
-// JSON in one line. from_text: nothing if it is no plan.
-std::string to_text(const PartMap& plan);
+// One line of JSON. part_map_from_text() returns nullopt if the text is not a part map.
+std::string to_text(const PartMap& map);
 std::optional<PartMap> part_map_from_text(const std::string& text);
 
-// A box that parts may be put on.
+// A box that parts may be assigned to.
 struct CandidateBox {
   std::string name = {};
   uint32_t pipelines = 1;
-  double bytes_per_second = 0;  // 0: not known, then as the mean of those that are
-  double bytes = 0;             // a round's, of the parts that it has already
+  double bytes_per_second = 0;  // 0: unknown, counted as the mean of the known rates
+  double bytes = 0;             // bytes per round of the parts that it already owns
 };
 
-// So many parts that each pipeline has several, and can be relieved of one without losing half.
+// Several parts per pipeline, so that a pipeline can be relieved of one without losing half its
+// load.
 inline constexpr uint32_t kPartsPerPipeline = 4;
 
-// The parts of a job that is new, over `boxes`, which are not empty: each onto the box that is then
-// done first (placement/place.h).
-PartMap make_plan(uint64_t bytes, uint32_t chunk_bytes, std::vector<CandidateBox> boxes);
+// Makes the part map of a new job over `boxes`, which must not be empty. Each part goes to the box
+// that would then finish first (placement/place.h).
+PartMap make_part_map(uint64_t bytes, uint32_t chunk_bytes, std::vector<CandidateBox> boxes);
 
-// The same with the parts of `from` given to `to`, which are not empty and do not hold it.
-PartMap give_away(PartMap plan, const std::string& from, std::vector<CandidateBox> to);
+// Returns `map` with the parts of box `from` reassigned to the boxes `to`, which must not be empty
+// and must not contain `from`.
+PartMap reassign_parts(PartMap map, const std::string& from, std::vector<CandidateBox> to);
 
-// A round's bytes that plans put on each box, by name.
-std::map<std::string, double> bytes_by_box(const std::vector<PartMap>& plans);
+// Returns the bytes per round that the part maps assign to each box, by box name.
+std::map<std::string, double> bytes_by_box(const std::vector<PartMap>& maps);
 
 }  // namespace pbox::cluster

@@ -13,17 +13,18 @@ namespace {
 constexpr char kJobs[] = "jobs/";
 constexpr char kDrains[] = "drains/";
 constexpr std::chrono::milliseconds kTick{250};
-// A box that starts again registers within this; one that does not loses its parts.
+// A box that restarts registers again within this many ticks; one that does not loses its parts.
 constexpr uint32_t kAbsentTicks = 8;
 constexpr std::chrono::milliseconds kProbeTimeout{1'000};
 constexpr std::chrono::milliseconds kAnswerTimeout{2'000};
-// A worker that could not reach a box for so long is not waited for, whoever else can.
+// A box that some worker could not reach for this long loses its parts of the job, even if others
+// can reach it.
 constexpr uint32_t kUnreachableMs = 1'500;
-// Nor does such a box get parts of the job again before.
+// For how long such a box then gets no parts of the job.
 constexpr uint64_t kAvoidS = 600;
 
-Error unknown(const std::string& what) {
-  return {ErrorCode::kUnavailable, what + "; it is asked for again"};
+Error unavailable(const std::string& what) {
+  return {ErrorCode::kUnavailable, what + "; the request will be repeated"};
 }
 
 }  // namespace
@@ -37,7 +38,7 @@ PartMaps::PartMaps(boost::asio::io_context& context, Store& store, Options optio
       store_(store),
       options_(std::move(options)),
       timer_(context),
-      plan_entries_(context, store, kJobs, [this] { on_plans(); }),
+      entries_(context, store, kJobs, [this] { on_maps(); }),
       drains_(context, store, kDrains, [] {}) {
   tick();
 }
@@ -46,89 +47,90 @@ PartMaps::~PartMaps() {
   *alive_ = false;
 }
 
-void PartMaps::on_plans() {
-  plans_.clear();
-  for (const auto& [key, entry] : plan_entries_.entries()) {
-    if (auto plan = part_map_from_text(entry.value)) plans_[key.substr(sizeof(kJobs) - 1)] = *plan;
+void PartMaps::on_maps() {
+  maps_.clear();
+  for (const auto& [key, entry] : entries_.entries()) {
+    if (auto map = part_map_from_text(entry.value)) maps_[key.substr(sizeof(kJobs) - 1)] = *map;
   }
   options_.on_change();
 }
 
 const PartMap* PartMaps::find(const std::string& job) const {
-  const auto found = plans_.find(job);
-  return found == plans_.end() ? nullptr : &found->second;
+  const auto found = maps_.find(job);
+  return found == maps_.end() ? nullptr : &found->second;
 }
 
 std::string PartMaps::address_of(const std::string& name) const {
-  for (const BoxRecord& box : options_.membership().boxes()) {
+  for (const BoxRecord& box : options_.box_directory().boxes()) {
     if (box.name == name) return box.control;
   }
   return {};
 }
 
-Result<std::optional<proto::PartPlace>> PartMaps::elsewhere(const std::string& job, uint32_t part,
-                                                            uint32_t parts) const {
-  if (!plan_entries_.loaded()) {
-    return unknown(
-        "the cluster store has not answered yet, so nobody knows here which box has "
-        "part " +
+Result<std::optional<proto::PartPlace>> PartMaps::other_owner(const std::string& job, uint32_t part,
+                                                              uint32_t parts) const {
+  if (!entries_.loaded()) {
+    return unavailable(
+        "the cluster store has not answered yet, so this box does not know which box has part " +
         std::to_string(part) + " of job '" + job + "'");
   }
-  const PartMap* plan = find(job);
-  if (plan == nullptr) return unknown("no plan of job '" + job + "' has been heard of here yet");
-  if (plan->boxes.size() != parts) {
-    return Error{ErrorCode::kMismatch, "job '" + job + "' is planned in " +
-                                           std::to_string(plan->boxes.size()) +
-                                           " parts, this worker has it in " +
+  const PartMap* map = find(job);
+  if (map == nullptr) {
+    return unavailable("this box has not seen the part map of job '" + job + "' yet");
+  }
+  if (map->boxes.size() != parts) {
+    return Error{ErrorCode::kMismatch, "job '" + job + "' has " +
+                                           std::to_string(map->boxes.size()) +
+                                           " parts, but this worker divides it into " +
                                            std::to_string(parts) + "; start all ranks again"};
   }
-  const std::string& box = plan->boxes[part];
+  const std::string& box = map->boxes[part];
   if (box == options_.self) return std::optional<proto::PartPlace>();
   proto::PartPlace place;
   place.set_box(box);
   place.set_address(address_of(box));
   if (place.address().empty()) {
-    return unknown("part " + std::to_string(part) + " of job '" + job + "' is on box " + box +
-                   ", which is not there now");
+    return unavailable("part " + std::to_string(part) + " of job '" + job + "' is on box " + box +
+                       ", which is not registered now");
   }
   return std::optional<proto::PartPlace>(std::move(place));
 }
 
-// Those that drain count: they may have been others' choice before.
-bool PartMaps::has_others(const std::string&) const {
-  return options_.membership().boxes().size() > 1;
+// Boxes that drain count too: other boxes may have chosen them before they drained.
+bool PartMaps::has_other_boxes(const std::string&) const {
+  return options_.box_directory().boxes().size() > 1;
 }
 
-proto::PartMap PartMaps::describe(const PartMap& plan) const {
+proto::PartMap PartMaps::to_message(const PartMap& map) const {
   proto::PartMap message;
-  message.set_chunk_bytes(plan.chunk_bytes);
-  for (const std::string& box : plan.boxes) {
+  message.set_chunk_bytes(map.chunk_bytes);
+  for (const std::string& box : map.boxes) {
     proto::PartPlace& place = *message.add_parts();
     place.set_box(box);
     if (box != options_.self) place.set_address(address_of(box));
   }
-  for (const BoxRecord& box : options_.membership().boxes()) message.add_boxes(box.control);
+  for (const BoxRecord& box : options_.box_directory().boxes()) message.add_boxes(box.control);
   return message;
 }
 
-// For a job: only if there are no others such as it avoids.
-std::vector<CandidateBox> PartMaps::candidates(const std::string& but,
-                                               const PartMap* of_job) const {
-  std::vector<PartMap> plans;
-  for (const auto& [job, plan] : plans_) {
-    if (!plan.is_over) plans.push_back(plan);
+// With `job_map`, boxes that the job avoids are returned only if there are no others.
+std::vector<CandidateBox> PartMaps::candidates(const std::string& excluded,
+                                               const PartMap* job_map) const {
+  std::vector<PartMap> maps;
+  for (const auto& [job, map] : maps_) {
+    if (!map.is_over) maps.push_back(map);
   }
-  const auto bytes = bytes_by_box(plans);
+  const auto bytes = bytes_by_box(maps);
   std::vector<CandidateBox> boxes;
-  size_t wanted = 0;  // of those, which come first
-  for (const BoxRecord& record : options_.membership().boxes()) {
-    if (record.name == but || is_draining(record.name)) continue;
+  size_t wanted = 0;  // boxes at the front of `boxes` that are not avoided
+  for (const BoxRecord& record : options_.box_directory().boxes()) {
+    if (record.name == excluded || is_draining(record.name)) continue;
     const auto found = bytes.find(record.name);
     boxes.push_back({.name = record.name,
                      .pipelines = static_cast<uint32_t>(record.data.size()),
                      .bytes_per_second = static_cast<double>(record.capacity_bytes_per_s),
                      .bytes = found == bytes.end() ? 0 : found->second});
-    const bool is_avoided = of_job != nullptr && of_job->avoids(record.name, unix_seconds());
+    const bool is_avoided = job_map != nullptr && job_map->avoids(record.name, unix_seconds());
     if (!is_avoided) std::swap(boxes[wanted++], boxes.back());
   }
   if (wanted > 0) boxes.resize(wanted);
@@ -136,80 +138,85 @@ std::vector<CandidateBox> PartMaps::candidates(const std::string& but,
 }
 
 void PartMaps::ask(const proto::AskPartMap& question, Answer done) {
-  if (question.is_backup()) return done(here_alone());
-  if (!plan_entries_.loaded()) {
-    return done(unknown("the cluster store has not answered yet ([cluster] endpoints)"));
+  if (question.is_backup()) return done(map_of_this_box());
+  if (!entries_.loaded()) {
+    return done(unavailable("the cluster store has not answered yet ([cluster] endpoints)"));
   }
   const std::string& job = question.job();
-  const PartMap* plan = find(job);
+  const PartMap* map = find(job);
   const std::string& lost = question.lost_box();
-  const bool has_lost =
-      plan != nullptr && !lost.empty() && lost != options_.self &&
-      std::find(plan->boxes.begin(), plan->boxes.end(), lost) != plan->boxes.end();
-  // Who begins says how much there is; a plan that is left of a job before may say otherwise.
+  const bool has_lost = map != nullptr && !lost.empty() && lost != options_.self &&
+                        std::find(map->boxes.begin(), map->boxes.end(), lost) != map->boxes.end();
+  // A worker that begins a job states its size. A map left by an earlier job of the same name may
+  // differ.
   const bool begins = question.bytes() > 0;
-  if (plan == nullptr && !begins) return done(unknown("there is no plan of job '" + job + "'"));
+  if (map == nullptr && !begins)
+    return done(unavailable("there is no part map of job '" + job + "'"));
   const bool is_outdated =
-      plan != nullptr && begins && (plan->is_over || plan->may_move != question.may_move());
-  if (plan != nullptr && !has_lost && !is_outdated) return done(describe(*plan));
+      map != nullptr && begins && (map->is_over || map->may_move != question.may_move());
+  if (map != nullptr && !has_lost && !is_outdated) return done(to_message(*map));
   const bool is_under_way = waiting_.contains(job);
   waiting_[job].push_back(std::move(done));
   if (is_under_way) return;
-  if (plan == nullptr || (begins && plan->is_over && plan->bytes != question.bytes())) {
+  if (map == nullptr || (begins && map->is_over && map->bytes != question.bytes())) {
     make(question);
   } else if (has_lost) {
-    replace_if_gone(question);
+    reassign_if_lost(question);
   } else {
-    PartMap mended = *plan;
-    mended.bytes = question.bytes();
-    mended.may_move = question.may_move();
-    mended.is_over = false;
-    mended.avoided.clear();
-    change(job, mended, [] {});
+    PartMap changed = *map;
+    changed.bytes = question.bytes();
+    changed.may_move = question.may_move();
+    changed.is_over = false;
+    changed.avoided.clear();
+    change(job, changed, [] {});
   }
 }
 
-// Upon what is known of the plan now.
-void PartMaps::change(const std::string& job, const PartMap& plan,
+// Commits the map on condition that the job's key has not changed since this box last saw it.
+void PartMaps::change(const std::string& job, const PartMap& map,
                       std::function<void()> on_committed) {
-  commit(job, plan, {{kJobs + job, revision(job)}}, std::move(on_committed));
+  commit(job, map, {{kJobs + job, revision(job)}}, std::move(on_committed));
 }
 
 int64_t PartMaps::revision(const std::string& job) const {
-  const KeyValue* entry = plan_entries_.find(kJobs + job);
+  const KeyValue* entry = entries_.find(kJobs + job);
   return entry == nullptr ? 0 : entry->mod_revision;
 }
 
-void PartMaps::move(const std::string& job, const PartMap& plan, const std::string& why,
+void PartMaps::move(const std::string& job, const PartMap& map, const std::string& why,
                     std::function<void(Status)> done) {
-  if (waiting_.contains(job) || !options_.membership().leads()) {
-    return done(unknown("the plan of job '" + job + "' is being changed, or another box leads"));
+  if (waiting_.contains(job) || !options_.box_directory().leads()) {
+    return done(
+        unavailable("the part map of job '" + job + "' is being changed, or another box leads"));
   }
   const auto is_committed = std::make_shared<bool>(false);
   waiting_[job].push_back([is_committed, job, done = std::move(done)](const auto& answer) {
     if (*is_committed) return done(ok_status());
-    done(answer ? unknown("the plan of job '" + job + "' was changed meanwhile") : answer.error());
+    done(answer ? unavailable("the part map of job '" + job + "' was changed meanwhile")
+                : answer.error());
   });
-  commit(job, plan, {{kJobs + job, revision(job)}, options_.membership().lead_fence()},
+  commit(job, map, {{kJobs + job, revision(job)}, options_.box_directory().lead_fence()},
          [this, job, why, is_committed] {
            *is_committed = true;
            options_.log(BoxDirectory::Severity::kInfo, "parts_rebalanced",
-                        "parts of job '" + job + "' change boxes: " + why);
+                        "parts of job '" + job + "' move to other boxes: " + why);
          });
 }
 
-// Of a job that is a copy of another's part: the box that had it to be here chose this one.
-proto::PartMap PartMaps::here_alone() const {
-  proto::PartMap plan;
-  plan.set_chunk_bytes(options_.chunk_bytes());
-  plan.add_parts()->set_box(options_.self);
-  return plan;
+// The map of a job that is the backup copy of another job's part: the primary chose this box for
+// it.
+proto::PartMap PartMaps::map_of_this_box() const {
+  proto::PartMap map;
+  map.set_chunk_bytes(options_.chunk_bytes());
+  map.add_parts()->set_box(options_.self);
+  return map;
 }
 
-// Each part begins with another box, so that all get some.
-std::vector<proto::PartPlace> PartMaps::backups(const std::string& job, uint32_t part) const {
+// The list of each part starts at a different box, which spreads the backups over all boxes.
+std::vector<proto::PartPlace> PartMaps::backup_candidates(const std::string& job,
+                                                          uint32_t part) const {
   std::vector<proto::PartPlace> places;
-  for (const BoxRecord& box : options_.membership().boxes()) {
+  for (const BoxRecord& box : options_.box_directory().boxes()) {
     if (box.name == options_.self || is_draining(box.name)) continue;
     places.emplace_back().set_box(box.name);
     places.back().set_address(box.control);
@@ -219,11 +226,11 @@ std::vector<proto::PartPlace> PartMaps::backups(const std::string& job, uint32_t
   return places;
 }
 
-// A box that is not registered is not there, and its address is nobody's.
+// The address of a box that is not registered is unknown, so the question cannot be sent.
 void PartMaps::ask_box(const std::string& box, const proto::WorkerMessage& question,
                        BoxAnswer done) {
   const std::string address = address_of(box);
-  if (address.empty()) return done(unknown("box " + box + " is not registered"));
+  if (address.empty()) return done(unavailable("box " + box + " is not registered"));
   cluster::ask_box(context_, address, question, kAnswerTimeout,
                    [this, alive = alive_, done = std::move(done)](auto answer) {
                      if (!*alive) return;
@@ -232,27 +239,27 @@ void PartMaps::ask_box(const std::string& box, const proto::WorkerMessage& quest
                    });
 }
 
-void PartMaps::take_back(const std::string& job, uint32_t part) {
-  const PartMap* plan = find(job);
-  if (plan == nullptr || part >= plan->boxes.size() || waiting_.contains(job)) return;
-  waiting_[job];  // one change at a time; the next one shows whether another is needed
-  PartMap mended = *plan;
-  mended.boxes[part] = options_.self;
-  mended.may_move = false;
-  change(job, mended, [this, job, part] {
+void PartMaps::reclaim_part(const std::string& job, uint32_t part) {
+  const PartMap* map = find(job);
+  if (map == nullptr || part >= map->boxes.size() || waiting_.contains(job)) return;
+  waiting_[job];  // marks a change in progress; if another is needed, the next event shows it
+  PartMap changed = *map;
+  changed.boxes[part] = options_.self;
+  changed.may_move = false;
+  change(job, changed, [this, job, part] {
     options_.log(BoxDirectory::Severity::kWarning, "part_taken_back",
                  "part " + std::to_string(part) + " of job '" + job +
-                     "' was given to another box, but cannot move; it stays here");
+                     "' was assigned to another box, but cannot move; it stays here");
   });
 }
 
-void PartMaps::answer_all(const std::string& job, const Result<PartMap>& plan) {
+void PartMaps::answer_all(const std::string& job, const Result<PartMap>& map) {
   const auto found = waiting_.find(job);
   if (found == waiting_.end()) return;
   const std::vector<Answer> answers = std::move(found->second);
   waiting_.erase(found);
   for (const Answer& answer : answers) {
-    answer(plan ? Result<proto::PartMap>(describe(*plan)) : plan.error());
+    answer(map ? Result<proto::PartMap>(to_message(*map)) : map.error());
   }
   options_.on_answers();
 }
@@ -261,94 +268,99 @@ void PartMaps::make(const proto::AskPartMap& question) {
   const std::string& job = question.job();
   auto boxes = candidates("");
   if (boxes.empty()) {
-    return answer_all(job, unknown("no box takes parts of a new job: none is registered, or all "
-                                   "drain"));
+    return answer_all(
+        job,
+        unavailable("no box takes parts of a new job: none is registered, or all of them drain"));
   }
-  PartMap plan = make_plan(question.bytes(), options_.chunk_bytes(), std::move(boxes));
-  plan.may_move = question.may_move();
-  change(job, plan, [this, job, parts = plan.boxes.size()] {
+  PartMap map = make_part_map(question.bytes(), options_.chunk_bytes(), std::move(boxes));
+  map.may_move = question.may_move();
+  change(job, map, [this, job, parts = map.boxes.size()] {
     options_.log(BoxDirectory::Severity::kInfo, "job_planned",
-                 "job '" + job + "' is planned in " + std::to_string(parts) + " parts");
+                 "job '" + job + "' is divided into " + std::to_string(parts) + " parts");
   });
 }
 
-// A worker cannot reach the box: is it gone, or only the way to it?
-void PartMaps::replace_if_gone(const proto::AskPartMap& question) {
+// A worker cannot reach the box. Finds out whether the box is lost or only the path to it.
+void PartMaps::reassign_if_lost(const proto::AskPartMap& question) {
   const std::string job = question.job(), box = question.lost_box();
   const uint32_t lost_for_ms = question.lost_for_ms();
   const std::string address = address_of(box);
-  if (address.empty()) return give_away_parts(job, box, "it is not registered");
+  if (address.empty()) return reassign_parts_of(job, box, "it is not registered");
   probe(context_, address, kProbeTimeout,
         [this, alive = alive_, job, box, lost_for_ms](const Result<uint64_t>& up_for_ms) {
           if (!*alive) return;
-          if (!up_for_ms) return give_away_parts(job, box, up_for_ms.error().message);
-          // One that was away itself is there again.
+          if (!up_for_ms) return reassign_parts_of(job, box, up_for_ms.error().message);
+          // A box that has restarted since then was itself down and is reachable again.
           if (lost_for_ms >= kUnreachableMs && *up_for_ms > 2 * uint64_t{lost_for_ms}) {
             constexpr bool kAvoid = true;
             std::string why = "it answers this box, but a worker could not reach it for ";
             why.append(std::to_string(lost_for_ms)).append(" ms");
-            return give_away_parts(job, box, why, kAvoid);
+            return reassign_parts_of(job, box, why, kAvoid);
           }
-          const PartMap* plan = find(job);
-          answer_all(job, plan != nullptr ? Result<PartMap>(*plan)
-                                          : unknown("the plan of job '" + job + "' is gone"));
+          const PartMap* map = find(job);
+          answer_all(job, map != nullptr
+                              ? Result<PartMap>(*map)
+                              : unavailable("the part map of job '" + job + "' no longer exists"));
         });
 }
 
-void PartMaps::give_away_parts(const std::string& job, const std::string& box,
-                               const std::string& why, bool avoid) {
-  const PartMap* plan = find(job);
-  if (plan == nullptr) return answer_all(job, unknown("the plan of job '" + job + "' is gone"));
-  auto boxes = candidates(box, plan);
-  if (boxes.empty()) {
-    return answer_all(job, unknown("box " + box + " has parts of job '" + job +
-                                   "', cannot be "
-                                   "reached (" +
-                                   why + "), and no other box is there"));
+void PartMaps::reassign_parts_of(const std::string& job, const std::string& box,
+                                 const std::string& why, bool avoid) {
+  const PartMap* map = find(job);
+  if (map == nullptr) {
+    return answer_all(job, unavailable("the part map of job '" + job + "' no longer exists"));
   }
-  PartMap changed = give_away(*plan, box, std::move(boxes));
+  auto boxes = candidates(box, map);
+  if (boxes.empty()) {
+    return answer_all(
+        job, unavailable("box " + box + " has parts of job '" + job + "' and cannot be reached (" +
+                         why + "), and no other box is available"));
+  }
+  PartMap changed = reassign_parts(*map, box, std::move(boxes));
   if (avoid) changed.avoided[box] = unix_seconds() + kAvoidS;
   change(job, changed, [this, job, box, why] {
     options_.log(BoxDirectory::Severity::kWarning, "parts_given_away",
-                 "the parts of job '" + job + "' that box " + box + " had go to others: " + why);
+                 "the parts of job '" + job + "' on box " + box + " move to other boxes: " + why);
   });
 }
 
-// Whoever waits is told what the store has afterwards, whosever change that is.
-void PartMaps::commit(const std::string& job, const PartMap& plan,
-                      std::vector<Condition> conditions, std::function<void()> on_committed) {
+// All waiting requests are answered with the map that the store holds afterwards, whichever box
+// wrote it.
+void PartMaps::commit(const std::string& job, const PartMap& map, std::vector<Condition> conditions,
+                      std::function<void()> on_committed) {
   store_.commit(
-      {.conditions = std::move(conditions), .puts = {{kJobs + job, to_text(plan)}}, .deletes = {}},
-      [this, alive = alive_, job, plan,
+      {.conditions = std::move(conditions), .puts = {{kJobs + job, to_text(map)}}, .deletes = {}},
+      [this, alive = alive_, job, map,
        on_committed = std::move(on_committed)](const Result<Outcome>& outcome) {
         if (!*alive) return;
         if (outcome && outcome->committed) {
           on_committed();
-          answer_all(job, plan);
+          answer_all(job, map);
         } else if (outcome) {
-          read_back(job, plan);
+          read_back(job, map);
         } else {
           answer_all(job, outcome.error());
         }
       });
 }
 
-// Somebody else's change was first. It will do where it is of the same job: not what another one
-// has left.
+// Another box committed first. Its map is accepted if it describes the same job, not one left by an
+// earlier job of that name.
 void PartMaps::read_back(const std::string& job, const PartMap& wanted) {
   store_.get(kJobs + job, [this, alive = alive_, job, wanted](const Result<Snapshot>& snapshot) {
     if (!*alive) return;
     if (!snapshot) return answer_all(job, snapshot.error());
     for (const KeyValue& entry : snapshot->entries) {
       if (entry.key != kJobs + job) continue;
-      const auto plan = part_map_from_text(entry.value);
-      if (!plan) continue;
-      const bool is_of_same = plan->bytes == wanted.bytes && plan->may_move == wanted.may_move &&
-                              plan->is_over == wanted.is_over;
-      return answer_all(job, is_of_same ? Result<PartMap>(*plan)
-                                        : unknown("the plan of job '" + job + "' has changed"));
+      const auto map = part_map_from_text(entry.value);
+      if (!map) continue;
+      const bool is_of_same = map->bytes == wanted.bytes && map->may_move == wanted.may_move &&
+                              map->is_over == wanted.is_over;
+      return answer_all(job, is_of_same
+                                 ? Result<PartMap>(*map)
+                                 : unavailable("the part map of job '" + job + "' has changed"));
     }
-    answer_all(job, unknown("the plan of job '" + job + "' is gone"));
+    answer_all(job, unavailable("the part map of job '" + job + "' no longer exists"));
   });
 }
 
@@ -356,26 +368,27 @@ void PartMaps::tick() {
   timer_.expires_after(kTick);
   timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
     if (error || !*alive) return;
-    note_ends();
-    if (options_.membership().leads() && store_.health().up && plan_entries_.loaded()) {
-      empty_boxes();
-      forget_plans();
+    update_over_marks();
+    if (options_.box_directory().leads() && store_.health().up && entries_.loaded()) {
+      evacuate_boxes();
+      delete_old_maps();
     }
     tick();
   });
 }
 
-// The leader's: boxes that drain, and such as have parts and have not been there for a while.
-void PartMaps::empty_boxes() {
+// Leader only: moves parts off boxes that drain, and off boxes that have not been registered for a
+// while.
+void PartMaps::evacuate_boxes() {
   std::set<std::string> absent;
   std::vector<std::pair<std::string, std::string>> leaving;  // job, box
-  for (const auto& [job, plan] : plans_) {
-    const std::set<std::string> boxes(plan.boxes.begin(), plan.boxes.end());
+  for (const auto& [job, map] : maps_) {
+    const std::set<std::string> boxes(map.boxes.begin(), map.boxes.end());
     for (const std::string& box : boxes) {
       const bool is_absent = address_of(box).empty();
       if (is_absent) absent.insert(box);
       const bool is_gone = is_absent && absent_ticks_[box] >= kAbsentTicks;
-      if (is_gone || (is_draining(box) && plan.may_move)) leaving.emplace_back(job, box);
+      if (is_gone || (is_draining(box) && map.may_move)) leaving.emplace_back(job, box);
     }
   }
   for (auto entry = absent_ticks_.begin(); entry != absent_ticks_.end();) {
@@ -384,46 +397,46 @@ void PartMaps::empty_boxes() {
   for (const std::string& box : absent) ++absent_ticks_[box];
   for (const auto& [job, box] : leaving) {
     if (waiting_.contains(job) || candidates(box).empty()) continue;
-    waiting_[job];  // one change at a time
-    give_away_parts(job, box, is_draining(box) ? "it drains" : "it is not registered any more");
+    waiting_[job];  // marks a change in progress
+    reassign_parts_of(job, box, is_draining(box) ? "it drains" : "it is no longer registered");
   }
 }
 
-// What is said in plans of the jobs of this box.
-void PartMaps::note_ends() {
-  if (!store_.health().up || !plan_entries_.loaded()) return;
-  for (const auto& [job, plan] : plans_) {
+// Keeps `is_over` in the maps of this box's jobs up to date.
+void PartMaps::update_over_marks() {
+  if (!store_.health().up || !entries_.loaded()) return;
+  for (const auto& [job, map] : maps_) {
     const bool is_here = options_.has_job(job);
     const bool has_ended = ended_.contains(job) && !is_here;
-    if ((plan.is_over && is_here) || (!plan.is_over && has_ended)) set_over(job, has_ended);
+    if ((map.is_over && is_here) || (!map.is_over && has_ended)) set_over(job, has_ended);
   }
   std::erase_if(ended_, [this](const std::string& job) {
-    const PartMap* plan = find(job);
-    return plan == nullptr || plan->is_over || options_.has_job(job);
+    const PartMap* map = find(job);
+    return map == nullptr || map->is_over || options_.has_job(job);
   });
 }
 
 void PartMaps::set_over(const std::string& job, bool is_over) {
   if (waiting_.contains(job)) return;
-  waiting_[job];  // one change at a time; the next tick sees to the rest
-  PartMap mended = *find(job);
-  mended.is_over = is_over;
-  change(job, mended, [] {});
+  waiting_[job];  // marks a change in progress; later ticks handle the rest
+  PartMap changed = *find(job);
+  changed.is_over = is_over;
+  change(job, changed, [] {});
 }
 
-// The leader's.
-void PartMaps::forget_plans() {
+// Leader only: deletes the maps of jobs that ended long ago.
+void PartMaps::delete_old_maps() {
   const auto now = std::chrono::steady_clock::now();
   std::map<std::string, Over> over;
-  for (const auto& [job, plan] : plans_) {
-    if (!plan.is_over || waiting_.contains(job)) continue;
+  for (const auto& [job, map] : maps_) {
+    if (!map.is_over || waiting_.contains(job)) continue;
     const auto known = over_.find(job);
     const bool is_known = known != over_.end() && known->second.revision == revision(job);
     Over& entry = over[job] = is_known ? known->second : Over{revision(job), now};
-    if (now - entry.since < options_.forget_after) continue;
-    entry.since = now;  // tried again as late, if it fails
+    if (now - entry.since < options_.delete_after) continue;
+    entry.since = now;  // if the commit fails, the next attempt comes after the same delay
     store_.commit(
-        {.conditions = {{kJobs + job, entry.revision}, options_.membership().lead_fence()},
+        {.conditions = {{kJobs + job, entry.revision}, options_.box_directory().lead_fence()},
          .puts = {},
          .deletes = {kJobs + job}},
         [](const Result<Outcome>&) {});
@@ -437,9 +450,9 @@ bool PartMaps::is_draining(const std::string& box) const {
 
 size_t PartMaps::parts_of(const std::string& box) const {
   size_t count = 0;
-  for (const auto& [job, plan] : plans_) {
-    if (plan.is_over) continue;
-    count += static_cast<size_t>(std::count(plan.boxes.begin(), plan.boxes.end(), box));
+  for (const auto& [job, map] : maps_) {
+    if (map.is_over) continue;
+    count += static_cast<size_t>(std::count(map.boxes.begin(), map.boxes.end(), box));
   }
   return count;
 }

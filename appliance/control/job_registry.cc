@@ -348,12 +348,12 @@ void JobRegistry::on_parts_changed() {
   for (auto& [key, job] : jobs_) {
     const JobSpec& spec = job->spec();
     if (spec.is_backup) continue;
-    const auto elsewhere = parts_.elsewhere(spec.name, spec.part, spec.parts);
-    if (!elsewhere || !*elsewhere) continue;
+    const auto other_owner = parts_.other_owner(spec.name, spec.part, spec.parts);
+    if (!other_owner || !*other_owner) continue;
     if (spec.may_move()) {
-      gone.emplace_back(job.get(), **elsewhere);
+      gone.emplace_back(job.get(), **other_owner);
     } else {
-      parts_.take_back(spec.name, spec.part);
+      parts_.reclaim_part(spec.name, spec.part);
     }
   }
   for (auto& [job, place] : gone) move_away(*job, place);

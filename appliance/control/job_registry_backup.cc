@@ -112,7 +112,7 @@ std::vector<std::vector<float>> Job::backup_blocks(const PartState& state) const
 // False: no box is left to be asked.
 bool JobRegistry::join_backup(Job& job) {
   Backup& backup = job.backup;
-  const auto boxes = parts_.backups(job.spec().name, job.spec().part);
+  const auto boxes = parts_.backup_candidates(job.spec().name, job.spec().part);
   const size_t tried = backup.tried;
   backup = {.tried = tried + 1};
   if (tried >= boxes.size()) {
@@ -183,7 +183,7 @@ void JobRegistry::tick_backup(Job& job) {
 // empty: if there is another.
 void JobRegistry::look_after_backup(Job& job) {
   Backup& backup = job.backup;
-  const auto boxes = parts_.backups(job.spec().name, job.spec().part);
+  const auto boxes = parts_.backup_candidates(job.spec().name, job.spec().part);
   const bool is_there =
       boxes.empty() || std::any_of(boxes.begin(), boxes.end(),
                                    [&](const auto& place) { return place.box() == backup.box; });
@@ -200,7 +200,7 @@ void JobRegistry::look_after_backup(Job& job) {
 void JobRegistry::look_for_backup(Job& job) {
   Backup& backup = job.backup;
   if (backup.probe || now_ns_ < backup.look_due_ns) return;
-  const auto boxes = parts_.backups(job.spec().name, job.spec().part);
+  const auto boxes = parts_.backup_candidates(job.spec().name, job.spec().part);
   backup.look_due_ns = now_ns_ + kLookAgainNs;
   if (boxes.empty()) return;
   const auto& place = boxes[backup.tried++ % boxes.size()];

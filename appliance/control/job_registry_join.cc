@@ -44,12 +44,12 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const proto::
   auto job = Result<Job*>(
       Error{ErrorCode::kAlreadyExists, "this connection has joined already; open another one"});
   if (connection.job == nullptr) {
-    auto elsewhere = Result<std::optional<proto::PartPlace>>(std::nullopt);
+    auto other_owner = Result<std::optional<proto::PartPlace>>(std::nullopt);
     if (!join.is_backup()) {
-      elsewhere = parts_.elsewhere(join.job(), join.part(), std::max(1u, join.parts()));
+      other_owner = parts_.other_owner(join.job(), join.part(), std::max(1u, join.parts()));
     }
-    if (elsewhere && *elsewhere) return send_to(id, **elsewhere);
-    job = elsewhere ? admit(join, now_ns) : elsewhere.error();
+    if (other_owner && *other_owner) return send_to(id, **other_owner);
+    job = other_owner ? admit(join, now_ns) : other_owner.error();
   }
   if (!job) {
     ++totals_.joins_refused;

@@ -256,7 +256,7 @@ void JobRegistry::readmit(Job& job, uint32_t rank, uint64_t now_ns) {
 // Policy partial, where other boxes are: ranks that are missing here may be going on with one that
 // has taken over, without those that are here. Then only the greater part may.
 bool JobRegistry::may_do_without_missing(const Job& job) const {
-  const bool may_be_split = job.spec().may_move() && parts_.has_others(job.spec().name);
+  const bool may_be_split = job.spec().may_move() && parts_.has_other_boxes(job.spec().name);
   return !may_be_split || job.has_majority();
 }
 

@@ -21,7 +21,7 @@ std::string quoted(const std::string& text) {
   return "'" + text + "'";
 }
 
-// The shortest text that reads back as the same value: a difference is seen in it.
+// The shortest text that parses back to the same value, so that any difference is visible.
 std::string number(float value) {
   std::array<char, 32> text;
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
@@ -112,8 +112,8 @@ Status check_schedule(const proto::Join& join) {
   const bool pulls = join.delivery() == static_cast<uint32_t>(wire::Delivery::kPull);
   if (pulls && join.sync().model() != static_cast<uint32_t>(wire::SyncModel::kBsp)) {
     return invalid(
-        "delivery pull needs sync model bsp: the other models decide themselves when a result "
-        "goes; set delivery broadcast");
+        "delivery pull needs sync model bsp, because the other models decide themselves when to "
+        "send a result; set delivery broadcast");
   }
   if (join.numerics() >= wire::kNumericsCount) {
     return invalid("numerics " + std::to_string(join.numerics()) +
@@ -122,8 +122,8 @@ Status check_schedule(const proto::Join& join) {
   const bool is_ordered = join.numerics() == static_cast<uint32_t>(wire::Numerics::kOrdered);
   if (is_ordered && join.sync().model() != static_cast<uint32_t>(wire::SyncModel::kBsp)) {
     return invalid(
-        "numerics ordered needs sync model bsp: in the others what is summed depends on who comes "
-        "first; set numerics fast");
+        "numerics ordered needs sync model bsp, because in the other models the sum depends on "
+        "which rank pushes first; set numerics fast");
   }
   return ok_status();
 }
@@ -136,12 +136,11 @@ Status check_restore(const proto::Join& join) {
                                      [](char digit) { return digit >= '0' && digit <= '9'; });
   if (restore != "latest" && !is_number) {
     return invalid("restore = " + quoted(restore) +
-                   "; it is \"latest\" or the number of a snapshot (`pboxctl snapshots`)");
+                   "; it must be \"latest\" or the number of a snapshot (`pboxctl snapshots`)");
   }
   const bool has_rounds = join.sync().model() == static_cast<uint32_t>(wire::SyncModel::kBsp);
   if (join.mode() != static_cast<uint32_t>(pipeline::Mode::kOptimize) || !has_rounds) {
-    return invalid(
-        "restore needs mode optimize and sync model bsp: of other jobs there are no snapshots");
+    return invalid("restore needs mode optimize and sync model bsp; other jobs have no snapshots");
   }
   return ok_status();
 }
@@ -149,7 +148,7 @@ Status check_restore(const proto::Join& join) {
 Status check_copies(const proto::Join& join) {
   if (join.replicas() > 1) {
     return invalid("replicas " + std::to_string(join.replicas()) +
-                   " is out of range; one other box has a copy (1), or none (0)");
+                   " is out of range; it is 0 (no backup) or 1 (one backup box)");
   }
   const bool is_copy = join.world_size() == 1 && std::max(1u, join.parts()) == 1 &&
                        join.mode() == static_cast<uint32_t>(pipeline::Mode::kAggregate) &&
@@ -157,15 +156,16 @@ Status check_copies(const proto::Join& join) {
                        join.delivery() == static_cast<uint32_t>(wire::Delivery::kPull);
   if (join.is_backup() && !is_copy) {
     return invalid(
-        "backup = 1 is for boxes, of which one has a copy of another's part: of world_size 1, in "
-        "one part, mode aggregate, recovery none, delivery pull");
+        "backup = 1 is only for a box that keeps a copy of its part on another box; it needs "
+        "world_size 1, one part, mode aggregate, recovery none and delivery pull");
   }
   return ok_status();
 }
 
 Status check_identity(const proto::Join& join, const JobLimits& limits) {
   if (join.job().empty() || join.job().size() > limits::kJobNameBytesMax) {
-    // Not quoted: cut short it might end within a character, and no message may carry that.
+    // Not quoted: a truncated name might end inside a UTF-8 character, which no message may
+    // contain.
     return invalid("the job name has " + std::to_string(join.job().size()) + " bytes; 1 to " +
                    std::to_string(limits::kJobNameBytesMax) + " are allowed");
   }
@@ -173,7 +173,7 @@ Status check_identity(const proto::Join& join, const JobLimits& limits) {
     return character > ' ' && character < 0x7f && character != '"' && character != '\\';
   });
   if (!printable) {
-    return invalid("job name: only visible ASCII without quotes and backslashes is allowed");
+    return invalid("the job name may contain only visible ASCII characters except \" and \\\\");
   }
   if (join.world_size() == 0 || join.world_size() > limits.workers_max) {
     return invalid("world_size " + std::to_string(join.world_size()) +
@@ -268,7 +268,7 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
                                spec.optimizer.weight_decay);
     if (!tensor) return tensor.error();
     if (!names.insert(tensor->name).second) {
-      return invalid("tensor name " + quoted(tensor->name) + " stands twice in the list");
+      return invalid("tensor name " + quoted(tensor->name) + " occurs twice in the list");
     }
     spec.tensors.push_back(std::move(*tensor));
   }

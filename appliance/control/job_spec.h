@@ -1,4 +1,4 @@
-// A job as its workers describe it: parsed from JOIN, checked against the box's limits, compared
+// A job as its workers describe it: parsed from JOIN, checked against the box's limits and compared
 // between ranks. Pure.
 #pragma once
 
@@ -28,28 +28,30 @@ struct TensorSpec {
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
-  uint64_t first_element = 0;  // of a tensor whose other pieces are in other parts
+  // offset within the whole tensor, if other parts own its other pieces
+  uint64_t first_element = 0;
 
   uint64_t bytes() const { return elements * wire::dtype_bytes(dtype); }
 };
 
-// What becomes of a running job that loses a rank. Values are stable: they cross the control
+// What happens to a running job that loses a rank. Values are stable: they cross the control
 // connection.
 enum class LostPolicy : uint8_t {
-  kWait = 0,     // for its time-out; then the job fails
-  kPartial = 1,  // for its time-out; then the job goes on without the rank
-  kAbort = 2,    // the job fails at once
+  kWait = 0,     // waits for the rank until the job's timeout, then fails
+  kPartial = 1,  // waits for the rank until the job's timeout, then continues without it
+  kAbort = 2,    // fails at once
 };
 
-// What becomes of a job whose box is lost.
+// What happens to a job whose box is lost.
 enum class Recovery : uint8_t {
-  kCopy = 0,  // its workers keep what another box needs to go on
+  kCopy = 0,  // its workers keep what another box needs to continue
   kNone = 1,  // it fails
 };
 
 struct JobSpec {
   std::string name;
-  uint32_t part = 0;  // of the job that the tensors below are; joined, run and moved by itself
+  // index of the part that has the tensors below; a part is joined, run and moved by itself
+  uint32_t part = 0;
   uint32_t parts = 1;
   uint32_t world_size = 0;
   pipeline::Mode mode = pipeline::Mode::kAggregate;
@@ -58,38 +60,41 @@ struct JobSpec {
   LostPolicy on_worker_lost = LostPolicy::kWait;
   Recovery recovery = Recovery::kCopy;
   wire::SyncSpec sync;
-  wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;  // at first
+  wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;  // initial policy
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
-  std::string restore;     // the snapshot to begin with, "latest" or a number; empty: none
-  bool relayed = false;    // its sums go on to another box; said by the box, not by its ranks
-  uint32_t replicas = 0;   // mode optimize: other boxes that have a copy of weights and state
-  bool is_backup = false;  // it is such a copy, of another box's; it stays where it is
+  std::string restore;   // snapshot to start from: "latest" or a number; empty: none
+  bool relayed = false;  // its sums go to an upper box; set by the box, not by its ranks
+  // mode optimize: number of backup boxes that keep a copy of weights and state
+  uint32_t replicas = 0;
+  bool is_backup = false;  // it is such a copy of another box's part; it never moves
   std::vector<TensorSpec> tensors;
 
-  // Where sums are relayed other racks may have consumed what this one has not.
+  // False if sums are relayed, because other racks may have consumed results that this one has not.
   bool survives_its_box() const { return recovery == Recovery::kCopy && !relayed; }
-  // From a box that is there to another. Beyond BSP that takes nothing of its workers.
+  // Whether its parts can move from one running box to another. With a model other than BSP that
+  // needs no copies from the workers.
   bool may_move() const { return survives_its_box() || sync.model != wire::SyncModel::kBsp; }
   uint64_t element_count() const;
-  // "job 'train'", "part 3 of job 'train'"
+  // Returns "job 'train'" or "part 3 of job 'train'".
   std::string title() const;
 };
 
-// Whether its sums can go on to another box; the error says what cannot.
+// Checks whether the job's sums can be relayed to an upper box. The error names the setting that
+// prevents it.
 Status check_relayed(const JobSpec& spec);
-// Of a job that wants a copy, whether it can have one.
+// Checks whether a job that asks for a backup can have one.
 Status check_replicas(const JobSpec& spec);
 
-// Every field checked; the error names the field, its value and what is allowed.
+// Checks every field. The error names the field, its value and what is allowed.
 Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits);
 
-// The first thing in which a worker's description differs from the job's, in words; nothing if
-// equal.
+// Returns, in words, the first field in which a worker's description differs from the job's;
+// nullopt if they are equal.
 std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& worker);
 
-// The job cut into chunks, in tensor order.
+// Returns the chunks of the job's tensors, in tensor order.
 std::vector<pipeline::ChunkSpec> cut_into_chunks(const JobSpec& spec);
 
 }  // namespace pbox::appliance

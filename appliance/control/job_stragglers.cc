@@ -181,7 +181,7 @@ StragglerView Job::stragglers(uint64_t now_ns) const {
   }
   view.tensors = tensor_views(shards_, spec_, tensors);
   view.rounds = round_views(shards_, tensors, now_ns);
-  put_in_order(view);
+  sort_for_display(view);
   return view;
 }
 

@@ -1,4 +1,4 @@
-// Which box has which part of a job, as the control plane of one box sees it. Main thread.
+// Which box owns which part of a job, as the control plane of one box sees it. Main thread.
 #pragma once
 
 #include <functional>
@@ -15,47 +15,50 @@ class PartDirectory {
  public:
   virtual ~PartDirectory() = default;
 
-  // Nothing: this box has it. kUnavailable: it is not known now. kMismatch: the job is not planned
-  // in so many parts. What one box knows may be out of date: two may for a while both believe to
-  // have a part, which does no harm, since each of its workers is with one of them.
-  virtual Result<std::optional<proto::PartPlace>> elsewhere(const std::string& job, uint32_t part,
-                                                            uint32_t parts) const = 0;
+  // Returns the owner of the part if that is another box; nullopt if this box owns it.
+  // kUnavailable: the owner is unknown now. kMismatch: the job is not divided into this number of
+  // parts. The answer may be out of date: two boxes may for a while both believe that they own a
+  // part. That does no harm, because each worker of the part is with only one of them.
+  virtual Result<std::optional<proto::PartPlace>> other_owner(const std::string& job, uint32_t part,
+                                                              uint32_t parts) const = 0;
 
-  // Where all parts of the job are; plans it if nobody has, and gives away the parts of the box
-  // that the worker has lost if that is so. `done` is called once, at once or later.
+  // Asks for the job's part map. Creates the map if there is none. If the worker reports a lost
+  // box, reassigns its parts once the loss is confirmed. `done` is called exactly once, during this
+  // call or later.
   using Answer = std::function<void(Result<proto::PartMap>)>;
   virtual void ask(const proto::AskPartMap& question, Answer done) = 0;
 
-  // Asks another box something; the names of boxes are the map's. `done` is called once, with an
-  // error if there is no answer within some seconds, or a FAILURE.
+  // Asks another box a question; `box` is a name from the part map. `done` is called exactly once.
+  // It gets an error if no answer comes within a few seconds or the answer is a FAILURE.
   using BoxAnswer = std::function<void(Result<proto::BoxMessage>)>;
   virtual void ask_box(const std::string& box, const proto::WorkerMessage& /*question*/,
                        BoxAnswer done) {
     done(Error{ErrorCode::kUnavailable, "box " + box + " is not known here"});
   }
 
-  // Boxes that are there and could have a copy of this part, in the order of trying.
-  virtual std::vector<proto::PartPlace> backups(const std::string& /*job*/,
-                                                uint32_t /*part*/) const {
+  // Returns the boxes that could keep a backup of this part, in the order in which to try them.
+  virtual std::vector<proto::PartPlace> backup_candidates(const std::string& /*job*/,
+                                                          uint32_t /*part*/) const {
     return {};
   }
 
-  // This box goes on with a part that cannot go elsewhere, whatever the map says of it.
-  virtual void take_back(const std::string& /*job*/, uint32_t /*part*/) {}
+  // This box keeps a part that cannot move, although the map assigns it to another box; corrects
+  // the map.
+  virtual void reclaim_part(const std::string& /*job*/, uint32_t /*part*/) {}
 
-  // The job has ended here: its ranks have left, or it has failed.
+  // The job has ended on this box: its ranks have left, or it has failed.
   virtual void on_job_over(const std::string& /*job*/) {}
 
-  // There are boxes that would take over what this one has of the job, or have done so.
-  virtual bool has_others(const std::string&) const { return false; }
+  // Returns whether other boxes could take over this box's parts of the job, or have done so.
+  virtual bool has_other_boxes(const std::string&) const { return false; }
 };
 
-// Of a box that is alone.
+// The directory of a single box, which owns every part.
 class SingleBoxDirectory : public PartDirectory {
  public:
   explicit SingleBoxDirectory(uint32_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
-  Result<std::optional<proto::PartPlace>> elsewhere(const std::string&, uint32_t,
-                                                    uint32_t) const override {
+  Result<std::optional<proto::PartPlace>> other_owner(const std::string&, uint32_t,
+                                                      uint32_t) const override {
     return std::optional<proto::PartPlace>();
   }
   void ask(const proto::AskPartMap&, Answer done) override {
@@ -64,7 +67,7 @@ class SingleBoxDirectory : public PartDirectory {
     plan.set_chunk_bytes(chunk_bytes_);
     done(plan);
   }
-  // For jobs that begin from now on.
+  // Applies to jobs that begin from now on.
   void set_chunk_bytes(uint32_t chunk_bytes) { chunk_bytes_ = chunk_bytes; }
 
  private:

@@ -11,7 +11,7 @@ using pipeline::ChunkState;
 constexpr int kClocksMax =
     pipeline::kClocksPerRank * limits::kWorkersPerJobMax + limits::kFragmentCountMax;
 
-// Of a piece, beside its values; protobuf writes a number in at most ten bytes.
+// Size limit of a piece without its values; protobuf encodes a number in at most ten bytes.
 size_t overhead_bytes(const ChunkState& chunk) {
   return 64 + 3 * chunk.contributors.size() + 10 * chunk.clocks.size();
 }
@@ -20,8 +20,8 @@ uint32_t value_bytes(const ChunkState& chunk) {
   return static_cast<uint32_t>(chunk.values.size() * sizeof(float));
 }
 
-Error misfit(uint32_t chunk, const std::string& what) {
-  return {ErrorCode::kMismatch, "of chunk " + std::to_string(chunk) + " " + what};
+Error mismatch(uint32_t chunk, const std::string& what) {
+  return {ErrorCode::kMismatch, "chunk " + std::to_string(chunk) + ": " + what};
 }
 
 }  // namespace
@@ -75,17 +75,17 @@ void IncomingState::describe(proto::AskState& question) const {
 
 Status IncomingState::take(const proto::PartState& answer) {
   if (answer.epoch() != state_.epoch) {
-    return Error{ErrorCode::kMismatch, "it is of epoch " + std::to_string(answer.epoch()) +
-                                           ", not of " + std::to_string(state_.epoch)};
+    return Error{ErrorCode::kMismatch, "the state is of epoch " + std::to_string(answer.epoch()) +
+                                           " instead of " + std::to_string(state_.epoch)};
   }
   if (answer.pieces().empty() && !answer.last()) {
-    return Error{ErrorCode::kMismatch, "an answer has nothing in it"};
+    return Error{ErrorCode::kMismatch, "the answer is empty"};
   }
   if (answer.has_learning_rate()) state_.learning_rate = answer.learning_rate();
   for (const proto::ChunkPiece& piece : answer.pieces()) {
     if (const Status taken = take(piece); !taken) return taken;
   }
-  if (answer.last() && offset_ > 0) return misfit(next_chunk_, "a part is missing");
+  if (answer.last() && offset_ > 0) return mismatch(next_chunk_, "its last bytes are missing");
   is_whole_ = answer.last();
   return ok_status();
 }
@@ -94,11 +94,11 @@ Status IncomingState::take(const proto::ChunkPiece& piece) {
   const uint32_t id = piece.chunk();
   const bool begins = offset_ == 0;
   if (id >= value_counts_.size() || id < next_chunk_ || (!begins && id != next_chunk_)) {
-    return misfit(id, "nothing was asked for");
+    return mismatch(id, "it was not asked for");
   }
   if (piece.rounds() == 0 || piece.contributors_size() > 64 || piece.clocks_size() > kClocksMax ||
       (piece.contributors_size() > 0 && piece.fragment_bytes() == 0)) {
-    return misfit(id, "the counts make no sense");
+    return mismatch(id, "its counts are invalid");
   }
   if (begins) {
     ChunkState& chunk = state_.chunks.emplace_back();
@@ -113,14 +113,14 @@ Status IncomingState::take(const proto::ChunkPiece& piece) {
   chunk.fragment_bytes = piece.fragment_bytes();
   const std::string& values = piece.values();
   if (piece.offset() != offset_ || values.empty() || values.size() > value_bytes(chunk) - offset_) {
-    return misfit(id, "other bytes came than were asked for");
+    return mismatch(id, "the answer has other bytes than were asked for");
   }
   std::memcpy(reinterpret_cast<std::byte*>(chunk.values.data()) + offset_, values.data(),
               values.size());
   offset_ += static_cast<uint32_t>(values.size());
   next_chunk_ = id;
   if (offset_ < value_bytes(chunk)) return ok_status();
-  if (pipeline::checksum(chunk) != piece.checksum()) return misfit(id, "the checksum is wrong");
+  if (pipeline::checksum(chunk) != piece.checksum()) return mismatch(id, "its checksum is wrong");
   offset_ = 0;
   next_chunk_ = id + 1;
   return ok_status();

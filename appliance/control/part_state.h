@@ -1,6 +1,7 @@
-// What a box keeps of a part in mode optimize that goes on elsewhere: the weights, the optimizer's
-// state and steps, which no worker can bring along. Handed over in answers to questions, each of
-// which names what has come so far, and opened by the other box once all of it is there. Pure.
+// The state of a part in mode optimize that moves to another box: the weights, and the optimizer's
+// state and steps, which no worker can bring along. The former owner keeps it and hands it over in
+// answers to questions. Each question says how much has already been received. The new owner opens
+// the part once it has the whole state. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,31 +15,31 @@
 
 namespace pbox::appliance {
 
-// Of chunks' values in one answer, with what stands beside them.
+// Bytes of chunk values in one answer, including the fields of their pieces.
 inline constexpr uint32_t kStateAnswerBytesMax = 512 * 1024;
 static_assert(kStateAnswerBytesMax < limits::kControlMessageBytesMax);
 
 struct PartState {
-  uint32_t epoch = 0;                        // of the sessions that its workers had
-  std::optional<float> learning_rate;        // at the end, where that is known
-  std::vector<pipeline::ChunkState> chunks;  // ascending; those that have weights
+  uint32_t epoch = 0;                        // epoch of the sessions that its workers had
+  std::optional<float> learning_rate;        // last learning rate, if known
+  std::vector<pipeline::ChunkState> chunks;  // ascending by chunk; only chunks that have weights
 
-  uint64_t bytes() const;  // of values
+  uint64_t bytes() const;  // size of all values
 };
 
-// From where the question says on, as much as one message takes.
+// Returns the state from the position that the question names, as much as fits into one message.
 proto::PartState answer_of(const PartState& state, const proto::AskState& question);
 
-// A state as it comes in, one answer at a time.
+// A state that is being received, one answer at a time.
 class IncomingState {
  public:
-  // `value_counts`: by chunk of the part, how many f32 its state has.
+  // `value_counts`: by chunk of the part, how many f32 values its state has.
   IncomingState(uint32_t epoch, std::vector<size_t> value_counts);
 
-  // The next question's chunk and offset.
+  // Sets the epoch, chunk and offset of the next question.
   void describe(proto::AskState& question) const;
-  // kMismatch: this is no answer to that question, or the part's chunks are others, or some bytes
-  // are. Nothing of the state is to be used then.
+  // Adds an answer. kMismatch: it does not answer the last question, describes other chunks than
+  // the part has, or is corrupted. The whole state must then be discarded.
   Status take(const proto::PartState& answer);
   bool is_whole() const { return is_whole_; }
   const PartState& state() const { return state_; }
@@ -49,7 +50,7 @@ class IncomingState {
   std::vector<size_t> value_counts_;
   PartState state_;
   uint32_t next_chunk_ = 0;
-  uint32_t offset_ = 0;  // bytes of the newest chunk that are here, if some are missing
+  uint32_t offset_ = 0;  // bytes of the newest chunk received so far; 0 if it is complete
   bool is_whole_ = false;
 };
 

@@ -55,7 +55,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
     wire::FrameReader reader;
     std::array<char, 16 * 1024> buffer;
     std::deque<std::string> outgoing;
-    bool closing = false;  // after what is outgoing
+    bool closing = false;  // close once `outgoing` is empty
   };
   using Pointer = std::shared_ptr<Connection>;
 
@@ -104,7 +104,7 @@ void ControlServer::Implementation::accept() {
 void ControlServer::Implementation::add(tcp::socket socket) {
   error_code error;
   const tcp::endpoint peer = socket.remote_endpoint(error);
-  if (error) return;  // gone already
+  if (error) return;  // the peer has already disconnected
   socket.set_option(tcp::no_delay(true), error);
   const ConnectionId id = next_id_++;
   auto connection = std::make_shared<Connection>(std::move(socket));
@@ -178,8 +178,9 @@ void ControlServer::Implementation::send(ConnectionId id, const Pointer& connect
     framed = wire::frame(failure);
     connection->closing = true;
   }
-  if (connection->outgoing.size() >= kOutgoingMax) {  // a peer that never reads
-    connection->outgoing.resize(1);                   // the one being written stays
+  // The peer does not read. The message being written stays in the queue.
+  if (connection->outgoing.size() >= kOutgoingMax) {
+    connection->outgoing.resize(1);
     connection->closing = true;
     return;
   }
@@ -205,8 +206,8 @@ void ControlServer::Implementation::remove(ConnectionId id, const std::string& r
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   error_code ignored;
-  // Shut down before closing: a close with unread bytes would reset the connection and with it the
-  // last message on its way.
+  // Shut down before closing. Closing a socket with unread bytes sends a reset, which may destroy
+  // the last message on its way.
   found->second->socket.shutdown(tcp::socket::shutdown_both, ignored);
   found->second->socket.close(ignored);
   connections_.erase(found);
@@ -246,7 +247,8 @@ void ControlServer::Implementation::stop() {
 Result<std::unique_ptr<ControlServer>> ControlServer::start(asio::io_context& context,
                                                             const ControlOptions& options,
                                                             JobRegistry& registry) {
-  // What a peer sends is answered, not printed: else anyone could fill the journal.
+  // Errors in a peer's messages are answered, not printed; otherwise any peer could fill the
+  // journal.
   google::protobuf::SetLogHandler(nullptr);
   auto implementation = std::make_shared<Implementation>(context, options, registry);
   if (const Status status = implementation->listen(); !status) return status.error();

@@ -1,5 +1,5 @@
-// The TCP side of the control plane: accepts workers, frames messages, and carries out what the
-// registry decides. One thread, that of the io_context.
+// The TCP side of the control plane: accepts workers, frames messages and carries out the
+// registry's actions. Runs on the io_context's thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -13,9 +13,9 @@ namespace pbox::appliance {
 
 struct ControlOptions {
   std::string listen;
-  uint16_t port = limits::kControlPort;  // 0: a free one
+  uint16_t port = limits::kControlPort;  // 0: any free port
   uint32_t connections_max = limits::kControlConnectionsMax;
-  std::function<void(const RegistryEvent&)> on_event;  // for the log
+  std::function<void(const RegistryEvent&)> on_event;  // called for each event, to log it
 };
 
 class ControlServer {
@@ -27,13 +27,14 @@ class ControlServer {
   ~ControlServer();
 
   uint16_t port() const;
-  // Accepts nobody any more; connections that stand go on.
+  // Accepts no further connections. Open connections stay open.
   void stop_accepting();
-  // For connections from now on; those that stand stay.
+  // Applies to new connections; open connections stay open.
   void set_connections_max(uint32_t connections_max);
   // True once every message has been handed to the kernel and every closing connection is closed.
   bool drained() const;
-  // Carries out what the registry has queued, after a call into it from elsewhere.
+  // Carries out the actions that the registry has queued. Must be called after a call into the
+  // registry from outside this class.
   void flush();
 
  private:

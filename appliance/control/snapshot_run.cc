@@ -12,24 +12,25 @@ namespace {
 
 using proto::CutProgress;
 
-// The first cut is where the chunk that is furthest is now: a job that rests is there in no time.
-// One that runs may have left it before all boxes have heard of it; each next cut is further ahead.
+// Rounds that a cut lies ahead of the furthest chunk, after `missed` cuts in a row that came too
+// late. The first cut is at the furthest chunk: a job at rest has already reached it. A running job
+// may have passed it before all boxes have heard of it, so each further cut lies further ahead.
 constexpr uint32_t kMissedMax = 8;
 constexpr uint32_t margin(uint32_t missed) {
   return missed == 0 ? 0 : 1u << (missed - 1);
 }
 
-// A job that no chunk of has come to a cut ahead of it by then may have come to rest before it.
+// If no chunk has reached the cut after this time, the job may have come to rest before the cut.
 constexpr uint64_t kPatienceNs = kNanosPerSecond;
 
 }  // namespace
 
-SnapshotRun::SnapshotRun(snapshot::SnapshotStore& shelf, Ask ask, AskPartMap ask_part_map,
+SnapshotRun::SnapshotRun(snapshot::SnapshotStore& store, Ask ask, AskPartMap ask_part_map,
                          Clock clock, std::function<void()> on_end, std::string job,
                          uint64_t deadline_ns)
-    : shelf_(shelf),
+    : store_(store),
       ask_(std::move(ask)),
-      ask_plan_(std::move(ask_part_map)),
+      ask_part_map_(std::move(ask_part_map)),
       clock_(std::move(clock)),
       on_end_(std::move(on_end)),
       job_(std::move(job)),
@@ -38,7 +39,7 @@ SnapshotRun::SnapshotRun(snapshot::SnapshotStore& shelf, Ask ask, AskPartMap ask
 void SnapshotRun::begin(const std::string& own_name, std::vector<uint64_t> ranks) {
   own_name_ = own_name;
   ranks_ = std::move(ranks);
-  shelf_.begin(job_, [weak = weak_from_this()](const Result<uint64_t>& number) {
+  store_.begin(job_, [weak = weak_from_this()](const Result<uint64_t>& number) {
     if (const auto self = weak.lock()) self->on_number(number);
   });
 }
@@ -52,24 +53,24 @@ void SnapshotRun::on_number(const Result<uint64_t>& number) {
 
 void SnapshotRun::ask_places() {
   state_ = State::kPlacing;
-  ask_plan_([weak = weak_from_this()](const Result<proto::PartMap>& plan) {
-    if (const auto self = weak.lock()) self->on_places(plan);
+  ask_part_map_([weak = weak_from_this()](const Result<proto::PartMap>& map) {
+    if (const auto self = weak.lock()) self->on_places(map);
   });
 }
 
-void SnapshotRun::on_places(const Result<proto::PartMap>& plan) {
+void SnapshotRun::on_places(const Result<proto::PartMap>& map) {
   if (state_ != State::kPlacing) return;
-  if (!plan) return fail("which box has which part is not known: " + plan.error().message);
+  if (!map) return fail("the part map is not available: " + map.error().message);
   parts_.clear();
-  for (const proto::PartPlace& place : plan->parts()) {
+  for (const proto::PartPlace& place : map->parts()) {
     const bool is_here = place.address().empty();
-    parts_.push_back({.asked_as = is_here ? "" : place.box(),
+    parts_.push_back({.ask_name = is_here ? "" : place.box(),
                       .box = is_here ? own_name_ : place.box(),
                       .progress = {},
                       .refusal = {}});
   }
   enter(State::kProbing);
-  if (attempt_ == 0) ask_all();  // else from the next tick on
+  if (attempt_ == 0) ask_all();  // otherwise asked at the next tick
 }
 
 void SnapshotRun::enter(State state) {
@@ -87,7 +88,7 @@ void SnapshotRun::on_tick(uint64_t now_ns) {
       return state_ == State::kProbing ? !part.has_answered
                                        : part.progress.state() != CutProgress::WRITTEN;
     });
-    std::string why = "it was not done in time";
+    std::string why = "the snapshot was not finished in time";
     if (slow != parts_.end() && !slow->has_answered && !slow->refusal.empty()) {
       why += ": box " + slow->box + ": " + slow->refusal;
     } else if (slow != parts_.end()) {
@@ -97,14 +98,14 @@ void SnapshotRun::on_tick(uint64_t now_ns) {
     }
     return fail(why);
   }
-  if (waits_in_vain(now_ns)) {
+  if (is_stalled(now_ns)) {
     missed_ = 0;
-    try_again();
+    start_next_attempt();
   }
   ask_all();
 }
 
-bool SnapshotRun::waits_in_vain(uint64_t now_ns) {
+bool SnapshotRun::is_stalled(uint64_t now_ns) {
   if (state_ != State::kCutting) return false;
   if (cutting_from_ns_ == 0) cutting_from_ns_ = now_ns;
   if (now_ns - cutting_from_ns_ < kPatienceNs) return false;
@@ -114,7 +115,7 @@ bool SnapshotRun::waits_in_vain(uint64_t now_ns) {
   });
 }
 
-void SnapshotRun::try_again() {
+void SnapshotRun::start_next_attempt() {
   ++attempt_;
   enter(State::kProbing);
 }
@@ -123,7 +124,8 @@ void SnapshotRun::ask_all() {
   if (state_ != State::kProbing && state_ != State::kCutting) return;
   const auto [state, attempt] = std::pair(state_, attempt_);
   for (uint32_t part = 0; part < parts_.size(); ++part) {
-    if (state_ != state || attempt_ != attempt) return;  // an answer came at once
+    // an answer arrived during the call and changed the state
+    if (state_ != state || attempt_ != attempt) return;
     const bool is_written = parts_[part].progress.state() == CutProgress::WRITTEN;
     if (!parts_[part].is_asked && !is_written) ask(part);
   }
@@ -139,7 +141,7 @@ void SnapshotRun::ask(uint32_t part) {
     question.set_round(round_);
   }
   parts_[part].is_asked = true;
-  ask_(parts_[part].asked_as, question,
+  ask_(parts_[part].ask_name, question,
        [weak = weak_from_this(), part, attempt = attempt_, state = state_](const auto& answer) {
          if (const auto self = weak.lock()) self->on_answer(part, attempt, state, answer);
        });
@@ -152,8 +154,8 @@ void SnapshotRun::on_answer(uint32_t part, uint32_t attempt, State state,
   from.is_asked = false;
   if (!answer) {
     from.refusal = answer.error().message;
-    if (answer.error().code == ErrorCode::kUnavailable) return;  // is asked again
-    // A part that moves: its new box has not heard of it yet, or the plan was out of date.
+    if (answer.error().code == ErrorCode::kUnavailable) return;  // asked again at the next tick
+    // The part is moving: its new owner has not opened it yet, or the part map was out of date.
     const bool moves = answer.error().code == ErrorCode::kNotFound && round_ == 0;
     if (!moves) return fail("box " + from.box + ": " + from.refusal);
     ++attempt_;
@@ -193,9 +195,9 @@ void SnapshotRun::on_progress() {
   };
   if (std::any_of(parts_.begin(), parts_.end(), is(CutProgress::MISSED))) {
     if (++missed_ == kMissedMax) {
-      return fail("the job was always beyond the cut before all boxes had heard of it");
+      return fail("the job passed every cut before all boxes had heard of it");
     }
-    return try_again();  // from the next tick on
+    return start_next_attempt();  // starts at the next tick
   }
   if (std::all_of(parts_.begin(), parts_.end(), is(CutProgress::WRITTEN))) finish();
 }
@@ -215,7 +217,7 @@ void SnapshotRun::finish() {
                               .bytes = part.progress.bytes(),
                               .crc32c = part.progress.crc32c()});
   }
-  shelf_.finish(std::move(manifest), [weak = weak_from_this()](const Status& finished) {
+  store_.finish(std::move(manifest), [weak = weak_from_this()](const Status& finished) {
     const auto self = weak.lock();
     if (!self || self->is_over()) return;
     if (!finished) return self->fail(finished.error().message);
@@ -229,13 +231,14 @@ void SnapshotRun::fail(const std::string& why) {
 }
 
 void SnapshotRun::end(State state) {
-  let_go();
+  release_cuts();
   state_ = state;
   on_end_();
 }
 
-// Whoever does not hear it forgets the cut when it has not been asked for a while.
-void SnapshotRun::let_go() {
+// A box that does not get this message drops the cut by itself when it has not been asked about it
+// for a while.
+void SnapshotRun::release_cuts() {
   if (number_ == 0) return;
   for (uint32_t part = 0; part < parts_.size(); ++part) {
     proto::AskCut question;
@@ -244,7 +247,7 @@ void SnapshotRun::let_go() {
     question.set_part(part);
     question.set_snapshot(number_);
     question.set_over(true);
-    ask_(parts_[part].asked_as, question, [](const auto&) {});
+    ask_(parts_[part].ask_name, question, [](const auto&) {});
   }
 }
 

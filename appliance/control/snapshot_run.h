@@ -1,6 +1,7 @@
-// A snapshot of a job as the box takes it that was asked for it: every box that has a part is asked
-// for the same cut, again and again, until all parts are written. A chunk that is beyond the cut
-// when its box hears of it cannot be in it: then a later cut is tried. Control thread.
+// A snapshot of a job, run by the box that was asked to take it. It asks every box that owns a part
+// to cut the part at the same round, and repeats the question until all parts are written. A chunk
+// that has passed the cut when its box hears of it cannot be in it; then a later cut is tried.
+// Control thread.
 #pragma once
 
 #include <functional>
@@ -16,33 +17,34 @@ namespace pbox::appliance {
 
 struct SnapshotView {
   std::string job;
-  // "starting", "cutting", "writing", "done", "failed"; stable
+  // "starting", "cutting", "writing", "done" or "failed"; stable names.
   const char* state = "";
-  uint64_t number = 0;  // 0: it has none yet
-  uint64_t steps = 0;   // that the weights have taken; done
+  uint64_t number = 0;  // number of the snapshot; 0: not assigned yet
+  uint64_t steps = 0;   // optimizer steps applied to the weights; valid in state "done"
   uint32_t attempts = 0;
   uint64_t chunks = 0, chunks_copied = 0;
   uint32_t parts = 0, parts_written = 0;
-  uint64_t bytes = 0;  // written
-  std::string error;   // failed: why
+  uint64_t bytes = 0;  // written so far
+  std::string error;   // reason, in state "failed"
 };
 
 class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
  public:
   using Answer = std::function<void(Result<proto::CutProgress>)>;
-  // Asks a box by its name; empty: this one. The answer may come at once.
+  // Asks a box, by name; an empty name is this box. The answer may come during the call.
   using Ask = std::function<void(const std::string& box, const proto::AskCut&, Answer)>;
-  // Asks which box has which part. The answer may come at once.
+  // Asks for the job's part map. The answer may come during the call.
   using AskPartMap = std::function<void(std::function<void(const Result<proto::PartMap>&)>)>;
-  // What of the time of day a manifest states.
+  // Returns the wall-clock time for the manifest.
   using Clock = std::function<std::string()>;
 
-  // `shelf` outlives it. It fails unless it is done at `deadline_ns`. `on_end` is called once, when
-  // it is over.
-  SnapshotRun(snapshot::SnapshotStore& shelf, Ask ask, AskPartMap ask_part_map, Clock clock,
+  // `store` outlives the run. The run fails if it is not done at `deadline_ns`. `on_end` is called
+  // once, when the run has ended.
+  SnapshotRun(snapshot::SnapshotStore& store, Ask ask, AskPartMap ask_part_map, Clock clock,
               std::function<void()> on_end, std::string job, uint64_t deadline_ns);
 
-  // `own_name`: as the plan has this box. `ranks`: incarnations of the job's. Once.
+  // Starts the run; must be called once. `own_name`: this box's name in the part map. `ranks`:
+  // incarnations of the job's ranks.
   void begin(const std::string& own_name, std::vector<uint64_t> ranks);
   void on_tick(uint64_t now_ns);
 
@@ -51,21 +53,21 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   SnapshotView view() const;
 
  private:
-  // kPlacing: where are the parts? kProbing: how far are they? kCutting: they take the cut, and
-  // write it.
+  // kPlacing: finding the owners of the parts. kProbing: asking how far each part is. kCutting: the
+  // parts take the cut and write it.
   enum class State { kStarting, kPlacing, kProbing, kCutting, kFinishing, kDone, kFailed };
   struct Part {
-    std::string asked_as;  // its box, to ask for; empty: this one
+    std::string ask_name;  // name of its owner for questions; empty: this box
     std::string box;
     proto::CutProgress progress;
-    bool is_asked = false;      // and has yet to answer
-    bool has_answered = false;  // in this state
-    std::string refusal;        // why it has not, as it or its box says
+    bool is_asked = false;      // a question is unanswered
+    bool has_answered = false;  // it has answered since the state was entered
+    std::string refusal;        // last error of a question to it
   };
 
   void on_number(const Result<uint64_t>& number);
   void ask_places();
-  void on_places(const Result<proto::PartMap>& plan);
+  void on_places(const Result<proto::PartMap>& map);
   void enter(State state);
   void ask_all();
   void ask(uint32_t part);
@@ -73,16 +75,16 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
                  const Result<proto::CutProgress>& answer);
   void on_probed();
   void on_progress();
-  bool waits_in_vain(uint64_t now_ns);
-  void try_again();
+  bool is_stalled(uint64_t now_ns);
+  void start_next_attempt();
   void finish();
   void fail(const std::string& why);
   void end(State state);
-  void let_go();
+  void release_cuts();
 
-  snapshot::SnapshotStore& shelf_;
+  snapshot::SnapshotStore& store_;
   Ask ask_;
-  AskPartMap ask_plan_;
+  AskPartMap ask_part_map_;
   Clock clock_;
   std::function<void()> on_end_;
   std::string job_;
@@ -93,9 +95,9 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   std::vector<Part> parts_;
   uint64_t number_ = 0;
   uint32_t attempt_ = 0;
-  uint32_t missed_ = 0;           // cuts, one after the other
-  uint64_t cutting_from_ns_ = 0;  // 0: from the next tick on
-  uint32_t round_ = 0;            // 0: nothing has been cut
+  uint32_t missed_ = 0;           // cuts missed in a row
+  uint64_t cutting_from_ns_ = 0;  // 0: set at the next tick
+  uint32_t round_ = 0;            // 0: no cut has been requested
   uint64_t steps_ = 0;
   std::string error_;
 };

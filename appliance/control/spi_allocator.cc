@@ -10,7 +10,7 @@ namespace pbox::appliance {
 std::optional<uint32_t> SpiAllocator::allocate(uint32_t pipeline) {
   auto& used = used_[pipeline];
   for (uint32_t tried = 0; tried < used.size(); ++tried) {
-    // Slots are handed out in turn, so that a freed one rests as long as possible.
+    // Slots are used in turn, so that a freed slot stays unused as long as possible.
     const uint32_t index = next_[pipeline]++ & wire::kSpiIndexMask;
     if (used[index]) continue;
     used[index] = true;

@@ -1,5 +1,6 @@
-// Session numbers. An spi names a slot of a pipeline's session table, the pipeline, and a draw that
-// is new for each session, so that packets of an earlier session in the same slot are refused.
+// Allocates session numbers (spi). An spi consists of a slot of a pipeline's session table, the
+// pipeline, and a random number that is new for each session. The random number makes the box
+// reject packets of an earlier session in the same slot.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ class SpiAllocator {
   SpiAllocator(uint32_t pipeline_count, uint64_t seed)
       : used_(pipeline_count, std::vector<bool>(limits::kSessionsPerPipelineMax)), draws_(seed) {}
 
-  // Never 0. Nothing when the pipeline's table is full.
+  // Returns an spi, never 0; nullopt if the pipeline's table is full.
   std::optional<uint32_t> allocate(uint32_t pipeline);
   void release(uint32_t spi);
   uint32_t in_use(uint32_t pipeline) const;

@@ -62,7 +62,7 @@ std::vector<LateRoundView> merged(const std::vector<LateRoundView>& one,
 
 }  // namespace
 
-void put_in_order(StragglerView& view) {
+void sort_for_display(StragglerView& view) {
   std::stable_sort(view.awaited.begin(), view.awaited.end(),
                    [](const auto& a, const auto& b) { return a.waited_s > b.waited_s; });
   std::stable_sort(view.ranks.begin(), view.ranks.end(), [](const auto& a, const auto& b) {
@@ -89,7 +89,7 @@ void add_part(StragglerView& job, const StragglerView& part) {
   }
   for (const LateTensorView& tensor : part.tensors) add_tensor(job.tensors, tensor);
   job.rounds = merged(job.rounds, part.rounds);
-  put_in_order(job);
+  sort_for_display(job);
 }
 
 }  // namespace pbox::appliance

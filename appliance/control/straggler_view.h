@@ -1,5 +1,5 @@
-// Who is late, as the straggler ledgers of a job's pipelines have it together: plain values, made
-// on the control thread when asked.
+// Which ranks are late, combined from the straggler ledgers of a job's pipelines. Plain values,
+// made on the control thread on request.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,25 @@
 
 namespace pbox::appliance {
 
-// A rank that the others wait for now.
+// A rank that the others are waiting for now.
 struct AwaitedView {
   uint32_t rank = 0;
   std::string peer;   // address of its control connection
   std::string state;  // as in WorkerView
   double waited_s = 0;
-  double last_packet_age_s = -1;  // -1: none yet
-  PlaceView place = {};           // the oldest that it has not pushed
+  double last_packet_age_s = -1;  // -1: no packet yet
+  PlaceView place = {};           // oldest chunk round that it has not pushed
 };
 
-// What a rank has cost the others, in rounds that are done.
+// How long a rank has delayed the others, in finished rounds.
 struct LateRankView {
   uint32_t rank = 0;
   std::string peer;
   std::string state;
-  uint64_t last_arrivals = 0;  // chunk rounds that it ended
-  double last_share = 0;       // of the job's chunk rounds, [0, 1]
-  double late_s = 0;        // in all: the last arrival less the one before it, summed over chunks
+  uint64_t last_arrivals = 0;  // chunk rounds in which it arrived last
+  double last_share = 0;       // share of the job's chunk rounds, in [0, 1]
+  // total: time from the second-last to the last arrival, summed over chunk rounds
+  double late_s = 0;
   double worst_late_s = 0;  // 0: it was never late
   double worst_age_s = 0;
   PlaceView worst = {};
@@ -41,15 +42,15 @@ struct LateTensorView {
   uint64_t worst_round = 0;
 };
 
-// One of the newest rounds, over the chunks that are done.
+// One of the newest rounds, over its finished chunks.
 struct LateRoundView {
   uint64_t round = 0;
   uint64_t chunks = 0;
-  double age_s = 0;         // since its last chunk was done
-  double seconds = 0;       // from the first push that was whole to the last
-  double late_s = 0;        // of its latest chunk
-  uint32_t rank = 0;        // the last there
-  std::string tensor = {};  // of that chunk
+  double age_s = 0;         // since its last chunk finished
+  double seconds = 0;       // from the first complete push to the last
+  double late_s = 0;        // of the chunk with the latest arrival
+  uint32_t rank = 0;        // rank that arrived last
+  std::string tensor = {};  // tensor of that chunk
 };
 
 struct StragglerView {
@@ -57,19 +58,19 @@ struct StragglerView {
   std::string state;  // as in JobView
   uint32_t world_size = 0;
   uint64_t chunk_rounds = 0;
-  bool kept = true;  // false: the job's consistency model has no rounds that wait for all
-  std::vector<AwaitedView> awaited = {};     // the one awaited the longest first
-  std::vector<LateRankView> ranks = {};      // the latest first
-  std::vector<LateTensorView> tensors = {};  // the latest first; at most kStragglerTensorsShown
-  std::vector<LateRoundView> rounds = {};    // the newest first; at most kStragglerRoundsShown
+  bool kept = true;  // false: the job's consistency model has no rounds that wait for all ranks
+  std::vector<AwaitedView> awaited = {};     // longest wait first
+  std::vector<LateRankView> ranks = {};      // latest first
+  std::vector<LateTensorView> tensors = {};  // latest first; at most kStragglerTensorsShown
+  std::vector<LateRoundView> rounds = {};    // newest first; at most kStragglerRoundsShown
 };
 
 inline constexpr size_t kStragglerTensorsShown = 16;
 inline constexpr size_t kStragglerRoundsShown = 16;
 
-// Lists in the order that they are shown in, and as long; shares of what was counted.
-void put_in_order(StragglerView& view);
-// Another part of the same job that is on this box.
+// Sorts the lists into the order in which they are shown, truncates them and fills in the shares.
+void sort_for_display(StragglerView& view);
+// Merges the view of another part of the same job on this box.
 void add_part(StragglerView& job, const StragglerView& part);
 
 }  // namespace pbox::appliance

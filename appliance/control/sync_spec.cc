@@ -49,12 +49,12 @@ Status check_values(const proto::Sync& sync) {
   return ok_status();
 }
 
-// Each field by itself: is it one of this model, and in range?
+// Checks each field by itself: whether the model uses it, and its range.
 Status check_fields(const SyncSpec& spec, uint32_t world_size) {
   const std::string model = model_of(spec);
   const std::string staleness = "sync.staleness " + std::to_string(spec.staleness);
   if (!has_staleness(spec.model) && spec.staleness != 0) {
-    return invalid(staleness + " means nothing with " + model +
+    return invalid(staleness + " has no meaning with " + model +
                    "; leave it 0, or use ssp, essp, pssp or dpssp");
   }
   if (spec.staleness > wire::kStalenessMax) {
@@ -63,30 +63,30 @@ Status check_fields(const SyncSpec& spec, uint32_t world_size) {
   }
   const std::string probability = "sync.probability " + number(spec.probability);
   if (!has_probability(spec.model) && spec.probability != 1) {
-    return invalid(probability + " means nothing with " + model +
+    return invalid(probability + " has no meaning with " + model +
                    "; leave it 1, or use pssp or dpssp");
   }
   if (!(spec.probability > 0 && spec.probability <= 1)) {
-    return invalid(probability + " must be over 0 and at most 1; for never waiting use asp");
+    return invalid(probability + " must be above 0 and at most 1; to never wait, use asp");
   }
   const bool parks = spec.model == SyncModel::kSsp || has_probability(spec.model);
   if (spec.release == Release::kLazy && !parks) {
-    return invalid("sync.release lazy means nothing with " + model +
-                   ", where no fresh read waits; leave it soft, or use ssp, pssp or dpssp");
+    return invalid("sync.release lazy has no meaning with " + model +
+                   ", because no fresh read waits there; leave it soft, or use ssp, pssp or dpssp");
   }
   if (spec.release == Release::kLazy && spec.reads == Reads::kCached) {
     return invalid(
-        "sync.release lazy means nothing with sync.reads cached, which wait for a clock; leave it "
-        "soft, or read fresh");
+        "sync.release lazy has no meaning with sync.reads cached, because cached reads wait for a "
+        "clock; leave it soft, or read fresh");
   }
   const bool may_cache = spec.model == SyncModel::kSsp || spec.model == SyncModel::kEssp;
   if (spec.reads == Reads::kCached && !may_cache) {
-    return invalid("sync.reads cached goes with ssp and essp only, not with " + model +
+    return invalid("sync.reads cached is possible only with ssp and essp, not with " + model +
                    "; read fresh");
   }
   const std::string quorum = "sync.quorum " + std::to_string(spec.quorum);
   if (spec.model != SyncModel::kDrop && spec.quorum != 0) {
-    return invalid(quorum + " means nothing with " + model + "; leave it 0, or use drop");
+    return invalid(quorum + " has no meaning with " + model + "; leave it 0, or use drop");
   }
   if (spec.model == SyncModel::kDrop && (spec.quorum == 0 || spec.quorum > world_size)) {
     return invalid(quorum + " is out of range; model drop takes 1 to world_size " +
@@ -95,7 +95,8 @@ Status check_fields(const SyncSpec& spec, uint32_t world_size) {
   return ok_status();
 }
 
-// A worker that reads a copy of its own replays its updates on it: it must know their rule.
+// A worker with cached reads applies its own updates to its copies, so it must be able to compute
+// the optimizer's step.
 Status check_replay(const SyncSpec& sync, const JobSpec& spec) {
   if (sync.reads != Reads::kCached) return ok_status();
   const std::string why = ", because workers apply their own updates to the copies that they read";
@@ -117,27 +118,28 @@ Status check_replay(const SyncSpec& sync, const JobSpec& spec) {
   return ok_status();
 }
 
-// What the rest of the job must be.
+// Checks what a model other than BSP requires of the rest of the job.
 Status check_job(const SyncSpec& sync, const proto::Join& join, const JobSpec& spec) {
   const std::string model = model_of(sync);
   if (spec.mode != pipeline::Mode::kOptimize) {
     const bool drops = sync.model == SyncModel::kDrop;
-    return invalid(model + " needs mode optimize: " +
-                   (drops ? "a rank whose rounds were closed without it could not learn what it "
-                            "missed"
-                          : "the box must hold the weights that pushes are applied to") +
-                   "; set mode optimize, or use bsp");
+    return invalid(
+        model + " needs mode optimize: " +
+        (drops
+             ? "otherwise a rank whose rounds were closed without it could not learn what it missed"
+             : "the box must hold the weights to which pushes are applied") +
+        "; set mode optimize, or use bsp");
   }
   if (spec.recovery != Recovery::kNone) {
     return invalid(model +
-                   " needs recovery none: it moves from box to box, but nobody else has its "
-                   "state, and it ends with a box that is lost; set recovery none");
+                   " needs recovery none: its parts can move between running boxes, but only the "
+                   "box has their state, so the job ends if that box is lost; set recovery none");
   }
   if (join.rejoins()) {
-    return invalid("rejoin goes with sync.model bsp only, not with " +
+    return invalid("rejoin is possible only with sync.model bsp, not with " +
                    std::string(to_string(sync.model)) +
-                   ": the others have gone on from what a lost rank has not seen; start all ranks "
-                   "again, without rejoin");
+                   ": the other ranks have continued from updates that a lost rank has not seen; "
+                   "start all ranks again, without rejoin");
   }
   return check_replay(sync, spec);
 }

@@ -1,5 +1,5 @@
-// A job's consistency model as its workers ask for it: parsed from JOIN, and every combination that
-// means nothing refused. Pure.
+// A job's consistency model as its workers request it: parsed from JOIN. Combinations that have no
+// meaning are refused. Pure.
 #pragma once
 
 #include <optional>
@@ -9,16 +9,16 @@
 
 namespace pbox::appliance {
 
-// "bsp", "asp", ...
+// Returns "bsp", "asp", ...
 const char* to_string(wire::SyncModel model);
 const char* to_string(wire::Release release);
 const char* to_string(wire::Reads reads);
 
-// `spec`: everything else that the job asks for. The error names field, value and remedy. What the
-// model implies is filled in: ESSP reads cached data, and an unset probability is 1.
+// `spec`: the other settings of the job. The error names the field, its value and the remedy. Fills
+// in what the model implies: ESSP reads cached data, and an unset probability is 1.
 Result<wire::SyncSpec> parse_sync(const proto::Join& join, const JobSpec& spec);
 
-// As first_difference of jobs.
+// As first_difference(), for the consistency model.
 std::optional<std::string> sync_difference(const wire::SyncSpec& job, const wire::SyncSpec& worker);
 
 }  // namespace pbox::appliance

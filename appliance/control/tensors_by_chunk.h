@@ -1,4 +1,4 @@
-// From a chunk's number in its job to the tensor that it is a part of.
+// Maps a chunk's number to the tensor that contains it.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace pbox::appliance {
 
-// Which tensor a chunk is of, from its number in the job.
+// `spec` outlives it. Chunk numbers are those of the job.
 class TensorsByChunk {
  public:
   explicit TensorsByChunk(const JobSpec& spec) : spec_(spec) {
@@ -32,7 +32,7 @@ class TensorsByChunk {
   std::vector<size_t> ends_;
 };
 
-// Takes apart what a session keeps as chunk << 32 | round.
+// Decodes a place that a session stores as chunk << 32 | round.
 inline PlaceView place_of(uint64_t chunk_round, const TensorsByChunk& tensors) {
   return {tensors.name(static_cast<uint32_t>(chunk_round >> 32)), chunk_round & UINT32_MAX};
 }

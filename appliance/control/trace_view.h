@@ -1,5 +1,5 @@
-// A trace of a job's rounds, of all its pipelines on this box together: plain values, made on the
-// control thread when asked.
+// A trace of a job's rounds, over all its pipelines on this box. Plain values, made on the control
+// thread on request.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace pbox::appliance {
 
 struct TracedChunk {
   uint32_t part = 0;
-  uint32_t chunk = 0;  // of the part
+  uint32_t chunk = 0;  // number within the part
   uint32_t pipeline = 0;
   std::string tensor;
-  int32_t priority = 0;  // now
+  int32_t priority = 0;  // current priority
 };
 
 struct TraceView {
@@ -27,8 +27,8 @@ struct TraceView {
   uint32_t world_size = 0;
   uint64_t begun_ns = 0;  // monotonic_ns()
   uint64_t ended_ns = 0;
-  uint64_t lost_events = 0;         // that there was no room for: the last ones
-  std::vector<TracedChunk> chunks;  // that have events
+  uint64_t lost_events = 0;         // newest events, dropped because the buffer was full
+  std::vector<TracedChunk> chunks;  // only chunks that have events
   std::vector<Event> events;
 };
 

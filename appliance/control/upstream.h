@@ -1,6 +1,7 @@
-// Where the sums of a box go on to, as control sees it: another box, one of whose ranks this box is
-// in each job. Two-level aggregation: PHub's cross-rack reduction (Luo et al., SoCC 2018, section
-// 3.4). And where copies of parts go to: the backup boxes of jobs with replicas = 1.
+// The boxes to which this box sends data of its jobs, as control sees them. An upstream is an upper
+// box that sums over racks; this box is one of its ranks in each job. Two-level aggregation: PHub's
+// cross-rack reduction (Luo et al., SoCC 2018, section 3.4). Backup boxes keep copies of the parts
+// of jobs with replicas = 1.
 #pragma once
 
 #include <cstdint>
@@ -24,33 +25,34 @@ struct RelayedChunk {
 
 struct RelaySpec {
   std::string job;
-  uint32_t workers = 0;  // of the job, here
+  uint32_t workers = 0;  // number of the job's workers on this box
   wire::Numerics numerics = wire::Numerics::kFast;
   uint64_t join_timeout_ns = 0;
-  std::vector<RelayedChunk> chunks;  // by their ids
-  // The job there is the copy of a part: of one rank, and no other box is looked for when the one
-  // that has it is lost.
+  std::vector<RelayedChunk> chunks;  // indexed by chunk id
+  // The remote job is the backup of a part: it has one rank, and if its box is lost no other box is
+  // tried.
   bool is_backup = false;
 };
 
-// Beside the chunks, which follow: how many workers there are.
+// Number of tensors before those of the chunks: one, which counts the workers.
 inline constexpr uint32_t kTensorsBesideChunks = 1;
 
-// One pipeline's part of a job.
+// The way between a relay and one pipeline's shard.
 struct RelayLane {
   pipeline::Uplink* uplink = nullptr;
-  std::function<void()> wake;  // the pipeline; any thread
+  std::function<void()> wake;  // wakes the pipeline; any thread
 };
 
-// One job's way to the other box. Control thread. Once it is destroyed nobody touches the lanes.
+// One job's session at the other box. Control thread. Nothing touches the lanes after the relay has
+// been destroyed.
 class Relay {
  public:
   virtual ~Relay() = default;
-  // At most once, when it has joined and before it runs: these become the values of the chunks, by
-  // their ids; of an empty one nothing is sent. `on_change` is called when they are there.
+  // Sends initial values of the chunks, indexed by chunk id; an empty entry is not sent. May be
+  // called once, after joining and before run(). `on_change` is called when the other box has them.
   virtual void seed(std::vector<std::vector<float>> values) = 0;
-  // Once, when it has joined: from now on what comes up these lanes is summed over all racks, or
-  // copied. Their shards outlive the relay.
+  // Starts relaying: from now on chunks that arrive through these lanes are summed over all racks,
+  // or copied. Must be called once, after joining. The lanes' shards outlive the relay.
   virtual void run(std::vector<RelayLane> lanes) = 0;
   virtual RelayView view() const = 0;
 };
@@ -58,15 +60,16 @@ class Relay {
 class Upstream {
  public:
   virtual ~Upstream() = default;
-  // Joins the job there. `on_change` is called on the control thread: once when it has joined, or,
-  // then or later, once with what it fails of. Control thread.
+  // Joins the job at the upper box. `on_change` is called on the control thread: once when the join
+  // has succeeded, and at most once, then or later, with the error that ended the relay. Control
+  // thread.
   virtual std::unique_ptr<Relay> join(RelaySpec spec, std::function<void(Status)> on_change) = 0;
 };
 
 class BackupBoxes {
  public:
   virtual ~BackupBoxes() = default;
-  // As Upstream::join, of the box whose control port is at `address`.
+  // As Upstream::join, at the box whose control port is at `address`.
   virtual std::unique_ptr<Relay> join(const std::string& address, RelaySpec spec,
                                       std::function<void(Status)> on_change) = 0;
 };

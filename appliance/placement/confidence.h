@@ -1,4 +1,5 @@
-// Whether two samples differ: Welch's interval (Welch 1947), for unequal variances. Any thread.
+// Tests whether two samples differ: Welch's interval (Welch 1947), for unequal variances. Any
+// thread.
 #pragma once
 
 #include <span>
@@ -13,19 +14,20 @@ struct Interval {
   bool above_zero() const { return low > 0; }
 };
 
-// The mean, and the sum of squared distances from it over count - 1. At least two values.
+// Mean and unbiased variance (divided by count - 1). At least two values.
 struct SampleMoments {
   double mean = 0;
   double variance = 0;
 };
 SampleMoments moments_of(std::span<const double> values);
 
-// 97.5 % of Student's t with `degrees_of_freedom` >= 3 lie below it; to three digits (expansion
-// around the normal quantile: Abramowitz and Stegun 26.7.5).
+// Returns the 97.5 % quantile of Student's t distribution for `degrees_of_freedom` >= 3, to three
+// digits (expansion around the normal quantile: Abramowitz and Stegun 26.7.5).
 double student_t_975(double degrees_of_freedom);
 
-// 95 % confidence interval of mean(after) - mean(before). At least four values each, taken to be
-// independent: where neighbours resemble each other it is too narrow.
+// Returns the 95 % confidence interval of mean(after) - mean(before). Each sample needs at least
+// four values. They are assumed to be independent; if neighbouring values correlate, the interval
+// is too narrow.
 Interval difference_of_means(std::span<const double> before, std::span<const double> after);
 
 }  // namespace pbox::placement

@@ -14,7 +14,7 @@ std::vector<uint32_t> largest_first(std::span<const uint32_t> chunk_bytes,
                                     std::vector<uint32_t> chunks) {
   std::vector<uint32_t> sorted(chunks.size());
   for (uint32_t shift = 0; shift < 32; shift += kDigitBits) {
-    // Complemented, so that what is larger comes earlier.
+    // Complemented, so that larger chunks come first.
     const auto digit = [&](uint32_t chunk) { return (~chunk_bytes[chunk] >> shift) % kDigits; };
     std::array<uint32_t, kDigits> begin{};
     for (const uint32_t chunk : chunks) ++begin[digit(chunk)];

@@ -1,4 +1,4 @@
-// Chunks in the order in which they are placed. Pure; any thread.
+// Sorts chunks into the order in which they are placed. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace pbox::placement {
 
-// The chunks named by `chunks` (indices into `chunk_bytes`), by size, largest first; equal ones
-// stay as they come. O(n): counts digits (radix sort).
+// Returns `chunks` (indices into `chunk_bytes`) sorted by size, largest first; chunks of equal size
+// keep their order. O(n): radix sort.
 std::vector<uint32_t> largest_first(std::span<const uint32_t> chunk_bytes,
                                     std::vector<uint32_t> chunks);
 

@@ -7,7 +7,8 @@
 namespace pbox::placement {
 namespace {
 
-// What each box has above its share; of a box that takes no chunk, everything.
+// Returns the bytes that each box owns above its share; for a box that takes no chunks, all its
+// bytes.
 std::vector<double> surplus_bytes(const std::vector<double>& bytes,
                                   std::span<const double> bytes_per_second, Leveling leveling) {
   const double total = std::accumulate(bytes.begin(), bytes.end(), 0.0);

@@ -10,12 +10,13 @@
 namespace pbox::placement {
 namespace {
 
-// A box, and when it would be done if it took one chunk more of the size at hand.
+// A box, and when it would finish if it took one more chunk of the current size.
 struct Candidate {
   double done_seconds;
   BoxIndex box;
 
-  // std::make_heap keeps the greatest in front: the one done first, of equals the lower index.
+  // std::make_heap keeps the greatest element in front: the box that finishes first, and the lower
+  // index of two equal ones.
   bool operator<(const Candidate& other) const {
     return done_seconds != other.done_seconds ? done_seconds > other.done_seconds : box > other.box;
   }
@@ -42,9 +43,10 @@ Status check(std::span<const Box> boxes) {
   for (const Box& box : boxes) {
     any_active |= box.state == BoxState::kActive;
     if (!std::isfinite(box.bytes_per_second) || box.bytes_per_second <= 0) {
-      return Error{ErrorCode::kInvalidArgument, "box " + box.name + ": bytes_per_second = " +
-                                                    std::to_string(box.bytes_per_second) +
-                                                    "; give what it can serve, a number above 0"};
+      return Error{ErrorCode::kInvalidArgument,
+                   "box " + box.name +
+                       ": bytes_per_second = " + std::to_string(box.bytes_per_second) +
+                       "; it must be a finite number above 0, the rate that the box can serve"};
     }
     if (box.loads_bytes.empty() || box.loads_bytes.size() > 255) {
       return Error{ErrorCode::kInvalidArgument, "box " + box.name + ": " +
@@ -63,7 +65,8 @@ Status check(std::span<const Box> boxes) {
 
 void place_largest_first(std::span<const uint32_t> chunk_bytes, std::vector<uint32_t> chunks,
                          std::vector<BoxLoad>& loads, std::vector<BoxIndex>& box_of_chunk) {
-  // The heap's keys hold for one size: among equal chunks only the box just filled changes.
+  // The heap's keys are valid for one chunk size. Among chunks of equal size only the box just
+  // chosen changes its key.
   std::vector<Candidate> heap;
   uint32_t heap_bytes = 0;
   for (const uint32_t chunk : largest_first(chunk_bytes, std::move(chunks))) {

@@ -11,7 +11,8 @@ bool is_exploration(DecisionKind kind) {
          kind == DecisionKind::kScaleIn;
 }
 
-// Carried out on trial; what is forced, or goes back, stands.
+// Whether a proposal of this kind is on trial after it has been carried out. Forced proposals and
+// reverts are final.
 bool is_judged(DecisionKind kind) {
   return kind == DecisionKind::kExploit || is_exploration(kind);
 }
@@ -56,7 +57,7 @@ void Rebalancer::add_box(Box box) {
   boxes_.push_back(std::move(box));
   bytes_.push_back(0);
   measured_.push_back(0);
-  window_.clear();  // observations before and after are not of the same boxes
+  window_.clear();  // older observations do not cover the new box
 }
 
 void Rebalancer::set_state(BoxIndex box, BoxState state) {
@@ -86,8 +87,8 @@ std::optional<Proposal> Rebalancer::observe(const Observation& observation) {
   measure();
   if (forced_retry_in_ > 0) {
     --forced_retry_in_;
-  } else if (auto plan = forced()) {
-    return propose(std::move(*plan));
+  } else if (auto proposal = forced_proposal()) {
+    return propose(std::move(*proposal));
   }
   if (phase_ == Phase::kJudging) return judge();
   if (cool_down_ > 0) {
@@ -118,33 +119,33 @@ void Rebalancer::measure() {
   if (served > 0 && mapped > 0) traffic_ = served / mapped;
 }
 
-std::optional<Proposal> Rebalancer::propose(Proposal plan) {
+std::optional<Proposal> Rebalancer::propose(Proposal proposal) {
   phase_ = Phase::kMigrating;
-  if (is_judged(plan.kind)) before_ = iteration_seconds();
-  note(plan.kind, plan.reason);
-  plan_ = plan;
-  return plan;
+  if (is_judged(proposal.kind)) before_ = iteration_seconds();
+  note(proposal.kind, proposal.reason);
+  proposal_ = proposal;
+  return proposal;
 }
 
 void Rebalancer::carried_out(double stall_seconds) {
   PBOX_CHECK(phase_ == Phase::kMigrating);
-  const double unit = stall_unit_seconds(plan_->moves);
+  const double unit = stall_unit_seconds(proposal_->moves);
   if (is_amount(stall_seconds) && unit > 0) {
     stall_ratio_ = (stall_ratio_ + stall_seconds / unit) / 2;
   }
-  for (const Move& move : plan_->moves) {
+  for (const Move& move : proposal_->moves) {
     PBOX_CHECK(box_of_chunk_[move.chunk] == move.from);
     box_of_chunk_[move.chunk] = move.to;
   }
   bytes_ = bytes_by_box(chunk_bytes_, box_of_chunk_, boxes_.size());
-  const auto& change = plan_->change;
+  const auto& change = proposal_->change;
   if (change && boxes_[change->box].state == change->from) boxes_[change->box].state = change->to;
   window_.clear();
-  if (is_judged(plan_->kind)) {
+  if (is_judged(proposal_->kind)) {
     phase_ = Phase::kJudging;
     return;
   }
-  plan_.reset();
+  proposal_.reset();
   phase_ = Phase::kObserving;
   cool_down_ = std::max(cool_down_, static_cast<uint32_t>(kSamplesPerJudgement));
 }
@@ -152,8 +153,8 @@ void Rebalancer::carried_out(double stall_seconds) {
 void Rebalancer::abandoned(const std::string& why) {
   PBOX_CHECK(phase_ == Phase::kMigrating);
   note(DecisionKind::kAbandon,
-       std::string(to_string(plan_->kind)) + " was not carried out: " + why);
-  plan_.reset();
+       std::string(to_string(proposal_->kind)) + " was not carried out: " + why);
+  proposal_.reset();
   phase_ = Phase::kObserving;
   window_.clear();
   forced_retry_in_ = kSamplesPerJudgement;
@@ -161,7 +162,7 @@ void Rebalancer::abandoned(const std::string& why) {
 }
 
 std::optional<Proposal> Rebalancer::judge() {
-  const bool exploration = is_exploration(plan_->kind);
+  const bool exploration = is_exploration(proposal_->kind);
   const size_t needed = exploration ? kSamplesToGiveUp : kSamplesPerJudgement;
   if (window_.size() < needed) return std::nullopt;
   const std::vector<double> after = iteration_seconds();
@@ -173,29 +174,29 @@ std::optional<Proposal> Rebalancer::judge() {
                             milliseconds(change.high) + ")";
   const bool faster = change.below_zero();
   const bool go_back = exploration ? !faster : change.above_zero();
-  const DecisionKind kind = plan_->kind;
-  Proposal back = go_back ? reversed() : Proposal{};
-  plan_.reset();
+  const DecisionKind kind = proposal_->kind;
+  Proposal reverse = go_back ? reversed() : Proposal{};
+  proposal_.reset();
   phase_ = Phase::kObserving;
-  // An exploration was expected to fail: it only costs the ordinary pause.
+  // An exploration usually fails, so a failed one costs only the normal pause.
   pause(faster || exploration);
-  if (!back.moves.empty()) {
-    back.reason = found + ": not what " + to_string(kind) + " was for, so it is undone";
-    return propose(std::move(back));
+  if (!reverse.moves.empty()) {
+    reverse.reason = found + ": " + to_string(kind) + " has not helped, so it is undone";
+    return propose(std::move(reverse));
   }
   const char* why = faster    ? ": faster"
-                    : go_back ? ": no better, but the boxes it came from take no chunks now"
+                    : go_back ? ": no better, but the previous owners no longer take chunks"
                               : ": not clearly different, and going back would cost as much again";
   note(DecisionKind::kKeep, found + why);
   return std::nullopt;
 }
 
 std::optional<Proposal> Rebalancer::decide() {
-  cool_down_ = kSamplesPerJudgement;  // at the least, until the next decision
-  auto plan = rng_.unit() < explore_probability_ ? explore() : exploit();
-  if (!plan) return std::nullopt;
-  if (is_exploration(plan->kind)) explore_probability_ *= kExploreDecay;
-  return propose(std::move(*plan));
+  cool_down_ = kSamplesPerJudgement;  // minimum until the next decision
+  auto proposal = rng_.unit() < explore_probability_ ? explore() : exploit();
+  if (!proposal) return std::nullopt;
+  if (is_exploration(proposal->kind)) explore_probability_ *= kExploreDecay;
+  return propose(std::move(*proposal));
 }
 
 void Rebalancer::pause(bool helped) {
@@ -205,7 +206,7 @@ void Rebalancer::pause(bool helped) {
 }
 
 void Rebalancer::hold(std::string reason) {
-  // One that follows another says the same of later: it takes its place.
+  // A hold that follows another hold replaces it, so that holds do not crowd out other decisions.
   if (!decisions_.empty() && decisions_.back().kind == DecisionKind::kHold) decisions_.pop_back();
   note(DecisionKind::kHold, std::move(reason));
 }

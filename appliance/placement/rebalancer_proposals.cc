@@ -1,4 +1,4 @@
-// What the rebalancer may propose, and what it expects of it.
+// The proposals that the rebalancer may make, and their expected effect.
 #include <algorithm>
 #include <cstdio>
 
@@ -7,7 +7,7 @@
 namespace pbox::placement {
 namespace {
 
-// Of the donor's bytes, in a random move.
+// Share of the donor's bytes that a random move takes.
 constexpr double kRandomMoveShare = 1.0 / 8;
 
 size_t slowest_of(const std::vector<double>& bytes, const std::vector<double>& bytes_per_second) {
@@ -37,7 +37,8 @@ size_t fastest_of(const std::vector<double>& bytes, const std::vector<double>& b
 }  // namespace
 
 std::vector<double> Rebalancer::bytes_per_second() const {
-  // A box that has served nothing yet is held to be as much slower than declared as the others are.
+  // A box without a measurement is assumed to deviate from its declared rate by the same ratio as
+  // the median of the measured boxes.
   std::vector<double> ratios;
   for (size_t box = 0; box < boxes_.size(); ++box) {
     if (measured_[box] > 0) ratios.push_back(measured_[box] / boxes_[box].bytes_per_second);
@@ -92,7 +93,7 @@ std::vector<double> Rebalancer::bytes_after(std::span<const Move> moves) const {
   return bytes;
 }
 
-// How long the box with the most to send and receive is busy with that.
+// Returns how long the busiest box needs to send and receive the moved bytes.
 double Rebalancer::stall_unit_seconds(std::span<const Move> moves) const {
   return slowest_seconds(moved_bytes_by_box(chunk_bytes_, moves, boxes_.size()),
                          bytes_per_second()) /
@@ -105,16 +106,16 @@ std::string Rebalancer::milliseconds(double seconds) {
   return text;
 }
 
-std::string Rebalancer::describe_moves(const Proposal& plan) const {
+std::string Rebalancer::describe_moves(const Proposal& proposal) const {
   double bytes = 0;
-  for (const Move& move : plan.moves) bytes += chunk_bytes_[move.chunk];
+  for (const Move& move : proposal.moves) bytes += chunk_bytes_[move.chunk];
   char text[96];
-  std::snprintf(text, sizeof text, "%zu of %zu chunks, %.4g MB", plan.moves.size(),
+  std::snprintf(text, sizeof text, "%zu of %zu chunks, %.4g MB", proposal.moves.size(),
                 chunk_bytes_.size(), bytes / 1e6);
   return text;
 }
 
-std::optional<Proposal> Rebalancer::forced() {
+std::optional<Proposal> Rebalancer::forced_proposal() {
   std::string leaving;
   std::string joining;
   for (size_t box = 0; box < boxes_.size(); ++box) {
@@ -128,19 +129,19 @@ std::optional<Proposal> Rebalancer::forced() {
     hold("no box is active to take the chunks of " + leaving + ": activate one");
     return std::nullopt;
   }
-  Proposal plan{.kind = leaving.empty() ? DecisionKind::kJoin : DecisionKind::kDrain};
-  plan.moves = moves_for(chunk_bytes_, box_of_chunk_, rates_of_active(),
-                         joining.empty() ? Leveling::kNone : Leveling::kFull);
+  Proposal proposal{.kind = leaving.empty() ? DecisionKind::kJoin : DecisionKind::kDrain};
+  proposal.moves = moves_for(chunk_bytes_, box_of_chunk_, rates_of_active(),
+                             joining.empty() ? Leveling::kNone : Leveling::kFull);
   std::fill(joined_.begin(), joined_.end(), false);
-  if (plan.moves.empty()) {
-    hold(joining + " joins, but there is no chunk for it: the others are no busier");
+  if (proposal.moves.empty()) {
+    hold(joining + " joins but gets no chunks, because the other boxes are no busier");
     return std::nullopt;
   }
-  plan.stall_seconds = stall_ratio_ * stall_unit_seconds(plan.moves);
-  plan.reason = leaving.empty() ? "" : leaving + " must lose its chunks";
-  if (!joining.empty()) plan.reason += (leaving.empty() ? "" : "; ") + joining + " joins";
-  plan.reason += ": " + describe_moves(plan) + " move, as the boxes that take chunks are fast";
-  return plan;
+  proposal.stall_seconds = stall_ratio_ * stall_unit_seconds(proposal.moves);
+  proposal.reason = leaving.empty() ? "" : leaving + " must lose its chunks";
+  if (!joining.empty()) proposal.reason += (leaving.empty() ? "" : "; ") + joining + " joins";
+  proposal.reason += ": " + describe_moves(proposal) + " move, in proportion to the boxes' rates";
+  return proposal;
 }
 
 std::optional<Proposal> Rebalancer::exploit() {
@@ -158,32 +159,32 @@ std::optional<Proposal> Rebalancer::exploit() {
                            boxes_[fastest].name + " " + milliseconds(moments_of(fast_busy).mean);
   const Interval apart = difference_of_means(fast_busy, slow_busy);
   if (!apart.above_zero()) {
-    hold(pair + ": no difference that the samples show");
+    hold(pair + ": no significant difference");
     return std::nullopt;
   }
-  Proposal plan{.kind = DecisionKind::kExploit,
-                .moves = moves_for(chunk_bytes_, box_of_chunk_, rates, Leveling::kFull)};
-  // Of many equal boxes one always looks slow: what counts is the part that the samples make sure
-  // of.
+  Proposal proposal{.kind = DecisionKind::kExploit,
+                    .moves = moves_for(chunk_bytes_, box_of_chunk_, rates, Leveling::kFull)};
+  // Among many equal boxes one always looks slow. Therefore only the statistically certain share of
+  // the difference counts.
   const double certain = apart.low / ((apart.low + apart.high) / 2);
-  const double gain =
-      certain * (slowest_seconds(bytes_, rates) - slowest_seconds(bytes_after(plan.moves), rates));
-  plan.stall_seconds = stall_ratio_ * stall_unit_seconds(plan.moves);
-  const std::string expected = pair + "; shares by measured rate would surely save " +
+  const double gain = certain * (slowest_seconds(bytes_, rates) -
+                                 slowest_seconds(bytes_after(proposal.moves), rates));
+  proposal.stall_seconds = stall_ratio_ * stall_unit_seconds(proposal.moves);
+  const std::string expected = pair + "; shares by measured rate would save at least " +
                                milliseconds(gain) + " of " +
                                milliseconds(moments_of(iteration_seconds()).mean) + " for " +
-                               milliseconds(plan.stall_seconds) + " of migration";
+                               milliseconds(proposal.stall_seconds) + " of migration";
   if (gain < kGainMin * moments_of(iteration_seconds()).mean) {
     hold(expected + ": too little");
     return std::nullopt;
   }
-  if (gain * kHorizonObservations <= plan.stall_seconds) {
+  if (gain * kHorizonObservations <= proposal.stall_seconds) {
     hold(expected + ": not earned back in " +
          std::to_string(static_cast<int>(kHorizonObservations)) + " iterations");
     return std::nullopt;
   }
-  plan.reason = expected + ": " + describe_moves(plan) + " move";
-  return plan;
+  proposal.reason = expected + ": " + describe_moves(proposal) + " move";
+  return proposal;
 }
 
 std::optional<Proposal> Rebalancer::explore() {
@@ -194,31 +195,31 @@ std::optional<Proposal> Rebalancer::explore() {
   if (active.size() > 1) kinds.push_back(DecisionKind::kScaleIn);
   if (active.size() > 1) kinds.push_back(DecisionKind::kExploreMove);
   if (kinds.empty()) {
-    hold("nothing to explore: one box, and none stands by");
+    hold("nothing to explore: there is one active box and none on standby");
     return std::nullopt;
   }
-  std::optional<Proposal> plan;
+  std::optional<Proposal> proposal;
   const DecisionKind kind = kinds[rng_.below(kinds.size())];
   if (kind == DecisionKind::kExploreMove) {
-    plan = random_move();
+    proposal = random_move();
   } else {
     const auto& candidates = kind == DecisionKind::kScaleOut ? standby : active;
-    plan = scaling(kind, candidates[rng_.below(candidates.size())]);
+    proposal = scaling(kind, candidates[rng_.below(candidates.size())]);
   }
-  if (!plan || plan->moves.empty()) {
-    hold(std::string(to_string(kind)) + ": drawn, but no chunk would move");
+  if (!proposal || proposal->moves.empty()) {
+    hold(std::string(to_string(kind)) + ": chosen at random, but no chunk would move");
     return std::nullopt;
   }
-  // There and back, it may cost what the least gain that counts earns within the horizon.
-  plan->stall_seconds = stall_ratio_ * stall_unit_seconds(plan->moves);
+  // Doing and undoing it may cost at most what the smallest useful gain would earn within the
+  // horizon.
+  proposal->stall_seconds = stall_ratio_ * stall_unit_seconds(proposal->moves);
   const double worth = kGainMin * moments_of(iteration_seconds()).mean * kHorizonObservations;
-  if (2 * plan->stall_seconds > worth) {
-    hold(std::string(to_string(kind)) + ": drawn, but would cost " +
-         milliseconds(2 * plan->stall_seconds) + " there and back, and may find " +
-         milliseconds(worth));
+  if (2 * proposal->stall_seconds > worth) {
+    hold(std::string(to_string(kind)) + ": chosen at random, but doing and undoing it would cost " +
+         milliseconds(2 * proposal->stall_seconds) + ", and it may gain " + milliseconds(worth));
     return std::nullopt;
   }
-  return plan;
+  return proposal;
 }
 
 std::optional<Proposal> Rebalancer::random_move() {
@@ -227,50 +228,50 @@ std::optional<Proposal> Rebalancer::random_move() {
   const BoxIndex donor = active[donor_at];
   const BoxIndex taker = active[(donor_at + 1 + rng_.below(active.size() - 1)) % active.size()];
   if (bytes_[donor] == 0) return std::nullopt;
-  Proposal plan{.kind = DecisionKind::kExploreMove};
+  Proposal proposal{.kind = DecisionKind::kExploreMove};
   double left = kRandomMoveShare * bytes_[donor];
   const size_t start = rng_.below(chunk_bytes_.size());
   for (size_t i = 0; i < chunk_bytes_.size() && left > 0; ++i) {
     const auto chunk = static_cast<uint32_t>((start + i) % chunk_bytes_.size());
     if (box_of_chunk_[chunk] != donor) continue;
-    plan.moves.push_back({chunk, donor, taker});
+    proposal.moves.push_back({chunk, donor, taker});
     left -= chunk_bytes_[chunk];
   }
-  plan.reason = "exploring: " + describe_moves(plan) + " move from " + boxes_[donor].name + " to " +
-                boxes_[taker].name + ", drawn at random";
-  return plan;
+  proposal.reason = "exploring: " + describe_moves(proposal) + " move from " + boxes_[donor].name +
+                    " to " + boxes_[taker].name + ", chosen at random";
+  return proposal;
 }
 
 Proposal Rebalancer::scaling(DecisionKind kind, BoxIndex box) const {
   const bool out = kind == DecisionKind::kScaleOut;
-  Proposal plan{.kind = kind};
+  Proposal proposal{.kind = kind};
   std::vector<double> rates = rates_of_active();
   rates[box] = out ? bytes_per_second()[box] : 0;
-  plan.change = out ? BoxChange{box, BoxState::kStandby, BoxState::kActive}
-                    : BoxChange{box, BoxState::kActive, BoxState::kStandby};
-  plan.moves =
+  proposal.change = out ? BoxChange{box, BoxState::kStandby, BoxState::kActive}
+                        : BoxChange{box, BoxState::kActive, BoxState::kStandby};
+  proposal.moves =
       moves_for(chunk_bytes_, box_of_chunk_, rates, out ? Leveling::kFull : Leveling::kNone);
-  plan.reason = "exploring: " + boxes_[box].name + (out ? " joins, " : " stands by, ") +
-                describe_moves(plan) + " move";
-  return plan;
+  proposal.reason = "exploring: " + boxes_[box].name + (out ? " joins, " : " goes on standby, ") +
+                    describe_moves(proposal) + " move";
+  return proposal;
 }
 
-// Of the plan on trial: to boxes that take chunks still, or will again.
+// Reverses the proposal on trial, except for moves whose origin no longer takes chunks.
 Proposal Rebalancer::reversed() const {
-  Proposal back{.kind = DecisionKind::kRevert};
+  Proposal reverse{.kind = DecisionKind::kRevert};
   BoxIndex returns = kNoBox;
-  const auto& change = plan_->change;
+  const auto& change = proposal_->change;
   if (change && boxes_[change->box].state == change->to) {
-    back.change = BoxChange{change->box, change->to, change->from};
+    reverse.change = BoxChange{change->box, change->to, change->from};
     if (change->from == BoxState::kActive) returns = change->box;
   }
-  for (const Move& move : plan_->moves) {
+  for (const Move& move : proposal_->moves) {
     if (move.from == returns || boxes_[move.from].state == BoxState::kActive) {
-      back.moves.push_back({move.chunk, move.to, move.from});
+      reverse.moves.push_back({move.chunk, move.to, move.from});
     }
   }
-  back.stall_seconds = stall_ratio_ * stall_unit_seconds(back.moves);
-  return back;
+  reverse.stall_seconds = stall_ratio_ * stall_unit_seconds(reverse.moves);
+  return reverse;
 }
 
 }  // namespace pbox::placement

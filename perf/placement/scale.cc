@@ -75,16 +75,16 @@ void time_decision(const std::vector<uint32_t>& chunk_bytes, const placement::Jo
     seen.boxes.push_back({bytes, slowdown * bytes / kBoxBytesPerSecond});
     seen.iteration_seconds = std::max(seen.iteration_seconds, seen.boxes.back().busy_seconds);
   }
-  std::optional<placement::Proposal> plan;
-  while (!plan) {
-    costs.decide_seconds = seconds_of([&] { plan = rebalancer.observe(seen); });
+  std::optional<placement::Proposal> proposal;
+  while (!proposal) {
+    costs.decide_seconds = seconds_of([&] { proposal = rebalancer.observe(seen); });
     if (rebalancer.decision_count(placement::DecisionKind::kHold) > 0) {
       throw std::runtime_error("a box at a quarter of its speed was left alone: " +
                                rebalancer.decisions().back().reason);
     }
   }
-  costs.moves = plan->moves.size();
-  costs.apply_seconds = seconds_of([&] { rebalancer.carried_out(plan->stall_seconds); });
+  costs.moves = proposal->moves.size();
+  costs.apply_seconds = seconds_of([&] { rebalancer.carried_out(proposal->stall_seconds); });
 }
 
 proto::BoxMessage session_message(const placement::JobPlacement& map, size_t boxes) {

@@ -110,11 +110,12 @@ TrainingTime train(const StragglerSetting& setting, MapStrategy strategy, uint64
     }
     time.seconds += seen.iteration_seconds;
     if (strategy != MapStrategy::kRebalanced) continue;
-    const auto plan = rebalancer.observe(seen);
-    if (!plan) continue;
+    const auto proposal = rebalancer.observe(seen);
+    if (!proposal) continue;
     // The job waits until the box with the most to send and receive has done so.
     double stall_seconds = 0;
-    const auto moved = placement::moved_bytes_by_box(chunks.bytes, plan->moves, kStragglerBoxes);
+    const auto moved =
+        placement::moved_bytes_by_box(chunks.bytes, proposal->moves, kStragglerBoxes);
     for (size_t box = 0; box < kStragglerBoxes; ++box) {
       stall_seconds = std::max(stall_seconds, moved[box] / rates[box]);
     }
@@ -122,7 +123,7 @@ TrainingTime train(const StragglerSetting& setting, MapStrategy strategy, uint64
     bytes = placement::bytes_by_box(chunks.bytes, rebalancer.box_of_chunk(), kStragglerBoxes);
     time.seconds += stall_seconds;
     time.stall_seconds += stall_seconds;
-    ++time.plans;
+    ++time.proposals;
   }
   return time;
 }

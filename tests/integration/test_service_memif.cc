@@ -17,16 +17,16 @@ namespace {
 
 using Catch::Contains;
 
-// Devices of a box, one for each worker, and what each worker's port is called.
-class SnapshotStore {
+// A memif device of the box for each worker, and the name of each worker's port.
+class Cables {
  public:
-  explicit SnapshotStore(uint32_t workers) : workers_(workers) {
+  explicit Cables(uint32_t workers) : workers_(workers) {
     char name[] = "/tmp/pbox-memif-XXXXXX";
     folder_ = mkdtemp(name);
   }
-  ~SnapshotStore() { std::filesystem::remove_all(folder_); }
-  SnapshotStore(const SnapshotStore&) = delete;
-  SnapshotStore& operator=(const SnapshotStore&) = delete;
+  ~Cables() { std::filesystem::remove_all(folder_); }
+  Cables(const Cables&) = delete;
+  Cables& operator=(const Cables&) = delete;
 
   Arguments box(uint32_t pipelines, const Arguments& more = {}) const {
     std::string devices;
@@ -59,19 +59,19 @@ class SnapshotStore {
   std::string folder_;
 };
 
-SumsOutcome run_sums_over(const SnapshotStore& shelf, SumsOptions options) {
+SumsOutcome run_sums_over(const Cables& cables, SumsOptions options) {
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
-    options.port = shelf.worker(rank);
+    options.port = cables.worker(rank);
     workers.emplace_back([&, options, rank](Line& line) { run_sums_rank(options, rank, line); });
   }
   return collect(workers);
 }
 
 // Rounds without end; says when the first is through, and at last why there is no next.
-void run_for_ever(const Daemon& daemon, const SnapshotStore& shelf, uint32_t rank, Line& line,
+void run_for_ever(const Daemon& daemon, const Cables& cables, uint32_t rank, Line& line,
                   bool rests = false) {
-  const std::string port = shelf.worker(rank);
+  const std::string port = cables.worker(rank);
   AbiWorker worker({.box = daemon.control(),
                     .rank = rank,
                     .world_size = 2,
@@ -108,11 +108,11 @@ std::string refusal_of(const Arguments& arguments) {
 TEST_CASE("sums over shared-memory devices are right for every element type and queue") {
   const uint32_t workers = GENERATE(2, 3);
   const uint32_t pipelines = GENERATE(1, 2);
-  SnapshotStore shelf(workers);
-  Daemon daemon(shelf.box(pipelines));
+  Cables cables(workers);
+  Daemon daemon(cables.box(pipelines));
   for (const pbox_dtype dtype : {PBOX_F32, PBOX_F16, PBOX_BF16}) {
     const auto outcome = run_sums_over(
-        shelf, {.box = daemon.control(), .workers = workers, .dtype = dtype, .rounds = 6});
+        cables, {.box = daemon.control(), .workers = workers, .dtype = dtype, .rounds = 6});
     CHECK(outcome.failure == "");
     CHECK(outcome.identical);
     CHECK(outcome.pipeline_count == pipelines);
@@ -123,12 +123,12 @@ TEST_CASE("sums over shared-memory devices are right for every element type and 
 
 TEST_CASE("the box's optimizer serves workers over shared-memory devices") {
   constexpr uint64_t kElements = 20'001;
-  SnapshotStore shelf(2);
-  Daemon daemon(shelf.box(2));
+  Cables cables(2);
+  Daemon daemon(cables.box(2));
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < 2; ++rank) {
     workers.emplace_back([&, rank](Line&) {
-      const std::string port = shelf.worker(rank);
+      const std::string port = cables.worker(rank);
       AbiWorker worker({.box = daemon.control(),
                         .rank = rank,
                         .world_size = 2,
@@ -154,23 +154,23 @@ TEST_CASE("the box's optimizer serves workers over shared-memory devices") {
 }
 
 TEST_CASE("a process joins one job after another over one device") {
-  SnapshotStore shelf(1);
-  Daemon daemon(shelf.box(2));
+  Cables cables(1);
+  Daemon daemon(cables.box(2));
   WorkerProcess process([&](Line& line) {
     SumsOptions options{.box = daemon.control(), .workers = 1, .rounds = 2};
-    options.port = shelf.worker(0);
+    options.port = cables.worker(0);
     for (int job = 0; job < 5; ++job) run_sums_rank(options, 0, line);
   });
   CHECK(process.finish() == "");
 }
 
 TEST_CASE("a worker that is killed ends its job by name, and its device serves the next one") {
-  SnapshotStore shelf(2);
-  Daemon daemon(shelf.box(2));
+  Cables cables(2);
+  Daemon daemon(cables.box(2));
   for (int turn = 0; turn < 5; ++turn) {
     std::vector<WorkerProcess> workers;
     for (uint32_t rank = 0; rank < 2; ++rank) {
-      workers.emplace_back([&, rank](Line& line) { run_for_ever(daemon, shelf, rank, line); });
+      workers.emplace_back([&, rank](Line& line) { run_for_ever(daemon, cables, rank, line); });
     }
     REQUIRE(workers[0].heard() == "under way");
     REQUIRE(workers[1].heard() == "under way");
@@ -178,20 +178,20 @@ TEST_CASE("a worker that is killed ends its job by name, and its device serves t
     CHECK_THAT(workers[0].heard().value_or("nothing"), Contains("rank 1"));
     CHECK(workers[0].finish() == "");
     REQUIRE(daemon.await_no_jobs(kDeadlineMs));
-    const auto next = run_sums_over(shelf, {.box = daemon.control(), .job = "next", .rounds = 2});
+    const auto next = run_sums_over(cables, {.box = daemon.control(), .job = "next", .rounds = 2});
     CHECK(next.failure == "");
   }
 }
 
 TEST_CASE("a second box on the sockets of a running one is refused, and the running one goes on") {
-  SnapshotStore shelf(2);
-  Daemon daemon(shelf.box(1));
+  Cables cables(2);
+  Daemon daemon(cables.box(1));
   for (int turn = 0; turn < 3; ++turn) {
-    CHECK_THAT(refusal_of(shelf.box(1)), Contains("net_memif0") &&
-                                             Contains("another process serves") &&
-                                             Contains("stop that process"));
+    CHECK_THAT(refusal_of(cables.box(1)), Contains("net_memif0") &&
+                                              Contains("another process serves") &&
+                                              Contains("stop that process"));
   }
-  const auto outcome = run_sums_over(shelf, {.box = daemon.control(), .rounds = 2});
+  const auto outcome = run_sums_over(cables, {.box = daemon.control(), .rounds = 2});
   CHECK(outcome.failure == "");
 }
 
@@ -215,8 +215,8 @@ TEST_CASE("a box that cannot have its devices or their memory says so and ends")
 }
 
 TEST_CASE("a worker whose device leads nowhere is told at the join") {
-  SnapshotStore shelf(1);
-  Daemon daemon(shelf.box(1));
+  Cables cables(1);
+  Daemon daemon(cables.box(1));
   const auto told = [&](const std::string& port) {
     WorkerProcess process([&](Line& line) {
       AbiWorker worker({.box = daemon.control(), .adjust = [&](pbox_options& options) {
@@ -236,22 +236,22 @@ TEST_CASE("a worker whose device leads nowhere is told at the join") {
              Contains("pipeline 0 of the box (10.91.0.1:9542)") && Contains("net_null0"));
   CHECK_THAT(told("dpdk:net_null0 10.91.0.2/24 no_huge mtu=1"),
              Contains("libpbox_dpdk.so.1 refused") && Contains("'mtu=1'"));
-  CHECK(told(shelf.worker(0)) == "joined");
+  CHECK(told(cables.worker(0)) == "joined");
 }
 
 // Workers rest when the box goes: DPDK 22.11 unmaps what it shared with the box even while a worker
 // polls there, and nothing in a library can keep it from that (nic/dpdk/grace_period.h).
 TEST_CASE("a box that is stopped or killed comes back over the same sockets") {
   const int signal = GENERATE(SIGTERM, SIGKILL);
-  SnapshotStore shelf(2);
+  Cables cables(2);
   for (int turn = 0; turn < 3; ++turn) {
-    Daemon daemon(shelf.box(2));
-    const auto outcome = run_sums_over(shelf, {.box = daemon.control(), .rounds = 2});
+    Daemon daemon(cables.box(2));
+    const auto outcome = run_sums_over(cables, {.box = daemon.control(), .rounds = 2});
     CHECK(outcome.failure == "");
     std::vector<WorkerProcess> workers;
     for (uint32_t rank = 0; rank < 2; ++rank) {
       workers.emplace_back(
-          [&, rank](Line& line) { run_for_ever(daemon, shelf, rank, line, true); });
+          [&, rank](Line& line) { run_for_ever(daemon, cables, rank, line, true); });
     }
     REQUIRE(workers[0].heard() == "under way");
     REQUIRE(workers[1].heard() == "under way");
@@ -266,9 +266,9 @@ TEST_CASE("a box that is stopped or killed comes back over the same sockets") {
 }
 
 TEST_CASE("the doctor on a box of shared-memory devices goes all the way, as a worker would") {
-  SnapshotStore shelf(2);
+  Cables cables(2);
   Arguments arguments = {"doctor", "-o", "json", "--seconds=1"};
-  const Arguments box = daemon_arguments(shelf.box(2));
+  const Arguments box = daemon_arguments(cables.box(2));
   arguments.insert(arguments.end(), box.begin(), box.end());
   Program program(PBOX_CTL_PATH, arguments);
   std::string output;

@@ -218,7 +218,7 @@ TEST_CASE("a snapshot that the ranks do not come to fails in time, and says who 
   training.begin_steps();
   const Output late = ask(box, PBOX_CTL_PATH, {"snapshot", "adam", "--timeout", "0.000001"});
   CHECK(late.status == 1);
-  CHECK_THAT(late.errors, Contains("not done in time"));
+  CHECK_THAT(late.errors, Contains("not finished in time"));
   training.end_steps();
   CHECK(take_snapshot(box) > 0);  // nothing is left of it
 }

@@ -263,7 +263,7 @@ TEST_CASE("what does not go together is refused by the box in words that reach t
              }),
              Catch::Contains("asp needs mode optimize"));
   CHECK_THAT(refusal([](pbox_options& options) { options.staleness = 3; }),
-             Catch::Contains("staleness 3 means nothing with sync.model bsp"));
+             Catch::Contains("staleness 3 has no meaning with sync.model bsp"));
 }
 
 }  // namespace pbox::test

@@ -280,8 +280,8 @@ void Box::learn_session(ConnectionId id, const proto::Session& session) {
   for (const uint32_t rank : session.absent_ranks()) job.forget(rank);
 }
 
-Result<std::optional<proto::PartPlace>> Box::elsewhere(const std::string& job, uint32_t,
-                                                       uint32_t) const {
+Result<std::optional<proto::PartPlace>> Box::other_owner(const std::string& job, uint32_t,
+                                                         uint32_t) const {
   const auto owner = rack_.parts.known_owner(host_, job);
   if (!owner) return Error{ErrorCode::kUnavailable, "this box has yet to hear of " + job};
   if (*owner == host_) return std::optional<proto::PartPlace>();
@@ -314,7 +314,7 @@ void Box::ask(const proto::AskPartMap& question, Answer done) {
 }
 
 // Those that are registered, from the next one on.
-std::vector<proto::PartPlace> Box::backups(const std::string&, uint32_t) const {
+std::vector<proto::PartPlace> Box::backup_candidates(const std::string&, uint32_t) const {
   std::vector<proto::PartPlace> places;
   for (HostId step = 1; step < rack_.options.boxes; ++step) {
     const HostId box = (host_ + step) % rack_.options.boxes;

@@ -81,13 +81,14 @@ class Box final : public ControlEnd,
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
   void wake(uint32_t pipeline) override { pipelines_[pipeline].thread->wake_soon(); }
 
-  Result<std::optional<proto::PartPlace>> elsewhere(const std::string& job, uint32_t part,
-                                                    uint32_t parts) const override;
+  Result<std::optional<proto::PartPlace>> other_owner(const std::string& job, uint32_t part,
+                                                      uint32_t parts) const override;
   void ask(const proto::AskPartMap& question, Answer done) override;
   void ask_box(const std::string& box, const proto::WorkerMessage& question,
                BoxAnswer done) override;
-  std::vector<proto::PartPlace> backups(const std::string& job, uint32_t part) const override;
-  bool has_others(const std::string& job) const override { return rack_.parts.may_move(job); }
+  std::vector<proto::PartPlace> backup_candidates(const std::string& job,
+                                                  uint32_t part) const override;
+  bool has_other_boxes(const std::string& job) const override { return rack_.parts.may_move(job); }
   std::unique_ptr<appliance::Relay> join(const std::string& address, appliance::RelaySpec spec,
                                          std::function<void(Status)> on_change) override;
   void give_away(const std::string& job, HostId lost);

@@ -15,15 +15,15 @@ class World {
  public:
   explicit World(std::map<std::string, double> parts_per_second)
       : speeds_(std::move(parts_per_second)) {
-    plan = {.chunk_bytes = 32'768, .bytes = 12'000'000, .may_move = true, .boxes = {}};
+    map = {.chunk_bytes = 32'768, .bytes = 12'000'000, .may_move = true, .boxes = {}};
     for (const auto& [name, speed] : speeds_) {
       boxes.push_back({name, 0, true});
-      if (name != "d") plan.boxes.insert(plan.boxes.end(), 4, name);
+      if (name != "d") map.boxes.insert(map.boxes.end(), 4, name);
     }
   }
 
   size_t parts(const std::string& box) const {
-    return static_cast<size_t>(std::count(plan.boxes.begin(), plan.boxes.end(), box));
+    return static_cast<size_t>(std::count(map.boxes.begin(), map.boxes.end(), box));
   }
   void set_speed(const std::string& box, double speed) { speeds_[box] = speed; }
 
@@ -33,7 +33,7 @@ class World {
     for (const auto& [name, speed] : speeds_) {
       if (parts(name) == 0) continue;
       JobLoad& load = all[name]["train"];
-      load.plan_revision = revision;
+      load.map_revision = revision;
       load.rounds = rounds_ += 10;
       load.bytes = 1e6 * static_cast<double>(parts(name));
       load.busy_seconds =
@@ -46,10 +46,10 @@ class World {
 
   void run(size_t steps) {
     for (size_t step = 0; step < steps; ++step) {
-      const auto proposal = balancer.step(plan, revision, boxes, loads(), now++);
+      const auto proposal = balancer.step(map, revision, boxes, loads(), now++);
       if (!proposal) continue;
       ++proposals;
-      plan = proposal->plan;
+      map = proposal->map;
       ++revision;
       balancer.committed();
     }
@@ -62,7 +62,7 @@ class World {
   }
 
   JobBalancer balancer{"train", 3};
-  PartMap plan;
+  PartMap map;
   int64_t revision = 7;
   uint64_t now = 1;
   size_t proposals = 0;
@@ -109,7 +109,7 @@ TEST_CASE("a box that joins gets parts, and one that drains meanwhile is left to
   CHECK(world.proposals == before);
   CHECK(world.balancer.view().state == "waiting");
   CHECK_THAT(world.balancer.view().waits_for, Catch::Contains("box a, which drains"));
-  world.plan = give_away(world.plan, "a", {{"b"}, {"d"}});
+  world.map = reassign_parts(world.map, "a", {{"b"}, {"d"}});
   ++world.revision;
   world.run(40);
   CHECK(world.parts("a") == 0);
@@ -120,21 +120,22 @@ TEST_CASE("nothing is decided upon loads of another plan, or twice upon the same
   World world({{"a", 100}, {"b", 25}, {"c", 100}});
   const auto loads = world.loads();
   for (int step = 0; step < 100; ++step) {
-    CHECK_FALSE(world.balancer.step(world.plan, world.revision, world.boxes, loads, 1));
+    CHECK_FALSE(world.balancer.step(world.map, world.revision, world.boxes, loads, 1));
   }
   CHECK(world.balancer.view().observations == 1);
-  CHECK_THAT(world.balancer.view().waits_for, Catch::Contains("nothing new from a, b, c"));
+  CHECK_THAT(world.balancer.view().waits_for,
+             Catch::Contains("newer measurements under this part map from a, b, c"));
   for (int step = 0; step < 100; ++step) {
     auto fresh = world.loads();
-    fresh["c"]["train"].plan_revision = 6;
-    CHECK_FALSE(world.balancer.step(world.plan, world.revision, world.boxes, fresh, 1));
+    fresh["c"]["train"].map_revision = 6;
+    CHECK_FALSE(world.balancer.step(world.map, world.revision, world.boxes, fresh, 1));
   }
   CHECK(world.balancer.view().observations == 1);
 }
 
 TEST_CASE("a job whose parts cannot move is left alone, and says why") {
   World world({{"a", 100}, {"b", 25}, {"c", 100}});
-  world.plan.may_move = false;
+  world.map.may_move = false;
   world.run(100);
   CHECK(world.proposals == 0);
   CHECK_THAT(world.balancer.view().waits_for, Catch::Contains("cannot move"));
@@ -145,7 +146,7 @@ TEST_CASE("a plan that was not carried out changes nothing, and is told with the
   std::optional<JobBalancer::Proposal> proposal;
   for (int step = 0; step < 200 && !proposal; ++step) {
     proposal =
-        world.balancer.step(world.plan, world.revision, world.boxes, world.loads(), world.now++);
+        world.balancer.step(world.map, world.revision, world.boxes, world.loads(), world.now++);
   }
   REQUIRE(proposal);
   CHECK(world.balancer.view().state == "migrating");

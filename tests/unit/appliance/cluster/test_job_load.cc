@@ -36,8 +36,8 @@ class Ranks {
   uint64_t busy_ns_ = 3 * kMs;
 };
 
-LoadMeter::DutyOf duty(int64_t revision, size_t parts) {
-  return [=](const std::string&) { return LoadMeter::Duty{revision, parts}; };
+LoadMeter::AssignmentOf assignment(int64_t revision, size_t parts) {
+  return [=](const std::string&) { return LoadMeter::Assignment{revision, parts}; };
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ TEST_CASE("a box's load is of the rounds since it was measured last, and of its 
   LoadMeter meter;
   Ranks first, second;
   const auto measure = [&](int64_t revision) {
-    return meter.measure({first.part(0), second.part(3)}, duty(revision, 2)).at("train");
+    return meter.measure({first.part(0), second.part(3)}, assignment(revision, 2)).at("train");
   };
   const auto finish = [&](uint64_t rounds) {
     first.finish(rounds, 10, 2);
@@ -59,7 +59,7 @@ TEST_CASE("a box's load is of the rounds since it was measured last, and of its 
   CHECK(measure(5).rounds == 0);  // some of that may have been under another plan
   finish(5);
   JobLoad load = measure(5);
-  CHECK(load.plan_revision == 5);
+  CHECK(load.map_revision == 5);
   CHECK(load.rounds == 11);
   CHECK(load.bytes == 2000);
   CHECK(load.busy_seconds == Approx(0.004));  // of the rank that waits for nobody else
@@ -76,7 +76,7 @@ TEST_CASE("a box's load is of the rounds since it was measured last, and of its 
 TEST_CASE("what lies between two plans is a pause, and no load") {
   LoadMeter meter;
   Ranks stays, comes;
-  const auto alone = [&] { return meter.measure({stays.part(0)}, duty(5, 1)).at("train"); };
+  const auto alone = [&] { return meter.measure({stays.part(0)}, assignment(5, 1)).at("train"); };
   for (int step = 0; step < 4; ++step) {
     stays.finish(10, 10, 2);
     comes.finish(10, 10, 2);
@@ -84,9 +84,9 @@ TEST_CASE("what lies between two plans is a pause, and no load") {
   }
   REQUIRE(alone().iteration_seconds == Approx(0.010));
   // The plan has another part here, which is not here yet.
-  CHECK(meter.measure({stays.part(0)}, duty(6, 2)).at("train").rounds == 0);
+  CHECK(meter.measure({stays.part(0)}, assignment(6, 2)).at("train").rounds == 0);
   const auto both = [&] {
-    return meter.measure({stays.part(0), comes.part(1)}, duty(6, 2)).at("train");
+    return meter.measure({stays.part(0), comes.part(1)}, assignment(6, 2)).at("train");
   };
   CHECK(both().rounds == 0);
   for (Ranks* part : {&stays, &comes}) {
@@ -96,7 +96,7 @@ TEST_CASE("what lies between two plans is a pause, and no load") {
   CHECK(both().rounds == 0);
   for (Ranks* part : {&stays, &comes}) part->finish(5, 8, 2);
   const JobLoad load = both();
-  CHECK(load.plan_revision == 6);
+  CHECK(load.map_revision == 6);
   CHECK(load.rounds == 50);
   CHECK(load.busy_seconds == Approx(0.002));
   CHECK(load.pause_seconds == Approx(0.250 + 5 * 0.008 - 5 * 0.010));
@@ -105,7 +105,7 @@ TEST_CASE("what lies between two plans is a pause, and no load") {
 TEST_CASE("a rank that is another process now is measured anew, and a job that is over is gone") {
   LoadMeter meter;
   Ranks ranks;
-  const auto measure = [&] { return meter.measure({ranks.part(0)}, duty(5, 1)).at("train"); };
+  const auto measure = [&] { return meter.measure({ranks.part(0)}, assignment(5, 1)).at("train"); };
   for (int step = 0; step < 4; ++step) {
     ranks.finish(2, 10, 2);
     measure();
@@ -117,7 +117,7 @@ TEST_CASE("a rank that is another process now is measured anew, and a job that i
   CHECK(measure() == before);
   ranks.finish(1, 30, 3);
   CHECK(measure().iteration_seconds == Approx(0.030));
-  CHECK(meter.measure({}, duty(5, 1)).empty());
+  CHECK(meter.measure({}, assignment(5, 1)).empty());
 }
 
 TEST_CASE("loads survive being written, and what is none is left out") {

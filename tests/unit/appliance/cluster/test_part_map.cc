@@ -10,19 +10,19 @@ namespace {
 constexpr uint32_t kChunk = 32'768;
 constexpr uint64_t kBytes = 100u << 20;
 
-size_t parts_on(const PartMap& plan, const std::string& box) {
-  return static_cast<size_t>(std::count(plan.boxes.begin(), plan.boxes.end(), box));
+size_t parts_on(const PartMap& map, const std::string& box) {
+  return static_cast<size_t>(std::count(map.boxes.begin(), map.boxes.end(), box));
 }
 
 }  // namespace
 
 TEST_CASE("a plan is read back as it was written; what is no plan is none") {
-  const PartMap plan{.chunk_bytes = kChunk,
-                     .bytes = kBytes,
-                     .may_move = true,
-                     .boxes = {"a", "b", "a"},
-                     .avoided = {{"c", 1'800'000'000}}};
-  CHECK(part_map_from_text(to_text(plan)) == plan);
+  const PartMap map{.chunk_bytes = kChunk,
+                    .bytes = kBytes,
+                    .may_move = true,
+                    .boxes = {"a", "b", "a"},
+                    .avoided = {{"c", 1'800'000'000}}};
+  CHECK(part_map_from_text(to_text(map)) == map);
   for (const char* text :
        {"", "{}", "[]", "{\"chunk_bytes\":1,\"bytes\":1,\"boxes\":[]}",
         "{\"chunk_bytes\":1,\"bytes\":1,\"boxes\":[1]}",
@@ -36,35 +36,35 @@ TEST_CASE("a plan is read back as it was written; what is no plan is none") {
 
 TEST_CASE("a new job has several parts for each pipeline, shared out by what boxes can do") {
   const auto equal =
-      make_plan(kBytes, kChunk, {{.name = "a", .pipelines = 2}, {.name = "b", .pipelines = 2}});
+      make_part_map(kBytes, kChunk, {{.name = "a", .pipelines = 2}, {.name = "b", .pipelines = 2}});
   CHECK(equal.boxes.size() == 4 * kPartsPerPipeline);
   CHECK(parts_on(equal, "a") == parts_on(equal, "b"));
-  const auto unequal = make_plan(kBytes, kChunk,
-                                 {{.name = "a", .pipelines = 2, .bytes_per_second = 3e9},
-                                  {.name = "b", .pipelines = 2, .bytes_per_second = 1e9}});
+  const auto unequal = make_part_map(kBytes, kChunk,
+                                     {{.name = "a", .pipelines = 2, .bytes_per_second = 3e9},
+                                      {.name = "b", .pipelines = 2, .bytes_per_second = 1e9}});
   CHECK(parts_on(unequal, "a") == 3 * parts_on(unequal, "b"));
-  const auto loaded =
-      make_plan(kBytes, kChunk,
-                {{.name = "a", .pipelines = 2, .bytes = kBytes}, {.name = "b", .pipelines = 2}});
+  const auto loaded = make_part_map(
+      kBytes, kChunk,
+      {{.name = "a", .pipelines = 2, .bytes = kBytes}, {.name = "b", .pipelines = 2}});
   CHECK(parts_on(loaded, "b") == 4 * kPartsPerPipeline);
 }
 
 TEST_CASE("a small job has no more parts than chunks, a large cluster no more than there may be") {
-  CHECK(make_plan(100, kChunk, {{.name = "a", .pipelines = 8}}).boxes.size() == 1);
-  CHECK(make_plan(3 * kChunk, kChunk, {{.name = "a", .pipelines = 8}}).boxes.size() == 3);
+  CHECK(make_part_map(100, kChunk, {{.name = "a", .pipelines = 8}}).boxes.size() == 1);
+  CHECK(make_part_map(3 * kChunk, kChunk, {{.name = "a", .pipelines = 8}}).boxes.size() == 3);
   std::vector<CandidateBox> many;
   for (int box = 0; box < 100; ++box)
     many.push_back({.name = std::to_string(box), .pipelines = 28});
-  const auto plan = make_plan(uint64_t{1} << 40, kChunk, many);
-  CHECK(plan.boxes.size() == limits::kPartsPerJobMax);
-  for (const auto& box : many) CHECK(parts_on(plan, box.name) >= 2);
+  const auto map = make_part_map(uint64_t{1} << 40, kChunk, many);
+  CHECK(map.boxes.size() == limits::kPartsPerJobMax);
+  for (const auto& box : many) CHECK(parts_on(map, box.name) >= 2);
 }
 
 TEST_CASE("what a box had is shared out over the others, and nothing else moves") {
-  const auto before = make_plan(kBytes, kChunk, {{.name = "a"}, {.name = "b"}, {.name = "c"}});
+  const auto before = make_part_map(kBytes, kChunk, {{.name = "a"}, {.name = "b"}, {.name = "c"}});
   const double each = before.bytes_per_part() * kPartsPerPipeline;
   const auto after =
-      give_away(before, "b", {{.name = "a", .bytes = each}, {.name = "c", .bytes = each}});
+      reassign_parts(before, "b", {{.name = "a", .bytes = each}, {.name = "c", .bytes = each}});
   CHECK(parts_on(after, "b") == 0);
   CHECK(parts_on(after, "a") == 6);
   CHECK(parts_on(after, "c") == 6);

@@ -37,17 +37,17 @@ proto::AskPartMap question(uint64_t bytes, const std::string& lost_box = {}) {
 struct Box {
   Box(Desk& desk, Store& store, const std::string& name)
       : acceptor(desk.context, {boost::asio::ip::make_address("127.0.0.1"), 0}),
-        membership(desk.context, store, record(name),
-                   [](BoxDirectory::Severity, const char*, const std::string&) {}),
-        plans(desk.context, store,
-              {.self = name,
-               .chunk_bytes = [] { return uint32_t{32'768}; },
-               .membership = [this]() -> const BoxDirectory& { return membership; },
-               .has_job = [this](const std::string&) { return has_job; },
-               .on_change = [this] { ++changes; },
-               .on_answers = [] {},
-               .log = [](BoxDirectory::Severity, const char*, const std::string&) {},
-               .forget_after = milliseconds(600)}) {
+        box_directory(desk.context, store, record(name),
+                      [](BoxDirectory::Severity, const char*, const std::string&) {}),
+        maps(desk.context, store,
+             {.self = name,
+              .chunk_bytes = [] { return uint32_t{32'768}; },
+              .box_directory = [this]() -> const BoxDirectory& { return box_directory; },
+              .has_job = [this](const std::string&) { return has_job; },
+              .on_change = [this] { ++changes; },
+              .on_answers = [] {},
+              .log = [](BoxDirectory::Severity, const char*, const std::string&) {},
+              .delete_after = milliseconds(600)}) {
     answer();
   }
 
@@ -74,11 +74,11 @@ struct Box {
 
   tcp::acceptor acceptor;
   std::vector<tcp::socket> sockets;
-  BoxDirectory membership;
+  BoxDirectory box_directory;
   bool has_job = false;
   uint64_t up_for_ms = 0;
   int changes = 0;
-  PartMaps plans;
+  PartMaps maps;
 };
 
 // Two boxes.
@@ -87,15 +87,15 @@ struct Cluster {
       : disk(std::move(*appliance::open_disk(""))),
         store(std::move(*LocalStore::open(desk.context, *disk))) {
     store->start({.on_session = [this](int64_t) {
-      for (auto& box : boxes) box->membership.on_session();
+      for (auto& box : boxes) box->box_directory.on_session();
     }});
     REQUIRE(desk.await_session(*store));
     add("a");
-    REQUIRE(desk.run_until([&] { return boxes[0]->membership.leads(); }));
+    REQUIRE(desk.run_until([&] { return boxes[0]->box_directory.leads(); }));
     add("b");
     REQUIRE(desk.run_until([&] {
       return std::all_of(boxes.begin(), boxes.end(),
-                         [](const auto& box) { return box->membership.boxes().size() == 2; });
+                         [](const auto& box) { return box->box_directory.boxes().size() == 2; });
     }));
   }
 
@@ -104,15 +104,15 @@ struct Cluster {
 
   Result<proto::PartMap> ask(size_t index, const proto::AskPartMap& what) {
     std::optional<Result<proto::PartMap>> answer;
-    box(index).plans.ask(what, [&](const auto& plan) { answer.emplace(plan); });
+    box(index).maps.ask(what, [&](const auto& map) { answer.emplace(map); });
     REQUIRE(desk.run_until([&] { return answer.has_value(); }));
     return *answer;
   }
   // Which box has each part, as `index` has heard.
   std::vector<std::string> heard(size_t index) {
-    const auto& plans = box(index).plans.plans();
-    const auto found = plans.find(kJob);
-    return found == plans.end() ? std::vector<std::string>() : found->second.boxes;
+    const auto& maps = box(index).maps.maps();
+    const auto found = maps.find(kJob);
+    return found == maps.end() ? std::vector<std::string>() : found->second.boxes;
   }
   bool await_equal_plans() {
     return desk.run_until([&] { return !heard(0).empty() && heard(0) == heard(1); });
@@ -128,9 +128,9 @@ struct Cluster {
   std::vector<std::unique_ptr<Box>> boxes;
 };
 
-std::vector<std::string> boxes_of(const proto::PartMap& plan) {
+std::vector<std::string> boxes_of(const proto::PartMap& map) {
   std::vector<std::string> boxes;
-  for (const proto::PartPlace& place : plan.parts()) boxes.push_back(place.box());
+  for (const proto::PartPlace& place : map.parts()) boxes.push_back(place.box());
   return boxes;
 }
 
@@ -140,9 +140,9 @@ TEST_CASE("boxes that are asked at once answer with one plan, whose parts are on
   Cluster cluster;
   std::vector<std::vector<std::string>> answers;
   for (size_t index : {0u, 1u, 0u}) {
-    cluster.box(index).plans.ask(question(kBytes), [&](const auto& plan) {
-      REQUIRE(plan.ok());
-      answers.push_back(boxes_of(*plan));
+    cluster.box(index).maps.ask(question(kBytes), [&](const auto& map) {
+      REQUIRE(map.ok());
+      answers.push_back(boxes_of(*map));
     });
   }
   REQUIRE(cluster.desk.run_until([&] { return answers.size() == 3; }));
@@ -155,20 +155,20 @@ TEST_CASE("boxes that are asked at once answer with one plan, whose parts are on
 
 TEST_CASE("a part is here, elsewhere with its address, or nobody knows") {
   Cluster cluster;
-  PartMaps& plans = cluster.box(0).plans;
-  const auto before = plans.elsewhere(kJob, 0, 4);
+  PartMaps& maps = cluster.box(0).maps;
+  const auto before = maps.other_owner(kJob, 0, 4);
   CHECK(before.error().code == ErrorCode::kUnavailable);
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
   REQUIRE(cluster.await_equal_plans());
   const auto boxes = cluster.heard(0);
   const auto parts = static_cast<uint32_t>(boxes.size());
   for (uint32_t part = 0; part < parts; ++part) {
-    const auto place = plans.elsewhere(kJob, part, parts);
+    const auto place = maps.other_owner(kJob, part, parts);
     REQUIRE(place.ok());
     CHECK(place->has_value() == (boxes[part] != "a"));
     if (place->has_value()) CHECK((*place)->address() == cluster.box(1).record("b").control);
   }
-  const auto others = plans.elsewhere(kJob, 0, parts + 1);
+  const auto others = maps.other_owner(kJob, 0, parts + 1);
   CHECK(others.error().code == ErrorCode::kMismatch);
   CHECK_THAT(others.error().message, Contains("start all ranks again"));
 }
@@ -210,15 +210,15 @@ TEST_CASE("a box that one worker cannot reach for long loses its parts, and is a
   const std::vector<std::string> all_on_a(before.size(), "a");
   REQUIRE(cluster.desk.run_until([&] { return cluster.heard(0) == all_on_a; }));
   REQUIRE(cluster.await_equal_plans());
-  const PartMap plan = cluster.box(0).plans.plans().at(kJob);
+  const PartMap map = cluster.box(0).maps.maps().at(kJob);
   const auto now = static_cast<uint64_t>(std::time(nullptr));
-  CHECK(plan.avoids("b", now));
-  CHECK_FALSE(plan.avoids("b", now + 601));
-  CHECK_FALSE(plan.avoids("a", now));
+  CHECK(map.avoids("b", now));
+  CHECK_FALSE(map.avoids("b", now + 601));
+  CHECK_FALSE(map.avoids("a", now));
   // With a third box nothing goes there; where there is none it does.
   cluster.add("c");
-  cluster.boxes[2]->membership.on_session();
-  REQUIRE(cluster.desk.run_until([&] { return cluster.box(1).membership.boxes().size() == 3; }));
+  cluster.boxes[2]->box_directory.on_session();
+  REQUIRE(cluster.desk.run_until([&] { return cluster.box(1).box_directory.boxes().size() == 3; }));
   cluster.box(0).acceptor.close();
   for (const std::string& box : boxes_of(*cluster.ask(1, question(0, "a")))) CHECK(box == "c");
   REQUIRE(cluster.desk.run_until([&] { return cluster.heard(1) != all_on_a; }));
@@ -231,7 +231,7 @@ TEST_CASE("a box that drains is emptied by the leader, and gets nothing until th
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
   const auto drain = [&](bool draining) {
     std::optional<Status> done;
-    cluster.box(1).plans.set_draining("b", draining, [&](const Status& set) { done.emplace(set); });
+    cluster.box(1).maps.set_draining("b", draining, [&](const Status& set) { done.emplace(set); });
     REQUIRE(cluster.desk.run_until([&] { return done.has_value(); }));
     REQUIRE(done->ok());
   };
@@ -240,11 +240,11 @@ TEST_CASE("a box that drains is emptied by the leader, and gets nothing until th
       [&] { return !cluster.heard(0).empty() && cluster.parts_on("b") == 0; }));
   auto second = question(kBytes);
   second.set_job("vgg");
-  const auto plan = cluster.ask(1, second);
-  REQUIRE(plan.ok());
-  for (const std::string& box : boxes_of(*plan)) CHECK(box == "a");
+  const auto map = cluster.ask(1, second);
+  REQUIRE(map.ok());
+  for (const std::string& box : boxes_of(*map)) CHECK(box == "a");
   drain(false);
-  REQUIRE(cluster.desk.run_until([&] { return !cluster.box(0).plans.is_draining("b"); }));
+  REQUIRE(cluster.desk.run_until([&] { return !cluster.box(0).maps.is_draining("b"); }));
   second.set_job("bert");
   const auto later = cluster.ask(0, second);
   REQUIRE(later.ok());
@@ -261,7 +261,7 @@ TEST_CASE("what cannot move stays at a box that drains, and is taken back") {
   const auto before = cluster.heard(0);
   const auto part =
       static_cast<uint32_t>(std::find(before.begin(), before.end(), "a") - before.begin());
-  cluster.box(1).plans.take_back(kJob, part);
+  cluster.box(1).maps.reclaim_part(kJob, part);
   REQUIRE(cluster.desk.run_until([&] { return cluster.heard(0)[part] == "b"; }));
   CHECK(cluster.parts_on("b") == before.size() / 2 + 1);
 }
@@ -271,15 +271,15 @@ TEST_CASE("parts are moved only if nobody has changed the plan meanwhile") {
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
   REQUIRE(cluster.await_equal_plans());
   const auto move_all_to_a = [&] {
-    PartMap plan = cluster.box(0).plans.plans().at(kJob);
-    std::fill(plan.boxes.begin(), plan.boxes.end(), "a");
+    PartMap map = cluster.box(0).maps.maps().at(kJob);
+    std::fill(map.boxes.begin(), map.boxes.end(), "a");
     std::optional<Status> done;
-    cluster.box(0).plans.move(kJob, plan, "a test",
-                              [&](const Status& moved) { done.emplace(moved); });
+    cluster.box(0).maps.move(kJob, map, "a test",
+                             [&](const Status& moved) { done.emplace(moved); });
     REQUIRE(cluster.desk.run_until([&] { return done.has_value(); }));
     return *done;
   };
-  cluster.box(1).plans.take_back(kJob, 0);  // not heard of at the other box yet
+  cluster.box(1).maps.reclaim_part(kJob, 0);  // not heard of at the other box yet
   const Status late = move_all_to_a();
   REQUIRE_FALSE(late.ok());
   CHECK(late.error().code == ErrorCode::kUnavailable);
@@ -292,12 +292,12 @@ TEST_CASE("who begins a job that cannot move is not told of a plan that says it 
   Cluster cluster;
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
   REQUIRE(cluster.await_equal_plans());
-  const auto may_move = [&] { return cluster.box(1).plans.plans().at(kJob).may_move; };
+  const auto may_move = [&] { return cluster.box(1).maps.maps().at(kJob).may_move; };
   auto fixed = question(kBytes);
   fixed.set_may_move(false);
   // Another change is first.
-  const PartMap plan = cluster.box(0).plans.plans().at(kJob);
-  cluster.box(0).plans.move(kJob, plan, "a test", [](const Status&) {});
+  const PartMap map = cluster.box(0).maps.maps().at(kJob);
+  cluster.box(0).maps.move(kJob, map, "a test", [](const Status&) {});
   const auto first = cluster.ask(1, fixed);
   REQUIRE_FALSE(first.ok());
   CHECK(first.error().code == ErrorCode::kUnavailable);
@@ -312,16 +312,16 @@ TEST_CASE(
   REQUIRE(cluster.await_equal_plans());
   const auto boxes = cluster.heard(0);
   const auto is_over_at = [&](size_t index) {
-    const auto& plans = cluster.box(index).plans.plans();
-    return plans.contains(kJob) && plans.at(kJob).is_over;
+    const auto& maps = cluster.box(index).maps.maps();
+    return maps.contains(kJob) && maps.at(kJob).is_over;
   };
   const auto is_over = [&] { return is_over_at(0) && is_over_at(1); };
   cluster.box(0).has_job = cluster.box(1).has_job = true;
-  cluster.box(1).plans.on_job_over(kJob);
+  cluster.box(1).maps.on_job_over(kJob);
   cluster.box(0).has_job = cluster.box(1).has_job = false;
   REQUIRE(cluster.desk.run_until(is_over));
 
-  CHECK(cluster.box(0).plans.parts_of("a") == 0);
+  CHECK(cluster.box(0).maps.parts_of("a") == 0);
   SECTION("for good") {
     CHECK(cluster.desk.run_until(
         [&] { return cluster.heard(0).empty() && cluster.heard(1).empty(); }));

@@ -68,8 +68,8 @@ class FickleEpochs : public Epochs {
 // Parts are here, until a test says where.
 class MovableParts : public PartDirectory {
  public:
-  Result<std::optional<proto::PartPlace>> elsewhere(const std::string& job, uint32_t part,
-                                                    uint32_t) const override {
+  Result<std::optional<proto::PartPlace>> other_owner(const std::string& job, uint32_t part,
+                                                      uint32_t) const override {
     if (unknown) return *unknown;
     const auto found = moved.find({job, part});
     if (found == moved.end()) return std::optional<proto::PartPlace>();
@@ -84,11 +84,11 @@ class MovableParts : public PartDirectory {
     if (!knows_boxes) return PartDirectory::ask_box(box, question, std::move(done));
     box_questions.push_back({box, question, std::move(done)});
   }
-  bool has_others(const std::string&) const override { return others; }
-  std::vector<proto::PartPlace> backups(const std::string&, uint32_t) const override {
+  bool has_other_boxes(const std::string&) const override { return others; }
+  std::vector<proto::PartPlace> backup_candidates(const std::string&, uint32_t) const override {
     return backup_places;
   }
-  void take_back(const std::string& job, uint32_t part) override { moved.erase({job, part}); }
+  void reclaim_part(const std::string& job, uint32_t part) override { moved.erase({job, part}); }
 
   std::map<std::pair<std::string, uint32_t>, proto::PartPlace> moved;
   std::optional<Error> unknown;

@@ -223,7 +223,7 @@ TEST_CASE("what cannot have a copy is refused in words") {
   CHECK_THAT(refusal([](auto& join) { join.set_on_worker_lost(1); }),
              Contains("set on_worker_lost wait or abort"));
   CHECK_THAT(refusal([](auto& join) { join.set_replicas(2); }), Contains("replicas 2"));
-  CHECK_THAT(refusal([](auto& join) { join.set_is_backup(true); }), Contains("is for boxes"));
+  CHECK_THAT(refusal([](auto& join) { join.set_is_backup(true); }), Contains("is only for a box"));
   Desk alone;
   CHECK_THAT(alone.take_failure(alone.join(join_copied(0))).message(),
              Contains("[cluster] store = etcd"));

@@ -138,7 +138,7 @@ TEST_CASE("each cut that was missed is followed by one that is further ahead") {
     late.done(of_before);  // changes nothing
   }
   CHECK(margins == std::vector<uint32_t>{0, 1, 2, 4, 8, 16, 32, 64});
-  CHECK_THAT(rack.run->view().error, Contains("beyond the cut"));
+  CHECK_THAT(rack.run->view().error, Contains("passed every cut"));
 }
 
 TEST_CASE("a job that comes to rest before a cut ahead of it is cut where it rests") {

@@ -10,9 +10,10 @@ namespace {
 
 constexpr RebalancerOptions kExploitOnly = {.seed = 5, .explore_probability = 0};
 
-size_t count_of(const std::vector<Proposal>& plans, DecisionKind kind) {
-  return static_cast<size_t>(std::count_if(
-      plans.begin(), plans.end(), [&](const Proposal& plan) { return plan.kind == kind; }));
+size_t count_of(const std::vector<Proposal>& proposals, DecisionKind kind) {
+  return static_cast<size_t>(
+      std::count_if(proposals.begin(), proposals.end(),
+                    [&](const Proposal& proposal) { return proposal.kind == kind; }));
 }
 
 }  // namespace
@@ -20,9 +21,9 @@ size_t count_of(const std::vector<Proposal>& plans, DecisionKind kind) {
 TEST_CASE("a box at a quarter of its speed ends with a quarter of the others' share") {
   World world(4, 4000, kExploitOnly);
   world.speeds[2] /= 4;
-  const std::vector<Proposal> plans = world.run(400);
-  REQUIRE(count_of(plans, DecisionKind::kExploit) >= 1);
-  CHECK(count_of(plans, DecisionKind::kRevert) == 0);
+  const std::vector<Proposal> proposals = world.run(400);
+  REQUIRE(count_of(proposals, DecisionKind::kExploit) >= 1);
+  CHECK(count_of(proposals, DecisionKind::kRevert) == 0);
   const std::vector<double> bytes = world.bytes();
   for (const size_t other : {0, 1, 3}) {
     CHECK(bytes[2] / bytes[other] == Approx(0.25).margin(0.02));
@@ -42,11 +43,11 @@ TEST_CASE("explorations of equal boxes are all taken back, ever more rarely") {
     INFO("seed " << seed);
     World world(4, 4000, {.seed = seed, .explore_probability = 1});
     const std::vector<double> before = world.bytes();
-    const std::vector<Proposal> plans = world.run(4000);
-    const size_t reverts = count_of(plans, DecisionKind::kRevert);
+    const std::vector<Proposal> proposals = world.run(4000);
+    const size_t reverts = count_of(proposals, DecisionKind::kRevert);
     CHECK(reverts >= 1);
-    CHECK(plans.size() == 2 * reverts);
-    CHECK(count_of(plans, DecisionKind::kExploit) == 0);
+    CHECK(proposals.size() == 2 * reverts);
+    CHECK(count_of(proposals, DecisionKind::kExploit) == 0);
     CHECK(world.bytes() == before);
     // 4000 observations have room for 200 decisions.
     CHECK(reverts < 30);
@@ -99,9 +100,9 @@ TEST_CASE("an exploit that slowed the job down is taken back, and tried again ev
     const double spread = std::abs(seen.boxes[0].bytes - seen.boxes[1].bytes);
     seen.iteration_seconds = 3 + spread * 1e-6 + seen.boxes[1].busy_seconds * 1e-3;
     seen.boxes[0].busy_seconds *= 2;
-    const auto plan = world.rebalancer.observe(seen);
-    if (!plan) continue;
-    if (plan->kind == DecisionKind::kExploit) exploits_at.push_back(i);
+    const auto proposal = world.rebalancer.observe(seen);
+    if (!proposal) continue;
+    if (proposal->kind == DecisionKind::kExploit) exploits_at.push_back(i);
     world.rebalancer.carried_out(0.01);
   }
   for (size_t next = 2; next < exploits_at.size(); ++next) {
@@ -136,9 +137,9 @@ TEST_CASE("explorations that would cost more than they may find are not made") {
   }
   world.rebalancer.carried_out(10'000 * first->stall_seconds);
   // The first one goes back; after that every decision that draws an exploration holds.
-  const std::vector<Proposal> plans = world.run(1000);
-  REQUIRE(plans.size() == 1);
-  CHECK(plans[0].kind == DecisionKind::kRevert);
+  const std::vector<Proposal> proposals = world.run(1000);
+  REQUIRE(proposals.size() == 1);
+  CHECK(proposals[0].kind == DecisionKind::kRevert);
 }
 
 TEST_CASE("while a plan is out, nothing else is proposed") {
@@ -169,7 +170,7 @@ TEST_CASE("equal seeds give equal plans, other seeds others") {
   const auto plans_of = [](uint64_t seed) {
     World world(5, 1000, {.seed = seed, .explore_probability = 1});
     std::vector<std::string> reasons;
-    for (const Proposal& plan : world.run(800)) reasons.push_back(plan.reason);
+    for (const Proposal& proposal : world.run(800)) reasons.push_back(proposal.reason);
     return reasons;
   };
   CHECK(plans_of(1) == plans_of(1));

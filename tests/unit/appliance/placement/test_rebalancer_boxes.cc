@@ -15,11 +15,11 @@ TEST_CASE("a box that drains loses all its chunks at once, to boxes that stay") 
   World world(4, 4000, kExploitOnly);
   world.run(3);
   world.rebalancer.set_state(1, BoxState::kDraining);
-  const std::vector<Proposal> plans = world.run(1);
-  REQUIRE(plans.size() == 1);
-  CHECK(plans[0].kind == DecisionKind::kDrain);
-  CHECK(plans[0].moves.size() == 1000);
-  CHECK(plans[0].reason.find("b1 must lose its chunks") == 0);
+  const std::vector<Proposal> proposals = world.run(1);
+  REQUIRE(proposals.size() == 1);
+  CHECK(proposals[0].kind == DecisionKind::kDrain);
+  CHECK(proposals[0].moves.size() == 1000);
+  CHECK(proposals[0].reason.find("b1 must lose its chunks") == 0);
   const std::vector<double> bytes = world.bytes();
   CHECK(bytes[1] == 0);
   // By rates that four samples measured to a few percent.
@@ -37,11 +37,11 @@ TEST_CASE("no plan ever moves a chunk to a box that does not take any") {
         world.rebalancer.set_state(box, static_cast<BoxState>(rng.below(3)));
       }
       if (rng.below(50) == 0) world.speeds[rng.below(5)] = 1e5 + 1e6 * rng.unit();
-      const auto plan = world.rebalancer.observe(world.observation());
-      if (!plan) continue;
-      for (const Move& move : plan->moves) {
+      const auto proposal = world.rebalancer.observe(world.observation());
+      if (!proposal) continue;
+      for (const Move& move : proposal->moves) {
         BoxState state = world.rebalancer.boxes()[move.to].state;
-        const auto& change = plan->change;
+        const auto& change = proposal->change;
         if (change && change->box == move.to && change->from == state) state = change->to;
         REQUIRE(state == BoxState::kActive);
         REQUIRE(world.rebalancer.box_of_chunk()[move.chunk] == move.from);
@@ -49,7 +49,7 @@ TEST_CASE("no plan ever moves a chunk to a box that does not take any") {
       if (rng.below(10) == 0) {
         world.rebalancer.abandoned("a box was busy");
       } else {
-        world.rebalancer.carried_out(plan->stall_seconds);
+        world.rebalancer.carried_out(proposal->stall_seconds);
       }
     }
     // Once nothing changes any more, who must be empty is empty.
@@ -68,9 +68,9 @@ TEST_CASE("a box that joins gets its share, as fast as the others turned out to 
   world.run(20);
   world.rebalancer.add_box(World::box(2));
   world.speeds.push_back(1e5);
-  const std::vector<Proposal> plans = world.run(1);
-  REQUIRE(plans.size() == 1);
-  CHECK(plans[0].kind == DecisionKind::kJoin);
+  const std::vector<Proposal> proposals = world.run(1);
+  REQUIRE(proposals.size() == 1);
+  CHECK(proposals[0].kind == DecisionKind::kJoin);
   for (const double bytes : world.bytes()) CHECK(bytes == Approx(1e6).epsilon(0.03));
 }
 
@@ -114,10 +114,10 @@ TEST_CASE(
   World world(2, 2000, {.seed = 1, .explore_probability = 1});
   world.rebalancer.set_state(1, BoxState::kStandby);
   world.run(1);
-  std::optional<Proposal> plan;
-  while (!(plan = world.rebalancer.observe(world.observation()))) {
+  std::optional<Proposal> proposal;
+  while (!(proposal = world.rebalancer.observe(world.observation()))) {
   }
-  REQUIRE(plan->kind == DecisionKind::kScaleOut);
+  REQUIRE(proposal->kind == DecisionKind::kScaleOut);
   world.rebalancer.set_state(1, BoxState::kDraining);
   world.rebalancer.carried_out(0);
   CHECK(world.rebalancer.boxes()[1].state == BoxState::kDraining);
@@ -130,12 +130,12 @@ TEST_CASE(
 
 TEST_CASE("a box that leaves for good while it stands by on trial gets nothing back") {
   World world(3, 3000, {.seed = 1, .explore_probability = 1});
-  std::optional<Proposal> plan;
-  while (!plan || plan->kind != DecisionKind::kScaleIn) {
-    plan = world.rebalancer.observe(world.observation());
-    if (plan) world.rebalancer.carried_out(0);
+  std::optional<Proposal> proposal;
+  while (!proposal || proposal->kind != DecisionKind::kScaleIn) {
+    proposal = world.rebalancer.observe(world.observation());
+    if (proposal) world.rebalancer.carried_out(0);
   }
-  const BoxIndex box = plan->change->box;
+  const BoxIndex box = proposal->change->box;
   REQUIRE(world.bytes()[box] == 0);
   world.rebalancer.set_state(box, BoxState::kDraining);
   for (const Proposal& later : world.run(200)) {

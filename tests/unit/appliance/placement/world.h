@@ -54,14 +54,14 @@ struct World {
 
   // Plans are carried out at once, at the cost they expected; all are returned.
   std::vector<Proposal> run(int iterations) {
-    std::vector<Proposal> plans;
+    std::vector<Proposal> proposals;
     for (int i = 0; i < iterations; ++i) {
-      if (const auto plan = rebalancer.observe(observation())) {
-        plans.push_back(*plan);
-        rebalancer.carried_out(plan->stall_seconds);
+      if (const auto proposal = rebalancer.observe(observation())) {
+        proposals.push_back(*proposal);
+        rebalancer.carried_out(proposal->stall_seconds);
       }
     }
-    return plans;
+    return proposals;
   }
 
   std::vector<uint32_t> chunk_bytes;
