@@ -118,7 +118,7 @@ Status Appliance::start() {
 }
 
 Status Appliance::open_state() {
-  auto disk = open_disk(config_.cluster.state_directory);
+  auto disk = open_state_folder(config_.cluster.state_directory);
   if (!disk) return disk.error();
   disk_ = std::move(*disk);
   auto epochs = EpochStore::open(*disk_);

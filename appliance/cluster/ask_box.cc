@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/check.h"
 #include "nic/wire/control_frame.h"
 
 namespace pbox::cluster {
@@ -74,6 +75,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
   }
 
   void received(size_t bytes) {
+    PBOX_DCHECK(bytes <= buffer_.size());
     reader_.append(buffer_.data(), bytes);
     const auto body = reader_.next();
     if (!body) return fail(body.error().message);
@@ -109,6 +111,7 @@ class Attempt : public std::enable_shared_from_this<Attempt> {
 void ask_box(asio::io_context& context, const std::string& control,
              const proto::WorkerMessage& question, std::chrono::milliseconds timeout,
              std::function<void(Answer)> done) {
+  PBOX_CHECK(done != nullptr);
   std::make_shared<Attempt>(context, control, *wire::frame(question), std::move(done))
       ->begin(timeout);
 }

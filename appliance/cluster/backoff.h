@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/check.h"
 #include "base/rng.h"
 
 namespace pbox::cluster {
@@ -16,6 +17,7 @@ class Backoff {
   // Returns a random pause between half and all of the current step. The steps are 100 ms, 200 ms,
   // ... 3.2 s.
   std::chrono::milliseconds next() {
+    PBOX_DCHECK(step_ <= 5);
     const double whole_ms = static_cast<double>(100u << step_);
     step_ = std::min(step_ + 1, 5u);
     return std::chrono::milliseconds(static_cast<int64_t>(whole_ms * (0.5 + rng_.unit() / 2)));

@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "base/check.h"
+
 namespace pbox::cluster {
 namespace {
 
@@ -22,6 +24,7 @@ Balancer::Balancer(boost::asio::io_context& context, Store& store,
       options_(std::move(options)),
       timer_(context),
       loads_(context, store, kLoads, [] {}) {
+  PBOX_CHECK(options_.progress != nullptr && options_.log != nullptr);
   tick();
 }
 
@@ -60,6 +63,7 @@ void Balancer::publish() {
   } else {
     change.puts.push_back({kLoads + options_.self, text, true});
   }
+  PBOX_DCHECK(!is_publishing_);
   is_publishing_ = true;
   store_.commit(std::move(change),
                 [this, alive = alive_, text, session](const Result<Outcome>& outcome) {
@@ -117,7 +121,9 @@ void Balancer::step(const std::string& name, Job& job, const std::vector<Balance
 }
 
 void Balancer::commit(const std::string& name, const JobBalancer::Proposal& proposal) {
-  jobs_.at(name).is_committing = true;
+  Job& committing = jobs_.at(name);
+  PBOX_CHECK(!committing.is_committing);
+  committing.is_committing = true;
   part_maps_.move(name, proposal.map, proposal.kind + ", " + proposal.reason,
                   [this, alive = alive_, name, moves = proposal.moves](const Status& status) {
                     if (!*alive) return;

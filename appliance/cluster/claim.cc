@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/check.h"
+
 namespace pbox::cluster {
 namespace {
 
@@ -30,6 +32,7 @@ void Claim::reconsider() {
   const bool mine =
       holder != nullptr && holder->session != 0 && holder->session == store_.session();
   const int64_t token = mine ? holder->mod_revision : 0;
+  PBOX_DCHECK(!mine || mirror_.loaded());
   const int64_t holder_revision = holder == nullptr ? 0 : holder->mod_revision;
   const bool changed = token != token_ || holder_revision != holder_revision_;
   token_ = token;
@@ -39,6 +42,7 @@ void Claim::reconsider() {
 }
 
 void Claim::make() {
+  PBOX_CHECK(!making_);
   making_ = true;
   store_.commit({.conditions = {{key_, 0}}, .puts = {{key_, value_(), true}}, .deletes = {}},
                 [this, alive = alive_](const Result<Outcome>& outcome) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "appliance/cluster/mirror.h"
+#include "base/check.h"
 
 namespace pbox::cluster {
 
@@ -27,7 +28,11 @@ class Claim {
 
   bool held() const { return token_ != 0; }
   int64_t token() const { return token_; }  // 0 if not held
-  Condition fence() const { return {key_, token_}; }
+  // Only while held: a condition with token 0 would hold when the key does not exist.
+  Condition fence() const {
+    PBOX_CHECK(held());
+    return {key_, token_};
+  }
   // as last seen in the store; null: no holder
   const KeyValue* holder() const { return mirror_.find(key_); }
 

@@ -3,6 +3,8 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "base/check.h"
+
 namespace pbox::cluster {
 namespace {
 
@@ -18,6 +20,7 @@ CompletionLoop::~CompletionLoop() {
 }
 
 void* CompletionLoop::tag(std::function<void(bool)> done) {
+  PBOX_CHECK(*open_ && done != nullptr);
   return std::make_unique<Done>(std::move(done)).release();  // run() takes ownership again
 }
 

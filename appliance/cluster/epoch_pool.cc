@@ -6,6 +6,9 @@
 #include <sstream>
 #include <utility>
 
+#include "appliance/storage/replace_file.h"
+#include "base/check.h"
+
 namespace pbox::cluster {
 namespace {
 
@@ -86,6 +89,7 @@ Result<uint32_t> EpochPool::next(uint32_t floor) {
                      " is reserved for this box, and none can be reserved now: " + error_};
   }
   const auto epoch = given_.next(std::max(beyond, block->first - 1));
+  PBOX_CHECK(!epoch || (*epoch >= block->first && *epoch <= block->last));
   drop_used();
   if (spare() < kSpareMin) reserve();
   return epoch;
@@ -112,6 +116,7 @@ void EpochPool::reserve_later() {
 }
 
 void EpochPool::claim(const Snapshot& snapshot) {
+  PBOX_CHECK(reserving_);
   uint32_t reserved = 0;
   Condition unchanged{kKey, 0};
   if (!snapshot.entries.empty()) {
@@ -130,6 +135,7 @@ void EpochPool::claim(const Snapshot& snapshot) {
     return reserve_later();
   }
   const Block block{last + 1, last + kBlock};
+  PBOX_CHECK(block.first > given_.newest());
   store_.commit({{unchanged}, {{kKey, std::to_string(block.last), false}}, {}},
                 [this, alive = alive_, block](const Result<Outcome>& outcome) {
                   if (!*alive) return;

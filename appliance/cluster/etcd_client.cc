@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "base/check.h"
+
 namespace pbox::cluster {
 namespace {
 
@@ -67,6 +69,7 @@ bool is_stale_token(const grpc::Status& status) {
 
 EtcdClient::EtcdClient(boost::asio::io_context& context, const EtcdOptions& options)
     : context_(context), options_(options), loop_(context) {
+  PBOX_CHECK(!options.endpoints.empty());
   gpr_set_log_function([](gpr_log_func_args*) {});  // reported once through health_
   for (const std::string& endpoint : options.endpoints) {
     const auto channel =
@@ -97,6 +100,7 @@ void EtcdClient::with_token(std::function<void(const grpc::Status&)> then) {
 }
 
 void EtcdClient::authenticate() {
+  PBOX_DCHECK(!waiting_.empty());
   const size_t index = current_;
   const auto call = std::make_shared<internal::Call<etcdserverpb::AuthenticateResponse>>();
   call->context.set_deadline(std::chrono::system_clock::now() + kCallTimeout);
@@ -126,6 +130,7 @@ void EtcdClient::succeeded() {
 }
 
 void EtcdClient::failed(Operation operation, size_t index, const grpc::Status& status) {
+  PBOX_CHECK(index < members_.size());
   ++health_.errors[static_cast<size_t>(operation)];
   if (is_transient(status)) {
     if (index == current_) current_ = (current_ + 1) % members_.size();
@@ -148,6 +153,7 @@ Error EtcdClient::error(Operation operation, size_t index, const grpc::Status& s
 }
 
 void EtcdClient::revoke(int64_t lease) {
+  PBOX_CHECK(lease != 0);
   const auto call = std::make_shared<internal::Call<etcdserverpb::LeaseRevokeResponse>>();
   prepare(call->context);
   call->context.set_deadline(std::chrono::system_clock::now() + kRevokeTimeout);

@@ -2,6 +2,8 @@
 
 #include <random>
 
+#include "base/check.h"
+
 namespace pbox::cluster {
 
 EtcdSession::EtcdSession(EtcdClient& client, std::chrono::seconds ttl,
@@ -51,6 +53,7 @@ void EtcdSession::granted(int64_t lease, Clock::time_point asked) {
 }
 
 void EtcdSession::open() {
+  PBOX_DCHECK(stream_ == nullptr);
   member_ = client_.current();
   is_asked_ = false;
   stream_ = Stream::start(client_,
@@ -84,6 +87,7 @@ void EtcdSession::beat() {
     stream_.reset();
   }
   if (!stream_) open();
+  PBOX_DCHECK(!is_asked_);
   asked_ = Clock::now();
   is_asked_ = true;
   etcdserverpb::LeaseKeepAliveRequest request;

@@ -5,6 +5,7 @@
 
 #include "appliance/cluster/etcd_session.h"
 #include "appliance/cluster/etcd_watch.h"
+#include "base/check.h"
 
 namespace pbox::cluster {
 namespace {
@@ -41,6 +42,7 @@ class EtcdStore : public Store {
 };
 
 void EtcdStore::start(Observer observer) {
+  PBOX_CHECK(!session_);
   observer_ = std::move(observer);
   client_.on_health = observer_.on_health;
   session_.emplace(client_, std::chrono::seconds(options_.lease_ttl_s), observer_.on_session);
@@ -82,7 +84,9 @@ etcdserverpb::TxnRequest EtcdStore::to_etcd(const Transaction& transaction) cons
     auto& change = *request.add_success()->mutable_request_put();
     change.set_key(options_.prefix + put.key);
     change.set_value(put.value);
-    if (put.ephemeral) change.set_lease(session());
+    if (!put.ephemeral) continue;
+    PBOX_CHECK(session() != 0);  // lease 0 would make the key permanent
+    change.set_lease(session());
   }
   for (const std::string& key : transaction.deletes) {
     request.add_success()->mutable_request_delete_range()->set_key(options_.prefix + key);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "appliance/cluster/etcd_client.h"
+#include "base/check.h"
 
 namespace pbox::cluster {
 
@@ -51,6 +52,7 @@ class EtcdStream : public std::enable_shared_from_this<EtcdStream<Request, Respo
   }
 
   void started(bool ok) {
+    PBOX_DCHECK(!is_started_);
     if (!ok) return finish();
     is_started_ = true;
     write();
@@ -66,6 +68,7 @@ class EtcdStream : public std::enable_shared_from_this<EtcdStream<Request, Respo
   }
 
   void written(bool ok) {
+    PBOX_DCHECK(is_writing_);
     is_writing_ = false;
     if (ok) write();  // else the read fails too and ends the stream
   }
@@ -77,6 +80,7 @@ class EtcdStream : public std::enable_shared_from_this<EtcdStream<Request, Respo
   }
 
   void finish() {
+    PBOX_DCHECK(!is_ending_);
     is_ending_ = true;
     link_->Finish(&status_, tag(&EtcdStream::finished));
   }

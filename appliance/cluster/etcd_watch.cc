@@ -2,6 +2,8 @@
 
 #include <random>
 
+#include "base/check.h"
+
 namespace pbox::cluster {
 
 std::string range_end(std::string prefix) {
@@ -20,6 +22,7 @@ EtcdWatch::EtcdWatch(EtcdClient& client, std::string prefix, size_t cut, int64_t
       handler_(std::move(handler)),
       backoff_(std::random_device{}()),
       timer_(client.context()) {
+  PBOX_CHECK(revision >= 1 && cut <= prefix_.size());
   open();
 }
 

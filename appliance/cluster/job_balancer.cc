@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/check.h"
+
 namespace pbox::cluster {
 namespace {
 
@@ -68,7 +70,9 @@ void JobBalancer::begin(const PartMap& map, const std::vector<BalancedBox>& boxe
   }
   std::vector<placement::BoxIndex> box_of_part;
   for (const std::string& box : map.boxes) {
-    box_of_part.push_back(static_cast<placement::BoxIndex>(index_of(box)));
+    const size_t index = index_of(box);
+    PBOX_CHECK(index < names_.size());  // obstacle() has found every owner
+    box_of_part.push_back(static_cast<placement::BoxIndex>(index));
   }
   const auto unit = static_cast<uint32_t>(std::clamp(map.bytes_per_part(), 1.0, kPartUnitsMax));
   rebalancer_.emplace(
@@ -123,6 +127,7 @@ std::optional<std::string> JobBalancer::obstacle(const PartMap& map,
 std::optional<placement::Observation> JobBalancer::observation(
     const PartMap& map, int64_t map_revision, const std::map<std::string, JobLoads>& loads) {
   placement::Observation seen;
+  PBOX_DCHECK(takes_parts_.size() == names_.size());
   seen.boxes.resize(names_.size());
   std::map<std::string, uint64_t> rounds;
   std::vector<double> busy(names_.size(), 0);
@@ -197,6 +202,7 @@ std::optional<JobBalancer::Proposal> JobBalancer::step(const PartMap& map, int64
   if (!moves) return std::nullopt;
   Proposal proposal{map, moves->moves.size(), placement::to_string(moves->kind), moves->reason};
   for (const placement::Move& move : moves->moves) {
+    PBOX_CHECK(move.chunk < proposal.map.boxes.size() && move.to < names_.size());
     proposal.map.boxes[move.chunk] = names_[move.to];
   }
   proposed_ = proposal.map;
@@ -211,6 +217,7 @@ void JobBalancer::measure_gain(const placement::Observation& seen) {
 }
 
 void JobBalancer::committed() {
+  PBOX_CHECK(!proposed_ || proposed_->boxes.size() == parts_.size());
   for (size_t part = 0; part < parts_.size(); ++part) {
     parts_moved_ += proposed_ && proposed_->boxes[part] != parts_[part] ? 1 : 0;
   }
@@ -229,6 +236,7 @@ void JobBalancer::collect(uint64_t unix_s) {
   for (size_t kind = 0; kind < placement::kDecisionKindCount; ++kind) {
     made += rebalancer_->decision_count(static_cast<DecisionKind>(kind));
   }
+  PBOX_DCHECK(made >= collected_);
   const auto& list = rebalancer_->decisions();
   const size_t count = std::min(static_cast<size_t>(made - collected_), list.size());
   collected_ = made;
@@ -259,6 +267,7 @@ BalanceView JobBalancer::view() const {
   }
   if (proposed_) view.state = "migrating";
   const auto rates = rebalancer_->bytes_per_second();
+  PBOX_DCHECK(rates.size() == names_.size() && busy_seconds_.size() == names_.size());
   for (size_t index = 0; index < names_.size(); ++index) {
     const auto parts = std::count(parts_.begin(), parts_.end(), names_[index]);
     view.boxes.push_back({.name = names_[index],

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
+
 namespace pbox::cluster {
 namespace {
 
@@ -34,6 +36,7 @@ std::optional<Span> span_of(const std::vector<RankProgress>& from,
     const RankProgress& b = to[rank];
     if (a.rounds == 0 || b.rounds <= a.rounds) return std::nullopt;
     if (b.at_ns <= a.at_ns || b.busy_ns < a.busy_ns) return std::nullopt;
+    PBOX_DCHECK(b.rounds > a.rounds);
     const auto rounds = static_cast<double>(b.rounds - a.rounds);
     const double elapsed = seconds(b.at_ns - a.at_ns);
     const double busy = seconds(b.busy_ns - a.busy_ns) / rounds;
@@ -151,6 +154,7 @@ void LoadMeter::measure(Job& job, JobLoad& load, const std::map<uint32_t, Part>&
     }
     return;
   }
+  PBOX_DCHECK(spans.size() == parts.size());
   job.parts = parts;
   Span all;
   for (const Span& span : spans) {

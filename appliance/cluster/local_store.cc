@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "appliance/cluster/etcd.pb.h"
+#include "appliance/storage/replace_file.h"
+#include "base/check.h"
 
 namespace pbox::cluster {
 namespace {
@@ -34,6 +36,7 @@ class LocalStore::Subscription : public Watch {
  public:
   Subscription(LocalStore& store, std::string prefix, int64_t revision, WatchHandler handler)
       : store_(store), prefix_(std::move(prefix)), next_(revision), handler_(std::move(handler)) {
+    PBOX_CHECK(revision >= 1);
     store_.subscriptions_.insert(this);
     wake();
   }
@@ -59,6 +62,7 @@ class LocalStore::Subscription : public Watch {
     }
     for (const Change& change : store_.history_) {
       if (change.revision < next_) continue;
+      PBOX_DCHECK(change.revision <= store_.state_.revision);
       next_ = change.revision + 1;
       wake();
       std::vector<Event> events;
@@ -118,6 +122,7 @@ void LocalStore::post(std::function<void()> function) {
 }
 
 void LocalStore::start(Observer observer) {
+  PBOX_CHECK(session_ == 0);
   observer_ = std::move(observer);
   session_ = kSession;
   health_.up = true;
@@ -179,6 +184,7 @@ Result<Outcome> LocalStore::apply(const Transaction& transaction) {
   }
   if (change.events.empty()) return Outcome{true, state_.revision};
   if (const Status status = write(next); !status) return status.error();
+  PBOX_CHECK(next.revision == state_.revision + 1 && next.revision == change.revision);
   state_ = std::move(next);
   history_.push_back(std::move(change));
   if (history_.size() > kHistoryMax) {

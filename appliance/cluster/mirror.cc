@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/check.h"
+
 namespace pbox::cluster {
 namespace {
 
@@ -50,6 +52,7 @@ void Mirror::follow(const Result<Snapshot>& snapshot) {
 }
 
 void Mirror::take(const std::vector<Event>& events) {
+  PBOX_CHECK(loaded_);
   for (const Event& event : events) {
     if (event.deleted) {
       entries_.erase(event.entry.key);

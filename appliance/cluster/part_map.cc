@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "appliance/placement/place.h"
+#include "base/check.h"
 #include "base/limits.h"
 
 namespace pbox::cluster {
@@ -33,7 +34,10 @@ void place(const std::vector<uint32_t>& parts, std::vector<CandidateBox> boxes, 
   std::vector<placement::BoxIndex> box_of_part(map.boxes.size(), placement::kNoBox);
   const std::vector<uint32_t> sizes(map.boxes.size(), kUnit);
   placement::place_largest_first(sizes, parts, loads, box_of_part);
-  for (const uint32_t part : parts) map.boxes[part] = boxes[box_of_part[part]].name;
+  for (const uint32_t part : parts) {
+    PBOX_CHECK(box_of_part[part] < boxes.size());
+    map.boxes[part] = boxes[box_of_part[part]].name;
+  }
 }
 
 }  // namespace
@@ -79,6 +83,7 @@ std::optional<PartMap> part_map_from_text(const std::string& text) {
 }
 
 PartMap make_part_map(uint64_t bytes, uint32_t chunk_bytes, std::vector<CandidateBox> boxes) {
+  PBOX_CHECK(chunk_bytes > 0 && !boxes.empty());
   uint32_t pipelines = 0;
   for (const CandidateBox& box : boxes) pipelines += std::max(1u, box.pipelines);
   // With more parts than chunks some parts would be empty.
@@ -94,6 +99,7 @@ PartMap make_part_map(uint64_t bytes, uint32_t chunk_bytes, std::vector<Candidat
 }
 
 PartMap reassign_parts(PartMap map, const std::string& from, std::vector<CandidateBox> to) {
+  PBOX_CHECK(std::none_of(to.begin(), to.end(), [&](const auto& box) { return box.name == from; }));
   std::vector<uint32_t> parts;
   for (uint32_t part = 0; part < map.boxes.size(); ++part) {
     if (map.boxes[part] == from) parts.push_back(part);

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
+
 namespace pbox::cluster {
 
 struct PartMap {
@@ -26,6 +28,7 @@ struct PartMap {
     return found != avoided.end() && unix_s < found->second;
   }
   double bytes_per_part() const {
+    PBOX_CHECK(!boxes.empty());
     return static_cast<double>(bytes) / static_cast<double>(boxes.size());
   }
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "appliance/cluster/ask_box.h"
+#include "base/check.h"
 
 namespace pbox::cluster {
 namespace {
@@ -69,6 +70,12 @@ std::string PartMaps::address_of(const std::string& name) const {
 
 Result<std::optional<proto::PartPlace>> PartMaps::other_owner(const std::string& job, uint32_t part,
                                                               uint32_t parts) const {
+  if (part >= parts) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "part " + std::to_string(part) + " of job '" + job +
+                     "' is out of range; this worker divides the job into " +
+                     std::to_string(parts) + " parts"};
+  }
   if (!entries_.loaded()) {
     return unavailable(
         "the cluster store has not answered yet, so this box does not know which box has part " +
@@ -328,6 +335,7 @@ void PartMaps::reassign_parts_of(const std::string& job, const std::string& box,
 // wrote it.
 void PartMaps::commit(const std::string& job, const PartMap& map, std::vector<Condition> conditions,
                       std::function<void()> on_committed) {
+  PBOX_CHECK(waiting_.contains(job) && !map.boxes.empty());
   store_.commit(
       {.conditions = std::move(conditions), .puts = {{kJobs + job, to_text(map)}}, .deletes = {}},
       [this, alive = alive_, job, map,
@@ -380,6 +388,7 @@ void PartMaps::tick() {
 // Leader only: moves parts off boxes that drain, and off boxes that have not been registered for a
 // while.
 void PartMaps::evacuate_boxes() {
+  PBOX_CHECK(options_.box_directory().leads());
   std::set<std::string> absent;
   std::vector<std::pair<std::string, std::string>> leaving;  // job, box
   for (const auto& [job, map] : maps_) {
@@ -418,6 +427,7 @@ void PartMaps::update_over_marks() {
 
 void PartMaps::set_over(const std::string& job, bool is_over) {
   if (waiting_.contains(job)) return;
+  PBOX_CHECK(find(job) != nullptr);
   waiting_[job];  // marks a change in progress; later ticks handle the rest
   PartMap changed = *find(job);
   changed.is_over = is_over;

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "appliance/control/sync_spec.h"
+#include "base/check.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/sync.h"
 
@@ -173,7 +174,7 @@ Status check_identity(const proto::Join& join, const JobLimits& limits) {
     return character > ' ' && character < 0x7f && character != '"' && character != '\\';
   });
   if (!printable) {
-    return invalid("the job name may contain only visible ASCII characters except \" and \\\\");
+    return invalid("the job name may contain only visible ASCII, without quotes and backslashes");
   }
   if (join.world_size() == 0 || join.world_size() > limits.workers_max) {
     return invalid("world_size " + std::to_string(join.world_size()) +
@@ -366,11 +367,13 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
 }
 
 std::vector<pipeline::ChunkSpec> cut_into_chunks(const JobSpec& spec) {
+  PBOX_CHECK(spec.chunk_bytes > 0);
   std::vector<pipeline::ChunkSpec> chunks;
   for (const TensorSpec& tensor : spec.tensors) {
     const uint32_t element_bytes = wire::dtype_bytes(tensor.dtype);
     for (uint64_t offset = 0; offset < tensor.bytes(); offset += spec.chunk_bytes) {
       const auto bytes = std::min<uint64_t>(spec.chunk_bytes, tensor.bytes() - offset);
+      PBOX_CHECK(bytes % element_bytes == 0);
       chunks.push_back({.chunk = static_cast<uint32_t>(chunks.size()),
                         .elements = static_cast<uint32_t>(bytes / element_bytes),
                         .dtype = tensor.dtype,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace pbox::appliance {
 namespace {
 
@@ -41,6 +43,9 @@ proto::PartState answer_of(const PartState& state, const proto::AskState& questi
       [](const ChunkState& candidate, uint32_t id) { return candidate.chunk < id; });
   uint32_t offset = question.offset();
   size_t room = kStateAnswerBytesMax;
+  PBOX_DCHECK(std::is_sorted(
+      state.chunks.begin(), state.chunks.end(),
+      [](const ChunkState& one, const ChunkState& other) { return one.chunk < other.chunk; }));
   for (; chunk != state.chunks.end() && room > overhead_bytes(*chunk); ++chunk, offset = 0) {
     room -= overhead_bytes(*chunk);
     offset = std::min(offset, value_bytes(*chunk));
@@ -106,6 +111,7 @@ Status IncomingState::take(const proto::ChunkPiece& piece) {
     chunk.contributors.assign(piece.contributors().begin(), piece.contributors().end());
     chunk.clocks.assign(piece.clocks().begin(), piece.clocks().end());
   }
+  PBOX_CHECK(!state_.chunks.empty());
   ChunkState& chunk = state_.chunks.back();
   chunk.chunk = id;
   chunk.rounds_finished = piece.rounds();
@@ -118,6 +124,7 @@ Status IncomingState::take(const proto::ChunkPiece& piece) {
   std::memcpy(reinterpret_cast<std::byte*>(chunk.values.data()) + offset_, values.data(),
               values.size());
   offset_ += static_cast<uint32_t>(values.size());
+  PBOX_CHECK(offset_ <= value_bytes(chunk));
   next_chunk_ = id;
   if (offset_ < value_bytes(chunk)) return ok_status();
   if (pipeline::checksum(chunk) != piece.checksum()) return mismatch(id, "its checksum is wrong");

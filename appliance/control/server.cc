@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 
@@ -108,6 +109,7 @@ void ControlServer::Implementation::add(tcp::socket socket) {
   socket.set_option(tcp::no_delay(true), error);
   const ConnectionId id = next_id_++;
   auto connection = std::make_shared<Connection>(std::move(socket));
+  PBOX_CHECK(!connections_.contains(id));
   connections_[id] = connection;
   registry_.on_open(id, describe(peer), peer.address().is_v6(), monotonic_ns());
   read(id, connection);
@@ -129,6 +131,7 @@ void ControlServer::Implementation::read(ConnectionId id, const Pointer& connect
 
 void ControlServer::Implementation::received(ConnectionId id, const Pointer& connection,
                                              size_t bytes) {
+  PBOX_DCHECK(bytes <= connection->buffer.size());
   connection->reader.append(connection->buffer.data(), bytes);
   while (!connection->closing) {
     auto body = connection->reader.next();
@@ -189,6 +192,7 @@ void ControlServer::Implementation::send(ConnectionId id, const Pointer& connect
 }
 
 void ControlServer::Implementation::write(ConnectionId id, const Pointer& connection) {
+  PBOX_CHECK(!connection->outgoing.empty());
   asio::async_write(connection->socket, asio::buffer(connection->outgoing.front()),
                     [self = shared_from_this(), id, connection](error_code error, size_t) {
                       if (!self->connections_.contains(id)) return;

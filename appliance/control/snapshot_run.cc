@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 #include "nic/wire/header.h"
@@ -37,6 +38,7 @@ SnapshotRun::SnapshotRun(snapshot::SnapshotStore& store, Ask ask, AskPartMap ask
       deadline_ns_(deadline_ns) {}
 
 void SnapshotRun::begin(const std::string& own_name, std::vector<uint64_t> ranks) {
+  PBOX_CHECK(state_ == State::kStarting && number_ == 0);
   own_name_ = own_name;
   ranks_ = std::move(ranks);
   store_.begin(job_, [weak = weak_from_this()](const Result<uint64_t>& number) {
@@ -140,6 +142,7 @@ void SnapshotRun::ask(uint32_t part) {
     question.set_snapshot(number_);
     question.set_round(round_);
   }
+  PBOX_DCHECK(!parts_[part].is_asked);
   parts_[part].is_asked = true;
   ask_(parts_[part].ask_name, question,
        [weak = weak_from_this(), part, attempt = attempt_, state = state_](const auto& answer) {
@@ -150,6 +153,7 @@ void SnapshotRun::ask(uint32_t part) {
 void SnapshotRun::on_answer(uint32_t part, uint32_t attempt, State state,
                             const Result<CutProgress>& answer) {
   if (state_ != state || attempt_ != attempt) return;
+  PBOX_CHECK(part < parts_.size());
   Part& from = parts_[part];
   from.is_asked = false;
   if (!answer) {
@@ -177,6 +181,7 @@ void SnapshotRun::on_probed() {
   const bool all =
       std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.has_answered; });
   if (!all) return;
+  PBOX_CHECK(!parts_.empty());
   round_ = parts_[0].progress.newest_round();
   for (const Part& part : parts_) {
     const uint32_t newest = part.progress.newest_round();
@@ -203,6 +208,7 @@ void SnapshotRun::on_progress() {
 }
 
 void SnapshotRun::finish() {
+  PBOX_CHECK(state_ == State::kCutting && !parts_.empty() && number_ != 0);
   state_ = State::kFinishing;
   steps_ = parts_[0].progress.steps_before() + round_ - 1;
   snapshot::Manifest manifest{.job = job_,
@@ -231,6 +237,7 @@ void SnapshotRun::fail(const std::string& why) {
 }
 
 void SnapshotRun::end(State state) {
+  PBOX_CHECK(!is_over());
   release_cuts();
   state_ = state;
   on_end_();

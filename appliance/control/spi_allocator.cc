@@ -2,12 +2,16 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "nic/wire/header.h"
 #include "pipeline/engine.h"
 
 namespace pbox::appliance {
 
+static_assert(limits::kSessionsPerPipelineMax == wire::kSpiIndexMask + 1);
+
 std::optional<uint32_t> SpiAllocator::allocate(uint32_t pipeline) {
+  PBOX_CHECK(pipeline < used_.size());
   auto& used = used_[pipeline];
   for (uint32_t tried = 0; tried < used.size(); ++tried) {
     // Slots are used in turn, so that a freed slot stays unused as long as possible.
@@ -16,12 +20,15 @@ std::optional<uint32_t> SpiAllocator::allocate(uint32_t pipeline) {
     used[index] = true;
     constexpr uint32_t kDrawShift = pipeline::kSpiPipelineShift + 6;
     const auto draw = static_cast<uint32_t>(1 + draws_.below((1u << (32 - kDrawShift)) - 1));
+    PBOX_DCHECK(draw != 0);
     return draw << kDrawShift | pipeline << pipeline::kSpiPipelineShift | index;
   }
   return std::nullopt;
 }
 
 void SpiAllocator::release(uint32_t spi) {
+  PBOX_CHECK(pipeline::spi_pipeline(spi) < used_.size());
+  PBOX_CHECK(used_[pipeline::spi_pipeline(spi)][wire::spi_index(spi)]);
   used_[pipeline::spi_pipeline(spi)][wire::spi_index(spi)] = false;
 }
 

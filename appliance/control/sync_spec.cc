@@ -4,6 +4,8 @@
 #include <array>
 #include <charconv>
 
+#include "base/check.h"
+
 namespace pbox::appliance {
 namespace {
 
@@ -149,6 +151,7 @@ Status check_job(const SyncSpec& sync, const proto::Join& join, const JobSpec& s
 const char* to_string(SyncModel model) {
   constexpr const char* kNames[] = {"bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"};
   static_assert(std::size(kNames) == wire::kSyncModelCount);
+  PBOX_DCHECK(static_cast<size_t>(model) < std::size(kNames));
   return kNames[static_cast<size_t>(model)];
 }
 

@@ -8,6 +8,7 @@
 
 #include "appliance/control/job_spec.h"
 #include "appliance/control/job_view.h"
+#include "base/check.h"
 #include "nic/wire/chunk_layout.h"
 
 namespace pbox::appliance {
@@ -16,6 +17,7 @@ namespace pbox::appliance {
 class TensorsByChunk {
  public:
   explicit TensorsByChunk(const JobSpec& spec) : spec_(spec) {
+    PBOX_CHECK(!spec.tensors.empty());
     size_t end = 0;
     for (const TensorSpec& tensor : spec.tensors) {
       ends_.push_back(end += wire::chunk_count(tensor.bytes(), spec.chunk_bytes));

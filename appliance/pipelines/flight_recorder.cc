@@ -11,8 +11,8 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 
+#include "appliance/storage/replace_file.h"
 #include "base/clock.h"
 #include "base/numa_arena.h"
 #include "pipeline/observe/flight_image.h"
@@ -74,27 +74,13 @@ Result<std::string> copy_of(int fd) {
 
 }  // namespace
 
-class FlightRecorder::File {
- public:
-  explicit File(int fd) : fd_(fd) {}
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 struct FlightRecorder::Ring {
   explicit Ring(int fd) : file(fd) {}
   ~Ring() {
     if (!memory.empty()) munmap(memory.data(), memory.size());
     if (!path.empty()) unlink(path.c_str());
   }
-  File file;
+  Descriptor file;
   std::string path;  // empty: in memory only
   std::span<std::byte> memory;
 };
@@ -126,8 +112,8 @@ FlightRecorder::~FlightRecorder() = default;
 // memory the rings take.
 Status FlightRecorder::open_directory(const std::string& directory) {
   const std::string path = directory + "/lock";
-  lock_ = std::make_unique<File>(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
-  if (lock_->get() < 0) return system_error("cannot make " + path, errno);
+  lock_ = std::make_unique<Descriptor>(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
+  if (!lock_->ok()) return system_error("cannot make " + path, errno);
   if (flock(lock_->get(), LOCK_EX | LOCK_NB) != 0) {
     return Error{ErrorCode::kSystem, "another pboxd uses " + directory};
   }
@@ -136,10 +122,14 @@ Status FlightRecorder::open_directory(const std::string& directory) {
 }
 
 Status FlightRecorder::keep_crash() {
+  const std::string torn_suffix = std::string(kFileSuffix) + FileReplacement::kTemporarySuffix;
+  for (const std::string& name : names_of(directory_, "", torn_suffix)) {
+    unlink((directory_ + "/" + name).c_str());
+  }
   std::string bytes;
   for (const std::string& name : names_of(directory_, "pipeline-", kRingSuffix)) {
     const std::string path = directory_ + "/" + name;
-    const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     const auto image = copy_of(file.get());
     if (image) bytes += *image;
     // The ring has no valid head yet, or another release wrote it.
@@ -226,15 +216,7 @@ Result<std::string> FlightRecorder::write(const std::string& kind) const {
 
 Result<std::string> FlightRecorder::save(const std::string& kind, const std::string& bytes) const {
   const std::string path = directory_ + "/" + kind + "-" + time_stamp() + kFileSuffix;
-  const std::string fresh = path + ".new";
-  std::ofstream file(fresh, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file || rename(fresh.c_str(), path.c_str()) != 0) {
-    const Error error = system_error("cannot write " + path, errno);
-    unlink(fresh.c_str());
-    return error;
-  }
+  if (const Status written = replace_file(path, bytes); !written) return written.error();
   delete_old(kind);
   return path;
 }

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "appliance/storage/descriptor.h"
 #include "base/result.h"
 #include "config/config.h"
 
@@ -46,7 +47,6 @@ class FlightRecorder {
   }  // empty: the last pboxd stopped in order
 
  private:
-  class File;
   struct Ring;
 
   FlightRecorder() = default;
@@ -58,7 +58,7 @@ class FlightRecorder {
   void delete_old(const std::string& kind) const;
 
   std::string directory_;  // empty: rings are in memory only
-  std::unique_ptr<File> lock_;
+  std::unique_ptr<Descriptor> lock_;
   std::vector<std::unique_ptr<Ring>> rings_;
   std::string warning_;
   std::string crash_file_;

@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "base/check.h"
+
 namespace pbox::placement {
 namespace {
 
@@ -15,7 +17,10 @@ std::vector<uint32_t> largest_first(std::span<const uint32_t> chunk_bytes,
   std::vector<uint32_t> sorted(chunks.size());
   for (uint32_t shift = 0; shift < 32; shift += kDigitBits) {
     // Complemented, so that larger chunks come first.
-    const auto digit = [&](uint32_t chunk) { return (~chunk_bytes[chunk] >> shift) % kDigits; };
+    const auto digit = [&](uint32_t chunk) {
+      PBOX_DCHECK(chunk < chunk_bytes.size());
+      return (~chunk_bytes[chunk] >> shift) % kDigits;
+    };
     std::array<uint32_t, kDigits> begin{};
     for (const uint32_t chunk : chunks) ++begin[digit(chunk)];
     uint32_t next = 0;
@@ -24,6 +29,7 @@ std::vector<uint32_t> largest_first(std::span<const uint32_t> chunk_bytes,
       count = next;
       next += here;
     }
+    PBOX_DCHECK(next == chunks.size());
     for (const uint32_t chunk : chunks) sorted[begin[digit(chunk)]++] = chunk;
     chunks.swap(sorted);
   }

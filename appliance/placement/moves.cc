@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "appliance/placement/largest_first.h"
+#include "base/check.h"
 
 namespace pbox::placement {
 namespace {
@@ -40,6 +41,7 @@ std::vector<double> bytes_by_box(std::span<const uint32_t> chunk_bytes,
 std::vector<Move> moves_for(std::span<const uint32_t> chunk_bytes,
                             std::span<const BoxIndex> box_of_chunk,
                             std::span<const double> bytes_per_second, Leveling leveling) {
+  PBOX_CHECK(chunk_bytes.size() == box_of_chunk.size());
   const size_t box_count = bytes_per_second.size();
   const std::vector<double> bytes = bytes_by_box(chunk_bytes, box_of_chunk, box_count);
   std::vector<double> surplus = surplus_bytes(bytes, bytes_per_second, leveling);
@@ -64,6 +66,7 @@ std::vector<Move> moves_for(std::span<const uint32_t> chunk_bytes,
   std::vector<Move> moves;
   for (uint32_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
     if (placed[chunk] != box_of_chunk[chunk]) {
+      PBOX_DCHECK(bytes_per_second[placed[chunk]] > 0);
       moves.push_back({chunk, box_of_chunk[chunk], placed[chunk]});
     }
   }
@@ -74,6 +77,8 @@ std::vector<double> moved_bytes_by_box(std::span<const uint32_t> chunk_bytes,
                                        std::span<const Move> moves, size_t box_count) {
   std::vector<double> bytes(box_count);
   for (const Move& move : moves) {
+    PBOX_CHECK(move.from < box_count && move.to < box_count);
+    PBOX_CHECK(move.chunk < chunk_bytes.size());
     bytes[move.from] += chunk_bytes[move.chunk];
     bytes[move.to] += chunk_bytes[move.chunk];
   }

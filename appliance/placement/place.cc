@@ -6,6 +6,7 @@
 
 #include "appliance/placement/chunk_map.h"
 #include "appliance/placement/largest_first.h"
+#include "base/check.h"
 
 namespace pbox::placement {
 namespace {
@@ -77,6 +78,8 @@ void place_largest_first(std::span<const uint32_t> chunk_bytes, std::vector<uint
     }
     std::pop_heap(heap.begin(), heap.end());
     const BoxIndex box = heap.back().box;
+    PBOX_CHECK(chunk < box_of_chunk.size() && box < loads.size());
+    PBOX_DCHECK(loads[box].bytes_per_second > 0);
     box_of_chunk[chunk] = box;
     BoxLoad& load = loads[box];
     load.bytes += bytes;
@@ -103,6 +106,7 @@ Result<JobPlacement> place_job(std::span<const uint32_t> chunk_bytes, std::span<
 
   std::vector<std::vector<uint32_t>> chunks_of_box(boxes.size());
   for (uint32_t chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
+    PBOX_CHECK(placement.box_of_chunk[chunk] < boxes.size());
     chunks_of_box[placement.box_of_chunk[chunk]].push_back(chunk);
   }
   for (size_t box = 0; box < boxes.size(); ++box) {

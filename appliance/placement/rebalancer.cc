@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+
 namespace pbox::placement {
 namespace {
 
@@ -53,6 +55,7 @@ Rebalancer::Rebalancer(std::vector<uint32_t> chunk_bytes, std::vector<BoxIndex> 
 }
 
 void Rebalancer::add_box(Box box) {
+  PBOX_CHECK(boxes_.size() < kNoBox && box.bytes_per_second > 0);
   joined_.push_back(box.state == BoxState::kActive);
   boxes_.push_back(std::move(box));
   bytes_.push_back(0);
@@ -99,6 +102,7 @@ std::optional<Proposal> Rebalancer::observe(const Observation& observation) {
 }
 
 void Rebalancer::measure() {
+  PBOX_DCHECK(bytes_.size() == boxes_.size() && measured_.size() == boxes_.size());
   double served = 0;
   double mapped = 0;
   for (size_t box = 0; box < boxes_.size(); ++box) {
@@ -120,6 +124,7 @@ void Rebalancer::measure() {
 }
 
 std::optional<Proposal> Rebalancer::propose(Proposal proposal) {
+  PBOX_CHECK(phase_ != Phase::kMigrating && !proposal.moves.empty());
   phase_ = Phase::kMigrating;
   if (is_judged(proposal.kind)) before_ = iteration_seconds();
   note(proposal.kind, proposal.reason);
@@ -129,6 +134,7 @@ std::optional<Proposal> Rebalancer::propose(Proposal proposal) {
 
 void Rebalancer::carried_out(double stall_seconds) {
   PBOX_CHECK(phase_ == Phase::kMigrating);
+  PBOX_CHECK(proposal_.has_value());
   const double unit = stall_unit_seconds(proposal_->moves);
   if (is_amount(stall_seconds) && unit > 0) {
     stall_ratio_ = (stall_ratio_ + stall_seconds / unit) / 2;
@@ -162,6 +168,7 @@ void Rebalancer::abandoned(const std::string& why) {
 }
 
 std::optional<Proposal> Rebalancer::judge() {
+  PBOX_CHECK(proposal_.has_value() && is_judged(proposal_->kind));
   const bool exploration = is_exploration(proposal_->kind);
   const size_t needed = exploration ? kSamplesToGiveUp : kSamplesPerJudgement;
   if (window_.size() < needed) return std::nullopt;
@@ -212,6 +219,7 @@ void Rebalancer::hold(std::string reason) {
 }
 
 void Rebalancer::note(DecisionKind kind, std::string reason) {
+  PBOX_DCHECK(static_cast<size_t>(kind) < counts_.size());
   ++counts_[static_cast<size_t>(kind)];
   decisions_.push_back({observations_, kind, std::move(reason)});
   if (decisions_.size() > kDecisionsKept) decisions_.pop_front();

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "appliance/placement/rebalancer.h"
+#include "base/check.h"
 
 namespace pbox::placement {
 namespace {
@@ -81,12 +82,14 @@ std::vector<double> Rebalancer::iteration_seconds() const {
 double Rebalancer::slowest_seconds(const std::vector<double>& bytes,
                                    const std::vector<double>& bytes_per_second) const {
   const size_t slowest = slowest_of(bytes, bytes_per_second);
+  PBOX_DCHECK(bytes_per_second[slowest] > 0);
   return traffic_ * bytes[slowest] / bytes_per_second[slowest];
 }
 
 std::vector<double> Rebalancer::bytes_after(std::span<const Move> moves) const {
   std::vector<double> bytes = bytes_;
   for (const Move& move : moves) {
+    PBOX_DCHECK(box_of_chunk_[move.chunk] == move.from);
     bytes[move.from] -= chunk_bytes_[move.chunk];
     bytes[move.to] += chunk_bytes_[move.chunk];
   }
@@ -166,6 +169,7 @@ std::optional<Proposal> Rebalancer::exploit() {
                     .moves = moves_for(chunk_bytes_, box_of_chunk_, rates, Leveling::kFull)};
   // Among many equal boxes one always looks slow. Therefore only the statistically certain share of
   // the difference counts.
+  PBOX_DCHECK(apart.low > 0 && apart.low <= apart.high);
   const double certain = apart.low / ((apart.low + apart.high) / 2);
   const double gain = certain * (slowest_seconds(bytes_, rates) -
                                  slowest_seconds(bytes_after(proposal.moves), rates));
@@ -224,6 +228,7 @@ std::optional<Proposal> Rebalancer::explore() {
 
 std::optional<Proposal> Rebalancer::random_move() {
   const std::vector<BoxIndex> active = boxes_in(BoxState::kActive);
+  PBOX_CHECK(active.size() > 1);
   const size_t donor_at = rng_.below(active.size());
   const BoxIndex donor = active[donor_at];
   const BoxIndex taker = active[(donor_at + 1 + rng_.below(active.size() - 1)) % active.size()];
@@ -259,6 +264,7 @@ Proposal Rebalancer::scaling(DecisionKind kind, BoxIndex box) const {
 // Reverses the proposal on trial, except for moves whose origin no longer takes chunks.
 Proposal Rebalancer::reversed() const {
   Proposal reverse{.kind = DecisionKind::kRevert};
+  PBOX_CHECK(proposal_.has_value());
   BoxIndex returns = kNoBox;
   const auto& change = proposal_->change;
   if (change && boxes_[change->box].state == change->to) {

@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_set.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int kAskAgainMs = 500;
 constexpr uint32_t kWaitMs = 200;
-// How many workers each rack has. Its sum is what a mean divides by.
+// The tensor to which each rack contributes its number of workers. Means divide by its sum.
 constexpr uint32_t kWorkersTensor = 0;
 static_assert(kTensorsBesideChunks == 1);
 
@@ -29,11 +30,11 @@ uint32_t left_ms(uint64_t deadline_ns) {
 }  // namespace
 
 BoxRelay::BoxRelay(boost::asio::io_context& context, const config::Upstream& settings,
-                   RelaySpec spec, std::function<void(Status)> tell)
-    : context_of_control_(context),
+                   RelaySpec spec, std::function<void(Status)> report)
+    : control_context_(context),
       settings_(settings),
       spec_(std::move(spec)),
-      tell_(std::move(tell)),
+      report_(std::move(report)),
       wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       lane_of_(spec_.chunks.size()) {
   PBOX_CHECK(wake_fd_ >= 0);
@@ -52,19 +53,22 @@ BoxRelay::~BoxRelay() {
   }
   thread_.join();
   pbox_destroy(context_);
-  // The pipelines have the lanes, and may write here, until who destroys this has taken them away.
-  boost::asio::post(context_of_control_, [fd = wake_fd_] { close(fd); });
+  // Closed later: until the owner of this relay has taken the lanes away, the pipelines may still
+  // write to the event fd.
+  boost::asio::post(control_context_, [fd = wake_fd_] { close(fd); });
 }
 
 void BoxRelay::seed(std::vector<std::vector<float>> values) {
+  PBOX_CHECK(!is_running_ && values.size() <= spec_.chunks.size());
   seeds_ = std::move(values);
   has_seeds_ = true;
   wake();
 }
 
 void BoxRelay::run(std::vector<RelayLane> lanes) {
+  PBOX_CHECK(is_joined_ && !is_running_);
   lanes_ = std::move(lanes);
-  runs_ = true;
+  is_running_ = true;
   wake();
 }
 
@@ -83,22 +87,22 @@ void BoxRelay::work() {
   if (const Status joined = join(); !joined) return fail(joined.error());
   workers_ = static_cast<uint32_t>(all_workers_);
   is_joined_ = true;
-  tell_(ok_status());
-  while (!runs_ && !stop_) {
+  report_(ok_status());
+  while (!is_running_ && !stop_) {
     sleep(-1);
     if (!has_seeds_.exchange(false)) continue;
     if (const Status sent = send_seeds(); !sent) return fail(sent.error());
-    tell_(ok_status());
+    report_(ok_status());
   }
-  if (runs_) relay_sums();
+  if (is_running_) relay_sums();
 }
 
-// A box that is not there yet is asked again until the job's ranks are tired of waiting; where
-// there are others, one of these is.
+// Retries a box that is not available yet until the job's join timeout is over. A backup box is
+// tried once, because there may be others.
 Status BoxRelay::join() {
   const uint64_t deadline_ns = monotonic_ns() + spec_.join_timeout_ns;
   for (;;) {
-    const Status joined = attempt(deadline_ns);
+    const Status joined = try_join(deadline_ns);
     const bool may_pass =
         !joined && joined.error().code == ErrorCode::kUnavailable && !spec_.is_backup;
     if (!may_pass || stop_ || monotonic_ns() >= deadline_ns) return joined;
@@ -106,7 +110,7 @@ Status BoxRelay::join() {
   }
 }
 
-Status BoxRelay::attempt(uint64_t deadline_ns) {
+Status BoxRelay::try_join(uint64_t deadline_ns) {
   pbox_options options;
   pbox_options_init(&options);
   options.box = settings_.box.c_str();
@@ -118,7 +122,8 @@ Status BoxRelay::attempt(uint64_t deadline_ns) {
   options.backup = spec_.is_backup ? 1 : 0;
   if (spec_.is_backup) {
     options.recovery = PBOX_RECOVERY_NONE;
-    options.delivery = PBOX_DELIVERY_PULL;  // nothing comes back but that it is there
+    // no result is needed, only the announcement that the copy has arrived
+    options.delivery = PBOX_DELIVERY_PULL;
   }
   options.join_timeout_ms = left_ms(deadline_ns);
   {
@@ -129,7 +134,7 @@ Status BoxRelay::attempt(uint64_t deadline_ns) {
   }
   if (const Status registered = register_tensors(); !registered) return registered;
   if (stop_) return Error{ErrorCode::kClosed, "the job has ended"};
-  return enter(deadline_ns);
+  return join_and_count(deadline_ns);
 }
 
 Status BoxRelay::register_tensors() {
@@ -146,7 +151,7 @@ Status BoxRelay::register_tensors() {
   return ok_status();
 }
 
-Status BoxRelay::enter(uint64_t deadline_ns) {
+Status BoxRelay::join_and_count(uint64_t deadline_ns) {
   if (const pbox_status joined = pbox_join(context_); joined != PBOX_OK) return last_error(joined);
   return count_workers(deadline_ns);
 }
@@ -168,7 +173,8 @@ Status BoxRelay::await(uint32_t tensor, uint64_t deadline_ns) {
   return ok_status();
 }
 
-// As slow as the network is; a box that is lost meanwhile ends it.
+// Sends the initial values and waits until the other box has them, however long the network takes.
+// The loss of the box ends the wait.
 Status BoxRelay::send_seeds() {
   for (uint32_t chunk = 0; chunk < seeds_.size(); ++chunk) {
     float* values = seeds_[chunk].data();
@@ -193,7 +199,7 @@ void BoxRelay::relay_sums() {
   }
 }
 
-// All that there is now.
+// Starts every sum that is ready. Returns whether there was any.
 bool BoxRelay::start_all() {
   bool any = false;
   pipeline::Uplink::Sum sum;
@@ -207,6 +213,7 @@ bool BoxRelay::start_all() {
 }
 
 void BoxRelay::start(size_t lane, const pipeline::Uplink::Sum& sum) {
+  PBOX_CHECK(sum.chunk < lane_of_.size());
   lane_of_[sum.chunk] = static_cast<uint16_t>(lane);
   ++started_;
   const pbox_status status = pbox_push_pull(context_, sum.chunk + kTensorsBesideChunks, sum.values,
@@ -229,7 +236,9 @@ void BoxRelay::sleep(int timeout_ms) {
 void BoxRelay::on_result(void* self, uint32_t tensor, pbox_status status) {
   auto& relay = *static_cast<BoxRelay*>(self);
   if (status != PBOX_OK) return relay.fail(relay.last_error(status));
+  PBOX_CHECK(tensor >= kTensorsBesideChunks);
   const uint32_t chunk = tensor - kTensorsBesideChunks;
+  PBOX_CHECK(chunk < relay.lane_of_.size() && relay.lane_of_[chunk] < relay.lanes_.size());
   const RelayLane& lane = relay.lanes_[relay.lane_of_[chunk]];
   ++relay.relayed_;
   lane.uplink->give_back(chunk);
@@ -238,7 +247,7 @@ void BoxRelay::on_result(void* self, uint32_t tensor, pbox_status status) {
 
 void BoxRelay::fail(const Error& error) {
   if (stop_ || failed_.exchange(true)) return;
-  tell_(error);
+  report_(error);
   wake();
 }
 

@@ -8,7 +8,7 @@
 namespace pbox::appliance {
 namespace {
 
-// On the control thread; `on_done` after it.
+// Returns a callback that runs `on_change` and then `on_done` on the control thread.
 std::function<void(const Status&)> posted(boost::asio::io_context& context,
                                           std::function<void(Status)> on_change,
                                           const std::function<void()>& on_done) {

@@ -1,6 +1,6 @@
-// The box that this one's sums go on to ([upstream] of the configuration): in each job this box is
-// one of its workers, through libpbox's C ABI, as any worker is. And the boxes that have copies of
-// this one's parts, where it is the only worker.
+// The upper box to which this box sends its sums ([upstream] of the configuration): in each job
+// this box is one of its workers, through libpbox's C ABI like any other worker. Also the backup
+// boxes that keep copies of this box's parts; there this box is the only worker.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -12,10 +12,11 @@
 
 namespace pbox::appliance {
 
-// Made and used on the thread that runs `context`, which outlives it and all relays.
+// Created and used on the thread that runs `context`, which outlives it and all relays.
 class BoxUpstream : public Upstream {
  public:
-  // `on_done`: after each change that a relay has told, for what it has set off.
+  // `on_done` is called after each change that a relay reports, to carry out what the change has
+  // caused.
   BoxUpstream(boost::asio::io_context& context, config::Upstream settings,
               std::function<void()> on_done);
   std::unique_ptr<Relay> join(RelaySpec spec, std::function<void(Status)> on_change) override;
@@ -26,7 +27,7 @@ class BoxUpstream : public Upstream {
   std::function<void()> on_done_;
 };
 
-// As BoxUpstream.
+// As BoxUpstream, for backup boxes.
 class BoxBackups : public BackupBoxes {
  public:
   BoxBackups(boost::asio::io_context& context, std::function<void()> on_done)

@@ -4,12 +4,15 @@
 #include <utility>
 
 #include "appliance/snapshot/folder.h"
+#include "base/check.h"
 
 namespace pbox::snapshot {
 
 DiskSnapshotStore::DiskSnapshotStore(boost::asio::io_context& context, std::string directory,
                                      std::function<void()> on_done)
-    : context_(context), directory_(std::move(directory)), on_done_(std::move(on_done)) {}
+    : context_(context), directory_(std::move(directory)), on_done_(std::move(on_done)) {
+  PBOX_CHECK(!directory_.empty() && on_done_ != nullptr);
+}
 
 DiskSnapshotStore::~DiskSnapshotStore() {
   stopped_ = true;
@@ -18,7 +21,7 @@ DiskSnapshotStore::~DiskSnapshotStore() {
   thread_.join();
 }
 
-// Work on the thread, its answer on the context's.
+// Runs `work` on the disk thread, then `done` with its result on the context's thread.
 template <typename Work, typename Done>
 void DiskSnapshotStore::run(Work work, Done done) {
   boost::asio::post(
@@ -44,7 +47,7 @@ void DiskSnapshotStore::write_part(uint64_t number, PartHead head, Cuts cuts,
         const std::string name = part_name(head);
         auto file = snapshot::write_part(number_folder(directory_, head.job, number) + "/" + name,
                                          head, cuts, stopped_);
-        cuts.clear();  // their memory is large
+        cuts.clear();  // frees their memory, which is large, before `done` runs
         if (file) file->name = name;
         return file;
       },

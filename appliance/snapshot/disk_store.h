@@ -1,4 +1,4 @@
-// Snapshots in a folder, written and read by a thread of their own.
+// Keeps snapshots in a folder and writes and reads them on a thread of its own.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -8,11 +8,11 @@
 
 namespace pbox::snapshot {
 
-// Made and used on the thread that runs `context`, which outlives it. What is being written when it
-// goes away is given up.
+// Created, used and destroyed on the thread that runs `context`, which outlives it. Destroying it
+// abandons writes and reads in progress.
 class DiskSnapshotStore : public SnapshotStore {
  public:
-  // `on_done`: after each answer, for what it has set off.
+  // `on_done` is called after each answer, to carry out what the answer has caused.
   DiskSnapshotStore(boost::asio::io_context& context, std::string directory,
                     std::function<void()> on_done);
   ~DiskSnapshotStore() override;

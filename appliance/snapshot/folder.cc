@@ -10,7 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "appliance/storage/file.h"
+#include "appliance/storage/input_file.h"
+#include "appliance/storage/replace_file.h"
+#include "base/check.h"
 #include "nic/wire/crc32c.h"
 
 namespace pbox::snapshot {
@@ -66,7 +68,7 @@ std::optional<uint64_t> to_number(const std::string& text) {
   return is_number ? std::optional(number) : std::nullopt;
 }
 
-// Ascending; finished or not.
+// Returns the numbers of all snapshots in the job's folder, complete or not, in ascending order.
 std::vector<uint64_t> numbers(const std::string& folder) {
   std::vector<uint64_t> found;
   std::error_code ignored;
@@ -81,7 +83,7 @@ std::string manifest_path(const std::string& directory, const std::string& job, 
   return number_folder(directory, job, number) + "/" + kManifestName;
 }
 
-// Nothing: there is none, the snapshot was never finished.
+// Returns nullopt if there is no manifest: the snapshot was never completed.
 Result<std::optional<Manifest>> read_manifest(const std::string& path) {
   std::ifstream file(path);
   if (!file) return std::optional<Manifest>();
@@ -104,7 +106,7 @@ void remove_old(const std::string& directory, const Manifest& newest) {
   for (const uint64_t number : numbers(job_folder(directory, newest.job))) {
     const bool is_kept = std::find(kept.begin(), kept.end(), number) != kept.end();
     if (is_kept || number > newest.number) continue;
-    // The manifest first: what is half removed is no snapshot.
+    // The manifest goes first, so that a half-removed snapshot does not count as one.
     std::error_code ignored;
     fs::remove(manifest_path(directory, newest.job, number), ignored);
     fs::remove_all(number_folder(directory, newest.job, number), ignored);
@@ -135,7 +137,7 @@ Result<Manifest> choose(const std::string& directory, const std::string& job,
   if (found != finished.end()) return std::move(*found);
   if (!damaged.empty()) return damaged.back();
   std::string text = "there is no snapshot " + which + " of job '" + job + "' in " + where;
-  text += finished.empty() ? "; there is none at all" : "; there are";
+  text += finished.empty() ? "; the job has no snapshots" : "; there are";
   for (const Manifest& one : finished) text.append(" ").append(std::to_string(one.number));
   return Error{ErrorCode::kNotFound, text};
 }
@@ -160,6 +162,7 @@ std::string job_folder(const std::string& directory, const std::string& job) {
 }
 
 std::string number_folder(const std::string& directory, const std::string& job, uint64_t number) {
+  PBOX_DCHECK(number > 0);
   return job_folder(directory, job) + "/" + std::to_string(number);
 }
 
@@ -173,7 +176,7 @@ Result<uint64_t> make_next(const std::string& directory, const std::string& job)
   fs::create_directories(folder, error);
   if (error) {
     return Error{ErrorCode::kSystem,
-                 "cannot make " + folder + ": " + error.message() +
+                 "cannot create " + folder + ": " + error.message() +
                      "; give pboxd write access, or name another folder in [snapshots] directory"};
   }
   for (;;) {
@@ -181,16 +184,17 @@ Result<uint64_t> make_next(const std::string& directory, const std::string& job)
     const uint64_t next = before.empty() ? 1 : before.back() + 1;
     const std::string fresh = number_folder(directory, job, next);
     if (fs::create_directory(fresh, error)) {
-      if (const Status status = sync_folder(folder); !status) return status.error();
+      if (const Status status = appliance::sync_folder(folder); !status) return status.error();
       return next;
     }
     if (error) {
-      return Error{ErrorCode::kSystem, "cannot make " + fresh + ": " + error.message()};
+      return Error{ErrorCode::kSystem, "cannot create " + fresh + ": " + error.message()};
     }
   }
 }
 
 Status finish(const std::string& directory, const Manifest& manifest) {
+  PBOX_CHECK(manifest.number > 0 && !manifest.parts.empty());
   const std::string folder = number_folder(directory, manifest.job, manifest.number);
   for (const PartFile& part : manifest.parts) {
     std::error_code error;
@@ -201,11 +205,8 @@ Status finish(const std::string& directory, const Manifest& manifest) {
                      " as this box sees it; with several boxes, [snapshots] directory must be on "
                      "storage that all of them share"};
   }
-  auto file = File::replace(folder + "/" + kManifestName);
-  if (!file) return file.error();
-  const std::string text = to_text(manifest);
-  if (const Status status = file->write(text.data(), text.size()); !status) return status;
-  if (const Status status = file->commit(); !status) return status;
+  const Status written = appliance::replace_file(folder + "/" + kManifestName, to_text(manifest));
+  if (!written) return written;
   remove_old(directory, manifest);
   return ok_status();
 }
@@ -257,8 +258,8 @@ Result<Restored> load(const std::string& directory, const PartHead& part, const 
   if (wanted.empty()) return restored;
   return Error{ErrorCode::kMismatch,
                "snapshot " + std::to_string(manifest->number) + " of job '" + part.job +
-                   "' has nothing of tensor '" + wanted.begin()->first.first +
-                   "'; start the job with the tensors of before, or without restore"};
+                   "' does not contain tensor '" + wanted.begin()->first.first +
+                   "'; start the job with the same tensors as before, or without restore"};
 }
 
 Status verify(const std::string& directory, const Manifest& manifest) {
@@ -266,19 +267,21 @@ Status verify(const std::string& directory, const Manifest& manifest) {
   std::vector<char> buffer(1u << 20);
   for (const PartFile& part : manifest.parts) {
     const std::string path = folder + "/" + part.name;
-    auto file = File::open(path);
+    auto file = appliance::InputFile::open(path);
     if (!file) return file.error();
     uint32_t crc32c = 0;
     for (uint64_t left = part.bytes; left > 0;) {
       const size_t bytes = std::min<uint64_t>(left, buffer.size());
       const auto all = file->read(buffer.data(), bytes);
       if (!all) return all.error();
-      if (!*all) return Error{ErrorCode::kMismatch, path + " is cut short"};
+      if (!*all) return Error{ErrorCode::kMismatch, path + " is truncated"};
       crc32c = wire::crc32c(crc32c, reinterpret_cast<const std::byte*>(buffer.data()), bytes);
+      PBOX_DCHECK(bytes <= left);
       left -= bytes;
     }
     if (crc32c == part.crc32c) continue;
-    return Error{ErrorCode::kMismatch, path + " is damaged: its checksum is not the manifest's"};
+    return Error{ErrorCode::kMismatch,
+                 path + " is damaged: its checksum differs from the manifest's"};
   }
   return ok_status();
 }

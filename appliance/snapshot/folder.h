@@ -1,5 +1,5 @@
-// The folder of snapshots. With several boxes it is on storage that all of them share: a part may
-// be restored by another box than the one that wrote it.
+// The folder of snapshots. If there are several boxes, it must be on storage that all of them
+// share, because a part may be restored by another box than the one that wrote it.
 #pragma once
 
 #include <optional>
@@ -10,31 +10,34 @@
 
 namespace pbox::snapshot {
 
-// All functions block for as long as the disk takes. Any thread; of one snapshot, one at a time.
+// All functions block for as long as the disk takes. They may run on any thread, but only one at a
+// time for the same snapshot.
 
-// DIRECTORY/JOB, with what a file's name cannot have as %XX.
+// Returns DIRECTORY/JOB. Characters that a file name cannot contain are written as %XX.
 std::string job_folder(const std::string& directory, const std::string& job);
 std::string number_folder(const std::string& directory, const std::string& job, uint64_t number);
-std::string part_name(const PartHead& head);  // "part-0-of-4"
+std::string part_name(const PartHead& head);  // for example "part-0-of-4"
 
-// Makes an empty folder with the next number.
+// Creates an empty folder with the job's next number and returns the number.
 Result<uint64_t> make_next(const std::string& directory, const std::string& job);
 
-// Writes the manifest, and removes the job's snapshots before the last two, and whatever was begun
-// before this one and never finished. kNotFound: a file of it is not here, or has another size.
+// Writes the manifest, which completes the snapshot. Then removes all but the last two snapshots of
+// the job, and older ones that were never completed. kNotFound: a file that the manifest lists is
+// missing here or has another size.
 Status finish(const std::string& directory, const Manifest& manifest);
 
-// Finished ones, by number. Damaged manifests are errors in `damaged`.
+// Returns the job's complete snapshots by ascending number. Adds an error to `damaged` for each
+// damaged manifest.
 std::vector<Manifest> list(const std::string& directory, const std::string& job,
                            std::vector<Error>& damaged);
-// Of which there are snapshots, by name.
+// Returns the jobs that have snapshots, sorted by name.
 std::vector<std::string> jobs(const std::string& directory);
 
-// As SnapshotStore::load; gives up with kUnavailable once `stopped`.
+// As SnapshotStore::load. Returns kUnavailable soon after `stopped` becomes true.
 Result<Restored> load(const std::string& directory, const PartHead& part, const Choice& choice,
                       const std::atomic<bool>& stopped);
 
-// Every byte of it is what the manifest says.
+// Reads all files of the snapshot and compares their checksums with the manifest's.
 Status verify(const std::string& directory, const Manifest& manifest);
 
 }  // namespace pbox::snapshot

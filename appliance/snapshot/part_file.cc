@@ -5,13 +5,17 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "appliance/storage/file.h"
+#include "appliance/storage/input_file.h"
+#include "appliance/storage/replace_file.h"
+#include "base/check.h"
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/crc32c.h"
 
 namespace pbox::snapshot {
 namespace {
 
+using appliance::FileReplacement;
+using appliance::InputFile;
 using Json = nlohmann::json;
 
 constexpr std::array<char, 8> kMagic = {'P', 'B', 'O', 'X', 'S', 'N', 'A', 'P'};
@@ -59,10 +63,10 @@ PartHead head_from_text(const std::string& text) {
   return head;
 }
 
-// Writes, and takes the checksum of all that was written.
+// Writes and computes the checksum of all bytes written.
 class Writer {
  public:
-  explicit Writer(File& file) : file_(&file) {}
+  explicit Writer(FileReplacement& file) : file_(&file) {}
   Status write(const void* data, size_t bytes) {
     crc32c_ = wire::crc32c(crc32c_, static_cast<const std::byte*>(data), bytes);
     bytes_ += bytes;
@@ -72,7 +76,7 @@ class Writer {
   uint32_t crc32c() const { return crc32c_; }
 
  private:
-  File* file_;
+  FileReplacement* file_;
   uint64_t bytes_ = 0;
   uint32_t crc32c_ = 0;
 };
@@ -84,13 +88,13 @@ Status write_head(Writer& writer, const PartHead& head) {
   return writer.write(text.data(), text.size());
 }
 
-Error going_away() {
-  return {ErrorCode::kUnavailable, "the box is going away"};
+Error shutting_down() {
+  return {ErrorCode::kUnavailable, "the box is shutting down"};
 }
 
 Status write_cut(Writer& writer, const pipeline::StateCut& cut, const std::atomic<bool>& stopped) {
   for (const pipeline::StateView& copy : cut.copies()) {
-    if (stopped) return going_away();
+    if (stopped) return shutting_down();
     PBOX_CHECK(copy.rounds_finished > 0);
     const pipeline::StateRecord record = record_of(copy);
     if (const Status status = writer.write(&record, sizeof(record)); !status) return status;
@@ -102,20 +106,22 @@ Status write_cut(Writer& writer, const pipeline::StateCut& cut, const std::atomi
   return ok_status();
 }
 
-Error misfit(const std::string& path, const std::string& what) {
+Error mismatch(const std::string& path, const std::string& what) {
   return {ErrorCode::kMismatch, path + ": " + what};
 }
 
-// Reads, and takes the checksum of all that was read; no more than the file is said to have.
+// Reads and computes the checksum of all bytes read. Never reads more than the `bytes` that the
+// manifest states.
 class Reader {
  public:
-  Reader(File& file, uint64_t bytes) : file_(&file), left_(bytes) {}
-  // False: so much is not left.
+  Reader(InputFile& file, uint64_t bytes) : file_(&file), left_(bytes) {}
+  // False: fewer bytes are left.
   Result<bool> read(void* data, size_t bytes) {
     if (bytes > left_) return false;
     const auto all = file_->read(data, bytes);
     if (!all) return all.error();
     if (!*all) return false;
+    PBOX_DCHECK(bytes <= left_);
     left_ -= bytes;
     crc32c_ = wire::crc32c(crc32c_, static_cast<const std::byte*>(data), bytes);
     return true;
@@ -124,7 +130,7 @@ class Reader {
   uint32_t crc32c() const { return crc32c_; }
 
  private:
-  File* file_;
+  InputFile* file_;
   uint64_t left_;
   uint32_t crc32c_ = 0;
 };
@@ -133,28 +139,28 @@ Result<PartHead> read_head(Reader& reader, const std::string& path) {
   Preamble preamble;
   auto whole = reader.read(&preamble, sizeof(preamble));
   if (!whole) return whole.error();
-  if (!*whole || preamble.magic != kMagic) return misfit(path, "this is no part of a snapshot");
+  if (!*whole || preamble.magic != kMagic) return mismatch(path, "it is not a part of a snapshot");
   if (preamble.format != kFormat || preamble.head_bytes > kHeadBytesMax) {
-    return misfit(path, "its format is " + std::to_string(preamble.format) +
-                            ", this release reads " + std::to_string(kFormat));
+    return mismatch(path, "its format is " + std::to_string(preamble.format) +
+                              ", but this release reads format " + std::to_string(kFormat));
   }
   std::string text(preamble.head_bytes, '\0');
   whole = reader.read(text.data(), text.size());
   if (!whole) return whole.error();
-  if (!*whole) return misfit(path, "it is cut short");
+  if (!*whole) return mismatch(path, "it is truncated");
   try {
     return head_from_text(text);
   } catch (const Json::exception& error) {
-    return misfit(path, std::string("its head is damaged: ") + error.what());
+    return mismatch(path, std::string("its head is damaged: ") + error.what());
   }
 }
 
-// Could a file of so many bytes have this head? Only then is it followed: its checksum is known
-// when all has been read.
+// Returns whether a file of `bytes` bytes can have this head. It is checked before the head is
+// used, because the checksum is known only after the whole file has been read.
 bool is_possible(const PartHead& head, uint64_t bytes) {
   if (head.chunk_bytes < limits::kChunkBytesMin) return false;
   if (static_cast<size_t>(head.optimizer) >= optimizer::kOptimizerKindCount) return false;
-  uint64_t elements = bytes / sizeof(float);  // at most, of weights
+  uint64_t elements = bytes / sizeof(float);  // upper bound of the number of weights
   for (const Tensor& tensor : head.tensors) {
     if (static_cast<uint32_t>(tensor.dtype) >= wire::kDtypeCount) return false;
     if (tensor.elements > elements) return false;
@@ -163,7 +169,7 @@ bool is_possible(const PartHead& head, uint64_t bytes) {
   return true;
 }
 
-// By number.
+// Returns all chunks of a part, indexed by number.
 std::vector<std::pair<ChunkPlace, PlacedChunk>> placed(const PartHead& head) {
   std::vector<std::pair<ChunkPlace, PlacedChunk>> list;
   for (const Tensor& tensor : head.tensors) {
@@ -178,7 +184,7 @@ std::vector<std::pair<ChunkPlace, PlacedChunk>> placed(const PartHead& head) {
   return list;
 }
 
-// May chunks of `file` be chunks of `part`?
+// Checks whether chunks of `file` can be restored into `part`.
 Status check_fit(const std::string& path, const PartHead& file, const PartHead& part) {
   std::map<std::string, const Tensor*> wanted;
   for (const Tensor& tensor : part.tensors) wanted[tensor.name] = &tensor;
@@ -186,23 +192,24 @@ Status check_fit(const std::string& path, const PartHead& file, const PartHead& 
                                     [&](const auto& one) { return wanted.contains(one.name); });
   if (!has_some) return ok_status();
   if (file.chunk_bytes != part.chunk_bytes) {
-    return misfit(
-        path, "its chunks are of " + std::to_string(file.chunk_bytes) + " bytes, the job's of " +
+    return mismatch(
+        path, "its chunks have " + std::to_string(file.chunk_bytes) + " bytes, the job's have " +
                   std::to_string(part.chunk_bytes) +
                   "; start the job with chunk_bytes = " + std::to_string(file.chunk_bytes));
   }
   if (file.optimizer != part.optimizer) {
-    return misfit(path, std::string("it is of optimizer ") +
-                            std::to_string(static_cast<uint32_t>(file.optimizer)) +
-                            ", the job has " +
-                            std::to_string(static_cast<uint32_t>(part.optimizer)) +
-                            "; start it with the one of before, or without restore");
+    return mismatch(path, std::string("it was written with optimizer ") +
+                              std::to_string(static_cast<uint32_t>(file.optimizer)) +
+                              ", but the job has " +
+                              std::to_string(static_cast<uint32_t>(part.optimizer)) +
+                              "; start the job with the same optimizer, or without restore");
   }
   for (const Tensor& tensor : file.tensors) {
     const auto found = wanted.find(tensor.name);
     if (found == wanted.end() || found->second->dtype == tensor.dtype) continue;
-    return misfit(path, "tensor '" + tensor.name + "' is of " + wire::to_string(tensor.dtype) +
-                            ", the job's of " + wire::to_string(found->second->dtype));
+    return mismatch(path, "tensor '" + tensor.name + "' has dtype " +
+                              wire::to_string(tensor.dtype) + ", but in the job it has " +
+                              wire::to_string(found->second->dtype));
   }
   return ok_status();
 }
@@ -211,7 +218,7 @@ Status check_fit(const std::string& path, const PartHead& file, const PartHead& 
 
 Result<PartFile> write_part(const std::string& path, const PartHead& head, const Cuts& cuts,
                             const std::atomic<bool>& stopped) {
-  auto file = File::replace(path);
+  auto file = FileReplacement::begin(path);
   if (!file) return file.error();
   Writer writer(*file);
   if (const Status status = write_head(writer, head); !status) return status.error();
@@ -230,33 +237,33 @@ PlacedChunks chunks_of(const PartHead& head) {
 Status read_part(const std::string& path, const PartFile& expected, const PartHead& part,
                  const std::atomic<bool>& stopped, PlacedChunks& wanted,
                  std::vector<pipeline::ChunkState>& chunks) {
-  auto file = File::open(path);
+  auto file = InputFile::open(path);
   if (!file) return file.error();
   Reader reader(*file, expected.bytes);
   const auto head = read_head(reader, path);
   if (!head) return head.error();
-  if (!is_possible(*head, expected.bytes)) return misfit(path, "its head is damaged");
+  if (!is_possible(*head, expected.bytes)) return mismatch(path, "its head is damaged");
   if (const Status fits = check_fit(path, *head, part); !fits) return fits;
   const auto list = placed(*head);
   std::vector<float> values;
   while (reader.left() > 0) {
-    if (stopped) return going_away();
+    if (stopped) return shutting_down();
     pipeline::StateRecord record;
     auto whole = reader.read(&record, sizeof(record));
     if (!whole) return whole.error();
-    if (!*whole || record.chunk >= list.size()) return misfit(path, "a chunk makes no sense");
+    if (!*whole || record.chunk >= list.size()) return mismatch(path, "it has an invalid chunk");
     const auto& [place, chunk] = list[record.chunk];
     if (record.value_count != pipeline::state_values(head->optimizer, chunk.elements)) {
-      return misfit(path, "a chunk of tensor '" + place.first + "' makes no sense");
+      return mismatch(path, "it has an invalid chunk of tensor '" + place.first + "'");
     }
     values.resize(record.value_count);
     whole = reader.read(values.data(), values.size() * sizeof(float));
     if (!whole) return whole.error();
-    if (!*whole) return misfit(path, "it is cut short");
+    if (!*whole) return mismatch(path, "it is truncated");
     const auto found = wanted.find(place);
     if (found == wanted.end()) continue;
     if (found->second.elements != chunk.elements) {
-      return misfit(path, "tensor '" + place.first + "' has another size than the job's");
+      return mismatch(path, "tensor '" + place.first + "' has another size than in the job");
     }
     chunks.push_back({.chunk = found->second.chunk,
                       .rounds_finished = 1,
@@ -264,10 +271,11 @@ Status read_part(const std::string& path, const PartFile& expected, const PartHe
                       .values = std::move(values),
                       .contributors = {}});
     values.clear();
+    PBOX_DCHECK(chunks.back().values.size() == record.value_count);
     wanted.erase(found);
   }
   if (reader.crc32c() != expected.crc32c) {
-    return misfit(path, "its checksum is not the manifest's; the file is damaged");
+    return mismatch(path, "it is damaged: its checksum differs from the manifest's");
   }
   return ok_status();
 }

@@ -1,9 +1,9 @@
-// One part of a job in one file of a snapshot. Any thread; blocks for as long as the disk takes.
+// The file of one part of a job in a snapshot. Any thread; blocks for as long as the disk takes.
 //
-// "PBOXSNAP", then the format's number and the bytes of what follows as 4 bytes each; the head as
-// JSON; then by chunk its number and how many values it has (4 bytes each), the steps that its
-// optimizer has taken (8), and the values (f32), which are the weights and then the optimizer's
-// state. All little endian.
+// Format: "PBOXSNAP"; the format's number and the size of the head in bytes (4 bytes each); the
+// head as JSON; then for each chunk its number and its number of values (4 bytes each), the steps
+// of its optimizer (8 bytes), and the values (f32), first the weights and then the optimizer's
+// state. All integers and floats are little endian.
 #pragma once
 
 #include <atomic>
@@ -18,12 +18,13 @@ namespace pbox::snapshot {
 
 using Cuts = std::vector<std::shared_ptr<const pipeline::StateCut>>;
 
-// Makes or replaces the file, durable when this returns it. Everything of `cuts` is there. Gives up
-// with kUnavailable once `stopped`. kSystem: what the disk says. `box` and `name` are the caller's.
+// Creates or replaces the file; it is durable when this returns. Every chunk of `cuts` must have
+// been copied. Returns kUnavailable soon after `stopped` becomes true, and kSystem for an error of
+// the disk. The caller fills in `box` and `name`.
 Result<PartFile> write_part(const std::string& path, const PartHead& head, const Cuts& cuts,
                             const std::atomic<bool>& stopped);
 
-// A tensor, and how many of its chunks come before.
+// The place of a chunk in a job: the tensor's name and the chunk's index within the tensor.
 using ChunkPlace = std::pair<std::string, uint64_t>;
 struct PlacedChunk {
   uint32_t chunk = 0;  // its number in the part
@@ -31,12 +32,13 @@ struct PlacedChunk {
 };
 using PlacedChunks = std::map<ChunkPlace, PlacedChunk>;
 
-// The chunks of a part.
+// Returns the chunks of a part.
 PlacedChunks chunks_of(const PartHead& head);
 
-// Those chunks of the file that are in `wanted`, which loses them, with the numbers given there and
-// rounds_finished 1. kMismatch: the file's tensors, chunks or optimizer are others than `part`'s,
-// or its bytes are not those of `expected`. Gives up with kUnavailable once `stopped`.
+// Appends to `chunks` those chunks of the file that are in `wanted`, with the numbers given there
+// and rounds_finished 1, and removes them from `wanted`. kMismatch: the file's tensors, chunks or
+// optimizer differ from those of `part`, or its contents differ from `expected`. Returns
+// kUnavailable soon after `stopped` becomes true.
 Status read_part(const std::string& path, const PartFile& expected, const PartHead& part,
                  const std::atomic<bool>& stopped, PlacedChunks& wanted,
                  std::vector<pipeline::ChunkState>& chunks);

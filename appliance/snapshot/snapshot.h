@@ -1,7 +1,7 @@
-// What a snapshot is: the weights and the optimizer's state of a job as they were between the same
-// two rounds of all its chunks. On disk it is a folder of its own, DIRECTORY/JOB/NUMBER, with a
-// file for each part of the job, and a manifest, which comes last: without it there is no snapshot.
-// Pure values; any thread.
+// A snapshot: the weights and optimizer state of a job as they were between the same two rounds of
+// all its chunks. On disk it is a folder DIRECTORY/JOB/NUMBER with a file for each part of the job
+// and a manifest, which is written last: a folder without a manifest is not a snapshot. Pure
+// values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace pbox::snapshot {
 
-// Or a piece of one, which begins with a chunk: the others are in other parts.
+// A tensor, or the piece of one that a part owns. A piece begins at a chunk boundary; other parts
+// own the other pieces.
 struct Tensor {
   std::string name;
   uint64_t first_element = 0;
@@ -21,7 +22,8 @@ struct Tensor {
   wire::Dtype dtype = wire::Dtype::kF32;
 };
 
-// Whose state a part's file has, and how it is cut into chunks: in the order of the tensors.
+// Describes the state in a part's file and how it is divided into chunks, in the order of the
+// tensors.
 struct PartHead {
   std::string job;
   uint32_t part = 0;
@@ -32,31 +34,34 @@ struct PartHead {
 };
 
 struct PartFile {
-  std::string box;   // that wrote it
-  std::string name;  // in the snapshot's folder
+  std::string box;   // name of the box that wrote it
+  std::string name;  // file name in the snapshot's folder
   uint64_t bytes = 0;
   uint32_t crc32c = 0;
 };
 
 struct Manifest {
   std::string job;
-  uint64_t number = 0;   // of the job's snapshots, from 1; the newest has the greatest
-  uint64_t steps = 0;    // that the weights have taken, since the job first began with none
-  std::string taken_at;  // UTC, as 2026-01-31T23:59:59Z
-  // Incarnations of the job's ranks: whoever finds one of its own here was in it.
+  uint64_t number = 0;  // number among the job's snapshots, from 1; the newest has the greatest
+  // optimizer steps applied to the weights since the job first started without any
+  uint64_t steps = 0;
+  std::string taken_at;  // UTC, for example 2026-01-31T23:59:59Z
+  // Incarnations of the job's ranks. A rank that finds its own incarnation here took part in the
+  // run that the snapshot is of.
   std::vector<uint64_t> ranks;
   std::vector<PartFile> parts;
 };
 
-// Which snapshot of a job: "latest", or a number.
+// Selects a snapshot of a job.
 struct Choice {
-  std::string which = "latest";
-  // Not empty: only one that one of these was in, or that the job began with.
+  std::string which = "latest";  // or a number, in decimal
+  // If not empty: only snapshots whose manifest lists one of these incarnations, or number
+  // `begun_with`, from which the job started.
   std::vector<uint64_t> ranks = {};
-  uint64_t begun_with = 0;
+  uint64_t begun_with = 0;  // 0: the job did not start from a snapshot
 };
 
-// What a part begins with. number 0: there is no snapshot.
+// The state with which a part starts. `number` is 0 if there is no snapshot.
 struct Restored {
   uint64_t number = 0;
   uint64_t steps = 0;

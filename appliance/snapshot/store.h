@@ -1,5 +1,6 @@
-// Where snapshots are kept, as control sees it: everything takes as long as a disk takes, and is
-// answered later, by one call of `done` on the control thread. Errors say which file, and what.
+// Where snapshots are kept, as control sees it. Every operation takes as long as the disk takes and
+// ends with one call of `done` on the control thread. Errors name the file and what is wrong with
+// it.
 #pragma once
 
 #include <functional>
@@ -13,19 +14,21 @@ class SnapshotStore {
  public:
   virtual ~SnapshotStore() = default;
 
-  // A number for a new snapshot, which nobody else gets.
+  // Reserves a number for a new snapshot of the job. No other snapshot of the job gets the same
+  // number.
   virtual void begin(const std::string& job, std::function<void(Result<uint64_t>)> done) = 0;
 
-  // The file of one part.
+  // Writes the file of one part.
   virtual void write_part(uint64_t number, PartHead head, Cuts cuts,
                           std::function<void(Result<PartFile>)> done) = 0;
 
-  // All parts are written: now it is a snapshot. kNotFound: not all are here, where other boxes'
-  // should be too. Snapshots before the last two of the job are removed.
+  // Completes a snapshot whose parts are all written. kNotFound: a part's file is not visible here,
+  // as it must be if several boxes share the folder. Removes all but the last two snapshots of the
+  // job.
   virtual void finish(Manifest manifest, std::function<void(Status)> done) = 0;
 
-  // What a part begins with. kNotFound: there is none of that number. kMismatch: it is of another
-  // job than this, or damaged.
+  // Reads the state with which a part starts. kNotFound: there is no snapshot of that number.
+  // kMismatch: it is damaged, or the job's tensors, chunks or optimizer differ.
   virtual void load(PartHead part, Choice choice, std::function<void(Result<Restored>)> done) = 0;
 };
 

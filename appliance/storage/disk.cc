@@ -10,30 +10,46 @@
 #include <map>
 #include <utility>
 
+#include "appliance/storage/descriptor.h"
+#include "base/check.h"
 #include "nic/wire/crc32c.h"
 
 namespace pbox::appliance {
 namespace {
 
-class Descriptor {
+constexpr char kStateFolderKey[] = " ([cluster] state_directory)";
+
+class FolderFile : public OutputFile {
  public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
+  FolderFile(std::string path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {}
+
+  Status write(const void* data, size_t bytes) override {
+    const auto* from = static_cast<const char*>(data);
+    while (bytes > 0) {
+      const ssize_t count = ::write(file_.get(), from, bytes);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return system_error("cannot write " + path_, errno);
+      from += count;
+      bytes -= static_cast<size_t>(count);
+    }
+    return ok_status();
   }
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  int get() const { return fd_; }
-  bool ok() const { return fd_ >= 0; }
+
+  Status sync() override {
+    if (fsync(file_.get()) != 0) return system_error("cannot sync " + path_, errno);
+    return ok_status();
+  }
 
  private:
-  int fd_;
+  std::string path_;  // for error messages
+  Descriptor file_;
 };
 
 class FolderDisk : public Disk {
  public:
-  FolderDisk(std::string folder, Descriptor names)
-      : folder_(std::move(folder)), names_(std::move(names)) {}
+  // `hint` follows the path in error messages.
+  FolderDisk(std::string folder, Descriptor names, std::string hint)
+      : folder_(std::move(folder)), hint_(std::move(hint)), names_(std::move(names)) {}
 
   Result<std::optional<std::string>> read(const std::string& name) override {
     const Descriptor file(openat(names_.get(), name.c_str(), O_RDONLY | O_CLOEXEC));
@@ -50,23 +66,12 @@ class FolderDisk : public Disk {
     }
   }
 
-  Status write(const std::string& name, const std::string& bytes) override {
+  Result<std::unique_ptr<OutputFile>> create(const std::string& name) override {
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
-    const Descriptor file(openat(names_.get(), name.c_str(), kFlags, 0640));
-    if (!file.ok()) return failed("make", name);
-    for (size_t done = 0; done < bytes.size();) {
-      const ssize_t count = ::write(file.get(), bytes.data() + done, bytes.size() - done);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) return failed("write", name);
-      done += static_cast<size_t>(count);
-    }
-    return ok_status();
-  }
-
-  Status sync(const std::string& name) override {
-    const Descriptor file(openat(names_.get(), name.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file.ok() || fsync(file.get()) != 0) return failed("sync", name);
-    return ok_status();
+    Descriptor file(openat(names_.get(), name.c_str(), kFlags, 0640));
+    if (!file.ok()) return failed("create", name);
+    return std::unique_ptr<OutputFile>(
+        std::make_unique<FolderFile>(path_of(name), std::move(file)));
   }
 
   Status rename(const std::string& from, const std::string& to) override {
@@ -81,16 +86,31 @@ class FolderDisk : public Disk {
     return ok_status();
   }
 
+  void remove(const std::string& name) override { unlinkat(names_.get(), name.c_str(), 0); }
+
  private:
+  std::string path_of(const std::string& name) const { return folder_ + "/" + name + hint_; }
   Error failed(const char* what, const std::string& name) const {
     const int error_number = errno;
-    return system_error(
-        "cannot " + std::string(what) + " " + folder_ + "/" + name + " ([cluster] state_directory)",
-        error_number);
+    return system_error("cannot " + std::string(what) + " " + path_of(name), error_number);
   }
 
   std::string folder_;
-  Descriptor names_;  // holds the lock
+  std::string hint_;
+  Descriptor names_;  // the folder; holds the lock of a state folder
+};
+
+class MemoryFile : public OutputFile {
+ public:
+  explicit MemoryFile(std::shared_ptr<std::string> bytes) : bytes_(std::move(bytes)) {}
+  Status write(const void* data, size_t bytes) override {
+    bytes_->append(static_cast<const char*>(data), bytes);
+    return ok_status();
+  }
+  Status sync() override { return ok_status(); }
+
+ private:
+  std::shared_ptr<std::string> bytes_;
 };
 
 class MemoryDisk : public Disk {
@@ -98,33 +118,41 @@ class MemoryDisk : public Disk {
   Result<std::optional<std::string>> read(const std::string& name) override {
     const auto found = files_.find(name);
     if (found == files_.end()) return std::optional<std::string>();
-    return std::optional<std::string>(found->second);
+    return std::optional<std::string>(*found->second);
   }
-  Status write(const std::string& name, const std::string& bytes) override {
-    files_[name] = bytes;
-    return ok_status();
+  Result<std::unique_ptr<OutputFile>> create(const std::string& name) override {
+    const auto bytes = files_[name] = std::make_shared<std::string>();
+    return std::unique_ptr<OutputFile>(std::make_unique<MemoryFile>(bytes));
   }
-  Status sync(const std::string&) override { return ok_status(); }
   Status rename(const std::string& from, const std::string& to) override {
-    files_[to] = files_[from];
+    const auto found = files_.find(from);
+    PBOX_CHECK(found != files_.end());
+    files_[to] = found->second;
     files_.erase(from);
     return ok_status();
   }
   Status sync_names() override { return ok_status(); }
+  void remove(const std::string& name) override { files_.erase(name); }
 
  private:
-  std::map<std::string, std::string> files_;
+  std::map<std::string, std::shared_ptr<std::string>> files_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Disk>> open_disk(const std::string& folder) {
+Result<std::unique_ptr<Disk>> open_folder(const std::string& folder) {
+  Descriptor names(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!names.ok()) return system_error("cannot open the folder " + folder, errno);
+  return std::unique_ptr<Disk>(std::make_unique<FolderDisk>(folder, std::move(names), ""));
+}
+
+Result<std::unique_ptr<Disk>> open_state_folder(const std::string& folder) {
   if (folder.empty()) return std::unique_ptr<Disk>(std::make_unique<MemoryDisk>());
-  const std::string where = folder + " ([cluster] state_directory)";
+  const std::string where = folder + kStateFolderKey;
   const std::string remedy =
       "; give this user write access there, or name another folder with --cluster.state_directory";
   if (mkdir(folder.c_str(), 0750) != 0 && errno != EEXIST) {
-    Error error = system_error("cannot make " + where, errno);
+    Error error = system_error("cannot create " + where, errno);
     error.message += remedy;
     return error;
   }
@@ -139,15 +167,8 @@ Result<std::unique_ptr<Disk>> open_disk(const std::string& folder) {
                                          "; stop it, or give each its own folder with "
                                          "--cluster.state_directory"};
   }
-  return std::unique_ptr<Disk>(new FolderDisk(folder, std::move(names)));
-}
-
-Status replace_file(Disk& disk, const std::string& name, const std::string& bytes) {
-  const std::string fresh = name + ".new";
-  if (const Status status = disk.write(fresh, bytes); !status) return status;
-  if (const Status status = disk.sync(fresh); !status) return status;
-  if (const Status status = disk.rename(fresh, name); !status) return status;
-  return disk.sync_names();
+  return std::unique_ptr<Disk>(
+      std::make_unique<FolderDisk>(folder, std::move(names), kStateFolderKey));
 }
 
 std::string checksum(const std::string& text) {

@@ -1,6 +1,8 @@
-// Where what must outlive the box is kept: a folder of small files, in the steps in which a crash
-// can come between. A simulator has its own, which fails and forgets at any of them. Control
-// thread.
+// A folder of files that must survive a crash, as the separate steps between which a crash can
+// come. replace_file.h puts the steps into the only order that is safe. The simulator and tests
+// have disks of their own, which fail at any step and forget what was not synced.
+//
+// One thread at a time; every call blocks for as long as the disk takes.
 #pragma once
 
 #include <memory>
@@ -11,29 +13,42 @@
 
 namespace pbox::appliance {
 
+// A file that is being written. Destroying it closes the file.
+class OutputFile {
+ public:
+  virtual ~OutputFile() = default;
+
+  // Appends `bytes` bytes. After an error the file may contain some of them.
+  virtual Status write(const void* data, size_t bytes) = 0;
+  // After this the contents survive a crash, but not yet the name (Disk::sync_names).
+  virtual Status sync() = 0;
+};
+
 class Disk {
  public:
   virtual ~Disk() = default;
 
-  // The whole file; nothing if there is none of that name.
+  // Returns the contents of the file; nullopt if there is no file of that name.
   virtual Result<std::optional<std::string>> read(const std::string& name) = 0;
-  // Makes or replaces the file. What is in it survives a crash only once it is synced.
-  virtual Status write(const std::string& name, const std::string& bytes) = 0;
-  virtual Status sync(const std::string& name) = 0;
-  // Replaces `to` in one step. Survives a crash only once names are synced.
+  // Creates an empty file, or empties an existing one.
+  virtual Result<std::unique_ptr<OutputFile>> create(const std::string& name) = 0;
+  // Renames in one step; replaces `to` if it exists. Survives a crash only after sync_names().
   virtual Status rename(const std::string& from, const std::string& to) = 0;
   virtual Status sync_names() = 0;
+  // Deletes the file, if there is one. Errors are ignored: only for files that nothing refers to.
+  virtual void remove(const std::string& name) = 0;
 };
 
-// A folder of the file system, which is made if it is missing, and locked: two boxes cannot share
-// one. An empty name: memory, which lasts as long as the box.
-Result<std::unique_ptr<Disk>> open_disk(const std::string& folder);
+// Opens a folder of the file system. It must exist; several programs may use it at once.
+// kSystem: the error names the folder.
+Result<std::unique_ptr<Disk>> open_folder(const std::string& folder);
 
-// A file is replaced whole or not at all, whatever happens; durable when this returns ok. After an
-// error either content may be found later.
-Status replace_file(Disk& disk, const std::string& name, const std::string& bytes);
+// Opens the state folder of a box ([cluster] state_directory). Creates it if it is missing and
+// locks it, so that two boxes cannot share one. With an empty name the files are kept in memory
+// and last as long as the returned object.
+Result<std::unique_ptr<Disk>> open_state_folder(const std::string& folder);
 
-// CRC32C as 8 hexadecimal digits: what a file keeps beside its text, to know it again.
+// Returns the CRC32C of `text` as 8 hexadecimal digits. Files store it to detect damage.
 std::string checksum(const std::string& text);
 
 }  // namespace pbox::appliance

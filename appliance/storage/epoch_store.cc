@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "appliance/storage/replace_file.h"
+#include "base/check.h"
+
 namespace pbox::appliance {
 namespace {
 
 constexpr char kName[] = "epoch";
 
-// "pbox-epoch 17 1c291ca3\n": a checksum over all before it.
+// Returns the file's text, for example "pbox-epoch 17 1c291ca3\n". The checksum covers everything
+// before it.
 std::string to_text(uint32_t epoch) {
   const std::string text = std::string("pbox-epoch ") + std::to_string(epoch) + " ";
   return text + checksum(text) + "\n";
@@ -38,6 +42,7 @@ Result<uint32_t> EpochStore::next(uint32_t floor) {
                  "'epoch' in the folder of [cluster] state_directory"};
   }
   newest_ = last + 1;
+  PBOX_CHECK(newest_ > floor);
   if (const Status status = replace_file(*disk_, kName, to_text(newest_)); !status) {
     return status.error();
   }

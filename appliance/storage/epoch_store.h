@@ -1,6 +1,6 @@
-// Epochs: the fence between what a box did before it was lost and what is done after. Each start
-// and each recovery of a job takes a new one, which no job of this box, now or ever, has had.
-// Control thread.
+// Epochs separate what a box did before it was lost from what is done afterwards: packets of an
+// older epoch are rejected. Each start and each recovery of a job takes a new epoch, which no job
+// of this box has ever had. Control thread.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ class Epochs {
  public:
   virtual ~Epochs() = default;
 
-  // A new epoch, above `floor` and every earlier one, and durable: it is never given out again,
-  // whatever happens. After an error the number that was tried is not given out either.
-  // kUnavailable: there may be one later.
+  // Returns a new epoch, above `floor` and above every earlier one. It is durable and never
+  // returned again. After an error the number that was tried is not returned again either.
+  // kUnavailable: an epoch may be available later.
   virtual Result<uint32_t> next(uint32_t floor) = 0;
-  virtual uint32_t newest() const = 0;  // that was given out
+  virtual uint32_t newest() const = 0;  // greatest epoch returned so far; 0: none
 };
 
-// Those of a box that is alone: one file.
+// The epochs of a single box, kept in one file.
 class EpochStore : public Epochs {
  public:
-  // `disk` outlives the store. An error if what is there is damaged: then nobody knows which epochs
+  // `disk` outlives the store. An error if the file is damaged: it is then unknown which epochs
   // have been used.
   static Result<EpochStore> open(Disk& disk);
 

@@ -244,7 +244,7 @@ class Registry {
   }
 
   Pipelines pipelines_;
-  std::unique_ptr<appliance::Disk> disk_ = std::move(*appliance::open_disk(""));
+  std::unique_ptr<appliance::Disk> disk_ = std::move(*appliance::open_state_folder(""));
   appliance::EpochStore epochs_ = *appliance::EpochStore::open(*disk_);
   appliance::SingleBoxDirectory parts_{limits::kChunkBytesDefault};
   appliance::JobRegistry registry_;

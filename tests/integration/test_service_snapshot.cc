@@ -207,7 +207,7 @@ TEST_CASE("snapshots are taken by themselves, and what cannot be is said") {
   AdamTraining third({.box = locked.control()});
   refused = ask(locked, PBOX_CTL_PATH, {"snapshot", "adam"});
   CHECK(refused.status == 1);
-  CHECK_THAT(refused.errors, Contains("cannot make /proc/none"));
+  CHECK_THAT(refused.errors, Contains("cannot create /proc/none"));
   CHECK(locked.metric("pbox_snapshots_failed_total") == 1);
 }
 

@@ -24,10 +24,28 @@ Result<std::optional<std::string>> SimDisk::read(const std::string& name) {
   return std::optional<std::string>(found->second.bytes);
 }
 
-Status SimDisk::write(const std::string& name, const std::string& bytes) {
+class SimDisk::Output : public appliance::OutputFile {
+ public:
+  Output(SimDisk& disk, std::string name) : disk_(disk), name_(std::move(name)) {}
+  Status write(const void* data, size_t bytes) override {
+    return disk_.append(name_, {static_cast<const char*>(data), bytes});
+  }
+  Status sync() override { return disk_.sync(name_); }
+
+ private:
+  SimDisk& disk_;
+  std::string name_;
+};
+
+Result<std::unique_ptr<appliance::OutputFile>> SimDisk::create(const std::string& name) {
+  files_[name].bytes.clear();
+  return std::unique_ptr<appliance::OutputFile>(std::make_unique<Output>(*this, name));
+}
+
+Status SimDisk::append(const std::string& name, const std::string& bytes) {
   const bool failed = fails();
-  // A full disk takes a part.
-  files_[name].bytes = failed ? bytes.substr(0, rng_.below(bytes.size() + 1)) : bytes;
+  // A full disk takes some of the bytes.
+  files_[name].bytes += failed ? bytes.substr(0, rng_.below(bytes.size() + 1)) : bytes;
   return failed ? Status(broken("writing " + name)) : ok_status();
 }
 
@@ -49,6 +67,10 @@ Status SimDisk::rename(const std::string& from, const std::string& to) {
   files_[to] = std::exchange(found->second, {});
   files_.erase(from);
   return ok_status();
+}
+
+void SimDisk::remove(const std::string& name) {
+  files_.erase(name);
 }
 
 Status SimDisk::sync_names() {

@@ -18,10 +18,10 @@ class SimDisk final : public appliance::Disk {
   SimDisk(uint64_t seed, FaultCounts& counts) : rng_(seed), counts_(counts) {}
 
   Result<std::optional<std::string>> read(const std::string& name) override;
-  Status write(const std::string& name, const std::string& bytes) override;
-  Status sync(const std::string& name) override;
+  Result<std::unique_ptr<appliance::OutputFile>> create(const std::string& name) override;
   Status rename(const std::string& from, const std::string& to) override;
   Status sync_names() override;
+  void remove(const std::string& name) override;
 
   // The machine loses power: what was not synced is kept, lost or torn, as chance has it.
   void crash();
@@ -35,7 +35,11 @@ class SimDisk final : public appliance::Disk {
   };
   using Names = std::map<std::string, File>;
 
+  class Output;
+
   bool fails();
+  Status append(const std::string& name, const std::string& bytes);
+  Status sync(const std::string& name);
 
   Rng rng_;
   FaultCounts& counts_;

@@ -1,4 +1,4 @@
-// A disk that fails at a step of its user's choice, and forgets in a crash what was not synced.
+// A disk that fails at a step that its user chooses, and loses in a crash what was not synced.
 #pragma once
 
 #include <map>
@@ -17,11 +17,9 @@ class CrashingDisk : public appliance::Disk {
     if (found == now_.end()) return std::optional<std::string>();
     return std::optional<std::string>(found->second);
   }
-  Status write(const std::string& name, const std::string& bytes) override {
-    return step([&] { now_[name] = bytes; });
-  }
-  Status sync(const std::string& name) override {
-    return step([&] { synced_[name] = now_[name]; });
+  Result<std::unique_ptr<appliance::OutputFile>> create(const std::string& name) override {
+    now_[name].clear();
+    return std::unique_ptr<appliance::OutputFile>(std::make_unique<Output>(*this, name));
   }
   Status rename(const std::string& from, const std::string& to) override {
     return step([&] {
@@ -40,6 +38,9 @@ class CrashingDisk : public appliance::Disk {
     });
   }
 
+  void remove(const std::string& name) override { now_.erase(name); }
+
+  // The machine loses power.
   void crash() {
     now_ = durable_;
     synced_ = durable_;
@@ -47,9 +48,24 @@ class CrashingDisk : public appliance::Disk {
     steps_left = -1;
   }
 
-  int steps_left = -1;  // then every step fails; -1: none does
+  int steps_left = -1;  // steps that still succeed; after them every step fails; -1: none fails
 
  private:
+  class Output : public appliance::OutputFile {
+   public:
+    Output(CrashingDisk& disk, std::string name) : disk_(disk), name_(std::move(name)) {}
+    Status write(const void* data, size_t bytes) override {
+      return disk_.step([&] { disk_.now_[name_].append(static_cast<const char*>(data), bytes); });
+    }
+    Status sync() override {
+      return disk_.step([&] { disk_.synced_[name_] = disk_.now_[name_]; });
+    }
+
+   private:
+    CrashingDisk& disk_;
+    std::string name_;
+  };
+
   template <typename Function>
   Status step(const Function& function) {
     if (steps_left == 0) return Error{ErrorCode::kSystem, "no space left on device"};

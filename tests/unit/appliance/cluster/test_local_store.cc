@@ -24,7 +24,7 @@ Transaction put(const std::string& value) {
 }  // namespace
 
 TEST_CASE("the local store keeps what every store promises") {
-  const auto disk = appliance::open_disk("");
+  const auto disk = appliance::open_state_folder("");
   REQUIRE(disk.ok());
   Desk desk;
   const StoreFactory open = [&](Desk& at, Observer observer) {
@@ -91,7 +91,7 @@ TEST_CASE("a local store whose disk failed says so, and goes on when the disk do
 }
 
 TEST_CASE("tokens of a local store ascend over restarts") {
-  const auto disk = appliance::open_disk("");
+  const auto disk = appliance::open_state_folder("");
   Desk desk;
   int64_t newest = 0;
   for (int start = 0; start < 3; ++start) {
@@ -105,7 +105,7 @@ TEST_CASE("tokens of a local store ascend over restarts") {
 }
 
 TEST_CASE("a damaged file of the local store is an error that says what to do") {
-  const auto disk = appliance::open_disk("");
+  const auto disk = appliance::open_state_folder("");
   Desk desk;
   REQUIRE(desk.commit(*must_open(desk, **disk), put("1")).ok());
   const std::string whole = **(*disk)->read("cluster");
@@ -122,7 +122,7 @@ TEST_CASE("a damaged file of the local store is an error that says what to do") 
 }
 
 TEST_CASE("a watch of what the local store no longer has is told, and a mirror reads again") {
-  const auto disk = appliance::open_disk("");
+  const auto disk = appliance::open_state_folder("");
   Desk desk;
   const auto store = must_open(desk, **disk);
   bool is_compacted = false;

@@ -84,7 +84,7 @@ struct Box {
 // Two boxes.
 struct Cluster {
   Cluster()
-      : disk(std::move(*appliance::open_disk(""))),
+      : disk(std::move(*appliance::open_state_folder(""))),
         store(std::move(*LocalStore::open(desk.context, *disk))) {
     store->start({.on_session = [this](int64_t) {
       for (auto& box : boxes) box->box_directory.on_session();

@@ -47,7 +47,7 @@ Desk::Desk(const RegistryOptions& options, uint32_t pipelines, snapshot::Snapsho
       upstream_(upstream),
       backups_(backups),
       host_(std::make_unique<SynchronousHost>(pipelines)) {
-  disk_ = std::move(*open_disk(""));
+  disk_ = std::move(*open_state_folder(""));
   epochs_.emplace(*disk_);
   registry_ =
       std::make_unique<JobRegistry>(options, *host_, *epochs_, parts, shelf_, upstream_, backups_);

@@ -178,7 +178,7 @@ TEST_CASE("jobs and tensors that do not fit are refused in words") {
   CHECK_THAT(says(head_of(0, 1, {{"a", 0, 2048}}), "2"), Contains("there are 1"));
   other.job = std::string("gpt");
   CHECK(load_all(folder, other)->number == 0);  // there is none yet
-  CHECK_THAT(says(other, "1"), Contains("there is none at all"));
+  CHECK_THAT(says(other, "1"), Contains("has no snapshots"));
 }
 
 TEST_CASE("any byte that changes is found, and so is a file that is short or gone") {
@@ -205,7 +205,7 @@ TEST_CASE("any byte that changes is found, and so is a file that is short or gon
   CHECK(load_all(folder, head));
   fs::resize_file(path, bytes - 1);
   CHECK_FALSE(load_all(folder, head));
-  CHECK_THAT(verify(folder.path, manifest).error().message, Contains("cut short"));
+  CHECK_THAT(verify(folder.path, manifest).error().message, Contains("truncated"));
   fs::remove(path);
   CHECK_FALSE(load_all(folder, head));
   std::ofstream(number_folder(folder.path, head.job, 1) + "/manifest.json") << "{";

@@ -23,13 +23,13 @@ std::string fresh_folder() {
 TEST_CASE("epochs ascend over restarts, and pass a floor that workers state") {
   const std::string folder = fresh_folder() + "/state";  // made if missing
   for (const uint32_t expected : {1u, 2u, 3u}) {
-    const auto disk = open_disk(folder);
+    const auto disk = open_state_folder(folder);
     REQUIRE(disk.ok());
     auto epochs = EpochStore::open(**disk);
     REQUIRE(epochs.ok());
     CHECK(*epochs->next(0) == expected);
   }
-  const auto disk = open_disk(folder);
+  const auto disk = open_state_folder(folder);
   auto epochs = EpochStore::open(**disk);
   CHECK(*epochs->next(41) == 42);
   CHECK(*epochs->next(7) == 43);
@@ -60,40 +60,22 @@ TEST_CASE(
 TEST_CASE("a damaged file of epochs is an error that says what to do") {
   const std::string folder = fresh_folder();
   {
-    const auto disk = open_disk(folder);
+    const auto disk = open_state_folder(folder);
     REQUIRE(EpochStore::open(**disk)->next(99).ok());
   }
   std::fstream(folder + "/epoch", std::ios::in | std::ios::out) << "pbox-epoch 7";
-  const auto disk = open_disk(folder);
+  const auto disk = open_state_folder(folder);
   const auto epochs = EpochStore::open(**disk);
   REQUIRE_FALSE(epochs.ok());
   CHECK_THAT(epochs.error().message, Contains("damaged") && Contains("delete the file"));
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("two boxes cannot share a folder") {
-  const std::string folder = fresh_folder();
-  const auto first = open_disk(folder);
-  REQUIRE(first.ok());
-  const auto second = open_disk(folder);
-  REQUIRE_FALSE(second.ok());
-  CHECK_THAT(second.error().message,
-             Contains("another pboxd") && Contains("--cluster.state_directory"));
-  std::filesystem::remove_all(folder);
-}
-
-TEST_CASE("a folder that cannot be made is an error with its name and the remedy") {
-  const auto disk = open_disk("/proc/nowhere/state");
-  REQUIRE_FALSE(disk.ok());
-  CHECK_THAT(disk.error().message,
-             Contains("/proc/nowhere/state") && Contains("--cluster.state_directory"));
-}
-
 TEST_CASE("a box without a folder keeps its epochs as long as it runs") {
-  const auto disk = open_disk("");
+  const auto disk = open_state_folder("");
   CHECK(*EpochStore::open(**disk)->next(0) == 1);
   CHECK(*EpochStore::open(**disk)->next(0) == 2);
-  CHECK(*EpochStore::open(**open_disk(""))->next(0) == 1);
+  CHECK(*EpochStore::open(**open_state_folder(""))->next(0) == 1);
 }
 
 }  // namespace pbox::appliance

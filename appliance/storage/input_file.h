@@ -1,0 +1,26 @@
+// A file that is read from its beginning to its end. One thread at a time; blocks for as long as
+// the disk takes.
+#pragma once
+
+#include <string>
+
+#include "appliance/storage/descriptor.h"
+#include "base/result.h"
+
+namespace pbox::appliance {
+
+class InputFile {
+ public:
+  static Result<InputFile> open(const std::string& path);
+
+  // Reads exactly `bytes` bytes. False: the file ends before.
+  Result<bool> read(void* data, size_t bytes);
+
+ private:
+  InputFile(std::string path, Descriptor file) : path_(std::move(path)), file_(std::move(file)) {}
+
+  std::string path_;  // for error messages
+  Descriptor file_;
+};
+
+}  // namespace pbox::appliance
