@@ -108,6 +108,7 @@ void Balancer::lead() {
 
 void Balancer::step(const std::string& name, Job& job, const std::vector<BalancedBox>& boxes,
                     const std::map<std::string, JobLoads>& loads) {
+  PBOX_DCHECK(!job.is_committing);
   const auto map = part_maps_.maps().find(name);
   if (map == part_maps_.maps().end()) return;
   auto job_boxes = boxes;

@@ -20,7 +20,7 @@ struct BoxRecord {
   bool operator==(const BoxRecord&) const = default;
 };
 
-// What the part maps of all jobs assign to a box.
+// A box's assignment under the part maps of all jobs.
 struct BoxDuty {
   size_t parts = 0;       // parts it owns, over all jobs
   bool draining = false;  // it loses its parts and gets no new ones

@@ -85,7 +85,7 @@ inline bool is_transient(const grpc::Status& status) {
          status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
 }
 
-// Whether a call failed because its token has expired or predates a change of etcd's users.
+// Returns whether a call failed because its token has expired or predates a change of etcd's users.
 bool is_stale_token(const grpc::Status& status);
 
 namespace internal {

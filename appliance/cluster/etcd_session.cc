@@ -72,6 +72,7 @@ void EtcdSession::close() {
 }
 
 void EtcdSession::beat_in(std::chrono::milliseconds pause) {
+  PBOX_DCHECK(pause.count() >= 0);
   timer_.expires_after(pause);
   timer_.async_wait([this](const boost::system::error_code& error) {
     if (!error) beat();

@@ -1,5 +1,5 @@
-// How long the rounds of jobs take on one box, as its workers see it: what a box reports to the
-// leader in its key loads/NAME, and how that is measured. Pure; one thread at a time.
+// Measures how long the rounds of jobs take on this box, as its workers see it. The result is what
+// the box reports to the leader in its key loads/NAME. Pure; one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ JobLoads loads_from_text(const std::string& text);
 // maps counts as pause.
 class LoadMeter {
  public:
-  // What a job's part map assigns to this box.
+  // This box's assignment under a job's part map.
   struct Assignment {
     int64_t map_revision = 0;
     size_t parts = 0;

@@ -42,6 +42,7 @@ void Mirror::follow(const Result<Snapshot>& snapshot) {
     });
     return;
   }
+  PBOX_DCHECK(watch_ == nullptr);
   entries_.clear();
   for (const KeyValue& entry : snapshot->entries) entries_[entry.key] = entry;
   loaded_ = true;

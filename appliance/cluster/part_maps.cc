@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kAnswerTimeout{2'000};
 // A box that some worker could not reach for this long loses its parts of the job, even if others
 // can reach it.
 constexpr uint32_t kUnreachableMs = 1'500;
-// For how long such a box then gets no parts of the job.
+// Time in seconds during which such a box gets no parts of the job.
 constexpr uint64_t kAvoidS = 600;
 
 Error unavailable(const std::string& what) {
@@ -272,6 +272,7 @@ void PartMaps::answer_all(const std::string& job, const Result<PartMap>& map) {
 }
 
 void PartMaps::make(const proto::AskPartMap& question) {
+  PBOX_CHECK(waiting_.contains(question.job()));
   const std::string& job = question.job();
   auto boxes = candidates("");
   if (boxes.empty()) {
@@ -289,6 +290,7 @@ void PartMaps::make(const proto::AskPartMap& question) {
 
 // A worker cannot reach the box. Finds out whether the box is lost or only the path to it.
 void PartMaps::reassign_if_lost(const proto::AskPartMap& question) {
+  PBOX_CHECK(waiting_.contains(question.job()));
   const std::string job = question.job(), box = question.lost_box();
   const uint32_t lost_for_ms = question.lost_for_ms();
   const std::string address = address_of(box);
@@ -313,6 +315,7 @@ void PartMaps::reassign_if_lost(const proto::AskPartMap& question) {
 
 void PartMaps::reassign_parts_of(const std::string& job, const std::string& box,
                                  const std::string& why, bool avoid) {
+  PBOX_CHECK(waiting_.contains(job));
   const PartMap* map = find(job);
   if (map == nullptr) {
     return answer_all(job, unavailable("the part map of job '" + job + "' no longer exists"));
@@ -355,6 +358,7 @@ void PartMaps::commit(const std::string& job, const PartMap& map, std::vector<Co
 // Another box committed first. Its map is accepted if it describes the same job, not one left by an
 // earlier job of that name.
 void PartMaps::read_back(const std::string& job, const PartMap& wanted) {
+  PBOX_CHECK(waiting_.contains(job));
   store_.get(kJobs + job, [this, alive = alive_, job, wanted](const Result<Snapshot>& snapshot) {
     if (!*alive) return;
     if (!snapshot) return answer_all(job, snapshot.error());
@@ -436,6 +440,7 @@ void PartMaps::set_over(const std::string& job, bool is_over) {
 
 // Leader only: deletes the maps of jobs that ended long ago.
 void PartMaps::delete_old_maps() {
+  PBOX_CHECK(options_.box_directory().leads());
   const auto now = std::chrono::steady_clock::now();
   std::map<std::string, Over> over;
   for (const auto& [job, map] : maps_) {

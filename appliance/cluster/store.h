@@ -1,6 +1,6 @@
-// What the boxes of a cluster agree on: a small ordered map of strings in which every change has a
-// revision. One interface, two stores: LocalStore, a file of a single box, and EtcdStore. Both keep
-// the same promises; the contract tests in tests/unit/appliance/cluster run against both.
+// The store that the boxes of a cluster share: a small ordered map of strings in which every change
+// has a revision. One interface, two stores: LocalStore, a file of a single box, and EtcdStore.
+// Both keep the same promises; the contract tests in tests/unit/appliance/cluster run against both.
 //
 // Main thread only. Nothing here blocks on a network. Every answer comes through a callback that
 // the daemon's io_context calls later, never inside the call that asked and never after the store

@@ -282,6 +282,7 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
   if (const Status status = check_copies(join); !status) return status.error();
   spec.replicas = join.replicas();
   spec.is_backup = join.is_backup();
+  PBOX_CHECK(spec.part < spec.parts && spec.world_size > 0 && !spec.tensors.empty());
   return spec;
 }
 

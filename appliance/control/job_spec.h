@@ -34,7 +34,7 @@ struct TensorSpec {
   uint64_t bytes() const { return elements * wire::dtype_bytes(dtype); }
 };
 
-// What happens to a running job that loses a rank. Values are stable: they cross the control
+// The reaction of a running job to the loss of a rank. Values are stable: they cross the control
 // connection.
 enum class LostPolicy : uint8_t {
   kWait = 0,     // waits for the rank until the job's timeout, then fails
@@ -42,7 +42,7 @@ enum class LostPolicy : uint8_t {
   kAbort = 2,    // fails at once
 };
 
-// What happens to a job whose box is lost.
+// The reaction of a job to the loss of its box.
 enum class Recovery : uint8_t {
   kCopy = 0,  // its workers keep what another box needs to continue
   kNone = 1,  // it fails
@@ -73,8 +73,8 @@ struct JobSpec {
 
   // False if sums are relayed, because other racks may have consumed results that this one has not.
   bool survives_its_box() const { return recovery == Recovery::kCopy && !relayed; }
-  // Whether its parts can move from one running box to another. With a model other than BSP that
-  // needs no copies from the workers.
+  // Returns whether its parts can move from one running box to another. With a model other than BSP
+  // that needs no copies from the workers.
   bool may_move() const { return survives_its_box() || sync.model != wire::SyncModel::kBsp; }
   uint64_t element_count() const;
   // Returns "job 'train'" or "part 3 of job 'train'".

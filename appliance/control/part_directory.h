@@ -62,10 +62,10 @@ class SingleBoxDirectory : public PartDirectory {
     return std::optional<proto::PartPlace>();
   }
   void ask(const proto::AskPartMap&, Answer done) override {
-    proto::PartMap plan;
-    plan.add_parts();
-    plan.set_chunk_bytes(chunk_bytes_);
-    done(plan);
+    proto::PartMap map;
+    map.add_parts();
+    map.set_chunk_bytes(chunk_bytes_);
+    done(map);
   }
   // Applies to jobs that begin from now on.
   void set_chunk_bytes(uint32_t chunk_bytes) { chunk_bytes_ = chunk_bytes; }

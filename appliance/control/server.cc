@@ -76,6 +76,7 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
 };
 
 Status ControlServer::Implementation::listen() {
+  PBOX_CHECK(!acceptor_.is_open());
   error_code error;
   const auto address = asio::ip::make_address(options_.listen, error);
   const std::string where = "cannot listen on TCP " + options_.listen + " port " +

@@ -35,7 +35,10 @@ SnapshotRun::SnapshotRun(snapshot::SnapshotStore& store, Ask ask, AskPartMap ask
       clock_(std::move(clock)),
       on_end_(std::move(on_end)),
       job_(std::move(job)),
-      deadline_ns_(deadline_ns) {}
+      deadline_ns_(deadline_ns) {
+  PBOX_CHECK(ask_ != nullptr && ask_part_map_ != nullptr);
+  PBOX_CHECK(clock_ != nullptr && on_end_ != nullptr);
+}
 
 void SnapshotRun::begin(const std::string& own_name, std::vector<uint64_t> ranks) {
   PBOX_CHECK(state_ == State::kStarting && number_ == 0);
@@ -134,6 +137,7 @@ void SnapshotRun::ask_all() {
 }
 
 void SnapshotRun::ask(uint32_t part) {
+  PBOX_CHECK(part < parts_.size() && number_ != 0);
   proto::AskCut question;
   question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_job(job_);

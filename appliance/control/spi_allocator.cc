@@ -33,6 +33,7 @@ void SpiAllocator::release(uint32_t spi) {
 }
 
 uint32_t SpiAllocator::in_use(uint32_t pipeline) const {
+  PBOX_CHECK(pipeline < used_.size());
   return static_cast<uint32_t>(std::count(used_[pipeline].begin(), used_[pipeline].end(), true));
 }
 

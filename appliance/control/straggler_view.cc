@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "base/check.h"
+
 namespace pbox::appliance {
 namespace {
 
@@ -57,6 +59,7 @@ std::vector<LateRoundView> merged(const std::vector<LateRoundView>& one,
   for (const auto& [number, round] : rounds) {
     if (views.size() < kStragglerRoundsShown) views.push_back(round);
   }
+  PBOX_DCHECK(views.size() <= kStragglerRoundsShown);
   return views;
 }
 

@@ -13,8 +13,8 @@ bool is_exploration(DecisionKind kind) {
          kind == DecisionKind::kScaleIn;
 }
 
-// Whether a proposal of this kind is on trial after it has been carried out. Forced proposals and
-// reverts are final.
+// Returns whether a proposal of this kind is on trial after it has been carried out. Forced
+// proposals and reverts are final.
 bool is_judged(DecisionKind kind) {
   return kind == DecisionKind::kExploit || is_exploration(kind);
 }

@@ -16,8 +16,8 @@
 
 namespace pbox::placement {
 
-// What the leader saw of one box in one round, or in one interval that always has the same number
-// of rounds.
+// The leader's measurement of one box in one round, or in one interval that always has the same
+// number of rounds.
 struct BoxSample {
   double bytes = 0;         // bytes served for the job
   double busy_seconds = 0;  // from the first push to arrive to the last result to leave
@@ -119,7 +119,7 @@ class Rebalancer {
   // Returns each box's rate, whatever its state: as last measured, or estimated from the declared
   // rate.
   std::vector<double> bytes_per_second() const;
-  // Whether a proposal that was carried out is on trial.
+  // Returns whether a proposal that was carried out is on trial.
   bool is_judging() const { return phase_ == Phase::kJudging; }
   uint64_t observations_ignored() const { return observations_ignored_; }
   // How many decisions of each kind there were, for metrics; and the newest decisions, oldest

@@ -37,7 +37,7 @@ BoxRelay::BoxRelay(boost::asio::io_context& context, const config::Upstream& set
       report_(std::move(report)),
       wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       lane_of_(spec_.chunks.size()) {
-  PBOX_CHECK(wake_fd_ >= 0);
+  PBOX_CHECK(wake_fd_ >= 0 && report_ != nullptr);
   thread_ = std::thread([this] {
     name_current_thread("relay");
     work();
@@ -67,6 +67,7 @@ void BoxRelay::seed(std::vector<std::vector<float>> values) {
 
 void BoxRelay::run(std::vector<RelayLane> lanes) {
   PBOX_CHECK(is_joined_ && !is_running_);
+  for (const RelayLane& lane : lanes) PBOX_CHECK(lane.uplink != nullptr);
   lanes_ = std::move(lanes);
   is_running_ = true;
   wake();

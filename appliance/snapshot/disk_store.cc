@@ -42,6 +42,7 @@ void DiskSnapshotStore::begin(const std::string& job, std::function<void(Result<
 
 void DiskSnapshotStore::write_part(uint64_t number, PartHead head, Cuts cuts,
                                    std::function<void(Result<PartFile>)> done) {
+  PBOX_CHECK(number > 0);
   run(
       [this, number, head = std::move(head), cuts = std::move(cuts)]() mutable {
         const std::string name = part_name(head);
@@ -55,6 +56,7 @@ void DiskSnapshotStore::write_part(uint64_t number, PartHead head, Cuts cuts,
 }
 
 void DiskSnapshotStore::finish(Manifest manifest, std::function<void(Status)> done) {
+  PBOX_CHECK(manifest.number > 0);
   run([this, manifest = std::move(manifest)] { return snapshot::finish(directory_, manifest); },
       std::move(done));
 }

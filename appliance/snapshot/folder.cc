@@ -171,6 +171,7 @@ std::string part_name(const PartHead& head) {
 }
 
 Result<uint64_t> make_next(const std::string& directory, const std::string& job) {
+  PBOX_CHECK(!job.empty());
   const std::string folder = job_folder(directory, job);
   std::error_code error;
   fs::create_directories(folder, error);

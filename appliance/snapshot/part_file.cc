@@ -231,7 +231,9 @@ Result<PartFile> write_part(const std::string& path, const PartHead& head, const
 
 PlacedChunks chunks_of(const PartHead& head) {
   const auto list = placed(head);
-  return {list.begin(), list.end()};
+  PlacedChunks chunks(list.begin(), list.end());
+  PBOX_CHECK(chunks.size() == list.size());  // no two tensors of a part have the same name
+  return chunks;
 }
 
 Status read_part(const std::string& path, const PartFile& expected, const PartHead& part,

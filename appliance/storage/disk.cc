@@ -49,7 +49,9 @@ class FolderDisk : public Disk {
  public:
   // `hint` follows the path in error messages.
   FolderDisk(std::string folder, Descriptor names, std::string hint)
-      : folder_(std::move(folder)), hint_(std::move(hint)), names_(std::move(names)) {}
+      : folder_(std::move(folder)), hint_(std::move(hint)), names_(std::move(names)) {
+    PBOX_CHECK(names_.ok());
+  }
 
   Result<std::optional<std::string>> read(const std::string& name) override {
     const Descriptor file(openat(names_.get(), name.c_str(), O_RDONLY | O_CLOEXEC));

@@ -37,7 +37,7 @@ bool Desk::run_until(const std::function<bool()>& done) {
 Result<Snapshot> Desk::get(Store& store, const std::string& prefix) {
   std::optional<Result<Snapshot>> answer;
   store.get(prefix, [&](const Result<Snapshot>& result) { answer.emplace(result); });
-  CHECK_FALSE(answer.has_value());  // never inside the call
+  CHECK_FALSE(answer.has_value());  // never answered inside the call
   REQUIRE(run_until([&] { return answer.has_value(); }));
   return *answer;
 }
@@ -61,7 +61,7 @@ void check_transactions(Desk& desk, const StoreFactory& open) {
   REQUIRE(first.ok());
   CHECK(first->committed);
 
-  // Of two that expect the same revision one is committed.
+  // Of two transactions that expect the same revision, one is committed.
   Transaction change{{{"t/a", first->revision}}, {{"t/a", "2", false}, {"t/b", "3", false}}, {}};
   const auto second = desk.commit(*store, change);
   REQUIRE(second.ok());
@@ -80,7 +80,7 @@ void check_transactions(Desk& desk, const StoreFactory& open) {
   CHECK(snapshot->entries[1].key == "t/b");
   CHECK(snapshot->entries[1].create_revision == second->revision);
 
-  // Absence is a condition, and a key that was deleted is made anew.
+  // The absence of a key is a condition too, and a deleted key can be created again.
   Transaction make{{{"t/b", 0}}, {{"t/b", "4", false}}, {}};
   CHECK_FALSE(desk.commit(*store, make)->committed);
   CHECK(desk.commit(*store, {{}, {}, {"t/b", "t/none"}})->committed);
@@ -116,7 +116,7 @@ void check_watches(Desk& desk, const StoreFactory& open) {
   CHECK(seen == std::vector<std::string>{"+w/a=1 ", "+w/b=2 +w/c=3 ", "+w/c=5 -w/a= "});
   CHECK(std::is_sorted(revisions.begin(), revisions.end()));
 
-  // Another goes on where the first has ended, and the first is told nothing more.
+  // A second watch resumes where the first one ended, and the first one delivers nothing more.
   watch.reset();
   REQUIRE(desk.commit(*store, put("w/d", "6")).ok());
   std::string resumed;
@@ -172,11 +172,11 @@ void check_claims(Desk& desk, const StoreFactory& open) {
       desk.context, *store, "c/lead", [] { return "second"; }, [] {});
   REQUIRE(desk.run_until([&] { return claim.held(); }));
   CHECK(claim.token() > old_token);
-  // What the first still sends comes too late.
+  // Writes that the first holder still sends come too late.
   CHECK_FALSE(desk.commit(*store, {{old_fence}, {{"c/work", "late", false}}, {}})->committed);
   CHECK(desk.commit(*store, {{claim.fence()}, {{"c/work", "by second", false}}, {}})->committed);
   CHECK(desk.get(*store, "c/work")->entries[0].value == "by second");
-  // A key that somebody takes away is claimed again, under a new token.
+  // A key that another party deletes is claimed again, under a new token.
   const int64_t token = claim.token();
   REQUIRE(desk.commit(*store, {{}, {}, {"c/lead"}})->committed);
   REQUIRE(desk.run_until([&] { return claim.held() && claim.token() != token; }));

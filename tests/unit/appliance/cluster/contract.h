@@ -1,4 +1,4 @@
-// What every Store promises, as cases that each store's own test program runs.
+// The promises of every Store, as test cases that each store's own test program runs.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -10,21 +10,21 @@
 
 namespace pbox::cluster {
 
-constexpr std::chrono::seconds kPatience{30};  // for what takes milliseconds
+constexpr std::chrono::seconds kPatience{30};  // generous: the operations take milliseconds
 
-// A loop, and calls into a store that wait for their answer.
+// An io_context, and calls into a store that wait for their answer.
 class Desk {
  public:
-  // True once `done`, false after kPatience.
+  // Runs the loop. Returns true once `done` is true, false after kPatience.
   bool run_until(const std::function<bool()>& done);
   Result<Snapshot> get(Store& store, const std::string& prefix);
   Result<Outcome> commit(Store& store, const Transaction& transaction);
-  bool await_session(Store& store);  // of a store that was started
+  bool await_session(Store& store);  // of a store that has been started
 
   boost::asio::io_context context;
 };
 
-// Opens and starts a store of the same content, which may be empty or not.
+// Opens and starts a store with the same contents each time, which may be empty.
 using StoreFactory = std::function<std::unique_ptr<Store>(Desk&, Observer)>;
 
 void check_transactions(Desk& desk, const StoreFactory& open);

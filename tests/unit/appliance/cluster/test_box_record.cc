@@ -4,7 +4,7 @@
 
 namespace pbox::cluster {
 
-TEST_CASE("what a box says of itself is what others read") {
+TEST_CASE("a box's record is read as it was written") {
   const BoxRecord record{.name = "b",
                          .control = "10.0.0.1:9541",
                          .data = {"10.0.0.1:9542", "[fd00::1]:9543"},
@@ -16,7 +16,8 @@ TEST_CASE("what a box says of itself is what others read") {
   CHECK(from_text("b", to_text(record)) == record);
 }
 
-TEST_CASE("a record of another release, or none at all, keeps what it says and is not fatal") {
+TEST_CASE(
+    "a record of another release keeps the known fields, and text that is no record is not fatal") {
   const BoxRecord unknown{.name = "b"};
   CHECK(from_text("b", "") == unknown);
   CHECK(from_text("b", "[1]") == unknown);

@@ -4,6 +4,7 @@
 
 #include "appliance/cluster/epoch_pool.h"
 #include "appliance/cluster/local_store.h"
+#include "appliance/storage/replace_file.h"
 #include "tests/support/crashing_disk.h"
 #include "tests/unit/appliance/cluster/contract.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 using Catch::Contains;
 
-// A box's part: its disk, what it has given out, and its pool of a store that others share.
+// One box: its disk, its local epochs, and its pool in a store that it shares with other boxes.
 class Box {
  public:
   Box(Desk& desk, Store& store, const std::string& name) : desk_(desk), store_(store), name_(name) {
@@ -58,7 +59,7 @@ class SharedStore {
 
 }  // namespace
 
-TEST_CASE("boxes that take turns never have the same epoch, over restarts and crashes") {
+TEST_CASE("boxes that take turns never use the same epoch, over restarts and crashes") {
   SharedStore shared;
   Box one(shared.desk, shared.store(), "one");
   Box two(shared.desk, shared.store(), "two");
@@ -80,13 +81,14 @@ TEST_CASE("boxes that take turns never have the same epoch, over restarts and cr
   CHECK(all.size() == 600);
 }
 
-TEST_CASE("while the store is away a box lives on its block, and says so when that is used up") {
+TEST_CASE(
+    "while the store is down a box uses its block, and reports an error when that is used up") {
   SharedStore shared;
   Box box(shared.desk, shared.store(), "one");
   REQUIRE(shared.desk.run_until([&] { return box.pool().spare() == EpochPool::kBlock; }));
-  shared.disk.steps_left = 0;  // nothing is committed any more
+  shared.disk.steps_left = 0;  // from now on no commit succeeds
   for (uint32_t epoch = 1; epoch <= EpochPool::kBlock; ++epoch) {
-    if (epoch == 20) box.start();  // the block outlives the box
+    if (epoch == 20) box.start();  // the block survives a restart of the box
     REQUIRE(box.pool().next(0).ok());
   }
   CHECK_FALSE(box.pool().next(0).ok());
@@ -101,7 +103,7 @@ TEST_CASE("while the store is away a box lives on its block, and says so when th
   CHECK(box.must_next() == EpochPool::kBlock + 1);
 }
 
-TEST_CASE("a floor above what is reserved is passed, and so is what the box gave out alone") {
+TEST_CASE("epochs exceed a floor above the reserved block, and the box's own earlier epochs") {
   SharedStore shared;
   Box box(shared.desk, shared.store(), "one");
   CHECK(box.must_next(1'000) > 1'000);
@@ -111,7 +113,7 @@ TEST_CASE("a floor above what is reserved is passed, and so is what the box gave
   test::CrashingDisk disk;
   {
     auto alone = *appliance::EpochStore::open(disk);
-    REQUIRE(alone.next(5'000).ok());  // with the local store, before there was a cluster
+    REQUIRE(alone.next(5'000).ok());  // used with the local store, before the box joined a cluster
   }
   Box late(shared.desk, shared.store(), "three");
   late.disk = disk;
@@ -119,7 +121,7 @@ TEST_CASE("a floor above what is reserved is passed, and so is what the box gave
   CHECK(late.must_next() > 5'001);
 }
 
-TEST_CASE("a folder that was copied to another box does not bring its block along") {
+TEST_CASE("a state folder that was copied to another box does not bring its block along") {
   SharedStore shared;
   Box box(shared.desk, shared.store(), "one");
   const uint32_t first = box.must_next();
@@ -131,7 +133,7 @@ TEST_CASE("a folder that was copied to another box does not bring its block alon
   CHECK(box.must_next() == first + 1);
 }
 
-TEST_CASE("a damaged file of blocks costs its numbers and nothing else") {
+TEST_CASE("a damaged block file only loses the epochs reserved in it") {
   SharedStore shared;
   Box box(shared.desk, shared.store(), "one");
   const uint32_t first = box.must_next();
@@ -142,7 +144,7 @@ TEST_CASE("a damaged file of blocks costs its numbers and nothing else") {
   CHECK(box.must_next() == first + EpochPool::kBlock);
 }
 
-TEST_CASE("a key of the store that holds no epoch is named") {
+TEST_CASE("the error names a key of the store that does not hold an epoch") {
   SharedStore shared;
   REQUIRE(shared.desk.commit(shared.store(), {{}, {{"epochs/reserved", "many", false}}, {}}).ok());
   Box box(shared.desk, shared.store(), "one");

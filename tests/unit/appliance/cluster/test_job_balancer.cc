@@ -9,8 +9,8 @@ namespace {
 
 using placement::DecisionKind;
 
-// A job on boxes of given speeds; an iteration lasts until the slowest is done. A plan that is
-// proposed is carried out at the next step. Box d has no part at first.
+// A job on boxes of given speeds. An iteration lasts until the slowest box has finished. A proposed
+// map is carried out at the next step. Box d has no parts at first.
 class World {
  public:
   explicit World(std::map<std::string, double> parts_per_second)
@@ -76,7 +76,7 @@ class World {
 
 }  // namespace
 
-TEST_CASE("a slow box loses parts to the others, which is kept, and pays") {
+TEST_CASE("a slow box loses parts to the others; this is kept and shortens the iteration") {
   World world({{"a", 100}, {"b", 25}, {"c", 100}});
   REQUIRE(world.parts("b") == 4);
   world.run(200);
@@ -93,14 +93,15 @@ TEST_CASE("a slow box loses parts to the others, which is kept, and pays") {
   CHECK(view.boxes[1].bytes_per_second < view.boxes[0].bytes_per_second);
 }
 
-TEST_CASE("a box that joins gets parts, and one that drains meanwhile is left to others") {
+TEST_CASE("a box that joins gets parts, and one that drains is left to the part maps") {
   World world({{"a", 100}, {"b", 100}, {"d", 100}});
   world.boxes.pop_back();
   world.run(20);
   REQUIRE(world.parts("d") == 0);
   world.boxes.push_back({"d", 0, true});
   world.run(3);
-  CHECK(world.parts("d") == 2);  // one of four from each: a second one is above their surplus
+  // one of four from each box: a second one would exceed their surplus
+  CHECK(world.parts("d") == 2);
   CHECK(world.count(DecisionKind::kJoin) == 1);
 
   world.boxes[0].takes_parts = false;
@@ -116,7 +117,7 @@ TEST_CASE("a box that joins gets parts, and one that drains meanwhile is left to
   CHECK(world.balancer.view().waits_for.empty());
 }
 
-TEST_CASE("nothing is decided upon loads of another plan, or twice upon the same rounds") {
+TEST_CASE("loads under another part map, or of rounds seen before, lead to no decision") {
   World world({{"a", 100}, {"b", 25}, {"c", 100}});
   const auto loads = world.loads();
   for (int step = 0; step < 100; ++step) {
@@ -133,7 +134,7 @@ TEST_CASE("nothing is decided upon loads of another plan, or twice upon the same
   CHECK(world.balancer.view().observations == 1);
 }
 
-TEST_CASE("a job whose parts cannot move is left alone, and says why") {
+TEST_CASE("a job whose parts cannot move is left alone, and the view says why") {
   World world({{"a", 100}, {"b", 25}, {"c", 100}});
   world.map.may_move = false;
   world.run(100);
@@ -141,7 +142,7 @@ TEST_CASE("a job whose parts cannot move is left alone, and says why") {
   CHECK_THAT(world.balancer.view().waits_for, Catch::Contains("cannot move"));
 }
 
-TEST_CASE("a plan that was not carried out changes nothing, and is told with the reason") {
+TEST_CASE("a part map that was not carried out changes nothing, and the reason is shown") {
   World world({{"a", 100}, {"b", 25}, {"c", 100}});
   std::optional<JobBalancer::Proposal> proposal;
   for (int step = 0; step < 200 && !proposal; ++step) {
@@ -158,7 +159,7 @@ TEST_CASE("a plan that was not carried out changes nothing, and is told with the
   CHECK(world.parts("b") <= 2);
 }
 
-TEST_CASE("of holds in a row the last is shown, and all are counted") {
+TEST_CASE("of several holds in a row only the last is shown, but all are counted") {
   World world({{"a", 100}, {"b", 100}, {"c", 100}});
   world.run(300);
   const auto decisions = world.balancer.view().decisions;

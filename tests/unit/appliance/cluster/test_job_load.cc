@@ -10,8 +10,8 @@ using appliance::RankProgress;
 
 constexpr uint64_t kMs = 1'000'000;
 
-// Two ranks of job "train" in some parts, whose iterations take so long, of which they wait for the
-// part.
+// Two ranks of job "train" with some parts. An iteration takes the given time, part of which the
+// ranks wait for the part.
 class Ranks {
  public:
   void finish(uint64_t rounds, uint64_t iteration_ms, uint64_t busy_ms) {
@@ -23,7 +23,7 @@ class Ranks {
     at_ns_ += ms * kMs;
     busy_ns_ += ms * kMs;
   }
-  // The second rank is one that all wait for: it waits for the box alone.
+  // The other rank waits for the second rank, which itself waits only for the box.
   PartProgress part(uint32_t index) const {
     const RankProgress patient{rounds_, at_ns_ + 7 * kMs, busy_ns_ + rounds_ * kMs};
     const RankProgress last{rounds_, at_ns_, busy_ns_};
@@ -42,7 +42,7 @@ LoadMeter::AssignmentOf assignment(int64_t revision, size_t parts) {
 
 }  // namespace
 
-TEST_CASE("a box's load is of the rounds since it was measured last, and of its slowest part") {
+TEST_CASE("a box's load covers the rounds since the last measurement, and its slowest part") {
   LoadMeter meter;
   Ranks first, second;
   const auto measure = [&](int64_t revision) {
@@ -52,28 +52,28 @@ TEST_CASE("a box's load is of the rounds since it was measured last, and of its 
     first.finish(rounds, 10, 2);
     second.finish(rounds, 10, 4);
   };
-  CHECK(measure(5).rounds == 0);  // the ranks have finished nothing
+  CHECK(measure(5).rounds == 0);  // the ranks have finished no round
   finish(3);
   CHECK(measure(5).rounds == 0);
   finish(3);
-  CHECK(measure(5).rounds == 0);  // some of that may have been under another plan
+  CHECK(measure(5).rounds == 0);  // some of these rounds may have been under another part map
   finish(5);
   JobLoad load = measure(5);
   CHECK(load.map_revision == 5);
   CHECK(load.rounds == 11);
   CHECK(load.bytes == 2000);
-  CHECK(load.busy_seconds == Approx(0.004));  // of the rank that waits for nobody else
+  CHECK(load.busy_seconds == Approx(0.004));  // of the rank that waits only for the box
   CHECK(load.iteration_seconds == Approx(0.010));
-  CHECK(measure(5) == load);  // nothing new
+  CHECK(measure(5) == load);  // nothing has changed
   first.finish(1, 20, 8);
-  CHECK(measure(5) == load);  // the other part has not gone on
+  CHECK(measure(5) == load);  // the other part has not progressed
   second.finish(1, 20, 6);
   load = measure(5);
   CHECK(load.rounds == 12);
   CHECK(load.busy_seconds == Approx(0.008));
 }
 
-TEST_CASE("what lies between two plans is a pause, and no load") {
+TEST_CASE("the time between two part maps is a pause, not load") {
   LoadMeter meter;
   Ranks stays, comes;
   const auto alone = [&] { return meter.measure({stays.part(0)}, assignment(5, 1)).at("train"); };
@@ -83,7 +83,7 @@ TEST_CASE("what lies between two plans is a pause, and no load") {
     alone();
   }
   REQUIRE(alone().iteration_seconds == Approx(0.010));
-  // The plan has another part here, which is not here yet.
+  // The map assigns another part to this box, which has not arrived yet.
   CHECK(meter.measure({stays.part(0)}, assignment(6, 2)).at("train").rounds == 0);
   const auto both = [&] {
     return meter.measure({stays.part(0), comes.part(1)}, assignment(6, 2)).at("train");
@@ -102,7 +102,7 @@ TEST_CASE("what lies between two plans is a pause, and no load") {
   CHECK(load.pause_seconds == Approx(0.250 + 5 * 0.008 - 5 * 0.010));
 }
 
-TEST_CASE("a rank that is another process now is measured anew, and a job that is over is gone") {
+TEST_CASE("a rank that is a new process is measured from the start, and an ended job has no load") {
   LoadMeter meter;
   Ranks ranks;
   const auto measure = [&] { return meter.measure({ranks.part(0)}, assignment(5, 1)).at("train"); };
@@ -120,7 +120,7 @@ TEST_CASE("a rank that is another process now is measured anew, and a job that i
   CHECK(meter.measure({}, assignment(5, 1)).empty());
 }
 
-TEST_CASE("loads survive being written, and what is none is left out") {
+TEST_CASE("loads are read as they were written, and entries that are no loads are skipped") {
   const JobLoads loads = {{"a \"job\"", {7, 100, 2.5e6, 0.003, 0.01, 0.25}}, {"b", {}}};
   CHECK(loads_from_text(to_text(loads)) == loads);
   for (const char* text : {"", "[]", "7", R"({"a": 3})", "{\"a\": {\"rounds\": "}) {

@@ -2,6 +2,7 @@
 
 #include "appliance/cluster/claim.h"
 #include "appliance/cluster/local_store.h"
+#include "appliance/storage/replace_file.h"
 #include "tests/support/crashing_disk.h"
 #include "tests/unit/appliance/cluster/contract.h"
 
@@ -23,7 +24,7 @@ Transaction put(const std::string& value) {
 
 }  // namespace
 
-TEST_CASE("the local store keeps what every store promises") {
+TEST_CASE("the local store keeps the promises of every store") {
   const auto disk = appliance::open_state_folder("");
   REQUIRE(disk.ok());
   Desk desk;
@@ -76,7 +77,7 @@ TEST_CASE("a crash at any step leaves the local store before or after the commit
   }
 }
 
-TEST_CASE("a local store whose disk failed says so, and goes on when the disk does") {
+TEST_CASE("a local store whose disk fails reports it, and continues once the disk works again") {
   test::CrashingDisk disk;
   Desk desk;
   std::vector<bool> up;
@@ -112,16 +113,16 @@ TEST_CASE("a damaged file of the local store is an error that says what to do") 
   for (const size_t at : {size_t{0}, size_t{14}, whole.size() - 1}) {
     std::string damaged = whole;
     damaged[at] ^= 1;
-    REQUIRE((*disk)->write("cluster", damaged).ok());
+    REQUIRE(appliance::replace_file(**disk, "cluster", damaged).ok());
     const auto store = LocalStore::open(desk.context, **disk);
     REQUIRE_FALSE(store.ok());
     CHECK_THAT(store.error().message, Contains("damaged") && Contains("delete the file"));
   }
-  REQUIRE((*disk)->write("cluster", whole.substr(0, 5)).ok());
+  REQUIRE(appliance::replace_file(**disk, "cluster", whole.substr(0, 5)).ok());
   CHECK_FALSE(LocalStore::open(desk.context, **disk).ok());
 }
 
-TEST_CASE("a watch of what the local store no longer has is told, and a mirror reads again") {
+TEST_CASE("a watch of compacted changes is notified, and a mirror reads again") {
   const auto disk = appliance::open_state_folder("");
   Desk desk;
   const auto store = must_open(desk, **disk);
@@ -133,7 +134,7 @@ TEST_CASE("a watch of what the local store no longer has is told, and a mirror r
 
   Mirror mirror(desk.context, *store, "key", [] {});
   REQUIRE(desk.run_until([&] { return mirror.loaded(); }));
-  // Committed without a turn of the loop: the mirror hears of none before the last.
+  // These are committed without running the loop, so the mirror sees only the last.
   const size_t count = LocalStore::kHistoryMax + 2;
   for (size_t i = 0; i < count; ++i) store->commit(put(std::to_string(i)), [](const auto&) {});
   CHECK(desk.run_until([&] {

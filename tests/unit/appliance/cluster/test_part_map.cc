@@ -16,7 +16,7 @@ size_t parts_on(const PartMap& map, const std::string& box) {
 
 }  // namespace
 
-TEST_CASE("a plan is read back as it was written; what is no plan is none") {
+TEST_CASE("a part map is read as it was written, and other text is not a part map") {
   const PartMap map{.chunk_bytes = kChunk,
                     .bytes = kBytes,
                     .may_move = true,
@@ -34,7 +34,7 @@ TEST_CASE("a plan is read back as it was written; what is no plan is none") {
   }
 }
 
-TEST_CASE("a new job has several parts for each pipeline, shared out by what boxes can do") {
+TEST_CASE("a new job has several parts per pipeline, distributed by the boxes' rates") {
   const auto equal =
       make_part_map(kBytes, kChunk, {{.name = "a", .pipelines = 2}, {.name = "b", .pipelines = 2}});
   CHECK(equal.boxes.size() == 4 * kPartsPerPipeline);
@@ -49,7 +49,7 @@ TEST_CASE("a new job has several parts for each pipeline, shared out by what box
   CHECK(parts_on(loaded, "b") == 4 * kPartsPerPipeline);
 }
 
-TEST_CASE("a small job has no more parts than chunks, a large cluster no more than there may be") {
+TEST_CASE("a job has no more parts than chunks, and never more than the limit") {
   CHECK(make_part_map(100, kChunk, {{.name = "a", .pipelines = 8}}).boxes.size() == 1);
   CHECK(make_part_map(3 * kChunk, kChunk, {{.name = "a", .pipelines = 8}}).boxes.size() == 3);
   std::vector<CandidateBox> many;
@@ -60,7 +60,7 @@ TEST_CASE("a small job has no more parts than chunks, a large cluster no more th
   for (const auto& box : many) CHECK(parts_on(map, box.name) >= 2);
 }
 
-TEST_CASE("what a box had is shared out over the others, and nothing else moves") {
+TEST_CASE("a box's parts are distributed over the others, and no other part moves") {
   const auto before = make_part_map(kBytes, kChunk, {{.name = "a"}, {.name = "b"}, {.name = "c"}});
   const double each = before.bytes_per_part() * kPartsPerPipeline;
   const auto after =

@@ -1,5 +1,5 @@
-// The plans of jobs, as boxes of one cluster make and change them: each with a PartMaps of its own
-// on one store. They share its session, so each of them believes that it leads.
+// Part maps of jobs, as the boxes of one cluster make and change them: each box has its own
+// PartMaps on one store. They share the store's session, so each of them believes that it leads.
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
@@ -33,7 +33,7 @@ proto::AskPartMap question(uint64_t bytes, const std::string& lost_box = {}) {
   return question;
 }
 
-// A box that is registered, listens on its control port, and may have a part of the job.
+// A box that is registered and listens on its control port. It may own a part of the job.
 struct Box {
   Box(Desk& desk, Store& store, const std::string& name)
       : acceptor(desk.context, {boost::asio::ip::make_address("127.0.0.1"), 0}),
@@ -59,7 +59,7 @@ struct Box {
     return record;
   }
 
-  // Whatever it is asked, it has an answer.
+  // Answers every question.
   void answer() {
     acceptor.async_accept([this](const boost::system::error_code& error, tcp::socket socket) {
       if (error) return;
@@ -81,7 +81,7 @@ struct Box {
   PartMaps maps;
 };
 
-// Two boxes.
+// A cluster of two boxes.
 struct Cluster {
   Cluster()
       : disk(std::move(*appliance::open_state_folder(""))),
@@ -108,17 +108,18 @@ struct Cluster {
     REQUIRE(desk.run_until([&] { return answer.has_value(); }));
     return *answer;
   }
-  // Which box has each part, as `index` has heard.
-  std::vector<std::string> heard(size_t index) {
+  // Returns the owner of each part, as box `index` sees it.
+  std::vector<std::string> owners_seen_by(size_t index) {
     const auto& maps = box(index).maps.maps();
     const auto found = maps.find(kJob);
     return found == maps.end() ? std::vector<std::string>() : found->second.boxes;
   }
-  bool await_equal_plans() {
-    return desk.run_until([&] { return !heard(0).empty() && heard(0) == heard(1); });
+  bool await_equal_maps() {
+    return desk.run_until(
+        [&] { return !owners_seen_by(0).empty() && owners_seen_by(0) == owners_seen_by(1); });
   }
   size_t parts_on(const std::string& name) {
-    const auto parts = heard(0);
+    const auto parts = owners_seen_by(0);
     return static_cast<size_t>(std::count(parts.begin(), parts.end(), name));
   }
 
@@ -136,7 +137,7 @@ std::vector<std::string> boxes_of(const proto::PartMap& map) {
 
 }  // namespace
 
-TEST_CASE("boxes that are asked at once answer with one plan, whose parts are on both") {
+TEST_CASE("boxes that are asked at the same time answer with one map, with parts on both") {
   Cluster cluster;
   std::vector<std::vector<std::string>> answers;
   for (size_t index : {0u, 1u, 0u}) {
@@ -148,19 +149,19 @@ TEST_CASE("boxes that are asked at once answer with one plan, whose parts are on
   REQUIRE(cluster.desk.run_until([&] { return answers.size() == 3; }));
   CHECK(answers[1] == answers[0]);
   CHECK(answers[2] == answers[0]);
-  REQUIRE(cluster.await_equal_plans());
-  CHECK(cluster.heard(0) == answers[0]);
+  REQUIRE(cluster.await_equal_maps());
+  CHECK(cluster.owners_seen_by(0) == answers[0]);
   CHECK(cluster.parts_on("a") == cluster.parts_on("b"));
 }
 
-TEST_CASE("a part is here, elsewhere with its address, or nobody knows") {
+TEST_CASE("the owner of a part is this box, another box with its address, or unknown") {
   Cluster cluster;
   PartMaps& maps = cluster.box(0).maps;
   const auto before = maps.other_owner(kJob, 0, 4);
   CHECK(before.error().code == ErrorCode::kUnavailable);
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
-  REQUIRE(cluster.await_equal_plans());
-  const auto boxes = cluster.heard(0);
+  REQUIRE(cluster.await_equal_maps());
+  const auto boxes = cluster.owners_seen_by(0);
   const auto parts = static_cast<uint32_t>(boxes.size());
   for (uint32_t part = 0; part < parts; ++part) {
     const auto place = maps.other_owner(kJob, part, parts);
@@ -173,17 +174,30 @@ TEST_CASE("a part is here, elsewhere with its address, or nobody knows") {
   CHECK_THAT(others.error().message, Contains("start all ranks again"));
 }
 
-TEST_CASE("a worker that has lost its box makes no plan where there is none") {
-  Cluster cluster;
-  CHECK(cluster.ask(0, question(0, "b")).error().code == ErrorCode::kUnavailable);
-  CHECK(cluster.heard(0).empty());
-}
-
-TEST_CASE("a box that a worker cannot reach keeps its parts as long as it answers others") {
+TEST_CASE("a part number that a worker's own count of parts excludes is refused") {
   Cluster cluster;
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
-  REQUIRE(cluster.await_equal_plans());
-  const auto before = cluster.heard(0);
+  REQUIRE(cluster.await_equal_maps());
+  const auto parts = static_cast<uint32_t>(cluster.owners_seen_by(0).size());
+  for (const uint32_t part : {parts, parts + 1, UINT32_MAX}) {
+    const auto place = cluster.box(0).maps.other_owner(kJob, part, parts);
+    REQUIRE_FALSE(place.ok());
+    CHECK(place.error().code == ErrorCode::kInvalidArgument);
+    CHECK_THAT(place.error().message, Contains("out of range"));
+  }
+}
+
+TEST_CASE("a worker that has lost its box does not create a map if there is none") {
+  Cluster cluster;
+  CHECK(cluster.ask(0, question(0, "b")).error().code == ErrorCode::kUnavailable);
+  CHECK(cluster.owners_seen_by(0).empty());
+}
+
+TEST_CASE("a box that a worker cannot reach keeps its parts while it answers other boxes") {
+  Cluster cluster;
+  REQUIRE(cluster.ask(0, question(kBytes)).ok());
+  REQUIRE(cluster.await_equal_maps());
+  const auto before = cluster.owners_seen_by(0);
   const auto reachable = cluster.ask(0, question(0, "b"));
   REQUIRE(reachable.ok());
   CHECK(boxes_of(*reachable) == before);
@@ -193,40 +207,41 @@ TEST_CASE("a box that a worker cannot reach keeps its parts as long as it answer
   for (const std::string& box : boxes_of(*gone)) CHECK(box == "a");
 }
 
-TEST_CASE("a box that one worker cannot reach for long loses its parts, and is avoided") {
+TEST_CASE("a box that one worker cannot reach for a long time loses its parts and is avoided") {
   Cluster cluster;
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
-  REQUIRE(cluster.await_equal_plans());
-  const auto before = cluster.heard(0);
+  REQUIRE(cluster.await_equal_maps());
+  const auto before = cluster.owners_seen_by(0);
   auto lost = question(0, "b");
   cluster.box(1).up_for_ms = 60'000;
-  lost.set_lost_for_ms(1'400);  // not for long yet
+  lost.set_lost_for_ms(1'400);  // below the limit of 1.5 s
   CHECK(boxes_of(*cluster.ask(0, lost)) == before);
   lost.set_lost_for_ms(1'600);
-  cluster.box(1).up_for_ms = 2'000;  // it was away, not the way to it
+  cluster.box(1).up_for_ms = 2'000;  // the box itself was down, not the path to it
   CHECK(boxes_of(*cluster.ask(0, lost)) == before);
   cluster.box(1).up_for_ms = 60'000;
   for (const std::string& box : boxes_of(*cluster.ask(0, lost))) CHECK(box == "a");
   const std::vector<std::string> all_on_a(before.size(), "a");
-  REQUIRE(cluster.desk.run_until([&] { return cluster.heard(0) == all_on_a; }));
-  REQUIRE(cluster.await_equal_plans());
+  REQUIRE(cluster.desk.run_until([&] { return cluster.owners_seen_by(0) == all_on_a; }));
+  REQUIRE(cluster.await_equal_maps());
   const PartMap map = cluster.box(0).maps.maps().at(kJob);
   const auto now = static_cast<uint64_t>(std::time(nullptr));
   CHECK(map.avoids("b", now));
   CHECK_FALSE(map.avoids("b", now + 601));
   CHECK_FALSE(map.avoids("a", now));
-  // With a third box nothing goes there; where there is none it does.
+  // With a third box no part goes to the avoided box; without a third box parts do go there.
   cluster.add("c");
   cluster.boxes[2]->box_directory.on_session();
   REQUIRE(cluster.desk.run_until([&] { return cluster.box(1).box_directory.boxes().size() == 3; }));
   cluster.box(0).acceptor.close();
   for (const std::string& box : boxes_of(*cluster.ask(1, question(0, "a")))) CHECK(box == "c");
-  REQUIRE(cluster.desk.run_until([&] { return cluster.heard(1) != all_on_a; }));
+  REQUIRE(cluster.desk.run_until([&] { return cluster.owners_seen_by(1) != all_on_a; }));
   cluster.box(2).acceptor.close();
   for (const std::string& box : boxes_of(*cluster.ask(1, question(0, "c")))) CHECK(box != "c");
 }
 
-TEST_CASE("a box that drains is emptied by the leader, and gets nothing until that ends") {
+TEST_CASE(
+    "the leader moves all parts off a box that drains, and it gets none until the drain ends") {
   Cluster cluster;
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
   const auto drain = [&](bool draining) {
@@ -237,7 +252,7 @@ TEST_CASE("a box that drains is emptied by the leader, and gets nothing until th
   };
   drain(true);
   REQUIRE(cluster.desk.run_until(
-      [&] { return !cluster.heard(0).empty() && cluster.parts_on("b") == 0; }));
+      [&] { return !cluster.owners_seen_by(0).empty() && cluster.parts_on("b") == 0; }));
   auto second = question(kBytes);
   second.set_job("vgg");
   const auto map = cluster.ask(1, second);
@@ -252,24 +267,24 @@ TEST_CASE("a box that drains is emptied by the leader, and gets nothing until th
   CHECK(std::count(boxes.begin(), boxes.end(), "b") > 0);
 }
 
-TEST_CASE("what cannot move stays at a box that drains, and is taken back") {
+TEST_CASE("a part that cannot move stays on a box that drains, and is reclaimed") {
   Cluster cluster;
   auto fixed = question(kBytes);
   fixed.set_may_move(false);
   REQUIRE(cluster.ask(0, fixed).ok());
-  REQUIRE(cluster.await_equal_plans());
-  const auto before = cluster.heard(0);
+  REQUIRE(cluster.await_equal_maps());
+  const auto before = cluster.owners_seen_by(0);
   const auto part =
       static_cast<uint32_t>(std::find(before.begin(), before.end(), "a") - before.begin());
   cluster.box(1).maps.reclaim_part(kJob, part);
-  REQUIRE(cluster.desk.run_until([&] { return cluster.heard(0)[part] == "b"; }));
+  REQUIRE(cluster.desk.run_until([&] { return cluster.owners_seen_by(0)[part] == "b"; }));
   CHECK(cluster.parts_on("b") == before.size() / 2 + 1);
 }
 
-TEST_CASE("parts are moved only if nobody has changed the plan meanwhile") {
+TEST_CASE("parts are moved only if the map has not been changed in the meantime") {
   Cluster cluster;
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
-  REQUIRE(cluster.await_equal_plans());
+  REQUIRE(cluster.await_equal_maps());
   const auto move_all_to_a = [&] {
     PartMap map = cluster.box(0).maps.maps().at(kJob);
     std::fill(map.boxes.begin(), map.boxes.end(), "a");
@@ -279,23 +294,23 @@ TEST_CASE("parts are moved only if nobody has changed the plan meanwhile") {
     REQUIRE(cluster.desk.run_until([&] { return done.has_value(); }));
     return *done;
   };
-  cluster.box(1).maps.reclaim_part(kJob, 0);  // not heard of at the other box yet
+  cluster.box(1).maps.reclaim_part(kJob, 0);  // the other box has not seen this change yet
   const Status late = move_all_to_a();
   REQUIRE_FALSE(late.ok());
   CHECK(late.error().code == ErrorCode::kUnavailable);
-  REQUIRE(cluster.desk.run_until([&] { return cluster.heard(0)[0] == "b"; }));
+  REQUIRE(cluster.desk.run_until([&] { return cluster.owners_seen_by(0)[0] == "b"; }));
   CHECK(move_all_to_a().ok());
   REQUIRE(cluster.desk.run_until([&] { return cluster.parts_on("b") == 0; }));
 }
 
-TEST_CASE("who begins a job that cannot move is not told of a plan that says it can") {
+TEST_CASE("a worker that begins a job that cannot move does not get a map that says it can") {
   Cluster cluster;
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
-  REQUIRE(cluster.await_equal_plans());
+  REQUIRE(cluster.await_equal_maps());
   const auto may_move = [&] { return cluster.box(1).maps.maps().at(kJob).may_move; };
   auto fixed = question(kBytes);
   fixed.set_may_move(false);
-  // Another change is first.
+  // Another change is committed first.
   const PartMap map = cluster.box(0).maps.maps().at(kJob);
   cluster.box(0).maps.move(kJob, map, "a test", [](const Status&) {});
   const auto first = cluster.ask(1, fixed);
@@ -305,12 +320,11 @@ TEST_CASE("who begins a job that cannot move is not told of a plan that says it 
   CHECK(cluster.desk.run_until([&] { return !may_move(); }));
 }
 
-TEST_CASE(
-    "the plan of a job that is over is forgotten after a while, unless the job begins again") {
+TEST_CASE("the map of an ended job is deleted after a while, unless the job begins again") {
   Cluster cluster;
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
-  REQUIRE(cluster.await_equal_plans());
-  const auto boxes = cluster.heard(0);
+  REQUIRE(cluster.await_equal_maps());
+  const auto boxes = cluster.owners_seen_by(0);
   const auto is_over_at = [&](size_t index) {
     const auto& maps = cluster.box(index).maps.maps();
     return maps.contains(kJob) && maps.at(kJob).is_over;
@@ -322,22 +336,22 @@ TEST_CASE(
   REQUIRE(cluster.desk.run_until(is_over));
 
   CHECK(cluster.box(0).maps.parts_of("a") == 0);
-  SECTION("for good") {
+  SECTION("permanently") {
     CHECK(cluster.desk.run_until(
-        [&] { return cluster.heard(0).empty() && cluster.heard(1).empty(); }));
+        [&] { return cluster.owners_seen_by(0).empty() && cluster.owners_seen_by(1).empty(); }));
   }
-  SECTION("a box that has it says that it is not over") {
+  SECTION("a box that still runs it clears the mark") {
     cluster.box(0).has_job = true;
     CHECK(cluster.desk.run_until([&] { return !is_over(); }));
-    CHECK(cluster.heard(0) == boxes);
+    CHECK(cluster.owners_seen_by(0) == boxes);
   }
-  SECTION("the next job of that name and size has the same plan") {
+  SECTION("the next job of that name and size gets the same map") {
     const auto again = cluster.ask(1, question(kBytes));
     REQUIRE(again.ok());
     CHECK(boxes_of(*again) == boxes);
     CHECK(cluster.desk.run_until([&] { return !is_over(); }));
   }
-  SECTION("one of another size has a plan of its own") {
+  SECTION("a job of another size gets a new map") {
     const auto again = cluster.ask(1, question(100));
     REQUIRE(again.ok());
     CHECK(again->parts_size() == 1);

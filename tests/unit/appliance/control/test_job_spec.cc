@@ -36,7 +36,8 @@ proto::Join good_join() {
 
 using Spoil = std::function<void(proto::Join&)>;
 
-// Each spoils one field; the message must name the field, the value, and what is allowed.
+// Each case makes one field invalid. The message must name the field, the value and what is
+// allowed.
 struct Case {
   const char* what;
   Spoil spoil;
@@ -164,7 +165,7 @@ void require_refused(const std::vector<Case>& cases) {
     REQUIRE_FALSE(spec.ok());
     CHECK(spec.error().code == one.code);
     for (const auto& text : one.says) CHECK_THAT(spec.error().message, Contains(text));
-    proto::Failure sent;  // what the worker is told must be text, whatever it sent
+    proto::Failure sent;  // the message must be valid UTF-8, whatever the worker sent
     sent.set_message(spec.error().message);
     CHECK(proto::Failure().ParseFromString(sent.SerializeAsString()));
   }
@@ -203,7 +204,7 @@ TEST_CASE("a JOIN becomes a job, field by field") {
   CHECK(spec->tensors[2].bytes() == 10);
 }
 
-TEST_CASE("no chunk_bytes in a JOIN means the box's default, and aggregate needs no optimizer") {
+TEST_CASE("without chunk_bytes the box's default applies, and mode aggregate needs no optimizer") {
   proto::Join join = good_join();
   join.set_chunk_bytes(0);
   join.set_mode(0);
@@ -213,19 +214,19 @@ TEST_CASE("no chunk_bytes in a JOIN means the box's default, and aggregate needs
   CHECK(spec->chunk_bytes == 2048);
 }
 
-TEST_CASE("a JOIN whose identity is wrong is refused with field, value and remedy") {
+TEST_CASE("a JOIN with an invalid identity is refused with field, value and remedy") {
   require_refused(identity_cases());
 }
 
-TEST_CASE("a JOIN whose optimizer is wrong is refused with field, value and remedy") {
+TEST_CASE("a JOIN with an invalid optimizer is refused with field, value and remedy") {
   require_refused(optimizer_cases());
 }
 
-TEST_CASE("a JOIN whose tensors are wrong is refused with field, value and remedy") {
+TEST_CASE("a JOIN with invalid tensors is refused with field, value and remedy") {
   require_refused(tensor_cases());
 }
 
-TEST_CASE("a JOIN of more tensors than a job may have is refused") {
+TEST_CASE("a JOIN with more tensors than a job may have is refused") {
   proto::Join join = good_join();
   join.set_mode(0);
   for (uint32_t index = 0; index < limits::kTensorsPerJobMax; ++index) {

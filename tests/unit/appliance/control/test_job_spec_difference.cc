@@ -66,7 +66,7 @@ std::vector<Case> cases() {
 
 }  // namespace
 
-TEST_CASE("equal descriptions do not differ, whatever their job is called") {
+TEST_CASE("equal descriptions do not differ, whatever the job's name") {
   JobSpec other = job();
   CHECK_FALSE(first_difference(job(), other));
   other.name = "another";
@@ -84,7 +84,7 @@ TEST_CASE("each field's difference is named with both values") {
   }
 }
 
-TEST_CASE("of two differences the first one is named") {
+TEST_CASE("if there are two differences, the first one is named") {
   const auto all = cases();
   for (size_t index = 0; index + 1 < all.size(); ++index) {
     JobSpec worker = job();
@@ -93,12 +93,12 @@ TEST_CASE("of two differences the first one is named") {
     const auto difference = first_difference(job(), worker);
     REQUIRE(difference);
     const std::string& earlier = all[index].says[0];
-    // A renamed tensor is another tensor: what differs inside it is not looked at.
+    // A renamed tensor is another tensor, so its other fields are not compared.
     CHECK_THAT(*difference, Contains(earlier.substr(0, earlier.find(':'))));
   }
 }
 
-TEST_CASE("a worker that lacks the job's last tensor is told which") {
+TEST_CASE("a worker that lacks the job's last tensor is told its name") {
   JobSpec worker = job();
   worker.tensors.pop_back();
   const auto difference = first_difference(job(), worker);
@@ -106,7 +106,8 @@ TEST_CASE("a worker that lacks the job's last tensor is told which") {
   CHECK_THAT(*difference, Contains("tensor 1 ('b')") && Contains("missing from this worker's"));
 }
 
-TEST_CASE("a job is cut into chunks in tensor order, the last of a tensor shorter") {
+TEST_CASE(
+    "a job is divided into chunks in tensor order, and the last chunk of a tensor is shorter") {
   JobSpec spec = job();
   spec.chunk_bytes = 1024;
   spec.tensors = {{.name = "a", .elements = 600, .priority = 2},

@@ -1,4 +1,4 @@
-// A part's state in pieces: all of it comes over, and nothing else is taken for it.
+// A part's state in pieces: it is transferred as a whole, and answers that do not fit are rejected.
 #include <catch2/catch.hpp>
 #include <functional>
 
@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kEpoch = 7;
 
-// Chunks 0, 2 and 3 of four; one is longer than an answer.
+// Chunks 0, 2 and 3 of four; one of them is larger than an answer.
 PartState sample() {
   PartState state;
   state.epoch = kEpoch;
@@ -43,7 +43,7 @@ proto::PartState next_answer(const PartState& state, const IncomingState& here) 
 
 }  // namespace
 
-TEST_CASE("a state comes over whole, however many answers it takes") {
+TEST_CASE("a state is transferred as a whole, however many answers it takes") {
   const PartState state = sample();
   IncomingState here = incoming();
   uint32_t answers = 0;
@@ -70,7 +70,7 @@ TEST_CASE("a state comes over whole, however many answers it takes") {
   }
 }
 
-TEST_CASE("of a part whose chunks have no weights yet there is nothing, and that is all") {
+TEST_CASE("the state of a part without weights is empty and complete") {
   PartState state;
   state.epoch = kEpoch;
   IncomingState here = incoming();
@@ -79,7 +79,7 @@ TEST_CASE("of a part whose chunks have no weights yet there is nothing, and that
   CHECK(here.state().chunks.empty());
 }
 
-TEST_CASE("what is no answer to the question is not taken") {
+TEST_CASE("an answer that does not match the question is rejected") {
   const PartState state = sample();
   using Change = std::function<void(proto::PartState&)>;
   const std::vector<std::pair<std::string, Change>> changes = {
@@ -112,7 +112,7 @@ TEST_CASE("what is no answer to the question is not taken") {
   IncomingState here = incoming();
   const proto::PartState first = next_answer(state, here);
   REQUIRE(here.take(first));
-  CHECK_FALSE(here.take(first));  // once more
+  CHECK_FALSE(here.take(first));  // the same answer again
 }
 
 }  // namespace pbox::appliance

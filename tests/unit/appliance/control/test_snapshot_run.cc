@@ -1,4 +1,4 @@
-// How a snapshot is taken over several boxes, which answer late, differ, and go away.
+// A snapshot over several boxes, which answer late, are at different rounds, or disappear.
 #include <catch2/catch.hpp>
 #include <deque>
 
@@ -35,7 +35,7 @@ class Files : public snapshot::SnapshotStore {
   std::optional<snapshot::Manifest> manifest;
 };
 
-// Three parts, the second of which is here.
+// Three parts; this box owns the second one.
 struct Rack {
   Files files;
   std::deque<Asked> asked;
@@ -44,21 +44,21 @@ struct Rack {
       [this](const std::string& box, const proto::AskCut& question, const auto& done) {
         asked.push_back({box, question, done});
       },
-      [this](const auto& done) { done(plan()); }, [] { return "2026-01-01T00:00:00Z"; },
+      [this](const auto& done) { done(map()); }, [] { return "2026-01-01T00:00:00Z"; },
       [this] { ++ends; }, "job", kDeadlineNs);
   std::vector<std::string> places = {"a", "b", "c"};
   int ends = 0;
 
   Rack() { run->begin("b", {11, 12}); }
 
-  proto::PartMap plan() const {
-    proto::PartMap plan;
+  proto::PartMap map() const {
+    proto::PartMap map;
     for (const std::string& box : places) {
-      auto& place = *plan.add_parts();
+      auto& place = *map.add_parts();
       place.set_box(box);
       if (box != "b") place.set_address("10.0.0.1:9541");
     }
-    return plan;
+    return map;
   }
 
   Asked take() {
@@ -67,7 +67,8 @@ struct Rack {
     asked.pop_front();
     return next;
   }
-  // All parts are asked how far they are, and say so; the round that is then wanted of all.
+  // All parts are asked how far they are and answer. Returns the round that is then requested of
+  // all.
   uint32_t survey(const std::vector<uint32_t>& rounds) {
     for (const uint32_t round : rounds) {
       const Asked question = take();
@@ -93,15 +94,15 @@ struct Rack {
 
 }  // namespace
 
-TEST_CASE("every box is asked for the round of the one that is furthest, until all have written") {
+TEST_CASE("every box is asked for the round of the furthest one, until all have written") {
   Rack rack;
   CHECK(rack.survey({7, 9, 8}) == 9);
   CHECK(rack.asked[0].box == "a");
-  CHECK(rack.asked[1].box.empty());  // this one
+  CHECK(rack.asked[1].box.empty());  // this box
   rack.answer(CutProgress::CUTTING);
   rack.answer(CutProgress::WRITTEN);
   rack.run->on_tick(1);
-  REQUIRE(rack.asked.size() == 2);  // c has yet to answer, b has written
+  REQUIRE(rack.asked.size() == 2);  // c has not answered yet, b has written
   CHECK(rack.asked[0].box == "c");
   rack.answer(CutProgress::WRITING);
   rack.answer(CutProgress::WRITING);
@@ -117,12 +118,12 @@ TEST_CASE("every box is asked for the round of the one that is furthest, until a
   CHECK(rack.files.manifest->parts.at(2).box == "c");
   CHECK(rack.run->is_done());
   CHECK(rack.ends == 1);
-  // All are told that it is over.
+  // All boxes are told that the cut is over.
   REQUIRE(rack.asked.size() == 3);
   CHECK(rack.asked[2].question.over());
 }
 
-TEST_CASE("each cut that was missed is followed by one that is further ahead") {
+TEST_CASE("each missed cut is followed by one that is further ahead") {
   Rack rack;
   std::vector<uint32_t> margins;
   for (int attempt = 0; attempt < 8; ++attempt) {
@@ -141,7 +142,7 @@ TEST_CASE("each cut that was missed is followed by one that is further ahead") {
   CHECK_THAT(rack.run->view().error, Contains("passed every cut"));
 }
 
-TEST_CASE("a job that comes to rest before a cut ahead of it is cut where it rests") {
+TEST_CASE("a job that comes to rest before the cut is cut where it rests") {
   Rack rack;
   rack.survey({5, 5, 5});
   for (const auto state : {CutProgress::MISSED, CutProgress::CUTTING}) {
@@ -168,7 +169,7 @@ TEST_CASE("a job that comes to rest before a cut ahead of it is cut where it res
   nobody_is_there();
   rack.run->on_tick(kSecond + 2);
   CHECK(rack.survey({6, 6, 6}) == 6);
-  // Where some have come to it the others are waited for.
+  // Once some parts have reached the cut, the run waits for the others.
   for (int part = 0; part < 3; ++part) rack.answer(CutProgress::CUTTING);
   rack.run->on_tick(kSecond + 3);
   for (int part = 0; part < 3; ++part) rack.answer(CutProgress::CUTTING);
@@ -176,12 +177,12 @@ TEST_CASE("a job that comes to rest before a cut ahead of it is cut where it res
   CHECK(rack.asked.back().question.round() == 6);
 }
 
-TEST_CASE("rounds are compared as the wire counts them") {
+TEST_CASE("rounds are compared by serial number, as on the wire") {
   Rack rack;
   CHECK(rack.survey({UINT32_MAX, 1, UINT32_MAX - 1}) == 1);
 }
 
-TEST_CASE("a box that does not answer is asked again, one that cannot ends it") {
+TEST_CASE("a box that does not answer is asked again, and an error ends the run") {
   Rack rack;
   rack.survey({3, 3, 3});
   rack.take().done(Error{ErrorCode::kUnavailable, "no answer"});
@@ -192,7 +193,7 @@ TEST_CASE("a box that does not answer is asked again, one that cannot ends it") 
   CHECK_FALSE(rack.files.manifest);
 }
 
-TEST_CASE("a part that moves is asked for where the plan has it then") {
+TEST_CASE("a part that moves is asked for at the owner that the map then names") {
   Rack rack;
   rack.take();
   rack.take();
@@ -202,14 +203,14 @@ TEST_CASE("a part that moves is asked for where the plan has it then") {
   rack.run->on_tick(1);
   REQUIRE(rack.asked.size() == 3);
   CHECK(rack.asked[2].box == "d");
-  // Its workers have yet to come to it.
+  // Its workers have not reached the new owner yet.
   for (int part = 0; part < 2; ++part) rack.answer(CutProgress::CUTTING);
   rack.take().done(Error{ErrorCode::kUnavailable, "part 2 does not run yet"});
   rack.run->on_tick(kDeadlineNs);
   CHECK_THAT(rack.run->view().error, Contains("box d: part 2 does not run yet"));
 }
 
-TEST_CASE("what is written is no snapshot unless it can be read from one place") {
+TEST_CASE("the run fails if the parts are not all in one place") {
   Rack rack;
   rack.files.shared = false;
   rack.survey({3, 3, 3});
@@ -218,7 +219,7 @@ TEST_CASE("what is written is no snapshot unless it can be read from one place")
   CHECK_THAT(rack.run->view().error, Contains("not shared"));
 }
 
-TEST_CASE("it ends at its time") {
+TEST_CASE("the run fails at its deadline") {
   Rack rack;
   rack.survey({3, 3, 3});
   rack.answer(CutProgress::WRITTEN);

@@ -24,7 +24,7 @@ TEST_CASE("session numbers are unique, name their pipeline, and leave the direct
   REQUIRE(spis.in_use(2) == 300);
 }
 
-TEST_CASE("a released slot rests until every other slot has had its turn") {
+TEST_CASE("a released slot is not used again before every other slot has been used") {
   SpiAllocator spis(1, 1);
   const auto first = spis.allocate(0);
   REQUIRE(first);
@@ -41,7 +41,8 @@ TEST_CASE("a released slot rests until every other slot has had its turn") {
   REQUIRE(wire::spi_index(*again) == wire::spi_index(*first));
 }
 
-TEST_CASE("a full table gives nothing, another pipeline still does, and a released slot serves") {
+TEST_CASE(
+    "a full table gives no number, other pipelines still do, and a released slot is used again") {
   SpiAllocator spis(2, 1);
   std::vector<uint32_t> taken;
   for (uint32_t count = 0; count < limits::kSessionsPerPipelineMax; ++count) {

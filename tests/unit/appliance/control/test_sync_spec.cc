@@ -10,7 +10,7 @@ namespace {
 using Catch::Contains;
 using wire::SyncModel;
 
-// A JOIN that each model but BSP takes, once its own fields are set.
+// A JOIN that every model except BSP accepts, once the model's own fields are set.
 proto::Join join_of(SyncModel model) {
   proto::Join join;
   join.set_job("job");
@@ -134,7 +134,7 @@ void require_refused(const std::vector<Case>& cases) {
 
 }  // namespace
 
-TEST_CASE("a job that says nothing of consistency is BSP") {
+TEST_CASE("a job that does not set a consistency model is BSP") {
   proto::Join join = join_of(SyncModel::kBsp);
   join.clear_sync();
   const auto spec = parse_join(join, {});
@@ -142,7 +142,7 @@ TEST_CASE("a job that says nothing of consistency is BSP") {
   CHECK(spec->sync == wire::SyncSpec{});
 }
 
-TEST_CASE("each model is taken with all that it may have") {
+TEST_CASE("each model is accepted with all its fields") {
   for (uint32_t model = 0; model < wire::kSyncModelCount; ++model) {
     proto::Join join = join_of(static_cast<SyncModel>(model));
     auto& sync = *join.mutable_sync();
@@ -161,7 +161,7 @@ TEST_CASE("each model is taken with all that it may have") {
   }
 }
 
-TEST_CASE("ESSP reads cached data, said or not, and an unset probability is 1") {
+TEST_CASE("ESSP always reads cached data, and an unset probability is 1") {
   for (const bool says_so : {false, true}) {
     proto::Join join = join_of(SyncModel::kEssp);
     join.mutable_sync()->set_reads(says_so ? 1 : 0);
@@ -173,15 +173,16 @@ TEST_CASE("ESSP reads cached data, said or not, and an unset probability is 1") 
   }
 }
 
-TEST_CASE("a field that is no field of the model, or out of range, is refused with the remedy") {
+TEST_CASE(
+    "a field that the model does not have, or that is out of range, is refused with the remedy") {
   require_refused(field_cases());
 }
 
-TEST_CASE("a model that does not fit the rest of the job is refused with the reason") {
+TEST_CASE("a model that conflicts with the rest of the job is refused with the reason") {
   require_refused(job_cases());
 }
 
-TEST_CASE("ranks that want different consistency are told the first difference") {
+TEST_CASE("ranks that ask for different consistency are told the first difference") {
   const wire::SyncSpec job{.model = SyncModel::kPssp, .staleness = 3, .probability = 0.5f};
   CHECK_FALSE(sync_difference(job, job));
   const auto difference = [&](auto change) {

@@ -27,18 +27,18 @@ TEST_CASE("chunks of one size are dealt round robin, ties to the lower bin") {
   REQUIRE(assign_chunks(bytes, {0, 0, 0}) == std::vector<uint8_t>{0, 1, 2, 0, 1, 2, 0});
 }
 
-TEST_CASE("what a bin carries already counts") {
+TEST_CASE("the load that a bin already carries counts") {
   const std::vector<uint32_t> bytes = {10, 10, 10};
   REQUIRE(assign_chunks(bytes, {25, 0}) == std::vector<uint8_t>{1, 1, 1});
   REQUIRE(assign_chunks(bytes, {15, 0}) == std::vector<uint8_t>{1, 1, 0});
 }
 
-TEST_CASE("one bin takes all, and no chunks need no bin") {
+TEST_CASE("a single bin takes all chunks, and a map of no chunks is empty") {
   REQUIRE(assign_chunks(std::vector<uint32_t>{3, 2, 1}, {0}) == std::vector<uint8_t>{0, 0, 0});
   REQUIRE(assign_chunks(std::vector<uint32_t>{}, {0, 7}).empty());
 }
 
-TEST_CASE("no bin is heavier than 4/3 of what any partition must have") {
+TEST_CASE("no bin is heavier than 4/3 of the lower bound of every partition") {
   Rng rng(41);
   for (int repetition = 0; repetition < 300; ++repetition) {
     const size_t bins = 1 + rng.below(9);
@@ -60,7 +60,7 @@ TEST_CASE("no bin is heavier than 4/3 of what any partition must have") {
   }
 }
 
-TEST_CASE("bins end within one smallest chunk of each other when sizes are equal") {
+TEST_CASE("with equal sizes, bins differ by at most one chunk") {
   const std::vector<uint32_t> bytes(1001, 32768);
   const auto loads = loads_of(bytes, assign_chunks(bytes, {0, 0, 0, 0}), {0, 0, 0, 0});
   const auto [least, most] = std::minmax_element(loads.begin(), loads.end());

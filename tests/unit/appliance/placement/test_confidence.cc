@@ -25,7 +25,7 @@ TEST_CASE("a known pair of samples has its known interval") {
   CHECK(interval.above_zero());
 }
 
-TEST_CASE("samples without spread differ by exactly their means") {
+TEST_CASE("samples without variance differ by exactly the difference of their means") {
   const std::vector<double> twos(4, 2.0);
   const std::vector<double> threes(4, 3.0);
   CHECK(difference_of_means(twos, threes).above_zero());
@@ -34,7 +34,7 @@ TEST_CASE("samples without spread differ by exactly their means") {
   CHECK_FALSE((same.above_zero() || same.below_zero()));
 }
 
-TEST_CASE("of samples of one distribution about one in twenty seems to differ") {
+TEST_CASE("about one in twenty pairs of samples of one distribution appears to differ") {
   Rng rng(3);
   int differ = 0;
   for (int repetition = 0; repetition < 4000; ++repetition) {

@@ -7,14 +7,14 @@
 
 namespace pbox::placement {
 
-TEST_CASE("the largest come first, and equal ones stay as they come") {
+TEST_CASE("the largest chunks come first, and equal ones keep their order") {
   const std::vector<uint32_t> bytes = {3, 9, 3, 0, 9, 0xffffffff};
   CHECK(largest_first(bytes, {0, 1, 2, 3, 4, 5}) == std::vector<uint32_t>{5, 1, 4, 0, 2, 3});
   CHECK(largest_first(bytes, {2, 0, 4}) == std::vector<uint32_t>{4, 2, 0});
   CHECK(largest_first(bytes, {}).empty());
 }
 
-TEST_CASE("any sizes are ordered as a stable sort orders them") {
+TEST_CASE("chunks of any sizes are ordered as by a stable sort") {
   Rng rng(23);
   for (const uint64_t bound : {uint64_t{3}, uint64_t{5000}, uint64_t{1} << 32}) {
     std::vector<uint32_t> bytes(3000);

@@ -19,7 +19,7 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("moves bring boxes to their shares, and no chunk moves that need not") {
+TEST_CASE("moves bring boxes to their shares, and no chunk moves without need") {
   const std::vector<Case> cases = {
       {"level already", {4, 4}, {0, 1}, {1, 1}, Leveling::kFull, {}},
       {"the largest that fits goes",
@@ -74,7 +74,8 @@ TEST_CASE("leveling never makes the slowest box slower, and ends near the shares
     const double rate = std::accumulate(rates.begin(), rates.end(), 0.0);
     for (size_t box = 0; box < boxes; ++box) {
       if (rates[box] == 0) CHECK(after[box] == 0);
-      // What is left above the share fits no chunk, or was put there as onto the first done.
+      // Either no chunk fits into the remaining surplus, or the chunk was placed on the box that
+      // would finish first.
       CHECK(after[box] <= total * rates[box] / rate + 1000);
     }
   }

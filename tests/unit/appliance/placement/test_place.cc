@@ -32,7 +32,7 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("each chunk, largest first, goes to the box that would be done first") {
+TEST_CASE("each chunk, largest first, goes to the box that would finish first") {
   const std::vector<Case> cases = {
       {"equal boxes: as bins of bytes", {1, 5, 3, 4, 3}, {box_of(1), box_of(1)}, {1, 0, 1, 1, 0}},
       {"twice the rate: two of three", {9, 9, 9}, {box_of(1), box_of(2)}, {1, 0, 1}},
@@ -58,12 +58,13 @@ TEST_CASE("inside a box, chunks go to the least loaded pipeline") {
   const std::vector<Box> boxes = {box_of(1, BoxState::kActive, {0, 0}),
                                   box_of(1, BoxState::kActive, {0, 10})};
   const JobPlacement placement = place_job(bytes, boxes).value();
-  // 10 bytes of another job leave one chunk less for the second box, on its idle pipeline.
+  // 10 bytes of another job leave room for one chunk fewer on the second box, on its idle pipeline.
   CHECK(placement.box_of_chunk == std::vector<BoxIndex>{0, 0, 1, 0});
   CHECK(placement.pipeline_of_chunk == std::vector<uint8_t>{0, 1, 0, 0});
 }
 
-TEST_CASE("no box works longer than its fair share and one chunk more, and equal inputs agree") {
+TEST_CASE(
+    "no box takes longer than its fair share plus one chunk, and equal inputs give equal maps") {
   Rng rng(7);
   for (int repetition = 0; repetition < 200; ++repetition) {
     std::vector<Box> boxes;
@@ -81,8 +82,8 @@ TEST_CASE("no box works longer than its fair share and one chunk more, and equal
     const std::vector<double> seconds = seconds_of(bytes, placement, boxes);
     const double total = std::accumulate(bytes.begin(), bytes.end(), 0.0);
     const double largest = bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
-    // The last chunk of the box that is done last would have been done no earlier elsewhere:
-    // rate_j * makespan <= load_j + chunk for every j, and so in sum.
+    // The last chunk of the box that finishes last would not have finished earlier on another box:
+    // rate_j * makespan <= load_j + chunk for every j, and therefore also for the sums.
     const double count = static_cast<double>(boxes.size());
     CHECK(*std::max_element(seconds.begin(), seconds.end()) <=
           (total + (count - 1) * largest) / rate * (1 + 1e-12));
@@ -90,7 +91,7 @@ TEST_CASE("no box works longer than its fair share and one chunk more, and equal
   }
 }
 
-TEST_CASE("boxes that cannot be used are refused by name and value") {
+TEST_CASE("boxes that cannot be used are refused, with their name and the wrong value") {
   const std::vector<uint32_t> bytes = {1};
   const auto refusal = [&](const std::vector<Box>& boxes) {
     return place_job(bytes, boxes).error();

@@ -38,7 +38,7 @@ TEST_CASE("equal boxes with noise are left alone") {
   }
 }
 
-TEST_CASE("explorations of equal boxes are all taken back, ever more rarely") {
+TEST_CASE("explorations of equal boxes are all undone, and become rarer") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     INFO("seed " << seed);
     World world(4, 4000, {.seed = seed, .explore_probability = 1});
@@ -54,12 +54,12 @@ TEST_CASE("explorations of equal boxes are all taken back, ever more rarely") {
   }
 }
 
-TEST_CASE("an exploration that changes nothing is taken back") {
+TEST_CASE("an exploration that changes nothing is undone") {
   World world(4, 400, {.seed = 6, .explore_probability = 1});
   const std::vector<BoxIndex> before = world.rebalancer.box_of_chunk();
   for (int i = 0; i < 500; ++i) {
     Observation seen = world.observation();
-    seen.iteration_seconds = 1;  // computing, whatever the boxes do
+    seen.iteration_seconds = 1;  // the ranks compute for this long, whatever the boxes do
     if (world.rebalancer.observe(seen)) world.rebalancer.carried_out(0);
   }
   CHECK(world.rebalancer.decision_count(DecisionKind::kRevert) >= 2);
@@ -67,7 +67,8 @@ TEST_CASE("an exploration that changes nothing is taken back") {
   CHECK(world.rebalancer.box_of_chunk() == before);
 }
 
-TEST_CASE("a bad exploration ends as soon as it shows, by exactly the moves it made") {
+TEST_CASE(
+    "a bad exploration ends as soon as it is clearly slower, by reversing exactly its moves") {
   World world(4, 4000, {.seed = 2, .explore_probability = 1});
   std::optional<Proposal> exploration;
   while (!(exploration = world.rebalancer.observe(world.observation()))) {
@@ -88,14 +89,14 @@ TEST_CASE("a bad exploration ends as soon as it shows, by exactly the moves it m
   CHECK(world.rebalancer.box_of_chunk() == before);
 }
 
-TEST_CASE("an exploit that slowed the job down is taken back, and tried again ever later") {
+TEST_CASE("an exploit that slowed the job down is undone, and repeated after ever longer pauses") {
   World world(2, 2000, kExploitOnly, 0.01);
   const std::vector<BoxIndex> before = world.rebalancer.box_of_chunk();
   std::vector<int> exploits_at;
   int i = 0;
   for (; exploits_at.size() < 6 || world.rebalancer.box_of_chunk() != before; ++i) {
     REQUIRE(i < 2000);
-    // Box 0 is the busiest, yet the job is the slower the more unevenly the chunks lie.
+    // Box 0 is the busiest, yet the job slows down as the chunks become more unevenly distributed.
     Observation seen = world.observation();
     const double spread = std::abs(seen.boxes[0].bytes - seen.boxes[1].bytes);
     seen.iteration_seconds = 3 + spread * 1e-6 + seen.boxes[1].busy_seconds * 1e-3;
@@ -113,14 +114,14 @@ TEST_CASE("an exploit that slowed the job down is taken back, and tried again ev
   CHECK(world.rebalancer.decision_count(DecisionKind::kRevert) == exploits_at.size());
 }
 
-TEST_CASE("what a migration costs is weighed against what it brings") {
+TEST_CASE("the cost of a migration is weighed against its gain") {
   World cheap(2, 2000, kExploitOnly);
   cheap.speeds[0] *= 0.8;
   CHECK(cheap.run(100).size() == 1);
 
   World dear(2, 2000, kExploitOnly);
   dear.speeds[0] *= 0.5;
-  // The first migration takes 10,000 times as long as its bytes suggest: there is no second one.
+  // The first migration takes 10,000 times as long as its bytes suggest, so there is no second one.
   std::optional<Proposal> first;
   while (!(first = dear.rebalancer.observe(dear.observation()))) {
   }
@@ -130,19 +131,19 @@ TEST_CASE("what a migration costs is weighed against what it brings") {
   CHECK(dear.rebalancer.decisions().back().reason.find("not earned back") != std::string::npos);
 }
 
-TEST_CASE("explorations that would cost more than they may find are not made") {
+TEST_CASE("explorations that would cost more than they can gain are not made") {
   World world(4, 4000, {.seed = 1, .explore_probability = 1});
   std::optional<Proposal> first;
   while (!(first = world.rebalancer.observe(world.observation()))) {
   }
   world.rebalancer.carried_out(10'000 * first->stall_seconds);
-  // The first one goes back; after that every decision that draws an exploration holds.
+  // The first exploration is undone; after that every decision that chooses to explore holds.
   const std::vector<Proposal> proposals = world.run(1000);
   REQUIRE(proposals.size() == 1);
   CHECK(proposals[0].kind == DecisionKind::kRevert);
 }
 
-TEST_CASE("while a plan is out, nothing else is proposed") {
+TEST_CASE("while a proposal is being carried out, nothing else is proposed") {
   World world(4, 4000, kExploitOnly);
   world.speeds[0] /= 4;
   while (!world.rebalancer.observe(world.observation())) {
@@ -155,18 +156,18 @@ TEST_CASE("while a plan is out, nothing else is proposed") {
   CHECK(next->kind == DecisionKind::kDrain);
 }
 
-TEST_CASE("boxes that are not what the job waits for stay as they are") {
+TEST_CASE("boxes that the job does not wait for keep their chunks") {
   World world(2, 2000, kExploitOnly);
   world.speeds[0] /= 3;
   for (int i = 0; i < 300; ++i) {
     Observation seen = world.observation();
-    seen.iteration_seconds = 100;  // computing
+    seen.iteration_seconds = 100;  // the ranks compute for this long
     REQUIRE_FALSE(world.rebalancer.observe(seen));
   }
   CHECK(world.rebalancer.decisions().back().reason.find("too little") != std::string::npos);
 }
 
-TEST_CASE("equal seeds give equal plans, other seeds others") {
+TEST_CASE("equal seeds give equal proposals, different seeds different ones") {
   const auto plans_of = [](uint64_t seed) {
     World world(5, 1000, {.seed = seed, .explore_probability = 1});
     std::vector<std::string> reasons;
@@ -177,7 +178,7 @@ TEST_CASE("equal seeds give equal plans, other seeds others") {
   CHECK(plans_of(1) != plans_of(2));
 }
 
-TEST_CASE("observations that cannot be are counted and change nothing") {
+TEST_CASE("impossible observations are counted and change nothing") {
   World world(2, 100, kExploitOnly);
   const auto refused = [&](auto spoil) {
     Observation seen = world.observation();

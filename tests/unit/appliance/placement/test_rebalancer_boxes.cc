@@ -1,4 +1,4 @@
-// Boxes that join, leave and stand by while a job trains.
+// Boxes that join, leave and go on standby while a job trains.
 #include <catch2/catch.hpp>
 #include <numeric>
 
@@ -22,11 +22,11 @@ TEST_CASE("a box that drains loses all its chunks at once, to boxes that stay") 
   CHECK(proposals[0].reason.find("b1 must lose its chunks") == 0);
   const std::vector<double> bytes = world.bytes();
   CHECK(bytes[1] == 0);
-  // By rates that four samples measured to a few percent.
+  // By rates that four samples have measured with an error of a few percent.
   for (const size_t other : {0, 2, 3}) CHECK(bytes[other] == Approx(4e6 / 3).epsilon(0.05));
 }
 
-TEST_CASE("no plan ever moves a chunk to a box that does not take any") {
+TEST_CASE("no proposal ever moves a chunk to a box that takes none") {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     INFO("seed " << seed);
     World world(5, 500, {.seed = seed, .explore_probability = 1});
@@ -52,7 +52,7 @@ TEST_CASE("no plan ever moves a chunk to a box that does not take any") {
         world.rebalancer.carried_out(proposal->stall_seconds);
       }
     }
-    // Once nothing changes any more, who must be empty is empty.
+    // Once nothing changes any more, every box that must be empty is empty.
     world.run(200);
     const std::vector<double> bytes = world.bytes();
     for (size_t box = 0; box < bytes.size(); ++box) {
@@ -62,9 +62,9 @@ TEST_CASE("no plan ever moves a chunk to a box that does not take any") {
   }
 }
 
-TEST_CASE("a box that joins gets its share, as fast as the others turned out to be") {
+TEST_CASE("a box that joins gets its share, with its rate estimated from the measured boxes") {
   World world(2, 3000, kExploitOnly);
-  for (double& speed : world.speeds) speed /= 10;  // all serve a tenth of what they declare
+  for (double& speed : world.speeds) speed /= 10;  // all serve a tenth of their declared rates
   world.run(20);
   world.rebalancer.add_box(World::box(2));
   world.speeds.push_back(1e5);
@@ -74,7 +74,7 @@ TEST_CASE("a box that joins gets its share, as fast as the others turned out to 
   for (const double bytes : world.bytes()) CHECK(bytes == Approx(1e6).epsilon(0.03));
 }
 
-TEST_CASE("a box that stood by is made active and filled") {
+TEST_CASE("a standby box that becomes active gets its share") {
   World world(3, 3000, kExploitOnly);
   world.rebalancer.set_state(2, BoxState::kStandby);
   REQUIRE(world.run(1).size() == 1);
@@ -101,7 +101,7 @@ TEST_CASE("a standby box that helps is found by exploring, and stays") {
   World world(3, 3000, kExploitOnly);
   world.rebalancer.set_state(2, BoxState::kStandby);
   world.run(1);
-  // The same boxes and map, now exploring.
+  // The same boxes and map, but exploring.
   world.rebalancer = Rebalancer(world.chunk_bytes, world.rebalancer.box_of_chunk(),
                                 world.rebalancer.boxes(), {.seed = 1, .explore_probability = 1});
   world.run(1500);
@@ -128,7 +128,7 @@ TEST_CASE(
   CHECK(world.bytes()[1] == 0);
 }
 
-TEST_CASE("a box that leaves for good while it stands by on trial gets nothing back") {
+TEST_CASE("a box that leaves for good while its standby is on trial gets nothing back") {
   World world(3, 3000, {.seed = 1, .explore_probability = 1});
   std::optional<Proposal> proposal;
   while (!proposal || proposal->kind != DecisionKind::kScaleIn) {
@@ -144,7 +144,7 @@ TEST_CASE("a box that leaves for good while it stands by on trial gets nothing b
   CHECK(world.rebalancer.decision_count(DecisionKind::kKeep) >= 1);
 }
 
-TEST_CASE("a drain that was not carried out is tried again, after a pause") {
+TEST_CASE("a drain that was not carried out is proposed again after a pause") {
   World world(2, 100, kExploitOnly);
   world.rebalancer.set_state(0, BoxState::kDraining);
   REQUIRE(world.rebalancer.observe(world.observation()));

@@ -1,4 +1,4 @@
-// Boxes of given speed under a rebalancer: an iteration lasts as long as the slowest box is busy.
+// Boxes of given speed under a rebalancer: an iteration lasts until the slowest box has finished.
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,7 @@ struct World {
     return seen;
   }
 
-  // Plans are carried out at once, at the cost they expected; all are returned.
+  // Carries out each proposal at once, at its expected cost, and returns all proposals.
   std::vector<Proposal> run(int iterations) {
     std::vector<Proposal> proposals;
     for (int i = 0; i < iterations; ++i) {
@@ -66,7 +66,7 @@ struct World {
 
   std::vector<uint32_t> chunk_bytes;
   std::vector<double> speeds;  // bytes per second
-  double noise;                // of a box's time, to either side
+  double noise;                // largest relative deviation of a box's time, in both directions
   Rng rng{99};
   Rebalancer rebalancer;
 };

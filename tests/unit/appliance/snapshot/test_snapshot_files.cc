@@ -1,4 +1,4 @@
-// Snapshots on a real disk: what is written is read back, in other parts too, and damage is found.
+// Snapshots on a real disk: they are read back, also into other parts, and damage is detected.
 #include <boost/asio/io_context.hpp>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -37,7 +37,7 @@ PartHead head_of(uint32_t part, uint32_t parts, std::vector<Tensor> tensors) {
           .tensors = std::move(tensors)};
 }
 
-// A shard as a job would have it, whose values tell where they belong.
+// A shard as a job has it, whose values encode their place in the job.
 struct Part {
   PartHead head;
   std::unique_ptr<pipeline::JobShard> shard;
@@ -86,7 +86,7 @@ PartFile write(const Folder& folder, uint64_t number, const Part& part) {
   return *file;
 }
 
-// A job in two parts, one of whose tensors is in both.
+// A job in two parts that share one tensor.
 Manifest write_all(const Folder& folder) {
   const uint64_t number = *make_next(folder.path, "bert/large");
   Manifest manifest{.job = "bert/large",
@@ -140,7 +140,8 @@ TEST_CASE("a snapshot is read back by its parts, and by other parts of the same 
   }
 }
 
-TEST_CASE("the last snapshot of a run is found by its ranks, or as what it began with") {
+TEST_CASE(
+    "the last snapshot of a run is found by its ranks, or as the one that the run started from") {
   const Folder folder;
   for (int count = 0; count < 2; ++count) write_all(folder);
   const auto found = [&](const std::vector<uint64_t>& ranks, uint64_t begun_with = 0) {
@@ -158,7 +159,7 @@ TEST_CASE("the last snapshot of a run is found by its ranks, or as what it began
   CHECK(found({UINT64_MAX - 2}, 1) == 2);
 }
 
-TEST_CASE("jobs and tensors that do not fit are refused in words") {
+TEST_CASE("jobs and tensors that do not match are refused with the reason") {
   const Folder folder;
   write_all(folder);
   const auto says = [&](const PartHead& head, const std::string& which = "latest") {
@@ -177,11 +178,11 @@ TEST_CASE("jobs and tensors that do not fit are refused in words") {
   CHECK_THAT(says(other), Contains("optimizer"));
   CHECK_THAT(says(head_of(0, 1, {{"a", 0, 2048}}), "2"), Contains("there are 1"));
   other.job = std::string("gpt");
-  CHECK(load_all(folder, other)->number == 0);  // there is none yet
+  CHECK(load_all(folder, other)->number == 0);  // the job has no snapshot yet
   CHECK_THAT(says(other, "1"), Contains("has no snapshots"));
 }
 
-TEST_CASE("any byte that changes is found, and so is a file that is short or gone") {
+TEST_CASE("a change of any byte is detected, and so is a truncated or missing file") {
   const Folder folder;
   const Manifest manifest = write_all(folder);
   CHECK(verify(folder.path, manifest));
@@ -212,7 +213,7 @@ TEST_CASE("any byte that changes is found, and so is a file that is short or gon
   CHECK_THAT(load_all(folder, head).error().message, Contains("is damaged"));
 }
 
-TEST_CASE("a head that was changed in any byte is not followed") {
+TEST_CASE("a head with any byte changed is not used") {
   const Folder folder;
   const Manifest manifest = write_all(folder);
   const PartHead head = head_of(0, 2, {{"a", 0, 2048}, {"b", 0, 1024}});
@@ -234,10 +235,10 @@ TEST_CASE("a head that was changed in any byte is not followed") {
   CHECK(load_all(folder, head));
 }
 
-TEST_CASE("the last two are kept, and what was never finished is no snapshot") {
+TEST_CASE("the last two snapshots are kept, and one that was never completed does not count") {
   const Folder folder;
   write_all(folder);
-  CHECK(*make_next(folder.path, "bert/large") == 2);  // begun, and no more
+  CHECK(*make_next(folder.path, "bert/large") == 2);  // never completed
   write_all(folder);
   std::vector<Error> damaged;
   CHECK(list(folder.path, "bert/large", damaged).size() == 2);
@@ -254,14 +255,14 @@ TEST_CASE("the last two are kept, and what was never finished is no snapshot") {
   CHECK(load_all(folder, head_of(0, 1, {{"a", 0, 2048}}))->number == 4);
 }
 
-TEST_CASE("names of jobs are names of folders, whatever they hold") {
+TEST_CASE("every job name becomes a valid folder name") {
   CHECK(job_folder("/s", "bert-3.1_x") == "/s/bert-3.1_x");
   CHECK(job_folder("/s", "../a") == "/s/%2E.%2Fa");
   CHECK(job_folder("/s", ".") == "/s/%2E");
   CHECK(job_folder("/s", "50%") == "/s/50%25");
 }
 
-TEST_CASE("a shelf answers on its context, and gives up what is written when it goes away") {
+TEST_CASE("a store answers on its context, and abandons its writes when it is destroyed") {
   const Folder folder;
   boost::asio::io_context context;
   int flushed = 0;

@@ -20,8 +20,8 @@ std::string fresh_folder() {
 
 }  // namespace
 
-TEST_CASE("epochs ascend over restarts, and pass a floor that workers state") {
-  const std::string folder = fresh_folder() + "/state";  // made if missing
+TEST_CASE("epochs ascend over restarts, and exceed a floor that workers state") {
+  const std::string folder = fresh_folder() + "/state";  // created if missing
   for (const uint32_t expected : {1u, 2u, 3u}) {
     const auto disk = open_state_folder(folder);
     REQUIRE(disk.ok());
@@ -36,8 +36,7 @@ TEST_CASE("epochs ascend over restarts, and pass a floor that workers state") {
   std::filesystem::remove_all(std::filesystem::path(folder).parent_path());
 }
 
-TEST_CASE(
-    "no epoch is given out twice, whatever step of the disk fails and whenever the box dies") {
+TEST_CASE("no epoch is used twice, whichever step of the disk fails and whenever the box crashes") {
   for (int steps = 0; steps <= 5; ++steps) {
     CAPTURE(steps);
     test::CrashingDisk disk;
@@ -57,7 +56,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a damaged file of epochs is an error that says what to do") {
+TEST_CASE("a damaged epoch file is an error that says what to do") {
   const std::string folder = fresh_folder();
   {
     const auto disk = open_state_folder(folder);

@@ -88,12 +88,13 @@ class FileSizeLimit {
 TEST_CASE("a file is created, and replaced by another of any length") {
   const Folder folder;
   const std::string path = folder.file("state");
-  for (const std::string& bytes : {std::string("first"), std::string(100'000, 'x'), std::string()}) {
+  for (const std::string& bytes :
+       {std::string("first"), std::string(100'000, 'x'), std::string()}) {
     REQUIRE(replace_file(path, bytes).ok());
     CHECK(contents_of(path) == bytes);
   }
   CHECK(folder.names() == std::set<std::string>{"state"});
-  struct stat status{};
+  struct stat status {};
   REQUIRE(stat(path.c_str(), &status) == 0);
   CHECK((status.st_mode & 07777 & ~0640u) == 0);  // others may not read it, whatever the umask
 }
