@@ -117,6 +117,13 @@ TEST_CASE("what a box leaves in order is nothing, and what it does not is thrown
   fs::remove_all(crashed);
 }
 
+TEST_CASE("a torn temporary file that a crash has left is deleted at the next start") {
+  const Folder folder;
+  std::ofstream(folder.path() + "/late-20200101T000000.000Z.flight.new") << "half";
+  const auto recorder = start(folder.path());
+  CHECK(folder.names() == std::set<std::string>{"lock", "pipeline-0.ring", "pipeline-1.ring"});
+}
+
 TEST_CASE("without a folder of its own a box records in memory, and says so") {
   const Folder folder;
   const auto first = start(folder.path());
