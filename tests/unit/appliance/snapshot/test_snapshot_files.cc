@@ -166,10 +166,10 @@ TEST_CASE("jobs and tensors that do not match are refused with the reason") {
     const auto restored = load_all(folder, head, which);
     return restored ? std::string("nothing is wrong") : restored.error().message;
   };
-  CHECK_THAT(says(head_of(0, 1, {{"c", 0, 10}})), Contains("nothing of tensor 'c'"));
-  CHECK_THAT(says(head_of(0, 1, {{"a", 0, 2049}})), Contains("nothing of tensor 'a'"));
+  CHECK_THAT(says(head_of(0, 1, {{"c", 0, 10}})), Contains("does not contain tensor 'c'"));
+  CHECK_THAT(says(head_of(0, 1, {{"a", 0, 2049}})), Contains("does not contain tensor 'a'"));
   CHECK_THAT(says(head_of(0, 1, {{"a", 0, 2047}})), Contains("tensor 'a' has another size"));
-  CHECK_THAT(says(head_of(0, 1, {{"a", 0, 2048, wire::Dtype::kF16}})), Contains("is of f32"));
+  CHECK_THAT(says(head_of(0, 1, {{"a", 0, 2048, wire::Dtype::kF16}})), Contains("has dtype f32"));
   PartHead other = head_of(0, 1, {{"a", 0, 2048}});
   other.chunk_bytes = 8192;
   CHECK_THAT(says(other), Contains("chunk_bytes = 4096"));
