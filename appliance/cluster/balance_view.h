@@ -34,7 +34,7 @@ struct BalanceView {
   double iteration_seconds = 0;  // as last reported
   uint64_t observations = 0;
   uint64_t parts_moved = 0;
-  // share of the iteration time saved, below 1; negative: a loss
+  // Share of the iteration time saved, below 1; negative: a loss.
   std::optional<double> last_gain = {};
   std::vector<Box> boxes = {};
   std::deque<BalanceDecision> decisions = {};  // oldest first; at most placement::kDecisionsKept

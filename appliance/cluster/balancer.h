@@ -22,7 +22,7 @@ class Balancer {
   struct Options {
     std::string self;  // name of this box
     uint32_t interval_ms = 1'000;
-    // progress of the parts that run on this box
+    // Progress of the parts that run on this box.
     std::function<std::vector<appliance::PartProgress>()> progress;
     BoxDirectory::Log log;
   };

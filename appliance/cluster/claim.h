@@ -33,7 +33,7 @@ class Claim {
     PBOX_CHECK(held());
     return {key_, token_};
   }
-  // as last seen in the store; null: no holder
+  // As last seen in the store; null: no holder.
   const KeyValue* holder() const { return mirror_.find(key_); }
 
  private:

@@ -85,7 +85,7 @@ void EtcdWatch::take(const etcdserverpb::WatchResponse& response) {
     backoff_.reset();
     client_.succeeded();
   } else if (response.events_size() == 0) {
-    // nothing has changed up to that revision
+    // Nothing has changed up to that revision.
     next_ = std::max(next_, response.header().revision() + 1);
   }
   deliver(response);

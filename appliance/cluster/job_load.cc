@@ -18,8 +18,8 @@ double seconds(uint64_t nanoseconds) {
 
 // The progress of one part's ranks between two reports.
 struct Span {
-  // per round, by the rank that waited least for results: the other ranks may have waited for that
-  // rank
+  // Per round: how long the rank that waits least waits for results. The other ranks may wait for
+  // that rank as well.
   double busy_seconds = 0;
   double iteration_seconds = 0;  // per round, mean over the ranks
   double elapsed_seconds = 0;    // of the rank with the longest span

@@ -21,7 +21,7 @@ struct JobLoad {
   // rounds that the slowest rank has finished since the job began; 0: not measured
   uint64_t rounds = 0;
   double bytes = 0;         // per round
-  double busy_seconds = 0;  // per round, by the rank that waited least for the box
+  double busy_seconds = 0;  // per round: how long the rank that waits least waits for the box
   double iteration_seconds = 0;
   double pause_seconds = 0;  // cost of changing to this part map; 0: unknown
   bool operator==(const JobLoad&) const = default;
@@ -43,7 +43,7 @@ class LoadMeter {
   };
   using AssignmentOf = std::function<std::optional<Assignment>(const std::string& job)>;
 
-  // `parts`: progress of all parts that run on this box, in order of job and part. A job is
+  // `parts`: progress of all parts that run on this box, one entry per job and part. A job is
   // measured only while the box runs as many of its parts as the map assigns. A load stays until
   // there is a newer one under the same map.
   const JobLoads& measure(const std::vector<appliance::PartProgress>& parts,

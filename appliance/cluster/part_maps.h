@@ -36,14 +36,14 @@ class PartMaps : public appliance::PartDirectory {
     std::string self;  // name of this box
     std::function<uint32_t()> chunk_bytes;
     std::function<const BoxDirectory&()> box_directory;
-    // whether some part of the job runs on this box
+    // Whether some part of the job runs on this box.
     std::function<bool(const std::string& job)> has_job;
     // Called whenever some box may have gained or lost parts.
     std::function<void()> on_change;
     // Called after answers have been given outside of a call to this class.
     std::function<void()> on_answers;
     BoxDirectory::Log log;
-    // how long a map is kept after its job has ended
+    // How long a map is kept after its job has ended.
     std::chrono::milliseconds delete_after = std::chrono::minutes(10);
   };
 
@@ -104,8 +104,8 @@ class PartMaps : public appliance::PartDirectory {
   Store& store_;
   Options options_;
   boost::asio::steady_timer timer_;
-  // by job: requests that wait for a change in progress; an entry without requests also marks such
-  // a change
+  // By job: requests that wait for a change in progress; an entry without requests also marks such
+  // a change.
   std::map<std::string, std::vector<Answer>> waiting_;
   std::map<std::string, PartMap> maps_;           // decoded from the store's entries, by job
   std::map<std::string, uint32_t> absent_ticks_;  // by box that has parts but is not registered

@@ -28,7 +28,7 @@ struct TensorSpec {
   int32_t priority = 0;
   float lr_scale = 1;
   float weight_decay = 0;
-  // offset within the whole tensor, if other parts own its other pieces
+  // Offset within the whole tensor, if other parts own its other pieces.
   uint64_t first_element = 0;
 
   uint64_t bytes() const { return elements * wire::dtype_bytes(dtype); }
@@ -50,7 +50,7 @@ enum class Recovery : uint8_t {
 
 struct JobSpec {
   std::string name;
-  // index of the part that has the tensors below; a part is joined, run and moved by itself
+  // Index of the part that has the tensors below; a part is joined, run and moved by itself.
   uint32_t part = 0;
   uint32_t parts = 1;
   uint32_t world_size = 0;

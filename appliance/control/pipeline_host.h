@@ -15,7 +15,7 @@
 namespace pbox::appliance {
 
 struct PipelineInfo {
-  // data address for workers; empty: the address at which they reached the control port
+  // Data address for workers; empty: the address at which they reached the control port.
   std::string address;
   uint16_t udp_port = 0;
   uint32_t receive_buffer_bytes = 0;

@@ -129,7 +129,7 @@ void SnapshotRun::ask_all() {
   if (state_ != State::kProbing && state_ != State::kCutting) return;
   const auto [state, attempt] = std::pair(state_, attempt_);
   for (uint32_t part = 0; part < parts_.size(); ++part) {
-    // an answer arrived during the call and changed the state
+    // An answer arrived during the call and changed the state.
     if (state_ != state || attempt_ != attempt) return;
     const bool is_written = parts_[part].progress.state() == CutProgress::WRITTEN;
     if (!parts_[part].is_asked && !is_written) ask(part);

@@ -170,7 +170,7 @@ class Rebalancer {
   Rng rng_;
   double explore_probability_;
   Phase phase_ = Phase::kObserving;
-  // observations since the map last changed; at most kSamplesPerJudgement
+  // Observations since the map last changed; at most kSamplesPerJudgement.
   std::deque<Observation> window_;
   std::vector<double> before_;        // iteration times before the last proposal
   std::optional<Proposal> proposal_;  // being carried out, or on trial

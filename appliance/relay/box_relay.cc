@@ -123,7 +123,7 @@ Status BoxRelay::try_join(uint64_t deadline_ns) {
   options.backup = spec_.is_backup ? 1 : 0;
   if (spec_.is_backup) {
     options.recovery = PBOX_RECOVERY_NONE;
-    // no result is needed, only the announcement that the copy has arrived
+    // No result is needed, only the announcement that the copy has arrived.
     options.delivery = PBOX_DELIVERY_PULL;
   }
   options.join_timeout_ms = left_ms(deadline_ns);

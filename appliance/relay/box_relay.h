@@ -70,7 +70,7 @@ class BoxRelay : public Relay {
   std::vector<RelayLane> lanes_;  // set before is_running_
   // by chunk: index of its lane; valid once its first sum has arrived
   std::vector<uint16_t> lane_of_;
-  // guards `context_`: the thread creates and destroys it, the destructor makes it leave
+  // Guards `context_`: the thread creates and destroys it, the destructor makes it leave.
   std::mutex context_mutex_;
   pbox_context* context_ = nullptr;
   float own_workers_ = 0, all_workers_ = 0;
