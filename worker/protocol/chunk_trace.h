@@ -1,5 +1,5 @@
-// When chunks passed which point of their way: kept only once somebody has asked for it, and no
-// more of it than there is room for. The I/O thread's.
+// Records when chunks passed each point between push and result, once somebody has asked for it,
+// for a bounded number of chunks. Used on the I/O thread.
 #pragma once
 
 #include <algorithm>
@@ -9,21 +9,22 @@
 
 namespace pbox::worker {
 
-// All times as monotonic_ns().
+// All times are monotonic_ns().
 struct ChunkTimes {
   uint32_t tensor = 0;
-  uint32_t chunk = 0;  // of the job
+  uint32_t chunk = 0;  // id within the job
   uint32_t round = 0;
-  uint32_t pipeline = 0;      // of the box
-  uint64_t pushed_ns = 0;     // its first packet was due: it had waited for the window
-  uint64_t sent_ns = 0;       // its last packet left
-  uint64_t answered_ns = 0;   // the first part of its result was here
-  uint64_t completed_ns = 0;  // the last one was
+  uint32_t pipeline = 0;      // index of the box's pipeline
+  uint64_t pushed_ns = 0;     // when its first packet was due; before that it waited for the window
+  uint64_t sent_ns = 0;       // when its last packet left
+  uint64_t answered_ns = 0;   // when the first fragment of its result arrived
+  uint64_t completed_ns = 0;  // when the last fragment of its result arrived
 };
 
 class ChunkTrace {
  public:
-  // Keeps what is completed from now on, at most `capacity` at a time; 0: nothing.
+  // Keeps chunks that are completed from now on, at most `capacity` until they are taken. 0 stops
+  // the trace.
   void open(size_t chunk_count, size_t capacity) {
     under_way_.assign(capacity == 0 ? 0 : chunk_count, {});
     capacity_ = capacity;
@@ -33,7 +34,7 @@ class ChunkTrace {
   void push(const ChunkTimes& begun) {
     if (is_open()) under_way_[begun.chunk] = begun;
   }
-  // Of these, the first counts: what is sent again is no news.
+  // For send() and answer() the first call per chunk counts; retransmissions do not.
   void send(uint32_t chunk, uint64_t now_ns) {
     if (is_open() && under_way_[chunk].sent_ns == 0) under_way_[chunk].sent_ns = now_ns;
   }
@@ -43,16 +44,17 @@ class ChunkTrace {
   void complete(uint32_t chunk, uint64_t now_ns) {
     if (!is_open() || completed_.size() == capacity_) return;
     ChunkTimes& times = under_way_[chunk];
-    if (times.pushed_ns == 0) return;  // before the trace
+    if (times.pushed_ns == 0) return;  // it was pushed before the trace was opened
     times.completed_ns = now_ns;
-    // The box may have had it before all of it was sent again, and a cached read needs no answer.
+    // Both times can be missing: the box may have had the chunk before all of it was sent again,
+    // and a cached read needs no answer.
     if (times.answered_ns == 0) times.answered_ns = now_ns;
     if (times.sent_ns == 0) times.sent_ns = times.answered_ns;
     completed_.push_back(times);
     times = {};
   }
 
-  // Takes out as many as there is room for, oldest first, and returns how many.
+  // Takes out as many entries as fit, oldest first, and returns their number.
   size_t take(std::span<ChunkTimes> times) {
     const size_t count = std::min(times.size(), completed_.size());
     const auto end = completed_.begin() + static_cast<ptrdiff_t>(count);
@@ -65,7 +67,7 @@ class ChunkTrace {
   bool is_open() const { return !under_way_.empty(); }
 
   size_t capacity_ = 0;
-  std::vector<ChunkTimes> under_way_;  // by chunk
+  std::vector<ChunkTimes> under_way_;  // indexed by chunk
   std::vector<ChunkTimes> completed_;
 };
 

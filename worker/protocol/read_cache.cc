@@ -12,7 +12,7 @@
 namespace pbox::worker {
 namespace {
 
-// Worked on at a time, as f32, so that it stays in the first-level cache.
+// Elements that are processed at a time, as f32, so that they stay in the first-level cache.
 constexpr size_t kBlockElements = 1024;
 using Block = std::array<float, kBlockElements>;
 
@@ -44,7 +44,7 @@ uint32_t fragments_of(const CachedChunk& chunk) {
   return wire::fragment_count(chunk.bytes, chunk.fragment_bytes);
 }
 
-// How many iterations before the one at hand a read may have to add.
+// Returns how many iterations before the current one a read may have to add.
 uint32_t kept_of(uint32_t staleness) {
   return std::max(staleness, 1u) - 1;
 }
@@ -134,8 +134,8 @@ void ReadCache::read(uint32_t chunk_id, uint32_t round, float rate, const std::b
   if (kept_ > 0) chunk.rates[round % kept_] = rate;
 }
 
-// The gradient is put away before the output is written, which may be in its place, and after the
-// last use of the oldest one kept, whose place it takes.
+// The gradient is saved before the output is written, since both may be in the same buffer. It is
+// saved after the last use of the oldest kept gradient, whose place it takes.
 void ReadCache::read_fragment(const Chunk& chunk, uint32_t fragment, uint32_t round, float rate,
                               const std::byte* gradient, std::byte* output) {
   const CachedChunk& layout = chunk.layout;

@@ -13,9 +13,10 @@ namespace pbox::worker {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// HWY_ATTR: what the target needs that the compiler's flags do not say.
+// HWY_ATTR enables the target features that the compiler's flags do not enable.
 HWY_ATTR void copy_past_cache(std::byte* destination, const std::byte* source, size_t bytes) {
-  const hn::CappedTag<uint8_t, 16> d;  // write-combining buffers fill a line from any width
+  // write-combining buffers fill a line from stores of any width
+  const hn::CappedTag<uint8_t, 16> d;
   const size_t misaligned = reinterpret_cast<uintptr_t>(destination) % kCacheLineBytes;
   const size_t head = std::min(bytes, misaligned == 0 ? 0 : kCacheLineBytes - misaligned);
   std::memcpy(destination, source, head);

@@ -5,9 +5,10 @@
 
 namespace pbox::worker {
 
-// As memcpy, but the destination's cache lines are written to memory without being fetched first
-// (non-temporal stores). Faster where the destination is out of cache and read much later; slower
-// where it is in cache. The bytes are visible to whoever synchronises with this thread afterwards.
+// Like memcpy, but writes the destination's cache lines to memory without fetching them first
+// (non-temporal stores). It is faster if the destination is not in cache and is read much later,
+// and slower if it is in cache. The bytes are visible to every thread that synchronises with this
+// one afterwards.
 void copy_past_cache(std::byte* destination, const std::byte* source, size_t bytes);
 
 }  // namespace pbox::worker

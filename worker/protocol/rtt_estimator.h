@@ -1,6 +1,6 @@
-// Time-out from measured times (Jacobson 1988; RFC 6298): srtt + 4 rttvar, between a floor and a
-// cap. What is measured is push -> result, so a job with slow ranks is not probed as if packets
-// were lost.
+// Retransmission time-out from measured times (Jacobson 1988; RFC 6298): srtt + 4 rttvar, between a
+// floor and a cap. A sample is the time from a push to its result, so a job with slow ranks is not
+// probed as if packets were lost.
 #pragma once
 
 #include <algorithm>
@@ -23,14 +23,15 @@ class RttEstimator {
     variation_ += ((error < 0 ? -error : error) - variation_) / 4;
   }
 
-  // The path took so long one way and back, which is no more than push -> result.
+  // Takes the path's round-trip time as a lower bound: the time from push to result is at least
+  // that.
   void at_least(uint64_t time_ns) {
     if (measured_ && time_ns > smoothed_ns()) sample(time_ns);
   }
 
   uint64_t smoothed_ns() const { return static_cast<uint64_t>(smoothed_); }
 
-  // In [floor_ns, kCapNs], or kInitialNs before the first sample.
+  // Returns a value in [floor_ns, kCapNs]; before the first sample, max(floor_ns, kInitialNs).
   uint64_t timeout_ns(uint64_t floor_ns) const {
     if (!measured_) return std::max(floor_ns, kInitialNs);
     return std::clamp(static_cast<uint64_t>(smoothed_ + 4 * variation_), floor_ns, kCapNs);

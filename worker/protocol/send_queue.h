@@ -1,5 +1,6 @@
-// Chunks waiting for the window, ordered (priority desc, sequence asc), strictly (P3 section 4; the
-// published comparator orders by priority alone and so lets equals overtake each other).
+// Chunks that wait for the window, ordered strictly by priority (descending), then by sequence
+// (ascending). See P3, section 4. The comparator published with P3 orders by priority alone, so
+// chunks of equal priority overtake each other.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ class SendQueue {
     int32_t priority;
     uint64_t sequence;
     uint32_t chunk;
-    bool operator<(const Entry& other) const {  // "less" leaves later
+    bool operator<(const Entry& other) const {  // the "lesser" entry leaves later
       if (priority != other.priority) return priority < other.priority;
       return sequence > other.sequence;
     }

@@ -1,5 +1,5 @@
-// How old the data is that this worker reads: its clock minus the reader's (nic/wire/sync.h), 0 or
-// less.
+// Counts how old the data is that this worker reads. Staleness is the data's clock minus the
+// reader's clock (nic/wire/sync.h), so it is 0 or negative.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@ inline constexpr size_t kStalenessBuckets = 16;
 
 struct StalenessCounts {
   uint64_t reads = 0;
-  int64_t sum = 0;  // of the staleness of each, so 0 or less
+  int64_t sum = 0;  // sum of the staleness of each read, so <= 0
   uint64_t square_sum = 0;
-  // Reads of staleness 0, -1, -2, ...; the last: all that are older.
+  // Reads with staleness 0, -1, -2, ...; the last bucket also counts all older ones.
   std::array<uint64_t, kStalenessBuckets> by_staleness{};
 
   void count(int32_t staleness) {

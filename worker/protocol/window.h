@@ -1,14 +1,16 @@
-// How much a lane has in flight: as much as keeps its path busy, and one chunk, so that an urgent
-// chunk finds little before it (P3) and no throughput is lost. The path's capacity is measured as
-// BBR does it (Cardwell et al., ACM Queue 2016; draft-cheng-iccrg-delivery-rate-estimation): the
-// greatest delivery rate of the last second, times the least time of the last ones from pushing a
-// chunk to its result. A chunk is in flight until its result is here, or that of a later one: then
-// it is with the box, and waits for other ranks, or it is lost.
+// Decides how many bytes a lane keeps in flight: as many as keep its network path busy, plus one
+// chunk. An urgent chunk then finds little ahead of it (P3), and no throughput is lost. The path's
+// capacity is measured as BBR does it (Cardwell et al., ACM Queue 2016;
+// draft-cheng-iccrg-delivery-rate-estimation): the highest delivery rate of the last second,
+// multiplied by the shortest recent time from pushing a chunk to its result. A chunk counts as in
+// flight until its own result or that of a later chunk has arrived. In the second case the chunk
+// waits on the box for other ranks, or it is lost.
 //
-// Until a rate is known there is no bound of its own, so a short job starts at full speed: the
-// window shrinks to what the path needs, and grows from there by at least a chunk a round trip.
+// Until a rate has been measured the window has no bound of its own, so a short job starts at full
+// speed. The window then shrinks to what the path needs, and grows by at least one chunk per round
+// trip.
 //
-// Pure; a lane's, on the I/O thread.
+// A value without I/O. Each lane has one; it is used on the I/O thread.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +18,8 @@
 
 namespace pbox::worker {
 
-// The extreme of what came in the last one to two periods in which anything came.
+// The best value, in the order of `Better`, of the last one to two periods in which values were
+// added.
 template <typename Better>
 class Extreme {
  public:
@@ -46,34 +49,37 @@ struct Sooner {
 
 class Window {
  public:
-  // What holds when a chunk is pushed, to be handed back with its result.
+  // The state of the lane when a chunk was pushed. The caller stores it and returns it with the
+  // chunk's result.
   struct Mark {
     uint64_t sent_ns = 0;
-    uint64_t former_sent_ns = 0;  // of the chunk delivered last by then
+    // When the last chunk delivered by then had been pushed.
+    uint64_t former_sent_ns = 0;
     uint64_t delivered_bytes = 0;
     uint64_t delivered_ns = 0;
-    bool steady = false;   // the lane was busy, and had results since it was not
-    bool starved = false;  // less than the window was in flight, for want of something to push
+    bool steady = false;  // the lane was busy and had received results since it last was idle
+    // less than the window was in flight, because nothing waited to be pushed
+    bool starved = false;
   };
 
-  // chunk_bytes: the lane's largest chunk. slack_ns: for how long, at least, either side or another
-  // rank may be kept from running; what is in flight outlasts it.
+  // `chunk_bytes`: size of the lane's largest chunk. `slack_ns`: how long this side, the box or
+  // another rank may be kept from running. The bytes in flight must last at least that long.
   Window(uint32_t chunk_bytes, uint64_t slack_ns)
       : chunk_bytes_(chunk_bytes), slack_ns_(slack_ns) {}
 
-  // UINT64_MAX: not known yet. 0: nothing more until the lane is idle, which shows the path's own
-  // time once more.
+  // Upper bound on the bytes in flight. UINT64_MAX: nothing has been measured yet. 0: push nothing
+  // until the lane is idle, so that the path's own time can be measured again.
   uint64_t bytes(uint64_t now_ns) const;
 
-  // A chunk is pushed, with so much in flight before it.
+  // A chunk is pushed. `outstanding_bytes` were in flight before it.
   Mark leave(uint64_t outstanding_bytes, uint64_t now_ns);
   // Nothing waits to be pushed.
   void starve(uint64_t outstanding_bytes) {
     starved_until_bytes_ = delivered_bytes_ + outstanding_bytes;
     pauses_ = outstanding_bytes == 0;
   }
-  // Its result is here. Only what was `clean`, nothing of it sent again, is measured: of anything
-  // else nobody knows which packet was answered (Karn, Partridge 1987).
+  // The result of a chunk has arrived. Only a `clean` exchange, in which nothing was sent again, is
+  // measured. Otherwise it is unknown which packet was answered (Karn, Partridge 1987).
   void arrive(const Mark& mark, uint32_t bytes, bool clean, uint64_t now_ns);
 
  private:
@@ -82,12 +88,12 @@ class Window {
   uint64_t delivered_bytes_ = 0;
   uint64_t delivered_ns_ = 0;
   uint64_t former_sent_ns_ = 0;
-  bool pauses_ = true;             // nothing in flight, and nothing to push
+  bool pauses_ = true;             // nothing is in flight and nothing waits to be pushed
   uint64_t idle_until_bytes_ = 0;  // delivered_bytes_ at the end of the last pause
   uint64_t starved_until_bytes_ = 0;
-  uint64_t idle_ns_ = 0;  // when it last was
+  uint64_t idle_ns_ = 0;  // when the lane last was idle
   Extreme<Later> rate_;   // bytes per second
-  Extreme<Sooner> time_;  // ns, of chunks of chunk_bytes_
+  Extreme<Sooner> time_;  // nanoseconds, of chunks of chunk_bytes_
 };
 
 }  // namespace pbox::worker

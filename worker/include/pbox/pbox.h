@@ -1,24 +1,27 @@
-/* libpbox: the worker's side of PBox. A plain C ABI, so that it is tied to no framework and to no
- * version of one.
+/* libpbox: the worker's side of PBox, as a plain C ABI that depends on no framework.
  *
- * A worker (one rank of a job) does, in this order:
+ * A worker is one rank of a job. It makes these calls, in this order:
  *
- *   pbox_create -> pbox_register_tensor (each tensor, same order on every rank)
- *               -> pbox_set_optimizer (only in PBOX_MODE_OPTIMIZE)
+ *   pbox_create -> pbox_register_tensor (every tensor, in the same order on every rank)
+ *               -> pbox_set_optimizer (PBOX_MODE_OPTIMIZE only)
  *               -> pbox_join
- *               -> [PBOX_MODE_OPTIMIZE: pbox_init_weights for each tensor]
- *               -> pbox_push_pull / pbox_wait, again and again
+ *               -> [PBOX_MODE_OPTIMIZE: pbox_init_weights for every tensor]
+ *               -> pbox_push_pull / pbox_wait, once per tensor and iteration
  *               -> pbox_leave -> pbox_destroy
  *
- * Threads: one context may be used from any threads at once; each call locks it briefly. The
- * library runs one I/O thread of its own per joined context. Callbacks run on that thread and must
- * be short.
+ * Threads: any number of threads may use one context at the same time. Each call holds the
+ * context's lock only briefly. A joined context has one I/O thread of its own. Callbacks run on
+ * that thread and must be short.
  *
- * Errors: each call returns a pbox_status; pbox_last_error gives a sentence that names the field,
- * the value and the remedy, or the rank or box that is late. Nothing here waits without a deadline.
+ * Errors: each call returns a pbox_status. After a failure, pbox_last_error returns a sentence that
+ * names the field, the wrong value and the remedy, or the rank or box that is late. Every wait has
+ * a deadline.
  *
- * fork(): a forked child that never calls the library is unharmed; in a child that does, each call
- * returns PBOX_FORKED. */
+ * fork(): a forked child that never calls the library is not affected. In a child that uses its
+ * parent's context, every call returns PBOX_FORKED.
+ *
+ * Words: docs/glossary.md explains box, rank, chunk, round and the other terms used here.
+ * docs/c-api.md has complete examples. */
 #ifndef PBOX_PBOX_H
 #define PBOX_PBOX_H
 
@@ -41,28 +44,38 @@ typedef enum pbox_status {
   PBOX_OK = 0,
   PBOX_INVALID_ARGUMENT = 1,
   PBOX_NOT_FOUND = 2,
-  PBOX_ALREADY_EXISTS = 3,     /* e.g. a second worker with the same rank */
-  PBOX_RESOURCE_EXHAUSTED = 4, /* a quota of the box; the message names it */
-  PBOX_UNAVAILABLE = 5,        /* the box cannot be reached or refuses */
-  PBOX_TIMEOUT = 6,            /* a deadline passed; the message names who is late */
+  PBOX_ALREADY_EXISTS = 3,     /* for example, another worker already has this rank */
+  PBOX_RESOURCE_EXHAUSTED = 4, /* a quota of the box is used up; the message names the quota */
+  PBOX_UNAVAILABLE = 5,        /* the box cannot be reached, or it refuses */
+  PBOX_TIMEOUT = 6,            /* a deadline passed; the message names what is late */
   PBOX_WORKER_LOST = 7,        /* another rank died or left; the message names it */
   PBOX_BOX_LOST = 8,           /* the box died or stopped answering */
-  PBOX_MISMATCH = 9,           /* ranks disagree; the message names the first difference */
-  PBOX_VERSION_MISMATCH = 10,
-  PBOX_SYSTEM = 11,
-  PBOX_FORKED = 12,
-  PBOX_CLOSED = 13,
+  PBOX_MISMATCH = 9,           /* the ranks disagree; the message names the first difference */
+  PBOX_VERSION_MISMATCH = 10,  /* the library and the box are of releases that do not fit */
+  PBOX_SYSTEM = 11,            /* the operating system refused something */
+  PBOX_FORKED = 12,            /* the context belongs to the parent process */
+  PBOX_CLOSED = 13,            /* this worker has left the job */
   PBOX_INTERNAL = 14
 } pbox_status;
 
-/* What a caller chooses travels as a 32-bit integer, so that every compiler agrees on its size and
- * a value that is not listed here is refused with PBOX_INVALID_ARGUMENT. */
+/* The types below are 32-bit integers and not enums, so that every compiler agrees on their size.
+ * A value that is not listed is refused with PBOX_INVALID_ARGUMENT. */
+
+/* Type of a tensor's elements. */
 typedef int32_t pbox_dtype;
 enum pbox_dtype_value { PBOX_F32 = 0, PBOX_F16 = 1, PBOX_BF16 = 2 };
+
+/* What the box does with the sum of the gradients.
+ *
+ * AGGREGATE  The box returns the sum or the mean: an all-reduce.
+ * OPTIMIZE   The box keeps weights and optimizer state, applies the sum or mean as a gradient, and
+ *            returns the new weights. */
 typedef int32_t pbox_mode;
 enum pbox_mode_value { PBOX_MODE_AGGREGATE = 0, PBOX_MODE_OPTIMIZE = 1 };
+
 typedef int32_t pbox_reduction;
 enum pbox_reduction_value { PBOX_SUM = 0, PBOX_MEAN = 1 };
+
 typedef int32_t pbox_optimizer;
 enum pbox_optimizer_value {
   PBOX_SGD = 1,
@@ -72,70 +85,93 @@ enum pbox_optimizer_value {
   PBOX_ADAMW = 5
 };
 
-/* What becomes of the job when its box is lost. COPY: workers wait for it, or for its successor,
- * and go on where they were; that takes memory for one more copy of the model. NONE: operations
- * fail with PBOX_BOX_LOST at once. In PBOX_MODE_OPTIMIZE weights go on from the workers' copies,
- * but momentum and moments, which the box alone had, are those of the last snapshot, or begin anew
- * (pbox_statistics.optimizer_restarts, optimizer_snapshot); weights of 16 bits go on from 16 bits.
- * With pbox_options.replicas all of it goes on from the copy that another box has.
- * As they cannot be summed again, two copies are kept. Other models than BSP do not outlive their
- * box. */
+/* What the workers do when they lose the box.
+ *
+ * COPY  They wait for the box or its successor, for recover_timeout_ms, and continue where they
+ *       were. Each worker keeps one more copy of the model in memory, two in PBOX_MODE_OPTIMIZE,
+ *       because weights cannot be computed again from gradients.
+ * NONE  Operations fail with PBOX_BOX_LOST at once.
+ *
+ * In PBOX_MODE_OPTIMIZE the weights are restored from the workers' copies. 16-bit weights are
+ * restored with 16 bits of precision. The optimizer's state (momentum, moments) exists on the box
+ * only. It is restored from the last snapshot, or starts from zero if there is none
+ * (pbox_statistics.optimizer_restarts, optimizer_snapshot). With pbox_options.replicas = 1 all of
+ * it is restored from another box's replica.
+ * Only PBOX_SYNC_BSP survives the loss of a box. */
 typedef int32_t pbox_recovery;
 enum pbox_recovery_value { PBOX_RECOVERY_COPY = 0, PBOX_RECOVERY_NONE = 1 };
-/* What becomes of the job when a rank is lost. WAIT: for lost_timeout_ms the others wait for it to
- * come back, then the job fails. PARTIAL: then they go on without it (pbox_contributors). ABORT:
- * the job fails at once. */
+
+/* What the job does when a rank is lost.
+ *
+ * WAIT     The other ranks wait lost_timeout_ms for it to rejoin. Then the job fails.
+ * PARTIAL  The other ranks wait lost_timeout_ms, then continue without it (pbox_contributors).
+ * ABORT    The job fails at once. */
 typedef int32_t pbox_lost;
 enum pbox_lost_value { PBOX_LOST_WAIT = 0, PBOX_LOST_PARTIAL = 1, PBOX_LOST_ABORT = 2 };
 
-/* In which order tensors go, both ways. EXPLICIT: by registered priority, or that of the operation.
- * FORWARD_ORDER: learned by rank 0 in the first complete round of gradients: the tensor started
- * last is needed first in the next forward, and goes first; as EXPLICIT until then. FIFO: all are
- * equal. */
+/* The order in which tensors are sent, in both directions.
+ *
+ * EXPLICIT       By the priority of pbox_register_tensor, or that of the operation.
+ * FORWARD_ORDER  Learned by rank 0 in the first complete round of gradients. The tensor that was
+ *                started last is needed first in the next forward pass, so it goes first. Until the
+ *                order is learned, the policy works as EXPLICIT.
+ * FIFO           All tensors have the same priority. */
 typedef int32_t pbox_priority_policy;
 enum pbox_priority_policy_value {
   PBOX_PRIORITY_EXPLICIT = 0,
   PBOX_PRIORITY_FORWARD_ORDER = 1,
   PBOX_PRIORITY_FIFO = 2
 };
-/* How results come. BROADCAST: each chunk as soon as it is finished. PULL: the box tells that a
- * chunk is finished, and a tensor's chunks are asked for once all of them are: what parameter
- * servers of ps-lite's kind do, for comparison. */
+
+/* How results reach the workers.
+ *
+ * BROADCAST  The box sends each chunk as soon as it is finished.
+ * PULL       The box announces each finished chunk. A worker asks for a tensor's chunks once all of
+ *            them are announced. This is how ps-lite works; it exists for comparison. */
 typedef int32_t pbox_delivery;
 enum pbox_delivery_value { PBOX_DELIVERY_BROADCAST = 0, PBOX_DELIVERY_PULL = 1 };
-/* How sums are made. FAST: each rank's values are added as they come, so that sums of three ranks
- * or more may differ in their last bits from run to run. ORDERED: in the order of ranks, so that
- * runs whose ranks push the same get the same, bit for bit, whatever is lost, late or restarted
- * meanwhile; the box keeps the values of all ranks until the last has come, and adds then. Needs
- * PBOX_SYNC_BSP; equal on every rank. */
+
+/* The order in which the box adds the ranks' values. Must be equal on every rank.
+ *
+ * FAST     In the order of arrival. With three ranks or more, sums may differ in their last bits
+ *          from run to run.
+ * ORDERED  In the order of ranks. Runs whose ranks push the same values get the same results, bit
+ *          for bit, whatever was lost, late or restarted meanwhile. The box keeps the values of all
+ *          ranks until the last one has arrived, which costs memory. Needs PBOX_SYNC_BSP. */
 typedef int32_t pbox_numerics;
 enum pbox_numerics_value { PBOX_NUMERICS_FAST = 0, PBOX_NUMERICS_ORDERED = 1 };
-/* When a rank may go on without the others: the consistency model of the job. An iteration is one
- * pbox_push_pull of a tensor; each chunk of a tensor keeps its own account, so a tensor is as old
- * as its oldest chunk. In every model initial weights are exchanged as in BSP.
+
+/* The job's consistency model: when a rank may continue without the others. Must be equal on every
+ * rank, together with the fields of pbox_options that belong to it. docs/consistency.md compares
+ * the models.
  *
- * BSP    Everybody waits for everybody: push_pull returns the result of this very iteration, the
- *        same on all ranks. The only model in PBOX_MODE_AGGREGATE, and the only one that outlives
- *        the loss of the box or of the connection.
- * ASP    Nobody waits: the box takes a gradient into the weights as it comes, and push_pull returns
- *        the weights as they are then. This rank's own gradients are always in them.
- * SSP    As ASP, but a rank waits when it is `staleness` iterations ahead of the slowest: weights
- *        have everybody's gradients but those of the last `staleness` iterations, some of which
- *        they may have too. Staleness 0 has the bound of BSP.
- * ESSP   The bound of SSP, but the box sends the weights to everybody whenever the slowest has
- *        finished an iteration, unasked. push_pull returns this rank's copy of them plus its own
- *        gradients that are not in there yet, mostly without waiting for the network.
- * PSSP   As SSP, but only the fastest rank waits, with sync_probability for each iteration.
- * DPSSP  As PSSP with the probability sync_probability / (1 + e^(staleness - lead)), lead being how
- *        far the rank is ahead of the slowest.
- * DROP   A round takes the first `quorum` ranks and is over: what others push to it is dropped, and
- *        they get the newest weights, whatever their round. `mean` divides by those who are in. A
- *        rank that fell behind goes on with the oldest round that is open in any tensor.
+ * An iteration is one pbox_push_pull of a tensor. Each chunk of a tensor keeps its own clock, so a
+ * tensor is as old as its oldest chunk. In every model, initial weights are exchanged as in BSP.
  *
- * All but BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE, and no rank may rejoin. They move
- * from box to box all the same, with all that the box has of them, but not from one that is lost.
- * The box refuses what does not go together, in words. Equal on every rank, as are the fields that
- * belong to it. */
+ * BSP    Every rank waits for every other rank. push_pull returns the result of this iteration,
+ *        which is the same on all ranks. It is the only model for PBOX_MODE_AGGREGATE, and the only
+ *        one that survives the loss of the box or of the connection to it.
+ * ASP    No rank waits. The box applies each gradient to the weights as it arrives, and push_pull
+ *        returns the weights of that moment. They always include this rank's own gradients.
+ * SSP    As ASP, but a rank waits when it is `staleness` iterations ahead of the slowest rank. The
+ *        weights include every rank's gradients except those of the last `staleness` iterations,
+ *        some of which they may include too. Staleness 0 has the bound of BSP.
+ * ESSP   The bound of SSP, but the box sends the weights to every rank, without being asked,
+ *        whenever the slowest rank has finished an iteration. push_pull returns this rank's copy
+ *        of the weights plus its own gradients that the copy lacks, usually without waiting for
+ *        the network.
+ * PSSP   As SSP, but a rank that is `staleness` iterations ahead waits only with probability
+ *        sync_probability, drawn for each iteration.
+ * DPSSP  As PSSP, with probability sync_probability / (1 + e^(staleness - lead)). `lead` is the
+ *        number of iterations that the rank is ahead of the slowest rank.
+ * DROP   A round ends when `quorum` ranks have pushed. The box drops what the other ranks push to
+ *        it and sends them the newest weights, whatever their round. `mean` divides by the number
+ *        of ranks whose gradients are included. A rank that fell behind continues with the oldest
+ *        round that is open in any tensor.
+ *
+ * All models except BSP need PBOX_MODE_OPTIMIZE and PBOX_RECOVERY_NONE, and do not allow a rank to
+ * rejoin. Their jobs can move from box to box with all their state, but they cannot be moved away
+ * from a box that is lost. The box refuses combinations that are not possible and says why. */
 typedef int32_t pbox_sync;
 enum pbox_sync_value {
   PBOX_SYNC_BSP = 0,
@@ -146,189 +182,216 @@ enum pbox_sync_value {
   PBOX_SYNC_DPSSP = 5,
   PBOX_SYNC_DROP = 6
 };
-/* When a rank that has to wait (SSP, PSSP, DPSSP) is let go on. SOFT: as soon as the slowest has
- * finished one more iteration. LAZY: when everybody has finished the iteration that the waiting
- * rank is in; its weights are fresh then and its lead is gone, so that it waits longer but rarely.
- */
+
+/* When a rank that has to wait (SSP, PSSP, DPSSP) may continue.
+ *
+ * SOFT  As soon as the slowest rank has finished one more iteration.
+ * LAZY  When every rank has finished the iteration that the waiting rank is in. Its weights are
+ *       then fresh and its lead is gone, so it waits longer but less often. */
 typedef int32_t pbox_release;
 enum pbox_release_value { PBOX_RELEASE_SOFT = 0, PBOX_RELEASE_LAZY = 1 };
-/* When a rank takes weights from the box. FRESH: with each push_pull. CACHED (SSP; ESSP always): it
- * keeps a copy, adds its own gradients to it, and asks for newer weights when the copy is older
- * than the model allows. That takes memory for one copy of the model, and for staleness - 1 more of
- * its gradients (pbox_statistics.shadow_bytes), and needs PBOX_SGD without momentum and weight
- * decay, which is what a rank can do by itself. A learning rate that another rank has set reaches
- * the gradients that this one adds only with weights from the box. */
+
+/* When a rank fetches weights from the box.
+ *
+ * FRESH   With each push_pull.
+ * CACHED  The rank keeps a copy of the weights, adds its own gradients to it, and asks the box for
+ *         newer weights only when the copy is older than the model allows. Possible with SSP; ESSP
+ *         always works so. It takes memory for one copy of the model and for the rank's gradients
+ *         of `staleness` - 1 iterations (pbox_statistics.shadow_bytes). It needs PBOX_SGD without
+ *         momentum and weight decay, because the rank has to repeat the optimizer's step itself. A
+ *         learning rate that another rank has set takes effect on the gradients that this rank adds
+ *         only when new weights arrive from the box. */
 typedef int32_t pbox_reads;
 enum pbox_reads_value { PBOX_READS_FRESH = 0, PBOX_READS_CACHED = 1 };
 
 typedef struct pbox_context pbox_context;
 
-/* Fill with pbox_options_init, then change what differs. Strings are copied by pbox_create. */
+/* Options of a worker. Fill them with pbox_options_init, then change what differs. pbox_create
+ * copies the strings. */
 typedef struct pbox_options {
   uint32_t struct_size; /* set by pbox_options_init */
-  const char*
-      box; /* "host:port" or "[v6]:port" of the control connection; default 127.0.0.1:9541. Of a
-              cluster's boxes several, with commas between: any that answers knows the others */
+  /* Control connection of the box, "HOST:PORT" or "[IPV6]:PORT"; default "127.0.0.1:9541". Several
+   * boxes of a cluster may be given, separated by commas: any one that answers knows the others. */
+  const char* box;
   const char* job; /* name of the job; default "default" */
   uint32_t rank;   /* in [0, world_size) */
   uint32_t world_size;
   pbox_mode mode;
-  pbox_reduction reduction; /* mean divides by world_size on the box */
-  uint32_t chunk_bytes;  /* what is sent, summed and ordered as one (P3's slice): a multiple of 64,
-                            at most 64 fragments (90112 on a path of 1500 bytes, 524288 with jumbo
-                            frames); 0: the box's default */
-  uint32_t window_bytes; /* bound on bytes in flight per pipeline; 0: what the box grants. Below it
-                            as much is in flight as the path is measured to need */
-  uint32_t join_timeout_ms; /* default 60000: how long pbox_join waits for the other ranks; the box
-                               may allow less */
-  uint32_t wait_timeout_ms; /* default 60000: used where a wait is given 0 */
-  uint32_t lost_timeout_ms; /* 0: the box's; how long a dead rank is waited for */
-  const char* port;         /* what carries packets: "socket" (default: UDP of the kernel), or
-                               "KIND:ARGUMENTS" of libpbox_KIND.so.1, which is looked for beside
-                               libpbox.so and where the loader looks, as in "dpdk:DEVICE". Several
-                               with | between, "rdma:mlx5_0|socket": the next one is taken where one
-                               cannot be opened, or fails; packets are as large as all can carry */
-  pbox_recovery recovery;   /* equal on every rank, as is on_worker_lost */
-  uint32_t recover_timeout_ms; /* default 60000: how long a lost box is looked for */
-  pbox_lost on_worker_lost;
+  pbox_reduction reduction; /* PBOX_MEAN divides by world_size, on the box */
+  /* Size of a chunk, the unit that is sent, summed and ordered (P3 calls it a slice), in bytes. A
+   * multiple of 64 that fits into 64 fragments: at most 90112 with an MTU of 1500 bytes, at most
+   * 524288 with jumbo frames. 0: the box's default. */
+  uint32_t chunk_bytes;
+  /* Upper bound on bytes in flight per pipeline of the box; 0: what the box grants. Below this
+   * bound the library keeps as much in flight as it measures the network path to need. */
+  uint32_t window_bytes;
+  /* How long pbox_join waits for the other ranks; default 60000. The box may allow less. */
+  uint32_t join_timeout_ms;
+  uint32_t wait_timeout_ms; /* used by a wait that is given 0; default 60000 */
+  uint32_t lost_timeout_ms; /* how long the job waits for a lost rank; 0: the box's default */
+  /* What carries packets. "socket" (default): UDP sockets of the kernel. "KIND:ARGUMENTS", for
+   * example "dpdk:DEVICE": the library libpbox_KIND.so.1, which is searched beside libpbox.so and
+   * then where the loader searches. Several ports may be given, separated by |, as in
+   * "rdma:mlx5_0|socket". If one cannot be opened or fails, the next one is used. Packets are only
+   * as large as all of them can carry. */
+  const char* port;
+  pbox_recovery recovery;      /* equal on every rank */
+  uint32_t recover_timeout_ms; /* how long the worker searches for a lost box; default 60000 */
+  pbox_lost on_worker_lost;    /* equal on every rank */
   uint32_t rejoin; /* 1: this process takes the place of a rank that a running job has lost */
-  pbox_priority_policy priority_policy; /* equal on every rank, as is delivery */
-  pbox_delivery delivery;
+  pbox_priority_policy priority_policy; /* equal on every rank */
+  pbox_delivery delivery;               /* equal on every rank */
   pbox_sync sync;
-  uint32_t staleness;     /* SSP, ESSP, PSSP, DPSSP: in iterations, at most 64 */
+  uint32_t staleness;     /* SSP, ESSP, PSSP, DPSSP: in iterations, in [0, 64] */
   float sync_probability; /* PSSP, DPSSP: in (0, 1]; default 1 */
   pbox_release release;
   pbox_reads reads;
-  uint32_t quorum;     /* DROP: in [1, world_size] */
-  const char* restore; /* PBOX_MODE_OPTIMIZE: begin with the weights and optimizer state of a
-                          snapshot of this job (`pboxctl snapshot`): its number, or "latest", which
-                          begins with rank 0's weights where there is none yet; NULL or "": do not.
-                          Equal on every rank. pbox_statistics says which it was */
+  uint32_t quorum; /* DROP: number of ranks, in [1, world_size] */
+  /* PBOX_MODE_OPTIMIZE: start with the weights and optimizer state of a snapshot of this job
+   * (`pboxctl snapshot`). A snapshot's number, or "latest", which starts with rank 0's weights if
+   * there is no snapshot yet. NULL or "": start without one. Equal on every rank.
+   * pbox_statistics.restored_snapshot says which snapshot was used. */
+  const char* restore;
   pbox_numerics numerics;
-  uint32_t replicas; /* PBOX_MODE_OPTIMIZE, PBOX_SYNC_BSP, of several boxes: 1: another box has a
-                        copy of the weights and of the optimizer's state, of each round before its
-                        result is given out, so that no momentum or moment dies with a box; 0: none
-                        has. Equal on every rank */
-  uint32_t backup; /* for boxes: 1: the job is such a copy. Of one rank, in PBOX_MODE_AGGREGATE with
-                      PBOX_RECOVERY_NONE and PBOX_DELIVERY_PULL. It stays at the box that `box`
-                      names, which keeps the last results for a while after the rank is gone; an
-                      operation is done when it has them, and writes no output */
+  /* 1: another box keeps a replica of the weights and the optimizer's state. The replica has each
+   * round before its result is published, so no optimizer state is lost with a box. Needs
+   * PBOX_MODE_OPTIMIZE, PBOX_SYNC_BSP and at least two boxes. 0: no replica. Equal on every rank.
+   */
+  uint32_t replicas;
+  /* For boxes only. 1: this job is such a replica. It has one rank, PBOX_MODE_AGGREGATE,
+   * PBOX_RECOVERY_NONE and PBOX_DELIVERY_PULL. It stays on the box that `box` names, which keeps
+   * the last results for a while after the rank has gone. An operation ends when that box has the
+   * data, and writes no output. */
+  uint32_t backup;
 } pbox_options;
 
+/* Sets every field to its default. */
 PBOX_API void pbox_options_init(pbox_options* options);
 
-/* Like pbox_options_init, then overridden from the environment: PBOX_BOX, PBOX_JOB, PBOX_PORT,
- * PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_WINDOW_BYTES, PBOX_CHUNK_BYTES,
- * PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY (copy, none), PBOX_RECOVER_TIMEOUT_MS,
- * PBOX_ON_WORKER_LOST (wait, partial, abort), PBOX_REJOIN (0, 1), PBOX_PRIORITY_POLICY (explicit,
- * forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC (bsp, asp, ssp, essp,
- * pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE (soft, lazy), PBOX_READS
- * (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast, ordered), PBOX_REPLICAS (0, 1).
- * Strings point into the environment. */
+/* Calls pbox_options_init, then sets the fields whose environment variables are set: PBOX_BOX,
+ * PBOX_JOB, PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_WINDOW_BYTES,
+ * PBOX_CHUNK_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY (copy, none),
+ * PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST (wait, partial, abort), PBOX_REJOIN (0, 1),
+ * PBOX_PRIORITY_POLICY (explicit, forward-order, fifo), PBOX_DELIVERY (broadcast, pull), PBOX_SYNC
+ * (bsp, asp, ssp, essp, pssp, dpssp, drop), PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE
+ * (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast,
+ * ordered), PBOX_REPLICAS (0, 1). PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over WORLD_SIZE.
+ * Strings point into the environment. Returns PBOX_INVALID_ARGUMENT if a variable has a value that
+ * is not listed or not a number. */
 PBOX_API pbox_status pbox_options_from_environment(pbox_options* options);
 
-/* No network yet. *context is NULL on failure; the reason is then pbox_last_error(NULL), per
- * thread. */
+/* Creates a context. Does not use the network yet. On failure *context is NULL and
+ * pbox_last_error(NULL), called on the same thread, returns the reason. */
 PBOX_API pbox_status pbox_create(const pbox_options* options, pbox_context** context);
 
-/* Declares a tensor of `element_count` elements; ids are 0, 1, 2, ... in order of the calls, which
- * must be the same on every rank. The larger `priority`, the earlier it is sent (P3: the layer that
- * the next forward needs first goes first). Only before pbox_join. */
+/* Declares a tensor of `element_count` elements. *tensor_id becomes 0, 1, 2, ... in the order of
+ * the calls, which must be the same on every rank. A tensor with a larger `priority` is sent
+ * earlier: give the layer that the next forward pass needs first the largest (P3). Only before
+ * pbox_join. */
 PBOX_API pbox_status pbox_register_tensor(pbox_context* context, const char* name,
                                           uint64_t element_count, pbox_dtype dtype,
                                           int32_t priority, uint32_t* tensor_id);
 
-/* Optimizer that the box runs, PBOX_MODE_OPTIMIZE only, before pbox_join, equal on every rank. As
- * torch.optim defines them; `momentum` is used by MOMENTUM and NESTEROV, betas and epsilon by
- * ADAM(W). */
+/* The optimizer that the box runs, with the formulas of torch.optim. PBOX_MOMENTUM and
+ * PBOX_NESTEROV use `momentum`; PBOX_ADAM and PBOX_ADAMW use the betas and epsilon. */
 typedef struct pbox_optimizer_options {
-  uint32_t struct_size;
+  uint32_t struct_size; /* set by pbox_optimizer_options_init */
   pbox_optimizer kind;
   float learning_rate;
   float momentum;
   float beta1, beta2, epsilon;
   float weight_decay;
 } pbox_optimizer_options;
+
+/* Sets every field to the default for `kind`: torch.optim's, where torch has one. */
 PBOX_API void pbox_optimizer_options_init(pbox_optimizer_options* options, pbox_optimizer kind);
+
+/* Chooses the box's optimizer. PBOX_MODE_OPTIMIZE only, before pbox_join, equal on every rank. */
 PBOX_API pbox_status pbox_set_optimizer(pbox_context* context,
                                         const pbox_optimizer_options* options);
 
-/* Per-tensor factors: learning rate is multiplied by lr_scale; weight_decay replaces the job's. */
+/* Sets one tensor's own values: the learning rate is multiplied by lr_scale, and weight_decay
+ * replaces the job's. Both must be finite and >= 0. Only before pbox_join. */
 PBOX_API pbox_status pbox_set_tensor_optimizer(pbox_context* context, uint32_t tensor_id,
                                                float lr_scale, float weight_decay);
 
-/* Connects, joins, and returns when all world_size ranks have joined and a way to each of the box's
- * queues is known. With options.rejoin, in a job that runs, as soon as the box has found the rank's
- * place. */
+/* Connects to the box and joins the job. Returns when all world_size ranks have joined and packets
+ * can reach each of the box's queues. With options.rejoin, returns as soon as the running job has
+ * admitted this rank. */
 PBOX_API pbox_status pbox_join(pbox_context* context);
 
-/* Tells of memory that inputs of operations will lie in, so that the device of an rdma port reads
- * them there, in place of a copy; on other ports it changes nothing. From pbox_join on, best once
- * for each long-lived buffer: nothing is exchanged while its pages are being locked. The memory
- * stays allocated and mapped where it is until pbox_unregister_memory, pbox_leave or pbox_destroy
- * has returned. A fragment that lies in two pieces of memory is copied. At most 1024 pieces, none
- * across another.
- * PBOX_SYSTEM: the device refuses, the message says why and what to do. Training goes on with
- * copies (pbox_statistics.packets_staged_refused), the device is asked again when the box was lost
- * and is found again, and the memory is to be unregistered as any other. */
+/* Registers memory that will hold inputs of operations, so that the device of an rdma port reads
+ * them in place instead of a copy. With other ports it has no effect. Allowed after pbox_join. Call
+ * it once for each long-lived buffer, since nothing is exchanged while the pages are being locked.
+ *
+ * The memory must stay allocated and mapped until pbox_unregister_memory, pbox_leave or
+ * pbox_destroy has returned. At most 1024 regions may be registered, and none may overlap another.
+ * A fragment that spans two regions is copied.
+ *
+ * PBOX_SYSTEM: the device refuses the memory; the message says why and what to do. Training
+ * continues with copies (pbox_statistics.packets_staged_refused). The device is asked again after
+ * the box was lost and found. The memory still has to be unregistered. */
 PBOX_API pbox_status pbox_register_memory(pbox_context* context, const void* address,
                                           uint64_t bytes);
 
-/* When this returns no device reads from there any more; usually at once, else after 0.1 s, at the
- * price of a connection that is made anew. `address`: as it was registered. Operations in flight go
- * on, with copies. Also once the job has failed. */
+/* Unregisters memory, by the address that was registered. When this returns, no device reads from
+ * it any more. It usually returns at once. Otherwise it closes the connections that still read,
+ * after 0.1 s; they are opened again. Operations in flight continue with copies. Also allowed after
+ * the job has failed. */
 PBOX_API pbox_status pbox_unregister_memory(pbox_context* context, const void* address);
 
-/* The round that the tensor's next operation belongs to: 0 in a job that begins, and one more for
- * each operation that was completed, whatever rounds PBOX_SYNC_DROP has skipped. A process that
- * rejoins learns here how far the job is, and puts its own state to that. */
+/* Stores the round of the tensor's next operation in *round: 0 in a new job, plus one for each
+ * completed operation, whatever rounds PBOX_SYNC_DROP has skipped. A process that rejoins uses it
+ * to set its own state to the job's progress. */
 PBOX_API pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round);
 
-/* Called once per operation, on the I/O thread, after the result is in place or the operation
- * failed. May call pbox_push_pull and pbox_last_error, never a function that waits. */
+/* Called once per operation, on the I/O thread, when the result is in place or the operation has
+ * failed. It may call pbox_push_pull and pbox_last_error, but no function that waits. */
 typedef void (*pbox_callback)(void* user, uint32_t tensor_id, pbox_status status);
 
-/* Starts one exchange of a tensor. `input` (this rank's gradient) and `output` (the sum, mean, or
- * new weights) hold element_count elements each, may be the same buffer, and belong to the library
- * until the operation is done. One operation per tensor at a time. `callback` may be NULL; a
- * wait for the operation may return before it has been called.
- * PBOX_MODE_OPTIMIZE: needs pbox_init_weights of that tensor before. */
+/* Starts one exchange of a tensor and returns at once. `input` is this rank's gradient. `output`
+ * receives the sum, the mean or the new weights. Each holds element_count elements; they may be the
+ * same buffer. Both belong to the library until the operation is done. A tensor can have one
+ * operation in flight. `callback` may be NULL. A wait for the operation may return before the
+ * callback has been called.
+ * PBOX_MODE_OPTIMIZE: call pbox_init_weights for the tensor first. */
 PBOX_API pbox_status pbox_push_pull(pbox_context* context, uint32_t tensor_id, const void* input,
                                     void* output, pbox_callback callback, void* user);
 
-/* As pbox_push_pull with this operation's own priority instead of the tensor's. */
+/* As pbox_push_pull, with a priority for this operation instead of the tensor's. */
 PBOX_API pbox_status pbox_push_pull_priority(pbox_context* context, uint32_t tensor_id,
                                              const void* input, void* output, int32_t priority,
                                              pbox_callback callback, void* user);
 
-/* PBOX_MODE_OPTIMIZE: gives the box its initial weights. Rank 0's values count; every rank receives
- * them in `weights`, in place. Asynchronous, completed like a push_pull. Once per tensor. A process
- * that rejoins where pbox_tensor_round is over 0 receives the weights as they are now. */
+/* PBOX_MODE_OPTIMIZE: gives the box its initial weights, once per tensor. Rank 0's values count;
+ * every rank receives them in `weights`, in place. Asynchronous, and completed like a push_pull. A
+ * process that rejoins a job whose pbox_tensor_round is not 0 receives the current weights. */
 PBOX_API pbox_status pbox_init_weights(pbox_context* context, uint32_t tensor_id, void* weights,
                                        pbox_callback callback, void* user);
 
-/* Waits for the tensor's operation. timeout_ms 0: options.wait_timeout_ms. Returns at once if there
- * is none. On PBOX_TIMEOUT the operation goes on and may be waited for again; the message names the
- * rank (or the box) that is late. */
+/* Waits for the tensor's operation; returns at once if there is none. timeout_ms 0 means
+ * options.wait_timeout_ms. After PBOX_TIMEOUT the operation continues and can be waited for again.
+ * The message names the rank or the box that is late. */
 PBOX_API pbox_status pbox_wait(pbox_context* context, uint32_t tensor_id, uint32_t timeout_ms);
 
-/* Waits for every operation in flight. */
+/* Waits for every operation in flight. Deadline and errors are those of pbox_wait. */
 PBOX_API pbox_status pbox_wait_all(pbox_context* context, uint32_t timeout_ms);
 
-/* How many workers are in the tensor's last result, the least of its parts: world_size, unless
- * ranks were lost and on_worker_lost is PARTIAL. 0 before the first result. */
+/* Stores in *count how many ranks contributed to the tensor's last result: the minimum over its
+ * chunks. It is world_size unless ranks were lost and on_worker_lost is PBOX_LOST_PARTIAL. 0 before
+ * the first result. */
 PBOX_API pbox_status pbox_contributors(pbox_context* context, uint32_t tensor_id, uint32_t* count);
 
-/* Changes the job's policy, and with PBOX_PRIORITY_EXPLICIT the priorities: `by_tensor` holds one
- * per registered tensor, or is NULL for those of pbox_register_tensor; it must be NULL with the
- * other policies. FORWARD_ORDER learns anew. One rank's call is enough. Returns at once; each rank,
- * and the box, apply it to what they start when it has reached them, every rank at the latest to
- * what it starts after a pbox_barrier that follows this call. */
+/* Changes the job's priority policy for all ranks; one rank's call is enough. With
+ * PBOX_PRIORITY_EXPLICIT, `by_tensor` holds one priority per registered tensor, or is NULL for
+ * those of pbox_register_tensor. With the other policies it must be NULL. FORWARD_ORDER learns the
+ * order again. Returns at once. The box and each rank apply the change to operations that start
+ * after it has reached them. To be sure that every rank uses it, call pbox_barrier afterwards. */
 PBOX_API pbox_status pbox_set_priorities(pbox_context* context, pbox_priority_policy policy,
                                          const int32_t* by_tensor);
 
-/* Learning rate of the box's optimizer from the next round on. Call with nothing in flight on this
- * rank; one rank's call is enough. Returns when every pipeline uses it. */
+/* Sets the learning rate of the box's optimizer from the next round on. This rank must have no
+ * operation in flight. One rank's call is enough. Returns when every pipeline uses it. */
 PBOX_API pbox_status pbox_set_learning_rate(pbox_context* context, float learning_rate);
 
 /* Returns when every rank that is still in the job has called it. */
@@ -336,71 +399,89 @@ PBOX_API pbox_status pbox_barrier(pbox_context* context, uint32_t timeout_ms);
 
 #define PBOX_STALENESS_BUCKETS 16
 
-/* Counters since join. Staleness of a read is the clock of the data (everybody's iterations below
- * it are in) minus the reader's (its iterations that are done, with this one): 0 in BSP, less than
- * 0 where somebody is behind; of a tensor, the least of its chunks. */
+/* Counters since pbox_join.
+ *
+ * A read is a completed operation. Its staleness is the data's clock minus the reader's clock. The
+ * data's clock is the number of iterations of every rank that the data includes; the reader's is
+ * the number of iterations that the reader has finished, including this one. Staleness is 0 in BSP
+ * and negative when a rank is behind. A tensor's staleness is the minimum over its chunks. */
 typedef struct pbox_statistics {
   uint32_t struct_size;                /* the caller's sizeof; fields beyond it are not written */
   uint64_t bytes_pushed, bytes_pulled; /* payload, without retransmissions */
   uint64_t packets_sent, packets_received;
+  /* Fragments sent again; PULL packets sent; packets received for a round or chunk that is no
+   * longer in flight; packets received that failed a check. */
   uint64_t retransmitted_fragments, probes_sent, stale_packets, rejected_packets;
   uint64_t operations_completed, operations_failed;
   uint32_t smoothed_rtt_us, fragment_bytes, pipeline_count;
-  uint32_t recoveries;   /* lost boxes, or connections to one, that were found again */
-  uint64_t shadow_bytes; /* memory for the copy of the model that recovery, or cached reads, keep */
-  uint64_t reads;        /* operations completed, by their staleness below */
+  uint32_t recoveries;   /* times that a lost box, or the connection to it, was found again */
+  uint64_t shadow_bytes; /* memory of the model copy that recovery or cached reads need */
+  uint64_t reads;        /* operations completed, counted by staleness below */
   int64_t staleness_sum; /* <= 0 */
   uint64_t staleness_square_sum;
-  uint64_t reads_by_staleness[PBOX_STALENESS_BUCKETS]; /* of 0, -1, -2, ...; the last: all older */
-  uint64_t dropped_rounds; /* DROP: operations whose gradient is not in the result they got */
-  /* Mode optimize: boxes, or parts of one, that were lost with the state of their optimizer
-   * (momentum, moments). Weights went on from what the workers hold, the optimizer from the state
-   * of the last snapshot, see below, or from none. */
+  /* Reads with staleness 0, -1, -2, ...; the last bucket also counts all older ones. */
+  uint64_t reads_by_staleness[PBOX_STALENESS_BUCKETS];
+  uint64_t dropped_rounds; /* DROP: operations whose result lacks this rank's gradient */
+  /* PBOX_MODE_OPTIMIZE: how often a box, or one of several, was lost together with the optimizer
+   * state (momentum, moments) of its chunks. The weights were restored from the workers, the
+   * optimizer state from the snapshot below or from zero. */
   uint64_t optimizer_restarts;
-  uint64_t ports_given_up;    /* of options.port, for the next one; the box's log says why */
-  uint64_t restored_snapshot; /* options.restore: the one that the job began with; 0: none */
-  uint64_t restored_steps;    /* that its weights had taken: where training goes on */
-  /* optimizer_restarts: the snapshot whose momentum and moments it went on with the last time, of
-   * several parts the oldest, and after how many steps these were; 0: with none. */
+  uint64_t ports_given_up;    /* ports of options.port that were replaced by the next one; the box's
+                                 log has the reasons */
+  uint64_t restored_snapshot; /* options.restore: the snapshot that the job started with; 0: none */
+  uint64_t restored_steps;    /* optimizer steps that its weights had taken */
+  /* The snapshot that the optimizer state came from in the last optimizer restart, and the
+   * optimizer steps it had taken. If several boxes restarted, the oldest snapshot. 0: the state
+   * started from zero. */
   uint64_t optimizer_snapshot, optimizer_snapshot_steps;
-  /* Packets sent by ports that need registered memory, as rdma, by what became of the payload: read
-   * by the device where it lay; copied first, for it lay in no memory that was registered; copied,
-   * for the device has refused to register that memory. Small packets are in none of these. */
+  /* Packets sent by ports that need registered memory, such as rdma. Direct: the device read the
+   * payload in place. Staged: the payload was copied, because its memory was not registered.
+   * Staged refused: it was copied, because the device had refused to register its memory. Small
+   * packets are not counted. */
   uint64_t packets_direct, packets_staged, packets_staged_refused;
 } pbox_statistics;
+
+/* Fills *statistics. Set statistics->struct_size to sizeof(pbox_statistics) first. Allowed once the
+ * job has been joined, also after it was left. */
 PBOX_API pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics);
 
-/* Where an iteration's time goes, chunk by chunk; nanoseconds of CLOCK_MONOTONIC. Until pushed_ns a
- * chunk of an operation waited for the window; then it was sent; until answered_ns the box waited
- * for other ranks and summed, or packets were under way; then its result came. */
+/* Where the time of an iteration goes, for one chunk. Times are nanoseconds of CLOCK_MONOTONIC.
+ * Before pushed_ns the chunk waited for the send window. From pushed_ns to sent_ns its packets were
+ * sent. From sent_ns to answered_ns they were in flight, or the box summed and waited for other
+ * ranks. From answered_ns to completed_ns the result arrived. */
 typedef struct pbox_chunk_times {
-  uint32_t tensor, chunk; /* chunks count through the tensors in the order of registration */
+  uint32_t tensor, chunk; /* chunks are numbered through all tensors, in registration order */
   uint32_t round, pipeline;
   uint64_t pushed_ns, sent_ns, answered_ns, completed_ns;
 } pbox_chunk_times;
 
-/* Keeps the times of chunks that are completed from now on, of at most `capacity` until they are
- * taken; those beyond are not kept. 0 ends it. */
+/* Starts to record the times of completed chunks. Keeps at most `capacity` chunks per box of the
+ * job; further ones are not recorded until the kept ones are taken. 0 stops recording. */
 PBOX_API pbox_status pbox_trace_chunks(pbox_context* context, uint32_t capacity);
 
-/* Takes the oldest of what was kept: *count is how many there is room for in `times`, then how many
- * there are. */
+/* Takes the oldest recorded chunk times. On entry *count is the capacity of `times`; on return it
+ * is the number of entries written. */
 PBOX_API pbox_status pbox_take_chunk_times(pbox_context* context, pbox_chunk_times* times,
                                            uint32_t* count);
 
-/* Leaves the job. Operations in flight are completed with PBOX_CLOSED. From another thread while
- * pbox_join still waits: that returns PBOX_CLOSED soon, and this context cannot join any more. */
+/* Leaves the job. Operations in flight are completed with PBOX_CLOSED. May be called from another
+ * thread while pbox_join still waits: pbox_join then returns PBOX_CLOSED soon, and this context
+ * cannot join any more. */
 PBOX_API pbox_status pbox_leave(pbox_context* context);
 
-/* Leaves if needed, joins the I/O thread, frees. NULL is allowed. Not from a callback. */
+/* Leaves the job if that has not happened yet, joins the I/O thread and frees the context. NULL is
+ * allowed. Must not be called from a callback. */
 PBOX_API void pbox_destroy(pbox_context* context);
 
-/* The last error of this context (or, with NULL, of this thread's last failed pbox_create), in
- * words. Valid until the calling thread's next call into the library. */
+/* Returns the last error of this context in words. With NULL, that of this thread's last failed
+ * pbox_create. Valid until the calling thread's next call into the library. */
 PBOX_API const char* pbox_last_error(const pbox_context* context);
+
+/* Returns a status in words; the string is never freed. */
 PBOX_API const char* pbox_status_string(pbox_status status);
 
-PBOX_API uint32_t pbox_abi_version(void); /* PBOX_ABI_VERSION of the loaded library */
+/* Returns PBOX_ABI_VERSION of the loaded library. */
+PBOX_API uint32_t pbox_abi_version(void);
 
 #ifdef __cplusplus
 }
