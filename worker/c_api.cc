@@ -13,6 +13,7 @@ using pbox::ErrorCode;
 using pbox::Result;
 using pbox::Status;
 using pbox::worker::Client;
+using pbox::worker::Operation;
 
 struct pbox_context {
   explicit pbox_context(pbox::worker::ClientOptions options) : client(std::move(options)) {}
@@ -142,8 +143,22 @@ pbox::wire::SyncSpec sync_of(const pbox_options& options) {
           .quorum = options.quorum};
 }
 
+Operation operation_on(uint32_t tensor_id, const void* input, void* output) {
+  return {.tensor = tensor_id,
+          .input = static_cast<const std::byte*>(input),
+          .output = static_cast<std::byte*>(output)};
+}
+
+pbox_status start(pbox_context* context, const Operation& operation, pbox_callback callback,
+                  void* user) {
+  return guarded(context, [&](Client& client) {
+    return client.start(operation,
+                        {reinterpret_cast<pbox::worker::Callback>(callback), user});
+  });
+}
+
 // Puts a number in the caller's place for it.
-Status answer(const Result<uint32_t>& number, uint32_t* place) {
+Status store_number(const Result<uint32_t>& number, uint32_t* place) {
   if (place == nullptr) return invalid("where the number goes must not be NULL");
   if (!number) return number.error();
   *place = *number;
@@ -256,38 +271,22 @@ pbox_status pbox_join(pbox_context* context) {
 
 pbox_status pbox_push_pull(pbox_context* context, uint32_t tensor_id, const void* input,
                            void* output, pbox_callback callback, void* user) {
-  return guarded(context, [&](Client& client) {
-    return client.start({.tensor = tensor_id,
-                         .input = input,
-                         .output = output,
-                         .callback = reinterpret_cast<pbox::worker::Callback>(callback),
-                         .user = user});
-  });
+  return start(context, operation_on(tensor_id, input, output), callback, user);
 }
 
 pbox_status pbox_push_pull_priority(pbox_context* context, uint32_t tensor_id, const void* input,
                                     void* output, int32_t priority, pbox_callback callback,
                                     void* user) {
-  return guarded(context, [&](Client& client) {
-    return client.start({.tensor = tensor_id,
-                         .input = input,
-                         .output = output,
-                         .priority = priority,
-                         .callback = reinterpret_cast<pbox::worker::Callback>(callback),
-                         .user = user});
-  });
+  Operation operation = operation_on(tensor_id, input, output);
+  operation.priority = priority;
+  return start(context, operation, callback, user);
 }
 
 pbox_status pbox_init_weights(pbox_context* context, uint32_t tensor_id, void* weights,
                               pbox_callback callback, void* user) {
-  return guarded(context, [&](Client& client) {
-    return client.start({.tensor = tensor_id,
-                         .input = weights,
-                         .output = weights,
-                         .initial_weights = true,
-                         .callback = reinterpret_cast<pbox::worker::Callback>(callback),
-                         .user = user});
-  });
+  Operation operation = operation_on(tensor_id, weights, weights);
+  operation.initial_weights = true;
+  return start(context, operation, callback, user);
 }
 
 pbox_status pbox_register_memory(pbox_context* context, const void* address, uint64_t bytes) {
@@ -303,12 +302,12 @@ pbox_status pbox_unregister_memory(pbox_context* context, const void* address) {
 }
 
 pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round) {
-  return guarded(context, [&](Client& client) { return answer(client.round(tensor_id), round); });
+  return guarded(context, [&](Client& client) { return store_number(client.round(tensor_id), round); });
 }
 
 pbox_status pbox_contributors(pbox_context* context, uint32_t tensor_id, uint32_t* count) {
   return guarded(context,
-                 [&](Client& client) { return answer(client.contributors(tensor_id), count); });
+                 [&](Client& client) { return store_number(client.contributors(tensor_id), count); });
 }
 
 pbox_status pbox_wait(pbox_context* context, uint32_t tensor_id, uint32_t timeout_ms) {
@@ -344,34 +343,34 @@ pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statisti
     if (!report) return report.error();
     pbox_statistics full{};
     full.struct_size = std::min<uint32_t>(statistics->struct_size, sizeof(full));
-    full.bytes_pushed = report->core.bytes_pushed;
-    full.bytes_pulled = report->core.bytes_pulled;
-    full.packets_sent = report->core.packets_sent;
-    full.packets_received = report->core.packets_received;
-    full.retransmitted_fragments = report->core.retransmitted_fragments;
-    full.probes_sent = report->core.probes_sent;
-    full.stale_packets = report->core.stale_packets;
-    full.rejected_packets = report->core.rejected_packets;
+    full.bytes_pushed = report->exchange.bytes_pushed;
+    full.bytes_pulled = report->exchange.bytes_pulled;
+    full.packets_sent = report->exchange.packets_sent;
+    full.packets_received = report->exchange.packets_received;
+    full.retransmitted_fragments = report->exchange.retransmitted_fragments;
+    full.probes_sent = report->exchange.probes_sent;
+    full.stale_packets = report->exchange.stale_packets;
+    full.rejected_packets = report->exchange.rejected_packets;
     full.operations_completed = report->operations_completed;
     full.operations_failed = report->operations_failed;
-    full.smoothed_rtt_us = report->core.smoothed_rtt_us;
+    full.smoothed_rtt_us = report->exchange.smoothed_rtt_us;
     full.fragment_bytes = report->fragment_bytes;
     full.pipeline_count = report->pipeline_count;
     full.recoveries = static_cast<uint32_t>(report->recoveries);
-    full.shadow_bytes = report->core.shadow_bytes;
-    full.reads = report->core.staleness.reads;
-    full.staleness_sum = report->core.staleness.sum;
-    full.staleness_square_sum = report->core.staleness.square_sum;
-    const auto& by_staleness = report->core.staleness.by_staleness;
+    full.shadow_bytes = report->exchange.shadow_bytes;
+    full.reads = report->exchange.staleness.reads;
+    full.staleness_sum = report->exchange.staleness.sum;
+    full.staleness_square_sum = report->exchange.staleness.square_sum;
+    const auto& by_staleness = report->exchange.staleness.by_staleness;
     static_assert(pbox::worker::kStalenessBuckets == PBOX_STALENESS_BUCKETS);
     std::copy(by_staleness.begin(), by_staleness.end(), full.reads_by_staleness);
-    full.dropped_rounds = report->core.dropped_rounds;
+    full.dropped_rounds = report->exchange.dropped_rounds;
     full.optimizer_restarts = report->optimizer_restarts;
     full.ports_given_up = report->ports_given_up;
     full.restored_snapshot = report->restored.snapshot;
     full.restored_steps = report->restored.steps;
-    full.optimizer_snapshot = report->moments.snapshot;
-    full.optimizer_snapshot_steps = report->moments.steps;
+    full.optimizer_snapshot = report->optimizer_state.snapshot;
+    full.optimizer_snapshot_steps = report->optimizer_state.steps;
     full.packets_direct = report->payloads.direct;
     full.packets_staged = report->payloads.staged;
     full.packets_staged_refused = report->payloads.staged_refused;

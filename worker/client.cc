@@ -55,7 +55,7 @@ Client::~Client() {
 }
 
 // mutex_ held.
-Status Client::usable(Phase wanted) const {
+Status Client::check_phase(Phase wanted) const {
   if (failure_) return *failure_;
   if (phase_ == wanted) return ok_status();
   switch (phase_) {
@@ -68,7 +68,7 @@ Status Client::usable(Phase wanted) const {
 
 Result<uint32_t> Client::register_tensor(TensorSpec tensor) {
   const std::lock_guard lock(mutex_);
-  if (const Status status = usable(Phase::kNew); !status) return status.error();
+  if (const Status status = check_phase(Phase::kNew); !status) return status.error();
   if (tensor.name.empty() || tensor.name.size() > limits::kTensorNameBytesMax) {
     return invalid("a tensor's name must have 1 to " + std::to_string(limits::kTensorNameBytesMax) +
                    " bytes, not " + std::to_string(tensor.name.size()));
@@ -82,7 +82,7 @@ Result<uint32_t> Client::register_tensor(TensorSpec tensor) {
 
 Status Client::set_optimizer(const proto::Optimizer& optimizer) {
   const std::lock_guard lock(mutex_);
-  if (const Status status = usable(Phase::kNew); !status) return status.error();
+  if (const Status status = check_phase(Phase::kNew); !status) return status.error();
   if (!options_.optimize) return invalid("an optimizer needs mode optimize (PBOX_MODE_OPTIMIZE)");
   optimizer_ = optimizer;
   return ok_status();
@@ -90,7 +90,7 @@ Status Client::set_optimizer(const proto::Optimizer& optimizer) {
 
 Status Client::set_tensor_optimizer(uint32_t tensor, float lr_scale, float weight_decay) {
   const std::lock_guard lock(mutex_);
-  if (const Status status = usable(Phase::kNew); !status) return status.error();
+  if (const Status status = check_phase(Phase::kNew); !status) return status.error();
   if (tensor >= tensors_.size()) return invalid("tensor " + std::to_string(tensor) + " is unknown");
   if (!std::isfinite(lr_scale) || lr_scale < 0 || !std::isfinite(weight_decay) ||
       weight_decay < 0) {
@@ -101,33 +101,34 @@ Status Client::set_tensor_optimizer(uint32_t tensor, float lr_scale, float weigh
   return ok_status();
 }
 
-Status Client::start(const Exchange& exchange) {
+Status Client::start(const Operation& operation, const Completion& completion) {
   {
     const std::lock_guard lock(mutex_);
-    if (const Status status = usable(Phase::kJoined); !status) return status.error();
-    if (exchange.tensor >= operations_.size()) {
-      return invalid("tensor " + std::to_string(exchange.tensor) + " is unknown; " +
-                     std::to_string(operations_.size()) + " are registered");
+    if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
+    if (operation.tensor >= tensor_states_.size()) {
+      return invalid("tensor " + std::to_string(operation.tensor) + " is unknown; " +
+                     std::to_string(tensor_states_.size()) + " are registered");
     }
-    const std::string name = "tensor '" + tensors_[exchange.tensor].name + "'";
-    if (exchange.input == nullptr || exchange.output == nullptr) {
+    const std::string name = "tensor '" + tensors_[operation.tensor].name + "'";
+    if (operation.input == nullptr || operation.output == nullptr) {
       return invalid(name + ": input and output must not be NULL");
     }
-    Operation& operation = operations_[exchange.tensor];
-    if (operation.pending) {
+    TensorState& state = tensor_states_[operation.tensor];
+    if (state.pending) {
       return Error{ErrorCode::kAlreadyExists,
                    name + " has an operation in flight; wait for it first"};
     }
-    if (exchange.initial_weights != (options_.optimize && !operation.initialised)) {
-      return invalid(exchange.initial_weights
+    if (operation.initial_weights != (options_.optimize && !state.initialised)) {
+      return invalid(operation.initial_weights
                          ? name + " needs no initial weights: " +
                                (options_.optimize ? "it has them already" : "mode is aggregate")
                          : name + " has no weights yet; call pbox_init_weights first");
     }
-    operation.pending = true;
-    operation.status = ErrorCode::kOk;
-    operation.exchange = exchange;
-    submitted_.push_back(exchange.tensor);
+    state.pending = true;
+    state.status = ErrorCode::kOk;
+    state.operation = operation;
+    state.completion = completion;
+    submitted_.push_back(operation.tensor);
     if (submitted_.size() > 1) return ok_status();  // the I/O thread has been woken already
   }
   wake();
@@ -163,7 +164,7 @@ void Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::function<
 }
 
 // "; the job goes on without ranks 2, 5", or nothing. mutex_ held.
-std::string Client::excluded() const {
+std::string Client::absent_ranks_text() const {
   if (absent_ranks_.empty()) return {};
   std::string text = absent_ranks_.size() == 1 ? "; the job goes on without rank "
                                                : "; the job goes on without ranks ";
@@ -174,7 +175,7 @@ std::string Client::excluded() const {
 }
 
 // "box X was lost 3.2 s ago (why); reconnecting", or nothing. mutex_ held.
-std::string Client::lost_box() const {
+std::string Client::lost_box_text() const {
   if (!loss_) return {};
   return "box " + loss_->box + " was lost " + in_seconds(monotonic_ns() - loss_->since_ns) +
          " ago (" + loss_->reason + "); reconnecting";
@@ -185,7 +186,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
   std::string text = "tensor '" + tensors_[tensor].name + "' is not complete after " +
                      std::to_string(timeout_ms == 0 ? options_.wait_timeout_ms : timeout_ms) +
                      " ms: ";
-  if (loss_) return {ErrorCode::kTimeout, text + lost_box()};
+  if (loss_) return {ErrorCode::kTimeout, text + lost_box_text()};
   PartSet::Late laggard;
   call_on_io(lock, [&] { laggard = parts_->laggard(tensor, monotonic_ns()); });
   switch (laggard.kind) {
@@ -196,29 +197,29 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
       break;
     case Laggard::Kind::kNobody: text += "it waits behind others in the send window"; break;
   }
-  return {ErrorCode::kTimeout, text + excluded()};
+  return {ErrorCode::kTimeout, text + absent_ranks_text()};
 }
 
 Status Client::wait(uint32_t tensor, uint32_t timeout_ms) {
   std::unique_lock lock(mutex_);
-  if (tensor >= operations_.size()) {
-    return usable(Phase::kJoined) ? invalid("tensor " + std::to_string(tensor) + " is unknown")
-                                  : usable(Phase::kJoined);
+  if (tensor >= tensor_states_.size()) {
+    return check_phase(Phase::kJoined) ? invalid("tensor " + std::to_string(tensor) + " is unknown")
+                                  : check_phase(Phase::kJoined);
   }
-  Operation& operation = operations_[tensor];
-  if (!wait_until(lock, timeout_ms, [&] { return !operation.pending; })) {
+  TensorState& state = tensor_states_[tensor];
+  if (!wait_until(lock, timeout_ms, [&] { return !state.pending; })) {
     return timeout_error(lock, tensor, timeout_ms);
   }
-  if (operation.status == ErrorCode::kOk) return ok_status();
-  return Error{operation.status, failure_ ? failure_->message : to_string(operation.status)};
+  if (state.status == ErrorCode::kOk) return ok_status();
+  return Error{state.status, failure_ ? failure_->message : to_string(state.status)};
 }
 
 Status Client::wait_all(uint32_t timeout_ms) {
   std::unique_lock lock(mutex_);
   uint32_t waiting = 0;
   const auto done = [&] {
-    for (; waiting < operations_.size(); ++waiting) {
-      if (operations_[waiting].pending) return false;
+    for (; waiting < tensor_states_.size(); ++waiting) {
+      if (tensor_states_[waiting].pending) return false;
     }
     return true;
   };
@@ -229,7 +230,7 @@ Status Client::wait_all(uint32_t timeout_ms) {
 
 Status Client::set_priorities(wire::PriorityPolicy policy, const int32_t* by_tensor) {
   const std::lock_guard lock(mutex_);
-  if (const Status status = usable(Phase::kJoined); !status) return status.error();
+  if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
   if (by_tensor != nullptr && policy != wire::PriorityPolicy::kExplicit) {
     return invalid(
         "by_tensor needs PBOX_PRIORITY_EXPLICIT: the other policies do not use it; "
@@ -246,13 +247,13 @@ Status Client::set_priorities(wire::PriorityPolicy policy, const int32_t* by_ten
 
 Status Client::set_learning_rate(float learning_rate) {
   std::unique_lock lock(mutex_);
-  if (const Status status = usable(Phase::kJoined); !status) return status.error();
+  if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
   if (!options_.optimize) return invalid("mode is aggregate: the box runs no optimizer");
   if (!std::isfinite(learning_rate) || learning_rate < 0) {
     return invalid("learning_rate must be finite and >= 0");
   }
-  for (const Operation& operation : operations_) {
-    if (operation.pending) {
+  for (const TensorState& state : tensor_states_) {
+    if (state.pending) {
       return invalid("the learning rate changes between rounds; wait for what is in flight first");
     }
   }
@@ -264,13 +265,13 @@ Status Client::set_learning_rate(float learning_rate) {
   if (!status)
     return Error{ErrorCode::kTimeout, "box " + options_.box +
                                           " did not confirm the learning rate: " +
-                                          (loss_ ? lost_box() : status.error().message)};
+                                          (loss_ ? lost_box_text() : status.error().message)};
   return ok_status();
 }
 
 Status Client::barrier(uint32_t timeout_ms) {
   std::unique_lock lock(mutex_);
-  if (const Status status = usable(Phase::kJoined); !status) return status.error();
+  if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
   const uint64_t sequence = ++barriers_asked_;
   requests_.push_back([this] { parts_->ask_barrier(); });
   wake();
@@ -280,7 +281,7 @@ Status Client::barrier(uint32_t timeout_ms) {
   if (failure_) return *failure_;
   return Error{ErrorCode::kTimeout, "barrier " + std::to_string(sequence) +
                                         ": not every rank has reached it; " +
-                                        (loss_ ? lost_box() : status.error().message) + excluded()};
+                                        (loss_ ? lost_box_text() : status.error().message) + absent_ranks_text()};
 }
 
 Status Client::leave() {
@@ -299,17 +300,17 @@ Status Client::leave() {
 Result<uint32_t> Client::round(uint32_t tensor) {
   const std::lock_guard lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
-  if (tensor >= operations_.size())
+  if (tensor >= tensor_states_.size())
     return invalid("tensor " + std::to_string(tensor) + " is unknown");
-  return operations_[tensor].round;
+  return tensor_states_[tensor].round;
 }
 
 Result<uint32_t> Client::contributors(uint32_t tensor) {
   const std::lock_guard lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
-  if (tensor >= operations_.size())
+  if (tensor >= tensor_states_.size())
     return invalid("tensor " + std::to_string(tensor) + " is unknown");
-  return operations_[tensor].contributors;
+  return tensor_states_[tensor].contributors;
 }
 
 Result<Client::Report> Client::report() {
@@ -317,11 +318,11 @@ Result<Client::Report> Client::report() {
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   Report report;
   call_on_io(lock, [&] {
-    report.core = parts_->statistics();
+    report.exchange = parts_->statistics();
     report.recoveries = parts_->recoveries();
     report.optimizer_restarts = parts_->optimizer_restarts();
     report.restored = parts_->restored();
-    report.moments = parts_->moments();
+    report.optimizer_state = parts_->optimizer_state();
     for (const auto& driver : drivers_) {
       report.ports_given_up += driver->ports_given_up();
       report.payloads.add(driver->payload_counts());
@@ -329,14 +330,14 @@ Result<Client::Report> Client::report() {
     report.fragment_bytes = parts_->session().fragment_bytes();
     report.pipeline_count = parts_->pipeline_count();
   });
-  report.operations_completed = completed_;
-  report.operations_failed = failed_;
+  report.tensor_states_completed = completed_;
+  report.tensor_states_failed = failed_;
   return report;
 }
 
 Status Client::trace_chunks(uint32_t capacity) {
   std::unique_lock lock(mutex_);
-  if (const Status status = usable(Phase::kJoined); !status) return status;
+  if (const Status status = check_phase(Phase::kJoined); !status) return status;
   call_on_io(lock, [&] { parts_->trace_chunks(capacity); });
   return ok_status();
 }

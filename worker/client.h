@@ -29,6 +29,12 @@ struct ClientOptions : MembershipOptions {
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);
 
+// What the I/O thread calls when an operation is done. A null callback is not called.
+struct Completion {
+  Callback callback = nullptr;
+  void* user = nullptr;
+};
+
 class Client {
  public:
   explicit Client(ClientOptions options);
@@ -42,19 +48,11 @@ class Client {
   Status set_tensor_optimizer(uint32_t tensor, float lr_scale, float weight_decay);
   Status join();
 
-  struct Exchange {
-    uint32_t tensor = 0;
-    const void* input = nullptr;
-    void* output = nullptr;
-    std::optional<int32_t> priority = {};  // else the tensor's
-    bool initial_weights = false;
-    Callback callback = nullptr;
-    void* user = nullptr;
-  };
   // client_memory.cc: as pbox_register_memory and pbox_unregister_memory.
   Status register_memory(const std::byte* address, uint64_t bytes);
   Status unregister_memory(const std::byte* address);
-  Status start(const Exchange& exchange);
+  // As pbox_push_pull and pbox_init_weights.
+  Status start(const Operation& operation, const Completion& completion);
   Status wait(uint32_t tensor, uint32_t timeout_ms);
   Status wait_all(uint32_t timeout_ms);
   // As pbox_set_priorities.
@@ -67,10 +65,10 @@ class Client {
   Result<uint32_t> contributors(uint32_t tensor);
 
   struct Report {
-    Statistics core;
+    Statistics exchange;
     PayloadCounts payloads;
     uint64_t recoveries = 0, optimizer_restarts = 0, ports_given_up = 0;
-    Membership::Restored restored, moments;
+    Membership::Restored restored, optimizer_state;
     uint64_t operations_completed = 0, operations_failed = 0;
     uint32_t fragment_bytes = 0, pipeline_count = 0;
   };
@@ -89,17 +87,17 @@ class Client {
 
  private:
   enum class Phase { kNew, kJoined, kLeft };
-  struct Operation {
+  struct TensorState {
     bool pending = false;
     bool initialised = false;
-    uint32_t round = 0;         // as pbox_tensor_round says it
+    uint32_t round = 0;         // as pbox_tensor_round returns it
     uint32_t contributors = 0;  // of the last result; 0: there was none
     ErrorCode status = ErrorCode::kOk;
-    Exchange exchange;
+    Operation operation;
+    Completion completion;
   };
   struct Finished {
-    Callback callback;
-    void* user;
+    Completion completion;
     uint32_t tensor;
     ErrorCode status;
   };
@@ -122,15 +120,15 @@ class Client {
   bool must_poll() const;
   bool awaits_results();
   bool may_spin(uint64_t now_ns);
-  uint64_t rest_limit_ns(uint64_t now_ns);
-  void rest(uint64_t now_ns);
+  uint64_t sleep_limit_ns(uint64_t now_ns);
+  void sleep(uint64_t now_ns);
   void wake();
 
-  Status usable(Phase wanted) const;
+  Status check_phase(Phase wanted) const;
   Status wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_ms,
                     const std::function<bool()>& done);
-  std::string excluded() const;
-  std::string lost_box() const;
+  std::string absent_ranks_text() const;
+  std::string lost_box_text() const;
   Error timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor, uint32_t timeout_ms);
   void call_on_io(std::unique_lock<std::mutex>& lock, const std::function<void()>& function);
 
@@ -145,7 +143,7 @@ class Client {
   Phase phase_ = Phase::kNew;
   std::optional<Error> failure_;
   std::string last_error_;
-  std::vector<Operation> operations_;
+  std::vector<TensorState> tensor_states_;
   RegisteredMemory memory_;
   std::vector<uint32_t> submitted_;
   std::vector<const std::function<void()>*> calls_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_set.h"
 #include "worker/client.h"
@@ -37,7 +38,7 @@ void Client::run_io() {
     const bool idle = !busy && !may_spin(now_ns);
     if (now_ns >= control_due_ns_ || idle) serve_control(now_ns);
     if (stopping()) return finish_io();
-    if (idle) rest(now_ns);
+    if (idle) sleep(now_ns);
   }
 }
 
@@ -76,21 +77,17 @@ bool Client::exchange_packets(uint64_t now_ns) {
 
 void Client::take_requests() {
   std::vector<uint32_t> submitted;
-  std::vector<Exchange> exchanges;
+  std::vector<Operation> operations;
   {
     const std::lock_guard lock(mutex_);
     if (submitted_.empty() && calls_.empty()) return;
     submitted.swap(submitted_);
-    for (const uint32_t tensor : submitted) exchanges.push_back(operations_[tensor].exchange);
+    for (const uint32_t tensor : submitted) operations.push_back(tensor_states_[tensor].operation);
     for (const auto* call : calls_) (*call)();
     if (!calls_.empty()) changed_.notify_all();
     calls_.clear();
   }
-  for (const Exchange& exchange : exchanges) {
-    parts_->start(exchange.tensor, static_cast<const std::byte*>(exchange.input),
-                  static_cast<std::byte*>(exchange.output), exchange.priority,
-                  exchange.initial_weights);
-  }
+  for (const Operation& operation : operations) parts_->start(operation);
 }
 
 void Client::complete(const std::vector<uint32_t>& tensors) {
@@ -98,16 +95,16 @@ void Client::complete(const std::vector<uint32_t>& tensors) {
   {
     const std::lock_guard lock(mutex_);
     for (const uint32_t tensor : tensors) {
-      Operation& operation = operations_[tensor];
-      if (!operation.pending) continue;
-      operation.pending = false;
-      operation.status = ErrorCode::kOk;
-      operation.round = parts_->round(tensor);
-      operation.contributors = parts_->contributors(tensor);
-      if (operation.exchange.initial_weights) operation.initialised = true;
+      PBOX_CHECK(tensor < tensor_states_.size());
+      TensorState& state = tensor_states_[tensor];
+      if (!state.pending) continue;
+      state.pending = false;
+      state.status = ErrorCode::kOk;
+      state.round = parts_->round(tensor);
+      state.contributors = parts_->contributors(tensor);
+      if (state.operation.initial_weights) state.initialised = true;
       ++completed_;
-      finished.push_back(
-          {operation.exchange.callback, operation.exchange.user, tensor, ErrorCode::kOk});
+      finished.push_back({state.completion, tensor, ErrorCode::kOk});
     }
     changed_.notify_all();
   }
@@ -116,7 +113,8 @@ void Client::complete(const std::vector<uint32_t>& tensors) {
 
 void Client::run_callbacks(const std::vector<Finished>& finished) {
   for (const Finished& one : finished) {
-    if (one.callback != nullptr) one.callback(one.user, one.tensor, static_cast<int>(one.status));
+    const auto [callback, user] = one.completion;
+    if (callback != nullptr) callback(user, one.tensor, static_cast<int>(one.status));
   }
 }
 
@@ -143,14 +141,13 @@ void Client::publish() {
     if (failure && !failure_) {
       failure_ = failure;
       last_error_ = failure_->message;
-      for (uint32_t tensor = 0; tensor < operations_.size(); ++tensor) {
-        Operation& operation = operations_[tensor];
-        if (!operation.pending) continue;
-        operation.pending = false;
-        operation.status = failure_->code;
+      for (uint32_t tensor = 0; tensor < tensor_states_.size(); ++tensor) {
+        TensorState& state = tensor_states_[tensor];
+        if (!state.pending) continue;
+        state.pending = false;
+        state.status = failure_->code;
         ++failed_;
-        finished.push_back(
-            {operation.exchange.callback, operation.exchange.user, tensor, failure_->code});
+        finished.push_back({state.completion, tensor, failure_->code});
       }
       submitted_.clear();
     }
@@ -194,7 +191,7 @@ bool Client::may_spin(uint64_t now_ns) {
 }
 
 // How long nothing is missed: what a lane without a descriptor receives is found by the next look.
-uint64_t Client::rest_limit_ns(uint64_t now_ns) {
+uint64_t Client::sleep_limit_ns(uint64_t now_ns) {
   uint64_t until_ns = now_ns + kControlIntervalNs;
   for (const auto& driver : drivers_) until_ns = std::min(until_ns, driver->next_deadline_ns());
   const uint64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
@@ -204,12 +201,12 @@ uint64_t Client::rest_limit_ns(uint64_t now_ns) {
   return std::min(wait_ns, nap_ns_);
 }
 
-void Client::rest(uint64_t now_ns) {
+void Client::sleep(uint64_t now_ns) {
   {
     const std::lock_guard lock(mutex_);
     if (!submitted_.empty() || !calls_.empty() || !requests_.empty()) return;
   }
-  const uint64_t wait_ns = rest_limit_ns(now_ns);
+  const uint64_t wait_ns = sleep_limit_ns(now_ns);
   std::vector<pollfd> waits;
   waits.push_back({wake_fd_, POLLIN, 0});
   for (const auto& driver : drivers_) driver->add_waits(waits);

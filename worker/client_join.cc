@@ -152,7 +152,7 @@ Status Client::join_parts() {
 
 Status Client::join() {
   const std::unique_lock lock(mutex_);
-  if (const Status status = usable(Phase::kNew); !status) return status.error();
+  if (const Status status = check_phase(Phase::kNew); !status) return status.error();
   if (tensors_.empty()) {
     return Error{ErrorCode::kInvalidArgument, "no tensor is registered; register before joining"};
   }
@@ -170,9 +170,9 @@ Status Client::join() {
   if (wake_fd_ < 0) return system_error("cannot make an eventfd", errno);
   close_in_child(wake_fd_);
   session_ = parts_->session();
-  operations_.resize(tensors_.size());
-  for (uint32_t tensor = 0; tensor < operations_.size(); ++tensor) {
-    operations_[tensor].round = parts_->round(tensor);
+  tensor_states_.resize(tensors_.size());
+  for (uint32_t tensor = 0; tensor < tensor_states_.size(); ++tensor) {
+    tensor_states_[tensor].round = parts_->round(tensor);
   }
   absent_ranks_ = parts_->absent_ranks();
   phase_ = Phase::kJoined;

@@ -17,7 +17,7 @@ constexpr auto kAskAgain = std::chrono::milliseconds(1);
 
 Status Client::register_memory(const std::byte* address, uint64_t bytes) {
   std::unique_lock lock(mutex_);
-  if (const Status status = usable(Phase::kJoined); !status) return status;
+  if (const Status status = check_phase(Phase::kJoined); !status) return status;
   if (const Status added = memory_.add(address, bytes); !added) return added;
   Status known = ok_status();
   call_on_io(lock, [&] {

@@ -241,23 +241,23 @@ void PartDriver::end_control(std::vector<pollfd>& waits) {
 
 bool PartDriver::exchange_packets(uint64_t now_ns) {
   if (membership_.phase() != Membership::Phase::kRunning) return false;
-  Exchange* const core = membership_.exchange();
+  Exchange* const exchange = membership_.exchange();
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
   bool busy = false;
   bool received_any = false;
-  for (uint32_t lane = 0; lane < core->pipeline_count(); ++lane) {
+  for (uint32_t lane = 0; lane < exchange->pipeline_count(); ++lane) {
     const size_t received = transport_->rx_burst(lane, burst);
-    if (received > 0) core->on_burst(lane, {burst.data(), received}, now_ns);
+    if (received > 0) exchange->on_burst(lane, {burst.data(), received}, now_ns);
     received_any = received_any || received > 0;
-    const auto packets = core->to_send(lane, now_ns);
+    const auto packets = exchange->to_send(lane, now_ns);
     size_t sent = 0;
     if (!packets.empty()) {
       sent = transport_->tx_burst(lane, packets);
-      core->sent(lane, sent, now_ns);
+      exchange->sent(lane, sent);
     }
     busy = busy || received > 0 || sent > 0;
   }
-  return core->on_timer(now_ns, received_any) || busy;
+  return exchange->on_timer(now_ns, received_any) || busy;
 }
 
 uint64_t PartDriver::next_deadline_ns() const {
@@ -279,9 +279,9 @@ void PartDriver::add_control_wait(std::vector<pollfd>& waits) const {
 void PartDriver::add_waits(std::vector<pollfd>& waits) const {
   add_control_wait(waits);
   if (membership_.phase() != Membership::Phase::kRunning) return;
-  const Exchange& core = *membership_.exchange();
-  for (uint32_t lane = 0; lane < core.pipeline_count(); ++lane) {
-    const bool blocked = core.has_unsent(lane);
+  const Exchange& exchange = *membership_.exchange();
+  for (uint32_t lane = 0; lane < exchange.pipeline_count(); ++lane) {
+    const bool blocked = exchange.has_unsent(lane);
     // ppoll leaves out what has no descriptor (-1).
     waits.push_back(
         {transport_->event_fd(lane), static_cast<short>(blocked ? POLLIN | POLLOUT : POLLIN), 0});

@@ -69,7 +69,7 @@ void Membership::on_disconnected(const Error& why, uint64_t now_ns) {
   if (phase_ == Phase::kRunning) {
     lose_box(why, now_ns);
   } else if (step_ != Step::kRetry) {
-    miss(why, now_ns);
+    fail_or_retry(why, now_ns);
   }
 }
 
@@ -89,7 +89,7 @@ void Membership::on_message(const proto::BoxMessage& message, uint64_t now_ns) {
       return;
     case proto::BoxMessage::kPeerLeft: left_ns_.emplace(message.peer_left().rank(), now_ns); return;
     case proto::BoxMessage::kBarrierReleased:
-      on_barrier_released(message.barrier_released().sequence());
+      requests_.on_barrier_released(message.barrier_released().sequence());
       return;
     case proto::BoxMessage::kSetPriorities: on_priorities(message.set_priorities()); return;
     case proto::BoxMessage::kLearningRateSet:
@@ -127,17 +127,9 @@ void Membership::on_membership(uint32_t generation,
   if (phase_ == Phase::kRunning) exchange_->set_generation(spec_.generation);
 }
 
-void Membership::on_barrier_released(uint64_t sequence) {
-  const uint64_t own = sequence > barrier_base_ ? sequence - barrier_base_ : 0;
-  barriers_released_ = std::clamp(own, barriers_released_, barriers_asked_);
-}
-
 void Membership::on_learning_rate_set(uint64_t sequence) {
-  for (; learning_rates_set_ < std::min(sequence, learning_rates_asked_); ++learning_rates_set_) {
-    learning_rate_ = learning_rates_.front();
-    if (exchange_) exchange_->set_learning_rate(learning_rate_);
-    learning_rates_.pop_front();
-  }
+  const auto learning_rate = requests_.on_learning_rate_set(sequence);
+  if (learning_rate && exchange_) exchange_->set_learning_rate(*learning_rate);
 }
 
 void Membership::on_time(uint64_t now_ns) {
@@ -191,23 +183,30 @@ void Membership::check_liveness(uint64_t now_ns) {
   }
 }
 
-void Membership::start(uint32_t tensor, const std::byte* input, std::byte* output,
-                       std::optional<int32_t> own_priority, bool initial_weights) {
+void Membership::start(const Operation& operation) {
   if (is_over()) return;
-  if (initial_weights && exchange_->round(tensor) > 0) return fetch(tensor, output, own_priority);
-  exchange_->start(tensor, input, output, priorities_.of(tensor, own_priority));
+  PBOX_CHECK(exchange_.has_value());
+  const uint32_t tensor = operation.tensor;
+  if (operation.initial_weights && exchange_->round(tensor) > 0) return fetch(operation);
+  Operation prioritised = operation;
+  prioritised.priority = priorities_.of(tensor, operation.priority);
+  exchange_->start(prioritised);
   if (const auto learned = priorities_.note_start(tensor, exchange_->round(tensor))) {
     ask_priorities(wire::PriorityPolicy::kForwardOrder, *learned);
   }
 }
 
-void Membership::fetch(uint32_t tensor, std::byte* output, std::optional<int32_t> own_priority) {
-  if (!is_over()) exchange_->fetch(tensor, output, priorities_.of(tensor, own_priority));
+void Membership::fetch(const Operation& operation) {
+  if (is_over()) return;
+  PBOX_CHECK(exchange_.has_value());
+  Operation prioritised = operation;
+  prioritised.priority = priorities_.of(operation.tensor, operation.priority);
+  exchange_->fetch(prioritised);
 }
 
 void Membership::ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor) {
   if (is_over()) return;
-  proto::SetPriorities& request = priorities_asked_.emplace();
+  proto::SetPriorities& request = priorities_requested_.emplace();
   request.set_policy(static_cast<uint32_t>(policy));
   request.mutable_by_tensor()->Add(by_tensor.begin(), by_tensor.end());
   if (phase_ == Phase::kRunning) *send().mutable_set_priorities() = request;
@@ -220,8 +219,8 @@ void Membership::on_priorities(const proto::SetPriorities& told) {
   if (told.policy() >= wire::kPriorityPolicyCount || !fits) return;  // a newer box's
   priorities_.set(static_cast<wire::PriorityPolicy>(told.policy()),
                   {by_tensor.data(), static_cast<size_t>(by_tensor.size())});
-  priorities_told_ = priorities_known_ = true;
-  priorities_asked_.reset();
+  priorities_changed_ = priorities_known_ = true;
+  priorities_requested_.reset();
   learn_priorities();
 }
 
@@ -237,25 +236,14 @@ void Membership::learn_priorities() {
 
 void Membership::ask_barrier() {
   if (is_over()) return;
-  ++barriers_asked_;
-  if (phase_ == Phase::kRunning) send_barrier();
-}
-
-void Membership::send_barrier() {
-  send().mutable_barrier()->set_sequence(barrier_base_ + barriers_asked_);
+  proto::WorkerMessage message = requests_.request_barrier();
+  if (phase_ == Phase::kRunning) send() = std::move(message);
 }
 
 void Membership::ask_learning_rate(float learning_rate) {
   if (is_over()) return;
-  learning_rates_.push_back(learning_rate);
-  ++learning_rates_asked_;
-  if (phase_ == Phase::kRunning) send_learning_rate(learning_rates_asked_, learning_rate);
-}
-
-void Membership::send_learning_rate(uint64_t sequence, float learning_rate) {
-  auto& request = *send().mutable_set_learning_rate();
-  request.set_learning_rate(learning_rate);
-  request.set_sequence(sequence);
+  proto::WorkerMessage message = requests_.request_learning_rate(learning_rate);
+  if (phase_ == Phase::kRunning) send() = std::move(message);
 }
 
 void Membership::leave() {

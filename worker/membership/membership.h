@@ -1,15 +1,15 @@
-// A worker's membership in a job as a pure state machine: it joins, keeps the control connection
-// alive, knows when the box or a rank is gone, and owns the protocol core. Events go in with the
-// time at which they happened, actions come out; there is no thread, socket, clock or chance in
-// here, so the same events give the same actions.
+// A worker's membership in one part of a job, as a pure state machine. It joins, keeps the control
+// connection alive, detects that the box or a rank is lost, and owns the data protocol (Exchange).
+// Events go in with the time at which they happened, and actions come out. It has no thread,
+// socket, clock or source of chance, so the same events always give the same actions.
 //
-// A box that is lost is looked for again, unless options.recovery says otherwise: the core is
-// suspended, operations stay pending, and a new session, of that box or of its successor, goes on
-// where this worker was.
+// If the box is lost, the membership searches for it, unless options.recovery says otherwise. The
+// exchange is suspended and operations stay pending. A new session, with that box or with its
+// successor, continues where this worker was.
 //
-// The driver (client.h in the product) carries out the actions in order and reports what came of
-// them, moves packets between exchange() and the transport while the phase is kRunning, and runs
-// the core's own timers. One thread at a time.
+// The driver (PartDriver in the product) carries out the actions in order and reports their
+// outcome, moves packets between exchange() and the transport while the phase is kRunning, and
+// drives the exchange's timers. One thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -27,6 +27,7 @@
 #include "nic/wire/control.pb.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
+#include "worker/membership/control_requests.h"
 #include "worker/membership/priorities.h"
 #include "worker/protocol/exchange.h"
 
@@ -108,71 +109,73 @@ class Membership {
   Membership(MembershipOptions options, std::vector<TensorSpec> tensors,
              proto::Optimizer optimizer);
 
-  // Events. Those that do not fit the phase change nothing: they may have been under way.
+  // Events. Those that do not fit the phase change nothing: they may have been in flight.
   void begin(uint64_t now_ns);
   void on_connected(const nic::Endpoint& peer, uint64_t now_ns);
-  void on_disconnected(const Error& why, uint64_t now_ns);  // also a connect that failed
+  void on_disconnected(const Error& why, uint64_t now_ns);  // also after a failed connect
   void on_message(const proto::BoxMessage& message, uint64_t now_ns);
   void on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns);
   void on_transport_open(const Result<TransportFacts>& facts, uint64_t now_ns);
   void on_time(uint64_t now_ns);
-  // When on_time is next of use; UINT64_MAX for never. The core's deadline is not in it.
+  // When on_time() has to be called; UINT64_MAX: never. Does not cover the exchange's deadline.
   uint64_t next_deadline_ns() const;
 
-  // What the application asks for; ignored once the membership is over. Barriers and learning rates
-  // are answered in the order they were asked for.
-  // Initial weights are pushed, or, in a job that has begun, fetched into `output`. `priority`: the
-  // operation's own, which counts as far as the job's policy lets it.
-  void start(uint32_t tensor, const std::byte* input, std::byte* output,
-             std::optional<int32_t> priority, bool initial_weights = false);
-  // As Exchange's.
-  void fetch(uint32_t tensor, std::byte* output, std::optional<int32_t> priority);
+  // Requests of the application; ignored once the membership is over. The box confirms barriers
+  // and learning rates in the order of the requests.
+  //
+  // Starts an operation on a tensor of this part. Its priority counts as far as the job's policy
+  // allows. Initial weights are pushed, or fetched if the job has begun. Only with an exchange().
+  void start(const Operation& operation);
+  // As Exchange::fetch.
+  void fetch(const Operation& operation);
   void ask_barrier();
-  // As proto::SetPriorities; one per tensor, or none.
+  // As proto::SetPriorities; `by_tensor` has one priority per tensor, or is empty.
   void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
   void ask_learning_rate(float learning_rate);
   void leave();
-  // Ends it without a word to the box, as another part of the job has ended.
+  // Ends the membership without telling the box, because another part of the job has ended.
   void abandon(const Error& why);
 
-  // What is to be done, in order; empties the list.
+  // Takes the actions that the driver must carry out, in order.
   std::vector<Action> take_actions() { return std::exchange(actions_, {}); }
 
   Phase phase() const { return phase_; }
-  // Why it is over, in kFailed and kLeft: then the core has been abandoned.
+  // Why the membership is over; set in kFailed and kLeft. The exchange has been abandoned then.
   const std::optional<Error>& failure() const { return failure_; }
-  // Null before the first session; then the same one for good.
+  // Null before the first session, then always the same one.
   Exchange* exchange() { return exchange_ ? &*exchange_ : nullptr; }
   const Exchange* exchange() const { return exchange_ ? &*exchange_ : nullptr; }
   const proto::Session& session() const { return session_; }
-  const std::string& box() const { return options_.box; }  // HOST:PORT, the last one heard of
-  // When and why the box was lost; only in kRecovering.
+  const std::string& box() const { return options_.box; }  // HOST:PORT of the part's last known box
+  // When and why the box was lost; set only in kRecovering.
   struct Loss {
     uint64_t since_ns = 0;
     std::string reason;
   };
   const std::optional<Loss>& loss() const { return loss_; }
-  // What the job began with, as the first session said; snapshot 0: with none.
+  // A snapshot, and the optimizer steps that its weights had taken. Snapshot 0: none.
   struct Restored {
     uint64_t snapshot = 0, steps = 0;
     bool operator==(const Restored&) const = default;
   };
-  const Restored& restored() const { return restored_; }
-  // Where the optimizer's state was lost with a box: whose it went on with the last time.
-  const Restored& moments() const { return moments_; }
-  uint64_t recoveries() const { return recoveries_; }
-  uint64_t optimizer_restarts() const { return optimizer_restarts_; }
-  uint64_t barriers_released() const { return barriers_released_; }    // of those asked for
-  uint64_t learning_rates_set() const { return learning_rates_set_; }  // of those asked for
-  // Ranks that the job goes on without, ascending.
+  struct History {
+    Restored restored;  // what the job began with, as the first session said
+    uint64_t recoveries = 0;
+    uint64_t optimizer_restarts = 0;  // how often the optimizer's state was lost with a box
+    Restored optimizer_state;  // where the state came from in the last of these restarts
+  };
+  const History& history() const { return history_; }
+  const ControlRequests& requests() const { return requests_; }
+  // Ranks that the job continues without, ascending.
   const std::vector<uint32_t>& absent_ranks() const { return absent_ranks_; }
-  // The least number of workers in any part of the tensor's last result.
+  // The lowest number of workers in any chunk of the tensor's last result.
   uint32_t contributors(uint32_t tensor) const {
+    PBOX_CHECK(exchange_.has_value());
     return std::min<uint32_t>(exchange_->contributors(tensor), options_.world_size);
   }
 
  private:
-  // How far a join has come: what is awaited.
+  // The progress of a join: the event that the membership waits for.
   enum class Step {
     kRetry,
     kConnection,
@@ -186,33 +189,36 @@ class Membership {
 
   // membership_join.cc
   proto::WorkerMessage join_message(uint32_t path_mtu) const;
+  void describe_progress(proto::Join& join) const;
   void on_data_addresses(const proto::DataAddresses& answer);
   void on_session(const proto::Session& session, uint64_t now_ns);
+  void note_history(const proto::Session& session);
   void on_rounds(const proto::RoundMap& rounds, uint64_t now_ns);
   void ask_transport(uint64_t now_ns);
-  Status open_core();
+  Status open_exchange();
   void connect(const std::string& box, uint64_t deadline_ns);
   void ask_data_addresses(uint64_t now_ns);
+  // Waits for an answer of the driver, without a deadline, or of the box.
   void await_driver(Step step);
   void await_box(Step step, uint64_t now_ns);
   bool joins() const { return phase_ == Phase::kJoining || phase_ == Phase::kRecovering; }
   bool awaits(Step step) const { return joins() && step_ == step; }
   void check_join(uint64_t now_ns);
 
-  // membership_recover.cc: a box that is lost, or does not take this worker yet
+  // membership_recover.cc: the box is lost, or does not admit this worker yet
   void lose_box(const Error& why, uint64_t now_ns);
   void begin_recovery(const std::string& reason, uint64_t now_ns);
   void reconnect(uint64_t now_ns);
   void ask_part_map(uint64_t now_ns);
-  void on_part_map(const proto::PartMap& plan, uint64_t now_ns);
+  void on_part_map(const proto::PartMap& map, uint64_t now_ns);
   void on_moved(const proto::PartPlace& place, uint64_t now_ns);
   void redirect(const proto::PartPlace& place, uint64_t now_ns);
   void try_again(const Error& why, uint64_t now_ns);
-  // A step of joining came to nothing: the end, or, of a recovery, one more attempt.
-  void miss(const Error& why, uint64_t now_ns);
+  // A step of joining has failed. Ends a first join; makes one more attempt in a recovery.
+  void fail_or_retry(const Error& why, uint64_t now_ns);
   void check_recovery(uint64_t now_ns);
   uint64_t recovery_ends_ns() const;
-  Error give_up(uint64_t now_ns) const;
+  Error recovery_timeout(uint64_t now_ns) const;
   void send_rounds();
   void repeat_requests();
 
@@ -224,10 +230,7 @@ class Membership {
                      const google::protobuf::RepeatedField<uint32_t>& absent_ranks);
   void on_priorities(const proto::SetPriorities& priorities);
   void learn_priorities();
-  void on_barrier_released(uint64_t sequence);
   void on_learning_rate_set(uint64_t sequence);
-  void send_barrier();
-  void send_learning_rate(uint64_t sequence, float learning_rate);
   uint64_t silence_ends_ns() const;
   Error silence(uint64_t now_ns) const;
   void check_liveness(uint64_t now_ns);
@@ -256,31 +259,25 @@ class Membership {
   uint64_t dead_after_ns_ = 0;
   uint64_t heard_ns_ = 0;
   uint64_t peers_due_ns_ = 0;
-  std::map<uint32_t, uint64_t> left_ns_;  // rank to when the box said that it had left
+  std::map<uint32_t, uint64_t> left_ns_;  // for each rank that has left: when the box said so
   std::vector<uint32_t> absent_ranks_;
 
   std::optional<Loss> loss_;
-  std::string last_miss_;  // what the last attempt came to
+  std::string last_failure_;  // why the last attempt failed
   uint32_t attempts_ = 0;
-  uint32_t redirections_ = 0;  // since there was a session
-  std::string asked_box_;      // where the connection goes
-  bool has_answered_ = false;  // anything, on that connection
-  bool seems_lost_ = false;    // the box that has the part: the last attempt at it had no answer
-  size_t next_box_ = 0;        // of options_.boxes
-  uint64_t unreachable_since_ns_ = 0;  // options_.box, which has not answered since; 0: it did
-  Restored restored_, moments_;
-  uint64_t recoveries_ = 0, optimizer_restarts_ = 0;
+  uint32_t redirections_ = 0;   // since the last session
+  std::string connected_box_;   // HOST:PORT that the control connection goes to
+  bool has_answered_ = false;   // a message has arrived on that connection
+  bool seems_lost_ = false;     // the last attempt at options_.box had no answer
+  size_t next_box_ = 0;         // index into options_.boxes
+  uint64_t unreachable_since_ns_ = 0;  // since when options_.box has not answered; 0: it has
+  History history_;
 
-  uint64_t barrier_base_ = 0;  // what was released before this worker came
-  uint64_t barriers_asked_ = 0, barriers_released_ = 0;
-  uint64_t learning_rates_asked_ = 0, learning_rates_set_ = 0;
-  std::deque<float> learning_rates_;  // asked for and not set
-  float learning_rate_ = 0;           // the last that was set
-
+  ControlRequests requests_;
   Priorities priorities_;
-  std::optional<proto::SetPriorities> priorities_asked_;  // and not heard back
-  bool priorities_told_ = false;   // ever, and so they may differ from what JOIN says
-  bool priorities_known_ = false;  // by the box of this session: it has told them
+  std::optional<proto::SetPriorities> priorities_requested_;  // and not confirmed
+  bool priorities_changed_ = false;  // at least once, so they may differ from those in JOIN
+  bool priorities_known_ = false;    // the box of this session has sent them
 };
 
 }  // namespace pbox::worker

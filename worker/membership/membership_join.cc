@@ -35,7 +35,7 @@ void Membership::begin(uint64_t now_ns) {
 
 void Membership::connect(const std::string& box, uint64_t deadline_ns) {
   await_driver(Step::kConnection);
-  asked_box_ = box;
+  connected_box_ = box;
   has_answered_ = false;
   Action& action = act(Action::Kind::kConnect);
   action.box = box;
@@ -94,7 +94,7 @@ void Membership::on_data_addresses(const proto::DataAddresses& answer) {
 
 void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) {
   if (!awaits(Step::kPathMtu)) return;
-  if (!path_mtu) return miss(path_mtu.error(), now_ns);
+  if (!path_mtu) return fail_or_retry(path_mtu.error(), now_ns);
   send() = join_message(*path_mtu);
   if (exchange_) send_rounds();
   await_box(Step::kSession, now_ns);
@@ -136,19 +136,7 @@ proto::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   join.set_is_backup(options_.is_backup);
   if (options_.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options_.sync);
   if (exchange_) {
-    join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
-    join.set_resumes(true);
-    join.set_epoch(session_.epoch());
-    join.set_box(session_.box());
-    if (session_.has_copy()) *join.mutable_copy() = session_.copy();
-    join.set_restored_snapshot(restored_.snapshot);
-    join.set_restored_steps(restored_.steps);
-    join.set_generation(session_.generation());
-    join.set_barrier_sequence(barrier_base_ + barriers_asked_);
-    join.set_barriers_released(barrier_base_ + barriers_released_);
-    join.set_learning_rates_set(learning_rates_set_);
-    join.set_learning_rate(learning_rate_);
-    join.mutable_absent_ranks()->Add(absent_ranks_.begin(), absent_ranks_.end());
+    describe_progress(join);
   } else {
     join.set_rejoins(options_.rejoin);
   }
@@ -166,21 +154,30 @@ proto::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
   return message;
 }
 
+// States in a JOIN that resumes where this worker is.
+void Membership::describe_progress(proto::Join& join) const {
+  join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
+  join.set_resumes(true);
+  join.set_epoch(session_.epoch());
+  join.set_box(session_.box());
+  if (session_.has_copy()) *join.mutable_copy() = session_.copy();
+  join.set_restored_snapshot(history_.restored.snapshot);
+  join.set_restored_steps(history_.restored.steps);
+  join.set_generation(session_.generation());
+  requests_.describe(join);
+  join.mutable_absent_ranks()->Add(absent_ranks_.begin(), absent_ranks_.end());
+}
+
 void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   if (!awaits(Step::kSession)) return;
   auto spec = parse_session(session, tensors_, peer_);
   if (!spec) return fail(spec.error());
-  if (session.optimizer_restarted() && session.epoch() != session_.epoch()) {
-    ++optimizer_restarts_;
-    moments_ = {session.optimizer_snapshot(), session.optimizer_snapshot_steps()};
-  }
-  // What the job began with does not change; a box that was lost has told it.
-  if (!exchange_) restored_ = {session.restored_snapshot(), session.restored_steps()};
+  note_history(session);
   session_ = session;
   spec_ = std::move(*spec);
   spec_.jitter_seed = options_.seed;
   spec_.delivery = options_.delivery;
-  spec_.results_stay = options_.is_backup;
+  spec_.ignores_results = options_.is_backup;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
   spec_.sync = options_.sync;
   spec_.learning_rate = optimizer_.learning_rate();
@@ -196,6 +193,15 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   }
 }
 
+void Membership::note_history(const proto::Session& session) {
+  if (session.optimizer_restarted() && session.epoch() != session_.epoch()) {
+    ++history_.optimizer_restarts;
+    history_.optimizer_state = {session.optimizer_snapshot(), session.optimizer_snapshot_steps()};
+  }
+  // What the job began with never changes. After a loss this worker tells the box, not the reverse.
+  if (!exchange_) history_.restored = {session.restored_snapshot(), session.restored_steps()};
+}
+
 // Pieces come in order of chunks.
 void Membership::on_rounds(const proto::RoundMap& rounds, uint64_t now_ns) {
   if (!awaits(Step::kRounds)) return;
@@ -206,7 +212,7 @@ void Membership::on_rounds(const proto::RoundMap& rounds, uint64_t now_ns) {
     return fail({ErrorCode::kInternal, "the box's rounds do not fit the tensor list"});
   }
   spec_.open_rounds.insert(spec_.open_rounds.end(), rounds.rounds().begin(), rounds.rounds().end());
-  spec_.give.insert(spec_.give.end(), rounds.give().begin(), rounds.give().end());
+  spec_.chunks_to_restore.insert(spec_.chunks_to_restore.end(), rounds.give().begin(), rounds.give().end());
   if (rounds.last()) ask_transport(now_ns);
 }
 
@@ -222,7 +228,7 @@ void Membership::ask_transport(uint64_t now_ns) {
 
 void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t now_ns) {
   if (!awaits(Step::kTransport)) return;
-  if (!facts) return miss(facts.error(), now_ns);
+  if (!facts) return fail_or_retry(facts.error(), now_ns);
   PBOX_CHECK(facts->lanes.size() == spec_.pipelines.size());
   spec_.rto_floor_ns = facts->rto_floor_ns;
   for (size_t index = 0; index < spec_.pipelines.size(); ++index) {
@@ -233,26 +239,26 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
     pipeline.credit_bytes = std::min(pipeline.credit_bytes, lane.receivable_bytes);
     spec_.window_bytes = std::min(spec_.window_bytes, lane.receivable_bytes);
   }
-  if (const Status opened = open_core(); !opened) return fail(opened.error());
+  if (const Status opened = open_exchange(); !opened) return fail(opened.error());
   phase_ = Phase::kRunning;
   heard_ns_ = now_ns;
-  if (loss_) ++recoveries_;
+  if (loss_) ++history_.recoveries;
   loss_.reset();
   redirections_ = 0;
-  on_barrier_released(session_.barrier_released());
+  requests_.on_barrier_released(session_.barrier_released());
   repeat_requests();
 }
 
-Status Membership::open_core() {
+Status Membership::open_exchange() {
   if (exchange_) return exchange_->resume(spec_);
-  barrier_base_ = session_.barrier_released();
+  requests_.begin(session_.barrier_released());
   const bool keeps_results =
       options_.recovery == Recovery::kCopy && options_.sync.model == wire::SyncModel::kBsp;
   const uint32_t shadows = options_.optimize ? 2 : 1;
   const char* purpose = keeps_results ? "recovery keeps; recovery none does without"
                                       : "cached reads need; a lower staleness needs less of it";
-  const uint64_t bytes = keeps_results ? Exchange::shadow_bytes(tensors_, shadows)
-                                       : Exchange::cache_bytes(spec_, tensors_);
+  const uint64_t bytes = keeps_results ? shadow_bytes(tensors_, shadows)
+                                       : cache_bytes(spec_, tensors_);
   NumaArena copy;
   if (bytes > 0) {
     auto placed = NumaArena::create(bytes, Hugepages::kNever);

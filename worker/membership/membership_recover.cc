@@ -69,7 +69,7 @@ void Membership::ask_part_map(uint64_t now_ns) {
   await_box(Step::kPartMap, now_ns);
   proto::AskPartMap& question = *send().mutable_ask_part_map();
   question = plan_question(options_.job);
-  if (asked_box_ == options_.box || !seems_lost_) return;
+  if (connected_box_ == options_.box || !seems_lost_) return;
   question.set_lost_box(options_.box_name);
   const uint64_t lost_ns = now_ns - std::min(now_ns, unreachable_since_ns_);
   question.set_lost_for_ms(static_cast<uint32_t>(lost_ns / kNanosPerMilli));
@@ -85,8 +85,8 @@ void Membership::on_part_map(const proto::PartMap& plan, uint64_t now_ns) {
   }
   know_boxes(plan, options_.boxes);
   const proto::PartPlace& place = plan.parts(static_cast<int>(options_.part));
-  if (!place.address().empty() && place.address() != asked_box_) return redirect(place, now_ns);
-  options_.box = asked_box_;
+  if (!place.address().empty() && place.address() != connected_box_) return redirect(place, now_ns);
+  options_.box = connected_box_;
   options_.box_name = place.box();
   ask_data_addresses(now_ns);
 }
@@ -110,14 +110,14 @@ void Membership::redirect(const proto::PartPlace& place, uint64_t now_ns) {
   seems_lost_ = false;
   const Error why{ErrorCode::kUnavailable, "the part is on box " + place.box() + " now"};
   if (++redirections_ > kAtOnce) return try_again(why, now_ns);
-  last_miss_ = why.message;
+  last_failure_ = why.message;
   act(Action::Kind::kDisconnect);
   act(Action::Kind::kCloseTransport);
   heartbeat_due_ns_ = UINT64_MAX;
   connect(options_.box, phase_ == Phase::kJoining ? join_ends_ns_ : now_ns + kConnectNs);
 }
 
-void Membership::miss(const Error& why, uint64_t now_ns) {
+void Membership::fail_or_retry(const Error& why, uint64_t now_ns) {
   if (phase_ == Phase::kRecovering) {
     try_again(why, now_ns);
   } else {
@@ -126,8 +126,8 @@ void Membership::miss(const Error& why, uint64_t now_ns) {
 }
 
 void Membership::try_again(const Error& why, uint64_t now_ns) {
-  last_miss_ = why.message;
-  if (asked_box_ == options_.box) {
+  last_failure_ = why.message;
+  if (connected_box_ == options_.box) {
     seems_lost_ = !has_answered_;
     if (!seems_lost_) unreachable_since_ns_ = 0;
     if (seems_lost_ && unreachable_since_ns_ == 0) unreachable_since_ns_ = now_ns;
@@ -147,16 +147,16 @@ uint64_t Membership::recovery_ends_ns() const {
 }
 
 void Membership::check_recovery(uint64_t now_ns) {
-  if (now_ns >= recovery_ends_ns()) return fail(give_up(now_ns));
+  if (now_ns >= recovery_ends_ns()) return fail(recovery_timeout(now_ns));
   if (now_ns >= silence_ends_ns()) return try_again(silence(now_ns), now_ns);
   if (now_ns < step_deadline_ns_) return;
   if (step_ == Step::kRetry) return reconnect(now_ns);
   try_again({ErrorCode::kTimeout, "box " + options_.box + " did not answer"}, now_ns);
 }
 
-Error Membership::give_up(uint64_t now_ns) const {
+Error Membership::recovery_timeout(uint64_t now_ns) const {
   const std::string last =
-      awaits(Step::kSession) ? "it waits for the other ranks to come back" : last_miss_;
+      awaits(Step::kSession) ? "it waits for the other ranks to come back" : last_failure_;
   return {ErrorCode::kBoxLost, "box " + options_.box + " was lost " +
                                    in_seconds(now_ns - loss_->since_ns) + " ago (" + loss_->reason +
                                    ") and could not be joined again within " +
@@ -182,12 +182,10 @@ void Membership::send_rounds() {
 // What a box that is gone may never have heard, or answered in vain. The box takes the highest
 // barrier for all before it.
 void Membership::repeat_requests() {
-  if (barriers_asked_ > barriers_released_) send_barrier();
-  uint64_t sequence = learning_rates_set_;
-  for (const float learning_rate : learning_rates_) send_learning_rate(++sequence, learning_rate);
-  if (priorities_asked_) {
-    *send().mutable_set_priorities() = *priorities_asked_;
-  } else if (options_.rank == 0 && priorities_told_ && !priorities_known_) {
+  for (proto::WorkerMessage& message : requests_.unconfirmed()) send() = std::move(message);
+  if (priorities_requested_) {
+    *send().mutable_set_priorities() = *priorities_requested_;
+  } else if (options_.rank == 0 && priorities_changed_ && !priorities_known_) {
     ask_priorities(priorities_.policy(), priorities_.by_tensor());  // a box that begins anew
   }
 }

@@ -58,7 +58,7 @@ Status PartSet::begin() {
     pipelines += part->membership.exchange()->pipeline_count();
   }
   for (const auto& part : parts_) {
-    const uint64_t snapshot = part->membership.restored().snapshot;
+    const uint64_t snapshot = part->membership.history().restored.snapshot;
     if (snapshot == restored().snapshot) continue;
     return Error{ErrorCode::kMismatch, "one box began with snapshot " +
                                            std::to_string(restored().snapshot) +
@@ -82,18 +82,21 @@ Status PartSet::begin() {
   return ok_status();
 }
 
-void PartSet::start(uint32_t tensor, const std::byte* input, std::byte* output,
-                    std::optional<int32_t> priority, bool initial_weights) {
-  left_[tensor] = static_cast<uint32_t>(pieces_[tensor].size());
-  for (Piece& piece : pieces_[tensor]) {
+void PartSet::start(const Operation& operation) {
+  PBOX_CHECK(operation.tensor < pieces_.size() && left_[operation.tensor] == 0);
+  left_[operation.tensor] = static_cast<uint32_t>(pieces_[operation.tensor].size());
+  for (Piece& piece : pieces_[operation.tensor]) {
+    Operation of_piece = operation;
+    of_piece.tensor = piece.tensor;
+    of_piece.input = operation.input + piece.offset;
+    of_piece.output = operation.output + piece.offset;
     Membership& membership = parts_[piece.part]->membership;
-    std::byte* const to = output + piece.offset;
-    const bool is_over = piece.is_ahead && !initial_weights;
-    if (is_over) piece.is_ahead = false;
-    if (is_over) {
-      membership.fetch(piece.tensor, to, priority);
+    const bool fetches = piece.is_ahead && !operation.initial_weights;
+    if (fetches) piece.is_ahead = false;
+    if (fetches) {
+      membership.fetch(of_piece);
     } else {
-      membership.start(piece.tensor, input + piece.offset, to, priority, initial_weights);
+      membership.start(of_piece);
     }
   }
 }
@@ -164,31 +167,31 @@ std::optional<PartSet::Loss> PartSet::loss() const {
   return longest;
 }
 
-Membership::Restored PartSet::moments() const {
+Membership::Restored PartSet::optimizer_state() const {
   std::optional<Membership::Restored> oldest;
   for (const auto& part : parts_) {
-    if (part->membership.optimizer_restarts() == 0) continue;
-    const Membership::Restored& moments = part->membership.moments();
-    if (!oldest || moments.snapshot < oldest->snapshot) oldest = moments;
+    if (part->membership.history().optimizer_restarts == 0) continue;
+    const Membership::Restored& state = part->membership.history().optimizer_state;
+    if (!oldest || state.snapshot < oldest->snapshot) oldest = state;
   }
   return oldest.value_or(Membership::Restored());
 }
 
 uint64_t PartSet::optimizer_restarts() const {
   uint64_t restarts = 0;
-  for (const auto& part : parts_) restarts += part->membership.optimizer_restarts();
+  for (const auto& part : parts_) restarts += part->membership.history().optimizer_restarts;
   return restarts;
 }
 
 uint64_t PartSet::recoveries() const {
   uint64_t recoveries = 0;
-  for (const auto& part : parts_) recoveries += part->membership.recoveries();
+  for (const auto& part : parts_) recoveries += part->membership.history().recoveries;
   return recoveries;
 }
 
 uint64_t PartSet::learning_rates_set() const {
   uint64_t least = UINT64_MAX;
-  for (const auto& part : parts_) least = std::min(least, part->membership.learning_rates_set());
+  for (const auto& part : parts_) least = std::min(least, part->membership.requests().learning_rates_set());
   return least;
 }
 

@@ -27,8 +27,7 @@ class PartSet {
   Status begin();
 
   // As Membership's, of the job's tensors; only after begin().
-  void start(uint32_t tensor, const std::byte* input, std::byte* output,
-             std::optional<int32_t> priority, bool initial_weights);
+  void start(const Operation& operation);
   void ask_barrier() { parts_[0]->membership.ask_barrier(); }
   void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
   void ask_learning_rate(float learning_rate);
@@ -49,10 +48,10 @@ class PartSet {
   uint64_t recoveries() const;
   uint64_t optimizer_restarts() const;
   // Of the parts whose optimizer's state was lost, that which goes on with the oldest.
-  Membership::Restored moments() const;
+  Membership::Restored optimizer_state() const;
   // Of all parts, once all have joined.
-  const Membership::Restored& restored() const { return parts_[0]->membership.restored(); }
-  uint64_t barriers_released() const { return parts_[0]->membership.barriers_released(); }
+  const Membership::Restored& restored() const { return parts_[0]->membership.history().restored; }
+  uint64_t barriers_released() const { return parts_[0]->membership.requests().barriers_released(); }
   uint64_t learning_rates_set() const;  // of those asked for, in every part
   std::vector<uint32_t> absent_ranks() const;
 

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
+
 namespace pbox::worker {
 
 // All times are monotonic_ns().
@@ -26,24 +28,26 @@ class ChunkTrace {
   // Keeps chunks that are completed from now on, at most `capacity` until they are taken. 0 stops
   // the trace.
   void open(size_t chunk_count, size_t capacity) {
-    under_way_.assign(capacity == 0 ? 0 : chunk_count, {});
+    active_.assign(capacity == 0 ? 0 : chunk_count, {});
     capacity_ = capacity;
     completed_.clear();
   }
 
   void push(const ChunkTimes& begun) {
-    if (is_open()) under_way_[begun.chunk] = begun;
+    PBOX_DCHECK(!is_open() || begun.chunk < active_.size());
+    if (is_open()) active_[begun.chunk] = begun;
   }
   // For send() and answer() the first call per chunk counts; retransmissions do not.
   void send(uint32_t chunk, uint64_t now_ns) {
-    if (is_open() && under_way_[chunk].sent_ns == 0) under_way_[chunk].sent_ns = now_ns;
+    if (is_open() && active_[chunk].sent_ns == 0) active_[chunk].sent_ns = now_ns;
   }
   void answer(uint32_t chunk, uint64_t now_ns) {
-    if (is_open() && under_way_[chunk].answered_ns == 0) under_way_[chunk].answered_ns = now_ns;
+    if (is_open() && active_[chunk].answered_ns == 0) active_[chunk].answered_ns = now_ns;
   }
   void complete(uint32_t chunk, uint64_t now_ns) {
     if (!is_open() || completed_.size() == capacity_) return;
-    ChunkTimes& times = under_way_[chunk];
+    PBOX_DCHECK(chunk < active_.size());
+    ChunkTimes& times = active_[chunk];
     if (times.pushed_ns == 0) return;  // it was pushed before the trace was opened
     times.completed_ns = now_ns;
     // Both times can be missing: the box may have had the chunk before all of it was sent again,
@@ -64,10 +68,10 @@ class ChunkTrace {
   }
 
  private:
-  bool is_open() const { return !under_way_.empty(); }
+  bool is_open() const { return !active_.empty(); }
 
   size_t capacity_ = 0;
-  std::vector<ChunkTimes> under_way_;  // indexed by chunk
+  std::vector<ChunkTimes> active_;  // indexed by chunk
   std::vector<ChunkTimes> completed_;
 };
 

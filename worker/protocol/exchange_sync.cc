@@ -1,5 +1,5 @@
-// What the job's consistency model changes on a worker: which results answer a push, and, where
-// reads are cached, when a push is done and what is handed out then.
+// What the job's consistency model changes on a worker: which results answer a push. If reads are
+// cached, also when a push is done and what a read returns.
 #include <algorithm>
 
 #include "base/check.h"
@@ -24,172 +24,147 @@ std::vector<CachedChunk> cached_chunks(const SessionSpec& session,
 
 }  // namespace
 
-uint64_t Exchange::cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors) {
+uint64_t cache_bytes(const SessionSpec& session, const std::vector<TensorSpec>& tensors) {
   if (!caches_reads(session.sync)) return 0;
   return ReadCache::footprint_bytes(cached_chunks(session, tensors), session.sync.staleness);
 }
 
 void Exchange::open_cache(const std::vector<TensorSpec>& tensors) {
-  if (!caches_reads(session_.sync)) return;
-  cache_.emplace(cached_chunks(session_, tensors), session_.sync.staleness, session_.gradient_scale,
-                 shadow_);
+  if (!caches_reads(state_.session.sync)) return;
+  state_.cache.emplace(cached_chunks(state_.session, tensors), state_.session.sync.staleness,
+                       state_.session.gradient_scale, shadow_);
 }
 
 bool Exchange::is_current(const Chunk& chunk, const wire::Header& header) const {
+  PBOX_DCHECK(header.chunk == state_.chunk_id(chunk));
   const bool is_result = header.type() == wire::PacketType::kResult;
-  if (is_result && reads_cache(chunk)) return true;
+  if (is_result && state_.reads_cache(chunk)) return true;
   if (!chunk.in_flight) return false;
   const int32_t ahead = wire::round_distance(header.round, chunk.flight_round);
   if (!is_result) return ahead == 0;
-  // Who was dropped takes what a later round has made. It may know already that its push comes too
-  // late; then what it has read by now is later still.
-  if (drops_rounds()) return ahead >= 0 && wire::round_distance(header.round + 1, chunk.clock) >= 0;
-  // A round of initial weights is like any other of BSP. After it the box never has more of ours
-  // than what is in flight; a result that has less is an answer to an earlier push.
-  if (chunk.flight_round == 0 || !wire::applies_on_arrival(session_.sync.model)) return ahead == 0;
+  // A worker whose push was dropped takes the result of a later round. It may know already that its
+  // push is too late. Then the result it takes is not older than the one it has read.
+  if (state_.drops_rounds())
+    return ahead >= 0 && wire::round_distance(header.round + 1, chunk.clock) >= 0;
+  // The round of initial weights is like any round of BSP. After it, the box never has more of this
+  // worker's rounds than the one in flight. A result that includes fewer answers an earlier push.
+  if (chunk.flight_round == 0 || !wire::applies_on_arrival(state_.session.sync.model))
+    return ahead == 0;
   return header.applied() == chunk.flight_round + 1 && ahead <= 0;
 }
 
-// Model drop: the round that an operation's gradient is for, the same one in all chunks.
-//
-// Who was dropped skips the rounds that are closed in every chunk. If it skipped chunk by chunk,
-// ranks could wait for each other for ever: each for one chunk's quorum, with its push to the
-// other's chunk to come after that. As it is, nobody is beyond the oldest round that is open
-// anywhere; who is before it waits for nothing; and once all are in it, it has everybody's push.
-uint32_t Exchange::round_of(uint32_t operation) {
-  if (wire::round_distance(operation, newest_operation_) > 0) {
-    newest_operation_ = operation;
-    skip_closed_rounds();
+// Returns the round of an operation that begins.
+uint32_t Exchange::start_round(uint32_t operation) {
+  PBOX_DCHECK(state_.drops_rounds());
+  if (skips_.is_newest(operation)) {
+    uint32_t oldest_open = state_.chunks.front().clock;
+    for (const Chunk& chunk : state_.chunks) {
+      if (wire::round_distance(chunk.clock, oldest_open) < 0) oldest_open = chunk.clock;
+    }
+    uint32_t slowest = operation;
+    for (const Tensor& tensor : state_.tensors) {
+      if (wire::round_distance(tensor.round, slowest) < 0) slowest = tensor.round;
+    }
+    skips_.begin(operation, oldest_open, slowest);
   }
-  return round_begun(operation);
-}
-
-uint32_t Exchange::round_begun(uint32_t operation) const {
-  auto skip = skips_.end() - 1;
-  while (skip != skips_.begin() && wire::round_distance(skip->operation, operation) > 0) --skip;
-  return operation + skip->rounds;
-}
-
-void Exchange::skip_closed_rounds() {
-  uint32_t open = chunks_.front().clock;
-  for (const Chunk& chunk : chunks_) {
-    if (wire::round_distance(chunk.clock, open) < 0) open = chunk.clock;
-  }
-  uint32_t slowest = newest_operation_;
-  for (const Tensor& tensor : tensors_) {
-    if (wire::round_distance(tensor.round, slowest) < 0) slowest = tensor.round;
-  }
-  const auto unused_yet = std::find_if(skips_.begin() + 1, skips_.end(), [&](const Skip& skip) {
-    return wire::round_distance(skip.operation, slowest) > 0;
-  });
-  skips_.erase(skips_.begin(), unused_yet - 1);
-  const uint32_t rounds = open - newest_operation_;
-  if (wire::round_distance(rounds, skips_.back().rounds) <= 0) return;
-  skips_.push_back({newest_operation_, rounds});
-}
-
-// All of a chunk's fragments are of one round, so those of an older one are in the way.
-void Exchange::begin_anew(Chunk& chunk, uint32_t round) const {
-  chunk.flight_round = round;
-  chunk.result_mask = 0;
+  return skips_.round(operation);
 }
 
 void Exchange::note_version(Chunk& chunk, const wire::Header& header) const {
   const uint32_t clock = header.round + 1;
   if (chunk.result_mask == 0 || wire::round_distance(clock, chunk.clock) < 0) chunk.clock = clock;
   const bool has_ours = wire::round_distance(header.applied(), chunk.round) > 0;
-  chunk.is_dropped = drops_rounds() && (!has_ours || (chunk.result_mask != 0 && chunk.is_dropped));
+  chunk.is_dropped =
+      state_.drops_rounds() && (!has_ours || (chunk.result_mask != 0 && chunk.is_dropped));
 }
 
-// At any time, whether asked for or not.
+// Stores a result that arrives at any time, whether it was asked for or not.
 void Exchange::on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed,
                                 uint64_t now_ns) {
+  PBOX_DCHECK(state_.cache.has_value());
   const wire::Header& header = parsed.header;
   const ReadCache::Version version{.clock = header.round + 1, .applied = header.applied()};
   const uint32_t pushed = chunk.round + (chunk.in_flight ? 1 : 0);
   if (wire::round_distance(version.clock, version.applied) > 0 ||
       wire::round_distance(version.applied, pushed) > 0) {
-    ++statistics_.rejected_packets;  // of rounds that this worker has not pushed yet
+    ++state_.statistics.rejected_packets;  // it includes rounds that this worker has not pushed yet
     return;
   }
-  if (!cache_->store(chunk_id(chunk), header.fragment, version, parsed.payload)) {
-    ++statistics_.stale_packets;
+  if (!state_.cache->store(state_.chunk_id(chunk), header.fragment, version, parsed.payload)) {
+    ++state_.statistics.stale_packets;
     return;
   }
-  statistics_.bytes_pulled += header.payload_bytes;
+  state_.statistics.bytes_pulled += header.payload_bytes;
   if (!chunk.in_flight) return;
   const uint64_t bit = uint64_t{1} << header.fragment;
   if (version.applied == pushed && acknowledge(lane, chunk, bit, now_ns)) return;
   if (finish_if_readable(lane, chunk, now_ns)) return;
-  if (chunk.waits_for_others && (held_mask(chunk) & bit) != 0) {  // the rest is due
+  // the other fragments are due now
+  if (chunk.waits_for_others && (state_.held_mask(chunk) & bit) != 0) {
     chunk.waits_for_others = false;
-    arm(lane, chunk, now_ns);
+    lane.arm(chunk, now_ns);
   }
 }
 
 void Exchange::on_acknowledgement(Lane& lane, Chunk& chunk, uint64_t received_mask,
                                   uint64_t now_ns) {
-  const bool is_news = !is_acknowledged(chunk);
+  const bool is_news = !chunk.is_acknowledged();
   if (is_news && acknowledge(lane, chunk, received_mask & chunk.full_mask, now_ns)) return;
-  if (!is_acknowledged(chunk)) {
+  if (!chunk.is_acknowledged()) {
     push_again(lane, chunk, chunk.full_mask & ~chunk.acknowledged_mask);
     return;
   }
-  // An answer to the question for newer weights, or ESSP, where nobody asks.
-  if (is_news && session_.sync.model != wire::SyncModel::kEssp) return;
+  // `is_news`: the push has just been acknowledged and newer weights have been asked for. With ESSP
+  // they are not asked for.
+  if (is_news && state_.session.sync.model != wire::SyncModel::kEssp) return;
   chunk.waits_for_others = chunk.missing_workers > 0;
-  if (chunk.waits_for_others) leave_window(lane, chunk);
-  arm(lane, chunk, now_ns);
+  if (chunk.waits_for_others) lane.leave_window(chunk);
+  lane.arm(chunk, now_ns);
 }
 
-// The box has these fragments of what is in flight. True if that ends it.
+// Notes that the box has these fragments of the push in flight. Returns whether that finished the
+// chunk.
 bool Exchange::acknowledge(Lane& lane, Chunk& chunk, uint64_t fragments, uint64_t now_ns) {
-  if (is_acknowledged(chunk)) return false;
+  if (chunk.is_acknowledged()) return false;
+  PBOX_DCHECK(chunk.in_flight && (fragments & ~chunk.full_mask) == 0);
   chunk.acknowledged_mask |= fragments;
-  if (!is_acknowledged(chunk)) return false;
-  measure(lane, chunk, now_ns);
-  chunk.probes = std::max(chunk.probes, 1u);  // what follows takes as long as the others do
-  send_no_more(lane, chunk);
-  drop_unsent(lane, chunk_id(chunk));
+  if (!chunk.is_acknowledged()) return false;
+  lane.measure(chunk, now_ns);
+  chunk.probes = std::max(chunk.probes, 1u);  // newer weights take as long as other ranks take
+  lane.cancel_sending(chunk);
+  lane.drop_unsent(state_.chunk_id(chunk));
   if (finish_if_readable(lane, chunk, now_ns)) return true;
-  const bool comes_unasked = session_.sync.model == wire::SyncModel::kEssp;
-  if (!comes_unasked) lane.to_probe.push_back(chunk_id(chunk));
-  arm(lane, chunk, now_ns);
+  const bool comes_unasked = state_.session.sync.model == wire::SyncModel::kEssp;
+  if (comes_unasked) {
+    lane.arm(chunk, now_ns);
+  } else {
+    lane.pull(chunk, now_ns);
+  }
   return false;
 }
 
 bool Exchange::finish_if_readable(Lane& lane, Chunk& chunk, uint64_t now_ns) {
-  if (!is_acknowledged(chunk) || !cache_->is_readable(chunk_id(chunk), chunk.flight_round)) {
+  if (!chunk.is_acknowledged() ||
+      !state_.cache->is_readable(state_.chunk_id(chunk), chunk.flight_round)) {
     return false;
   }
   finish_chunk(lane, chunk, now_ns);
   return true;
 }
 
-// What the box need not send. All of it: the question is only what the box has of ours.
-uint64_t Exchange::held_mask(const Chunk& chunk) const {
-  if (session_.results_stay) return chunk.full_mask;
-  if (!reads_cache(chunk)) return chunk.result_mask;
-  return cache_->readable_mask(chunk_id(chunk), chunk.flight_round);
-}
-
 void Exchange::read_cache(const Tensor& tensor, Chunk& chunk) {
-  const uint32_t id = chunk_id(chunk);
-  chunk.clock = cache_->clock(id);
-  cache_->read(id, chunk.flight_round, session_.learning_rate, tensor.input + chunk.offset,
-               tensor.output + chunk.offset);
-}
-
-void Exchange::note_read(Tensor& tensor, const Chunk& chunk) const {
-  tensor.staleness =
-      std::min(tensor.staleness, wire::round_distance(chunk.clock, chunk.flight_round + 1));
-  tensor.is_dropped = tensor.is_dropped || chunk.is_dropped;
+  const uint32_t id = state_.chunk_id(chunk);
+  PBOX_DCHECK(state_.cache->is_readable(id, chunk.flight_round));
+  chunk.clock = state_.cache->clock(id);
+  state_.cache->read(id, chunk.flight_round, state_.session.learning_rate,
+                     tensor.input + chunk.offset, tensor.output + chunk.offset);
 }
 
 void Exchange::count_read(Tensor& tensor) {
+  PBOX_DCHECK(tensor.chunks_left == 0 && tensor.staleness <= 0);
   ++tensor.round;
-  statistics_.staleness.count(tensor.staleness);
-  if (tensor.is_dropped) ++statistics_.dropped_rounds;
+  state_.statistics.staleness.count(tensor.staleness);
+  if (tensor.is_dropped) ++state_.statistics.dropped_rounds;
 }
 
 }  // namespace pbox::worker

@@ -67,6 +67,7 @@ ReadCache::ReadCache(const std::vector<CachedChunk>& chunks, uint32_t staleness,
                      float gradient_scale, NumaArena& arena)
     : staleness_(staleness), kept_(kept_of(staleness)), gradient_scale_(gradient_scale) {
   for (const CachedChunk& layout : chunks) {
+    PBOX_CHECK(layout.bytes > 0 && layout.fragment_bytes > 0);
     Chunk& chunk = chunks_.emplace_back();
     chunk.layout = layout;
     chunk.fragments = fragments_of(layout);
@@ -79,7 +80,9 @@ ReadCache::ReadCache(const std::vector<CachedChunk>& chunks, uint32_t staleness,
 
 bool ReadCache::store(uint32_t chunk_id, uint32_t fragment, Version version,
                       const std::byte* payload) {
+  PBOX_DCHECK(chunk_id < chunks_.size());
   const Chunk& chunk = chunks_[chunk_id];
+  PBOX_DCHECK(fragment < chunk.fragments);
   Version& here = chunk.versions[fragment];
   const int32_t newer = wire::round_distance(version.clock, here.clock);
   if (newer < 0) return false;
@@ -92,11 +95,13 @@ bool ReadCache::store(uint32_t chunk_id, uint32_t fragment, Version version,
 }
 
 void ReadCache::begin(uint32_t chunk_id, uint32_t fragment, const std::byte* payload) {
+  PBOX_DCHECK(chunk_id < chunks_.size() && fragment < chunks_[chunk_id].fragments);
   chunks_[chunk_id].versions[fragment] = {};
   store(chunk_id, fragment, {.clock = 1, .applied = 1}, payload);
 }
 
 uint32_t ReadCache::clock(uint32_t chunk_id) const {
+  PBOX_DCHECK(chunk_id < chunks_.size());
   const Chunk& chunk = chunks_[chunk_id];
   uint32_t least = chunk.versions[0].clock;
   for (uint32_t fragment = 1; fragment < chunk.fragments; ++fragment) {
@@ -111,6 +116,7 @@ bool ReadCache::is_readable(const Version& version, uint32_t round) const {
 }
 
 bool ReadCache::is_readable(uint32_t chunk_id, uint32_t round) const {
+  PBOX_DCHECK(chunk_id < chunks_.size());
   const Chunk& chunk = chunks_[chunk_id];
   return std::all_of(chunk.versions, chunk.versions + chunk.fragments,
                      [&](const Version& version) { return is_readable(version, round); });
@@ -127,6 +133,7 @@ uint64_t ReadCache::readable_mask(uint32_t chunk_id, uint32_t round) const {
 
 void ReadCache::read(uint32_t chunk_id, uint32_t round, float rate, const std::byte* gradient,
                      std::byte* output) {
+  PBOX_DCHECK(is_readable(chunk_id, round));
   const Chunk& chunk = chunks_[chunk_id];
   for (uint32_t fragment = 0; fragment < chunk.fragments; ++fragment) {
     read_fragment(chunk, fragment, round, rate, gradient, output);
@@ -143,6 +150,8 @@ void ReadCache::read_fragment(const Chunk& chunk, uint32_t fragment, uint32_t ro
   const uint32_t applied = chunk.versions[fragment].applied;
   const size_t begin = size_t{fragment} * layout.fragment_bytes;
   const size_t end = begin + wire::fragment_length(layout.bytes, layout.fragment_bytes, fragment);
+  // The bound on staleness bounds the own iterations that the copy lacks.
+  PBOX_DCHECK(round - applied <= kept_ || wire::round_distance(applied, round) > 0);
   Block weights, update;
   const auto apply = [&](const std::byte* source, float step, size_t count) {
     widen(layout.dtype, update.data(), source, count);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/check.h"
+
 namespace pbox::worker {
 
 class RttEstimator {
@@ -33,6 +35,7 @@ class RttEstimator {
 
   // Returns a value in [floor_ns, kCapNs]; before the first sample, max(floor_ns, kInitialNs).
   uint64_t timeout_ns(uint64_t floor_ns) const {
+    PBOX_DCHECK(smoothed_ >= 0 && variation_ >= 0);
     if (!measured_) return std::max(floor_ns, kInitialNs);
     return std::clamp(static_cast<uint64_t>(smoothed_ + 4 * variation_), floor_ns, kCapNs);
   }

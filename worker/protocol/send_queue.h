@@ -7,15 +7,27 @@
 #include <queue>
 #include <vector>
 
+#include "base/check.h"
+
 namespace pbox::worker {
 
 class SendQueue {
  public:
   void push(uint32_t chunk, int32_t priority) { heap_.push({priority, next_sequence_++, chunk}); }
   bool empty() const { return heap_.empty(); }
-  uint32_t top() const { return heap_.top().chunk; }
-  int32_t top_priority() const { return heap_.top().priority; }
-  void pop() { heap_.pop(); }
+  // The queue must not be empty for these three.
+  uint32_t top() const {
+    PBOX_DCHECK(!heap_.empty());
+    return heap_.top().chunk;
+  }
+  int32_t top_priority() const {
+    PBOX_DCHECK(!heap_.empty());
+    return heap_.top().priority;
+  }
+  void pop() {
+    PBOX_DCHECK(!heap_.empty());
+    heap_.pop();
+  }
 
  private:
   struct Entry {

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/check.h"
+
 namespace pbox::worker {
 
 inline constexpr size_t kStalenessBuckets = 16;
@@ -19,6 +21,7 @@ struct StalenessCounts {
   std::array<uint64_t, kStalenessBuckets> by_staleness{};
 
   void count(int32_t staleness) {
+    PBOX_DCHECK(staleness <= 0);
     const auto age = static_cast<uint64_t>(-int64_t{staleness});
     ++reads;
     sum += staleness;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 namespace pbox::worker {
@@ -28,6 +29,7 @@ uint64_t Window::bytes(uint64_t now_ns) const {
 }
 
 Window::Mark Window::leave(uint64_t outstanding_bytes, uint64_t now_ns) {
+  PBOX_DCHECK(now_ns >= idle_ns_);
   if (outstanding_bytes == 0) idle_ns_ = now_ns;
   if (std::exchange(pauses_, false)) {
     delivered_ns_ = former_sent_ns_ = now_ns;
@@ -42,6 +44,9 @@ Window::Mark Window::leave(uint64_t outstanding_bytes, uint64_t now_ns) {
 }
 
 void Window::arrive(const Mark& mark, uint32_t bytes, bool clean, uint64_t now_ns) {
+  PBOX_DCHECK(bytes > 0 && bytes <= chunk_bytes_);
+  PBOX_DCHECK(mark.sent_ns <= now_ns && mark.delivered_ns <= now_ns);
+  PBOX_DCHECK(mark.delivered_bytes <= delivered_bytes_);
   delivered_bytes_ += bytes;
   delivered_ns_ = now_ns;
   if (!clean) return;

@@ -1,0 +1,128 @@
+// The state that an Exchange shares with its lanes: the session, and every tensor and chunk. It
+// belongs to the thread that drives the Exchange.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/check.h"
+#include "base/rng.h"
+#include "worker/protocol/chunk_trace.h"
+#include "worker/protocol/read_cache.h"
+#include "worker/protocol/session_spec.h"
+#include "worker/protocol/statistics.h"
+#include "worker/protocol/window.h"
+
+namespace pbox::worker {
+
+// Chunks that restore a result on the box go first: every worker waits for them.
+inline constexpr int32_t kRestorePriority = INT32_MAX;
+
+struct ExchangeChunk {
+  uint64_t offset = 0;  // bytes into the tensor
+  uint64_t full_mask = 0;
+  uint64_t to_send = 0;            // fragments still to be pushed
+  uint64_t result_mask = 0;        // fragments of the current result that have arrived
+  uint64_t acknowledged_mask = 0;  // cached reads: own fragments that the box is known to have
+  uint64_t pushed_ns = 0;
+  Window::Mark mark;
+  uint64_t push_sequence = 0;  // position among the lane's pushes
+  uint64_t deadline_ns = 0;
+  uint64_t asked_ns = 0;  // when the PULL was sent whose answer named the missing ranks
+  uint32_t tensor = 0;
+  uint32_t wire_bytes = 0;
+  uint32_t round = 0;         // the next round whose result is needed
+  uint32_t flight_round = 0;  // round of the push or result in flight
+  uint32_t clock = 0;         // of the current result: the minimum over its fragments
+  uint32_t probes = 0;        // sent since the push; sets the back-off
+  uint16_t missing_workers = 0;
+  uint16_t first_missing_rank = 0;
+  uint16_t last_percent = 0;           // of first_missing_rank, as in StatusPayload
+  uint32_t waited_ms = 0;              // for first_missing_rank, as in StatusPayload
+  uint16_t contributors = UINT16_MAX;  // minimum over the fragments that have arrived
+  uint8_t pipeline = 0;
+  bool in_flight = false;
+  bool in_window = false;      // counts against the box's credit
+  bool on_path = false;        // in the window, and may still be on its way
+  bool is_measurable = false;  // the time from push to result shows the path's and the ranks' time
+  bool retransmitting = false;
+  bool waits_for_others = false;  // the box has all of this worker's fragments
+  bool restoring = false;    // sends the previous round's result to the box before it continues
+  bool pulls_first = false;  // the box may already have the push, or even the result
+  bool pushed = false;       // some of `round` was pushed, in this session or an earlier one
+  bool fetched = false;
+  bool is_dropped = false;  // some of the push is missing from the current result
+  bool overtaken = false;   // results of chunks pushed later have arrived
+  bool in_shadow = false;   // a shadow holds the previous round's result
+  bool announced = false;   // delivery by pull: the result can be pulled
+
+  bool is_acknowledged() const { return acknowledged_mask == full_mask; }
+  // A result's fragments are all of one round, so those of an older round are discarded.
+  void restart_result(uint32_t new_round) {
+    flight_round = new_round;
+    result_mask = 0;
+  }
+};
+
+struct ExchangeTensor {
+  uint32_t first_chunk = 0;
+  uint32_t chunk_count = 0;
+  uint32_t chunks_left = 0;
+  uint32_t unannounced = 0;  // of chunks_left; at 0 all announced chunks are pulled
+  uint32_t round = 0;
+  uint16_t contributors = UINT16_MAX;  // of the active operation so far
+  uint16_t last_contributors = UINT16_MAX;
+  int32_t staleness = 0;    // of the active operation so far
+  bool is_dropped = false;  // some of the gradient is missing from the result
+  int32_t own_priority = 0;
+  int32_t priority = 0;  // of the active operation
+  wire::Dtype dtype = wire::Dtype::kF32;
+  bool fetching = false;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  // Indexed by round & 1; both may be the same. Null: no shadow is kept.
+  std::array<std::byte*, 2> shadow{};
+
+  // The input must outlive the first fragments of a result that is written over it, so they are
+  // staged in the shadow.
+  bool is_staged(const ExchangeChunk& chunk) const {
+    return input == output && chunk.full_mask > 1;
+  }
+  void note_read(const ExchangeChunk& chunk) {
+    staleness = std::min(staleness, wire::round_distance(chunk.clock, chunk.flight_round + 1));
+    is_dropped = is_dropped || chunk.is_dropped;
+  }
+};
+
+struct ExchangeState {
+  SessionSpec session;
+  std::vector<ExchangeTensor> tensors;
+  std::vector<ExchangeChunk> chunks;
+  std::optional<ReadCache> cache;  // set if reads are cached
+  ChunkTrace trace;
+  Statistics statistics;
+  Rng rng = Rng(1);
+  bool out_of_cache = false;  // the job's tensors together are larger than the CPU's caches
+
+  uint32_t chunk_id(const ExchangeChunk& chunk) const {
+    PBOX_DCHECK(&chunk >= chunks.data() && &chunk < chunks.data() + chunks.size());
+    return static_cast<uint32_t>(&chunk - chunks.data());
+  }
+  int32_t priority(const ExchangeChunk& chunk) const {
+    return chunk.restoring ? kRestorePriority : tensors[chunk.tensor].priority;
+  }
+  bool drops_rounds() const { return session.sync.model == wire::SyncModel::kDrop; }
+  bool reads_cache(const ExchangeChunk& chunk) const { return cache && chunk.round > 0; }
+  // The fragments that the box need not send. All of them if only an acknowledgement is wanted.
+  uint64_t held_mask(const ExchangeChunk& chunk) const {
+    if (session.ignores_results) return chunk.full_mask;
+    if (!reads_cache(chunk)) return chunk.result_mask;
+    return cache->readable_mask(chunk_id(chunk), chunk.flight_round);
+  }
+};
+
+}  // namespace pbox::worker

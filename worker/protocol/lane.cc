@@ -1,0 +1,192 @@
+#include "worker/protocol/lane.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace pbox::worker {
+namespace {
+
+// Whether the exchange shows which packet a result answers. In broadcast BSP a result that is sent
+// again is marked, so the time to an unmarked one can be measured even if the worker has probed. In
+// the other modes a probed chunk cannot be measured (Karn, Partridge 1987).
+bool retransmissions_are_marked(const SessionSpec& session) {
+  return session.sync.model == wire::SyncModel::kBsp &&
+         session.delivery == wire::Delivery::kBroadcast;
+}
+
+}  // namespace
+
+Lane::Lane(ExchangeState& state, const SessionSpec::Pipeline& pipeline, uint32_t chunk_bytes)
+    : state_(state),
+      spi_(pipeline.spi),
+      box_(pipeline.box),
+      next_packet_number_(pipeline.first_packet_number),
+      window_bytes_(std::min(pipeline.credit_bytes, state.session.window_bytes)),
+      window_(chunk_bytes, state.session.rto_floor_ns) {}
+
+ExchangeChunk& Lane::chunk(uint32_t id) const {
+  PBOX_DCHECK(id < state_.chunks.size());
+  return state_.chunks[id];
+}
+
+void Lane::clear() {
+  queue_ = {};
+  sending_.clear();
+  to_probe_.clear();
+  in_flight_.clear();
+  pushed_.clear();
+  outstanding_bytes_ = path_bytes_ = 0;
+  deadline_ns_ = UINT64_MAX;
+  outgoing_begin_ = outgoing_end_ = 0;
+}
+
+void Lane::set_generation(uint16_t generation) {
+  for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
+    nic::TxPacket& packet = outgoing_[index];
+    packet.header.generation = generation;
+    packet.tag = wire::make_tag(state_.session.tag, packet.header, packet.payload);
+  }
+}
+
+void Lane::note_packet(const wire::Header& header, uint64_t now_ns) {
+  last_heard_ns_ = now_ns;
+  const uint64_t credit = uint64_t{header.credit} * limits::kCreditUnitBytes;
+  if (credit > 0) window_bytes_ = std::min<uint64_t>(credit, state_.session.window_bytes);
+}
+
+void Lane::measure(const ExchangeChunk& chunk, uint64_t now_ns) {
+  PBOX_DCHECK(now_ns >= chunk.pushed_ns);
+  if (chunk.is_measurable) rtt_.sample(now_ns - chunk.pushed_ns);
+  window_.arrive(chunk.mark, chunk.wire_bytes, chunk.is_measurable, now_ns);
+}
+
+void Lane::end_flight(ExchangeChunk& chunk) {
+  PBOX_DCHECK(chunk.in_flight);
+  chunk.in_flight = false;
+  leave_window(chunk);
+  const uint32_t id = state_.chunk_id(chunk);
+  const auto found = std::find(in_flight_.begin(), in_flight_.end(), id);
+  PBOX_DCHECK(found != in_flight_.end());
+  *found = in_flight_.back();
+  in_flight_.pop_back();
+  if (in_flight_.empty()) deadline_ns_ = UINT64_MAX;
+  drop_unsent(id);
+  note_overtaken(chunk);
+}
+
+void Lane::leave_path(ExchangeChunk& chunk) {
+  PBOX_DCHECK(!chunk.on_path || path_bytes_ >= chunk.wire_bytes);
+  if (chunk.on_path) path_bytes_ -= chunk.wire_bytes;
+  chunk.on_path = false;
+}
+
+void Lane::leave_window(ExchangeChunk& chunk) {
+  leave_path(chunk);
+  PBOX_DCHECK(!chunk.in_window || outstanding_bytes_ >= chunk.wire_bytes);
+  if (chunk.in_window) outstanding_bytes_ -= chunk.wire_bytes;
+  chunk.in_window = false;
+  PBOX_DCHECK(path_bytes_ <= outstanding_bytes_);
+}
+
+void Lane::arm(ExchangeChunk& chunk, uint64_t now_ns) {
+  // The interval doubles per unanswered probe, up to 64 ms or the time-out itself. It varies by
+  // +/-25 %, so that workers do not probe in step.
+  constexpr uint64_t kBackOffCapNs = 64'000'000;
+  constexpr uint64_t kPollFloorNs = 10'000'000;
+  constexpr uint64_t kPollSpacingNs = 200'000;  // per chunk of the lane that waits for other ranks
+  PBOX_DCHECK(chunk.in_flight);
+  const uint64_t base = rtt_.timeout_ns(state_.session.rto_floor_ns);
+  uint64_t wait = base << std::min<uint32_t>(chunk.probes, 6);
+  wait = std::min(wait, std::max(base, kBackOffCapNs));
+  if (chunk.overtaken && chunk.probes <= 1) wait = usual_answer_ns();
+  if (chunk.waits_for_others) {
+    wait = std::max({wait, kPollFloorNs, in_flight_.size() * kPollSpacingNs});
+  }
+  set_deadline(chunk, now_ns + wait * 3 / 4 + state_.rng.below(wait / 2 + 1));
+}
+
+void Lane::set_deadline(ExchangeChunk& chunk, uint64_t deadline_ns) {
+  chunk.deadline_ns = deadline_ns;
+  deadline_ns_ = std::min(deadline_ns_, deadline_ns);
+}
+
+// A lane on which other chunks are answered is slow rather than lossy: packets queue before the
+// box. Its chunks get more time before the first probe, because the answer to a needless probe is a
+// whole result.
+bool Lane::is_still_expected(const ExchangeChunk& chunk, uint64_t now_ns,
+                             uint64_t& until_ns) const {
+  constexpr uint64_t kPatience = 4;
+  if (chunk.probes > 0 || chunk.overtaken) return false;
+  const uint64_t timeout_ns = rtt_.timeout_ns(state_.session.rto_floor_ns);
+  until_ns = std::min(last_heard_ns_ + timeout_ns, chunk.pushed_ns + kPatience * timeout_ns);
+  return until_ns > now_ns;
+}
+
+// All ranks push in one order, so results arrive roughly in that order. Urgent chunks are the
+// exception: they overtake others on every rank and on the box. A chunk that later chunks of no
+// higher priority have overtaken misses something: a push of this rank or of another one, or a part
+// of the result. It is probed as soon as it is later than usual, which costs a small packet.
+// Waiting for the time-out would block the window (RFC 9002, 6.1: packet and time threshold; RFC
+// 5827: fewer overtakers suffice if nothing follows). A chunk that was probed no longer measures
+// the path, so one rank's losses do not stretch the time-outs of all.
+//
+// Every chunk that was pushed before `done` has reached the box too, or is lost. It no longer
+// counts as being on the path.
+void Lane::note_overtaken(const ExchangeChunk& done) {
+  const bool is_last = queue_.empty() && sending_.empty();
+  const uint64_t overtakers = is_last ? 1 : 3;
+  size_t kept = 0, seen = 0;
+  for (; seen < pushed_.size(); ++seen) {
+    const auto [id, sequence] = pushed_[seen];
+    PBOX_DCHECK(sequence <= newest_sequence_);
+    if (sequence >= done.push_sequence) break;
+    ExchangeChunk& other = chunk(id);
+    if (!other.in_flight || other.push_sequence != sequence) continue;
+    if (other.to_send == 0) leave_path(other);
+    if (other.probes > 0) continue;
+    if (other.to_send != 0 || sequence + overtakers > done.push_sequence ||
+        state_.priority(other) < state_.priority(done)) {
+      pushed_[kept++] = pushed_[seen];
+      continue;
+    }
+    other.overtaken = true;
+    set_deadline(other, std::min(other.deadline_ns, other.pushed_ns + usual_answer_ns()));
+  }
+  PBOX_DCHECK(kept <= seen);
+  const auto begin = pushed_.begin();
+  pushed_.erase(begin + static_cast<ptrdiff_t>(kept), begin + static_cast<ptrdiff_t>(seen));
+}
+
+bool Lane::probe_overdue(uint64_t now_ns, bool receiving) {
+  constexpr uint64_t kPollAgainNs = 100'000;
+  if (deadline_ns_ > now_ns) return false;
+  bool probes = false;
+  deadline_ns_ = UINT64_MAX;
+  for (const uint32_t id : in_flight_) {
+    ExchangeChunk& chunk = this->chunk(id);
+    PBOX_DCHECK(chunk.in_flight);
+    if (chunk.to_send != 0) continue;  // its timer starts when the last fragment has left
+    uint64_t deadline_ns = chunk.deadline_ns;
+    if (deadline_ns > now_ns || is_still_expected(chunk, now_ns, deadline_ns)) {
+      set_deadline(chunk, deadline_ns);
+      continue;
+    }
+    if (receiving && !chunk.overtaken) {
+      set_deadline(chunk, now_ns + kPollAgainNs);
+      continue;
+    }
+    chunk.is_measurable = chunk.is_measurable && retransmissions_are_marked(state_.session);
+    ++chunk.probes;
+    probes = true;
+    pull(chunk, now_ns);
+  }
+  return probes;
+}
+
+void Lane::pull(ExchangeChunk& chunk, uint64_t now_ns) {
+  to_probe_.push_back(state_.chunk_id(chunk));
+  arm(chunk, now_ns);
+}
+
+}  // namespace pbox::worker

@@ -1,0 +1,129 @@
+// A worker's lane to one pipeline of the box: chunks that wait for the send window, packets on
+// their way to the port, and the timers of the chunks in flight.
+//
+// A chunk is queued by priority, enters the window, is pushed fragment by fragment, and stays in
+// flight until its result has arrived. If the result is late, the lane asks for it with a PULL.
+//
+// The lane reads and changes the chunks of its pipeline in the shared ExchangeState, which must
+// outlive it and must not move. It allocates only when a queue grows. One thread at a time, the one
+// that drives the Exchange.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "base/limits.h"
+#include "nic/port.h"
+#include "worker/protocol/exchange_state.h"
+#include "worker/protocol/rtt_estimator.h"
+#include "worker/protocol/send_queue.h"
+#include "worker/protocol/window.h"
+
+namespace pbox::worker {
+
+class Lane {
+ public:
+  // `chunk_bytes`: size of the largest chunk that the pipeline owns.
+  Lane(ExchangeState& state, const SessionSpec::Pipeline& pipeline, uint32_t chunk_bytes);
+
+  // The chunk waits for room in the window.
+  void queue(uint32_t chunk_id, int32_t priority) { queue_.push(chunk_id, priority); }
+  // Sends a PULL for a chunk in flight.
+  void pull(ExchangeChunk& chunk, uint64_t now_ns);
+  // Sends these fragments of a chunk in flight.
+  void send(ExchangeChunk& chunk, uint64_t fragments);
+  // Sends no more of the chunk. Returns whether fragments were still waiting to leave. The chunk's
+  // timer is not running then, because it starts when the last fragment leaves.
+  bool cancel_sending(ExchangeChunk& chunk);
+  // Packets that are built but not taken by the port point into buffers that belong to the caller
+  // again. Removes those of this chunk.
+  void drop_unsent(uint32_t chunk_id);
+  // The chunk is no longer in flight: as much of it as was asked for has been answered.
+  void end_flight(ExchangeChunk& chunk);
+  // The chunk waits for other ranks, and makes room for other chunks.
+  void leave_window(ExchangeChunk& chunk);
+  // Measures the path with the time from the chunk's push until now. A chunk that was probed too
+  // early is measured too. Otherwise a path that becomes slower would have all its chunks probed,
+  // and its new time would never be known.
+  void measure(const ExchangeChunk& chunk, uint64_t now_ns);
+  // The path's round trip took at least this long.
+  void note_round_trip(uint64_t time_ns) { rtt_.at_least(time_ns); }
+
+  // An authentic packet has arrived from the box, with its current credit.
+  void note_packet(const wire::Header& header, uint64_t now_ns);
+  // Starts the chunk's timer: when the lane asks for its result.
+  void arm(ExchangeChunk& chunk, uint64_t now_ns);
+  // Asks for every chunk that is overdue; returns whether there was one. `receiving`: packets keep
+  // arriving, so an answer may be among those that wait in the receive ring. Then only chunks that
+  // were overtaken count as overdue.
+  bool probe_overdue(uint64_t now_ns, bool receiving);
+  // Not later than the deadline of any chunk in flight; UINT64_MAX if none is in flight.
+  uint64_t deadline_ns() const { return deadline_ns_; }
+
+  // As Exchange's, for this lane.
+  std::span<const nic::TxPacket> to_send(uint64_t now_ns);
+  void sent(size_t count);
+  bool has_unsent() const { return outgoing_begin_ < outgoing_end_; }
+  // Changes the membership generation of packets that are already built.
+  void set_generation(uint16_t generation);
+
+  // Forgets everything that is queued, in flight or built.
+  void clear();
+
+  bool is_idle() const { return in_flight_.empty(); }
+  uint32_t spi() const { return spi_; }
+  uint64_t last_heard_ns() const { return last_heard_ns_; }
+  uint64_t smoothed_rtt_ns() const { return rtt_.smoothed_ns(); }
+
+ private:
+  // lane_send.cc
+  bool has_room(const ExchangeChunk& chunk, uint64_t now_ns) const;
+  bool open_window(uint64_t now_ns);
+  void start_flight(ExchangeChunk& chunk, uint64_t now_ns);
+  void fill_probes(uint64_t now_ns);
+  void fill_pushes(uint64_t now_ns);
+  void make_push(ExchangeChunk& chunk, uint64_t now_ns);
+  void address(const ExchangeChunk& chunk, wire::PacketType type, uint64_t now_ns,
+               nic::TxPacket& packet);
+
+  void leave_path(ExchangeChunk& chunk);
+  void set_deadline(ExchangeChunk& chunk, uint64_t deadline_ns);
+  void note_overtaken(const ExchangeChunk& done);
+  bool is_still_expected(const ExchangeChunk& chunk, uint64_t now_ns, uint64_t& until_ns) const;
+  // The time from push to result if nothing goes wrong, plus a margin.
+  uint64_t usual_answer_ns() const { return rtt_.smoothed_ns() * 9 / 8; }
+  ExchangeChunk& chunk(uint32_t id) const;
+
+  ExchangeState& state_;
+  uint32_t spi_ = 0;
+  nic::Endpoint box_;
+  uint64_t next_packet_number_ = 1;
+  uint64_t window_bytes_ = 0;  // the box's credit, at most this side's own bound
+  Window window_;
+  uint64_t outstanding_bytes_ = 0;  // of the chunks in the window
+  uint64_t path_bytes_ = 0;         // of the chunks in the window that may still be on their way
+  uint64_t last_heard_ns_ = 0;
+  uint64_t deadline_ns_ = UINT64_MAX;
+  SendQueue queue_;                  // chunks that wait for the window
+  std::deque<uint32_t> sending_;     // chunks with to_send != 0, in the queue's order
+  std::deque<uint32_t> to_probe_;    // chunks to PULL
+  std::vector<uint32_t> in_flight_;  // chunks in flight, in no order
+  struct Pushed {
+    uint32_t chunk = 0;
+    uint64_t sequence = 0;
+  };
+  // In push order: the chunks that may be overtaken. Chunks that are done or were probed are
+  // removed lazily.
+  std::deque<Pushed> pushed_;
+  uint64_t newest_sequence_ = 0;
+  RttEstimator rtt_;
+  std::array<nic::TxPacket, limits::kBurstPackets> outgoing_;
+  std::array<wire::PullPayload, limits::kBurstPackets> outgoing_pull_;
+  size_t outgoing_begin_ = 0;
+  size_t outgoing_end_ = 0;
+};
+
+}  // namespace pbox::worker

@@ -1,0 +1,234 @@
+// The lane's way out: from the queue, through the window, into packets.
+#include <algorithm>
+
+#include "base/numa_arena.h"
+#include "nic/wire/chunk_layout.h"
+#include "worker/protocol/lane.h"
+
+namespace pbox::worker {
+namespace {
+
+// The kernel copies a payload out of memory line by line and waits for each. With prefetches, many
+// lines are loaded at the same time. Inlined by force, because GCC drops calls of functions that
+// only prefetch.
+[[gnu::always_inline]] inline void fetch_payload(const nic::TxPacket& packet) {
+  constexpr int kForReading = 0;
+  constexpr int kSecondLevelCache = 2;
+  for (size_t at = 0; at < packet.header.payload_bytes; at += kCacheLineBytes) {
+    __builtin_prefetch(packet.payload + at, kForReading, kSecondLevelCache);
+  }
+}
+
+}  // namespace
+
+std::span<const nic::TxPacket> Lane::to_send(uint64_t now_ns) {
+  if (outgoing_begin_ == outgoing_end_) {
+    outgoing_begin_ = outgoing_end_ = 0;
+    fill_probes(now_ns);
+    fill_pushes(now_ns);
+  }
+  PBOX_DCHECK(outgoing_begin_ <= outgoing_end_ && outgoing_end_ <= outgoing_.size());
+  return {outgoing_.data() + outgoing_begin_, outgoing_end_ - outgoing_begin_};
+}
+
+void Lane::sent(size_t count) {
+  PBOX_DCHECK(count <= outgoing_end_ - outgoing_begin_);
+  outgoing_begin_ += count;
+  state_.statistics.packets_sent += count;
+}
+
+// A chunk of a higher priority goes before what the chunks being sent have still to send.
+void Lane::send(ExchangeChunk& chunk, uint64_t fragments) {
+  PBOX_DCHECK(chunk.in_flight);
+  PBOX_DCHECK((fragments & ~chunk.full_mask) == 0);
+  if (chunk.to_send == 0) {
+    const auto is_before = [this](uint32_t a, uint32_t b) {
+      const ExchangeChunk &first = this->chunk(a), &second = this->chunk(b);
+      const int32_t priority = state_.priority(first), other = state_.priority(second);
+      return priority != other ? priority > other : first.push_sequence < second.push_sequence;
+    };
+    const uint32_t id = state_.chunk_id(chunk);
+    sending_.insert(std::upper_bound(sending_.begin(), sending_.end(), id, is_before), id);
+  }
+  chunk.to_send |= fragments;
+}
+
+bool Lane::cancel_sending(ExchangeChunk& chunk) {
+  if (chunk.to_send == 0) return false;
+  chunk.to_send = 0;
+  std::erase(sending_, state_.chunk_id(chunk));
+  return true;
+}
+
+void Lane::drop_unsent(uint32_t chunk_id) {
+  size_t kept = outgoing_begin_;
+  for (size_t index = outgoing_begin_; index < outgoing_end_; ++index) {
+    if (outgoing_[index].header.chunk == chunk_id) continue;
+    if (kept != index) {
+      outgoing_[kept] = outgoing_[index];
+      if (outgoing_[kept].header.type() == wire::PacketType::kPull) {
+        outgoing_pull_[kept] = outgoing_pull_[index];
+        outgoing_[kept].payload = reinterpret_cast<const std::byte*>(&outgoing_pull_[kept]);
+      }
+    }
+    ++kept;
+  }
+  PBOX_DCHECK(kept <= outgoing_end_);
+  outgoing_end_ = kept;
+}
+
+// An idle lane has room for a chunk of any size. If the path is full, a chunk that is more urgent
+// than all chunks on the path may exceed the path's bound. Those chunks may have reached the box by
+// now and wait for ranks that push the urgent chunk first.
+bool Lane::has_room(const ExchangeChunk& chunk, uint64_t now_ns) const {
+  const uint64_t bytes = outstanding_bytes_ + chunk.wire_bytes;
+  if (outstanding_bytes_ > 0 && bytes > window_bytes_) return false;
+  const uint64_t path_bytes = window_.bytes(now_ns);
+  if (path_bytes_ == 0 || path_bytes_ + chunk.wire_bytes <= path_bytes) return true;
+  return path_bytes > 0 && std::none_of(in_flight_.begin(), in_flight_.end(), [&](uint32_t id) {
+           const ExchangeChunk& other = this->chunk(id);
+           return other.on_path && state_.priority(other) >= state_.priority(chunk);
+         });
+}
+
+// Starts the next queued chunk if the window has room for it.
+bool Lane::open_window(uint64_t now_ns) {
+  const uint32_t id = queue_.top();
+  ExchangeChunk& chunk = this->chunk(id);
+  if (!has_room(chunk, now_ns)) return false;
+  queue_.pop();
+  PBOX_DCHECK(!chunk.in_flight && !chunk.in_window && !chunk.on_path);
+  start_flight(chunk, now_ns);
+  const bool fetching = state_.tensors[chunk.tensor].fetching && !chunk.restoring;
+  const bool pulls = fetching || chunk.announced || (chunk.pulls_first && !chunk.restoring);
+  PBOX_DCHECK(!chunk.restoring || chunk.in_shadow);
+  chunk.flight_round = chunk.restoring ? chunk.round - 1 : chunk.round;
+  if (fetching) chunk.flight_round = state_.session.open_rounds[id] - 1;
+  chunk.retransmitting = pulls;
+  chunk.probes = pulls && !chunk.announced ? 1 : 0;
+  chunk.is_measurable = chunk.probes == 0;
+  if (pulls) {
+    pull(chunk, now_ns);
+  } else {
+    send(chunk, chunk.full_mask);
+    state_.statistics.bytes_pushed += chunk.wire_bytes;
+  }
+  if (fetching || chunk.restoring) return true;
+  if (!chunk.announced) {
+    state_.trace.push({.tensor = chunk.tensor,
+                       .chunk = id,
+                       .round = chunk.flight_round,
+                       .pipeline = chunk.pipeline,
+                       .pushed_ns = now_ns});
+  }
+  chunk.pushed = true;
+  chunk.pulls_first = false;
+  return true;
+}
+
+void Lane::start_flight(ExchangeChunk& chunk, uint64_t now_ns) {
+  const uint32_t id = state_.chunk_id(chunk);
+  chunk.mark = window_.leave(path_bytes_, now_ns);
+  outstanding_bytes_ += chunk.wire_bytes;
+  path_bytes_ += chunk.wire_bytes;
+  in_flight_.push_back(id);
+  chunk.in_flight = chunk.in_window = chunk.on_path = true;
+  chunk.acknowledged_mask = 0;
+  chunk.waits_for_others = false;
+  chunk.missing_workers = 0;
+  chunk.pushed_ns = now_ns;
+  chunk.overtaken = false;
+  if (chunk.announced) return;  // a pull, which pushes do not overtake
+  chunk.result_mask = 0;
+  chunk.push_sequence = ++newest_sequence_;
+  pushed_.push_back({id, chunk.push_sequence});
+}
+
+void Lane::fill_pushes(uint64_t now_ns) {
+  while (outgoing_end_ < outgoing_.size()) {
+    const bool is_idle = sending_.empty();
+    const bool opens =
+        !queue_.empty() &&
+        (is_idle || queue_.top_priority() > state_.priority(this->chunk(sending_.front())));
+    if (opens && open_window(now_ns)) {
+      fill_probes(now_ns);
+      continue;
+    }
+    if (is_idle) {
+      if (queue_.empty()) window_.starve(path_bytes_);
+      return;
+    }
+    ExchangeChunk& chunk = this->chunk(sending_.front());
+    PBOX_DCHECK(chunk.to_send != 0 && chunk.in_flight);
+    make_push(chunk, now_ns);
+    if (chunk.to_send == 0) {
+      state_.trace.send(state_.chunk_id(chunk), now_ns);
+      sending_.pop_front();
+      arm(chunk, now_ns);
+    }
+  }
+}
+
+// Builds the next fragment of a gradient, or of a result that is restored on the box.
+void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
+  const ExchangeTensor& tensor = state_.tensors[chunk.tensor];
+  const auto fragment = static_cast<uint32_t>(__builtin_ctzll(chunk.to_send));
+  chunk.to_send &= chunk.to_send - 1;
+  nic::TxPacket& packet = outgoing_[outgoing_end_++];
+  address(chunk, chunk.restoring ? wire::PacketType::kState : wire::PacketType::kPush, now_ns,
+          packet);
+  packet.header.fragment = static_cast<uint16_t>(fragment);
+  packet.header.payload_bytes = static_cast<uint16_t>(
+      wire::fragment_length(chunk.wire_bytes, state_.session.fragment_bytes, fragment));
+  packet.header.dtype_scale = static_cast<uint16_t>(tensor.dtype);
+  if (chunk.to_send == 0) packet.header.flags |= wire::flag::kLast;
+  if (chunk.retransmitting) {
+    packet.header.flags |= wire::flag::kRetransmission;
+    ++state_.statistics.retransmitted_fragments;
+  }
+  if (chunk.restoring && chunk.contributors != UINT16_MAX) {
+    packet.header.flags |= wire::flag::kPartial;
+    packet.header.dtype_scale =
+        static_cast<uint16_t>(packet.header.dtype_scale | chunk.contributors << 4);
+  }
+  const std::byte* source = chunk.restoring ? tensor.shadow[(chunk.round - 1) & 1] : tensor.input;
+  PBOX_DCHECK(source != nullptr);
+  packet.payload = source + chunk.offset + size_t{fragment} * state_.session.fragment_bytes;
+  if (state_.out_of_cache) fetch_payload(packet);
+  packet.tag = wire::make_tag(state_.session.tag, packet.header, packet.payload);
+}
+
+void Lane::fill_probes(uint64_t now_ns) {
+  while (outgoing_end_ < outgoing_.size() && !to_probe_.empty()) {
+    const ExchangeChunk& chunk = this->chunk(to_probe_.front());
+    to_probe_.pop_front();
+    if (!chunk.in_flight || chunk.to_send != 0) continue;
+    const size_t index = outgoing_end_++;
+    nic::TxPacket& packet = outgoing_[index];
+    address(chunk, wire::PacketType::kPull, now_ns, packet);
+    outgoing_pull_[index].held_mask = state_.held_mask(chunk);
+    packet.header.payload_bytes = sizeof(wire::PullPayload);
+    packet.payload = reinterpret_cast<const std::byte*>(&outgoing_pull_[index]);
+    packet.tag = wire::make_tag(state_.session.tag, packet.header, packet.payload);
+    if (!chunk.announced || chunk.probes > 0) ++state_.statistics.probes_sent;
+  }
+}
+
+void Lane::address(const ExchangeChunk& chunk, wire::PacketType type, uint64_t now_ns,
+                   nic::TxPacket& packet) {
+  PBOX_DCHECK(state_.session.pipelines[chunk.pipeline].spi == spi_);
+  packet.to = &box_;
+  packet.header = {};
+  packet.header.set_type(type);
+  packet.header.spi = spi_;
+  packet.header.packet_number = next_packet_number_++;
+  packet.header.epoch = state_.session.epoch;
+  packet.header.chunk = state_.chunk_id(chunk);
+  packet.header.round = chunk.flight_round;
+  packet.header.credit = static_cast<uint16_t>(
+      std::min<uint64_t>(window_bytes_, limits::kCreditBytesMax) / limits::kCreditUnitBytes);
+  packet.header.timestamp_us = static_cast<uint32_t>(now_ns / 1000);
+  packet.header.generation = state_.session.generation;
+}
+
+}  // namespace pbox::worker

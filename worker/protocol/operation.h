@@ -1,0 +1,21 @@
+// One exchange of a tensor, as a value that every layer passes on: Client, PartSet, Membership,
+// Exchange. PartSet narrows it to the pieces of each part; Membership decides the priority.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace pbox::worker {
+
+struct Operation {
+  uint32_t tensor = 0;  // index among the tensors of the layer that takes it
+  // Each buffer holds all elements of the tensor; both may be the same. The layer that starts the
+  // operation must not touch them until the tensor is completed. A fetch has no input.
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::optional<int32_t> priority = {};  // empty: the tensor's own; larger goes earlier
+  bool initial_weights = false;          // the input is weights and not a gradient
+};
+
+}  // namespace pbox::worker

@@ -1,0 +1,64 @@
+// A worker's tensors, and what a session of the box grants for them. Values; every layer of the
+// worker may use them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/limits.h"
+#include "nic/port.h"
+#include "nic/rss.h"
+#include "nic/wire/dtype.h"
+#include "nic/wire/schedule.h"
+#include "nic/wire/sync.h"
+
+namespace pbox::worker {
+
+struct TensorSpec {
+  std::string name;
+  uint64_t elements = 0;
+  uint64_t first_element = 0;  // of a piece: elements of the tensor before it, in other parts
+  wire::Dtype dtype = wire::Dtype::kF32;
+  int32_t priority = 0;  // larger goes earlier
+  float lr_scale = 1;
+  float weight_decay = -1;  // negative: the job's value
+};
+
+// The box's answer to JOIN, together with this side's own bounds.
+struct SessionSpec {
+  struct Pipeline {
+    uint32_t spi = 0;
+    uint32_t credit_bytes = 0;
+    nic::Endpoint box;
+    nic::QueueAffinity affinity = nic::QueueAffinity::kUdpPort;
+    uint32_t queue = 0;                             // index of the NIC queue that it polls
+    std::shared_ptr<const nic::RssTable> rss = {};  // set for kRssHash
+    uint64_t first_packet_number = 1;               // lower ones have been used already
+  };
+  uint32_t epoch = 1;
+  uint16_t generation = 1;
+  uint32_t fragment_bytes = 0;
+  uint32_t chunk_bytes = 0;
+  wire::TagPolicy tag;
+  std::vector<Pipeline> pipelines;
+  std::vector<uint8_t> chunk_pipeline;  // indexed by chunk id, dense in tensor order
+  std::vector<uint32_t> open_rounds;    // at the box, indexed by chunk id; empty: all are 0
+  // Ids of the chunks whose last consumed result this worker must send back to the box.
+  std::vector<uint32_t> chunks_to_restore;
+  wire::Delivery delivery = wire::Delivery::kBroadcast;
+  // With delivery by pull: results are never pulled. An operation ends when its results have been
+  // announced. A backup's job works so.
+  bool ignores_results = false;
+  // This side's bound on bytes in flight per pipeline. The box's credit is another bound.
+  uint32_t window_bytes = limits::kCreditBytesMax;
+  uint64_t rto_floor_ns = 2'000'000;  // for sockets; poll-mode ports use less
+  uint64_t jitter_seed = 1;
+  wire::SyncSpec sync;
+  // Of the box's optimizer; used only if reads are cached.
+  float learning_rate = 0;
+  float gradient_scale = 1;  // 1 / world size for a mean
+};
+
+}  // namespace pbox::worker
