@@ -152,8 +152,7 @@ Operation operation_on(uint32_t tensor_id, const void* input, void* output) {
 pbox_status start(pbox_context* context, const Operation& operation, pbox_callback callback,
                   void* user) {
   return guarded(context, [&](Client& client) {
-    return client.start(operation,
-                        {reinterpret_cast<pbox::worker::Callback>(callback), user});
+    return client.start(operation, {reinterpret_cast<pbox::worker::Callback>(callback), user});
   });
 }
 
@@ -302,12 +301,13 @@ pbox_status pbox_unregister_memory(pbox_context* context, const void* address) {
 }
 
 pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round) {
-  return guarded(context, [&](Client& client) { return store_number(client.round(tensor_id), round); });
+  return guarded(context,
+                 [&](Client& client) { return store_number(client.round(tensor_id), round); });
 }
 
 pbox_status pbox_contributors(pbox_context* context, uint32_t tensor_id, uint32_t* count) {
-  return guarded(context,
-                 [&](Client& client) { return store_number(client.contributors(tensor_id), count); });
+  return guarded(
+      context, [&](Client& client) { return store_number(client.contributors(tensor_id), count); });
 }
 
 pbox_status pbox_wait(pbox_context* context, uint32_t tensor_id, uint32_t timeout_ms) {

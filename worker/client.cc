@@ -204,7 +204,7 @@ Status Client::wait(uint32_t tensor, uint32_t timeout_ms) {
   std::unique_lock lock(mutex_);
   if (tensor >= tensor_states_.size()) {
     return check_phase(Phase::kJoined) ? invalid("tensor " + std::to_string(tensor) + " is unknown")
-                                  : check_phase(Phase::kJoined);
+                                       : check_phase(Phase::kJoined);
   }
   TensorState& state = tensor_states_[tensor];
   if (!wait_until(lock, timeout_ms, [&] { return !state.pending; })) {
@@ -279,9 +279,9 @@ Status Client::barrier(uint32_t timeout_ms) {
   const Status status = wait_until(lock, timeout_ms, released);
   if (released()) return ok_status();
   if (failure_) return *failure_;
-  return Error{ErrorCode::kTimeout, "barrier " + std::to_string(sequence) +
-                                        ": not every rank has reached it; " +
-                                        (loss_ ? lost_box_text() : status.error().message) + absent_ranks_text()};
+  return Error{ErrorCode::kTimeout,
+               "barrier " + std::to_string(sequence) + ": not every rank has reached it; " +
+                   (loss_ ? lost_box_text() : status.error().message) + absent_ranks_text()};
 }
 
 Status Client::leave() {

@@ -261,12 +261,12 @@ void read_session(const std::vector<std::byte>& body) {
   if (!spec) return;
   worker::Exchange core(*spec, tensors);
   std::vector<std::byte> buffer(5000 * sizeof(float));
-  core.start(0, buffer.data(), buffer.data(), 0);
+  core.start({.tensor = 0, .input = buffer.data(), .output = buffer.data()});
   size_t sent = 0;
   for (uint32_t pipeline = 0; pipeline < core.pipeline_count(); ++pipeline) {
     const auto packets = core.to_send(pipeline, 1);
     for (const nic::TxPacket& packet : packets) sent += packet.header.payload_bytes;
-    core.sent(pipeline, packets.size(), 1);
+    core.sent(pipeline, packets.size());
   }
   PBOX_CHECK(sent > 0);
 }

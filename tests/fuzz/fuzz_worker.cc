@@ -70,7 +70,10 @@ class WorkerDriver {
     if (tensor.started) return;
     oracle_.start(index, input_.byte());
     const std::byte* from = tensor.in_place ? tensor.output.data() : tensor.input.data();
-    exchange_.start(index, from, tensor.output.data(), input_.below(3) == 0 ? 1 : 0);
+    exchange_.start({.tensor = index,
+                     .input = from,
+                     .output = tensor.output.data(),
+                     .priority = input_.below(3) == 0 ? 1 : 0});
   }
 
   // Only with a shadow may the box be another one, which has forgotten what it had.
@@ -95,7 +98,7 @@ class WorkerDriver {
     for (const nic::TxPacket& packet : packets) oracle_.made(packet);
     const auto taken = packets.first(std::min<size_t>(limit, packets.size()));
     for (const nic::TxPacket& packet : taken) oracle_.check_sent(packet, pipeline);
-    exchange_.sent(pipeline, taken.size(), now_ns_);
+    exchange_.sent(pipeline, taken.size());
     return taken.size();
   }
 

@@ -115,8 +115,8 @@ worker::SessionSpec WorkerOracle::session(uint32_t credit_bytes) {
 }
 
 NumaArena WorkerOracle::shadow() {
-  const uint64_t bytes = has_shadow_ ? worker::Exchange::shadow_bytes(specs(), 1)
-                                     : worker::Exchange::cache_bytes(session(0), specs());
+  const uint64_t bytes =
+      has_shadow_ ? worker::shadow_bytes(specs(), 1) : worker::cache_bytes(session(0), specs());
   if (bytes == 0) return {};
   return std::move(*NumaArena::create(bytes, kAnyNumaNode));
 }
@@ -135,7 +135,7 @@ worker::SessionSpec WorkerOracle::resume(Input& input) {
     if ((choice & 3) == 3 && chunk.has_copy) {
       round = -1;
       chunk.giving = true;
-      next.give.push_back(id);
+      next.chunks_to_restore.push_back(id);
     }
     next.open_rounds.push_back(chunk.round + static_cast<uint32_t>(round));
   }

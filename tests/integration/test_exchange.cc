@@ -70,7 +70,10 @@ void exchange(test::Rack& rack, const test::RackOptions& options, Buffers& buffe
   for (uint32_t rank = 0; rank < options.workers; ++rank) {
     for (uint32_t tensor = 0; tensor < options.tensors.size(); ++tensor) {
       std::byte* data = buffers[rank][tensor].data();
-      rack.worker(rank).start(tensor, data, data, options.tensors[tensor].priority);
+      rack.worker(rank).start({.tensor = tensor,
+                               .input = data,
+                               .output = data,
+                               .priority = options.tensors[tensor].priority});
     }
   }
   REQUIRE(rack.run_until_idle());
@@ -207,7 +210,7 @@ TEST_CASE("a straggler is waited for without retransmission, and is named") {
   Buffers buffers = gradients(options, 0);
   for (const uint32_t rank : {0u, 2u}) {
     std::byte* data = buffers[rank][0].data();
-    rack.worker(rank).start(0, data, data, 0);
+    rack.worker(rank).start({.tensor = 0, .input = data, .output = data});
   }
   for (int count = 0; count < 2000; ++count) rack.step();
   REQUIRE(rack.worker(0).busy(0));
@@ -218,7 +221,7 @@ TEST_CASE("a straggler is waited for without retransmission, and is named") {
   REQUIRE(rack.worker(0).statistics().retransmitted_fragments == 0);
 
   std::byte* data = buffers[1][0].data();
-  rack.worker(1).start(0, data, data, 0);
+  rack.worker(1).start({.tensor = 0, .input = data, .output = data});
   REQUIRE(rack.run_until_idle());
   require_identical(buffers);
 }
@@ -235,7 +238,7 @@ TEST_CASE("workers that begin with different tensors do not wait for each other 
     for (const uint32_t rank : {0u, 1u}) {
       const uint32_t tensor = turn ^ rank;
       std::byte* data = buffers[rank][tensor].data();
-      rack.worker(rank).start(tensor, data, data, 0);
+      rack.worker(rank).start({.tensor = tensor, .input = data, .output = data});
     }
     for (int count = 0; count < 5; ++count) rack.step();
   }

@@ -131,7 +131,10 @@ class Training {
       auto& values = state.values[tensor];
       std::fill(values.begin(), values.end(), gradient(rank, state.iteration));
       auto* data = reinterpret_cast<std::byte*>(values.data());
-      rack_.worker(rank).start(tensor, data, data, options_.tensors[tensor].priority);
+      rack_.worker(rank).start({.tensor = tensor,
+                                .input = data,
+                                .output = data,
+                                .priority = options_.tensors[tensor].priority});
     }
   }
 
@@ -295,7 +298,7 @@ TEST_CASE("ranks that were dropped of some tensors only do not wait for each oth
   std::vector<float> values(6 * 353, 0.0f);
   const auto start = [&](uint32_t rank, uint32_t tensor) {
     auto* data = reinterpret_cast<std::byte*>(&values[(2 * rank + tensor) * 353]);
-    rack.worker(rank).start(tensor, data, data, 0);
+    rack.worker(rank).start({.tensor = tensor, .input = data, .output = data});
   };
   const auto exchange = [&](const std::vector<uint32_t>& ranks, uint32_t tensor) {
     for (const uint32_t rank : ranks) start(rank, tensor);
@@ -338,7 +341,7 @@ TEST_CASE("a rank that is far ahead waits for the slowest, and can say which one
   const auto start = [&](uint32_t rank) {
     auto* data = reinterpret_cast<std::byte*>(&values[rank]);
     values[rank] = 0;
-    rack.worker(rank).start(0, data, data, 0);
+    rack.worker(rank).start({.tensor = 0, .input = data, .output = data});
   };
   for (uint32_t rank = 0; rank < 3; ++rank) start(rank);
   REQUIRE(rack.run_until_idle());

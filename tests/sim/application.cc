@@ -104,7 +104,11 @@ void Application::start(worker::Membership& membership, uint32_t index, uint64_t
   tensor.started_ns = rack_now_ns;
   int32_t priority = job_.options.tensors[index].priority;
   if (!job_.options.same_order) priority = static_cast<int32_t>(rng_.below(4));
-  membership.start(index, input.data(), tensor.output.data(), priority, initial_weights);
+  membership.start({.tensor = index,
+                    .input = input.data(),
+                    .output = tensor.output.data(),
+                    .priority = priority,
+                    .initial_weights = initial_weights});
 }
 
 void Application::check_result(uint32_t index) {

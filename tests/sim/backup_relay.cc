@@ -99,8 +99,9 @@ void BackupMember::crash() {
 uint64_t BackupMember::run(worker::Exchange& core, uint64_t now_ns, bool& busy) {
   if (!std::exchange(counts_workers_, true)) {
     own_workers_ = static_cast<float>(spec_.workers);
-    membership_->start(kWorkersTensor, reinterpret_cast<const std::byte*>(&own_workers_),
-                       reinterpret_cast<std::byte*>(&all_workers_), std::nullopt);
+    membership_->start({.tensor = kWorkersTensor,
+                        .input = reinterpret_cast<const std::byte*>(&own_workers_),
+                        .output = reinterpret_cast<std::byte*>(&all_workers_)});
   }
   if (is_joined_) start_seeds();
   start_sums();
@@ -115,7 +116,8 @@ uint64_t BackupMember::run(worker::Exchange& core, uint64_t now_ns, bool& busy) 
 // In place.
 void BackupMember::start(uint32_t chunk, float* values) {
   auto* bytes = reinterpret_cast<std::byte*>(values);
-  membership_->start(chunk + appliance::kTensorsBesideChunks, bytes, bytes, std::nullopt);
+  membership_->start(
+      {.tensor = chunk + appliance::kTensorsBesideChunks, .input = bytes, .output = bytes});
 }
 
 void BackupMember::start_seeds() {

@@ -208,7 +208,7 @@ bool Member::exchange(uint32_t index, uint64_t now_ns) {
   for (const nic::TxPacket& packet : packets.first(sent)) {
     rack_.say(who(), [&] { return "sends " + describe(packet.header); });
   }
-  if (sent > 0) core.sent(index, sent, now_ns);
+  if (sent > 0) core.sent(index, sent);
   return received > 0 || sent > 0;
 }
 

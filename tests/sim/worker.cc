@@ -162,7 +162,7 @@ void Worker::leave_when_done() {
       job_.at_barrier.insert(rank_);
       membership_->ask_barrier();
     }
-    if (membership_->barriers_released() == 0) return;
+    if (membership_->requests().barriers_released() == 0) return;
     require(job_.may_lack_ranks() || job_.at_barrier.size() == job_.options.workers,
             [&] { return job_.name + ": a barrier was released before all had come to it"; });
   }

@@ -55,7 +55,7 @@ class Worker final : public Member, public ControlEnd {
   std::string who() const override;
   uint64_t run(worker::Exchange& core, uint64_t now_ns, bool& busy) override;
   void on_session(const worker::SessionSpec& session) override {
-    job_.give_back(session.give, session.open_rounds);
+    job_.give_back(session.chunks_to_restore, session.open_rounds);
   }
   std::unique_ptr<CreditWatch> watch(const worker::SessionSpec& session,
                                      uint32_t lane) const override {

@@ -95,8 +95,7 @@ void Rack::build_workers(const RackOptions& options) {
       ports.emplace_back(network_, worker_endpoint(rank, index), box_endpoint(index));
     }
     workers_.push_back(std::make_unique<worker::Exchange>(
-        session, options.tensors,
-        arena_of(worker::Exchange::cache_bytes(session, options.tensors))));
+        session, options.tensors, arena_of(worker::cache_bytes(session, options.tensors))));
   }
 }
 
@@ -119,7 +118,7 @@ void Rack::turn_worker(uint32_t rank) {
     const size_t count = port.rx_burst(burst);
     core.on_burst(index, {burst.data(), count}, now_ns_);
     const auto packets = core.to_send(index, now_ns_);
-    core.sent(index, port.tx_burst(packets), now_ns_);
+    core.sent(index, port.tx_burst(packets));
   }
 }
 

@@ -61,7 +61,8 @@ Status ProbeJob::start(uint32_t tensor, bool initial_weights) {
   return client_.start({.tensor = tensor,
                         .input = input_[tensor].data(),
                         .output = output_[tensor].data(),
-                        .initial_weights = initial_weights});
+                        .initial_weights = initial_weights},
+                       {});
 }
 
 Status ProbeJob::wait(uint32_t tensor, uint64_t deadline_ns) {

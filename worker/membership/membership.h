@@ -162,7 +162,7 @@ class Membership {
     Restored restored;  // what the job began with, as the first session said
     uint64_t recoveries = 0;
     uint64_t optimizer_restarts = 0;  // how often the optimizer's state was lost with a box
-    Restored optimizer_state;  // where the state came from in the last of these restarts
+    Restored optimizer_state;         // where the state came from in the last of these restarts
   };
   const History& history() const { return history_; }
   const ControlRequests& requests() const { return requests_; }
@@ -265,11 +265,11 @@ class Membership {
   std::optional<Loss> loss_;
   std::string last_failure_;  // why the last attempt failed
   uint32_t attempts_ = 0;
-  uint32_t redirections_ = 0;   // since the last session
-  std::string connected_box_;   // HOST:PORT that the control connection goes to
-  bool has_answered_ = false;   // a message has arrived on that connection
-  bool seems_lost_ = false;     // the last attempt at options_.box had no answer
-  size_t next_box_ = 0;         // index into options_.boxes
+  uint32_t redirections_ = 0;          // since the last session
+  std::string connected_box_;          // HOST:PORT that the control connection goes to
+  bool has_answered_ = false;          // a message has arrived on that connection
+  bool seems_lost_ = false;            // the last attempt at options_.box had no answer
+  size_t next_box_ = 0;                // index into options_.boxes
   uint64_t unreachable_since_ns_ = 0;  // since when options_.box has not answered; 0: it has
   History history_;
 

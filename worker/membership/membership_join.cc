@@ -212,7 +212,8 @@ void Membership::on_rounds(const proto::RoundMap& rounds, uint64_t now_ns) {
     return fail({ErrorCode::kInternal, "the box's rounds do not fit the tensor list"});
   }
   spec_.open_rounds.insert(spec_.open_rounds.end(), rounds.rounds().begin(), rounds.rounds().end());
-  spec_.chunks_to_restore.insert(spec_.chunks_to_restore.end(), rounds.give().begin(), rounds.give().end());
+  spec_.chunks_to_restore.insert(spec_.chunks_to_restore.end(), rounds.give().begin(),
+                                 rounds.give().end());
   if (rounds.last()) ask_transport(now_ns);
 }
 
@@ -257,8 +258,8 @@ Status Membership::open_exchange() {
   const uint32_t shadows = options_.optimize ? 2 : 1;
   const char* purpose = keeps_results ? "recovery keeps; recovery none does without"
                                       : "cached reads need; a lower staleness needs less of it";
-  const uint64_t bytes = keeps_results ? shadow_bytes(tensors_, shadows)
-                                       : cache_bytes(spec_, tensors_);
+  const uint64_t bytes =
+      keeps_results ? shadow_bytes(tensors_, shadows) : cache_bytes(spec_, tensors_);
   NumaArena copy;
   if (bytes > 0) {
     auto placed = NumaArena::create(bytes, Hugepages::kNever);

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "worker/protocol/exchange.h"
+#include "worker/protocol/session_spec.h"
 
 namespace pbox::worker {
 

@@ -191,7 +191,8 @@ uint64_t PartSet::recoveries() const {
 
 uint64_t PartSet::learning_rates_set() const {
   uint64_t least = UINT64_MAX;
-  for (const auto& part : parts_) least = std::min(least, part->membership.requests().learning_rates_set());
+  for (const auto& part : parts_)
+    least = std::min(least, part->membership.requests().learning_rates_set());
   return least;
 }
 

@@ -51,7 +51,9 @@ class PartSet {
   Membership::Restored optimizer_state() const;
   // Of all parts, once all have joined.
   const Membership::Restored& restored() const { return parts_[0]->membership.history().restored; }
-  uint64_t barriers_released() const { return parts_[0]->membership.requests().barriers_released(); }
+  uint64_t barriers_released() const {
+    return parts_[0]->membership.requests().barriers_released();
+  }
   uint64_t learning_rates_set() const;  // of those asked for, in every part
   std::vector<uint32_t> absent_ranks() const;
 

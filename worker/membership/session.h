@@ -5,7 +5,7 @@
 
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
-#include "worker/protocol/exchange.h"
+#include "worker/protocol/session_spec.h"
 
 namespace pbox::worker {
 

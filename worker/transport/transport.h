@@ -15,7 +15,7 @@
 
 #include "base/result.h"
 #include "nic/port.h"
-#include "worker/protocol/exchange.h"
+#include "worker/protocol/session_spec.h"
 
 namespace pbox::proto {
 class QueuePairs;

@@ -99,8 +99,8 @@ TEST_CASE("the core is made of the SESSION and of what the transport can take") 
   REQUIRE(member.membership.phase() == Phase::kRunning);
   std::vector<float> data(2048);
   auto* bytes = reinterpret_cast<std::byte*>(data.data());
-  member.membership.start(0, bytes, bytes, 0);
-  member.membership.start(1, bytes, bytes, 0);
+  member.membership.start({.tensor = 0, .input = bytes, .output = bytes});
+  member.membership.start({.tensor = 1, .input = bytes, .output = bytes});
   CHECK(member.membership.exchange()->to_send(0, member.now_ns).size() == 4);
   const auto second = member.membership.exchange()->to_send(1, member.now_ns);
   REQUIRE(second.size() == 4);
@@ -236,7 +236,7 @@ TEST_CASE("what is in flight is abandoned with the membership, and nothing start
   member.join();
   std::vector<float> data(2048);
   auto* bytes = reinterpret_cast<std::byte*>(data.data());
-  member.membership.start(0, bytes, bytes, 0);
+  member.membership.start({.tensor = 0, .input = bytes, .output = bytes});
   member.membership.leave();
   // The transport first, whose device may read what is the application's from then on.
   REQUIRE(member.act() == Kinds{Action::Kind::kSend, Action::Kind::kCloseTransport});
@@ -244,7 +244,7 @@ TEST_CASE("what is in flight is abandoned with the membership, and nothing start
   CHECK(member.membership.phase() == Phase::kLeft);
   CHECK(member.membership.failure()->code == ErrorCode::kClosed);
   CHECK_FALSE(member.membership.exchange()->busy(0));
-  member.membership.start(1, bytes, bytes, 0);
+  member.membership.start({.tensor = 1, .input = bytes, .output = bytes});
   CHECK_FALSE(member.membership.exchange()->busy(1));
   member.membership.ask_barrier();
   member.membership.on_time(member.now_ns + 100 * kSecondNs);
@@ -256,9 +256,9 @@ TEST_CASE("a rank that left is an error once the box, asked later, still waits f
   member.join();
   std::vector<float> data(7);
   auto* bytes = reinterpret_cast<std::byte*>(data.data());
-  member.membership.start(1, bytes, bytes, 0);
+  member.membership.start({.tensor = 1, .input = bytes, .output = bytes});
   member.membership.exchange()->to_send(0, member.now_ns);
-  member.membership.exchange()->sent(0, 1, member.now_ns);
+  member.membership.exchange()->sent(0, 1);
   proto::BoxMessage left;
   left.mutable_peer_left()->set_rank(1);
   const auto status = [&](uint64_t asked_ns) {
@@ -306,16 +306,16 @@ TEST_CASE("barriers and learning rates are numbered as asked for and counted as 
   proto::BoxMessage released;
   released.mutable_barrier_released()->set_sequence(1);
   member.deliver(released);
-  CHECK(member.membership.barriers_released() == 1);
+  CHECK(member.membership.requests().barriers_released() == 1);
   member.membership.ask_learning_rate(0.5f);
   member.act();
   CHECK(member.message().set_learning_rate().sequence() == 1);
   CHECK(member.message().set_learning_rate().learning_rate() == 0.5f);
-  CHECK(member.membership.learning_rates_set() == 0);
+  CHECK(member.membership.requests().learning_rates_set() == 0);
   proto::BoxMessage set;
   set.mutable_learning_rate_set()->set_sequence(1);
   member.deliver(set);
-  CHECK(member.membership.learning_rates_set() == 1);
+  CHECK(member.membership.requests().learning_rates_set() == 1);
 }
 
 }  // namespace pbox::test

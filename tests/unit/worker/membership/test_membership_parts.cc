@@ -86,7 +86,7 @@ TEST_CASE("a part that moves is joined at its new box at once, as one that resum
   Member member(part_options());
   member.join();
   std::vector<std::byte> buffer(2048 * 4);
-  member.membership.start(0, buffer.data(), buffer.data(), 0);
+  member.membership.start({.tensor = 0, .input = buffer.data(), .output = buffer.data()});
   member.deliver(moved("nine", "box-9:9541"));
   REQUIRE(member.act() == kGoesOn);
   CHECK(member.actions.back().box == "box-9:9541");
@@ -108,7 +108,7 @@ TEST_CASE("a part that moves is joined at its new box at once, as one that resum
   member.resume(8, {0, 0, 0});
   CHECK(member.membership.phase() == Phase::kRunning);
   CHECK(member.membership.box() == "box-9:9541");
-  CHECK(member.membership.recoveries() == 1);
+  CHECK(member.membership.history().recoveries == 1);
 }
 
 TEST_CASE("a box that is lost is looked for itself, then others are told that it is") {

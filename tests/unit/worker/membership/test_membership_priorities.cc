@@ -33,7 +33,8 @@ struct Gradients {
   std::vector<float> values[2] = {std::vector<float>(2048), std::vector<float>(7)};
   void start(Member& member, uint32_t tensor, bool initial = false) {
     auto* data = reinterpret_cast<std::byte*>(values[tensor].data());
-    member.membership.start(tensor, data, data, std::nullopt, initial);
+    member.membership.start(
+        {.tensor = tensor, .input = data, .output = data, .initial_weights = initial});
   }
 };
 

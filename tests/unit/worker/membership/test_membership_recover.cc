@@ -34,8 +34,8 @@ struct Buffers {
   void start(worker::Membership& membership) {
     auto* large = reinterpret_cast<std::byte*>(weights.data());
     auto* small = reinterpret_cast<std::byte*>(bias.data());
-    membership.start(0, large, large, 0);
-    membership.start(1, small, small, 0);
+    membership.start({.tensor = 0, .input = large, .output = large});
+    membership.start({.tensor = 1, .input = small, .output = small});
   }
 };
 
@@ -173,7 +173,7 @@ TEST_CASE("a resumed session goes on in its epoch, and what was asked for is ask
   member.resume(9, {0, 0, 0});
   CHECK(member.membership.phase() == Phase::kRunning);
   CHECK_FALSE(member.membership.loss());
-  CHECK(member.membership.recoveries() == 1);
+  CHECK(member.membership.history().recoveries == 1);
   REQUIRE(member.act() == Kinds(3, Action::Kind::kSend));
   CHECK(member.actions[0].message.barrier().sequence() == 2);
   CHECK(member.actions[1].message.set_learning_rate().sequence() == 1);
@@ -199,7 +199,7 @@ TEST_CASE("what the box answered while the worker was away is not asked for agai
   member.act();
   member.membership.on_transport_open(Member::facts(), member.now_ns);
   CHECK(member.membership.phase() == Phase::kRunning);
-  CHECK(member.membership.barriers_released() == 1);
+  CHECK(member.membership.requests().barriers_released() == 1);
   CHECK(member.act().empty());
 }
 
@@ -398,12 +398,15 @@ TEST_CASE("a rank that rejoins numbers barriers on from those before it, and fet
   proto::BoxMessage released;
   released.mutable_barrier_released()->set_sequence(6);
   member.deliver(released);
-  CHECK(member.membership.barriers_released() == 1);
+  CHECK(member.membership.requests().barriers_released() == 1);
   Buffers buffers;
   auto* large = reinterpret_cast<std::byte*>(buffers.weights.data());
   auto* small = reinterpret_cast<std::byte*>(buffers.bias.data());
-  member.membership.start(0, large, large, 0, true);
-  member.membership.start(1, small, small, 0, true);  // in round 0 they are given, as ever
+  member.membership.start({.tensor = 0, .input = large, .output = large, .initial_weights = true});
+  member.membership.start({.tensor = 1,
+                           .input = small,
+                           .output = small,
+                           .initial_weights = true});  // in round 0 they are given, as ever
   const auto packets = member.membership.exchange()->to_send(0, member.now_ns);
   REQUIRE(packets.size() == 2);
   CHECK(packets[0].header.type() == wire::PacketType::kPull);
@@ -430,7 +433,7 @@ TEST_CASE(
     if (is_freed) {
       member.resume(3, {7, 7, 7});
       CHECK(member.membership.phase() == Phase::kRunning);
-      CHECK(member.membership.recoveries() == 0);
+      CHECK(member.membership.history().recoveries == 0);
       continue;
     }
     member.now_ns = start_ns + 5 * kSecondNs;

@@ -44,9 +44,9 @@ void deliver(Member& member, wire::PacketType type, uint32_t round, const void* 
 
 void push(Member& member, std::vector<float>& values) {
   auto* bytes = reinterpret_cast<std::byte*>(values.data());
-  member.membership.start(1, bytes, bytes, 0);
+  member.membership.start({.tensor = 1, .input = bytes, .output = bytes});
   REQUIRE(member.membership.exchange()->to_send(0, member.now_ns).size() == 1);
-  member.membership.exchange()->sent(0, 1, member.now_ns);
+  member.membership.exchange()->sent(0, 1);
 }
 
 // Exchanges the initial weights, which are `weight`.

@@ -64,7 +64,7 @@ Status Shim::resume(const std::vector<uint32_t>& open_rounds, const std::vector<
   ++session.epoch;
   session.pipelines[0].spi += 1u << 20;
   session.open_rounds = open_rounds;
-  session.give = give;
+  session.chunks_to_restore = give;
   return core.resume(session);
 }
 
@@ -72,7 +72,7 @@ void Shim::start(uint32_t tensor, float value, int32_t priority) {
   auto& buffer = buffers_[tensor];
   std::fill(buffer.begin(), buffer.end(), value);
   auto* data = reinterpret_cast<std::byte*>(buffer.data());
-  core.start(tensor, data, data, priority);
+  core.start({.tensor = tensor, .input = data, .output = data, .priority = priority});
 }
 
 std::vector<Pushed> Shim::take_burst() {
@@ -84,7 +84,7 @@ std::vector<Pushed> Shim::take_burst() {
     taken.push_back({packet.header, {}});
     taken.back().payload.assign(packet.payload, packet.payload + packet.header.payload_bytes);
   }
-  core.sent(0, packets.size(), now_ns);
+  core.sent(0, packets.size());
   everything.insert(everything.end(), taken.begin(), taken.end());
   return taken;
 }

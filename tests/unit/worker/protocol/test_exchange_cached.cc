@@ -217,8 +217,9 @@ TEST_CASE("input and output of a cached read may be different buffers, and then 
   Shim shim = cached(kSsp);
   const std::vector<float> input(kChunkBytes / sizeof(float), 3.0f);
   std::vector<float> output(kChunkBytes / sizeof(float));
-  shim.core.start(0, reinterpret_cast<const std::byte*>(input.data()),
-                  reinterpret_cast<std::byte*>(output.data()), 0);
+  shim.core.start({.tensor = 0,
+                   .input = reinterpret_cast<const std::byte*>(input.data()),
+                   .output = reinterpret_cast<std::byte*>(output.data())});
   shim.take_all();
   shim.deliver(shim.status(0, 1, kAllFragments));
   CHECK(input.front() == 3.0f);

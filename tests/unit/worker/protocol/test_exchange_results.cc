@@ -30,8 +30,9 @@ TEST_CASE("input and output may be different buffers, and then the input stays")
   Shim shim;
   const std::vector<float> input(kChunkBytes / sizeof(float), 3.0f);
   std::vector<float> output(kChunkBytes / sizeof(float), 0.0f);
-  shim.core.start(0, reinterpret_cast<const std::byte*>(input.data()),
-                  reinterpret_cast<std::byte*>(output.data()), 0);
+  shim.core.start({.tensor = 0,
+                   .input = reinterpret_cast<const std::byte*>(input.data()),
+                   .output = reinterpret_cast<std::byte*>(output.data())});
   shim.take_all();
   shim.deliver_result(0, 0, 6.0f);
   CHECK(input == std::vector<float>(kChunkBytes / sizeof(float), 3.0f));

@@ -278,7 +278,7 @@ TEST_CASE("a worker that joins a running job goes on at the least round open in 
 TEST_CASE("what the box holds is fetched without a push, whatever chunk is a round ahead") {
   Shim shim({.tensor_chunks = {2}, .open_rounds = {8, 7}});
   std::vector<float> weights(2 * kChunkFloats);
-  shim.core.fetch(0, reinterpret_cast<std::byte*>(weights.data()), 0);
+  shim.core.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
   auto sent = shim.take_all();
   REQUIRE(sent.size() == 2);
   CHECK(sent[0].header.type() == PacketType::kPull);
@@ -301,7 +301,7 @@ TEST_CASE("what the box holds is fetched without a push, whatever chunk is a rou
 TEST_CASE("a fetch that others have overtaken goes on with the newest result") {
   Shim shim({.tensor_chunks = {1}, .open_rounds = {7}});
   std::vector<float> weights(kChunkFloats);
-  shim.core.fetch(0, reinterpret_cast<std::byte*>(weights.data()), 0);
+  shim.core.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
   auto sent = shim.take_all();
   REQUIRE(sent.size() == 1);
   CHECK(sent[0].header.round == 6);
@@ -321,7 +321,7 @@ TEST_CASE("a fetch that others have overtaken goes on with the newest result") {
 TEST_CASE("a fetch that a resumption interrupts is asked for again") {
   Shim shim({.tensor_chunks = {2}, .open_rounds = {7, 7}});
   std::vector<float> weights(2 * kChunkFloats);
-  shim.core.fetch(0, reinterpret_cast<std::byte*>(weights.data()), 0);
+  shim.core.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
   shim.take_all();
   shim.deliver_result(0, 6, 1.0f);
   REQUIRE(shim.resume({7, 7}).ok());
