@@ -1,4 +1,4 @@
-// The C ABI: checks what C cannot, converts, and keeps every exception on this side of the border.
+// The C ABI: checks what C cannot check, converts arguments, and lets no exception cross it.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -22,7 +22,7 @@ struct pbox_context {
 
 namespace {
 
-thread_local std::string error_text;  // what pbox_last_error hands out
+thread_local std::string error_text;  // what pbox_last_error returns
 
 pbox_status fail(pbox_context* context, const Error& error) {
   if (context != nullptr) context->client.set_last_error(error.message);
@@ -34,7 +34,7 @@ Error invalid(const std::string& message) {
   return {ErrorCode::kInvalidArgument, message};
 }
 
-// Runs `function` (returning Status) with the checks that every call shares.
+// Runs `function`, which returns a Status, with the checks that every call needs.
 template <typename F>
 pbox_status guarded(pbox_context* context, F&& function) {
   if (context == nullptr) return fail(nullptr, invalid("context is NULL"));
@@ -62,7 +62,7 @@ Status check_policy(pbox_priority_policy policy) {
                  "PBOX_PRIORITY_FIFO");
 }
 
-// Of what a caller chose, the first thing that is not on offer.
+// Returns an error for the first option whose value is not allowed.
 Status check_choices(const pbox_options& options) {
   if (options.world_size == 0 || options.rank >= options.world_size) {
     return invalid("rank " + std::to_string(options.rank) + " must be below world_size " +
@@ -105,7 +105,7 @@ Status check_choices(const pbox_options& options) {
   return pbox::ok_status();
 }
 
-// The same, of the consistency model: what goes together, the box says.
+// The same for the consistency model. The box checks which options fit together.
 Status check_sync(const pbox_options& options) {
   if (options.sync < PBOX_SYNC_BSP || options.sync >= pbox::wire::kSyncModelCount) {
     return invalid("sync " + std::to_string(options.sync) +
@@ -156,9 +156,9 @@ pbox_status start(pbox_context* context, const Operation& operation, pbox_callba
   });
 }
 
-// Puts a number in the caller's place for it.
+// Stores a number where the caller wants it.
 Status store_number(const Result<uint32_t>& number, uint32_t* place) {
-  if (place == nullptr) return invalid("where the number goes must not be NULL");
+  if (place == nullptr) return invalid("the pointer for the result must not be NULL");
   if (!number) return number.error();
   *place = *number;
   return pbox::ok_status();
@@ -231,7 +231,7 @@ void pbox_optimizer_options_init(pbox_optimizer_options* options, pbox_optimizer
   options->struct_size = sizeof(*options);
   options->kind = kind;
   const bool adam = kind == PBOX_ADAM || kind == PBOX_ADAMW;
-  options->learning_rate = adam ? 0.001f : 0.01f;  // torch.optim's defaults where it has any
+  options->learning_rate = adam ? 0.001f : 0.01f;  // torch.optim's defaults, where torch has one
   options->momentum = kind == PBOX_MOMENTUM || kind == PBOX_NESTEROV ? 0.9f : 0.0f;
   options->beta1 = 0.9f;
   options->beta2 = 0.999f;
@@ -404,7 +404,7 @@ pbox_status pbox_leave(pbox_context* context) {
 }
 
 void pbox_destroy(pbox_context* context) {
-  // A forked child has neither the thread nor the connections: leaving is the parent's affair.
+  // A forked child has neither the thread nor the connections, so only the parent can leave.
   if (context == nullptr || context->client.forked()) return;
   delete context;
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "worker/fork_guard.h"
 
@@ -29,8 +30,8 @@ std::string describe(const Laggard& laggard, uint64_t now_ns) {
             in_seconds(laggard.waited_ms * kNanosPerMilli + asked_ago_ns) + " for it";
   }
   if (laggard.last_percent > 0) {
-    text += "; it was the last in " + std::to_string(laggard.last_percent) +
-            " % of the chunk rounds before";
+    text += "; it was the last one in " + std::to_string(laggard.last_percent) +
+            " % of the earlier chunk rounds";
   }
   return text;
 }
@@ -39,7 +40,8 @@ std::string describe(const Laggard& laggard, uint64_t now_ns) {
 
 Client::Client(ClientOptions options) : options_(std::move(options)), owner_pid_(getpid()) {
   std::random_device random;
-  options_.incarnation = uint64_t{random()} << 32 | random() | 1;  // 0 is nobody's
+  // | 1: never 0, which no worker has
+  options_.incarnation = uint64_t{random()} << 32 | random() | 1;
 }
 
 bool Client::forked() const {
@@ -54,13 +56,13 @@ Client::~Client() {
   }
 }
 
-// mutex_ held.
+// Returns an error unless the client is in the wanted phase. mutex_ must be held.
 Status Client::check_phase(Phase wanted) const {
   if (failure_) return *failure_;
   if (phase_ == wanted) return ok_status();
   switch (phase_) {
     case Phase::kNew: return invalid("not joined yet; call pbox_join first");
-    case Phase::kJoined: return invalid("joined already; this call belongs before pbox_join");
+    case Phase::kJoined: return invalid("already joined; make this call before pbox_join");
     case Phase::kLeft: return Error{ErrorCode::kClosed, "this worker has left the job"};
   }
   return Error{ErrorCode::kInternal, "unknown phase"};
@@ -145,7 +147,7 @@ Status Client::wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_m
   return Error{ErrorCode::kTimeout, "timed out after " + std::to_string(limit.count()) + " ms"};
 }
 
-// Runs a function on the I/O thread, under the lock, and returns when it has run.
+// Runs a function on the I/O thread, with the lock held, and returns after it has run.
 void Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::function<void()>& function) {
   if (io_done_) {
     function();
@@ -156,6 +158,7 @@ void Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::function<
     function();
     done = true;
   };
+  PBOX_CHECK(lock.owns_lock());
   calls_.push_back(&call);
   lock.unlock();
   wake();
@@ -163,7 +166,7 @@ void Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::function<
   changed_.wait(lock, [&] { return done; });
 }
 
-// "; the job goes on without ranks 2, 5", or nothing. mutex_ held.
+// Returns "; the job goes on without ranks 2, 5", or nothing. mutex_ must be held.
 std::string Client::absent_ranks_text() const {
   if (absent_ranks_.empty()) return {};
   std::string text = absent_ranks_.size() == 1 ? "; the job goes on without rank "
@@ -174,7 +177,7 @@ std::string Client::absent_ranks_text() const {
   return text;
 }
 
-// "box X was lost 3.2 s ago (why); reconnecting", or nothing. mutex_ held.
+// Returns "box X was lost 3.2 s ago (why); reconnecting", or nothing. mutex_ must be held.
 std::string Client::lost_box_text() const {
   if (!loss_) return {};
   return "box " + loss_->box + " was lost " + in_seconds(monotonic_ns() - loss_->since_ns) +
@@ -187,6 +190,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
                      std::to_string(timeout_ms == 0 ? options_.wait_timeout_ms : timeout_ms) +
                      " ms: ";
   if (loss_) return {ErrorCode::kTimeout, text + lost_box_text()};
+  PBOX_CHECK(tensor < tensors_.size() && parts_.has_value());
   PartSet::Late laggard;
   call_on_io(lock, [&] { laggard = parts_->laggard(tensor, monotonic_ns()); });
   switch (laggard.kind) {
@@ -195,7 +199,7 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
       text += "box " + laggard.box + " is late; its last packet came " +
               std::to_string(laggard.silent_ns / kNanosPerMilli) + " ms ago";
       break;
-    case Laggard::Kind::kNobody: text += "it waits behind others in the send window"; break;
+    case Laggard::Kind::kNobody: text += "it waits behind other tensors for the send window"; break;
   }
   return {ErrorCode::kTimeout, text + absent_ranks_text()};
 }
@@ -254,7 +258,8 @@ Status Client::set_learning_rate(float learning_rate) {
   }
   for (const TensorState& state : tensor_states_) {
     if (state.pending) {
-      return invalid("the learning rate changes between rounds; wait for what is in flight first");
+      return invalid(
+          "the learning rate changes between rounds; wait for the operations in flight first");
     }
   }
   const uint64_t sequence = ++learning_rates_asked_;
@@ -330,8 +335,8 @@ Result<Client::Report> Client::report() {
     report.fragment_bytes = parts_->session().fragment_bytes();
     report.pipeline_count = parts_->pipeline_count();
   });
-  report.tensor_states_completed = completed_;
-  report.tensor_states_failed = failed_;
+  report.operations_completed = completed_;
+  report.operations_failed = failed_;
   return report;
 }
 

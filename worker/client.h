@@ -1,8 +1,9 @@
-// A worker in all parts of a job (part_set.h): their drivers, a clock, the one I/O thread, and the
-// way of calls from any thread to that one. The C ABI (c_api.cc) is a thin cover over this class.
+// A worker of a job, for callers on any thread: its parts (part_set.h) and their drivers, a clock,
+// the one I/O thread, and the passage of calls from the callers' threads to that thread. The C ABI
+// (c_api.cc) is a thin layer over this class.
 //
-// Threads. mutex_ guards what callers and the I/O thread share (operations, requests, the failure).
-// The parts and their drivers belong to the I/O thread alone after join().
+// Threads. mutex_ guards what callers and the I/O thread share: operations, requests and the
+// failure. After join() the parts and their drivers belong to the I/O thread alone.
 #pragma once
 
 #include <atomic>
@@ -21,9 +22,9 @@
 
 namespace pbox::worker {
 
-// `box` may name several boxes of a cluster, with commas between: any of them will do.
+// `box` may name several boxes of a cluster, separated by commas; any one of them suffices.
 struct ClientOptions : MembershipOptions {
-  std::string port = "socket";  // as open_transport reads it; several, with | between
+  std::string port = "socket";  // as open_transport takes it; several, separated by |
   uint32_t wait_timeout_ms = 60'000;
 };
 
@@ -42,7 +43,7 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // Before join.
+  // Only before join().
   Result<uint32_t> register_tensor(TensorSpec tensor);
   Status set_optimizer(const proto::Optimizer& optimizer);
   Status set_tensor_optimizer(uint32_t tensor, float lr_scale, float weight_decay);
@@ -73,16 +74,16 @@ class Client {
     uint32_t fragment_bytes = 0, pipeline_count = 0;
   };
   Result<Report> report();
-  // As pbox_trace_chunks and pbox_take_chunk_times; returns how many.
+  // As pbox_trace_chunks and pbox_take_chunk_times. The latter returns the number of entries.
   Status trace_chunks(uint32_t capacity);
   Result<size_t> take_chunk_times(std::span<ChunkTimes> times);
 
   std::string last_error() const;
   void set_last_error(const std::string& message);
   const ClientOptions& options() const { return options_; }
-  // What the box granted at the join. Any thread, once join() has returned ok.
+  // What the box granted in the join. Any thread, after join() has returned ok.
   const proto::Session& session() const { return session_; }
-  // True in a forked child: nothing of the client may be used there.
+  // Whether this is a forked child, which may not use the client.
   bool forked() const;
 
  private:
@@ -107,7 +108,7 @@ class Client {
   Status join_parts();
   void await_control(uint64_t limit_ns);
 
-  // client_io.cc: the I/O thread.
+  // client_io.cc: on the I/O thread.
   void run_io();
   bool stopping();
   void finish_io();
@@ -147,22 +148,22 @@ class Client {
   RegisteredMemory memory_;
   std::vector<uint32_t> submitted_;
   std::vector<const std::function<void()>*> calls_;
-  std::vector<std::function<void()>> requests_;  // to the parts, in order
+  std::vector<std::function<void()>> requests_;  // calls to the parts, in order
   uint64_t barriers_asked_ = 0, barriers_released_ = 0;
   uint64_t learning_rates_asked_ = 0, learning_rates_set_ = 0;
   std::optional<PartSet::Loss> loss_;
   std::vector<uint32_t> absent_ranks_;
   uint64_t completed_ = 0, failed_ = 0;
-  bool stop_ = false;                  // asks the I/O thread to say LEAVE and end
+  bool stop_ = false;                  // asks the I/O thread to send LEAVE and end
   std::atomic<bool> leaving_ = false;  // ends a join, which holds the lock
-  bool io_done_ = false;               // it has ended
+  bool io_done_ = false;               // the I/O thread has ended
 
-  // The I/O thread's.
+  // Used by the I/O thread only.
   std::optional<PartSet> parts_;
-  std::vector<std::unique_ptr<PartDriver>> drivers_;  // by part
+  std::vector<std::unique_ptr<PartDriver>> drivers_;  // indexed by part
   bool joined_ = false;
-  uint64_t busy_ns_ = 0;  // when packets last came or went
-  uint64_t nap_ns_ = 0;   // the last one's length; must_poll() only
+  uint64_t busy_ns_ = 0;  // when a packet last arrived or left
+  uint64_t nap_ns_ = 0;   // length of the last nap; used if must_poll()
   uint64_t control_due_ns_ = 0;
   int wake_fd_ = -1;
   std::thread thread_;

@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint64_t kControlIntervalNs = 50'000'000;  // while packets keep the thread busy
 constexpr uint64_t kLeaveLimitNs = 1'000'000'000;
-// Of a transport that must be polled: a round trip on such a network fits well into the spin, and a
-// nap that short still leaves the core to others for most of the time.
+// For transports that must be polled. A round trip on such a network fits well into the spin. A nap
+// of this length still leaves the core to other threads most of the time.
 constexpr uint64_t kSpinNs = 50'000;
 constexpr uint64_t kNapNs = 50'000;
 constexpr uint64_t kNapMaxNs = 1'000'000;
@@ -26,10 +26,10 @@ constexpr uint64_t kNapMaxNs = 1'000'000;
 
 void Client::run_io() {
   name_current_thread("pbox-io");
-  sigset_t all;  // signals belong to the application's threads
+  sigset_t all;  // signals are for the application's threads
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  if (must_poll()) prctl(PR_SET_TIMERSLACK, 1);  // else naps are twice as long as asked for
+  if (must_poll()) prctl(PR_SET_TIMERSLACK, 1);  // otherwise naps last twice as long as requested
   for (;;) {
     const uint64_t now_ns = monotonic_ns();
     take_requests();
@@ -47,8 +47,9 @@ bool Client::stopping() {
   return stop_;
 }
 
-// Says LEAVE, within reason, and completes what is still in flight. Two boxes that have copies of
-// each other's parts do not wait for each other: what becomes of a copy is said apart from this.
+// Sends LEAVE, waits a bounded time for the boxes to read it, and completes the operations in
+// flight. A backup's job does not wait: two boxes that keep replicas of each other's parts would
+// wait for each other, and what happens to a replica is decided elsewhere.
 void Client::finish_io() {
   const uint64_t limit_ns = monotonic_ns() + (options_.is_backup ? 0 : kLeaveLimitNs);
   serve_control(monotonic_ns());
@@ -87,6 +88,7 @@ void Client::take_requests() {
     if (!calls_.empty()) changed_.notify_all();
     calls_.clear();
   }
+  PBOX_CHECK(parts_.has_value() && operations.size() == submitted.size());
   for (const Operation& operation : operations) parts_->start(operation);
 }
 
@@ -118,13 +120,13 @@ void Client::run_callbacks(const std::vector<Finished>& finished) {
   }
 }
 
-// Tells callers what the parts have come to. Once it is over for this worker everything in flight
-// is completed with the reason, and every later call returns it.
+// Shows callers the state of the parts. Once the job is over for this worker, completes everything
+// in flight with the reason, which every later call returns too.
 void Client::publish() {
   const auto& failure = parts_->failure();
   auto loss = parts_->loss();
   auto absent_ranks = parts_->absent_ranks();
-  // Without the lock: only this thread writes these.
+  // Without the lock, because only this thread writes these fields.
   if (barriers_released_ == parts_->barriers_released() &&
       learning_rates_set_ == parts_->learning_rates_set() &&
       loss_.has_value() == loss.has_value() && absent_ranks_ == absent_ranks &&
@@ -165,7 +167,7 @@ void Client::serve_control(uint64_t now_ns) {
   }
   for (const auto& request : requests) request();
   for (const auto& driver : drivers_) driver->pump(now_ns);
-  // What one part has failed with ends the others: their transports close before callers hear that
+  // A failure of one part ends the others. Their transports are closed before callers learn that
   // their buffers are their own again.
   if (parts_->failure()) {
     for (const auto& driver : drivers_) driver->perform_actions();
@@ -185,12 +187,14 @@ bool Client::awaits_results() {
   return false;
 }
 
-// An answer that only polling finds is looked for without pause just after packets have moved.
+// Whether to look for packets without a pause, because packets have just moved and only polling
+// finds the answer.
 bool Client::may_spin(uint64_t now_ns) {
   return must_poll() && now_ns - busy_ns_ < kSpinNs && awaits_results();
 }
 
-// How long nothing is missed: what a lane without a descriptor receives is found by the next look.
+// Returns how long this thread may sleep without missing an event. A packet on a lane without a
+// descriptor is found after the sleep.
 uint64_t Client::sleep_limit_ns(uint64_t now_ns) {
   uint64_t until_ns = now_ns + kControlIntervalNs;
   for (const auto& driver : drivers_) until_ns = std::min(until_ns, driver->next_deadline_ns());

@@ -1,4 +1,4 @@
-// The join, which drives the parts on the caller's thread until all of them are in.
+// The join. It drives the parts on the caller's thread until all of them have a session.
 #include <poll.h>
 #include <sys/eventfd.h>
 
@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 #include "worker/client.h"
@@ -16,7 +17,7 @@
 namespace pbox::worker {
 namespace {
 
-constexpr uint64_t kLookNs = 100 * kNanosPerMilli;
+constexpr uint64_t kPollNs = 100 * kNanosPerMilli;
 constexpr auto kAskAgain = std::chrono::milliseconds(200);
 
 std::vector<std::string> split_list(const std::string& list, char separator) {
@@ -29,14 +30,14 @@ std::vector<std::string> split_list(const std::string& list, char separator) {
   return entries;
 }
 
-proto::WorkerMessage question(const MembershipOptions& options, uint64_t bytes) {
+proto::WorkerMessage first_request(const MembershipOptions& options, uint64_t bytes) {
   proto::WorkerMessage message;
-  proto::AskPartMap& question = *message.mutable_ask_part_map();
-  question = plan_question(options.job);
-  question.set_bytes(bytes);
-  question.set_is_backup(options.is_backup);
-  question.set_may_move(options.recovery == Recovery::kCopy ||
-                        options.sync.model != wire::SyncModel::kBsp);
+  proto::AskPartMap& request = *message.mutable_ask_part_map();
+  request = part_map_request(options.job);
+  request.set_bytes(bytes);
+  request.set_is_backup(options.is_backup);
+  request.set_may_move(options.recovery == Recovery::kCopy ||
+                       options.sync.model != wire::SyncModel::kBsp);
   return message;
 }
 
@@ -46,34 +47,33 @@ uint32_t left_ms(uint64_t end_ns) {
 }
 
 Error unanswered(const MembershipOptions& options) {
-  return {ErrorCode::kTimeout, "box " + options.box + " did not answer the worker of job '" +
+  return {ErrorCode::kTimeout, "box " + options.box + " did not answer this worker of job '" +
                                    options.job + "' within " +
                                    std::to_string(options.join_timeout_ms) + " ms"};
 }
 
-bool is_sane(const proto::PartMap& plan) {
-  return plan.parts_size() > 0 && plan.parts_size() <= static_cast<int>(limits::kPartsPerJobMax) &&
-         plan.chunk_bytes() >= limits::kChunkBytesMin &&
-         plan.chunk_bytes() <= limits::kChunkBytesMax;
+bool is_sane(const proto::PartMap& map) {
+  return map.parts_size() > 0 && map.parts_size() <= static_cast<int>(limits::kPartsPerJobMax) &&
+         map.chunk_bytes() >= limits::kChunkBytesMin && map.chunk_bytes() <= limits::kChunkBytesMax;
 }
 
-Error left_meanwhile() {
-  return {ErrorCode::kClosed, "this worker has left the job before it was in"};
+Error left_during_join() {
+  return {ErrorCode::kClosed, "this worker left the job before it had joined"};
 }
 
-// What one box answers by end_ns; is_there: it could be reached.
+// Asks one box for the job's part map, until end_ns. Sets `is_reachable` if a connection was made.
 Result<proto::PartMap> ask_box(const MembershipOptions& options, uint64_t bytes, uint64_t end_ns,
-                               const std::atomic<bool>& leaving, bool& is_there) {
+                               const std::atomic<bool>& leaving, bool& is_reachable) {
   auto channel = ControlChannel::connect(options.box, left_ms(end_ns), &leaving);
-  if (leaving) return left_meanwhile();
+  if (leaving) return left_during_join();
   if (!channel) return channel.error();
-  is_there = true;
-  if (const Status sent = channel->send(question(options, bytes)); !sent) return sent.error();
+  is_reachable = true;
+  if (const Status sent = channel->send(first_request(options, bytes)); !sent) return sent.error();
   while (left_ms(end_ns) > 0) {
-    if (leaving) return left_meanwhile();
+    if (leaving) return left_during_join();
     pollfd wait{channel->fd(), POLLIN, 0};
     if (channel->wants_write()) wait.events |= POLLOUT;
-    poll(&wait, 1, static_cast<int>(left_ms(std::min(end_ns, monotonic_ns() + kLookNs))));
+    poll(&wait, 1, static_cast<int>(left_ms(std::min(end_ns, monotonic_ns() + kPollNs))));
     if (const Status flushed = channel->flush(); !flushed) return flushed.error();
     const auto messages = channel->receive();
     if (!messages) return messages.error();
@@ -89,8 +89,9 @@ Result<proto::PartMap> ask_box(const MembershipOptions& options, uint64_t bytes,
 
 }  // namespace
 
-// From one of the boxes that the caller has named; options_.box is that one then. A box that cannot
-// say yet is asked again until end_ns, one that is not there is not waited for.
+// Asks the boxes that the caller has named, in turn, and sets options_.box to the one that
+// answered. A reachable box that has no answer yet is asked again until end_ns. A box that cannot
+// be reached is not waited for.
 Result<proto::PartMap> Client::ask_part_map(uint64_t end_ns) {
   const std::vector<std::string> boxes = split_list(options_.box, ',');
   uint64_t bytes = 0;
@@ -99,21 +100,21 @@ Result<proto::PartMap> Client::ask_part_map(uint64_t end_ns) {
   }
   for (;;) {
     std::optional<Error> why;
-    bool may_pass = false;
+    bool any_reachable = false;
     for (const std::string& box : boxes) {
       options_.box = box;
-      bool is_there = false;
-      auto plan = ask_box(options_, bytes, end_ns, leaving_, is_there);
-      if (plan && is_sane(*plan)) {
-        if (plan->boxes_size() > 0) options_.boxes = boxes;  // not if it is alone
-        return plan;
+      bool is_reachable = false;
+      auto map = ask_box(options_, bytes, end_ns, leaving_, is_reachable);
+      if (map && is_sane(*map)) {
+        if (map->boxes_size() > 0) options_.boxes = boxes;  // a box without a cluster lists none
+        return map;
       }
-      if (plan) return Error{ErrorCode::kInternal, "the box's plan of the job cannot be used"};
-      if (is_there && plan.error().code != ErrorCode::kUnavailable) return plan.error();
-      if (!why || is_there) why = plan.error();
-      if (is_there) may_pass = true;
+      if (map) return Error{ErrorCode::kInternal, "the box's part map of the job is invalid"};
+      if (is_reachable && map.error().code != ErrorCode::kUnavailable) return map.error();
+      if (!why || is_reachable) why = map.error();
+      if (is_reachable) any_reachable = true;
     }
-    if (!may_pass || left_ms(end_ns) == 0 || leaving_) return *why;
+    if (!any_reachable || left_ms(end_ns) == 0 || leaving_) return *why;
     std::this_thread::sleep_for(kAskAgain);
   }
 }
@@ -142,9 +143,9 @@ Status Client::join_parts() {
     return false;
   };
   while (is_joining() && !parts_->failure()) {
-    await_control(monotonic_ns() + kLookNs);
+    await_control(monotonic_ns() + kPollNs);
     for (const auto& driver : drivers_) driver->pump(monotonic_ns());
-    if (leaving_) return left_meanwhile();
+    if (leaving_) return left_during_join();
   }
   if (parts_->failure()) return *parts_->failure();
   return parts_->begin();
@@ -161,15 +162,17 @@ Status Client::join() {
                  "mode optimize needs an optimizer; call pbox_set_optimizer before joining"};
   }
   options_.seed = std::random_device{}();
-  const auto plan = ask_part_map(monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
-  if (!plan) return plan.error();
-  parts_.emplace(options_, *plan, tensors_, optimizer_);
+  const auto map = ask_part_map(monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
+  if (!map) return map.error();
+  drivers_.clear();  // of an earlier join that failed: they refer to its parts
+  parts_.emplace(options_, *map, tensors_, optimizer_);
   if (Status joined = join_parts(); !joined) return joined;
 
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd_ < 0) return system_error("cannot make an eventfd", errno);
   close_in_child(wake_fd_);
   session_ = parts_->session();
+  PBOX_CHECK(tensor_states_.empty());
   tensor_states_.resize(tensors_.size());
   for (uint32_t tensor = 0; tensor < tensor_states_.size(); ++tensor) {
     tensor_states_[tensor].round = parts_->round(tensor);

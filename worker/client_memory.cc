@@ -1,4 +1,5 @@
-// The caller's memory, between the caller's threads and the I/O thread, which has the transports.
+// Registers the caller's memory: calls come from the caller's threads, the transports belong to the
+// I/O thread.
 #include <chrono>
 #include <thread>
 
@@ -8,8 +9,8 @@
 namespace pbox::worker {
 namespace {
 
-// What was sent has mostly been read by the time its operation is done. A box that takes nothing
-// may leave it with the device for as long as it likes.
+// A payload has usually been read by the time its operation is done. If the box accepts nothing, it
+// may stay with the device for any length of time.
 constexpr uint64_t kReadNs = 100 * kNanosPerMilli;
 constexpr auto kAskAgain = std::chrono::milliseconds(1);
 
@@ -34,11 +35,11 @@ Status Client::unregister_memory(const std::byte* address) {
   if (const Status known = memory_.check(address); !known) return known;
   const uint64_t patient_until_ns = monotonic_ns() + kReadNs;
   for (;;) {
-    const bool break_off = monotonic_ns() >= patient_until_ns;
+    const bool force = monotonic_ns() >= patient_until_ns;
     bool is_read = false;
     call_on_io(lock, [&] {
       for (const auto& driver : drivers_) {
-        if (!driver->remove_memory(address, break_off)) is_read = true;
+        if (!driver->remove_memory(address, force)) is_read = true;
       }
     });
     if (!is_read) break;

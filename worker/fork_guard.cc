@@ -10,7 +10,7 @@ namespace pbox::worker {
 namespace {
 
 constexpr int kFree = -1;
-constexpr int kTableSize = 1024;  // beyond it a descriptor is inherited, as without this guard
+constexpr int kTableSize = 1024;  // further descriptors are inherited, as if there were no guard
 
 struct Table {
   std::array<std::atomic<int>, kTableSize> fds;

@@ -1,4 +1,5 @@
-// Options from defaults and from the environment, as launchers set it (torchrun: RANK, WORLD_SIZE).
+// Default options, and options from the environment as launchers set it (torchrun: RANK,
+// WORLD_SIZE).
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -9,7 +10,8 @@
 
 namespace {
 
-// False if the variable is set to something that is no number in [0, 2^32).
+// These three return false if the variable is set to something that is not allowed. A number must
+// be in [0, 2^32).
 bool read_number(const char* name, uint32_t* value) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return true;
@@ -21,7 +23,7 @@ bool read_number(const char* name, uint32_t* value) {
   return true;
 }
 
-// False if the variable is set to something that is no number; its range is the caller's affair.
+// Any number is accepted here; pbox_create checks the range.
 bool read_fraction(const char* name, float* value) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return true;
@@ -30,7 +32,7 @@ bool read_fraction(const char* name, float* value) {
   return *end == '\0';
 }
 
-// False if the variable is set to none of the words, whose values are 0, 1, ...
+// The value must be one of the words, which stand for 0, 1, ...
 bool read_word(const char* name, std::initializer_list<const char*> words, int32_t* value) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return true;
@@ -41,7 +43,7 @@ bool read_word(const char* name, std::initializer_list<const char*> words, int32
   return found != words.end();
 }
 
-// When to go on without the others.
+// The options of the consistency model.
 bool read_sync(pbox_options* options) {
   return read_word("PBOX_SYNC", {"bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"},
                    &options->sync) &&
@@ -80,7 +82,7 @@ pbox_status pbox_options_from_environment(pbox_options* options) {
   read_text("PBOX_JOB", &options->job);
   read_text("PBOX_PORT", &options->port);
   read_text("PBOX_RESTORE", &options->restore);
-  // The more specific name wins: it is read last.
+  // The more specific name is read last, so it wins.
   const bool sound =
       read_number("RANK", &options->rank) && read_number("PBOX_RANK", &options->rank) &&
       read_number("WORLD_SIZE", &options->world_size) &&

@@ -4,13 +4,14 @@
 #include <array>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "worker/transport/transport_library.h"
 
 namespace pbox::worker {
 namespace {
 
-// For a port that another one would stand in for.
+// Limit for opening a port that has a replacement.
 constexpr uint64_t kOpenFirstNs = 10 * kNanosPerSecond;
 
 }  // namespace
@@ -18,10 +19,12 @@ constexpr uint64_t kOpenFirstNs = 10 * kNanosPerSecond;
 void PartDriver::perform_actions() {
   for (;;) {
     auto actions = membership_.take_actions();
-    std::move(actions.begin(), actions.end(), std::back_inserter(to_do_));
-    if (to_do_.empty() || (opening_ && to_do_.front().kind != Action::Kind::kSend)) return;
-    const Action action = std::move(to_do_.front());
-    to_do_.pop_front();
+    std::move(actions.begin(), actions.end(), std::back_inserter(pending_actions_));
+    if (pending_actions_.empty() ||
+        (opening_ && pending_actions_.front().kind != Action::Kind::kSend))
+      return;
+    const Action action = std::move(pending_actions_.front());
+    pending_actions_.pop_front();
     perform(action);
   }
 }
@@ -66,17 +69,18 @@ Status PartDriver::open_port() {
   }
 }
 
-// False if there is no other.
+// Switches to the next port. Returns false if there is none.
 bool PartDriver::give_up_port(const Error& why) {
+  PBOX_CHECK(port_ < ports_.size());
   if (port_ + 1 == ports_.size()) return false;
-  proto::PortGivenUp& told = to_tell_.emplace_back();
-  told.set_port(ports_[port_]);
-  told.set_reason(why.message);
-  told.set_next(ports_[++port_]);
+  proto::PortGivenUp& report = port_reports_.emplace_back();
+  report.set_port(ports_[port_]);
+  report.set_reason(why.message);
+  report.set_next(ports_[++port_]);
   return true;
 }
 
-// Only begins it: what other parts exchange meanwhile must not wait for a box that is gone.
+// Only starts to connect: the packets of other parts must not wait for a box that is gone.
 void PartDriver::connect(const Action& action) {
   if (const Status opened = open_port(); !opened) {
     return membership_.on_disconnected(opened.error(), monotonic_ns());
@@ -90,17 +94,19 @@ void PartDriver::connect(const Action& action) {
 }
 
 void PartDriver::advance_connection(uint64_t now_ns) {
-  const auto stands = channel_->connected();
-  if (stands && !*stands && now_ns < connect_by_ns_) return;
+  PBOX_CHECK(channel_.has_value() && connect_by_ns_ != 0);
+  const auto established = channel_->connected();
+  if (established && !*established && now_ns < connect_by_ns_) return;
   connect_by_ns_ = 0;
-  if (stands && *stands) {
+  if (established && *established) {
     membership_.on_connected(channel_->peer(), now_ns);
     return;
   }
-  const Error why = stands ? Error{ErrorCode::kUnavailable, "the box at " + channel_->box() +
-                                                                " does not answer; is the host "
-                                                                "up and the port open?"}
-                           : stands.error();
+  const Error why = established
+                        ? Error{ErrorCode::kUnavailable, "the box at " + channel_->box() +
+                                                             " does not answer; is the host "
+                                                             "up and the port open?"}
+                        : established.error();
   channel_.reset();
   membership_.on_disconnected(why, now_ns);
 }
@@ -116,7 +122,8 @@ Result<uint32_t> PartDriver::narrowest_path(Transport& transport,
   return narrowest;
 }
 
-// Packets of a job keep their size: they must fit the ports that this worker may come to.
+// A job's packets never change their size, so they must fit every port that this worker may switch
+// to.
 Result<uint32_t> PartDriver::narrowest_path(const std::vector<nic::Endpoint>& addresses) {
   auto narrowest = narrowest_path(*transport_, addresses);
   for (size_t port = port_ + 1; narrowest && port < ports_.size(); ++port) {
@@ -129,11 +136,13 @@ Result<uint32_t> PartDriver::narrowest_path(const std::vector<nic::Endpoint>& ad
 }
 
 Result<TransportFacts> PartDriver::open_lanes(const Action& action) {
-  // Ends the opening when the membership wants anything but messages sent: it has given up on it.
-  const auto tend = [this]() -> Status {
+  // Ends the opening if the membership wants anything other than to send messages: it has given up
+  // on the transport.
+  const auto keep_alive = [this]() -> Status {
     pump(monotonic_ns());
-    if (stops_()) return Error{ErrorCode::kClosed, "this worker leaves the job"};
-    if (!to_do_.empty()) return Error{ErrorCode::kClosed, "the control connection is gone"};
+    if (is_stopping_()) return Error{ErrorCode::kClosed, "this worker is leaving the job"};
+    if (!pending_actions_.empty())
+      return Error{ErrorCode::kClosed, "the control connection is closed"};
     return ok_status();
   };
   for (;;) {
@@ -141,13 +150,14 @@ Result<TransportFacts> PartDriver::open_lanes(const Action& action) {
     const uint64_t alone_by_ns = is_last ? UINT64_MAX : monotonic_ns() + kOpenFirstNs;
     opening_ = true;
     Status opened =
-        transport_->open(action.session, {std::min(action.deadline_ns, alone_by_ns), tend});
-    if (opened) opened = add_all_memory(tend);
+        transport_->open(action.session, {std::min(action.deadline_ns, alone_by_ns), keep_alive});
+    if (opened) opened = add_all_memory(keep_alive);
     opening_ = false;
     if (opened) break;
-    if (!tend() || !give_up_port(opened.error())) return opened.error();
+    if (!keep_alive() || !give_up_port(opened.error())) return opened.error();
     if (const Status next = open_port(); !next) return next.error();
   }
+  PBOX_CHECK(transport_ != nullptr);
   TransportFacts facts;
   facts.rto_floor_ns = transport_->rto_floor_ns();
   must_poll_ = false;
@@ -159,24 +169,25 @@ Result<TransportFacts> PartDriver::open_lanes(const Action& action) {
   return facts;
 }
 
-// What a device refuses is copied, and counted: no reason not to go on.
-Status PartDriver::add_all_memory(const std::function<Status()>& tend) {
+// Memory that a device refuses is copied and counted. That is no reason to stop.
+Status PartDriver::add_all_memory(const std::function<Status()>& keep_alive) {
   takes_memory_ = true;
   for (const auto& [memory, bytes] : memory_) {
     static_cast<void>(transport_->add_memory(memory, bytes));
-    if (const Status tended = tend(); !tended) return tended;
+    if (const Status alive = keep_alive(); !alive) return alive;
   }
   return ok_status();
 }
 
 Status PartDriver::add_memory(const std::byte* memory, size_t bytes) {
+  PBOX_CHECK(!memory_.contains(memory));
   memory_[memory] = bytes;
   return takes_memory_ ? transport_->add_memory(memory, bytes) : ok_status();
 }
 
-bool PartDriver::remove_memory(const std::byte* memory, bool break_off) {
+bool PartDriver::remove_memory(const std::byte* memory, bool force) {
   memory_.erase(memory);
-  return !takes_memory_ || transport_->remove_memory(memory, break_off);
+  return !takes_memory_ || transport_->remove_memory(memory, force);
 }
 
 PayloadCounts PartDriver::payload_counts() const {
@@ -190,7 +201,7 @@ void PartDriver::pump(uint64_t now_ns) {
   if (channel_ && connect_by_ns_ != 0) {
     advance_connection(now_ns);
   } else if (channel_) {
-    speak_for_transport();
+    send_transport_requests();
     if (sent_) sent_ = channel_->flush();
     const auto messages = channel_->receive();
     if (messages) {
@@ -199,7 +210,7 @@ void PartDriver::pump(uint64_t now_ns) {
         membership_.on_message(message, now_ns);
       }
     }
-    // A FAILURE that arrived says more than the broken connection behind it.
+    // A FAILURE that has arrived is more precise than the broken connection after it.
     if (!messages) {
       membership_.on_disconnected(messages.error(), now_ns);
     } else if (!sent_) {
@@ -211,20 +222,20 @@ void PartDriver::pump(uint64_t now_ns) {
   perform_actions();
 }
 
-// The session is taken up again over another port, as after a broken connection.
+// The session is resumed over another port, as after a broken connection.
 void PartDriver::leave_failed_port(uint64_t now_ns) {
   if (opening_ || !transport_ || membership_.phase() != Membership::Phase::kRunning) return;
   const auto failure = transport_->failure();
   if (failure && give_up_port(*failure)) membership_.on_disconnected(*failure, now_ns);
 }
 
-void PartDriver::speak_for_transport() {
+void PartDriver::send_transport_requests() {
   proto::WorkerMessage message;
   if (!transport_ || !sent_) return;
   if (transport_->take_request(*message.mutable_queue_pairs())) sent_ = channel_->send(message);
-  while (sent_ && !to_tell_.empty() && membership_.phase() == Membership::Phase::kRunning) {
-    *message.mutable_port_given_up() = std::move(to_tell_.front());
-    to_tell_.pop_front();
+  while (sent_ && !port_reports_.empty() && membership_.phase() == Membership::Phase::kRunning) {
+    *message.mutable_port_given_up() = std::move(port_reports_.front());
+    port_reports_.pop_front();
     sent_ = channel_->send(message);
   }
 }
@@ -242,17 +253,20 @@ void PartDriver::end_control(std::vector<pollfd>& waits) {
 bool PartDriver::exchange_packets(uint64_t now_ns) {
   if (membership_.phase() != Membership::Phase::kRunning) return false;
   Exchange* const exchange = membership_.exchange();
+  PBOX_DCHECK(exchange != nullptr && transport_ != nullptr);
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
   bool busy = false;
   bool received_any = false;
   for (uint32_t lane = 0; lane < exchange->pipeline_count(); ++lane) {
     const size_t received = transport_->rx_burst(lane, burst);
+    PBOX_DCHECK(received <= burst.size());
     if (received > 0) exchange->on_burst(lane, {burst.data(), received}, now_ns);
     received_any = received_any || received > 0;
     const auto packets = exchange->to_send(lane, now_ns);
     size_t sent = 0;
     if (!packets.empty()) {
       sent = transport_->tx_burst(lane, packets);
+      PBOX_DCHECK(sent <= packets.size());
       exchange->sent(lane, sent);
     }
     busy = busy || received > 0 || sent > 0;
@@ -282,7 +296,7 @@ void PartDriver::add_waits(std::vector<pollfd>& waits) const {
   const Exchange& exchange = *membership_.exchange();
   for (uint32_t lane = 0; lane < exchange.pipeline_count(); ++lane) {
     const bool blocked = exchange.has_unsent(lane);
-    // ppoll leaves out what has no descriptor (-1).
+    // ppoll ignores entries without a descriptor (-1).
     waits.push_back(
         {transport_->event_fd(lane), static_cast<short>(blocked ? POLLIN | POLLOUT : POLLIN), 0});
   }

@@ -63,7 +63,7 @@ TEST_CASE("pbox_leave ends a join that waits for ranks, for an answer, or for a 
       line.say(worker.must_be(PBOX_CLOSED, joined));
       worker.must_be(PBOX_CLOSED, pbox_join(worker.context()));
     });
-    CHECK(rank.heard() == "this worker has left the job before it was in");
+    CHECK(rank.heard() == "this worker left the job before it had joined");
     CHECK(rank.finish() == "");
   }
   CHECK(daemon.await_no_jobs(kDeadlineMs));

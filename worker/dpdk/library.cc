@@ -1,4 +1,4 @@
-// The one function that libpbox looks for here.
+// The function that libpbox looks up in this library.
 #include <cstdio>
 #include <memory>
 

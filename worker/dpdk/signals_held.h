@@ -1,5 +1,5 @@
-// The process's signals are its owner's: none may end up in DPDK's threads, nor come from a memif
-// peer that is gone, to which DPDK 22.11 writes without MSG_NOSIGNAL.
+// Protects the process's signals from DPDK. No signal may be delivered to DPDK's threads. No
+// SIGPIPE may come from a memif peer that is gone: DPDK 22.11 writes to it without MSG_NOSIGNAL.
 #pragma once
 
 #include <pthread.h>
@@ -9,8 +9,9 @@
 
 namespace pbox::worker {
 
-// While this lives the calling thread takes none of the signals, and threads that it makes never
-// do. A SIGPIPE that came meanwhile is forgotten; others arrive at its end.
+// Blocks the signals in the calling thread while this object exists. Threads created meanwhile
+// never receive them. A SIGPIPE that arrived meanwhile is discarded; other signals are delivered at
+// the end.
 class SignalsHeld {
  public:
   static sigset_t all() {

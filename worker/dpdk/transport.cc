@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "worker/dpdk/signals_held.h"
 #include "worker/transport/source_trial.h"
@@ -13,8 +14,9 @@ namespace pbox::worker {
 namespace {
 
 constexpr uint64_t kRtoFloorNs = 200'000;
-constexpr uint16_t kUdpPortFirst = 49'152;  // dynamic ports (RFC 6335); nobody else has them here
-constexpr uint64_t kAskAgainNs = 10 * kNanosPerMilli;
+// dynamic ports (RFC 6335); this address has no other user
+constexpr uint16_t kUdpPortFirst = 49'152;
+constexpr uint64_t kProbeIntervalNs = 10 * kNanosPerMilli;
 constexpr uint64_t kReconnectNs = 200 * kNanosPerMilli;
 constexpr useconds_t kPollUs = 20;
 
@@ -23,7 +25,7 @@ std::string name_of(const SessionSpec& session, uint32_t lane) {
          to_string(session.pipelines[lane].box) + ")";
 }
 
-// Whether the lanes of one device can lead to the session's pipelines.
+// Checks that the lanes of one device can reach the session's pipelines.
 Status check_reach(const SessionSpec& session, const nic::Interface& own) {
   for (uint32_t lane = 0; lane < session.pipelines.size(); ++lane) {
     const SessionSpec::Pipeline& pipeline = session.pipelines[lane];
@@ -36,24 +38,25 @@ Status check_reach(const SessionSpec& session, const nic::Interface& own) {
     }
     if (pipeline.affinity == nic::QueueAffinity::kSenderQueue && pipeline.queue != lane) {
       return Error{ErrorCode::kUnavailable,
-                   name_of(session, lane) + " is to be sent to on queue " +
+                   name_of(session, lane) + " must be sent to on queue " +
                        std::to_string(pipeline.queue) +
-                       ": the box has several groups of such devices, and this port is one device; "
+                       ", but this port is one device: the box has several groups of such devices; "
                        "give all of dpdk.devices there the same addresses"};
     }
     if (pipeline.affinity == nic::QueueAffinity::kSourceTrial) {
       return Error{
           ErrorCode::kUnavailable,
           name_of(session, lane) +
-              " is behind a hash that nobody knows, and only the port 'socket' finds ways "
-              "through it by trial; choose that one, or give the box a pipeline per device "
+              " is behind a NIC with an unknown hash, and only the port 'socket' can find a way "
+              "through it by trial; choose 'socket', or give the box one pipeline per device "
               "(pipeline.count)"};
     }
   }
   return ok_status();
 }
 
-// A port for each lane: the next free one, or the next that the box's NIC hashes to its queue.
+// Chooses a port for each lane: the next one, or the next one that the box's NIC hashes to the
+// pipeline's queue.
 Result<std::vector<uint16_t>> choose_udp_ports(const SessionSpec& session,
                                                const nic::Interface& own) {
   std::vector<uint16_t> chosen;
@@ -68,7 +71,7 @@ Result<std::vector<uint16_t>> choose_udp_ports(const SessionSpec& session,
         return Error{ErrorCode::kUnavailable,
                      name_of(session, lane) + ": no source port leads to queue " +
                          std::to_string(pipeline.queue) +
-                         " of its NIC; see that its RSS table names each of its queues"};
+                         " of its NIC; make its RSS table name each of its queues"};
       }
       candidate = *found;
     }
@@ -107,9 +110,9 @@ Status DpdkTransport::open(const SessionSpec& session, const Opening& opening) {
       if (const Status opened = open_device(session, *udp_ports); !opened) return opened;
       opened_ns = monotonic_ns();
     }
-    if (const Status tended = opening.tend(); !tended) return tended;
-    send_questions(session);
-    if (listen(session, monotonic_ns() + kAskAgainNs)) return ok_status();
+    if (const Status alive = opening.keep_alive(); !alive) return alive;
+    send_probes(session);
+    if (listen(session, monotonic_ns() + kProbeIntervalNs)) return ok_status();
     const uint64_t now_ns = monotonic_ns();
     if (now_ns >= opening.deadline_ns) return unanswered(session, now_ns - start_ns);
   }
@@ -121,6 +124,7 @@ Status DpdkTransport::open_device(const SessionSpec& session,
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     next_packet_numbers[lane] = lanes_[lane].next_packet_number;
   }
+  PBOX_CHECK(lanes_.empty() || lanes_.size() == udp_ports.size());
   lanes_.clear();
   interface_.reset();
   auto opened =
@@ -142,25 +146,28 @@ Status DpdkTransport::open_device(const SessionSpec& session,
                       .next_packet_number = next_packet_numbers[lane],
                       .answered = !first_chunk_of(session, lane)});
   }
-  // Three quarters of the ring: not only results come. What must be handed over shares a queue.
+  // Three quarters of the ring, because not only results arrive. With dispatch in software, all
+  // lanes share a queue.
   const bool shares = interface_->affinity() == nic::QueueAffinity::kDispatch;
+  PBOX_CHECK(!lanes_.empty());
   receivable_bytes_ = interface_->receive_slots() / 4 * 3 * session.fragment_bytes /
                       (shares ? static_cast<uint32_t>(lanes_.size()) : 1u);
   return ok_status();
 }
 
-void DpdkTransport::send_questions(const SessionSpec& session) {
+void DpdkTransport::send_probes(const SessionSpec& session) {
   const wire::PullPayload holds_nothing;
   for (uint32_t index = 0; index < lanes_.size(); ++index) {
     Lane& lane = lanes_[index];
     if (lane.answered) continue;
-    const nic::TxPacket question =
+    const nic::TxPacket probe =
         make_probe(session, index, lane.next_packet_number++, monotonic_ns(), holds_nothing);
-    lane.port.tx_burst({&question, 1});  // what does not leave counts as lost
+    lane.port.tx_burst({&probe, 1});  // a probe that does not leave counts as lost
   }
 }
 
-// True when every lane has its answer. All lanes are polled: the box's MAC may come in on any.
+// Returns whether every lane has its answer. Polls all lanes, because the box's MAC address may
+// arrive on any of them.
 bool DpdkTransport::listen(const SessionSpec& session, uint64_t until_ns) {
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
   for (;;) {
@@ -179,7 +186,7 @@ bool DpdkTransport::listen(const SessionSpec& session, uint64_t until_ns) {
   }
 }
 
-// memif connects once, when it starts, and a box that has not yet noticed that the worker before
+// memif connects only when it starts, and a box that has not noticed yet that the previous worker
 // is gone refuses. Other links come up by themselves.
 bool DpdkTransport::lost_connection() const {
   const nic::DpdkDevice& device = *interface_->devices()[0];
@@ -190,12 +197,13 @@ Error DpdkTransport::unanswered(const SessionSpec& session, uint64_t waited_ns) 
   const auto silent =
       std::find_if(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return !lane.answered; });
   const std::string link = interface_->devices()[0]->link_is_up() ? "up" : "down";
-  return {ErrorCode::kTimeout,
-          name_of(session, static_cast<uint32_t>(silent - lanes_.begin())) +
-              " has not answered on device " + settings_.device + " (link " + link + ") within " +
-              in_seconds(waited_ns) +
-              "; see that the device leads to the box's, that nobody else has this port's address, "
-              "and that vlan= and mtu= are the box's"};
+  return {
+      ErrorCode::kTimeout,
+      name_of(session, static_cast<uint32_t>(silent - lanes_.begin())) +
+          " has not answered on device " + settings_.device + " (link " + link + ") within " +
+          in_seconds(waited_ns) +
+          "; check that the device is connected to the box's, that no other host has this port's "
+          "address, and that vlan= and mtu= are the box's"};
 }
 
 uint32_t DpdkTransport::receivable_bytes(uint32_t /*lane*/) const {
@@ -208,8 +216,8 @@ uint64_t DpdkTransport::rto_floor_ns() const {
 
 namespace {
 
-// DPDK's per-thread buffers for the thread that polls, from its first burst to its end. Where DPDK
-// has no place for one more thread, packets move all the same, only slower.
+// Gives the polling thread DPDK's per-thread buffers, from its first burst to its end. If DPDK has
+// no room for another thread, packets move all the same, but slower.
 void join_dpdk() {
   thread_local const nic::DpdkThread thread;
 }
@@ -217,11 +225,13 @@ void join_dpdk() {
 }  // namespace
 
 size_t DpdkTransport::rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) {
+  PBOX_DCHECK(lane < lanes_.size());
   join_dpdk();
   return lanes_[lane].port.rx_burst(packets);
 }
 
 size_t DpdkTransport::tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) {
+  PBOX_DCHECK(lane < lanes_.size());
   return lanes_[lane].port.tx_burst(packets);
 }
 

@@ -1,8 +1,8 @@
-// A worker's packets through a poll-mode device of its own: a lane for each pipeline of the box,
-// each with a queue and a UDP port, all polled by the one I/O thread.
+// Carries a worker's packets through its own poll-mode device: a lane with a queue and a UDP port
+// for each pipeline of the box. The one I/O thread polls all of them.
 //
-// Payloads are copied into the device's buffers: a device may read a packet after its operation is
-// done, when the caller's memory may be gone.
+// Payloads are copied into the device's buffers, because a device may read a packet after its
+// operation is done, when the caller's memory may be gone.
 #pragma once
 
 #include <memory>
@@ -15,20 +15,21 @@
 
 namespace pbox::worker {
 
-// Starts DPDK, once in the process: later calls find it started, and the settings of the first
-// hold. Set-up thread.
+// Starts DPDK once per process. Later calls find it started, with the settings of the first call.
+// Set-up thread.
 Status start_dpdk(const DpdkPortSettings& settings);
 
-// As Transport says of threads. DPDK runs. One transport at a time has a device.
+// Threads are as for Transport. DPDK must have been started. A device has one transport at a time.
 class DpdkTransport : public Transport {
  public:
   explicit DpdkTransport(DpdkPortSettings settings) : settings_(std::move(settings)) {}
   ~DpdkTransport() override;
 
-  // What the port's name says; open() fails if the device cannot.
+  // Returns the MTU of the port's name; open() fails if the device cannot carry it.
   Result<uint32_t> path_mtu(const nic::Endpoint& box) override;
-  // Opens the device and asks every pipeline that owns a chunk until each has answered, which
-  // also makes the box's MAC known. Errors name the first pipeline that is out of reach.
+  // Opens the device and sends probes to every pipeline that owns a chunk until each has answered.
+  // That also makes the box's MAC address known. An error names the first pipeline that cannot be
+  // reached.
   Status open(const SessionSpec& session, const Opening& opening) override;
   uint64_t first_packet_number(uint32_t lane) const override {
     return lanes_[lane].next_packet_number;
@@ -47,14 +48,14 @@ class DpdkTransport : public Transport {
   };
 
   Status open_device(const SessionSpec& session, const std::vector<uint16_t>& udp_ports);
-  void send_questions(const SessionSpec& session);
+  void send_probes(const SessionSpec& session);
   bool listen(const SessionSpec& session, uint64_t until_ns);
   bool lost_connection() const;
   Error unanswered(const SessionSpec& session, uint64_t waited_ns) const;
 
   DpdkPortSettings settings_;
   std::unique_ptr<nic::DpdkInterface> interface_;
-  std::vector<Lane> lanes_;  // on the interface, so the first to go
+  std::vector<Lane> lanes_;  // they refer to the interface, so they are destroyed first
   uint32_t receivable_bytes_ = 0;
 };
 

@@ -2,18 +2,37 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 namespace pbox::worker {
 namespace {
 
-// Between two looks at whether anything waits for a rank that has left.
+// Interval of the checks whether an operation waits for a rank that has left.
 constexpr uint64_t kPeersIntervalNs = 50'000'000;
 
 std::vector<int32_t> registered_priorities(const std::vector<TensorSpec>& tensors) {
   std::vector<int32_t> priorities;
   for (const TensorSpec& tensor : tensors) priorities.push_back(tensor.priority);
   return priorities;
+}
+
+// `exchange`: null before the first session.
+proto::WorkerMessage heartbeat_message(const Exchange* exchange, uint64_t now_ns) {
+  proto::WorkerMessage message;
+  proto::Heartbeat& heartbeat = *message.mutable_heartbeat();
+  heartbeat.set_sequence(now_ns);
+  if (exchange == nullptr) return message;
+  const auto by_staleness = exchange->statistics().staleness.by_staleness;
+  const auto last = std::find_if(by_staleness.rbegin(), by_staleness.rend(),
+                                 [](uint64_t reads) { return reads > 0; });
+  heartbeat.mutable_reads_by_staleness()->Add(by_staleness.begin(), last.base());
+  const FinishedRounds& finished = exchange->finished_rounds();
+  if (finished.rounds == 0) return message;
+  heartbeat.mutable_finished()->set_rounds(finished.rounds);
+  heartbeat.mutable_finished()->set_at_ns(finished.at_ns);
+  heartbeat.mutable_finished()->set_busy_ns(finished.busy_ns);
+  return message;
 }
 
 }  // namespace
@@ -36,27 +55,12 @@ proto::WorkerMessage& Membership::send() {
   return act(Action::Kind::kSend).message;
 }
 
-void Membership::send_heartbeat(uint64_t now_ns) {
-  heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
-  proto::Heartbeat& heartbeat = *send().mutable_heartbeat();
-  heartbeat.set_sequence(now_ns);
-  if (!exchange_) return;
-  const auto by_staleness = exchange_->statistics().staleness.by_staleness;
-  const auto last = std::find_if(by_staleness.rbegin(), by_staleness.rend(),
-                                 [](uint64_t reads) { return reads > 0; });
-  heartbeat.mutable_reads_by_staleness()->Add(by_staleness.begin(), last.base());
-  const FinishedRounds& finished = exchange_->finished_rounds();
-  if (finished.rounds == 0) return;
-  heartbeat.mutable_finished()->set_rounds(finished.rounds);
-  heartbeat.mutable_finished()->set_at_ns(finished.at_ns);
-  heartbeat.mutable_finished()->set_busy_ns(finished.busy_ns);
-}
-
-// The buffers of whatever is in flight are the application's again: no device may go on reading
-// them, for the box would take what it has not had yet.
+// The buffers of operations in flight belong to the application again. No device may keep reading
+// them, or the box could accept bytes that it has not received yet.
 void Membership::end(Phase phase, Error error) {
+  PBOX_CHECK(phase == Phase::kFailed || phase == Phase::kLeft);
   if (is_over()) return;
-  if (joins()) act(Action::Kind::kDisconnect);  // tells the box that this rank does not come
+  if (joins()) act(Action::Kind::kDisconnect);  // shows the box that this rank will not join
   act(Action::Kind::kCloseTransport);
   phase_ = phase;
   failure_ = std::move(error);
@@ -92,32 +96,35 @@ void Membership::on_message(const proto::BoxMessage& message, uint64_t now_ns) {
       requests_.on_barrier_released(message.barrier_released().sequence());
       return;
     case proto::BoxMessage::kSetPriorities: on_priorities(message.set_priorities()); return;
-    case proto::BoxMessage::kLearningRateSet:
-      on_learning_rate_set(message.learning_rate_set().sequence());
+    case proto::BoxMessage::kLearningRateSet: {
+      const auto rate = requests_.on_learning_rate_set(message.learning_rate_set().sequence());
+      if (rate && exchange_) exchange_->set_learning_rate(*rate);
       return;
-    default: return;  // heartbeats, and kinds that a newer box knows
+    }
+    default: return;  // heartbeats, and kinds that only a newer box knows
   }
 }
 
 void Membership::on_failure(const proto::Failure& failure, uint64_t now_ns) {
   const Error error{static_cast<ErrorCode>(failure.code()), failure.message()};
-  // Of what a box may say while it starts and others come back, this passes by itself.
-  const bool passes =
+  // Errors that a box reports while it starts, or while other ranks come back. They pass by
+  // themselves.
+  const bool is_transient =
       error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kResourceExhausted;
-  // The box may not know yet that the rank whose place this one takes is gone.
-  const bool still_counted_in = phase_ == Phase::kJoining && options_.rejoin &&
-                                error.code == ErrorCode::kAlreadyExists && now_ns < join_ends_ns_;
-  // It may not have heard of the plan yet that another box has made.
-  const bool is_to_hear = phase_ == Phase::kJoining && !options_.boxes.empty() &&
-                          error.code == ErrorCode::kUnavailable && now_ns < join_ends_ns_;
-  if ((phase_ == Phase::kRecovering && passes) || still_counted_in || is_to_hear) {
+  // The box may not have noticed yet that the rank whose place this worker takes is gone.
+  const bool predecessor_counts = phase_ == Phase::kJoining && options_.rejoin &&
+                                  error.code == ErrorCode::kAlreadyExists && now_ns < join_ends_ns_;
+  // The box may not have received the part map yet that another box has made.
+  const bool lacks_part_map = phase_ == Phase::kJoining && !options_.boxes.empty() &&
+                              error.code == ErrorCode::kUnavailable && now_ns < join_ends_ns_;
+  if ((phase_ == Phase::kRecovering && is_transient) || predecessor_counts || lacks_part_map) {
     try_again(error, now_ns);
   } else {
     fail(error);
   }
 }
 
-// Packets of another generation are dropped at both ends; timers see to what was under way.
+// Packets of another generation are dropped at both ends. Timers send again what was in flight.
 void Membership::on_membership(uint32_t generation,
                                const google::protobuf::RepeatedField<uint32_t>& absent_ranks) {
   session_.set_generation(generation);
@@ -127,16 +134,13 @@ void Membership::on_membership(uint32_t generation,
   if (phase_ == Phase::kRunning) exchange_->set_generation(spec_.generation);
 }
 
-void Membership::on_learning_rate_set(uint64_t sequence) {
-  const auto learning_rate = requests_.on_learning_rate_set(sequence);
-  if (learning_rate && exchange_) exchange_->set_learning_rate(*learning_rate);
-}
-
 void Membership::on_time(uint64_t now_ns) {
   if (phase_ == Phase::kJoining) check_join(now_ns);
   if (phase_ == Phase::kRecovering) check_recovery(now_ns);
   if (phase_ == Phase::kRunning) check_liveness(now_ns);
-  if (!is_over() && now_ns >= heartbeat_due_ns_) send_heartbeat(now_ns);
+  if (is_over() || now_ns < heartbeat_due_ns_) return;
+  heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
+  send() = heartbeat_message(exchange(), now_ns);
 }
 
 uint64_t Membership::next_deadline_ns() const {
@@ -153,7 +157,7 @@ uint64_t Membership::next_deadline_ns() const {
   return deadline_ns;
 }
 
-// When a box that goes on saying nothing counts as lost.
+// Returns when a silent box counts as lost; UINT64_MAX while the box is not expected to speak.
 uint64_t Membership::silence_ends_ns() const {
   const bool speaks = phase_ == Phase::kRunning || awaits(Step::kPartMap) ||
                       awaits(Step::kDataAddresses) || awaits(Step::kSession) ||
@@ -161,19 +165,20 @@ uint64_t Membership::silence_ends_ns() const {
   return speaks ? heard_ns_ + dead_after_ns_ + 1 : UINT64_MAX;
 }
 
-Error Membership::silence(uint64_t now_ns) const {
-  return {ErrorCode::kBoxLost,
-          "box " + options_.box + " has not answered for " + in_seconds(now_ns - heard_ns_)};
+Error silence_error(const std::string& box, uint64_t silent_ns) {
+  return {ErrorCode::kBoxLost, "box " + box + " has not answered for " + in_seconds(silent_ns)};
 }
 
 void Membership::check_liveness(uint64_t now_ns) {
-  if (now_ns >= silence_ends_ns()) return lose_box(silence(now_ns), now_ns);
+  PBOX_CHECK(exchange_.has_value());
+  if (now_ns >= silence_ends_ns())
+    return lose_box(silence_error(options_.box, now_ns - heard_ns_), now_ns);
   if (left_ns_.empty() || now_ns < peers_due_ns_) return;
   peers_due_ns_ = now_ns + kPeersIntervalNs;
   for (uint32_t tensor = 0; tensor < exchange_->tensor_count(); ++tensor) {
     const Laggard laggard = exchange_->laggard(tensor, now_ns);
     if (laggard.kind != Laggard::Kind::kRank) continue;
-    // An answer from before may be out of date: the rank pushed, and what got lost is the result.
+    // An older answer may be out of date: the rank may have pushed, and only the result was lost.
     const auto left = left_ns_.find(laggard.rank);
     if (left == left_ns_.end() || laggard.asked_ns <= left->second) continue;
     fail({ErrorCode::kWorkerLost, "rank " + std::to_string(laggard.rank) +
@@ -212,11 +217,11 @@ void Membership::ask_priorities(wire::PriorityPolicy policy, std::span<const int
   if (phase_ == Phase::kRunning) *send().mutable_set_priorities() = request;
 }
 
-// They hold once the box says so, which it does to everybody, whoever has asked.
+// New priorities apply once the box sends them. It sends them to every rank, whichever rank asked.
 void Membership::on_priorities(const proto::SetPriorities& told) {
   const auto& by_tensor = told.by_tensor();
   const bool fits = by_tensor.empty() || by_tensor.size() == static_cast<int>(tensors_.size());
-  if (told.policy() >= wire::kPriorityPolicyCount || !fits) return;  // a newer box's
+  if (told.policy() >= wire::kPriorityPolicyCount || !fits) return;  // from a newer box
   priorities_.set(static_cast<wire::PriorityPolicy>(told.policy()),
                   {by_tensor.data(), static_cast<size_t>(by_tensor.size())});
   priorities_changed_ = priorities_known_ = true;
@@ -224,10 +229,10 @@ void Membership::on_priorities(const proto::SetPriorities& told) {
   learn_priorities();
 }
 
-// One rank's order will do: backward is the same on all.
+// The order on one rank is enough, because the backward pass is the same on all.
 void Membership::learn_priorities() {
   if (options_.rank != 0 || !exchange_ || !priorities_.is_to_be_learned()) return;
-  uint32_t round = options_.optimize ? 1 : 0;  // after the initial weights
+  uint32_t round = options_.optimize ? 1 : 0;  // the round after the initial weights
   for (uint32_t tensor = 0; tensor < exchange_->tensor_count(); ++tensor) {
     round = std::max(round, exchange_->round(tensor) + (exchange_->busy(tensor) ? 1 : 0));
   }

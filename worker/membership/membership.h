@@ -33,59 +33,63 @@
 
 namespace pbox::worker {
 
-enum class Recovery : uint8_t { kCopy = 0, kNone = 1 };                   // as in JOIN
-enum class LostPolicy : uint8_t { kWait = 0, kPartial = 1, kAbort = 2 };  // as in JOIN
+enum class Recovery : uint8_t { kCopy = 0, kNone = 1 };                   // values as in JOIN
+enum class LostPolicy : uint8_t { kWait = 0, kPartial = 1, kAbort = 2 };  // values as in JOIN
 
 struct MembershipOptions {
-  std::string box = "127.0.0.1:9541";  // HOST:PORT, as errors name it
+  std::string box = "127.0.0.1:9541";  // HOST:PORT, as shown in errors
   std::string job = "default";
-  // The part of the job that is joined, and where parts may be: proto::PartMap.
+  // The part of the job to join, and the names and addresses of boxes that may own it
+  // (proto::PartMap).
   uint32_t part = 0;
   uint32_t parts = 1;
   std::string box_name = {};
-  std::vector<std::string> boxes = {};  // HOST:PORT of each; empty: there is only one
+  std::vector<std::string> boxes = {};  // HOST:PORT of each box; empty: there is only one
   uint32_t rank = 0;
   uint32_t world_size = 1;
   bool optimize = false;
   bool mean = false;
   uint32_t chunk_bytes = 0;   // 0: the box's default
   uint32_t window_bytes = 0;  // 0: what the box grants
-  uint32_t path_mtu = 0;      // what JOIN states, to try a path out; 0: what was measured
+  uint32_t path_mtu = 0;      // path MTU that JOIN states, to try out a path; 0: the measured one
   uint32_t join_timeout_ms = 60'000;
-  uint32_t lost_timeout_ms = 0;  // 0: the box's
+  uint32_t lost_timeout_ms = 0;  // 0: the box's default
   Recovery recovery = Recovery::kCopy;
-  uint32_t recover_timeout_ms = 60'000;  // how long a lost box is looked for
+  uint32_t recover_timeout_ms = 60'000;  // how long to search for a lost box
   LostPolicy on_worker_lost = LostPolicy::kWait;
   wire::PriorityPolicy priority_policy = wire::PriorityPolicy::kExplicit;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
-  bool rejoin = false;       // in the place of a rank that the job has lost
-  std::string restore = {};  // the snapshot to begin with: "latest" or a number; empty: none
+  bool rejoin = false;       // takes the place of a rank that the job has lost
+  std::string restore = {};  // snapshot to begin with: "latest" or a number; empty: none
   wire::SyncSpec sync;
-  uint32_t replicas = 0;     // other boxes that have a copy of weights and optimizer state
-  bool is_backup = false;    // the job is such a copy, at the very box that is joined
-  uint64_t incarnation = 1;  // of this worker; never that of another one
-  uint64_t seed = 1;         // of jitter
+  // number of other boxes that keep a replica of weights and optimizer state
+  uint32_t replicas = 0;
+  bool is_backup = false;    // the job is such a replica, kept by the very box that is joined
+  uint64_t incarnation = 1;  // of this worker; no other worker ever has the same one
+  uint64_t seed = 1;         // of the jitter
 };
 
-// What a transport that is open says of itself.
+// What an open transport reports about itself.
 struct TransportFacts {
   struct Lane {
-    uint64_t first_packet_number = 1;  // that opening has not used
+    uint64_t first_packet_number = 1;  // the first one that opening the transport has not used
     uint32_t receivable_bytes = 0;
   };
-  std::vector<Lane> lanes;  // one for each pipeline of the session
+  std::vector<Lane> lanes;  // one per pipeline of the session
   uint64_t rto_floor_ns = 0;
 };
 
 struct Action {
   enum class Kind {
-    kConnect,        // to box, by deadline_ns; then on_connected or on_disconnected
-    kDisconnect,     // no answer
-    kSend,           // message
-    kMeasurePath,    // the narrowest to any of addresses; then on_path_mtu
-    kOpenTransport,  // session, by deadline_ns; control traffic goes on; then on_transport_open
-    kCloseTransport  // no answer
+    kConnect,      // connect to `box` by deadline_ns; then on_connected or on_disconnected
+    kDisconnect,   // no event follows
+    kSend,         // send `message`; no event follows
+    kMeasurePath,  // find the narrowest path to any of `addresses`; then on_path_mtu
+    // Open a transport for `session` by deadline_ns, while control messages continue; then
+    // on_transport_open.
+    kOpenTransport,
+    kCloseTransport  // no event follows
   };
   Kind kind = Kind::kConnect;
   uint64_t deadline_ns = 0;
@@ -95,12 +99,15 @@ struct Action {
   SessionSpec session = {};
 };
 
-// What any question for a job's plan says.
-proto::AskPartMap plan_question(const std::string& job);
+// The fields that every request for a job's part map has in common.
+proto::AskPartMap part_map_request(const std::string& job);
 
-// Those that the plan says are there, then some that were known before: when the former go, the
-// latter may be back. HOST:PORT of each.
-void know_boxes(const proto::PartMap& plan, std::vector<std::string>& boxes);
+// The error of a box that has been silent for this long.
+Error silence_error(const std::string& box, uint64_t silent_ns);
+
+// Replaces `boxes` (HOST:PORT of each) with the boxes of the part map, followed by some that were
+// known before. Those may be back when the current ones are gone.
+void merge_box_list(const proto::PartMap& map, std::vector<std::string>& boxes);
 
 class Membership {
  public:
@@ -168,11 +175,6 @@ class Membership {
   const ControlRequests& requests() const { return requests_; }
   // Ranks that the job continues without, ascending.
   const std::vector<uint32_t>& absent_ranks() const { return absent_ranks_; }
-  // The lowest number of workers in any chunk of the tensor's last result.
-  uint32_t contributors(uint32_t tensor) const {
-    PBOX_CHECK(exchange_.has_value());
-    return std::min<uint32_t>(exchange_->contributors(tensor), options_.world_size);
-  }
 
  private:
   // The progress of a join: the event that the membership waits for.
@@ -188,11 +190,9 @@ class Membership {
   };
 
   // membership_join.cc
-  proto::WorkerMessage join_message(uint32_t path_mtu) const;
   void describe_progress(proto::Join& join) const;
   void on_data_addresses(const proto::DataAddresses& answer);
   void on_session(const proto::Session& session, uint64_t now_ns);
-  void note_history(const proto::Session& session);
   void on_rounds(const proto::RoundMap& rounds, uint64_t now_ns);
   void ask_transport(uint64_t now_ns);
   Status open_exchange();
@@ -208,7 +208,7 @@ class Membership {
   // membership_recover.cc: the box is lost, or does not admit this worker yet
   void lose_box(const Error& why, uint64_t now_ns);
   void begin_recovery(const std::string& reason, uint64_t now_ns);
-  void reconnect(uint64_t now_ns);
+  std::string next_box();
   void ask_part_map(uint64_t now_ns);
   void on_part_map(const proto::PartMap& map, uint64_t now_ns);
   void on_moved(const proto::PartPlace& place, uint64_t now_ns);
@@ -218,25 +218,20 @@ class Membership {
   void fail_or_retry(const Error& why, uint64_t now_ns);
   void check_recovery(uint64_t now_ns);
   uint64_t recovery_ends_ns() const;
-  Error recovery_timeout(uint64_t now_ns) const;
-  void send_rounds();
   void repeat_requests();
 
   Action& act(Action::Kind kind);
   proto::WorkerMessage& send();
-  void send_heartbeat(uint64_t now_ns);
   void on_failure(const proto::Failure& failure, uint64_t now_ns);
   void on_membership(uint32_t generation,
                      const google::protobuf::RepeatedField<uint32_t>& absent_ranks);
   void on_priorities(const proto::SetPriorities& priorities);
   void learn_priorities();
-  void on_learning_rate_set(uint64_t sequence);
   uint64_t silence_ends_ns() const;
-  Error silence(uint64_t now_ns) const;
   void check_liveness(uint64_t now_ns);
   void end(Phase phase, Error error);
   void fail(Error error) { end(Phase::kFailed, std::move(error)); }
-  bool is_over() const { return phase_ == Phase::kFailed || phase_ == Phase::kLeft; }
+  bool is_over() const { return failure_.has_value(); }
 
   MembershipOptions options_;
   std::vector<TensorSpec> tensors_;

@@ -1,6 +1,7 @@
-// From a connection to a session, of a worker that comes and of one that comes back.
+// From a connection to a session, for a worker that joins or resumes.
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 #include "worker/membership/membership.h"
@@ -11,7 +12,7 @@ namespace pbox::worker {
 namespace {
 
 constexpr uint64_t kJoinHeartbeatNs = 1'000'000'000;
-// The box ends the gathering at the job's time-out and says who is missing: leave it the time to.
+// When the job's time-out ends, the box says which ranks are missing. This leaves it time to do so.
 constexpr uint64_t kAnswerMarginNs = 2'000'000'000;
 
 proto::Sync sync_message(const wire::SyncSpec& spec) {
@@ -25,15 +26,80 @@ proto::Sync sync_message(const wire::SyncSpec& spec) {
   return message;
 }
 
+// The JOIN of a worker's first session. A worker that resumes adds its progress.
+proto::WorkerMessage join_message(const MembershipOptions& options,
+                                  const std::vector<TensorSpec>& tensors,
+                                  const proto::Optimizer& optimizer, uint32_t path_mtu) {
+  proto::WorkerMessage message;
+  proto::Join& join = *message.mutable_join();
+  join.set_protocol_version(wire::kControlProtocolVersion);
+  join.set_job(options.job);
+  join.set_part(options.part);
+  join.set_parts(options.parts);
+  join.set_rank(options.rank);
+  join.set_world_size(options.world_size);
+  join.set_mode(options.optimize ? 1 : 0);
+  join.set_reduction(options.mean ? 1 : 0);
+  if (options.optimize) *join.mutable_optimizer() = optimizer;
+  join.set_chunk_bytes(options.chunk_bytes);
+  join.set_path_mtu(options.path_mtu != 0 ? options.path_mtu : path_mtu);
+  join.set_join_timeout_ms(options.join_timeout_ms);
+  join.set_lost_timeout_ms(options.lost_timeout_ms);
+  join.set_software(std::string("libpbox ") + kVersion);
+  join.set_on_worker_lost(static_cast<uint32_t>(options.on_worker_lost));
+  join.set_recovery(static_cast<uint32_t>(options.recovery));
+  join.set_incarnation(options.incarnation);
+  join.set_priority_policy(static_cast<uint32_t>(options.priority_policy));
+  join.set_delivery(static_cast<uint32_t>(options.delivery));
+  join.set_numerics(static_cast<uint32_t>(options.numerics));
+  join.set_restore(options.restore);
+  join.set_replicas(options.replicas);
+  join.set_is_backup(options.is_backup);
+  if (options.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options.sync);
+  join.set_rejoins(options.rejoin);
+  for (const TensorSpec& spec : tensors) {
+    proto::Tensor& tensor = *join.add_tensors();
+    tensor.set_name(spec.name);
+    tensor.set_elements(spec.elements);
+    tensor.set_first_element(spec.first_element);
+    tensor.set_dtype(static_cast<uint32_t>(spec.dtype));
+    tensor.set_priority(spec.priority);
+    tensor.set_lr_scale(spec.lr_scale);
+    tensor.set_has_weight_decay(spec.weight_decay >= 0);
+    tensor.set_weight_decay(std::max(0.0f, spec.weight_decay));
+  }
+  return message;
+}
+
+// The next round that each chunk needs, in as many messages as that takes.
+std::vector<proto::WorkerMessage> round_messages(const Exchange& exchange) {
+  std::vector<proto::WorkerMessage> messages;
+  const std::vector<uint32_t> rounds = exchange.consumed_rounds();
+  for (size_t first = 0; first < rounds.size(); first += limits::kRoundMapChunksMax) {
+    const size_t end = std::min<size_t>(rounds.size(), first + limits::kRoundMapChunksMax);
+    proto::RoundMap& map = *messages.emplace_back().mutable_rounds();
+    map.set_first_chunk(static_cast<uint32_t>(first));
+    for (size_t chunk = first; chunk < end; ++chunk) {
+      const auto id = static_cast<uint32_t>(chunk);
+      map.add_rounds(rounds[chunk]);
+      if (exchange.lacks_result(id)) map.add_lacks(id);
+    }
+    map.set_last(end == rounds.size());
+  }
+  return messages;
+}
+
 }  // namespace
 
 void Membership::begin(uint64_t now_ns) {
+  PBOX_CHECK(phase_ == Phase::kIdle);
   phase_ = Phase::kJoining;
   join_ends_ns_ = now_ns + options_.join_timeout_ms * kNanosPerMilli;
   connect(options_.box, join_ends_ns_);
 }
 
 void Membership::connect(const std::string& box, uint64_t deadline_ns) {
+  PBOX_CHECK(joins());
   await_driver(Step::kConnection);
   connected_box_ = box;
   has_answered_ = false;
@@ -42,7 +108,6 @@ void Membership::connect(const std::string& box, uint64_t deadline_ns) {
   action.deadline_ns = deadline_ns;
 }
 
-// Whose answer comes.
 void Membership::await_driver(Step step) {
   step_ = step;
   step_deadline_ns_ = UINT64_MAX;
@@ -72,6 +137,7 @@ void Membership::on_connected(const nic::Endpoint& peer, uint64_t now_ns) {
 }
 
 void Membership::ask_data_addresses(uint64_t now_ns) {
+  PBOX_CHECK(joins());
   await_box(Step::kDataAddresses, now_ns);
   send().mutable_ask_data_addresses();
 }
@@ -95,68 +161,29 @@ void Membership::on_data_addresses(const proto::DataAddresses& answer) {
 void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) {
   if (!awaits(Step::kPathMtu)) return;
   if (!path_mtu) return fail_or_retry(path_mtu.error(), now_ns);
-  send() = join_message(*path_mtu);
-  if (exchange_) send_rounds();
+  proto::WorkerMessage join = join_message(options_, tensors_, optimizer_, *path_mtu);
+  if (exchange_) describe_progress(*join.mutable_join());
+  send() = std::move(join);
+  if (exchange_) {
+    for (proto::WorkerMessage& message : round_messages(*exchange_)) send() = std::move(message);
+  }
   await_box(Step::kSession, now_ns);
-  // The box waits so long for ranks that do not come back. If all others asked anew meanwhile, it
-  // would begin anew as well.
+  // The box waits this long for ranks that do not come back. If all other ranks connected again
+  // meanwhile, it would start to wait again.
   if (phase_ == Phase::kRecovering) {
     step_deadline_ns_ += options_.lost_timeout_ms * kNanosPerMilli + dead_after_ns_;
   }
-  // A session's interval stands: the box is given up when it is silent for as long as that said.
+  // An existing session keeps its interval: the box detects a lost worker by the interval that it
+  // announced.
   if (!exchange_) heartbeat_interval_ns_ = kJoinHeartbeatNs;
   heartbeat_due_ns_ = now_ns + heartbeat_interval_ns_;
 }
 
-proto::WorkerMessage Membership::join_message(uint32_t path_mtu) const {
-  proto::WorkerMessage message;
-  proto::Join& join = *message.mutable_join();
-  join.set_protocol_version(wire::kControlProtocolVersion);
-  join.set_job(options_.job);
-  join.set_part(options_.part);
-  join.set_parts(options_.parts);
-  join.set_rank(options_.rank);
-  join.set_world_size(options_.world_size);
-  join.set_mode(options_.optimize ? 1 : 0);
-  join.set_reduction(options_.mean ? 1 : 0);
-  if (options_.optimize) *join.mutable_optimizer() = optimizer_;
-  join.set_chunk_bytes(options_.chunk_bytes);
-  join.set_path_mtu(options_.path_mtu != 0 ? options_.path_mtu : path_mtu);
-  join.set_join_timeout_ms(options_.join_timeout_ms);
-  join.set_lost_timeout_ms(options_.lost_timeout_ms);
-  join.set_software(std::string("libpbox ") + kVersion);
-  join.set_on_worker_lost(static_cast<uint32_t>(options_.on_worker_lost));
-  join.set_recovery(static_cast<uint32_t>(options_.recovery));
-  join.set_incarnation(options_.incarnation);
-  join.set_priority_policy(static_cast<uint32_t>(options_.priority_policy));
-  join.set_delivery(static_cast<uint32_t>(options_.delivery));
-  join.set_numerics(static_cast<uint32_t>(options_.numerics));
-  join.set_restore(options_.restore);
-  join.set_replicas(options_.replicas);
-  join.set_is_backup(options_.is_backup);
-  if (options_.sync != wire::SyncSpec{}) *join.mutable_sync() = sync_message(options_.sync);
-  if (exchange_) {
-    describe_progress(join);
-  } else {
-    join.set_rejoins(options_.rejoin);
-  }
-  for (const TensorSpec& spec : tensors_) {
-    proto::Tensor& tensor = *join.add_tensors();
-    tensor.set_name(spec.name);
-    tensor.set_elements(spec.elements);
-    tensor.set_first_element(spec.first_element);
-    tensor.set_dtype(static_cast<uint32_t>(spec.dtype));
-    tensor.set_priority(spec.priority);
-    tensor.set_lr_scale(spec.lr_scale);
-    tensor.set_has_weight_decay(spec.weight_decay >= 0);
-    tensor.set_weight_decay(std::max(0.0f, spec.weight_decay));
-  }
-  return message;
-}
-
 // States in a JOIN that resumes where this worker is.
 void Membership::describe_progress(proto::Join& join) const {
-  join.set_chunk_bytes(session_.chunk_bytes());  // rounds are counted by chunk
+  PBOX_CHECK(exchange_.has_value());
+  join.set_rejoins(false);
+  join.set_chunk_bytes(session_.chunk_bytes());  // because rounds are counted per chunk
   join.set_resumes(true);
   join.set_epoch(session_.epoch());
   join.set_box(session_.box());
@@ -172,7 +199,12 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   if (!awaits(Step::kSession)) return;
   auto spec = parse_session(session, tensors_, peer_);
   if (!spec) return fail(spec.error());
-  note_history(session);
+  if (session.optimizer_restarted() && session.epoch() != session_.epoch()) {
+    ++history_.optimizer_restarts;
+    history_.optimizer_state = {session.optimizer_snapshot(), session.optimizer_snapshot_steps()};
+  }
+  // What the job began with never changes. After a loss this worker tells the box, not the reverse.
+  if (!exchange_) history_.restored = {session.restored_snapshot(), session.restored_steps()};
   session_ = session;
   spec_ = std::move(*spec);
   spec_.jitter_seed = options_.seed;
@@ -193,16 +225,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   }
 }
 
-void Membership::note_history(const proto::Session& session) {
-  if (session.optimizer_restarted() && session.epoch() != session_.epoch()) {
-    ++history_.optimizer_restarts;
-    history_.optimizer_state = {session.optimizer_snapshot(), session.optimizer_snapshot_steps()};
-  }
-  // What the job began with never changes. After a loss this worker tells the box, not the reverse.
-  if (!exchange_) history_.restored = {session.restored_snapshot(), session.restored_steps()};
-}
-
-// Pieces come in order of chunks.
+// The pieces arrive in chunk order.
 void Membership::on_rounds(const proto::RoundMap& rounds, uint64_t now_ns) {
   if (!awaits(Step::kRounds)) return;
   const size_t chunks = spec_.chunk_pipeline.size();
@@ -218,6 +241,7 @@ void Membership::on_rounds(const proto::RoundMap& rounds, uint64_t now_ns) {
 }
 
 void Membership::ask_transport(uint64_t now_ns) {
+  PBOX_CHECK(spec_.open_rounds.empty() || spec_.open_rounds.size() == spec_.chunk_pipeline.size());
   await_driver(Step::kTransport);
   Action& open = act(Action::Kind::kOpenTransport);
   open.session = spec_;
@@ -236,7 +260,7 @@ void Membership::on_transport_open(const Result<TransportFacts>& facts, uint64_t
     const TransportFacts::Lane& lane = facts->lanes[index];
     SessionSpec::Pipeline& pipeline = spec_.pipelines[index];
     pipeline.first_packet_number = lane.first_packet_number;
-    // The window bounds the results in flight too, so it must fit what this side can receive.
+    // The window also bounds the results in flight, so it must fit into what this side can receive.
     pipeline.credit_bytes = std::min(pipeline.credit_bytes, lane.receivable_bytes);
     spec_.window_bytes = std::min(spec_.window_bytes, lane.receivable_bytes);
   }

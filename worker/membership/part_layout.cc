@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/check.h"
 #include "nic/wire/chunk_layout.h"
 
 namespace pbox::worker {
 
 std::vector<std::vector<Piece>> cut_into_parts(const std::vector<TensorSpec>& tensors,
                                                uint32_t chunk_bytes, uint32_t parts) {
+  PBOX_CHECK(chunk_bytes > 0 && parts > 0);
   std::vector<std::vector<Piece>> pieces(parts);
   std::vector<uint64_t> loads(parts, 0);  // bytes
   std::vector<uint32_t> lightest(parts);
@@ -29,6 +31,7 @@ std::vector<std::vector<Piece>> cut_into_parts(const std::vector<TensorSpec>& te
       loads[part] += end - offset;
       offset = end;
     }
+    PBOX_CHECK(offset == bytes);
   }
   return pieces;
 }

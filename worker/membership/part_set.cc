@@ -8,43 +8,44 @@
 
 namespace pbox::worker {
 
-PartSet::PartSet(const MembershipOptions& options, const proto::PartMap& plan,
+PartSet::PartSet(const MembershipOptions& options, const proto::PartMap& map,
                  const std::vector<TensorSpec>& tensors, const proto::Optimizer& optimizer)
-    : pieces_(tensors.size()), left_(tensors.size(), 0) {
-  MembershipOptions of_part = options;
-  know_boxes(plan, of_part.boxes);
-  of_part.parts = static_cast<uint32_t>(plan.parts_size());
-  if (of_part.chunk_bytes == 0) of_part.chunk_bytes = plan.chunk_bytes();
-  std::vector<uint32_t> first_chunks;  // by tensor
+    : world_size_(options.world_size), pieces_(tensors.size()), left_(tensors.size(), 0) {
+  MembershipOptions part_options = options;
+  merge_box_list(map, part_options.boxes);
+  part_options.parts = static_cast<uint32_t>(map.parts_size());
+  if (part_options.chunk_bytes == 0) part_options.chunk_bytes = map.chunk_bytes();
+  std::vector<uint32_t> first_chunks;  // indexed by tensor
   uint64_t chunks = 0;
   for (const TensorSpec& tensor : tensors) {
     first_chunks.push_back(static_cast<uint32_t>(chunks));
     const uint64_t bytes = tensor.elements * wire::dtype_bytes(tensor.dtype);
-    chunks += wire::chunk_count(bytes, of_part.chunk_bytes);
+    chunks += wire::chunk_count(bytes, part_options.chunk_bytes);
   }
-  const auto layout = cut_into_parts(tensors, of_part.chunk_bytes, of_part.parts);
+  const auto layout = cut_into_parts(tensors, part_options.chunk_bytes, part_options.parts);
   for (uint32_t index = 0; index < layout.size(); ++index) {
     if (layout[index].empty()) continue;
-    const proto::PartPlace& place = plan.parts(static_cast<int>(index));
-    of_part.part = index;
-    of_part.box_name = place.box();
-    of_part.box = place.address().empty() ? options.box : place.address();
-    of_part.seed = options.seed + index;
+    const proto::PartPlace& place = map.parts(static_cast<int>(index));
+    part_options.part = index;
+    part_options.box_name = place.box();
+    part_options.box = place.address().empty() ? options.box : place.address();
+    part_options.seed = options.seed + index;
     std::vector<TensorSpec> of_pieces;
     for (const auto& piece : layout[index]) {
       of_pieces.push_back(tensors[piece.tensor]);
       of_pieces.back().elements = piece.elements;
       of_pieces.back().first_element = piece.first_element;
     }
-    auto& part = *parts_.emplace_back(std::make_unique<Part>(of_part, of_pieces, optimizer));
+    auto& part = *parts_.emplace_back(std::make_unique<Part>(part_options, of_pieces, optimizer));
     for (const auto& piece : layout[index]) {
       const auto tensor = static_cast<uint32_t>(part.tensors.size());
       const uint64_t offset = piece.first_element * wire::dtype_bytes(tensors[piece.tensor].dtype);
       part.tensors.push_back(piece.tensor);
       part.first_chunks.push_back(first_chunks[piece.tensor] +
-                                  static_cast<uint32_t>(offset / of_part.chunk_bytes));
-      part.chunk_counts.push_back(static_cast<uint32_t>(wire::chunk_count(
-          piece.elements * wire::dtype_bytes(tensors[piece.tensor].dtype), of_part.chunk_bytes)));
+                                  static_cast<uint32_t>(offset / part_options.chunk_bytes));
+      part.chunk_counts.push_back(static_cast<uint32_t>(
+          wire::chunk_count(piece.elements * wire::dtype_bytes(tensors[piece.tensor].dtype),
+                            part_options.chunk_bytes)));
       pieces_[piece.tensor].push_back(
           {.part = static_cast<uint32_t>(parts_.size() - 1), .tensor = tensor, .offset = offset});
     }
@@ -54,16 +55,17 @@ PartSet::PartSet(const MembershipOptions& options, const proto::PartMap& plan,
 Status PartSet::begin() {
   uint32_t pipelines = 0;
   for (auto& part : parts_) {
+    PBOX_CHECK(part->membership.exchange() != nullptr);
     part->first_pipeline = pipelines;
     pipelines += part->membership.exchange()->pipeline_count();
   }
   for (const auto& part : parts_) {
     const uint64_t snapshot = part->membership.history().restored.snapshot;
     if (snapshot == restored().snapshot) continue;
-    return Error{ErrorCode::kMismatch, "one box began with snapshot " +
-                                           std::to_string(restored().snapshot) +
-                                           " of the job, another with " + std::to_string(snapshot) +
-                                           "; name the number: PBOX_RESTORE"};
+    return Error{ErrorCode::kMismatch,
+                 "one box began with snapshot " + std::to_string(restored().snapshot) +
+                     " of the job, another one with " + std::to_string(snapshot) +
+                     "; set PBOX_RESTORE to one number"};
   }
   for (auto& pieces : pieces_) {
     uint32_t least = UINT32_MAX;
@@ -71,10 +73,11 @@ Status PartSet::begin() {
     for (Piece& piece : pieces) {
       const uint32_t ahead = exchange(piece).round(piece.tensor) - least;
       if (ahead > 1) {
-        return Error{ErrorCode::kWorkerLost,
-                     "the parts of the job went on while this rank joined them: one is in round " +
-                         std::to_string(least) + ", another in round " +
-                         std::to_string(least + ahead) + "; start this rank again with rejoin"};
+        return Error{
+            ErrorCode::kWorkerLost,
+            "the parts of the job continued while this rank joined them: one is in round " +
+                std::to_string(least) + ", another in round " + std::to_string(least + ahead) +
+                "; start this rank again with rejoin"};
       }
       piece.is_ahead = ahead == 1;
     }
@@ -103,11 +106,11 @@ void PartSet::start(const Operation& operation) {
 
 void PartSet::ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor) {
   for (auto& part : parts_) {
-    std::vector<int32_t> of_part;
+    std::vector<int32_t> priorities;
     if (!by_tensor.empty()) {
-      for (const uint32_t tensor : part->tensors) of_part.push_back(by_tensor[tensor]);
+      for (const uint32_t tensor : part->tensors) priorities.push_back(by_tensor[tensor]);
     }
-    part->membership.ask_priorities(policy, of_part);
+    part->membership.ask_priorities(policy, priorities);
   }
 }
 
@@ -125,6 +128,7 @@ std::vector<uint32_t> PartSet::take_completed() {
     if (part->membership.exchange() == nullptr) continue;
     for (const uint32_t piece : part->membership.exchange()->take_completed()) {
       const uint32_t tensor = part->tensors[piece];
+      PBOX_CHECK(left_[tensor] > 0);
       if (--left_[tensor] == 0) completed.push_back(tensor);
     }
   }
@@ -132,6 +136,7 @@ std::vector<uint32_t> PartSet::take_completed() {
 }
 
 uint32_t PartSet::round(uint32_t tensor) const {
+  PBOX_CHECK(tensor < pieces_.size());
   uint32_t least = UINT32_MAX;
   for (const Piece& piece : pieces_[tensor]) {
     least = std::min(least, exchange(piece).round(piece.tensor));
@@ -140,9 +145,10 @@ uint32_t PartSet::round(uint32_t tensor) const {
 }
 
 uint32_t PartSet::contributors(uint32_t tensor) const {
-  uint32_t least = UINT32_MAX;
+  PBOX_CHECK(tensor < pieces_.size());
+  uint32_t least = world_size_;
   for (const Piece& piece : pieces_[tensor]) {
-    least = std::min(least, parts_[piece.part]->membership.contributors(piece.tensor));
+    least = std::min<uint32_t>(least, exchange(piece).contributors(piece.tensor));
   }
   return least;
 }
@@ -200,15 +206,15 @@ std::vector<uint32_t> PartSet::absent_ranks() const {
   std::vector<uint32_t> absent;
   for (const auto& part : parts_) {
     std::vector<uint32_t> both;
-    const auto& of_part = part->membership.absent_ranks();
-    std::set_union(absent.begin(), absent.end(), of_part.begin(), of_part.end(),
+    const auto& ranks = part->membership.absent_ranks();
+    std::set_union(absent.begin(), absent.end(), ranks.begin(), ranks.end(),
                    std::back_inserter(both));
     absent = std::move(both);
   }
   return absent;
 }
 
-// A rank that is late says more than a box that is.
+// A late rank is more useful to name than a late box.
 PartSet::Late PartSet::laggard(uint32_t tensor, uint64_t now_ns) const {
   Late late;
   for (const Piece& piece : pieces_[tensor]) {
@@ -225,19 +231,19 @@ PartSet::Late PartSet::laggard(uint32_t tensor, uint64_t now_ns) const {
 Statistics PartSet::statistics() const {
   Statistics sum;
   for (const auto& part : parts_) {
-    const Statistics of_part = part->membership.exchange()->statistics();
-    sum.bytes_pushed += of_part.bytes_pushed;
-    sum.bytes_pulled += of_part.bytes_pulled;
-    sum.packets_sent += of_part.packets_sent;
-    sum.packets_received += of_part.packets_received;
-    sum.retransmitted_fragments += of_part.retransmitted_fragments;
-    sum.probes_sent += of_part.probes_sent;
-    sum.stale_packets += of_part.stale_packets;
-    sum.rejected_packets += of_part.rejected_packets;
-    sum.smoothed_rtt_us = std::max(sum.smoothed_rtt_us, of_part.smoothed_rtt_us);
-    sum.shadow_bytes += of_part.shadow_bytes;
-    sum.staleness.add(of_part.staleness);
-    sum.dropped_rounds += of_part.dropped_rounds;
+    const Statistics part_statistics = part->membership.exchange()->statistics();
+    sum.bytes_pushed += part_statistics.bytes_pushed;
+    sum.bytes_pulled += part_statistics.bytes_pulled;
+    sum.packets_sent += part_statistics.packets_sent;
+    sum.packets_received += part_statistics.packets_received;
+    sum.retransmitted_fragments += part_statistics.retransmitted_fragments;
+    sum.probes_sent += part_statistics.probes_sent;
+    sum.stale_packets += part_statistics.stale_packets;
+    sum.rejected_packets += part_statistics.rejected_packets;
+    sum.smoothed_rtt_us = std::max(sum.smoothed_rtt_us, part_statistics.smoothed_rtt_us);
+    sum.shadow_bytes += part_statistics.shadow_bytes;
+    sum.staleness.add(part_statistics.staleness);
+    sum.dropped_rounds += part_statistics.dropped_rounds;
   }
   return sum;
 }

@@ -1,6 +1,6 @@
-// This worker in all parts of a job, as one: operations on tensors go to the parts that have
-// pieces of them and end when all of these have, and what one part's membership comes to holds for
-// the job. As pure as they are, and of one thread at a time.
+// A worker's memberships in all parts of a job, as one. An operation on a tensor goes to every part
+// that owns a piece of it, and ends when all pieces are complete. A failure of one part's
+// membership ends the whole job. Pure, like the memberships; one thread at a time.
 #pragma once
 
 #include <memory>
@@ -15,57 +15,59 @@ namespace pbox::worker {
 
 class PartSet {
  public:
-  // `plan`: what a box has answered. options.box: that box.
-  PartSet(const MembershipOptions& options, const proto::PartMap& plan,
+  // `map`: a box's answer. options.box: the address of that box.
+  PartSet(const MembershipOptions& options, const proto::PartMap& map,
           const std::vector<TensorSpec>& tensors, const proto::Optimizer& optimizer);
 
-  // The parts that have chunks. Their events are the driver's to tell (part_driver.h).
+  // The parts that own chunks. The driver reports events to each of them (part_driver.h).
   size_t size() const { return parts_.size(); }
   Membership& operator[](size_t part) { return parts_[part]->membership; }
 
-  // Once each has joined: an error if this worker cannot begin in all of them alike.
+  // Call once after every part has joined. Returns an error if this worker cannot start in all of
+  // them at the same round and snapshot.
   Status begin();
 
-  // As Membership's, of the job's tensors; only after begin().
+  // As Membership's, for the job's tensors. Only after begin().
   void start(const Operation& operation);
   void ask_barrier() { parts_[0]->membership.ask_barrier(); }
   void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
   void ask_learning_rate(float learning_rate);
   void leave();
 
-  // Tensors of which every piece is complete, in order of completion; empties the list.
+  // Takes the tensors whose pieces are all complete, in order of completion.
   std::vector<uint32_t> take_completed();
   uint32_t round(uint32_t tensor) const;
   uint32_t contributors(uint32_t tensor) const;
 
-  // Of the first part that is over; then all are, as soon as this has been asked.
+  // Returns the failure of the first part that is over. Abandons all other parts then.
   const std::optional<Error>& failure();
-  // The loss that has lasted longest, with the box that is looked for.
+  // The loss that has lasted longest, with the box that is being searched for.
   struct Loss : Membership::Loss {
     std::string box;
   };
   std::optional<Loss> loss() const;
   uint64_t recoveries() const;
   uint64_t optimizer_restarts() const;
-  // Of the parts whose optimizer's state was lost, that which goes on with the oldest.
+  // Of all parts that lost the optimizer's state: the oldest snapshot that one of them continued
+  // with.
   Membership::Restored optimizer_state() const;
-  // Of all parts, once all have joined.
+  // The same in all parts once all have joined.
   const Membership::Restored& restored() const { return parts_[0]->membership.history().restored; }
   uint64_t barriers_released() const {
     return parts_[0]->membership.requests().barriers_released();
   }
-  uint64_t learning_rates_set() const;  // of those asked for, in every part
+  uint64_t learning_rates_set() const;  // those that every part has confirmed
   std::vector<uint32_t> absent_ranks() const;
 
   struct Late : Laggard {
-    std::string box;  // of the piece that is waited for
+    std::string box;  // the box of the piece that is waited for
   };
   Late laggard(uint32_t tensor, uint64_t now_ns) const;
   Statistics statistics() const;
   uint32_t pipeline_count() const;
   const proto::Session& session() const { return parts_[0]->membership.session(); }
 
-  // As Exchange's, of all parts. `capacity` holds for each.
+  // As Exchange's, over all parts. `capacity` applies to each part.
   void trace_chunks(size_t capacity);
   size_t take_chunk_times(std::span<ChunkTimes> times);
 
@@ -75,19 +77,19 @@ class PartSet {
          const proto::Optimizer& optimizer)
         : membership(options, tensors, optimizer) {}
     Membership membership;
-    // By tensor of the part: which one of the job it is a piece of, its first chunk there, and how
-    // many there are.
+    // Indexed by tensor of the part: the job's tensor that it is a piece of, the first chunk of the
+    // piece in the job, and the number of its chunks.
     std::vector<uint32_t> tensors;
     std::vector<uint32_t> first_chunks;
     std::vector<uint32_t> chunk_counts;
-    uint32_t first_pipeline = 0;  // of all parts' pipelines in a row
+    uint32_t first_pipeline = 0;  // index among the pipelines of all parts
   };
   struct Piece {
     uint32_t part = 0;    // index into parts_
-    uint32_t tensor = 0;  // of the part
-    uint64_t offset = 0;  // bytes into the tensor
-    // Its part had finished a round that others had not when this worker took a lost rank's place:
-    // the result is there to be fetched.
+    uint32_t tensor = 0;  // index among the part's tensors
+    uint64_t offset = 0;  // bytes into the job's tensor
+    // When this worker took a lost rank's place, the part had finished a round that other parts had
+    // not. The result of that round has to be fetched.
     bool is_ahead = false;
   };
 
@@ -95,9 +97,10 @@ class PartSet {
     return *parts_[piece.part]->membership.exchange();
   }
 
+  uint32_t world_size_;
   std::vector<std::unique_ptr<Part>> parts_;
-  std::vector<std::vector<Piece>> pieces_;  // by tensor
-  std::vector<uint32_t> left_;              // by tensor: pieces of its operation not complete
+  std::vector<std::vector<Piece>> pieces_;  // indexed by tensor of the job
+  std::vector<uint32_t> left_;  // indexed by tensor: pieces of its operation that are not complete
   std::optional<Error> failure_;
 };
 

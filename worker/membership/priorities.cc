@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/check.h"
+
 namespace pbox::worker {
 
 Priorities::Priorities(wire::PriorityPolicy policy, std::vector<int32_t> registered)
@@ -9,10 +11,12 @@ Priorities::Priorities(wire::PriorityPolicy policy, std::vector<int32_t> registe
 
 void Priorities::set(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor) {
   policy_ = policy;
+  PBOX_CHECK(by_tensor.empty() || by_tensor.size() == registered_.size());
   by_tensor_.assign(by_tensor.begin(), by_tensor.end());
 }
 
 int32_t Priorities::of(uint32_t tensor, std::optional<int32_t> own) const {
+  PBOX_CHECK(tensor < registered_.size());
   switch (policy_) {
     case wire::PriorityPolicy::kFifo: return 0;
     case wire::PriorityPolicy::kForwardOrder:
@@ -31,6 +35,7 @@ void Priorities::learn_from(uint32_t round) {
 }
 
 std::optional<std::vector<int32_t>> Priorities::note_start(uint32_t tensor, uint32_t round) {
+  PBOX_CHECK(tensor < registered_.size());
   if (places_.empty() || round != learned_round_ || places_[tensor] != 0) return std::nullopt;
   places_[tensor] = ++started_;
   if (static_cast<size_t>(started_) < places_.size()) return std::nullopt;

@@ -54,9 +54,9 @@ Result<SessionSpec::Pipeline> parse_pipeline(const proto::PipelineSession& messa
   if (message.affinity() >= nic::kQueueAffinityCount) {
     return Error{ErrorCode::kVersionMismatch,
                  "the box's pipeline at UDP port " + std::to_string(message.udp_port()) +
-                     " is to be reached by queue affinity " + std::to_string(message.affinity()) +
+                     " has queue affinity " + std::to_string(message.affinity()) +
                      ", which this libpbox (" + kVersion +
-                     ") does not know; upgrade it to the box's release"};
+                     ") does not know; upgrade libpbox to the box's release"};
   }
   if (!message.address().empty()) {
     const auto named = nic::parse_endpoint(message.address(), 0);

@@ -1,4 +1,4 @@
-// What the box says in SESSION, checked before anything is built on it. Pure.
+// Checks what the box says in SESSION before anything is built on it. Pure.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,10 @@
 
 namespace pbox::worker {
 
-// All of the spec but this side's own bounds. `box`: where the control connection goes; pipelines
-// without an address of their own are there. An error if the core could not serve such a session of
-// these tensors, or if the box wants to be reached in a way that this release does not know.
+// Returns the complete spec except for this side's own bounds. `box`: where the control connection
+// goes; pipelines without an address of their own are there. Returns an error if such a session
+// could not serve these tensors, or if the box must be reached in a way that this release does not
+// know.
 Result<SessionSpec> parse_session(const proto::Session& session,
                                   const std::vector<TensorSpec>& tensors, const nic::Endpoint& box);
 

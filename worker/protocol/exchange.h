@@ -158,10 +158,8 @@ class Exchange {
   // exchange_receive.cc
   void on_packet(Lane& lane, const nic::RxPacket& packet, uint64_t now_ns);
   Chunk* find_chunk(const Lane& lane, const wire::Header& header);
-  bool fits_layout(const Chunk& chunk, const wire::Header& header) const;
   void on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void store_fragment(const Tensor& tensor, const Chunk& chunk, const wire::Parsed& parsed);
-  void copy(std::byte* destination, const std::byte* source, size_t bytes) const;
   void on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns);
   void note_status(Lane& lane, Chunk& chunk, const wire::StatusPayload& status,
                    const wire::Header& header, uint64_t now_ns) const;

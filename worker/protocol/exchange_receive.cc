@@ -15,6 +15,29 @@ uint16_t dtype_scale(wire::Dtype dtype, uint16_t scale) {
   return static_cast<uint16_t>(static_cast<uint16_t>(dtype) | scale << 4);
 }
 
+// Whether the header of a result is right for the chunk that it names.
+bool fits_layout(const ExchangeState& state, const ExchangeChunk& chunk,
+                 const wire::Header& header) {
+  const uint32_t fragment_bytes = state.session.fragment_bytes;
+  const uint32_t fragments = wire::fragment_count(chunk.wire_bytes, fragment_bytes);
+  // A result that lacks some ranks says how many contributed to it.
+  const uint16_t contributors = header.contributors();
+  const bool is_partial = (header.flags & wire::flag::kPartial) != 0;
+  return header.fragment < fragments && is_partial == (contributors > 0) &&
+         header.dtype_scale == dtype_scale(state.tensors[chunk.tensor].dtype, contributors) &&
+         header.payload_bytes ==
+             wire::fragment_length(chunk.wire_bytes, fragment_bytes, header.fragment);
+}
+
+void copy_bytes(const ExchangeState& state, std::byte* destination, const std::byte* source,
+                size_t bytes) {
+  if (state.out_of_cache) {
+    copy_past_cache(destination, source, bytes);
+  } else {
+    std::memcpy(destination, source, bytes);
+  }
+}
+
 }  // namespace
 
 void Exchange::on_burst(uint32_t pipeline, std::span<const nic::RxPacket> packets,
@@ -67,22 +90,10 @@ Exchange::Chunk* Exchange::find_chunk(const Lane& lane, const wire::Header& head
   return &chunk;
 }
 
-bool Exchange::fits_layout(const Chunk& chunk, const wire::Header& header) const {
-  const uint32_t fragment_bytes = state_.session.fragment_bytes;
-  const uint32_t fragments = wire::fragment_count(chunk.wire_bytes, fragment_bytes);
-  // A result that lacks some ranks says how many contributed to it.
-  const uint16_t contributors = header.contributors();
-  const bool is_partial = (header.flags & wire::flag::kPartial) != 0;
-  return header.fragment < fragments && is_partial == (contributors > 0) &&
-         header.dtype_scale == dtype_scale(state_.tensors[chunk.tensor].dtype, contributors) &&
-         header.payload_bytes ==
-             wire::fragment_length(chunk.wire_bytes, fragment_bytes, header.fragment);
-}
-
 void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
   const wire::Header& header = parsed.header;
   Tensor& tensor = state_.tensors[chunk.tensor];
-  if (!fits_layout(chunk, header)) {
+  if (!fits_layout(state_, chunk, header)) {
     ++state_.statistics.rejected_packets;
     return;
   }
@@ -141,20 +152,12 @@ void Exchange::store_fragment(const Tensor& tensor, const Chunk& chunk,
   PBOX_DCHECK(tensor.output != nullptr);
   std::byte* shadow = tensor.shadow[chunk.flight_round & 1];
   if (shadow == nullptr) {
-    copy(tensor.output + offset, parsed.payload, bytes);
+    copy_bytes(state_, tensor.output + offset, parsed.payload, bytes);
   } else if (tensor.is_staged(chunk)) {  // copied to the output when complete, while in cache
     std::memcpy(shadow + offset, parsed.payload, bytes);
   } else {
-    copy(shadow + offset, parsed.payload, bytes);
-    copy(tensor.output + offset, parsed.payload, bytes);
-  }
-}
-
-void Exchange::copy(std::byte* destination, const std::byte* source, size_t bytes) const {
-  if (state_.out_of_cache) {
-    copy_past_cache(destination, source, bytes);
-  } else {
-    std::memcpy(destination, source, bytes);
+    copy_bytes(state_, shadow + offset, parsed.payload, bytes);
+    copy_bytes(state_, tensor.output + offset, parsed.payload, bytes);
   }
 }
 
@@ -228,7 +231,7 @@ void Exchange::consume(Tensor& tensor, Chunk& chunk) {
   if (shadow == nullptr) return;
   chunk.in_shadow = true;
   if (!tensor.is_staged(chunk)) return;
-  copy(tensor.output + chunk.offset, shadow + chunk.offset, chunk.wire_bytes);
+  copy_bytes(state_, tensor.output + chunk.offset, shadow + chunk.offset, chunk.wire_bytes);
 }
 
 void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {

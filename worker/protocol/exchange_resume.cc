@@ -32,9 +32,9 @@ Status Exchange::check_resumption(const SessionSpec& session) const {
   if (session.chunk_bytes != state_.session.chunk_bytes ||
       session.open_rounds.size() != state_.chunks.size()) {
     return Error{ErrorCode::kMismatch,
-                 "the box cuts the job into " + std::to_string(session.open_rounds.size()) +
+                 "the box divides the job into " + std::to_string(session.open_rounds.size()) +
                      " chunks of at most " + std::to_string(session.chunk_bytes) +
-                     " bytes, before it was " + std::to_string(state_.chunks.size()) + " of " +
+                     " bytes, but before it was " + std::to_string(state_.chunks.size()) + " of " +
                      std::to_string(state_.session.chunk_bytes) + "; set chunk_bytes"};
   }
   for (size_t id = 0; id < state_.chunks.size() && !state_.drops_rounds(); ++id) {
@@ -52,8 +52,8 @@ Status Exchange::check_resumption(const SessionSpec& session) const {
       continue;
     }
     return Error{ErrorCode::kWorkerLost,
-                 "the box needs a result of chunk " + std::to_string(id) +
-                     " back that this rank no longer has; start the job again"};
+                 "the box needs the last result of chunk " + std::to_string(id) +
+                     ", which this rank no longer has; start the job again"};
   }
   return ok_status();
 }

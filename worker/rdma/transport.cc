@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "nic/payload_memory.h"
 #include "nic/rdma/memory.h"
@@ -12,18 +13,18 @@
 namespace pbox::worker {
 namespace {
 
-// A connection loses nothing while it lives: what is late is under way, or the peer is slow.
+// A connection loses nothing while it exists. A late packet is in flight, or the peer is slow.
 constexpr uint64_t kRtoFloorNs = 10 * kNanosPerMilli;
-constexpr uint64_t kTryAgainNs = 200 * kNanosPerMilli;
-constexpr uint64_t kHearingNs = 100 * kNanosPerMilli;
-constexpr uint64_t kBrokenForGoodNs = 5 * kNanosPerSecond;
+constexpr uint64_t kRetryNs = 200 * kNanosPerMilli;
+constexpr uint64_t kEventPollNs = 100 * kNanosPerMilli;
+constexpr uint64_t kFailedAfterNs = 5 * kNanosPerSecond;
 constexpr uint32_t kBreaksMax = 3;
 constexpr uint32_t kPathMtu = 65'535;
-// Of a lane. The window is bounded by three quarters of what it can receive.
+// For each lane. Three quarters of what a lane can receive bound the window.
 constexpr uint32_t kReceiveSlots = 256;
 constexpr uint32_t kStagingSlots = 128;
-constexpr uint32_t kPeersMax = 2;  // one, and the one before it while that is let go
-constexpr useconds_t kLookUs = 1'000;
+constexpr uint32_t kPeersMax = 2;  // the current one, and the previous one until it is released
+constexpr useconds_t kPollUs = 1'000;
 
 }  // namespace
 
@@ -44,7 +45,7 @@ Status RdmaTransport::open(const SessionSpec& session, const Opening& opening) {
   auto device = nic::RdmaDevice::open(options);
   if (!device) return device.error();
   device_ = std::move(*device);
-  // A child that keeps them keeps the connections alive when this process dies.
+  // A child that keeps these descriptors keeps the connections alive when this process dies.
   close_in_child(device_->context()->cmd_fd);
   close_in_child(device_->context()->async_fd);
   auto domain = nic::make_protection_domain(*device_);
@@ -54,13 +55,13 @@ Status RdmaTransport::open(const SessionSpec& session, const Opening& opening) {
     if (const Status opened = open_lane(session, lane); !opened) return opened;
   }
   while (!is_connected()) {
-    if (const Status tended = opening.tend(); !tended) return tended;
+    if (const Status alive = opening.keep_alive(); !alive) return alive;
     if (!refusal_.empty()) return Error{ErrorCode::kUnavailable, refusal_};
     if (monotonic_ns() >= opening.deadline_ns) {
       return Error{ErrorCode::kTimeout,
                    "the box has not answered the queue pairs of device " + settings_.device};
     }
-    usleep(kLookUs);
+    usleep(kPollUs);
   }
   return ok_status();
 }
@@ -78,7 +79,8 @@ Status RdmaTransport::open_lane(const SessionSpec& session, size_t index) {
   Lane lane;
   lane.queue = std::make_unique<nic::RdmaQueue>(std::move(*queue));
   receivable_bytes_ = kReceiveSlots / 4 * 3 * session.fragment_bytes;
-  // Packets of a window, and a quarter more: of those that end a tensor, and of what is repeated.
+  // The packets of a window and a quarter more, for the short packets at the ends of tensors and
+  // for retransmissions.
   const uint32_t window_bytes = std::min(session.pipelines[index].credit_bytes, receivable_bytes_);
   lane.landing_slots_wanted = window_bytes / session.fragment_bytes * 5 / 4 + 1;
   lanes_.push_back(std::move(lane));
@@ -86,6 +88,7 @@ Status RdmaTransport::open_lane(const SessionSpec& session, size_t index) {
 }
 
 Status RdmaTransport::prepare(Lane& lane) {
+  PBOX_CHECK(lane.state == Lane::State::kMissing);
   const auto prepared = lane.queue->prepare(++lane.owner);
   if (!prepared) return prepared.error();
   lane.prepared = *prepared;
@@ -100,13 +103,14 @@ bool RdmaTransport::is_connected() const {
 }
 
 void RdmaTransport::disconnect(Lane& lane) {
+  PBOX_CHECK(lane.queue != nullptr);
   lane.queue->close(lane.owner);
   lane.state = Lane::State::kMissing;
 }
 
-// New queue pairs for those that are broken.
-void RdmaTransport::mend(uint64_t now_ns) {
-  hear(now_ns);
+// Replaces queue pairs that are broken.
+void RdmaTransport::reconnect_lanes(uint64_t now_ns) {
+  poll_events(now_ns);
   for (Lane& lane : lanes_) {
     lane.queue->reap();
     if (lane.state == Lane::State::kConnected && lane.queue->is_broken(lane.prepared.endpoint)) {
@@ -118,28 +122,29 @@ void RdmaTransport::mend(uint64_t now_ns) {
   }
 }
 
-// What the device says; each lane takes what is its own.
-void RdmaTransport::hear(uint64_t now_ns) {
-  if (!device_ || now_ns < next_hearing_ns_) return;
-  next_hearing_ns_ = now_ns + kHearingNs;
+// Hands the device's events to the lanes; each takes those that concern it.
+void RdmaTransport::poll_events(uint64_t now_ns) {
+  if (!device_ || now_ns < next_poll_ns_) return;
+  next_poll_ns_ = now_ns + kEventPollNs;
   while (const auto event = device_->next_event()) {
     for (Lane& lane : lanes_) lane.queue->on_event(*event);
   }
 }
 
-// For now.
+// Gives up the current attempt.
 void RdmaTransport::give_up(const std::string& why) {
   refusal_ = why;
-  next_try_ns_ = monotonic_ns() + kTryAgainNs;
+  next_try_ns_ = monotonic_ns() + kRetryNs;
   for (Lane& lane : lanes_) {
     if (lane.state != Lane::State::kConnected) disconnect(lane);
   }
 }
 
-// Connections are lost at times; one that never lasts, or is refused, is another matter.
+// Connections are lost occasionally. The port has failed if a connection never lasts or is refused
+// for long.
 bool RdmaTransport::has_failed(const Lane& lane, uint64_t now_ns) const {
   const bool is_lasting = lane.state == Lane::State::kConnected && lane.breaks < kBreaksMax;
-  return lane.breaks > 0 && !is_lasting && now_ns - lane.broken_ns >= kBrokenForGoodNs;
+  return lane.breaks > 0 && !is_lasting && now_ns - lane.broken_ns >= kFailedAfterNs;
 }
 
 std::optional<Error> RdmaTransport::failure() {
@@ -148,13 +153,13 @@ std::optional<Error> RdmaTransport::failure() {
                                [&](const Lane& lane) { return has_failed(lane, now_ns); });
   if (!any) return std::nullopt;
   return Error{ErrorCode::kUnavailable, "device " + settings_.device +
-                                            " keeps no connection to the box" +
+                                            " cannot keep a connection to the box" +
                                             (refusal_.empty() ? std::string() : ": " + refusal_)};
 }
 
 bool RdmaTransport::take_request(proto::QueuePairs& request) {
-  if (awaited_) return false;
-  mend(monotonic_ns());
+  if (awaits_answer_) return false;
+  reconnect_lanes(monotonic_ns());
   for (uint32_t index = 0; index < lanes_.size(); ++index) {
     Lane& lane = lanes_[index];
     if (lane.state != Lane::State::kToAsk) continue;
@@ -165,13 +170,13 @@ bool RdmaTransport::take_request(proto::QueuePairs& request) {
   }
   if (request.pairs().empty()) return false;
   request.set_sequence(++sequence_);
-  awaited_ = true;
+  awaits_answer_ = true;
   return true;
 }
 
 void RdmaTransport::on_answer(const proto::QueuePairs& answer) {
-  if (!awaited_ || answer.sequence() != sequence_) return;
-  awaited_ = false;
+  if (!awaits_answer_ || answer.sequence() != sequence_) return;
+  awaits_answer_ = false;
   refusal_.clear();
   if (!answer.refusal().empty()) return give_up(answer.refusal());
   for (const proto::QueuePair& pair : answer.pairs()) {
@@ -186,10 +191,11 @@ void RdmaTransport::on_answer(const proto::QueuePairs& answer) {
   }
   const bool left = std::any_of(lanes_.begin(), lanes_.end(),
                                 [](const Lane& lane) { return lane.state == Lane::State::kAsked; });
-  if (left) give_up("the box has answered for fewer queue pairs than it was asked");
+  if (left) give_up("the box answered for fewer queue pairs than requested");
 }
 
 Status RdmaTransport::add_memory(const std::byte* memory, size_t bytes) {
+  PBOX_CHECK(!memory_.contains(memory));
   auto region = nic::register_to_read(*device_, *domain_, memory, bytes);
   const uint64_t key = region ? (*region)->lkey : nic::PayloadMemory::kRefused;
   for (Lane& lane : lanes_) lane.queue->add_memory(memory, bytes, key);
@@ -199,13 +205,14 @@ Status RdmaTransport::add_memory(const std::byte* memory, size_t bytes) {
   return ok_status();
 }
 
-// Its queue pair destroyed, a device reads nothing any more; mend() makes another.
-bool RdmaTransport::remove_memory(const std::byte* memory, bool break_off) {
+// Once its queue pair is destroyed, a device reads nothing any more. reconnect_lanes() makes a new
+// one.
+bool RdmaTransport::remove_memory(const std::byte* memory, bool force) {
   bool is_read = false;
   for (Lane& lane : lanes_) {
     if (lane.queue->remove_memory(memory)) continue;
     is_read = true;
-    if (break_off && lane.state == Lane::State::kConnected) disconnect(lane);
+    if (force && lane.state == Lane::State::kConnected) disconnect(lane);
     lane.queue->reap();
   }
   if (is_read) return false;
@@ -234,12 +241,15 @@ uint64_t RdmaTransport::rto_floor_ns() const {
 }
 
 size_t RdmaTransport::rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) {
+  PBOX_DCHECK(lane < lanes_.size());
   const size_t count = lanes_[lane].queue->rx_burst(packets);
+  PBOX_DCHECK(count <= packets.size());
   if (count > 0) lanes_[lane].breaks = 0;
   return count;
 }
 
 size_t RdmaTransport::tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) {
+  PBOX_DCHECK(lane < lanes_.size());
   return lanes_[lane].queue->tx_burst(packets, &lanes_[lane].prepared.endpoint);
 }
 

@@ -1,11 +1,12 @@
-// A worker's packets over reliable connections of an RDMA device: a lane for each pipeline of the
-// box, each with queues of its own. The two ends of a lane find each other on the control
-// connection. A connection that breaks is made anew there while operations wait; what was under way
-// is sent again by the protocol's own timers.
+// Carries a worker's packets over reliable connections of an RDMA device: a lane with queues of its
+// own for each pipeline of the box. The two ends of a lane find each other over the control
+// connection. A connection that breaks is replaced while operations wait. The protocol's own timers
+// send again what was in flight.
 //
-// Payloads in memory that the caller has registered leave from there, others are copied into the
-// lane's buffers first: a device may read them after the operation is done, when memory that nobody
-// has promised to keep may be gone. What it reads then nobody takes (exchange_receive.cc, place()).
+// Payloads in memory that the caller has registered are sent from there. Others are copied into the
+// lane's buffers first, because the device may read them after the operation is done, and
+// unregistered memory may be freed by then. What the device reads from registered memory after that
+// is dropped by the box (exchange_receive.cc, store_fragment()).
 #pragma once
 
 #include <map>
@@ -19,16 +20,16 @@
 
 namespace pbox::worker {
 
-// As Transport says of threads.
+// Threads are as for Transport.
 class RdmaTransport : public Transport {
  public:
   explicit RdmaTransport(RdmaPortSettings settings) : settings_(std::move(settings)) {}
   ~RdmaTransport() override;
 
-  // No bound: a message may be longer than a packet of the network.
+  // Returns the maximum: a message may be larger than a packet of the network.
   Result<uint32_t> path_mtu(const nic::Endpoint& box) override;
-  // Opens the device and connects a queue pair to each pipeline. Errors say which is refused, or
-  // what of the device.
+  // Opens the device and connects a queue pair to each pipeline. Errors say which pipeline refuses,
+  // or what is wrong with the device.
   Status open(const SessionSpec& session, const Opening& opening) override;
   uint64_t first_packet_number(uint32_t /*lane*/) const override { return 1; }
   uint32_t receivable_bytes(uint32_t lane) const override;
@@ -38,7 +39,7 @@ class RdmaTransport : public Transport {
   bool take_request(proto::QueuePairs& request) override;
   void on_answer(const proto::QueuePairs& answer) override;
   Status add_memory(const std::byte* memory, size_t bytes) override;
-  bool remove_memory(const std::byte* memory, bool break_off) override;
+  bool remove_memory(const std::byte* memory, bool force) override;
   PayloadCounts payload_counts() const override;
   size_t rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) override;
   size_t tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) override;
@@ -49,9 +50,9 @@ class RdmaTransport : public Transport {
     State state = State::kMissing;
     std::unique_ptr<nic::RdmaQueue> queue;
     uint32_t landing_slots_wanted = 0;
-    uint64_t owner = 0;  // of the newest queue pair; each has a number of its own
+    uint64_t owner = 0;  // of the newest queue pair; each one has a number of its own
     nic::RdmaQueue::Prepared prepared;
-    // Since a packet last came: how often it broke, and when first.
+    // Since a packet last arrived: how often the connection broke, and when for the first time.
     uint32_t breaks = 0;
     uint64_t broken_ns = 0;
   };
@@ -59,24 +60,25 @@ class RdmaTransport : public Transport {
   Status open_lane(const SessionSpec& session, size_t index);
   static void disconnect(Lane& lane);
   Status prepare(Lane& lane);
-  void mend(uint64_t now_ns);
-  void hear(uint64_t now_ns);
+  void reconnect_lanes(uint64_t now_ns);
+  void poll_events(uint64_t now_ns);
   void give_up(const std::string& why);
   bool is_connected() const;
   bool has_failed(const Lane& lane, uint64_t now_ns) const;
 
   RdmaPortSettings settings_;
-  // In the order in which they stand on each other. Memory is registered once for all lanes, and
-  // outlives their queue pairs: one that is made anew finds it there.
+  // In the order of their dependencies. Memory is registered once for all lanes and outlives their
+  // queue pairs, so a new queue pair finds it registered.
   std::shared_ptr<nic::RdmaDevice> device_;
   std::shared_ptr<nic::ProtectionDomain> domain_;
-  std::map<const std::byte*, nic::MemoryRegion> memory_;  // without a region: refused
+  // an entry without a region was refused by the device
+  std::map<const std::byte*, nic::MemoryRegion> memory_;
   std::vector<Lane> lanes_;
-  uint64_t sequence_ = 0;     // of the newest question
-  bool awaited_ = false;      // its answer
-  std::string refusal_;       // why the last attempt failed; empty if it did not
-  uint64_t next_try_ns_ = 0;  // after that
-  uint64_t next_hearing_ns_ = 0;
+  uint64_t sequence_ = 0;       // of the newest request
+  bool awaits_answer_ = false;  // the answer to that request has not arrived
+  std::string refusal_;         // why the last attempt failed; empty if it succeeded
+  uint64_t next_try_ns_ = 0;    // when to try again after a failed attempt
+  uint64_t next_poll_ns_ = 0;
   uint32_t receivable_bytes_ = 0;
 };
 

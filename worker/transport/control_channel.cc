@@ -14,6 +14,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "nic/socket/address.h"
 #include "worker/fork_guard.h"
@@ -59,6 +60,7 @@ Result<ControlChannel> ControlChannel::open(const std::string& box) {
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
     Address& address = channel.addresses_.emplace_back();
     address.length = entry->ai_addrlen;
+    PBOX_CHECK(entry->ai_addrlen <= sizeof(address.address));
     std::memcpy(&address.address, entry->ai_addr, entry->ai_addrlen);
   }
   if (const Status begun = channel.try_next(); !begun) return begun.error();
@@ -71,7 +73,7 @@ Error ControlChannel::unreachable(int error_number) const {
                                        "; is pboxd running there and the port open?"};
 }
 
-// Of the addresses that are left, the first to which connecting can at least begin.
+// Starts to connect to the first of the remaining addresses for which that is possible.
 Status ControlChannel::try_next() {
   int error = EADDRNOTAVAIL;
   while (tried_ < addresses_.size()) {
@@ -99,6 +101,7 @@ Status ControlChannel::try_next() {
 
 Result<bool> ControlChannel::connected() {
   if (is_connected_) return true;
+  PBOX_CHECK(fd_ >= 0 && tried_ <= addresses_.size());
   pollfd wait{fd_, POLLOUT, 0};
   if (poll(&wait, 1, 0) == 0) return false;
   int error = 0;
@@ -114,19 +117,19 @@ Result<bool> ControlChannel::connected() {
 
 Result<ControlChannel> ControlChannel::connect(const std::string& box, uint32_t timeout_ms,
                                                const std::atomic<bool>* cancelled) {
-  constexpr uint64_t kLookNs = 100 * kNanosPerMilli;
+  constexpr uint64_t kPollNs = 100 * kNanosPerMilli;
   auto channel = open(box);
   if (!channel) return channel;
   const uint64_t end_ns = monotonic_ns() + timeout_ms * kNanosPerMilli;
   for (;;) {
-    const auto stands = channel->connected();
-    if (!stands) return stands.error();
-    if (*stands) return channel;
+    const auto established = channel->connected();
+    if (!established) return established.error();
+    if (*established) return channel;
     const uint64_t now_ns = monotonic_ns();
     if (now_ns >= end_ns) return channel->unreachable(ETIMEDOUT);
     if (cancelled != nullptr && *cancelled) return channel->unreachable(ECANCELED);
     pollfd wait{channel->fd(), POLLOUT, 0};
-    const uint64_t wait_ns = std::min(end_ns - now_ns, kLookNs);
+    const uint64_t wait_ns = std::min(end_ns - now_ns, kPollNs);
     poll(&wait, 1, static_cast<int>(wait_ns / kNanosPerMilli) + 1);
   }
 }
@@ -169,6 +172,7 @@ Status ControlChannel::send(const proto::WorkerMessage& message) {
 }
 
 Status ControlChannel::flush() {
+  PBOX_CHECK(fd_ >= 0);
   while (!outgoing_.empty()) {
     const ssize_t written = ::send(fd_, outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
     if (written > 0) {
@@ -184,10 +188,12 @@ Status ControlChannel::flush() {
 }
 
 void ControlChannel::end() const {
+  PBOX_CHECK(outgoing_.empty());
   shutdown(fd_, SHUT_WR);
 }
 
 Result<std::vector<proto::BoxMessage>> ControlChannel::receive() {
+  PBOX_CHECK(fd_ >= 0);
   char buffer[16 * 1024];
   while (broken_.empty()) {
     const ssize_t bytes = recv(fd_, buffer, sizeof(buffer), 0);
@@ -205,7 +211,7 @@ Result<std::vector<proto::BoxMessage>> ControlChannel::receive() {
   for (;;) {
     auto body = reader_.next();
     if (!body) {
-      broken_ = "sent nonsense: " + body.error().message;
+      broken_ = "sent data that cannot be decoded: " + body.error().message;
       break;
     }
     if (!body->has_value()) break;

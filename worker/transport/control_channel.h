@@ -1,5 +1,5 @@
-// The worker's end of the control connection: framed messages over a TCP socket that never blocks.
-// One thread at a time.
+// The worker's end of the control connection: framed messages over a non-blocking TCP socket. One
+// thread at a time.
 #pragma once
 
 #include <sys/socket.h>
@@ -16,15 +16,16 @@ namespace pbox::worker {
 
 class ControlChannel {
  public:
-  // box: "host:port" or "[v6]:port"; the host may be a name, and is resolved here, which may block.
-  // Begins to connect: until connected() no message goes either way.
+  // Starts to connect. `box`: "HOST:PORT" or "[IPV6]:PORT". Resolving a host name may block. No
+  // message can be sent or received until connected().
   static Result<ControlChannel> open(const std::string& box);
-  // Blocks until the connection stands, for at most timeout_ms, or until another thread has set
-  // `cancelled`.
+  // Connects, and blocks until the connection is established, for at most timeout_ms, or until
+  // another thread has set `cancelled`.
   static Result<ControlChannel> connect(const std::string& box, uint32_t timeout_ms,
                                         const std::atomic<bool>* cancelled = nullptr);
-  // True once the connection stands; false while one of the box's addresses is still tried, which
-  // the descriptor shows by becoming writable. An error if none is left.
+  // Returns true once the connection is established. Returns false while one of the box's addresses
+  // is still being tried; the descriptor becomes writable when that ends. Returns an error if no
+  // address is left.
   Result<bool> connected();
 
   ControlChannel(ControlChannel&& other) noexcept;
@@ -35,15 +36,15 @@ class ControlChannel {
   const nic::Endpoint& peer() const { return peer_; }
   const std::string& box() const { return box_; }
 
-  // Queues a message and writes what the socket takes now.
+  // Queues a message and writes as much as the socket takes now.
   Status send(const proto::WorkerMessage& message);
-  // Writes what is still queued. Ok also if the socket takes no more for now.
+  // Writes what is still queued. Also ok if the socket takes no more for now.
   Status flush();
-  // Nothing more will be sent. Once all has been written.
+  // Closes this direction of the connection. Call it when everything has been written.
   void end() const;
   bool wants_write() const { return !outgoing_.empty() || !is_connected_; }
-  // The messages that have arrived. An error once the connection is gone or speaks nonsense;
-  // messages that came before the end are returned first.
+  // Returns the messages that have arrived. Returns an error once the connection is closed or its
+  // data cannot be decoded; messages that arrived before are returned first.
   Result<std::vector<proto::BoxMessage>> receive();
 
  private:
@@ -56,14 +57,14 @@ class ControlChannel {
   Error unreachable(int error_number) const;
 
   std::vector<Address> addresses_;  // of the box
-  size_t tried_ = 0;                // of these
+  size_t tried_ = 0;                // number of addresses tried so far
   bool is_connected_ = false;
   int fd_ = -1;
   nic::Endpoint peer_;
   std::string box_;
   std::string outgoing_;
   wire::FrameReader reader_;
-  std::string broken_;  // why the connection is over; empty while it stands
+  std::string broken_;  // why the connection is over; empty while it is established
 };
 
 }  // namespace pbox::worker

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <string>
 
+#include "base/check.h"
 #include "base/limits.h"
 
 namespace pbox::worker {
@@ -28,7 +29,8 @@ Status RegisteredMemory::add(const std::byte* address, uint64_t bytes) {
   if (address == nullptr) return invalid("address is NULL: give the memory's first byte");
   if (bytes == 0) return invalid("bytes is 0: give the size of the whole memory");
   if (bytes > UINTPTR_MAX - reinterpret_cast<uintptr_t>(address)) {
-    return invalid(describe(address, bytes) + " reach beyond all memory: correct bytes");
+    return invalid(describe(address, bytes) +
+                   " reach past the end of the address space: correct bytes");
   }
   auto next = regions_.upper_bound(address);
   const auto overlaps = [&](const auto& region) {
@@ -44,9 +46,10 @@ Status RegisteredMemory::add(const std::byte* address, uint64_t bytes) {
   if (regions_.size() >= limits::kMemoryRegionsMax) {
     return Error{ErrorCode::kResourceExhausted,
                  std::to_string(regions_.size()) +
-                     " pieces of memory are registered, which is the most there may be; register "
-                     "larger ones, of several buffers each, or unregister some"};
+                     " regions of memory are registered, which is the maximum; register "
+                     "larger ones that hold several buffers each, or unregister some"};
   }
+  PBOX_CHECK(!regions_.contains(address));
   regions_[address] = bytes;
   return ok_status();
 }
@@ -54,7 +57,8 @@ Status RegisteredMemory::add(const std::byte* address, uint64_t bytes) {
 Status RegisteredMemory::check(const std::byte* address) const {
   if (regions_.contains(address)) return ok_status();
   char text[96];
-  std::snprintf(text, sizeof(text), "no memory is registered from %p on; give the address that was",
+  std::snprintf(text, sizeof(text),
+                "no memory is registered at %p; pass the address that was registered",
                 static_cast<const void*>(address));
   return Error{ErrorCode::kNotFound, text};
 }

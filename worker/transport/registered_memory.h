@@ -1,4 +1,4 @@
-// What of the caller's memory is registered (pbox_register_memory). Pure.
+// The regions of memory that the caller has registered (pbox_register_memory). Pure.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@ namespace pbox::worker {
 
 class RegisteredMemory {
  public:
-  // Errors name the value and the remedy, and change nothing.
+  // Errors name the value and the remedy. A failed call changes nothing.
   Status add(const std::byte* address, uint64_t bytes);
-  Status check(const std::byte* address) const;  // that it is registered, from there on
+  Status check(const std::byte* address) const;  // ok if a region was registered at this address
   void remove(const std::byte* address) { regions_.erase(address); }
 
  private:
-  std::map<const std::byte*, uint64_t> regions_;  // bytes by address; none across another
+  std::map<const std::byte*, uint64_t> regions_;  // bytes by address; regions do not overlap
 };
 
 }  // namespace pbox::worker

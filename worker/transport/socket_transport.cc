@@ -4,6 +4,7 @@
 #include <optional>
 #include <random>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "nic/rss.h"
 #include "worker/fork_guard.h"
@@ -13,11 +14,12 @@ namespace pbox::worker {
 namespace {
 
 constexpr uint64_t kRtoFloorNs = 2 * kNanosPerMilli;
-// A port that leads to the queue may be another program's; so many that are would be strange.
+// A port that leads to the queue may be in use by another program. It is unlikely that this many
+// are.
 constexpr int kBindAttemptsMax = 64;
 
-// A sender cannot choose the queue from a kernel socket: what is behind it hashes, if it has more
-// than one.
+// A kernel socket cannot choose the box's queue. If the box has more than one, the hash of its NIC
+// decides.
 bool needs_trial(const SessionSpec& session, uint32_t lane) {
   if (!first_chunk_of(session, lane)) return false;
   const nic::QueueAffinity affinity = session.pipelines[lane].affinity;
@@ -35,9 +37,10 @@ Error no_source_port(const SessionSpec& session, uint32_t lane, const std::strin
 
 Result<nic::SocketPort> open_by_hash(const SessionSpec& session, uint32_t lane) {
   const SessionSpec::Pipeline& pipeline = session.pipelines[lane];
+  PBOX_CHECK(pipeline.rss != nullptr);
   nic::Endpoint local;
   {
-    // The route decides the local address, and the hash needs it.
+    // The hash needs the local address, which the route decides.
     const auto any = open_connected(pipeline.box);
     if (!any) return any.error();
     local = any->local();
@@ -49,8 +52,8 @@ Result<nic::SocketPort> open_by_hash(const SessionSpec& session, uint32_t lane) 
         nic::source_port_for(*pipeline.rss, local, pipeline.box, pipeline.queue, candidate);
     if (!found) {
       return no_source_port(session, lane,
-                            "the RSS table that the box sent has no entry for it; see that its "
-                            "NIC's table names each of its queues");
+                            "the RSS table that the box sent has no entry for it; make its "
+                            "NIC's table name each of its queues");
     }
     local.port = *found;
     auto port = nic::SocketPort::open({.local = local, .remote = pipeline.box});
@@ -58,9 +61,9 @@ Result<nic::SocketPort> open_by_hash(const SessionSpec& session, uint32_t lane) 
     last = port.error().message;
     candidate = static_cast<uint16_t>(*found + 1);
   }
-  return no_source_port(
-      session, lane,
-      "the last of " + std::to_string(kBindAttemptsMax) + " that do could not be used: " + last);
+  return no_source_port(session, lane,
+                        "none of " + std::to_string(kBindAttemptsMax) +
+                            " candidates could be used; the last error: " + last);
 }
 
 }  // namespace
@@ -76,12 +79,14 @@ Result<uint32_t> SocketTransport::path_mtu(const nic::Endpoint& box) {
 }
 
 Status SocketTransport::open(const SessionSpec& session, const Opening& opening) {
+  PBOX_CHECK(lanes_.empty());
   std::vector<uint32_t> on_trial;
   for (uint32_t lane = 0; lane < session.pipelines.size(); ++lane) {
     if (needs_trial(session, lane)) on_trial.push_back(lane);
   }
   auto found = find_sources(session, on_trial, opening);
   if (!found) return found.error();
+  PBOX_CHECK(found->size() == on_trial.size());
   size_t next_found = 0;
   for (uint32_t lane = 0; lane < session.pipelines.size(); ++lane) {
     if (next_found < on_trial.size() && on_trial[next_found] == lane) {
@@ -96,11 +101,13 @@ Status SocketTransport::open(const SessionSpec& session, const Opening& opening)
     }
     close_in_child(lanes_.back().port.event_fd());
   }
+  PBOX_CHECK(lanes_.size() == session.pipelines.size() && next_found == on_trial.size());
   return ok_status();
 }
 
-// Three quarters, because the kernel counts its own memory around each packet too.
+// Three quarters, because the kernel also counts its own memory around each packet.
 uint32_t SocketTransport::receivable_bytes(uint32_t lane) const {
+  PBOX_CHECK(lane < lanes_.size());
   return lanes_[lane].port.capabilities().receive_buffer_bytes / 4 * 3;
 }
 

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/check.h"
 #include "nic/socket/port.h"
 #include "worker/transport/transport.h"
 
@@ -15,15 +16,18 @@ class SocketTransport : public Transport {
   Result<uint32_t> path_mtu(const nic::Endpoint& box) override;
   Status open(const SessionSpec& session, const Opening& opening) override;
   uint64_t first_packet_number(uint32_t lane) const override {
+    PBOX_DCHECK(lane < lanes_.size());
     return lanes_[lane].first_packet_number;
   }
   uint32_t receivable_bytes(uint32_t lane) const override;
   uint64_t rto_floor_ns() const override;
   int event_fd(uint32_t lane) const override { return lanes_[lane].port.event_fd(); }
   size_t rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) override {
+    PBOX_DCHECK(lane < lanes_.size());
     return lanes_[lane].port.rx_burst(packets);
   }
   size_t tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) override {
+    PBOX_DCHECK(lane < lanes_.size());
     return lanes_[lane].port.tx_burst(packets);
   }
 

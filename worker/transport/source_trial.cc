@@ -5,16 +5,18 @@
 #include <algorithm>
 #include <array>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 namespace pbox::worker {
 namespace {
 
-// One port in as many as there are queues is right, if the hash is fair: of four times as many all
-// are wrong once in 50 times.
+// With a fair hash, one port in as many as there are queues is right. Of four times as many ports,
+// all are wrong once in 50 times.
 constexpr size_t kPortsPerPipeline = 4;
 constexpr size_t kPortsPerLaneMax = 64;
-constexpr size_t kPortsMax = 256;  // of all lanes at once: a process may have 1024 descriptors
+// over all lanes at once: a process may have only 1024 descriptors
+constexpr size_t kPortsMax = 256;
 constexpr int kProbesPerPort = 3;  // any of them may be lost
 constexpr uint64_t kAnswerNs = 50 * kNanosPerMilli;
 
@@ -29,12 +31,14 @@ class Trial {
     while (count_unanswered() > 0) {
       if (const Status opened = open_candidates(); !opened) return opened.error();
       for (int probe = 0; probe < kProbesPerPort && count_unanswered() > 0; ++probe) {
-        if (const Status tended = opening_.tend(); !tended) return tended.error();
+        if (const Status alive = opening_.keep_alive(); !alive) return alive.error();
         send_probes();
         listen(monotonic_ns() + kAnswerNs);
-        if (monotonic_ns() >= opening_.deadline_ns && count_unanswered() > 0) return too_late();
+        if (monotonic_ns() >= opening_.deadline_ns && count_unanswered() > 0)
+          return timeout_error();
       }
     }
+    PBOX_CHECK(count_unanswered() == 0);
     std::vector<FoundSource> found;
     for (Lane& lane : lanes_) {
       found.push_back({std::move(*lane.answered), lane.next_packet_number});
@@ -66,7 +70,7 @@ class Trial {
       while (lane.candidates.size() < wanted) {
         auto port = open_connected(session_.pipelines[lane.lane].box);
         if (!port && lane.candidates.empty()) return port.error();
-        if (!port) break;  // out of descriptors: fewer will do
+        if (!port) break;  // out of descriptors: fewer ports suffice
         lane.candidates.push_back(std::move(*port));
         ++lane.ports_tried;
       }
@@ -78,9 +82,10 @@ class Trial {
     const wire::PullPayload holds_nothing;
     for (Lane& lane : lanes_) {
       for (nic::SocketPort& port : lane.candidates) {
+        PBOX_DCHECK(!lane.answered);
         const nic::TxPacket probe = make_probe(session_, lane.lane, lane.next_packet_number++,
                                                monotonic_ns(), holds_nothing);
-        port.tx_burst({&probe, 1});  // what does not leave counts as lost
+        port.tx_burst({&probe, 1});  // a probe that does not leave counts as lost
       }
     }
   }
@@ -100,6 +105,7 @@ class Trial {
   }
 
   void take_answer(Lane& lane) {
+    PBOX_DCHECK(!lane.answered || lane.candidates.empty());
     std::array<nic::RxPacket, 4> burst;
     for (nic::SocketPort& port : lane.candidates) {
       for (size_t count = port.rx_burst(burst); count > 0; count = port.rx_burst(burst)) {
@@ -115,15 +121,15 @@ class Trial {
     }
   }
 
-  Error too_late() const {
+  Error timeout_error() const {
     const Lane& lane =
         *std::find_if(lanes_.begin(), lanes_.end(), [](const Lane& one) { return !one.answered; });
     return {ErrorCode::kTimeout,
             "pipeline " + std::to_string(lane.lane) + " of the box (" +
-                to_string(session_.pipelines[lane.lane].box) + ") answered to none of " +
+                to_string(session_.pipelines[lane.lane].box) + ") answered none of " +
                 std::to_string(lane.ports_tried) + " source ports within " +
                 in_seconds(monotonic_ns() - start_ns_) +
-                "; see that no firewall drops UDP between this host and that port, and that the "
+                "; check that no firewall drops UDP between this host and that port, and that the "
                 "box's NIC has a queue for each of its pipelines"};
   }
 
@@ -158,6 +164,7 @@ std::optional<uint32_t> first_chunk_of(const SessionSpec& session, uint32_t lane
 
 nic::TxPacket make_probe(const SessionSpec& session, uint32_t lane, uint64_t packet_number,
                          uint64_t now_ns, const wire::PullPayload& payload) {
+  PBOX_CHECK(lane < session.pipelines.size() && packet_number > 0);
   nic::TxPacket packet;
   packet.to = &session.pipelines[lane].box;
   packet.header.set_type(wire::PacketType::kPull);
@@ -175,6 +182,7 @@ nic::TxPacket make_probe(const SessionSpec& session, uint32_t lane, uint64_t pac
 }
 
 bool answers_probe(const SessionSpec& session, uint32_t lane, const nic::RxPacket& packet) {
+  PBOX_CHECK(lane < session.pipelines.size());
   wire::Parsed parsed;
   return wire::parse(packet.data, packet.bytes, parsed) == wire::Reject::kNone &&
          parsed.header.spi == (session.pipelines[lane].spi | wire::kSpiToWorker) &&

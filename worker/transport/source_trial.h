@@ -1,6 +1,6 @@
-// Finding, by trial, source ports whose packets a NIC's unknown hash leads to the right queues
-// (QueueAffinity::kSourceTrial). A box drops what arrives on the wrong queue without a word, so the
-// port that is answered is a port that leads there.
+// Finds, by trial, source ports whose packets a NIC's unknown hash leads to the right queues
+// (QueueAffinity::kSourceTrial). A box silently drops a packet that arrives on the wrong queue. So
+// a port that gets an answer is a port that leads to the right queue.
 #pragma once
 
 #include <cstdint>
@@ -13,30 +13,31 @@
 
 namespace pbox::worker {
 
-// A socket of any source port, connected to a pipeline of the box. Set-up thread.
+// Opens a socket with any source port, connected to a pipeline of the box. Set-up thread.
 Result<nic::SocketPort> open_connected(const nic::Endpoint& box);
 
-// The lowest chunk that a pipeline owns; nothing if it owns none.
+// Returns the lowest chunk that a pipeline owns; nothing if it owns none.
 std::optional<uint32_t> first_chunk_of(const SessionSpec& session, uint32_t lane);
 
-// The question: a PULL of the lane's first chunk, which it must have, in the round that is open.
-// The box answers with a STATUS, or, where the others have finished that round meanwhile, with the
-// result, which will be asked for again; nothing else changes. Points to `payload`. Pure.
+// Builds the probe: a PULL of the lane's first chunk, which it must have, for the round that is
+// open. The box answers with a STATUS. If the other ranks have finished that round meanwhile, it
+// answers with the result, which the worker will ask for again. Nothing else changes. The packet
+// points to `payload`. Pure.
 nic::TxPacket make_probe(const SessionSpec& session, uint32_t lane, uint64_t packet_number,
                          uint64_t now_ns, const wire::PullPayload& payload);
-// True for an authentic answer to it. Pure.
+// Returns whether the packet is an authentic answer to the probe. Pure.
 bool answers_probe(const SessionSpec& session, uint32_t lane, const nic::RxPacket& packet);
 
 struct FoundSource {
   nic::SocketPort port;
-  // Above those of all probes, so that the first packet from `port` moves the box's idea of where
-  // this worker is to it, and none of the probes can move it away again.
+  // Above the numbers of all probes. So the first packet from `port` moves this worker's address on
+  // the box to that port, and no late probe can move it away again.
   uint64_t next_packet_number = 1;
 };
 
-// One source for each of `lanes`, in their order, all sought at once. Every one of them owns a
-// chunk. An error names the first pipeline that answered from no port before the deadline. Set-up
-// thread.
+// Finds a source for each of `lanes`, in their order; all are searched at the same time. Each lane
+// must own a chunk. An error names the first pipeline that did not answer any port before the
+// deadline. Set-up thread.
 Result<std::vector<FoundSource>> find_sources(const SessionSpec& session,
                                               std::span<const uint32_t> lanes,
                                               const Opening& opening);

@@ -22,14 +22,14 @@ bool is_kind(const std::string& text) {
   });
 }
 
-// The path of a library that lies beside the one that this code is part of, or in ../lib of the
-// program that it is part of; empty if none does.
-std::string beside_this(const std::string& name) {
+// Returns the path of a library in the folder of the library that this code is in, or in ../lib of
+// the program that it is in. Empty if there is none.
+std::string path_beside_this(const std::string& name) {
   Dl_info self{};
   if (dladdr(kSocketPort, &self) == 0 || self.dli_fname == nullptr) return "";
   std::error_code ignored;
   std::filesystem::path own = self.dli_fname;
-  // A program found by PATH is known by its bare name.
+  // A program that was found by PATH is known only by its bare name.
   if (!own.has_parent_path()) own = std::filesystem::read_symlink("/proc/self/exe", ignored);
   for (const char* folder : {".", "../lib"}) {
     const auto path = own.parent_path() / folder / name;
@@ -58,7 +58,7 @@ Result<std::unique_ptr<Transport>> open_transport(const std::string& port) {
         "port '" + port + "' is unknown; write 'socket' or KIND:ARGUMENTS, as in 'dpdk:DEVICE'"};
   }
   const std::string name = "libpbox_" + kind + ".so.1";
-  const std::string beside = beside_this(name);
+  const std::string beside = path_beside_this(name);
   const std::string& file = beside.empty() ? name : beside;
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {

@@ -1,8 +1,8 @@
 """PBox for Python: the client of a gradient-aggregation box, over libpbox's C ABI.
 
-`pbox.Client` is the plain client, for torch tensors and numpy arrays. `pbox.torch` plugs it into
-PyTorch; it is imported by name, so that `import pbox` needs neither torch nor numpy.
-`pbox.LocalBox` starts a box of one's own on this machine, for a first try and for tests.
+`pbox.Client` is the plain client, for torch tensors and numpy arrays. `pbox.torch` connects it to
+PyTorch and has to be imported by name, so that `import pbox` needs neither torch nor numpy.
+`pbox.LocalBox` starts a private box on this machine, for a first try and for tests.
 """
 
 from .client import Client, Tensor

@@ -1,15 +1,15 @@
-"""What libpbox needs to know of a torch tensor or a numpy array: address, count, dtype."""
+"""Address, element count and dtype of a torch tensor or a numpy array."""
 
 from .errors import InvalidArgument
 
-# pbox_dtype, by the names that torch ("torch.float32") and numpy ("float32") print.
+# pbox_dtype by the name that torch ("torch.float32") and numpy ("float32") print.
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 NAMES = {code: name for name, code in DTYPES.items()}
 BYTES = {DTYPES["float32"]: 4, DTYPES["float16"]: 2, DTYPES["bfloat16"]: 2}
 
 
 def dtype_code(dtype, what="dtype"):
-    """The pbox_dtype of a torch or numpy dtype, or of its name."""
+    """Returns the pbox_dtype of a torch or numpy dtype, or of its name."""
     name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
     if name not in DTYPES:
         raise InvalidArgument(f"{what} is {name}: the box sums {', '.join(DTYPES)} only")
@@ -17,7 +17,7 @@ def dtype_code(dtype, what="dtype"):
 
 
 def describe(buffer, what="buffer", writable=False):
-    """(address, element count, pbox_dtype) of a contiguous buffer in host memory."""
+    """Returns (address, element count, pbox_dtype) of a contiguous buffer in host memory."""
     code = dtype_code(buffer.dtype, what)
     if hasattr(buffer, "data_ptr"):
         if buffer.device.type != "cpu":

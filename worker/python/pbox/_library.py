@@ -93,19 +93,19 @@ _PROTOTYPES = {
 
 
 def checkout_folder():
-    """The root of the source tree that this package lies in, whether or not it is one."""
+    """Returns the folder that is the root of the source tree if the package was not installed."""
     return pathlib.Path(__file__).resolve().parents[3]
 
 
 def _candidates():
-    """Where libpbox.so may lie, best first; what the environment names is the only candidate."""
+    """Returns the paths where libpbox.so may be, best first. PBOX_LIBRARY excludes all others."""
     if os.environ.get("PBOX_LIBRARY"):
         return [os.environ["PBOX_LIBRARY"]]
     here = pathlib.Path(__file__).resolve()
     folders = [here.parent]
     if os.environ.get("PBOX_BUILD_DIR"):
         folders.append(pathlib.Path(os.environ["PBOX_BUILD_DIR"]) / "lib")
-    folders.append(here.parents[3])  # lib, of an installed lib/python3/dist-packages/pbox
+    folders.append(here.parents[3])  # lib of an installed lib/python3/dist-packages/pbox
     folders.append(checkout_folder() / "build" / "release" / "lib")
     found = [str(folder / "libpbox.so") for folder in folders
              if (folder / "libpbox.so").exists()]
@@ -114,13 +114,13 @@ def _candidates():
 
 @functools.lru_cache(maxsize=None)
 def load():
-    """The loaded library, with the prototype of each function set."""
+    """Returns the loaded library, with the prototype of each function set."""
     path = _candidates()[0]
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
         raise ImportError(
-            f"libpbox.so cannot be loaded ({error}). Build it, or name it in PBOX_LIBRARY."
+            f"libpbox.so cannot be loaded ({error}). Build it, or set PBOX_LIBRARY to its path."
         ) from error
     try:
         for name, (result, arguments) in _PROTOTYPES.items():

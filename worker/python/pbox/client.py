@@ -1,4 +1,4 @@
-"""Client: libpbox for Python, as thin as ctypes allows."""
+"""Client: the calls of libpbox for Python, over ctypes."""
 
 import atexit
 import ctypes
@@ -21,20 +21,20 @@ READS = {"fresh": 0, "cached": 1}
 OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5}
 _NO_CALLBACK = _library.CALLBACK()
 
-# Strong references, and no __del__: a client dropped by its last callback would otherwise be
-# destroyed on its own I/O thread.
+# Strong references to all open clients, and no __del__. Otherwise a client whose last reference is
+# dropped by a callback would be destroyed on its own I/O thread.
 _open_clients = set()
 
 
 @atexit.register
 def _close_all():
-    # An I/O thread that calls back into an interpreter that is being torn down aborts the process.
+    # A callback into an interpreter that is shutting down would abort the process.
     for client in list(_open_clients):
         client.close()
 
 
 class Tensor:
-    """A registered tensor: its id, and what its buffers must look like."""
+    """A registered tensor: its id, and the element count and dtype of its buffers."""
 
     __slots__ = ("id", "name", "element_count", "dtype")
 
@@ -46,40 +46,44 @@ class Tensor:
 
 
 class Client:
-    """One rank of a job. Options not given come from the environment: PBOX_BOX, PBOX_JOB,
+    """One rank of a job. Options that are not given come from the environment: PBOX_BOX, PBOX_JOB,
     PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_CHUNK_BYTES,
     PBOX_WINDOW_BYTES, PBOX_JOIN_TIMEOUT_MS, PBOX_WAIT_TIMEOUT_MS, PBOX_RECOVERY,
     PBOX_RECOVER_TIMEOUT_MS, PBOX_ON_WORKER_LOST, PBOX_REJOIN, PBOX_PRIORITY_POLICY,
     PBOX_DELIVERY, PBOX_SYNC, PBOX_STALENESS, PBOX_SYNC_PROBABILITY, PBOX_RELEASE, PBOX_READS,
-    PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS. `port` is what carries packets:
-    "socket", or "dpdk:DEVICE" of the library libpbox_dpdk.so.1. `recovery` is what happens when the
-    box is lost: "copy" looks for it, or its successor, for recover_timeout_ms and goes on, which
-    takes memory for one more copy of the model, of weights two; "none" fails. `on_worker_lost`:
-    the others "wait" for a lost rank for lost_timeout_ms, or then go on without it ("partial"),
-    or "abort" at once.
-    `rejoin`: take the place of a rank that a running job has lost. `priority_policy`: tensors go by
-    their registered priority ("explicit"), by the order that rank 0 learns in the first round of
-    gradients ("forward-order": what was started last is needed first), or as they come ("fifo").
-    `delivery`: results come unasked ("broadcast"), or are asked for, tensor by tensor, when the box
-    has told that they are there ("pull", for comparison with such parameter servers).
-    `numerics`: sums are made as values come ("fast"), or in the order of ranks ("ordered"), which
-    gives the same bits in every run and costs the box the memory of all ranks' values.
-    `replicas`, with mode "optimize" on several boxes: 1, another box has a copy of weights and
-    optimizer state, so that none of it dies with a box; 0, none has.
+    PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS, PBOX_REPLICAS. pbox.h and docs/pytorch.md explain
+    all options. In short:
 
-    `sync` is when a rank may go on without the others: "bsp" (the default), or, with mode
-    "optimize" and recovery "none", "asp", "ssp", "essp", "pssp", "dpssp" (with `staleness`, and
-    `sync_probability` for the last two), or "drop" (with `quorum`). `release` ("soft", "lazy") says
-    when a rank that had to wait goes on, `reads` ("fresh", "cached") whether weights come with each
-    exchange or only when a copy of them is too old. pbox.h explains each.
-
-    `restore`, with mode "optimize": begin with a snapshot of the job, "latest" or its number as a
-    string; `statistics()["restored_steps"]` says how many steps its weights had taken, 0 where
-    there was none.
+    `port`: what carries packets. "socket", or "KIND:ARGUMENTS" of the library libpbox_KIND.so.1,
+    for example "dpdk:DEVICE".
+    `recovery`: what happens when the box is lost. "copy" searches for the box or its successor for
+    recover_timeout_ms and continues; it takes memory for one more copy of the model, two with mode
+    "optimize". "none" fails.
+    `on_worker_lost`: the other ranks "wait" lost_timeout_ms for a lost rank, then fail; or then
+    continue without it ("partial"); or fail at once ("abort").
+    `rejoin`: take the place of a rank that a running job has lost.
+    `priority_policy`: tensors are sent by their registered priority ("explicit"); in the order that
+    rank 0 learns in the first round of gradients ("forward-order": the tensor started last is
+    needed first); or in the order of the calls ("fifo").
+    `delivery`: the box sends results without being asked ("broadcast"); or announces them, and they
+    are pulled tensor by tensor ("pull", for comparison with other parameter servers).
+    `numerics`: values are added as they arrive ("fast"), or in the order of ranks ("ordered"). The
+    latter gives the same bits in every run and costs the box memory for all ranks' values.
+    `replicas`: with mode "optimize" and several boxes, 1 keeps a replica of weights and optimizer
+    state on another box, so that none of it is lost with a box.
+    `sync`: when a rank may continue without the others. "bsp" (the default); or, with mode
+    "optimize" and recovery "none", "asp", "ssp", "essp", "pssp" and "dpssp" (with `staleness`, and
+    `sync_probability` for the last two), or "drop" (with `quorum`).
+    `release`: when a rank that had to wait continues ("soft", "lazy").
+    `reads`: whether weights are fetched in each exchange ("fresh") or only when the copy of them is
+    too old ("cached").
+    `restore`: with mode "optimize", start with a snapshot of the job, "latest" or its number as a
+    string. `statistics()["restored_steps"]` is the number of steps that its weights had taken; 0 if
+    there was no snapshot.
 
     Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
-    reference to each until its operation is done. Any thread may call any method; no other call
-    may be under way when close() is called. A client lives until close(), the end of its `with`
+    reference to each until its operation is done. Any thread may call any method, but no other call
+    may be running when close() is called. A client lives until close(), the end of its `with`
     block, or the interpreter's exit.
 
         with pbox.Client(rank=0, world_size=1) as client:
@@ -93,8 +97,8 @@ class Client:
         self._library = _library.load()
         self._process = os.getpid()
         self._context = None
-        # What libpbox reads and writes stays referenced: by token while a callback is due, else by
-        # tensor id until the tensor is waited for or pushed again.
+        # Buffers that libpbox reads or writes stay referenced: by token while a callback is due,
+        # otherwise by tensor id until the tensor is waited for or pushed again.
         self._operations = {}
         self._held = {}
         self._memory = {}  # registered buffers by address
@@ -138,8 +142,9 @@ class Client:
         return filled
 
     def register(self, name, like, priority=0):
-        """Declares a tensor shaped as the buffer `like`; before join, in the same order on every
-        rank. The larger `priority`, the earlier it is sent. Returns the Tensor to use later."""
+        """Declares a tensor with the size and dtype of the buffer `like`. Call it before join, in
+        the same order on every rank. A tensor with a larger `priority` is sent earlier. Returns the
+        Tensor that the other methods take."""
         _, element_count, dtype = _buffer.describe(like, name)
         tensor_id = ctypes.c_uint32()
         self._check(self._library.pbox_register_tensor(
@@ -149,7 +154,7 @@ class Client:
 
     def set_optimizer(self, kind, learning_rate, *, momentum=0.0, betas=(0.9, 0.999),
                       epsilon=1e-8, weight_decay=0.0):
-        """The optimizer that the box runs (mode "optimize"), before join."""
+        """Chooses the optimizer that the box runs. Only with mode "optimize" and before join."""
         options = _library.OptimizerOptions()
         code = _choice("optimizer", kind, OPTIMIZERS)
         self._library.pbox_optimizer_options_init(ctypes.byref(options), code)
@@ -161,29 +166,29 @@ class Client:
         self._check(self._library.pbox_set_optimizer(self._open(), ctypes.byref(options)))
 
     def set_tensor_optimizer(self, tensor, lr_scale, weight_decay):
-        """This tensor's factor of the learning rate, and its own weight decay; before join."""
+        """Sets a tensor's factor of the learning rate and its own weight decay. Before join."""
         self._check(self._library.pbox_set_tensor_optimizer(
             self._open(), tensor.id, lr_scale, weight_decay))
 
     def join(self):
-        """Joins the job; returns when every rank has joined."""
+        """Joins the job. Returns when every rank has joined."""
         self._check(self._library.pbox_join(self._open()))
 
     def tensor_round(self, tensor):
-        """The round that the tensor's next operation belongs to: 0 in a job that begins. A process
-        that rejoins puts its own state to it."""
+        """Returns the round of the tensor's next operation: 0 in a new job. A process that rejoins
+        uses it to set its own state to the job's progress."""
         return self._number(self._library.pbox_tensor_round, tensor)
 
     def contributors(self, tensor):
-        """How many ranks are in the tensor's last result, the least of its parts; 0 before the
-        first. Less than world_size only with on_worker_lost="partial"."""
+        """Returns how many ranks contributed to the tensor's last result, the minimum over its
+        chunks; 0 before the first result. Below world_size only with on_worker_lost="partial"."""
         return self._number(self._library.pbox_contributors, tensor)
 
     def push_pull(self, tensor, gradient, result=None, *, priority=None, callback=None):
-        """Starts one exchange: `gradient` goes to the box, and the sum, the mean or the new
-        weights come into `result` (or into `gradient` itself). One at a time per tensor.
+        """Starts one exchange. `gradient` goes to the box; the sum, the mean or the new weights
+        are written into `result`, by default into `gradient`. One exchange at a time per tensor.
 
-        `callback(tensor, error)` is called once on the I/O thread, with None or a PboxError; a wait
+        `callback(tensor, error)` is called once on the I/O thread, with None or a PboxError. A wait
         may return before that. It must be short and must not wait."""
         result = gradient if result is None else result
         source = self._address(tensor, gradient, writable=False)
@@ -196,12 +201,12 @@ class Client:
                         self._library.pbox_push_pull_priority, source, target, priority)
 
     def register_memory(self, buffer):
-        """Tells of a long-lived buffer that gradients will lie in, one or many: the device of an
-        rdma port reads them there, without a copy. On other ports it changes nothing. After join.
+        """Registers a long-lived buffer that holds one or more gradients. The device of an rdma
+        port then reads them in place, without a copy. It has no effect on other ports. After join.
 
-        The client keeps the buffer until unregister_memory(buffer) or close(); it must not be
-        resized. SystemFailure: the device refuses it. Then payloads go on being copied, and the
-        buffer is to be unregistered as any other."""
+        The client keeps the buffer until unregister_memory(buffer) or close(). It must not be
+        resized. SystemFailure: the device refuses the buffer. Payloads are then copied as before,
+        and the buffer still has to be unregistered."""
         address, element_count, dtype = _buffer.describe(buffer)
         status = self._library.pbox_register_memory(
             self._open(), address, element_count * _buffer.BYTES[dtype])
@@ -210,20 +215,20 @@ class Client:
         self._check(status)
 
     def unregister_memory(self, buffer):
-        """When this returns no device reads the buffer any more. Operations go on, with copies."""
+        """When this returns, no device reads the buffer. Operations continue with copies."""
         address, _, _ = _buffer.describe(buffer)
         self._check(self._library.pbox_unregister_memory(self._open(), address))
         del self._memory[address]
 
     def init_weights(self, tensor, weights, callback=None):
-        """Mode "optimize": starts sending the initial weights. Rank 0's count, and every rank
-        receives them in `weights`. A rank that rejoins receives them as they are now."""
+        """Mode "optimize": starts to send the initial weights. Rank 0's weights count; every rank
+        receives them in `weights`. A rank that rejoins receives the current weights."""
         address = self._address(tensor, weights, writable=True)
         self._start(tensor, (weights,), callback, self._library.pbox_init_weights, address)
 
     def wait(self, tensor, timeout_ms=0):
-        """Waits for the tensor's operation. After a Timeout it goes on and may be waited for
-        again. 0 means the option wait_timeout_ms."""
+        """Waits for the tensor's operation. timeout_ms 0 means the option wait_timeout_ms. After a
+        Timeout the operation continues and can be waited for again."""
         held = self._held.get(tensor.id)
         self._check(self._library.pbox_wait(self._open(), tensor.id, _milliseconds(timeout_ms)))
         if held is not None and self._held.get(tensor.id) is held:
@@ -234,9 +239,10 @@ class Client:
         self._check(self._library.pbox_wait_all(self._open(), _milliseconds(timeout_ms)))
 
     def set_priorities(self, policy="explicit", by_tensor=None):
-        """Changes the job's policy for all ranks; one rank's call is enough. `by_tensor`, with
-        "explicit" only: a priority per registered tensor, in order; else they are as registered.
-        "forward-order" learns anew. Holds everywhere for what is started after a barrier()."""
+        """Changes the job's priority policy for all ranks; one rank's call is enough. `by_tensor`,
+        with "explicit" only, has one priority per registered tensor, in order; the default is the
+        registered ones. "forward-order" learns the order again. After a following barrier() every
+        rank uses the change for the operations that it starts."""
         numbers = None
         if by_tensor is not None:
             if len(by_tensor) != self._tensor_count:
@@ -247,8 +253,8 @@ class Client:
         self._check(self._library.pbox_set_priorities(self._open(), code, numbers))
 
     def set_learning_rate(self, learning_rate):
-        """From the next round on. With nothing in flight on this rank; one rank's call is
-        enough."""
+        """Sets the learning rate from the next round on. This rank must have no operation in
+        flight. One rank's call is enough."""
         self._check(self._library.pbox_set_learning_rate(self._open(), learning_rate))
 
     def barrier(self, timeout_ms=0):
@@ -256,21 +262,21 @@ class Client:
         self._check(self._library.pbox_barrier(self._open(), _milliseconds(timeout_ms)))
 
     def statistics(self):
-        """Counters since join, by the names of pbox_statistics; reads_by_staleness is a list."""
+        """Returns the counters since join, by the names of pbox_statistics."""
         filled = _library.Statistics(struct_size=ctypes.sizeof(_library.Statistics))
         self._check(self._library.pbox_get_statistics(self._open(), ctypes.byref(filled)))
         counters = {name: getattr(filled, name) for name, _ in filled._fields_[1:]}
         return {**counters, "reads_by_staleness": list(filled.reads_by_staleness)}
 
     def leave(self):
-        """Leaves the job; operations in flight end with Closed."""
+        """Leaves the job. Operations in flight end with Closed."""
         self._check(self._library.pbox_leave(self._open()))
 
     def close(self):
-        """Leaves, joins the I/O thread and frees everything. May be called again."""
+        """Leaves the job, joins the I/O thread and frees everything. May be called again."""
         context, self._context = self._context, None
         _open_clients.discard(self)
-        # The parent's I/O thread does not exist in a forked child: there is nothing to join.
+        # A forked child has no I/O thread, so there is nothing to join.
         if context is None or os.getpid() != self._process:
             return
         self._library.pbox_destroy(context)
@@ -293,7 +299,7 @@ class Client:
         if self._context is None:
             raise Closed("the client is closed")
         if os.getpid() != self._process:
-            raise Forked(f"this client belongs to process {self._process}, the parent: make "
+            raise Forked(f"this client belongs to process {self._process}, its parent: make "
                          "another Client in the forked child")
         return self._context
 
@@ -312,7 +318,7 @@ class Client:
             self._check(function(context, tensor.id, *arguments, _NO_CALLBACK, None))
             self._held[tensor.id] = buffers
             return
-        # Noted before the call: the callback may come before the call returns.
+        # Stored before the call, because the callback may run before the call returns.
         token = next(self._tokens)
         self._operations[token] = tensor, buffers, callback
         status = function(context, tensor.id, *arguments, self._trampoline, token)

@@ -1,8 +1,8 @@
-"""Exceptions, one per status of libpbox; each carries the sentence that libpbox gives."""
+"""One exception for each status of libpbox, with libpbox's message."""
 
 
 class PboxError(RuntimeError):
-    """A call into libpbox failed. `status` is the number of pbox.h's pbox_status."""
+    """A call into libpbox failed. `status` is its pbox_status of pbox.h."""
 
     status = 14  # PBOX_INTERNAL
 
@@ -25,7 +25,7 @@ class NotFound(PboxError):
 
 
 class AlreadyExists(PboxError):
-    """For example, another worker has this rank."""
+    """Something exists already, for example another worker with this rank."""
 
     status = 3
 
@@ -37,7 +37,7 @@ class ResourceExhausted(PboxError):
 
 
 class Unavailable(PboxError):
-    """The box cannot be reached, or refuses."""
+    """The box cannot be reached, or it refuses."""
 
     status = 5
 
@@ -67,7 +67,7 @@ class Mismatch(PboxError):
 
 
 class VersionMismatch(PboxError):
-    """The library, the box and this package do not speak the same version."""
+    """The library, the box and this package are of versions that do not fit."""
 
     status = 10
 
@@ -79,7 +79,7 @@ class SystemFailure(PboxError):
 
 
 class Forked(PboxError):
-    """The client belongs to the parent process; a forked child has to make its own."""
+    """The client belongs to the parent process. A forked child has to make its own."""
 
     status = 12
 
@@ -96,5 +96,5 @@ _BY_STATUS = {kind.status: kind for kind in (
 
 
 def error_for(status, message):
-    """The exception for a status other than PBOX_OK."""
+    """Returns the exception for a status other than PBOX_OK."""
     return _BY_STATUS.get(status, PboxError)(message, status)

@@ -1,4 +1,4 @@
-"""A pboxd on this machine, on loopback only, for a first try, a notebook or a test."""
+"""A pboxd on this machine's loopback, for a first try, a notebook or a test."""
 
 import ctypes
 import os
@@ -14,13 +14,13 @@ from ._library import checkout_folder
 from .errors import Unavailable
 
 _PR_SET_PDEATHSIG = 1
-# Not the machine's own box: nothing of its configuration, and none of its ports.
+# Keeps apart from the machine's own box: uses neither its configuration nor its ports.
 _ARGUMENTS = ("--config=/dev/null", "--control.port=0", "--admin.port=0", "--data.port_first=0",
               "--cluster.state_directory=none", "--recorder.directory=none")
 
 
 def find_pboxd():
-    """The pboxd to start: PBOX_BUILD_DIR's, else the checkout's release build, else PATH's."""
+    """Returns the pboxd of PBOX_BUILD_DIR, of the checkout's release build, or of PATH."""
     folder = os.environ.get("PBOX_BUILD_DIR") or checkout_folder() / "build" / "release"
     path = pathlib.Path(folder) / "bin" / "pboxd"
     if path.exists():
@@ -33,11 +33,11 @@ def find_pboxd():
 
 
 class LocalBox:
-    """Starts pboxd on free ports and stops it at close() or the end of its `with` block.
+    """Starts pboxd on free ports. close(), or the end of the `with` block, stops it.
 
-    `arguments` are pboxd's own, "--key=value", and win over those that this class sets. `control`
-    and `admin` are the box's addresses, "host:port"; `process` is the running pboxd. With `keep`,
-    the box outlives this process unless it is closed.
+    `arguments` are arguments of pboxd, "--key=value", and override those that this class sets.
+    `control` and `admin` are the box's addresses, "host:port". `process` is the running pboxd. With
+    `keep`, the box outlives this process unless it is closed.
 
         with pbox.LocalBox() as box, pbox.Client(box=box.control, ...) as client:
     """
@@ -46,10 +46,10 @@ class LocalBox:
         given = {argument.partition("=")[0] for argument in arguments}
         command = [find_pboxd(), *arguments, *(argument for argument in _ARGUMENTS
                                                if argument.partition("=")[0] not in given)]
-        # A file, not a pipe: nobody has to drain it, and it is there when the box has died.
+        # A file, not a pipe: it need not be drained, and it can be read after the box has died.
         self._log = tempfile.NamedTemporaryFile(prefix="pboxd-", suffix=".log", delete=not keep)
         self.log_path = self._log.name
-        # Its own session: Ctrl-C reaches the trainer first, which then stops the box.
+        # In its own session, so that Ctrl-C reaches only the trainer, which then stops the box.
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log,
             start_new_session=True, preexec_fn=None if keep else _die_with_parent())
@@ -73,17 +73,17 @@ class LocalBox:
                         return fields["control"], fields["admin"]
                 if not piece:
                     self.process.wait()
-                    raise Unavailable(f"pboxd ended with {self.process.returncode}: "
+                    raise Unavailable(f"pboxd exited with status {self.process.returncode}: "
                                       f"{self.log_tail()}")
         raise Unavailable(f"pboxd was not ready after {timeout_s} s: {self.log_tail()}")
 
     def log_tail(self, bytes_max=2000):
-        """The end of what the box wrote to its standard error."""
+        """Returns the end of what the box wrote to its standard error."""
         text = pathlib.Path(self.log_path).read_text(errors="replace")
         return text[-bytes_max:].strip() or "it wrote nothing"
 
     def close(self, grace_s=10):
-        """Stops the box: SIGTERM, and SIGKILL if it does not end."""
+        """Stops the box with SIGTERM, and with SIGKILL if it is still running after grace_s."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -102,6 +102,6 @@ class LocalBox:
 
 
 def _die_with_parent():
-    """For preexec_fn: a test or trainer that is killed leaves no box behind."""
-    prctl = ctypes.CDLL(None).prctl  # looked up here: a forked child should not load anything
+    """Returns a preexec_fn: if this process is killed, its box ends too."""
+    prctl = ctypes.CDLL(None).prctl  # looked up here: a forked child should load nothing
     return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

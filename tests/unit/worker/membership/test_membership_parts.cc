@@ -178,7 +178,7 @@ TEST_CASE("of boxes that were known before only some are kept") {
   proto::PartMap plan;
   plan.add_boxes("c");
   plan.add_boxes("new");
-  worker::know_boxes(plan, boxes);
+  worker::merge_box_list(plan, boxes);
   CHECK(boxes == std::vector<std::string>{"c", "new", "a", "b", "d", "e", "f", "g", "h", "i"});
 }
 
@@ -216,7 +216,7 @@ TEST_CASE("boxes that send a worker to each other are asked ever less often") {
   CHECK(member.now_ns - before_ns >= 25'000'000);
 }
 
-TEST_CASE("a job that was planned anew in other parts is lost for who was in it") {
+TEST_CASE("a job that was divided again in other parts is lost for who was in it") {
   Member member(part_options());
   member.join();
   member.deliver(moved("nine", "box-9:9541"));

@@ -87,7 +87,7 @@ TEST_CASE("a queue affinity of a later release is refused by number, with the re
   REQUIRE_FALSE(spec.ok());
   CHECK(spec.error().code == ErrorCode::kVersionMismatch);
   CHECK_THAT(spec.error().message, Catch::Contains("9543") && Catch::Contains("queue affinity 5") &&
-                                       Catch::Contains("upgrade it"));
+                                       Catch::Contains("upgrade libpbox"));
 }
 
 TEST_CASE("a SESSION that the core could not serve is refused") {

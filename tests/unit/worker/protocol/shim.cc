@@ -16,7 +16,7 @@ worker::SessionSpec session_of(const ShimOptions& options) {
   session.tag = {.payload_crc = true};
   session.window_bytes = options.window_bytes;
   session.delivery = options.delivery;
-  session.results_stay = options.results_stay;
+  session.ignores_results = options.ignores_results;
   session.pipelines.push_back({kSpi, options.credit_bytes, *nic::parse_endpoint("10.0.0.1", 9542)});
   session.pipelines.back().first_packet_number = options.first_packet_number;
   for (const uint64_t chunks : options.tensor_chunks) {
@@ -40,8 +40,8 @@ std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
 NumaArena shadow_of(const ShimOptions& options) {
   const auto tensors = tensors_of(options);
   const uint64_t bytes = options.has_shadow
-                             ? worker::Exchange::shadow_bytes(tensors, options.shadows)
-                             : worker::Exchange::cache_bytes(session_of(options), tensors);
+                             ? worker::shadow_bytes(tensors, options.shadows)
+                             : worker::cache_bytes(session_of(options), tensors);
   if (bytes == 0) return {};
   auto arena = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
   REQUIRE(arena.ok());
@@ -52,7 +52,9 @@ NumaArena shadow_of(const ShimOptions& options) {
 
 Shim::Shim(const ShimOptions& options)
     : session(session_of(options)),
-      core(session, tensors_of(options), shadow_of(options), options.shadows),
+      owned_(std::make_unique<worker::Exchange>(session, tensors_of(options), shadow_of(options),
+                                                options.shadows)),
+      core(*owned_),
       credit_bytes(options.credit_bytes) {
   for (const uint64_t chunks : options.tensor_chunks) {
     buffers_.emplace_back(chunks * kChunkBytes / sizeof(float));

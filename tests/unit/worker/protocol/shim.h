@@ -21,7 +21,7 @@ struct ShimOptions {
   bool has_shadow = false;
   uint32_t shadows = 1;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
-  bool results_stay = false;
+  bool ignores_results = false;
   std::vector<uint32_t> open_rounds = {};
   wire::SyncSpec sync = {};
   float learning_rate = 1;  // where reads are cached
@@ -78,7 +78,12 @@ class Shim {
   std::vector<float>& buffer(uint32_t tensor) { return buffers_[tensor]; }
 
   worker::SessionSpec session;
-  worker::Exchange core;
+
+ private:
+  std::unique_ptr<worker::Exchange> owned_;  // on the heap, so that a shim can be moved
+
+ public:
+  worker::Exchange& core;
   uint64_t now_ns = kStartNs;
   uint32_t credit_bytes;  // what the box's packets grant
   std::vector<Pushed> everything;

@@ -167,7 +167,7 @@ TEST_CASE(
 }
 
 TEST_CASE("where results stay an operation is done when all of it is announced") {
-  Shim shim({.tensor_chunks = {2}, .delivery = Delivery::kPull, .results_stay = true});
+  Shim shim({.tensor_chunks = {2}, .delivery = Delivery::kPull, .ignores_results = true});
   for (const uint32_t round : {0u, 1u}) {
     shim.start(0);
     const auto before = shim.buffer(0);

@@ -153,12 +153,12 @@ TEST_CASE("what a port did not take is offered again, unchanged") {
   const auto offered = shim.core.to_send(0, shim.now_ns);
   REQUIRE(offered.size() == 4);
   const uint64_t second = offered[1].header.packet_number;
-  shim.core.sent(0, 1, shim.now_ns);
+  shim.core.sent(0, 1);
   CHECK(shim.core.has_unsent(0));
   const auto rest = shim.core.to_send(0, shim.now_ns);
   REQUIRE(rest.size() == 3);
   CHECK(rest[0].header.packet_number == second);
-  shim.core.sent(0, 3, shim.now_ns);
+  shim.core.sent(0, 3);
   CHECK_FALSE(shim.core.has_unsent(0));
 }
 
@@ -187,7 +187,7 @@ TEST_CASE("abandon stops everything: pushes, retransmissions, probes, completion
   shim.start(0);
   shim.start(1);
   REQUIRE_FALSE(shim.core.to_send(0, shim.now_ns).empty());
-  shim.core.sent(0, 5, shim.now_ns);  // some made and not taken
+  shim.core.sent(0, 5);  // some made and not taken
   shim.deliver(shim.status(0, 0, 0b0001));
   shim.core.abandon();
   CHECK_FALSE(shim.core.has_unsent(0));

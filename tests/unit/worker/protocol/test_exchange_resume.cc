@@ -69,7 +69,7 @@ TEST_CASE("a suspended core sends and accepts nothing, and operations stay pendi
   Shim shim({.tensor_chunks = {2, 1}, .has_shadow = true});
   shim.start(0, 1.0f);
   REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 8);  // made, and not taken
-  shim.core.sent(0, 4, shim.now_ns);
+  shim.core.sent(0, 4);
   shim.deliver(shim.result(0, 0, 0, 9.0f));
   shim.core.suspend();
   shim.start(1, 2.0f);

@@ -10,7 +10,7 @@ TEST_CASE("a transport without its device fails to open by name, and asks the bo
   SessionSpec session;
   session.fragment_bytes = 32 * 1024;
   session.pipelines.push_back({.box = *nic::parse_endpoint("127.0.0.1", 9542)});
-  const Status opened = transport.open(session, {.deadline_ns = 0, .tend = ok_status});
+  const Status opened = transport.open(session, {.deadline_ns = 0, .keep_alive = ok_status});
   REQUIRE(!opened);
   CHECK_THAT(opened.error().message, Catch::Contains("no_such_device"));
   proto::QueuePairs request;

@@ -205,7 +205,7 @@ TEST_CASE("a trial ends with the control connection's error") {
   SocketTransport transport;
   Opening opening = box.opening();
   int calls = 0;
-  opening.tend = [&]() -> Status {
+  opening.keep_alive = [&]() -> Status {
     if (++calls < 3) return ok_status();
     return Error{ErrorCode::kWorkerLost, "rank 1 is lost"};
   };

@@ -1,4 +1,4 @@
-"""PBox for PyTorch: gradients of DistributedDataParallel through a box, or the optimizer on it.
+"""PBox for PyTorch: the box averages DistributedDataParallel's gradients, or runs the optimizer.
 
     pbox.torch.attach(ddp_model)                                  # the box averages gradients
     optimizer = pbox.torch.DistributedOptimizer(optimizer, model)  # the box runs the optimizer

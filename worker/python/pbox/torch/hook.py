@@ -22,17 +22,18 @@ class DDPCommHook:
         hook = pbox.torch.DDPCommHook(ddp_model)
         ddp_model.register_comm_hook(None, hook)
 
-    Takes the options of pbox.Client; rank and world size default to DDP's process group, which
-    DDP itself still needs (gloo will do: no gradient passes through it). Joins the job, and so
-    returns when every rank has come here. Every parameter that requires a gradient is one tensor
-    of the job, under its name in the model; the first layer has the highest priority.
+    Takes the options of pbox.Client. Rank and world size default to those of DDP's process group.
+    DDP itself still needs that group; gloo suffices, since no gradient passes through it. Making
+    the hook joins the job, so it returns when every rank has come here. Every parameter that
+    requires a gradient is one tensor of the job, under its name in the model. The first layer has
+    the highest priority.
 
-    DDP lets the next forward begin when every bucket is back, so no layer's forward waits for that
-    layer alone, whatever the priorities: for that, take DistributedOptimizer.
+    DDP starts the next forward when every bucket is back, whatever the priorities. If each layer's
+    forward should wait for that layer alone, use DistributedOptimizer.
 
-    Gradients are float32, float16 or bfloat16 in host memory; a bucket on a GPU fails with an
-    error that says so. A failed exchange fails backward() with a RuntimeError that carries the
-    text; `last_error` is the PboxError itself. After a Timeout the late exchange still owns its
+    Gradients are float32, float16 or bfloat16 in host memory. A bucket on a GPU fails with an error
+    that says so. A failed exchange fails backward() with a RuntimeError that has the same text;
+    `last_error` is the PboxError itself. After a Timeout the late exchange still owns its
     gradients: leave the job, or run the step again once the late rank is back.
     """
 
@@ -56,10 +57,10 @@ class DDPCommHook:
         atexit.register(self.close)
 
     def _register(self, module):
-        # named_parameters() lists a shared parameter once, as DDP does.
+        # named_parameters() lists a shared parameter once, like DDP.
         parameters = [(name, parameter) for name, parameter in module.named_parameters()
                       if parameter.requires_grad]
-        # An id names its object only while that lives: the parameters are kept, too.
+        # An id is unique only while its object lives, so the parameters are kept.
         self._parameters = [parameter for _, parameter in parameters]
         return {id(parameter): self.client.register(name, parameter.detach().contiguous(),
                                                     priority=len(parameters) - position)
@@ -67,12 +68,12 @@ class DDPCommHook:
 
     # DDP checks the second parameter's name and both annotations.
     def __call__(self, state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Starts the exchange of one bucket, in place. Never raises: DDP would die in an assert in
-        the next backward()."""
+        """Starts the exchange of one bucket, in place. Never raises, because DDP would then fail in
+        an assertion in the next backward()."""
         exchange = _Exchange(bucket.buffer(), self)
         try:
             self._start(exchange, bucket)
-        except Exception as error:  # whatever it is, the Future has to carry it
+        except Exception as error:  # the Future has to carry any error
             exchange.finish(error)
         return exchange.future
 
@@ -94,19 +95,19 @@ class DDPCommHook:
         return tensor
 
     def _watch(self):
-        """An operation that hangs on a straggler ends by itself only if the job fails; a Future
-        that never ends would hang backward() for ever. So each exchange has a deadline."""
+        """Ends every exchange whose deadline has passed. An operation that waits for a straggler
+        ends by itself only if the job fails, and backward() would wait for ever."""
         period_s = min(_WATCH_PERIOD_MAX_S, self.client.wait_timeout_ms / 4000)
         while not self._stop.wait(period_s):
             while self._exchanges and self._exchanges[0].done:
                 self._exchanges.popleft()
-            # Deadlines are all equally long, so the oldest exchange is the first to miss its own.
+            # All deadlines are equally long, so the oldest exchange is the first to miss its own.
             if self._exchanges and time.monotonic() > self._exchanges[0].deadline:
                 exchange = self._exchanges.popleft()
                 exchange.finish(self._late(exchange))
 
     def _late(self, exchange):
-        """The error that names who is late."""
+        """Returns the error that names the rank or box that is late."""
         for tensor in exchange.tensors:
             try:
                 self.client.wait(tensor, timeout_ms=1)
@@ -116,7 +117,7 @@ class DDPCommHook:
                        f"after {self.client.wait_timeout_ms} ms")
 
     def close(self):
-        """Leaves the job. Gradients can no longer be exchanged; may be called again."""
+        """Leaves the job, after which gradients cannot be exchanged. May be called again."""
         atexit.unregister(self.close)
         self._stop.set()
         if self._watch_thread is not threading.current_thread():
@@ -131,16 +132,16 @@ class DDPCommHook:
 
 
 class BucketMemory:
-    """The buckets' memory, registered with the client: each once, as long as DDP has the bucket."""
+    """Registers each bucket's memory with the client once, for as long as DDP uses the bucket."""
 
     def __init__(self, client):
         self._client = client
-        self._buffers = {}  # by address; held, so that no other can come to lie there
+        self._buffers = {}  # by address; kept, so that no other buffer can get the address
         self._used = set()  # in this backward()
         self._refused = False
 
     def register(self, bucket):
-        """Before its gradients are pushed."""
+        """Registers a bucket's memory. Call it before its gradients are pushed."""
         buffer = bucket.buffer()
         self._used.add(buffer.data_ptr())
         if buffer.data_ptr() not in self._buffers and not self._refused:
@@ -153,21 +154,21 @@ class BucketMemory:
             self._client.register_memory(buffer)
         except (ResourceExhausted, SystemFailure) as error:
             self._refused = True
-            warnings.warn(f"gradients are copied for the device, which costs time: {error}")
+            warnings.warn(f"gradients are copied for the device, which is slower: {error}")
             if isinstance(error, ResourceExhausted):
                 return
-        # What the device has refused is to be unregistered as well.
+        # Memory that the device has refused must be unregistered too.
         self._buffers[buffer.data_ptr()] = buffer
 
     def _drop_unused(self):
-        """After its first backward() DDP makes buckets anew."""
+        """Unregisters buckets that were not used: DDP replaces them after its first backward()."""
         for address in self._buffers.keys() - self._used:
             self._client.unregister_memory(self._buffers.pop(address))
         self._used.clear()
 
 
 class _Exchange:
-    """One bucket on its way. Its Future ends once: when the last tensor is back, or with the first
+    """One bucket in flight. Its Future ends once: when the last tensor is back, or with the first
     error."""
 
     def __init__(self, buffer, hook):
@@ -180,18 +181,18 @@ class _Exchange:
         self._error = None
         self._lock = threading.Lock()
         self._ended = torch.futures.Future()
-        # An error raised by a continuation keeps its text on its way through DDP; one given to
+        # An error that a continuation raises keeps its text on its way through DDP. One passed to
         # set_exception would arrive as a failed cast to a tensor.
         self.future = self._ended.then(self._result)
 
     def expect(self, tensors, deadline):
-        """Says what has to come back, before anything is sent."""
+        """Sets the tensors that have to come back. Call it before anything is sent."""
         self.tensors = tensors
         self.deadline = deadline
         self._remaining = len(tensors)
 
     def tensor_done(self, tensor, error):
-        """One tensor's result is in place, or failed. Called on libpbox's I/O thread."""
+        """Notes that a tensor is done or has failed. Called on libpbox's I/O thread."""
         if error is not None:
             self.finish(error)
             return
@@ -202,7 +203,7 @@ class _Exchange:
             self.finish()
 
     def finish(self, error=None):
-        """Ends the Future, unless it has ended."""
+        """Ends the Future if it has not ended yet."""
         with self._lock:
             if self.done:
                 return

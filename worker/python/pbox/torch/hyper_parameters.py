@@ -1,4 +1,4 @@
-"""Reads a torch optimizer's hyper-parameters, as far as the box's optimizers have them."""
+"""Reads those hyper-parameters of a torch optimizer that the box's optimizers support."""
 
 import torch
 
@@ -6,21 +6,21 @@ from ..errors import InvalidArgument
 
 _UNSUPPORTED = ("dampening", "amsgrad", "maximize", "differentiable", "decoupled_weight_decay")
 _KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-# Not listed: foreach, fused, capturable. They choose a kernel and not what is computed.
+# foreach, fused and capturable may differ: they choose a kernel, not what it computes.
 _SAME_IN_ALL_GROUPS = ("momentum", "nesterov", "betas", "eps")
 
 
 class HyperParameters:
-    """What the box's optimizer is told: one kind, one learning rate, and for each group a factor
+    """The settings of the box's optimizer: one kind, one learning rate, and for each group a factor
     of that learning rate and a weight decay.
 
-    The group with the largest learning rate is the reference. Where a scheduler has noted
-    "initial_lr", factors come from it, for a warm-up may start with all rates at zero."""
+    The group with the largest learning rate is the reference. If a scheduler has set "initial_lr",
+    the factors come from that, because a warm-up may start with all rates at zero."""
 
     def __init__(self, optimizer):
         if type(optimizer) not in _KINDS:
             raise InvalidArgument(
-                f"{type(optimizer).__name__} does not run on the box: use one of "
+                f"{type(optimizer).__name__} cannot run on the box: use one of "
                 f"{', '.join(kind.__name__ for kind in _KINDS)}")
         self._adam = not isinstance(optimizer, torch.optim.SGD)
         self._groups = optimizer.param_groups
@@ -40,7 +40,7 @@ class HyperParameters:
 
     def _check_group(self, index, group, is_adamw):
         for option in _UNSUPPORTED:
-            # AdamW is decoupled by its nature, and newer versions of torch say so in its groups.
+            # AdamW is always decoupled, and newer versions of torch say so in its groups.
             if option == "decoupled_weight_decay" and is_adamw:
                 continue
             if group.get(option):
@@ -59,8 +59,8 @@ class HyperParameters:
         return [{name: group[name] for name in names if name in group} for group in self._groups]
 
     def learning_rate(self):
-        """The reference group's learning rate now; raises if the groups no longer move together,
-        or if anything else in them has changed."""
+        """Returns the reference group's current learning rate. Raises if the groups' rates have not
+        changed by the same factor, or if anything else in the groups has changed."""
         for index, (now, then) in enumerate(zip(self._fixed_values(), self._fixed)):
             for name, value in now.items():
                 if value != then[name]:

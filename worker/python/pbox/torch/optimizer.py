@@ -1,4 +1,4 @@
-"""DistributedOptimizer: the box runs the optimizer, and weights come back layer by layer."""
+"""DistributedOptimizer: the box runs the optimizer and returns weights layer by layer."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ from .process_group import with_process_group
 
 
 class _Slot:
-    """A parameter, its tensor of the job, and how far this step has got with it."""
+    """A parameter, its tensor in the job, and its progress in this step."""
 
     __slots__ = ("parameter", "tensor", "pushed", "pending")
 
@@ -20,11 +20,11 @@ class _Slot:
         self.parameter = parameter
         self.tensor = tensor
         self.pushed = False  # in this step
-        self.pending = False  # its weights may still be on their way
+        self.pending = False  # its new weights may not have arrived yet
 
 
 class _Layer:
-    """A module with parameters of its own; `seen` once its forward() has been called."""
+    """A module with parameters of its own. `seen`: its forward() has been called before."""
 
     __slots__ = ("slots", "seen")
 
@@ -43,23 +43,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
             loss(model(inputs), targets).backward()
             optimizer.step()
 
-    Takes the options of pbox.Client, and joins the job; every rank starts from rank 0's weights.
-    Each gradient leaves as soon as backward() has it (`.grad` is None afterwards), the layer needed
-    first in the next forward goes first, and the new weights come back in place. A layer's next
-    forward waits for that layer alone. model.state_dict() and a forward in eval mode wait for all;
-    call synchronize() before reading weights in another way.
+    Takes the options of pbox.Client and joins the job. Every rank starts from rank 0's weights.
+    Each gradient is sent as soon as backward() has computed it; `.grad` is None afterwards. The
+    layer needed first in the next forward goes first, and the new weights are written in place. A
+    layer's next forward waits for that layer alone. model.state_dict() and a forward in eval mode
+    wait for all weights. Call synchronize() before reading weights in another way.
 
-    Without a model, give `named_parameters`; step() then waits for all weights.
+    Without a model, give `named_parameters`. step() then waits for all weights.
 
-    The box scales by the number of ranks: the gradient is the mean. A parameter without a gradient
-    on this rank takes part with zeros, so that no rank waits for another in vain. The learning rate
-    of a step is the one in param_groups at its first gradient; a scheduler takes this object as its
-    optimizer. Momentum and the like live on the box; `pboxctl snapshot` keeps them and the weights,
-    and restore="latest" goes on from there, with `restored_steps` done.
+    The box divides by the number of ranks, so the gradient is the mean. A parameter without a
+    gradient on this rank contributes zeros, so that no rank waits for it. The learning rate of a
+    step is the one in param_groups at its first gradient. A scheduler takes this object as its
+    optimizer. The optimizer's state, such as momentum, is kept on the box. `pboxctl snapshot` saves
+    it with the weights; restore="latest" continues from there, and `restored_steps` is the number
+    of steps taken by then.
 
-    With sync="ssp", staleness=3 and the like (pbox.Client) a rank need not wait for the others in
-    each step; that needs recovery="none". Models that keep a copy of the weights ("essp", and "ssp"
-    with reads="cached") take SGD without momentum and weight decay.
+    With another consistency model (pbox.Client), for example sync="ssp" and staleness=3, a rank
+    need not wait for the others in each step. That needs recovery="none". Models that keep a copy
+    of the weights ("essp", and "ssp" with reads="cached") need SGD without momentum and weight
+    decay.
     """
 
     def __init__(self, optimizer, model=None, *, named_parameters=None, **options):
@@ -87,7 +89,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _register(self, named_parameters):
         mine = {id(parameter): index for index, group in enumerate(self.param_groups)
                 for parameter in group["params"] if parameter.requires_grad}
-        # A dictionary, for a caller's own list may name a shared parameter twice.
+        # A dictionary, because the caller's list may name a shared parameter twice.
         named = {id(parameter): (name, parameter) for name, parameter in named_parameters
                  if id(parameter) in mine}
         if len(named) != len(mine):
@@ -122,7 +124,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if hasattr(slot.parameter, "register_post_accumulate_grad_hook"):
                 self._handles.append(slot.parameter.register_post_accumulate_grad_hook(ready))
             else:
-                # The node that accumulates the gradient lives only as long as it is referenced.
+                # The node that accumulates the gradient must stay referenced.
                 node = slot.parameter.expand_as(slot.parameter).grad_fn.next_functions[0][0]
                 self._nodes.append(node)
                 self._handles.append(node.register_hook(ready))
@@ -139,8 +141,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._layers.append(layer)
                 self._handles.append(module.register_forward_pre_hook(
                     functools.partial(self._before_layer, layer)))
-        # What state_dict() has collected shares memory with the parameters, so waiting after it is
-        # early enough.
+        # The tensors of state_dict() share memory with the parameters, so it is early enough to
+        # wait after they have been collected.
         self._handles.append(self._model._register_state_dict_hook(
             lambda *_: self.synchronize()))
 
@@ -160,17 +162,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise InvalidArgument(f"the gradient of {slot.tensor.name} is sparse: the box takes "
                                   "dense gradients only")
         self._wait(slot)
-        # Taken away, so that zero_grad() cannot write what libpbox may still read.
+        # Removed, so that zero_grad() cannot overwrite what libpbox may still read.
         slot.parameter.grad = None
         self.client.push_pull(slot.tensor, gradient.contiguous(), slot.parameter.detach())
         slot.pushed = slot.pending = True
 
     def _open_step(self):
-        """The boundary between two steps: the only place where the learning rate may change."""
+        """Starts a step. The learning rate can change only here, between two steps."""
         learning_rate = self._hyper_parameters.learning_rate()
         if learning_rate != self._learning_rate:
             self.synchronize()
-            # No rank's round can end before rank 0 has pushed, so its call alone is in time.
+            # No rank's round can end before rank 0 has pushed, so rank 0's call alone is in time.
             if self.client.rank == 0:
                 self.client.set_learning_rate(learning_rate)
             self._learning_rate = learning_rate
@@ -183,7 +185,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.synchronize()
             return
         for layer in self._layers:
-            # Some layers are never called, only their weights are read: attention's projections.
+            # Some layers are never called; only their weights are read (attention's projections).
             if not layer.seen:
                 self._wait_for(layer.slots)
 
@@ -202,24 +204,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def restored_steps(self):
-        """With restore="latest" or a snapshot's number: how many steps the weights had taken that
-        training goes on from; 0: they are rank 0's."""
+        """The number of steps that the restored snapshot's weights had taken; 0 if training started
+        from rank 0's weights."""
         return self.client.statistics()["restored_steps"]
 
     def synchronize(self):
-        """Waits until every weight on its way is in place."""
+        """Waits until all new weights are in place."""
         self._wait_for(self._slots)
 
     def step(self, closure=None):
-        """Ends a step: sends what backward() has not sent. Waits only if the model's forward is
-        not there to wait."""
+        """Ends a step: sends the gradients that backward() has not sent, and zeros for parameters
+        without one. Waits for all weights if the model's forward() was not called, because then
+        no forward waits for them."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         gradients = [slot.parameter.grad for slot in self._slots]
         if not self._step_open and all(gradient is None for gradient in gradients):
-            return loss  # as torch's optimizers: no gradient, no step
+            return loss  # like torch's optimizers: no gradient, no step
         for slot, gradient in zip(self._slots, gradients):
             if not slot.pushed:
                 self._push(slot, torch.zeros_like(slot.parameter) if gradient is None else gradient)
@@ -235,7 +238,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def no_sync(self):
-        """Within it backward() only accumulates; the next backward() outside sends the sum."""
+        """A context in which backward() only accumulates. The next one outside sends the sum."""
         self._accumulating, before = True, self._accumulating
         try:
             yield
@@ -243,21 +246,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._accumulating = before
 
     def add_param_group(self, param_group):
-        """Only while this object is made: the box has to know every tensor when it is joined."""
+        """Allowed only in the constructor: the box must know every tensor when the job starts."""
         if hasattr(self, "_slots"):
             raise InvalidArgument("parameters cannot be added after the job has been joined")
         super().add_param_group(param_group)
 
     def state_dict(self):
-        """The param_groups; momentum and the like live on the box and are not in it."""
+        """Returns the param_groups. The optimizer's state is on the box and not included."""
         self.synchronize()
         return super().state_dict()
 
     def load_state_dict(self, state_dict):
-        """Restores param_groups, in place, for the scheduler shares them."""
+        """Restores param_groups, in place because the scheduler shares them."""
         if state_dict["state"]:
-            raise InvalidArgument("this state has moments of a local optimizer; the box keeps its "
-                                  "own and cannot be given them")
+            raise InvalidArgument("this state is from a local optimizer; the box keeps its own "
+                                  "state and cannot load it")
         if len(state_dict["param_groups"]) != len(self.param_groups):
             raise InvalidArgument(f"this state has {len(state_dict['param_groups'])} parameter "
                                   f"groups, the optimizer {len(self.param_groups)}")

@@ -6,8 +6,8 @@ import torch.distributed as dist
 
 
 def with_process_group(model, options):
-    """The client's options, with rank and world size from torch.distributed where neither the
-    caller nor a variable of PBox's own says otherwise."""
+    """Returns the client's options, with rank and world size from torch.distributed unless the
+    caller or PBOX_RANK and PBOX_WORLD_SIZE set them."""
     if not (dist.is_available() and dist.is_initialized()):
         return options
     group = getattr(model, "process_group", None)
