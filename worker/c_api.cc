@@ -22,7 +22,7 @@ struct pbox_context {
 
 namespace {
 
-thread_local std::string error_text;  // what pbox_last_error returns
+thread_local std::string error_text;  // returned by pbox_last_error
 
 pbox_status fail(pbox_context* context, const Error& error) {
   if (context != nullptr) context->client.set_last_error(error.message);

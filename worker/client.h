@@ -30,7 +30,7 @@ struct ClientOptions : MembershipOptions {
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);
 
-// What the I/O thread calls when an operation is done. A null callback is not called.
+// The I/O thread calls this when an operation is done. A null callback is not called.
 struct Completion {
   Callback callback = nullptr;
   void* user = nullptr;
@@ -81,7 +81,7 @@ class Client {
   std::string last_error() const;
   void set_last_error(const std::string& message);
   const ClientOptions& options() const { return options_; }
-  // What the box granted in the join. Any thread, after join() has returned ok.
+  // The session that the box granted in the join. Any thread, after join() has returned ok.
   const proto::Session& session() const { return session_; }
   // Whether this is a forked child, which may not use the client.
   bool forked() const;
@@ -92,7 +92,7 @@ class Client {
     bool pending = false;
     bool initialised = false;
     uint32_t round = 0;         // as pbox_tensor_round returns it
-    uint32_t contributors = 0;  // of the last result; 0: there was none
+    uint32_t contributors = 0;  // ranks in the last result; 0: there was none
     ErrorCode status = ErrorCode::kOk;
     Operation operation;
     Completion completion;

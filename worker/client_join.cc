@@ -164,7 +164,7 @@ Status Client::join() {
   options_.seed = std::random_device{}();
   const auto map = ask_part_map(monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!map) return map.error();
-  drivers_.clear();  // of an earlier join that failed: they refer to its parts
+  drivers_.clear();  // drivers of a join that failed refer to its parts
   parts_.emplace(options_, *map, tensors_, optimizer_);
   if (Status joined = join_parts(); !joined) return joined;
 

@@ -36,8 +36,8 @@ class ControlRequests {
     learning_rates_.push_back(learning_rate);
     return learning_rate_message(learning_rates_set_ + learning_rates_.size(), learning_rate);
   }
-  // What the box of a new session may never have received, or confirmed in vain. The box takes the
-  // highest barrier for all earlier ones.
+  // Returns the requests that the box of a new session may never have received, or has confirmed in
+  // vain. The box takes the highest barrier for all earlier ones.
   std::vector<proto::WorkerMessage> unconfirmed() const {
     std::vector<proto::WorkerMessage> messages;
     if (barriers_requested_ > barriers_released_) messages.push_back(barrier_message());

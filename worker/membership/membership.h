@@ -66,11 +66,11 @@ struct MembershipOptions {
   // number of other boxes that keep a replica of weights and optimizer state
   uint32_t replicas = 0;
   bool is_backup = false;    // the job is such a replica, kept by the very box that is joined
-  uint64_t incarnation = 1;  // of this worker; no other worker ever has the same one
+  uint64_t incarnation = 1;  // identifies this worker; never used by another one
   uint64_t seed = 1;         // of the jitter
 };
 
-// What an open transport reports about itself.
+// The properties of an open transport.
 struct TransportFacts {
   struct Lane {
     uint64_t first_packet_number = 1;  // the first one that opening the transport has not used
@@ -166,7 +166,7 @@ class Membership {
     bool operator==(const Restored&) const = default;
   };
   struct History {
-    Restored restored;  // what the job began with, as the first session said
+    Restored restored;  // the snapshot that the job began with, by the first session
     uint64_t recoveries = 0;
     uint64_t optimizer_restarts = 0;  // how often the optimizer's state was lost with a box
     Restored optimizer_state;         // where the state came from in the last of these restarts

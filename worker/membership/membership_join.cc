@@ -203,7 +203,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
     ++history_.optimizer_restarts;
     history_.optimizer_state = {session.optimizer_snapshot(), session.optimizer_snapshot_steps()};
   }
-  // What the job began with never changes. After a loss this worker tells the box, not the reverse.
+  // The snapshot that a job began with never changes. After a loss, this worker tells the box.
   if (!exchange_) history_.restored = {session.restored_snapshot(), session.restored_steps()};
   session_ = session;
   spec_ = std::move(*spec);

@@ -48,8 +48,7 @@ class PartSet {
   std::optional<Loss> loss() const;
   uint64_t recoveries() const;
   uint64_t optimizer_restarts() const;
-  // Of all parts that lost the optimizer's state: the oldest snapshot that one of them continued
-  // with.
+  // Among the parts that lost the optimizer's state: the oldest snapshot that one continued with.
   Membership::Restored optimizer_state() const;
   // The same in all parts once all have joined.
   const Membership::Restored& restored() const { return parts_[0]->membership.history().restored; }

@@ -126,7 +126,7 @@ class Exchange {
 
   // Takes the tensors whose results are complete, in order of completion.
   std::vector<uint32_t> take_completed();
-  // Who the tensor's operation waits for, as far as this worker knows.
+  // Returns the rank or box that the tensor's operation waits for, as far as this worker knows.
   Laggard laggard(uint32_t tensor, uint64_t now_ns) const;
   Statistics statistics() const;
   const FinishedRounds& finished_rounds() const { return finished_; }

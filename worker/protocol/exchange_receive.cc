@@ -1,4 +1,4 @@
-// What the box's packets change: validate, count, drop, or store.
+// Handles the box's packets: validate, count, drop or store.
 #include <algorithm>
 #include <cstring>
 #include <utility>

@@ -1,4 +1,4 @@
-// What the job's consistency model changes on a worker: which results answer a push. If reads are
+// The consistency models on the worker's side: which results answer a push. If reads are
 // cached, also when a push is done and what a read returns.
 #include <algorithm>
 

@@ -19,7 +19,7 @@ namespace pbox::worker {
 struct TensorSpec {
   std::string name;
   uint64_t elements = 0;
-  uint64_t first_element = 0;  // of a piece: elements of the tensor before it, in other parts
+  uint64_t first_element = 0;  // a piece's offset in its tensor, in elements
   wire::Dtype dtype = wire::Dtype::kF32;
   int32_t priority = 0;  // larger goes earlier
   float lr_scale = 1;
@@ -56,7 +56,7 @@ struct SessionSpec {
   uint64_t rto_floor_ns = 2'000'000;  // for sockets; poll-mode ports use less
   uint64_t jitter_seed = 1;
   wire::SyncSpec sync;
-  // Of the box's optimizer; used only if reads are cached.
+  // Values of the box's optimizer; used only if reads are cached.
   float learning_rate = 0;
   float gradient_scale = 1;  // 1 / world size for a mean
 };

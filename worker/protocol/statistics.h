@@ -1,4 +1,4 @@
-// What an Exchange reports about itself.
+// The reports of an Exchange about itself.
 #pragma once
 
 #include <cstdint>

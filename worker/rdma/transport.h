@@ -50,7 +50,7 @@ class RdmaTransport : public Transport {
     State state = State::kMissing;
     std::unique_ptr<nic::RdmaQueue> queue;
     uint32_t landing_slots_wanted = 0;
-    uint64_t owner = 0;  // of the newest queue pair; each one has a number of its own
+    uint64_t owner = 0;  // number of the newest queue pair; never used twice
     nic::RdmaQueue::Prepared prepared;
     // Since a packet last arrived: how often the connection broke, and when for the first time.
     uint32_t breaks = 0;

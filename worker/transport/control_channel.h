@@ -56,7 +56,7 @@ class ControlChannel {
   Status try_next();
   Error unreachable(int error_number) const;
 
-  std::vector<Address> addresses_;  // of the box
+  std::vector<Address> addresses_;  // addresses of the box
   size_t tried_ = 0;                // number of addresses tried so far
   bool is_connected_ = false;
   int fd_ = -1;

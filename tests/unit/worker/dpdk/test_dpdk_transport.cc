@@ -1,6 +1,6 @@
-// A worker's poll-mode transport at one end of a cable, and at the other a box of one queue per
-// pipeline, in the same thread: it hears and answers whenever the transport tends the control
-// connection.
+// A worker's poll-mode transport at one end of a cable, and a box with one queue per pipeline at
+// the other end, in the same thread. The box receives and answers whenever the transport keeps the
+// control connection alive.
 #include <catch2/catch.hpp>
 #include <deque>
 #include <set>
@@ -37,7 +37,7 @@ class CableBox {
             test::open_interface(test::options_for(cable.left(), "10.7.0.1/24", kPipelines))) {
     session.fragment_bytes = 1024;
     session.chunk_bytes = 4096;
-    session.chunk_pipeline = {0, 1, 3};  // pipeline 2 has none
+    session.chunk_pipeline = {0, 1, 3};  // pipeline 2 owns none
     const auto table = some_table();
     for (uint32_t index = 0; index < kPipelines; ++index) {
       ports_.emplace_back(*interface_, index);
@@ -63,8 +63,8 @@ class CableBox {
   nic::DpdkThread thread;
   Cable cable;
   SessionSpec session;
-  std::set<uint32_t> deaf;  // pipelines that answer nothing
-  // By pipeline: where packets came from, and the highest number of one.
+  std::set<uint32_t> deaf;  // pipelines that do not answer
+  // Indexed by pipeline: the source ports of packets, and the highest packet number.
   std::vector<std::set<uint16_t>> sources{kPipelines};
   std::vector<uint64_t> last_numbers = std::vector<uint64_t>(kPipelines);
   uint64_t misdirected = 0;
@@ -100,7 +100,7 @@ DpdkPortSettings settings_for(const std::string& device) {
 
 }  // namespace
 
-TEST_CASE("each lane leads to its pipeline's queue, and every pipeline with a chunk was asked") {
+TEST_CASE("each lane leads to its pipeline's queue, and every pipeline with a chunk was probed") {
   CableBox box(QueueAffinity::kSenderQueue);
   DpdkTransport transport(settings_for(box.cable.right()));
   CHECK(*transport.path_mtu({}) == 9000);
@@ -153,7 +153,7 @@ TEST_CASE("a pipeline that does not answer ends the join in time, by name") {
              Contains("pipeline 1 of the box (10.7.0.1:9543)") && Contains("vlan="));
 }
 
-TEST_CASE("a box that is lost while its pipelines are asked ends the join with its words") {
+TEST_CASE("a box that is lost while its pipelines are probed ends the join with its error") {
   CableBox box(QueueAffinity::kSenderQueue);
   DpdkTransport transport(settings_for(box.cable.right()));
   const Opening opening{monotonic_ns() + kNanosPerSecond, [] {
@@ -183,7 +183,7 @@ TEST_CASE("boxes that the port cannot reach are refused before a packet leaves")
     box.session.pipelines[2].queue = 0;
     CHECK_THAT(refusal(), Contains("pipeline 2") && Contains("on queue 0"));
   }
-  SECTION("behind a hash that nobody knows") {
+  SECTION("behind a NIC with an unknown hash") {
     box.session.pipelines[1].affinity = QueueAffinity::kSourceTrial;
     CHECK_THAT(refusal(), Contains("pipeline 1") && Contains("'socket'"));
   }

@@ -14,7 +14,7 @@ std::string refusal(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a port's words say device, networks and memory") {
+TEST_CASE("a port's words give device, networks and memory") {
   const auto settings = parse_dpdk_port(
       "  net_memif0,socket=/run/a.sock,id=0  10.0.0.7/24 fd00::7/64\tgateway=10.0.0.254 vlan=100 "
       "mtu=9000 no_huge memory_mib=256");
@@ -32,7 +32,7 @@ TEST_CASE("a port's words say device, networks and memory") {
   CHECK(eal.memory_mib == std::vector<uint32_t>{256});
 }
 
-TEST_CASE("a NIC is taken by its PCI address, with memory as it is needed") {
+TEST_CASE("a NIC is named by its PCI address, with memory as needed") {
   const auto settings = parse_dpdk_port("0000:3b:00.0 10.0.0.7/24");
   REQUIRE(settings);
   CHECK(settings->interface.mtu == 1500);
@@ -42,12 +42,12 @@ TEST_CASE("a NIC is taken by its PCI address, with memory as it is needed") {
   CHECK(eal.memory_mib.empty());
 }
 
-TEST_CASE("without hugepages memory is reserved though nobody says how much") {
+TEST_CASE("without hugepages memory is reserved by default") {
   CHECK(parse_dpdk_port("net_null0 10.0.0.7/24 no_huge")->eal().memory_mib ==
         std::vector<uint32_t>{kNoHugeMemoryMib});
 }
 
-TEST_CASE("words that mean nothing are refused by name, with what may stand there") {
+TEST_CASE("unknown words are refused by name, with the words that are allowed") {
   CHECK_THAT(refusal(" "), Contains("no device") && Contains("dpdk:DEVICE ADDRESS/PREFIX"));
   CHECK_THAT(refusal("net_null0"), Contains("no address") && Contains("10.0.0.1/24"));
   CHECK_THAT(refusal("net_null0 10.0.0.7"), Contains("'10.0.0.7'") && Contains("ADDRESS/PREFIX"));

@@ -1,4 +1,5 @@
-// A worker's membership without sockets: tests read what it wants done and play driver and box.
+// A worker's membership without sockets. Tests read the actions that it requests, and play the
+// driver and the box.
 #pragma once
 
 #include <cstring>
@@ -10,29 +11,31 @@ namespace pbox::test {
 
 inline constexpr uint64_t kSecondNs = 1'000'000'000;
 
-// Rank 0 of 2 in job "train"; two tensors, "weights" of two chunks of 4096 bytes and "bias" of one.
+// Rank 0 of 2 in job "train". It has two tensors: "weights" of two chunks of 4096 bytes, and "bias"
+// of one chunk.
 class Member {
  public:
   explicit Member(worker::MembershipOptions options = default_options(),
                   const proto::Optimizer& optimizer = {});
   static worker::MembershipOptions default_options();
 
-  // The actions at hand, as their kinds; they stay in `actions` until the next call.
+  // Returns the kinds of the current actions; they stay in `actions` until the next call.
   std::vector<worker::Action::Kind> act();
-  // The only message of the actions at hand.
+  // Returns the only message of the current actions.
   const proto::WorkerMessage& message() const;
 
-  void connect();   // up to the question for data addresses
+  void connect();   // up to the request for data addresses
   void ask_join();  // up to JOIN
   void join();      // up to kRunning
   void deliver(const proto::BoxMessage& message) { membership.on_message(message, now_ns); }
-  // Breaks the connection, and takes part again up to JOIN; the actions are then JOIN and rounds.
+  // Breaks the connection and rejoins up to JOIN. The actions are then JOIN and rounds.
   void lose_box();
   void ask_join_again();
-  // Up to kRunning, in a session of `epoch` of a box whose chunks are in these rounds.
+  // Up to kRunning, in a session of `epoch`, of a box whose chunks are in these rounds.
   void resume(uint32_t epoch, const std::vector<uint32_t>& rounds,
               const std::vector<uint32_t>& give = {});
-  // Moves the clock to the next deadline, or by at most limit_ns; true if it was reached.
+  // Moves the clock to the next deadline, or by at most limit_ns. Returns whether the deadline was
+  // reached.
   bool advance(uint64_t limit_ns = UINT64_MAX);
 
   static proto::BoxMessage data_addresses();

@@ -34,7 +34,7 @@ const Kinds kGivesUp = {Action::Kind::kDisconnect, Action::Kind::kCloseTransport
 
 }  // namespace
 
-TEST_CASE("a join connects, measures the path to each data address, and says all it is asked for") {
+TEST_CASE("a join connects, measures the path to each data address, and states every option") {
   auto options = Member::default_options();
   options.rank = 1;
   options.mean = true;
@@ -64,7 +64,7 @@ TEST_CASE("a join connects, measures the path to each data address, and says all
   CHECK(join.tensors(0).elements() == 2048);
 }
 
-TEST_CASE("a join states the consistency model, unless it is BSP as it comes") {
+TEST_CASE("a join states the consistency model unless it is default BSP") {
   Member plain;
   plain.ask_join();
   CHECK_FALSE(plain.message().join().has_sync());
@@ -84,7 +84,7 @@ TEST_CASE("a join states the consistency model, unless it is BSP as it comes") {
   CHECK(sync.quorum() == 0);
 }
 
-TEST_CASE("the core is made of the SESSION and of what the transport can take") {
+TEST_CASE("the exchange is built from the SESSION and bounded by what the transport can receive") {
   auto options = Member::default_options();
   options.window_bytes = 1u << 20;
   Member member(options);
@@ -94,7 +94,7 @@ TEST_CASE("the core is made of the SESSION and of what the transport can take") 
   CHECK(member.actions[0].session.pipelines[1].spi == 0x2002);
   CHECK(member.membership.exchange() == nullptr);
   auto facts = Member::facts();
-  facts.lanes[0].receivable_bytes = 4096;  // one chunk at a time
+  facts.lanes[0].receivable_bytes = 4096;  // room for one chunk at a time
   member.membership.on_transport_open(facts, member.now_ns);
   REQUIRE(member.membership.phase() == Phase::kRunning);
   std::vector<float> data(2048);
@@ -109,7 +109,7 @@ TEST_CASE("the core is made of the SESSION and of what the transport can take") 
   CHECK(second[0].header.generation == 4);
 }
 
-TEST_CASE("a join that any step refuses ends with that step's error, and hangs up") {
+TEST_CASE("a join in which any step fails ends with that step's error and disconnects") {
   const Error error{ErrorCode::kUnavailable, "no way there"};
   const auto must_fail = [](Member& member, const char* text) {
     CHECK(member.act() == kGivesUp);
@@ -166,7 +166,7 @@ TEST_CASE("a join that any step refuses ends with that step's error, and hangs u
   }
 }
 
-TEST_CASE("a box that does not answer a join is named, with the question, after the time-out") {
+TEST_CASE("a box that does not answer a join is named with the request after the time-out") {
   auto options = Member::default_options();
   options.join_timeout_ms = 1'000;
   for (const bool joins : {false, true}) {
@@ -185,7 +185,8 @@ TEST_CASE("a box that does not answer a join is named, with the question, after 
   }
 }
 
-TEST_CASE("heartbeats begin with JOIN, go on while the transport opens, and take the box's rate") {
+TEST_CASE(
+    "heartbeats start with JOIN, continue while the transport opens, and use the box's interval") {
   Member member;
   member.ask_join();
   REQUIRE(member.advance());
@@ -205,7 +206,7 @@ TEST_CASE("heartbeats begin with JOIN, go on while the transport opens, and take
   CHECK(member.message().has_heartbeat());
 }
 
-TEST_CASE("a box that is silent for dead_after_ms is lost, and any message of it counts") {
+TEST_CASE("a box that is silent for dead_after_ms is lost; any message resets the time") {
   Member member(without_recovery());
   member.join();
   const uint64_t start_ns = member.now_ns;
@@ -219,7 +220,7 @@ TEST_CASE("a box that is silent for dead_after_ms is lost, and any message of it
   CHECK_THAT(member.membership.failure()->message, Contains("box box-7:9541 has not answered for"));
 }
 
-TEST_CASE("a broken connection and a FAILURE end the membership with their words, the first ones") {
+TEST_CASE("a broken connection and a FAILURE end the membership with the first error") {
   Member member(without_recovery());
   member.join();
   member.deliver(failure(ErrorCode::kWorkerLost, "rank 1 is lost"));
@@ -231,14 +232,15 @@ TEST_CASE("a broken connection and a FAILURE end the membership with their words
   CHECK(other.membership.failure()->message == "box closed");
 }
 
-TEST_CASE("what is in flight is abandoned with the membership, and nothing starts afterwards") {
+TEST_CASE("operations in flight are abandoned with the membership, and nothing starts afterwards") {
   Member member;
   member.join();
   std::vector<float> data(2048);
   auto* bytes = reinterpret_cast<std::byte*>(data.data());
   member.membership.start({.tensor = 0, .input = bytes, .output = bytes});
   member.membership.leave();
-  // The transport first, whose device may read what is the application's from then on.
+  // The transport is closed first. Until then its device may read memory that belongs to the
+  // application again.
   REQUIRE(member.act() == Kinds{Action::Kind::kSend, Action::Kind::kCloseTransport});
   CHECK(member.actions[0].message.has_leave());
   CHECK(member.membership.phase() == Phase::kLeft);
@@ -251,7 +253,7 @@ TEST_CASE("what is in flight is abandoned with the membership, and nothing start
   CHECK(member.act().empty());
 }
 
-TEST_CASE("a rank that left is an error once the box, asked later, still waits for it") {
+TEST_CASE("a rank that left is an error if the box still waits for it when asked later") {
   Member member;
   member.join();
   std::vector<float> data(7);
@@ -284,7 +286,7 @@ TEST_CASE("a rank that left is an error once the box, asked later, still waits f
   member.now_ns += kSecondNs;
   const uint64_t before_ns = member.now_ns - 1'000'000;
   member.deliver(left);
-  status(before_ns);  // from before it left: the rank may have pushed since
+  status(before_ns);  // sent before the rank left, so the rank may have pushed since
   member.membership.on_time(member.now_ns);
   CHECK(member.membership.phase() == Phase::kRunning);
   member.now_ns += kSecondNs;
@@ -295,7 +297,7 @@ TEST_CASE("a rank that left is an error once the box, asked later, still waits f
   CHECK_THAT(member.membership.failure()->message, Contains("rank 1 left") && Contains("'bias'"));
 }
 
-TEST_CASE("barriers and learning rates are numbered as asked for and counted as answered") {
+TEST_CASE("barriers and learning rates are numbered by request and counted by confirmation") {
   Member member;
   member.join();
   for (uint64_t sequence = 1; sequence <= 2; ++sequence) {

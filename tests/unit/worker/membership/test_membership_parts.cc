@@ -1,4 +1,4 @@
-// A part of a job that moves, or whose box is lost while other boxes are there.
+// A part of a job that moves, or whose box is lost while other boxes are reachable.
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -54,7 +54,7 @@ proto::BoxMessage unavailable() {
   return message;
 }
 
-// Up to the question for the plan, on the connection that is being made; where that goes.
+// Connects and asks for the part map. Returns the box that was asked.
 std::string ask_part_map(Member& member) {
   const std::string box = member.actions.back().box;
   member.membership.on_connected(*nic::parse_endpoint("10.0.0.9", 9541), member.now_ns);
@@ -63,7 +63,7 @@ std::string ask_part_map(Member& member) {
   return box;
 }
 
-// From there on, where the part is: up to JOIN.
+// Continues from there to a JOIN at the box that owns the part.
 const proto::Join& join_again(Member& member) {
   REQUIRE(member.message().has_ask_data_addresses());
   member.deliver(Member::data_addresses());
@@ -82,7 +82,7 @@ TEST_CASE("JOIN names the part") {
   CHECK(member.message().join().parts() == 3);
 }
 
-TEST_CASE("a part that moves is joined at its new box at once, as one that resumes") {
+TEST_CASE("a part that moves is resumed at its new box at once") {
   Member member(part_options());
   member.join();
   std::vector<std::byte> buffer(2048 * 4);
@@ -99,7 +99,7 @@ TEST_CASE("a part that moves is joined at its new box at once, as one that resum
   CHECK(question.job() == "train");
   CHECK(question.protocol_version() == wire::kControlProtocolVersion);
   CHECK(question.lost_box() == "");
-  member.deliver(plan("nine", ""));  // the one that is asked
+  member.deliver(plan("nine", ""));  // the box that is asked
   member.act();
   const proto::Join join = join_again(member);
   CHECK(join.resumes());
@@ -111,7 +111,7 @@ TEST_CASE("a part that moves is joined at its new box at once, as one that resum
   CHECK(member.membership.history().recoveries == 1);
 }
 
-TEST_CASE("a box that is lost is looked for itself, then others are told that it is") {
+TEST_CASE("a lost box is tried first, then other boxes are told that it is lost") {
   Member member(part_options());
   member.join();
   member.lose_box();
@@ -127,7 +127,7 @@ TEST_CASE("a box that is lost is looked for itself, then others are told that it
                                           "box-7:9541", "box-5:9541"});
   REQUIRE(member.advance());
   member.act();
-  CHECK(ask_part_map(member) == "box-7:9541");  // it is back
+  CHECK(ask_part_map(member) == "box-7:9541");  // it is reachable again
   CHECK(member.message().ask_part_map().lost_box() == "");
   member.membership.on_disconnected(kRefused, member.now_ns);
   member.act();
@@ -135,7 +135,7 @@ TEST_CASE("a box that is lost is looked for itself, then others are told that it
   member.act();
   CHECK(ask_part_map(member) == "box-9:9541");
   CHECK(member.message().ask_part_map().lost_box() == "seven");
-  // Connections that it takes are no answer.
+  // An accepted connection alone is not an answer.
   CHECK(member.message().ask_part_map().lost_for_ms() > 1'000);
 
   member.deliver(plan("five", "box-5:9541"));
@@ -147,7 +147,7 @@ TEST_CASE("a box that is lost is looked for itself, then others are told that it
   CHECK(join_again(member).part() == 2);
 }
 
-TEST_CASE("boxes that a plan does not name any more are asked when those that it does are gone") {
+TEST_CASE("boxes that left the part map are asked when the boxes in it are gone") {
   Member member(part_options());
   member.join();
   member.deliver(moved("nine", "box-9:9541"));
@@ -172,7 +172,7 @@ TEST_CASE("boxes that a plan does not name any more are asked when those that it
   CHECK(asked == std::set<std::string>{"box-9:9541", "box-5:9541", "box-7:9541"});
 }
 
-TEST_CASE("of boxes that were known before only some are kept") {
+TEST_CASE("only a bounded number of former boxes is kept") {
   std::vector<std::string> boxes;
   for (char name = 'a'; name <= 'z'; ++name) boxes.emplace_back(1, name);
   proto::PartMap plan;
@@ -182,7 +182,7 @@ TEST_CASE("of boxes that were known before only some are kept") {
   CHECK(boxes == std::vector<std::string>{"c", "new", "a", "b", "d", "e", "f", "g", "h", "i"});
 }
 
-TEST_CASE("a box that answers is not called lost, whatever its answer is") {
+TEST_CASE("a box that answers is not reported lost, whatever its answer") {
   Member member(part_options());
   member.join();
   member.lose_box();
@@ -197,7 +197,7 @@ TEST_CASE("a box that answers is not called lost, whatever its answer is") {
   CHECK(member.message().ask_part_map().lost_box() == "");
 }
 
-TEST_CASE("boxes that send a worker to each other are asked ever less often") {
+TEST_CASE("boxes that redirect a worker to each other are asked less and less often") {
   Member member(part_options());
   member.join();
   member.deliver(moved("nine", "box-9:9541"));
@@ -216,7 +216,7 @@ TEST_CASE("boxes that send a worker to each other are asked ever less often") {
   CHECK(member.now_ns - before_ns >= 25'000'000);
 }
 
-TEST_CASE("a job that was divided again in other parts is lost for who was in it") {
+TEST_CASE("a worker cannot continue in a job that was divided into another number of parts") {
   Member member(part_options());
   member.join();
   member.deliver(moved("nine", "box-9:9541"));
@@ -228,8 +228,7 @@ TEST_CASE("a job that was divided again in other parts is lost for who was in it
              Contains("in 4 parts now") && Contains("joined it in 3") && Contains("start all"));
 }
 
-TEST_CASE(
-    "who joins first waits for a box that has yet to hear of the plan, and goes where it says") {
+TEST_CASE("a worker that joins early waits for the part map, then joins the box that it names") {
   Member member(part_options());
   member.ask_join();
   member.deliver(unavailable());
@@ -246,7 +245,7 @@ TEST_CASE(
   CHECK(member.membership.phase() == Phase::kJoining);
 }
 
-TEST_CASE("a worker whose other parts are over hangs up without leaving") {
+TEST_CASE("a worker whose other parts have ended disconnects without LEAVE") {
   Member member(part_options());
   member.join();
   member.membership.abandon({ErrorCode::kBoxLost, "another part"});

@@ -1,4 +1,4 @@
-// Who is told of priorities, and when they hold.
+// Who learns of priorities, and when they apply.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/membership/member.h"
@@ -28,7 +28,7 @@ List by_tensor(const proto::SetPriorities& priorities) {
   return {priorities.by_tensor().begin(), priorities.by_tensor().end()};
 }
 
-// A member's tensors, "weights" of chunks 0 and 1 and "bias" of chunk 2, with buffers.
+// Buffers for a member's tensors: "weights" with chunks 0 and 1, and "bias" with chunk 2.
 struct Gradients {
   std::vector<float> values[2] = {std::vector<float>(2048), std::vector<float>(7)};
   void start(Member& member, uint32_t tensor, bool initial = false) {
@@ -38,7 +38,7 @@ struct Gradients {
   }
 };
 
-// Pipeline 0 owns chunks 0 and 2; the order in which it sends them.
+// Returns the order in which pipeline 0 sends its chunks, 0 and 2.
 std::vector<uint32_t> order(Member& member) {
   std::vector<uint32_t> chunks;
   for (const auto& packet : member.membership.exchange()->to_send(0, member.now_ns)) {
@@ -51,7 +51,7 @@ std::vector<uint32_t> order(Member& member) {
 
 }  // namespace
 
-TEST_CASE("JOIN says the policy and the way of delivery") {
+TEST_CASE("JOIN states the priority policy and the delivery") {
   auto options = learning(0);
   options.delivery = wire::Delivery::kPull;
   Member member(options);
@@ -77,7 +77,7 @@ TEST_CASE("rank 0 learns the order of the first round and asks the box to set it
   }
 }
 
-TEST_CASE("in mode optimize the order of the initial weights is not what is learned") {
+TEST_CASE("in mode optimize the order is not learned from the initial weights") {
   Member member(learning(0, true));
   member.join();
   Gradients gradients;
@@ -86,7 +86,7 @@ TEST_CASE("in mode optimize the order of the initial weights is not what is lear
   CHECK(member.act().empty());
 }
 
-TEST_CASE("priorities hold for what is started after the box has told them") {
+TEST_CASE("priorities apply to operations started after the box has sent them") {
   Member member;
   member.join();
   Gradients gradients;
@@ -106,17 +106,17 @@ TEST_CASE("priorities hold for what is started after the box has told them") {
   }
 }
 
-TEST_CASE("forward order is learned anew when the box says so, from the next whole round") {
+TEST_CASE("forward order is learned again when the box says so, from the next complete round") {
   Member member;
   member.join();
   Gradients gradients;
   gradients.start(member, 0);
   member.deliver(told(Policy::kForwardOrder));
-  gradients.start(member, 1);  // of the round that had begun
+  gradients.start(member, 1);  // in the round that had begun
   CHECK(member.act().empty());
 }
 
-TEST_CASE("what a newer box may say of priorities and does not fit is left alone") {
+TEST_CASE("priorities of a newer box that do not fit are ignored") {
   Member member;
   member.join();
   member.deliver(told(Policy::kExplicit, {1, 2, 3}));
@@ -127,7 +127,7 @@ TEST_CASE("what a newer box may say of priorities and does not fit is left alone
   CHECK(order(member) == std::vector<uint32_t>{0, 2});
 }
 
-TEST_CASE("what was asked for while the box was gone is asked for again") {
+TEST_CASE("priorities requested while the box was lost are requested again") {
   auto options = Member::default_options();
   options.rank = 1;
   Member member(options);
@@ -141,7 +141,7 @@ TEST_CASE("what was asked for while the box was gone is asked for again") {
   CHECK(member.message().set_priorities().policy() == 2);
 }
 
-TEST_CASE("rank 0 tells a box that begins anew what held, unless the box knows better") {
+TEST_CASE("rank 0 sends the current priorities to a box that has lost them") {
   for (const uint32_t rank : {0u, 1u}) {
     for (const bool box_knows : {false, true}) {
       auto options = Member::default_options();

@@ -1,4 +1,4 @@
-// A box is lost and found again, or not; ranks that rejoin, and ranks that the job goes on without.
+// Recovery of a lost box, ranks that rejoin, and ranks that the job continues without.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/membership/member.h"
@@ -41,7 +41,7 @@ struct Buffers {
 
 }  // namespace
 
-TEST_CASE("a lost box is looked for with back-off, while operations stay pending") {
+TEST_CASE("a lost box is searched for with back-off while operations stay pending") {
   Member member;
   member.join();
   Buffers buffers;
@@ -68,7 +68,7 @@ TEST_CASE("a lost box is looked for with back-off, while operations stay pending
   CHECK(member.membership.phase() == Phase::kRecovering);
 }
 
-TEST_CASE("a worker that comes back says who it is, where it was, and what it has consumed") {
+TEST_CASE("a worker that resumes states its identity, its session and its consumed rounds") {
   auto options = Member::default_options();
   options.incarnation = 77;
   options.on_worker_lost = worker::LostPolicy::kPartial;
@@ -96,7 +96,7 @@ TEST_CASE("a worker that comes back says who it is, where it was, and what it ha
   CHECK(rounds.last());
 }
 
-TEST_CASE("nobody asks anew while the box waits for ranks that may not come back") {
+TEST_CASE("no worker reconnects while the box waits for ranks that may not come back") {
   auto options = Member::default_options();
   options.join_timeout_ms = 5'000;
   options.lost_timeout_ms = 30'000;
@@ -111,12 +111,12 @@ TEST_CASE("nobody asks anew while the box waits for ranks that may not come back
     member.deliver(heartbeat());
     member.membership.on_time(member.now_ns);
   }
-  // 5 s as ever, 30 s for lost ranks, and the 5 s after which a silent one counts as lost.
+  // 5 s as usual, 30 s for lost ranks, and 5 s until a silent rank counts as lost.
   CHECK(member.now_ns - asked_ns > 40 * kSecondNs);
   CHECK(member.now_ns - asked_ns < 50 * kSecondNs);
 }
 
-TEST_CASE("a rank that rejoined and has consumed nothing yet says that it has no copy to give") {
+TEST_CASE("a rank that rejoined and has consumed nothing says that it cannot restore a result") {
   auto options = Member::default_options();
   options.rejoin = true;
   Member member(options);
@@ -141,7 +141,7 @@ TEST_CASE("a rank that rejoined and has consumed nothing yet says that it has no
         std::vector<uint32_t>{0, 1});
 }
 
-TEST_CASE("a first JOIN neither resumes nor states rounds, and rejoins if it is told to") {
+TEST_CASE("a first JOIN neither resumes nor states rounds, and rejoins only if asked to") {
   for (const bool rejoins : {false, true}) {
     auto options = Member::default_options();
     options.rejoin = rejoins;
@@ -154,7 +154,7 @@ TEST_CASE("a first JOIN neither resumes nor states rounds, and rejoins if it is 
   }
 }
 
-TEST_CASE("a resumed session goes on in its epoch, and what was asked for is asked for again") {
+TEST_CASE("a resumed session uses the new epoch and repeats unconfirmed requests") {
   Member member;
   member.join();
   Buffers buffers;
@@ -184,7 +184,7 @@ TEST_CASE("a resumed session goes on in its epoch, and what was asked for is ask
   CHECK(packets[0].header.epoch == 9);
 }
 
-TEST_CASE("what the box answered while the worker was away is not asked for again") {
+TEST_CASE("requests that the box has confirmed meanwhile are not repeated") {
   Member member;
   member.join();
   member.membership.ask_barrier();
@@ -203,7 +203,7 @@ TEST_CASE("what the box answered while the worker was away is not asked for agai
   CHECK(member.act().empty());
 }
 
-TEST_CASE("rounds come in pieces, in order, and must be as many as there are chunks") {
+TEST_CASE("rounds arrive in pieces, in order, and must match the number of chunks") {
   const auto piece = [](uint32_t first, std::vector<uint32_t> rounds, bool last) {
     auto message = Member::round_map(rounds);
     message.mutable_rounds()->set_first_chunk(first);
@@ -246,7 +246,7 @@ TEST_CASE("rounds come in pieces, in order, and must be as many as there are chu
   }
 }
 
-TEST_CASE("a box that is not found in time is an error that says for how long and why") {
+TEST_CASE("a box that is not found in time is an error with duration and reason") {
   auto options = Member::default_options();
   options.recover_timeout_ms = 3'000;
   Member member(options);
@@ -267,7 +267,7 @@ TEST_CASE("a box that is not found in time is an error that says for how long an
                  Contains("within 3000 ms") && Contains("Connection refused"));
 }
 
-TEST_CASE("a box found again that waits for other ranks is waited for, and says so at the end") {
+TEST_CASE("a box that was found and waits for other ranks is waited for, and the error says so") {
   auto options = Member::default_options();
   options.recover_timeout_ms = 20'000;
   Member member(options);
@@ -284,8 +284,7 @@ TEST_CASE("a box found again that waits for other ranks is waited for, and says 
              Contains("waits for the other ranks to come back"));
 }
 
-TEST_CASE(
-    "a box that falls silent while it is being joined again is given up for another attempt") {
+TEST_CASE("a box that becomes silent while it is rejoined is tried again") {
   Member member;
   member.join();
   member.lose_box();
@@ -301,7 +300,7 @@ TEST_CASE(
   member.ask_join_again();
 }
 
-TEST_CASE("a refusal that passes by itself is tried again, any other ends the recovery") {
+TEST_CASE("a transient refusal is retried, any other one ends the recovery") {
   for (const auto code : {ErrorCode::kUnavailable, ErrorCode::kResourceExhausted}) {
     Member member;
     member.join();
@@ -323,7 +322,7 @@ TEST_CASE("a refusal that passes by itself is tried again, any other ends the re
   CHECK(member.membership.failure()->message == "it was left behind");
 }
 
-TEST_CASE("a transport that does not open, and a connection lost meanwhile, are tried again") {
+TEST_CASE("a transport that does not open and a connection lost meanwhile are retried") {
   Member member;
   member.join();
   member.lose_box();
@@ -342,7 +341,7 @@ TEST_CASE("a transport that does not open, and a connection lost meanwhile, are 
   CHECK(member.act().empty());
 }
 
-TEST_CASE("a box that is rounds away from this worker ends it, in words") {
+TEST_CASE("a box whose rounds are too far from this worker's ends it with an error") {
   Member member;
   member.join();
   member.lose_box();
@@ -363,7 +362,7 @@ TEST_CASE("a worker may leave while the box is lost") {
   CHECK(member.membership.next_deadline_ns() == UINT64_MAX);
 }
 
-TEST_CASE("only with recovery copy is there a copy of the model") {
+TEST_CASE("a copy of the model exists only with recovery copy") {
   for (const bool copies : {true, false}) {
     for (const bool optimizes : {true, false}) {
       auto options = Member::default_options();
@@ -372,7 +371,7 @@ TEST_CASE("only with recovery copy is there a copy of the model") {
       Member member(options);
       member.join();
       const uint64_t bytes = member.membership.exchange()->statistics().shadow_bytes;
-      const uint64_t last = 7 * sizeof(float);  // what comes before it fills whole cache lines
+      const uint64_t last = 7 * sizeof(float);  // all tensors before it fill whole cache lines
       const uint64_t one = 8192 + last;
       const uint64_t two = 2 * 8192 + kCacheLineBytes + last;
       CHECK(bytes == (!copies ? 0 : optimizes ? two : one));
@@ -380,7 +379,7 @@ TEST_CASE("only with recovery copy is there a copy of the model") {
   }
 }
 
-TEST_CASE("a rank that rejoins numbers barriers on from those before it, and fetches weights") {
+TEST_CASE("a rank that rejoins continues the barrier numbers of the job and fetches weights") {
   auto options = Member::default_options();
   options.rejoin = options.optimize = true;
   Member member(options);
@@ -406,7 +405,7 @@ TEST_CASE("a rank that rejoins numbers barriers on from those before it, and fet
   member.membership.start({.tensor = 1,
                            .input = small,
                            .output = small,
-                           .initial_weights = true});  // in round 0 they are given, as ever
+                           .initial_weights = true});  // in round 0 they are pushed as usual
   const auto packets = member.membership.exchange()->to_send(0, member.now_ns);
   REQUIRE(packets.size() == 2);
   CHECK(packets[0].header.type() == wire::PacketType::kPull);
@@ -414,8 +413,7 @@ TEST_CASE("a rank that rejoins numbers barriers on from those before it, and fet
   CHECK(packets[1].header.type() == wire::PacketType::kPush);
 }
 
-TEST_CASE(
-    "a rank that rejoins knocks until the box has given up the one before it, or time is up") {
+TEST_CASE("a rank that rejoins retries until the box has evicted its predecessor, or time is up") {
   auto options = Member::default_options();
   options.rejoin = true;
   options.join_timeout_ms = 5'000;
@@ -447,7 +445,7 @@ TEST_CASE(
   CHECK(other.membership.phase() == Phase::kFailed);
 }
 
-TEST_CASE("a new generation is taken over with the ranks that are absent from it") {
+TEST_CASE("a new generation is adopted together with its absent ranks") {
   Member member;
   member.join();
   CHECK(member.membership.absent_ranks().empty());
@@ -466,7 +464,7 @@ TEST_CASE("a new generation is taken over with the ranks that are absent from it
   CHECK(member.actions[0].message.join().generation() == 5);
 }
 
-TEST_CASE("a generation that changes while the transport opens is the session's from the start") {
+TEST_CASE("a generation that changes while the transport opens applies from the session's start") {
   Member member;
   member.ask_join();
   member.deliver(Member::session());
@@ -480,7 +478,7 @@ TEST_CASE("a generation that changes while the transport opens is the session's 
   CHECK(member.membership.exchange()->to_send(0, member.now_ns)[0].header.generation == 5);
 }
 
-TEST_CASE("the same events at the same times bring the same actions") {
+TEST_CASE("the same events at the same times cause the same actions") {
   const auto retry_times = [](uint64_t seed) {
     auto options = Member::default_options();
     options.seed = seed;

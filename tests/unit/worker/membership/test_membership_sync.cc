@@ -1,5 +1,5 @@
-// What a membership does with the job's consistency model. Tensor 1 is one chunk, the third, of
-// seven floats, on the first pipeline.
+// How a membership uses the job's consistency model. Tensor 1 has one chunk of seven floats, the
+// third chunk of the job, on the first pipeline.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/membership/member.h"
@@ -49,7 +49,7 @@ void push(Member& member, std::vector<float>& values) {
   member.membership.exchange()->sent(0, 1);
 }
 
-// Exchanges the initial weights, which are `weight`.
+// Exchanges initial weights that all equal `weight`.
 void begin(Member& member, float weight) {
   std::vector<float> values(kElements, weight);
   push(member, values);
@@ -65,7 +65,7 @@ void acknowledge(Member& member, uint32_t round) {
 
 }  // namespace
 
-TEST_CASE("a relaxed job is over when its box is lost, and the reason is given") {
+TEST_CASE("a job with a relaxed model fails with the reason when its box is lost") {
   const auto model = GENERATE(wire::SyncModel::kAsp, wire::SyncModel::kSsp, wire::SyncModel::kEssp,
                               wire::SyncModel::kDrop);
   Member member(relaxed({.model = model, .quorum = 1}));
@@ -78,7 +78,7 @@ TEST_CASE("a relaxed job is over when its box is lost, and the reason is given")
              Contains("closed the connection; only BSP") && Contains("start the job again"));
 }
 
-TEST_CASE("heartbeats say how old what was read has been, from the first read on") {
+TEST_CASE("heartbeats report the staleness of reads from the first read on") {
   Member member(relaxed({.model = wire::SyncModel::kEssp, .staleness = 3}));
   member.join();
   const auto reads = [&] {
@@ -98,7 +98,7 @@ TEST_CASE("heartbeats say how old what was read has been, from the first read on
   CHECK(reads() == std::vector<uint64_t>{1, 1, 1});
 }
 
-TEST_CASE("own gradients count as they do at the box, by its learning rate and its mean") {
+TEST_CASE("own gradients are applied with the box's learning rate and mean") {
   proto::Optimizer optimizer;
   optimizer.set_kind(1);
   optimizer.set_learning_rate(0.5f);
@@ -120,7 +120,7 @@ TEST_CASE("own gradients count as they do at the box, by its learning rate and i
   CHECK(values == std::vector<float>(kElements, 8.0f));
 }
 
-TEST_CASE("memory for cached reads is placed when the job begins, and none for fresh ones") {
+TEST_CASE("memory for cached reads is allocated when the job begins; fresh reads need none") {
   Member cached(relaxed({.model = wire::SyncModel::kSsp, .reads = wire::Reads::kCached}));
   cached.join();
   CHECK(cached.membership.exchange()->statistics().shadow_bytes >= 2048 * 4 + 7 * 4);

@@ -25,7 +25,7 @@ std::vector<uint64_t> bytes_by_part(const std::vector<worker::TensorSpec>& tenso
 
 }  // namespace
 
-TEST_CASE("parts together are the job: each element in one piece, each piece of whole chunks") {
+TEST_CASE("the parts cover the job: each element is in one piece, each piece has whole chunks") {
   Rng rng(7);
   for (int run = 0; run < 200; ++run) {
     std::vector<worker::TensorSpec> tensors(1 + rng.below(20));
@@ -36,7 +36,8 @@ TEST_CASE("parts together are the job: each element in one piece, each piece of 
     const uint32_t chunk_bytes = 64 * static_cast<uint32_t>(1 + rng.below(100));
     const auto parts =
         cut_into_parts(tensors, chunk_bytes, 1 + static_cast<uint32_t>(rng.below(9)));
-    std::vector<uint64_t> next(tensors.size(), 0);  // by tensor: pieces follow each other by part
+    // indexed by tensor: a tensor's pieces are consecutive in the order of parts
+    std::vector<uint64_t> next(tensors.size(), 0);
     for (const auto& pieces : parts) {
       uint32_t tensor_before = 0;
       for (const auto& piece : pieces) {
@@ -54,7 +55,7 @@ TEST_CASE("parts together are the job: each element in one piece, each piece of 
   }
 }
 
-TEST_CASE("parts are equal to within a chunk per tensor left over, and a large tensor is in all") {
+TEST_CASE("parts differ by at most one chunk per tensor, and a large tensor is in all of them") {
   std::vector<worker::TensorSpec> tensors(161);
   for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
     tensors[tensor].elements = tensor % 3 == 0 ? 64 : 8192 * (1 + tensor % 17);
@@ -71,7 +72,7 @@ TEST_CASE("parts are equal to within a chunk per tensor left over, and a large t
   }
 }
 
-TEST_CASE("one part is the job as it is, and of a job with few chunks parts are empty") {
+TEST_CASE("one part is the whole job, and a job with few chunks has empty parts") {
   const std::vector<worker::TensorSpec> tensors = {{.name = "a", .elements = 100},
                                                    {.name = "b", .elements = 7}};
   const auto one = worker::cut_into_parts(tensors, 4096, 1);

@@ -1,4 +1,4 @@
-// What a worker accepts of a box's SESSION.
+// What a worker accepts in a box's SESSION.
 #include <catch2/catch.hpp>
 #include <functional>
 
@@ -7,7 +7,7 @@
 namespace pbox::worker {
 namespace {
 
-// 20,000 bytes and 28: three chunks of 8192, and one.
+// Tensors of 20,000 and 28 bytes: three chunks of 8192, and one.
 const std::vector<TensorSpec> kTensors = {{.name = "a", .elements = 5000},
                                           {.name = "b", .elements = 7}};
 
@@ -39,7 +39,7 @@ TEST_CASE("a sound SESSION becomes a spec, field by field") {
   CHECK(spec->chunk_pipeline == std::vector<uint8_t>{0, 1, 0, 1});
 }
 
-TEST_CASE("a pipeline is where the control connection goes, unless it has an address of its own") {
+TEST_CASE("a pipeline has the control connection's address unless it states its own") {
   proto::Session session = sound_session();
   session.mutable_pipelines(0)->set_udp_port(9542);
   session.mutable_pipelines(1)->set_udp_port(9543);
@@ -79,7 +79,7 @@ TEST_CASE("a SESSION's queue affinities and RSS tables are read, and shared tabl
   CHECK(plain->pipelines[0].rss == nullptr);
 }
 
-TEST_CASE("a queue affinity of a later release is refused by number, with the remedy") {
+TEST_CASE("an unknown queue affinity is refused by number, with the remedy") {
   proto::Session session = sound_session();
   session.mutable_pipelines(1)->set_udp_port(9543);
   session.mutable_pipelines(1)->set_affinity(5);
@@ -90,10 +90,10 @@ TEST_CASE("a queue affinity of a later release is refused by number, with the re
                                        Catch::Contains("upgrade libpbox"));
 }
 
-TEST_CASE("a SESSION that the core could not serve is refused") {
+TEST_CASE("a SESSION that an exchange could not serve is refused") {
   const std::pair<const char*, std::function<void(proto::Session&)>> cases[] = {
       {"no chunk size", [](auto& session) { session.set_chunk_bytes(0); }},
-      // The sum of chunk and fragment bytes would wrap, and 64 fragments seem enough.
+      // The sum of chunk and fragment bytes would wrap, and 64 fragments would seem to suffice.
       {"chunks of 4 GiB",
        [](auto& session) {
          session.set_chunk_bytes(UINT32_MAX);

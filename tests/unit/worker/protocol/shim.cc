@@ -39,9 +39,8 @@ std::vector<worker::TensorSpec> tensors_of(const ShimOptions& options) {
 
 NumaArena shadow_of(const ShimOptions& options) {
   const auto tensors = tensors_of(options);
-  const uint64_t bytes = options.has_shadow
-                             ? worker::shadow_bytes(tensors, options.shadows)
-                             : worker::cache_bytes(session_of(options), tensors);
+  const uint64_t bytes = options.has_shadow ? worker::shadow_bytes(tensors, options.shadows)
+                                            : worker::cache_bytes(session_of(options), tensors);
   if (bytes == 0) return {};
   auto arena = NumaArena::create(bytes, kAnyNumaNode, Hugepages::kNever);
   REQUIRE(arena.ok());
@@ -176,7 +175,7 @@ void Shim::deliver_relaxed(uint32_t chunk, uint32_t clock, uint32_t applied, flo
 
 uint64_t Shim::expire() {
   uint64_t waited_ns = 0;
-  do {  // a deadline is a lower bound: the timer may find nothing to do yet
+  do {  // a deadline is a lower bound, so the timer may find nothing to do yet
     const uint64_t deadline_ns = core.next_deadline_ns();
     REQUIRE(deadline_ns != UINT64_MAX);
     const uint64_t step_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;

@@ -1,4 +1,4 @@
-// A worker's core without port or box: tests read what it pushes and play the box themselves.
+// A worker's exchange without a port or a box. Tests read what it pushes and play the box.
 #pragma once
 
 #include <cstring>
@@ -14,7 +14,7 @@ inline constexpr uint32_t kChunkBytes = 4096;  // 4 fragments
 inline constexpr uint64_t kStartNs = 1'000'000'000;
 
 struct ShimOptions {
-  std::vector<uint64_t> tensor_chunks = {1};  // whole chunks of f32 per tensor
+  std::vector<uint64_t> tensor_chunks = {1};  // whole chunks of f32 in each tensor
   uint32_t credit_bytes = 64 * 1024;
   uint32_t window_bytes = limits::kCreditBytesMax;
   uint64_t first_packet_number = 1;
@@ -24,7 +24,7 @@ struct ShimOptions {
   bool ignores_results = false;
   std::vector<uint32_t> open_rounds = {};
   wire::SyncSpec sync = {};
-  float learning_rate = 1;  // where reads are cached
+  float learning_rate = 1;  // used if reads are cached
   float gradient_scale = 1;
 };
 
@@ -38,7 +38,7 @@ struct Pushed {
   }
 };
 
-// What the box says, to be changed before it is delivered.
+// A packet of the box, which a test can change before it is delivered.
 struct Answer {
   wire::Header header;
   std::vector<std::byte> payload;
@@ -48,31 +48,33 @@ class Shim {
  public:
   explicit Shim(const ShimOptions& options = {});
 
-  // Suspends, and resumes in epoch + 1 with another spi, of a box whose chunks are in these rounds.
+  // Suspends, then resumes in epoch + 1 with another spi, at a box whose chunks are in these
+  // rounds.
   Status resume(const std::vector<uint32_t>& open_rounds, const std::vector<uint32_t>& give = {});
 
-  // Starts a tensor in place on this object's own buffer, filled with `value`.
+  // Starts a tensor in place, on this object's own buffer filled with `value`.
   void start(uint32_t tensor, float value = 1.0f, int32_t priority = 0);
 
-  // One burst of what the worker sends, taken whole; all of it; and of that the given type.
+  // These return what the worker sends, all of it taken by the port: one burst, everything, or all
+  // packets of one type.
   std::vector<Pushed> take_burst();
   std::vector<Pushed> take_all();
   std::vector<Pushed> take_all(wire::PacketType type);
 
   Answer result(uint32_t chunk, uint32_t round, uint32_t fragment, float value);
-  // Of a job whose pushes are applied as they come: of data of this clock, with the worker's own
-  // rounds below `applied`.
+  // The result of a job that applies pushes as they arrive. The data has this clock and includes
+  // the worker's own rounds below `applied`.
   Answer relaxed_result(uint32_t chunk, uint32_t clock, uint32_t applied, uint32_t fragment,
                         float value);
   Answer status(uint32_t chunk, uint32_t round, uint64_t received_mask,
                 uint16_t missing_workers = 0, uint16_t first_missing_rank = 0);
-  // The result is there to be asked for.
+  // Announces that the result can be pulled.
   Answer announcement(uint32_t chunk, uint32_t round);
   void deliver(const Answer& answer);
   void deliver_result(uint32_t chunk, uint32_t round, float value);
   void deliver_relaxed(uint32_t chunk, uint32_t clock, uint32_t applied, float value);
 
-  // Moves the clock until something overdue makes a packet. Returns how long that was.
+  // Moves the clock until an overdue timer produces a packet. Returns how long that took.
   uint64_t expire();
 
   std::vector<float>& buffer(uint32_t tensor) { return buffers_[tensor]; }
@@ -85,7 +87,7 @@ class Shim {
  public:
   worker::Exchange& core;
   uint64_t now_ns = kStartNs;
-  uint32_t credit_bytes;  // what the box's packets grant
+  uint32_t credit_bytes;  // that the box's packets grant
   std::vector<Pushed> everything;
 
  private:

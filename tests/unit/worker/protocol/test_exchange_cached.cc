@@ -1,5 +1,5 @@
-// A worker that reads its own copy of the model: what ends an operation, what is asked for, and
-// what is handed out. One chunk of four fragments; the learning rate is 1, the scale 1/2.
+// A worker that reads its own copy of the model: what ends an operation, what the worker asks for,
+// and what a read returns. One chunk of four fragments; the learning rate is 1, the scale 1/2.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/protocol/shim.h"
@@ -15,7 +15,7 @@ constexpr wire::SyncSpec kEssp{.model = SyncModel::kEssp, .staleness = 2};
 constexpr wire::SyncSpec kSsp{
     .model = SyncModel::kSsp, .staleness = 2, .reads = wire::Reads::kCached};
 
-// Initial weights of 100 are here; the next round is 1.
+// The initial weights, 100, have arrived; the next round is 1.
 Shim cached(const wire::SyncSpec& sync) {
   Shim shim({.sync = sync, .learning_rate = 1, .gradient_scale = 0.5f});
   shim.start(0);
@@ -37,7 +37,7 @@ bool holds(Shim& shim, float value) {
 
 }  // namespace
 
-TEST_CASE("a push is done when the box has it, and the own gradient is in what is read") {
+TEST_CASE("a push is done when the box has it, and the read includes the own gradient") {
   Shim shim = cached(GENERATE(kEssp, kSsp));
   push(shim, 4.0f);
   CHECK(shim.core.busy(0));
@@ -53,7 +53,7 @@ TEST_CASE("a push is done when the box has it, and the own gradient is in what i
   CHECK(counts.by_staleness[2] == 1);
 }
 
-TEST_CASE("an acknowledgement of another round ends nothing") {
+TEST_CASE("an acknowledgement of another round does not end an operation") {
   Shim shim = cached(kEssp);
   push(shim, 4.0f);
   shim.deliver(shim.status(0, 0, kAllFragments));
@@ -62,7 +62,7 @@ TEST_CASE("an acknowledgement of another round ends nothing") {
   CHECK_FALSE(shim.core.busy(0));
 }
 
-TEST_CASE("data that has the push acknowledges it, fragment by fragment") {
+TEST_CASE("data that includes the push acknowledges it, fragment by fragment") {
   Shim shim = cached(kEssp);
   push(shim, 4.0f);
   for (const uint32_t fragment : {0u, 1u, 2u}) {
@@ -71,10 +71,10 @@ TEST_CASE("data that has the push acknowledges it, fragment by fragment") {
   CHECK(shim.core.busy(0));
   shim.deliver(shim.relaxed_result(0, 1, 2, 3, 60.0f));
   CHECK_FALSE(shim.core.busy(0));
-  CHECK(holds(shim, 60.0f));  // nothing is added twice
+  CHECK(holds(shim, 60.0f));  // no gradient is added twice
 }
 
-TEST_CASE("data without the push is no acknowledgement, however new it is") {
+TEST_CASE("data without the push does not acknowledge it, however new it is") {
   Shim shim = cached(kEssp);
   push(shim, 4.0f);
   shim.deliver(shim.status(0, 1, kAllFragments));
@@ -85,7 +85,7 @@ TEST_CASE("data without the push is no acknowledgement, however new it is") {
   CHECK(holds(shim, 58.0f));
 }
 
-TEST_CASE("data comes at any time, and the newest counts") {
+TEST_CASE("data may arrive at any time, and the newest is used") {
   Shim shim = cached(kEssp);
   for (uint32_t round = 1; round < 4; ++round) {
     if (round == 3) shim.deliver_relaxed(0, 3, 3, 70.0f);  // nothing is in flight
@@ -97,7 +97,7 @@ TEST_CASE("data comes at any time, and the newest counts") {
   CHECK(holds(shim, 69.0f));
   CHECK(shim.core.statistics().staleness.by_staleness[1] == 2);  // rounds 1 and 3
   shim.deliver_relaxed(0, 4, 4, 80.0f);
-  CHECK(holds(shim, 69.0f));  // the buffer is the caller's between operations
+  CHECK(holds(shim, 69.0f));  // between operations the buffer belongs to the caller
 }
 
 TEST_CASE("gradients that a fragment lacks are added, fragment by fragment") {
@@ -105,7 +105,7 @@ TEST_CASE("gradients that a fragment lacks are added, fragment by fragment") {
   push(shim, 2.0f);
   shim.deliver(shim.status(0, 1, kAllFragments));
   push(shim, 8.0f);
-  const uint32_t applied[] = {1, 2, 3, 2};  // in fragment 1 round 1 is, round 2 is not
+  const uint32_t applied[] = {1, 2, 3, 2};  // fragment 1 includes round 1 but not round 2
   for (uint32_t fragment = 1; fragment < 4; ++fragment) {
     shim.deliver(shim.relaxed_result(0, 2, applied[fragment], fragment, 50.0f));
   }
@@ -120,7 +120,7 @@ TEST_CASE("gradients that a fragment lacks are added, fragment by fragment") {
   CHECK(at(3) == 46.0f);
 }
 
-TEST_CASE("a copy that is too old holds the operation up, and only SSP asks at once") {
+TEST_CASE("a copy that is too old delays the operation, and only SSP asks for newer data at once") {
   const bool is_essp = GENERATE(true, false);
   Shim shim = cached(is_essp ? kEssp : kSsp);
   for (const uint32_t round : {1u, 2u}) {
@@ -128,7 +128,7 @@ TEST_CASE("a copy that is too old holds the operation up, and only SSP asks at o
     shim.deliver(shim.status(0, round, kAllFragments));
     REQUIRE_FALSE(shim.core.busy(0));
   }
-  push(shim, 2.0f);  // wants a clock of 2
+  push(shim, 2.0f);  // needs a clock of 2
   shim.deliver(shim.status(0, 3, kAllFragments));
   CHECK(shim.core.busy(0));
   const auto asked = shim.take_all();
@@ -148,7 +148,7 @@ TEST_CASE("a copy that is too old holds the operation up, and only SSP asks at o
   }
   CHECK(shim.core.busy(0));
   shim.take_all();
-  shim.expire();  // the rest is overdue
+  shim.expire();  // the other fragments are overdue
   const auto rest = shim.take_all(PacketType::kPull);
   REQUIRE(rest.size() == 1);
   CHECK(rest[0].held_mask() == 0b1101);
@@ -158,7 +158,7 @@ TEST_CASE("a copy that is too old holds the operation up, and only SSP asks at o
   CHECK(shim.core.statistics().staleness.by_staleness[2] == 2);
 }
 
-TEST_CASE("a lost acknowledgement is asked for, with data that is new enough as held") {
+TEST_CASE("a lost acknowledgement is asked for, and data that is new enough is declared held") {
   Shim shim = cached(GENERATE(kEssp, kSsp));
   push(shim, 4.0f);
   shim.expire();
@@ -171,7 +171,7 @@ TEST_CASE("a lost acknowledgement is asked for, with data that is new enough as 
   CHECK(shim.core.statistics().retransmitted_fragments == 0);
 }
 
-TEST_CASE("an acknowledged chunk that waits for others leaves the window to others") {
+TEST_CASE("an acknowledged chunk that waits for other ranks leaves the window") {
   Shim shim({.tensor_chunks = {1, 1},
              .credit_bytes = kChunkBytes,
              .sync = {.model = SyncModel::kEssp, .staleness = 0}});
@@ -190,7 +190,7 @@ TEST_CASE("an acknowledged chunk that waits for others leaves the window to othe
   CHECK(next[0].header.chunk == 1);
 }
 
-TEST_CASE("data of rounds that were never pushed, or of a clock beyond them, is refused") {
+TEST_CASE("data of rounds that were never pushed, or of a later clock, is rejected") {
   Shim shim = cached(kEssp);
   push(shim, 2.0f);
   shim.deliver(shim.relaxed_result(0, 1, 3, 0, 9.0f));
@@ -202,7 +202,7 @@ TEST_CASE("data of rounds that were never pushed, or of a clock beyond them, is 
   CHECK(shim.core.statistics().rejected_packets == 3);
 }
 
-TEST_CASE("a learning rate that this rank has set is that of its later gradients alone") {
+TEST_CASE("a learning rate that this rank has set applies only to its later gradients") {
   Shim shim = cached(kEssp);
   push(shim, 2.0f);
   shim.deliver(shim.status(0, 1, kAllFragments));
@@ -213,7 +213,7 @@ TEST_CASE("a learning rate that this rank has set is that of its later gradients
   CHECK(holds(shim, 95.0f));
 }
 
-TEST_CASE("input and output of a cached read may be different buffers, and then the input stays") {
+TEST_CASE("a cached read into a different buffer leaves the input unchanged") {
   Shim shim = cached(kSsp);
   const std::vector<float> input(kChunkBytes / sizeof(float), 3.0f);
   std::vector<float> output(kChunkBytes / sizeof(float));
@@ -226,7 +226,7 @@ TEST_CASE("input and output of a cached read may be different buffers, and then 
   CHECK(output == std::vector<float>(kChunkBytes / sizeof(float), 98.5f));
 }
 
-TEST_CASE("after the end nothing that comes is taken") {
+TEST_CASE("after abandon nothing that arrives is stored") {
   Shim shim = cached(kEssp);
   push(shim, 2.0f);
   shim.core.abandon();
@@ -238,7 +238,7 @@ TEST_CASE("after the end nothing that comes is taken") {
   CHECK(shim.core.take_completed().empty());
 }
 
-TEST_CASE("the copy's memory is stated: the model, and gradients for a staleness beyond one") {
+TEST_CASE("the copy's memory is the model plus gradients for a staleness above one") {
   const auto bytes = [](uint32_t staleness) {
     Shim shim({.sync = {.model = SyncModel::kEssp, .staleness = staleness}});
     return shim.core.statistics().shadow_bytes;

@@ -7,7 +7,7 @@ namespace pbox::test {
 
 using wire::PacketType;
 
-TEST_CASE("silence is answered with a PULL, not with the data again") {
+TEST_CASE("silence causes a PULL, not a retransmission") {
   Shim shim;
   shim.start(0);
   shim.take_all();
@@ -24,7 +24,7 @@ TEST_CASE("silence is answered with a PULL, not with the data again") {
   CHECK(shim.core.statistics().retransmitted_fragments == 0);
 }
 
-TEST_CASE("a PULL says which fragments of the result are here") {
+TEST_CASE("a PULL states which fragments of the result have arrived") {
   Shim shim;
   shim.start(0);
   shim.take_all();
@@ -36,7 +36,7 @@ TEST_CASE("a PULL says which fragments of the result are here") {
   CHECK(probes[0].held_mask() == 0b1010);
 }
 
-TEST_CASE("a STATUS brings exactly the missing fragments again") {
+TEST_CASE("after a STATUS exactly the missing fragments are sent again") {
   Shim shim({.tensor_chunks = {2}});
   shim.start(0, 4.0f);
   shim.take_all();
@@ -57,7 +57,7 @@ TEST_CASE("a STATUS brings exactly the missing fragments again") {
   CHECK(shim.core.statistics().bytes_pushed == 2 * kChunkBytes);  // without retransmissions
 }
 
-TEST_CASE("the same STATUS twice before anything leaves repeats no fragment twice") {
+TEST_CASE("a repeated STATUS before anything leaves does not repeat a fragment") {
   Shim shim;
   shim.start(0);
   shim.take_all();
@@ -66,9 +66,10 @@ TEST_CASE("the same STATUS twice before anything leaves repeats no fragment twic
   CHECK(shim.take_all().size() == 1);
 }
 
-TEST_CASE("a worker whose fragments are all in retransmits nothing and polls at 10 ms or slower") {
+TEST_CASE(
+    "a worker whose fragments have all arrived retransmits nothing and polls at 10 ms or slower") {
   Shim shim;
-  for (uint32_t round = 0; round < 20; ++round) {  // a fast path: short time-outs
+  for (uint32_t round = 0; round < 20; ++round) {  // a fast path, so time-outs are short
     shim.start(0);
     shim.take_all();
     shim.now_ns += 100'000;
@@ -85,7 +86,7 @@ TEST_CASE("a worker whose fragments are all in retransmits nothing and polls at 
     shim.deliver(shim.status(0, 20, 0b1111, 1, 7));
     CHECK(shim.take_all().empty());
     const uint64_t waited_ns = shim.expire();
-    CHECK(waited_ns >= 10'000'000 * 3 / 4);  // less jitter
+    CHECK(waited_ns >= 10'000'000 * 3 / 4);  // minus jitter
     CHECK(waited_ns <= 64'000'000 * 5 / 4);
     REQUIRE(shim.take_all(PacketType::kPull).size() == 1);
   }
@@ -111,7 +112,7 @@ TEST_CASE("probes back off by two, up to a cap, while nobody answers") {
   }
 }
 
-TEST_CASE("what is sent again is no measure of the path") {
+TEST_CASE("a retransmission is not a sample of the path") {
   Shim shim;
   shim.start(0);
   shim.take_all();
@@ -139,7 +140,7 @@ TEST_CASE("a result ends the retransmission that was about to leave") {
   CHECK(shim.core.next_deadline_ns() == UINT64_MAX);
 }
 
-TEST_CASE("the rest of a result is asked for that ended what was about to leave") {
+TEST_CASE("the rest of a result that ended a retransmission is asked for") {
   Shim shim;
   shim.start(0);
   shim.take_all();
@@ -153,7 +154,8 @@ TEST_CASE("the rest of a result is asked for that ended what was about to leave"
   CHECK(probes[0].held_mask() == 0b0010);
 }
 
-TEST_CASE("packets made but not taken are withdrawn when the chunk's result is complete") {
+TEST_CASE(
+    "packets that are built but not taken are withdrawn when the chunk's result is complete") {
   Shim shim({.tensor_chunks = {2}});
   shim.start(0);
   shim.take_all();
@@ -196,9 +198,9 @@ TEST_CASE("the laggard is the box while it is silent, and the rank that a STATUS
   CHECK(late.missing_workers == 2);
 }
 
-TEST_CASE("who is late is as old as the question, however long its answer took") {
+TEST_CASE("the age of a STATUS is that of its request, however long the answer took") {
   Shim shim;
-  shim.now_ns = 5'000'000'000'000;  // microseconds of it exceed 32 bits
+  shim.now_ns = 5'000'000'000'000;  // its microseconds exceed 32 bits
   shim.start(0);
   shim.take_all();
   auto answer = shim.status(0, 0, 0b1111, 1, 9);
@@ -209,24 +211,25 @@ TEST_CASE("who is late is as old as the question, however long its answer took")
   CHECK(shim.core.laggard(0, shim.now_ns).asked_ns == asked_ns);
 }
 
-TEST_CASE("a chunk that later ones have overtaken is asked for while packets keep coming") {
+TEST_CASE("a chunk that later chunks have overtaken is probed while packets keep arriving") {
   Shim shim({.tensor_chunks = {9}, .credit_bytes = 6 * kChunkBytes});
   shim.start(0);
   shim.take_all();
   shim.now_ns += 300'000;
   shim.deliver_result(1, 0, 1.0f);
   shim.deliver_result(2, 0, 1.0f);
-  CHECK_FALSE(shim.core.on_timer(shim.now_ns + 200'000, true));  // two may have come out of turn
+  // two may have arrived out of order
+  CHECK_FALSE(shim.core.on_timer(shim.now_ns + 200'000, true));
   shim.deliver_result(3, 0, 1.0f);
-  CHECK_FALSE(shim.core.on_timer(shim.now_ns, true));  // not later than usual yet
+  CHECK_FALSE(shim.core.on_timer(shim.now_ns, true));  // not yet later than usual
   shim.now_ns += 200'000;
   CHECK(shim.core.on_timer(shim.now_ns, true));
   const auto probes = shim.take_all(PacketType::kPull);
-  REQUIRE(probes.size() == 1);  // chunks 4 and 5 are behind nobody
+  REQUIRE(probes.size() == 1);  // chunks 4 and 5 were not overtaken
   CHECK(probes[0].header.chunk == 0);
 }
 
-TEST_CASE("of the last chunks one later result is enough to ask for the one before") {
+TEST_CASE("for the last chunks one later result is enough to probe the one before") {
   Shim shim({.tensor_chunks = {2}});
   shim.start(0);
   shim.take_all();
@@ -237,7 +240,8 @@ TEST_CASE("of the last chunks one later result is enough to ask for the one befo
   CHECK(shim.take_all(PacketType::kPull).size() == 1);
 }
 
-TEST_CASE("while packets keep coming nothing else is late: its answer may be among them") {
+TEST_CASE(
+    "while packets keep arriving no other chunk is late, since its answer may be among them") {
   Shim shim;
   shim.start(0);
   shim.take_all();
@@ -247,12 +251,12 @@ TEST_CASE("while packets keep coming nothing else is late: its answer may be amo
   CHECK(shim.take_all(PacketType::kPull).size() == 1);
 }
 
-TEST_CASE("the first part of a result ends the waiting for others: the rest is due") {
+TEST_CASE("the first fragment of a result ends the wait for other ranks") {
   Shim shim({.tensor_chunks = {1, 1}});
   shim.start(1);
   shim.take_all();
   shim.now_ns += 100'000;
-  shim.deliver_result(1, 0, 1.0f);  // a measure of the path
+  shim.deliver_result(1, 0, 1.0f);  // a sample of the path
   shim.start(0);
   shim.take_all();
   shim.deliver(shim.status(0, 0, 0b1111, 1, 1));
@@ -261,11 +265,11 @@ TEST_CASE("the first part of a result ends the waiting for others: the rest is d
   CHECK((shim.expire() < 7'500'000) == some_came);
 }
 
-TEST_CASE("a path that becomes slower is learned, though all is asked for too early at first") {
+TEST_CASE("a slower path is learned although every chunk is probed too early at first") {
   constexpr uint64_t kBeforeNs = 1'000'000, kAfterNs = 60'000'000, kStepNs = 500'000;
   Shim shim;
   uint32_t round = 0;
-  // How often it asks until the result, which was on its way all the while, is there.
+  // Returns how often the worker asks until the result arrives, which was in flight all the time.
   const auto exchange = [&](uint64_t path_ns) {
     shim.start(0);
     shim.take_all();
@@ -286,7 +290,7 @@ TEST_CASE("a path that becomes slower is learned, though all is asked for too ea
   CHECK(exchange(kAfterNs) == 0);
 }
 
-TEST_CASE("an answer that took longer than results do shows that the path has become slower") {
+TEST_CASE("an answer that took longer than results take shows that the path has become slower") {
   Shim shim({.tensor_chunks = {1, 1}});
   shim.start(0);
   shim.take_all();
@@ -304,8 +308,8 @@ TEST_CASE("an answer that took longer than results do shows that the path has be
   CHECK(shim.core.statistics().smoothed_rtt_us == 1000 + 79'000 / 8);
 }
 
-TEST_CASE("a chunk that only more urgent ones have overtaken is not missed") {
-  const int32_t priority = GENERATE(0, 1);  // of the others
+TEST_CASE("a chunk that only more urgent chunks have overtaken is not probed") {
+  const int32_t priority = GENERATE(0, 1);  // of the other chunks
   Shim shim({.tensor_chunks = {1, 3}, .credit_bytes = 6 * kChunkBytes});
   shim.start(0);
   shim.take_all();

@@ -1,4 +1,4 @@
-// Delivery by pull: announcements, and what is asked for when.
+// Delivery by pull: announcements, and what is pulled when.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/protocol/shim.h"
@@ -21,13 +21,13 @@ std::vector<uint32_t> chunks_of(const std::vector<Pushed>& packets) {
 
 }  // namespace
 
-TEST_CASE("a tensor's chunks are asked for when all of them are announced, and not before") {
+TEST_CASE("a tensor's chunks are pulled when all of them are announced, and not before") {
   Shim shim({.tensor_chunks = {3}, .delivery = Delivery::kPull});
   shim.start(0);
   CHECK(shim.take_all(PacketType::kPush).size() == 12);
   shim.deliver(shim.announcement(2, 0));
   shim.deliver(shim.announcement(0, 0));
-  shim.deliver(shim.announcement(0, 0));  // once more counts once
+  shim.deliver(shim.announcement(0, 0));  // a repeated announcement counts once
   CHECK(shim.take_all().empty());
   shim.deliver(shim.announcement(1, 0));
   const auto pulls = shim.take_all();
@@ -71,7 +71,7 @@ TEST_CASE("pulls wait for the window, behind pushes that are queued already") {
   CHECK(chunks_of(shim.take_all(PacketType::kPull)) == std::vector<uint32_t>{3, 4});
 }
 
-TEST_CASE("an announcement that is lost is made up for by a probe, whose answer is the result") {
+TEST_CASE("a lost announcement is replaced by a probe, whose answer is the result") {
   Shim shim({.tensor_chunks = {2}, .delivery = Delivery::kPull});
   shim.start(0);
   shim.take_all();
@@ -86,13 +86,13 @@ TEST_CASE("an announcement that is lost is made up for by a probe, whose answer 
   CHECK_FALSE(shim.core.busy(0));
 }
 
-TEST_CASE("what was said before a chunk was announced, and comes late, holds nothing up") {
+TEST_CASE("a late STATUS from before the announcement does not delay a chunk") {
   Shim shim({.tensor_chunks = {1}, .delivery = Delivery::kPull});
   shim.start(0);
   shim.take_all();
   shim.deliver(shim.announcement(0, 0));
   CHECK(shim.take_all(PacketType::kPull).size() == 1);
-  SECTION("somebody else is late") {
+  SECTION("another rank is late") {
     shim.deliver(shim.status(0, 0, 0b1111, 1, 1));
     CHECK(shim.core.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kBox);
   }
@@ -104,14 +104,14 @@ TEST_CASE("what was said before a chunk was announced, and comes late, holds not
   CHECK(shim.take_all(PacketType::kPull).size() == 1);
 }
 
-TEST_CASE("a result that stays away is asked for again, with what is here already") {
+TEST_CASE("a missing result is pulled again, with a mask of what has arrived") {
   Shim shim({.tensor_chunks = {1}, .delivery = Delivery::kPull});
   shim.start(0);
   shim.take_all();
   shim.deliver(shim.announcement(0, 0));
   CHECK(shim.take_all(PacketType::kPull).size() == 1);
   shim.deliver(shim.result(0, 0, 2, 1.0f));
-  shim.deliver(shim.announcement(0, 0));  // late, and no news
+  shim.deliver(shim.announcement(0, 0));  // late and not new
   shim.expire();
   const auto again = shim.take_all(PacketType::kPull);
   REQUIRE(again.size() == 1);
@@ -120,7 +120,7 @@ TEST_CASE("a result that stays away is asked for again, with what is here alread
   CHECK_FALSE(shim.core.busy(0));
 }
 
-TEST_CASE("what came of a result before it was announced is not asked for again") {
+TEST_CASE("fragments that arrived before the announcement are not pulled again") {
   Shim shim({.tensor_chunks = {1}, .delivery = Delivery::kPull});
   shim.start(0);
   shim.take_all();
@@ -142,31 +142,30 @@ TEST_CASE("a chunk that waits for other ranks is pulled once it is announced") {
   CHECK(shim.core.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kBox);
 }
 
-TEST_CASE(
-    "after the loss of a session what was announced is asked for, and given back if need be") {
+TEST_CASE("after the loss of a session announced results are pulled, and restored if needed") {
   Shim shim({.tensor_chunks = {2}, .has_shadow = true, .delivery = Delivery::kPull});
   shim.start(0);
   shim.take_all();
   for (const uint32_t chunk : {0, 1}) shim.deliver(shim.announcement(chunk, 0));
   shim.take_all();
   shim.deliver_result(0, 0, 2.0f);
-  // Another box, which has neither: of chunk 0 it gets a copy, of chunk 1 the push once more.
+  // Another box has neither result. Chunk 0's is restored from here, chunk 1 is pushed again.
   REQUIRE(shim.resume({0, 0}, {0}).ok());
   const auto sent = shim.take_all();
   CHECK(chunks_of(sent) == std::vector<uint32_t>{0, 1});
   CHECK(sent[0].header.type() == PacketType::kState);
-  CHECK(sent.back().header.type() == PacketType::kPull);  // does it have our push?
+  CHECK(sent.back().header.type() == PacketType::kPull);  // asks whether the box has the push
   shim.deliver(shim.status(1, 0, 0, 2, 0));
   CHECK(shim.take_all(PacketType::kPush).size() == 4);
   shim.deliver(shim.announcement(0, 0));
-  CHECK(shim.take_all().empty());  // it has the result that it gave
+  CHECK(shim.take_all().empty());  // the box has the result that this worker restored
   shim.deliver(shim.announcement(1, 0));
   CHECK(chunks_of(shim.take_all(PacketType::kPull)) == std::vector<uint32_t>{1});
   shim.deliver_result(1, 0, 2.0f);
   CHECK_FALSE(shim.core.busy(0));
 }
 
-TEST_CASE("where results stay an operation is done when all of it is announced") {
+TEST_CASE("if results are ignored an operation is done when all of it is announced") {
   Shim shim({.tensor_chunks = {2}, .delivery = Delivery::kPull, .ignores_results = true});
   for (const uint32_t round : {0u, 1u}) {
     shim.start(0);
@@ -174,7 +173,8 @@ TEST_CASE("where results stay an operation is done when all of it is announced")
     CHECK(shim.take_all(PacketType::kPush).size() == 8);
     shim.deliver(shim.announcement(1, round));
     CHECK(shim.core.busy(0));
-    shim.expire();  // that of the other chunk is lost: it is asked for, and no result with it
+    // the other chunk's announcement was lost: the probe asks for it, but for no result
+    shim.expire();
     const auto probes = shim.take_all(PacketType::kPull);
     REQUIRE(chunks_of(probes) == std::vector<uint32_t>{0});
     CHECK(probes[0].held_mask() == 0b1111);

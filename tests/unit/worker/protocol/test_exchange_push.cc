@@ -7,7 +7,7 @@ namespace pbox::test {
 
 using wire::PacketType;
 
-TEST_CASE("a chunk is pushed as its fragments, in order, with all that identifies them") {
+TEST_CASE("a chunk is pushed as its fragments, in order, with complete headers") {
   Shim shim;
   CHECK(shim.take_all().empty());
   shim.start(0, 2.5f);
@@ -33,7 +33,7 @@ TEST_CASE("a chunk is pushed as its fragments, in order, with all that identifie
   CHECK(shim.take_all().empty());
 }
 
-TEST_CASE("packets are numbered on from what was used before the core was made") {
+TEST_CASE("packet numbers continue from those used before the exchange was built") {
   Shim shim({.first_packet_number = 40});
   shim.start(0);
   uint64_t expected = 40;
@@ -41,7 +41,7 @@ TEST_CASE("packets are numbered on from what was used before the core was made")
   CHECK(expected == 44);
 }
 
-TEST_CASE("results are awaited from a chunk's first packet until the last result is whole") {
+TEST_CASE("results are awaited from a chunk's first packet until the last result is complete") {
   Shim shim({.tensor_chunks = {2}});
   CHECK_FALSE(shim.core.awaits_results());
   shim.start(0);
@@ -68,12 +68,12 @@ TEST_CASE("no more chunks are outstanding than the window holds, and a result ma
     const auto next = shim.take_all();
     REQUIRE(next.size() == 4);
     CHECK(next[0].header.chunk == 3);
-    shim.deliver(shim.result(0, 0, 0, 1.0f));  // a part of a result makes none
+    shim.deliver(shim.result(0, 0, 0, 1.0f));  // a part of a result makes no room
     CHECK(shim.take_all().empty());
   }
 }
 
-TEST_CASE("a chunk wider than the window is pushed alone, not never") {
+TEST_CASE("a chunk larger than the window is pushed alone") {
   Shim shim({.tensor_chunks = {3}, .window_bytes = 100});
   shim.start(0);
   for (uint32_t chunk = 0; chunk < 3; ++chunk) {
@@ -85,7 +85,7 @@ TEST_CASE("a chunk wider than the window is pushed alone, not never") {
   CHECK_FALSE(shim.core.busy(0));
 }
 
-TEST_CASE("new credit opens and closes the window, and never beyond the worker's own bound") {
+TEST_CASE("new credit opens and closes the window within the worker's own bound") {
   Shim shim({.tensor_chunks = {30}, .credit_bytes = kChunkBytes, .window_bytes = 6 * kChunkBytes});
   shim.start(0);
   CHECK(shim.take_all().size() == 4);
@@ -110,7 +110,7 @@ TEST_CASE("new credit opens and closes the window, and never beyond the worker's
   CHECK(shim.take_all().size() == 4);
 }
 
-TEST_CASE("an urgent chunk overtakes all that is queued, within one chunk's time") {
+TEST_CASE("an urgent chunk overtakes all queued chunks within one chunk's time") {
   Shim shim({.tensor_chunks = {20, 1}, .window_bytes = 2 * kChunkBytes});
   shim.start(0, 1.0f, 0);
   CHECK(shim.take_all().size() == 8);
@@ -125,7 +125,7 @@ TEST_CASE("an urgent chunk overtakes all that is queued, within one chunk's time
   CHECK(next[0].header.chunk == 2);
 }
 
-TEST_CASE("an urgent chunk overtakes what is to be pushed again, and what is half pushed") {
+TEST_CASE("an urgent chunk overtakes retransmissions and half-pushed chunks") {
   Shim shim({.tensor_chunks = {40, 1}, .credit_bytes = 41 * kChunkBytes});
   const auto next_chunks = [&] {
     std::vector<uint32_t> order;
@@ -147,7 +147,7 @@ TEST_CASE("an urgent chunk overtakes what is to be pushed again, and what is hal
   CHECK(next_chunks() == std::vector<uint32_t>{40, 2, 31, 32});
 }
 
-TEST_CASE("what a port did not take is offered again, unchanged") {
+TEST_CASE("packets that a port did not take are offered again, unchanged") {
   Shim shim;
   shim.start(0);
   const auto offered = shim.core.to_send(0, shim.now_ns);
@@ -187,7 +187,7 @@ TEST_CASE("abandon stops everything: pushes, retransmissions, probes, completion
   shim.start(0);
   shim.start(1);
   REQUIRE_FALSE(shim.core.to_send(0, shim.now_ns).empty());
-  shim.core.sent(0, 5);  // some made and not taken
+  shim.core.sent(0, 5);  // some were built and not taken
   shim.deliver(shim.status(0, 0, 0b0001));
   shim.core.abandon();
   CHECK_FALSE(shim.core.has_unsent(0));

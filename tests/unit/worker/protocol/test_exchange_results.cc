@@ -26,7 +26,7 @@ TEST_CASE("a tensor is complete with the last fragment of its last chunk, in pla
   CHECK(shim.core.statistics().bytes_pulled == 2 * kChunkBytes);
 }
 
-TEST_CASE("input and output may be different buffers, and then the input stays") {
+TEST_CASE("a result in a different buffer leaves the input unchanged") {
   Shim shim;
   const std::vector<float> input(kChunkBytes / sizeof(float), 3.0f);
   std::vector<float> output(kChunkBytes / sizeof(float), 0.0f);
@@ -62,7 +62,7 @@ TEST_CASE("a result that is stale, foreign or malformed is counted and changes n
   struct Row {
     const char* description;
     std::function<void(Answer&)> change;
-    bool stale;  // else rejected
+    bool stale;  // otherwise rejected
   };
   const Row rows[] = {
       {"the round before", [](Answer& a) { a.header.round = 0; }, true},
@@ -147,7 +147,7 @@ TEST_CASE("a STATUS of a wrong length or another round moves nothing") {
   CHECK(shim.core.statistics().stale_packets == 1);
 }
 
-TEST_CASE("a chunk's times are kept once they are asked for, and as many as there is room for") {
+TEST_CASE("chunk times are recorded on request, up to the given capacity") {
   Shim shim({.tensor_chunks = {3}});
   const auto exchange = [&](uint32_t round) {
     shim.start(0);
@@ -185,7 +185,7 @@ TEST_CASE("a chunk's times are kept once they are asked for, and as many as ther
   CHECK(shim.core.take_chunk_times(times) == 0);
 }
 
-TEST_CASE("rounds are finished when every tensor has been through one, and waiting is told apart") {
+TEST_CASE("a round is finished when every tensor has completed it, and idle time is not counted") {
   Shim shim({.tensor_chunks = {1, 2}});
   const auto exchange = [&](uint32_t tensor, uint32_t first_chunk, uint32_t chunks, uint32_t round,
                             uint64_t wait_ns) {
@@ -199,7 +199,7 @@ TEST_CASE("rounds are finished when every tensor has been through one, and waiti
   };
   exchange(0, 0, 1, 0, 1'000'000);
   CHECK(shim.core.finished_rounds().rounds == 0);
-  shim.now_ns += 50'000'000;  // computing
+  shim.now_ns += 50'000'000;  // time spent computing
   exchange(1, 1, 2, 0, 2'000'000);
   const auto first = shim.core.finished_rounds();
   CHECK(first.rounds == 1);

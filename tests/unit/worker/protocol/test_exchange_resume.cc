@@ -1,4 +1,4 @@
-// One session ends, another begins: what is pushed again, pulled, given back, and what is refused.
+// From one session to the next: what is pushed again, pulled or restored, and what is refused.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/protocol/shim.h"
@@ -17,7 +17,7 @@ float first_value(const Pushed& packet) {
   return value;
 }
 
-// One round of every tensor, its result `value`.
+// Runs one round of every tensor whose result is `value`.
 void run_round(Shim& shim, uint32_t tensors, uint32_t chunks, uint32_t round, float value) {
   for (uint32_t tensor = 0; tensor < tensors; ++tensor) shim.start(tensor);
   shim.take_all();
@@ -27,7 +27,7 @@ void run_round(Shim& shim, uint32_t tensors, uint32_t chunks, uint32_t round, fl
 
 }  // namespace
 
-TEST_CASE("with a shadow an input in place stays as it is until the chunk's result is whole") {
+TEST_CASE("with a shadow an in-place input stays unchanged until the chunk's result is complete") {
   Shim shim({.tensor_chunks = {2}, .has_shadow = true});
   CHECK(shim.core.statistics().shadow_bytes == 2 * kChunkBytes);
   shim.start(0, 1.0f);
@@ -43,7 +43,7 @@ TEST_CASE("with a shadow an input in place stays as it is until the chunk's resu
   CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
 }
 
-TEST_CASE("of two shadows one is whole while the next result comes into the other") {
+TEST_CASE("with two shadows one is complete while the next result arrives in the other") {
   for (const uint32_t shadows : {1u, 2u}) {
     Shim shim({.tensor_chunks = {1}, .has_shadow = true, .shadows = shadows});
     CHECK(shim.core.statistics().shadow_bytes == shadows * kChunkBytes);
@@ -61,14 +61,14 @@ TEST_CASE("of two shadows one is whole while the next result comes into the othe
       CHECK(packet.header.round == 0);
       CHECK(first_value(packet) == 5.0f);
     }
-    CHECK(shim.buffer(0)[0] == 1.0f);  // to be pushed again
+    CHECK(shim.buffer(0)[0] == 1.0f);  // it will be pushed again
   }
 }
 
-TEST_CASE("a suspended core sends and accepts nothing, and operations stay pending") {
+TEST_CASE("a suspended exchange sends and accepts nothing, and operations stay pending") {
   Shim shim({.tensor_chunks = {2, 1}, .has_shadow = true});
   shim.start(0, 1.0f);
-  REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 8);  // made, and not taken
+  REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 8);  // built and not taken
   shim.core.sent(0, 4);
   shim.deliver(shim.result(0, 0, 0, 9.0f));
   shim.core.suspend();
@@ -87,11 +87,12 @@ TEST_CASE("a suspended core sends and accepts nothing, and operations stay pendi
   CHECK(shim.core.consumed_rounds() == std::vector<uint32_t>{0, 0, 0});
 }
 
-TEST_CASE("after a resumption what may have been pushed is asked for first, the rest is pushed") {
+TEST_CASE(
+    "after a resumption chunks that may have been pushed are pulled first, others are pushed") {
   Shim shim({.tensor_chunks = {2, 1}, .window_bytes = kChunkBytes, .has_shadow = true});
   shim.start(0, 4.0f);
   CHECK(shim.take_all().size() == 4);        // chunk 0; the window has no room for chunk 1
-  shim.deliver(shim.result(0, 0, 1, 9.0f));  // of the session that ends
+  shim.deliver(shim.result(0, 0, 1, 9.0f));  // from the session that has ended
   REQUIRE(shim.resume({0, 0, 0}).ok());
   shim.start(1, 5.0f);
   auto sent = shim.take_all();
@@ -114,7 +115,7 @@ TEST_CASE("after a resumption what may have been pushed is asked for first, the 
   CHECK(sent[0].header.type() == PacketType::kPush);
   shim.deliver_result(1, 0, 8.0f);
   CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
-  CHECK(shim.core.statistics().smoothed_rtt_us == 0);  // what was asked for measures nothing
+  CHECK(shim.core.statistics().smoothed_rtt_us == 0);  // a probed chunk is not a sample
   CHECK(shim.take_all().size() == 4);                  // tensor 1
 }
 
@@ -132,7 +133,7 @@ TEST_CASE("a result that the box finished meanwhile is pulled, and nothing is pu
   CHECK(shim.buffer(0)[0] == 3.0f);
 }
 
-TEST_CASE("a result is given back from the shadow, also when the caller's buffer has changed") {
+TEST_CASE("a result is restored from the shadow even if the caller's buffer has changed") {
   Shim shim({.tensor_chunks = {2}, .has_shadow = true});
   run_round(shim, 1, 2, 0, 7.0f);
   std::fill(shim.buffer(0).begin(), shim.buffer(0).end(), -1.0f);
@@ -149,7 +150,7 @@ TEST_CASE("a result is given back from the shadow, also when the caller's buffer
     CHECK(header.dtype_scale == 0);
     CHECK(first_value(given[index]) == 7.0f);
   }
-  shim.deliver(shim.status(1, 0, 0b0111));  // one was lost
+  shim.deliver(shim.status(1, 0, 0b0111));  // one fragment was lost
   const auto again = shim.take_all();
   REQUIRE(again.size() == 1);
   CHECK(again[0].header.type() == PacketType::kState);
@@ -157,12 +158,12 @@ TEST_CASE("a result is given back from the shadow, also when the caller's buffer
   const uint64_t pulled = shim.core.statistics().bytes_pulled;
   shim.deliver_result(1, 0, 7.0f);
   CHECK(shim.core.statistics().bytes_pulled == pulled);
-  CHECK(shim.buffer(0)[kChunkFloats] == -1.0f);  // delivered nowhere
+  CHECK(shim.buffer(0)[kChunkFloats] == -1.0f);  // it is delivered nowhere
   CHECK(shim.core.take_completed().empty());
   run_round(shim, 1, 2, 1, 8.0f);
 }
 
-TEST_CASE("a chunk that is given back goes on with the operation that waits for it") {
+TEST_CASE("a chunk that was restored continues with the operation that waits for it") {
   for (const bool starts_before : {true, false}) {
     INFO(starts_before);
     Shim shim({.has_shadow = true});
@@ -196,7 +197,7 @@ TEST_CASE("chunks of one tensor may be in different rounds when the box is lost"
     shim.deliver(shim.status(chunk, 0, 0));
     const auto pushed = shim.take_all(PacketType::kPush);
     REQUIRE(pushed.size() == 4);
-    CHECK(first_value(pushed[0]) == 4.0f);  // as it was before the half result
+    CHECK(first_value(pushed[0]) == 4.0f);  // the input as it was before the partial result
     shim.deliver_result(chunk, 0, 8.0f);
   }
   CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
@@ -205,12 +206,13 @@ TEST_CASE("chunks of one tensor may be in different rounds when the box is lost"
   CHECK(shim.buffer(0)[2 * kChunkFloats] == 8.0f);
 }
 
-TEST_CASE("a rank that has the copy but is not asked for it waits for the round to come") {
+TEST_CASE("a rank that is not asked to restore its result waits for another rank to do it") {
   Shim shim({.has_shadow = true});
   run_round(shim, 1, 1, 0, 7.0f);
   shim.start(0, 2.0f);
-  REQUIRE(shim.resume({0}).ok());                       // another rank gives round 0
-  CHECK(shim.take_all(PacketType::kPull).size() == 1);  // dropped by the box: round 1 is not open
+  REQUIRE(shim.resume({0}).ok());  // another rank restores round 0
+  // the box drops it, because round 1 is not open
+  CHECK(shim.take_all(PacketType::kPull).size() == 1);
   shim.expire();
   const auto probes = shim.take_all(PacketType::kPull);
   REQUIRE(probes.size() == 1);
@@ -219,7 +221,7 @@ TEST_CASE("a rank that has the copy but is not asked for it waits for the round 
   CHECK(shim.take_all(PacketType::kPush).size() == 4);
 }
 
-TEST_CASE("a resumption that cannot be is refused, in words, and changes nothing") {
+TEST_CASE("an impossible resumption is refused with an error and changes nothing") {
   const auto refused = [](Shim& shim, const std::vector<uint32_t>& rounds,
                           const std::vector<uint32_t>& give, const char* text) {
     const Status status = shim.resume(rounds, give);
@@ -232,19 +234,20 @@ TEST_CASE("a resumption that cannot be is refused, in words, and changes nothing
   refused(shim, {5}, {}, "left behind");
   refused(shim, {1}, {}, "left behind");
   refused(shim, {3, 3}, {}, "chunks");
-  refused(shim, {3}, {0}, "no longer has");  // nobody needs that round
+  refused(shim, {3}, {0}, "no longer has");  // no rank needs that round
   refused(shim, {2}, {1}, "no longer has");
   shim.start(0);
   REQUIRE(shim.resume({3}).ok());
   shim.take_all();
-  shim.deliver(shim.result(0, 3, 0, 9.0f));  // proves that all have consumed the one before
+  // proves that all ranks have consumed the previous result
+  shim.deliver(shim.result(0, 3, 0, 9.0f));
   refused(shim, {2}, {0}, "no longer has");
   Shim bare;
   run_round(bare, 1, 1, 0, 7.0f);
   refused(bare, {0}, {0}, "no longer has");
 }
 
-TEST_CASE("rounds are compared across the end of their range") {
+TEST_CASE("rounds are compared correctly when they wrap around") {
   Shim shim({.has_shadow = true, .open_rounds = {UINT32_MAX}});
   CHECK(shim.core.round(0) == UINT32_MAX);
   run_round(shim, 1, 1, UINT32_MAX, 7.0f);
@@ -255,7 +258,7 @@ TEST_CASE("rounds are compared across the end of their range") {
   CHECK(given[0].header.round == UINT32_MAX);
 }
 
-TEST_CASE("a worker that joins a running job goes on at the least round open in each tensor") {
+TEST_CASE("a worker that joins a running job continues at the lowest open round of each tensor") {
   Shim shim({.tensor_chunks = {2, 1}, .open_rounds = {8, 7, 3}});
   CHECK(shim.core.round(0) == 7);
   CHECK(shim.core.round(1) == 3);
@@ -263,7 +266,7 @@ TEST_CASE("a worker that joins a running job goes on at the least round open in 
   shim.start(1);
   auto sent = shim.take_all();
   REQUIRE(sent.size() == 9);
-  CHECK(sent[0].header.type() == PacketType::kPull);  // the box has that result already
+  CHECK(sent[0].header.type() == PacketType::kPull);  // the box already has that result
   CHECK(sent[0].header.round == 7);
   CHECK(sent[1].header.type() == PacketType::kPush);
   CHECK(sent[1].header.chunk == 1);
@@ -275,7 +278,7 @@ TEST_CASE("a worker that joins a running job goes on at the least round open in 
   CHECK(shim.core.round(0) == 8);
 }
 
-TEST_CASE("what the box holds is fetched without a push, whatever chunk is a round ahead") {
+TEST_CASE("a fetch gets the box's result without a push, also if a chunk is one round ahead") {
   Shim shim({.tensor_chunks = {2}, .open_rounds = {8, 7}});
   std::vector<float> weights(2 * kChunkFloats);
   shim.core.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
@@ -284,7 +287,7 @@ TEST_CASE("what the box holds is fetched without a push, whatever chunk is a rou
   CHECK(sent[0].header.type() == PacketType::kPull);
   CHECK(sent[0].header.round == 7);
   CHECK(sent[1].header.round == 6);
-  shim.deliver(shim.status(1, 6, 0));  // not even if a box should say that it has nothing
+  shim.deliver(shim.status(1, 6, 0));  // not even if the box claims to have nothing
   CHECK(shim.take_all().empty());
   shim.deliver_result(0, 7, 1.0f);
   shim.deliver_result(1, 6, 2.0f);
@@ -298,7 +301,7 @@ TEST_CASE("what the box holds is fetched without a push, whatever chunk is a rou
   for (const Pushed& packet : sent) CHECK(packet.header.round == 7);
 }
 
-TEST_CASE("a fetch that others have overtaken goes on with the newest result") {
+TEST_CASE("a fetch that other ranks have overtaken gets the newest result") {
   Shim shim({.tensor_chunks = {1}, .open_rounds = {7}});
   std::vector<float> weights(kChunkFloats);
   shim.core.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
@@ -318,7 +321,7 @@ TEST_CASE("a fetch that others have overtaken goes on with the newest result") {
   CHECK(weights[0] == 3.0f);
 }
 
-TEST_CASE("a fetch that a resumption interrupts is asked for again") {
+TEST_CASE("a fetch that a resumption interrupts is repeated") {
   Shim shim({.tensor_chunks = {2}, .open_rounds = {7, 7}});
   std::vector<float> weights(2 * kChunkFloats);
   shim.core.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
@@ -333,7 +336,7 @@ TEST_CASE("a fetch that a resumption interrupts is asked for again") {
   CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
 }
 
-TEST_CASE("a new generation is on all that leaves from then on, and is the only one accepted") {
+TEST_CASE("a new generation is on all packets sent from then on, and is the only one accepted") {
   Shim shim({.tensor_chunks = {1, 1}});
   shim.start(0);
   REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 4);
@@ -347,7 +350,7 @@ TEST_CASE("a new generation is on all that leaves from then on, and is the only 
   CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
 }
 
-TEST_CASE("a partial result says how many are in it, and the least of its parts counts") {
+TEST_CASE("a partial result states its contributors, and the minimum over its fragments counts") {
   Shim shim;
   shim.start(0);
   shim.take_all();

@@ -1,5 +1,5 @@
-// Which results answer a push in jobs that do not wait for everybody: fresh reads, and rounds that
-// are dropped.
+// Which results answer a push in jobs that do not wait for every rank: fresh reads, and dropped
+// rounds.
 #include <array>
 #include <catch2/catch.hpp>
 
@@ -13,7 +13,7 @@ using wire::SyncModel;
 
 constexpr uint64_t kAllFragments = 0xf;
 
-// A worker of one chunk whose initial weights are here; the next round is 1.
+// A worker with one chunk whose initial weights have arrived; the next round is 1.
 Shim relaxed(SyncModel model) {
   Shim shim({.sync = {.model = model, .staleness = 2, .quorum = 1}});
   shim.start(0);
@@ -25,17 +25,17 @@ Shim relaxed(SyncModel model) {
 
 }  // namespace
 
-TEST_CASE("with fresh reads a result answers a push if it has it, whatever the others have done") {
+TEST_CASE("with fresh reads a result answers a push if it includes it, whatever other ranks did") {
   const auto model =
       GENERATE(SyncModel::kAsp, SyncModel::kSsp, SyncModel::kPssp, SyncModel::kDpssp);
   Shim shim = relaxed(model);
   shim.start(0, 7.0f);
   CHECK(shim.take_all(PacketType::kPush).size() == 4);
-  shim.deliver_relaxed(0, 1, 1, 50.0f);  // an answer to the initial weights, late
+  shim.deliver_relaxed(0, 1, 1, 50.0f);  // a late answer to the initial weights
   CHECK(shim.core.statistics().stale_packets == 4);
   CHECK(shim.buffer(0)[0] == 7.0f);
-  shim.deliver_relaxed(0, 1, 3, 50.0f);  // of rounds that were never pushed
-  shim.deliver_relaxed(0, 3, 2, 50.0f);  // of a clock that this worker has not reached
+  shim.deliver_relaxed(0, 1, 3, 50.0f);  // includes rounds that were never pushed
+  shim.deliver_relaxed(0, 3, 2, 50.0f);  // a clock that this worker has not reached
   CHECK(shim.core.busy(0));
   CHECK(shim.buffer(0)[0] == 7.0f);
   shim.deliver_relaxed(0, 1, 2, 60.0f);
@@ -82,7 +82,7 @@ TEST_CASE("a tensor is as old as its oldest fragment, and each read is counted")
   CHECK(counts.square_sum == square_sum);
 }
 
-TEST_CASE("reads of BSP have no age") {
+TEST_CASE("reads in BSP have staleness 0") {
   Shim shim;
   for (uint32_t round = 0; round < 5; ++round) {
     shim.start(0);
@@ -95,7 +95,7 @@ TEST_CASE("reads of BSP have no age") {
   CHECK(counts.sum == 0);
 }
 
-TEST_CASE("a worker that the box holds back polls with patience, and says whom it waits for") {
+TEST_CASE("a worker that the box holds back polls slowly and names the rank it waits for") {
   Shim shim = relaxed(SyncModel::kSsp);
   shim.start(0, 7.0f);
   shim.take_all();
@@ -116,7 +116,7 @@ TEST_CASE("a worker that the box holds back polls with patience, and says whom i
   CHECK_FALSE(shim.core.busy(0));
 }
 
-TEST_CASE("fragments that were lost on their way to the box are pushed again under every model") {
+TEST_CASE("lost fragments are pushed again with every consistency model") {
   const auto model = GENERATE(SyncModel::kAsp, SyncModel::kSsp, SyncModel::kEssp, SyncModel::kDrop);
   Shim shim = relaxed(model);
   shim.start(0, 7.0f);
@@ -135,7 +135,7 @@ TEST_CASE("fragments that were lost on their way to the box are pushed again und
   }
 }
 
-TEST_CASE("who was dropped takes the newest round's result and goes on from there") {
+TEST_CASE("a rank whose push was dropped takes the newest result and continues from there") {
   Shim shim = relaxed(SyncModel::kDrop);
   shim.start(0, 7.0f);
   shim.take_all();
@@ -144,7 +144,7 @@ TEST_CASE("who was dropped takes the newest round's result and goes on from ther
   shim.deliver_result(0, 4, 60.0f);
   CHECK_FALSE(shim.core.busy(0));
   CHECK(shim.buffer(0)[0] == 60.0f);
-  CHECK(shim.core.round(0) == 2);  // operations are counted, not rounds
+  CHECK(shim.core.round(0) == 2);  // counts operations, not rounds
   shim.start(0);
   const auto pushed = shim.take_all();
   REQUIRE(pushed.size() == 4);
@@ -152,7 +152,7 @@ TEST_CASE("who was dropped takes the newest round's result and goes on from ther
   CHECK(shim.core.statistics().staleness.by_staleness[0] == 3 - 1);
 }
 
-TEST_CASE("who was dropped goes on with the oldest round that is open, in all tensors alike") {
+TEST_CASE("a rank whose push was dropped continues with the oldest open round in all tensors") {
   Shim shim({.tensor_chunks = {1, 2}, .sync = {.model = SyncModel::kDrop, .quorum = 1}});
   const auto start = [&] {
     for (const uint32_t tensor : {0u, 1u}) shim.start(tensor);
@@ -169,7 +169,7 @@ TEST_CASE("who was dropped goes on with the oldest round that is open, in all te
   const auto pushed = start();
   CHECK(pushed.size() == 12);
   for (const Pushed& packet : pushed) CHECK(packet.header.round == 5);
-  // Chunk 0 is known to have closed that round: nothing older than what was read is taken.
+  // Chunk 0 is known to have closed that round, so nothing older than what was read is accepted.
   const uint64_t stale = shim.core.statistics().stale_packets;
   shim.deliver_result(0, 5, 40.0f);
   CHECK(shim.core.statistics().stale_packets == stale + 4);
@@ -177,7 +177,7 @@ TEST_CASE("who was dropped goes on with the oldest round that is open, in all te
   for (const Pushed& packet : start()) CHECK(packet.header.round == 6);
 }
 
-TEST_CASE("a tensor that lags behind pushes to the rounds that the others have pushed to") {
+TEST_CASE("a tensor that is behind pushes to the same rounds as the other tensors") {
   Shim shim({.tensor_chunks = {1, 1}, .sync = {.model = SyncModel::kDrop, .quorum = 1}});
   const auto exchange = [&](uint32_t tensor, uint32_t round) {
     shim.start(tensor);
@@ -188,7 +188,7 @@ TEST_CASE("a tensor that lags behind pushes to the rounds that the others have p
   };
   for (const uint32_t tensor : {0u, 1u}) exchange(tensor, 0);
   CHECK(exchange(0, 9) == 1);
-  CHECK(exchange(0, 9) == 2);  // tensor 1 has heard of round 0 alone
+  CHECK(exchange(0, 9) == 2);  // tensor 1 has only seen round 0
   CHECK(exchange(1, 5) == 1);
   CHECK(exchange(0, 9) == 6);
   CHECK(exchange(0, 9) == 7);
@@ -199,12 +199,12 @@ TEST_CASE("a tensor that lags behind pushes to the rounds that the others have p
   CHECK(exchange(0, 10) == 10);
 }
 
-TEST_CASE("a chunk is whole with the fragments of one round only") {
+TEST_CASE("a chunk is complete only with fragments of one round") {
   Shim shim = relaxed(SyncModel::kDrop);
   shim.start(0, 7.0f);
   shim.take_all();
   for (const uint32_t fragment : {0u, 1u, 3u}) shim.deliver(shim.result(0, 1, fragment, 50.0f));
-  shim.deliver(shim.result(0, 3, 2, 60.0f));  // begins anew
+  shim.deliver(shim.result(0, 3, 2, 60.0f));  // starts the result again
   for (const uint32_t fragment : {0u, 1u}) shim.deliver(shim.result(0, 3, fragment, 60.0f));
   shim.deliver(shim.result(0, 1, 3, 50.0f));  // too late
   CHECK(shim.core.busy(0));
@@ -218,7 +218,7 @@ TEST_CASE("a chunk is whole with the fragments of one round only") {
   CHECK(shim.buffer(0) == std::vector<float>(kChunkBytes / sizeof(float), 60.0f));
 }
 
-TEST_CASE("an operation counts as dropped if a part of its gradient is not in what it got") {
+TEST_CASE("an operation counts as dropped if its result lacks a part of its gradient") {
   Shim shim = relaxed(SyncModel::kDrop);
   const auto exchange = [&](uint32_t pushed, uint32_t round, uint32_t applied_to_last) {
     shim.start(0);
@@ -234,11 +234,11 @@ TEST_CASE("an operation counts as dropped if a part of its gradient is not in wh
   CHECK(exchange(1, 1, 2) == before);
   CHECK(exchange(2, 2, 2) == before + 1);
   CHECK(exchange(3, 3, 4) == before + 1);
-  CHECK(exchange(4, 7, 5) == before + 1);  // the others were faster, but took it
+  CHECK(exchange(4, 7, 5) == before + 1);  // other ranks were faster but did not drop it
   CHECK(exchange(8, 8, 1) == before + 2);
 }
 
-TEST_CASE("what a round lacked that another has overtaken is no matter") {
+TEST_CASE("what a superseded result lacked does not count as dropped") {
   Shim shim = relaxed(SyncModel::kDrop);
   const uint64_t before = shim.core.statistics().dropped_rounds;
   shim.start(0);
@@ -251,7 +251,7 @@ TEST_CASE("what a round lacked that another has overtaken is no matter") {
   CHECK(shim.core.statistics().dropped_rounds == before);
 }
 
-TEST_CASE("how many are in a result that a quorum made is told") {
+TEST_CASE("the number of contributors to a quorum's result is reported") {
   Shim shim = relaxed(SyncModel::kDrop);
   shim.start(0, 7.0f);
   shim.take_all();

@@ -1,4 +1,4 @@
-// What is in flight once the path has been measured, and what may go beyond.
+// What is in flight once the path has been measured, and which chunks may exceed that.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <deque>
@@ -12,9 +12,10 @@ namespace {
 using wire::PacketType;
 
 constexpr uint32_t kChunks = 200;
-constexpr uint64_t kChunkNs = 1'000'000;  // the path takes so long for each, one after the other
+// time that the path takes for each chunk, one after the other
+constexpr uint64_t kChunkNs = 1'000'000;
 
-// Chunks whose pushes have left since the last call.
+// Returns the chunks whose pushes have left since the last call.
 std::vector<uint32_t> pushed_chunks(Shim& shim) {
   std::vector<uint32_t> chunks;
   for (const Pushed& packet : shim.take_all(PacketType::kPush)) {
@@ -23,8 +24,8 @@ std::vector<uint32_t> pushed_chunks(Shim& shim) {
   return chunks;
 }
 
-// A tensor of many chunks is under way, so many of them done, at the path's pace: returns those in
-// flight, in the order of pushing.
+// Starts a tensor of many chunks and finishes some of them at the path's pace. Returns those in
+// flight, in push order.
 std::deque<uint32_t> measured(Shim& shim) {
   shim.start(0);
   std::deque<uint32_t> in_flight;
@@ -44,7 +45,7 @@ ShimOptions with_urgent_tensors() {
 
 }  // namespace
 
-TEST_CASE("an urgent chunk goes beyond a path that is full, and the next one when it is back") {
+TEST_CASE("an urgent chunk may exceed a full path, and the next one may when it is back") {
   Shim shim(with_urgent_tensors());
   const auto in_flight = measured(shim);
   CHECK(in_flight.size() >= 2);
@@ -60,14 +61,14 @@ TEST_CASE("an urgent chunk goes beyond a path that is full, and the next one whe
   CHECK(next.front() == kChunks + 1);
 }
 
-TEST_CASE("what is no more urgent than what fills the path waits for room") {
+TEST_CASE("a chunk that is not more urgent than those on the path waits for room") {
   Shim shim(with_urgent_tensors());
   measured(shim);
   shim.start(1, 1.0f, 0);
   CHECK(pushed_chunks(shim).empty());
 }
 
-TEST_CASE("the box's credit holds for urgent chunks as well") {
+TEST_CASE("the box's credit bounds urgent chunks too") {
   auto options = with_urgent_tensors();
   options.credit_bytes = 2 * kChunkBytes;
   Shim shim(options);
@@ -76,13 +77,13 @@ TEST_CASE("the box's credit holds for urgent chunks as well") {
   CHECK(pushed_chunks(shim).empty());
 }
 
-TEST_CASE("chunks whose successors are back are on the path no more, though they wait for others") {
+TEST_CASE("chunks whose successors are back no longer count as on the path") {
   Shim shim(with_urgent_tensors());
   auto in_flight = measured(shim);
   const uint32_t first = in_flight.front();
   in_flight.pop_front();
   uint32_t back = 0;
-  for (; back < 20; ++back) {  // the first one's result is late
+  for (; back < 20; ++back) {  // the first chunk's result is late
     REQUIRE_FALSE(in_flight.empty());
     shim.now_ns += kChunkNs;
     shim.deliver_result(in_flight.front(), 0, 1.0f);

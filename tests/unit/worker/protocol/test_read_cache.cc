@@ -1,4 +1,4 @@
-// The cache against an account that keeps everything and thinks in single numbers.
+// The cache against a model that keeps everything and computes with single numbers.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <map>
@@ -30,14 +30,14 @@ Bytes encode(wire::Dtype dtype, const std::vector<float>& values) {
   return bytes;
 }
 
-// Multiples of 1/8, exact in every dtype, as are their sums here.
+// Multiples of 1/8, which are exact in every dtype, as are their sums here.
 std::vector<float> numbers(Rng& rng, size_t count) {
   std::vector<float> values(count);
   for (float& value : values) value = static_cast<float>(rng.below(17)) / 8 - 1;
   return values;
 }
 
-// What the box knows of one worker's chunk, and how the worker should read it.
+// What the box knows about one worker's chunk, and how the worker should read it.
 class Account {
  public:
   Account(CachedChunk layout, float scale) : layout_(layout), scale_(scale) {}
@@ -91,7 +91,7 @@ uint32_t elements_of(const CachedChunk& chunk, uint32_t fragment) {
 
 }  // namespace
 
-TEST_CASE("reads equal those of an account that keeps every gradient, at any staleness") {
+TEST_CASE("reads equal those of a model that keeps every gradient, at any staleness") {
   const auto dtype = GENERATE(wire::Dtype::kF32, wire::Dtype::kF16, wire::Dtype::kBf16);
   const uint32_t staleness = GENERATE(0u, 1u, 2u, 3u, 5u);
   Rng rng(staleness * 10 + static_cast<uint32_t>(dtype));
@@ -112,7 +112,7 @@ TEST_CASE("reads equal those of an account that keeps every gradient, at any sta
   }
   for (uint32_t round = 1; round < 60; ++round) {
     for (uint32_t chunk = 0; chunk < 2; ++chunk) {
-      // Old and new ones, in any order; the last of each is new enough.
+      // Old and new versions in any order; the last one of each fragment is new enough.
       for (uint64_t count = rng.below(6); count > 0; --count) {
         const auto clock = static_cast<uint32_t>(1 + rng.below(round + 1));
         const auto applied = static_cast<uint32_t>(clock + rng.below(round + 2 - clock));
@@ -155,7 +155,7 @@ TEST_CASE("a chunk is as new as its oldest fragment, and readable within the bou
   CHECK(cache.readable_mask(0, 7) == 0);
 }
 
-TEST_CASE("what is as old, or older, overwrites nothing") {
+TEST_CASE("data that is as old or older overwrites nothing") {
   const std::vector<CachedChunk> chunks = {{.bytes = 4, .fragment_bytes = kFragmentBytes}};
   NumaArena arena = arena_of(ReadCache::footprint_bytes(chunks, 4));
   ReadCache cache(chunks, 4, 1.0f, arena);

@@ -4,7 +4,7 @@
 
 namespace pbox::worker {
 
-TEST_CASE("before the first sample the time-out is the initial one, or the floor if that is more") {
+TEST_CASE("before the first sample the time-out is the larger of the initial one and the floor") {
   const RttEstimator rtt;
   CHECK(rtt.timeout_ns(2'000'000) == RttEstimator::kInitialNs);
   CHECK(rtt.timeout_ns(50'000'000) == 50'000'000);

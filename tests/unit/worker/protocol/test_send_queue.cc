@@ -5,7 +5,7 @@
 
 namespace pbox::worker {
 
-TEST_CASE("waiting chunks are sent by priority, equals in the order they were queued") {
+TEST_CASE("waiting chunks are sent by priority, and in queue order among equals") {
   SendQueue queue;
   CHECK(queue.empty());
   const int32_t priorities[] = {0, 3, -1, 3, 0, INT32_MAX, INT32_MIN, 3};
@@ -15,7 +15,7 @@ TEST_CASE("waiting chunks are sent by priority, equals in the order they were qu
   CHECK(order == std::vector<uint32_t>{5, 1, 3, 7, 0, 4, 2, 6});
 }
 
-TEST_CASE("a late chunk overtakes what is less urgent, and only that") {
+TEST_CASE("a late chunk overtakes only less urgent ones") {
   SendQueue queue;
   for (uint32_t chunk = 0; chunk < 4; ++chunk) queue.push(chunk, 1);
   queue.pop();

@@ -1,5 +1,5 @@
-// Windows over synthetic paths: a link of a rate and a time, a queue before it, and a chunk's
-// result for each chunk.
+// Windows over synthetic paths. A path is a link with a rate and a latency, a queue before it, and
+// a result for each chunk.
 #include <catch2/catch.hpp>
 #include <deque>
 #include <limits>
@@ -14,7 +14,7 @@ constexpr uint64_t kSlackNs = 250'000;
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kBound = 1 << 20;
 
-// A path that takes chunks one after the other. Its own time comes on top of the transmission.
+// A path that takes chunks one after the other. Its latency is added to the transmission time.
 class Path {
  public:
   Path(uint64_t bytes_per_second, uint64_t time_ns) : rate_(bytes_per_second), time_ns_(time_ns) {}
@@ -23,7 +23,7 @@ class Path {
   uint64_t base_ns() const { return chunk_ns() + time_ns_; }
   void set_rate(uint64_t bytes_per_second) { rate_ = bytes_per_second; }
 
-  // Pushes as the window allows for so long, and returns the share of the path that was used.
+  // Pushes for this long as the window allows. Returns the share of the path that was used.
   double run(Window& window, uint64_t duration_ns) {
     const uint64_t until_ns = now_ns + duration_ns;
     uint64_t done = 0;
@@ -34,7 +34,7 @@ class Path {
     }
     return static_cast<double>(done * chunk_ns()) / (static_cast<double>(now_ns) - start_ns);
   }
-  // A burst of so many chunks, then nothing more to push until all is done.
+  // Pushes a burst of chunks, then nothing until all are done.
   void burst(Window& window, uint64_t chunks) {
     while (chunks > 0 || !flying_.empty()) {
       for (; chunks > 0 && may_push(window); --chunks) push(window);
@@ -76,7 +76,7 @@ class Path {
 
 }  // namespace
 
-TEST_CASE("until something is known there is no bound, so a short job starts at full speed") {
+TEST_CASE("before the first measurement there is no bound, so a short job starts at full speed") {
   Window window(kChunk, kSlackNs);
   CHECK(window.bytes(kSecond) == UINT64_MAX);
   Path path(12'500'000, 1'000'000);
@@ -84,13 +84,13 @@ TEST_CASE("until something is known there is no bound, so a short job starts at 
   CHECK(window.bytes(path.now_ns) == UINT64_MAX);
 }
 
-TEST_CASE("a path is kept busy with a queue of about a chunk before it") {
+TEST_CASE("a path is kept busy with a queue of about one chunk") {
   const struct {
     uint64_t bytes_per_second, time_ns;
   } paths[] = {{12'500'000, 100'000},     // 100 Mbit/s, near
-               {12'500'000, 3'000'000},   // and as far as two veths and a switch
-               {125'000'000, 200'000},    // 1 Gbit/s
-               {125'000'000, 5'000'000},  // and far away
+               {12'500'000, 3'000'000},   // through two veths and a switch
+               {125'000'000, 200'000},    // 1 Gbit/s, near
+               {125'000'000, 5'000'000},  // 1 Gbit/s, far
                {1'250'000'000, 50'000}};
   for (const auto& [rate, time_ns] : paths) {
     INFO(rate << " B/s, " << time_ns << " ns");
@@ -106,7 +106,7 @@ TEST_CASE("a path is kept busy with a queue of about a chunk before it") {
   }
 }
 
-TEST_CASE("a path that becomes faster is used again within some round trips") {
+TEST_CASE("a path that becomes faster is fully used after a few round trips") {
   Window window(kChunk, kSlackNs);
   Path path(6'250'000, 2'000'000);
   path.run(window, kSecond);
@@ -125,18 +125,18 @@ TEST_CASE("a path that becomes slower is never left idle, and its queue is short
   CHECK(window.bytes(path.now_ns) <= 5 * kChunk);
 }
 
-TEST_CASE("its own queue does not teach a lane that the path is long") {
+TEST_CASE("a lane does not mistake its own queue for a longer path") {
   Window window(kChunk, kSlackNs);
   Path path(12'500'000, 1'000'000);
   path.run(window, kSecond);
   const uint64_t before = window.bytes(path.now_ns);
   CHECK(path.run(window, 120 * kSecond) > 0.97);
-  // At times it is 0: the lane is let run idle once.
+  // The bound is 0 at times, to let the lane run idle once.
   if (window.bytes(path.now_ns) == 0) path.run(window, path.base_ns());
   CHECK(window.bytes(path.now_ns) <= before + kChunk);
 }
 
-TEST_CASE("iterations with pauses keep what is known") {
+TEST_CASE("pauses between iterations do not discard the measurements") {
   Window window(kChunk, kSlackNs);
   Path path(12'500'000, 1'000'000);
   path.burst(window, 100);
@@ -155,13 +155,13 @@ TEST_CASE("a lane with too little to push does not shrink its window") {
   Path path(125'000'000, 2'000'000);
   path.run(window, kSecond);
   const uint64_t before = window.bytes(path.now_ns);
-  for (int gradient = 0; gradient < 10'000; ++gradient) {  // one at a time, for 22 s and more
+  for (int gradient = 0; gradient < 10'000; ++gradient) {  // one at a time, for at least 22 s
     path.burst(window, 1);
   }
   CHECK(window.bytes(path.now_ns) == before);
 }
 
-TEST_CASE("what was asked for again is no measure") {
+TEST_CASE("a chunk that was probed is not a sample") {
   Window window(kChunk, kSlackNs);
   Path path(12'500'000, 1'000'000);
   path.burst(window, 100);

@@ -15,7 +15,7 @@ TEST_CASE("a worker's RDMA port is a device, and a GID index if one is given") {
   CHECK(chosen->gid_index == 255u);
 }
 
-TEST_CASE("a word of a worker's RDMA port that means nothing is refused") {
+TEST_CASE("an unknown word in a worker's RDMA port is refused") {
   CHECK_THAT(parse_rdma_port("").error().message, Catch::Contains("no device is named"));
   CHECK_THAT(parse_rdma_port("  ").error().message, Catch::Contains("no device is named"));
   for (const char* word : {"gid", "gid=", "gid=-1", "gid=256", "gid=1x", "1", "mtu=9000"}) {

@@ -5,7 +5,7 @@
 
 namespace pbox::worker {
 
-TEST_CASE("a transport without its device fails to open by name, and asks the box for nothing") {
+TEST_CASE("a transport without its device fails to open by name and sends no request") {
   RdmaTransport transport({.device = "no_such_device"});
   SessionSpec session;
   session.fragment_bytes = 32 * 1024;
@@ -25,7 +25,7 @@ TEST_CASE("a transport that has no connection has sent nothing and reads no memo
   CHECK(transport.payload_counts().staged == 0);
 }
 
-TEST_CASE("answers to questions that were not asked change nothing") {
+TEST_CASE("answers to requests that were not made change nothing") {
   RdmaTransport transport({.device = "no_such_device"});
   proto::QueuePairs answer;
   answer.add_pairs()->set_pipeline(7);

@@ -9,14 +9,14 @@ namespace {
 
 using Catch::Contains;
 
-// Nobody looks at what is there.
+// The memory at this address is never accessed.
 const std::byte* at(uintptr_t address) {
   return reinterpret_cast<const std::byte*>(address);
 }
 
 }  // namespace
 
-TEST_CASE("memory is registered once, beside other memory and never across it") {
+TEST_CASE("memory is registered once and never overlaps other registered memory") {
   RegisteredMemory memory;
   REQUIRE(memory.add(at(0x2000), 0x1000));
   CHECK(memory.add(at(0x1000), 0x1000));
@@ -34,7 +34,7 @@ TEST_CASE("memory is registered once, beside other memory and never across it") 
   CHECK(memory.add(at(0x2800), 0x10));
 }
 
-TEST_CASE("what is no memory is refused by the field and its value") {
+TEST_CASE("an invalid region is refused with the field and its value") {
   RegisteredMemory memory;
   CHECK_THAT(memory.add(nullptr, 1).error().message, Contains("address is NULL"));
   CHECK_THAT(memory.add(at(0x1000), 0).error().message, Contains("bytes is 0"));
@@ -45,7 +45,7 @@ TEST_CASE("what is no memory is refused by the field and its value") {
   CHECK(memory.check(at(0x1001)).error().code == ErrorCode::kNotFound);
 }
 
-TEST_CASE("pieces of memory are bounded, and one that is given back makes room") {
+TEST_CASE("the number of regions is bounded, and an unregistered one makes room") {
   RegisteredMemory memory;
   for (uintptr_t piece = 1; piece <= limits::kMemoryRegionsMax; ++piece) {
     REQUIRE(memory.add(at(piece * 0x1000), 0x1000));

@@ -1,5 +1,6 @@
-// Sockets that find their queues, against a box in the same thread: it hears what its NIC leads to
-// the right pipeline, and answers whenever the transport tends the control connection.
+// Sockets that find their queues, against a box in the same thread. The box receives what its NIC
+// leads to the right pipeline, and answers whenever the transport keeps the control connection
+// alive.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
@@ -39,12 +40,13 @@ class HashingBox {
   }
 
   SessionSpec& session() { return session_; }
-  // By pipeline: where right packets came from, and the numbers of all packets.
+  // Indexed by pipeline: the source ports of packets on the right queue, and the numbers of all
+  // packets.
   std::vector<std::set<uint16_t>> right_sources{kPipelines};
   std::vector<std::set<uint64_t>> numbers{kPipelines};
   uint64_t heard = 0, misdirected = 0;
-  std::set<uint32_t> deaf;    // pipelines that answer nothing
-  uint64_t lost_answers = 0;  // how many right packets are still to get no answer
+  std::set<uint32_t> deaf;    // pipelines that do not answer
+  uint64_t lost_answers = 0;  // how many packets on the right queue will still get no answer
 
   Status serve() {
     for (uint32_t index = 0; index < kPipelines; ++index) {
@@ -94,7 +96,7 @@ class HashingBox {
   std::vector<nic::SocketPort> ports_;
 };
 
-// One packet from each lane, as the worker's core would send it next.
+// Sends one packet from each lane, as the worker's exchange would send it next.
 void send_from_each_lane(SocketTransport& transport, const SessionSpec& session) {
   for (uint32_t lane = 0; lane < kPipelines; ++lane) {
     nic::TxPacket packet;
@@ -108,13 +110,13 @@ void send_from_each_lane(SocketTransport& transport, const SessionSpec& session)
 
 }  // namespace
 
-TEST_CASE("a trial ends with a socket per pipeline whose packets reach it, and fresh numbers") {
+TEST_CASE("a trial ends with a socket per pipeline whose packets reach it, and unused numbers") {
   for (const QueueAffinity affinity : {QueueAffinity::kSourceTrial, QueueAffinity::kSenderQueue}) {
     HashingBox box(affinity);
     box.lost_answers = 5;
     SocketTransport transport;
     REQUIRE(transport.open(box.session(), box.opening()).ok());
-    CHECK(box.misdirected > 0);  // else nothing was tried
+    CHECK(box.misdirected > 0);  // otherwise nothing was tried
     static_cast<void>(box.serve());
     const uint64_t misdirected = box.misdirected;
     const uint64_t heard = box.heard;
@@ -130,7 +132,7 @@ TEST_CASE("a trial ends with a socket per pipeline whose packets reach it, and f
   }
 }
 
-TEST_CASE("where the destination port alone decides nothing is tried") {
+TEST_CASE("nothing is tried if the destination port alone decides the queue") {
   for (const QueueAffinity affinity : {QueueAffinity::kUdpPort, QueueAffinity::kDispatch}) {
     HashingBox box(affinity);
     SocketTransport transport;
@@ -141,7 +143,7 @@ TEST_CASE("where the destination port alone decides nothing is tried") {
   }
 }
 
-TEST_CASE("a published RSS hash is followed without asking anybody") {
+TEST_CASE("a published RSS hash is followed without a trial") {
   HashingBox box(QueueAffinity::kRssHash);
   SocketTransport transport;
   REQUIRE(transport.open(box.session(), box.opening()).ok());
@@ -153,7 +155,7 @@ TEST_CASE("a published RSS hash is followed without asking anybody") {
   CHECK(box.misdirected == 0);
 }
 
-TEST_CASE("workers of one host share a queue: a source port that is taken is passed over") {
+TEST_CASE("a source port that another worker of the host uses is skipped") {
   HashingBox box(QueueAffinity::kRssHash);
   std::vector<std::unique_ptr<SocketTransport>> transports;
   for (int worker = 0; worker < 8; ++worker) {
@@ -161,12 +163,12 @@ TEST_CASE("workers of one host share a queue: a source port that is taken is pas
     REQUIRE(transports.back()->open(box.session(), box.opening()).ok());
     send_from_each_lane(*transports.back(), box.session());
     static_cast<void>(box.serve());
-    for (auto& numbers : box.numbers) numbers.clear();  // each is a session of its own
+    for (auto& numbers : box.numbers) numbers.clear();  // each one is a session of its own
   }
   for (const auto& sources : box.right_sources) CHECK(sources.size() == 8);
 }
 
-TEST_CASE("a queue that the box's RSS table does not hold is an error that names it") {
+TEST_CASE("a queue that is missing in the box's RSS table is an error that names it") {
   HashingBox box(QueueAffinity::kRssHash);
   box.session().pipelines[2].queue = 9;
   SocketTransport transport;
@@ -177,7 +179,7 @@ TEST_CASE("a queue that the box's RSS table does not hold is an error that names
                                          Contains(to_string(box.session().pipelines[2].box)));
 }
 
-TEST_CASE("a pipeline that answers nothing is named, with the ports tried and the remedy") {
+TEST_CASE("a pipeline that does not answer is named, with the ports tried and the remedy") {
   HashingBox box(QueueAffinity::kSourceTrial);
   box.deaf = {2};
   SocketTransport transport;
@@ -186,10 +188,10 @@ TEST_CASE("a pipeline that answers nothing is named, with the ports tried and th
   CHECK(opened.error().code == ErrorCode::kTimeout);
   CHECK_THAT(opened.error().message,
              Contains("pipeline 2") && Contains(" source ports within") && Contains("firewall"));
-  CHECK(box.numbers[2].size() >= 3 * 16);  // four per pipeline of the box, asked three times
+  CHECK(box.numbers[2].size() >= 3 * 16);  // four ports per pipeline of the box, probed three times
 }
 
-TEST_CASE("a pipeline without chunks is not asked, however deaf") {
+TEST_CASE("a pipeline without chunks is not probed") {
   HashingBox box(QueueAffinity::kSourceTrial);
   box.session().chunk_pipeline = {0, 1, 1, 3};
   box.deaf = {2};

@@ -1,4 +1,4 @@
-// The question that a source trial asks, and what counts as an answer, by themselves.
+// The probe of a source trial, and what counts as an answer.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <functional>
@@ -56,7 +56,7 @@ bool is_answer(const std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-TEST_CASE("a probe asks in the pipeline's name for its first chunk in round 0, and holds nothing") {
+TEST_CASE("a probe asks the pipeline for its first chunk in round 0 and declares nothing held") {
   const SessionSpec session = session_of_two();
   const wire::PullPayload payload;
   const nic::TxPacket probe = make_probe(session, 1, 17, 5'000'000, payload);
@@ -75,7 +75,7 @@ TEST_CASE("a probe asks in the pipeline's name for its first chunk in round 0, a
   CHECK((probe.tag == wire::make_tag(session.tag, probe.header, probe.payload)));
 }
 
-TEST_CASE("only an authentic STATUS of the chunk that was asked for answers a probe") {
+TEST_CASE("only an authentic STATUS of the requested chunk answers a probe") {
   const wire::TagPolicy policy{.payload_crc = true};
   CHECK(is_answer(sound_answer().bytes(policy)));
   const std::pair<const char*, std::function<void(Answer&)>> cases[] = {
@@ -102,7 +102,7 @@ TEST_CASE("only an authentic STATUS of the chunk that was asked for answers a pr
   CHECK_FALSE(is_answer({}));
 }
 
-TEST_CASE("in a job that has begun a probe asks for the round that is open, and takes its result") {
+TEST_CASE("in a job that has begun a probe asks for the open round and accepts its result") {
   SessionSpec session = session_of_two();
   session.open_rounds = {4, 4, 4, 9, 4, 9};
   const wire::PullPayload payload;

@@ -1,5 +1,5 @@
-// How a port's name is read, and what is said where it leads nowhere. A library that is there is
-// tests/integration/test_service_transport.cc's matter.
+// How a port's name is read, and the errors for names that lead nowhere.
+// tests/integration/test_service_transport.cc tests a library that exists.
 #include <catch2/catch.hpp>
 
 #include "worker/transport/transport_library.h"
@@ -15,7 +15,7 @@ TEST_CASE("the port 'socket' needs no library") {
   CHECK((*transport)->rto_floor_ns() == 2'000'000);
 }
 
-TEST_CASE("a port that is no KIND:ARGUMENTS is refused by name") {
+TEST_CASE("a port that is not KIND:ARGUMENTS is refused by name") {
   for (const char* port : {"", "dpdk", ":x", "../evil:x", "DPDK:x", "socket2", "d p:x"}) {
     const auto transport = open_transport(port);
     REQUIRE_FALSE(transport.ok());
@@ -25,7 +25,7 @@ TEST_CASE("a port that is no KIND:ARGUMENTS is refused by name") {
   }
 }
 
-TEST_CASE("a library that is not there is named, with the loader's reason and the remedy") {
+TEST_CASE("a missing library is named, with the loader's reason and the remedy") {
   const auto transport = open_transport("absent_kind:device=1:2");
   REQUIRE_FALSE(transport.ok());
   CHECK(transport.error().code == ErrorCode::kNotFound);
@@ -34,8 +34,7 @@ TEST_CASE("a library that is not there is named, with the loader's reason and th
                  Contains("No such file") && Contains("beside libpbox.so") && Contains("'socket'"));
 }
 
-TEST_CASE(
-    "a transport library serves the libpbox of its own release and refuses others by number") {
+TEST_CASE("a transport library serves the libpbox of its own release only") {
   char error[256] = "";
   CHECK_FALSE(refuse_other_release({.version = kVersion}, error, sizeof(error)));
   CHECK(std::string(error).empty());
