@@ -2,7 +2,7 @@
 // validation and job registry, with real pipeline cores behind it. Messages come raw, or well
 // formed with fields from the input, so that jobs do start. What the box answers must fit a frame.
 //
-// The other way, a SESSION that says anything to a worker: what is accepted makes a core.
+// The other direction, a SESSION with any content at a worker: an accepted one makes an exchange.
 //
 // And one end of an RDMA connection that says anything, to either.
 //
@@ -259,14 +259,14 @@ void read_session(const std::vector<std::byte>& body) {
                                                    {.name = "b", .elements = 7}};
   const auto spec = worker::parse_session(session, tensors, {});
   if (!spec) return;
-  worker::Exchange core(*spec, tensors);
+  worker::Exchange exchange(*spec, tensors);
   std::vector<std::byte> buffer(5000 * sizeof(float));
-  core.start({.tensor = 0, .input = buffer.data(), .output = buffer.data()});
+  exchange.start({.tensor = 0, .input = buffer.data(), .output = buffer.data()});
   size_t sent = 0;
-  for (uint32_t pipeline = 0; pipeline < core.pipeline_count(); ++pipeline) {
-    const auto packets = core.to_send(pipeline, 1);
+  for (uint32_t pipeline = 0; pipeline < exchange.pipeline_count(); ++pipeline) {
+    const auto packets = exchange.to_send(pipeline, 1);
     for (const nic::TxPacket& packet : packets) sent += packet.header.payload_bytes;
-    core.sent(pipeline, packets.size());
+    exchange.sent(pipeline, packets.size());
   }
   PBOX_CHECK(sent > 0);
 }

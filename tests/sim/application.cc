@@ -153,12 +153,12 @@ uint64_t Application::think_ns(uint32_t round) {
   return straggles ? usual_ns * options.straggler_factor : usual_ns;
 }
 
-void Application::resume(const worker::Exchange& core, uint64_t now_ns) {
+void Application::resume(const worker::Exchange& exchange, uint64_t now_ns) {
   const bool optimizes = job_.options.mode == pipeline::Mode::kOptimize;
   step_ = UINT32_MAX;
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
     Tensor& tensor = tensors_[index];
-    tensor.round = core.round(index);
+    tensor.round = exchange.round(index);
     tensor.ready_ns = now_ns;
     tensor.fetches = optimizes && tensor.round > 0;
     scribble(tensor.input, tensor.round);

@@ -20,7 +20,7 @@ class Application {
   uint64_t start_due(worker::Membership& membership, uint64_t now_ns, uint64_t rack_now_ns);
   void completed(uint32_t tensor, uint64_t now_ns);
   // The process is a new one in a job that has begun: where each tensor goes on.
-  void resume(const worker::Exchange& core, uint64_t now_ns);
+  void resume(const worker::Exchange& exchange, uint64_t now_ns);
 
   // Also that of others, where whoever lags behind needs them to go on.
   bool done() const;

@@ -96,7 +96,7 @@ void BackupMember::crash() {
   if (!over_) forget();
 }
 
-uint64_t BackupMember::run(worker::Exchange& core, uint64_t now_ns, bool& busy) {
+uint64_t BackupMember::run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) {
   if (!std::exchange(counts_workers_, true)) {
     own_workers_ = static_cast<float>(spec_.workers);
     membership_->start({.tensor = kWorkersTensor,
@@ -106,11 +106,11 @@ uint64_t BackupMember::run(worker::Exchange& core, uint64_t now_ns, bool& busy) 
   if (is_joined_) start_seeds();
   start_sums();
   busy = exchange_packets(now_ns);
-  for (const uint32_t tensor : core.take_completed()) {
+  for (const uint32_t tensor : exchange.take_completed()) {
     completed(tensor);
     busy = true;
   }
-  return busy ? UINT64_MAX : core.next_deadline_ns();
+  return busy ? UINT64_MAX : exchange.next_deadline_ns();
 }
 
 // In place.

@@ -36,7 +36,7 @@ class BackupMember final : public Member {
   static constexpr uint32_t kWorkersTensor = 0;
 
   std::string who() const override;
-  uint64_t run(worker::Exchange& core, uint64_t now_ns, bool& busy) override;
+  uint64_t run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) override;
   void end_if_over() override;
   void start(uint32_t chunk, float* values);
   void start_seeds();

@@ -191,7 +191,7 @@ void Member::close_lanes() {
 bool Member::exchange(uint32_t index, uint64_t now_ns) {
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
   Lane& lane = lanes_[index];
-  worker::Exchange& core = *membership_->exchange();
+  worker::Exchange& exchange = *membership_->exchange();
   if (lane.credit) lane.credit->set_generation(membership_->session().generation());
   lane.port->set_burst_packets(slow_ ? 1 : rack_.options.burst_packets);
   const size_t received = lane.port->rx_burst(burst);
@@ -200,15 +200,15 @@ bool Member::exchange(uint32_t index, uint64_t now_ns) {
     for (const Packet& packet : lane.port->held()) {
       rack_.say(who(), [&] { return "receives " + describe(packet.bytes); });
     }
-    core.on_burst(index, {burst.data(), received}, now_ns);
+    exchange.on_burst(index, {burst.data(), received}, now_ns);
   }
-  const auto packets = core.to_send(index, now_ns);
+  const auto packets = exchange.to_send(index, now_ns);
   const size_t sent = lane.port->tx_burst(packets);
   if (lane.credit) lane.credit->sent(packets.first(sent));
   for (const nic::TxPacket& packet : packets.first(sent)) {
     rack_.say(who(), [&] { return "sends " + describe(packet.header); });
   }
-  if (sent > 0) core.sent(index, sent);
+  if (sent > 0) exchange.sent(index, sent);
   return received > 0 || sent > 0;
 }
 

@@ -40,7 +40,7 @@ class Member {
   virtual std::string who() const = 0;
   // While it has a session: what there is to be done, which moves packets. Returns when to come
   // back, by its clock, unless it is `busy`; UINT64_MAX: when something happens.
-  virtual uint64_t run(worker::Exchange& core, uint64_t now_ns, bool& busy) = 0;
+  virtual uint64_t run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) = 0;
   // A session begins; and what watches its credit on a lane, if anything does.
   virtual void on_session(const worker::SessionSpec& /*session*/) {}
   virtual std::unique_ptr<CreditWatch> watch(const worker::SessionSpec& /*session*/,

@@ -120,26 +120,26 @@ uint64_t Worker::waits_since_ns() const {
   return barrier_asked_ ? barrier_asked_ns_ : application_->oldest_start_ns();
 }
 
-uint64_t Worker::run(worker::Exchange& core, uint64_t now_ns, bool& busy) {
-  if (!std::exchange(is_placed_, true) && has_been_in_) application_->resume(core, now_ns);
+uint64_t Worker::run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) {
+  if (!std::exchange(is_placed_, true) && has_been_in_) application_->resume(exchange, now_ns);
   has_been_in_ = true;
   began_ns_ = std::min(began_ns_, rack_.queue.now_ns());
   const uint64_t next_ns = application_->start_due(*membership_, now_ns, rack_.queue.now_ns());
   busy = exchange_packets(now_ns);
-  const auto completed = core.take_completed();
+  const auto completed = exchange.take_completed();
   for (const uint32_t tensor : completed) {
     rack_.say(who(), [&] { return "has completed tensor " + std::to_string(tensor); });
     application_->completed(tensor, now_ns);
   }
-  if (job_.options.is_relaxed() && !completed.empty()) check_statistics(core);
+  if (job_.options.is_relaxed() && !completed.empty()) check_statistics(exchange);
   if (application_->done()) leave_when_done();
   busy = busy || !completed.empty();
-  return busy ? next_ns : std::min(next_ns, core.next_deadline_ns());
+  return busy ? next_ns : std::min(next_ns, exchange.next_deadline_ns());
 }
 
 // What the product says of its reads is what they were.
-void Worker::check_statistics(const worker::Exchange& core) const {
-  const worker::Statistics statistics = core.statistics();
+void Worker::check_statistics(const worker::Exchange& exchange) const {
+  const worker::Statistics statistics = exchange.statistics();
   const auto dropped = application_->operations_dropped();
   require(!dropped || statistics.dropped_rounds == *dropped, [&] {
     return who() + ": of " + std::to_string(*dropped) + " operations some part was dropped, " +

@@ -53,7 +53,7 @@ class Worker final : public Member, public ControlEnd {
 
  private:
   std::string who() const override;
-  uint64_t run(worker::Exchange& core, uint64_t now_ns, bool& busy) override;
+  uint64_t run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) override;
   void on_session(const worker::SessionSpec& session) override {
     job_.give_back(session.chunks_to_restore, session.open_rounds);
   }
@@ -63,7 +63,7 @@ class Worker final : public Member, public ControlEnd {
   }
   void end_if_over() override;
   void leave_when_done();
-  void check_statistics(const worker::Exchange& core) const;
+  void check_statistics(const worker::Exchange& exchange) const;
   bool may_try_again() const;
 
   JobModel& job_;

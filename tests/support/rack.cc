@@ -111,14 +111,14 @@ void Rack::turn_box() {
 
 void Rack::turn_worker(uint32_t rank) {
   std::array<nic::RxPacket, limits::kBurstPackets> burst;
-  worker::Exchange& core = *workers_[rank];
-  core.on_timer(now_ns_);
-  for (uint32_t index = 0; index < core.pipeline_count(); ++index) {
+  worker::Exchange& exchange = *workers_[rank];
+  exchange.on_timer(now_ns_);
+  for (uint32_t index = 0; index < exchange.pipeline_count(); ++index) {
     nic::LoopbackPort& port = worker_ports_[rank][index];
     const size_t count = port.rx_burst(burst);
-    core.on_burst(index, {burst.data(), count}, now_ns_);
-    const auto packets = core.to_send(index, now_ns_);
-    core.sent(index, port.tx_burst(packets));
+    exchange.on_burst(index, {burst.data(), count}, now_ns_);
+    const auto packets = exchange.to_send(index, now_ns_);
+    exchange.sent(index, port.tx_burst(packets));
   }
 }
 

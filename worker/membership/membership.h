@@ -67,7 +67,7 @@ struct MembershipOptions {
   uint32_t replicas = 0;
   bool is_backup = false;    // the job is such a replica, kept by the very box that is joined
   uint64_t incarnation = 1;  // identifies this worker; never used by another one
-  uint64_t seed = 1;         // of the jitter
+  uint64_t seed = 1;         // seeds the jitter
 };
 
 // The properties of an open transport.

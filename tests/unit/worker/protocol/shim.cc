@@ -53,7 +53,7 @@ Shim::Shim(const ShimOptions& options)
     : session(session_of(options)),
       owned_(std::make_unique<worker::Exchange>(session, tensors_of(options), shadow_of(options),
                                                 options.shadows)),
-      core(*owned_),
+      exchange(*owned_),
       credit_bytes(options.credit_bytes) {
   for (const uint64_t chunks : options.tensor_chunks) {
     buffers_.emplace_back(chunks * kChunkBytes / sizeof(float));
@@ -61,31 +61,31 @@ Shim::Shim(const ShimOptions& options)
 }
 
 Status Shim::resume(const std::vector<uint32_t>& open_rounds, const std::vector<uint32_t>& give) {
-  core.suspend();
+  exchange.suspend();
   ++session.epoch;
   session.pipelines[0].spi += 1u << 20;
   session.open_rounds = open_rounds;
   session.chunks_to_restore = give;
-  return core.resume(session);
+  return exchange.resume(session);
 }
 
 void Shim::start(uint32_t tensor, float value, int32_t priority) {
   auto& buffer = buffers_[tensor];
   std::fill(buffer.begin(), buffer.end(), value);
   auto* data = reinterpret_cast<std::byte*>(buffer.data());
-  core.start({.tensor = tensor, .input = data, .output = data, .priority = priority});
+  exchange.start({.tensor = tensor, .input = data, .output = data, .priority = priority});
 }
 
 std::vector<Pushed> Shim::take_burst() {
   std::vector<Pushed> taken;
-  const auto packets = core.to_send(0, now_ns);
+  const auto packets = exchange.to_send(0, now_ns);
   for (const nic::TxPacket& packet : packets) {
     const wire::Tag tag = wire::make_tag({.payload_crc = true}, packet.header, packet.payload);
     REQUIRE((packet.tag == tag));
     taken.push_back({packet.header, {}});
     taken.back().payload.assign(packet.payload, packet.payload + packet.header.payload_bytes);
   }
-  core.sent(0, packets.size());
+  exchange.sent(0, packets.size());
   everything.insert(everything.end(), taken.begin(), taken.end());
   return taken;
 }
@@ -158,7 +158,7 @@ void Shim::deliver(const Answer& answer) {
   bytes.insert(bytes.end(), answer.payload.begin(), answer.payload.end());
   bytes.insert(bytes.end(), tag.begin(), tag.end());
   const nic::RxPacket packet{bytes.data(), static_cast<uint32_t>(bytes.size()), {}};
-  core.on_burst(0, {&packet, 1}, now_ns);
+  exchange.on_burst(0, {&packet, 1}, now_ns);
 }
 
 void Shim::deliver_result(uint32_t chunk, uint32_t round, float value) {
@@ -176,13 +176,13 @@ void Shim::deliver_relaxed(uint32_t chunk, uint32_t clock, uint32_t applied, flo
 uint64_t Shim::expire() {
   uint64_t waited_ns = 0;
   do {  // a deadline is a lower bound, so the timer may find nothing to do yet
-    const uint64_t deadline_ns = core.next_deadline_ns();
+    const uint64_t deadline_ns = exchange.next_deadline_ns();
     REQUIRE(deadline_ns != UINT64_MAX);
     const uint64_t step_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
     now_ns += step_ns;
     waited_ns += step_ns;
-    core.on_timer(now_ns);
-  } while (core.to_send(0, now_ns).empty());
+    exchange.on_timer(now_ns);
+  } while (exchange.to_send(0, now_ns).empty());
   return waited_ns;
 }
 

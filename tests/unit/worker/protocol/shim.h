@@ -85,7 +85,7 @@ class Shim {
   std::unique_ptr<worker::Exchange> owned_;  // on the heap, so that a shim can be moved
 
  public:
-  worker::Exchange& core;
+  worker::Exchange& exchange;
   uint64_t now_ns = kStartNs;
   uint32_t credit_bytes;  // that the box's packets grant
   std::vector<Pushed> everything;

@@ -21,7 +21,7 @@ Shim cached(const wire::SyncSpec& sync) {
   shim.start(0);
   shim.take_all();
   shim.deliver_result(0, 0, 100.0f);
-  REQUIRE(shim.core.take_completed() == std::vector<uint32_t>{0});
+  REQUIRE(shim.exchange.take_completed() == std::vector<uint32_t>{0});
   REQUIRE(shim.buffer(0)[0] == 100.0f);
   return shim;
 }
@@ -40,15 +40,15 @@ bool holds(Shim& shim, float value) {
 TEST_CASE("a push is done when the box has it, and the read includes the own gradient") {
   Shim shim = cached(GENERATE(kEssp, kSsp));
   push(shim, 4.0f);
-  CHECK(shim.core.busy(0));
+  CHECK(shim.exchange.busy(0));
   shim.deliver(shim.status(0, 1, kAllFragments));
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
   CHECK(holds(shim, 98.0f));
   push(shim, 6.0f);
   shim.deliver(shim.status(0, 2, kAllFragments));
   CHECK(holds(shim, 95.0f));
-  CHECK(shim.core.statistics().probes_sent == 0);
-  const auto counts = shim.core.statistics().staleness;
+  CHECK(shim.exchange.statistics().probes_sent == 0);
+  const auto counts = shim.exchange.statistics().staleness;
   CHECK(counts.by_staleness[1] == 1);
   CHECK(counts.by_staleness[2] == 1);
 }
@@ -57,9 +57,9 @@ TEST_CASE("an acknowledgement of another round does not end an operation") {
   Shim shim = cached(kEssp);
   push(shim, 4.0f);
   shim.deliver(shim.status(0, 0, kAllFragments));
-  CHECK(shim.core.busy(0));
+  CHECK(shim.exchange.busy(0));
   shim.deliver(shim.status(0, 1, kAllFragments));
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
 }
 
 TEST_CASE("data that includes the push acknowledges it, fragment by fragment") {
@@ -68,9 +68,9 @@ TEST_CASE("data that includes the push acknowledges it, fragment by fragment") {
   for (const uint32_t fragment : {0u, 1u, 2u}) {
     shim.deliver(shim.relaxed_result(0, 1, 2, fragment, 60.0f));
   }
-  CHECK(shim.core.busy(0));
+  CHECK(shim.exchange.busy(0));
   shim.deliver(shim.relaxed_result(0, 1, 2, 3, 60.0f));
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
   CHECK(holds(shim, 60.0f));  // no gradient is added twice
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("data without the push does not acknowledge it, however new it is") {
   shim.deliver(shim.status(0, 1, kAllFragments));
   push(shim, 4.0f);
   shim.deliver_relaxed(0, 2, 2, 60.0f);
-  CHECK(shim.core.busy(0));
+  CHECK(shim.exchange.busy(0));
   shim.deliver(shim.status(0, 2, kAllFragments));
   CHECK(holds(shim, 58.0f));
 }
@@ -92,10 +92,10 @@ TEST_CASE("data may arrive at any time, and the newest is used") {
     push(shim, 2.0f);
     if (round == 3) shim.deliver_relaxed(0, 2, 3, 10.0f);  // older
     shim.deliver(shim.status(0, round, kAllFragments));
-    REQUIRE_FALSE(shim.core.busy(0));
+    REQUIRE_FALSE(shim.exchange.busy(0));
   }
   CHECK(holds(shim, 69.0f));
-  CHECK(shim.core.statistics().staleness.by_staleness[1] == 2);  // rounds 1 and 3
+  CHECK(shim.exchange.statistics().staleness.by_staleness[1] == 2);  // rounds 1 and 3
   shim.deliver_relaxed(0, 4, 4, 80.0f);
   CHECK(holds(shim, 69.0f));  // between operations the buffer belongs to the caller
 }
@@ -110,7 +110,7 @@ TEST_CASE("gradients that a fragment lacks are added, fragment by fragment") {
     shim.deliver(shim.relaxed_result(0, 2, applied[fragment], fragment, 50.0f));
   }
   shim.deliver(shim.status(0, 2, kAllFragments));
-  REQUIRE_FALSE(shim.core.busy(0));
+  REQUIRE_FALSE(shim.exchange.busy(0));
   const auto at = [&](uint32_t fragment) {
     return shim.buffer(0)[fragment * kFragmentBytes / sizeof(float)];
   };
@@ -126,11 +126,11 @@ TEST_CASE("a copy that is too old delays the operation, and only SSP asks for ne
   for (const uint32_t round : {1u, 2u}) {
     push(shim, 2.0f);
     shim.deliver(shim.status(0, round, kAllFragments));
-    REQUIRE_FALSE(shim.core.busy(0));
+    REQUIRE_FALSE(shim.exchange.busy(0));
   }
   push(shim, 2.0f);  // needs a clock of 2
   shim.deliver(shim.status(0, 3, kAllFragments));
-  CHECK(shim.core.busy(0));
+  CHECK(shim.exchange.busy(0));
   const auto asked = shim.take_all();
   if (is_essp) {
     CHECK(asked.empty());
@@ -140,22 +140,22 @@ TEST_CASE("a copy that is too old delays the operation, and only SSP asks for ne
     CHECK(asked[0].header.round == 3);
     CHECK(asked[0].held_mask() == 0);
     shim.deliver(shim.status(0, 3, kAllFragments, 1, 6));  // parked
-    CHECK(shim.core.laggard(0, shim.now_ns).rank == 6);
+    CHECK(shim.exchange.laggard(0, shim.now_ns).rank == 6);
     CHECK(shim.expire() >= 7'500'000);
   }
   for (const uint32_t fragment : {0u, 2u, 3u}) {
     shim.deliver(shim.relaxed_result(0, 2, 4, fragment, 30.0f));
   }
-  CHECK(shim.core.busy(0));
+  CHECK(shim.exchange.busy(0));
   shim.take_all();
   shim.expire();  // the other fragments are overdue
   const auto rest = shim.take_all(PacketType::kPull);
   REQUIRE(rest.size() == 1);
   CHECK(rest[0].held_mask() == 0b1101);
   shim.deliver(shim.relaxed_result(0, 2, 4, 1, 30.0f));
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
   CHECK(holds(shim, 30.0f));
-  CHECK(shim.core.statistics().staleness.by_staleness[2] == 2);
+  CHECK(shim.exchange.statistics().staleness.by_staleness[2] == 2);
 }
 
 TEST_CASE("a lost acknowledgement is asked for, and data that is new enough is declared held") {
@@ -167,8 +167,8 @@ TEST_CASE("a lost acknowledgement is asked for, and data that is new enough is d
   CHECK(probe[0].header.type() == PacketType::kPull);
   CHECK(probe[0].held_mask() == kAllFragments);
   shim.deliver(shim.status(0, 1, kAllFragments));
-  CHECK_FALSE(shim.core.busy(0));
-  CHECK(shim.core.statistics().retransmitted_fragments == 0);
+  CHECK_FALSE(shim.exchange.busy(0));
+  CHECK(shim.exchange.statistics().retransmitted_fragments == 0);
 }
 
 TEST_CASE("an acknowledged chunk that waits for other ranks leaves the window") {
@@ -184,7 +184,7 @@ TEST_CASE("an acknowledged chunk that waits for other ranks leaves the window") 
   shim.start(1);
   CHECK(shim.take_all(PacketType::kPush).size() == 4);
   shim.deliver(shim.status(0, 1, kAllFragments, 1, 1));
-  CHECK(shim.core.busy(0));
+  CHECK(shim.exchange.busy(0));
   const auto next = shim.take_all(PacketType::kPush);
   REQUIRE(next.size() == 4);
   CHECK(next[0].header.chunk == 1);
@@ -195,11 +195,11 @@ TEST_CASE("data of rounds that were never pushed, or of a later clock, is reject
   push(shim, 2.0f);
   shim.deliver(shim.relaxed_result(0, 1, 3, 0, 9.0f));
   shim.deliver(shim.relaxed_result(0, 3, 2, 0, 9.0f));
-  CHECK(shim.core.statistics().rejected_packets == 2);
+  CHECK(shim.exchange.statistics().rejected_packets == 2);
   shim.deliver(shim.status(0, 1, kAllFragments));
   CHECK(holds(shim, 99.0f));
   shim.deliver(shim.relaxed_result(0, 1, 3, 0, 9.0f));
-  CHECK(shim.core.statistics().rejected_packets == 3);
+  CHECK(shim.exchange.statistics().rejected_packets == 3);
 }
 
 TEST_CASE("a learning rate that this rank has set applies only to its later gradients") {
@@ -207,7 +207,7 @@ TEST_CASE("a learning rate that this rank has set applies only to its later grad
   push(shim, 2.0f);
   shim.deliver(shim.status(0, 1, kAllFragments));
   CHECK(holds(shim, 99.0f));
-  shim.core.set_learning_rate(4.0f);
+  shim.exchange.set_learning_rate(4.0f);
   push(shim, 2.0f);
   shim.deliver(shim.status(0, 2, kAllFragments));
   CHECK(holds(shim, 95.0f));
@@ -217,9 +217,9 @@ TEST_CASE("a cached read into a different buffer leaves the input unchanged") {
   Shim shim = cached(kSsp);
   const std::vector<float> input(kChunkBytes / sizeof(float), 3.0f);
   std::vector<float> output(kChunkBytes / sizeof(float));
-  shim.core.start({.tensor = 0,
-                   .input = reinterpret_cast<const std::byte*>(input.data()),
-                   .output = reinterpret_cast<std::byte*>(output.data())});
+  shim.exchange.start({.tensor = 0,
+                       .input = reinterpret_cast<const std::byte*>(input.data()),
+                       .output = reinterpret_cast<std::byte*>(output.data())});
   shim.take_all();
   shim.deliver(shim.status(0, 1, kAllFragments));
   CHECK(input.front() == 3.0f);
@@ -229,25 +229,25 @@ TEST_CASE("a cached read into a different buffer leaves the input unchanged") {
 TEST_CASE("after abandon nothing that arrives is stored") {
   Shim shim = cached(kEssp);
   push(shim, 2.0f);
-  shim.core.abandon();
-  const uint64_t pulled = shim.core.statistics().bytes_pulled;
+  shim.exchange.abandon();
+  const uint64_t pulled = shim.exchange.statistics().bytes_pulled;
   shim.deliver_relaxed(0, 2, 2, 9.0f);
   shim.deliver(shim.status(0, 1, kAllFragments));
-  CHECK(shim.core.statistics().bytes_pulled == pulled);
+  CHECK(shim.exchange.statistics().bytes_pulled == pulled);
   CHECK(holds(shim, 2.0f));
-  CHECK(shim.core.take_completed().empty());
+  CHECK(shim.exchange.take_completed().empty());
 }
 
 TEST_CASE("the copy's memory is the model plus gradients for a staleness above one") {
   const auto bytes = [](uint32_t staleness) {
     Shim shim({.sync = {.model = SyncModel::kEssp, .staleness = staleness}});
-    return shim.core.statistics().shadow_bytes;
+    return shim.exchange.statistics().shadow_bytes;
   };
   const uint64_t versions = 4 * sizeof(worker::ReadCache::Version);
   CHECK(bytes(0) == kChunkBytes + versions);
   CHECK(bytes(1) == kChunkBytes + versions);
   CHECK(bytes(3) == 3 * kChunkBytes + versions + kCacheLineBytes);
-  CHECK(Shim().core.statistics().shadow_bytes == 0);
+  CHECK(Shim().exchange.statistics().shadow_bytes == 0);
 }
 
 }  // namespace pbox::test

@@ -11,7 +11,7 @@ TEST_CASE("silence causes a PULL, not a retransmission") {
   Shim shim;
   shim.start(0);
   shim.take_all();
-  shim.core.on_timer(shim.now_ns + 1'000'000);
+  shim.exchange.on_timer(shim.now_ns + 1'000'000);
   CHECK(shim.take_all().empty());
   shim.expire();
   const auto probes = shim.take_all();
@@ -20,8 +20,8 @@ TEST_CASE("silence causes a PULL, not a retransmission") {
   CHECK(probes[0].header.chunk == 0);
   CHECK(probes[0].header.round == 0);
   CHECK(probes[0].held_mask() == 0);
-  CHECK(shim.core.statistics().probes_sent == 1);
-  CHECK(shim.core.statistics().retransmitted_fragments == 0);
+  CHECK(shim.exchange.statistics().probes_sent == 1);
+  CHECK(shim.exchange.statistics().retransmitted_fragments == 0);
 }
 
 TEST_CASE("a PULL states which fragments of the result have arrived") {
@@ -53,8 +53,8 @@ TEST_CASE("after a STATUS exactly the missing fragments are sent again") {
     std::memcpy(&value, packet.payload.data(), sizeof(value));
     CHECK(value == 4.0f);
   }
-  CHECK(shim.core.statistics().retransmitted_fragments == 2);
-  CHECK(shim.core.statistics().bytes_pushed == 2 * kChunkBytes);  // without retransmissions
+  CHECK(shim.exchange.statistics().retransmitted_fragments == 2);
+  CHECK(shim.exchange.statistics().bytes_pushed == 2 * kChunkBytes);  // without retransmissions
 }
 
 TEST_CASE("a repeated STATUS before anything leaves does not repeat a fragment") {
@@ -74,7 +74,7 @@ TEST_CASE(
     shim.take_all();
     shim.now_ns += 100'000;
     shim.deliver_result(0, round, 1.0f);
-    shim.core.take_completed();
+    shim.exchange.take_completed();
   }
   shim.start(0);
   shim.take_all();
@@ -90,7 +90,7 @@ TEST_CASE(
     CHECK(waited_ns <= 64'000'000 * 5 / 4);
     REQUIRE(shim.take_all(PacketType::kPull).size() == 1);
   }
-  CHECK(shim.core.statistics().retransmitted_fragments == 0);
+  CHECK(shim.exchange.statistics().retransmitted_fragments == 0);
 }
 
 TEST_CASE("probes back off by two, up to a cap, while nobody answers") {
@@ -127,7 +127,7 @@ TEST_CASE("a retransmission is not a sample of the path") {
     if (fragment == 2) answer.header.flags |= wire::flag::kRetransmission;
     shim.deliver(answer);
   }
-  CHECK(shim.core.statistics().smoothed_rtt_us == 1000);
+  CHECK(shim.exchange.statistics().smoothed_rtt_us == 1000);
 }
 
 TEST_CASE("a result ends the retransmission that was about to leave") {
@@ -137,7 +137,7 @@ TEST_CASE("a result ends the retransmission that was about to leave") {
   shim.deliver(shim.status(0, 0, 0));
   shim.deliver_result(0, 0, 2.0f);
   CHECK(shim.take_all().empty());
-  CHECK(shim.core.next_deadline_ns() == UINT64_MAX);
+  CHECK(shim.exchange.next_deadline_ns() == UINT64_MAX);
 }
 
 TEST_CASE("the rest of a result that ended a retransmission is asked for") {
@@ -145,9 +145,9 @@ TEST_CASE("the rest of a result that ended a retransmission is asked for") {
   shim.start(0);
   shim.take_all();
   shim.deliver(shim.status(0, 0, 0));
-  shim.core.on_timer(shim.now_ns += 1'000'000'000);  // the port takes nothing
+  shim.exchange.on_timer(shim.now_ns += 1'000'000'000);  // the port takes nothing
   shim.deliver(shim.result(0, 0, 1, 3.0f));
-  REQUIRE(shim.core.next_deadline_ns() != UINT64_MAX);
+  REQUIRE(shim.exchange.next_deadline_ns() != UINT64_MAX);
   shim.expire();
   const auto probes = shim.take_all();
   REQUIRE(probes.size() == 1);
@@ -161,9 +161,9 @@ TEST_CASE(
   shim.take_all();
   shim.deliver(shim.status(0, 0, 0));
   shim.deliver(shim.status(1, 0, 0));
-  REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 8);
+  REQUIRE(shim.exchange.to_send(0, shim.now_ns).size() == 8);
   shim.deliver_result(0, 0, 2.0f);
-  const auto left = shim.core.to_send(0, shim.now_ns);
+  const auto left = shim.exchange.to_send(0, shim.now_ns);
   REQUIRE(left.size() == 4);
   for (const nic::TxPacket& packet : left) CHECK(packet.header.chunk == 1);
 }
@@ -174,8 +174,8 @@ TEST_CASE("a withdrawn packet does not spoil the PULL that moves into its place"
   shim.take_all();
   shim.deliver(shim.result(1, 0, 2, 5.0f));
   shim.now_ns += 1'000'000'000;
-  shim.core.on_timer(shim.now_ns);
-  REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 2);
+  shim.exchange.on_timer(shim.now_ns);
+  REQUIRE(shim.exchange.to_send(0, shim.now_ns).size() == 2);
   shim.deliver_result(0, 0, 2.0f);
   const auto left = shim.take_burst();  // checks the tag over the payload
   REQUIRE(left.size() == 1);
@@ -185,14 +185,14 @@ TEST_CASE("a withdrawn packet does not spoil the PULL that moves into its place"
 
 TEST_CASE("the laggard is the box while it is silent, and the rank that a STATUS names") {
   Shim shim;
-  CHECK(shim.core.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kNobody);
+  CHECK(shim.exchange.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kNobody);
   shim.start(0);
   shim.take_all();
-  const auto silent = shim.core.laggard(0, shim.now_ns + 5'000);
+  const auto silent = shim.exchange.laggard(0, shim.now_ns + 5'000);
   CHECK(silent.kind == worker::Laggard::Kind::kBox);
   CHECK(silent.silent_ns == 5'000);
   shim.deliver(shim.status(0, 0, 0b1111, 2, 9));
-  const auto late = shim.core.laggard(0, shim.now_ns);
+  const auto late = shim.exchange.laggard(0, shim.now_ns);
   CHECK(late.kind == worker::Laggard::Kind::kRank);
   CHECK(late.rank == 9);
   CHECK(late.missing_workers == 2);
@@ -208,7 +208,7 @@ TEST_CASE("the age of a STATUS is that of its request, however long the answer t
   const uint64_t asked_ns = shim.now_ns;
   shim.now_ns += 3'000'000;
   shim.deliver(answer);
-  CHECK(shim.core.laggard(0, shim.now_ns).asked_ns == asked_ns);
+  CHECK(shim.exchange.laggard(0, shim.now_ns).asked_ns == asked_ns);
 }
 
 TEST_CASE("a chunk that later chunks have overtaken is probed while packets keep arriving") {
@@ -219,11 +219,11 @@ TEST_CASE("a chunk that later chunks have overtaken is probed while packets keep
   shim.deliver_result(1, 0, 1.0f);
   shim.deliver_result(2, 0, 1.0f);
   // two may have arrived out of order
-  CHECK_FALSE(shim.core.on_timer(shim.now_ns + 200'000, true));
+  CHECK_FALSE(shim.exchange.on_timer(shim.now_ns + 200'000, true));
   shim.deliver_result(3, 0, 1.0f);
-  CHECK_FALSE(shim.core.on_timer(shim.now_ns, true));  // not yet later than usual
+  CHECK_FALSE(shim.exchange.on_timer(shim.now_ns, true));  // not yet later than usual
   shim.now_ns += 200'000;
-  CHECK(shim.core.on_timer(shim.now_ns, true));
+  CHECK(shim.exchange.on_timer(shim.now_ns, true));
   const auto probes = shim.take_all(PacketType::kPull);
   REQUIRE(probes.size() == 1);  // chunks 4 and 5 were not overtaken
   CHECK(probes[0].header.chunk == 0);
@@ -236,7 +236,7 @@ TEST_CASE("for the last chunks one later result is enough to probe the one befor
   shim.now_ns += 300'000;
   shim.deliver_result(1, 0, 1.0f);
   shim.now_ns += 100'000;
-  CHECK(shim.core.on_timer(shim.now_ns, true));
+  CHECK(shim.exchange.on_timer(shim.now_ns, true));
   CHECK(shim.take_all(PacketType::kPull).size() == 1);
 }
 
@@ -246,8 +246,8 @@ TEST_CASE(
   shim.start(0);
   shim.take_all();
   shim.now_ns += 1'000'000'000;
-  CHECK_FALSE(shim.core.on_timer(shim.now_ns, true));
-  CHECK(shim.core.on_timer(shim.now_ns + 1'000'000));
+  CHECK_FALSE(shim.exchange.on_timer(shim.now_ns, true));
+  CHECK(shim.exchange.on_timer(shim.now_ns + 1'000'000));
   CHECK(shim.take_all(PacketType::kPull).size() == 1);
 }
 
@@ -276,17 +276,17 @@ TEST_CASE("a slower path is learned although every chunk is probed too early at 
     const uint64_t due_ns = shim.now_ns + path_ns;
     size_t asked = 0;
     for (; shim.now_ns < due_ns; shim.now_ns += kStepNs) {
-      shim.core.on_timer(shim.now_ns, false);
+      shim.exchange.on_timer(shim.now_ns, false);
       asked += shim.take_all(PacketType::kPull).size();
     }
     shim.deliver_result(0, round++, 1.0f);
     return asked;
   };
   for (int count = 0; count < 50; ++count) exchange(kBeforeNs);
-  CHECK(shim.core.statistics().smoothed_rtt_us < 1100);
+  CHECK(shim.exchange.statistics().smoothed_rtt_us < 1100);
   CHECK(exchange(kAfterNs) > 1);
   for (int count = 0; count < 50; ++count) exchange(kAfterNs);
-  CHECK(shim.core.statistics().smoothed_rtt_us > 55'000);
+  CHECK(shim.exchange.statistics().smoothed_rtt_us > 55'000);
   CHECK(exchange(kAfterNs) == 0);
 }
 
@@ -305,7 +305,7 @@ TEST_CASE("an answer that took longer than results take shows that the path has 
   answer.header.timestamp_us = asked[0].header.timestamp_us;
   shim.now_ns += 80'000'000;
   shim.deliver(answer);
-  CHECK(shim.core.statistics().smoothed_rtt_us == 1000 + 79'000 / 8);
+  CHECK(shim.exchange.statistics().smoothed_rtt_us == 1000 + 79'000 / 8);
 }
 
 TEST_CASE("a chunk that only more urgent chunks have overtaken is not probed") {
@@ -318,7 +318,7 @@ TEST_CASE("a chunk that only more urgent chunks have overtaken is not probed") {
   shim.now_ns += 300'000;
   for (uint32_t chunk = 1; chunk <= 3; ++chunk) shim.deliver_result(chunk, 0, 1.0f);
   shim.now_ns += 100'000;
-  CHECK(shim.core.on_timer(shim.now_ns, true) == (priority == 0));
+  CHECK(shim.exchange.on_timer(shim.now_ns, true) == (priority == 0));
 }
 
 }  // namespace pbox::test

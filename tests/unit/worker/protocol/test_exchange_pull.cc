@@ -39,10 +39,10 @@ TEST_CASE("a tensor's chunks are pulled when all of them are announced, and not 
     CHECK(pulls[chunk].held_mask() == 0);
     shim.deliver_result(chunk, 0, 2.0f);
   }
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
   CHECK(shim.buffer(0) == std::vector<float>(3 * kChunkBytes / sizeof(float), 2.0f));
-  CHECK(shim.core.statistics().probes_sent == 0);
-  CHECK(shim.core.statistics().bytes_pushed == 3 * kChunkBytes);
+  CHECK(shim.exchange.statistics().probes_sent == 0);
+  CHECK(shim.exchange.statistics().bytes_pushed == 3 * kChunkBytes);
   shim.start(0);
   const auto next = shim.take_all(PacketType::kPush);
   REQUIRE(next.size() == 12);
@@ -67,7 +67,7 @@ TEST_CASE("pulls wait for the window, behind pushes that are queued already") {
   shim.deliver(shim.announcement(4, 0));
   CHECK(chunks_of(shim.take_all(PacketType::kPull)) == std::vector<uint32_t>{2});
   for (const uint32_t chunk : {1, 2}) shim.deliver_result(chunk, 0, 1.0f);
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
   CHECK(chunks_of(shim.take_all(PacketType::kPull)) == std::vector<uint32_t>{3, 4});
 }
 
@@ -80,10 +80,10 @@ TEST_CASE("a lost announcement is replaced by a probe, whose answer is the resul
   const auto probes = shim.take_all(PacketType::kPull);
   REQUIRE(chunks_of(probes) == std::vector<uint32_t>{1});
   shim.deliver_result(1, 0, 3.0f);
-  CHECK(shim.core.busy(0));
+  CHECK(shim.exchange.busy(0));
   CHECK(chunks_of(shim.take_all(PacketType::kPull)) == std::vector<uint32_t>{0});
   shim.deliver_result(0, 0, 3.0f);
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
 }
 
 TEST_CASE("a late STATUS from before the announcement does not delay a chunk") {
@@ -94,7 +94,7 @@ TEST_CASE("a late STATUS from before the announcement does not delay a chunk") {
   CHECK(shim.take_all(PacketType::kPull).size() == 1);
   SECTION("another rank is late") {
     shim.deliver(shim.status(0, 0, 0b1111, 1, 1));
-    CHECK(shim.core.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kBox);
+    CHECK(shim.exchange.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kBox);
   }
   SECTION("fragments are missing") {
     shim.deliver(shim.status(0, 0, 0b0011));
@@ -117,7 +117,7 @@ TEST_CASE("a missing result is pulled again, with a mask of what has arrived") {
   REQUIRE(again.size() == 1);
   CHECK(again[0].held_mask() == 0b0100);
   for (const uint32_t fragment : {0, 1, 3}) shim.deliver(shim.result(0, 0, fragment, 1.0f));
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
 }
 
 TEST_CASE("fragments that arrived before the announcement are not pulled again") {
@@ -136,10 +136,10 @@ TEST_CASE("a chunk that waits for other ranks is pulled once it is announced") {
   shim.start(0);
   shim.take_all();
   shim.deliver(shim.status(0, 0, 0b1111, 1, 3));
-  CHECK(shim.core.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kRank);
+  CHECK(shim.exchange.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kRank);
   shim.deliver(shim.announcement(0, 0));
   CHECK(shim.take_all(PacketType::kPull).size() == 1);
-  CHECK(shim.core.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kBox);
+  CHECK(shim.exchange.laggard(0, shim.now_ns).kind == worker::Laggard::Kind::kBox);
 }
 
 TEST_CASE("after the loss of a session announced results are pulled, and restored if needed") {
@@ -162,7 +162,7 @@ TEST_CASE("after the loss of a session announced results are pulled, and restore
   shim.deliver(shim.announcement(1, 0));
   CHECK(chunks_of(shim.take_all(PacketType::kPull)) == std::vector<uint32_t>{1});
   shim.deliver_result(1, 0, 2.0f);
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
 }
 
 TEST_CASE("if results are ignored an operation is done when all of it is announced") {
@@ -172,18 +172,18 @@ TEST_CASE("if results are ignored an operation is done when all of it is announc
     const auto before = shim.buffer(0);
     CHECK(shim.take_all(PacketType::kPush).size() == 8);
     shim.deliver(shim.announcement(1, round));
-    CHECK(shim.core.busy(0));
+    CHECK(shim.exchange.busy(0));
     // the other chunk's announcement was lost: the probe asks for it, but for no result
     shim.expire();
     const auto probes = shim.take_all(PacketType::kPull);
     REQUIRE(chunks_of(probes) == std::vector<uint32_t>{0});
     CHECK(probes[0].held_mask() == 0b1111);
     shim.deliver(shim.announcement(0, round));
-    CHECK_FALSE(shim.core.busy(0));
+    CHECK_FALSE(shim.exchange.busy(0));
     CHECK(shim.take_all().empty());
     CHECK(shim.buffer(0) == before);
   }
-  CHECK(shim.core.statistics().bytes_pulled == 0);
+  CHECK(shim.exchange.statistics().bytes_pulled == 0);
 }
 
 }  // namespace pbox::test

@@ -29,7 +29,7 @@ TEST_CASE("a chunk is pushed as its fragments, in order, with complete headers")
     std::memcpy(&value, pushed[index].payload.data(), sizeof(value));
     CHECK(value == 2.5f);
   }
-  CHECK(shim.core.statistics().bytes_pushed == kChunkBytes);
+  CHECK(shim.exchange.statistics().bytes_pushed == kChunkBytes);
   CHECK(shim.take_all().empty());
 }
 
@@ -43,18 +43,18 @@ TEST_CASE("packet numbers continue from those used before the exchange was built
 
 TEST_CASE("results are awaited from a chunk's first packet until the last result is complete") {
   Shim shim({.tensor_chunks = {2}});
-  CHECK_FALSE(shim.core.awaits_results());
+  CHECK_FALSE(shim.exchange.awaits_results());
   shim.start(0);
   shim.take_all();
-  CHECK(shim.core.awaits_results());
+  CHECK(shim.exchange.awaits_results());
   shim.deliver_result(0, 0, 1.0f);
-  CHECK(shim.core.awaits_results());
+  CHECK(shim.exchange.awaits_results());
   shim.deliver_result(1, 0, 1.0f);
-  CHECK_FALSE(shim.core.awaits_results());
+  CHECK_FALSE(shim.exchange.awaits_results());
   shim.start(0);
   shim.take_all();
-  shim.core.abandon();
-  CHECK_FALSE(shim.core.awaits_results());
+  shim.exchange.abandon();
+  CHECK_FALSE(shim.exchange.awaits_results());
 }
 
 TEST_CASE("no more chunks are outstanding than the window holds, and a result makes room") {
@@ -82,7 +82,7 @@ TEST_CASE("a chunk larger than the window is pushed alone") {
     CHECK(pushed[0].header.chunk == chunk);
     shim.deliver_result(chunk, 0, 1.0f);
   }
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
 }
 
 TEST_CASE("new credit opens and closes the window within the worker's own bound") {
@@ -150,16 +150,16 @@ TEST_CASE("an urgent chunk overtakes retransmissions and half-pushed chunks") {
 TEST_CASE("packets that a port did not take are offered again, unchanged") {
   Shim shim;
   shim.start(0);
-  const auto offered = shim.core.to_send(0, shim.now_ns);
+  const auto offered = shim.exchange.to_send(0, shim.now_ns);
   REQUIRE(offered.size() == 4);
   const uint64_t second = offered[1].header.packet_number;
-  shim.core.sent(0, 1);
-  CHECK(shim.core.has_unsent(0));
-  const auto rest = shim.core.to_send(0, shim.now_ns);
+  shim.exchange.sent(0, 1);
+  CHECK(shim.exchange.has_unsent(0));
+  const auto rest = shim.exchange.to_send(0, shim.now_ns);
   REQUIRE(rest.size() == 3);
   CHECK(rest[0].header.packet_number == second);
-  shim.core.sent(0, 3);
-  CHECK_FALSE(shim.core.has_unsent(0));
+  shim.exchange.sent(0, 3);
+  CHECK_FALSE(shim.exchange.has_unsent(0));
 }
 
 TEST_CASE("no packet number is used twice, in pushes, retransmissions and probes") {
@@ -174,7 +174,7 @@ TEST_CASE("no packet number is used twice, in pushes, retransmissions and probes
       shim.take_all();
     }
     for (uint32_t chunk = 0; chunk < 3; ++chunk) shim.deliver_result(chunk, round, 1.0f);
-    CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
+    CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
   }
   std::set<uint64_t> used;
   for (const Pushed& packet : shim.everything) used.insert(packet.header.packet_number);
@@ -186,24 +186,24 @@ TEST_CASE("abandon stops everything: pushes, retransmissions, probes, completion
   Shim shim({.tensor_chunks = {40, 2}, .window_bytes = 20 * kChunkBytes});
   shim.start(0);
   shim.start(1);
-  REQUIRE_FALSE(shim.core.to_send(0, shim.now_ns).empty());
-  shim.core.sent(0, 5);  // some were built and not taken
+  REQUIRE_FALSE(shim.exchange.to_send(0, shim.now_ns).empty());
+  shim.exchange.sent(0, 5);  // some were built and not taken
   shim.deliver(shim.status(0, 0, 0b0001));
-  shim.core.abandon();
-  CHECK_FALSE(shim.core.has_unsent(0));
+  shim.exchange.abandon();
+  CHECK_FALSE(shim.exchange.has_unsent(0));
   CHECK(shim.take_all().empty());
-  CHECK(shim.core.next_deadline_ns() == UINT64_MAX);
+  CHECK(shim.exchange.next_deadline_ns() == UINT64_MAX);
   shim.now_ns += 10'000'000'000;
-  shim.core.on_timer(shim.now_ns);
+  shim.exchange.on_timer(shim.now_ns);
   CHECK(shim.take_all().empty());
   const auto before = shim.buffer(0);
   shim.deliver_result(0, 0, 123.0f);
   shim.deliver(shim.status(1, 0, 0));
   CHECK(shim.buffer(0) == before);
   CHECK(shim.take_all().empty());
-  CHECK(shim.core.take_completed().empty());
-  CHECK_FALSE(shim.core.busy(0));
-  CHECK_FALSE(shim.core.busy(1));
+  CHECK(shim.exchange.take_completed().empty());
+  CHECK_FALSE(shim.exchange.busy(0));
+  CHECK_FALSE(shim.exchange.busy(1));
 }
 
 }  // namespace pbox::test

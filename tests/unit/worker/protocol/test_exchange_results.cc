@@ -13,26 +13,26 @@ TEST_CASE("a tensor is complete with the last fragment of its last chunk, in pla
   shim.take_all();
   shim.deliver_result(1, 0, 20.0f);
   for (const uint32_t fragment : {3u, 0u, 2u}) shim.deliver(shim.result(0, 0, fragment, 10.0f));
-  CHECK(shim.core.busy(0));
-  CHECK(shim.core.take_completed().empty());
+  CHECK(shim.exchange.busy(0));
+  CHECK(shim.exchange.take_completed().empty());
   shim.deliver(shim.result(0, 0, 1, 10.0f));
-  CHECK_FALSE(shim.core.busy(0));
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
-  CHECK(shim.core.take_completed().empty());
+  CHECK_FALSE(shim.exchange.busy(0));
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.take_completed().empty());
   const auto& buffer = shim.buffer(0);
   for (size_t index = 0; index < buffer.size(); ++index) {
     REQUIRE(buffer[index] == (index < kChunkBytes / sizeof(float) ? 10.0f : 20.0f));
   }
-  CHECK(shim.core.statistics().bytes_pulled == 2 * kChunkBytes);
+  CHECK(shim.exchange.statistics().bytes_pulled == 2 * kChunkBytes);
 }
 
 TEST_CASE("a result in a different buffer leaves the input unchanged") {
   Shim shim;
   const std::vector<float> input(kChunkBytes / sizeof(float), 3.0f);
   std::vector<float> output(kChunkBytes / sizeof(float), 0.0f);
-  shim.core.start({.tensor = 0,
-                   .input = reinterpret_cast<const std::byte*>(input.data()),
-                   .output = reinterpret_cast<std::byte*>(output.data())});
+  shim.exchange.start({.tensor = 0,
+                       .input = reinterpret_cast<const std::byte*>(input.data()),
+                       .output = reinterpret_cast<std::byte*>(output.data())});
   shim.take_all();
   shim.deliver_result(0, 0, 6.0f);
   CHECK(input == std::vector<float>(kChunkBytes / sizeof(float), 3.0f));
@@ -44,7 +44,7 @@ TEST_CASE("tensors are reported in the order they complete") {
   for (uint32_t tensor = 0; tensor < 3; ++tensor) shim.start(tensor);
   shim.take_all();
   for (const uint32_t chunk : {2u, 0u, 1u}) shim.deliver_result(chunk, 0, 1.0f);
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{2, 0, 1});
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{2, 0, 1});
 }
 
 TEST_CASE("each round of a tensor has the next number") {
@@ -102,16 +102,16 @@ TEST_CASE("a result that is stale, foreign or malformed is counted and changes n
     shim.start(0, 7.0f);
     shim.take_all();
     shim.deliver(shim.result(0, 1, 2, 7.0f));
-    const auto before = shim.core.statistics();
+    const auto before = shim.exchange.statistics();
     Answer answer = shim.result(0, 1, 0, 99.0f);
     row.change(answer);
     shim.deliver(answer);
-    const auto after = shim.core.statistics();
+    const auto after = shim.exchange.statistics();
     CHECK(after.stale_packets - before.stale_packets == (row.stale ? 1 : 0));
     CHECK(after.rejected_packets - before.rejected_packets == (row.stale ? 0 : 1));
     CHECK(after.bytes_pulled == before.bytes_pulled);
     for (const float value : shim.buffer(0)) REQUIRE(value == 7.0f);
-    CHECK(shim.core.busy(0));
+    CHECK(shim.exchange.busy(0));
   }
 }
 
@@ -126,11 +126,11 @@ TEST_CASE("a result with a wrong tag or cut short is rejected and does not count
   bytes.resize(bytes.size() + limits::kTagBytes);  // a tag of zeros
   for (const size_t length : {bytes.size(), bytes.size() - 1, size_t{55}, size_t{0}}) {
     const nic::RxPacket packet{bytes.data(), static_cast<uint32_t>(length), {}};
-    shim.core.on_burst(0, {&packet, 1}, shim.now_ns + 1000);
+    shim.exchange.on_burst(0, {&packet, 1}, shim.now_ns + 1000);
   }
-  CHECK(shim.core.statistics().rejected_packets == 4);
+  CHECK(shim.exchange.statistics().rejected_packets == 4);
   CHECK(shim.buffer(0)[0] == 7.0f);
-  CHECK(shim.core.laggard(0, shim.now_ns + 1000).silent_ns == 1000);
+  CHECK(shim.exchange.laggard(0, shim.now_ns + 1000).silent_ns == 1000);
 }
 
 TEST_CASE("a STATUS of a wrong length or another round moves nothing") {
@@ -143,8 +143,8 @@ TEST_CASE("a STATUS of a wrong length or another round moves nothing") {
   shim.deliver(shortened);
   shim.deliver(shim.status(0, 1, 0));
   CHECK(shim.take_all().empty());
-  CHECK(shim.core.statistics().rejected_packets == 1);
-  CHECK(shim.core.statistics().stale_packets == 1);
+  CHECK(shim.exchange.statistics().rejected_packets == 1);
+  CHECK(shim.exchange.statistics().stale_packets == 1);
 }
 
 TEST_CASE("chunk times are recorded on request, up to the given capacity") {
@@ -163,14 +163,14 @@ TEST_CASE("chunk times are recorded on request, up to the given capacity") {
   };
   std::vector<worker::ChunkTimes> times(8);
   exchange(0);
-  CHECK(shim.core.take_chunk_times(times) == 0);
-  shim.core.trace_chunks(4);
+  CHECK(shim.exchange.take_chunk_times(times) == 0);
+  shim.exchange.trace_chunks(4);
   const uint64_t started_ns = shim.now_ns;
   exchange(1);
   exchange(2);
-  CHECK(shim.core.take_chunk_times({times.data(), 1}) == 1);
+  CHECK(shim.exchange.take_chunk_times({times.data(), 1}) == 1);
   CHECK(times[0].chunk == 0);
-  REQUIRE(shim.core.take_chunk_times(times) == 3);
+  REQUIRE(shim.exchange.take_chunk_times(times) == 3);
   CHECK(times[0].chunk == 1);
   CHECK(times[0].round == 1);
   CHECK(times[0].pushed_ns == started_ns);
@@ -179,10 +179,10 @@ TEST_CASE("chunk times are recorded on request, up to the given capacity") {
   CHECK(times[0].completed_ns == started_ns + 4000);
   CHECK(times[2].round == 2);
   exchange(3);
-  CHECK(shim.core.take_chunk_times(times) == 3);
-  shim.core.trace_chunks(0);
+  CHECK(shim.exchange.take_chunk_times(times) == 3);
+  shim.exchange.trace_chunks(0);
   exchange(4);
-  CHECK(shim.core.take_chunk_times(times) == 0);
+  CHECK(shim.exchange.take_chunk_times(times) == 0);
 }
 
 TEST_CASE("a round is finished when every tensor has completed it, and idle time is not counted") {
@@ -195,19 +195,19 @@ TEST_CASE("a round is finished when every tensor has completed it, and idle time
     for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
       shim.deliver_result(first_chunk + chunk, round, 1.0f);
     }
-    shim.core.take_completed();
+    shim.exchange.take_completed();
   };
   exchange(0, 0, 1, 0, 1'000'000);
-  CHECK(shim.core.finished_rounds().rounds == 0);
+  CHECK(shim.exchange.finished_rounds().rounds == 0);
   shim.now_ns += 50'000'000;  // time spent computing
   exchange(1, 1, 2, 0, 2'000'000);
-  const auto first = shim.core.finished_rounds();
+  const auto first = shim.exchange.finished_rounds();
   CHECK(first.rounds == 1);
   shim.now_ns += 100'000'000;
   exchange(1, 1, 2, 1, 3'000'000);
-  CHECK(shim.core.finished_rounds().rounds == 1);
+  CHECK(shim.exchange.finished_rounds().rounds == 1);
   exchange(0, 0, 1, 1, 4'000'000);
-  const auto second = shim.core.finished_rounds();
+  const auto second = shim.exchange.finished_rounds();
   CHECK(second.rounds == 2);
   CHECK(second.at_ns - first.at_ns >= 107'000'000);
   CHECK(second.busy_ns - first.busy_ns >= 7'000'000);

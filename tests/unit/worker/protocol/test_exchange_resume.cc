@@ -22,14 +22,14 @@ void run_round(Shim& shim, uint32_t tensors, uint32_t chunks, uint32_t round, fl
   for (uint32_t tensor = 0; tensor < tensors; ++tensor) shim.start(tensor);
   shim.take_all();
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) shim.deliver_result(chunk, round, value);
-  REQUIRE(shim.core.take_completed().size() == tensors);
+  REQUIRE(shim.exchange.take_completed().size() == tensors);
 }
 
 }  // namespace
 
 TEST_CASE("with a shadow an in-place input stays unchanged until the chunk's result is complete") {
   Shim shim({.tensor_chunks = {2}, .has_shadow = true});
-  CHECK(shim.core.statistics().shadow_bytes == 2 * kChunkBytes);
+  CHECK(shim.exchange.statistics().shadow_bytes == 2 * kChunkBytes);
   shim.start(0, 1.0f);
   shim.take_all();
   for (const uint32_t fragment : {0u, 1u, 3u}) shim.deliver(shim.result(0, 0, fragment, 5.0f));
@@ -40,18 +40,18 @@ TEST_CASE("with a shadow an in-place input stays unchanged until the chunk's res
   CHECK(shim.buffer(0)[kChunkFloats] == 1.0f);
   shim.deliver_result(1, 0, 6.0f);
   CHECK(shim.buffer(0)[kChunkFloats] == 6.0f);
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
 }
 
 TEST_CASE("with two shadows one is complete while the next result arrives in the other") {
   for (const uint32_t shadows : {1u, 2u}) {
     Shim shim({.tensor_chunks = {1}, .has_shadow = true, .shadows = shadows});
-    CHECK(shim.core.statistics().shadow_bytes == shadows * kChunkBytes);
+    CHECK(shim.exchange.statistics().shadow_bytes == shadows * kChunkBytes);
     run_round(shim, 1, 1, 0, 5.0f);
     shim.start(0, 1.0f);
     shim.take_all();
     shim.deliver(shim.result(0, 1, 0, 6.0f));
-    CHECK(shim.core.lacks_result(0) == (shadows == 1));
+    CHECK(shim.exchange.lacks_result(0) == (shadows == 1));
     if (shadows == 1) continue;
     REQUIRE(shim.resume({0}, {0}).ok());
     const auto given = shim.take_all();
@@ -68,23 +68,23 @@ TEST_CASE("with two shadows one is complete while the next result arrives in the
 TEST_CASE("a suspended exchange sends and accepts nothing, and operations stay pending") {
   Shim shim({.tensor_chunks = {2, 1}, .has_shadow = true});
   shim.start(0, 1.0f);
-  REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 8);  // built and not taken
-  shim.core.sent(0, 4);
+  REQUIRE(shim.exchange.to_send(0, shim.now_ns).size() == 8);  // built and not taken
+  shim.exchange.sent(0, 4);
   shim.deliver(shim.result(0, 0, 0, 9.0f));
-  shim.core.suspend();
+  shim.exchange.suspend();
   shim.start(1, 2.0f);
-  CHECK(shim.core.to_send(0, shim.now_ns).empty());
-  CHECK(shim.core.next_deadline_ns() == UINT64_MAX);
-  shim.core.on_timer(shim.now_ns + 1'000'000'000);
-  const auto before = shim.core.statistics();
+  CHECK(shim.exchange.to_send(0, shim.now_ns).empty());
+  CHECK(shim.exchange.next_deadline_ns() == UINT64_MAX);
+  shim.exchange.on_timer(shim.now_ns + 1'000'000'000);
+  const auto before = shim.exchange.statistics();
   shim.deliver_result(0, 0, 9.0f);
-  CHECK(shim.core.statistics().rejected_packets == before.rejected_packets + 4);
-  CHECK(shim.core.statistics().bytes_pulled == before.bytes_pulled);
-  CHECK(shim.core.to_send(0, shim.now_ns).empty());
+  CHECK(shim.exchange.statistics().rejected_packets == before.rejected_packets + 4);
+  CHECK(shim.exchange.statistics().bytes_pulled == before.bytes_pulled);
+  CHECK(shim.exchange.to_send(0, shim.now_ns).empty());
   CHECK(shim.buffer(0) == std::vector<float>(2 * kChunkFloats, 1.0f));
-  CHECK(shim.core.busy(0));
-  CHECK(shim.core.busy(1));
-  CHECK(shim.core.consumed_rounds() == std::vector<uint32_t>{0, 0, 0});
+  CHECK(shim.exchange.busy(0));
+  CHECK(shim.exchange.busy(1));
+  CHECK(shim.exchange.consumed_rounds() == std::vector<uint32_t>{0, 0, 0});
 }
 
 TEST_CASE(
@@ -114,9 +114,9 @@ TEST_CASE(
   CHECK(sent[0].header.chunk == 1);
   CHECK(sent[0].header.type() == PacketType::kPush);
   shim.deliver_result(1, 0, 8.0f);
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
-  CHECK(shim.core.statistics().smoothed_rtt_us == 0);  // a probed chunk is not a sample
-  CHECK(shim.take_all().size() == 4);                  // tensor 1
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.statistics().smoothed_rtt_us == 0);  // a probed chunk is not a sample
+  CHECK(shim.take_all().size() == 4);                      // tensor 1
 }
 
 TEST_CASE("a result that the box finished meanwhile is pulled, and nothing is pushed again") {
@@ -129,7 +129,7 @@ TEST_CASE("a result that the box finished meanwhile is pulled, and nothing is pu
   CHECK(sent[0].header.type() == PacketType::kPull);
   CHECK(sent[0].header.round == 0);
   shim.deliver_result(0, 0, 3.0f);
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
   CHECK(shim.buffer(0)[0] == 3.0f);
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("a result is restored from the shadow even if the caller's buffer has 
   Shim shim({.tensor_chunks = {2}, .has_shadow = true});
   run_round(shim, 1, 2, 0, 7.0f);
   std::fill(shim.buffer(0).begin(), shim.buffer(0).end(), -1.0f);
-  CHECK(shim.core.consumed_rounds() == std::vector<uint32_t>{1, 1});
+  CHECK(shim.exchange.consumed_rounds() == std::vector<uint32_t>{1, 1});
   REQUIRE(shim.resume({1, 0}, {1}).ok());
   const auto given = shim.take_all();
   REQUIRE(given.size() == 4);
@@ -155,11 +155,11 @@ TEST_CASE("a result is restored from the shadow even if the caller's buffer has 
   REQUIRE(again.size() == 1);
   CHECK(again[0].header.type() == PacketType::kState);
   CHECK(again[0].header.fragment == 3);
-  const uint64_t pulled = shim.core.statistics().bytes_pulled;
+  const uint64_t pulled = shim.exchange.statistics().bytes_pulled;
   shim.deliver_result(1, 0, 7.0f);
-  CHECK(shim.core.statistics().bytes_pulled == pulled);
+  CHECK(shim.exchange.statistics().bytes_pulled == pulled);
   CHECK(shim.buffer(0)[kChunkFloats] == -1.0f);  // it is delivered nowhere
-  CHECK(shim.core.take_completed().empty());
+  CHECK(shim.exchange.take_completed().empty());
   run_round(shim, 1, 2, 1, 8.0f);
 }
 
@@ -178,7 +178,7 @@ TEST_CASE("a chunk that was restored continues with the operation that waits for
     CHECK(pushed[0].header.round == 1);
     CHECK(first_value(pushed[0]) == 2.0f);
     shim.deliver_result(0, 1, 9.0f);
-    CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
+    CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
     CHECK(shim.buffer(0)[0] == 9.0f);
   }
 }
@@ -189,7 +189,7 @@ TEST_CASE("chunks of one tensor may be in different rounds when the box is lost"
   shim.take_all();
   shim.deliver_result(0, 0, 7.0f);
   shim.deliver(shim.result(1, 0, 0, 7.0f));
-  CHECK(shim.core.consumed_rounds() == std::vector<uint32_t>{1, 0, 0});
+  CHECK(shim.exchange.consumed_rounds() == std::vector<uint32_t>{1, 0, 0});
   REQUIRE(shim.resume({0, 0, 0}, {0}).ok());
   CHECK(shim.take_all(PacketType::kState).size() == 4);
   shim.deliver_result(0, 0, 7.0f);
@@ -200,8 +200,8 @@ TEST_CASE("chunks of one tensor may be in different rounds when the box is lost"
     CHECK(first_value(pushed[0]) == 4.0f);  // the input as it was before the partial result
     shim.deliver_result(chunk, 0, 8.0f);
   }
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
-  CHECK(shim.core.round(0) == 1);
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.round(0) == 1);
   CHECK(shim.buffer(0)[0] == 7.0f);
   CHECK(shim.buffer(0)[2 * kChunkFloats] == 8.0f);
 }
@@ -249,9 +249,9 @@ TEST_CASE("an impossible resumption is refused with an error and changes nothing
 
 TEST_CASE("rounds are compared correctly when they wrap around") {
   Shim shim({.has_shadow = true, .open_rounds = {UINT32_MAX}});
-  CHECK(shim.core.round(0) == UINT32_MAX);
+  CHECK(shim.exchange.round(0) == UINT32_MAX);
   run_round(shim, 1, 1, UINT32_MAX, 7.0f);
-  CHECK(shim.core.consumed_rounds() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.consumed_rounds() == std::vector<uint32_t>{0});
   REQUIRE(shim.resume({UINT32_MAX}, {0}).ok());
   const auto given = shim.take_all(PacketType::kState);
   REQUIRE(given.size() == 4);
@@ -260,8 +260,8 @@ TEST_CASE("rounds are compared correctly when they wrap around") {
 
 TEST_CASE("a worker that joins a running job continues at the lowest open round of each tensor") {
   Shim shim({.tensor_chunks = {2, 1}, .open_rounds = {8, 7, 3}});
-  CHECK(shim.core.round(0) == 7);
-  CHECK(shim.core.round(1) == 3);
+  CHECK(shim.exchange.round(0) == 7);
+  CHECK(shim.exchange.round(1) == 3);
   shim.start(0);
   shim.start(1);
   auto sent = shim.take_all();
@@ -274,14 +274,14 @@ TEST_CASE("a worker that joins a running job continues at the lowest open round 
   CHECK(sent[5].header.round == 3);
   shim.deliver_result(0, 7, 1.0f);
   shim.deliver_result(1, 7, 2.0f);
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
-  CHECK(shim.core.round(0) == 8);
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.round(0) == 8);
 }
 
 TEST_CASE("a fetch gets the box's result without a push, also if a chunk is one round ahead") {
   Shim shim({.tensor_chunks = {2}, .open_rounds = {8, 7}});
   std::vector<float> weights(2 * kChunkFloats);
-  shim.core.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
+  shim.exchange.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
   auto sent = shim.take_all();
   REQUIRE(sent.size() == 2);
   CHECK(sent[0].header.type() == PacketType::kPull);
@@ -291,10 +291,10 @@ TEST_CASE("a fetch gets the box's result without a push, also if a chunk is one 
   CHECK(shim.take_all().empty());
   shim.deliver_result(0, 7, 1.0f);
   shim.deliver_result(1, 6, 2.0f);
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
   CHECK(weights[0] == 1.0f);
   CHECK(weights[kChunkFloats] == 2.0f);
-  CHECK(shim.core.round(0) == 7);
+  CHECK(shim.exchange.round(0) == 7);
   shim.start(0);
   sent = shim.take_all();
   REQUIRE(sent.size() == 5);
@@ -304,7 +304,7 @@ TEST_CASE("a fetch gets the box's result without a push, also if a chunk is one 
 TEST_CASE("a fetch that other ranks have overtaken gets the newest result") {
   Shim shim({.tensor_chunks = {1}, .open_rounds = {7}});
   std::vector<float> weights(kChunkFloats);
-  shim.core.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
+  shim.exchange.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
   auto sent = shim.take_all();
   REQUIRE(sent.size() == 1);
   CHECK(sent[0].header.round == 6);
@@ -317,14 +317,14 @@ TEST_CASE("a fetch that other ranks have overtaken gets the newest result") {
   CHECK(sent[0].header.type() == PacketType::kPull);
   CHECK(sent[0].header.round == 7);
   shim.deliver_result(0, 7, 3.0f);
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
   CHECK(weights[0] == 3.0f);
 }
 
 TEST_CASE("a fetch that a resumption interrupts is repeated") {
   Shim shim({.tensor_chunks = {2}, .open_rounds = {7, 7}});
   std::vector<float> weights(2 * kChunkFloats);
-  shim.core.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
+  shim.exchange.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
   shim.take_all();
   shim.deliver_result(0, 6, 1.0f);
   REQUIRE(shim.resume({7, 7}).ok());
@@ -333,21 +333,21 @@ TEST_CASE("a fetch that a resumption interrupts is repeated") {
   CHECK(sent[0].header.chunk == 1);
   CHECK(sent[0].header.round == 6);
   shim.deliver_result(1, 6, 2.0f);
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
 }
 
 TEST_CASE("a new generation is on all packets sent from then on, and is the only one accepted") {
   Shim shim({.tensor_chunks = {1, 1}});
   shim.start(0);
-  REQUIRE(shim.core.to_send(0, shim.now_ns).size() == 4);
+  REQUIRE(shim.exchange.to_send(0, shim.now_ns).size() == 4);
   const Answer old = shim.result(0, 0, 0, 9.0f);
-  shim.core.set_generation(7);
+  shim.exchange.set_generation(7);
   shim.session.generation = 7;
   for (const Pushed& packet : shim.take_all()) CHECK(packet.header.generation == 7);
   shim.deliver(old);
-  CHECK(shim.core.statistics().rejected_packets == 1);
+  CHECK(shim.exchange.statistics().rejected_packets == 1);
   shim.deliver_result(0, 0, 2.0f);
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
 }
 
 TEST_CASE("a partial result states its contributors, and the minimum over its fragments counts") {
@@ -362,15 +362,15 @@ TEST_CASE("a partial result states its contributors, and the minimum over its fr
   };
   part(0, wire::flag::kPartial, 0);
   part(0, 0, 3);
-  CHECK(shim.core.statistics().rejected_packets == 2);
+  CHECK(shim.exchange.statistics().rejected_packets == 2);
   part(0, wire::flag::kPartial, 3);
   part(1, wire::flag::kPartial, 2);
   part(2, wire::flag::kPartial, 4);
   part(3, 0, 0);
-  CHECK(shim.core.take_completed() == std::vector<uint32_t>{0});
-  CHECK(shim.core.contributors(0) == 2);
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
+  CHECK(shim.exchange.contributors(0) == 2);
   run_round(shim, 1, 1, 1, 1.0f);
-  CHECK(shim.core.contributors(0) == UINT16_MAX);
+  CHECK(shim.exchange.contributors(0) == UINT16_MAX);
 }
 
 }  // namespace pbox::test

@@ -19,7 +19,7 @@ Shim relaxed(SyncModel model) {
   shim.start(0);
   shim.take_all();
   shim.deliver_result(0, 0, 100.0f);
-  REQUIRE(shim.core.take_completed() == std::vector<uint32_t>{0});
+  REQUIRE(shim.exchange.take_completed() == std::vector<uint32_t>{0});
   return shim;
 }
 
@@ -32,16 +32,16 @@ TEST_CASE("with fresh reads a result answers a push if it includes it, whatever 
   shim.start(0, 7.0f);
   CHECK(shim.take_all(PacketType::kPush).size() == 4);
   shim.deliver_relaxed(0, 1, 1, 50.0f);  // a late answer to the initial weights
-  CHECK(shim.core.statistics().stale_packets == 4);
+  CHECK(shim.exchange.statistics().stale_packets == 4);
   CHECK(shim.buffer(0)[0] == 7.0f);
   shim.deliver_relaxed(0, 1, 3, 50.0f);  // includes rounds that were never pushed
   shim.deliver_relaxed(0, 3, 2, 50.0f);  // a clock that this worker has not reached
-  CHECK(shim.core.busy(0));
+  CHECK(shim.exchange.busy(0));
   CHECK(shim.buffer(0)[0] == 7.0f);
   shim.deliver_relaxed(0, 1, 2, 60.0f);
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
   CHECK(shim.buffer(0) == std::vector<float>(kChunkBytes / sizeof(float), 60.0f));
-  CHECK(shim.core.round(0) == 2);
+  CHECK(shim.exchange.round(0) == 2);
   shim.start(0);
   CHECK(shim.take_all(PacketType::kPush).at(0).header.round == 2);
 }
@@ -59,13 +59,13 @@ TEST_CASE("a tensor is as old as its oldest fragment, and each read is counted")
       shim.deliver(
           shim.relaxed_result(1, fragment == 2 ? oldest_clock : clock, round + 1, fragment, 1.0f));
     }
-    REQUIRE_FALSE(shim.core.busy(0));
+    REQUIRE_FALSE(shim.exchange.busy(0));
   };
   exchange(1, 2, 2);
   exchange(2, 3, 1);
   exchange(3, 2, 1);
   for (uint32_t round = 4; round < 30; ++round) exchange(round, 1, 1);
-  const worker::StalenessCounts counts = shim.core.statistics().staleness;
+  const worker::StalenessCounts counts = shim.exchange.statistics().staleness;
   CHECK(counts.reads == 30);
   CHECK(counts.by_staleness[0] == 2);
   CHECK(counts.by_staleness[2] == 1);
@@ -89,7 +89,7 @@ TEST_CASE("reads in BSP have staleness 0") {
     shim.take_all();
     shim.deliver_result(0, round, 1.0f);
   }
-  const worker::StalenessCounts counts = shim.core.statistics().staleness;
+  const worker::StalenessCounts counts = shim.exchange.statistics().staleness;
   CHECK(counts.reads == 5);
   CHECK(counts.by_staleness[0] == 5);
   CHECK(counts.sum == 0);
@@ -106,14 +106,14 @@ TEST_CASE("a worker that the box holds back polls slowly and names the rank it w
   CHECK(probe[0].header.round == 1);
   CHECK(probe[0].held_mask() == 0);
   shim.deliver(shim.status(0, 1, kAllFragments, 2, 5));
-  const auto laggard = shim.core.laggard(0, shim.now_ns);
+  const auto laggard = shim.exchange.laggard(0, shim.now_ns);
   CHECK(laggard.kind == worker::Laggard::Kind::kRank);
   CHECK(laggard.rank == 5);
   CHECK(laggard.missing_workers == 2);
   CHECK(shim.expire() >= 7'500'000);
-  CHECK(shim.core.statistics().retransmitted_fragments == 0);
+  CHECK(shim.exchange.statistics().retransmitted_fragments == 0);
   shim.deliver_relaxed(0, 1, 2, 60.0f);
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
 }
 
 TEST_CASE("lost fragments are pushed again with every consistency model") {
@@ -140,16 +140,16 @@ TEST_CASE("a rank whose push was dropped takes the newest result and continues f
   shim.start(0, 7.0f);
   shim.take_all();
   shim.deliver_result(0, 0, 50.0f);  // older
-  CHECK(shim.core.statistics().stale_packets == 4);
+  CHECK(shim.exchange.statistics().stale_packets == 4);
   shim.deliver_result(0, 4, 60.0f);
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
   CHECK(shim.buffer(0)[0] == 60.0f);
-  CHECK(shim.core.round(0) == 2);  // counts operations, not rounds
+  CHECK(shim.exchange.round(0) == 2);  // counts operations, not rounds
   shim.start(0);
   const auto pushed = shim.take_all();
   REQUIRE(pushed.size() == 4);
   CHECK(pushed[0].header.round == 5);
-  CHECK(shim.core.statistics().staleness.by_staleness[0] == 3 - 1);
+  CHECK(shim.exchange.statistics().staleness.by_staleness[0] == 3 - 1);
 }
 
 TEST_CASE("a rank whose push was dropped continues with the oldest open round in all tensors") {
@@ -160,7 +160,7 @@ TEST_CASE("a rank whose push was dropped continues with the oldest open round in
   };
   const auto deliver = [&](const std::array<uint32_t, 3>& rounds) {
     for (const uint32_t chunk : {0u, 1u, 2u}) shim.deliver_result(chunk, rounds[chunk], 50.0f);
-    for (const uint32_t tensor : {0u, 1u}) REQUIRE_FALSE(shim.core.busy(tensor));
+    for (const uint32_t tensor : {0u, 1u}) REQUIRE_FALSE(shim.exchange.busy(tensor));
   };
   start();
   deliver({0, 0, 0});
@@ -170,9 +170,9 @@ TEST_CASE("a rank whose push was dropped continues with the oldest open round in
   CHECK(pushed.size() == 12);
   for (const Pushed& packet : pushed) CHECK(packet.header.round == 5);
   // Chunk 0 is known to have closed that round, so nothing older than what was read is accepted.
-  const uint64_t stale = shim.core.statistics().stale_packets;
+  const uint64_t stale = shim.exchange.statistics().stale_packets;
   shim.deliver_result(0, 5, 40.0f);
-  CHECK(shim.core.statistics().stale_packets == stale + 4);
+  CHECK(shim.exchange.statistics().stale_packets == stale + 4);
   deliver({6, 7, 5});
   for (const Pushed& packet : start()) CHECK(packet.header.round == 6);
 }
@@ -183,7 +183,7 @@ TEST_CASE("a tensor that is behind pushes to the same rounds as the other tensor
     shim.start(tensor);
     const auto pushed = shim.take_all(PacketType::kPush);
     shim.deliver_result(tensor, round, 50.0f);
-    REQUIRE_FALSE(shim.core.busy(tensor));
+    REQUIRE_FALSE(shim.exchange.busy(tensor));
     return pushed.at(0).header.round;
   };
   for (const uint32_t tensor : {0u, 1u}) exchange(tensor, 0);
@@ -207,14 +207,14 @@ TEST_CASE("a chunk is complete only with fragments of one round") {
   shim.deliver(shim.result(0, 3, 2, 60.0f));  // starts the result again
   for (const uint32_t fragment : {0u, 1u}) shim.deliver(shim.result(0, 3, fragment, 60.0f));
   shim.deliver(shim.result(0, 1, 3, 50.0f));  // too late
-  CHECK(shim.core.busy(0));
+  CHECK(shim.exchange.busy(0));
   shim.expire();
   const auto probe = shim.take_all();
   REQUIRE(probe.size() == 1);
   CHECK(probe[0].header.round == 3);
   CHECK(probe[0].held_mask() == 0b0111);
   shim.deliver(shim.result(0, 3, 3, 60.0f));
-  CHECK_FALSE(shim.core.busy(0));
+  CHECK_FALSE(shim.exchange.busy(0));
   CHECK(shim.buffer(0) == std::vector<float>(kChunkBytes / sizeof(float), 60.0f));
 }
 
@@ -227,10 +227,10 @@ TEST_CASE("an operation counts as dropped if its result lacks a part of its grad
       const uint32_t applied = fragment == 3 ? applied_to_last : pushed + 1;
       shim.deliver(shim.relaxed_result(0, round + 1, applied, fragment, 50.0f));
     }
-    REQUIRE_FALSE(shim.core.busy(0));
-    return shim.core.statistics().dropped_rounds;
+    REQUIRE_FALSE(shim.exchange.busy(0));
+    return shim.exchange.statistics().dropped_rounds;
   };
-  const uint64_t before = shim.core.statistics().dropped_rounds;
+  const uint64_t before = shim.exchange.statistics().dropped_rounds;
   CHECK(exchange(1, 1, 2) == before);
   CHECK(exchange(2, 2, 2) == before + 1);
   CHECK(exchange(3, 3, 4) == before + 1);
@@ -240,15 +240,15 @@ TEST_CASE("an operation counts as dropped if its result lacks a part of its grad
 
 TEST_CASE("what a superseded result lacked does not count as dropped") {
   Shim shim = relaxed(SyncModel::kDrop);
-  const uint64_t before = shim.core.statistics().dropped_rounds;
+  const uint64_t before = shim.exchange.statistics().dropped_rounds;
   shim.start(0);
   shim.take_all();
   shim.deliver(shim.relaxed_result(0, 2, 0, 0, 50.0f));
   for (uint32_t fragment = 0; fragment < 4; ++fragment) {
     shim.deliver(shim.relaxed_result(0, 3, 2, fragment, 50.0f));
   }
-  CHECK_FALSE(shim.core.busy(0));
-  CHECK(shim.core.statistics().dropped_rounds == before);
+  CHECK_FALSE(shim.exchange.busy(0));
+  CHECK(shim.exchange.statistics().dropped_rounds == before);
 }
 
 TEST_CASE("the number of contributors to a quorum's result is reported") {
@@ -261,8 +261,8 @@ TEST_CASE("the number of contributors to a quorum's result is reported") {
     answer.header.dtype_scale = static_cast<uint16_t>((fragment == 1 ? 2 : 3) << 4);
     shim.deliver(answer);
   }
-  CHECK_FALSE(shim.core.busy(0));
-  CHECK(shim.core.contributors(0) == 2);
+  CHECK_FALSE(shim.exchange.busy(0));
+  CHECK(shim.exchange.contributors(0) == 2);
 }
 
 }  // namespace pbox::test
