@@ -192,21 +192,14 @@ void Membership::start(const Operation& operation) {
   if (is_over()) return;
   PBOX_CHECK(exchange_.has_value());
   const uint32_t tensor = operation.tensor;
-  if (operation.initial_weights && exchange_->round(tensor) > 0) return fetch(operation);
   Operation prioritised = operation;
   prioritised.priority = priorities_.of(tensor, operation.priority);
+  if (operation.initial_weights && exchange_->round(tensor) > 0) prioritised.fetch = true;
   exchange_->start(prioritised);
+  if (prioritised.fetch) return;
   if (const auto learned = priorities_.note_start(tensor, exchange_->round(tensor))) {
     ask_priorities(wire::PriorityPolicy::kForwardOrder, *learned);
   }
-}
-
-void Membership::fetch(const Operation& operation) {
-  if (is_over()) return;
-  PBOX_CHECK(exchange_.has_value());
-  Operation prioritised = operation;
-  prioritised.priority = priorities_.of(operation.tensor, operation.priority);
-  exchange_->fetch(prioritised);
 }
 
 void Membership::ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor) {

@@ -102,6 +102,9 @@ struct Action {
 // The fields that every request for a job's part map has in common.
 proto::AskPartMap part_map_request(const std::string& job);
 
+// When an answer of the box to a request of a join is overdue.
+uint64_t answer_deadline_ns(const MembershipOptions& options, uint64_t now_ns);
+
 // The error of a box that has been silent for this long.
 Error silence_error(const std::string& box, uint64_t silent_ns);
 
@@ -133,8 +136,6 @@ class Membership {
   // Starts an operation on a tensor of this part. Its priority counts as far as the job's policy
   // allows. Initial weights are pushed, or fetched if the job has begun. Only with an exchange().
   void start(const Operation& operation);
-  // As Exchange::fetch.
-  void fetch(const Operation& operation);
   void ask_barrier();
   // As proto::SetPriorities; `by_tensor` has one priority per tensor, or is empty.
   void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
@@ -198,9 +199,8 @@ class Membership {
   Status open_exchange();
   void connect(const std::string& box, uint64_t deadline_ns);
   void ask_data_addresses(uint64_t now_ns);
-  // Waits for an answer of the driver, without a deadline, or of the box.
-  void await_driver(Step step);
-  void await_box(Step step, uint64_t now_ns);
+  // Waits for an answer of the driver or of the box. The driver has no deadline.
+  void await(Step step, uint64_t deadline_ns = UINT64_MAX);
   bool joins() const { return phase_ == Phase::kJoining || phase_ == Phase::kRecovering; }
   bool awaits(Step step) const { return joins() && step_ == step; }
   void check_join(uint64_t now_ns);
@@ -208,7 +208,6 @@ class Membership {
   // membership_recover.cc: the box is lost, or does not admit this worker yet
   void lose_box(const Error& why, uint64_t now_ns);
   void begin_recovery(const std::string& reason, uint64_t now_ns);
-  std::string next_box();
   void ask_part_map(uint64_t now_ns);
   void on_part_map(const proto::PartMap& map, uint64_t now_ns);
   void on_moved(const proto::PartPlace& place, uint64_t now_ns);

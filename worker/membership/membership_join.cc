@@ -12,8 +12,6 @@ namespace pbox::worker {
 namespace {
 
 constexpr uint64_t kJoinHeartbeatNs = 1'000'000'000;
-// When the job's time-out ends, the box says which ranks are missing. This leaves it time to do so.
-constexpr uint64_t kAnswerMarginNs = 2'000'000'000;
 
 proto::Sync sync_message(const wire::SyncSpec& spec) {
   proto::Sync message;
@@ -100,7 +98,7 @@ void Membership::begin(uint64_t now_ns) {
 
 void Membership::connect(const std::string& box, uint64_t deadline_ns) {
   PBOX_CHECK(joins());
-  await_driver(Step::kConnection);
+  await(Step::kConnection);
   connected_box_ = box;
   has_answered_ = false;
   Action& action = act(Action::Kind::kConnect);
@@ -108,14 +106,9 @@ void Membership::connect(const std::string& box, uint64_t deadline_ns) {
   action.deadline_ns = deadline_ns;
 }
 
-void Membership::await_driver(Step step) {
+void Membership::await(Step step, uint64_t deadline_ns) {
   step_ = step;
-  step_deadline_ns_ = UINT64_MAX;
-}
-
-void Membership::await_box(Step step, uint64_t now_ns) {
-  step_ = step;
-  step_deadline_ns_ = now_ns + options_.join_timeout_ms * kNanosPerMilli + kAnswerMarginNs;
+  step_deadline_ns_ = deadline_ns;
 }
 
 void Membership::check_join(uint64_t now_ns) {
@@ -138,7 +131,7 @@ void Membership::on_connected(const nic::Endpoint& peer, uint64_t now_ns) {
 
 void Membership::ask_data_addresses(uint64_t now_ns) {
   PBOX_CHECK(joins());
-  await_box(Step::kDataAddresses, now_ns);
+  await(Step::kDataAddresses, answer_deadline_ns(options_, now_ns));
   send().mutable_ask_data_addresses();
 }
 
@@ -154,7 +147,7 @@ void Membership::on_data_addresses(const proto::DataAddresses& answer) {
     if (!named) return fail(named.error());
     addresses.push_back(*named);
   }
-  await_driver(Step::kPathMtu);
+  await(Step::kPathMtu);
   act(Action::Kind::kMeasurePath).addresses = std::move(addresses);
 }
 
@@ -167,7 +160,7 @@ void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) 
   if (exchange_) {
     for (proto::WorkerMessage& message : round_messages(*exchange_)) send() = std::move(message);
   }
-  await_box(Step::kSession, now_ns);
+  await(Step::kSession, answer_deadline_ns(options_, now_ns));
   // The box waits this long for ranks that do not come back. If all other ranks connected again
   // meanwhile, it would start to wait again.
   if (phase_ == Phase::kRecovering) {
@@ -219,7 +212,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   heartbeat_due_ns_ = std::min(heartbeat_due_ns_, now_ns + heartbeat_interval_ns_);
   dead_after_ns_ = std::max(session.dead_after_ms(), 100u) * kNanosPerMilli;
   if (session.has_rounds()) {
-    await_box(Step::kRounds, now_ns);
+    await(Step::kRounds, answer_deadline_ns(options_, now_ns));
   } else {
     ask_transport(now_ns);
   }
@@ -242,7 +235,7 @@ void Membership::on_rounds(const proto::RoundMap& rounds, uint64_t now_ns) {
 
 void Membership::ask_transport(uint64_t now_ns) {
   PBOX_CHECK(spec_.open_rounds.empty() || spec_.open_rounds.size() == spec_.chunk_pipeline.size());
-  await_driver(Step::kTransport);
+  await(Step::kTransport);
   Action& open = act(Action::Kind::kOpenTransport);
   open.session = spec_;
   open.deadline_ns = now_ns + options_.join_timeout_ms * kNanosPerMilli;

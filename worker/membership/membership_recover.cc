@@ -16,6 +16,14 @@ constexpr uint64_t kBackOffCapNs = kNanosPerSecond;
 // Limit of one attempt. A box that is started meanwhile may have another address by then.
 constexpr uint64_t kConnectNs = 2 * kNanosPerSecond;
 
+// Returns the box that is believed to own the part, in turn with the other boxes, which may know
+// better. `next`: index of the other box to try next.
+std::string choose_box(const MembershipOptions& options, uint32_t attempts, size_t& next) {
+  if (options.boxes.empty() || attempts % 2 != 0) return options.box;
+  const std::string& box = options.boxes[next++ % options.boxes.size()];
+  return box != options.box ? box : options.boxes[next++ % options.boxes.size()];
+}
+
 }  // namespace
 
 proto::AskPartMap part_map_request(const std::string& job) {
@@ -24,6 +32,12 @@ proto::AskPartMap part_map_request(const std::string& job) {
   request.set_software(std::string("libpbox ") + kVersion);
   request.set_job(job);
   return request;
+}
+
+uint64_t answer_deadline_ns(const MembershipOptions& options, uint64_t now_ns) {
+  // When the job's time-out ends, the box says which ranks are missing. The margin leaves it time.
+  constexpr uint64_t kMarginNs = 2 * kNanosPerSecond;
+  return now_ns + options.join_timeout_ms * kNanosPerMilli + kMarginNs;
 }
 
 void merge_box_list(const proto::PartMap& map, std::vector<std::string>& boxes) {
@@ -56,16 +70,8 @@ void Membership::begin_recovery(const std::string& reason, uint64_t now_ns) {
   attempts_ = 0;
 }
 
-// Returns the box that is believed to own the part, in turn with the other boxes, which may know
-// better.
-std::string Membership::next_box() {
-  if (options_.boxes.empty() || attempts_ % 2 != 0) return options_.box;
-  const std::string& box = options_.boxes[next_box_++ % options_.boxes.size()];
-  return box != options_.box ? box : options_.boxes[next_box_++ % options_.boxes.size()];
-}
-
 void Membership::ask_part_map(uint64_t now_ns) {
-  await_box(Step::kPartMap, now_ns);
+  await(Step::kPartMap, answer_deadline_ns(options_, now_ns));
   proto::AskPartMap& request = *send().mutable_ask_part_map();
   request = part_map_request(options_.job);
   if (connected_box_ == options_.box || !seems_lost_) return;
@@ -158,7 +164,8 @@ void Membership::check_recovery(uint64_t now_ns) {
   if (now_ns >= silence_ends_ns())
     return try_again(silence_error(options_.box, now_ns - heard_ns_), now_ns);
   if (now_ns < step_deadline_ns_) return;
-  if (step_ == Step::kRetry) return connect(next_box(), now_ns + kConnectNs);
+  if (step_ == Step::kRetry)
+    return connect(choose_box(options_, attempts_, next_box_), now_ns + kConnectNs);
   try_again({ErrorCode::kTimeout, "box " + options_.box + " did not answer"}, now_ns);
 }
 

@@ -1,6 +1,7 @@
 #include "worker/membership/part_set.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
@@ -93,14 +94,8 @@ void PartSet::start(const Operation& operation) {
     of_piece.tensor = piece.tensor;
     of_piece.input = operation.input + piece.offset;
     of_piece.output = operation.output + piece.offset;
-    Membership& membership = parts_[piece.part]->membership;
-    const bool fetches = piece.is_ahead && !operation.initial_weights;
-    if (fetches) piece.is_ahead = false;
-    if (fetches) {
-      membership.fetch(of_piece);
-    } else {
-      membership.start(of_piece);
-    }
+    of_piece.fetch = !operation.initial_weights && std::exchange(piece.is_ahead, false);
+    parts_[piece.part]->membership.start(of_piece);
   }
 }
 

@@ -97,23 +97,16 @@ void Exchange::start(const Operation& operation) {
   PBOX_CHECK(operation.tensor < state_.tensors.size());
   Tensor& tensor = state_.tensors[operation.tensor];
   PBOX_CHECK(tensor.chunks_left == 0);
-  tensor.input = operation.input;
-  tensor.fetching = false;
-  begin(tensor, operation);
-}
-
-void Exchange::fetch(const Operation& operation) {
-  PBOX_CHECK(operation.tensor < state_.tensors.size());
-  Tensor& tensor = state_.tensors[operation.tensor];
-  PBOX_CHECK(tensor.chunks_left == 0 && tensor.round > 0);
-  tensor.fetching = true;
-  begin(tensor, operation);
-}
-
-void Exchange::begin(Tensor& tensor, const Operation& operation) {
-  ++active_tensors_;
+  PBOX_CHECK(!operation.fetch || tensor.round > 0);
+  tensor.input = operation.fetch ? nullptr : operation.input;
   tensor.output = operation.output;
   tensor.priority = operation.priority.value_or(tensor.own_priority);
+  tensor.fetching = operation.fetch;
+  begin(tensor);
+}
+
+void Exchange::begin(Tensor& tensor) {
+  ++active_tensors_;
   tensor.chunks_left = tensor.unannounced = tensor.chunk_count;
   tensor.contributors = UINT16_MAX;
   tensor.staleness = 0;

@@ -71,10 +71,6 @@ class Exchange {
   // the tensor. A tensor has at most one operation at a time. Allowed while suspended: the tensor
   // is then pushed after resume(). operation.priority counts as it is; initial_weights is not used.
   void start(const Operation& operation);
-  // Instead of the first start() of a tensor: fetches what the box holds of it, the result of its
-  // last round, into operation.output. Only for a worker that joined when the tensor's round() was
-  // above 0.
-  void fetch(const Operation& operation);
   bool busy(uint32_t tensor) const { return state_.tensors[tensor].chunks_left > 0; }
   // The round of the tensor's active operation, or of its next one if none is active. It counts
   // operations, which may be fewer than its chunks' rounds if rounds are dropped.
@@ -145,7 +141,7 @@ class Exchange {
 
   void add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shadow_count);
   void open_lanes();
-  void begin(Tensor& tensor, const Operation& operation);
+  void begin(Tensor& tensor);
   void end(const Tensor& tensor, uint64_t now_ns);
   bool is_pending(const Chunk& chunk) const;
   void clear_flight();

@@ -10,12 +10,15 @@ namespace pbox::worker {
 
 struct Operation {
   uint32_t tensor = 0;  // index among the tensors of the layer that takes it
-  // Each buffer holds all elements of the tensor; both may be the same. The layer that starts the
-  // operation must not touch them until the tensor is completed. A fetch has no input.
+  // Each buffer holds all elements of the tensor; both may be the same. The caller
+  // must not touch them until the tensor is completed. A fetch does not use the input.
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::optional<int32_t> priority = {};  // empty: the tensor's own; larger goes earlier
   bool initial_weights = false;          // the input is weights and not a gradient
+  // Nothing is pushed: the output gets what the box holds of the tensor, the result of its last
+  // round. Only for the first operation of a worker that joined when the round was above 0.
+  bool fetch = false;
 };
 
 }  // namespace pbox::worker

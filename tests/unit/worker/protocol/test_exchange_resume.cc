@@ -281,7 +281,8 @@ TEST_CASE("a worker that joins a running job continues at the lowest open round 
 TEST_CASE("a fetch gets the box's result without a push, also if a chunk is one round ahead") {
   Shim shim({.tensor_chunks = {2}, .open_rounds = {8, 7}});
   std::vector<float> weights(2 * kChunkFloats);
-  shim.exchange.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
+  shim.exchange.start(
+      {.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data()), .fetch = true});
   auto sent = shim.take_all();
   REQUIRE(sent.size() == 2);
   CHECK(sent[0].header.type() == PacketType::kPull);
@@ -304,7 +305,8 @@ TEST_CASE("a fetch gets the box's result without a push, also if a chunk is one 
 TEST_CASE("a fetch that other ranks have overtaken gets the newest result") {
   Shim shim({.tensor_chunks = {1}, .open_rounds = {7}});
   std::vector<float> weights(kChunkFloats);
-  shim.exchange.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
+  shim.exchange.start(
+      {.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data()), .fetch = true});
   auto sent = shim.take_all();
   REQUIRE(sent.size() == 1);
   CHECK(sent[0].header.round == 6);
@@ -324,7 +326,8 @@ TEST_CASE("a fetch that other ranks have overtaken gets the newest result") {
 TEST_CASE("a fetch that a resumption interrupts is repeated") {
   Shim shim({.tensor_chunks = {2}, .open_rounds = {7, 7}});
   std::vector<float> weights(2 * kChunkFloats);
-  shim.exchange.fetch({.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data())});
+  shim.exchange.start(
+      {.tensor = 0, .output = reinterpret_cast<std::byte*>(weights.data()), .fetch = true});
   shim.take_all();
   shim.deliver_result(0, 6, 1.0f);
   REQUIRE(shim.resume({7, 7}).ok());
