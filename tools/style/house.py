@@ -1,0 +1,91 @@
+"""The rules of the house as data."""
+import re
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+LINE_COLUMNS_MAX = 100
+ROOT_README_LINES_MAX = 120
+FOLDER_README_WORDS_MAX = 450
+MARKDOWN_COLUMNS_MAX = 100
+CLASS_METHODS_MAX = 60
+# Files that lie directly in a folder, README and CMakeLists included.
+LOOSE_FILES_MAX = {"appliance": 12, "worker": 14}
+# Lines of all files of a class together, by the pattern of their names.
+CLASS_LINES_MAX = {"appliance/control/job_registry*": 1300}
+# At least one PBOX_CHECK or PBOX_DCHECK per this many lines of C++.
+ASSERTED_FOLDERS = ("base", "nic", "pipeline", "appliance", "worker", "config")
+LINES_PER_ASSERTION = 60
+LINES_PER_ASSERTION_DATA_PATH = 25
+
+TOP_FOLDERS = {"appliance", "nic", "pipeline", "config", "systemd", "tools", "tests", "perf",
+               "base", "worker", "docs", ".ci", ".github"}
+
+# Who may include whom. A folder that is absent here may include anything and is included by nobody
+# else: tests, perf, tools.
+ARROWS = {
+    "base": {"base"},
+    "nic": {"base", "nic"},
+    "pipeline": {"base", "nic", "pipeline"},
+    "config": {"base", "config"},
+    "appliance": {"base", "nic", "pipeline", "config", "appliance"},
+    "worker": {"base", "nic", "worker"},
+}
+PUBLIC_INCLUDE = "worker/include/"  # the C ABI: included as "pbox/pbox.h", guarded the C way
+# A box may be another box's worker, through that ABI as any program is.
+MAY_USE_ABI = ("appliance/relay/",)
+
+CODE = (".h", ".cc")
+TEXT = CODE + (".c", ".py", ".sh", ".cmake", ".txt", ".md", ".proto", ".json", ".yaml", ".yml",
+               ".conf", ".service", ".html", ".js", ".css", ".toml", ".cfg", ".in")
+LINE_LENGTH_FREE = (".conf", ".md", ".json", ".yaml", ".yml", ".html", ".txt", ".css", ".svg")
+SKIPPED = re.compile(r"^(build|\.git|\.cache)(/|$)|__pycache__|^tests/fuzz/corpus/|\.egg-info/")
+
+# (pattern, remedy): nowhere in C++ code.
+BANNED = [
+    (r"\bs?rand\s*\(", "use base/rng.h: seeded, the same on every machine"),
+    (r"\bv?sprintf\s*\(", "use snprintf or fmt::format: it knows the size"),
+    (r"\bstr(cpy|cat)\s*\(", "use std::string or memcpy with a checked size"),
+    (r"\bgets\s*\(", "use std::getline"),
+    (r"(?<!\.)\bsystem\s*\(", "use posix_spawn with an argument list"),
+    (r"\bstd::regex\b", "parse by hand: std::regex is slow and recurses on input"),
+    (r"#\s*define\s+(private|protected)\b", "test through the public contract"),
+]
+# Reading the environment belongs to the rim.
+GETENV = (r"\bgetenv\s*\(", "pass it in as an option: only worker/, config/ and tools read it")
+GETENV_FOLDERS = {"worker", "config", "tools", "tests", "perf"}
+# Files that run per packet: no allocation, no exception, no formatting. Patterns of fnmatch.
+DATA_PATH = (
+    "pipeline/*",
+    "nic/*_datapath.*", "nic/wire/*", "nic/loopback/port.*",
+    "nic/ethernet/checksum.*", "nic/ethernet/receive.*", "nic/ethernet/transmit.*",
+    "worker/protocol/*",
+    "worker/transport/transport.h", "worker/transport/socket_transport.*",
+)
+# Files among them that run at set-up or for control messages only, and why.
+DATA_PATH_SET_UP = {
+    "nic/wire/control_frame.h": "frames messages of the control connection",
+    "nic/wire/control_frame.cc": "frames messages of the control connection",
+    "nic/wire/queue_pair.h": "describes queue pairs to the other side of a control connection",
+    "nic/wire/queue_pair.cc": "describes queue pairs to the other side of a control connection",
+    "pipeline/observe/flight_image.h": "copies the recorder's ring for a control thread",
+    "pipeline/observe/flight_image.cc": "copies the recorder's ring for a control thread",
+}
+# Single uses in files that otherwise run per packet: path -> {use: why}.
+DATA_PATH_EXCEPTIONS = {
+    "pipeline/job_shard.cc": {"std::make_unique": "JobShard::make runs at admission"},
+    "pipeline/job_shard.h": {"std::string": "the job's name is set at admission, for people"},
+    "pipeline/state/state_cut.cc": {"std::make_unique": "a cut begins with one allocation"},
+    "worker/protocol/exchange.h": {"std::string": "a tensor's name is set at registration"},
+    "worker/transport/socket_transport.cc": {"std::string": "errors of set-up have a text"},
+}
+DATA_PATH_BANNED = [
+    (r"\bthrow\b", "count and drop"),
+    (r"(?<!<)\bnew\b(?!\s*\()", "take memory at admission"),
+    (r"\b(malloc|calloc|realloc)\s*\(", "take memory at admission"),
+    (r"\bstd::(make_unique|make_shared)\b", "take memory at admission"),
+    (r"\bstd::string\b", "format in the control thread"),
+    (r"\bspdlog\b", "count; the control thread logs"),
+    (r"\bf?printf\s*\(", "count; the control thread logs"),
+]
+LEFT_OPEN = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.~$}])/(home|Users|root|work)/\w")
