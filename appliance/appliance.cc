@@ -5,9 +5,9 @@
 #include <random>
 
 #include "appliance/preflight/preflight.h"
-#include "appliance/version.h"
 #include "base/clock.h"
 #include "base/cpu_set.h"
+#include "base/version.h"
 #include "nic/endpoint.h"
 
 namespace pbox::appliance {

@@ -4,7 +4,7 @@
 
 #include "appliance/appliance.h"
 #include "appliance/cluster/open_store.h"
-#include "appliance/version.h"
+#include "base/version.h"
 #include "nic/wire/control_frame.h"
 
 namespace pbox::appliance {

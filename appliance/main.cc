@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "appliance/appliance.h"
-#include "appliance/version.h"
+#include "base/version.h"
 #include "config/parse.h"
 
 int main(int argc, char** argv) {
@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   if (!outcome.errors.empty()) return 2;
   switch (outcome.action) {
     case config::Action::kHelp: std::printf("%s", config::usage("pboxd").c_str()); return 0;
-    case config::Action::kVersion: std::printf("pboxd %s\n", appliance::kVersion); return 0;
+    case config::Action::kVersion: std::printf("pboxd %s\n", kVersion); return 0;
     case config::Action::kPrint:
       std::printf("%s", config::print(*outcome.config).c_str());
       return 0;

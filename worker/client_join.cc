@@ -9,10 +9,10 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/version.h"
 #include "nic/wire/control_frame.h"
 #include "worker/client.h"
 #include "worker/fork_guard.h"
-#include "worker/version.h"
 
 namespace pbox::worker {
 namespace {

@@ -9,9 +9,9 @@
 #include <iterator>
 #include <map>
 
+#include "base/version.h"
 #include "worker/transport/socket_transport.h"
 #include "worker/transport/transport_library.h"
-#include "worker/version.h"
 
 namespace {
 

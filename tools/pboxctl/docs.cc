@@ -3,7 +3,7 @@
 #include <boost/program_options.hpp>
 #include <iostream>
 
-#include "appliance/version.h"
+#include "base/version.h"
 #include "tools/pboxctl/commands.h"
 
 namespace pboxctl {
@@ -42,7 +42,7 @@ std::vector<const options::option_description*> options_of(
 }
 
 void print_man() {
-  std::cout << ".TH PBOXCTL 1 \"\" \"pbox " << pbox::appliance::kVersion << "\" \"PBox\"\n"
+  std::cout << ".TH PBOXCTL 1 \"\" \"pbox " << pbox::kVersion << "\" \"PBox\"\n"
             << ".SH NAME\npboxctl \\- looks after PBox gradient\\-aggregation boxes\n"
             << ".SH SYNOPSIS\n.B pboxctl\n.I COMMAND\n[options]\n"
             << ".SH DESCRIPTION\nA box is a server that sums the gradients of training jobs, and "

@@ -2,7 +2,7 @@
 #include <chrono>
 #include <future>
 
-#include "appliance/version.h"
+#include "base/version.h"
 #include "nic/socket/port.h"
 #include "tools/pboxctl/doctor_checks.h"
 #include "tools/pboxctl/doctor_job.h"
@@ -29,7 +29,7 @@ std::string remedy_for(const Error& error) {
 
 // Why there is no session: a stranger, another release, or a box that refuses.
 void explain(const Error& error, const BoxPath& path, Report& report) {
-  const std::string here = "here: PBox " + std::string(pbox::appliance::kVersion);
+  const std::string here = "here: PBox " + std::string(pbox::kVersion);
   switch (error.code) {
     case ErrorCode::kVersionMismatch:
       report.fail("version", error.message, "install one release of PBox on both; " + here);

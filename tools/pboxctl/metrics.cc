@@ -2,7 +2,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "appliance/version.h"
+#include "base/version.h"
 #include "nic/wire/control_frame.h"
 #include "tools/pboxctl/admin_client.h"
 
@@ -84,7 +84,7 @@ options::options_description version_options() {
 
 int version(const options::variables_map& given, const Words& /*more*/) {
   const bool as_json = wants_json(given);
-  Json page = {{"version", pbox::appliance::kVersion},
+  Json page = {{"version", pbox::kVersion},
                {"control_protocol", pbox::wire::kControlProtocolVersion}};
   if (given.contains("admin")) {
     const auto health = fetch(given, "/healthz");
@@ -95,7 +95,7 @@ int version(const options::variables_map& given, const Words& /*more*/) {
     std::cout << page.dump(2) << '\n';
     return kDone;
   }
-  std::cout << "pboxctl " << pbox::appliance::kVersion << ", control protocol "
+  std::cout << "pboxctl " << pbox::kVersion << ", control protocol "
             << pbox::wire::kControlProtocolVersion << '\n';
   if (page.contains("box")) {
     std::cout << "box " << text_of(page["box"], "name") << ": pboxd "

@@ -212,6 +212,24 @@ def check_assertions(tree):
                 f"at least one per {most} lines: {needed - assertions} more"
 
 
+# Where a release is stated besides CMakeLists.txt.
+VERSIONS = {
+    "worker/python/pyproject.toml": r'^version = "([^"]+)"',
+    "tools/packaging/changelog": r"\Apbox \(([^)]+)\)",
+    "CHANGELOG.md": r"^## (\d\S*)",
+}
+
+
+def check_version(tree):
+    stated = re.search(r"\bproject\(pbox VERSION ([\d.]+)", tree.get("CMakeLists.txt", ""))
+    for path, pattern in VERSIONS.items() if stated else ():
+        found = re.search(pattern, tree.get(path, ""), re.M)
+        if not found or found[1] != stated[1]:
+            line = line_of(tree[path], found.start()) if found else 1
+            yield path, line, f"release {found[1] if found else 'unknown'}", \
+                f"CMakeLists.txt says {stated[1]}"
+
+
 def check_shell(tree):
     for path, text in tree.items():
         if language(path, text) != "shell":
@@ -235,4 +253,5 @@ def check_format(root, tree):
 
 
 RULES = (check_sizes, check_lines, check_banned, check_data_path_names, check_headers, check_arrows,
-         check_cycles, check_folders, check_rooms, check_classes, check_assertions, check_shell)
+         check_cycles, check_folders, check_rooms, check_classes, check_assertions, check_version,
+         check_shell)

@@ -3,10 +3,10 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/version.h"
 #include "nic/wire/control_frame.h"
 #include "worker/membership/membership.h"
 #include "worker/membership/session.h"
-#include "worker/version.h"
 
 namespace pbox::worker {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/version.h"
 #include "nic/wire/chunk_layout.h"
-#include "worker/version.h"
 
 namespace pbox::worker {
 namespace {

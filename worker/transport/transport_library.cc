@@ -8,8 +8,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/version.h"
 #include "worker/transport/socket_transport.h"
-#include "worker/version.h"
 
 namespace pbox::worker {
 namespace {

@@ -2,8 +2,8 @@
 // tests/integration/test_service_transport.cc tests a library that exists.
 #include <catch2/catch.hpp>
 
+#include "base/version.h"
 #include "worker/transport/transport_library.h"
-#include "worker/version.h"
 
 namespace pbox::worker {
 
