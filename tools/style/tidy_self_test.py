@@ -142,7 +142,7 @@ STRUCTURE_CASES = [
      {"pipeline/loop.h": HEADER + "int a;\n" * 240 + "PBOX_CHECK(a);\n" * 7}, "3 more"),
     ("a data path with assertions",
      {"pipeline/loop.h": HEADER + "int a;\n" * 238 + "PBOX_DCHECK(a);\n" * 10}, ""),
-    ("a shell script that does not parse", {"tools/a.sh": "if true; then\n"}, "mend the syntax"),
+    ("a shell script that does not parse", {"tools/a.sh": "if true; then\n"}, "correct the syntax"),
 ]
 
 # "~" stands where a word is cut in two.
