@@ -40,12 +40,12 @@ pbox::Result<std::string> send(const std::string& admin, Request request) {
   beast::tcp_stream stream(context);
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> response;
-  response.body_limit(boost::none);  // 256 ranks of 64 jobs are more than Beast's megabyte
+  response.body_limit(boost::none);  // 256 ranks of 64 jobs exceed Beast's default of 1 MiB
   request.set(http::field::host, admin);
   beast::error_code error;
   const auto found = resolver.resolve(host, admin.substr(colon + 1), error);
   if (error) return failed(error.message());
-  // With a time limit, which only the asynchronous calls have.
+  // Only the asynchronous calls have a time limit.
   stream.expires_after(kTimeout);
   const auto note = [&error](beast::error_code result, auto&&...) { error = result; };
   const auto run = [&] {
@@ -102,7 +102,7 @@ pbox::Result<Json> ask_json(const std::string& admin, const std::string& path) {
   Json page = Json::parse(*body, nullptr, kThrows);
   if (page.is_object()) return page;
   return pbox::Error{pbox::ErrorCode::kUnavailable,
-                     "that is no answer of a box; is --admin a box's admin server?"};
+                     "the answer is not a box's; is --admin the admin server of a box?"};
 }
 
 void add_admin_option(options::options_description& description) {

@@ -1,4 +1,4 @@
-// What pboxctl's commands ask a box's admin server, and how they print it.
+// Sends requests to a box's admin server and formats the answers, for the commands of pboxctl.
 #pragma once
 
 #include <boost/program_options/options_description.hpp>
@@ -12,41 +12,44 @@
 
 namespace pboxctl {
 
-// A name, as a path of the API has it.
+// Returns `name` percent-encoded for a path of the API.
 std::string in_path(const std::string& name);
 
-// The body of GET `path` at HOST:PORT. Errors say what to do. Blocks for at most five seconds.
+// Returns the body of GET `path` at HOST:PORT. Blocks for at most five seconds. The error's message
+// contains the remedy.
 pbox::Result<std::string> ask(const std::string& admin, const std::string& path);
 
-// The same of a POST of JSON.
+// Like `ask`, for a POST of JSON.
 pbox::Result<std::string> post(const std::string& admin, const std::string& path,
                                const std::string& json);
 
-// GET, as the object that it must be.
+// Like `ask`, for an answer that must be a JSON object.
 pbox::Result<nlohmann::json> ask_json(const std::string& admin, const std::string& path);
 
 void add_admin_option(boost::program_options::options_description& description);
 
-// --admin, --output and --help, which all commands that ask a box have.
+// Returns --admin, --output and --help, the options of every command that queries a box.
 boost::program_options::options_description admin_options();
 
-// GET `path` of the box that --admin names. Nothing: it has been said on standard error why.
+// Returns the answer to GET `path` of the box that --admin names. On failure prints the reason to
+// standard error and returns nothing.
 std::optional<nlohmann::json> fetch(const boost::program_options::variables_map& given,
                                     const std::string& path);
 
-// A command of the kind "ask a box, print a page". `print`: the page for people.
+// Gets the page at `path` and prints it: as JSON if --output says so, else with `print`. Returns
+// the exit status.
 int show_page(const boost::program_options::variables_map& given, const std::string& path,
               void (*print)(const nlohmann::json& page));
 
-// Fields of an answer; what is missing or of another kind is "-" or 0.
+// Return a field of an answer. A field that is missing or of another type is "-" or 0.
 std::string text_of(const nlohmann::json& object, const char* key);
 double number_of(const nlohmann::json& object, const char* key);
-// Empty if there is no such list.
+// Returns a field that is a list; an empty list if there is none.
 nlohmann::json list_of(const nlohmann::json& object, const char* key);
 
-// "3.2 s", "15 ms", "40 us"; "-" for 0.
+// Formats a duration: "3.2 s", "15 ms", "40 us"; "-" for 0.
 std::string in_time(double seconds);
-// "1.5 GiB"; "-" for 0.
+// Formats an amount in a unit: "1.5 GiB"; "-" for 0.
 std::string in_units(double amount, double unit, const char* name);
 
 }  // namespace pboxctl

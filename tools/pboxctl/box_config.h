@@ -1,4 +1,4 @@
-// A box's configuration as a subcommand is given it: exactly as pboxd would read it.
+// Reads a box's configuration exactly as pboxd would, for the commands that need it.
 #pragma once
 
 #include "config/parse.h"
@@ -6,7 +6,8 @@
 
 namespace pboxctl {
 
-// `file`: empty, or what --config named. `settings`: pboxd's own flags, "--section.key=value".
+// `file` is the value of --config, or empty. `settings` are options of pboxd,
+// "--section.key=value".
 pbox::config::ParseOutcome read_config(const std::string& file, const Words& settings);
 
 }  // namespace pboxctl

@@ -27,7 +27,7 @@ void print_boxes(const Json& page) {
   std::printf("cluster %s, leader %s%s\n", text_of(page, "cluster").c_str(),
               text_of(page, "leader").c_str(), when);
   if (!page.value("store_up", false)) {
-    std::printf("the cluster store is down, this is what was last heard: %s\n",
+    std::printf("the cluster store is down; the list above is the last known: %s\n",
                 text_of(page, "store_error").c_str());
   }
 }
@@ -56,7 +56,7 @@ void print_job(const Json& job) {
                 in_units(number_of(box, "bytes_per_second"), 1e6, "MB/s").c_str());
   }
   const Json decisions = list_of(job, "decisions");
-  if (decisions.empty()) std::printf("  nothing was decided yet\n");
+  if (decisions.empty()) std::printf("  no decision yet\n");
   for (const Json& decision : decisions) {
     const auto at = static_cast<std::time_t>(number_of(decision, "unix_seconds"));
     char when[32] = "";
@@ -68,23 +68,22 @@ void print_job(const Json& job) {
 
 void print_why(const Json& page) {
   if (!page.value("enabled", false)) {
-    std::printf("nothing is rebalanced here: cluster.rebalance is off, or this box is alone\n");
+    std::printf("this box rebalances nothing: cluster.rebalance is off, or it is in no cluster\n");
     return;
   }
   if (!page.value("leads", false)) {
-    std::printf("box %s leads the cluster and decides: ask it with --admin\n",
+    std::printf("box %s leads the cluster and decides: name it with --admin\n",
                 text_of(page, "leader").c_str());
     return;
   }
   const Json jobs = list_of(page, "jobs");
-  if (jobs.empty()) std::printf("no job runs\n");
+  if (jobs.empty()) std::printf("no jobs run\n");
   for (const Json& job : jobs) print_job(job);
 }
 
 boost::program_options::options_description boxes_options() {
   auto description = admin_options();
-  description.add_options()("why",
-                            "say why parts of jobs moved, or did not; of the box that leads");
+  description.add_options()("why", "show why parts of jobs moved or stayed; only the leader knows");
   return description;
 }
 
@@ -95,13 +94,13 @@ int boxes(const boost::program_options::variables_map& given, const Words& /*mor
 
 }  // namespace
 
-const Command kBoxes = {
-    "boxes",
-    "[options]",
-    "list the boxes of a cluster, and which one leads",
-    "Lists the boxes of a cluster as one of them knows it, and which one leads. With --why: what "
-    "the\none that leads decided about the parts of jobs, and why.",
-    boxes_options,
-    boxes};
+const Command kBoxes = {"boxes",
+                        "[options]",
+                        "list the boxes of a cluster, and which one leads",
+                        "Lists the boxes of a cluster, as one of them knows it, and which one "
+                        "leads. With --why, shows\n"
+                        "what the leader decided about the parts of jobs, and why.",
+                        boxes_options,
+                        boxes};
 
 }  // namespace pboxctl

@@ -1,6 +1,6 @@
-// The subcommands of pboxctl, each a value: its words, its options and what it does. Help, man page
-// and completion are made of them, so they cannot disagree. To add one: define it in a file of its
-// own, list it in commands.cc.
+// The commands of pboxctl. Each is a value: its texts, its options and its function. Help, man page
+// and completion are generated from these values, so they cannot disagree. To add a command, define
+// it in a file of its own and list it in commands.cc.
 #pragma once
 
 #include <boost/program_options/options_description.hpp>
@@ -13,36 +13,37 @@ namespace pboxctl {
 
 using Words = std::vector<std::string>;
 
-// Exit status. Scripts rely on it.
+// Exit statuses. Scripts rely on them.
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;     // a check failed, a box does not answer, there is no such job
-inline constexpr int kUsage = 2;      // called wrongly, or a configuration has mistakes
-inline constexpr int kDifferent = 3;  // a replay: from what was recorded, or from another
+inline constexpr int kUsage = 2;      // wrong usage, or mistakes in a configuration
+inline constexpr int kDifferent = 3;  // a replay differs from its record, or from another record
 
 struct Command {
   const char* name;
-  const char* arguments;  // after the name: "[JOB] [options]"
-  const char* summary;    // of a line
-  const char* text;       // what --help and the man page say
+  const char* arguments;  // shown after the name: "[JOB] [options]"
+  const char* summary;    // one line
+  const char* text;       // the description in --help and in the man page
   boost::program_options::options_description (*options)();
-  // `more`: what is no option of the command. Standard output is the answer, standard error says
-  // what went wrong and what to do.
+  // Runs the command and returns the exit status. `more` holds the words that are no options of the
+  // command. The answer goes to standard output, errors and their remedies to standard error.
   int (*run)(const boost::program_options::variables_map& given, const Words& more);
-  // What `more` may be; a program and its words follow "--".
+  // The words that the command accepts besides options. A program and its words follow "--".
   enum class More { kNone, kJob, kJobAndProgram, kBox, kFile, kSettings } more = More::kNone;
 };
 
 extern const Command kBoxes, kDoctor, kDocs, kDrain, kJobs, kMetrics, kPlan, kRecorder, kReplay,
     kRestore, kSnapshot, kSnapshots, kStragglers, kTop, kTrace, kVersion, kWorkers;
 
-// By name; without kDocs, which is for the build.
+// All commands in the order of their names, except kDocs, which only the build uses.
 std::span<const Command* const> commands();
 
-// --output: is it json? A word that is neither is an options::error.
+// Adds --output, and returns whether it says json. Throws options::error if it says neither text
+// nor json.
 void add_output_option(boost::program_options::options_description& description);
 bool wants_json(const boost::program_options::variables_map& given);
 
-// "pboxctl NAME: what; `pboxctl NAME --help` lists all options", and kUsage.
+// Prints "pboxctl NAME: what; `pboxctl NAME --help` lists all options" and returns kUsage.
 int complain(const char* name, const std::string& what);
 
 }  // namespace pboxctl

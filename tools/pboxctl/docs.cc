@@ -1,4 +1,4 @@
-// The man page and the completion of bash, made of the commands' own words. For the build.
+// Generates the man page and the bash completion from the commands' own texts, for the build.
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <iostream>
@@ -17,7 +17,7 @@ options::options_description docs_options() {
   return description;
 }
 
-// As troff takes it: no hyphenated minus, no request by accident.
+// Escapes a text for troff: a minus stays a minus, and no line becomes a request by accident.
 std::string troff(const std::string& text) {
   std::string out;
   for (const char character : text) {
@@ -42,12 +42,13 @@ std::vector<const options::option_description*> options_of(
 }
 
 void print_man() {
-  std::cout << ".TH PBOXCTL 1 \"\" \"pbox " << pbox::kVersion << "\" \"PBox\"\n"
-            << ".SH NAME\npboxctl \\- looks after PBox gradient\\-aggregation boxes\n"
-            << ".SH SYNOPSIS\n.B pboxctl\n.I COMMAND\n[options]\n"
-            << ".SH DESCRIPTION\nA box is a server that sums the gradients of training jobs, and "
-               "runs\n.BR pboxd (8).\n.B pboxctl\nasks one, or looks at the machine that is to be "
-               "one.\n.SH COMMANDS\n";
+  std::cout
+      << ".TH PBOXCTL 1 \"\" \"pbox " << pbox::kVersion << "\" \"PBox\"\n"
+      << ".SH NAME\npboxctl \\- inspects and operates PBox gradient\\-aggregation boxes\n"
+      << ".SH SYNOPSIS\n.B pboxctl\n.I COMMAND\n[options]\n"
+      << ".SH DESCRIPTION\nA box is a server that runs\n.BR pboxd (8)\nand sums the gradients "
+         "of training jobs.\n.B pboxctl\nqueries running boxes, and checks machines that "
+         "will become one.\n.SH COMMANDS\n";
   for (const Command* command : commands()) {
     std::cout << ".SS pboxctl " << command->name << ' ' << troff(command->arguments) << '\n'
               << troff(command->text) << '\n';
@@ -59,13 +60,14 @@ void print_man() {
       std::cout << '\n' << troff(option->description()) << '\n';
     }
   }
-  std::cout << ".SH EXIT STATUS\n"
-               ".TP\n.B 0\ndone\n"
-               ".TP\n.B 1\nnot done: a check failed, a box does not answer, there is no such job\n"
-               ".TP\n.B 2\ncalled wrongly, or a configuration has mistakes\n"
-               ".TP\n.B 3\na replay does not do what was recorded, or differs from what it is "
-               "compared with\n"
-               ".SH SEE ALSO\n.BR pboxd (8)\n";
+  std::cout
+      << ".SH EXIT STATUS\n"
+         ".TP\n.B 0\nsuccess\n"
+         ".TP\n.B 1\nfailure: a check failed, a box does not answer, or there is no such job\n"
+         ".TP\n.B 2\nwrong usage, or a configuration with mistakes\n"
+         ".TP\n.B 3\na replay differs from its record, or from the record that it is "
+         "compared with\n"
+         ".SH SEE ALSO\n.BR pboxd (8)\n";
 }
 
 void print_completion() {
@@ -110,7 +112,7 @@ int docs(const options::variables_map& /*given*/, const Words& more) {
   } else if (more == Words{"completion"}) {
     print_completion();
   } else {
-    return complain("docs", "the word man or completion must follow");
+    return complain("docs", "give the word man or completion");
   }
   return kDone;
 }
@@ -119,8 +121,8 @@ int docs(const options::variables_map& /*given*/, const Words& more) {
 
 const Command kDocs = {"docs",
                        "man|completion",
-                       "print the man page, or the completion of bash",
-                       "Prints the man page, or the completion of bash.",
+                       "print the man page or the bash completion",
+                       "Prints the man page or the bash completion.",
                        docs_options,
                        docs,
                        Command::More::kJob};

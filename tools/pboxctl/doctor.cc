@@ -1,4 +1,4 @@
-// pboxctl doctor: why it starts and sends nothing, asked and answered check by check.
+// pboxctl doctor: finds out, check by check, why a box and its workers exchange nothing.
 #include <signal.h>
 
 #include <algorithm>
@@ -24,20 +24,21 @@ options::options_description doctor_options() {
   const auto text = [](const char* name) {
     return options::value<std::string>()->value_name(name);
   };
-  const std::string config_help = std::string("on the box: its configuration; otherwise ") +
+  const std::string config_help = std::string("on a box: its configuration; default ") +
                                   pbox::config::kDefaultPath + " if it exists";
   description.add_options()("to", text("BOX[:PORT]"),
-                            "on a worker host: the box to ask, by name or address");
+                            "on a worker host: name or address of the box to check");
   description.add_options()("config", text("FILE"), config_help.c_str());
   description.add_options()("seconds",
                             options::value<uint32_t>()->value_name("N")->default_value(2),
-                            "how long to exchange at full speed, 1 to 600");
+                            "duration of the exchange at full speed, in seconds, 1 to 600");
   add_output_option(description);
   description.add_options()("help,h", "print this text");
   return description;
 }
 
-// "BOX", "BOX:PORT", "[V6]", "[V6]:PORT" or a bare IPv6 address; nothing if it is none of them.
+// Parses "BOX", "BOX:PORT", "[V6]", "[V6]:PORT" or a bare IPv6 address. Returns nothing for other
+// texts.
 std::optional<BoxPath> parse_box(const std::string& text) {
   BoxPath path;
   std::string port;
@@ -65,14 +66,15 @@ std::optional<BoxPath> parse_box(const std::string& text) {
 void heed_signals() {
   struct sigaction action {};
   action.sa_handler = [](int) { stop_requested = true; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second one ends it at once
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second signal ends the program at once
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }
 
 int finish(Report& report) {
   if (stop_requested) {
-    report.fail("doctor", "interrupted: what is missing above was not checked", "run it again");
+    report.fail("doctor", "interrupted: the checks that are missing above did not run",
+                "run pboxctl doctor again");
   }
   return report.finish();
 }
@@ -81,13 +83,14 @@ int ask_box(const std::string& box, const Words& settings, uint32_t seconds, Rep
   if (!settings.empty()) {
     return complain(
         "doctor", "'" + settings.front() +
-                      "' is no option of doctor --to: settings of a box are for doctor on the box");
+                      "' is not an option of doctor --to: settings of a box are for doctor on the "
+                      "box");
   }
   auto path = parse_box(box);
   if (!path) return complain("doctor", "--to = '" + box + "' must be BOX, BOX:PORT or [IPV6]:PORT");
   path->seconds = seconds;
-  report.say("Asking the box at " + box + ", with one small job of one worker at a time (" +
-             "doctor-...): running jobs go on.");
+  report.say("Checking the box at " + box +
+             " with small jobs of one worker, doctor-..., one at a time. Running jobs continue.");
   check_box(*path, report);
   return finish(report);
 }
@@ -111,7 +114,8 @@ int doctor(const options::variables_map& given, const Words& settings) {
   };
   if (given.contains("to") && given.contains("config")) {
     return complain("doctor",
-                    "--to and --config exclude each other: one asks from afar, one on the box");
+                    "--to and --config exclude each other: --to is for a worker host, --config for "
+                    "the box");
   }
   heed_signals();
   Report report(wants_json(given) ? Report::Format::kJson : Report::Format::kText, std::cout,
@@ -130,7 +134,7 @@ void check_box(BoxPath path, Report& report) {
   if (stop_requested) return;
   const bool all_answer = std::count(path.silent.begin(), path.silent.end(), true) == 0;
   if (!full_packets_pass || !all_answer) {
-    report.say("Loss and sums were not looked at: mend what failed first, and ask again.");
+    report.say("Loss and sums were not checked. Fix what failed, and run this again.");
     return;
   }
   if (on(check_loss(path, report))) check_sums(path, report);
@@ -139,12 +143,15 @@ void check_box(BoxPath path, Report& report) {
 const Command kDoctor = {
     "doctor",
     "[--to BOX[:PORT]] [options] [--section.key=value ...]",
-    "find out why nothing flows between workers and a box, and what to do",
-    "Finds out why gradients do not flow, and says what to do about it. With --to, on a worker "
-    "host:\nname, route, ports, MTU, loss and sums between here and the box, with one small job of "
-    "its own\nthat leaves running jobs their share. Without, on the box: the machine and its "
-    "configuration,\nthen the same with the pboxd that runs there, or with one that is started for "
-    "the purpose.\nWith --output json checks as they come go to standard error.",
+    "find out why workers and a box exchange nothing, and what to do",
+    "Finds out why workers and a box do not exchange gradients, and prints a remedy for each "
+    "fault.\nWith --to, on a worker host: checks name, route, ports, MTU, loss and sums between "
+    "this "
+    "host and\nthe box. It exchanges small jobs of its own; running jobs continue. Without --to, "
+    "on "
+    "the box:\nchecks the machine and its configuration, then the same as above with the running "
+    "pboxd, or with\none that it starts and stops. With --output json, progress goes to standard "
+    "error.",
     doctor_options,
     doctor,
     Command::More::kSettings};

@@ -1,6 +1,7 @@
-// The checks of a box from a worker's side, in the order in which they are made: each needs what
-// those before it found. They add to the report as they learn; false says that what follows has no
-// ground to stand on. One thread; each ends by its own deadline, and soon after stop_requested.
+// The checks of a box from a worker's side, in the order in which they run. Each check uses what
+// the checks before it found, and adds its results to the report. A check that returns false has
+// found a fault that makes the later checks pointless. All run on one thread; each ends by its own
+// deadline, and soon after stop_requested is set.
 #pragma once
 
 #include <cstdint>
@@ -14,42 +15,42 @@
 
 namespace pboxctl {
 
-// A box and the way to it, filled in check by check.
+// A box and the path to it. Each check fills in the fields below its name.
 struct BoxPath {
-  std::string host;  // name or address, without brackets
+  std::string host;  // name or address of the box, without brackets
   uint16_t port = pbox::limits::kControlPort;
-  uint32_t seconds = 2;                                 // how long check_loss exchanges
+  uint32_t seconds = 2;                                 // duration of check_loss's exchange
   std::string worker_port = pbox::worker::kSocketPort;  // as pbox_options.port
 
-  // check_route; with another port than sockets given with it
-  pbox::nic::Endpoint control;  // the address that took a control connection
-  std::string interface;        // of this host; empty: not known
-  uint32_t interface_mtu = 0;   // 0: not known
-  // check_join
-  pbox::proto::Session session;  // as granted to a job that asks for nothing special
-  pbox::nic::Endpoint data;      // of the first pipeline; the interface is then the one that
-                                 // leads there
+  // check_route. With a port other than sockets, the caller sets the interface and its MTU.
+  pbox::nic::Endpoint control;  // the address that accepted a control connection
+  std::string interface;        // this host's interface towards the box; empty if unknown
+  uint32_t interface_mtu = 0;   // 0 if unknown
+  // check_join. It also sets `interface` to the one that leads to `data`.
+  pbox::proto::Session session;  // the session of a job with default options
+  pbox::nic::Endpoint data;      // UDP endpoint of the first pipeline
   // check_data
-  std::vector<bool> silent;  // by pipeline
+  std::vector<bool> silent;  // by pipeline: true if it did not answer
 
-  // As the client takes it; a link-local address needs its interface.
+  // Returns the box's address in the form that the client accepts. A link-local address includes
+  // its interface.
   std::string box() const;
   bool uses_sockets() const { return worker_port == pbox::worker::kSocketPort; }
   size_t pipeline_count() const { return static_cast<size_t>(session.pipelines_size()); }
-  // What IP and UDP headers, ours and the tag add to a payload.
+  // Bytes that a packet has besides its payload: IP, UDP and PBox headers, and the tag.
   uint32_t packet_overhead_bytes() const {
     return (data.ipv6 ? 48u : 28u) + pbox::limits::kPacketOverheadBytes;
   }
 };
 
-// The interface that has `local`, and its MTU, into `path`.
+// Stores in `path` the interface that has the address `local`, and its MTU.
 void find_interface(const pbox::nic::Endpoint& local, BoxPath& path);
 
-// "9542-9544, 9550": of the pipelines that `chosen` marks.
+// Returns the UDP ports of the pipelines that `chosen` marks, as "9542-9544, 9550".
 std::string udp_ports(const BoxPath& path, const std::vector<bool>& chosen);
 
-// The MTU of the way to the box that this host's kernel goes by now, or that of the port past it;
-// 0: not known.
+// Returns the path MTU to the box that this host's kernel assumes now, or the interface's MTU for a
+// port that bypasses the kernel. 0 if unknown.
 uint32_t kernel_path_mtu(const BoxPath& path);
 
 bool check_route(BoxPath& path, Report& report);  // "name", "control"
@@ -59,7 +60,7 @@ bool check_mtu(const BoxPath& path, Report& report);
 bool check_loss(const BoxPath& path, Report& report);
 void check_sums(const BoxPath& path, Report& report);  // "sums", "optimizer"
 
-// All of the above.
+// Runs all checks above in order.
 void check_box(BoxPath path, Report& report);
 
 }  // namespace pboxctl

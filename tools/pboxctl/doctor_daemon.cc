@@ -34,7 +34,8 @@ std::string find_pboxd() {
   return !error && access(beside.c_str(), X_OK) == 0 ? beside.string() : "pboxd";
 }
 
-// A file of a configuration that only its descriptor names, inherited by a child; -1 on failure.
+// Returns the descriptor of an unnamed file with the configuration, which a child inherits; -1 on
+// failure.
 int configuration_file(pbox::config::Config config) {
   config.control.port = 0;
   config.cluster.state_directory.clear();
@@ -48,18 +49,18 @@ int configuration_file(pbox::config::Config config) {
   return fd;
 }
 
-// In the child; does not return.
+// Turns the child process into pboxd. Does not return.
 [[noreturn]] void become(const std::string& program, const std::string& flag, int output_fd,
                          int errors_fd) {
-  setpgid(0, 0);                     // a terminal's SIGINT is for pboxctl, which ends this child
-  prctl(PR_SET_PDEATHSIG, SIGTERM);  // and so does its death
+  setpgid(0, 0);                     // a terminal's SIGINT goes to pboxctl, which ends this child
+  prctl(PR_SET_PDEATHSIG, SIGTERM);  // the child ends if pboxctl dies
   dup2(output_fd, STDOUT_FILENO);
   dup2(errors_fd, STDERR_FILENO);
   execlp(program.c_str(), "pboxd", flag.c_str(), static_cast<char*>(nullptr));
   _exit(127);
 }
 
-// The number after the last colon of "pboxd ready control=HOST:PORT"; 0 if there is none.
+// Returns PORT of "pboxd ready control=HOST:PORT"; 0 if there is none.
 uint16_t ready_port(const std::string& line) {
   const size_t word = line.find("control=");
   if (word == std::string::npos) return 0;
@@ -79,7 +80,7 @@ Result<std::unique_ptr<PrivateBox>> PrivateBox::start(const pbox::config::Config
   const int errors_fd = memfd_create("pboxd.err", MFD_CLOEXEC);
   int pipe_fds[2] = {-1, -1};
   if (config_fd < 0 || errors_fd < 0 || pipe2(pipe_fds, O_CLOEXEC) != 0) {
-    return pbox::system_error("cannot make the files for a pboxd", errno);
+    return pbox::system_error("cannot create the files for a pboxd", errno);
   }
   const std::string flag = "--config=/proc/self/fd/" + std::to_string(config_fd);
   const pid_t pid = fork();
@@ -110,14 +111,15 @@ Status PrivateBox::await_ready(uint32_t timeout_ms) {
       await_exit(kExitMs);
       const std::string words = errors();
       return Error{ErrorCode::kUnavailable,
-                   words.empty()
-                       ? "pboxd could not be run: it is neither beside pboxctl nor in PATH"
-                       : "pboxd did not start: " + words};
+                   words.empty() ? "cannot run pboxd: it is neither beside pboxctl nor in PATH"
+                                 : "pboxd did not start: " + words};
     }
     line.append(buffer, static_cast<size_t>(bytes));
   }
   control_port_ = ready_port(line);
-  if (control_port_ == 0) return Error{ErrorCode::kInternal, "pboxd said '" + line + "'"};
+  if (control_port_ == 0) {
+    return Error{ErrorCode::kInternal, "pboxd printed '" + line + "' instead of its addresses"};
+  }
   return pbox::ok_status();
 }
 
@@ -133,7 +135,7 @@ bool PrivateBox::await_exit(uint32_t timeout_ms) {
   }
 }
 
-// The end of what it wrote to standard error.
+// Returns the end of what pboxd wrote to standard error.
 std::string PrivateBox::errors() const {
   constexpr off_t kBytesMax = 2'000;
   const off_t size = lseek(errors_fd_, 0, SEEK_END);
@@ -145,7 +147,7 @@ std::string PrivateBox::errors() const {
 }
 
 PrivateBox::~PrivateBox() {
-  constexpr uint32_t kDrainMs = 5'000;  // pboxd promises three seconds
+  constexpr uint32_t kDrainMs = 5'000;  // pboxd exits within three seconds
   if (!exited_) kill(pid_, SIGTERM);
   if (!await_exit(kDrainMs)) {
     kill(pid_, SIGKILL);

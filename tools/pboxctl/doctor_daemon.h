@@ -1,5 +1,5 @@
-// A pboxd that lives as long as this object: the box as it is configured, but with a control port
-// that nobody knows and no admin server, so that no worker finds it by accident.
+// A pboxd that runs as long as this object exists. It has the box's configuration, but a free
+// control port and no admin server, so that no worker connects to it by accident.
 #pragma once
 
 #include <sys/types.h>
@@ -14,11 +14,11 @@ namespace pboxctl {
 
 class PrivateBox {
  public:
-  // Runs the pboxd beside this program, else the one in PATH, and returns when it is ready, which
-  // may take `timeout_ms`. The error holds what pboxd said.
+  // Starts the pboxd beside this program, else the one in PATH. Returns when it is ready, or with
+  // an error after `timeout_ms`. The error contains pboxd's own messages.
   static pbox::Result<std::unique_ptr<PrivateBox>> start(const pbox::config::Config& config,
                                                          uint32_t timeout_ms);
-  ~PrivateBox();  // SIGTERM; SIGKILL if it is not gone in time
+  ~PrivateBox();  // sends SIGTERM, and SIGKILL if pboxd does not exit in time
   PrivateBox(const PrivateBox&) = delete;
   PrivateBox& operator=(const PrivateBox&) = delete;
 

@@ -18,13 +18,14 @@ namespace {
 
 using pbox::config::Config;
 
-// Where this host itself finds what listens as configured.
+// Returns the address at which this host reaches a server that listens at `listen`.
 std::string reachable(const std::string& listen) {
   if (!pbox::config::is_wildcard_address(listen)) return listen;
   return listen.find(':') == std::string::npos ? "127.0.0.1" : "::1";
 }
 
-// Whether a pboxd listens there: only one answers a first message that is no JOIN with a FAILURE.
+// Returns whether a pboxd listens there. Only a pboxd answers FAILURE to a first message that is
+// not a JOIN.
 bool is_box(const std::string& host, uint16_t port) {
   constexpr uint32_t kTimeoutMs = 1'000;
   const auto endpoint = pbox::nic::parse_endpoint(host, port);
@@ -40,12 +41,12 @@ bool is_box(const std::string& host, uint16_t port) {
   return answers && !answers->empty() && answers->front().has_failure();
 }
 
-// False if pboxd would refuse to start.
+// Reports the state of the machine. Returns false if pboxd would refuse to start.
 bool check_machine(const Config& config, bool runs, Report& report) {
   const auto facts = pbox::appliance::read_host_facts();
   if (!facts) {
     report.fail("host", facts.error().message,
-                "is /sys mounted and readable? lstopo shows the same");
+                "check that /sys is mounted and readable; lstopo reads the same files");
     return false;
   }
   std::vector<pbox::appliance::PortProbe> probes;
@@ -65,8 +66,8 @@ uint32_t dpdk_mtu(const Config& config) {
   return config.data.mtu == 0 ? pbox::config::kDpdkMtuDefault : config.data.mtu;
 }
 
-// Whether the kernel of this host has an interface in a network of the box's devices: the other end
-// of a veth pair, say, whose one end is the box's.
+// Returns whether this host's kernel has an interface in a network of the box's devices. An example
+// is a veth pair with one end at the box and the other at the kernel.
 bool is_peer_of_devices(const Config& config, const pbox::appliance::HostFacts& facts) {
   for (const auto& device : config.dpdk.devices) {
     for (const auto& text : device.addresses) {
@@ -80,7 +81,7 @@ bool is_peer_of_devices(const Config& config, const pbox::appliance::HostFacts& 
   return false;
 }
 
-// An address of the network of the box's device that neither it nor the router has.
+// Returns an address in the network of the box's device that neither the device nor a gateway has.
 std::optional<pbox::nic::InterfaceAddress> free_address(const pbox::config::DpdkDevice& device) {
   const auto own = pbox::nic::parse_interface_address(device.addresses[0]);
   if (!own) return std::nullopt;
@@ -100,8 +101,8 @@ std::optional<pbox::nic::InterfaceAddress> free_address(const pbox::config::Dpdk
   return std::nullopt;
 }
 
-// The port of a worker at the other end of the box's first device, where that is memory of this
-// host; empty elsewhere. All pipelines must be at that end.
+// Returns the port of a worker at the other end of the box's first device, if that device is shared
+// memory of this host (memif) and all pipelines use it; otherwise an empty string.
 std::string worker_end(const Config& config) {
   const auto& device = config.dpdk.devices[0];
   if (!pbox::config::is_device_kind(device.device, "net_memif") ||
@@ -122,8 +123,8 @@ std::string worker_end(const Config& config) {
   return port;
 }
 
-// A real exchange with the box, by the way its packets take. `is_ours`: no worker is at the other
-// end of its devices.
+// Exchanges data with the box over the same devices as its workers. `is_ours` is true if this
+// process started the box, so that no worker is at the other end of its devices.
 void exchange(const Config& config, uint16_t control_port, uint32_t seconds, bool is_ours,
               Report& report) {
   BoxPath path;
@@ -143,40 +144,41 @@ void exchange(const Config& config, uint16_t control_port, uint32_t seconds, boo
     check_box(path, report);
     return;
   }
-  report.warn("exchange", "the devices belong to DPDK, and no worker is on this host",
+  report.warn("exchange", "DPDK owns the devices, so this host cannot act as a worker",
               "start pboxd, and run pboxctl doctor --to BOX on a worker host");
 }
 
 }  // namespace
 
 void check_host(const Config& config, uint32_t seconds, Report& report) {
-  constexpr uint32_t kStartTimeoutMs = 30'000;  // hugepages are cleared when they are taken
+  constexpr uint32_t kStartTimeoutMs = 30'000;  // the kernel clears hugepages at allocation
   const bool runs = is_box(reachable(config.box.listen), config.control.port);
   report.say("The machine:");
   const bool may_start = check_machine(config, runs, report);
   if (stop_requested) return;
   if (runs) {
-    report.ok("pboxd", "runs already and has the ports: the rest is asked of it");
+    report.ok("pboxd", "runs already and owns the ports; the checks below use it");
     report.say("The running box, as a worker on this host sees it:");
     exchange(config, config.control.port, seconds, false, report);
     return;
   }
   if (!may_start) {
-    report.say("No box was started: pboxd would refuse. Mend what failed, and ask again.");
+    report.say(
+        "No pboxd was started, because it would refuse. Fix what failed, and run this again.");
     return;
   }
-  report.progress("starting a pboxd for the purpose");
+  report.progress("starting a pboxd for the checks");
   const auto box = PrivateBox::start(config, kStartTimeoutMs);
   if (!box) {
     if (!stop_requested) {
       report.fail("pboxd", box.error().message,
-                  "pboxd --check-config; run pboxd by hand to see it");
+                  "run pboxd --check-config, then pboxd in a terminal to see its log");
     }
     return;
   }
   report.ok("pboxd", "starts; control at TCP " + std::to_string((*box)->control_port()) +
                          " for this test only");
-  report.say("That box, as a worker on this host sees it:");
+  report.say("The box just started, as a worker on this host sees it:");
   exchange(config, (*box)->control_port(), seconds, true, report);
 }
 

@@ -1,4 +1,4 @@
-// The checks of a box from the inside: the machine, then a real exchange with the box on it.
+// The checks of a box on its own machine: the machine first, then a real exchange with the box.
 #pragma once
 
 #include "config/config.h"
@@ -6,8 +6,8 @@
 
 namespace pboxctl {
 
-// Preflight; then, with the pboxd that runs here by this configuration or else with one that is
-// started for the purpose, everything of check_box. `seconds`: as in BoxPath.
+// Runs preflight, then check_box against the pboxd that runs here with this configuration. If none
+// runs, starts one for the duration of the checks. `seconds` is BoxPath::seconds.
 void check_host(const pbox::config::Config& config, uint32_t seconds, Report& report);
 
 }  // namespace pboxctl

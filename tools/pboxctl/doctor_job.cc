@@ -18,7 +18,7 @@ using pbox::Status;
 
 namespace {
 
-// Another one each time: the box may not have heard yet that the job before is over.
+// Returns a new name each time, because the box may not know yet that the previous job is over.
 std::string job_name(const std::string& purpose) {
   static std::atomic<uint32_t> jobs = 0;
   char host[HOST_NAME_MAX + 1] = "";
@@ -40,7 +40,7 @@ Result<std::unique_ptr<ProbeJob>> ProbeJob::join(const ProbeOptions& options,
   chosen.window_bytes = kProbeWindowBytes;
   chosen.path_mtu = options.path_mtu;
   chosen.join_timeout_ms = kJoinTimeoutMs;
-  chosen.recovery = pbox::worker::Recovery::kNone;  // a box that goes is a finding
+  chosen.recovery = pbox::worker::Recovery::kNone;  // the loss of the box must show as a fault
   std::unique_ptr<ProbeJob> job(new ProbeJob(chosen));
   for (const ProbeTensor& tensor : tensors) {
     const std::string name = "tensor-" + std::to_string(job->tensor_count());
@@ -66,7 +66,7 @@ Status ProbeJob::start(uint32_t tensor, bool initial_weights) {
 }
 
 Status ProbeJob::wait(uint32_t tensor, uint64_t deadline_ns) {
-  constexpr uint64_t kSliceMs = 100;  // how long a signal may go unheard
+  constexpr uint64_t kSliceMs = 100;  // longest delay before a signal takes effect
   for (;;) {
     if (stop_requested) return Error{ErrorCode::kClosed, "interrupted"};
     const uint64_t now_ns = pbox::monotonic_ns();

@@ -1,5 +1,5 @@
-// A throw-away job of one worker, through which the doctor exchanges tensors with a box: with a
-// world size of 1 the box sends back what it was sent, summed with nothing.
+// A temporary job of one worker, through which the doctor exchanges tensors with a box. With a
+// world size of 1 the sum is the worker's own data, so the box returns it unchanged.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace pboxctl {
 
-// Small, so that running jobs keep their share: per pipeline, in flight at most.
+// Bytes in flight per pipeline at most. Small, so that running jobs keep their bandwidth.
 inline constexpr uint32_t kProbeWindowBytes = 256 * 1024;
 
 struct ProbeTensor {
@@ -22,33 +22,34 @@ struct ProbeTensor {
 
 struct ProbeOptions {
   std::string box;      // "HOST:PORT"
-  std::string port;     // as pbox_options.port
-  std::string purpose;  // ends the job's name, for the box's journal: "mtu"
+  std::string port;     // see pbox_options.port
+  std::string purpose;  // suffix of the job's name in the box's journal, such as "mtu"
   uint32_t path_mtu = 0;
   uint32_t chunk_bytes = pbox::limits::kChunkBytesDefault;  // 0: the box's default
   pbox::proto::Optimizer optimizer = {};                    // kind 0: mode aggregate
 };
 
-// One thread, which also destroys it; that leaves the job.
+// Used and destroyed by one thread. The destructor leaves the job.
 class ProbeJob {
  public:
-  // Within about kJoinTimeoutMs of each address the box's name has.
+  // Joins. Takes about kJoinTimeoutMs at most for each address that the box's name has.
   static pbox::Result<std::unique_ptr<ProbeJob>> join(const ProbeOptions& options,
                                                       const std::vector<ProbeTensor>& tensors);
 
   const pbox::proto::Session& session() const { return client_.session(); }
   pbox::worker::Client& client() { return client_; }
   size_t tensor_count() const { return input_.size(); }
-  // The buffers of a tensor; not to be touched while it is under way.
+  // The buffers of a tensor. Do not access them while the tensor is in flight.
   std::vector<std::byte>& input(uint32_t tensor) { return input_[tensor]; }
   std::vector<std::byte>& output(uint32_t tensor) { return output_[tensor]; }
 
   pbox::Status start(uint32_t tensor, bool initial_weights = false);
-  // kTimeout at the deadline, kClosed when stop_requested.
+  // Waits for the tensor's operation. Fails with kTimeout at the deadline, and with kClosed when
+  // stop_requested is set.
   pbox::Status wait(uint32_t tensor, uint64_t deadline_ns);
 
-  // The first tensor whose first chunk a pipeline owns, for each pipeline; tensor_count() where it
-  // owns none. For tensors of one chunk each.
+  // Returns, for each pipeline, the first tensor that it owns; tensor_count() if it owns none. Each
+  // tensor must be a single chunk.
   std::vector<uint32_t> tensor_of_pipelines() const;
 
   static constexpr uint32_t kJoinTimeoutMs = 3'000;
@@ -58,12 +59,12 @@ class ProbeJob {
 
   std::vector<std::vector<std::byte>> input_;
   std::vector<std::vector<std::byte>> output_;
-  pbox::worker::Client client_;  // the last member: its end frees the buffers above
+  pbox::worker::Client client_;  // last, so that it is destroyed before the buffers that it uses
 };
 
-// A joined job of tensors of one chunk each, at least `per_pipeline` for each of `pipelines`. Jobs
-// that load the box unevenly draw the chunks of others away from its busy pipelines: then there are
-// more tensors, up to a bound, beyond which a pipeline may be left with none.
+// Joins a job of tensors of one chunk each, at least `per_pipeline` for each of `pipelines`. A box
+// places new chunks on its less loaded pipelines. If other jobs load it unevenly, the job gets more
+// tensors until every pipeline owns one, up to a bound; beyond it a pipeline may own none.
 pbox::Result<std::unique_ptr<ProbeJob>> join_on_all(const ProbeOptions& options, size_t pipelines,
                                                     size_t per_pipeline);
 

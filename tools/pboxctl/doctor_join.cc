@@ -21,37 +21,38 @@ pbox::Result<pbox::nic::SocketPort> open_udp(const BoxPath& path) {
 
 std::string remedy_for(const Error& error) {
   if (error.code == ErrorCode::kResourceExhausted) {
-    return "wait until a job has ended, or raise the limit it names in the box's configuration and "
-           "systemctl reload pboxd";
+    return "wait until a job ends, or raise the limit that the message names in the box's "
+           "configuration and run systemctl reload pboxd";
   }
-  return "the box's journal says more: journalctl -u pboxd";
+  return "see the box's journal: journalctl -u pboxd";
 }
 
-// Why there is no session: a stranger, another release, or a box that refuses.
+// Reports why there is no session: the server is not a box, has another release, or refuses.
 void explain(const Error& error, const BoxPath& path, Report& report) {
   const std::string here = "here: PBox " + std::string(pbox::kVersion);
   switch (error.code) {
     case ErrorCode::kVersionMismatch:
-      report.fail("version", error.message, "install one release of PBox on both; " + here);
+      report.fail("version", error.message, "install one release of PBox on both hosts; " + here);
       return;
     case ErrorCode::kTimeout:
-      report.fail("version", path.box() + " takes connections, but says nothing in answer to JOIN",
-                  "is that a pboxd? ss -ltnp on the box names the program; if it is, it hangs: "
-                  "journalctl -u pboxd, systemctl restart pboxd");
+      report.fail("version", path.box() + " accepts connections, but does not answer JOIN",
+                  "run ss -ltnp on the box to see which program listens there. If it is pboxd, it "
+                  "hangs: journalctl -u pboxd, systemctl restart pboxd");
       return;
     case ErrorCode::kBoxLost:
       report.fail(
           "version",
-          "what listens there is no box: it closes the connection, or sends something else than "
+          "the server there is not a box: it closes the connection, or sends data that are not "
           "control messages",
-          "is TCP " + std::to_string(path.port) +
-              " the control port ([control] port, 9541 unless changed)? ss -ltnp on the box "
-              "names the program");
+          "check that TCP " + std::to_string(path.port) +
+              " is the control port ([control] port, 9541 by default); ss -ltnp on the box names "
+              "the program that listens there");
       return;
     default: break;
   }
-  report.ok("version", "a box, with control protocol " +
-                           std::to_string(pbox::wire::kControlProtocolVersion) + " as here");
+  report.ok("version", "a box with control protocol " +
+                           std::to_string(pbox::wire::kControlProtocolVersion) +
+                           ", the same as here");
   report.fail("join", error.message, remedy_for(error));
 }
 
@@ -62,7 +63,7 @@ std::string kibibytes(uint64_t bytes) {
 void describe(const BoxPath& path, Report& report) {
   const auto& session = path.session;
   report.ok("version", "box '" + session.box() + "', control protocol " +
-                           std::to_string(session.protocol_version()) + " as here");
+                           std::to_string(session.protocol_version()) + ", the same as here");
   uint32_t credit_bytes = UINT32_MAX;
   for (const auto& pipeline : session.pipelines()) {
     credit_bytes = std::min(credit_bytes, pipeline.credit_bytes());
@@ -74,7 +75,7 @@ void describe(const BoxPath& path, Report& report) {
                         std::to_string(session.fragment_bytes()) + " B");
 }
 
-// A worker has no right to pass the kernel's limit, and its window must fit what it may receive.
+// A worker may not exceed the kernel's limit of socket buffers, and its window must fit into them.
 void check_buffers(const BoxPath& path, Report& report) {
   const auto port = open_udp(path);
   if (!port) {
@@ -89,12 +90,12 @@ void check_buffers(const BoxPath& path, Report& report) {
   }
   const std::string finding = "this host's sockets hold " + kibibytes(buffer_bytes);
   if (window_bytes >= granted_bytes) {
-    report.ok("buffers", finding + ": enough for the credit granted");
+    report.ok("buffers", finding + ", enough for the granted credit");
     return;
   }
   report.warn("buffers",
               finding + " (net.core.rmem_max), so workers here keep " + kibibytes(window_bytes) +
-                  " in flight per pipeline and not the " + kibibytes(granted_bytes) + " granted",
+                  " in flight per pipeline instead of the granted " + kibibytes(granted_bytes),
               "sysctl -w net.core.rmem_max=8388608 net.core.wmem_max=8388608, and the same in a "
               "file under /etc/sysctl.d");
 }
@@ -135,7 +136,7 @@ uint32_t kernel_path_mtu(const BoxPath& path) {
   return port ? port->capabilities().mtu : 0;
 }
 
-// Data may go elsewhere than control, and by another interface.
+// Finds the data endpoint. It may have another address than control, and another interface.
 void find_data(BoxPath& path) {
   path.data = path.control;
   const auto& first = path.session.pipelines(0);
@@ -154,7 +155,7 @@ bool check_join(BoxPath& path, Report& report) {
         {ProbeTensor{kSmallElements}});
   });
   if (joining.wait_for(std::chrono::seconds(1)) == std::future_status::timeout) {
-    report.progress("connected, but nothing is said yet; waiting for 5 s at most");
+    report.progress("connected, but no answer yet; waiting for 5 s at most");
   }
   auto job = joining.get();
   if (!job) {

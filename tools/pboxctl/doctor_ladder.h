@@ -1,5 +1,6 @@
-// The search for the largest packet that passes: many sizes are sent at once, a rung each, and the
-// next ladder stands between the largest that came back and the smallest that did not. Pure.
+// The search for the largest packet that passes. Each step, a ladder, sends many sizes at once, its
+// rungs. The next ladder lies between the largest size that came back and the smallest that did
+// not. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@ namespace pboxctl {
 
 inline constexpr uint32_t kRungUnitBytes = 4;  // payloads of f32
 
-// What is known of payload sizes, in bytes: all up to `passes` do, `fails` does not. Multiples of
-// kRungUnitBytes, passes < fails.
+// The known bounds of the payload size, in bytes: sizes up to `passes` pass, `fails` does not. Both
+// are multiples of kRungUnitBytes, and passes < fails.
 struct Bracket {
   uint32_t passes = 0;
   uint32_t fails = 0;
@@ -18,11 +19,12 @@ struct Bracket {
   bool closed() const { return fails - passes <= kRungUnitBytes; }
 };
 
-// At most `count` sizes strictly between the two, ascending, evenly spaced; none when closed.
+// Returns at most `count` sizes strictly between the bounds, ascending and evenly spaced; none if
+// the bracket is closed.
 std::vector<uint32_t> rungs(const Bracket& bracket, uint32_t count);
 
-// What is known after `sizes` were tried; came_back[i] belongs to sizes[i]. A size that came back
-// above one that did not counts for nothing: a path that is only lossy must not look wide.
+// Returns the bounds after `sizes` were tried; came_back[i] belongs to sizes[i]. A size that came
+// back is ignored if a smaller one did not, so that a lossy path does not look wide.
 Bracket narrow(const Bracket& bracket, const std::vector<uint32_t>& sizes,
                const std::vector<bool>& came_back);
 

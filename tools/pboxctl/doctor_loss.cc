@@ -15,7 +15,7 @@ namespace {
 using pbox::kNanosPerMilli;
 using pbox::kNanosPerSecond;
 
-// Keeps every tensor of a job under way: each is started again as soon as it is done, on the
+// Keeps every tensor of a job in flight. Each one starts again as soon as it is done, on the
 // client's I/O thread.
 class Treadmill {
  public:
@@ -56,8 +56,8 @@ class Treadmill {
   std::atomic<bool> stopping_ = false;
 };
 
-// Datagrams that this host's kernel dropped before full sockets, of all programs; what nstat calls
-// UdpRcvbufErrors. 0 where it cannot be read.
+// Returns how many datagrams this host's kernel has dropped because sockets were full, for all
+// programs: UdpRcvbufErrors of nstat. 0 if unreadable.
 uint64_t receive_buffer_errors(bool ipv6) {
   if (ipv6) {
     std::ifstream file("/proc/net/snmp6");
@@ -67,7 +67,7 @@ uint64_t receive_buffer_errors(bool ipv6) {
     }
     return 0;
   }
-  // Two lines that begin with "Udp:", the first of names and the second of values.
+  // Two lines begin with "Udp:". The first lists names, the second values.
   std::ifstream file("/proc/net/snmp");
   std::vector<std::string> names;
   for (std::string line; std::getline(file, line);) {
@@ -85,7 +85,7 @@ uint64_t receive_buffer_errors(bool ipv6) {
 struct Rate {
   double seconds = 0;
   uint64_t bytes = 0, packets = 0, retransmitted = 0;
-  uint64_t results_lost = 0;  // at least
+  uint64_t results_lost = 0;  // a lower bound
   uint64_t dropped_here = 0;
   uint32_t rtt_us = 0;
 
@@ -95,8 +95,9 @@ struct Rate {
   }
 };
 
-// How many results were asked for again and really needed: an answer that comes twice (stale) or
-// says that the box still waits (a STATUS) shows that the result was late, not lost.
+// Returns how many results were lost, at least. A result that the worker asked for again counts
+// only if the request was needed. A second answer (stale), or a STATUS because the box still waits,
+// shows that the result was late and not lost.
 uint64_t results_lost(const pbox::worker::Statistics& statistics,
                       const pbox::proto::Session& session) {
   const uint64_t fragments =
@@ -113,14 +114,14 @@ std::string rounded(double value, int digits) {
   return text.str();
 }
 
-// Runs the treadmill until the time is up, or nothing has come back for a second.
+// Runs the treadmill until the time is up, or until nothing has come back for a second.
 pbox::Status run(ProbeJob& job, uint32_t seconds) {
   constexpr uint64_t kPollMs = 50;
   constexpr uint64_t kStallNs = kNanosPerSecond;
   Treadmill treadmill(job);
   const uint64_t end_ns = pbox::monotonic_ns() + seconds * kNanosPerSecond;
   if (!treadmill.start()) {
-    static_cast<void>(job.client().leave());  // before the treadmill goes
+    static_cast<void>(job.client().leave());  // before the treadmill is destroyed
     return pbox::Error{pbox::ErrorCode::kBoxLost, job.client().last_error()};
   }
   uint64_t completed = 0;
@@ -145,24 +146,27 @@ pbox::Status run(ProbeJob& job, uint32_t seconds) {
 void judge(const Rate& rate, Report& report) {
   constexpr double kLossPercentMax = 0.1;
   const std::string finding =
-      rounded(rate.gigabits(), 2) + " Gb/s each way for " + rounded(rate.seconds, 1) + " s; of " +
-      std::to_string(rate.packets) + " packets " + std::to_string(rate.retransmitted) +
-      " were sent again (" + rounded(rate.percent(rate.retransmitted), 3) + " %), " +
-      std::to_string(rate.results_lost) + " results lost; a chunk's round trip takes " +
+      rounded(rate.gigabits(), 2) + " Gb/s each way for " + rounded(rate.seconds, 1) + " s; " +
+      std::to_string(rate.retransmitted) + " of " + std::to_string(rate.packets) +
+      " packets were sent again (" + rounded(rate.percent(rate.retransmitted), 3) + " %), " +
+      std::to_string(rate.results_lost) + " results were lost; the round trip of a chunk takes " +
       std::to_string(rate.rtt_us) + " us";
   if (rate.dropped_here > 0) {
     report.warn("loss",
                 finding + ". This host's kernel dropped " + std::to_string(rate.dropped_here) +
-                    " datagrams before full sockets (UdpRcvbufErrors)",
-                "larger receive buffers here: sysctl -w net.core.rmem_max=8388608");
+                    " datagrams because sockets were full (UdpRcvbufErrors)",
+                "enlarge the receive buffers here: sysctl -w net.core.rmem_max=8388608");
   } else if (rate.percent(rate.retransmitted) > kLossPercentMax) {
-    report.warn("loss", finding + ". None of it was dropped by this host's sockets",
-                "on the box: nstat -az UdpRcvbufErrors; if that grows, sysctl -w "
-                "net.core.rmem_max=8388608 and restart pboxd. If not, the network drops them: the "
-                "switch's port counters (drops, pause, errors), ethtool -S at both ends");
+    report.warn(
+        "loss", finding + ". This host's sockets dropped none of them",
+        "run nstat -az UdpRcvbufErrors on the box; if it grows, run sysctl -w "
+        "net.core.rmem_max=8388608 and restart pboxd. If not, the network drops packets: "
+        "see the switch's port counters (drops, pause, errors) and ethtool -S at both ends");
   } else if (rate.percent(rate.results_lost) > kLossPercentMax) {
-    report.warn("loss", finding + ". Pushes arrive, results get lost on the way back",
-                "the switch's port towards this host (drops, pause, errors), and ethtool -S here");
+    report.warn(
+        "loss", finding + ". Pushes arrive, but results get lost on the way back",
+        "see the counters of the switch's port towards this host (drops, pause, errors) and "
+        "ethtool -S here");
   } else {
     report.ok("loss", finding);
   }
@@ -171,22 +175,22 @@ void judge(const Rate& rate, Report& report) {
 }  // namespace
 
 bool check_loss(const BoxPath& path, Report& report) {
-  constexpr size_t kChunksPerPipeline = 16;  // twice what the window holds
+  constexpr size_t kChunksPerPipeline = 16;  // twice the window
   const auto job = join_on_all({.box = path.box(), .port = path.worker_port, .purpose = "loss"},
                                path.pipeline_count(), kChunksPerPipeline);
   if (!job) {
-    report.fail("loss", job.error().message, "journalctl -u pboxd on the box");
+    report.fail("loss", job.error().message, "see the box's journal: journalctl -u pboxd");
     return false;
   }
-  report.progress("exchanging as fast as it goes for " + std::to_string(path.seconds) + " s");
+  report.progress("exchanging at full speed for " + std::to_string(path.seconds) + " s");
   const uint64_t dropped_before = receive_buffer_errors(path.control.ipv6);
   const uint64_t start_ns = pbox::monotonic_ns();
   const pbox::Status status = run(**job, path.seconds);
   const auto statistics = (*job)->client().report()->core;
   if (stop_requested) return false;
   if (!status) {
-    report.fail("loss", "the exchange came to a stop: " + status.error().message,
-                "the box's journal (journalctl -u pboxd); the switch's port counters");
+    report.fail("loss", "the exchange stopped: " + status.error().message,
+                "see the box's journal (journalctl -u pboxd) and the switch's port counters");
     return false;
   }
   judge({.seconds = static_cast<double>(pbox::monotonic_ns() - start_ns) / 1e9,

@@ -1,5 +1,5 @@
-// Do packets pass: small ones to every pipeline, which a closed port stops, then the largest, which
-// a path narrower than its interfaces stops.
+// Checks that packets pass. Small ones go to every pipeline, and fail at a closed port. Then the
+// largest ones go, and fail at a path that is narrower than its interfaces.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -13,10 +13,10 @@ namespace {
 using pbox::kNanosPerMilli;
 using pbox::Result;
 
-constexpr uint32_t kSmallPathMtu = 640;  // the narrowest that is served: fragments of 512 bytes
+constexpr uint32_t kSmallPathMtu = 640;  // the narrowest MTU that a box serves: 512-byte fragments
 
-// Starts those of `tensors` that are below the job's count, and tells which came back in time. A
-// `report` hears of it when that takes long.
+// Starts those of `tensors` that are below the job's count, and returns which of them came back in
+// time. If that takes long and `report` is not null, prints progress.
 std::vector<bool> exchange(ProbeJob& job, const std::vector<uint32_t>& tensors, uint32_t timeout_ms,
                            Report* report) {
   constexpr uint32_t kPatienceMs = 500;
@@ -35,7 +35,7 @@ std::vector<bool> exchange(ProbeJob& job, const std::vector<uint32_t>& tensors, 
   gather(std::min(kPatienceMs, timeout_ms));
   if (came_back == started || timeout_ms <= kPatienceMs) return came_back;
   if (report != nullptr) {
-    report->progress("not everything has come back; waiting for the rest, " +
+    report->progress("not all packets have come back yet; waiting for " +
                      pbox::in_seconds(timeout_ms * kNanosPerMilli) + " at most");
   }
   gather(timeout_ms);
@@ -52,23 +52,24 @@ void explain_silence(const BoxPath& path, const std::vector<bool>& answering, Re
   if (count(answering) > 0) {
     finding += "; UDP " + udp_ports(path, answering) + " answers";
   } else {
-    finding += ": from no pipeline at all, while TCP " + std::to_string(path.port) + " works";
+    finding += ": no pipeline answers, while TCP " + std::to_string(path.port) + " works";
   }
   report.fail("data", finding,
-              "a firewall drops it, on the box, here or between: open UDP " + silent +
-                  " towards the box, and its answers back to this host (nft list ruleset, "
+              "a firewall on the box, on this host or between them drops the packets. Open UDP " +
+                  silent +
+                  " towards the box, and the way back to this host (nft list ruleset, "
                   "iptables -nvL). Workers would hang with 'box ... is late'");
 }
 
-// What a packet of a full fragment measures as the network counts, IP header included.
+// Returns the size of a packet with a full fragment, IP header included.
 uint32_t largest_packet_bytes(const BoxPath& path, const pbox::proto::Session& session) {
   return std::min(session.fragment_bytes(), session.chunk_bytes()) + path.packet_overhead_bytes();
 }
 
-// One ladder: which sizes come back.
+// Tries one ladder of sizes and returns the narrower bounds.
 Result<Bracket> climb(const BoxPath& path, const Bracket& bracket, uint32_t stated_mtu) {
   constexpr uint32_t kRungs = 32;
-  constexpr uint32_t kTimeoutMs = 700;  // several times the longest interval between two attempts
+  constexpr uint32_t kTimeoutMs = 700;  // several times the longest interval of retransmission
   auto sizes = rungs(bracket, kRungs);
   std::vector<ProbeTensor> tensors;
   for (const uint32_t size : sizes) tensors.push_back({size / kRungUnitBytes});
@@ -84,12 +85,12 @@ Result<Bracket> climb(const BoxPath& path, const Bracket& bracket, uint32_t stat
     usable.push_back(tensor);
   }
   if (usable.empty()) {
-    return pbox::Error{pbox::ErrorCode::kUnavailable, "no pipeline that answers owns a chunk"};
+    return pbox::Error{pbox::ErrorCode::kUnavailable, "the pipelines that answer own no chunk"};
   }
   return narrow(bracket, usable_sizes, exchange(**job, usable, kTimeoutMs, nullptr));
 }
 
-// The largest payload that passes, given that a small one does and that `fails` does not.
+// Returns the largest payload that passes. A small one must pass, and `fails` must not.
 Result<uint32_t> largest_payload(const BoxPath& path, uint32_t fails, uint32_t stated_mtu) {
   Bracket bracket{pbox::limits::kFragmentBytesMin, fails};
   while (!bracket.closed() && !stop_requested) {
@@ -106,37 +107,37 @@ void explain_narrow_path(const BoxPath& path, uint32_t packet_bytes,
       passing_payload ? std::to_string(*passing_payload + path.packet_overhead_bytes()) : "BYTES";
   const std::string device = path.interface.empty() ? "NIC" : path.interface;
   std::string finding = "full packets of " + std::to_string(packet_bytes) +
-                        " bytes are lost, small ones pass: the path is narrower than " + device +
-                        " (MTU " + std::to_string(path.interface_mtu) + "). ";
+                        " bytes are lost, small ones pass: the path is narrower than the MTU " +
+                        std::to_string(path.interface_mtu) + " of " + device + ". ";
   finding += passing_payload
-                 ? "The largest that passes both ways has " + passing + " bytes"
-                 : "The largest that passes is not known: " + passing_payload.error().message;
+                 ? "The largest packet that passes both ways has " + passing + " bytes"
+                 : "The largest packet that passes is unknown: " + passing_payload.error().message;
   if (kernel_path_mtu(path) < path.interface_mtu) {
     finding +=
-        ". A router has told this host so just now: for some minutes jobs will take "
-        "narrower packets and work, and then fail again";
+        ". A router has just reported this to this host: for some minutes jobs will use narrower "
+        "packets and work, and then fail again";
   }
   report.fail("mtu", finding,
               "ip link set dev " + device + " mtu " + passing +
-                  " on every worker host (jobs use the narrowest MTU that a worker states), or "
-                  "raise the MTU of the switches and of the box's NIC to " +
+                  " on every worker host (a job uses the narrowest MTU of its workers), or raise "
+                  "the MTU of the switches and of the box's NIC to " +
                   std::to_string(path.interface_mtu));
 }
 
 void explain_wide_path(const BoxPath& path, uint32_t packet_bytes, uint32_t path_mtu,
                        Report& report) {
   const std::string finding = "packets of " + std::to_string(packet_bytes) +
-                              " bytes, the largest a job would send, pass both ways";
+                              " bytes, the largest that a job would send, pass both ways";
   if (path_mtu >= path.interface_mtu) {
     report.ok("mtu", finding);
     return;
   }
   report.warn("mtu",
-              finding + "; but only because the kernel here takes the path to be " +
-                  std::to_string(path_mtu) + " wide, and not " + path.interface + "'s " +
+              finding + ", but only because the kernel here assumes a path MTU of " +
+                  std::to_string(path_mtu) + " instead of " + path.interface + "'s " +
                   std::to_string(path.interface_mtu) +
-                  ". Unless a route says so, it has that from a router and forgets it after "
-                  "minutes: a job that starts then loses every full packet",
+                  ". Unless a route sets it, the kernel learned it from a router and forgets it "
+                  "after minutes; a job that starts then loses every full packet",
               "ip link set dev " + path.interface + " mtu " + std::to_string(path_mtu) +
                   " on every worker host, or raise the MTU along the path");
 }
@@ -164,15 +165,15 @@ bool check_data(BoxPath& path, Report& report) {
     explain_silence(path, came_back, report);
     return count(came_back) > 0;
   }
-  const std::string finding = "small packets reach every pipeline and come back: UDP ";
+  const std::string finding = "small packets reach the pipelines and come back: UDP ";
   if (count(not_asked) == 0) {
     report.ok("data", finding + udp_ports(path, came_back));
   } else {
     report.warn("data",
-                finding + udp_ports(path, came_back) + "; not asked: UDP " +
+                finding + udp_ports(path, came_back) + "; not checked: UDP " +
                     udp_ports(path, not_asked) +
-                    ", which other jobs load so much that no chunk goes there",
-                "ask again when those jobs have ended");
+                    ", which other jobs load so much that the box places no chunk there",
+                "run this again when those jobs have ended");
   }
   return true;
 }
@@ -196,8 +197,11 @@ bool check_mtu(const BoxPath& path, Report& report) {
         return each < (*job)->tensor_count();
       }));
   if (asked == 0) {
-    report.warn("mtu", "not tried: other jobs load the pipelines that answer, no chunk goes there",
-                "ask again when those jobs have ended");
+    report.warn(
+        "mtu",
+        "not checked: other jobs load the pipelines that answer, and the box places no chunk "
+        "there",
+        "run this again when those jobs have ended");
     return true;
   }
   const auto came_back = exchange(**job, tensors, kTimeoutMs, &report);
@@ -207,7 +211,7 @@ bool check_mtu(const BoxPath& path, Report& report) {
     explain_wide_path(path, packet_bytes, path_mtu, report);
     return true;
   }
-  report.progress("full packets get lost: searching for the largest that passes");
+  report.progress("full packets get lost; searching for the largest that passes");
   job->reset();
   const auto payload = largest_payload(path, packet_bytes - path.packet_overhead_bytes(), path_mtu);
   if (stop_requested) return false;

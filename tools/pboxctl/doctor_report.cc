@@ -10,12 +10,12 @@
 namespace pboxctl {
 namespace {
 
-// "  FAIL  receive-buffer  finding": the finding starts here, and so does all that follows it.
+// Columns of "  FAIL  receive-buffer  finding". The finding and its continuation start at kIndent.
 constexpr size_t kLevelColumns = 4;
 constexpr size_t kNameColumns = 15;
 constexpr size_t kIndent = 2 + kLevelColumns + 2 + kNameColumns + 1;
 
-// Trouble is in capitals, so that it is seen without colours.
+// Problems are in capitals, so that they stand out without colours.
 const char* shown(CheckLevel level) {
   switch (level) {
     case CheckLevel::kOk: return "ok";
@@ -106,7 +106,7 @@ int Report::finish() {
                       {"finding", check.finding},
                       {"remedy", check.remedy}});
     }
-    // What a stranger on that port said may be no UTF-8.
+    // Another program on that port may have sent bytes that are not UTF-8.
     out_ << nlohmann::ordered_json{{"ok", !failed()}, {"checks", list}}.dump(
                 2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
          << std::endl;
@@ -115,11 +115,11 @@ int Report::finish() {
   const std::string warnings = names(checks_, CheckLevel::kWarn);
   std::string verdict = std::to_string(checks_.size()) + " checks: ";
   if (failures.empty()) {
-    verdict += warnings.empty() ? "all is well." : "nothing failed.";
+    verdict += warnings.empty() ? "all passed." : "none failed.";
   } else {
     verdict += "FAILED " + failures + ".";
   }
-  if (!warnings.empty()) verdict += " Worth a look: " + warnings + ".";
+  if (!warnings.empty()) verdict += " Warnings: " + warnings + ".";
   say(verdict);
   return failed() ? kFailed : kDone;
 }

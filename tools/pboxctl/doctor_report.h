@@ -1,5 +1,5 @@
-// What the doctor says, check by check, as soon as it is known: lines for people, or one JSON
-// object at the end. One thread.
+// The doctor's report. Prints each check as soon as it is done, for people, or one JSON object at
+// the end. Used by one thread.
 #pragma once
 
 #include <atomic>
@@ -14,22 +14,23 @@ namespace pboxctl {
 using pbox::appliance::Check;
 using pbox::appliance::CheckLevel;
 
-// Set by SIGINT and SIGTERM: whatever waits stops waiting, leaves its job and goes home.
+// Set by SIGINT and SIGTERM. A check that waits then stops waiting, leaves its job and returns.
 extern std::atomic<bool> stop_requested;
 
-// `text` in lines of at most `columns`, all but the first indented by `indent`; a longer word keeps
-// a line of its own.
+// Returns `text` in lines of at most `columns`. All lines except the first are indented by
+// `indent`. A longer word gets a line of its own.
 std::string wrap(const std::string& text, size_t indent, size_t columns = 100);
 
 class Report {
  public:
   enum class Format { kText, kJson };
-  // kText: checks go to `out`. kJson: the object goes to `out`, checks to `progress_out`.
+  // With kText, checks go to `out`. With kJson, the object goes to `out` and checks to
+  // `progress_out`.
   Report(Format format, std::ostream& out, std::ostream& progress_out);
 
-  // A line above the checks, or between them.
+  // Prints a line above or between the checks.
   void say(const std::string& text);
-  // What is being done now, for what may take over a second.
+  // Prints the current activity, if it may take more than a second.
   void progress(const std::string& text);
 
   void add(const Check& check);
@@ -37,7 +38,7 @@ class Report {
   void warn(const std::string& name, const std::string& finding, const std::string& remedy);
   void fail(const std::string& name, const std::string& finding, const std::string& remedy);
 
-  // Says what came out of it and returns the exit status: kFailed if a check failed.
+  // Prints the verdict and returns the exit status: kFailed if a check failed.
   int finish();
 
  private:

@@ -28,7 +28,7 @@ using pbox::nic::Endpoint;
 
 constexpr uint32_t kResolveTimeoutMs = 5'000;
 constexpr uint32_t kConnectTimeoutMs = 3'000;
-constexpr int kSliceMs = 100;  // how long a signal may go unheard
+constexpr int kSliceMs = 100;  // longest delay before a signal takes effect
 constexpr size_t kAddressesMax = 4;
 
 struct Resolution {
@@ -64,7 +64,7 @@ std::string list(const std::vector<Endpoint>& addresses) {
   return text;
 }
 
-// The resolver keeps to no deadline of ours, so it works in a thread that may be left behind.
+// The resolver has no deadline, so it runs in a detached thread, which may outlive this call.
 std::vector<Endpoint> check_name(const BoxPath& path, Report& report) {
   const auto resolution = std::make_shared<Resolution>();
   std::thread([resolution, host = path.host, port = path.port] {
@@ -74,12 +74,12 @@ std::vector<Endpoint> check_name(const BoxPath& path, Report& report) {
   for (uint32_t waited_ms = 0;
        !resolution->done && waited_ms < kResolveTimeoutMs && !stop_requested;
        waited_ms += kSliceMs) {
-    if (waited_ms == 1'000) report.progress("the resolver takes its time over " + path.host);
+    if (waited_ms == 1'000) report.progress("still resolving " + path.host);
     resolution->changed.wait_for(lock, std::chrono::milliseconds(kSliceMs));
   }
   if (!resolution->done) {
-    report.fail("name", "the resolver has no answer for '" + path.host + "' within 5 s",
-                "name the box by its address, or see which DNS server /etc/resolv.conf names");
+    report.fail("name", "the resolver gave no answer for '" + path.host + "' within 5 s",
+                "name the box by its address, or check the DNS server in /etc/resolv.conf");
     return {};
   }
   auto& addresses = resolution->addresses;
@@ -96,7 +96,8 @@ std::vector<Endpoint> check_name(const BoxPath& path, Report& report) {
   return addresses;
 }
 
-// 0 when `address` took a connection, else errno; then `path` knows the interface.
+// Connects to `address`. Returns 0 on success, and stores the interface in `path`; otherwise
+// returns errno.
 int try_connect(const Endpoint& address, BoxPath& path, Report& report) {
   sockaddr_storage storage{};
   socklen_t length = pbox::nic::to_sockaddr(address, storage);
@@ -130,19 +131,19 @@ std::string remedy_for(int error, const BoxPath& path, const Endpoint& address) 
   const std::string where = pbox::nic::address_string(address);
   switch (error) {
     case ECONNREFUSED:
-      return "the machine is there, but nothing takes connections on that port. On the box: "
-             "systemctl status pboxd; ss -ltn 'sport = :" +
+      return "the machine answers, but no program listens on that port. On the box, run "
+             "systemctl status pboxd, and ss -ltn 'sport = :" +
              port +
-             "' shows on which address it "
-             "listens (box.listen), and --to BOX:PORT names another port";
+             "' to see on which address it listens (box.listen). --to BOX:PORT names another "
+             "port";
     case ETIMEDOUT:
-      return "a firewall drops TCP " + port + ", or the machine is down. ping " + where +
-             "; open TCP " + port + " for this host on the box";
+      return "a firewall drops TCP " + port + ", or the machine is down. Try ping " + where +
+             ", and open TCP " + port + " for this host on the box";
     case ENETUNREACH:
     case EHOSTUNREACH:
       return "ip route get " + where +
-             " shows the way from here; the box is down, on another "
-             "network, or a router refuses to forward";
+             " shows the route from here. The box is down, in another network, or a router refuses "
+             "to forward";
     default: return "ip route get " + where;
   }
 }

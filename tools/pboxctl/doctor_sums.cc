@@ -16,10 +16,10 @@ using pbox::wire::Dtype;
 
 constexpr uint64_t kTimeoutNs = 3 * pbox::kNanosPerSecond;
 constexpr char kRemedy[] =
-    "bytes are damaged between here and there, or memory is: data.payload_crc = on at the box "
-    "makes such packets be sent again; ethtool -S at both ends, and a memory test";
+    "the network or memory damages data. With data.payload_crc = on at the box, damaged packets "
+    "are sent again. See ethtool -S at both ends, and test the memory";
 
-// A random element whose exponent is not all ones: no infinity and no NaN, everything else.
+// Returns a random element that is neither an infinity nor a NaN: its exponent is not all ones.
 uint32_t random_element(pbox::Rng& rng, Dtype dtype) {
   const uint32_t exponent = dtype == Dtype::kF32   ? 0x7f800000
                             : dtype == Dtype::kF16 ? 0x7c00
@@ -48,20 +48,20 @@ std::string hexadecimal(const std::byte* element, size_t width) {
   return text.str();
 }
 
-// The first element in which they differ, in words; nothing if they are equal.
+// Describes the first element in which the two differ; nothing if they are equal.
 std::optional<std::string> difference(const std::vector<std::byte>& expected,
                                       const std::vector<std::byte>& actual, Dtype dtype) {
   const size_t width = pbox::wire::dtype_bytes(dtype);
   for (size_t at = 0; at < expected.size(); at += width) {
     if (std::memcmp(expected.data() + at, actual.data() + at, width) == 0) continue;
     return std::string(pbox::wire::to_string(dtype)) + " element " + std::to_string(at / width) +
-           " should be " + hexadecimal(expected.data() + at, width) + " and is " +
+           " is not " + hexadecimal(expected.data() + at, width) + " but " +
            hexadecimal(actual.data() + at, width);
   }
   return std::nullopt;
 }
 
-// False, and said, when the exchange itself did not work.
+// Exchanges a tensor. If the exchange itself fails, reports that and returns false.
 bool exchange(ProbeJob& job, uint32_t tensor, bool initial_weights, const char* check,
               Report& report) {
   pbox::Status status = job.start(tensor, initial_weights);
@@ -73,8 +73,8 @@ bool exchange(ProbeJob& job, uint32_t tensor, bool initial_weights, const char* 
 }
 
 void check_aggregate(const BoxPath& path, Report& report) {
-  constexpr uint64_t kElements = 100'003;  // no multiple of anything: the last chunk is ragged
-  constexpr int kRounds = 3;               // both slots of each chunk, and one of them again
+  constexpr uint64_t kElements = 100'003;  // a prime, so that the last chunk is not full
+  constexpr int kRounds = 3;               // uses both slots of each chunk, and one of them again
   constexpr Dtype kDtypes[] = {Dtype::kF32, Dtype::kF16, Dtype::kBf16};
   std::vector<ProbeTensor> tensors;
   for (const Dtype dtype : kDtypes) tensors.push_back({kElements, dtype});
@@ -96,10 +96,10 @@ void check_aggregate(const BoxPath& path, Report& report) {
     }
   }
   report.ok("sums", "all " + std::to_string(kRounds * kElements * tensors.size()) +
-                        " sums in f32, f16 and bf16 are right, bit for bit");
+                        " sums in f32, f16 and bf16 are correct, bit for bit");
 }
 
-// The weights after one step of SGD, as the definition of the step has them.
+// Returns the weights after one step of SGD, computed from the definition of the step.
 std::vector<std::byte> expected_weights(const std::vector<std::byte>& weights,
                                         const std::vector<std::byte>& gradient,
                                         float learning_rate) {
@@ -152,8 +152,8 @@ void check_optimizer(const BoxPath& path, Report& report) {
     report.fail("optimizer", "weights are wrong: " + *wrong, kRemedy);
     return;
   }
-  report.ok("optimizer", "one step of SGD at the box gives the right " + std::to_string(kElements) +
-                             " weights, bit for bit");
+  report.ok("optimizer", "one step of SGD at the box gives " + std::to_string(kElements) +
+                             " correct weights, bit for bit");
 }
 
 }  // namespace

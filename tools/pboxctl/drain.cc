@@ -17,14 +17,14 @@ constexpr std::chrono::milliseconds kLook{200};
 options::options_description drain_options() {
   auto description = admin_options();
   description.add_options()("undo", "let the box take parts of jobs again");
-  description.add_options()("wait", "return when the box has no part left");
+  description.add_options()("wait", "return only when the box has no part left");
   description.add_options()("timeout",
                             options::value<unsigned>()->default_value(600)->value_name("SECONDS"),
-                            "how long --wait waits");
+                            "longest time that --wait waits");
   return description;
 }
 
-// Of a box among those listed; nothing: it is not.
+// Returns the box of that name; null if there is none.
 const Json* find_box(const Json& boxes, const std::string& name) {
   for (const Json& box : boxes) {
     if (text_of(box, "name") == name) return &box;
@@ -51,8 +51,8 @@ int await_empty(const options::variables_map& given, const std::string& name) {
     shown = parts;
     if (std::chrono::steady_clock::now() > end) {
       std::cerr << "pboxctl: box " << name << " still has " << parts
-                << " parts; jobs of models other than bsp, or without recovery, cannot move: "
-                   "wait for their end, or stop them (`pboxctl jobs`)\n";
+                << " parts. Jobs of models other than bsp, or without recovery, cannot move: wait "
+                   "for their end, or stop them (`pboxctl jobs` lists them)\n";
       return kFailed;
     }
     std::this_thread::sleep_for(kLook);
@@ -63,7 +63,8 @@ int drain(const options::variables_map& given, const Words& more) {
   const bool as_json = wants_json(given);
   if (more.empty()) return complain("drain", "name the box, as `pboxctl boxes` lists it");
   const bool undo = given.contains("undo");
-  if (undo && given.contains("wait")) return complain("drain", "--wait makes no sense with --undo");
+  if (undo && given.contains("wait"))
+    return complain("drain", "--wait and --undo exclude each other");
   const auto body = post(given["admin"].as<std::string>(), "/api/v1/boxes/" + more[0] + "/drain",
                          Json{{"draining", !undo}}.dump());
   if (!body) {
@@ -79,12 +80,10 @@ int drain(const options::variables_map& given, const Words& more) {
 const Command kDrain = {
     "drain",
     "BOX [options]",
-    "move all parts of jobs from a box to the others, or let it take some again",
-    "Empties a box of a cluster, so that it can be stopped without any job noticing: its parts go "
-    "to\n"
-    "other boxes, and it gets none until `pboxctl drain BOX --undo`. Any box may be asked. Parts "
-    "of\n"
-    "jobs that cannot move stay until their jobs end.",
+    "move all parts of jobs from a box to other boxes, or undo that",
+    "Empties a box of a cluster, so that it can be stopped without harm to any job. Its parts move "
+    "to\nother boxes, and it gets no new ones until `pboxctl drain BOX --undo`. --admin may name "
+    "any box of\nthe cluster. Parts of jobs that cannot move stay until their jobs end.",
     drain_options,
     drain,
     Command::More::kBox};

@@ -1,5 +1,5 @@
-// The results of one job as two flight recorders have them: of two runs that ought to be the same,
-// or of the boxes that a job was on one after the other.
+// Compares the results of a job in two flight recorders: of two runs that should be identical, or
+// of two boxes on which the job ran one after the other.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ namespace pboxctl {
 
 struct ResultsCompared {
   std::string job;
-  uint64_t in_both = 0;  // results whose digests are of the same bytes
-  uint64_t different = 0;
-  ResultKey first;  // of the lowest round that is different; different > 0
+  uint64_t in_both = 0;    // results of which both records have a digest of the same bytes
+  uint64_t different = 0;  // results among them whose digests differ
+  ResultKey first;         // the one with the lowest round; valid if different > 0
 };
 
-// For each job that both have, by name.
+// Compares each job that is in both records, by name.
 std::vector<ResultsCompared> compare_results(const FlightReplay& one, const FlightReplay& other);
 
 }  // namespace pboxctl

@@ -12,12 +12,12 @@ namespace {
 using namespace pbox;
 using namespace pbox::pipeline;
 
-constexpr uint64_t kReplayBytesMax = uint64_t{32} << 30;  // of address space; little is touched
-// More than one packet makes.
+constexpr uint64_t kReplayBytesMax = uint64_t{32} << 30;  // address space; little of it is used
+// More records than one packet causes.
 constexpr uint64_t kScratchRecords = 1024;
 constexpr const char* kModels[] = {"bsp", "asp", "ssp", "essp", "pssp", "dpssp", "drop"};
 
-// One pipeline's records.
+// Replays one pipeline's records.
 class PipelineReplayer {
  public:
   PipelineReplayer(const FlightImage& image, FlightReplay& replay)
@@ -36,9 +36,9 @@ class PipelineReplayer {
   struct Part {
     std::string job;
     bool is_removed = false;
-    bool replays = false;                  // a model whose rounds can be replayed
-    std::unique_ptr<ReplayedShard> shard;  // null: it cannot be, or is not, replayed
-    std::map<uint32_t, uint32_t> rank_of;  // by spi
+    bool replays = false;                  // true if rounds of the job's model can be replayed
+    std::unique_ptr<ReplayedShard> shard;  // null if the part is not replayed
+    std::map<uint32_t, uint32_t> rank_of;  // rank by spi
   };
 
   static std::span<std::byte> make_scratch(uint32_t pipeline, std::vector<FlightRecord>& scratch) {
@@ -74,13 +74,13 @@ class PipelineReplayer {
   Records records_;
   FlightReplay& replay_;
   PipelineReplay report_;
-  std::vector<FlightRecord> scratch_;  // the flight recorder of the core that replays
+  std::vector<FlightRecord> scratch_;  // the flight recorder of `engine_`
   Engine engine_;
   std::vector<std::byte> packet_;
   uint64_t bytes_left_ = kReplayBytesMax;
   uint32_t installed_ = 0;
-  std::map<uint32_t, Part> parts_;       // by number
-  std::map<uint32_t, uint32_t> owners_;  // number of the part, by spi
+  std::map<uint32_t, Part> parts_;       // by the part's number
+  std::map<uint32_t, uint32_t> owners_;  // the part's number by spi
 };
 
 void PipelineReplayer::run() {
@@ -88,7 +88,7 @@ void PipelineReplayer::run() {
   report_.first = image_.first;
   report_.records = records_.size();
   if (!records_.empty()) {
-    // A command may have come before the loop's first turn.
+    // A command may be older than the loop's first turn.
     const uint64_t first_ns = std::max(records_.front().at_ns, image_.begun_ns);
     report_.begun_unix_ns = image_.begun_unix_ns + (first_ns - image_.begun_ns);
     report_.lasted_ns = std::max(records_.back().at_ns, first_ns) - first_ns;
@@ -104,12 +104,12 @@ void PipelineReplayer::take(size_t index) {
     case FlightKind::kShard: take_shard(index); return;
     case FlightKind::kChunk:
       if (body_of<ChunkRecord>(records_[index]).opens == 0) take_chunk(index);
-      return;  // else it belongs to the packet before, and was taken with it
+      return;  // otherwise it belongs to the packet before it, which has taken it
     case FlightKind::kCommand: take_command(index); return;
     case FlightKind::kLeft: take_left(index); return;
     case FlightKind::kName:
     case FlightKind::kSession:
-    case FlightKind::kClaims: return;  // parts of what went before
+    case FlightKind::kClaims: return;  // parts of the record before them
     default: ++report_.damaged;
   }
 }
@@ -162,7 +162,7 @@ void PipelineReplayer::take_packet(size_t index) {
                           std::to_string(packet.header.round) + ", fragment " +
                           std::to_string(packet.header.fragment);
   }
-  // A round that the packet opens: what was so before it.
+  // If the packet opens a round, the next record holds the chunk's state before the packet.
   if (index + 1 < records_.size() && records_[index + 1].kind == FlightKind::kChunk &&
       body_of<ChunkRecord>(records_[index + 1]).opens != 0) {
     take_chunk(index + 1);
@@ -244,7 +244,8 @@ void PipelineReplayer::note_ranks(uint32_t number, const ShardState& state) {
   }
 }
 
-// One session for each place in the core's table, whoever's; that of `former` becomes free.
+// Returns whether the place of `spi` in the engine's session table is free. The place of `former`
+// counts as free.
 bool PipelineReplayer::may_connect(uint32_t spi, const Session* former) const {
   if (spi_pipeline(spi) != report_.index) return false;
   for (const auto& [number, part] : parts_) {
@@ -293,7 +294,7 @@ void PipelineReplayer::take_shard(size_t index) {
     ++report_.damaged;
     return;
   } else if (found->second.shard != nullptr && !found->second.shard->has_same_members(*state)) {
-    differ(index, "job '" + state->name + "': who takes part, or its generation, is not the same");
+    differ(index, "job '" + state->name + "': its members or its generation differ");
     return;
   }
   note_ranks(number, *state);
@@ -309,7 +310,7 @@ void PipelineReplayer::take_chunk(size_t index) {
   if (match == ReplayedShard::Match::kImpossible) ++report_.damaged;
   if (match != ReplayedShard::Match::kDifferent) return;
   differ(index, "chunk " + std::to_string(state->facts.chunk) + ": the state of its round " +
-                    std::to_string(state->facts.rounds_finished) + " is not the same");
+                    std::to_string(state->facts.rounds_finished) + " differs");
 }
 
 void PipelineReplayer::take_command(size_t index) {
@@ -337,7 +338,7 @@ void PipelineReplayer::take_command(size_t index) {
                    .generation = static_cast<uint16_t>(command.generation)});
 }
 
-// What the core takes for granted of control.
+// Returns whether the command fulfils what the engine assumes of the control thread's commands.
 bool PipelineReplayer::may_change(JobShard& shard, const CommandRecord& command) const {
   if (command.rank >= shard.worker_count()) return false;
   const Session& session = shard.sessions()[command.rank];
@@ -376,7 +377,8 @@ void PipelineReplayer::take_left(size_t index) {
     if (count == 0) break;
     engine_.sent(count);
   }
-  chunk->fanned_out_rounds = chunk->open_round();  // finished before its state was known
+  // A result that was finished before the chunk's state was known has left too.
+  chunk->fanned_out_rounds = chunk->open_round();
 }
 
 void PipelineReplayer::note_result(const Part& part, const LeftRecord& left) {

@@ -1,9 +1,9 @@
-// What a flight recorder kept, driven through the pipeline's own core once more, and every verdict
-// compared with the recorded one. Payloads are zeroes: they change no verdict. A packet is judged
-// once the state that it met is known: its job's part and, unless it was refused before that
-// mattered, its chunk's round.
+// Replays a flight recorder's records through the pipeline's own engine, and compares every verdict
+// with the recorded one. Payloads are zeroes, because no verdict depends on them. A packet is
+// judged only if the state that it met is known: the part of its job and, unless the packet was
+// refused before that mattered, the round of its chunk.
 //
-// Records are taken with doubt: what cannot be is counted as damaged, and the rest goes on.
+// Records may be damaged. An impossible record is counted as damaged, and the replay continues.
 #pragma once
 
 #include <array>
@@ -17,13 +17,13 @@
 namespace pboxctl {
 
 struct RankReplay {
-  bool present = false;  // at the end
+  bool present = false;  // takes part at the end of the records
   uint64_t fragments = 0;
   uint64_t duplicates = 0;
   uint64_t pulls = 0;
-  uint64_t refused = 0;         // whatever the reason
-  uint64_t last = 0;            // chunk rounds that it ended
-  uint64_t last_packet_ns = 0;  // 0: none
+  uint64_t refused = 0;         // packets refused, for any reason
+  uint64_t last = 0;            // chunk rounds in which the rank was the last
+  uint64_t last_packet_ns = 0;  // time of its last packet; 0 if there is none
 };
 
 struct OpenRound {
@@ -40,7 +40,7 @@ struct ResultKey {
   auto operator<=>(const ResultKey&) const = default;
 };
 
-// Of one piece of the result.
+// The digest of one piece of a result.
 struct ResultDigest {
   uint32_t epoch = 0;
   uint16_t piece = 0;
@@ -50,18 +50,18 @@ struct ResultDigest {
 
 // All parts of jobs of one name.
 struct JobReplay {
-  std::string model;          // "bsp", ...; of others packets are counted, and not replayed
-  uint64_t chunk_rounds = 0;  // that were finished
-  uint64_t newest_round = 0;  // and 1; 0: none was finished
+  std::string model;          // "bsp", ...; packets of other models are counted, not replayed
+  uint64_t chunk_rounds = 0;  // finished rounds, over all chunks
+  uint64_t newest_round = 0;  // newest finished round plus 1; 0 if no round was finished
   std::vector<RankReplay> ranks;
-  std::vector<OpenRound> open_rounds;  // at the end
-  // That have left for all ranks, of the newest epoch; model bsp.
+  std::vector<OpenRound> open_rounds;  // rounds open at the end of the records
+  // Results of the newest epoch that have left for all ranks. Model bsp only.
   std::map<ResultKey, ResultDigest> results;
 };
 
 struct Difference {
   uint32_t pipeline = 0;
-  uint64_t record = 0;  // number, from the pipeline's start
+  uint64_t record = 0;  // number of the record, counted from the pipeline's start
   std::string text;
 };
 
@@ -69,14 +69,14 @@ struct PipelineReplay {
   uint32_t index = 0;
   uint64_t first = 0;  // number of the first record
   uint64_t records = 0;
-  uint64_t begun_unix_ns = 0;  // the wall's time of the first record
-  uint64_t lasted_ns = 0;      // from the first record to the last
+  uint64_t begun_unix_ns = 0;  // wall-clock time of the first record
+  uint64_t lasted_ns = 0;      // time from the first record to the last
   std::array<uint64_t, static_cast<size_t>(pbox::pipeline::Verdict::kCount)> verdicts{};
   uint64_t judged = 0;        // packets whose verdict was compared
-  uint64_t too_early = 0;     // packets of what was not known yet
+  uint64_t too_early = 0;     // packets that met a state not known yet
   uint64_t other_models = 0;  // packets of jobs that are not replayed
-  uint64_t damaged = 0;       // records that cannot be
-  std::string interrupted;    // the packet that the pipeline was at in the end; empty: none
+  uint64_t damaged = 0;       // impossible records
+  std::string interrupted;    // the packet in progress at the end; empty if there is none
 };
 
 struct FlightReplay {
@@ -84,12 +84,12 @@ struct FlightReplay {
 
   std::vector<PipelineReplay> pipelines;
   std::map<std::string, JobReplay> jobs;
-  std::vector<Difference> differences;  // the first of them
+  std::vector<Difference> differences;  // the first kDifferencesShown
   uint64_t difference_count = 0;
 };
 
-// Takes memory for the chunks that the images name, as the box did, and one pipeline after the
-// other.
+// Replays one pipeline after the other. Allocates memory for the chunks that the images name, as
+// the box did.
 FlightReplay replay(const std::vector<pbox::pipeline::FlightImage>& images);
 
 }  // namespace pboxctl

@@ -27,7 +27,7 @@ bool is_possible(const ChunkRecord& facts, const ShardRecord& shard) {
   return bytes > 0 && bytes <= uint64_t{shard.fragment_bytes} * limits::kFragmentCountMax;
 }
 
-// The record at `index`, if it is of that kind and belongs to the same part.
+// Returns the record at `index` if it has that kind and belongs to the same part; else null.
 const FlightRecord* following(Records records, size_t index, FlightKind kind) {
   if (index >= records.size() || records[index].kind != kind) return nullptr;
   return records[index].subject == records[0].subject ? &records[index] : nullptr;

@@ -1,4 +1,4 @@
-// A job's part of a pipeline as a flight recorder knows it, and as a replay rebuilds it.
+// A job's shard as a flight recorder holds it, and as a replay rebuilds it.
 #pragma once
 
 #include <memory>
@@ -21,26 +21,27 @@ Body body_of(const pbox::pipeline::FlightRecord& record) {
   return body;
 }
 
-// A kShard record with all that follows it.
+// A kShard record together with the name and session records that follow it.
 struct ShardState {
   pbox::pipeline::ShardRecord facts;
   std::string name;
   std::vector<pbox::pipeline::SessionRecord::Rank> ranks;
 };
-// Nothing: what follows is cut off, or cannot be.
+// Returns nothing if the records that follow are cut off or impossible.
 std::optional<ShardState> read_shard(Records records);
 
 // A kChunk record with the claims that follow it.
 struct ChunkState {
   pbox::pipeline::ChunkRecord facts;
-  std::vector<uint64_t> claims;  // by rank; empty: none
+  std::vector<uint64_t> claims;  // by rank; empty if no rank has claimed a fragment
 };
 std::optional<ChunkState> read_chunk(Records records, uint32_t worker_count);
 
 class ReplayedShard {
  public:
-  // Of the chunks that these records name: the others are not in the recorder. Nothing: facts that
-  // cannot be, or more memory than `bytes_max`, of which what is taken is subtracted.
+  // Creates a shard with the chunks that `records` name; the recorder does not hold others. Returns
+  // null if the facts are impossible, or if the shard needs more memory than `bytes_max`. Subtracts
+  // the memory that it takes from `bytes_max`.
   static std::unique_ptr<ReplayedShard> create(const ShardState& state, uint32_t number,
                                                Records records, uint64_t& bytes_max);
 
@@ -51,9 +52,9 @@ class ReplayedShard {
   }
 
   enum class Match { kSame, kRestored, kDifferent, kImpossible };
-  // Makes the chunk's state what was recorded. kRestored: it was not known before.
+  // Sets the chunk's state to the recorded one. kRestored: the state was unknown before.
   Match take(const ChunkState& state, uint64_t at_ns);
-  // The same as recorded: generation, and who takes part with which session.
+  // Returns whether the generation, the members and their sessions equal the recorded ones.
   bool has_same_members(const ShardState& state) const;
 
  private:
@@ -61,7 +62,7 @@ class ReplayedShard {
   bool is_same(const ChunkState& state, const pbox::pipeline::Chunk& chunk) const;
 
   std::unique_ptr<pbox::pipeline::JobShard> shard_;
-  std::vector<bool> known_;  // by chunk's index
+  std::vector<bool> known_;  // whether a chunk's state is known, by the chunk's index
 };
 
 }  // namespace pboxctl

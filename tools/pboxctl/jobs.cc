@@ -53,7 +53,7 @@ void print_workers(const Json& job) {
   }
 }
 
-// The page of all jobs, cut down to the one that is asked for.
+// Prints the ranks of the named job, or of all jobs. The API has one page of all jobs.
 int workers(const variables_map& given, const Words& more) {
   const bool as_json = wants_json(given);
   const auto page = fetch(given, "/api/v1/jobs");
@@ -88,10 +88,11 @@ const Command kJobs = {
 const Command kWorkers = {
     "workers",
     "[JOB] [options]",
-    "list the ranks of a job, or of all",
-    "Lists the ranks of a job, or of all jobs of a box: where each is, its state, and what the box "
-    "has\nof it. LAST: chunk rounds that the rank ended; `pboxctl stragglers` says by how much.\n"
-    "NONFINITE: fragments that it pushed with an infinity or a NaN in them; the newest is named.",
+    "list the ranks of a job, or of all jobs",
+    "Lists the ranks of a job, or of all jobs of a box: address, state, and what the box received. "
+    "LAST:\nchunk rounds in which the rank was the last; `pboxctl stragglers` shows by how much. "
+    "NONFINITE:\nfragments that it pushed with an infinity or a NaN in them; the newest one is "
+    "named.",
     admin_options,
     workers,
     Command::More::kJob};

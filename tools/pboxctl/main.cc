@@ -12,17 +12,20 @@ using pboxctl::Command;
 
 void print_help(std::ostream& out) {
   out << "Usage: pboxctl COMMAND [options]\n\n"
-         "Looks after PBox gradient-aggregation boxes. `pboxctl COMMAND --help` says more.\n\n"
+         "Inspects and operates PBox gradient-aggregation boxes. `pboxctl COMMAND --help` "
+         "explains\n"
+         "a command.\n\n"
          "Commands\n";
   for (const Command* command : pboxctl::commands()) {
     out << "  " << std::left << std::setw(12) << command->name << command->summary << '\n';
   }
-  out << "\nExit status: 0 done, 1 not done, 2 called wrongly, 3 a replay differs.\n";
+  out << "\nExit status: 0 success, 1 failure, 2 wrong usage or configuration, 3 a replay "
+         "differs.\n";
 }
 
 int run(const Command& command, const pboxctl::Words& words) {
   const auto description = command.options();
-  // What a command is to run is the last of its words.
+  // A program that the command runs follows "--".
   const bool runs = command.more == Command::More::kJobAndProgram;
   const auto end = runs ? std::find(words.begin(), words.end(), "--") : words.end();
   try {
@@ -75,6 +78,7 @@ int main(int argc, char** argv) {
     if (words[0] == command->name) return run(*command, rest);
   }
   if (words[0] == pboxctl::kDocs.name) return run(pboxctl::kDocs, rest);
-  std::cerr << "pboxctl: no command " << words[0] << "; `pboxctl --help` lists all\n";
+  std::cerr << "pboxctl: there is no command " << words[0]
+            << "; `pboxctl --help` lists all commands\n";
   return pboxctl::kUsage;
 }

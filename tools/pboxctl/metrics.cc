@@ -16,11 +16,11 @@ options::options_description metrics_options() {
   auto description = admin_options();
   description.add_options()("match",
                             options::value<std::string>()->default_value("")->value_name("TEXT"),
-                            "only metrics whose name holds this text");
+                            "show only metrics whose name contains this text");
   return description;
 }
 
-// A line `name{label="value",...} number` of the text format, as the box writes it.
+// Parses a line `name{label="value",...} number` of the text format. The box writes it well-formed.
 Json sample_of(const std::string& line) {
   const size_t end_of_name = line.find_first_of("{ ");
   Json labels = Json::object();
@@ -76,7 +76,7 @@ int metrics(const options::variables_map& given, const Words& /*more*/) {
 options::options_description version_options() {
   options::options_description description("Options");
   description.add_options()("admin", options::value<std::string>()->value_name("HOST:PORT"),
-                            "admin server of a box, to show its version too");
+                            "admin server of a box, to show the box's version too");
   add_output_option(description);
   description.add_options()("help,h", "print this text");
   return description;
@@ -106,20 +106,20 @@ int version(const options::variables_map& given, const Words& /*more*/) {
 
 }  // namespace
 
-const Command kMetrics = {
-    "metrics",
-    "[options]",
-    "show what a box counts",
-    "Shows what a box counts, as Prometheus reads it; --output json has a list of samples. What "
-    "each\nmeans stands in its HELP line, and in METRICS.md of the documentation.",
-    metrics_options,
-    metrics};
+const Command kMetrics = {"metrics",
+                          "[options]",
+                          "show the metrics of a box",
+                          "Shows the metrics of a box in the format of Prometheus; with --output "
+                          "json, a list of samples.\n"
+                          "The HELP lines and the documentation's page of metrics explain them.",
+                          metrics_options,
+                          metrics};
 
 const Command kVersion = {"version",
                           "[options]",
-                          "show the version of this program, and of a box",
-                          "Shows the version of this program and, with --admin, that of a box. The "
-                          "two should be one release.",
+                          "show the versions of this program and of a box",
+                          "Shows the version of this program and, with --admin, the version of a "
+                          "box. Both should be\nthe same release.",
                           version_options,
                           version};
 

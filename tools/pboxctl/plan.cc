@@ -21,14 +21,14 @@ options::options_description plan_options() {
   const auto file = [] { return options::value<std::string>()->value_name("FILE"); };
   description.add_options()("config", file(), config_help.c_str());
   description.add_options()("topology", file(),
-                            "an hwloc XML file (lstopo --of xml) in place of this machine");
+                            "plan for the machine in this hwloc XML file (lstopo --of xml)");
   add_output_option(description);
   description.add_options()("help,h", "print this text");
   return description;
 }
 
-// What the devices can do, asked of them: opened as the box would, and closed again. A box that has
-// them already keeps them, and logged the same when it started.
+// Opens the devices as the box would, adds their capabilities to the plan's reasons, and closes
+// them again. A running box keeps its devices; it logged the same capabilities when it started.
 void ask_devices(const pbox::config::Config& config, pbox::appliance::Topology& topology) {
   const auto ports = pbox::appliance::Ports::start(topology, config);
   if (!ports) {
@@ -69,8 +69,8 @@ const Command kPlan = {
     "plan",
     "[options] [--section.key=value ...]",
     "show which cores, NICs and memory a box would use, and why",
-    "Shows which cores, NICs and memory a box would use, and why. Settings of pboxd may be\n"
-    "given as flags, to try them out.",
+    "Shows which cores, NICs and memory a box would use, and why. To try settings of pboxd, give\n"
+    "them as options.",
     plan_options,
     plan,
     Command::More::kSettings};

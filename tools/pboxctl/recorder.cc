@@ -13,7 +13,7 @@ options::options_description recorder_options() {
   options::options_description description("Options");
   add_admin_option(description);
   description.add_options()("output,o", options::value<std::string>()->value_name("FILE"),
-                            "where the records go");
+                            "the file to write");
   description.add_options()("help,h", "print this text");
   return description;
 }
@@ -39,10 +39,10 @@ int recorder(const options::variables_map& given, const Words& /*more*/) {
 const Command kRecorder = {
     "recorder",
     "-o FILE [options]",
-    "copy what a box's pipelines did last to a file",
-    "Copies a box's flight recorder: the headers of the newest packets of each pipeline, with time "
-    "and\nwhat became of them, and what changed its jobs. `pboxctl replay FILE` tells what they "
-    "mean. A box\nmakes such files by itself when a round is late, and of what a crash left: see "
+    "copy a box's flight recorder to a file",
+    "Copies a box's flight recorder. It holds the headers of the newest packets of each pipeline, "
+    "with\ntime and verdict, and the changes of its jobs. `pboxctl replay FILE` explains them. A "
+    "box writes such\nfiles by itself when a round is late, and after a crash; see "
     "recorder.directory.",
     recorder_options,
     recorder};

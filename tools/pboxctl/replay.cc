@@ -16,7 +16,7 @@ namespace options = boost::program_options;
 using Json = nlohmann::json;
 using pbox::pipeline::Verdict;
 
-// Of open rounds, in text; json has all of them.
+// Open rounds that the text shows. JSON has all of them.
 constexpr size_t kOpenRoundsShown = 10;
 
 options::options_description replay_options() {
@@ -24,7 +24,7 @@ options::options_description replay_options() {
   add_output_option(description);
   description.add_options()(
       "against", options::value<std::string>()->value_name("FILE"),
-      "compare the results of rounds with those of this record: a run that ought to be the same")(
+      "compare the results with those in another record, of a run that should be identical")(
       "help,h", "print this text");
   return description;
 }
@@ -149,12 +149,12 @@ void print_pipeline(const PipelineReplay& pipeline) {
   const auto also = [](uint64_t count, const char* what) {
     if (count > 0) std::printf("; %llu %s", static_cast<unsigned long long>(count), what);
   };
-  also(pipeline.too_early, "are of chunks whose state the records do not tell");
-  also(pipeline.other_models, "are of jobs whose model is not bsp");
-  also(pipeline.damaged, "damaged records");
+  also(pipeline.too_early, "belong to chunks whose state is not in the records");
+  also(pipeline.other_models, "belong to jobs whose model is not bsp");
+  also(pipeline.damaged, "records are damaged");
   std::printf("\n");
   if (!pipeline.interrupted.empty()) {
-    std::printf("  it ended at %s\n", pipeline.interrupted.c_str());
+    std::printf("  the records end during %s\n", pipeline.interrupted.c_str());
   }
 }
 
@@ -178,12 +178,12 @@ void print_job(const std::string& name, const JobReplay& job) {
                 static_cast<unsigned long long>(counts.pulls),
                 static_cast<unsigned long long>(counts.refused),
                 static_cast<unsigned long long>(counts.last),
-                counts.present ? "" : "  takes no part");
+                counts.present ? "" : "  not a member");
   }
   std::printf("  %zu rounds of chunks were open at the end\n", job.open_rounds.size());
   for (size_t index = 0; index < job.open_rounds.size(); ++index) {
     if (index == kOpenRoundsShown) {
-      std::printf("    and others; --output json has all\n");
+      std::printf("    and more; --output json lists all\n");
       break;
     }
     const OpenRound& open = job.open_rounds[index];
@@ -254,17 +254,20 @@ int run_replay(const options::variables_map& given, const Words& more) {
 const Command kReplay = {
     "replay",
     "FILE [options]",
-    "tell what a box's pipelines did, from a flight recorder's file",
-    "Reads what a flight recorder kept (`pboxctl recorder`, or a file of the box's"
-    "\nrecorder.directory: late-TIME.flight, crash-TIME.flight), and drives the pipelines' own code"
-    "\nwith it once more, payloads left out. Tells for each job how many rounds ended, who was the"
-    "\nlast, what was refused and why, and which rounds were open in the end, with the ranks that"
-    "\nthey lack. A verdict that the code does not reach again is reported: then the exit status is"
-    "\n3. Rounds are replayed of jobs whose model is bsp; of others packets are counted."
-    "\nThe record has a digest of a part of each result. --against compares them with those of"
-    "\nanother record of a job of that name, and tells the first round at which they part (exit"
-    "\nstatus 3): two runs that ought to be the same to the last bit (numerics ordered), or two"
-    "\nboxes that the job was on.",
+    "show what a box's pipelines did, from a flight recorder's file",
+    "Reads a flight recorder's file and replays it through the pipelines' own code, without"
+    "\npayloads. The file comes from `pboxctl recorder`, or from the box's recorder.directory"
+    "\n(late-TIME.flight, crash-TIME.flight). Shows for each job how many rounds ended, which rank"
+    "\nwas the last, what was refused and why, and which rounds were open at the end, with the "
+    "ranks"
+    "\nthat they lack. Reports each verdict that differs from the recorded one, with exit status 3."
+    "\nReplays rounds of jobs whose model is bsp; counts the packets of other jobs."
+    "\nThe file has a digest of a piece of each result. --against compares these digests with those"
+    "\nin another file for jobs of the same name, and shows the first round in which they differ, "
+    "with"
+    "\nexit status 3. Compare two runs that should be identical to the last bit (numerics "
+    "ordered), or"
+    "\ntwo boxes on which the job ran.",
     replay_options,
     run_replay,
     Command::More::kFile};

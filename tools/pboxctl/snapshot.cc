@@ -1,4 +1,5 @@
-// A snapshot of a job, what snapshots there are, and a job that begins with one.
+// pboxctl snapshot, snapshots and restore: takes a snapshot of a job, lists snapshots, and begins a
+// job with one.
 #include <unistd.h>
 
 #include <boost/program_options.hpp>
@@ -27,7 +28,7 @@ options::options_description snapshot_options() {
   auto description = admin_options();
   description.add_options()("timeout",
                             options::value<double>()->default_value(600)->value_name("SECONDS"),
-                            "how long it may take");
+                            "longest time that the snapshot may take");
   return description;
 }
 
@@ -83,19 +84,19 @@ int take(const options::variables_map& given, const Words& more) {
   return await_end(given, path, as_json);
 }
 
-// Where snapshots lie.
+// Options that name the folder of the snapshots.
 options::options_description folder_options() {
   options::options_description description("Options");
   description.add_options()("config", options::value<std::string>()->value_name("FILE"),
                             "the box's configuration, which names the folder");
   description.add_options()("directory", options::value<std::string>()->value_name("FOLDER"),
-                            "the folder itself");
+                            "the folder, if there is no configuration");
   return description;
 }
 
 options::options_description snapshots_options() {
   auto description = folder_options();
-  description.add_options()("verify", "read every byte, and compare checksums");
+  description.add_options()("verify", "read every byte and compare checksums");
   add_output_option(description);
   description.add_options()("help,h", "print this text");
   return description;
@@ -127,7 +128,8 @@ void print(const std::vector<snapshot::Manifest>& list) {
   }
 }
 
-// Empty, and said why, if a wrong configuration names it.
+// Returns the folder of the snapshots. If the configuration is wrong or names none, prints the
+// reason and returns an empty string.
 std::string directory_of(const options::variables_map& given) {
   if (given.contains("directory")) return given["directory"].as<std::string>();
   const std::string file = given.contains("config") ? given["config"].as<std::string>() : "";
@@ -171,13 +173,14 @@ int list_all(const options::variables_map& given, const Words& more) {
 options::options_description restore_options() {
   auto description = folder_options();
   description.add_options()("snapshot", options::value<uint64_t>()->value_name("NUMBER"),
-                            "not the newest, but this one");
+                            "use this snapshot instead of the newest");
   add_output_option(description);
   description.add_options()("help,h", "print this text");
   return description;
 }
 
-// The newest, or the one that is asked for.
+// Returns the snapshot that --snapshot names, or the newest one. If there is none, prints the
+// reason and returns nothing.
 std::optional<snapshot::Manifest> choose(const options::variables_map& given,
                                          const std::string& directory, const std::string& job) {
   std::vector<pbox::Error> damaged;
@@ -189,7 +192,7 @@ std::optional<snapshot::Manifest> choose(const options::variables_map& given,
   }
   if (found.empty()) {
     std::cerr << "pboxctl: no snapshot of job '" << job << "' in " << directory
-              << "; `pboxctl snapshots` lists what there is\n";
+              << "; `pboxctl snapshots` lists all\n";
     return std::nullopt;
   }
   if (!given.contains("snapshot")) return found.back();
@@ -201,8 +204,8 @@ std::optional<snapshot::Manifest> choose(const options::variables_map& given,
   return std::nullopt;
 }
 
-// With the number in its environment, so that all ranks and boxes mean the same one. Returns only
-// where it cannot be begun.
+// Runs the program with the snapshot's number in its environment, so that all ranks and boxes use
+// the same snapshot. Returns only if the program cannot be run.
 int begin(const std::string& job, const snapshot::Manifest& manifest, const Words& program) {
   setenv("PBOX_JOB", job.c_str(), 1);
   setenv("PBOX_RESTORE", std::to_string(manifest.number).c_str(), 1);
@@ -224,7 +227,7 @@ int restore(const options::variables_map& given, const Words& more) {
   if (!manifest) return kFailed;
   if (const pbox::Status whole = snapshot::verify(directory, *manifest); !whole) {
     std::cerr << "pboxctl: " << whole.error().message
-              << "; another one may be whole: --snapshot NUMBER\n";
+              << "; try an older snapshot with --snapshot NUMBER\n";
     return kFailed;
   }
   std::cerr << "snapshot " << manifest->number << " of job " << manifest->job << ", after "
@@ -244,11 +247,14 @@ int restore(const options::variables_map& given, const Words& more) {
 const Command kRestore = {
     "restore",
     "JOB [options] [-- PROGRAM [words]]",
-    "begin a job with a snapshot of it",
-    "Looks for the newest snapshot of a job, reads every byte of it, and runs a program that begins"
-    "\nthe job with it: its ranks, or what starts them, with PBOX_JOB and PBOX_RESTORE set. Without"
-    "\na program it prints the latter: env $(pboxctl restore JOB) PROGRAM. It reads the folder, so"
-    "\nno daemon need run yet; the boxes of the job must have the same one.",
+    "begin a job with one of its snapshots",
+    "Finds the newest snapshot of a job, verifies every byte of it, and runs a program with "
+    "PBOX_JOB"
+    "\nand PBOX_RESTORE set, so that the job begins with the snapshot. The program is a rank, or a"
+    "\nlauncher of ranks. Without a program, prints PBOX_RESTORE=NUMBER, for use as"
+    "\n`env $(pboxctl restore JOB) PROGRAM`. Reads the folder, so no daemon need run yet. The "
+    "boxes of"
+    "\nthe job must use the same folder.",
     restore_options,
     restore,
     Command::More::kJobAndProgram};
@@ -256,24 +262,27 @@ const Command kRestore = {
 const Command kSnapshot = {
     "snapshot",
     "JOB [options]",
-    "keep a job's weights and optimizer state on disk",
-    "Has a box take a snapshot of a job in mode optimize: its weights and its optimizer's state, as"
-    "\nthey were between the same two steps on all boxes that have a part of it. The job goes on"
-    "\nmeanwhile. Returns when all is on disk, in snapshots.directory; the last two of a job are"
-    "\nkept. A job that is started with restore (PBOX_RESTORE=latest, or the number) goes on from"
-    "\nthere.",
+    "save a job's weights and optimizer state to disk",
+    "Takes a snapshot of a job in mode optimize: its weights and its optimizer state. All boxes "
+    "that"
+    "\nhave a part of the job cut between the same two steps, and the job continues meanwhile. "
+    "Returns"
+    "\nwhen everything is on disk, in snapshots.directory. The last two snapshots of a job are "
+    "kept. A"
+    "\njob started with PBOX_RESTORE=latest, or the number, continues from there.",
     snapshot_options,
     take,
     Command::More::kJob};
 
-const Command kSnapshots = {"snapshots",
-                            "[JOB] [options]",
-                            "list the snapshots that there are",
-                            "Lists the snapshots in a box's snapshots.directory, of one job or of "
-                            "all. It reads the folder, "
-                            "so no\ndaemon need run. Exit status 1: some are damaged.",
-                            snapshots_options,
-                            list_all,
-                            Command::More::kJob};
+const Command kSnapshots = {
+    "snapshots",
+    "[JOB] [options]",
+    "list snapshots",
+    "Lists the snapshots in a box's snapshots.directory, of one job or of "
+    "all jobs. Reads the folder, so\nno daemon need run. The exit status is "
+    "1 if a snapshot is damaged.",
+    snapshots_options,
+    list_all,
+    Command::More::kJob};
 
 }  // namespace pboxctl

@@ -11,10 +11,10 @@ unsigned long whole(const Json& object, const char* key) {
   return static_cast<unsigned long>(number_of(object, key));
 }
 
-// The answer to "it hangs: which rank?" comes first.
+// Prints the ranks that the job waits for now. They come first, because they explain a hang.
 void print_awaited(const Json& job) {
   const Json awaited = list_of(job, "awaited");
-  if (awaited.empty()) std::printf("  nobody is waited for now\n");
+  if (awaited.empty()) std::printf("  waits for no rank now\n");
   for (const Json& rank : awaited) {
     std::printf(
         "  waits for rank %lu (%s, %s) since %s: tensor '%s', round %lu; last packet %s ago\n",
@@ -75,7 +75,8 @@ void print_stragglers(const Json& page) {
                 text_of(job, "state").c_str(), whole(job, "world_size"),
                 whole(job, "chunk_rounds"));
     if (!job.value("kept", true)) {
-      std::printf("  its consistency model has no rounds that wait for all: see `pboxctl jobs`\n");
+      std::printf(
+          "  rounds of its consistency model do not wait for all ranks; see `pboxctl jobs`\n");
       continue;
     }
     print_awaited(job);
@@ -94,10 +95,11 @@ int stragglers(const boost::program_options::variables_map& given, const Words& 
 const Command kStragglers = {
     "stragglers",
     "[options]",
-    "say who is late: now, how often, by how much, where",
-    "Says who is late: whom each job waits for now, and who was the last, how often and by how "
-    "much,\nby rank, tensor and round. LAST: chunk rounds that the rank ended. LATE: how much "
-    "earlier they\nwould have ended without it, in all.",
+    "show which ranks are late, how often, by how much and where",
+    "Shows the ranks that each job waits for now. Then shows which ranks were the last, how often "
+    "and by\nhow much, by rank, tensor and round. LAST: chunk rounds in which the rank was the "
+    "last. "
+    "LATE: how\nmuch earlier these rounds would have ended without it, in total.",
     admin_options,
     stragglers};
 

@@ -23,13 +23,13 @@ options::options_description top_options() {
   auto description = admin_options();
   description.add_options()("interval",
                             options::value<uint32_t>()->default_value(2)->value_name("N"),
-                            "seconds between two pictures, 1 to 3600");
+                            "seconds between two updates, 1 to 3600");
   description.add_options()("count", options::value<uint32_t>()->default_value(0)->value_name("N"),
-                            "end after that many pictures; 0: go on until interrupted");
+                            "number of updates; 0: continue until interrupted");
   return description;
 }
 
-// What the box says at one moment.
+// The box's answers at one moment.
 struct Moment {
   std::chrono::steady_clock::time_point when;
   Json box, jobs, stragglers;
@@ -46,7 +46,8 @@ std::optional<Moment> look(const options::variables_map& given) {
                 std::move(*stragglers)};
 }
 
-// How fast counters grow between two moments; those of what was not there before are left out.
+// Computes how fast counters grow between two moments. The rate of an object that did not exist at
+// the first moment is 0.
 class Rates {
  public:
   Rates(const Moment& before, const Moment& now)
@@ -60,7 +61,7 @@ class Rates {
   double seconds_;
 };
 
-// By a field's text; the value lives as long as the list.
+// Returns the items of a list by the text of one of their fields.
 std::map<std::string, Json> by(const Json& list, const char* key) {
   std::map<std::string, Json> found;
   for (const Json& item : list) found[item.value(key, Json()).dump()] = item;
@@ -189,9 +190,10 @@ int top(const options::variables_map& given, const Words& /*more*/) {
 const Command kTop = {
     "top",
     "[options]",
-    "watch a box: pipelines, jobs, who is late",
-    "Watches a box: how fast each pipeline receives and sends, how busy its core is, how each job "
-    "goes on\nand whom it waits for. With --output json, an object a line.",
+    "watch a box: pipelines, jobs, late ranks",
+    "Watches a box: how fast each pipeline receives and sends, how busy its core is, how fast each "
+    "job\nmakes progress, and for which rank it waits. With --output json, prints one object per "
+    "line.",
     top_options,
     top};
 

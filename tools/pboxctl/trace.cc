@@ -19,9 +19,9 @@ options::options_description trace_options() {
   options::options_description description("Options");
   add_admin_option(description);
   description.add_options()("seconds", options::value<double>()->default_value(2)->value_name("N"),
-                            "how long the box records");
+                            "duration of the recording, in seconds");
   description.add_options()("output,o", options::value<std::string>()->value_name("FILE"),
-                            "where the trace goes; without: to standard output");
+                            "the file to write; default standard output");
   description.add_options()("help,h", "print this text");
   return description;
 }
@@ -34,8 +34,9 @@ double median(std::vector<double> values) {
 
 void print_summary(const Json& trace, const TracePage& made) {
   std::printf(
-      "%llu rounds of chunks; from the first fragment to the sum, from there to the last "
-      "rank:\n%-10s %10s %12s %12s\n",
+      "%llu rounds of chunks. AGGREGATE: from the first fragment to the sum. SEND: from there "
+      "until "
+      "the\nresult has left for all ranks. Medians by priority:\n%-10s %10s %12s %12s\n",
       static_cast<unsigned long long>(made.rounds), "PRIORITY", "ROUNDS", "AGGREGATE", "SEND");
   for (auto at = made.by_priority.rbegin(); at != made.by_priority.rend(); ++at) {
     std::printf("%-10lld %10zu %12s %12s\n", static_cast<long long>(at->first),
@@ -44,7 +45,8 @@ void print_summary(const Json& trace, const TracePage& made) {
   }
   const double lost = number_of(trace, "lost_events");
   if (lost > 0) {
-    std::printf("there was no room for the last %.0f events: record for a shorter time\n", lost);
+    std::printf("the last %.0f events did not fit into the recording; record for a shorter time\n",
+                lost);
   }
 }
 
@@ -65,7 +67,8 @@ int trace(const options::variables_map& given, const Words& more) {
   try {
     made = make_trace_page(*recorded);
   } catch (const Json::exception& error) {
-    std::cerr << "pboxctl: that is no trace: " << error.what() << "; is pboxd of this release?\n";
+    std::cerr << "pboxctl: the box's answer is not a trace: " << error.what()
+              << "; are pboxd and pboxctl of one release (pboxctl version --admin)?\n";
     return kFailed;
   }
   if (!given.contains("output")) {
@@ -89,11 +92,12 @@ int trace(const options::variables_map& given, const Words& more) {
 const Command kTrace = {
     "trace",
     "JOB [options]",
-    "record when a job's chunks come and go, for Perfetto",
-    "Has a box record, for some seconds, when each chunk's rounds began to come from each rank, "
-    "when\nthey were summed, and when the result had left. The page that is made of it is for "
-    "ui.perfetto.dev\nand chrome://tracing. With --output the median times by priority are printed "
-    "too. Of jobs whose\nmodel is bsp; one trace at a time on a box.",
+    "record when a job's chunks arrive and leave, for Perfetto",
+    "Records for some seconds when each round of each chunk began to arrive from each rank, when "
+    "it "
+    "was\nsummed, and when its result had left. Open the trace in ui.perfetto.dev or "
+    "chrome://tracing. With\n--output, also prints median times by priority. The job's model must "
+    "be bsp. A box records one trace\nat a time.",
     trace_options,
     trace,
     Command::More::kJob};

@@ -11,14 +11,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-// As the box numbers them; see appliance/admin/README.md.
+// The kinds of events, numbered as in the box's answer; see appliance/admin/README.md.
 enum Kind : unsigned { kFirst, kLast, kFull, kSent };
 
 struct Arrival {
   std::optional<uint64_t> first_ns, last_ns;
 };
 
-// Of one chunk.
+// One round of one chunk.
 struct Round {
   std::map<uint32_t, Arrival> ranks;
   std::optional<uint64_t> full_ns, sent_ns;
@@ -37,7 +37,7 @@ struct Round {
   }
 };
 
-using RoundKey = std::pair<size_t, uint32_t>;  // index of the chunk, number
+using RoundKey = std::pair<size_t, uint32_t>;  // index of the chunk, number of the round
 
 std::map<RoundKey, Round> rounds_of(const Json& trace) {
   std::map<RoundKey, Round> rounds;
@@ -54,7 +54,8 @@ std::map<RoundKey, Round> rounds_of(const Json& trace) {
   return rounds;
 }
 
-// Spans that may overlap: a pair of asynchronous events. Those of one category and id nest.
+// Adds a span as a pair of asynchronous events, so that spans may overlap. Spans of one category
+// and id nest.
 void add_span(Json& events, Json span, uint64_t from_ns, uint64_t to_ns) {
   for (const bool begins : {true, false}) {
     span["ph"] = begins ? "b" : "e";
@@ -87,7 +88,7 @@ void add_round(Json& events, const Json& chunk, uint32_t number, const Round& ro
     span["cat"] = "arrive";
     span["id"] = std::to_string(id) + "." + std::to_string(rank);
     span["name"] = "rank " + std::to_string(rank);
-    // A rank that was left out has no last fragment.
+    // A rank that was excluded meanwhile has no last fragment.
     add_span(events, span, *arrival.first_ns, arrival.last_ns.value_or(*round.full_ns));
   }
 }
