@@ -1,12 +1,12 @@
-# Shell functions that tools/test, tools/demo and others share. Source it; it changes no directory.
+# Shell functions of tools/test, tools/demo and others. To be sourced; keeps the current directory.
 #
-#   pbox_install GROUP...        install what is missing of these groups of tools/packages
-#   pbox_unpack GROUP...         unpack these groups below build/deb, without installing them
-#   pbox_build PRESET [TARGET]   configure build/PRESET and build it
-#   pbox_python MODULE...        the Python here that can import all of these
-#   pbox_make_network NAME       a namespace with a cable for a box with DPDK
-#   pbox_step NAME COMMAND...    run one step: number, name, time; its output goes to a log
-#   pbox_summary                 times, what was skipped, what failed; status 1 if anything did
+#   pbox_install GROUP...        installs the missing packages of these groups of tools/packages
+#   pbox_unpack GROUP...         unpacks these groups below build/deb, without installing them
+#   pbox_build PRESET [TARGET]   configures build/PRESET and builds it
+#   pbox_python MODULE...        prints the first Python that can import all these modules
+#   pbox_make_network NAME       makes a network namespace with a cable for a box with DPDK
+#   pbox_step NAME COMMAND...    runs a step: prints number, name and time, and logs its output
+#   pbox_summary                 prints times, skipped tests and failures; status 1 if a step failed
 # shellcheck shell=bash
 
 PBOX_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -15,13 +15,13 @@ PBOX_JOBS=${PBOX_JOBS:-$(nproc)}
 PBOX_STEP_INDEX=0
 PBOX_STEP_COUNT=${PBOX_STEP_COUNT:-1}
 PBOX_REPORT=()
-# One entry of each per failed step.
+# These three arrays have one entry for each failed step.
 PBOX_FAILED_NAMES=()
 PBOX_FAILED_COMMANDS=()
 PBOX_FAILED_LOGS=()
-# "STEP: PROGRAM: WHY", of tests that did not run.
+# An entry "STEP: PROGRAM: WHY" for each test that did not run.
 PBOX_SKIPPED=()
-# Lines of a failed step's log that are worth the screen.
+# Lines of a failed step's log that are shown on the screen.
 PBOX_TAIL_LINES=40
 
 if command -v ccache >/dev/null && [ -z "${CMAKE_CXX_COMPILER_LAUNCHER+set}" ]; then
@@ -35,7 +35,7 @@ pbox_die() {
   exit 1
 }
 
-# Runs a command as root: directly, or through sudo where that asks no question.
+# Runs a command as root: directly, or through sudo.
 pbox_as_root() {
   if [ "$(id -u)" = 0 ]; then
     "$@"
@@ -46,7 +46,7 @@ pbox_as_root() {
   fi
 }
 
-# The packages of the given groups, one per line, each once.
+# Prints the packages of the given groups, one per line, each once.
 pbox_packages() {
   awk -v groups=" $* " '!/^#/ && NF && index(groups, " " $1 " ") && !seen[$2]++ { print $2 }' \
     "$PBOX_ROOT/tools/packages"
@@ -62,24 +62,25 @@ pbox_missing_packages() {
 
 pbox_install() {
   command -v dpkg-query >/dev/null || {
-    pbox_say "not a Debian system: what tools/packages lists must be installed by hand"
+    pbox_say "this is not a Debian system: install the packages of tools/packages by hand"
     return 0
   }
   local missing=() install=(apt-get install -y -q --no-install-recommends)
   mapfile -t missing < <(pbox_missing_packages "$@")
   if [ ${#missing[@]} -eq 0 ]; then
-    pbox_say "nothing is missing"
+    pbox_say "all packages are installed"
     return 0
   fi
   pbox_say "installing: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  # The lists may be absent (a fresh container) or stale: they are fetched only where that shows.
+  # The package lists may be absent, as in a fresh container, or stale. Fetch them only if installing
+  # fails.
   pbox_as_root "${install[@]}" "${missing[@]}" ||
     { pbox_as_root apt-get update -q && pbox_as_root "${install[@]}" "${missing[@]}"; } ||
     { pbox_say "remedy: as root, apt-get update && apt-get install ${missing[*]}" && return 1; }
 }
 
-# For packages whose installation would start a server: their programs end up below
+# Unpacks packages whose installation would start a server. Their programs lie below
 # build/deb/PACKAGE.
 pbox_unpack() {
   local package folder=$PBOX_ROOT/build/deb
@@ -96,8 +97,8 @@ pbox_unpack() {
   done
 }
 
-# The first of the usual Pythons that can import all the modules: the one in PATH may be a bare one,
-# while the packages of the system belong to the system's. Status 1 if none can.
+# Prints the first Python that can import all the modules. The one in PATH may lack the packages of
+# the system, which belong to the system's Python. Status 1 if there is none.
 pbox_python() {
   local python modules
   modules=$(IFS=, && printf '%s' "$*")
@@ -110,8 +111,8 @@ pbox_python() {
   return 1
 }
 
-# A cable in a network namespace of its own, 10.77.0.0/24: the end box0 is left to a box with the
-# arguments PBOX_NETWORK_BOX, the end worker0 is the kernel's. As root. `ip netns del` removes it.
+# Makes a network namespace with a cable, 10.77.0.0/24. The end box0 is for a box with the arguments
+# PBOX_NETWORK_BOX, the kernel has the end worker0. Needs root. `ip netns del` removes it.
 PBOX_NETWORK_BOX=(--box.listen=127.0.0.1 --data.port=dpdk --data.port_first=9542 --data.mtu=9000
   '--dpdk.devices=net_af_packet0,iface=box0 10.77.0.1/24' --dpdk.no_huge=true
   --security.insecure=true --security.insecure_off_loopback=true)
@@ -120,7 +121,8 @@ pbox_make_network() {
   ip netns add "$name" && ip -n "$name" link set lo up &&
     ip -n "$name" link add box0 mtu 9000 type veth peer name worker0 mtu 9000 &&
     ip -n "$name" addr add 10.77.0.2/24 dev worker0 &&
-    # The kernel would answer at the box's end too, and leave checksums to a NIC that is none.
+    # Otherwise the kernel would answer at the box's end too, and would leave checksums to a NIC that
+    # does not exist.
     ip netns exec "$name" sysctl -qw net.ipv6.conf.box0.disable_ipv6=1 &&
     ip netns exec "$name" ethtool -K worker0 tx off tx-udp-segmentation off >/dev/null &&
     ip -n "$name" link set box0 up && ip -n "$name" link set worker0 up
@@ -133,7 +135,8 @@ pbox_build() {
     cmake --build --preset "$preset" --parallel "$PBOX_JOBS" ${1:+--target "$@"})
 }
 
-# Test programs share the machine's cores with the boxes they start: two at once, no more.
+# Runs the tests of a preset. At most two run at once, because the boxes that they start need cores
+# too.
 pbox_ctest() {
   local preset=$1
   shift
@@ -144,14 +147,15 @@ pbox_ctest() {
   return $status
 }
 
-# pbox_skipped_tests CTEST_LOG: "skipped: PROGRAM: WHY" for what did not run here, in whole or in
-# part; such programs print "skipped: WHY", which ctest keeps to its log.
+# pbox_skipped_tests CTEST_LOG prints "skipped: PROGRAM: WHY" for each test that did not run, or ran
+# in part. Such a program prints "skipped: WHY", which only ctest's log shows.
 pbox_skipped_tests() {
   awk '/^[0-9]+\/[0-9]+ Test(ing)?: / { name = $NF; delete seen }
     sub(/^ *skipped: /, "") && !seen[$0]++ { print "skipped: " name ": " $0 }' "$1"
 }
 
-# pbox_failure LOG: what of a failed step's log says why: what each failed test printed, or the end.
+# pbox_failure LOG prints the part of a failed step's log that explains the failure: the output of
+# each failed test, or the end of the log.
 pbox_failure() {
   local tests
   tests=$(awk -v most="$PBOX_TAIL_LINES" '/^ *Start +[0-9]+: / { shown = most; next }
@@ -211,7 +215,7 @@ pbox_summary() {
   for index in "${!PBOX_FAILED_NAMES[@]}"; do
     printf '\nfailed: %s\n  log:   %s\n' "${PBOX_FAILED_NAMES[$index]}" \
       "${PBOX_FAILED_LOGS[$index]}"
-    case ${PBOX_FAILED_COMMANDS[$index]} in  # others are the caller's own
+    case ${PBOX_FAILED_COMMANDS[$index]} in  # only these functions exist outside of the caller
       pbox_*) printf '  again: (. tools/lib.sh && %s)\n' "${PBOX_FAILED_COMMANDS[$index]% }" ;;
     esac
   done

@@ -1,4 +1,4 @@
-# Build settings shared by every folder, and the two functions that declare its targets.
+# Build settings of every folder, and the two functions that declare targets.
 option(PBOX_BUILD_TESTS "Build the test programs" ON)
 option(PBOX_BUILD_PERF "Build pbox-perf" ON)
 option(PBOX_WERROR "Treat warnings as errors" ON)
@@ -16,32 +16,32 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 
-# Each folder installs what it makes, as component `box` or `worker`. Libraries go to lib, not to
-# lib/TRIPLET: the Python package looks for its own there.
+# Each folder installs its own files, as a component: `box`, `worker` and others. Libraries go to
+# lib, not to lib/TRIPLET, because the Python package looks for libpbox.so there.
 include(GNUInstallDirs)
 set(CMAKE_INSTALL_LIBDIR lib)
 
 find_package(Threads REQUIRED)
 
 add_library(pbox_options INTERFACE)
-# -ffp-contract=off: sums must not depend on whether the compiler fuses a multiply and an add.
+# -ffp-contract=off, because sums must not depend on whether the compiler fuses multiply and add.
 target_compile_options(pbox_options INTERFACE -Wall -Wextra -Wpedantic -ffp-contract=off
   $<$<BOOL:${PBOX_WERROR}>:-Werror>)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  # SSE4.2 and its CRC32C instruction, in every server since 2009; wider vectors are chosen at
-  # start.
+  # Every server since 2009 has SSE4.2 and its CRC32C instruction. Wider vectors are chosen at
+  # program start.
   target_compile_options(pbox_options INTERFACE -march=x86-64-v2)
 endif()
 target_include_directories(pbox_options INTERFACE "${PROJECT_SOURCE_DIR}")
 if(PBOX_SANITIZE)
   target_compile_options(pbox_options INTERFACE -fsanitize=${PBOX_SANITIZE}
     -fno-omit-frame-pointer -fno-sanitize-recover=all
-    # Sanitizers' own code hides stores from GCC's flow analysis: it warns inside <regex>.
+    # Sanitizer code hides stores from GCC's flow analysis, which then warns inside <regex>.
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(pbox_options INTERFACE -fsanitize=${PBOX_SANITIZE})
   if(PBOX_SANITIZE MATCHES "thread")
-    # The thread sanitizer does not know fences. One thread runs each io_context here, so Asio's
-    # fences order nothing.
+    # The thread sanitizer does not understand fences. Each io_context has one thread here, so Asio
+    # needs none.
     target_compile_definitions(pbox_options INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
   endif()
 endif()
@@ -49,14 +49,14 @@ if(PBOX_FUZZ)
   target_compile_options(pbox_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# pbox_folder(NAME [DEPENDS lib...]): one static library of all .cc files of the folder and its
-# subfolders. Headers are compiled alone too (target all_verify_interface_header_sets), so each is
-# self-contained.
+# pbox_folder(NAME [DEPENDS lib...] [EXCLUDE regex...]) makes one static library of all .cc files of
+# the folder and its subfolders. The target all_verify_interface_header_sets compiles each header
+# alone, to prove that it is self-contained.
 function(pbox_folder name)
   cmake_parse_arguments(arg "" "" "DEPENDS;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" CONFIGURE_DEPENDS "*.cc")
   file(GLOB_RECURSE headers RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" CONFIGURE_DEPENDS "*.h")
-  # EXCLUDE sees "/sub/file.cc", never the path of the checkout, which may hold such a name too.
+  # EXCLUDE matches "/sub/file.cc", never the path of the checkout, which may contain such a name.
   foreach(list_name sources headers)
     list(TRANSFORM ${list_name} PREPEND "/")
     foreach(pattern IN LISTS arg_EXCLUDE)
@@ -76,12 +76,13 @@ function(pbox_folder name)
   endif()
 endfunction()
 
-# pbox_test(NAME LABEL unit|integration|slow [DEPENDS lib...] SOURCES file...): one Catch2 program.
+# pbox_test(NAME LABEL unit|integration|slow [DEPENDS lib...] SOURCES file...) makes one Catch2
+# program and its test.
 function(pbox_test name)
   cmake_parse_arguments(arg "" "LABEL" "DEPENDS;SOURCES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE pbox_test_main ${arg_DEPENDS})
-  # What a test's own code gains by optimisation is less than what its compilation costs.
+  # Optimising a test's own code costs more time than it saves.
   target_compile_options(${name} PRIVATE -O0)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   add_test(NAME ${name} COMMAND ${name})

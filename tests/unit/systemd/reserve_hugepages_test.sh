@@ -1,6 +1,6 @@
 #!/bin/sh
-# reserve-hugepages gives each node its share, never takes pages away, skips a node without the
-# size, and refuses nonsense: reserve_hugepages_test.sh SYSTEMD_FOLDER
+# reserve_hugepages_test.sh SYSTEMD_FOLDER: reserve-hugepages gives each node its share, never takes
+# pages away, skips a node without that page size, and refuses wrong percentages.
 set -eu
 script=$1/reserve-hugepages
 nodes=$(mktemp -d)

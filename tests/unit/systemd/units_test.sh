@@ -1,12 +1,12 @@
 #!/bin/sh
-# The units load without a complaint, the daemon's is closed to the agreed degree, and the account
-# and folder they need are what sysusers and tmpfiles make: units_test.sh SYSTEMD_FOLDER
+# units_test.sh SYSTEMD_FOLDER: the units load without a warning, the daemon's exposure is below the
+# agreed bound, and sysusers and tmpfiles make the account and the folder that the units need.
 set -eu
 units=$1
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# verify wants every program to exist; ours may not be installed here.
+# `verify` needs every program to exist, and ours may not be installed here.
 for unit in pboxd.service pbox-hugepages.service; do
   sed -e 's#/usr/bin/pboxd#/bin/true#; s#/usr/libexec/pbox/reserve-hugepages#/bin/true#' \
     "$units/$unit" > "$folder/$unit"
@@ -17,11 +17,11 @@ if [ -n "$output" ]; then
   echo "systemd-analyze verify: $output"
   exit 1
 fi
-# 20 is 2.0. What remains is the network, and the capability for large buffers.
+# 20 means 2.0. The network and the capability for large buffers remain open.
 systemd-analyze security --offline=true --threshold=20 "$folder/pboxd.service" \
   > "$folder/security" || { cat "$folder/security"; exit 1; }
 
-# With DPDK's drop-in it is open for VFIO, verbs and raw packets, and by no more than that.
+# With the drop-in for DPDK, only VFIO, verbs and raw packets are open in addition.
 mkdir -p "$folder/pboxd.service.d"
 cp "$units/pboxd-dpdk.conf" "$folder/pboxd.service.d/dpdk.conf"
 output=$(systemd-analyze verify --man=no "$folder/pboxd.service" 2>&1) \
@@ -34,7 +34,7 @@ systemd-analyze security --offline=true --threshold=25 "$folder/pboxd.service" \
   > "$folder/security" || { cat "$folder/security"; exit 1; }
 grep -q 'char-vfio:rw' "$folder/security" || { echo "pboxd-dpdk.conf opens no VFIO"; exit 1; }
 
-# With RDMA's it is open for verbs alone.
+# With the drop-in for RDMA, only verbs are open in addition.
 rm "$folder/pboxd.service.d/dpdk.conf"
 cp "$units/pboxd-rdma.conf" "$folder/pboxd.service.d/rdma.conf"
 output=$(systemd-analyze verify --man=no "$folder/pboxd.service" 2>&1) \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The functions of tools/lib.sh that the tools share: lib_test.sh TOOLS_FOLDER
+# lib_test.sh TOOLS_FOLDER: tests the shell functions of tools/lib.sh.
 set -uo pipefail
 # shellcheck source=tools/lib.sh
 . "$1/lib.sh"
@@ -11,7 +11,7 @@ fail() {
   exit 1
 }
 
-# The command to run a failed step again is the command that was run, whatever its arguments hold.
+# The summary prints the exact command of a failed step, whatever characters its arguments contain.
 pbox_count_arguments() { return $(($# + 40)); }
 pbox_step "one" pbox_count_arguments -L 'unit|integration' "two words" "" >/dev/null
 [ $? = 44 ] || fail "a step returns its command's status"
@@ -23,14 +23,14 @@ eval "set -- $again"
 [ "$#" = 5 ] && [ "$3" = 'unit|integration' ] && [ "$4" = "two words" ] && [ -z "$5" ] ||
   fail "again: $again"
 grep -q "log:   $PBOX_LOGS/one.log" <<<"$report" || fail "$report"
-# One of the caller's own functions would not be there.
+# The summary prints no command for a function of the caller, which would not exist elsewhere.
 own() { return 1; }
 pbox_step "three" own >/dev/null
 report=$(pbox_summary)
 grep -q 'failed: three' <<<"$report" || fail "$report"
 grep -q 'again: .*own' <<<"$report" && fail "$report"
 
-# Of a failed step is shown what its failed tests printed, however much came after.
+# A failed step shows the output of its failed tests, however much output follows.
 ctest_like() {
   printf '      Start  1: first\n1/3 Test  #1: first ....   Passed    0.01 sec\n'
   printf '      Start  2: second\n      Start  3: third\n'
@@ -46,9 +46,9 @@ not_ctest() { printf 'the end\n' && return 1; }
 shown=$(pbox_step "other" not_ctest)
 grep -q '| the end$' <<<"$shown" || fail "the end of another log: $shown"
 
-# A Python is named only if it imports every module.
+# pbox_python names a Python only if it can import every module.
 python=$(pbox_python json sys) || fail "no Python imports json"
 "$python" -c 'import json, sys' || fail "$python"
-pbox_python json no_such_module_here && fail "a module that nobody has was found"
+pbox_python json no_such_module_here && fail "a module was found that does not exist"
 
 exit 0

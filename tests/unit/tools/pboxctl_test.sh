@@ -1,13 +1,13 @@
 #!/bin/sh
-# pboxctl prints the golden plan, plans this machine, takes settings as flags, and answers mistakes
-# with the status and the words that say what to do: pboxctl_test.sh PBOXCTL GOLDEN_FOLDER
+# pboxctl_test.sh PBOXCTL GOLDEN_FOLDER: pboxctl prints the golden plan, plans this machine, accepts
+# settings as options, and answers mistakes with the right status and a remedy.
 set -eu
 pboxctl=$1
 golden=$2/pbox-2x14-10nic
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-expect() {  # expect STATUS WORDS COMMAND...: the exit status, and words in what is printed
+expect() {  # expect STATUS WORDS COMMAND...: the exit status, and words that the output contains
   status=$1
   words=$2
   shift 2
@@ -27,7 +27,7 @@ diff "$golden.plan" "$folder/plan"
 expect 0 'Plan for this machine' "$pboxctl" plan --config "$folder/empty.conf"
 expect 0 '"pipelines": [' "$pboxctl" plan --config "$folder/empty.conf" -o json
 expect 0 'pipeline.pin = on: pinned' "$pboxctl" plan --config "$folder/empty.conf" --pipeline.pin=on
-# A plan over DPDK says what the devices can do, or why they were not asked.
+# A plan with DPDK lists the capabilities of the devices, or the reason why they were not asked.
 dpdk='--data.port=dpdk --dpdk.no_huge=true --pipeline.count=1 --security.insecure=true
   --security.insecure_off_loopback=true'
 expect 0 'the devices were not asked' "$pboxctl" plan --config "$folder/empty.conf" $dpdk \
@@ -57,7 +57,7 @@ expect 2 'are for doctor on the box' "$pboxctl" doctor --to box --data.mtu=1500
 expect 2 'exclude each other' "$pboxctl" doctor --to box --config "$folder/empty.conf"
 expect 2 'did you mean data.mtu?' "$pboxctl" doctor --config "$folder/empty.conf" --data.mut=1
 
-# Every command says what it is for, refuses what it does not know, and says what a box must be.
+# Every command explains itself, refuses unknown options, and explains how to name a box.
 for command in boxes jobs metrics stragglers top workers; do
   expect 0 "Usage: pboxctl $command" "$pboxctl" "$command" --help
   expect 1 'give the HOST:PORT that a box names as admin=' "$pboxctl" "$command" \
@@ -72,7 +72,7 @@ expect 0 'control protocol' "$pboxctl" version
 expect 0 '"control_protocol":' "$pboxctl" version -o json
 expect 0 'control protocol' "$pboxctl" --version
 
-# The man page is one, and names every command and option; so does the completion.
+# The man page has no warnings and names every command and option, and so does the completion.
 "$pboxctl" docs man > "$folder/pboxctl.1"
 if command -v man >/dev/null; then
   LC_ALL=C.UTF-8 MANWIDTH=100 man --warnings -E UTF-8 -l "$folder/pboxctl.1" \
@@ -83,7 +83,7 @@ if command -v man >/dev/null; then
   fi
 fi
 "$pboxctl" docs completion > "$folder/completion"
-complete() {  # complete WORD...: what bash offers for the last word
+complete() {  # complete WORD...: prints the completions that bash offers for the last word
   bash -c '. "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _pboxctl; echo "${COMPREPLY[*]}"' \
     "$folder/completion" "$@"
 }

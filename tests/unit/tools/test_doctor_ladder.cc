@@ -30,7 +30,7 @@ TEST_CASE("few ladders find the largest size that passes, to the unit, whatever 
   }
 }
 
-TEST_CASE("rungs stand strictly between what is known, each once, in units") {
+TEST_CASE("rungs lie strictly between the known bounds, each once, in units") {
   for (uint32_t fails = 512 + kRungUnitBytes; fails < 1'000; fails += kRungUnitBytes) {
     const Bracket bracket{512, fails};
     uint32_t before = bracket.passes;
@@ -44,7 +44,7 @@ TEST_CASE("rungs stand strictly between what is known, each once, in units") {
   }
 }
 
-TEST_CASE("what comes back above a size that was lost counts for nothing") {
+TEST_CASE("a size that comes back above one that was lost is ignored") {
   const Bracket bracket = narrow({512, 8192}, {1000, 2000, 3000}, {true, false, true});
   CHECK(bracket.passes == 1000);
   CHECK(bracket.fails == 2000);

@@ -1,4 +1,4 @@
-// What a flight recorder kept, replayed: the same core, the same verdicts.
+// Replays a flight recorder's records: the same engine reaches the same verdicts.
 #include <catch2/catch.hpp>
 #include <optional>
 
@@ -35,8 +35,8 @@ uint64_t count_of(const FlightReplay& replay, Verdict verdict) {
   return replay.pipelines.at(0).verdicts[static_cast<size_t>(verdict)];
 }
 
-// A job's packets in any order, some twice, some of them wrong; rank `absent` pushes nothing in the
-// last round.
+// Delivers a job's packets in random order, some twice, some of them wrong. Rank `absent` pushes
+// nothing in the last round.
 void run_rounds(Box& box, const JobOptions& job, Rng& rng, uint32_t rounds, uint32_t absent) {
   for (uint32_t round = 0; round < rounds; ++round) {
     std::vector<Packet> packets;
@@ -76,7 +76,7 @@ void run_rounds(Box& box, const JobOptions& job, Rng& rng, uint32_t rounds, uint
 
 }  // namespace
 
-TEST_CASE("a replay of all that a pipeline did comes to every verdict again") {
+TEST_CASE("a replay of all records of a pipeline reaches every verdict again") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     Rng rng(seed);
@@ -96,7 +96,7 @@ TEST_CASE("a replay of all that a pipeline did comes to every verdict again") {
     CHECK(pipeline.index == kPipeline);
     CHECK(pipeline.damaged == 0);
     CHECK(pipeline.interrupted.empty());
-    // But what came for a chunk before its first round had begun.
+    // Packets for a chunk that came before its first round had begun are too early to judge.
     CHECK(pipeline.judged + pipeline.too_early == box.count(pipeline::Counter::kRxPackets));
     CHECK(pipeline.judged > 10 * pipeline.too_early);
     CHECK(count_of(replayed, Verdict::kAggregated) == box.count(pipeline::Counter::kAggregated));
@@ -122,7 +122,7 @@ TEST_CASE("a replay of all that a pipeline did comes to every verdict again") {
   }
 }
 
-TEST_CASE("a replay of what is left of a full ring comes to every verdict again") {
+TEST_CASE("a replay of a ring that has lost its oldest records reaches every verdict again") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     Rng rng(seed);
@@ -144,7 +144,7 @@ TEST_CASE("a replay of what is left of a full ring comes to every verdict again"
   }
 }
 
-TEST_CASE("a round that stays open while the ring goes round is still known") {
+TEST_CASE("a round that stays open while the ring wraps is still known") {
   FlightMemory memory(512);
   Box box(memory.span());
   const JobOptions waits{.job = 0, .workers = 7, .chunks = 3};
@@ -201,7 +201,7 @@ TEST_CASE("ranks that leave and come back, and jobs that end, are replayed too")
   CHECK(count_of(ended, Verdict::kSession) == 4);
 }
 
-TEST_CASE("a verdict that the code does not reach is a difference, with the packet") {
+TEST_CASE("a recorded verdict that the code does not reach is reported with its packet") {
   FlightMemory memory(1024);
   Box box(memory.span());
   const JobOptions job;
@@ -222,7 +222,7 @@ TEST_CASE("a verdict that the code does not reach is a difference, with the pack
         std::string::npos);
 }
 
-TEST_CASE("the packet that a pipeline was at when it ended is named") {
+TEST_CASE("the packet that a pipeline was processing when it ended is named") {
   FlightMemory memory(1024);
   Box box(memory.span());
   const JobOptions job;
@@ -257,8 +257,8 @@ TEST_CASE("packets of jobs of other models are counted and not replayed") {
   CHECK(replayed.pipelines.at(0).judged == 0);
 }
 
-TEST_CASE("records of two runs are compared result by result, as far as both have them") {
-  // A fragment that is another in one round of the run.
+TEST_CASE("records of two runs are compared result by result, for results that both have") {
+  // A fragment with another value in one round of the run.
   struct Slip {
     uint32_t round;
     uint32_t fragment;
@@ -296,7 +296,7 @@ TEST_CASE("records of two runs are compared result by result, as far as both hav
   CHECK(newest.in_both > 2);
   CHECK(newest.in_both < 18);
   CHECK(newest.different == 0);
-  // Of each round the next fragment is looked at.
+  // The recorder digests another fragment in each round.
   const ResultsCompared other = compare(run(1024, Slip{7, 1}), whole);
   CHECK(other.in_both == 18);
   CHECK(other.different == 1);

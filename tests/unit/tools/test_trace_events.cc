@@ -18,7 +18,7 @@ Json trace_of(const Json& events) {
           {"events", events}};
 }
 
-// The time of the one event of this phase and name, in microseconds.
+// Returns the time of the only event of this phase and name, in microseconds.
 double at(const Json& page, const std::string& phase, const std::string& name) {
   double found = -1;
   for (const Json& event : page.at("traceEvents")) {
@@ -32,7 +32,7 @@ double at(const Json& page, const std::string& phase, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("a round is a span with its parts in it, whatever the order of its events") {
+TEST_CASE("a round is a span that contains its parts, whatever the order of its events") {
   const TracePage made =
       make_trace_page(trace_of(Json::parse("[[5000,2,0,4,0],[1000,0,0,4,1],[2000,0,0,4,0],[3000,1,"
                                            "0,4,0],[4000,1,0,4,1],[9000,3,0,4,0]]")));
@@ -54,14 +54,14 @@ TEST_CASE("a round is a span with its parts in it, whatever the order of its eve
   CHECK(made.by_priority.at(-2).send_s[0] == Approx(4e-6));
 }
 
-TEST_CASE("a rank that a round went on without has come until then") {
+TEST_CASE("the arrival of a rank that was excluded ends when the round's sum is complete") {
   const TracePage made = make_trace_page(trace_of(
       Json::parse("[[1000,0,0,4,0],[2000,1,0,4,0],[3000,0,0,4,1],[5000,2,0,4,0],[6000,3,0,4,0]]")));
   CHECK(made.rounds == 1);
   CHECK(at(made.page, "e", "rank 1") == 5);
 }
 
-TEST_CASE("rounds that had not left are counted and not shown") {
+TEST_CASE("rounds whose results had not left are counted and not shown") {
   const TracePage made = make_trace_page(
       trace_of(Json::parse("[[1000,0,0,4,0],[2000,1,0,4,0],[5000,2,0,4,0],[6000,0,0,5,0]]")));
   CHECK(made.rounds == 0);
