@@ -73,8 +73,8 @@ pbox_install() {
   fi
   pbox_say "installing: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  # The package lists may be absent, as in a fresh container, or stale. Fetch them only if installing
-  # fails.
+  # The package lists may be absent, as in a fresh container, or stale. Fetch them only if
+  # installing fails.
   pbox_as_root "${install[@]}" "${missing[@]}" ||
     { pbox_as_root apt-get update -q && pbox_as_root "${install[@]}" "${missing[@]}"; } ||
     { pbox_say "remedy: as root, apt-get update && apt-get install ${missing[*]}" && return 1; }
@@ -121,8 +121,8 @@ pbox_make_network() {
   ip netns add "$name" && ip -n "$name" link set lo up &&
     ip -n "$name" link add box0 mtu 9000 type veth peer name worker0 mtu 9000 &&
     ip -n "$name" addr add 10.77.0.2/24 dev worker0 &&
-    # Otherwise the kernel would answer at the box's end too, and would leave checksums to a NIC that
-    # does not exist.
+    # Otherwise the kernel would answer at the box's end too, and would leave checksums to a NIC
+    # that does not exist.
     ip netns exec "$name" sysctl -qw net.ipv6.conf.box0.disable_ipv6=1 &&
     ip netns exec "$name" ethtool -K worker0 tx off tx-udp-segmentation off >/dev/null &&
     ip -n "$name" link set box0 up && ip -n "$name" link set worker0 up

@@ -88,7 +88,7 @@ def main():
           "#pragma once\n\n#include \"nic/wire/header.h\"\n\nnamespace pbox::golden {\n\n"
           "struct GoldenPacket {\n  const char* description;\n  const char* hex;\n"
           "  bool payload_crc;     // the policy it is checked under\n"
-          "  wire::Reject reject;  // of parse, or kTag of verify_tag\n"
+          "  wire::Reject reject;  // result of parse, or kTag of verify_tag\n"
           "  wire::Header header;  // meaningless if reject is kTooShort\n};\n\n"
           "// clang-format off\ninline constexpr GoldenPacket kPackets[] = {")
     for description, reject, payload_crc, fields, data in rows():

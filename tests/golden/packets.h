@@ -9,7 +9,7 @@ struct GoldenPacket {
   const char* description;
   const char* hex;
   bool payload_crc;     // the policy it is checked under
-  wire::Reject reject;  // of parse, or kTag of verify_tag
+  wire::Reject reject;  // result of parse, or kTag of verify_tag
   wire::Header header;  // meaningless if reject is kTooShort
 };
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes the Grafana dashboards in grafana/ from panels.py.
+"""Generates the Grafana dashboards in grafana/ from panels.py.
 
-  make_dashboards.py          write them
-  make_dashboards.py --check  say which differ from what would be written; status 1 if any does
+  make_dashboards.py          write the dashboards
+  make_dashboards.py --check  name those that are not current; exit status 1 if there is one
 """
 import json
 import os
@@ -31,7 +31,7 @@ def variable(name):
 
 
 def targets(kind, queries):
-    """One Grafana target a query; numbers of now are asked for as such."""
+    """Returns one Grafana target for each query. Panels of current numbers use instant queries."""
     instant = {"instant": True, "range": False} if kind != "time" else {}
     return [{"refId": chr(ord("A") + index), "datasource": SOURCE, "expr": expr,
              "legendFormat": legend, **instant,
@@ -40,7 +40,7 @@ def targets(kind, queries):
 
 
 def lay_out(entries):
-    """Panels from left to right, a new line where one does not fit."""
+    """Yields the panels from left to right, and begins a new row when one does not fit."""
     x = y = line_height = 0
     for number, (kind, title, unit, text, queries) in enumerate(entries, 1):
         name, width, height = KINDS[kind]
@@ -68,7 +68,7 @@ def dashboard(uid, title, variables, entries):
 
 
 def as_text(page):
-    """JSON with a line a panel, so that changes can be read."""
+    """Returns the page as JSON with one line per panel, so that changes are readable."""
     shown = [json.dumps(panel) for panel in page["panels"]]
     rest = {key: value for key, value in page.items() if key != "panels"}
     return (json.dumps(rest, indent=1)[:-2] + ',\n "panels": [\n  ' + ",\n  ".join(shown) +
@@ -88,7 +88,7 @@ def main():
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
     for path in differing:
-        print(f"{path} is not what panels.py makes: run tools/dashboards/make_dashboards.py")
+        print(f"{path} is not current: run tools/dashboards/make_dashboards.py")
     sys.exit(1 if differing else 0)
 
 

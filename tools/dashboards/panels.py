@@ -1,8 +1,8 @@
-"""What the dashboards show: one entry a panel. make_dashboards.py lays them out.
+"""The panels of the dashboards. make_dashboards.py lays them out.
 
-A panel is (kind, title, unit, help, {legend: query}). Kinds: "stat" (numbers of now, narrow),
-"time" (over time, half a row), "table" (of now, a whole row). Units are Grafana's. $box and $job
-are what the reader has chosen; both may be several.
+A panel is (kind, title, unit, help, {legend: query}). Kinds: "stat" (current numbers, narrow),
+"time" (a graph over time, half a row), "table" (current values, a whole row). Units are Grafana's.
+$box and $job are the reader's choice; each may stand for several.
 """
 
 BOX = 'instance=~"$box"'
@@ -21,12 +21,13 @@ def quantile(share, metric):
 
 
 BOX_PANELS = [
-    ("stat", "Ready", "bool_yes_no", "Takes jobs now.", {"{{instance}}": f"pbox_ready{{{BOX}}}"}),
-    ("stat", "Up for", "s", "Since the daemon started.",
+    ("stat", "Ready", "bool_yes_no", "Whether the box accepts jobs.",
+     {"{{instance}}": f"pbox_ready{{{BOX}}}"}),
+    ("stat", "Up for", "s", "Time since the daemon started.",
      {"{{instance}}": f"pbox_uptime_seconds{{{BOX}}}"}),
     ("stat", "Workers", "none", "Open control connections.",
      {"{{instance}}": f"pbox_control_connections{{{BOX}}}"}),
-    ("stat", "Memory of jobs", "percentunit", "Of what jobs may take.",
+    ("stat", "Memory of jobs", "percentunit", "Share of the memory that jobs may take.",
      {"{{instance}}": f"pbox_box_job_memory_bytes{{{BOX}}} / "
                       f"pbox_box_job_memory_limit_bytes{{{BOX}}}"}),
     ("time", "Received", "Bps", "By pipeline, headers and tags included.",
@@ -34,27 +35,28 @@ BOX_PANELS = [
     ("time", "Sent", "Bps", "By pipeline, headers and tags included.",
      {"{{instance}} pipeline {{pipeline}}": rate("pbox_tx_bytes_total", BOX)}),
     ("time", "Busy", "percentunit",
-     "Share of time in which the pipeline's core had work. Near 100 %: that core is the limit.",
+     "Share of time in which the core had work. Near 100 %, that core is the bottleneck.",
      {"{{instance}} pipeline {{pipeline}}": rate("pbox_pipeline_busy_seconds_total", BOX)}),
     ("time", "Cycles for a byte", "none",
-     "By phase, from sampled turns: where a busy core's time goes.",
+     "Cycles of a pipeline's core by phase, from sampled turns of its loop.",
      {"{{phase}}": f"{rate('pbox_pipeline_sampled_cycles_total', BOX, 'phase')} / ignoring (phase) "
                    f"group_left sum({rate('pbox_pipeline_sampled_bytes_total', BOX)})"}),
-    ("time", "Chunks that wait to leave", "none", "Finished; the way out is the limit if it grows.",
+    ("time", "Chunks that wait to leave", "none",
+     "Finished chunks in the queue to be sent. If the number grows, sending is the bottleneck.",
      {"{{instance}} pipeline {{pipeline}}": f"pbox_pipeline_queued_chunks{{{BOX}}}"}),
     ("time", "Fragments that were not new", "pps",
-     "Duplicates and stale ones: packets are lost or late.",
+     "Duplicate and stale fragments. They show that packets are lost or late.",
      {"{{reason}}": f"sum by (reason) (rate(pbox_fragments_total{{{BOX},reason!=\"aggregated\"}}"
                     f"{RATE}))"}),
-    ("time", "Packets refused", "pps", "By reason; no reply is sent to any.",
+    ("time", "Packets refused", "pps", "By reason. The box answers none of them.",
      {"{{reason}}": rate("pbox_rejected_packets_total", BOX, "reason")}),
-    ("time", "Trouble at the port", "pps", "Packets not sent, frames dropped, buffers lacking.",
+    ("time", "Trouble at the port", "pps", "Packets not sent, frames dropped, and lack of buffers.",
      {"send failures": rate("pbox_port_send_failures_total", BOX, "instance"),
       "no buffer": rate("pbox_port_no_buffer_total", BOX, "instance"),
       "dropped, {{reason}}": rate("pbox_port_dropped_frames_total", BOX, "reason")}),
     ("time", "Processor time of the daemon", "percentunit", "All threads; 100 % is one core.",
      {"{{instance}}": rate("pbox_cpu_seconds_total", BOX)}),
-    ("time", "Signs of life", "hertz", "Of each pipeline's loop; none: it is wedged.",
+    ("time", "Signs of life", "hertz", "Turns of each pipeline's loop. At 0 it is wedged.",
      {"{{instance}} pipeline {{pipeline}}": rate("pbox_pipeline_ticks_total", BOX)}),
 ]
 
@@ -62,9 +64,9 @@ JOB_PANELS = [
     ("stat", "Ranks", "none", "By state.",
      {"{{training_job}} {{state}}":
       f"sum by (training_job, state) (pbox_job_workers{{{JOB}}}) > 0"}),
-    ("stat", "Memory", "bytes", "Taken by the job on the box.",
+    ("stat", "Memory", "bytes", "Memory that the job takes on the box.",
      {"{{training_job}}": f"pbox_job_memory_bytes{{{JOB}}}"}),
-    ("stat", "Chunk rounds", "none", "Finished a second.",
+    ("stat", "Chunk rounds", "none", "Rounds of chunks finished per second.",
      {"{{training_job}}": rate("pbox_job_chunk_rounds_total", JOB)}),
     ("stat", "Median arrival skew", "s", "From the first rank's push of a chunk to the last one's.",
      {"{{training_job}}": quantile(0.5, "pbox_job_arrival_skew_seconds")}),
@@ -74,40 +76,42 @@ JOB_PANELS = [
      "From the first rank's push to the last one's, over all chunks of a pipeline.",
      {"{{training_job}} 50 %": quantile(0.5, "pbox_job_round_seconds"),
       "{{training_job}} 99 %": quantile(0.99, "pbox_job_round_seconds")}),
-    ("time", "Arrival skew", "s", "Of a chunk: from the first rank's push to the last one's.",
+    ("time", "Arrival skew", "s", "Time from the first rank's push of a chunk to the last one's.",
      {"{{training_job}} 50 %": quantile(0.5, "pbox_job_arrival_skew_seconds"),
       "{{training_job}} 99 %": quantile(0.99, "pbox_job_arrival_skew_seconds")}),
-    ("time", "Duplicates", "pps", "Fragments that had arrived before: packets are lost or late.",
+    ("time", "Duplicates", "pps",
+     "Fragments that had arrived before. They show that packets are lost or late.",
      {"{{training_job}} rank {{rank}}": rate("pbox_worker_duplicate_fragments_total", JOB)}),
-    ("time", "Infinities and NaNs", "pps", "Fragments pushed with one in them, by rank.",
+    ("time", "Infinities and NaNs", "pps", "Fragments pushed with an infinity or a NaN, by rank.",
      {"{{training_job}} rank {{rank}}": rate("pbox_worker_nonfinite_fragments_total", JOB)}),
     ("time", "Since the last packet", "s", "By rank.",
      {"{{training_job}} rank {{rank}}": f"pbox_worker_last_packet_age_seconds{{{JOB}}}"}),
-    ("time", "Rounds that reads lacked", "none", "Of jobs whose ranks say how old their data is.",
+    ("time", "Rounds that reads lacked", "none", "Only for jobs that report the age of data.",
      {"{{training_job}} 99 %": quantile(0.99, "pbox_job_read_rounds_behind")}),
-    ("time", "Reads that waited", "percentunit", "Where the consistency model lets some go on.",
+    ("time", "Reads that waited", "percentunit", "Only for models that let some reads proceed.",
      {"{{training_job}}": f"{rate('pbox_job_pulls_delayed_total', JOB)} / "
                           f"{rate('pbox_job_pulls_total', JOB)}"}),
-    ("time", "Lead of the fastest", "none", "The most rounds ahead of the slowest.",
+    ("time", "Lead of the fastest", "none", "Rounds between the fastest and the slowest rank.",
      {"{{training_job}}": f"pbox_job_lead_rounds{{{JOB}}}"}),
 ]
 
 CLUSTER_PANELS = [
-    ("stat", "Boxes up", "none", "That Prometheus reaches.", {"": "count(pbox_ready == 1)"}),
-    ("stat", "Boxes registered", "none", "In the cluster's store, as each box last heard.",
+    ("stat", "Boxes up", "none", "Ready boxes that Prometheus reaches.",
+     {"": "count(pbox_ready == 1)"}),
+    ("stat", "Boxes registered", "none", "Boxes in the cluster's store, as each box last read it.",
      {"{{instance}}": f"pbox_cluster_boxes{{{BOX}}}"}),
-    ("stat", "Leads", "bool_yes_no", "Exactly one box of a cluster should.",
+    ("stat", "Leads", "bool_yes_no", "Exactly one box of a cluster should lead.",
      {"{{instance}}": f"pbox_cluster_is_leader{{{BOX}}}"}),
-    ("stat", "Store", "bool_yes_no", "The cluster's store answers this box.",
+    ("stat", "Store", "bool_yes_no", "Whether the cluster's store answers this box.",
      {"{{instance}}": f"pbox_cluster_store_up{{{BOX}}}"}),
-    ("table", "Boxes", "none", "What runs where.", {"": f"pbox_build_info{{{BOX}}}"}),
-    ("time", "Received by box", "Bps", "Over all pipelines.",
+    ("table", "Boxes", "none", "The release of each box.", {"": f"pbox_build_info{{{BOX}}}"}),
+    ("time", "Received by box", "Bps", "Sum over all pipelines.",
      {"{{instance}}": rate("pbox_rx_bytes_total", BOX, "instance")}),
-    ("time", "Sent by box", "Bps", "Over all pipelines.",
+    ("time", "Sent by box", "Bps", "Sum over all pipelines.",
      {"{{instance}}": rate("pbox_tx_bytes_total", BOX, "instance")}),
-    ("time", "Busiest pipeline", "percentunit", "Of each box.",
+    ("time", "Busiest pipeline", "percentunit", "The busiest pipeline of each box.",
      {"{{instance}}": f"max by (instance) ({rate('pbox_pipeline_busy_seconds_total', BOX)})"}),
-    ("time", "Jobs", "none", "That have ranks on a box.",
+    ("time", "Jobs", "none", "Jobs on each box.",
      {"{{instance}}": f"count by (instance) (pbox_job_memory_bytes{{{BOX}}})"}),
     ("time", "Joins refused, jobs failed", "none", "In the last five minutes.",
      {"{{instance}} refused": f"increase(pbox_joins_refused_total{{{BOX}}}[5m])",
@@ -119,26 +123,27 @@ CLUSTER_PANELS = [
 ]
 
 STRAGGLER_PANELS = [
-    ("stat", "Waits for", "s", "Ranks that the others wait for now, and since when.",
+    ("stat", "Waits for", "s", "Ranks that the others wait for now, and for how long.",
      {"{{training_job}} rank {{rank}}": f"topk(5, pbox_worker_awaited_seconds{{{JOB}}})"}),
     ("stat", "Latest rank", "percentunit",
-     "Share of the last minutes that rounds took longer because of one rank.",
+     "Each rank's share of the lateness in the last minutes.",
      {"{{training_job}} rank {{rank}}":
       f"topk(3, {rate('pbox_worker_late_seconds_total', JOB)} / on (instance, training_job) "
       f"group_left sum by (instance, training_job) "
       f"({rate('pbox_worker_late_seconds_total', JOB)}))"}),
     ("time", "Lateness by rank", "s",
-     "Seconds a second, summed over chunks: how much earlier rounds would end without the rank.",
+     "How much earlier rounds would end without the rank, a second, summed over chunks.",
      {"{{training_job}} rank {{rank}}": rate("pbox_worker_late_seconds_total", JOB)}),
-    ("time", "Was the last", "percentunit", "Share of the job's chunk rounds that the rank ended.",
+    ("time", "Was the last", "percentunit", "Share of chunk rounds in which the rank was the last.",
      {"{{training_job}} rank {{rank}}":
       f"{rate('pbox_worker_last_arrivals_total', JOB)} / on (instance, training_job) group_left "
       f"{rate('pbox_job_chunk_rounds_total', JOB)}"}),
-    ("time", "Awaited", "s", "How long the others have waited for the rank's push.",
+    ("time", "Awaited", "s", "Time that the other ranks have waited for this rank's push.",
      {"{{training_job}} rank {{rank}}": f"pbox_worker_awaited_seconds{{{JOB}}}"}),
-    ("time", "Arrival skew, 99 %", "s", "Of chunks: from the first rank's push to the last one's.",
+    ("time", "Arrival skew, 99 %", "s",
+     "Time from the first rank's push of a chunk to the last one's.",
      {"{{training_job}}": quantile(0.99, "pbox_job_arrival_skew_seconds")}),
-    ("table", "Ranks", "s", "Lateness of each in all, since the job began.",
+    ("table", "Ranks", "s", "Total lateness of each rank since the job began.",
      {"": f"sort_desc(pbox_worker_late_seconds_total{{{JOB}}})"}),
 ]
 

@@ -1,15 +1,16 @@
-"""What the demo trains: a small CNN on scikit-learn's handwritten digits, which need no download.
-Everything follows from fixed seeds, so that any process computes the same."""
+"""The model and data of the demo: a small CNN, and scikit-learn's handwritten digits, which need no
+download. All random numbers have fixed seeds, so that every process computes the same."""
 
 import sklearn.datasets
 import torch
 
-TRAIN_IMAGES = 1536  # of 1797; the others are the test set
+TRAIN_IMAGES = 1536  # the other images, 261 of 1797, are the test set
 GLOBAL_BATCH = 64
 
 
 def load():
-    """((images, labels) to train on, (images, labels) to test with); images are [n, 1, 8, 8]."""
+    """Returns ((images, labels) to train on, (images, labels) to test with). Images have the shape
+    [n, 1, 8, 8]."""
     digits = sklearn.datasets.load_digits()
     images = torch.from_numpy(digits.images).float().div(16).unsqueeze(1)
     images = (images - images.mean()) / images.std()
@@ -20,8 +21,8 @@ def load():
 
 
 def make_model():
-    """About 280,000 weights, equal wherever it is called. Smooth throughout, so that rounding in
-    another order stays as small as it is."""
+    """Returns a model of about 280,000 weights, the same in every process. All its functions are
+    smooth, so that rounding errors do not grow much."""
     torch.manual_seed(0)
     return torch.nn.Sequential(
         torch.nn.Conv2d(1, 32, 3), torch.nn.Tanh(), torch.nn.Conv2d(32, 32, 3), torch.nn.Tanh(),
@@ -30,7 +31,7 @@ def make_model():
 
 
 def batches(data, epoch, world_size):
-    """The global batches of one epoch, each as a list of `world_size` equal shares."""
+    """Yields the global batches of one epoch, each as a list of `world_size` equal shares."""
     images, labels = data
     share = GLOBAL_BATCH // world_size
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1 + epoch))
@@ -45,7 +46,7 @@ def loss_of(model, share):
 
 
 def accuracy(model, data):
-    """In [0, 1]; leaves the model in training mode."""
+    """Returns the accuracy, in [0, 1]. Leaves the model in training mode."""
     images, labels = data
     model.eval()
     with torch.no_grad():
@@ -55,5 +56,5 @@ def accuracy(model, data):
 
 
 def weights_of(model):
-    """Copies, by name."""
+    """Returns copies of the weights, by name."""
     return {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""tools/demo's training: with the box and without it, and whether both come to the same weights."""
+"""Trains for tools/demo with the box and without it, and checks that the weights are the same."""
 
 import argparse
 import signal
@@ -12,8 +12,8 @@ import ranks
 import training
 
 ACCURACY_MIN = 0.95
-# Of any weight. Sums in another order differ in the last bit of a float, and training enlarges
-# that; digits.py avoids what would enlarge it most: the kinks of ReLU and of max pooling.
+# Largest allowed difference of a weight. Sums in another order differ in the last bit of a float,
+# and training amplifies that. digits.py avoids ReLU and max pooling, whose kinks amplify it most.
 DIFFERENCE_MAX = 1e-4
 
 PARTS = (
@@ -32,8 +32,8 @@ def percent(share):
 
 
 class Table:
-    """A line per epoch. The rate is what passes through the box, both ways and of all workers, over
-    the whole time of the epoch, computing included."""
+    """Prints a line for each epoch. The rate counts the bytes of all workers, both ways, over the
+    whole time of the epoch, computing included."""
 
     def __init__(self):
         self.epoch = 0
@@ -55,13 +55,13 @@ def largest_difference(weights, others):
 
 
 def check(what, value, bound, passed):
-    """One line of the verdict; `passed` as given."""
+    """Prints one line of the verdict and returns `passed`."""
     say(f"   {what:<42} {value:>8}   {bound:<16} {'ok' if passed else 'FAILED'}")
     return passed
 
 
 def run_part(function, make_optimizer, options):
-    """True if the workers agree with each other, with training alone, and have learned."""
+    """Returns whether all workers have the same weights, close to training alone, and learned."""
     table = Table()
     weights = ranks.run(function, options.workers, options.epochs, options.box, table.add)
     started = time.monotonic()
@@ -72,7 +72,7 @@ def run_part(function, make_optimizer, options):
 
     among = max(largest_difference(mine, weights[0]) for mine in weights)
     apart = largest_difference(weights[0], expected)
-    # As comparisons that hold: a difference that is no number has to fail.
+    # Each comparison is written so that it is false for NaN.
     return all([
         check("largest difference between the workers", f"{among:.1e}", "must be 0", among == 0),
         check("largest difference from the one process", f"{apart:.1e}",

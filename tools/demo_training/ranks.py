@@ -1,4 +1,4 @@
-"""The workers: a process each, watched, with a deadline on everything they do."""
+"""Runs each worker in a process of its own, with a deadline for its progress."""
 
 import ctypes
 import multiprocessing
@@ -12,23 +12,23 @@ import traceback
 import torch
 
 SILENCE_MAX_S = 120
-START_METHOD = "spawn"  # of processes: that of multiprocessing which any caller may use
+START_METHOD = "spawn"  # the method of multiprocessing that is safe for every caller
 _PR_SET_PDEATHSIG = 1
 
 
 class RankFailed(Exception):
-    """A worker failed, ended early or fell silent; the text says which and how."""
+    """A worker failed, exited early or made no progress. The text names worker and reason."""
 
 
 class Rank:
-    """What a worker is told, and how it answers."""
+    """The parameters of a worker, and its channel for answers."""
 
     def __init__(self, index, world_size, epochs, box, rendezvous, sender):
         self.index = index
         self.world_size = world_size
         self.epochs = epochs
         self.box = box
-        self.rendezvous = rendezvous  # of the process group that DDP needs
+        self.rendezvous = rendezvous  # URL for the process group that DDP needs
         self._sender = sender
 
     def report(self, **epoch):
@@ -42,8 +42,8 @@ class Rank:
 
 
 def run(function, world_size, epochs, box, on_epoch):
-    """Runs `function(rank)` in `world_size` processes; on_epoch(list of reports) after each epoch.
-    Returns each rank's weights. Raises RankFailed. No process is left either way."""
+    """Runs `function(rank)` in `world_size` processes. Calls on_epoch(list of reports) after each
+    epoch. Returns each rank's weights, or raises RankFailed. All processes have ended then."""
     context = multiprocessing.get_context(START_METHOD)
     with tempfile.TemporaryDirectory(prefix="pbox-demo-") as folder:
         receivers, processes = [], []
@@ -76,7 +76,7 @@ def _collect(receivers, epochs, on_epoch):
         waited_for = [receivers[index] for index, mine in enumerate(weights) if mine is None]
         ready = multiprocessing.connection.wait(waited_for, max(0, deadline - time.monotonic()))
         if not ready:
-            raise RankFailed(f"no worker has said anything for {SILENCE_MAX_S} s")
+            raise RankFailed(f"no worker has made progress for {SILENCE_MAX_S} s")
         for receiver in ready:
             index = receivers.index(receiver)
             kind, value = _receive(receiver, index)
@@ -95,14 +95,14 @@ def _receive(receiver, index):
     try:
         kind, value = receiver.recv()
     except EOFError:
-        raise RankFailed(f"worker {index} has ended without a result") from None
+        raise RankFailed(f"worker {index} has exited without a result") from None
     if kind == "failure":
         raise RankFailed(f"worker {index} failed:\n{value}")
     return kind, value
 
 
 def _run_rank(function, rank):
-    # Ctrl-C is for the parent, which ends this process; so does its own end, however it comes.
+    # The parent handles Ctrl-C and ends this process. The kernel ends it if the parent dies.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The training itself: on one rank of several with a box, and alone without one."""
+"""The training itself: on one of several ranks with a box, and in one process without a box."""
 
 import time
 
@@ -21,12 +21,12 @@ def adam(model):
 
 
 def slow_down(optimizer):
-    """The learning rate falls from epoch to epoch."""
+    """Lowers the learning rate from epoch to epoch."""
     return torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.8)
 
 
 def averaged_by_the_box(rank):
-    """A DistributedDataParallel script; two lines make it one of PBox."""
+    """A DistributedDataParallel script. The two lines with `hook` make it use PBox."""
     dist.init_process_group("gloo", init_method=rank.rendezvous, rank=rank.index,
                             world_size=rank.world_size)
     model = digits.make_model()
@@ -41,7 +41,7 @@ def averaged_by_the_box(rank):
 
 
 def optimized_by_the_box(rank):
-    """A script for one process; one line gives its optimizer to the box."""
+    """A script for one process. DistributedOptimizer moves its optimizer to the box."""
     model = digits.make_model()
     optimizer = adam(model)
     optimizer = pbox.torch.DistributedOptimizer(
@@ -53,7 +53,7 @@ def optimized_by_the_box(rank):
 
 
 def run_epochs(rank, model, forward, optimizer, client):
-    """Trains on this rank's share of each batch; reports each epoch, then the weights."""
+    """Trains on this rank's share of each batch. Reports each epoch, and at the end the weights."""
     train, test = digits.load()
     scheduler = slow_down(optimizer)
     for epoch in range(rank.epochs):
@@ -75,7 +75,8 @@ def run_epochs(rank, model, forward, optimizer, client):
 
 
 def alone(make_optimizer, world_size, epochs):
-    """The same global batches in this process, without a box: (weights, accuracy)."""
+    """Trains on the same global batches in this process, without a box. Returns (weights,
+    accuracy)."""
     train, test = digits.load()
     model = digits.make_model()
     optimizer = make_optimizer(model)
@@ -83,7 +84,7 @@ def alone(make_optimizer, world_size, epochs):
     for epoch in range(epochs):
         for shares in digits.batches(train, epoch, world_size):
             optimizer.zero_grad()
-            # Share by share, as the workers do: what differs then is the box's doing alone.
+            # Share by share, as the workers do, so that only the box can cause a difference.
             for share in shares:
                 (digits.loss_of(model, share) / world_size).backward()
             optimizer.step()

@@ -1,15 +1,15 @@
-# What CPack makes: a Debian package of each component. See README.md here.
+# CPack makes a Debian package of each component; see README.md here.
 set(packaging "${CMAKE_CURRENT_LIST_DIR}")
 set(documents "${PROJECT_BINARY_DIR}/packaging")
 
-# Debian wants both compressed without a name or time inside.
+# Debian wants the changelog compressed, without a name or time in the compressed file.
 find_program(gzip gzip REQUIRED)
 file(MAKE_DIRECTORY "${documents}")
 execute_process(COMMAND "${gzip}" -9nc "${packaging}/changelog"
   OUTPUT_FILE "${documents}/changelog.gz" COMMAND_ERROR_IS_FATAL ANY)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${packaging}/changelog")
 
-# pbox_package(COMPONENT PACKAGE SECTION DEPENDS DESCRIPTION LINE...)
+# pbox_package(COMPONENT PACKAGE SECTION DEPENDS SUMMARY LINE...) declares a component's package.
 macro(pbox_package component package section depends summary)
   list(APPEND CPACK_COMPONENTS_ALL ${component})
   string(TOUPPER ${component} upper)
@@ -40,7 +40,7 @@ pbox_package(dashboards pbox-dashboards net ""
   "gradient-aggregation appliance: dashboards and alerts"
   "For Grafana and Prometheus: a box, a job, all boxes, stragglers.")
 
-# What is not built is an error, not a reason to build for minutes in the middle of packing.
+# Packing must not start a build of several minutes; a missing file is an error instead.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME pbox)
@@ -57,7 +57,7 @@ foreach(component IN ITEMS PYTHON DASHBOARDS)
 endforeach()
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_STRIP_FILES ON)
-# Folders that dpkg makes have the modes of Debian's.
+# Folders get the modes that Debian's own folders have.
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
   OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(CPACK_DEBIAN_BOX_PACKAGE_CONTROL_EXTRA

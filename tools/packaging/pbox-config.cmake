@@ -1,4 +1,4 @@
-# find_package(pbox) gives the imported library pbox::pbox.
+# find_package(pbox) defines the imported library pbox::pbox.
 get_filename_component(_pbox_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 if(NOT TARGET pbox::pbox)
   add_library(pbox::pbox SHARED IMPORTED)

@@ -20,8 +20,8 @@ LINES_PER_ASSERTION_DATA_PATH = 25
 TOP_FOLDERS = {"appliance", "nic", "pipeline", "config", "systemd", "tools", "tests", "perf",
                "base", "worker", "docs", ".ci", ".github"}
 
-# Who may include whom. A folder that is absent here may include anything and is included by nobody
-# else: tests, perf, tools.
+# The folders that each folder may include. A folder that is absent here (tests, perf, tools) may
+# include anything, and no other folder includes it.
 ARROWS = {
     "base": {"base"},
     "nic": {"base", "nic"},

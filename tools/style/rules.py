@@ -14,7 +14,7 @@ from house import (ARROWS, ASSERTED_FOLDERS, BANNED, CLASS_LINES_MAX, CLASS_METH
 from source import (cpp_classes, cpp_functions, language, line_of, python_functions,
                     shell_functions, strip_literals)
 
-ASSERTION_SAMPLE_LINES_MIN = 200  # of fewer lines a density says nothing
+ASSERTION_SAMPLE_LINES_MIN = 200  # too few lines for a density
 
 
 def check_sizes(tree):

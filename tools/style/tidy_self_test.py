@@ -164,7 +164,7 @@ PROSE_CASES = [
     ("an indirect question", {"nic/a.cc": "// W~hat a box keeps.\n"}, "What a box"),
     ("a comparison", {"nic/a.cc": "// Sends. S~uch as ask get it.\n"}, "Such as ask"),
     ("such alone", {"nic/a.cc": "// S~uch are dropped.\n"}, "Such are"),
-    ("an item of a list", {"nic/a.cc": "// Sends:\n// * o~f a job, its name\n"}, "of a job, its"),
+    ("an item of a list", {"nic/a.cc": "// Sends:\n// * o~f a job\n"}, "'of a"),
     ("a block comment", {"worker/a.c": "/* Sends.\n * W~hat it has.\n */\n"}, "What it has"),
     ("a comment of protobuf", {"nic/a.proto": "int a = 1;  // o~f all jobs\n"}, "of all jobs"),
     ("a comment of Python", {"tools/a.py": "a = 1  # o~f all jobs\n"}, "of all jobs"),

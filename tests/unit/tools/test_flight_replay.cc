@@ -175,7 +175,7 @@ TEST_CASE("ranks that leave and come back, and jobs that end, are replayed too")
   box.push_chunk(job, 1, 1.0f, 1);
   box.core.execute({.kind = CommandKind::kExclude, .shard = &shard, .rank = 2, .generation = 20});
   box.take_all();
-  box.push_chunk(job, 2, 1.0f, 2);  // of no session now
+  box.push_chunk(job, 2, 1.0f, 2);  // its spi belongs to no session now
   box.push_chunk(job, 0, 1.0f, 2);
   box.core.execute({.kind = CommandKind::kAdmit,
                     .shard = &shard,
