@@ -162,8 +162,8 @@ TEST_CASE("a snapshot of a job that rests is there in a few ticks, and says what
   for (const auto& cut : office.shelf.written[1]) {
     for (const auto& copy : cut->copies()) {
       ++copies;
-      CHECK(copy.values[0] == static_cast<float>(copy.chunk));
-      CHECK(copy.values[copy.value_count - 1] == static_cast<float>(kRounds));
+      CHECK(copy.weights.front() == static_cast<float>(copy.chunk));
+      CHECK(copy.optimizer_state.back() == static_cast<float>(kRounds));
       CHECK(copy.steps == kRounds - 1);
     }
   }
