@@ -46,7 +46,7 @@ bool EgressQueue::pop(FanOut& next) {
 }
 
 bool EgressQueue::push_resend(const Resend& resend) {
-  PBOX_DCHECK(resend.chunk != nullptr && resend.mask != 0);
+  PBOX_DCHECK(resend.chunk != nullptr);
   PBOX_DCHECK(resend_tail_ - resend_head_ <= kResendCapacity);
   if (resend_tail_ != resend_head_) {
     Resend& last = resends_[(resend_tail_ - 1) % kResendCapacity];
@@ -85,7 +85,7 @@ bool EgressQueue::pop_answer(Answer& next) {
 bool EgressQueue::pop_resend(Resend& next) {
   if (resend_head_ == resend_tail_) return false;
   next = resends_[resend_head_++ % kResendCapacity];
-  PBOX_DCHECK(next.chunk != nullptr && next.mask != 0);
+  PBOX_DCHECK(next.chunk != nullptr);
   return true;
 }
 

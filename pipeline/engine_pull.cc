@@ -82,7 +82,7 @@ bool Engine::has_resend_budget(Session& session, uint64_t now_ns) {
 }
 
 void Engine::charge_resend(const JobShard& shard, Session& session, uint64_t mask) {
-  PBOX_DCHECK(mask != 0 && session.resend_budget_bytes > 0);
+  PBOX_DCHECK(session.resend_budget_bytes > 0);
   session.resend_budget_bytes -= int64_t{__builtin_popcountll(mask)} * shard.fragment_bytes;
 }
 
