@@ -291,7 +291,7 @@ void SyncReplay::check_chunk(uint32_t id) const {
     const auto who = [&] { return where() + "rank " + std::to_string(rank) + ": "; };
     require(held->claimed[rank] == chunk.claimed[rank],
             [&] { return who() + "other fragments are claimed than came"; });
-    require(is_present(rank) || !held->sync->owed.has(rank),
+    require(is_present(rank) || !held->sync->replies_due.has(rank),
             [&] { return who() + "is owed a reply, but was excluded"; });
     if (!applies) continue;
     require(!is_present(rank) || progress.next(rank) == chunk.next[rank], [&] {
@@ -314,9 +314,9 @@ void SyncReplay::check_answers(uint32_t id) const {
   if (held == nullptr) return;
   const Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
   for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
-    const bool departs = shard_.departure.chunk == held && shard_.departure.ranks.has(rank);
+    const bool departs = shard_.reply_cursor.chunk == held && shard_.reply_cursor.ranks.has(rank);
     const bool is_forgotten =
-        (chunk.due >> rank & 1) != 0 && !departs && !held->sync->owed.has(rank);
+        (chunk.due >> rank & 1) != 0 && !departs && !held->sync->replies_due.has(rank);
     require(!is_forgotten, [&] {
       return place(chunk) + ": rank " + std::to_string(rank) +
              " may read, but nothing leaves for it";
