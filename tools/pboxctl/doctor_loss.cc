@@ -41,9 +41,8 @@ class Treadmill {
     return job_.client()
         .start({.tensor = step.tensor,
                 .input = job_.input(step.tensor).data(),
-                .output = job_.output(step.tensor).data(),
-                .callback = &Treadmill::done,
-                .user = &step})
+                .output = job_.output(step.tensor).data()},
+               {.callback = &Treadmill::done, .user = &step})
         .ok();
   }
   static void done(void* user, uint32_t, int status) {
@@ -186,7 +185,7 @@ bool check_loss(const BoxPath& path, Report& report) {
   const uint64_t dropped_before = receive_buffer_errors(path.control.ipv6);
   const uint64_t start_ns = pbox::monotonic_ns();
   const pbox::Status status = run(**job, path.seconds);
-  const auto statistics = (*job)->client().report()->core;
+  const auto statistics = (*job)->client().report()->exchange;
   if (stop_requested) return false;
   if (!status) {
     report.fail("loss", "the exchange stopped: " + status.error().message,

@@ -247,7 +247,7 @@ class RefusalTest(BoxTestCase):
     def test_what_the_box_cannot_do_is_refused_by_name(self):
         model = make_model()
         parameters = list(model.parameters())
-        self.refused("Adagrad does not run", torch.optim.Adagrad(parameters), model)
+        self.refused("Adagrad cannot run", torch.optim.Adagrad(parameters), model)
         self.refused("amsgrad", torch.optim.Adam(parameters, amsgrad=True), model)
         self.refused("dampening", torch.optim.SGD(parameters, 0.1, 0.9, dampening=0.1), model)
         self.refused("group 1 has momentum",
