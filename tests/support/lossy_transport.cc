@@ -49,8 +49,8 @@ class LossyTransport : public pbox::worker::Transport {
     if (kind_ != "refuses") return pbox::ok_status();
     return Error{ErrorCode::kSystem, "this device reads nobody's memory"};
   }
-  bool remove_memory(const std::byte* memory, bool break_off) override {
-    if (kind_ == "reads" && !break_off) return false;
+  bool remove_memory(const std::byte* memory, bool force) override {
+    if (kind_ == "reads" && !force) return false;
     memory_.erase(memory);
     return true;
   }
