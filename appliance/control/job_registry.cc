@@ -1,24 +1,14 @@
 #include "appliance/control/job_registry.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "base/clock.h"
-#include "nic/wire/control_frame.h"
 
 namespace pbox::appliance {
 namespace {
 
-proto::BoxMessage failure(const Error& error) {
-  proto::BoxMessage message;
-  message.mutable_failure()->set_code(static_cast<uint32_t>(error.code));
-  message.mutable_failure()->set_message(error.message);
-  return message;
-}
-
-// More in flight than this buys nothing on any path a socket serves, and costs cache.
-constexpr uint32_t kWindowBytesAuto = 1u << 20;
+using Severity = RegistryEvent::Severity;
 
 proto::BoxMessage data_addresses(const PipelineHost& host) {
   std::set<std::string> addresses;
@@ -32,415 +22,299 @@ proto::BoxMessage data_addresses(const PipelineHost& host) {
 
 }  // namespace
 
-// What a queue takes in: so many bytes, and so many packets.
-uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes) {
-  if (info.receive_slots == 0) return info.receive_buffer_bytes;
-  const uint64_t in_slots = uint64_t{info.receive_slots} * fragment_bytes;
-  return static_cast<uint32_t>(std::min<uint64_t>(info.receive_buffer_bytes, in_slots));
-}
-
-uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes,
-                      uint32_t parts) {
-  const uint64_t share = uint64_t{receive_buffer_bytes} * 3 / 4 / std::max(1u, sessions);
-  const uint64_t window = window_bytes == 0 ? kWindowBytesAuto : window_bytes;
-  const uint64_t wanted = window / std::max(1u, parts);
-  const uint64_t credit = std::min({share, wanted, uint64_t{limits::kCreditBytesMax}});
-  return static_cast<uint32_t>(std::max<uint64_t>(credit / limits::kCreditUnitBytes, 1) *
-                               limits::kCreditUnitBytes);
-}
-
 JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs,
-                         PartDirectory& parts, snapshot::SnapshotStore* shelf, Upstream* upstream,
+                         PartDirectory& parts, snapshot::SnapshotStore* store, Upstream* upstream,
                          BackupBoxes* backups)
-    : options_(options),
+    : context_(options),
       host_(host),
-      epochs_(epochs),
       parts_(parts),
       spis_(host.count(), options.seed),
-      shelf_(shelf),
-      upstream_(upstream),
-      backups_(backups) {}
-
-void JobRegistry::send(ConnectionId id, proto::BoxMessage message) {
-  actions_.push_back({Action::Kind::kSend, id, std::move(message)});
-}
-
-void JobRegistry::refuse(ConnectionId id, const Error& error) {
-  send(id, failure(error));
-  actions_.push_back({Action::Kind::kClose, id, {}});
-}
+      handover_(context_, parts, *this),
+      snapshots_(context_, host, parts, store, *this),
+      relays_(context_, upstream, *this),
+      backups_(context_, parts, backups, *this),
+      sessions_(context_, host, spis_),
+      starter_(context_, host, spis_, epochs, *this,
+               {handover_, snapshots_, relays_, backups_, sessions_}),
+      admission_(context_, host, epochs, handover_, *this,
+                 {.has_upstream = upstream != nullptr, .knows_backups = backups != nullptr}),
+      requests_(context_, host) {}
 
 void JobRegistry::on_open(ConnectionId connection, const std::string& peer, bool ipv6,
                           uint64_t now_ns) {
-  now_ns_ = now_ns;
+  context_.now_ns = now_ns;
   if (started_ns_ == 0) started_ns_ = now_ns;
-  connections_[connection] = {peer, ipv6, now_ns, now_ns, nullptr, 0};
+  context_.connections.open(connection, peer, ipv6, now_ns);
 }
 
 void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t now_ns) {
-  now_ns_ = now_ns;
-  const auto found = connections_.find(id);
-  if (found == connections_.end()) return;
-  Connection& connection = found->second;
-  connection.heard_ns = now_ns;
+  context_.now_ns = now_ns;
+  Connection* connection = context_.connections.find(id);
+  if (connection == nullptr) return;
+  connection->heard_ns = now_ns;
   proto::WorkerMessage message;
   if (!message.ParseFromString(body)) {
-    refuse(id, {ErrorCode::kInvalidArgument,
-                "a message that is no PBox control message was received; is this port meant?"});
-    return;
+    return context_.connections.refuse(
+        id, {ErrorCode::kInvalidArgument,
+             "a message was received that is not a PBox control message; check that this is the "
+             "intended port"});
   }
-  if (message.has_join()) {
-    on_join(id, connection, message.join(), now_ns);
-    return;
-  }
-  if (message.has_ask_data_addresses()) {
-    proto::BoxMessage answer = data_addresses(host_);
-    answer.mutable_data_addresses()->set_up_for_ms((now_ns_ - started_ns_) / kNanosPerMilli);
-    send(id, std::move(answer));
-    return;
-  }
-  if (message.has_ask_part_map()) {
-    on_ask_part_map(id, message.ask_part_map());
-    return;
-  }
-  if (message.has_ask_state()) {
-    on_ask_state(id, message.ask_state());
-    return;
-  }
-  if (message.has_ask_cut()) {
-    on_ask_cut(id, message.ask_cut());
-    return;
-  }
-  if (connection.job == nullptr) {
-    refuse(id, {ErrorCode::kInvalidArgument, "the first message must be JOIN"});
-    return;
+  if (message.has_join()) return on_join(id, *connection, message.join());
+  if (answer_box(id, message)) return;
+  if (connection->job == nullptr) {
+    return context_.connections.refuse(
+        id, {ErrorCode::kInvalidArgument, "the first message must be JOIN"});
   }
   switch (message.kind_case()) {
-    case proto::WorkerMessage::kLeave: on_leave(id, connection); return;
-    case proto::WorkerMessage::kHeartbeat:
-      on_heartbeat(id, connection, message.heartbeat());
-      return;
-    case proto::WorkerMessage::kRounds: on_rounds(id, connection, message.rounds()); return;
-    case proto::WorkerMessage::kBarrier: on_barrier(connection, message.barrier()); return;
-    case proto::WorkerMessage::kSetLearningRate:
-      on_learning_rate(id, connection, message.set_learning_rate());
-      return;
-    case proto::WorkerMessage::kSetPriorities:
-      on_priorities(id, connection, message.set_priorities());
-      return;
-    case proto::WorkerMessage::kQueuePairs:
-      on_queue_pairs(id, connection, message.queue_pairs());
-      return;
-    case proto::WorkerMessage::kPortGivenUp:
-      on_port_given_up(connection, message.port_given_up());
-      return;
-    default: return;  // a kind that a newer worker knows
+    case proto::WorkerMessage::kLeave: return on_leave(id, *connection);
+    case proto::WorkerMessage::kRounds: return on_rounds(id, *connection, message.rounds());
+    case proto::WorkerMessage::kBarrier: return on_barrier(*connection, message.barrier());
+    default: break;
   }
+  requests_.handle(id, *connection, message);  // a newer worker may send kinds unknown here
 }
 
-void JobRegistry::on_heartbeat(ConnectionId id, const Connection& connection,
-                               const proto::Heartbeat& heartbeat) {
-  // 0 to the bound on staleness, and all that is beyond.
-  constexpr int kBucketsMax = wire::kStalenessMax + 2;
-  const auto& reads = heartbeat.reads_by_staleness();
-  Member& member = connection.job->members()[connection.rank];
-  member.reads_by_staleness.assign(reads.begin(),
-                                   reads.begin() + std::min(reads.size(), kBucketsMax));
-  const proto::FinishedRounds& finished = heartbeat.finished();
-  member.progress = {finished.rounds(), finished.at_ns(), finished.busy_ns()};
-  proto::BoxMessage answer;
-  answer.mutable_heartbeat()->set_sequence(heartbeat.sequence());
-  send(id, std::move(answer));
-}
-
-// Sessions came or went: each job's share of the receive rings changes.
-void JobRegistry::share_credit() {
-  for (uint32_t index = 0; index < host_.count(); ++index) {
-    for (auto& [name, job] : jobs_) job->set_credit(host_, index, credit_on(index, *job));
+// Questions that any box or worker may ask without having joined.
+bool JobRegistry::answer_box(ConnectionId id, const proto::WorkerMessage& message) {
+  if (message.has_ask_data_addresses()) {
+    proto::BoxMessage answer = data_addresses(host_);
+    answer.mutable_data_addresses()->set_up_for_ms((context_.now_ns - started_ns_) /
+                                                   kNanosPerMilli);
+    context_.connections.send(id, std::move(answer));
+  } else if (message.has_ask_part_map()) {
+    on_ask_part_map(id, message.ask_part_map());
+  } else if (message.has_ask_state()) {
+    on_ask_state(id, message.ask_state());
+  } else if (message.has_ask_cut()) {
+    on_ask_cut(id, message.ask_cut());
+  } else {
+    return false;
   }
+  return true;
 }
 
-uint32_t JobRegistry::credit_on(uint32_t pipeline, const Job& job) const {
-  const auto parts = std::count_if(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
-    const Job& other = *entry.second;
-    const std::vector<uint32_t>& used = other.pipelines();
-    return entry.first.first == job.spec().name && other.running() &&
-           std::find(used.begin(), used.end(), pipeline) != used.end();
+// The answer may need the cluster's store, or a question to a box that may be lost.
+void JobRegistry::on_ask_part_map(ConnectionId id, const proto::AskPartMap& question) {
+  if (const Status speaks =
+          check_protocol_version(question.protocol_version(), question.software());
+      !speaks) {
+    ++context_.totals.joins_refused;
+    return context_.connections.refuse(id, speaks.error());
+  }
+  parts_.ask(question, [this, id, alive = std::weak_ptr(context_.alive)](
+                           const Result<proto::PartMap>& part_map) {
+    if (alive.expired() || !context_.connections.contains(id)) return;
+    if (!part_map) return context_.connections.refuse(id, part_map.error());
+    proto::BoxMessage message;
+    *message.mutable_part_map() = *part_map;
+    context_.connections.send(id, std::move(message));
   });
-  return credit_share(receivable_bytes(host_.info(pipeline), job.fragment_bytes()),
-                      spis_.in_use(pipeline), options_.window_bytes, static_cast<uint32_t>(parts));
 }
 
-std::vector<uint64_t> JobRegistry::pipeline_loads() const {
-  std::vector<uint64_t> loads(host_.count(), 0);
-  for (const auto& [name, job] : jobs_) {
-    for (uint32_t index = 0; index < loads.size(); ++index) loads[index] += job->bytes_on(index);
+// The box that asks has all ranks of the part, so the part is over here, whatever this box
+// believes.
+void JobRegistry::on_ask_state(ConnectionId id, const proto::AskState& question) {
+  if (const Status speaks = check_protocol_version(question.protocol_version(), "another box");
+      !speaks) {
+    return context_.connections.refuse(id, speaks.error());
   }
-  return loads;
+  Job* job = context_.jobs.find({question.job(), question.part()});
+  const bool is_copy = question.is_backup();
+  const bool is_meant = job != nullptr && job->running() && job->spec().is_backup == is_copy &&
+                        (is_copy || job->epoch() == question.epoch());
+  if (is_meant) {
+    context_.note(Severity::kInfo, "part_asked_for",
+                  job->spec().title() +
+                      (is_copy ? ", the backup copy of a part whose box was lost, is handed over "
+                                 "to the box that has the part now"
+                               : " goes on at another box, which asks for its state"));
+    keep_state(*job);
+    abandon(*job);
+  }
+  auto answer = handover_.answer(question);
+  if (!answer) return context_.connections.refuse(id, answer.error());
+  context_.connections.send(id, std::move(*answer));
 }
 
-void JobRegistry::on_learning_rate(ConnectionId id, Connection& connection,
-                                   const proto::SetLearningRate& request) {
-  if (!std::isfinite(request.learning_rate()) || request.learning_rate() < 0) {
-    refuse(id, {ErrorCode::kInvalidArgument, "learning_rate must be finite and >= 0"});
-    return;
+void JobRegistry::on_ask_cut(ConnectionId id, const proto::AskCut& question) {
+  if (const Status speaks = check_protocol_version(question.protocol_version(), "another box");
+      !speaks) {
+    return context_.connections.refuse(id, speaks.error());
   }
-  connection.job->set_learning_rate(host_, request.learning_rate());
-  proto::BoxMessage message;
-  *message.mutable_learning_rate_set() = request;
-  send(id, std::move(message));
-}
-
-void JobRegistry::on_priorities(ConnectionId id, Connection& connection,
-                                const proto::SetPriorities& request) {
-  Job& job = *connection.job;
-  const auto given = static_cast<size_t>(request.by_tensor_size());
-  const auto policy = static_cast<wire::PriorityPolicy>(request.policy());
-  const bool may_be_given = policy != wire::PriorityPolicy::kFifo;
-  const bool fits = given == 0 || (may_be_given && given == job.spec().tensors.size());
-  if (request.policy() >= wire::kPriorityPolicyCount || !fits) {
-    refuse(id, {ErrorCode::kInvalidArgument,
-                "priority policy " + std::to_string(request.policy()) + " with " +
-                    std::to_string(given) + " priorities for " +
-                    std::to_string(job.spec().tensors.size()) +
-                    " tensors; 0 explicit and 1 forward-order take one for each or none, 2 fifo "
-                    "none"});
-    return;
-  }
-  set_priorities(job, policy, {request.by_tensor().begin(), request.by_tensor().end()},
-                 "rank " + std::to_string(connection.rank));
-}
-
-Status JobRegistry::set_priorities(const std::string& name, wire::PriorityPolicy policy) {
-  bool found = false;
-  for (auto& [key, job] : jobs_) {
-    if (key.first != name) continue;
-    found = true;
-    set_priorities(*job, policy, {}, "the operator");
-  }
-  if (!found) return Error{ErrorCode::kNotFound, "no job '" + name + "' here"};
-  return ok_status();
-}
-
-void JobRegistry::set_priorities(Job& job, wire::PriorityPolicy policy,
-                                 std::vector<int32_t> by_tensor, const std::string& who) {
-  const bool learned = policy == wire::PriorityPolicy::kForwardOrder && !by_tensor.empty();
-  job.set_priorities(host_, policy, std::move(by_tensor));
-  note(RegistryEvent::Severity::kInfo, "priorities_set",
-       job.spec().title() + ": priority policy " +
-           wire::kPriorityPolicyNames[static_cast<size_t>(policy)] +
-           (learned ? ", learned by " : ", set by ") + who);
-  if (!job.running()) return;  // whoever is still to get a session is told then
-  proto::BoxMessage message;
-  *message.mutable_set_priorities() = *job.priorities_set();
-  for (const Member& member : job.members()) {
-    if (member.state == Member::State::kJoined) send(member.connection, message);
-  }
+  auto progress = snapshots_.take_cut(question);
+  if (!progress) return context_.connections.refuse(id, progress.error());
+  proto::BoxMessage answer;
+  *answer.mutable_cut_progress() = std::move(*progress);
+  context_.connections.send(id, std::move(answer));
 }
 
 void JobRegistry::on_closed(ConnectionId id, const std::string& reason, uint64_t now_ns) {
-  now_ns_ = now_ns;
-  const auto found = connections_.find(id);
-  if (found == connections_.end()) return;
-  const Connection connection = found->second;
-  connections_.erase(found);
+  context_.now_ns = now_ns;
+  if (!context_.connections.contains(id)) return;
+  const Connection connection = context_.connections.erase(id);
   host_.disconnect(id);
-  if (connection.job != nullptr) lose(*connection.job, connection.rank, reason, now_ns);
+  if (connection.job != nullptr) lose(*connection.job, connection.rank, reason);
 }
 
 void JobRegistry::on_tick(uint64_t now_ns) {
-  now_ns_ = now_ns;
+  context_.now_ns = now_ns;
   if (started_ns_ == 0) started_ns_ = now_ns;
+  close_silent_connections();
+  std::vector<JobKey> parts;
+  for (const auto& [part, job] : context_.jobs) parts.push_back(part);
+  for (const JobKey& part : parts) {
+    if (Job* job = context_.jobs.find(part)) tick_job(*job);
+  }
+  handover_.drop_expired();
+  snapshots_.on_tick();
+}
+
+void JobRegistry::close_silent_connections() {
+  const RegistryOptions& options = context_.options;
+  const uint64_t now_ns = context_.now_ns;
   std::vector<ConnectionId> dead;
-  for (auto& [id, connection] : connections_) {
+  for (auto& [id, connection] : context_.connections) {
     const uint64_t silent_ns = now_ns - std::min(now_ns, connection.heard_ns);
-    // Until its session a worker does not know how often it must be heard.
+    // A worker learns from its session how often it must be heard.
     const bool gathering = connection.job != nullptr && !connection.job->running();
     const uint64_t dead_after_ns = gathering
-                                       ? std::max(options_.dead_after_ns, options_.hello_timeout_ns)
-                                       : options_.dead_after_ns;
-    if (connection.job == nullptr && silent_ns > options_.hello_timeout_ns) {
-      refuse(id, {ErrorCode::kTimeout, "no JOIN within " + in_seconds(options_.hello_timeout_ns)});
+                                       ? std::max(options.dead_after_ns, options.hello_timeout_ns)
+                                       : options.dead_after_ns;
+    if (connection.job == nullptr && silent_ns > options.hello_timeout_ns) {
+      context_.connections.refuse(
+          id, {ErrorCode::kTimeout, "no JOIN within " + in_seconds(options.hello_timeout_ns)});
       connection.heard_ns = now_ns;
     } else if (connection.job != nullptr && silent_ns > dead_after_ns) {
       dead.push_back(id);
     }
   }
   for (const ConnectionId id : dead) {
-    actions_.push_back({Action::Kind::kClose, id, {}});
-    on_closed(id, "silent for " + in_seconds(options_.dead_after_ns), now_ns);
+    context_.connections.close(id);
+    on_closed(id, "silent for " + in_seconds(options.dead_after_ns), now_ns);
   }
-  std::vector<Job*> jobs;
-  for (auto& [name, job] : jobs_) jobs.push_back(job.get());
-  for (Job* job : jobs) tick_job(*job, now_ns);
-  drop_old_states();
-  tick_snapshots();
 }
 
-void JobRegistry::fail_job(Job& job, const Error& error) {
-  if (!job.spec().is_backup) ++totals_.jobs_failed;
-  note(RegistryEvent::Severity::kWarning, "job_failed", error.message);
+void JobRegistry::fail(Job& job, const Error& error) {
+  if (!job.spec().is_backup) ++context_.totals.jobs_failed;
+  context_.note(Severity::kWarning, "job_failed", error.message);
   for (const Member& member : job.members()) {
-    if (member.state != Member::State::kJoined) continue;
-    connections_[member.connection].job = nullptr;
-    refuse(member.connection, error);
+    if (member.state == Member::State::kJoined) {
+      context_.connections.dismiss(member.connection, error);
+    }
   }
-  settle_source(job);
+  handover_.release_previous_owner(job);
   end(job);
 }
 
 void JobRegistry::end(Job& job) {
-  forget_copy(job.copy());
+  handover_.discard_copy(job.copy());
   parts_.on_job_over(job.spec().name);
   remove(job);
 }
 
 void JobRegistry::remove(Job& job) {
   const bool was_running = job.running();
+  const JobKey part = key_of(job.spec());
   keep_copy(job);
   close(job);
-  jobs_.erase(key(job.spec()));
-  if (was_running) share_credit();
+  snapshots_.on_removed(part);
+  context_.jobs.erase(part);
+  if (was_running) sessions_.share_credit();
 }
 
-// Its shards are the pipelines' no more.
+// The pipelines give the shards back.
 void JobRegistry::close(Job& job) {
+  const JobKey part = key_of(job.spec());
   job.close(host_, spis_);
-  lose_cut(key(job.spec()));
+  backups_.forget(part);
+  relays_.forget(part);
+  handover_.forget(part);
+  starter_.forget(part);
+  snapshots_.on_closed(part);
 }
 
-// The answer may take the cluster's store, and a look at a box that may be gone.
-void JobRegistry::on_ask_part_map(ConnectionId id, const proto::AskPartMap& question) {
-  if (const Status speaks = check_version(question.protocol_version(), question.software());
-      !speaks) {
-    ++totals_.joins_refused;
-    refuse(id, speaks.error());
-    return;
-  }
-  parts_.ask(question, [this, id, alive = alive_](const Result<proto::PartMap>& plan) {
-    if (!*alive || !connections_.contains(id)) return;
-    if (!plan) return refuse(id, plan.error());
-    proto::BoxMessage message;
-    *message.mutable_part_map() = *plan;
-    send(id, std::move(message));
-  });
-}
-
-// Its workers look for the box that has it next.
-void JobRegistry::hang_up(Job& job) {
+// Closes the connections of the ranks without a word, so that they look for the box that has the
+// part next.
+void JobRegistry::abandon(Job& job) {
   for (const Member& member : job.members()) {
-    if (member.state != Member::State::kJoined) continue;
-    connections_[member.connection].job = nullptr;
-    actions_.push_back({Action::Kind::kClose, member.connection, {}});
+    if (member.state == Member::State::kJoined) context_.connections.drop(member.connection);
   }
   remove(job);
 }
 
-void JobRegistry::send_to(ConnectionId id, const proto::PartPlace& place) {
-  proto::BoxMessage message;
-  *message.mutable_moved() = place;
-  send(id, std::move(message));
-  actions_.push_back({Action::Kind::kClose, id, {}});
-}
-
 void JobRegistry::on_parts_changed() {
-  std::vector<std::pair<Job*, proto::PartPlace>> gone;
-  for (auto& [key, job] : jobs_) {
+  std::vector<std::pair<Job*, proto::PartPlace>> moved;
+  for (const auto& [part, job] : context_.jobs) {
     const JobSpec& spec = job->spec();
     if (spec.is_backup) continue;
-    const auto other_owner = parts_.other_owner(spec.name, spec.part, spec.parts);
-    if (!other_owner || !*other_owner) continue;
+    const auto place = parts_.other_owner(spec.name, spec.part, spec.parts);
+    if (!place || !*place) continue;
     if (spec.may_move()) {
-      gone.emplace_back(job.get(), **other_owner);
+      moved.emplace_back(job.get(), **place);
     } else {
       parts_.reclaim_part(spec.name, spec.part);
     }
   }
-  for (auto& [job, place] : gone) move_away(*job, place);
+  for (auto& [job, place] : moved) move_away(*job, place);
 }
 
-// What its workers have in flight they push again there, and they bring along what any of them has
-// consumed. What only this box has is kept until it is asked for.
+// The workers push there again what they have in flight here, and bring along what any of them has
+// consumed. The state that only this box has is kept until the other box asks for it.
 void JobRegistry::move_away(Job& job, const proto::PartPlace& place) {
-  ++totals_.parts_moved;
-  note(RegistryEvent::Severity::kInfo, "part_moved",
-       job.spec().title() + " goes on at box " + place.box() + " (" + place.address() + ")");
+  ++context_.totals.parts_moved;
+  context_.note(
+      Severity::kInfo, "part_moved",
+      job.spec().title() + " goes on at box " + place.box() + " (" + place.address() + ")");
   keep_state(job);
   for (const Member& member : job.members()) {
     if (member.state != Member::State::kJoined) continue;
-    connections_[member.connection].job = nullptr;
-    send_to(member.connection, place);
+    context_.connections.detach(member.connection);
+    context_.connections.redirect(member.connection, place);
   }
   remove(job);
 }
 
+// The job is closed next.
+void JobRegistry::keep_state(Job& job) {
+  if (!job.running() || job.spec().mode != pipeline::Mode::kOptimize) return;
+  if (!job.spec().may_move()) return;
+  CopyName copy = job.copy();
+  handover_.keep(job, job.take_state(host_), false, std::move(copy));
+}
+
+// Keeps a backup copy of another box's part as it was after the last complete push. That box or its
+// successor may not ask for it for a while. The job is closed next.
+void JobRegistry::keep_copy(Job& job) {
+  if (!job.spec().is_backup || !job.running()) return;
+  PartState copy = job.take_copy(host_);
+  if (!copy.chunks.empty()) handover_.keep(job, std::move(copy), true, {});
+}
+
 void JobRegistry::shut_down() {
-  on_parts_changed();  // that it has gone elsewhere may be heard of at this very moment
-  shuts_down_ = true;
-  while (!jobs_.empty()) {
-    Job& job = *jobs_.begin()->second;
+  on_parts_changed();  // the other boxes may have taken parts at this very moment
+  is_shutting_down_ = true;
+  while (!context_.jobs.empty()) {
+    Job& job = *context_.jobs.begin()->second;
     if (job.running() && job.spec().survives_its_box()) {
-      note(RegistryEvent::Severity::kInfo, "job_left",
-           job.spec().title() + " waits for this box to start again, or for another in its place");
-      hang_up(job);
+      context_.note(
+          Severity::kInfo, "job_left",
+          job.spec().title() + " waits for this box to start again, or for another in its place");
+      abandon(job);
       continue;
     }
-    fail_job(job, {ErrorCode::kBoxLost, "box '" + options_.box_name + "' is shutting down; " +
-                                            job.spec().title() + " ends here"});
+    fail(job, {ErrorCode::kBoxLost, "box '" + context_.options.box_name + "' is shutting down; " +
+                                        job.spec().title() + " ends here"});
   }
 }
 
-std::vector<StragglerView> JobRegistry::stragglers(uint64_t now_ns) const {
-  std::vector<StragglerView> views;
-  for (const auto& [key, job] : jobs_) {
-    StragglerView view = job->stragglers(now_ns);
-    if (!views.empty() && views.back().job == view.job) {
-      add_part(views.back(), view);
-    } else {
-      views.push_back(std::move(view));
-    }
-  }
-  return views;
-}
-
-std::vector<JobView> JobRegistry::views(uint64_t now_ns) const {
-  std::vector<JobView> views;
-  for (const auto& [key, job] : jobs_) {
-    JobView view = job->view(now_ns);
-    if (!views.empty() && views.back().name == view.name) {
-      add_part(views.back(), view);
-    } else {
-      views.push_back(std::move(view));
-    }
-  }
-  return views;
-}
-
-bool JobRegistry::has_job(const std::string& name) const {
-  const auto first = jobs_.lower_bound({name, 0});
-  return first != jobs_.end() && first->first.first == name;
-}
-
-std::vector<PartProgress> JobRegistry::progress() const {
-  std::vector<PartProgress> list;
-  for (const auto& [key, job] : jobs_) {
-    const JobSpec& spec = job->spec();
-    if (!job->running() || !spec.may_move()) continue;
-    PartProgress part{spec.name, spec.part, spec.parts, 0, {}};
-    for (uint32_t index = 0; index < host_.count(); ++index) part.bytes += job->bytes_on(index);
-    for (const Member& member : job->members()) {
-      if (member.state != Member::State::kExcluded) part.ranks.push_back(member.progress);
-    }
-    list.push_back(std::move(part));
-  }
-  return list;
+Status JobRegistry::begin_snapshot(const std::string& job, uint64_t timeout_ns, uint64_t now_ns) {
+  context_.now_ns = now_ns;
+  return snapshots_.begin(job, timeout_ns);
 }
 
 uint64_t JobRegistry::memory_taken_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [name, job] : jobs_) bytes += job->footprint();
-  for (const auto& [name, kept] : kept_) bytes += kept.state.bytes();
-  for (const auto& [part, cut] : cuts_) bytes += cut.bytes;
+  uint64_t bytes = handover_.kept_bytes() + snapshots_.cut_bytes();
+  for (const auto& [part, job] : context_.jobs) bytes += job->footprint();
   return bytes;
 }
 

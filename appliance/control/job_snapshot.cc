@@ -1,30 +1,29 @@
 // A part of a job in a snapshot: how it is cut, and how it begins with one.
-#include <algorithm>
-
 #include "appliance/control/job.h"
 
 namespace pbox::appliance {
 
 using pipeline::CommandKind;
 
-uint64_t Job::cut_bytes() const {
+uint64_t JobShards::cut_bytes() const {
   uint64_t bytes = 0;
   for (const auto& shard : shards_) bytes += pipeline::StateCut::bytes_of(*shard);
   return bytes;
 }
 
-Result<Job::Cuts> Job::begin_cut(PipelineHost& host, uint32_t round) const {
+Result<JobShards::Cuts> JobShards::begin_cut(PipelineHost& host, uint32_t round) const {
   Cuts cuts;
   for (const auto& shard : shards_) {
     auto cut = pipeline::StateCut::create(*shard, round);
     if (!cut) return cut.error();
     cuts.push_back(std::move(*cut));
   }
-  look_at_cut(host, cuts);
+  continue_cut(host, cuts);
   return cuts;
 }
 
-void Job::look_at_cut(PipelineHost& host, const Cuts& cuts) const {
+void JobShards::continue_cut(PipelineHost& host, const Cuts& cuts) const {
+  PBOX_CHECK(cuts.size() == shards_.size());  // cuts of a former opening point into freed shards
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     host.execute(
         pipelines_[index],
@@ -32,18 +31,10 @@ void Job::look_at_cut(PipelineHost& host, const Cuts& cuts) const {
   }
 }
 
-void Job::end_cut(PipelineHost& host) const {
+void JobShards::end_cut(PipelineHost& host) const {
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     host.execute(pipelines_[index], {.kind = CommandKind::kCut, .shard = shards_[index].get()});
   }
-}
-
-std::vector<uint64_t> Job::incarnations() const {
-  std::vector<uint64_t> incarnations;
-  for (const Member& member : members_) {
-    if (member.incarnation != 0) incarnations.push_back(member.incarnation);
-  }
-  return incarnations;
 }
 
 snapshot::PartHead Job::part_head() const {
@@ -59,36 +50,21 @@ snapshot::PartHead Job::part_head() const {
   return head;
 }
 
-bool Job::begins_somewhere(const PartState* state) const {
-  const auto starts = plan_starts(state);
-  return starts && std::any_of(starts->begin(), starts->end(),
-                               [](const ChunkStart& start) { return start.begins(); });
-}
-
-bool Job::lacks_moments(const PartState* state) const {
-  if (spec_.mode != pipeline::Mode::kOptimize || !recovering()) return false;
-  if (optimizer::state_floats_per_element(spec_.optimizer.kind) == 0) return false;
-  const auto starts = plan_starts(state);
-  return starts && std::any_of(starts->begin(), starts->end(), [](const ChunkStart& start) {
-           return !start.begins() && !start.is_handed_over;
-         });
-}
-
-// Chunks that some rank has had weights of go on with these.
-void Job::begin_with_snapshot(std::vector<std::unique_ptr<pipeline::JobShard>>& shards) const {
-  const auto is_copied = [this](uint32_t chunk) {
-    return !starts_.empty() && starts_[chunk].copy_rank != pipeline::kNoRank;
+// Chunks that some rank already has weights of go on with these weights.
+void Job::begin_with_snapshot(const JobShards::Shards& shards) const {
+  const auto shard_of = [&](uint32_t chunk) -> pipeline::JobShard& {
+    return *shards[shards_.chunk_pipeline()[chunk]];
   };
-  if (restored) {
-    for (const auto& chunk : restored->chunks) {
+  if (restored_) {
+    for (const auto& chunk : restored_->chunks) {
       if (!starts_.empty() && !starts_[chunk.chunk].begins()) continue;
-      pipeline::begin_from_snapshot(*shards[chunk_pipeline_[chunk.chunk]], chunk);
+      pipeline::begin_from_snapshot(shard_of(chunk.chunk), chunk);
     }
   }
-  if (!moments) return;
-  for (const auto& chunk : moments->chunks) {
-    if (!is_copied(chunk.chunk)) continue;
-    pipeline::adopt_optimizer_state(*shards[chunk_pipeline_[chunk.chunk]], chunk);
+  if (!optimizer_state_) return;
+  for (const auto& chunk : optimizer_state_->chunks) {
+    if (starts_.empty() || !starts_[chunk.chunk].is_copied()) continue;
+    pipeline::adopt_optimizer_state(shard_of(chunk.chunk), chunk);
   }
 }
 

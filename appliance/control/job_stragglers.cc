@@ -1,4 +1,5 @@
-// A job's straggler ledgers, of all its pipelines, as one; and who pushed infinities and NaNs.
+// Combines the straggler ledgers of a part's pipelines, and finds the ranks that pushed infinities
+// and NaNs.
 #include <algorithm>
 #include <map>
 
@@ -16,7 +17,7 @@ double age(uint64_t now_ns, uint64_t then_ns) {
   return now_ns > then_ns ? seconds(now_ns - then_ns) : 0;
 }
 
-using Shards = std::vector<std::unique_ptr<pipeline::JobShard>>;
+using Shards = JobShards::Shards;
 
 void add_awaited(const Shards& shards, const WorkerView& worker, const TensorsByChunk& tensors,
                  StragglerView& view) {
@@ -94,7 +95,7 @@ void add_round(const pipeline::JobShard& shard, const pipeline::StragglerLedger:
   const double late_s = seconds(kept.late_ns.get());
   const auto rank = static_cast<uint32_t>(kept.rank.get());
   const auto chunk = static_cast<uint32_t>(kept.chunk.get());
-  if (kept.round.get() != number) return;  // overwritten meanwhile
+  if (kept.round.get() != number) return;  // the pipeline has just reused the entry
   RoundTimes& round = rounds[number - 1];
   round.begun_ns = std::min(round.begun_ns, begun_ns);
   round.finished_ns = std::max(round.finished_ns, finished_ns);
@@ -142,7 +143,7 @@ HistogramView sum(const Shards& shards,
 void Job::view_nonfinite(JobView& view, uint64_t now_ns) const {
   for (WorkerView& worker : view.workers) {
     uint64_t newest_ns = 0, where = 0;
-    for (const auto& shard : shards_) {
+    for (const auto& shard : shards_.all()) {
       const pipeline::Session& session = shard->sessions()[worker.rank];
       worker.nonfinite_fragments += session.nonfinite.get();
       if (session.nonfinite_at_ns.get() <= newest_ns) continue;
@@ -156,10 +157,10 @@ void Job::view_nonfinite(JobView& view, uint64_t now_ns) const {
 
 void Job::view_stragglers(JobView& view) const {
   if (wire::applies_on_arrival(spec_.sync.model)) return;
-  view.arrival_skew = sum(shards_, &pipeline::StragglerLedger::skews);
-  view.round_times = sum(shards_, &pipeline::StragglerLedger::round_times);
+  view.arrival_skew = sum(shards_.all(), &pipeline::StragglerLedger::skews);
+  view.round_times = sum(shards_.all(), &pipeline::StragglerLedger::round_times);
   for (WorkerView& worker : view.workers) {
-    for (const auto& shard : shards_) {
+    for (const auto& shard : shards_.all()) {
       const pipeline::Session& session = shard->sessions()[worker.rank];
       worker.late_s += seconds(session.late_ns.get());
       worker.awaited_s = std::max(worker.awaited_s, seconds(session.awaited_ns.get()));
@@ -176,11 +177,11 @@ StragglerView Job::stragglers(uint64_t now_ns) const {
                      .chunk_rounds = job.chunk_rounds,
                      .kept = !wire::applies_on_arrival(spec_.sync.model)};
   for (const WorkerView& worker : job.workers) {
-    add_awaited(shards_, worker, tensors, view);
-    view.ranks.push_back(rank_view(shards_, worker, tensors, now_ns));
+    add_awaited(shards_.all(), worker, tensors, view);
+    view.ranks.push_back(rank_view(shards_.all(), worker, tensors, now_ns));
   }
-  view.tensors = tensor_views(shards_, spec_, tensors);
-  view.rounds = round_views(shards_, tensors, now_ns);
+  view.tensors = tensor_views(shards_.all(), spec_, tensors);
+  view.rounds = round_views(shards_.all(), tensors, now_ns);
   sort_for_display(view);
   return view;
 }

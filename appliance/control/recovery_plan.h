@@ -1,8 +1,9 @@
-// Where a job goes on after its box was lost: from what its workers have consumed. Pure.
+// Where the chunks of a job go on after its box was lost, computed from what its workers have
+// consumed. Pure.
 //
-// A round that any live worker consumed is recovered by copying that result, never by summing again
-// (docs/protocol.md, "When the box is lost"): a sum in another order, or with another gradient of a
-// rank that was restarted, would be another result.
+// A round that any live worker has consumed is recovered by copying that result, never by summing
+// again. A second sum could differ: its order may be another one, and a restarted rank computes
+// another gradient. docs/protocol.md, "When the box is lost", has the rules of recovery.
 #pragma once
 
 #include <cstdint>
@@ -15,50 +16,73 @@
 namespace pbox::appliance {
 
 struct ChunkStart {
-  uint32_t round = 0;                      // the round that opens
-  uint32_t copy_rank = pipeline::kNoRank;  // who consumed it already, and gives it back; kNoRank:
-                                           // nobody has, it is summed
-  bool is_handed_over = false;  // the box before gives its state; what it made of the round before
-                                // is here too
-  // With initial weights.
-  bool begins() const { return round == 0 && copy_rank == pipeline::kNoRank && !is_handed_over; }
+  uint32_t round = 0;  // the round that opens
+  // The rank that has consumed this round and gives its result back; kNoRank if no rank has
+  // consumed it, so that it is summed.
+  uint32_t copy_rank = pipeline::kNoRank;
+  // The previous owner hands over the chunk's state, including the result of the round before.
+  bool is_handed_over = false;
+
+  // The chunk begins with initial weights.
+  bool begins() const { return round == 0 && !is_copied() && !is_handed_over; }
+  bool is_copied() const { return copy_rank != pipeline::kNoRank; }
 };
 
-// What one worker states: for each chunk the next round whose result it needs.
+// What one worker states: the next round that it needs, for each chunk.
 struct ConsumedRounds {
   uint32_t rank = 0;
   std::span<const uint32_t> rounds;
-  // By chunk: the result of the round before is not there to be given back; empty: all are. So it
-  // is with a rank that has just taken a lost one's place.
+  // By chunk: the worker has no copy of the result of the round before, for example because it has
+  // just taken a lost rank's place. Empty if it has all of them.
   std::vector<bool> lacks = {};
 
   bool holds(uint32_t chunk) const { return lacks.empty() || !lacks[chunk]; }
 };
 
-// By chunk. `stated` holds at least one worker, each with chunk_count rounds. An error if two
-// workers cannot have been in one job: nobody is more than one round ahead of another.
+// Returns a start for each chunk. `stated` has at least one worker, and each has `chunk_count`
+// rounds. kMismatch if two workers cannot have been in the same job: no worker is ever more than
+// one round ahead of another.
 Result<std::vector<ChunkStart>> plan_recovery(std::span<const ConsumedRounds> stated,
                                               uint32_t chunk_count);
 
-// For workers that are new. Chunks of a tensor may be a round apart, and such a worker begins the
-// tensor at the least: what that round gave of the others must be had from somebody, so they open
-// at it once more, to be copied. `chunk_counts`: by tensor. An error if nobody holds it.
+// Adapts `starts` for workers that are new. Chunks of one tensor may be a round apart, and a new
+// worker begins a tensor at the lowest of these rounds. The chunks that are ahead open at that
+// round once more, so that a holder gives its result back. `chunk_counts` is by tensor. kMismatch
+// if no worker holds a result that is needed.
 Status open_for_newcomers(std::span<const ConsumedRounds> stated,
                           std::span<const uint32_t> chunk_counts, std::vector<ChunkStart>& starts);
 
-// Where weights were on the box too: those of every chunk are given back by who consumed them last,
-// so that the round before the one to go on with opens once more, to be copied. Chunks that nobody
-// has consumed any of begin at round 0. An error if nobody holds them.
+// Adapts `starts` for mode optimize, where the weights were on the box too. The worker that
+// consumed a chunk's weights last gives them back, so the round before opens once more. Chunks that
+// no worker has consumed begin at round 0. kBoxLost if no worker holds a chunk's weights.
 Status open_for_weights(std::span<const ConsumedRounds> stated, std::vector<ChunkStart>& starts);
 
-// Where the box before hands over what it had: `finished` says after how many rounds, by chunk; 0:
-// of that it had no weights. Such chunks go on with the next round. False, and nothing is changed,
-// if the workers are not where that box left them.
+// Adapts `starts` to a state that the previous owner hands over. `finished` is the number of
+// finished rounds by chunk; 0 if the previous owner had no weights for it. Such chunks go on with
+// the next round. Returns false and leaves `starts` alone if the workers are not in the rounds in
+// which that box left them.
 bool open_as_handed_over(std::span<const ConsumedRounds> stated, std::span<const uint64_t> finished,
                          std::vector<ChunkStart>& starts);
 
-// True if a round is summed again that this worker is beyond, and has no gradient for: it began
-// behind a round whose result died with the box and the rank whose place it took.
+// The worker is past a round that is summed again, so it has no gradient for it. This happens to a
+// rank that took a lost rank's place and began after a round whose result died with the box.
 bool is_beyond(const ConsumedRounds& worker, const std::vector<ChunkStart>& starts);
+
+// The following take `starts` of a job that is open; empty if all chunks began at round 0.
+// `open_rounds` is by chunk.
+
+// Returns the chunks whose open round only `rank` can finish, by giving back what it consumed.
+std::vector<uint32_t> copies_owed(const std::vector<ChunkStart>& starts, uint32_t rank,
+                                  const std::vector<uint32_t>& open_rounds);
+// Returns the rounds that a new rank begins with in mode optimize. Where another rank gives weights
+// back, the new one only fetches them.
+std::vector<uint32_t> rounds_for_newcomer(const std::vector<ChunkStart>& starts,
+                                          std::vector<uint32_t> open_rounds);
+// A new rank begins each tensor at the lowest open round of its chunks and needs the result of that
+// round for the chunks that are ahead. Returns true if some of these results died with the box
+// before, so that only other ranks have them. `chunk_counts` is by tensor.
+bool lacks_for_newcomer(const std::vector<ChunkStart>& starts,
+                        std::span<const uint32_t> chunk_counts,
+                        const std::vector<uint32_t>& open_rounds);
 
 }  // namespace pbox::appliance

@@ -202,7 +202,7 @@ TEST_CASE("garbage on the control port is answered or dropped, and the next job 
 
   const int stranger = connect_to(daemon.control());
   send_all(stranger, std::string("\x05\0\0\0\xff\xff\xff\xff\xff", 9));
-  CHECK_THAT(receive_all(stranger), Contains("no PBox control message"));
+  CHECK_THAT(receive_all(stranger), Contains("not a PBox control message"));
   close(stranger);
 
   const int half = connect_to(daemon.control());

@@ -131,13 +131,13 @@ TEST_CASE("what cannot be relayed is refused in words") {
     pbox_optimizer_options_init(&sgd, PBOX_SGD);
     worker.must(pbox_set_optimizer(worker.context(), &sgd));
     require_contains(worker.must_be(PBOX_INVALID_ARGUMENT, pbox_join(worker.context())),
-                     "mode optimize has no meaning here");
+                     "mode optimize cannot be used here");
   });
   CHECK(rank.finish() == "");
   CHECK_THAT(refusal(
                  first, PBOX_INVALID_ARGUMENT,
                  [](pbox_options& options) { options.chunk_bytes = 1'024; }, 17'000'000),
-             Contains("makes 66407 chunks, at most 65535 can go on; raise chunk_bytes"));
+             Contains("makes 66407 chunks, but at most 65535 can be forwarded; raise chunk_bytes"));
 }
 
 TEST_CASE("a job of more chunks than their names leave room for in a message") {

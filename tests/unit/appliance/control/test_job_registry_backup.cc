@@ -218,7 +218,7 @@ TEST_CASE("what cannot have a copy is refused in words") {
     change(*message.mutable_join());
     return home.desk.take_failure(home.desk.join(message)).message();
   };
-  CHECK_THAT(refusal([](auto& join) { join.set_mode(0); }), Contains("is of mode optimize"));
+  CHECK_THAT(refusal([](auto& join) { join.set_mode(0); }), Contains("needs mode optimize"));
   CHECK_THAT(refusal([](auto& join) { join.set_recovery(1); }), Contains("recovery copy"));
   CHECK_THAT(refusal([](auto& join) { join.set_on_worker_lost(1); }),
              Contains("set on_worker_lost wait or abort"));
@@ -271,7 +271,7 @@ TEST_CASE("a part whose backup box is lost goes on here, with the next, from whe
   const auto first = chunks_of(home.desk).at(0);
   first->is_stepped = true;  // the copy was under way: after round 6, which nobody has seen
   home.tell(Error{ErrorCode::kBoxLost, "the connection ended"});
-  CHECK(noted(home.desk, "backup_lost", "box east, which has a copy of it, does not answer"));
+  CHECK(noted(home.desk, "backup_lost", "box east, which has its copy, does not answer"));
   CHECK(home.desk.is_closed(home.ids[0]));
   CHECK(home.desk.registry().totals().backups_lost == 1);
   home.desk.parts.backup_places.erase(home.desk.parts.backup_places.begin());
@@ -310,7 +310,7 @@ TEST_CASE("a backup box that is not there any more, or drains, is left for anoth
   CHECK_FALSE(home.way().is_gone);
   home.desk.pass(300 * kMilli, home.ids);
   CHECK(home.way().is_gone);
-  CHECK(noted(home.desk, "backup_lost", "box east, which has a copy of it, is not registered"));
+  CHECK(noted(home.desk, "backup_lost", "box east, which has its copy, is no longer registered"));
   CHECK(home.desk.is_closed(home.ids[0]));
 }
 
@@ -330,7 +330,7 @@ TEST_CASE("where the box of a part is lost its backup box is asked, and what it 
     const auto done = questions[0].done;
     questions.clear();
     done(Error{ErrorCode::kUnavailable, "it is not registered"});
-    CHECK(noted(home.desk, "part_copy_asked_for", "box east has a copy"));
+    CHECK(noted(home.desk, "part_copy_asked_for", "box east is asked for its backup copy"));
   }
   REQUIRE(questions.size() == 1);
   CHECK(questions[0].box == "east");

@@ -160,7 +160,7 @@ TEST_CASE("a job that was begun anew takes nobody of the old one") {
   const auto sessions = crashed(desk);
   desk.join(join_with(0));
   CHECK_THAT(desk.take_failure(desk.join(resume(join_with(1), sessions[1]))).message(),
-             Contains("others begin anew"));
+             Contains("other ranks begin a new run"));
 }
 
 TEST_CASE("a rank that alone can give back a round, and is replaced, makes the job gather again") {

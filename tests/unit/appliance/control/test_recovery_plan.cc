@@ -49,7 +49,7 @@ TEST_CASE("weights that were on the box come back for every chunk, from who cons
   starts = plan_recovery(stated, 4);
   const Status nobody = open_for_weights(stated, *starts);
   REQUIRE(!nobody);
-  CHECK(nobody.error().message.find("chunk 3 after round 5 died with the box") !=
+  CHECK(nobody.error().message.find("chunk 3 after round 5 were lost with the box") !=
         std::string::npos);
 }
 

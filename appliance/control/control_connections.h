@@ -1,0 +1,67 @@
+// The control connections of one box: which member each one speaks for, and what has to be sent on
+// them. No sockets: actions come out, and the server carries them out. Control thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "appliance/control/job.h"
+#include "base/result.h"
+#include "nic/wire/control.pb.h"
+
+namespace pbox::appliance {
+
+// An action on a connection. kClose takes effect after everything that was sent before.
+struct Action {
+  enum class Kind { kSend, kClose } kind = Kind::kSend;
+  ConnectionId connection = 0;
+  proto::BoxMessage message;
+};
+
+struct Connection {
+  std::string peer;
+  bool ipv6 = false;
+  uint64_t heard_ns = 0;  // time of the newest message, or of the opening
+  Job* job = nullptr;     // null unless the connection speaks for a member
+  uint32_t rank = 0;
+};
+
+class ControlConnections {
+ public:
+  void open(ConnectionId id, const std::string& peer, bool ipv6, uint64_t now_ns);
+  // Returns null if the connection is not open.
+  Connection* find(ConnectionId id);
+  bool contains(ConnectionId id) const { return connections_.contains(id); }
+  size_t size() const { return connections_.size(); }
+  auto begin() { return connections_.begin(); }
+  auto end() { return connections_.end(); }
+  // Forgets the connection and returns what was known about it. It is open.
+  Connection erase(ConnectionId id);
+
+  void send(ConnectionId id, proto::BoxMessage message);
+  // Sends to every joined member of the job.
+  void send_all(const Job& job, const proto::BoxMessage& message);
+  void close(ConnectionId id);
+  // Sends a FAILURE and closes.
+  void refuse(ConnectionId id, const Error& error);
+  // Tells a worker which box has the part now, and closes.
+  void redirect(ConnectionId id, const proto::PartPlace& place);
+  // The connection no longer speaks for a member.
+  void detach(ConnectionId id);
+  // Detaches the connection and closes it without a word.
+  void drop(ConnectionId id);
+  // Detaches the connection and refuses the worker.
+  void dismiss(ConnectionId id, const Error& error);
+
+  // Returns the actions since the last call, in order.
+  std::vector<Action> take_actions() { return std::exchange(actions_, {}); }
+
+ private:
+  std::map<ConnectionId, Connection> connections_;
+  std::vector<Action> actions_;
+};
+
+}  // namespace pbox::appliance

@@ -1,0 +1,244 @@
+#include "appliance/control/job_admission.h"
+
+#include <algorithm>
+
+#include "appliance/control/sync_spec.h"
+#include "base/clock.h"
+#include "nic/wire/control_frame.h"
+
+namespace pbox::appliance {
+namespace {
+
+// Makes text from an unknown peer safe for a log: printable ASCII of at most 64 bytes.
+std::string printable(std::string text) {
+  constexpr size_t kBytesMax = 64;
+  if (text.size() > kBytesMax) text.resize(kBytesMax);
+  for (char& character : text) {
+    if (character < ' ' || character > '~') character = '?';
+  }
+  return text;
+}
+
+std::string rank_of(const proto::Join& join) {
+  return "rank " + std::to_string(join.rank()) + " of job '" + join.job() + "'";
+}
+
+Error taken(const Member& member, const proto::Join& join) {
+  return {ErrorCode::kAlreadyExists,
+          rank_of(join) + " is taken by " + member.peer +
+              (join.rejoins() ? ", which still shows signs of life; stop it, or wait until the box "
+                                "has given it up ([control] worker_dead_after_ms)"
+                              : "; give each worker its own rank")};
+}
+
+bool same_process(const Member& member, const proto::Join& join) {
+  return join.incarnation() != 0 && member.incarnation == join.incarnation();
+}
+
+}  // namespace
+
+Status check_protocol_version(uint32_t protocol_version, const std::string& software) {
+  if (protocol_version == wire::kControlProtocolVersion) return ok_status();
+  return Error{ErrorCode::kVersionMismatch,
+               "this worker (" + printable(software) + ") speaks control protocol " +
+                   std::to_string(protocol_version) + ", the box speaks " +
+                   std::to_string(wire::kControlProtocolVersion) +
+                   "; use the libpbox of the box's release"};
+}
+
+Result<Job*> JobAdmission::admit(const proto::Join& join) {
+  const Status speaks = check_protocol_version(join.protocol_version(), join.software());
+  if (!speaks) return speaks.error();
+  auto spec = parse_join(join, context_.options.job_limits);
+  if (!spec) return spec.error();
+  spec->relayed = abilities_.has_upstream && !spec->is_backup;
+  if (const Status status = check_abilities(*spec); !status) return status.error();
+  Job* job = context_.jobs.find(key_of(*spec));
+  const bool begins_anew = job != nullptr && job->running() && !join.resumes() && !join.rejoins() &&
+                           job->members().count(Member::State::kJoined) == 0;
+  if (begins_anew) {
+    owner_.fail(*job, {ErrorCode::kWorkerLost,
+                       spec->title() + ": every rank was lost, and a new run has begun"});
+    job = nullptr;
+  }
+  if (job == nullptr) return make_job(join, std::move(*spec));
+  if (const Status status = check_member(*job, *spec, join); !status) return status.error();
+  return job;
+}
+
+Status JobAdmission::check_abilities(const JobSpec& spec) const {
+  if (spec.relayed) {
+    if (const Status status = check_relayed(spec); !status) return status;
+  }
+  if (spec.replicas == 0) return ok_status();
+  if (const Status status = check_replicas(spec); !status) return status;
+  if (abilities_.knows_backups) return ok_status();
+  return Error{ErrorCode::kInvalidArgument,
+               spec.title() +
+                   ": replicas 1 needs other boxes that this one knows; give them a common store "
+                   "([cluster] store = etcd), or set replicas 0"};
+}
+
+Result<Job*> JobAdmission::make_job(const proto::Join& join, JobSpec spec) {
+  const RegistryOptions& options = context_.options;
+  const auto names = context_.jobs.names();
+  if (names.size() >= options.jobs_max && !names.contains(spec.name)) {
+    return Error{ErrorCode::kResourceExhausted,
+                 "the box serves " + std::to_string(names.size()) +
+                     " jobs already ([jobs] max = " + std::to_string(options.jobs_max) + ")"};
+  }
+  JobTimeouts timeouts{.join_ns = options.join_timeout_ns, .lost_ns = options.lost_timeout_ns};
+  if (const uint64_t wanted_ns = join.join_timeout_ms() * kNanosPerMilli; wanted_ns > 0) {
+    timeouts.join_ns = std::min(wanted_ns, options.join_timeout_ns);
+  }
+  if (join.lost_timeout_ms() > 0) timeouts.lost_ns = join.lost_timeout_ms() * kNanosPerMilli;
+  std::vector<uint64_t> loads(host_.count(), 0);
+  for (const auto& [part, job] : context_.jobs) {
+    for (uint32_t index = 0; index < loads.size(); ++index) {
+      loads[index] += job->shards().bytes_on(index);
+    }
+  }
+  auto job = std::make_unique<Job>(std::move(spec), context_.now_ns, loads, timeouts);
+  if (const Status status = check_gathering(*job, join); !status) return status.error();
+  if (const Status status = check_memory(*job); !status) return status.error();
+  Job& admitted = context_.jobs.add(std::move(job));
+  context_.note(RegistryEvent::Severity::kDebug, "job_admitted",
+                admitted.spec().title() + ": " + admitted.placement());
+  return &admitted;
+}
+
+// The job is not in the table yet. It has to fit beside the jobs that are.
+Status JobAdmission::check_memory(const Job& job) const {
+  const uint64_t wanted = job.footprint();
+  // A state that the part has left on this box is used up when the part opens.
+  const uint64_t taken = owner_.memory_taken_bytes() - handover_.kept_bytes(key_of(job.spec()));
+  const uint64_t limit = context_.options.job_memory_bytes;
+  if (wanted > limit || taken > limit - wanted) {
+    return Error{ErrorCode::kResourceExhausted,
+                 job.spec().title() + " needs " + std::to_string(wanted) +
+                     " bytes; other jobs hold " + std::to_string(taken) + " of the " +
+                     std::to_string(limit) + " bytes that jobs may take ([memory] job_share)"};
+  }
+  return check_arenas(job);
+}
+
+Status JobAdmission::check_arenas(const Job& job) const {
+  const auto& limits = context_.options.arena_bytes;
+  for (uint32_t index = 0; index < limits.size(); ++index) {
+    uint64_t taken = 0;
+    for (const auto& [part, other] : context_.jobs) taken += other->footprint_on(index);
+    const uint64_t free = limits[index] - std::min(limits[index], taken);
+    if (job.footprint_on(index) <= free) continue;
+    const int node = host_.info(index).numa_node;
+    return Error{
+        ErrorCode::kResourceExhausted,
+        job.spec().title() + " needs " + std::to_string(job.footprint_on(index)) +
+            " bytes on pipeline " + std::to_string(index) +
+            (node == kAnyNumaNode ? "" : " (NUMA node " + std::to_string(node) + ")") + "; " +
+            std::to_string(free) + " of " + std::to_string(limits[index]) +
+            " are free there. Wait for other jobs, raise [memory] job_share, or take pipelines off "
+            "a node that has less memory than others ([pipeline] cores)"};
+  }
+  return ok_status();
+}
+
+Status JobAdmission::check_member(const Job& job, const JobSpec& spec,
+                                  const proto::Join& join) const {
+  if (const auto difference = first_difference(job.spec(), spec)) {
+    return Error{ErrorCode::kMismatch,
+                 rank_of(join) + " differs from the ranks before it: " + *difference};
+  }
+  return job.running() ? check_return(job, join) : check_gathering(job, join);
+}
+
+// The job has yet to start, or to start again on this box.
+Status JobAdmission::check_gathering(const Job& job, const proto::Join& join) const {
+  const Member& member = job.members()[join.rank()];
+  if (member.state == Member::State::kJoined && !same_process(member, join)) {
+    return taken(member, join);
+  }
+  const bool was_in_job = join.resumes() || join.rejoins();
+  for (const Member& other : job.members()) {
+    if (other.state != Member::State::kJoined || &other == &member) continue;
+    if ((other.resumes || other.rejoins) == was_in_job) continue;
+    return Error{ErrorCode::kMismatch,
+                 rank_of(join) +
+                     (was_in_job ? " was in this job before, but other ranks begin a new run; "
+                                 : " is new in a job that others go on with; set rejoin to take a "
+                                   "lost rank's place, or ") +
+                     "start all ranks again"};
+  }
+  return join.resumes() ? check_resuming(job, join) : ok_status();
+}
+
+Status JobAdmission::check_resuming(const Job& job, const proto::Join& join) const {
+  const bool is_of_here = join.box().empty() || join.box() == context_.options.box_name;
+  const bool no_box_has_it = is_of_here && !handover_.keeps(key_of(job.spec()));
+  if (!job.spec().may_move() || (!job.spec().survives_its_box() && no_box_has_it)) {
+    return Error{
+        ErrorCode::kBoxLost,
+        rank_of(join) + " cannot go on: the box that had the job's state was lost (" +
+            (job.spec().relayed ? "its sums went on to another box, [upstream]" : "recovery none") +
+            "); start all ranks again, from a checkpoint"};
+  }
+  if (job.members().left_behind(join.rank(), {join.epoch(), join.generation()})) {
+    return Error{ErrorCode::kWorkerLost,
+                 rank_of(join) +
+                     " was lost and the job has gone on without it; start it again "
+                     "with rejoin"};
+  }
+  // A worker must not use up the epochs by stating one that is far too high.
+  constexpr uint32_t kAheadMax = 1u << 24;
+  if (join.epoch() > epochs_.newest() && join.epoch() - epochs_.newest() > kAheadMax) {
+    return Error{ErrorCode::kInvalidArgument, rank_of(join) + " states epoch " +
+                                                  std::to_string(join.epoch()) +
+                                                  ", which no box has given; start it again"};
+  }
+  return ok_status();
+}
+
+// The job runs here.
+Status JobAdmission::check_return(const Job& job, const proto::Join& join) const {
+  const Member& member = job.members()[join.rank()];
+  // A rank of an earlier epoch is let in: it was admitted here and never received its SESSION.
+  if (join.resumes() && join.epoch() == job.epoch() &&
+      job.spec().sync.model != wire::SyncModel::kBsp) {
+    return Error{ErrorCode::kWorkerLost,
+                 rank_of(join) + " was lost (its connection ended), and a job of sync.model " +
+                     to_string(job.spec().sync.model) +
+                     " has gone on without taking a rank back; start all ranks again"};
+  }
+  switch (member.state) {
+    case Member::State::kJoined:
+      if (!same_process(member, join)) return taken(member, join);
+      break;
+    case Member::State::kLeft:
+      return Error{ErrorCode::kAlreadyExists,
+                   rank_of(join) +
+                       " has left while other ranks are still in the job; wait for them to leave, "
+                       "or use another job name"};
+    case Member::State::kExcluded:
+      if (join.rejoins()) return ok_status();
+      return Error{ErrorCode::kWorkerLost,
+                   rank_of(join) + " was lost (" + member.lost_reason +
+                       ") and the job has gone on without it; start it again with rejoin"};
+    case Member::State::kLost:
+    case Member::State::kAbsent: break;
+  }
+  if (join.rejoins()) return ok_status();
+  if (!join.resumes()) {
+    return Error{ErrorCode::kAlreadyExists,
+                 rank_of(join) + " was lost (" + member.lost_reason +
+                     ") and the others still wait for it; set rejoin to take its place, or start "
+                     "it again when all ranks have stopped"};
+  }
+  // The same process may state an earlier epoch: it was admitted to this one and never received its
+  // SESSION.
+  if (join.epoch() == job.epoch() || same_process(member, join)) return ok_status();
+  return Error{ErrorCode::kWorkerLost,
+               rank_of(join) + " has epoch " + std::to_string(join.epoch()) +
+                   ", but the job is in epoch " + std::to_string(job.epoch()) +
+                   ": the rank was left behind; start it again with rejoin"};
+}
+
+}  // namespace pbox::appliance

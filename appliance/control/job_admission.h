@@ -1,0 +1,57 @@
+// Decides whether a worker may join, and creates the job when its first rank does. Control thread.
+#pragma once
+
+#include <string>
+
+#include "appliance/control/registry_context.h"
+#include "appliance/control/state_handover.h"
+#include "appliance/storage/epoch_store.h"
+
+namespace pbox::appliance {
+
+// kVersionMismatch unless the peer speaks this box's control protocol. `software`: what the peer
+// says about itself.
+Status check_protocol_version(uint32_t protocol_version, const std::string& software);
+
+class JobAdmission {
+ public:
+  // What this box can do for jobs, beside its options.
+  struct Abilities {
+    bool has_upstream = false;   // its sums go on to another box
+    bool knows_backups = false;  // other boxes can have backup copies
+  };
+
+  // All outlive it.
+  JobAdmission(RegistryContext& context, const PipelineHost& host, const Epochs& epochs,
+               const StateHandover& handover, JobOwner& owner, Abilities abilities)
+      : context_(context),
+        host_(host),
+        epochs_(epochs),
+        handover_(handover),
+        owner_(owner),
+        abilities_(abilities) {}
+
+  // Returns the job that the worker may join, which is new for its first rank. The error says why
+  // the worker may not join. If all ranks of a running job are lost and a new run begins, the old
+  // job fails here.
+  Result<Job*> admit(const proto::Join& join);
+
+ private:
+  Status check_abilities(const JobSpec& spec) const;
+  Result<Job*> make_job(const proto::Join& join, JobSpec spec);
+  Status check_memory(const Job& job) const;
+  Status check_arenas(const Job& job) const;
+  Status check_member(const Job& job, const JobSpec& spec, const proto::Join& join) const;
+  Status check_gathering(const Job& job, const proto::Join& join) const;
+  Status check_resuming(const Job& job, const proto::Join& join) const;
+  Status check_return(const Job& job, const proto::Join& join) const;
+
+  RegistryContext& context_;
+  const PipelineHost& host_;
+  const Epochs& epochs_;
+  const StateHandover& handover_;
+  JobOwner& owner_;
+  Abilities abilities_;
+};
+
+}  // namespace pbox::appliance

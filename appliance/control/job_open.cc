@@ -1,0 +1,187 @@
+// How a part is opened: the size of its fragments, its shards, their sessions and first rounds.
+#include <algorithm>
+
+#include "appliance/control/job.h"
+#include "appliance/control/sync_spec.h"
+#include "nic/wire/chunk_layout.h"
+
+namespace pbox::appliance {
+namespace {
+
+Error narrow_path(const Member& member, uint32_t rank, const std::string& remedy) {
+  return {ErrorCode::kInvalidArgument, "rank " + std::to_string(rank) + " (" + member.peer +
+                                           ") reaches this box with a path MTU of " +
+                                           std::to_string(member.path_mtu) +
+                                           ", which is too narrow; " + remedy};
+}
+
+// Returns the bytes of the widest fragment on the member's path; 0 if none fits.
+uint32_t widest_on_path(const PipelineHost& host, const Member& member) {
+  uint32_t mtu = member.path_mtu;
+  bool ipv6 = false;  // the address family of the data, which may differ from that of control
+  for (uint32_t index = 0; index < host.count(); ++index) {
+    const PipelineInfo info = host.info(index);
+    mtu = std::min(mtu, info.mtu);
+    ipv6 =
+        ipv6 || (info.address.empty() ? member.ipv6 : info.address.find(':') != std::string::npos);
+  }
+  return wire::fragment_bytes_for_mtu(mtu, ipv6);
+}
+
+}  // namespace
+
+Result<uint32_t> Job::choose_fragment_bytes(const PipelineHost& host,
+                                            const PartState* state) const {
+  const auto widest = widest_fragment_bytes(host);
+  const bool has_clocks =
+      widest && state != nullptr && !state->chunks.empty() && !state->chunks.front().clocks.empty();
+  if (!has_clocks) return widest;
+  // Clocks count which fragments a rank has pushed, so their size cannot change.
+  const uint32_t former = state->chunks.front().fragment_bytes;
+  if (*widest >= former) return former;
+  return Error{ErrorCode::kInvalidArgument,
+               spec_.title() + " ran with fragments of " + std::to_string(former) +
+                   " bytes, but some path to this box holds only " + std::to_string(*widest) +
+                   ". A job of sync.model " + to_string(spec_.sync.model) +
+                   " cannot change them; give all boxes the same MTU, and start all ranks again "
+                   "from a checkpoint"};
+}
+
+Result<uint32_t> Job::widest_fragment_bytes(const PipelineHost& host) const {
+  uint32_t fragment_bytes = limits::kFragmentBytesMax;
+  for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+    if (members_[rank].state == Member::State::kExcluded) continue;
+    const uint32_t widest = widest_on_path(host, members_[rank]);
+    if (widest == 0) {
+      return narrow_path(members_[rank], rank, "raise the MTU of its interface to 1500");
+    }
+    fragment_bytes = std::min(fragment_bytes, widest);
+  }
+  const uint32_t fragments = wire::fragment_count(spec_.chunk_bytes, fragment_bytes);
+  if (fragments > limits::kFragmentCountMax) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "chunk_bytes " + std::to_string(spec_.chunk_bytes) + " needs " +
+                     std::to_string(fragments) + " fragments of " + std::to_string(fragment_bytes) +
+                     " bytes on the narrowest path; at most " +
+                     std::to_string(limits::kFragmentCountMax) + ". Lower chunk_bytes to " +
+                     std::to_string(limits::kFragmentCountMax * fragment_bytes / 64 * 64) +
+                     ", or raise the MTU of every path to 9000, whose fragments hold " +
+                     std::to_string(limits::kFragmentBytesJumbo)};
+  }
+  return fragment_bytes;
+}
+
+Status Job::check_path(const PipelineHost& host, const Member& member, uint32_t rank) const {
+  if (widest_on_path(host, member) >= fragment_bytes_) return ok_status();
+  return narrow_path(member, rank,
+                     "the job runs with fragments of " + std::to_string(fragment_bytes_) +
+                         " bytes; give it the path that the rank had before");
+}
+
+std::vector<int32_t> Job::chunk_priorities() const {
+  std::vector<int32_t> priorities;
+  priorities.reserve(shards_.chunk_count());
+  for (size_t index = 0; index < spec_.tensors.size(); ++index) {
+    const TensorSpec& tensor = spec_.tensors[index];
+    const bool is_fifo = priority_policy_ == wire::PriorityPolicy::kFifo;
+    const int32_t priority = is_fifo               ? 0
+                             : priorities_.empty() ? tensor.priority
+                                                   : priorities_[index];
+    priorities.resize(priorities.size() + wire::chunk_count(tensor.bytes(), spec_.chunk_bytes),
+                      priority);
+  }
+  return priorities;
+}
+
+std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>& starts) const {
+  std::vector<pipeline::ShardSpec> specs(shards_.pipelines().size());
+  auto chunks = cut_into_chunks(spec_);
+  PBOX_CHECK(starts.empty() || starts.size() == chunks.size());  // by chunk
+  for (auto& spec : specs) {
+    spec.name = spec_.name;
+    spec.part = spec_.part;
+    spec.epoch = epoch_;
+    spec.generation = static_cast<uint16_t>(generation_);
+    spec.fragment_bytes = fragment_bytes_;
+    spec.mode = spec_.mode;
+    spec.reduction = spec_.reduction;
+    spec.optimizer = spec_.optimizer;
+    spec.sync = spec_.sync;
+    spec.delivery = spec_.delivery;
+    spec.numerics = spec_.numerics;
+    spec.partial = spec_.on_worker_lost == LostPolicy::kPartial;
+    spec.relayed = spec_.relayed;
+    spec.replicated = relay_ != nullptr && spec_.replicas > 0;
+    spec.job_chunk_count = static_cast<uint32_t>(chunks.size());
+    spec.sessions.resize(spec_.world_size);
+    for (uint32_t rank = 0; rank < members_.size(); ++rank) {
+      spec.sessions[rank].present = members_[rank].state != Member::State::kExcluded;
+    }
+  }
+  const std::vector<int32_t> priorities = chunk_priorities();
+  for (auto& chunk : chunks) {
+    chunk.priority = priorities[chunk.chunk];
+    if (!starts.empty()) {
+      const ChunkStart& start = starts[chunk.chunk];
+      // A chunk that is handed over gets its rounds from the state, after it is laid out.
+      chunk.first_round = start.is_handed_over ? 0 : start.round;
+      chunk.copy_rank = start.copy_rank;
+    }
+    specs[shards_.chunk_pipeline()[chunk.chunk]].chunks.push_back(chunk);
+  }
+  return specs;
+}
+
+Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const PartState* state) {
+  const auto fragment_bytes = choose_fragment_bytes(host, state);
+  if (!fragment_bytes) return fragment_bytes.error();
+  fragment_bytes_ = *fragment_bytes;
+  starts_.clear();
+  auto starts = plan_opening(spec_, members_, state);
+  if (!starts) return starts.error();
+  starts_ = std::move(*starts);
+  epoch_ = epoch;
+  for (const Member& member : members_) generation_ = std::max(generation_, member.generation);
+  if (members_.count(Member::State::kExcluded) > 0) ++generation_;
+
+  auto specs = shard_specs(starts_);
+  if (const Status status = shards_.allocate_sessions(spis, specs); !status) return status;
+  auto shards = build(host, specs, state);
+  const Status installed =
+      shards ? shards_.install(host, std::move(*shards)) : Status(shards.error());
+  if (!installed) {
+    JobShards::release_sessions(spis, specs);
+    return installed;
+  }
+  // A learning rate that is handed over is the last that the previous owner has confirmed.
+  const auto rate = members_.newest_learning_rate();
+  if (rate && (state == nullptr || !state->learning_rate)) shards_.set_learning_rate(host, *rate);
+  if (restored_) restored_->chunks.clear();
+  if (optimizer_state_) optimizer_state_->chunks.clear();
+  return ok_status();
+}
+
+Result<JobShards::Shards> Job::build(const PipelineHost& host,
+                                     std::vector<pipeline::ShardSpec>& specs,
+                                     const PartState* state) const {
+  JobShards::Shards shards;
+  for (uint32_t index = 0; index < specs.size(); ++index) {
+    const PipelineInfo info = host.info(shards_.pipelines()[index]);
+    specs[index].numa_node = info.numa_node;
+    specs[index].hugepages = info.hugepages;
+    if (state != nullptr && state->learning_rate) {
+      specs[index].optimizer.learning_rate = *state->learning_rate;
+    }
+    auto shard = pipeline::JobShard::create(specs[index]);
+    if (!shard) return shard.error();
+    shards.push_back(std::move(*shard));
+  }
+  begin_with_snapshot(shards);
+  if (state == nullptr) return shards;
+  for (const auto& chunk : state->chunks) {
+    pipeline::restore(*shards[shards_.chunk_pipeline()[chunk.chunk]], chunk);
+  }
+  return shards;
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,123 @@
+#include "appliance/control/job_relay.h"
+
+#include "appliance/control/job.h"
+#include "base/clock.h"
+#include "nic/wire/chunk_layout.h"
+#include "pipeline/state/state_codec.h"
+
+namespace pbox::appliance {
+namespace {
+
+// Time for the backup box to answer. The ranks wait meanwhile.
+constexpr uint64_t kJoinBackupNs = 2 * kNanosPerSecond;
+
+// "layer1.weight[3]": the name that the other box shows for a chunk. The end of a tensor name that
+// is too long is cut off.
+std::string chunk_name(const std::string& tensor, uint64_t index) {
+  std::string number = "[";
+  number.append(std::to_string(index)).append("]");
+  return tensor.substr(0, limits::kTensorNameBytesMax - number.size()) + number;
+}
+
+// The names of all chunks, with the numbers beside each, leave room for the rest of a JOIN.
+bool names_fit(const std::vector<RelayedChunk>& chunks) {
+  constexpr size_t kNumbersBytes = 24;
+  size_t bytes = 0;
+  for (const RelayedChunk& chunk : chunks) bytes += chunk.name.size() + kNumbersBytes;
+  return bytes <= limits::kControlMessageBytesMax * 3 / 4;
+}
+
+constexpr size_t kRelayedChunksMax = limits::kTensorsPerJobMax - kTensorsBesideChunks;
+
+}  // namespace
+
+Status check_relayed(const JobSpec& spec) {
+  const auto refuse = [&](const std::string& why) {
+    return Error{ErrorCode::kInvalidArgument, spec.title() + ": " + why +
+                                                  " ([upstream]: this box forwards its sums to "
+                                                  "another box)"};
+  };
+  if (spec.mode != pipeline::Mode::kAggregate) {
+    return refuse(
+        "mode optimize cannot be used here; use mode aggregate, and let the ranks run the "
+        "optimizer");
+  }
+  if (spec.on_worker_lost == LostPolicy::kPartial) {
+    return refuse(
+        "on_worker_lost partial cannot be used, because the other racks are not told who is "
+        "missing; use wait or abort");
+  }
+  if (const size_t chunks = cut_into_chunks(spec).size(); chunks > kRelayedChunksMax) {
+    return refuse("chunk_bytes " + std::to_string(spec.chunk_bytes) + " makes " +
+                  std::to_string(chunks) + " chunks, but at most " +
+                  std::to_string(kRelayedChunksMax) + " can be forwarded; raise chunk_bytes");
+  }
+  return ok_status();
+}
+
+Status check_replicas(const JobSpec& spec) {
+  const auto refuse = [&](const std::string& why) {
+    return Error{ErrorCode::kInvalidArgument, spec.title() + ": replicas 1 " + why};
+  };
+  if (spec.mode != pipeline::Mode::kOptimize) {
+    return refuse(
+        "needs mode optimize: in mode aggregate sums are recovered from the ranks; set replicas 0");
+  }
+  if (spec.sync.model != wire::SyncModel::kBsp || spec.recovery != Recovery::kCopy) {
+    return refuse(
+        "needs sync model bsp and recovery copy: other jobs do not survive the loss of their box");
+  }
+  if (spec.on_worker_lost == LostPolicy::kPartial) {
+    return refuse("does not record which ranks are in a result; set on_worker_lost wait or abort");
+  }
+  if (const size_t chunks = cut_into_chunks(spec).size(); chunks > kRelayedChunksMax) {
+    return refuse("allows at most " + std::to_string(kRelayedChunksMax) +
+                  " chunks, but there are " + std::to_string(chunks) + "; raise chunk_bytes");
+  }
+  return ok_status();
+}
+
+RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns) {
+  RelaySpec relay{spec.name, spec.world_size, spec.numerics, join_timeout_ns, {}};
+  const auto chunks = cut_into_chunks(spec);
+  relay.chunks.reserve(chunks.size());
+  for (const TensorSpec& tensor : spec.tensors) {
+    const uint64_t count = wire::chunk_count(tensor.bytes(), spec.chunk_bytes);
+    for (uint64_t index = 0; index < count; ++index) {
+      const auto& chunk = chunks[relay.chunks.size()];
+      relay.chunks.push_back({chunk_name(tensor.name, index), chunk.elements, chunk.priority});
+    }
+  }
+  PBOX_CHECK(relay.chunks.size() == chunks.size());  // chunk ids are the same on both boxes
+  if (!names_fit(relay.chunks)) {
+    for (size_t chunk = 0; chunk < relay.chunks.size(); ++chunk) {
+      relay.chunks[chunk].name = std::to_string(chunk);
+    }
+  }
+  return relay;
+}
+
+RelaySpec backup_spec(const JobSpec& spec, const std::string& name) {
+  RelaySpec relay = relay_spec(spec, kJoinBackupNs);
+  relay.job = name;
+  relay.workers = 1;
+  relay.numerics = wire::Numerics::kFast;
+  relay.is_backup = true;
+  for (RelayedChunk& chunk : relay.chunks) {
+    const auto block = pipeline::StateLayout::block(spec.optimizer.kind, chunk.elements);
+    chunk.elements = static_cast<uint32_t>(block.floats);
+  }
+  return relay;
+}
+
+std::vector<std::vector<float>> backup_blocks(const JobSpec& spec, const PartState& state) {
+  const auto chunks = cut_into_chunks(spec);
+  std::vector<std::vector<float>> blocks(chunks.size());
+  for (const pipeline::ChunkState& chunk : state.chunks) {
+    blocks[chunk.chunk] =
+        pipeline::encode_block(chunk, spec.optimizer.kind, chunks[chunk.chunk].elements);
+  }
+  return blocks;
+}
+
+}  // namespace pbox::appliance

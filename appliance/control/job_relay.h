@@ -1,0 +1,24 @@
+// How one part joins another box as a rank there: the box that sums the sums of several racks, or
+// the box that keeps the part's backup copy. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "appliance/control/job_spec.h"
+#include "appliance/control/part_state.h"
+#include "appliance/control/upstream.h"
+
+namespace pbox::appliance {
+
+// What a relayed job joins the upstream box with.
+RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns);
+
+// What a part with replicas = 1 joins its backup box with. `name`: of the copy there. The chunks
+// there are backup blocks: weights and optimizer state in f32.
+RelaySpec backup_spec(const JobSpec& spec, const std::string& name);
+
+// Returns the backup block of each chunk that begins from `state`; empty for other chunks.
+std::vector<std::vector<float>> backup_blocks(const JobSpec& spec, const PartState& state);
+
+}  // namespace pbox::appliance

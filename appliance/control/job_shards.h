@@ -1,0 +1,85 @@
+// The shards of one part on the pipelines of this box: where each chunk is placed, and, while the
+// part runs, the commands that reach its shards. Control thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "appliance/control/job_spec.h"
+#include "appliance/control/pipeline_host.h"
+#include "appliance/control/spi_allocator.h"
+#include "appliance/control/upstream.h"
+#include "pipeline/state/state_cut.h"
+
+namespace pbox::appliance {
+
+class JobShards {
+ public:
+  // One copy of the part's state by pipeline that it uses.
+  using Cuts = std::vector<std::shared_ptr<pipeline::StateCut>>;
+  using Shards = std::vector<std::unique_ptr<pipeline::JobShard>>;
+
+  // Places the chunks; allocates no memory for them. `loads_bytes`: bytes that other jobs move in a
+  // round, by pipeline of the box.
+  JobShards(const JobSpec& spec, const std::vector<uint64_t>& loads_bytes);
+
+  // The part is installed on the pipelines.
+  bool running() const { return !shards_.empty(); }
+  // Pipelines of the box that the part uses, by their index in the session. A job in several parts
+  // uses one pipeline for each part.
+  const std::vector<uint32_t>& pipelines() const { return pipelines_; }
+  // By chunk, an index into pipelines().
+  const std::vector<uint8_t>& chunk_pipeline() const { return chunk_pipeline_; }
+  uint32_t chunk_count() const { return static_cast<uint32_t>(chunk_pipeline_.size()); }
+  // Bytes that the part moves on a pipeline of the box in a round.
+  uint64_t bytes_on(uint32_t pipeline) const { return pipeline_bytes_[pipeline]; }
+  // By index in pipelines(); empty unless the part is running.
+  const Shards& all() const { return shards_; }
+  // The chunk on its shard. The part is running.
+  pipeline::Chunk* find(uint32_t chunk) const;
+  // Rounds of chunks finished since the part was opened.
+  uint64_t rounds_finished() const;
+
+  // Gives each present session of `specs` (by index in pipelines()) a session number. All or none.
+  Status allocate_sessions(SpiAllocator& spis, std::vector<pipeline::ShardSpec>& specs) const;
+  static void release_sessions(SpiAllocator& spis, const std::vector<pipeline::ShardSpec>& specs);
+  // Installs one shard for each of pipelines(). All or none.
+  Status install(PipelineHost& host, Shards shards);
+  // The pipelines stop using the shards, whose contents can then be read. close() follows.
+  void detach(PipelineHost& host) const;
+  // Takes the shards back from the pipelines and frees them.
+  void close(PipelineHost& host, SpiAllocator& spis);
+
+  // Gives the rank new sessions in `generation`. Its former sessions are void on every pipeline on
+  // return. All or none.
+  Status admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation);
+  // From `generation` on no round waits for the rank.
+  void exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation);
+  void set_learning_rate(PipelineHost& host, float learning_rate);
+  // `by_chunk`: for all chunks of the part.
+  void set_priorities(PipelineHost& host, const std::vector<int32_t>& by_chunk);
+  // No effect if the part does not run on this pipeline of the box.
+  void set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes);
+  // Returns the open round of each chunk. Where pushes are applied on arrival it is the round that
+  // `rank` pushes next.
+  std::vector<uint32_t> open_rounds(PipelineHost& host, uint32_t rank = 0) const;
+  std::vector<RelayLane> lanes(PipelineHost& host) const;
+
+  // The pipelines copy all chunks as they are when `round` is open, until end_cut(). Mode optimize
+  // with BSP. job_snapshot.cc.
+  uint64_t cut_bytes() const;
+  Result<Cuts> begin_cut(PipelineHost& host, uint32_t round) const;
+  // Copies some more of the chunks that rest at the cut.
+  void continue_cut(PipelineHost& host, const Cuts& cuts) const;
+  void end_cut(PipelineHost& host) const;
+
+ private:
+  std::vector<uint32_t> pipelines_;
+  std::vector<uint8_t> chunk_pipeline_;
+  std::vector<uint64_t> pipeline_bytes_;  // by pipeline of the box
+  Shards shards_;                         // as pipelines_, or empty
+};
+
+}  // namespace pbox::appliance

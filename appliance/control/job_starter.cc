@@ -1,0 +1,211 @@
+#include "appliance/control/job_starter.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace pbox::appliance {
+namespace {
+
+using Severity = RegistryEvent::Severity;
+
+StartPhase next(StartPhase phase) {
+  return static_cast<StartPhase>(static_cast<uint8_t>(phase) + 1);
+}
+
+}  // namespace
+
+const char* to_string(StartPhase phase) {
+  switch (phase) {
+    case StartPhase::kGathering: return "gathering";
+    case StartPhase::kFetchingState: return "fetching state";
+    case StartPhase::kReadingSnapshot: return "reading snapshot";
+    case StartPhase::kConnectingRelay: return "connecting relay";
+    case StartPhase::kPreparingBackup: return "preparing backup";
+    case StartPhase::kReservingEpoch: return "reserving epoch";
+    case StartPhase::kRunning: break;
+  }
+  return "running";
+}
+
+void JobStarter::advance(const JobKey& part, bool without_missing) {
+  pending_.push_back({part, without_missing});
+  if (is_advancing_) return;
+  is_advancing_ = true;
+  while (!pending_.empty()) {
+    const Advance next = pending_.front();
+    pending_.erase(pending_.begin());
+    walk(next);
+  }
+  is_advancing_ = false;
+}
+
+// Each walk begins with the first phase, because ranks may have come or gone since the last one,
+// and a kept state may have expired. A phase whose answer is recorded completes at once.
+void JobStarter::walk(const Advance& advance) {
+  Job* job = context_.jobs.find(advance.part);
+  if (job == nullptr || job->running()) return;
+  const PartState* state = nullptr;
+  StartPhase phase = StartPhase::kGathering;
+  do {
+    starts_[advance.part].phase = phase;
+    if (take_step(*job, phase, advance.without_missing, state) != Step::kDone) return;
+    phase = next(phase);
+  } while (phase != StartPhase::kRunning);
+  starts_[advance.part].phase = StartPhase::kRunning;
+}
+
+JobStarter::Step JobStarter::take_step(Job& job, StartPhase phase, bool without_missing,
+                                       const PartState*& state) {
+  const auto done = [](bool is_done) { return is_done ? Step::kDone : Step::kWaiting; };
+  switch (phase) {
+    case StartPhase::kGathering: return done(without_missing || job.members().complete());
+    case StartPhase::kFetchingState:
+      if (!parts_.handover.fetch(job)) return Step::kWaiting;
+      state = parts_.handover.state_for(job);
+      return Step::kDone;
+    case StartPhase::kReadingSnapshot: return read_snapshot(job, state);
+    case StartPhase::kConnectingRelay: return done(parts_.relays.connect(job));
+    case StartPhase::kPreparingBackup: return done(parts_.backups.prepare_backup(job, state));
+    case StartPhase::kReservingEpoch: return reserve_epoch(job, state);
+    case StartPhase::kRunning: break;
+  }
+  PBOX_CHECK(false);  // a running part would be opened twice
+  return Step::kFailed;
+}
+
+JobStarter::Step JobStarter::read_snapshot(Job& job, const PartState* state) {
+  const auto is_read = parts_.snapshots.read_for_start(job, state);
+  if (!is_read) {
+    owner_.fail(job, is_read.error());
+    return Step::kFailed;
+  }
+  return *is_read ? Step::kDone : Step::kWaiting;
+}
+
+JobStarter::Step JobStarter::reserve_epoch(Job& job, const PartState* state) {
+  const auto beyond = beyond_recovery(job.spec(), job.members(), state);
+  if (!beyond) {
+    owner_.fail(job, beyond.error());
+    return Step::kFailed;
+  }
+  for (const uint32_t rank : *beyond) dismiss(job, rank);
+  if (!beyond->empty() && !job.members().complete()) {
+    starts_[key_of(job.spec())].phase = StartPhase::kGathering;
+    return Step::kWaiting;
+  }
+  const auto epoch = epochs_.next(job.members().newest_epoch());
+  if (!epoch && epoch.error().code == ErrorCode::kUnavailable) {
+    await_epoch(job, epoch.error());
+    return Step::kWaiting;
+  }
+  return start_job(job, epoch, state);
+}
+
+void JobStarter::await_epoch(Job& job, const Error& error) {
+  auto& refusal = starts_[key_of(job.spec())].epoch_refusal;
+  if (!refusal) {
+    context_.note(Severity::kWarning, "epoch_awaited", job.spec().title() + ": " + error.message);
+  }
+  refusal = error;
+}
+
+JobStarter::Step JobStarter::start_job(Job& job, const Result<uint32_t>& epoch,
+                                       const PartState* state) {
+  const JobKey part = key_of(job.spec());
+  starts_[part].epoch_refusal.reset();
+  exclude_missing(job);
+  const uint64_t barrier = job.members().barrier_to_resume();
+  const bool recovers = job.recovering();
+  if (state != nullptr) parts_.handover.begin_opening(job, *state);
+  const Status opened = epoch ? job.open(host_, spis_, *epoch, state) : Status(epoch.error());
+  if (!opened) {
+    owner_.fail(job, opened.error());
+    return Step::kFailed;
+  }
+  parts_.handover.on_opened(part);
+  if (!recovers) parts_.handover.drop(part);  // the state of an earlier job of that name
+  if (job.relay()) job.relay()->run(job.shards().lanes(host_));
+  parts_.backups.on_started(job);
+  parts_.sessions.share_credit();
+  job.on_started(recovers ? barrier : 0);
+  note_started(job, recovers);
+  parts_.sessions.send_all(job, recovers);
+  return Step::kDone;
+}
+
+void JobStarter::note_started(const Job& job, bool recovers) {
+  if (recovers) ++context_.totals.jobs_recovered;
+  const JobSpec& spec = job.spec();
+  context_.note(Severity::kInfo, recovers ? "job_recovered" : "job_started",
+                spec.title() + ": " + std::to_string(job.members().count(Member::State::kJoined)) +
+                    " workers, " + std::to_string(spec.element_count()) + " elements in " +
+                    std::to_string(spec.tensors.size()) + " tensors, fragments of " +
+                    std::to_string(job.fragment_bytes()) + " bytes, epoch " +
+                    std::to_string(job.epoch()));
+  if (!job.has_restarted_optimizer()) return;
+  ++context_.totals.optimizer_restarts;
+  const auto& replaced = job.optimizer_state();
+  context_.note(
+      Severity::kWarning, "optimizer_restarted",
+      spec.title() +
+          ": the box that had its weights and optimizer state was lost; the weights are those that "
+          "its workers hold, and the optimizer state " +
+          (replaced && replaced->number > 0
+               ? "is that of snapshot " + std::to_string(replaced->number) + ", taken after " +
+                     std::to_string(replaced->steps) + " steps"
+               : std::string("restarts from 0")));
+}
+
+bool JobStarter::on_tick(Job& job) {
+  const JobKey part = key_of(job.spec());
+  const bool lacks_epoch = starts_[part].epoch_refusal.has_value();
+  if (lacks_epoch && context_.now_ns - job.created_ns() > job.timeouts().join_ns) {
+    owner_.fail(job, {ErrorCode::kUnavailable,
+                      job.spec().title() + ": " + starts_[part].epoch_refusal->message});
+    return true;
+  }
+  const auto transfer = parts_.handover.check_deadline(job);
+  if (transfer == StateHandover::Transfer::kUnderWay) return true;
+  const bool is_complete = job.members().complete();
+  if (transfer == StateHandover::Transfer::kOver && is_complete) {
+    advance(part);
+    return true;
+  }
+  if (parts_.snapshots.is_reading(part)) return true;
+  // The upstream box and the backup box have a deadline of their own.
+  if (job.relay() && is_complete && !lacks_epoch) return true;
+  if (!lacks_epoch || !is_complete) return false;
+  advance(part);
+  return true;
+}
+
+StartPhase JobStarter::phase_of(const JobKey& part) const {
+  const auto found = starts_.find(part);
+  return found == starts_.end() ? StartPhase::kGathering : found->second.phase;
+}
+
+void JobStarter::dismiss(Job& job, uint32_t rank) {
+  Member& member = job.members()[rank];
+  context_.connections.dismiss(
+      member.connection,
+      {ErrorCode::kWorkerLost,
+       "rank " + std::to_string(rank) + " of " + job.spec().title() +
+           " was left behind: the box was lost, and the others go on from rounds in which it has "
+           "no part; start it again with rejoin"});
+  member = {};
+}
+
+// The ranks that are missing may come back as new processes.
+void JobStarter::exclude_missing(Job& job) {
+  for (Member& member : job.members()) {
+    if (member.ready()) continue;
+    if (member.connection != 0) context_.connections.drop(member.connection);
+    member = {};
+    member.state = Member::State::kExcluded;
+    member.lost_reason = "it did not come back after the box was lost";
+    ++context_.totals.workers_excluded;
+  }
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,70 @@
+// The jobs of one box, or the parts of them that it has, by name and part. Control thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "appliance/control/job.h"
+
+namespace pbox::appliance {
+
+using JobKey = std::pair<std::string, uint32_t>;  // name and part
+
+inline JobKey key_of(const JobSpec& spec) {
+  return {spec.name, spec.part};
+}
+
+class JobTable {
+ public:
+  // Returns null if there is no such part.
+  Job* find(const JobKey& part) const {
+    const auto found = jobs_.find(part);
+    return found == jobs_.end() ? nullptr : found->second.get();
+  }
+  bool contains(const JobKey& part) const { return jobs_.contains(part); }
+  // Some part of the job is here.
+  bool has_job(const std::string& name) const {
+    const auto first = jobs_.lower_bound({name, 0});
+    return first != jobs_.end() && first->first.first == name;
+  }
+  std::vector<Job*> parts_of(const std::string& name) const {
+    std::vector<Job*> parts;
+    for (const auto& [part, job] : jobs_) {
+      if (part.first == name) parts.push_back(job.get());
+    }
+    return parts;
+  }
+  std::set<std::string> names() const {
+    std::set<std::string> names;
+    for (const auto& [part, job] : jobs_) names.insert(part.first);
+    return names;
+  }
+  bool empty() const { return jobs_.empty(); }
+  // In ascending order of name and part.
+  auto begin() const { return jobs_.begin(); }
+  auto end() const { return jobs_.end(); }
+
+  // No part of that name and number is here yet.
+  Job& add(std::unique_ptr<Job> job) {
+    Job& added = *job;
+    const bool is_new = jobs_.emplace(key_of(added.spec()), std::move(job)).second;
+    PBOX_CHECK(is_new);  // the other job's shards would be freed while pipelines use them
+    return added;
+  }
+  // The part is closed: the pipelines have given its shards back.
+  void erase(const JobKey& part) {
+    const auto found = jobs_.find(part);
+    PBOX_CHECK(found != jobs_.end() && !found->second->running());
+    jobs_.erase(found);
+  }
+
+ private:
+  std::map<JobKey, std::unique_ptr<Job>> jobs_;
+};
+
+}  // namespace pbox::appliance

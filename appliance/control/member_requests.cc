@@ -1,0 +1,161 @@
+#include "appliance/control/member_requests.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "nic/wire/queue_pair.h"
+
+namespace pbox::appliance {
+namespace {
+
+using Severity = RegistryEvent::Severity;
+
+Error in_pipeline(const proto::QueuePair& pair, const Error& error) {
+  return {error.code, "pipeline " + std::to_string(pair.pipeline()) + ": " + error.message};
+}
+
+// Connects queue pairs of a worker. `pipelines`: of the box, by their index in the session.
+Status connect_all(PipelineHost& host, const std::vector<uint32_t>& pipelines, ConnectionId id,
+                   const proto::QueuePairs& request, proto::QueuePairs& answer) {
+  std::set<uint32_t> named;
+  for (const proto::QueuePair& pair : request.pairs()) {
+    if (pair.pipeline() >= pipelines.size() || !named.insert(pair.pipeline()).second) {
+      return in_pipeline(
+          pair, {ErrorCode::kInvalidArgument, "there is no such pipeline, or it is named twice"});
+    }
+    const auto peer = wire::parse_queue_pair(pair);
+    if (!peer) return in_pipeline(pair, peer.error());
+    const auto own = host.connect(pipelines[pair.pipeline()], id, *peer);
+    if (!own) return in_pipeline(pair, own.error());
+    proto::QueuePair& connected = *answer.add_pairs();
+    connected.set_pipeline(pair.pipeline());
+    wire::write_queue_pair(*own, connected);
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+bool MemberRequests::handle(ConnectionId id, const Connection& connection,
+                            const proto::WorkerMessage& message) {
+  PBOX_CHECK(connection.job != nullptr);
+  switch (message.kind_case()) {
+    case proto::WorkerMessage::kHeartbeat:
+      on_heartbeat(id, connection, message.heartbeat());
+      return true;
+    case proto::WorkerMessage::kSetLearningRate:
+      on_learning_rate(id, connection, message.set_learning_rate());
+      return true;
+    case proto::WorkerMessage::kSetPriorities:
+      on_priorities(id, connection, message.set_priorities());
+      return true;
+    case proto::WorkerMessage::kQueuePairs:
+      on_queue_pairs(id, connection, message.queue_pairs());
+      return true;
+    case proto::WorkerMessage::kPortGivenUp:
+      on_port_given_up(connection, message.port_given_up());
+      return true;
+    default: return false;
+  }
+}
+
+void MemberRequests::on_heartbeat(ConnectionId id, const Connection& connection,
+                                  const proto::Heartbeat& request) {
+  // One bucket for each staleness up to the bound, and one for all that is above it.
+  constexpr int kBucketsMax = wire::kStalenessMax + 2;
+  const auto& reads = request.reads_by_staleness();
+  Member& member = connection.job->members()[connection.rank];
+  member.reads_by_staleness.assign(reads.begin(),
+                                   reads.begin() + std::min(reads.size(), kBucketsMax));
+  const proto::FinishedRounds& finished = request.finished();
+  member.progress = {finished.rounds(), finished.at_ns(), finished.busy_ns()};
+  proto::BoxMessage answer;
+  answer.mutable_heartbeat()->set_sequence(request.sequence());
+  context_.connections.send(id, std::move(answer));
+}
+
+void MemberRequests::on_learning_rate(ConnectionId id, const Connection& connection,
+                                      const proto::SetLearningRate& request) {
+  if (!std::isfinite(request.learning_rate()) || request.learning_rate() < 0) {
+    context_.connections.refuse(
+        id, {ErrorCode::kInvalidArgument, "learning_rate must be finite and >= 0"});
+    return;
+  }
+  connection.job->shards().set_learning_rate(host_, request.learning_rate());
+  proto::BoxMessage message;
+  *message.mutable_learning_rate_set() = request;
+  context_.connections.send(id, std::move(message));
+}
+
+void MemberRequests::on_priorities(ConnectionId id, const Connection& connection,
+                                   const proto::SetPriorities& request) {
+  Job& job = *connection.job;
+  const size_t tensors = job.spec().tensors.size();
+  const auto given = static_cast<size_t>(request.by_tensor_size());
+  const auto policy = static_cast<wire::PriorityPolicy>(request.policy());
+  const bool may_be_given = policy != wire::PriorityPolicy::kFifo;
+  const bool fits = given == 0 || (may_be_given && given == tensors);
+  if (request.policy() >= wire::kPriorityPolicyCount || !fits) {
+    context_.connections.refuse(
+        id, {ErrorCode::kInvalidArgument,
+             "priority policy " + std::to_string(request.policy()) + " with " +
+                 std::to_string(given) + " priorities for " + std::to_string(tensors) +
+                 " tensors; 0 explicit and 1 forward-order take one for each or none, 2 fifo "
+                 "none"});
+    return;
+  }
+  set_priorities(job, policy, {request.by_tensor().begin(), request.by_tensor().end()},
+                 "rank " + std::to_string(connection.rank));
+}
+
+Status MemberRequests::set_priorities(const std::string& name, wire::PriorityPolicy policy) {
+  const std::vector<Job*> parts = context_.jobs.parts_of(name);
+  if (parts.empty()) return Error{ErrorCode::kNotFound, "no job '" + name + "' on this box"};
+  for (Job* job : parts) set_priorities(*job, policy, {}, "the operator");
+  return ok_status();
+}
+
+void MemberRequests::set_priorities(Job& job, wire::PriorityPolicy policy,
+                                    std::vector<int32_t> by_tensor, const std::string& author) {
+  const bool learned = policy == wire::PriorityPolicy::kForwardOrder && !by_tensor.empty();
+  job.set_priorities(host_, policy, std::move(by_tensor));
+  context_.note(Severity::kInfo, "priorities_set",
+                job.spec().title() + ": priority policy " +
+                    wire::kPriorityPolicyNames[static_cast<size_t>(policy)] +
+                    (learned ? ", learned by " : ", set by ") + author);
+  if (!job.running()) return;  // the ranks are told with their sessions
+  proto::BoxMessage message;
+  *message.mutable_set_priorities() = *job.priorities_set();
+  context_.connections.send_all(job, message);
+}
+
+// A worker with an RDMA device connects its queue pairs to those of the box. They end with the
+// control connection.
+void MemberRequests::on_queue_pairs(ConnectionId id, const Connection& connection,
+                                    const proto::QueuePairs& request) {
+  proto::BoxMessage message;
+  proto::QueuePairs& answer = *message.mutable_queue_pairs();
+  answer.set_sequence(request.sequence());
+  const auto& pipelines = connection.job->shards().pipelines();
+  if (const Status connected = connect_all(host_, pipelines, id, request, answer); !connected) {
+    answer.clear_pairs();
+    answer.set_refusal(connected.error().message);
+    context_.note(Severity::kWarning, "queue_pairs_refused",
+                  connection.peer + ": " + connected.error().message);
+  }
+  context_.connections.send(id, std::move(message));
+}
+
+void MemberRequests::on_port_given_up(const Connection& connection,
+                                      const proto::PortGivenUp& report) {
+  constexpr size_t kTextMax = 300;  // bytes of each text from a worker
+  const auto cut = [](const std::string& text) { return text.substr(0, kTextMax); };
+  ++context_.totals.ports_given_up;
+  context_.note(Severity::kWarning, "port_given_up",
+                connection.job->spec().title() + ": rank " + std::to_string(connection.rank) +
+                    " (" + connection.peer + ") uses port '" + cut(report.next()) +
+                    "' instead of '" + cut(report.port()) + "': " + cut(report.reason()));
+}
+
+}  // namespace pbox::appliance

@@ -1,0 +1,40 @@
+// Requests of workers that are members of a job: heartbeats, learning rates, priorities, queue
+// pairs and ports given up. Control thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "appliance/control/registry_context.h"
+
+namespace pbox::appliance {
+
+class MemberRequests {
+ public:
+  // Both outlive it.
+  MemberRequests(RegistryContext& context, PipelineHost& host) : context_(context), host_(host) {}
+
+  // Carries the request out and answers it. Returns false if it is none of these requests.
+  bool handle(ConnectionId id, const Connection& connection, const proto::WorkerMessage& message);
+  // The operator sets the priority policy for all parts of a job on this box: tensors as
+  // registered, learned anew, or equal. kNotFound if there is no such job.
+  Status set_priorities(const std::string& job, wire::PriorityPolicy policy);
+
+ private:
+  void on_heartbeat(ConnectionId id, const Connection& connection, const proto::Heartbeat& request);
+  void on_learning_rate(ConnectionId id, const Connection& connection,
+                        const proto::SetLearningRate& request);
+  void on_priorities(ConnectionId id, const Connection& connection,
+                     const proto::SetPriorities& request);
+  void on_queue_pairs(ConnectionId id, const Connection& connection,
+                      const proto::QueuePairs& request);
+  void on_port_given_up(const Connection& connection, const proto::PortGivenUp& report);
+  // `author`: "rank 3" or "the operator".
+  void set_priorities(Job& job, wire::PriorityPolicy policy, std::vector<int32_t> by_tensor,
+                      const std::string& author);
+
+  RegistryContext& context_;
+  PipelineHost& host_;
+};
+
+}  // namespace pbox::appliance

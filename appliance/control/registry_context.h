@@ -1,0 +1,89 @@
+// What the registry and its parts share: options, time, jobs, connections, log events and totals.
+// The registry owns it; its parts refer to it. Control thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "appliance/control/control_connections.h"
+#include "appliance/control/job_table.h"
+#include "base/limits.h"
+
+namespace pbox::appliance {
+
+struct RegistryOptions {
+  std::string box_name = {};
+  JobLimits job_limits = {};
+  uint32_t jobs_max = limits::kJobsMax;
+  uint64_t job_memory_bytes = UINT64_MAX;  // memory of all jobs together, in bytes
+  // Memory of all jobs together on each pipeline, in bytes; empty if there is no bound.
+  std::vector<uint64_t> arena_bytes = {};
+  uint64_t join_timeout_ns = 600'000'000'000;  // upper bound; default for a worker that states none
+  uint64_t dead_after_ns = 10'000'000'000;     // silence of a control connection that means death
+  uint64_t lost_timeout_ns = 10'000'000'000;   // default for a job that states none
+  uint64_t hello_timeout_ns = 10'000'000'000;  // from connecting to JOIN
+  uint32_t heartbeat_interval_ms = 1000;
+  uint32_t window_bytes = 0;  // upper bound per worker and pipeline; 0 means 1 MiB
+  bool payload_crc = false;
+  uint64_t snapshot_every_ns = 0;  // 0: only when an operator asks
+  uint64_t seed = 1;               // of the draws that tell a session from earlier ones
+};
+
+// An event for the operator's log.
+struct RegistryEvent {
+  enum class Severity { kDebug, kInfo, kWarning } severity = Severity::kInfo;
+  const char* name = "";  // stable: "job_started", "job_failed", ...
+  std::string text;
+};
+
+// Counts since the start of the box.
+struct RegistryTotals {
+  uint64_t joins_refused = 0, workers_lost = 0, jobs_failed = 0, jobs_finished = 0;
+  uint64_t workers_back = 0, workers_excluded = 0, jobs_recovered = 0;
+  uint64_t parts_moved = 0;  // to other boxes
+  uint64_t optimizer_restarts = 0;
+  uint64_t backups_lost = 0;    // lost boxes that had the backup copy of a part running here
+  uint64_t ports_given_up = 0;  // ports that workers have stopped using
+  uint64_t snapshots_taken = 0, snapshots_failed = 0;
+};
+
+struct RegistryContext {
+  explicit RegistryContext(RegistryOptions box_options = {}) : options(std::move(box_options)) {}
+
+  RegistryOptions options;
+  uint64_t now_ns = 0;  // time of the event that is being handled
+  JobTable jobs;
+  ControlConnections connections;
+  std::vector<RegistryEvent> events;
+  RegistryTotals totals;
+  // Expires with the registry. Answers that arrive later are dropped.
+  std::shared_ptr<const bool> alive = std::make_shared<const bool>(true);
+
+  // Returns a number for a question whose answer comes later. Never 0, never reused.
+  uint64_t next_question() { return ++questions_; }
+  void note(RegistryEvent::Severity severity, const char* name, std::string text) {
+    events.push_back({severity, name, std::move(text)});
+  }
+
+ private:
+  uint64_t questions_ = 0;
+};
+
+// The services that the parts of the registry need from it.
+class JobOwner {
+ public:
+  virtual ~JobOwner() = default;
+  // An answer that the start of this part waits for has been recorded.
+  virtual void advance(const JobKey& part) = 0;
+  // The part ends here with this error, which its ranks are told. The job is gone on return.
+  virtual void fail(Job& job, const Error& error) = 0;
+  // The ranks of a running part join once more, here. `event` and `why` are logged.
+  virtual void gather_again(Job& job, const char* event, std::string why) = 0;
+  // Memory of all jobs, kept states and cuts together, in bytes.
+  virtual uint64_t memory_taken_bytes() const = 0;
+};
+
+}  // namespace pbox::appliance

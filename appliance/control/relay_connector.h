@@ -1,0 +1,35 @@
+// Joins relayed jobs to the upstream box, which sums the sums of several racks. The ranks wait
+// until all racks are in, and are told if these do not come. Control thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "appliance/control/registry_context.h"
+#include "appliance/control/upstream.h"
+
+namespace pbox::appliance {
+
+class RelayConnector {
+ public:
+  // All outlive it. `upstream` is null if the sums of this box stay here.
+  RelayConnector(RegistryContext& context, Upstream* upstream, JobOwner& owner)
+      : context_(context), upstream_(upstream), owner_(owner) {}
+
+  bool has_upstream() const { return upstream_ != nullptr; }
+  // Joins the upstream box. Returns true if the part is not relayed or has joined; otherwise the
+  // owner advances it once it has joined, or fails it.
+  bool connect(Job& job);
+  // The part is closed.
+  void forget(const JobKey& part) { questions_.erase(part); }
+
+ private:
+  void on_answer(const JobKey& part, uint64_t number, const Status& status);
+
+  RegistryContext& context_;
+  Upstream* upstream_;
+  JobOwner& owner_;
+  std::map<JobKey, uint64_t> questions_;  // number of the join under way or done, by part
+};
+
+}  // namespace pbox::appliance

@@ -1,0 +1,116 @@
+// The ranks of one job, or of a part of it, as this box knows them: who has joined, who is lost,
+// and what the ranks that resume after the loss of a box say about themselves. A value without I/O.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "appliance/control/recovery_plan.h"
+
+namespace pbox::appliance {
+
+using ConnectionId = uint64_t;  // 0 if there is none
+
+// The backup copy of a part: the box that holds it, and the name of the job that stores it there.
+struct CopyName {
+  std::string box;
+  std::string job;  // empty if there is no copy
+};
+
+// What a rank reports about the rounds of a part that it has finished; see FinishedRounds in
+// nic/wire/control.proto.
+struct RankProgress {
+  uint64_t rounds = 0;  // 0 before the first report
+  uint64_t at_ns = 0;
+  uint64_t busy_ns = 0;
+  bool operator==(const RankProgress&) const = default;
+};
+
+struct Member {
+  // kExcluded: lost for too long, in a job that goes on without it (policy partial).
+  enum class State { kAbsent, kJoined, kLost, kLeft, kExcluded };
+  State state = State::kAbsent;
+  ConnectionId connection = 0;
+  std::string peer;  // address of the control connection
+  uint32_t path_mtu = 0;
+  bool ipv6 = false;
+  uint64_t lost_ns = 0;  // time of the loss; valid if kLost
+  std::string lost_reason;
+  uint64_t barrier_sequence = 0;             // newest barrier that the rank has asked for
+  uint64_t barriers_released = 0;            // newest barrier that a resuming rank has passed
+  std::vector<uint64_t> reads_by_staleness;  // from the newest HEARTBEAT
+  RankProgress progress;                     // from the newest HEARTBEAT
+
+  uint64_t incarnation = 0;  // differs between processes; 0 if the worker states none
+  bool resumes = false;      // the process was in the job before the box was lost
+  bool rejoins = false;      // a new process that takes the place of a lost one
+  // The following fields are valid if `resumes`.
+  uint32_t epoch = 0;              // of the rank's last session
+  uint32_t generation = 0;         // of the rank's last session
+  std::vector<uint32_t> consumed;  // next round that the rank needs, by chunk
+  std::vector<bool> lacks;         // by chunk, as in ConsumedRounds
+  bool stated = false;             // `consumed` is complete
+  std::string box;                 // that gave the last session
+  CopyName copy;                   // as told with the last session
+  uint64_t restored_snapshot = 0;  // number of the snapshot that the job began with; 0 if none
+  uint64_t restored_steps = 0;
+  std::vector<uint32_t> absent;     // ranks that its generation went on without
+  uint64_t learning_rates_set = 0;  // number of learning rates set so far
+  float learning_rate = 0;          // the last of them
+
+  // Orders ranks by how recently they were told who takes part. Generations restart in each epoch.
+  std::pair<uint32_t, uint32_t> told() const { return {epoch, generation}; }
+  // The rank has joined and, if it resumes, has stated all its rounds.
+  bool ready() const { return state == State::kJoined && (!resumes || stated); }
+};
+
+class Roster {
+ public:
+  explicit Roster(uint32_t world_size) : members_(world_size) {}
+
+  uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
+  Member& operator[](size_t rank) { return members_[rank]; }
+  const Member& operator[](size_t rank) const { return members_[rank]; }
+  auto begin() { return members_.begin(); }
+  auto end() { return members_.end(); }
+  auto begin() const { return members_.begin(); }
+  auto end() const { return members_.end(); }
+
+  // Every rank is ready, except those that the job had already gone on without.
+  bool complete() const;
+  // A resuming rank that was told about the membership later than `told` says that the job went on
+  // without `rank`.
+  bool left_behind(uint32_t rank, std::pair<uint32_t, uint32_t> told) const;
+  // The ready ranks are more than half of the job's newest membership, or exactly half including
+  // its lowest rank. Two groups of ranks that cannot reach each other are never both a majority
+  // (dynamic linear voting, Jajodia and Mutchler 1990).
+  bool has_majority() const;
+  bool any_resumes() const;
+  // A ready rank that does not resume is among them.
+  bool has_newcomers() const;
+  uint32_t count(Member::State state) const;
+  // "rank 3" or "ranks 0, 2, 5": the ranks in a state.
+  std::string ranks_in(Member::State state) const;
+  // Returns the ready resuming rank with the newest session; null if no rank resumes.
+  const Member* newest_resuming() const;
+  uint32_t newest_epoch() const;
+  // Incarnations of all ranks that have one. Snapshots list them to identify the run.
+  std::vector<uint64_t> incarnations() const;
+  // What the ready resuming ranks have consumed. The views point into this roster.
+  std::vector<ConsumedRounds> stated() const;
+  // The barrier at which a recovered job goes on: the newest one that all resuming ranks have asked
+  // for. If some ranks are new, and have asked for none, it is the newest one that any rank passed.
+  uint64_t barrier_to_resume() const;
+  // The newest barrier that all ranks still in the job have asked for; UINT64_MAX if no rank is.
+  uint64_t barrier_reached() const;
+  // The learning rate that the rank with the most changes knows; nothing if none was ever set.
+  std::optional<float> newest_learning_rate() const;
+
+ private:
+  std::vector<Member> members_;
+};
+
+}  // namespace pbox::appliance

@@ -1,0 +1,147 @@
+#include "appliance/control/session_sender.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "nic/wire/control_frame.h"
+
+namespace pbox::appliance {
+namespace {
+
+// A larger window gains nothing on any path that a socket serves, and costs cache.
+constexpr uint32_t kWindowBytesAuto = 1u << 20;
+
+// "; pipeline 0: spi 1509949440, UDP port 9542, credit 1048576 bytes; pipeline 1: ..."
+std::string describe(const proto::Session& session) {
+  std::string text;
+  for (int index = 0; index < session.pipelines_size(); ++index) {
+    const auto& pipeline = session.pipelines(index);
+    text += "; pipeline " + std::to_string(index) + ": spi " + std::to_string(pipeline.spi()) +
+            ", UDP port " + std::to_string(pipeline.udp_port()) + ", credit " +
+            std::to_string(pipeline.credit_bytes()) + " bytes";
+  }
+  return text;
+}
+
+// Returns the open rounds, and `give`, the chunks of which the worker must give back a copy, in
+// pieces that fit a message.
+std::vector<proto::BoxMessage> round_maps(const std::vector<uint32_t>& rounds,
+                                          const std::vector<uint32_t>& give) {
+  std::vector<proto::BoxMessage> messages;
+  auto next_give = give.begin();
+  for (size_t first = 0; first < rounds.size(); first += limits::kRoundMapChunksMax) {
+    const size_t end = std::min(rounds.size(), first + limits::kRoundMapChunksMax);
+    proto::RoundMap& map = *messages.emplace_back().mutable_rounds();
+    map.set_first_chunk(static_cast<uint32_t>(first));
+    map.mutable_rounds()->Add(rounds.begin() + static_cast<ptrdiff_t>(first),
+                              rounds.begin() + static_cast<ptrdiff_t>(end));
+    for (; next_give != give.end() && *next_give < end; ++next_give) map.add_give(*next_give);
+    map.set_last(end == rounds.size());
+  }
+  return messages;
+}
+
+}  // namespace
+
+uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes) {
+  if (info.receive_slots == 0) return info.receive_buffer_bytes;
+  const uint64_t in_slots = uint64_t{info.receive_slots} * fragment_bytes;
+  return static_cast<uint32_t>(std::min<uint64_t>(info.receive_buffer_bytes, in_slots));
+}
+
+uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes,
+                      uint32_t parts) {
+  const uint64_t share = uint64_t{receive_buffer_bytes} * 3 / 4 / std::max(1u, sessions);
+  const uint64_t window = window_bytes == 0 ? kWindowBytesAuto : window_bytes;
+  const uint64_t wanted = window / std::max(1u, parts);
+  const uint64_t credit = std::min({share, wanted, uint64_t{limits::kCreditBytesMax}});
+  return static_cast<uint32_t>(std::max<uint64_t>(credit / limits::kCreditUnitBytes, 1) *
+                               limits::kCreditUnitBytes);
+}
+
+void SessionSender::send_all(Job& job, bool recovers) {
+  const bool differs_by_rank = recovers && wire::applies_on_arrival(job.spec().sync.model);
+  auto rounds = recovers ? job.shards().open_rounds(host_) : std::vector<uint32_t>();
+  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
+    Member& member = job.members()[rank];
+    if (member.state != Member::State::kJoined) continue;
+    if (!member.resumes) member.barrier_sequence = job.barrier_released();
+    if (differs_by_rank) rounds = job.shards().open_rounds(host_, rank);
+    send(job, rank, rounds);
+    std::vector<uint32_t>().swap(member.consumed);
+  }
+}
+
+void SessionSender::send(Job& job, uint32_t rank, const std::vector<uint32_t>& open_rounds) {
+  PBOX_CHECK(job.running());  // without shards the worker would get session numbers of no one
+  const Member& member = job.members()[rank];
+  ControlConnections& connections = context_.connections;
+  // The session tells the worker how often it must be heard, so its silence counts from here.
+  if (Connection* connection = connections.find(member.connection)) {
+    connection->heard_ns = context_.now_ns;
+  }
+  if (job.priorities_set()) {  // before the session, so that no operation starts without them
+    proto::BoxMessage priorities;
+    *priorities.mutable_set_priorities() = *job.priorities_set();
+    connections.send(member.connection, std::move(priorities));
+  }
+  proto::BoxMessage message = session_for(job, rank, !open_rounds.empty());
+  context_.note(RegistryEvent::Severity::kDebug, "session_installed",
+                job.spec().title() + ": rank " + std::to_string(rank) + " (" + member.peer + ")" +
+                    describe(message.session()));
+  connections.send(member.connection, std::move(message));
+  std::vector<uint32_t> give;
+  std::vector<uint32_t> rounds = open_rounds;
+  if (member.resumes) {
+    give = copies_owed(job.starts(), rank, open_rounds);
+  } else if (job.spec().mode == pipeline::Mode::kOptimize) {
+    rounds = rounds_for_newcomer(job.starts(), open_rounds);
+  }
+  for (auto& piece : round_maps(rounds, give)) connections.send(member.connection, piece);
+}
+
+proto::BoxMessage SessionSender::session_for(const Job& job, uint32_t rank, bool has_rounds) const {
+  const RegistryOptions& options = context_.options;
+  proto::BoxMessage message;
+  proto::Session& session = *message.mutable_session();
+  session.set_protocol_version(wire::kControlProtocolVersion);
+  session.set_box(options.box_name);
+  session.set_payload_crc(options.payload_crc);
+  session.set_heartbeat_interval_ms(options.heartbeat_interval_ms);
+  session.set_dead_after_ms(static_cast<uint32_t>(options.dead_after_ns / kNanosPerMilli));
+  session.set_has_rounds(has_rounds);
+  session.set_optimizer_restarted(job.has_restarted_optimizer());
+  if (const CopyName copy = job.copy(); !copy.job.empty()) {
+    session.mutable_copy()->set_box(copy.box);
+    session.mutable_copy()->set_job(copy.job);
+  }
+  job.describe(rank, host_, session);
+  for (int index = 0; index < session.pipelines_size(); ++index) {
+    const uint32_t pipeline = job.shards().pipelines()[static_cast<size_t>(index)];
+    session.mutable_pipelines(index)->set_credit_bytes(credit_on(pipeline, job));
+  }
+  return message;
+}
+
+void SessionSender::share_credit() {
+  for (uint32_t index = 0; index < host_.count(); ++index) {
+    for (const auto& [part, job] : context_.jobs) {
+      job->shards().set_credit(host_, index, credit_on(index, *job));
+    }
+  }
+}
+
+uint32_t SessionSender::credit_on(uint32_t pipeline, const Job& job) const {
+  const auto parts =
+      std::count_if(context_.jobs.begin(), context_.jobs.end(), [&](const auto& entry) {
+        const JobShards& other = entry.second->shards();
+        const std::vector<uint32_t>& used = other.pipelines();
+        return entry.first.first == job.spec().name && other.running() &&
+               std::find(used.begin(), used.end(), pipeline) != used.end();
+      });
+  return credit_share(receivable_bytes(host_.info(pipeline), job.fragment_bytes()),
+                      spis_.in_use(pipeline), context_.options.window_bytes,
+                      static_cast<uint32_t>(parts));
+}
+
+}  // namespace pbox::appliance

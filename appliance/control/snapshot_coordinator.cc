@@ -1,0 +1,438 @@
+#include "appliance/control/snapshot_coordinator.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "appliance/control/sync_spec.h"
+#include "base/clock.h"
+#include "nic/wire/control_frame.h"
+
+namespace pbox::appliance {
+namespace {
+
+using proto::CutProgress;
+using Severity = RegistryEvent::Severity;
+
+// The coordinating box asks ten times a second. If it asks no more, the cut is dropped.
+constexpr uint64_t kCutKeptNs = 30 * kNanosPerSecond;
+// A part that could go on without the optimizer state waits for the disk only this long, because
+// its ranks wait for a minute unless they are configured otherwise.
+constexpr uint64_t kReadPatienceNs = 30 * kNanosPerSecond;
+// The result of a run is shown for this long after the job is gone.
+constexpr uint64_t kRunKeptNs = 600 * kNanosPerSecond;
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+Result<CutProgress> progress_in(const Result<proto::BoxMessage>& answer) {
+  if (!answer) return answer.error();
+  if (!answer->has_cut_progress()) {
+    return Error{ErrorCode::kMismatch,
+                 "the answer is not the progress of a cut; is the box of this release?"};
+  }
+  return answer->cut_progress();
+}
+
+Status has_snapshots(const JobSpec& spec) {
+  if (spec.mode != pipeline::Mode::kOptimize) {
+    return Error{ErrorCode::kInvalidArgument,
+                 spec.title() +
+                     " is in mode aggregate: its workers have the weights and the optimizer, and "
+                     "save their own checkpoints"};
+  }
+  if (spec.sync.model != wire::SyncModel::kBsp) {
+    return Error{ErrorCode::kInvalidArgument,
+                 spec.title() + " has sync.model " + to_string(spec.sync.model) +
+                     ", but only bsp has rounds that wait for all ranks, between which a snapshot "
+                     "can be taken"};
+  }
+  return ok_status();
+}
+
+Status can_be_cut(const Job& job) {
+  if (!job.running()) {
+    return Error{ErrorCode::kUnavailable, job.spec().title() + " does not run yet"};
+  }
+  return has_snapshots(job.spec());
+}
+
+void fail_cut(CutProgress& progress, const std::string& why) {
+  progress.set_state(CutProgress::FAILED);
+  progress.set_message(why);
+}
+
+}  // namespace
+
+Status SnapshotCoordinator::begin(const std::string& name, uint64_t timeout_ns) {
+  if (store_ == nullptr) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "this box keeps no snapshots; name a folder in [snapshots] directory"};
+  }
+  const std::vector<Job*> parts = context_.jobs.parts_of(name);
+  if (parts.empty()) return Error{ErrorCode::kNotFound, "no job '" + name + "' on this box"};
+  if (const Status status = has_snapshots(parts[0]->spec()); !status) return status;
+  const auto before = runs_.find(name);
+  if (before != runs_.end() && !before->second.run->is_over()) {
+    return Error{ErrorCode::kUnavailable, "a snapshot of job '" + name + "' is being taken"};
+  }
+  const std::weak_ptr alive = context_.alive;
+  const auto ask = [this, alive](const std::string& box, const proto::AskCut& question,
+                                 const SnapshotRun::Answer& done) {
+    if (alive.expired()) return;
+    if (box.empty()) return done(take_cut(question));
+    proto::WorkerMessage message;
+    *message.mutable_ask_cut() = question;
+    parts_.ask_box(box, message, [done](const auto& answer) { done(progress_in(answer)); });
+  };
+  const auto ask_part_map = [this, alive, name](const PartDirectory::Answer& done) {
+    if (alive.expired()) return;
+    proto::AskPartMap question;
+    question.set_protocol_version(wire::kControlProtocolVersion);
+    question.set_job(name);
+    parts_.ask(question, done);
+  };
+  const auto end = [this, alive, name] {
+    if (!alive.expired()) on_end(*runs_.at(name).run);
+  };
+  auto run = std::make_shared<SnapshotRun>(*store_, ask, ask_part_map, utc_now, end, name,
+                                           context_.now_ns + timeout_ns);
+  runs_[name] = {run, context_.now_ns};
+  run->begin(context_.options.box_name, parts[0]->members().incarnations());
+  return ok_status();
+}
+
+std::optional<SnapshotView> SnapshotCoordinator::view(const std::string& name) const {
+  const auto found = runs_.find(name);
+  if (found == runs_.end()) return std::nullopt;
+  return found->second.run->view();
+}
+
+Result<CutProgress> SnapshotCoordinator::take_cut(const proto::AskCut& question) {
+  const JobKey part{question.job(), question.part()};
+  auto found = cuts_.find(part);
+  if (question.over()) {
+    if (found != cuts_.end() && found->second.number == question.snapshot()) end_cut(part);
+    return CutProgress();
+  }
+  Job* job = context_.jobs.find(part);
+  const bool is_known = found != cuts_.end() && found->second.number == question.snapshot() &&
+                        found->second.round == question.round();
+  if (job == nullptr && !is_known) {
+    return Error{ErrorCode::kNotFound, "part " + std::to_string(question.part()) + " of job '" +
+                                           question.job() +
+                                           "' is no longer on this box; ask the box that has it"};
+  }
+  if (question.snapshot() == 0) return survey(*job);
+  if (!is_known) {
+    if (const Status begun = begin_cut(*job, question); !begun) {
+      CutProgress failed;
+      fail_cut(failed, begun.error().message);
+      return failed;
+    }
+    found = cuts_.find(part);
+  }
+  found->second.heard_ns = context_.now_ns;
+  return found->second.progress;
+}
+
+uint64_t SnapshotCoordinator::cut_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [part, cut] : cuts_) bytes += cut.bytes;
+  return bytes;
+}
+
+Result<CutProgress> SnapshotCoordinator::survey(const Job& job) {
+  if (const Status status = can_be_cut(job); !status) return status.error();
+  if (store_ == nullptr) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "it keeps no snapshots; name a folder in its [snapshots] directory"};
+  }
+  const std::vector<uint32_t> rounds = job.shards().open_rounds(host_);
+  CutProgress progress;
+  progress.set_chunks(static_cast<uint32_t>(rounds.size()));
+  progress.set_newest_round(
+      *std::max_element(rounds.begin(), rounds.end(),
+                        [](auto one, auto other) { return wire::round_distance(one, other) < 0; }));
+  return progress;
+}
+
+Status SnapshotCoordinator::begin_cut(Job& job, const proto::AskCut& question) {
+  if (const Status status = can_be_cut(job); !status) return status;
+  const JobKey part = key_of(job.spec());
+  end_cut(part);
+  const uint64_t wanted = job.shards().cut_bytes();
+  const uint64_t taken = owner_.memory_taken_bytes();
+  const uint64_t limit = context_.options.job_memory_bytes;
+  if (taken > limit || wanted > limit - taken) {
+    return Error{ErrorCode::kResourceExhausted,
+                 "a snapshot of " + job.spec().title() + " needs " + std::to_string(wanted) +
+                     " bytes while it is written, but jobs hold " + std::to_string(taken) +
+                     " of the " + std::to_string(limit) +
+                     " bytes that they may take ([memory] job_share)"};
+  }
+  auto cuts = job.shards().begin_cut(host_, question.round());
+  if (!cuts) return cuts.error();
+  PartCut& cut = cuts_[part];
+  cut = {.number = question.snapshot(),
+         .round = question.round(),
+         .heard_ns = context_.now_ns,
+         .bytes = wanted,
+         .cuts = std::move(*cuts),
+         .progress = {}};
+  cut.progress.set_state(CutProgress::CUTTING);
+  cut.progress.set_chunks(job.shards().chunk_count());
+  cut.progress.set_steps_before(job.restored() ? job.restored()->steps : 0);
+  continue_cut(job, cut);
+  return ok_status();
+}
+
+// Each tick copies a few of the chunks that rest at the cut.
+void SnapshotCoordinator::continue_cut(const Job& job, PartCut& cut) {
+  if (cut.progress.state() != CutProgress::CUTTING) return;
+  job.shards().continue_cut(host_, cut.cuts);
+  uint32_t copied = 0, missed = 0;
+  for (const auto& of_pipeline : cut.cuts) {
+    copied += of_pipeline->copied();
+    missed += of_pipeline->missed();
+  }
+  PBOX_CHECK(copied <= cut.progress.chunks());  // otherwise the file would mix two parts
+  cut.progress.set_chunks_copied(copied);
+  if (missed > 0) {
+    job.shards().end_cut(host_);
+    cut.cuts.clear();
+    cut.bytes = 0;
+    cut.progress.set_state(CutProgress::MISSED);
+  } else if (copied == cut.progress.chunks()) {
+    job.shards().end_cut(host_);
+    cut.progress.set_state(CutProgress::WRITING);
+    write_cut(job, cut);
+  }
+}
+
+void SnapshotCoordinator::write_cut(const Job& job, PartCut& cut) {
+  snapshot::Cuts cuts(cut.cuts.begin(), cut.cuts.end());
+  cut.cuts.clear();
+  store_->write_part(cut.number, job.part_head(), std::move(cuts),
+                     [this, alive = std::weak_ptr(context_.alive), part = key_of(job.spec()),
+                      number = cut.number, round = cut.round](const auto& file) {
+                       if (!alive.expired()) on_written(part, number, round, file);
+                     });
+}
+
+void SnapshotCoordinator::on_written(const JobKey& part, uint64_t number, uint32_t round,
+                                     const Result<snapshot::PartFile>& file) {
+  const auto found = cuts_.find(part);
+  const bool is_wanted =
+      found != cuts_.end() && found->second.number == number && found->second.round == round;
+  if (!is_wanted) return;
+  found->second.bytes = 0;
+  CutProgress& progress = found->second.progress;
+  if (!file) return fail_cut(progress, file.error().message);
+  progress.set_state(CutProgress::WRITTEN);
+  progress.set_file(file->name);
+  progress.set_bytes(file->bytes);
+  progress.set_crc32c(file->crc32c);
+}
+
+// The pipelines stop copying. A file that is being written is completed, but not used.
+void SnapshotCoordinator::end_cut(const JobKey& part) {
+  const auto found = cuts_.find(part);
+  if (found == cuts_.end()) return;
+  const Job* job = context_.jobs.find(part);
+  if (job != nullptr && found->second.progress.state() == CutProgress::CUTTING) {
+    job->shards().end_cut(host_);
+  }
+  cuts_.erase(found);
+}
+
+void SnapshotCoordinator::on_closed(const JobKey& part) {
+  reads_.erase(part);
+  const auto found = cuts_.find(part);
+  if (found == cuts_.end() || found->second.progress.state() != CutProgress::CUTTING) return;
+  found->second.cuts.clear();
+  found->second.bytes = 0;
+  fail_cut(found->second.progress, "the job has ended here, or has moved to another box");
+}
+
+void SnapshotCoordinator::on_tick() {
+  tick_cuts();
+  tick_reads();
+  tick_runs();
+  begin_due();
+}
+
+void SnapshotCoordinator::tick_cuts() {
+  std::vector<JobKey> dropped;
+  for (auto& [part, cut] : cuts_) {
+    const Job* job = context_.jobs.find(part);
+    if (context_.now_ns - cut.heard_ns > kCutKeptNs) {
+      dropped.push_back(part);
+    } else if (job != nullptr) {
+      continue_cut(*job, cut);
+    }
+  }
+  for (const JobKey& part : dropped) end_cut(part);
+}
+
+void SnapshotCoordinator::tick_reads() {
+  std::vector<std::pair<JobKey, uint64_t>> overdue;
+  for (const auto& [part, read] : reads_) {
+    if (read.due_ns != 0 && context_.now_ns >= read.due_ns) overdue.push_back({part, read.number});
+  }
+  for (const auto& [part, number] : overdue) {
+    on_read(part, number,
+            Error{ErrorCode::kTimeout,
+                  "the disk has not answered within " + in_seconds(kReadPatienceNs)},
+            &SnapshotCoordinator::on_optimizer_state);
+  }
+}
+
+void SnapshotCoordinator::tick_runs() {
+  for (auto entry = runs_.begin(); entry != runs_.end();) {
+    const Run& run = entry->second;
+    run.run->on_tick(context_.now_ns);
+    const bool is_old = run.run->is_over() && context_.now_ns - run.begun_ns > kRunKeptNs;
+    entry = is_old && !context_.jobs.has_job(entry->first) ? runs_.erase(entry) : std::next(entry);
+  }
+}
+
+// [snapshots] every_s: jobs whose first part is here, counted from their start.
+void SnapshotCoordinator::begin_due() {
+  const uint64_t interval_ns = context_.options.snapshot_every_ns;
+  if (interval_ns == 0 || store_ == nullptr) return;
+  std::vector<std::string> due;
+  for (const auto& [part, job] : context_.jobs) {
+    if (part.second != 0 || !can_be_cut(*job)) continue;
+    uint64_t& due_ns = due_ns_[part];
+    if (due_ns == 0) due_ns = context_.now_ns + interval_ns;
+    if (context_.now_ns < due_ns) continue;
+    due_ns = context_.now_ns + interval_ns;
+    due.push_back(part.first);
+  }
+  for (const std::string& name : due) {
+    const Status begun = begin(name, interval_ns);
+    if (!begun) context_.note(Severity::kWarning, "snapshot_failed", begun.error().message);
+  }
+}
+
+void SnapshotCoordinator::on_end(const SnapshotRun& run) {
+  const SnapshotView view = run.view();
+  if (run.is_done()) {
+    ++context_.totals.snapshots_taken;
+    context_.note(Severity::kInfo, "snapshot_taken",
+                  "job '" + view.job + "': snapshot " + std::to_string(view.number) + ", " +
+                      std::to_string(view.steps) + " steps, " + std::to_string(view.bytes) +
+                      " bytes in " + std::to_string(view.parts) + " parts");
+    return;
+  }
+  ++context_.totals.snapshots_failed;
+  context_.note(Severity::kWarning, "snapshot_failed", "job '" + view.job + "': " + view.error);
+}
+
+Result<bool> SnapshotCoordinator::read_for_start(Job& job, const PartState* state) {
+  const JobKey part = key_of(job.spec());
+  if (is_reading(part)) return false;
+  const auto begins = read_beginning(job, state);
+  if (!begins || !*begins) return begins;
+  return read_optimizer_state(job, state);
+}
+
+Result<bool> SnapshotCoordinator::read_beginning(Job& job, const PartState* state) {
+  if (job.spec().restore.empty() || job.restored()) return true;
+  snapshot::Restored known;  // what the ranks of a job that began before were told
+  const bool has_begun = job.members().any_resumes();
+  for (const Member& member : job.members()) {
+    if (member.restored_snapshot == 0) continue;
+    known.number = member.restored_snapshot;
+    known.steps = member.restored_steps;
+  }
+  const bool is_needed =
+      !has_begun || (known.number > 0 && begins_somewhere(job.spec(), job.members(), state));
+  if (!is_needed) {
+    job.set_restored(std::move(known));
+    return true;
+  }
+  if (store_ == nullptr) {
+    return Error{ErrorCode::kInvalidArgument,
+                 job.spec().title() + " has to begin with a snapshot (restore), but box '" +
+                     context_.options.box_name +
+                     "' keeps none; name a folder in [snapshots] directory"};
+  }
+  read(job, {.which = has_begun ? std::to_string(known.number) : job.spec().restore}, 0,
+       &SnapshotCoordinator::on_beginning);
+  return false;
+}
+
+// Optimizer state that was lost with a box is replaced by that of the newest snapshot of this run,
+// if there is one: an old state is better than none.
+bool SnapshotCoordinator::read_optimizer_state(Job& job, const PartState* state) {
+  if (store_ == nullptr || job.optimizer_state()) return true;
+  if (!lacks_optimizer_state(job.spec(), job.members(), state)) return true;
+  snapshot::Choice choice;
+  choice.ranks = job.members().incarnations();
+  for (const Member& member : job.members()) {
+    choice.begun_with = std::max(choice.begun_with, member.restored_snapshot);
+  }
+  if (choice.ranks.empty()) return true;
+  read(job, std::move(choice), context_.now_ns + kReadPatienceNs,
+       &SnapshotCoordinator::on_optimizer_state);
+  return false;
+}
+
+void SnapshotCoordinator::read(const Job& job, snapshot::Choice choice, uint64_t due_ns,
+                               void (SnapshotCoordinator::*done)(Job&, Loaded)) {
+  const JobKey part = key_of(job.spec());
+  const uint64_t number = context_.next_question();
+  reads_[part] = {number, due_ns};
+  store_->load(job.part_head(), std::move(choice),
+               [this, alive = std::weak_ptr(context_.alive), part, number, done](auto loaded) {
+                 if (!alive.expired()) on_read(part, number, std::move(loaded), done);
+               });
+}
+
+void SnapshotCoordinator::on_read(const JobKey& part, uint64_t number, Loaded loaded,
+                                  void (SnapshotCoordinator::*done)(Job&, Loaded)) {
+  const auto found = reads_.find(part);
+  if (found == reads_.end() || found->second.number != number) return;
+  reads_.erase(found);
+  Job* job = context_.jobs.find(part);
+  PBOX_CHECK(job != nullptr);  // on_closed() forgets the reads of a part
+  (this->*done)(*job, std::move(loaded));
+}
+
+void SnapshotCoordinator::on_beginning(Job& job, Loaded loaded) {
+  if (!loaded) {
+    owner_.fail(job,
+                {loaded.error().code, job.spec().title() + " cannot begin with snapshot '" +
+                                          job.spec().restore + "': " + loaded.error().message});
+    return;
+  }
+  job.set_restored(std::move(*loaded));
+  const snapshot::Restored& restored = *job.restored();
+  context_.note(Severity::kInfo, "snapshot_restored",
+                restored.number == 0
+                    ? job.spec().title() +
+                          ": there is no snapshot yet, it begins with the weights of its ranks"
+                    : job.spec().title() + " begins with snapshot " +
+                          std::to_string(restored.number) + ", taken after " +
+                          std::to_string(restored.steps) + " steps");
+  owner_.advance(key_of(job.spec()));
+}
+
+void SnapshotCoordinator::on_optimizer_state(Job& job, Loaded loaded) {
+  if (!loaded) {
+    context_.note(Severity::kWarning, "snapshot_unusable",
+                  job.spec().title() + ": its optimizer state cannot be taken from a snapshot: " +
+                      loaded.error().message);
+  }
+  job.set_optimizer_state(loaded ? std::move(*loaded) : snapshot::Restored());
+  owner_.advance(key_of(job.spec()));
+}
+
+}  // namespace pbox::appliance

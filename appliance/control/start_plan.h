@@ -1,0 +1,43 @@
+// Where the chunks of one part go on, from what its ranks have stated and from the state that the
+// previous owner hands over. `state` is null if there is none. Pure.
+#pragma once
+
+#include <vector>
+
+#include "appliance/control/job_spec.h"
+#include "appliance/control/part_state.h"
+#include "appliance/control/recovery_plan.h"
+#include "appliance/control/roster.h"
+
+namespace pbox::appliance {
+
+// Returns a start for each chunk. At least one rank resumes, and all that resume are ready. Chunks
+// that no one hands over are not yet adapted to new ranks or to mode optimize.
+Result<std::vector<ChunkStart>> plan_starts(const JobSpec& spec, const Roster& roster,
+                                            const PartState* state);
+
+// Returns a start for each chunk, as above, with which the part can be opened. Empty if no rank
+// resumes, so that all chunks begin at round 0.
+Result<std::vector<ChunkStart>> plan_opening(const JobSpec& spec, const Roster& roster,
+                                             const PartState* state);
+
+// `state` is a state of this job, and the ranks are in the rounds in which it was left.
+bool continues(const JobSpec& spec, const Roster& roster, const PartState& state);
+
+// Returns the resuming ranks with which the job cannot go on, whatever the others have.
+Result<std::vector<uint32_t>> beyond_recovery(const JobSpec& spec, const Roster& roster,
+                                              const PartState* state);
+
+// Some chunk would begin with initial weights.
+bool begins_somewhere(const JobSpec& spec, const Roster& roster, const PartState* state);
+
+// Some chunk would go on with weights that a rank gives back, but without its optimizer state.
+bool lacks_optimizer_state(const JobSpec& spec, const Roster& roster, const PartState* state);
+
+uint32_t chunk_count(const JobSpec& spec);
+// By tensor.
+std::vector<uint32_t> chunk_counts(const JobSpec& spec);
+// Number of f32 values in the state of each chunk: its weights and its optimizer state.
+std::vector<size_t> state_value_counts(const JobSpec& spec);
+
+}  // namespace pbox::appliance
