@@ -157,9 +157,6 @@ class Job {
   Result<JobShards::Shards> build(const PipelineHost& host, std::vector<pipeline::ShardSpec>& specs,
                                   const PartState* state) const;
   void begin_with_snapshot(const JobShards::Shards& shards) const;
-  void view_workers(JobView& view, uint64_t now_ns) const;
-  void view_backup(JobView& view) const;
-  void view_sync(JobView& view) const;
   void view_stragglers(JobView& view) const;
   void view_nonfinite(JobView& view, uint64_t now_ns) const;
 

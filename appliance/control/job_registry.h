@@ -40,8 +40,6 @@ class JobRegistry : private JobOwner {
               PartDirectory& parts, snapshot::SnapshotStore* store = nullptr,
               Upstream* upstream = nullptr, BackupBoxes* backups = nullptr);
   ~JobRegistry() override { context_.alive.reset(); }
-  JobRegistry(const JobRegistry&) = delete;
-  JobRegistry& operator=(const JobRegistry&) = delete;
 
   void on_open(ConnectionId connection, const std::string& peer, bool ipv6, uint64_t now_ns);
   void on_message(ConnectionId connection, const std::string& body, uint64_t now_ns);
@@ -115,17 +113,14 @@ class JobRegistry : private JobOwner {
   void on_join(ConnectionId id, Connection& connection, const proto::Join& join);
   Result<std::optional<proto::PartPlace>> other_owner(const proto::Join& join) const;
   void admit_member(ConnectionId id, const Connection& connection, const proto::Join& join);
-  void dismiss_left_behind(Job& job);
   void on_rounds(ConnectionId id, const Connection& connection, const proto::RoundMap& rounds);
   void readmit(Job& job, uint32_t rank);
-  bool needs_others_copies(const Job& job, uint32_t rank);
   bool can_go_on_without_missing(const Job& job) const;
   std::string no_majority(const Job& job) const;
   void exclude(Job& job, uint32_t rank);
   void gather_again(Job& job, const char* event, std::string why) override;
   void gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
                     std::string why);
-  void announce_membership(const Job& job);
   void release_barriers(Job& job);
   void lose(Job& job, uint32_t rank, const std::string& reason);
   void on_leave(ConnectionId id, Connection& connection);

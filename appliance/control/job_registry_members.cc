@@ -19,6 +19,26 @@ proto::BoxMessage peer_left(uint32_t rank) {
   return message;
 }
 
+proto::BoxMessage membership_of(const Job& job) {
+  proto::BoxMessage message;
+  proto::MembershipUpdate& membership = *message.mutable_membership();
+  membership.set_generation(job.generation());
+  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
+    if (job.members()[rank].state == Member::State::kExcluded) membership.add_absent_ranks(rank);
+  }
+  return message;
+}
+
+// A new process in this rank's place could not give back what the rank alone has consumed, or would
+// need results that were lost with the box before.
+bool needs_others_copies(const Job& job, uint32_t rank, PipelineHost& host) {
+  if (job.starts().empty()) return false;
+  const auto rounds = job.shards().open_rounds(host);
+  if (!copies_owed(job.starts(), rank, rounds).empty()) return true;
+  return job.spec().mode == pipeline::Mode::kAggregate &&
+         lacks_for_newcomer(job.starts(), chunk_counts(job.spec()), rounds);
+}
+
 // Describes the member as its JOIN does. A worker that resumes states its former session too.
 void describe_member(Member& member, const proto::Join& join, uint64_t barrier_released) {
   member.path_mtu = join.path_mtu();
@@ -90,17 +110,8 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
   if (job.running()) return readmit(job, join.rank());
   member.state = Member::State::kJoined;
   if (join.resumes()) job.on_rank_resumes(context_.now_ns);
-  dismiss_left_behind(job);
+  starter_.dismiss_left_behind(job);
   starter_.advance(key_of(job.spec()));
-}
-
-void JobRegistry::dismiss_left_behind(Job& job) {
-  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
-    const Member& member = job.members()[rank];
-    if (member.resumes && job.members().left_behind(rank, member.told())) {
-      starter_.dismiss(job, rank);
-    }
-  }
 }
 
 // A resuming worker states what it has consumed. A part that is running already ignores it.
@@ -133,7 +144,7 @@ void JobRegistry::on_rounds(ConnectionId id, const Connection& connection,
 // A rank of a running part has come back, as the same process or as another one in its place.
 void JobRegistry::readmit(Job& job, uint32_t rank) {
   Member& member = job.members()[rank];
-  if (!member.resumes && needs_others_copies(job, rank)) {
+  if (!member.resumes && needs_others_copies(job, rank, host_)) {
     member.state = Member::State::kJoined;
     return gather_again(job, rank, "job_gathers_again",
                         job.spec().title() + ": a new rank needs results that only others have");
@@ -153,7 +164,7 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
       rank_of(job, rank) + (member.resumes ? ") goes on" : ") takes its place as a new process"));
   if (was_excluded) {
     sessions_.share_credit();
-    announce_membership(job);
+    context_.connections.send_all(job, membership_of(job));
   }
   sessions_.send(job, rank, job.shards().open_rounds(host_, rank));
   for (uint32_t other = 0; other < job.members().size(); ++other) {
@@ -162,16 +173,6 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
     }
   }
   release_barriers(job);
-}
-
-// A new process in this rank's place could not give back what the rank alone has consumed, or would
-// need results that were lost with the box before.
-bool JobRegistry::needs_others_copies(const Job& job, uint32_t rank) {
-  if (job.starts().empty()) return false;
-  const auto rounds = job.shards().open_rounds(host_);
-  if (!copies_owed(job.starts(), rank, rounds).empty()) return true;
-  return job.spec().mode == pipeline::Mode::kAggregate &&
-         lacks_for_newcomer(job.starts(), chunk_counts(job.spec()), rounds);
 }
 
 // Policy partial, where other boxes are: the missing ranks may be going on with a box that has
@@ -209,19 +210,9 @@ void JobRegistry::exclude(Job& job, uint32_t rank) {
       Severity::kWarning, "worker_excluded",
       rank_of(job, rank) + ") was lost (" + member.lost_reason + ") and did not come back; " +
           std::to_string(job.members().count(Member::State::kJoined)) + " ranks go on without it");
-  announce_membership(job);
+  context_.connections.send_all(job, membership_of(job));
   sessions_.share_credit();
   release_barriers(job);
-}
-
-void JobRegistry::announce_membership(const Job& job) {
-  proto::BoxMessage message;
-  proto::MembershipUpdate& membership = *message.mutable_membership();
-  membership.set_generation(job.generation());
-  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
-    if (job.members()[rank].state == Member::State::kExcluded) membership.add_absent_ranks(rank);
-  }
-  context_.connections.send_all(job, message);
 }
 
 void JobRegistry::gather_again(Job& job, const char* event, std::string why) {

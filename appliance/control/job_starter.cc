@@ -185,6 +185,13 @@ StartPhase JobStarter::phase_of(const JobKey& part) const {
   return found == starts_.end() ? StartPhase::kGathering : found->second.phase;
 }
 
+void JobStarter::dismiss_left_behind(Job& job) {
+  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
+    const Member& member = job.members()[rank];
+    if (member.resumes && job.members().left_behind(rank, member.told())) dismiss(job, rank);
+  }
+}
+
 void JobStarter::dismiss(Job& job, uint32_t rank) {
   Member& member = job.members()[rank];
   context_.connections.dismiss(

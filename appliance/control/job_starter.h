@@ -62,8 +62,8 @@ class JobStarter {
   bool on_tick(Job& job);
   // kGathering for a part that is not here.
   StartPhase phase_of(const JobKey& part) const;
-  // A resuming rank cannot go on with the others, and is told so.
-  void dismiss(Job& job, uint32_t rank);
+  // Dismisses the resuming ranks that the job has already gone on without, says another rank.
+  void dismiss_left_behind(Job& job);
   // The part is closed.
   void forget(const JobKey& part) { starts_.erase(part); }
 
@@ -89,6 +89,8 @@ class JobStarter {
   Step start_job(Job& job, const Result<uint32_t>& epoch, const PartState* state);
   void note_started(const Job& job, bool recovers);
   void exclude_missing(Job& job);
+  // A resuming rank cannot go on with the others, and is told so.
+  void dismiss(Job& job, uint32_t rank);
 
   RegistryContext& context_;
   PipelineHost& host_;

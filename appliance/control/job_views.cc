@@ -5,6 +5,74 @@
 #include "appliance/control/sync_spec.h"
 
 namespace pbox::appliance {
+namespace {
+
+void view_workers(const Job& job, JobView& view, uint64_t now_ns) {
+  constexpr const char* kStates[] = {"absent", "joined", "lost", "left", "excluded"};
+  view.workers.resize(job.members().size());
+  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
+    WorkerView& worker = view.workers[rank];
+    worker.rank = rank;
+    worker.peer = job.members()[rank].peer;
+    worker.state = kStates[static_cast<size_t>(job.members()[rank].state)];
+    uint64_t newest_ns = 0;
+    for (const auto& shard : job.shards().all()) {
+      const auto& session = shard->sessions()[rank];
+      worker.bytes_received += session.bytes_received.get();
+      worker.fragments_received += session.fragments_received.get();
+      worker.duplicates += session.duplicates.get();
+      worker.last_arrivals += session.last_arrivals.get();
+      newest_ns = std::max(newest_ns, session.last_packet_ns.get());
+    }
+    if (newest_ns == 0) continue;
+    worker.last_packet_age_s =
+        now_ns > newest_ns ? static_cast<double>(now_ns - newest_ns) / 1e9 : 0;
+  }
+}
+
+void view_backup(const Job& job, JobView& view) {
+  if (job.spec().replicas == 0) return;
+  BackupView& backup = view.backup.emplace();
+  const CopyName name = job.copy();
+  if (!job.running() || name.job.empty()) {
+    backup.parts_without = 1;
+    return;
+  }
+  backup.boxes = {name.box};
+  backup.chunks_copied = job.relay()->view().chunks_relayed;
+  backup.chunks_in_flight = job.relay()->view().chunks_in_flight;
+}
+
+void view_sync(const Job& job, JobView& view) {
+  const wire::SyncSpec& sync = job.spec().sync;
+  view.sync = {.model = to_string(sync.model),
+               .staleness = sync.staleness,
+               .probability = sync.probability,
+               .release = to_string(sync.release),
+               .reads = to_string(sync.reads),
+               .quorum = sync.quorum};
+  if (wire::applies_on_arrival(sync.model)) {
+    PullView& pulls = view.pulls.emplace();
+    for (const auto& shard : job.shards().all()) {
+      pulls.pulls += shard->pulls.get();
+      pulls.delayed += shard->pulls_delayed.get();
+      pulls.parked_s += static_cast<double>(shard->parked_ns.get()) / 1e9;
+      pulls.lead_rounds = std::max(pulls.lead_rounds, shard->lead_rounds.get());
+    }
+  }
+  for (uint32_t rank = 0; rank < job.members().size(); ++rank) {
+    const auto& reads = job.members()[rank].reads_by_staleness;
+    auto& sums = view.reads_by_rounds_behind;
+    sums.resize(std::max(sums.size(), reads.size()));
+    for (size_t index = 0; index < reads.size(); ++index) sums[index] += reads[index];
+    if (sync.model != wire::SyncModel::kDrop) continue;
+    uint64_t dropped = 0;
+    for (const auto& shard : job.shards().all()) dropped += shard->sessions()[rank].dropped.get();
+    view.workers[rank].dropped_fragments = dropped;
+  }
+}
+
+}  // namespace
 
 const char* Job::priority_source() const {
   switch (priority_policy_) {
@@ -42,77 +110,12 @@ JobView Job::view(uint64_t now_ns) const {
   view.age_s = static_cast<double>(now_ns - created_ns_) / 1e9;
   view.chunk_rounds = shards_.rounds_finished();
   if (relay_ && spec_.relayed) view.upstream = relay_->view();
-  view_workers(view, now_ns);
-  view_backup(view);
-  view_sync(view);
+  view_workers(*this, view, now_ns);
+  view_backup(*this, view);
+  view_sync(*this, view);
   view_stragglers(view);
   view_nonfinite(view, now_ns);
   return view;
-}
-
-void Job::view_workers(JobView& view, uint64_t now_ns) const {
-  constexpr const char* kStates[] = {"absent", "joined", "lost", "left", "excluded"};
-  view.workers.resize(members_.size());
-  for (uint32_t rank = 0; rank < members_.size(); ++rank) {
-    WorkerView& worker = view.workers[rank];
-    worker.rank = rank;
-    worker.peer = members_[rank].peer;
-    worker.state = kStates[static_cast<size_t>(members_[rank].state)];
-    uint64_t newest_ns = 0;
-    for (const auto& shard : shards_.all()) {
-      const auto& session = shard->sessions()[rank];
-      worker.bytes_received += session.bytes_received.get();
-      worker.fragments_received += session.fragments_received.get();
-      worker.duplicates += session.duplicates.get();
-      worker.last_arrivals += session.last_arrivals.get();
-      newest_ns = std::max(newest_ns, session.last_packet_ns.get());
-    }
-    if (newest_ns == 0) continue;
-    worker.last_packet_age_s =
-        now_ns > newest_ns ? static_cast<double>(now_ns - newest_ns) / 1e9 : 0;
-  }
-}
-
-void Job::view_backup(JobView& view) const {
-  if (spec_.replicas == 0) return;
-  BackupView& backup = view.backup.emplace();
-  const CopyName name = copy();
-  if (!running() || name.job.empty()) {
-    backup.parts_without = 1;
-    return;
-  }
-  backup.boxes = {name.box};
-  backup.chunks_copied = relay_->view().chunks_relayed;
-  backup.chunks_in_flight = relay_->view().chunks_in_flight;
-}
-
-void Job::view_sync(JobView& view) const {
-  const wire::SyncSpec& sync = spec_.sync;
-  view.sync = {.model = to_string(sync.model),
-               .staleness = sync.staleness,
-               .probability = sync.probability,
-               .release = to_string(sync.release),
-               .reads = to_string(sync.reads),
-               .quorum = sync.quorum};
-  if (wire::applies_on_arrival(sync.model)) {
-    PullView& pulls = view.pulls.emplace();
-    for (const auto& shard : shards_.all()) {
-      pulls.pulls += shard->pulls.get();
-      pulls.delayed += shard->pulls_delayed.get();
-      pulls.parked_s += static_cast<double>(shard->parked_ns.get()) / 1e9;
-      pulls.lead_rounds = std::max(pulls.lead_rounds, shard->lead_rounds.get());
-    }
-  }
-  for (uint32_t rank = 0; rank < members_.size(); ++rank) {
-    const auto& reads = members_[rank].reads_by_staleness;
-    auto& sums = view.reads_by_rounds_behind;
-    sums.resize(std::max(sums.size(), reads.size()));
-    for (size_t index = 0; index < reads.size(); ++index) sums[index] += reads[index];
-    if (sync.model != wire::SyncModel::kDrop) continue;
-    uint64_t dropped = 0;
-    for (const auto& shard : shards_.all()) dropped += shard->sessions()[rank].dropped.get();
-    view.workers[rank].dropped_fragments = dropped;
-  }
 }
 
 }  // namespace pbox::appliance
