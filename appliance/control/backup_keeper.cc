@@ -38,6 +38,7 @@ std::string BackupKeeper::new_copy_name(const JobSpec& spec) {
 
 bool BackupKeeper::prepare_backup(Job& job, const PartState* state) {
   if (job.spec().replicas == 0) return true;
+  PBOX_CHECK(!job.running());  // a copy is complete only if it begins with the opening
   Backup& backup = backups_[key_of(job.spec())];
   if (backup.is_given_up) return true;
   const uint32_t begins_from = state == nullptr ? 0 : state->epoch;
@@ -130,6 +131,7 @@ void BackupKeeper::lose_backup(Job& job, const Backup& backup, const std::string
 
 void BackupKeeper::on_tick(Job& job) {
   if (job.spec().replicas == 0) return;
+  PBOX_CHECK(job.running());  // otherwise gather_again() would disturb ranks that are joining
   Backup& backup = backups_[key_of(job.spec())];
   if (job.relay()) {
     monitor_backup(job, backup);

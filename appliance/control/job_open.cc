@@ -133,6 +133,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
 }
 
 Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const PartState* state) {
+  PBOX_CHECK(!running());  // open shards would be replaced under their pipelines
   const auto fragment_bytes = choose_fragment_bytes(host, state);
   if (!fragment_bytes) return fragment_bytes.error();
   fragment_bytes_ = *fragment_bytes;
@@ -164,6 +165,7 @@ Status Job::open(PipelineHost& host, SpiAllocator& spis, uint32_t epoch, const P
 Result<JobShards::Shards> Job::build(const PipelineHost& host,
                                      std::vector<pipeline::ShardSpec>& specs,
                                      const PartState* state) const {
+  PBOX_CHECK(specs.size() == shards_.pipelines().size());
   JobShards::Shards shards;
   for (uint32_t index = 0; index < specs.size(); ++index) {
     const PipelineInfo info = host.info(shards_.pipelines()[index]);

@@ -143,6 +143,7 @@ void JobRegistry::on_rounds(ConnectionId id, const Connection& connection,
 
 // A rank of a running part has come back, as the same process or as another one in its place.
 void JobRegistry::readmit(Job& job, uint32_t rank) {
+  PBOX_CHECK(job.running());  // a gathering part has no sessions to give
   Member& member = job.members()[rank];
   if (!member.resumes && needs_others_copies(job, rank, host_)) {
     member.state = Member::State::kJoined;

@@ -40,6 +40,7 @@ JobShards::JobShards(const JobSpec& spec, const std::vector<uint64_t>& loads_byt
 }
 
 pipeline::Chunk* JobShards::find(uint32_t chunk) const {
+  PBOX_CHECK(running() && chunk < chunk_pipeline_.size());
   pipeline::Chunk* found = shards_[chunk_pipeline_[chunk]]->find(chunk);
   PBOX_CHECK(found != nullptr);  // the shard was built from the same placement
   return found;
@@ -53,6 +54,7 @@ uint64_t JobShards::rounds_finished() const {
 
 Status JobShards::allocate_sessions(SpiAllocator& spis,
                                     std::vector<pipeline::ShardSpec>& specs) const {
+  PBOX_CHECK(specs.size() == pipelines_.size());  // a session number names its pipeline
   for (uint32_t index = 0; index < specs.size(); ++index) {
     for (auto& session : specs[index].sessions) {
       if (!session.present) continue;
@@ -112,6 +114,7 @@ void JobShards::close(PipelineHost& host, SpiAllocator& spis) {
 
 Status JobShards::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank,
                         uint32_t generation) {
+  PBOX_CHECK(running());  // the session numbers would belong to no shard
   std::vector<uint32_t> fresh;
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     const auto spi = spis.allocate(pipelines_[index]);

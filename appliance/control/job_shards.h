@@ -34,7 +34,10 @@ class JobShards {
   const std::vector<uint8_t>& chunk_pipeline() const { return chunk_pipeline_; }
   uint32_t chunk_count() const { return static_cast<uint32_t>(chunk_pipeline_.size()); }
   // Bytes that the part moves on a pipeline of the box in a round.
-  uint64_t bytes_on(uint32_t pipeline) const { return pipeline_bytes_[pipeline]; }
+  uint64_t bytes_on(uint32_t pipeline) const {
+    PBOX_CHECK(pipeline < pipeline_bytes_.size());
+    return pipeline_bytes_[pipeline];
+  }
   // By index in pipelines(); empty unless the part is running.
   const Shards& all() const { return shards_; }
   // The chunk on its shard. The part is running.

@@ -113,6 +113,7 @@ void JobStarter::await_epoch(Job& job, const Error& error) {
 JobStarter::Step JobStarter::start_job(Job& job, const Result<uint32_t>& epoch,
                                        const PartState* state) {
   const JobKey part = key_of(job.spec());
+  PBOX_CHECK(!job.running());  // two openings would have one set of ranks
   starts_[part].epoch_refusal.reset();
   exclude_missing(job);
   const uint64_t barrier = job.members().barrier_to_resume();

@@ -8,7 +8,8 @@
 namespace pbox::appliance {
 
 PartState Job::take_state(PipelineHost& host) {
-  relay_.reset();  // the backup box receives nothing that is newer than this state
+  PBOX_CHECK(running());  // an empty state would replace the weights
+  relay_.reset();         // the backup box receives nothing that is newer than this state
   PartState state;
   state.epoch = epoch_;
   shards_.detach(host);
@@ -27,6 +28,7 @@ PartState Job::take_state(PipelineHost& host) {
 // If the box that pushed it was lost in the middle of a push, some of these chunks have one round
 // more than others. The results of both rounds are still here, so the older one is used.
 PartState Job::take_copy(PipelineHost& host) {
+  PBOX_CHECK(running() && spec_.is_backup);  // other chunks are no backup blocks
   PartState copy;
   shards_.detach(host);
   uint32_t next = 0;

@@ -16,6 +16,7 @@ constexpr uint64_t kKeptNs = 60 * kNanosPerSecond;
 
 void JobTrace::begin(PipelineHost& host, const JobShards& shards, size_t events_max,
                      uint64_t now_ns, uint64_t until_ns) {
+  PBOX_CHECK(shards.running());
   end(host, shards);
   begun_ns_ = now_ns;
   until_ns_ = until_ns;

@@ -128,6 +128,7 @@ bool is_beyond(const ConsumedRounds& worker, const std::vector<ChunkStart>& star
 
 std::vector<uint32_t> copies_owed(const std::vector<ChunkStart>& starts, uint32_t rank,
                                   const std::vector<uint32_t>& open_rounds) {
+  PBOX_CHECK(starts.empty() || starts.size() == open_rounds.size());  // by chunk
   std::vector<uint32_t> owed;
   for (uint32_t chunk = 0; chunk < starts.size(); ++chunk) {
     const bool is_open = starts[chunk].round == open_rounds[chunk];
@@ -138,6 +139,7 @@ std::vector<uint32_t> copies_owed(const std::vector<ChunkStart>& starts, uint32_
 
 std::vector<uint32_t> rounds_for_newcomer(const std::vector<ChunkStart>& starts,
                                           std::vector<uint32_t> open_rounds) {
+  PBOX_CHECK(starts.empty() || starts.size() == open_rounds.size());  // by chunk
   for (uint32_t chunk = 0; chunk < starts.size(); ++chunk) {
     const bool is_open = starts[chunk].round == open_rounds[chunk];
     if (is_open && starts[chunk].is_copied()) ++open_rounds[chunk];
@@ -148,6 +150,7 @@ std::vector<uint32_t> rounds_for_newcomer(const std::vector<ChunkStart>& starts,
 bool lacks_for_newcomer(const std::vector<ChunkStart>& starts,
                         std::span<const uint32_t> chunk_counts,
                         const std::vector<uint32_t>& open_rounds) {
+  PBOX_CHECK(starts.size() == open_rounds.size());  // by chunk
   uint32_t first = 0;
   for (const uint32_t count : chunk_counts) {
     const uint32_t end = first + count;

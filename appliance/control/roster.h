@@ -72,8 +72,15 @@ class Roster {
   explicit Roster(uint32_t world_size) : members_(world_size) {}
 
   uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
-  Member& operator[](size_t rank) { return members_[rank]; }
-  const Member& operator[](size_t rank) const { return members_[rank]; }
+  // parse_join() has refused ranks beyond the world size.
+  Member& operator[](size_t rank) {
+    PBOX_CHECK(rank < members_.size());
+    return members_[rank];
+  }
+  const Member& operator[](size_t rank) const {
+    PBOX_CHECK(rank < members_.size());
+    return members_[rank];
+  }
   auto begin() { return members_.begin(); }
   auto end() { return members_.end(); }
   auto begin() const { return members_.begin(); }

@@ -62,6 +62,11 @@ Status can_be_cut(const Job& job) {
   return has_snapshots(job.spec());
 }
 
+Error no_store() {
+  return {ErrorCode::kInvalidArgument,
+          "it keeps no snapshots; name a folder in its [snapshots] directory"};
+}
+
 void fail_cut(CutProgress& progress, const std::string& why) {
   progress.set_state(CutProgress::FAILED);
   progress.set_message(why);
@@ -149,10 +154,7 @@ uint64_t SnapshotCoordinator::cut_bytes() const {
 
 Result<CutProgress> SnapshotCoordinator::survey(const Job& job) {
   if (const Status status = can_be_cut(job); !status) return status.error();
-  if (store_ == nullptr) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "it keeps no snapshots; name a folder in its [snapshots] directory"};
-  }
+  if (store_ == nullptr) return no_store();
   const std::vector<uint32_t> rounds = job.shards().open_rounds(host_);
   CutProgress progress;
   progress.set_chunks(static_cast<uint32_t>(rounds.size()));
@@ -164,6 +166,7 @@ Result<CutProgress> SnapshotCoordinator::survey(const Job& job) {
 
 Status SnapshotCoordinator::begin_cut(Job& job, const proto::AskCut& question) {
   if (const Status status = can_be_cut(job); !status) return status;
+  if (store_ == nullptr) return no_store();  // the other box has not asked for a survey
   const JobKey part = key_of(job.spec());
   end_cut(part);
   const uint64_t wanted = job.shards().cut_bytes();
@@ -216,6 +219,7 @@ void SnapshotCoordinator::continue_cut(const Job& job, PartCut& cut) {
 }
 
 void SnapshotCoordinator::write_cut(const Job& job, PartCut& cut) {
+  PBOX_CHECK(store_ != nullptr && !cut.cuts.empty());
   snapshot::Cuts cuts(cut.cuts.begin(), cut.cuts.end());
   cut.cuts.clear();
   store_->write_part(cut.number, job.part_head(), std::move(cuts),

@@ -93,6 +93,7 @@ size_t StateHandover::states_kept() const {
 }
 
 bool StateHandover::fetch(const Job& job) {
+  PBOX_CHECK(!job.running());  // its newest state is here
   if (job.spec().mode != pipeline::Mode::kOptimize) return true;
   const JobKey part = key_of(job.spec());
   const Member* newest = job.members().newest_resuming();
@@ -223,6 +224,7 @@ StateHandover::Transfer StateHandover::check_deadline(const Job& job) {
 }
 
 void StateHandover::begin_opening(const Job& job, const PartState& state) {
+  PBOX_CHECK(!job.running());  // its source would be replaced before it is released
   const auto transfer = transfers_.find(key_of(job.spec()));
   StateSource& source = sources_[key_of(job.spec())];
   source = {.box = context_.options.box_name,

@@ -179,6 +179,20 @@ TEST_CASE("a cut ends with its part, or when no box asks for it any more") {
   CHECK(here.snapshots.cut_bytes() == 0);
 }
 
+TEST_CASE("a box without a folder takes no cut, even if it was not surveyed first") {
+  Coordinator here;
+  SnapshotCoordinator without(here.context, here.host, here.parts, nullptr, here.owner);
+  REQUIRE(here.open(here.job));
+  here.train(5);
+  proto::AskCut question;
+  question.set_job(kPart.first);
+  question.set_snapshot(1);
+  question.set_round(5);
+  const CutProgress progress = *without.take_cut(question);
+  CHECK(progress.state() == CutProgress::FAILED);
+  CHECK_THAT(progress.message(), Contains("[snapshots] directory"));
+}
+
 TEST_CASE("a cut takes no memory that jobs may not have") {
   Coordinator here;
   REQUIRE(here.open(here.job));
