@@ -15,7 +15,7 @@ Status check_protocol_version(uint32_t protocol_version, const std::string& soft
 
 class JobAdmission {
  public:
-  // What this box can do for jobs, beside its options.
+  // Abilities of this box that its options do not name.
   struct Abilities {
     bool has_upstream = false;   // its sums go on to another box
     bool knows_backups = false;  // other boxes can have backup copies

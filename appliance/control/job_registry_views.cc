@@ -1,4 +1,4 @@
-// What the registry shows about its jobs: views, progress and traces.
+// Views, progress and traces of the registry's jobs.
 #include "appliance/control/job_registry.h"
 #include "base/clock.h"
 

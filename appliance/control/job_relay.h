@@ -11,10 +11,11 @@
 
 namespace pbox::appliance {
 
-// What a relayed job joins the upstream box with.
+// Returns the description with which a relayed job joins the upstream box.
 RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns);
 
-// What a part with replicas = 1 joins its backup box with. `name`: of the copy there. The chunks
+// Returns the description with which a part with replicas = 1 joins its backup box. `name`: of the
+// copy there. The chunks
 // there are backup blocks: weights and optimizer state in f32.
 RelaySpec backup_spec(const JobSpec& spec, const std::string& name);
 

@@ -1,4 +1,4 @@
-// What a part leaves behind on this box: its state, for the box that goes on with it, or what a
+// The data that a part leaves on this box: its state, for the box that goes on with it, or what a
 // backup copy has received.
 #include <algorithm>
 

@@ -17,7 +17,7 @@ class MemberRequests {
   // Carries the request out and answers it. Returns false if it is none of these requests.
   bool handle(ConnectionId id, const Connection& connection, const proto::WorkerMessage& message);
   // The operator sets the priority policy for all parts of a job on this box: tensors as
-  // registered, learned anew, or equal. kNotFound if there is no such job.
+  // registered, learned again, or equal. kNotFound if there is no such job.
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy);
 
  private:

@@ -20,7 +20,7 @@ struct CopyName {
   std::string job;  // empty if there is no copy
 };
 
-// What a rank reports about the rounds of a part that it has finished; see FinishedRounds in
+// A rank's report about the rounds of a part that it has finished; see FinishedRounds in
 // nic/wire/control.proto.
 struct RankProgress {
   uint64_t rounds = 0;  // 0 before the first report
@@ -106,7 +106,7 @@ class Roster {
   uint32_t newest_epoch() const;
   // Incarnations of all ranks that have one. Snapshots list them to identify the run.
   std::vector<uint64_t> incarnations() const;
-  // What the ready resuming ranks have consumed. The views point into this roster.
+  // Rounds that the ready resuming ranks have consumed. The views point into this roster.
   std::vector<ConsumedRounds> stated() const;
   // The barrier at which a recovered job goes on: the newest one that all resuming ranks have asked
   // for. If some ranks are new, and have asked for none, it is the newest one that any rank passed.
