@@ -159,7 +159,7 @@ TEST_CASE("a part that runs is surveyed, cut and written") {
   CHECK(here.ask(1, 5).bytes() == 77);
   CHECK(here.snapshots.cut_bytes() == 0);
   here.ask(1, 5, true);
-  CHECK(here.ask(1, 9).state() == CutProgress::CUTTING);  // a cut of its own, which is to come
+  CHECK(here.ask(1, 9).state() == CutProgress::CUTTING);  // another cut, not reached yet
 }
 
 TEST_CASE("a cut ends with its part, or when no box asks for it any more") {
