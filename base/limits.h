@@ -9,7 +9,7 @@ namespace pbox::limits {
 
 // --- chunks and fragments ---
 // PHub uses 32 KiB. This is 512 bytes less, so that two chunks with their headers and tags fit one
-// segmented datagram of 64 KiB (see kUdpPayloadMax). That halves the kernel's work per byte.
+// segmented datagram of 64 KiB (see kUdpPayloadMax). The kernel's work per byte is then halved.
 inline constexpr uint32_t kChunkBytesDefault = 32 * 1024 - 512;
 inline constexpr uint32_t kChunkBytesMin = 1024;
 inline constexpr uint32_t kFragmentCountMax = 64;  // one bit each in a 64-bit mask

@@ -126,7 +126,7 @@ struct Pipeline {
 };
 
 struct Recorder {
-  std::string directory = "/run/pbox";  // of rings and dumped files; empty: memory only
+  std::string directory = "/run/pbox";  // folder of rings and dumped files; empty: memory only
   uint32_t records = 65'536;            // per pipeline; a power of two
   uint32_t late_after_ms = 10'000;      // a round that waits this long is dumped
   bool operator==(const Recorder&) const = default;

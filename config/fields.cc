@@ -16,7 +16,7 @@ constexpr uint64_t kBufferBytesMin = 64u << 10;
 constexpr uint64_t kBufferBytesMax = 1u << 30;  // the kernel doubles it and stores it in an int
 constexpr uint64_t kTimeoutMsMin = 10;
 constexpr uint64_t kTimeoutMsMax = 24u * 3'600'000;
-constexpr uint64_t kMtuMax = 65'536;  // that of the loopback interface
+constexpr uint64_t kMtuMax = 65'536;  // the loopback interface's MTU
 constexpr uint64_t kPacketMemoryMibMax = 1u << 20;
 
 constexpr uint64_t kRecordsMin = 4'096;
@@ -104,7 +104,7 @@ void add_data(std::vector<Field>& list) {
       choice("data.port", PBOX_MEMBER(data, port),
              {{"socket", PortKind::kSocket}, {"dpdk", PortKind::kDpdk}, {"rdma", PortKind::kRdma}},
              3, Reload::kNo,
-             "what moves the packets: kernel sockets; dpdk, without the kernel; rdma, sockets "
+             "the port that moves packets: kernel sockets; dpdk, without the kernel; rdma, sockets "
              "and beside them queue pairs of RDMA devices"));
   list.push_back(number("data.receive_buffer_bytes", PBOX_MEMBER(data, receive_buffer_bytes),
                         kBufferBytesMin, kBufferBytesMax, Reload::kNo,

@@ -12,7 +12,7 @@ namespace pbox::config {
 
 struct Field {
   std::string key;      // "control.port"
-  std::string help;     // what it does
+  std::string help;     // its meaning, for --help
   std::string accepts;  // "a whole number from 0 to 65535"
   bool reloadable;      // SIGHUP may change it in a running box
   std::function<std::string(const Config&)> print;

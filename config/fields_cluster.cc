@@ -65,7 +65,7 @@ Field upstream_box() {
 
 Field upstream_port() {
   return Field{"upstream.port",
-               "what carries packets to upstream.box, as PBOX_PORT of a worker",
+               "port that carries packets to upstream.box, as PBOX_PORT of a worker",
                "socket, or rdma:DEVICE",
                false,
                [](const Config& config) { return config.upstream.port; },

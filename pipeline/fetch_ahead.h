@@ -20,7 +20,7 @@ namespace pbox::pipeline {
 // sum needs those. Found with `pbox-perf pipeline` and `pbox-perf wire`.
 //
 // * Small packets are fetched whole, four ahead.
-// * Of a large packet the head is fetched, and later its payload, piece by piece, while the packet
+// * A large packet's head is fetched first, and its payload later, piece by piece, while the packet
 //   before it is summed. Fetching all of it at once would keep the sum waiting, and the processor's
 //   own prefetcher starts late in each packet.
 // * Packets that the core has just copied itself are in its caches, except for the first level.
@@ -97,7 +97,7 @@ inline bool sum_in_pieces(reduce::AccumulateFunction sum, float* accumulator,
 }
 
 // Decides whether packets are in the core's caches when the core comes to them, so that prefetching
-// only costs time, or in memory. That depends on the device, on where it writes to (Intel's DDIO
+// only costs time, or in memory. This depends on the device, on where it writes to (Intel's DDIO
 // writes into the third-level cache), on what the core copies, and on how much is in flight. So it
 // is measured: in the turns that PhaseClock samples, both assumptions are tried alternately, and
 // each pair of bursts gives one vote.

@@ -1,6 +1,6 @@
 // The shard of one job on one pipeline: its chunks, their memory, and the sessions of the job's
-// workers on this pipeline. The control thread builds it whole and hands it to the pipeline. That
-// core alone touches it until it is handed back.
+// workers on this pipeline. The control thread builds it whole and hands it to the pipeline. Only
+// the pipeline's core touches it until it is handed back.
 //
 // The slot machine. A chunk has a ring of two rounds, indexed by round & 1 and compared by full
 // round number:

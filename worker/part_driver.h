@@ -82,7 +82,7 @@ class PartDriver {
   std::unique_ptr<Transport> transport_;
   bool takes_memory_ = false;  // the transport is open
   std::map<const std::byte*, size_t> memory_;
-  PayloadCounts closed_;                         // of the transports that were closed
+  PayloadCounts closed_;                         // counts of the transports that were closed
   std::deque<proto::PortGivenUp> port_reports_;  // reports that were not sent to the box yet
   bool must_poll_ = false;
 };

@@ -30,7 +30,7 @@ struct BalanceView {
   };
   std::string job = {};
   std::string state = {};        // "observing", "migrating", "judging" or "waiting"
-  std::string waits_for = {};    // what `state` "waiting" waits for; else empty
+  std::string waits_for = {};    // reason for `state` "waiting"; else empty
   double iteration_seconds = 0;  // as last reported
   uint64_t observations = 0;
   uint64_t parts_moved = 0;

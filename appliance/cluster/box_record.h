@@ -12,10 +12,10 @@ struct BoxRecord {
   std::string name = {};
   std::string control = {};            // HOST:PORT of its control port
   std::vector<std::string> data = {};  // HOST:PORT of each pipeline's data port
-  uint64_t capacity_bytes_per_s = 0;   // of all its NICs together; 0: unknown
+  uint64_t capacity_bytes_per_s = 0;   // sum over all its NICs; 0: unknown
   uint64_t job_memory_bytes = 0;       // memory available to jobs
   std::string version = {};            // software version
-  uint32_t protocol_version = 0;       // of its control protocol
+  uint32_t protocol_version = 0;       // version of its control protocol
   std::string incarnation = {};        // unique to each start of each box
   bool operator==(const BoxRecord&) const = default;
 };

@@ -22,8 +22,8 @@ struct Span {
   // that rank as well.
   double busy_seconds = 0;
   double iteration_seconds = 0;  // per round, mean over the ranks
-  double elapsed_seconds = 0;    // of the rank with the longest span
-  double rounds = 0;             // of that same rank
+  double elapsed_seconds = 0;    // the longest span of a rank
+  double rounds = 0;             // rounds of that same rank
 };
 
 // Returns nullopt if some rank has finished no round in between, or is a different process.

@@ -14,7 +14,7 @@ namespace pbox::cluster {
 
 struct PartMap {
   uint32_t chunk_bytes = 0;
-  uint64_t bytes = 0;              // of all tensors, as stated by the worker that asked first
+  uint64_t bytes = 0;              // size of all tensors, as stated by the worker that asked first
   bool may_move = false;           // parts can continue on another box
   bool is_over = false;            // its last rank has left; the map is kept for a while
   std::vector<std::string> boxes;  // by part: the name of its owner

@@ -39,8 +39,9 @@ class BackupKeeper {
   // The backup box of one part, or the search for one.
   struct Backup {
     size_t tried = 0;      // boxes that have been asked
-    std::string box = {};  // that is asked or has the copy
-    uint64_t number = 0;   // of the question to that box, while the part starts or runs with it
+    std::string box = {};  // the box that is asked or has the copy
+    uint64_t number =
+        0;  // number of the question to that box, while the part starts or runs with it
     bool is_joined = false;
     uint32_t seeded_epoch = 0;  // epoch of the state that the box is given; 0 if none
     bool is_seeding = false;

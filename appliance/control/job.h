@@ -30,8 +30,8 @@ struct PartProgress {
   std::string job;
   uint32_t part = 0;
   uint32_t part_count = 1;
-  uint64_t bytes = 0;               // that one rank pushes in a round
-  std::vector<RankProgress> ranks;  // of ranks that are not excluded
+  uint64_t bytes = 0;               // bytes that one rank pushes in a round
+  std::vector<RankProgress> ranks;  // all ranks that are not excluded
 };
 
 struct JobTimeouts {

@@ -282,8 +282,8 @@ void JobRegistry::keep_state(Job& job) {
   handover_.keep(job, job.take_state(host_), false, std::move(copy));
 }
 
-// Keeps a backup copy of another box's part as it was after the last complete push. That box or its
-// successor may not ask for it for a while. The job is closed next.
+// Keeps a backup copy of another box's part as it was after the last complete push. It may take a
+// while until the other box or its successor asks for it. The job is closed next.
 void JobRegistry::keep_copy(Job& job) {
   if (!job.spec().is_backup || !job.running()) return;
   PartState copy = job.take_copy(host_);

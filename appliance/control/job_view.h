@@ -109,8 +109,8 @@ struct JobView {
   // Number of tensor reads by how many rounds the data was behind: 0, 1, ... The last entry counts
   // all larger values. Reported by workers; empty before the first report.
   std::vector<uint64_t> reads_by_rounds_behind;
-  HistogramView arrival_skew;  // of chunk rounds: from the first rank's push to the last rank's
-  HistogramView round_times;   // of a pipeline's share of rounds: from the first push to the last
+  HistogramView arrival_skew;  // seconds from the first rank's push of a chunk round to the last's
+  HistogramView round_times;   // seconds from the first push of a pipeline's share to the last
   std::vector<WorkerView> workers;  // by rank
 };
 

@@ -18,7 +18,7 @@ class PartDirectory {
   // Returns the owner of the part if that is another box; nullopt if this box owns it.
   // kUnavailable: the owner is unknown now. kMismatch: the job is not divided into this number of
   // parts. The answer may be out of date: two boxes may for a while both believe that they own a
-  // part. That does no harm, because each worker of the part is with only one of them.
+  // part. This does no harm, because each worker of the part is with only one of them.
   virtual Result<std::optional<proto::PartPlace>> other_owner(const std::string& job, uint32_t part,
                                                               uint32_t parts) const = 0;
 

@@ -28,7 +28,7 @@ struct ChunkStart {
   bool is_copied() const { return copy_rank != pipeline::kNoRank; }
 };
 
-// What one worker states: the next round that it needs, for each chunk.
+// The statement of one worker: the next round that it needs, for each chunk.
 struct ConsumedRounds {
   uint32_t rank = 0;
   std::span<const uint32_t> rounds;

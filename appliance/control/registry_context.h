@@ -1,5 +1,5 @@
-// What the registry and its parts share: options, time, jobs, connections, log events and totals.
-// The registry owns it; its parts refer to it. Control thread.
+// State that the registry and its parts share: options, time, jobs, connections, log events and
+// totals. The registry owns it; its parts refer to it. Control thread.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct RegistryOptions {
   uint32_t window_bytes = 0;  // upper bound per worker and pipeline; 0 means 1 MiB
   bool payload_crc = false;
   uint64_t snapshot_every_ns = 0;  // 0: only when an operator asks
-  uint64_t seed = 1;               // of the draws that tell a session from earlier ones
+  uint64_t seed = 1;               // seed of the numbers that tell a session from earlier ones
 };
 
 // An event for the operator's log.

@@ -48,12 +48,12 @@ struct Member {
   bool resumes = false;      // the process was in the job before the box was lost
   bool rejoins = false;      // a new process that takes the place of a lost one
   // The following fields are valid if `resumes`.
-  uint32_t epoch = 0;              // of the rank's last session
-  uint32_t generation = 0;         // of the rank's last session
+  uint32_t epoch = 0;              // epoch of the rank's last session
+  uint32_t generation = 0;         // generation of the rank's last session
   std::vector<uint32_t> consumed;  // next round that the rank needs, by chunk
   std::vector<bool> lacks;         // by chunk, as in ConsumedRounds
   bool stated = false;             // `consumed` is complete
-  std::string box;                 // that gave the last session
+  std::string box;                 // the box that gave the last session
   CopyName copy;                   // as told with the last session
   uint64_t restored_snapshot = 0;  // number of the snapshot that the job began with; 0 if none
   uint64_t restored_steps = 0;

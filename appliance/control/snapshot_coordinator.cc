@@ -349,7 +349,7 @@ Result<bool> SnapshotCoordinator::read_for_start(Job& job, const PartState* stat
 
 Result<bool> SnapshotCoordinator::read_beginning(Job& job, const PartState* state) {
   if (job.spec().restore.empty() || job.restored()) return true;
-  snapshot::Restored known;  // what the ranks of a job that began before were told
+  snapshot::Restored known;  // the snapshot that the ranks of a running job have named
   const bool has_begun = job.members().any_resumes();
   for (const Member& member : job.members()) {
     if (member.restored_snapshot == 0) continue;

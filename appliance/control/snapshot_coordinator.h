@@ -50,10 +50,10 @@ class SnapshotCoordinator {
 
  private:
   struct PartCut {
-    uint64_t number = 0;  // of the snapshot
+    uint64_t number = 0;  // number of the snapshot
     uint32_t round = 0;
     uint64_t heard_ns = 0;  // time of the newest question about it
-    uint64_t bytes = 0;     // of memory that it takes
+    uint64_t bytes = 0;     // memory that it takes
     JobShards::Cuts cuts;   // empty once the pipelines have copied everything
     proto::CutProgress progress;
   };
@@ -63,7 +63,7 @@ class SnapshotCoordinator {
   };
   // A snapshot that is being read for the start of a part.
   struct Read {
-    uint64_t number = 0;  // of the question
+    uint64_t number = 0;  // number of the question
     uint64_t due_ns = 0;  // the part goes on without an answer then; 0 if it cannot
   };
   using Loaded = Result<snapshot::Restored>;

@@ -67,20 +67,20 @@ class StateHandover {
     PartState state;
     uint64_t kept_for_ns = 0;  // from the newest question about it
     uint64_t until_ns = 0;
-    bool is_copy = false;  // of another box's part; the asking box knows its epoch
-    CopyName copy;         // that another box has of it
+    bool is_copy = false;  // a copy of another box's part; the asking box knows its epoch
+    CopyName copy;         // the copy that another box has of it
   };
   // A transfer from the previous owner, or from the box with the backup copy.
   struct StateTransfer {
-    std::string box;          // that is asked
-    std::string session_box;  // that gave the ranks their newest session
+    std::string box;          // the box that is asked
+    std::string session_box;  // the box that gave the ranks their newest session
     std::string job;          // name of the job there
     uint32_t part = 0;        // number of the part there
     bool is_backup = false;   // the box has a backup copy
     CopyName next;            // the copy that is asked for if this box does not answer
     IncomingState state;
     uint64_t answer_due_ns = 0;
-    uint64_t number = 0;   // of the question that has no answer yet; 0 if there is none
+    uint64_t number = 0;   // number of the unanswered question; 0 if there is none
     bool is_over = false;  // the state is complete, or given up
   };
   // A box that keeps the state from which a part was opened here.
@@ -102,8 +102,8 @@ class StateHandover {
   PartDirectory& parts_;
   JobOwner& owner_;
   std::map<JobKey, KeptState> kept_;
-  std::map<JobKey, StateTransfer> transfers_;  // of parts that gather
-  std::map<JobKey, StateSource> sources_;      // of parts that run
+  std::map<JobKey, StateTransfer> transfers_;  // parts that gather
+  std::map<JobKey, StateSource> sources_;      // parts that run
   // A question is being sent. An answer that arrives within the call is only recorded: the caller
   // goes on with it.
   bool is_asking_ = false;

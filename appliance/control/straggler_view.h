@@ -48,7 +48,7 @@ struct LateRoundView {
   uint64_t chunks = 0;
   double age_s = 0;         // since its last chunk finished
   double seconds = 0;       // from the first complete push to the last
-  double late_s = 0;        // of the chunk with the latest arrival
+  double late_s = 0;        // lateness of the chunk that arrived last
   uint32_t rank = 0;        // rank that arrived last
   std::string tensor = {};  // tensor of that chunk
 };

@@ -25,7 +25,7 @@ namespace pbox::appliance {
 
 class FlightRecorder {
  public:
-  static constexpr size_t kFilesKept = 4;  // of each kind
+  static constexpr size_t kFilesKept = 4;  // files kept of each kind
 
   // Makes one ring for each entry of `nodes`, on that NUMA node (kAnyNumaNode: on any). If the
   // directory cannot be used, the rings are in memory only and warning() says why.

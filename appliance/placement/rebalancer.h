@@ -79,7 +79,7 @@ inline constexpr size_t kDecisionsKept = 64;
 
 struct RebalancerOptions {
   uint64_t seed = 1;
-  double explore_probability = 0.2;  // of the first decision, in [0, 1]
+  double explore_probability = 0.2;  // at the first decision, in [0, 1]
 };
 
 // Watches one job. From a stream of observations it makes a proposal now and then. The caller

@@ -37,7 +37,7 @@ class FileReplacement {
       : disk_(disk), name_(std::move(name)), file_(std::move(file)) {}
   std::string temporary_name() const { return name_ + kTemporarySuffix; }
 
-  std::unique_ptr<Disk> own_disk_;  // of begin(path)
+  std::unique_ptr<Disk> own_disk_;  // made by begin(path)
   Disk* disk_;
   std::string name_;
   std::unique_ptr<OutputFile> file_;  // null: committed, or moved from

@@ -31,7 +31,7 @@ struct PipelinePlan {
                           // the local address of its control connection
   uint16_t udp_port = 0;  // 0: the kernel chooses
   std::string nic;        // empty: no NIC (loopback, or none was found)
-  uint32_t queue = 0;     // of that NIC, in [0, pipelines of that NIC)
+  uint32_t queue = 0;     // queue of that NIC, in [0, pipelines of that NIC)
   std::vector<uint32_t> devices;  // indices into config.dpdk.devices, which share `address`: the
                                   // pipeline has `queue` on each; empty with data.port = socket
   std::string rdma_device;        // used beside the socket; empty unless data.port = rdma
@@ -43,7 +43,7 @@ struct PipelinePlan {
 struct NodePlan {
   int node = 0;
   std::vector<uint32_t> pipelines;  // indices
-  std::vector<int> control_cpus;    // of this node, for control, admin and everything else
+  std::vector<int> control_cpus;    // CPUs of this node for control, admin and everything else
   uint64_t job_memory_bytes = 0;
   uint64_t packet_memory_bytes = 0;  // DPDK's pools and RDMA's buffers; not counted in jobs' memory
   bool operator==(const NodePlan&) const = default;

@@ -17,7 +17,7 @@ struct alignas(64) Cell {
 };
 
 std::array<Cell, GracePeriodPoller::kPollersMax> cells;
-std::atomic<uint64_t> unwatched_cell{0};  // of pollers beyond kPollersMax
+std::atomic<uint64_t> unwatched_cell{0};  // cell of pollers beyond kPollersMax
 
 }  // namespace
 

@@ -24,7 +24,7 @@ class UdpHeader {
   struct Path {
     MacAddress own_mac;
     MacAddress next_hop_mac;
-    IpAddress own_address;  // of the same family as `remote`
+    IpAddress own_address;  // has the same family as `remote`
     uint16_t own_port = 0;
     Endpoint remote;
     uint16_t vlan = 0;  // 802.1Q id; 0: untagged

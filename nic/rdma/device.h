@@ -32,8 +32,8 @@ class RdmaDevice {
   uint16_t lid() const { return attributes_.lid; }
   uint32_t mtu_bytes() const;  // MTU of RDMA packets on the link, not of IP packets
   const ibv_device_attr& limits() const { return limits_; }
-  // Returns and acknowledges one pending event, or nothing; never blocks. One thread at a time.
-  // That thread must not destroy an object of the device during the call.
+  // Returns and acknowledges one pending event, or nothing; never blocks. One thread at a time,
+  // which must not destroy an object of the device during the call.
   std::optional<DeviceEvent> next_event() const;
   // Returns a line for logs: "device rxe0: port 1, GID 1 (10.9.0.1), nearest to 10.9.0.1, MTU
   // 4096".

@@ -13,7 +13,7 @@ namespace pbox::wire {
 
 // A ring of slots that only one queue pair may write to. The sender fills them in order and wraps.
 struct LandingRing {
-  uint64_t address = 0;     // of slot 0, in the box's address space
+  uint64_t address = 0;     // address of slot 0, in the box's address space
   uint32_t key = 0;         // the rkey for writing
   uint32_t slots = 0;       // in [kLandingSlotsMin, kLandingSlotsMax]; 0: there is no ring
   uint32_t slot_bytes = 0;  // at least limits::kPacketBytesMax

@@ -19,7 +19,7 @@ struct QueuePairAddress {
   uint32_t packet_sequence = 0;       // number of the first packet sent, in [0, 2^24)
   uint16_t lid = 0;                   // InfiniBand address; 0 over Ethernet
   uint32_t mtu_bytes = 0;             // 256, 512, 1024, 2048 or 4096
-  uint32_t landing_slots_wanted = 0;  // what a worker asks for; any number
+  uint32_t landing_slots_wanted = 0;  // number that a worker asks for; any value
   LandingRing landing = {};           // the box's answer
   bool operator==(const QueuePairAddress&) const = default;
 };

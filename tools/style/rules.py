@@ -238,7 +238,8 @@ def check_shell(tree):
                                 check=False)
         if parsed.returncode != 0:
             line = re.search(r"line (\d+)", parsed.stderr)
-            yield path, int(line.group(1)) if line else 1, parsed.stderr.strip(), "correct the syntax"
+            number = int(line.group(1)) if line else 1
+            yield path, number, parsed.stderr.strip(), "correct the syntax"
 
 
 def check_format(root, tree):

@@ -28,8 +28,8 @@ class DpdkTransport : public Transport {
   // Returns the MTU of the port's name; open() fails if the device cannot carry it.
   Result<uint32_t> path_mtu(const nic::Endpoint& box) override;
   // Opens the device and sends probes to every pipeline that owns a chunk until each has answered.
-  // That also makes the box's MAC address known. An error names the first pipeline that cannot be
-  // reached.
+  // The probes also make the box's MAC address known. An error names the first pipeline that cannot
+  // be reached.
   Status open(const SessionSpec& session, const Opening& opening) override;
   uint64_t first_packet_number(uint32_t lane) const override {
     return lanes_[lane].next_packet_number;

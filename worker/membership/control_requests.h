@@ -72,8 +72,9 @@ class ControlRequests {
     return newest;
   }
 
-  uint64_t barriers_released() const { return barriers_released_; }    // of those requested
-  uint64_t learning_rates_set() const { return learning_rates_set_; }  // of those requested
+  // How many of the requested barriers and learning rates the box has answered.
+  uint64_t barriers_released() const { return barriers_released_; }
+  uint64_t learning_rates_set() const { return learning_rates_set_; }
 
  private:
   proto::WorkerMessage barrier_message() const {

@@ -26,8 +26,8 @@
 // state. Between suspend() and resume() nothing is accepted or sent. If the box may need a result
 // back, the worker keeps a shadow, one more copy of the model. A result's fragments are staged
 // there, and the caller's input stays unchanged until the chunk is complete. A chunk's shadow holds
-// the result of the last consumed round until the first fragment of the next result arrives. That
-// fragment proves that every worker has pushed the next round, so every worker has consumed the
+// the result of the last consumed round until the first fragment of the next result arrives. It
+// proves that every worker has pushed the next round, so every worker has consumed the
 // last one. An unfinished round can be summed again from the inputs. Weights cannot be computed
 // again, so there are two shadows of them, used in turn: one of them is complete at any time.
 #pragma once

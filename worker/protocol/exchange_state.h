@@ -37,11 +37,11 @@ struct ExchangeChunk {
   uint32_t wire_bytes = 0;
   uint32_t round = 0;         // the next round whose result is needed
   uint32_t flight_round = 0;  // round of the push or result in flight
-  uint32_t clock = 0;         // of the current result: the minimum over its fragments
+  uint32_t clock = 0;         // clock of the current result: the minimum over its fragments
   uint32_t probes = 0;        // sent since the push; sets the back-off
   uint16_t missing_workers = 0;
   uint16_t first_missing_rank = 0;
-  uint16_t last_percent = 0;           // of first_missing_rank, as in StatusPayload
+  uint16_t last_percent = 0;           // progress of first_missing_rank, as in StatusPayload
   uint32_t waited_ms = 0;              // for first_missing_rank, as in StatusPayload
   uint16_t contributors = UINT16_MAX;  // minimum over the fragments that have arrived
   uint8_t pipeline = 0;

@@ -103,8 +103,8 @@ class Lane {
   uint64_t next_packet_number_ = 1;
   uint64_t window_bytes_ = 0;  // the box's credit, at most this side's own bound
   Window window_;
-  uint64_t outstanding_bytes_ = 0;  // of the chunks in the window
-  uint64_t path_bytes_ = 0;         // of the chunks in the window that may still be on their way
+  uint64_t outstanding_bytes_ = 0;  // bytes of the chunks in the window
+  uint64_t path_bytes_ = 0;         // bytes in the window that may still be on their way
   uint64_t last_heard_ns_ = 0;
   uint64_t deadline_ns_ = UINT64_MAX;
   SendQueue queue_;                  // chunks that wait for the window

@@ -5,8 +5,8 @@
 //
 // Payloads in memory that the caller has registered are sent from there. Others are copied into the
 // lane's buffers first, because the device may read them after the operation is done, and
-// unregistered memory may be freed by then. What the device reads from registered memory after that
-// is dropped by the box (exchange_receive.cc, store_fragment()).
+// unregistered memory may be freed by then. Bytes that the device reads from registered memory
+// after that are dropped by the box (exchange_receive.cc, store_fragment()).
 #pragma once
 
 #include <map>
@@ -74,7 +74,7 @@ class RdmaTransport : public Transport {
   // an entry without a region was refused by the device
   std::map<const std::byte*, nic::MemoryRegion> memory_;
   std::vector<Lane> lanes_;
-  uint64_t sequence_ = 0;       // of the newest request
+  uint64_t sequence_ = 0;       // number of the newest request
   bool awaits_answer_ = false;  // the answer to that request has not arrived
   std::string refusal_;         // why the last attempt failed; empty if it succeeded
   uint64_t next_try_ns_ = 0;    // when to try again after a failed attempt

@@ -21,7 +21,7 @@ namespace pbox::worker {
 
 // This struct never changes, because both sides use it to find out whether they fit.
 struct TransportRequest {
-  const char* version = "";    // of the libpbox that asks
+  const char* version = "";    // version of the libpbox that asks
   const char* arguments = "";  // the text after "KIND:" in the port's name
 };
 

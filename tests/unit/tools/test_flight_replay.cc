@@ -173,11 +173,11 @@ TEST_CASE("ranks that leave and come back, and jobs that end, are replayed too")
   box.run_round(job, 0);
   box.push_chunk(job, 0, 1.0f, 1);
   box.push_chunk(job, 1, 1.0f, 1);
-  box.core.execute({.kind = CommandKind::kExclude, .shard = &shard, .rank = 2, .generation = 20});
+  box.engine.execute({.kind = CommandKind::kExclude, .shard = &shard, .rank = 2, .generation = 20});
   box.take_all();
   box.push_chunk(job, 2, 1.0f, 2);  // its spi belongs to no session now
   box.push_chunk(job, 0, 1.0f, 2);
-  box.core.execute({.kind = CommandKind::kAdmit,
+  box.engine.execute({.kind = CommandKind::kAdmit,
                     .shard = &shard,
                     .credit_bytes = 4096,
                     .rank = 2,
@@ -315,7 +315,7 @@ TEST_CASE("whatever a file's records hold, replaying them ends") {
   Rng rng(7);
   run_rounds(box, first, rng, 3, 1);
   run_rounds(box, second, rng, 3, 1);
-  box.core.execute({.kind = CommandKind::kExclude, .shard = &shard, .rank = 1, .generation = 22});
+  box.engine.execute({.kind = CommandKind::kExclude, .shard = &shard, .rank = 1, .generation = 22});
   const auto image = memory.image();
   uint64_t damaged = 0;
   for (uint32_t run = 0; run < 3000; ++run) {

@@ -65,7 +65,7 @@ typedef enum pbox_status {
 typedef int32_t pbox_dtype;
 enum pbox_dtype_value { PBOX_F32 = 0, PBOX_F16 = 1, PBOX_BF16 = 2 };
 
-/* What the box does with the sum of the gradients.
+/* The box's use of the sum of the gradients.
  *
  * AGGREGATE  The box returns the sum or the mean: an all-reduce.
  * OPTIMIZE   The box keeps weights and optimizer state, applies the sum or mean as a gradient, and
@@ -85,7 +85,7 @@ enum pbox_optimizer_value {
   PBOX_ADAMW = 5
 };
 
-/* What the workers do when they lose the box.
+/* The workers' reaction to the loss of the box.
  *
  * COPY  They wait for the box or its successor, for recover_timeout_ms, and continue where they
  *       were. Each worker keeps one more copy of the model in memory, two in PBOX_MODE_OPTIMIZE,
@@ -101,7 +101,7 @@ enum pbox_optimizer_value {
 typedef int32_t pbox_recovery;
 enum pbox_recovery_value { PBOX_RECOVERY_COPY = 0, PBOX_RECOVERY_NONE = 1 };
 
-/* What the job does when a rank is lost.
+/* The job's reaction to the loss of a rank.
  *
  * WAIT     The other ranks wait lost_timeout_ms for it to rejoin. Then the job fails.
  * PARTIAL  The other ranks wait lost_timeout_ms, then continue without it (pbox_contributors).
@@ -229,9 +229,9 @@ typedef struct pbox_options {
   uint32_t join_timeout_ms;
   uint32_t wait_timeout_ms; /* used by a wait that is given 0; default 60000 */
   uint32_t lost_timeout_ms; /* how long the job waits for a lost rank; 0: the box's default */
-  /* What carries packets. "socket" (default): UDP sockets of the kernel. "KIND:ARGUMENTS", for
-   * example "dpdk:DEVICE": the library libpbox_KIND.so.1, which is searched beside libpbox.so and
-   * then where the loader searches. Several ports may be given, separated by |, as in
+  /* The port that carries packets. "socket" (default): UDP sockets of the kernel. "KIND:ARGUMENTS",
+   * for example "dpdk:DEVICE": the library libpbox_KIND.so.1, which is searched beside libpbox.so
+   * and then where the loader searches. Several ports may be given, separated by |, as in
    * "rdma:mlx5_0|socket". If one cannot be opened or fails, the next one is used. Packets are only
    * as large as all of them can carry. */
   const char* port;

@@ -59,7 +59,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     of steps taken by then.
 
     With another consistency model (pbox.Client), for example sync="ssp" and staleness=3, a rank
-    need not wait for the others in each step. That needs recovery="none". Models that keep a copy
+    need not wait for the others in each step. This needs recovery="none". Models that keep a copy
     of the weights ("essp", and "ssp" with reads="cached") need SGD without momentum and weight
     decay.
     """
