@@ -110,7 +110,7 @@ void add_counters(Json& object, std::span<const CounterRow> table,
     const CounterRow& row = table[row_index];
     const uint64_t value = counters->get(static_cast<Counter>(row_index));
     if (row.label[0] == '\0') {
-      // Whole numbers stay whole: a double has no room for the largest.
+      // Keeps whole numbers whole: a double cannot hold the largest exactly.
       const double amount = exported_value(row, value);
       object[row.metric] = amount == static_cast<double>(value) ? Json(value) : Json(amount);
     } else {
@@ -146,7 +146,7 @@ Result<wire::PriorityPolicy> parse_priority_policy(std::string_view body) {
     }
   }
   return Error{ErrorCode::kInvalidArgument,
-               "the body must be {\"policy\": POLICY}, and POLICY \"explicit\", "
+               "the body must be {\"policy\": POLICY}, with POLICY \"explicit\", "
                "\"forward-order\" or \"fifo\""};
 }
 
@@ -159,7 +159,7 @@ Result<double> parse_trace_seconds(std::string_view body) {
     if (seconds > 0 && seconds <= limits::kTraceSecondsMax) return seconds;
   }
   return Error{ErrorCode::kInvalidArgument,
-               "the body must be {\"seconds\": SECONDS}, and SECONDS more than 0 and at most " +
+               "the body must be {\"seconds\": SECONDS}, with SECONDS more than 0 and at most " +
                    std::to_string(limits::kTraceSecondsMax)};
 }
 
@@ -173,8 +173,8 @@ Result<bool> parse_draining(std::string_view body) {
 }
 
 std::string not_ready_reason(const BoxView& box) {
-  if (box.draining) return "draining: no job is taken any more; use another box";
-  if (!box.ready) return "not ready: the pipelines do not all run yet; ask again";
+  if (box.draining) return "draining: the box accepts no new job; use another box";
+  if (!box.ready) return "not ready: not all pipelines run yet; ask again";
   return "";
 }
 
@@ -267,7 +267,8 @@ std::string trace_json(const TraceView& trace) {
                        {"chunks", std::move(chunks)},
                        {"events", Json::array()}};
   std::string text = to_text(object);
-  // Up to a quarter of a million: text at once, or they would take ten times their memory.
+  // A trace may have a quarter of a million events. As JSON objects they would take ten times the
+  // memory, so they are written as text here.
   std::string events;
   for (const TraceView::Event& event : trace.events) {
     const pipeline::TraceEvent& at = event.event;

@@ -1,5 +1,5 @@
-// The box's views as JSON text: the one place that names the fields of /api/v1. Pure; a text that
-// is not UTF-8 is mended, not refused.
+// Turns the box's views into JSON text. Only this header's functions name the fields of /api/v1.
+// Pure; bytes that are not UTF-8 are replaced, not refused.
 #pragma once
 
 #include <string>
@@ -10,15 +10,17 @@
 
 namespace pbox::appliance {
 
-// {"policy": "explicit" | "forward-order" | "fifo"}, as POSTed; the error says what is wrong.
+// These parse the body of a POST. The error of a body that is not accepted says what to send.
+// {"policy": "explicit" | "forward-order" | "fifo"}
 Result<wire::PriorityPolicy> parse_priority_policy(std::string_view body);
 // {"seconds": 5}
 Result<double> parse_trace_seconds(std::string_view body);
+// {"timeout_s": 60}
 Result<double> parse_snapshot_timeout(std::string_view body);
 // {"draining": true}
 Result<bool> parse_draining(std::string_view body);
 
-// Empty: ready. Else why joins are not taken now.
+// Returns why the box accepts no JOIN now; empty if it is ready.
 std::string not_ready_reason(const BoxView& box);
 
 std::string health_json(const BoxView& box);
@@ -26,13 +28,14 @@ std::string readiness_json(const BoxView& box);
 std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipelines);
 std::string boxes_json(const ClusterView& cluster);
 std::string snapshot_json(const SnapshotView& view);
-std::string trace_json(const TraceView& trace);           // README.md says what is in it
+std::string trace_json(const TraceView& trace);           // README.md documents the fields
 std::string jobs_json(const std::vector<JobView>& jobs);  // {"jobs": [...]}
 std::string job_json(const JobView& job);                 // one element of that list
 
 std::string stragglers_json(const std::vector<StragglerView>& jobs);  // {"jobs": [...]}
 
-// Why parts of jobs moved, or did not; `leader`: of the cluster, empty if it is not known.
+// Returns why parts of jobs moved, or did not. `leader` is the name of the cluster's leader; empty
+// if it is unknown.
 std::string balancing_json(const cluster::BalancingView& balancing, const std::string& leader);
 
 }  // namespace pbox::appliance

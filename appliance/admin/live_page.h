@@ -1,5 +1,5 @@
-// The page at /: page/live.html, which asks the JSON API once a second. It needs nothing from
-// outside the box, and changes nothing.
+// The page at /: page/live.html, which reads the JSON API once a second. It loads nothing from
+// outside the box and changes nothing.
 #pragma once
 
 #include <string_view>

@@ -59,7 +59,7 @@ void fill_rebalance_decisions(MetricFamily& family, const MetricSample& sample) 
   }
 }
 
-// Absent on boxes that do not lead, and until the first proposal has been carried out.
+// Absent on boxes that do not lead, and until the first proposal has been executed.
 void fill_rebalance_gain(MetricFamily& family, const MetricSample& sample) {
   for (const cluster::BalanceView& job : sample.balancing.jobs) {
     if (job.last_gain) add_gauge(family, {{"training_job", job.job}}, *job.last_gain);
@@ -99,14 +99,14 @@ void fill_reads(MetricFamily& family, const MetricSample& sample) {
     for (size_t behind = 0; behind < reads.size(); ++behind) {
       histogram.sample_count += reads[behind];
       histogram.sample_sum += static_cast<double>(reads[behind]) * static_cast<double>(behind);
-      if (behind + 1 == reads.size()) break;  // the last counts this many rounds or more
+      if (behind + 1 == reads.size()) break;  // the last entry counts this many rounds or more
       histogram.bucket.push_back(
           {.cumulative_count = histogram.sample_count, .upper_bound = static_cast<double>(behind)});
     }
   }
 }
 
-// Absent for jobs whose consistency model has no rounds that wait for all ranks.
+// Absent for jobs whose consistency model has no round that waits for all ranks.
 template <HistogramView JobView::*kHistogram>
 void fill_durations(MetricFamily& family, const MetricSample& sample) {
   for (const JobView& job : sample.jobs) {

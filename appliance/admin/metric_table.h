@@ -16,7 +16,7 @@
 
 namespace pbox::appliance {
 
-// The values that one page of /metrics is made from.
+// The values from which one page of /metrics is made.
 struct MetricSample {
   BoxView box;
   ClusterView cluster;
@@ -24,12 +24,13 @@ struct MetricSample {
   ProcessUsage usage;
   std::vector<PipelineView> pipelines;
   std::vector<JobView> jobs;
-  // By index of the job: whether its ranks have series of their own; see limits::kMetricRanksMax.
+  // By index of the job: whether each of its ranks has series of its own; see
+  // limits::kMetricRanksMax.
   std::vector<bool> shows_ranks;
   uint64_t ranks_left_out = 0;
 };
 
-// The objects that a metric has one series for each; they give its first labels.
+// The kind of object for which a metric has one series each. The object gives the first labels.
 enum class MetricScope : uint8_t { kBox, kPipeline, kJob, kRank };
 
 // A metric either has a function that returns its value for one object of its scope, or `fill`,

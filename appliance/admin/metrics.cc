@@ -43,7 +43,7 @@ void add_series(MetricFamily& family, Labels labels, std::optional<double> value
   family.metric.push_back(std::move(series));
 }
 
-// The label is training_job: Prometheus keeps `job` for itself and would rename ours on scraping.
+// The label is training_job: Prometheus reserves `job` and would rename ours when it scrapes.
 MetricFamily family_of(const MetricRow& row, const MetricSample& sample) {
   MetricFamily family = make_family(row.name, row.type, row.help);
   if (row.fill != nullptr) row.fill(family, sample);
@@ -62,7 +62,8 @@ MetricFamily family_of(const MetricRow& row, const MetricSample& sample) {
   return family;
 }
 
-// Rows of one metric differ in their label and make one family; the first of them has the help.
+// Rows of one metric differ in their label's value and make one family, with the help of the first
+// row.
 template <typename Counter>
 void add_pipeline_families(std::vector<MetricFamily>& families, std::span<const CounterRow> table,
                            const std::vector<PipelineView>& pipelines,
@@ -87,7 +88,7 @@ void add_pipeline_families(std::vector<MetricFamily>& families, std::span<const 
   }
 }
 
-// Series are bounded: jobs whose ranks would go beyond the bound have none by rank.
+// Bounds the number of series: a job whose ranks would exceed the bound has no series by rank.
 void choose_ranks(MetricSample& sample) {
   size_t shown = 0;
   for (const JobView& job : sample.jobs) {
@@ -132,7 +133,7 @@ std::string metrics_text(const AdminSource& source, const ProcessUsage& usage) {
                         &PipelineView::port_counters);
 
   std::ostringstream text;
-  text.imbue(std::locale::classic());  // whatever the host's locale writes between digits
+  text.imbue(std::locale::classic());  // the host's locale may write separators between digits
   prometheus::TextSerializer().Serialize(text, families);
   return text.str();
 }

@@ -1,4 +1,4 @@
-// The box as Prometheus text: what metric_table.h declares, of what the box says of itself.
+// The page /metrics: the metrics that metric_table.h declares, with the values of this box.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace pbox::appliance {
 
-// What the daemon itself takes of the machine.
+// Resources that the daemon's process uses.
 struct ProcessUsage {
   uint64_t resident_bytes = 0;
   double cpu_s = 0;  // user and system, over all threads
 };
 
-// Reads the process's own numbers; a number that cannot be read is 0. Any thread.
+// Returns the usage of the calling process. A value that cannot be read is 0. Any thread.
 ProcessUsage read_process_usage();
 
-// The whole of /metrics in text format 0.0.4. A family without series keeps its HELP and TYPE; the
-// series of a job that is gone from `source` are gone. Control thread.
+// Returns the whole page /metrics in text format 0.0.4. A family without series keeps its HELP and
+// TYPE. A job that `source` no longer lists has no series. Control thread.
 std::string metrics_text(const AdminSource& source, const ProcessUsage& usage);
 
 }  // namespace pbox::appliance

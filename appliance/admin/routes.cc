@@ -85,7 +85,7 @@ std::optional<unsigned> hex_value(char digit) {
   return std::nullopt;
 }
 
-// Nothing if a '%' is not followed by two hexadecimal digits.
+// Returns nullopt if a '%' is not followed by two hexadecimal digits.
 std::optional<std::string> percent_decode(std::string_view text) {
   std::string decoded;
   for (size_t at = 0; at < text.size(); ++at) {
@@ -109,7 +109,7 @@ AdminResponse job(const AdminSource& source, std::string_view encoded_name) {
   const std::vector<JobView> views = source.jobs();
   const auto view = std::find_if(views.begin(), views.end(),
                                  [&name](const JobView& job) { return job.name == *name; });
-  // As it was sent: a decoded name might hold a line break.
+  // Shows the name as it was sent, because a decoded name may contain a line break.
   if (view == views.end()) return refuse(404, "no job '" + std::string(encoded_name) + "' here");
   return {200, kJsonType, job_json(*view)};
 }
@@ -194,7 +194,7 @@ struct JobPage {
 constexpr JobPage kJobPages[] = {{kTraceSuffix, trace}, {kSnapshotSuffix, snapshot}};
 
 struct Change {
-  std::string_view prefix, suffix;  // the name of what is changed stands between
+  std::string_view prefix, suffix;  // the path around the name of the job or box
   AdminResponse (*respond)(AdminSource&, std::string_view, const std::string&, std::string_view);
 };
 
@@ -205,8 +205,8 @@ constexpr Change kChanges[] = {
     {kBoxesPrefix, kDrainSuffix, set_draining},
 };
 
-// A page of another origin cannot send JSON without asking first (Fetch standard, CORS-preflight),
-// and is refused when it asks: so what changes something takes nothing else.
+// Changes accept JSON only, against cross-site requests: before a page of another origin may send
+// JSON, its browser asks this server (Fetch standard, CORS-preflight), which refuses.
 AdminResponse change(AdminSource& source, const AdminRequest& request, std::string_view path) {
   for (const Change& change : kChanges) {
     if (!is_between(path, change.prefix, change.suffix)) continue;
@@ -243,7 +243,7 @@ AdminResponse answer(AdminSource& source, const AdminRequest& request) {
   if (!reads && request.method != "POST") {
     return refuse(405, "method " + std::string(request.method) + " is not allowed");
   }
-  if (reads && request.has_body) return refuse(400, "a GET has no body here");
+  if (reads && request.has_body) return refuse(400, "a GET must have no body");
   if (!request.target.starts_with('/')) return refuse(400, "the target is not a path");
 
   const std::string_view path = request.target.substr(0, request.target.find('?'));

@@ -1,4 +1,4 @@
-// Which path answers what: a function of a request and the box's views, without a socket.
+// Maps each path to its answer: a function of a request and the box's views, without a socket.
 #pragma once
 
 #include <string>
@@ -19,13 +19,15 @@ struct AdminRequest {
 struct AdminResponse {
   unsigned status = 200;
   std::string content_type;
-  std::string body;  // for HEAD too: the server leaves it out and keeps its length
+  std::string body;  // set for HEAD too: the server sends its length, but not the body
 };
 
-// Everything but 200 is one line of text that says what exists. Control thread.
+// Answers a request. The body of an error is one line of text that lists the pages that exist.
+// Control thread.
 AdminResponse answer(AdminSource& source, const AdminRequest& request);
 
-// The same line for what fails before there is a request: "<what>; this server has ...".
+// Returns the answer to a request that failed: "<what>; this server has ...". The server also uses
+// it for errors that precede a complete request.
 AdminResponse refuse(unsigned status, std::string_view what);
 
 }  // namespace pbox::appliance

@@ -1,4 +1,4 @@
-// The only file that includes Beast: it is slow to compile.
+// The only file that includes Beast, which is slow to compile.
 #include "appliance/admin/server.h"
 
 #include <boost/asio/io_context.hpp>
@@ -32,7 +32,7 @@ constexpr std::chrono::milliseconds kLingerTimeout{1'000};
 
 class Session;
 
-// What the connections share with their listener; it outlives both.
+// The state that the connections share with their listener. It outlives both.
 struct Shared {
   AdminSource* source;
   std::chrono::milliseconds timeout;
@@ -40,9 +40,9 @@ struct Shared {
   std::unordered_set<Session*> sessions;
 };
 
-// One connection: read a header, answer, again. A pending operation owns it, so it is gone when the
-// last one has ended. The deadline is set before each read and each write as a whole: a client that
-// sends or takes a byte at a time does not move it.
+// One connection: reads a request, answers it, and starts again. Its pending operations own it, so
+// it is destroyed when the last of them ends. One deadline covers a whole read or a whole write, so
+// a client that sends or takes one byte at a time does not extend it.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(tcp::socket socket, std::shared_ptr<Shared> shared)
@@ -78,8 +78,8 @@ class Session : public std::enable_shared_from_this<Session> {
 void Session::read_request() {
   parser_.emplace();
   parser_->header_limit(limits::kAdminHeaderBytesMax);
-  // A body that is not wanted is refused by `answer`, whatever its length. (boost::none does not
-  // say this: Boost 1.74 takes every length to be over it.)
+  // answer() refuses a body that it does not want, whatever its length. boost::none would not mean
+  // "no limit" here: Boost 1.74 takes every length to exceed it.
   parser_->body_limit(std::numeric_limits<uint64_t>::max());
   stream_.expires_after(shared_->timeout);
   http::async_read_header(
@@ -91,9 +91,9 @@ void Session::on_header(error_code error) {
   if (closed_) return;
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     const std::string bound = std::to_string(limits::kAdminHeaderBytesMax);
-    write_response(refuse(431, "the header is over " + bound + " bytes"), false, true);
+    write_response(refuse(431, "the header is longer than " + bound + " bytes"), false, true);
   } else if (error == http::error::end_of_stream || error == http::error::partial_message) {
-    return;  // the client is gone
+    return;  // the client has disconnected
   } else if (error.category() == http::make_error_code(http::error::bad_method).category()) {
     write_response(refuse(400, "not HTTP: " + error.message()), false, true);
   } else if (!error && parser_->get().method() == http::verb::post) {
@@ -106,9 +106,8 @@ void Session::on_header(error_code error) {
 void Session::read_body() {
   if (parser_->chunked() || parser_->content_length().value_or(0) > limits::kAdminBodyBytesMax) {
     const std::string bound = std::to_string(limits::kAdminBodyBytesMax);
-    write_response(
-        refuse(413, "a body must state its length, and be of at most " + bound + " bytes"), false,
-        true);
+    write_response(refuse(413, "a body must state its length and have at most " + bound + " bytes"),
+                   false, true);
     return;
   }
   http::async_read(stream_, buffer_, *parser_,
@@ -128,7 +127,7 @@ void Session::respond() {
       .has_body = parser_->chunked() || parser_->content_length().value_or(0) > 0,
       .content_type = view(message[http::field::content_type]),
       .body = message.body()};
-  // After a body that stays unread nothing can be told from it.
+  // The connection ends after a body that stays unread: its bytes would be taken for a request.
   const bool is_read = parser_->is_done() || !request.has_body;
   write_response(answer(*shared_->source, request), message.keep_alive() && is_read,
                  message.method() != http::verb::head);
@@ -158,8 +157,9 @@ void Session::write_response(AdminResponse answer, bool keep_alive, bool with_bo
                     });
 }
 
-// Closing a socket with unread bytes resets it, and the reset may overtake the answer. So say that
-// we are done and read on for a moment.
+// Ends the connection without losing the answer. Closing a socket that has unread bytes resets it,
+// and the reset may overtake the answer. So this sends the end of the stream and discards what
+// still arrives, for at most kLingerTimeout.
 void Session::linger() {
   error_code ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
@@ -175,7 +175,8 @@ void Session::discard() {
                           });
 }
 
-// Best effort: the socket's send buffer is empty, so the line fits or the peer is gone already.
+// Best effort: the socket's send buffer is empty, so the answer fits unless the peer has
+// disconnected already.
 void refuse_connection(tcp::socket& socket) {
   const AdminResponse answer = refuse(503, "too many connections");
   const std::string text =
@@ -206,7 +207,7 @@ Result<tcp::acceptor> open_acceptor(asio::io_context& io, const AdminOptions& op
   if (error) {
     return Error{ErrorCode::kSystem, "admin: cannot listen on " + options.listen + " port " +
                                          std::to_string(options.port) + ": " + error.message() +
-                                         "; change admin.listen or admin.port (0: a free one)"};
+                                         "; change admin.listen or admin.port (0: any free port)"};
   }
   return acceptor;
 }
@@ -240,7 +241,8 @@ class AdminServer::Listener : public std::enable_shared_from_this<Listener> {
   void on_accept(error_code error, tcp::socket socket) {
     if (!acceptor_.is_open()) return;
     if (error) {
-      // Out of descriptors, most likely: asking again at once would spin the control thread.
+      // The process is probably out of file descriptors. An immediate retry would spin the control
+      // thread.
       retry_timer_.expires_after(kAcceptRetryDelay);
       retry_timer_.async_wait([self = shared_from_this()](error_code) {
         if (self->acceptor_.is_open()) self->accept();

@@ -1,9 +1,10 @@
-// The admin server: HTTP/1.1 for people, Prometheus and load balancers. It reads, and changes in
-// which order a job's tensors go, which changes no result.
+// The admin server: HTTP/1.1 for people, Prometheus and load balancers. GET only reads. POST starts
+// a trace, a snapshot or a drain, or changes the order in which a job's tensors are sent. None of
+// these changes the result of a job.
 //
-// It has no thread: every handler runs on the thread that runs the io_context, which is the control
-// thread, so AdminSource needs no lock. No request can hold that thread: sockets never block, and
-// whoever is slow is cut off. Bounds: limits::kAdmin*.
+// The server has no thread. Its handlers run on the thread that runs the io_context, which is the
+// control thread, so AdminSource needs no lock. No request can block that thread: sockets never
+// block, and a slow client is disconnected. Bounds: limits::kAdmin*.
 //
 //   auto server = AdminServer::start(io, {.listen = "127.0.0.1", .port = 9540}, source);
 #pragma once
@@ -24,25 +25,25 @@ namespace pbox::appliance {
 
 struct AdminOptions {
   std::string listen = "127.0.0.1";    // an IPv4 or IPv6 address; "::" takes both families
-  uint16_t port = limits::kAdminPort;  // 0: one that the kernel chooses
+  uint16_t port = limits::kAdminPort;  // 0: the kernel chooses a free port
   uint32_t timeout_ms = limits::kAdminTimeoutMs;
   uint32_t connections_max = limits::kAdminConnectionsMax;  // more are answered 503 and closed
 };
 
 class AdminServer {
  public:
-  // `source` must live until stop(); the server must go before `io` does.
+  // `source` must live until stop(). The server must be destroyed before `io`.
   static Result<std::unique_ptr<AdminServer>> start(boost::asio::io_context& io,
                                                     const AdminOptions& options,
                                                     AdminSource& source);
-  ~AdminServer();  // stops
+  ~AdminServer();  // calls stop()
   AdminServer(const AdminServer&) = delete;
   AdminServer& operator=(const AdminServer&) = delete;
 
   uint16_t port() const;
 
-  // Closes the listener and every connection; `source` is not asked again. Idempotent. Control
-  // thread, or any thread while nobody runs `io`.
+  // Closes the listener and every connection. The server does not use `source` afterwards.
+  // Idempotent. Control thread, or any thread while no thread runs `io`.
   void stop();
 
  private:

@@ -20,7 +20,7 @@ Result<double> parse_snapshot_timeout(std::string_view body) {
     if (seconds > 0 && seconds <= kTimeoutMaxS) return seconds;
   }
   return Error{ErrorCode::kInvalidArgument,
-               "the body must be {\"timeout_s\": SECONDS}, and SECONDS more than 0 and at most "
+               "the body must be {\"timeout_s\": SECONDS}, with SECONDS more than 0 and at most "
                "86400"};
 }
 

@@ -1,5 +1,5 @@
-// What the admin server may ask the box for, and of it. Called on the control thread only; the
-// answers are values.
+// The interface through which the admin server reads and changes the box. Called on the control
+// thread only. All answers are values, so they stay valid.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ namespace pbox::appliance {
 struct PipelineView {
   uint32_t index = 0;
   int cpu = -1;   // -1: not pinned
-  int node = -1;  // -1: any
+  int node = -1;  // NUMA node; -1: any
   std::string address;
   uint16_t udp_port = 0;
-  std::string port;      // "socket", "dpdk"
+  std::string port;      // "socket", "dpdk" or "rdma"
   std::string nic;       // empty: none
   std::string affinity;  // how packets find the pipeline's queue: "udp-port", "rss-hash", ...
   // Readable at any time, without locks.
@@ -43,28 +43,29 @@ struct BoxView {
   bool draining = false;  // SIGTERM was received
   bool insecure = false;  // packets carry no keyed tag
   double uptime_s = 0;
-  uint64_t job_memory_bytes = 0;  // taken by jobs
+  uint64_t job_memory_bytes = 0;  // held by all jobs together
   uint64_t job_memory_limit_bytes = 0;
   uint64_t joins_refused = 0, workers_lost = 0, workers_back = 0, workers_excluded = 0;
   uint64_t jobs_failed = 0, jobs_finished = 0, jobs_recovered = 0;
   uint64_t optimizer_restarts = 0;
   uint64_t backups_lost = 0;
-  uint64_t ports_given_up = 0;  // by workers, for their next one
+  uint64_t ports_given_up = 0;  // times a worker changed to the next port of its PBOX_PORT
   uint64_t parts_moved = 0;
   uint64_t snapshots_taken = 0, snapshots_failed = 0;
   uint32_t control_connections = 0;
-  std::vector<std::string> links_down = {};  // devices of data.port = dpdk
+  std::vector<std::string> links_down = {};  // devices of data.port = dpdk without a link
 };
 
 struct ClusterView {
   std::string name;
   bool store_up = false;
-  std::string store_error = {};                                     // while it is down: why
-  std::vector<std::pair<std::string, uint64_t>> store_errors = {};  // by operation, ever
-  bool is_leader = false;                                           // this box
-  std::optional<cluster::Leader> leader = {};                       // as last heard, as are the
-  std::vector<cluster::BoxRecord> boxes = {};                       // boxes, by name
-  std::map<std::string, cluster::BoxDuty> duties = {};              // by box; none with one box
+  std::string store_error = {};  // why the store is down; empty while it is up
+  std::vector<std::pair<std::string, uint64_t>> store_errors = {};  // failed calls by operation
+  bool is_leader = false;                                           // whether this box leads
+  // As the store last reported them.
+  std::optional<cluster::Leader> leader = {};
+  std::vector<cluster::BoxRecord> boxes = {};           // in the order of their names
+  std::map<std::string, cluster::BoxDuty> duties = {};  // by box; empty on a single box
 };
 
 class AdminSource {
@@ -78,19 +79,22 @@ class AdminSource {
   virtual cluster::BalancingView balancing() const = 0;
   // kNotFound: there is no such job.
   virtual Status set_priorities(const std::string& job, wire::PriorityPolicy policy) = 0;
-  // For so long; trace() has it then. kNotFound: there is no such job. kUnavailable: not now, or
-  // not of such a job.
+  // Starts to trace the job for that many seconds; trace() returns the trace afterwards. kNotFound:
+  // there is no such job. kUnavailable: the job cannot be traced, or not now.
   virtual Status begin_trace(const std::string& job, double seconds) = 0;
-  // kNotFound: there is no such job. kUnavailable: no trace, or not yet.
+  // kNotFound: there is no such job. kUnavailable: the job was not traced, or the trace is not
+  // complete yet.
   virtual Result<TraceView> trace(const std::string& job) = 0;
-  // Begins it; cluster() shows how far it is. kNotFound: there is no such box.
+  // Starts or stops to drain the box; cluster() shows the progress. kNotFound: there is no such
+  // box.
   virtual Status set_draining(const std::string& box, bool draining) = 0;
-  // Begins one; snapshot() shows how far it is. kNotFound: no part of the job is here.
-  // kInvalidArgument: of such a job there is none. kUnavailable: not now.
+  // Starts a snapshot; snapshot() shows the progress. kNotFound: this box has no part of the job.
+  // kInvalidArgument: jobs of this kind have no snapshots. kUnavailable: none can start now.
   virtual Status begin_snapshot(const std::string& job, double timeout_s) = 0;
-  // The last that this box was asked for; nothing: it was not.
+  // Returns the job's newest snapshot that this box was asked for; nullopt if there was none.
   virtual std::optional<SnapshotView> snapshot(const std::string& job) const = 0;
-  // What the pipelines have done last, as images of pipeline/observe/flight_record.h.
+  // Returns the newest flight records of all pipelines, as images of
+  // pipeline/observe/flight_record.h.
   virtual Result<std::string> flight() const = 0;
 };
 

@@ -7,7 +7,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Null where there is nothing: a rank that was never late has no worst place.
+// Returns null for an unknown value: a rank that was never late has no worst place.
 Json known(bool is_known, const Json& value) {
   return is_known ? value : Json(nullptr);
 }

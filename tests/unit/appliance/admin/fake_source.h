@@ -1,4 +1,4 @@
-// A box with two pipelines and two jobs, one of them with a name full of odd characters.
+// A fake box with two pipelines and two jobs. The name of one job needs escaping everywhere.
 #pragma once
 
 #include <array>

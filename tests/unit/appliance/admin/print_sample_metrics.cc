@@ -1,4 +1,4 @@
-// Prints /metrics of a filled box, for check_metrics.sh.
+// Prints the page /metrics of the fake box, for check_metrics.sh.
 #include <iostream>
 
 #include "appliance/admin/metrics.h"

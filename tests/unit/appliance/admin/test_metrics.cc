@@ -19,7 +19,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The lines of the sample box, to look a whole line up in.
+// Returns the lines of /metrics of the fake box, in which tests look for whole lines.
 std::set<std::string> sample_lines(const AdminSource& source) {
   const auto lines = lines_of(metrics_text(source, {.resident_bytes = 8192, .cpu_s = 1.5}));
   return {lines.begin(), lines.end()};
@@ -53,7 +53,7 @@ TEST_CASE("box families carry the box's numbers") {
   }
 }
 
-TEST_CASE("what was decided about parts is counted by kind, and gains are of jobs") {
+TEST_CASE("rebalancing decisions are counted by kind, and gains are shown by job") {
   FakeSource source;
   source.balancing_view = {.enabled = true, .leads = true, .parts_moved = 5};
   source.balancing_view.decisions[static_cast<size_t>(placement::DecisionKind::kRevert)] = 2;
@@ -67,7 +67,7 @@ TEST_CASE("what was decided about parts is counted by kind, and gains are of job
   CHECK(lines.count("pbox_rebalance_last_gain_ratio{training_job=\"fresh\"} -0.5") == 0);
 }
 
-TEST_CASE("pipeline families have a series per pipeline and reason, and whole numbers stay whole") {
+TEST_CASE("pipeline families have a series per pipeline and reason; whole numbers stay whole") {
   const auto lines = sample_lines(FakeSource());
   for (const char* line : {"pbox_rx_packets_total{pipeline=\"0\"} 7",
                            "pbox_rx_packets_total{pipeline=\"1\"} 1099511627777",
@@ -125,7 +125,7 @@ TEST_CASE("durations are histograms in seconds, whose buckets add up") {
   }
 }
 
-TEST_CASE("jobs whose ranks would be too many have no series by rank, and it is said") {
+TEST_CASE("a job with too many ranks has no series by rank, and a metric counts those ranks") {
   FakeSource source;
   const auto fill = [&source](size_t job, size_t ranks) {
     source.job_views[job].workers.assign(ranks, {});
@@ -167,14 +167,14 @@ TEST_CASE("every family of the page is declared once in the table, with its type
   CHECK(shown == declared);
 }
 
-TEST_CASE("the reference page in the tree is what the tables make") {
+TEST_CASE("the reference page in the tree equals the page that the tables generate") {
   std::ifstream file(PBOX_METRIC_REFERENCE);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   INFO("to generate it again: build/release/tests/print_metric_reference > docs/metrics.md");
   CHECK(text == metric_reference());
 }
 
-TEST_CASE("reads of a job are counted, timed, and shown by how old the data were") {
+TEST_CASE("reads of a job are counted, timed, and shown by the age of the data in rounds") {
   const std::string text = metrics_text(FakeSource(), {});
   const auto all = lines_of(text);
   const std::set<std::string> lines(all.begin(), all.end());
@@ -211,7 +211,7 @@ TEST_CASE("an odd job name is escaped in its label and never breaks a line") {
       lines.count("pbox_job_memory_bytes{training_job=\"a\\\"b\\\\c<d>&/e%\\n\xc3\xa9 f\"} 4096"));
 }
 
-TEST_CASE("the series of a finished job vanish, the families stay") {
+TEST_CASE("a finished job has no series, but the families stay") {
   FakeSource source;
   source.job_views.clear();
   const std::string text = metrics_text(source, {});
@@ -240,7 +240,7 @@ TEST_CASE("every family has one HELP with a text and one TYPE, and only counters
   CHECK(helped.size() > 30);
 }
 
-TEST_CASE("the process's own usage is read") {
+TEST_CASE("the usage of the process is read") {
   const ProcessUsage usage = read_process_usage();
   CHECK(usage.resident_bytes > 100'000);
   CHECK(usage.cpu_s > 0);

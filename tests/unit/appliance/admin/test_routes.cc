@@ -30,7 +30,7 @@ Json get_json(AdminSource& source, std::string_view target) {
   return Json::parse(response.body);
 }
 
-TEST_CASE("healthz names the box and says what an operator must not miss") {
+TEST_CASE("healthz names the box and shows whether it is insecure or draining") {
   FakeSource source;
   source.box_view.insecure = true;
   source.box_view.draining = true;
@@ -57,7 +57,7 @@ TEST_CASE("readyz is 503 with a reason while the box starts and while it drains"
   CHECK_THAT(Json::parse(response.body)["reason"].get<std::string>(), Contains("draining"));
 }
 
-TEST_CASE("the page of boxes lists the cluster, and says which box leads") {
+TEST_CASE("the page of boxes lists the cluster and names its leader") {
   FakeSource source;
   Json page = get_json(source, "/api/v1/boxes");
   CHECK(page["cluster"] == "rack");
@@ -81,7 +81,7 @@ TEST_CASE("the page of boxes lists the cluster, and says which box leads") {
   CHECK(page["store_error"] == "etcd is away");
 }
 
-TEST_CASE("the page of rebalancing has each decision with its reason, or names who leads") {
+TEST_CASE("the page of rebalancing has each decision with its reason, or names the leader") {
   FakeSource source;
   Json page = get_json(source, "/api/v1/rebalancing");
   CHECK(page["enabled"] == false);
@@ -143,7 +143,7 @@ TEST_CASE("the jobs page lists every job with its workers by rank") {
   CHECK(jobs[1]["name"] == FakeSource::kOddName);
 }
 
-TEST_CASE("the page of stragglers says whom each job waits for, and who was late where") {
+TEST_CASE("the page of stragglers shows the ranks that each job waits for, and past delays") {
   FakeSource source;
   const Json jobs = get_json(source, "/api/v1/stragglers").at("jobs");
   REQUIRE(jobs.size() == 2);
@@ -170,7 +170,7 @@ TEST_CASE("the page of stragglers says whom each job waits for, and who was late
   CHECK(jobs[1]["awaited"] == Json::array());
 }
 
-TEST_CASE("without a job the list is empty, not null") {
+TEST_CASE("without jobs the list is empty, not null") {
   FakeSource source;
   source.job_views.clear();
   source.straggler_views.clear();
@@ -178,14 +178,14 @@ TEST_CASE("without a job the list is empty, not null") {
   CHECK(get_json(source, "/api/v1/stragglers") == Json({{"jobs", Json::array()}}));
 }
 
-TEST_CASE("one job is found by its percent-encoded name, whatever the query says") {
+TEST_CASE("a job is found by its percent-encoded name, and the query is ignored") {
   FakeSource source;
   CHECK(get_json(source, "/api/v1/jobs/bert?pretty=1")["world_size"] == 3);
   const std::string target = std::string("/api/v1/jobs/") + FakeSource::kOddNameEncoded;
   CHECK(get_json(source, target)["name"] == FakeSource::kOddName);
 }
 
-TEST_CASE("a job that is not there is 404, and a broken percent-encoding 400") {
+TEST_CASE("an unknown job is 404, and a broken percent-encoding is 400") {
   FakeSource source;
   CHECK(get(source, "/api/v1/jobs/gpt").status == 404);
   CHECK(get(source, "/api/v1/jobs/").status == 404);
@@ -194,7 +194,7 @@ TEST_CASE("a job that is not there is 404, and a broken percent-encoding 400") {
   }
 }
 
-TEST_CASE("the box page has its pipelines, and null where nothing is pinned") {
+TEST_CASE("the box page has its pipelines, with null for an unpinned CPU or node") {
   FakeSource source;
   const Json box = get_json(source, "/api/v1/box");
   CHECK(box["job_memory_limit_bytes"] == 1 << 20);
@@ -217,7 +217,7 @@ TEST_CASE("a name that is not UTF-8 leaves the JSON valid") {
   CHECK(get_json(source, "/healthz")["name"] == "box\xef\xbf\xbd");
 }
 
-TEST_CASE("the live page links every page that reads, and takes nothing from elsewhere") {
+TEST_CASE("the live page links every page that reads, and loads nothing from other servers") {
   FakeSource source;
   const AdminResponse page = get(source, "/");
   CHECK(page.status == 200);
@@ -234,7 +234,7 @@ TEST_CASE("the live page links every page that reads, and takes nothing from els
   }
 }
 
-TEST_CASE("a job's priority policy is changed by POST, and the answer is the job as it is then") {
+TEST_CASE("POST changes a job's priority policy, and the answer is the changed job") {
   FakeSource source;
   CHECK(get_json(source, "/api/v1/jobs/bert")["priority_policy"] == "forward-order");
   CHECK(get_json(source, "/api/v1/jobs/bert")["priority_source"] == "learned");
@@ -250,7 +250,7 @@ TEST_CASE("a job's priority policy is changed by POST, and the answer is the job
   }
 }
 
-TEST_CASE("a snapshot is begun by POST, and GET says how far it is") {
+TEST_CASE("POST starts a snapshot, and GET shows its progress") {
   FakeSource source;
   const std::string path = "/api/v1/jobs/bert/snapshot";
   CHECK(get(source, path).status == 404);
@@ -272,7 +272,7 @@ TEST_CASE("a snapshot is begun by POST, and GET says how far it is") {
   CHECK(page["error"] == "");
 }
 
-TEST_CASE("a trace is begun by POST, and is had by GET once it is there") {
+TEST_CASE("POST starts a trace, and GET returns it once it is complete") {
   FakeSource source;
   const std::string path = "/api/v1/jobs/bert/trace";
   CHECK(get(source, path).status == 409);
@@ -305,7 +305,7 @@ TEST_CASE("a trace is begun by POST, and is had by GET once it is there") {
   CHECK(page["events"] == Json({{7, 1, 0, 5, 2}, {9, 3, 0, 5, 0}}));
 }
 
-TEST_CASE("the flight recorder is answered byte for byte") {
+TEST_CASE("the page of the flight recorder returns its images byte for byte") {
   FakeSource source;
   const AdminResponse recorded = answer(source, {.method = "GET", .target = "/api/v1/recorder"});
   CHECK(recorded.status == 200);
@@ -315,7 +315,7 @@ TEST_CASE("the flight recorder is answered byte for byte") {
   CHECK(answer(source, {.method = "GET", .target = "/api/v1/recorder"}).status == 503);
 }
 
-TEST_CASE("a box is drained by POST, and the answer is the boxes as they are then") {
+TEST_CASE("POST drains a box, and the answer is the changed list of boxes") {
   FakeSource source;
   const std::string path = "/api/v1/boxes/box%3C2%3E/drain";
   const auto drained = post(source, path, R"({"draining": true})");
@@ -340,7 +340,7 @@ TEST_CASE("a box is drained by POST, and the answer is the boxes as they are the
 }
 
 TEST_CASE(
-    "a change that is not understood, or may come from a page of elsewhere, changes nothing") {
+    "a change that is malformed, or may come from a page of another origin, changes nothing") {
   FakeSource source;
   const std::string path = "/api/v1/jobs/bert/priorities";
   const std::string fifo = "{\"policy\": \"fifo\"}";
@@ -373,7 +373,7 @@ TEST_CASE(
   CHECK(get_json(source, "/api/v1/jobs/bert")["priority_policy"] == "forward-order");
 }
 
-TEST_CASE("what is refused says in one line what exists") {
+TEST_CASE("an error answer is one line that lists the pages that exist") {
   FakeSource source;
   const AdminResponse refusals[] = {
       get(source, "/metric"),

@@ -1,4 +1,4 @@
-// The server over real sockets of the loopback device, on ports that the kernel chooses.
+// The server over real sockets on loopback, on ports that the kernel chooses.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -81,7 +81,8 @@ class Client {
     }
   }
 
-  // Header and body of one response; what has arrived if the connection ends before.
+  // Returns header and body of one response. If the connection ends early, returns the bytes that
+  // have arrived.
   std::string receive(bool with_body = true) {
     size_t header_end;
     while ((header_end = pending_.find("\r\n\r\n")) == std::string::npos) {
@@ -102,7 +103,8 @@ class Client {
     return receive(method != "HEAD");
   }
 
-  // Whether the server closes, without another byte, before the client's patience ends.
+  // Returns whether the server closes the connection before the client's timeout, without sending
+  // another byte.
   bool sees_the_end() {
     char byte;
     return pending_.empty() && recv(socket_, &byte, 1, 0) == 0;
@@ -122,7 +124,7 @@ class Client {
   std::string pending_;
 };
 
-TEST_CASE("one connection serves many requests, pipelined ones too") {
+TEST_CASE("one connection serves many requests, also pipelined ones") {
   const RunningServer server;
   Client client(server.port());
   CHECK_THAT(client.ask("GET", "/healthz"), StartsWith("HTTP/1.1 200 OK\r\n"));
@@ -134,7 +136,7 @@ TEST_CASE("one connection serves many requests, pipelined ones too") {
   CHECK_THAT(client.receive(), StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
-TEST_CASE("HEAD has the length of the body and not the body") {
+TEST_CASE("the answer to HEAD has the body's length, but not the body") {
   const RunningServer server;
   Client client(server.port());
   const std::string head = client.ask("HEAD", "/api/v1/jobs");
@@ -145,7 +147,7 @@ TEST_CASE("HEAD has the length of the body and not the body") {
 }
 
 TEST_CASE(
-    "a POST changes a job and the connection goes on, unless its body is too long to be read") {
+    "a POST changes a job and keeps the connection open, unless its body is too long to read") {
   const RunningServer server;
   Client client(server.port());
   const auto post = [](const std::string& headers, const std::string& body) {
@@ -164,7 +166,7 @@ TEST_CASE(
   CHECK_THAT(chunked.receive(), StartsWith("HTTP/1.1 413 "));
 }
 
-TEST_CASE("other POSTs are 405 with what is allowed, and a long body ends the connection") {
+TEST_CASE("other POSTs are 405 with the allowed methods, and a long body ends the connection") {
   const RunningServer server;
   Client client(server.port());
   const std::string response = client.ask("POST", "/metrics");
@@ -191,7 +193,7 @@ TEST_CASE("HTTP/1.0 and Connection: close end the connection after the answer") 
   CHECK(closing.sees_the_end());
 }
 
-TEST_CASE("a header over its bound is 431, and what is not HTTP is 400") {
+TEST_CASE("a header above the limit is 431, and bytes that are not HTTP are 400") {
   const RunningServer server;
   Client large(server.port());
   large.send("GET / HTTP/1.1\r\nHost: box\r\nX: " + std::string(100'000, 'x') + "\r\n\r\n");
@@ -202,7 +204,7 @@ TEST_CASE("a header over its bound is 431, and what is not HTTP is 400") {
   CHECK_THAT(Client(server.port()).ask("GET", "/healthz"), StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_CASE("a client that drips is cut off in time and holds up nobody") {
+TEST_CASE("a client that sends byte by byte is disconnected in time and delays no other client") {
   const RunningServer server({.timeout_ms = 300});
   Client slow(server.port());
   const auto begin = Clock::now();
@@ -216,7 +218,7 @@ TEST_CASE("a client that drips is cut off in time and holds up nobody") {
   CHECK(Clock::now() - begin < std::chrono::seconds(4));
 }
 
-TEST_CASE("connections over the bound are told so, and room that is freed is used again") {
+TEST_CASE("a connection above the limit gets 503, and a closed connection makes room for another") {
   const RunningServer server({.connections_max = 2});
   Client first(server.port());
   CHECK_THAT(first.ask("GET", "/healthz"), StartsWith("HTTP/1.1 200 "));
@@ -226,7 +228,7 @@ TEST_CASE("connections over the bound are told so, and room that is freed is use
     Client third(server.port());
     CHECK_THAT(third.receive(), StartsWith("HTTP/1.1 503 "));
   }
-  // The server learns of the closed connection on its own thread; connect until it has.
+  // The server notices the closed connection on its own thread. Connect until it has.
   const auto deadline = Clock::now() + std::chrono::seconds(4);
   std::string response;
   do {
@@ -235,7 +237,7 @@ TEST_CASE("connections over the bound are told so, and room that is freed is use
   CHECK_THAT(response, StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_CASE("a server that stops closes its connections and takes no more") {
+TEST_CASE("a server that stops closes its connections and accepts no more") {
   uint16_t port = 0;
   std::unique_ptr<Client> client;
   {
@@ -261,7 +263,7 @@ TEST_CASE("IPv6 is served, and :: serves both families") {
   }
 }
 
-TEST_CASE("an address that cannot be had is an error that names the option") {
+TEST_CASE("an address that cannot be used is an error that names the option") {
   boost::asio::io_context io;
   FakeSource source;
   const auto nonsense = AdminServer::start(io, {.listen = "localhost"}, source);
