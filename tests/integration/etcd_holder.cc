@@ -1,6 +1,7 @@
-// etcd_holder NAME TTL_S ENDPOINT...: claims the key "lead", says "holds" once it has it, and from
-// then on writes its name to "work" with the fence of that first claim, whatever it has heard
-// since: "written" or "refused" for each attempt that etcd answered. Ends when it is killed.
+// etcd_holder NAME TTL_S ENDPOINT...: claims the key "lead" and prints "holds" once it has the
+// claim. From then on it writes its name to "work", always with the fence of that first claim, even
+// if it has lost the claim since. It prints "written" or "refused" for each attempt that etcd
+// answers. Runs until it is killed.
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdio>

@@ -1,5 +1,6 @@
 #!/bin/sh
-# What is installed works from where it was put: install_test.sh CMAKE BUILD_FOLDER CC C_PROGRAM
+# Checks that an installed tree works where it was installed: install_test.sh CMAKE BUILD_FOLDER CC
+# C_PROGRAM
 set -eu
 cmake=$1 build=$2 cc=$3 program=$4
 prefix=$(mktemp -d)
@@ -25,10 +26,11 @@ for file in bin/pboxd bin/pboxctl lib/libpbox.so.1 $dpdk; do
 done
 # libnuma changes the memory policy of the thread that loads it, so a training process must not.
 ldd "$prefix/lib/libpbox.so.1" | grep libnuma && fail "libpbox.so.1 loads libnuma"
-find "$prefix" -name '*.a' -o -name __pycache__ | grep . && fail "these are nobody's business"
+find "$prefix" -name '*.a' -o -name __pycache__ | grep . \
+  && fail "the files above must not be installed"
 
-"$prefix/bin/pboxctl" plan >/dev/null || fail "pboxctl plan"
-: >"$prefix/out"  # it is read before pboxd has begun
+"$prefix/bin/pboxctl" plan >/dev/null || fail "the installed pboxctl plan failed"
+: >"$prefix/out"  # must exist, because it is read before pboxd has written anything
 "$prefix/bin/pboxd" --config="$prefix/share/doc/pbox/pboxd.conf.example" --control.port=0 \
   --admin.enabled=false --cluster.state_directory="$prefix/state" --data.port_first=0 \
   >"$prefix/out" 2>"$prefix/err" &
@@ -38,15 +40,15 @@ for _ in $(seq 100); do
   [ -n "$where" ] && break
   sleep 0.1
 done
-[ -n "$where" ] || fail "pboxd: $(cat "$prefix/err")"
+[ -n "$where" ] || fail "pboxd did not start: $(cat "$prefix/err")"
 
 "$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -I "$prefix/include" "$program" \
   -L "$prefix/lib" -lpbox -o "$prefix/program"
 LD_LIBRARY_PATH="$prefix/lib" ldd "$prefix/program" | grep -q "libpbox.so.1 => $prefix/lib" \
   || fail "the program does not load libpbox.so.1"
-LD_LIBRARY_PATH="$prefix/lib" "$prefix/program" "$where" || fail "the C program"
+LD_LIBRARY_PATH="$prefix/lib" "$prefix/program" "$where" || fail "the C program failed"
 
-# No PBOX_LIBRARY, no checkout: the package finds the library of its own prefix.
+# Without PBOX_LIBRARY and outside a checkout, the package finds the library of its own prefix.
 command -v python3 >/dev/null || exit 0
 found=$(cd "$prefix" && env -u PBOX_LIBRARY -u PBOX_BUILD_DIR \
   PYTHONPATH="$prefix/lib/python3/dist-packages" \

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The Debian packages are built, hold what they should, satisfy lintian, and other builds find the
-# library in them: packages_test.sh CMAKE CPACK BUILD_FOLDER CC C_PROGRAM
+# Checks that the Debian packages can be built, contain what they should, satisfy lintian, and let
+# other builds find the library: packages_test.sh CMAKE CPACK BUILD_FOLDER CC C_PROGRAM
 set -euo pipefail
 cmake=$1 cpack=$2 build=$3 cc=$4 program=$5
 if ! command -v dpkg-shlibdeps >/dev/null; then
@@ -36,11 +36,11 @@ case $depends in
   *) fail "pboxd depends on: $depends" ;;
 esac
 
-# Two packages that hold one file cannot be installed together.
+# Two packages that contain the same file cannot be installed together.
 twice=$(for file in "$folder"/packages/*.deb; do
   dpkg-deb -c "$file" | awk '!/\/$/ { print $6 }'
 done | sort | uniq -d)
-[ -z "$twice" ] || fail "in two packages: $twice"
+[ -z "$twice" ] || fail "files in two packages: $twice"
 
 PKG_CONFIG_PATH=$folder/root/usr/lib/pkgconfig pkg-config --cflags --libs pbox > "$folder/flags"
 read -ra flags < "$folder/flags"
@@ -57,13 +57,14 @@ PROJECT
 "$cmake" -S "$folder/project" -B "$folder/project/build" -DCMAKE_C_COMPILER="$cc" \
   -Dpbox_DIR="$folder/root/usr/lib/cmake/pbox" > "$folder/log" 2>&1 &&
   "$cmake" --build "$folder/project/build" >> "$folder/log" 2>&1 ||
-  fail "find_package: $(cat "$folder/log")"
+  fail "the build with find_package failed: $(cat "$folder/log")"
 for made in with_pkg_config project/build/main; do
-  # Into a variable: a reader that stops early would end ldd by SIGPIPE, and pipefail sees that.
+  # Read into a variable first: if the reader stopped early, ldd would die of SIGPIPE and pipefail
+  # would report that as a failure.
   loaded=$(LD_LIBRARY_PATH=$folder/root/usr/lib ldd "$folder/$made")
   case $loaded in
     *"libpbox.so.1 => $folder/root/usr/lib"*) ;;
-    *) fail "$made does not load the library: $loaded" ;;
+    *) fail "$made does not load the packaged library: $loaded" ;;
   esac
 done
 

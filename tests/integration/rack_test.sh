@@ -1,6 +1,6 @@
 #!/bin/sh
-# rack_test.sh PBOX_PERF: shaped racks work from end to end, with every sum checked, and leave
-# nothing behind: neither one that ends nor one whose owner is killed.
+# rack_test.sh PBOX_PERF: checks that shaped racks work end to end, with every sum checked. No rack
+# may leave anything behind, neither one that ends by itself nor one whose owner is killed.
 set -eu
 perf=$1
 
@@ -16,7 +16,7 @@ unshare --net sh -c 'ip link add left0 type veth peer name right0 &&
   tc qdisc add dev left0 root tbf rate 1mbit burst 20k limit 20k' 2>/dev/null ||
   skip "this kernel has no veth, bridge or tbf"
 
-# Whatever a rack starts inherits this mark.
+# All processes that a rack starts inherit this mark.
 export PBOX_RACK_TEST="rack-test-$$"
 marked() {
   for environment in /proc/[0-9]*/environ; do
@@ -61,9 +61,9 @@ fi
 "$perf" p3 --model 1mib --workers 2 --compute-ms 100 --ratios 1 --iterations 1000 --turns 1 &
 owner=$!
 tries=0
-until [ "$(marked | wc -l)" -ge 10 ]; do  # pbox-perf, pboxd, two ranks of each of four jobs
+until [ "$(marked | wc -l)" -ge 10 ]; do  # pbox-perf, pboxd, two ranks in each of four jobs
   tries=$((tries + 1))
-  [ $tries -lt 100 ] || { echo "the rack that was to be killed did not come up"; exit 1; }
+  [ $tries -lt 100 ] || { echo "the rack to be killed did not start"; exit 1; }
   sleep 0.2
 done
 kill -KILL $owner

@@ -1,4 +1,4 @@
-// What networks and machines do to a box with the DPDK port: lost, repeated and delayed frames,
+// Faults of networks and machines at a box with the DPDK port: lost, repeated and delayed frames,
 // links that go down and come back, boxes that stop or die in the middle of a round.
 #include <signal.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Rounds until the box is gone.
+// Starts workers that run rounds until the box is gone.
 std::vector<WorkerProcess> start_endless(const std::string& box) {
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -43,7 +43,7 @@ std::vector<WorkerProcess> start_endless(const std::string& box) {
 
 }  // namespace
 
-TEST_CASE("sums are right and the same for all over a wire that loses, repeats and reorders") {
+TEST_CASE("all ranks get the same, right sums over a wire that loses, repeats and reorders") {
   const uint32_t mtu = GENERATE(1500, 9000);
   Veth veth({.mtu = mtu,
              .wire = WireOptions{
@@ -101,9 +101,10 @@ TEST_CASE("a link that is down for a second costs that second and nothing else")
   const auto outcome = collect(workers);
   CHECK(outcome.failure == "");
   CHECK(outcome.identical);
-  // What was under way was lost, one way or the other.
+  // Whatever was in flight was lost, in one direction or the other.
   CHECK(outcome.retransmitted_fragments + daemon.metric("pbox_result_fragments_resent_total") > 0);
-  CHECK(daemon.metric("pbox_rx_packets_total") > before);  // it was not over when the link failed
+  // the job was still running when the link failed
+  CHECK(daemon.metric("pbox_rx_packets_total") > before);
   CHECK(daemon.metric("pbox_workers_lost_total") == 0);
   CHECK(daemon.metric("pbox_port_links_down") == 0);
 }

@@ -1,5 +1,5 @@
 // The box as a host on its network, live: it answers ARP, neighbour discovery and pings, counts
-// garbage by reason and answers none, and keeps to its VLAN.
+// invalid frames by reason without answering them, and accepts frames of its own VLAN only.
 #include <arpa/inet.h>
 #include <netinet/icmp6.h>
 #include <netinet/ip_icmp.h>
@@ -35,7 +35,7 @@ MacAddress mac_of(const std::string& bytes) {
   return mac;
 }
 
-// One echo request through the kernel: whether the same bytes come back.
+// Sends one echo request through the kernel. Returns whether the same bytes come back.
 bool ping(const std::string& address, size_t bytes) {
   const bool ipv6 = address.find(':') != std::string::npos;
   const int fd = ipv6 ? socket(AF_INET6, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_ICMPV6)
@@ -46,7 +46,7 @@ bool ping(const std::string& address, size_t bytes) {
   std::fill_n(request.begin(), sizeof(icmphdr), '\0');
   request[0] = static_cast<char>(ipv6 ? ICMP6_ECHO_REQUEST : ICMP_ECHO);
   nic::store16(&request[4], 77);
-  // Over IPv6 the kernel fills the checksum in.
+  // For IPv6 the kernel fills in the checksum.
   const uint16_t checksum = ~nic::fold(nic::sum_words(std::as_bytes(std::span(request))));
   if (!ipv6) std::memcpy(&request[nic::icmp::kChecksum], &checksum, sizeof(checksum));
   bool answered = sendto(fd, request.data(), request.size(), 0, reinterpret_cast<sockaddr*>(&to),
@@ -68,13 +68,13 @@ bool ping(const std::string& address, size_t bytes) {
   return answered;
 }
 
-// The kernel's neighbour entry, as text.
+// Returns the kernel's neighbour entry, as text.
 std::string neighbour(const std::string& address) {
   Program program("ip", {"neigh", "show", "to", address});
   return program.read_line(kDeadlineMs).value_or("none");
 }
 
-// What a station with the workers' interface can send to the box's.
+// A station with the workers' interface, which sends frames to the box's interface.
 class Station {
  public:
   Station()
@@ -86,7 +86,7 @@ class Station {
   const MacAddress& own() const { return own_; }
   const MacAddress& box() const { return box_; }
 
-  // A sound packet to the box, of 64 bytes that are no PBox packet.
+  // Returns a valid frame to the box with a UDP payload of 64 bytes that is not a PBox packet.
   std::string udp(const std::string& from, const std::string& to, uint16_t port = 9542) const {
     const auto header =
         nic::UdpHeader::make({.own_mac = own_,
@@ -168,7 +168,8 @@ TEST_CASE("pings are answered in both families, and the kernel learns the box's 
   CHECK(daemon.metric("pbox_port_answers_total") >= 6 + 2);
 }
 
-TEST_CASE("an ARP request for the box's address is answered to who asked, others are not") {
+TEST_CASE(
+    "an ARP request for the box's address is answered to its sender, other requests are not") {
   Veth veth;
   Daemon daemon(veth.box_arguments(1));
   const Station station;
@@ -191,11 +192,11 @@ TEST_CASE("an ARP request for the box's address is answered to who asked, others
   CHECK(std::memcmp(arp + nic::arp::kSenderMac, station.box().data(), 6) == 0);
 }
 
-TEST_CASE("garbage is counted by its reason and answered by nothing, and sums are right after") {
+TEST_CASE("invalid frames are counted by reason and not answered, and sums are right afterwards") {
   Veth veth;
   Daemon daemon(veth.box_arguments(2, "", kBothFamilies));
   const Station station;
-  CHECK(ping(Veth::kBoxAddress6, 8));  // the kernel's own frames for IPv6 have come
+  CHECK(ping(Veth::kBoxAddress6, 8));  // the kernel has sent its own IPv6 frames by now
   for (const Garbage& each : garbage(station)) {
     INFO(each.what);
     while (station.socket().receive(0)) {
@@ -212,7 +213,8 @@ TEST_CASE("garbage is counted by its reason and answered by nothing, and sums ar
     std::string frame = station.udp4().substr(0, nic::ethernet::kBytes);
     const uint64_t bytes = 10 + rng.below(1'400);
     for (uint64_t index = 0; index < bytes; ++index) frame += static_cast<char>(rng.below(256));
-    // Some get further; fragments do not get here, as the kernel collects them for af_packet.
+    // Half of the frames pass for IPv4. Fragments do not reach the box, because the kernel
+    // reassembles them for af_packet.
     if (count % 2 == 0) frame = changed(frame, nic::ethernet::kBytes, "\x45");
     frame = changed(frame, nic::ethernet::kBytes + nic::ipv4::kFragment, {'\0', '\0'});
     station.socket().send(frame);
@@ -225,7 +227,7 @@ TEST_CASE("garbage is counted by its reason and answered by nothing, and sums ar
   CHECK(outcome.failure == "");
 }
 
-TEST_CASE("a sound UDP packet that is none of the protocol is rejected, and nothing comes back") {
+TEST_CASE("a valid UDP packet that is not a PBox packet is rejected and not answered") {
   Veth veth;
   Daemon daemon(veth.box_arguments(1, "", kBothFamilies));
   const Station station;
@@ -241,7 +243,7 @@ TEST_CASE("a sound UDP packet that is none of the protocol is rejected, and noth
   }
 }
 
-TEST_CASE("a box in a VLAN serves the workers there and nobody without the tag") {
+TEST_CASE("a box in a VLAN serves workers in that VLAN and nobody without the tag") {
   Veth veth({.mtu = 1500, .wire = WireOptions{.vlan = 100}});
   Daemon daemon(veth.box_arguments(2, "", "10.77.0.1/24 vlan=100"));
   const auto outcome =

@@ -1,5 +1,6 @@
-// Which queue of a DPDK device a packet comes to: found by trial where the kernel spreads by its
-// own hash, and handed over in software where a device has fewer queues than the box pipelines.
+// How packets reach the right queue of a DPDK device. Workers find it by trial if the kernel
+// distributes packets by a hash of its own. If a device has fewer queues than the box has
+// pipelines, software hands the packets over.
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -20,7 +21,7 @@ uint64_t on_wrong_queue(const Daemon& daemon) {
 
 }  // namespace
 
-TEST_CASE("workers find every queue's source port by trial, and miss none afterwards") {
+TEST_CASE("workers find every queue's source port by trial, and misdirect no packet afterwards") {
   Veth veth;
   Daemon daemon(veth.box_arguments(kPipelines));
   CHECK_THAT(daemon.program().errors(), Contains("packets find their queue by source-trial"));
@@ -28,7 +29,7 @@ TEST_CASE("workers find every queue's source port by trial, and miss none afterw
       {.box = daemon.control(), .workers = 3, .rounds = 20, .as_nobody = true, .waits = true});
   await_joined(workers);
   const uint64_t before = on_wrong_queue(daemon);
-  CHECK(before > 0);  // trials
+  CHECK(before > 0);  // packets of the trials
   for (const auto& worker : workers) worker.go();
   const auto outcome = collect(workers);
   CHECK(outcome.failure == "");
@@ -36,7 +37,7 @@ TEST_CASE("workers find every queue's source port by trial, and miss none afterw
   CHECK(on_wrong_queue(daemon) == before);
 }
 
-TEST_CASE("a device of one queue serves four pipelines: software hands packets over") {
+TEST_CASE("a device with one queue serves four pipelines, because software hands packets over") {
   Veth veth;
   Daemon daemon(veth.box_arguments(kPipelines, ",qpairs=1"));
   CHECK_THAT(daemon.program().errors(), Contains("packets find their queue by dispatch"));
@@ -49,7 +50,8 @@ TEST_CASE("a device of one queue serves four pipelines: software hands packets o
   CHECK(on_wrong_queue(daemon) == 0);
 }
 
-TEST_CASE("a tap device serves this host's kernel: it is no station with the kernel's MAC") {
+TEST_CASE(
+    "a tap device cannot be a station of its own, because it shares its MAC with the kernel") {
   if (access("/dev/net/tun", R_OK | W_OK) != 0) {
     WARN("skipped: there is no /dev/net/tun");
     return;

@@ -20,7 +20,7 @@ void require_right(const SumsOutcome& outcome, uint32_t pipelines) {
 
 }  // namespace
 
-TEST_CASE("sums are right over one queue and over four, in small packets and in large") {
+TEST_CASE("sums are right over one queue and over four, in small packets and in large ones") {
   const uint32_t pipelines = GENERATE(1, 4);
   const uint32_t mtu = GENERATE(1500, 9000);
   const auto addresses = GENERATE("10.77.0.1/24", "fd77::1/64");
@@ -35,8 +35,8 @@ TEST_CASE("sums are right over one queue and over four, in small packets and in 
   CHECK(daemon.metric("pbox_port_dropped_frames_total", "reason=\"checksum\"") == 0);
 }
 
-TEST_CASE("a worker's link to the data decides the size of packets, not its link to control") {
-  Veth veth;  // the box's interface carries 9000, loopback, where control goes, 65536
+TEST_CASE("the packet size follows the worker's data link, not its control link") {
+  Veth veth;  // the box's interface has an MTU of 9000, loopback, which carries control, 65536
   must_run({"ip", "link", "set", Veth::kWorkerInterface, "mtu", "1500"});
   Daemon daemon(veth.box_arguments(2));
   const auto outcome =
@@ -45,7 +45,7 @@ TEST_CASE("a worker's link to the data decides the size of packets, not its link
   CHECK(outcome.fragment_bytes == limits::kFragmentBytesEthernet);
 }
 
-TEST_CASE("means of 16-bit gradients are right, and the box's optimizer steps, over four queues") {
+TEST_CASE("means of 16-bit gradients and the box's optimizer steps are right over four queues") {
   Veth veth;
   Daemon daemon(veth.box_arguments(4));
   for (const pbox_dtype dtype : {PBOX_F16, PBOX_BF16}) {
@@ -61,7 +61,7 @@ TEST_CASE("means of 16-bit gradients are right, and the box's optimizer steps, o
   CHECK(daemon.metric("pbox_port_no_buffer_total") == 0);
 }
 
-TEST_CASE("two devices with networks of their own serve one job, each by its own pipelines") {
+TEST_CASE("two devices with separate networks serve one job, each through its own pipelines") {
   Veth veth({.mtu = 1500});
   veth.add_network("box1", "worker1", "10.78.0.2/24");
   auto arguments = veth.box_arguments(4);

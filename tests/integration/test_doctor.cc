@@ -1,5 +1,6 @@
-// pboxctl doctor against boxes that are well, absent, strange, full, and behind bad paths: every
-// ailment is told by the right check, with the words that help.
+// pboxctl doctor against boxes that are healthy, absent, full, of another release, or behind bad
+// paths, and against programs that are no boxes. The right check must report each fault, with the
+// words that help.
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -43,7 +44,7 @@ struct Diagnosis {
     for (const auto& check : json.at("checks")) {
       if (check.at("name") == name) return check;
     }
-    FAIL("there is no check " + name + " in " + json.dump());
+    FAIL("the report lacks the check " + name + " in " + json.dump());
     return {};
   }
   std::string level(const std::string& name) const { return check(name).at("level"); }
@@ -70,7 +71,7 @@ Diagnosis diagnose(const Arguments& arguments, const std::string& name_space = "
   return finish(program);
 }
 
-// The check that failed, and nothing after it.
+// Requires that this check failed and that no check ran after it.
 void require_fails_at(const Diagnosis& diagnosis, const std::string& name) {
   INFO(diagnosis.json.dump(2));
   CHECK(diagnosis.status == 1);
@@ -78,7 +79,8 @@ void require_fails_at(const Diagnosis& diagnosis, const std::string& name) {
   CHECK(diagnosis.level(name) == "fail");
 }
 
-// A server on loopback that is no box: takes connections, and answers each with the same bytes.
+// A server on loopback that is not a box: it accepts connections and answers each with the same
+// bytes.
 class Stranger {
  public:
   explicit Stranger(std::string answer) : answer_(std::move(answer)) {
@@ -109,7 +111,7 @@ class Stranger {
       const int fd = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
       if (fd < 0) return;
       char request[4096];
-      // Nothing comes on the connection that only asks whether the port is open.
+      // The connection that only checks whether the port is open sends nothing.
       if (recv(fd, request, sizeof(request), 0) > 0) {
         static_cast<void>(send(fd, answer_.data(), answer_.size(), MSG_NOSIGNAL));
         while (answer_.empty() && recv(fd, request, sizeof(request), 0) > 0) {
@@ -134,7 +136,7 @@ std::string refusal(ErrorCode code, const std::string& message) {
 
 }  // namespace
 
-TEST_CASE("a box that is well passes every check, and no job is left behind") {
+TEST_CASE("a healthy box passes every check, and no job is left behind") {
   const auto listen = GENERATE("127.0.0.1", "::1");
   Daemon daemon({std::string("--box.listen=") + listen});
   const auto diagnosis = diagnose({"--to", daemon.control()});
@@ -147,7 +149,7 @@ TEST_CASE("a box that is well passes every check, and no job is left behind") {
   CHECK_THAT(daemon.get("/metrics"), Contains("pbox_workers_lost_total 0"));
 }
 
-TEST_CASE("checks come as text too, one line each, with a verdict") {
+TEST_CASE("the report is also available as text, one line per check, with a verdict") {
   Daemon daemon;
   Program program(PBOX_CTL_PATH, {"doctor", "--to", daemon.control(), "--seconds", "1"});
   std::string output;
@@ -160,7 +162,7 @@ TEST_CASE("checks come as text too, one line each, with a verdict") {
   CHECK_THAT(output, Contains("10 checks: "));
 }
 
-TEST_CASE("chunks that the box makes too large for small packets hinder no check") {
+TEST_CASE("chunks that are too large for small packets on this box do not hinder any check") {
   Daemon daemon({"--jobs.chunk_bytes=1048576"});
   const auto diagnosis = diagnose({"--to", daemon.control()});
   INFO(diagnosis.json.dump(2));
@@ -168,7 +170,8 @@ TEST_CASE("chunks that the box makes too large for small packets hinder no check
   CHECK_THAT(diagnosis.finding("join"), Contains("chunks of 1048576 B"));
 }
 
-TEST_CASE("what full sockets drop is told as loss, with the share that was sent again") {
+TEST_CASE(
+    "packets that full sockets drop are reported as loss, with the share that was sent again") {
   Daemon daemon({"--data.receive_buffer_bytes=65536", "--data.mtu=1500", "--data.gso=off",
                  "--pipeline.count=1"});
   const auto diagnosis = diagnose({"--to", daemon.control()});
@@ -179,7 +182,7 @@ TEST_CASE("what full sockets drop is told as loss, with the share that was sent 
   CHECK_THAT(diagnosis.remedy("loss"), Contains("net.core.rmem_max"));
 }
 
-TEST_CASE("where nothing listens the remedy names the service") {
+TEST_CASE("if nothing listens on the control port, the remedy names the service") {
   std::string where;
   {
     Stranger gone("");
@@ -191,11 +194,11 @@ TEST_CASE("where nothing listens the remedy names the service") {
   CHECK_THAT(diagnosis.remedy("control"), Contains("systemctl status pboxd"));
 }
 
-TEST_CASE("a name that does not resolve is told from a box that is down") {
+TEST_CASE("a name that does not resolve is distinguished from a box that is down") {
   require_fails_at(diagnose({"--to", "no-such-box.invalid"}), "name");
 }
 
-TEST_CASE("a box of another control protocol is named with both versions") {
+TEST_CASE("a box with another control protocol is reported with both versions") {
   Stranger box(refusal(ErrorCode::kVersionMismatch,
                        "this worker speaks control protocol 1, the box speaks 2"));
   const auto diagnosis = diagnose({"--to", box.where()});
@@ -204,7 +207,7 @@ TEST_CASE("a box of another control protocol is named with both versions") {
   CHECK_THAT(diagnosis.remedy("version"), Contains("one release"));
 }
 
-TEST_CASE("another program on the port is no box, whether it talks or is silent") {
+TEST_CASE("another program on the port is not taken for a box, whether it answers or is silent") {
   const auto answer = GENERATE("HTTP/1.1 400 Bad Request\r\n\r\n", "");
   Stranger stranger(answer);
   const auto diagnosis = diagnose({"--to", stranger.where()});
@@ -212,7 +215,7 @@ TEST_CASE("another program on the port is no box, whether it talks or is silent"
   CHECK_THAT(diagnosis.remedy("version"), Contains("ss -ltnp"));
 }
 
-TEST_CASE("a box that takes no more jobs says which limit, as one that is reached") {
+TEST_CASE("a box that admits no more jobs counts as reached, and the report names the limit") {
   Daemon daemon({"--jobs.max=1"});
   AbiWorker worker({.box = daemon.control()});
   worker.tensor("only", 100);
@@ -223,7 +226,8 @@ TEST_CASE("a box that takes no more jobs says which limit, as one that is reache
   CHECK_THAT(diagnosis.finding("join"), Contains("[jobs] max = 1"));
 }
 
-TEST_CASE("a firewall on one UDP port is told by the port's number, and from a narrow path") {
+TEST_CASE(
+    "a firewall on one UDP port is reported with the port's number, and a narrow path as such") {
   Cable cable(1400, 9000);
   if (!cable.works()) {
     WARN("skipped: network namespaces cannot be made here (needs root and iproute2)");
@@ -237,7 +241,7 @@ TEST_CASE("a firewall on one UDP port is told by the port's number, and from a n
     CHECK_THAT(diagnosis.finding("mtu"), Contains("passes both ways has 1400 bytes"));
     CHECK_THAT(diagnosis.remedy("mtu"), Contains("mtu 1400"));
   }
-  SECTION("both at once are both told") {
+  SECTION("both faults at once are both reported") {
     const auto granted = diagnose({"--to", daemon.control()}, cable.rack()).finding("data");
     const std::string ports = granted.substr(granted.find("UDP ") + 4);  // "40001-40002"
     const auto blocked = static_cast<uint16_t>(std::stoi(ports));
@@ -255,7 +259,7 @@ TEST_CASE("a firewall on one UDP port is told by the port's number, and from a n
 }
 
 TEST_CASE(
-    "on the box the machine is checked, and a box started for the purpose; it is gone after") {
+    "on the box itself the machine is checked with a temporary box, which is gone afterwards") {
   const auto diagnosis = diagnose({"--config=/dev/null", "--control.port=0", "--admin.port=0",
                                    "--data.port_first=0", "--pipeline.count=1"});
   INFO(diagnosis.json.dump(2));
@@ -270,7 +274,7 @@ TEST_CASE(
   CHECK(connect_to("127.0.0.1:" + std::to_string(port)) == -1);
 }
 
-TEST_CASE("on a box that serves already, the running one is asked") {
+TEST_CASE("if the box is already running on this machine, the running pboxd is asked") {
   Daemon daemon;
   const std::string port = daemon.control().substr(daemon.control().rfind(':') + 1);
   const auto diagnosis = diagnose({"--config=/dev/null", "--control.port=" + port});
@@ -281,7 +285,7 @@ TEST_CASE("on a box that serves already, the running one is asked") {
   CHECK(daemon.await_no_jobs(kDeadlineMs));
 }
 
-TEST_CASE("on the box, a port that another program has keeps a box from being started") {
+TEST_CASE("on the box, a port in use by another program prevents the temporary box from starting") {
   Stranger stranger("no box");
   const auto diagnosis =
       diagnose({"--config=/dev/null", "--control.port=" + stranger.port(), "--admin.port=0"});
@@ -292,8 +296,8 @@ TEST_CASE("on the box, a port that another program has keeps a box from being st
   CHECK(std::count(names.begin(), names.end(), "pboxd") == 0);
 }
 
-TEST_CASE("SIGINT ends it soon: the job is left, and a box that it started is stopped") {
-  SECTION("from afar") {
+TEST_CASE("SIGINT ends the doctor soon: it leaves the job and stops a box that it started") {
+  SECTION("from another machine") {
     Daemon daemon;
     Program program(PBOX_CTL_PATH,
                     {"doctor", "-o", "json", "--seconds=60", "--to", daemon.control()});

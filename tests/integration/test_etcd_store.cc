@@ -1,5 +1,5 @@
-// The store of a cluster against a real etcd of three members, which are killed, stopped and
-// started again; nothing may hang, be lost or be delivered twice.
+// The cluster store against a real etcd of three members, which are killed, stopped and started
+// again. No call may hang, no change be lost, and no event be delivered twice.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -17,7 +17,7 @@ namespace {
 
 using Catch::Contains;
 
-// Of Program's lines, until `text` is said.
+// Reads the program's lines until one says `text`.
 bool await_line(test::Program& program, const std::string& text) {
   for (;;) {
     const auto line = program.read_line(test::kDeadlineMs);
@@ -40,21 +40,21 @@ Transaction put(int value) {
   return {.conditions = {}, .puts = {{"n", std::to_string(value), false}}, .deletes = {}};
 }
 
-// Counts n up by transactions that each expect the one before, until `done`; true if a watch then
-// has seen every number once and in order, whatever became of the members meanwhile.
+// Counts n up in transactions that each expect the previous number, until `done`. Returns whether a
+// watch has then seen every number once and in order, whatever happened to the members meanwhile.
 class Counter {
  public:
   Counter(Desk& desk, Store& store) : desk_(desk), store_(store) {
     revision_ = desk.commit(store, put(0))->revision;
-    watch_ = store.watch("n", revision_,
-                         {.on_events =
-                              [this](const std::vector<Event>& events) {
-                                for (const Event& event : events)
-                                  seen_.push_back(event.entry.value);
-                              },
-                          .on_compacted = [] { FAIL("nobody has compacted"); }});
+    watch_ = store.watch(
+        "n", revision_,
+        {.on_events =
+             [this](const std::vector<Event>& events) {
+               for (const Event& event : events) seen_.push_back(event.entry.value);
+             },
+         .on_compacted = [] { FAIL("compaction reported, though nothing was compacted"); }});
   }
-  // One step that succeeds, after any number that fail with a clear error.
+  // Takes one step that succeeds, after any number of attempts that fail with a clear error.
   void step() {
     for (;;) {
       const auto outcome = desk_.commit(
@@ -70,7 +70,7 @@ class Counter {
         CHECK_THAT(outcome.error().message, Contains("[cluster] endpoints"));
       }
       pause();
-      // Done or not? The store knows.
+      // The outcome of the failed attempt is unknown; reading the store tells.
       const auto now = desk_.get(store_, "n");
       if (!now || now->entries[0].mod_revision == revision_) continue;
       REQUIRE(now->entries[0].value == std::to_string(value_ + 1));
@@ -117,7 +117,7 @@ EtcdOptions with_tls(const test::EtcdCluster& etcd) {
 
 }  // namespace
 
-TEST_CASE("etcd keeps what every store promises") {
+TEST_CASE("etcd keeps the promises that every cluster store makes") {
   const test::EtcdCluster etcd(3);
   Desk desk;
   const StoreFactory factory = [&](Desk& at, Observer observer) {
@@ -138,7 +138,7 @@ TEST_CASE("members that are killed or stopped cost neither a change nor an event
   Counter counter(desk, *store);
   counter.step();
   for (const int how : {SIGKILL, SIGSTOP}) {
-    for (size_t member = 0; member < etcd.size(); ++member) {  // the leader is among them
+    for (size_t member = 0; member < etcd.size(); ++member) {  // one of them is the leader
       CAPTURE(how, member);
       if (how == SIGKILL) {
         etcd.kill(member);
@@ -163,7 +163,7 @@ TEST_CASE("members that are killed or stopped cost neither a change nor an event
   CHECK(sessions == 1);  // the lease was kept alive all the time
 }
 
-TEST_CASE("without etcd calls end with a clear error, and all goes on when it is back") {
+TEST_CASE("without etcd calls end with a clear error, and everything continues when it is back") {
   test::EtcdCluster etcd(3);
   Desk desk;
   std::vector<bool> up;
@@ -181,7 +181,8 @@ TEST_CASE("without etcd calls end with a clear error, and all goes on when it is
   CHECK_THAT(got.error().message, Contains("127.0.0.1:") && Contains("[cluster] endpoints"));
   CHECK_FALSE(desk.commit(*store, put(9)).ok());
   REQUIRE(desk.run_until([&] { return !store->health().up; }));
-  REQUIRE(desk.run_until([&] { return store->session() == 0; }));  // it may have run out by now
+  // the lease may have run out by now
+  REQUIRE(desk.run_until([&] { return store->session() == 0; }));
   const auto leased = desk.commit(*store, {{}, {{"k", "v", true}}, {}});
   REQUIRE_FALSE(leased.ok());
   CHECK(leased.error().code == ErrorCode::kUnavailable);
@@ -199,7 +200,7 @@ TEST_CASE("without etcd calls end with a clear error, and all goes on when it is
   }));
 }
 
-TEST_CASE("a store opened before etcd is there says so, and works once it is") {
+TEST_CASE("a store that is opened before etcd runs reports that, and works once etcd is up") {
   test::EtcdCluster etcd(1);
   etcd.kill(0);
   Desk desk;
@@ -213,7 +214,8 @@ TEST_CASE("a store opened before etcd is there says so, and works once it is") {
   CHECK(desk.await_session(*store));
 }
 
-TEST_CASE("a watch of what etcd has compacted is told, and a mirror reads again") {
+TEST_CASE(
+    "a watch learns that etcd has compacted its history, and a mirror reads everything again") {
   const test::EtcdCluster etcd(1);
   Desk desk;
   const auto store = open(desk, options_for(etcd));
@@ -231,7 +233,7 @@ TEST_CASE("a watch of what etcd has compacted is told, and a mirror reads again"
   CHECK(desk.run_until([&] { return mirror.loaded() && mirror.find("n")->value == "2"; }));
 }
 
-TEST_CASE("the holder of a claim that is killed, or stopped, is followed, and fenced off") {
+TEST_CASE("a holder of a claim that is killed or stopped gets a successor and is fenced off") {
   const test::EtcdCluster etcd(3);
   Desk desk;
   EtcdOptions options = options_for(etcd, 2);
@@ -249,7 +251,8 @@ TEST_CASE("the holder of a claim that is killed, or stopped, is followed, and fe
     const int64_t old_token = claim.holder()->mod_revision;
     CHECK_FALSE(claim.held());
     first.signal(how);
-    REQUIRE(desk.run_until([&] { return claim.held(); }));  // its lease has run out
+    // the previous holder's lease has run out
+    REQUIRE(desk.run_until([&] { return claim.held(); }));
     CHECK(claim.token() > old_token);
     const auto mine = desk.commit(*store, {{claim.fence()}, {{"work", "second", false}}, {}});
     REQUIRE(mine.ok());
@@ -263,8 +266,7 @@ TEST_CASE("the holder of a claim that is killed, or stopped, is followed, and fe
   }
 }
 
-TEST_CASE(
-    "users and passwords: a wrong one is named, a right one works, a lost token is replaced") {
+TEST_CASE("a wrong password is reported, a right one works, and a lost token is replaced") {
   test::EtcdCluster etcd(1);
   const auto post = [&](const std::string& what, const std::string& json) {
     REQUIRE(!etcd.post(0, "/v3/auth/" + what, json).empty());
@@ -297,13 +299,13 @@ TEST_CASE(
   Counter counter(desk, *store);
   counter.step();
   CHECK(counter.watched_all());
-  etcd.kill(0);  // tokens live in the members' memory
+  etcd.kill(0);  // members keep tokens in memory only
   etcd.start(0);
   counter.step();
   CHECK(counter.watched_all());
 }
 
-TEST_CASE("TLS: both sides are checked") {
+TEST_CASE("TLS checks both sides") {
   const test::EtcdCluster etcd(1, true);
   Desk desk;
   const EtcdOptions good = with_tls(etcd);

@@ -1,5 +1,6 @@
-// Product cores of box and workers over a hostile in-process network, against an independent
-// oracle. One seed a case; PBOX_EXCHANGE_SEEDS=N goes through N of them (the slow test does).
+// The engines of boxes and the exchanges of workers, as in the product, over a hostile in-process
+// network, against an independent oracle. One seed per case; PBOX_EXCHANGE_SEEDS=N runs N seeds
+// (the slow test does).
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -19,7 +20,8 @@ struct Case {
   pipeline::Reduction reduction;
 };
 
-// Small multiples of 1/4: exact in every dtype, and so are sums over 8 workers and their means.
+// Small multiples of 1/4. They are exact in every dtype, and so are sums over 8 workers and their
+// means.
 float value(uint32_t rank, uint32_t round, uint32_t tensor, uint64_t index) {
   return 0.25f * static_cast<float>((index * 7 + rank * 3 + round * 5 + tensor) % 13) - 1.5f;
 }
@@ -50,7 +52,7 @@ nic::FaultPlan hostile(uint64_t seed) {
           .delay_max_ns = 30'000'000};
 }
 
-// Sums in rank order, in double: what the box's result is held against.
+// Sums in rank order, in double: the reference for the box's result.
 std::vector<float> oracle_sum(const test::RackOptions& options, uint32_t round, uint32_t tensor) {
   std::vector<float> sums(options.tensors[tensor].elements);
   for (uint64_t index = 0; index < sums.size(); ++index) {
@@ -63,7 +65,7 @@ std::vector<float> oracle_sum(const test::RackOptions& options, uint32_t round, 
   return sums;
 }
 
-// buffers[rank][tensor], exchanged in place.
+// buffers[rank][tensor], exchanged in place
 using Buffers = std::vector<std::vector<Bytes>>;
 
 void exchange(test::Rack& rack, const test::RackOptions& options, Buffers& buffers) {
@@ -132,7 +134,7 @@ TEST_CASE("every worker receives the exact sum over a network that loses, repeat
       REQUIRE(buffers[0][tensor] == expected);
     }
   }
-  // The network was hostile indeed, and every mechanism had work to do.
+  // The network really was hostile, and every mechanism had work to do.
   const auto faults = rack.network().counts();
   REQUIRE(faults.lost > 50);
   REQUIRE(faults.duplicated > 50);
@@ -152,7 +154,7 @@ TEST_CASE("weights follow the optimizer's oracle over a hostile network") {
   options.optimizer.weight_decay = 0;
   test::Rack rack(options);
 
-  Buffers weights = gradients(options, 100);  // differ by rank: rank 0's must win
+  Buffers weights = gradients(options, 100);  // differ by rank; rank 0's must be used
   std::vector<std::vector<double>> expected, velocity;
   for (const Bytes& bytes : weights[0]) {
     const auto values = decode(dtype, bytes);
@@ -226,7 +228,7 @@ TEST_CASE("a straggler is waited for without retransmission, and is named") {
   require_identical(buffers);
 }
 
-TEST_CASE("workers that begin with different tensors do not wait for each other for ever") {
+TEST_CASE("workers that begin with different tensors do not wait for each other forever") {
   test::RackOptions options;
   options.workers = 2;
   options.window_bytes = options.chunk_bytes;

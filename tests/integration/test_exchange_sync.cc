@@ -1,8 +1,8 @@
-// Product cores of box and workers under every consistency model, over a hostile in-process
-// network, with ranks that are slow by chance. Each rank's update adds a power of 32 of its own to
-// every weight, so that a weight spells out how many iterations of which rank are in it: what a
-// rank reads is checked element by element. One seed a case; PBOX_EXCHANGE_SEEDS=N goes through N
-// of them.
+// The engines of boxes and the exchanges of workers, as in the product, under every consistency
+// model, over a hostile in-process network, with ranks that are slow at random. Each rank's update
+// adds its own power of 32 to every weight. A weight's digits in base 32 therefore tell how many
+// iterations of each rank it contains, so every element that a rank reads can be checked. One seed
+// per case; PBOX_EXCHANGE_SEEDS=N runs N seeds.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
@@ -19,9 +19,9 @@ using wire::Release;
 using wire::SyncModel;
 using wire::SyncSpec;
 
-constexpr uint32_t kIterations = 24;  // below 32: a digit of a weight
+constexpr uint32_t kIterations = 24;  // below 32, because it must fit one digit of a weight
 constexpr uint32_t kRanksMax = 4;
-constexpr uint64_t kComputeNs = 2'000'000;  // of one iteration, on the average
+constexpr uint64_t kComputeNs = 2'000'000;  // average duration of one iteration
 
 uint64_t seeds_after(uint64_t first) {
   const char* count = std::getenv("PBOX_EXCHANGE_SEEDS");
@@ -52,7 +52,7 @@ const Sync kSyncs[] = {
     {"drop 2", {.model = SyncModel::kDrop, .quorum = 2}},
 };
 
-// How far a rank may be behind in what another one reads: nothing says, for some models.
+// Returns whether the model bounds how far behind a rank may be in what another rank reads.
 bool has_bound(const SyncSpec& spec) {
   return spec.model == SyncModel::kBsp || spec.model == SyncModel::kSsp ||
          spec.model == SyncModel::kEssp;
@@ -62,7 +62,7 @@ uint32_t digit(float weight, uint32_t rank) {
   return static_cast<uint32_t>(weight) >> (5 * rank) & 31u;
 }
 
-// Ranks that compute for random times, and now and then much longer, and exchange all tensors.
+// Ranks that compute for random times, sometimes much longer, and exchange all tensors.
 class Training {
  public:
   Training(const test::RackOptions& options, uint64_t seed)
@@ -90,7 +90,7 @@ class Training {
     }
   }
 
-  // What the box holds in the end.
+  // Checks the weights that the box holds at the end.
   void check_weights(bool is_exact) {
     for (uint32_t index = 0; index < options_.pipelines; ++index) {
       for (const pipeline::Chunk& chunk : rack_.shard(index).chunks()) {
@@ -103,12 +103,12 @@ class Training {
 
  private:
   struct Rank {
-    uint32_t iteration = 0;  // 0: initial weights
+    uint32_t iteration = 0;  // 0 stands for the initial weights
     uint64_t slowness = 1;
     uint64_t ready_ns = 0;
     bool exchanges = false;
     std::vector<std::vector<float>> values;     // by tensor
-    std::vector<std::vector<uint32_t>> counts;  // last read: by tensor, element and rank
+    std::vector<std::vector<uint32_t>> counts;  // at the last read, by tensor, element and rank
   };
 
   bool is_done() const {
@@ -116,7 +116,8 @@ class Training {
                        [](const Rank& rank) { return rank.iteration > kIterations; });
   }
 
-  // The update is -learning rate * gradient, over all ranks' number where the mean is taken.
+  // The update is -learning rate * gradient, divided by the number of ranks if the reduction is the
+  // mean.
   float gradient(uint32_t rank, uint32_t iteration) const {
     if (iteration == 0 || iteration > kIterations) return 0;
     const bool is_mean = options_.reduction == pipeline::Reduction::kMean;
@@ -151,7 +152,7 @@ class Training {
     state.exchanges = false;
     state.ready_ns = rack_.now_ns() + rng_.below(2 * kComputeNs) * state.slowness;
     if (rng_.below(8) == 0) state.ready_ns += 10 * kComputeNs;
-    // Where rounds are dropped a quorum has to stay, for those who are not done yet.
+    // Under kDrop finished ranks keep pushing, so that the unfinished ones still find a quorum.
     const bool drops = options_.sync.model == SyncModel::kDrop;
     if (++state.iteration > kIterations && !drops) state.ready_ns = UINT64_MAX;
   }
@@ -164,17 +165,18 @@ class Training {
         uint32_t* last = &state.counts[tensor][at * kRanksMax];
         if (is_right(rank, values[at], last)) continue;
         INFO("rank " << rank << ", tensor " << tensor << ", element " << at);
-        FAIL("after " << state.iteration << " iterations it reads " << values[at]);
+        FAIL("after " << state.iteration << " iterations the rank reads " << values[at]);
       }
     }
   }
 
-  // `last`: by rank, how many iterations were in the element when it was last read.
+  // `last`: by rank, the number of iterations that the element contained when it was last read.
   bool is_right(uint32_t rank, float value, uint32_t* last) {
     bool is_right = value >= 0;
     for (uint32_t other = 0; other < options_.workers; ++other) {
       const uint32_t count = digit(value, other);
-      is_right = is_right && count >= last[other];  // nothing that was read once is gone
+      // an iteration that was read once never disappears
+      is_right = is_right && count >= last[other];
       is_right = is_right && count <= ranks_[other].iteration;
       last[other] = count;
       const uint32_t iteration = ranks_[rank].iteration;
@@ -183,15 +185,16 @@ class Training {
           is_right = is_right && counts_all(rank, count);
         continue;
       }
-      if (other == rank) is_right = is_right && count == iteration;  // its own, each once
+      if (other == rank) is_right = is_right && count == iteration;  // all of its own, each once
       if (!has_bound(options_.sync)) continue;
       is_right = is_right && count + options_.sync.staleness >= iteration;
     }
     return is_right;
   }
 
-  // Where rounds are dropped: what is not in the weights was reported. A job of more than one
-  // fragment reports the operation that lacks any.
+  // Under kDrop every update that is missing from the weights must have been reported. A job of
+  // more than one fragment reports an operation once if any of its fragments was dropped, so the
+  // count is exact for one fragment only.
   bool counts_all(uint32_t rank, uint32_t count) {
     const uint64_t reported = rack_.worker(rank).statistics().dropped_rounds;
     const uint64_t all = count + reported;
@@ -206,7 +209,7 @@ class Training {
       REQUIRE((is_exact ? count == kIterations : count <= kIterations));
       all += count;
     }
-    REQUIRE(all >= kIterations);  // somebody is in each round
+    REQUIRE(all >= kIterations);  // every round contains at least one rank
   }
 
   test::RackOptions options_;
@@ -220,7 +223,8 @@ test::RackOptions rack_of(uint32_t workers, const SyncSpec& sync, const nic::Fau
   options.workers = workers;
   options.pipelines = 2;
   options.mode = pipeline::Mode::kOptimize;
-  // A mean of those who are in a round that drops others is no number of this test's.
+  // Under kDrop the mean is taken over a varying number of ranks, so this test could not predict
+  // it.
   const bool drops = sync.model == SyncModel::kDrop;
   options.reduction =
       workers == 4 && !drops ? pipeline::Reduction::kMean : pipeline::Reduction::kSum;
@@ -241,7 +245,8 @@ test::RackOptions rack_of(uint32_t workers, const SyncSpec& sync, const nic::Fau
 
 }  // namespace
 
-TEST_CASE("no update is lost or doubled under any model, and no read is older than allowed") {
+TEST_CASE(
+    "no update is lost or counted twice under any model, and no read is staler than allowed") {
   const uint64_t seed = GENERATE(range(uint64_t{41}, seeds_after(41)));
   const uint32_t workers = GENERATE(1u, 2u, 3u, 4u);
   const bool is_hostile = GENERATE(false, true);
@@ -269,7 +274,7 @@ TEST_CASE("no update is lost or doubled under any model, and no read is older th
   }
 }
 
-TEST_CASE("what the others' rounds have dropped of a rank is what it is told") {
+TEST_CASE("a rank learns exactly how many of its rounds the other ranks' rounds have dropped") {
   const uint64_t seed = GENERATE(range(uint64_t{43}, seeds_after(43)));
   const uint32_t quorum = GENERATE(1u, 2u, 3u);
   INFO("quorum " << quorum << ", seed " << seed);
@@ -290,7 +295,8 @@ TEST_CASE("what the others' rounds have dropped of a rank is what it is told") {
   CHECK((dropped == 0) == (quorum == 3));
 }
 
-TEST_CASE("ranks that were dropped of some tensors only do not wait for each other for ever") {
+TEST_CASE(
+    "ranks whose pushes were dropped for some tensors only do not wait for each other forever") {
   test::RackOptions options =
       rack_of(3, {.model = SyncModel::kDrop, .quorum = 2}, {.delay_ns = 20'000});
   options.tensors.resize(2);
@@ -310,7 +316,8 @@ TEST_CASE("ranks that were dropped of some tensors only do not wait for each oth
   exchange({0, 1}, 0);
   exchange({0, 1}, 1);
   exchange({0, 1}, 0);
-  exchange({2}, 0);  // late for the first of three rounds; of the other tensor for one
+  // late for the first of three rounds of this tensor, and of one round of the other
+  exchange({2}, 0);
   start(0, 1);
   rack.step();
   for (uint32_t index = 0; index < options.pipelines; ++index) {
@@ -320,7 +327,8 @@ TEST_CASE("ranks that were dropped of some tensors only do not wait for each oth
                                   .generation = 2});
   }
   for (const uint32_t rank : {0u, 2u}) rack.worker(rank).set_generation(2);
-  // Rank 2 goes on with both tensors as soon as it has both; the quorum is now both ranks.
+  // Rank 2 starts both tensors again whenever both are complete. The quorum is now both remaining
+  // ranks.
   for (uint32_t steps = 0; steps < 10'000 && rack.worker(0).busy(1); ++steps) {
     const bool is_done = !rack.worker(2).busy(0) && !rack.worker(2).busy(1);
     for (uint32_t tensor = 0; is_done && tensor < 2; ++tensor) start(2, tensor);
@@ -329,7 +337,7 @@ TEST_CASE("ranks that were dropped of some tensors only do not wait for each oth
   CHECK_FALSE(rack.worker(0).busy(1));
 }
 
-TEST_CASE("a rank that is far ahead waits for the slowest, and can say which one that is") {
+TEST_CASE("a rank that is far ahead waits for the slowest rank and can name it") {
   const SyncSpec spec =
       GENERATE(SyncSpec{.model = SyncModel::kSsp, .staleness = 2},
                SyncSpec{.model = SyncModel::kSsp, .staleness = 2, .reads = Reads::kCached},
@@ -348,7 +356,7 @@ TEST_CASE("a rank that is far ahead waits for the slowest, and can say which one
   start(0);
   REQUIRE(rack.run_until_idle());
   uint32_t done = 0;
-  for (; done < 10; ++done) {  // rank 1 stays where it is, rank 0 one ahead of it
+  for (; done < 10; ++done) {  // rank 1 stays where it is, rank 0 is one iteration ahead of it
     start(2);
     for (int steps = 0; steps < 2000 && rack.worker(2).busy(0); ++steps) rack.step();
     if (rack.worker(2).busy(0)) break;

@@ -14,7 +14,7 @@
 namespace pbox::test {
 namespace {
 
-// Runs one body as a job of one rank; empty if it went well.
+// Runs one body as a job of one rank. Returns the error; empty if there was none.
 std::string run_alone(const Daemon& daemon, const std::function<void(Line&)>& body) {
   static_cast<void>(daemon);
   return WorkerProcess(body).finish();
@@ -25,7 +25,7 @@ struct Calls {
   std::atomic<int> failed{0};
   std::atomic<uint32_t> tensors{0};
   pbox_context* context = nullptr;
-  float* again = nullptr;  // pushed once more from the callback
+  float* again = nullptr;  // pushed once more from the callback; null for no second push
 };
 
 void on_done(void* user, uint32_t tensor, pbox_status status) {
@@ -86,7 +86,7 @@ TEST_CASE("an operation in flight when its worker leaves is completed as closed"
       Calls calls;
       worker.must(pbox_push_pull(worker.context(), 0, &value, &value, on_done, &calls));
       worker.leave();
-      require(calls.count == 1 && calls.failed == 1, "the callback did not come");
+      require(calls.count == 1 && calls.failed == 1, "the callback was not called");
       worker.must_be(PBOX_CLOSED, pbox_wait(worker.context(), 0, 0));
     });
   }
@@ -120,7 +120,7 @@ TEST_CASE("statistics count what was done, and respect the caller's size of the 
   CHECK(failure == "");
 }
 
-TEST_CASE("a timeline has every chunk that was completed since it was asked for") {
+TEST_CASE("a timeline has every chunk that was completed since recording started") {
   Daemon daemon;
   const auto failure = run_alone(daemon, [&](Line&) {
     AbiWorker worker({.box = daemon.control()});
@@ -135,7 +135,7 @@ TEST_CASE("a timeline has every chunk that was completed since it was asked for"
     std::vector<pbox_chunk_times> times(100);
     uint32_t count = 100;
     worker.must(pbox_take_chunk_times(worker.context(), times.data(), &count));
-    require(count == 2, std::to_string(count) + " chunks");  // 40,000 bytes
+    require(count == 2, std::to_string(count) + " chunks, expected 2");  // 40,000 bytes
     for (uint32_t index = 0; index < count; ++index) {
       const pbox_chunk_times& one = times[index];
       require(one.tensor == 0 && one.round == 1, "chunk");
@@ -147,7 +147,7 @@ TEST_CASE("a timeline has every chunk that was completed since it was asked for"
   CHECK(failure == "");
 }
 
-TEST_CASE("wrong usage is refused with what is wrong and what to do") {
+TEST_CASE("wrong usage is refused with the mistake and the remedy") {
   Daemon daemon;
   const auto failure = run_alone(daemon, [&](Line&) {
     AbiWorker worker({.box = daemon.control()});
@@ -196,13 +196,13 @@ TEST_CASE("wrong usage is refused with what is wrong and what to do") {
     uint32_t count = 1;
     refused(PBOX_INVALID_ARGUMENT, pbox_take_chunk_times(context, nullptr, &count), "NULL");
     worker.leave();
-    worker.must(pbox_leave(context));  // a second time is no error
+    worker.must(pbox_leave(context));  // leaving twice is not an error
     refused(PBOX_CLOSED, push(0, values.data(), values.data()), "left the job");
   });
   CHECK(failure == "");
 }
 
-TEST_CASE("contexts that cannot be are not made, and the reason is kept for the thread") {
+TEST_CASE("contexts with invalid options are not created, and the thread's last error says why") {
   pbox_context* context = nullptr;
   pbox_options options{};
   CHECK(pbox_create(&options, &context) == PBOX_INVALID_ARGUMENT);
@@ -246,7 +246,7 @@ TEST_CASE("contexts that cannot be are not made, and the reason is kept for the 
   pbox_destroy(nullptr);
 }
 
-TEST_CASE("what becomes of a job may be chosen in the environment, by the words of the manual") {
+TEST_CASE("recovery options may come from the environment, in the words of the manual") {
   const auto read = [](const char* name, const char* text, pbox_options* options) {
     setenv(name, text, 1);
     const pbox_status status = pbox_options_from_environment(options);
@@ -286,7 +286,7 @@ TEST_CASE("what becomes of a job may be chosen in the environment, by the words 
   CHECK(read("PBOX_ON_WORKER_LOST", "Wait", &options) == PBOX_INVALID_ARGUMENT);
 }
 
-TEST_CASE("priorities are learned, set by a rank and by the operator, and every rank goes on") {
+TEST_CASE("priorities are learned, set by a rank or by the operator, and every rank continues") {
   Daemon daemon;
   const auto rank_part = [&](uint32_t rank, Line& line) {
     AbiWorker worker({.box = daemon.control(),
@@ -371,7 +371,7 @@ TEST_CASE("a tensor in flight is not started twice") {
   for (auto& worker : workers) CHECK(worker.finish() == "");
 }
 
-TEST_CASE("no box there, or no address, is an error with the address in it") {
+TEST_CASE("a missing box or an invalid address is an error that contains the address") {
   const auto failure =
       WorkerProcess([](Line&) {
         for (const std::string box : {"127.0.0.1:1", "nonsense", "[::1", ":5"}) {
@@ -387,7 +387,8 @@ TEST_CASE("no box there, or no address, is an error with the address in it") {
   CHECK(failure == "");
 }
 
-TEST_CASE("a forked child that does not call the library changes nothing; one that does is told") {
+TEST_CASE(
+    "a forked child that does not call the library changes nothing; one that does gets an error") {
   Daemon daemon;
   const auto failure = run_alone(daemon, [&](Line&) {
     AbiWorker worker({.box = daemon.control()});
@@ -402,7 +403,7 @@ TEST_CASE("a forked child that does not call the library changes nothing; one th
       const bool told = pbox_wait(context, 0, 10) == PBOX_FORKED &&
                         pbox_leave(context) == PBOX_FORKED &&
                         std::string(pbox_last_error(context)).find("forked") != std::string::npos;
-      pbox_destroy(context);  // harmless
+      pbox_destroy(context);  // harmless in the child
       _exit(told ? 0 : 1);
     }
     for (const pid_t child : {quiet, caller}) {
@@ -418,7 +419,7 @@ TEST_CASE("a forked child that does not call the library changes nothing; one th
   CHECK(failure == "");
 }
 
-TEST_CASE("a killed worker is noticed though a child that it forked lives on") {
+TEST_CASE("a killed worker is noticed although a child that it forked lives on") {
   Daemon daemon;
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -446,7 +447,8 @@ TEST_CASE("a killed worker is noticed though a child that it forked lives on") {
   const auto child = workers[1].heard();
   REQUIRE(child);
   workers[1].signal(SIGKILL);
-  // Well under the box's silence time-out of 10 s: the connection itself must have closed.
+  // Well below the box's time-out of 10 s for silent workers: closing the connection must have told
+  // it.
   CHECK(workers[0].finish(8'000) == "");
   kill(std::stoi(*child), SIGKILL);
 }

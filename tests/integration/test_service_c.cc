@@ -4,7 +4,7 @@
 
 namespace pbox::test {
 
-TEST_CASE("a program in C works with the header and the library alone") {
+TEST_CASE("a C program works with the header and the library alone") {
   Daemon daemon;
   Program program(PBOX_C_PROGRAM_PATH, {daemon.control()});
   const auto status = program.wait_exit(kDeadlineMs);

@@ -1,5 +1,5 @@
-// Three boxes that agree through three members of a real etcd: boxes are killed, etcd goes away and
-// comes back, and no job of a box that lives notices.
+// Three boxes that coordinate through three members of a real etcd. Boxes are killed, and etcd
+// fails and comes back, without any effect on the jobs of boxes that live.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -21,7 +21,7 @@ namespace {
 using Catch::Contains;
 using Json = nlohmann::json;
 
-// The least and the greatest that parts of a job have started in; 0 if none has.
+// The lowest and the highest epoch in which parts of a job have started; 0 if none has.
 std::pair<uint32_t, uint32_t> epochs_of(const Daemon& box, const std::string& job) {
   std::pair<uint32_t, uint32_t> epochs{0, 0};
   std::istringstream log(box.program().errors());
@@ -37,7 +37,7 @@ std::pair<uint32_t, uint32_t> epochs_of(const Daemon& box, const std::string& jo
   return epochs;
 }
 
-// What `pboxctl boxes` prints, line by line.
+// Returns the output of `pboxctl boxes`, line by line.
 std::vector<std::string> listed_by(const Daemon& box) {
   Program pboxctl(PBOX_CTL_PATH, {"boxes", "--admin", box.admin()});
   std::vector<std::string> lines;
@@ -54,7 +54,7 @@ void require_undisturbed(const Daemon& box) {
 
 }  // namespace
 
-TEST_CASE("the leader is killed: another box leads, and the jobs of the others go on") {
+TEST_CASE("if the leader is killed, another box leads, and the jobs of other boxes continue") {
   const EtcdCluster etcd(3);
   std::map<std::string, std::unique_ptr<Daemon>> boxes;
   for (const char* name : {"a", "b", "c"}) boxes[name] = start_box(etcd, name);
@@ -100,12 +100,12 @@ TEST_CASE("the leader is killed: another box leads, and the jobs of the others g
   CHECK(boxes[other]->metric("pbox_jobs_failed_total") == 0);
   CHECK(boxes[other]->metric("pbox_workers_lost_total") == 0);
 
-  // Started again under its name it is one of them, and leaves the lead where it is.
+  // Restarted under its name it is a member again and does not take the lead.
   boxes[leader] = start_box(etcd, leader);
   REQUIRE(await([&] { return !agreed_leader(all()).empty(); }));
   CHECK(await([&] { return agreed_leader(all()) == next; }));
   training.rounds();
-  // One that is stopped in order is gone at once from the lists of the others.
+  // A box that is stopped in order disappears from the others' lists at once.
   boxes[leader]->program().signal(SIGTERM);
   CHECK(boxes[leader]->program().wait_exit(kDeadlineMs) == 0);
   boxes.erase(leader);
@@ -113,7 +113,8 @@ TEST_CASE("the leader is killed: another box leads, and the jobs of the others g
   training.kill();
 }
 
-TEST_CASE("etcd goes away under a running job: it goes on, another waits, and the box says so") {
+TEST_CASE(
+    "if etcd fails, a running job continues, a new one waits, and the box reports the failure") {
   EtcdCluster etcd(3);
   const auto box = start_box(etcd, "a");
   REQUIRE(await([&] { return agreed_leader({box.get()}) == "a"; }));
@@ -125,7 +126,7 @@ TEST_CASE("etcd goes away under a running job: it goes on, another waits, and th
   CHECK_THAT(box->program().errors(), Contains("[cluster] endpoints"));
   training.rounds();
   auto next = start_sums({.box = box->control(), .job = "next", .rounds = 2});
-  // Its lease runs out: it must not go on saying that it leads.
+  // When its lease runs out, it must stop claiming that it leads.
   REQUIRE(await([&] { return box->metric("pbox_cluster_is_leader") == 0; }));
   CHECK(boxes_of(*box)["store_up"] == false);
   CHECK_THAT(listed_by(*box).back(), Contains("the cluster store is down"));
@@ -134,7 +135,8 @@ TEST_CASE("etcd goes away under a running job: it goes on, another waits, and th
   for (size_t member = 0; member < etcd.size(); ++member) etcd.start(member);
   REQUIRE(await([&] { return box->metric("pbox_cluster_store_up") == 1; }));
   REQUIRE(await([&] { return box->metric("pbox_cluster_is_leader") == 1; }));
-  CHECK(await([&] { return agreed_leader({box.get()}) == "a"; }));  // each by its own watch
+  // each box learns it through its own watch
+  CHECK(await([&] { return agreed_leader({box.get()}) == "a"; }));
   CHECK(collect(next).failure == "");
   training.rounds();
   require_undisturbed(*box);
@@ -142,7 +144,7 @@ TEST_CASE("etcd goes away under a running job: it goes on, another waits, and th
 }
 
 TEST_CASE(
-    "a box that starts without etcd takes jobs once it is there, from the epochs it has left") {
+    "a box that starts without etcd admits jobs once etcd is up, in the epochs that it has left") {
   EtcdCluster etcd(1);
   const std::string state = etcd.folder() + "/state-of-a";
   uint32_t epoch = 0;

@@ -1,4 +1,5 @@
-// pboxd from the outside: signals, bad configurations, taken ports, and strangers at its doors.
+// pboxd from the outside: signals, bad configurations, ports in use, and invalid input at its
+// ports.
 #include <arpa/inet.h>
 #include <sched.h>
 #include <signal.h>
@@ -52,7 +53,7 @@ std::string random_bytes(Rng& rng, size_t count) {
 
 void send_all(int fd, const std::string& bytes) {
   REQUIRE(fd >= 0);
-  // A peer that has closed already is no failure here.
+  // The peer may have closed already, which is not a failure here.
   static_cast<void>(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL));
 }
 
@@ -69,7 +70,7 @@ std::string receive_all(int fd) {
 
 }  // namespace
 
-TEST_CASE("SIGHUP reads the file again: a log level applies, a port waits for a restart") {
+TEST_CASE("SIGHUP reads the file again: a log level applies at once, a port only after a restart") {
   TemporaryFile file("[log]\nlevel = warn\n");
   Daemon daemon({"--config=" + file.path()});
   CHECK(daemon.program().errors().find("ready") == std::string::npos);
@@ -88,7 +89,7 @@ TEST_CASE("SIGHUP reads the file again: a log level applies, a port waits for a 
   require_serves(daemon);
 }
 
-TEST_CASE("SIGHUP changes the memory that jobs may take, and how many connections may stand") {
+TEST_CASE("SIGHUP changes the memory limit of jobs and the limit of open connections") {
   const auto limit_of = [](const Daemon& daemon) {
     const std::string name = "\npbox_box_job_memory_limit_bytes ";
     const std::string metrics = daemon.get("/metrics");
@@ -103,9 +104,9 @@ TEST_CASE("SIGHUP changes the memory that jobs may take, and how many connection
   CHECK(limit_of(daemon) == Approx(before / 2));
 
   const int first = connect_to(daemon.control());
-  send_all(first, std::string("\x40\0\0\0", 4));  // the box waits for the rest
+  send_all(first, std::string("\x40\0\0\0", 4));  // the box waits for the rest of the message
   const int second = connect_to(daemon.control());
-  CHECK(receive_all(second).empty());  // closed at once, without a word
+  CHECK(receive_all(second).empty());  // closed at once, without an answer
   close(second);
   file.write("[memory]\njob_share = 0.25\n");
   daemon.program().signal(SIGHUP);
@@ -114,7 +115,7 @@ TEST_CASE("SIGHUP changes the memory that jobs may take, and how many connection
   close(first);
 }
 
-TEST_CASE("the debug log has what the ordinary one leaves out") {
+TEST_CASE("the debug log has entries that the info log leaves out") {
   Daemon plain;
   require_serves(plain);
   CHECK(plain.program().await_errors("job_started", kDeadlineMs));
@@ -128,7 +129,7 @@ TEST_CASE("the debug log has what the ordinary one leaves out") {
   CHECK(daemon.program().await_errors("debug reload: 0 keys were applied", kDeadlineMs));
 }
 
-TEST_CASE("where a pipeline has a core of its own, control and admin stay off it") {
+TEST_CASE("if a pipeline has a core of its own, control and admin stay off that core") {
   Daemon daemon({"--pipeline.count=1", "--pipeline.pin=on"});
   const auto box = nlohmann::json::parse(daemon.get("/api/v1/box"));
   const int pipeline_cpu = box.at("pipelines").at(0).at("cpu");
@@ -157,7 +158,7 @@ TEST_CASE("SIGINT ends the daemon like SIGTERM") {
   CHECK(daemon.program().wait_exit(5'000) == 0);
 }
 
-TEST_CASE("a bad configuration file is refused with every error at once, exit status 2") {
+TEST_CASE("a bad configuration file is refused with all errors at once and exit status 2") {
   TemporaryFile file("[control]\nport = 70000\n[jobs]\nchunk_byte = 1\n[log]\nlevel = loud\n");
   Program program(daemon_path(), {"--config=" + file.path()});
   CHECK(program.wait_exit(kDeadlineMs) == 2);
@@ -167,7 +168,7 @@ TEST_CASE("a bad configuration file is refused with every error at once, exit st
   CHECK_THAT(errors, Contains("log.level = loud") && Contains("debug, info, warn, error"));
 }
 
-TEST_CASE("a port that is taken is a clear error, exit status 1") {
+TEST_CASE("a port in use is reported with a clear error and exit status 1") {
   Daemon first;
   const auto port_of = [](const std::string& where) { return where.substr(where.rfind(':') + 1); };
   Program control(daemon_path(), daemon_arguments({"--control.port=" + port_of(first.control())}));
@@ -187,7 +188,7 @@ TEST_CASE("a port that is taken is a clear error, exit status 1") {
   require_serves(first);
 }
 
-TEST_CASE("garbage on the control port is answered or dropped, and the next job works") {
+TEST_CASE("invalid input on the control port is answered or dropped, and the next job works") {
   Daemon daemon;
   Rng rng(7);
   for (int count = 0; count < 40; ++count) {  // random bytes, whatever length they announce
@@ -221,7 +222,7 @@ TEST_CASE("two hundred idle connections keep nobody out") {
   require_serves(daemon);
 }
 
-TEST_CASE("random packets at the data ports are counted and dropped, during a job too") {
+TEST_CASE("random packets at the data ports are counted and dropped, even during a job") {
   Daemon daemon;
   const auto ports = daemon.data_ports();
   SumsOptions options{.box = daemon.control(), .workers = 2, .rounds = 30};
@@ -237,7 +238,7 @@ TEST_CASE("random packets at the data ports are counted and dropped, during a jo
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     to.sin_port = htons(ports[rng.below(ports.size())]);
     std::string packet = random_bytes(rng, rng.below(300));
-    // Some get further: the right version and type, and the rest noise.
+    // Some pass the first checks: the version and the type are valid, the rest is noise.
     if (packet.size() > 56 && rng.below(2) == 0) {
       packet[0] = static_cast<char>(0x10 | rng.below(10));
       packet[1] = 0;

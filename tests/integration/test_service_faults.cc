@@ -1,4 +1,4 @@
-// Processes die, stop, leave and dawdle: nobody waits in silence, and the message says for whom.
+// Processes die, stop, leave and are slow. No rank waits without end, and errors name the culprit.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -12,8 +12,8 @@ namespace {
 
 using Body = std::function<void(uint32_t rank, AbiWorker& worker, Line& line)>;
 
-// Workers of one job of two tensors (ids 0: 50000 floats, 1: 100), joined, one body for all. The
-// job does not outlive its box.
+// Workers of one job with two tensors (id 0: 50000 floats, id 1: 100), joined, all with the same
+// body. The job does not outlive its box.
 std::vector<WorkerProcess> start_job(const Daemon& daemon, uint32_t count, const Body& body,
                                      uint32_t lost_timeout_ms = 0) {
   std::vector<WorkerProcess> workers;
@@ -53,7 +53,7 @@ void run_rounds(const AbiWorker& worker, int count) {
   }
 }
 
-// Rounds until the library reports `expected`; returns its message.
+// Runs rounds until the library reports `expected`; returns its message.
 std::string run_until(const AbiWorker& worker, pbox_status expected) {
   for (;;) {
     Round round;
@@ -81,7 +81,7 @@ int64_t elapsed_ms(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-TEST_CASE("when a worker is killed in the middle of a round the others learn which rank it was") {
+TEST_CASE("when a worker is killed in the middle of a round, the others learn its rank") {
   Daemon daemon;
   auto workers = start_job(
       daemon, 3,
@@ -89,7 +89,8 @@ TEST_CASE("when a worker is killed in the middle of a round the others learn whi
         run_rounds(worker, 3);
         Round round;
         if (rank == 1) {
-          worker.push_pull(0, round.large.data(), round.large.data());  // and never the small one
+          // the small tensor is never pushed
+          worker.push_pull(0, round.large.data(), round.large.data());
           line.say("half way");
           line.await_go();
         }
@@ -97,7 +98,7 @@ TEST_CASE("when a worker is killed in the middle of a round the others learn whi
         line.say("waiting");
         const auto message = worker.must_be(PBOX_WORKER_LOST, pbox_wait_all(worker.context(), 0));
         require_contains(message, "rank 1");
-        // Once lost, for good: later calls say the same.
+        // The loss is final: later calls report it too.
         worker.must_be(PBOX_WORKER_LOST, pbox_barrier(worker.context(), 0));
       },
       400);
@@ -109,11 +110,11 @@ TEST_CASE("when a worker is killed in the middle of a round the others learn whi
   CHECK(workers[0].finish() == "");
   CHECK(workers[2].finish() == "");
   CHECK(elapsed_ms(start) >= 350);    // policy wait: not before its time-out
-  CHECK(elapsed_ms(start) < 10'000);  // and not the 60 s of pbox_wait
+  CHECK(elapsed_ms(start) < 10'000);  // and well before pbox_wait's 60 s
   require_serves(daemon);
 }
 
-TEST_CASE("when the box is killed every waiting worker learns it at once") {
+TEST_CASE("when the box is killed, every waiting worker learns it at once") {
   Daemon daemon;
   auto workers = start_job(daemon, 2, [&](uint32_t, AbiWorker& worker, Line& line) {
     run_rounds(worker, 3);
@@ -125,7 +126,7 @@ TEST_CASE("when the box is killed every waiting worker learns it at once") {
   require_all_well(workers);
 }
 
-TEST_CASE("when the box stops answering workers give it up after worker_dead_after_ms") {
+TEST_CASE("when the box stops answering, workers give up after worker_dead_after_ms") {
   Daemon daemon({"--control.heartbeat_interval_ms=200", "--control.worker_dead_after_ms=1000"});
   auto workers = start_job(daemon, 2, [](uint32_t, AbiWorker& worker, Line& line) {
     run_rounds(worker, 3);
@@ -139,7 +140,7 @@ TEST_CASE("when the box stops answering workers give it up after worker_dead_aft
   CHECK(elapsed_ms(start) < 20'000);
 }
 
-TEST_CASE("a wait that ends while a lost box is looked for says since when and why it was lost") {
+TEST_CASE("a wait that times out during reconnection says since when and why the box was lost") {
   Daemon daemon;
   WorkerProcess worker([&](Line& line) {
     AbiWorker worker({.box = daemon.control()});
@@ -157,7 +158,7 @@ TEST_CASE("a wait that ends while a lost box is looked for says since when and w
     require_contains(message, "closed the connection); reconnecting");
     require_contains(worker.must_be(PBOX_TIMEOUT, pbox_barrier(worker.context(), 100)),
                      "reconnecting");
-    worker.leave();  // at once, though nobody is there
+    worker.leave();  // returns at once, although no box is there
     worker.must_be(PBOX_CLOSED, pbox_wait_all(worker.context(), 0));
   });
   REQUIRE(worker.heard() == "running");
@@ -184,7 +185,8 @@ TEST_CASE("a straggler is named by the wait that times out, and a later wait suc
     }
     worker.wait_all();
     require(round.large[49'999] == 3.0f && round.small[99] == 3.0f, "a wrong sum");
-    require(worker.statistics().operations_failed == 0, "a time-out is no failure");
+    require(worker.statistics().operations_failed == 0,
+            "a time-out was counted as a failed operation");
     worker.leave();
   });
   CHECK(workers[0].heard() == "timed out");
@@ -193,7 +195,7 @@ TEST_CASE("a straggler is named by the wait that times out, and a later wait suc
   require_all_well(workers);
 }
 
-TEST_CASE("when a rank leaves early, who waits for it learns its number") {
+TEST_CASE("when a rank leaves early, the ranks that wait for it learn its number") {
   Daemon daemon;
   auto workers = start_job(daemon, 3, [](uint32_t rank, AbiWorker& worker, Line&) {
     run_rounds(worker, 2);
@@ -208,7 +210,7 @@ TEST_CASE("when a rank leaves early, who waits for it learns its number") {
   require_serves(daemon);
 }
 
-TEST_CASE("SIGTERM tells the workers, and the daemon ends well within five seconds") {
+TEST_CASE("on SIGTERM the daemon tells the workers and ends well within five seconds") {
   Daemon daemon({"--box.name=box-7"});
   auto workers = start_job(daemon, 2, [](uint32_t rank, AbiWorker& worker, Line& line) {
     run_rounds(worker, 1);
@@ -225,7 +227,7 @@ TEST_CASE("SIGTERM tells the workers, and the daemon ends well within five secon
   require_all_well(workers);
 }
 
-TEST_CASE("a job whose ranks never all come ends with the names of those that did not") {
+TEST_CASE("a join that misses ranks ends with an error that names them") {
   Daemon daemon;
   WorkerProcess lonely([&](Line&) {
     AbiWorker worker(

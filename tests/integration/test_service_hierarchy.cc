@@ -1,6 +1,6 @@
-// Two levels of boxes: each rack's box sums its ranks, one box sums the racks, and every rank gets
-// what all ranks of all racks have pushed. Real processes; boxes and racks that do not come, and
-// that die.
+// Two levels of boxes: each rack's box sums its own ranks, one upper box sums the racks, and every
+// rank gets the sum over all ranks of all racks. Real processes, with boxes and racks that are
+// missing or die.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -29,7 +29,7 @@ SumsOptions of_rack(const Daemon& box, uint32_t rack, SumsOptions options = {}) 
   return options;
 }
 
-// Both racks at once; the digest must be one.
+// Runs both racks at once; the digest must be the same everywhere.
 void require_sums(const Daemon& first, const Daemon& second, const SumsOptions& options) {
   auto ranks = start_sums(of_rack(first, 0, options));
   for (auto& rank : start_sums(of_rack(second, 1, options))) ranks.push_back(std::move(rank));
@@ -38,7 +38,7 @@ void require_sums(const Daemon& first, const Daemon& second, const SumsOptions& 
   CHECK(outcome.identical);
 }
 
-// What a rank of `world_size` is told when it cannot get in.
+// Returns the error that a rank gets when it cannot join.
 std::string refusal(const Daemon& box, pbox_status expected,
                     const std::function<void(pbox_options&)>& adjust, uint64_t elements = 1'000) {
   WorkerProcess rank([&](Line& line) {
@@ -58,7 +58,8 @@ nlohmann::json upstream_of(const Daemon& box) {
 
 }  // namespace
 
-TEST_CASE("ranks of two racks of unequal size get the sums and means of all, in every dtype") {
+TEST_CASE(
+    "ranks of two racks of unequal size get the sums and means of all ranks, in every dtype") {
   Daemon top;
   Daemon first(rack_flags(top.control(), 0)), second(rack_flags(top.control(), 1));
   for (const pbox_dtype dtype : {PBOX_F32, PBOX_F16, PBOX_BF16}) {
@@ -73,14 +74,14 @@ TEST_CASE("ranks of two racks of unequal size get the sums and means of all, in 
   for (Daemon* box : {&first, &second, &top}) CHECK(box->await_no_jobs(kDeadlineMs));
 }
 
-TEST_CASE("three levels: a box of racks may be a rack itself") {
+TEST_CASE("three levels work, because a box of racks may be a rack itself") {
   Daemon top;
   Daemon middle(rack_flags(top.control(), 0, 1));
   Daemon first(rack_flags(middle.control(), 0)), second(rack_flags(middle.control(), 1));
   require_sums(first, second, {.reduction = PBOX_MEAN});
 }
 
-TEST_CASE("a job shows its way up, and its racks show as ranks of the upper box") {
+TEST_CASE("a job shows its upstream box, and its racks show as ranks of the upper box") {
   Daemon top;
   Daemon first(rack_flags(top.control(), 0)), second(rack_flags(top.control(), 1));
   auto ranks = start_sums(of_rack(first, 0, {.waits = true}));
@@ -101,7 +102,7 @@ TEST_CASE("a job shows its way up, and its racks show as ranks of the upper box"
   CHECK_THAT(second.program().errors(), Contains("sums 2 racks with 4 ranks in all"));
 }
 
-TEST_CASE("ranks of a rack are told which rack does not come, or that the upper box is not there") {
+TEST_CASE("ranks of a rack are told which rack is missing, or that the upper box does not answer") {
   Daemon top;
   Daemon first(rack_flags(top.control(), 0));
   const auto impatient = [](pbox_options& options) { options.join_timeout_ms = 1'500; };
@@ -110,13 +111,13 @@ TEST_CASE("ranks of a rack are told which rack does not come, or that the upper 
                  Contains("1 of 2 ranks have not joined") && Contains("rank 1"));
   Daemon alone(rack_flags("127.0.0.1:1", 0));
   CHECK_THAT(refusal(alone, PBOX_UNAVAILABLE, impatient), Contains("127.0.0.1:1"));
-  // Both serve whoever comes next.
+  // Both boxes still serve later ranks.
   CHECK(first.await_no_jobs(kDeadlineMs));
   Daemon second(rack_flags(top.control(), 1));
   require_sums(first, second, {.rounds = 2});
 }
 
-TEST_CASE("what cannot be relayed is refused in words") {
+TEST_CASE("a job that cannot be relayed is refused with the reason") {
   Daemon top;
   Daemon first(rack_flags(top.control(), 0, 1));
   CHECK_THAT(refusal(first, PBOX_INVALID_ARGUMENT,
@@ -140,14 +141,13 @@ TEST_CASE("what cannot be relayed is refused in words") {
              Contains("makes 66407 chunks, but at most 65535 can be forwarded; raise chunk_bytes"));
 }
 
-TEST_CASE("a job of more chunks than their names leave room for in a message") {
+TEST_CASE("a job works whose chunks' names do not all fit into one message") {
   Daemon top;
   Daemon first(rack_flags(top.control(), 0)), second(rack_flags(top.control(), 1));
   require_sums(first, second, {.elements = {5'400'000, 40'000}, .rounds = 2, .chunk_bytes = 1'024});
 }
 
-TEST_CASE(
-    "ranks that give up, and a box that stops, leave nothing waiting while a rack is missing") {
+TEST_CASE("ranks that give up and a box that stops leave nothing waiting while a rack is missing") {
   Daemon top;
   Daemon first(rack_flags(top.control(), 0));
   {
@@ -159,7 +159,7 @@ TEST_CASE(
     });
     CHECK(rank.heard() == "joins");
     CHECK(first.program().await_errors("upstream_joining", kDeadlineMs));
-  }  // killed
+  }  // the ranks are killed here
   CHECK(first.await_no_jobs(kDeadlineMs));
   CHECK(top.await_no_jobs(kDeadlineMs));
   WorkerProcess rank([&](Line& line) {
@@ -175,7 +175,7 @@ TEST_CASE(
   CHECK(first.program().wait_exit(kDeadlineMs) == 0);
 }
 
-TEST_CASE("the upper box is killed and started again: every sum of all racks is right") {
+TEST_CASE("if the upper box is killed and started again, every sum over all racks is right") {
   MortalBox top;
   Daemon first(rack_flags(top.daemon().control(), 0));
   Daemon second(rack_flags(top.daemon().control(), 1));
@@ -197,7 +197,7 @@ TEST_CASE("the upper box is killed and started again: every sum of all racks is 
 }
 
 TEST_CASE(
-    "a rack's box is killed: its ranks and those of the other racks are told, and none hangs") {
+    "if a rack's box is killed, its ranks and those of the other racks are told, and none hangs") {
   Daemon top({"--control.worker_lost_timeout_ms=500"});
   auto first = std::make_unique<Daemon>(rack_flags(top.control(), 0));
   Daemon second(rack_flags(top.control(), 1));

@@ -14,7 +14,7 @@
 namespace pbox::test {
 namespace {
 
-// A TCP port of loopback that answers nothing: what connects is taken, or waits for ever.
+// A TCP port on loopback that never answers: connections are accepted, or wait forever.
 class SilentServer {
  public:
   explicit SilentServer(bool takes_connections)
@@ -27,7 +27,7 @@ class SilentServer {
     require(listen(fd_, takes_connections ? 16 : 0) == 0, "listen");
     require(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) == 0, "getsockname");
     where_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-    if (!takes_connections) filler_ = connect_to(where_);  // all that its queue holds
+    if (!takes_connections) filler_ = connect_to(where_);  // fills the queue of pending connections
   }
   ~SilentServer() {
     close(fd_);
@@ -52,7 +52,7 @@ TEST_CASE("pbox_leave ends a join that waits for ranks, for an answer, or for a 
     INFO(box);
     WorkerProcess rank([&](Line& line) {
       const AbiWorker worker({.box = box, .world_size = 2, .adjust = [](pbox_options& options) {
-                                options.join_timeout_ms = 600'000;  // longer than this may take
+                                options.join_timeout_ms = 600'000;  // longer than the test may take
                               }});
       worker.tensor("tensor", 100);
       pbox_status joined = PBOX_OK;

@@ -1,5 +1,5 @@
-// What systemd would hear of a box: the test is the socket that NOTIFY_SOCKET names. A pipeline is
-// wedged by stopping its thread with ptrace.
+// The messages that a box sends to systemd. The test owns the socket that NOTIFY_SOCKET names. A
+// pipeline is wedged by stopping its thread with ptrace.
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -18,7 +18,7 @@ namespace {
 
 using Catch::Contains;
 
-// The socket of a service manager, and the environment that names it to children.
+// The socket of a service manager, and the environment variables that name it to children.
 class Manager {
  public:
   explicit Manager(const char* watchdog_us) {
@@ -44,13 +44,13 @@ class Manager {
   Manager(const Manager&) = delete;
   Manager& operator=(const Manager&) = delete;
 
-  // The next thing that is said; empty after the deadline.
+  // Returns the next message; empty after the deadline.
   std::string heard() const {
     char text[4096];
     const ssize_t bytes = recv(fd_, text, sizeof(text), 0);
     return bytes > 0 ? std::string(text, static_cast<size_t>(bytes)) : "";
   }
-  // Whatever is said until something holds `part`; all of that.
+  // Collects messages until one contains `part`; returns all of them.
   std::string heard_until(const std::string& part) const {
     for (;;) {
       std::string text = heard();
@@ -63,7 +63,7 @@ class Manager {
   int fd_ = -1;
 };
 
-// A thread of a child that stands still while this lives.
+// Stops one thread of a child for the lifetime of this object.
 class WedgedThread {
  public:
   WedgedThread(pid_t process, const std::string& name) {
@@ -88,7 +88,8 @@ class WedgedThread {
 
 }  // namespace
 
-TEST_CASE("the service manager hears that ports are up, that pipelines live, and of the end") {
+TEST_CASE(
+    "the service manager learns that ports are up, that pipelines are alive, and of the end") {
   const Manager manager("4000000");
   Daemon daemon;
   const std::string ready = manager.heard();
@@ -101,7 +102,7 @@ TEST_CASE("the service manager hears that ports are up, that pipelines live, and
   CHECK(daemon.program().wait_exit(kDeadlineMs) == 0);
 }
 
-TEST_CASE("while a pipeline is wedged the watchdog is not fed, and the status names it") {
+TEST_CASE("while a pipeline is wedged the watchdog is not fed, and the status names the pipeline") {
   const Manager manager("4000000");
   Daemon daemon;
   CHECK_THAT(manager.heard(), Contains("READY=1"));
@@ -116,7 +117,7 @@ TEST_CASE("while a pipeline is wedged the watchdog is not fed, and the status na
   CHECK(manager.heard() == "WATCHDOG=1");
 }
 
-TEST_CASE("without a service manager, or without its watchdog, the box serves all the same") {
+TEST_CASE("without a service manager or its watchdog the box serves all the same") {
   Daemon alone;
   CHECK_THAT(alone.get("/readyz"), Contains("true"));
   const Manager manager("0");

@@ -5,7 +5,7 @@
 
 namespace pbox::test {
 
-TEST_CASE("a job of 50 million elements takes twice the model on the box, and gives it back") {
+TEST_CASE("a job of 50 million elements takes twice the model's size on the box, and releases it") {
   constexpr uint64_t kElements = 50'000'000;
   constexpr uint64_t kModelBytes = kElements * sizeof(float);
   Daemon daemon;
@@ -15,7 +15,7 @@ TEST_CASE("a job of 50 million elements takes twice the model on the box, and gi
     std::vector<float> values(kElements, 1.0f);
     worker.tensor("model", kElements);
     worker.join();
-    for (int round = 0; round < 2; ++round) {  // both slots of every chunk
+    for (int round = 0; round < 2; ++round) {  // uses both slots of every chunk
       worker.push_pull(0, values.data(), values.data());
       worker.wait(0);
     }
@@ -27,7 +27,7 @@ TEST_CASE("a job of 50 million elements takes twice the model on the box, and gi
   REQUIRE(worker.heard(120'000) == "done");
   const uint64_t during = daemon.resident_bytes();
   CHECK(during <= 2 * kModelBytes + (64u << 20));
-  CHECK(during >= 2 * kModelBytes);  // the measure sees what it should
+  CHECK(during >= 2 * kModelBytes);  // the measurement sees the job's memory
   worker.go();
   CHECK(worker.finish() == "");
   CHECK(daemon.await_no_jobs(kDeadlineMs));

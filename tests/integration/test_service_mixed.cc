@@ -1,5 +1,5 @@
-// One job of a worker on kernel sockets and one on a poll-mode device, at one box, over Ethernet:
-// a bridge in a network namespace joins the three.
+// One job at one box with a worker on kernel sockets and a worker on a poll-mode device, over
+// Ethernet: a bridge in a network namespace joins the three.
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -14,8 +14,9 @@ namespace {
 constexpr char kBoxDevice[] = "box0";
 constexpr char kKernelDevice[] = "sock0";
 constexpr char kPolledDevice[] = "poll0";
-// DPDK numbers af_packet's fanout groups by process and interface, exclusive-or, and the kernel
-// wants them different: near processes need interfaces whose numbers are far from each other.
+// DPDK numbers af_packet's fanout groups by process id XOR interface index, and the kernel demands
+// different numbers. Processes with similar ids therefore need interfaces whose indices are far
+// apart.
 constexpr char kFarIndex[] = "16384";
 
 bool run_tool(const Arguments& words) {
@@ -31,10 +32,12 @@ class Bridge {
              plug(kKernelDevice, "1001") && plug(kPolledDevice, kFarIndex) &&
              ip({"addr", "add", "10.92.0.2/24", "dev", kKernelDevice}) &&
              ip({"link", "set", "br0", "up"}) && ip({"link", "set", "lo", "up"}) &&
-             // Nobody fills in what a veth leaves to a NIC.
+             // A veth computes no checksums and does not segment, so the kernel must not leave that
+             // to it.
              run_tool({"ip", "netns", "exec", name_, "ethtool", "-K", kKernelDevice, "tx", "off",
                        "tx-udp-segmentation", "off"});
-    // The kernel sees the other devices' frames too: it is to answer for its own device only.
+    // The kernel also sees the frames for the other devices; it must answer for its own device
+    // only.
     WorkerProcess quiet([&](Line&) {
       enter_name_space(name_);
       std::ofstream("/proc/sys/net/ipv4/conf/all/arp_ignore") << 1;
@@ -45,7 +48,7 @@ class Bridge {
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
 
-  // False where that needs more rights or tools than there are.
+  // False if this needs rights or tools that are missing here.
   bool works() const { return works_; }
   const std::string& name() const { return name_; }
 

@@ -1,5 +1,5 @@
-// A job in mode optimize on boxes of a cluster with a real etcd: its parts go from box to box with
-// weights and optimizer state, and every step gives the weights that it gives undisturbed.
+// A job in mode optimize on boxes of a cluster with a real etcd. Its parts move between boxes with
+// weights and optimizer state, and every step gives the same weights as without moves.
 #include <signal.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ double restarts_of(const BoxCluster& boxes) {
 
 }  // namespace
 
-TEST_CASE("a box is drained and stopped while a job in mode optimize trains: no step is other") {
+TEST_CASE("draining and stopping a box while a job in mode optimize trains changes no step") {
   const EtcdCluster etcd(3);
   BoxCluster boxes(etcd, {"a", "b", "c"});
   AdamTraining training({.box = boxes.control(), .checks = true});
@@ -32,7 +32,7 @@ TEST_CASE("a box is drained and stopped while a job in mode optimize trains: no 
   Program pboxctl(PBOX_CTL_PATH, {"drain", "b", "--wait", "--admin", boxes["a"].admin()});
   REQUIRE(pboxctl.wait_exit(kDeadlineMs) == 0);
   CHECK(boxes["b"].metric("pbox_parts_moved_total") == parts);
-  // At once: it stays until others have what was here.
+  // The signal comes right after the drain. The box stays until other boxes have its parts' state.
   boxes["b"].program().signal(SIGTERM);
   CHECK(boxes["b"].program().wait_exit(kDeadlineMs) == 0);
   boxes.remove("b");
@@ -55,7 +55,8 @@ TEST_CASE("a box is drained and stopped while a job in mode optimize trains: no 
   for (const Daemon* box : boxes.all()) CHECK(box->metric("pbox_jobs_failed_total") == 0);
 }
 
-TEST_CASE("a box dies before others have what it had: they go on, and the optimizer begins anew") {
+TEST_CASE(
+    "if a box dies before others have its state, training continues with a new optimizer state") {
   const EtcdCluster etcd(3);
   BoxCluster boxes(etcd, {"a", "b", "c"});
   const std::string leader = boxes.leader();
@@ -64,7 +65,7 @@ TEST_CASE("a box dies before others have what it had: they go on, and the optimi
   AdamTraining training({.box = boxes.control(), .checks = false});
   training.begin_steps();
   usleep(kIntoTheStepsUs);
-  boxes[slow].program().signal(SIGSTOP);  // nobody asks for what comes to it
+  boxes[slow].program().signal(SIGSTOP);  // so this box does not fetch the parts that it is given
   drain(boxes[leader], dying, true);
   CHECK(boxes[dying].program().await_errors("part_moved", kDeadlineMs));
   boxes[dying].program().signal(SIGKILL);

@@ -1,5 +1,5 @@
-// A rank whose gradient has a NaN in it: the box names it, its tensor and its round, and nobody
-// else.
+// A rank pushes a gradient that contains a NaN. The box names that rank, its tensor and its round,
+// and no other rank.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -16,10 +16,10 @@ using Json = nlohmann::json;
 
 constexpr uint32_t kRanks = 3;
 constexpr uint32_t kCulprit = 1;
-constexpr int kRound = 2;  // of four
+constexpr int kRound = 2;  // the round of four that contains the NaN
 constexpr size_t kElements = 50'000;
 
-// Two tensors of each type; one value of the second is bad, once.
+// Starts a rank with two tensors of the type; it pushes one bad value, once, in the second tensor.
 WorkerProcess start_rank(const Daemon& daemon, uint32_t rank, pbox_dtype dtype) {
   return WorkerProcess([&daemon, rank, dtype](Line& line) {
     AbiWorker worker({.box = daemon.control(), .rank = rank, .world_size = kRanks});
@@ -30,7 +30,7 @@ WorkerProcess start_rank(const Daemon& daemon, uint32_t rank, pbox_dtype dtype) 
     for (int round = 0; round < 4; ++round) {
       std::vector<std::byte> zeros(kElements * bytes), values = zeros;
       if (rank == kCulprit && round == kRound) {
-        // A NaN in every type, whatever its width.
+        // This bit pattern is a NaN in every type, whatever its width.
         std::fill_n(values.end() - static_cast<ptrdiff_t>(bytes), bytes, std::byte{0x7f});
         if (dtype != PBOX_F16) values[values.size() - 2] = std::byte{0xff};
       }

@@ -1,4 +1,4 @@
-// The box holds the weights: what comes back is the oracle's, bit for bit.
+// The box holds the weights. Workers get exactly the oracle's weights, bit for bit.
 #include <catch2/catch.hpp>
 
 #include "tests/support/daemon.h"
@@ -6,7 +6,7 @@
 
 namespace pbox::test {
 
-TEST_CASE("the box's momentum steps equal a local oracle's, across a change of learning rate") {
+TEST_CASE("the box's momentum steps equal a local oracle's, across a change of the learning rate") {
   Daemon daemon;
   CHECK(run_momentum(daemon.control()) == "");
   CHECK(daemon.await_no_jobs(kDeadlineMs));

@@ -1,5 +1,5 @@
-// A job in parts on three boxes of a cluster with a real etcd: boxes are killed, stopped, emptied
-// and added while it trains, and every sum stays what it must be.
+// A job in parts on three boxes of a cluster with a real etcd. Boxes are killed, stopped, drained
+// and added while the job trains, and every sum stays right.
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,14 +14,14 @@ namespace {
 
 constexpr useconds_t kIntoTheRoundsUs = 400'000;
 
-// With the thread sanitizer a round takes ten times as long.
+// The thread sanitizer makes rounds ten times as long.
 #ifdef __SANITIZE_THREAD__
 constexpr uint32_t kRoundsEachTime = 8;
 #else
 constexpr uint32_t kRoundsEachTime = 40;
 #endif
 
-// Four ranks, about 3 MB of gradients, for a second at least each time.
+// Four ranks with about 3 MB of gradients; each call trains for at least a second.
 SteadyTraining::Options training_on(const std::string& boxes) {
   return {.box = boxes,
           .ranks = 4,
@@ -30,7 +30,8 @@ SteadyTraining::Options training_on(const std::string& boxes) {
           .pause_us = 10'000};
 }
 
-// Says how long the disturbance held a round up; the machine is shared, so nothing hangs on it.
+// Reports how long the disturbance delayed a round. No check depends on it, because the machine is
+// shared.
 void report(const char* what, const SteadyTraining& training) {
   std::printf("%s: the longest round took %.0f ms\n", what, 1e3 * training.longest_round_s());
 }
@@ -44,7 +45,7 @@ size_t parts_of_all(const BoxCluster& boxes) {
 
 }  // namespace
 
-TEST_CASE("a job is spread over the boxes, and outlives one that is killed, be it the leader") {
+TEST_CASE("a job is spread over the boxes and survives the death of any box, the leader included") {
   const EtcdCluster etcd(3);
   BoxCluster boxes(etcd, {"a", "b", "c"});
   SteadyTraining training(training_on(boxes.control()));
@@ -70,7 +71,7 @@ TEST_CASE("a job is spread over the boxes, and outlives one that is killed, be i
     training.rounds();
     boxes.start(victim);
     CHECK(boxes.parts(victim) == 0);
-    // Back among the others it takes its share when another leaves.
+    // Once back among the others, it takes its share when another box leaves.
     training.rounds();
   }
   training.kill();
@@ -98,7 +99,7 @@ TEST_CASE("a box is drained while a job trains, stopped, and comes back") {
   CHECK(boxes["b"].program().wait_exit(kDeadlineMs) == 0);
   boxes.remove("b");
   training.rounds();
-  boxes.start("b");  // another release, say
+  boxes.start("b");  // as after an upgrade
   training.begin_rounds();
   drain(boxes["a"], "b", false);
   drain(boxes["b"], "c", true);
@@ -109,9 +110,9 @@ TEST_CASE("a box is drained while a job trains, stopped, and comes back") {
   training.kill();
 }
 
-// Some parts have its push of the round, some have not: the new process is given the results of
-// those, and pushes to these.
-TEST_CASE("a rank that is killed in the midst of a round is replaced in all parts alike") {
+// When the rank dies, some parts have its push of the current round and some have not. Its
+// replacement gets the results from the former and pushes to the latter.
+TEST_CASE("a rank that is killed in the middle of a round is replaced in all parts alike") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b"});
   constexpr uint64_t kElements = 400'000;
@@ -157,7 +158,7 @@ TEST_CASE("a rank that is killed in the midst of a round is replaced in all part
   CHECK(staying.heard() == "well");
 }
 
-TEST_CASE("mode optimize: the weights that a killed box had come back from the workers") {
+TEST_CASE("in mode optimize the weights of a killed box are restored from the workers") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b", "c"});
   constexpr uint64_t kElements = 400'000;
@@ -193,7 +194,7 @@ TEST_CASE("mode optimize: the weights that a killed box had come back from the w
   for (auto& worker : workers) CHECK(worker.finish() == "");
 }
 
-TEST_CASE("what cannot move stays on a box that drains, also after a job of that name that could") {
+TEST_CASE("an immovable job stays on a draining box, even after a movable job of the same name") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b"});
   auto options = training_on(boxes.control());
@@ -213,7 +214,7 @@ TEST_CASE("what cannot move stays on a box that drains, also after a job of that
   bound.kill();
 }
 
-TEST_CASE("a box is stopped in order without having been drained: others go on with its parts") {
+TEST_CASE("a box that is stopped without a drain hands its parts to other boxes") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b"});
   SteadyTraining training(training_on(boxes.control()));
@@ -228,7 +229,8 @@ TEST_CASE("a box is stopped in order without having been drained: others go on w
   training.kill();
 }
 
-TEST_CASE("a box hangs for five seconds: rounds wait for it, or for others to take over") {
+TEST_CASE(
+    "while a box hangs for five seconds, rounds wait for it or for other boxes to take over") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b", "c"});
   SteadyTraining training(training_on(boxes.control()));
@@ -244,7 +246,7 @@ TEST_CASE("a box hangs for five seconds: rounds wait for it, or for others to ta
 }
 
 TEST_CASE(
-    "without etcd a running job goes on; a box that is lost then is replaced when it is back") {
+    "without etcd a running job continues; a box lost meanwhile is replaced when etcd is back") {
   EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b"});
   SteadyTraining training(training_on(boxes.control()));

@@ -1,4 +1,4 @@
-// What pboxctl shows of a box that has a job, in words and in JSON.
+// The output of pboxctl for a box that has a job, as text and as JSON.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -29,7 +29,7 @@ Json json(const Daemon& daemon, Arguments words) {
 
 }  // namespace
 
-TEST_CASE("pboxctl shows a box's job, its ranks and what is counted, in words and in JSON") {
+TEST_CASE("pboxctl shows a box's job, its ranks and its counters, as text and as JSON") {
   Daemon daemon;
   auto workers = start_sums({.box = daemon.control(), .job = "the-job", .waits = true});
   await_joined(workers);
@@ -70,7 +70,7 @@ TEST_CASE("pboxctl shows a box's job, its ranks and what is counted, in words an
   CHECK(collect(workers).failure == "");
 }
 
-TEST_CASE("pboxctl top shows how fast a box is, a picture for each interval") {
+TEST_CASE("pboxctl top shows a box's speed, with one picture per interval") {
   Daemon daemon;
   auto workers = start_sums({.box = daemon.control(), .rounds = 100'000, .waits = true});
   await_joined(workers);
@@ -88,7 +88,8 @@ TEST_CASE("pboxctl top shows how fast a box is, a picture for each interval") {
   const std::string text = shown(daemon, {"top", "--interval", "1", "--count", "2"});
   CHECK_THAT(text, Contains("PIPELINE") && Contains("sums") && Contains("MB/s"));
   CHECK(text.find("box ", text.find("JOB")) != std::string::npos);  // the second picture
-  CHECK(text.find('\x1b') == std::string::npos);                    // no terminal here
+  // no escape sequences, because the output is not a terminal
+  CHECK(text.find('\x1b') == std::string::npos);
 }
 
 }  // namespace pbox::test

@@ -1,5 +1,5 @@
-// The rebalancer at work in real boxes of a cluster with a real etcd: a slow box loses parts of a
-// job that trains, a box that joins gets some, and every sum stays what it must be.
+// The rebalancer in real boxes of a cluster with a real etcd. A slow box loses parts of a training
+// job, a box that joins gets some, and every sum stays right.
 #include <signal.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ SteadyTraining::Options training_on(const std::string& boxes) {
   return {.box = boxes, .ranks = 2, .elements = {300'000, 40'000, 7, 250'001}, .rounds = 20};
 }
 
-// Of the time that it is asked for, the box's process runs less than half.
+// Lets the box's process run for less than half of the time, for as long as this object lives.
 class SlowBox {
  public:
   explicit SlowBox(const Program& box)
@@ -49,7 +49,8 @@ nlohmann::json rebalancing_of(const Daemon& box) {
   return nlohmann::json::parse(box.get("/api/v1/rebalancing"));
 }
 
-// Trains, whose sums are checked, until something has come true; generous.
+// Trains with checked sums until `done` returns true, within a generous limit. Returns whether it
+// did.
 bool train_until(SteadyTraining& training, const std::function<bool()>& done) {
   for (int turn = 0; turn < 400; ++turn) {
     if (done()) return true;
@@ -66,7 +67,7 @@ std::string shown(const Daemon& box, const Arguments& words) {
 
 }  // namespace
 
-TEST_CASE("a slow box loses parts while a job trains, and the one that leads says why") {
+TEST_CASE("a slow box loses parts while a job trains, and the leader logs why") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b", "c"}, kFlags);
   const std::string leader = boxes.leader();
@@ -95,7 +96,8 @@ TEST_CASE("a slow box loses parts while a job trains, and the one that leads say
   training.kill();
 }
 
-TEST_CASE("a box that joins while a job trains gets parts, and so does one that drains no more") {
+TEST_CASE(
+    "a box that joins while a job trains gets parts, and so does a box whose drain is undone") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b"}, kFlags);
   SteadyTraining training(training_on(boxes.control()));

@@ -1,5 +1,5 @@
-// The flight recorder of a real box: copied while a job runs, dumped when a round is late, left by
-// a crash; and what pboxctl makes of it.
+// The flight recorder of a real box: copied while a job runs, dumped when a round is late, left
+// behind by a crash; and pboxctl's reading of it.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -65,7 +65,7 @@ uint64_t sum_of(const Json& list, const char* key) {
   return sum;
 }
 
-// Five rounds of one tensor, then one more when told to.
+// Starts ranks that run five rounds of one tensor, and one more on command.
 std::vector<WorkerProcess> start_ranks(const Daemon& daemon) {
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < kRanks; ++rank) {
@@ -92,7 +92,7 @@ std::vector<WorkerProcess> start_ranks(const Daemon& daemon) {
   return workers;
 }
 
-// The others begin a round that they cannot end.
+// Stops one rank; the others begin a round that they cannot finish.
 void stop_one(std::vector<WorkerProcess>& workers) {
   workers[kStopped].signal(SIGSTOP);
   for (uint32_t rank = 0; rank < kStopped; ++rank) workers[rank].go();
@@ -128,7 +128,7 @@ Arguments recorder_arguments(const Folder& folder, const std::string& late_after
 
 }  // namespace
 
-TEST_CASE("a copy of the flight recorder of a job that runs is replayed without a difference") {
+TEST_CASE("a copy of the flight recorder of a running job replays without a difference") {
   const Folder folder;
   Daemon daemon(Arguments{"--recorder.directory=none"});
   auto workers = start_ranks(daemon);
@@ -168,7 +168,7 @@ TEST_CASE("a copy of the flight recorder of a job that runs is replayed without 
   for (auto& worker : workers) CHECK(worker.finish() == "");
 }
 
-TEST_CASE("a round that is late leaves a file, and its replay names the rank that is awaited") {
+TEST_CASE("a late round leaves a file, and its replay names the awaited rank") {
   const Folder folder;
   Daemon daemon(recorder_arguments(folder, "300"));
   auto workers = start_ranks(daemon);
@@ -185,7 +185,7 @@ TEST_CASE("a round that is late leaves a file, and its replay names the rank tha
   for (auto& worker : workers) CHECK(worker.heard() == "done");
   for (auto& worker : workers) worker.go();
   for (auto& worker : workers) CHECK(worker.finish() == "");
-  CHECK(folder.files("late-").size() == 1);  // one in a minute
+  CHECK(folder.files("late-").size() == 1);  // at most one per minute
   CHECK(folder.files("pipeline-").size() == 2);
   daemon.program().signal(SIGTERM);
   REQUIRE(daemon.program().wait_exit(kDeadlineMs) == 0);
@@ -194,7 +194,7 @@ TEST_CASE("a round that is late leaves a file, and its replay names the rank tha
   CHECK(folder.files("crash-").empty());
 }
 
-TEST_CASE("what a killed pboxd did last is there when the next one has started") {
+TEST_CASE("the last packets of a killed pboxd are available after the next one has started") {
   const Folder folder;
   auto daemon = std::make_unique<Daemon>(recorder_arguments(folder, "60000"));
   auto workers = start_ranks(*daemon);
@@ -203,7 +203,7 @@ TEST_CASE("what a killed pboxd did last is there when the next one has started")
   daemon->program().signal(SIGKILL);
   REQUIRE(daemon->program().wait_exit(kDeadlineMs) == 128 + SIGKILL);
   REQUIRE(folder.files("pipeline-").size() == 2);
-  // A ring as it was left may be read, too.
+  // A ring file may also be read as the crash left it.
   CHECK(pboxctl({"replay", folder.path() / "pipeline-0.ring"}).status == 0);
 
   const Daemon next(recorder_arguments(folder, "60000"));
@@ -212,13 +212,13 @@ TEST_CASE("what a killed pboxd did last is there when the next one has started")
   CHECK_THAT(next.program().errors(), Contains("crash_recorded") && Contains(crash[0].string()));
   check_waits_for_stopped(replay_of(crash[0]));
 
-  // The folder is one box's.
+  // The folder belongs to one box only.
   const Daemon second(recorder_arguments(folder, "60000"));
   CHECK_THAT(second.program().errors(), Contains("another pboxd uses " + folder.path().string()));
   CHECK(folder.files("crash-").size() == 1);
 }
 
-TEST_CASE("pboxctl replay says what is wrong with a file") {
+TEST_CASE("pboxctl replay reports what is wrong with a file") {
   const Folder folder;
   const Daemon daemon(Arguments{"--recorder.directory=none"});
   const std::string file = folder.path() / "copy.flight";

@@ -1,5 +1,5 @@
-// A box is killed and started again, ranks are killed and replaced or left out: training goes on,
-// and every sum is what it would have been.
+// A box is killed and started again, ranks are killed and replaced or excluded. Training continues,
+// and every sum is the same as without the fault.
 #include <signal.h>
 #include <stdlib.h>
 
@@ -44,13 +44,13 @@ float value_of(uint32_t rank, uint32_t round) {
   return static_cast<float>((rank + 1) * 100 + round % 50);
 }
 
-// One round; returns the sum, which must be the same in every element.
+// Runs one round. Returns the sum, which must be the same in every element.
 float sum_of_round(const AbiWorker& worker, uint32_t rank, uint32_t round) {
   const std::vector<float> input(kElements, value_of(rank, round));
   std::vector<float> output(kElements);
   worker.push_pull(0, input.data(), output.data());
   worker.wait(0);
-  for (const float sum : output) require(sum == output[0], "a sum that is not the same everywhere");
+  for (const float sum : output) require(sum == output[0], "the elements' sums differ");
   return output[0];
 }
 
@@ -68,7 +68,7 @@ uint32_t round_of(const AbiWorker& worker) {
 
 }  // namespace
 
-TEST_CASE("a job goes on over a box that is killed again and again, with the same sums") {
+TEST_CASE("a job continues over a box that is killed again and again, with the same sums") {
   MortalBox box;
   auto workers = start_sums({.box = box.daemon().control(),
                              .workers = 3,
@@ -91,7 +91,7 @@ TEST_CASE("a job goes on over a box that is killed again and again, with the sam
   CHECK(box.daemon().metric("pbox_jobs_finished_total") == 1);
 }
 
-TEST_CASE("a box that is restarted in order goes on with its jobs") {
+TEST_CASE("a box that is stopped in order and restarted continues its jobs") {
   MortalBox box;
   auto workers = start_sums({.box = box.daemon().control(),
                              .workers = 2,
@@ -109,7 +109,7 @@ TEST_CASE("a box that is restarted in order goes on with its jobs") {
   CHECK(box.daemon().metric("pbox_jobs_recovered_total") == 1);
 }
 
-TEST_CASE("a box that is stopped for longer than workers wait is joined again when it goes on") {
+TEST_CASE("workers rejoin a box that was stopped for longer than they wait for it") {
   Daemon daemon({"--control.heartbeat_interval_ms=100", "--control.worker_dead_after_ms=500"});
   auto workers = start_sums({.box = daemon.control(), .workers = 2, .rounds = 150, .waits = true});
   await_joined(workers);
@@ -123,7 +123,7 @@ TEST_CASE("a box that is stopped for longer than workers wait is joined again wh
   CHECK(outcome.identical);
 }
 
-TEST_CASE("a rank that is killed is replaced, and the others never notice") {
+TEST_CASE("a killed rank is replaced, and the others do not notice") {
   Daemon daemon;
   const std::string box = daemon.control();
   constexpr uint32_t kRounds = 60;
@@ -132,7 +132,8 @@ TEST_CASE("a rank that is killed is replaced, and the others never notice") {
     worker.tensor("t", kElements);
     worker.join();
     for (uint32_t round = round_of(worker); round < kRounds; ++round) {
-      if (round == 20 && part.rank == 1 && !part.rejoin) {  // half of a round, and no further
+      // pushes and does not wait for the result
+      if (round == 20 && part.rank == 1 && !part.rejoin) {
         const std::vector<float> input(kElements, value_of(1, round));
         std::vector<float> output(kElements);
         worker.push_pull(0, input.data(), output.data());
@@ -159,7 +160,7 @@ TEST_CASE("a rank that is killed is replaced, and the others never notice") {
   CHECK(daemon.metric("pbox_workers_back_total") == 1);
 }
 
-TEST_CASE("a rank that dies with the box is replaced too") {
+TEST_CASE("a rank that dies together with the box is replaced too") {
   MortalBox box;
   const std::string where = box.daemon().control();
   constexpr uint32_t kRounds = 400;
@@ -191,7 +192,7 @@ TEST_CASE("a rank that dies with the box is replaced too") {
   CHECK(workers[1].heard() == "well");
 }
 
-TEST_CASE("policy partial goes on without a rank that is killed, and says how many are left") {
+TEST_CASE("policy partial continues without a killed rank and reports how many are left") {
   Daemon daemon;
   const std::string box = daemon.control();
   const auto body = [&](Line& line, const Part& part) {
@@ -211,7 +212,7 @@ TEST_CASE("policy partial goes on without a rank that is killed, and says how ma
               "a wrong sum without rank 1 in round " + std::to_string(round));
       uint32_t contributors = 0;
       worker.must(pbox_contributors(worker.context(), 0, &contributors));
-      require(contributors == 2, "two are left");
+      require(contributors == 2, "contributors is not 2");
     }
     worker.leave();
     line.say("well");
@@ -255,7 +256,8 @@ TEST_CASE("policy abort tells the others at once which rank was lost") {
   CHECK(workers[2].finish() == "");
 }
 
-TEST_CASE("in mode optimize a replaced rank fetches the weights, and a killed box ends nothing") {
+TEST_CASE(
+    "in mode optimize a replacement rank fetches the weights, and the job survives a killed box") {
   MortalBox box;
   const std::string where = box.daemon().control();
   const auto body = [&](Line& line, bool rejoin, uint32_t rank) {
@@ -276,7 +278,8 @@ TEST_CASE("in mode optimize a replaced rank fetches the weights, and a killed bo
     worker.must(pbox_init_weights(worker.context(), 0, weights.data(), nullptr, nullptr));
     worker.wait(0);
     const uint32_t done = rejoin ? begun - 1 : 0;
-    require(weights[7] == 1000.0f - 3.0f * static_cast<float>(done), "the weights of now");
+    require(weights[7] == 1000.0f - 3.0f * static_cast<float>(done),
+            "initial weights are not the current ones");
     const std::vector<float> gradient(kElements, static_cast<float>(rank + 1));
     for (uint32_t step = done; step < 10; ++step) {
       if (step == 4 && rank == 1 && !rejoin) {
@@ -288,16 +291,17 @@ TEST_CASE("in mode optimize a replaced rank fetches the weights, and a killed bo
       require(weights[7] == 1000.0f - 3.0f * static_cast<float>(step + 1), "a step");
     }
     line.say("ten steps");
-    // Steps on until the box has been lost and found, and ten more; exact, as SGD has no state.
+    // Takes steps until the box has been lost and found again, and ten more. The results are exact,
+    // because plain SGD has no state to lose.
     uint32_t left = 10;
     for (uint32_t step = 10; left > 0; ++step) {
       worker.push_pull(0, gradient.data(), weights.data());
       worker.wait(0);
       require(weights[7] == 1000.0f - 3.0f * static_cast<float>(step + 1), "a step");
-      require(weights[7] == weights[kElements - 1], "every chunk is as far");
+      require(weights[7] == weights[kElements - 1], "chunks have different numbers of steps");
       if (worker.statistics().recoveries > 0) --left;
     }
-    require(worker.statistics().optimizer_restarts == 0, "there was no state to lose");
+    require(worker.statistics().optimizer_restarts == 0, "a restart of the optimizer was reported");
   };
   WorkerProcess first([&](Line& line) { body(line, false, 0); });
   WorkerProcess second([&](Line& line) { body(line, false, 1); });
@@ -314,7 +318,7 @@ TEST_CASE("in mode optimize a replaced rank fetches the weights, and a killed bo
   CHECK(box.daemon().metric("pbox_jobs_recovered_total") == 1);
 }
 
-TEST_CASE("momentum that a killed box had is lost with it, which the workers are told") {
+TEST_CASE("momentum is lost with a killed box, and the workers are told") {
   MortalBox box;
   WorkerProcess process([where = box.daemon().control()](Line& line) {
     AbiWorker worker(
@@ -325,7 +329,8 @@ TEST_CASE("momentum that a killed box had is lost with it, which the workers are
     pbox_optimizer_options momentum;
     pbox_optimizer_options_init(&momentum, PBOX_MOMENTUM);
     momentum.learning_rate = 1;
-    momentum.momentum = 1;  // whole numbers: the n-th step after the state began is n long
+    // whole numbers: the n-th step after a restart of the state has length n
+    momentum.momentum = 1;
     worker.must(pbox_set_optimizer(worker.context(), &momentum));
     worker.join();
     std::vector<float> weights(kElements, 0.0f);
@@ -345,8 +350,8 @@ TEST_CASE("momentum that a killed box had is lost with it, which the workers are
     line.say("five steps");
     line.await_go();
     steps(5);
-    require(worker.statistics().recoveries == 1, "the box was lost once");
-    require(worker.statistics().optimizer_restarts == 1, "the loss is told");
+    require(worker.statistics().recoveries == 1, "recoveries is not 1");
+    require(worker.statistics().optimizer_restarts == 1, "optimizer_restarts is not 1");
   });
   CHECK(process.heard() == "five steps");
   box.kill();

@@ -1,6 +1,6 @@
-// A job in mode optimize whose weights and optimizer state another box has a copy of (replicas =
-// 1), on boxes of a cluster with a real etcd: boxes die, and every step gives the weights that it
-// gives undisturbed.
+// A job in mode optimize whose weights and optimizer state are replicated on another box (replicas
+// = 1), on boxes of a cluster with a real etcd. Boxes die, and every step gives the same weights as
+// without the loss.
 #include <signal.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ void check_nothing_was_lost(const BoxCluster& boxes, const AdamTraining::Report&
 
 }  // namespace
 
-TEST_CASE("boxes die one after the other, and what they had goes on from their copies") {
+TEST_CASE("boxes die one after the other, and their parts continue from the backup copies") {
   const EtcdCluster etcd(3);
   BoxCluster boxes(etcd, {"a", "b", "c"});
   AdamTraining training({.box = boxes.control(), .checks = true, .replicas = 1});
@@ -49,7 +49,7 @@ TEST_CASE("boxes die one after the other, and what they had goes on from their c
     check_nothing_was_lost(boxes, report);
     if (boxes.all().size() > 1) REQUIRE(await([&] { return all_have_copies(boxes); }));
   }
-  // One is left, with no other that could have a copy; then another one comes.
+  // Only one box is left, so no box can hold a copy. Then another one joins.
   const Daemon& last = *boxes.all().at(0);
   CHECK(last.metric("pbox_job_parts_without_copy") > 0);
   boxes.start("d");
@@ -63,7 +63,7 @@ TEST_CASE("boxes die one after the other, and what they had goes on from their c
   CHECK(boxes.parts("d") > 0);
 }
 
-TEST_CASE("boxes are stopped and started again without drain: their copies are elsewhere") {
+TEST_CASE("boxes are restarted without a drain, because other boxes have the backup copies") {
   const EtcdCluster etcd(3);
   BoxCluster boxes(etcd, {"a", "b"});
   AdamTraining training({.box = boxes.control(), .checks = true, .replicas = 1});
@@ -79,7 +79,7 @@ TEST_CASE("boxes are stopped and started again without drain: their copies are e
   }
 }
 
-TEST_CASE("what a copy costs is shown, and nothing of it stays when the job is over") {
+TEST_CASE("the cost of backup copies is visible, and nothing of them stays when the job is over") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b"});
   AdamTraining training({.box = boxes.control(), .checks = true, .replicas = 1, .times = 2});

@@ -1,5 +1,5 @@
-// Snapshots of a job that trains, and training that goes on from them: every step gives the weights
-// that it gives undisturbed.
+// Snapshots of a training job, and training that continues from them. Every step gives the same
+// weights as without the interruption.
 #include <signal.h>
 #include <unistd.h>
 
@@ -33,8 +33,8 @@ class Folder {
   std::string path_;
 };
 
-// Begins steps, and returns while they are taken: one was, of a chunk at this box, so that a
-// snapshot from now on is of a later state than the one before.
+// Begins steps and returns while they run, after at least one round of a chunk at this box. A
+// snapshot from now on therefore has a later state than the one before.
 void step_on(const AdamTraining& training, const Daemon& box) {
   const auto rounds = [&] { return box.metric("pbox_job_chunk_rounds_total"); };
   const uint64_t before = rounds();
@@ -42,7 +42,7 @@ void step_on(const AdamTraining& training, const Daemon& box) {
   REQUIRE(await([&] { return rounds() > before; }));
 }
 
-// While ranks take steps. The steps that it has.
+// Takes a snapshot while ranks take steps. Returns the number of steps that it contains.
 uint64_t take_snapshot(const Daemon& box) {
   const Output taken = ask(box, PBOX_CTL_PATH, {"snapshot", "adam", "-o", "json"});
   INFO(taken.text << taken.errors);
@@ -71,7 +71,7 @@ std::vector<snapshot::Manifest> all_of(const Folder& folder) {
 
 }  // namespace
 
-TEST_CASE("a job goes on from a snapshot that was taken while it trained") {
+TEST_CASE("a job continues from a snapshot that was taken while it trained") {
   const Folder folder;
   uint64_t steps = 0;
   {
@@ -95,7 +95,7 @@ TEST_CASE("a job goes on from a snapshot that was taken while it trained") {
     CHECK(box.metric("pbox_snapshots_failed_total") == 0);
     CHECK(box.metric("pbox_jobs_failed_total") == 0);
   }
-  // Box and ranks are gone.
+  // The first box and its ranks are gone.
   const Daemon box({folder.flag()});
   {
     AdamTraining training({.box = box.control(), .restore = "2"});
@@ -122,11 +122,12 @@ TEST_CASE("a job goes on from a snapshot that was taken while it trained") {
   CHECK(AdamTraining({.box = box.control(), .restore = "3"}).restored_steps() > 0);
 }
 
-TEST_CASE("moments that are lost with a box go on from the last snapshot of the same run") {
+TEST_CASE(
+    "optimizer state that is lost with a box is restored from the last snapshot of the same run") {
   const Folder folder;
   MortalBox box({folder.flag()});
   {
-    // Of a run before, which the next has nothing to do with.
+    // A snapshot of an earlier run, which must not be used.
     AdamTraining training({.box = box.daemon().control()});
     training.begin_steps();
     training.end_steps();
@@ -156,7 +157,7 @@ TEST_CASE("moments that are lost with a box go on from the last snapshot of the 
                       " steps"));
 }
 
-TEST_CASE("a snapshot is one cut across boxes, and other boxes go on from it") {
+TEST_CASE("a snapshot is one consistent cut across boxes, and other boxes continue from it") {
   const Folder folder;
   uint64_t steps = 0;
   {
@@ -183,7 +184,7 @@ TEST_CASE("a snapshot is one cut across boxes, and other boxes go on from it") {
   CHECK(training.end_steps().restarts == 0);
 }
 
-TEST_CASE("snapshots are taken by themselves, and what cannot be is said") {
+TEST_CASE("snapshots are taken periodically, and impossible requests are refused with the reason") {
   const Folder folder;
   const Daemon box({folder.flag(), "--snapshots.every_s=1"});
   AdamTraining training({.box = box.control()});
@@ -211,7 +212,7 @@ TEST_CASE("snapshots are taken by themselves, and what cannot be is said") {
   CHECK(locked.metric("pbox_snapshots_failed_total") == 1);
 }
 
-TEST_CASE("a snapshot that the ranks do not come to fails in time, and says who it waits for") {
+TEST_CASE("a snapshot that some ranks never reach fails in time and names them") {
   const Folder folder;
   const Daemon box({folder.flag()});
   AdamTraining training({.box = box.control()});
@@ -220,10 +221,10 @@ TEST_CASE("a snapshot that the ranks do not come to fails in time, and says who 
   CHECK(late.status == 1);
   CHECK_THAT(late.errors, Contains("not finished in time"));
   training.end_steps();
-  CHECK(take_snapshot(box) > 0);  // nothing is left of it
+  CHECK(take_snapshot(box) > 0);  // nothing of the failed snapshot is in the way
 }
 
-TEST_CASE("pboxctl restore begins a job with its newest snapshot, or with the one that is named") {
+TEST_CASE("pboxctl restore starts a job with its newest snapshot or with a given one") {
   const Folder folder;
   const auto restore = [&](const std::vector<std::string>& words) {
     std::vector<std::string> all = {"restore"};

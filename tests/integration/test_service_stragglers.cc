@@ -1,5 +1,5 @@
-// A rank that is stopped: the box's ledger, pboxctl and the others' errors name it, while it is
-// stopped and afterwards.
+// A stopped rank is named by the box's ledger, by pboxctl and by the other ranks' errors, both
+// while it is stopped and afterwards.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -18,8 +18,8 @@ constexpr uint32_t kRanks = 3;
 constexpr uint32_t kStopped = 2;
 constexpr auto kStop = std::chrono::seconds(3);
 
-// Ranks of a job of one tensor. After a few rounds all say "running"; kStopped is stopped then, and
-// the others begin a round that they cannot finish until it goes on.
+// Starts the ranks of a job with one tensor. After a few rounds all say "running". Then kStopped is
+// stopped, and the others begin a round that they cannot finish until it continues.
 std::vector<WorkerProcess> start_ranks(const Daemon& daemon) {
   std::vector<WorkerProcess> workers;
   for (uint32_t rank = 0; rank < kRanks; ++rank) {
@@ -52,7 +52,7 @@ std::vector<WorkerProcess> start_ranks(const Daemon& daemon) {
   return workers;
 }
 
-// The job's part of GET /api/v1/stragglers.
+// Returns the job's object from GET /api/v1/stragglers.
 Json ledger(const Daemon& daemon) {
   return Json::parse(daemon.get("/api/v1/stragglers"))["jobs"].at(0);
 }
@@ -72,7 +72,8 @@ std::string output_of(const Arguments& arguments, const Daemon& daemon) {
 
 }  // namespace
 
-TEST_CASE("a rank that is stopped for three seconds is named by ledger, pboxctl and errors") {
+TEST_CASE(
+    "a rank that is stopped for three seconds is named by the ledger, by pboxctl and by errors") {
   Daemon daemon;
   auto workers = start_ranks(daemon);
   for (auto& worker : workers) REQUIRE(worker.heard() == "running");
@@ -134,7 +135,7 @@ TEST_CASE("a rank that is stopped for three seconds is named by ledger, pboxctl 
   for (auto& worker : workers) CHECK(worker.finish() == "");
 }
 
-TEST_CASE("pboxctl stragglers of a box without jobs says so, and without a box what to do") {
+TEST_CASE("pboxctl stragglers reports a box without jobs, and says what to do if there is no box") {
   Daemon daemon;
   CHECK(output_of({"stragglers"}, daemon) == "no job is here\n");
   Program nowhere(PBOX_CTL_PATH, {"stragglers", "--admin", "127.0.0.1:1"});

@@ -1,4 +1,5 @@
-// A real daemon, real worker processes, real sockets: every sum exact, every worker the same bytes.
+// A real daemon, real worker processes, real sockets: every sum is exact, and all workers get the
+// same bytes.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
@@ -26,7 +27,7 @@ TEST_CASE("every rank gets the exact sum or mean, whatever the element type") {
       const auto outcome = run_sums(options);
       require_exact(outcome);
       CHECK(outcome.pipeline_count == 2);
-      CHECK(outcome.fragment_bytes == 32768);  // loopback's MTU
+      CHECK(outcome.fragment_bytes == 32768);  // loopback's MTU allows it
     }
   }
   CHECK(daemon.await_no_jobs(kDeadlineMs));
@@ -38,7 +39,7 @@ TEST_CASE("sums are exact over IPv6") {
   require_exact(run_sums({.box = daemon.control(), .workers = 3}));
 }
 
-TEST_CASE("data.mtu makes small packets where the path would take large ones") {
+TEST_CASE("data.mtu makes packets small even if the path would carry large ones") {
   const auto gso = GENERATE("auto", "off");
   Daemon daemon({"--data.mtu=1500", std::string("--data.gso=") + gso});
   const auto outcome = run_sums({.box = daemon.control(), .workers = 4});
@@ -46,7 +47,7 @@ TEST_CASE("data.mtu makes small packets where the path would take large ones") {
   CHECK(outcome.fragment_bytes == 1408);
 }
 
-TEST_CASE("sums are exact with the narrowest packets, the smallest chunks and a small window") {
+TEST_CASE("sums are exact with the smallest packets, the smallest chunks and a small window") {
   Daemon daemon({"--data.mtu=640"});
   const auto outcome =
       run_sums({.box = daemon.control(), .workers = 2, .chunk_bytes = 1024, .window_bytes = 4096});
@@ -54,7 +55,7 @@ TEST_CASE("sums are exact with the narrowest packets, the smallest chunks and a 
   CHECK(outcome.fragment_bytes == 512);
 }
 
-TEST_CASE("sums are exact whether results are sent or asked for, and in whatever order") {
+TEST_CASE("sums are exact whether results are sent or asked for, and in any order") {
   const auto delivery = GENERATE(PBOX_DELIVERY_BROADCAST, PBOX_DELIVERY_PULL);
   const auto mtu = GENERATE("--data.mtu=1500", "--data.mtu=65536");
   Daemon daemon({mtu});
@@ -82,7 +83,7 @@ TEST_CASE("P3's slices of 40000 and 50000 parameters fit a path that carries jum
   }
 }
 
-TEST_CASE("slices too large for a narrow path are refused with what would help") {
+TEST_CASE("slices too large for a narrow path are refused with the remedies") {
   Daemon daemon({"--data.mtu=1500"});
   const auto outcome = run_sums({.box = daemon.control(), .workers = 1, .chunk_bytes = 4 * 40'000});
   CHECK_THAT(outcome.failure, Catch::Contains("chunk_bytes 160000 needs 114 fragments of 1408") &&
@@ -90,7 +91,7 @@ TEST_CASE("slices too large for a narrow path are refused with what would help")
                                   Catch::Contains("raise the MTU of every path to 9000"));
 }
 
-TEST_CASE("a payload checksum changes no result") {
+TEST_CASE("a payload checksum does not change any result") {
   Daemon daemon({"--data.payload_crc=on", "--pipeline.count=1"});
   const auto outcome = run_sums({.box = daemon.control(), .workers = 2, .dtype = PBOX_F16});
   require_exact(outcome);
@@ -102,7 +103,7 @@ TEST_CASE("busy polling gives the same sums") {
   require_exact(run_sums({.box = daemon.control(), .workers = 2, .rounds = 4}));
 }
 
-TEST_CASE("two jobs at once on one box do not touch each other") {
+TEST_CASE("two simultaneous jobs on one box do not affect each other") {
   Daemon daemon;
   SumsOptions first{.box = daemon.control(), .job = "first", .workers = 2};
   SumsOptions second{.box = daemon.control(), .job = "second", .workers = 2, .dtype = PBOX_BF16};
@@ -116,8 +117,8 @@ TEST_CASE("two jobs at once on one box do not touch each other") {
   require_exact(collect(others));
 }
 
-TEST_CASE("what the kernel drops is sent again, and sums stay exact") {
-  // One chunk of each of 4 workers is more than the receive buffer holds: every round must lose.
+TEST_CASE("packets that the kernel drops are sent again, and sums stay exact") {
+  // One chunk from each of the 4 workers exceeds the receive buffer, so every round loses packets.
   Daemon daemon({"--data.receive_buffer_bytes=65536", "--data.mtu=9000", "--pipeline.count=1",
                  "--pipeline.window_bytes=16777216"});
   SumsOptions options{.box = daemon.control(), .workers = 4, .rounds = 6};
@@ -128,7 +129,7 @@ TEST_CASE("what the kernel drops is sent again, and sums stay exact") {
   CHECK(outcome.retransmitted_fragments > 0);
 }
 
-TEST_CASE("over a cable of MTU 1500 fragments fit it, unasked") {
+TEST_CASE("over a cable of MTU 1500 fragments fit without any setting") {
   Cable cable(1500, 1500);
   if (!cable.works()) {
     WARN("skipped: network namespaces cannot be made here (needs root and iproute2)");

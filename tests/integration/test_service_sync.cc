@@ -1,6 +1,6 @@
-// Consistency models through the C ABI: what may be chosen, and training with ranks of different
-// speed against a real box. A rank's update adds a power of 32 of its own to every weight, so that
-// a weight spells out how many iterations of which rank are in it.
+// Consistency models through the C ABI: the valid choices, and training with ranks of different
+// speed against a real box. Each rank's update adds its own power of 32 to every weight. A weight's
+// digits in base 32 therefore tell how many iterations of each rank it contains.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace pbox::test {
 namespace {
 
-// The status of making a context with these options, none of which is ever joined.
+// Returns the status of creating a context with these options; the context never joins.
 pbox_status create(const pbox_options& options) {
   pbox_context* context = nullptr;
   const pbox_status status = pbox_create(&options, &context);
@@ -33,7 +33,7 @@ pbox_status read(const char* name, const char* text, pbox_options* options) {
 constexpr uint32_t kElements = 20'000;
 constexpr uint32_t kWorkers = 3;
 constexpr uint32_t kIterations = 20;
-constexpr useconds_t kSlowUs = 4'000;  // of the last rank, in each iteration
+constexpr useconds_t kSlowUs = 4'000;  // additional time of the last rank per iteration
 
 struct Model {
   const char* name;
@@ -50,7 +50,8 @@ struct Model {
   bool keeps_copy() const { return sync == PBOX_SYNC_ESSP || reads == PBOX_READS_CACHED; }
 };
 
-// A rank that has joined, with the box's plain SGD of rate 1 on one tensor, whose weights are 0.
+// A joined rank of a job with one tensor whose weights start at 0; the box runs plain SGD with
+// learning rate 1.
 class Rank {
  public:
   Rank(const std::string& box, const Model& model, uint32_t rank)
@@ -117,19 +118,19 @@ void check_statistics(const Model& model, const pbox_statistics& statistics) {
   require(statistics.reads == kIterations + 1, "reads");
   require(std::accumulate(by_staleness, by_staleness + PBOX_STALENESS_BUCKETS, uint64_t{0}) ==
               statistics.reads,
-          "reads by staleness");
-  require(statistics.staleness_sum <= 0, "a sum of staleness over 0");
+          "the counts of reads by staleness do not add up");
+  require(statistics.staleness_sum <= 0, "the sum of staleness is above 0");
   require((statistics.staleness_sum == 0) == (statistics.staleness_square_sum == 0), "squares");
   require(!model.has_bound() ||
               statistics.staleness_sum >= -static_cast<int64_t>(model.staleness * statistics.reads),
-          "staleness beyond the bound");
+          "a read was staler than the bound");
   require((statistics.shadow_bytes >= kElements * sizeof(float)) == model.keeps_copy(), "memory");
-  require(model.sync == PBOX_SYNC_DROP || statistics.dropped_rounds == 0, "dropped rounds");
+  require(model.sync == PBOX_SYNC_DROP || statistics.dropped_rounds == 0, "rounds were dropped");
 }
 
 }  // namespace
 
-TEST_CASE("a consistency model that is out of range is refused by field and value") {
+TEST_CASE("a consistency model with a value out of range is refused by field and value") {
   struct Row {
     void (*change)(pbox_options&);
     const char* words;
@@ -156,7 +157,7 @@ TEST_CASE("a consistency model that is out of range is refused by field and valu
   }
 }
 
-TEST_CASE("the consistency model may be chosen in the environment, by the words of the manual") {
+TEST_CASE("the consistency model may come from the environment, in the words of the manual") {
   pbox_options options;
   CHECK(pbox_options_from_environment(&options) == PBOX_OK);
   CHECK(options.sync == PBOX_SYNC_BSP);
@@ -184,7 +185,7 @@ TEST_CASE("the consistency model may be chosen in the environment, by the words 
   CHECK(read("PBOX_SYNC_PROBABILITY", "half", &options) == PBOX_INVALID_ARGUMENT);
 }
 
-TEST_CASE("ranks of different speed train under every model, and read what it promises") {
+TEST_CASE("ranks of different speed train under every model and read what the model promises") {
   const Model models[] = {
       {.name = "bsp", .sync = PBOX_SYNC_BSP},
       {.name = "asp", .sync = PBOX_SYNC_ASP},
@@ -214,7 +215,7 @@ TEST_CASE("ranks of different speed train under every model, and read what it pr
   CHECK(daemon.await_no_jobs(kDeadlineMs));
 }
 
-TEST_CASE("a rank that is held back for too long is told who is the slowest") {
+TEST_CASE("a rank that is held back for too long learns which rank is the slowest") {
   const Model models[] = {
       {.name = "ssp", .sync = PBOX_SYNC_SSP, .staleness = 1},
       {.name = "cached", .sync = PBOX_SYNC_SSP, .staleness = 1, .reads = PBOX_READS_CACHED},
@@ -247,7 +248,7 @@ TEST_CASE("a rank that is held back for too long is told who is the slowest") {
   }
 }
 
-TEST_CASE("what does not go together is refused by the box in words that reach the caller") {
+TEST_CASE("contradictory options are refused by the box, and the caller gets the reason") {
   Daemon daemon;
   const auto refusal = [&](void (*change)(pbox_options&)) {
     return WorkerProcess([&](Line&) {

@@ -1,6 +1,7 @@
-// Jobs whose consistency model is not BSP on boxes of a cluster with a real etcd: their parts go
-// from box to box while ranks of different speed train. An element of the weights belongs to one
-// rank, which alone adds to it, 1 in each iteration: it says how many of that rank's are in.
+// Jobs with consistency models other than BSP on boxes of a cluster with a real etcd. Their parts
+// move between boxes while ranks of different speed train. Each element of the weights belongs to
+// one rank, which alone adds 1 to it in each iteration. The element's value is thus the number of
+// that rank's iterations.
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +15,8 @@ namespace {
 constexpr uint32_t kElements = 120'000;
 constexpr uint32_t kWorkers = 3;
 constexpr uint32_t kStaleness = 2;
-constexpr useconds_t kPauseUs = 3'000;  // of each rank, in each iteration; of the last one twice
+// pause of each rank per iteration; the last rank pauses for twice as long
+constexpr useconds_t kPauseUs = 3'000;
 
 #ifdef __SANITIZE_THREAD__
 constexpr uint32_t kIterations = 60;
@@ -61,7 +63,8 @@ class Rank {
       for (uint32_t rank = 0; rank < kWorkers; ++rank) check(rank, iteration);
     }
     worker_.must(pbox_barrier(worker_.context(), 0));
-    // All are in by now; a copy of this rank's own may be as old as the model allows.
+    // All updates are in the weights by now, but this rank's own copy may be as stale as the model
+    // allows.
     for (uint32_t left = 0; left <= kStaleness; ++left) step(0);
     for (uint32_t rank = 0; rank < kWorkers && model_.sync != PBOX_SYNC_DROP; ++rank) {
       const auto [least, most] = span_of(rank);
@@ -69,13 +72,13 @@ class Rank {
               "of rank " + std::to_string(rank) + " " + std::to_string(least) + " to " +
                   std::to_string(most) + " iterations are in at the end");
     }
-    require(worker_.statistics().recoveries > 0, "no part has moved");
+    require(worker_.statistics().recoveries > 0, "no part moved");
     worker_.must(pbox_barrier(worker_.context(), 0));
     worker_.leave();
   }
 
  private:
-  // In place: what is pushed is overwritten by what is read.
+  // Exchanges in place: the result of the read overwrites the pushed values.
   void step(float own) {
     for (uint32_t index = 0; index < kElements; ++index) {
       weights_[index] = index % kWorkers == rank_ ? own : 0;
@@ -84,7 +87,7 @@ class Rank {
     worker_.wait(0);
   }
 
-  // The least and the most iterations of the rank that any of its elements has.
+  // Returns the fewest and the most iterations of the rank that any of its elements contains.
   std::pair<uint32_t, uint32_t> span_of(uint32_t rank) const {
     float least = weights_[rank], most = weights_[rank];
     for (uint32_t index = rank; index < kElements; index += kWorkers) {
@@ -113,8 +116,8 @@ class Rank {
 
 }  // namespace
 
-// One job after the other: their ranks are many for few cores.
-TEST_CASE("parts of every model move while ranks train, and no update is lost or counts twice") {
+// The jobs run one after the other, because their ranks are many for few cores.
+TEST_CASE("under every model parts move during training, and no update is lost or counted twice") {
   const Model models[] = {
       {.name = "asp", .sync = PBOX_SYNC_ASP},
       {.name = "ssp", .sync = PBOX_SYNC_SSP},

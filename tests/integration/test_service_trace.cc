@@ -1,4 +1,4 @@
-// pboxctl trace of a job that runs: what it writes is what Perfetto reads, and true.
+// pboxctl trace of a running job: the output is what Perfetto reads, and it is true.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -19,7 +19,8 @@ constexpr uint32_t kRanks = 3;
 constexpr size_t kElements = 20'000;  // three chunks
 constexpr int kChunks = 6;
 
-// Rounds of two tensors until the test has said go to rank 0, which tells the others by its sum.
+// Runs rounds of two tensors until the test says go to rank 0, which tells the others through its
+// sum.
 WorkerProcess start_rank(const Daemon& daemon, uint32_t rank, const std::filesystem::path& stop) {
   return WorkerProcess([&daemon, rank, stop](Line& line) {
     AbiWorker worker({.box = daemon.control(), .rank = rank, .world_size = kRanks});
@@ -53,7 +54,7 @@ struct Span {
   Json args;
 };
 
-// By category, id and name; each has a beginning and an end.
+// Spans by category, id and name. Each has a beginning and an end.
 std::map<std::tuple<std::string, std::string, std::string>, Span> spans_of(const Json& page) {
   std::map<std::tuple<std::string, std::string, std::string>, Span> spans;
   for (const Json& event : page.at("traceEvents")) {
@@ -87,7 +88,7 @@ void check_trace(const Json& page) {
       ranks[round].insert(name);
       const auto& aggregate = spans.at({"chunk", id.substr(1, id.find('.') - 1), "aggregate"});
       REQUIRE(span.from >= aggregate.from);
-      REQUIRE(span.to <= aggregate.to);  // arrived before the sum was made
+      REQUIRE(span.to <= aggregate.to);  // arrived before the sum was complete
     } else if (name == "aggregate") {
       const Span& send = spans.at({"chunk", id, "send"});
       REQUIRE(span.to == send.from);
@@ -110,7 +111,7 @@ void check_trace(const Json& page) {
   }
 }
 
-// A busy machine may end no round in so short a time: then a longer one is asked for.
+// On a busy machine no round may end in so short a time, so the next attempt is longer.
 Output trace_until_whole(const Daemon& daemon, const Arguments& more, const std::string& file) {
   for (double seconds = 0.2;; seconds *= 2) {
     Arguments words = {"trace", "job", "--seconds", std::to_string(seconds)};
@@ -142,7 +143,7 @@ TEST_CASE("pboxctl trace shows every round of a job's chunks in order, by rank a
 
   const Output traced = trace_until_whole(daemon, {"-o", file}, file);
   CHECK_THAT(traced.text, Contains("\n9 ") && Contains("\n-4 "));
-  // To standard output, too; and the box still has it.
+  // The trace can also go to standard output, and the box still has it.
   trace_until_whole(daemon, {}, "");
   CHECK(Json::parse(daemon.get("/api/v1/jobs/job/trace"))["lost_events"] == 0);
 

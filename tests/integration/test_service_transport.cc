@@ -1,5 +1,5 @@
-// Workers and boxes over other paths than a socket per pipeline: NICs that choose queues by a hash,
-// and transports that come in libraries.
+// Workers and boxes over other paths than one socket per pipeline: NICs that choose queues by a
+// hash, and transports that come in libraries.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 using Catch::Contains;
 
-// What a lone rank of such a job is told by pbox_join; empty if it may join.
+// Returns the error that pbox_join gives to a lone rank of such a job; empty if it may join.
 std::string join_alone(const std::string& box, pbox_status expected,
                        const std::function<void(pbox_options&)>& adjust) {
   WorkerProcess process([&](Line& line) {
@@ -32,7 +32,8 @@ std::string join_alone(const std::string& box, pbox_status expected,
 
 }  // namespace
 
-TEST_CASE("workers find the queues of a NIC whose hash nobody knows, and miss none afterwards") {
+TEST_CASE(
+    "workers find the queues of a NIC with an unknown hash, and misdirect no packet afterwards") {
   Daemon daemon;
   SteeringNic nic({.box = daemon.control()});
   const auto outcome = run_sums({.box = nic.control(), .workers = 3});
@@ -44,7 +45,7 @@ TEST_CASE("workers find the queues of a NIC whose hash nobody knows, and miss no
   CHECK(nic.counts().pushes_passed > 0);
 }
 
-TEST_CASE("queues are found though half of the questions are lost, and sums survive it too") {
+TEST_CASE("queues are found although half of the trial packets are lost, and sums survive it too") {
   Daemon daemon;
   SteeringNic nic({.box = daemon.control(), .lose_every = 2});
   const auto outcome =
@@ -54,7 +55,7 @@ TEST_CASE("queues are found though half of the questions are lost, and sums surv
   CHECK(nic.counts().pushes_misdirected == 0);
 }
 
-TEST_CASE("workers follow an RSS hash that the box publishes: no packet is misdirected at all") {
+TEST_CASE("workers follow an RSS hash that the box publishes, and misdirect no packet at all") {
   Daemon daemon;
   SteeringNic nic({.box = daemon.control(), .affinity = nic::QueueAffinity::kRssHash});
   const auto outcome = run_sums({.box = nic.control(), .workers = 3});
@@ -65,7 +66,7 @@ TEST_CASE("workers follow an RSS hash that the box publishes: no packet is misdi
   CHECK(nic.counts().pushes_passed > 0);
 }
 
-TEST_CASE("a worker that would not know of the hash misdirects packets") {
+TEST_CASE("a worker that does not know the NIC's hash misdirects packets") {
   Daemon daemon;
   SteeringNic nic({.box = daemon.control(), .affinity = nic::QueueAffinity::kUdpPort});
   WorkerProcess process([&](Line& line) {
@@ -83,7 +84,8 @@ TEST_CASE("a worker that would not know of the hash misdirects packets") {
   CHECK(nic.counts().pushes_misdirected > 0);
 }
 
-TEST_CASE("a pipeline that no source port reaches ends the join, named, within its time-out") {
+TEST_CASE(
+    "a join that cannot reach a pipeline from any source port times out and names the pipeline") {
   Daemon daemon;
   SteeringNic nic({.box = daemon.control(), .deaf_pipeline = 1});
   const std::string told = join_alone(nic.control(), PBOX_TIMEOUT,
@@ -93,14 +95,15 @@ TEST_CASE("a pipeline that no source port reaches ends the join, named, within i
   CHECK(daemon.await_no_jobs(kDeadlineMs));
 }
 
-TEST_CASE("a box that finds queues in a way of a later release is an error with the remedy") {
+TEST_CASE("a queue affinity of a later release is refused, with the remedy") {
   Daemon daemon;
   SteeringNic nic({.box = daemon.control(), .affinity = static_cast<nic::QueueAffinity>(9)});
   const std::string told = join_alone(nic.control(), PBOX_VERSION_MISMATCH, {});
   CHECK_THAT(told, Contains("queue affinity 9") && Contains("upgrade it"));
 }
 
-TEST_CASE("a transport library carries a job's packets, whether or not it can be waited for") {
+TEST_CASE(
+    "a transport library carries a job's packets, whether or not it has a descriptor to wait on") {
   for (const char* port : {"lossy:wait", "lossy:poll"}) {
     INFO(port);
     Daemon daemon;
@@ -111,7 +114,7 @@ TEST_CASE("a transport library carries a job's packets, whether or not it can be
   }
 }
 
-TEST_CASE("a worker goes on over its next port where one cannot be opened, or fails under way") {
+TEST_CASE("a worker falls back to its next port if one cannot be opened or fails during the job") {
   for (const char* port : {"nosuch:device|socket", "lossy:closed|socket", "lossy:breaks|socket",
                            "nosuch:device|lossy:closed|lossy:wait"}) {
     INFO(port);
@@ -125,7 +128,7 @@ TEST_CASE("a worker goes on over its next port where one cannot be opened, or fa
   }
 }
 
-TEST_CASE("where no port is left the last one's fault is the worker's") {
+TEST_CASE("if no port is left, the worker reports the last port's fault") {
   Daemon daemon;
   const std::string told =
       join_alone(daemon.control(), PBOX_UNAVAILABLE,
@@ -134,7 +137,7 @@ TEST_CASE("where no port is left the last one's fault is the worker's") {
 }
 
 TEST_CASE(
-    "registered memory is every transport's that a worker comes to, and copied from otherwise") {
+    "registered memory is used by every transport of a worker; unregistered memory is copied") {
   Daemon daemon;
   const SumsOptions whole{.box = daemon.control(), .rounds = 4, .registered_rounds = 4};
   const auto run = [&](SumsOptions options, const char* port) {
@@ -156,13 +159,15 @@ TEST_CASE(
   half.registered_rounds = 2;
   const auto mixed = run(half, "lossy:reads");
   CHECK(mixed.packets_direct > 0);
-  CHECK(mixed.packets_staged > read.packets_staged);  // which are questions alone
+  CHECK(mixed.packets_staged > read.packets_staged);  // the probe packets only
   const auto moved = run(whole, "lossy:breaks|lossy:reads");
   CHECK(moved.packets_direct > 0);
-  CHECK(moved.packets_staged > 0);  // of the first
+  CHECK(moved.packets_staged > 0);  // through the first transport
 }
 
-TEST_CASE("a device that refuses memory is told once, in words, and training goes on with copies") {
+TEST_CASE(
+    "a device that refuses memory is reported once, with the reason, and training goes on with "
+    "copies") {
   Daemon daemon;
   WorkerProcess process([&](Line&) {
     AbiWorker worker({.box = daemon.control(),
@@ -182,7 +187,7 @@ TEST_CASE("a device that refuses memory is told once, in words, and training goe
   CHECK(process.finish() == "");
 }
 
-TEST_CASE("memory that cannot be registered is refused with what is wrong and what to do") {
+TEST_CASE("memory that cannot be registered is refused with the mistake and the remedy") {
   Daemon daemon;
   WorkerProcess process([&](Line&) {
     AbiWorker worker({.box = daemon.control()});
@@ -211,7 +216,7 @@ TEST_CASE("memory that cannot be registered is refused with what is wrong and wh
   CHECK(process.finish() == "");
 }
 
-TEST_CASE("a worker whose transport must be polled rests when nothing is under way") {
+TEST_CASE("a worker whose transport must be polled rests when nothing is in flight") {
   Daemon daemon;
   WorkerProcess process([&](Line& line) {
     AbiWorker worker({.box = daemon.control(),
@@ -232,7 +237,7 @@ TEST_CASE("a worker whose transport must be polled rests when nothing is under w
   CHECK(process.finish() == "");
 }
 
-TEST_CASE("a port comes from the environment where the caller names none") {
+TEST_CASE("a port comes from the environment if the caller names none") {
   Daemon daemon;
   WorkerProcess process([&](Line& line) {
     setenv("PBOX_PORT", "lossy:bribery", 1);
@@ -250,7 +255,8 @@ TEST_CASE("a port comes from the environment where the caller names none") {
   CHECK(process.finish() == "");
 }
 
-TEST_CASE("transports that cannot be had are errors with the library, the reason and the remedy") {
+TEST_CASE(
+    "a missing or unusable transport is an error with the library, the reason and the remedy") {
   Daemon daemon;
   const auto told = [&](pbox_status expected, const char* port) {
     return join_alone(daemon.control(), expected,

@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to over its debugging pipe (Chrome DevTools Protocol)."""
+"""A headless Chromium, controlled over its debugging pipe (Chrome DevTools Protocol)."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import time
 
 
 class Browser:
-    """One page. `problems` is what it wrote to its console as a warning or an error."""
+    """One page. `problems` lists the warnings and errors that it wrote to its console."""
 
     def __init__(self, program, timeout_s=60):
         self.problems = []
@@ -38,7 +38,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def close(self):
-        os.killpg(self._process.pid, signal.SIGKILL)  # it has processes of its own
+        os.killpg(self._process.pid, signal.SIGKILL)  # Chromium starts processes of its own
         self._process.wait()
         os.close(self._in)
         os.close(self._out)
@@ -46,7 +46,7 @@ class Browser:
         while True:
             try:
                 return self._folder.cleanup()
-            except OSError:  # some of them still end, and write
+            except OSError:  # some of them may still be ending and writing files
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
@@ -71,27 +71,27 @@ class Browser:
         self.wait_for("document.readyState === 'complete' && location.protocol === 'http:'")
 
     def evaluate(self, expression):
-        """The value of a JavaScript expression in the page."""
+        """Returns the value of a JavaScript expression in the page."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in result:
             raise AssertionError(f"{expression}: {result['exceptionDetails']}")
         return result["result"].get("value")
 
     def wait_for(self, expression):
-        """Until the expression is true."""
+        """Waits until the expression is true."""
         deadline = time.monotonic() + self._timeout_s
         while not self.evaluate(expression):
             if time.monotonic() > deadline:
-                raise AssertionError(f"never true: {expression}")
+                raise AssertionError(f"the expression did not become true: {expression}")
             time.sleep(0.1)
 
     def prefer(self, scheme):
-        """"light" or "dark"."""
+        """Sets the preferred color scheme, "light" or "dark"."""
         self.call("Emulation.setEmulatedMedia",
                   features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def screenshot(self):
-        """PNG."""
+        """Returns a screenshot as PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot")["data"])
 
     def _next(self, deadline):

@@ -1,4 +1,4 @@
-"""What the Python integration tests share: one box per test program, and one process per rank."""
+"""Shared by the Python integration tests: one box per test program, and one process per rank."""
 
 import multiprocessing
 import os
@@ -12,14 +12,14 @@ import torch.distributed as dist
 
 import pbox
 
-# Not a fork of the test: it would inherit the locks of torch's threads without the threads. A
-# server that has imported torch, and never ran any of it, makes each rank in milliseconds.
+# Ranks are not forked from the test: a fork would inherit the locks of torch's threads without the
+# threads. A fork server that has imported torch but never run it starts each rank in milliseconds.
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["numpy", "torch.distributed", "torch.utils.data"])
 
 
 class BoxTestCase(unittest.TestCase):
-    """A test against a real box, which all the tests of a class share; each has its own job."""
+    """A test against a real box. All tests of a class share the box; each has its own job."""
 
     @classmethod
     def setUpClass(cls):
@@ -27,7 +27,7 @@ class BoxTestCase(unittest.TestCase):
         cls.addClassCleanup(cls.box.close)
 
     def options(self, world_size, **options):
-        """The client options that every rank of this test's job has in common."""
+        """Returns the client options that all ranks of this test's job share."""
         return {"box": self.box.control, "job": self.id().rpartition(".")[2],
                 "world_size": world_size, "join_timeout_ms": 30000, **options}
 
@@ -41,38 +41,38 @@ class BoxTestCase(unittest.TestCase):
         return client, client.register(name, like)
 
     def joined(self, like, **options):
-        """A client of one rank with one tensor, joined."""
+        """Returns a joined client of a job of one rank and one tensor."""
         client, tensor = self.registered("tensor", like, **options)
         client.join()
         return client, tensor
 
     def temporary_path(self, name):
-        """A path in a folder that goes when the test ends."""
+        """Returns a path in a folder that is removed when the test ends."""
         folder = tempfile.TemporaryDirectory(prefix="pbox-test-")
         self.addCleanup(folder.cleanup)
         return os.path.join(folder.name, name)
 
     def wait_for_file(self, path, timeout_s=60):
-        """Waits until a rank has made the file."""
+        """Waits until a rank has created the file."""
         deadline = time.monotonic() + timeout_s
         while not os.path.exists(path):
-            self.assertLess(time.monotonic(), deadline, f"{path} does not appear")
+            self.assertLess(time.monotonic(), deadline, f"no rank has created {path} in time")
             time.sleep(0.01)
 
     def start_ranks(self, function, world_size, *arguments, **options):
-        """Starts `function(options, *arguments)` in a process per rank."""
+        """Starts `function(options, *arguments)` in one process per rank."""
         ranks = Ranks(function, world_size, self.options(world_size, **options), arguments)
         self.addCleanup(ranks.close)
         return ranks
 
     def run_ranks(self, function, world_size, *arguments, **options):
-        """Runs `function(options, *arguments)` in a process per rank; what each returned."""
+        """Runs `function(options, *arguments)` in one process per rank. Returns their results."""
         ranks = self.start_ranks(function, world_size, *arguments, **options)
         return [ranks.result(rank) for rank in range(world_size)]
 
 
 class Ranks:
-    """The processes of a job, each with a pipe for what its function returns."""
+    """The processes of a job, each with a pipe for the result of its function."""
 
     def __init__(self, function, world_size, options, arguments):
         self._pipes = []
@@ -87,7 +87,7 @@ class Ranks:
             self.processes.append(process)
 
     def result(self, rank, timeout_s=60):
-        """What the rank's function returned; raises if it raised."""
+        """Returns the result of the rank's function; raises if the function raised."""
         if not self._pipes[rank].poll(timeout_s):
             raise AssertionError(f"rank {rank} has not answered after {timeout_s} s")
         returned, failure = self._pipes[rank].recv()
@@ -116,14 +116,14 @@ def _run_rank(sender, function, options, arguments):
 
 
 def init_process_group(options, store):
-    """The process group that DDP itself needs, on loopback; `store` is the path of a file to be."""
+    """Makes the process group that DDP itself needs, on loopback. Creates the file `store`."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=options["rank"],
                             world_size=options["world_size"])
 
 
 def make_model(seed=0):
-    """A small model, equal wherever it is made with the same seed."""
+    """Returns a small model; the same seed gives the same model in every process."""
     torch.manual_seed(seed)
     return torch.nn.Sequential(
         torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 16), torch.nn.Tanh(),
@@ -131,7 +131,7 @@ def make_model(seed=0):
 
 
 def make_batch(step, rank, size=8):
-    """The inputs and targets of one rank in one step."""
+    """Returns the inputs and targets of one rank in one step."""
     generator = torch.Generator().manual_seed(1000 * step + rank)
     return (torch.randn(size, 8, generator=generator),
             torch.randint(0, 4, (size,), generator=generator))
@@ -147,7 +147,7 @@ def weights_of(model):
 
 
 def train_locally(model, optimizer, steps, world_size, after_step=None):
-    """The oracle: the same global batches in one process, as the mean over the shards."""
+    """The oracle: the same global batches in one process, with the mean over the shards."""
     for step in range(steps):
         optimizer.zero_grad()
         for rank in range(world_size):

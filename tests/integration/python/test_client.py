@@ -1,4 +1,4 @@
-"""pbox.Client against a real box: what comes back, and what does no harm."""
+"""pbox.Client against a real box: results are exact, and misuse does no harm."""
 
 import os
 import subprocess
@@ -13,27 +13,27 @@ from torch.utils.data import DataLoader, TensorDataset
 import pbox
 from support import BoxTestCase
 
-# One element; less than a packet; no multiple of one; several chunks.
+# One element; less than a packet; not a multiple of a packet; several chunks.
 SIZES = (1, 77, 5003, 100_000)
 DTYPES = {"float32": (torch.float32, 20), "float16": (torch.float16, 10),
           "bfloat16": (torch.bfloat16, 7)}
 
 
 def values(rank, size, fraction_bits):
-    """Multiples of 2^-fraction_bits in (-1, 1), as float64: any sum of a few ranks' values is exact
-    in float32, so that the box rounds once, and in one way only."""
+    """Returns multiples of 2^-fraction_bits in (-1, 1), as float64. Sums of a few ranks' values are
+    exact in float32, so the box rounds once, and in one way only."""
     limit = 2 ** fraction_bits
     generator = numpy.random.default_rng([rank, size])
     return generator.integers(1 - limit, limit, size) / limit
 
 
 def rounded(array, dtype):
-    """Exact values in the dtype, each to the nearest, ties to even."""
+    """Rounds exact values to the dtype, each to the nearest, ties to even."""
     return torch.from_numpy(array.astype(numpy.float32)).to(dtype)
 
 
 def exchange_all_sizes(options, dtype_name, reduction):
-    """Three rounds of every size at once; what the last round brought, as float32."""
+    """Runs three rounds of all sizes at once; returns the last round's results as float32."""
     dtype, fraction_bits = DTYPES[dtype_name]
     with pbox.Client(reduction=reduction, **options) as client:
         gradients = [rounded(values(options["rank"], size, fraction_bits), dtype)

@@ -1,4 +1,4 @@
-"""What pbox.Client says, and how soon, when something is wrong. Nothing here may hang."""
+"""The errors that pbox.Client raises, and how soon it does so. Nothing here may hang."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from support import BoxTestCase
 
 
 def exchange_until(options, error_kind, report=None):
-    """Exchanges without end; the text of the expected error that ends it."""
+    """Exchanges until the expected error is raised; returns the text of that error."""
     with pbox.Client(**options) as client:
         array = numpy.ones(1000, dtype=numpy.float32)
         tensor = client.register("array", array)
@@ -40,7 +40,7 @@ def register_differently(options):
 
 
 def push_or_wait(options):
-    """Rank 1 comes late, so that rank 0 has to time out; then its operation is still there."""
+    """Rank 1 is late, so rank 0's wait times out; its operation must stay in flight."""
     with pbox.Client(wait_timeout_ms=300, **options) as client:
         array = numpy.ones(10, dtype=numpy.float32)
         tensor = client.register("array", array)
@@ -174,7 +174,7 @@ class BoxTest(BoxTestCase):
             array = numpy.ones(10, dtype=numpy.float32)
             client, tensor = self.joined(array, box=box.control)
             os.kill(box.process.pid, signal.SIGSTOP)
-            os.waitpid(box.process.pid, os.WUNTRACED)  # until its last thread stands still
+            os.waitpid(box.process.pid, os.WUNTRACED)  # returns when its last thread has stopped
             try:
                 client.push_pull(tensor, array)
                 with self.assertRaisesRegex(pbox.Timeout, "box"):

@@ -1,6 +1,6 @@
-"""The demo's training through three boxes, each with a cable of its own, and three members of etcd,
-while one after the other is killed, stopped, cut off and drained: it comes to the weights of
-training alone, bit for bit."""
+"""The demo's training through three boxes, each with its own cable, and three members of etcd. One
+after the other is killed, stopped, cut off or drained. The weights must equal those of training
+alone, bit for bit."""
 
 import contextlib
 import ctypes
@@ -38,13 +38,13 @@ WORKERS = 4
 DEADLINE_S = 60
 SILENT_S = 5  # longer than a lease
 SWITCH = "10.79.0.1"
-NOBODY = 65534  # who rank 0 is, so that its packets may go another way than the others'
+NOBODY = 65534  # rank 0's user id, so that its packets can be routed apart from the others'
 NOWHERE_TABLE = 100
 
 
 def train_in_order(rank):
-    """As training.averaged_by_the_box; the last batch of an epoch waits for rank.gate, which says
-    that what was done to the boxes since the epoch before is done."""
+    """Like training.averaged_by_the_box, but the last batch of an epoch waits for the epoch's gate: a
+    file that appears when the disturbance that began after the previous epoch is over."""
     dist.init_process_group("gloo", init_method=rank.rendezvous, rank=rank.index,
                             world_size=rank.world_size)
     model = digits.make_model()
@@ -73,7 +73,7 @@ def train_in_order(rank):
 
 
 def train_alone(epochs):
-    """The oracle: the same in this process, without boxes; ranks are added in their order."""
+    """The oracle: the same training in this process, without boxes; ranks are added in order."""
     model = digits.make_model()
     optimizer = training.sgd(model)
     train, test = digits.load()
@@ -95,7 +95,7 @@ def await_true(done, what, timeout_s=3 * DEADLINE_S):
     deadline = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline:
-            raise AssertionError(f"it has not come true in {timeout_s} s: {what}")
+            raise AssertionError(f"not true after {timeout_s} s: {what}")
         time.sleep(0.02)
 
 
@@ -114,7 +114,7 @@ def must(status):
 
 
 class Rack:
-    """A switch, which is this process's network from now on, and boxes with a cable to it each. All
+    """A switch, which is this process's network from now on, and a cable from it to each box. All
     of it ends with this process."""
 
     def __init__(self, boxes):
@@ -140,7 +140,7 @@ class Rack:
 
     @contextlib.contextmanager
     def at(self, box):
-        """What is started meanwhile is on the box."""
+        """Processes that are started inside this context run on the box."""
         must(self._c.setns(self.networks[box], CLONE_NEWNET))
         try:
             yield
@@ -149,7 +149,7 @@ class Rack:
 
     @contextlib.contextmanager
     def cut(self, box):
-        """Meanwhile nobody hears the box, and it hears nobody."""
+        """Cuts the box off: inside this context no packet reaches or leaves it."""
         configure(f"link set to-{box} down")
         try:
             yield
@@ -159,7 +159,7 @@ class Rack:
 
     @contextlib.contextmanager
     def cut_for_nobody(self, box):
-        """Meanwhile what rank 0 sends to the box comes nowhere; the others reach it."""
+        """Inside this context rank 0's packets to the box are lost; the other ranks reach it."""
         address = self.addresses[box]
         rule = f"pref 10 uidrange {NOBODY}-{NOBODY} to {address}/32 lookup {NOWHERE_TABLE}"
         configure(f"neigh replace {address} lladdr 02:00:00:00:00:01 dev nowhere nud permanent",
@@ -171,7 +171,7 @@ class Rack:
 
 
 class Etcd:
-    """Three members at the switch."""
+    """An etcd of three members, at the switch."""
 
     def __init__(self, folder):
         self.members = []
@@ -194,7 +194,7 @@ class Etcd:
 
 
 class Cluster:
-    """Boxes by name, of which some may be dead."""
+    """Boxes by name; some may be dead."""
 
     def __init__(self, rack, etcd):
         self.rack, self.etcd, self.boxes = rack, etcd, {}
@@ -217,7 +217,7 @@ class Cluster:
         box.close()
 
     def page(self, name):
-        """What the box says of all; None if it does not answer."""
+        """Returns the box's view of the cluster; None if it does not answer."""
         url = f"http://{self.rack.addresses[name]}:9540/api/v1/boxes"
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:
@@ -226,7 +226,7 @@ class Cluster:
             return None
 
     def leader(self):
-        """On which all boxes agree, which list each other and nobody else; None: they do not."""
+        """Returns the leader, if all boxes agree on it and on the members; otherwise None."""
         leaders = set()
         for name in self.boxes:
             page = self.page(name)
@@ -244,7 +244,7 @@ class Cluster:
         return {box["name"]: box["parts"] for box in page["boxes"]}
 
     def follower(self):
-        """A box with parts of the job that does not lead."""
+        """Returns a box that has parts of the job and does not lead."""
         leader = self.leader()
         return next(name for name, parts in self.parts().items() if parts > 0 and name != leader)
 
@@ -320,7 +320,7 @@ class ClusterTraining(unittest.TestCase):
     def cut_a_box_off_from_one_rank(self):
         name = self.cluster.follower()
         with self.cluster.rack.cut_for_nobody(name):
-            await_true(lambda: self.cluster.parts()[name] == 0, "its parts are elsewhere")
+            await_true(lambda: self.cluster.parts()[name] == 0, "its parts have moved away")
 
     def drain_a_box(self):
         name = self.cluster.follower()
@@ -346,7 +346,7 @@ class ClusterTraining(unittest.TestCase):
         weights = ranks.run(train_in_order, WORKERS, len(happens) + 1,
                             f"{self.cluster.control()} {self.gates}", on_epoch)
         self.assertEqual(len(done), len(happens))
-        # It did disturb: two boxes were killed, one was silent, two cut off, one emptied.
+        # The disturbances took effect: two boxes killed, one silent, two cut off, one drained.
         self.assertGreaterEqual(recoveries[-1], 6)
         expected, right = train_alone(len(happens) + 1)
         self.assertGreater(right, 0.9)

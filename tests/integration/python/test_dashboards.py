@@ -1,4 +1,4 @@
-"""Every panel's query against Debian's Prometheus, which scrapes a real box under load."""
+"""Runs every panel's query in Debian's Prometheus, which scrapes a real box under load."""
 
 import glob
 import json
@@ -33,7 +33,7 @@ def find(program):
 
 
 def require(test, program):
-    """What cannot run here says so the way tools/test collects it."""
+    """If a program is missing, prints the reason in the form that tools/test collects."""
     if find(program) is None:
         why = f"no {program} here; tools/test unpacks Debian's package prometheus for it"
         print(f"skipped: {why}")
@@ -46,7 +46,7 @@ def dashboards():
 
 
 def queries():
-    """(dashboard and panel, query) of every target."""
+    """Yields (dashboard and panel, query) for every target."""
     for page in dashboards().values():
         for panel in page["panels"]:
             for target in panel["targets"]:
@@ -60,13 +60,14 @@ def free_port():
 
 
 def exchange_until(options, stop_path, slow_rank):
-    """A rank that exchanges one array until the file is there; one rank is a little slower."""
+    """Exchanges one array until the file exists; the slow rank takes a little longer."""
     with pbox.Client(**options) as client:
         values = numpy.ones(100_000, dtype=numpy.float32)
         tensor = client.register("layer", values)
         client.join()
         while True:
-            # All ranks end in the same round: the sum says whether one has seen the file.
+            # The sum tells all ranks whether any of them has seen the file, so all end in the same
+            # round.
             values.fill(1.0 if os.path.exists(stop_path) else 0.0)
             if options["rank"] == slow_rank:
                 time.sleep(0.02)
@@ -77,7 +78,7 @@ def exchange_until(options, stop_path, slow_rank):
 
 
 def read_stale_until(options, stop_path):
-    """A rank of a job whose weights are on the box, and whose ranks need not wait for all."""
+    """A rank of a job in mode optimize with a consistency model other than BSP."""
     with pbox.Client(mode="optimize", sync="ssp", staleness=2, recovery="none",
                      **options) as client:
         weights = numpy.zeros(10_000, dtype=numpy.float32)
@@ -93,7 +94,7 @@ def read_stale_until(options, stop_path):
 
 
 class Prometheus:
-    """Debian's Prometheus with the rules of the tree, and the box as its only target."""
+    """Debian's Prometheus with this tree's rules and the box as its only target."""
 
     def __init__(self, folder, target):
         self.where = f"http://127.0.0.1:{free_port()}"
@@ -114,7 +115,7 @@ class Prometheus:
         self.process.wait()
 
     def ask(self, query):
-        """The samples of now: a list of (labels, value); None while it does not answer."""
+        """Returns the current samples, a list of (labels, value); None while it does not answer."""
         url = f"{self.where}/api/v1/query?" + urllib.parse.urlencode({"query": query})
         try:
             with urllib.request.urlopen(url, timeout=10) as answer:
@@ -150,7 +151,7 @@ class Dashboards(BoxTestCase):
                 self.assertLessEqual(at["x"] + at["w"], COLUMNS)
                 cells = {(x, y) for x in range(at["x"], at["x"] + at["w"])
                          for y in range(at["y"], at["y"] + at["h"])}
-                self.assertFalse(cells & taken, f"{path}: {panel['title']} lies upon another")
+                self.assertFalse(cells & taken, f"{path}: {panel['title']} overlaps another panel")
                 taken |= cells
                 used = set(re.findall(r"\$\{?(\w+)", json.dumps(panel)))
                 self.assertLessEqual(used, known, panel["title"])
@@ -184,7 +185,7 @@ class Dashboards(BoxTestCase):
             remaining = [(name, expr) for name, expr in remaining
                          if not any(value == value for _, value in
                                     prometheus.ask(filled_in(expr)) or [])]
-        self.assertEqual(remaining, [], "queries without data")
+        self.assertEqual(remaining, [], "these queries returned no data")
         latest = prometheus.ask("topk(1, pbox_worker_late_seconds_total)")
         self.assertEqual(latest[0][0]["rank"], "2")
         with open(stop_path, "w", encoding="utf-8"):

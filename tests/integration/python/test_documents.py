@@ -1,7 +1,8 @@
-"""What the documents tell people to type works: commands that only look are run, word for word,
-beside a real box and a job; of all others the options exist. What is said to be seen, programs say.
+"""Checks the commands in the documents. Commands that only look are run, word for word, against a
+real box and a job. For all others the options must exist. Every symptom and message that the
+documents quote must occur in a program's source.
 
-The box has the ports that documents take for granted, in a network of this test's own."""
+The box has the ports that the documents assume, in a network namespace of this test's own."""
 
 import ctypes
 import os
@@ -24,27 +25,28 @@ BIN = pathlib.Path(os.environ["PBOX_BUILD_DIR"]) / "bin"
 SKIPPED = 77  # SKIP_RETURN_CODE of the ctest
 CLONE_NEWNET = 0x40000000
 TIMEOUT_S = 60
-JOB = "JOB"  # as the documents call it
+JOB = "JOB"  # the documents' placeholder for a job's name
 
 PROGRAMS = {name: BIN / name for name in ("pboxd", "pboxctl", "pbox-perf", "pbox-sim")}
 PROGRAMS |= {f"tools/{name}": TREE / "tools" / name for name in ("demo", "test", "tidy")}
 PROGRAMS |= {"tests/vm/run": TREE / "tests/vm/run"}
-# Of these the options are looked up in what --help says, and no more.
+# The test only checks these commands' options against --help.
 NOT_RUN = {
-    "pboxd": "serves until it is told to stop; this test has one",
+    "pboxd": "serves until it is stopped; this test runs one",
     "pbox-perf": "measures for minutes",
-    "pbox-sim": "has tests of its own",
-    "tools/demo": "trains for a minute", "tools/test": "runs this test", "tools/tidy": "a test too",
-    "tests/vm/run": "has tests of its own, and no --help",
-    "pboxctl top": "goes on until it is interrupted",
+    "pbox-sim": "covered by its own tests",
+    "tools/demo": "trains for a minute", "tools/test": "runs this test",
+    "tools/tidy": "is a test itself",
+    "tests/vm/run": "covered by its own tests; has no --help",
+    "pboxctl top": "runs until it is interrupted",
     "pboxctl drain": "needs a cluster: test_service_parts drains boxes",
     "pboxctl restore": "needs a snapshot: test_service_snapshot has one",
     "pboxctl snapshot": "needs a job in mode optimize: test_service_snapshot has one",
     "pboxctl plan --topology": "needs another machine's description: test_pboxctl_plan has one",
-    "pboxctl doctor": "on the box it looks at the machine, which may lack something here",
+    "pboxctl doctor": "on the box it checks the machine, which may lack something here",
 }
 RUN_ALL_THE_SAME = ("pboxctl doctor --to",)
-# Words that stand for the reader's own.
+# Placeholders that the reader replaces.
 OWN = {"BOX": "127.0.0.1"}
 
 
@@ -55,11 +57,11 @@ def documents():
 
 
 def words_of(text):
-    """A command's words: without sudo, settings before it, the comment behind it and brackets."""
+    """Returns a command's words, without sudo, variable settings, comments and brackets."""
     text = re.sub(r"\s+", " ", text.split(" #")[0]).strip().replace("[", "").replace("]", "")
     try:
         words = shlex.split(text)
-    except ValueError:  # no command
+    except ValueError:  # not a command
         return []
     while words and (words[0] == "sudo" or re.fullmatch(r"[A-Z_]+=\S*", words[0])):
         words.pop(0)
@@ -69,7 +71,7 @@ def words_of(text):
 
 
 def commands():
-    """All in documents that begin with a program of ours: (document, words), each once."""
+    """Returns all commands of our programs in the documents as (document, words), each once."""
     found = {}
     for path in documents():
         text = path.read_text(encoding="utf-8")
@@ -77,7 +79,7 @@ def commands():
         spans += [line for line in text.splitlines() if line.startswith("    ")]
         for span in spans:
             words = words_of(span)
-            # A name by itself is no command; "pboxd ready ..." is what it prints.
+            # A program's name alone is not a command, and "pboxd ready ..." is its output.
             if len(words) < 2 or words[0] not in PROGRAMS or words[1] in ("ready", "SCENARIO"):
                 continue
             found.setdefault(tuple(words), path.relative_to(TREE))
@@ -90,7 +92,7 @@ def run(words, folder):
 
 
 def help_of(words):
-    """What the command, or the subcommand, says of itself."""
+    """Returns the help text of the command or subcommand."""
     subcommands = words[1:2] if words[0] in ("pboxctl", "pbox-perf") else []
     said = run([str(PROGRAMS[words[0]]), *subcommands, "--help"], TREE)
     return said.stdout + said.stderr if said.returncode == 0 else None
@@ -104,7 +106,7 @@ def is_run(words):
 
 
 class Job(threading.Thread):
-    """A rank that exchanges one array for as long as the test goes on."""
+    """Exchanges one array until the test ends."""
 
     def __init__(self, box):
         super().__init__()
@@ -137,7 +139,7 @@ class Documents(unittest.TestCase):
 
     def test_commands_that_only_look_work_word_for_word(self):
         ran = 0
-        # One for all: what one command writes another reads.
+        # All commands share one folder, because some read files that others write.
         folder = tempfile.TemporaryDirectory(prefix="pbox-documents-")
         self.addCleanup(folder.cleanup)
         for document, words in commands():
@@ -158,10 +160,10 @@ class Documents(unittest.TestCase):
             with self.subTest(document=str(document), command=" ".join(words)):
                 key = tuple(words[:2])
                 helps.setdefault(key, help_of(words))
-                self.assertIsNotNone(helps[key], "there is no such command")
+                self.assertIsNotNone(helps[key], "no such command")
                 for option in re.findall(r"(?<!\S)--?[a-z][a-z0-9_.-]*", " ".join(words)):
                     known = re.search(rf"(?<!\S){re.escape(option)}(?![a-z0-9_-])", helps[key])
-                    self.assertIsNotNone(known, f"there is no option {option}")
+                    self.assertIsNotNone(known, f"no such option: {option}")
 
     def test_pages_answer(self):
         pages = set()
@@ -179,32 +181,32 @@ class Documents(unittest.TestCase):
             path.read_text(encoding="utf-8", errors="replace")
             for folder in ("appliance", "base", "config", "nic", "pipeline", "worker")
             for path in (TREE / folder).rglob("*") if path.suffix in (".cc", ".h", ".py"))
-        # A text may be cut over several literals.
+        # A text may be split over several string literals.
         sources = re.sub(r'"\s*\n\s*"', "", sources)
         metrics = (TREE / "docs/metrics.md").read_text(encoding="utf-8")
         page = (TREE / "docs/troubleshooting.md").read_text(encoding="utf-8")
         tables = [table.partition("\n\n")[0] for table in page.split("| you see |")[1:]]
         seen = [text for table in tables for row in table.splitlines()[2:]
                 for text in re.findall(r"`([^`]+)`", row.split(" | ")[0])
-                if words_of(text)[:1] != ["systemctl"]]  # where it is seen
+                if words_of(text)[:1] != ["systemctl"]]  # commands that show the symptom
         self.assertGreater(len(seen), 20)
         for text in seen:
             with self.subTest(text=text):
                 if text.startswith("pbox_"):
                     self.assertTrue(re.sub(r"\{.*", "", text) in metrics, "no such metric")
                     continue
-                # Between the names and numbers that differ from case to case.
+                # The literal parts between names and numbers that differ from case to case.
                 parts = [part.strip() for part in re.split(r"\.\.\.|\b[NW]\b|'", text)]
                 for part in filter(None, parts):
-                    self.assertTrue(part in sources, f"nobody says '{part}'")
+                    self.assertTrue(part in sources, f"no source file contains '{part}'")
 
 
 if __name__ == "__main__":
     if os.geteuid() != 0:
-        print("skipped: a network of its own needs root")
+        print("skipped: a network namespace needs root")
         sys.exit(SKIPPED)
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
-        print("skipped: no network of its own: " + os.strerror(ctypes.get_errno()))
+        print("skipped: cannot make a network namespace: " + os.strerror(ctypes.get_errno()))
         sys.exit(SKIPPED)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     unittest.main()

@@ -1,4 +1,4 @@
-"""The demo's training through a box with the DPDK port comes to the weights that it comes to with
+"""The demo's training through a box with the DPDK port gives the same weights as training with
 sockets: af_packet on a virtual cable, workers with kernel sockets."""
 
 import ctypes
@@ -22,13 +22,14 @@ SKIPPED = 77  # SKIP_RETURN_CODE of the ctest
 CLONE_NEWNET = 0x40000000
 WORKERS = 2
 EPOCHS = 1
-# Sums in order of arrival differ in the last bit of a float, and training enlarges that.
+# Sums in order of arrival differ in the last bit of a float, and training amplifies that.
 DIFFERENCE_MAX = 1e-4
 
 
 def enter_network():
-    """Moves this process, and all that it will start, to a network with a cable for a box; it ends
-    with them. Returns the box's arguments, and why there is no such network, if so."""
+    """Moves this process and its later children into a network namespace with a cable for a box,
+    which ends with these processes. Returns the box's arguments and None; if there can be no such
+    network, returns [] and the reason."""
     name = f"pbox-training-{os.getpid()}"
     script = (f". {shlex.quote(str(TREE / 'tools' / 'lib.sh'))}; "
               f"pbox_make_network {name} && printf '%s\\n' \"${{PBOX_NETWORK_BOX[@]}}\"")

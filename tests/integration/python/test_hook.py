@@ -1,4 +1,4 @@
-"""pbox.torch.DDPCommHook: DistributedDataParallel whose gradients a box averages."""
+"""pbox.torch.DDPCommHook: a box averages DistributedDataParallel's gradients."""
 
 import os
 import signal
@@ -26,13 +26,13 @@ def gradients_of(model):
 
 
 def gradients_with_and_without_the_box(options, store, bucket_mb):
-    """The gradients of the same steps, averaged by gloo and by the box."""
+    """Returns the gradients of the same steps, averaged by gloo and by the box."""
     init_process_group(options, store)
     plain = DistributedDataParallel(make_model(), bucket_cap_mb=bucket_mb)
     boxed = DistributedDataParallel(make_model(), bucket_cap_mb=bucket_mb)
     with pbox.torch.attach(boxed, **options):
         collected = []
-        for step in range(STEPS):  # after the first, DDP rebuilds its buckets
+        for step in range(STEPS):  # DDP rebuilds its buckets after the first step
             for model in (plain, boxed):
                 model.zero_grad(set_to_none=True)
                 shard_loss(model, step, options["rank"]).backward()
@@ -42,7 +42,7 @@ def gradients_with_and_without_the_box(options, store, bucket_mb):
 
 
 def packets_from_registered_buckets(options, store):
-    """Of more steps than DDP keeps its first buckets for."""
+    """Runs enough steps for DDP to rebuild its buckets."""
     init_process_group(options, store)
     model = DistributedDataParallel(make_model(), bucket_cap_mb=0.001)
     with pbox.torch.attach(model, **options) as hook:
@@ -52,7 +52,7 @@ def packets_from_registered_buckets(options, store):
 
 
 class Registrar:
-    """A client as far as registering goes; refuses what comes after `limit` buffers."""
+    """A client that can only register buffers; it refuses all after the first `limit`."""
 
     def __init__(self, limit=100):
         self.limit = limit
@@ -74,7 +74,7 @@ class Bucket:
 
 
 def train(options, store):
-    """As a user writes it: rank and world size come from the process group."""
+    """Uses the hook as a user does: rank and world size come from the process group."""
     init_process_group(options, store)
     model = DistributedDataParallel(make_model())
     hook = pbox.torch.DDPCommHook(model, box=options["box"], job=options["job"])
@@ -89,7 +89,7 @@ def train(options, store):
 
 
 def accumulate(options, store):
-    """Two micro-batches a step, of which only the second is exchanged."""
+    """Runs two micro-batches per step; only the second one's gradients are exchanged."""
     init_process_group(options, store)
     model = DistributedDataParallel(make_model())
     with pbox.torch.attach(model, **options) as hook:
@@ -101,7 +101,7 @@ def accumulate(options, store):
 
 
 class TwoDtypes(torch.nn.Module):
-    """Of operations that torch has for float16 on a CPU."""
+    """A model of operations that torch supports for float16 on a CPU."""
 
     def __init__(self):
         super().__init__()
@@ -162,7 +162,7 @@ def backward_without_rank_1(options, store):
 
 def backward_with_another_models_hook(options, store):
     init_process_group(options, store)
-    # The other model is gone when this one is made, and its parameters' ids may be used again.
+    # The other model is freed before this one is made, so its parameters' ids may be used again.
     hook = pbox.torch.DDPCommHook(make_model(), **options)
     model = DistributedDataParallel(make_model(), bucket_cap_mb=0.000001)
     model.register_comm_hook(None, hook)
@@ -205,7 +205,7 @@ class HookTest(BoxTestCase):
         results = self.run_ranks(train, 3, self.store())
         for rank, weights in enumerate(results):
             for mine, first, local in zip(weights, results[0], expected):
-                numpy.testing.assert_array_equal(mine, first, f"rank {rank} is not as rank 0")
+                numpy.testing.assert_array_equal(mine, first, f"rank {rank} differs from rank 0")
                 numpy.testing.assert_allclose(mine, local, rtol=1e-5, atol=1e-6)
 
     def test_no_sync_accumulates_without_an_exchange(self):

@@ -1,4 +1,4 @@
-"""The live page in headless Chromium: numbers that change, nothing from elsewhere, no errors."""
+"""The live page in headless Chromium: numbers change, nothing from other hosts, no errors."""
 
 import os
 import shutil
@@ -15,13 +15,14 @@ SLOW_RANK = 1
 
 
 def exchange_until(options, stop_path):
-    """A rank that exchanges one array until the file is there; one rank is a little slower."""
+    """Exchanges one array until the file exists; the slow rank takes a little longer."""
     with pbox.Client(**options) as client:
         values = numpy.ones(100_000, dtype=numpy.float32)
         tensor = client.register("<b>layer</b>", values)
         client.join()
         while True:
-            # All ranks end in the same round: the sum says whether one has seen the file.
+            # The sum tells all ranks whether any of them has seen the file, so all end in the same
+            # round.
             values.fill(1.0 if os.path.exists(stop_path) else 0.0)
             if options["rank"] == SLOW_RANK:
                 time.sleep(0.02)
@@ -45,7 +46,7 @@ class LivePage(BoxTestCase):
         return self.browser.evaluate(f"document.getElementById('{element}').innerText")
 
     def show(self, name):
-        """Keeps a picture where somebody wants to look at it: PBOX_SCREENSHOTS names a folder."""
+        """Saves a screenshot to the folder that PBOX_SCREENSHOTS names, if it is set."""
         picture = self.browser.screenshot()
         self.assertTrue(picture.startswith(b"\x89PNG"))
         if folder := os.environ.get("PBOX_SCREENSHOTS"):
@@ -62,7 +63,7 @@ class LivePage(BoxTestCase):
         first = self.text("throughput")
         self.browser.wait_for(f"{received} !== {first!r}")
         self.browser.wait_for("document.querySelectorAll('#stragglers tr').length > 1")
-        self.assertIn("<i>job</i>", self.text("jobs"))  # as text: not one element was made of it
+        self.assertIn("<i>job</i>", self.text("jobs"))  # shown as text; no element was made of it
         self.assertIn("tensor '<b>layer</b>'", self.text("stragglers"))
         self.assertEqual(self.browser.evaluate("document.querySelectorAll('i, b').length"), 0)
         self.assertIn("0", self.text("nodes"))

@@ -37,7 +37,7 @@ def two_groups(model):
 
 
 def train(options, name):
-    """Weights after the steps; rank 1 starts from others than rank 0, whose count."""
+    """Returns the weights after the steps. The ranks' initial weights differ; rank 0's count."""
     model = make_model(seed=options["rank"])
     local = make_optimizer(name, model.parameters())
     with pbox.torch.DistributedOptimizer(local, model, **options) as optimizer:
@@ -62,7 +62,7 @@ def train_with_schedule_and_groups(options):
 
 
 def train_without_a_model(options):
-    """Two micro-batches a step; named parameters, so that step() waits."""
+    """Runs two micro-batches per step, with named parameters, so that step() waits."""
     model = make_model()
     local = make_optimizer("momentum", model.parameters())
     with pbox.torch.DistributedOptimizer(
@@ -77,7 +77,7 @@ def train_without_a_model(options):
 
 
 def train_one_layer_on_rank_0_only(options):
-    """The second layer has a gradient on rank 0 alone."""
+    """Trains a model whose second layer has a gradient on rank 0 only."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 4))
     with pbox.torch.DistributedOptimizer(
@@ -127,7 +127,7 @@ class OptimizerTest(BoxTestCase):
     def check_weights(self, results, expected, rtol=1e-5, atol=1e-6):
         for rank, weights in enumerate(results):
             for mine, first, local in zip(weights, results[0], expected):
-                numpy.testing.assert_array_equal(mine, first, f"rank {rank} is not as rank 0")
+                numpy.testing.assert_array_equal(mine, first, f"rank {rank} differs from rank 0")
                 numpy.testing.assert_allclose(mine, local, rtol=rtol, atol=atol)
 
     def check_kind(self, name):
@@ -137,7 +137,7 @@ class OptimizerTest(BoxTestCase):
                                  WORLD_SIZE)
         self.assertGreater(max(abs(after - start).max()
                                for after, start in zip(expected, before)), 0.01)
-        # Adam divides by a root that may be tiny, and so enlarges rounding.
+        # Adam divides by a root that may be tiny, which amplifies rounding errors.
         atol = 1e-5 if name.startswith("adam") else 1e-6
         self.check_weights(self.run_ranks(train, WORLD_SIZE, name), expected, atol=atol)
 

@@ -1,4 +1,4 @@
-"""Consistency models from Python: a small problem is learned under each, with one rank slower."""
+"""Consistency models from Python: each one learns a small problem while one rank is slower."""
 
 import time
 import unittest
@@ -12,7 +12,7 @@ from support import BoxTestCase
 
 STEPS = 40
 WORLD_SIZE = 2
-SLOW_S = 0.004  # of rank 1, in each step
+SLOW_S = 0.004  # rank 1's additional time per step, in seconds
 MODELS = {
     "bsp": {},
     "asp": {"sync": "asp"},
@@ -27,7 +27,7 @@ MODELS = {
 
 
 def make_problem(rank, count=64):
-    """A linear map that both ranks see other samples of."""
+    """A linear map; each rank sees different samples of it."""
     generator = torch.Generator().manual_seed(7)
     truth = torch.randn(6, 2, generator=generator)
     generator.manual_seed(100 + rank)
@@ -36,7 +36,7 @@ def make_problem(rank, count=64):
 
 
 def train(options):
-    """The losses before and after, and the client's statistics."""
+    """Returns the losses before and after training, and the client's statistics."""
     inputs, targets = make_problem(options["rank"])
     torch.manual_seed(options["rank"])
     model = torch.nn.Linear(6, 2)
@@ -58,7 +58,7 @@ def train(options):
 
 
 def read_own_pushes(options):
-    """What a rank reads, after each push of 1 with learning rate 1, in a job of one rank."""
+    """Returns the weights a lone rank reads after each push of 1 with learning rate 1."""
     weights = numpy.zeros(1000, dtype=numpy.float32)
     with pbox.Client(mode="optimize", reduction="sum", **options) as client:
         tensor = client.register("weights", weights)
@@ -81,7 +81,8 @@ class SyncTest(BoxTestCase):
                 results = self.run_ranks(train, WORLD_SIZE, job=name, recovery="none", **model)
                 for rank, (first, last, statistics) in enumerate(results):
                     self.assertLess(last, 0.1 * first)
-                    # Weight and bias, and the initial weights of each.
+                    # The weight and the bias, and the first read of each, which gives its initial
+                    # value.
                     self.assertEqual(statistics["reads"], 2 * (STEPS + 1))
                     ages = statistics["reads_by_staleness"]
                     self.assertEqual(sum(ages), statistics["reads"])
