@@ -146,12 +146,12 @@ TEST_CASE(
   };
   AdamTraining::Report report = steps_with_a_loss();
   CHECK(report.restarts == 1);
-  CHECK(report.moments == 0);
+  CHECK(report.restored_from == 0);
   CHECK_THAT(box.daemon().program().errors(), Contains("the optimizer state restarts from 0"));
   const uint64_t steps = take_snapshot(box.daemon());
   report = steps_with_a_loss();
   CHECK(report.restarts == 2);
-  CHECK(report.moments == 2);
+  CHECK(report.restored_from == 2);
   CHECK_THAT(box.daemon().program().errors(),
              Contains("momentum and moments those of snapshot 2, after " + std::to_string(steps) +
                       " steps"));

@@ -15,7 +15,7 @@ namespace pbox::test {
 namespace {
 
 constexpr uint64_t kElements = 400'000;
-constexpr useconds_t kComputesUs = 5'000;  // between steps
+constexpr useconds_t kComputesUs = 5'000;  // pause between steps, as computing would take
 
 #ifdef __SANITIZE_THREAD__
 constexpr uint32_t kStepsEachTime = 10;
@@ -27,12 +27,13 @@ float gradient_of(uint32_t rank, uint32_t step, uint64_t index) {
   return 0.01f * static_cast<float>((index * 7 + step * 13 + rank * 5) % 31) - 0.14f;
 }
 
-// The optimizer's definition upon the sum of two gradients, which is the same in either order.
+// Applies the optimizer's definition to the sum of two gradients, which is the same in either
+// order.
 class Expected {
  public:
   Expected() : weights(kElements, 0.5f), state_(2 * kElements, 0.0f) {}
   void step(uint32_t step) {
-    if (const auto loss = losses_.find(step); loss != losses_.end()) take_moments_of(loss->second);
+    if (const auto loss = losses_.find(step); loss != losses_.end()) take_state_of(loss->second);
     const optimizer::OptimizerSpec adam{.kind = optimizer::OptimizerKind::kAdam,
                                         .learning_rate = 0.01f};
     const auto coefficients =
@@ -43,19 +44,19 @@ class Expected {
                                  state_[kElements + index], sum);
     }
   }
-  // Before `step` moments are lost: it begins with those that they were after `older` steps.
-  void lose_moments(uint32_t step, uint32_t older) { losses_[step] = older; }
+  // The optimizer state is lost before `step` and replaced by the state after `older` steps.
+  void lose_state(uint32_t step, uint32_t older) { losses_[step] = older; }
   std::vector<float> weights;
 
  private:
-  void take_moments_of(uint32_t steps) {
+  void take_state_of(uint32_t steps) {
     Expected older;
     older.losses_ = losses_;
     for (uint32_t step = 1; step <= steps; ++step) older.step(step);
     state_ = std::move(older.state_);
     taken_ = older.taken_;
   }
-  uint32_t taken_ = 0;  // steps upon the state
+  uint32_t taken_ = 0;  // steps applied to the state
   std::map<uint32_t, uint32_t> losses_;
   std::vector<float> state_;
 };
@@ -68,7 +69,7 @@ std::string describe(const pbox_statistics& statistics, const std::vector<float>
     hash = hash * 1'000'003 + bits;
   }
   return "recoveries " + std::to_string(statistics.recoveries > 0) + " restarts " +
-         std::to_string(statistics.optimizer_restarts) + " moments " +
+         std::to_string(statistics.optimizer_restarts) + " restored_from " +
          std::to_string(statistics.optimizer_snapshot) + " weights " + std::to_string(hash);
 }
 
@@ -96,7 +97,7 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank) {
   const auto steps = static_cast<uint32_t>(begun.restored_steps);
   if (options.checks) {
     for (uint32_t step = 1; step <= steps; ++step) expected.step(step);
-    require(weights == expected.weights, "it begins with wrong weights");
+    require(weights == expected.weights, "the initial weights are wrong");
   }
   line.say("joined " + std::to_string(begun.restored_snapshot) + " " + std::to_string(steps));
   uint64_t restarts = 0;
@@ -113,7 +114,7 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank) {
     if (options.checks) {
       const pbox_statistics now = worker.statistics();
       if (std::exchange(restarts, now.optimizer_restarts) < now.optimizer_restarts) {
-        expected.lose_moments(step, static_cast<uint32_t>(now.optimizer_snapshot_steps));
+        expected.lose_state(step, static_cast<uint32_t>(now.optimizer_snapshot_steps));
       }
       expected.step(step);
       require(weights == expected.weights, "wrong weights after step " + std::to_string(step));
@@ -149,12 +150,12 @@ AdamTraining::Report AdamTraining::end_steps() {
   std::vector<std::string> said;
   for (auto& rank : ranks_) said.push_back(rank.heard().value_or("nothing"));
   if (said[0] != said[1]) throw std::runtime_error(said[0] + ", but " + said[1]);
-  unsigned long recoveries = 0, restarts = 0, moments = 0, weights = 0;
+  unsigned long recoveries = 0, restarts = 0, restored_from = 0, weights = 0;
   const int fields =
-      std::sscanf(said[0].c_str(), "recoveries %lu restarts %lu moments %lu weights %lu",
-                  &recoveries, &restarts, &moments, &weights);
+      std::sscanf(said[0].c_str(), "recoveries %lu restarts %lu restored_from %lu weights %lu",
+                  &recoveries, &restarts, &restored_from, &weights);
   if (fields != 4) throw std::runtime_error(said[0]);
-  return {recoveries, restarts, moments};
+  return {recoveries, restarts, restored_from};
 }
 
 void AdamTraining::kill() const {

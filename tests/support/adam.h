@@ -1,5 +1,5 @@
-// A job in mode optimize for as long as a test wants: Adam on the boxes, two ranks in processes of
-// their own.
+// A job in mode optimize that trains for as long as a test wants: Adam on the boxes, and two ranks
+// in processes of their own.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,28 @@ class AdamTraining {
  public:
   struct Options {
     std::string box;
-    // After each step, whose weights are those of training undisturbed; but for what the box says
-    // that was lost with another, while nobody took a step.
+    // Compare the weights after each step with those of undisturbed training. Losses of optimizer
+    // state that the box reports between steps are taken into account.
     bool checks = true;
-    std::string restore = {};  // as pbox_options
-    uint32_t replicas = 0;     // so is this
-    uint32_t times = 0;        // that they take steps, and then leave; 0: for ever
+    std::string restore = {};  // as in pbox_options
+    uint32_t replicas = 0;     // as in pbox_options
+    // number of calls of begin_steps() after which the ranks leave; 0: no limit
+    uint32_t times = 0;
   };
-  // Joins, and gives the box its first weights.
+  // Joins, and initializes the weights on the box.
   explicit AdamTraining(const Options& options);
 
-  // Each time, both take some steps.
+  // Makes both ranks take some steps.
   void begin_steps() const;
   struct Report {
     uint64_t recoveries = 0, restarts = 0;
-    uint64_t moments = 0;  // the snapshot that they are of; 0: they were not lost, or begin anew
+    // the snapshot that lost optimizer state was restored from; 0: none was lost, or it restarted
+    uint64_t restored_from = 0;
   };
-  Report end_steps();  // as both ranks have it
+  Report end_steps();  // Both ranks' reports must agree.
   void kill() const;
 
-  // Where it has begun: the snapshot, 0 for none, and the steps that its weights had taken.
+  // Where training began: the snapshot (0 for none), and the steps that its weights contain.
   uint64_t restored_snapshot() const { return restored_snapshot_; }
   uint64_t restored_steps() const { return restored_steps_; }
 

@@ -73,7 +73,7 @@ void train(const SteadyTraining::Options& options, uint32_t rank, Line& line) {
 
 std::string said(WorkerProcess& rank) {
   const auto line = rank.heard();
-  if (!line) throw std::runtime_error("a rank has ended, or says nothing");
+  if (!line) throw std::runtime_error("a rank has ended or does not answer");
   if (line->starts_with("FAILED")) throw std::runtime_error(*line);
   return *line;
 }

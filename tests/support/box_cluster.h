@@ -14,10 +14,10 @@
 
 namespace pbox::test {
 
-// Asks again and again; false if it has not come true within kDeadlineMs.
+// Polls `done`; returns false if it has not become true within kDeadlineMs.
 bool await(const std::function<bool()>& done);
 
-// Nothing is rebalanced unless `flags` say so.
+// Starts a box; it does not rebalance unless `flags` enable that.
 std::unique_ptr<Daemon> start_box(const EtcdCluster& etcd, const std::string& name,
                                   const std::string& state = "none",
                                   const std::vector<std::string>& flags = {
@@ -25,38 +25,40 @@ std::unique_ptr<Daemon> start_box(const EtcdCluster& etcd, const std::string& na
 
 nlohmann::json boxes_of(const Daemon& box);  // GET /api/v1/boxes
 
-// Has `box` drain, or take parts again, as the box that is asked says.
+// Asks the box `at` to drain `box`, or to undo its drain.
 void drain(const Daemon& at, const std::string& box, bool draining);
 
-// All of `boxes` list exactly each other and name one leader among them; its name, or empty.
+// Returns the leader if all of `boxes` list exactly each other and name the same leader; else
+// empty.
 std::string agreed_leader(const std::vector<const Daemon*>& boxes);
 
 class BoxCluster {
  public:
-  // Starts boxes of these names and waits until they agree on who leads.
+  // Starts boxes with these names and waits until they agree on a leader.
   BoxCluster(const EtcdCluster& etcd, const std::vector<std::string>& names,
              std::vector<std::string> flags = {"--cluster.rebalance=false"});
 
   Daemon& operator[](const std::string& name) { return *boxes_.at(name); }
-  // And waits until all list it. One that was here before is at the address of before.
+  // Also waits until all boxes list it. A box that ran before gets its previous address.
   void start(const std::string& name);
   void remove(const std::string& name) { boxes_.erase(name); }
   std::vector<const Daemon*> all() const;
-  std::string leader() const;                   // waits until all agree on it
-  std::string control() const;                  // of all boxes, as PBOX_BOX takes it
-  size_t parts(const std::string& name) const;  // as any box says, which must list it
+  std::string leader() const;   // waits until all agree on it
+  std::string control() const;  // the control addresses of all boxes, in the form of PBOX_BOX
+  // as any box reports it; throws if `name` is not listed
+  size_t parts(const std::string& name) const;
 
  private:
   void launch(const std::string& name);
 
   const EtcdCluster& etcd_;
   std::vector<std::string> flags_;
-  std::map<std::string, std::string> ports_;  // of control, by name
+  std::map<std::string, std::string> ports_;  // control ports, by name
   std::map<std::string, std::unique_ptr<Daemon>> boxes_;
 };
 
-// Ranks in processes of their own that do some rounds each time they are told to. Every element of
-// every sum is checked, and is exact.
+// Ranks in processes of their own that run some rounds on each command. Every element of every sum
+// is checked exactly.
 class SteadyTraining {
  public:
   struct Options {
@@ -64,21 +66,21 @@ class SteadyTraining {
     std::string job = "training";
     uint32_t ranks = 2;
     std::vector<uint64_t> elements = {40'000};
-    uint32_t rounds = 50;   // each time
-    uint32_t pause_us = 0;  // between rounds, as computing would take
+    uint32_t rounds = 50;   // rounds per command
+    uint32_t pause_us = 0;  // pause between rounds, as computing would take
     std::function<void(pbox_options&)> adjust = {};
   };
-  // Returns once all have joined.
+  // Returns once all ranks have joined.
   explicit SteadyTraining(const Options& options);
 
   void begin_rounds() const;
-  void end_rounds();  // throws if one failed
+  void end_rounds();  // throws if a rank failed
   void rounds() {
     begin_rounds();
     end_rounds();
   }
   void kill() const;
-  // The longest that any rank has waited for a round since rounds began last.
+  // The longest time that any rank has waited for a round since the last begin_rounds().
   double longest_round_s() const { return longest_round_s_; }
 
  private:

@@ -31,7 +31,8 @@ Cable::~Cable() {
   run_tool({"ip", "netns", "del", rack_});
 }
 
-// Routing rules see ports: the blackhole stands before the table of the host's own addresses.
+// Only routing rules can match ports. This blackhole rule comes before the table of the host's own
+// addresses.
 bool Cable::block_udp(uint16_t port) const {
   const std::string number = std::to_string(port);
   return run_tool({"ip", "-n", box_, "rule", "add", "pref", "1", "lookup", "local"}) &&

@@ -14,7 +14,7 @@
 namespace pbox::test {
 namespace {
 
-// The word after `key` in "pboxd ready control=HOST:PORT admin=HOST:PORT".
+// Returns the word after `key` in "pboxd ready control=HOST:PORT admin=HOST:PORT".
 std::string value_of(const std::string& line, const std::string& key) {
   const size_t start = line.find(key);
   if (start == std::string::npos) return "";
@@ -132,7 +132,7 @@ uint64_t Daemon::resident_bytes() const {
     uint64_t kib = 0;
     if ((word == "VmRSS:" || word == "HugetlbPages:") && status >> kib) resident_kib += kib;
   }
-  if (resident_kib == 0) throw std::runtime_error("no VmRSS: the daemon has ended");
+  if (resident_kib == 0) throw std::runtime_error("no VmRSS in /proc: the daemon has ended");
   return resident_kib << 10;
 }
 

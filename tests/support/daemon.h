@@ -11,10 +11,10 @@ namespace pbox::test {
 
 using Arguments = std::vector<std::string>;
 
-// A program that was started, with its output kept. Killed by id when it goes out of scope.
+// A started program, with its output kept. The destructor kills it by process id.
 class Program {
  public:
-  // With `name_space` it runs inside that network namespace.
+  // Runs in the network namespace `name_space`, if it is given.
   Program(const std::string& path, const Arguments& arguments, const std::string& name_space = "");
   ~Program();
   Program(const Program&) = delete;
@@ -22,13 +22,14 @@ class Program {
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
-  // Exit status (128 + N after signal N); nothing if it still runs after `timeout_ms`.
+  // Returns the exit status (128 + N after signal N); nothing if it still runs after `timeout_ms`.
   std::optional<int> wait_exit(int timeout_ms);
-  // The next line of standard output without its end; nothing at its end or after `timeout_ms`.
+  // Returns the next line of standard output without its newline; nothing at the end of the output
+  // or after `timeout_ms`.
   std::optional<std::string> read_line(int timeout_ms);
-  // Everything written to standard error so far.
+  // Returns everything that was written to standard error so far.
   std::string errors() const;
-  // True once standard error contains `text`.
+  // Waits until standard error contains `text`; returns false after `timeout_ms`.
   bool await_errors(const std::string& text, int timeout_ms) const;
 
  private:
@@ -39,15 +40,16 @@ class Program {
   std::optional<int> status_;
 };
 
-// Runs a program, words[0], to its end; false unless it exits with 0.
+// Runs the program words[0] to its end. Returns whether it exits with 0.
 bool run_tool(const Arguments& words);
-// The same for what must succeed: throws with its standard error.
+// Does the same for a program that must succeed: throws with its standard error if it fails.
 void must_run(const Arguments& words);
 
 class Daemon {
  public:
-  // Starts it and waits until it is ready; throws std::runtime_error with its standard error if it
-  // does not get there. `arguments` come after the ports and two pipelines, and win.
+  // Starts a pboxd and waits until it is ready. If it does not become ready, throws
+  // std::runtime_error with its standard error. `arguments` follow the default ports and pipeline
+  // count, and override them.
   explicit Daemon(const Arguments& arguments = {}, const std::string& name_space = "");
 
   const std::string& control() const { return control_; }  // HOST:PORT
@@ -55,19 +57,21 @@ class Daemon {
   Program& program() { return program_; }
   const Program& program() const { return program_; }
 
-  // The body of an answer of the admin server.
+  // Returns the body of the admin server's answer.
   std::string get(const std::string& path) const;
-  // The same of a POST of JSON.
+  // Does the same for a POST of JSON.
   std::string post(const std::string& path, const std::string& json) const;
   std::vector<uint16_t> data_ports() const;
-  // Sum over all series of a metric; with `label`, as reason="vlan", over those that have it.
+  // Returns the sum over all series of a metric. With `label`, for example reason="vlan", only
+  // series with that label count.
   uint64_t metric(const std::string& name, const std::string& label = "") const;
-  // Jobs end a little after the last worker has gone.
+  // Waits until the box has no job, which takes a moment after the last worker has left. Returns
+  // false after `timeout_ms`.
   bool await_no_jobs(int timeout_ms) const;
-  uint64_t resident_bytes() const;  // huge pages too
+  uint64_t resident_bytes() const;  // includes huge pages
 
  private:
-  // `rest`: what follows the headers that every request has.
+  // `rest` follows the headers that every request has.
   std::string ask(const std::string& what, const std::string& rest) const;
 
   Program program_;
@@ -75,22 +79,22 @@ class Daemon {
   std::string admin_;
 };
 
-// How pboxd is called by Daemon, for tests of a start that fails.
+// The arguments that Daemon passes to pboxd, for tests of a start that fails.
 Arguments daemon_arguments(const Arguments& more);
 const char* daemon_path();
 
-// A program's whole run; -1: it did not end in time.
+// The result of a program's whole run. Status -1: it did not end in time.
 struct Output {
   int status = -1;
   std::string text, errors;
 };
 Output run(const std::string& path, const Arguments& words);
-// `pboxctl`, which is at that path, asks the daemon's admin port.
+// Runs pboxctl, found at the path `pboxctl`, against the daemon's admin port.
 Output ask(const Daemon& daemon, const std::string& pboxctl, Arguments words);
 
-// A connected TCP socket to HOST:PORT of a Daemon, or -1.
+// Returns a connected TCP socket to the HOST:PORT of a Daemon, or -1.
 int connect_to(const std::string& where);
 
-constexpr int kDeadlineMs = 30'000;  // for what takes milliseconds on a machine at rest
+constexpr int kDeadlineMs = 30'000;  // for actions that take milliseconds on an idle machine
 
 }  // namespace pbox::test

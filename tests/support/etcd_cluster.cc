@@ -13,7 +13,7 @@
 namespace pbox::test {
 namespace {
 
-// Held open together while ports are chosen, so that none is chosen twice.
+// These sockets stay open together while ports are chosen, so that no port is chosen twice.
 class FreePort {
  public:
   FreePort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -45,7 +45,8 @@ std::string name_of(size_t member) {
   return std::string("m").append(std::to_string(member));
 }
 
-// An authority, a certificate of it for members and boxes, and an authority that signed nothing.
+// Makes a certificate authority, a certificate from it for members and boxes, and a second
+// authority that has signed nothing.
 void make_certificates(const std::string& folder) {
   const auto authority = [&](const std::string& name) {
     must_run({"openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
@@ -71,7 +72,8 @@ std::string etcd_is_impossible() {
 
 EtcdCluster::EtcdCluster(size_t member_count, bool tls) : tls_(tls), members_(member_count) {
   folder_ = std::filesystem::temp_directory_path() / "pbox-etcd-XXXXXX";
-  if (mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no folder " + folder_);
+  if (mkdtemp(folder_.data()) == nullptr)
+    throw std::runtime_error("cannot make a folder from the pattern " + folder_);
   if (tls_) make_certificates(folder_);
   {
     const std::vector<FreePort> ports(2 * member_count);

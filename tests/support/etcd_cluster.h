@@ -9,13 +9,13 @@
 
 namespace pbox::test {
 
-// Why there can be none here; empty: there can.
+// Returns why etcd cannot run here; empty if it can.
 std::string etcd_is_impossible();
 
 class EtcdCluster {
  public:
-  // Starts the members and waits until they answer; throws with their words if they do not. `more`
-  // are further arguments of each. With `tls`, clients must speak TLS and show a certificate.
+  // Starts the members and waits until they answer; throws with their standard error if they do
+  // not. With `tls`, clients must use TLS and show a certificate.
   explicit EtcdCluster(size_t member_count, bool tls = false);
   ~EtcdCluster();
   EtcdCluster(const EtcdCluster&) = delete;
@@ -25,14 +25,14 @@ class EtcdCluster {
   std::vector<std::string> endpoints() const;  // HOST:PORT
   std::string folder() const {
     return folder_;
-  }  // with TLS: ca.pem, box.pem, box.key, other-ca.pem
+  }  // with `tls`: has ca.pem, box.pem, box.key, other-ca.pem
 
   void kill(size_t member) { members_[member].program.reset(); }
   void start(size_t member);
   void signal(size_t member, int number) const { members_[member].program->signal(number); }
-  // The answer of etcd's JSON gateway; empty if it has none.
+  // Returns the answer of etcd's JSON gateway; empty if there is none.
   std::string post(size_t member, const std::string& path, const std::string& json) const;
-  size_t leader() const;  // throws if nobody leads after kDeadlineMs
+  size_t leader() const;  // throws if no member leads after kDeadlineMs
 
  private:
   struct Member {

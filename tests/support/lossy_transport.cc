@@ -1,9 +1,12 @@
-// A transport library, as others than kernel sockets come: sockets again, of which every seventh
-// packet is lost, so that what went through it shows. Ports: "lossy:wait", whose lanes can be
-// waited for, "lossy:poll", whose cannot, "lossy:closed", whose lanes lead nowhere, "lossy:breaks",
-// which carries some packets, and then no more, "lossy:reads", which takes memory for its own and
-// lets go of it only when it must, "lossy:refuses", which takes none, and any other, which is
-// refused.
+// A transport library for tests, as third parties might write one. It sends over kernel sockets but
+// loses every seventh packet, so that tests see that packets went through it. Ports:
+// - "lossy:wait": lanes have a descriptor to wait on.
+// - "lossy:poll": lanes must be polled.
+// - "lossy:closed": lanes cannot be opened.
+// - "lossy:breaks": carries some packets and then fails.
+// - "lossy:reads": registers memory, and releases it only when it is made to break off.
+// - "lossy:refuses": refuses to register memory.
+// Any other port is refused.
 #include <cstdio>
 #include <cstring>
 #include <iterator>

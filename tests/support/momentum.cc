@@ -8,10 +8,10 @@ namespace {
 constexpr uint64_t kElements = 20001;
 constexpr uint32_t kWorkers = 2;
 constexpr uint32_t kRounds = 8;
-constexpr uint32_t kSlowFrom = 4;  // the first round of the second learning rate
+constexpr uint32_t kSlowFrom = 4;  // the first round with the second learning rate
 
-// Momentum SGD as torch.optim.SGD defines it. Gradients are multiples of 1/4 and every factor is a
-// power of two, so the arithmetic is exact and the order of operations cannot matter.
+// Momentum SGD as torch.optim.SGD defines it. Gradients are multiples of 1/4 and all factors are
+// powers of two, so the arithmetic is exact and independent of the order of operations.
 struct Oracle {
   std::vector<float> weights = std::vector<float>(kElements);
   std::vector<float> velocity = std::vector<float>(kElements, 0.0f);
@@ -61,7 +61,7 @@ void train(const std::string& box, uint32_t rank, const std::string& port) {
   Oracle oracle;
   require(weights == oracle.weights, "initial weights are not rank 0's");
   for (uint32_t round = 0; round < kRounds; ++round) {
-    // One rank's call is enough: no round can finish without this rank's push.
+    // One rank's call is enough, because no round can finish without this rank's push.
     if (round == kSlowFrom && rank == 1) {
       worker.must(pbox_set_learning_rate(worker.context(), 0.125f));
     }

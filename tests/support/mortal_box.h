@@ -1,4 +1,4 @@
-// A box that a test kills and starts again: on the port and with the state of before.
+// A box that a test kills and starts again with the same port and state.
 #pragma once
 
 #include <signal.h>

@@ -1,5 +1,5 @@
-// What may become of a packet that reaches a pipeline and is no sound PULL: exactly one of these is
-// counted.
+// The possible verdicts on a packet that reaches a pipeline, unless it is a valid PULL. Exactly one
+// of these counters counts it.
 #pragma once
 
 #include "pipeline/observe/counters.h"

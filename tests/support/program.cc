@@ -39,7 +39,7 @@ Program::Program(const std::string& path, const Arguments& arguments,
   if (errors_fd_ < 0 || pipe2(pipe_fds, O_CLOEXEC) != 0) throw std::runtime_error("no descriptors");
   pid_ = fork();
   if (pid_ == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that crashes leaves nothing behind
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // so that a crashed test leaves no process behind
     dup2(pipe_fds[1], STDOUT_FILENO);
     dup2(errors_fd_, STDERR_FILENO);
     execvp(pointers[0], pointers.data());

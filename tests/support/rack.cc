@@ -128,7 +128,8 @@ void Rack::step(uint64_t limit_ns) {
   turn_box();
   for (uint32_t rank = 0; rank < workers_.size(); ++rank) turn_worker(rank);
   uint64_t next_ns = now_ns_ + 10'000;
-  if (network_.counts().sent == sent_before) {  // quiet: jump to the next packet or timer
+  // nothing was sent: jump to the next packet or timer
+  if (network_.counts().sent == sent_before) {
     uint64_t due_ns = network_.next_due_ns();
     for (const auto& worker : workers_) due_ns = std::min(due_ns, worker->next_deadline_ns());
     if (due_ns != UINT64_MAX) next_ns = std::max(next_ns, due_ns);

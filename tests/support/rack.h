@@ -1,5 +1,6 @@
-// A rack in one thread: one box of a few pipelines and W workers, product cores over the in-process
-// network, on a clock that only the test moves. Repeatable from the fault plan's seed.
+// A rack in one thread: one box with a few pipelines, and W workers. The product's engines and
+// exchanges run over an in-process network, on a clock that only the test moves. The fault plan's
+// seed makes runs repeatable.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,7 @@ struct RackOptions {
   wire::SyncSpec sync;
   std::vector<worker::TensorSpec> tensors;
   nic::FaultPlan faults;
-  bool payload_crc = true;  // bit flips in payloads must be seen
+  bool payload_crc = true;  // on, so that bit flips in payloads are detected
 };
 
 class Rack {
@@ -36,13 +37,13 @@ class Rack {
   nic::LoopbackNetwork& network() { return network_; }
   uint64_t now_ns() const { return now_ns_; }
 
-  // One turn of every party, then time moves to the next thing that can happen, or to limit_ns if
-  // that is earlier.
+  // Runs one turn of every party, then moves time to the next possible event, at most to limit_ns.
   void step(uint64_t limit_ns = UINT64_MAX);
-  // Steps until every started tensor of every worker is complete. False after `steps_max` steps.
+  // Steps until every started tensor of every worker is complete. Returns false after `steps_max`
+  // steps.
   bool run_until_idle(uint64_t steps_max = 2'000'000);
 
-  // Injects raw bytes at a pipeline, as from anywhere.
+  // Injects raw bytes at a pipeline, as an unknown sender would.
   void inject(uint32_t pipeline, std::vector<std::byte> bytes);
 
  private:

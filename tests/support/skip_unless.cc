@@ -1,6 +1,7 @@
-// Linked into a test program, with PBOX_SKIP_HEADER and PBOX_SKIP_REASON of the build: it runs
-// where what it needs is there, and elsewhere says why not and counts as skipped.
-#define CATCH_CONFIG_EXTERNAL_INTERFACES  // listeners
+// Linked into a test program that has requirements. The build defines PBOX_SKIP_HEADER and
+// PBOX_SKIP_REASON. If the reason function returns a text, the program prints it and counts as
+// skipped.
+#define CATCH_CONFIG_EXTERNAL_INTERFACES  // for listeners
 #include <unistd.h>
 
 #include <catch2/catch.hpp>

@@ -45,7 +45,7 @@ int open_on_loopback(int type) {
 void send_whole(int fd, const std::string& bytes) {
   for (size_t sent = 0; sent < bytes.size();) {
     const ssize_t count = send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-    if (count <= 0) return;  // that side has gone; the other will be told
+    if (count <= 0) return;  // this side has closed; the next read or write tells the other side
     sent += static_cast<size_t>(count);
   }
 }
@@ -61,7 +61,7 @@ nic::RssTable table_of(uint32_t queues) {
   return table;
 }
 
-// The process's side. Its descriptors end with it.
+// Runs in the child process. Its descriptors are closed when the process ends.
 class Switch {
  public:
   Switch(const SteeringOptions& options, SteeringCounts& counts)
@@ -109,7 +109,7 @@ class Switch {
     int box;
     wire::FrameReader from_box;
   };
-  // Where workers send a pipeline's packets, and where that pipeline is.
+  // The socket to which workers send a pipeline's packets, and that pipeline's address.
   struct Front {
     int fd;
     nic::Endpoint pipeline;
@@ -167,7 +167,7 @@ class Switch {
     wire::Parsed parsed;
     require(bytes > 0 && wire::parse(packet_.data(), static_cast<uint32_t>(bytes), parsed) ==
                              wire::Reject::kNone,
-            "a worker sent nonsense");
+            "a worker's message cannot be parsed");
     const nic::Endpoint from = nic::from_sockaddr(address);
     const bool push = parsed.header.type() == wire::PacketType::kPush;
     if (nic::rss_queue(table_, from, local_of(fronts_[index].fd)) != index) {
@@ -203,7 +203,8 @@ class Switch {
   std::vector<Front> fronts_;                           // by pipeline
   std::map<std::pair<uint32_t, uint16_t>, int> flows_;  // by pipeline and worker's source port
   nic::RssTable table_;
-  Rng rng_{1};  // a fixed pattern of losses could fit that of the questions
+  // random, because a fixed pattern of losses could match the pattern of the trial packets
+  Rng rng_{1};
   std::array<std::byte, 65536> packet_;
 };
 

@@ -1,6 +1,7 @@
-// What stands between workers and a box whose NIC queues are chosen by a hash: a packet that hashes
-// to another queue than its pipeline's is dropped. It speaks for a pboxd that has no such NIC, and
-// tells the workers in the pboxd's place how their packets find the queues. Over loopback, IPv4.
+// A process between workers and a box that imitates a NIC whose queues are chosen by a hash. It
+// drops packets that hash to another queue than their pipeline's. It relays the pboxd's control
+// messages, and tells the workers in the pboxd's place how packets find the queues. Works over IPv4
+// loopback only.
 #pragma once
 
 #include <atomic>
@@ -14,14 +15,15 @@
 namespace pbox::test {
 
 struct SteeringOptions {
-  std::string box;  // control HOST:PORT of the pboxd
-  // What SESSION says; the table too where it is kRssHash. Unknown values are said as they are.
+  std::string box;  // the pboxd's control HOST:PORT
+  // The affinity in SESSION, with the table if it is kRssHash. Unknown values are passed on
+  // unchanged.
   nic::QueueAffinity affinity = nic::QueueAffinity::kSourceTrial;
-  uint32_t lose_every = 0;  // towards the box, one packet in so many, by chance; 0: none
-  int deaf_pipeline = -1;   // hears nothing
+  uint32_t lose_every = 0;  // one packet towards the box in this many is lost at random; 0: none
+  int deaf_pipeline = -1;   // a pipeline that receives nothing; -1: none
 };
 
-// Of packets towards the box.
+// Counts of packets towards the box.
 struct SteeringCounts {
   std::atomic<uint64_t> pushes_passed{0};
   std::atomic<uint64_t> pushes_misdirected{0};
@@ -30,15 +32,15 @@ struct SteeringCounts {
 
 class SteeringNic {
  public:
-  // Starts a process of its own, which ends with this object.
+  // Starts the NIC as a process of its own, which ends with this object.
   explicit SteeringNic(const SteeringOptions& options);
 
-  // HOST:PORT that workers take for the box's.
+  // The HOST:PORT that workers use as the box's.
   const std::string& control() const { return control_; }
   const SteeringCounts& counts() const { return *counts_; }
 
  private:
-  std::shared_ptr<SteeringCounts> counts_;  // shared with the process
+  std::shared_ptr<SteeringCounts> counts_;  // shared with the child process
   WorkerProcess process_;
   std::string control_;
 };

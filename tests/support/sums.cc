@@ -9,7 +9,7 @@ namespace {
 
 using Bytes = std::vector<unsigned char>;
 
-// Exact for the values of this file only: normal numbers of few bits.
+// Converts to 16 bits. Exact only for this file's values: normal numbers with few significant bits.
 uint16_t half_of(float value, pbox_dtype dtype) {
   uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -37,7 +37,7 @@ Bytes expected(const SumsOptions& options, uint32_t round, uint32_t tensor) {
       sum += sums_value(rank, round, tensor, index);
     }
     if (options.reduction == PBOX_MEAN) sum /= static_cast<float>(workers);
-    values[index] = sum == 0 ? 0 : sum;  // no negative zero
+    values[index] = sum == 0 ? 0 : sum;  // avoid negative zero
   }
   return encode(options.dtype, values);
 }
@@ -151,7 +151,7 @@ SumsOutcome collect(std::vector<WorkerProcess>& workers) {
   outcome.identical = true;
   std::optional<uint64_t> common;
   for (WorkerProcess& worker : workers) {
-    const std::string line = worker.heard().value_or("FAILED: it said nothing");
+    const std::string line = worker.heard().value_or("FAILED: it did not report");
     uint64_t hash = 0, retransmitted = 0, direct = 0, staged = 0, refused = 0;
     std::istringstream words(line);
     if (!(words >> hash >> retransmitted >> outcome.fragment_bytes >> outcome.pipeline_count >>

@@ -1,5 +1,5 @@
-// A job of many rounds whose every result is known in advance: what workers push, what they must
-// get, and the processes that do it.
+// A job of many rounds whose results are all known in advance: the workers' gradients, the expected
+// sums, and the worker processes.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct SumsOptions {
   std::string box = {};
   std::string job = "sums";
   uint32_t workers = 2;
-  // Where sums are of several racks: what the first rank here is of all, and how many those are; 0:
-  // the workers.
+  // For sums over several racks: the number of this rack's first rank among all ranks, and the
+  // number of all ranks; 0 stands for `workers`.
   uint32_t first_rank = 0;
   uint32_t all_workers = 0;
   pbox_dtype dtype = PBOX_F32;
@@ -27,14 +27,14 @@ struct SumsOptions {
   pbox_priority_policy priority_policy = PBOX_PRIORITY_EXPLICIT;
   pbox_delivery delivery = PBOX_DELIVERY_BROADCAST;
   std::string port = "socket";
-  bool as_nobody = false;          // ranks give up root's rights
-  bool waits = false;              // having joined, ranks say "joined" and await go()
-  uint32_t registered_rounds = 0;  // so many first ones are exchanged in registered memory
+  bool as_nobody = false;          // ranks run as the user nobody
+  bool waits = false;              // ranks say "joined" after joining and wait for go()
+  uint32_t registered_rounds = 0;  // the number of first rounds whose buffers are registered memory
 };
 
 struct SumsOutcome {
-  std::string failure;  // a line of each rank that failed; empty: none did
-  // Over all ranks: identical results have one digest.
+  std::string failure;  // one line per failed rank; empty if none failed
+  // All ranks' results have the same digest.
   bool identical = false;
   uint64_t retransmitted_fragments = 0;
   uint64_t packets_direct = 0, packets_staged = 0, packets_staged_refused = 0;
@@ -42,16 +42,17 @@ struct SumsOutcome {
   uint32_t pipeline_count = 0;
 };
 
-// Small multiples of 1/4: exact in every dtype, and so are the sums of 4 workers and their means.
+// Small multiples of 1/4. They are exact in every dtype, and so are sums over 4 workers and their
+// means.
 float sums_value(uint32_t rank, uint32_t round, uint32_t tensor, uint64_t index);
 std::vector<unsigned char> encode(pbox_dtype dtype, const std::vector<float>& values);
 
-// One rank's part, in this process; says one line with its digest and its statistics.
+// Runs one rank in this process. Says one line with the digest of its results and its statistics.
 void run_sums_rank(const SumsOptions& options, uint32_t rank, Line& line);
 std::vector<WorkerProcess> start_sums(const SumsOptions& options);
-// With `waits`: until all have joined; throws if one has not.
+// For jobs with `waits`: returns once all ranks have joined; throws if one has not.
 void await_joined(std::vector<WorkerProcess>& workers);
-// Every rank in a process of its own.
+// Runs every rank in a process of its own.
 SumsOutcome run_sums(const SumsOptions& options);
 SumsOutcome collect(std::vector<WorkerProcess>& workers);
 

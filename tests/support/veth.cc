@@ -9,7 +9,7 @@
 namespace pbox::test {
 namespace {
 
-// No address of the kernel's own, which would talk there too.
+// Disables IPv6 on the interface, so that the kernel does not send frames of its own there.
 void silence(const std::string& interface) {
   std::ofstream("/proc/sys/net/ipv6/conf/" + interface + "/disable_ipv6") << "1";
 }
@@ -19,7 +19,8 @@ void add_pair(const std::string& left, const std::string& right, uint32_t mtu) {
   must_run(
       {"ip", "link", "add", left, "mtu", text, "type", "veth", "peer", "name", right, "mtu", text});
   for (const std::string& end : {left, right}) {
-    // The kernel's end would leave sums and segments to a device that is none.
+    // Offloads must be off: the kernel would leave checksums and segmentation to a NIC that does
+    // not exist.
     must_run({"ethtool", "-K", end, "tx", "off", "tx-udp-segmentation", "off"});
   }
 }
@@ -43,7 +44,7 @@ std::string veth_is_impossible() {
 Veth::Veth(const VethOptions& options)
     : mtu_(options.mtu), home_fd_(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) {
   if (home_fd_ < 0 || unshare(CLONE_NEWNET) != 0) {
-    throw std::runtime_error("no network namespace can be made");
+    throw std::runtime_error("cannot make a network namespace");
   }
   must_run({"ip", "link", "set", "lo", "up"});
   if (options.wire) {
@@ -89,7 +90,7 @@ Arguments Veth::box_arguments(uint32_t pipelines, const std::string& device,
           "--dpdk.devices=net_af_packet0,iface=" + std::string(kBoxInterface) + device + " " +
               addresses,
           "--dpdk.no_huge=true", "--pipeline.count=" + std::to_string(pipelines),
-          // Machines that test have few cores.
+          // Test machines have few cores.
           "--pipeline.pin=off", "--security.insecure=true",
           "--security.insecure_off_loopback=true"};
 }

@@ -1,5 +1,5 @@
-// A network of its own for the test and all that it starts: a box's interface, left to DPDK, and
-// the workers' interface, which is the kernel's. Loopback is up too, for control.
+// A network namespace for the test and its child processes, with a box's interface, driven by DPDK,
+// and the workers' interface, driven by the kernel. Loopback is up too, for control connections.
 #pragma once
 
 #include <memory>
@@ -10,18 +10,19 @@
 
 namespace pbox::test {
 
-// Why no such network can be made here; empty: it can. It needs root, ethtool, iproute2, a kernel
-// with veth, and a pboxd with DPDK.
+// Returns why no such network can be made here; empty if it can. It needs root, ethtool, iproute2,
+// a kernel with veth, and a pboxd with DPDK.
 std::string veth_is_impossible();
 
 struct VethOptions {
   uint32_t mtu = 9000;
-  // Between box and workers stands a process that does this to frames; without, a cable.
+  // A process between box and workers treats frames as these options say. Without it there is a
+  // plain cable.
   std::optional<WireOptions> wire = std::nullopt;
 };
 
-// The test process is moved there, and back by the destructor. The network ends with the last
-// process in it.
+// The constructor moves the test process into the namespace and the destructor moves it back. The
+// network ends with the last process in it.
 class Veth {
  public:
   explicit Veth(const VethOptions& options = {});
@@ -30,7 +31,8 @@ class Veth {
   Veth& operator=(const Veth&) = delete;
 
   Wire& wire() { return *wire_; }
-  // One more cable, with a box's interface and a workers' one of this address and network.
+  // Adds one more cable, with a box's interface and a workers' interface with this address and
+  // network.
   void add_network(const std::string& box_interface, const std::string& worker_interface,
                    const std::string& worker_address);
 
@@ -40,14 +42,14 @@ class Veth {
   static constexpr char kBoxAddress6[] = "fd77::1";
   static constexpr char kWorkerAddress[] = "10.77.0.2";
 
-  // How pboxd serves kBoxInterface. `device`: more of the device's arguments, as ",qpairs=1".
-  // `addresses`: what follows the device in dpdk.devices.
+  // Returns the arguments with which pboxd serves kBoxInterface. `device` holds more device
+  // arguments, for example ",qpairs=1". `addresses` follows the device in dpdk.devices.
   Arguments box_arguments(uint32_t pipelines, const std::string& device = "",
                           const std::string& addresses = "10.77.0.1/24") const;
 
  private:
   uint32_t mtu_;
-  int home_fd_;  // the namespace to go back to
+  int home_fd_;  // the namespace to return to
   std::unique_ptr<Wire> wire_;
 };
 

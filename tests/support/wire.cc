@@ -32,7 +32,7 @@ std::shared_ptr<WireCounts> make_shared_counts() {
   return {new (memory) WireCounts, [](WireCounts* counts) { munmap(counts, sizeof(WireCounts)); }};
 }
 
-// One direction.
+// One direction of the wire.
 class Lane {
  public:
   Lane(const FrameSocket& from, const FrameSocket& to, const WireOptions& options, bool to_box,
@@ -44,7 +44,7 @@ class Lane {
         counts_(counts),
         rng_(options.seed * 2 + (to_box ? 1 : 0)) {}
 
-  // A burst at most, so that the other direction gets its turn.
+  // Forwards at most one burst, so that the other direction gets its turn.
   void turn() {
     for (int budget = 64; budget > 0; --budget) {
       auto frame = from_.receive(0);
@@ -145,7 +145,7 @@ FrameSocket::~FrameSocket() {
   close(fd_);
 }
 
-// What an interface that is down refuses is lost, as on any wire.
+// A frame that an interface refuses because it is down is lost, as on any wire.
 void FrameSocket::send(const std::string& bytes) const {
   static_cast<void>(::send(fd_, bytes.data(), bytes.size(), 0));
 }
@@ -164,7 +164,7 @@ std::optional<FrameSocket::Frame> FrameSocket::receive(int timeout_ms) const {
   const ssize_t bytes = recvmsg(fd_, &message, 0);
   if (bytes < 0) return std::nullopt;
   Frame frame{buffer.substr(0, static_cast<size_t>(bytes)), 0};
-  // The kernel takes tags out of frames.
+  // The kernel removes VLAN tags from frames and reports them in a control message.
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr;
        each = CMSG_NXTHDR(&message, each)) {
     if (each->cmsg_type != PACKET_AUXDATA) continue;

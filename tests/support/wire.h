@@ -1,5 +1,5 @@
-// A process between two interfaces that loses, repeats and reorders Ethernet frames by a seed, or
-// puts the frames of one side into a VLAN.
+// A process between two interfaces that loses, repeats and reorders Ethernet frames at random from
+// a seed, or tags the frames of one side with a VLAN.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,11 @@ namespace pbox::test {
 
 struct WireOptions {
   uint64_t seed = 1;
-  // One of so many frames, in either direction; 0: none.
+  // One frame in this many, in either direction; 0: none.
   uint32_t lose_one_of = 0;
   uint32_t repeat_one_of = 0;
-  uint32_t delay_one_of = 0;  // behind up to 8 later ones, or 1 ms
-  uint16_t vlan = 0;          // of the box's side; 0: frames pass as they are
+  uint32_t delay_one_of = 0;  // behind up to 8 later frames, or by 1 ms
+  uint16_t vlan = 0;          // VLAN of the box's side; 0: frames pass unchanged
 };
 
 struct WireCounts {
@@ -28,18 +28,18 @@ struct WireCounts {
 
 class Wire {
  public:
-  // Both interfaces are up; the process ends with this object.
+  // Both interfaces must be up. The process ends with this object.
   Wire(const std::string& box_side, const std::string& worker_side, const WireOptions& options);
 
   const WireCounts& counts() const { return *counts_; }
 
  private:
-  std::shared_ptr<WireCounts> counts_;  // shared with the process
+  std::shared_ptr<WireCounts> counts_;  // shared with the child process
   WorkerProcess process_;
 };
 
-// A raw socket on an interface of this network namespace that takes whole frames of every kind, and
-// none that this host sends.
+// A raw socket on an interface of this network namespace. It receives whole frames of every kind,
+// except those that this host sends.
 class FrameSocket {
  public:
   explicit FrameSocket(const std::string& interface);
@@ -49,20 +49,20 @@ class FrameSocket {
 
   struct Frame {
     std::string bytes;  // without a VLAN tag
-    uint16_t vlan = 0;  // 0: it had none
+    uint16_t vlan = 0;  // 0: the frame had no tag
   };
   int fd() const { return fd_; }
   void send(const std::string& bytes) const;
-  // Nothing after `timeout_ms`.
+  // Returns nothing after `timeout_ms`.
   std::optional<Frame> receive(int timeout_ms) const;
-  const std::string& mac() const { return mac_; }  // the interface's, 6 bytes
+  const std::string& mac() const { return mac_; }  // the interface's MAC, 6 bytes
 
  private:
   int fd_;
   std::string mac_;
 };
 
-// The frame with an 802.1Q tag.
+// Returns the frame with an 802.1Q tag.
 std::string with_tag(const std::string& bytes, uint16_t vlan);
 
 }  // namespace pbox::test

@@ -19,12 +19,12 @@ namespace pbox::test {
 
 void Line::say(const std::string& text) const {
   const std::string line = text + "\n";
-  if (write(out_, line.data(), line.size()) < 0) throw std::runtime_error("the test has gone");
+  if (write(out_, line.data(), line.size()) < 0) throw std::runtime_error("the test has ended");
 }
 
 void Line::await_go() const {
   char byte = 0;
-  if (read(in_, &byte, 1) != 1) throw std::runtime_error("the test has gone");
+  if (read(in_, &byte, 1) != 1) throw std::runtime_error("the test has ended");
 }
 
 WorkerProcess::WorkerProcess(const std::function<void(Line&)>& body) {
@@ -46,7 +46,7 @@ WorkerProcess::WorkerProcess(const std::function<void(Line&)>& body) {
       status = 1;
       line.say(std::string("FAILED: ") + exception.what());
     }
-    _exit(status);  // nothing of the test program runs twice
+    _exit(status);  // skips the test program's exit handlers, which must not run twice
   }
   close(to_child[0]);
   close(from_child[1]);
@@ -87,7 +87,7 @@ std::optional<std::string> WorkerProcess::heard(int timeout_ms) {
 }
 
 void WorkerProcess::go() const {
-  if (write(out_, "g", 1) != 1) throw std::runtime_error("the worker has gone");
+  if (write(out_, "g", 1) != 1) throw std::runtime_error("the worker has ended");
 }
 
 void WorkerProcess::signal(int number) const {
@@ -168,7 +168,7 @@ void become_nobody() {
   require(setgroups(0, nullptr) == 0 && setresgid(kNobody, kNobody, kNobody) == 0 &&
               setresuid(kNobody, kNobody, kNobody) == 0,
           "cannot become nobody");
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // the change of the user took it away
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // the change of the user reset it
 }
 
 void require(bool condition, const std::string& text) {

@@ -1,5 +1,5 @@
-// Workers as their users have them: one process each, through the C ABI of libpbox and nothing
-// else. Processes are forked, so the test program itself must have one thread only.
+// Workers as users run them: one process each, using only libpbox's C ABI. The processes are
+// forked, so the test program itself must have a single thread.
 #pragma once
 
 #include <sys/types.h>
@@ -13,12 +13,12 @@
 
 namespace pbox::test {
 
-// The child's line to its test. Lines go one way, "go on" the other.
+// The child's connection to its test. The child sends lines, and the test sends go().
 class Line {
  public:
   Line(int in, int out) : in_(in), out_(out) {}
   void say(const std::string& text) const;
-  // Until the test says go(); throws when the test has gone.
+  // Waits until the test calls go(); throws if the test has ended.
   void await_go() const;
 
  private:
@@ -28,18 +28,19 @@ class Line {
 
 class WorkerProcess {
  public:
-  // Runs `body` in a child. What it throws is its failure.
+  // Runs `body` in a child. An exception from it is reported as the child's failure.
   explicit WorkerProcess(const std::function<void(Line&)>& body);
-  ~WorkerProcess();  // SIGKILL
+  ~WorkerProcess();  // sends SIGKILL
   WorkerProcess(WorkerProcess&& other) noexcept;
   WorkerProcess& operator=(WorkerProcess&&) = delete;
 
   pid_t pid() const { return pid_; }
-  // The next line the child said; "FAILED: ..." if it threw; nothing when it ended or is too slow.
+  // Returns the next line from the child, or "FAILED: ..." if it threw; nothing if it has ended or
+  // is too slow.
   std::optional<std::string> heard(int timeout_ms = 300'000);
   void go() const;
   void signal(int number) const;
-  // Waits for the end. Empty if the body returned; else what went wrong.
+  // Waits for the child's end. Returns its error; empty if the body returned.
   std::string finish(int timeout_ms = 300'000);
 
  private:
@@ -57,7 +58,7 @@ struct WorkerOptions {
   std::function<void(pbox_options&)> adjust = {};
 };
 
-// A context whose calls must succeed: they throw with the library's words.
+// A context whose calls must succeed: a failure throws with the library's message.
 class AbiWorker {
  public:
   explicit AbiWorker(const WorkerOptions& options);
@@ -69,14 +70,14 @@ class AbiWorker {
   uint32_t tensor(const std::string& name, uint64_t elements, pbox_dtype dtype = PBOX_F32,
                   int32_t priority = 0) const;
   void join() const { must(pbox_join(context_)); }
-  // Joins a job in mode optimize, whose optimizer is plain SGD, and returns with the initial
-  // weights of the tensor in `weights`: rank 0's.
+  // Joins a job in mode optimize with plain SGD, and returns with the tensor's initial weights,
+  // which are rank 0's, in `weights`.
   void join_with_sgd(float learning_rate, uint32_t tensor, std::vector<float>& weights) const;
   void push_pull(uint32_t tensor, const void* input, void* output) const {
     must(pbox_push_pull(context_, tensor, input, output, nullptr, nullptr));
   }
   void wait(uint32_t tensor) const { must(pbox_wait(context_, tensor, 0)); }
-  // In the place of both, where either may be what fails.
+  // Use this if either of the two calls may fail.
   pbox_status push_pull_and_wait(uint32_t tensor, const void* input, void* output) const {
     const pbox_status status = pbox_push_pull(context_, tensor, input, output, nullptr, nullptr);
     return status == PBOX_OK ? pbox_wait(context_, tensor, 0) : status;
@@ -86,7 +87,7 @@ class AbiWorker {
   pbox_statistics statistics() const;
 
   void must(pbox_status status) const { must_be(PBOX_OK, status); }
-  // The message that came with the status; throws if it is another one.
+  // Returns the message that came with the status; throws if the status differs from `expected`.
   std::string must_be(pbox_status expected, pbox_status actual) const;
 
  private:
@@ -96,7 +97,7 @@ class AbiWorker {
 // Moves the calling process into a network namespace.
 void enter_name_space(const std::string& name);
 
-// Gives up root's rights for good.
+// Drops root's rights permanently, by becoming the user nobody.
 void become_nobody();
 
 void require(bool condition, const std::string& text);
