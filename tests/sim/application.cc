@@ -27,8 +27,8 @@ Application::Application(JobModel& job, uint32_t rank, uint64_t seed)
   }
 }
 
-// While no operation is under way the buffers are the application's: it writes into them what a
-// late packet would spoil.
+// Between operations the buffers belong to the application. It writes a pattern into them, which
+// shows whether a late packet has spoiled them.
 void Application::scribble(std::vector<std::byte>& buffer, uint32_t round) {
   for (size_t index = 0; index < buffer.size(); ++index) {
     buffer[index] = static_cast<std::byte>(0xa5 + 31 * round + 7 * index);
@@ -92,7 +92,7 @@ void Application::start(worker::Membership& membership, uint32_t index, uint64_t
   Tensor& tensor = tensors_[index];
   require(is_scribble(tensor.input, tensor.round) && is_scribble(tensor.output, tensor.round), [&] {
     return job_.name + " rank " + std::to_string(rank_) + ": a buffer of tensor " +
-           std::to_string(index) + " changed while it was the application's";
+           std::to_string(index) + " changed while it belonged to the application";
   });
   const bool in_place = job_.options.in_place;
   auto& input = in_place ? tensor.output : tensor.input;
@@ -128,7 +128,7 @@ void Application::check_result(uint32_t index) {
     auto what = job_.options.is_relaxed() ? job_.read(rank_, id, tensor.round, bytes)
                 : tensor.fetches          ? job_.wrong(id, tensor.round - 1, 0, bytes)
                                           : job_.consume(rank_, id, tensor.round, bytes);
-    // What is fetched is the newest there is: some of a tensor's chunks may be a round ahead.
+    // A fetch returns the newest weights, so some of a tensor's chunks may be a round ahead.
     if (what && tensor.fetches) what = job_.wrong(id, tensor.round, 0, bytes);
     require(!what, [&] { return where() + ", chunk " + std::to_string(id) + ": " + *what; });
   }
@@ -146,7 +146,7 @@ uint64_t Application::think_ns(uint32_t round) {
     case Straggling::kInTurns: straggles = round / kRoundsOfATurn % options.workers == rank_; break;
     case Straggling::kByChance: straggles = rng_.below(8) == 0; break;
   }
-  // Who goes on for others only need not hurry.
+  // A rank that continues only for the others need not hurry.
   constexpr uint64_t kUnhurriedNs = 5 * kNanosPerMilli;
   const uint64_t least_ns = round >= options.rounds ? kUnhurriedNs : 0;
   const uint64_t usual_ns = least_ns + rng_.below(options.think_max_ns + 1);

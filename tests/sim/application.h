@@ -1,5 +1,5 @@
-// What a training process does with its tensors: rounds one after another, in an order and at a
-// pace of its own, checking every result it gets and that nobody touches its buffers in between.
+// The training process's use of its tensors: rounds one after another, in an order and at a pace of
+// its own. It checks every result, and that nobody touches its buffers between operations.
 #pragma once
 
 #include <optional>
@@ -15,27 +15,28 @@ class Application {
  public:
   Application(JobModel& job, uint32_t rank, uint64_t seed);
 
-  // Starts whatever is due. Returns when something will be, by the clock that now_ns is of;
-  // UINT64_MAX: not before an operation completes.
+  // Starts all operations that are due. Returns the time of the next one on now_ns's clock;
+  // UINT64_MAX if none is due before an operation completes.
   uint64_t start_due(worker::Membership& membership, uint64_t now_ns, uint64_t rack_now_ns);
   void completed(uint32_t tensor, uint64_t now_ns);
-  // The process is a new one in a job that has begun: where each tensor goes on.
+  // For a new process in a job that has begun: sets the round in which each tensor continues.
   void resume(const worker::Exchange& exchange, uint64_t now_ns);
 
-  // Also that of others, where whoever lags behind needs them to go on.
+  // True once this rank's rounds are done, and those of the ranks that need it to continue.
   bool done() const;
-  // Operations of which the box dropped some part; nothing once that is not counted any more.
+  // Number of operations of which the box dropped some part; nothing once they are no longer
+  // counted.
   std::optional<uint64_t> operations_dropped() const;
   uint64_t rounds_completed() const { return rounds_completed_; }
-  // When the oldest operation that is not complete began, in rack time; UINT64_MAX: there is none.
+  // Start of the oldest incomplete operation, in rack time; UINT64_MAX if there is none.
   uint64_t oldest_start_ns() const;
   std::string waiting_for() const;
 
  private:
   struct Tensor {
-    uint32_t round = 0;  // the next to start, or the one under way
+    uint32_t round = 0;  // the next round to start, or the round in flight
     bool busy = false;
-    bool fetches = false;  // the weights of the round before come first
+    bool fetches = false;  // the previous round's weights must be fetched first
     uint64_t ready_ns = 0;
     uint64_t started_ns = 0;
     uint32_t input_crc = 0;
@@ -43,7 +44,7 @@ class Application {
   };
 
   bool may_start(const Tensor& tensor) const;
-  // Its rounds are done, but others need a quorum.
+  // This rank's rounds are done, but it continues because other ranks need a quorum.
   bool goes_on() const;
   void fill(uint32_t index, std::vector<std::byte>& input);
   uint64_t think_ns(uint32_t round);
@@ -54,11 +55,11 @@ class Application {
 
   JobModel& job_;
   uint32_t rank_;
-  uint32_t process_;  // of the rank's, from 0
+  uint32_t process_;  // number of this process among the rank's processes, from 0
   Rng rng_;
   std::vector<Tensor> tensors_;
   std::vector<uint32_t> order_;
-  uint32_t step_ = 0;  // of an application that goes by steps
+  uint32_t step_ = 0;  // current step, if the application goes by steps
   size_t tensors_done_ = 0;
   uint64_t rounds_completed_ = 0;
   uint64_t operations_dropped_ = 0;

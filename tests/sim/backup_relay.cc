@@ -7,7 +7,8 @@
 namespace pbox::sim {
 namespace {
 
-// Of each a range of its own, so that a late packet finds nobody, or the one that it is for.
+// Each relay has its own range of ports, so that a late packet reaches either its addressee or
+// nobody.
 constexpr uint32_t kFirstPort = 30'000;
 constexpr uint32_t kPortsEach = 8;
 constexpr uint32_t kRanges = 4'000;
@@ -85,7 +86,7 @@ void BackupMember::leave() {
   lanes_.clear();
   tell_ = nullptr;
   if (over_ || membership_ == nullptr) return;
-  rack_.say(who(), [] { return "is left"; });
+  rack_.say(who(), [] { return "leaves the backup job"; });
   membership_->leave();
   perform();
 }
@@ -113,7 +114,7 @@ uint64_t BackupMember::run(worker::Exchange& exchange, uint64_t now_ns, bool& bu
   return busy ? UINT64_MAX : exchange.next_deadline_ns();
 }
 
-// In place.
+// The result overwrites `values`.
 void BackupMember::start(uint32_t chunk, float* values) {
   auto* bytes = reinterpret_cast<std::byte*>(values);
   membership_->start(
@@ -173,7 +174,7 @@ void BackupMember::end_if_over() {
   tell(why);
 }
 
-// On the control thread of the box, after what it is at. Who is told may leave for it.
+// Runs on the box's control thread, after its current event. The receiver may leave in response.
 void BackupMember::tell(const Status& status) {
   rack_.queue.after(0, [this, status] {
     if (const auto tell = tell_) tell(status);

@@ -1,5 +1,5 @@
-// A box's way to the box that has a copy of one of its parts (replicas = 1). What appliance/relay
-// does with a thread and libpbox is done here with what is in libpbox, its membership.
+// A box's connection to the box that keeps a backup copy of one of its parts (replicas = 1).
+// appliance/relay does this with a thread and libpbox; here only libpbox's membership is used.
 #pragma once
 
 #include <functional>
@@ -15,21 +15,21 @@ namespace pbox::sim {
 
 class BackupMember final : public Member {
  public:
-  // Joins the job of the copy at once. `box`: whose it is, and who has the copy is at `address`.
+  // Joins the backup job at once. `box` is the primary; the backup box is at `address`.
   BackupMember(Rack& rack, HostId box, uint32_t number, const std::string& address,
                appliance::RelaySpec spec, std::function<void(Status)> tell);
 
-  // As appliance::Relay.
+  // These are the operations of appliance::Relay.
   void seed(std::vector<std::vector<float>> values);
   void run(std::vector<appliance::RelayLane> lanes);
   appliance::RelayView view() const;
   void leave();
 
-  // A pipeline may have something for it.
+  // Called when a pipeline may have chunks for the relay.
   void wake() {
     if (!lanes_.empty()) thread_.wake_soon();
   }
-  // The box's process is gone.
+  // The primary's process has died.
   void crash();
 
  private:
@@ -44,13 +44,13 @@ class BackupMember final : public Member {
   void completed(uint32_t tensor);
   void tell(const Status& status);
 
-  HostId box_;  // whose it is
+  HostId box_;  // the primary
   appliance::RelaySpec spec_;
   std::string address_;
   std::function<void(Status)> tell_;
   float own_workers_ = 0, all_workers_ = 0;
   bool counts_workers_ = false, is_joined_ = false;
-  std::optional<std::vector<std::vector<float>>> seeds_;  // until all of them are there
+  std::optional<std::vector<std::vector<float>>> seeds_;  // held until all of them have been sent
   bool seeds_started_ = false;
   uint32_t seeds_left_ = 0;
   std::vector<appliance::RelayLane> lanes_;
@@ -58,7 +58,7 @@ class BackupMember final : public Member {
   uint64_t started_ = 0, relayed_ = 0;
 };
 
-// What the registry has of it.
+// The object that the registry holds; it forwards to a BackupMember.
 class BackupRelay final : public appliance::Relay {
  public:
   explicit BackupRelay(BackupMember& member) : member_(member) {}

@@ -9,7 +9,7 @@
 namespace pbox::sim {
 namespace {
 
-// How long a turn with packets takes; one without packets ends until something comes.
+// Duration of a turn with packets. A turn without packets ends when something arrives.
 constexpr uint64_t kTurnNs = 2'000;
 constexpr uint64_t kRestartNs = 100 * kNanosPerMilli;
 constexpr uint64_t kTickNs = 50 * kNanosPerMilli;
@@ -49,8 +49,9 @@ appliance::RegistryOptions Box::registry_options() const {
   options.heartbeat_interval_ms =
       static_cast<uint32_t>(rack_.options.dead_after_ns / kNanosPerMilli / 10);
   options.payload_crc = rack_.options.payload_crc;
-  // Half of all seeds draw the same session numbers at each start: then it is the epoch alone that
-  // tells a session from one before the crash. Names of copies must differ.
+  // Half of all seeds draw the same session numbers at each start. Then only the epoch
+  // distinguishes a session from one before the crash. Names of backup copies must differ in any
+  // case.
   const auto& jobs = rack_.options.jobs;
   const bool names_copies =
       std::any_of(jobs.begin(), jobs.end(), [](const JobOptions& job) { return job.has_copy; });
@@ -68,7 +69,7 @@ void Box::start() {
   auto epochs = appliance::EpochStore::open(disk_);
   if (!epochs) {
     require(epochs.error().message.find("damaged") == std::string::npos,
-            [&] { return "the disk kept no whole file: " + epochs.error().message; });
+            [&] { return "the disk did not keep a whole epoch file: " + epochs.error().message; });
     rack_.queue.after(kRestartNs, [this] { start(); });
     return;
   }
@@ -133,7 +134,7 @@ bool Box::turn(uint32_t index, bool carries_out_command) {
   if (!up()) return false;
   Pipeline& pipeline = pipelines_[index];
   const Packet* next = pipeline.ring->waiting.empty() ? nullptr : &pipeline.ring->waiting.front();
-  // Alone in its burst, so that whatever changes is its doing.
+  // A damaged packet gets a burst of its own, so that any change of state is its doing.
   const bool alone = next != nullptr && next->damaged && !carries_out_command;
   pipeline.port->set_burst_packets(alone ? 1 : rack_.options.burst_packets);
   checker_->before_turn(index, *pipeline.core, alone);
@@ -147,7 +148,7 @@ void Box::execute(uint32_t index, pipeline::Command command) {
   Pipeline& pipeline = pipelines_[index];
   command.ticket = pipeline.next_ticket++;
   require(pipeline.mailbox->commands.push(command), "a pipeline's mailbox is full");
-  // The control thread waits, the pipeline takes its turns.
+  // The control thread waits while the pipeline takes its turns.
   while (pipeline.mailbox->completed_ticket.load() < command.ticket) turn(index, true);
   pipeline.thread->wake_soon();
   if (command.kind == pipeline::CommandKind::kRemove) checker_->removed(index, *command.shard);
@@ -204,7 +205,7 @@ void Box::Client::on_control_message(ConnectionId id, const std::string& body) {
   if (BackupMember* member = relay(id)) return member->on_control_message(id, body);
   if (!box_.questions_.contains(id)) return;
   proto::BoxMessage message;
-  require(message.ParseFromString(body), "a box sent what is no control message");
+  require(message.ParseFromString(body), "a box sent an invalid control message");
   if (!message.has_failure()) return box_.end_question(id, std::move(message));
   box_.end_question(
       id, Error{static_cast<ErrorCode>(message.failure().code()), message.failure().message()});
@@ -231,7 +232,7 @@ void Box::flush() {
 void Box::carry_out(const appliance::Action& action) {
   if (action.kind == appliance::Action::Kind::kClose) {
     rack_.control.close(action.connection, host_);
-    // As the control server says it, once the last message is on its way.
+    // Does what the control server does once the last message has been sent.
     registry_->on_closed(action.connection, "closed by the box", control_thread_.now_ns());
     return;
   }
@@ -268,7 +269,7 @@ void Box::note_epoch(uint32_t epoch, uint32_t job) {
   const auto [given, is_new] = epochs_given_.emplace(epoch, owner);
   const bool is_one_jobs = given->second == owner && (is_new || job != kOfCopies);
   require(is_one_jobs && (!is_new || given->first == epochs_given_.rbegin()->first),
-          [&] { return "epoch " + std::to_string(epoch) + " was given out before"; });
+          [&] { return "epoch " + std::to_string(epoch) + " was assigned before"; });
 }
 
 void Box::learn_session(ConnectionId id, const proto::Session& session) {
@@ -283,7 +284,7 @@ void Box::learn_session(ConnectionId id, const proto::Session& session) {
 Result<std::optional<proto::PartPlace>> Box::other_owner(const std::string& job, uint32_t,
                                                          uint32_t) const {
   const auto owner = rack_.parts.known_owner(host_, job);
-  if (!owner) return Error{ErrorCode::kUnavailable, "this box has yet to hear of " + job};
+  if (!owner) return Error{ErrorCode::kUnavailable, "this box does not know yet who owns " + job};
   if (*owner == host_) return std::optional<proto::PartPlace>();
   proto::PartPlace place;
   place.set_box("box" + std::to_string(*owner));
@@ -291,7 +292,7 @@ Result<std::optional<proto::PartPlace>> Box::other_owner(const std::string& job,
   return std::optional<proto::PartPlace>(std::move(place));
 }
 
-// As of a store: the answer takes a while, and tells what is known when it is given.
+// Imitates a store: the answer takes a while, and reflects the state at the time of the answer.
 void Box::ask(const proto::AskPartMap& question, Answer done) {
   const auto lost = question.lost_box();
   const std::string job = question.job();
@@ -299,7 +300,7 @@ void Box::ask(const proto::AskPartMap& question, Answer done) {
   rack_.queue.after(rack_.options.latency_ns, [this, job, done = std::move(done)] {
     const auto owner = rack_.parts.known_owner(host_, job);
     if (!owner) {
-      done(Error{ErrorCode::kUnavailable, "this box has yet to hear of " + job});
+      done(Error{ErrorCode::kUnavailable, "this box does not know yet who owns " + job});
     } else {
       proto::PartMap plan;
       plan.set_chunk_bytes(limits::kChunkBytesDefault);
@@ -313,7 +314,7 @@ void Box::ask(const proto::AskPartMap& question, Answer done) {
   });
 }
 
-// Those that are registered, from the next one on.
+// Returns the registered boxes, starting with the next one.
 std::vector<proto::PartPlace> Box::backup_candidates(const std::string&, uint32_t) const {
   std::vector<proto::PartPlace> places;
   for (HostId step = 1; step < rack_.options.boxes; ++step) {
@@ -361,7 +362,8 @@ void Box::end_question(ConnectionId id, Result<proto::BoxMessage> answer) {
   flush();
 }
 
-// A worker cannot reach the box. Nor can this one, or so it believes: being wrong must do no harm.
+// A worker reports that it cannot reach the box `lost`. This box believes it and takes the job
+// over. A wrong report must do no harm.
 void Box::give_away(const std::string& job, HostId lost) {
   if (lost == host_ || rack_.parts.known_owner(host_, job) != lost) return;
   rack_.say("box " + std::to_string(host_),

@@ -15,7 +15,8 @@
 
 namespace pbox::sim {
 
-// Epochs of a box that no other has: those of its own disk, each a number of all boxes apart.
+// The epochs of one box: those on its own disk, combined with the box's number so that no other box
+// has them.
 class BoxEpochs : public appliance::Epochs {
  public:
   BoxEpochs(appliance::EpochStore& own, HostId box, uint32_t boxes)
@@ -40,9 +41,10 @@ class Box final : public ControlEnd,
  public:
   Box(Rack& rack, HostId host);
 
-  // Also after crash(); what the disk kept is all that is left.
+  // Also restarts the box after crash(), with only what its disk has kept.
   void start();
-  // As `kill -9`, or `silently` as a loss of power: peers learn of it only when they next ask.
+  // The process dies as by `kill -9`. If `silently`, the machine loses power, and peers notice only
+  // when they next send.
   void crash(bool silently);
   void set_disk_failures(uint32_t one_of) { disk_.fail_one_of(one_of); }
   bool up() const { return registry_ != nullptr; }
@@ -54,7 +56,7 @@ class Box final : public ControlEnd,
 
   HostId host() const { return host_; }
   const appliance::JobRegistry& registry() const { return *registry_; }
-  // Episodes.
+  // These functions carry out episodes.
   void pause(uint64_t length_ns);
   void pause_pipeline(uint32_t pipeline, uint64_t length_ns);
   void jump(uint64_t ahead_ns);
@@ -93,7 +95,7 @@ class Box final : public ControlEnd,
                                          std::function<void(Status)> on_change) override;
   void give_away(const std::string& job, HostId lost);
 
-  // What it calls other boxes from: its questions, and the copies of its parts.
+  // The box's client side: its questions to other boxes, and the connections to its backup boxes.
   class Client final : public ControlEnd {
    public:
     explicit Client(Box& box) : box_(box) {}
@@ -106,7 +108,7 @@ class Box final : public ControlEnd,
     BackupMember* relay(ConnectionId id) const;
     Box& box_;
   };
-  // This box's question to another, over a connection of its own.
+  // A question from this box to another one, over a connection of its own.
   struct Question {
     proto::WorkerMessage message;
     BoxAnswer done;
@@ -115,11 +117,12 @@ class Box final : public ControlEnd,
 
   bool turn(uint32_t index, bool carries_out_command);
   void turn_control();
-  // Carries out what the registry wants done.
+  // Carries out the actions that the registry asks for.
   void flush();
   void carry_out(const appliance::Action& action);
   JobModel& job_of(ConnectionId id);
-  // Given to a job, or to a copy of one, of which each has its own.
+  // Notes that the epoch was assigned to a job, or (kOfCopies) to a backup copy. No epoch may be
+  // assigned twice.
   void note_epoch(uint32_t epoch, uint32_t job);
   static constexpr uint32_t kOfCopies = UINT32_MAX;
   void learn_session(ConnectionId id, const proto::Session& session);
@@ -135,10 +138,11 @@ class Box final : public ControlEnd,
   SimDisk disk_;
   std::optional<appliance::EpochStore> epochs_;
   std::optional<BoxEpochs> box_epochs_;
-  std::vector<std::unique_ptr<BackupMember>> relays_;  // all there ever were; jobs refer to them
+  // all relays that ever existed, because jobs refer to them
+  std::vector<std::unique_ptr<BackupMember>> relays_;
   std::unique_ptr<appliance::JobRegistry> registry_;
   uint64_t starts_ = 0;
-  // Over all starts: which job, and which start of the box, had an epoch.
+  // Over all starts of the box: the job and the start to which each epoch was assigned.
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> epochs_given_;
   std::map<ConnectionId, HostId> peers_;
   std::map<ConnectionId, Question> questions_;

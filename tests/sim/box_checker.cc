@@ -22,7 +22,7 @@ std::string place(const JobModel& job, const pipeline::Chunk& chunk, uint32_t ro
   return job.name + " chunk " + std::to_string(chunk.id) + " round " + std::to_string(round);
 }
 
-// The ranks that rounds wait for, as bits.
+// Returns the ranks that rounds wait for, as bits.
 uint32_t present(const pipeline::JobShard& shard) {
   uint32_t ranks = 0;
   for (const auto& session : shard.sessions()) ranks |= uint32_t{session.present} << session.rank;
@@ -68,11 +68,11 @@ BoxChecker::Tally BoxChecker::tally(const pipeline::Engine& core) {
   return tally;
 }
 
-// All that a packet may change for good: sums, bits, rounds, and where answers go.
+// Hashes all state that an accepted packet can change: sums, bits, rounds, and where answers go.
 uint64_t BoxChecker::hash(const Pipeline& pipeline) {
   uint64_t hash = 0;
   for (const Shard& entry : pipeline.shards) {
-    if (entry.shard->uplink) continue;  // what comes back from another box changes it too
+    if (entry.shard->uplink) continue;  // results from the backup box change it too
     for (const auto& session : entry.shard->sessions()) {
       hash = crc_of(hash, &session.endpoint, sizeof(session.endpoint));
       hash = crc_of(hash, &session.newest_packet_number, sizeof(session.newest_packet_number));
@@ -175,7 +175,7 @@ void BoxChecker::check_tally(const Pipeline& pipeline, const pipeline::Engine& c
                      verdicts >= received - pulls_max && verdicts + pulls >= received;
   require(sound, [&] {
     return "conservation: of " + std::to_string(received) + " packets " + std::to_string(verdicts) +
-           " were counted by what became of them, and " + std::to_string(pulls) + " as PULLs";
+           " have a verdict, and " + std::to_string(pulls) + " are PULLs";
   });
 }
 
@@ -197,34 +197,37 @@ void BoxChecker::check_chunk(Shard& entry, pipeline::Chunk& chunk) {
   uint64_t& seen = entry.rounds_finished[index];
   if (chunk.rounds_finished != seen) {
     require(chunk.rounds_finished == seen + 1, [&] {
-      return place(job, chunk, chunk.open_round()) + ": rounds are not finished one after another";
+      return place(job, chunk, chunk.open_round()) + ": a round was skipped or finished twice";
     });
     require(chunk.rounds_finished <= job.options.rounds || job.options.rogue, [&] {
-      return place(job, chunk, chunk.open_round()) + ": a round finished that nobody began";
+      return place(job, chunk, chunk.open_round()) + ": a round finished that no rank had begun";
     });
     ++seen;
-    // A copy has whom it had when it was consumed.
+    // The result of a copy contains the ranks that were present when it was consumed.
     check_result(entry, chunk, entry.copies[index] ? 0 : present(*entry.shard));
   }
   uint64_t any = 0;
   uint32_t complete = 0;
   for (uint32_t rank = 0; rank < entry.shard->worker_count(); ++rank) {
-    require((chunk.claimed[rank] & ~chunk.full_mask) == 0,
-            [&] { return place(job, chunk, chunk.open_round()) + ": a bit of no fragment"; });
+    require((chunk.claimed[rank] & ~chunk.full_mask) == 0, [&] {
+      return place(job, chunk, chunk.open_round()) + ": a claimed bit belongs to no fragment";
+    });
     any |= chunk.claimed[rank];
     complete += entry.shard->sessions()[rank].present && chunk.claimed[rank] == chunk.full_mask;
   }
-  const bool copied = chunk.copy_rank != pipeline::kNoRank;  // all bits but the copy's are claimed
+  // all bits except the copy's are claimed
+  const bool copied = chunk.copy_rank != pipeline::kNoRank;
   entry.copies[index] = copied;
   const uint32_t present_count = entry.shard->present_count();
-  // A round that all are in goes on to the backup box before it is finished.
+  // A full round goes to the backup box before it is finished.
   const bool goes_on = chunk.is_stepped && complete == present_count;
   require((copied || any == chunk.claimed_any) && complete == chunk.complete_workers &&
               (complete < present_count || present_count == 0 || goes_on),
           [&] { return place(job, chunk, chunk.open_round()) + ": masks and counts disagree"; });
 }
 
-// With numerics ordered there is no sum before the round is full: what would come of it now.
+// With numerics ordered there is no sum before the round is full. Returns the sum of the kept
+// fragments.
 std::vector<float> sum_of_kept(const pipeline::JobShard& shard, const pipeline::Chunk& chunk,
                                uint32_t fragment, uint32_t ranks, uint32_t count) {
   std::vector<float> sum(count, 0.0f);
@@ -235,7 +238,8 @@ std::vector<float> sum_of_kept(const pipeline::JobShard& shard, const pipeline::
   return sum;
 }
 
-// A fragment's sum is that of the ranks whose bit is claimed, each once: after every packet.
+// Checks after every packet that a fragment's sum contains each rank whose bit is claimed exactly
+// once.
 void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t fragment) {
   JobModel& job = *entry.job;
   const uint32_t round = chunk.open_round();
@@ -243,7 +247,7 @@ void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t 
   const uint64_t bit = uint64_t{1} << fragment;
   const bool copied = chunk.copy_rank != pipeline::kNoRank;
   if (!job.has_known_sums() || initial || copied || (chunk.claimed_any & bit) == 0) return;
-  if (chunk.is_stepped) return;  // there are weights now
+  if (chunk.is_stepped) return;  // the accumulator holds weights now
   uint32_t ranks = 0;
   for (uint32_t rank = 0; rank < job.options.workers; ++rank) {
     if ((chunk.claimed[rank] & bit) != 0) ranks |= 1u << rank;
@@ -260,10 +264,10 @@ void BoxChecker::check_sum(Shard& entry, const pipeline::Chunk& chunk, uint32_t 
   require(!what, [&] { return place(job, chunk, round) + ", " + *what; });
 }
 
-// `ranks`: those that must be in it.
+// `ranks` are the ranks that the result must contain.
 void BoxChecker::check_result(Shard& entry, const pipeline::Chunk& chunk, uint32_t ranks) {
   JobModel& job = *entry.job;
-  // Of rounds before the shard's first nothing is here.
+  // The shard has no results of rounds before its first round.
   if (chunk.rounds_finished == chunk.first_round || chunk.is_stepped) return;
   const uint32_t round = chunk.open_round() - 1;
   const auto what = job.wrong(chunk.id, round, ranks, chunk.result[round & 1]);

@@ -1,6 +1,6 @@
-// Holds a box to its promises, after every turn of a pipeline: each packet counted once, each
-// fragment summed exactly once per rank, rounds finished one after the other and with every rank
-// in, and nothing changed by a packet that is not authentic.
+// Checks a box's promises after every turn of a pipeline. Each packet is counted once. Each
+// fragment is summed exactly once per rank. Rounds finish one after the other, with every rank in
+// them. A packet that is not authentic changes nothing.
 #pragma once
 
 #include <array>
@@ -19,26 +19,25 @@ class BoxChecker {
 
   void installed(uint32_t pipeline, pipeline::JobShard& shard);
   void removed(uint32_t pipeline, const pipeline::JobShard& shard);
-  // A worker was told of this session: now it is known whose shard it is.
+  // A worker has been told of this session, so the job of its shard is known from now on.
   void named(uint32_t pipeline, uint32_t spi, JobModel& job);
 
-  // `damaged`: the turn sees one packet, which is not authentic, and no command.
+  // `damaged`: the turn sees a single packet, which is not authentic, and no command.
   void before_turn(uint32_t pipeline, const pipeline::Engine& core, bool damaged);
-  // `commanded`: control had something done, which may concern chunks that no packet was about.
-  // A packet leaves; `port` holds what the turn has received.
+  // A packet is being sent; `port` still holds the packets that the turn has received.
   void sent(uint32_t pipeline, const SimPort& port, const nic::TxPacket& packet);
   void after_turn(uint32_t pipeline, const pipeline::Engine& core, const SimPort& port,
                   bool commanded);
-  // Everything, whatever was touched.
+  // Checks all chunks, whether they were touched or not.
   void check_all();
 
  private:
   struct Shard {
     pipeline::JobShard* shard = nullptr;
-    JobModel* job = nullptr;                // null until a worker was told
+    JobModel* job = nullptr;                // null until a worker has been told of the session
     std::vector<uint64_t> rounds_finished;  // by chunk of the shard
-    std::vector<bool> copies;               // the open round is to be a copy
-    std::unique_ptr<SyncReplay> replay;     // where the model is not bsp
+    std::vector<bool> copies;               // by chunk: the open round's result will be a copy
+    std::unique_ptr<SyncReplay> replay;     // set if the model is not BSP
   };
   struct Tally {
     uint64_t received = 0, verdicts = 0, pulls = 0;
@@ -47,7 +46,7 @@ class BoxChecker {
     std::vector<Shard> shards;
     Tally before;
     bool damaged = false;
-    bool replayed = false;  // this turn's packets
+    bool replayed = false;  // this turn's packets have been replayed
     uint64_t state_hash = 0;
   };
 

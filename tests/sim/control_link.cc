@@ -7,7 +7,7 @@
 namespace pbox::sim {
 namespace {
 
-// After so long TCP looks again whether the path is open.
+// Interval at which TCP retries a blocked path.
 constexpr uint64_t kRetryNs = 20 * kNanosPerMilli;
 
 }  // namespace
@@ -94,7 +94,7 @@ void ControlNetwork::deliver(ConnectionId id, bool to_box) {
   drop_if_over(id);
 }
 
-// An end that still believed in the connection learns of its end.
+// Reports the connection's end to the host `at`, if it still considers the connection open.
 void ControlNetwork::finish(ConnectionId id, HostId at, const std::string& reason) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;

@@ -1,6 +1,6 @@
 // Control connections: ordered streams of messages between a worker and a box. They stall while
-// packets between the two hosts do not pass, they break, and their ends learn of it at times of
-// their own.
+// packets between the two hosts are blocked. They break, and each end learns of that at a different
+// time.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace pbox::sim {
 
 using ConnectionId = uint64_t;
 
-// What a host with control connections is told.
+// Receives the events of a host's control connections.
 class ControlEnd {
  public:
   virtual ~ControlEnd() = default;
-  // A box's answer to a worker that connects: false if nobody listens.
+  // A worker connects. Returns false if nobody listens at this box.
   virtual bool on_accept(ConnectionId id, HostId from) = 0;
   virtual void on_connected(ConnectionId id) = 0;
   virtual void on_control_message(ConnectionId id, const std::string& body) = 0;
@@ -34,18 +34,19 @@ class ControlNetwork {
 
   void attach(HostId host, ControlEnd& end) { ends_[host] = &end; }
 
-  // The answer comes later: on_connected, or on_closed.
+  // The outcome comes later, through on_connected or on_closed.
   ConnectionId connect(HostId worker, HostId box);
   void send(ConnectionId id, HostId from, std::string body);
-  // In order behind what was sent before. The host that closes hears no more of it.
+  // Closes behind everything sent before. The host that closes gets no more events of the
+  // connection.
   void close(ConnectionId id, HostId from);
-  // The host's process is gone: its peers see the end at once, or, where the whole machine went
-  // (`silently`), only when they next send and something answers again.
+  // The host's process has died. Its peers see the end at once. If the whole machine failed
+  // (`silently`), they see it only when they next send and the machine answers again.
   void abort_all(HostId host, bool silently);
 
-  // Nothing of a host's connections passes until this time.
+  // Blocks all of a host's connections until this time.
   void stall(HostId host, uint64_t until_ns) { stalled_until_ns_[host] = until_ns; }
-  // Both ends of all its connections see a reset.
+  // Resets all connections of the host at both ends.
   void break_all(HostId host);
   size_t open_count() const { return connections_.size(); }
 
@@ -58,7 +59,7 @@ class ControlNetwork {
   struct Connection {
     HostId worker = 0, box = 0;
     bool worker_open = true, box_open = false;
-    bool halves_lost = false;  // an end vanished without a word
+    bool halves_lost = false;  // one end vanished without closing
     std::deque<Item> to_worker = {}, to_box = {};
     uint64_t reset_ns = 0;
   };

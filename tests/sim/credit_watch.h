@@ -1,8 +1,8 @@
-// How much a worker has under way on a lane, counted from its packets alone: chunks pushed whose
-// result is not whole yet and of which the box has not said that others are late; with delivery by
-// pull, until it is announced, and again from asking for it. Never more than the widest window it
-// was granted, or one chunk. Where reads are cached, until the box has the push; what is then asked
-// for is not counted.
+// Counts the bytes that a worker has in flight on a lane, from its packets alone. A pushed chunk
+// counts until its result is complete or the box has reported that other ranks are late. With
+// delivery by pull it counts until its result is announced, and again from the PULL on. With cached
+// reads it counts until the box has the push, and requests for data do not count. The total must
+// never exceed the widest window granted so far, except for a single chunk.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,8 @@ class CreditWatch {
       const auto done = done_.find(header.chunk);
       require(done == done_.end() || wire::round_distance(header.round, done->second) > 0, [&] {
         return "chunk " + std::to_string(header.chunk) + " round " + std::to_string(header.round) +
-               " is pushed though its result is here: the buffer is no longer the worker's";
+               " is pushed although its result is complete: the buffer no longer belongs to the "
+               "worker";
       });
       Chunk& chunk = under_way_[header.chunk];
       chunk = {.round = header.round, .bytes = chunk_bytes(header.chunk)};
@@ -63,11 +64,11 @@ class CreditWatch {
     uint32_t result_round = 0;
     bool in_window = false;
     bool announced = false;
-    bool asked = false;  // for what was announced
+    bool asked = false;  // the announced result has been asked for
   };
 
-  // What the box said that it had of a push before this session sent any of it: a session before
-  // had.
+  // What the box reported about a push before this session sent any of it. An earlier session had
+  // pushed it.
   struct Said {
     uint32_t round = 0;
     uint64_t received_mask = 0;
@@ -127,11 +128,13 @@ class CreditWatch {
     return session_.sync.reads == wire::Reads::kCached && chunk.round > 0;
   }
 
-  // A result of what is under way, by the rules of the job's consistency model.
+  // Returns whether this RESULT answers the push in flight, by the rules of the job's consistency
+  // model.
   bool answers(Chunk& chunk, const wire::Header& header) const {
     if (chunk.announced && !chunk.asked) return false;  // the worker ignores it
     const wire::SyncModel model = session_.sync.model;
-    if (model == wire::SyncModel::kDrop) {  // of its round or a later one; all of the newest
+    // of its round or a later one; all fragments of the newest round
+    if (model == wire::SyncModel::kDrop) {
       const uint32_t least = chunk.result_mask != 0 ? chunk.result_round : chunk.round;
       if (wire::round_distance(header.round, least) < 0) return false;
       if (header.round != chunk.result_round) chunk.result_mask = 0;
@@ -156,7 +159,7 @@ class CreditWatch {
     ++chunks_;
     require(outstanding_bytes_ <= window_bytes_ || chunks_ == 1, [&] {
       std::string text = "credit: rank has " + std::to_string(outstanding_bytes_) +
-                         " bytes under way on a lane whose window is " +
+                         " bytes in flight on a lane whose window is " +
                          std::to_string(window_bytes_) + ", chunks";
       for (const auto& [id, other] : under_way_) {
         if (other.in_window) text.append(" ").append(std::to_string(id));
@@ -181,7 +184,7 @@ class CreditWatch {
   uint32_t chunks_ = 0;
   std::map<uint32_t, Chunk> under_way_;
   std::map<uint32_t, Said> said_;
-  std::map<uint32_t, uint32_t> done_;  // chunk to its last round whose result came
+  std::map<uint32_t, uint32_t> done_;  // by chunk, the last round whose result is complete
 };
 
 }  // namespace pbox::sim

@@ -1,5 +1,5 @@
-// What happens when: simulated time moves from event to event, and stands still within one. Events
-// of the same time happen in the order in which they were asked for, so that a run depends on its
+// Schedules all events. Simulated time moves from event to event and stands still within one.
+// Events of the same time run in the order in which they were scheduled, so a run depends on its
 // seed alone.
 #pragma once
 
@@ -15,10 +15,10 @@ class EventQueue {
  public:
   static constexpr uint64_t kBeginNs = 1'000'000'000;
 
-  // Simulated time of the rack: no host's clock shows it.
+  // Simulated time of the rack. No host's clock shows it.
   uint64_t now_ns() const { return now_ns_; }
 
-  // A time that has passed means now.
+  // A time in the past means now.
   void at(uint64_t due_ns, std::function<void()> happens) {
     heap_.push({due_ns < now_ns_ ? now_ns_ : due_ns, next_sequence_++, std::move(happens)});
   }
@@ -26,10 +26,11 @@ class EventQueue {
     at(now_ns_ + wait_ns, std::move(happens));
   }
 
-  // The next event happens. False if there is none.
+  // Runs the next event. Returns false if there is none.
   bool step() {
     if (heap_.empty()) return false;
-    // The heap shows its first entry as a constant only; it is taken off at once.
+    // The heap exposes its first entry as a constant only, but the entry is removed right
+    // afterwards.
     auto happens = std::move(const_cast<Event&>(heap_.top()).happens);
     now_ns_ = heap_.top().due_ns;
     heap_.pop();
@@ -45,7 +46,8 @@ class EventQueue {
     uint64_t due_ns;
     uint64_t sequence;
     std::function<void()> happens;
-    bool operator<(const Event& other) const {  // "less" happens later
+    // the heap's "less" means that the event happens later
+    bool operator<(const Event& other) const {
       if (due_ns != other.due_ns) return due_ns > other.due_ns;
       return sequence > other.sequence;
     }

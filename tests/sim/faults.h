@@ -1,6 +1,7 @@
-// The faults there are: one table makes the counts, their names and the report. To add one: a row
-// here, a draw in options.cc, and the place where it happens, which counts it. Among them one
-// rescue, which must not be missed either: a copy that a lost box's successor goes on from.
+// All kinds of faults, in one table from which the counts, names and report are made. To add a
+// fault, add a row here, a draw in options.cc, and code that causes and counts it. One entry is not
+// a fault but a rescue that must occur too: the successor of a lost box continues from a backup
+// copy.
 #pragma once
 
 #include <array>

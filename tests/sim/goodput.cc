@@ -10,7 +10,7 @@ constexpr struct {
   double least;
 } kTargets[] = {{0, 1}, {0.0001, 0.95}, {0.001, 0.8}, {0.3, 0}};
 
-// Four workers on 10 Gbit/s each, a model in four tensors, Ethernet's packets.
+// Four workers on 10 Gbit/s each, a model of four tensors, packets of Ethernet's size.
 Options job_on(double loss, uint64_t seed) {
   Options options;
   options.seed = seed;
@@ -19,7 +19,7 @@ Options job_on(double loss, uint64_t seed) {
   options.link_bytes_per_us = 1250;
   options.box_links = 4;
   options.faults.drop = loss;
-  // The faults do not end.
+  // The faults never end.
   options.faults_end_ns = UINT64_MAX / 4;
   JobOptions job;
   job.workers = 4;
@@ -33,7 +33,8 @@ Options job_on(double loss, uint64_t seed) {
   return options;
 }
 
-// Chance decides whether a loss comes last, where it costs most: of so many seeds together.
+// Results are summed over this many seeds, because chance decides whether a packet is lost at the
+// end, where it costs most.
 constexpr uint64_t kSeeds = 4;
 
 }  // namespace

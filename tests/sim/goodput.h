@@ -1,4 +1,5 @@
-// What loss costs: the same job over a network that loses packets, and over one that does not.
+// Measures the cost of packet loss: the same job over a network that loses packets and over one
+// that does not.
 #pragma once
 
 #include <string>
@@ -7,14 +8,14 @@
 namespace pbox::sim {
 
 struct Goodput {
-  double loss = 0;             // probability
-  double ratio = 0;            // to the time without loss
-  double least = 0;            // that it must be
-  double milliseconds = 0;     // simulated
-  std::string violation = {};  // empty: all results were right
+  double loss = 0;             // probability of losing a packet
+  double ratio = 0;            // time without loss divided by time with this loss
+  double least = 0;            // the required minimum of `ratio`
+  double milliseconds = 0;     // simulated time
+  std::string violation = {};  // empty if all results were right
 };
 
-// By loss ascending, the first without any.
+// By ascending loss; the first entry is without loss.
 std::vector<Goodput> measure_goodput();
 
 }  // namespace pbox::sim

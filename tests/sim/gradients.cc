@@ -13,7 +13,7 @@ Gradients::Digits::Digits(const Gradients& gradients, uint32_t rank, uint32_t pr
     : stream_(((((gradients.stream_ * 8 + rank) * 64 + tensor) * 4096 + round) * 64 + process) *
               0xd1342543de82ef95ull) {}
 
-// One draw of 64 bits gives 16 elements' digits.
+// One draw of 64 bits gives the digits of 16 elements.
 void Gradients::Digits::draw(uint64_t block) {
   block_ = block;
   bits_ = Rng(stream_ + block).next();
@@ -46,7 +46,7 @@ void Gradients::sum(uint32_t ranks, uint32_t tensor, uint32_t round, uint64_t fi
 std::string Gradients::explain(double sum, uint32_t ranks, uint32_t tensor, uint32_t round,
                                uint64_t element) const {
   if (!(sum >= 0 && sum < 0x1p24) || std::rint(sum) != sum) {
-    return "the sum " + std::to_string(sum) + " is none of contributions";
+    return "the sum " + std::to_string(sum) + " cannot be a sum of contributions";
   }
   const auto whole = static_cast<uint32_t>(sum);
   std::string text;
@@ -59,7 +59,7 @@ std::string Gradients::explain(double sum, uint32_t ranks, uint32_t tensor, uint
     if (found == 0) {
       text += ": missing";
     } else if (expected == 0) {
-      text += ": counted already";
+      text += ": counted twice";
     } else {
       text += found == 2 * expected ? ": twice, or of another round" : ": of another round";
     }

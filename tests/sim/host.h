@@ -1,5 +1,5 @@
-// One thread of a host: it has a clock of its own, which may jump ahead, and may be kept from
-// running. It is woken for work and otherwise costs nothing.
+// One thread of a host. It has its own clock, which may jump ahead, and it may be paused. It runs
+// when it is woken and otherwise costs nothing.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace pbox::sim {
 
 class Thread {
  public:
-  // `turn` is called when there may be work, never from within wake().
+  // `turn` is called when there may be work, but never from within wake().
   Thread(EventQueue& queue, std::function<void()> turn) : queue_(queue), turn_(std::move(turn)) {}
   Thread(const Thread&) = delete;
   Thread& operator=(const Thread&) = delete;
@@ -20,7 +20,7 @@ class Thread {
   uint64_t now_ns() const { return queue_.now_ns() + clock_offset_ns_; }
 
   void wake_soon() { wake_at_rack_ns(queue_.now_ns()); }
-  // By this thread's clock; UINT64_MAX: not because of this.
+  // Wakes the thread at this time on its own clock; UINT64_MAX: no wake-up.
   void wake_at(uint64_t local_ns) {
     if (local_ns == UINT64_MAX) return;
     wake_at_rack_ns(local_ns > clock_offset_ns_ ? local_ns - clock_offset_ns_ : 0);
@@ -44,7 +44,7 @@ class Thread {
     if (due_ns >= wakes_ns_) return;
     wakes_ns_ = due_ns;
     queue_.at(due_ns, [this, due_ns] {
-      if (wakes_ns_ != due_ns) return;  // an earlier one came between
+      if (wakes_ns_ != due_ns) return;  // an earlier wake-up came in between
       wakes_ns_ = UINT64_MAX;
       if (paused_until_ns_ > queue_.now_ns()) return wake_soon();
       turn_();

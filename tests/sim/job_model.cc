@@ -45,9 +45,9 @@ bool JobModel::has_replacements() const {
 
 void JobModel::give_back(std::span<const uint32_t> give, std::span<const uint32_t> open_rounds) {
   if (options.mode == pipeline::Mode::kAggregate || !has_known_sums()) return;
-  // A job that ends at its box may go on from what its workers have.
+  // A job that may end with its box may also continue from the workers' weights.
   require(may_lose_state || may_fail || give.empty(),
-          [&] { return name + ": the optimizer restarts, though no box was lost"; });
+          [&] { return name + ": the optimizer restarts although no box was lost"; });
   for (const uint32_t id : give) {
     oracle.restart_optimizer(chunks[id].tensor, chunks[id].first_element, open_rounds[id]);
   }
@@ -63,20 +63,20 @@ std::optional<std::string> JobModel::wrong(uint32_t id, uint32_t round, uint32_t
     if (std::memcmp(bytes, expected, size_t{chunk.elements} * element_bytes()) == 0) {
       return std::nullopt;
     }
-    return "the result is not the oracle's";
+    return "the result differs from the oracle's";
   }
   if (!may_lack_ranks()) ranks = all_ranks();
   const uint32_t fragment_elements = fragment_bytes_ / element_bytes();
   for (uint32_t first = 0; first < chunk.elements; first += fragment_elements) {
     const uint32_t count = std::min(fragment_elements, chunk.elements - first);
     if (is_right_part(chunk, round, ranks, bytes, first, count)) continue;
-    return "elements from " + std::to_string(first) + " on are no sum of ranks that has all of " +
-           std::to_string(ranks);
+    return "elements from " + std::to_string(first) +
+           " on are not a sum that contains all ranks of mask " + std::to_string(ranks);
   }
   return std::nullopt;
 }
 
-// As the box makes it: the sum, divided, narrowed.
+// Computes the result as the box does: the sum, divided for a mean, converted to the dtype.
 float JobModel::result(double sum, uint32_t count) const {
   const bool is_mean = options.reduction == pipeline::Reduction::kMean;
   const auto whole = static_cast<float>(sum);
@@ -111,8 +111,8 @@ std::optional<uint32_t> JobModel::contributors(const Chunk& chunk, uint32_t roun
   return found;
 }
 
-// A fragment has whole contributions: there is one set of ranks, and a process of each, whose sum
-// is all of its elements.
+// A fragment contains whole contributions only: there must be one set of ranks, with one process
+// per rank, that explains the sums of all its elements.
 bool JobModel::is_right_part(const Chunk& chunk, uint32_t round, uint32_t ranks,
                              const std::byte* bytes, uint32_t first, uint32_t count) const {
   const bool is_mean = options.reduction == pipeline::Reduction::kMean;
@@ -140,7 +140,7 @@ std::optional<std::string> JobModel::wrong_sums(uint32_t id, uint32_t round, uin
   if (has_replacements()) {
     const std::vector<double> exact(sums.begin(), sums.end());
     if (contributors(chunk, round, first, exact) == ranks) return std::nullopt;
-    return "elements from " + std::to_string(first) + " on are no sum of ranks " +
+    return "elements from " + std::to_string(first) + " on are not a sum of ranks of mask " +
            std::to_string(ranks);
   }
   std::vector<float> expected(sums.size());
@@ -163,7 +163,7 @@ std::optional<std::string> JobModel::consume(uint32_t rank, uint32_t id, uint32_
   if (consumed.ranks.empty()) consumed.bytes.assign(bytes, bytes + size);
   consumed.ranks.insert(rank);
   if (std::memcmp(consumed.bytes.data(), bytes, size) != 0) {
-    return "rank " + std::to_string(*consumed.ranks.begin()) + " has consumed another result";
+    return "rank " + std::to_string(*consumed.ranks.begin()) + " has consumed a different result";
   }
   return wrong(id, round, 0, bytes);
 }

@@ -1,5 +1,6 @@
-// pbox-sim --seeds N [--from S] [--json]: racks of boxes and workers, one per seed, in simulated
-// time and with simulated faults. A violation ends with status 1 and says how to see it again.
+// pbox-sim --seeds N [--from S] [--json]: simulates racks of boxes and workers, one per seed, in
+// simulated time and with simulated faults. A violation ends the program with status 1 and a
+// command that reproduces it.
 #include <unistd.h>
 
 #include <array>
@@ -18,7 +19,8 @@ namespace {
 
 namespace po = boost::program_options;
 
-// The seed at hand, for a crash: a check of the product's own that fails ends the process.
+// Printed if the process crashes: a failed check in the product ends the process. Names the current
+// seed.
 char crash_text[64] = "";
 
 void on_crash(int signal_number) {
@@ -58,7 +60,8 @@ void run_seed(uint64_t seed, bool verbose, bool trace, Totals& totals) {
             << "\n  again: pbox-sim --from " << seed << " --seeds 1" << std::endl;
 }
 
-// Of so many seeds each kind of fault must be in some: one that never happens checks nothing.
+// With enough seeds every kind of fault must occur, because a fault that never happens tests
+// nothing.
 bool has_every_fault(const Totals& totals) {
   constexpr uint64_t kSeedsEnough = 1'000;
   if (totals.seeds < kSeedsEnough) return true;
@@ -102,7 +105,7 @@ int run_goodput(bool json) {
   return holds ? 0 : 1;
 }
 
-// Planted bugs are in a program of their own, beside this one.
+// Planted bugs are in a separate program in the same folder.
 int run_mutants(std::vector<std::string> arguments) {
   std::array<char, 4096> path{};
   const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);
@@ -121,12 +124,12 @@ int run_mutants(std::vector<std::string> arguments) {
 int run(int argc, char** argv) {
   po::options_description description("pbox-sim");
   description.add_options()("help", "print this")("json", "print one JSON object as the last line")(
-      "seeds", po::value<uint64_t>()->default_value(100), "how many")(
-      "from", po::value<uint64_t>()->default_value(1), "the first")("goodput",
-                                                                    "what loss costs, instead")(
-      "mutants", "how many seeds it takes to see each planted bug, instead")(
-      "canary", "plant a bug, which must be seen: fails, instead")(
-      "verbose", "print what each seed has drawn")("trace", "print what happens");
+      "seeds", po::value<uint64_t>()->default_value(100), "number of seeds")(
+      "from", po::value<uint64_t>()->default_value(1), "the first seed")(
+      "goodput", "measure the cost of packet loss instead")(
+      "mutants", "count the seeds until each planted bug is seen instead")(
+      "canary", "plant one bug instead; fails if it is seen")(
+      "verbose", "print the options of each seed")("trace", "print all events");
   po::variables_map options;
   po::store(po::command_line_parser(argc, argv)
                 .options(description)

@@ -26,12 +26,12 @@ std::string describe(const wire::Header& header) {
 
 std::string describe(const std::vector<std::byte>& bytes) {
   wire::Header header;
-  if (bytes.size() < sizeof(header)) return "too little";
+  if (bytes.size() < sizeof(header)) return "too short";
   std::memcpy(&header, bytes.data(), sizeof(header));
   return describe(header);
 }
 
-// The lite runtime prints no messages.
+// The lite runtime of protobuf cannot print messages.
 template <typename Message>
 std::string describe(const Message& message) {
   std::string text = "message " + std::to_string(message.kind_case()) + " of " +
@@ -59,7 +59,7 @@ void Member::begin(std::unique_ptr<worker::Membership> membership) {
   perform();
 }
 
-// The process is gone; its connections are the network's to end.
+// The process has died. The network ends its connections.
 void Member::forget() {
   connection_ = 0;
   close_lanes();
@@ -157,7 +157,7 @@ void Member::on_connected(ConnectionId id) {
 void Member::on_control_message(ConnectionId id, const std::string& body) {
   if (id != connection_) return;
   proto::BoxMessage message;
-  require(message.ParseFromString(body), "a box sent what is no control message");
+  require(message.ParseFromString(body), "a box sent an invalid control message");
   rack_.say(who(), [&] { return "hears " + describe(message); });
   membership_->on_message(message, thread_.now_ns());
   perform();
@@ -212,7 +212,7 @@ bool Member::exchange(uint32_t index, uint64_t now_ns) {
   return received > 0 || sent > 0;
 }
 
-// As the client's I/O thread.
+// Does one round of the client's I/O thread.
 bool Member::exchange_packets(uint64_t now_ns) {
   bool busy = false;
   bool received = false;

@@ -1,4 +1,4 @@
-// Who is in a job: the product's membership and protocol core over simulated ports and connections,
+// A member of a job: the product's membership and exchange over simulated ports and connections,
 // driven as libpbox's client drives them.
 #pragma once
 
@@ -18,13 +18,13 @@ class Member {
   virtual ~Member() = default;
 
   bool has(ConnectionId id) const { return id != 0 && id == connection_; }
-  // Those that it has not are none of its business.
+  // Events of connections that are not this member's are ignored.
   void on_connected(ConnectionId id);
   void on_control_message(ConnectionId id, const std::string& body);
   void on_closed(ConnectionId id, const std::string& reason);
 
   HostId host() const { return host_; }
-  // It has had a session.
+  // True once it has had a session.
   bool joined() const { return membership_ && membership_->exchange() != nullptr; }
   void pause_thread(uint64_t length_ns) { thread_.pause(length_ns); }
   void jump(uint64_t ahead_ns) { thread_.jump(ahead_ns); }
@@ -33,31 +33,32 @@ class Member {
   struct Place {
     HostId host = 0;
     uint16_t first_port = 0;
-    uint32_t path_mtu = 1500;  // of its way to boxes
+    uint32_t path_mtu = 1500;  // MTU of its path to boxes
   };
   Member(Rack& rack, const Place& place);
 
   virtual std::string who() const = 0;
-  // While it has a session: what there is to be done, which moves packets. Returns when to come
-  // back, by its clock, unless it is `busy`; UINT64_MAX: when something happens.
+  // Called while there is a session, to do work that moves packets. Sets `busy` if there is more to
+  // do at once. Otherwise returns the next time to call, on this member's clock; UINT64_MAX: on the
+  // next event.
   virtual uint64_t run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) = 0;
-  // A session begins; and what watches its credit on a lane, if anything does.
+  // A session begins. watch() returns the object that checks its credit on a lane, or null.
   virtual void on_session(const worker::SessionSpec& /*session*/) {}
   virtual std::unique_ptr<CreditWatch> watch(const worker::SessionSpec& /*session*/,
                                              uint32_t /*lane*/) const {
     return nullptr;
   }
-  // After each change: the membership may have failed, or have left.
+  // Called after each change, because the membership may have failed or left.
   virtual void end_if_over() = 0;
 
   void begin(std::unique_ptr<worker::Membership> membership);
-  // As the client's I/O thread. True if there was anything to do.
+  // Does one round of the client's I/O thread. Returns true if there was anything to do.
   bool exchange_packets(uint64_t now_ns);
-  // Carries out what the membership wants done.
+  // Carries out the actions that the membership asks for.
   void perform();
   void hang_up();
   void close_lanes();
-  void forget();  // as a process that is gone
+  void forget();  // as for a process that has died
 
   Rack& rack_;
   HostId host_;
@@ -65,13 +66,13 @@ class Member {
   std::unique_ptr<worker::Membership> membership_;  // null: no process
   ConnectionId connection_ = 0;                     // 0: none
   bool over_ = false;
-  bool slow_ = false;  // takes one packet a turn, and its time for it
+  bool slow_ = false;  // takes one packet per turn, slowly
 
  private:
   struct Lane {
     nic::Endpoint local;
     std::unique_ptr<SimPort> port;
-    std::unique_ptr<CreditWatch> credit;  // null: nobody watches
+    std::unique_ptr<CreditWatch> credit;  // null: not checked
   };
 
   void turn();
@@ -84,10 +85,10 @@ class Member {
 
   uint16_t first_port_;
   uint32_t path_mtu_;
-  HostId box_ = 0;  // where the connection goes
+  HostId box_ = 0;  // destination of the connection
   bool is_connected_ = false;
   std::vector<Lane> lanes_;
-  uint64_t transport_ = 0;  // counts those that were opened
+  uint64_t transport_ = 0;  // counts the transports that were opened
 };
 
 }  // namespace pbox::sim
