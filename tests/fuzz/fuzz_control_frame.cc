@@ -25,6 +25,7 @@
 #include "pipeline/engine.h"
 #include "tests/fuzz/input.h"
 #include "worker/membership/session.h"
+#include "worker/protocol/exchange.h"
 
 namespace pbox::fuzz {
 namespace {

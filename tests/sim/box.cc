@@ -86,11 +86,11 @@ void Box::start() {
     pipeline.port->set_watch([this, index](const nic::TxPacket& packet) {
       checker_->sent(index, *pipelines_[index].port, packet);
     });
-    pipeline.core = std::make_unique<pipeline::Engine>(pipeline::EngineOptions{
+    pipeline.engine = std::make_unique<pipeline::Engine>(pipeline::EngineOptions{
         .pipeline_index = index, .tag = {.payload_crc = rack_.options.payload_crc}});
     pipeline.mailbox = std::make_unique<pipeline::Mailbox>();
     pipeline.loop = std::make_unique<pipeline::Loop<SimPort>>(
-        *pipeline.core, *pipeline.port, *pipeline.mailbox, pipeline::PollPolicy{.busy = true});
+        *pipeline.engine, *pipeline.port, *pipeline.mailbox, pipeline::PollPolicy{.busy = true});
     pipeline.next_ticket = 1;
   }
   ++starts_;
@@ -112,7 +112,7 @@ void Box::crash(bool silently) {
   for (Pipeline& pipeline : pipelines_) {
     rack_.network.close(pipeline.local);
     pipeline.loop.reset();
-    pipeline.core.reset();
+    pipeline.engine.reset();
     pipeline.port.reset();
   }
   checker_.reset();
@@ -137,9 +137,9 @@ bool Box::turn(uint32_t index, bool carries_out_command) {
   // A damaged packet gets a burst of its own, so that any change of state is its doing.
   const bool alone = next != nullptr && next->damaged && !carries_out_command;
   pipeline.port->set_burst_packets(alone ? 1 : rack_.options.burst_packets);
-  checker_->before_turn(index, *pipeline.core, alone);
+  checker_->before_turn(index, *pipeline.engine, alone);
   const bool worked = pipeline.loop->turn(pipeline.thread->now_ns());
-  checker_->after_turn(index, *pipeline.core, *pipeline.port, carries_out_command);
+  checker_->after_turn(index, *pipeline.engine, *pipeline.port, carries_out_command);
   for (auto& relay : relays_) relay->wake();
   return worked;
 }

@@ -69,7 +69,7 @@ class Box final : public ControlEnd,
     nic::Endpoint local;
     ReceiveRing* ring = nullptr;
     std::unique_ptr<SimPort> port;
-    std::unique_ptr<pipeline::Engine> core;
+    std::unique_ptr<pipeline::Engine> engine;
     std::unique_ptr<pipeline::Mailbox> mailbox;
     std::unique_ptr<pipeline::Loop<SimPort>> loop;
     std::unique_ptr<Thread> thread;

@@ -60,11 +60,11 @@ void BoxChecker::named(uint32_t pipeline, uint32_t spi, JobModel& job) {
   }
 }
 
-BoxChecker::Tally BoxChecker::tally(const pipeline::Engine& core) {
-  Tally tally{.received = core.counters().get(Counter::kRxPackets),
-              .pulls = core.counters().get(Counter::kPullsReceived)};
+BoxChecker::Tally BoxChecker::tally(const pipeline::Engine& engine) {
+  Tally tally{.received = engine.counters().get(Counter::kRxPackets),
+              .pulls = engine.counters().get(Counter::kPullsReceived)};
   for (const Counter counter : test::kPacketVerdicts)
-    tally.verdicts += core.counters().get(counter);
+    tally.verdicts += engine.counters().get(counter);
   return tally;
 }
 
@@ -92,9 +92,9 @@ uint64_t BoxChecker::hash(const Pipeline& pipeline) {
   return hash;
 }
 
-void BoxChecker::before_turn(uint32_t index, const pipeline::Engine& core, bool damaged) {
+void BoxChecker::before_turn(uint32_t index, const pipeline::Engine& engine, bool damaged) {
   Pipeline& pipeline = pipelines_[index];
-  pipeline.before = tally(core);
+  pipeline.before = tally(engine);
   pipeline.damaged = damaged;
   pipeline.replayed = false;
   if (damaged) pipeline.state_hash = hash(pipeline);
@@ -131,14 +131,14 @@ void BoxChecker::sent(uint32_t index, const SimPort& port, const nic::TxPacket& 
   }
 }
 
-void BoxChecker::after_turn(uint32_t index, const pipeline::Engine& core, const SimPort& port,
+void BoxChecker::after_turn(uint32_t index, const pipeline::Engine& engine, const SimPort& port,
                             bool commanded) {
   Pipeline& pipeline = pipelines_[index];
   replay(pipeline, port);
   for (const Shard& entry : pipeline.shards) {
     if (commanded && entry.replay) entry.replay->note_command();
   }
-  check_tally(pipeline, core, port);
+  check_tally(pipeline, engine, port);
   if (commanded) check_all(pipeline);
   require(!pipeline.damaged || hash(pipeline) == pipeline.state_hash,
           "a packet that is not authentic changed what the box holds");
@@ -159,9 +159,9 @@ void BoxChecker::after_turn(uint32_t index, const pipeline::Engine& core, const 
   }
 }
 
-void BoxChecker::check_tally(const Pipeline& pipeline, const pipeline::Engine& core,
+void BoxChecker::check_tally(const Pipeline& pipeline, const pipeline::Engine& engine,
                              const SimPort& port) const {
-  const Tally now = tally(core);
+  const Tally now = tally(engine);
   uint64_t pulls_max = 0;
   for (const Packet& packet : port.held()) {
     pulls_max += !packet.bytes.empty() &&

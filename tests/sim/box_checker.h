@@ -23,10 +23,10 @@ class BoxChecker {
   void named(uint32_t pipeline, uint32_t spi, JobModel& job);
 
   // `damaged`: the turn sees a single packet, which is not authentic, and no command.
-  void before_turn(uint32_t pipeline, const pipeline::Engine& core, bool damaged);
+  void before_turn(uint32_t pipeline, const pipeline::Engine& engine, bool damaged);
   // A packet is being sent; `port` still holds the packets that the turn has received.
   void sent(uint32_t pipeline, const SimPort& port, const nic::TxPacket& packet);
-  void after_turn(uint32_t pipeline, const pipeline::Engine& core, const SimPort& port,
+  void after_turn(uint32_t pipeline, const pipeline::Engine& engine, const SimPort& port,
                   bool commanded);
   // Checks all chunks, whether they were touched or not.
   void check_all();
@@ -51,10 +51,10 @@ class BoxChecker {
   };
 
   void replay(Pipeline& pipeline, const SimPort& port) const;
-  static Tally tally(const pipeline::Engine& core);
+  static Tally tally(const pipeline::Engine& engine);
   void check_all(Pipeline& pipeline);
   static uint64_t hash(const Pipeline& pipeline);
-  void check_tally(const Pipeline& pipeline, const pipeline::Engine& core,
+  void check_tally(const Pipeline& pipeline, const pipeline::Engine& engine,
                    const SimPort& port) const;
   void check_touched(Shard& shard, const wire::Header& header);
   void check_chunk(Shard& shard, pipeline::Chunk& chunk);

@@ -69,8 +69,8 @@ void Network::note(uint64_t what, const Packet& packet) {
   trace_hash_ = mixed(trace_hash_, uint64_t{crc} << 32 | packet.bytes.size());
 }
 
-// Hard rule: a packet number is used once in a session, for it is a nonce. Both directions have
-// spis of their own; an epoch tells a box's sessions from those before it was lost, however alike.
+// Hard rule: a packet number is a nonce and is used once per session. The two directions have
+// different spis, and the epoch distinguishes a box's sessions from equal ones before it was lost.
 void Network::check_packet_number(const nic::Endpoint& from, const nic::TxPacket& packet) {
   const wire::Header& header = packet.header;
   const bool to_worker = (header.spi & wire::kSpiToWorker) != 0;
@@ -166,10 +166,11 @@ void Network::route(Packet packet) {
   transmit(on, std::move(packet), false);
 }
 
-// When the packet has left its sender and entered its receiver, on links of finite speed.
+// Returns the time at which the packet has left its sender and entered its receiver, over links of
+// finite speed.
 uint64_t Network::serialised_ns(const Packet& packet) {
   if (options_.link_bytes_per_us == 0) return queue_.now_ns();
-  constexpr uint64_t kFrameBytes = 66;  // Ethernet, IP and UDP around it
+  constexpr uint64_t kFrameBytes = 66;  // Ethernet, IP and UDP headers
   const auto needs_ns = [&](HostId host) {
     const uint64_t links = host < options_.boxes ? options_.box_links : 1;
     return (packet.bytes.size() + kFrameBytes) * 1000 / (options_.link_bytes_per_us * links);

@@ -1,6 +1,7 @@
 // The rack's network: packets between sockets of hosts, with the faults that a seed has drawn, and
-// an account of every packet: what ports sent and the network doubled is delivered, dropped by a
-// named fault, on its way, or waits in a receive ring. Nothing else may become of one.
+// an account of every packet. Each packet that a port has sent or the network has duplicated is
+// delivered, dropped by a named fault, in flight, or waiting in a receive ring. There is no other
+// outcome.
 #pragma once
 
 #include <deque>
@@ -19,8 +20,8 @@
 
 namespace pbox::sim {
 
-// Boxes come first, then workers, then one more that is nobody's, then what boxes call other boxes
-// from, and themselves.
+// Numbers of hosts, in this order: boxes, workers, one outsider, and the client side of each box,
+// from which it calls other boxes and itself.
 using HostId = uint32_t;
 HostId client_of(const Options& options, HostId box);
 nic::Endpoint endpoint_of(HostId host, uint16_t port);
@@ -30,10 +31,10 @@ struct Packet {
   std::vector<std::byte> bytes;
   nic::Endpoint from;
   nic::Endpoint to;
-  bool damaged = false;  // by the network
+  bool damaged = false;  // changed by the network
 };
 
-// What a port receives from. Bounded in bytes and, unless slots is 0, in packets.
+// The packets that wait at a port. Bounded in bytes and, unless slots_max is 0, in packets.
 struct ReceiveRing {
   uint64_t bytes_max = UINT64_MAX;
   uint32_t slots_max = 0;
@@ -46,22 +47,23 @@ class Network {
  public:
   Network(EventQueue& queue, const Options& options, FaultCounts& counts);
 
-  // Nothing may be open there yet. The ring stays where it is until it is closed.
+  // The address must be free. The reference stays valid until close().
   ReceiveRing& open(const nic::Endpoint& local, ReceiveRing ring);
-  // What waits there, and what arrives later, is dropped.
+  // Drops the packets that wait there and those that arrive later.
   void close(const nic::Endpoint& local);
 
   void send(const nic::Endpoint& from, const nic::TxPacket& packet);
-  // Bytes that no port made: counted as sent.
+  // Sends bytes that no port has made; they count as sent.
   void inject(const nic::Endpoint& from, const nic::Endpoint& to, std::vector<std::byte> bytes);
-  // One packet of a ring goes to whoever polls it.
+  // Takes one packet from a ring for the port that polls it.
   Packet take(ReceiveRing& ring);
 
-  // Faults that begin and end; heal() ends all, those drawn per packet too.
+  // Faults with a begin and an end. heal() ends all faults, including those drawn per packet.
   void set_blocked(HostId from, HostId to, bool blocked) { link(from, to).blocked = blocked; }
   bool blocked(HostId from, HostId to) { return link(from, to).blocked; }
   void set_clogged(HostId from, HostId to, bool clogged);
-  // All PUSHes or RESULTs of a chunk's fragment that hosts [first, last) send or are sent.
+  // Selects all PUSH or RESULT packets of one fragment of a chunk that hosts [first, last) send or
+  // receive.
   struct Fragment {
     HostId first = 0, last = 0;
     uint32_t chunk = 0;
@@ -71,9 +73,9 @@ class Network {
   void set_dropped(const std::optional<Fragment>& fragment) { dropped_ = fragment; }
   void heal();
 
-  // Violation unless every packet is accounted for.
+  // Reports a violation unless every packet is accounted for.
   void check_conservation() const;
-  // Nothing on its way or in a ring.
+  // True if no packet is in flight or in a ring.
   bool empty() const { return in_flight_ == 0 && waiting_ == 0; }
   uint64_t trace_hash() const { return trace_hash_; }
   uint64_t sent() const { return sent_; }
@@ -110,7 +112,7 @@ class Network {
   std::vector<uint64_t> transmit_free_ns_, receive_free_ns_;  // by host
   std::map<std::pair<HostId, uint16_t>, ReceiveRing> rings_;
   std::optional<Fragment> dropped_;
-  std::vector<Packet> slots_;  // packets on their way
+  std::vector<Packet> slots_;  // packets in flight
   std::vector<uint32_t> free_slots_;
   std::unordered_set<uint64_t> used_numbers_;
   uint64_t trace_hash_ = 0;
@@ -118,7 +120,7 @@ class Network {
   uint64_t in_flight_ = 0, waiting_ = 0;
 };
 
-// A product port over it: the box's pipelines poll it as they poll any other.
+// A product port over this network. The box's pipelines poll it like any other port.
 class SimPort {
  public:
   SimPort(Network& network, const nic::Endpoint& local, ReceiveRing& ring, const Options& options)
@@ -136,13 +138,13 @@ class SimPort {
 
   const nic::Endpoint& local() const { return local_; }
   const ReceiveRing& ring() const { return *ring_; }
-  // The burst last given.
+  // The packets of the last burst.
   const std::vector<Packet>& held() const { return held_; }
   uint64_t packets_given() const { return packets_given_; }
-  // It took all that it was last offered.
+  // True if the port took all packets that it was last offered.
   bool took_all() const { return took_all_; }
   void set_burst_packets(uint32_t burst_packets) { burst_packets_ = burst_packets; }
-  // Sees each packet as it leaves.
+  // `watch` sees each packet when it is sent.
   void set_watch(std::function<void(const nic::TxPacket&)> watch) { watch_ = std::move(watch); }
 
  private:
@@ -151,7 +153,7 @@ class SimPort {
   ReceiveRing* ring_;
   uint32_t burst_packets_;
   uint32_t send_packets_;
-  nic::PortCounters counters_;  // nothing is refused here
+  nic::PortCounters counters_;  // stays 0, because nothing is refused here
   std::vector<Packet> held_;
   std::function<void(const nic::TxPacket&)> watch_;
   uint64_t packets_given_ = 0;

@@ -23,10 +23,10 @@ class Draw {
 
   bool chance(double probability) { return rng_.unit() < probability; }
   uint32_t below(uint32_t bound) { return static_cast<uint32_t>(rng_.below(bound)); }
-  // In [low, high].
+  // Returns a number in [low, high].
   uint32_t between(uint32_t low, uint32_t high) { return low + below(high - low + 1); }
   uint64_t number() { return rng_.next(); }
-  // As many of small as of large: evenly over the powers of two between them.
+  // Returns a number that is evenly distributed over the powers of two between low and high.
   uint64_t scaled(uint64_t low, uint64_t high) {
     uint64_t value = low;
     while (value * 2 <= high && chance(0.75)) value *= 2;
@@ -41,7 +41,7 @@ class Draw {
   Rng rng_;
 };
 
-// So many workers as elements of the type can tell apart (gradients.h).
+// Returns the most workers whose contributions elements of the type can distinguish (gradients.h).
 uint32_t workers_max(wire::Dtype dtype) {
   switch (dtype) {
     case wire::Dtype::kF32: return 8;
@@ -56,7 +56,7 @@ void draw_sizes(Draw& draw, JobOptions& job) {
   job.path_mtu = draw.one_of(kMtus);
   job.chunk_bytes = 64 * draw.between(16, 96);  // 1 KiB and more: 1 to 12 fragments
   uint32_t chunks_left = 8;
-  // One in ten has chunks of as many fragments as there may be, or nearly.
+  // One job in ten has chunks with the maximum number of fragments, or nearly.
   if (draw.chance(0.1)) {
     job.path_mtu = 640;
     job.chunk_bytes = draw.chance(0.5) ? 64 * 512 : 64 * 512 - 64 * draw.between(0, 200);
@@ -76,14 +76,14 @@ void draw_sizes(Draw& draw, JobOptions& job) {
   }
 }
 
-// What the oracle cannot know is how many were in each step of an optimizer.
+// A job with an optimizer must not lose ranks: the oracle cannot know how many were in each step.
 void draw_optimizer(Draw& draw, JobOptions& job) {
   job.mode = pipeline::Mode::kOptimize;
   job.optimizer = static_cast<optimizer::OptimizerKind>(draw.between(1, 5));
   if (job.on_worker_lost == appliance::LostPolicy::kPartial) job.on_worker_lost = {};  // wait
 }
 
-// What becomes of the job when a box or a rank is lost.
+// Draws the policies for a lost box or rank.
 void draw_fate(Draw& draw, JobOptions& job) {
   using appliance::LostPolicy;
   constexpr LostPolicy kPolicies[] = {LostPolicy::kWait, LostPolicy::kWait, LostPolicy::kPartial,
@@ -106,7 +106,7 @@ JobOptions draw_job(Draw& draw, uint32_t boxes) {
                                    draw.chance(0.3) ? draw.between(1, 8) : draw.between(2, 4));
   job.rounds = draw.between(3, 12);
   if (draw.chance(0.4)) job.reduction = pipeline::Reduction::kMean;
-  // A mean in f32 has too few bits to tell eight ranks apart.
+  // A mean in f32 has too few bits to distinguish eight ranks.
   if (job.reduction == pipeline::Reduction::kMean) job.workers = std::min(job.workers, 7u);
   if (draw.chance(0.25)) draw_optimizer(draw, job);
   draw_sizes(draw, job);
@@ -143,7 +143,8 @@ uint64_t draw_length(Draw& draw, EpisodeKind kind) {
     case EpisodeKind::kPauseWorker:
     case EpisodeKind::kPauseBox:
     case EpisodeKind::kPausePipeline:
-      // Up to a minute, which the control plane takes for a death: rare, and long to simulate.
+      // Up to a minute, which the control plane takes for a death. This is rare, because it takes
+      // long to simulate.
       return draw.chance(0.02) ? draw.scaled(kNanosPerSecond, 60 * kNanosPerSecond)
                                : draw.scaled(10 * kNanosPerMilli, 800 * kNanosPerMilli);
     case EpisodeKind::kClockWorker:
@@ -152,7 +153,7 @@ uint64_t draw_length(Draw& draw, EpisodeKind kind) {
   }
 }
 
-// About how long the jobs take where nothing goes wrong.
+// Returns the approximate duration of the jobs without faults.
 uint64_t work_ns(const Options& options) {
   uint64_t longest_ns = 0;
   for (const JobOptions& job : options.jobs) {
@@ -162,7 +163,7 @@ uint64_t work_ns(const Options& options) {
   return longest_ns;
 }
 
-// Mostly while jobs run, which takes them this long to begin.
+// Draws a begin that is mostly while jobs run, after the time that they need to join.
 uint64_t draw_begin(Draw& draw, const Options& options) {
   const uint64_t joined_ns = 2 * kNanosPerMilli + 6 * options.latency_ns;
   return (draw.chance(0.9) ? joined_ns : 0) + draw.scaled(10'000, work_ns(options));
@@ -187,7 +188,7 @@ void draw_episodes(Draw& draw, Options& options) {
 
 namespace {
 
-// As small as credit can still keep from overflowing.
+// Makes rings as small as credit allows without overflow.
 void make_rings_tight(Options& options) {
   uint32_t workers = 0, chunk_bytes = 0;
   for (const JobOptions& job : options.jobs) {
@@ -216,19 +217,20 @@ Options draw_rack(uint64_t seed) {
   const uint32_t jobs = draw.chance(0.5) ? 1 : draw.between(2, 3);
   for (uint32_t job = 0; job < jobs; ++job) options.jobs.push_back(draw_job(draw, options.boxes));
   if (jobs > 1 && draw.chance(0.25)) options.jobs.back().rogue = true;
-  if (draw.chance(0.1)) {  // a quiet rack: here nothing may be lost at all
+  if (draw.chance(0.1)) {  // a quiet rack, where no packet may be lost
     if (draw.chance(0.5)) make_rings_tight(options);
     return options;
   }
   options.faults_end_ns = 3 * kNanosPerMilli + draw.scaled(kNanosPerMilli, 4 * work_ns(options));
   options.faults = draw_packet_faults(draw);
   draw_episodes(draw, options);
-  // Without it a flipped bit of a payload is for the UDP checksum to find, which is not simulated.
+  // Without payload_crc only the UDP checksum would find a flipped bit in a payload, and it is not
+  // simulated.
   options.payload_crc = options.faults.flip > 0 || draw.chance(0.7);
   return options;
 }
 
-// Drawn apart, so that what is drawn of the rack does not depend on it.
+// Uses a generator of its own, so that the other draws of the rack do not depend on it.
 void draw_schedules(uint64_t seed, Options& options) {
   constexpr wire::PriorityPolicy kPolicies[] = {
       wire::PriorityPolicy::kExplicit, wire::PriorityPolicy::kExplicit,
@@ -240,7 +242,7 @@ void draw_schedules(uint64_t seed, Options& options) {
   }
 }
 
-// The same, of jobs whose rounds wait for all.
+// Draws numerics in the same way, for jobs whose rounds wait for all ranks.
 void draw_numerics(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xa0761d6478bd642full);
   for (JobOptions& job : options.jobs) {
@@ -248,7 +250,7 @@ void draw_numerics(uint64_t seed, Options& options) {
   }
 }
 
-// What takes a box down takes a worker down with it, often: then there is a result that nobody has.
+// The fault that takes a box down often takes a worker down with it. Then nobody has some result.
 void draw_outages(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0xd1b54a32d192ed03ull);
   std::vector<Episode> also;
@@ -264,8 +266,8 @@ void draw_outages(uint64_t seed, Options& options) {
   options.episodes.insert(options.episodes.end(), also.begin(), also.end());
 }
 
-// A job moves while the box that had it does not hear of it, and one of its workers cannot reach
-// that box: so two boxes have some of its ranks each.
+// Moves a job while its box does not hear of the move and one of its workers cannot reach that box,
+// so that each of two boxes has some of the job's ranks.
 void split_job(Draw& draw, const JobOptions& job, uint32_t first_worker, Options& options) {
   const uint64_t begin_ns = draw_begin(draw, options);
   const uint64_t length_ns = draw.scaled(3 * kNanosPerSecond, 15 * kNanosPerSecond);
@@ -277,7 +279,7 @@ void split_job(Draw& draw, const JobOptions& job, uint32_t first_worker, Options
   options.episodes.insert(options.episodes.end(), std::begin(episodes), std::end(episodes));
 }
 
-// The box that has a job is lost, and sometimes another, which may have its copy.
+// The job's box is lost, and sometimes another one, which may have the backup copy.
 void draw_crashes(Draw& draw, const JobOptions& job, Options& options) {
   const uint32_t crashes = draw.chance(0.3) ? 2 : 1;
   for (uint32_t index = 0; index < crashes; ++index) {
@@ -289,10 +291,11 @@ void draw_crashes(Draw& draw, const JobOptions& job, Options& options) {
   }
 }
 
-// Jobs of several boxes: more of them, that change places while boxes believe different things.
+// Draws more boxes, and jobs that move between them while the boxes' views of the map differ.
 void draw_moves(uint64_t seed, Options& options) {
   Draw draw(seed ^ 0x8cb92ba72f3d8dd7ull), optimizers(seed ^ 0x3c6ef372fe94f82bull);
-  Draw relaxed(seed ^ 0xbb67ae8584caa73bull);  // apart, so that those of bsp are what they were
+  // a generator of its own, so that draws for BSP stay the same
+  Draw relaxed(seed ^ 0xbb67ae8584caa73bull);
   Draw copies(seed ^ 0xa54ff53a5f1d36f1ull);
   if (options.faults_end_ns == 0 || !draw.chance(0.3)) return;
   bool some_may = false;
@@ -365,7 +368,7 @@ void draw_stragglers(Draw& draw, JobOptions& job) {
   job.straggler_factor = draw.chance(0.3) ? 100 : draw.between(2, 10);
 }
 
-// What a job of that model must be (appliance/control/sync_spec.h), and can be checked as
+// Draws a job that the model permits (appliance/control/sync_spec.h) and that can be checked
 // (updates.h).
 void relax(Draw& draw, JobOptions& job) {
   using appliance::LostPolicy;
@@ -377,12 +380,12 @@ void relax(Draw& draw, JobOptions& job) {
   job.recovery = appliance::Recovery::kNone;
   job.delivery = wire::Delivery::kBroadcast;
   job.on_worker_lost = draw.one_of(kPolicies);
-  job.patient = draw.chance(0.1);  // nobody can come back
-  // A share that is a power of two is exact.
+  job.patient = draw.chance(0.1);  // no rank can rejoin
+  // Division by a power of two is exact.
   const bool drops = job.sync.model == wire::SyncModel::kDrop;
   if (drops || (job.workers & (job.workers - 1)) != 0) job.reduction = pipeline::Reduction::kSum;
-  // Whoever lags behind needs a quorum of others, who are not at a barrier then, and go on with all
-  // tensors: each on its own, the urgent ones would leave nothing for the rest.
+  // A rank that lags behind needs a quorum of other ranks. They must not be at a barrier, and must
+  // continue with all tensors: if each tensor went on alone, the urgent ones would starve the rest.
   if (drops) {
     job.barrier_at_end = false;
     job.by_steps = true;
@@ -391,7 +394,8 @@ void relax(Draw& draw, JobOptions& job) {
   job.rounds = std::min(std::max(job.rounds, draw.between(4, 12)), Updates::rounds_max(job));
 }
 
-// Ranks that are lost for good while others go on are rare enough where all kinds are drawn.
+// Adds permanent losses of ranks while others continue, which are rare if all kinds of faults are
+// drawn.
 void draw_losses(Draw& draw, Options& options) {
   for (uint32_t left = draw.between(1, 2); left > 0; --left) {
     const EpisodeKind kind =
@@ -404,9 +408,8 @@ void draw_losses(Draw& draw, Options& options) {
   }
 }
 
-// Drawn apart, as the schedules are, and for one seed in three, so that the others are what they
-// were: most jobs have a model that is not bsp, and most of those have stragglers, as some jobs of
-// bsp have.
+// Uses a generator of its own, for one seed in three, so that the other seeds stay the same. Most
+// jobs then have a model other than BSP. Most of those have stragglers, and so have some BSP jobs.
 void draw_models(uint64_t seed, Options& options) {
   if (seed % 3 != 0) return;
   Draw draw(seed ^ 0x73796e635f6d6f64ull);

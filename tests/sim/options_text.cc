@@ -1,4 +1,4 @@
-// What a seed has drawn, in words.
+// Describes the options that a seed has drawn.
 #include <algorithm>
 #include <cstdio>
 

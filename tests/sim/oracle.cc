@@ -10,7 +10,7 @@ namespace pbox::sim {
 optimizer::OptimizerSpec optimizer_of(const JobOptions& job) {
   optimizer::OptimizerSpec spec;
   spec.kind = job.optimizer;
-  if (job.is_relaxed()) {  // one whose steps are whole numbers (updates.h)
+  if (job.is_relaxed()) {  // an optimizer whose steps are whole numbers (updates.h)
     spec.learning_rate = 0.5f;
     spec.weight_decay = 0;
     return spec;
@@ -37,7 +37,7 @@ Oracle::Oracle(const Gradients& gradients, uint32_t chunk_elements)
 const std::vector<std::byte>& Oracle::result(uint32_t tensor, uint32_t round) {
   const JobOptions& job = gradients_.options();
   auto& results = tensors_[tensor].results;
-  results.reserve(job.rounds);  // what was given out stays where it is
+  results.reserve(job.rounds);  // references that were returned must stay valid
   while (results.size() <= round) {
     results.emplace_back(size_t{job.tensors[tensor].elements} * wire::dtype_bytes(job.dtype));
   }
@@ -63,7 +63,7 @@ void Oracle::next(uint32_t tensor, Chunk& chunk) {
   const uint32_t round = chunk.rounds++;
   const bool optimizes = job.mode == pipeline::Mode::kOptimize;
   const uint32_t all = (1u << job.workers) - 1;
-  // Initial weights are rank 0's.
+  // The initial weights are rank 0's.
   const uint32_t ranks = optimizes && round == 0 ? 1 : all;
   std::vector<float> values(chunk.elements);
   gradients_.sum(ranks, tensor, round, chunk.first, values);

@@ -1,5 +1,5 @@
-// What every result of a job must be, computed from what its workers push and from nothing that a
-// box says: sums of whole numbers, and the optimizers' reference.
+// The correct results of a job, computed only from the workers' pushes and not from anything that a
+// box reports: sums of whole numbers, and the optimizers' reference implementations.
 #pragma once
 
 #include <vector>
@@ -12,23 +12,24 @@ class Oracle {
  public:
   Oracle(const Gradients& gradients, uint32_t chunk_elements);
 
-  // Of a whole tensor, as every rank must get it.
+  // Returns the result of a whole tensor, which every rank must get.
   const std::vector<std::byte>& result(uint32_t tensor, uint32_t round);
 
-  // Optimize mode: of the chunk that begins at this element, the box's state is lost after this
-  // round. Its weights go on from the result, the optimizer's steps from the first.
+  // Mode optimize: the box's state of the chunk that begins at this element is lost after this
+  // round. The weights continue from the result, and the optimizer's steps start again.
   void restart_optimizer(uint32_t tensor, uint32_t first_element, uint32_t round);
 
  private:
-  // Of a tensor. Optimize mode: weights and state are as after the last of its rounds.
+  // A chunk of a tensor. In mode optimize, weights and state are those after the last computed
+  // round.
   struct Chunk {
     uint32_t first = 0, elements = 0;
-    uint32_t rounds = 0;  // that are computed
-    uint32_t since = 0;   // the optimizer's first step is of the round after
+    uint32_t rounds = 0;  // number of computed rounds
+    uint32_t since = 0;   // the round before the optimizer's first step
     std::vector<float> weights = {}, state = {};
   };
   struct Tensor {
-    std::vector<std::vector<std::byte>> results;  // by round, as far as asked for
+    std::vector<std::vector<std::byte>> results;  // by round, as far as computed
     std::vector<Chunk> chunks;
   };
 
@@ -40,7 +41,7 @@ class Oracle {
   std::vector<Tensor> tensors_;
 };
 
-// The optimizer's settings that jobs of the simulator use.
+// Returns the optimizer settings that the simulator's jobs use.
 optimizer::OptimizerSpec optimizer_of(const JobOptions& job);
 
 }  // namespace pbox::sim

@@ -1,4 +1,4 @@
-// What all parts of a simulated rack share.
+// The objects that all parts of a simulated rack share.
 #pragma once
 
 #include <memory>
@@ -20,9 +20,9 @@ struct Rack {
   FaultCounts& counts;
   std::vector<std::unique_ptr<JobModel>>& jobs;
   SimPartDirectory& parts;
-  std::ostream* trace;  // null: none is wanted
+  std::ostream* trace;  // null: no trace
 
-  // `text`: a function that gives what happened.
+  // `text` is a function that returns a description of the event.
   template <typename Text>
   void say(const std::string& who, const Text& text) const {
     if (trace == nullptr) return;

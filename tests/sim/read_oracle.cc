@@ -14,7 +14,7 @@ ReadOracle::ReadOracle(const JobOptions& options)
       read_(options.workers),
       dropped_(options.workers) {
   if (options.rogue) finished_.insert(0);
-  // The initial weights of others than rank 0 count for nothing: they are in from the start.
+  // Initial weights of other ranks than 0 do not count, so they are in from the start.
   for (uint32_t rank = 1; rank < options.workers; ++rank) {
     std::fill(begun_[rank].begin(), begun_[rank].end(), 1);
   }
@@ -39,8 +39,8 @@ std::optional<std::string> ReadOracle::judge(const Part& part, uint32_t other, u
                                              uint32_t before) {
   const uint32_t rounds = part.round + 1;
   const auto say = [&](const char* what, uint32_t limit) {
-    return "of rank " + std::to_string(other) + " " + std::to_string(found) + " rounds are in, " +
-           what + " " + std::to_string(limit);
+    return "rank " + std::to_string(other) + " " + std::to_string(found) +
+           " rounds are in the weights, " + what + " " + std::to_string(limit);
   };
   if (found < before) return say("but there were", before);
   if (found > begun_[other][part.tensor])

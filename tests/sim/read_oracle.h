@@ -1,6 +1,7 @@
-// What a rank of a job whose model is not bsp may read: its own updates all, each once; of the
-// others no more than they have pushed, never less than before, and no less than the bound on
-// staleness says. Where rounds are dropped: what is not in was reported.
+// The permitted reads of a rank in a job whose model is not BSP. The rank's own updates must all be
+// in, each once. Updates of other ranks must be no more than they have pushed, no fewer than in the
+// previous read, and no fewer than the bound on staleness demands. If rounds are dropped, every
+// missing update must have been reported.
 #pragma once
 
 #include <map>
@@ -15,27 +16,28 @@ class ReadOracle {
  public:
   explicit ReadOracle(const JobOptions& options);
 
-  // A rank begins a round of a tensor: from now on its update may be read by anybody.
+  // A rank begins a round of a tensor. From now on any rank may read its update.
   void begin(uint32_t rank, uint32_t tensor, uint32_t round);
-  // The bound says nothing any more of a rank that the box has given up.
+  // The box has excluded this rank, so the bound no longer applies to it.
   void exclude(uint32_t rank) { absent_.insert(rank); }
-  // The rank has all its rounds of all tensors behind it.
+  // The rank has completed all rounds of all tensors.
   void finish(uint32_t rank) { finished_.insert(rank); }
   bool all_finished() const;
 
-  // One part of a chunk, all of which steps at once.
+  // One part of a chunk, which is stepped as a whole.
   struct Part {
-    uint32_t rank = 0;  // that reads
+    uint32_t rank = 0;  // the reader
     uint32_t tensor = 0;
     uint32_t round = 0;
-    uint64_t first = 0;  // element of the tensor
+    uint64_t first = 0;  // first element, within the tensor
     uint32_t count = 0;
   };
-  // What is wrong with it; nothing if it is right.
+  // Returns what is wrong with the read; nothing if it is right.
   std::optional<std::string> read(const Part& part, const std::byte* weights);
-  // Since the last call, of the rank: operations of which some part was dropped.
+  // Returns whether some part of an operation of this rank was dropped since the last call.
   bool take_dropped(uint32_t rank);
-  // Each update of each rank is in: of weights that nobody steps any more.
+  // Checks that all updates of all ranks are in weights that no rank steps any more; returns what
+  // is missing.
   std::optional<std::string> lacks(uint64_t first, uint32_t count, const std::byte* weights) const;
 
   const Updates& updates() const { return updates_; }
@@ -47,8 +49,8 @@ class ReadOracle {
 
   const JobOptions& options_;
   Updates updates_;
-  std::vector<std::vector<uint32_t>> begun_;  // by rank and tensor, rounds
-  // By reader, then by tensor and the part's first element: what it has read, by rank.
+  std::vector<std::vector<uint32_t>> begun_;  // begun rounds, by rank and tensor
+  // By reader, then by tensor and the part's first element: the updates read, by rank.
   std::vector<std::map<std::pair<uint32_t, uint64_t>, std::vector<uint32_t>>> read_;
   std::vector<bool> dropped_;
   std::set<uint32_t> absent_, finished_;

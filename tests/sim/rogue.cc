@@ -117,7 +117,7 @@ void Rogue::send(const Place& place, wire::Header header, bool no_numbers) {
                        std::move(bytes));
 }
 
-// One field is not what it should be.
+// Sets one field to a wrong value.
 void Rogue::spoil(wire::Header& header) {
   const auto draw = static_cast<uint32_t>(rng_.next());
   switch (rng_.below(9)) {
@@ -163,7 +163,7 @@ void Rogue::attack() {
       break;
     }
     case 4: {
-      // It reads no further than its own round, and pushes ahead of what it has.
+      // It never reads results, and pushes the next round before it has this one's result.
       push_round();
       push_round();
       break;

@@ -1,7 +1,7 @@
-// A member that keeps no rule: it joins like any other, and then sends what its session lets it
-// send and what not: wrong lengths, foreign chunks, rounds long past or yet to come, no numbers,
-// floods of requests. Sometimes a whole round that is right, so that its job goes on. It never
-// reads what it is sent. Other jobs must not notice.
+// A member that violates the protocol. It joins like any other, and then sends anything: wrong
+// lengths, foreign chunks, rounds long past or far ahead, NaNs, floods of requests. Sometimes it
+// pushes a whole correct round, so that its job advances. It never reads the packets that it
+// receives. Other jobs must not be affected.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@ namespace pbox::sim {
 
 class Rogue final : public ControlEnd {
  public:
-  // Rank 0 of the job.
+  // `job`: the rogue is its rank 0.
   Rogue(Rack& rack, JobModel& job);
 
   void start();
-  // It is found out: its connection ends, and it sends no more.
+  // The rogue has been found out: its connection ends, and it sends no more.
   void stop();
 
   bool on_accept(ConnectionId, HostId) override { return false; }
@@ -41,7 +41,7 @@ class Rogue final : public ControlEnd {
   void flood();
   Place choose_place();
   wire::Header header(const Place& place, wire::PacketType type);
-  // The header's payload_bytes of payload; `no_numbers`: of NaN.
+  // Sends a packet with the header's payload_bytes of payload; `no_numbers`: the payload is NaNs.
   void send(const Place& place, wire::Header header, bool no_numbers);
   void spoil(wire::Header& header);
   uint32_t fragments(uint32_t chunk) const;
@@ -54,7 +54,7 @@ class Rogue final : public ControlEnd {
   ConnectionId connection_ = 0;
   std::optional<worker::SessionSpec> session_;
   uint64_t next_packet_number_ = 1;
-  uint32_t round_ = 0;  // the next that it pushes as it should
+  uint32_t round_ = 0;  // the next round that it pushes correctly
   bool stopped_ = false;
 };
 

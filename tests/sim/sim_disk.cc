@@ -44,7 +44,7 @@ Result<std::unique_ptr<appliance::OutputFile>> SimDisk::create(const std::string
 
 Status SimDisk::append(const std::string& name, const std::string& bytes) {
   const bool failed = fails();
-  // A full disk takes some of the bytes.
+  // A write to a full disk leaves a prefix of the bytes.
   files_[name].bytes += failed ? bytes.substr(0, rng_.below(bytes.size() + 1)) : bytes;
   return failed ? Status(broken("writing " + name)) : ok_status();
 }
@@ -53,7 +53,7 @@ Status SimDisk::sync(const std::string& name) {
   if (fails()) return broken("syncing " + name);
   File& file = files_[name];
   file.durable = file.bytes;
-  // The file is the same under whatever name it had when names were synced.
+  // The name that was synced for this file still refers to the same file.
   if (const auto found = durable_names_.find(name); found != durable_names_.end()) {
     found->second = file;
   }
@@ -80,7 +80,7 @@ Status SimDisk::sync_names() {
 }
 
 void SimDisk::crash() {
-  // File systems may have written names out without being asked.
+  // A file system may have written names to disk without a sync.
   Names left = rng_.below(2) == 0 ? files_ : durable_names_;
   for (auto& [name, file] : left) {
     if (file.durable == file.bytes) continue;

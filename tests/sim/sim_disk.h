@@ -1,6 +1,6 @@
-// A box's disk: what is written survives a crash only once it is synced, names only once they are
-// synced too; until then a crash leaves the old, the new, or a torn piece of the new. Any step may
-// fail, and a box may be lost between any two.
+// A box's disk. Written bytes survive a crash only once they are synced, and so do names. Before
+// that, a crash leaves the old bytes, the new ones, or a torn piece of the new ones. Any step may
+// fail, and a box may be lost between any two steps.
 #pragma once
 
 #include <map>
@@ -23,15 +23,15 @@ class SimDisk final : public appliance::Disk {
   Status sync_names() override;
   void remove(const std::string& name) override;
 
-  // The machine loses power: what was not synced is kept, lost or torn, as chance has it.
+  // The machine loses power. Bytes that were not synced are kept, lost or torn, at random.
   void crash();
-  // One of so many steps fails; 0: none.
+  // One step in this many fails, at random; 0: none.
   void fail_one_of(uint32_t steps) { fail_one_of_ = steps; }
 
  private:
   struct File {
     std::string bytes;
-    std::optional<std::string> durable;  // what a crash is sure to leave
+    std::optional<std::string> durable;  // the bytes that a crash is sure to leave
   };
   using Names = std::map<std::string, File>;
 
@@ -45,7 +45,7 @@ class SimDisk final : public appliance::Disk {
   FaultCounts& counts_;
   uint32_t fail_one_of_ = 0;
   Names files_;
-  Names durable_names_;  // as of the last sync of names
+  Names durable_names_;  // names at their last sync
 };
 
 }  // namespace pbox::sim

@@ -62,7 +62,7 @@ void SimPartDirectory::tell(HostId box, const std::string& name) {
                           (rng_.below(2) == 0 ? 0 : rng_.below(kHearsWithinNs));
   queue_.at(due_ns, [this, box, name, revision, starts = view.starts] {
     View& hearing = views_[box];
-    if (hearing.starts != starts) return;  // another process has asked since
+    if (hearing.starts != starts) return;  // another process has started since
     const auto known = hearing.revisions.find(name);
     if (known != hearing.revisions.end() && known->second >= revision) return;
     hearing.revisions[name] = revision;

@@ -1,6 +1,6 @@
-// What the boxes of a rack agree on, and what each of them knows of it by now: which box has which
-// job. The store of a cluster as its promises go: changes are made one after the other, each on top
-// of the last, and every box hears of them in order, sooner or later.
+// The cluster's map of which box has which job, and each box's current view of it. It behaves as a
+// cluster store promises: changes are made one after the other, each on top of the last, and every
+// box hears of all of them in order, sooner or later.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ class SimPartDirectory {
  public:
   SimPartDirectory(EventQueue& queue, const Options& options);
 
-  // `on_change`: the box has heard of something.
+  // `on_change` is called when the box has heard of a change.
   void attach(HostId box, std::function<void()> on_change);
 
   HostId owner(const std::string& job) const { return jobs_.at(job).owner; }
-  // A copy of a part may not.
+  // False for a backup copy of a part.
   bool may_move(const std::string& job) const {
     const auto found = jobs_.find(job);
     return found != jobs_.end() && found->second.may_move;
   }
-  // Whether the box is there, as all others hear at once.
+  // Whether the box is registered. All boxes learn of a change at once.
   bool is_registered(HostId box) const { return registered_.contains(box); }
   void set_registered(HostId box, bool is_there) {
     if (is_there) {
@@ -39,17 +39,17 @@ class SimPartDirectory {
       registered_.erase(box);
     }
   }
-  // As the box has heard; nothing: it has yet to hear of the job.
+  // Returns the owner in this box's view; nothing if it has not heard of the job yet.
   std::optional<HostId> known_owner(HostId box, const std::string& job) const;
-  // A box that starts knows nothing at first.
+  // Resets the view of a box that starts.
   void forget(HostId box);
 
   void move(const std::string& job, HostId to);
-  // Only if `from` still has it, whatever the asking box knows.
+  // Moves the job only if `from` still has it, whatever the caller's view says.
   void give_away(const std::string& job, HostId from, HostId to) {
     if (jobs_.at(job).owner == from) move(job, to);
   }
-  // The box hears nothing until then.
+  // The box hears of no change until this time.
   void cut_off(HostId box, uint64_t until_ns);
   uint64_t moves() const { return moves_; }
 
@@ -57,11 +57,11 @@ class SimPartDirectory {
   struct Job {
     HostId owner = 0;
     bool may_move = false;
-    std::vector<HostId> history;  // by revision
+    std::vector<HostId> history;  // owners, by revision
   };
   struct View {
     std::function<void()> on_change = [] {};
-    std::map<std::string, size_t> revisions;  // heard of, by job
+    std::map<std::string, size_t> revisions;  // the latest revision heard of, by job
     uint64_t cut_off_until_ns = 0;
     uint64_t starts = 0;
   };
@@ -77,7 +77,7 @@ class SimPartDirectory {
   Rng rng_;
 };
 
-// "box1:9541", as workers are told, and back.
+// The address that workers are told, for example "box1:9541", and its inverse.
 std::string address_of_box(HostId box);
 HostId box_at(const std::string& address);
 

@@ -148,7 +148,7 @@ void SyncReplay::step(Chunk& chunk, uint32_t fragment, std::span<const float> gr
   }
 }
 
-// Initial weights take everybody; a round of model drop takes a quorum.
+// Initial weights need all ranks; a round of model drop needs a quorum.
 void SyncReplay::close_if_complete(Chunk& chunk) {
   auto needed = static_cast<uint32_t>(std::popcount(present_));
   uint32_t complete = 0;
@@ -172,7 +172,7 @@ void SyncReplay::close_if_complete(Chunk& chunk) {
   std::fill(chunk.next.begin(), chunk.next.end(), chunk.clock);
 }
 
-// The clock is the least that anybody pushes next.
+// The clock is the lowest round that any rank pushes next.
 void SyncReplay::advance(Chunk& chunk) {
   uint64_t slowest = UINT64_MAX;
   for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
@@ -197,8 +197,8 @@ uint64_t SyncReplay::fastest(const Chunk& chunk) const {
   return fastest - 1;
 }
 
-// A rank that has pushed `round`. A copy of its own waits for data that is new enough; who reads
-// afresh waits by how far it is ahead.
+// Returns whether a rank that has pushed `round` must wait. A cached read waits until the data is
+// new enough. A fresh read waits depending on the rank's lead.
 bool SyncReplay::waits(const Chunk& chunk, uint32_t rank, uint64_t round) const {
   const auto staleness = static_cast<int64_t>(sync_.staleness);
   const auto lead = static_cast<int64_t>(round) - static_cast<int64_t>(chunk.clock);
@@ -212,7 +212,7 @@ bool SyncReplay::waits(const Chunk& chunk, uint32_t rank, uint64_t round) const 
   return sync::draw(shard_.epoch, rank, round) <= static_cast<double>(sync_.probability) / share;
 }
 
-// A rank that waits to read `round`, now that the clock has advanced.
+// Returns whether a rank that waits to read `round` is released, now that the clock has advanced.
 bool SyncReplay::goes_on(const Chunk& chunk, uint64_t round) const {
   if (cached_) return chunk.clock + sync_.staleness >= round + 1;
   return sync_.release == wire::Release::kSoft || chunk.clock > round;
@@ -257,7 +257,7 @@ void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) {
   require(is_present(rank), [&] { return who() + "it was excluded"; });
   require(header.round + 1 == static_cast<uint32_t>(chunk.clock),
           [&] { return who() + "says that its clock is " + std::to_string(header.round + 1); });
-  // Who waits is told of one less of its rounds than the box has.
+  // A parked rank is told one round less than the box has.
   const bool has_more = (cached_ ? chunk.claimed[rank] : 0) >> header.fragment & 1;
   const bool is_waiting = !cached_ && (chunk.parked >> rank & 1) != 0;
   uint64_t applied = chunk.next[rank] + (has_more ? 1 : 0) - (is_waiting ? 1 : 0);
@@ -267,14 +267,14 @@ void SyncReplay::check_sent(uint32_t rank, const nic::TxPacket& packet) {
   }
   require(header.applied() == static_cast<uint32_t>(applied), [&] {
     return who() + "says that its rounds below " + std::to_string(header.applied()) +
-           " are in, not " + std::to_string(applied);
+           " are in, but it is " + std::to_string(applied);
   });
   if (!job_.has_known_sums()) return;
   const uint32_t first = header.fragment * (shard_.fragment_bytes / job_.element_bytes());
   for (uint32_t index = 0; index < elements_of(chunk, header.fragment); ++index) {
     const float weight = reduce::reference::load_element(job_.options.dtype, packet.payload, index);
     require(weight == chunk.weights[first + index],
-            [&] { return who() + "not what the weights are when it leaves"; });
+            [&] { return who() + "the payload differs from the current weights"; });
   }
 }
 
@@ -283,19 +283,21 @@ void SyncReplay::check_chunk(uint32_t id) const {
   if (held == nullptr) return;
   const Chunk& chunk = chunks_[static_cast<size_t>(held - shard_.chunks().data())];
   const auto where = [&] { return place(chunk) + ": "; };
-  require(held->rounds_finished == chunk.clock,
-          [&] { return where() + "the box's is " + std::to_string(held->rounds_finished); });
+  require(held->rounds_finished == chunk.clock, [&] {
+    return where() + "the replay's clock differs from the box's, " +
+           std::to_string(held->rounds_finished);
+  });
   const bool applies = applies_on_arrival(chunk);
   const sync::Progress& progress = held->sync->progress;
   for (uint32_t rank = 0; rank < chunk.next.size(); ++rank) {
     const auto who = [&] { return where() + "rank " + std::to_string(rank) + ": "; };
     require(held->claimed[rank] == chunk.claimed[rank],
-            [&] { return who() + "other fragments are claimed than came"; });
+            [&] { return who() + "the claimed fragments differ from those that arrived"; });
     require(is_present(rank) || !held->sync->replies_due.has(rank),
             [&] { return who() + "is owed a reply, but was excluded"; });
     if (!applies) continue;
     require(!is_present(rank) || progress.next(rank) == chunk.next[rank], [&] {
-      return who() + "has pushed what is below " + std::to_string(chunk.next[rank]) +
+      return who() + "has pushed the rounds below " + std::to_string(chunk.next[rank]) +
              ", the box has counted " + std::to_string(progress.next(rank));
     });
     const bool is_parked = (chunk.parked >> rank & 1) != 0;
@@ -319,7 +321,7 @@ void SyncReplay::check_answers(uint32_t id) const {
         (chunk.due >> rank & 1) != 0 && !departs && !held->sync->replies_due.has(rank);
     require(!is_forgotten, [&] {
       return place(chunk) + ": rank " + std::to_string(rank) +
-             " may read, but nothing leaves for it";
+             " may read, but no packet is queued for it";
     });
   }
 }
@@ -334,7 +336,7 @@ void SyncReplay::check_weights(uint32_t id, uint32_t fragment) const {
                                 chunk.weights.begin() + first);
   require(equal, [&] {
     return place(chunk) + ", fragment " + std::to_string(fragment) +
-           ": the weights are not those of the updates that came, each once";
+           ": the weights differ from the sum of the updates that arrived";
   });
 }
 

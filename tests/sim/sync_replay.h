@@ -1,6 +1,6 @@
-// What a box must hold of a job whose consistency model is not bsp: counted from the packets that
-// it is given, in their order, by rules of the model that are written here once more. After every
-// turn it holds that, and what it sends says no more.
+// The state that a box must have for a job whose model is not BSP. It is computed from the packets
+// that the box receives, in their order, by a second implementation of the model's rules. After
+// every turn the box's state must equal it, and the packets that the box sends must agree with it.
 #pragma once
 
 #include <span>
@@ -15,24 +15,26 @@ namespace pbox::sim {
 
 class SyncReplay {
  public:
-  // Of a shard that has seen no packet yet. What another box has handed over with it is taken as it
-  // is: reads, and the end, show whether it is what that box had.
+  // For a shard that has seen no packet yet. State that another box has handed over with the shard
+  // is accepted unchecked; reads and the end show whether it is right.
   SyncReplay(pipeline::JobShard& shard, const JobModel& job);
 
-  // An authentic packet of a session that has this rank.
+  // Applies an authentic packet from this rank's session.
   void received(uint32_t rank, const wire::Parsed& parsed);
-  // A RESULT leaves for the rank: it must be of now, and say of itself what is in it.
+  // Checks a RESULT that is sent to the rank: it must hold the current weights and describe them
+  // correctly.
   void check_sent(uint32_t rank, const nic::TxPacket& packet);
-  // A command has been carried out: who is excluded now. Replies that were made may be void.
+  // A command has been carried out, which may have excluded ranks. Prepared replies may be void.
   void note_command();
   bool is_present(uint32_t rank) const { return (present_ >> rank & 1) != 0; }
 
   void check_chunk(uint32_t chunk) const;
-  // Who may read is answered without having to ask; once nothing waits in the port.
+  // Checks that every rank that may read is answered without having to ask. Call it once no packet
+  // waits in the port.
   void check_answers(uint32_t chunk) const;
   void check_weights(uint32_t chunk, uint32_t fragment) const;
   void check_all() const;
-  // The shard is given back, and nobody has been left out: no update is missing.
+  // The shard is removed and no rank was excluded: checks that no update is missing.
   void check_end() const;
 
  private:
@@ -42,11 +44,11 @@ class SyncReplay {
   };
   struct Chunk {
     const pipeline::Chunk* held = nullptr;
-    uint64_t clock = 0;                   // rounds below it are all workers'
+    uint64_t clock = 0;                   // all workers have pushed the rounds below it
     std::vector<uint64_t> next, claimed;  // by rank
-    uint32_t due = 0;                     // ranks that are to be sent it, as bits
-    uint32_t parked = 0;                  // ranks, as bits
-    std::vector<Pushed> pushed;           // model drop: by rank, its newest round that is closed
+    uint32_t due = 0;                     // ranks to which it must be sent, as bits
+    uint32_t parked = 0;                  // ranks with a parked read, as bits
+    std::vector<Pushed> pushed;           // model drop: the newest closed round, by rank
     std::vector<float> weights, sums;
   };
 
@@ -72,8 +74,8 @@ class SyncReplay {
   bool cached_;
   uint16_t generation_;
   uint32_t present_ = 0;
-  uint32_t heard_ = 0;  // ranks of which a packet came: what leaves for others has no address
-  std::vector<Chunk> chunks_;  // as the shard has them
+  uint32_t heard_ = 0;  // ranks whose packets have arrived, as bits; only they have a known address
+  std::vector<Chunk> chunks_;  // in the shard's order
 };
 
 }  // namespace pbox::sim

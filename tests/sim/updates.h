@@ -1,8 +1,7 @@
-// What ranks push in jobs whose consistency model is not bsp, so that a weight says how many of
-// which rank's updates are in it, each once. A rank has bits of a weight of its own; each of its
-// updates adds a digit there: 1, or by turns 1 and 2 where there is room, so that a round that
-// counts twice does not pass for the next one. Whole numbers that the type holds exactly, in any
-// order of adding.
+// Gradients for jobs whose model is not BSP. A weight tells how many updates of which rank it
+// contains. Each rank has its own bits of a weight, and each update adds a digit there: 1, or
+// alternately 1 and 2 if there is room, so that a round that counts twice is not taken for the next
+// one. All values are whole numbers that the type represents exactly, in any order of additions.
 #pragma once
 
 #include <optional>
@@ -16,16 +15,17 @@ class Updates {
  public:
   explicit Updates(const JobOptions& options);
 
-  // Including the initial weights: more do not fit.
+  // The most rounds that fit, including the initial weights.
   static uint32_t rounds_max(const JobOptions& options);
 
-  // A whole tensor as it goes over the wire: the gradient whose step is the rank's update of that
-  // round, or in round 0 its initial weights, of which rank 0's count. From options.rounds on: 0.
+  // Fills in a whole tensor in wire format: the gradient whose step is the rank's update of that
+  // round, or in round 0 its initial weights, of which only rank 0's count. From options.rounds on
+  // it is 0.
   void fill(uint32_t rank, uint32_t round, std::vector<std::byte>& bytes) const;
 
-  // Of `count` weights from element `first` of a tensor on: how many of the rank's updates are in
-  // them, the same in all; nothing if there is no such number. Its rounds below the number are in,
-  // counted from 0; of a job that drops, as many of whichever rounds.
+  // Returns how many of the rank's updates all of `count` weights from element `first` of a tensor
+  // contain; nothing if there is no such number. These are the rounds below that number, counted
+  // from 0. In a job that drops rounds they may be any rounds.
   std::optional<uint32_t> count(uint32_t rank, const std::byte* weights, uint64_t first,
                                 uint32_t count) const;
 
@@ -38,7 +38,7 @@ class Updates {
   const JobOptions& options_;
   uint32_t bits_;
   bool alternates_;
-  uint32_t first_[2] = {0, 1};  // round whose update is in the weights: of rank 0, of the others
+  uint32_t first_[2] = {0, 1};  // first round whose update counts: of rank 0, of the others
 };
 
 }  // namespace pbox::sim

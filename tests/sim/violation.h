@@ -1,5 +1,5 @@
-// A promise that was broken. Thrown where it is seen, through whatever product code stands between:
-// the seed ends there.
+// A broken promise. It is thrown where it is seen, through any product code in between, and ends
+// the seed's run.
 #pragma once
 
 #include <stdexcept>
@@ -12,7 +12,7 @@ class Violation : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// `text` is made only when it is needed: a function without arguments that gives a string.
+// `text` is a function without arguments that returns a string. It is called only on a violation.
 template <typename Text>
 void require(bool holds, const Text& text) {
   if (holds) [[likely]]

@@ -43,7 +43,8 @@ worker::MembershipOptions membership_options(const Rack& rack, const JobModel& j
   const JobOptions& options = job.options;
   worker::MembershipOptions membership;
   membership.job = job.name;
-  // Whoever starts a worker asks first; what it hears may be out of date when the worker comes.
+  // A worker is started with the owner's address at that time, which may be outdated when it
+  // connects.
   const HostId box = rack.parts.owner(job.name);
   membership.box = address_of_box(box);
   membership.box_name = "box" + std::to_string(box);
@@ -96,7 +97,8 @@ std::string Worker::who() const {
 }
 
 void Worker::start() {
-  if (over_ || membership_ != nullptr) return;  // brought up early, after a crash before its time
+  // has been started early, after a crash before its time
+  if (over_ || membership_ != nullptr) return;
   rack_.say(who(), [&] { return "starts"; });
   ++starts_;
   started_ns_ = rack_.queue.now_ns();
@@ -137,7 +139,7 @@ uint64_t Worker::run(worker::Exchange& exchange, uint64_t now_ns, bool& busy) {
   return busy ? next_ns : std::min(next_ns, exchange.next_deadline_ns());
 }
 
-// What the product says of its reads is what they were.
+// The product's statistics of reads must equal what was read.
 void Worker::check_statistics(const worker::Exchange& exchange) const {
   const worker::Statistics statistics = exchange.statistics();
   const auto dropped = application_->operations_dropped();
@@ -153,8 +155,8 @@ void Worker::check_statistics(const worker::Exchange& exchange) const {
   }
 }
 
-// A rank that leaves takes with it what others may need to recover: careful applications wait for
-// each other first.
+// A rank that leaves takes along results that others may need for recovery, so careful applications
+// first wait for each other.
 void Worker::leave_when_done() {
   if (job_.options.barrier_at_end) {
     if (!std::exchange(barrier_asked_, true)) {
@@ -164,10 +166,10 @@ void Worker::leave_when_done() {
     }
     if (membership_->requests().barriers_released() == 0) return;
     require(job_.may_lack_ranks() || job_.at_barrier.size() == job_.options.workers,
-            [&] { return job_.name + ": a barrier was released before all had come to it"; });
+            [&] { return job_.name + ": a barrier was released before all ranks had reached it"; });
   }
   job_.is_ending = true;
-  // Whoever is looked for while others leave finds nobody to go on with.
+  // A rank that is being recovered while others leave may find no partner to continue with.
   job_.may_fail = job_.may_fail || job_.disturbed;
   membership_->leave();
 }
@@ -182,7 +184,8 @@ void Worker::end_if_over() {
     failure_ = membership_->failure();
     rack_.say(who(), [&] { return "fails: " + failure_->message; });
     if (may_try_again()) {
-      // A process that died before it heard of its session: whoever runs it does as it is told.
+      // The previous process died before it heard of its session. The supervisor follows the
+      // error's advice.
       has_been_in_ = has_been_in_ || failure_->message.find("set rejoin") != std::string::npos;
       crash(false);
       rack_.queue.after(kSupervisorNs, [this] { start(); });
@@ -193,8 +196,8 @@ void Worker::end_if_over() {
   over_ns_ = rack_.queue.now_ns();
 }
 
-// Whoever runs the workers starts one again that was left behind, or that was not let in while the
-// box took its predecessor for alive.
+// The supervisor restarts a rank that was left behind, or that was not admitted because the box
+// took its predecessor for alive.
 bool Worker::may_try_again() const {
   const bool in_anothers_place = starts_ > 1 && !is_placed_;
   const bool was_left_behind = job_.may_lack_ranks() && failure_->code == ErrorCode::kWorkerLost;

@@ -12,7 +12,8 @@
 
 namespace pbox::sim {
 
-// As this rank of the job would have it. Each process of a rank is another incarnation.
+// Makes the membership as this rank of the job would. Each process of a rank is another
+// incarnation.
 std::unique_ptr<worker::Membership> make_membership(const Rack& rack, const JobModel& job,
                                                     uint32_t rank, uint32_t incarnation,
                                                     bool rejoins);
@@ -21,10 +22,10 @@ class Worker final : public Member, public ControlEnd {
  public:
   Worker(Rack& rack, JobModel& job, uint32_t rank);
 
-  // Connects and joins: the first process of the rank, or a new one after a crash, which tries
-  // again until it is let in.
+  // Connects and joins. It is the first process of the rank, or a new one after a crash, which
+  // tries again until it is admitted.
   void start();
-  // The process is gone, with all it knew; `silently`: its machine is.
+  // The process dies with all its state. If `silently`, its machine fails.
   void crash(bool silently);
 
   bool on_accept(ConnectionId, HostId) override { return false; }
@@ -39,16 +40,16 @@ class Worker final : public Member, public ControlEnd {
   JobModel& job() { return job_; }
   uint32_t rank() const { return rank_; }
   const Application* application() const { return application_ ? &*application_ : nullptr; }
-  // In rack time, since when it has waited for what it waits for; UINT64_MAX: for nothing.
+  // Time since which it has been waiting, in rack time; UINT64_MAX if it is not waiting.
   uint64_t waits_since_ns() const;
-  // It has left, its work done, or has failed with an error.
+  // True once it has left after its work, or has failed with an error.
   bool over() const { return over_; }
-  // From the first start of a round to the end, in rack time.
+  // Time from the first start of a round to the end, in rack time.
   uint64_t work_ns() const { return over_ns_ - std::min(over_ns_, began_ns_); }
   const std::optional<Error>& failure() const { return failure_; }
 
   void pause(uint64_t length_ns);
-  // Takes one packet a turn, and its time for it.
+  // Takes one packet per turn, slowly.
   void set_slow(bool slow) { slow_ = slow; }
 
  private:
@@ -74,8 +75,8 @@ class Worker final : public Member, public ControlEnd {
   uint64_t over_ns_ = 0;
   uint32_t starts_ = 0;
   uint64_t started_ns_ = 0;   // rack time
-  bool has_been_in_ = false;  // some process of this rank has had a session, or was to have
-  bool is_placed_ = false;    // the application knows where the job stands
+  bool has_been_in_ = false;  // a process of this rank has had a session, or should have had one
+  bool is_placed_ = false;    // the application knows the rounds in which the job continues
   bool barrier_asked_ = false;
   uint64_t barrier_asked_ns_ = 0;  // rack time
 };

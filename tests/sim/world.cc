@@ -12,16 +12,16 @@ namespace pbox::sim {
 namespace {
 
 constexpr uint64_t kEventsMax = 20'000'000;
-// As often as it costs little beside the rest.
+// As often as is cheap compared with the rest.
 constexpr uint64_t kEventsPerFullCheck = 2'000;
 constexpr uint64_t kWatchNs = 250 * kNanosPerMilli;
-// After the faults: 20 times the largest time-out in force, a quarter more for its jitter.
+// After the faults: 20 times the largest time-out, plus a quarter for its jitter.
 constexpr uint64_t kCompletesWithinNs = 20 * worker::RttEstimator::kCapNs * 5 / 4;
-// What looking for a box takes at most, from one attempt to the answer to the next.
+// The longest time to find a box, from one attempt to the answer to the next.
 constexpr uint64_t kReconnectsWithinNs = 10 * kNanosPerSecond;
-// A job that a rank does not come to gathers until its time-out.
+// A job that lacks a rank waits for it until the time-out of the join.
 constexpr uint64_t kJoinsWithinNs = 65 * kNanosPerSecond;
-// Less than a box waits for an answer of another.
+// Less than the time for which a box waits for another box's answer.
 constexpr uint64_t kStateAsksForNs = 1'500 * kNanosPerMilli;
 
 }  // namespace
@@ -65,7 +65,7 @@ Outcome World::run() {
     schedule_faults();
     queue_.after(kWatchNs, [this] { watch(); });
     while (!over() && queue_.step()) {
-      require(queue_.count() < kEventsMax, "no end after 20 million events");
+      require(queue_.count() < kEventsMax, "the run did not end after 20 million events");
       if (queue_.count() % events_per_full_check_ == 0) check_everything();
     }
     check_end();
@@ -201,7 +201,7 @@ void World::drop_fragment(const Episode& episode) {
       .type = (episode.draw >> 56 & 1) != 0 ? wire::PacketType::kPush : wire::PacketType::kResult});
 }
 
-// Packets of nobody's: bytes by chance, and well-formed ones of sessions that do not exist.
+// Sends packets from outside: random bytes, and well-formed packets of sessions that do not exist.
 void World::send_from_outside(const Episode& episode, uint32_t left) {
   const HostId outsider = options_.boxes + static_cast<HostId>(workers_.size());
   const HostId box = box_of(episode.draw).host();
@@ -214,7 +214,7 @@ void World::send_from_outside(const Episode& episode, uint32_t left) {
     header.set_type(static_cast<wire::PacketType>(rng_.below(wire::kPacketTypeCount)));
     header.flags = 0;
     header.payload_bytes = static_cast<uint16_t>(bytes.size() - limits::kPacketOverheadBytes);
-    // A slot that no session of so small a rack has.
+    // A slot number that no session of so small a rack uses.
     header.spi |= wire::kSpiIndexMask;
     std::memcpy(bytes.data(), &header, sizeof(header));
     const wire::Tag tag =
@@ -242,18 +242,19 @@ bool World::are_all_in(const JobModel& job) const {
   });
 }
 
-// What a job need not survive is written down when it happens: with the policy and the time-outs it
-// has, and with ranks that are not in yet or have gone already.
+// Notes when it happens whether a job need not survive a disturbance. That depends on its policy
+// and time-outs, and on ranks that have not joined yet or have left already.
 void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   const JobOptions& options = job.options;
   const bool needs_box = options.recovery == appliance::Recovery::kNone || options.is_relaxed();
   const bool all_are_in = are_all_in(job);
-  // Where nobody can come back, those who are left go on; initial weights are rank 0's.
+  // If lost ranks cannot rejoin, the others continue, provided that they have rank 0's initial
+  // weights.
   const bool others_go_on = lost != nullptr && lost->rank() != 0 && all_are_in &&
                             options.is_relaxed() && job.may_lack_ranks();
   if (others_go_on) {
     job.lost.insert(lost->rank());
-    // Of a job that moves a majority goes on, for there may be two halves of it.
+    // A job that moves continues with a majority only, because it may have split into two halves.
     const size_t left = options.workers - job.lost.size();
     job.may_fail = job.may_fail || (options.may_move && 2 * left <= options.workers);
     return;
@@ -264,25 +265,25 @@ void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   gather_again(job, all_are_in);
 }
 
-// Its ranks must come together once more.
+// The job's ranks must all join again.
 void World::gather_again(JobModel& job, bool all_are_in) {
   const JobOptions& options = job.options;
   job.disturbed = true;
-  const bool some_may_leave = !job.at_barrier.empty();  // before whoever was lost is back
+  const bool some_may_leave = !job.at_barrier.empty();  // before the lost rank is back
   if (!options.patient || !all_are_in || some_may_leave || !options.barrier_at_end ||
       options.on_worker_lost == appliance::LostPolicy::kAbort) {
     job.may_fail = true;
   }
 }
 
-// What a box has of jobs may be asked for in vain meanwhile.
+// Questions about a box's jobs may stay unanswered for this time.
 void World::hide_box(uint64_t length_ns) {
   silence(length_ns);
   if (length_ns < kStateAsksForNs) return;
   for (auto& job : jobs_) lose_state(*job);
 }
 
-// Beyond bsp nobody else has it.
+// With a model other than BSP nobody else has the state.
 void World::lose_state(JobModel& job) {
   job.may_lose_state = true;
   job.may_fail = job.may_fail || (job.options.is_relaxed() && job.options.may_move);
@@ -295,8 +296,8 @@ void World::silence(uint64_t length_ns) {
   for (auto& job : jobs_) disturb(*job, false);
 }
 
-// Weights and optimizer state are still somewhere when this box is lost: where the job runs, or in
-// the copy of that.
+// Returns whether weights and optimizer state exist elsewhere if this box is lost: on the box where
+// the job runs, or in the backup copy.
 bool World::outlives(const JobModel& job, const Box& lost) const {
   if (!job.options.has_copy) return false;
   bool runs = false;
@@ -335,7 +336,7 @@ void World::fail_disk(const Episode& episode) {
   box.set_disk_failures(2 + episode.draw % 4);
 }
 
-// Ranks that are away when it happens must be back for it to go on.
+// Ranks that are away during the move must be back before the job can continue.
 void World::move_part(const Episode& episode) {
   JobModel& job = worker_of(episode.draw).job();
   if (!job.options.may_move) return;
@@ -355,12 +356,12 @@ void World::lose_worker(const Episode& episode) {
 
 uint64_t World::limit_ns(const JobModel& job) const {
   uint64_t limit_ns = kCompletesWithinNs + 3 * options_.dead_after_ns + kReconnectsWithinNs;
-  // Who waits may wait for the rank that is farthest behind to do all its rounds.
+  // A rank may have to wait until the rank that is furthest behind has done all its rounds.
   if (job.options.straggling != Straggling::kNone) {
     limit_ns += 2 * job.options.rounds * job.options.longest_think_ns();
   }
   if (job.options.may_move) limit_ns += kReconnectsWithinNs;
-  if (job.options.has_copy) limit_ns += kReconnectsWithinNs;  // boxes that might have one are asked
+  if (job.options.has_copy) limit_ns += kReconnectsWithinNs;  // possible backup boxes are asked
   if (job.may_fail || !job.lost.empty()) {
     limit_ns += kJoinsWithinNs +
                 (job.options.lost_timeout_ms() + job.options.recover_timeout_ms()) * kNanosPerMilli;
@@ -368,12 +369,12 @@ uint64_t World::limit_ns(const JobModel& job) const {
   return limit_ns;
 }
 
-// Nobody waits longer than was promised, once all is well again.
+// Once all faults have ended, no rank waits longer than its limit.
 void World::watch() {
   queue_.after(kWatchNs, [this] { watch(); });
   if (healed_ns_ == UINT64_MAX) return;
   uint64_t longest_ns = 0;
-  uint64_t kept_ns = 0;  // that boxes keep what nobody asks for any more
+  uint64_t kept_ns = 0;  // time for which boxes keep state that nobody asks for any more
   for (const auto& job : jobs_) {
     longest_ns = std::max(longest_ns, limit_ns(*job));
     const bool keeps = job->options.may_move && job->options.mode == pipeline::Mode::kOptimize;
@@ -399,7 +400,7 @@ void World::watch() {
     for (const auto& box : boxes_) memory_bytes += box->registry().memory_taken_bytes();
     return "all jobs are over, but boxes keep " + std::to_string(memory_bytes) + " bytes, " +
            std::to_string(control_.open_count()) + " control connections are open, and " +
-           (network_.empty() ? "no packet is" : "packets are") + " under way";
+           (network_.empty() ? "no packet is" : "packets are") + " in flight";
   });
 }
 
@@ -419,7 +420,8 @@ void World::check_everything() {
   }
 }
 
-// A worker whose credit is less than a chunk sends one nevertheless: then credit bounds nothing.
+// A worker whose credit is less than a chunk still sends one chunk, so credit does not bound the
+// rings.
 bool World::rings_hold_all() const {
   std::vector<uint32_t> sessions(options_.boxes);
   for (const JobOptions& job : options_.jobs) sessions[job.box] += job.workers;
@@ -445,7 +447,7 @@ void World::check_end() {
   }
   const bool quiet = options_.faults_end_ns == 0 && rings_hold_all();
   require(!quiet || counts_.get(Fault::kRingOverflow) == 0,
-          "credit: a receive ring overflowed though nothing was lost");
+          "credit: a receive ring overflowed although the rack is quiet");
 }
 
 }  // namespace pbox::sim

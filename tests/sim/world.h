@@ -1,5 +1,5 @@
-// One seed: a rack of boxes, workers and jobs, the faults drawn for it, and the checks, until all
-// jobs are over.
+// Runs one seed: a rack of boxes, workers and jobs, the faults drawn for it, and the checks, until
+// all jobs are over.
 #pragma once
 
 #include <memory>
@@ -18,14 +18,14 @@ struct Outcome {
   uint64_t events = 0;
   uint64_t simulated_ns = 0;
   uint64_t work_ns = 0;      // of the rank that took longest, from its session to its end
-  uint64_t rounds = 0;       // of tensors, over all workers
-  uint64_t jobs_failed = 0;  // with cause
+  uint64_t rounds = 0;       // rounds of tensors, over all workers
+  uint64_t jobs_failed = 0;  // jobs that failed for a valid reason
   uint64_t trace_hash = 0;
 };
 
 class World {
  public:
-  // `trace`: where to say what happens; null: nowhere.
+  // `trace`: the stream for the trace of events; null: no trace.
   explicit World(const Options& options, std::ostream* trace = nullptr);
 
   Outcome run();
@@ -72,9 +72,9 @@ class World {
   Rng rng_;
   uint64_t begin_ns_ = 0;
   uint64_t events_per_full_check_ = 0;
-  uint64_t silence_ns_ = 0;  // of all episodes so far
+  uint64_t silence_ns_ = 0;  // sum over all silent episodes so far
   uint64_t healed_ns_ = UINT64_MAX;
-  uint64_t all_over_ns_ = UINT64_MAX;  // when that was first seen
+  uint64_t all_over_ns_ = UINT64_MAX;  // time at which all jobs were first seen to be over
 };
 
 }  // namespace pbox::sim

@@ -1,5 +1,5 @@
-// pbox-sim-mutants [--json]: plants each bug of mutants.toml in turn and counts how many seeds the
-// simulator needs to see it. A bug that stays unseen ends with status 1.
+// pbox-sim-mutants [--json]: plants each bug of mutants.toml in turn and counts the seeds until the
+// simulator sees it. Ends with status 1 if a bug stays unseen.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,10 +29,10 @@ constexpr Mutant kMutants[] = {
 #include "tests/sim/mutants/mutants.inc"
 };
 
-// A planted bug may make product code turn in circles.
+// A planted bug may send product code into an endless loop.
 constexpr unsigned kSeedSecondsMax = 60;
 
-// Written by the process that runs the seeds, which may crash: that too is a bug seen.
+// Written by the process that runs the seeds. That process may crash, which counts as a bug seen.
 struct Report {
   uint64_t seed = 0;
   bool seen = false;
@@ -68,7 +68,7 @@ class Audit {
       const pid_t child = fork();
       PBOX_CHECK(child >= 0);
       if (child == 0) {
-        // What a failed check or a sanitizer of the product would say is expected here.
+        // Error output of failed checks and sanitizers is expected here.
         [[maybe_unused]] const auto* closed = freopen("/dev/null", "w", stderr);
         look_for(number, seeds_max, report(number));
         _exit(0);
@@ -147,7 +147,7 @@ int run(int argc, char** argv) {
   const nlohmann::json figures = {
       {"planted", numbers.size()}, {"caught", caught}, {"mutants", mutants}};
   std::cout << (options.count("json") != 0 ? figures.dump() : figures.dump(2)) << std::endl;
-  // A canary that dies is what the mine has it for.
+  // The canary must be seen, and being seen fails the run, which proves that a violation does so.
   if (canary) return caught == 1 ? 1 : 0;
   return caught == numbers.size() && caught > 0 ? 0 : 1;
 }

@@ -1,4 +1,5 @@
-// Which planted bug the copies of product code have now; 0: none. Set before anything runs.
+// The number of the planted bug that is active in the copies of product code; 0: none. Set before
+// anything runs.
 #pragma once
 
 namespace pbox::sim {
