@@ -34,7 +34,7 @@ enum class MapStrategy {
 struct TrainingTime {
   double seconds = 0;        // of all iterations, migrations included
   double stall_seconds = 0;  // of migrations
-  size_t plans = 0;
+  size_t proposals = 0;
 };
 
 // VGG-19 with 8 workers, boxes of 5 GB/s, each box's time in each iteration off by about 3 %.

@@ -43,7 +43,7 @@ NOWHERE_TABLE = 100
 
 
 def train_in_order(rank):
-    """Like training.averaged_by_the_box, but the last batch of an epoch waits for the epoch's gate: a
+    """Like training.averaged_by_the_box, but an epoch's last batch waits for the epoch's gate: a
     file that appears when the disturbance that began after the previous epoch is over."""
     dist.init_process_group("gloo", init_method=rank.rendezvous, rank=rank.index,
                             world_size=rank.world_size)
