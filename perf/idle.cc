@@ -34,7 +34,7 @@ pid_t child_named(pid_t parent, const std::string& name) {
   throw std::runtime_error("the job has no " + name);
 }
 
-// Of all threads, since the start.
+// Returns the CPU time of all threads since the start, in seconds.
 double cpu_seconds(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
@@ -106,7 +106,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
 }
 
 const ScenarioRegistration kRegistration({.name = "idle",
-                                          .summary = "what a box takes that has nothing to do",
+                                          .summary = "resources that an idle box takes",
                                           .add_options = add_options,
                                           .run = run});
 

@@ -54,7 +54,7 @@ struct Arrays {
   size_t count;
   NumaArena arena;
   float* accumulator = nullptr;
-  float* source = nullptr;  // of f32; as f16 and bf16 its bits are ordinary numbers too
+  float* source = nullptr;  // f32 values whose bits are ordinary numbers as f16 and bf16 too
   float* other = nullptr;
   float* state = nullptr;
 };

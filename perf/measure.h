@@ -12,7 +12,7 @@ namespace pbox::perf {
 struct Alternative {
   std::string name;
   double bytes = 0;            // read plus written by one pass
-  std::function<void()> pass;  // what is timed
+  std::function<void()> pass;  // the timed function
   std::vector<double> seconds{};
 };
 

@@ -1,5 +1,5 @@
-// What this machine can do at best, for the traffic of a sum: two arrays read, one written. Written
-// by hand for that one purpose; used by nothing but comparisons.
+// The best that this machine can do for the traffic of a sum: two arrays read, one written. Written
+// by hand for comparisons only.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // The models that exchanges are measured with, layer by layer in forward order: the names and sizes
-// of their parameter tensors, and what a layer costs to compute. What crosses the wire does not
+// of their parameter tensors, and what a layer costs to compute. The traffic does not
 // depend on what the numbers mean.
 #pragma once
 
@@ -17,10 +17,10 @@ struct ModelTensor {
   uint64_t elements;
 };
 
-// What the next iteration waits for as a whole, and what backward leaves gradients of at once.
+// A layer: the next iteration waits for all of it, and backward computes its gradients at once.
 struct ModelLayer {
   std::string name;
-  double multiply_adds;  // of one forward pass over one sample
+  double multiply_adds;  // multiply-adds of one forward pass over one sample
   std::vector<ModelTensor> tensors;
 };
 

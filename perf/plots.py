@@ -1,4 +1,6 @@
-"""What the scripts that draw pbox-perf's JSON share. Needs matplotlib (python3-matplotlib)."""
+"""Functions shared by the scripts that draw pbox-perf's JSON.
+
+Needs matplotlib (python3-matplotlib)."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-// What pbox-perf can measure. A scenario lives in one file of this folder and registers itself:
+// The scenarios of pbox-perf. A scenario lives in one file of this folder and registers itself:
 //
 //   const ScenarioRegistration kRegistration({.name = "kernels", ...});
 //

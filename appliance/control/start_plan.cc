@@ -71,7 +71,7 @@ bool has_shape_of(const JobSpec& job, const PartState& state) {
     const pipeline::ChunkSpec& spec = chunks[chunk.chunk];
     const uint32_t bytes = spec.elements * wire::dtype_bytes(spec.dtype);
     return chunk.values.size() == pipeline::state_values(job.optimizer.kind, spec.elements) &&
-           pipeline::are_clocks(chunk, job.sync.model, job.world_size, bytes);
+           pipeline::has_valid_clocks(chunk, job.sync.model, job.world_size, bytes);
   });
 }
 

@@ -45,7 +45,7 @@ void add_options(po::options_description& options) {
       "factors by which the last worker's computing is slowed")(
       "staleness", po::value<std::string>()->default_value("3"), "bounds of SSP and its kin")(
       "models", po::value<std::string>(), "only these, see perf/consistency/run.py --help")(
-      "seconds", po::value<double>()->default_value(20), "of training, each run")(
+      "seconds", po::value<double>()->default_value(20), "seconds of training in each run")(
       "compute-ms", po::value<double>()->default_value(25), "computing of one iteration");
 }
 

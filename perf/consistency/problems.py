@@ -72,7 +72,7 @@ class Words:
             data = path.read_bytes()
             text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode(
                 "utf-8", "replace")
-            # What a name or an abbreviation is says little of a language.
+            # Names and abbreviations say little about a language.
             of_language = sorted({line for line in text.split("\n")
                                   if re.fullmatch(r"[^\W\d_A-Z]{3,}", line)})
             chosen = random.choice(len(of_language), min(cls.PER_LANGUAGE, len(of_language)),

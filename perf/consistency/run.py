@@ -76,7 +76,7 @@ def packets_of(reports, name):
 
 
 def figures_of(arguments, reports, workers):
-    """What is compared. Synchronisation traffic is what crosses the wire beside gradients and
+    """The figures that are compared. Synchronisation traffic is all traffic beside gradients and
     weights: probes, pulls, acknowledgements, notifications."""
     iterations = sum(report["iterations"] for report in reports)
     fragment = reports[0]["statistics"]["fragment_bytes"]
@@ -167,7 +167,7 @@ def parse_arguments():
     parser.add_argument("--slow", type=numbers, default=[10],
                         help="by which factors the last rank's computing is slowed, as 2,5,10")
     parser.add_argument("--staleness", type=numbers, default=[3], help="bounds, as 1,3,5")
-    parser.add_argument("--seconds", type=float, default=20, help="of training, each run")
+    parser.add_argument("--seconds", type=float, default=20, help="seconds of training in each run")
     parser.add_argument("--compute-ms", type=float, default=25,
                         help="an iteration's computing, by the clock, of a rank that is not slow")
     parser.add_argument("--snapshots", type=int, default=40, help="points of each accuracy curve")

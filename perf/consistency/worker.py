@@ -59,7 +59,7 @@ class Rank:
             gradients = self.problem.gradient(self.weights, iterations)
             for target, gradient in zip(self.gradients, gradients):
                 target[...] = gradient
-            # What is left of the iteration's time: 2 cores cannot compute for 8 workers at once.
+            # Sleeps for the rest of the iteration: 2 cores cannot compute for 8 workers at once.
             time.sleep(max(0.0, min(begun + compute_s, deadline) - time.monotonic()))
             if time.monotonic() >= deadline:
                 return iterations

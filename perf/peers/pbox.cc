@@ -121,7 +121,8 @@ int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
                                   return std::make_unique<PboxRank>(rank, options, address, own);
                                 },
                                 [&](Sample& sample) {
-                                  if (own_box == nullptr) return;  // who started it measures it
+                                  if (own_box == nullptr)
+                                    return;  // the process that started it measures it
                                   sample.cpu_seconds +=
                                       pbox::perf::process_cpu_seconds(own_box->pid());
                                   sample.box_bytes = resident_bytes(own_box->pid());

@@ -1,4 +1,4 @@
-// What the peer programs share: options, the gradient, and the loop that rank 0 runs for its
+// Parts that the peer programs share: options, the gradient, and the loop that rank 0 runs for its
 // caller. With --iterations N a program measures alone and prints one JSON object. Without, it
 // obeys its standard input, so that a caller can take turns between systems:
 //
@@ -42,7 +42,7 @@ struct PeerOptions {
   // each of a rack, whose ranks follow each other.
   std::string box{};
   uint32_t window_bytes = 0;      // PBox only: as pbox_options has it
-  std::vector<PeerHost> hosts{};  // of the ranks; empty: all are here, on loopback
+  std::vector<PeerHost> hosts{};  // hosts of the ranks; empty: all on this host, over loopback
 };
 
 Result<PeerOptions> parse_peer_options(int argc, char** argv);

@@ -14,8 +14,8 @@
 namespace pbox::perf {
 namespace {
 
-// What the ranks share: a pipe per rank carries the iterations from rank 0 (its end says quit), and
-// each rank leaves its own sample in shared memory.
+// State that the ranks share: a pipe per rank carries the iterations from rank 0 (its end says
+// quit), and each rank leaves its own sample in shared memory.
 struct Ranks {
   uint32_t count = 0;
   std::vector<int> command_ends;  // rank 0's write ends

@@ -12,7 +12,7 @@ namespace pbox::perf {
 inline constexpr uint32_t kPatternRanksMax = 64;
 inline constexpr uint32_t kPatternBaseMax = 16;
 
-// What all ranks share at one element: in [1, kPatternBaseMax].
+// Returns the value that all ranks share at one element, in [1, kPatternBaseMax].
 constexpr uint32_t pattern_base(uint32_t seed, uint32_t iteration, uint32_t index) {
   return 1 + ((index * 0x9e3779b1u + iteration * 0x85ebca6bu + seed * 0xc2b2ae35u) >> 28);
 }

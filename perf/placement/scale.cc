@@ -35,7 +35,7 @@ struct Costs {
   size_t messages = 0;  // to a worker that comes back: its session, and the rounds that are open
   size_t session_bytes = 0;
   size_t bytes = 0;
-  size_t memory_bytes = 0;  // of a worker, for the map, the rounds and the message at hand
+  size_t memory_bytes = 0;  // memory of a worker for the map, the rounds and the current message
 };
 
 template <typename Work>
@@ -113,7 +113,7 @@ size_t heap_bytes() {
   return info.uordblks + info.hblkhd;
 }
 
-// What a worker that joins a running job is sent, really framed and parsed.
+// Measures the messages that a worker receives when it joins a running job, framed and parsed.
 void weigh_messages(const placement::JobPlacement& map, Costs& costs) {
   std::vector<std::string> sent;
   const auto send = [&](const proto::BoxMessage& message) {
@@ -304,7 +304,8 @@ void add_options(po::options_description& options) {
   options.add_options()("boxes", po::value<size_t>()->default_value(64), "boxes of 4 pipelines")(
       "workers", po::value<size_t>()->default_value(1024), "workers of the job")(
       "chunks", po::value<size_t>()->default_value(limits::kChunksPerJobMax), "chunks of the job")(
-      "repetitions", po::value<size_t>()->default_value(7), "of each timing; medians are given");
+      "repetitions", po::value<size_t>()->default_value(7),
+      "repetitions of each timing; medians are reported");
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {

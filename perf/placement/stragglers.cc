@@ -73,7 +73,8 @@ std::vector<BoxIndex> first_map(const Chunks& chunks, const StragglerSetting& se
   return map;
 }
 
-// Of mean 0 and standard deviation 1, nearly normal: twelve uniform numbers have variance 1.
+// Returns a nearly normal number with mean 0 and standard deviation 1: the sum of twelve uniform
+// numbers has variance 1.
 double deviate(Rng& rng) {
   double sum = -6;
   for (int i = 0; i < 12; ++i) sum += rng.unit();

@@ -15,7 +15,7 @@ inline constexpr size_t kStragglerIterations = 2000;
 
 struct StragglerSetting {
   std::string name;
-  // Of the declared rate, what a box serves at in an iteration: in (0, 1].
+  // Returns the share of its declared rate that a box reaches in an iteration, in (0, 1].
   double (*speed)(size_t box, size_t iteration);
   bool whole_tensors;  // the static map deals tensors out whole, however large they are
 };
@@ -32,8 +32,8 @@ enum class MapStrategy {
 };
 
 struct TrainingTime {
-  double seconds = 0;        // of all iterations, migrations included
-  double stall_seconds = 0;  // of migrations
+  double seconds = 0;        // time of all iterations, migrations included
+  double stall_seconds = 0;  // time of migrations
   size_t proposals = 0;
 };
 

@@ -15,7 +15,7 @@ class RackCluster {
  public:
   struct Options {
     uint32_t workers = 2, boxes = 3;
-    double worker_megabits = 400, box_megabits = 400;  // of a cable
+    double worker_megabits = 400, box_megabits = 400;  // rate of a cable
   };
   // Starts etcd, and no box. Throws std::runtime_error, as everything here does.
   explicit RackCluster(const Options& options);

@@ -22,13 +22,14 @@ void add_options(po::options_description& options) {
       "model", po::value<std::string>()->default_value("resnet50"),
       "resnet50, vgg19, sockeye, resnet56 or 1mib")(
       "rate-mbit", po::value<uint32_t>()->default_value(0),
-      "of a worker's cable, in Mbit/s of Ethernet frames; the box has that times --workers. "
+      "rate of a worker's cable, in Mbit/s of Ethernet frames; the box has that times --workers. "
       "0: 1000 over --workers, which two cores can carry")(
-      "queue-kib", po::value<uint32_t>()->default_value(1024), "what the switch keeps per port")(
-      "delay-us", po::value<uint32_t>()->default_value(0), "of each cable, each way; needs netem")(
-      "mtu", po::value<uint32_t>()->default_value(9000), "of every machine")(
+      "queue-kib", po::value<uint32_t>()->default_value(1024),
+      "queue of the switch per port, in KiB")("delay-us", po::value<uint32_t>()->default_value(0),
+                                              "delay of each cable, each way; needs netem")(
+      "mtu", po::value<uint32_t>()->default_value(9000), "MTU of every machine")(
       "window-bytes", po::value<uint32_t>()->default_value(0),
-      "of PBox's workers, per pipeline; 0: what the box grants")(
+      "window of PBox's workers, per pipeline; 0: the box's grant")(
       "turns", po::value<uint32_t>()->default_value(5), "timed exchanges per system")(
       "no-peers", "leave out Gloo and Open MPI")(
       "box-flags", po::value<std::vector<std::string>>()->default_value({}, ""),

@@ -1,5 +1,5 @@
-// What a job notices when a box that has parts of it is killed, or drained: the longest iteration
-// in which that was, on a shaped rack of several boxes.
+// The effect on a job when a box that has parts of it is killed or drained: the longest iteration
+// around that moment, on a shaped rack of several boxes.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -168,7 +168,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
 }
 
 const ScenarioRegistration kRegistration({.name = "failover",
-                                          .summary = "what a job on several boxes notices when "
+                                          .summary = "stall of a job on several boxes when "
                                                      "one of them is killed, or drained",
                                           .add_options = add_options,
                                           .run = run});

@@ -21,7 +21,7 @@ class RackJob {
   struct Run {
     std::vector<double> iteration_ms;  // the mean over the ranks
     uint64_t retransmitted = 0;        // fragments, all ranks
-    double cpu_seconds = 0;            // of the ranks
+    double cpu_seconds = 0;            // CPU time of the ranks
     std::vector<std::vector<Span>> spans_by_rank;
   };
   // As Player::play. A wrong sum throws.

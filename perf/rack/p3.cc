@@ -97,11 +97,12 @@ void add_options(po::options_description& options) {
       "ratios", po::value<std::string>()->default_value("0.5,0.75,1,1.25,1.5,2,3"),
       "M/B (the model's bytes at a worker's rate) over --compute-ms: each makes a rate")(
       "slice-parameters", po::value<uint32_t>()->default_value(50'000),
-      "of the unscaled model; at least a packet of 2048 is sent")(
+      "slice of the unscaled model; at least a packet of 2048 is sent")(
       "window-bytes", po::value<uint32_t>()->default_value(0),
-      "of the workers, per pipeline; 0: what the box grants")(
-      "queue-kib", po::value<uint32_t>()->default_value(1024), "what the switch keeps per port")(
-      "mtu", po::value<uint32_t>()->default_value(9000), "of every machine")(
+      "window of the workers, per pipeline; 0: the box's grant")(
+      "queue-kib", po::value<uint32_t>()->default_value(1024),
+      "queue of the switch per port, in KiB")("mtu", po::value<uint32_t>()->default_value(9000),
+                                              "MTU of every machine")(
       "iterations", po::value<uint32_t>()->default_value(5), "per turn; the first is not counted")(
       "turns", po::value<uint32_t>()->default_value(3), "over all points and variants")(
       "trace", po::value<std::string>()->default_value(""),

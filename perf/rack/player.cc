@@ -13,13 +13,13 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kSeed = 7;
-// Of each run of this many elements, one packet's payload, the first few change with each iteration
-// and are checked in each; the others are those of iteration 0.
+// Elements of one packet's payload. The first few of each such run change with each iteration and
+// are checked in each; the others stay as in iteration 0.
 constexpr size_t kStampPeriod = 2048;
 constexpr size_t kStampElements = 16;
 constexpr double kForwardShare = 1.0 / 3;  // backward computes two gradients per product
 constexpr double kNanosecondsPerMillisecond = 1e6;
-constexpr uint32_t kChunkTimesMax = 1 << 18;  // of a traced run
+constexpr uint32_t kChunkTimesMax = 1 << 18;  // chunk times of a traced run
 constexpr size_t kChunkTimesTaken = 4096;     // at once
 
 void sleep_until(uint64_t until_ns) {

@@ -68,8 +68,8 @@ class Player {
   std::unique_ptr<Tensor[]> tensors_;  // [tensor_count_]
   std::vector<float> gradients_, sums_;
   pbox_context* context_ = nullptr;
-  uint32_t iteration_ = 0;  // of the job
-  uint64_t clock_ns_ = 0;   // where computing is: what a late wake-up lost is made good
+  uint32_t iteration_ = 0;  // iteration of the job
+  uint64_t clock_ns_ = 0;   // where computing is: time lost by a late wake-up is made up
   uint64_t wrong_ = 0;
   bool with_spans_ = false;
   std::vector<Span> spans_;

@@ -9,7 +9,7 @@ ProcessorTimes processor_times() {
   // "cpu user nice system idle iowait irq softirq steal ...", proc(5).
   constexpr int kIdle = 3;
   constexpr int kWaiting = 4;
-  constexpr int kFieldCount = 8;  // what follows is part of user and nice
+  constexpr int kFieldCount = 8;  // later fields are part of user and nice
   std::ifstream file("/proc/stat");
   std::string label;
   file >> label;

@@ -1,5 +1,5 @@
 // The rebalancer at work, on a shaped rack of several boxes: a job whose parts move against the
-// same job whose parts stay, under the stragglers that PSLD's abstract names. What stands still is
+// same job whose parts stay, under the stragglers that PSLD's abstract names. The fixed job is
 // measured in three ways: as the setting deals the parts out, round robin, and by bytes.
 #include <algorithm>
 #include <atomic>
@@ -21,8 +21,8 @@
 namespace pbox::perf {
 namespace {
 
-// Of a worker, per part: control connections share the cables, and are not to wait behind what many
-// parts together keep in front of a slow one.
+// Window of a worker per part. Control connections share the cables and must not wait behind the
+// data that many parts queue at a slow one.
 constexpr uint32_t kWindowBytes = 32 << 10;
 // As of boxes with two pipelines; these have one, for the sake of the cores.
 constexpr uint32_t kPartsPerBox = 2 * cluster::kPartsPerPipeline;
@@ -34,7 +34,7 @@ struct Settings {
   uint64_t model_bytes = 0;
 };
 
-// Of a box whose process is stopped and goes on in turns.
+// Turn of a box whose process is stopped and continued alternately.
 constexpr std::chrono::milliseconds kHogTurn{20};
 
 // While it lives, a box is disturbed: at once, or again and again from a thread.
@@ -200,11 +200,12 @@ void add_options(po::options_description& options) {
       "change-s", po::value<uint32_t>()->default_value(15),
       "seconds after which another box is slow, in the setting 'changing'")(
       "turns", po::value<uint32_t>()->default_value(3),
-      "of standing still and moving, without a straggler: what is to be seen there is small")(
-      "still-iterations", po::value<uint32_t>()->default_value(15), "of jobs whose parts stay")(
-      "moving-iterations", po::value<uint32_t>()->default_value(150),
-      "of the job whose parts move")("setting", po::value<std::string>()->default_value(""),
-                                     "one alone, by its name");
+      "turns of both jobs without a straggler, where the difference is small")(
+      "still-iterations", po::value<uint32_t>()->default_value(15),
+      "iterations of jobs whose parts stay")("moving-iterations",
+                                             po::value<uint32_t>()->default_value(150),
+                                             "iterations of the job whose parts move")(
+      "setting", po::value<std::string>()->default_value(""), "one alone, by its name");
 }
 
 Settings settings_from(const po::variables_map& options) {
@@ -288,7 +289,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   Experiment experiment(settings);
   nlohmann::json list = nlohmann::json::array();
   double best = 0;
-  double worst = 0;  // of those with a straggler
+  double worst = 0;  // worst ratio of the settings with a straggler
   for (const Setting& setting : kSettings) {
     if (!settings.only.empty() && settings.only != setting.name) continue;
     report << "\r  " << setting.name << "                " << std::flush;

@@ -20,10 +20,10 @@ namespace {
 
 constexpr char kInterface[] = "eth0";
 constexpr char kBridge[] = "switch";
-// What a cable may have sent too little and catch up with: a timer of a busy machine that wakes
-// the shaper late must not cost rate.
+// Bytes that a cable may catch up with: a late wake-up of the shaper on a busy machine must not
+// cost rate.
 constexpr double kBurstSeconds = 1e-3;
-constexpr int kPrecedence = -15;  // of nice
+constexpr int kPrecedence = -15;  // nice value
 constexpr uint64_t kEthernetHeaderBytes = 14;
 
 std::runtime_error no_namespace(const std::string& what) {

@@ -21,10 +21,10 @@
 namespace pbox::perf {
 
 struct Link {
-  uint64_t bits_per_second = 1'000'000'000;  // of Ethernet frames, both ways
-  // What the switch keeps for this port; more is dropped. In bytes, not in time: chunks and windows
-  // are not cut down with the rate, so what a switch must keep is not either. A host's own queue
-  // holds kHostQueueBytes, as Linux keeps a thousand packets.
+  uint64_t bits_per_second = 1'000'000'000;  // rate of Ethernet frames, each way
+  // Queue of the switch for this port; further frames are dropped. In bytes, not in time: chunks
+  // and windows are not cut down with the rate, so what a switch must keep is not either. A host's
+  // own queue holds kHostQueueBytes, as Linux keeps a thousand packets.
   uint64_t queue_bytes = 1 << 20;
   uint32_t delay_us = 0;  // each way; needs a kernel with netem. Once given it may change, not end
 };
@@ -38,8 +38,8 @@ struct RackOptions {
 };
 
 struct Host {
-  std::string address;    // of its only interface but loopback: eth0
-  std::string port_name;  // of the switch
+  std::string address;    // address of eth0, its only interface besides loopback
+  std::string port_name;  // port of the switch
   int network = -1;       // descriptor of its namespace
   // How another process of this machine opens the namespace, while this process runs.
   std::string network_path;

@@ -1,5 +1,5 @@
-// What happened when on the ranks of a rack, as the page of a trace that Perfetto (ui.perfetto.dev)
-// and chrome://tracing show: one process per rank, its computing and waiting on one track, its
+// The times of events on the ranks of a rack, as a trace that Perfetto (ui.perfetto.dev)
+// and chrome://tracing display: one process per rank, its computing and waiting on one track, its
 // tensors under way and their chunks on others, which may overlap.
 #pragma once
 
@@ -24,10 +24,10 @@ enum class SpanKind : uint8_t {
 
 struct Span {
   SpanKind kind;
-  uint32_t index;    // of a layer; of a tensor for kExchange and what is of chunks
+  uint32_t index;    // index of a layer, or of a tensor for kExchange and chunk events
   uint64_t from_ns;  // monotonic_ns(), which all processes of a machine share
   uint64_t to_ns;
-  uint32_t chunk = 0;  // of the job
+  uint32_t chunk = 0;  // chunk of the job
 };
 
 // As a rank sends them to who started it, and back.

@@ -1,5 +1,5 @@
-// What the ranks of a rack play: a model's layers in forward order, cut down to what the machine
-// can carry, each with its share of the computing.
+// The work that the ranks of a rack play: a model's layers in forward order, cut down to what the
+// machine can carry, each with its share of the computing.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct PlayerOptions {
 // A layer of the model at the scale of the run.
 struct PlayedLayer {
   std::string name;
-  double share = 0;  // of the time of forward, and of backward
+  double share = 0;  // share of the time of forward and of backward
   uint32_t first_tensor = 0;
   uint32_t tensor_count = 0;
 };
@@ -36,7 +36,7 @@ struct PlayedLayer {
 std::vector<PlayedLayer> played_layers(const std::vector<ModelLayer>& layers, uint32_t scale,
                                        std::vector<uint64_t>& elements);
 
-// Of all tensors. Throws std::runtime_error if there is no such model.
+// Returns the bytes of all tensors. Throws std::runtime_error if there is no such model.
 uint64_t played_bytes(const std::string& model, uint32_t scale);
 
 }  // namespace pbox::perf

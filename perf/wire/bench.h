@@ -11,7 +11,7 @@
 namespace pbox::perf {
 
 struct WireTurn {
-  uint64_t cycles = 0;     // of the box's turns that had work
+  uint64_t cycles = 0;     // cycles of the box's turns that had work
   uint64_t fragments = 0;  // added in them, and as many sent
   double cycles_per_fragment() const {
     return static_cast<double>(cycles) / static_cast<double>(fragments);

@@ -18,8 +18,8 @@ struct DevicePair {
 // and says how DPDK is to name them. For the process once. Throws std::runtime_error.
 DevicePair make_devices(WireKind kind);
 
-// What dpdk-testpmd is told to forward the same frames between the same kind of devices: its
-// --vdev arguments. Call after make_devices.
+// Returns the --vdev arguments with which dpdk-testpmd forwards the same frames between the same
+// kind of devices. Call after make_devices.
 std::vector<std::string> forwarder_devices(WireKind kind, uint32_t mtu);
 
 }  // namespace pbox::perf

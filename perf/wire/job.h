@@ -1,4 +1,4 @@
-// What `wire` moves: ResNet-50's gradients over one pipeline, chunk after chunk, a few in flight.
+// The work of `wire`: ResNet-50's gradients over one pipeline, chunk after chunk, a few in flight.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class WireJob {
   uint32_t chunk_count() const { return static_cast<uint32_t>(chunk_bytes_.size()); }
   uint32_t chunk_bytes(uint32_t chunk) const { return chunk_bytes_[chunk]; }
   uint32_t fragments(uint32_t chunk) const;
-  uint64_t fragments_of_round() const { return fragments_of_round_; }  // of all workers
+  uint64_t fragments_of_round() const { return fragments_of_round_; }  // fragments of all workers
 
   // Each lies as it would in a received frame: in a buffer of its own, behind the headers.
   const std::byte* payload(uint32_t worker, uint32_t chunk, uint32_t fragment) const {
@@ -37,8 +37,8 @@ class WireJob {
     return gradients_.data() + (slot * fragments_of_default_ + fragment) * buffer_bytes_ +
            kPayloadOffset;
   }
-  const NumaArena& gradients() const { return gradients_; }  // what payloads lie in
-  // Of every value of a chunk's result.
+  const NumaArena& gradients() const { return gradients_; }  // memory that payloads lie in
+  // Checks every value of a chunk's result.
   float expected(uint32_t chunk) const {
     return static_cast<float>(shape_.workers) * value_of(chunk);
   }
@@ -56,7 +56,7 @@ class WireJob {
   // mbuf, headroom, Ethernet, IPv4 and UDP headers, ours: from the buffer's beginning.
   static constexpr size_t kPayloadOffset = 128 + 128 + 42 + limits::kHeaderBytes;
 
-  uint32_t fragments_of_default_ = 0;  // of a chunk of the default size
+  uint32_t fragments_of_default_ = 0;  // fragments of a chunk of the default size
   size_t buffer_bytes_ = 0;
   std::vector<uint32_t> chunk_bytes_;
   uint64_t fragments_of_round_ = 0;

@@ -15,7 +15,7 @@
 namespace pbox::perf {
 namespace {
 
-constexpr uint32_t kMarginS = 1;  // that it leaves out at either end
+constexpr uint32_t kMarginS = 1;  // time left out at either end
 // 4.096 us * 2^18: a second without an acknowledgement. perftest's own is 67 ms, which emulated or
 // crowded cores exceed; Soft-RoCE then breaks some of the connections on which it sends again.
 constexpr uint32_t kAckTimeout = 18;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kPacketsInFlight = 128;  // fewer than either side has posted buffers for
 constexpr std::array<const char*, 2> kPerftests = {"ib_send_bw", "ib_write_bw"};
-constexpr std::array<const char*, 2> kModes = {"send", "write_imm"};  // of rdma.mode
+constexpr std::array<const char*, 2> kModes = {"send", "write_imm"};  // values of rdma.mode
 constexpr size_t kWriteImm = 1;
 // Reliable connections lose nothing: where devices and cores are slow, pushing again what is still
 // on its way makes it all the longer.
@@ -132,7 +132,7 @@ std::shared_ptr<nic::RdmaDevice> box_device(const std::string& name) {
   return open_device(names.front());
 }
 
-// Of one mode, over all turns.
+// The figures of one mode over all turns.
 struct ModeFigures {
   std::vector<double> wire;
   uint64_t staged = 0, landed = 0, broken = 0, stalls = 0;

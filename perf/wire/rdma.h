@@ -15,7 +15,7 @@ struct RdmaRun {
   std::string load_device;  // "" for the box's
   uint32_t workers = 4;
   uint32_t turns = 5;
-  double seconds = 0.5;  // of each part of a turn
+  double seconds = 0.5;  // duration of each part of a turn
 };
 
 // Throws std::runtime_error where there is no such device, or no perftest.

@@ -1,4 +1,4 @@
-// What other programs measure, by what they say.
+// Measurements of other programs, read from their output.
 #pragma once
 
 #include <string>

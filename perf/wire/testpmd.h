@@ -11,7 +11,7 @@ namespace pbox::perf {
 struct ForwardOptions {
   std::vector<std::string> devices;  // --vdev; one loops, two are a pair
   uint32_t frame_bytes = 0;
-  uint32_t buffer_bytes = 0;  // of a packet buffer, headroom included
+  uint32_t buffer_bytes = 0;  // size of a packet buffer, headroom included
   double seconds = 1;
   bool hugepages = false;  // else ordinary pages
 };

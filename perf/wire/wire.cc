@@ -22,7 +22,7 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kFrameOverheadBytes = 14 + 20 + 8 + limits::kPacketOverheadBytes;
-constexpr uint32_t kPacketMemoryMib = 512;      // of this process, and of testpmd
+constexpr uint32_t kPacketMemoryMib = 512;      // packet memory of this process and of testpmd
 constexpr uint32_t kBytesInFlight = 512 << 10;  // half of what a second-level cache holds
 constexpr uint32_t kSlices = 15;
 constexpr uint32_t kPhases = static_cast<uint32_t>(pipeline::Phase::kCount);
@@ -33,7 +33,7 @@ struct Point {
   std::vector<double> forward;  // the same frames through macswap, or through the bare port
   std::vector<double> sum;
   double phases[kPhases] = {};  // cycles per fragment
-  double fragment_bytes = 0;    // of a sampled one, on average
+  double fragment_bytes = 0;    // average size of a sampled fragment
   uint64_t stalls = 0;
   uint64_t drops = 0;
   double packets_per_second = 0;
@@ -43,7 +43,7 @@ struct Run {
   WireKind kind = WireKind::kRing;
   WireShape shape;
   uint32_t turns = 5;
-  double seconds = 0.5;  // of each part of a turn
+  double seconds = 0.5;  // duration of each part of a turn
   bool hugepages = false;
 };
 
@@ -218,7 +218,7 @@ nlohmann::json figures_of(const Point& point, const Run& run, uint32_t mtu, std:
   return figures;
 }
 
-// Of 2 MiB, on the whole machine.
+// Returns the free 2 MiB pages of the whole machine.
 uint64_t free_hugepages() {
   uint64_t count = 0;
   std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> count;

@@ -178,11 +178,11 @@ TEST_CASE("ranks that leave and come back, and jobs that end, are replayed too")
   box.push_chunk(job, 2, 1.0f, 2);  // its spi belongs to no session now
   box.push_chunk(job, 0, 1.0f, 2);
   box.engine.execute({.kind = CommandKind::kAdmit,
-                    .shard = &shard,
-                    .credit_bytes = 4096,
-                    .rank = 2,
-                    .spi = spi_of(0, 2) ^ 1u << 28,
-                    .generation = 20});
+                      .shard = &shard,
+                      .credit_bytes = 4096,
+                      .rank = 2,
+                      .spi = spi_of(0, 2) ^ 1u << 28,
+                      .generation = 20});
   box.push_chunk(job, 1, 1.0f, 2);
   const FlightReplay waiting = replay_of(memory);
   INFO(differences_of(waiting));
