@@ -12,8 +12,8 @@ struct AdminRequest {
   std::string_view method;  // as sent: "GET"
   std::string_view target;  // as sent: "/api/v1/jobs/a%20b?pretty"; the query is ignored
   bool has_body = false;
-  std::string_view content_type = {};  // of a POST
-  std::string_view body = {};          // of a POST
+  std::string_view content_type = {};  // POST only
+  std::string_view body = {};          // POST only
 };
 
 struct AdminResponse {

@@ -1,6 +1,6 @@
 // The other end of the wire: all workers of a WireJob over one port, as light as they can be.
 // Pushes chunk after chunk for every worker, as far ahead of the results as the window allows,
-// round after round. Looks at headers and at the first value of each result. What got lost is
+// round after round. Looks at headers and at the first value of each result. Lost packets are
 // pushed again after a while.
 #pragma once
 

@@ -139,7 +139,7 @@ std::vector<std::byte> pull_packet(const JobShape& shape, const Place& place, ui
 void append_tag(std::vector<std::byte>& packet) {
   wire::Header header;
   std::memcpy(&header, packet.data(), sizeof(header));
-  // What follows the header may be less than the length field says: then the tag is of no use.
+  // Fewer bytes than the length field says may follow the header. The tag is then useless.
   const bool whole = packet.size() == sizeof(header) + header.payload_bytes;
   const wire::Tag tag =
       whole ? wire::make_tag({.payload_crc = true}, header, packet.data() + sizeof(header))

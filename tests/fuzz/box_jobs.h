@@ -17,7 +17,7 @@ constexpr uint32_t kFragmentBytes = limits::kFragmentBytesMin;
 struct JobShape {
   uint32_t job = 0;
   uint32_t workers = 2;
-  uint32_t elements = 200;  // of each chunk
+  uint32_t elements = 200;  // elements of each chunk
   uint32_t chunks = 2;      // ids [0, chunks); chunk id `chunks` belongs to another pipeline
   wire::Dtype dtype = wire::Dtype::kF32;
   pipeline::Mode mode = pipeline::Mode::kAggregate;
@@ -26,8 +26,8 @@ struct JobShape {
   wire::SyncSpec sync = {};
   bool partial = false;
   wire::Delivery delivery = wire::Delivery::kBroadcast;
-  uint32_t first_round = 0;                // of every chunk
-  uint32_t copy_rank = pipeline::kNoRank;  // of chunk 0
+  uint32_t first_round = 0;                // first round of every chunk
+  uint32_t copy_rank = pipeline::kNoRank;  // rank that gives back chunk 0
   std::array<uint8_t, 4> admissions = {};  // by rank; each has a session number of its own
   std::array<bool, 4> absent = {};         // by rank
   uint16_t generations = 0;                // since the job began

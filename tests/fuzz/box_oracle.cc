@@ -28,7 +28,7 @@ BoxOracle::BoxOracle(const JobShape& shape) : shape_(shape), chunks_(shape.chunk
 }
 
 uint32_t BoxOracle::rank_of(uint32_t spi) const {
-  const uint32_t rank = spi & 15u;  // of whichever of its sessions
+  const uint32_t rank = spi & 15u;  // the same for all of its sessions
   PBOX_CHECK(rank < shape_.workers && (spi >> 24) == (shape_.spi(rank) >> 24));
   return rank;
 }
@@ -178,7 +178,7 @@ void BoxOracle::step(Chunk& chunk, bool scales) {
 
 void BoxOracle::check_result(const wire::Header& header, const std::byte* payload) {
   PBOX_CHECK(header.chunk < shape_.chunks && header.fragment < shape_.fragments());
-  // Of a generation before if it was made then.
+  // A result made in an earlier generation carries that generation.
   PBOX_CHECK(header.epoch == shape_.epoch() && header.generation <= shape_.generation());
   Chunk& chunk = chunks_[header.chunk];
   PBOX_CHECK(((header.flags & wire::flag::kLast) != 0) ==

@@ -48,7 +48,7 @@ class BoxOracle {
     std::vector<uint64_t> claimed;       // by rank
     std::vector<uint32_t> contributors;  // by fragment; of round open_round - 1
     std::vector<float> sum, weights, state;
-    std::vector<std::byte> result;   // of round open_round - 1
+    std::vector<std::byte> result;   // result of round open_round - 1
     std::optional<SyncOracle> sync;  // from round 1 on, where pushes are applied as they come
   };
 

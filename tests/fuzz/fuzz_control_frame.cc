@@ -1,10 +1,11 @@
-// Control connections that say anything: a stream of bytes through the product's framing, parsing,
-// validation and job registry, with real pipeline cores behind it. Messages come raw, or well
-// formed with fields from the input, so that jobs do start. What the box answers must fit a frame.
+// Control connections with arbitrary content: a stream of bytes through the product's framing,
+// parsing, validation and job registry, with real pipeline engines behind it. Messages come raw, or
+// well formed with fields from the input, so that jobs do start. The answers of the box must fit a
+// frame.
 //
 // The other direction, a SESSION with any content at a worker: an accepted one makes an exchange.
 //
-// And one end of an RDMA connection that says anything, to either.
+// One end of an RDMA connection sends anything to either of them.
 //
 // Input: one byte of options, then operations (see Registry::run), with options & 4 a SESSION, or
 // with options & 8 a QueuePair.
@@ -104,7 +105,7 @@ proto::WorkerMessage join_message(Input& input) {
   return message;
 }
 
-// Of a worker that was there before, or says so.
+// Makes a message of a worker that was there before, or claims so.
 proto::WorkerMessage return_message(Input& input) {
   proto::WorkerMessage message = join_message(input);
   proto::Join& join = *message.mutable_join();
@@ -223,7 +224,7 @@ class Registry {
         } else {
           const auto framed = wire::frame(action.message);
           PBOX_CHECK(framed.ok());
-          // What the worker's end would make of it.
+          // The worker's end parses it too.
           proto::BoxMessage read;
           PBOX_CHECK(read.ParseFromString(framed->substr(wire::kControlLengthBytes)));
         }
@@ -234,7 +235,7 @@ class Registry {
     PBOX_CHECK(registry_.connection_count() == readers_.size());
   }
 
-  // What the admin side would show.
+  // Makes the views that the admin side shows.
   void check_views() const {
     uint64_t memory_bytes = 0;
     for (const appliance::JobView& job : registry_.views(now_ns_)) {
@@ -272,7 +273,7 @@ void read_session(const std::vector<std::byte>& body) {
   PBOX_CHECK(sent > 0);
 }
 
-// What is accepted is what was written, and no device is given a number that it cannot have.
+// An accepted value equals the written one, and no device gets a number that it cannot have.
 void read_queue_pair(const std::vector<std::byte>& body) {
   proto::QueuePair message;
   if (!message.ParseFromArray(body.data(), static_cast<int>(body.size()))) return;

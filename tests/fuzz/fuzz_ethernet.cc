@@ -81,8 +81,8 @@ void check_datagram(const Frame& frame, const RxPacket& datagram, const Interfac
   PBOX_CHECK(interface.is_peer(ip_address(datagram.from), kOwnMac));
 }
 
-// Who asked sees a frame that it would take: it has the address that the answer goes to, or, if it
-// asked without one, some other.
+// The asking host accepts the frame: it has the address that the answer goes to, or, if it asked
+// without one, some other address.
 void check_answer(const Frame& request, const Frame& reply, const Interface& interface) {
   PBOX_CHECK(reply.size() <= std::max(request.size(), kAnswerBytesMin));
   const MacAddress asker = mac_at(request.data() + ethernet::kSource);

@@ -49,7 +49,7 @@ void write(wire::Dtype dtype, float value, std::byte* bytes) {
   std::memcpy(bytes, &half, sizeof(half));
 }
 
-// Of computed numbers: which NaN comes out of an operation is nobody's promise.
+// Compares computed numbers. Which NaN an operation produces is unspecified.
 bool equal(wire::Dtype dtype, const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
   const uint32_t bytes = wire::dtype_bytes(dtype);
   for (size_t at = 0; at < a.size(); at += bytes) {
@@ -129,7 +129,7 @@ worker::SessionSpec WorkerOracle::resume(Input& input) {
     const uint8_t choice = input.byte();
     chunk.held = 0;
     chunk.made = chunk.pushed = chunk.giving = chunk.announced = false;
-    int round = 0;  // of the box, from this worker's
+    int round = 0;  // the box's round, relative to this worker's
     if ((choice & 3) == 1) round = tensors_[chunk.tensor].started && !chunk.is_done ? 1 : 0;
     if ((choice & 3) == 2) round = -1;
     if ((choice & 3) == 3 && chunk.has_copy) {
@@ -316,7 +316,7 @@ void WorkerOracle::finish_if_readable(Chunk& chunk) {
   ++chunk.round;
 }
 
-// What is in the copy, and every own gradient since.
+// Expects the contents of the copy plus every own gradient since.
 void WorkerOracle::read(Chunk& chunk, uint32_t index) {
   Tensor& tensor = tensors_[chunk.tensor];
   const wire::Dtype dtype = tensor.spec.dtype;
@@ -331,8 +331,8 @@ void WorkerOracle::read(Chunk& chunk, uint32_t index) {
   }
 }
 
-// It is asked for with the tensor's others; until then nothing is in flight. What was given back is
-// here already.
+// The chunk is requested together with the tensor's others; until then nothing is in flight. A
+// result that was given back is here already.
 void WorkerOracle::told(const wire::Parsed& parsed) {
   wire::StatusPayload status;
   if (parsed.header.payload_bytes != sizeof(status)) return;

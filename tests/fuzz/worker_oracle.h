@@ -29,9 +29,9 @@ class WorkerOracle {
     bool in_place = false;
     uint32_t operations = 0;        // started so far
     std::optional<uint32_t> round;  // model drop: of the operation at hand, once it is seen
-    std::vector<std::byte> input, output, expected;  // of exactly the tensor's bytes
+    std::vector<std::byte> input, output, expected;  // exactly the tensor's bytes
   };
-  // Of a chunk that is read from the worker's copy.
+  // A fragment of a chunk that is read from the worker's copy.
   struct Fragment {
     uint32_t clock = 0;
     uint32_t applied = 0;
@@ -45,13 +45,13 @@ class WorkerOracle {
     uint64_t held = 0;     // fragments of the round's result
     bool made = false;     // given back: a packet of it was, though the port may not have taken it
     bool pushed = false;   // a packet of this round was seen
-    bool is_done = true;   // of the tensor's round at hand
+    bool is_done = true;   // in the tensor's current round
     uint32_t clock = 0;    // the newest result seen is of the round before
     bool in_round = true;  // model drop: `round` is that of the operation at hand
     bool giving = false;   // the box asked for the round before, and has not sent it back yet
     bool announced = false;  // delivery by pull: told that the round's result is there
     bool has_copy = false;
-    std::vector<std::byte> staged = {}, copy = {};  // of the round at hand, of the one before
+    std::vector<std::byte> staged = {}, copy = {};  // the current round's, the previous round's
     uint64_t acknowledged = 0;                      // cached: fragments of the push
     std::map<uint32_t, Fragment> cached = {};
     std::map<uint32_t, std::vector<std::byte>> gradients = {};  // cached: by round, from 1

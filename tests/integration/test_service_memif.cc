@@ -34,13 +34,14 @@ class Cables {
       devices += (worker == 0 ? "net_memif" : "; net_memif") + std::to_string(worker) +
                  ",role=server," + socket(worker) + " 10.91.0.1/24";
     }
-    Arguments arguments = {"--data.port=dpdk",
-                           "--data.port_first=9542",  // of devices: the kernel has no part in it
-                           "--data.mtu=9000",
-                           "--dpdk.no_huge=true",
-                           "--dpdk.memory_mib=1024",
-                           "--dpdk.devices=" + devices,
-                           "--pipeline.count=" + std::to_string(pipelines)};
+    Arguments arguments = {
+        "--data.port=dpdk",
+        "--data.port_first=9542",  // a port of the devices, unknown to the kernel
+        "--data.mtu=9000",
+        "--dpdk.no_huge=true",
+        "--dpdk.memory_mib=1024",
+        "--dpdk.devices=" + devices,
+        "--pipeline.count=" + std::to_string(pipelines)};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -95,7 +96,8 @@ void run_for_ever(const Daemon& daemon, const Cables& cables, uint32_t rank, Lin
   line.say(pbox_last_error(worker.context()));
 }
 
-// What a pboxd says that cannot start: it ends by itself, with one of its own exit codes.
+// Returns the message of a pboxd that cannot start. It ends by itself, with one of its own exit
+// codes.
 std::string refusal_of(const Arguments& arguments) {
   Program program(daemon_path(), daemon_arguments(arguments));
   const int status = program.wait_exit(kDeadlineMs).value_or(-1);

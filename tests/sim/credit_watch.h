@@ -67,8 +67,8 @@ class CreditWatch {
     bool asked = false;  // the announced result has been asked for
   };
 
-  // What the box reported about a push before this session sent any of it. An earlier session had
-  // pushed it.
+  // Reports of the box about a push that an earlier session made, before this session sent any of
+  // it.
   struct Said {
     uint32_t round = 0;
     uint64_t received_mask = 0;
@@ -133,7 +133,7 @@ class CreditWatch {
   bool answers(Chunk& chunk, const wire::Header& header) const {
     if (chunk.announced && !chunk.asked) return false;  // the worker ignores it
     const wire::SyncModel model = session_.sync.model;
-    // of its round or a later one; all fragments of the newest round
+    // the fragment of its round or a later one; all fragments of the newest round
     if (model == wire::SyncModel::kDrop) {
       const uint32_t least = chunk.result_mask != 0 ? chunk.result_round : chunk.round;
       if (wire::round_distance(header.round, least) < 0) return false;

@@ -40,7 +40,7 @@ struct JobModel {
                                      const std::byte* bytes);
   void forget(uint32_t rank);
   // A rank is asked to give back these chunks' results of the open rounds, because a box has lost
-  // their state. That loss must have had a cause.
+  // their state. The loss must have had a cause.
   void give_back(std::span<const uint32_t> give, std::span<const uint32_t> open_rounds);
   // Returns what is wrong with a chunk that a rank has read in a round, if the model is not BSP.
   std::optional<std::string> read(uint32_t rank, uint32_t chunk, uint32_t round,

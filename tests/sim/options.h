@@ -87,7 +87,7 @@ enum class EpisodeKind : uint8_t {
   kPausePipeline,
   kClockWorker,
   kClockBox,
-  kSmallRing,  // of a box's pipeline
+  kSmallRing,  // a small receive ring of a box's pipeline
   kSlowReader,
   kControlStall,
   kControlBreak,
@@ -113,14 +113,14 @@ struct Options {
   uint64_t seed = 1;
   uint32_t boxes = 1;
   uint32_t pipelines = 1;
-  uint32_t ring_bytes = 1u << 20;  // of each pipeline's receive ring
+  uint32_t ring_bytes = 1u << 20;  // size of each pipeline's receive ring
   uint32_t ring_slots = 0;
   bool payload_crc = true;
   uint32_t burst_packets = limits::kBurstPackets;  // the most that a port gives at once
   uint32_t send_packets = limits::kBurstPackets;   // the most that a port takes at once
   uint64_t latency_ns = 20'000;
   uint64_t jitter_ns = 0;
-  uint64_t link_bytes_per_us = 0;  // of each host in each direction; 0: unlimited
+  uint64_t link_bytes_per_us = 0;  // rate of each host in each direction; 0: unlimited
   uint32_t box_links = 1;          // factor by which a box's links are faster
   uint64_t rto_floor_ns = 2'000'000;
   uint64_t dead_after_ns = 10'000'000'000;  // silence after which a box or worker counts as dead

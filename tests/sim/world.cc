@@ -242,7 +242,7 @@ bool World::are_all_in(const JobModel& job) const {
   });
 }
 
-// Notes when it happens whether a job need not survive a disturbance. That depends on its policy
+// Notes when it happens whether a job need not survive a disturbance. This depends on its policy
 // and time-outs, and on ranks that have not joined yet or have left already.
 void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   const JobOptions& options = job.options;

@@ -28,8 +28,8 @@ Arguments on_node_0(uint32_t pipelines, const std::string& mode = "send") {
                    "--pipeline.count=" + std::to_string(pipelines), "--rdma.mode=" + mode});
 }
 
-// What `rdma resource` lists of a kind, by device: "qp", "cq", "mr", "pd". All processes' but the
-// kernel's own.
+// Returns the objects of a kind that `rdma resource` lists, by device: "qp", "cq", "mr", "pd". All
+// processes' but the kernel's own.
 size_t resources(const std::string& kind) {
   Program program("/bin/sh", {"-c", "rdma resource show " + kind + " | grep -c ' pid '"});
   const auto line = program.read_line(kDeadlineMs);
@@ -128,7 +128,7 @@ TEST_CASE("sums from registered memory are those from any other, and no packet i
           "[memory]") {
   Daemon daemon(on_node_0(2, GENERATE(as<std::string>(), "send", "write_imm")));
   constexpr uint32_t kRounds = 6;
-  uint64_t packets = 0;  // of a round
+  uint64_t packets = 0;  // packets of a round
   for (const uint32_t registered : {0u, kRounds, kRounds / 2}) {
     const SumsOutcome outcome = run_sums({.box = daemon.control(),
                                           .rounds = kRounds,
@@ -169,7 +169,8 @@ TEST_CASE("memory is unregistered under way, even where the network takes nothin
     line.say("unregistered");
     one.wait(0);
     const pbox_statistics counted = one.statistics();
-    require(direct > 13 && counted.packets_direct == direct, "what is read is of both rounds");
+    require(direct > 13 && counted.packets_direct == direct,
+            "the packets that the device read are those of both rounds");
     require(counted.packets_staged > 0, "packets are copied when the memory is unregistered");
     require(values.front() == 1 && values.back() == 1, "a wrong sum");
   });

@@ -56,7 +56,7 @@ struct Rack {
     return worker.tx_burst({&packet, 1}) == 1;
   }
 
-  // What comes to the box until `count` have come or `done` says so, in order.
+  // Returns the packets that reach the box, in order, until there are `count` or `done` is true.
   std::vector<uint32_t> receive(size_t count, const std::function<bool()>& done = {}) {
     std::vector<uint32_t> numbers;
     std::vector<RxPacket> packets(4);
@@ -106,7 +106,7 @@ TEST_CASE("a peer that sends faster than its ring is read waits, and loses nothi
   CHECK(verbs_objects() == 0);
 }
 
-TEST_CASE("what names another slot than the next is dropped, and what follows is read",
+TEST_CASE("a packet that names another slot than the next is dropped, and later ones are read",
           "[landing]") {
   Rack rack;
   // One slot too few: from the fifth packet on it goes round too early.

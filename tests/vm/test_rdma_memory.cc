@@ -1,5 +1,5 @@
-// Memory of the application's that its device reads, in a guest of tests/vm: what queues do with
-// it. What jobs come to is in test_rdma.cc.
+// Application memory that its device reads, in a guest of tests/vm, at the level of queues. Whole
+// jobs are in test_rdma.cc.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <vector>

@@ -53,7 +53,7 @@ def train(arguments, port):
     weights = {}
     with pbox.LocalBox(*arguments, ready_timeout_s=READY_TIMEOUT_S) as box:
         for job in JOBS:
-            assert len(os.listdir("/proc/self/task")) == 1, "what forks has threads"
+            assert len(os.listdir("/proc/self/task")) == 1, "the process that forks has threads"
             weights[job] = ranks.run(job, WORKERS, EPOCHS, box.control, lambda reports: None)
             say(f"{job.__name__} by {port}")
         return (weights, counts(box, "pbox_port_queue_pairs_total"),
@@ -77,7 +77,7 @@ class RdmaTraining(unittest.TestCase):
             for weights in trained[job]:
                 self.assertEqual(weights.keys(), expected.keys())
                 for name, tensor in weights.items():
-                    # Of two ranks the order of arrival makes no difference.
+                    # With two ranks the order of arrival makes no difference.
                     self.assertTrue(numpy.array_equal(tensor, expected[name]),
                                     (job.__name__, name))
         return landed

@@ -5,7 +5,7 @@
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/guest/rack.sh"
 folder=$1
-"$here/prepare" "$folder" || exit $?  # what that says is not the command's
+"$here/prepare" "$folder" || exit $?  # its output is not the command's
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# In the guest: `pbox-perf wire --port rdma` measures over Soft-RoCE. That it works, not how fast:
+# In the guest: `pbox-perf wire --port rdma` works over Soft-RoCE; speed is not tested:
 # test_wire.sh PBOX_PERF
 set -euo pipefail
 figures=$("$1" wire --port rdma --device rxe0 --load-device rxe1 --turns 1 --seconds 2 --json |

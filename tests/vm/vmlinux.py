@@ -28,7 +28,7 @@ def main():
     with open(sys.argv[1], "rb") as file:
         kernel = unpack(file.read())
     if not kernel.startswith(b"\x7fELF"):
-        sys.exit("what was unpacked is no ELF file")
+        sys.exit("the unpacked kernel is not an ELF file")
     with open(sys.argv[2], "wb") as file:
         file.write(kernel)
 

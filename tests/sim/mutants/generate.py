@@ -55,7 +55,7 @@ def mutated(source, mutants):
 
 
 def write(output, contents):
-    """What has not changed keeps its time; a copy that is no longer asked for would be included."""
+    """Writes the copies. Unchanged files keep their time; stale copies are deleted."""
     for stale in set(output.rglob("*.*")) - set(contents):
         stale.unlink()
     for path, text in contents.items():

@@ -32,7 +32,7 @@ constexpr Mutant kMutants[] = {
 // A planted bug may send product code into an endless loop.
 constexpr unsigned kSeedSecondsMax = 60;
 
-// Written by the process that runs the seeds. That process may crash, which counts as a bug seen.
+// Written by the process that runs the seeds. If the process crashes, the bug counts as seen.
 struct Report {
   uint64_t seed = 0;
   bool seen = false;

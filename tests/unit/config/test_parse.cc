@@ -82,7 +82,7 @@ TEST_CASE("an empty file gives the defaults and the host name") {
   CHECK(defaults() == expected);
 }
 
-TEST_CASE("what print writes parses back to the same configuration") {
+TEST_CASE("printed text parses back to the same configuration") {
   for (const Config& config : {unlike_defaults(), unlike_defaults_otherwise()}) {
     const auto outcome = parse_text(print(config));
     CHECK(outcome.errors == std::vector<std::string>{});

@@ -60,7 +60,7 @@ TEST_CASE("devices that reach a wire need both consents, and those within the ho
   CHECK(only_error(config).empty());
 }
 
-TEST_CASE("what only a kernel can choose must be given") {
+TEST_CASE("values that only a kernel can choose must be given") {
   auto config = with_devices("0000:3b:00.0 10.0.0.1/24");
   config.data.port_first = 0;
   CHECK_THAT(only_error(config), Catch::Contains("data.port_first = 0 with data.port = dpdk"));

@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t kSeed = 3;
 constexpr size_t kElements = 1000;
 
-// What an exchange makes of the given ranks' gradients of one iteration.
+// Returns the sum of the given ranks' gradients of one iteration.
 std::vector<float> sum_of(const std::vector<uint32_t>& ranks, uint32_t iteration) {
   std::vector<float> sum(kElements);
   std::vector<float> gradient(kElements);

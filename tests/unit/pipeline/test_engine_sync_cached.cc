@@ -116,7 +116,7 @@ TEST_CASE("ESSP sends a chunk to every rank when the minimum clock advances, and
   CHECK(again[0].header.fragment == 2);
 }
 
-TEST_CASE("of two advances that have not left yet only the newest leaves") {
+TEST_CASE("only the newest of two advances that have not left yet leaves") {
   SyncJob job(kEssp, 2);
   job.begin();
   for (const uint32_t round : {1u, 2u}) {

@@ -1,4 +1,4 @@
-# For commands in the guest; source it. What the guest has, ready for use.
+# For commands in the guest; source it. Makes the guest's devices ready for use.
 #
 #   rack_nics    the NICs' drivers; names them nic0 and nic1 (on node 0), nic2 and nic3 (on node 1),
 #                with the addresses 10.9.0.1/24 to 10.9.0.4/24

@@ -61,7 +61,7 @@ void check_transactions(Desk& desk, const StoreFactory& open) {
   REQUIRE(first.ok());
   CHECK(first->committed);
 
-  // Of two transactions that expect the same revision, one is committed.
+  // If two transactions expect the same revision, one of them is committed.
   Transaction change{{{"t/a", first->revision}}, {{"t/a", "2", false}, {"t/b", "3", false}}, {}};
   const auto second = desk.commit(*store, change);
   REQUIRE(second.ok());

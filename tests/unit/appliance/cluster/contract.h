@@ -19,7 +19,7 @@ class Desk {
   bool run_until(const std::function<bool()>& done);
   Result<Snapshot> get(Store& store, const std::string& prefix);
   Result<Outcome> commit(Store& store, const Transaction& transaction);
-  bool await_session(Store& store);  // of a store that has been started
+  bool await_session(Store& store);  // `store` has been started
 
   boost::asio::io_context context;
 };

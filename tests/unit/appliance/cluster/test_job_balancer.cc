@@ -159,7 +159,7 @@ TEST_CASE("a part map that was not carried out changes nothing, and the reason i
   CHECK(world.parts("b") <= 2);
 }
 
-TEST_CASE("of several holds in a row only the last is shown, but all are counted") {
+TEST_CASE("several holds in a row show only the last one, and count all") {
   World world({{"a", 100}, {"b", 100}, {"c", 100}});
   world.run(300);
   const auto decisions = world.balancer.view().decisions;

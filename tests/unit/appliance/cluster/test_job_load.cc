@@ -62,7 +62,7 @@ TEST_CASE("a box's load covers the rounds since the last measurement, and its sl
   CHECK(load.map_revision == 5);
   CHECK(load.rounds == 11);
   CHECK(load.bytes == 2000);
-  CHECK(load.busy_seconds == Approx(0.004));  // of the rank that waits only for the box
+  CHECK(load.busy_seconds == Approx(0.004));  // the rank that waits only for the box
   CHECK(load.iteration_seconds == Approx(0.010));
   CHECK(measure(5) == load);  // nothing has changed
   first.finish(1, 20, 8);

@@ -32,7 +32,7 @@ class SynchronousHost : public PipelineHost {
     return shards_[pipeline];
   }
 
-  std::string address;  // of every pipeline; empty: where workers reached control
+  std::string address;  // address of every pipeline; empty: the address of control
   uint32_t receive_buffer_bytes = 4u << 20;
   Hugepages hugepages = Hugepages::kIfFree;
   int numa_node = kAnyNumaNode;
@@ -125,7 +125,7 @@ class Desk {
   // The box is gone without a word, and another one is in its place; its epochs are kept.
   void crash();
 
-  // What the box said on a connection since the last call.
+  // Returns the messages that the box sent on a connection since the last call.
   std::vector<proto::BoxMessage> take(ConnectionId id);
   // The one FAILURE among them; fails the test if there is none, or anything else.
   proto::Failure take_failure(ConnectionId id);
@@ -140,7 +140,7 @@ class Desk {
   JobRegistry& registry() { return *registry_; }
   SynchronousHost& host() { return *host_; }
   FickleEpochs& epochs() { return *epochs_; }
-  // What the registry wants done after a call from elsewhere.
+  // Carries out the registry's actions after a call from elsewhere.
   void deliver();
 
   MovableParts parts;
@@ -166,7 +166,7 @@ class Desk {
 proto::WorkerMessage join_message(const std::string& job, uint32_t rank, uint32_t world_size);
 // The same of job "train" of two, with Adam on the box.
 proto::WorkerMessage join_optimizing(uint32_t rank);
-// Of all jobs, on two pipelines, by number.
+// Returns the chunks of all jobs on two pipelines, by number.
 std::vector<pipeline::Chunk*> chunks_of(Desk& desk);
 proto::WorkerMessage leave_message();
 proto::WorkerMessage barrier_message(uint64_t sequence);

@@ -14,11 +14,11 @@ using Catch::Contains;
 using optimizer::OptimizerKind;
 
 constexpr uint64_t kRounds = 5;
-constexpr float kRate = 0.375f;  // that rank 1 has set
+constexpr float kRate = 0.375f;  // learning rate that rank 1 has set
 // Of the chunks of join_message's job.
 constexpr std::array<uint32_t, 4> kElements = {8064, 8064, 20'000 - 2 * 8064, 7};
 
-// What the test knows of each way that was made, also when it is gone.
+// Records each relay that was made, and outlives it.
 struct WayLog {
   std::string address;
   RelaySpec spec;
@@ -175,7 +175,7 @@ ConnectionId push_copy(Desk& east) {
   return pusher;
 }
 
-// What is asked goes to that box, and its answer back.
+// Carries questions to the other box, and its answers back.
 void carry(Home& home, Desk& east) {
   const auto asked = home.desk.parts.box_questions.at(0);
   home.desk.parts.box_questions.clear();
@@ -211,7 +211,7 @@ TEST_CASE("a part that wants a copy begins when its backup box is in, and says w
   CHECK(home.parts_without() == 0);
 }
 
-TEST_CASE("what cannot have a copy is refused in words") {
+TEST_CASE("a job that cannot have a copy is refused with a reason") {
   Home home;
   const auto refusal = [&](const std::function<void(proto::Join&)>& change) {
     auto message = join_copied(0);

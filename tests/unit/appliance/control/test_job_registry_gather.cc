@@ -24,7 +24,7 @@ proto::Failure refused(Desk& desk, const proto::WorkerMessage& message) {
 
 }  // namespace
 
-TEST_CASE("who asks before JOIN is told each address that data will go to, and may then join") {
+TEST_CASE("a worker that asks before JOIN is told each data address, and may then join") {
   Desk desk({}, 3);
   desk.host().address = "10.7.0.1";
   const ConnectionId asker = desk.open();
@@ -304,7 +304,7 @@ TEST_CASE("another protocol version is refused with both versions") {
                                     Contains(std::to_string(wire::kControlProtocolVersion) + ";"));
 }
 
-TEST_CASE("what a refused worker says of itself cannot break the log's lines") {
+TEST_CASE("names from a refused worker cannot break the log's lines") {
   Desk desk;
   auto message = join_message("job", 0, 1);
   message.mutable_join()->set_protocol_version(99);
@@ -453,7 +453,7 @@ TEST_CASE("a gathering worker is not held to a heartbeat interval that it has no
   CHECK(desk.take(id).at(0).has_session());
 }
 
-TEST_CASE("who waited long for the others is not taken for dead as soon as they are there") {
+TEST_CASE("a rank that waited long for the others is not declared dead when they arrive") {
   Desk desk({.dead_after_ns = 200 * kMilli, .hello_timeout_ns = 10 * kSecond});
   const ConnectionId early = desk.join(join_message("train", 0, 2));
   desk.pass(kSecond);  // workers are heard once a second until they know better

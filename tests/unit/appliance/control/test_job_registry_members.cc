@@ -9,7 +9,7 @@ namespace {
 
 using Catch::Contains;
 
-constexpr uint64_t kIncarnation = 1000;  // of rank 0; rank 1 has one more, ...
+constexpr uint64_t kIncarnation = 1000;  // incarnation of rank 0; rank 1 has one more, ...
 
 proto::WorkerMessage join_with(uint32_t rank, uint32_t world_size,
                                LostPolicy policy = LostPolicy::kWait) {
@@ -246,7 +246,7 @@ TEST_CASE("a barrier goes on over a broken connection, and does not wait for exc
   }
 }
 
-TEST_CASE("who comes back after others have left is told so, and finds barriers without them") {
+TEST_CASE("a rank that rejoins after others have left is told so, and barriers do not count them") {
   Desk desk;
   const Running job = start(desk, 3);
   for (const ConnectionId id : job.ids) desk.say(id, barrier_message(1));

@@ -116,7 +116,8 @@ TEST_CASE("a part of none, or of more than there may be, is refused") {
              Contains("at most 256 parts"));
 }
 
-TEST_CASE("who joins a part that is elsewhere is sent there; who joins one unknown asks again") {
+TEST_CASE(
+    "a rank that joins a moved part is redirected; one that joins an unknown part asks again") {
   Desk desk;
   desk.parts.moved[{"train", 2}] = place("eight");
   require_moved(desk, desk.join(join_part(2, 0)), "eight");
@@ -187,7 +188,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("who asks for the plan is answered when it is known, if still there") {
+TEST_CASE("a worker that asks for the part map is answered once it is known, if still connected") {
   Desk desk;
   const ConnectionId patient = desk.open();
   const ConnectionId gone = desk.open();
@@ -217,7 +218,7 @@ TEST_CASE("who asks for the plan is answered when it is known, if still there") 
   CHECK_THAT(desk.take_failure(old).message(), Contains("protocol 1, the box speaks 2"));
 }
 
-TEST_CASE("what ranks have finished is told by part, of those that may go elsewhere") {
+TEST_CASE("progress of ranks is reported by part, for parts that may move") {
   Desk desk;
   const auto first = start_part(desk, 1);
   start_part(desk, 3);

@@ -17,7 +17,8 @@ proto::WorkerMessage join_with(Policy policy, uint32_t rank, uint32_t world_size
   return message;
 }
 
-// Of the job's two tensors, of which the second is the last chunk; the others have one priority.
+// Returns the priorities of the job's two tensors. The second tensor is the last chunk; all other
+// chunks have one priority.
 List by_tensor(Desk& desk) {
   List priorities(2, INT32_MIN);
   uint32_t last = 0;
@@ -71,7 +72,7 @@ TEST_CASE("a job begins with the priorities that its policy makes of those regis
   }
 }
 
-TEST_CASE("what one rank sets, the pipelines have and every rank is told, itself too") {
+TEST_CASE("priorities that one rank sets reach the pipelines and every rank, itself included") {
   Desk desk;
   const auto ids = start(desk, Policy::kForwardOrder);
   const auto others = desk.start("other", 1);
@@ -112,7 +113,7 @@ TEST_CASE("the operator may set a policy, and takes back by it what was learned"
   CHECK(messages[1].set_priorities().policy() == 1);
 }
 
-TEST_CASE("who joins after priorities were set is told before its session") {
+TEST_CASE("a rank that joins after priorities were set gets them before its session") {
   Desk desk;
   const ConnectionId first = desk.join(join_with(Policy::kExplicit, 0, 2));
   REQUIRE(desk.registry().set_priorities("job", Policy::kFifo));

@@ -48,7 +48,7 @@ TEST_CASE("a worker's queue pairs are answered by the box's of the same pipeline
   REQUIRE(answer.pairs_size() == 2);
   CHECK(answer.pairs(0).pipeline() == 1);
   CHECK(answer.pairs(1).pipeline() == 0);
-  // Of this host: what the worker said, and a thousand more.
+  // This host answers with the worker's number plus a thousand.
   CHECK(wire::parse_queue_pair(answer.pairs(0))->number == 1101);
   CHECK(desk.host().connected == std::map<ConnectionId, uint32_t>{{ids[1], 2}});
   SECTION("and are gone with its connection") {
@@ -78,7 +78,7 @@ TEST_CASE("queue pairs that cannot be are refused with the pipeline, and the job
   CHECK(answer_to(desk, ids[0], asks({0}, 5)).refusal() == "");
 }
 
-TEST_CASE("who is no member of a job gets no queue pair") {
+TEST_CASE("a worker that is not a member of a job gets no queue pair") {
   Desk desk;
   desk.host().has_queue_pairs = true;
   const ConnectionId id = desk.open();

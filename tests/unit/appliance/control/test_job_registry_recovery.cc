@@ -117,7 +117,7 @@ TEST_CASE("a rank that died with the box is replaced by one that says so") {
   CHECK(fresh.give.empty());
 }
 
-TEST_CASE("who is new in a recovered job may need what only the others have") {
+TEST_CASE("a new rank in a recovered job may need results that only the others have") {
   Desk desk;
   const auto sessions = crashed(desk);
   const ConnectionId first = desk.join(resume(join_with(0), sessions[0]));
@@ -214,7 +214,7 @@ TEST_CASE("a rank that never heard the session of the new epoch is not held to h
   CHECK(answer(desk, again).session.epoch() == answer(desk, first).session.epoch());
 }
 
-TEST_CASE("who does not come back to a recovering job is named") {
+TEST_CASE("a rank that does not come back to a recovering job is named") {
   Desk desk({.dead_after_ns = 2 * kSecond, .lost_timeout_ns = 3 * kSecond});
   const auto sessions = crashed(desk);
   const ConnectionId first = desk.join(resume(join_with(0), sessions[0]));
@@ -242,7 +242,7 @@ TEST_CASE("policy partial recovers without the ranks that do not come back") {
   CHECK_THAT(desk.take_failure(desk.join(late)).message(), Contains("gone on without it"));
 }
 
-TEST_CASE("who began behind a round that died with the box starts again, and the others go on") {
+TEST_CASE("a rank that began behind a round lost with the box starts again, and the others go on") {
   Desk desk;
   const auto sessions = crashed(desk);
   const ConnectionId first = desk.join(resume(join_with(0), sessions[0]));
@@ -282,7 +282,7 @@ TEST_CASE("a rank that the job had gone on without does not hold up its recovery
   CHECK(desk.take_failure(late).code() == static_cast<uint32_t>(ErrorCode::kWorkerLost));
 }
 
-TEST_CASE("who was left out in a later epoch is left behind, whatever generation it had before") {
+TEST_CASE("a rank excluded in a later epoch is left behind, whatever its generation was") {
   Desk desk;
   const auto sessions = crashed(desk, LostPolicy::kPartial);
   auto survivor = resume(join_with(0, LostPolicy::kPartial), sessions[0]);
@@ -336,7 +336,7 @@ TEST_CASE("in mode optimize weights come back from the workers, the optimizer be
   }
 }
 
-TEST_CASE("what the box alone had is lost with it, and the workers are told") {
+TEST_CASE("state that only the box had is lost with it, and the workers are told") {
   Desk desk;
   const auto sessions = crashed(desk);
   auto message = resume(join_with(0), sessions[0]);

@@ -9,7 +9,7 @@ namespace {
 
 using Catch::Contains;
 
-// What the test knows of each relay that was made, also when it is gone.
+// Records each relay that was made, and outlives it.
 struct RelayLog {
   RelaySpec spec;
   std::function<void(Status)> on_change;
@@ -99,7 +99,7 @@ TEST_CASE("a relayed job starts when its ranks are here and the other racks are 
   CHECK(rack.desk.job_count() == 0);
 }
 
-TEST_CASE("what a relay fails of ends its job, before it starts and while it runs") {
+TEST_CASE("a relay that fails ends its job, before the job starts and while it runs") {
   Rack rack;
   for (const bool runs : {false, true}) {
     const auto rank = rack.desk.join(join_message("train", 0, 1));
@@ -119,7 +119,7 @@ TEST_CASE("what a relay fails of ends its job, before it starts and while it run
   }
 }
 
-TEST_CASE("what a relay tells of a job that is over is nobody's") {
+TEST_CASE("a relay's report about a finished job is ignored") {
   Rack rack;
   rack.desk.hang_up(rack.desk.join(join_message("train", 0, 1)));
   REQUIRE(rack.upstream.logs.size() == 1);

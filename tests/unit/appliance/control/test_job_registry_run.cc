@@ -122,7 +122,7 @@ TEST_CASE("a new process takes a lost rank's place only if it says so") {
   CHECK_THAT(desk.take_failure(again).message(), Contains("rank 1") && Contains("was lost"));
 }
 
-TEST_CASE("who leaves is announced, and the last to leave frees memory and sessions") {
+TEST_CASE("a rank that leaves is announced, and the last one to leave frees memory and sessions") {
   Desk desk;
   std::vector<proto::Session> sessions;
   const auto ids = desk.start("job", 3, &sessions);

@@ -240,7 +240,7 @@ TEST_CASE("a snapshot fails with a reason, and leaves nothing behind") {
   for (const pipeline::JobShard* shard : office.desk.host().shards(0)) CHECK(shard->cut == nullptr);
 }
 
-TEST_CASE("what has no snapshots is refused in words") {
+TEST_CASE("a job without snapshots is refused with a reason") {
   Office office;
   CHECK(office.desk.registry().begin_snapshot("train", kSecond, 0).error().code ==
         ErrorCode::kNotFound);
@@ -447,7 +447,8 @@ TEST_CASE("ranks that were told a snapshot before their box was lost begin with 
   office.desk.say(other, question);
   CHECK(office.desk.take(other).at(0).cut_progress().state() == proto::CutProgress::CUTTING);
   for (const ConnectionId id : office.ids) {
-    if (!office.desk.is_closed(id)) office.desk.hang_up(id);  // who owed the others weights
+    if (!office.desk.is_closed(id))
+      office.desk.hang_up(id);  // the rank that owed weights to the others
   }
   office.desk.pass(15 * kSecond, {other});
   const ConnectionId again = office.desk.open();

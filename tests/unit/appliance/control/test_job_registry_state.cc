@@ -10,7 +10,7 @@ namespace {
 
 using Catch::Contains;
 
-constexpr uint64_t kRounds = 5;  // that have finished when the part goes
+constexpr uint64_t kRounds = 5;  // rounds finished when the part moves
 constexpr float kRate = 0.375f;
 
 // As after some rounds.
@@ -109,7 +109,8 @@ struct Boxes {
     for (const uint32_t rank : {0u, 1u}) ids.push_back(resume(desk, rank, rounds[rank]));
   }
 
-  // What the second box asks now goes to the first, and its answer back. False: nothing is asked.
+  // Carries the second box's question to the first, and the answer back. Returns false if there is
+  // no question.
   bool carry() {
     if (second.parts.box_questions.empty()) return false;
     const auto asked = second.parts.box_questions.front();
@@ -128,7 +129,7 @@ struct Boxes {
     return true;
   }
 
-  // Of a rank, at the second box.
+  // Returns the answer to a rank at the second box.
   std::pair<proto::Session, proto::RoundMap> answer(uint32_t rank) {
     const auto messages = second.take(ids[rank]);
     REQUIRE(messages.size() == 2);

@@ -79,7 +79,7 @@ TEST_CASE("jobs that are unknown, gather, or have no rounds for all are not trac
   message.mutable_join()->mutable_sync()->set_model(static_cast<uint32_t>(wire::SyncModel::kAsp));
   desk.join(message);
   REQUIRE(desk.job_count() == 2);
-  CHECK_THAT(begin(desk, "asp").error().message, Contains("whose model is bsp"));
+  CHECK_THAT(begin(desk, "asp").error().message, Contains("model is bsp"));
 }
 
 TEST_CASE("a job that ends while it is traced takes its trace along") {

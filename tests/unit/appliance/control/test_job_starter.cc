@@ -10,7 +10,7 @@ namespace {
 const JobKey kPart{"train", 0};
 
 struct Starter : Bench {
-  std::unique_ptr<Disk> disk = std::move(*open_disk(""));
+  std::unique_ptr<Disk> disk = std::move(*open_state_folder(""));
   FickleEpochs epochs{*disk};
   StateHandover handover{context, parts, owner};
   SnapshotCoordinator snapshots{context, host, parts, nullptr, owner};

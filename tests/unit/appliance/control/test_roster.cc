@@ -1,4 +1,4 @@
-// Who is in a job: completeness, majorities, and barriers after the loss of a box.
+// The members of a job: completeness, majorities, and barriers after the loss of a box.
 #include <catch2/catch.hpp>
 
 #include "appliance/control/roster.h"
@@ -47,7 +47,7 @@ TEST_CASE("a rank that the newest generation went on without is not waited for")
   CHECK(roster.complete());
 }
 
-TEST_CASE("of two halves only that with the lowest rank is a majority") {
+TEST_CASE("the half with the lowest rank is a majority, and the other half is not") {
   Roster roster = joined(4);
   roster[2].state = roster[3].state = Member::State::kLost;
   CHECK(roster.has_majority());

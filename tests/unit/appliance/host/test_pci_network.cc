@@ -90,7 +90,7 @@ TEST_CASE("an IOMMU, the driver and the mode without an IOMMU are each found by 
   CHECK(read_vfio_facts(tree.root()).allows_no_iommu);
 }
 
-TEST_CASE("who drives a device decides whether DPDK may") {
+TEST_CASE("the driver of a device decides whether DPDK may use it") {
   CHECK(binding_of(driven_by("")) == PciBinding::kNone);
   CHECK(binding_of(driven_by("vfio-pci")) == PciBinding::kVfio);
   CHECK(binding_of(driven_by("uio_pci_generic")) == PciBinding::kUio);

@@ -75,7 +75,7 @@ TEST_CASE("each pipeline has a ring, of a power of two records, which a copy sho
   }
 }
 
-TEST_CASE("of each kind of file the newest are kept") {
+TEST_CASE("the newest files of each kind are kept") {
   const Folder folder;
   for (const int day : {1, 2, 3, 4, 5}) {
     for (const std::string kind : {"late-", "crash-"}) {
@@ -93,7 +93,7 @@ TEST_CASE("of each kind of file the newest are kept") {
   CHECK(names.count("crash-20200101T000000.000Z.flight") == 1);
 }
 
-TEST_CASE("what a box leaves in order is nothing, and what it does not is thrown away or kept") {
+TEST_CASE("a box that stops in order leaves no file; a crashed one's file is kept or deleted") {
   const Folder folder;
   start(folder.path());
   CHECK(folder.names() == std::set<std::string>{"lock"});

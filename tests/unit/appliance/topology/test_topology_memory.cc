@@ -24,7 +24,7 @@ TEST_CASE("a control group's memory limit counts as the machine's memory") {
   const auto topology = plan(config::Config{}, facts);
   REQUIRE(topology);
   CHECK(topology->job_memory_bytes < facts.memory_limit_bytes);
-  CHECK(has_reason(*topology, "of 8.0 GiB, the control group's limit"));
+  CHECK(has_reason(*topology, " of 8.0 GiB, the control group's limit"));
 }
 
 TEST_CASE("hugepages on one node only serve that node's pipelines") {

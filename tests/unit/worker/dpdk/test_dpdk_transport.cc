@@ -175,7 +175,7 @@ TEST_CASE("boxes that the port cannot reach are refused before a packet leaves")
     box.session.pipelines[3].box = *nic::parse_endpoint("10.8.0.1", 9545);
     CHECK_THAT(refusal(), Contains("pipeline 3") && Contains("gateway="));
   }
-  SECTION("of the other family") {
+  SECTION("the other address family") {
     box.session.pipelines[0].box = *nic::parse_endpoint("fd00::1", 9542);
     CHECK_THAT(refusal(), Contains("pipeline 0") && Contains("in no network of the port"));
   }

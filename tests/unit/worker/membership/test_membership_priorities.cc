@@ -1,4 +1,4 @@
-// Who learns of priorities, and when they apply.
+// Tests which ranks learn priorities, and when they apply.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/membership/member.h"

@@ -36,7 +36,7 @@ TEST_CASE(
 TEST_CASE("the tensor that the backward pass starts last gets the highest priority") {
   Priorities priorities(Policy::kForwardOrder, {0, 0, 0});
   priorities.learn_from(1);
-  CHECK_FALSE(priorities.note_start(0, 0));  // of a round that began earlier
+  CHECK_FALSE(priorities.note_start(0, 0));  // a round that began earlier
   CHECK_FALSE(priorities.note_start(2, 1));
   CHECK_FALSE(priorities.note_start(0, 1));
   CHECK_FALSE(priorities.note_start(2, 2));  // one round ahead

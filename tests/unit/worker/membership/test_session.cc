@@ -1,4 +1,4 @@
-// What a worker accepts in a box's SESSION.
+// Tests which SESSION a worker accepts.
 #include <catch2/catch.hpp>
 #include <functional>
 

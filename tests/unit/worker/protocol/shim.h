@@ -87,7 +87,7 @@ class Shim {
  public:
   worker::Exchange& exchange;
   uint64_t now_ns = kStartNs;
-  uint32_t credit_bytes;  // that the box's packets grant
+  uint32_t credit_bytes;  // credit that the box's packets grant
   std::vector<Pushed> everything;
 
  private:

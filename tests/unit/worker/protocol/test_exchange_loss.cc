@@ -309,7 +309,7 @@ TEST_CASE("an answer that took longer than results take shows that the path has 
 }
 
 TEST_CASE("a chunk that only more urgent chunks have overtaken is not probed") {
-  const int32_t priority = GENERATE(0, 1);  // of the other chunks
+  const int32_t priority = GENERATE(0, 1);  // priority of the other chunks
   Shim shim({.tensor_chunks = {1, 3}, .credit_bytes = 6 * kChunkBytes});
   shim.start(0);
   shim.take_all();

@@ -238,7 +238,7 @@ TEST_CASE("an operation counts as dropped if its result lacks a part of its grad
   CHECK(exchange(8, 8, 1) == before + 2);
 }
 
-TEST_CASE("what a superseded result lacked does not count as dropped") {
+TEST_CASE("fragments that a superseded result lacked do not count as dropped") {
   Shim shim = relaxed(SyncModel::kDrop);
   const uint64_t before = shim.exchange.statistics().dropped_rounds;
   shim.start(0);

@@ -1,4 +1,4 @@
-// What is in flight once the path has been measured, and which chunks may exceed that.
+// Tests the bytes in flight once the path has been measured, and which chunks may exceed them.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <deque>

@@ -37,7 +37,7 @@ std::vector<float> numbers(Rng& rng, size_t count) {
   return values;
 }
 
-// What the box knows about one worker's chunk, and how the worker should read it.
+// The box's knowledge of one worker's chunk, and the reads that follow from it.
 class Account {
  public:
   Account(CachedChunk layout, float scale) : layout_(layout), scale_(scale) {}

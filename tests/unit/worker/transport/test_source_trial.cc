@@ -114,7 +114,7 @@ TEST_CASE("in a job that has begun a probe asks for the open round and accepts i
         session, 1,
         {.data = bytes.data(), .bytes = static_cast<uint32_t>(bytes.size()), .from = {}});
   };
-  CHECK_FALSE(answers());  // of round 0
+  CHECK_FALSE(answers());  // the answer of round 0
   answer.header.round = 9;
   CHECK(answers());
   answer.header.set_type(wire::PacketType::kResult);
