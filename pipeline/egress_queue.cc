@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "pipeline/job_shard.h"
 
 namespace pbox::pipeline {
@@ -18,6 +19,7 @@ constexpr auto leaves_later = [](const auto& a, const auto& b) {
 void EgressQueue::reserve(size_t results, bool answers) {
   heap_.reserve(results);
   if (answers) answers_.reserve(kAnswerCapacity);
+  PBOX_DCHECK(heap_.empty() && resend_head_ == resend_tail_);
   resends_.resize(kResendCapacity);
 }
 
@@ -61,6 +63,7 @@ bool EgressQueue::push_resend(const Resend& resend) {
 }
 
 bool EgressQueue::push_answer(const Resend& asked, int32_t priority) {
+  PBOX_DCHECK(asked.chunk != nullptr);
   if (answers_.size() == answers_.capacity()) return false;
   return_answer({asked, priority, next_sequence_++});
   return true;

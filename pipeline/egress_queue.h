@@ -52,7 +52,10 @@ class EgressQueue {
   // Returns false when the queue is full. The worker's timer asks again.
   bool push_resend(const Resend& resend);
   bool pop_resend(Resend& next);
-  bool has_resend() const { return resend_head_ != resend_tail_; }
+  bool has_resend() const {
+    PBOX_DCHECK(resend_head_ <= resend_tail_);
+    return resend_head_ != resend_tail_;
+  }
 
   // Answers leave in the same order as finished rounds. Returns false when the queue is full.
   bool push_answer(const Resend& asked, int32_t priority);

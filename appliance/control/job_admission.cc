@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "appliance/control/sync_spec.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 
@@ -95,6 +96,7 @@ Result<Job*> JobAdmission::make_job(const proto::Join& join, JobSpec spec) {
   std::vector<uint64_t> loads(host_.count(), 0);
   for (const auto& [part, job] : context_.jobs) {
     for (uint32_t index = 0; index < loads.size(); ++index) {
+      PBOX_DCHECK(job != nullptr);
       loads[index] += job->shards().bytes_on(index);
     }
   }
@@ -153,6 +155,7 @@ Status JobAdmission::check_member(const Job& job, const JobSpec& spec,
 
 // The job has yet to start, or to start again on this box.
 Status JobAdmission::check_gathering(const Job& job, const proto::Join& join) const {
+  PBOX_CHECK(join.rank() < job.members().size());  // parse_join() has checked the rank
   const Member& member = job.members()[join.rank()];
   if (member.state == Member::State::kJoined && !same_process(member, join)) {
     return taken(member, join);
@@ -199,6 +202,7 @@ Status JobAdmission::check_resuming(const Job& job, const proto::Join& join) con
 
 // The job runs here.
 Status JobAdmission::check_return(const Job& job, const proto::Join& join) const {
+  PBOX_CHECK(join.rank() < job.members().size());
   const Member& member = job.members()[join.rank()];
   // A rank of an earlier epoch is let in: it was admitted here and never received its SESSION.
   if (join.resumes() && join.epoch() == job.epoch() &&

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 namespace pbox::appliance {
@@ -152,6 +153,7 @@ void JobRegistry::on_closed(ConnectionId id, const std::string& reason, uint64_t
   context_.now_ns = now_ns;
   if (!context_.connections.contains(id)) return;
   const Connection connection = context_.connections.erase(id);
+  PBOX_CHECK(connection.job == nullptr || connection.rank < connection.job->members().size());
   host_.disconnect(id);
   if (connection.job != nullptr) lose(*connection.job, connection.rank, reason);
 }

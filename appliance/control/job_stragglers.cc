@@ -5,6 +5,7 @@
 
 #include "appliance/control/job.h"
 #include "appliance/control/tensors_by_chunk.h"
+#include "base/check.h"
 
 namespace pbox::appliance {
 namespace {
@@ -24,6 +25,7 @@ void add_awaited(const Shards& shards, const WorkerView& worker, const TensorsBy
   uint64_t longest_ns = 0;
   uint64_t where = 0;
   for (const auto& shard : shards) {
+    PBOX_DCHECK(worker.rank < shard->sessions().size());
     const pipeline::Session& session = shard->sessions()[worker.rank];
     if (session.awaited_ns.get() <= longest_ns) continue;
     longest_ns = session.awaited_ns.get();
@@ -47,6 +49,7 @@ LateRankView rank_view(const Shards& shards, const WorkerView& worker,
                     .late_s = worker.late_s};
   uint64_t worst_ns = 0;
   for (const auto& shard : shards) {
+    PBOX_DCHECK(worker.rank < shard->sessions().size());
     const pipeline::Session& session = shard->sessions()[worker.rank];
     if (session.worst_late_ns.get() <= worst_ns) continue;
     worst_ns = session.worst_late_ns.get();
@@ -65,6 +68,7 @@ std::vector<LateTensorView> tensor_views(const Shards& shards, const JobSpec& sp
   for (const auto& shard : shards) {
     const pipeline::StragglerLedger& ledger = shard->stragglers;
     for (uint32_t index = 0; index < ledger.chunk_count(); ++index) {
+      PBOX_DCHECK(tensors.index(shard->chunk_id(index)) < views.size());
       LateTensorView& view = views[tensors.index(shard->chunk_id(index))];
       view.late_s += seconds(ledger.late_ns(index));
       const auto& worst = ledger.worst(index);

@@ -3,6 +3,7 @@
 
 #include "appliance/control/job.h"
 #include "appliance/control/sync_spec.h"
+#include "base/check.h"
 
 namespace pbox::appliance {
 namespace {
@@ -14,9 +15,11 @@ void view_workers(const Job& job, JobView& view, uint64_t now_ns) {
     WorkerView& worker = view.workers[rank];
     worker.rank = rank;
     worker.peer = job.members()[rank].peer;
+    PBOX_DCHECK(static_cast<size_t>(job.members()[rank].state) < std::size(kStates));
     worker.state = kStates[static_cast<size_t>(job.members()[rank].state)];
     uint64_t newest_ns = 0;
     for (const auto& shard : job.shards().all()) {
+      PBOX_DCHECK(rank < shard->sessions().size());
       const auto& session = shard->sessions()[rank];
       worker.bytes_received += session.bytes_received.get();
       worker.fragments_received += session.fragments_received.get();
@@ -38,6 +41,7 @@ void view_backup(const Job& job, JobView& view) {
     backup.parts_without = 1;
     return;
   }
+  PBOX_CHECK(job.relay() != nullptr);
   backup.boxes = {name.box};
   backup.chunks_copied = job.relay()->view().chunks_relayed;
   backup.chunks_in_flight = job.relay()->view().chunks_in_flight;
@@ -66,6 +70,7 @@ void view_sync(const Job& job, JobView& view) {
     sums.resize(std::max(sums.size(), reads.size()));
     for (size_t index = 0; index < reads.size(); ++index) sums[index] += reads[index];
     if (sync.model != wire::SyncModel::kDrop) continue;
+    PBOX_DCHECK(rank < view.workers.size());
     uint64_t dropped = 0;
     for (const auto& shard : job.shards().all()) dropped += shard->sessions()[rank].dropped.get();
     view.workers[rank].dropped_fragments = dropped;
@@ -93,6 +98,7 @@ JobView Job::view(uint64_t now_ns) const {
   view.reduction = spec_.reduction == pipeline::Reduction::kMean ? "mean" : "sum";
   if (spec_.mode == pipeline::Mode::kOptimize) {
     constexpr const char* kNames[] = {"none", "sgd", "momentum", "nesterov", "adam", "adamw"};
+    PBOX_DCHECK(static_cast<size_t>(spec_.optimizer.kind) < std::size(kNames));
     view.optimizer = kNames[static_cast<size_t>(spec_.optimizer.kind)];
   }
   view.priority_policy = wire::kPriorityPolicyNames[static_cast<size_t>(priority_policy_)];

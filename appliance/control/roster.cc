@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace pbox::appliance {
 
 bool Roster::complete() const {
@@ -14,6 +16,7 @@ bool Roster::complete() const {
 }
 
 bool Roster::left_behind(uint32_t rank, std::pair<uint32_t, uint32_t> told) const {
+  PBOX_CHECK(rank < members_.size());
   const Member* newest = nullptr;
   for (const Member& member : members_) {
     if (!member.resumes || member.state != Member::State::kJoined) continue;
@@ -33,6 +36,7 @@ bool Roster::has_majority() const {
     ++members;
     present += is_present ? 1 : 0;
   }
+  PBOX_CHECK(present <= members);
   return 2 * present > members || (2 * present == members && lowest_is_present);
 }
 
@@ -59,6 +63,7 @@ std::string Roster::ranks_in(Member::State state) const {
     if (members_[rank].state != state) continue;
     if (++found <= kShown) list += (found > 1 ? ", " : "") + std::to_string(rank);
   }
+  PBOX_DCHECK(found <= members_.size());
   if (found > kShown) list += " and " + std::to_string(found - kShown) + " more";
   return (found == 1 ? "rank " : "ranks ") + list;
 }
@@ -110,6 +115,7 @@ uint64_t Roster::barrier_to_resume() const {
 }
 
 uint64_t Roster::barrier_reached() const {
+  PBOX_DCHECK(!members_.empty());
   uint64_t reached = UINT64_MAX;
   for (const Member& member : members_) {
     if (member.state != Member::State::kExcluded && member.state != Member::State::kLeft) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "appliance/topology/steps.h"
+#include "base/check.h"
 #include "config/cpu_list.h"
 
 namespace pbox::appliance::steps {
@@ -74,6 +75,7 @@ Result<std::vector<Seat>> usable_seats(const config::Config& config, const HostF
   std::vector<Seat> seats;
   bool has_threads = false;
   for (const auto& core : facts.cores) {
+    PBOX_CHECK(!core.cpus.empty());
     seats.push_back(Seat{core.cpus[0], node_of(config, core), core.cpus});
     has_threads = has_threads || core.cpus.size() > 1;
   }
@@ -85,6 +87,7 @@ Result<std::vector<Seat>> usable_seats(const config::Config& config, const HostF
 }
 
 Budget budget_of(const std::vector<Seat>& seats, const HostFacts& facts, Reasons& reasons) {
+  PBOX_CHECK(!seats.empty());
   Budget budget;
   budget.core_count = seats.size();
   budget.is_small = seats.size() <= kSmallCoreCount;
@@ -111,11 +114,13 @@ void reserve_control_cores(const config::Config& config, const Budget& budget,
       kept.push_back(seat);
     }
   }
+  PBOX_DCHECK(reserved.size() == nodes.size());
   if (config.pipeline.count > kept.size()) {
     reasons.push_back("pipeline.count = " + std::to_string(config.pipeline.count) +
                       " needs every core: none is kept back for control");
     return;
   }
+  PBOX_DCHECK(kept.size() + reserved.size() == seats.size());
   seats = std::move(kept);
   std::sort(reserved.begin(), reserved.end());
   reasons.push_back("one core per node is kept back for control and interrupts: cpus " +
@@ -128,6 +133,7 @@ void share_cores(const config::Config& config, std::vector<Seat>& seats, Reasons
       config.pipeline.poll != config::PollMode::kAdaptive) {
     return;
   }
+  PBOX_CHECK(core_count > 0);
   for (size_t index = 0; seats.size() < config.pipeline.count; ++index) {
     seats.push_back(Seat(seats[index]));
   }
@@ -137,6 +143,7 @@ void share_cores(const config::Config& config, std::vector<Seat>& seats, Reasons
 }
 
 bool pipelines_are_pinned(const config::Config& config, const Budget& budget, Reasons& reasons) {
+  PBOX_DCHECK(budget.core_count > 0);
   const std::string cores =
       std::to_string(budget.core_count) + (budget.core_count == 1 ? " core" : " cores");
   switch (config.pipeline.pin) {

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "appliance/topology/steps.h"
+#include "base/check.h"
 
 namespace pbox::appliance::steps {
 namespace {
@@ -110,12 +111,14 @@ Status divide_memory(const config::Config& config, const HostFacts& facts, Topol
       limit == 0 ? near_bytes : std::min(near_bytes, less(limit, charged_bytes));
   topology.job_memory_bytes =
       static_cast<uint64_t>(static_cast<double>(budget) * config.memory.job_share);
+  PBOX_DCHECK(topology.job_memory_bytes <= budget);
   for (auto& node : topology.nodes) {
     if (!holds_arenas(topology, node.node)) continue;
     for (const auto& each : facts.nodes) {
       if (each.node != node.node || near_bytes == 0) continue;
       const double share = static_cast<double>(usable_bytes(config, topology, each)) /
                            static_cast<double>(near_bytes);
+      PBOX_DCHECK(share >= 0 && share <= 1);
       node.job_memory_bytes =
           static_cast<uint64_t>(static_cast<double>(topology.job_memory_bytes) * share);
     }
@@ -129,6 +132,7 @@ Status divide_memory(const config::Config& config, const HostFacts& facts, Topol
       bytes = node.job_memory_bytes;
       sharers = node.pipelines.size();
     }
+    PBOX_CHECK(sharers > 0);
     pipeline.arena_bytes = bytes / sharers / kHugepageBytes * kHugepageBytes;
     pipeline.hugepages = uses_hugepages && has_arena_pages(config, facts, topology, pipeline.node);
     if (pipeline.arena_bytes == 0) {

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "appliance/topology/steps.h"
+#include "base/check.h"
 #include "config/address.h"
 #include "config/cpu_list.h"
 
@@ -151,6 +152,7 @@ Status keep_seats_near(const config::Config& config, const std::vector<Nic>& nic
   for (const auto& seat : seats) {
     if (!is_far(seat)) near.push_back(seat);
   }
+  PBOX_DCHECK(near.size() + far.size() == seats.size());
   if (far.empty()) return ok_status();
   const std::string cpus = config::print_cpu_list(far);
   if (!config.pipeline.cores.empty()) {
@@ -195,6 +197,7 @@ Result<std::vector<Server>> serving_nics(const config::Config& config, const Hos
     const auto status = keep_seats_near(config, nics, seats, reasons);
     if (!status) return status.error();
   }
+  PBOX_CHECK(!nics.empty() && !seats.empty());
   std::vector<Server> servers;
   for (const auto& nic : nics) servers.push_back(Server{nic.name, nic.node, nic.addresses[0], {}});
   return servers;

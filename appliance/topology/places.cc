@@ -2,6 +2,7 @@
 #include <map>
 
 #include "appliance/topology/steps.h"
+#include "base/check.h"
 
 namespace pbox::appliance::steps {
 namespace {
@@ -52,6 +53,7 @@ size_t automatic_count(const config::Config& config, const Budget& budget,
   }
   std::string reason = "pipeline.count = 0: " + counted(share, "pipeline") + " for each of " +
                        counted(servers.size(), "NIC");
+  PBOX_CHECK(share * servers.size() <= seats.size());
   const size_t left = seats.size() - share * servers.size();
   if (left > 0) {
     reason += "; " + counted(left, "core") +
@@ -99,6 +101,7 @@ std::vector<uint32_t> deal(size_t count, const std::vector<Server>& servers,
 
 void explain_shares(const std::vector<Server>& servers, const std::vector<uint32_t>& dealt,
                     Reasons& reasons) {
+  PBOX_DCHECK(!servers.empty() && dealt.size() == servers.size());
   if (servers[0].nic.empty()) return;
   const auto [least, most] = std::minmax_element(dealt.begin(), dealt.end());
   std::string idle;
@@ -142,7 +145,10 @@ Result<std::vector<Place>> places(const config::Config& config, const Budget& bu
   for (const size_t server : by_node) {
     for (uint32_t queue = 0; queue < dealt[server]; ++queue) {
       size_t seat = 0;
-      while (is_taken[seat] || seats[seat].node != servers[server].node) ++seat;
+      while (seat < seats.size() && (is_taken[seat] || seats[seat].node != servers[server].node)) {
+        ++seat;
+      }
+      PBOX_CHECK(seat < seats.size());
       is_taken[seat] = true;
       placed.push_back(Place{server, seat, servers[server].nic.empty() ? 0 : queue});
     }

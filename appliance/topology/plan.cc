@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "appliance/topology/steps.h"
+#include "base/check.h"
 #include "config/cpu_list.h"
 
 namespace pbox::appliance {
@@ -14,6 +15,7 @@ using steps::Server;
 
 PipelinePlan pipeline_at(const Place& place, const std::vector<Server>& servers,
                          const std::vector<Seat>& seats) {
+  PBOX_CHECK(place.seat < seats.size() && place.server < servers.size());
   PipelinePlan pipeline;
   pipeline.cpu = seats[place.seat].cpu;
   pipeline.node = seats[place.seat].node;
@@ -33,6 +35,7 @@ void assign_control(const HostFacts& facts, const std::vector<Place>& placed,
     const auto& cpus = seats[place.seat].core_cpus;
     busy_cpus.insert(busy_cpus.end(), cpus.begin(), cpus.end());
   }
+  PBOX_CHECK(!topology.pipelines.empty());
   const bool is_pinned = topology.pipelines[0].pinned;
   for (const auto& fact : facts.nodes) {
     NodePlan node;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "config/cpu_list.h"
 
 namespace pbox::appliance {
@@ -28,6 +29,7 @@ std::string node_name(int node) {
 // Formats rows as columns of the width of their widest cell, two blanks apart, without trailing
 // blanks.
 std::string table(const std::vector<Row>& rows) {
+  PBOX_CHECK(!rows.empty());
   std::vector<size_t> widths(rows[0].size());
   for (const auto& row : rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());

@@ -2,6 +2,7 @@
 
 #include "appliance/topology/rdma_queue.h"
 #include "appliance/topology/steps.h"
+#include "base/check.h"
 
 namespace pbox::appliance::steps {
 namespace {
@@ -116,6 +117,7 @@ Status choose_rdma_devices(const config::Config& config, const HostFacts& facts,
                        "; name cpus near them in pipeline.cores, a device of that node in "
                        "rdma.devices, or set pipeline.numa = off"};
     }
+    PBOX_CHECK(chosen->device != nullptr);
     ++chosen->pipelines;
     pipeline.rdma_device = chosen->device->name;
     reserve_packet_memory(config, pipeline, topology);

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <span>
 
+#include "base/check.h"
+
 namespace pbox::nic {
 
 // Returns the sum of at most 64 KiB, not folded, so that sums may be added. An odd last byte counts
@@ -48,6 +50,7 @@ class Checksum {
   explicit Checksum(uint64_t sum) : sum_(sum) {}
 
   void add(std::span<const std::byte> piece) {
+    PBOX_DCHECK(piece.data() != nullptr || piece.empty());
     const uint64_t sum = sum_words(piece);
     // After an odd number of bytes, each byte belongs to the other half of its word (RFC 1071, 2B).
     sum_ += odd_ ? __builtin_bswap16(fold(sum)) : sum;

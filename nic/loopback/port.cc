@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace pbox::nic {
 
 void LoopbackNetwork::advance_to(uint64_t now_ns) {
+  PBOX_DCHECK(now_ns != UINT64_MAX);
   const std::lock_guard lock(mutex_);
   now_ns_ = std::max(now_ns_, now_ns);
 }
@@ -50,7 +53,9 @@ void LoopbackNetwork::send(const Endpoint& from, const TxPacket& packet) {
 
 void LoopbackNetwork::deliver(const Endpoint& from, const Endpoint& to,
                               std::vector<std::byte> bytes) {
+  PBOX_DCHECK(bytes.size() >= limits::kPacketOverheadBytes);
   uint64_t due_ns = now_ns_ + plan_.delay_ns;
+  PBOX_DCHECK(due_ns >= now_ns_);
   if (plan_.delay_max_ns > 0 && chance(plan_.reordering)) {
     ++counts_.reordered;
     due_ns += rng_.below(plan_.delay_max_ns + 1);
@@ -76,6 +81,7 @@ size_t LoopbackPort::rx_burst(std::span<RxPacket> packets) {
     held_.push_back(std::move(queue.begin()->second));
     queue.erase(queue.begin());
   }
+  PBOX_DCHECK(held_.size() <= packets.size());
   for (size_t index = 0; index < held_.size(); ++index) {
     const auto& packet = held_[index];
     packets[index] = {packet.bytes.data(), static_cast<uint32_t>(packet.bytes.size()), packet.from};
@@ -89,6 +95,7 @@ size_t LoopbackPort::tx_burst(std::span<const TxPacket> packets) {
       network_->send(local_, packet);
       continue;
     }
+    PBOX_DCHECK(packet.header.payload_bytes <= limits::kPacketBytesMax);
     TxPacket addressed = packet;
     addressed.to = &remote_;
     network_->send(local_, addressed);

@@ -64,6 +64,7 @@ class FlightRing {
     record.at_ns = now_ns;
   }
   void publish() {
+    PBOX_DCHECK(published_ != nullptr && written_ != UINT64_MAX);
     ++written_;
     published_->store(written_, std::memory_order_release);
   }

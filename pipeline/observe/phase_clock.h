@@ -51,6 +51,7 @@ class PhaseClock {
   // The current turn is not representative and does not count.
   void discard_turn() { is_discarded_ = true; }
   void begin_turn() {
+    PBOX_DCHECK(turns_left_ > 0);
     if (--turns_left_ > 0) [[likely]]
       return;
     PBOX_DCHECK(!sampling_);

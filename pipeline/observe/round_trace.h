@@ -36,6 +36,7 @@ class RoundTrace {
   // because the engine has none, and packets of one turn must be told apart.
   RoundTrace(size_t capacity, uint64_t until_ns, Clock clock)
       : capacity_(capacity), until_ns_(until_ns), clock_(clock) {
+    PBOX_DCHECK(clock != nullptr);
     events_.resize(capacity);  // touches the memory, so that the pipeline need not
     events_.clear();
   }

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace pbox::pipeline {
 
 void StragglerLedger::reserve(size_t chunk_count) {
+  PBOX_DCHECK(chunk_count < kNone);
   chunks_ = std::vector<Chunk>(chunk_count);
 }
 

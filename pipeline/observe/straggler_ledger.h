@@ -79,8 +79,14 @@ class StragglerLedger {
 
   // Any thread.
   size_t chunk_count() const { return chunks_.size(); }
-  const Worst& worst(uint32_t chunk) const { return chunks_[chunk].worst; }
-  uint64_t late_ns(uint32_t chunk) const { return chunks_[chunk].late_ns.get(); }
+  const Worst& worst(uint32_t chunk) const {
+    PBOX_DCHECK(chunk < chunks_.size());
+    return chunks_[chunk].worst;
+  }
+  uint64_t late_ns(uint32_t chunk) const {
+    PBOX_DCHECK(chunk < chunks_.size());
+    return chunks_[chunk].late_ns.get();
+  }
   const std::array<Round, kRoundsKept>& rounds() const { return rounds_; }
   const DurationHistogram& skews() const { return skews_; }
   // Times from the first arrival of a round to its last, over all chunks of this pipeline. Only

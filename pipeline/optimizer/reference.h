@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "base/check.h"
 #include "pipeline/optimizer/optimizer.h"
 
 namespace pbox::optimizer::reference {
@@ -42,6 +43,7 @@ inline void adam(const StepCoefficients& c, float& weight, float& first, float& 
 // Does the same as optimizer.h's step functions.
 inline void step(OptimizerKind kind, const StepCoefficients& c, float* weights, float* state,
                  const float* gradient, size_t count) {
+  PBOX_DCHECK((weights != nullptr && gradient != nullptr) || count == 0);
   for (size_t i = 0; i < count; ++i) {
     switch (kind) {
       case OptimizerKind::kNone: break;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/check.h"
 #include "nic/wire/dtype.h"
 #include "nic/wire/half.h"
 
@@ -19,6 +20,7 @@ using wire::widen_f16;
 
 // Returns element `index` of a payload of any alignment, widened.
 inline float load_element(wire::Dtype dtype, const std::byte* source, size_t index) {
+  PBOX_DCHECK(source != nullptr);
   if (dtype == wire::Dtype::kF32) {
     float value;
     std::memcpy(&value, source + index * sizeof value, sizeof value);
@@ -37,21 +39,25 @@ inline bool all_finite(wire::Dtype dtype, const std::byte* source, size_t count)
 }
 
 inline bool store(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+  PBOX_DCHECK(accumulator != nullptr || count == 0);
   for (size_t i = 0; i < count; ++i) accumulator[i] = load_element(dtype, source, i);
   return all_finite(dtype, source, count);
 }
 
 inline bool add(wire::Dtype dtype, float* accumulator, const std::byte* source, size_t count) {
+  PBOX_DCHECK(accumulator != nullptr || count == 0);
   for (size_t i = 0; i < count; ++i) accumulator[i] += load_element(dtype, source, i);
   return all_finite(dtype, source, count);
 }
 
 inline void scale(float* values, float factor, size_t count) {
+  PBOX_DCHECK(values != nullptr || count == 0);
   for (size_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
 // Works forward, so that in place each byte is read before it is overwritten.
 inline void narrow(wire::Dtype dtype, std::byte* destination, const float* source, size_t count) {
+  PBOX_DCHECK((destination != nullptr && source != nullptr) || count == 0);
   if (dtype == wire::Dtype::kF32) {
     if (count != 0) std::memmove(destination, source, count * sizeof(float));
     return;

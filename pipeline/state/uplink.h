@@ -29,7 +29,9 @@ class Uplink {
   };
 
   // Each chunk is in a ring at most once, so no ring is ever full.
-  explicit Uplink(size_t chunks) : sums_(std::bit_ceil(chunks)), results_(std::bit_ceil(chunks)) {}
+  explicit Uplink(size_t chunks) : sums_(std::bit_ceil(chunks)), results_(std::bit_ceil(chunks)) {
+    PBOX_CHECK(chunks > 0);
+  }
 
   // Pipeline: sends a chunk to the relay, and wakes the relay if it sleeps.
   void send(const Sum& sum) {
@@ -43,6 +45,7 @@ class Uplink {
 
   // Relay, before it gives any chunk back. `wake_fd` is an eventfd that the relay owns.
   void open(uint32_t workers, int wake_fd) {
+    PBOX_CHECK(workers > 0);
     workers_ = workers;
     wake_fd_.store(wake_fd, std::memory_order_release);
   }

@@ -37,7 +37,10 @@ class Progress {
   uint64_t slowest() const { return slowest_; }  // V: the oldest round that some rank pushes next
   uint64_t fastest() const { return fastest_; }  // F: the newest round that some rank has pushed
   // The number of rounds that the fastest rank has pushed and the slowest has not.
-  uint64_t lead() const { return fastest_ + 1 - slowest_; }
+  uint64_t lead() const {
+    PBOX_DCHECK(slowest_ <= fastest_ + 1);
+    return fastest_ + 1 - slowest_;
+  }
 
   void park(uint32_t rank) { parked_.add(rank); }
   void unpark(uint32_t rank) { parked_.remove(rank); }

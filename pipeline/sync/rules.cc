@@ -32,11 +32,13 @@ bool blocks(const wire::SyncSpec& spec, const Reader& reader) {
 }
 
 uint64_t awaited_clock(const wire::SyncSpec& spec, uint64_t round, uint64_t slowest) {
+  PBOX_DCHECK(spec.staleness <= wire::kStalenessMax);
   if (reads_cached(spec)) return round + 1 < spec.staleness ? 0 : round + 1 - spec.staleness;
   return spec.release == wire::Release::kLazy ? round + 1 : slowest + 1;
 }
 
 bool releases(const wire::SyncSpec& spec, uint64_t round, uint64_t slowest) {
+  PBOX_DCHECK(wire::applies_on_arrival(spec.model));
   const bool is_soft = !reads_cached(spec) && spec.release == wire::Release::kSoft;
   return is_soft || slowest >= awaited_clock(spec, round, slowest);
 }

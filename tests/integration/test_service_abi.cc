@@ -178,7 +178,7 @@ TEST_CASE("wrong usage is refused with the mistake and the remedy") {
     refused(PBOX_INVALID_ARGUMENT, pbox_set_tensor_optimizer(context, 5, 1, 0), "tensor 5");
     refused(PBOX_INVALID_ARGUMENT, pbox_set_tensor_optimizer(context, 0, -1, 0), "lr_scale");
     worker.join();
-    refused(PBOX_INVALID_ARGUMENT, pbox_join(context), "joined already");
+    refused(PBOX_INVALID_ARGUMENT, pbox_join(context), "already joined");
     refused(PBOX_INVALID_ARGUMENT, pbox_register_tensor(context, "x", 1, PBOX_F32, 0, &id),
             "before pbox_join");
     refused(PBOX_INVALID_ARGUMENT, push(7, values.data(), values.data()), "tensor 7 is unknown");

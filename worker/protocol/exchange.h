@@ -38,6 +38,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/numa_arena.h"
 #include "base/result.h"
 #include "worker/protocol/chunk_trace.h"
@@ -71,12 +72,12 @@ class Exchange {
   // the tensor. A tensor has at most one operation at a time. Allowed while suspended: the tensor
   // is then pushed after resume(). operation.priority counts as it is; initial_weights is not used.
   void start(const Operation& operation);
-  bool busy(uint32_t tensor) const { return state_.tensors[tensor].chunks_left > 0; }
+  bool busy(uint32_t tensor) const { return tensor_at(tensor).chunks_left > 0; }
   // The round of the tensor's active operation, or of its next one if none is active. It counts
   // operations, which may be fewer than its chunks' rounds if rounds are dropped.
-  uint32_t round(uint32_t tensor) const { return state_.tensors[tensor].round; }
+  uint32_t round(uint32_t tensor) const { return tensor_at(tensor).round; }
   // The lowest number of workers in any part of the tensor's last result; UINT16_MAX: all.
-  uint16_t contributors(uint32_t tensor) const { return state_.tensors[tensor].last_contributors; }
+  uint16_t contributors(uint32_t tensor) const { return tensor_at(tensor).last_contributors; }
 
   // Ends the session. Incomplete results are forgotten; operations stay pending.
   void suspend();
@@ -106,7 +107,10 @@ class Exchange {
   std::span<const nic::TxPacket> to_send(uint32_t pipeline, uint64_t now_ns);
   // The port has taken the first `count` of those packets.
   void sent(uint32_t pipeline, size_t count) { lane(pipeline).sent(count); }
-  bool has_unsent(uint32_t pipeline) const { return lanes_[pipeline].has_unsent(); }
+  bool has_unsent(uint32_t pipeline) const {
+    PBOX_DCHECK(pipeline < lanes_.size());
+    return lanes_[pipeline].has_unsent();
+  }
 
   // Gives up everything in flight, for good. No buffer is touched and no packet built any more.
   void abandon();
@@ -139,6 +143,10 @@ class Exchange {
   using Chunk = ExchangeChunk;
   using Tensor = ExchangeTensor;
 
+  const Tensor& tensor_at(uint32_t tensor) const {
+    PBOX_DCHECK(tensor < state_.tensors.size());
+    return state_.tensors[tensor];
+  }
   void add_tensors(const std::vector<TensorSpec>& tensors, uint32_t shadow_count);
   void open_lanes();
   void begin(Tensor& tensor);

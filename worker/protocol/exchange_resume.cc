@@ -72,8 +72,10 @@ Status Exchange::resume(const SessionSpec& session) {
     lane(chunk.pipeline).queue(id, kRestorePriority);
   }
   for (Tensor& tensor : state_.tensors) tensor.unannounced = tensor.chunks_left;
+  PBOX_DCHECK(session.open_rounds.size() == state_.chunks.size());
   for (uint32_t id = 0; id < state_.chunks.size(); ++id) {
     Chunk& chunk = state_.chunks[id];
+    PBOX_DCHECK(!chunk.in_flight && chunk.to_send == 0);
     chunk.pulls_first =
         !chunk.restoring && (chunk.pushed || session.open_rounds[id] != chunk.round);
     if (chunk.restoring || !is_pending(chunk)) continue;

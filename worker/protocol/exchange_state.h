@@ -60,7 +60,10 @@ struct ExchangeChunk {
   bool in_shadow = false;   // a shadow holds the previous round's result
   bool announced = false;   // delivery by pull: the result can be pulled
 
-  bool is_acknowledged() const { return acknowledged_mask == full_mask; }
+  bool is_acknowledged() const {
+    PBOX_DCHECK((acknowledged_mask & ~full_mask) == 0);
+    return acknowledged_mask == full_mask;
+  }
   // A result's fragments are all of one round, so those of an older round are discarded.
   void restart_result(uint32_t new_round) {
     flight_round = new_round;
@@ -90,6 +93,7 @@ struct ExchangeTensor {
   // The input must outlive the first fragments of a result that is written over it, so they are
   // staged in the shadow.
   bool is_staged(const ExchangeChunk& chunk) const {
+    PBOX_DCHECK(chunk.full_mask != 0);
     return input == output && chunk.full_mask > 1;
   }
   void note_read(const ExchangeChunk& chunk) {
@@ -113,12 +117,14 @@ struct ExchangeState {
     return static_cast<uint32_t>(&chunk - chunks.data());
   }
   int32_t priority(const ExchangeChunk& chunk) const {
+    PBOX_DCHECK(chunk.tensor < tensors.size());
     return chunk.restoring ? kRestorePriority : tensors[chunk.tensor].priority;
   }
   bool drops_rounds() const { return session.sync.model == wire::SyncModel::kDrop; }
   bool reads_cache(const ExchangeChunk& chunk) const { return cache && chunk.round > 0; }
   // The fragments that the box need not send. All of them if only an acknowledgement is wanted.
   uint64_t held_mask(const ExchangeChunk& chunk) const {
+    PBOX_DCHECK((chunk.result_mask & ~chunk.full_mask) == 0);
     if (session.ignores_results) return chunk.full_mask;
     if (!reads_cache(chunk)) return chunk.result_mask;
     return cache->readable_mask(chunk_id(chunk), chunk.flight_round);

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "base/limits.h"
 #include "nic/port.h"
 #include "worker/protocol/exchange_state.h"
@@ -66,7 +67,10 @@ class Lane {
   // As Exchange's, for this lane.
   std::span<const nic::TxPacket> to_send(uint64_t now_ns);
   void sent(size_t count);
-  bool has_unsent() const { return outgoing_begin_ < outgoing_end_; }
+  bool has_unsent() const {
+    PBOX_DCHECK(outgoing_begin_ <= outgoing_end_ && outgoing_end_ <= outgoing_.size());
+    return outgoing_begin_ < outgoing_end_;
+  }
   // Changes the membership generation of packets that are already built.
   void set_generation(uint16_t generation);
 

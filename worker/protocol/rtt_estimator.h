@@ -13,6 +13,7 @@ namespace pbox::worker {
 class RttEstimator {
  public:
   void sample(uint64_t time_ns) {
+    PBOX_DCHECK(time_ns <= INT64_MAX);
     const auto time = static_cast<int64_t>(time_ns);
     if (!measured_) {
       smoothed_ = time;

@@ -16,6 +16,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/check.h"
+
 namespace pbox::worker {
 
 // The best value, in the order of `Better`, of the last one to two periods in which values were
@@ -24,6 +26,7 @@ template <typename Better>
 class Extreme {
  public:
   void add(uint64_t value, uint64_t now_ns, uint64_t period_ns) {
+    PBOX_DCHECK(period_ns > 0);
     if (now_ns >= turns_ns_) {
       before_ = turns_ns_ == 0 ? value : newest_;
       newest_ = value;
@@ -32,7 +35,10 @@ class Extreme {
     if (Better{}(value, newest_)) newest_ = value;
   }
   bool known() const { return turns_ns_ != 0; }
-  uint64_t get() const { return Better{}(newest_, before_) ? newest_ : before_; }
+  uint64_t get() const {
+    PBOX_DCHECK(known());
+    return Better{}(newest_, before_) ? newest_ : before_;
+  }
 
  private:
   uint64_t newest_ = 0;
@@ -64,8 +70,9 @@ class Window {
 
   // `chunk_bytes`: size of the lane's largest chunk. `slack_ns`: how long this side, the box or
   // another rank may be kept from running. The bytes in flight must last at least that long.
-  Window(uint32_t chunk_bytes, uint64_t slack_ns)
-      : chunk_bytes_(chunk_bytes), slack_ns_(slack_ns) {}
+  Window(uint32_t chunk_bytes, uint64_t slack_ns) : chunk_bytes_(chunk_bytes), slack_ns_(slack_ns) {
+    PBOX_DCHECK(chunk_bytes > 0);
+  }
 
   // Upper bound on the bytes in flight. UINT64_MAX: nothing has been measured yet. 0: push nothing
   // until the lane is idle, so that the path's own time can be measured again.
