@@ -99,7 +99,7 @@ TEST_CASE("a queue affinity of a later release is refused, with the remedy") {
   Daemon daemon;
   SteeringNic nic({.box = daemon.control(), .affinity = static_cast<nic::QueueAffinity>(9)});
   const std::string told = join_alone(nic.control(), PBOX_VERSION_MISMATCH, {});
-  CHECK_THAT(told, Contains("queue affinity 9") && Contains("upgrade it"));
+  CHECK_THAT(told, Contains("queue affinity 9") && Contains("upgrade libpbox"));
 }
 
 TEST_CASE(
