@@ -15,11 +15,11 @@ namespace {
 
 constexpr int kDrainPollMs = 20;
 
-EventLog::Level level_of(RegistryEvent::Severity severity) {
+EventLog::Level level_of(control::RegistryEvent::Severity severity) {
   switch (severity) {
-    case RegistryEvent::Severity::kDebug: return EventLog::Level::kDebug;
-    case RegistryEvent::Severity::kInfo: return EventLog::Level::kInfo;
-    case RegistryEvent::Severity::kWarning: return EventLog::Level::kWarning;
+    case control::RegistryEvent::Severity::kDebug: return EventLog::Level::kDebug;
+    case control::RegistryEvent::Severity::kInfo: return EventLog::Level::kInfo;
+    case control::RegistryEvent::Severity::kWarning: return EventLog::Level::kWarning;
   }
   return EventLog::Level::kInfo;
 }
@@ -43,20 +43,21 @@ void Appliance::log(EventLog::Level level, const char* name, const std::string& 
 }
 
 Status Appliance::check_host() {
-  auto facts = read_host_facts();
+  auto facts = host::read_host_facts();
   if (!facts) return facts.error();
   facts_ = std::move(*facts);
-  auto planned = plan(config_, facts_);
+  auto planned = topology::plan(config_, facts_);
   if (!planned) return planned.error();
   topology_ = std::move(*planned);
-  const auto probes = probe_ports(config_, static_cast<uint32_t>(topology_.pipelines.size()));
-  const auto checks = preflight(config_, facts_, probes);
-  for (const Check& check : checks) {
-    if (check.level == CheckLevel::kWarn) {
-      log(EventLog::Level::kWarning, "preflight", to_line(check));
+  const auto probes =
+      preflight::probe_ports(config_, static_cast<uint32_t>(topology_.pipelines.size()));
+  const auto checks = preflight::preflight(config_, facts_, probes);
+  for (const preflight::Check& check : checks) {
+    if (check.level == preflight::CheckLevel::kWarn) {
+      log(EventLog::Level::kWarning, "preflight", preflight::to_line(check));
     }
   }
-  return may_start(checks);
+  return preflight::may_start(checks);
 }
 
 Status Appliance::start() {
@@ -65,7 +66,7 @@ Status Appliance::start() {
     log(EventLog::Level::kInfo, "topology", reason);
   }
   if (const Status status = open_recorder(); !status) return status.error();
-  auto pipelines = PipelineSet::start(topology_, config_, recorder_.get());
+  auto pipelines = pipelines::PipelineSet::start(topology_, config_, recorder_.get());
   if (!pipelines) return pipelines.error();
   pipelines_ = std::move(*pipelines);
   for (const std::string& line : pipelines_->ports().describe()) {
@@ -74,7 +75,7 @@ Status Appliance::start() {
   pin_control_thread();  // last: threads inherit the affinity
 
   if (const Status status = open_state(); !status) return status.error();
-  RegistryOptions options = registry_options();
+  control::RegistryOptions options = registry_options();
   const uint64_t seed = std::random_device{}() | uint64_t{std::random_device{}()} << 32;
   options.seed = seed;
   open_part_maps();
@@ -87,18 +88,19 @@ Status Appliance::start() {
   if (config_.cluster.store == config::StoreKind::kEtcd) {
     backups_.emplace(context_, [this] { control_->flush(); });
   }
-  registry_ = std::make_unique<JobRegistry>(
+  registry_ = std::make_unique<control::JobRegistry>(
       options, *pipelines_, epochs(), parts(), snapshot_store_ ? &*snapshot_store_ : nullptr,
       upstream_ ? &*upstream_ : nullptr, backups_ ? &*backups_ : nullptr);
-  auto control = ControlServer::start(context_,
-                                      {.listen = config_.box.listen,
-                                       .port = config_.control.port,
-                                       .connections_max = config_.control.connections_max,
-                                       .on_event =
-                                           [this](const RegistryEvent& event) {
-                                             log(level_of(event.severity), event.name, event.text);
-                                           }},
-                                      *registry_);
+  auto control =
+      control::ControlServer::start(context_,
+                                    {.listen = config_.box.listen,
+                                     .port = config_.control.port,
+                                     .connections_max = config_.control.connections_max,
+                                     .on_event =
+                                         [this](const control::RegistryEvent& event) {
+                                           log(level_of(event.severity), event.name, event.text);
+                                         }},
+                                    *registry_);
   if (!control) return control.error();
   control_ = std::move(*control);
   join_cluster(seed);
@@ -118,10 +120,10 @@ Status Appliance::start() {
 }
 
 Status Appliance::open_state() {
-  auto disk = open_state_folder(config_.cluster.state_directory);
+  auto disk = storage::open_state_folder(config_.cluster.state_directory);
   if (!disk) return disk.error();
   disk_ = std::move(*disk);
-  auto epochs = EpochStore::open(*disk_);
+  auto epochs = storage::EpochStore::open(*disk_);
   if (!epochs) return epochs.error();
   epochs_ = *epochs;
   log(EventLog::Level::kInfo, "state",
@@ -138,16 +140,16 @@ void Appliance::pin_control_thread() {
 
 Status Appliance::start_admin() {
   if (!config_.admin.enabled) return ok_status();
-  auto admin = AdminServer::start(
+  auto admin = admin::AdminServer::start(
       context_, {.listen = config_.admin.listen, .port = config_.admin.port}, *this);
   if (!admin) return admin.error();
   admin_ = std::move(*admin);
   return ok_status();
 }
 
-RegistryOptions Appliance::registry_options() const {
+control::RegistryOptions Appliance::registry_options() const {
   std::vector<uint64_t> arena_bytes;
-  for (const PipelinePlan& pipeline : topology_.pipelines) {
+  for (const topology::PipelinePlan& pipeline : topology_.pipelines) {
     arena_bytes.push_back(pipeline.arena_bytes);
   }
   return {.box_name = config_.box.name,
@@ -188,7 +190,7 @@ void Appliance::reload() {
   auto outcome = config::reload(config_, read_again_());
   if (outcome.config) {
     // Keys that can be reloaded change memory only; cores, ports and pipelines stay.
-    auto planned = plan(*outcome.config, facts_);
+    auto planned = topology::plan(*outcome.config, facts_);
     if (planned) {
       topology_ = std::move(*planned);
     } else {
@@ -243,8 +245,8 @@ void Appliance::run() {
   log(EventLog::Level::kInfo, "stopped", "all jobs ended");
 }
 
-BoxView Appliance::box() const {
-  const RegistryTotals& totals = registry_->totals();
+admin::BoxView Appliance::box() const {
+  const control::RegistryTotals& totals = registry_->totals();
   return {.name = config_.box.name,
           .version = kVersion,
           .ready = !draining_,
@@ -270,13 +272,13 @@ BoxView Appliance::box() const {
           .links_down = pipelines_->ports().links_down()};
 }
 
-std::vector<PipelineView> Appliance::pipelines() const {
+std::vector<admin::PipelineView> Appliance::pipelines() const {
   return pipelines_->views();
 }
-std::vector<JobView> Appliance::jobs() const {
+std::vector<control::JobView> Appliance::jobs() const {
   return registry_->views(monotonic_ns());
 }
-std::vector<StragglerView> Appliance::stragglers() const {
+std::vector<control::StragglerView> Appliance::stragglers() const {
   return registry_->stragglers(monotonic_ns());
 }
 Status Appliance::set_priorities(const std::string& job, wire::PriorityPolicy policy) {
@@ -287,7 +289,7 @@ Status Appliance::set_priorities(const std::string& job, wire::PriorityPolicy po
 Status Appliance::begin_trace(const std::string& job, double seconds) {
   return registry_->begin_trace(job, static_cast<uint64_t>(seconds * 1e9), monotonic_ns());
 }
-Result<TraceView> Appliance::trace(const std::string& job) {
+Result<control::TraceView> Appliance::trace(const std::string& job) {
   return registry_->trace(job, monotonic_ns());
 }
 
@@ -297,7 +299,7 @@ Status Appliance::begin_snapshot(const std::string& job, double timeout_s) {
   control_->flush();
   return begun;
 }
-std::optional<SnapshotView> Appliance::snapshot(const std::string& job) const {
+std::optional<control::SnapshotView> Appliance::snapshot(const std::string& job) const {
   return registry_->snapshot(job);
 }
 

@@ -28,7 +28,7 @@
 
 namespace pbox::appliance {
 
-class Appliance : public AdminSource {
+class Appliance : public admin::AdminSource {
  public:
   // `read_again` parses flags and file once more; called on SIGHUP.
   Appliance(const config::Config& config, std::function<config::ParseOutcome()> read_again);
@@ -41,19 +41,19 @@ class Appliance : public AdminSource {
   // returns.
   void run();
 
-  BoxView box() const override;
-  std::vector<PipelineView> pipelines() const override;
-  std::vector<JobView> jobs() const override;
-  std::vector<StragglerView> stragglers() const override;
-  ClusterView cluster() const override;
+  admin::BoxView box() const override;
+  std::vector<admin::PipelineView> pipelines() const override;
+  std::vector<control::JobView> jobs() const override;
+  std::vector<control::StragglerView> stragglers() const override;
+  admin::ClusterView cluster() const override;
   cluster::BalancingView balancing() const override;
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override;
   Status begin_trace(const std::string& job, double seconds) override;
-  Result<TraceView> trace(const std::string& job) override;
+  Result<control::TraceView> trace(const std::string& job) override;
   Status set_draining(const std::string& box, bool draining) override;
   Result<std::string> flight() const override;
   Status begin_snapshot(const std::string& job, double timeout_s) override;
-  std::optional<SnapshotView> snapshot(const std::string& job) const override;
+  std::optional<control::SnapshotView> snapshot(const std::string& job) const override;
 
   static constexpr int kDrainMaxSeconds = 3;
 
@@ -65,8 +65,8 @@ class Appliance : public AdminSource {
   Status open_state();
   Status open_store();
   cluster::BoxRecord record(uint64_t incarnation) const;
-  Epochs& epochs();
-  PartDirectory& parts();
+  storage::Epochs& epochs();
+  control::PartDirectory& parts();
   void open_part_maps();
   void join_cluster(uint64_t incarnation);
   void log_store(const cluster::Health& health);
@@ -75,7 +75,7 @@ class Appliance : public AdminSource {
   static std::string address_and_port(const std::string& address, uint16_t port);
   void pin_control_thread();
   Status start_admin();
-  RegistryOptions registry_options() const;
+  control::RegistryOptions registry_options() const;
   void look_for_port_events();
   void wait_for_signal();
   void reload();
@@ -89,31 +89,31 @@ class Appliance : public AdminSource {
   boost::asio::signal_set signals_{context_};
   boost::asio::steady_timer drain_timer_{context_};
   EventLog events_;
-  HostFacts facts_;    // read at start
-  Topology topology_;  // plan of config_ on facts_
+  host::HostFacts facts_;        // read at start
+  topology::Topology topology_;  // plan of config_ on facts_
   uint64_t started_ns_ = 0;
   bool draining_ = false;
-  std::unique_ptr<FlightRecorder> recorder_;  // the pipelines write to it
+  std::unique_ptr<pipelines::FlightRecorder> recorder_;  // the pipelines write to it
   boost::asio::steady_timer late_timer_{context_};
   std::set<std::string> late_jobs_;  // jobs that were late at the last check
   uint64_t late_recorded_ns_ = 0;    // time of the last late-round file; 0: none
   boost::asio::steady_timer port_event_timer_{context_};
-  std::unique_ptr<PipelineSet> pipelines_;
+  std::unique_ptr<pipelines::PipelineSet> pipelines_;
   std::optional<Watchdog> watchdog_;
-  std::unique_ptr<Disk> disk_;
-  std::optional<EpochStore> epochs_;
+  std::unique_ptr<storage::Disk> disk_;
+  std::optional<storage::EpochStore> epochs_;
   std::unique_ptr<cluster::Store> store_;
   std::optional<cluster::EpochPool> epoch_pool_;  // with store = etcd
   std::optional<cluster::BoxDirectory> box_directory_;
-  SingleBoxDirectory single_box_directory_{0};  // with store = local
-  std::optional<cluster::PartMaps> part_maps_;  // with store = etcd
-  std::optional<cluster::Balancer> balancer_;   // with store = etcd and cluster.rebalance
+  control::SingleBoxDirectory single_box_directory_{0};  // with store = local
+  std::optional<cluster::PartMaps> part_maps_;           // with store = etcd
+  std::optional<cluster::Balancer> balancer_;            // with store = etcd and cluster.rebalance
   std::optional<snapshot::DiskSnapshotStore> snapshot_store_;  // with snapshots.directory
-  std::optional<BoxUpstream> upstream_;                        // with upstream.box
-  std::optional<BoxBackups> backups_;                          // with cluster.store = etcd
-  std::unique_ptr<JobRegistry> registry_;
-  std::unique_ptr<ControlServer> control_;
-  std::unique_ptr<AdminServer> admin_;
+  std::optional<relay::BoxUpstream> upstream_;                 // with upstream.box
+  std::optional<relay::BoxBackups> backups_;                   // with cluster.store = etcd
+  std::unique_ptr<control::JobRegistry> registry_;
+  std::unique_ptr<control::ControlServer> control_;
+  std::unique_ptr<admin::AdminServer> admin_;
 };
 
 }  // namespace pbox::appliance

@@ -33,23 +33,23 @@ cluster::BoxRecord Appliance::record(uint64_t incarnation) const {
                             .protocol_version = wire::kControlProtocolVersion,
                             .incarnation = std::to_string(incarnation)};
   std::set<std::string> nics;
-  for (const PipelineView& pipeline : pipelines_->views()) {
+  for (const admin::PipelineView& pipeline : pipelines_->views()) {
     record.data.push_back(address_and_port(pipeline.address, pipeline.udp_port));
     nics.insert(pipeline.nic);
   }
-  for (const Nic& nic : facts_.nics) {
+  for (const host::Nic& nic : facts_.nics) {
     constexpr uint64_t kBytesPerMegabit = 125'000;
     if (nics.contains(nic.name)) record.capacity_bytes_per_s += nic.link_mbps * kBytesPerMegabit;
   }
   return record;
 }
 
-Epochs& Appliance::epochs() {
+storage::Epochs& Appliance::epochs() {
   if (epoch_pool_) return *epoch_pool_;
   return *epochs_;
 }
 
-PartDirectory& Appliance::parts() {
+control::PartDirectory& Appliance::parts() {
   if (part_maps_) return *part_maps_;
   return single_box_directory_;
 }
@@ -130,14 +130,14 @@ Status Appliance::set_draining(const std::string& box, bool draining) {
   return ok_status();
 }
 
-ClusterView Appliance::cluster() const {
+admin::ClusterView Appliance::cluster() const {
   const cluster::Health& health = store_->health();
-  ClusterView view{.name = config_.cluster.name,
-                   .store_up = health.up,
-                   .store_error = health.error,
-                   .is_leader = box_directory_->leads(),
-                   .leader = box_directory_->leader(),
-                   .boxes = box_directory_->boxes()};
+  admin::ClusterView view{.name = config_.cluster.name,
+                          .store_up = health.up,
+                          .store_error = health.error,
+                          .is_leader = box_directory_->leads(),
+                          .leader = box_directory_->leader(),
+                          .boxes = box_directory_->boxes()};
   for (size_t index = 0; index < health.errors.size(); ++index) {
     view.store_errors.emplace_back(cluster::kOperationNames[index], health.errors[index]);
   }

@@ -16,8 +16,8 @@ constexpr uint64_t kLateFileIntervalNs = 60 * kNanosPerSecond;
 
 Status Appliance::open_recorder() {
   std::vector<int> nodes;
-  for (const PipelinePlan& pipeline : topology_.pipelines) nodes.push_back(pipeline.node);
-  auto recorder = FlightRecorder::start(config_.recorder, nodes);
+  for (const topology::PipelinePlan& pipeline : topology_.pipelines) nodes.push_back(pipeline.node);
+  auto recorder = pipelines::FlightRecorder::start(config_.recorder, nodes);
   if (!recorder) return recorder.error();
   recorder_ = std::move(*recorder);
   if (!recorder_->warning().empty()) {
@@ -44,11 +44,12 @@ void Appliance::look_for_late_rounds() {
 void Appliance::record_late_rounds(uint64_t now_ns) {
   const double late_s = config_.recorder.late_after_ms / 1e3;
   std::set<std::string> late;
-  for (const JobView& job : registry_->views(now_ns)) {
-    const auto longest = std::max_element(job.workers.begin(), job.workers.end(),
-                                          [](const WorkerView& one, const WorkerView& other) {
-                                            return one.awaited_s < other.awaited_s;
-                                          });
+  for (const control::JobView& job : registry_->views(now_ns)) {
+    const auto longest =
+        std::max_element(job.workers.begin(), job.workers.end(),
+                         [](const control::WorkerView& one, const control::WorkerView& other) {
+                           return one.awaited_s < other.awaited_s;
+                         });
     if (longest == job.workers.end() || longest->awaited_s < late_s) continue;
     late.insert(job.name);
     if (late_jobs_.count(job.name) != 0) continue;

@@ -16,7 +16,7 @@ void notify_stopping(const std::string& status) {
   sd_notify(0, ("STOPPING=1\nSTATUS=" + status).c_str());
 }
 
-Watchdog::Watchdog(std::vector<PipelineView> pipelines)
+Watchdog::Watchdog(std::vector<admin::PipelineView> pipelines)
     : pipelines_(std::move(pipelines)), ticks_(pipelines_.size(), 0) {
   uint64_t limit_us = 0;
   if (sd_watchdog_enabled(0, &limit_us) <= 0) return;

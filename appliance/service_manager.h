@@ -25,7 +25,7 @@ class Watchdog {
  public:
   // The counters of `pipelines` outlive the watchdog. Starts no thread if systemd has no watchdog
   // set.
-  explicit Watchdog(std::vector<PipelineView> pipelines);
+  explicit Watchdog(std::vector<admin::PipelineView> pipelines);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -36,7 +36,7 @@ class Watchdog {
   // empty otherwise.
   std::string silent_pipeline();
 
-  std::vector<PipelineView> pipelines_;
+  std::vector<admin::PipelineView> pipelines_;
   std::vector<uint64_t> ticks_;  // by pipeline, at the last call
   std::mutex mutex_;
   std::condition_variable stopped_;

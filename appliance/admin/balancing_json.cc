@@ -2,7 +2,7 @@
 
 #include "appliance/admin/json_view.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -54,4 +54,4 @@ std::string balancing_json(const cluster::BalancingView& balancing, const std::s
   return page.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -14,7 +14,7 @@ std::string to_text(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-Json worker_object(const WorkerView& worker) {
+Json worker_object(const control::WorkerView& worker) {
   const bool heard = worker.last_packet_age_s >= 0;
   const auto& nonfinite = worker.newest_nonfinite;
   return {{"rank", worker.rank},
@@ -33,7 +33,7 @@ Json worker_object(const WorkerView& worker) {
           {"nonfinite_age_seconds", nonfinite ? Json(nonfinite->age_s) : Json(nullptr)}};
 }
 
-Json sync_object(const JobView& job) {
+Json sync_object(const control::JobView& job) {
   Json object = {{"model", job.sync.model},
                  {"staleness", job.sync.staleness},
                  {"probability", job.sync.probability},
@@ -50,9 +50,9 @@ Json sync_object(const JobView& job) {
   return object;
 }
 
-Json upstream_object(const JobView& job) {
+Json upstream_object(const control::JobView& job) {
   if (!job.upstream) return nullptr;
-  const RelayView& relay = *job.upstream;
+  const control::RelayView& relay = *job.upstream;
   return {{"box", relay.box},
           {"rank", relay.rank},
           {"world_size", relay.racks},
@@ -62,18 +62,18 @@ Json upstream_object(const JobView& job) {
           {"chunks_in_flight", relay.chunks_in_flight}};
 }
 
-Json backup_object(const JobView& job) {
+Json backup_object(const control::JobView& job) {
   if (!job.backup) return nullptr;
-  const BackupView& backup = *job.backup;
+  const control::BackupView& backup = *job.backup;
   return {{"boxes", backup.boxes},
           {"parts_without", backup.parts_without},
           {"chunks_copied", backup.chunks_copied},
           {"chunks_in_flight", backup.chunks_in_flight}};
 }
 
-Json job_object(const JobView& job) {
+Json job_object(const control::JobView& job) {
   Json workers = Json::array();
-  for (const WorkerView& worker : job.workers) workers.push_back(worker_object(worker));
+  for (const control::WorkerView& worker : job.workers) workers.push_back(worker_object(worker));
   return {{"name", job.name},
           {"part_count", job.part_count},
           {"parts", job.parts},
@@ -250,9 +250,9 @@ std::string boxes_json(const ClusterView& cluster) {
        {"boxes", std::move(boxes)}});
 }
 
-std::string trace_json(const TraceView& trace) {
+std::string trace_json(const control::TraceView& trace) {
   Json chunks = Json::array();
-  for (const TracedChunk& chunk : trace.chunks) {
+  for (const control::TracedChunk& chunk : trace.chunks) {
     chunks.push_back({{"part", chunk.part},
                       {"chunk", chunk.chunk},
                       {"pipeline", chunk.pipeline},
@@ -270,7 +270,7 @@ std::string trace_json(const TraceView& trace) {
   // A trace may have a quarter of a million events. As JSON objects they would take ten times the
   // memory, so they are written as text here.
   std::string events;
-  for (const TraceView::Event& event : trace.events) {
+  for (const control::TraceView::Event& event : trace.events) {
     const pipeline::TraceEvent& at = event.event;
     events += events.empty() ? "[\n" : ",\n";
     events += '[' + std::to_string(at.at_ns - trace.begun_ns) + ',' +
@@ -281,16 +281,16 @@ std::string trace_json(const TraceView& trace) {
   return text;
 }
 
-std::string jobs_json(const std::vector<JobView>& jobs) {
+std::string jobs_json(const std::vector<control::JobView>& jobs) {
   Json list = Json::array();
-  for (const JobView& job : jobs) list.push_back(job_object(job));
+  for (const control::JobView& job : jobs) list.push_back(job_object(job));
   Json object = Json::object();
   object["jobs"] = std::move(list);
   return to_text(object);
 }
 
-std::string job_json(const JobView& job) {
+std::string job_json(const control::JobView& job) {
   return to_text(job_object(job));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

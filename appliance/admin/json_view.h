@@ -8,7 +8,7 @@
 
 #include "appliance/admin/source.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 
 // These parse the body of a POST. The error of a body that is not accepted says what to send.
 // {"policy": "explicit" | "forward-order" | "fifo"}
@@ -27,15 +27,15 @@ std::string health_json(const BoxView& box);
 std::string readiness_json(const BoxView& box);
 std::string box_json(const BoxView& box, const std::vector<PipelineView>& pipelines);
 std::string boxes_json(const ClusterView& cluster);
-std::string snapshot_json(const SnapshotView& view);
-std::string trace_json(const TraceView& trace);           // README.md documents the fields
-std::string jobs_json(const std::vector<JobView>& jobs);  // {"jobs": [...]}
-std::string job_json(const JobView& job);                 // one element of that list
+std::string snapshot_json(const control::SnapshotView& view);
+std::string trace_json(const control::TraceView& trace);           // README.md documents the fields
+std::string jobs_json(const std::vector<control::JobView>& jobs);  // {"jobs": [...]}
+std::string job_json(const control::JobView& job);                 // one element of that list
 
-std::string stragglers_json(const std::vector<StragglerView>& jobs);  // {"jobs": [...]}
+std::string stragglers_json(const std::vector<control::StragglerView>& jobs);  // {"jobs": [...]}
 
 // Returns why parts of jobs moved, or did not. `leader` is the name of the cluster's leader; empty
 // if it is unknown.
 std::string balancing_json(const cluster::BalancingView& balancing, const std::string& leader);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -4,8 +4,8 @@
 
 #include <string_view>
 
-namespace pbox::appliance {
+namespace pbox::admin {
 
 extern const std::string_view kLivePage;
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -5,7 +5,7 @@
 #include "base/limits.h"
 #include "pipeline/observe/duration_histogram.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 using prometheus::MetricType;
@@ -99,4 +99,4 @@ std::string metric_reference() {
   return page.str();
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -5,7 +5,7 @@
 
 #include "pipeline/observe/duration_histogram.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 using prometheus::ClientMetric;
@@ -20,11 +20,11 @@ constexpr MetricRow of_box(const char* name, MetricType type, const char* help,
   return {name, type, MetricScope::kBox, "", help, value};
 }
 constexpr MetricRow of_job(const char* name, MetricType type, const char* help,
-                           Value (*value)(const JobView&)) {
+                           Value (*value)(const control::JobView&)) {
   return {name, type, MetricScope::kJob, "", help, nullptr, value};
 }
 constexpr MetricRow of_rank(const char* name, MetricType type, const char* help,
-                            Value (*value)(const WorkerView&)) {
+                            Value (*value)(const control::WorkerView&)) {
   return {name, type, MetricScope::kRank, "", help, nullptr, nullptr, value};
 }
 constexpr MetricRow whole(const char* name, MetricType type, MetricScope scope, const char* labels,
@@ -78,11 +78,11 @@ void fill_pipeline_info(MetricFamily& family, const MetricSample& sample) {
 }
 
 void fill_job_workers(MetricFamily& family, const MetricSample& sample) {
-  for (const JobView& job : sample.jobs) {
+  for (const control::JobView& job : sample.jobs) {
     for (const char* state : {"absent", "joined", "lost", "left", "excluded"}) {
-      const auto count =
-          std::count_if(job.workers.begin(), job.workers.end(),
-                        [state](const WorkerView& worker) { return worker.state == state; });
+      const auto count = std::count_if(
+          job.workers.begin(), job.workers.end(),
+          [state](const control::WorkerView& worker) { return worker.state == state; });
       add_gauge(family, {{"training_job", job.name}, {"state", state}}, static_cast<double>(count));
     }
   }
@@ -90,7 +90,7 @@ void fill_job_workers(MetricFamily& family, const MetricSample& sample) {
 
 // One series per job, over all its ranks; absent until a worker has reported its reads.
 void fill_reads(MetricFamily& family, const MetricSample& sample) {
-  for (const JobView& job : sample.jobs) {
+  for (const control::JobView& job : sample.jobs) {
     const std::vector<uint64_t>& reads = job.reads_by_rounds_behind;
     if (reads.empty()) continue;
     ClientMetric& series = family.metric.emplace_back();
@@ -107,10 +107,10 @@ void fill_reads(MetricFamily& family, const MetricSample& sample) {
 }
 
 // Absent for jobs whose consistency model has no round that waits for all ranks.
-template <HistogramView JobView::*kHistogram>
+template <control::HistogramView control::JobView::*kHistogram>
 void fill_durations(MetricFamily& family, const MetricSample& sample) {
-  for (const JobView& job : sample.jobs) {
-    const HistogramView& view = job.*kHistogram;
+  for (const control::JobView& job : sample.jobs) {
+    const control::HistogramView& view = job.*kHistogram;
     if (view.counts.empty()) continue;
     ClientMetric& series = family.metric.emplace_back();
     series.label = {{"training_job", job.name}};
@@ -127,17 +127,17 @@ void fill_durations(MetricFamily& family, const MetricSample& sample) {
 }
 
 template <typename T>
-Value of_pulls(const JobView& job, T PullView::*field) {
+Value of_pulls(const control::JobView& job, T control::PullView::*field) {
   return job.pulls ? Value(static_cast<double>((*job.pulls).*field)) : std::nullopt;
 }
 
 template <typename T>
-Value of_upstream(const JobView& job, T RelayView::*field) {
+Value of_upstream(const control::JobView& job, T control::RelayView::*field) {
   return job.upstream ? Value(static_cast<double>((*job.upstream).*field)) : std::nullopt;
 }
 
 template <typename T>
-Value of_backup(const JobView& job, T BackupView::*field) {
+Value of_backup(const control::JobView& job, T control::BackupView::*field) {
   return job.backup ? Value(static_cast<double>((*job.backup).*field)) : std::nullopt;
 }
 
@@ -227,81 +227,92 @@ constexpr MetricRow kRows[] = {
     whole("pbox_pipeline_info", kGauge, MetricScope::kPipeline, "port,nic,affinity",
           "Always 1; the labels say how packets reach the pipeline", fill_pipeline_info),
     of_job("pbox_job_chunk_rounds_total", kCounter, "Rounds finished, summed over all chunks",
-           [](const JobView& job) { return Value(job.chunk_rounds); }),
+           [](const control::JobView& job) { return Value(job.chunk_rounds); }),
     of_job("pbox_job_memory_bytes", kGauge, "Memory that the job holds",
-           [](const JobView& job) { return Value(job.memory_bytes); }),
+           [](const control::JobView& job) { return Value(job.memory_bytes); }),
     of_job("pbox_job_pulls_total", kCounter,
            "Reads of chunks; absent if every round waits for all workers",
-           [](const JobView& job) { return of_pulls(job, &PullView::pulls); }),
+           [](const control::JobView& job) { return of_pulls(job, &control::PullView::pulls); }),
     of_job("pbox_job_pulls_delayed_total", kCounter,
            "Reads of chunks that had to wait under the job's consistency model",
-           [](const JobView& job) { return of_pulls(job, &PullView::delayed); }),
+           [](const control::JobView& job) { return of_pulls(job, &control::PullView::delayed); }),
     of_job("pbox_job_parked_seconds_total", kCounter, "Total time that reads of chunks were parked",
-           [](const JobView& job) { return of_pulls(job, &PullView::parked_s); }),
-    of_job("pbox_job_lead_rounds", kGauge,
-           "Largest number of rounds by which a rank has been ahead of the slowest",
-           [](const JobView& job) { return of_pulls(job, &PullView::lead_rounds); }),
+           [](const control::JobView& job) { return of_pulls(job, &control::PullView::parked_s); }),
+    of_job(
+        "pbox_job_lead_rounds", kGauge,
+        "Largest number of rounds by which a rank has been ahead of the slowest",
+        [](const control::JobView& job) { return of_pulls(job, &control::PullView::lead_rounds); }),
     of_job("pbox_job_upstream_chunks_total", kCounter,
            "Sums of chunks that came back from the upper box; absent without [upstream]",
-           [](const JobView& job) { return of_upstream(job, &RelayView::chunks_relayed); }),
+           [](const control::JobView& job) {
+             return of_upstream(job, &control::RelayView::chunks_relayed);
+           }),
     of_job("pbox_job_upstream_chunks_in_flight", kGauge,
            "Sums of chunks that wait for other racks or for the upper box",
-           [](const JobView& job) { return of_upstream(job, &RelayView::chunks_in_flight); }),
+           [](const control::JobView& job) {
+             return of_upstream(job, &control::RelayView::chunks_in_flight);
+           }),
     of_job("pbox_job_parts_without_copy", kGauge,
            "Parts on this box that lack the backup copy that the job asks for; absent if it asks "
            "for none",
-           [](const JobView& job) { return of_backup(job, &BackupView::parts_without); }),
+           [](const control::JobView& job) {
+             return of_backup(job, &control::BackupView::parts_without);
+           }),
     of_job("pbox_job_copied_chunks_total", kCounter,
            "Chunk states that the backup box acknowledged before their results were published",
-           [](const JobView& job) { return of_backup(job, &BackupView::chunks_copied); }),
+           [](const control::JobView& job) {
+             return of_backup(job, &control::BackupView::chunks_copied);
+           }),
     of_job("pbox_job_copied_chunks_in_flight", kGauge,
            "Chunk states that the backup box has not acknowledged yet",
-           [](const JobView& job) { return of_backup(job, &BackupView::chunks_in_flight); }),
+           [](const control::JobView& job) {
+             return of_backup(job, &control::BackupView::chunks_in_flight);
+           }),
     whole("pbox_job_workers", kGauge, MetricScope::kJob, "state", "Ranks of the job by state",
           fill_job_workers),
     whole("pbox_job_arrival_skew_seconds", kHistogram, MetricScope::kJob, "",
           "Rounds of chunks by the time from the first rank's push to the last rank's push",
-          fill_durations<&JobView::arrival_skew>),
+          fill_durations<&control::JobView::arrival_skew>),
     whole("pbox_job_round_seconds", kHistogram, MetricScope::kJob, "",
           "Rounds of each pipeline by the time from the first rank's push to the last rank's push, "
           "over "
           "all its chunks of the job",
-          fill_durations<&JobView::round_times>),
+          fill_durations<&control::JobView::round_times>),
     whole("pbox_job_read_rounds_behind", kHistogram, MetricScope::kJob, "",
           "Reads of tensors by the number of rounds that the data lacked", fill_reads),
     of_rank("pbox_worker_bytes_received_total", kCounter, "Bytes received from the rank",
-            [](const WorkerView& worker) { return Value(worker.bytes_received); }),
+            [](const control::WorkerView& worker) { return Value(worker.bytes_received); }),
     of_rank("pbox_worker_fragments_total", kCounter, "Fragments received from the rank",
-            [](const WorkerView& worker) { return Value(worker.fragments_received); }),
+            [](const control::WorkerView& worker) { return Value(worker.fragments_received); }),
     of_rank("pbox_worker_duplicate_fragments_total", kCounter,
             "Fragments of the rank that had arrived already",
-            [](const WorkerView& worker) { return Value(worker.duplicates); }),
+            [](const control::WorkerView& worker) { return Value(worker.duplicates); }),
     of_rank("pbox_worker_last_arrivals_total", kCounter,
             "Rounds of chunks in which this rank was the last to push",
-            [](const WorkerView& worker) { return Value(worker.last_arrivals); }),
+            [](const control::WorkerView& worker) { return Value(worker.last_arrivals); }),
     of_rank(
         "pbox_worker_late_seconds_total", kCounter,
         "Total time that this rank held rounds up: from the second last rank's arrival to its own",
-        [](const WorkerView& worker) { return Value(worker.late_s); }),
+        [](const control::WorkerView& worker) { return Value(worker.late_s); }),
     of_rank("pbox_worker_awaited_seconds", kGauge,
             "Time for which all other ranks have waited for this rank's push; 0 if they do not",
-            [](const WorkerView& worker) { return Value(worker.awaited_s); }),
+            [](const control::WorkerView& worker) { return Value(worker.awaited_s); }),
     of_rank("pbox_worker_nonfinite_fragments_total", kCounter,
             "Fragments from the rank that hold an infinity or a NaN",
-            [](const WorkerView& worker) { return Value(worker.nonfinite_fragments); }),
+            [](const control::WorkerView& worker) { return Value(worker.nonfinite_fragments); }),
     of_rank("pbox_job_dropped_fragments_total", kCounter,
             "Fragments of the rank that came after their round had closed; model drop only",
-            [](const WorkerView& worker) {
+            [](const control::WorkerView& worker) {
               const auto& dropped = worker.dropped_fragments;
               return dropped ? Value(static_cast<double>(*dropped)) : std::nullopt;
             }),
     of_rank("pbox_worker_last_packet_age_seconds", kGauge,
             "Time since the rank's newest packet; absent before its first",
-            [](const WorkerView& worker) {
+            [](const control::WorkerView& worker) {
               return worker.last_packet_age_s < 0 ? std::nullopt : Value(worker.last_packet_age_s);
             }),
     of_rank("pbox_worker_up", kGauge, "1 while the rank is joined: neither lost nor gone",
-            [](const WorkerView& worker) { return Value(worker.state == "joined"); }),
+            [](const control::WorkerView& worker) { return Value(worker.state == "joined"); }),
 };
 
 }  // namespace
@@ -343,4 +354,4 @@ std::string_view unit_of(std::string_view name) {
   return "";
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

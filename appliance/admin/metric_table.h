@@ -14,7 +14,7 @@
 #include "appliance/admin/metrics.h"
 #include "appliance/admin/source.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 
 // The values from which one page of /metrics is made.
 struct MetricSample {
@@ -23,7 +23,7 @@ struct MetricSample {
   cluster::BalancingView balancing;
   ProcessUsage usage;
   std::vector<PipelineView> pipelines;
-  std::vector<JobView> jobs;
+  std::vector<control::JobView> jobs;
   // By index of the job: whether each of its ranks has series of its own; see
   // limits::kMetricRanksMax.
   std::vector<bool> shows_ranks;
@@ -42,8 +42,8 @@ struct MetricRow {
   const char* labels;  // labels in addition to the scope's, as "reason"; mostly empty
   const char* help;
   std::optional<double> (*of_box)(const MetricSample&) = nullptr;
-  std::optional<double> (*of_job)(const JobView&) = nullptr;
-  std::optional<double> (*of_rank)(const WorkerView&) = nullptr;
+  std::optional<double> (*of_job)(const control::JobView&) = nullptr;
+  std::optional<double> (*of_rank)(const control::WorkerView&) = nullptr;
   void (*fill)(prometheus::MetricFamily&, const MetricSample&) = nullptr;
 };
 
@@ -69,4 +69,4 @@ std::string_view unit_of(std::string_view name);
 // Returns the whole text of docs/metrics.md.
 std::string metric_reference();
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -15,7 +15,7 @@
 #include "appliance/admin/metric_table.h"
 #include "base/limits.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 using prometheus::ClientMetric;
@@ -49,12 +49,12 @@ MetricFamily family_of(const MetricRow& row, const MetricSample& sample) {
   if (row.fill != nullptr) row.fill(family, sample);
   if (row.of_box != nullptr) add_series(family, {}, row.of_box(sample));
   for (size_t index = 0; index < sample.jobs.size(); ++index) {
-    const JobView& job = sample.jobs[index];
+    const control::JobView& job = sample.jobs[index];
     if (row.of_job != nullptr) {
       add_series(family, {{"training_job", job.name}}, row.of_job(job));
     }
     if (row.of_rank == nullptr || !sample.shows_ranks[index]) continue;
-    for (const WorkerView& worker : job.workers) {
+    for (const control::WorkerView& worker : job.workers) {
       add_series(family, {{"training_job", job.name}, {"rank", std::to_string(worker.rank)}},
                  row.of_rank(worker));
     }
@@ -91,7 +91,7 @@ void add_pipeline_families(std::vector<MetricFamily>& families, std::span<const 
 // Bounds the number of series: a job whose ranks would exceed the bound has no series by rank.
 void choose_ranks(MetricSample& sample) {
   size_t shown = 0;
-  for (const JobView& job : sample.jobs) {
+  for (const control::JobView& job : sample.jobs) {
     const bool fits = shown + job.workers.size() <= limits::kMetricRanksMax;
     sample.shows_ranks.push_back(fits);
     if (fits) shown += job.workers.size();
@@ -138,4 +138,4 @@ std::string metrics_text(const AdminSource& source, const ProcessUsage& usage) {
   return text.str();
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -6,7 +6,7 @@
 
 #include "appliance/admin/source.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 
 // Resources that the daemon's process uses.
 struct ProcessUsage {
@@ -21,4 +21,4 @@ ProcessUsage read_process_usage();
 // TYPE. A job that `source` no longer lists has no series. Control thread.
 std::string metrics_text(const AdminSource& source, const ProcessUsage& usage);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -7,7 +7,7 @@
 #include "appliance/admin/live_page.h"
 #include "appliance/admin/metrics.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 constexpr std::string_view kJobsPrefix = "/api/v1/jobs/";
@@ -106,9 +106,10 @@ std::optional<std::string> percent_decode(std::string_view text) {
 AdminResponse job(const AdminSource& source, std::string_view encoded_name) {
   const auto name = percent_decode(encoded_name);
   if (!name) return refuse(400, "the job's name is not percent-encoded");
-  const std::vector<JobView> views = source.jobs();
-  const auto view = std::find_if(views.begin(), views.end(),
-                                 [&name](const JobView& job) { return job.name == *name; });
+  const std::vector<control::JobView> views = source.jobs();
+  const auto view = std::find_if(views.begin(), views.end(), [&name](const control::JobView& job) {
+    return job.name == *name;
+  });
   // Shows the name as it was sent, because a decoded name may contain a line break.
   if (view == views.end()) return refuse(404, "no job '" + std::string(encoded_name) + "' here");
   return {200, kJsonType, job_json(*view)};
@@ -261,4 +262,4 @@ AdminResponse answer(AdminSource& source, const AdminRequest& request) {
   return refuse(404, "no page '" + std::string(path) + "'");
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -6,7 +6,7 @@
 
 #include "appliance/admin/source.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 
 struct AdminRequest {
   std::string_view method;  // as sent: "GET"
@@ -30,4 +30,4 @@ AdminResponse answer(AdminSource& source, const AdminRequest& request);
 // it for errors that precede a complete request.
 AdminResponse refuse(unsigned status, std::string_view what);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -17,7 +17,7 @@
 
 #include "appliance/admin/routes.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 namespace asio = boost::asio;
@@ -288,4 +288,4 @@ void AdminServer::stop() {
   listener_->stop();
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

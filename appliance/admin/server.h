@@ -21,7 +21,7 @@ namespace boost::asio {
 class io_context;
 }
 
-namespace pbox::appliance {
+namespace pbox::admin {
 
 struct AdminOptions {
   std::string listen = "127.0.0.1";    // an IPv4 or IPv6 address; "::" takes both families
@@ -53,4 +53,4 @@ class AdminServer {
   std::shared_ptr<Listener> listener_;  // shared with its pending handlers
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

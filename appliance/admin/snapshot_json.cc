@@ -2,7 +2,7 @@
 
 #include "appliance/admin/json_view.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -24,7 +24,7 @@ Result<double> parse_snapshot_timeout(std::string_view body) {
                "86400"};
 }
 
-std::string snapshot_json(const SnapshotView& view) {
+std::string snapshot_json(const control::SnapshotView& view) {
   return Json{{"job", view.job},
               {"state", view.state},
               {"number", view.number},
@@ -40,4 +40,4 @@ std::string snapshot_json(const SnapshotView& view) {
          "\n";
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

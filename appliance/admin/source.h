@@ -20,7 +20,7 @@
 #include "nic/wire/schedule.h"
 #include "pipeline/observe/counters.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 
 struct PipelineView {
   uint32_t index = 0;
@@ -73,8 +73,8 @@ class AdminSource {
   virtual ~AdminSource() = default;
   virtual BoxView box() const = 0;
   virtual std::vector<PipelineView> pipelines() const = 0;
-  virtual std::vector<JobView> jobs() const = 0;
-  virtual std::vector<StragglerView> stragglers() const = 0;
+  virtual std::vector<control::JobView> jobs() const = 0;
+  virtual std::vector<control::StragglerView> stragglers() const = 0;
   virtual ClusterView cluster() const = 0;
   virtual cluster::BalancingView balancing() const = 0;
   // kNotFound: there is no such job.
@@ -84,7 +84,7 @@ class AdminSource {
   virtual Status begin_trace(const std::string& job, double seconds) = 0;
   // kNotFound: there is no such job. kUnavailable: the job was not traced, or the trace is not
   // complete yet.
-  virtual Result<TraceView> trace(const std::string& job) = 0;
+  virtual Result<control::TraceView> trace(const std::string& job) = 0;
   // Starts or stops to drain the box; cluster() shows the progress. kNotFound: there is no such
   // box.
   virtual Status set_draining(const std::string& box, bool draining) = 0;
@@ -92,10 +92,10 @@ class AdminSource {
   // kInvalidArgument: jobs of this kind have no snapshots. kUnavailable: none can start now.
   virtual Status begin_snapshot(const std::string& job, double timeout_s) = 0;
   // Returns the job's newest snapshot that this box was asked for; nullopt if there was none.
-  virtual std::optional<SnapshotView> snapshot(const std::string& job) const = 0;
+  virtual std::optional<control::SnapshotView> snapshot(const std::string& job) const = 0;
   // Returns the newest flight records of all pipelines, as images of
   // pipeline/observe/flight_record.h.
   virtual Result<std::string> flight() const = 0;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -2,7 +2,7 @@
 
 #include "appliance/admin/json_view.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -12,7 +12,7 @@ Json known(bool is_known, const Json& value) {
   return is_known ? value : Json(nullptr);
 }
 
-Json awaited_object(const AwaitedView& awaited) {
+Json awaited_object(const control::AwaitedView& awaited) {
   const bool heard = awaited.last_packet_age_s >= 0;
   return {{"rank", awaited.rank},
           {"peer", awaited.peer},
@@ -23,7 +23,7 @@ Json awaited_object(const AwaitedView& awaited) {
           {"round", awaited.place.round}};
 }
 
-Json rank_object(const LateRankView& rank) {
+Json rank_object(const control::LateRankView& rank) {
   const bool was_late = rank.worst_late_s > 0;
   return {{"rank", rank.rank},
           {"peer", rank.peer},
@@ -37,7 +37,7 @@ Json rank_object(const LateRankView& rank) {
           {"worst_round", known(was_late, rank.worst.round)}};
 }
 
-Json tensor_object(const LateTensorView& tensor) {
+Json tensor_object(const control::LateTensorView& tensor) {
   return {{"tensor", tensor.tensor},
           {"late_seconds", tensor.late_s},
           {"worst_late_seconds", tensor.worst_late_s},
@@ -45,7 +45,7 @@ Json tensor_object(const LateTensorView& tensor) {
           {"worst_round", tensor.worst_round}};
 }
 
-Json round_object(const LateRoundView& round) {
+Json round_object(const control::LateRoundView& round) {
   return {{"round", round.round},     {"chunks", round.chunks},       {"age_seconds", round.age_s},
           {"seconds", round.seconds}, {"late_seconds", round.late_s}, {"rank", round.rank},
           {"tensor", round.tensor}};
@@ -60,9 +60,9 @@ Json list_of(const std::vector<View>& views, Json (*object)(const View&)) {
 
 }  // namespace
 
-std::string stragglers_json(const std::vector<StragglerView>& jobs) {
+std::string stragglers_json(const std::vector<control::StragglerView>& jobs) {
   Json list = Json::array();
-  for (const StragglerView& job : jobs) {
+  for (const control::StragglerView& job : jobs) {
     list.push_back({{"job", job.job},
                     {"state", job.state},
                     {"world_size", job.world_size},
@@ -78,4 +78,4 @@ std::string stragglers_json(const std::vector<StragglerView>& jobs) {
   return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

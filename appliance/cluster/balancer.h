@@ -23,7 +23,7 @@ class Balancer {
     std::string self;  // name of this box
     uint32_t interval_ms = 1'000;
     // Progress of the parts that run on this box.
-    std::function<std::vector<appliance::PartProgress>()> progress;
+    std::function<std::vector<control::PartProgress>()> progress;
     BoxDirectory::Log log;
   };
 

@@ -25,8 +25,8 @@ bool read_epoch(const std::string& text, uint32_t& epoch) {
 
 }  // namespace
 
-EpochPool::EpochPool(boost::asio::io_context& context, Store& store, appliance::Disk& disk,
-                     appliance::EpochStore& given, std::string owner)
+EpochPool::EpochPool(boost::asio::io_context& context, Store& store, storage::Disk& disk,
+                     storage::EpochStore& given, std::string owner)
     : store_(store),
       disk_(disk),
       given_(given),
@@ -47,7 +47,7 @@ void EpochPool::load() {
   const auto text = disk_.read(kName);
   if (!text || !text->has_value() || (*text)->size() < 9) return;
   const std::string body = (*text)->substr(9);
-  if (appliance::checksum(body) + " " != (*text)->substr(0, 9)) return;
+  if (storage::checksum(body) + " " != (*text)->substr(0, 9)) return;
   std::istringstream words(body);
   std::string owner;
   if (!(words >> owner) || owner != owner_) return;
@@ -62,7 +62,7 @@ void EpochPool::save() const {
     body.append(" ").append(std::to_string(block.first));
     body.append(" ").append(std::to_string(block.last));
   }
-  static_cast<void>(appliance::replace_file(disk_, kName, appliance::checksum(body) + " " + body));
+  static_cast<void>(storage::replace_file(disk_, kName, storage::checksum(body) + " " + body));
 }
 
 void EpochPool::drop_used() {

@@ -15,7 +15,7 @@
 
 namespace pbox::cluster {
 
-class EpochPool : public appliance::Epochs {
+class EpochPool : public storage::Epochs {
  public:
   static constexpr uint32_t kBlock = 64;
   static constexpr uint32_t kSpareMin = 32;  // another block is reserved when fewer are left
@@ -23,8 +23,8 @@ class EpochPool : public appliance::Epochs {
   // All arguments passed by reference outlive the pool; `store` must have been started. `owner` is
   // one word that names cluster and box: blocks reserved for another owner, in a state folder that
   // was copied, are not used.
-  EpochPool(boost::asio::io_context& context, Store& store, appliance::Disk& disk,
-            appliance::EpochStore& given, std::string owner);
+  EpochPool(boost::asio::io_context& context, Store& store, storage::Disk& disk,
+            storage::EpochStore& given, std::string owner);
   ~EpochPool() override;
 
   // kUnavailable if no epoch above `floor` is reserved; a block is then being requested.
@@ -47,8 +47,8 @@ class EpochPool : public appliance::Epochs {
   void drop_used();
 
   Store& store_;
-  appliance::Disk& disk_;
-  appliance::EpochStore& given_;
+  storage::Disk& disk_;
+  storage::EpochStore& given_;
   std::string owner_;
   boost::asio::steady_timer retry_;
   std::deque<Block> blocks_;  // ascending; the first one may be partly used

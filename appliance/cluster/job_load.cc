@@ -9,8 +9,8 @@ namespace pbox::cluster {
 namespace {
 
 using Json = nlohmann::json;
-using appliance::PartProgress;
-using appliance::RankProgress;
+using control::PartProgress;
+using control::RankProgress;
 
 double seconds(uint64_t nanoseconds) {
   return static_cast<double>(nanoseconds) / 1e9;

@@ -46,11 +46,11 @@ class LoadMeter {
   // `parts`: progress of all parts that run on this box, one entry per job and part. A job is
   // measured only while the box runs as many of its parts as the map assigns. A load stays until
   // there is a newer one under the same map.
-  const JobLoads& measure(const std::vector<appliance::PartProgress>& parts,
+  const JobLoads& measure(const std::vector<control::PartProgress>& parts,
                           const AssignmentOf& assignment_of);
 
  private:
-  using Part = std::vector<appliance::RankProgress>;
+  using Part = std::vector<control::RankProgress>;
   struct Job {
     std::map<uint32_t, Part> parts;  // progress at the last measurement
     bool is_measured = false;        // the last measurement was under this part map

@@ -20,7 +20,7 @@ bool begins_with(const std::string& key, const std::string& prefix) {
 // The file is "pbox-cluster 1c291ca3\n", with a checksum over everything that follows, and then an
 // etcd RangeResponse.
 std::string header_of(const std::string& body) {
-  return "pbox-cluster " + appliance::checksum(body) + "\n";
+  return "pbox-cluster " + storage::checksum(body) + "\n";
 }
 
 Error damaged() {
@@ -84,7 +84,7 @@ class LocalStore::Subscription : public Watch {
 };
 
 Result<std::unique_ptr<LocalStore>> LocalStore::open(boost::asio::io_context& context,
-                                                     appliance::Disk& disk) {
+                                                     storage::Disk& disk) {
   const auto text = disk.read(kName);
   if (!text) return text.error();
   std::unique_ptr<LocalStore> store(new LocalStore(context, disk));
@@ -206,7 +206,7 @@ Status LocalStore::write(const State& state) {
     kv.set_lease(entry.session);
   }
   const std::string body = stored.SerializeAsString();
-  return appliance::replace_file(disk_, kName, header_of(body) + body);
+  return storage::replace_file(disk_, kName, header_of(body) + body);
 }
 
 std::unique_ptr<Watch> LocalStore::watch(const std::string& prefix, int64_t revision,

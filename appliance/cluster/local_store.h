@@ -18,7 +18,7 @@ class LocalStore : public Store {
   // `context` and `disk` outlive the store. An error if the file is damaged: what was committed is
   // then unknown.
   static Result<std::unique_ptr<LocalStore>> open(boost::asio::io_context& context,
-                                                  appliance::Disk& disk);
+                                                  storage::Disk& disk);
   ~LocalStore() override;
 
   void start(Observer observer) override;
@@ -43,7 +43,7 @@ class LocalStore : public Store {
     std::map<std::string, KeyValue> entries;
   };
 
-  LocalStore(boost::asio::io_context& context, appliance::Disk& disk)
+  LocalStore(boost::asio::io_context& context, storage::Disk& disk)
       : context_(context), disk_(disk) {}
 
   Result<Outcome> apply(const Transaction& transaction);
@@ -52,7 +52,7 @@ class LocalStore : public Store {
   void post(std::function<void()> function);
 
   boost::asio::io_context& context_;
-  appliance::Disk& disk_;
+  storage::Disk& disk_;
   State state_;
   std::deque<Change> history_;
   int64_t compacted_ = 0;  // changes up to this revision are no longer in the history

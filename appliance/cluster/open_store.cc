@@ -26,7 +26,7 @@ Result<std::string> read_file(const std::string& key, const std::string& path) {
 }  // namespace
 
 Result<std::unique_ptr<Store>> open_store(boost::asio::io_context& context,
-                                          const config::Cluster& config, appliance::Disk& disk) {
+                                          const config::Cluster& config, storage::Disk& disk) {
   if (config.store == config::StoreKind::kLocal) {
     auto store = LocalStore::open(context, disk);
     if (!store) return store.error();

@@ -13,6 +13,6 @@ namespace pbox::cluster {
 // Reads the credential files that the configuration names. Does not wait for etcd. `context` and
 // `disk` outlive the store.
 Result<std::unique_ptr<Store>> open_store(boost::asio::io_context& context,
-                                          const config::Cluster& config, appliance::Disk& disk);
+                                          const config::Cluster& config, storage::Disk& disk);
 
 }  // namespace pbox::cluster

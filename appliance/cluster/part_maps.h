@@ -30,7 +30,7 @@ namespace pbox::cluster {
 // exact.
 uint64_t unix_seconds();
 
-class PartMaps : public appliance::PartDirectory {
+class PartMaps : public control::PartDirectory {
  public:
   struct Options {
     std::string self;  // name of this box

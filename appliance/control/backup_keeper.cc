@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Severity = RegistryEvent::Severity;
@@ -182,4 +182,4 @@ void BackupKeeper::on_probe(Job& job, Backup& backup, const Status& status) {
   note_refused(job, backup, status);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

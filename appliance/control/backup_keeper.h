@@ -14,7 +14,7 @@
 #include "appliance/control/registry_context.h"
 #include "appliance/control/upstream.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class BackupKeeper {
  public:
@@ -75,4 +75,4 @@ class BackupKeeper {
   uint64_t copies_named_ = 0;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

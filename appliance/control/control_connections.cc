@@ -1,6 +1,6 @@
 #include "appliance/control/control_connections.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 proto::BoxMessage failure(const Error& error) {
@@ -69,4 +69,4 @@ void ControlConnections::dismiss(ConnectionId id, const Error& error) {
   refuse(id, error);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // An action on a connection. kClose takes effect after everything that was sent before.
 struct Action {
@@ -64,4 +64,4 @@ class ControlConnections {
   std::vector<Action> actions_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 // Returns the table's index in the session. Pipelines that share a table share one entry.
@@ -154,4 +154,4 @@ void Job::describe(uint32_t rank, const PipelineHost& host, proto::Session& sess
   }
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -23,7 +23,7 @@
 #include "appliance/control/upstream.h"
 #include "appliance/snapshot/snapshot.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // The progress of a part that runs on this box and could move to another one.
 struct PartProgress {
@@ -183,4 +183,4 @@ class Job {
   std::unique_ptr<Relay> relay_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

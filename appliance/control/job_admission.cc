@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 // Makes text from an unknown peer safe for a log: printable ASCII of at most 64 bytes.
@@ -245,4 +245,4 @@ Status JobAdmission::check_return(const Job& job, const proto::Join& join) const
                    ": the rank was left behind; start it again with rejoin"};
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -7,7 +7,7 @@
 #include "appliance/control/state_handover.h"
 #include "appliance/storage/epoch_store.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // kVersionMismatch unless the peer speaks this box's control protocol. `software`: what the peer
 // says about itself.
@@ -22,7 +22,7 @@ class JobAdmission {
   };
 
   // All outlive it.
-  JobAdmission(RegistryContext& context, const PipelineHost& host, const Epochs& epochs,
+  JobAdmission(RegistryContext& context, const PipelineHost& host, const storage::Epochs& epochs,
                const StateHandover& handover, JobOwner& owner, Abilities abilities)
       : context_(context),
         host_(host),
@@ -48,10 +48,10 @@ class JobAdmission {
 
   RegistryContext& context_;
   const PipelineHost& host_;
-  const Epochs& epochs_;
+  const storage::Epochs& epochs_;
   const StateHandover& handover_;
   JobOwner& owner_;
   Abilities abilities_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

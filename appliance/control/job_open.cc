@@ -5,7 +5,7 @@
 #include "appliance/control/sync_spec.h"
 #include "nic/wire/chunk_layout.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 Error narrow_path(const Member& member, uint32_t rank, const std::string& remedy) {
@@ -186,4 +186,4 @@ Result<JobShards::Shards> Job::build(const PipelineHost& host,
   return shards;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

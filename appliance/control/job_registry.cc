@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Severity = RegistryEvent::Severity;
@@ -23,9 +23,9 @@ proto::BoxMessage data_addresses(const PipelineHost& host) {
 
 }  // namespace
 
-JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs,
-                         PartDirectory& parts, snapshot::SnapshotStore* store, Upstream* upstream,
-                         BackupBoxes* backups)
+JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host,
+                         storage::Epochs& epochs, PartDirectory& parts,
+                         snapshot::SnapshotStore* store, Upstream* upstream, BackupBoxes* backups)
     : context_(options),
       host_(host),
       parts_(parts),
@@ -320,4 +320,4 @@ uint64_t JobRegistry::memory_taken_bytes() const {
   return bytes;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -30,13 +30,13 @@
 #include "appliance/control/snapshot_coordinator.h"
 #include "appliance/control/state_handover.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class JobRegistry : private JobOwner {
  public:
   // All outlive the registry. `store` is null if this box keeps no snapshots, `upstream` if its
   // sums stay here, `backups` if no other box can have backup copies.
-  JobRegistry(const RegistryOptions& options, PipelineHost& host, Epochs& epochs,
+  JobRegistry(const RegistryOptions& options, PipelineHost& host, storage::Epochs& epochs,
               PartDirectory& parts, snapshot::SnapshotStore* store = nullptr,
               Upstream* upstream = nullptr, BackupBoxes* backups = nullptr);
   ~JobRegistry() override { context_.alive.reset(); }
@@ -147,4 +147,4 @@ class JobRegistry : private JobOwner {
   uint64_t started_ns_ = 0;  // time of the first event; 0 before
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

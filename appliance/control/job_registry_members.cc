@@ -4,7 +4,7 @@
 #include "appliance/control/job_registry.h"
 #include "base/clock.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Severity = RegistryEvent::Severity;
@@ -366,4 +366,4 @@ void JobRegistry::remove_if_over(Job& job) {
   end(job);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

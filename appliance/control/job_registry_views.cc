@@ -2,7 +2,7 @@
 #include "appliance/control/job_registry.h"
 #include "base/clock.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 Error no_job(const std::string& name) {
@@ -101,4 +101,4 @@ Result<TraceView> JobRegistry::trace(const std::string& name, uint64_t now_ns) {
   return view;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -5,7 +5,7 @@
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/state/state_codec.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 // Time for the backup box to answer. The ranks wait meanwhile.
@@ -120,4 +120,4 @@ std::vector<std::vector<float>> backup_blocks(const JobSpec& spec, const PartSta
   return blocks;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -9,7 +9,7 @@
 #include "appliance/control/part_state.h"
 #include "appliance/control/upstream.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // Returns the description with which a relayed job joins the upstream box.
 RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns);
@@ -22,4 +22,4 @@ RelaySpec backup_spec(const JobSpec& spec, const std::string& name);
 // Returns the backup block of each chunk that begins from `state`; empty for other chunks.
 std::vector<std::vector<float>> backup_blocks(const JobSpec& spec, const PartState& state);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

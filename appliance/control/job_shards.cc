@@ -5,7 +5,7 @@
 
 #include "appliance/placement/chunk_map.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using pipeline::CommandKind;
@@ -206,4 +206,4 @@ std::vector<RelayLane> JobShards::lanes(PipelineHost& host) const {
   return lanes;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

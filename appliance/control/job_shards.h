@@ -13,7 +13,7 @@
 #include "appliance/control/upstream.h"
 #include "pipeline/state/state_cut.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class JobShards {
  public:
@@ -85,4 +85,4 @@ class JobShards {
   Shards shards_;                         // as pipelines_, or empty
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -1,7 +1,7 @@
 // A part of a job in a snapshot: how it is cut, and how it begins with one.
 #include "appliance/control/job.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 using pipeline::CommandKind;
 
@@ -68,4 +68,4 @@ void Job::begin_with_snapshot(const JobShards::Shards& shards) const {
   }
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -11,7 +11,7 @@
 #include "nic/wire/chunk_layout.h"
 #include "nic/wire/sync.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 Error invalid(const std::string& message) {
@@ -386,4 +386,4 @@ std::vector<pipeline::ChunkSpec> cut_into_chunks(const JobSpec& spec) {
   return chunks;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -13,7 +13,7 @@
 #include "nic/wire/sync.h"
 #include "pipeline/job_shard.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 struct JobLimits {
   uint32_t workers_max = limits::kWorkersPerJobMax;
@@ -97,4 +97,4 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
 // Returns the chunks of the job's tensors, in tensor order.
 std::vector<pipeline::ChunkSpec> cut_into_chunks(const JobSpec& spec);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

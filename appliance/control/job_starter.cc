@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Severity = RegistryEvent::Severity;
@@ -216,4 +216,4 @@ void JobStarter::exclude_missing(Job& job) {
   }
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

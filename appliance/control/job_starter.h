@@ -17,7 +17,7 @@
 #include "appliance/control/state_handover.h"
 #include "appliance/storage/epoch_store.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // In order. A part is in the first phase that is not complete.
 enum class StartPhase : uint8_t {
@@ -43,8 +43,8 @@ class JobStarter {
   };
 
   // All outlive it.
-  JobStarter(RegistryContext& context, PipelineHost& host, SpiAllocator& spis, Epochs& epochs,
-             JobOwner& owner, Parts parts)
+  JobStarter(RegistryContext& context, PipelineHost& host, SpiAllocator& spis,
+             storage::Epochs& epochs, JobOwner& owner, Parts parts)
       : context_(context),
         host_(host),
         spis_(spis),
@@ -95,7 +95,7 @@ class JobStarter {
   RegistryContext& context_;
   PipelineHost& host_;
   SpiAllocator& spis_;
-  Epochs& epochs_;
+  storage::Epochs& epochs_;
   JobOwner& owner_;
   Parts parts_;
   std::map<JobKey, Start> starts_;
@@ -105,4 +105,4 @@ class JobStarter {
   bool is_advancing_ = false;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

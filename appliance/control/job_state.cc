@@ -5,7 +5,7 @@
 #include "appliance/control/job.h"
 #include "pipeline/state/state_codec.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 PartState Job::take_state(PipelineHost& host) {
   PBOX_CHECK(running());  // an empty state would replace the weights
@@ -54,4 +54,4 @@ PartState Job::take_copy(PipelineHost& host) {
   return copy;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -7,7 +7,7 @@
 #include "appliance/control/tensors_by_chunk.h"
 #include "base/check.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 double seconds(uint64_t nanoseconds) {
@@ -190,4 +190,4 @@ StragglerView Job::stragglers(uint64_t now_ns) const {
   return view;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -11,7 +11,7 @@
 
 #include "appliance/control/job.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 using JobKey = std::pair<std::string, uint32_t>;  // name and part
 
@@ -67,4 +67,4 @@ class JobTable {
   std::map<JobKey, std::unique_ptr<Job>> jobs_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -4,7 +4,7 @@
 #include "appliance/control/tensors_by_chunk.h"
 #include "base/clock.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using pipeline::CommandKind;
@@ -75,4 +75,4 @@ void Job::add_trace(PipelineHost& host, TraceView& view) const {
   }
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

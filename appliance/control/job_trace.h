@@ -9,7 +9,7 @@
 #include "appliance/control/job_shards.h"
 #include "pipeline/observe/round_trace.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class JobTrace {
  public:
@@ -37,4 +37,4 @@ class JobTrace {
   uint64_t until_ns_ = 0;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

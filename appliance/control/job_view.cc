@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 void add_worker(WorkerView& worker, const WorkerView& part) {
@@ -73,4 +73,4 @@ void add_part(JobView& job, const JobView& part) {
   }
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // A histogram of durations, in the buckets of pipeline::DurationHistogram.
 struct HistogramView {
@@ -118,4 +118,4 @@ struct JobView {
 // value of the part that is furthest from running is shown.
 void add_part(JobView& job, const JobView& part);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -5,7 +5,7 @@
 #include "appliance/control/sync_spec.h"
 #include "base/check.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 void view_workers(const Job& job, JobView& view, uint64_t now_ns) {
@@ -124,4 +124,4 @@ JobView Job::view(uint64_t now_ns) const {
   return view;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -6,7 +6,7 @@
 
 #include "nic/wire/queue_pair.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Severity = RegistryEvent::Severity;
@@ -158,4 +158,4 @@ void MemberRequests::on_port_given_up(const Connection& connection,
                     "' instead of '" + cut(report.port()) + "': " + cut(report.reason()));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

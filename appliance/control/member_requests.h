@@ -7,7 +7,7 @@
 
 #include "appliance/control/registry_context.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class MemberRequests {
  public:
@@ -37,4 +37,4 @@ class MemberRequests {
   PipelineHost& host_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class PartDirectory {
  public:
@@ -74,4 +74,4 @@ class SingleBoxDirectory : public PartDirectory {
   uint32_t chunk_bytes_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using pipeline::ChunkState;
@@ -133,4 +133,4 @@ Status IncomingState::take(const proto::ChunkPiece& piece) {
   return ok_status();
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

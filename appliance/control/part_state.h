@@ -13,7 +13,7 @@
 #include "nic/wire/control.pb.h"
 #include "pipeline/state/chunk_state.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // Bytes of chunk values in one answer, including the fields of their pieces.
 inline constexpr uint32_t kStateAnswerBytesMax = 512 * 1024;
@@ -54,4 +54,4 @@ class IncomingState {
   bool is_whole_ = false;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

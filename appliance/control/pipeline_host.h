@@ -12,7 +12,7 @@
 #include "pipeline/command.h"
 #include "pipeline/job_shard.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 struct PipelineInfo {
   // Data address for workers; empty: the address at which they reached the control port.
@@ -62,4 +62,4 @@ class PipelineHost {
   }
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -4,7 +4,7 @@
 
 #include "nic/wire/header.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 // Returns the worker that needs round `next` and still has the result of the round before; end() if
@@ -164,4 +164,4 @@ bool lacks_for_newcomer(const std::vector<ChunkStart>& starts,
   return false;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

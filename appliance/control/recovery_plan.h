@@ -13,7 +13,7 @@
 #include "base/result.h"
 #include "pipeline/job_shard.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 struct ChunkStart {
   uint32_t round = 0;  // the round that opens
@@ -85,4 +85,4 @@ bool lacks_for_newcomer(const std::vector<ChunkStart>& starts,
                         std::span<const uint32_t> chunk_counts,
                         const std::vector<uint32_t>& open_rounds);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -12,7 +12,7 @@
 #include "appliance/control/job_table.h"
 #include "base/limits.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 struct RegistryOptions {
   std::string box_name = {};
@@ -86,4 +86,4 @@ class JobOwner {
   virtual uint64_t memory_taken_bytes() const = 0;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -2,7 +2,7 @@
 
 #include "appliance/control/job_relay.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 using Severity = RegistryEvent::Severity;
 
@@ -45,4 +45,4 @@ void RelayConnector::on_answer(const JobKey& part, uint64_t number, const Status
   owner_.advance(part);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -8,7 +8,7 @@
 #include "appliance/control/registry_context.h"
 #include "appliance/control/upstream.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class RelayConnector {
  public:
@@ -32,4 +32,4 @@ class RelayConnector {
   std::map<JobKey, uint64_t> questions_;  // number of the join under way or done, by part
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 bool Roster::complete() const {
   bool some = false;
@@ -133,4 +133,4 @@ std::optional<float> Roster::newest_learning_rate() const {
   return setter->learning_rate;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

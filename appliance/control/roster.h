@@ -10,7 +10,7 @@
 
 #include "appliance/control/recovery_plan.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 using ConnectionId = uint64_t;  // 0 if there is none
 
@@ -120,4 +120,4 @@ class Roster {
   std::vector<Member> members_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
@@ -283,4 +283,4 @@ void ControlServer::flush() {
   implementation_->flush();
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

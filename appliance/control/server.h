@@ -9,7 +9,7 @@
 
 #include "appliance/control/job_registry.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 struct ControlOptions {
   std::string listen;
@@ -43,4 +43,4 @@ class ControlServer {
   std::shared_ptr<Implementation> implementation_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

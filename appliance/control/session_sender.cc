@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 // A larger window gains nothing on any path that a socket serves, and costs cache.
@@ -144,4 +144,4 @@ uint32_t SessionSender::credit_on(uint32_t pipeline, const Job& job) const {
                       static_cast<uint32_t>(parts));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

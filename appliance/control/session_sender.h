@@ -7,7 +7,7 @@
 
 #include "appliance/control/registry_context.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class SessionSender {
  public:
@@ -43,4 +43,4 @@ uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes);
 uint32_t credit_share(uint32_t receive_buffer_bytes, uint32_t sessions, uint32_t window_bytes,
                       uint32_t parts);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

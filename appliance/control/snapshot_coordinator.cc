@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using proto::CutProgress;
@@ -439,4 +439,4 @@ void SnapshotCoordinator::on_optimizer_state(Job& job, Loaded loaded) {
   owner_.advance(key_of(job.spec()));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

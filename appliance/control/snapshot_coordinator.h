@@ -14,7 +14,7 @@
 #include "appliance/control/snapshot_run.h"
 #include "appliance/snapshot/store.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class SnapshotCoordinator {
  public:
@@ -102,4 +102,4 @@ class SnapshotCoordinator {
   std::map<JobKey, uint64_t> due_ns_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

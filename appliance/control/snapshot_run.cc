@@ -8,7 +8,7 @@
 #include "nic/wire/control_frame.h"
 #include "nic/wire/header.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using proto::CutProgress;
@@ -285,4 +285,4 @@ SnapshotView SnapshotRun::view() const {
   return view;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -13,7 +13,7 @@
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 struct SnapshotView {
   std::string job;
@@ -102,4 +102,4 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   std::string error_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

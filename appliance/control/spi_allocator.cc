@@ -6,7 +6,7 @@
 #include "nic/wire/header.h"
 #include "pipeline/engine.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 static_assert(limits::kSessionsPerPipelineMax == wire::kSpiIndexMask + 1);
 
@@ -37,4 +37,4 @@ uint32_t SpiAllocator::in_use(uint32_t pipeline) const {
   return static_cast<uint32_t>(std::count(used_[pipeline].begin(), used_[pipeline].end(), true));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -10,7 +10,7 @@
 #include "base/limits.h"
 #include "base/rng.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class SpiAllocator {
  public:
@@ -28,4 +28,4 @@ class SpiAllocator {
   Rng draws_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

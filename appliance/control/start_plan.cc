@@ -5,7 +5,7 @@
 #include "appliance/control/sync_spec.h"
 #include "nic/wire/chunk_layout.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 // Returns the number of finished rounds by chunk; 0 for chunks that are not handed over.
@@ -164,4 +164,4 @@ std::vector<size_t> state_value_counts(const JobSpec& spec) {
   return counts;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -9,7 +9,7 @@
 #include "appliance/control/recovery_plan.h"
 #include "appliance/control/roster.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // Returns a start for each chunk. At least one rank resumes, and all that resume are ready. Chunks
 // that no one hands over are not yet adapted to new ranks or to mode optimize.
@@ -40,4 +40,4 @@ std::vector<uint32_t> chunk_counts(const JobSpec& spec);
 // Number of f32 values in the state of each chunk: its weights and its optimizer state.
 std::vector<size_t> state_value_counts(const JobSpec& spec);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

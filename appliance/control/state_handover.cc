@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "nic/wire/control_frame.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Severity = RegistryEvent::Severity;
@@ -277,4 +277,4 @@ void StateHandover::forget(const JobKey& part) {
   sources_.erase(part);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -12,7 +12,7 @@
 #include "appliance/control/part_state.h"
 #include "appliance/control/registry_context.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class StateHandover {
  public:
@@ -109,4 +109,4 @@ class StateHandover {
   bool is_asking_ = false;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

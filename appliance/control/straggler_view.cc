@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 void add_awaited(std::vector<AwaitedView>& all, const AwaitedView& part) {
@@ -95,4 +95,4 @@ void add_part(StragglerView& job, const StragglerView& part) {
   sort_for_display(job);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -8,7 +8,7 @@
 
 #include "appliance/control/job_view.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // A rank that the others are waiting for now.
 struct AwaitedView {
@@ -73,4 +73,4 @@ void sort_for_display(StragglerView& view);
 // Merges the view of another part of the same job on this box.
 void add_part(StragglerView& job, const StragglerView& part);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using wire::Reads;
@@ -204,4 +204,4 @@ std::optional<std::string> sync_difference(const SyncSpec& job, const SyncSpec& 
   return std::nullopt;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

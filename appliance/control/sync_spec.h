@@ -7,7 +7,7 @@
 
 #include "appliance/control/job_spec.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // Returns "bsp", "asp", ...
 const char* to_string(wire::SyncModel model);
@@ -21,4 +21,4 @@ Result<wire::SyncSpec> parse_sync(const proto::Join& join, const JobSpec& spec);
 // As first_difference(), for the consistency model.
 std::optional<std::string> sync_difference(const wire::SyncSpec& job, const wire::SyncSpec& worker);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // `spec` outlives it. Chunk numbers are those of the job.
 class TensorsByChunk {
@@ -39,4 +39,4 @@ inline PlaceView place_of(uint64_t chunk_round, const TensorsByChunk& tensors) {
   return {tensors.name(static_cast<uint32_t>(chunk_round >> 32)), chunk_round & UINT32_MAX};
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -8,7 +8,7 @@
 
 #include "pipeline/observe/round_trace.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 struct TracedChunk {
   uint32_t part = 0;
@@ -32,4 +32,4 @@ struct TraceView {
   std::vector<Event> events;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

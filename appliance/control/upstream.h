@@ -15,7 +15,7 @@
 #include "nic/wire/schedule.h"
 #include "pipeline/state/uplink.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 struct RelayedChunk {
   std::string name;
@@ -74,4 +74,4 @@ class BackupBoxes {
                                       std::function<void(Status)> on_change) = 0;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -3,7 +3,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace pbox::appliance {
+namespace pbox::host {
 namespace {
 
 // Returns the first number in the file; 0, which means no limit, for "max" or a missing file.
@@ -78,4 +78,4 @@ CgroupLimits read_cgroup_limits(const std::string& self, const std::string& root
   return limits;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace pbox::appliance {
+namespace pbox::host {
 
 struct CgroupLimits {
   uint64_t memory_bytes = 0;  // memory limit; 0: none
@@ -18,4 +18,4 @@ struct CgroupLimits {
 // seen from inside a container is replaced by the group mounted at `root`.
 CgroupLimits read_cgroup_limits(const std::string& self, const std::string& root);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

@@ -12,7 +12,7 @@
 #include "appliance/host/kernel.h"
 #include "base/cpu_set.h"
 
-namespace pbox::appliance {
+namespace pbox::host {
 namespace {
 
 struct TopologyDestroyer {
@@ -232,4 +232,4 @@ Result<HostFacts> load_host_facts(const std::string& path) {
   return facts;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 
-namespace pbox::appliance {
+namespace pbox::host {
 
 inline constexpr int kUnknownNode = -1;
 inline constexpr uint64_t kHugepageBytes = 2u << 20;
@@ -108,4 +108,4 @@ Result<HostFacts> read_host_facts();
 // restrict least.
 Result<HostFacts> load_host_facts(const std::string& path);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

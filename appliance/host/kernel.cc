@@ -16,7 +16,7 @@
 #include "appliance/host/pci_network.h"
 #include "appliance/host/rdma_facts.h"
 
-namespace pbox::appliance {
+namespace pbox::host {
 namespace {
 
 constexpr int kMap2MiB = 21 << MAP_HUGE_SHIFT;  // log2 of the page size
@@ -157,4 +157,4 @@ void read_kernel_facts(HostFacts& facts) {
   read_addresses(facts);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

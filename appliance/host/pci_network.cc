@@ -9,7 +9,7 @@
 
 #include "appliance/host/sysfs.h"
 
-namespace pbox::appliance {
+namespace pbox::host {
 namespace {
 
 namespace files = std::filesystem;
@@ -97,4 +97,4 @@ VfioFacts read_vfio_facts(const std::string& root) {
   return facts;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

@@ -7,7 +7,7 @@
 
 #include "appliance/host/facts.h"
 
-namespace pbox::appliance {
+namespace pbox::host {
 
 // How a device is driven, as far as DPDK is concerned.
 enum class PciBinding {
@@ -24,4 +24,4 @@ PciBinding binding_of(const PciNetwork& device);
 std::vector<PciNetwork> read_pci_network(const std::string& root);
 VfioFacts read_vfio_facts(const std::string& root);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

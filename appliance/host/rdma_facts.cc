@@ -8,7 +8,7 @@
 
 #include "appliance/host/sysfs.h"
 
-namespace pbox::appliance {
+namespace pbox::host {
 namespace {
 
 namespace files = std::filesystem;
@@ -49,4 +49,4 @@ std::vector<RdmaFacts> read_rdma(const std::string& root, const std::vector<Nic>
   return found;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

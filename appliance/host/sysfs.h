@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace pbox::appliance {
+namespace pbox::host {
 
 // Returns the first word of a file; empty if there is no such file.
 inline std::string word_in(const std::filesystem::path& path) {
@@ -29,4 +29,4 @@ inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

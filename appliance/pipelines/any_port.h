@@ -18,7 +18,7 @@
 #endif
 #include "nic/wire/queue_pair.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 
 using AnyPort = std::variant<nic::SocketPort
 #ifdef PBOX_HAS_DPDK
@@ -65,4 +65,4 @@ template <>
 struct PortThread<nic::DpdkPort> : nic::DpdkThread {};
 #endif
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

@@ -17,7 +17,7 @@
 #include "base/numa_arena.h"
 #include "pipeline/observe/flight_image.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 namespace {
 
 namespace fs = std::filesystem;
@@ -80,7 +80,7 @@ struct FlightRecorder::Ring {
     if (!memory.empty()) munmap(memory.data(), memory.size());
     if (!path.empty()) unlink(path.c_str());
   }
-  Descriptor file;
+  storage::Descriptor file;
   std::string path;  // empty: in memory only
   std::span<std::byte> memory;
 };
@@ -112,7 +112,8 @@ FlightRecorder::~FlightRecorder() = default;
 // memory the rings take.
 Status FlightRecorder::open_directory(const std::string& directory) {
   const std::string path = directory + "/lock";
-  lock_ = std::make_unique<Descriptor>(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
+  lock_ =
+      std::make_unique<storage::Descriptor>(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
   if (!lock_->ok()) return system_error("cannot make " + path, errno);
   if (flock(lock_->get(), LOCK_EX | LOCK_NB) != 0) {
     return Error{ErrorCode::kSystem, "another pboxd uses " + directory};
@@ -122,14 +123,15 @@ Status FlightRecorder::open_directory(const std::string& directory) {
 }
 
 Status FlightRecorder::keep_crash() {
-  const std::string torn_suffix = std::string(kFileSuffix) + FileReplacement::kTemporarySuffix;
+  const std::string torn_suffix =
+      std::string(kFileSuffix) + storage::FileReplacement::kTemporarySuffix;
   for (const std::string& name : names_of(directory_, "", torn_suffix)) {
     unlink((directory_ + "/" + name).c_str());
   }
   std::string bytes;
   for (const std::string& name : names_of(directory_, "pipeline-", kRingSuffix)) {
     const std::string path = directory_ + "/" + name;
-    const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const storage::Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     const auto image = copy_of(file.get());
     if (image) bytes += *image;
     // The ring has no valid head yet, or another release wrote it.
@@ -216,7 +218,7 @@ Result<std::string> FlightRecorder::write(const std::string& kind) const {
 
 Result<std::string> FlightRecorder::save(const std::string& kind, const std::string& bytes) const {
   const std::string path = directory_ + "/" + kind + "-" + time_stamp() + kFileSuffix;
-  if (const Status written = replace_file(path, bytes); !written) return written.error();
+  if (const Status written = storage::replace_file(path, bytes); !written) return written.error();
   delete_old(kind);
   return path;
 }
@@ -228,4 +230,4 @@ void FlightRecorder::delete_old(const std::string& kind) const {
   }
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

@@ -21,7 +21,7 @@
 #include "base/result.h"
 #include "config/config.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 
 class FlightRecorder {
  public:
@@ -58,10 +58,10 @@ class FlightRecorder {
   void delete_old(const std::string& kind) const;
 
   std::string directory_;  // empty: rings are in memory only
-  std::unique_ptr<Descriptor> lock_;
+  std::unique_ptr<storage::Descriptor> lock_;
   std::vector<std::unique_ptr<Ring>> rings_;
   std::string warning_;
   std::string crash_file_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

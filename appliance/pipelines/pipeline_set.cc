@@ -2,9 +2,9 @@
 
 #include "config/address.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 
-Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology,
+Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const topology::Topology& topology,
                                                         const config::Config& config,
                                                         const FlightRecorder* recorder) {
   auto set = std::make_unique<PipelineSet>();
@@ -13,7 +13,7 @@ Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology
   auto ports = Ports::start(topology, config);
   if (!ports) return ports.error();
   set->ports_ = std::move(*ports);
-  for (const PipelinePlan& plan : topology.pipelines) {
+  for (const topology::PipelinePlan& plan : topology.pipelines) {
     auto port = set->ports_->open(plan, config);
     if (!port) return port.error();
     const auto flight = recorder != nullptr ? recorder->ring(plan.index) : std::span<std::byte>();
@@ -27,7 +27,7 @@ Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const Topology& topology
   return set;
 }
 
-PipelineInfo PipelineSet::info(uint32_t pipeline) const {
+control::PipelineInfo PipelineSet::info(uint32_t pipeline) const {
   const PipelineThread& thread = *threads_[pipeline];
   const std::string& address = thread.plan().address;
   const nic::Capabilities& can = thread.capabilities();
@@ -55,7 +55,7 @@ Status PipelineSet::install(uint32_t pipeline, pipeline::JobShard& shard) {
     const Status status = threads_[pipeline]->add_memory(shard.arena());
     if (!status) return status;
   }
-  return PipelineHost::install(pipeline, shard);
+  return control::PipelineHost::install(pipeline, shard);
 }
 
 Result<wire::QueuePairAddress> PipelineSet::connect(uint32_t pipeline, uint64_t owner,
@@ -90,10 +90,10 @@ std::vector<std::string> PipelineSet::take_port_events() {
   return lines;
 }
 
-std::vector<PipelineView> PipelineSet::views() const {
-  std::vector<PipelineView> views;
+std::vector<admin::PipelineView> PipelineSet::views() const {
+  std::vector<admin::PipelineView> views;
   for (const auto& thread : threads_) {
-    const PipelinePlan& plan = thread->plan();
+    const topology::PipelinePlan& plan = thread->plan();
     views.push_back({.index = plan.index,
                      .cpu = plan.pinned ? plan.cpu : -1,
                      .node = plan.node,
@@ -108,4 +108,4 @@ std::vector<PipelineView> PipelineSet::views() const {
   return views;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

@@ -11,18 +11,18 @@
 #include "appliance/pipelines/pipeline_thread.h"
 #include "appliance/pipelines/ports.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 
-class PipelineSet : public PipelineHost {
+class PipelineSet : public control::PipelineHost {
  public:
   // Opens the ports and starts a thread for each pipeline of the plan. `recorder` may be null; else
   // each pipeline writes to its ring there, and the recorder outlives the set.
-  static Result<std::unique_ptr<PipelineSet>> start(const Topology& topology,
+  static Result<std::unique_ptr<PipelineSet>> start(const topology::Topology& topology,
                                                     const config::Config& config,
                                                     const FlightRecorder* recorder = nullptr);
 
   uint32_t count() const override { return static_cast<uint32_t>(threads_.size()); }
-  PipelineInfo info(uint32_t pipeline) const override;
+  control::PipelineInfo info(uint32_t pipeline) const override;
   void execute(uint32_t pipeline, pipeline::Command command) override;
   void wake(uint32_t pipeline) override { threads_[pipeline]->wake(); }
   Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
@@ -33,7 +33,7 @@ class PipelineSet : public PipelineHost {
   const Ports& ports() const { return *ports_; }
   // Returns what devices have reported since the last call, one line per event.
   std::vector<std::string> take_port_events();
-  std::vector<PipelineView> views() const;
+  std::vector<admin::PipelineView> views() const;
 
  private:
   // A shard of a job that has ended, which a device may still read.
@@ -49,4 +49,4 @@ class PipelineSet : public PipelineHost {
   std::vector<std::unique_ptr<PipelineThread>> threads_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

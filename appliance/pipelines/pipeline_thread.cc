@@ -8,9 +8,9 @@
 
 #include "base/cpu_set.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 
-Result<std::unique_ptr<PipelineThread>> PipelineThread::create(const PipelinePlan& plan,
+Result<std::unique_ptr<PipelineThread>> PipelineThread::create(const topology::PipelinePlan& plan,
                                                                const config::Config& config,
                                                                AnyPort port,
                                                                std::span<std::byte> flight) {
@@ -20,8 +20,8 @@ Result<std::unique_ptr<PipelineThread>> PipelineThread::create(const PipelinePla
   return thread;
 }
 
-PipelineThread::PipelineThread(const PipelinePlan& plan, const config::Config& config, AnyPort port,
-                               std::span<std::byte> flight)
+PipelineThread::PipelineThread(const topology::PipelinePlan& plan, const config::Config& config,
+                               AnyPort port, std::span<std::byte> flight)
     : plan_(plan),
       port_(std::move(port)),
       capabilities_(std::visit([](const auto& any) { return any.capabilities(); }, port_)),
@@ -146,4 +146,4 @@ void PipelineThread::execute(pipeline::Command command) {
   }
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

@@ -9,13 +9,13 @@
 #include "appliance/topology/plan.h"
 #include "pipeline/loop.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 
 class PipelineThread {
  public:
   // Makes the pipeline without starting its thread. The object does not move afterwards, since the
   // thread points into it. `flight` is as in pipeline::EngineOptions.
-  static Result<std::unique_ptr<PipelineThread>> create(const PipelinePlan& plan,
+  static Result<std::unique_ptr<PipelineThread>> create(const topology::PipelinePlan& plan,
                                                         const config::Config& config, AnyPort port,
                                                         std::span<std::byte> flight);
   ~PipelineThread();
@@ -39,17 +39,17 @@ class PipelineThread {
   // Wakes the pipeline if it sleeps. Any thread.
   void wake();
 
-  const PipelinePlan& plan() const { return plan_; }
+  const topology::PipelinePlan& plan() const { return plan_; }
   uint16_t udp_port() const;
   const nic::Capabilities& capabilities() const { return capabilities_; }
   const pipeline::Counters& counters() const { return engine_.counters(); }
   const nic::PortCounters& port_counters() const;
 
  private:
-  PipelineThread(const PipelinePlan& plan, const config::Config& config, AnyPort port,
+  PipelineThread(const topology::PipelinePlan& plan, const config::Config& config, AnyPort port,
                  std::span<std::byte> flight);
 
-  PipelinePlan plan_;
+  topology::PipelinePlan plan_;
   AnyPort port_;
   nic::Capabilities capabilities_;
   pipeline::Engine engine_;
@@ -59,4 +59,4 @@ class PipelineThread {
   std::thread thread_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

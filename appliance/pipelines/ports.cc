@@ -9,10 +9,11 @@
 #include "nic/dpdk/eal.h"
 #endif
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 namespace {
 
-Result<nic::SocketPort> open_socket(const PipelinePlan& pipeline, const config::Config& config) {
+Result<nic::SocketPort> open_socket(const topology::PipelinePlan& pipeline,
+                                    const config::Config& config) {
   const auto local = nic::parse_endpoint(pipeline.address, pipeline.udp_port);
   if (!local) return local.error();
   return nic::SocketPort::open(
@@ -26,7 +27,7 @@ Result<nic::SocketPort> open_socket(const PipelinePlan& pipeline, const config::
 }  // namespace
 
 // Opens a socket, alone or with an RDMA device beside it.
-Result<AnyPort> Ports::open_kernel_port(const PipelinePlan& pipeline,
+Result<AnyPort> Ports::open_kernel_port(const topology::PipelinePlan& pipeline,
                                         const config::Config& config) {
   auto socket = open_socket(pipeline, config);
   if (!socket) return socket.error();
@@ -47,12 +48,12 @@ struct Ports::Group {
 
 namespace {
 
-nic::EalOptions eal_options(const Topology& topology, const config::Config& config) {
+nic::EalOptions eal_options(const topology::Topology& topology, const config::Config& config) {
   nic::EalOptions options{.no_huge = config.dpdk.no_huge, .control_cpus = topology.control_cpus};
   for (const auto& device : config.dpdk.devices) {
     if (config::is_pci_device(device.device)) options.pci_addresses.push_back(device.device);
   }
-  for (const NodePlan& node : topology.nodes) {
+  for (const topology::NodePlan& node : topology.nodes) {
     const auto planned = static_cast<uint32_t>(node.packet_memory_bytes >> 20);
     if (config.dpdk.memory_mib != 0 || config.dpdk.no_huge) {
       options.memory_mib.push_back(config.dpdk.memory_mib != 0 ? config.dpdk.memory_mib : planned);
@@ -80,7 +81,7 @@ Result<nic::Interface> interface_of(const config::DpdkDevice& device, uint32_t m
 
 }  // namespace
 
-Result<std::unique_ptr<Ports>> Ports::start(const Topology& topology,
+Result<std::unique_ptr<Ports>> Ports::start(const topology::Topology& topology,
                                             const config::Config& config) {
   std::unique_ptr<Ports> ports(new Ports());
   if (config.data.port != config::PortKind::kDpdk) return ports;
@@ -88,7 +89,7 @@ Result<std::unique_ptr<Ports>> Ports::start(const Topology& topology,
     return status.error();
   }
   for (size_t first = 0; first < topology.pipelines.size();) {
-    const PipelinePlan& leader = topology.pipelines[first];
+    const topology::PipelinePlan& leader = topology.pipelines[first];
     const auto interface = interface_of(config.dpdk.devices[leader.devices[0]], config.data.mtu);
     if (!interface) return interface.error();
     nic::DpdkInterfaceOptions options;
@@ -109,7 +110,7 @@ Result<std::unique_ptr<Ports>> Ports::start(const Topology& topology,
   return ports;
 }
 
-Result<AnyPort> Ports::open(const PipelinePlan& pipeline, const config::Config& config) {
+Result<AnyPort> Ports::open(const topology::PipelinePlan& pipeline, const config::Config& config) {
   if (groups_.empty()) return open_kernel_port(pipeline, config);
   const auto group = std::find_if(groups_.rbegin(), groups_.rend(), [&](const Group& each) {
     return each.first_pipeline <= pipeline.index;
@@ -147,7 +148,7 @@ std::vector<std::string> Ports::links_down() const {
 
 struct Ports::Group {};
 
-Result<std::unique_ptr<Ports>> Ports::start(const Topology& /*topology*/,
+Result<std::unique_ptr<Ports>> Ports::start(const topology::Topology& /*topology*/,
                                             const config::Config& config) {
   if (config.data.port == config::PortKind::kDpdk) {
     return Error{ErrorCode::kUnavailable,
@@ -157,7 +158,7 @@ Result<std::unique_ptr<Ports>> Ports::start(const Topology& /*topology*/,
   return std::unique_ptr<Ports>(new Ports());
 }
 
-Result<AnyPort> Ports::open(const PipelinePlan& pipeline, const config::Config& config) {
+Result<AnyPort> Ports::open(const topology::PipelinePlan& pipeline, const config::Config& config) {
   return open_kernel_port(pipeline, config);
 }
 
@@ -174,4 +175,4 @@ std::vector<std::string> Ports::links_down() const {
 Ports::Ports() = default;
 Ports::~Ports() = default;
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

@@ -9,19 +9,19 @@
 #include "appliance/topology/plan.h"
 #include "config/config.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 
 class Ports {
  public:
   // Starts DPDK and opens the devices of the plan if data.port = dpdk. Control thread.
-  static Result<std::unique_ptr<Ports>> start(const Topology& topology,
+  static Result<std::unique_ptr<Ports>> start(const topology::Topology& topology,
                                               const config::Config& config);
   ~Ports();
   Ports(const Ports&) = delete;
   Ports& operator=(const Ports&) = delete;
 
   // Opens the port of one pipeline of the plan. To be called once for each pipeline.
-  Result<AnyPort> open(const PipelinePlan& pipeline, const config::Config& config);
+  Result<AnyPort> open(const topology::PipelinePlan& pipeline, const config::Config& config);
 
   // Returns the capabilities that each opened device has, one line for the device and one for each
   // reason; empty for sockets.
@@ -32,10 +32,11 @@ class Ports {
  private:
   struct Group;
   Ports();
-  Result<AnyPort> open_kernel_port(const PipelinePlan& pipeline, const config::Config& config);
+  Result<AnyPort> open_kernel_port(const topology::PipelinePlan& pipeline,
+                                   const config::Config& config);
 
   std::vector<Group> groups_;
   std::vector<std::string> described_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

@@ -3,10 +3,10 @@
 #include "appliance/topology/rdma_queue.h"
 #include "config/address.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 
 #ifdef PBOX_HAS_RDMA
-Result<AnyPort> open_rdma(nic::SocketPort socket, const PipelinePlan& pipeline,
+Result<AnyPort> open_rdma(nic::SocketPort socket, const topology::PipelinePlan& pipeline,
                           const config::Config& config, std::string& said) {
   nic::RdmaDeviceOptions options{.name = pipeline.rdma_device};
   if (config.rdma.gid_index != config::kGidIndexAuto) {
@@ -20,7 +20,7 @@ Result<AnyPort> open_rdma(nic::SocketPort socket, const PipelinePlan& pipeline,
   const auto device = nic::RdmaDevice::open(options);
   if (!device) return device.error();
   said = (*device)->describe();
-  nic::RdmaQueueOptions wanted = rdma_queue_options(config);
+  nic::RdmaQueueOptions wanted = topology::rdma_queue_options(config);
   wanted.device = *device;
   wanted.numa_node = pipeline.node;
   auto queue = nic::RdmaQueue::open(wanted);
@@ -32,7 +32,7 @@ Result<AnyPort> open_rdma(nic::SocketPort socket, const PipelinePlan& pipeline,
 
 #else
 
-Result<AnyPort> open_rdma(nic::SocketPort /*socket*/, const PipelinePlan& /*pipeline*/,
+Result<AnyPort> open_rdma(nic::SocketPort /*socket*/, const topology::PipelinePlan& /*pipeline*/,
                           const config::Config& /*config*/, std::string& /*said*/) {
   return Error{ErrorCode::kUnavailable,
                "data.port = rdma, but this pboxd was built without libibverbs; install "
@@ -41,4 +41,4 @@ Result<AnyPort> open_rdma(nic::SocketPort /*socket*/, const PipelinePlan& /*pipe
 
 #endif
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

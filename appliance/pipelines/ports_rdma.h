@@ -7,11 +7,11 @@
 #include "appliance/topology/plan.h"
 #include "config/config.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 
 // Makes a port of the pipeline's socket and the queue pairs of its RDMA device. `said` gets a line
 // about that device. Fails if this pboxd was built without libibverbs. Control thread.
-Result<AnyPort> open_rdma(nic::SocketPort socket, const PipelinePlan& pipeline,
+Result<AnyPort> open_rdma(nic::SocketPort socket, const topology::PipelinePlan& pipeline,
                           const config::Config& config, std::string& said);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

@@ -8,7 +8,7 @@
 #include "appliance/preflight/preflight.h"
 #include "appliance/topology/plan.h"
 
-namespace pbox::appliance::checks {
+namespace pbox::preflight::checks {
 
 Check ok(std::string name, std::string finding);
 Check warn(std::string name, std::string finding, std::string remedy);
@@ -19,14 +19,15 @@ std::string mebibytes(uint64_t bytes);
 void append(std::string& list, const std::string& separator, const std::string& entry);
 
 // devices.cc: checks the DPDK devices and whether this process may open them. Pure; any thread.
-std::vector<Check> device_checks(const config::Config& config, const HostFacts& facts,
-                                 const Result<Topology>& topology);
+std::vector<Check> device_checks(const config::Config& config, const host::HostFacts& facts,
+                                 const Result<topology::Topology>& topology);
 // packets.cc: checks the memory for their packets. Pure; any thread.
-std::vector<Check> packet_memory_checks(const config::Config& config, const HostFacts& facts,
-                                        const Result<Topology>& topology);
+std::vector<Check> packet_memory_checks(const config::Config& config, const host::HostFacts& facts,
+                                        const Result<topology::Topology>& topology);
 
 // rdma.cc: checks whether this process may open the RDMA devices and lock memory for them. Pure;
 // any thread.
-std::vector<Check> rdma_checks(const HostFacts& facts, const Result<Topology>& topology);
+std::vector<Check> rdma_checks(const host::HostFacts& facts,
+                               const Result<topology::Topology>& topology);
 
-}  // namespace pbox::appliance::checks
+}  // namespace pbox::preflight::checks

@@ -6,7 +6,7 @@
 #include "config/cpu_list.h"
 #include "config/dpdk_device.h"
 
-namespace pbox::appliance::checks {
+namespace pbox::preflight::checks {
 namespace {
 
 constexpr char kDropIn[] =
@@ -31,8 +31,9 @@ struct Findings {
 
 // Returns the existing PCI devices among dpdk.devices. The plan fails for PCI devices that do not
 // exist.
-std::vector<const PciNetwork*> pci_devices(const config::Config& config, const HostFacts& facts) {
-  std::vector<const PciNetwork*> found;
+std::vector<const host::PciNetwork*> pci_devices(const config::Config& config,
+                                                 const host::HostFacts& facts) {
+  std::vector<const host::PciNetwork*> found;
   for (const auto& each : config.dpdk.devices) {
     for (const auto& device : facts.pci_network) {
       if (device.address == each.device) found.push_back(&device);
@@ -50,43 +51,45 @@ std::vector<std::string> packet_devices(const config::Config& config) {
   return found;
 }
 
-Check check_drivers(const config::Config& config, const HostFacts& facts) {
+Check check_drivers(const config::Config& config, const host::HostFacts& facts) {
   Findings findings;
-  for (const PciNetwork* device : pci_devices(config, facts)) {
+  for (const host::PciNetwork* device : pci_devices(config, facts)) {
     const std::string& address = device->address;
     const std::string bind = "dpdk-devbind.py --bind=vfio-pci " + address;
-    switch (binding_of(*device)) {
-      case PciBinding::kNone:
+    switch (host::binding_of(*device)) {
+      case host::PciBinding::kNone:
         findings.add(CheckLevel::kFail, address + " has no driver",
                      (facts.vfio.is_loaded ? "" : "modprobe vfio-pci && ") + bind);
         break;
-      case PciBinding::kVfio:
+      case host::PciBinding::kVfio:
         if (device->vfio_accessible) break;
         findings.add(
             CheckLevel::kFail,
             address + ": this process may not open its group /dev/vfio/" + device->iommu_group,
             "install the shipped 60-pbox-vfio.rules and bind the device again, or run as root");
         break;
-      case PciBinding::kUio:
+      case host::PciBinding::kUio:
         findings.add(CheckLevel::kWarn,
                      address + " is bound to " + device->driver +
                          ": it can write all memory, and DPDK needs root",
                      bind);
         break;
-      case PciBinding::kBifurcated:
-      case PciBinding::kKernel: break;  // the plan fails for the latter
+      case host::PciBinding::kBifurcated:
+      case host::PciBinding::kKernel: break;  // the plan fails for the latter
     }
   }
   return findings.as("devices",
                      std::to_string(config.dpdk.devices.size()) + " of dpdk.devices can be opened");
 }
 
-Check check_iommu(const config::Config& config, const HostFacts& facts) {
+Check check_iommu(const config::Config& config, const host::HostFacts& facts) {
   const std::string name = "iommu";
   const auto devices = pci_devices(config, facts);
-  const bool needs_it = std::any_of(devices.begin(), devices.end(), [](const PciNetwork* each) {
-    return binding_of(*each) == PciBinding::kVfio || binding_of(*each) == PciBinding::kNone;
-  });
+  const bool needs_it =
+      std::any_of(devices.begin(), devices.end(), [](const host::PciNetwork* each) {
+        return host::binding_of(*each) == host::PciBinding::kVfio ||
+               host::binding_of(*each) == host::PciBinding::kNone;
+      });
   if (!needs_it) return ok(name, "no device of the plan needs one");
   if (facts.vfio.iommu_active) return ok(name, "active");
   const std::string cost = "devices can write all memory, and the box needs CAP_SYS_RAWIO";
@@ -99,15 +102,15 @@ Check check_iommu(const config::Config& config, const HostFacts& facts) {
                   cost);
 }
 
-int node_of_cpu(const HostFacts& facts, int cpu) {
+int node_of_cpu(const host::HostFacts& facts, int cpu) {
   for (const auto& core : facts.cores) {
     if (std::find(core.cpus.begin(), core.cpus.end(), cpu) != core.cpus.end()) return core.node;
   }
-  return kUnknownNode;
+  return host::kUnknownNode;
 }
 
-Check check_nodes(const config::Config& config, const HostFacts& facts,
-                  const Result<Topology>& topology) {
+Check check_nodes(const config::Config& config, const host::HostFacts& facts,
+                  const Result<topology::Topology>& topology) {
   const std::string name = "nodes";
   if (!topology) return ok(name, "not checked: there is no plan");
   std::vector<int> far;
@@ -116,10 +119,11 @@ Check check_nodes(const config::Config& config, const HostFacts& facts,
     const bool is_far =
         std::any_of(pipeline.devices.begin(), pipeline.devices.end(), [&](const uint32_t index) {
           const auto& device = config.dpdk.devices[index].device;
-          return std::any_of(
-              facts.pci_network.begin(), facts.pci_network.end(), [&](const PciNetwork& each) {
-                return each.address == device && each.node != kUnknownNode && each.node != node;
-              });
+          return std::any_of(facts.pci_network.begin(), facts.pci_network.end(),
+                             [&](const host::PciNetwork& each) {
+                               return each.address == device && each.node != host::kUnknownNode &&
+                                      each.node != node;
+                             });
         });
     if (is_far) far.push_back(static_cast<int>(pipeline.index));
   }
@@ -130,15 +134,16 @@ Check check_nodes(const config::Config& config, const HostFacts& facts,
               "pipeline.numa = auto");
 }
 
-Check check_served(const config::Config& config, const Result<Topology>& topology) {
+Check check_served(const config::Config& config, const Result<topology::Topology>& topology) {
   const std::string name = "served";
   if (!topology) return ok(name, "not checked: there is no plan");
   std::string idle;
   for (uint32_t index = 0; index < config.dpdk.devices.size(); ++index) {
-    const bool is_served = std::any_of(
-        topology->pipelines.begin(), topology->pipelines.end(), [&](const PipelinePlan& each) {
-          return std::count(each.devices.begin(), each.devices.end(), index) != 0;
-        });
+    const bool is_served =
+        std::any_of(topology->pipelines.begin(), topology->pipelines.end(),
+                    [&](const topology::PipelinePlan& each) {
+                      return std::count(each.devices.begin(), each.devices.end(), index) != 0;
+                    });
     if (!is_served) append(idle, ", ", config::device_name(config.dpdk.devices[index].device));
   }
   if (idle.empty()) return ok(name, "every device has a pipeline");
@@ -146,12 +151,12 @@ Check check_served(const config::Config& config, const Result<Topology>& topolog
               "raise pipeline.count, or take these out of dpdk.devices");
 }
 
-Check check_capabilities(const config::Config& config, const HostFacts& facts) {
+Check check_capabilities(const config::Config& config, const host::HostFacts& facts) {
   const auto devices = pci_devices(config, facts);
   const bool has_packet_devices = !packet_devices(config).empty();
   const bool needs_raw =
       has_packet_devices || std::any_of(devices.begin(), devices.end(), [](const auto* each) {
-        return binding_of(*each) == PciBinding::kBifurcated;
+        return host::binding_of(*each) == host::PciBinding::kBifurcated;
       });
   std::string missing;
   if (needs_raw && !facts.can_open_raw_sockets) append(missing, ", ", "CAP_NET_RAW");
@@ -161,18 +166,18 @@ Check check_capabilities(const config::Config& config, const HostFacts& facts) {
               kDropIn);
 }
 
-std::string interface_names(const HostFacts& facts) {
+std::string interface_names(const host::HostFacts& facts) {
   std::string names;
   for (const auto& each : facts.interfaces) append(names, ", ", each.name);
   return names;
 }
 
-void check_interface(const std::string& device, const HostFacts& facts, uint32_t mtu,
+void check_interface(const std::string& device, const host::HostFacts& facts, uint32_t mtu,
                      Findings& findings) {
   const std::string owner = config::device_name(device);
   const std::string name = config::device_argument(device, "iface");
   const auto found = std::find_if(facts.interfaces.begin(), facts.interfaces.end(),
-                                  [&](const Interface& each) { return each.name == name; });
+                                  [&](const host::Interface& each) { return each.name == name; });
   if (found == facts.interfaces.end()) {
     findings.add(CheckLevel::kFail,
                  owner + ": " + (name.empty() ? "no iface= is given" : "no interface " + name),
@@ -197,7 +202,7 @@ void check_interface(const std::string& device, const HostFacts& facts, uint32_t
   }
 }
 
-Check check_interfaces(const config::Config& config, const HostFacts& facts) {
+Check check_interfaces(const config::Config& config, const host::HostFacts& facts) {
   Findings findings;
   const uint32_t mtu = config.data.mtu == 0 ? config::kDpdkMtuDefault : config.data.mtu;
   const auto devices = packet_devices(config);
@@ -206,7 +211,7 @@ Check check_interfaces(const config::Config& config, const HostFacts& facts) {
                                                    : "up, wide enough, and left to DPDK");
 }
 
-Check check_addresses(const config::Config& config, const HostFacts& facts) {
+Check check_addresses(const config::Config& config, const host::HostFacts& facts) {
   Findings findings;
   bool leaves_host = false;
   for (const auto& device : config.dpdk.devices) {
@@ -232,12 +237,12 @@ Check check_addresses(const config::Config& config, const HostFacts& facts) {
 
 }  // namespace
 
-std::vector<Check> device_checks(const config::Config& config, const HostFacts& facts,
-                                 const Result<Topology>& topology) {
+std::vector<Check> device_checks(const config::Config& config, const host::HostFacts& facts,
+                                 const Result<topology::Topology>& topology) {
   return {check_drivers(config, facts),         check_iommu(config, facts),
           check_nodes(config, facts, topology), check_served(config, topology),
           check_capabilities(config, facts),    check_interfaces(config, facts),
           check_addresses(config, facts)};
 }
 
-}  // namespace pbox::appliance::checks
+}  // namespace pbox::preflight::checks

@@ -4,7 +4,7 @@
 #include "appliance/preflight/checks.h"
 #include "config/dpdk_device.h"
 
-namespace pbox::appliance::checks {
+namespace pbox::preflight::checks {
 namespace {
 
 // Returns whether a NIC reads and writes packet memory, so that the kernel locks it.
@@ -15,8 +15,8 @@ bool has_pci_device(const config::Config& config) {
   });
 }
 
-Check check_pages(const config::Config& config, const HostFacts& facts,
-                  const Result<Topology>& topology) {
+Check check_pages(const config::Config& config, const host::HostFacts& facts,
+                  const Result<topology::Topology>& topology) {
   const std::string name = "packet-memory";
   if (!topology) return ok(name, "not checked: there is no plan");
   if (config.dpdk.no_huge) {
@@ -27,16 +27,17 @@ Check check_pages(const config::Config& config, const HostFacts& facts,
   std::string missing;
   std::string commands;
   for (const auto& node : facts.nodes) {
-    const auto plan = std::find_if(topology->nodes.begin(), topology->nodes.end(),
-                                   [&](const NodePlan& each) { return each.node == node.node; });
+    const auto plan =
+        std::find_if(topology->nodes.begin(), topology->nodes.end(),
+                     [&](const topology::NodePlan& each) { return each.node == node.node; });
     if (plan == topology->nodes.end()) continue;
     const uint64_t needed = plan->packet_memory_bytes;
     const uint64_t free_bytes =
-        node.hugepages_free * kHugepageBytes + node.giant_pages_free * kGiantPageBytes;
+        node.hugepages_free * host::kHugepageBytes + node.giant_pages_free * host::kGiantPageBytes;
     if (free_bytes >= needed) continue;
     const std::string index = std::to_string(node.node);
-    const uint64_t pages =
-        node.hugepages_total + (needed - free_bytes + kHugepageBytes - 1) / kHugepageBytes;
+    const uint64_t pages = node.hugepages_total +
+                           (needed - free_bytes + host::kHugepageBytes - 1) / host::kHugepageBytes;
     append(missing, "; ",
            "node " + index + " has " + mebibytes(free_bytes) + " in free hugepages, and packets " +
                "need " + mebibytes(needed));
@@ -56,10 +57,10 @@ Check check_pages(const config::Config& config, const HostFacts& facts,
   return ok(name, "free hugepages cover it on every node");
 }
 
-Check check_memlock(const config::Config& config, const HostFacts& facts,
-                    const Result<Topology>& topology) {
+Check check_memlock(const config::Config& config, const host::HostFacts& facts,
+                    const Result<topology::Topology>& topology) {
   const std::string name = "memlock";
-  if (facts.memlock_bytes == kUnlimited) return ok(name, "unlimited");
+  if (facts.memlock_bytes == host::kUnlimited) return ok(name, "unlimited");
   const std::string limit = mebibytes(facts.memlock_bytes);
   if (!has_pci_device(config)) return ok(name, limit + "; virtual devices lock no memory");
   if (!topology) return ok(name, "not checked: there is no plan");
@@ -73,9 +74,9 @@ Check check_memlock(const config::Config& config, const HostFacts& facts,
 
 }  // namespace
 
-std::vector<Check> packet_memory_checks(const config::Config& config, const HostFacts& facts,
-                                        const Result<Topology>& topology) {
+std::vector<Check> packet_memory_checks(const config::Config& config, const host::HostFacts& facts,
+                                        const Result<topology::Topology>& topology) {
   return {check_pages(config, facts, topology), check_memlock(config, facts, topology)};
 }
 
-}  // namespace pbox::appliance::checks
+}  // namespace pbox::preflight::checks

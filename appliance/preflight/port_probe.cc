@@ -7,7 +7,7 @@
 
 #include "appliance/preflight/preflight.h"
 
-namespace pbox::appliance {
+namespace pbox::preflight {
 namespace {
 
 union SocketAddress {
@@ -72,4 +72,4 @@ std::vector<PortProbe> probe_ports(const config::Config& config, uint32_t pipeli
   return probes;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::preflight

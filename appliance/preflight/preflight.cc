@@ -10,7 +10,7 @@
 #include "config/dpdk_device.h"
 #include "config/parse.h"
 
-namespace pbox::appliance {
+namespace pbox::preflight {
 
 namespace checks {
 
@@ -66,7 +66,7 @@ Check check_security(const config::Config& config) {
               "reach");
 }
 
-Check check_plan(const Result<Topology>& topology) {
+Check check_plan(const Result<topology::Topology>& topology) {
   if (!topology) {
     return fail("topology", topology.error().message,
                 "pboxctl plan shows what is decided, and why");
@@ -74,7 +74,7 @@ Check check_plan(const Result<Topology>& topology) {
   return ok("topology", std::to_string(topology->pipelines.size()) + " pipelines planned");
 }
 
-Check check_listen(const config::Config& config, const HostFacts& facts) {
+Check check_listen(const config::Config& config, const host::HostFacts& facts) {
   std::string missing;
   const auto check = [&](const std::string& key, const std::string& address) {
     const auto& list = facts.addresses;
@@ -131,13 +131,13 @@ Check check_buffer(const std::string& name, const std::string& key, const std::s
                   ", or grant CAP_NET_ADMIN, or lower " + key);
 }
 
-Check check_memlock(const HostFacts& facts) {
-  if (facts.memlock_bytes == kUnlimited) return ok("memlock", "unlimited");
+Check check_memlock(const host::HostFacts& facts) {
+  if (facts.memlock_bytes == host::kUnlimited) return ok("memlock", "unlimited");
   return ok("memlock", mebibytes(facts.memlock_bytes) + "; data.port = socket locks no memory");
 }
 
 // Ordinary pages work too, but are slower. On a shared machine that is no reason to warn.
-Check check_hugepages(const config::Config& config, const Result<Topology>& topology) {
+Check check_hugepages(const config::Config& config, const Result<topology::Topology>& topology) {
   if (config.memory.hugepages == config::OnOffAuto::kOff) return ok("hugepages", "off");
   if (!topology) return ok("hugepages", "not checked: there is no plan");
   std::vector<int> without;
@@ -152,7 +152,7 @@ Check check_hugepages(const config::Config& config, const Result<Topology>& topo
               "systemctl enable --now pbox-hugepages.service, or memory.hugepages = off");
 }
 
-Check check_cpus(const config::Config& config, const HostFacts& facts) {
+Check check_cpus(const config::Config& config, const host::HostFacts& facts) {
   std::vector<int> missing;
   for (const int cpu : config.pipeline.cores) {
     const auto& allowed = facts.allowed_cpus;
@@ -170,7 +170,7 @@ Check check_cpus(const config::Config& config, const HostFacts& facts) {
   return ok("cpus", allowed);
 }
 
-Check check_memory(const Result<Topology>& topology, const HostFacts& facts) {
+Check check_memory(const Result<topology::Topology>& topology, const host::HostFacts& facts) {
   if (!topology) return ok("memory", "not checked: there is no plan");
   constexpr uint64_t kReserveBytes = 256u << 20;  // control, admin, socket buffers, the kernel
   const uint64_t limit = facts.memory_limit_bytes;
@@ -182,8 +182,8 @@ Check check_memory(const Result<Topology>& topology, const HostFacts& facts) {
               "lower memory.job_share");
 }
 
-Check check_mtu(const config::Config& config, const HostFacts& facts,
-                const Result<Topology>& topology) {
+Check check_mtu(const config::Config& config, const host::HostFacts& facts,
+                const Result<topology::Topology>& topology) {
   std::string narrow;
   for (const auto& nic : facts.nics) {
     if (!topology || nic.mtu == 0 || nic.mtu >= config.data.mtu) continue;
@@ -198,8 +198,8 @@ Check check_mtu(const config::Config& config, const HostFacts& facts,
               "data.mtu = 0, or ip link set dev NIC mtu " + std::to_string(config.data.mtu));
 }
 
-std::vector<Check> socket_checks(const config::Config& config, const HostFacts& facts,
-                                 const Result<Topology>& topology) {
+std::vector<Check> socket_checks(const config::Config& config, const host::HostFacts& facts,
+                                 const Result<topology::Topology>& topology) {
   return {
       check_buffer("receive-buffer", "data.receive_buffer_bytes", "net.core.rmem_max",
                    config.data.receive_buffer_bytes, facts.receive_buffer_max,
@@ -220,9 +220,9 @@ const char* to_string(CheckLevel level) {
   return "unknown";
 }
 
-std::vector<Check> preflight(const config::Config& config, const HostFacts& facts,
+std::vector<Check> preflight(const config::Config& config, const host::HostFacts& facts,
                              const std::vector<PortProbe>& probes) {
-  const auto topology = plan(config, facts);
+  const auto topology = topology::plan(config, facts);
   std::vector<Check> all = {check_config(config),        check_security(config),
                             check_cpus(config, facts),   check_plan(topology),
                             check_listen(config, facts), check_ports(probes)};
@@ -258,4 +258,4 @@ Status may_start(const std::vector<Check>& checks) {
   return ok_status();
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::preflight

@@ -10,7 +10,7 @@
 #include "base/result.h"
 #include "config/config.h"
 
-namespace pbox::appliance {
+namespace pbox::preflight {
 
 enum class CheckLevel { kOk, kWarn, kFail };
 const char* to_string(CheckLevel level);  // "ok", "warn", "fail"
@@ -36,7 +36,7 @@ struct PortProbe {
 std::vector<PortProbe> probe_ports(const config::Config& config, uint32_t pipeline_count);
 
 // Returns all checks for the configured data.port, in a fixed order. Pure; any thread.
-std::vector<Check> preflight(const config::Config& config, const HostFacts& facts,
+std::vector<Check> preflight(const config::Config& config, const host::HostFacts& facts,
                              const std::vector<PortProbe>& probes);
 
 // Formats a check as "receive-buffer: FINDING. Remedy: REMEDY".
@@ -45,4 +45,4 @@ std::string to_line(const Check& check);
 // Returns an error that lists every failed check, one per line; ok if none failed.
 Status may_start(const std::vector<Check>& checks);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::preflight

@@ -2,19 +2,19 @@
 
 #include "appliance/preflight/checks.h"
 
-namespace pbox::appliance::checks {
+namespace pbox::preflight::checks {
 namespace {
 
-Check check_access(const HostFacts& facts, const Result<Topology>& topology) {
+Check check_access(const host::HostFacts& facts, const Result<topology::Topology>& topology) {
   const std::string name = "rdma-devices";
   if (!topology) return ok(name, "not checked: there is no plan");
   std::string used;
   std::string closed;
   for (const auto& device : facts.rdma) {
     const auto& pipelines = topology->pipelines;
-    const bool is_used =
-        std::any_of(pipelines.begin(), pipelines.end(),
-                    [&](const PipelinePlan& each) { return each.rdma_device == device.name; });
+    const bool is_used = std::any_of(
+        pipelines.begin(), pipelines.end(),
+        [&](const topology::PipelinePlan& each) { return each.rdma_device == device.name; });
     if (!is_used) continue;
     append(used, ", ", device.name);
     if (!device.is_accessible) append(closed, ", ", device.name);
@@ -27,9 +27,9 @@ Check check_access(const HostFacts& facts, const Result<Topology>& topology) {
 
 // Checks that packet buffers and the memory of jobs can be locked: RDMA sends results from where
 // they lie.
-Check check_memlock(const HostFacts& facts, const Result<Topology>& topology) {
+Check check_memlock(const host::HostFacts& facts, const Result<topology::Topology>& topology) {
   const std::string name = "memlock";
-  if (facts.memlock_bytes == kUnlimited) return ok(name, "unlimited");
+  if (facts.memlock_bytes == host::kUnlimited) return ok(name, "unlimited");
   const std::string limit = mebibytes(facts.memlock_bytes);
   if (facts.can_lock_memory) return ok(name, limit + ", no bound with CAP_IPC_LOCK");
   if (!topology) return ok(name, "not checked: there is no plan");
@@ -49,8 +49,9 @@ Check check_memlock(const HostFacts& facts, const Result<Topology>& topology) {
 
 }  // namespace
 
-std::vector<Check> rdma_checks(const HostFacts& facts, const Result<Topology>& topology) {
+std::vector<Check> rdma_checks(const host::HostFacts& facts,
+                               const Result<topology::Topology>& topology) {
   return {check_access(facts, topology), check_memlock(facts, topology)};
 }
 
-}  // namespace pbox::appliance::checks
+}  // namespace pbox::preflight::checks

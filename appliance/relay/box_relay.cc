@@ -12,14 +12,14 @@
 #include "base/clock.h"
 #include "base/cpu_set.h"
 
-namespace pbox::appliance {
+namespace pbox::relay {
 namespace {
 
 constexpr int kAskAgainMs = 500;
 constexpr uint32_t kWaitMs = 200;
 // The tensor to which each rack contributes its number of workers. Means divide by its sum.
 constexpr uint32_t kWorkersTensor = 0;
-static_assert(kTensorsBesideChunks == 1);
+static_assert(control::kTensorsBesideChunks == 1);
 
 uint32_t left_ms(uint64_t deadline_ns) {
   const uint64_t now_ns = monotonic_ns();
@@ -30,7 +30,7 @@ uint32_t left_ms(uint64_t deadline_ns) {
 }  // namespace
 
 BoxRelay::BoxRelay(boost::asio::io_context& context, const config::Upstream& settings,
-                   RelaySpec spec, std::function<void(Status)> report)
+                   control::RelaySpec spec, std::function<void(Status)> report)
     : control_context_(context),
       settings_(settings),
       spec_(std::move(spec)),
@@ -65,15 +65,15 @@ void BoxRelay::seed(std::vector<std::vector<float>> values) {
   wake();
 }
 
-void BoxRelay::run(std::vector<RelayLane> lanes) {
+void BoxRelay::run(std::vector<control::RelayLane> lanes) {
   PBOX_CHECK(is_joined_ && !is_running_);
-  for (const RelayLane& lane : lanes) PBOX_CHECK(lane.uplink != nullptr);
+  for (const control::RelayLane& lane : lanes) PBOX_CHECK(lane.uplink != nullptr);
   lanes_ = std::move(lanes);
   is_running_ = true;
   wake();
 }
 
-RelayView BoxRelay::view() const {
+control::RelayView BoxRelay::view() const {
   const uint64_t relayed = relayed_;
   return {.box = settings_.box,
           .rank = settings_.rank,
@@ -144,7 +144,7 @@ Status BoxRelay::register_tensors() {
     return pbox_register_tensor(context_, name.c_str(), elements, PBOX_F32, priority, &id);
   };
   pbox_status status = add("pbox.workers", 1, 0);
-  for (const RelayedChunk& chunk : spec_.chunks) {
+  for (const control::RelayedChunk& chunk : spec_.chunks) {
     if (status != PBOX_OK) break;
     status = add(chunk.name, chunk.elements, chunk.priority);
   }
@@ -180,13 +180,13 @@ Status BoxRelay::send_seeds() {
   for (uint32_t chunk = 0; chunk < seeds_.size(); ++chunk) {
     float* values = seeds_[chunk].data();
     if (seeds_[chunk].empty()) continue;
-    const pbox_status status =
-        pbox_push_pull(context_, chunk + kTensorsBesideChunks, values, values, nullptr, nullptr);
+    const pbox_status status = pbox_push_pull(context_, chunk + control::kTensorsBesideChunks,
+                                              values, values, nullptr, nullptr);
     if (status != PBOX_OK) return last_error(status);
   }
   for (uint32_t chunk = 0; chunk < seeds_.size(); ++chunk) {
     if (seeds_[chunk].empty()) continue;
-    const Status there = await(chunk + kTensorsBesideChunks, UINT64_MAX);
+    const Status there = await(chunk + control::kTensorsBesideChunks, UINT64_MAX);
     if (!there) return there;
   }
   seeds_.clear();
@@ -194,7 +194,7 @@ Status BoxRelay::send_seeds() {
 }
 
 void BoxRelay::relay_sums() {
-  for (const RelayLane& lane : lanes_) lane.uplink->open(workers_, wake_fd_);
+  for (const control::RelayLane& lane : lanes_) lane.uplink->open(workers_, wake_fd_);
   while (!stop_ && !failed_) {
     if (!start_all() && may_sleep()) sleep(-1);
   }
@@ -217,14 +217,14 @@ void BoxRelay::start(size_t lane, const pipeline::Uplink::Sum& sum) {
   PBOX_CHECK(sum.chunk < lane_of_.size());
   lane_of_[sum.chunk] = static_cast<uint16_t>(lane);
   ++started_;
-  const pbox_status status = pbox_push_pull(context_, sum.chunk + kTensorsBesideChunks, sum.values,
-                                            sum.values, on_result, this);
+  const pbox_status status = pbox_push_pull(context_, sum.chunk + control::kTensorsBesideChunks,
+                                            sum.values, sum.values, on_result, this);
   if (status != PBOX_OK) fail(last_error(status));
 }
 
 bool BoxRelay::may_sleep() {
   return std::all_of(lanes_.begin(), lanes_.end(),
-                     [](const RelayLane& lane) { return lane.uplink->may_sleep(); });
+                     [](const control::RelayLane& lane) { return lane.uplink->may_sleep(); });
 }
 
 void BoxRelay::sleep(int timeout_ms) {
@@ -237,10 +237,10 @@ void BoxRelay::sleep(int timeout_ms) {
 void BoxRelay::on_result(void* self, uint32_t tensor, pbox_status status) {
   auto& relay = *static_cast<BoxRelay*>(self);
   if (status != PBOX_OK) return relay.fail(relay.last_error(status));
-  PBOX_CHECK(tensor >= kTensorsBesideChunks);
-  const uint32_t chunk = tensor - kTensorsBesideChunks;
+  PBOX_CHECK(tensor >= control::kTensorsBesideChunks);
+  const uint32_t chunk = tensor - control::kTensorsBesideChunks;
   PBOX_CHECK(chunk < relay.lane_of_.size() && relay.lane_of_[chunk] < relay.lanes_.size());
-  const RelayLane& lane = relay.lanes_[relay.lane_of_[chunk]];
+  const control::RelayLane& lane = relay.lanes_[relay.lane_of_[chunk]];
   ++relay.relayed_;
   lane.uplink->give_back(chunk);
   lane.wake();
@@ -261,4 +261,4 @@ Error BoxRelay::last_error(pbox_status status) const {
   return {static_cast<ErrorCode>(status), pbox_last_error(context_)};
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::relay

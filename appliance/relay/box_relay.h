@@ -18,20 +18,20 @@
 #include "config/config.h"
 #include "pbox/pbox.h"
 
-namespace pbox::appliance {
+namespace pbox::relay {
 
-class BoxRelay : public Relay {
+class BoxRelay : public control::Relay {
  public:
   // `context` is the control thread's. `report` is called on any thread, as Upstream::join says of
   // `on_change`.
-  BoxRelay(boost::asio::io_context& context, const config::Upstream& settings, RelaySpec spec,
-           std::function<void(Status)> report);
+  BoxRelay(boost::asio::io_context& context, const config::Upstream& settings,
+           control::RelaySpec spec, std::function<void(Status)> report);
   // Leaves the job at the other box and waits for the library, which ends at once unless it is
   // connecting.
   ~BoxRelay() override;
   void seed(std::vector<std::vector<float>> values) override;
-  void run(std::vector<RelayLane> lanes) override;
-  RelayView view() const override;
+  void run(std::vector<control::RelayLane> lanes) override;
+  control::RelayView view() const override;
 
  private:
   // On the relay's thread.
@@ -58,7 +58,7 @@ class BoxRelay : public Relay {
 
   boost::asio::io_context& control_context_;
   const config::Upstream settings_;
-  const RelaySpec spec_;
+  const control::RelaySpec spec_;
   const std::function<void(Status)> report_;
   int wake_fd_ = -1;
   std::atomic<bool> stop_ = false;
@@ -67,7 +67,7 @@ class BoxRelay : public Relay {
   std::atomic<bool> is_running_ = false;
   std::vector<std::vector<float>> seeds_;
   std::atomic<bool> has_seeds_ = false;
-  std::vector<RelayLane> lanes_;  // set before is_running_
+  std::vector<control::RelayLane> lanes_;  // set before is_running_
   // by chunk: index of its lane; valid once its first sum has arrived
   std::vector<uint16_t> lane_of_;
   // Guards `context_`: the thread creates and destroys it, the destructor makes it leave.
@@ -79,4 +79,4 @@ class BoxRelay : public Relay {
   std::thread thread_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::relay

@@ -5,7 +5,7 @@
 
 #include "appliance/relay/box_relay.h"
 
-namespace pbox::appliance {
+namespace pbox::relay {
 namespace {
 
 // Returns a callback that runs `on_change` and then `on_done` on the control thread.
@@ -26,13 +26,15 @@ BoxUpstream::BoxUpstream(boost::asio::io_context& context, config::Upstream sett
                          std::function<void()> on_done)
     : context_(context), settings_(std::move(settings)), on_done_(std::move(on_done)) {}
 
-std::unique_ptr<Relay> BoxUpstream::join(RelaySpec spec, std::function<void(Status)> on_change) {
+std::unique_ptr<control::Relay> BoxUpstream::join(control::RelaySpec spec,
+                                                  std::function<void(Status)> on_change) {
   return std::make_unique<BoxRelay>(context_, settings_, std::move(spec),
                                     posted(context_, std::move(on_change), on_done_));
 }
 
-std::unique_ptr<Relay> BoxBackups::join(const std::string& address, RelaySpec spec,
-                                        std::function<void(Status)> on_change) {
+std::unique_ptr<control::Relay> BoxBackups::join(const std::string& address,
+                                                 control::RelaySpec spec,
+                                                 std::function<void(Status)> on_change) {
   config::Upstream settings;
   settings.box = address;
   settings.rank = 0;
@@ -41,4 +43,4 @@ std::unique_ptr<Relay> BoxBackups::join(const std::string& address, RelaySpec sp
                                     posted(context_, std::move(on_change), on_done_));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::relay

@@ -10,16 +10,17 @@
 #include "appliance/control/upstream.h"
 #include "config/config.h"
 
-namespace pbox::appliance {
+namespace pbox::relay {
 
 // Created and used on the thread that runs `context`, which outlives it and all relays.
-class BoxUpstream : public Upstream {
+class BoxUpstream : public control::Upstream {
  public:
   // `on_done` is called after each change that a relay reports, to carry out what the change has
   // caused.
   BoxUpstream(boost::asio::io_context& context, config::Upstream settings,
               std::function<void()> on_done);
-  std::unique_ptr<Relay> join(RelaySpec spec, std::function<void(Status)> on_change) override;
+  std::unique_ptr<control::Relay> join(control::RelaySpec spec,
+                                       std::function<void(Status)> on_change) override;
 
  private:
   boost::asio::io_context& context_;
@@ -28,16 +29,16 @@ class BoxUpstream : public Upstream {
 };
 
 // As BoxUpstream, for backup boxes.
-class BoxBackups : public BackupBoxes {
+class BoxBackups : public control::BackupBoxes {
  public:
   BoxBackups(boost::asio::io_context& context, std::function<void()> on_done)
       : context_(context), on_done_(std::move(on_done)) {}
-  std::unique_ptr<Relay> join(const std::string& address, RelaySpec spec,
-                              std::function<void(Status)> on_change) override;
+  std::unique_ptr<control::Relay> join(const std::string& address, control::RelaySpec spec,
+                                       std::function<void(Status)> on_change) override;
 
  private:
   boost::asio::io_context& context_;
   std::function<void()> on_done_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::relay

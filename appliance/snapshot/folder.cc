@@ -185,7 +185,7 @@ Result<uint64_t> make_next(const std::string& directory, const std::string& job)
     const uint64_t next = before.empty() ? 1 : before.back() + 1;
     const std::string fresh = number_folder(directory, job, next);
     if (fs::create_directory(fresh, error)) {
-      if (const Status status = appliance::sync_folder(folder); !status) return status.error();
+      if (const Status status = storage::sync_folder(folder); !status) return status.error();
       return next;
     }
     if (error) {
@@ -206,7 +206,7 @@ Status finish(const std::string& directory, const Manifest& manifest) {
                      " as this box sees it; with several boxes, [snapshots] directory must be on "
                      "storage that all of them share"};
   }
-  const Status written = appliance::replace_file(folder + "/" + kManifestName, to_text(manifest));
+  const Status written = storage::replace_file(folder + "/" + kManifestName, to_text(manifest));
   if (!written) return written;
   remove_old(directory, manifest);
   return ok_status();
@@ -268,7 +268,7 @@ Status verify(const std::string& directory, const Manifest& manifest) {
   std::vector<char> buffer(1u << 20);
   for (const PartFile& part : manifest.parts) {
     const std::string path = folder + "/" + part.name;
-    auto file = appliance::InputFile::open(path);
+    auto file = storage::InputFile::open(path);
     if (!file) return file.error();
     uint32_t crc32c = 0;
     for (uint64_t left = part.bytes; left > 0;) {

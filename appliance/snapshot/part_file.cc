@@ -14,8 +14,8 @@
 namespace pbox::snapshot {
 namespace {
 
-using appliance::FileReplacement;
-using appliance::InputFile;
+using storage::FileReplacement;
+using storage::InputFile;
 using Json = nlohmann::json;
 
 constexpr std::array<char, 8> kMagic = {'P', 'B', 'O', 'X', 'S', 'N', 'A', 'P'};
@@ -66,7 +66,7 @@ PartHead head_from_text(const std::string& text) {
 // Writes and computes the checksum of all bytes written.
 class Writer {
  public:
-  explicit Writer(FileReplacement& file) : file_(&file) {}
+  explicit Writer(storage::FileReplacement& file) : file_(&file) {}
   Status write(const void* data, size_t bytes) {
     crc32c_ = wire::crc32c(crc32c_, static_cast<const std::byte*>(data), bytes);
     bytes_ += bytes;
@@ -76,7 +76,7 @@ class Writer {
   uint32_t crc32c() const { return crc32c_; }
 
  private:
-  FileReplacement* file_;
+  storage::FileReplacement* file_;
   uint64_t bytes_ = 0;
   uint32_t crc32c_ = 0;
 };
@@ -114,7 +114,7 @@ Error mismatch(const std::string& path, const std::string& what) {
 // manifest states.
 class Reader {
  public:
-  Reader(InputFile& file, uint64_t bytes) : file_(&file), left_(bytes) {}
+  Reader(storage::InputFile& file, uint64_t bytes) : file_(&file), left_(bytes) {}
   // False: fewer bytes are left.
   Result<bool> read(void* data, size_t bytes) {
     if (bytes > left_) return false;
@@ -130,7 +130,7 @@ class Reader {
   uint32_t crc32c() const { return crc32c_; }
 
  private:
-  InputFile* file_;
+  storage::InputFile* file_;
   uint64_t left_;
   uint32_t crc32c_ = 0;
 };
@@ -218,7 +218,7 @@ Status check_fit(const std::string& path, const PartHead& file, const PartHead& 
 
 Result<PartFile> write_part(const std::string& path, const PartHead& head, const Cuts& cuts,
                             const std::atomic<bool>& stopped) {
-  auto file = FileReplacement::begin(path);
+  auto file = storage::FileReplacement::begin(path);
   if (!file) return file.error();
   Writer writer(*file);
   if (const Status status = write_head(writer, head); !status) return status.error();
@@ -239,7 +239,7 @@ PlacedChunks chunks_of(const PartHead& head) {
 Status read_part(const std::string& path, const PartFile& expected, const PartHead& part,
                  const std::atomic<bool>& stopped, PlacedChunks& wanted,
                  std::vector<pipeline::ChunkState>& chunks) {
-  auto file = InputFile::open(path);
+  auto file = storage::InputFile::open(path);
   if (!file) return file.error();
   Reader reader(*file, expected.bytes);
   const auto head = read_head(reader, path);

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace pbox::appliance {
+namespace pbox::storage {
 
 class Descriptor {
  public:
@@ -24,4 +24,4 @@ class Descriptor {
   int fd_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::storage

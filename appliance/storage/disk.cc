@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "nic/wire/crc32c.h"
 
-namespace pbox::appliance {
+namespace pbox::storage {
 namespace {
 
 constexpr char kStateFolderKey[] = " ([cluster] state_directory)";
@@ -180,4 +180,4 @@ std::string checksum(const std::string& text) {
   return digits;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::storage

@@ -11,7 +11,7 @@
 
 #include "base/result.h"
 
-namespace pbox::appliance {
+namespace pbox::storage {
 
 // A file that is being written. Destroying it closes the file.
 class OutputFile {
@@ -51,4 +51,4 @@ Result<std::unique_ptr<Disk>> open_state_folder(const std::string& folder);
 // Returns the CRC32C of `text` as 8 hexadecimal digits. Files store it to detect damage.
 std::string checksum(const std::string& text);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::storage

@@ -6,7 +6,7 @@
 #include "appliance/storage/replace_file.h"
 #include "base/check.h"
 
-namespace pbox::appliance {
+namespace pbox::storage {
 namespace {
 
 constexpr char kName[] = "epoch";
@@ -49,4 +49,4 @@ Result<uint32_t> EpochStore::next(uint32_t floor) {
   return newest_;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::storage

@@ -7,7 +7,7 @@
 
 #include "appliance/storage/disk.h"
 
-namespace pbox::appliance {
+namespace pbox::storage {
 
 class Epochs {
  public:
@@ -37,4 +37,4 @@ class EpochStore : public Epochs {
   uint32_t newest_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::storage

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace pbox::appliance {
+namespace pbox::storage {
 
 Result<InputFile> InputFile::open(const std::string& path) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -27,4 +27,4 @@ Result<bool> InputFile::read(void* data, size_t bytes) {
   return true;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::storage

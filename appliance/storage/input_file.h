@@ -7,7 +7,7 @@
 #include "appliance/storage/descriptor.h"
 #include "base/result.h"
 
-namespace pbox::appliance {
+namespace pbox::storage {
 
 class InputFile {
  public:
@@ -23,4 +23,4 @@ class InputFile {
   Descriptor file_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::storage

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-namespace pbox::appliance {
+namespace pbox::storage {
 namespace {
 
 Status write_and_commit(Result<FileReplacement> replacement, const std::string& bytes) {
@@ -65,4 +65,4 @@ Status sync_folder(const std::string& folder) {
   return (*disk)->sync_names();
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::storage

@@ -11,7 +11,7 @@
 
 #include "appliance/storage/disk.h"
 
-namespace pbox::appliance {
+namespace pbox::storage {
 
 // Replaces a file step by step, for contents that are too large to be held in memory.
 class FileReplacement {
@@ -49,4 +49,4 @@ Status replace_file(const std::string& path, const std::string& bytes);
 // Makes the creation, renaming and deletion of files in the folder survive a crash.
 Status sync_folder(const std::string& folder);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::storage

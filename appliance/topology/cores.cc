@@ -4,29 +4,29 @@
 #include "base/check.h"
 #include "config/cpu_list.h"
 
-namespace pbox::appliance::steps {
+namespace pbox::topology::steps {
 namespace {
 
 using config::OnOffAuto;
 
-const Core* core_of(const HostFacts& facts, int cpu) {
+const host::Core* core_of(const host::HostFacts& facts, int cpu) {
   for (const auto& core : facts.cores) {
     if (std::find(core.cpus.begin(), core.cpus.end(), cpu) != core.cpus.end()) return &core;
   }
   return nullptr;
 }
 
-int node_of(const config::Config& config, const Core& core) {
-  return config.pipeline.numa == OnOffAuto::kOff ? kUnknownNode : core.node;
+int node_of(const config::Config& config, const host::Core& core) {
+  return config.pipeline.numa == OnOffAuto::kOff ? host::kUnknownNode : core.node;
 }
 
-Result<std::vector<Seat>> named_seats(const config::Config& config, const HostFacts& facts) {
+Result<std::vector<Seat>> named_seats(const config::Config& config, const host::HostFacts& facts) {
   const auto& cores = config.pipeline.cores;
   std::vector<Seat> seats;
   std::vector<int> missing;
   std::string shared;
   for (const int cpu : cores) {
-    const Core* core = core_of(facts, cpu);
+    const host::Core* core = core_of(facts, cpu);
     if (core == nullptr) {
       missing.push_back(cpu);
       continue;
@@ -54,7 +54,7 @@ Result<std::vector<Seat>> named_seats(const config::Config& config, const HostFa
 
 }  // namespace
 
-Result<std::vector<Seat>> usable_seats(const config::Config& config, const HostFacts& facts,
+Result<std::vector<Seat>> usable_seats(const config::Config& config, const host::HostFacts& facts,
                                        Reasons& reasons) {
   if (facts.cores.empty()) {
     return Error{ErrorCode::kUnavailable,
@@ -86,7 +86,7 @@ Result<std::vector<Seat>> usable_seats(const config::Config& config, const HostF
   return seats;
 }
 
-Budget budget_of(const std::vector<Seat>& seats, const HostFacts& facts, Reasons& reasons) {
+Budget budget_of(const std::vector<Seat>& seats, const host::HostFacts& facts, Reasons& reasons) {
   PBOX_CHECK(!seats.empty());
   Budget budget;
   budget.core_count = seats.size();
@@ -164,4 +164,4 @@ bool pipelines_are_pinned(const config::Config& config, const Budget& budget, Re
   return true;
 }
 
-}  // namespace pbox::appliance::steps
+}  // namespace pbox::topology::steps

@@ -5,7 +5,7 @@
 #include "config/cpu_list.h"
 #include "config/dpdk_device.h"
 
-namespace pbox::appliance::steps {
+namespace pbox::topology::steps {
 namespace {
 
 void append(std::string& list, const std::string& separator, const std::string& entry) {
@@ -13,7 +13,7 @@ void append(std::string& list, const std::string& separator, const std::string& 
   list += entry;
 }
 
-const PciNetwork* find_device(const HostFacts& facts, const std::string& address) {
+const host::PciNetwork* find_device(const host::HostFacts& facts, const std::string& address) {
   for (const auto& device : facts.pci_network) {
     if (device.address == address) return &device;
   }
@@ -21,7 +21,7 @@ const PciNetwork* find_device(const HostFacts& facts, const std::string& address
 }
 
 // Returns, for example, "0000:3b:00.0 (vfio-pci), 0000:01:00.0 (virtio-pci, eth0)".
-std::string known_devices(const HostFacts& facts) {
+std::string known_devices(const host::HostFacts& facts) {
   std::string known;
   for (const auto& device : facts.pci_network) {
     std::string state = device.driver.empty() ? "no driver" : device.driver;
@@ -31,21 +31,21 @@ std::string known_devices(const HostFacts& facts) {
   return known;
 }
 
-std::string fault_of(const HostFacts& facts, const std::string& address) {
-  const PciNetwork* device = find_device(facts, address);
+std::string fault_of(const host::HostFacts& facts, const std::string& address) {
+  const host::PciNetwork* device = find_device(facts, address);
   if (device == nullptr) {
     const std::string known = known_devices(facts);
     return address + " is no network device of " + facts.source + "; " +
            (known.empty() ? "there is none on PCI" : "choose among " + known);
   }
-  if (binding_of(*device) != PciBinding::kKernel) return {};
+  if (host::binding_of(*device) != host::PciBinding::kKernel) return {};
   return address + " is the kernel's (" + device->driver + "); dpdk-devbind.py --bind=vfio-pci " +
          address + " gives it to DPDK" +
          (device->interface.empty() ? "" : ", and interface " + device->interface + " disappears");
 }
 
 // Reports all faults at once.
-Status check_devices(const config::Config& config, const HostFacts& facts) {
+Status check_devices(const config::Config& config, const host::HostFacts& facts) {
   std::string faults;
   for (const auto& device : config.dpdk.devices) {
     if (!config::is_pci_device(device.device)) continue;
@@ -57,20 +57,20 @@ Status check_devices(const config::Config& config, const HostFacts& facts) {
 }
 
 // Describes a group of devices as one NIC. Fails if the devices are on different NUMA nodes.
-Result<Nic> nic_of(const config::Config& config, const HostFacts& facts,
-                   const std::vector<uint32_t>& group) {
+Result<host::Nic> nic_of(const config::Config& config, const host::HostFacts& facts,
+                         const std::vector<uint32_t>& group) {
   const auto& devices = config.dpdk.devices;
-  Nic nic;
+  host::Nic nic;
   nic.addresses = {config::without_prefix(devices[group[0]].addresses[0])};
   for (const uint32_t index : group)
     append(nic.name, "+", config::device_name(devices[index].device));
   if (config.pipeline.numa == config::OnOffAuto::kOff) return nic;
   for (const uint32_t index : group) {
-    const PciNetwork* device = find_device(facts, devices[index].device);
+    const host::PciNetwork* device = find_device(facts, devices[index].device);
     if (device == nullptr) continue;
     nic.pci_address = device->address;
-    if (device->node == kUnknownNode) continue;
-    if (nic.node != kUnknownNode && nic.node != device->node) {
+    if (device->node == host::kUnknownNode) continue;
+    if (nic.node != host::kUnknownNode && nic.node != device->node) {
       return Error{ErrorCode::kInvalidArgument,
                    "dpdk.devices: " + nic.name + " share their addresses, but are on NUMA nodes " +
                        std::to_string(nic.node) + " and " + std::to_string(device->node) +
@@ -83,7 +83,7 @@ Result<Nic> nic_of(const config::Config& config, const HostFacts& facts,
 
 // The operator named these devices, so a device without a core near it is an error: none is left
 // out silently.
-Status check_cores_near(const std::vector<Seat>& seats, const std::vector<Nic>& nics) {
+Status check_cores_near(const std::vector<Seat>& seats, const std::vector<host::Nic>& nics) {
   const auto nodes = nodes_of(seats);
   for (const auto& nic : nics) {
     if (std::binary_search(nodes.begin(), nodes.end(), nic.node)) continue;
@@ -97,15 +97,16 @@ Status check_cores_near(const std::vector<Seat>& seats, const std::vector<Nic>& 
 
 }  // namespace
 
-Result<std::vector<Server>> serving_devices(const config::Config& config, const HostFacts& facts,
-                                            std::vector<Seat>& seats, Reasons& reasons) {
+Result<std::vector<Server>> serving_devices(const config::Config& config,
+                                            const host::HostFacts& facts, std::vector<Seat>& seats,
+                                            Reasons& reasons) {
   if (config.dpdk.devices.empty()) {
     return Error{ErrorCode::kInvalidArgument,
                  "dpdk.devices is empty, but data.port = dpdk; name at least one device"};
   }
   if (const auto status = check_devices(config, facts); !status) return status.error();
   const auto groups = config::device_groups(config.dpdk.devices);
-  std::vector<Nic> nics;
+  std::vector<host::Nic> nics;
   for (const auto& group : groups) {
     auto nic = nic_of(config, facts, group);
     if (!nic) return nic.error();
@@ -150,4 +151,4 @@ void explain_devices(const config::Config& config, const std::vector<Server>& se
   }
 }
 
-}  // namespace pbox::appliance::steps
+}  // namespace pbox::topology::steps

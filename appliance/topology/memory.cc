@@ -4,7 +4,7 @@
 #include "appliance/topology/steps.h"
 #include "base/check.h"
 
-namespace pbox::appliance::steps {
+namespace pbox::topology::steps {
 namespace {
 
 uint64_t less(uint64_t bytes, uint64_t taken) {
@@ -20,30 +20,30 @@ uint64_t packet_bytes(const Topology& topology, int node) {
 
 // Returns the bytes of packet memory that do not fit into free 1 GiB pages, which DPDK takes first.
 uint64_t packet_bytes_beyond_giant(const config::Config& config, const Topology& topology,
-                                   const NumaNode& node) {
+                                   const host::NumaNode& node) {
   const bool takes_giant = config.data.port == config::PortKind::kDpdk && !config.dpdk.no_huge;
-  const uint64_t giant = takes_giant ? node.giant_pages_free * kGiantPageBytes : 0;
+  const uint64_t giant = takes_giant ? node.giant_pages_free * host::kGiantPageBytes : 0;
   return less(packet_bytes(topology, node.node), giant);
 }
 
 // Returns the bytes of free 2 MiB pages that packet memory leaves to the arenas.
 uint64_t arena_page_bytes(const config::Config& config, const Topology& topology,
-                          const NumaNode& node) {
-  const uint64_t free_bytes = node.hugepages_free * kHugepageBytes;
+                          const host::NumaNode& node) {
+  const uint64_t free_bytes = node.hugepages_free * host::kHugepageBytes;
   if (config.dpdk.no_huge) return free_bytes;
   const uint64_t packets = packet_bytes_beyond_giant(config, topology, node);
-  return less(free_bytes, packets) / kHugepageBytes * kHugepageBytes;
+  return less(free_bytes, packets) / host::kHugepageBytes * host::kHugepageBytes;
 }
 
 // Returns the bytes that NumaArena can map on the node. Pages reserved as hugepages are lost to
 // everything else; 1 GiB pages are lost to NumaArena too.
 uint64_t usable_bytes(const config::Config& config, const Topology& topology,
-                      const NumaNode& node) {
-  const uint64_t bytes = less(node.memory_bytes, node.giant_pages_total * kGiantPageBytes);
+                      const host::NumaNode& node) {
+  const uint64_t bytes = less(node.memory_bytes, node.giant_pages_total * host::kGiantPageBytes);
   const uint64_t packets = packet_bytes_beyond_giant(config, topology, node);
   if (config.memory.hugepages != config::OnOffAuto::kOff) return less(bytes, packets);
-  const uint64_t free_bytes = config.dpdk.no_huge ? 0 : node.hugepages_free * kHugepageBytes;
-  return less(bytes, node.hugepages_total * kHugepageBytes + less(packets, free_bytes));
+  const uint64_t free_bytes = config.dpdk.no_huge ? 0 : node.hugepages_free * host::kHugepageBytes;
+  return less(bytes, node.hugepages_total * host::kHugepageBytes + less(packets, free_bytes));
 }
 
 std::string gibibytes(uint64_t bytes) {
@@ -52,7 +52,7 @@ std::string gibibytes(uint64_t bytes) {
   return text;
 }
 
-void explain_hugepages(const config::Config& config, const HostFacts& facts,
+void explain_hugepages(const config::Config& config, const host::HostFacts& facts,
                        const Topology& topology, Reasons& reasons) {
   if (config.memory.hugepages == config::OnOffAuto::kOff) {
     reasons.push_back("memory.hugepages = off: transparent hugepages only");
@@ -75,10 +75,10 @@ void explain_hugepages(const config::Config& config, const HostFacts& facts,
   }
 }
 
-bool has_arena_pages(const config::Config& config, const HostFacts& facts, const Topology& topology,
-                     int node) {
-  return std::any_of(facts.nodes.begin(), facts.nodes.end(), [&](const NumaNode& each) {
-    return (node == kUnknownNode || each.node == node) &&
+bool has_arena_pages(const config::Config& config, const host::HostFacts& facts,
+                     const Topology& topology, int node) {
+  return std::any_of(facts.nodes.begin(), facts.nodes.end(), [&](const host::NumaNode& each) {
+    return (node == host::kUnknownNode || each.node == node) &&
            arena_page_bytes(config, topology, each) > 0;
   });
 }
@@ -87,14 +87,15 @@ bool has_arena_pages(const config::Config& config, const HostFacts& facts, const
 // pipelines are tied to none.
 bool holds_arenas(const Topology& topology, int node) {
   for (const auto& pipeline : topology.pipelines) {
-    if (pipeline.node == node || pipeline.node == kUnknownNode) return true;
+    if (pipeline.node == node || pipeline.node == host::kUnknownNode) return true;
   }
   return false;
 }
 
 }  // namespace
 
-Status divide_memory(const config::Config& config, const HostFacts& facts, Topology& topology) {
+Status divide_memory(const config::Config& config, const host::HostFacts& facts,
+                     Topology& topology) {
   uint64_t near_bytes = 0;
   for (const auto& node : facts.nodes) {
     if (holds_arenas(topology, node.node)) near_bytes += usable_bytes(config, topology, node);
@@ -133,7 +134,7 @@ Status divide_memory(const config::Config& config, const HostFacts& facts, Topol
       sharers = node.pipelines.size();
     }
     PBOX_CHECK(sharers > 0);
-    pipeline.arena_bytes = bytes / sharers / kHugepageBytes * kHugepageBytes;
+    pipeline.arena_bytes = bytes / sharers / host::kHugepageBytes * host::kHugepageBytes;
     pipeline.hugepages = uses_hugepages && has_arena_pages(config, facts, topology, pipeline.node);
     if (pipeline.arena_bytes == 0) {
       return Error{ErrorCode::kResourceExhausted,
@@ -151,4 +152,4 @@ Status divide_memory(const config::Config& config, const HostFacts& facts, Topol
   return ok_status();
 }
 
-}  // namespace pbox::appliance::steps
+}  // namespace pbox::topology::steps

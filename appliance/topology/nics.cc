@@ -6,7 +6,7 @@
 #include "config/address.h"
 #include "config/cpu_list.h"
 
-namespace pbox::appliance::steps {
+namespace pbox::topology::steps {
 namespace {
 
 bool is_v6(const std::string& address) {
@@ -22,18 +22,19 @@ std::vector<Server> without_nics(const config::Config& config, const std::vector
 
 // Returns the NIC's address that workers reach under a wildcard; empty if it has none of that
 // family. 0.0.0.0 needs an IPv4 address; :: takes either.
-std::string address_under_wildcard(const Nic& nic, const std::string& listen) {
+std::string address_under_wildcard(const host::Nic& nic, const std::string& listen) {
   for (const auto& address : nic.addresses) {
     if (is_v6(listen) || !is_v6(address)) return address;
   }
   return {};
 }
 
-std::vector<Nic> nics_under_wildcard(const std::string& listen, const HostFacts& facts,
-                                     Reasons& reasons) {
-  const bool are_addresses_known = std::any_of(
-      facts.nics.begin(), facts.nics.end(), [](const Nic& nic) { return !nic.addresses.empty(); });
-  std::vector<Nic> served;
+std::vector<host::Nic> nics_under_wildcard(const std::string& listen, const host::HostFacts& facts,
+                                           Reasons& reasons) {
+  const bool are_addresses_known =
+      std::any_of(facts.nics.begin(), facts.nics.end(),
+                  [](const host::Nic& nic) { return !nic.addresses.empty(); });
+  std::vector<host::Nic> served;
   for (auto nic : facts.nics) {
     const std::string address = address_under_wildcard(nic, listen);
     if (address.empty() && (are_addresses_known || facts.is_live)) {
@@ -50,8 +51,8 @@ std::vector<Nic> nics_under_wildcard(const std::string& listen, const HostFacts&
   return served;
 }
 
-std::vector<Nic> nics_with_address(const std::string& listen, const HostFacts& facts) {
-  std::vector<Nic> served;
+std::vector<host::Nic> nics_with_address(const std::string& listen, const host::HostFacts& facts) {
+  std::vector<host::Nic> served;
   for (auto nic : facts.nics) {
     const auto& list = nic.addresses;
     if (std::find(list.begin(), list.end(), listen) == list.end()) continue;
@@ -64,7 +65,7 @@ std::vector<Nic> nics_with_address(const std::string& listen, const HostFacts& f
 // Leaves out NICs that are slower than the rest. All NICs carry the same share of the bytes, so the
 // slowest sets the pace: the threshold is the speed at which count x speed is largest. A NIC whose
 // speed is not known stays.
-void leave_out_slow(std::vector<Nic>& nics, Reasons& reasons) {
+void leave_out_slow(std::vector<host::Nic>& nics, Reasons& reasons) {
   uint32_t best_mbps = 0;
   uint64_t best_total = 0;
   for (const auto& slowest : nics) {
@@ -76,13 +77,13 @@ void leave_out_slow(std::vector<Nic>& nics, Reasons& reasons) {
     best_total = total;
     best_mbps = slowest.link_mbps;
   }
-  const auto is_slow = [&](const Nic& nic) {
+  const auto is_slow = [&](const host::Nic& nic) {
     if (nic.link_mbps == 0 || nic.link_mbps >= best_mbps) return false;
     reasons.push_back("NIC " + nic.name + ": left out, its " + std::to_string(nic.link_mbps) +
                       " Mb/s would hold back the others' " + std::to_string(best_mbps));
     return true;
   };
-  std::vector<Nic> kept;
+  std::vector<host::Nic> kept;
   for (auto& nic : nics) {
     if (!is_slow(nic)) kept.push_back(std::move(nic));
   }
@@ -90,9 +91,10 @@ void leave_out_slow(std::vector<Nic>& nics, Reasons& reasons) {
 }
 
 // Leaves out NICs on nodes without a usable core.
-void leave_out_coreless(const std::vector<Seat>& seats, std::vector<Nic>& nics, Reasons& reasons) {
+void leave_out_coreless(const std::vector<Seat>& seats, std::vector<host::Nic>& nics,
+                        Reasons& reasons) {
   const auto nodes = nodes_of(seats);
-  std::vector<Nic> kept;
+  std::vector<host::Nic> kept;
   for (auto& nic : nics) {
     if (std::binary_search(nodes.begin(), nodes.end(), nic.node)) {
       kept.push_back(std::move(nic));
@@ -115,14 +117,14 @@ std::vector<int> nodes_of(const std::vector<Seat>& seats) {
   return nodes;
 }
 
-void settle_unknown_nodes(const std::vector<Seat>& seats, std::vector<Nic>& nics,
+void settle_unknown_nodes(const std::vector<Seat>& seats, std::vector<host::Nic>& nics,
                           Reasons& reasons) {
   std::map<int, size_t> seat_count;
   std::map<int, size_t> nic_count;
   for (const auto& seat : seats) ++seat_count[seat.node];
   for (const auto& nic : nics) ++nic_count[nic.node];
   for (auto& nic : nics) {
-    if (nic.node != kUnknownNode) continue;
+    if (nic.node != host::kUnknownNode) continue;
     int best = seats[0].node;
     for (const auto& [node, count] : seat_count) {
       if (nic_count[node] * seat_count[best] < nic_count[best] * count) best = node;
@@ -139,12 +141,12 @@ void settle_unknown_nodes(const std::vector<Seat>& seats, std::vector<Nic>& nics
 }
 
 // Data never crosses a NUMA node, so cores without a NIC on their node run no pipeline.
-Status keep_seats_near(const config::Config& config, const std::vector<Nic>& nics,
+Status keep_seats_near(const config::Config& config, const std::vector<host::Nic>& nics,
                        std::vector<Seat>& seats, Reasons& reasons) {
   std::vector<int> far;
   const auto is_far = [&](const Seat& seat) {
     const bool is_near = std::any_of(nics.begin(), nics.end(),
-                                     [&](const Nic& nic) { return nic.node == seat.node; });
+                                     [&](const host::Nic& nic) { return nic.node == seat.node; });
     if (!is_near) far.push_back(seat.cpu);
     return !is_near;
   };
@@ -174,7 +176,7 @@ Status keep_seats_near(const config::Config& config, const std::vector<Nic>& nic
   return ok_status();
 }
 
-Result<std::vector<Server>> serving_nics(const config::Config& config, const HostFacts& facts,
+Result<std::vector<Server>> serving_nics(const config::Config& config, const host::HostFacts& facts,
                                          std::vector<Seat>& seats, Reasons& reasons) {
   const std::string& listen = config.box.listen;
   if (config::is_loopback_address(listen)) {
@@ -190,7 +192,7 @@ Result<std::vector<Server>> serving_nics(const config::Config& config, const Hos
   }
   leave_out_slow(nics, reasons);
   if (config.pipeline.numa == config::OnOffAuto::kOff) {
-    for (auto& nic : nics) nic.node = kUnknownNode;
+    for (auto& nic : nics) nic.node = host::kUnknownNode;
   } else {
     settle_unknown_nodes(seats, nics, reasons);
     leave_out_coreless(seats, nics, reasons);
@@ -203,4 +205,4 @@ Result<std::vector<Server>> serving_nics(const config::Config& config, const Hos
   return servers;
 }
 
-}  // namespace pbox::appliance::steps
+}  // namespace pbox::topology::steps

@@ -2,7 +2,7 @@
 
 #include "appliance/topology/steps.h"
 
-namespace pbox::appliance::steps {
+namespace pbox::topology::steps {
 namespace {
 
 // A pool's fixed costs: its header, its rings, and what DPDK keeps for each device and queue.
@@ -28,7 +28,7 @@ std::string mebibytes(uint64_t bytes) {
 uint64_t queue_count(const Topology& topology, int node, int any_node) {
   uint64_t count = 0;
   for (const auto& pipeline : topology.pipelines) {
-    const int home = pipeline.node == kUnknownNode ? any_node : pipeline.node;
+    const int home = pipeline.node == host::kUnknownNode ? any_node : pipeline.node;
     if (home == node) count += pipeline.devices.size();
   }
   return count;
@@ -36,7 +36,7 @@ uint64_t queue_count(const Topology& topology, int node, int any_node) {
 
 }  // namespace
 
-Status size_packet_memory(const config::Config& config, const HostFacts& facts,
+Status size_packet_memory(const config::Config& config, const host::HostFacts& facts,
                           Topology& topology) {
   const uint64_t given_mib = config.dpdk.memory_mib;
   for (auto& node : topology.nodes) {
@@ -44,11 +44,12 @@ Status size_packet_memory(const config::Config& config, const HostFacts& facts,
     if (queues == 0) continue;
     const uint64_t needed =
         kFixedBytes + queues * kPacketBuffersPerQueue * packet_buffer_bytes(config);
-    node.packet_memory_bytes =
-        given_mib != 0 ? given_mib << 20
-                       : (needed + kHugepageBytes - 1) / kHugepageBytes * kHugepageBytes;
-    const auto fact = std::find_if(facts.nodes.begin(), facts.nodes.end(),
-                                   [&](const NumaNode& each) { return each.node == node.node; });
+    node.packet_memory_bytes = given_mib != 0 ? given_mib << 20
+                                              : (needed + host::kHugepageBytes - 1) /
+                                                    host::kHugepageBytes * host::kHugepageBytes;
+    const auto fact =
+        std::find_if(facts.nodes.begin(), facts.nodes.end(),
+                     [&](const host::NumaNode& each) { return each.node == node.node; });
     if (fact != facts.nodes.end() && node.packet_memory_bytes > fact->memory_bytes) {
       return Error{ErrorCode::kResourceExhausted,
                    "dpdk.memory_mib = " + std::to_string(given_mib) + ": packet memory of " +
@@ -66,4 +67,4 @@ Status size_packet_memory(const config::Config& config, const HostFacts& facts,
   return ok_status();
 }
 
-}  // namespace pbox::appliance::steps
+}  // namespace pbox::topology::steps

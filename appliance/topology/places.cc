@@ -4,7 +4,7 @@
 #include "appliance/topology/steps.h"
 #include "base/check.h"
 
-namespace pbox::appliance::steps {
+namespace pbox::topology::steps {
 namespace {
 
 std::string counted(size_t count, const std::string& noun) {
@@ -156,4 +156,4 @@ Result<std::vector<Place>> places(const config::Config& config, const Budget& bu
   return placed;
 }
 
-}  // namespace pbox::appliance::steps
+}  // namespace pbox::topology::steps

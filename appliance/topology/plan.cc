@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "config/cpu_list.h"
 
-namespace pbox::appliance {
+namespace pbox::topology {
 namespace {
 
 using steps::Place;
@@ -28,7 +28,7 @@ PipelinePlan pipeline_at(const Place& place, const std::vector<Server>& servers,
 
 // Fills the nodes of the machine with the pipelines on them and the CPUs left for control. A
 // pipeline owns all hardware threads of its core.
-void assign_control(const HostFacts& facts, const std::vector<Place>& placed,
+void assign_control(const host::HostFacts& facts, const std::vector<Place>& placed,
                     const std::vector<Seat>& seats, Topology& topology) {
   std::vector<int> busy_cpus;
   for (const auto& place : placed) {
@@ -65,7 +65,7 @@ void assign_control(const HostFacts& facts, const std::vector<Place>& placed,
 
 }  // namespace
 
-Result<Topology> plan(const config::Config& config, const HostFacts& facts) {
+Result<Topology> plan(const config::Config& config, const host::HostFacts& facts) {
   Topology topology;
   topology.source = facts.source;
   auto& reasons = topology.reasons;
@@ -106,4 +106,4 @@ Result<Topology> plan(const config::Config& config, const HostFacts& facts) {
   return topology;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::topology

@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "config/config.h"
 
-namespace pbox::appliance {
+namespace pbox::topology {
 
 // Packet buffers that the plan counts for each queue of each DPDK device if dpdk.memory_mib = 0:
 // two rings of 1024, the packets that the pipeline holds, and the small buffers for pieces of
@@ -61,6 +61,6 @@ struct Topology {
 
 // Makes the plan. Pure; any thread. Fails if the configuration asks for something that the machine
 // does not have; the error names the key, the value and the remedy.
-Result<Topology> plan(const config::Config& config, const HostFacts& facts);
+Result<Topology> plan(const config::Config& config, const host::HostFacts& facts);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::topology

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "config/cpu_list.h"
 
-namespace pbox::appliance {
+namespace pbox::topology {
 namespace {
 
 using Row = std::vector<std::string>;
@@ -103,4 +103,4 @@ std::string to_json(const Topology& topology) {
   return object.dump(2) + '\n';
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::topology

@@ -5,9 +5,9 @@
 
 #include "appliance/topology/plan.h"
 
-namespace pbox::appliance {
+namespace pbox::topology {
 
 std::string to_text(const Topology& topology);  // tables, then the reasons
 std::string to_json(const Topology& topology);  // one object
 
-}  // namespace pbox::appliance
+}  // namespace pbox::topology

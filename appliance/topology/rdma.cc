@@ -4,26 +4,26 @@
 #include "appliance/topology/steps.h"
 #include "base/check.h"
 
-namespace pbox::appliance::steps {
+namespace pbox::topology::steps {
 namespace {
 
 struct Candidate {
-  const RdmaFacts* device;
+  const host::RdmaFacts* device;
   uint32_t pipelines = 0;  // number of pipelines that it serves
 };
 
-std::string listed(const std::vector<RdmaFacts>& devices) {
+std::string listed(const std::vector<host::RdmaFacts>& devices) {
   std::string text;
   for (const auto& device : devices) {
     text += (text.empty() ? "" : ", ") + device.name + " (";
     if (!device.interface.empty()) text += device.interface + ", ";
-    text += device.node == kUnknownNode ? "no node" : "node " + std::to_string(device.node);
+    text += device.node == host::kUnknownNode ? "no node" : "node " + std::to_string(device.node);
     text += device.is_active ? ")" : ", no link)";
   }
   return text;
 }
 
-Error none_active(const HostFacts& facts) {
+Error none_active(const host::HostFacts& facts) {
   const std::string known = listed(facts.rdma);
   return {ErrorCode::kUnavailable,
           "data.port = rdma, but " + facts.source + " has no RDMA device with a link" +
@@ -31,12 +31,13 @@ Error none_active(const HostFacts& facts) {
               "; load its driver and bring its interface up, or set data.port = socket"};
 }
 
-Result<std::vector<Candidate>> candidates(const config::Config& config, const HostFacts& facts,
-                                          Reasons& reasons) {
+Result<std::vector<Candidate>> candidates(const config::Config& config,
+                                          const host::HostFacts& facts, Reasons& reasons) {
   std::vector<Candidate> found;
   for (const auto& name : config.rdma.devices) {
-    const auto device = std::find_if(facts.rdma.begin(), facts.rdma.end(),
-                                     [&](const RdmaFacts& each) { return each.name == name; });
+    const auto device =
+        std::find_if(facts.rdma.begin(), facts.rdma.end(),
+                     [&](const host::RdmaFacts& each) { return each.name == name; });
     if (device == facts.rdma.end()) {
       const std::string known = listed(facts.rdma);
       return Error{ErrorCode::kInvalidArgument,
@@ -74,14 +75,14 @@ Candidate* nearest(const PipelinePlan& pipeline, bool may_cross, std::vector<Can
   Candidate* best = nullptr;
   for (auto& each : all) {
     const int node = each.device->node;
-    const bool is_near = node == kUnknownNode || node == pipeline.node;
+    const bool is_near = node == host::kUnknownNode || node == pipeline.node;
     if ((!is_near && !may_cross) || (best != nullptr && best->pipelines <= each.pipelines))
       continue;
     best = &each;
   }
   if (best == nullptr) return nullptr;
   why = may_cross ? "pipeline.numa = off, so data may cross NUMA nodes"
-        : best->device->node == kUnknownNode
+        : best->device->node == host::kUnknownNode
             ? "the device has no NUMA node"
             : "it is on the pipeline's NUMA node, " + std::to_string(pipeline.node);
   return best;
@@ -91,8 +92,8 @@ Candidate* nearest(const PipelinePlan& pipeline, bool may_cross, std::vector<Can
 // tied to no node count on the first node.
 void reserve_packet_memory(const config::Config& config, const PipelinePlan& pipeline,
                            Topology& topology) {
-  const uint64_t bytes =
-      (rdma_packet_bytes(config) + kHugepageBytes - 1) / kHugepageBytes * kHugepageBytes;
+  const uint64_t bytes = (rdma_packet_bytes(config) + host::kHugepageBytes - 1) /
+                         host::kHugepageBytes * host::kHugepageBytes;
   auto node = std::find_if(topology.nodes.begin(), topology.nodes.end(),
                            [&](const NodePlan& each) { return each.node == pipeline.node; });
   if (node == topology.nodes.end()) node = topology.nodes.begin();
@@ -101,7 +102,7 @@ void reserve_packet_memory(const config::Config& config, const PipelinePlan& pip
 
 }  // namespace
 
-Status choose_rdma_devices(const config::Config& config, const HostFacts& facts,
+Status choose_rdma_devices(const config::Config& config, const host::HostFacts& facts,
                            Topology& topology) {
   auto all = candidates(config, facts, topology.reasons);
   if (!all) return all.error();
@@ -131,4 +132,4 @@ Status choose_rdma_devices(const config::Config& config, const HostFacts& facts,
   return ok_status();
 }
 
-}  // namespace pbox::appliance::steps
+}  // namespace pbox::topology::steps

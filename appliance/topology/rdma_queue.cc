@@ -1,6 +1,6 @@
 #include "appliance/topology/rdma_queue.h"
 
-namespace pbox::appliance {
+namespace pbox::topology {
 
 #ifdef PBOX_HAS_RDMA
 
@@ -32,4 +32,4 @@ uint64_t rdma_packet_bytes(const config::Config& /*config*/) {
 
 #endif
 
-}  // namespace pbox::appliance
+}  // namespace pbox::topology

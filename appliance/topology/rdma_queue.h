@@ -9,7 +9,7 @@
 #include "nic/rdma/queue.h"
 #endif
 
-namespace pbox::appliance {
+namespace pbox::topology {
 
 #ifdef PBOX_HAS_RDMA
 // Options of one pipeline's queue that follow from the configuration; the device and the NUMA node
@@ -21,4 +21,4 @@ nic::RdmaQueueOptions rdma_queue_options(const config::Config& config);
 // pboxd was built without libibverbs.
 uint64_t rdma_packet_bytes(const config::Config& config);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::topology

@@ -8,7 +8,7 @@
 
 #include "appliance/topology/plan.h"
 
-namespace pbox::appliance::steps {
+namespace pbox::topology::steps {
 
 using Reasons = std::vector<std::string>;
 
@@ -37,9 +37,9 @@ inline constexpr size_t kSmallCoreCount = 4;
 inline constexpr size_t kReserveFromCoreCount = 8;
 
 // cores.cc: returns the cores named by pipeline.cores, or all usable cores.
-Result<std::vector<Seat>> usable_seats(const config::Config& config, const HostFacts& facts,
+Result<std::vector<Seat>> usable_seats(const config::Config& config, const host::HostFacts& facts,
                                        Reasons& reasons);
-Budget budget_of(const std::vector<Seat>& seats, const HostFacts& facts, Reasons& reasons);
+Budget budget_of(const std::vector<Seat>& seats, const host::HostFacts& facts, Reasons& reasons);
 // Keeps the first core of each node free for control and interrupts on large machines.
 void reserve_control_cores(const config::Config& config, const Budget& budget,
                            std::vector<Seat>& seats, Reasons& reasons);
@@ -49,21 +49,23 @@ bool pipelines_are_pinned(const config::Config& config, const Budget& budget, Re
 
 // nics.cc: returns the NICs that serve data under box.listen; never empty. Removes the seats of
 // nodes without a NIC. Fails if pipeline.cores names a core of such a node.
-Result<std::vector<Server>> serving_nics(const config::Config& config, const HostFacts& facts,
+Result<std::vector<Server>> serving_nics(const config::Config& config, const host::HostFacts& facts,
                                          std::vector<Seat>& seats, Reasons& reasons);
 
 // Assigns each NIC whose node is not known to the node with the fewest NICs per core.
-void settle_unknown_nodes(const std::vector<Seat>& seats, std::vector<Nic>& nics, Reasons& reasons);
+void settle_unknown_nodes(const std::vector<Seat>& seats, std::vector<host::Nic>& nics,
+                          Reasons& reasons);
 // Removes the seats of nodes without a NIC; fails if pipeline.cores names one, or if none is left.
-Status keep_seats_near(const config::Config& config, const std::vector<Nic>& nics,
+Status keep_seats_near(const config::Config& config, const std::vector<host::Nic>& nics,
                        std::vector<Seat>& seats, Reasons& reasons);
 // Returns the nodes of the seats, ascending, each once.
 std::vector<int> nodes_of(const std::vector<Seat>& seats);
 
 // devices.cc: the same for data.port = dpdk, where each group of devices is a server. Fails if a
 // device does not exist, belongs to the kernel, or has no core on its node.
-Result<std::vector<Server>> serving_devices(const config::Config& config, const HostFacts& facts,
-                                            std::vector<Seat>& seats, Reasons& reasons);
+Result<std::vector<Server>> serving_devices(const config::Config& config,
+                                            const host::HostFacts& facts, std::vector<Seat>& seats,
+                                            Reasons& reasons);
 // Adds reasons that say which server has which pipelines, and what is not known before the devices
 // are opened.
 void explain_devices(const config::Config& config, const std::vector<Server>& servers,
@@ -81,15 +83,17 @@ Result<std::vector<Place>> places(const config::Config& config, const Budget& bu
 
 // packets.cc: fills the nodes' packet memory. To be called before divide_memory(), since jobs
 // cannot have it.
-Status size_packet_memory(const config::Config& config, const HostFacts& facts, Topology& topology);
+Status size_packet_memory(const config::Config& config, const host::HostFacts& facts,
+                          Topology& topology);
 
 // rdma.cc: chooses an RDMA device for each pipeline, on its NIC or at least on its node. Fails if a
 // named device does not exist or has no link, and, unless pipeline.numa = off, if a pipeline's node
 // has none.
-Status choose_rdma_devices(const config::Config& config, const HostFacts& facts,
+Status choose_rdma_devices(const config::Config& config, const host::HostFacts& facts,
                            Topology& topology);
 
 // memory.cc: fills the arenas and node memory of a topology whose pipelines have their nodes.
-Status divide_memory(const config::Config& config, const HostFacts& facts, Topology& topology);
+Status divide_memory(const config::Config& config, const host::HostFacts& facts,
+                     Topology& topology);
 
-}  // namespace pbox::appliance::steps
+}  // namespace pbox::topology::steps

@@ -31,15 +31,15 @@
 namespace pbox::fuzz {
 namespace {
 
-using appliance::ConnectionId;
+using control::ConnectionId;
 
 constexpr uint32_t kPipelines = 2;
 constexpr uint64_t kJobMemoryBytes = 4u << 20;
 
-class Pipelines : public appliance::PipelineHost {
+class Pipelines : public control::PipelineHost {
  public:
   uint32_t count() const override { return kPipelines; }
-  appliance::PipelineInfo info(uint32_t pipeline) const override {
+  control::PipelineInfo info(uint32_t pipeline) const override {
     return {.address = pipeline == 0 ? "" : "10.0.0.9",
             .udp_port = static_cast<uint16_t>(limits::kDataPortFirst + pipeline),
             .receive_buffer_bytes = 1u << 20};
@@ -218,8 +218,8 @@ class Registry {
   void deliver() {
     for (auto actions = registry_.take_actions(); !actions.empty();
          actions = registry_.take_actions()) {
-      for (const appliance::Action& action : actions) {
-        if (action.kind == appliance::Action::Kind::kClose) {
+      for (const control::Action& action : actions) {
+        if (action.kind == control::Action::Kind::kClose) {
           hang_up(action.connection);
         } else {
           const auto framed = wire::frame(action.message);
@@ -238,7 +238,7 @@ class Registry {
   // Makes the views that the admin side shows.
   void check_views() const {
     uint64_t memory_bytes = 0;
-    for (const appliance::JobView& job : registry_.views(now_ns_)) {
+    for (const control::JobView& job : registry_.views(now_ns_)) {
       PBOX_CHECK(!job.name.empty() && job.workers.size() == job.world_size);
       memory_bytes += job.memory_bytes;
     }
@@ -246,10 +246,10 @@ class Registry {
   }
 
   Pipelines pipelines_;
-  std::unique_ptr<appliance::Disk> disk_ = std::move(*appliance::open_state_folder(""));
-  appliance::EpochStore epochs_ = *appliance::EpochStore::open(*disk_);
-  appliance::SingleBoxDirectory parts_{limits::kChunkBytesDefault};
-  appliance::JobRegistry registry_;
+  std::unique_ptr<storage::Disk> disk_ = std::move(*storage::open_state_folder(""));
+  storage::EpochStore epochs_ = *storage::EpochStore::open(*disk_);
+  control::SingleBoxDirectory parts_{limits::kChunkBytesDefault};
+  control::JobRegistry registry_;
   std::map<ConnectionId, wire::FrameReader> readers_;
   uint64_t now_ns_ = 1'000'000'000'000;
 };

@@ -15,7 +15,7 @@ constexpr uint32_t kRanges = 4'000;
 
 std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, uint32_t number,
                                                   const std::string& address,
-                                                  const appliance::RelaySpec& spec) {
+                                                  const control::RelaySpec& spec) {
   worker::MembershipOptions options;
   options.job = spec.job;
   options.box = address;
@@ -30,7 +30,7 @@ std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, 
   options.seed = rack.options.seed * 77 + options.incarnation;
   std::vector<worker::TensorSpec> tensors;
   tensors.push_back({.name = "pbox.workers", .elements = 1, .dtype = wire::Dtype::kF32});
-  for (const appliance::RelayedChunk& chunk : spec.chunks) {
+  for (const control::RelayedChunk& chunk : spec.chunks) {
     tensors.push_back({.name = chunk.name,
                        .elements = chunk.elements,
                        .dtype = wire::Dtype::kF32,
@@ -42,7 +42,7 @@ std::unique_ptr<worker::Membership> membership_of(const Rack& rack, HostId box, 
 }  // namespace
 
 BackupMember::BackupMember(Rack& rack, HostId box, uint32_t number, const std::string& address,
-                           appliance::RelaySpec spec, std::function<void(Status)> tell)
+                           control::RelaySpec spec, std::function<void(Status)> tell)
     : Member(rack,
              {.host = client_of(rack.options, box),
               .first_port = static_cast<uint16_t>(kFirstPort + kPortsEach * (number % kRanges))}),
@@ -64,15 +64,15 @@ void BackupMember::seed(std::vector<std::vector<float>> values) {
   thread_.wake_soon();
 }
 
-void BackupMember::run(std::vector<appliance::RelayLane> lanes) {
+void BackupMember::run(std::vector<control::RelayLane> lanes) {
   lanes_ = std::move(lanes);
-  for (const appliance::RelayLane& lane : lanes_) {
+  for (const control::RelayLane& lane : lanes_) {
     lane.uplink->open(static_cast<uint32_t>(all_workers_), -1);
   }
   thread_.wake_soon();
 }
 
-appliance::RelayView BackupMember::view() const {
+control::RelayView BackupMember::view() const {
   return {.box = address_,
           .rank = 0,
           .racks = 1,
@@ -118,7 +118,7 @@ uint64_t BackupMember::run(worker::Exchange& exchange, uint64_t now_ns, bool& bu
 void BackupMember::start(uint32_t chunk, float* values) {
   auto* bytes = reinterpret_cast<std::byte*>(values);
   membership_->start(
-      {.tensor = chunk + appliance::kTensorsBesideChunks, .input = bytes, .output = bytes});
+      {.tensor = chunk + control::kTensorsBesideChunks, .input = bytes, .output = bytes});
 }
 
 void BackupMember::start_seeds() {
@@ -154,7 +154,7 @@ void BackupMember::completed(uint32_t tensor) {
     seeds_.reset();
     tell(ok_status());
   } else {
-    const uint32_t chunk = tensor - appliance::kTensorsBesideChunks;
+    const uint32_t chunk = tensor - control::kTensorsBesideChunks;
     ++relayed_;
     lanes_[lane_of_[chunk]].uplink->give_back(chunk);
     lanes_[lane_of_[chunk]].wake();

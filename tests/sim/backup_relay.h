@@ -17,12 +17,12 @@ class BackupMember final : public Member {
  public:
   // Joins the backup job at once. `box` is the primary; the backup box is at `address`.
   BackupMember(Rack& rack, HostId box, uint32_t number, const std::string& address,
-               appliance::RelaySpec spec, std::function<void(Status)> tell);
+               control::RelaySpec spec, std::function<void(Status)> tell);
 
   // These are the operations of appliance::Relay.
   void seed(std::vector<std::vector<float>> values);
-  void run(std::vector<appliance::RelayLane> lanes);
-  appliance::RelayView view() const;
+  void run(std::vector<control::RelayLane> lanes);
+  control::RelayView view() const;
   void leave();
 
   // Called when a pipeline may have chunks for the relay.
@@ -45,7 +45,7 @@ class BackupMember final : public Member {
   void tell(const Status& status);
 
   HostId box_;  // the primary
-  appliance::RelaySpec spec_;
+  control::RelaySpec spec_;
   std::string address_;
   std::function<void(Status)> tell_;
   float own_workers_ = 0, all_workers_ = 0;
@@ -53,19 +53,19 @@ class BackupMember final : public Member {
   std::optional<std::vector<std::vector<float>>> seeds_;  // held until all of them have been sent
   bool seeds_started_ = false;
   uint32_t seeds_left_ = 0;
-  std::vector<appliance::RelayLane> lanes_;
+  std::vector<control::RelayLane> lanes_;
   std::vector<size_t> lane_of_;  // by chunk
   uint64_t started_ = 0, relayed_ = 0;
 };
 
 // The object that the registry holds; it forwards to a BackupMember.
-class BackupRelay final : public appliance::Relay {
+class BackupRelay final : public control::Relay {
  public:
   explicit BackupRelay(BackupMember& member) : member_(member) {}
   ~BackupRelay() override { member_.leave(); }
   void seed(std::vector<std::vector<float>> values) override { member_.seed(std::move(values)); }
-  void run(std::vector<appliance::RelayLane> lanes) override { member_.run(std::move(lanes)); }
-  appliance::RelayView view() const override { return member_.view(); }
+  void run(std::vector<control::RelayLane> lanes) override { member_.run(std::move(lanes)); }
+  control::RelayView view() const override { return member_.view(); }
 
  private:
   BackupMember& member_;

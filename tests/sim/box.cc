@@ -42,8 +42,8 @@ Box::Box(Rack& rack, HostId host)
   });
 }
 
-appliance::RegistryOptions Box::registry_options() const {
-  appliance::RegistryOptions options;
+control::RegistryOptions Box::registry_options() const {
+  control::RegistryOptions options;
   options.box_name = "box" + std::to_string(host_);
   options.dead_after_ns = rack_.options.dead_after_ns;
   options.heartbeat_interval_ms =
@@ -66,7 +66,7 @@ appliance::RegistryOptions Box::registry_options() const {
 
 void Box::start() {
   if (up()) return;
-  auto epochs = appliance::EpochStore::open(disk_);
+  auto epochs = storage::EpochStore::open(disk_);
   if (!epochs) {
     require(epochs.error().message.find("damaged") == std::string::npos,
             [&] { return "the disk did not keep a whole epoch file: " + epochs.error().message; });
@@ -95,8 +95,8 @@ void Box::start() {
   }
   ++starts_;
   box_epochs_.emplace(*epochs_, host_, rack_.options.boxes);
-  registry_ = std::make_unique<appliance::JobRegistry>(registry_options(), *this, *box_epochs_,
-                                                       *this, nullptr, nullptr, this);
+  registry_ = std::make_unique<control::JobRegistry>(registry_options(), *this, *box_epochs_, *this,
+                                                     nullptr, nullptr, this);
   rack_.parts.forget(host_);
   rack_.parts.set_registered(host_, true);
   control_thread_.wake_soon();
@@ -121,7 +121,7 @@ void Box::crash(bool silently) {
   if (silently) disk_.crash();
 }
 
-appliance::PipelineInfo Box::info(uint32_t index) const {
+control::PipelineInfo Box::info(uint32_t index) const {
   return {.address = nic::address_string(pipelines_[index].local),
           .udp_port = pipelines_[index].local.port,
           .receive_buffer_bytes = rack_.options.ring_bytes,
@@ -225,12 +225,12 @@ void Box::flush() {
   for (;;) {
     const auto actions = registry_->take_actions();
     if (actions.empty()) return;
-    for (const appliance::Action& action : actions) carry_out(action);
+    for (const control::Action& action : actions) carry_out(action);
   }
 }
 
-void Box::carry_out(const appliance::Action& action) {
-  if (action.kind == appliance::Action::Kind::kClose) {
+void Box::carry_out(const control::Action& action) {
+  if (action.kind == control::Action::Kind::kClose) {
     rack_.control.close(action.connection, host_);
     // Does what the control server does once the last message has been sent.
     registry_->on_closed(action.connection, "closed by the box", control_thread_.now_ns());
@@ -326,8 +326,8 @@ std::vector<proto::PartPlace> Box::backup_candidates(const std::string&, uint32_
   return places;
 }
 
-std::unique_ptr<appliance::Relay> Box::join(const std::string& address, appliance::RelaySpec spec,
-                                            std::function<void(Status)> on_change) {
+std::unique_ptr<control::Relay> Box::join(const std::string& address, control::RelaySpec spec,
+                                          std::function<void(Status)> on_change) {
   const auto tell = [this, on_change = std::move(on_change)](const Status& status) {
     on_change(status);
     if (up()) flush();

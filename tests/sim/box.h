@@ -17,9 +17,9 @@ namespace pbox::sim {
 
 // The epochs of one box: those on its own disk, combined with the box's number so that no other box
 // has them.
-class BoxEpochs : public appliance::Epochs {
+class BoxEpochs : public storage::Epochs {
  public:
-  BoxEpochs(appliance::EpochStore& own, HostId box, uint32_t boxes)
+  BoxEpochs(storage::EpochStore& own, HostId box, uint32_t boxes)
       : own_(own), box_(box), boxes_(boxes) {}
   Result<uint32_t> next(uint32_t floor) override {
     const auto own = own_.next(floor / boxes_);
@@ -29,15 +29,15 @@ class BoxEpochs : public appliance::Epochs {
   uint32_t newest() const override { return own_.newest() * boxes_ + box_; }
 
  private:
-  appliance::EpochStore& own_;
+  storage::EpochStore& own_;
   HostId box_;
   uint32_t boxes_;
 };
 
 class Box final : public ControlEnd,
-                  public appliance::PipelineHost,
-                  public appliance::PartDirectory,
-                  public appliance::BackupBoxes {
+                  public control::PipelineHost,
+                  public control::PartDirectory,
+                  public control::BackupBoxes {
  public:
   Box(Rack& rack, HostId host);
 
@@ -55,7 +55,7 @@ class Box final : public ControlEnd,
   void on_closed(ConnectionId id, const std::string& reason) override;
 
   HostId host() const { return host_; }
-  const appliance::JobRegistry& registry() const { return *registry_; }
+  const control::JobRegistry& registry() const { return *registry_; }
   // These functions carry out episodes.
   void pause(uint64_t length_ns);
   void pause_pipeline(uint32_t pipeline, uint64_t length_ns);
@@ -77,7 +77,7 @@ class Box final : public ControlEnd,
   };
 
   uint32_t count() const override { return static_cast<uint32_t>(pipelines_.size()); }
-  appliance::PipelineInfo info(uint32_t pipeline) const override;
+  control::PipelineInfo info(uint32_t pipeline) const override;
   void execute(uint32_t pipeline, pipeline::Command command) override;
   Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
   void remove(uint32_t pipeline, std::unique_ptr<pipeline::JobShard> shard) override;
@@ -91,8 +91,8 @@ class Box final : public ControlEnd,
   std::vector<proto::PartPlace> backup_candidates(const std::string& job,
                                                   uint32_t part) const override;
   bool has_other_boxes(const std::string& job) const override { return rack_.parts.may_move(job); }
-  std::unique_ptr<appliance::Relay> join(const std::string& address, appliance::RelaySpec spec,
-                                         std::function<void(Status)> on_change) override;
+  std::unique_ptr<control::Relay> join(const std::string& address, control::RelaySpec spec,
+                                       std::function<void(Status)> on_change) override;
   void give_away(const std::string& job, HostId lost);
 
   // The box's client side: its questions to other boxes, and the connections to its backup boxes.
@@ -119,14 +119,14 @@ class Box final : public ControlEnd,
   void turn_control();
   // Carries out the actions that the registry asks for.
   void flush();
-  void carry_out(const appliance::Action& action);
+  void carry_out(const control::Action& action);
   JobModel& job_of(ConnectionId id);
   // Notes that the epoch was assigned to a job, or (kOfCopies) to a backup copy. No epoch may be
   // assigned twice.
   void note_epoch(uint32_t epoch, uint32_t job);
   static constexpr uint32_t kOfCopies = UINT32_MAX;
   void learn_session(ConnectionId id, const proto::Session& session);
-  appliance::RegistryOptions registry_options() const;
+  control::RegistryOptions registry_options() const;
 
   Rack& rack_;
   HostId host_;
@@ -136,11 +136,11 @@ class Box final : public ControlEnd,
   Thread control_thread_;
   std::unique_ptr<BoxChecker> checker_;
   SimDisk disk_;
-  std::optional<appliance::EpochStore> epochs_;
+  std::optional<storage::EpochStore> epochs_;
   std::optional<BoxEpochs> box_epochs_;
   // all relays that ever existed, because jobs refer to them
   std::vector<std::unique_ptr<BackupMember>> relays_;
-  std::unique_ptr<appliance::JobRegistry> registry_;
+  std::unique_ptr<control::JobRegistry> registry_;
   uint64_t starts_ = 0;
   // Over all starts of the box: the job and the start to which each epoch was assigned.
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> epochs_given_;

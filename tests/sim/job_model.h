@@ -53,7 +53,7 @@ struct JobModel {
   uint32_t all_ranks() const { return (1u << options.workers) - 1; }
   // False if a rogue member may push anything, so that sums mean nothing.
   bool has_known_sums() const { return !options.rogue; }
-  bool may_lack_ranks() const { return options.on_worker_lost == appliance::LostPolicy::kPartial; }
+  bool may_lack_ranks() const { return options.on_worker_lost == control::LostPolicy::kPartial; }
 
   uint32_t index;
   const JobOptions& options;

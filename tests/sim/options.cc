@@ -80,19 +80,19 @@ void draw_sizes(Draw& draw, JobOptions& job) {
 void draw_optimizer(Draw& draw, JobOptions& job) {
   job.mode = pipeline::Mode::kOptimize;
   job.optimizer = static_cast<optimizer::OptimizerKind>(draw.between(1, 5));
-  if (job.on_worker_lost == appliance::LostPolicy::kPartial) job.on_worker_lost = {};  // wait
+  if (job.on_worker_lost == control::LostPolicy::kPartial) job.on_worker_lost = {};  // wait
 }
 
 // Draws the policies for a lost box or rank.
 void draw_fate(Draw& draw, JobOptions& job) {
-  using appliance::LostPolicy;
+  using control::LostPolicy;
   constexpr LostPolicy kPolicies[] = {LostPolicy::kWait, LostPolicy::kWait, LostPolicy::kPartial,
                                       LostPolicy::kAbort};
   job.on_worker_lost = draw.one_of(kPolicies);
   if (job.mode == pipeline::Mode::kOptimize && job.on_worker_lost == LostPolicy::kPartial) {
     job.on_worker_lost = LostPolicy::kWait;
   }
-  if (draw.chance(0.15)) job.recovery = appliance::Recovery::kNone;
+  if (draw.chance(0.15)) job.recovery = control::Recovery::kNone;
   job.patient = job.on_worker_lost == LostPolicy::kPartial ? draw.chance(0.3) : draw.chance(0.8);
 }
 
@@ -305,7 +305,7 @@ void draw_moves(uint64_t seed, Options& options) {
       some_may = some_may || job.may_move;
       continue;
     }
-    job.may_move = !job.rogue && draw.chance(0.8) && job.recovery == appliance::Recovery::kCopy;
+    job.may_move = !job.rogue && draw.chance(0.8) && job.recovery == control::Recovery::kCopy;
     some_may = some_may || job.may_move;
     if (job.may_move && optimizers.chance(0.4)) draw_optimizer(optimizers, job);
     const bool optimizes = job.may_move && job.mode == pipeline::Mode::kOptimize;
@@ -371,13 +371,13 @@ void draw_stragglers(Draw& draw, JobOptions& job) {
 // Draws a job that the model permits (appliance/control/sync_spec.h) and that can be checked
 // (updates.h).
 void relax(Draw& draw, JobOptions& job) {
-  using appliance::LostPolicy;
+  using control::LostPolicy;
   constexpr LostPolicy kPolicies[] = {LostPolicy::kPartial, LostPolicy::kPartial, LostPolicy::kWait,
                                       LostPolicy::kAbort};
   job.sync = draw_model(draw, job.workers);
   job.mode = pipeline::Mode::kOptimize;
   job.optimizer = optimizer::OptimizerKind::kSgd;
-  job.recovery = appliance::Recovery::kNone;
+  job.recovery = control::Recovery::kNone;
   job.delivery = wire::Delivery::kBroadcast;
   job.on_worker_lost = draw.one_of(kPolicies);
   job.patient = draw.chance(0.1);  // no rank can rejoin
@@ -420,8 +420,7 @@ void draw_models(uint64_t seed, Options& options) {
     if (job.straggling != Straggling::kNone && options.faults_end_ns > 0 && draw.chance(0.5)) {
       options.faults_end_ns *= 3;
     }
-    const bool goes_on_without =
-        is_relaxed && job.on_worker_lost == appliance::LostPolicy::kPartial;
+    const bool goes_on_without = is_relaxed && job.on_worker_lost == control::LostPolicy::kPartial;
     if (goes_on_without && options.faults_end_ns > 0 && draw.chance(0.3)) {
       draw_losses(draw, options);
     }

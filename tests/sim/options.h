@@ -42,8 +42,8 @@ struct JobOptions {
   bool by_steps = true;
   bool same_order = true;
   bool in_place = false;
-  appliance::LostPolicy on_worker_lost = appliance::LostPolicy::kWait;
-  appliance::Recovery recovery = appliance::Recovery::kCopy;
+  control::LostPolicy on_worker_lost = control::LostPolicy::kWait;
+  control::Recovery recovery = control::Recovery::kCopy;
   // If true, the job waits for lost ranks until they are back, however long that takes. Otherwise
   // it waits for a short time and may then end.
   bool patient = true;

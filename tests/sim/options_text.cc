@@ -33,7 +33,7 @@ double ms(uint64_t nanoseconds) {
 void add_model(Line& line, const JobOptions& job) {
   constexpr const char* kStraggling[] = {"", "one-rank", "in-turns", "by-chance"};
   const wire::SyncSpec& sync = job.sync;
-  if (job.is_relaxed()) line.add(" %s", appliance::to_string(sync.model));
+  if (job.is_relaxed()) line.add(" %s", preflight::to_string(sync.model));
   if (sync.staleness > 0) line.add(" staleness=%u", sync.staleness);
   if (sync.probability < 1) line.add(" probability=%g", static_cast<double>(sync.probability));
   if (sync.release == wire::Release::kLazy) line.add(" lazy");
@@ -57,7 +57,7 @@ void add_job(Line& line, const JobOptions& job) {
   constexpr const char* kPolicies[] = {"wait", "partial", "abort"};
   line.add(" %s%s%s", kPolicies[static_cast<size_t>(job.on_worker_lost)],
            job.patient ? "" : " impatient",
-           job.recovery == appliance::Recovery::kNone ? " no-recovery" : "");
+           job.recovery == control::Recovery::kNone ? " no-recovery" : "");
   line.add(" %s%s", wire::kPriorityPolicyNames[static_cast<size_t>(job.priority_policy)],
            job.delivery == wire::Delivery::kPull ? " pull" : "");
   if (job.numerics == wire::Numerics::kOrdered) line.add(" ordered");

@@ -24,7 +24,7 @@ Result<std::optional<std::string>> SimDisk::read(const std::string& name) {
   return std::optional<std::string>(found->second.bytes);
 }
 
-class SimDisk::Output : public appliance::OutputFile {
+class SimDisk::Output : public storage::OutputFile {
  public:
   Output(SimDisk& disk, std::string name) : disk_(disk), name_(std::move(name)) {}
   Status write(const void* data, size_t bytes) override {
@@ -37,9 +37,9 @@ class SimDisk::Output : public appliance::OutputFile {
   std::string name_;
 };
 
-Result<std::unique_ptr<appliance::OutputFile>> SimDisk::create(const std::string& name) {
+Result<std::unique_ptr<storage::OutputFile>> SimDisk::create(const std::string& name) {
   files_[name].bytes.clear();
-  return std::unique_ptr<appliance::OutputFile>(std::make_unique<Output>(*this, name));
+  return std::unique_ptr<storage::OutputFile>(std::make_unique<Output>(*this, name));
 }
 
 Status SimDisk::append(const std::string& name, const std::string& bytes) {

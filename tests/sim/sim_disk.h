@@ -13,12 +13,12 @@
 
 namespace pbox::sim {
 
-class SimDisk final : public appliance::Disk {
+class SimDisk final : public storage::Disk {
  public:
   SimDisk(uint64_t seed, FaultCounts& counts) : rng_(seed), counts_(counts) {}
 
   Result<std::optional<std::string>> read(const std::string& name) override;
-  Result<std::unique_ptr<appliance::OutputFile>> create(const std::string& name) override;
+  Result<std::unique_ptr<storage::OutputFile>> create(const std::string& name) override;
   Status rename(const std::string& from, const std::string& to) override;
   Status sync_names() override;
   void remove(const std::string& name) override;

@@ -246,7 +246,7 @@ bool World::are_all_in(const JobModel& job) const {
 // and time-outs, and on ranks that have not joined yet or have left already.
 void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
   const JobOptions& options = job.options;
-  const bool needs_box = options.recovery == appliance::Recovery::kNone || options.is_relaxed();
+  const bool needs_box = options.recovery == control::Recovery::kNone || options.is_relaxed();
   const bool all_are_in = are_all_in(job);
   // If lost ranks cannot rejoin, the others continue, provided that they have rank 0's initial
   // weights.
@@ -259,7 +259,7 @@ void World::disturb(JobModel& job, bool loses_box, const Worker* lost) {
     job.may_fail = job.may_fail || (options.may_move && 2 * left <= options.workers);
     return;
   }
-  if (options.recovery == appliance::Recovery::kNone || (loses_box && needs_box)) {
+  if (options.recovery == control::Recovery::kNone || (loses_box && needs_box)) {
     job.may_fail = true;
   }
   gather_again(job, all_are_in);
@@ -271,7 +271,7 @@ void World::gather_again(JobModel& job, bool all_are_in) {
   job.disturbed = true;
   const bool some_may_leave = !job.at_barrier.empty();  // before the lost rank is back
   if (!options.patient || !all_are_in || some_may_leave || !options.barrier_at_end ||
-      options.on_worker_lost == appliance::LostPolicy::kAbort) {
+      options.on_worker_lost == control::LostPolicy::kAbort) {
     job.may_fail = true;
   }
 }
@@ -303,7 +303,7 @@ bool World::outlives(const JobModel& job, const Box& lost) const {
   bool runs = false;
   for (const auto& box : boxes_) {
     if (!box->up()) continue;
-    for (const appliance::JobView& view : box->registry().views(queue_.now_ns())) {
+    for (const control::JobView& view : box->registry().views(queue_.now_ns())) {
       if (view.name != job.name || view.state != "running") continue;
       runs = true;
       if (box.get() != &lost) continue;

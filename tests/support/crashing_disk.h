@@ -10,16 +10,16 @@
 
 namespace pbox::test {
 
-class CrashingDisk : public appliance::Disk {
+class CrashingDisk : public storage::Disk {
  public:
   Result<std::optional<std::string>> read(const std::string& name) override {
     const auto found = now_.find(name);
     if (found == now_.end()) return std::optional<std::string>();
     return std::optional<std::string>(found->second);
   }
-  Result<std::unique_ptr<appliance::OutputFile>> create(const std::string& name) override {
+  Result<std::unique_ptr<storage::OutputFile>> create(const std::string& name) override {
     now_[name].clear();
-    return std::unique_ptr<appliance::OutputFile>(std::make_unique<Output>(*this, name));
+    return std::unique_ptr<storage::OutputFile>(std::make_unique<Output>(*this, name));
   }
   Status rename(const std::string& from, const std::string& to) override {
     return step([&] {
@@ -51,7 +51,7 @@ class CrashingDisk : public appliance::Disk {
   int steps_left = -1;  // steps that still succeed; after them every step fails; -1: none fails
 
  private:
-  class Output : public appliance::OutputFile {
+  class Output : public storage::OutputFile {
    public:
     Output(CrashingDisk& disk, std::string name) : disk_(disk), name_(std::move(name)) {}
     Status write(const void* data, size_t bytes) override {

@@ -43,17 +43,17 @@ bool is_box(const std::string& host, uint16_t port) {
 
 // Reports the state of the machine. Returns false if pboxd would refuse to start.
 bool check_machine(const Config& config, bool runs, Report& report) {
-  const auto facts = pbox::appliance::read_host_facts();
+  const auto facts = pbox::host::read_host_facts();
   if (!facts) {
     report.fail("host", facts.error().message,
                 "check that /sys is mounted and readable; lstopo reads the same files");
     return false;
   }
-  std::vector<pbox::appliance::PortProbe> probes;
-  const auto topology = pbox::appliance::plan(config, *facts);
+  std::vector<pbox::preflight::PortProbe> probes;
+  const auto topology = pbox::topology::plan(config, *facts);
   if (topology && !runs) {
     probes =
-        pbox::appliance::probe_ports(config, static_cast<uint32_t>(topology->pipelines.size()));
+        pbox::preflight::probe_ports(config, static_cast<uint32_t>(topology->pipelines.size()));
   }
   const auto checks = preflight(config, *facts, probes);
   for (const Check& check : checks) {
@@ -68,7 +68,7 @@ uint32_t dpdk_mtu(const Config& config) {
 
 // Returns whether this host's kernel has an interface in a network of the box's devices. An example
 // is a veth pair with one end at the box and the other at the kernel.
-bool is_peer_of_devices(const Config& config, const pbox::appliance::HostFacts& facts) {
+bool is_peer_of_devices(const Config& config, const pbox::host::HostFacts& facts) {
   for (const auto& device : config.dpdk.devices) {
     for (const auto& text : device.addresses) {
       const auto network = pbox::nic::parse_interface_address(text);
@@ -131,7 +131,7 @@ void exchange(const Config& config, uint16_t control_port, uint32_t seconds, boo
   path.host = reachable(config.box.listen);
   path.port = control_port;
   path.seconds = seconds;
-  const auto facts = pbox::appliance::read_host_facts();
+  const auto facts = pbox::host::read_host_facts();
   if (config.data.port != pbox::config::PortKind::kDpdk ||
       (facts && is_peer_of_devices(config, *facts))) {
     check_box(path, report);

@@ -102,7 +102,7 @@ int Report::finish() {
     auto list = nlohmann::ordered_json::array();
     for (const Check& check : checks_) {
       list.push_back({{"name", check.name},
-                      {"level", pbox::appliance::to_string(check.level)},
+                      {"level", pbox::preflight::to_string(check.level)},
                       {"finding", check.finding},
                       {"remedy", check.remedy}});
     }

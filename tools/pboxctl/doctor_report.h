@@ -11,8 +11,8 @@
 
 namespace pboxctl {
 
-using pbox::appliance::Check;
-using pbox::appliance::CheckLevel;
+using pbox::preflight::Check;
+using pbox::preflight::CheckLevel;
 
 // Set by SIGINT and SIGTERM. A check that waits then stops waiting, leaves its job and returns.
 extern std::atomic<bool> stop_requested;

@@ -29,8 +29,8 @@ options::options_description plan_options() {
 
 // Opens the devices as the box would, adds their capabilities to the plan's reasons, and closes
 // them again. A running box keeps its devices; it logged the same capabilities when it started.
-void ask_devices(const pbox::config::Config& config, pbox::appliance::Topology& topology) {
-  const auto ports = pbox::appliance::Ports::start(topology, config);
+void ask_devices(const pbox::config::Config& config, pbox::topology::Topology& topology) {
+  const auto ports = pbox::pipelines::Ports::start(topology, config);
   if (!ports) {
     topology.reasons.push_back("the devices were not asked what they can do: " +
                                ports.error().message);
@@ -46,20 +46,19 @@ int plan(const options::variables_map& given, const Words& settings) {
   for (const auto& error : outcome.errors) std::cerr << "pboxctl: " << error << '\n';
   if (!outcome.config) return kUsage;
   const auto facts = given.contains("topology")
-                         ? pbox::appliance::load_host_facts(given["topology"].as<std::string>())
-                         : pbox::appliance::read_host_facts();
+                         ? pbox::host::load_host_facts(given["topology"].as<std::string>())
+                         : pbox::host::read_host_facts();
   if (!facts) {
     std::cerr << "pboxctl: " << facts.error().message << '\n';
     return kFailed;
   }
-  auto topology = pbox::appliance::plan(*outcome.config, *facts);
+  auto topology = pbox::topology::plan(*outcome.config, *facts);
   if (!topology) {
     std::cerr << "pboxctl: " << topology.error().message << '\n';
     return kFailed;
   }
   if (facts->is_live) ask_devices(*outcome.config, *topology);
-  std::cout << (as_json ? pbox::appliance::to_json(*topology)
-                        : pbox::appliance::to_text(*topology));
+  std::cout << (as_json ? pbox::topology::to_json(*topology) : pbox::topology::to_text(*topology));
   return kDone;
 }
 

@@ -4,16 +4,16 @@
 
 namespace pbox::appliance {
 
-HostFacts machine(int node_count, int cores_per_node, int threads_per_core) {
-  HostFacts facts;
+host::HostFacts machine(int node_count, int cores_per_node, int threads_per_core) {
+  host::HostFacts facts;
   facts.source = "test machine";
   const int core_count = node_count * cores_per_node;
   for (int node = 0; node < node_count; ++node) {
-    facts.nodes.push_back(NumaNode{node, kNodeBytes, 0, 0});
+    facts.nodes.push_back(host::NumaNode{node, kNodeBytes, 0, 0});
     facts.memory_bytes += kNodeBytes;
   }
   for (int index = 0; index < core_count; ++index) {
-    Core core;
+    host::Core core;
     core.package = core.node = index / cores_per_node;
     for (int thread = 0; thread < threads_per_core; ++thread) {
       core.cpus.push_back(thread * core_count + index);
@@ -21,13 +21,13 @@ HostFacts machine(int node_count, int cores_per_node, int threads_per_core) {
     facts.cores.push_back(core);
   }
   for (int cpu = 0; cpu < core_count * threads_per_core; ++cpu) facts.allowed_cpus.push_back(cpu);
-  facts.memlock_bytes = kUnlimited;
+  facts.memlock_bytes = host::kUnlimited;
   return facts;
 }
 
-Nic& add_nic(HostFacts& facts, int node, uint32_t link_mbps) {
+host::Nic& add_nic(host::HostFacts& facts, int node, uint32_t link_mbps) {
   const std::string number = std::to_string(facts.nics.size());
-  Nic nic;
+  host::Nic nic;
   nic.name = "eth" + number;
   nic.pci_address = "0000:0" + number + ":00.0";
   nic.node = node;
@@ -38,8 +38,8 @@ Nic& add_nic(HostFacts& facts, int node, uint32_t link_mbps) {
   return facts.nics.back();
 }
 
-PciNetwork& add_pci(HostFacts& facts, int node, const std::string& driver) {
-  PciNetwork device;
+host::PciNetwork& add_pci(host::HostFacts& facts, int node, const std::string& driver) {
+  host::PciNetwork device;
   device.address = "0000:0" + std::to_string(facts.pci_network.size()) + ":00.0";
   device.node = node;
   device.driver = driver;
@@ -65,20 +65,20 @@ config::Config open_config() {
   return config;
 }
 
-bool has_reason(const Topology& topology, const std::string& words) {
+bool has_reason(const topology::Topology& topology, const std::string& words) {
   for (const auto& reason : topology.reasons) {
     if (reason.find(words) != std::string::npos) return true;
   }
   return false;
 }
 
-std::vector<int> cpus_of(const Topology& topology) {
+std::vector<int> cpus_of(const topology::Topology& topology) {
   std::vector<int> cpus;
   for (const auto& pipeline : topology.pipelines) cpus.push_back(pipeline.cpu);
   return cpus;
 }
 
-std::vector<std::string> nics_of(const Topology& topology) {
+std::vector<std::string> nics_of(const topology::Topology& topology) {
   std::vector<std::string> nics;
   for (const auto& pipeline : topology.pipelines) nics.push_back(pipeline.nic);
   return nics;

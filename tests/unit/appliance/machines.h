@@ -12,13 +12,13 @@ inline constexpr uint64_t kNodeBytes = 16ull << 30;
 
 // `node_count` nodes of 16 GiB with `cores_per_node` cores each. CPUs are numbered as Linux does:
 // first threads of all cores, then second threads.
-HostFacts machine(int node_count, int cores_per_node, int threads_per_core = 1);
+host::HostFacts machine(int node_count, int cores_per_node, int threads_per_core = 1);
 
 // Adds a NIC with its own address 10.0.N.1, N its number, and returns it.
-Nic& add_nic(HostFacts& facts, int node, uint32_t link_mbps = 0);
+host::Nic& add_nic(host::HostFacts& facts, int node, uint32_t link_mbps = 0);
 
 // Adds a network device 0000:0N:00.0 on PCI, N its number, and returns it.
-PciNetwork& add_pci(HostFacts& facts, int node, const std::string& driver = "vfio-pci");
+host::PciNetwork& add_pci(host::HostFacts& facts, int node, const std::string& driver = "vfio-pci");
 
 // Serves the devices without keys: dpdk.devices = `devices`.
 config::Config dpdk_config(const std::string& devices);
@@ -26,8 +26,8 @@ config::Config dpdk_config(const std::string& devices);
 // Serves all NICs without keys.
 config::Config open_config();
 
-bool has_reason(const Topology& topology, const std::string& words);
-std::vector<int> cpus_of(const Topology& topology);
-std::vector<std::string> nics_of(const Topology& topology);
+bool has_reason(const topology::Topology& topology, const std::string& words);
+std::vector<int> cpus_of(const topology::Topology& topology);
+std::vector<std::string> nics_of(const topology::Topology& topology);
 
 }  // namespace pbox::appliance

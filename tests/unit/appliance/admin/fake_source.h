@@ -7,7 +7,7 @@
 
 #include "appliance/admin/source.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 
 class FakeSource : public AdminSource {
  public:
@@ -34,7 +34,7 @@ class FakeSource : public AdminSource {
     port_counters.add(nic::PortCounter::kSendFailures, 6);
     port_counters.add(nic::PortCounter::kDropVlan, 8);
 
-    JobView job;
+    control::JobView job;
     job.name = "bert";
     job.state = "running";
     job.mode = "optimize";
@@ -60,7 +60,7 @@ class FakeSource : public AdminSource {
                     .state = "lost",
                     .awaited_s = 3.5,
                     .nonfinite_fragments = 21,
-                    .newest_nonfinite = NonfiniteView{{"head", 12}, 1.5}},
+                    .newest_nonfinite = control::NonfiniteView{{"head", 12}, 1.5}},
                    {.rank = 2, .peer = "", .state = "absent"}};
     job.sync = {.model = "ssp", .staleness = 3, .release = "lazy", .reads = "fresh"};
     job.pulls = {.pulls = 400, .delayed = 5, .parked_s = 1.25, .lead_rounds = 2};
@@ -89,12 +89,12 @@ class FakeSource : public AdminSource {
     floating.port_counters = &port_counters;
     return {pinned, floating};
   }
-  std::vector<JobView> jobs() const override { return job_views; }
-  std::vector<StragglerView> stragglers() const override { return straggler_views; }
+  std::vector<control::JobView> jobs() const override { return job_views; }
+  std::vector<control::StragglerView> stragglers() const override { return straggler_views; }
   ClusterView cluster() const override { return cluster_view; }
   cluster::BalancingView balancing() const override { return balancing_view; }
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override {
-    for (JobView& view : job_views) {
+    for (control::JobView& view : job_views) {
       if (view.name != job) continue;
       view.priority_policy = wire::kPriorityPolicyNames[static_cast<size_t>(policy)];
       return ok_status();
@@ -108,7 +108,7 @@ class FakeSource : public AdminSource {
     traced_s = seconds;
     return ok_status();
   }
-  Result<TraceView> trace(const std::string& job) override {
+  Result<control::TraceView> trace(const std::string& job) override {
     if (job != "bert") return Error{ErrorCode::kNotFound, "no such job"};
     if (traced_s == 0) return Error{ErrorCode::kUnavailable, "there is no trace"};
     return trace_view;
@@ -121,7 +121,7 @@ class FakeSource : public AdminSource {
     snapshot_timeout_s = timeout_s;
     return ok_status();
   }
-  std::optional<SnapshotView> snapshot(const std::string& job) const override {
+  std::optional<control::SnapshotView> snapshot(const std::string& job) const override {
     return job == "bert" ? snapshot_view : std::nullopt;
   }
 
@@ -137,12 +137,12 @@ class FakeSource : public AdminSource {
     return flight_image;
   }
 
-  std::optional<SnapshotView> snapshot_view;
+  std::optional<control::SnapshotView> snapshot_view;
   double snapshot_timeout_s = 0;
   std::string flight_image = std::string("\x00\xffPBOX", 6);
   bool alone = false;
   double traced_s = 0;
-  TraceView trace_view{
+  control::TraceView trace_view{
       .job = "bert",
       .world_size = 3,
       .begun_ns = 1'000,
@@ -160,8 +160,8 @@ class FakeSource : public AdminSource {
       .leader = cluster::Leader{"box<1>", 1'700'000'000},
       .boxes = {{.name = "box<1>", .control = "10.0.0.9:9541", .data = {"10.0.0.9:9542"}},
                 {.name = "box<2>", .capacity_bytes_per_s = 125'000'000}}};
-  std::vector<JobView> job_views;
-  std::vector<StragglerView> straggler_views{
+  std::vector<control::JobView> job_views;
+  std::vector<control::StragglerView> straggler_views{
       {.job = "bert",
        .state = "running",
        .world_size = 3,
@@ -198,4 +198,4 @@ class FakeSource : public AdminSource {
   nic::PortCounters port_counters;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -4,5 +4,5 @@
 #include "appliance/admin/metric_table.h"
 
 int main() {
-  std::cout << pbox::appliance::metric_reference();
+  std::cout << pbox::admin::metric_reference();
 }

@@ -5,6 +5,6 @@
 #include "tests/unit/appliance/admin/fake_source.h"
 
 int main() {
-  const pbox::appliance::FakeSource source;
-  std::cout << pbox::appliance::metrics_text(source, pbox::appliance::read_process_usage());
+  const pbox::admin::FakeSource source;
+  std::cout << pbox::admin::metrics_text(source, pbox::admin::read_process_usage());
 }

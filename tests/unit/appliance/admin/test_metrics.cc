@@ -9,7 +9,7 @@
 #include "pipeline/observe/duration_histogram.h"
 #include "tests/unit/appliance/admin/fake_source.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -247,4 +247,4 @@ TEST_CASE("the usage of the process is read") {
 }
 
 }  // namespace
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -4,7 +4,7 @@
 #include "appliance/admin/routes.h"
 #include "tests/unit/appliance/admin/fake_source.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 using Json = nlohmann::json;
@@ -393,4 +393,4 @@ TEST_CASE("an error answer is one line that lists the pages that exist") {
 }
 
 }  // namespace
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

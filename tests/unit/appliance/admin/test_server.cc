@@ -16,7 +16,7 @@
 #include "appliance/admin/server.h"
 #include "tests/unit/appliance/admin/fake_source.h"
 
-namespace pbox::appliance {
+namespace pbox::admin {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -279,4 +279,4 @@ TEST_CASE("an address that cannot be used is an error that names the option") {
 }
 
 }  // namespace
-}  // namespace pbox::appliance
+}  // namespace pbox::admin

@@ -21,7 +21,7 @@ class Box {
   }
   void start() {
     pool_.reset();
-    given_.emplace(*appliance::EpochStore::open(disk));
+    given_.emplace(*storage::EpochStore::open(disk));
     pool_.emplace(desk_.context, store_, disk, *given_, "rack/" + name_);
   }
   EpochPool& pool() { return *pool_; }
@@ -41,7 +41,7 @@ class Box {
   Desk& desk_;
   Store& store_;
   std::string name_;
-  std::optional<appliance::EpochStore> given_;
+  std::optional<storage::EpochStore> given_;
   std::optional<EpochPool> pool_;
 };
 
@@ -112,7 +112,7 @@ TEST_CASE("epochs exceed a floor above the reserved block, and the box's own ear
 
   test::CrashingDisk disk;
   {
-    auto alone = *appliance::EpochStore::open(disk);
+    auto alone = *storage::EpochStore::open(disk);
     REQUIRE(alone.next(5'000).ok());  // used with the local store, before the box joined a cluster
   }
   Box late(shared.desk, shared.store(), "three");
@@ -139,7 +139,7 @@ TEST_CASE("a damaged block file only loses the epochs reserved in it") {
   const uint32_t first = box.must_next();
   std::string text = **box.disk.read("epoch-blocks");
   text.back() = text.back() == '9' ? '8' : '9';
-  REQUIRE(appliance::replace_file(box.disk, "epoch-blocks", text).ok());
+  REQUIRE(storage::replace_file(box.disk, "epoch-blocks", text).ok());
   box.start();
   CHECK(box.must_next() == first + EpochPool::kBlock);
 }

@@ -5,8 +5,8 @@
 namespace pbox::cluster {
 namespace {
 
-using appliance::PartProgress;
-using appliance::RankProgress;
+using control::PartProgress;
+using control::RankProgress;
 
 constexpr uint64_t kMs = 1'000'000;
 

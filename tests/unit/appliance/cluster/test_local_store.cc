@@ -11,7 +11,7 @@ namespace {
 
 using Catch::Contains;
 
-std::unique_ptr<LocalStore> must_open(Desk& desk, appliance::Disk& disk, Observer observer = {}) {
+std::unique_ptr<LocalStore> must_open(Desk& desk, storage::Disk& disk, Observer observer = {}) {
   auto store = LocalStore::open(desk.context, disk);
   REQUIRE(store.ok());
   (*store)->start(std::move(observer));
@@ -25,7 +25,7 @@ Transaction put(const std::string& value) {
 }  // namespace
 
 TEST_CASE("the local store keeps the promises of every store") {
-  const auto disk = appliance::open_state_folder("");
+  const auto disk = storage::open_state_folder("");
   REQUIRE(disk.ok());
   Desk desk;
   const StoreFactory open = [&](Desk& at, Observer observer) {
@@ -92,7 +92,7 @@ TEST_CASE("a local store whose disk fails reports it, and continues once the dis
 }
 
 TEST_CASE("tokens of a local store ascend over restarts") {
-  const auto disk = appliance::open_state_folder("");
+  const auto disk = storage::open_state_folder("");
   Desk desk;
   int64_t newest = 0;
   for (int start = 0; start < 3; ++start) {
@@ -106,24 +106,24 @@ TEST_CASE("tokens of a local store ascend over restarts") {
 }
 
 TEST_CASE("a damaged file of the local store is an error that says what to do") {
-  const auto disk = appliance::open_state_folder("");
+  const auto disk = storage::open_state_folder("");
   Desk desk;
   REQUIRE(desk.commit(*must_open(desk, **disk), put("1")).ok());
   const std::string whole = **(*disk)->read("cluster");
   for (const size_t at : {size_t{0}, size_t{14}, whole.size() - 1}) {
     std::string damaged = whole;
     damaged[at] ^= 1;
-    REQUIRE(appliance::replace_file(**disk, "cluster", damaged).ok());
+    REQUIRE(storage::replace_file(**disk, "cluster", damaged).ok());
     const auto store = LocalStore::open(desk.context, **disk);
     REQUIRE_FALSE(store.ok());
     CHECK_THAT(store.error().message, Contains("damaged") && Contains("delete the file"));
   }
-  REQUIRE(appliance::replace_file(**disk, "cluster", whole.substr(0, 5)).ok());
+  REQUIRE(storage::replace_file(**disk, "cluster", whole.substr(0, 5)).ok());
   CHECK_FALSE(LocalStore::open(desk.context, **disk).ok());
 }
 
 TEST_CASE("a watch of compacted changes is notified, and a mirror reads again") {
-  const auto disk = appliance::open_state_folder("");
+  const auto disk = storage::open_state_folder("");
   Desk desk;
   const auto store = must_open(desk, **disk);
   bool is_compacted = false;

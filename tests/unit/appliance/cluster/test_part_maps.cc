@@ -84,7 +84,7 @@ struct Box {
 // A cluster of two boxes.
 struct Cluster {
   Cluster()
-      : disk(std::move(*appliance::open_state_folder(""))),
+      : disk(std::move(*storage::open_state_folder(""))),
         store(std::move(*LocalStore::open(desk.context, *disk))) {
     store->start({.on_session = [this](int64_t) {
       for (auto& box : boxes) box->box_directory.on_session();
@@ -124,7 +124,7 @@ struct Cluster {
   }
 
   Desk desk;
-  std::unique_ptr<appliance::Disk> disk;
+  std::unique_ptr<storage::Disk> disk;
   std::unique_ptr<LocalStore> store;
   std::vector<std::unique_ptr<Box>> boxes;
 };

@@ -10,7 +10,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 class RecordingOwner : public JobOwner {
  public:
@@ -83,4 +83,4 @@ struct Bench {
   }
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -5,7 +5,7 @@
 
 #include "nic/wire/control_frame.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 SynchronousHost::SynchronousHost(uint32_t pipelines) : shards_(pipelines) {
   for (uint32_t index = 0; index < pipelines; ++index) {
@@ -47,7 +47,7 @@ Desk::Desk(const RegistryOptions& options, uint32_t pipelines, snapshot::Snapsho
       upstream_(upstream),
       backups_(backups),
       host_(std::make_unique<SynchronousHost>(pipelines)) {
-  disk_ = std::move(*open_state_folder(""));
+  disk_ = std::move(*storage::open_state_folder(""));
   epochs_.emplace(*disk_);
   registry_ =
       std::make_unique<JobRegistry>(options, *host_, *epochs_, parts, shelf_, upstream_, backups_);
@@ -223,4 +223,4 @@ proto::WorkerMessage learning_rate_message(float learning_rate, uint64_t sequenc
   return message;
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -11,7 +11,7 @@
 #include "appliance/control/job_registry.h"
 #include "pipeline/engine.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 // Carries out every command at once, on the calling thread.
 class SynchronousHost : public PipelineHost {
@@ -50,9 +50,9 @@ inline constexpr uint64_t kMilli = 1'000'000;
 inline constexpr uint64_t kSecond = 1'000 * kMilli;
 
 // A box's own epochs, which a test may take away for a while.
-class FickleEpochs : public Epochs {
+class FickleEpochs : public storage::Epochs {
  public:
-  explicit FickleEpochs(Disk& disk) : store_(*EpochStore::open(disk)) {}
+  explicit FickleEpochs(storage::Disk& disk) : store_(*storage::EpochStore::open(disk)) {}
   Result<uint32_t> next(uint32_t floor) override {
     if (away) return Error{ErrorCode::kUnavailable, "the store of epochs is away"};
     return store_.next(floor);
@@ -62,7 +62,7 @@ class FickleEpochs : public Epochs {
   bool away = false;
 
  private:
-  EpochStore store_;
+  storage::EpochStore store_;
 };
 
 // Parts are here, until a test says where.
@@ -153,7 +153,7 @@ class Desk {
   Upstream* upstream_;
   BackupBoxes* backups_;
   std::unique_ptr<SynchronousHost> host_;
-  std::unique_ptr<Disk> disk_;
+  std::unique_ptr<storage::Disk> disk_;
   std::optional<FickleEpochs> epochs_;
   std::unique_ptr<JobRegistry> registry_;
   uint64_t now_ns_ = 1000 * kSecond;
@@ -173,4 +173,4 @@ proto::WorkerMessage barrier_message(uint64_t sequence);
 proto::WorkerMessage learning_rate_message(float learning_rate, uint64_t sequence);
 proto::WorkerMessage priorities_message(uint32_t policy, const std::vector<int32_t>& by_tensor);
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

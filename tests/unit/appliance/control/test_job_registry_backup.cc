@@ -7,7 +7,7 @@
 #include "pipeline/state/chunk_state.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -399,4 +399,4 @@ TEST_CASE("a copy stays where it is, wherever parts of such a name should be") {
   CHECK(east.registry().views(east.now_ns()).at(0).is_backup);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -6,7 +6,7 @@
 #include "nic/wire/control_frame.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -466,4 +466,4 @@ TEST_CASE("a rank that waited long for the others is not declared dead when they
   CHECK(desk.is_closed(early));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

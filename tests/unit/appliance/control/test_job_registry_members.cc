@@ -4,7 +4,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -278,4 +278,4 @@ TEST_CASE("a barrier that waits for one who leaves instead goes on") {
   CHECK(messages[1].barrier_released().sequence() == 1);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

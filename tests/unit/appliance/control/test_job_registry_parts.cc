@@ -5,7 +5,7 @@
 #include "nic/wire/control_frame.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -241,4 +241,4 @@ TEST_CASE("progress of ranks is reported by part, for parts that may move") {
   CHECK(parts[1].ranks[1] == RankProgress{});
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

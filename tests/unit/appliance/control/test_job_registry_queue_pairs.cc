@@ -3,7 +3,7 @@
 #include "nic/wire/queue_pair.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -87,4 +87,4 @@ TEST_CASE("a worker that is not a member of a job gets no queue pair") {
   CHECK(desk.host().connected.empty());
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -3,7 +3,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -397,4 +397,4 @@ TEST_CASE("barriers go on after the box was lost, released to those who were not
   CHECK(desk.take(ids[1]).at(0).barrier_released().sequence() == 5);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

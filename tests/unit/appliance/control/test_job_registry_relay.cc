@@ -4,7 +4,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -147,4 +147,4 @@ TEST_CASE("a relayed job does not outlive its box") {
              Contains("its sums went on to another box") && Contains("start all ranks again"));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

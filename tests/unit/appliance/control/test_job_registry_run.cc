@@ -6,7 +6,7 @@
 #include "nic/wire/tag.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -302,4 +302,4 @@ TEST_CASE("a box without free sessions refuses the job that needs them, and take
   desk.start("more", 1);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

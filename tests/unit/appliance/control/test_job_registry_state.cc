@@ -5,7 +5,7 @@
 #include "nic/wire/control_frame.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -379,4 +379,4 @@ TEST_CASE("such a part keeps its fragments, or ends where a path cannot hold the
   }
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -4,7 +4,7 @@
 #include "appliance/control/sync_spec.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -134,4 +134,4 @@ TEST_CASE("a policy that goes on without lost ranks frees those who waited for o
   CHECK_FALSE(desk.host().shards(0)[0]->sessions()[1].present);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -3,7 +3,7 @@
 
 #include "tests/unit/appliance/control/registry_desk.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -94,4 +94,4 @@ TEST_CASE("a job that ends while it is traced takes its trace along") {
   CHECK(begin(desk, "job"));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

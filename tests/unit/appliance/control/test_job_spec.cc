@@ -5,7 +5,7 @@
 #include "appliance/control/job_spec.h"
 #include "nic/wire/sync.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -239,4 +239,4 @@ TEST_CASE("a JOIN with more tensors than a job may have is refused") {
   CHECK_THAT(spec.error().message, Contains("65538") && Contains("at most 65536"));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

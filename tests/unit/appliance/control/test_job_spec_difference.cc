@@ -3,7 +3,7 @@
 
 #include "appliance/control/job_spec.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -146,4 +146,4 @@ TEST_CASE("chunk boundaries cover every element exactly once at the edges of a c
   }
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -4,13 +4,13 @@
 #include "appliance/control/job_starter.h"
 #include "tests/unit/appliance/control/registry_bench.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 const JobKey kPart{"train", 0};
 
 struct Starter : Bench {
-  std::unique_ptr<Disk> disk = std::move(*open_state_folder(""));
+  std::unique_ptr<storage::Disk> disk = std::move(*storage::open_state_folder(""));
   FickleEpochs epochs{*disk};
   StateHandover handover{context, parts, owner};
   SnapshotCoordinator snapshots{context, host, parts, nullptr, owner};
@@ -143,4 +143,4 @@ TEST_CASE("each phase has a name") {
   CHECK(std::string(to_string(StartPhase::kRunning)) == "running");
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

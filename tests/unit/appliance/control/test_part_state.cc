@@ -4,7 +4,7 @@
 
 #include "appliance/control/part_state.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 constexpr uint32_t kEpoch = 7;
@@ -115,4 +115,4 @@ TEST_CASE("an answer that does not match the question is rejected") {
   CHECK_FALSE(here.take(first));  // the same answer again
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -2,7 +2,7 @@
 
 #include "appliance/control/recovery_plan.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 Result<std::vector<ChunkStart>> plan(const std::vector<std::vector<uint32_t>>& consumed) {
@@ -105,4 +105,4 @@ TEST_CASE("ranks that are two rounds apart were never in one job") {
                                          Catch::Contains("rank 0 has 3"));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

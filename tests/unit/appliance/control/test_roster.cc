@@ -3,7 +3,7 @@
 
 #include "appliance/control/roster.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 Roster joined(uint32_t world_size) {
@@ -100,4 +100,4 @@ TEST_CASE("ranks are listed for people") {
   CHECK(roster.ranks_in(Member::State::kLost) == "rank 5");
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

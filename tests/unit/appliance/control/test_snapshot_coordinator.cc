@@ -4,7 +4,7 @@
 #include "appliance/control/snapshot_coordinator.h"
 #include "tests/unit/appliance/control/registry_bench.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -204,4 +204,4 @@ TEST_CASE("a cut takes no memory that jobs may not have") {
   CHECK_THAT(progress.message(), Contains("[memory] job_share"));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -4,7 +4,7 @@
 
 #include "appliance/control/snapshot_run.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -233,4 +233,4 @@ TEST_CASE("the run fails at its deadline") {
   CHECK(rack.run->is_over());
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -6,7 +6,7 @@
 #include "nic/wire/header.h"
 #include "pipeline/engine.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 
 TEST_CASE("session numbers are unique, name their pipeline, and leave the direction bit clear") {
   SpiAllocator spis(3, 1);
@@ -83,4 +83,4 @@ TEST_CASE(
   REQUIRE(credit_share(4u << 20, 0, 0, 1) == credit_share(4u << 20, 1, 0, 1));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -3,7 +3,7 @@
 
 #include "tests/unit/appliance/control/registry_bench.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 constexpr uint32_t kEpoch = 7;
@@ -187,4 +187,4 @@ TEST_CASE("a state of other rounds than the ranks are in is not used") {
   CHECK(here.noted("part_state_misfit"));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

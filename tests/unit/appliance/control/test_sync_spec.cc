@@ -4,7 +4,7 @@
 
 #include "appliance/control/sync_spec.h"
 
-namespace pbox::appliance {
+namespace pbox::control {
 namespace {
 
 using Catch::Contains;
@@ -206,4 +206,4 @@ TEST_CASE("ranks that ask for different consistency are told the first differenc
   CHECK(first_difference(specs[0], specs[1]) == "sync.model: asp, but the job has bsp");
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::control

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-namespace pbox::appliance {
+namespace pbox::host {
 
 class FakeTree {
  public:
@@ -33,4 +33,4 @@ class FakeTree {
   std::string root_;
 };
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

@@ -3,7 +3,7 @@
 #include "appliance/host/cgroup_limits.h"
 #include "tests/unit/appliance/host/fake_tree.h"
 
-namespace pbox::appliance {
+namespace pbox::host {
 TEST_CASE("version 2: the least limit on the way to the root counts") {
   FakeTree groups("cgroup_limits_test.folder");
   groups.write("/a/memory.max", "4000");
@@ -41,4 +41,4 @@ TEST_CASE("no limit, in all the ways it is written, is 0") {
   CHECK(limits.cpus == 0);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

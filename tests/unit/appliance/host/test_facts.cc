@@ -4,7 +4,7 @@
 #include "appliance/host/facts.h"
 #include "base/cpu_set.h"
 
-namespace pbox::appliance {
+namespace pbox::host {
 namespace {
 
 const std::string kFolder = PBOX_GOLDEN_FOLDER;
@@ -87,4 +87,4 @@ TEST_CASE("facts of this machine agree with what the kernel says elsewhere") {
   }
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::host

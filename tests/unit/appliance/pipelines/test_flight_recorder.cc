@@ -11,7 +11,7 @@
 #include "pipeline/observe/flight_image.h"
 #include "pipeline/observe/flight_ring.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 namespace {
 
 namespace fs = std::filesystem;
@@ -137,4 +137,4 @@ TEST_CASE("without a folder of its own a box records in memory, and says so") {
   CHECK(nowhere->copy());
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

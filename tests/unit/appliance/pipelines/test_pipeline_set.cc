@@ -3,13 +3,13 @@
 
 #include "appliance/pipelines/pipeline_set.h"
 
-namespace pbox::appliance {
+namespace pbox::pipelines {
 namespace {
 
-Topology plan_of_two() {
-  Topology topology;
+topology::Topology plan_of_two() {
+  topology::Topology topology;
   for (uint32_t index = 0; index < 2; ++index) {
-    PipelinePlan pipeline;
+    topology::PipelinePlan pipeline;
     pipeline.index = index;
     pipeline.address = "127.0.0.1";
     topology.pipelines.push_back(pipeline);
@@ -32,4 +32,4 @@ TEST_CASE("memory.hugepages = off reaches the memory of jobs") {
   }
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::pipelines

@@ -10,7 +10,7 @@
 #include "appliance/preflight/preflight.h"
 #include "tests/unit/appliance/machines.h"
 
-namespace pbox::appliance {
+namespace pbox::preflight {
 namespace {
 
 Check find(const std::vector<Check>& checks, const std::string& name) {
@@ -21,14 +21,15 @@ Check find(const std::vector<Check>& checks, const std::string& name) {
   return *found;
 }
 
-Check check_of(const config::Config& config, const HostFacts& facts, const std::string& name) {
+Check check_of(const config::Config& config, const host::HostFacts& facts,
+               const std::string& name) {
   return find(preflight(config, facts, {}), name);
 }
 
 }  // namespace
 
 TEST_CASE("the defaults on a plain machine pass every check") {
-  const auto checks = preflight(config::Config{}, machine(1, 4), {});
+  const auto checks = preflight(config::Config{}, appliance::machine(1, 4), {});
   for (const auto& check : checks) {
     CAPTURE(check.name, check.finding);
     CHECK(check.level == CheckLevel::kOk);
@@ -37,7 +38,7 @@ TEST_CASE("the defaults on a plain machine pass every check") {
 }
 
 TEST_CASE("a receive buffer above the kernel's limit is a warning, or fine with CAP_NET_ADMIN") {
-  auto facts = machine(1, 4);
+  auto facts = appliance::machine(1, 4);
   facts.receive_buffer_max = 212'992;
   const auto warned = check_of(config::Config{}, facts, "receive-buffer");
   CHECK(warned.level == CheckLevel::kWarn);
@@ -47,9 +48,9 @@ TEST_CASE("a receive buffer above the kernel's limit is a warning, or fine with 
 }
 
 TEST_CASE("an address that the host does not have fails, and the remedy lists those it has") {
-  auto facts = machine(1, 4);
-  add_nic(facts, 0);
-  auto config = open_config();
+  auto facts = appliance::machine(1, 4);
+  appliance::add_nic(facts, 0);
+  auto config = appliance::open_config();
   config.box.listen = "192.0.2.1";
   const auto failed = check_of(config, facts, "listen");
   CHECK(failed.level == CheckLevel::kFail);
@@ -61,7 +62,7 @@ TEST_CASE("an address that the host does not have fails, and the remedy lists th
 
 TEST_CASE("a port that is taken fails, and the remedy is a command that names the taker") {
   const PortProbe taken{"control.port", "127.0.0.1", 9541, false, EADDRINUSE};
-  const auto checks = preflight(config::Config{}, machine(1, 4), {taken});
+  const auto checks = preflight(config::Config{}, appliance::machine(1, 4), {taken});
   const auto failed = find(checks, "ports");
   CHECK(failed.level == CheckLevel::kFail);
   CHECK_THAT(failed.remedy, Catch::Contains("ss -tlnp 'sport = :9541'"));
@@ -71,14 +72,15 @@ TEST_CASE("a port that is taken fails, and the remedy is a command that names th
 }
 
 TEST_CASE("running without keys off loopback is allowed when named, and never silent") {
-  CHECK(check_of(config::Config{}, machine(1, 4), "security").level == CheckLevel::kOk);
-  CHECK(check_of(open_config(), machine(1, 4), "security").level == CheckLevel::kWarn);
+  CHECK(check_of(config::Config{}, appliance::machine(1, 4), "security").level == CheckLevel::kOk);
+  CHECK(check_of(appliance::open_config(), appliance::machine(1, 4), "security").level ==
+        CheckLevel::kWarn);
 }
 
 TEST_CASE("cores outside the cpuset fail with both sets named") {
   config::Config config;
   config.pipeline.cores = {1, 6};
-  const auto checks = preflight(config, machine(1, 4), {});
+  const auto checks = preflight(config, appliance::machine(1, 4), {});
   CHECK_THAT(find(checks, "cpus").finding, Catch::Contains("0-3") && Catch::Contains("names 6"));
   CHECK(find(checks, "topology").level == CheckLevel::kFail);
 }
@@ -86,12 +88,12 @@ TEST_CASE("cores outside the cpuset fail with both sets named") {
 TEST_CASE("a busy pipeline on the only core is a warning") {
   config::Config config;
   config.pipeline.poll = config::PollMode::kBusy;
-  CHECK(check_of(config, machine(1, 1), "cpus").level == CheckLevel::kWarn);
+  CHECK(check_of(config, appliance::machine(1, 1), "cpus").level == CheckLevel::kWarn);
 }
 
 TEST_CASE("hugepages are asked for where pipelines have cores of their own") {
-  CHECK(check_of(config::Config{}, machine(1, 2), "hugepages").level == CheckLevel::kOk);
-  auto facts = machine(2, 8);
+  CHECK(check_of(config::Config{}, appliance::machine(1, 2), "hugepages").level == CheckLevel::kOk);
+  auto facts = appliance::machine(2, 8);
   facts.nodes[0].hugepages_free = facts.nodes[0].hugepages_total = 64;
   const auto warned = check_of(config::Config{}, facts, "hugepages");
   CHECK(warned.level == CheckLevel::kWarn);
@@ -101,7 +103,7 @@ TEST_CASE("hugepages are asked for where pipelines have cores of their own") {
 TEST_CASE("a share that leaves too little for the rest is a warning") {
   config::Config config;
   config.memory.job_share = 0.98;
-  auto facts = machine(1, 2);
+  auto facts = appliance::machine(1, 2);
   facts.memory_limit_bytes = 4ull << 30;
   CHECK(check_of(config, facts, "memory").level == CheckLevel::kWarn);
   config.memory.job_share = 0.85;
@@ -109,9 +111,9 @@ TEST_CASE("a share that leaves too little for the rest is a warning") {
 }
 
 TEST_CASE("an mtu wider than a NIC that is used fails") {
-  auto facts = machine(1, 2);
-  add_nic(facts, 0).mtu = 1500;
-  auto config = open_config();
+  auto facts = appliance::machine(1, 2);
+  appliance::add_nic(facts, 0).mtu = 1500;
+  auto config = appliance::open_config();
   config.data.mtu = 9000;
   const auto failed = check_of(config, facts, "mtu");
   CHECK(failed.level == CheckLevel::kFail);
@@ -152,4 +154,4 @@ TEST_CASE("every planned data port is probed") {
   CHECK(probes[2].is_udp);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::preflight

@@ -101,7 +101,7 @@ TEST_CASE("a file of format 1 loads") {
 }
 
 TEST_CASE("a chunk's state in a message has the bytes that other releases expect") {
-  appliance::PartState state;
+  control::PartState state;
   state.epoch = 4;
   state.chunks.push_back({.chunk = 7,
                           .rounds_finished = 12,
@@ -112,7 +112,7 @@ TEST_CASE("a chunk's state in a message has the bytes that other releases expect
                           .clocks = {13, 1, 0}});
   proto::AskState question;
   question.set_epoch(4);
-  const auto answer = appliance::answer_of(state, question);
+  const auto answer = control::answer_of(state, question);
   REQUIRE(answer.pieces_size() == 1);
   const proto::ChunkPiece& piece = answer.pieces(0);
   CHECK(piece.chunk() == 7);

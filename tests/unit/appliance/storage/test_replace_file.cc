@@ -15,7 +15,7 @@
 #include "appliance/storage/replace_file.h"
 #include "tests/support/crashing_disk.h"
 
-namespace pbox::appliance {
+namespace pbox::storage {
 namespace {
 
 namespace fs = std::filesystem;
@@ -219,4 +219,4 @@ TEST_CASE("an input file is read in pieces, and says where it ends") {
   CHECK_THAT(missing.error().message, Contains("cannot open " + folder.file("missing")));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::storage

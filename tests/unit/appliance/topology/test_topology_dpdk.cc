@@ -2,12 +2,12 @@
 
 #include "tests/unit/appliance/machines.h"
 
-namespace pbox::appliance {
+namespace pbox::topology {
 namespace {
 
 constexpr uint64_t kMebibyte = 1u << 20;
 
-std::string error_of(const config::Config& config, const HostFacts& facts) {
+std::string error_of(const config::Config& config, const host::HostFacts& facts) {
   const auto topology = plan(config, facts);
   REQUIRE_FALSE(topology);
   return topology.error().message;
@@ -16,11 +16,12 @@ std::string error_of(const config::Config& config, const HostFacts& facts) {
 }  // namespace
 
 TEST_CASE("a device's pipelines are on its node, at its address, with a queue and a port each") {
-  auto facts = machine(2, 8);
-  add_pci(facts, 0);
-  add_pci(facts, 1);
+  auto facts = appliance::machine(2, 8);
+  appliance::add_pci(facts, 0);
+  appliance::add_pci(facts, 1);
   const auto topology =
-      plan(dpdk_config("0000:01:00.0 10.0.1.1/24; 0000:00:00.0 10.0.0.1/24 fd00::1/64"), facts);
+      plan(appliance::dpdk_config("0000:01:00.0 10.0.1.1/24; 0000:00:00.0 10.0.0.1/24 fd00::1/64"),
+           facts);
   REQUIRE(topology);
   REQUIRE(topology->pipelines.size() == 14);
   for (const auto& pipeline : topology->pipelines) {
@@ -32,51 +33,54 @@ TEST_CASE("a device's pipelines are on its node, at its address, with a queue an
     CHECK(pipeline.queue == pipeline.index % 7);
     CHECK(pipeline.udp_port == 9542 + pipeline.index);
   }
-  CHECK(has_reason(*topology, "box.listen = 127.0.0.1 is the address of control alone"));
-  CHECK(has_reason(*topology, "0000:00:00.0 serves pipelines 0-6 at 10.0.0.1"));
-  CHECK(has_reason(*topology, "not known before the devices are opened"));
+  CHECK(appliance::has_reason(*topology, "box.listen = 127.0.0.1 is the address of control alone"));
+  CHECK(appliance::has_reason(*topology, "0000:00:00.0 serves pipelines 0-6 at 10.0.0.1"));
+  CHECK(appliance::has_reason(*topology, "not known before the devices are opened"));
 }
 
 TEST_CASE("devices of equal addresses are one server, and each pipeline has its queue on both") {
   const auto topology =
-      plan(dpdk_config("net_memif0,id=0 10.0.0.1/24; net_memif1,id=1 10.0.0.1/24"), machine(1, 2));
+      plan(appliance::dpdk_config("net_memif0,id=0 10.0.0.1/24; net_memif1,id=1 10.0.0.1/24"),
+           appliance::machine(1, 2));
   REQUIRE(topology);
-  CHECK(nics_of(*topology) ==
+  CHECK(appliance::nics_of(*topology) ==
         std::vector<std::string>{"net_memif0+net_memif1", "net_memif0+net_memif1"});
   CHECK(topology->pipelines[1].queue == 1);
   CHECK(topology->pipelines[1].devices == std::vector<uint32_t>{0, 1});
-  CHECK(has_reason(*topology, "net_memif0+net_memif1 serve pipelines 0-1 at 10.0.0.1"));
+  CHECK(appliance::has_reason(*topology, "net_memif0+net_memif1 serve pipelines 0-1 at 10.0.0.1"));
 }
 
 TEST_CASE("a virtual device is served where the cores are that serve fewest others") {
-  auto facts = machine(2, 8);
-  add_pci(facts, 0);
-  const auto topology = plan(dpdk_config("0000:00:00.0 10.0.0.1/24; net_ring0 10.0.1.1/24"), facts);
+  auto facts = appliance::machine(2, 8);
+  appliance::add_pci(facts, 0);
+  const auto topology =
+      plan(appliance::dpdk_config("0000:00:00.0 10.0.0.1/24; net_ring0 10.0.1.1/24"), facts);
   REQUIRE(topology);
   for (const auto& pipeline : topology->pipelines) {
     CHECK(pipeline.node == (pipeline.nic == "net_ring0" ? 1 : 0));
   }
-  CHECK(has_reason(*topology, "NIC net_ring0: it is not on PCI: served from node 1"));
+  CHECK(appliance::has_reason(*topology, "NIC net_ring0: it is not on PCI: served from node 1"));
 }
 
 TEST_CASE("a device that is not there is an error that lists those that are") {
-  auto facts = machine(1, 4);
-  add_pci(facts, 0);
-  add_pci(facts, 0, "virtio-pci").interface = "eth0";
-  const auto error = error_of(
-      dpdk_config("0000:99:00.0 10.0.0.1/24; 0000:98:00.0 10.0.1.1/24; net_ring0 10.0.2.1/24"),
-      facts);
+  auto facts = appliance::machine(1, 4);
+  appliance::add_pci(facts, 0);
+  appliance::add_pci(facts, 0, "virtio-pci").interface = "eth0";
+  const auto error =
+      error_of(appliance::dpdk_config(
+                   "0000:99:00.0 10.0.0.1/24; 0000:98:00.0 10.0.1.1/24; net_ring0 10.0.2.1/24"),
+               facts);
   CHECK_THAT(error, Catch::Contains("0000:99:00.0 is no network device of test machine"));
   CHECK_THAT(error, Catch::Contains("0000:98:00.0 is no network device"));
   CHECK_THAT(error, Catch::Contains("0000:00:00.0 (vfio-pci), 0000:01:00.0 (virtio-pci, eth0)"));
-  CHECK_THAT(error_of(dpdk_config("0000:99:00.0 10.0.0.1/24"), machine(1, 4)),
+  CHECK_THAT(error_of(appliance::dpdk_config("0000:99:00.0 10.0.0.1/24"), appliance::machine(1, 4)),
              Catch::Contains("there is none on PCI"));
 }
 
 TEST_CASE("a device that the kernel drives is an error that names the command and what it costs") {
-  auto facts = machine(1, 4);
-  add_pci(facts, 0, "ixgbe").interface = "ens1";
-  const auto config = dpdk_config("0000:00:00.0 10.0.0.1/24");
+  auto facts = appliance::machine(1, 4);
+  appliance::add_pci(facts, 0, "ixgbe").interface = "ens1";
+  const auto config = appliance::dpdk_config("0000:00:00.0 10.0.0.1/24");
   CHECK_THAT(error_of(config, facts),
              Catch::Contains("dpdk-devbind.py --bind=vfio-pci 0000:00:00.0") &&
                  Catch::Contains("interface ens1 disappears"));
@@ -85,10 +89,10 @@ TEST_CASE("a device that the kernel drives is an error that names the command an
 }
 
 TEST_CASE("devices on different nodes cannot share addresses, unless nodes do not matter") {
-  auto facts = machine(2, 4);
-  add_pci(facts, 0);
-  add_pci(facts, 1);
-  auto config = dpdk_config("0000:00:00.0 10.0.0.1/24; 0000:01:00.0 10.0.0.1/24");
+  auto facts = appliance::machine(2, 4);
+  appliance::add_pci(facts, 0);
+  appliance::add_pci(facts, 1);
+  auto config = appliance::dpdk_config("0000:00:00.0 10.0.0.1/24; 0000:01:00.0 10.0.0.1/24");
   CHECK_THAT(error_of(config, facts), Catch::Contains("NUMA nodes 0 and 1"));
   config.pipeline.numa = config::OnOffAuto::kOff;
   const auto topology = plan(config, facts);
@@ -98,10 +102,10 @@ TEST_CASE("devices on different nodes cannot share addresses, unless nodes do no
 }
 
 TEST_CASE("a device that no core is near is refused, not left out") {
-  auto facts = machine(2, 4);
-  add_pci(facts, 0);
-  add_pci(facts, 1);
-  auto config = dpdk_config("0000:00:00.0 10.0.0.1/24; 0000:01:00.0 10.0.1.1/24");
+  auto facts = appliance::machine(2, 4);
+  appliance::add_pci(facts, 0);
+  appliance::add_pci(facts, 1);
+  auto config = appliance::dpdk_config("0000:00:00.0 10.0.0.1/24; 0000:01:00.0 10.0.1.1/24");
   config.pipeline.cores = {0, 1};
   CHECK_THAT(error_of(config, facts), Catch::Contains("0000:01:00.0 is on NUMA node 1"));
   config.pipeline.cores = {0, 4};
@@ -109,51 +113,53 @@ TEST_CASE("a device that no core is near is refused, not left out") {
 }
 
 TEST_CASE("an idle pipeline's nap is named where polling is adaptive, and only there") {
-  auto config = dpdk_config("net_ring0 10.0.0.1/24");
-  CHECK(has_reason(*plan(config, machine(1, 2)), "idle pipelines nap"));
+  auto config = appliance::dpdk_config("net_ring0 10.0.0.1/24");
+  CHECK(appliance::has_reason(*plan(config, appliance::machine(1, 2)), "idle pipelines nap"));
   config.pipeline.poll = config::PollMode::kBusy;
-  CHECK_FALSE(has_reason(*plan(config, machine(1, 2)), "idle pipelines nap"));
+  CHECK_FALSE(appliance::has_reason(*plan(config, appliance::machine(1, 2)), "idle pipelines nap"));
 }
 
 TEST_CASE("packet memory grows with queues and mtu, and jobs do not get it") {
-  auto config = dpdk_config("net_ring0 10.0.0.1/24");
+  auto config = appliance::dpdk_config("net_ring0 10.0.0.1/24");
   config.pipeline.count = 1;
-  const auto one = plan(config, machine(1, 2));
+  const auto one = plan(config, appliance::machine(1, 2));
   REQUIRE(one);
   const uint64_t one_bytes = one->nodes[0].packet_memory_bytes;
   // A room of 2048 bytes and 320 around it for each buffer.
   CHECK(one_bytes >= (64 * kMebibyte) + kPacketBuffersPerQueue * 2368ull);
-  CHECK(one_bytes < (64 * kMebibyte) + kPacketBuffersPerQueue * 2368ull + kHugepageBytes);
+  CHECK(one_bytes < (64 * kMebibyte) + kPacketBuffersPerQueue * 2368ull + host::kHugepageBytes);
   config.data.mtu = 9'000;
-  CHECK(plan(config, machine(1, 2))->nodes[0].packet_memory_bytes >=
+  CHECK(plan(config, appliance::machine(1, 2))->nodes[0].packet_memory_bytes >=
         (64 * kMebibyte) + kPacketBuffersPerQueue * 9'344ull);
   config.data.mtu = 0;
   config.pipeline.count = 2;
-  const auto two = plan(config, machine(1, 2));
+  const auto two = plan(config, appliance::machine(1, 2));
   CHECK(two->nodes[0].packet_memory_bytes - one_bytes <=
-        kPacketBuffersPerQueue * 2368ull + kHugepageBytes);
+        kPacketBuffersPerQueue * 2368ull + host::kHugepageBytes);
   CHECK(two->nodes[0].packet_memory_bytes > one_bytes);
   CHECK(two->job_memory_bytes < one->job_memory_bytes);
 }
 
 TEST_CASE("packet memory that is given is obeyed, up to what the node has") {
-  auto config = dpdk_config("net_ring0 10.0.0.1/24");
+  auto config = appliance::dpdk_config("net_ring0 10.0.0.1/24");
   config.dpdk.memory_mib = 1'000;
-  const auto topology = plan(config, machine(1, 2));
+  const auto topology = plan(config, appliance::machine(1, 2));
   REQUIRE(topology);
   CHECK(topology->nodes[0].packet_memory_bytes == 1'000 * kMebibyte);
-  CHECK(has_reason(*topology, "dpdk.memory_mib = 1000: 1000 MiB of packet memory on node 0"));
-  CHECK(topology->job_memory_bytes ==
-        static_cast<uint64_t>(static_cast<double>(kNodeBytes - 1'000 * kMebibyte) * 0.85));
+  CHECK(appliance::has_reason(*topology,
+                              "dpdk.memory_mib = 1000: 1000 MiB of packet memory on node 0"));
+  CHECK(
+      topology->job_memory_bytes ==
+      static_cast<uint64_t>(static_cast<double>(appliance::kNodeBytes - 1'000 * kMebibyte) * 0.85));
   config.dpdk.memory_mib = 1u << 20;
-  CHECK_THAT(error_of(config, machine(1, 2)),
+  CHECK_THAT(error_of(config, appliance::machine(1, 2)),
              Catch::Contains("dpdk.memory_mib = 1048576") && Catch::Contains("give fewer MiB"));
 }
 
 TEST_CASE("packet memory takes 1 GiB pages first, then 2 MiB pages, and arenas what is left") {
-  auto config = dpdk_config("net_ring0 10.0.0.1/24");
+  auto config = appliance::dpdk_config("net_ring0 10.0.0.1/24");
   config.dpdk.memory_mib = 1'024;
-  auto facts = machine(1, 2);
+  auto facts = appliance::machine(1, 2);
   facts.nodes[0].hugepages_total = facts.nodes[0].hugepages_free = 512;
   CHECK_FALSE(plan(config, facts)->pipelines[0].hugepages);
   facts.nodes[0].hugepages_free = facts.nodes[0].hugepages_total = 513;
@@ -164,7 +170,7 @@ TEST_CASE("packet memory takes 1 GiB pages first, then 2 MiB pages, and arenas w
   config.dpdk.no_huge = true;
   const auto ordinary = plan(config, facts);
   CHECK(ordinary->pipelines[0].hugepages);
-  CHECK(has_reason(*ordinary, "in ordinary pages"));
+  CHECK(appliance::has_reason(*ordinary, "in ordinary pages"));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::topology

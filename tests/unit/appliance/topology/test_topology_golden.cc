@@ -8,7 +8,7 @@
 #include "config/parse.h"
 #include "tests/unit/appliance/machines.h"
 
-namespace pbox::appliance {
+namespace pbox::topology {
 namespace {
 
 const std::string kFolder = PBOX_GOLDEN_FOLDER;
@@ -24,7 +24,7 @@ std::string text_of(const std::string& path) {
 Topology golden_plan(const std::string& name = "pbox-2x14-10nic") {
   const auto outcome = config::parse_file(kFolder + "/" + name + ".conf");
   REQUIRE(outcome.config);
-  const auto facts = load_host_facts(kFolder + "/" + name + ".xml");
+  const auto facts = host::load_host_facts(kFolder + "/" + name + ".xml");
   REQUIRE(facts);
   const auto topology = plan(*outcome.config, *facts);
   REQUIRE(topology);
@@ -91,4 +91,4 @@ TEST_CASE("the JSON of a plan says what the plan says") {
   CHECK(object["reasons"] == topology.reasons);
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::topology

@@ -3,11 +3,11 @@
 
 #include "tests/unit/appliance/machines.h"
 
-namespace pbox::appliance {
+namespace pbox::topology {
 namespace {
 
 // Every pipeline's core is on its NIC's node, no core serves two, and queues of a NIC are dense.
-void check_affinity(const Topology& topology, const HostFacts& facts) {
+void check_affinity(const Topology& topology, const host::HostFacts& facts) {
   std::map<int, int> pipelines_on_cpu;
   std::map<std::string, uint32_t> queues;
   for (const auto& pipeline : topology.pipelines) {
@@ -25,130 +25,131 @@ void check_affinity(const Topology& topology, const HostFacts& facts) {
 }  // namespace
 
 TEST_CASE("a NIC's pipelines are on its node, and the other node runs none") {
-  auto facts = machine(2, 8);
+  auto facts = appliance::machine(2, 8);
   add_nic(facts, 1);
-  const auto topology = plan(open_config(), facts);
+  const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   check_affinity(*topology, facts);
-  CHECK(cpus_of(*topology) == std::vector<int>{9, 10, 11, 12, 13, 14, 15});
+  CHECK(appliance::cpus_of(*topology) == std::vector<int>{9, 10, 11, 12, 13, 14, 15});
   CHECK(topology->pipelines[0].address == "10.0.0.1");
-  CHECK(has_reason(*topology, "cpus 0-7 run no pipeline"));
+  CHECK(appliance::has_reason(*topology, "cpus 0-7 run no pipeline"));
   CHECK(topology->nodes[0].job_memory_bytes == 0);
   CHECK(topology->control_cpus == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8});
 }
 
 TEST_CASE("NICs get equal numbers of pipelines even where cores are left over") {
-  auto facts = machine(2, 8);
+  auto facts = appliance::machine(2, 8);
   for (const int node : {0, 0, 0, 1, 1}) add_nic(facts, node);
-  const auto topology = plan(open_config(), facts);
+  const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   check_affinity(*topology, facts);
   std::map<std::string, int> count;
-  for (const auto& name : nics_of(*topology)) ++count[name];
+  for (const auto& name : appliance::nics_of(*topology)) ++count[name];
   CHECK(count.size() == 5);
   for (const auto& [name, pipelines] : count) CHECK(pipelines == 2);
-  CHECK(has_reason(*topology, "2 pipelines for each of 5 NICs; 4 cores more"));
+  CHECK(appliance::has_reason(*topology, "2 pipelines for each of 5 NICs; 4 cores more"));
 }
 
 TEST_CASE("a few pipelines are spread over sockets first") {
-  auto facts = machine(2, 8);
+  auto facts = appliance::machine(2, 8);
   for (const int node : {0, 0, 1, 1}) add_nic(facts, node);
-  auto config = open_config();
+  auto config = appliance::open_config();
   config.pipeline.count = 2;
   const auto topology = plan(config, facts);
   REQUIRE(topology);
   check_affinity(*topology, facts);
-  CHECK(nics_of(*topology) == std::vector<std::string>{"eth0", "eth2"});
-  CHECK(has_reason(*topology,
-                   "NICs without a pipeline, because there are too few pipelines: eth1, eth3"));
+  CHECK(appliance::nics_of(*topology) == std::vector<std::string>{"eth0", "eth2"});
+  CHECK(appliance::has_reason(
+      *topology, "NICs without a pipeline, because there are too few pipelines: eth1, eth3"));
 }
 
 TEST_CASE("a count that is no multiple of the NICs is obeyed, and its cost is named") {
-  auto facts = machine(1, 8);
+  auto facts = appliance::machine(1, 8);
   add_nic(facts, 0);
   add_nic(facts, 0);
-  auto config = open_config();
+  auto config = appliance::open_config();
   config.pipeline.count = 5;
   const auto topology = plan(config, facts);
   REQUIRE(topology);
   check_affinity(*topology, facts);
-  CHECK(has_reason(*topology, "NICs have from 2 to 3 pipelines"));
+  CHECK(appliance::has_reason(*topology, "NICs have from 2 to 3 pipelines"));
 }
 
 TEST_CASE("listening on one NIC's address uses that NIC alone") {
-  auto facts = machine(2, 4);
+  auto facts = appliance::machine(2, 4);
   add_nic(facts, 0);
   add_nic(facts, 1);
-  auto config = open_config();
+  auto config = appliance::open_config();
   config.box.listen = "10.0.1.1";
   const auto topology = plan(config, facts);
   REQUIRE(topology);
   check_affinity(*topology, facts);
-  for (const auto& name : nics_of(*topology)) CHECK(name == "eth1");
+  for (const auto& name : appliance::nics_of(*topology)) CHECK(name == "eth1");
 }
 
 TEST_CASE("an address of no PCI NIC, as a bond's, spreads pipelines without regard to NICs") {
-  auto facts = machine(2, 4);
+  auto facts = appliance::machine(2, 4);
   add_nic(facts, 0);
-  auto config = open_config();
+  auto config = appliance::open_config();
   config.box.listen = "10.9.9.9";
   const auto topology = plan(config, facts);
   REQUIRE(topology);
   CHECK(topology->pipelines.size() == 6);
   CHECK(topology->pipelines[0].address == "10.9.9.9");
-  CHECK(has_reason(*topology, "without regard to NICs"));
+  CHECK(appliance::has_reason(*topology, "without regard to NICs"));
 }
 
 TEST_CASE("a NIC without a NUMA node is served from the node that has fewest NICs") {
-  auto facts = machine(2, 4);
+  auto facts = appliance::machine(2, 4);
   add_nic(facts, 0);
-  add_nic(facts, kUnknownNode);
-  const auto topology = plan(open_config(), facts);
+  add_nic(facts, host::kUnknownNode);
+  const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   CHECK(topology->pipelines.size() == 6);
   for (const auto& pipeline : topology->pipelines) {
     CHECK(pipeline.node == (pipeline.nic == "eth0" ? 0 : 1));
   }
-  CHECK(has_reason(*topology, "NIC eth1: the firmware names no NUMA node: served from node 1"));
+  CHECK(appliance::has_reason(*topology,
+                              "NIC eth1: the firmware names no NUMA node: served from node 1"));
 }
 
 TEST_CASE("on one node an unknown NUMA node is no question") {
-  auto facts = machine(1, 2);
-  add_nic(facts, kUnknownNode);
-  const auto topology = plan(open_config(), facts);
+  auto facts = appliance::machine(1, 2);
+  add_nic(facts, host::kUnknownNode);
+  const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
-  CHECK(nics_of(*topology) == std::vector<std::string>{"eth0", "eth0"});
+  CHECK(appliance::nics_of(*topology) == std::vector<std::string>{"eth0", "eth0"});
   CHECK(topology->pipelines[0].node == 0);
-  CHECK_FALSE(has_reason(*topology, "firmware"));
+  CHECK_FALSE(appliance::has_reason(*topology, "firmware"));
 }
 
 TEST_CASE("a slow NIC is left out when the others carry more without it") {
-  auto facts = machine(1, 12);
+  auto facts = appliance::machine(1, 12);
   add_nic(facts, 0, 1'000);
   add_nic(facts, 0, 40'000);
   add_nic(facts, 0, 40'000);
-  const auto topology = plan(open_config(), facts);
+  const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
-  for (const auto& name : nics_of(*topology)) CHECK(name != "eth0");
-  CHECK(has_reason(*topology, "NIC eth0: left out, its 1000 Mb/s would hold back"));
+  for (const auto& name : appliance::nics_of(*topology)) CHECK(name != "eth0");
+  CHECK(appliance::has_reason(*topology, "NIC eth0: left out, its 1000 Mb/s would hold back"));
 }
 
 TEST_CASE("one fast NIC does not silence many slower ones") {
-  auto facts = machine(1, 12);
+  auto facts = appliance::machine(1, 12);
   for (const uint32_t mbps : {25'000u, 25'000u, 25'000u, 40'000u}) add_nic(facts, 0, mbps);
-  const auto topology = plan(open_config(), facts);
+  const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
-  CHECK_FALSE(has_reason(*topology, "left out"));
+  CHECK_FALSE(appliance::has_reason(*topology, "left out"));
 }
 
 TEST_CASE("under 0.0.0.0 a NIC without an IPv4 address is left out; :: takes it") {
-  auto facts = machine(1, 12);
+  auto facts = appliance::machine(1, 12);
   add_nic(facts, 0);
   add_nic(facts, 0).addresses = {"2001:db8::1"};
-  auto config = open_config();
+  auto config = appliance::open_config();
   const auto v4 = plan(config, facts);
   REQUIRE(v4);
-  CHECK(has_reason(*v4, "NIC eth1: left out, it has no address for 0.0.0.0"));
+  CHECK(appliance::has_reason(*v4, "NIC eth1: left out, it has no address for 0.0.0.0"));
   config.box.listen = "::";
   const auto both = plan(config, facts);
   REQUIRE(both);
@@ -156,9 +157,9 @@ TEST_CASE("under 0.0.0.0 a NIC without an IPv4 address is left out; :: takes it"
 }
 
 TEST_CASE("pipeline.cores far from the NICs is an error unless numa is off") {
-  auto facts = machine(2, 4);
+  auto facts = appliance::machine(2, 4);
   add_nic(facts, 0);
-  auto config = open_config();
+  auto config = appliance::open_config();
   config.pipeline.cores = {2, 5};
   const auto refused = plan(config, facts);
   REQUIRE_FALSE(refused);
@@ -167,28 +168,28 @@ TEST_CASE("pipeline.cores far from the NICs is an error unless numa is off") {
   config.pipeline.numa = config::OnOffAuto::kOff;
   const auto topology = plan(config, facts);
   REQUIRE(topology);
-  CHECK(cpus_of(*topology) == std::vector<int>{2, 5});
-  CHECK(topology->pipelines[0].node == kUnknownNode);
-  CHECK(has_reason(*topology, "pipeline.numa = off"));
+  CHECK(appliance::cpus_of(*topology) == std::vector<int>{2, 5});
+  CHECK(topology->pipelines[0].node == host::kUnknownNode);
+  CHECK(appliance::has_reason(*topology, "pipeline.numa = off"));
 }
 
 TEST_CASE("a cpuset away from every NIC's node is an error") {
-  auto facts = machine(2, 4);
+  auto facts = appliance::machine(2, 4);
   facts.cores.erase(facts.cores.begin(), facts.cores.begin() + 4);
   add_nic(facts, 0);
-  const auto topology = plan(open_config(), facts);
+  const auto topology = plan(appliance::open_config(), facts);
   REQUIRE_FALSE(topology);
   CHECK_THAT(topology.error().message, Catch::Contains("NIC eth0 is on NUMA node 0"));
 }
 
 TEST_CASE("a node with more NICs than cores serves as many as it can") {
-  auto facts = machine(2, 5);
+  auto facts = appliance::machine(2, 5);
   for (int i = 0; i < 6; ++i) add_nic(facts, 0);
-  const auto topology = plan(open_config(), facts);
+  const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   check_affinity(*topology, facts);
   CHECK(topology->pipelines.size() == 4);
-  CHECK(has_reason(*topology, "because there are too few pipelines: eth4, eth5"));
+  CHECK(appliance::has_reason(*topology, "because there are too few pipelines: eth4, eth5"));
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::topology

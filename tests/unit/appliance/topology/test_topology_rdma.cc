@@ -4,13 +4,13 @@
 #include "appliance/preflight/preflight.h"
 #include "tests/unit/appliance/machines.h"
 
-namespace pbox::appliance {
+namespace pbox::topology {
 namespace {
 
 using Catch::Contains;
 
-RdmaFacts device(const std::string& name, int node, const std::string& interface = "") {
-  RdmaFacts facts;
+host::RdmaFacts device(const std::string& name, int node, const std::string& interface = "") {
+  host::RdmaFacts facts;
   facts.name = name;
   facts.node = node;
   facts.interface = interface;
@@ -19,20 +19,22 @@ RdmaFacts device(const std::string& name, int node, const std::string& interface
 }
 
 config::Config rdma_config() {
-  auto config = open_config();
+  auto config = appliance::open_config();
   config.data.port = config::PortKind::kRdma;
   return config;
 }
 
-std::string refusal(const config::Config& config, const HostFacts& facts) {
+std::string refusal(const config::Config& config, const host::HostFacts& facts) {
   const auto topology = plan(config, facts);
   return topology ? "planned" : topology.error().message;
 }
 
-Check check_of(const config::Config& config, const HostFacts& facts, const std::string& name) {
-  const auto checks = preflight(config, facts, {});
-  const auto found = std::find_if(checks.begin(), checks.end(),
-                                  [&](const Check& check) { return check.name == name; });
+preflight::Check check_of(const config::Config& config, const host::HostFacts& facts,
+                          const std::string& name) {
+  const auto checks = preflight::preflight(config, facts, {});
+  const auto found = std::find_if(checks.begin(), checks.end(), [&](const preflight::Check& check) {
+    return check.name == name;
+  });
   REQUIRE(found != checks.end());
   return *found;
 }
@@ -40,22 +42,22 @@ Check check_of(const config::Config& config, const HostFacts& facts, const std::
 }  // namespace
 
 TEST_CASE("each pipeline gets the RDMA device of its NIC, though others are as near") {
-  auto facts = machine(2, 8);
-  const std::string first = add_nic(facts, 0).name;
-  const std::string second = add_nic(facts, 1).name;
+  auto facts = appliance::machine(2, 8);
+  const std::string first = appliance::add_nic(facts, 0).name;
+  const std::string second = appliance::add_nic(facts, 1).name;
   facts.rdma = {device("a", 0), device("b", 0, first), device("c", 1, second), device("d", 1)};
   const auto topology = plan(rdma_config(), facts);
   REQUIRE(topology);
   for (const auto& pipeline : topology->pipelines) {
     CHECK(pipeline.rdma_device == (pipeline.nic == first ? "b" : "c"));
   }
-  CHECK(has_reason(*topology, "because it is on the pipeline's NIC, " + first));
-  CHECK(has_reason(*topology, "RDMA device d serves no pipeline"));
+  CHECK(appliance::has_reason(*topology, "because it is on the pipeline's NIC, " + first));
+  CHECK(appliance::has_reason(*topology, "RDMA device d serves no pipeline"));
 }
 
 TEST_CASE("without a NIC's own, RDMA devices of the node share its pipelines evenly") {
-  auto facts = machine(2, 8);
-  facts.rdma = {device("a", 0), device("b", 0), device("c", 1), device("d", kUnknownNode)};
+  auto facts = appliance::machine(2, 8);
+  facts.rdma = {device("a", 0), device("b", 0), device("c", 1), device("d", host::kUnknownNode)};
   auto config = rdma_config();
   config.box.listen = "127.0.0.1";
   config.rdma.devices = {"a", "b", "c"};
@@ -89,7 +91,7 @@ TEST_CASE("without a NIC's own, RDMA devices of the node share its pipelines eve
 }
 
 TEST_CASE("a plan whose data would cross nodes is refused, or, where that is allowed, explained") {
-  auto facts = machine(2, 8);
+  auto facts = appliance::machine(2, 8);
   facts.rdma = {device("far", 1)};
   auto config = rdma_config();
   config.box.listen = "127.0.0.1";
@@ -99,11 +101,11 @@ TEST_CASE("a plan whose data would cross nodes is refused, or, where that is all
   const auto topology = plan(config, facts);
   REQUIRE(topology);
   CHECK(topology->pipelines[0].rdma_device == "far");
-  CHECK(has_reason(*topology, "data may cross NUMA nodes"));
+  CHECK(appliance::has_reason(*topology, "data may cross NUMA nodes"));
 }
 
 TEST_CASE("RDMA devices that are not there or have no link are refused by name") {
-  auto facts = machine(1, 4);
+  auto facts = appliance::machine(1, 4);
   auto config = rdma_config();
   CHECK_THAT(refusal(config, facts), Contains("has no RDMA device with a link"));
   facts.rdma = {device("up", 0), device("down", 0, "eth7")};
@@ -117,45 +119,45 @@ TEST_CASE("RDMA devices that are not there or have no link are refused by name")
   const auto topology = plan(config, facts);
   REQUIRE(topology);
   CHECK(topology->pipelines[0].rdma_device == "up");
-  CHECK(has_reason(*topology, "RDMA device down: left out, it has no link"));
+  CHECK(appliance::has_reason(*topology, "RDMA device down: left out, it has no link"));
 }
 
 TEST_CASE("sockets have no RDMA device, whatever the machine has") {
-  auto facts = machine(1, 4);
+  auto facts = appliance::machine(1, 4);
   facts.rdma = {device("up", 0)};
-  const auto topology = plan(open_config(), facts);
+  const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   CHECK(topology->pipelines[0].rdma_device.empty());
 }
 
 TEST_CASE("preflight finds devices that may not be opened, and too little lockable memory") {
-  auto facts = machine(1, 4);
+  auto facts = appliance::machine(1, 4);
   facts.rdma = {device("up", 0)};
-  facts.memlock_bytes = kUnlimited;
+  facts.memlock_bytes = host::kUnlimited;
   const auto config = rdma_config();
-  CHECK(check_of(config, facts, "rdma-devices").level == CheckLevel::kOk);
-  CHECK(check_of(config, facts, "memlock").level == CheckLevel::kOk);
-  CHECK(check_of(config, facts, "security").level == CheckLevel::kWarn);
+  CHECK(check_of(config, facts, "rdma-devices").level == preflight::CheckLevel::kOk);
+  CHECK(check_of(config, facts, "memlock").level == preflight::CheckLevel::kOk);
+  CHECK(check_of(config, facts, "security").level == preflight::CheckLevel::kWarn);
   facts.rdma[0].is_accessible = false;
-  const Check closed = check_of(config, facts, "rdma-devices");
-  CHECK(closed.level == CheckLevel::kFail);
+  const preflight::Check closed = check_of(config, facts, "rdma-devices");
+  CHECK(closed.level == preflight::CheckLevel::kFail);
   CHECK_THAT(closed.remedy, Contains("pboxd-rdma.conf"));
 #ifdef PBOX_HAS_RDMA
   facts.memlock_bytes = 8u << 20;
-  const Check little = check_of(config, facts, "memlock");
-  CHECK(little.level == CheckLevel::kFail);
+  const preflight::Check little = check_of(config, facts, "memlock");
+  CHECK(little.level == preflight::CheckLevel::kFail);
   CHECK_THAT(little.finding, Contains("8 MiB, but packets lock"));
   // Enough to post buffers for what is sent, too little for slots that are written to.
   facts.memlock_bytes = 100u << 20;
-  CHECK(check_of(config, facts, "memlock").level == CheckLevel::kWarn);
+  CHECK(check_of(config, facts, "memlock").level == preflight::CheckLevel::kWarn);
   auto written = config;
   written.rdma.mode = config::RdmaMode::kWriteImm;
-  CHECK(check_of(written, facts, "memlock").level == CheckLevel::kFail);
+  CHECK(check_of(written, facts, "memlock").level == preflight::CheckLevel::kFail);
   facts.memlock_bytes = 1u << 30;
-  CHECK(check_of(config, facts, "memlock").level == CheckLevel::kWarn);
+  CHECK(check_of(config, facts, "memlock").level == preflight::CheckLevel::kWarn);
   facts.can_lock_memory = true;
-  CHECK(check_of(config, facts, "memlock").level == CheckLevel::kOk);
+  CHECK(check_of(config, facts, "memlock").level == preflight::CheckLevel::kOk);
 #endif
 }
 
-}  // namespace pbox::appliance
+}  // namespace pbox::topology
