@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "appliance/control/job_registry.h"
+#include "base/check.h"
 #include "base/clock.h"
 
 namespace pbox::control {
@@ -10,6 +11,7 @@ namespace {
 using Severity = RegistryEvent::Severity;
 
 std::string rank_of(const Job& job, uint32_t rank) {
+  PBOX_CHECK(rank < job.members().size());
   return job.spec().title() + ": rank " + std::to_string(rank) + " (" + job.members()[rank].peer;
 }
 
@@ -32,6 +34,7 @@ proto::BoxMessage membership_of(const Job& job) {
 // A new process in this rank's place could not give back what the rank alone has consumed, or would
 // need results that were lost with the box before.
 bool needs_others_copies(const Job& job, uint32_t rank, PipelineHost& host) {
+  PBOX_DCHECK(rank < job.members().size());
   if (job.starts().empty()) return false;
   const auto rounds = job.shards().open_rounds(host);
   if (!copies_owed(job.starts(), rank, rounds).empty()) return true;
@@ -79,6 +82,7 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const proto::
     context_.note(Severity::kWarning, "join_refused", connection.peer + ": " + job.error().message);
     return context_.connections.refuse(id, job.error());
   }
+  PBOX_CHECK(*job != nullptr);
   connection.job = *job;
   connection.rank = join.rank();
   admit_member(id, connection, join);
@@ -117,8 +121,10 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
 // A resuming worker states what it has consumed. A part that is running already ignores it.
 void JobRegistry::on_rounds(ConnectionId id, const Connection& connection,
                             const proto::RoundMap& rounds) {
+  PBOX_CHECK(connection.job != nullptr);
   Job& job = *connection.job;
   if (job.running()) return;
+  PBOX_CHECK(connection.rank < job.members().size());
   Member& member = job.members()[connection.rank];
   const uint32_t chunks = job.shards().chunk_count();
   const uint64_t stated = member.consumed.size() + static_cast<uint64_t>(rounds.rounds_size());
@@ -135,6 +141,7 @@ void JobRegistry::on_rounds(ConnectionId id, const Connection& connection,
                  ", each to be stated once, by a worker that resumes"});
   }
   member.consumed.insert(member.consumed.end(), rounds.rounds().begin(), rounds.rounds().end());
+  PBOX_CHECK(member.consumed.size() == stated);
   member.lacks.resize(member.consumed.size());
   for (const uint32_t chunk : rounds.lacks()) member.lacks[chunk] = true;
   member.stated = rounds.last();
@@ -144,6 +151,7 @@ void JobRegistry::on_rounds(ConnectionId id, const Connection& connection,
 // A rank of a running part has come back, as the same process or as another one in its place.
 void JobRegistry::readmit(Job& job, uint32_t rank) {
   PBOX_CHECK(job.running());  // a gathering part has no sessions to give
+  PBOX_CHECK(rank < job.members().size());
   Member& member = job.members()[rank];
   if (!member.resumes && needs_others_copies(job, rank, host_)) {
     member.state = Member::State::kJoined;
