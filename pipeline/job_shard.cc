@@ -14,7 +14,7 @@ size_t cache_lines(size_t bytes) {
 }
 
 // Arrays that begin at the same offset in their pages slow each other down by a third
-// (perf/README.md, placement). One more cache line gives every accumulator another offset.
+// (perf/cores.md). One more cache line gives every accumulator another offset.
 size_t staggered(size_t bytes) {
   return cache_lines(bytes) + kCacheLineBytes;
 }

@@ -24,7 +24,7 @@ using FloatTag = hn::ScalableTag<float>;
 // Sums of f32 are limited by memory, where 256 bits do better than 512. Sums of halves are limited
 // by their conversion as long as they are in cache. The loops take one vector per iteration and do
 // not prefetch: unrolling and prefetching cost more on fragments than they gain on long arrays. See
-// perf/README.md for the measurements.
+// perf/cores.md for the measurements.
 template <Dtype dtype>
 using PayloadTag = std::conditional_t<dtype == Dtype::kF32, hn::CappedTag<float, 8>, FloatTag>;
 

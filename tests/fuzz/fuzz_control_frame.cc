@@ -45,11 +45,11 @@ class Pipelines : public control::PipelineHost {
             .receive_buffer_bytes = 1u << 20};
   }
   void execute(uint32_t pipeline, pipeline::Command command) override {
-    cores_[pipeline].execute(command);
+    engines_[pipeline].execute(command);
   }
 
  private:
-  std::array<pipeline::Engine, kPipelines> cores_{
+  std::array<pipeline::Engine, kPipelines> engines_{
       pipeline::Engine({.pipeline_index = 0, .tag = {}}),
       pipeline::Engine({.pipeline_index = 1, .tag = {}})};
 };

@@ -33,7 +33,7 @@ double ms(uint64_t nanoseconds) {
 void add_model(Line& line, const JobOptions& job) {
   constexpr const char* kStraggling[] = {"", "one-rank", "in-turns", "by-chance"};
   const wire::SyncSpec& sync = job.sync;
-  if (job.is_relaxed()) line.add(" %s", preflight::to_string(sync.model));
+  if (job.is_relaxed()) line.add(" %s", control::to_string(sync.model));
   if (sync.staleness > 0) line.add(" staleness=%u", sync.staleness);
   if (sync.probability < 1) line.add(" probability=%g", static_cast<double>(sync.probability));
   if (sync.release == wire::Release::kLazy) line.add(" lazy");

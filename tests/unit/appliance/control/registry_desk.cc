@@ -9,7 +9,7 @@ namespace pbox::control {
 
 SynchronousHost::SynchronousHost(uint32_t pipelines) : shards_(pipelines) {
   for (uint32_t index = 0; index < pipelines; ++index) {
-    cores_.push_back(std::make_unique<pipeline::Engine>(
+    engines_.push_back(std::make_unique<pipeline::Engine>(
         pipeline::EngineOptions{.pipeline_index = index, .tag = {}}));
   }
 }
@@ -37,7 +37,7 @@ Result<wire::QueuePairAddress> SynchronousHost::connect(uint32_t pipeline, uint6
 void SynchronousHost::execute(uint32_t pipeline, pipeline::Command command) {
   if (command.kind == pipeline::CommandKind::kInstall) shards_[pipeline].push_back(command.shard);
   if (command.kind == pipeline::CommandKind::kRemove) std::erase(shards_[pipeline], command.shard);
-  cores_[pipeline]->execute(command);
+  engines_[pipeline]->execute(command);
 }
 
 Desk::Desk(const RegistryOptions& options, uint32_t pipelines, snapshot::SnapshotStore* shelf,

@@ -18,7 +18,7 @@ class SynchronousHost : public PipelineHost {
  public:
   explicit SynchronousHost(uint32_t pipelines);
 
-  uint32_t count() const override { return static_cast<uint32_t>(cores_.size()); }
+  uint32_t count() const override { return static_cast<uint32_t>(engines_.size()); }
   PipelineInfo info(uint32_t pipeline) const override;
   void execute(uint32_t pipeline, pipeline::Command command) override;
 
@@ -26,7 +26,7 @@ class SynchronousHost : public PipelineHost {
                                          const wire::QueuePairAddress& peer) override;
   void disconnect(uint64_t owner) override { connected.erase(owner); }
 
-  pipeline::Engine& core(uint32_t pipeline) { return *cores_[pipeline]; }
+  pipeline::Engine& engine(uint32_t pipeline) { return *engines_[pipeline]; }
   // Shards installed and not removed, oldest first.
   const std::vector<pipeline::JobShard*>& shards(uint32_t pipeline) const {
     return shards_[pipeline];
@@ -42,7 +42,7 @@ class SynchronousHost : public PipelineHost {
   std::vector<std::shared_ptr<const nic::RssTable>> rss;  // by pipeline; empty: none has any
 
  private:
-  std::vector<std::unique_ptr<pipeline::Engine>> cores_;
+  std::vector<std::unique_ptr<pipeline::Engine>> engines_;
   std::vector<std::vector<pipeline::JobShard*>> shards_;
 };
 

@@ -35,15 +35,15 @@ std::vector<std::byte> pull_packet(const proto::Session& session, int pipeline, 
 }
 
 // Credits of the GRANTs waiting to be sent, by session number; empties the pipeline's queue.
-std::map<uint32_t, uint32_t> take_grants(pipeline::Engine& core) {
+std::map<uint32_t, uint32_t> take_grants(pipeline::Engine& engine) {
   std::map<uint32_t, uint32_t> grants;
-  for (auto packets = core.to_send(); !packets.empty(); packets = core.to_send()) {
+  for (auto packets = engine.to_send(); !packets.empty(); packets = engine.to_send()) {
     for (const auto& packet : packets) {
       if (packet.header.type() != wire::PacketType::kGrant) continue;
       grants[packet.header.spi & ~wire::kSpiToWorker] =
           packet.header.credit * limits::kCreditUnitBytes;
     }
-    core.sent(packets.size());
+    engine.sent(packets.size());
   }
   return grants;
 }
@@ -214,8 +214,8 @@ TEST_CASE("two jobs share the receive buffer, and who is there already is grante
   auto bytes = pull_packet(sessions[0], 0, chunk);
   const nic::RxPacket packet{bytes.data(), static_cast<uint32_t>(bytes.size()),
                              *nic::parse_endpoint("10.0.0.1", 7000)};
-  desk.host().core(0).on_burst({&packet, 1}, desk.now_ns());
-  take_grants(desk.host().core(0));
+  desk.host().engine(0).on_burst({&packet, 1}, desk.now_ns());
+  take_grants(desk.host().engine(0));
 
   std::vector<proto::Session> others;
   const auto two = desk.start("two", 4, &others);
@@ -227,11 +227,11 @@ TEST_CASE("two jobs share the receive buffer, and who is there already is grante
   }
   const uint32_t spi = sessions[0].pipelines(0).spi();
   using Grants = std::map<uint32_t, uint32_t>;
-  CHECK(take_grants(desk.host().core(0)) == Grants{{spi, shared}});
-  CHECK(take_grants(desk.host().core(1)).empty());
+  CHECK(take_grants(desk.host().engine(0)) == Grants{{spi, shared}});
+  CHECK(take_grants(desk.host().engine(1)).empty());
 
   for (const ConnectionId id : two) desk.say(id, leave_message());
-  CHECK(take_grants(desk.host().core(0)) == Grants{{spi, alone}});
+  CHECK(take_grants(desk.host().engine(0)) == Grants{{spi, alone}});
   CHECK_FALSE(desk.is_closed(one[0]));
 }
 

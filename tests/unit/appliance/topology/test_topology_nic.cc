@@ -26,7 +26,7 @@ void check_affinity(const Topology& topology, const host::HostFacts& facts) {
 
 TEST_CASE("a NIC's pipelines are on its node, and the other node runs none") {
   auto facts = appliance::machine(2, 8);
-  add_nic(facts, 1);
+  appliance::add_nic(facts, 1);
   const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   check_affinity(*topology, facts);
@@ -39,7 +39,7 @@ TEST_CASE("a NIC's pipelines are on its node, and the other node runs none") {
 
 TEST_CASE("NICs get equal numbers of pipelines even where cores are left over") {
   auto facts = appliance::machine(2, 8);
-  for (const int node : {0, 0, 0, 1, 1}) add_nic(facts, node);
+  for (const int node : {0, 0, 0, 1, 1}) appliance::add_nic(facts, node);
   const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   check_affinity(*topology, facts);
@@ -52,7 +52,7 @@ TEST_CASE("NICs get equal numbers of pipelines even where cores are left over") 
 
 TEST_CASE("a few pipelines are spread over sockets first") {
   auto facts = appliance::machine(2, 8);
-  for (const int node : {0, 0, 1, 1}) add_nic(facts, node);
+  for (const int node : {0, 0, 1, 1}) appliance::add_nic(facts, node);
   auto config = appliance::open_config();
   config.pipeline.count = 2;
   const auto topology = plan(config, facts);
@@ -65,8 +65,8 @@ TEST_CASE("a few pipelines are spread over sockets first") {
 
 TEST_CASE("a count that is no multiple of the NICs is obeyed, and its cost is named") {
   auto facts = appliance::machine(1, 8);
-  add_nic(facts, 0);
-  add_nic(facts, 0);
+  appliance::add_nic(facts, 0);
+  appliance::add_nic(facts, 0);
   auto config = appliance::open_config();
   config.pipeline.count = 5;
   const auto topology = plan(config, facts);
@@ -77,8 +77,8 @@ TEST_CASE("a count that is no multiple of the NICs is obeyed, and its cost is na
 
 TEST_CASE("listening on one NIC's address uses that NIC alone") {
   auto facts = appliance::machine(2, 4);
-  add_nic(facts, 0);
-  add_nic(facts, 1);
+  appliance::add_nic(facts, 0);
+  appliance::add_nic(facts, 1);
   auto config = appliance::open_config();
   config.box.listen = "10.0.1.1";
   const auto topology = plan(config, facts);
@@ -89,7 +89,7 @@ TEST_CASE("listening on one NIC's address uses that NIC alone") {
 
 TEST_CASE("an address of no PCI NIC, as a bond's, spreads pipelines without regard to NICs") {
   auto facts = appliance::machine(2, 4);
-  add_nic(facts, 0);
+  appliance::add_nic(facts, 0);
   auto config = appliance::open_config();
   config.box.listen = "10.9.9.9";
   const auto topology = plan(config, facts);
@@ -101,8 +101,8 @@ TEST_CASE("an address of no PCI NIC, as a bond's, spreads pipelines without rega
 
 TEST_CASE("a NIC without a NUMA node is served from the node that has fewest NICs") {
   auto facts = appliance::machine(2, 4);
-  add_nic(facts, 0);
-  add_nic(facts, host::kUnknownNode);
+  appliance::add_nic(facts, 0);
+  appliance::add_nic(facts, host::kUnknownNode);
   const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   CHECK(topology->pipelines.size() == 6);
@@ -115,7 +115,7 @@ TEST_CASE("a NIC without a NUMA node is served from the node that has fewest NIC
 
 TEST_CASE("on one node an unknown NUMA node is no question") {
   auto facts = appliance::machine(1, 2);
-  add_nic(facts, host::kUnknownNode);
+  appliance::add_nic(facts, host::kUnknownNode);
   const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   CHECK(appliance::nics_of(*topology) == std::vector<std::string>{"eth0", "eth0"});
@@ -125,9 +125,9 @@ TEST_CASE("on one node an unknown NUMA node is no question") {
 
 TEST_CASE("a slow NIC is left out when the others carry more without it") {
   auto facts = appliance::machine(1, 12);
-  add_nic(facts, 0, 1'000);
-  add_nic(facts, 0, 40'000);
-  add_nic(facts, 0, 40'000);
+  appliance::add_nic(facts, 0, 1'000);
+  appliance::add_nic(facts, 0, 40'000);
+  appliance::add_nic(facts, 0, 40'000);
   const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   for (const auto& name : appliance::nics_of(*topology)) CHECK(name != "eth0");
@@ -136,7 +136,8 @@ TEST_CASE("a slow NIC is left out when the others carry more without it") {
 
 TEST_CASE("one fast NIC does not silence many slower ones") {
   auto facts = appliance::machine(1, 12);
-  for (const uint32_t mbps : {25'000u, 25'000u, 25'000u, 40'000u}) add_nic(facts, 0, mbps);
+  for (const uint32_t mbps : {25'000u, 25'000u, 25'000u, 40'000u})
+    appliance::add_nic(facts, 0, mbps);
   const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   CHECK_FALSE(appliance::has_reason(*topology, "left out"));
@@ -144,8 +145,8 @@ TEST_CASE("one fast NIC does not silence many slower ones") {
 
 TEST_CASE("under 0.0.0.0 a NIC without an IPv4 address is left out; :: takes it") {
   auto facts = appliance::machine(1, 12);
-  add_nic(facts, 0);
-  add_nic(facts, 0).addresses = {"2001:db8::1"};
+  appliance::add_nic(facts, 0);
+  appliance::add_nic(facts, 0).addresses = {"2001:db8::1"};
   auto config = appliance::open_config();
   const auto v4 = plan(config, facts);
   REQUIRE(v4);
@@ -158,7 +159,7 @@ TEST_CASE("under 0.0.0.0 a NIC without an IPv4 address is left out; :: takes it"
 
 TEST_CASE("pipeline.cores far from the NICs is an error unless numa is off") {
   auto facts = appliance::machine(2, 4);
-  add_nic(facts, 0);
+  appliance::add_nic(facts, 0);
   auto config = appliance::open_config();
   config.pipeline.cores = {2, 5};
   const auto refused = plan(config, facts);
@@ -176,7 +177,7 @@ TEST_CASE("pipeline.cores far from the NICs is an error unless numa is off") {
 TEST_CASE("a cpuset away from every NIC's node is an error") {
   auto facts = appliance::machine(2, 4);
   facts.cores.erase(facts.cores.begin(), facts.cores.begin() + 4);
-  add_nic(facts, 0);
+  appliance::add_nic(facts, 0);
   const auto topology = plan(appliance::open_config(), facts);
   REQUIRE_FALSE(topology);
   CHECK_THAT(topology.error().message, Catch::Contains("NIC eth0 is on NUMA node 0"));
@@ -184,7 +185,7 @@ TEST_CASE("a cpuset away from every NIC's node is an error") {
 
 TEST_CASE("a node with more NICs than cores serves as many as it can") {
   auto facts = appliance::machine(2, 5);
-  for (int i = 0; i < 6; ++i) add_nic(facts, 0);
+  for (int i = 0; i < 6; ++i) appliance::add_nic(facts, 0);
   const auto topology = plan(appliance::open_config(), facts);
   REQUIRE(topology);
   check_affinity(*topology, facts);
