@@ -51,6 +51,7 @@ struct AheadOfCached {
 template <typename Ahead>
 [[gnu::always_inline]] inline void fetch(const nic::RxPacket& packet) {
   if (packet.bytes == 0) return;  // an empty datagram may have no memory at all
+  PBOX_DCHECK(packet.data != nullptr);
   const std::byte* const end = packet.data + std::min(packet.bytes, Ahead::kBytes);
 #pragma GCC unroll 8
   for (const std::byte* line = packet.data; line < end; line += kCacheLineBytes) {

@@ -73,6 +73,7 @@ void LoopbackNetwork::deliver(const Endpoint& from, const Endpoint& to,
 }
 
 size_t LoopbackPort::rx_burst(std::span<RxPacket> packets) {
+  PBOX_DCHECK(network_ != nullptr);
   const std::lock_guard lock(network_->mutex_);
   held_.clear();
   auto& queue = network_->queues_[{local_.address, local_.port}];

@@ -29,9 +29,7 @@ class Uplink {
   };
 
   // Each chunk is in a ring at most once, so no ring is ever full.
-  explicit Uplink(size_t chunks) : sums_(std::bit_ceil(chunks)), results_(std::bit_ceil(chunks)) {
-    PBOX_CHECK(chunks > 0);
-  }
+  explicit Uplink(size_t chunks) : sums_(std::bit_ceil(chunks)), results_(std::bit_ceil(chunks)) {}
 
   // Pipeline: sends a chunk to the relay, and wakes the relay if it sleeps.
   void send(const Sum& sum) {
@@ -45,7 +43,6 @@ class Uplink {
 
   // Relay, before it gives any chunk back. `wake_fd` is an eventfd that the relay owns.
   void open(uint32_t workers, int wake_fd) {
-    PBOX_CHECK(workers > 0);
     workers_ = workers;
     wake_fd_.store(wake_fd, std::memory_order_release);
   }

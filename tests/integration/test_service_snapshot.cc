@@ -153,8 +153,7 @@ TEST_CASE(
   CHECK(report.restarts == 2);
   CHECK(report.restored_from == 2);
   CHECK_THAT(box.daemon().program().errors(),
-             Contains("momentum and moments those of snapshot 2, after " + std::to_string(steps) +
-                      " steps"));
+             Contains("is that of snapshot 2, taken after " + std::to_string(steps) + " steps"));
 }
 
 TEST_CASE("a snapshot is one consistent cut across boxes, and other boxes continue from it") {

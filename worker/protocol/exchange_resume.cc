@@ -25,6 +25,7 @@ std::vector<uint32_t> Exchange::consumed_rounds() const {
   std::vector<uint32_t> rounds;
   rounds.reserve(state_.chunks.size());
   for (const Chunk& chunk : state_.chunks) rounds.push_back(chunk.round);
+  PBOX_DCHECK(rounds.size() == state_.chunks.size());
   return rounds;
 }
 
