@@ -114,7 +114,7 @@ Status choose_rdma_devices(const config::Config& config, const host::HostFacts& 
       return Error{ErrorCode::kInvalidArgument,
                    "data.port = rdma: pipeline " + std::to_string(pipeline.index) +
                        " is on NUMA node " + std::to_string(pipeline.node) +
-                       ", but no RDMA device is on that node: " + listed(facts.rdma) +
+                       ", where no RDMA device may be used; known devices: " + listed(facts.rdma) +
                        "; name cpus near them in pipeline.cores, a device of that node in "
                        "rdma.devices, or set pipeline.numa = off"};
     }
