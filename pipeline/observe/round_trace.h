@@ -53,6 +53,7 @@ class RoundTrace {
     if (events_.size() == capacity_) {
       ++lost_;
     } else {
+      PBOX_DCHECK(events_.capacity() >= capacity_);
       events_.push_back(event);
     }
   }

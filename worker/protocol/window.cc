@@ -16,7 +16,6 @@ constexpr uint64_t kTimePeriodNs = 5 * kNanosPerSecond;
 }  // namespace
 
 uint64_t Window::bytes(uint64_t now_ns) const {
-  PBOX_DCHECK(chunk_bytes_ > 0);
   if (!rate_.known() || !time_.known()) return UINT64_MAX;
   if (now_ns - idle_ns_ > kTimePeriodNs) return 0;
   // A whole chunk has to pass the narrowest link both ways. A token bucket may let a first chunk

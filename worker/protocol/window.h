@@ -70,9 +70,8 @@ class Window {
 
   // `chunk_bytes`: size of the lane's largest chunk. `slack_ns`: how long this side, the box or
   // another rank may be kept from running. The bytes in flight must last at least that long.
-  Window(uint32_t chunk_bytes, uint64_t slack_ns) : chunk_bytes_(chunk_bytes), slack_ns_(slack_ns) {
-    PBOX_DCHECK(chunk_bytes > 0);
-  }
+  Window(uint32_t chunk_bytes, uint64_t slack_ns)
+      : chunk_bytes_(chunk_bytes), slack_ns_(slack_ns) {}
 
   // Upper bound on the bytes in flight. UINT64_MAX: nothing has been measured yet. 0: push nothing
   // until the lane is idle, so that the path's own time can be measured again.
