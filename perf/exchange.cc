@@ -1,7 +1,8 @@
-// The main job without the computing (PHub's ZeroCompute): W worker processes exchange the
-// gradients of a model through a pboxd over kernel sockets, and, with --peers, by the systems
-// people use today. Systems take turns, so that what the machine does meanwhile hits all alike;
-// gradients differ in each iteration and every sum of every rank is checked.
+// Scenario `exchange`: a training job without its computing (PHub's ZeroCompute). W worker
+// processes exchange the gradients of a model through a pboxd over kernel sockets. With --peers,
+// Gloo and Open MPI exchange the same gradients. Systems take turns, so that a disturbance of the
+// machine hits all of them. Gradients differ in each iteration, and every sum of every rank is
+// checked.
 #include <algorithm>
 #include <filesystem>
 #include <iomanip>
@@ -21,7 +22,7 @@ constexpr const char* kPeers[] = {"gloo-tcp", "openmpi-tcp", "openmpi-shm"};
 constexpr const char* kLimit = "udp-limit";
 
 struct System {
-  std::string key;  // in JSON: gloo_tcp
+  std::string key;  // name in JSON, such as gloo_tcp
   bool is_limit = false;
   std::unique_ptr<Program> program;
   std::vector<double> ms, cpu_seconds;
@@ -46,7 +47,7 @@ void measure_once(System& system) {
   system.program->write_line("run");
   const auto sample = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
   if (!sample.at("checked").get<bool>()) {
-    throw std::runtime_error(system.key + " gave a wrong sum");
+    throw std::runtime_error(system.key + " returned a wrong sum");
   }
   system.ms.push_back(sample.at("ms"));
   system.cpu_seconds.push_back(sample.at("cpu_s"));
@@ -85,11 +86,11 @@ void add_options(po::options_description& options) {
                         "resnet50, vgg19 or 1mib")(
       "workers", po::value<uint32_t>()->default_value(2), "worker processes")(
       "layout", po::value<std::string>()->default_value("tensors"),
-      "tensors: one exchange per parameter tensor; buffer: all in one")(
+      "tensors: one exchange per parameter tensor; buffer: one exchange of all parameters")(
       "iterations", po::value<uint32_t>()->default_value(21), "timed exchanges per system")(
-      "warmup", po::value<uint32_t>()->default_value(3), "untimed exchanges before")(
-      "peers", "also measure Gloo, Open MPI (TCP and shared memory) and the limit of UDP")(
-      "box-flags", po::value<std::string>()->default_value(""), "more flags for pboxd");
+      "warmup", po::value<uint32_t>()->default_value(3), "untimed exchanges before the timed ones")(
+      "peers", "also measure Gloo, Open MPI (TCP and shared memory) and the limit that UDP sets")(
+      "box-flags", po::value<std::string>()->default_value(""), "additional flags for pboxd");
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
@@ -105,7 +106,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
 
   std::vector<System> systems;
   systems.push_back(start("pbox", peer));
-  // The default of jobs, which no peer has: they all die with any of their processes.
+  // Recovery is on by default, but no peer has it: a peer's job ends with any of its processes.
   peer.recovery = "copy";
   systems.push_back(start("pbox", peer));
   systems.back().key = "pbox_recovering";
@@ -144,24 +145,25 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
     }
   }
   report << "\r" << peer.model << " as " << peer.layout << ", " << peer.worker_count
-         << " workers, box resident "
+         << " workers, resident memory of the box "
          << figures["systems"]["pbox"]["box_bytes"].get<uint64_t>() / (1 << 20) << " MiB\n";
   print_table(figures, report);
-  report << std::fixed << std::setprecision(2) << "  keeping what recovers a lost box takes "
+  report << std::fixed << std::setprecision(2) << "  with recovery of a lost box, PBox takes "
          << figures["recovery_cost"].get<double>() << " times as long\n";
   if (figures.contains("over_limit")) {
     report << std::fixed << std::setprecision(2) << "  PBox takes "
            << figures["over_limit"].get<double>()
-           << " times the limit: the same bytes to and fro over UDP, and nothing else\n";
+           << " times the limit, which is to send the same bytes both ways over UDP\n";
   }
   return figures;
 }
 
-const ScenarioRegistration kRegistration({.name = "exchange",
-                                          .summary = "worker processes through a box over sockets,"
-                                                     " against Gloo and Open MPI",
-                                          .add_options = add_options,
-                                          .run = run});
+const ScenarioRegistration kRegistration(
+    {.name = "exchange",
+     .summary = "worker processes that exchange through a box over sockets,"
+                " compared with Gloo and Open MPI",
+     .add_options = add_options,
+     .run = run});
 
 }  // namespace
 }  // namespace pbox::perf

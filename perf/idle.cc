@@ -1,5 +1,6 @@
-// `idle`: what a pboxd takes of a core while it has nothing to do, with its defaults: adaptive
-// polling, alone, scraped once a second as by an eager Prometheus, and with a job whose ranks rest.
+// Scenario `idle`: the share of a core that a pboxd uses while it has nothing to do. The box has
+// its default options, so it polls adaptively. It is measured without jobs, while it is scraped
+// once a second, and with a job whose ranks are idle.
 #include <unistd.h>
 
 #include <chrono>
@@ -49,11 +50,12 @@ double cpu_seconds(pid_t pid) {
 
 std::string after(const std::string& text, const std::string& key) {
   const size_t at = text.find(key);
-  if (at == std::string::npos) throw std::runtime_error("pboxd says: " + text);
+  if (at == std::string::npos) throw std::runtime_error("pboxd printed no address: " + text);
   return text.substr(at + key.size(), text.find(' ', at) - at - key.size());
 }
 
-// Share of one core.
+// Returns the share of one core that the box uses for `seconds`. Scrapes the box once a second if
+// `scraped` is the address of its admin port.
 double share(pid_t box, double seconds, const std::string& scraped) {
   const double before = cpu_seconds(box);
   const auto begin = std::chrono::steady_clock::now();
@@ -70,7 +72,8 @@ double share(pid_t box, double seconds, const std::string& scraped) {
 }
 
 void add_options(po::options_description& options) {
-  options.add_options()("seconds", po::value<double>()->default_value(20), "of each state");
+  options.add_options()("seconds", po::value<double>()->default_value(20),
+                        "duration of the measurement in each state");
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
@@ -81,18 +84,18 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const std::string ready = box.read_line(kStartLimitMs);
   const std::string admin = after(ready, "admin=");
   nlohmann::json figures;
-  report << "share of one core that an idle box takes\n";
+  report << "share of one core that an idle box uses\n";
   const auto tell = [&](const char* key, const char* words, double of_core) {
     figures[key] = of_core;
     report << "  " << std::left << std::setw(44) << words << std::right << std::fixed
            << std::setprecision(4) << of_core << std::endl;
   };
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // the start is over
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // until startup is over
   tell("alone", "alone", share(box.pid(), seconds, ""));
   tell("scraped", "scraped once a second", share(box.pid(), seconds, admin));
   box.finish();
 
-  // Ranks that have exchanged once, and compute.
+  // The ranks exchange once and are then idle.
   const auto command = peer_command("pbox", {}, folder());
   if (!command) throw std::runtime_error(command.error().message);
   Program job(*command);
@@ -101,12 +104,12 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   job.read_line(kStartLimitMs);
   const pid_t of_job = child_named(job.pid(), "pboxd");
   std::this_thread::sleep_for(std::chrono::seconds(1));
-  tell("with_job", "with a job of two ranks that rest", share(of_job, seconds, ""));
+  tell("with_job", "with a job of two idle ranks", share(of_job, seconds, ""));
   return figures;
 }
 
 const ScenarioRegistration kRegistration({.name = "idle",
-                                          .summary = "resources that an idle box takes",
+                                          .summary = "CPU time that an idle box uses",
                                           .add_options = add_options,
                                           .run = run});
 

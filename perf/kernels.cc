@@ -1,5 +1,5 @@
-// Scenario `kernels`: sums and optimizer steps, in cache and out of it, against what the machine's
-// memory can do in the same run. See README.md for what is compared with what.
+// Scenario `kernels`: the speed of sums and optimizer steps, in cache and out of cache, compared
+// with the memory bandwidth of the same run. README.md lists the comparisons.
 #include <cstring>
 #include <iomanip>
 #include <stdexcept>
@@ -22,14 +22,16 @@ using wire::Dtype;
 constexpr size_t kChunkBytes = 32 * 1024;
 constexpr size_t kChunkFloats = kChunkBytes / sizeof(float);
 
-// Two chunks of f32 are larger than an L1 cache and smaller than an L2; so are Adam's four arrays.
+// Passes over one chunk per array. Two chunks of f32 exceed an L1 cache and fit an L2 cache, and so
+// do Adam's four arrays.
 constexpr size_t kPassesInCache = 1000;
 
-// An odd number of cache lines, so that no two arrays agree in any of the lower address bits.
+// An odd number of cache lines, so that no two arrays have equal lower address bits.
 constexpr size_t kStaggerDefault = 1093 * kCacheLineBytes;
 
-// The arrays that all alternatives share: [count] floats each, state [2 * count]. Each begins
-// `stagger` bytes further into its page than the one before; see README.md on why that matters.
+// The arrays that all alternatives share: [count] floats each, and [2 * count] in `state`. Each
+// array begins `stagger` bytes further into its page than the previous one. README.md gives the
+// reason.
 struct Arrays {
   Arrays(size_t float_count, size_t stagger) : count(float_count) {
     auto made = NumaArena::create(5 * count * sizeof(float) + 4 * stagger, kAnyNumaNode);
@@ -41,7 +43,7 @@ struct Arrays {
     state = take(2 * count, stagger);
     for (size_t i = 0; i < count; ++i) {
       accumulator[i] = 1.0f;
-      source[i] = 0x1.0p-6f;  // never so small that a moment decays into denormals
+      source[i] = 0x1.0p-6f;  // large enough that no moment decays into denormals
       other[i] = 0.0f;
       state[2 * i] = state[2 * i + 1] = 0x1.0p-6f;
     }
@@ -54,12 +56,13 @@ struct Arrays {
   size_t count;
   NumaArena arena;
   float* accumulator = nullptr;
-  float* source = nullptr;  // f32 values whose bits are ordinary numbers as f16 and bf16 too
+  float* source = nullptr;  // f32; the bits are also normal numbers as f16 and bf16
   float* other = nullptr;
   float* state = nullptr;
 };
 
-// Adds the whole source, `bytes_per_call` of payload at a time, `passes` times.
+// Returns an alternative that adds the whole source `passes` times, `bytes_per_call` of payload per
+// call.
 Alternative sum(const std::string& name, Dtype dtype, const Arrays& arrays, size_t passes,
                 size_t bytes_per_call) {
   const size_t element_bytes = wire::dtype_bytes(dtype);
@@ -80,7 +83,7 @@ Alternative sum(const std::string& name, Dtype dtype, const Arrays& arrays, size
           .pass = pass};
 }
 
-// Steps chunk after chunk, as a pipeline does.
+// Returns an alternative that steps one chunk after the other, as a pipeline does.
 Alternative step(const std::string& name, OptimizerKind kind, const Arrays& arrays, size_t passes) {
   const optimizer::OptimizerSpec spec{.kind = kind, .momentum = 0.9f};
   const auto coefficients =
@@ -95,7 +98,7 @@ Alternative step(const std::string& name, OptimizerKind kind, const Arrays& arra
       }
     }
   };
-  // Weights and state are read and written, the gradient is read.
+  // A step reads and writes weights and state, and reads the gradient.
   const double floats = 3.0 + 2.0 * static_cast<double>(state_floats);
   return {.name = name,
           .bytes = static_cast<double>(passes * arrays.count * sizeof(float)) * floats,
@@ -110,7 +113,7 @@ void add_optimizers(std::vector<Alternative>& all, const Arrays& arrays, size_t 
   all.push_back(step("adamw", OptimizerKind::kAdamW, arrays, passes));
 }
 
-// memcpy and triad: what outsiders know of a machine.
+// Adds memcpy and STREAM's triad, the customary figures of memory bandwidth.
 void add_known_figures(std::vector<Alternative>& all, const Arrays& arrays, size_t passes) {
   const double bytes = static_cast<double>(passes * arrays.count * sizeof(float));
   all.push_back({.name = "memcpy", .bytes = 2 * bytes, .pass = [&arrays, passes] {
@@ -125,7 +128,8 @@ void add_known_figures(std::vector<Alternative>& all, const Arrays& arrays, size
                  }});
 }
 
-// The same traffic as a sum of f32; the best of these is the limit it is compared with.
+// Adds variants with the same traffic as a sum of f32. The fastest one is the limit with which that
+// sum is compared.
 void add_limits(std::vector<Alternative>& all, const Arrays& arrays, size_t passes) {
   for (const MemoryLimit& limit : sum_shaped_limits()) {
     all.push_back({.name = "limit: " + limit.name,
@@ -138,7 +142,8 @@ void add_limits(std::vector<Alternative>& all, const Arrays& arrays, size_t pass
   }
 }
 
-// Measures one group, prints it, and returns {name: GB/s}, "limit" and "sum_over_limit".
+// Measures and prints one group. Returns the rate of each alternative, the limit, and the rate of
+// the sum over the limit and over memcpy.
 nlohmann::json measure_group(const char* title, std::vector<Alternative>& all, size_t repetitions,
                              std::ostream& report) {
   report << title << ", GB/s read plus written (median of " << repetitions << "):" << std::endl;
@@ -201,10 +206,11 @@ void add_options(po::options_description& options) {
   options.add_options()("repetitions", po::value<size_t>()->default_value(21),
                         "timed passes of each alternative")(
       "mebibytes", po::value<size_t>()->default_value(256),
-      "size of each array out of cache; several times the last-level cache")(
+      "size of each array out of cache in MiB; use several times the last-level cache")(
       "stagger", po::value<size_t>()->default_value(kStaggerDefault),
-      "bytes by which the arrays' places in their pages differ; a multiple of 64")(
-      "cpu", po::value<int>()->default_value(-1), "CPU to run on (-1: the last one allowed)");
+      "bytes by which the offsets of successive arrays in their pages differ; a multiple of 64")(
+      "cpu", po::value<int>()->default_value(-1),
+      "CPU to run on (-1: the last CPU that this process may use)");
 }
 
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
@@ -240,10 +246,11 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   return figures;
 }
 
-const ScenarioRegistration kRegistration({.name = "kernels",
-                                          .summary = "sums and optimizer steps against memory",
-                                          .add_options = add_options,
-                                          .run = run});
+const ScenarioRegistration kRegistration(
+    {.name = "kernels",
+     .summary = "sums and optimizer steps, compared with memory bandwidth",
+     .add_options = add_options,
+     .run = run});
 
 }  // namespace
 }  // namespace pbox::perf

@@ -1,5 +1,5 @@
-// pbox-perf SCENARIO [options] [--json]: measures, prints a table, and with --json one JSON object
-// as the last line of standard output (the table then goes to standard error).
+// pbox-perf SCENARIO [options] [--json]: runs a scenario and prints a table. With --json, the table
+// goes to standard error and the last line of standard output is one JSON object.
 #include <cstring>
 #include <exception>
 #include <iostream>
@@ -33,7 +33,8 @@ std::optional<Scenario> find_scenario(const char* name) {
 int run_scenario(const Scenario& scenario, int argc, char** argv) {
   po::options_description description(std::string("pbox-perf ") + scenario.name + ": " +
                                       scenario.summary);
-  description.add_options()("help", "print this")("json", "print one JSON object as the last line");
+  description.add_options()("help", "print this")(
+      "json", "print one JSON object as the last line of standard output");
   scenario.add_options(description);
   po::variables_map options;
   po::store(po::command_line_parser(argc, argv)
@@ -64,7 +65,7 @@ int main(int argc, char** argv) {
   }
   const auto scenario = find_scenario(argv[1]);
   if (!scenario) {
-    std::cerr << "pbox-perf: there is no scenario '" << argv[1] << "'\n";
+    std::cerr << "pbox-perf: unknown scenario '" << argv[1] << "'\n";
     print_usage(std::cerr);
     return 2;
   }

@@ -1,5 +1,5 @@
-// Timing of alternatives that are to be compared: interleaved, so that what the machine does
-// meanwhile (frequency, neighbours) hits all alike, and summed up by medians.
+// Timing of alternatives that are compared with each other. Passes are interleaved, so that changes
+// of the machine (frequency, other programs) affect all alternatives equally. Medians sum them up.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,29 @@ namespace pbox::perf {
 
 struct Alternative {
   std::string name;
-  double bytes = 0;            // read plus written by one pass
-  std::function<void()> pass;  // the timed function
-  std::vector<double> seconds{};
+  double bytes = 0;               // bytes that one pass reads plus those that it writes
+  std::function<void()> pass;     // the timed function
+  std::vector<double> seconds{};  // duration of each timed pass
 };
 
-// One untimed pass of each, then `repetitions` rounds over all, each round starting one further.
+// Runs one untimed pass of each alternative, then `repetitions` timed rounds over all of them. Each
+// round starts with the next alternative.
 void measure_interleaved(std::vector<Alternative>& alternatives, size_t repetitions);
 
-// Requires at least one value.
+// Returns the median; of an even number of values, the mean of the middle two. Requires at least
+// one value.
 double median(std::vector<double> values);
 
-// The median of over[i] / under[i], where i is one turn of both: what slowed the machine down in
-// that turn, a neighbour for half a minute, say, is in both. Requires equal lengths, at least one.
+// Returns the median of over[i] / under[i]. Both values of a turn i are measured close together, so
+// a slow phase of the machine affects both and cancels out. Requires equal lengths, at least one.
 double median_ratio(const std::vector<double>& over, const std::vector<double>& under);
 
-// The exponent of the power of size that fits the costs best: the slope of a straight line through
-// their logarithms. Requires equal lengths, at least two different sizes, and all above 0.
+// Returns the exponent of the power of the size that fits the costs best: the slope of the straight
+// line through the logarithms. Requires equal lengths, at least two different sizes, and values
+// above 0.
 double growth_exponent(const std::vector<double>& sizes, const std::vector<double>& costs);
 
-// 1e9 bytes per second, at the median time.
+// Returns the rate at the median time, in 1e9 bytes per second.
 double gigabytes_per_second(const Alternative& alternative);
 
 }  // namespace pbox::perf

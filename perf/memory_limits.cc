@@ -17,7 +17,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr size_t kLineFloats = 16;
 
-// Prefetches the lines of a turn, that many lines ahead; 0 leaves it to the hardware.
+// Prefetches the lines that lie kLinesAhead behind those of a turn. With 0, only the hardware
+// prefetches.
 template <size_t kTurnLines, size_t kLinesAhead>
 HWY_INLINE void prefetch_turn(const float* from) {
   if constexpr (kLinesAhead != 0) {
@@ -40,7 +41,7 @@ HWY_INLINE void sum_turn(const float* accumulator, const float* source, float* t
   }
 }
 
-// a += b.
+// Computes a += b.
 template <size_t kTurnLines, size_t kAccumulatorAhead, size_t kSourceAhead>
 void update(float* accumulator, const float* source, float*, size_t count) {
   for (size_t i = 0; i < count; i += kTurnLines * kLineFloats) {
@@ -50,7 +51,8 @@ void update(float* accumulator, const float* source, float*, size_t count) {
   }
 }
 
-// a += b at two places in turn: twice as many streams for the prefetchers and the DRAM banks.
+// Computes a += b in both halves alternately, which gives the prefetchers and the DRAM banks twice
+// as many streams.
 void update_halves(float* accumulator, const float* source, float*, size_t count) {
   const size_t half = count / 2;
   for (size_t i = 0; i < half; i += 8 * kLineFloats) {
@@ -59,7 +61,8 @@ void update_halves(float* accumulator, const float* source, float*, size_t count
   }
 }
 
-// c = a + b with streaming stores: the same DRAM traffic, without fetching what is overwritten.
+// Computes c = a + b with streaming stores: the same DRAM traffic, because lines that are
+// overwritten are not fetched first.
 template <size_t kLinesAhead>
 void stream_out(float* accumulator, const float* source, float* other, size_t count) {
   for (size_t i = 0; i < count; i += 8 * kLineFloats) {
@@ -70,7 +73,7 @@ void stream_out(float* accumulator, const float* source, float* other, size_t co
   hwy::FlushStream();
 }
 
-// The distances that did best on some machine or placement while this was written.
+// Returns all variants. Each distance was the fastest on some machine or memory placement.
 std::vector<MemoryLimit> variants() {
   const std::string target = hwy::TargetName(HWY_TARGET);
   return {{target + " update, 1 line a turn", update<1, 0, 0>},

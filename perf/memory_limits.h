@@ -1,5 +1,5 @@
-// The best that this machine can do for the traffic of a sum: two arrays read, one written. Written
-// by hand for comparisons only.
+// Hand-written kernels that find the highest rate of this machine for the memory traffic of a sum,
+// which reads two arrays and writes one. They serve comparisons only.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,9 @@
 
 namespace pbox::perf {
 
-// Reads `accumulator` and `source`, and writes [count] floats: to `accumulator`, or those variants
-// that bypass the cache to `other`. All 64-byte aligned, count a multiple of 1024.
+// Reads `accumulator` and `source`, and writes [count] floats to `accumulator`. Variants that
+// bypass the cache write to `other` instead. Requires 64-byte aligned arrays and a multiple of 1024
+// as count.
 using LimitFunction = void (*)(float* accumulator, const float* source, float* other, size_t count);
 
 struct MemoryLimit {
@@ -17,11 +18,11 @@ struct MemoryLimit {
   LimitFunction run;
 };
 
-// All variants for all vector targets of this CPU.
+// Returns all variants for all vector targets of this CPU.
 std::vector<MemoryLimit> sum_shaped_limits();
 
-// STREAM's triad, other[i] = accumulator[i] + 3 * source[i], as the compiler makes it of plain C
-// (McCalpin, "STREAM: Sustainable Memory Bandwidth in High Performance Computers").
+// Computes STREAM's triad, other[i] = accumulator[i] + 3 * source[i], as the compiler translates
+// the plain loop (McCalpin, "STREAM: Sustainable Memory Bandwidth in High Performance Computers").
 void stream_triad(float* accumulator, const float* source, float* other, size_t count);
 
 }  // namespace pbox::perf

@@ -11,7 +11,7 @@ constexpr uint64_t kImageNetSide = 224;
 
 class LayerList {
  public:
-  // `side` is that of the output image, in pixels.
+  // `side`: height and width of the output image in pixels.
   void add_convolution(const std::string& convolution, const std::string& normalisation,
                        uint64_t inputs, uint64_t outputs, uint64_t kernel, uint64_t side) {
     const uint64_t weights = outputs * inputs * kernel * kernel;
@@ -22,8 +22,8 @@ class LayerList {
                         {normalisation + ".bias", outputs}}});
   }
 
-  // `uses`: how often a sample uses each weight: once in a dense layer, once per pixel in a
-  // convolution, once per word in a recurrent one.
+  // `uses`: the number of times that a sample uses each weight. It is 1 in a dense layer, the
+  // pixels in a convolution, and the words in a recurrent layer.
   void add_with_bias(const std::string& layer, uint64_t weights, uint64_t outputs,
                      uint64_t uses = 1) {
     layers_.push_back({layer,
@@ -31,12 +31,12 @@ class LayerList {
                        {{layer + ".weight", weights}, {layer + ".bias", outputs}}});
   }
 
-  // A row is looked up, not multiplied.
+  // An embedding has no multiply-adds: a row is looked up.
   void add_embedding(const std::string& layer, uint64_t words, uint64_t width) {
     layers_.push_back({layer, 0, {{layer + ".weight", words * width}}});
   }
 
-  // The four gates of one cell, run over `words` words.
+  // Adds the four gates of one cell, which runs over `words` words.
   void add_lstm(const std::string& layer, uint64_t inputs, uint64_t width, uint64_t words) {
     const uint64_t gates = 4 * width;
     layers_.push_back({layer,
@@ -53,8 +53,9 @@ class LayerList {
   std::vector<ModelLayer> layers_;
 };
 
-// 1x1 down to `width` channels, 3x3, 1x1 up to four times as many. The first of a stage halves the
-// image in its 3x3, but for the first stage.
+// A bottleneck has three convolutions: 1x1 down to `width` channels, 3x3, and 1x1 up to four times
+// `width`. The 3x3 convolution of a stage's first block halves the image, except in the first
+// stage.
 constexpr uint64_t kBottleneckExpansion = 4;
 
 struct Bottleneck {
@@ -86,7 +87,7 @@ std::vector<ModelLayer> resnet50_layers() {
   uint64_t side = kImageNetSide / 2;
   LayerList list;
   list.add_convolution("conv1", "bn1", kImageChannels, channels, 7, side);
-  side /= 2;  // the pooling
+  side /= 2;  // pooling
   for (size_t stage = 0; stage < kBlockCounts.size(); ++stage) {
     for (int block = 0; block < kBlockCounts[stage]; ++block) {
       const uint64_t input_side = side;
@@ -116,7 +117,7 @@ std::vector<ModelLayer> vgg19_layers() {
   LayerList list;
   uint64_t inputs = kImageChannels;
   uint64_t side = kImageNetSide;
-  int layer = 0;  // torchvision numbers convolutions, activations and poolings alike
+  int layer = 0;  // torchvision numbers convolutions, activations and poolings in one sequence
   for (const Stage& stage : kStages) {
     for (int convolution = 0; convolution < stage.convolution_count; ++convolution) {
       list.add_with_bias("features." + std::to_string(layer), stage.channels * inputs * 3 * 3,
@@ -170,9 +171,9 @@ std::vector<ModelLayer> sockeye_layers() {
     list.add_with_bias("decoder.init." + std::string(state), kWidth * kWidth, kWidth);
   }
   list.add_embedding("target_embed", kTargetWords, kWidth);
-  list.add_lstm("decoder.0", 2 * kWidth, kWidth, kSentence);  // the word and the context
+  list.add_lstm("decoder.0", 2 * kWidth, kWidth, kSentence);  // inputs: the word and the context
   list.add_lstm("decoder.1", kWidth, kWidth, kSentence);
-  // Scores of every source word for every target word.
+  // Attention scores every source word for every target word.
   list.add_with_bias("attention.source", kWidth * kWidth, kWidth, kSentence);
   list.add_with_bias("attention.query", kWidth * kWidth, kWidth, kSentence);
   list.add_with_bias("attention.score", kWidth, 1, kSentence * kSentence);

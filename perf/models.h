@@ -1,6 +1,6 @@
-// The models that exchanges are measured with, layer by layer in forward order: the names and sizes
-// of their parameter tensors, and what a layer costs to compute. The traffic does not
-// depend on what the numbers mean.
+// The models whose exchanges are measured, layer by layer in forward order: the names and sizes of
+// the parameter tensors, and the computing that a layer needs. The values of the parameters do not
+// affect the traffic, so models have none.
 #pragma once
 
 #include <cstdint>
@@ -17,38 +17,42 @@ struct ModelTensor {
   uint64_t elements;
 };
 
-// A layer: the next iteration waits for all of it, and backward computes its gradients at once.
+// A layer of a model. Backward computes all gradients of a layer at once, and the next iteration
+// waits for all of them.
 struct ModelLayer {
   std::string name;
   double multiply_adds;  // multiply-adds of one forward pass over one sample
   std::vector<ModelTensor> tensors;
 };
 
-// He et al., 2015, as torchvision has it, for 224 x 224 images; a layer is a convolution with the
-// normalisation behind it. 161 tensors, 25,557,032 parameters, 4.09e9 multiply-adds.
+// Returns ResNet-50 (He et al., 2015) as torchvision has it, for 224 x 224 images. A layer is a
+// convolution and the normalisation behind it. 161 tensors, 25,557,032 parameters, 4.09e9
+// multiply-adds.
 std::vector<ModelLayer> resnet50_layers();
-// Simonyan, Zisserman, 2014, as torchvision has it, for 224 x 224 images: 38 tensors, 143,667,240
-// parameters, 1.96e10 multiply-adds.
+// Returns VGG-19 (Simonyan, Zisserman, 2014) as torchvision has it, for 224 x 224 images.
+// 38 tensors, 143,667,240 parameters, 1.96e10 multiply-adds.
 std::vector<ModelLayer> vgg19_layers();
-// He et al., 2015, section 4.2, for CIFAR's 32 x 32 images, n = 9, shortcuts without parameters:
-// 167 tensors, 855,770 parameters.
+// Returns ResNet-56 (He et al., 2015, section 4.2, n = 9, shortcuts without parameters) for CIFAR's
+// 32 x 32 images. 167 tensors, 855,770 parameters.
 std::vector<ModelLayer> resnet56_layers();
-// Sockeye 1.5 (Hieber et al., 2017) as the authors of P3 train it (their example/sockeye): two
-// layers of LSTM each side, 512 wide, the first of the encoder in both directions, MLP attention,
-// embeddings of 512, for IWSLT'15 English to Vietnamese: 17,191 and 7,709 words, and Sockeye's own
-// four. Sentences of 25 words.
+// Returns Sockeye 1.5 (Hieber et al., 2017) as the authors of P3 train it in their example/sockeye.
+// The encoder and the decoder have two LSTM layers each, 512 wide; the encoder's first layer runs
+// in both directions. Attention is an MLP and embeddings are 512 wide. The data is IWSLT'15,
+// English to Vietnamese: 17,191 and 7,709 words, plus four of Sockeye's own. A sentence has 25
+// words.
 std::vector<ModelLayer> sockeye_layers();
 
-// "resnet50", "vgg19", "sockeye", "resnet56", or "1mib": one tensor of 262,144 floats.
+// Accepts "resnet50", "vgg19", "sockeye", "resnet56" and "1mib", which is one tensor of 262,144
+// floats.
 Result<std::vector<ModelLayer>> layers_by_name(std::string_view name);
 
-// The tensors of all layers, in forward order.
+// Returns the tensors of all layers, in forward order.
 std::vector<ModelTensor> tensors_of(const std::vector<ModelLayer>& layers);
 Result<std::vector<ModelTensor>> model_by_name(std::string_view name);
 
 uint64_t element_count(const std::vector<ModelTensor>& tensors);
 
-// The same elements as a single tensor, as frameworks that fuse their gradients hold them.
+// Returns one tensor with the same number of elements, as in frameworks that fuse their gradients.
 std::vector<ModelTensor> as_one_buffer(const std::vector<ModelTensor>& tensors);
 
 }  // namespace pbox::perf

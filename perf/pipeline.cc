@@ -1,13 +1,14 @@
-// `pipeline`: how much of the bare sum kernel's speed is left once a whole pipeline stands around
-// it: one core, an in-memory port, W workers that push ResNet-50's 161 tensors.
+// Scenario `pipeline`: the speed of a whole pipeline over the speed of the bare sum kernel. It has
+// one core, an in-memory port, and W workers that push ResNet-50's 161 tensors.
 //
-// Both sides walk the same memory: the packets of one round of all workers, prebuilt, in the order
-// in which they arrive, and the same accumulators. The kernel side stores the first worker's
-// fragment and adds the others'; the pipeline side runs the product's loop over them: parse,
-// session, tag, checks, claim, add, finish, and the headers and tags of the whole fan-out, which
-// the port then drops. Beside it, which has a flight recorder as by default, stand one without, one
-// without whose counters another thread reads all the time, and one without that adds in the order
-// of ranks.
+// Both sides read the same prebuilt packets of one round of all workers, in their order of arrival,
+// and add to the same accumulators. The kernel side stores the first worker's fragment and adds the
+// others. The pipeline side runs the product's loop: parse, session, tag, checks, claim, add,
+// finish, and the headers and tags of all results. The port then drops the results.
+//
+// The pipeline that is compared with the kernel has a flight recorder, as by default. Three further
+// pipelines have none: a plain one, one whose counters another thread reads, and one that adds in
+// the order of ranks.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -30,7 +31,7 @@
 namespace pbox::perf {
 namespace {
 
-constexpr uint32_t kWindowChunks = 16;  // how far a worker runs ahead of the slowest
+constexpr uint32_t kWindowChunks = 16;  // chunks by which a worker runs ahead of the slowest
 
 struct Fragment {
   std::byte* packet = nullptr;
@@ -41,7 +42,7 @@ struct Fragment {
   uint32_t elements = 0;
 };
 
-// Hands out a prebuilt list of packets; swallows what is sent.
+// A port that receives a prebuilt list of packets and drops all packets that are sent.
 class MemoryPort {
  public:
   explicit MemoryPort(const std::vector<Fragment>& fragments) : fragments_(&fragments) {}
@@ -73,7 +74,7 @@ class MemoryPort {
   nic::PortCounters counters_;
 };
 
-// A flight recorder as large as that of a box by default.
+// Returns the memory of a flight recorder of the default size.
 NumaArena flight_memory() {
   const uint64_t capacity = config::Recorder().records;
   auto arena = NumaArena::create(pipeline::flight_image_bytes(capacity), kAnyNumaNode);
@@ -84,7 +85,7 @@ NumaArena flight_memory() {
 
 pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes, wire::Numerics numerics);
 
-// Watched as by a scrape, a thousand times a second.
+// A thread that reads the counters as a scrape does, up to a thousand times per second.
 class Watcher {
  public:
   Watcher(const pipeline::Engine& core, const pipeline::JobShard& shard)
@@ -113,14 +114,14 @@ class Watcher {
   std::thread thread_;
 };
 
-// One core with the whole job.
+// The pipeline of one core, which has all chunks of the job.
 class Pipeline {
  public:
   enum class Kind { kRecorded, kPlain, kScraped, kOrdered };
   Pipeline(uint32_t workers, uint32_t fragment_bytes, const std::vector<Fragment>& fragments,
            Kind kind);
   void run_round();
-  // The pipeline must have done the work: every chunk finished, its sum right, nothing rejected.
+  // Throws unless every chunk finished `round`, every sum is right, and every result was sent.
   void check(uint32_t workers, uint32_t fragment_bytes, uint32_t round) const;
   pipeline::JobShard& shard() { return *shard_; }
 
@@ -162,7 +163,7 @@ class Bench {
 
   void run_kernel();
   Pipeline& pipeline(Pipeline::Kind kind) { return *pipelines_[static_cast<size_t>(kind)]; }
-  void next_round();  // stamps the packets for the round to come; not timed
+  void next_round();  // stamps the packets for the next round; not timed
   double gradient_bytes() const { return gradient_bytes_; }
   uint64_t packet_count() const { return fragments_.size(); }
   void check() const;
@@ -179,7 +180,7 @@ class Bench {
   NumaArena packets_;
   std::vector<Fragment> fragments_;
   std::vector<std::unique_ptr<Pipeline>> pipelines_;  // by kind
-  std::vector<float*> kernel_targets_;                // by chunk: the accumulators of slot 0
+  std::vector<float*> kernel_targets_;                // by chunk: accumulator of slot 0
 };
 
 pipeline::ShardSpec shard_spec(uint32_t workers, uint32_t fragment_bytes, wire::Numerics numerics) {
@@ -221,7 +222,8 @@ void Bench::build_packets() {
   auto arena = NumaArena::create(bytes, kAnyNumaNode);
   if (!arena) throw std::runtime_error(arena.error().message);
   packets_ = std::move(*arena);
-  // Workers send the same order and stay within a window of each other: their chunks interleave.
+  // Workers send chunks in the same order and stay within a window of each other, so their chunks
+  // interleave.
   const auto& chunks = pipelines_[0]->shard().chunks();
   for (size_t first = 0; first < chunks.size(); first += kWindowChunks) {
     const size_t last = std::min(chunks.size(), first + kWindowChunks);
@@ -298,8 +300,9 @@ void Pipeline::check(uint32_t workers, uint32_t fragment_bytes, uint32_t round) 
       const uint32_t within = i % (fragment_bytes / 4);
       const float expected = float(workers) * float(1 + (within + chunk.id) % 7);
       if (chunk.open_round() != round + 1 || sums[i] != expected) {
-        throw std::runtime_error("the pipeline's sum is wrong at chunk " +
-                                 std::to_string(chunk.id));
+        throw std::runtime_error(
+            "the pipeline's sum is wrong or its round is not finished at chunk " +
+            std::to_string(chunk.id));
       }
     }
   }
@@ -323,12 +326,12 @@ nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repet
     if (repetition > 0) bench.next_round();
     const double kernel_s = seconds_of([&] { bench.run_kernel(); });
     std::array<double, kKinds.size()> pipeline_s{};
-    for (size_t turn = 0; turn < kKinds.size(); ++turn) {  // each is first as often as the others
+    for (size_t turn = 0; turn < kKinds.size(); ++turn) {  // each kind comes first equally often
       const size_t kind = (repetition + turn) % kKinds.size();
       pipeline_s[kind] = seconds_of([&] { bench.pipeline(kKinds[kind]).run_round(); });
     }
     bench.check();
-    if (repetition == 0) continue;  // warm-up: first touch of everything
+    if (repetition == 0) continue;  // warm-up: the first touch of all memory
     kernel.push_back(kernel_s);
     for (size_t kind = 0; kind < kKinds.size(); ++kind) pipeline[kind].push_back(pipeline_s[kind]);
   }
@@ -355,7 +358,8 @@ nlohmann::json measure(uint32_t workers, uint32_t fragment_bytes, uint32_t repet
 }
 
 void add_options(po::options_description& options) {
-  options.add_options()("workers", po::value<uint32_t>()->default_value(4), "workers that push")(
+  options.add_options()("workers", po::value<uint32_t>()->default_value(4),
+                        "workers that push, 1 to 64")(
       "repetitions", po::value<uint32_t>()->default_value(15), "timed rounds");
 }
 
@@ -363,7 +367,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const auto workers = options["workers"].as<uint32_t>();
   const auto repetitions = std::max(1u, options["repetitions"].as<uint32_t>());
   if (workers == 0 || workers > 64) throw std::runtime_error("--workers must be in [1, 64]");
-  report << "gradient GB/s absorbed by one core, ResNet-50 in 161 tensors, " << workers
+  report << "GB/s of gradients that one core adds, ResNet-50 in 161 tensors, " << workers
          << " workers\n  fragment      kernel    pipeline     ratio   ns/packet  recorded   "
             "scraped   ordered\n";
   nlohmann::json figures;
@@ -377,10 +381,11 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   return figures;
 }
 
-const ScenarioRegistration kRegistration({.name = "pipeline",
-                                          .summary = "one core's pipeline against the bare sum",
-                                          .add_options = add_options,
-                                          .run = run});
+const ScenarioRegistration kRegistration(
+    {.name = "pipeline",
+     .summary = "one core's pipeline, compared with the bare sum kernel",
+     .add_options = add_options,
+     .run = run});
 
 }  // namespace
 }  // namespace pbox::perf

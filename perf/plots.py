@@ -9,13 +9,13 @@ import sys
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402: the backend is chosen first
+import matplotlib.pyplot as plt  # noqa: E402: choose the backend first
 
 SIZE_INCHES = (6.4, 3.8)
 
 
 def new_figure():
-    """(figure, axes)"""
+    """Returns (figure, axes)."""
     return plt.subplots(figsize=SIZE_INCHES)
 
 
@@ -28,7 +28,8 @@ def save(figure, folder, name):
 
 
 def folder_and_results(usage):
-    """From the command line: an existing folder, and what the given files say last."""
+    """Reads the command line, FOLDER FILE..., and creates the folder. Returns the folder and the
+    JSON objects in the last lines of the files."""
     if len(sys.argv) < 3:
         sys.exit(usage.strip())
     folder = pathlib.Path(sys.argv[1])

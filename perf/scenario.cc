@@ -6,7 +6,7 @@
 namespace pbox::perf {
 namespace {
 
-// In a function, since registrations run before main() in no particular order.
+// A function-local static, because registrations run before main() in an unspecified order.
 std::vector<Scenario>& registry() {
   static std::vector<Scenario> all;
   return all;

@@ -1,8 +1,8 @@
-// The scenarios of pbox-perf. A scenario lives in one file of this folder and registers itself:
+// The scenarios of pbox-perf. A scenario has a file of its own and registers itself:
 //
 //   const ScenarioRegistration kRegistration({.name = "kernels", ...});
 //
-// Every figure that is compared is a ratio of two measurements of the same run.
+// Every figure that is compared between runs is a ratio of two measurements of the same run.
 #pragma once
 
 #include <boost/program_options.hpp>
@@ -18,8 +18,8 @@ struct Scenario {
   const char* name;
   const char* summary;  // one line, for --help
   void (*add_options)(po::options_description& options);
-  // Measures, writes progress and a table for people to `report`, and returns the figures. Throws
-  // std::exception if it cannot run here.
+  // Runs the scenario, writes progress and a table to `report`, and returns the figures. Throws
+  // std::exception if the scenario cannot run on this machine.
   nlohmann::json (*run)(const po::variables_map& options, std::ostream& report);
 };
 
@@ -28,7 +28,7 @@ class ScenarioRegistration {
   explicit ScenarioRegistration(const Scenario& scenario);
 };
 
-// All registered scenarios, by name.
+// Returns all registered scenarios, sorted by name.
 std::vector<Scenario> scenarios();
 
 }  // namespace pbox::perf
