@@ -1,6 +1,6 @@
-// A box's pipeline and its load at the two ends of one wire, on one thread in turns: only the box's
-// turns are timed, so nothing waits for anybody and other work on the machine disturbs both sides
-// of a comparison alike. Cycles are those of the time stamp counter.
+// A box's pipeline and its load at the two ends of one wire. They take turns on one thread, and
+// only the box's turns are timed. So neither waits for the other, and other work on the machine
+// disturbs both sides of a comparison equally. Cycles are those of the time stamp counter.
 #pragma once
 
 #include <stdexcept>
@@ -12,7 +12,7 @@ namespace pbox::perf {
 
 struct WireTurn {
   uint64_t cycles = 0;     // cycles of the box's turns that had work
-  uint64_t fragments = 0;  // added in them, and as many sent
+  uint64_t fragments = 0;  // fragments added in these turns; as many are sent
   double cycles_per_fragment() const {
     return static_cast<double>(cycles) / static_cast<double>(fragments);
   }
@@ -34,17 +34,18 @@ class WireBench {
   WireBench(const WireBench&) = delete;
   WireBench& operator=(const WireBench&) = delete;
 
-  // Until packets arrive: neighbours are found, links come up. Throws if they do not.
+  // Runs until packets arrive, so that neighbours are resolved and links are up. Throws if no
+  // packet arrives within 5 s.
   void connect() {
     const uint64_t end_ns = monotonic_ns() + 5 * kNanosPerSecond;
     for (uint64_t now_ns = monotonic_ns(); fragments() == 0; now_ns = monotonic_ns()) {
-      if (now_ns > end_ns) throw std::runtime_error("no packet reaches the box");
+      if (now_ns > end_ns) throw std::runtime_error("no packet reached the box within 5 s");
       load_.turn(now_ns);
       loop_.turn(now_ns);
     }
   }
 
-  // For about so long, once connected.
+  // Runs for about `duration_ns`. Requires connect().
   WireTurn run(uint64_t duration_ns) {
     WireTurn turn;
     const uint64_t before = fragments();

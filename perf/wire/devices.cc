@@ -34,7 +34,8 @@ void run(const std::vector<std::string>& words) {
   }
 }
 
-// Interfaces v0-v1 for the box and its load, v2-v3 for testpmd; they go with the process.
+// Creates the interfaces v0 and v1 for the box and its load, and v2 and v3 for testpmd. The kernel
+// removes them with the process's namespace.
 void make_veths() {
   if (unshare(CLONE_NEWNET) != 0) {
     throw std::runtime_error(std::string("cannot make a network namespace: ") + strerror(errno) +
@@ -46,7 +47,8 @@ void make_veths() {
     run({"ip", "link", "add", left, "mtu", "9000", "type", "veth", "peer", "name", right, "mtu",
          "9000"});
     for (const auto& name : {left, right}) {
-      run({"sysctl", "-qw", "net.ipv6.conf." + name + ".disable_ipv6=1"});  // no talk of its own
+      // With IPv6, the kernel would send packets of its own.
+      run({"sysctl", "-qw", "net.ipv6.conf." + name + ".disable_ipv6=1"});
       run({"ip", "link", "set", name, "up"});
     }
   }
@@ -94,7 +96,7 @@ std::vector<std::string> forwarder_devices(WireKind kind, uint32_t mtu) {
       break;
     case WireKind::kSocket: break;
   }
-  for (auto& text : devices) {  // the same geometry as the box's
+  for (auto& text : devices) {  // the same queues and buffers as the box's device
     auto device = nic::parse_device(text);
     nic::complete_arguments(device, 1, mtu);
     text = device.text();

@@ -14,8 +14,9 @@ struct DevicePair {
   std::string load;
 };
 
-// Makes what the devices stand on (rings; a veth pair in a network namespace of this process's own)
-// and says how DPDK is to name them. For the process once. Throws std::runtime_error.
+// Creates what the devices need: rings, or veth pairs in a new network namespace of this process.
+// Returns the names under which DPDK opens the devices. Call it once per process. Throws
+// std::runtime_error.
 DevicePair make_devices(WireKind kind);
 
 // Returns the --vdev arguments with which dpdk-testpmd forwards the same frames between the same

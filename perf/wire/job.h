@@ -1,4 +1,5 @@
-// The work of `wire`: ResNet-50's gradients over one pipeline, chunk after chunk, a few in flight.
+// The work of `wire`: ResNet-50's gradients over one pipeline, chunk after chunk, with a few chunks
+// in flight.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +14,12 @@ namespace pbox::perf {
 
 struct WireShape {
   uint32_t workers = 4;
-  uint32_t window_chunks = 8;  // in flight at once
+  uint32_t window_chunks = 8;  // chunks in flight at once
   uint32_t fragment_bytes = limits::kFragmentBytesJumbo;
 };
 
-// The box's part of the job, and what the workers push: the same few chunks' worth of gradients
-// again and again, as a device hands out the same few buffers.
+// The box's shard of the job, and the gradients that workers push. Workers push the gradients of
+// the same few chunks repeatedly, as a device reuses the same few buffers.
 class WireJob {
  public:
   // Throws std::runtime_error when memory is short.
@@ -31,19 +32,19 @@ class WireJob {
   uint32_t fragments(uint32_t chunk) const;
   uint64_t fragments_of_round() const { return fragments_of_round_; }  // fragments of all workers
 
-  // Each lies as it would in a received frame: in a buffer of its own, behind the headers.
+  // Each payload lies as in a received frame: in a buffer of its own, behind the headers.
   const std::byte* payload(uint32_t worker, uint32_t chunk, uint32_t fragment) const {
     const size_t slot = size_t{worker} * shape_.window_chunks + chunk % shape_.window_chunks;
     return gradients_.data() + (slot * fragments_of_default_ + fragment) * buffer_bytes_ +
            kPayloadOffset;
   }
   const NumaArena& gradients() const { return gradients_; }  // memory that payloads lie in
-  // Checks every value of a chunk's result.
+  // Returns the right value of every element of a chunk's result.
   float expected(uint32_t chunk) const {
     return static_cast<float>(shape_.workers) * value_of(chunk);
   }
 
-  // The sums of one round and nothing else: what a core does for these bytes at best.
+  // Computes the sums of one round and nothing else, as the lower bound of a core's work for it.
   void run_kernel();
 
  private:
@@ -53,7 +54,8 @@ class WireJob {
   void sum_chunk(uint32_t chunk, float* accumulator);
 
   WireShape shape_;
-  // mbuf, headroom, Ethernet, IPv4 and UDP headers, ours: from the buffer's beginning.
+  // Offset of a payload in its buffer: mbuf, headroom, Ethernet, IPv4 and UDP headers, and our
+  // header.
   static constexpr size_t kPayloadOffset = 128 + 128 + 42 + limits::kHeaderBytes;
 
   uint32_t fragments_of_default_ = 0;  // fragments of a chunk of the default size
@@ -62,7 +64,7 @@ class WireJob {
   uint64_t fragments_of_round_ = 0;
   std::unique_ptr<pipeline::JobShard> shard_;
   NumaArena gradients_;
-  NumaArena sums_;  // the kernel's own
+  NumaArena sums_;  // results of run_kernel()
 };
 
 }  // namespace pbox::perf

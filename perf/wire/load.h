@@ -1,7 +1,7 @@
-// The other end of the wire: all workers of a WireJob over one port, as light as they can be.
-// Pushes chunk after chunk for every worker, as far ahead of the results as the window allows,
-// round after round. Looks at headers and at the first value of each result. Lost packets are
-// pushed again after a while.
+// The other end of the wire: all workers of a WireJob over one port, with as little work as
+// possible. The load pushes chunk after chunk for every worker, round after round, as far ahead of
+// the results as the window allows. It checks headers and the first value of each result. If no
+// result arrives for a while, it pushes all chunks in flight again.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +18,12 @@
 
 namespace pbox::perf {
 
-// P: a port, or what of one sends and receives bursts.
+// P: a type with a port's rx_burst() and tx_burst().
 template <typename P>
 class WireLoad {
  public:
-  // port and job outlive it. boxes: where each worker sends to. stall_ns: so long without a result
-  // means that something got lost.
+  // `port` and `job` must outlive the load. boxes: the destination of each worker. stall_ns: time
+  // without a result after which packets count as lost.
   WireLoad(P& port, std::vector<nic::Endpoint> boxes, const WireJob& job,
            uint64_t stall_ns = 50 * kNanosPerMilli)
       : port_(port),
@@ -33,10 +33,11 @@ class WireLoad {
         results_(job.chunk_count() * size_t{job.shape().workers}),
         packet_numbers_(job.shape().workers, 1) {}
 
-  // After a pause: nothing is overdue.
+  // Restarts the stall timer; call it after a pause.
   void resume(uint64_t now_ns) { last_result_ns_ = now_ns; }
 
-  // Receives all that waits and sends all that may leave. Throws if a result is wrong.
+  // Receives all packets that have arrived, and sends all that the window allows. Throws if a
+  // result is wrong.
   void turn(uint64_t now_ns) {
     size_t count = 0;
     while ((count = port_.rx_burst(received_)) > 0) {
@@ -48,10 +49,10 @@ class WireLoad {
     }
   }
 
-  uint64_t stalls() const { return stalls_; }  // times that something was pushed again
+  uint64_t stalls() const { return stalls_; }  // times that the chunks in flight were pushed again
 
  private:
-  // Chunks of all rounds in one sequence.
+  // The position of a fragment; `sequence` numbers the chunks of all rounds.
   struct Push {
     uint64_t sequence = 0;
     uint32_t worker = 0;
@@ -74,14 +75,15 @@ class WireLoad {
     if (sequence < done_ || sequence >= next_.sequence + 1) return;
     float first = 0;
     std::memcpy(&first, parsed.payload, sizeof(first));
-    if (first != job_.expected(header.chunk)) throw std::runtime_error("a sum is wrong");
+    if (first != job_.expected(header.chunk)) throw std::runtime_error("the box sent a wrong sum");
     const uint32_t worker = header.spi & ~wire::kSpiToWorker;
     results_[size_t{header.chunk} * job_.shape().workers + worker] |= uint64_t{1}
                                                                       << header.fragment;
     while (done_ < next_.sequence && is_complete(chunk_of(done_))) ++done_;
   }
 
-  // If so, it is made ready for its next round.
+  // Returns whether all workers have the chunk's whole result. If so, clears the chunk for its next
+  // round.
   bool is_complete(uint32_t chunk) {
     const uint64_t full = UINT64_MAX >> (64 - job_.fragments(chunk));
     const uint32_t workers = job_.shape().workers;
@@ -98,7 +100,7 @@ class WireLoad {
     next_ = {done_};
   }
 
-  // The next burst, unless the last one has not left. True if there is something to send.
+  // Prepares the next burst once the last one is sent. Returns true if there are packets to send.
   bool fill() {
     if (sent_ < filled_) return true;
     sent_ = filled_ = 0;
@@ -131,7 +133,7 @@ class WireLoad {
     packet.tag = wire::make_tag({}, header, packet.payload);
   }
 
-  // False if the port takes no more now.
+  // Returns false if the port accepts no more packets now.
   bool send() {
     sent_ += port_.tx_burst({packets_.data() + sent_, filled_ - sent_});
     return sent_ == filled_;
@@ -141,10 +143,10 @@ class WireLoad {
   std::vector<nic::Endpoint> boxes_;
   const WireJob& job_;
   const uint64_t stall_ns_;
-  std::vector<uint64_t> results_;         // by chunk and worker: fragments of the result at hand
+  std::vector<uint64_t> results_;         // by chunk and worker: bit mask of received fragments
   std::vector<uint64_t> packet_numbers_;  // by worker
   Push next_;
-  uint64_t done_ = 0;  // every chunk before has come back to everybody
+  uint64_t done_ = 0;  // all workers have the results of all chunks before this sequence
   uint64_t stalls_ = 0;
   uint64_t last_result_ns_ = monotonic_ns();
   std::array<nic::RxPacket, limits::kBurstPackets> received_;

@@ -15,14 +15,14 @@
 namespace pbox::perf {
 namespace {
 
-constexpr uint32_t kMarginS = 1;  // time left out at either end
-// 4.096 us * 2^18: a second without an acknowledgement. perftest's own is 67 ms, which emulated or
-// crowded cores exceed; Soft-RoCE then breaks some of the connections on which it sends again.
+constexpr uint32_t kMarginS = 1;  // seconds left out at the beginning and at the end
+// 4.096 us * 2^18: about a second without an acknowledgement. perftest's default is 67 ms, which
+// emulated or busy cores exceed. Soft-RoCE then retransmits and breaks some of the connections.
 constexpr uint32_t kAckTimeout = 18;
-// It calibrates its clock first, and reports a rate of 0 if it was kept from its core meanwhile.
+// perftest first calibrates its clock. It reports a rate of 0 if it did not get its core meanwhile.
 constexpr uint32_t kAttempts = 3;
 
-// Where nobody listens: perftest's own default may be another's.
+// Returns a free TCP port, because another program may use perftest's default port.
 uint16_t free_tcp_port() {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -47,9 +47,10 @@ std::string side_command(const PerftestOptions& options, const PerftestSide& sid
   return words.str();
 }
 
-// The server listens once it has opened its device, and the client tries to connect only once: it
-// starts when the kernel's table has the server's port in state LISTEN (0A), or the server has
-// ended. That is `sed`, as the shell counts, which marks the server's lines.
+// Returns a command line that runs both sides. The server listens once it has opened its device,
+// and the client tries to connect only once. So the client starts when the kernel's table has the
+// server's port in state LISTEN (0A), or when the server has ended. $! is the process of `sed`,
+// which ends with the server and marks its lines.
 std::string command_line(const PerftestOptions& options) {
   const uint16_t port = free_tcp_port();
   std::ostringstream words;
@@ -63,7 +64,8 @@ std::string command_line(const PerftestOptions& options) {
   return words.str();
 }
 
-// The average of the last line of the client's table: #bytes #iterations peak average rate.
+// Returns the average bandwidth from the last line of the client's table, whose columns are bytes,
+// iterations, peak, average and message rate; 0 if there is no such line.
 double average_column(const std::string& said) {
   double average = 0;
   std::istringstream lines(said);
@@ -80,11 +82,11 @@ double average_column(const std::string& said) {
 double perftest_rate(const PerftestOptions& options, std::ostream& report) {
   std::string failure;
   for (uint32_t attempt = 0; attempt < kAttempts; ++attempt) {
-    if (!failure.empty()) report << failure << "\nonce more" << std::endl;
+    if (!failure.empty()) report << failure << "\nperftest runs again" << std::endl;
     const std::string said = output_of(command_line(options));
     const double both_gbits = average_column(said);
     if (both_gbits > 0) return both_gbits / 2 * 1e9 / 8;
-    failure = options.program + " (package perftest) moved nothing; it said:\n" + said;
+    failure = options.program + " (package perftest) reports no bandwidth; its output:\n" + said;
   }
   throw std::runtime_error(failure);
 }

@@ -1,4 +1,4 @@
-// perftest as a measure: what the same devices move for a program that does nothing else with them.
+// Runs perftest, which measures the bandwidth of RDMA devices for a program that only moves bytes.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct PerftestOptions {
   double seconds = 1;
 };
 
-// Bytes per second in one direction while both are busy. Starts both sides on this host and waits
-// for them; once more, and says so with their words, if they moved nothing. Throws
-// std::runtime_error if they never do.
+// Returns the bytes per second in one direction while both directions are busy. Starts both sides
+// on this host and waits for them. If they report no bandwidth, writes their output to `report` and
+// tries again. Throws std::runtime_error after the last attempt.
 double perftest_rate(const PerftestOptions& options, std::ostream& report);
 
 }  // namespace pbox::perf

@@ -15,12 +15,12 @@
 namespace pbox::perf {
 namespace {
 
-constexpr uint32_t kPacketsInFlight = 128;  // fewer than either side has posted buffers for
+constexpr uint32_t kPacketsInFlight = 128;  // fewer than the receive buffers that either side posts
 constexpr std::array<const char*, 2> kPerftests = {"ib_send_bw", "ib_write_bw"};
 constexpr std::array<const char*, 2> kModes = {"send", "write_imm"};  // values of rdma.mode
 constexpr size_t kWriteImm = 1;
-// Reliable connections lose nothing: where devices and cores are slow, pushing again what is still
-// on its way makes it all the longer.
+// Reliable connections lose no packets. If devices and cores are slow, pushing packets again that
+// are in flight only adds load, so this limit is long.
 constexpr uint64_t kStallNs = 10 * kNanosPerSecond;
 constexpr uint64_t kSilenceMaxNs = 60 * kNanosPerSecond;
 
@@ -38,7 +38,8 @@ std::shared_ptr<nic::RdmaDevice> open_device(const std::string& name) {
   return value_or_throw(nic::RdmaDevice::open({.name = name}));
 }
 
-// As workers ask for them: for a window's packets, and a quarter more.
+// Returns as many landing slots as a worker asks for: those of a window's packets and a quarter
+// more.
 uint32_t slots_wanted(const WireShape& shape) {
   return shape.window_chunks * 5 / 4 + 1;
 }
@@ -53,7 +54,8 @@ nic::RdmaPort open_port(const std::shared_ptr<nic::RdmaDevice>& device, uint32_t
   return value_or_throw(nic::RdmaPort::open(std::move(socket), open_queue(device, landing_slots)));
 }
 
-// A pipeline with a queue pair for each worker on a thread of its own, and all workers on this one.
+// A pipeline on a thread of its own, with a queue pair for each worker. All workers run on the
+// calling thread.
 class RdmaBench {
  public:
   RdmaBench(const std::shared_ptr<nic::RdmaDevice>& box_device,
@@ -65,7 +67,7 @@ class RdmaBench {
         load_(load_queue_, connect(), job_, kStallNs) {
     const NumaArena& results = job_.shard().arena();
     must(box_.add_memory(results.data(), results.size()));
-    // As workers' applications register theirs.
+    // Workers' applications register their gradients, too.
     must(load_queue_.add_memory(job_.gradients().data(), job_.gradients().size()));
     engine_.execute({.kind = pipeline::CommandKind::kInstall, .shard = &job_.shard()});
     thread_ =
@@ -79,8 +81,8 @@ class RdmaBench {
   RdmaBench(const RdmaBench&) = delete;
   RdmaBench& operator=(const RdmaBench&) = delete;
 
-  // Bytes of gradients per second that were added; as many go back. Goes on until there are some,
-  // and throws if there are none.
+  // Returns the bytes of gradients that the box adds per second; as many go back. Runs on until the
+  // box has added some, and throws if it adds none within kSilenceMaxNs.
   double run(double seconds) {
     const uint64_t before = added_bytes();
     const uint64_t start_ns = monotonic_ns();
@@ -88,7 +90,8 @@ class RdmaBench {
     load_.resume(start_ns);
     uint64_t now_ns = start_ns;
     for (; now_ns < end_ns || added_bytes() == before; now_ns = monotonic_ns()) {
-      if (now_ns - start_ns > kSilenceMaxNs) throw std::runtime_error("nothing reaches the box");
+      if (now_ns - start_ns > kSilenceMaxNs)
+        throw std::runtime_error("no packet reached the box within 60 s");
       load_.turn(now_ns);
     }
     return static_cast<double>(added_bytes() - before) * 1e9 /
@@ -128,7 +131,8 @@ class RdmaBench {
 std::shared_ptr<nic::RdmaDevice> box_device(const std::string& name) {
   if (!name.empty()) return open_device(name);
   const auto names = nic::rdma_device_names();
-  if (names.empty()) throw std::runtime_error("there is no RDMA device (rdma link shows them)");
+  if (names.empty())
+    throw std::runtime_error("this machine has no RDMA device; `rdma link` lists them");
   return open_device(names.front());
 }
 
@@ -156,14 +160,16 @@ nlohmann::json figures_of(const char* mode, const ModeFigures& own, const PeerRa
                             {"landed_packets", own.landed},
                             {"queue_pair_errors", own.broken},
                             {"pushed_again", own.stalls}};
-  report << std::fixed << std::setprecision(2) << mode << ": absorbed, and answered, "
-         << median(own.wire) / 1e9 << " GB/s\n";
+  report << std::fixed << std::setprecision(2) << mode
+         << ": gradients added, and as many bytes returned, " << median(own.wire) / 1e9
+         << " GB/s\n";
   for (size_t peer = 0; peer < peers.size(); ++peer) {
     const double ratio = median_ratio(own.wire, peers[peer]);
     figures["peers"][kPerftests[peer]] = {{"gbytes", median(peers[peer]) / 1e9},
                                           {"wire_over_peer", ratio}};
     report << "  " << std::setw(12) << std::left << kPerftests[peer] << std::right
-           << median(peers[peer]) / 1e9 << " GB/s each way: " << ratio << " of it\n";
+           << median(peers[peer]) / 1e9 << " GB/s each way; the box reaches " << ratio
+           << " of it\n";
   }
   report << std::flush;
   return figures;

@@ -1,5 +1,6 @@
-// `wire --port rdma`: what a box's pipeline absorbs and answers over reliable connections, against
-// what perftest moves over as many of the same devices.
+// `wire --port rdma`: the gradients that a box's pipeline adds and answers over reliable
+// connections, compared with the bandwidth of perftest over as many connections between the same
+// devices.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,14 +12,14 @@
 namespace pbox::perf {
 
 struct RdmaRun {
-  std::string box_device;   // "" for the first there is
-  std::string load_device;  // "" for the box's
+  std::string box_device;   // "": the first device
+  std::string load_device;  // "": the same as box_device
   uint32_t workers = 4;
   uint32_t turns = 5;
   double seconds = 0.5;  // duration of each part of a turn
 };
 
-// Throws std::runtime_error where there is no such device, or no perftest.
+// Throws std::runtime_error if a device or perftest is missing.
 nlohmann::json measure_rdma(const RdmaRun& run, std::ostream& report);
 
 }  // namespace pbox::perf

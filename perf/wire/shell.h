@@ -1,12 +1,13 @@
-// Measurements of other programs, read from their output.
+// Runs other programs that measure, and reads their output.
 #pragma once
 
 #include <string>
 
 namespace pbox::perf {
 
-// Runs the command line by the shell to its end, and returns its standard output. Throws
-// std::runtime_error where no shell can be started; how it ends is for the reader of its words.
+// Runs the command line in a shell to its end, and returns its standard output. Throws
+// std::runtime_error if no shell can be started. The exit status is ignored, so the caller must
+// check the output.
 std::string output_of(const std::string& command);
 
 }  // namespace pbox::perf

@@ -10,7 +10,8 @@
 namespace pbox::perf {
 namespace {
 
-// Two threads of its own float over the CPUs that this process may use: one sleeps.
+// Returns the CPUs that this process may use, as a list. testpmd's two threads move freely among
+// them; one of the threads sleeps.
 std::string cpu_list() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -22,8 +23,8 @@ std::string cpu_list() {
   return list;
 }
 
-// testpmd is driven by commands on its standard input; --txpkts alone does not change what
-// tx_first sends.
+// testpmd reads commands from its standard input. `set txpkts` is one of them, because --txpkts
+// does not change the packets of tx_first.
 std::string command_line(const ForwardOptions& options) {
   const std::string cpus = cpu_list();
   std::string command =
@@ -43,7 +44,7 @@ std::string command_line(const ForwardOptions& options) {
 
 }  // namespace
 
-// On a crowded host it may be kept from its cores for all of a short time: then it gets more.
+// On a busy host, testpmd may get no core during a short run, so each further attempt runs longer.
 double forwarding_cycles(ForwardOptions options) {
   constexpr uint32_t kAttempts = 3;
   constexpr double kLonger = 10;
@@ -55,7 +56,8 @@ double forwarding_cycles(ForwardOptions options) {
     const double cycles = at == std::string::npos ? 0 : std::atof(&said[at + sizeof(kKey) - 1]);
     if (cycles > 0) return cycles;
   }
-  throw std::runtime_error("dpdk-testpmd (package dpdk-dev) forwarded nothing; it said:\n" + said);
+  throw std::runtime_error("dpdk-testpmd (package dpdk-dev) forwarded no packets; its output:\n" +
+                           said);
 }
 
 }  // namespace pbox::perf

@@ -1,5 +1,5 @@
-// dpdk-testpmd as a measure: what receiving and sending a frame costs a core that does nothing else
-// with it (macswap).
+// Runs dpdk-testpmd, which measures the cycles that a core needs to receive and send a frame
+// (macswap).
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,16 @@
 namespace pbox::perf {
 
 struct ForwardOptions {
-  std::vector<std::string> devices;  // --vdev; one loops, two are a pair
+  std::vector<std::string> devices;  // --vdev arguments: one device that loops, or a pair
   uint32_t frame_bytes = 0;
   uint32_t buffer_bytes = 0;  // size of a packet buffer, headroom included
   double seconds = 1;
-  bool hugepages = false;  // else ordinary pages
+  bool hugepages = false;  // false: ordinary pages
 };
 
-// Cycles of the time stamp counter per forwarded frame, idle polls left out. Starts dpdk-testpmd,
-// waits for it, and throws std::runtime_error with its words if it does not work.
+// Returns the cycles of the time stamp counter per forwarded frame, without those of idle polls.
+// Starts dpdk-testpmd and waits for it. Throws std::runtime_error with its output if it forwards no
+// packets.
 double forwarding_cycles(ForwardOptions options);
 
 }  // namespace pbox::perf

@@ -1,7 +1,8 @@
-// `wire`: what one core of a box absorbs and answers through a port, against what the port and the
-// sum allow: 1 / (1/F + 1/S), where F is dpdk-testpmd's macswap, which receives and sends the same
-// frames and does nothing else, and S the bare sum kernel over the same gradients. All in cycles
-// per fragment, so the limit is the sum of the two. The box's phases are sampled in the same run.
+// Scenario `wire`: the fragments that one core of a box receives, adds and answers through a port,
+// compared with the limit 1 / (1/F + 1/S). F is the rate of dpdk-testpmd's macswap, which only
+// receives and sends the same frames. S is the rate of the bare sum kernel over the same gradients.
+// Figures are in cycles per fragment, so the limit is the sum of the two. The box's phases are
+// sampled in the same run.
 #include <algorithm>
 #include <fstream>
 #include <iomanip>
@@ -22,8 +23,8 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kFrameOverheadBytes = 14 + 20 + 8 + limits::kPacketOverheadBytes;
-constexpr uint32_t kPacketMemoryMib = 512;      // packet memory of this process and of testpmd
-constexpr uint32_t kBytesInFlight = 512 << 10;  // half of what a second-level cache holds
+constexpr uint32_t kPacketMemoryMib = 512;  // packet memory of this process; testpmd has as much
+constexpr uint32_t kBytesInFlight = 512 << 10;  // half of a second-level cache
 constexpr uint32_t kSlices = 15;
 constexpr uint32_t kPhases = static_cast<uint32_t>(pipeline::Phase::kCount);
 constexpr const char* kPhaseNames[kPhases] = {"receive", "authenticate", "add", "finish", "send"};
@@ -47,7 +48,7 @@ struct Run {
   bool hugepages = false;
 };
 
-// Cycles per fragment, of one pass over the model.
+// Returns the cycles per fragment of one pass of the sum kernel over the model.
 double kernel_cycles(WireJob& job) {
   const uint64_t start = pipeline::cycle_count();
   job.run_kernel();
@@ -76,7 +77,8 @@ Point measure(P& box, P& load, const nic::Endpoint& address, WireJob& job, const
   uint64_t fragments = 0;
   uint64_t wire_ns = 0;
   for (uint32_t turn = 0; turn < run.turns; ++turn) {
-    // In slices: what else the machine does falls into a few of them.
+    // Slices are short, so that other work on the machine disturbs only a few; medians ignore
+    // those.
     std::vector<double> wire_slices, sum_slices;
     for (uint32_t slice = 0; slice < kSlices; ++slice) {
       const uint64_t slice_start_ns = monotonic_ns();
@@ -126,7 +128,8 @@ Point measure_dpdk(const Run& run, uint32_t mtu) {
   nic::DpdkPort load(*load_interface, 0);
   WireJob job(run.shape);
   const NumaArena& results = job.shard().arena();
-  // The box's frames arrive in one buffer each, as from a NIC: the load copies what it sends.
+  // The load's memory is not added, so the load copies its payloads. Each frame then arrives at the
+  // box in one buffer, as from a NIC.
   const Status added = box.add_memory(results.data(), results.size());
   if (!added) throw std::runtime_error(added.error().message);
   const ForwardOptions forward = {
@@ -145,7 +148,8 @@ nic::SocketPort open_socket() {
   return std::move(*port);
 }
 
-// The bare port in place of macswap, which forwards no datagrams: bursts go to and fro.
+// Returns the cycles per packet of the bare port, which sends bursts back. It replaces macswap,
+// which cannot forward datagrams.
 double socket_forwarding_cycles(const WireJob& job, double seconds) {
   nic::SocketPort near = open_socket();
   nic::SocketPort far = open_socket();
@@ -238,11 +242,14 @@ void add_options(po::options_description& options) {
   options.add_options()("port", po::value<std::string>()->default_value("dpdk:memif"),
                         "dpdk:ring, dpdk:memif, dpdk:af_packet (root), rdma or socket")(
       "mtu", po::value<uint32_t>()->default_value(9000), "9000 or 1500; not for rdma")(
-      "device", po::value<std::string>()->default_value(""), "rdma: the box's; default: the first")(
-      "load-device", po::value<std::string>()->default_value(""), "rdma: default: the box's")(
+      "device", po::value<std::string>()->default_value(""),
+      "rdma: the box's device; default: the first device")(
+      "load-device", po::value<std::string>()->default_value(""),
+      "rdma: the load's device; default: the box's device")(
       "workers", po::value<uint32_t>()->default_value(4), "workers that push, at most 64")(
-      "turns", po::value<uint32_t>()->default_value(5), "measurements of each side, in turns")(
-      "seconds", po::value<double>()->default_value(0.5), "of each measurement");
+      "turns", po::value<uint32_t>()->default_value(5),
+      "measurements of each side; the sides take turns")(
+      "seconds", po::value<double>()->default_value(0.5), "duration of each measurement");
 }
 
 nlohmann::json run_rdma([[maybe_unused]] const po::variables_map& options,
@@ -255,7 +262,8 @@ nlohmann::json run_rdma([[maybe_unused]] const po::variables_map& options,
                        .seconds = options["seconds"].as<double>()},
                       report);
 #else
-  throw std::runtime_error("--port rdma: built without libibverbs");
+  throw std::runtime_error(
+      "--port rdma: this build has no libibverbs; build with it or choose another port");
 #endif
 }
 
@@ -271,7 +279,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   run.shape.workers = std::clamp(options["workers"].as<uint32_t>(), 1u, 64u);
   run.shape.fragment_bytes =
       mtu == 9000 ? limits::kFragmentBytesJumbo : limits::kFragmentBytesEthernet;
-  // About two bursts in flight, or less, so that packets do not leave the cache while they wait.
+  // At most about two bursts are in flight, so that waiting packets stay in the cache.
   const uint32_t fragments =
       wire::fragment_count(limits::kChunkBytesDefault, run.shape.fragment_bytes);
   const uint32_t chunks =
@@ -293,7 +301,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
 
 const ScenarioRegistration kRegistration(
     {.name = "wire",
-     .summary = "one core behind a port, against forwarding and the bare sum",
+     .summary = "one core behind a port, compared with forwarding and the bare sum",
      .add_options = add_options,
      .run = run});
 
