@@ -1,6 +1,6 @@
-// Real problems trained under each consistency model, with one rank slowed: how fast iterations go,
-// how soon the target accuracy is reached, what crosses the wire. The training is Python's
-// (run.py); here it is started, and what it found is printed.
+// Scenario `consistency`: real problems that are trained under each consistency model, with one
+// rank slowed. It reports the rate of iterations, the time to the target accuracy, and the traffic.
+// This file starts the training, which is in run.py, and prints its figures.
 #include <array>
 #include <iomanip>
 #include <sstream>
@@ -15,8 +15,8 @@ namespace {
 constexpr int kRunLimitMs = 3 * 3600 * 1000;
 constexpr int kImportLimitMs = 60'000;
 
-// The first of the usual Pythons that has what the problems need: the one in PATH may be a bare
-// one.
+// Returns the first Python that can import the modules of the problem. The one in PATH may lack
+// them.
 std::string find_python(const std::string& problem) {
   const std::string modules = problem == "digits" ? "numpy, torch, sklearn" : "numpy, scipy";
   const std::string question =
@@ -30,23 +30,27 @@ std::string find_python(const std::string& problem) {
       Program probe({python, "-c", question});
       if (probe.read_line(kImportLimitMs) == "found") return python;
     } catch (const std::runtime_error&) {
-      continue;  // the next one
+      continue;  // try the next one
     }
   }
-  throw std::runtime_error("no Python here can import " + modules +
+  throw std::runtime_error("no Python on this machine can import " + modules +
                            ": install the group 'perf' of tools/packages");
 }
 
 void add_options(po::options_description& options) {
   options.add_options()("problem", po::value<std::string>()->default_value("words"),
-                        "words (logistic regression: languages of words) or digits (CNN)")(
-      "workers", po::value<std::string>()->default_value("4,8"), "numbers of worker processes")(
+                        "words (softmax regression, languages of words) or digits (CNN)")(
+      "workers", po::value<std::string>()->default_value("4,8"),
+      "numbers of worker processes, comma-separated")(
       "slow", po::value<std::string>()->default_value("10"),
-      "factors by which the last worker's computing is slowed")(
-      "staleness", po::value<std::string>()->default_value("3"), "bounds of SSP and its kin")(
-      "models", po::value<std::string>(), "only these, see perf/consistency/run.py --help")(
+      "factors by which the last worker computes slower, comma-separated")(
+      "staleness", po::value<std::string>()->default_value("3"),
+      "staleness bounds of SSP, ESSP, PSSP and DPSSP, comma-separated")(
+      "models", po::value<std::string>(),
+      "models to measure, comma-separated; see perf/consistency/run.py --help; default: all")(
       "seconds", po::value<double>()->default_value(20), "seconds of training in each run")(
-      "compute-ms", po::value<double>()->default_value(25), "computing of one iteration");
+      "compute-ms", po::value<double>()->default_value(25),
+      "duration of one iteration's computing in milliseconds");
 }
 
 std::vector<std::string> command_of(const po::variables_map& options) {
@@ -94,7 +98,7 @@ void print_run(const nlohmann::json& run, std::ostream& report) {
   report << "\n";
 }
 
-// The largest number of workers, and the slowest straggler: where models differ most.
+// Returns the point with the greatest `iteration_rate_ratio`.
 const nlohmann::json& headline(const nlohmann::json& points) {
   const nlohmann::json* best = &points.at(0);
   for (const auto& point : points) {

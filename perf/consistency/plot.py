@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Plots of what `pbox-perf consistency --json` printed: accuracy against time, staleness at read.
+"""Plots the output of `pbox-perf consistency --json`: accuracy over time, and staleness at read.
 
   perf/consistency/plot.py FOLDER RESULT.json...
 
@@ -14,7 +14,7 @@ from plots import folder_and_results, new_figure, save  # noqa: E402: from the f
 
 
 def headline(result):
-    """The runs with the most workers, the slowest straggler and the first bound."""
+    """Returns the runs with the most workers, the slowest straggler and the first bound."""
     runs = result["runs"]
     workers = max(run["workers"] for run in runs)
     slow = max(run["slow"] for run in runs)
@@ -30,7 +30,7 @@ def plot_accuracy(result, folder):
         axes.plot([point[0] for point in run["curve"]], [point[2] for point in run["curve"]],
                   label=run["model"], linewidth=1)
     axes.set_xlabel(f"seconds; {runs[0]['workers']} workers, one {runs[0]['slow']:g} times slower")
-    axes.set_ylabel("accuracy on what nobody trained on")
+    axes.set_ylabel("accuracy on the test data")
     axes.set_title(result["problem"])
     axes.legend(fontsize="small", ncol=2)
     save(figure, folder, f"accuracy_{result['problem']}.png")

@@ -1,12 +1,12 @@
 """Two problems with real data to train under a consistency model. Each is an object with
 
-    arrays()            the initial weights, a list of float32 arrays, equal in every process
-    names               their names
-    gradient(weights, batch_index) -> list of arrays, of this rank's share of the data
-    accuracy(weights)   on images or words that no rank trains on, in [0, 1]
+    arrays()            returns the initial weights, float32 arrays that are equal in every process
+    names               the names of these arrays
+    gradient(weights, batch_index)   returns a list of arrays, from this rank's share of the data
+    accuracy(weights)   returns the accuracy on the test data, which no rank trains on, in [0, 1]
 
-and is made from (rank, world_size, folder), after prepare(folder) in one process. Everything
-follows from fixed seeds.
+Its constructor takes (rank, world_size, folder). Before that, one process calls prepare(folder).
+All random choices have fixed seeds.
 """
 
 import gzip
@@ -21,8 +21,8 @@ DICTIONARIES = {"american-english": "wamerican", "ngerman": "wngerman", "french"
 
 
 class Words:
-    """Which of six languages a word is of: softmax regression on hashed letter n-grams of the
-    dictionaries that Debian packages for spell checkers. 98,304 weights."""
+    """Finds the language of a word, out of six: softmax regression on hashed letter n-grams. The
+    words are from Debian's dictionaries for spell checkers. 98,304 weights."""
 
     NGRAMS = (1, 2, 3, 4)
     FEATURES = 1 << 14
@@ -35,7 +35,7 @@ class Words:
 
     @classmethod
     def prepare(cls, folder):
-        """Counts the n-grams, once for all ranks."""
+        """Stores the hashed n-grams of all words, once for all ranks."""
         words, labels = cls._words()
         columns, starts = [], [0]
         for word in words:
@@ -62,7 +62,7 @@ class Words:
 
     @classmethod
     def _words(cls):
-        """Shuffled: (words, numbers of their languages)."""
+        """Returns (words, indices of their languages), shuffled."""
         random = numpy.random.default_rng(0)
         words, labels = [], []
         for label, (name, package) in enumerate(DICTIONARIES.items()):
@@ -72,7 +72,7 @@ class Words:
             data = path.read_bytes()
             text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode(
                 "utf-8", "replace")
-            # Names and abbreviations say little about a language.
+            # Words with capitals are left out: names and abbreviations say little about a language.
             of_language = sorted({line for line in text.split("\n")
                                   if re.fullmatch(r"[^\W\d_A-Z]{3,}", line)})
             chosen = random.choice(len(of_language), min(cls.PER_LANGUAGE, len(of_language)),
@@ -116,7 +116,7 @@ class Digits:
 
     @classmethod
     def prepare(cls, folder):
-        """scikit-learn has them at hand."""
+        """Does nothing, because scikit-learn includes the data."""
 
     def __init__(self, rank, world_size, _):
         import sys

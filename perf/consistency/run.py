@@ -1,5 +1,5 @@
-"""Trains real problems under each consistency model with one slowed rank: what `pbox-perf
-consistency` runs. Progress goes to standard error, one JSON object to standard output."""
+"""Trains real problems under each consistency model, with one slowed rank. `pbox-perf consistency`
+runs this script. Progress goes to standard error, one JSON object to standard output."""
 
 import argparse
 import json
@@ -15,8 +15,9 @@ import problems
 FOLDER = pathlib.Path(__file__).parent
 READY_SECONDS = 120
 
-# Name: options of pbox.Client. The first is what parameter servers did before: whole tensors, first
-# come first served, notify and pull; all ratios are against it or against raw SSP.
+# Options of pbox.Client by name. The first model is the baseline, which works as earlier parameter
+# servers did: whole tensors, first come first served, notify and pull. All ratios are to the
+# baseline or to raw SSP.
 MODELS = {
     "bsp_pull": {"sync": "bsp", "delivery": "pull", "priority_policy": "fifo"},
     "bsp": {"sync": "bsp"},
@@ -41,7 +42,7 @@ def settings_of(name, workers, staleness):
 
 
 def train(arguments, folder, box, name, workers, slow, staleness):
-    """One run: what each rank reported, rank 0 first."""
+    """Runs one training. Returns the reports of all ranks, rank 0 first."""
     processes = []
     try:
         for rank in range(workers):
@@ -61,7 +62,7 @@ def train(arguments, folder, box, name, workers, slow, staleness):
         for process in processes:
             line = process.stdout.readline()
             if not line:
-                raise RuntimeError(f"{name}: a rank ended with {process.wait()} and said nothing")
+                raise RuntimeError(f"{name}: a rank ended with {process.wait()} and no report")
             reports.append(json.loads(line))
         return reports
     finally:
@@ -76,8 +77,8 @@ def packets_of(reports, name):
 
 
 def figures_of(arguments, reports, workers):
-    """The figures that are compared. Synchronisation traffic is all traffic beside gradients and
-    weights: probes, pulls, acknowledgements, notifications."""
+    """Returns the figures of one run. Synchronisation traffic is all traffic except gradients and
+    weights: probes, pulls, acknowledgements and notifications."""
     iterations = sum(report["iterations"] for report in reports)
     fragment = reports[0]["statistics"]["fragment_bytes"]
     pushed, pulled = packets_of(reports, "bytes_pushed"), packets_of(reports, "bytes_pulled")
@@ -113,7 +114,7 @@ def figures_of(arguments, reports, workers):
 
 
 def seconds_to(curve, target):
-    """When the accuracy was first reached, or None."""
+    """Returns the time at which the accuracy is first reached, or None."""
     return next((elapsed for elapsed, _, accuracy in curve if accuracy >= target), None)
 
 
@@ -122,8 +123,9 @@ def ratio(numerator, denominator):
 
 
 def compare(runs):
-    """Adds the ratios to each group of runs of the same workers, slowness and bound on staleness.
-    The baseline has no such bound: it is one for all of them."""
+    """Returns the ratios of each group of runs with equal workers, slowness and staleness bound,
+    and adds `seconds_to_target` to the runs. The baseline has no staleness bound, so it serves all
+    groups of its workers and slowness."""
     groups = {}
     for run in runs:
         groups.setdefault((run["workers"], run["slow"], run["staleness_bound"]),
@@ -162,20 +164,24 @@ def numbers(text):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problem", choices=sorted(problems.PROBLEMS), default="words")
-    parser.add_argument("--models", default=",".join(MODELS), help="of: " + ", ".join(MODELS))
-    parser.add_argument("--workers", type=numbers, default=[4, 8], help="as 4,8")
+    parser.add_argument("--models", default=",".join(MODELS),
+                        help="models to measure, of: " + ", ".join(MODELS))
+    parser.add_argument("--workers", type=numbers, default=[4, 8],
+                        help="numbers of worker processes, such as 4,8")
     parser.add_argument("--slow", type=numbers, default=[10],
-                        help="by which factors the last rank's computing is slowed, as 2,5,10")
-    parser.add_argument("--staleness", type=numbers, default=[3], help="bounds, as 1,3,5")
+                        help="factors by which the last rank computes slower, such as 2,5,10")
+    parser.add_argument("--staleness", type=numbers, default=[3],
+                        help="staleness bounds, such as 1,3,5")
     parser.add_argument("--seconds", type=float, default=20, help="seconds of training in each run")
     parser.add_argument("--compute-ms", type=float, default=25,
-                        help="an iteration's computing, by the clock, of a rank that is not slow")
-    parser.add_argument("--snapshots", type=int, default=40, help="points of each accuracy curve")
+                        help="milliseconds of an iteration's computing on ranks at full speed")
+    parser.add_argument("--snapshots", type=int, default=40,
+                        help="number of points of each accuracy curve")
     arguments = parser.parse_args()
     arguments.models = arguments.models.split(",")
     unknown = set(arguments.models) - set(MODELS)
     if unknown:
-        parser.error(f"unknown models {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")
+        parser.error(f"unknown models {', '.join(sorted(unknown))}; use {', '.join(MODELS)}")
     return arguments
 
 

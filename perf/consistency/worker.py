@@ -1,8 +1,8 @@
-"""One rank of a measured run: trains until a deadline, and prints what it saw as one line of JSON.
-Started by run.py, which writes the settings to its standard input as one line of JSON:
+"""One rank of a measured run: trains until a deadline, and prints its figures as one line of JSON.
+run.py starts it and writes the settings to its standard input as one line of JSON:
 
     rank, world_size, box, admin, job, problem, folder, client (options of pbox.Client),
-    compute_ms (an iteration's, by the clock), slow_rank, slow_factor, seconds, snapshots
+    compute_ms (duration of an iteration's computing), slow_rank, slow_factor, seconds, snapshots
 """
 
 import json
@@ -44,7 +44,7 @@ class Rank:
         self.client.barrier()
 
     def train(self):
-        """Iterations that were completed until the deadline."""
+        """Trains until the deadline. Returns the number of completed iterations."""
         settings = self.settings
         compute_s = settings["compute_ms"] / 1000
         if self.rank == settings["slow_rank"]:
@@ -59,7 +59,7 @@ class Rank:
             gradients = self.problem.gradient(self.weights, iterations)
             for target, gradient in zip(self.gradients, gradients):
                 target[...] = gradient
-            # Sleeps for the rest of the iteration: 2 cores cannot compute for 8 workers at once.
+            # Sleeps for the rest of the computing: 2 cores cannot compute for 8 workers at once.
             time.sleep(max(0.0, min(begun + compute_s, deadline) - time.monotonic()))
             if time.monotonic() >= deadline:
                 return iterations
@@ -77,7 +77,7 @@ class Rank:
                 next_snapshot = next(keeps, None)
 
     def _await_all(self, deadline):
-        """False if the deadline comes first."""
+        """Waits for all tensors. Returns False if the deadline comes first."""
         for tensor in self.tensors:
             while True:
                 left_ms = int((deadline - time.monotonic()) * 1000)
@@ -91,7 +91,7 @@ class Rank:
         return True
 
     def curve(self):
-        """[seconds, iterations of this rank, accuracy]"""
+        """Returns a list of [seconds, iterations of this rank, accuracy]."""
         return [[elapsed, iterations, self.problem.accuracy(weights)]
                 for elapsed, iterations, weights in self.snapshots]
 

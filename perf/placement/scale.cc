@@ -1,5 +1,6 @@
-// Scenario `scale`: what placing, rebalancing and telling workers costs with many boxes, workers
-// and chunks, how it grows, and where it would break. Nothing here touches a network.
+// Scenario `scale`: the cost of placing, rebalancing and messages to workers with many boxes,
+// workers and chunks. It also reports how the costs grow and which limits end the growth. It uses
+// no network.
 #include <malloc.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ using placement::BoxIndex;
 
 constexpr size_t kPipelinesPerBox = 4;
 constexpr size_t kPlacesPerSession = 256;  // chunk_pipeline has one byte per chunk
-constexpr size_t kSteps = 5;               // sizes: the largest, a half, a quarter, ...
+constexpr size_t kSteps = 5;  // sizes per series: the largest, a half of it, a quarter, ...
 constexpr double kBoxBytesPerSecond = 10e9;
 constexpr uint32_t kTensorChunks = 64;  // the last chunk of each tensor is shorter
 
@@ -29,13 +30,13 @@ struct Costs {
   size_t boxes = 0;
   size_t chunks = 0;
   double place_seconds = 0;
-  double decide_seconds = 0;  // the observation that leads to a plan
-  double apply_seconds = 0;   // the plan's moves into the map
+  double decide_seconds = 0;  // time of the observation that leads to a plan
+  double apply_seconds = 0;   // time to enter the plan's moves into the map
   size_t moves = 0;
-  size_t messages = 0;  // to a worker that comes back: its session, and the rounds that are open
+  size_t messages = 0;  // to a worker that rejoins: its Session, and RoundMaps of open rounds
   size_t session_bytes = 0;
   size_t bytes = 0;
-  size_t memory_bytes = 0;  // memory of a worker for the map, the rounds and the current message
+  size_t memory_bytes = 0;  // a worker's memory for the map, the rounds and the current message
 };
 
 template <typename Work>
@@ -64,7 +65,8 @@ std::vector<placement::Box> make_boxes(size_t count) {
   return boxes;
 }
 
-// One decision: the first box serves at a quarter of its speed, which 16 observations show.
+// Times one decision. The first box serves at a quarter of its speed in every observation until the
+// rebalancer proposes moves.
 void time_decision(const std::vector<uint32_t>& chunk_bytes, const placement::JobPlacement& map,
                    Costs& costs) {
   placement::Rebalancer rebalancer(chunk_bytes, map.box_of_chunk, make_boxes(costs.boxes),
@@ -79,7 +81,7 @@ void time_decision(const std::vector<uint32_t>& chunk_bytes, const placement::Jo
   while (!proposal) {
     costs.decide_seconds = seconds_of([&] { proposal = rebalancer.observe(seen); });
     if (rebalancer.decision_count(placement::DecisionKind::kHold) > 0) {
-      throw std::runtime_error("a box at a quarter of its speed was left alone: " +
+      throw std::runtime_error("the rebalancer does not relieve a box at a quarter of its speed: " +
                                rebalancer.decisions().back().reason);
     }
   }
@@ -113,7 +115,8 @@ size_t heap_bytes() {
   return info.uordblks + info.hblkhd;
 }
 
-// Measures the messages that a worker receives when it joins a running job, framed and parsed.
+// Measures the messages that a worker receives when it joins a running job: their bytes when
+// framed, and the worker's memory when parsed.
 void weigh_messages(const placement::JobPlacement& map, Costs& costs) {
   std::vector<std::string> sent;
   const auto send = [&](const proto::BoxMessage& message) {
@@ -142,19 +145,19 @@ void weigh_messages(const placement::JobPlacement& map, Costs& costs) {
   for (const std::string& framed : sent) {
     const auto body_bytes = static_cast<int>(framed.size() - wire::kControlLengthBytes);
     if (!message.ParseFromArray(framed.data() + wire::kControlLengthBytes, body_bytes)) {
-      throw std::runtime_error("a message did not survive the way to the worker");
+      throw std::runtime_error("cannot parse a message to the worker");
     }
     const std::string& places = message.session().chunk_pipeline();
     if (message.has_session()) place_of_chunk.assign(places.begin(), places.end());
     rounds.insert(rounds.end(), message.rounds().rounds().begin(), message.rounds().rounds().end());
   }
   if (place_of_chunk.size() != costs.chunks || rounds.size() != costs.chunks) {
-    throw std::runtime_error("the messages did not name every chunk once");
+    throw std::runtime_error("the messages do not name every chunk exactly once");
   }
   costs.memory_bytes = heap_bytes() - before;
 }
 
-// One size, and what each repetition measured there.
+// One size, and the measurements of each repetition.
 struct Size {
   Size(size_t boxes, size_t chunks)
       : costs{.boxes = boxes, .chunks = chunks},
@@ -185,11 +188,12 @@ struct Size {
   std::vector<double> apply_seconds;
 };
 
-// Size after size, and so again and again: what else the machine does meanwhile hits all alike.
+// Measures all sizes in turn in each repetition, so that other work on the machine affects all
+// sizes equally.
 std::vector<Costs> measure(std::vector<Size> sizes, size_t repetitions) {
   for (Size& size : sizes) size.measure_once();
   for (Size& size : sizes) {
-    size.place_seconds.clear();  // memory was fresh
+    size.place_seconds.clear();  // the first pass touched fresh memory
     size.decide_seconds.clear();
     size.apply_seconds.clear();
   }
@@ -217,7 +221,7 @@ nlohmann::json to_json(const Costs& costs) {
           {"memory_bytes_per_worker", costs.memory_bytes}};
 }
 
-// How each cost grows with `size`: the exponent of the power that fits best.
+// Returns how each cost grows with `size`, as the exponent of the power that fits best.
 nlohmann::json growth(const std::vector<Costs>& series, size_t Costs::*size) {
   const auto exponent = [&](auto Costs::*cost) {
     std::vector<double> sizes;
@@ -248,16 +252,17 @@ void print(const std::vector<Costs>& series, std::ostream& report) {
   }
 }
 
-// The sizes at which today's messages and limits end, next to what was asked for.
+// Returns the sizes that today's messages and limits allow. Reports them, and whether admission
+// would reject `workers`.
 nlohmann::json breaks(const Costs& largest, size_t workers, std::ostream& report) {
   const size_t around_map = largest.session_bytes - largest.chunks;
   const size_t chunks_max = limits::kControlMessageBytesMax - around_map;
   const size_t boxes_max = kPlacesPerSession / kPipelinesPerBox;
-  report << "a worker's session names one of " << kPlacesPerSession
-         << " places per chunk: " << boxes_max << " boxes of " << kPipelinesPerBox
-         << " pipelines; and has room for " << chunks_max << " chunks\n";
+  report << "a Session names one of " << kPlacesPerSession << " places per chunk, enough for "
+         << boxes_max << " boxes of " << kPipelinesPerBox << " pipelines, and has room for "
+         << chunks_max << " chunks\n";
   if (workers > limits::kWorkersPerJobMax) {
-    report << "admission refuses a job of " << workers << " workers: the limit is "
+    report << "admission rejects a job of " << workers << " workers: the limit is "
            << limits::kWorkersPerJobMax << "\n";
   }
   return {{"places_per_session", kPlacesPerSession},
@@ -267,7 +272,8 @@ nlohmann::json breaks(const Costs& largest, size_t workers, std::ostream& report
           {"chunks_per_job_limit", limits::kChunksPerJobMax}};
 }
 
-// Simulated seconds under each other map over those under the rebalancer; medians over seeds.
+// Returns, for each setting and each fixed map, the simulated time under that map over the time
+// under the rebalancer. Each ratio is the median over the seeds.
 nlohmann::json compare_maps(std::ostream& report) {
   struct Other {
     const char* name;
@@ -278,7 +284,7 @@ nlohmann::json compare_maps(std::ostream& report) {
                                {"byte_balanced", MapStrategy::kByteBalanced}};
   constexpr uint64_t kSeeds = 10;
   nlohmann::json figures;
-  report << "simulated speed-up by rebalancing, over  static  round-robin  byte-balanced\n"
+  report << "simulated speed-up of rebalancing over    static  round-robin  byte-balanced\n"
          << std::setprecision(3);
   for (const StragglerSetting& setting : straggler_settings()) {
     std::vector<double> moving;
@@ -316,11 +322,11 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   constexpr size_t least = size_t{1} << (kSteps - 1);
   if (boxes < 2 * least || boxes * kPipelinesPerBox > kPlacesPerSession) {
     throw std::runtime_error("--boxes " + std::to_string(boxes) +
-                             ": give 32 to 64; a session has "
+                             ": use 32 to 64; a Session has "
                              "one byte for the place of a chunk");
   }
   if (chunks < 1000 * least || chunks > limits::kChunksPerJobMax) {
-    throw std::runtime_error("--chunks " + std::to_string(chunks) + ": give 16000 to " +
+    throw std::runtime_error("--chunks " + std::to_string(chunks) + ": use 16000 to " +
                              std::to_string(limits::kChunksPerJobMax));
   }
   if (workers == 0 || repetitions == 0) {
@@ -342,21 +348,22 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   for (const Costs& costs : by_boxes) figures["by_boxes"].push_back(to_json(costs));
   figures["growth_by_chunks"] = growth(by_chunks, &Costs::chunks);
   figures["growth_by_boxes"] = growth(by_boxes, &Costs::boxes);
-  report << "grows as a power of chunks: " << figures["growth_by_chunks"].dump()
-         << "\ngrows as a power of boxes: " << figures["growth_by_boxes"].dump() << "\n";
+  report << "exponents of growth with chunks: " << figures["growth_by_chunks"].dump()
+         << "\nexponents of growth with boxes: " << figures["growth_by_boxes"].dump() << "\n";
   const double all_bytes = static_cast<double>(largest.bytes * workers);
   figures["all_workers"] = {{"messages", largest.messages * workers}, {"bytes", all_bytes}};
-  report << workers << " workers are sent " << largest.messages * workers << " messages, "
+  report << workers << " workers receive " << largest.messages * workers << " messages, "
          << all_bytes / 1e9 << " GB\n";
   figures["speedup_by_rebalancing"] = compare_maps(report);
   figures["breaks"] = breaks(largest, workers, report);
   return figures;
 }
 
-const ScenarioRegistration kRegistration({.name = "scale",
-                                          .summary = "placing and rebalancing on many boxes",
-                                          .add_options = add_options,
-                                          .run = run});
+const ScenarioRegistration kRegistration(
+    {.name = "scale",
+     .summary = "cost of placing and rebalancing on many boxes",
+     .add_options = add_options,
+     .run = run});
 
 }  // namespace
 }  // namespace pbox::perf

@@ -13,9 +13,9 @@ using placement::BoxIndex;
 
 constexpr double kBoxBytesPerSecond = 5e9;
 constexpr double kWorkers = 8;
-constexpr double kNoise = 0.03;  // standard deviation of a box's time, of its mean
-constexpr size_t kBegins = 200;  // the iteration at which a load from outside begins
-constexpr size_t kChanges = 250;
+constexpr double kNoise = 0.03;   // standard deviation of a box's time, as a share of its mean
+constexpr size_t kBegins = 200;   // the iteration from which a link or CPU is shared
+constexpr size_t kChanges = 250;  // iterations after which another box is slow
 
 double full_speed(size_t, size_t) {
   return 1;
@@ -113,7 +113,7 @@ TrainingTime train(const StragglerSetting& setting, MapStrategy strategy, uint64
     if (strategy != MapStrategy::kRebalanced) continue;
     const auto proposal = rebalancer.observe(seen);
     if (!proposal) continue;
-    // The job waits until the box with the most to send and receive has done so.
+    // The job waits until every box has sent and received all chunks that move.
     double stall_seconds = 0;
     const auto moved =
         placement::moved_bytes_by_box(chunks.bytes, proposal->moves, kStragglerBoxes);

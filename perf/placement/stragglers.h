@@ -1,6 +1,6 @@
-// Training on boxes of which some are slow, simulated: an iteration lasts until the slowest box has
-// served its bytes. For comparing maps of chunks to boxes; time is counted, not measured, so equal
-// seeds give equal figures.
+// A simulation of training on boxes of which some are slow, for comparing maps of chunks to boxes.
+// An iteration lasts until the slowest box has served its bytes. Time is computed, not measured, so
+// equal seeds give equal figures.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,18 @@ struct StragglerSetting {
   std::string name;
   // Returns the share of its declared rate that a box reaches in an iteration, in (0, 1].
   double (*speed)(size_t box, size_t iteration);
-  bool whole_tensors;  // the static map deals tensors out whole, however large they are
+  bool whole_tensors;  // whether the static map places whole tensors, however large
 };
 
-// Without any; tensors dealt out whole; a link that others share; a CPU that others share; a
-// straggler that is another box every 250 iterations.
+// Returns five settings: no straggler; whole tensors per box; a link that other programs share; a
+// CPU that other programs share; and a straggler that moves to another box every 250 iterations.
 std::vector<StragglerSetting> straggler_settings();
 
 enum class MapStrategy {
-  kStatic,        // as the setting says, else by bytes; never changed
-  kRoundRobin,    // chunk by chunk
+  kStatic,        // whole tensors if the setting says so, else by bytes; never changed
+  kRoundRobin,    // one chunk per box in turn
   kByteBalanced,  // by bytes, largest first
-  kRebalanced,    // static at first, then as the rebalancer proposes
+  kRebalanced,    // static at first, then changed as the rebalancer proposes
 };
 
 struct TrainingTime {
@@ -37,7 +37,8 @@ struct TrainingTime {
   size_t proposals = 0;
 };
 
-// VGG-19 with 8 workers, boxes of 5 GB/s, each box's time in each iteration off by about 3 %.
+// Simulates VGG-19 with 8 workers on boxes of 5 GB/s. The time of each box in each iteration has a
+// standard deviation of 3 %.
 TrainingTime train(const StragglerSetting& setting, MapStrategy strategy, uint64_t seed);
 
 }  // namespace pbox::perf
