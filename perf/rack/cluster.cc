@@ -18,7 +18,7 @@ namespace {
 constexpr char kEtcd[] = "http://10.77.255.1:2379";
 constexpr int kAnswerMs = 30'000;
 
-// In base64, as etcd's gateway takes keys and values.
+// Returns `text` in base64, the encoding of keys and values in etcd's JSON gateway.
 std::string encoded(const std::string& text) {
   using namespace boost::archive::iterators;
   using Digits = base64_from_binary<transform_width<std::string::const_iterator, 6, 8>>;
@@ -38,7 +38,8 @@ RackCluster::RackCluster(const Options& options)
              .box_count = options.boxes,
              .worker_link = link(options.worker_megabits),
              .box_link = link(options.box_megabits)}) {
-  if (mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no folder " + folder_);
+  if (mkdtemp(folder_.data()) == nullptr)
+    throw std::runtime_error("cannot create the folder " + folder_);
   etcd_ =
       rack_.run(rack_.fabric(), {PBOX_ETCD_PATH, "--data-dir=" + folder_, "--listen-client-urls",
                                  kEtcd, "--advertise-client-urls", kEtcd, "--listen-peer-urls",
@@ -79,7 +80,8 @@ void RackCluster::await_boxes(const std::string& cluster, uint64_t count) const 
     if (answer.find(wanted) != std::string::npos) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  throw std::runtime_error("there are not " + std::to_string(count) + " boxes in half a minute");
+  throw std::runtime_error("the cluster does not have " + std::to_string(count) +
+                           " boxes after 30 s");
 }
 
 void RackCluster::put_plan(const std::string& cluster, const std::string& job, uint64_t model_bytes,
@@ -99,11 +101,11 @@ void RackCluster::drain(const std::string& cluster, uint32_t index, bool is_drai
 void RackCluster::put(const std::string& key, const std::string& value) const {
   const nlohmann::json change = {{"key", encoded(key)}, {"value", encoded(value)}};
   if (ask_etcd("/v3/kv/put", change.dump()).find("revision") == std::string::npos) {
-    throw std::runtime_error("etcd did not take " + key);
+    throw std::runtime_error("etcd did not store " + key);
   }
 }
 
-// Empty if there is no answer.
+// Returns etcd's answer; empty if there is none.
 std::string RackCluster::ask_etcd(const std::string& path, const std::string& json) const {
   const auto curl =
       rack_.run(rack_.fabric(), {"curl", "-s", "-m", "2", "-w", "\n", "-d", json, kEtcd + path});

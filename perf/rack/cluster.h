@@ -1,4 +1,4 @@
-// A rack with etcd at its switch, and boxes that are one cluster or more.
+// A rack with etcd at its switch. Its boxes form one or more clusters.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class RackCluster {
     uint32_t workers = 2, boxes = 3;
     double worker_megabits = 400, box_megabits = 400;  // rate of a cable
   };
-  // Starts etcd, and no box. Throws std::runtime_error, as everything here does.
+  // Starts etcd but no box. Every member function throws std::runtime_error on failure.
   explicit RackCluster(const Options& options);
   ~RackCluster();
   RackCluster(const RackCluster&) = delete;
@@ -29,15 +29,17 @@ class RackCluster {
     return {.bits_per_second = static_cast<uint64_t>(megabits * 1e6)};
   }
 
-  // On machine `index`, where there may be a box of another cluster. One pipeline: cores are few.
+  // Starts a box on machine `index`, which may also run a box of another cluster. The box has one
+  // pipeline, because the machine has few cores.
   RackBox start_box(const std::string& cluster, uint32_t index,
                     const std::vector<std::string>& flags) const;
-  // Until as many are registered.
+  // Waits until exactly `count` boxes are registered.
   void await_boxes(const std::string& cluster, uint64_t count) const;
-  // A job whose parts are dealt out like this, each by its box, as long as nothing moves them.
+  // Publishes the part map of a new job: parts[i] is the index of the box that owns part i at
+  // first.
   void put_plan(const std::string& cluster, const std::string& job, uint64_t model_bytes,
                 const std::vector<uint32_t>& parts) const;
-  // As `pboxctl drain` does.
+  // Starts or ends the drain of a box, as `pboxctl drain` does.
   void drain(const std::string& cluster, uint32_t index, bool is_drained) const;
 
  private:

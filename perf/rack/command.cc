@@ -56,7 +56,7 @@ void run_command(const std::vector<std::string>& command, const std::string& inp
   if (child == 0) become(command, network, in.ends[0], errors.ends[1]);
   close(in.ends[0]);
   close(errors.ends[1]);
-  // Batches of ip and tc are far below a pipe's 64 KiB: this does not block.
+  // This write does not block: batches of ip and tc are much smaller than a pipe's 64 KiB.
   const bool written =
       write(in.ends[1], input.data(), input.size()) == static_cast<ssize_t>(input.size());
   close(in.ends[1]);

@@ -1,7 +1,7 @@
-// pbox-rack-enter HOSTS ADDRESS COMMAND...: runs a command line by the shell on one machine of a
-// rack, as ssh would on a real one, which is how mpirun uses it. HOSTS is what --hosts of the peers
-// takes: PATH@ADDRESS, separated by commas. The machine's address is its host name too, for Open
-// MPI takes ranks of one name for ranks of one machine.
+// pbox-rack-enter HOSTS ADDRESS COMMAND...: runs a shell command line on one machine of a rack.
+// mpirun uses it in place of ssh. HOSTS has the form of the peers' --hosts: PATH@ADDRESS, separated
+// by commas. The machine's address becomes its host name, because Open MPI treats ranks with the
+// same host name as ranks of one machine.
 #include <fcntl.h>
 #include <sched.h>
 #include <unistd.h>
@@ -40,6 +40,6 @@ int main(int argc, char** argv) {
   std::string command;
   for (int index = 3; index < argc; ++index) command += std::string(argv[index]) + " ";
   execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));
-  std::fprintf(stderr, "pbox-rack-enter: no /bin/sh\n");
+  std::fprintf(stderr, "pbox-rack-enter: cannot run /bin/sh\n");
   return 127;
 }

@@ -41,7 +41,7 @@ RackJob::Run RackJob::play(uint32_t iterations, double compute_ms, bool with_spa
   for (const auto& rank : ranks_) {
     const auto answer = nlohmann::json::parse(rank->read_line(kAnswerLimitMs));
     if (answer.at("wrong").get<uint64_t>() != 0) {
-      throw std::runtime_error("job " + name_ + " gave wrong sums: " + answer["wrong"].dump() +
+      throw std::runtime_error("job " + name_ + " returned wrong sums: " + answer["wrong"].dump() +
                                " elements");
     }
     for (size_t index = 0; index < run.iteration_ms.size(); ++index) {

@@ -1,4 +1,5 @@
-// A job on a rack: one pbox-rack-worker per worker machine, which play a model's trace together.
+// A job on a rack. Each worker machine runs one pbox-rack-worker, and together they play a model's
+// trace.
 #pragma once
 
 #include <memory>
@@ -14,20 +15,20 @@ namespace pbox::perf {
 
 class RackJob {
  public:
-  // options.rank and .worker_count are the rack's. Returns when all ranks have joined; throws
-  // std::runtime_error, as play does.
+  // Starts the ranks and returns when all have joined. Ignores options.rank and
+  // options.worker_count, which follow from the rack. Throws std::runtime_error, as play does.
   RackJob(const Rack& rack, PlayerOptions options);
 
   struct Run {
-    std::vector<double> iteration_ms;  // the mean over the ranks
+    std::vector<double> iteration_ms;  // mean over the ranks
     uint64_t retransmitted = 0;        // fragments, all ranks
     double cpu_seconds = 0;            // CPU time of the ranks
     std::vector<std::vector<Span>> spans_by_rank;
   };
-  // As Player::play. A wrong sum throws.
+  // Runs Player::play on every rank. Throws if a sum is wrong.
   Run play(uint32_t iterations, double compute_ms, bool with_spans = false);
 
-  // Ends the ranks, which leave the job.
+  // Ends the rank processes. The ranks leave the job.
   void finish();
 
  private:

@@ -13,14 +13,14 @@ namespace pbox::perf {
 namespace {
 
 constexpr uint32_t kSeed = 7;
-// Elements of one packet's payload. The first few of each such run change with each iteration and
-// are checked in each; the others stay as in iteration 0.
+// Elements of one packet's payload. The first kStampElements of each period change in every
+// iteration and are checked in every iteration. The others keep their values of iteration 0.
 constexpr size_t kStampPeriod = 2048;
 constexpr size_t kStampElements = 16;
 constexpr double kForwardShare = 1.0 / 3;  // backward computes two gradients per product
 constexpr double kNanosecondsPerMillisecond = 1e6;
-constexpr uint32_t kChunkTimesMax = 1 << 18;  // chunk times of a traced run
-constexpr size_t kChunkTimesTaken = 4096;     // at once
+constexpr uint32_t kChunkTimesMax = 1 << 18;  // recorded chunk times of a traced run
+constexpr size_t kChunkTimesTaken = 4096;     // taken in one call
 
 void sleep_until(uint64_t until_ns) {
   constexpr uint64_t kNanosecondsPerSecond = 1'000'000'000;
@@ -105,7 +105,7 @@ void Player::join(const PlayerOptions& options, const std::vector<uint64_t>& ele
     for (uint32_t index = 0; index < layers_[layer].tensor_count; ++index) {
       const uint32_t tensor = layers_[layer].first_tensor + index;
       uint32_t id = 0;  // equal to tensor
-      // The layer that the next forward needs first goes first.
+      // The layer that the next forward needs first has the highest priority.
       const int32_t priority = -static_cast<int32_t>(layer);
       require(pbox_register_tensor(context_, (layers_[layer].name + std::to_string(index)).c_str(),
                                    elements[tensor], PBOX_F32, priority, &id));
@@ -179,7 +179,7 @@ void Player::compute(SpanKind kind, uint32_t layer, double ms) {
   if (with_spans_) spans_.push_back({kind, layer, from_ns, clock_ns_});
 }
 
-// A chunk waits from when its tensor was pushed.
+// Adds the phases of every chunk. A chunk's wait begins when its tensor is pushed.
 void Player::add_chunk_spans() {
   std::vector<std::vector<uint64_t>> starts_ns(tensor_count_);  // ascending
   for (const Span& span : spans_) {
@@ -215,14 +215,14 @@ void Player::push(uint32_t tensor_id) {
                          &tensor));
 }
 
-// Moves the clock to when the tensor's result was there, if that is later.
+// Waits for the tensor's result. Advances the clock to the time of its arrival, if that is later.
 void Player::finish(uint32_t tensor_id) {
   Tensor& tensor = tensors_[tensor_id];
   if (!tensor.under_way) return;
   require(pbox_wait(context_, tensor_id, 0));
   tensor.under_way = false;
   uint64_t done_ns = tensor.done_ns.load();
-  // The callback may come after the wait has returned, and so after the next start.
+  // The callback may run only after pbox_wait has returned; done_ns is still 0 then.
   if (done_ns < tensor.started_ns) done_ns = monotonic_ns();
   clock_ns_ = std::max(clock_ns_, done_ns);
   if (with_spans_) {

@@ -1,10 +1,10 @@
-// One rank that plays the trace of a model: computing is waiting for the clock, so that one core
-// can hold many ranks, and exchanges are real, by libpbox's C ABI as any worker's. Backward goes
-// from the last layer to the first, and each layer's gradients are pushed when they are ready; the
+// One rank that plays the trace of a model. Computing only waits for the clock, so that one core
+// can hold many ranks. Exchanges are real and use libpbox's C ABI, as any worker does. Backward
+// goes from the last layer to the first and pushes each layer's gradients when they are ready. The
 // next forward of a layer waits for that layer alone.
 //
-// Every fragment of every iteration is checked by some of its elements; at the end of a run, every
-// element.
+// In every iteration the rank checks some elements of every fragment. At the end of a run it checks
+// every element.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,9 @@
 namespace pbox::perf {
 
 struct PlayedRun {
-  // From the start of one forward to that of the next: its first layer's parameters are there. The
-  // first iteration of a run is left out, for nothing was under way when it began.
+  // Times from the start of one forward to the start of the next. A forward starts when its first
+  // layer's parameters are in place. The first iteration of a run is not included, because nothing
+  // was in flight when it began.
   std::vector<double> iteration_ms;
   uint64_t wrong = 0;  // elements
   std::vector<Span> spans;
@@ -30,14 +31,14 @@ struct PlayedRun {
 
 class Player {
  public:
-  // Joins the job: returns when all ranks have. Throws std::runtime_error, as play does.
+  // Joins the job and returns when all ranks have joined. Throws std::runtime_error, as play does.
   explicit Player(const PlayerOptions& options);
   ~Player();
   Player(const Player&) = delete;
   Player& operator=(const Player&) = delete;
 
-  // At least two iterations, begun by all ranks together; `compute_ms` is what one takes without
-  // any waiting, a third of it forward.
+  // Plays at least two iterations; all ranks begin together. `compute_ms` is the time of an
+  // iteration without any waiting. One third of it is forward.
   PlayedRun play(uint32_t iterations, double compute_ms, bool with_spans);
 
   pbox_statistics statistics() const;
@@ -69,7 +70,7 @@ class Player {
   std::vector<float> gradients_, sums_;
   pbox_context* context_ = nullptr;
   uint32_t iteration_ = 0;  // iteration of the job
-  uint64_t clock_ns_ = 0;   // where computing is: time lost by a late wake-up is made up
+  uint64_t clock_ns_ = 0;   // simulated time of the computing; a late wake-up does not delay it
   uint64_t wrong_ = 0;
   bool with_spans_ = false;
   std::vector<Span> spans_;

@@ -1,4 +1,5 @@
-// How busy the whole machine was: whether its cores, and not the cables of a rack, set the pace.
+// Measures how busy the whole machine was. A busy machine means that its cores, not the cables of
+// the rack, limited the speed.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,9 @@ struct ProcessorTimes {
   uint64_t all = 0;
 };
 
-ProcessorTimes processor_times();  // zeros where /proc/stat cannot be read
+ProcessorTimes processor_times();  // zeros if /proc/stat cannot be read
 
-// In [0, 1]; 0 if no tick has passed.
+// Returns the idle share in [0, 1]; 0 if no tick has passed.
 double idle_share(const ProcessorTimes& from, const ProcessorTimes& to);
 
 }  // namespace pbox::perf

@@ -20,14 +20,14 @@ namespace {
 
 constexpr char kInterface[] = "eth0";
 constexpr char kBridge[] = "switch";
-// Bytes that a cable may catch up with: a late wake-up of the shaper on a busy machine must not
-// cost rate.
+// Burst of a cable, as a time at its rate. The burst lets the shaper catch up after a late wake-up
+// on a busy machine, so that the cable keeps its rate.
 constexpr double kBurstSeconds = 1e-3;
 constexpr int kPrecedence = -15;  // nice value
 constexpr uint64_t kEthernetHeaderBytes = 14;
 
 std::runtime_error no_namespace(const std::string& what) {
-  return std::runtime_error("no rack can be made: " + what + ": " + std::strerror(errno) +
+  return std::runtime_error("cannot create the rack: no " + what + ": " + std::strerror(errno) +
                             "; it needs root and network namespaces");
 }
 
@@ -35,7 +35,7 @@ int open_own_network() {
   return open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
 }
 
-// The parts of a tbf (token bucket filter, tc-tbf(8)) behind its device.
+// Returns the arguments of a tbf (token bucket filter, tc-tbf(8)) that follow its device.
 std::string bucket(const Link& link, uint32_t mtu, uint64_t queue_bytes) {
   const auto bytes_per_second = static_cast<double>(link.bits_per_second) / 8;
   const uint64_t frame = mtu + kEthernetHeaderBytes;
@@ -52,7 +52,8 @@ void run_tc(const std::string& batch, int network) {
   run_command({"tc", "-batch", "-"}, batch, network);
 }
 
-// Behind the bucket, so that what is delayed has been paced.
+// Returns the batch line that adds the delay behind the bucket, so that frames are paced before
+// they are delayed; empty if there is no delay.
 std::string delay(const std::string& verb, const std::string& device, const Link& link) {
   if (link.delay_us == 0) return "";
   return "qdisc " + verb + " dev " + device + " parent 1:1 handle 10: netem delay " +
@@ -67,7 +68,7 @@ std::string sibling_program(const std::string& name) {
 
 Rack::Rack(const RackOptions& options) : options_(options), home_(open_own_network()) {
   if (geteuid() != 0) {
-    throw std::runtime_error("no rack can be made: network namespaces need root; try sudo");
+    throw std::runtime_error("cannot create the rack: network namespaces need root; try sudo");
   }
   fabric_ = make_namespace(kSwitchAddress);
   run_ip("link add " + std::string(kBridge) + " mtu " + std::to_string(options.mtu) +
@@ -94,14 +95,15 @@ Rack::~Rack() {
 }
 
 Host Rack::make_namespace(const std::string& address) {
-  if (unshare(CLONE_NEWNET) != 0) throw no_namespace("a network namespace");
+  if (unshare(CLONE_NEWNET) != 0) throw no_namespace("network namespace");
   Host host;
   host.address = address;
   host.network = open_own_network();
   host.network_path = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(host.network);
-  // No traffic of the kernel's own on the cables.
+  // Disables IPv6, so that the kernel sends no traffic of its own on the cables.
   std::ofstream("/proc/sys/net/ipv6/conf/default/disable_ipv6") << "1";
-  if (setns(home_, CLONE_NEWNET) != 0) throw no_namespace("the way back to its own");
+  if (setns(home_, CLONE_NEWNET) != 0)
+    throw no_namespace("return to this process's network namespace");
   run_ip("link set lo up\n", host.network);
   return host;
 }

@@ -1,5 +1,6 @@
-// A rack on one machine: workers and boxes, each a network namespace of its own behind one cable (a
-// veth pair) to a switch (a bridge in one more namespace). Every cable has a rate both ways:
+// Simulates a rack on one machine. Each worker and each box has its own network namespace. One
+// cable (a veth pair) connects it to a switch (a bridge in one more namespace). Every cable has a
+// rate in each direction:
 //
 //   Rack rack({.worker_count = 4, .worker_link = {.bits_per_second = 500'000'000},
 //              .box_link = {.bits_per_second = 2'000'000'000}});
@@ -7,8 +8,8 @@
 //   auto worker = rack.run(rack.worker(0), {"pbox-rack-worker", "--box", box.control, ...});
 //   rack.set_link(rack.worker(0), {.bits_per_second = 100'000'000});  // while it runs
 //
-// Namespaces have no names: descriptors of this process and the processes in them are all that
-// keeps them, so the kernel removes everything when the process ends, however it ends.
+// The namespaces have no names. Only this process's descriptors and the processes inside keep them
+// alive, so the kernel removes them when the process ends, even after a crash.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +22,14 @@
 namespace pbox::perf {
 
 struct Link {
-  uint64_t bits_per_second = 1'000'000'000;  // rate of Ethernet frames, each way
-  // Queue of the switch for this port; further frames are dropped. In bytes, not in time: chunks
-  // and windows are not cut down with the rate, so what a switch must keep is not either. A host's
-  // own queue holds kHostQueueBytes, as Linux keeps a thousand packets.
+  uint64_t bits_per_second = 1'000'000'000;  // rate of Ethernet frames, in each direction
+  // Queue of the switch for this port. The switch drops frames that do not fit. The limit is in
+  // bytes, not in time, because chunks and windows do not shrink with the rate. A host's own queue
+  // holds kHostQueueBytes, close to the thousand packets that Linux queues by default.
   uint64_t queue_bytes = 1 << 20;
-  uint32_t delay_us = 0;  // each way; needs a kernel with netem. Once given it may change, not end
+  // Delay in each direction; needs a kernel with netem. A nonzero delay can change later, but it
+  // cannot be removed.
+  uint32_t delay_us = 0;
 };
 
 struct RackOptions {
@@ -39,9 +42,10 @@ struct RackOptions {
 
 struct Host {
   std::string address;    // address of eth0, its only interface besides loopback
-  std::string port_name;  // port of the switch
+  std::string port_name;  // name of its port at the switch
   int network = -1;       // descriptor of its namespace
-  // How another process of this machine opens the namespace, while this process runs.
+  // Path by which another process of this machine opens the namespace; valid while this process
+  // runs.
   std::string network_path;
 };
 
@@ -56,8 +60,8 @@ class Rack {
   static constexpr char kSwitchAddress[] = "10.77.255.1";
   static constexpr uint64_t kHostQueueBytes = 8 << 20;
 
-  // Throws std::runtime_error, with the remedy, without root, iproute2 or what the kernel must
-  // have. Call it from the only thread of the process.
+  // Throws std::runtime_error that names the remedy if root, iproute2 or a kernel feature is
+  // missing. The process must have only one thread, because the constructor switches namespaces.
   explicit Rack(const RackOptions& options);
   ~Rack();
   Rack(const Rack&) = delete;
@@ -66,17 +70,19 @@ class Rack {
   const Host& worker(uint32_t index) const { return workers_.at(index); }
   const Host& box(uint32_t index) const { return boxes_.at(index); }
   const std::vector<Host>& workers() const { return workers_; }
-  // The switch itself has kSwitchAddress: for what starts others, as mpirun, and moves no data.
+  // Returns the switch, which has kSwitchAddress. Launchers such as mpirun run there; they move no
+  // data.
   const Host& fabric() const { return fabric_; }
 
-  // Both directions of a host's cable, at once, while packets are under way.
+  // Changes both directions of a host's cable at once, even while packets are in flight.
   void set_link(const Host& host, const Link& link);
 
-  // With precedence over what else the machine does, which is not to be measured.
+  // Starts a program on a host. It runs with a higher priority than the machine's other programs,
+  // so that they disturb the measurement less.
   std::unique_ptr<Program> run(const Host& host, const std::vector<std::string>& command) const;
 
-  // The pboxd beside this program, off loopback without keys, on free ports; `flags` win. Returns
-  // when it is ready.
+  // Starts the pboxd in this program's folder, off loopback, without keys, on free ports. `flags`
+  // override the defaults. Returns when the box is ready.
   RackBox start_box(uint32_t index, const std::vector<std::string>& flags) const;
 
  private:
@@ -91,7 +97,7 @@ class Rack {
   std::vector<Host> boxes_;
 };
 
-// Path of a program that is built beside this one.
+// Returns the path of a program in this program's folder.
 std::string sibling_program(const std::string& name);
 
 }  // namespace pbox::perf

@@ -1,6 +1,6 @@
-// The times of events on the ranks of a rack, as a trace that Perfetto (ui.perfetto.dev)
-// and chrome://tracing display: one process per rank, its computing and waiting on one track, its
-// tensors under way and their chunks on others, which may overlap.
+// The times of events on the ranks of a rack, as a trace for Perfetto (ui.perfetto.dev) or
+// chrome://tracing. Each rank is one process of the trace. One track shows its computing and
+// waiting. Other tracks show its tensors and chunks in flight, which may overlap.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace pbox::perf {
 enum class SpanKind : uint8_t {
   kForward,   // computing
   kBackward,  // computing
-  kWait,      // forward stands still: a layer's parameters are not there
-  kExchange,  // a tensor, from the call that pushes it until its result is in place
-  // A chunk of it, one after the other:
-  kQueue,      // waits for the window, behind what is more urgent
-  kPush,       // its packets leave
-  kAggregate,  // with the box, until all ranks' are in and the result has come through the network
+  kWait,      // forward waits for a layer's parameters
+  kExchange,  // one tensor, from the call that pushes it until its result is in place
+  // The phases of one chunk of a tensor, in this order:
+  kQueue,      // waits for the window, behind more urgent chunks
+  kPush,       // the worker sends the chunk's packets
+  kAggregate,  // in flight, or at the box, which sums and waits for the other ranks
   kResult,     // the result's packets arrive
 };
 
@@ -30,11 +30,11 @@ struct Span {
   uint32_t chunk = 0;  // chunk of the job
 };
 
-// As a rank sends them to who started it, and back.
+// Convert spans to and from the JSON that a rank sends to the process that started it.
 nlohmann::json to_json(const std::vector<Span>& spans);
 std::vector<Span> spans_from_json(const nlohmann::json& spans);
 
-// The events of one process of the trace. Names are those of the model's layers and tensors.
+// Appends the events of one process of the trace, named after the model's layers and tensors.
 void append_trace_events(nlohmann::json& events, uint32_t process, const std::string& process_name,
                          const std::vector<Span>& spans,
                          const std::vector<std::string>& layer_names,

@@ -46,7 +46,7 @@ void measure_once(System& system, const std::vector<const Program*>& boxes) {
   const auto sample = nlohmann::json::parse(system.program->read_line(kAnswerLimitMs));
   system.idle_shares.push_back(idle_share(start, processor_times()));
   if (!sample.at("checked").get<bool>()) {
-    throw std::runtime_error(system.key + " gave a wrong sum");
+    throw std::runtime_error(system.key + " returned a wrong sum");
   }
   system.ms.push_back(sample.at("ms"));
   system.cpu_seconds.push_back(sample.at("cpu_s").get<double>() + cpu_seconds_of(boxes) -

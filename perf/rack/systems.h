@@ -1,4 +1,5 @@
-// Systems that take turns on one rack: each a peer program (perf/peers) on the worker machines.
+// The systems that take turns on one rack. Each is a peer program (perf/peers) on the worker
+// machines.
 #pragma once
 
 #include <memory>
@@ -19,13 +20,15 @@ struct System {
 
 std::vector<PeerHost> worker_hosts(const Rack& rack);
 
-// Returns when it is ready. Throws std::runtime_error, as measure_once does.
+// Starts a system and returns when it is ready. Throws std::runtime_error on failure, as
+// measure_once does.
 System start_system(const Rack& rack, const std::string& name, const PeerOptions& options);
 
-// One exchange; the CPU time is that of the ranks and of these boxes. A wrong sum throws.
+// Runs one exchange and records its time. The CPU time covers the ranks and `boxes`. Throws if a
+// sum is wrong.
 void measure_once(System& system, const std::vector<const Program*>& boxes);
 
-// limit_ms: what the cables allow.
+// Returns the results of a system. `limit_ms` is the shortest time that the cables allow.
 nlohmann::json figures_of(const System& system, double limit_ms);
 
 }  // namespace pbox::perf

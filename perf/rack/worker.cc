@@ -1,10 +1,11 @@
-// pbox-rack-worker: one rank that plays the trace of a model (player.h). It says {"ready":true}
-// when all ranks have joined, and obeys its standard input, a line of JSON each:
+// pbox-rack-worker: one rank that plays the trace of a model (player.h). It prints {"ready":true}
+// when all ranks have joined. Then it reads commands from its standard input, one line of JSON
+// each:
 //
 //   in:  {"iterations":5,"compute_ms":500,"spans":false}
 //   out: {"iteration_ms":[...],"wrong":0,"retransmitted":0,"cpu_s":0.1,"spans":[...]}
 //
-// until that ends.
+// It exits at the end of the input.
 #include <boost/program_options.hpp>
 #include <iostream>
 #include <nlohmann/json.hpp>
