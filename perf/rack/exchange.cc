@@ -1,7 +1,7 @@
-// W workers exchange the gradients of a model through a box on a shaped rack, without computing:
-// the time against the physical limit, a worker's bytes at its rate (M/B), with the box at W times
-// that rate, and against the all-reduce of Gloo and Open MPI between the same machines. Systems
-// take turns; every sum of every rank is checked.
+// W workers exchange the gradients of a model through a box on a shaped rack, without computing.
+// The box's cable has W times a worker's rate. The scenario compares the time with the physical
+// limit M/B (a worker's bytes at its rate) and with the all-reduce of Gloo and Open MPI between the
+// same machines. The systems take turns. Every rank checks every sum.
 #include <algorithm>
 #include <iomanip>
 #include <stdexcept>
@@ -22,18 +22,18 @@ void add_options(po::options_description& options) {
       "model", po::value<std::string>()->default_value("resnet50"),
       "resnet50, vgg19, sockeye, resnet56 or 1mib")(
       "rate-mbit", po::value<uint32_t>()->default_value(0),
-      "rate of a worker's cable, in Mbit/s of Ethernet frames; the box has that times --workers. "
-      "0: 1000 over --workers, which two cores can carry")(
+      "rate of a worker's cable, in Mbit/s of Ethernet frames; the box's cable has --workers times "
+      "this rate. 0: 1000 divided by --workers, which two cores can carry")(
       "queue-kib", po::value<uint32_t>()->default_value(1024),
       "queue of the switch per port, in KiB")("delay-us", po::value<uint32_t>()->default_value(0),
-                                              "delay of each cable, each way; needs netem")(
+                                              "delay of each cable in each direction; needs netem")(
       "mtu", po::value<uint32_t>()->default_value(9000), "MTU of every machine")(
       "window-bytes", po::value<uint32_t>()->default_value(0),
-      "window of PBox's workers, per pipeline; 0: the box's grant")(
+      "window of PBox's workers per pipeline; 0: the window that the box grants")(
       "turns", po::value<uint32_t>()->default_value(5), "timed exchanges per system")(
-      "no-peers", "leave out Gloo and Open MPI")(
+      "no-peers", "do not measure Gloo and Open MPI")(
       "box-flags", po::value<std::vector<std::string>>()->default_value({}, ""),
-      "one more flag for pboxd; may be repeated");
+      "an additional flag for pboxd; can be repeated");
 }
 
 uint32_t rate_mbit_of(const po::variables_map& options) {
@@ -55,7 +55,8 @@ RackOptions rack_options(const po::variables_map& options) {
           .box_link = box_link};
 }
 
-// Peers take all gradients as one buffer, which is faster for them than one call per tensor.
+// Gloo and Open MPI exchange all gradients as one buffer, which is faster for them than one call
+// per tensor.
 std::vector<System> start_systems(const Rack& rack, const RackBox& box, PeerOptions peer,
                                   bool with_peers) {
   std::vector<System> systems;
@@ -136,8 +137,8 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
 }
 
 const ScenarioRegistration kRegistration({.name = "rack",
-                                          .summary = "an exchange on a shaped rack, against the"
-                                                     " physical limit, Gloo and Open MPI",
+                                          .summary = "an exchange on a shaped rack, compared with"
+                                                     " the physical limit, Gloo and Open MPI",
                                           .add_options = add_options,
                                           .run = run});
 

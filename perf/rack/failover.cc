@@ -1,5 +1,5 @@
-// The effect on a job when a box that has parts of it is killed or drained: the longest iteration
-// around that moment, on a shaped rack of several boxes.
+// Measures how long a job stalls when a box that owns some of its parts is killed or drained. The
+// result is the job's longest iteration, on a shaped rack of several boxes.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr char kCluster[] = "failover";
 constexpr uint32_t kPartsPerBox = 8;
-// The boxes' lease: for so long a killed one is still listed.
+// Lease of the boxes. A killed box stays registered until its lease expires.
 constexpr char kLease[] = "--cluster.lease_ttl_s=2";
 
 struct Settings {
@@ -42,8 +42,8 @@ class Experiment {
     cluster_.await_boxes(kCluster, settings.boxes);
   }
 
-  // A job of its own, to whose boxes one event happens when a third of its iterations are over.
-  // Their times.
+  // Plays a new job and returns its iteration times. The event happens to one of its boxes after
+  // about a third of the iterations.
   std::vector<double> play(Event event, uint32_t turn) {
     const std::string job = std::string(kNames[static_cast<size_t>(event)]) + std::to_string(turn);
     std::vector<uint32_t> parts(settings_.boxes * kPartsPerBox);
@@ -93,13 +93,13 @@ void add_options(po::options_description& options) {
   options.add_options()("model", po::value<std::string>()->default_value("resnet50"),
                         "resnet50, vgg19, sockeye, resnet56 or 1mib")(
       "scale", po::value<uint32_t>()->default_value(20),
-      "each tensor keeps one in so many of its elements")(
+      "each tensor keeps one in this many of its elements")(
       "workers", po::value<uint32_t>()->default_value(2), "worker machines")(
-      "boxes", po::value<uint32_t>()->default_value(3), "boxes, at least two")(
-      "megabits", po::value<double>()->default_value(400), "rate of every cable")(
-      "compute-ms", po::value<double>()->default_value(20), "of an iteration")(
-      "turns", po::value<uint32_t>()->default_value(5), "of each event")(
-      "iterations", po::value<uint32_t>()->default_value(45), "of a job");
+      "boxes", po::value<uint32_t>()->default_value(3), "boxes; at least two")(
+      "megabits", po::value<double>()->default_value(400), "rate of every cable, in Mbit/s")(
+      "compute-ms", po::value<double>()->default_value(20), "computing time of one iteration")(
+      "turns", po::value<uint32_t>()->default_value(5), "turns of each event")(
+      "iterations", po::value<uint32_t>()->default_value(45), "iterations of each job");
 }
 
 Settings settings_from(const po::variables_map& options) {
@@ -133,7 +133,7 @@ nlohmann::json measure(Experiment& experiment, Event event, uint32_t turns) {
 }
 
 void print_table(const nlohmann::json& figures, std::ostream& report) {
-  report << "            ms an      longest, ms        more than the others, in rounds\n"
+  report << "            ms per     longest, ms        longest minus median, in rounds\n"
          << "event    iteration   median     max             median     max\n"
          << std::fixed;
   for (const auto& event : figures["events"]) {
@@ -169,7 +169,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
 
 const ScenarioRegistration kRegistration({.name = "failover",
                                           .summary = "stall of a job on several boxes when "
-                                                     "one of them is killed, or drained",
+                                                     "one of them is killed or drained",
                                           .add_options = add_options,
                                           .run = run});
 

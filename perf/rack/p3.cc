@@ -1,10 +1,10 @@
-// P3 (Jayarajan et al., MLSys 2019) against what it replaces, on a shaped rack: four jobs that play
-// the same trace of a model, in turns, while the cables' rate is swept.
+// Compares P3 (Jayarajan et al., MLSys 2019) with the scheme that it replaces, on a shaped rack.
+// Four jobs play the same trace of a model in turns, at several rates of the cables.
 //
-//   baseline   whole tensors, first in first out, notify and pull: what MXNet does with ps-lite
+//   baseline   whole tensors, first in first out, notify and pull, as MXNet with ps-lite
 //   slicing    slices, each answered to all workers as soon as it is summed; first in first out
 //   priority   whole tensors, notify and pull; the layer needed first goes first
-//   p3         slices, answered at once, the layer needed first goes first
+//   p3         slices, answered at once; the layer needed first goes first
 #include <algorithm>
 #include <fstream>
 #include <iomanip>
@@ -36,14 +36,15 @@ constexpr size_t kVariantCount = std::size(kVariants);
 constexpr size_t kBaseline = 0;
 constexpr size_t kP3 = 3;
 
-// A whole tensor is one to whoever is told of it and pulls it, whatever its chunks: first in first
-// out, their size changes nothing. Where priorities order whole tensors, an urgent one overtakes
-// between chunks of another, which it could not in ps-lite: that variant is better off here.
+// Chunk size of variants without slices. A worker is notified of a whole tensor and pulls it whole,
+// so with first in first out the chunk size changes nothing. With priorities, an urgent tensor can
+// overtake between the chunks of another tensor. ps-lite cannot do that, so the variant "priority"
+// is faster here than in ps-lite.
 constexpr uint32_t kWholeTensorChunkBytes = 32 << 10;
 constexpr uint32_t kChunkGranularity = 64;
 constexpr uint32_t kPacketPayloadBytes = 8192;
 
-// Models are cut down to what two cores can carry: about 16 MiB.
+// Default scales. They cut models down to about 16 MiB, which two cores can carry.
 struct ModelScale {
   const char* model;
   uint32_t scale;
@@ -57,7 +58,7 @@ constexpr uint32_t scale_of(std::string_view model) {
 }
 
 struct Point {
-  double ratio = 0;  // M/B over the time of computing
+  double ratio = 0;  // M/B divided by the computing time
   uint64_t bits_per_second = 0;
   std::vector<double> iteration_ms[kVariantCount];  // one per turn
   std::vector<double> idle_shares, cores_used;      // one per turn and variant
@@ -90,25 +91,27 @@ void add_options(po::options_description& options) {
                         "resnet50, vgg19, sockeye, resnet56 or 1mib")(
       "workers", po::value<uint32_t>()->default_value(4), "worker machines")(
       "scale", po::value<uint32_t>()->default_value(0),
-      "each tensor keeps one in so many of its elements, and slices are cut down alike, so that "
-      "rates can be low and times short; 0: 6, 32, 6 for resnet50, vgg19, sockeye")(
+      "each tensor keeps one in this many of its elements, and slices shrink by the same factor; "
+      "0: 6, 32, 6 for resnet50, vgg19, sockeye")(
       "compute-ms", po::value<double>()->default_value(500),
-      "forward and backward of one iteration, spread over the layers by their multiplications")(
+      "computing time of one iteration; each layer's share follows from its multiplications")(
       "ratios", po::value<std::string>()->default_value("0.5,0.75,1,1.25,1.5,2,3"),
-      "M/B (the model's bytes at a worker's rate) over --compute-ms: each makes a rate")(
+      "M/B (the model's bytes at a worker's rate) divided by --compute-ms; each ratio sets a rate")(
       "slice-parameters", po::value<uint32_t>()->default_value(50'000),
-      "slice of the unscaled model; at least a packet of 2048 is sent")(
+      "parameters per slice of the unscaled model; a scaled slice has at least 2048, one packet")(
       "window-bytes", po::value<uint32_t>()->default_value(0),
-      "window of the workers, per pipeline; 0: the box's grant")(
+      "window of the workers per pipeline; 0: the window that the box grants")(
       "queue-kib", po::value<uint32_t>()->default_value(1024),
       "queue of the switch per port, in KiB")("mtu", po::value<uint32_t>()->default_value(9000),
                                               "MTU of every machine")(
-      "iterations", po::value<uint32_t>()->default_value(5), "per turn; the first is not counted")(
-      "turns", po::value<uint32_t>()->default_value(3), "over all points and variants")(
+      "iterations", po::value<uint32_t>()->default_value(5),
+      "iterations per turn; the first is not counted")(
+      "turns", po::value<uint32_t>()->default_value(3),
+      "turns; each measures all points and variants")(
       "trace", po::value<std::string>()->default_value(""),
-      "a file for a timeline of baseline and p3 at the best point (ui.perfetto.dev)")(
+      "file to write a timeline of baseline and p3 at the best point to (ui.perfetto.dev)")(
       "box-flags", po::value<std::vector<std::string>>()->default_value({}, ""),
-      "one more flag for pboxd; may be repeated");
+      "an additional flag for pboxd; can be repeated");
 }
 
 Settings settings_from(const po::variables_map& options) {
@@ -144,7 +147,7 @@ std::vector<Point> points_of(const Settings& settings) {
   return points;
 }
 
-// A rack of one box, whose cable carries what all workers' cables carry.
+// A rack with one box. The rate of the box's cable is the sum of the workers' rates.
 class Experiment {
  public:
   Experiment(const Settings& settings, const std::vector<std::string>& box_flags)
@@ -264,7 +267,8 @@ void print_table(const nlohmann::json& figures, std::ostream& report) {
 nlohmann::json run(const po::variables_map& options, std::ostream& report) {
   const Settings settings = settings_from(options);
   std::vector<Point> points = points_of(settings);
-  if (points.empty()) throw std::runtime_error("--ratios is empty: give at least one, as 1");
+  if (points.empty())
+    throw std::runtime_error("--ratios is empty: give at least one ratio, for example 1");
   Experiment experiment(settings, options["box-flags"].as<std::vector<std::string>>());
   for (uint32_t turn = 0; turn < settings.turns; ++turn) {
     for (Point& point : points) {
@@ -302,8 +306,8 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
 }
 
 const ScenarioRegistration kRegistration({.name = "p3",
-                                          .summary = "slices and priorities against whole tensors,"
-                                                     " on a shaped rack, over bandwidths",
+                                          .summary = "slices and priorities compared with whole"
+                                                     " tensors, on a shaped rack at several rates",
                                           .add_options = add_options,
                                           .run = run});
 

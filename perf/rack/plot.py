@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Plots of what pbox-perf measured on a rack, from the JSON that it prints.
+"""Plots the results of pbox-perf on a rack from the JSON that it prints.
 
-  perf/rack/plot.py FOLDER RESULT.json...    one PNG per result (p3), one for all (rack)
+  perf/rack/plot.py FOLDER RESULT.json...    one PNG per p3 result, one PNG for all rack results
 
 Needs matplotlib (python3-matplotlib).
 """
@@ -9,12 +9,12 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-from plots import folder_and_results, new_figure, save  # noqa: E402: from the folder above
+from plots import folder_and_results, new_figure, save  # noqa: E402: in the parent folder
 
 VARIANTS = {"p3": ("slices and priorities (P3)", "o-"),
             "slicing": ("slices only", "s--"),
             "priority": ("priorities only", "^--")}
-# Jayarajan et al., MLSys 2019, abstract: the best of each model, in its own setting.
+# Best speedup of each model in the paper's own setting (Jayarajan et al., MLSys 2019, abstract).
 PAPER_BEST = {"resnet50": 1.25, "vgg19": 1.66, "sockeye": 1.38}
 SYSTEMS = {"pbox": "PBox", "gloo_tcp": "Gloo (ring)", "openmpi_tcp": "Open MPI"}
 

@@ -1,6 +1,7 @@
-// The rebalancer at work, on a shaped rack of several boxes: a job whose parts move against the
-// same job whose parts stay, under the stragglers that PSLD's abstract names. The fixed job is
-// measured in three ways: as the setting deals the parts out, round robin, and by bytes.
+// Measures the rebalancer on a shaped rack of several boxes. A job whose parts can move is compared
+// with the same job whose parts stay, under the stragglers that PSLD's abstract names. The fixed
+// job is measured with three assignments of its parts: the setting's own, round robin, and by
+// bytes.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -21,10 +22,10 @@
 namespace pbox::perf {
 namespace {
 
-// Window of a worker per part. Control connections share the cables and must not wait behind the
-// data that many parts queue at a slow one.
+// Window of a worker per part. It is small because control connections share the cables. They must
+// not wait behind the data that many parts queue at a slow cable.
 constexpr uint32_t kWindowBytes = 32 << 10;
-// As of boxes with two pipelines; these have one, for the sake of the cores.
+// The parts of a box with two pipelines. These boxes have one, because the machine has few cores.
 constexpr uint32_t kPartsPerBox = 2 * cluster::kPartsPerPipeline;
 
 struct Settings {
@@ -34,10 +35,11 @@ struct Settings {
   uint64_t model_bytes = 0;
 };
 
-// Turn of a box whose process is stopped and continued alternately.
+// A hogged box is stopped and continued in steps of this length.
 constexpr std::chrono::milliseconds kHogTurn{20};
 
-// While it lives, a box is disturbed: at once, or again and again from a thread.
+// Disturbs boxes during its lifetime: a thread calls `begin` at once and then once every `every`.
+// The destructor calls `end`, which undoes the disturbance.
 class Disturbance {
  public:
   Disturbance(std::function<void(uint64_t step)> begin, std::chrono::milliseconds every,
@@ -74,13 +76,13 @@ struct Setting {
 constexpr Setting kSettings[] = {
     {"none", Straggler::kNone, "no straggler"},
     {"imbalanced_assignment", Straggler::kAssignment,
-     "one box has all parts but one of each other"},
+     "each box has one part, except one box, which has all others"},
     {"bandwidth_contention", Straggler::kLink, "one box's cable is slow from the start"},
     {"cpu_hog", Straggler::kProcessor, "one box's process gets little of its core"},
-    {"changing", Straggler::kChanging, "so does another box's every change-s seconds"},
+    {"changing", Straggler::kChanging, "as cpu_hog, but every change-s seconds it is another box"},
 };
 
-// Two clusters of boxes: in one parts move, in the other they stay.
+// Two clusters of boxes. In one, parts can move. In the other, they stay.
 class Experiment {
  public:
   explicit Experiment(const Settings& settings)
@@ -94,7 +96,7 @@ class Experiment {
     }
   }
 
-  // Iteration times of a job of its own, whose parts are dealt out like this.
+  // Plays a new job and returns its iteration times. parts[i] is the box that owns part i at first.
   std::vector<double> play(const std::string& job, bool moves, const std::vector<uint32_t>& parts,
                            Straggler straggler, uint32_t iterations) {
     cluster_.put_plan(name(moves), job, settings_.model_bytes, parts);
@@ -112,7 +114,7 @@ class Experiment {
   }
 
   double box_megabits() const {
-    // Together the boxes have a quarter more than the workers.
+    // The boxes' total rate is 1.25 times the workers' total rate.
     return 1.25 * settings_.megabits * settings_.workers / settings_.boxes;
   }
 
@@ -159,7 +161,7 @@ class Experiment {
     }
   }
 
-  // Stopped for most of each turn: what a busy neighbour leaves of a core.
+  // The box runs in one of `slow_by` steps, as if a busy process took the rest of its core.
   void hog(uint32_t box, uint64_t step) const {
     signal_box(box, step % settings_.slow_by == 0 ? SIGCONT : SIGSTOP);
   }
@@ -173,7 +175,7 @@ class Experiment {
     rack.set_link(rack.box(box), RackCluster::link(megabits));
   }
 
-  // In both clusters: only one of them works at a time.
+  // Signals the box in both clusters. Only one cluster works at a time, so the other is unaffected.
   void signal_box(uint32_t index, int number) const {
     for (const size_t box : {size_t{index}, size_t{index} + settings_.boxes}) {
       kill(boxes_[box].program->pid(), number);
@@ -182,7 +184,7 @@ class Experiment {
 
   Settings settings_;
   RackCluster cluster_;
-  std::vector<RackBox> boxes_;  // those that stay, then those that move
+  std::vector<RackBox> boxes_;  // first the cluster whose parts stay, then the other
   std::map<bool, std::string> controls_;
 };
 
@@ -190,22 +192,23 @@ void add_options(po::options_description& options) {
   options.add_options()("model", po::value<std::string>()->default_value("resnet50"),
                         "resnet50, vgg19, sockeye, resnet56 or 1mib")(
       "scale", po::value<uint32_t>()->default_value(20),
-      "each tensor keeps one in so many of its elements")(
+      "each tensor keeps one in this many of its elements")(
       "workers", po::value<uint32_t>()->default_value(2), "worker machines")(
-      "boxes", po::value<uint32_t>()->default_value(3), "boxes, at least two")(
-      "megabits", po::value<double>()->default_value(400), "rate of a worker's cable")(
-      "compute-ms", po::value<double>()->default_value(20), "of an iteration")(
+      "boxes", po::value<uint32_t>()->default_value(3), "boxes; at least two")(
+      "megabits", po::value<double>()->default_value(400), "rate of a worker's cable, in Mbit/s")(
+      "compute-ms", po::value<double>()->default_value(20), "computing time of one iteration")(
       "slow-by", po::value<uint32_t>()->default_value(4),
-      "a slow cable has one in so many of its bits, a slow box of its time")(
+      "factor by which a slow cable or a slow box is slowed down")(
       "change-s", po::value<uint32_t>()->default_value(15),
       "seconds after which another box is slow, in the setting 'changing'")(
       "turns", po::value<uint32_t>()->default_value(3),
-      "turns of both jobs without a straggler, where the difference is small")(
+      "turns of both jobs in the setting 'none', where the difference is small")(
       "still-iterations", po::value<uint32_t>()->default_value(15),
-      "iterations of jobs whose parts stay")("moving-iterations",
-                                             po::value<uint32_t>()->default_value(150),
-                                             "iterations of the job whose parts move")(
-      "setting", po::value<std::string>()->default_value(""), "one alone, by its name");
+      "iterations of each job whose parts stay")("moving-iterations",
+                                                 po::value<uint32_t>()->default_value(150),
+                                                 "iterations of the job whose parts move")(
+      "setting", po::value<std::string>()->default_value(""),
+      "measure only the setting of this name");
 }
 
 Settings settings_from(const po::variables_map& options) {
@@ -270,9 +273,10 @@ nlohmann::json measure(Experiment& experiment, const Settings& settings, const S
 }
 
 void print_table(const nlohmann::json& figures, std::ostream& report) {
-  report << "                            ms an iteration                        psld faster than\n"
-         << "setting                  static    psld  last third       static  round robin  bytes\n"
-         << std::fixed;
+  report
+      << "                            ms per iteration                       speedup of psld over\n"
+      << "setting                  static    psld  last third       static  round robin  bytes\n"
+      << std::fixed;
   for (const auto& setting : figures["settings"]) {
     const auto& ms = setting["iteration_ms"];
     report << std::left << std::setw(22) << setting["name"].get<std::string>() << std::right
@@ -300,7 +304,7 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
     worst = worst == 0 ? speedup : std::min(worst, speedup);
   }
   report << "\r";
-  if (list.empty()) throw std::runtime_error("there is no setting '" + settings.only + "'");
+  if (list.empty()) throw std::runtime_error("--setting '" + settings.only + "' is unknown");
   nlohmann::json figures = {{"model", settings.model},
                             {"scale", settings.scale},
                             {"model_bytes", settings.model_bytes},
@@ -317,9 +321,9 @@ nlohmann::json run(const po::variables_map& options, std::ostream& report) {
 }
 
 const ScenarioRegistration kRegistration({.name = "psld",
-                                          .summary = "parts of a job that move away from slow "
-                                                     "boxes, on a shaped rack, against parts that "
-                                                     "stay",
+                                          .summary = "a job whose parts move away from slow boxes, "
+                                                     "compared with one whose parts stay, on a "
+                                                     "shaped rack",
                                           .add_options = add_options,
                                           .run = run});
 
