@@ -1,6 +1,6 @@
-// pbox-peer-gloo: the exchange by Gloo's default all-reduce (a ring) over its TCP transport, on
-// loopback or between the machines of a rack, in place, one call per tensor. See peer.h for the
-// commands.
+// pbox-peer-gloo: the exchange by Gloo's default all-reduce (a ring) over its TCP transport, in
+// place, one call per tensor. It runs on loopback or between the machines of a rack. See peer.h for
+// the commands.
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/math.h>
@@ -20,7 +20,8 @@ namespace {
 
 using pbox::perf::Gradient;
 
-// Far above any exchange: an idle rank waits on its pipe, not inside Gloo.
+// Much longer than any exchange. Idle time does not count, because an idle rank waits on its pipe
+// and not inside Gloo.
 constexpr std::chrono::milliseconds kGlooTimeout{120'000};
 
 class GlooRank : public pbox::perf::Rank {
@@ -60,7 +61,8 @@ class GlooRank : public pbox::perf::Rank {
 
 int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
   std::string folder = std::filesystem::temp_directory_path() / "pbox-peer-gloo.XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) throw std::runtime_error("cannot make " + folder);
+  if (mkdtemp(folder.data()) == nullptr)
+    throw std::runtime_error("cannot create the folder " + folder);
   const pid_t first = getpid();
   const auto make_rank = [&](uint32_t rank, Gradient& own) {
     const std::string address = options.hosts.empty() ? "127.0.0.1" : options.hosts[rank].address;

@@ -39,9 +39,9 @@ void append_options(std::vector<std::string>& command, const PeerOptions& option
   }
 }
 
-// Every message of Open MPI's own stays in `subnet` too. Ranks yield while they wait: with more
-// ranks than cores, spinning would only measure the scheduler. On the machines of a rack ranks are
-// started by pbox-rack-enter, in place of ssh.
+// Returns the mpirun command line. Open MPI's own messages stay in `subnet` too. Ranks yield while
+// they wait, because with more ranks than cores spinning would only measure the scheduler. On the
+// machines of a rack, pbox-rack-enter starts the ranks in place of ssh.
 std::vector<std::string> mpirun(const PeerOptions& options, const std::string& program_folder,
                                 const std::string& subnet, const std::string& transports) {
   std::vector<std::string> command = {"mpirun",
@@ -109,7 +109,7 @@ Result<std::vector<std::string>> peer_command(std::string_view system, const Pee
   PeerOptions passed_on = options;
   if (system == "openmpi-tcp") command = mpirun(options, program_folder, subnet, "self,tcp");
   if (system == "openmpi-shm") command = mpirun(options, program_folder, subnet, "self,vader");
-  if (!command.empty()) passed_on.hosts.clear();  // its ranks are started where they belong
+  if (!command.empty()) passed_on.hosts.clear();  // mpirun starts the ranks on their hosts
   command.push_back(*program);
   append_options(command, passed_on);
   return command;

@@ -1,4 +1,4 @@
-// How each peer is started, in one place: the flags decide what is measured.
+// Builds the command line of each peer, in one place, because the flags decide what is measured.
 #pragma once
 
 #include <string>
@@ -10,9 +10,10 @@
 
 namespace pbox::perf {
 
-// The command line that starts a peer: "pbox", "openmpi-tcp", "openmpi-shm" or "gloo-tcp".
-// `program_folder` holds the peer programs. kNotFound where the build had no such library. With
-// options.hosts, Open MPI's runs where those can reach it, in `subnet`.
+// Returns the command line that starts a peer: "pbox", "openmpi-tcp", "openmpi-shm", "gloo-tcp" or
+// "udp-limit". `program_folder` holds the peer programs. Returns kNotFound if the peer program was
+// not built. Open MPI's traffic stays in `subnet`, which must contain options.hosts if there are
+// any.
 Result<std::vector<std::string>> peer_command(std::string_view system, const PeerOptions& options,
                                               const std::string& program_folder,
                                               const std::string& subnet = "lo");

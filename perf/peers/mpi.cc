@@ -1,5 +1,5 @@
-// pbox-peer-mpi: the exchange by Open MPI's MPI_Allreduce, in place, one call per tensor. Started
-// by mpirun; rank 0 talks to the caller. See peer.h for the commands.
+// pbox-peer-mpi: the exchange by Open MPI's MPI_Allreduce, in place, one call per tensor. mpirun
+// starts the ranks; rank 0 reads the caller's commands. See peer.h for the commands.
 #include <mpi.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ using pbox::perf::Gradient;
 using pbox::perf::PeerOptions;
 using pbox::perf::Sample;
 
-constexpr uint32_t kQuit = UINT32_MAX;  // in place of an iteration
+constexpr uint32_t kQuit = UINT32_MAX;  // sent in place of an iteration
 constexpr useconds_t kIdlePoll = 500;
 
 int rank_of_process() {
@@ -28,8 +28,8 @@ int rank_count() {
   return count;
 }
 
-// Rank 0 says which iteration comes; the others learn it. A blocking broadcast would spin, and take
-// a core from whatever system is being measured meanwhile: the wait is a sleep with a look between.
+// Broadcasts the next command from rank 0 and returns it. A blocking broadcast would spin and take
+// a core from the system that is being measured, so this polls and sleeps in between.
 uint32_t share_command(uint32_t command) {
   MPI_Request request;
   MPI_Ibcast(&command, 1, MPI_UINT32_T, 0, MPI_COMM_WORLD, &request);
@@ -40,7 +40,7 @@ uint32_t share_command(uint32_t command) {
   }
 }
 
-// Called by every rank; the sample is whole on rank 0 only.
+// Every rank calls this; the sample is complete on rank 0 only.
 Sample exchange(Gradient& gradient, uint32_t iteration) {
   gradient.fill(iteration, static_cast<uint32_t>(rank_of_process()));
   MPI_Barrier(MPI_COMM_WORLD);

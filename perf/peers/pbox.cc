@@ -1,6 +1,6 @@
-// pbox-peer-pbox: the exchange by PBox: a real pboxd, its own on loopback or one that runs, and
-// ranks that use libpbox as any worker does, in place, all tensors in flight at once. See peer.h
-// for the commands.
+// pbox-peer-pbox: the exchange by PBox. It uses a real pboxd: its own on loopback, or a running
+// one. The ranks use libpbox as any worker does, in place, with all tensors in flight at once. See
+// peer.h for the commands.
 #include "pbox/pbox.h"
 
 #include <sys/wait.h>
@@ -42,7 +42,7 @@ class PboxRank : public pbox::perf::Rank {
     require(pbox_create(&options, &context_));
     for (size_t index = 0; index < gradient.tensors().size(); ++index) {
       uint32_t id = 0;  // equal to index
-      // The first layers first, as the next forward pass needs them.
+      // The first layers have the highest priority, because the next forward pass needs them first.
       require(pbox_register_tensor(context_, ("tensor " + std::to_string(index)).c_str(),
                                    gradient.tensors()[index].size(), PBOX_F32,
                                    -static_cast<int32_t>(index), &id));
@@ -72,7 +72,7 @@ class PboxRank : public pbox::perf::Rank {
   pbox_context* context_ = nullptr;
 };
 
-// Huge pages, which the kernel counts apart, too.
+// Returns the resident memory of a process. Adds huge pages, which VmRSS does not include.
 uint64_t resident_bytes(pid_t process) {
   std::ifstream status("/proc/" + std::to_string(process) + "/status");
   uint64_t resident_kib = 0;
@@ -122,7 +122,7 @@ int run(const pbox::perf::PeerOptions& options, Gradient& gradient) {
                                 },
                                 [&](Sample& sample) {
                                   if (own_box == nullptr)
-                                    return;  // the process that started it measures it
+                                    return;  // the process that started the box measures it
                                   sample.cpu_seconds +=
                                       pbox::perf::process_cpu_seconds(own_box->pid());
                                   sample.box_bytes = resident_bytes(own_box->pid());

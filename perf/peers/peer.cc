@@ -78,7 +78,7 @@ Status set_option(PeerOptions& options, const std::string& option, const std::st
     return ok_status();
   }
   return bad_option(option, value,
-                    "unknown; known are --model --layout --workers --iterations --warmup --seed "
+                    "unknown option; use --model --layout --workers --iterations --warmup --seed "
                     "--recovery --box-flags --box --window-bytes --hosts");
 }
 
@@ -90,7 +90,7 @@ void print_sample(const Sample& sample) {
   std::fflush(stdout);
 }
 
-// The fields that name the measurement, without the closing brace.
+// Prints the fields that identify the measurement, without the closing brace.
 void print_head(const PeerOptions& options, const std::string& system, uint32_t worker_count) {
   std::printf("\"system\":\"%s\",\"model\":\"%s\",\"layout\":\"%s\",\"workers\":%u", system.c_str(),
               options.model.c_str(), options.layout.c_str(), worker_count);
@@ -122,7 +122,7 @@ Result<PeerOptions> parse_peer_options(int argc, char** argv) {
   PeerOptions options;
   for (int i = 1; i < argc; i += 2) {
     const std::string option = argv[i];
-    if (i + 1 == argc) return bad_option(option, "", "a value must follow");
+    if (i + 1 == argc) return bad_option(option, "", "the option needs a value");
     const Status set = set_option(options, option, argv[i + 1]);
     if (!set) return set.error();
   }
@@ -131,7 +131,7 @@ Result<PeerOptions> parse_peer_options(int argc, char** argv) {
                       "must be in [1, " + std::to_string(kPatternRanksMax) + "]");
   }
   if (!options.hosts.empty() && options.hosts.size() != options.worker_count) {
-    return bad_option("--hosts", to_text(options.hosts), "must name one for each of --workers");
+    return bad_option("--hosts", to_text(options.hosts), "must name as many hosts as --workers");
   }
   return options;
 }

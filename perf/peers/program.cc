@@ -24,7 +24,7 @@ std::runtime_error failure(const std::string& what) {
 
 [[noreturn]] void become(const std::vector<std::string>& command, int network, int input,
                          int output) {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);  // nothing outlives an interrupted measurement
+  prctl(PR_SET_PDEATHSIG, SIGTERM);  // stops when the parent dies
   if (network >= 0 && setns(network, CLONE_NEWNET) != 0) _exit(126);
   dup2(input, STDIN_FILENO);
   dup2(output, STDOUT_FILENO);
@@ -82,7 +82,7 @@ bool Program::wait_exit(int timeout_ms) {
 void Program::write_line(const std::string& line) {
   const std::string text = line + "\n";
   if (write(input_fd_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    throw failure(name_ + " takes no commands");
+    throw failure(name_ + ": cannot write a command");
   }
 }
 
@@ -95,11 +95,12 @@ std::string Program::read_line(int timeout_ms) {
     }
     pollfd wait{output_fd_, POLLIN, 0};
     if (poll(&wait, 1, timeout_ms) <= 0) {
-      throw std::runtime_error(name_ + " said nothing for " + std::to_string(timeout_ms) + " ms");
+      throw std::runtime_error(name_ + " printed nothing for " + std::to_string(timeout_ms) +
+                               " ms");
     }
     char bytes[4096];
     const ssize_t count = read(output_fd_, bytes, sizeof(bytes));
-    if (count <= 0) throw std::runtime_error(name_ + " has stopped; its error is above");
+    if (count <= 0) throw std::runtime_error(name_ + " closed its output; see its error above");
     unread_.append(bytes, static_cast<size_t>(count));
   }
 }

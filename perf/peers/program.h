@@ -1,5 +1,6 @@
-// A program that was started, with pipes to its standard input and output; standard error is
-// shared. Stopped (SIGTERM, then SIGKILL) by the process that started it, never by a fork of that.
+// A child process with pipes to its standard input and output; it shares standard error. The
+// destructor stops it (SIGTERM, then SIGKILL), but only in the process that started it, not in a
+// fork of that process.
 #pragma once
 
 #include <sys/types.h>
@@ -11,19 +12,20 @@ namespace pbox::perf {
 
 class Program {
  public:
-  // command[0] is a path or is looked up in PATH. With `network`, a descriptor of a network
-  // namespace that stays the caller's, it runs there. Throws std::runtime_error.
+  // Starts the program. command[0] is a path or is looked up in PATH. `network` is a descriptor of
+  // the network namespace to run in, or -1; the caller keeps it. Throws std::runtime_error.
   explicit Program(const std::vector<std::string>& command, int network = -1);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Throws std::runtime_error if the program is gone.
+  // Throws std::runtime_error if the program has exited.
   void write_line(const std::string& line);
-  // Without its end; throws std::runtime_error if none comes in time or the program is gone.
+  // Returns the next line without its newline. Throws std::runtime_error if none arrives in time or
+  // the program has closed its output.
   std::string read_line(int timeout_ms);
-  // Ends its input and waits, within reason, until it has stopped by itself.
+  // Closes the program's input and waits up to 10 s until it exits by itself.
   void finish();
 
  private:

@@ -14,8 +14,8 @@
 namespace pbox::perf {
 namespace {
 
-// State that the ranks share: a pipe per rank carries the iterations from rank 0 (its end says
-// quit), and each rank leaves its own sample in shared memory.
+// State that the ranks share. One pipe per rank carries the iterations from rank 0; the end of the
+// pipe means quit. Each rank writes its own sample to shared memory.
 struct Ranks {
   uint32_t count = 0;
   std::vector<int> command_ends;  // rank 0's write ends
@@ -41,7 +41,7 @@ struct Self {
     own.ms = static_cast<double>(monotonic_ns() - start_ns) * 1e-6;
     own.cpu_seconds = process_cpu_seconds() - cpu_start - before.cpu_seconds;
     if (program.sums) own.wrong = gradient.count_wrong(iteration, count);
-    system->barrier();  // all are done: what the servers used is whole
+    system->barrier();  // all ranks are done, so the servers' CPU time is complete
     if (rank == 0) program.measure_server(own);
     return own;
   }
@@ -72,7 +72,7 @@ int run_first(const PeerOptions& options, Self& self, const Ranks& ranks) {
   });
 }
 
-// Returns the rank of the calling process and, for ranks above 0, the pipe its commands come from.
+// Returns the rank of the calling process. Sets `commands` to its command pipe for ranks above 0.
 uint32_t fork_ranks(Ranks& ranks, int& commands) {
   for (uint32_t rank = 1; rank < ranks.count; ++rank) {
     int ends[2];
@@ -80,7 +80,7 @@ uint32_t fork_ranks(Ranks& ranks, int& commands) {
     const pid_t child = fork();
     if (child < 0) std::abort();
     if (child == 0) {
-      // A write end left open here would hide the end of rank 0 from an earlier sibling.
+      // If a write end stayed open here, earlier siblings would not see that rank 0 has ended.
       close(ends[1]);
       for (const int end : ranks.command_ends) close(end);
       commands = ends[0];

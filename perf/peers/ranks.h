@@ -1,4 +1,4 @@
-// Ranks as forked processes, for systems that bring no launcher of their own.
+// Ranks as forked processes, for systems without their own launcher.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace pbox::perf {
 
-// One rank of the system that is measured. Every rank makes the same calls in the same order.
+// One rank of the measured system. Every rank makes the same calls in the same order.
 class Rank {
  public:
   virtual ~Rank() = default;
@@ -18,15 +18,17 @@ class Rank {
   virtual void exchange() = 0;
 };
 
-// Forks the ranks, lets each make its Rank, and drives them as peer.h says; returns the exit
-// status. Called before the process has any thread. `measure_server` adds to rank 0's sample what
-// its servers used: it is called right before (with a sample of zeros) and right after an exchange.
+// The system that run_ranks measures. `measure_server` adds the CPU time and memory of the system's
+// servers to a sample. Rank 0 calls it right before an exchange, with a sample of zeros, and right
+// after it.
 struct RankProgram {
   std::string system;
   std::function<std::unique_ptr<Rank>(uint32_t rank, Gradient& gradient)> make_rank;
   std::function<void(Sample& sample)> measure_server = [](Sample&) {};
-  bool sums = true;  // false: moves bytes only, so that there is nothing to check
+  bool sums = true;  // false: the system only moves bytes, so there are no sums to check
 };
+// Forks the ranks, creates each one's Rank and runs the command loop of peer.h. Returns the exit
+// status. Must be called before the process starts any thread.
 int run_ranks(const PeerOptions& options, Gradient& gradient, const RankProgram& program);
 
 }  // namespace pbox::perf

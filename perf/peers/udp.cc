@@ -1,7 +1,6 @@
-// pbox-peer-udp: the physical limit of a server on loopback: every rank's gradient goes to another
-// process and as many bytes come back, over UDP sockets in the largest datagrams there are, and
-// that is all. Nothing is summed, checked, acknowledged or put in its place. See peer.h for the
-// commands.
+// pbox-peer-udp: the physical limit of a server on loopback. Every rank sends its gradient to
+// another process, which returns as many bytes, over UDP sockets in large datagrams. Nothing is
+// summed, checked, acknowledged or stored. See peer.h for the commands.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
@@ -29,9 +28,9 @@ using pbox::perf::Gradient;
 using pbox::perf::Sample;
 
 constexpr size_t kDatagramBytes = 64'512;  // two chunks, as a train of PBox carries them
-constexpr size_t kBatch = 8;               // datagrams a system call
-constexpr size_t kWindow = 16;             // datagrams under way per socket: 1 MiB, as PBox's
-constexpr int kBufferBytes = 64 << 20;     // no datagram is ever lost for want of room
+constexpr size_t kBatch = 8;               // datagrams per system call
+constexpr size_t kWindow = 16;          // datagrams in flight per socket: 1 MiB, as PBox's window
+constexpr int kBufferBytes = 64 << 20;  // so large that no datagram is dropped
 constexpr int kSilenceMs = 10'000;
 
 int open_socket() {
@@ -65,7 +64,7 @@ class Batch {
     }
   }
 
-  // How many were received; at most `limit`.
+  // Receives up to `limit` datagrams and returns how many arrived.
   size_t receive(int fd, size_t limit) {
     for (size_t index = 0; index < limit; ++index) {
       vectors_[index] = {bytes_.data() + index * kDatagramBytes, kDatagramBytes};
@@ -121,7 +120,7 @@ void serve(int fd) {
   }
 }
 
-// The other side: a thread per socket, one socket per core.
+// Forks the server process, which has one thread per socket.
 pid_t fork_server(const std::vector<int>& sockets) {
   const pid_t child = fork();
   if (child != 0) return child;
@@ -201,7 +200,7 @@ class UdpRank : public pbox::perf::Rank {
 pthread_barrier_t* make_barrier(uint32_t count) {
   void* shared = mmap(nullptr, sizeof(pthread_barrier_t), PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) throw std::runtime_error("no shared memory");
+  if (shared == MAP_FAILED) throw std::runtime_error("cannot map shared memory");
   auto* barrier = static_cast<pthread_barrier_t*>(shared);
   pthread_barrierattr_t attributes;
   pthread_barrierattr_init(&attributes);

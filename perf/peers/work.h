@@ -1,6 +1,6 @@
 // Gradients that every compared system sums, and the check of their sums. A value depends on rank,
-// iteration and index; it is a small integer, so that its sum over the ranks is exact in f32
-// whatever the order, and a stale, missing, doubled or misplaced contribution shows.
+// iteration and index, so the check detects a stale, missing, doubled or misplaced contribution.
+// Values are small integers, so their sum over the ranks is exact in f32 in any order.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ constexpr uint32_t pattern_base(uint32_t seed, uint32_t iteration, uint32_t inde
   return 1 + ((index * 0x9e3779b1u + iteration * 0x85ebca6bu + seed * 0xc2b2ae35u) >> 28);
 }
 
-// Squares, so that no two ranks together weigh as much as two others of the same rank sum would.
+// Returns the square of rank + 1. With linear weights, two ranks could be mistaken for two others
+// with the same sum.
 constexpr uint32_t pattern_weight(uint32_t rank) {
   return (rank + 1) * (rank + 1);
 }
@@ -28,7 +29,7 @@ constexpr uint32_t pattern_weight_sum(uint32_t rank_count) {
   return sum;
 }
 
-// Every partial sum is an integer below 2^24, the last that f32 holds without a gap.
+// Every partial sum is an integer below 2^24, and f32 represents these exactly.
 static_assert(uint64_t{kPatternBaseMax} * pattern_weight_sum(kPatternRanksMax) < (1u << 24));
 
 // Tensor elements carry indices [first_index, first_index + gradient.size()) of the model.
@@ -42,7 +43,7 @@ inline void fill_gradient(std::span<float> gradient, uint32_t seed, uint32_t ite
   }
 }
 
-// How many elements differ from the sum over ranks [0, rank_count).
+// Returns how many elements differ from the sum over ranks [0, rank_count).
 inline uint64_t count_wrong_sums(std::span<const float> sum, uint32_t seed, uint32_t iteration,
                                  uint32_t rank_count, uint32_t first_index) {
   const uint32_t weight = pattern_weight_sum(rank_count);
