@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "pipeline/round_tracing.h"
 #include "pipeline/state/state_cut.h"
 
 namespace pbox::pipeline {
@@ -14,18 +15,17 @@ constexpr uint32_t kCopiesPerCut = 64;
 }  // namespace
 
 Engine::Engine(const EngineOptions& options)
-    : options_(options),
-      kernels_(reduce::kernels()),
-      sessions_(limits::kSessionsPerPipelineMax),
-      flight_(options.flight),
-      next_state_(options.flight.empty() ? UINT64_MAX : 0),
-      replies_(kReplyCapacity) {
-  shards_.reserve(limits::kJobsMax);
+    : kernels_(reduce::kernels()),
+      pipeline_index_(options.pipeline_index),
+      flight_(options.flight, context_),
+      egress_(context_, flight_) {
+  context_.tag = options.tag;
+  context_.shards.reserve(limits::kJobsMax);
 }
 
 void Engine::execute(const Command& command) {
   carry_out(command);
-  record_command(command);
+  flight_.record_command(command);
 }
 
 void Engine::carry_out(const Command& command) {
@@ -44,11 +44,14 @@ void Engine::carry_out(const Command& command) {
       return;
     case CommandKind::kSetCredit:
       for (Session& session : shard.sessions()) session.credit_bytes = command.credit_bytes;
-      send_grants(shard);
+      egress_.send_grants(shard);
       return;
     case CommandKind::kAdmit: admit(shard, command); return;
     case CommandKind::kExclude: exclude(shard, command); return;
-    case CommandKind::kTrace: set_trace(shard, command.trace); return;
+    case CommandKind::kTrace:
+      set_trace(shard, command.trace);
+      tracing_ = is_any_traced(context_);
+      return;
     case CommandKind::kCut:
       shard.cut = command.cut;
       if (shard.cut != nullptr) shard.cut->copy_resting(shard, kCopiesPerCut);
@@ -63,11 +66,11 @@ void Engine::carry_out(const Command& command) {
 }
 
 void Engine::install(JobShard& shard) {
-  PBOX_CHECK(shards_.size() < limits::kJobsMax);
-  shards_.push_back(&shard);
-  shard.flight_number = ++flight_numbers_;
+  PBOX_CHECK(context_.shards.size() < limits::kJobsMax);
+  context_.shards.push_back(&shard);
+  shard.flight_number = flight_.next_shard_number();
   if (shard.uplink != nullptr) ++relayed_shards_;
-  shard.parked_changed_ns = now_ns_;
+  shard.parked_changed_ns = context_.now_ns;
   for (Session& session : shard.sessions()) {
     if (session.present) connect(shard, session);
   }
@@ -75,9 +78,9 @@ void Engine::install(JobShard& shard) {
 
 void Engine::connect(JobShard& shard, Session& session) {
   PBOX_DCHECK(session.rank < shard.worker_count());
-  SessionEntry& entry = sessions_[wire::spi_index(session.spi)];
-  PBOX_CHECK(entry.session == nullptr && spi_pipeline(session.spi) == options_.pipeline_index);
-  session.resend_budget_bytes = 4 * int64_t{session.credit_bytes};
+  SessionEntry& entry = context_.sessions.at(session.spi);
+  PBOX_CHECK(entry.session == nullptr && spi_pipeline(session.spi) == pipeline_index_);
+  session.fill_resend_budget();
   entry = {session.spi, &shard, &session};
 }
 
@@ -87,7 +90,7 @@ void Engine::admit(JobShard& shard, const Command& command) {
   PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
   PBOX_CHECK(shard.sync.model == wire::SyncModel::kBsp || session.present);
-  if (session.present) sessions_[wire::spi_index(session.spi)] = {};
+  if (session.present) context_.sessions.at(session.spi) = {};
   session.spi = command.spi;
   session.credit_bytes = command.credit_bytes;
   session.reachable = false;
@@ -103,7 +106,7 @@ void Engine::exclude(JobShard& shard, const Command& command) {
   PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
   if (!session.present) return;
-  sessions_[wire::spi_index(session.spi)] = {};
+  context_.sessions.at(session.spi) = {};
   shard.set_present(session, false);
   shard.generation = command.generation;
   for (Chunk& chunk : shard.chunks()) PBOX_CHECK(chunk.copy_rank != command.rank);
@@ -112,15 +115,17 @@ void Engine::exclude(JobShard& shard, const Command& command) {
 }
 
 void Engine::take_tick(uint64_t now_ns) {
-  now_ns_ = now_ns;
-  counters_.add(Counter::kTicks);
+  context_.now_ns = now_ns;
+  context_.counters.add(Counter::kTicks);
   size_t queued = 0;
-  for (JobShard* shard : shards_) {
+  for (JobShard* shard : context_.shards) {
     note_awaited(*shard, now_ns);
     queued += shard->egress.size();
   }
-  counters_.set(Counter::kQueuedChunks, queued);
-  if (tracing_) end_traces(now_ns);
+  context_.counters.set(Counter::kQueuedChunks, queued);
+  if (!tracing_) return;
+  end_traces(context_);
+  tracing_ = is_any_traced(context_);
 }
 
 void Engine::note_awaited(JobShard& shard, uint64_t now_ns) {
@@ -142,17 +147,14 @@ void Engine::note_awaited(JobShard& shard, uint64_t now_ns) {
 }
 
 void Engine::remove(JobShard& shard) {
-  PBOX_DCHECK(relayed_shards_ <= shards_.size());
-  if (std::erase(shards_, &shard) > 0 && shard.uplink != nullptr) --relayed_shards_;
-  note_tracing();
-  next_shard_ = 0;
+  PBOX_DCHECK(relayed_shards_ <= context_.shards.size());
+  if (std::erase(context_.shards, &shard) > 0 && shard.uplink != nullptr) --relayed_shards_;
+  PBOX_DCHECK(relayed_shards_ <= context_.shards.size());
+  tracing_ = is_any_traced(context_);
   for (const Session& session : shard.sessions()) {
-    if (session.present) sessions_[wire::spi_index(session.spi)] = {};
+    if (session.present) context_.sessions.at(session.spi) = {};
   }
-  // Packets that were made but not sent, and replies in the queue, may point into the shard's
-  // memory. Drop them all: they are few, and a worker's timer covers every one of them.
-  outgoing_begin_ = outgoing_end_ = 0;
-  reply_head_ = reply_tail_ = 0;
+  egress_.drop_all();
 }
 
 }  // namespace pbox::pipeline

@@ -11,15 +11,15 @@ namespace pbox::pipeline {
 [[gnu::always_inline]] inline Chunk* Engine::find_chunk(JobShard& shard,
                                                         const wire::Header& header) {
   if (header.epoch != shard.epoch) {
-    counters_.add(Counter::kRejectEpoch);
+    context_.counters.add(Counter::kRejectEpoch);
     return nullptr;
   }
   if (header.generation != shard.generation) {
-    counters_.add(Counter::kRejectGeneration);
+    context_.counters.add(Counter::kRejectGeneration);
     return nullptr;
   }
   Chunk* chunk = shard.find(header.chunk);
-  if (chunk == nullptr) counters_.add(Counter::kRejectChunk);
+  if (chunk == nullptr) context_.counters.add(Counter::kRejectChunk);
   PBOX_DCHECK(chunk == nullptr || chunk->id == header.chunk);
   return chunk;
 }
@@ -34,13 +34,13 @@ namespace pbox::pipeline {
   const int32_t ahead = wire::round_distance(header.round, chunk->open_round());
   // Before the first round there is no result that a rank could ask for.
   if (ahead > 0 || (ahead == -1 && chunk->rounds_finished == chunk->first_round)) {
-    counters_.add(Counter::kRejectRound);
+    context_.counters.add(Counter::kRejectRound);
     return nullptr;
   }
   // A PULL for an old round is answered, not dropped: a process that replaces a lost rank may be
   // behind the pushes of its predecessor, and must learn where the chunk is.
   if (ahead < -1 && header.type() != wire::PacketType::kPull) {
-    counters_.add(Counter::kStale);
+    context_.counters.add(Counter::kStale);
     return nullptr;
   }
   return chunk;
@@ -52,39 +52,21 @@ namespace pbox::pipeline {
                                                           const wire::Header& header) {
   PBOX_DCHECK(chunk.fragment_count > 0 && chunk.fragment_count <= limits::kFragmentCountMax);
   if (header.fragment >= chunk.fragment_count) {
-    counters_.add(Counter::kRejectFragment);
+    context_.counters.add(Counter::kRejectFragment);
     return false;
   }
   const bool may_count = header.type() == wire::PacketType::kState;
   const uint32_t scale = may_count ? uint32_t{header.contributors()} << 4 : 0;
   if (header.dtype_scale != (static_cast<uint32_t>(chunk.dtype) | scale)) {
-    counters_.add(Counter::kRejectDtype);
+    context_.counters.add(Counter::kRejectDtype);
     return false;
   }
   if (header.payload_bytes !=
       wire::fragment_length(chunk.wire_bytes, shard.fragment_bytes, header.fragment)) {
-    counters_.add(Counter::kRejectLength);
+    context_.counters.add(Counter::kRejectLength);
     return false;
   }
   return true;
-}
-
-// True if the pushes of the open round are kept until all of them are in.
-inline bool keeps_pushes(const JobShard& shard, const Chunk& chunk) {
-  return shard.numerics == wire::Numerics::kOrdered && chunk.copy_rank == kNoRank;
-}
-
-// True if the open round carries weights, not gradients.
-inline bool receives_weights(const JobShard& shard, const Chunk& chunk) {
-  return shard.mode == Mode::kOptimize &&
-         (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank);
-}
-
-// The number of f32 or half elements in a fragment of the chunk.
-inline size_t fragment_elements(const JobShard& shard, const Chunk& chunk, uint32_t fragment) {
-  PBOX_DCHECK(fragment < chunk.fragment_count);
-  return wire::fragment_length(chunk.wire_bytes, shard.fragment_bytes, fragment) /
-         wire::dtype_bytes(chunk.dtype);
 }
 
 }  // namespace pbox::pipeline

@@ -1,5 +1,4 @@
 // Answers to PULL: data where it may be sent, otherwise a STATUS. Resends are bounded per session.
-#include <algorithm>
 #include <cstring>
 
 #include "pipeline/engine.h"
@@ -9,9 +8,9 @@ namespace pbox::pipeline {
 
 void Engine::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed,
                      uint64_t now_ns) {
-  counters_.add(Counter::kPullsReceived);
+  context_.counters.add(Counter::kPullsReceived);
   if (parsed.header.payload_bytes != sizeof(wire::PullPayload)) {
-    counters_.add(Counter::kRejectLength);
+    context_.counters.add(Counter::kRejectLength);
     return;
   }
   if (shard.sync.model != wire::SyncModel::kBsp) {
@@ -28,7 +27,7 @@ void Engine::on_pull(JobShard& shard, Session& session, const wire::Parsed& pars
     if (chunk->pulled != nullptr && answer_pull(shard, session, *chunk, mask)) return;
     if (request_resend(shard, session, *chunk, mask, now_ns)) return;
   }
-  send_status(shard, session, *chunk, parsed.header);
+  egress_.send_status(shard, session, *chunk, parsed.header);
 }
 
 // Delivery `pull`. The first copy of a result for each worker is no resend: only the queue's
@@ -40,7 +39,7 @@ bool Engine::answer_pull(JobShard& shard, const Session& session, Chunk& chunk, 
   if (mask == 0 || pulled == chunk.open_round()) return false;
   const Resend asked{&chunk, chunk.open_round() - 1, session.rank, mask};
   if (!shard.egress.push_answer(asked, chunk.priority)) {
-    counters_.add(Counter::kResendsRefused);
+    context_.counters.add(Counter::kResendsRefused);
     return false;
   }
   pulled = chunk.open_round();
@@ -56,34 +55,13 @@ bool Engine::request_resend(JobShard& shard, Session& session, Chunk& chunk, uin
   if (chunk.fanned_out_rounds != chunk.open_round()) return false;
   // Every rank has consumed the last result, and the open round's weights have replaced it.
   if (chunk.is_stepped) return false;
-  if (!has_resend_budget(session, now_ns)) return false;
-  if (!shard.egress.push_resend({&chunk, chunk.open_round() - 1, session.rank, mask})) {
-    counters_.add(Counter::kResendsRefused);
+  if (!session.has_resend_budget(now_ns) ||
+      !shard.egress.push_resend({&chunk, chunk.open_round() - 1, session.rank, mask})) {
+    context_.counters.add(Counter::kResendsRefused);
     return false;
   }
-  charge_resend(shard, session, mask);
+  session.charge_resend(mask, shard.fragment_bytes);
   return true;
-}
-
-// The bound keeps duplicates from being turned into a flood: a session may be resent four windows
-// of its credit at once, refilled at one window per millisecond.
-bool Engine::has_resend_budget(Session& session, uint64_t now_ns) {
-  const int64_t full = 4 * int64_t{session.credit_bytes};
-  const uint64_t elapsed_ms = (now_ns - session.resend_refill_ns) / 1'000'000;
-  if (elapsed_ms > 0) {
-    session.resend_refill_ns = now_ns;
-    const auto refill =
-        static_cast<int64_t>(elapsed_ms < 4 ? elapsed_ms : 4) * int64_t{session.credit_bytes};
-    session.resend_budget_bytes = std::min(full, session.resend_budget_bytes + refill);
-  }
-  if (session.resend_budget_bytes > 0) return true;
-  counters_.add(Counter::kResendsRefused);
-  return false;
-}
-
-void Engine::charge_resend(const JobShard& shard, Session& session, uint64_t mask) {
-  PBOX_DCHECK(session.resend_budget_bytes > 0);
-  session.resend_budget_bytes -= int64_t{__builtin_popcountll(mask)} * shard.fragment_bytes;
 }
 
 }  // namespace pbox::pipeline

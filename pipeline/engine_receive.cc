@@ -5,6 +5,7 @@
 
 #include "pipeline/engine.h"
 #include "pipeline/engine_checks.h"
+#include "pipeline/round_tracing.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -26,7 +27,7 @@ void Engine::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
   PBOX_DCHECK(packets.size() <= limits::kBurstPackets);
   PBOX_DCHECK(aggregated_ == 0 && aggregated_bytes_ == 0);
   if (packets.empty()) return;
-  now_ns_ = now_ns;
+  context_.now_ns = now_ns;
   const bool sampled = clock_.sampling() && !tracing_;
   const bool in_cache = sampled ? fetch_choice_.trial() : fetch_choice_.in_cache();
   const uint64_t start_cycles = sampled ? cycle_count() : 0;
@@ -43,11 +44,10 @@ void Engine::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
     if (in_cache != fetch_choice_.in_cache()) clock_.discard_turn();
     fetch_choice_.note(cycle_count() - start_cycles, aggregated_bytes_);
   }
-  if (flight_.written() >= next_state_) [[unlikely]]
-    record_state();
-  counters_.add(Counter::kRxPackets, packets.size());
-  counters_.add(Counter::kAggregated, std::exchange(aggregated_, 0));
-  counters_.add(Counter::kAggregatedBytes, std::exchange(aggregated_bytes_, 0));
+  flight_.keep_state();
+  context_.counters.add(Counter::kRxPackets, packets.size());
+  context_.counters.add(Counter::kAggregated, std::exchange(aggregated_, 0));
+  context_.counters.add(Counter::kAggregatedBytes, std::exchange(aggregated_bytes_, 0));
 }
 
 template <typename Ahead, bool kTraces>
@@ -67,7 +67,7 @@ void Engine::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns)
     FlightRecord& record = flight_.add_packet(packets[index], now_ns);
     const uint64_t aggregated = aggregated_;
     if constexpr (kTraces) {
-      const TracedPush traced = before_push(packets[index]);
+      const TracedPush traced = before_push(context_.sessions, packets[index]);
       on_packet(packets[index], now_ns);
       after_push(traced);
     } else {
@@ -77,18 +77,18 @@ void Engine::on_packets(std::span<const nic::RxPacket> packets, uint64_t now_ns)
     if (aggregated_ != aggregated) [[likely]] {
       record.verdict = Verdict::kAggregated;
     } else {
-      note_verdict(record, packets[index]);
+      flight_.note_verdict(record, packets[index]);
     }
   }
   following_ = nullptr;
-  counters_.add(Counter::kRxBytes, bytes);
+  context_.counters.add(Counter::kRxBytes, bytes);
 }
 
 void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
   wire::Parsed parsed;
   const wire::Reject reject = wire::parse(packet.data, packet.bytes, parsed);
   if (reject != wire::Reject::kNone) {
-    counters_.add(counter_of(reject));
+    context_.counters.add(counter_of(reject));
     return;
   }
   PBOX_DCHECK(parsed.header.payload_bytes + limits::kPacketOverheadBytes == packet.bytes);
@@ -108,24 +108,23 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
       on_push(*entry->shard, *entry->session, parsed, now_ns);
       return;
     case wire::PacketType::kPull: on_pull(*entry->shard, *entry->session, parsed, now_ns); return;
-    default: counters_.add(Counter::kRejectType);
+    default: context_.counters.add(Counter::kRejectType);
   }
 }
 
-Engine::SessionEntry* Engine::authenticate(const wire::Parsed& parsed) {
+SessionEntry* Engine::authenticate(const wire::Parsed& parsed) {
   const uint32_t spi = parsed.header.spi;
-  if (spi_pipeline(spi) != options_.pipeline_index) {
-    counters_.add(Counter::kRejectQueue);
+  if (spi_pipeline(spi) != pipeline_index_) {
+    context_.counters.add(Counter::kRejectQueue);
     return nullptr;
   }
-  PBOX_DCHECK(wire::spi_index(spi) < sessions_.size());
-  SessionEntry& entry = sessions_[wire::spi_index(spi)];
+  SessionEntry& entry = context_.sessions.at(spi);
   if (entry.session == nullptr || entry.spi != spi) {
-    counters_.add(Counter::kRejectSession);
+    context_.counters.add(Counter::kRejectSession);
     return nullptr;
   }
-  if (!wire::verify_tag(options_.tag, parsed)) {
-    counters_.add(Counter::kRejectTag);
+  if (!wire::verify_tag(context_.tag, parsed)) {
+    context_.counters.add(Counter::kRejectTag);
     return nullptr;
   }
   PBOX_DCHECK(entry.session->present && entry.session->spi == spi);
@@ -158,7 +157,7 @@ void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& pars
 }
 
 void Engine::count_duplicate(Session& session) {
-  counters_.add(Counter::kDuplicate);
+  context_.counters.add(Counter::kDuplicate);
   session.duplicates.add(1);
 }
 
@@ -187,7 +186,7 @@ bool Engine::claim_fragment(const JobShard& shard, Session& session, Chunk& chun
   // The result of a round that some rank has consumed is copied from that rank (STATE), never
   // summed again. Any other round is summed.
   if ((header.type() == wire::PacketType::kState) != (chunk.copy_rank == session.rank)) {
-    counters_.add(Counter::kRejectType);
+    context_.counters.add(Counter::kRejectType);
     return false;
   }
   // A rank that pushes the last fragment of a round holds the result of the one before, if it keeps
@@ -196,11 +195,11 @@ bool Engine::claim_fragment(const JobShard& shard, Session& session, Chunk& chun
   if ((chunk.claimed[session.rank] | bit) == chunk.full_mask &&
       chunk.complete_workers + 1u == shard.present_count() &&
       chunk.fanned_out_rounds != chunk.open_round()) {
-    counters_.add(Counter::kRejectRound);
+    context_.counters.add(Counter::kRejectRound);
     return false;
   }
   if (chunk.claimed_any == 0) [[unlikely]]
-    record_chunk(shard, chunk, true);
+    flight_.record_chunk(shard, chunk, true);
   chunk.claimed[session.rank] |= bit;
   return true;
 }
@@ -214,7 +213,7 @@ void Engine::add_fragment(JobShard& shard, Session& session, Chunk& chunk,
   const bool finite = accumulate(shard, session, chunk, parsed);
   // STATE is a result: a value that is not finite in it is not this rank's doing.
   if (!finite && header.type() == wire::PacketType::kPush) [[unlikely]]
-    note_nonfinite(session, chunk.id, chunk.open_round());
+    session.note_nonfinite(chunk.id, chunk.open_round(), context_.now_ns);
   chunk.claimed_any |= bit;
   if (chunk.copy_rank != kNoRank && shard.partial) {
     chunk.contributors[chunk.open_round() & 1][header.fragment] = static_cast<uint16_t>(
@@ -236,9 +235,9 @@ bool Engine::accumulate(JobShard& shard, const Session& session, Chunk& chunk,
   const size_t offset = shard.fragment_offset_elements(chunk, header.fragment);
   const size_t elements = header.payload_bytes / wire::dtype_bytes(chunk.dtype);
   const auto type = static_cast<size_t>(chunk.dtype);
-  PBOX_DCHECK(elements == fragment_elements(shard, chunk, header.fragment));
+  PBOX_DCHECK(elements == shard.fragment_elements(chunk, header.fragment));
   PBOX_DCHECK(offset + elements <= chunk.elements);
-  if (receives_weights(shard, chunk)) {
+  if (shard.receives_weights(chunk)) {
     PBOX_DCHECK(chunk.weights != nullptr);
     // Initial weights: rank 0's count. The others take part so that the round is a barrier. Where
     // a worker gives weights back, only `copy_rank`'s count. A snapshot's weights are already
@@ -248,7 +247,7 @@ bool Engine::accumulate(JobShard& shard, const Session& session, Chunk& chunk,
     }
     return true;
   }
-  if (keeps_pushes(shard, chunk)) [[unlikely]] {
+  if (shard.keeps_pushes(chunk)) [[unlikely]] {
     PBOX_DCHECK(chunk.pushed != nullptr);
     std::memcpy(shard.pushed(chunk, session.rank, header.fragment), parsed.payload,
                 header.payload_bytes);
@@ -268,19 +267,13 @@ void Engine::finish_push(JobShard& shard, Session& session, Chunk& chunk) {
   if (chunk.claimed[session.rank] != chunk.full_mask) return;
   PBOX_DCHECK(chunk.claimed_any == chunk.full_mask || chunk.copy_rank != kNoRank);
   if (++chunk.complete_workers < shard.workers_needed(chunk)) {
-    shard.stragglers.arrived(shard.index_of(chunk), now_ns_);
+    shard.stragglers.arrived(shard.index_of(chunk), context_.now_ns);
     return;
   }
   PBOX_DCHECK(chunk.complete_workers <= shard.present_count());
   note_last(shard, session, chunk);
   end_round(shard, chunk);
   clock_.mark(Phase::kFinish);
-}
-
-void Engine::note_nonfinite(Session& session, uint32_t chunk, uint32_t round) {
-  session.nonfinite.add(1);
-  session.nonfinite_chunk_round.set(uint64_t{chunk} << 32 | round);
-  session.nonfinite_at_ns.set(now_ns_);
 }
 
 }  // namespace pbox::pipeline

@@ -24,7 +24,7 @@ bool Engine::on_sync_push(JobShard& shard, Session& session, const wire::Parsed&
   PBOX_DCHECK(chunk->sync != nullptr && shard.mode == Mode::kOptimize);
   if (chunk->rounds_finished == 0) return false;  // initial weights: a barrier in every model
   if (header.type() != wire::PacketType::kPush) {
-    counters_.add(Counter::kRejectType);
+    context_.counters.add(Counter::kRejectType);
     return true;
   }
   if (!check_fragment(shard, *chunk, header)) return true;
@@ -48,7 +48,7 @@ void Engine::on_own_push(JobShard& shard, Session& session, Chunk& chunk,
   // A rank that pushes while its own read is parked violates the protocol: reject the packet, so
   // that the bound on staleness holds all the same.
   if (ahead > 0 || (ahead == 0 && progress.is_parked(session.rank))) {
-    counters_.add(Counter::kRejectRound);
+    context_.counters.add(Counter::kRejectRound);
     return;
   }
   const uint64_t bit = uint64_t{1} << header.fragment;
@@ -73,7 +73,7 @@ void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::
   PBOX_DCHECK(shard.gradient != nullptr && chunk.weights != nullptr);
   const bool finite = kernels_.store[type](shard.gradient, parsed.payload, elements);
   if (!finite) [[unlikely]]
-    note_nonfinite(session, header.chunk, header.round);
+    session.note_nonfinite(header.chunk, header.round, context_.now_ns);
   const bool is_mean = shard.reduction == Reduction::kMean;
   const auto parameters =
       optimizer::step_parameters(shard.optimizer, chunk.lr_scale, chunk.weight_decay,
@@ -87,7 +87,7 @@ void Engine::apply(JobShard& shard, Session& session, Chunk& chunk, const wire::
     kernels_.narrow[type](chunk.result[0] + size_t{header.fragment} * shard.fragment_bytes,
                           chunk.weights + offset, elements);
   }
-  results_changed_ = true;
+  egress_.note_results_changed();
   ++aggregated_;
   aggregated_bytes_ += header.payload_bytes;
   session.bytes_received.add(header.payload_bytes);
@@ -116,9 +116,9 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
   shard.pulls.add(1);
   if (sync::blocks(shard.sync,
                    {shard.epoch, rank, round, progress.slowest(), progress.fastest()})) {
-    park(shard, chunk, rank);
+    shard.park(chunk, rank, context_.now_ns);
   } else {
-    queue_reply(shard, chunk, rank);
+    shard.queue_reply(chunk, rank);
   }
 }
 
@@ -127,20 +127,20 @@ void Engine::on_advance(JobShard& shard, Chunk& chunk) {
   sync::Progress& progress = chunk.sync->progress;
   PBOX_DCHECK(progress.slowest() >= chunk.rounds_finished);
   const uint64_t advance = progress.slowest() - chunk.rounds_finished;
-  counters_.add(Counter::kRoundsFinished, advance);
+  context_.counters.add(Counter::kRoundsFinished, advance);
   shard.rounds_finished.add(advance);
   chunk.rounds_finished = progress.slowest();
   chunk.fanned_out_rounds = chunk.open_round();
-  results_changed_ = true;
+  egress_.note_results_changed();
   for (uint32_t rank = progress.parked().next(0); rank != sync::RankSet::kNone;
        rank = progress.parked().next(rank + 1)) {
     if (!sync::releases(shard.sync, progress.next(rank) - 1, progress.slowest())) continue;
-    unpark(shard, chunk, rank);
-    queue_reply(shard, chunk, rank);
+    shard.unpark(chunk, rank, context_.now_ns);
+    shard.queue_reply(chunk, rank);
   }
   if (shard.sync.model != SyncModel::kEssp) return;
   for (const Session& session : shard.sessions()) {
-    if (session.present) queue_reply(shard, chunk, session.rank);
+    if (session.present) shard.queue_reply(chunk, session.rank);
   }
 }
 
@@ -150,7 +150,7 @@ void Engine::close_round(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.has_own_rounds());
   const uint64_t finished = chunk.rounds_finished + 1;
   chunk.fanned_out_rounds = static_cast<uint32_t>(finished);
-  results_changed_ = true;
+  egress_.note_results_changed();
   const bool applies = chunk.applies_on_arrival();
   if (applies) {
     chunk.sync->progress.begin({chunk.sync->next, shard.worker_count()}, finished);
@@ -163,7 +163,7 @@ void Engine::close_round(JobShard& shard, Chunk& chunk) {
     if (!session.present) {
       if (applies) chunk.sync->progress.leave(session.rank);
     } else if (claimed != 0) {
-      queue_reply(shard, chunk, session.rank);
+      shard.queue_reply(chunk, session.rank);
     }
   }
 }
@@ -177,7 +177,7 @@ void Engine::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
   const uint64_t bit = uint64_t{1} << header.fragment;
   const int32_t ahead = wire::round_distance(header.round, pushed.round);
   if (ahead < 0) {
-    counters_.add(Counter::kStale);
+    context_.counters.add(Counter::kStale);
     return;
   }
   if (ahead > 0) pushed = {header.round, 0, 0};
@@ -186,12 +186,12 @@ void Engine::on_late_push(JobShard& shard, Session& session, Chunk& chunk,
     return;
   }
   pushed.mask |= bit;
-  results_changed_ = true;  // results name the rank's own newest round
-  counters_.add(Counter::kDropped);
+  egress_.note_results_changed();  // results name the rank's own newest round
+  context_.counters.add(Counter::kDropped);
   session.dropped.add(1);
   session.bytes_received.add(header.payload_bytes);
   session.fragments_received.add(1);
-  if (pushed.mask == chunk.full_mask) queue_reply(shard, chunk, session.rank);
+  if (pushed.mask == chunk.full_mask) shard.queue_reply(chunk, session.rank);
 }
 
 void Engine::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed& parsed,
@@ -200,7 +200,7 @@ void Engine::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed&
   Chunk* chunk = find_chunk(shard, header);
   if (chunk == nullptr) return;
   if (wire::round_distance(header.round, chunk->next_round(session.rank)) > 0) {
-    counters_.add(Counter::kRejectRound);
+    context_.counters.add(Counter::kRejectRound);
     return;
   }
   wire::PullPayload pull;
@@ -209,7 +209,7 @@ void Engine::on_sync_pull(JobShard& shard, Session& session, const wire::Parsed&
   if (chunk->has_own_rounds()) {
     send_progress(shard, session, *chunk, header);
   } else {
-    send_status(shard, session, *chunk, header);
+    egress_.send_status(shard, session, *chunk, header);
   }
 }
 
@@ -232,14 +232,14 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
       chunk.sync->replies_due.has(rank) ||
       (shard.reply_cursor.chunk == &chunk && shard.reply_cursor.ranks.has(rank));
   if (leaves_already) return false;
-  if (!has_resend_budget(session, now_ns)) return false;
-  if (mask == chunk.full_mask) {
-    queue_reply(shard, chunk, rank);
-  } else if (!shard.egress.push_resend({&chunk, asked.round, rank, mask})) {
-    counters_.add(Counter::kResendsRefused);
+  const bool is_whole = mask == chunk.full_mask;
+  if (!session.has_resend_budget(now_ns) ||
+      (!is_whole && !shard.egress.push_resend({&chunk, asked.round, rank, mask}))) {
+    context_.counters.add(Counter::kResendsRefused);
     return false;
   }
-  charge_resend(shard, session, mask);
+  if (is_whole) shard.queue_reply(chunk, rank);
+  session.charge_resend(mask, shard.fragment_bytes);
   return true;
 }
 
@@ -250,7 +250,7 @@ bool Engine::park_cached_read(JobShard& shard, const Session& session, Chunk& ch
   const sync::Reader reader{shard.epoch, session.rank, progress.next(session.rank) - 1,
                             progress.slowest(), progress.fastest()};
   if (!sync::blocks(shard.sync, reader)) return false;
-  park(shard, chunk, session.rank);
+  shard.park(chunk, session.rank, context_.now_ns);
   return true;
 }
 
@@ -258,51 +258,13 @@ bool Engine::park_cached_read(JobShard& shard, const Session& session, Chunk& ch
 void Engine::drop_rank(JobShard& shard, uint32_t rank) {
   PBOX_DCHECK(rank < shard.worker_count() && !shard.sessions()[rank].present);
   // Packets made for the rank but not sent can no longer be refreshed. Drop all, as remove() does.
-  outgoing_begin_ = outgoing_end_ = 0;
+  egress_.drop_unsent();
   for (Chunk& chunk : shard.chunks()) {
     chunk.sync->replies_due.remove(rank);
     if (!chunk.applies_on_arrival() || chunk.rounds_finished == 0) continue;
-    if (chunk.sync->progress.is_parked(rank)) unpark(shard, chunk, rank);
+    if (chunk.sync->progress.is_parked(rank)) shard.unpark(chunk, rank, context_.now_ns);
     if (chunk.sync->progress.leave(rank)) on_advance(shard, chunk);
   }
-}
-
-namespace {
-
-// Brings the shard's parked time up to date: parked reads times nanoseconds, since the last change.
-void count_parked(JobShard& shard, uint64_t now_ns) {
-  if (now_ns > shard.parked_changed_ns) {
-    shard.parked_ns.add(shard.parked_count * (now_ns - shard.parked_changed_ns));
-  }
-  shard.parked_changed_ns = now_ns;
-}
-
-}  // namespace
-
-void Engine::park(JobShard& shard, Chunk& chunk, uint32_t rank) {
-  PBOX_DCHECK(chunk.has_own_rounds() && !chunk.sync->progress.is_parked(rank));
-  count_parked(shard, now_ns_);
-  ++shard.parked_count;
-  shard.pulls_delayed.add(1);
-  chunk.sync->progress.park(rank);
-}
-
-void Engine::unpark(JobShard& shard, Chunk& chunk, uint32_t rank) {
-  PBOX_DCHECK(shard.parked_count > 0 && chunk.sync->progress.is_parked(rank));
-  count_parked(shard, now_ns_);
-  --shard.parked_count;
-  chunk.sync->progress.unpark(rank);
-}
-
-// The chunk leaves for the rank when its turn comes. A reply that is already leaving is older, and
-// void.
-void Engine::queue_reply(JobShard& shard, Chunk& chunk, uint32_t rank) {
-  PBOX_DCHECK(rank < shard.worker_count());
-  chunk.sync->replies_due.add(rank);
-  if (shard.reply_cursor.chunk == &chunk) shard.reply_cursor.ranks.remove(rank);
-  if (chunk.sync->queued) return;
-  chunk.sync->queued = true;
-  shard.egress.push(&chunk, chunk.open_round(), chunk.priority);
 }
 
 void Engine::send_progress(const JobShard& shard, Session& session, const Chunk& chunk,
@@ -324,7 +286,7 @@ void Engine::send_progress(const JobShard& shard, Session& session, const Chunk&
       status.first_missing_rank = static_cast<uint16_t>(behind.slowest_rank);
     }
   }
-  answer(shard, session, asked, status);
+  egress_.answer(shard, session, asked, status);
 }
 
 }  // namespace pbox::pipeline

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/state/state_codec.h"
 
@@ -239,6 +240,61 @@ void JobShard::set_present(Session& session, bool present) {
     chunk.complete_workers = static_cast<uint16_t>(chunk.complete_workers + (present ? 1 : -1));
     PBOX_DCHECK(chunk.complete_workers <= present_count_);
   }
+}
+
+void Session::note_nonfinite(uint32_t chunk, uint32_t round, uint64_t now_ns) {
+  nonfinite.add(1);
+  nonfinite_chunk_round.set(uint64_t{chunk} << 32 | round);
+  nonfinite_at_ns.set(now_ns);
+}
+
+bool Session::has_resend_budget(uint64_t now_ns) {
+  const int64_t full = 4 * int64_t{credit_bytes};
+  const uint64_t elapsed_ms = (now_ns - resend_refill_ns) / kNanosPerMilli;
+  if (elapsed_ms > 0) {
+    resend_refill_ns = now_ns;
+    const auto refill =
+        static_cast<int64_t>(elapsed_ms < 4 ? elapsed_ms : 4) * int64_t{credit_bytes};
+    resend_budget_bytes = std::min(full, resend_budget_bytes + refill);
+  }
+  return resend_budget_bytes > 0;
+}
+
+void Session::charge_resend(uint64_t mask, uint32_t fragment_bytes) {
+  PBOX_DCHECK(resend_budget_bytes > 0);
+  resend_budget_bytes -= int64_t{__builtin_popcountll(mask)} * fragment_bytes;
+}
+
+// Brings the parked time up to date: parked reads times nanoseconds, since the last change.
+void JobShard::count_parked(uint64_t now_ns) {
+  if (now_ns > parked_changed_ns) parked_ns.add(parked_count * (now_ns - parked_changed_ns));
+  parked_changed_ns = now_ns;
+}
+
+void JobShard::park(Chunk& chunk, uint32_t rank, uint64_t now_ns) {
+  PBOX_DCHECK(chunk.has_own_rounds() && !chunk.sync->progress.is_parked(rank));
+  PBOX_DCHECK(parked_count < worker_count() * chunk_count());
+  count_parked(now_ns);
+  ++parked_count;
+  pulls_delayed.add(1);
+  chunk.sync->progress.park(rank);
+}
+
+void JobShard::unpark(Chunk& chunk, uint32_t rank, uint64_t now_ns) {
+  PBOX_DCHECK(parked_count > 0 && chunk.sync->progress.is_parked(rank));
+  count_parked(now_ns);
+  --parked_count;
+  chunk.sync->progress.unpark(rank);
+}
+
+void JobShard::queue_reply(Chunk& chunk, uint32_t rank) {
+  PBOX_DCHECK(rank < worker_count());
+  chunk.sync->replies_due.add(rank);
+  if (reply_cursor.chunk == &chunk) reply_cursor.ranks.remove(rank);
+  if (chunk.sync->queued) return;
+  PBOX_DCHECK(chunk.fragment_count > 0);
+  chunk.sync->queued = true;
+  egress.push(&chunk, chunk.open_round(), chunk.priority);
 }
 
 }  // namespace pbox::pipeline

@@ -26,6 +26,7 @@
 #include "base/numa_arena.h"
 #include "base/result.h"
 #include "nic/endpoint.h"
+#include "nic/wire/chunk_layout.h"
 #include "nic/wire/header.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
@@ -185,6 +186,13 @@ struct Session {
   // How long the other ranks have waited for this rank's push, and of which chunk and round. 0:
   // they do not wait. As of the last Engine::tick.
   SingleWriterCounter awaited_ns, awaited_chunk_round;
+
+  void note_nonfinite(uint32_t chunk, uint32_t round, uint64_t now_ns);
+  // The bound on resends keeps duplicates from being turned into a flood: a session may be resent
+  // four windows of its credit at once, refilled at one window per millisecond.
+  void fill_resend_budget() { resend_budget_bytes = 4 * int64_t{credit_bytes}; }
+  bool has_resend_budget(uint64_t now_ns);
+  void charge_resend(uint64_t mask, uint32_t fragment_bytes);
 };
 
 class JobShard {
@@ -213,6 +221,28 @@ class JobShard {
     PBOX_DCHECK(rank < worker_count() && fragment < chunk.fragment_count);
     return chunk.pushed + size_t{rank} * chunk.wire_bytes + size_t{fragment} * fragment_bytes;
   }
+
+  // The number of f32 or half elements in a fragment of the chunk.
+  size_t fragment_elements(const Chunk& chunk, uint32_t fragment) const {
+    PBOX_DCHECK(fragment < chunk.fragment_count);
+    return wire::fragment_length(chunk.wire_bytes, fragment_bytes, fragment) /
+           wire::dtype_bytes(chunk.dtype);
+  }
+  // True if the pushes of the open round are kept until all of them are in.
+  bool keeps_pushes(const Chunk& chunk) const {
+    return numerics == wire::Numerics::kOrdered && chunk.copy_rank == kNoRank;
+  }
+  // True if the open round carries weights, not gradients.
+  bool receives_weights(const Chunk& chunk) const {
+    return mode == Mode::kOptimize && (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank);
+  }
+
+  // Models other than BSP. The chunk leaves for the rank when its turn comes. A reply that is
+  // already leaving is older, and void.
+  void queue_reply(Chunk& chunk, uint32_t rank);
+  // Models that apply on arrival: the rank's read waits, or no longer does.
+  void park(Chunk& chunk, uint32_t rank, uint64_t now_ns);
+  void unpark(Chunk& chunk, uint32_t rank, uint64_t now_ns);
 
   std::vector<Chunk>& chunks() { return chunks_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }
@@ -278,6 +308,7 @@ class JobShard {
  private:
   static constexpr uint32_t kNotOwned = UINT32_MAX;
 
+  void count_parked(uint64_t now_ns);
   void lay_out(const ShardSpec& spec);
   void lay_out_chunk(const ShardSpec& job, const ChunkSpec& spec, Chunk& chunk);
   void lay_out_sync(Chunk& chunk);

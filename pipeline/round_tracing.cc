@@ -1,13 +1,11 @@
-// Traces of rounds. Arrivals are inferred from what a packet changes, so that a packet takes the
-// same way through the engine with a trace and without.
-#include <algorithm>
+#include "pipeline/round_tracing.h"
 
-#include "pipeline/engine.h"
+#include <algorithm>
 
 namespace pbox::pipeline {
 
 // A trace shows whole rounds: rounds that have begun already are left out.
-void Engine::set_trace(JobShard& shard, RoundTrace* trace) {
+void set_trace(JobShard& shard, RoundTrace* trace) {
   shard.trace = trace;
   if (trace != nullptr) {
     PBOX_CHECK(trace->first_rounds().size() == shard.chunks().size());
@@ -16,26 +14,25 @@ void Engine::set_trace(JobShard& shard, RoundTrace* trace) {
           chunk.open_round() + (chunk.claimed_any == 0 ? 0 : 1);
     }
   }
-  note_tracing();
 }
 
-void Engine::note_tracing() {
-  tracing_ = std::any_of(shards_.begin(), shards_.end(),
-                         [](const JobShard* shard) { return shard->trace != nullptr; });
+bool is_any_traced(const EngineContext& context) {
+  return std::any_of(context.shards.begin(), context.shards.end(),
+                     [](const JobShard* shard) { return shard->trace != nullptr; });
 }
 
 // A trace ends by itself, since the client that asked for it may be gone.
-void Engine::end_traces(uint64_t now_ns) {
-  for (JobShard* shard : shards_) {
-    if (shard->trace != nullptr && now_ns >= shard->trace->until_ns()) shard->trace = nullptr;
+void end_traces(EngineContext& context) {
+  for (JobShard* shard : context.shards) {
+    if (shard->trace == nullptr || context.now_ns < shard->trace->until_ns()) continue;
+    shard->trace = nullptr;
   }
-  note_tracing();
 }
 
-Engine::TracedPush Engine::before_push(const nic::RxPacket& packet) {
+TracedPush before_push(const SessionTable& sessions, const nic::RxPacket& packet) {
   wire::Parsed parsed;
   if (wire::parse(packet.data, packet.bytes, parsed) != wire::Reject::kNone) return {};
-  const SessionEntry& entry = sessions_[wire::spi_index(parsed.header.spi)];
+  const SessionEntry& entry = sessions.at(parsed.header.spi);
   if (entry.session == nullptr || entry.shard->trace == nullptr) return {};
   const Chunk* chunk = entry.shard->find(parsed.header.chunk);
   if (chunk == nullptr) return {};
@@ -48,8 +45,9 @@ Engine::TracedPush Engine::before_push(const nic::RxPacket& packet) {
           .at_ns = entry.shard->trace->now_ns()};
 }
 
-void Engine::after_push(const TracedPush& before) {
+void after_push(const TracedPush& before) {
   if (before.shard == nullptr) return;
+  PBOX_DCHECK(before.chunk != nullptr && before.rank < before.shard->worker_count());
   const Chunk& chunk = *before.chunk;
   const bool finished = chunk.rounds_finished != before.rounds_finished;
   const uint64_t claimed = finished ? chunk.full_mask : chunk.claimed[before.rank];
@@ -67,8 +65,7 @@ void Engine::after_push(const TracedPush& before) {
   if (claimed == chunk.full_mask) add(TraceEvent::Kind::kLast);
 }
 
-void Engine::trace_round(const JobShard& shard, const Chunk& chunk, uint32_t round,
-                         TraceEvent::Kind kind) {
+void trace_round(const JobShard& shard, const Chunk& chunk, uint32_t round, TraceEvent::Kind kind) {
   PBOX_DCHECK(shard.trace != nullptr);
   shard.trace->add(
       shard.index_of(chunk),

@@ -1,11 +1,9 @@
-// The flight recorder's records other than packets: commands, rounds that open, results that have
-// left, and from time to time the state itself, so that any full ring can be replayed from a known
-// state. A record of an opening round is by itself a known state of its chunk. The turns of
-// record_state() serve rounds that stay open while the ring is overwritten once.
+#include "pipeline/flight_recording.h"
+
 #include <algorithm>
+#include <cstring>
 
 #include "nic/wire/crc32c.h"
-#include "pipeline/engine.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -27,7 +25,7 @@ constexpr VerdictRow kVerdicts[] = {
     {Verdict::kDuplicate, Counter::kDuplicate},  {Verdict::kStale, Counter::kStale},
     {Verdict::kDropped, Counter::kDropped},      {Verdict::kPull, Counter::kPullsReceived},
 };
-static_assert(std::size(kVerdicts) == kCountedVerdicts);
+static_assert(std::size(kVerdicts) == FlightRecording::kCountedVerdicts);
 
 // Chunks examined in one turn of record_state().
 constexpr size_t kChunksPerTurn = 64;
@@ -38,11 +36,12 @@ size_t turns_of(const JobShard& shard) {
 
 }  // namespace
 
-// The verdict of a packet that was not added: the counter that has moved since the last such
-// packet.
-void Engine::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
+FlightRecording::FlightRecording(std::span<std::byte> memory, const EngineContext& context)
+    : context_(context), ring_(memory), next_state_(memory.empty() ? UINT64_MAX : 0) {}
+
+void FlightRecording::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
   for (size_t index = 0; index < kCountedVerdicts; ++index) {
-    const uint64_t count = counters_.get(kVerdicts[index].counter);
+    const uint64_t count = context_.counters.get(kVerdicts[index].counter);
     const bool has_moved = count != verdict_counts_[index];
     PBOX_DCHECK(count >= verdict_counts_[index]);
     verdict_counts_[index] = count;
@@ -54,7 +53,7 @@ void Engine::note_verdict(FlightRecord& record, const nic::RxPacket& packet) {
               sizeof(uint64_t));
 }
 
-void Engine::record_command(const Command& command) {
+void FlightRecording::record_command(const Command& command) {
   const bool changes_nothing = command.kind == CommandKind::kTrace ||
                                command.kind == CommandKind::kCut ||
                                command.kind == CommandKind::kReportRounds;
@@ -66,12 +65,12 @@ void Engine::record_command(const Command& command) {
   record.credit_bytes = command.credit_bytes;
   record.generation = command.generation;
   record.learning_rate = command.learning_rate;
-  flight_.add(FlightKind::kCommand, command.shard->flight_number, now_ns_, record);
+  ring_.add(FlightKind::kCommand, command.shard->flight_number, context_.now_ns, record);
   if (command.kind != CommandKind::kRemove) record_shard(*command.shard);
 }
 
-void Engine::record_shard(const JobShard& shard) {
-  PBOX_DCHECK(shard.flight_number > 0 && shard.flight_number <= flight_numbers_);
+void FlightRecording::record_shard(const JobShard& shard) {
+  PBOX_DCHECK(shard.flight_number > 0 && shard.flight_number <= shard_numbers_);
   ShardRecord record;
   record.epoch = shard.epoch;
   record.fragment_bytes = shard.fragment_bytes;
@@ -87,16 +86,16 @@ void Engine::record_shard(const JobShard& shard) {
   const size_t name_bytes = std::min<size_t>(shard.name.size(), limits::kJobNameBytesMax);
   record.name_bytes = static_cast<uint8_t>(name_bytes);
   record.part = shard.part;
-  flight_.add(FlightKind::kShard, shard.flight_number, now_ns_, record);
+  ring_.add(FlightKind::kShard, shard.flight_number, context_.now_ns, record);
   for (size_t at = 0; at < name_bytes; at += kFlightBodyBytes) {
     std::array<char, kFlightBodyBytes> part{};
     std::copy_n(shard.name.data() + at, std::min(kFlightBodyBytes, name_bytes - at), part.data());
-    flight_.add(FlightKind::kName, shard.flight_number, now_ns_, part);
+    ring_.add(FlightKind::kName, shard.flight_number, context_.now_ns, part);
   }
   record_sessions(shard);
 }
 
-void Engine::record_sessions(const JobShard& shard) {
+void FlightRecording::record_sessions(const JobShard& shard) {
   const std::vector<Session>& sessions = shard.sessions();
   for (size_t rank = 0; rank < sessions.size(); rank += 2) {
     SessionRecord pair;
@@ -106,11 +105,11 @@ void Engine::record_sessions(const JobShard& shard) {
                            session.credit_bytes, session.present ? 1u : 0u};
       PBOX_DCHECK(session.rank == rank + index);
     }
-    flight_.add(FlightKind::kSession, shard.flight_number, now_ns_, pair);
+    ring_.add(FlightKind::kSession, shard.flight_number, context_.now_ns, pair);
   }
 }
 
-void Engine::record_chunk(const JobShard& shard, const Chunk& chunk, bool opens) {
+void FlightRecording::record_chunk(const JobShard& shard, const Chunk& chunk, bool opens) {
   PBOX_DCHECK(shard.index_of(chunk) < shard.chunk_count());
   PBOX_DCHECK((chunk.claimed_any & ~chunk.full_mask) == 0);
   ChunkRecord record;
@@ -127,7 +126,7 @@ void Engine::record_chunk(const JobShard& shard, const Chunk& chunk, bool opens)
   const uint32_t workers = shard.worker_count();
   const uint32_t claims = (workers + ClaimsRecord::kRanks - 1) / ClaimsRecord::kRanks;
   record.claims = static_cast<uint16_t>(has_claims ? claims : 0);
-  flight_.add(FlightKind::kChunk, shard.flight_number, now_ns_, record);
+  ring_.add(FlightKind::kChunk, shard.flight_number, context_.now_ns, record);
   for (uint32_t index = 0; index < record.claims; ++index) {
     ClaimsRecord part;
     part.chunk = chunk.id;
@@ -135,16 +134,17 @@ void Engine::record_chunk(const JobShard& shard, const Chunk& chunk, bool opens)
     PBOX_DCHECK(part.first_rank < workers);
     const uint32_t ranks = std::min(ClaimsRecord::kRanks, workers - part.first_rank);
     std::copy_n(chunk.claimed + part.first_rank, ranks, part.masks);
-    flight_.add(FlightKind::kClaims, shard.flight_number, now_ns_, part);
+    ring_.add(FlightKind::kClaims, shard.flight_number, context_.now_ns, part);
   }
 }
 
-void Engine::record_left(const JobShard& shard, const FanOut& at) {
+void FlightRecording::record_left(const JobShard& shard, const FanOut& at) {
+  PBOX_DCHECK(shard.flight_number > 0);
   LeftRecord record;
   record.chunk = at.chunk->id;
   record.round = at.round;
   PBOX_DCHECK(at.round + 1 == at.chunk->open_round());
-  if (flight_.is_enabled()) {
+  if (ring_.is_enabled()) {
     const Chunk& chunk = *at.chunk;
     const uint32_t piece = at.round % ((chunk.wire_bytes - 1) / kDigestedBytes + 1);
     PBOX_DCHECK(piece * kDigestedBytes < chunk.wire_bytes);
@@ -154,19 +154,21 @@ void Engine::record_left(const JobShard& shard, const FanOut& at) {
     record.digest =
         wire::crc32c(0, chunk.result[at.round & 1] + size_t{piece} * kDigestedBytes, bytes);
   }
-  flight_.add(FlightKind::kLeft, shard.flight_number, now_ns_, record);
+  ring_.add(FlightKind::kLeft, shard.flight_number, context_.now_ns, record);
 }
 
-// Records the open rounds of a few chunks. All jobs have had their turn before half of the ring is
-// overwritten, so a full ring always holds the whole state.
-void Engine::record_state() {
+// A record of an opening round is by itself a known state of its chunk. These turns serve rounds
+// that stay open while the ring is overwritten once. They record a few chunks at a time: all jobs
+// have had their turn before half of the ring is overwritten, so a full ring always holds the whole
+// state.
+void FlightRecording::record_state() {
   size_t turns = 0;
-  for (const JobShard* shard : shards_) turns += turns_of(*shard);
-  const uint64_t half = flight_.capacity() / 2;
-  next_state_ = flight_.written() + (turns == 0 ? half : std::max<uint64_t>(1, half / turns));
+  for (const JobShard* shard : context_.shards) turns += turns_of(*shard);
+  const uint64_t half = ring_.capacity() / 2;
+  next_state_ = ring_.written() + (turns == 0 ? half : std::max<uint64_t>(1, half / turns));
   if (turns == 0) return;
-  if (state_shard_ >= shards_.size()) state_shard_ = state_chunk_ = 0;
-  JobShard& shard = *shards_[state_shard_];
+  if (state_shard_ >= context_.shards.size()) state_shard_ = state_chunk_ = 0;
+  JobShard& shard = *context_.shards[state_shard_];
   PBOX_DCHECK(state_chunk_ <= shard.chunk_count());
   if (state_chunk_ == 0) record_shard(shard);
   const size_t end = std::min(state_chunk_ + kChunksPerTurn, shard.chunk_count());

@@ -1,0 +1,90 @@
+// The packets of a pipeline that leave: replies, then per job, in turns (deficit round robin), the
+// results that are sent again, the fan-out of finished chunks, and answers to PULL. The pipeline's
+// core calls everything here.
+//
+//   egress.cc          results, by job and priority
+//   egress_replies.cc  STATUS and GRANT
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+#include "nic/port.h"
+#include "pipeline/engine_context.h"
+#include "pipeline/flight_recording.h"
+
+namespace pbox::pipeline {
+
+class Egress {
+ public:
+  // Both outlive this.
+  Egress(EngineContext& context, FlightRecording& flight);
+
+  // Returns the packets to hand to the port next, at most limits::kBurstPackets. The span stays the
+  // same until sent(count) says how many of them the port took.
+  std::span<const nic::TxPacket> to_send();
+  void sent(size_t count);
+
+  // Answers a PULL with what the box has of the chunk, or with `status`.
+  void send_status(const JobShard& shard, Session& session, const Chunk& chunk,
+                   const wire::Header& asked);
+  void answer(const JobShard& shard, Session& session, const wire::Header& asked,
+              const wire::StatusPayload& status);
+  // Tells every rank its credit.
+  void send_grants(JobShard& shard);
+
+  // Results of a job whose model is not BSP have changed, so that packets that were made but not
+  // sent must be made again.
+  void note_results_changed() { results_changed_ = true; }
+  // Drops packets that were made but not sent.
+  void drop_unsent();
+  // Drops these, and the replies in the queue. A shard is about to go, and they may point into its
+  // memory. They are few, and a worker's timer covers every one of them.
+  void drop_all();
+
+ private:
+  // A small packet whose payload lives beside it until it is sent.
+  struct Reply {
+    nic::TxPacket packet;
+    wire::StatusPayload status;
+  };
+
+  void add_from_ledger(const JobShard& shard, const Chunk& chunk,
+                       wire::StatusPayload& status) const;
+  // Returns false if the queue of replies is full; the worker's timer asks again.
+  bool push_reply(Session& session, const wire::Header& header, const wire::StatusPayload& status);
+  // Each fills outgoing_ from index `filled` to at most `limit`, and returns the new fill level.
+  size_t fill_replies(size_t filled);
+  size_t fill_shard(JobShard& shard, size_t filled, size_t limit);
+  size_t fill_fan_out(JobShard& shard, size_t filled, size_t limit);
+  size_t fill_group(JobShard& shard, Session& session, size_t filled, size_t limit);
+  size_t fill_resends(JobShard& shard, size_t filled, size_t limit);
+  size_t fill_answers(JobShard& shard, size_t filled, size_t limit);
+  size_t fill_due_replies(JobShard& shard, size_t filled, size_t limit);
+  size_t fill_fragments(JobShard& shard, Resend& asked, uint8_t flags, size_t filled, size_t limit);
+  static bool begin_fan_out(EgressQueue& egress);
+  void make_announcement(const JobShard& shard, Session& session, const FanOut& at, size_t index);
+  // Makes again the packets that the port has not taken and whose chunks may have changed since.
+  void refresh_unsent();
+
+  static constexpr size_t kReplyCapacity = 512;
+
+  EngineContext& context_;
+  FlightRecording& flight_;
+  size_t next_shard_ = 0;         // the shard whose turn it is to send
+  bool results_changed_ = false;  // since packets were made, in a job whose model is not BSP
+
+  std::vector<Reply> replies_;  // a ring of kReplyCapacity
+  size_t reply_head_ = 0;
+  size_t reply_tail_ = 0;
+
+  std::array<nic::TxPacket, limits::kBurstPackets> outgoing_;
+  std::array<wire::StatusPayload, limits::kBurstPackets> outgoing_status_;
+  size_t outgoing_begin_ = 0;
+  size_t outgoing_end_ = 0;
+};
+
+}  // namespace pbox::pipeline

@@ -1,0 +1,85 @@
+// Small packets that leave before any result: STATUS in answer to a PULL, and GRANT.
+#include "base/clock.h"
+#include "nic/wire/tag.h"
+#include "pipeline/egress.h"
+
+namespace pbox::pipeline {
+
+void Egress::send_status(const JobShard& shard, Session& session, const Chunk& chunk,
+                         const wire::Header& asked) {
+  PBOX_DCHECK(session.rank < shard.worker_count() && !chunk.has_own_rounds());
+  wire::StatusPayload status;
+  status.finished_round = chunk.open_round();
+  if (asked.round == chunk.open_round()) {
+    status.received_mask = chunk.claimed[session.rank];
+    const uint32_t workers = shard.worker_count();
+    for (uint32_t rank = workers; rank-- > 0;) {
+      if (!shard.sessions()[rank].present || chunk.claimed[rank] == chunk.full_mask) continue;
+      ++status.missing_workers;
+      status.first_missing_rank = static_cast<uint16_t>(rank);
+    }
+    if (status.missing_workers > 0) add_from_ledger(shard, chunk, status);
+  } else {
+    status.received_mask = chunk.full_mask;
+  }
+  answer(shard, session, asked, status);
+}
+
+void Egress::add_from_ledger(const JobShard& shard, const Chunk& chunk,
+                             wire::StatusPayload& status) const {
+  PBOX_DCHECK(status.first_missing_rank < shard.worker_count());
+  const uint32_t index = shard.index_of(chunk);
+  if (shard.stragglers.is_open(index)) {
+    const uint64_t first_ns = shard.stragglers.first_arrival_ns(index);
+    status.waited_ms = static_cast<uint32_t>((context_.now_ns - first_ns) / kNanosPerMilli);
+  }
+  const uint64_t rounds = shard.rounds_finished.get();
+  const uint64_t last = shard.sessions()[status.first_missing_rank].last_arrivals.get();
+  status.last_percent = static_cast<uint16_t>(rounds == 0 ? 0 : 100 * last / rounds);
+}
+
+void Egress::answer(const JobShard& shard, Session& session, const wire::Header& asked,
+                    const wire::StatusPayload& status) {
+  PBOX_DCHECK(&shard.sessions()[session.rank] == &session);
+  wire::Header header;
+  header.set_type(wire::PacketType::kStatus);
+  header.payload_bytes = sizeof(status);
+  header.epoch = shard.epoch;
+  header.chunk = asked.chunk;
+  header.round = asked.round;
+  header.timestamp_us = asked.timestamp_us;
+  header.generation = shard.generation;
+  if (push_reply(session, header, status)) context_.counters.add(Counter::kStatusSent);
+}
+
+void Egress::send_grants(JobShard& shard) {
+  for (Session& session : shard.sessions()) {
+    // A rank that is not reachable yet learns its credit from the reply to its JOIN.
+    if (!session.present || !session.reachable) continue;
+    wire::Header header;
+    header.set_type(wire::PacketType::kGrant);
+    header.epoch = shard.epoch;
+    header.generation = shard.generation;
+    push_reply(session, header, {});
+  }
+}
+
+bool Egress::push_reply(Session& session, const wire::Header& header,
+                        const wire::StatusPayload& status) {
+  if (reply_tail_ - reply_head_ >= kReplyCapacity) return false;
+  PBOX_DCHECK(session.present && session.reachable);
+  Reply& reply = replies_[reply_tail_++ % kReplyCapacity];
+  reply.packet.to = &session.endpoint;
+  reply.packet.header = header;
+  reply.packet.header.spi = session.spi | wire::kSpiToWorker;
+  reply.packet.header.packet_number = session.next_packet_number++;
+  reply.packet.header.credit =
+      static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
+  reply.status = status;
+  PBOX_DCHECK(reply_tail_ > reply_head_);
+  reply.packet.tag = wire::make_tag(context_.tag, reply.packet.header,
+                                    reinterpret_cast<const std::byte*>(&reply.status));
+  return true;
+}
+
+}  // namespace pbox::pipeline

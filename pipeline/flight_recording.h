@@ -1,0 +1,59 @@
+// The records of a pipeline's engine in its flight recorder: packets with their verdicts, commands,
+// rounds that open, results that have left, and from time to time the state itself, so that any
+// full ring can be replayed from a known state. The pipeline's core calls everything here.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "pipeline/command.h"
+#include "pipeline/engine_context.h"
+#include "pipeline/observe/flight_ring.h"
+
+namespace pbox::pipeline {
+
+class FlightRecording {
+ public:
+  // Verdicts that are inferred from a counter that moved: all but "aggregated".
+  static constexpr size_t kCountedVerdicts = 18;
+
+  // `memory` as for FlightRing; empty: nothing is recorded. `context` outlives this.
+  FlightRecording(std::span<std::byte> memory, const EngineContext& context);
+
+  // Records a packet before anything is done with it. The caller sets its verdict later.
+  [[gnu::always_inline]] inline FlightRecord& add_packet(const nic::RxPacket& packet,
+                                                         uint64_t now_ns) {
+    return ring_.add_packet(packet, now_ns);
+  }
+  // Sets the verdict of a packet that was not added: the counter that has moved since the last such
+  // packet.
+  void note_verdict(FlightRecord& record, const nic::RxPacket& packet);
+  void record_command(const Command& command);
+  // `opens`: the chunk's open round gets its first fragment now.
+  void record_chunk(const JobShard& shard, const Chunk& chunk, bool opens);
+  // The result has left for the last rank.
+  void record_left(const JobShard& shard, const FanOut& at);
+  // Once a burst. Records a piece of the state when the ring has taken enough since the last piece.
+  void keep_state() {
+    if (ring_.written() >= next_state_) [[unlikely]]
+      record_state();
+  }
+
+  // Returns an id for a shard in this recorder, from 1.
+  uint32_t next_shard_number() { return ++shard_numbers_; }
+
+ private:
+  void record_shard(const JobShard& shard);
+  void record_sessions(const JobShard& shard);
+  void record_state();
+
+  const EngineContext& context_;
+  FlightRing ring_;
+  std::array<uint64_t, kCountedVerdicts> verdict_counts_{};  // counters as of the last verdict
+  uint64_t next_state_ = 0;     // number of records after which more of the state is recorded
+  size_t state_shard_ = 0;      // shard whose state is recorded next
+  size_t state_chunk_ = 0;      // chunk of it that is recorded next
+  uint32_t shard_numbers_ = 0;  // shards numbered so far
+};
+
+}  // namespace pbox::pipeline

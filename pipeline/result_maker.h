@@ -1,0 +1,109 @@
+// Makes the packets of a result. On the data path; used by Egress alone.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "nic/port.h"
+#include "nic/wire/chunk_layout.h"
+#include "nic/wire/tag.h"
+#include "pipeline/job_shard.h"
+#include "pipeline/sync/rules.h"
+
+namespace pbox::pipeline {
+
+// Makes the packets of one result for one worker. The header fields that they share are put
+// together once.
+class ResultMaker {
+ public:
+  ResultMaker(const JobShard& shard, Session& session, const Chunk& chunk, uint32_t round,
+              const wire::TagPolicy& tag)
+      : session_(session),
+        result_(chunk.result[round & 1]),
+        tag_(tag),
+        chunk_bytes_(chunk.wire_bytes),
+        fragment_bytes_(shard.fragment_bytes),
+        last_fragment_(chunk.fragment_count - 1u),
+        workers_(shard.worker_count()),
+        contributors_(chunk.contributors[round & 1]) {
+    PBOX_DCHECK(result_ != nullptr);
+    PBOX_DCHECK(session.rank < shard.worker_count());
+    PBOX_DCHECK((shard.sync.model == wire::SyncModel::kBsp) == (chunk.sync == nullptr));
+    wire::Header header;
+    header.set_type(wire::PacketType::kResult);
+    header.spi = session.spi | wire::kSpiToWorker;
+    header.epoch = shard.epoch;
+    header.chunk = chunk.id;
+    header.round = round;
+    header.credit = static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
+    header.dtype_scale = static_cast<uint16_t>(chunk.dtype);
+    header.generation = shard.generation;
+    if (wire::applies_on_arrival(shard.sync.model)) {
+      // A parked read is not answered, whatever leaves for its rank: the label then stays one round
+      // behind. Where workers add their own updates to the data, the label is exact for each
+      // fragment.
+      const sync::Progress& progress = chunk.sync->progress;
+      const bool exact = sync::reads_cached(shard.sync);
+      const bool is_parked = !exact && progress.is_parked(session.rank);
+      header.timestamp_us =
+          static_cast<uint32_t>(progress.next(session.rank) - (is_parked ? 1 : 0));
+      applied_mask_ = exact ? chunk.claimed[session.rank] : 0;
+    } else if (shard.sync.model == wire::SyncModel::kDrop) {
+      const sync::Pushed& pushed = chunk.sync->pushed[session.rank];
+      header.timestamp_us = pushed.round;
+      applied_mask_ = pushed.counted;
+    }
+    words_ = std::bit_cast<wire::HeaderWords>(header);
+  }
+
+  // The fields that differ are set in whole words. If narrow stores wrote them, the tag's wider
+  // loads would stall on those stores, once per word and packet.
+  void make(uint32_t fragment, uint8_t flags, nic::TxPacket& packet) const {
+    PBOX_DCHECK(fragment <= last_fragment_);
+    const uint32_t bytes = wire::fragment_length(chunk_bytes_, fragment_bytes_, fragment);
+    if (fragment == last_fragment_) flags |= wire::flag::kLast;
+    wire::HeaderWords words = words_;
+    words[0] |= uint64_t{flags} << (8 * offsetof(wire::Header, flags)) |
+                uint64_t{bytes} << (8 * offsetof(wire::Header, payload_bytes));
+    PBOX_DCHECK(session_.next_packet_number > 0);
+    words[1] = session_.next_packet_number++;
+    words[4] += applied_mask_ >> fragment & 1;
+    words[3] |= uint64_t{fragment} << (8 * (offsetof(wire::Header, fragment) % 8));
+    if (contributors_ != nullptr && contributors_[fragment] != workers_) {
+      set_contributors(contributors_[fragment], words);
+    }
+    static_assert(offsetof(wire::Header, packet_number) == 8);
+    static_assert(offsetof(wire::Header, fragment) / 8 == 3);
+    static_assert(offsetof(wire::Header, timestamp_us) == 4 * 8);
+    // Word by word: a bit_cast of the whole header is compiled to one store per field.
+    auto* header = reinterpret_cast<std::byte*>(&packet.header);
+    for (size_t word = 0; word < words.size(); ++word) {
+      std::memcpy(header + word * sizeof(words[word]), &words[word], sizeof(words[word]));
+    }
+    packet.to = &session_.endpoint;
+    packet.payload = result_ + size_t{fragment} * fragment_bytes_;
+    packet.tag = wire::make_tag(tag_, words, packet.payload, bytes);
+  }
+
+ private:
+  static void set_contributors(uint16_t contributors, wire::HeaderWords& words) {
+    words[0] |= uint64_t{wire::flag::kPartial} << (8 * offsetof(wire::Header, flags));
+    words[4] |= uint64_t{contributors} << (8 * (offsetof(wire::Header, dtype_scale) % 8) + 4);
+    static_assert(offsetof(wire::Header, dtype_scale) / 8 == 4);
+  }
+
+  Session& session_;
+  const std::byte* result_;
+  const wire::TagPolicy& tag_;
+  uint32_t chunk_bytes_;
+  uint32_t fragment_bytes_;
+  uint32_t last_fragment_;
+  uint32_t workers_;
+  const uint16_t* contributors_;  // by fragment; null: all workers are in every result
+  uint64_t applied_mask_ = 0;     // fragments that include one more of the rank's own rounds
+  wire::HeaderWords words_{};
+};
+
+}  // namespace pbox::pipeline

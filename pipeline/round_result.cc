@@ -1,0 +1,117 @@
+#include "pipeline/round_result.h"
+
+#include "pipeline/optimizer/optimizer.h"
+#include "pipeline/reduce/reduce.h"
+#include "pipeline/state/state_cut.h"
+
+namespace pbox::pipeline {
+namespace {
+
+void average_by_contributors(const JobShard& shard, Chunk& chunk) {
+  const uint32_t slot = chunk.open_round() & 1;
+  const uint16_t* counts = chunk.contributors[slot];
+  PBOX_DCHECK(counts != nullptr && chunk.accumulator[slot] != nullptr);
+  for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
+    float* sum = chunk.accumulator[slot] + shard.fragment_offset_elements(chunk, fragment);
+    reduce::kernels().scale(sum, 1.0f / static_cast<float>(counts[fragment]),
+                            shard.fragment_elements(chunk, fragment));
+  }
+}
+
+// A round that ends without a rank may hold that rank's part of some fragments: each fragment is
+// divided by the number of ranks that are in it.
+bool count_contributors(JobShard& shard, Chunk& chunk) {
+  if (!shard.partial || chunk.copy_rank != kNoRank) return false;
+  const uint32_t slot = chunk.open_round() & 1;
+  uint16_t* counts = chunk.contributors[slot];
+  PBOX_DCHECK(counts != nullptr);
+  for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
+    counts[fragment] = 0;
+    for (uint32_t rank = 0; rank < shard.worker_count(); ++rank) {
+      counts[fragment] =
+          static_cast<uint16_t>(counts[fragment] + (chunk.claimed[rank] >> fragment & 1));
+    }
+    PBOX_DCHECK(counts[fragment] > 0);
+  }
+  const bool is_whole =
+      shard.present_count() == shard.worker_count() && shard.sync.model != wire::SyncModel::kDrop;
+  if (is_whole || shard.receives_weights(chunk) || shard.reduction == Reduction::kSum) return false;
+  average_by_contributors(shard, chunk);
+  return true;
+}
+
+void run_optimizer(JobShard& shard, Chunk& chunk, bool is_averaged) {
+  PBOX_DCHECK(chunk.weights != nullptr && chunk.accumulator[chunk.open_round() & 1] != nullptr);
+  PBOX_DCHECK(optimizer::state_floats_per_element(shard.optimizer.kind) == 0 ||
+              chunk.optimizer_state != nullptr);
+  const bool divides = shard.reduction == Reduction::kMean && !is_averaged;
+  const float gradient_scale = divides ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f;
+  const auto parameters =
+      optimizer::step_parameters(shard.optimizer, chunk.lr_scale, chunk.weight_decay,
+                                 gradient_scale, chunk.rounds_finished - chunk.stateless_round);
+  PBOX_DCHECK(parameters.step == chunk.steps() + 1);
+  optimizer::step(shard.optimizer, parameters, chunk.weights, chunk.optimizer_state,
+                  chunk.accumulator[chunk.open_round() & 1], chunk.elements);
+}
+
+// Mode optimize: the result is the weights after the step.
+void make_weights(JobShard& shard, Chunk& chunk, bool is_averaged) {
+  if (!shard.receives_weights(chunk)) run_optimizer(shard, chunk, is_averaged);
+  if (chunk.dtype == wire::Dtype::kF32) return;
+  PBOX_DCHECK(chunk.result[chunk.open_round() & 1] != nullptr);
+  reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](chunk.result[chunk.open_round() & 1],
+                                                             chunk.weights, chunk.elements);
+}
+
+// Mode aggregate: the result is the sum or mean, narrowed to the chunk's type in place.
+void make_sum(JobShard& shard, Chunk& chunk, bool is_averaged) {
+  const uint32_t slot = chunk.open_round() & 1;
+  const bool copied = chunk.copy_rank != kNoRank;
+  PBOX_DCHECK(chunk.result[slot] == reinterpret_cast<std::byte*>(chunk.accumulator[slot]));
+  if (shard.reduction == Reduction::kMean && !is_averaged && !copied) {
+    const uint32_t workers = shard.uplink ? shard.uplink->workers() : shard.worker_count();
+    PBOX_DCHECK(workers > 0);
+    reduce::kernels().scale(chunk.accumulator[slot], 1.0f / static_cast<float>(workers),
+                            chunk.elements);
+  }
+  if (chunk.dtype == wire::Dtype::kF32) return;
+  reduce::kernels().narrow[static_cast<size_t>(chunk.dtype)](
+      chunk.result[slot], chunk.accumulator[slot], chunk.elements);
+}
+
+}  // namespace
+
+void add_in_order(JobShard& shard, Chunk& chunk, uint64_t now_ns) {
+  const reduce::Kernels& kernels = reduce::kernels();
+  const auto type = static_cast<size_t>(chunk.dtype);
+  float* const accumulator = chunk.accumulator[chunk.open_round() & 1];
+  PBOX_DCHECK(accumulator != nullptr && chunk.pushed != nullptr);
+  for (uint32_t fragment = 0; fragment < chunk.fragment_count; ++fragment) {
+    float* sum = accumulator + shard.fragment_offset_elements(chunk, fragment);
+    const size_t elements = shard.fragment_elements(chunk, fragment);
+    bool is_first = true;
+    for (Session& session : shard.sessions()) {
+      if ((chunk.claimed[session.rank] >> fragment & 1) == 0) continue;
+      const auto kernel = is_first ? kernels.store[type] : kernels.add[type];
+      if (!kernel(sum, shard.pushed(chunk, session.rank, fragment), elements)) {
+        session.note_nonfinite(chunk.id, chunk.open_round(), now_ns);
+      }
+      is_first = false;
+    }
+    PBOX_DCHECK(!is_first);
+  }
+}
+
+void make_result(JobShard& shard, Chunk& chunk) {
+  PBOX_DCHECK(!chunk.is_stepped && !chunk.has_own_rounds());
+  const bool is_averaged = count_contributors(shard, chunk);
+  if (shard.cut != nullptr) [[unlikely]]
+    shard.cut->copy_before_round(shard, chunk);
+  if (shard.mode == Mode::kOptimize) {
+    make_weights(shard, chunk, is_averaged);
+  } else {
+    make_sum(shard, chunk, is_averaged);
+  }
+}
+
+}  // namespace pbox::pipeline

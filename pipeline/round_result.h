@@ -1,0 +1,17 @@
+// The values of a round's result. In mode optimize the optimizer runs on the chunk while its sum is
+// in the core's cache (PHub: Luo et al., SoCC 2018, "tall" aggregation, section 3.2). The
+// pipeline's core calls everything here.
+#pragma once
+
+#include "pipeline/job_shard.h"
+
+namespace pbox::pipeline {
+
+// Numerics `ordered`: adds the pushes that were kept, in the order of ranks, so that the sum does
+// not depend on the order of arrival. A rank that has not pushed a fragment is left out of it.
+void add_in_order(JobShard& shard, Chunk& chunk, uint64_t now_ns);
+
+// Makes the result of the open round: the sum or mean, or the weights after the step.
+void make_result(JobShard& shard, Chunk& chunk);
+
+}  // namespace pbox::pipeline
