@@ -227,6 +227,7 @@ bool Engine::answer_with_data(JobShard& shard, Session& session, Chunk& chunk,
     if (asked.round == chunk.open_round()) return false;
     // The fragments that the rank holds may belong to an older round than the newest.
     if (asked.round + 1 != chunk.open_round()) mask = chunk.full_mask;
+    if (mask == 0) return false;
   }
   const bool leaves_already =
       chunk.sync->replies_due.has(rank) ||

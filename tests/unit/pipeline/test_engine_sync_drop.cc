@@ -87,6 +87,9 @@ TEST_CASE("a PULL of any closed round is answered with the newest result") {
   const auto all = job.pull(1, 1, 0b011);  // the fragments it holds may belong to another round
   CHECK(served(all) == Ranks{1});
   CHECK(all[0].header.round == 3);
+  const auto nothing = job.pull(0, 3, 0b111);  // the rank lacks nothing: it learns where it stands
+  REQUIRE(nothing.size() == 1);
+  CHECK(nothing[0].header.type() == PacketType::kStatus);
   const auto open = job.pull(1, 4);
   REQUIRE(open.size() == 1);
   CHECK(open[0].status().missing_workers == 2);
