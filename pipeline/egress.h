@@ -29,7 +29,7 @@ class Egress {
   void sent(size_t count);
 
   // Answers a PULL with what the box has of the chunk, or with `status`.
-  void send_status(const JobShard& shard, Session& session, const Chunk& chunk,
+  void send_status(const JobShard& shard, Session& session, Chunk& chunk,
                    const wire::Header& asked);
   void answer(const JobShard& shard, Session& session, const wire::Header& asked,
               const wire::StatusPayload& status);

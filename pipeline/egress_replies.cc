@@ -5,20 +5,18 @@
 
 namespace pbox::pipeline {
 
-void Egress::send_status(const JobShard& shard, Session& session, const Chunk& chunk,
+void Egress::send_status(const JobShard& shard, Session& session, Chunk& chunk,
                          const wire::Header& asked) {
   PBOX_DCHECK(session.rank < shard.worker_count() && !chunk.has_own_rounds());
   wire::StatusPayload status;
   status.finished_round = chunk.open_round();
   if (asked.round == chunk.open_round()) {
     status.received_mask = chunk.claimed[session.rank];
-    const uint32_t workers = shard.worker_count();
-    for (uint32_t rank = workers; rank-- > 0;) {
-      if (!shard.sessions()[rank].present || chunk.claimed[rank] == chunk.full_mask) continue;
-      ++status.missing_workers;
-      status.first_missing_rank = static_cast<uint16_t>(rank);
+    status.missing_workers = static_cast<uint16_t>(shard.missing_workers(chunk));
+    if (status.missing_workers > 0) {
+      status.first_missing_rank = static_cast<uint16_t>(shard.first_missing_rank(chunk));
+      add_from_ledger(shard, chunk, status);
     }
-    if (status.missing_workers > 0) add_from_ledger(shard, chunk, status);
   } else {
     status.received_mask = chunk.full_mask;
   }

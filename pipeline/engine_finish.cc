@@ -73,6 +73,7 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
   std::memset(chunk.claimed, 0, shard.worker_count() * sizeof(uint64_t));
   chunk.claimed_any = 0;
   chunk.complete_workers = 0;
+  chunk.first_missing = 0;
   chunk.copy_rank = kNoRank;
   ++chunk.rounds_finished;
   context_.counters.add(Counter::kRoundsFinished);

@@ -235,11 +235,22 @@ void JobShard::set_present(Session& session, bool present) {
   session.present = present;
   present_count_ += present ? 1 : UINT32_MAX;
   for (Chunk& chunk : chunks_) {
+    if (present) chunk.first_missing = std::min(chunk.first_missing, session.rank);
     if (chunk.claimed[session.rank] != chunk.full_mask) continue;
     PBOX_DCHECK(present || chunk.complete_workers > 0);
     chunk.complete_workers = static_cast<uint16_t>(chunk.complete_workers + (present ? 1 : -1));
     PBOX_DCHECK(chunk.complete_workers <= present_count_);
   }
+}
+
+uint32_t JobShard::first_missing_rank(Chunk& chunk) const {
+  PBOX_DCHECK(missing_workers(chunk) > 0);
+  uint32_t& rank = chunk.first_missing;
+  while (!sessions_[rank].present || chunk.claimed[rank] == chunk.full_mask) {
+    ++rank;
+    PBOX_DCHECK(rank < worker_count());
+  }
+  return rank;
 }
 
 void Session::note_nonfinite(uint32_t chunk, uint32_t round, uint64_t now_ns) {

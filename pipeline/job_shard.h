@@ -121,6 +121,7 @@ struct alignas(kCacheLineBytes) Chunk {
   // The number of workers whose gradients a result holds, by fragment. Null unless ranks may be
   // excluded.
   uint16_t* contributors[limits::kSlotRing] = {};
+  uint32_t first_missing = 0;  // no present rank below has an incomplete push of the open round
   // Replicated: weights and optimizer state are already those after the open round, which finishes
   // once the backup box has them.
   bool is_stepped = false;
@@ -256,6 +257,14 @@ class JobShard {
     const bool may_drop = sync.model == wire::SyncModel::kDrop && chunk.rounds_finished > 0;
     return may_drop && sync.quorum < present_count_ ? sync.quorum : present_count_;
   }
+  // The number of present ranks whose push of the chunk's open round is incomplete, and the lowest
+  // of them; there must be one. The search goes on where it stopped, so that all searches of a
+  // round together cost O(ranks).
+  uint32_t missing_workers(const Chunk& chunk) const {
+    PBOX_DCHECK(chunk.complete_workers <= present_count_);
+    return present_count_ - chunk.complete_workers;
+  }
+  uint32_t first_missing_rank(Chunk& chunk) const;
   // Changes whether rounds wait for the rank, and the counts that depend on it.
   void set_present(Session& session, bool present);
   const NumaArena& arena() const { return arena_; }

@@ -102,6 +102,15 @@ void Box::start() {
   control_thread_.wake_soon();
 }
 
+uint64_t Box::pulls_received() const {
+  uint64_t pulls = 0;
+  for (const Pipeline& pipeline : pipelines_) {
+    if (pipeline.engine)
+      pulls += pipeline.engine->counters().get(pipeline::Counter::kPullsReceived);
+  }
+  return pulls;
+}
+
 void Box::crash(bool silently) {
   if (!up()) return;
   rack_.control.abort_all(host_, silently);

@@ -63,6 +63,8 @@ class Box final : public ControlEnd,
   void set_small_ring(uint32_t pipeline, bool small);
 
   void check_all() { checker_->check_all(); }
+  // Since the last start.
+  uint64_t pulls_received() const;
 
  private:
   struct Pipeline {

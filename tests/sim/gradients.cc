@@ -25,7 +25,7 @@ void Gradients::fill(uint32_t rank, uint32_t process, uint32_t tensor, uint32_t 
   std::vector<float> values(elements);
   Digits digits(*this, rank, process, tensor, round);
   for (uint32_t element = 0; element < elements; ++element) {
-    values[element] = static_cast<float>(digits.at(element) << (3 * rank));
+    values[element] = static_cast<float>(digits.at(element) << (3 * (rank % kRanksToldApart)));
   }
   bytes.resize(size_t{elements} * wire::dtype_bytes(options_.dtype));
   reduce::reference::narrow(options_.dtype, bytes.data(), values.data(), elements);

@@ -16,6 +16,9 @@
 
 namespace pbox::sim {
 
+// In jobs with more ranks, digits share bits, and sums are not checked.
+inline constexpr uint32_t kRanksToldApart = 8;
+
 class Gradients {
  public:
   Gradients(uint64_t seed, uint32_t job, const JobOptions& options)

@@ -50,9 +50,10 @@ struct JobModel {
                                         uint32_t first, std::span<const float> sums) const;
 
   uint32_t element_bytes() const { return wire::dtype_bytes(options.dtype); }
+  // Only in jobs with known sums.
   uint32_t all_ranks() const { return (1u << options.workers) - 1; }
-  // False if a rogue member may push anything, so that sums mean nothing.
-  bool has_known_sums() const { return !options.rogue; }
+  // False if sums mean nothing, since a rogue member may push anything or there are too many ranks.
+  bool has_known_sums() const { return !options.rogue && options.workers <= kRanksToldApart; }
   bool may_lack_ranks() const { return options.on_worker_lost == control::LostPolicy::kPartial; }
 
   uint32_t index;

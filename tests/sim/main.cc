@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/sim/goodput.h"
+#include "tests/sim/waiting.h"
 #include "tests/sim/world.h"
 
 namespace pbox::sim {
@@ -105,6 +106,22 @@ int run_goodput(bool json) {
   return holds ? 0 : 1;
 }
 
+int run_waiting(bool json) {
+  nlohmann::json rows = nlohmann::json::array();
+  bool holds = true;
+  for (const Waiting& row : measure_waiting()) {
+    holds = holds && row.violation.empty() && row.pulls <= row.most;
+    rows.push_back({{"workers", row.workers},
+                    {"chunks", row.chunks},
+                    {"pulls_per_worker_and_second", row.pulls},
+                    {"most", row.most},
+                    {"violation", row.violation}});
+  }
+  const nlohmann::json figures = {{"waiting", rows}, {"holds", holds}};
+  std::cout << (json ? figures.dump() : figures.dump(2)) << std::endl;
+  return holds ? 0 : 1;
+}
+
 // Planted bugs are in a separate program in the same folder.
 int run_mutants(std::vector<std::string> arguments) {
   std::array<char, 4096> path{};
@@ -127,6 +144,7 @@ int run(int argc, char** argv) {
       "seeds", po::value<uint64_t>()->default_value(100), "number of seeds")(
       "from", po::value<uint64_t>()->default_value(1), "the first seed")(
       "goodput", "measure the cost of packet loss instead")(
+      "waiting", "measure how often workers ask while one rank is silent instead")(
       "mutants", "count the seeds until each planted bug is seen instead")(
       "canary", "plant one bug instead; fails if it is seen")(
       "verbose", "print the options of each seed")("trace", "print all events");
@@ -143,6 +161,7 @@ int run(int argc, char** argv) {
   }
   const bool json = options.count("json") != 0;
   if (options.count("goodput") != 0) return run_goodput(json);
+  if (options.count("waiting") != 0) return run_waiting(json);
   if (options.count("mutants") != 0 || options.count("canary") != 0) {
     std::vector<std::string> arguments;
     if (json) arguments.emplace_back("--json");

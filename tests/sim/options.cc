@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "tests/sim/gradients.h"
 #include "tests/sim/updates.h"
 
 namespace pbox::sim {
@@ -44,7 +45,7 @@ class Draw {
 // Returns the most workers whose contributions elements of the type can distinguish (gradients.h).
 uint32_t workers_max(wire::Dtype dtype) {
   switch (dtype) {
-    case wire::Dtype::kF32: return 8;
+    case wire::Dtype::kF32: return kRanksToldApart;
     case wire::Dtype::kF16: return 3;
     case wire::Dtype::kBf16: return 2;
   }

@@ -80,6 +80,7 @@ Outcome World::run() {
     if (worker->application()) outcome.rounds += worker->application()->rounds_completed();
     outcome.jobs_failed += worker->rank() == 0 && worker->failure().has_value();
   }
+  for (const auto& box : boxes_) outcome.pulls += box->pulls_received();
   outcome.trace_hash = network_.trace_hash() ^ queue_.count();
   return outcome;
 }

@@ -19,6 +19,7 @@ struct Outcome {
   uint64_t simulated_ns = 0;
   uint64_t work_ns = 0;      // time of the slowest rank, from its session to its end
   uint64_t rounds = 0;       // rounds of tensors, over all workers
+  uint64_t pulls = 0;        // PULL packets that boxes received
   uint64_t jobs_failed = 0;  // jobs that failed for a valid reason
   uint64_t trace_hash = 0;
 };

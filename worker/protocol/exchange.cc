@@ -172,14 +172,18 @@ Laggard Exchange::laggard(uint32_t tensor_id, uint64_t now_ns) const {
   for (uint32_t index = 0; index < tensor.chunk_count; ++index) {
     const Chunk& chunk = state_.chunks[tensor.first_chunk + index];
     if (!chunk.in_flight) continue;
-    if (chunk.waits_for_others && chunk.missing_workers > 0) {
-      return {.kind = Laggard::Kind::kRank,
-              .rank = chunk.first_missing_rank,
-              .missing_workers = chunk.missing_workers,
-              .asked_ns = chunk.asked_ns,
-              .waited_ms = chunk.waited_ms,
-              .last_percent = chunk.last_percent};
+    if (chunk.waits_for_others) {
+      PBOX_DCHECK(chunk.missing_workers > 0);
+      if (laggard.kind == Laggard::Kind::kRank && laggard.asked_ns >= chunk.asked_ns) continue;
+      laggard = {.kind = Laggard::Kind::kRank,
+                 .rank = chunk.first_missing_rank,
+                 .missing_workers = chunk.missing_workers,
+                 .asked_ns = chunk.asked_ns,
+                 .waited_ms = chunk.waited_ms,
+                 .last_percent = chunk.last_percent};
+      continue;
     }
+    if (laggard.kind == Laggard::Kind::kRank) continue;
     const uint64_t heard_ns = std::max(lanes_[chunk.pipeline].last_heard_ns(), chunk.pushed_ns);
     laggard = {.kind = Laggard::Kind::kBox, .silent_ns = now_ns > heard_ns ? now_ns - heard_ns : 0};
   }

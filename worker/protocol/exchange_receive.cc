@@ -125,7 +125,8 @@ void Exchange::on_result(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   chunk.result_mask |= bit;
   if ((header.flags & wire::flag::kRetransmission) != 0) chunk.is_measurable = false;
   const bool was_sending = lane.cancel_sending(chunk);
-  const bool was_waiting = std::exchange(chunk.waits_for_others, false);
+  const bool was_waiting = chunk.waits_for_others;
+  lane.end_wait(chunk, (header.flags & wire::flag::kRetransmission) != 0, now_ns);
   if (was_sending || was_waiting) lane.arm(chunk, now_ns);  // the other fragments are due now
   if (chunk.result_mask == chunk.full_mask) finish_chunk(lane, chunk, now_ns);
 }
@@ -247,6 +248,7 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   if (fetching && wire::round_distance(status.finished_round, chunk.flight_round) > 1) {
     // The round that was open when this worker joined has finished. Its result is now the newest.
     chunk.restart_result(status.finished_round - 1);
+    lane.end_wait(chunk, true, now_ns);
     lane.pull(chunk, now_ns);
     return;
   }
@@ -264,8 +266,8 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
     return on_acknowledgement(lane, chunk, status.received_mask, now_ns);
   }
   const uint64_t missing = fetching ? 0 : chunk.full_mask & ~status.received_mask;
-  chunk.waits_for_others = missing == 0 && status.missing_workers > 0;
-  if (chunk.waits_for_others) lane.leave_window(chunk);
+  if (missing == 0 && status.missing_workers > 0) return lane.wait_for_others(chunk, now_ns);
+  lane.end_wait(chunk, false, now_ns);
   if (missing == 0 || chunk.result_mask != 0) {
     lane.arm(chunk, now_ns);
     return;

@@ -9,7 +9,7 @@ namespace pbox::worker {
 void Exchange::clear_flight() {
   for (Lane& lane : lanes_) lane.clear();
   for (Chunk& chunk : state_.chunks) {
-    chunk.in_flight = chunk.in_window = chunk.on_path = false;
+    chunk.in_flight = chunk.in_window = chunk.on_path = chunk.waits_for_others = false;
     chunk.to_send = chunk.result_mask = 0;
     chunk.restoring = chunk.announced = false;
   }

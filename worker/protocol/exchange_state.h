@@ -39,6 +39,7 @@ struct ExchangeChunk {
   uint32_t flight_round = 0;  // round of the push or result in flight
   uint32_t clock = 0;         // clock of the current result: the minimum over its fragments
   uint32_t probes = 0;        // sent since the push; sets the back-off
+  uint32_t flight_index = 0;  // position among the lane's chunks in flight, or those that wait
   uint16_t missing_workers = 0;
   uint16_t first_missing_rank = 0;
   uint16_t last_percent = 0;           // progress of first_missing_rank, as in StatusPayload
@@ -50,7 +51,7 @@ struct ExchangeChunk {
   bool on_path = false;        // in the window, and may still be on its way
   bool is_measurable = false;  // the time from push to result shows the path's and the ranks' time
   bool retransmitting = false;
-  bool waits_for_others = false;  // the box has all of this worker's fragments
+  bool waits_for_others = false;  // the box has all of its push and waits for other ranks
   bool restoring = false;    // sends the previous round's result to the box before it continues
   bool pulls_first = false;  // the box may already have the push, or even the result
   bool pushed = false;       // some of `round` was pushed, in this session or an earlier one

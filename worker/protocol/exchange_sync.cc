@@ -101,7 +101,7 @@ void Exchange::on_cached_result(Lane& lane, Chunk& chunk, const wire::Parsed& pa
   if (finish_if_readable(lane, chunk, now_ns)) return;
   // the other fragments are due now
   if (chunk.waits_for_others && (state_.held_mask(chunk) & bit) != 0) {
-    chunk.waits_for_others = false;
+    lane.end_wait(chunk, (header.flags & wire::flag::kRetransmission) != 0, now_ns);
     lane.arm(chunk, now_ns);
   }
 }
@@ -117,8 +117,8 @@ void Exchange::on_acknowledgement(Lane& lane, Chunk& chunk, uint64_t received_ma
   // `is_news`: the push has just been acknowledged and newer weights have been asked for. With ESSP
   // they are not asked for.
   if (is_news && state_.session.sync.model != wire::SyncModel::kEssp) return;
-  chunk.waits_for_others = chunk.missing_workers > 0;
-  if (chunk.waits_for_others) lane.leave_window(chunk);
+  if (chunk.missing_workers > 0) return lane.wait_for_others(chunk, now_ns);
+  lane.end_wait(chunk, false, now_ns);
   lane.arm(chunk, now_ns);
 }
 

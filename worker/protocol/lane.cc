@@ -1,11 +1,18 @@
 #include "worker/protocol/lane.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace pbox::worker {
 namespace {
+
+// How often a lane asks for chunks that wait for other ranks, and for how many at a time.
+constexpr uint64_t kPollFloorNs = 10'000'000;
+constexpr uint64_t kPollCapNs = 100'000'000;
+constexpr uint32_t kPollCountMin = 2;
+constexpr uint32_t kPollCountMax = 64;
 
 // Whether the exchange shows which packet a result answers. In broadcast BSP a result that is sent
 // again is marked, so the time to an unmarked one can be measured even if the worker has probed. In
@@ -35,6 +42,8 @@ void Lane::clear() {
   sending_.clear();
   to_probe_.clear();
   in_flight_.clear();
+  waiting_.clear();
+  poll_at_ns_ = UINT64_MAX;
   pushed_.clear();
   outstanding_bytes_ = path_bytes_ = 0;
   deadline_ns_ = UINT64_MAX;
@@ -65,14 +74,82 @@ void Lane::end_flight(ExchangeChunk& chunk) {
   PBOX_DCHECK(chunk.in_flight);
   chunk.in_flight = false;
   leave_window(chunk);
-  const uint32_t id = state_.chunk_id(chunk);
-  const auto found = std::find(in_flight_.begin(), in_flight_.end(), id);
-  PBOX_DCHECK(found != in_flight_.end());
-  *found = in_flight_.back();
-  in_flight_.pop_back();
+  remove(chunk.waits_for_others ? waiting_ : in_flight_, chunk);
+  chunk.waits_for_others = false;
   if (in_flight_.empty()) deadline_ns_ = UINT64_MAX;
-  drop_unsent(id);
+  if (waiting_.empty()) poll_at_ns_ = UINT64_MAX;
+  drop_unsent(state_.chunk_id(chunk));
   note_overtaken(chunk);
+}
+
+void Lane::add(std::vector<uint32_t>& list, ExchangeChunk& chunk) {
+  chunk.flight_index = static_cast<uint32_t>(list.size());
+  list.push_back(state_.chunk_id(chunk));
+}
+
+void Lane::remove(std::vector<uint32_t>& list, const ExchangeChunk& chunk) {
+  PBOX_DCHECK(chunk.flight_index < list.size());
+  PBOX_DCHECK(list[chunk.flight_index] == state_.chunk_id(chunk));
+  list[chunk.flight_index] = list.back();
+  this->chunk(list.back()).flight_index = chunk.flight_index;
+  list.pop_back();
+}
+
+void Lane::wait_for_others(ExchangeChunk& chunk, uint64_t now_ns) {
+  PBOX_DCHECK(chunk.in_flight);
+  cancel_sending(chunk);
+  leave_window(chunk);
+  if (chunk.waits_for_others) return;
+  remove(in_flight_, chunk);
+  add(waiting_, chunk);
+  chunk.waits_for_others = true;
+  if (waiting_.size() > 1) return;
+  poll_count_ = kPollCountMin;
+  poll_turn_ = 0;
+  set_poll(kPollFloorNs, now_ns);
+}
+
+void Lane::end_wait(ExchangeChunk& chunk, bool found, uint64_t now_ns) {
+  if (!chunk.waits_for_others) return;
+  remove(waiting_, chunk);
+  add(in_flight_, chunk);
+  chunk.waits_for_others = false;
+  poll_found_ = poll_found_ || found;
+  if (waiting_.empty()) {
+    poll_at_ns_ = UINT64_MAX;
+  } else {  // other results are due too, or were lost
+    const uint64_t at_ns = std::exchange(poll_at_ns_, UINT64_MAX);
+    set_poll(kPollFloorNs, now_ns);
+    poll_at_ns_ = std::min(poll_at_ns_, at_ns);
+  }
+}
+
+void Lane::set_poll(uint64_t interval_ns, uint64_t now_ns) {
+  const uint64_t timeout_ns = rtt_.timeout_ns(state_.session.rto_floor_ns);
+  poll_interval_ns_ = std::clamp(interval_ns, std::min(timeout_ns, kPollCapNs), kPollCapNs);
+  const uint64_t wait_ns = poll_interval_ns_;
+  poll_at_ns_ = now_ns + wait_ns * 3 / 4 + state_.rng.below(wait_ns / 2 + 1);
+}
+
+// Asks for the oldest waiting chunk, and for others in turn.
+bool Lane::poll(uint64_t now_ns) {
+  if (poll_at_ns_ > now_ns) return false;
+  PBOX_DCHECK(!waiting_.empty());
+  poll_count_ = poll_found_ ? std::min(2 * poll_count_, kPollCountMax) : kPollCountMin;
+  const auto oldest = std::min_element(
+      waiting_.begin(), waiting_.end(),
+      [this](uint32_t a, uint32_t b) { return chunk(a).push_sequence < chunk(b).push_sequence; });
+  to_probe_.push_back(*oldest);
+  const size_t others = std::min<size_t>(poll_count_ - 1, waiting_.size() - 1);
+  for (size_t asked = 0; asked < others; ++poll_turn_) {
+    const uint32_t id = waiting_[poll_turn_ % waiting_.size()];
+    if (id == *oldest) continue;
+    to_probe_.push_back(id);
+    ++asked;
+  }
+  set_poll(poll_found_ ? kPollFloorNs : 2 * poll_interval_ns_, now_ns);
+  poll_found_ = false;
+  return true;
 }
 
 void Lane::leave_path(ExchangeChunk& chunk) {
@@ -93,16 +170,11 @@ void Lane::arm(ExchangeChunk& chunk, uint64_t now_ns) {
   // The interval doubles per unanswered probe, up to 64 ms or the time-out itself. It varies by
   // +/-25 %, so that workers do not probe in step.
   constexpr uint64_t kBackOffCapNs = 64'000'000;
-  constexpr uint64_t kPollFloorNs = 10'000'000;
-  constexpr uint64_t kPollSpacingNs = 200'000;  // per chunk of the lane that waits for other ranks
-  PBOX_DCHECK(chunk.in_flight);
+  PBOX_DCHECK(chunk.in_flight && !chunk.waits_for_others);
   const uint64_t base = rtt_.timeout_ns(state_.session.rto_floor_ns);
   uint64_t wait = base << std::min<uint32_t>(chunk.probes, 6);
   wait = std::min(wait, std::max(base, kBackOffCapNs));
   if (chunk.overtaken && chunk.probes <= 1) wait = usual_answer_ns();
-  if (chunk.waits_for_others) {
-    wait = std::max({wait, kPollFloorNs, in_flight_.size() * kPollSpacingNs});
-  }
   set_deadline(chunk, now_ns + wait * 3 / 4 + state_.rng.below(wait / 2 + 1));
 }
 
@@ -160,8 +232,8 @@ void Lane::note_overtaken(const ExchangeChunk& done) {
 
 bool Lane::probe_overdue(uint64_t now_ns, bool receiving) {
   constexpr uint64_t kPollAgainNs = 100'000;
-  if (deadline_ns_ > now_ns) return false;
-  bool probes = false;
+  bool probes = poll(now_ns);
+  if (deadline_ns_ > now_ns) return probes;
   deadline_ns_ = UINT64_MAX;
   for (const uint32_t id : in_flight_) {
     ExchangeChunk& chunk = this->chunk(id);
@@ -186,7 +258,7 @@ bool Lane::probe_overdue(uint64_t now_ns, bool receiving) {
 
 void Lane::pull(ExchangeChunk& chunk, uint64_t now_ns) {
   to_probe_.push_back(state_.chunk_id(chunk));
-  arm(chunk, now_ns);
+  if (!chunk.waits_for_others) arm(chunk, now_ns);
 }
 
 }  // namespace pbox::worker

@@ -4,11 +4,18 @@
 // A chunk is queued by priority, enters the window, is pushed fragment by fragment, and stays in
 // flight until its result has arrived. If the result is late, the lane asks for it with a PULL.
 //
+// Where the box waits for other ranks, results come unasked once those ranks have pushed. The lane
+// then only guards against losing one: each poll asks for the oldest waiting chunk, which says who
+// is late, and for one other in turn, with a back-off to 100 ms. So what a late rank costs does not
+// depend on the number of chunks. While polls find results that the box has, which is loss, they
+// come more often and ask for twice as many chunks each time.
+//
 // The lane reads and changes the chunks of its pipeline in the shared ExchangeState, which must
 // outlive it and must not move. It allocates only when a queue grows. One thread at a time, the one
 // that drives the Exchange.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -44,8 +51,12 @@ class Lane {
   void drop_unsent(uint32_t chunk_id);
   // The chunk is no longer in flight: as much of it as was asked for has been answered.
   void end_flight(ExchangeChunk& chunk);
-  // The chunk waits for other ranks, and makes room for other chunks.
-  void leave_window(ExchangeChunk& chunk);
+  // The box has all of the chunk's push and waits for other ranks. The chunk makes room for others,
+  // and its timer stops: the lane polls for all such chunks together.
+  void wait_for_others(ExchangeChunk& chunk, uint64_t now_ns);
+  // The wait is over. The caller arms the chunk's timer, or sends. `found`: the box had the result
+  // all along, and a poll has found it.
+  void end_wait(ExchangeChunk& chunk, bool found, uint64_t now_ns);
   // Measures the path with the time from the chunk's push until now. A chunk that was probed too
   // early is measured too. Otherwise a path that becomes slower would have all its chunks probed,
   // and its new time would never be known.
@@ -62,7 +73,7 @@ class Lane {
   // were overtaken count as overdue.
   bool probe_overdue(uint64_t now_ns, bool receiving);
   // Not later than the deadline of any chunk in flight; UINT64_MAX if none is in flight.
-  uint64_t deadline_ns() const { return deadline_ns_; }
+  uint64_t deadline_ns() const { return std::min(deadline_ns_, poll_at_ns_); }
 
   // As Exchange's, for this lane.
   std::span<const nic::TxPacket> to_send(uint64_t now_ns);
@@ -77,7 +88,7 @@ class Lane {
   // Forgets everything that is queued, in flight or built.
   void clear();
 
-  bool is_idle() const { return in_flight_.empty(); }
+  bool is_idle() const { return in_flight_.empty() && waiting_.empty(); }
   uint32_t spi() const { return spi_; }
   uint64_t last_heard_ns() const { return last_heard_ns_; }
   uint64_t smoothed_rtt_ns() const { return rtt_.smoothed_ns(); }
@@ -94,6 +105,11 @@ class Lane {
                nic::TxPacket& packet);
 
   void leave_path(ExchangeChunk& chunk);
+  void leave_window(ExchangeChunk& chunk);
+  void add(std::vector<uint32_t>& list, ExchangeChunk& chunk);
+  void remove(std::vector<uint32_t>& list, const ExchangeChunk& chunk);
+  bool poll(uint64_t now_ns);
+  void set_poll(uint64_t interval_ns, uint64_t now_ns);
   void set_deadline(ExchangeChunk& chunk, uint64_t deadline_ns);
   void note_overtaken(const ExchangeChunk& done);
   bool is_still_expected(const ExchangeChunk& chunk, uint64_t now_ns, uint64_t& until_ns) const;
@@ -114,7 +130,13 @@ class Lane {
   SendQueue queue_;                  // chunks that wait for the window
   std::deque<uint32_t> sending_;     // chunks with to_send != 0, in the queue's order
   std::deque<uint32_t> to_probe_;    // chunks to PULL
-  std::vector<uint32_t> in_flight_;  // chunks in flight, in no order
+  std::vector<uint32_t> in_flight_;  // chunks in flight with timers of their own, in no order
+  std::vector<uint32_t> waiting_;    // chunks in flight that wait for other ranks, in no order
+  uint64_t poll_at_ns_ = UINT64_MAX;
+  uint64_t poll_interval_ns_ = 0;
+  uint32_t poll_count_ = 0;  // chunks to ask for in the next poll
+  size_t poll_turn_ = 0;     // position in waiting_ of the next chunk whose turn it is
+  bool poll_found_ = false;  // the last poll found a result that was ready
   struct Pushed {
     uint32_t chunk = 0;
     uint64_t sequence = 0;

@@ -131,7 +131,7 @@ void Lane::start_flight(ExchangeChunk& chunk, uint64_t now_ns) {
   chunk.mark = window_.leave(path_bytes_, now_ns);
   outstanding_bytes_ += chunk.wire_bytes;
   path_bytes_ += chunk.wire_bytes;
-  in_flight_.push_back(id);
+  add(in_flight_, chunk);
   chunk.in_flight = chunk.in_window = chunk.on_path = true;
   chunk.acknowledged_mask = 0;
   chunk.waits_for_others = false;

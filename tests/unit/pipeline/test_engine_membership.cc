@@ -298,4 +298,31 @@ TEST_CASE("rounds that exclusions finish in succession do not pile up in the egr
   }
 }
 
+TEST_CASE("STATUS names the lowest present rank that is late, also after ranks go and return") {
+  Box box;
+  JobOptions job;
+  job.workers = 4;
+  JobShard& shard = box.admit(job);
+  box.push_chunk(job, 2, 1.0f);
+  const auto first_late = [&](uint16_t generation) {
+    box.take_all();
+    box.deliver(of_generation(box.pull(job, 2, 0), generation));
+    const auto sent = box.take_all();
+    REQUIRE(sent.size() == 1);
+    const wire::StatusPayload status = sent[0].status();
+    return std::pair(uint32_t{status.missing_workers}, uint32_t{status.first_missing_rank});
+  };
+  CHECK(first_late(shard.generation) == std::pair(3u, 0u));
+  exclude(box, shard, 0, 20);
+  CHECK(first_late(20) == std::pair(2u, 1u));
+  box.deliver(of_generation(box.push(job, 1, 0, 1.0f), 20));  // a part is not all of it
+  CHECK(first_late(20) == std::pair(2u, 1u));
+  for (const uint32_t fragment : {1u, 2u}) {
+    box.deliver(of_generation(box.push(job, 1, fragment, 1.0f), 20));
+  }
+  CHECK(first_late(20) == std::pair(1u, 3u));
+  admit(box, shard, 0, 21);
+  CHECK(first_late(21) == std::pair(2u, 0u));
+}
+
 }  // namespace pbox::test
