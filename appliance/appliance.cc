@@ -38,8 +38,32 @@ std::string Appliance::address_and_port(const std::string& address, uint16_t por
   return endpoint ? nic::to_string(*endpoint) : address + ":" + std::to_string(port);
 }
 
-void Appliance::log(EventLog::Level level, const char* name, const std::string& text) {
-  events_.write(level, name, text, monotonic_ns());
+void Appliance::log(EventLog::Level level, const char* name, const std::string& text,
+                    const std::string& job) {
+  events_.write(level, name, text, monotonic_ns(), job);
+}
+
+void Appliance::on_registry_event(const control::RegistryEvent& event) {
+  using Severity = control::RegistryEvent::Severity;
+  log(level_of(event.severity), event.name, event.text, event.job);
+  if (event.job.empty() || event.severity == Severity::kDebug) return;
+  const bool warns = event.severity == Severity::kWarning;
+  history_.add_event(event.job, {.name = event.name, .warns = warns, .text = event.text},
+                     monotonic_ns());
+}
+
+// Work that is due about once a second.
+void Appliance::on_second() {
+  const uint64_t now_ns = monotonic_ns();
+  events_.end_windows(now_ns);
+  history_.add_second(pipelines_->views(), now_ns);
+  if (seconds_++ % admin::History::kJobIntervalSeconds == 0) {
+    history_.add_interval(registry_->views(now_ns), now_ns);
+  }
+  second_timer_.expires_after(std::chrono::seconds(1));
+  second_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) on_second();
+  });
 }
 
 Status Appliance::check_host() {
@@ -91,22 +115,20 @@ Status Appliance::start() {
   registry_ = std::make_unique<control::JobRegistry>(
       options, *pipelines_, epochs(), parts(), snapshot_store_ ? &*snapshot_store_ : nullptr,
       upstream_ ? &*upstream_ : nullptr, backups_ ? &*backups_ : nullptr);
-  auto control =
-      control::ControlServer::start(context_,
-                                    {.listen = config_.box.listen,
-                                     .port = config_.control.port,
-                                     .connections_max = config_.control.connections_max,
-                                     .on_event =
-                                         [this](const control::RegistryEvent& event) {
-                                           log(level_of(event.severity), event.name, event.text);
-                                         }},
-                                    *registry_);
+  auto control = control::ControlServer::start(
+      context_,
+      {.listen = config_.box.listen,
+       .port = config_.control.port,
+       .connections_max = config_.control.connections_max,
+       .on_event = [this](const control::RegistryEvent& event) { on_registry_event(event); }},
+      *registry_);
   if (!control) return control.error();
   control_ = std::move(*control);
   join_cluster(seed);
   if (const Status status = start_admin(); !status) return status.error();
   wait_for_signal();
   look_for_late_rounds();
+  on_second();
   if (config_.data.port == config::PortKind::kRdma) look_for_port_events();
 
   std::string where = "control=" + address_and_port(config_.box.listen, control_->port());
@@ -114,7 +136,7 @@ Status Appliance::start() {
   log(EventLog::Level::kInfo, "ready", where);
   std::printf("pboxd ready %s\n", where.c_str());
   std::fflush(stdout);
-  watchdog_.emplace(pipelines_->views());
+  watchdog_.emplace(pipelines_->views(), control_ticks_);
   notify_ready("serving, " + where);
   return ok_status();
 }
@@ -242,6 +264,7 @@ void Appliance::finish_drain(int polls_left) {
 void Appliance::run() {
   context_.run();
   if (admin_) admin_->stop();
+  events_.finish();
   log(EventLog::Level::kInfo, "stopped", "all jobs ended");
 }
 
@@ -280,6 +303,9 @@ std::vector<control::JobView> Appliance::jobs() const {
 }
 std::vector<control::StragglerView> Appliance::stragglers() const {
   return registry_->stragglers(monotonic_ns());
+}
+admin::HistoryView Appliance::history() const {
+  return history_.view(monotonic_ns());
 }
 Status Appliance::set_priorities(const std::string& job, wire::PriorityPolicy policy) {
   const Status set = registry_->set_priorities(job, policy);

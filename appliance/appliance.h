@@ -2,6 +2,7 @@
 // configuration to a serving box, and stops it again.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -45,6 +46,7 @@ class Appliance : public admin::AdminSource {
   std::vector<admin::PipelineView> pipelines() const override;
   std::vector<control::JobView> jobs() const override;
   std::vector<control::StragglerView> stragglers() const override;
+  admin::HistoryView history() const override;
   admin::ClusterView cluster() const override;
   cluster::BalancingView balancing() const override;
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override;
@@ -81,7 +83,10 @@ class Appliance : public admin::AdminSource {
   void reload();
   void drain(const char* why);
   void finish_drain(int polls_left);
-  void log(EventLog::Level level, const char* name, const std::string& text);
+  void log(EventLog::Level level, const char* name, const std::string& text,
+           const std::string& job = {});
+  void on_registry_event(const control::RegistryEvent& event);
+  void on_second();
 
   config::Config config_;
   std::function<config::ParseOutcome()> read_again_;
@@ -89,6 +94,9 @@ class Appliance : public admin::AdminSource {
   boost::asio::signal_set signals_{context_};
   boost::asio::steady_timer drain_timer_{context_};
   EventLog events_;
+  boost::asio::steady_timer second_timer_{context_};
+  uint32_t seconds_ = 0;  // calls of on_second()
+  admin::History history_;
   host::HostFacts facts_;        // read at start
   topology::Topology topology_;  // plan of config_ on facts_
   uint64_t started_ns_ = 0;
@@ -99,6 +107,7 @@ class Appliance : public admin::AdminSource {
   uint64_t late_recorded_ns_ = 0;    // time of the last late-round file; 0: none
   boost::asio::steady_timer port_event_timer_{context_};
   std::unique_ptr<pipelines::PipelineSet> pipelines_;
+  std::atomic<uint64_t> control_ticks_ = 0;  // advances while the control thread makes progress
   std::optional<Watchdog> watchdog_;
   std::unique_ptr<storage::Disk> disk_;
   std::optional<storage::EpochStore> epochs_;

@@ -65,6 +65,8 @@ void Appliance::open_part_maps() {
           .chunk_bytes = [this] { return static_cast<uint32_t>(config_.jobs.chunk_bytes); },
           .box_directory = [this]() -> const cluster::BoxDirectory& { return *box_directory_; },
           .has_job = [this](const std::string& job) { return registry_->has_job(job); },
+          .running = [this](const std::string& job) { return registry_->running(job); },
+          .report = [this] { return registry_->report(); },
           .on_change =
               [this] {
                 registry_->on_parts_changed();
@@ -72,7 +74,11 @@ void Appliance::open_part_maps() {
               },
           .on_answers = [this] { control_->flush(); },
           .log = [this](cluster::BoxDirectory::Severity severity, const char* event,
-                        const std::string& text) { log_cluster(severity, event, text); }});
+                        const std::string& text) { log_cluster(severity, event, text); },
+          .loads =
+              [this] {
+                return cluster::to_messages(balancer_ ? balancer_->loads() : cluster::JobLoads());
+              }});
 }
 
 void Appliance::log_cluster(cluster::BoxDirectory::Severity severity, const char* event,
@@ -106,8 +112,8 @@ void Appliance::log_store(const cluster::Health& health) {
   } else {
     log(EventLog::Level::kWarning, "cluster_store",
         "the cluster store is down: " + health.error +
-            ". Jobs go on; which boxes there are and which one leads is not known until it is "
-            "back");
+            ". Running jobs go on; until it is back no job can begin, no part can move, and which "
+            "boxes there are and which one leads may be out of date");
   }
 }
 
@@ -132,7 +138,9 @@ Status Appliance::set_draining(const std::string& box, bool draining) {
 
 admin::ClusterView Appliance::cluster() const {
   const cluster::Health& health = store_->health();
+  const bool is_alone = config_.cluster.store != config::StoreKind::kEtcd;
   admin::ClusterView view{.name = config_.cluster.name,
+                          .store = is_alone ? "local" : "etcd",
                           .store_up = health.up,
                           .store_error = health.error,
                           .is_leader = box_directory_->leads(),
@@ -144,7 +152,8 @@ admin::ClusterView Appliance::cluster() const {
   for (const cluster::BoxRecord& box : view.boxes) {
     if (!part_maps_) break;
     view.duties[box.name] = {.parts = part_maps_->parts_of(box.name),
-                             .draining = part_maps_->is_draining(box.name)};
+                             .draining = part_maps_->is_draining(box.name),
+                             .drain_obstacle = part_maps_->drain_obstacle(box.name)};
   }
   return view;
 }

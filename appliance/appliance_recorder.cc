@@ -35,6 +35,7 @@ void Appliance::look_for_late_rounds() {
   late_timer_.expires_after(kLateLookInterval);
   late_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
+    control_ticks_.fetch_add(1, std::memory_order_relaxed);
     record_late_rounds(monotonic_ns());
     look_for_late_rounds();
   });

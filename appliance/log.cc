@@ -7,6 +7,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
+
 namespace pbox::appliance {
 namespace {
 
@@ -66,22 +68,48 @@ void configure_log(const config::Log& log) {
   spdlog::flush_on(spdlog::level::info);
 }
 
-void EventLog::write(Level level, const std::string& name, const std::string& text,
-                     uint64_t now_ns) {
-  Window& window = windows_[name];
+void EventLog::write(Level level, const std::string& name, const std::string& text, uint64_t now_ns,
+                     const std::string& job) {
+  if (!spdlog::should_log(level_of(level))) return;
+  if (now_ns - jobs_.started_ns >= kWindowNs) jobs_ = {.started_ns = now_ns};
+  const bool counts_for_job = !job.empty() && jobs_.written < kJobEventsPerWindow;
+  if (counts_for_job) ++jobs_.written;
+  const Subject subject{name, counts_for_job ? job : ""};
+  auto [found, is_new] = windows_.try_emplace(subject, Window{.started_ns = now_ns});
+  Window& window = found->second;
   if (now_ns - window.started_ns >= kWindowNs) {
-    const uint64_t suppressed = window.suppressed;
-    window = {now_ns, 0, 0};
-    if (suppressed > 0) {
-      emit(level, name, std::to_string(suppressed) + " more of these were not written");
-    }
+    tell(subject, window);
+    window = {.started_ns = now_ns};
   }
   if (window.written >= kEventsPerWindow) {
-    ++window.suppressed;
+    ++window.left_out;
+    window.level = level;
     return;
   }
   ++window.written;
   emit(level, name, text);
+}
+
+void EventLog::end_windows(uint64_t now_ns) {
+  std::erase_if(windows_, [now_ns](const auto& entry) {
+    const bool is_over = now_ns - entry.second.started_ns >= kWindowNs;
+    if (is_over) tell(entry.first, entry.second);
+    return is_over;
+  });
+}
+
+void EventLog::finish() {
+  for (const auto& [subject, window] : windows_) tell(subject, window);
+  windows_.clear();
+}
+
+void EventLog::tell(const Subject& subject, const Window& window) {
+  if (window.left_out == 0) return;
+  PBOX_CHECK(window.written == kEventsPerWindow);
+  const auto& [name, job] = subject;
+  emit(window.level, name,
+       (job.empty() ? "" : "job '" + job + "': ") + std::to_string(window.left_out) +
+           " more of these were not written");
 }
 
 }  // namespace pbox::appliance

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "config/config.h"
 
@@ -13,23 +14,38 @@ namespace pbox::appliance {
 // Sets up the process's logger. Called again on SIGHUP.
 void configure_log(const config::Log& log);
 
-// Writes at most kEventsPerWindow events of each name in a window. Counts the rest and logs the
-// count when the window ends, so that a misbehaving peer cannot fill a disk.
+// Limits events, so that a misbehaving peer cannot fill a disk. In a window it writes at most
+// kEventsPerWindow events of one name, and of one name and job if the event is about a job. All
+// jobs together may write kJobEventsPerWindow; further events about jobs are limited by name alone.
+// The rest is counted, and the count is written when the window ends, or when the program does.
 class EventLog {
  public:
   enum class Level { kDebug, kInfo, kWarning, kError };
-  void write(Level level, const std::string& name, const std::string& text, uint64_t now_ns);
+  // `job`: the job that the event is about; empty: none.
+  void write(Level level, const std::string& name, const std::string& text, uint64_t now_ns,
+             const std::string& job = {});
+  // Says what was left out in windows that have ended. To be called about once a second.
+  void end_windows(uint64_t now_ns);
+  // Says what was left out until now. To be called before the program ends.
+  void finish();
 
   static constexpr uint32_t kEventsPerWindow = 20;
+  static constexpr uint32_t kJobEventsPerWindow = 10'000;
   static constexpr uint64_t kWindowNs = 10'000'000'000;
 
  private:
   struct Window {
     uint64_t started_ns = 0;
     uint32_t written = 0;
-    uint64_t suppressed = 0;
+    uint64_t left_out = 0;
+    Level level = Level::kDebug;  // the newest one that was left out
   };
-  std::map<std::string, Window> windows_;
+  using Subject = std::pair<std::string, std::string>;  // name of the event, job
+
+  static void tell(const Subject& subject, const Window& window);
+
+  std::map<Subject, Window> windows_;  // only those that have not ended
+  Window jobs_;                        // events about jobs
 };
 
 }  // namespace pbox::appliance

@@ -8,6 +8,14 @@
 
 namespace pbox::appliance {
 
+namespace {
+
+// sd_watchdog_enabled(3) asks for half the limit. A quarter lets one late look pass without a
+// restart.
+constexpr uint32_t kLooksPerLimit = 4;
+
+}  // namespace
+
 void notify_ready(const std::string& status) {
   sd_notify(0, ("READY=1\nSTATUS=" + status).c_str());
 }
@@ -16,15 +24,17 @@ void notify_stopping(const std::string& status) {
   sd_notify(0, ("STOPPING=1\nSTATUS=" + status).c_str());
 }
 
-Watchdog::Watchdog(std::vector<admin::PipelineView> pipelines)
-    : pipelines_(std::move(pipelines)), ticks_(pipelines_.size(), 0) {
+Watchdog::Watchdog(std::vector<admin::PipelineView> pipelines,
+                   const std::atomic<uint64_t>& control_ticks)
+    : pipelines_(std::move(pipelines)),
+      ticks_(pipelines_.size(), 0),
+      control_ticks_(control_ticks) {
   uint64_t limit_us = 0;
   if (sd_watchdog_enabled(0, &limit_us) <= 0) return;
-  // sd_watchdog_enabled(3) asks for half the limit. A quarter lets one late look pass without a
-  // restart. A sleeping pipeline gives ten signs of life a second.
+  // A sleeping pipeline gives ten signs of life a second.
   thread_ = std::thread([this, limit_us] {
     name_current_thread("watchdog");
-    run(std::chrono::microseconds(limit_us / 4));
+    run(std::chrono::microseconds(limit_us / kLooksPerLimit));
   });
 }
 
@@ -41,7 +51,7 @@ void Watchdog::run(std::chrono::microseconds interval) {
   std::unique_lock lock(mutex_);
   bool complained = false;
   while (!stopped_.wait_for(lock, interval, [this] { return stop_; })) {
-    const std::string silent = silent_pipeline();
+    const std::string silent = silent_thread();
     if (silent.empty()) {
       sd_notify(0, std::exchange(complained, false) ? "WATCHDOG=1\nSTATUS=all pipelines go on"
                                                     : "WATCHDOG=1");
@@ -52,12 +62,18 @@ void Watchdog::run(std::chrono::microseconds interval) {
   }
 }
 
-std::string Watchdog::silent_pipeline() {
+std::string Watchdog::silent_thread() {
   std::string silent;
   for (size_t index = 0; index < pipelines_.size(); ++index) {
     const uint64_t ticks = pipelines_[index].counters->get(pipeline::Counter::kTicks);
     if (std::exchange(ticks_[index], ticks) != ticks) continue;
     silent = "pipeline " + std::to_string(pipelines_[index].index) + " gives no sign of life";
+  }
+  const uint64_t control_ticks = control_ticks_.load(std::memory_order_relaxed);
+  const bool is_control_silent = std::exchange(control_ticks_seen_, control_ticks) == control_ticks;
+  control_silent_looks_ = is_control_silent ? control_silent_looks_ + 1 : 0;
+  if (silent.empty() && control_silent_looks_ >= kControlPatience * kLooksPerLimit) {
+    silent = "the control thread gives no sign of life";
   }
   return silent;
 }

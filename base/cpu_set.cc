@@ -2,20 +2,37 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <cerrno>
 
 namespace pbox {
 
-Result<CpuSet> current_affinity() {
+namespace {
+
+// `thread`: a thread's kernel id; 0: the calling thread.
+Result<CpuSet> affinity_of(pid_t thread) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return system_error("sched_getaffinity", errno);
+  if (sched_getaffinity(thread, sizeof(set), &set) != 0) {
+    return system_error("sched_getaffinity", errno);
+  }
   CpuSet result;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (CPU_ISSET(cpu, &set)) result.cpus.push_back(cpu);
   }
   return result;
+}
+
+}  // namespace
+
+Result<CpuSet> current_affinity() {
+  return affinity_of(0);
+}
+
+// The main thread's id is the process's.
+Result<CpuSet> main_thread_affinity() {
+  return affinity_of(getpid());
 }
 
 Status pin_current_thread(const CpuSet& cpus) {

@@ -15,6 +15,9 @@ struct CpuSet {
 // Returns the CPUs that the calling thread may run on (sched_getaffinity).
 Result<CpuSet> current_affinity();
 
+// Returns the CPUs that the process's main thread may run on. Any thread.
+Result<CpuSet> main_thread_affinity();
+
 // Restricts the calling thread to these CPUs and verifies that the kernel did so. `cpus` must hold
 // at least one CPU. An error names the CPUs.
 Status pin_current_thread(const CpuSet& cpus);

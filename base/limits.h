@@ -42,7 +42,8 @@ inline constexpr uint32_t kPartsPerJobMax = 256;
 inline constexpr uint32_t kTensorsPerJobMax = 65'536;
 inline constexpr uint32_t kTensorNameBytesMax = 256;
 inline constexpr uint32_t kJobNameBytesMax = 128;
-inline constexpr uint32_t kJobsMax = 64;
+// A box's memory bounds its jobs; this bounds the rows of its tables and pages.
+inline constexpr uint32_t kJobsMax = 1024;
 inline constexpr uint32_t kSlotRing = 2;  // rounds kept for each chunk, indexed by round & 1
 
 // --- workers ---
@@ -52,6 +53,11 @@ inline constexpr uint32_t kMemoryRegionsMax = 1024;  // regions a worker has reg
 inline constexpr uint32_t kPipelinesMax = 64;
 inline constexpr uint32_t kSessionsPerPipelineMax = 4096;  // index: low 12 bits of an spi
 static_assert((kSessionsPerPipelineMax & (kSessionsPerPipelineMax - 1)) == 0);
+// A shard is one part of a job on one pipeline, or all of a job's chunks there if it has one part.
+// Admission refuses a part whose pipelines have no place left. Memory is used up first, except by
+// very small jobs. An idle turn of the loop looks at each shard, which bounds this number.
+inline constexpr uint32_t kShardsPerPipelineMax = 1024;
+static_assert(kShardsPerPipelineMax <= kSessionsPerPipelineMax);  // each has a session
 inline constexpr uint32_t kBurstPackets = 64;
 
 // --- credit ---

@@ -13,6 +13,10 @@ constexpr size_t kHugepageBytes = 2u << 20;
 
 }  // namespace
 
+size_t NumaArena::mapped_bytes(size_t bytes) {
+  return align_up(bytes == 0 ? 1 : bytes, bytes >= kHugepageBytes ? kHugepageBytes : kPageBytes);
+}
+
 NumaArena::~NumaArena() {
   if (data_ != nullptr) munmap(data_, size_);
 }
@@ -38,7 +42,7 @@ Result<NumaArena> NumaArena::create(size_t bytes, Hugepages use) {
 
 Result<NumaArena> NumaArena::create(size_t bytes, int node, Hugepages use, Bind bind) {
   const bool is_large = bytes >= kHugepageBytes;
-  const size_t size = align_up(bytes == 0 ? 1 : bytes, is_large ? kHugepageBytes : kPageBytes);
+  const size_t size = mapped_bytes(bytes);
   if (is_large && use == Hugepages::kIfFree) {
     auto arena = map(size, MAP_HUGETLB | MAP_HUGE_2MB, node, bind);
     // mmap reserves hugepages from the pool of the whole machine, but a page fault takes them from

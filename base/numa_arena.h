@@ -37,6 +37,10 @@ class NumaArena {
   // load libnuma.
   static Result<NumaArena> create(size_t bytes, int node, Hugepages use = Hugepages::kIfFree);
 
+  // Returns the bytes that create() maps for `bytes`: whole pages, of 2 MiB if it is so large that
+  // it may get hugepages.
+  static size_t mapped_bytes(size_t bytes);
+
   std::byte* data() const { return data_; }  // page-aligned
   size_t size() const { return size_; }
   int node() const { return node_; }  // as asked for in create()

@@ -19,6 +19,11 @@ struct Endpoint {
   bool is_loopback() const;  // in 127.0.0.0/8, or ::1
 };
 
+// The address of this host at one end of a path, as in Endpoint::address and of the family of the
+// peer at the other end. All zero: unknown.
+using LocalAddress = std::array<uint8_t, 16>;
+inline constexpr LocalAddress kNoLocalAddress{};
+
 // Parses a numeric address, such as "127.0.0.1" or "::1"; it resolves no names. Any thread.
 Result<Endpoint> parse_endpoint(const std::string& address, uint16_t port);
 

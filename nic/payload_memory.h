@@ -32,7 +32,8 @@ class PayloadMemory {
     }
   };
 
-  explicit PayloadMemory(size_t regions_max = limits::kJobsMax) : regions_(regions_max) {}
+  explicit PayloadMemory(size_t regions_max = limits::kShardsPerPipelineMax)
+      : regions_(regions_max) {}
 
   // Adds a region that overlaps no other. Returns false if all places are taken; payloads in that
   // memory are then copied. Control thread.

@@ -32,12 +32,16 @@ struct RxPacket {
   const std::byte* data = nullptr;  // header, payload, tag; valid until the next rx_burst
   uint32_t bytes = 0;
   Endpoint from;
+  LocalAddress to{};     // all zero: the port has only one address
   uint16_t to_port = 0;  // UDP port, where one queue serves several; 0: the port's own
 };
 
 // A packet to send. The port gathers header, payload and tag.
 struct TxPacket {
   const Endpoint* to = nullptr;  // a connected port ignores it, so it may be nullptr there
+  // The address to send from: RxPacket::to of a packet from `to`. If it is nullptr or all zero, the
+  // port chooses.
+  const LocalAddress* from = nullptr;
   wire::Header header;
   const std::byte* payload = nullptr;  // header.payload_bytes bytes; may be nullptr if that is 0
   wire::Tag tag;

@@ -1,5 +1,6 @@
 // Commands of the control thread to a pipeline: plain values through one ring. The pipeline answers
-// each with its ticket number.
+// each with its ticket number. It carries them out in their order, one at a time. A command that
+// looks at every chunk of a shard takes several turns of the loop.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +52,8 @@ struct Command {
   StateCut* cut = nullptr;
   std::span<uint32_t> rounds = {};
   std::span<const int32_t> priorities = {};
-  uint64_t ticket = 0;  // ascending from 1; tickets are completed in order
+  uint32_t chunks_done = 0;  // progress of Engine::step; 0 at first
+  uint64_t ticket = 0;       // ascending from 1; tickets are completed in order
 };
 
 }  // namespace pbox::pipeline

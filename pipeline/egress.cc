@@ -2,6 +2,7 @@
 // are sent again, the fan-out of finished chunks, and answers to PULL.
 #include "pipeline/egress.h"
 
+#include "nic/wire/path_probe.h"
 #include "nic/wire/tag.h"
 #include "pipeline/result_maker.h"
 #include "pipeline/round_tracing.h"
@@ -67,7 +68,9 @@ size_t Egress::fill_replies(size_t filled) {
     const Reply& reply = replies_[reply_head_++ % kReplyCapacity];
     outgoing_[filled] = reply.packet;
     outgoing_status_[filled] = reply.status;
-    outgoing_[filled].payload = reinterpret_cast<const std::byte*>(&outgoing_status_[filled]);
+    if (!wire::is_path_probe(reply.packet.header)) {
+      outgoing_[filled].payload = reinterpret_cast<const std::byte*>(&outgoing_status_[filled]);
+    }
     ++filled;
   }
   return filled;
@@ -84,12 +87,21 @@ size_t Egress::fill_shard(JobShard& shard, size_t filled, size_t limit) {
   if (shard.egress_deficit_bytes <= 0) shard.egress_deficit_bytes += kQuantumBytes;
   PBOX_DCHECK(shard.egress_deficit_bytes > 0);
   filled = fill_resends(shard, filled, limit);
+  PBOX_DCHECK(filled <= limit);
   if (shard.sync.model != wire::SyncModel::kBsp) return fill_due_replies(shard, filled, limit);
   filled = fill_fan_out(shard, filled, limit);
   return fill_answers(shard, filled, limit);
 }
 
+// Resends go first, since somebody waits for them already. While first copies wait too, resends
+// take at most half of the job's turn and of the burst: ranks that ask again and again, or with a
+// spoofed mask, cannot keep the others from their results.
 size_t Egress::fill_resends(JobShard& shard, size_t filled, size_t limit) {
+  const bool others_wait = shard.egress.cursor.count > 0 || !shard.egress.empty() ||
+                           shard.egress.has_answer() || !shard.reply_cursor.ranks.empty();
+  const int64_t reserved_bytes = others_wait ? shard.egress_deficit_bytes / 2 : 0;
+  if (others_wait) limit = filled + (limit - filled) / 2;
+  shard.egress_deficit_bytes -= reserved_bytes;
   Resend resend;
   while (filled < limit && shard.egress_deficit_bytes > 0 && shard.egress.pop_resend(resend)) {
     PBOX_DCHECK(resend.chunk != nullptr);
@@ -98,6 +110,7 @@ size_t Egress::fill_resends(JobShard& shard, size_t filled, size_t limit) {
     context_.counters.add(Counter::kResultsResent, filled - before);
     if (resend.mask != 0) shard.egress.push_resend(resend);
   }
+  shard.egress_deficit_bytes += reserved_bytes;
   return filled;
 }
 
@@ -257,6 +270,7 @@ void Egress::make_announcement(const JobShard& shard, Session& session, const Fa
   status = {.received_mask = at.chunk->full_mask, .finished_round = at.round + 1};
   nic::TxPacket& packet = outgoing_[index];
   packet.to = &session.endpoint;
+  packet.from = &session.local_address;
   packet.payload = reinterpret_cast<const std::byte*>(&status);
   packet.header = {};
   packet.header.set_type(wire::PacketType::kStatus);

@@ -31,6 +31,8 @@ class Egress {
   // Answers a PULL with what the box has of the chunk, or with `status`.
   void send_status(const JobShard& shard, Session& session, Chunk& chunk,
                    const wire::Header& asked);
+  // Answers a path probe with a STATUS of the same length.
+  void answer_path_probe(const JobShard& shard, Session& session, const wire::Header& asked);
   void answer(const JobShard& shard, Session& session, const wire::Header& asked,
               const wire::StatusPayload& status);
   // Tells every rank its credit.

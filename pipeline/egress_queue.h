@@ -42,6 +42,11 @@ class EgressQueue {
   // Reserves room for `results` finished rounds; and for answers, where delivery is `pull`. Control
   // thread.
   void reserve(size_t results, bool answers = false);
+  // Returns the bytes that reserve() takes. Any thread.
+  static constexpr size_t reserved_bytes(size_t results, bool answers) {
+    return results * sizeof(FanOut) + kResendCapacity * sizeof(Resend) +
+           (answers ? kAnswerCapacity * sizeof(Answer) : 0);
+  }
 
   // Never full: reserve() has room for every result that chunks keep.
   void push(Chunk* chunk, uint32_t round, int32_t priority);

@@ -1,5 +1,6 @@
 // Small packets that leave before any result: STATUS in answer to a PULL, and GRANT.
 #include "base/clock.h"
+#include "nic/wire/path_probe.h"
 #include "nic/wire/tag.h"
 #include "pipeline/egress.h"
 
@@ -50,6 +51,19 @@ void Egress::answer(const JobShard& shard, Session& session, const wire::Header&
   if (push_reply(session, header, status)) context_.counters.add(Counter::kStatusSent);
 }
 
+void Egress::answer_path_probe(const JobShard& shard, Session& session, const wire::Header& asked) {
+  PBOX_DCHECK(wire::is_path_probe(asked) && asked.payload_bytes <= shard.fragment_bytes);
+  wire::Header header;
+  header.set_type(wire::PacketType::kStatus);
+  header.payload_bytes = asked.payload_bytes;
+  header.epoch = shard.epoch;
+  header.chunk = asked.chunk;
+  header.round = asked.round;
+  header.timestamp_us = asked.timestamp_us;
+  header.generation = shard.generation;
+  push_reply(session, header, {});
+}
+
 void Egress::send_grants(JobShard& shard) {
   for (Session& session : shard.sessions()) {
     // A rank that is not reachable yet learns its credit from the reply to its JOIN.
@@ -68,15 +82,20 @@ bool Egress::push_reply(Session& session, const wire::Header& header,
   PBOX_DCHECK(session.present && session.reachable);
   Reply& reply = replies_[reply_tail_++ % kReplyCapacity];
   reply.packet.to = &session.endpoint;
+  reply.packet.from = &session.local_address;
   reply.packet.header = header;
   reply.packet.header.spi = session.spi | wire::kSpiToWorker;
   reply.packet.header.packet_number = session.next_packet_number++;
   reply.packet.header.credit =
       static_cast<uint16_t>(session.credit_bytes / limits::kCreditUnitBytes);
   reply.status = status;
+  // The payload of a path probe's answer is longer than a STATUS, and zero.
+  static constexpr std::array<std::byte, limits::kFragmentBytesMax> kZeros{};
+  reply.packet.payload = wire::is_path_probe(header)
+                             ? kZeros.data()
+                             : reinterpret_cast<const std::byte*>(&reply.status);
   PBOX_DCHECK(reply_tail_ > reply_head_);
-  reply.packet.tag = wire::make_tag(context_.tag, reply.packet.header,
-                                    reinterpret_cast<const std::byte*>(&reply.status));
+  reply.packet.tag = wire::make_tag(context_.tag, reply.packet.header, reply.packet.payload);
   return true;
 }
 

@@ -1,4 +1,8 @@
 // Commands of the control thread, and the tick.
+//
+// A command that concerns every chunk is carried out in steps, between which packets of all shards
+// are received and sent. A change of the membership stops the packets of its own shard until every
+// chunk has had its part: its workers learn the new generation only afterwards.
 #include "pipeline/engine.h"
 
 #include <algorithm>
@@ -9,8 +13,10 @@
 namespace pbox::pipeline {
 namespace {
 
-// Chunks that one kCut command copies: a few milliseconds at most, for chunks of a usual size.
-constexpr uint32_t kCopiesPerCut = 64;
+// A step looks at this many chunks, or finishes rounds of kElementsPerChunk times as many elements,
+// or does a mix of the two. It takes about half a millisecond.
+constexpr uint32_t kChunksPerStep = 8192;
+constexpr size_t kElementsPerChunk = 64;
 
 }  // namespace
 
@@ -20,53 +26,72 @@ Engine::Engine(const EngineOptions& options)
       flight_(options.flight, context_),
       egress_(context_, flight_) {
   context_.tag = options.tag;
-  context_.shards.reserve(limits::kJobsMax);
+  context_.shards.reserve(limits::kShardsPerPipelineMax);
 }
 
-void Engine::execute(const Command& command) {
-  carry_out(command);
+bool Engine::step(Command& command) {
+  PBOX_DCHECK(command.shard != nullptr);
+  if (command.chunks_done > 0) return walk(command);
+  const bool walks = begin(command);
+  const bool is_complete = !walks || walk(command);
   flight_.record_command(command);
+  return is_complete;
 }
 
-void Engine::carry_out(const Command& command) {
+// Does what concerns the shard as a whole. Returns true if each chunk has its part in the command.
+bool Engine::begin(Command& command) {
   JobShard& shard = *command.shard;
   switch (command.kind) {
-    case CommandKind::kInstall: install(shard); return;
-    case CommandKind::kRemove: remove(shard); return;
+    case CommandKind::kInstall: install(shard); return false;
+    case CommandKind::kRemove: remove(shard); return false;
     case CommandKind::kSetLearningRate:
       shard.optimizer.learning_rate = command.learning_rate;
-      return;
+      return false;
     case CommandKind::kSetPriorities:
       PBOX_CHECK(command.priorities.size() == shard.chunks().size());
-      for (size_t index = 0; index < command.priorities.size(); ++index) {
-        shard.chunks()[index].priority = command.priorities[index];
-      }
-      return;
+      return true;
     case CommandKind::kSetCredit:
       for (Session& session : shard.sessions()) session.credit_bytes = command.credit_bytes;
       egress_.send_grants(shard);
-      return;
-    case CommandKind::kAdmit: admit(shard, command); return;
-    case CommandKind::kExclude: exclude(shard, command); return;
+      return false;
+    case CommandKind::kAdmit: return admit(shard, command);
+    case CommandKind::kExclude: return exclude(shard, command);
     case CommandKind::kTrace:
       set_trace(shard, command.trace);
       tracing_ = is_any_traced(context_);
-      return;
+      return false;
     case CommandKind::kCut:
       shard.cut = command.cut;
-      if (shard.cut != nullptr) shard.cut->copy_resting(shard, kCopiesPerCut);
-      return;
+      if (shard.cut != nullptr) shard.cut->copy_resting(shard);
+      return false;
     case CommandKind::kReportRounds:
       PBOX_CHECK(command.rounds.size() == shard.chunks().size());
-      for (size_t index = 0; index < command.rounds.size(); ++index) {
-        command.rounds[index] = shard.chunks()[index].next_round(command.rank);
-      }
-      return;
+      return true;
   }
+  return false;
+}
+
+// Does the part of some more chunks. Returns true after the last.
+bool Engine::walk(Command& command) {
+  JobShard& shard = *command.shard;
+  const auto count = static_cast<uint32_t>(shard.chunk_count());
+  size_t work = 0;
+  uint32_t& at = command.chunks_done;
+  for (; at < count && work < kChunksPerStep; ++at, ++work) {
+    Chunk& chunk = shard.chunks()[at];
+    switch (command.kind) {
+      case CommandKind::kSetPriorities: chunk.priority = command.priorities[at]; break;
+      case CommandKind::kReportRounds: command.rounds[at] = chunk.next_round(command.rank); break;
+      default: work += change_membership(shard, chunk, command) / kElementsPerChunk;
+    }
+  }
+  if (at < count) return false;
+  shard.accepted_generation = shard.generation;
+  return true;
 }
 
 void Engine::install(JobShard& shard) {
-  PBOX_CHECK(context_.shards.size() < limits::kJobsMax);
+  PBOX_CHECK(context_.shards.size() < limits::kShardsPerPipelineMax);  // admission counts them
   context_.shards.push_back(&shard);
   shard.flight_number = flight_.next_shard_number();
   if (shard.uplink != nullptr) ++relayed_shards_;
@@ -85,8 +110,8 @@ void Engine::connect(JobShard& shard, Session& session) {
 }
 
 // The rank's address is unknown until its first packet arrives. Packets already made for it go to
-// its former address.
-void Engine::admit(JobShard& shard, const Command& command) {
+// its former address. Returns true if rounds did not wait for the rank before.
+bool Engine::admit(JobShard& shard, const Command& command) {
   PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
   PBOX_CHECK(shard.sync.model == wire::SyncModel::kBsp || session.present);
@@ -97,21 +122,41 @@ void Engine::admit(JobShard& shard, const Command& command) {
   session.newest_packet_number = 0;
   session.next_packet_number = 1;
   connect(shard, session);
+  const bool is_new = !session.present;
   shard.set_present(session, true);
   shard.generation = command.generation;
-  finish_complete_rounds(shard);
+  shard.accepted_generation = is_new ? JobShard::kNoGeneration : command.generation;
+  return is_new;
 }
 
-void Engine::exclude(JobShard& shard, const Command& command) {
+// Returns false if there is nothing to do.
+bool Engine::exclude(JobShard& shard, const Command& command) {
   PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
-  if (!session.present) return;
+  if (!session.present) return false;
   context_.sessions.at(session.spi) = {};
   shard.set_present(session, false);
   shard.generation = command.generation;
-  for (Chunk& chunk : shard.chunks()) PBOX_CHECK(chunk.copy_rank != command.rank);
-  if (shard.sync.model != wire::SyncModel::kBsp) drop_rank(shard, command.rank);
-  finish_complete_rounds(shard);
+  shard.accepted_generation = JobShard::kNoGeneration;
+  // Packets made for the rank but not sent can no longer be refreshed. Drop all, as remove() does.
+  if (shard.sync.model != wire::SyncModel::kBsp) egress_.drop_unsent();
+  return true;
+}
+
+// One chunk's part in kAdmit and kExclude. Returns the number of elements that it has worked on.
+size_t Engine::change_membership(JobShard& shard, Chunk& chunk, const Command& command) {
+  PBOX_DCHECK(shard.accepted_generation == JobShard::kNoGeneration);
+  const Session& session = shard.sessions()[command.rank];
+  shard.recount(chunk, session);
+  if (!session.present) {
+    PBOX_CHECK(chunk.copy_rank != command.rank);
+    if (shard.sync.model != wire::SyncModel::kBsp) drop_rank(shard, chunk, command.rank);
+  }
+  return finish_if_complete(shard, chunk);
+}
+
+void Engine::discount_standstill(uint64_t gap_ns) {
+  for (JobShard* shard : context_.shards) shard->stragglers.discount(gap_ns);
 }
 
 void Engine::take_tick(uint64_t now_ns) {

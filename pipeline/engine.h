@@ -60,8 +60,16 @@ class Engine {
   std::span<const nic::TxPacket> to_send() { return egress_.to_send(); }
   void sent(size_t count) { egress_.sent(count); }
 
-  // Phase "housekeeping": carries out one command of the control thread.
-  void execute(const Command& command);
+  // Phase "housekeeping": carries out a command of the control thread, or a part of it that takes
+  // less than about a millisecond. Returns true once the command is complete; until then the caller
+  // passes it again, and no other command. While a change of the membership is under way, packets
+  // of that shard are rejected as of another generation.
+  bool step(Command& command);
+  // Carries out the whole command.
+  void execute(Command command) {
+    while (!step(command)) {
+    }
+  }
 
   // Phase "housekeeping": publishes the results of the chunks that relays have given back. Returns
   // true if there were any.
@@ -77,6 +85,10 @@ class Engine {
     next_tick_ns_ = now_ns + kTickNs;
     take_tick(now_ns);
   }
+
+  // Before a turn that begins `gap_ns` after the turn before: this thread did not run meanwhile, so
+  // no rank is late by that time.
+  void discount_standstill(uint64_t gap_ns);
 
   // Any thread may read the counters.
   const Counters& counters() const { return context_.counters; }
@@ -119,7 +131,7 @@ class Engine {
   void finish_round(JobShard& shard, Chunk& chunk);
   void publish_result(JobShard& shard, Chunk& chunk);
   bool publish_returned_chunks(uint64_t now_ns);
-  void finish_complete_rounds(JobShard& shard);
+  size_t finish_if_complete(JobShard& shard, Chunk& chunk);
 
   // engine_pull.cc
   void on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
@@ -137,7 +149,7 @@ class Engine {
   void complete_push(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& header);
   void close_round(JobShard& shard, Chunk& chunk);
   void on_advance(JobShard& shard, Chunk& chunk);
-  void drop_rank(JobShard& shard, uint32_t rank);
+  void drop_rank(JobShard& shard, Chunk& chunk, uint32_t rank);
   bool answer_with_data(JobShard& shard, Session& session, Chunk& chunk, const wire::Header& asked,
                         uint64_t held_mask, uint64_t now_ns);
   // True if the rank must wait for the data it asks for; its read is parked then.
@@ -147,12 +159,14 @@ class Engine {
                      const wire::Header& asked);
 
   // engine.cc
-  void carry_out(const Command& command);
+  bool begin(Command& command);
+  bool walk(Command& command);
   void install(JobShard& shard);
   void remove(JobShard& shard);
   void connect(JobShard& shard, Session& session);
-  void admit(JobShard& shard, const Command& command);
-  void exclude(JobShard& shard, const Command& command);
+  bool admit(JobShard& shard, const Command& command);
+  bool exclude(JobShard& shard, const Command& command);
+  size_t change_membership(JobShard& shard, Chunk& chunk, const Command& command);
   void take_tick(uint64_t now_ns);
   static void note_awaited(JobShard& shard, uint64_t now_ns);
 

@@ -14,7 +14,7 @@ namespace pbox::pipeline {
     context_.counters.add(Counter::kRejectEpoch);
     return nullptr;
   }
-  if (header.generation != shard.generation) {
+  if (header.generation != shard.accepted_generation) {
     context_.counters.add(Counter::kRejectGeneration);
     return nullptr;
   }

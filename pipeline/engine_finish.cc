@@ -87,15 +87,14 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
 // An exclusion finishes the rounds that lacked only the excluded rank's push. A rank's return
 // finishes the rounds that had all of its push while no rank was present. A rank that has pushed a
 // round in full holds the result of the round before, so copies of that result that have not left
-// yet are void.
-void Engine::finish_complete_rounds(JobShard& shard) {
+// yet are void. Returns the number of elements of the chunk if its round has finished, else 0.
+size_t Engine::finish_if_complete(JobShard& shard, Chunk& chunk) {
   // In a relayed job no rank is excluded, and complete rounds are already with the relay.
-  if (shard.present_count() == 0 || shard.uplink != nullptr) return;
-  for (Chunk& chunk : shard.chunks()) {
-    if (chunk.complete_workers < shard.workers_needed(chunk)) continue;
-    shard.stragglers.ended(shard.index_of(chunk));
-    end_round(shard, chunk);
-  }
+  if (shard.present_count() == 0 || shard.uplink != nullptr) return 0;
+  if (chunk.complete_workers < shard.workers_needed(chunk)) return 0;
+  shard.stragglers.ended(shard.index_of(chunk));
+  end_round(shard, chunk);
+  return chunk.elements;
 }
 
 }  // namespace pbox::pipeline

@@ -1,6 +1,7 @@
 // Answers to PULL: data where it may be sent, otherwise a STATUS. Resends are bounded per session.
 #include <cstring>
 
+#include "nic/wire/path_probe.h"
 #include "pipeline/engine.h"
 #include "pipeline/engine_checks.h"
 
@@ -9,6 +10,11 @@ namespace pbox::pipeline {
 void Engine::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed,
                      uint64_t now_ns) {
   context_.counters.add(Counter::kPullsReceived);
+  if (wire::is_path_probe(parsed.header) && parsed.header.payload_bytes <= shard.fragment_bytes) {
+    if (find_chunk(shard, parsed.header) == nullptr) return;
+    egress_.answer_path_probe(shard, session, parsed.header);
+    return;
+  }
   if (parsed.header.payload_bytes != sizeof(wire::PullPayload)) {
     context_.counters.add(Counter::kRejectLength);
     return;

@@ -139,6 +139,7 @@ void Engine::note_sender(Session& session, const nic::RxPacket& packet, const wi
   if (session.reachable && header.packet_number <= session.newest_packet_number) return;
   session.newest_packet_number = header.packet_number;
   session.endpoint = packet.from;
+  session.local_address = packet.to;
   session.reachable = true;
 }
 

@@ -115,7 +115,7 @@ void Engine::complete_push(JobShard& shard, Session& session, Chunk& chunk,
   }
   shard.pulls.add(1);
   if (sync::blocks(shard.sync,
-                   {shard.epoch, rank, round, progress.slowest(), progress.fastest()})) {
+                   {shard.draw_seed, rank, round, progress.slowest(), progress.fastest()})) {
     shard.park(chunk, rank, context_.now_ns);
   } else {
     shard.queue_reply(chunk, rank);
@@ -248,7 +248,7 @@ bool Engine::park_cached_read(JobShard& shard, const Session& session, Chunk& ch
   const sync::Progress& progress = chunk.sync->progress;
   PBOX_DCHECK(!progress.is_parked(session.rank));
   shard.pulls.add(1);
-  const sync::Reader reader{shard.epoch, session.rank, progress.next(session.rank) - 1,
+  const sync::Reader reader{shard.draw_seed, session.rank, progress.next(session.rank) - 1,
                             progress.slowest(), progress.fastest()};
   if (!sync::blocks(shard.sync, reader)) return false;
   shard.park(chunk, session.rank, context_.now_ns);
@@ -256,16 +256,12 @@ bool Engine::park_cached_read(JobShard& shard, const Session& session, Chunk& ch
 }
 
 // The rank no longer takes part: its reads and replies go, and no rank waits for it.
-void Engine::drop_rank(JobShard& shard, uint32_t rank) {
+void Engine::drop_rank(JobShard& shard, Chunk& chunk, uint32_t rank) {
   PBOX_DCHECK(rank < shard.worker_count() && !shard.sessions()[rank].present);
-  // Packets made for the rank but not sent can no longer be refreshed. Drop all, as remove() does.
-  egress_.drop_unsent();
-  for (Chunk& chunk : shard.chunks()) {
-    chunk.sync->replies_due.remove(rank);
-    if (!chunk.applies_on_arrival() || chunk.rounds_finished == 0) continue;
-    if (chunk.sync->progress.is_parked(rank)) shard.unpark(chunk, rank, context_.now_ns);
-    if (chunk.sync->progress.leave(rank)) on_advance(shard, chunk);
-  }
+  chunk.sync->replies_due.remove(rank);
+  if (!chunk.applies_on_arrival() || chunk.rounds_finished == 0) return;
+  if (chunk.sync->progress.is_parked(rank)) shard.unpark(chunk, rank, context_.now_ns);
+  if (chunk.sync->progress.leave(rank)) on_advance(shard, chunk);
 }
 
 void Engine::send_progress(const JobShard& shard, Session& session, const Chunk& chunk,

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
 #include "pipeline/state/state_codec.h"
+#include "pipeline/sync/rules.h"
 
 namespace pbox::pipeline {
 namespace {
@@ -63,6 +64,8 @@ size_t pushed_bytes(const ShardSpec& spec, const ChunkSpec& chunk) {
   return spec.sessions.size() * chunk.elements * wire::dtype_bytes(chunk.dtype);
 }
 
+}  // namespace
+
 // The bytes that JobShard::lay_out_chunk takes.
 size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   const size_t floats = staggered(size_t{chunk.elements} * sizeof(float));
@@ -83,10 +86,12 @@ size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk) {
   return masks + floats + sum + result + (state > 0 ? staggered(state_bytes) : 0);
 }
 
-}  // namespace
+size_t common_footprint(const ShardSpec& spec) {
+  return applies_on_arrival(spec) ? gradient_bytes() : 0;
+}
 
 size_t shard_footprint(const ShardSpec& spec) {
-  size_t bytes = applies_on_arrival(spec) ? gradient_bytes() : 0;
+  size_t bytes = common_footprint(spec);
   for (const ChunkSpec& chunk : spec.chunks) bytes += chunk_footprint(spec, chunk);
   return bytes;
 }
@@ -108,11 +113,13 @@ void JobShard::lay_out(const ShardSpec& spec) {
   part = spec.part;
   epoch = spec.epoch;
   generation = spec.generation;
+  accepted_generation = spec.generation;
   fragment_bytes = spec.fragment_bytes;
   mode = spec.mode;
   reduction = spec.reduction;
   partial = counts_contributors(spec);
   sync = spec.sync;
+  draw_seed = sync::seed_of(spec.name);
   delivery = spec.delivery;
   numerics = spec.numerics;
   optimizer = spec.optimizer;
@@ -226,21 +233,23 @@ void JobShard::expect_copy(Chunk& chunk, uint32_t rank) {
   chunk.complete_workers = static_cast<uint16_t>(present_count_ - 1);
 }
 
-// A rank counts among a chunk's complete workers while it is present, also if it pushed the chunk
-// before it was excluded.
 void JobShard::set_present(Session& session, bool present) {
   if (session.present == present) return;
   PBOX_DCHECK(&sessions_[session.rank] == &session);
   PBOX_DCHECK(present ? present_count_ < worker_count() : present_count_ > 0);
   session.present = present;
   present_count_ += present ? 1 : UINT32_MAX;
-  for (Chunk& chunk : chunks_) {
-    if (present) chunk.first_missing = std::min(chunk.first_missing, session.rank);
-    if (chunk.claimed[session.rank] != chunk.full_mask) continue;
-    PBOX_DCHECK(present || chunk.complete_workers > 0);
-    chunk.complete_workers = static_cast<uint16_t>(chunk.complete_workers + (present ? 1 : -1));
-    PBOX_DCHECK(chunk.complete_workers <= present_count_);
-  }
+}
+
+// A rank counts among a chunk's complete workers while it is present, also if it pushed the chunk
+// before it was excluded.
+void JobShard::recount(Chunk& chunk, const Session& changed) const {
+  const bool present = changed.present;
+  if (present) chunk.first_missing = std::min(chunk.first_missing, changed.rank);
+  if (chunk.claimed[changed.rank] != chunk.full_mask) return;
+  PBOX_DCHECK(present || chunk.complete_workers > 0);
+  chunk.complete_workers = static_cast<uint16_t>(chunk.complete_workers + (present ? 1 : -1));
+  PBOX_DCHECK(chunk.complete_workers <= present_count_);
 }
 
 uint32_t JobShard::first_missing_rank(Chunk& chunk) const {

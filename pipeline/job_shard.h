@@ -88,9 +88,11 @@ struct ShardSpec {
   Hugepages hugepages = Hugepages::kIfFree;
 };
 
-// Returns the bytes of arena that a shard of this spec takes. Quotas are checked against it. Any
-// thread.
+// Return the bytes of arena that a shard of this spec takes: all of it, one chunk, and what is
+// there once for all chunks. ShardMemory counts the memory outside of the arena too. Any thread.
 size_t shard_footprint(const ShardSpec& spec);
+size_t chunk_footprint(const ShardSpec& spec, const ChunkSpec& chunk);
+size_t common_footprint(const ShardSpec& spec);
 
 // One chunk. Its pointers lead into the shard's arena. The fields that every fragment touches come
 // first, on one cache line.
@@ -168,7 +170,10 @@ struct alignas(kCacheLineBytes) Chunk {
 struct Session {
   uint32_t spi = 0;
   uint32_t rank = 0;
-  nic::Endpoint endpoint;  // learned from the worker's newest authentic packet
+  // Learned from the worker's newest authentic packet: where it is, and the address of the box that
+  // it uses.
+  nic::Endpoint endpoint;
+  nic::LocalAddress local_address{};
   uint64_t newest_packet_number = 0;
   bool reachable = false;
   bool present = true;  // false: excluded; no round waits for the rank and it is sent nothing
@@ -251,6 +256,10 @@ class JobShard {
   const std::vector<Session>& sessions() const { return sessions_; }
   uint32_t worker_count() const { return static_cast<uint32_t>(sessions_.size()); }
   uint32_t present_count() const { return present_count_; }
+  // Packets of this generation are accepted. kNoGeneration, which no packet has, while a change of
+  // the membership is under way.
+  static constexpr uint32_t kNoGeneration = UINT32_MAX;
+  uint32_t accepted_generation = 1;
   // The number of ranks that must have pushed all of the chunk's open round for it to finish.
   uint32_t workers_needed(const Chunk& chunk) const {
     PBOX_DCHECK(present_count_ <= worker_count());
@@ -265,8 +274,11 @@ class JobShard {
     return present_count_ - chunk.complete_workers;
   }
   uint32_t first_missing_rank(Chunk& chunk) const;
-  // Changes whether rounds wait for the rank, and the counts that depend on it.
+  // Changes whether rounds wait for the rank. recount() follows for each chunk, before a packet is
+  // accepted.
   void set_present(Session& session, bool present);
+  // Brings the chunk's counts up to date after a change of this rank.
+  void recount(Chunk& chunk, const Session& changed) const;
   const NumaArena& arena() const { return arena_; }
   uint32_t index_of(const Chunk& chunk) const {
     PBOX_DCHECK(&chunk >= chunks_.data() && &chunk < chunks_.data() + chunks_.size());
@@ -295,6 +307,7 @@ class JobShard {
   wire::Numerics numerics = wire::Numerics::kFast;
   bool partial = false;
   wire::SyncSpec sync;
+  uint64_t draw_seed = 0;  // for the models that wait by chance; the same in all parts of the job
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   optimizer::OptimizerSpec optimizer;
   EgressQueue egress;

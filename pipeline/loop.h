@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/spsc_ring.h"
+#include "base/standstill.h"
 #include "nic/port.h"
 #include "pipeline/engine.h"
 
@@ -54,7 +55,11 @@ class Loop {
   void run() {
     uint64_t now_ns = monotonic_ns();
     uint64_t last_work_ns = now_ns;
+    uint64_t last_turn_ns = now_ns;
     while (!mailbox_.stop.load(std::memory_order_acquire)) {
+      const uint64_t gap_ns = now_ns - std::exchange(last_turn_ns, now_ns);
+      if (gap_ns > kStandstillNs) [[unlikely]]
+        engine_.discount_standstill(gap_ns);
       const bool worked = turn(now_ns);
       const uint64_t turn_start_ns = std::exchange(now_ns, monotonic_ns());
       if (worked) {
@@ -105,11 +110,12 @@ class Loop {
   }
 
   bool housekeep() {
-    Command command;
-    if (!mailbox_.commands.pop(command)) return false;
-    engine_.execute(command);
-    PBOX_DCHECK(command.ticket > mailbox_.completed_ticket.load(std::memory_order_relaxed));
-    mailbox_.completed_ticket.store(command.ticket, std::memory_order_release);
+    if (!has_command_ && !mailbox_.commands.pop(command_)) return false;
+    PBOX_DCHECK(command_.ticket > mailbox_.completed_ticket.load(std::memory_order_relaxed));
+    has_command_ = !engine_.step(command_);
+    if (!has_command_) {
+      mailbox_.completed_ticket.store(command_.ticket, std::memory_order_release);
+    }
     return true;
   }
 
@@ -145,6 +151,8 @@ class Loop {
   PollPolicy policy_;
   bool blocked_ = false;  // the port took fewer packets than it was offered
   uint32_t bursts_ = 0;
+  bool has_command_ = false;  // `command_` needs further steps
+  Command command_;
   std::array<nic::RxPacket, limits::kBurstPackets> burst_;
 };
 

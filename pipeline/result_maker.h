@@ -83,6 +83,7 @@ class ResultMaker {
       std::memcpy(header + word * sizeof(words[word]), &words[word], sizeof(words[word]));
     }
     packet.to = &session_.endpoint;
+    packet.from = &session_.local_address;
     packet.payload = result_ + size_t{fragment} * fragment_bytes_;
     packet.tag = wire::make_tag(tag_, words, packet.payload, bytes);
   }

@@ -2,7 +2,8 @@
 #
 #   pbox_install GROUP...        installs the missing packages of these groups of tools/packages
 #   pbox_unpack GROUP...         unpacks these groups below build/deb, without installing them
-#   pbox_build PRESET [TARGET]   configures build/PRESET and builds it
+#   pbox_build PRESET [TARGET]   configures build/PRESET and builds it; with PBOX_WERROR=ON warnings
+#                                are errors
 #   pbox_python MODULE...        prints the first Python that can import all these modules
 #   pbox_make_network NAME       makes a network namespace with a cable for a box with DPDK
 #   pbox_step NAME COMMAND...    runs a step: prints number, name and time, and logs its output
@@ -131,7 +132,7 @@ pbox_make_network() {
 pbox_build() {
   local preset=$1
   shift
-  (cd "$PBOX_ROOT" && cmake --preset "$preset" &&
+  (cd "$PBOX_ROOT" && cmake --preset "$preset" ${PBOX_WERROR:+-DPBOX_WERROR="$PBOX_WERROR"} &&
     cmake --build --preset "$preset" --parallel "$PBOX_JOBS" ${1:+--target "$@"})
 }
 

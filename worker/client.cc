@@ -14,6 +14,9 @@
 namespace pbox::worker {
 namespace {
 
+// How long a wait that has timed out asks who is late.
+constexpr uint32_t kLaggardMs = 1000;
+
 Error invalid(const std::string& message) {
   return {ErrorCode::kInvalidArgument, message};
 }
@@ -36,13 +39,17 @@ std::string describe(const Laggard& laggard, uint64_t now_ns) {
   return text;
 }
 
-}  // namespace
-
-Client::Client(ClientOptions options) : options_(std::move(options)), owner_pid_(getpid()) {
+ClientOptions with_incarnation(ClientOptions options) {
   std::random_device random;
   // | 1: never 0, which no worker has
-  options_.incarnation = uint64_t{random()} << 32 | random() | 1;
+  options.incarnation = uint64_t{random()} << 32 | random() | 1;
+  return options;
 }
+
+}  // namespace
+
+Client::Client(ClientOptions options)
+    : options_(with_incarnation(std::move(options))), owner_pid_(getpid()) {}
 
 bool Client::forked() const {
   return getpid() != owner_pid_;
@@ -147,23 +154,32 @@ Status Client::wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_m
   return Error{ErrorCode::kTimeout, "timed out after " + std::to_string(limit.count()) + " ms"};
 }
 
-// Runs a function on the I/O thread, with the lock held, and returns after it has run.
-void Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::function<void()>& function) {
-  if (io_done_) {
+// Runs a function on the I/O thread, with the lock held, and returns after it has run. Returns an
+// error, and never runs the function, if that thread does not get to it within wait_timeout_ms, or
+// limit_ms if that is less.
+Status Client::call_on_io(std::unique_lock<std::mutex>& lock, const std::function<void()>& function,
+                          uint32_t limit_ms) {
+  PBOX_CHECK(lock.owns_lock());
+  // A callback is on that thread already.
+  if (io_done_ || thread_.get_id() == std::this_thread::get_id()) {
     function();
-    return;
+    return ok_status();
   }
   bool done = false;
   const std::function<void()> call = [&] {
     function();
     done = true;
   };
-  PBOX_CHECK(lock.owns_lock());
   calls_.push_back(&call);
   lock.unlock();
   wake();
   lock.lock();
-  changed_.wait(lock, [&] { return done; });
+  const auto limit = std::chrono::milliseconds(std::min(limit_ms, options_.wait_timeout_ms));
+  if (changed_.wait_for(lock, limit, [&] { return done; })) return ok_status();
+  std::erase(calls_, &call);
+  return Error{ErrorCode::kTimeout, "the I/O thread did not answer within " +
+                                        std::to_string(limit.count()) +
+                                        " ms; does a callback of the application not return?"};
 }
 
 // Returns "; the job goes on without ranks 2, 5", or nothing. mutex_ must be held.
@@ -192,7 +208,9 @@ Error Client::timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor,
   if (loss_) return {ErrorCode::kTimeout, text + lost_box_text()};
   PBOX_CHECK(tensor < tensors_.size() && parts_.has_value());
   PartSet::Late laggard;
-  call_on_io(lock, [&] { laggard = parts_->laggard(tensor, monotonic_ns()); });
+  const Status asked = call_on_io(
+      lock, [&] { laggard = parts_->laggard(tensor, monotonic_ns()); }, kLaggardMs);
+  if (!asked) return {ErrorCode::kTimeout, text + asked.error().message};
   switch (laggard.kind) {
     case Laggard::Kind::kRank: text += describe(laggard, monotonic_ns()); break;
     case Laggard::Kind::kBox:
@@ -322,7 +340,7 @@ Result<Client::Report> Client::report() {
   std::unique_lock lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   Report report;
-  call_on_io(lock, [&] {
+  const Status asked = call_on_io(lock, [&] {
     report.exchange = parts_->statistics();
     report.recoveries = parts_->recoveries();
     report.optimizer_restarts = parts_->optimizer_restarts();
@@ -335,6 +353,7 @@ Result<Client::Report> Client::report() {
     report.fragment_bytes = parts_->session().fragment_bytes();
     report.pipeline_count = parts_->pipeline_count();
   });
+  if (!asked) return asked.error();
   report.operations_completed = completed_;
   report.operations_failed = failed_;
   return report;
@@ -343,15 +362,15 @@ Result<Client::Report> Client::report() {
 Status Client::trace_chunks(uint32_t capacity) {
   std::unique_lock lock(mutex_);
   if (const Status status = check_phase(Phase::kJoined); !status) return status;
-  call_on_io(lock, [&] { parts_->trace_chunks(capacity); });
-  return ok_status();
+  return call_on_io(lock, [&] { parts_->trace_chunks(capacity); });
 }
 
 Result<size_t> Client::take_chunk_times(std::span<ChunkTimes> times) {
   std::unique_lock lock(mutex_);
   if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
   size_t count = 0;
-  call_on_io(lock, [&] { count = parts_->take_chunk_times(times); });
+  const Status asked = call_on_io(lock, [&] { count = parts_->take_chunk_times(times); });
+  if (!asked) return asked.error();
   return count;
 }
 

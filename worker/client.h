@@ -1,6 +1,6 @@
 // A worker of a job, for callers on any thread: its parts (part_set.h) and their drivers, a clock,
 // the one I/O thread, and the passage of calls from the callers' threads to that thread. The C ABI
-// (c_api.cc) is a thin layer over this class.
+// (abi/) is a thin layer over this class.
 //
 // Threads. mutex_ guards what callers and the I/O thread share: operations, requests and the
 // failure. After join() the parts and their drivers belong to the I/O thread alone.
@@ -47,6 +47,7 @@ class Client {
   Result<uint32_t> register_tensor(TensorSpec tensor);
   Status set_optimizer(const proto::Optimizer& optimizer);
   Status set_tensor_optimizer(uint32_t tensor, float lr_scale, float weight_decay);
+  // May be called again after it has failed.
   Status join();
 
   // client_memory.cc: as pbox_register_memory and pbox_unregister_memory.
@@ -80,7 +81,6 @@ class Client {
 
   std::string last_error() const;
   void set_last_error(const std::string& message);
-  const ClientOptions& options() const { return options_; }
   // The session that the box granted in the join. Any thread, after join() has returned ok.
   const proto::Session& session() const { return session_; }
   // Whether this is a forked child, which may not use the client.
@@ -104,8 +104,9 @@ class Client {
   };
 
   // client_join.cc
-  Result<proto::PartMap> ask_part_map(uint64_t end_ns);
-  Status join_parts();
+  Result<proto::PartMap> ask_part_map(MembershipOptions& joining, uint64_t end_ns);
+  Status join_parts(const MembershipOptions& joining, const proto::PartMap& map);
+  Status drive_join();
   void await_control(uint64_t limit_ns);
 
   // client_io.cc: on the I/O thread.
@@ -131,9 +132,10 @@ class Client {
   std::string absent_ranks_text() const;
   std::string lost_box_text() const;
   Error timeout_error(std::unique_lock<std::mutex>& lock, uint32_t tensor, uint32_t timeout_ms);
-  void call_on_io(std::unique_lock<std::mutex>& lock, const std::function<void()>& function);
+  Status call_on_io(std::unique_lock<std::mutex>& lock, const std::function<void()>& function,
+                    uint32_t limit_ms = UINT32_MAX);
 
-  ClientOptions options_;
+  const ClientOptions options_;
   std::vector<TensorSpec> tensors_;
   proto::Optimizer optimizer_;
   proto::Session session_;  // set by join(), then constant

@@ -1,5 +1,4 @@
 #include <poll.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -8,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/cpu_set.h"
 #include "worker/client.h"
+#include "worker/io_thread.h"
 
 namespace pbox::worker {
 namespace {
@@ -25,10 +24,7 @@ constexpr uint64_t kNapMaxNs = 1'000'000;
 }  // namespace
 
 void Client::run_io() {
-  name_current_thread("pbox-io");
-  sigset_t all;  // signals are for the application's threads
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  become_io_thread();
   if (must_poll()) prctl(PR_SET_TIMERSLACK, 1);  // otherwise naps last twice as long as requested
   for (;;) {
     const uint64_t now_ns = monotonic_ns();

@@ -89,10 +89,10 @@ Result<proto::PartMap> ask_box(const MembershipOptions& options, uint64_t bytes,
 
 }  // namespace
 
-// Asks the boxes that the caller has named, in turn, and sets options_.box to the one that
-// answered. A reachable box that has no answer yet is asked again until end_ns. A box that cannot
-// be reached is not waited for.
-Result<proto::PartMap> Client::ask_part_map(uint64_t end_ns) {
+// Asks the boxes that the caller has named, in turn, and sets joining.box to the one that answered.
+// A reachable box that has no answer yet is asked again until end_ns. A box that cannot be reached
+// is not waited for.
+Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining, uint64_t end_ns) {
   const std::vector<std::string> boxes = split_list(options_.box, ',');
   uint64_t bytes = 0;
   for (const TensorSpec& tensor : tensors_) {
@@ -102,11 +102,11 @@ Result<proto::PartMap> Client::ask_part_map(uint64_t end_ns) {
     std::optional<Error> why;
     bool any_reachable = false;
     for (const std::string& box : boxes) {
-      options_.box = box;
+      joining.box = box;
       bool is_reachable = false;
-      auto map = ask_box(options_, bytes, end_ns, leaving_, is_reachable);
+      auto map = ask_box(joining, bytes, end_ns, leaving_, is_reachable);
       if (map && is_sane(*map)) {
-        if (map->boxes_size() > 0) options_.boxes = boxes;  // a box without a cluster lists none
+        if (map->boxes_size() > 0) joining.boxes = boxes;  // a box without a cluster lists none
         return map;
       }
       if (map) return Error{ErrorCode::kInternal, "the box's part map of the job is invalid"};
@@ -129,7 +129,18 @@ void Client::await_control(uint64_t limit_ns) {
   poll(waits.data(), waits.size(), static_cast<int>(left_ms(until_ns)));
 }
 
-Status Client::join_parts() {
+// On failure the box must see at once that this rank does not join, so no connection is left open.
+Status Client::join_parts(const MembershipOptions& joining, const proto::PartMap& map) {
+  PBOX_CHECK(drivers_.empty());
+  parts_.emplace(joining, map, tensors_, optimizer_);
+  const Status joined = drive_join();
+  if (joined) return joined;
+  drivers_.clear();  // they refer to the parts
+  parts_.reset();
+  return joined;
+}
+
+Status Client::drive_join() {
   for (size_t part = 0; part < parts_->size(); ++part) {
     drivers_.push_back(std::make_unique<PartDriver>((*parts_)[part], split_list(options_.port, '|'),
                                                     [this] { return joined_ && stopping(); }));
@@ -161,16 +172,19 @@ Status Client::join() {
     return Error{ErrorCode::kInvalidArgument,
                  "mode optimize needs an optimizer; call pbox_set_optimizer before joining"};
   }
-  options_.seed = std::random_device{}();
-  const auto map = ask_part_map(monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
+  if (wake_fd_ < 0) {
+    wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (wake_fd_ < 0) return system_error("cannot make an eventfd", errno);
+    close_in_child(wake_fd_);
+  }
+  // A copy, because the caller may join again after a failure, with the options as they were given.
+  MembershipOptions joining = options_;
+  joining.seed = std::random_device{}();
+  const auto map =
+      ask_part_map(joining, monotonic_ns() + options_.join_timeout_ms * kNanosPerMilli);
   if (!map) return map.error();
-  drivers_.clear();  // drivers of a join that failed refer to its parts
-  parts_.emplace(options_, *map, tensors_, optimizer_);
-  if (Status joined = join_parts(); !joined) return joined;
+  if (Status joined = join_parts(joining, *map); !joined) return joined;
 
-  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_fd_ < 0) return system_error("cannot make an eventfd", errno);
-  close_in_child(wake_fd_);
   session_ = parts_->session();
   PBOX_CHECK(tensor_states_.empty());
   tensor_states_.resize(tensors_.size());

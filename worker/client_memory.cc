@@ -21,12 +21,16 @@ Status Client::register_memory(const std::byte* address, uint64_t bytes) {
   if (const Status status = check_phase(Phase::kJoined); !status) return status;
   if (const Status added = memory_.add(address, bytes); !added) return added;
   Status known = ok_status();
-  call_on_io(lock, [&] {
+  const Status asked = call_on_io(lock, [&] {
     for (const auto& driver : drivers_) {
       const Status added = driver->add_memory(address, bytes);
       if (known) known = added;
     }
   });
+  if (!asked) {
+    memory_.remove(address);  // no driver knows of it
+    return asked;
+  }
   return known;
 }
 
@@ -37,11 +41,12 @@ Status Client::unregister_memory(const std::byte* address) {
   for (;;) {
     const bool force = monotonic_ns() >= patient_until_ns;
     bool is_read = false;
-    call_on_io(lock, [&] {
+    const Status asked = call_on_io(lock, [&] {
       for (const auto& driver : drivers_) {
         if (!driver->remove_memory(address, force)) is_read = true;
       }
     });
+    if (!asked) return asked;
     if (!is_read) break;
     lock.unlock();
     std::this_thread::sleep_for(kAskAgain);

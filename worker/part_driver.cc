@@ -145,12 +145,14 @@ Result<TransportFacts> PartDriver::open_lanes(const Action& action) {
       return Error{ErrorCode::kClosed, "the control connection is closed"};
     return ok_status();
   };
+  // The driver owns the session's packet numbers: they go on from port to port.
+  std::vector<uint64_t> next_packet_numbers(action.session.pipelines.size(), 1);
   for (;;) {
     const bool is_last = port_ + 1 == ports_.size();
     const uint64_t alone_by_ns = is_last ? UINT64_MAX : monotonic_ns() + kOpenFirstNs;
     opening_ = true;
-    Status opened =
-        transport_->open(action.session, {std::min(action.deadline_ns, alone_by_ns), keep_alive});
+    Status opened = transport_->open(action.session, {std::min(action.deadline_ns, alone_by_ns),
+                                                      keep_alive, next_packet_numbers});
     if (opened) opened = add_all_memory(keep_alive);
     opening_ = false;
     if (opened) break;
@@ -162,8 +164,7 @@ Result<TransportFacts> PartDriver::open_lanes(const Action& action) {
   facts.rto_floor_ns = transport_->rto_floor_ns();
   must_poll_ = false;
   for (uint32_t lane = 0; lane < action.session.pipelines.size(); ++lane) {
-    facts.lanes.push_back(
-        {transport_->first_packet_number(lane), transport_->receivable_bytes(lane)});
+    facts.lanes.push_back({next_packet_numbers[lane], transport_->receivable_bytes(lane)});
     must_poll_ = must_poll_ || transport_->event_fd(lane) < 0;
   }
   return facts;

@@ -236,6 +236,7 @@ std::string boxes_json(const ClusterView& cluster) {
                      {"job_memory_bytes", box.job_memory_bytes},
                      {"parts", has_duty ? duty->second.parts : 0},
                      {"draining", has_duty && duty->second.draining},
+                     {"drain_obstacle", has_duty ? duty->second.drain_obstacle : ""},
                      {"version", box.version},
                      {"protocol_version", box.protocol_version},
                      {"incarnation", box.incarnation}});

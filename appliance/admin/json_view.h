@@ -32,6 +32,7 @@ std::string trace_json(const control::TraceView& trace);           // README.md 
 std::string jobs_json(const std::vector<control::JobView>& jobs);  // {"jobs": [...]}
 std::string job_json(const control::JobView& job);                 // one element of that list
 
+std::string history_json(const HistoryView& history);
 std::string stragglers_json(const std::vector<control::StragglerView>& jobs);  // {"jobs": [...]}
 
 // Returns why parts of jobs moved, or did not. `leader` is the name of the cluster's leader; empty

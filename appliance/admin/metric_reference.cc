@@ -89,8 +89,7 @@ std::string metric_reference() {
        << " s.\n\n"
           "**How many series.** A box has at most "
        << limits::kPipelinesMax << " pipelines and " << limits::kJobsMax
-       << " jobs. It shows each rank by itself, up to\n"
-       << limits::kMetricRanksMax
+       << " jobs. It shows each rank by itself,\nup to " << limits::kMetricRanksMax
        << " ranks. In the order of their names, a job that would exceed that has no series by "
           "rank;\n"
           "`pbox_metrics_ranks_left_out` says how many ranks are left out. Only the name of a job "

@@ -42,6 +42,10 @@ void fill_build_info(MetricFamily& family, const MetricSample& sample) {
   add_gauge(family, {{"version", sample.box.version}}, 1);
 }
 
+void fill_cluster_info(MetricFamily& family, const MetricSample& sample) {
+  add_gauge(family, {{"cluster", sample.cluster.name}, {"store", sample.cluster.store}}, 1);
+}
+
 void fill_store_errors(MetricFamily& family, const MetricSample& sample) {
   for (const auto& [operation, count] : sample.cluster.store_errors) {
     ClientMetric& series = family.metric.emplace_back();
@@ -188,7 +192,12 @@ constexpr MetricRow kRows[] = {
            [](const Sample& sample) { return Value(sample.box.jobs_finished); }),
     of_box("pbox_port_links_down", kGauge, "DPDK devices whose link is down",
            [](const Sample& sample) { return Value(sample.box.links_down.size()); }),
-    of_box("pbox_cluster_store_up", kGauge, "1 while the store of the cluster answers this box",
+    whole("pbox_cluster_info", kGauge, MetricScope::kBox, "cluster,store",
+          "Always 1; the labels hold the box's cluster and the kind of its store, local for a box "
+          "that is alone",
+          fill_cluster_info),
+    of_box("pbox_cluster_store_up", kGauge,
+           "1 while the store of the cluster answers this box and accepts its changes",
            [](const Sample& sample) { return Value(sample.cluster.store_up); }),
     of_box("pbox_cluster_is_leader", kGauge, "1 if this box leads the cluster",
            [](const Sample& sample) { return Value(sample.cluster.is_leader); }),

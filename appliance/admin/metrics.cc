@@ -124,6 +124,8 @@ std::string metrics_text(const AdminSource& source, const ProcessUsage& usage) {
                       .pipelines = source.pipelines(),
                       .jobs = source.jobs(),
                       .shows_ranks = {}};
+  // Backup copies have random names, and other boxes have the jobs that they copy.
+  std::erase_if(sample.jobs, [](const control::JobView& job) { return job.is_backup; });
   choose_ranks(sample);
   std::vector<MetricFamily> families;
   for (const MetricRow& row : metric_rows()) families.push_back(family_of(row, sample));

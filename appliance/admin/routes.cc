@@ -42,6 +42,10 @@ AdminResponse stragglers(const AdminSource& source) {
   return {200, kJsonType, stragglers_json(source.stragglers())};
 }
 
+AdminResponse history(const AdminSource& source) {
+  return {200, kJsonType, history_json(source.history())};
+}
+
 AdminResponse boxes(const AdminSource& source) {
   return {200, kJsonType, boxes_json(source.cluster())};
 }
@@ -67,15 +71,11 @@ struct Route {
 };
 
 constexpr Route kRoutes[] = {
-    {"/metrics", metrics},
-    {"/healthz", health},
-    {"/readyz", readiness},
-    {"/api/v1/box", box},
-    {"/api/v1/boxes", boxes},
-    {"/api/v1/jobs", jobs},
-    {"/api/v1/rebalancing", rebalancing},
-    {"/api/v1/recorder", recorder},
-    {"/api/v1/stragglers", stragglers},
+    {"/metrics", metrics},          {"/healthz", health},
+    {"/readyz", readiness},         {"/api/v1/box", box},
+    {"/api/v1/boxes", boxes},       {"/api/v1/history", history},
+    {"/api/v1/jobs", jobs},         {"/api/v1/rebalancing", rebalancing},
+    {"/api/v1/recorder", recorder}, {"/api/v1/stragglers", stragglers},
 };
 
 std::optional<unsigned> hex_value(char digit) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "appliance/admin/history.h"
 #include "appliance/cluster/balance_view.h"
 #include "appliance/cluster/box_record.h"
 #include "appliance/control/job_view.h"
@@ -58,6 +59,7 @@ struct BoxView {
 
 struct ClusterView {
   std::string name;
+  std::string store = "local";  // "etcd"; "local": the box is alone
   bool store_up = false;
   std::string store_error = {};  // why the store is down; empty while it is up
   std::vector<std::pair<std::string, uint64_t>> store_errors = {};  // failed calls by operation
@@ -75,6 +77,7 @@ class AdminSource {
   virtual std::vector<PipelineView> pipelines() const = 0;
   virtual std::vector<control::JobView> jobs() const = 0;
   virtual std::vector<control::StragglerView> stragglers() const = 0;
+  virtual HistoryView history() const = 0;
   virtual ClusterView cluster() const = 0;
   virtual cluster::BalancingView balancing() const = 0;
   // kNotFound: there is no such job.

@@ -10,7 +10,6 @@
 namespace pbox::cluster {
 namespace {
 
-constexpr char kLoads[] = "loads/";
 // A job that no box has reported for this many intervals has ended.
 constexpr uint32_t kIdleTicks = 20;
 
@@ -22,8 +21,7 @@ Balancer::Balancer(boost::asio::io_context& context, Store& store,
       box_directory_(box_directory),
       part_maps_(maps),
       options_(std::move(options)),
-      timer_(context),
-      loads_(context, store, kLoads, [] {}) {
+      timer_(context) {
   PBOX_CHECK(options_.progress != nullptr && options_.log != nullptr);
   tick();
 }
@@ -32,7 +30,7 @@ void Balancer::tick() {
   timer_.expires_after(std::chrono::milliseconds(options_.interval_ms));
   timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
     if (error || !*alive) return;
-    publish();
+    measure();
     if (box_directory_.leads() && store_.health().up) {
       lead();
     } else if (!box_directory_.leads()) {
@@ -42,10 +40,8 @@ void Balancer::tick() {
   });
 }
 
-// Publishes the loads of this box: one put at a time, and only if something changed. The key
-// belongs to the session, so the loads of a box that is lost disappear with it.
-void Balancer::publish() {
-  const JobLoads& loads = meter_.measure(
+void Balancer::measure() {
+  own_loads_ = meter_.measure(
       options_.progress(), [this](const std::string& job) -> std::optional<LoadMeter::Assignment> {
         const auto map = part_maps_.maps().find(job);
         if (map == part_maps_.maps().end()) return std::nullopt;
@@ -53,26 +49,6 @@ void Balancer::publish() {
         const auto parts = std::count(boxes.begin(), boxes.end(), options_.self);
         return LoadMeter::Assignment{part_maps_.revision(job), static_cast<size_t>(parts)};
       });
-  const int64_t session = store_.session();
-  if (is_publishing_ || session == 0) return;
-  const std::string text = loads.empty() ? "" : to_text(loads);
-  if (text == published_ && (session == published_session_ || text.empty())) return;
-  Transaction change;
-  if (text.empty()) {
-    change.deletes.push_back(kLoads + options_.self);
-  } else {
-    change.puts.push_back({kLoads + options_.self, text, true});
-  }
-  PBOX_DCHECK(!is_publishing_);
-  is_publishing_ = true;
-  store_.commit(std::move(change),
-                [this, alive = alive_, text, session](const Result<Outcome>& outcome) {
-                  if (!*alive) return;
-                  is_publishing_ = false;
-                  if (!outcome) return;
-                  published_ = text;
-                  published_session_ = session;
-                });
 }
 
 std::vector<BalancedBox> Balancer::boxes() const {
@@ -85,12 +61,15 @@ std::vector<BalancedBox> Balancer::boxes() const {
 }
 
 void Balancer::lead() {
+  std::vector<BoxRecord> others = box_directory_.boxes();
+  std::erase_if(others, [this](const BoxRecord& box) { return box.name == options_.self; });
+  part_maps_.reports().ask(others);
   std::map<std::string, JobLoads> loads;
+  for (const auto& [box, report] : part_maps_.reports().all()) loads[box] = loads_of(report);
+  loads[options_.self] = own_loads_;
   std::set<std::string> running;
-  for (const auto& [key, entry] : loads_.entries()) {
-    auto box_loads = loads_from_text(entry.value);
+  for (const auto& [box, box_loads] : loads) {
     for (const auto& [job, load] : box_loads) running.insert(job);
-    loads[key.substr(sizeof(kLoads) - 1)] = std::move(box_loads);
   }
   for (const std::string& name : running) {
     const uint64_t seed = std::hash<std::string>{}(name);
@@ -118,7 +97,12 @@ void Balancer::step(const std::string& name, Job& job, const std::vector<Balance
   const auto proposal =
       job.balancer.step(map->second, part_maps_.revision(name), job_boxes, loads, unix_seconds());
   log_decisions(name, job.balancer);
-  if (proposal) commit(name, *proposal);
+  if (!proposal) return;
+  if (const auto why = part_maps_.lacks_room(name, proposal->map)) {
+    job.balancer.refused(*why, unix_seconds());
+    return log_decisions(name, job.balancer);
+  }
+  commit(name, *proposal);
 }
 
 void Balancer::commit(const std::string& name, const JobBalancer::Proposal& proposal) {

@@ -1,6 +1,6 @@
-// Rebalances jobs by measured load. In each interval every box publishes how long the rounds of its
-// parts take. The leader runs one JobBalancer per job and commits the resulting part maps to the
-// store. Main thread.
+// Rebalances jobs by measured load. In each interval every box measures how long the rounds of its
+// parts take, and the leader asks every box for the result. The leader runs one JobBalancer per job
+// and commits the resulting part maps to the store. Main thread.
 #pragma once
 
 #include <array>
@@ -35,6 +35,8 @@ class Balancer {
   Balancer& operator=(const Balancer&) = delete;
 
   BalancingView view() const;
+  // Loads of the parts that run on this box, as of the last interval.
+  const JobLoads& loads() const { return own_loads_; }
 
  private:
   struct Job {
@@ -44,7 +46,7 @@ class Balancer {
   };
 
   void tick();
-  void publish();
+  void measure();
   void lead();
   void step(const std::string& name, Job& job, const std::vector<BalancedBox>& boxes,
             const std::map<std::string, JobLoads>& loads);
@@ -58,14 +60,11 @@ class Balancer {
   Options options_;
   boost::asio::steady_timer timer_;
   LoadMeter meter_;
-  std::string published_;  // last published text; empty: the key does not exist
-  int64_t published_session_ = 0;
-  bool is_publishing_ = false;
+  JobLoads own_loads_;
   std::map<std::string, Job> jobs_;  // empty unless this box leads
   std::array<uint64_t, placement::kDecisionKindCount> decisions_{};
   uint64_t parts_moved_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  Mirror loads_;
 };
 
 }  // namespace pbox::cluster

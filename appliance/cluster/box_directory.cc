@@ -21,7 +21,10 @@ BoxDirectory::BoxDirectory(boost::asio::io_context& context, Store& store, const
                            Log log)
     : self_(self),
       log_(std::move(log)),
-      boxes_(context, store, kBoxes, [] {}),
+      boxes_(context, store, kBoxes,
+             [this] {
+               for (const BoxRecord& box : boxes()) last_addresses_[box.name] = box.control;
+             }),
       registration_(
           context, store, kBoxes + self.name, [this] { return to_text(self_); },
           [this] { on_registered(); }),
@@ -65,6 +68,11 @@ std::vector<BoxRecord> BoxDirectory::boxes() const {
     boxes.push_back(from_text(key.substr(sizeof(kBoxes) - 1), entry.value));
   }
   return boxes;
+}
+
+std::string BoxDirectory::last_address(const std::string& box) const {
+  const auto found = last_addresses_.find(box);
+  return found == last_addresses_.end() ? "" : found->second;
 }
 
 std::optional<Leader> BoxDirectory::leader() const {

@@ -22,8 +22,9 @@ struct BoxRecord {
 
 // A box's assignment under the part maps of all jobs.
 struct BoxDuty {
-  size_t parts = 0;       // parts it owns, over all jobs
-  bool draining = false;  // it loses its parts and gets no new ones
+  size_t parts = 0;                 // parts it owns, over all jobs
+  bool draining = false;            // it loses its parts and gets no new ones
+  std::string drain_obstacle = {};  // why parts stay on it although it drains; empty: nothing
 };
 
 struct Leader {

@@ -12,6 +12,9 @@ namespace {
 using grpc::StatusCode;
 
 constexpr std::chrono::milliseconds kRevokeTimeout{500};
+// All keys of one kind come in one answer, and gRPC's own limit is 4 MiB. Keys and values are
+// bounded where they are made: 1,000 part maps of the largest size take 20 MiB.
+constexpr int kAnswerBytesMax = 64 << 20;
 
 std::shared_ptr<grpc::ChannelCredentials> credentials(const EtcdOptions& options) {
   if (options.ca.empty()) return grpc::InsecureChannelCredentials();
@@ -30,6 +33,7 @@ grpc::ChannelArguments channel_arguments() {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 6'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 2'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetMaxReceiveMessageSize(kAnswerBytesMax);
   return arguments;
 }
 
@@ -56,6 +60,9 @@ std::string remedy(const EtcdOptions& options, const grpc::Status& status) {
     case ErrorCode::kTimeout:
       return "; check etcd and [cluster] endpoints" +
              std::string(options.ca.empty() ? "" : ", ca_file");
+    case ErrorCode::kResourceExhausted:
+      return "; etcd is out of space or overloaded. If out of space: compact and defragment it, or "
+             "raise --quota-backend-bytes, then run 'etcdctl alarm disarm'";
     default: return "";
   }
 }
@@ -74,9 +81,10 @@ EtcdClient::EtcdClient(boost::asio::io_context& context, const EtcdOptions& opti
   for (const std::string& endpoint : options.endpoints) {
     const auto channel =
         grpc::CreateCustomChannel(endpoint, credentials(options), channel_arguments());
-    members_.push_back(
-        {endpoint, etcdserverpb::KV::NewStub(channel), etcdserverpb::Watch::NewStub(channel),
-         etcdserverpb::Lease::NewStub(channel), etcdserverpb::Auth::NewStub(channel)});
+    members_.push_back({endpoint, etcdserverpb::KV::NewStub(channel),
+                        etcdserverpb::Watch::NewStub(channel),
+                        etcdserverpb::Lease::NewStub(channel), etcdserverpb::Auth::NewStub(channel),
+                        etcdserverpb::Maintenance::NewStub(channel)});
   }
   // Boxes with the same configuration should not all ask the same member.
   current_ = std::random_device{}() % members_.size();
@@ -122,7 +130,7 @@ void EtcdClient::authenticate() {
 
 void EtcdClient::succeeded() {
   failed_members_.clear();
-  if (health_.up) return;
+  if (health_.up || is_full_) return;
   health_.up = true;
   health_.error.clear();
   reported_ = true;
@@ -136,14 +144,29 @@ void EtcdClient::failed(Operation operation, size_t index, const grpc::Status& s
     if (index == current_) current_ = (current_ + 1) % members_.size();
     failed_members_.insert(index);
     if (failed_members_.size() < members_.size()) return;
-  } else if (code_of(status) != ErrorCode::kInvalidArgument) {
+  } else if (operation == Operation::kStatus) {
+    return;  // a user without the right to ask still may read and write
+  } else if (code_of(status) != ErrorCode::kInvalidArgument &&
+             code_of(status) != ErrorCode::kResourceExhausted) {
     return;  // the member has answered, so it is alive
   }
-  health_.error = error(operation, index, status).message;
+  report_down(error(operation, index, status));
+}
+
+void EtcdClient::report_down(const Error& error) {
+  health_.error = error.message;
   if (!health_.up && reported_) return;
   health_.up = false;
   reported_ = true;
   on_health(health_);
+}
+
+void EtcdClient::set_full(bool is_full, size_t index, const grpc::Status& status) {
+  PBOX_CHECK(index < members_.size());
+  if (is_full == is_full_) return;
+  is_full_ = is_full;
+  if (is_full) return report_down(error(Operation::kCommit, index, status));
+  succeeded();
 }
 
 Error EtcdClient::error(Operation operation, size_t index, const grpc::Status& status) const {

@@ -25,6 +25,7 @@ class EtcdClient {
     std::unique_ptr<etcdserverpb::Watch::Stub> watch;
     std::unique_ptr<etcdserverpb::Lease::Stub> lease;
     std::unique_ptr<etcdserverpb::Auth::Stub> auth;
+    std::unique_ptr<etcdserverpb::Maintenance::Stub> maintenance;
   };
 
   EtcdClient(boost::asio::io_context& context, const EtcdOptions& options);
@@ -49,6 +50,11 @@ class EtcdClient {
   // Records a fault of member `index` and selects another member for the calls that follow.
   void failed(Operation operation, size_t index, const grpc::Status& status);
 
+  // etcd has no space left, or has space again. Without space it answers reads and refuses changes,
+  // which counts as down although calls succeed.
+  void set_full(bool is_full, size_t index, const grpc::Status& status);
+  bool is_full() const { return is_full_; }
+
   // Returns the error of an operation that ended with `status`.
   Error error(Operation operation, size_t index, const grpc::Status& status) const;
 
@@ -66,12 +72,14 @@ class EtcdClient {
 
  private:
   void authenticate();
+  void report_down(const Error& error);
 
   boost::asio::io_context& context_;
   EtcdOptions options_;
   std::vector<Member> members_;
   size_t current_ = 0;
   std::set<size_t> failed_members_;  // members that have failed since any member last succeeded
+  bool is_full_ = false;             // etcd refuses changes for lack of space
   bool reported_ = false;            // whether on_health has been called yet
   Health health_;
   std::string token_;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "appliance/cluster/etcd_session.h"
+#include "appliance/cluster/etcd_space.h"
 #include "appliance/cluster/etcd_watch.h"
 #include "base/check.h"
 
@@ -38,6 +39,7 @@ class EtcdStore : public Store {
   Observer observer_;
   EtcdClient client_;
   std::optional<EtcdSession> session_;
+  std::optional<EtcdSpace> space_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
@@ -45,7 +47,9 @@ void EtcdStore::start(Observer observer) {
   PBOX_CHECK(!session_);
   observer_ = std::move(observer);
   client_.on_health = observer_.on_health;
-  session_.emplace(client_, std::chrono::seconds(options_.lease_ttl_s), observer_.on_session);
+  const std::chrono::seconds ttl(options_.lease_ttl_s);
+  session_.emplace(client_, ttl, observer_.on_session);
+  space_.emplace(client_, std::chrono::milliseconds(ttl) / 3);
 }
 
 // A read may be repeated safely, so every member is asked before the read fails.
@@ -104,6 +108,7 @@ void EtcdStore::commit(Transaction transaction, std::function<void(Result<Outcom
   if (const Status valid = check(transaction); !valid) {
     return refuse(valid.error(), std::move(done));
   }
+  const bool puts = !transaction.puts.empty();
   bool is_ephemeral = false;
   for (const Put& put : transaction.puts) is_ephemeral |= put.ephemeral;
   if (is_ephemeral && session() == 0) {
@@ -119,6 +124,8 @@ void EtcdStore::commit(Transaction transaction, std::function<void(Result<Outcom
       },
       [=, this, asked = client_.current()](const grpc::Status& status,
                                            const etcdserverpb::TxnResponse& response) {
+        // A full etcd still accepts transactions that only delete.
+        if (!status.ok() || puts) space_->on_change(status);
         if (status.ok()) return done(Outcome{response.succeeded(), response.header().revision()});
         if (is_ephemeral && status.error_code() == grpc::StatusCode::NOT_FOUND) session_->lost();
         done(client_.error(Operation::kCommit, asked, status));

@@ -1,14 +1,13 @@
 #include "appliance/cluster/job_load.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <cmath>
 
 #include "base/check.h"
 
 namespace pbox::cluster {
 namespace {
 
-using Json = nlohmann::json;
 using control::PartProgress;
 using control::RankProgress;
 
@@ -68,40 +67,35 @@ uint64_t least_rounds(const std::map<uint32_t, std::vector<RankProgress>>& parts
 
 }  // namespace
 
-std::string to_text(const JobLoads& loads) {
-  Json object = Json::object();
+std::vector<proto::JobLoad> to_messages(const JobLoads& loads) {
+  std::vector<proto::JobLoad> messages;
   for (const auto& [job, load] : loads) {
-    object[job] = {{"plan", load.map_revision},
-                   {"rounds", load.rounds},
-                   {"bytes", load.bytes},
-                   {"busy_s", load.busy_seconds},
-                   {"iteration_s", load.iteration_seconds},
-                   {"pause_s", load.pause_seconds}};
+    proto::JobLoad& entry = messages.emplace_back();
+    entry.set_job(job);
+    entry.set_map_revision(load.map_revision);
+    entry.set_rounds(load.rounds);
+    entry.set_bytes(load.bytes);
+    entry.set_busy_seconds(load.busy_seconds);
+    entry.set_iteration_seconds(load.iteration_seconds);
+    entry.set_pause_seconds(load.pause_seconds);
   }
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return messages;
 }
 
-JobLoads loads_from_text(const std::string& text) {
-  constexpr bool kThrows = false;
-  const Json object = Json::parse(text, nullptr, kThrows);
+JobLoads loads_of(const proto::BoxReport& report) {
   JobLoads loads;
-  if (!object.is_object()) return loads;
-  for (const auto& [job, entry] : object.items()) {
-    if (!entry.is_object()) continue;
-    const auto number = [&entry = entry](const char* key) {
-      const auto found = entry.find(key);
-      return found != entry.end() && found->is_number() ? found->get<double>() : 0;
-    };
-    const auto whole = [&entry = entry](const char* key) -> uint64_t {
-      const auto found = entry.find(key);
-      return found != entry.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
-    };
-    loads[job] = {.map_revision = static_cast<int64_t>(whole("plan")),
-                  .rounds = whole("rounds"),
-                  .bytes = number("bytes"),
-                  .busy_seconds = number("busy_s"),
-                  .iteration_seconds = number("iteration_s"),
-                  .pause_seconds = number("pause_s")};
+  for (const proto::JobLoad& entry : report.loads()) {
+    const auto is_load = [](double value) { return std::isfinite(value) && value >= 0; };
+    if (!is_load(entry.bytes()) || !is_load(entry.busy_seconds()) ||
+        !is_load(entry.iteration_seconds()) || !is_load(entry.pause_seconds())) {
+      continue;
+    }
+    loads[entry.job()] = {.map_revision = entry.map_revision(),
+                          .rounds = entry.rounds(),
+                          .bytes = entry.bytes(),
+                          .busy_seconds = entry.busy_seconds(),
+                          .iteration_seconds = entry.iteration_seconds(),
+                          .pause_seconds = entry.pause_seconds()};
   }
   return loads;
 }

@@ -1,5 +1,5 @@
-// Measures how long the rounds of jobs take on this box, as its workers see it. The result is what
-// the box reports to the leader in its key loads/NAME. Pure; one thread at a time.
+// Measures how long the rounds of jobs take on this box, as its workers see it. The leader asks for
+// the result. Pure; one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "appliance/control/job.h"
+#include "nic/wire/control.pb.h"
 
 namespace pbox::cluster {
 
@@ -28,9 +29,9 @@ struct JobLoad {
 };
 using JobLoads = std::map<std::string, JobLoad>;  // by job name
 
-// One line of JSON. loads_from_text() skips entries that are not loads.
-std::string to_text(const JobLoads& loads);
-JobLoads loads_from_text(const std::string& text);
+// The messages that carry them. loads_of() skips entries whose numbers cannot be loads.
+std::vector<proto::JobLoad> to_messages(const JobLoads& loads);
+JobLoads loads_of(const proto::BoxReport& report);
 
 // Turns the progress of ranks into loads. A load belongs to one part map; the time between two part
 // maps counts as pause.

@@ -16,8 +16,9 @@ using Json = nlohmann::json;
 // The placement code counts bytes in 32 bits. All parts have the same size, so any unit will do.
 constexpr uint32_t kUnit = 1u << 20;
 
-// Assigns the parts one by one, each to the box that would then finish first.
-void place(const std::vector<uint32_t>& parts, std::vector<CandidateBox> boxes, PartMap& map) {
+// Assigns the parts one by one, each to the box that would then finish first among those that have
+// room. Parts without room anywhere keep their owner. Returns how many those are.
+size_t place(const std::vector<uint32_t>& parts, std::vector<CandidateBox> boxes, PartMap& map) {
   double known = 0;
   size_t count = 0;
   for (const CandidateBox& box : boxes) {
@@ -27,24 +28,39 @@ void place(const std::vector<uint32_t>& parts, std::vector<CandidateBox> boxes, 
   const double usual = count > 0 ? known / static_cast<double>(count) : 1;
   const double unit_bytes = std::max(1.0, map.bytes_per_part());
   std::vector<placement::BoxLoad> loads;
+  std::vector<uint64_t> room;
   for (const CandidateBox& box : boxes) {
     loads.push_back(
         {box.bytes / unit_bytes * kUnit, box.bytes_per_second > 0 ? box.bytes_per_second : usual});
+    room.push_back(parts_that_fit(map, box));
+    if (room.back() == 0) loads.back().bytes_per_second = 0;
   }
   std::vector<placement::BoxIndex> box_of_part(map.boxes.size(), placement::kNoBox);
   const std::vector<uint32_t> sizes(map.boxes.size(), kUnit);
-  placement::place_largest_first(sizes, parts, loads, box_of_part);
+  size_t left = parts.size();
   for (const uint32_t part : parts) {
-    PBOX_CHECK(box_of_part[part] < boxes.size());
-    map.boxes[part] = boxes[box_of_part[part]].name;
+    const bool has_room = std::any_of(room.begin(), room.end(), [](uint64_t r) { return r > 0; });
+    if (!has_room) break;
+    placement::place_largest_first(sizes, {part}, loads, box_of_part);
+    const size_t box = box_of_part[part];
+    PBOX_CHECK(box < boxes.size() && room[box] > 0);
+    map.boxes[part] = boxes[box].name;
+    if (--room[box] == 0) loads[box].bytes_per_second = 0;
+    --left;
   }
+  return left;
 }
 
 }  // namespace
 
 std::string to_text(const PartMap& map) {
-  return Json{{"chunk_bytes", map.chunk_bytes}, {"bytes", map.bytes}, {"may_move", map.may_move},
-              {"is_over", map.is_over},         {"boxes", map.boxes}, {"avoided", map.avoided}}
+  return Json{{"chunk_bytes", map.chunk_bytes},
+              {"bytes", map.bytes},
+              {"may_move", map.may_move},
+              {"is_over", map.is_over},
+              {"boxes", map.boxes},
+              {"avoided", map.avoided},
+              {"part_memory_bytes", map.part_memory_bytes}}
       .dump();
 }
 
@@ -68,6 +84,8 @@ std::optional<PartMap> part_map_from_text(const std::string& text) {
   };
   map.may_move = is_true("may_move");
   map.is_over = is_true("is_over");
+  const auto memory = object.find("part_memory_bytes");
+  if (memory != object.end() && memory->is_number_unsigned()) map.part_memory_bytes = *memory;
   for (const Json& box : *boxes) {
     if (!box.is_string()) return std::nullopt;
     map.boxes.push_back(box);
@@ -94,7 +112,13 @@ PartMap make_part_map(uint64_t bytes, uint32_t chunk_bytes, std::vector<Candidat
   map.boxes.resize(parts);
   std::vector<uint32_t> all(parts);
   std::iota(all.begin(), all.end(), 0u);
-  place(all, std::move(boxes), map);
+  std::vector<CandidateBox> roomy = boxes;
+  for (CandidateBox& box : boxes) {
+    box.memory_free_bytes = UINT64_MAX;
+    box.parts_free = UINT32_MAX;
+    box.largest_part_bytes = UINT64_MAX;
+  }
+  if (place(all, std::move(roomy), map) > 0) place(all, std::move(boxes), map);
   return map;
 }
 
@@ -106,6 +130,22 @@ PartMap reassign_parts(PartMap map, const std::string& from, std::vector<Candida
   }
   place(parts, std::move(to), map);
   return map;
+}
+
+std::optional<PartMap> reassign_part(PartMap map, uint32_t part, std::vector<CandidateBox> to) {
+  PBOX_CHECK(part < map.boxes.size());
+  if (place({part}, std::move(to), map) > 0) return std::nullopt;
+  return map;
+}
+
+uint64_t PartMap::memory_per_part() const {
+  return std::max(part_memory_bytes, static_cast<uint64_t>(bytes_per_part()));
+}
+
+uint64_t parts_that_fit(const PartMap& map, const CandidateBox& box) {
+  const uint64_t each = std::max<uint64_t>(1, map.memory_per_part());
+  if (each > box.largest_part_bytes) return 0;
+  return std::min<uint64_t>(box.parts_free, box.memory_free_bytes / each);
 }
 
 std::map<std::string, double> bytes_by_box(const std::vector<PartMap>& maps) {

@@ -21,6 +21,8 @@ struct PartMap {
   // Boxes that some worker could not reach although others could, with the Unix time in seconds
   // until which they get no parts if other boxes are available.
   std::map<std::string, uint64_t> avoided = {};
+  // Memory of the largest part, as measured by a box that runs one; 0: no part has run yet.
+  uint64_t part_memory_bytes = 0;
   bool operator==(const PartMap&) const = default;
 
   bool avoids(const std::string& box, uint64_t unix_s) const {
@@ -31,6 +33,8 @@ struct PartMap {
     PBOX_CHECK(!boxes.empty());
     return static_cast<double>(bytes) / static_cast<double>(boxes.size());
   }
+  // Returns how much memory a part takes at a box. Before a part has run that is a lower bound.
+  uint64_t memory_per_part() const;
 };
 
 // One line of JSON. part_map_from_text() returns nullopt if the text is not a part map.
@@ -43,6 +47,10 @@ struct CandidateBox {
   uint32_t pipelines = 1;
   double bytes_per_second = 0;  // 0: unknown, counted as the mean of the known rates
   double bytes = 0;             // bytes per round of the parts that it already owns
+  // Room for more parts.
+  uint64_t memory_free_bytes = UINT64_MAX;
+  uint32_t parts_free = UINT32_MAX;
+  uint64_t largest_part_bytes = UINT64_MAX;  // a part needs the memory of one pipeline
 };
 
 // Several parts per pipeline, so that a pipeline can be relieved of one without losing half its
@@ -50,12 +58,19 @@ struct CandidateBox {
 inline constexpr uint32_t kPartsPerPipeline = 4;
 
 // Makes the part map of a new job over `boxes`, which must not be empty. Each part goes to the box
-// that would then finish first (placement/place.h).
+// that would then finish first (placement/place.h), among those that have room for it. If the job
+// does not fit, all boxes count, and the box that refuses a part says what is missing.
 PartMap make_part_map(uint64_t bytes, uint32_t chunk_bytes, std::vector<CandidateBox> boxes);
 
-// Returns `map` with the parts of box `from` reassigned to the boxes `to`, which must not be empty
-// and must not contain `from`.
+// Returns `map` with the parts of box `from` reassigned to the boxes `to`, which must not contain
+// `from`. A part that has no room on any of them stays where it is.
 PartMap reassign_parts(PartMap map, const std::string& from, std::vector<CandidateBox> to);
+
+// Returns `map` with one part reassigned to one of the boxes `to`; nullopt if none has room.
+std::optional<PartMap> reassign_part(PartMap map, uint32_t part, std::vector<CandidateBox> to);
+
+// Returns how many parts of the map fit on the box.
+uint64_t parts_that_fit(const PartMap& map, const CandidateBox& box);
 
 // Returns the bytes per round that the part maps assign to each box, by box name.
 std::map<std::string, double> bytes_by_box(const std::vector<PartMap>& maps);

@@ -6,27 +6,17 @@
 #include <utility>
 
 #include "appliance/cluster/ask_box.h"
+#include "appliance/cluster/part_maps_detail.h"
 #include "base/check.h"
 
 namespace pbox::cluster {
 namespace {
 
-constexpr char kJobs[] = "jobs/";
-constexpr char kDrains[] = "drains/";
-constexpr std::chrono::milliseconds kTick{250};
-// A box that restarts registers again within this many ticks; one that does not loses its parts.
-constexpr uint32_t kAbsentTicks = 8;
 constexpr std::chrono::milliseconds kProbeTimeout{1'000};
-constexpr std::chrono::milliseconds kAnswerTimeout{2'000};
+constexpr std::chrono::milliseconds kAnswerTimeout{8'000};
 // A box that some worker could not reach for this long loses its parts of the job, even if others
 // can reach it.
 constexpr uint32_t kUnreachableMs = 1'500;
-// Time in seconds during which such a box gets no parts of the job.
-constexpr uint64_t kAvoidS = 600;
-
-Error unavailable(const std::string& what) {
-  return {ErrorCode::kUnavailable, what + "; the request will be repeated"};
-}
 
 }  // namespace
 
@@ -39,6 +29,7 @@ PartMaps::PartMaps(boost::asio::io_context& context, Store& store, Options optio
       store_(store),
       options_(std::move(options)),
       timer_(context),
+      reports_(context),
       entries_(context, store, kJobs, [this] { on_maps(); }),
       drains_(context, store, kDrains, [] {}) {
   tick();
@@ -120,30 +111,6 @@ proto::PartMap PartMaps::to_message(const PartMap& map) const {
   return message;
 }
 
-// With `job_map`, boxes that the job avoids are returned only if there are no others.
-std::vector<CandidateBox> PartMaps::candidates(const std::string& excluded,
-                                               const PartMap* job_map) const {
-  std::vector<PartMap> maps;
-  for (const auto& [job, map] : maps_) {
-    if (!map.is_over) maps.push_back(map);
-  }
-  const auto bytes = bytes_by_box(maps);
-  std::vector<CandidateBox> boxes;
-  size_t wanted = 0;  // boxes at the front of `boxes` that are not avoided
-  for (const BoxRecord& record : options_.box_directory().boxes()) {
-    if (record.name == excluded || is_draining(record.name)) continue;
-    const auto found = bytes.find(record.name);
-    boxes.push_back({.name = record.name,
-                     .pipelines = static_cast<uint32_t>(record.data.size()),
-                     .bytes_per_second = static_cast<double>(record.capacity_bytes_per_s),
-                     .bytes = found == bytes.end() ? 0 : found->second});
-    const bool is_avoided = job_map != nullptr && job_map->avoids(record.name, unix_seconds());
-    if (!is_avoided) std::swap(boxes[wanted++], boxes.back());
-  }
-  if (wanted > 0) boxes.resize(wanted);
-  return boxes;
-}
-
 void PartMaps::ask(const proto::AskPartMap& question, Answer done) {
   if (question.is_backup()) return done(map_of_this_box());
   if (!entries_.loaded()) {
@@ -159,24 +126,13 @@ void PartMaps::ask(const proto::AskPartMap& question, Answer done) {
   const bool begins = question.bytes() > 0;
   if (map == nullptr && !begins)
     return done(unavailable("there is no part map of job '" + job + "'"));
-  const bool is_outdated =
-      map != nullptr && begins && (map->is_over || map->may_move != question.may_move());
+  const bool is_outdated = map != nullptr && begins && map->is_over;
   if (map != nullptr && !has_lost && !is_outdated) return done(to_message(*map));
   const bool is_under_way = waiting_.contains(job);
   waiting_[job].push_back(std::move(done));
   if (is_under_way) return;
-  if (map == nullptr || (begins && map->is_over && map->bytes != question.bytes())) {
-    make(question);
-  } else if (has_lost) {
-    reassign_if_lost(question);
-  } else {
-    PartMap changed = *map;
-    changed.bytes = question.bytes();
-    changed.may_move = question.may_move();
-    changed.is_over = false;
-    changed.avoided.clear();
-    change(job, changed, [] {});
-  }
+  if (has_lost && !is_outdated) return reassign_if_lost(question);
+  with_reports([this, question] { make(question); });
 }
 
 // Commits the map on condition that the job's key has not changed since this box last saw it.
@@ -233,11 +189,12 @@ std::vector<proto::PartPlace> PartMaps::backup_candidates(const std::string& job
   return places;
 }
 
-// The address of a box that is not registered is unknown, so the question cannot be sent.
+// A box whose registration has lapsed is asked all the same: it may be alive, and may be the only
+// one that has a part's state.
 void PartMaps::ask_box(const std::string& box, const proto::WorkerMessage& question,
                        BoxAnswer done) {
-  const std::string address = address_of(box);
-  if (address.empty()) return done(unavailable("box " + box + " is not registered"));
+  const std::string address = options_.box_directory().last_address(box);
+  if (address.empty()) return done(unavailable("box " + box + " was never registered"));
   cluster::ask_box(context_, address, question, kAnswerTimeout,
                    [this, alive = alive_, done = std::move(done)](auto answer) {
                      if (!*alive) return;
@@ -272,9 +229,18 @@ void PartMaps::answer_all(const std::string& job, const Result<PartMap>& map) {
 }
 
 void PartMaps::make(const proto::AskPartMap& question) {
-  PBOX_CHECK(waiting_.contains(question.job()));
   const std::string& job = question.job();
-  auto boxes = candidates("");
+  PBOX_CHECK(waiting_.contains(job));
+  const PartMap* old = find(job);
+  if (old != nullptr && !old->is_over) return answer_all(job, *old);  // another box was first
+  if (old != nullptr && can_be_reused(*old, question)) {
+    PartMap reused = *old;
+    reused.may_move = question.may_move();
+    reused.is_over = false;
+    reused.avoided.clear();
+    return change(job, reused, [] {});
+  }
+  auto boxes = candidates(job, "");
   if (boxes.empty()) {
     return answer_all(
         job,
@@ -315,22 +281,37 @@ void PartMaps::reassign_if_lost(const proto::AskPartMap& question) {
 
 void PartMaps::reassign_parts_of(const std::string& job, const std::string& box,
                                  const std::string& why, bool avoid) {
+  with_reports([this, job, box, why, avoid] { reassign_now(job, box, why, avoid); });
+}
+
+void PartMaps::reassign_now(const std::string& job, const std::string& box, const std::string& why,
+                            bool avoid) {
   PBOX_CHECK(waiting_.contains(job));
   const PartMap* map = find(job);
   if (map == nullptr) {
     return answer_all(job, unavailable("the part map of job '" + job + "' no longer exists"));
   }
-  auto boxes = candidates(box, map);
+  const auto boxes = candidates(job, box, map);
   if (boxes.empty()) {
     return answer_all(
         job, unavailable("box " + box + " has parts of job '" + job + "' and cannot be reached (" +
                          why + "), and no other box is available"));
   }
-  PartMap changed = reassign_parts(*map, box, std::move(boxes));
+  PartMap changed = reassign_parts(*map, box, boxes);
+  const auto stay = std::count(changed.boxes.begin(), changed.boxes.end(), box);
+  std::string obstacle;
+  if (stay > 0) {
+    obstacle = std::to_string(stay) + " parts of job '" + job + "' stay on box " + box +
+               ": no other box has room for them (each takes " +
+               std::to_string(map->memory_per_part()) + " bytes or more)";
+  }
+  if (is_draining(box)) state_drain_obstacle(box, job, obstacle);
+  if (changed.boxes == map->boxes) return answer_all(job, unavailable(obstacle));
   if (avoid) changed.avoided[box] = unix_seconds() + kAvoidS;
-  change(job, changed, [this, job, box, why] {
+  change(job, changed, [this, job, box, why, obstacle] {
     options_.log(BoxDirectory::Severity::kWarning, "parts_given_away",
-                 "the parts of job '" + job + "' on box " + box + " move to other boxes: " + why);
+                 "the parts of job '" + job + "' on box " + box + " move to other boxes: " + why +
+                     (obstacle.empty() ? "" : "; " + obstacle));
   });
 }
 
@@ -376,89 +357,6 @@ void PartMaps::read_back(const std::string& job, const PartMap& wanted) {
   });
 }
 
-void PartMaps::tick() {
-  timer_.expires_after(kTick);
-  timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
-    if (error || !*alive) return;
-    update_over_marks();
-    if (options_.box_directory().leads() && store_.health().up && entries_.loaded()) {
-      evacuate_boxes();
-      delete_old_maps();
-    }
-    tick();
-  });
-}
-
-// Leader only: moves parts off boxes that drain, and off boxes that have not been registered for a
-// while.
-void PartMaps::evacuate_boxes() {
-  PBOX_CHECK(options_.box_directory().leads());
-  std::set<std::string> absent;
-  std::vector<std::pair<std::string, std::string>> leaving;  // job, box
-  for (const auto& [job, map] : maps_) {
-    const std::set<std::string> boxes(map.boxes.begin(), map.boxes.end());
-    for (const std::string& box : boxes) {
-      const bool is_absent = address_of(box).empty();
-      if (is_absent) absent.insert(box);
-      const bool is_gone = is_absent && absent_ticks_[box] >= kAbsentTicks;
-      if (is_gone || (is_draining(box) && map.may_move)) leaving.emplace_back(job, box);
-    }
-  }
-  for (auto entry = absent_ticks_.begin(); entry != absent_ticks_.end();) {
-    entry = absent.contains(entry->first) ? std::next(entry) : absent_ticks_.erase(entry);
-  }
-  for (const std::string& box : absent) ++absent_ticks_[box];
-  for (const auto& [job, box] : leaving) {
-    if (waiting_.contains(job) || candidates(box).empty()) continue;
-    waiting_[job];  // marks a change in progress
-    reassign_parts_of(job, box, is_draining(box) ? "it drains" : "it is no longer registered");
-  }
-}
-
-// Keeps `is_over` in the maps of this box's jobs up to date.
-void PartMaps::update_over_marks() {
-  if (!store_.health().up || !entries_.loaded()) return;
-  for (const auto& [job, map] : maps_) {
-    const bool is_here = options_.has_job(job);
-    const bool has_ended = ended_.contains(job) && !is_here;
-    if ((map.is_over && is_here) || (!map.is_over && has_ended)) set_over(job, has_ended);
-  }
-  std::erase_if(ended_, [this](const std::string& job) {
-    const PartMap* map = find(job);
-    return map == nullptr || map->is_over || options_.has_job(job);
-  });
-}
-
-void PartMaps::set_over(const std::string& job, bool is_over) {
-  if (waiting_.contains(job)) return;
-  PBOX_CHECK(find(job) != nullptr);
-  waiting_[job];  // marks a change in progress; later ticks handle the rest
-  PartMap changed = *find(job);
-  changed.is_over = is_over;
-  change(job, changed, [] {});
-}
-
-// Leader only: deletes the maps of jobs that ended long ago.
-void PartMaps::delete_old_maps() {
-  PBOX_CHECK(options_.box_directory().leads());
-  const auto now = std::chrono::steady_clock::now();
-  std::map<std::string, Over> over;
-  for (const auto& [job, map] : maps_) {
-    if (!map.is_over || waiting_.contains(job)) continue;
-    const auto known = over_.find(job);
-    const bool is_known = known != over_.end() && known->second.revision == revision(job);
-    Over& entry = over[job] = is_known ? known->second : Over{revision(job), now};
-    if (now - entry.since < options_.delete_after) continue;
-    entry.since = now;  // if the commit fails, the next attempt comes after the same delay
-    store_.commit(
-        {.conditions = {{kJobs + job, entry.revision}, options_.box_directory().lead_fence()},
-         .puts = {},
-         .deletes = {kJobs + job}},
-        [](const Result<Outcome>&) {});
-  }
-  over_ = std::move(over);
-}
-
 bool PartMaps::is_draining(const std::string& box) const {
   return drains_.find(kDrains + box) != nullptr;
 }
@@ -472,11 +370,18 @@ size_t PartMaps::parts_of(const std::string& box) const {
   return count;
 }
 
+// The value of the key is the obstacle, which the leader states.
+std::string PartMaps::drain_obstacle(const std::string& box) const {
+  const KeyValue* entry = drains_.find(kDrains + box);
+  return entry == nullptr ? "" : entry->value;
+}
+
 void PartMaps::set_draining(const std::string& box, bool draining,
                             std::function<void(Status)> done) {
   Transaction change;
   if (draining) {
-    change.puts.push_back({kDrains + box, options_.self});
+    change.conditions.push_back({kDrains + box, 0});  // else it drains already
+    change.puts.push_back({kDrains + box, ""});
   } else {
     change.deletes.push_back(kDrains + box);
   }

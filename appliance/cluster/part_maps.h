@@ -5,7 +5,12 @@
 //
 // When a job ends, the box on which it ends marks its map as over. The map is kept for a while, for
 // the next job of that name. A box on which the job (or the next one of that name) still runs
-// clears the mark. The leader deletes maps that have been over for a long time.
+// clears the mark, and states whether the parts may move and how much memory they take: a worker
+// that only asks cannot change the map of a running job. The leader deletes maps that have been
+// over, or that no box has claimed, for a long time.
+//
+// Parts go only to boxes that have room for them. A box that is asked for a map, or has to move
+// parts, first asks the other boxes for their room. A box that has to refuse a part hands it on.
 //
 // Main thread.
 #pragma once
@@ -16,11 +21,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "appliance/cluster/box_directory.h"
+#include "appliance/cluster/box_reports.h"
 #include "appliance/cluster/part_map.h"
 #include "appliance/control/part_directory.h"
 
@@ -36,14 +43,23 @@ class PartMaps : public control::PartDirectory {
     std::string self;  // name of this box
     std::function<uint32_t()> chunk_bytes;
     std::function<const BoxDirectory&()> box_directory;
-    // Whether some part of the job runs on this box.
+    // Whether some part of the job runs or gathers on this box.
     std::function<bool(const std::string& job)> has_job;
+    // The parts of the job that run on this box; nullopt if there are none.
+    std::function<std::optional<control::RunningParts>(const std::string& job)> running =
+        [](const std::string&) { return std::nullopt; };
+    // This box's own report.
+    std::function<proto::BoxReport()> report = [] { return proto::BoxReport(); };
     // Called whenever some box may have gained or lost parts.
     std::function<void()> on_change;
     // Called after answers have been given outside of a call to this class.
     std::function<void()> on_answers;
     BoxDirectory::Log log;
-    // How long a map is kept after its job has ended.
+    // Loads of the parts that run on this box.
+    std::function<std::vector<proto::JobLoad>()> loads = [] {
+      return std::vector<proto::JobLoad>();
+    };
+    // How long a map is kept after its job has ended, or while no box has its job.
     std::chrono::milliseconds delete_after = std::chrono::minutes(10);
   };
 
@@ -59,12 +75,21 @@ class PartMaps : public control::PartDirectory {
   std::vector<proto::PartPlace> backup_candidates(const std::string& job,
                                                   uint32_t part) const override;
   void reclaim_part(const std::string& job, uint32_t part) override;
+  bool hand_back(const std::string& job, uint32_t part) override;
+  void claim_snapshot(const std::string& job, std::function<void(const Status&)> done) override;
+  void release_snapshot(const std::string& job) override;
   void on_job_over(const std::string& job) override { ended_.insert(job); }
+  std::vector<proto::JobLoad> loads() const override { return options_.loads(); }
   bool has_other_boxes(const std::string& job) const override;
+
+  // Reports of the other boxes, which the leader asks for.
+  BoxReports& reports() { return reports_; }
 
   // A box that drains loses its parts and gets no new ones. kUnavailable: try again later.
   void set_draining(const std::string& box, bool draining, std::function<void(Status)> done);
   bool is_draining(const std::string& box) const;
+  // Returns why parts stay on a box that drains, as the leader has last stated it; empty: nothing.
+  std::string drain_obstacle(const std::string& box) const;
   // Returns how many parts the box owns, over all jobs that have not ended.
   size_t parts_of(const std::string& box) const;
 
@@ -72,21 +97,36 @@ class PartMaps : public control::PartDirectory {
   // none.
   const std::map<std::string, PartMap>& maps() const { return maps_; }
   int64_t revision(const std::string& job) const;
+  // Returns nullopt if every box has room for the parts that `map` gives it and the job's present
+  // map does not; else says which box has not.
+  std::optional<std::string> lacks_room(const std::string& job, const PartMap& map) const;
   // Leader only: replaces the job's map, provided that nobody has changed it since revision() and
   // that this box still leads. kUnavailable: not done, or the outcome is unknown.
   void move(const std::string& job, const PartMap& map, const std::string& why,
             std::function<void(Status)> done);
 
  private:
-  void on_maps();
+  // part_maps_upkeep.cc: what happens without being asked.
   void tick();
   void evacuate_boxes();
-  void update_over_marks();
-  void set_over(const std::string& job, bool is_over);
-  void delete_old_maps();
+  void state_drain_obstacle(const std::string& box, const std::string& job,
+                            const std::string& obstacle);
+  void publish_drain_obstacle(const std::string& box);
+  void update_running_jobs();
+  void correct(const std::string& job, const PartMap& map);
+  void delete_unused_maps();
+  bool is_unused(const std::string& job, const PartMap& map) const;
+
+  void on_maps();
   const PartMap* find(const std::string& job) const;
-  std::vector<CandidateBox> candidates(const std::string& excluded,
+  // With `job_map`, boxes that the job avoids and boxes that do not answer are returned only if
+  // there are no others. `job`: the job that they would get parts of.
+  std::vector<CandidateBox> candidates(const std::string& job, const std::string& excluded,
                                        const PartMap* job_map = nullptr) const;
+  CandidateBox candidate(const BoxRecord& record, const std::string& job) const;
+  bool can_be_reused(const PartMap& map, const proto::AskPartMap& question) const;
+  // Calls `then` once the other boxes have reported how much room they have.
+  void with_reports(std::function<void()> then);
   proto::PartMap to_message(const PartMap& map) const;
   proto::PartMap map_of_this_box() const;
   std::string address_of(const std::string& box) const;
@@ -96,6 +136,9 @@ class PartMaps : public control::PartDirectory {
   void reassign_if_lost(const proto::AskPartMap& question);
   void reassign_parts_of(const std::string& job, const std::string& box, const std::string& why,
                          bool avoid = false);
+  void reassign_now(const std::string& job, const std::string& box, const std::string& why,
+                    bool avoid);
+  void hand_back_now(const std::string& job, uint32_t part);
   void commit(const std::string& job, const PartMap& map, std::vector<Condition> conditions,
               std::function<void()> on_committed);
   void read_back(const std::string& job, const PartMap& wanted);
@@ -110,12 +153,19 @@ class PartMaps : public control::PartDirectory {
   std::map<std::string, PartMap> maps_;           // decoded from the store's entries, by job
   std::map<std::string, uint32_t> absent_ticks_;  // by box that has parts but is not registered
   std::set<std::string> ended_;  // jobs that have ended here and are not yet marked as over
-  // By job that is over: since when the leader has seen its map at this revision.
-  struct Over {
+  // By job that no box needs the map of: since when the leader has seen that, at this revision.
+  struct Unused {
     int64_t revision = 0;
     std::chrono::steady_clock::time_point since;
   };
-  std::map<std::string, Over> over_;
+  std::map<std::string, Unused> unused_;
+  uint32_t ticks_ = 0;
+  std::map<std::string, int64_t> claimed_;  // by job: revision of this box's snapshot claim
+  // By box that drains: why parts stay there. Leader only.
+  std::map<std::string, std::map<std::string, std::string>> obstacles_;
+  // Parts that no box had room for: until when they are not handed back again.
+  std::map<std::pair<std::string, uint32_t>, std::chrono::steady_clock::time_point> no_room_;
+  BoxReports reports_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Mirror entries_;
   Mirror drains_;

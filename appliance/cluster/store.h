@@ -75,12 +75,12 @@ class Watch {
   virtual ~Watch() = default;
 };
 
-enum class Operation { kGet, kCommit, kWatch, kLease, kAuthenticate };
-inline constexpr std::array<const char*, 5> kOperationNames = {"get", "commit", "watch", "lease",
-                                                               "authenticate"};
+enum class Operation { kGet, kCommit, kWatch, kLease, kAuthenticate, kStatus };
+inline constexpr std::array<const char*, 6> kOperationNames = {"get",   "commit",       "watch",
+                                                               "lease", "authenticate", "status"};
 
 struct Health {
-  bool up = false;
+  bool up = false;    // the store answers and accepts changes
   std::string error;  // why the store is down; empty while up
   std::array<uint64_t, kOperationNames.size()> errors{};
 };

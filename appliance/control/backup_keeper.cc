@@ -68,7 +68,8 @@ bool BackupKeeper::join_next(Job& job, Backup& backup) {
                   job.spec().title() +
                       ": no other box can have a copy of its weights and optimizer state (" +
                       std::to_string(boxes.size()) +
-                      " asked); it starts without a copy, and gets one once a box can have it");
+                      " asked); it starts without a copy, and gets one once a box can have it",
+                  job.spec().name);
     return false;
   }
   backup.box = boxes[tried].box();
@@ -118,7 +119,8 @@ void BackupKeeper::on_answer(const JobKey& part, uint64_t number, const Status& 
 void BackupKeeper::note_refused(const Job& job, const Backup& backup, const Status& status) {
   context_.note(Severity::kWarning, "backup_refused",
                 job.spec().title() + ": box " + backup.box +
-                    " cannot have a copy of it: " + status.error().message);
+                    " cannot have a copy of it: " + status.error().message,
+                job.spec().name);
 }
 
 void BackupKeeper::lose_backup(Job& job, const Backup& backup, const std::string& why) {

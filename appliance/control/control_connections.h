@@ -24,6 +24,7 @@ struct Action {
 struct Connection {
   std::string peer;
   bool ipv6 = false;
+  uint64_t opened_ns = 0;
   uint64_t heard_ns = 0;  // time of the newest message, or of the opening
   Job* job = nullptr;     // null unless the connection speaks for a member
   uint32_t rank = 0;

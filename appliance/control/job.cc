@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "appliance/control/part_memory.h"
+
 namespace pbox::control {
 namespace {
 
@@ -21,19 +23,23 @@ uint32_t table_index(const std::shared_ptr<const nic::RssTable>& table,
 
 }  // namespace
 
-Job::Job(JobSpec spec, uint64_t created_ns, const std::vector<uint64_t>& loads_bytes,
-         JobTimeouts timeouts)
+Job::Job(JobSpec spec, uint64_t created_ns, const Placement& placement, JobTimeouts timeouts)
     : spec_(std::move(spec)),
       members_(spec_.world_size),
-      shards_(spec_, loads_bytes),
+      shards_(spec_, placement),
       timeouts_(timeouts),
-      footprints_(loads_bytes.size(), 0),
+      footprints_(placement.loads_bytes.size(), 0),
+      control_bytes_(control_bytes(spec_)),
       created_ns_(created_ns),
       priority_policy_(spec_.priority_policy) {
-  auto specs = shard_specs({});
-  for (size_t index = 0; index < specs.size(); ++index) {
-    specs[index].replicated = spec_.replicas > 0;
-    footprints_[shards_.pipelines()[index]] = pipeline::shard_footprint(specs[index]);
+  const pipeline::ShardSpec shape = shard_shape(spec_);
+  std::vector<pipeline::ShardMemory> memory(shards_.pipelines().size(),
+                                            pipeline::ShardMemory(shape));
+  for (const auto& chunk : cut_into_chunks(spec_)) {
+    memory[shards_.chunk_pipeline()[chunk.chunk]].add(chunk);
+  }
+  for (size_t index = 0; index < memory.size(); ++index) {
+    footprints_[shards_.pipelines()[index]] = memory[index].bytes();
   }
 }
 
@@ -52,9 +58,7 @@ void Job::begin_again(uint64_t now_ns) {
 }
 
 uint64_t Job::footprint() const {
-  // The relay keeps the results of a relayed job, so that the job survives the other box.
-  const uint64_t relayed = spec_.relayed ? spec_.element_count() * sizeof(float) : 0;
-  return std::accumulate(footprints_.begin(), footprints_.end(), relayed);
+  return std::accumulate(footprints_.begin(), footprints_.end(), control_bytes_);
 }
 
 std::string Job::placement() const {
@@ -93,6 +97,11 @@ Status Job::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
 
 void Job::exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
   shards_.exclude(host, spis, rank, ++generation_);
+}
+
+void Job::follow_learning_rate(PipelineHost& host) {
+  const auto setter = members_.learning_rate_setter();
+  if (setter) shards_.set_learning_rate(host, members_[*setter].learning_rate);
 }
 
 bool Job::has_restarted_optimizer() const {

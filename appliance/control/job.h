@@ -41,10 +41,8 @@ struct JobTimeouts {
 
 class Job {
  public:
-  // Places the chunks; allocates no memory for them. `loads_bytes`: bytes that other jobs move in a
-  // round, by pipeline of the box.
-  Job(JobSpec spec, uint64_t created_ns, const std::vector<uint64_t>& loads_bytes,
-      JobTimeouts timeouts = {});
+  // Places the chunks; allocates no memory for their values.
+  Job(JobSpec spec, uint64_t created_ns, const Placement& placement, JobTimeouts timeouts = {});
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
@@ -72,7 +70,8 @@ class Job {
   // A closed part gathers its ranks once more. The caller resets the members.
   void begin_again(uint64_t now_ns);
 
-  // Bytes that the shards take, also while the part still gathers: on all pipelines, and on one.
+  // Bytes that the part takes, also while it still gathers: in all, and for its shard on one
+  // pipeline. Tables and names count, not only arenas.
   uint64_t footprint() const;
   uint64_t footprint_on(uint32_t pipeline) const { return footprints_[pipeline]; }
   // "4 chunks of at most 32256 bytes; pipeline 0: 2 chunks, 40014 bytes a round, 80156 of memory;
@@ -105,6 +104,9 @@ class Job {
   Status admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank);
   // From a new generation on rounds no longer wait for the rank.
   void exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank);
+  // Gives the pipelines the learning rate of the roster's learning_rate_setter(), if there is one.
+  // Call it when a rank has come or gone.
+  void follow_learning_rate(PipelineHost& host);
   uint32_t epoch() const { return epoch_; }
   uint32_t generation() const { return generation_; }
   uint32_t fragment_bytes() const { return fragment_bytes_; }
@@ -166,6 +168,7 @@ class Job {
   JobTrace trace_;
   JobTimeouts timeouts_;
   std::vector<uint64_t> footprints_;  // bytes, by pipeline of the box
+  uint64_t control_bytes_ = 0;
   uint64_t created_ns_ = 0;
   uint64_t recovering_since_ns_ = 0;
   uint32_t epoch_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "appliance/control/part_memory.h"
 #include "appliance/control/sync_spec.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -82,54 +83,101 @@ Status JobAdmission::check_abilities(const JobSpec& spec) const {
 
 Result<Job*> JobAdmission::make_job(const proto::Join& join, JobSpec spec) {
   const RegistryOptions& options = context_.options;
-  const auto names = context_.jobs.names();
-  if (names.size() >= options.jobs_max && !names.contains(spec.name)) {
-    return Error{ErrorCode::kResourceExhausted,
-                 "the box serves " + std::to_string(names.size()) +
-                     " jobs already ([jobs] max = " + std::to_string(options.jobs_max) + ")"};
-  }
+  if (const Status status = check_job_slots(spec); !status) return status.error();
   JobTimeouts timeouts{.join_ns = options.join_timeout_ns, .lost_ns = options.lost_timeout_ns};
   if (const uint64_t wanted_ns = join.join_timeout_ms() * kNanosPerMilli; wanted_ns > 0) {
     timeouts.join_ns = std::min(wanted_ns, options.join_timeout_ns);
   }
   if (join.lost_timeout_ms() > 0) timeouts.lost_ns = join.lost_timeout_ms() * kNanosPerMilli;
-  std::vector<uint64_t> loads(host_.count(), 0);
-  for (const auto& [part, job] : context_.jobs) {
-    for (uint32_t index = 0; index < loads.size(); ++index) {
-      PBOX_DCHECK(job != nullptr);
-      loads[index] += job->shards().bytes_on(index);
-    }
-  }
-  auto job = std::make_unique<Job>(std::move(spec), context_.now_ns, loads, timeouts);
+  const std::vector<PipelineUse> uses = pipeline_use(context_.jobs, host_.count());
+  // Before the chunks are planned: a short JOIN can describe very many.
+  const uint64_t least = one_shard_bytes(spec) + control_bytes(spec);
+  if (const Status status = check_total(spec, least); !status) return status.error();
+  const Placement placement = choose_pipelines(spec, uses);
+  auto job = std::make_unique<Job>(std::move(spec), context_.now_ns, placement, timeouts);
   if (const Status status = check_gathering(*job, join); !status) return status.error();
-  if (const Status status = check_memory(*job); !status) return status.error();
+  if (const Status status = check_places(*job, uses); !status) return status.error();
+  if (const Status status = check_memory(*job, uses); !status) return status.error();
   Job& admitted = context_.jobs.add(std::move(job));
   context_.note(RegistryEvent::Severity::kDebug, "job_admitted",
-                admitted.spec().title() + ": " + admitted.placement());
+                admitted.spec().title() + ": " + admitted.placement(), admitted.spec().name);
   return &admitted;
 }
 
+// The parts of a job share a slot. A backup copy needs none: it belongs to another box's job.
+Status JobAdmission::check_job_slots(const JobSpec& spec) const {
+  const uint32_t slots_max = context_.options.jobs_max;
+  const uint32_t taken = job_slots_taken(context_.jobs);
+  if (spec.is_backup || taken < slots_max || context_.jobs.has_job(spec.name)) return ok_status();
+  return Error{ErrorCode::kResourceExhausted,
+               "the box serves " + std::to_string(taken) +
+                   " jobs already ([jobs] max = " + std::to_string(slots_max) + ")"};
+}
+
+// A part of several, and a backup copy, take one pipeline: the least loaded one that has room. A
+// copy for which none has room is spread over all.
+Placement JobAdmission::choose_pipelines(const JobSpec& spec,
+                                         const std::vector<PipelineUse>& uses) const {
+  Placement placement;
+  for (const PipelineUse& use : uses) placement.loads_bytes.push_back(use.round_bytes);
+  if (spec.parts == 1 && !spec.is_backup) return placement;
+  const uint64_t wanted = one_shard_bytes(spec);
+  for (uint32_t pipeline = 0; pipeline < uses.size(); ++pipeline) {
+    const PipelineUse& use = uses[pipeline];
+    const bool fits = use.shards < limits::kShardsPerPipelineMax &&
+                      use.sessions + spec.world_size <= limits::kSessionsPerPipelineMax &&
+                      free_on_pipeline(context_.options, pipeline, use) >= wanted;
+    const bool is_better =
+        !placement.pipeline || use.round_bytes < uses[*placement.pipeline].round_bytes;
+    if (fits && is_better) placement.pipeline = pipeline;
+  }
+  return placement;
+}
+
 // The job is not in the table yet. It has to fit beside the jobs that are.
-Status JobAdmission::check_memory(const Job& job) const {
-  const uint64_t wanted = job.footprint();
+Status JobAdmission::check_places(const Job& job, const std::vector<PipelineUse>& uses) {
+  for (const uint32_t pipeline : job.shards().pipelines()) {
+    const PipelineUse& use = uses[pipeline];
+    if (use.shards >= limits::kShardsPerPipelineMax) {
+      return Error{ErrorCode::kResourceExhausted,
+                   job.spec().title() + " needs a place on pipeline " + std::to_string(pipeline) +
+                       ", which serves " + std::to_string(use.shards) +
+                       " parts of jobs and can serve no more; wait for other jobs to end"};
+    }
+    if (use.sessions + job.members().size() > limits::kSessionsPerPipelineMax) {
+      return Error{ErrorCode::kResourceExhausted,
+                   job.spec().title() + " needs " + std::to_string(job.members().size()) +
+                       " sessions, and the box has no free session on pipeline " +
+                       std::to_string(pipeline) +
+                       " for some of them: " + std::to_string(use.sessions) + " of " +
+                       std::to_string(limits::kSessionsPerPipelineMax) + " are in use"};
+    }
+  }
+  return ok_status();
+}
+
+Status JobAdmission::check_memory(const Job& job, const std::vector<PipelineUse>& uses) const {
+  if (const Status status = check_total(job.spec(), job.footprint()); !status) return status;
+  return check_arenas(job, uses);
+}
+
+Status JobAdmission::check_total(const JobSpec& spec, uint64_t wanted) const {
   // A state that the part has left on this box is used up when the part opens.
-  const uint64_t taken = owner_.memory_taken_bytes() - handover_.kept_bytes(key_of(job.spec()));
+  const uint64_t taken = owner_.memory_taken_bytes() - handover_.kept_bytes(key_of(spec));
   const uint64_t limit = context_.options.job_memory_bytes;
   if (wanted > limit || taken > limit - wanted) {
     return Error{ErrorCode::kResourceExhausted,
-                 job.spec().title() + " needs " + std::to_string(wanted) +
-                     " bytes; other jobs hold " + std::to_string(taken) + " of the " +
-                     std::to_string(limit) + " bytes that jobs may take ([memory] job_share)"};
+                 spec.title() + " needs " + std::to_string(wanted) + " bytes; other jobs hold " +
+                     std::to_string(taken) + " of the " + std::to_string(limit) +
+                     " bytes that jobs may take ([memory] job_share)"};
   }
-  return check_arenas(job);
+  return ok_status();
 }
 
-Status JobAdmission::check_arenas(const Job& job) const {
+Status JobAdmission::check_arenas(const Job& job, const std::vector<PipelineUse>& uses) const {
   const auto& limits = context_.options.arena_bytes;
   for (uint32_t index = 0; index < limits.size(); ++index) {
-    uint64_t taken = 0;
-    for (const auto& [part, other] : context_.jobs) taken += other->footprint_on(index);
-    const uint64_t free = limits[index] - std::min(limits[index], taken);
+    const uint64_t free = free_on_pipeline(context_.options, index, uses[index]);
     if (job.footprint_on(index) <= free) continue;
     const int node = host_.info(index).numa_node;
     return Error{

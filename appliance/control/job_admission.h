@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "appliance/control/capacity.h"
 #include "appliance/control/registry_context.h"
 #include "appliance/control/state_handover.h"
 #include "appliance/storage/epoch_store.h"
@@ -39,8 +41,12 @@ class JobAdmission {
  private:
   Status check_abilities(const JobSpec& spec) const;
   Result<Job*> make_job(const proto::Join& join, JobSpec spec);
-  Status check_memory(const Job& job) const;
-  Status check_arenas(const Job& job) const;
+  Status check_job_slots(const JobSpec& spec) const;
+  static Status check_places(const Job& job, const std::vector<PipelineUse>& uses);
+  Placement choose_pipelines(const JobSpec& spec, const std::vector<PipelineUse>& uses) const;
+  Status check_total(const JobSpec& spec, uint64_t wanted) const;
+  Status check_memory(const Job& job, const std::vector<PipelineUse>& uses) const;
+  Status check_arenas(const Job& job, const std::vector<PipelineUse>& uses) const;
   Status check_member(const Job& job, const JobSpec& spec, const proto::Join& join) const;
   Status check_gathering(const Job& job, const proto::Join& join) const;
   Status check_resuming(const Job& job, const proto::Join& join) const;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "appliance/control/job.h"
+#include "appliance/control/part_memory.h"
 #include "appliance/control/sync_spec.h"
 #include "nic/wire/chunk_layout.h"
 
@@ -94,26 +95,14 @@ std::vector<int32_t> Job::chunk_priorities() const {
 }
 
 std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>& starts) const {
-  std::vector<pipeline::ShardSpec> specs(shards_.pipelines().size());
+  std::vector<pipeline::ShardSpec> specs(shards_.pipelines().size(), shard_shape(spec_));
   auto chunks = cut_into_chunks(spec_);
   PBOX_CHECK(starts.empty() || starts.size() == chunks.size());  // by chunk
   for (auto& spec : specs) {
-    spec.name = spec_.name;
-    spec.part = spec_.part;
     spec.epoch = epoch_;
     spec.generation = static_cast<uint16_t>(generation_);
     spec.fragment_bytes = fragment_bytes_;
-    spec.mode = spec_.mode;
-    spec.reduction = spec_.reduction;
-    spec.optimizer = spec_.optimizer;
-    spec.sync = spec_.sync;
-    spec.delivery = spec_.delivery;
-    spec.numerics = spec_.numerics;
-    spec.partial = spec_.on_worker_lost == LostPolicy::kPartial;
-    spec.relayed = spec_.relayed;
     spec.replicated = relay_ != nullptr && spec_.replicas > 0;
-    spec.job_chunk_count = static_cast<uint32_t>(chunks.size());
-    spec.sessions.resize(spec_.world_size);
     for (uint32_t rank = 0; rank < members_.size(); ++rank) {
       spec.sessions[rank].present = members_[rank].state != Member::State::kExcluded;
     }

@@ -11,6 +11,9 @@ namespace {
 
 using Severity = RegistryEvent::Severity;
 
+// A connection that only asks questions may stay for this many times as long as a silent one.
+constexpr uint64_t kAskingTimeouts = 6;
+
 proto::BoxMessage data_addresses(const PipelineHost& host) {
   std::set<std::string> addresses;
   for (uint32_t index = 0; index < host.count(); ++index) {
@@ -88,6 +91,13 @@ bool JobRegistry::answer_box(ConnectionId id, const proto::WorkerMessage& messag
     on_ask_state(id, message.ask_state());
   } else if (message.has_ask_cut()) {
     on_ask_cut(id, message.ask_cut());
+  } else if (message.has_ask_report()) {
+    const uint32_t version = message.ask_report().protocol_version();
+    const Status speaks = check_protocol_version(version, "another box");
+    proto::BoxMessage answer;
+    *answer.mutable_report() = report();
+    if (speaks) context_.connections.send(id, std::move(answer));
+    if (!speaks) context_.connections.refuse(id, speaks.error());
   } else {
     return false;
   }
@@ -101,6 +111,11 @@ void JobRegistry::on_ask_part_map(ConnectionId id, const proto::AskPartMap& ques
       !speaks) {
     ++context_.totals.joins_refused;
     return context_.connections.refuse(id, speaks.error());
+  }
+  // The name becomes a key of the cluster's store.
+  if (const Status valid = check_job_name(question.job()); !valid) {
+    ++context_.totals.joins_refused;
+    return context_.connections.refuse(id, valid.error());
   }
   parts_.ask(question, [this, id, alive = std::weak_ptr(context_.alive)](
                            const Result<proto::PartMap>& part_map) {
@@ -128,7 +143,8 @@ void JobRegistry::on_ask_state(ConnectionId id, const proto::AskState& question)
                   job->spec().title() +
                       (is_copy ? ", the backup copy of a part whose box was lost, is handed over "
                                  "to the box that has the part now"
-                               : " goes on at another box, which asks for its state"));
+                               : " goes on at another box, which asks for its state"),
+                  job->spec().name);
     keep_state(*job);
     abandon(*job);
   }
@@ -147,6 +163,33 @@ void JobRegistry::on_ask_cut(ConnectionId id, const proto::AskCut& question) {
   proto::BoxMessage answer;
   *answer.mutable_cut_progress() = std::move(*progress);
   context_.connections.send(id, std::move(answer));
+}
+
+proto::BoxReport JobRegistry::report() const {
+  proto::BoxReport report;
+  for (proto::JobLoad& load : parts_.loads()) *report.add_loads() = std::move(load);
+  std::set<std::string> names;
+  for (const auto& [part, job] : context_.jobs) {
+    if (!job->spec().is_backup) names.insert(part.first);
+  }
+  for (const std::string& name : names) report.add_jobs(name);
+  const FreeCapacity free = free_capacity();
+  report.set_memory_free_bytes(free.memory_bytes);
+  report.set_largest_part_bytes(free.part_memory_bytes);
+  report.set_jobs_free(free.job_slots);
+  report.set_parts_free(free.shards);
+  return report;
+}
+
+std::optional<RunningParts> JobRegistry::running(const std::string& name) const {
+  std::optional<RunningParts> running;
+  for (const Job* job : context_.jobs.parts_of(name)) {
+    if (!job->running() || job->spec().is_backup) continue;
+    if (!running) running.emplace();
+    running->may_move = job->spec().may_move();
+    running->part_memory_bytes = std::max(running->part_memory_bytes, job->footprint());
+  }
+  return running;
 }
 
 void JobRegistry::on_closed(ConnectionId id, const std::string& reason, uint64_t now_ns) {
@@ -171,6 +214,17 @@ void JobRegistry::on_tick(uint64_t now_ns) {
   snapshots_.on_tick();
 }
 
+void JobRegistry::on_standstill(uint64_t gap_ns, uint64_t now_ns) {
+  context_.now_ns = now_ns;
+  for (auto& [id, connection] : context_.connections) {
+    connection.heard_ns = std::min(now_ns, connection.heard_ns + gap_ns);
+  }
+  context_.note(Severity::kWarning, "box_stood_still",
+                "this box did not run for " + in_seconds(gap_ns) +
+                    ": it was stopped, its virtual machine was paused, or other programs had the "
+                    "CPU; this time is not counted against any rank");
+}
+
 void JobRegistry::close_silent_connections() {
   const RegistryOptions& options = context_.options;
   const uint64_t now_ns = context_.now_ns;
@@ -182,10 +236,14 @@ void JobRegistry::close_silent_connections() {
     const uint64_t dead_after_ns = gathering
                                        ? std::max(options.dead_after_ns, options.hello_timeout_ns)
                                        : options.dead_after_ns;
-    if (connection.job == nullptr && silent_ns > options.hello_timeout_ns) {
-      context_.connections.refuse(
-          id, {ErrorCode::kTimeout, "no JOIN within " + in_seconds(options.hello_timeout_ns)});
-      connection.heard_ns = now_ns;
+    // Questions need no JOIN, but a connection cannot stay by asking.
+    const uint64_t asks_max_ns = kAskingTimeouts * options.hello_timeout_ns;
+    const bool asks_too_long = now_ns - std::min(now_ns, connection.opened_ns) > asks_max_ns;
+    if (connection.job == nullptr && (silent_ns > options.hello_timeout_ns || asks_too_long)) {
+      const uint64_t limit_ns = asks_too_long ? asks_max_ns : options.hello_timeout_ns;
+      context_.connections.refuse(id,
+                                  {ErrorCode::kTimeout, "no JOIN within " + in_seconds(limit_ns)});
+      connection.heard_ns = connection.opened_ns = now_ns;
     } else if (connection.job != nullptr && silent_ns > dead_after_ns) {
       dead.push_back(id);
     }
@@ -198,7 +256,7 @@ void JobRegistry::close_silent_connections() {
 
 void JobRegistry::fail(Job& job, const Error& error) {
   if (!job.spec().is_backup) ++context_.totals.jobs_failed;
-  context_.note(Severity::kWarning, "job_failed", error.message);
+  context_.note(Severity::kWarning, "job_failed", error.message, job.spec().name);
   for (const Member& member : job.members()) {
     if (member.state == Member::State::kJoined) {
       context_.connections.dismiss(member.connection, error);
@@ -221,12 +279,14 @@ void JobRegistry::remove(Job& job) {
   close(job);
   snapshots_.on_removed(part);
   context_.jobs.erase(part);
+  if (!context_.jobs.has_job(part.first)) retired_.forget(part.first);
   if (was_running) sessions_.share_credit();
 }
 
 // The pipelines give the shards back.
 void JobRegistry::close(Job& job) {
   const JobKey part = key_of(job.spec());
+  retired_.keep(job.view(context_.now_ns));
   job.close(host_, spis_);
   backups_.forget(part);
   relays_.forget(part);
@@ -266,7 +326,8 @@ void JobRegistry::move_away(Job& job, const proto::PartPlace& place) {
   ++context_.totals.parts_moved;
   context_.note(
       Severity::kInfo, "part_moved",
-      job.spec().title() + " goes on at box " + place.box() + " (" + place.address() + ")");
+      job.spec().title() + " goes on at box " + place.box() + " (" + place.address() + ")",
+      job.spec().name);
   keep_state(job);
   for (const Member& member : job.members()) {
     if (member.state != Member::State::kJoined) continue;
@@ -300,7 +361,8 @@ void JobRegistry::shut_down() {
     if (job.running() && job.spec().survives_its_box()) {
       context_.note(
           Severity::kInfo, "job_left",
-          job.spec().title() + " waits for this box to start again, or for another in its place");
+          job.spec().title() + " waits for this box to start again, or for another in its place",
+          job.spec().name);
       abandon(job);
       continue;
     }

@@ -20,12 +20,14 @@
 #include <vector>
 
 #include "appliance/control/backup_keeper.h"
+#include "appliance/control/capacity.h"
 #include "appliance/control/job_admission.h"
 #include "appliance/control/job_starter.h"
 #include "appliance/control/member_requests.h"
 #include "appliance/control/part_directory.h"
 #include "appliance/control/registry_context.h"
 #include "appliance/control/relay_connector.h"
+#include "appliance/control/retired_counts.h"
 #include "appliance/control/session_sender.h"
 #include "appliance/control/snapshot_coordinator.h"
 #include "appliance/control/state_handover.h"
@@ -58,8 +60,17 @@ class JobRegistry : private JobOwner {
   // Returns the log events since the last call, in order, and empties the list.
   std::vector<RegistryEvent> take_events() { return std::exchange(context_.events, {}); }
 
-  // Takes effect for what happens from now on. Running jobs keep their memory and time-outs.
-  void set_options(const RegistryOptions& options) { context_.options = options; }
+  // In place of a tick that comes `gap_ns` after the tick before: this thread did not run
+  // meanwhile. Messages of that time are not read yet, so no silence and no time-out
+  // counts.
+  void on_standstill(uint64_t gap_ns, uint64_t now_ns);
+
+  // Takes effect for what happens from now on. Running jobs keep their memory and time-outs. The
+  // seed stays: with another one the names of copies could repeat those of another box.
+  void set_options(RegistryOptions options) {
+    options.seed = context_.options.seed;
+    context_.options = std::move(options);
+  }
   // As in MemberRequests.
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) {
     return requests_.set_priorities(job, policy);
@@ -82,9 +93,17 @@ class JobRegistry : private JobOwner {
   std::vector<StragglerView> stragglers(uint64_t now_ns) const;
   // Some part of the job is here.
   bool has_job(const std::string& name) const { return context_.jobs.has_job(name); }
+  // The job's parts that run here; nullopt if there are none.
+  std::optional<RunningParts> running(const std::string& name) const;
   // Parts that run here and could move to another box, by job and part.
   std::vector<PartProgress> progress() const;
   uint64_t memory_taken_bytes() const override;
+  // As in capacity.h; kept states and cuts count too.
+  FreeCapacity free_capacity() const {
+    return control::free_capacity(context_, host_.count(), memory_taken_bytes());
+  }
+  // Returns this box's report to the other boxes of the cluster.
+  proto::BoxReport report() const;
   // As in StateHandover.
   size_t states_kept() const { return handover_.states_kept(); }
   const RegistryTotals& totals() const { return context_.totals; }
@@ -116,7 +135,6 @@ class JobRegistry : private JobOwner {
   void on_rounds(ConnectionId id, const Connection& connection, const proto::RoundMap& rounds);
   void readmit(Job& job, uint32_t rank);
   bool can_go_on_without_missing(const Job& job) const;
-  std::string no_majority(const Job& job) const;
   void exclude(Job& job, uint32_t rank);
   void gather_again(Job& job, const char* event, std::string why) override;
   void gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
@@ -143,6 +161,7 @@ class JobRegistry : private JobOwner {
   JobStarter starter_;
   JobAdmission admission_;
   MemberRequests requests_;
+  RetiredCounts retired_;
   bool is_shutting_down_ = false;
   uint64_t started_ns_ = 0;  // time of the first event; 0 before
 };

@@ -63,7 +63,22 @@ void describe_member(Member& member, const proto::Join& join, uint64_t barrier_r
   member.stated = false;
   member.learning_rates_set = join.resumes() ? join.learning_rates_set() : 0;
   member.learning_rate = join.learning_rate();
-  member.absent.assign(join.absent_ranks().begin(), join.absent_ranks().end());
+  // The worker chooses the list's length, so ranks that cannot be are left out, and none is twice.
+  std::vector<bool> is_absent(join.world_size());
+  for (const uint32_t rank : join.absent_ranks()) {
+    if (rank < is_absent.size()) is_absent[rank] = true;
+  }
+  member.absent.clear();
+  for (uint32_t rank = 0; rank < is_absent.size(); ++rank) {
+    if (is_absent[rank]) member.absent.push_back(rank);
+  }
+}
+
+// Explains an error of policy partial: why the job does not go on without the ranks that are
+// missing.
+std::string no_majority(const Job& job, bool can_go_on) {
+  if (job.spec().on_worker_lost != LostPolicy::kPartial || can_go_on) return "";
+  return "; the ranks that are left are no majority, so that others may be going on at another box";
 }
 
 }  // namespace
@@ -76,6 +91,12 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const proto::
     const auto place = other_owner(join);
     if (place && *place) return context_.connections.redirect(id, **place);
     job = place ? admission_.admit(join) : place.error();
+    const bool has_no_room = place && !job && job.error().code == ErrorCode::kResourceExhausted;
+    if (has_no_room && !join.is_backup() && parts_.hand_back(join.job(), join.part())) {
+      job = Error{ErrorCode::kUnavailable, job.error().message +
+                                               "; another box is asked to take "
+                                               "the part, try again"};
+    }
   }
   if (!job) {
     ++context_.totals.joins_refused;
@@ -110,7 +131,8 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
                 "job '" + join.job() + "': rank " + std::to_string(join.rank()) + " of " +
                     std::to_string(join.world_size()) + " (" + member.peer + ", path MTU " +
                     std::to_string(join.path_mtu()) + ")" +
-                    (join.resumes() ? ", resumes from epoch " + std::to_string(join.epoch()) : ""));
+                    (join.resumes() ? ", resumes from epoch " + std::to_string(join.epoch()) : ""),
+                join.job());
   if (job.running()) return readmit(job, join.rank());
   member.state = Member::State::kJoined;
   if (join.resumes()) job.on_rank_resumes(context_.now_ns);
@@ -128,7 +150,7 @@ void JobRegistry::on_rounds(ConnectionId id, const Connection& connection,
   Member& member = job.members()[connection.rank];
   const uint32_t chunks = job.shards().chunk_count();
   const uint64_t stated = member.consumed.size() + static_cast<uint64_t>(rounds.rounds_size());
-  const bool fits = member.resumes && !member.stated &&
+  const bool fits = member.resumes && !member.stated && rounds.rounds_size() > 0 &&
                     rounds.first_chunk() == member.consumed.size() &&
                     (rounds.last() ? stated == chunks : stated < chunks);
   const bool names_chunks = std::all_of(rounds.lacks().begin(), rounds.lacks().end(),
@@ -140,6 +162,7 @@ void JobRegistry::on_rounds(ConnectionId id, const Connection& connection,
                  std::to_string(stated) + "; the job has " + std::to_string(chunks) +
                  ", each to be stated once, by a worker that resumes"});
   }
+  member.consumed.reserve(chunks);
   member.consumed.insert(member.consumed.end(), rounds.rounds().begin(), rounds.rounds().end());
   PBOX_CHECK(member.consumed.size() == stated);
   member.lacks.resize(member.consumed.size());
@@ -167,10 +190,12 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
   }
   const bool was_excluded = member.state == Member::State::kExcluded;
   member.state = Member::State::kJoined;
+  job.follow_learning_rate(host_);  // a new process has set none yet
   ++context_.totals.workers_back;
   context_.note(
       Severity::kInfo, "worker_back",
-      rank_of(job, rank) + (member.resumes ? ") goes on" : ") takes its place as a new process"));
+      rank_of(job, rank) + (member.resumes ? ") goes on" : ") takes its place as a new process"),
+      job.spec().name);
   if (was_excluded) {
     sessions_.share_credit();
     context_.connections.send_all(job, membership_of(job));
@@ -191,12 +216,6 @@ bool JobRegistry::can_go_on_without_missing(const Job& job) const {
   return !may_be_split || job.members().has_majority();
 }
 
-std::string JobRegistry::no_majority(const Job& job) const {
-  const bool is_partial = job.spec().on_worker_lost == LostPolicy::kPartial;
-  if (!is_partial || can_go_on_without_missing(job)) return "";
-  return "; the ranks that are left are no majority, so that others may be going on at another box";
-}
-
 // Policy partial: the job goes on without a rank that does not come back.
 void JobRegistry::exclude(Job& job, uint32_t rank) {
   Member& member = job.members()[rank];
@@ -212,13 +231,15 @@ void JobRegistry::exclude(Job& job, uint32_t rank) {
                                                   member.lost_reason +
                                                   ") before it had given its initial weights"});
   }
-  job.exclude(host_, spis_, rank);
   member.state = Member::State::kExcluded;
+  job.follow_learning_rate(host_);  // before rounds finish without the rank
+  job.exclude(host_, spis_, rank);
   ++context_.totals.workers_excluded;
   context_.note(
       Severity::kWarning, "worker_excluded",
       rank_of(job, rank) + ") was lost (" + member.lost_reason + ") and did not come back; " +
-          std::to_string(job.members().count(Member::State::kJoined)) + " ranks go on without it");
+          std::to_string(job.members().count(Member::State::kJoined)) + " ranks go on without it",
+      job.spec().name);
   context_.connections.send_all(job, membership_of(job));
   sessions_.share_credit();
   release_barriers(job);
@@ -234,7 +255,7 @@ void JobRegistry::gather_again(Job& job, const char* event, std::string why) {
 // is lost; only `kept_rank` stays.
 void JobRegistry::gather_again(Job& job, std::optional<uint32_t> kept_rank, const char* event,
                                std::string why) {
-  context_.note(Severity::kWarning, event, std::move(why));
+  context_.note(Severity::kWarning, event, std::move(why), job.spec().name);
   keep_state(job);
   close(job);
   job.begin_again(context_.now_ns);
@@ -259,7 +280,8 @@ void JobRegistry::lose(Job& job, uint32_t rank, const std::string& reason) {
   member.connection = 0;
   member.lost_ns = context_.now_ns;
   member.lost_reason = reason;
-  context_.note(Severity::kWarning, "worker_lost", rank_of(job, rank) + ") lost: " + reason);
+  context_.note(Severity::kWarning, "worker_lost", rank_of(job, rank) + ") lost: " + reason,
+                job.spec().name);
   if (job.spec().on_worker_lost == LostPolicy::kAbort) {
     return fail(job, {ErrorCode::kWorkerLost, rank_of(job, rank) + ") was lost (" + reason + ")"});
   }
@@ -273,6 +295,7 @@ void JobRegistry::on_leave(ConnectionId id, Connection& connection) {
   leaver.connection = 0;
   context_.connections.drop(id);
   if (job.running()) {
+    job.follow_learning_rate(host_);
     context_.connections.send_all(job, peer_left(connection.rank));
     release_barriers(job);
   } else {
@@ -332,10 +355,10 @@ void JobRegistry::tick_recovering(Job& job) {
       can_go_on_without_missing(job)) {
     return starter_.advance_without_missing(key_of(job.spec()));
   }
-  fail(job, {ErrorCode::kWorkerLost, job.spec().title() + ": the box was lost, and after " +
-                                         in_seconds(waited_ns) + " " +
-                                         job.members().ranks_in(Member::State::kAbsent) +
-                                         " did not come back" + no_majority(job)});
+  fail(job, {ErrorCode::kWorkerLost,
+             job.spec().title() + ": the box was lost, and after " + in_seconds(waited_ns) + " " +
+                 job.members().ranks_in(Member::State::kAbsent) + " did not come back" +
+                 no_majority(job, can_go_on_without_missing(job))});
 }
 
 // Handles at most one rank in a tick, because the job may be gone afterwards.
@@ -351,7 +374,8 @@ void JobRegistry::tick_lost(Job& job) {
     if (goes_on) return exclude(job, rank);
     return fail(job, {ErrorCode::kWorkerLost,
                       rank_of(job, rank) + ") was lost " + in_seconds(lost_for_ns) + " ago (" +
-                          member.lost_reason + ") and did not come back" + no_majority(job)});
+                          member.lost_reason + ") and did not come back" +
+                          no_majority(job, can_go_on_without_missing(job))});
   }
 }
 
@@ -369,7 +393,8 @@ void JobRegistry::remove_if_over(Job& job) {
     ++context_.totals.jobs_failed;
   } else if (was_running) {
     ++context_.totals.jobs_finished;
-    context_.note(Severity::kInfo, "job_finished", job.spec().title() + ": every rank has left");
+    context_.note(Severity::kInfo, "job_finished", job.spec().title() + ": every rank has left",
+                  job.spec().name);
   }
   end(job);
 }

@@ -34,6 +34,7 @@ std::vector<JobView> JobRegistry::views(uint64_t now_ns) const {
       views.push_back(std::move(view));
     }
   }
+  for (JobView& job : views) retired_.add_to(job);
   return views;
 }
 

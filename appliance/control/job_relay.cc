@@ -1,5 +1,7 @@
 #include "appliance/control/job_relay.h"
 
+#include <cmath>
+
 #include "appliance/control/job.h"
 #include "base/clock.h"
 #include "nic/wire/chunk_layout.h"
@@ -47,7 +49,7 @@ Status check_relayed(const JobSpec& spec) {
         "on_worker_lost partial cannot be used, because the other racks are not told who is "
         "missing; use wait or abort");
   }
-  if (const size_t chunks = cut_into_chunks(spec).size(); chunks > kRelayedChunksMax) {
+  if (const uint32_t chunks = chunk_count(spec); chunks > kRelayedChunksMax) {
     return refuse("chunk_bytes " + std::to_string(spec.chunk_bytes) + " makes " +
                   std::to_string(chunks) + " chunks, but at most " +
                   std::to_string(kRelayedChunksMax) + " can be forwarded; raise chunk_bytes");
@@ -70,7 +72,7 @@ Status check_replicas(const JobSpec& spec) {
   if (spec.on_worker_lost == LostPolicy::kPartial) {
     return refuse("does not record which ranks are in a result; set on_worker_lost wait or abort");
   }
-  if (const size_t chunks = cut_into_chunks(spec).size(); chunks > kRelayedChunksMax) {
+  if (const uint32_t chunks = chunk_count(spec); chunks > kRelayedChunksMax) {
     return refuse("allows at most " + std::to_string(kRelayedChunksMax) +
                   " chunks, but there are " + std::to_string(chunks) + "; raise chunk_bytes");
   }
@@ -95,6 +97,15 @@ RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns) {
     }
   }
   return relay;
+}
+
+Status check_worker_count(float all, uint32_t own) {
+  constexpr float kMax = 1 << 24;  // above that not every integer is a float
+  const bool is_count = all >= static_cast<float>(own) && all <= kMax && all == std::floor(all);
+  if (is_count) return ok_status();
+  return Error{ErrorCode::kMismatch, "the upstream box counts " + std::to_string(all) +
+                                         " workers in all racks, but " + std::to_string(own) +
+                                         " are here; are all boxes of one release?"};
 }
 
 RelaySpec backup_spec(const JobSpec& spec, const std::string& name) {

@@ -14,6 +14,10 @@ namespace pbox::control {
 // Returns the description with which a relayed job joins the upstream box.
 RelaySpec relay_spec(const JobSpec& spec, uint64_t join_timeout_ns);
 
+// Checks the number of workers of all racks, as the upstream box has summed it. `own`: those of
+// this rack.
+Status check_worker_count(float all, uint32_t own);
+
 // Returns the description with which a part with replicas = 1 joins its backup box. `name`: of the
 // copy there. The chunks
 // there are backup blocks: weights and optimizer state in f32.

@@ -17,14 +17,19 @@ Error no_free_session(uint32_t pipeline) {
 
 }  // namespace
 
-JobShards::JobShards(const JobSpec& spec, const std::vector<uint64_t>& loads_bytes)
-    : pipeline_bytes_(loads_bytes.size(), 0) {
+JobShards::JobShards(const JobSpec& spec, const Placement& placement)
+    : pipeline_bytes_(placement.loads_bytes.size(), 0) {
+  const std::vector<uint64_t>& loads_bytes = placement.loads_bytes;
   PBOX_CHECK(!loads_bytes.empty());  // a box has at least one pipeline
   std::vector<uint32_t> chunk_bytes;
   for (const auto& chunk : cut_into_chunks(spec)) {
     chunk_bytes.push_back(chunk.elements * wire::dtype_bytes(chunk.dtype));
   }
-  if (spec.parts == 1) {
+  if (placement.pipeline) {
+    PBOX_CHECK(*placement.pipeline < loads_bytes.size());
+    pipelines_ = {*placement.pipeline};
+    chunk_pipeline_.assign(chunk_bytes.size(), 0);
+  } else if (spec.parts == 1) {
     pipelines_.resize(loads_bytes.size());
     std::iota(pipelines_.begin(), pipelines_.end(), 0u);
     chunk_pipeline_ = placement::assign_chunks(chunk_bytes, loads_bytes);
@@ -91,6 +96,7 @@ Status JobShards::install(PipelineHost& host, Shards shards) {
     return status;
   }
   shards_ = std::move(shards);
+  credits_.assign(shards_.size(), 0);
   return ok_status();
 }
 
@@ -176,8 +182,11 @@ void JobShards::set_priorities(PipelineHost& host, const std::vector<int32_t>& b
 void JobShards::set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes) {
   const auto found = std::find(pipelines_.begin(), pipelines_.end(), pipeline);
   if (!running() || found == pipelines_.end()) return;
+  const auto index = static_cast<size_t>(found - pipelines_.begin());
+  if (credits_[index] == credit_bytes) return;
+  credits_[index] = credit_bytes;
   host.execute(pipeline, {.kind = CommandKind::kSetCredit,
-                          .shard = shards_[found - pipelines_.begin()].get(),
+                          .shard = shards_[index].get(),
                           .credit_bytes = credit_bytes});
 }
 

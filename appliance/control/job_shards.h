@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,20 +16,27 @@
 
 namespace pbox::control {
 
+// Where a part may be placed on a box.
+struct Placement {
+  std::vector<uint64_t> loads_bytes;  // bytes that other jobs move in a round, by pipeline
+  // The pipeline that gets all chunks. Nothing: a job in one part uses all pipelines, and a part of
+  // several the least loaded one.
+  std::optional<uint32_t> pipeline = {};
+};
+
 class JobShards {
  public:
   // One copy of the part's state by pipeline that it uses.
   using Cuts = std::vector<std::shared_ptr<pipeline::StateCut>>;
   using Shards = std::vector<std::unique_ptr<pipeline::JobShard>>;
 
-  // Places the chunks; allocates no memory for them. `loads_bytes`: bytes that other jobs move in a
-  // round, by pipeline of the box.
-  JobShards(const JobSpec& spec, const std::vector<uint64_t>& loads_bytes);
+  // Places the chunks; allocates no memory for their values.
+  JobShards(const JobSpec& spec, const Placement& placement);
 
   // The part is installed on the pipelines.
   bool running() const { return !shards_.empty(); }
   // Pipelines of the box that the part uses, by their index in the session. A job in several parts
-  // uses one pipeline for each part.
+  // uses one pipeline for each part, and so does a backup copy that fits on one.
   const std::vector<uint32_t>& pipelines() const { return pipelines_; }
   // By chunk, an index into pipelines().
   const std::vector<uint8_t>& chunk_pipeline() const { return chunk_pipeline_; }
@@ -63,7 +71,7 @@ class JobShards {
   void set_learning_rate(PipelineHost& host, float learning_rate);
   // `by_chunk`: for all chunks of the part.
   void set_priorities(PipelineHost& host, const std::vector<int32_t>& by_chunk);
-  // No effect if the part does not run on this pipeline of the box.
+  // No effect if the part does not run on this pipeline of the box, or has this credit there.
   void set_credit(PipelineHost& host, uint32_t pipeline, uint32_t credit_bytes);
   // Returns the open round of each chunk. Where pushes are applied on arrival it is the round that
   // `rank` pushes next.
@@ -83,6 +91,7 @@ class JobShards {
   std::vector<uint8_t> chunk_pipeline_;
   std::vector<uint64_t> pipeline_bytes_;  // by pipeline of the box
   Shards shards_;                         // as pipelines_, or empty
+  std::vector<uint32_t> credits_;         // as shards_: the last that was set; 0 if none
 };
 
 }  // namespace pbox::control

@@ -24,10 +24,14 @@ Result<JobShards::Cuts> JobShards::begin_cut(PipelineHost& host, uint32_t round)
 
 void JobShards::continue_cut(PipelineHost& host, const Cuts& cuts) const {
   PBOX_CHECK(cuts.size() == shards_.size());  // cuts of a former opening point into freed shards
+  constexpr uint32_t kCommands = 4;           // each takes a pipeline a millisecond at most
   for (uint32_t index = 0; index < shards_.size(); ++index) {
-    host.execute(
-        pipelines_[index],
-        {.kind = CommandKind::kCut, .shard = shards_[index].get(), .cut = cuts[index].get()});
+    const auto& cut = cuts[index];
+    for (uint32_t command = 0; command < kCommands; ++command) {
+      if (cut->copied() + cut->missed() == cut->chunk_count()) break;
+      host.execute(pipelines_[index],
+                   {.kind = CommandKind::kCut, .shard = shards_[index].get(), .cut = cut.get()});
+    }
   }
 }
 

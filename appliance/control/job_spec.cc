@@ -164,22 +164,15 @@ Status check_copies(const proto::Join& join) {
 }
 
 Status check_identity(const proto::Join& join, const JobLimits& limits) {
-  if (join.job().empty() || join.job().size() > limits::kJobNameBytesMax) {
-    // Not quoted: a truncated name might end inside a UTF-8 character, which no message may
-    // contain.
-    return invalid("the job name has " + std::to_string(join.job().size()) + " bytes; 1 to " +
-                   std::to_string(limits::kJobNameBytesMax) + " are allowed");
-  }
-  const bool printable = std::all_of(join.job().begin(), join.job().end(), [](char character) {
-    return character > ' ' && character < 0x7f && character != '"' && character != '\\';
-  });
-  if (!printable) {
-    return invalid("the job name may contain only visible ASCII, without quotes and backslashes");
-  }
+  if (const Status status = check_job_name(join.job()); !status) return status;
   if (join.world_size() == 0 || join.world_size() > limits.workers_max) {
     return invalid("world_size " + std::to_string(join.world_size()) +
                    " is out of range; this box takes 1 to " + std::to_string(limits.workers_max) +
                    " ([jobs] workers_max)");
+  }
+  if (!std::isfinite(join.learning_rate()) || join.learning_rate() < 0) {
+    return invalid("learning_rate " + std::to_string(join.learning_rate()) + " of rank " +
+                   std::to_string(join.rank()) + " must be finite and >= 0");
   }
   if (join.rank() >= join.world_size()) {
     return invalid("rank " + std::to_string(join.rank()) + " must be below world_size " +
@@ -226,6 +219,20 @@ Status check_sizes(const JobSpec& spec, const JobLimits& limits) {
 }
 
 }  // namespace
+
+Status check_job_name(const std::string& name) {
+  if (name.empty() || name.size() > limits::kJobNameBytesMax) {
+    // Not quoted: a truncated name might end inside a UTF-8 character, which no message may
+    // contain.
+    return invalid("the job name has " + std::to_string(name.size()) + " bytes; 1 to " +
+                   std::to_string(limits::kJobNameBytesMax) + " are allowed");
+  }
+  const bool is_printable = std::all_of(name.begin(), name.end(), [](char character) {
+    return character > ' ' && character < 0x7f && character != '"' && character != '\\';
+  });
+  if (is_printable) return ok_status();
+  return invalid("the job name may contain only visible ASCII, without quotes and backslashes");
+}
 
 std::string JobSpec::title() const {
   const std::string job = "job " + quoted(name);

@@ -87,6 +87,9 @@ Status check_relayed(const JobSpec& spec);
 // Checks whether a job that asks for a backup can have one.
 Status check_replicas(const JobSpec& spec);
 
+// Checks a name that a peer states: visible ASCII without quotes, and not too long.
+Status check_job_name(const std::string& name);
+
 // Checks every field. The error names the field, its value and what is allowed.
 Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits);
 

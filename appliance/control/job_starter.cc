@@ -105,7 +105,8 @@ JobStarter::Step JobStarter::reserve_epoch(Job& job, const PartState* state) {
 void JobStarter::await_epoch(Job& job, const Error& error) {
   auto& refusal = starts_[key_of(job.spec())].epoch_refusal;
   if (!refusal) {
-    context_.note(Severity::kWarning, "epoch_awaited", job.spec().title() + ": " + error.message);
+    context_.note(Severity::kWarning, "epoch_awaited", job.spec().title() + ": " + error.message,
+                  job.spec().name);
   }
   refusal = error;
 }
@@ -143,7 +144,8 @@ void JobStarter::note_started(const Job& job, bool recovers) {
                     " workers, " + std::to_string(spec.element_count()) + " elements in " +
                     std::to_string(spec.tensors.size()) + " tensors, fragments of " +
                     std::to_string(job.fragment_bytes()) + " bytes, epoch " +
-                    std::to_string(job.epoch()));
+                    std::to_string(job.epoch()),
+                spec.name);
   if (!job.has_restarted_optimizer()) return;
   ++context_.totals.optimizer_restarts;
   const auto& replaced = job.optimizer_state();
@@ -155,7 +157,8 @@ void JobStarter::note_started(const Job& job, bool recovers) {
           (replaced && replaced->number > 0
                ? "is that of snapshot " + std::to_string(replaced->number) + ", taken after " +
                      std::to_string(replaced->steps) + " steps"
-               : std::string("restarts from 0")));
+               : std::string("restarts from 0")),
+      spec.name);
 }
 
 bool JobStarter::on_tick(Job& job) {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,15 +33,11 @@ class JobTable {
   }
   std::vector<Job*> parts_of(const std::string& name) const {
     std::vector<Job*> parts;
-    for (const auto& [part, job] : jobs_) {
-      if (part.first == name) parts.push_back(job.get());
+    for (auto entry = jobs_.lower_bound({name, 0});
+         entry != jobs_.end() && entry->first.first == name; ++entry) {
+      parts.push_back(entry->second.get());
     }
     return parts;
-  }
-  std::set<std::string> names() const {
-    std::set<std::string> names;
-    for (const auto& [part, job] : jobs_) names.insert(part.first);
-    return names;
   }
   bool empty() const { return jobs_.empty(); }
   // In ascending order of name and part.

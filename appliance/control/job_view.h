@@ -114,6 +114,9 @@ struct JobView {
   std::vector<WorkerView> workers;  // by rank
 };
 
+// Adds the counters of another part of the same job, which never fall, but no state. Reads by
+// rounds behind are left out, because workers report them and count them through the whole job.
+void add_counts(JobView& job, const JobView& part);
 // Adds another part of the same job on this box. Counts are summed. Where the parts differ, the
 // value of the part that is furthest from running is shown.
 void add_part(JobView& job, const JobView& part);

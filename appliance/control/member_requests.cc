@@ -82,7 +82,11 @@ void MemberRequests::on_learning_rate(ConnectionId id, const Connection& connect
         id, {ErrorCode::kInvalidArgument, "learning_rate must be finite and >= 0"});
     return;
   }
-  connection.job->shards().set_learning_rate(host_, request.learning_rate());
+  Job& job = *connection.job;
+  Member& member = job.members()[connection.rank];
+  member.learning_rates_set = std::max(member.learning_rates_set, request.sequence());
+  member.learning_rate = request.learning_rate();
+  if (job.members().learning_rate_setter() == connection.rank) job.follow_learning_rate(host_);
   proto::BoxMessage message;
   *message.mutable_learning_rate_set() = request;
   context_.connections.send(id, std::move(message));
@@ -123,7 +127,8 @@ void MemberRequests::set_priorities(Job& job, wire::PriorityPolicy policy,
   context_.note(Severity::kInfo, "priorities_set",
                 job.spec().title() + ": priority policy " +
                     wire::kPriorityPolicyNames[static_cast<size_t>(policy)] +
-                    (learned ? ", learned by " : ", set by ") + author);
+                    (learned ? ", learned by " : ", set by ") + author,
+                job.spec().name);
   if (!job.running()) return;  // the ranks are told with their sessions
   proto::BoxMessage message;
   *message.mutable_set_priorities() = *job.priorities_set();
@@ -155,7 +160,8 @@ void MemberRequests::on_port_given_up(const Connection& connection,
   context_.note(Severity::kWarning, "port_given_up",
                 connection.job->spec().title() + ": rank " + std::to_string(connection.rank) +
                     " (" + connection.peer + ") uses port '" + cut(report.next()) +
-                    "' instead of '" + cut(report.port()) + "': " + cut(report.reason()));
+                    "' instead of '" + cut(report.port()) + "': " + cut(report.reason()),
+                connection.job->spec().name);
 }
 
 }  // namespace pbox::control

@@ -11,6 +11,12 @@
 
 namespace pbox::control {
 
+// The parts of one job that run on this box.
+struct RunningParts {
+  bool may_move = false;           // they could continue on another box
+  uint64_t part_memory_bytes = 0;  // memory of the largest of them
+};
+
 class PartDirectory {
  public:
   virtual ~PartDirectory() = default;
@@ -46,8 +52,23 @@ class PartDirectory {
   // the map.
   virtual void reclaim_part(const std::string& /*job*/, uint32_t /*part*/) {}
 
+  // This box has no room for the part. Returns true if another box may have room: the part is then
+  // given to that box, and its ranks should ask again.
+  virtual bool hand_back(const std::string& /*job*/, uint32_t /*part*/) { return false; }
+
+  // Keeps other boxes from taking a snapshot of the job until release_snapshot(), or until this box
+  // is lost. kUnavailable: another box takes one. `done` is called exactly once, during this call
+  // or later. Releasing what was not claimed does nothing.
+  virtual void claim_snapshot(const std::string& /*job*/, std::function<void(const Status&)> done) {
+    done(ok_status());
+  }
+  virtual void release_snapshot(const std::string& /*job*/) {}
+
   // The job has ended on this box: its ranks have left, or it has failed.
   virtual void on_job_over(const std::string& /*job*/) {}
+
+  // Returns the loads of the parts that run on this box, for the leader of the cluster.
+  virtual std::vector<proto::JobLoad> loads() const { return {}; }
 
   // Returns whether other boxes could take over this box's parts of the job, or have done so.
   virtual bool has_other_boxes(const std::string&) const { return false; }

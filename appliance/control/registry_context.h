@@ -37,6 +37,7 @@ struct RegistryEvent {
   enum class Severity { kDebug, kInfo, kWarning } severity = Severity::kInfo;
   const char* name = "";  // stable: "job_started", "job_failed", ...
   std::string text;
+  std::string job = {};  // name of the job that it is about; empty: the box, or a peer
 };
 
 // Counts since the start of the box.
@@ -64,8 +65,9 @@ struct RegistryContext {
 
   // Returns a number for a question whose answer comes later. Never 0, never reused.
   uint64_t next_question() { return ++questions_; }
-  void note(RegistryEvent::Severity severity, const char* name, std::string text) {
-    events.push_back({severity, name, std::move(text)});
+  void note(RegistryEvent::Severity severity, const char* name, std::string text,
+            std::string job = {}) {
+    events.push_back({severity, name, std::move(text), std::move(job)});
   }
 
  private:

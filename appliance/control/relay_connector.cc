@@ -21,7 +21,8 @@ bool RelayConnector::connect(Job& job) {
     context_.note(Severity::kInfo, "upstream_joining",
                   job.spec().title() + ": all ranks are here; it joins box " + relay.box +
                       " as rank " + std::to_string(relay.rank) + " of " +
-                      std::to_string(relay.racks) + " racks");
+                      std::to_string(relay.racks) + " racks",
+                  job.spec().name);
   }
   return job.relay()->view().is_joined;
 }
@@ -41,7 +42,8 @@ void RelayConnector::on_answer(const JobKey& part, uint64_t number, const Status
   context_.note(Severity::kInfo, "upstream_joined",
                 job->spec().title() + ": box " + relay.box + " sums " +
                     std::to_string(relay.racks) + " racks with " + std::to_string(relay.workers) +
-                    " ranks in all");
+                    " ranks in all",
+                job->spec().name);
   owner_.advance(part);
 }
 

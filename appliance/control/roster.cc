@@ -133,4 +133,14 @@ std::optional<float> Roster::newest_learning_rate() const {
   return setter->learning_rate;
 }
 
+std::optional<uint32_t> Roster::learning_rate_setter() const {
+  for (uint32_t rank = 0; rank < size(); ++rank) {
+    const Member& member = members_[rank];
+    const bool is_present =
+        member.state == Member::State::kJoined || member.state == Member::State::kLost;
+    if (is_present && member.learning_rates_set > 0) return rank;
+  }
+  return std::nullopt;
+}
+
 }  // namespace pbox::control

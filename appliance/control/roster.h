@@ -57,8 +57,9 @@ struct Member {
   CopyName copy;                   // as told with the last session
   uint64_t restored_snapshot = 0;  // number of the snapshot that the job began with; 0 if none
   uint64_t restored_steps = 0;
-  std::vector<uint32_t> absent;     // ranks that its generation went on without
-  uint64_t learning_rates_set = 0;  // number of learning rates set so far
+  std::vector<uint32_t> absent;  // ranks that its generation went on without
+
+  uint64_t learning_rates_set = 0;  // number of learning rates that this process has set
   float learning_rate = 0;          // the last of them
 
   // Orders ranks by how recently they were told who takes part. Generations restart in each epoch.
@@ -115,6 +116,9 @@ class Roster {
   uint64_t barrier_reached() const;
   // The learning rate that the rank with the most changes knows; nothing if none was ever set.
   std::optional<float> newest_learning_rate() const;
+  // The rank whose learning rate counts: the lowest one still in the job that has ever set one. The
+  // ranks of a job usually all set the same, so the rate follows them when ranks are lost.
+  std::optional<uint32_t> learning_rate_setter() const;
 
  private:
   std::vector<Member> members_;

@@ -2,6 +2,7 @@
 
 #include <google/protobuf/stubs/logging.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ip/v6_only.hpp>
@@ -10,9 +11,12 @@
 #include <chrono>
 #include <deque>
 #include <map>
+#include <utility>
 
+#include "appliance/control/work_budget.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/standstill.h"
 #include "nic/wire/control_frame.h"
 
 namespace pbox::control {
@@ -24,7 +28,17 @@ using boost::system::error_code;
 namespace {
 
 constexpr auto kTickInterval = std::chrono::milliseconds(50);
-constexpr size_t kOutgoingMax = 1024;
+// A peer that has this much to read is not heard until it reads, so its questions cannot pile up
+// answers.
+constexpr size_t kUnreadBytesMax = 256 * 1024;
+// Bytes that wait for one peer. A rank of the largest job that resumes gets a SESSION and the
+// rounds of all its chunks at once.
+constexpr size_t kOutgoingBytesMax = 16u << 20;
+static_assert(kOutgoingBytesMax >= limits::kControlMessageBytesMax + 8 * limits::kChunksPerJobMax);
+// A peer that does not read what it is sent before its connection is closed.
+constexpr uint64_t kClosingMaxNs = 5 * kNanosPerSecond;
+// Accepting fails, for example because the process has no free file descriptor.
+constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
 std::string describe(const tcp::endpoint& endpoint) {
   const std::string address = endpoint.address().to_string();
@@ -37,7 +51,11 @@ std::string describe(const tcp::endpoint& endpoint) {
 class ControlServer::Implementation : public std::enable_shared_from_this<Implementation> {
  public:
   Implementation(asio::io_context& context, const ControlOptions& options, JobRegistry& registry)
-      : options_(options), registry_(registry), acceptor_(context), timer_(context) {}
+      : options_(options),
+        registry_(registry),
+        acceptor_(context),
+        timer_(context),
+        accept_timer_(context) {}
 
   Status listen();
   void accept();
@@ -48,21 +66,33 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   bool drained() const;
   void set_connections_max(uint32_t connections_max) { options_.connections_max = connections_max; }
   uint16_t port() const { return acceptor_.local_endpoint().port(); }
+  size_t queued_bytes() const;
 
  private:
   struct Connection {
-    explicit Connection(tcp::socket opened) : socket(std::move(opened)) {}
+    explicit Connection(tcp::socket opened)
+        : socket(std::move(opened)), pause(socket.get_executor()) {}
     tcp::socket socket;
     wire::FrameReader reader;
     std::array<char, 16 * 1024> buffer;
     std::deque<std::string> outgoing;
+    size_t outgoing_bytes = 0;
     bool closing = false;  // close once `outgoing` is empty
+    uint64_t closing_since_ns = 0;
+    bool waits_for_peer = false;  // read again once the peer has read most of `outgoing`
+    WorkBudget budget;
+    asio::steady_timer pause;
   };
   using Pointer = std::shared_ptr<Connection>;
 
   void add(tcp::socket socket);
+  void accept_later(const error_code& error);
   void read(ConnectionId id, const Pointer& connection);
-  void received(ConnectionId id, const Pointer& connection, size_t bytes);
+  void handle(ConnectionId id, const Pointer& connection);
+  bool handle_next(ConnectionId id, const Pointer& connection);
+  void pause(ConnectionId id, const Pointer& connection);
+  static void begin_closing(const Pointer& connection);
+  void close_slow_readers();
   void send(ConnectionId id, const Pointer& connection, const proto::BoxMessage& message);
   void write(ConnectionId id, const Pointer& connection);
   void remove(ConnectionId id, const std::string& reason);
@@ -71,6 +101,9 @@ class ControlServer::Implementation : public std::enable_shared_from_this<Implem
   JobRegistry& registry_;
   tcp::acceptor acceptor_;
   asio::steady_timer timer_;
+  asio::steady_timer accept_timer_;
+  bool is_accept_failing_ = false;
+  uint64_t ticked_ns_ = monotonic_ns();
   std::map<ConnectionId, Pointer> connections_;
   ConnectionId next_id_ = 1;
 };
@@ -96,10 +129,26 @@ Status ControlServer::Implementation::listen() {
 void ControlServer::Implementation::accept() {
   acceptor_.async_accept([self = shared_from_this()](error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted || !self->acceptor_.is_open()) return;
-    if (!error && self->connections_.size() < self->options_.connections_max) {
-      self->add(std::move(socket));
-    }
+    if (error) return self->accept_later(error);
+    self->is_accept_failing_ = false;
+    if (self->connections_.size() < self->options_.connections_max) self->add(std::move(socket));
     self->accept();
+  });
+}
+
+// The peer stays in the kernel's queue, so another attempt at once would fail again.
+void ControlServer::Implementation::accept_later(const error_code& error) {
+  if (!is_accept_failing_) {
+    options_.on_event({RegistryEvent::Severity::kWarning, "accept_failed",
+                       "cannot accept a control connection: " + error.message() +
+                           "; raise LimitNOFILE of the service, or lower [control] "
+                           "connections_max (" +
+                           std::to_string(options_.connections_max) + ")"});
+  }
+  is_accept_failing_ = true;
+  accept_timer_.expires_after(kAcceptRetry);
+  accept_timer_.async_wait([self = shared_from_this()](error_code aborted) {
+    if (!aborted && self->acceptor_.is_open()) self->accept();
   });
 }
 
@@ -126,35 +175,65 @@ void ControlServer::Implementation::read(ConnectionId id, const Pointer& connect
           self->flush();
           return;
         }
-        self->received(id, connection, bytes);
+        PBOX_DCHECK(bytes <= connection->buffer.size());
+        if (!connection->closing) connection->reader.append(connection->buffer.data(), bytes);
+        self->handle(id, connection);
       });
 }
 
-void ControlServer::Implementation::received(ConnectionId id, const Pointer& connection,
-                                             size_t bytes) {
-  PBOX_DCHECK(bytes <= connection->buffer.size());
-  connection->reader.append(connection->buffer.data(), bytes);
-  while (!connection->closing) {
-    auto body = connection->reader.next();
-    if (!body) {
-      proto::BoxMessage message;
-      message.mutable_failure()->set_code(static_cast<uint32_t>(body.error().code));
-      message.mutable_failure()->set_message(body.error().message);
-      send(id, connection, message);
-      connection->closing = true;
-      break;
-    }
-    if (!body->has_value()) break;
-    registry_.on_message(id, **body, monotonic_ns());
-    flush();
-    if (!connections_.contains(id)) return;
+// Handles the messages that have arrived, as many as the peer's budget allows, and then reads on.
+void ControlServer::Implementation::handle(ConnectionId id, const Pointer& connection) {
+  const uint64_t begun_ns = monotonic_ns();
+  uint64_t now_ns = begun_ns;
+  while (!connection->closing && connection->outgoing_bytes <= kUnreadBytesMax &&
+         now_ns - begun_ns < WorkBudget::kBurstNs && handle_next(id, connection)) {
+    now_ns = monotonic_ns();
   }
+  if (!connections_.contains(id)) return;
   if (connection->closing && connection->outgoing.empty()) {
     remove(id, "closed by the box");
     flush();
     return;
   }
-  read(id, connection);
+  connection->budget.charge(now_ns, now_ns - begun_ns);
+  if (!connection->closing && connection->outgoing_bytes > kUnreadBytesMax) {
+    connection->waits_for_peer = true;
+  } else if (now_ns - begun_ns >= WorkBudget::kBurstNs || connection->budget.pause_ns() > 0) {
+    pause(id, connection);
+  } else {
+    read(id, connection);
+  }
+}
+
+// Returns false if there is no message to handle next.
+bool ControlServer::Implementation::handle_next(ConnectionId id, const Pointer& connection) {
+  auto body = connection->reader.next();
+  if (!body) {
+    proto::BoxMessage message;
+    message.mutable_failure()->set_code(static_cast<uint32_t>(body.error().code));
+    message.mutable_failure()->set_message(body.error().message);
+    send(id, connection, message);
+    begin_closing(connection);
+    return false;
+  }
+  if (!body->has_value()) return false;
+  registry_.on_message(id, **body, monotonic_ns());
+  flush();
+  return connections_.contains(id);
+}
+
+// Other connections have their turn meanwhile.
+void ControlServer::Implementation::pause(ConnectionId id, const Pointer& connection) {
+  connection->pause.expires_after(std::chrono::nanoseconds(connection->budget.pause_ns()));
+  connection->pause.async_wait([self = shared_from_this(), id, connection](error_code error) {
+    if (!error && self->connections_.contains(id)) self->handle(id, connection);
+  });
+}
+
+void ControlServer::Implementation::begin_closing(const Pointer& connection) {
+  if (connection->closing) return;
+  connection->closing = true;
+  connection->closing_since_ns = monotonic_ns();
 }
 
 void ControlServer::Implementation::flush() {
@@ -167,7 +246,7 @@ void ControlServer::Implementation::flush() {
       send(action.connection, connection, action.message);
       continue;
     }
-    connection->closing = true;
+    begin_closing(connection);
     if (connection->outgoing.empty()) remove(action.connection, "closed by the box");
   }
 }
@@ -180,31 +259,40 @@ void ControlServer::Implementation::send(ConnectionId id, const Pointer& connect
     failure.mutable_failure()->set_code(static_cast<uint32_t>(framed.error().code));
     failure.mutable_failure()->set_message(framed.error().message);
     framed = wire::frame(failure);
-    connection->closing = true;
+    begin_closing(connection);
   }
   // The peer does not read. The message being written stays in the queue.
-  if (connection->outgoing.size() >= kOutgoingMax) {
+  if (connection->outgoing_bytes + framed->size() > kOutgoingBytesMax) {
     connection->outgoing.resize(1);
-    connection->closing = true;
+    connection->outgoing_bytes = connection->outgoing.front().size();
+    begin_closing(connection);
     return;
   }
+  connection->outgoing_bytes += framed->size();
   connection->outgoing.push_back(std::move(*framed));
   if (connection->outgoing.size() == 1) write(id, connection);
 }
 
 void ControlServer::Implementation::write(ConnectionId id, const Pointer& connection) {
   PBOX_CHECK(!connection->outgoing.empty());
-  asio::async_write(connection->socket, asio::buffer(connection->outgoing.front()),
-                    [self = shared_from_this(), id, connection](error_code error, size_t) {
-                      if (!self->connections_.contains(id)) return;
-                      connection->outgoing.pop_front();
-                      if (error || (connection->outgoing.empty() && connection->closing)) {
-                        self->remove(id, error ? error.message() : "closed by the box");
-                        self->flush();
-                      } else if (!connection->outgoing.empty()) {
-                        self->write(id, connection);
-                      }
-                    });
+  asio::async_write(
+      connection->socket, asio::buffer(connection->outgoing.front()),
+      [self = shared_from_this(), id, connection](error_code error, size_t) {
+        if (!self->connections_.contains(id)) return;
+        connection->outgoing_bytes -= connection->outgoing.front().size();
+        connection->outgoing.pop_front();
+        if (error || (connection->outgoing.empty() && connection->closing)) {
+          self->remove(id, error ? error.message() : "closed by the box");
+          self->flush();
+          return;
+        }
+        if (!connection->outgoing.empty()) self->write(id, connection);
+        if (!connection->waits_for_peer || connection->outgoing_bytes > kUnreadBytesMax / 2) {
+          return;
+        }
+        connection->waits_for_peer = false;
+        self->handle(id, connection);
+      });
 }
 
 void ControlServer::Implementation::remove(ConnectionId id, const std::string& reason) {
@@ -215,6 +303,7 @@ void ControlServer::Implementation::remove(ConnectionId id, const std::string& r
   // the last message on its way.
   found->second->socket.shutdown(tcp::socket::shutdown_both, ignored);
   found->second->socket.close(ignored);
+  found->second->pause.cancel();
   connections_.erase(found);
   registry_.on_closed(id, reason, monotonic_ns());
 }
@@ -223,10 +312,37 @@ void ControlServer::Implementation::tick() {
   timer_.expires_after(kTickInterval);
   timer_.async_wait([self = shared_from_this()](error_code error) {
     if (error) return;
-    self->registry_.on_tick(monotonic_ns());
+    const uint64_t now_ns = monotonic_ns();
+    PBOX_CHECK(now_ns >= self->ticked_ns_);
+    const uint64_t gap_ns = now_ns - std::exchange(self->ticked_ns_, now_ns);
+    if (gap_ns > kStandstillNs) {
+      self->registry_.on_standstill(gap_ns, now_ns);
+    } else {
+      self->registry_.on_tick(now_ns);
+    }
     self->flush();
+    self->close_slow_readers();
     self->tick();
   });
+}
+
+void ControlServer::Implementation::close_slow_readers() {
+  const uint64_t now_ns = monotonic_ns();
+  std::vector<ConnectionId> slow;
+  for (const auto& [id, connection] : connections_) {
+    const uint64_t since_ns = connection->closing_since_ns;
+    if (connection->closing && now_ns - std::min(now_ns, since_ns) > kClosingMaxNs) {
+      slow.push_back(id);
+    }
+  }
+  for (const ConnectionId id : slow) remove(id, "closed by the box, before it had read everything");
+  flush();
+}
+
+size_t ControlServer::Implementation::queued_bytes() const {
+  size_t bytes = 0;
+  for (const auto& [id, connection] : connections_) bytes += connection->outgoing_bytes;
+  return bytes;
 }
 
 bool ControlServer::Implementation::drained() const {
@@ -239,13 +355,17 @@ bool ControlServer::Implementation::drained() const {
 void ControlServer::Implementation::stop_accepting() {
   error_code ignored;
   acceptor_.close(ignored);
+  accept_timer_.cancel();
 }
 
 void ControlServer::Implementation::stop() {
   stop_accepting();
   timer_.cancel();
   error_code ignored;
-  for (auto& [id, connection] : connections_) connection->socket.close(ignored);
+  for (auto& [id, connection] : connections_) {
+    connection->socket.close(ignored);
+    connection->pause.cancel();
+  }
   connections_.clear();
 }
 
@@ -278,6 +398,9 @@ void ControlServer::set_connections_max(uint32_t connections_max) {
 }
 bool ControlServer::drained() const {
   return implementation_->drained();
+}
+size_t ControlServer::queued_bytes() const {
+  return implementation_->queued_bytes();
 }
 void ControlServer::flush() {
   implementation_->flush();

@@ -33,6 +33,8 @@ class ControlServer {
   void set_connections_max(uint32_t connections_max);
   // True once every message has been handed to the kernel and every closing connection is closed.
   bool drained() const;
+  // Bytes of messages that wait until their peers read them.
+  size_t queued_bytes() const;
   // Carries out the actions that the registry has queued. Must be called after a call into the
   // registry from outside this class.
   void flush();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "nic/socket/receive_room.h"
 #include "nic/wire/control_frame.h"
 
 namespace pbox::control {
@@ -44,7 +45,9 @@ std::vector<proto::BoxMessage> round_maps(const std::vector<uint32_t>& rounds,
 }  // namespace
 
 uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes) {
-  if (info.receive_slots == 0) return info.receive_buffer_bytes;
+  if (info.receive_slots == 0) {
+    return nic::receivable_bytes(info.receive_buffer_bytes, fragment_bytes);
+  }
   const uint64_t in_slots = uint64_t{info.receive_slots} * fragment_bytes;
   return static_cast<uint32_t>(std::min<uint64_t>(info.receive_buffer_bytes, in_slots));
 }
@@ -88,7 +91,8 @@ void SessionSender::send(Job& job, uint32_t rank, const std::vector<uint32_t>& o
   proto::BoxMessage message = session_for(job, rank, !open_rounds.empty());
   context_.note(RegistryEvent::Severity::kDebug, "session_installed",
                 job.spec().title() + ": rank " + std::to_string(rank) + " (" + member.peer + ")" +
-                    describe(message.session()));
+                    describe(message.session()),
+                job.spec().name);
   connections.send(member.connection, std::move(message));
   std::vector<uint32_t> give;
   std::vector<uint32_t> rounds = open_rounds;
@@ -123,25 +127,42 @@ proto::BoxMessage SessionSender::session_for(const Job& job, uint32_t rank, bool
   return message;
 }
 
+// The parts of one job follow each other in the table, so that the time is linear in their number.
 void SessionSender::share_credit() {
-  for (uint32_t index = 0; index < host_.count(); ++index) {
-    for (const auto& [part, job] : context_.jobs) {
-      job->shards().set_credit(host_, index, credit_on(index, *job));
+  auto first = context_.jobs.begin();
+  while (first != context_.jobs.end()) {
+    const auto end = std::find_if(first, context_.jobs.end(), [&](const auto& entry) {
+      return entry.first.first != first->first.first;
+    });
+    std::vector<uint32_t> parts(host_.count(), 0);
+    for (auto entry = first; entry != end; ++entry) {
+      if (!entry->second->running()) continue;
+      for (const uint32_t pipeline : entry->second->shards().pipelines()) ++parts[pipeline];
     }
+    for (auto entry = first; entry != end; ++entry) {
+      Job& job = *entry->second;
+      for (const uint32_t pipeline : job.shards().pipelines()) {
+        job.shards().set_credit(host_, pipeline, credit_on(pipeline, job, parts[pipeline]));
+      }
+    }
+    first = end;
   }
 }
 
 uint32_t SessionSender::credit_on(uint32_t pipeline, const Job& job) const {
-  const auto parts =
-      std::count_if(context_.jobs.begin(), context_.jobs.end(), [&](const auto& entry) {
-        const JobShards& other = entry.second->shards();
-        const std::vector<uint32_t>& used = other.pipelines();
-        return entry.first.first == job.spec().name && other.running() &&
-               std::find(used.begin(), used.end(), pipeline) != used.end();
-      });
+  uint32_t parts = 0;
+  for (const Job* other : context_.jobs.parts_of(job.spec().name)) {
+    const std::vector<uint32_t>& used = other->shards().pipelines();
+    const bool is_there = std::find(used.begin(), used.end(), pipeline) != used.end();
+    if (other->running() && is_there) ++parts;
+  }
+  return credit_on(pipeline, job, parts);
+}
+
+// `parts`: of the job, that run on this pipeline.
+uint32_t SessionSender::credit_on(uint32_t pipeline, const Job& job, uint32_t parts) const {
   return credit_share(receivable_bytes(host_.info(pipeline), job.fragment_bytes()),
-                      spis_.in_use(pipeline), context_.options.window_bytes,
-                      static_cast<uint32_t>(parts));
+                      spis_.in_use(pipeline), context_.options.window_bytes, parts);
 }
 
 }  // namespace pbox::control

@@ -24,6 +24,7 @@ class SessionSender {
 
  private:
   uint32_t credit_on(uint32_t pipeline, const Job& job) const;
+  uint32_t credit_on(uint32_t pipeline, const Job& job, uint32_t parts) const;
   proto::BoxMessage session_for(const Job& job, uint32_t rank, bool has_rounds) const;
 
   RegistryContext& context_;
@@ -31,8 +32,8 @@ class SessionSender {
   const SpiAllocator& spis_;
 };
 
-// Returns the bytes that the receive queue of a pipeline can hold. It has a bound on bytes and may
-// have one on packets.
+// Returns the bytes of fragments that the receive queue of a pipeline can hold. A socket has a
+// bound on memory, other ports on bytes and on packets.
 uint32_t receivable_bytes(const PipelineInfo& info, uint32_t fragment_bytes);
 
 // Returns the bytes that a worker may have in flight on a pipeline for one part of its job, if

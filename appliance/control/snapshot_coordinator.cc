@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <utility>
 
 #include "appliance/control/sync_spec.h"
 #include "base/clock.h"
@@ -108,7 +109,11 @@ Status SnapshotCoordinator::begin(const std::string& name, uint64_t timeout_ns) 
   auto run = std::make_shared<SnapshotRun>(*store_, ask, ask_part_map, utc_now, end, name,
                                            context_.now_ns + timeout_ns);
   runs_[name] = {run, context_.now_ns};
-  run->begin(context_.options.box_name, parts[0]->members().incarnations());
+  // Two boxes may be asked for a snapshot of the same job at the same time.
+  const auto claim = [this, alive, name](const std::function<void(const Status&)>& done) {
+    if (!alive.expired()) parts_.claim_snapshot(name, done);
+  };
+  run->begin(context_.options.box_name, parts[0]->members().incarnations(), claim);
   return ok_status();
 }
 
@@ -134,6 +139,14 @@ Result<CutProgress> SnapshotCoordinator::take_cut(const proto::AskCut& question)
                                            "' is no longer on this box; ask the box that has it"};
   }
   if (question.snapshot() == 0) return survey(*job);
+  const bool is_busy = found != cuts_.end() && found->second.number != question.snapshot() &&
+                       (found->second.progress.state() == CutProgress::CUTTING ||
+                        found->second.progress.state() == CutProgress::WRITING);
+  if (is_busy) {
+    return Error{ErrorCode::kAlreadyExists,
+                 "snapshot " + std::to_string(found->second.number) + " of job '" + question.job() +
+                     "' is being taken here; try again when it is complete"};
+  }
   if (!is_known) {
     if (const Status begun = begin_cut(*job, question); !begun) {
       CutProgress failed;
@@ -147,7 +160,7 @@ Result<CutProgress> SnapshotCoordinator::take_cut(const proto::AskCut& question)
 }
 
 uint64_t SnapshotCoordinator::cut_bytes() const {
-  uint64_t bytes = 0;
+  uint64_t bytes = writing_bytes_;
   for (const auto& [part, cut] : cuts_) bytes += cut.bytes;
   return bytes;
 }
@@ -222,10 +235,15 @@ void SnapshotCoordinator::write_cut(const Job& job, PartCut& cut) {
   PBOX_CHECK(store_ != nullptr && !cut.cuts.empty());
   snapshot::Cuts cuts(cut.cuts.begin(), cut.cuts.end());
   cut.cuts.clear();
+  const uint64_t bytes = std::exchange(cut.bytes, 0);
+  writing_bytes_ += bytes;
   store_->write_part(cut.number, job.part_head(), std::move(cuts),
                      [this, alive = std::weak_ptr(context_.alive), part = key_of(job.spec()),
-                      number = cut.number, round = cut.round](const auto& file) {
-                       if (!alive.expired()) on_written(part, number, round, file);
+                      number = cut.number, round = cut.round, bytes](const auto& file) {
+                       if (alive.expired()) return;
+                       PBOX_CHECK(writing_bytes_ >= bytes);
+                       writing_bytes_ -= bytes;
+                       on_written(part, number, round, file);
                      });
 }
 
@@ -235,7 +253,6 @@ void SnapshotCoordinator::on_written(const JobKey& part, uint64_t number, uint32
   const bool is_wanted =
       found != cuts_.end() && found->second.number == number && found->second.round == round;
   if (!is_wanted) return;
-  found->second.bytes = 0;
   CutProgress& progress = found->second.progress;
   if (!file) return fail_cut(progress, file.error().message);
   progress.set_state(CutProgress::WRITTEN);
@@ -327,16 +344,19 @@ void SnapshotCoordinator::begin_due() {
 
 void SnapshotCoordinator::on_end(const SnapshotRun& run) {
   const SnapshotView view = run.view();
+  parts_.release_snapshot(view.job);
   if (run.is_done()) {
     ++context_.totals.snapshots_taken;
     context_.note(Severity::kInfo, "snapshot_taken",
                   "job '" + view.job + "': snapshot " + std::to_string(view.number) + ", " +
                       std::to_string(view.steps) + " steps, " + std::to_string(view.bytes) +
-                      " bytes in " + std::to_string(view.parts) + " parts");
+                      " bytes in " + std::to_string(view.parts) + " parts",
+                  view.job);
     return;
   }
   ++context_.totals.snapshots_failed;
-  context_.note(Severity::kWarning, "snapshot_failed", "job '" + view.job + "': " + view.error);
+  context_.note(Severity::kWarning, "snapshot_failed", "job '" + view.job + "': " + view.error,
+                view.job);
 }
 
 Result<bool> SnapshotCoordinator::read_for_start(Job& job, const PartState* state) {
@@ -425,7 +445,8 @@ void SnapshotCoordinator::on_beginning(Job& job, Loaded loaded) {
                           ": there is no snapshot yet, it begins with the weights of its ranks"
                     : job.spec().title() + " begins with snapshot " +
                           std::to_string(restored.number) + ", taken after " +
-                          std::to_string(restored.steps) + " steps");
+                          std::to_string(restored.steps) + " steps",
+                job.spec().name);
   owner_.advance(key_of(job.spec()));
 }
 
@@ -433,7 +454,8 @@ void SnapshotCoordinator::on_optimizer_state(Job& job, Loaded loaded) {
   if (!loaded) {
     context_.note(Severity::kWarning, "snapshot_unusable",
                   job.spec().title() + ": its optimizer state cannot be taken from a snapshot: " +
-                      loaded.error().message);
+                      loaded.error().message,
+                  job.spec().name);
   }
   job.set_optimizer_state(loaded ? std::move(*loaded) : snapshot::Restored());
   owner_.advance(key_of(job.spec()));

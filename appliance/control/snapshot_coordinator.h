@@ -32,7 +32,8 @@ class SnapshotCoordinator {
 
   // Answers the box that coordinates a snapshot. kNotFound if the part is not here any more.
   Result<proto::CutProgress> take_cut(const proto::AskCut& question);
-  // Memory of all cuts, in bytes.
+  // Memory of all cuts, in bytes. A cut counts until the disk has written it, even if no box
+  // asks for it any more.
   uint64_t cut_bytes() const;
 
   // The part starts. Reads the snapshot that it begins with, or whose optimizer state replaces the
@@ -53,7 +54,7 @@ class SnapshotCoordinator {
     uint64_t number = 0;  // number of the snapshot
     uint32_t round = 0;
     uint64_t heard_ns = 0;  // time of the newest question about it
-    uint64_t bytes = 0;     // memory that it takes
+    uint64_t bytes = 0;     // memory that it takes until it is handed to the disk
     JobShards::Cuts cuts;   // empty once the pipelines have copied everything
     proto::CutProgress progress;
   };
@@ -96,6 +97,7 @@ class SnapshotCoordinator {
   snapshot::SnapshotStore* store_;
   JobOwner& owner_;
   std::map<JobKey, PartCut> cuts_;
+  uint64_t writing_bytes_ = 0;       // memory of the cuts that the disk is writing
   std::map<std::string, Run> runs_;  // by job: the newest that this box has begun
   std::map<JobKey, Read> reads_;
   // Time of the next regular snapshot, by the job's first part.

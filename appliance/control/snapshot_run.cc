@@ -40,10 +40,21 @@ SnapshotRun::SnapshotRun(snapshot::SnapshotStore& store, Ask ask, AskPartMap ask
   PBOX_CHECK(clock_ != nullptr && on_end_ != nullptr);
 }
 
-void SnapshotRun::begin(const std::string& own_name, std::vector<uint64_t> ranks) {
+void SnapshotRun::begin(const std::string& own_name, std::vector<uint64_t> ranks,
+                        const Claim& claim) {
   PBOX_CHECK(state_ == State::kStarting && number_ == 0);
   own_name_ = own_name;
   ranks_ = std::move(ranks);
+  if (claim == nullptr) return reserve_number();
+  claim([weak = weak_from_this()](const Status& claimed) {
+    const auto self = weak.lock();
+    if (!self || self->is_over()) return;
+    if (!claimed) return self->fail(claimed.error().message);
+    self->reserve_number();
+  });
+}
+
+void SnapshotRun::reserve_number() {
   store_.begin(job_, [weak = weak_from_this()](const Result<uint64_t>& number) {
     if (const auto self = weak.lock()) self->on_number(number);
   });

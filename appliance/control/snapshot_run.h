@@ -43,9 +43,13 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
   SnapshotRun(snapshot::SnapshotStore& store, Ask ask, AskPartMap ask_part_map, Clock clock,
               std::function<void()> on_end, std::string job, uint64_t deadline_ns);
 
+  // Makes sure that no other box takes a snapshot of the job; the answer may come during the call.
+  using Claim = std::function<void(std::function<void(const Status&)>)>;
+
   // Starts the run; must be called once. `own_name`: this box's name in the part map. `ranks`:
-  // incarnations of the job's ranks.
-  void begin(const std::string& own_name, std::vector<uint64_t> ranks);
+  // incarnations of the job's ranks. Without `claim` there is no other box.
+  void begin(const std::string& own_name, std::vector<uint64_t> ranks,
+             const Claim& claim = nullptr);
   void on_tick(uint64_t now_ns);
 
   bool is_over() const { return state_ == State::kDone || state_ == State::kFailed; }
@@ -65,6 +69,7 @@ class SnapshotRun : public std::enable_shared_from_this<SnapshotRun> {
     std::string refusal;        // last error of a question to it
   };
 
+  void reserve_number();
   void on_number(const Result<uint64_t>& number);
   void ask_places();
   void on_places(const Result<proto::PartMap>& map);

@@ -11,8 +11,15 @@ namespace {
 
 using Severity = RegistryEvent::Severity;
 
-// Time for one answer, which has half a megabyte at most.
+// Time for one answer, which has half a megabyte at most. A box that is down refuses the
+// connection, or its host is; a box that is merely slow must not lose the only state there is.
 constexpr uint64_t kAnswerNs = 2 * kNanosPerSecond;
+constexpr uint64_t kLastAnswerNs = 8 * kNanosPerSecond;
+
+// Returns how long to wait for an answer: longer if no other box can be asked afterwards.
+uint64_t answer_time_ns(const CopyName& next) {
+  return next.job.empty() ? kLastAnswerNs : kAnswerNs;
+}
 
 Result<proto::PartState> part_state_in(const Result<proto::BoxMessage>& answer) {
   if (!answer) return answer.error();
@@ -128,6 +135,7 @@ void StateHandover::begin_transfer(const Job& job, const Member& newest) {
 }
 
 void StateHandover::ask(const Job& job, StateTransfer& transfer) {
+  PBOX_CHECK(!transfer.is_over && !transfer.box.empty());
   proto::WorkerMessage message;
   proto::AskState& question = *message.mutable_ask_state();
   question.set_protocol_version(wire::kControlProtocolVersion);
@@ -137,7 +145,7 @@ void StateHandover::ask(const Job& job, StateTransfer& transfer) {
   transfer.state.describe(question);
   const uint64_t number = context_.next_question();
   transfer.number = number;
-  transfer.answer_due_ns = context_.now_ns + kAnswerNs;
+  transfer.answer_due_ns = context_.now_ns + answer_time_ns(transfer.next);
   const bool was_asking = std::exchange(is_asking_, true);
   parts_.ask_box(transfer.box, message,
                  [this, alive = std::weak_ptr(context_.alive), part = key_of(job.spec()),
@@ -162,7 +170,8 @@ void StateHandover::on_answer(const JobKey& part, uint64_t number,
     transfer.is_over = true;
     context_.note(Severity::kInfo, "part_state_here",
                   job->spec().title() + ": box " + transfer.box + " has handed over its state, " +
-                      in_kib(transfer.state.state().bytes()));
+                      in_kib(transfer.state.state().bytes()),
+                  job->spec().name);
   } else {
     give_up(*job, taken.error().message);
   }
@@ -172,6 +181,7 @@ void StateHandover::on_answer(const JobKey& part, uint64_t number,
 // Asks for the backup copy, if there is one.
 void StateHandover::give_up(const Job& job, const std::string& why) {
   StateTransfer& former = transfers_.at(key_of(job.spec()));
+  PBOX_CHECK(!former.is_over);
   const CopyName copy = former.next;
   const std::string refusal = job.spec().title() + ": box " + former.box + ", which had " +
                               (former.is_backup ? "a backup copy of it" : "it") +
@@ -210,7 +220,8 @@ const PartState* StateHandover::state_for(const Job& job) {
                 job.spec().title() + ": the state that box " +
                     (has_transfer ? transfer->second.box : newest->box) +
                     " has does not match the rounds of its ranks, or belongs to another job of "
-                    "that name; it is not used");
+                    "that name; it is not used",
+                job.spec().name);
   return nullptr;
 }
 
@@ -218,7 +229,7 @@ StateHandover::Transfer StateHandover::check_deadline(const Job& job) {
   const auto found = transfers_.find(key_of(job.spec()));
   if (found == transfers_.end()) return Transfer::kNone;
   if (!found->second.is_over && context_.now_ns >= found->second.answer_due_ns) {
-    give_up(job, "no answer within " + in_seconds(kAnswerNs));
+    give_up(job, "no answer within " + in_seconds(answer_time_ns(found->second.next)));
   }
   return found->second.is_over ? Transfer::kOver : Transfer::kUnderWay;
 }

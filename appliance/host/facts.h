@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "nic/ethernet/address.h"
 
 namespace pbox::host {
 
@@ -72,6 +73,16 @@ struct Interface {
   bool is_up = false;
   uint32_t mtu = 0;                    // 0: not known
   std::vector<std::string> addresses;  // IP literals
+  std::vector<nic::InterfaceAddress> networks =
+      {};                            // one for each of `addresses`; empty on loopback
+  uint32_t reverse_path_filter = 0;  // rp_filter in effect: 0 off, 1 strict, 2 loose
+  uint32_t arp_ignore = 0;           // in effect; 0: answers ARP for every address of the host
+};
+
+// The interface by which packets from an address of this host leave towards hosts beyond routers.
+struct SourceRoute {
+  std::string address;
+  std::string interface;
 };
 
 struct HostFacts {
@@ -82,7 +93,8 @@ struct HostFacts {
   std::vector<Nic> nics;                // ascending by PCI address
   std::vector<PciNetwork> pci_network;  // ascending by address
   std::vector<Interface> interfaces;
-  std::vector<RdmaFacts> rdma;  // ascending by name
+  std::vector<SourceRoute> source_routes;  // only addresses that have a route beyond routers
+  std::vector<RdmaFacts> rdma;             // ascending by name
   VfioFacts vfio;
   std::vector<int> allowed_cpus;       // affinity and cpuset; ascending
   double cpu_quota = 0;                // cgroup cpu.max, in CPUs; 0: none

@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -15,6 +17,8 @@
 #include "appliance/host/cgroup_limits.h"
 #include "appliance/host/pci_network.h"
 #include "appliance/host/rdma_facts.h"
+#include "appliance/host/source_route.h"
+#include "nic/socket/address.h"
 
 namespace pbox::host {
 namespace {
@@ -91,6 +95,13 @@ uint64_t free_pages(int node, const char* size) {
                    "/hugepages/hugepages-" + size + "/free_hugepages");
 }
 
+// The kernel applies the larger of an interface's value and that of `all`.
+uint32_t ip_setting(const std::string& interface, const char* name) {
+  const std::string folder = "/proc/sys/net/ipv4/conf/";
+  return static_cast<uint32_t>(
+      std::max(number_in(folder + "all/" + name), number_in(folder + interface + "/" + name)));
+}
+
 Interface& interface_named(HostFacts& facts, const std::string& name) {
   for (auto& interface : facts.interfaces) {
     if (interface.name == name) return interface;
@@ -98,8 +109,23 @@ Interface& interface_named(HostFacts& facts, const std::string& name) {
   Interface interface;
   interface.name = name;
   interface.mtu = static_cast<uint32_t>(number_in("/sys/class/net/" + name + "/mtu"));
+  interface.reverse_path_filter = ip_setting(name, "rp_filter");
+  interface.arp_ignore = ip_setting(name, "arp_ignore");
   facts.interfaces.push_back(std::move(interface));
   return facts.interfaces.back();
+}
+
+void read_network(const ifaddrs& entry, const std::string& address, HostFacts& facts,
+                  Interface& interface) {
+  constexpr size_t kSourceRoutesMax = 64;  // each is a question to the kernel
+  const auto own = nic::parse_endpoint(address, 0);
+  if (!own || entry.ifa_netmask == nullptr || (entry.ifa_flags & IFF_LOOPBACK) != 0) return;
+  interface.networks.push_back(
+      {.address = nic::ip_address(*own),
+       .prefix_length = nic::prefix_length(*entry.ifa_netmask, own->ipv6)});
+  if (facts.source_routes.size() == kSourceRoutesMax) return;
+  const std::string way_out = way_out_of(*own);
+  if (!way_out.empty()) facts.source_routes.push_back({address, way_out});
 }
 
 // getifaddrs() lists each interface once by itself and once for each of its addresses.
@@ -114,6 +140,7 @@ void read_addresses(HostFacts& facts) {
     if (address.empty()) continue;
     facts.addresses.push_back(address);
     interface.addresses.push_back(address);
+    read_network(*entry, address, facts, interface);
     for (auto& nic : facts.nics) {
       if (nic.name == entry->ifa_name) nic.addresses.push_back(address);
     }

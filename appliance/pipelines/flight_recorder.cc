@@ -22,6 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Others may be able to write to the directory: a link there must not lead to another file.
+constexpr int kCreateFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
 constexpr const char* kRingSuffix = ".ring";
 constexpr const char* kFileSuffix = ".flight";
 
@@ -112,8 +114,7 @@ FlightRecorder::~FlightRecorder() = default;
 // memory the rings take.
 Status FlightRecorder::open_directory(const std::string& directory) {
   const std::string path = directory + "/lock";
-  lock_ =
-      std::make_unique<storage::Descriptor>(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640));
+  lock_ = std::make_unique<storage::Descriptor>(open(path.c_str(), kCreateFlags, 0640));
   if (!lock_->ok()) return system_error("cannot make " + path, errno);
   if (flock(lock_->get(), LOCK_EX | LOCK_NB) != 0) {
     return Error{ErrorCode::kSystem, "another pboxd uses " + directory};
@@ -131,7 +132,7 @@ Status FlightRecorder::keep_crash() {
   std::string bytes;
   for (const std::string& name : names_of(directory_, "pipeline-", kRingSuffix)) {
     const std::string path = directory_ + "/" + name;
-    const storage::Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const storage::Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     const auto image = copy_of(file.get());
     if (image) bytes += *image;
     // The ring has no valid head yet, or another release wrote it.
@@ -160,9 +161,8 @@ Status FlightRecorder::open_ring(const std::string& name, uint64_t capacity, uin
                                  int node) {
   const std::string path = directory_ + "/" + name;
   const bool in_memory = directory_.empty();
-  auto ring = std::make_unique<Ring>(
-      in_memory ? memfd_create(name.c_str(), MFD_CLOEXEC)
-                : open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
+  auto ring = std::make_unique<Ring>(in_memory ? memfd_create(name.c_str(), MFD_CLOEXEC)
+                                               : open(path.c_str(), kCreateFlags | O_TRUNC, 0640));
   const int fd = ring->file.get();
   if (fd < 0) return system_error("cannot make " + path, errno);
   if (!in_memory) ring->path = path;

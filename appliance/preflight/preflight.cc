@@ -198,6 +198,14 @@ Check check_mtu(const config::Config& config, const host::HostFacts& facts,
               "data.mtu = 0, or ip link set dev NIC mtu " + std::to_string(config.data.mtu));
 }
 
+Check check_pipeline_routes(const host::HostFacts& facts,
+                            const Result<topology::Topology>& topology) {
+  if (!topology) return ok("routes", "not checked: there is no plan");
+  std::vector<std::string> used;
+  for (const auto& pipeline : topology->pipelines) used.push_back(pipeline.address);
+  return check_routes(facts, used);
+}
+
 std::vector<Check> socket_checks(const config::Config& config, const host::HostFacts& facts,
                                  const Result<topology::Topology>& topology) {
   return {
@@ -206,7 +214,7 @@ std::vector<Check> socket_checks(const config::Config& config, const host::HostF
                    facts.can_force_buffers),
       check_buffer("send-buffer", "data.send_buffer_bytes", "net.core.wmem_max",
                    config.data.send_buffer_bytes, facts.send_buffer_max, facts.can_force_buffers),
-      check_mtu(config, facts, topology)};
+      check_mtu(config, facts, topology), check_pipeline_routes(facts, topology)};
 }
 
 }  // namespace

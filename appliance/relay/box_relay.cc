@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "appliance/control/job_relay.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/cpu_set.h"
@@ -162,7 +163,8 @@ Status BoxRelay::count_workers(uint64_t deadline_ns) {
   pbox_status status =
       pbox_push_pull(context_, kWorkersTensor, &own_workers_, &all_workers_, nullptr, nullptr);
   if (status != PBOX_OK) return last_error(status);
-  return await(kWorkersTensor, deadline_ns);
+  if (const Status counted = await(kWorkersTensor, deadline_ns); !counted) return counted;
+  return control::check_worker_count(all_workers_, spec_.workers);
 }
 
 Status BoxRelay::await(uint32_t tensor, uint64_t deadline_ns) {

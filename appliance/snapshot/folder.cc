@@ -68,12 +68,25 @@ std::optional<uint64_t> to_number(const std::string& text) {
   return is_number ? std::optional(number) : std::nullopt;
 }
 
+// Returns the names in a folder; none if it does not exist. The iterator's ++ would throw on a
+// fault of the disk, in a thread that nothing catches it in.
+Result<std::vector<std::string>> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    names.push_back(at->path().filename());
+  }
+  if (!error || error == std::errc::no_such_file_or_directory) return names;
+  return Error{ErrorCode::kSystem, "cannot read the folder " + folder + ": " + error.message()};
+}
+
 // Returns the numbers of all snapshots in the job's folder, complete or not, in ascending order.
-std::vector<uint64_t> numbers(const std::string& folder) {
+Result<std::vector<uint64_t>> numbers(const std::string& folder) {
+  const auto names = names_in(folder);
+  if (!names) return names.error();
   std::vector<uint64_t> found;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (const auto number = to_number(entry.path().filename())) found.push_back(*number);
+  for (const std::string& name : *names) {
+    if (const auto number = to_number(name)) found.push_back(*number);
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -103,7 +116,9 @@ void remove_old(const std::string& directory, const Manifest& newest) {
   for (auto one = finished.rbegin(); one != finished.rend() && kept.size() < kKept; ++one) {
     kept.push_back(one->number);
   }
-  for (const uint64_t number : numbers(job_folder(directory, newest.job))) {
+  const auto all = numbers(job_folder(directory, newest.job));
+  if (!all) return;
+  for (const uint64_t number : *all) {
     const bool is_kept = std::find(kept.begin(), kept.end(), number) != kept.end();
     if (is_kept || number > newest.number) continue;
     // The manifest goes first, so that a half-removed snapshot does not count as one.
@@ -120,17 +135,29 @@ bool is_of_run(const Manifest& manifest, const Choice& choice) {
   });
 }
 
+// Returns the newest snapshot of the run. A damaged manifest counts only if it is newer than that:
+// nobody knows whether it is of the run.
+Result<Manifest> choose_latest(const std::string& directory, const std::string& job,
+                               const Choice& choice) {
+  const auto all = numbers(job_folder(directory, job));
+  if (!all) return all.error();
+  for (auto number = all->rbegin(); number != all->rend(); ++number) {
+    auto manifest = read_manifest(manifest_path(directory, job, *number));
+    if (!manifest) return manifest.error();
+    const bool is_whole = *manifest && (*manifest)->job == job && (*manifest)->number == *number;
+    if (is_whole && is_of_run(**manifest, choice)) return std::move(**manifest);
+  }
+  return Manifest();
+}
+
 Result<Manifest> choose(const std::string& directory, const std::string& job,
                         const Choice& choice) {
   const std::string& which = choice.which;
+  if (which == "latest") return choose_latest(directory, job, choice);
   std::vector<Error> damaged;
   auto finished = list(directory, job, damaged);
   std::erase_if(finished, [&](const Manifest& one) { return !is_of_run(one, choice); });
   const std::string where = job_folder(directory, job);
-  if (which == "latest") {
-    if (!damaged.empty()) return damaged.back();
-    return finished.empty() ? Manifest() : std::move(finished.back());
-  }
   const auto wanted = to_number(which);
   const auto found = std::find_if(finished.begin(), finished.end(),
                                   [&](const auto& one) { return one.number == wanted; });
@@ -182,7 +209,8 @@ Result<uint64_t> make_next(const std::string& directory, const std::string& job)
   }
   for (;;) {
     const auto before = numbers(folder);
-    const uint64_t next = before.empty() ? 1 : before.back() + 1;
+    if (!before) return before.error();
+    const uint64_t next = before->empty() ? 1 : before->back() + 1;
     const std::string fresh = number_folder(directory, job, next);
     if (fs::create_directory(fresh, error)) {
       if (const Status status = storage::sync_folder(folder); !status) return status.error();
@@ -215,7 +243,12 @@ Status finish(const std::string& directory, const Manifest& manifest) {
 std::vector<Manifest> list(const std::string& directory, const std::string& job,
                            std::vector<Error>& damaged) {
   std::vector<Manifest> finished;
-  for (const uint64_t number : numbers(job_folder(directory, job))) {
+  const auto all = numbers(job_folder(directory, job));
+  if (!all) {
+    damaged.push_back(all.error());
+    return finished;
+  }
+  for (const uint64_t number : *all) {
     auto manifest = read_manifest(manifest_path(directory, job, number));
     if (!manifest) {
       damaged.push_back(manifest.error());
@@ -228,11 +261,15 @@ std::vector<Manifest> list(const std::string& directory, const std::string& job,
 
 std::vector<std::string> jobs(const std::string& directory) {
   std::vector<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
-    for (const uint64_t number : numbers(entry.path())) {
+  const auto folders = names_in(directory);
+  if (!folders) return names;
+  for (const std::string& folder : *folders) {
+    const std::string path = directory + "/" + folder;
+    const auto all = numbers(path);
+    if (!all) continue;
+    for (const uint64_t number : *all) {
       const auto manifest =
-          read_manifest(entry.path().string() + "/" + std::to_string(number) + "/" + kManifestName);
+          read_manifest(path + "/" + std::to_string(number) + "/" + kManifestName);
       if (!manifest || !*manifest) continue;
       names.push_back((*manifest)->job);
       break;

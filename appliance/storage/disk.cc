@@ -68,8 +68,9 @@ class FolderDisk : public Disk {
     }
   }
 
+  // Somebody who may write to the folder must not make this user write elsewhere.
   Result<std::unique_ptr<OutputFile>> create(const std::string& name) override {
-    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
     Descriptor file(openat(names_.get(), name.c_str(), kFlags, 0640));
     if (!file.ok()) return failed("create", name);
     return std::unique_ptr<OutputFile>(

@@ -262,7 +262,9 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
   if (arguments_.driver == "net_tap") mac.addr_bytes[RTE_ETHER_ADDR_LEN - 1] ^= 1;
   std::copy(std::begin(mac.addr_bytes), std::end(mac.addr_bytes), capabilities_.mac.begin());
   rte_eth_dev_info info{};
-  rte_eth_dev_info_get(port_id_, &info);
+  if (const int result = rte_eth_dev_info_get(port_id_, &info); result != 0) {
+    return device_error(arguments_.name, "cannot be queried", result, "see the log");
+  }
   auto steering = steer(port_id_, info,
                         {.driver = arguments_.driver,
                          .wanted_queues = static_cast<uint32_t>(options.queue_nodes.size()),
@@ -273,9 +275,10 @@ Status DpdkDevice::start(const DpdkDeviceOptions& options) {
   capabilities_.rss = std::move(steering.rss);
   for (auto& reason : steering.reasons) explain(std::move(reason));
   rte_eth_link link{};
-  rte_eth_link_get_nowait(port_id_, &link);
+  const bool speed_is_known =
+      rte_eth_link_get_nowait(port_id_, &link) == 0 && link.link_speed != RTE_ETH_SPEED_NUM_UNKNOWN;
   capabilities_.link_is_up = link_is_up();
-  capabilities_.link_mbps = link.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN ? 0 : link.link_speed;
+  capabilities_.link_mbps = speed_is_known ? link.link_speed : 0;
   if (!capabilities_.link_is_up)
     explain("the link is down: check the cable and switch port; or no peer is connected yet");
   take_eal_messages();  // drops the messages of a successful start
@@ -294,7 +297,9 @@ Status DpdkDevice::map_memory(const std::byte* memory, size_t bytes) {
   if (!maps_memory_) return ok_status();
   auto* address = const_cast<std::byte*>(memory);
   rte_eth_dev_info info{};
-  rte_eth_dev_info_get(port_id_, &info);
+  if (const int result = rte_eth_dev_info_get(port_id_, &info); result != 0) {
+    return device_error(arguments_.name, "cannot be queried", result, "see the log");
+  }
   // Several devices may read the same memory, but it is registered with DPDK only once.
   if (rte_extmem_register(address, bytes, nullptr, 0, kExternalPageBytes) != 0 &&
       rte_errno != EEXIST) {
@@ -311,8 +316,9 @@ void DpdkDevice::unmap_memory(const std::byte* memory, size_t bytes) {
   if (!maps_memory_) return;
   auto* address = const_cast<std::byte*>(memory);
   rte_eth_dev_info info{};
-  rte_eth_dev_info_get(port_id_, &info);
-  rte_dev_dma_unmap(info.device, address, reinterpret_cast<rte_iova_t>(address), bytes);
+  if (rte_eth_dev_info_get(port_id_, &info) == 0) {
+    rte_dev_dma_unmap(info.device, address, reinterpret_cast<rte_iova_t>(address), bytes);
+  }  // otherwise the device was removed, and its mappings with it
   rte_extmem_unregister(address, bytes);
 }
 

@@ -34,10 +34,11 @@ struct DpdkPort::State {
   // Sends what is pending: the backlogs, and packets of pipelines without their own queue.
   void send_pending();
 
-  // The route to one endpoint. Valid while the neighbour table's generation is unchanged and until
-  // valid_until_ns.
+  // The route to one endpoint from one own address. Valid while the neighbour table's generation is
+  // unchanged and until valid_until_ns.
   struct Route {
     Endpoint endpoint;
+    LocalAddress from{};  // as in TxPacket; all zero: chosen by the interface
     uint64_t generation = UINT64_MAX;
     uint64_t valid_until_ns = 0;
     uint32_t link = 0;  // index into links
@@ -115,8 +116,8 @@ struct DpdkPort::State {
   void answer(std::span<const std::byte> frame, Link& link);
   void hand_over(rte_mbuf* mbuf, uint16_t to_port);
 
-  const Route* route_to(const Endpoint& endpoint, uint64_t now_ns);
-  bool resolve(Route& route, const Endpoint& endpoint, uint64_t now_ns);
+  const Route* route_to(const Endpoint& endpoint, const LocalAddress& from, uint64_t now_ns);
+  bool resolve(Route& route, const Endpoint& endpoint, const LocalAddress& from, uint64_t now_ns);
   void solicit(const IpAddress& next_hop, const NeighbourLookup& found);
   void solicit_on(Link& link, const IpAddress& next_hop, const std::optional<MacAddress>& mac);
   [[gnu::always_inline]] inline rte_mbuf* make_packet(const Route& route, const TxPacket& packet);

@@ -41,7 +41,7 @@ size_t DpdkPort::State::tx_burst(std::span<const TxPacket> packets) {
     PBOX_DCHECK(packet.payload != nullptr || packet.header.payload_bytes == 0);
     if (packet.to != to) {  // packets to one worker come in runs
       to = packet.to;
-      route = route_to(*to, now_ns);
+      route = route_to(*to, packet.from != nullptr ? *packet.from : kNoLocalAddress, now_ns);
     }
     if (route == nullptr) {
       counters.add(PortCounter::kUnresolved);
@@ -86,14 +86,17 @@ bool DpdkPort::State::Stock::refill() {
   return true;
 }
 
-const DpdkPort::State::Route* DpdkPort::State::route_to(const Endpoint& endpoint, uint64_t now_ns) {
+const DpdkPort::State::Route* DpdkPort::State::route_to(const Endpoint& endpoint,
+                                                        const LocalAddress& from, uint64_t now_ns) {
   Route& route = routes[route_index(endpoint, kRoutes - 1)];
   const bool is_known = route.generation == interface.neighbours().generation() &&
-                        now_ns < route.valid_until_ns && route.endpoint == endpoint;
-  return is_known || resolve(route, endpoint, now_ns) ? &route : nullptr;
+                        now_ns < route.valid_until_ns && route.endpoint == endpoint &&
+                        route.from == from;
+  return is_known || resolve(route, endpoint, from, now_ns) ? &route : nullptr;
 }
 
-bool DpdkPort::State::resolve(Route& route, const Endpoint& endpoint, uint64_t now_ns) {
+bool DpdkPort::State::resolve(Route& route, const Endpoint& endpoint, const LocalAddress& from,
+                              uint64_t now_ns) {
   route.valid_until_ns = 0;
   const Interface& own = interface.interface();
   const MacAddress& any_mac = links[0].mac;
@@ -106,9 +109,11 @@ bool DpdkPort::State::resolve(Route& route, const Endpoint& endpoint, uint64_t n
   if (!found.neighbour) return false;
   PBOX_DCHECK(found.neighbour->link < links.size());
   const MacAddress& own_mac = links[found.neighbour->link].mac;
-  const auto own_address = own.local_address_for(remote, own_mac);
+  auto own_address = own.local_address_for(remote, own_mac);
+  if (from != kNoLocalAddress) own_address = {.bytes = from, .ipv6 = remote.ipv6};
   if (!own_address) return false;
   route = {.endpoint = endpoint,
+           .from = from,
            .generation = generation,
            .valid_until_ns = now_ns + kNeighbourKeepNs,
            .link = found.neighbour->link,

@@ -150,7 +150,7 @@ inline bool is_sum_good(const std::byte* addresses, std::byte protocol,
 }
 
 // Reads the UDP header. `udp` is the payload of the IP packet. Sets all of `datagram` except the
-// address in `from`.
+// addresses.
 inline Verdict read_udp(std::span<const std::byte> udp, UdpPorts ports, RxPacket& datagram) {
   const std::byte* header = udp.data();
   if (udp.size() < udp::kBytes || load16(header + udp::kLength) != udp.size()) {
@@ -174,6 +174,7 @@ inline Verdict classify_ipv4_udp(std::span<const std::byte> payload, const Inter
   datagram.from.address = ipv4_address(header + ipv4::kSource).bytes;
   datagram.from.scope_id = 0;
   datagram.from.ipv6 = false;
+  datagram.to = ipv4_address(header + ipv4::kDestination).bytes;
   const size_t udp_bytes = load16(header + ipv4::kTotalLength) - ipv4::kBytes;
   PBOX_DCHECK(ipv4::kBytes + udp_bytes <= payload.size());  // ipv4_fault() checked it
   const auto udp = payload.subspan(ipv4::kBytes, udp_bytes);
@@ -194,6 +195,7 @@ inline Verdict classify_ipv6_udp(std::span<const std::byte> payload, const Inter
   datagram.from.address = ipv6_address(header + ipv6::kSource).bytes;
   datagram.from.scope_id = 0;
   datagram.from.ipv6 = true;
+  datagram.to = ipv6_address(header + ipv6::kDestination).bytes;
   PBOX_DCHECK(ipv6::kBytes + load16(header + ipv6::kPayloadLength) <= payload.size());
   const auto udp = payload.subspan(ipv6::kBytes, load16(header + ipv6::kPayloadLength));
   const Verdict verdict = read_udp(udp, ports, datagram);

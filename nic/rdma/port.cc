@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/check.h"
+#include "nic/socket/receive_room.h"
 
 namespace pbox::nic {
 namespace {
@@ -123,6 +124,9 @@ Capabilities RdmaPort::capabilities() const {
   Capabilities can = socket_.capabilities();
   can.kind = "rdma";
   can.receive_slots = queue_.receive_slots();
+  // With a bound on packets the caller takes this for bytes of packets, not of the kernel's memory.
+  can.receive_buffer_bytes =
+      receivable_bytes(can.receive_buffer_bytes, limits::kFragmentBytesJumbo);
   return can;
 }
 

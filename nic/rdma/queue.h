@@ -35,7 +35,7 @@ struct RdmaQueueOptions {
   // The domain that queues with shared registered memory have in common. Empty: a domain of its
   // own.
   std::shared_ptr<ProtectionDomain> domain = {};
-  uint32_t payload_regions_max = limits::kJobsMax;
+  uint32_t payload_regions_max = limits::kShardsPerPipelineMax;
   // Signals the last packet of each burst to a peer. An owner that adds and removes memory while
   // packets are sent needs this, to learn soon that a payload has been read.
   bool signals_bursts = false;

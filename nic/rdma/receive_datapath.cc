@@ -130,6 +130,7 @@ bool RdmaQueue::State::take_landed(const ibv_wc& completion, RxPacket& packet) {
   packet.data = landing + uint64_t{peer.ring_first + slot} * kBufferBytes;
   packet.bytes = *bytes;
   packet.from = peer.endpoint;
+  packet.to = kNoLocalAddress;  // the queue pair has one path
   packet.to_port = 0;
   return true;
 }
@@ -153,6 +154,7 @@ bool RdmaQueue::State::take(const ibv_wc& completion, RxPacket& packet) {
   packet.data = receive_buffers + buffer * kBufferBytes;
   packet.bytes = completion.byte_len;
   packet.from = peer.endpoint;
+  packet.to = kNoLocalAddress;  // the queue pair has one path
   packet.to_port = 0;
   return true;
 }

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
+#include <bit>
 #include <cstring>
 
 namespace pbox::nic {
@@ -39,6 +40,18 @@ Endpoint from_sockaddr(const sockaddr_storage& address) {
     std::memcpy(endpoint.address.data(), &four->sin_addr, 4);
   }
   return endpoint;
+}
+
+uint8_t prefix_length(const sockaddr& netmask, bool ipv6) {
+  uint32_t words[4] = {};
+  if (ipv6) {
+    std::memcpy(words, &reinterpret_cast<const sockaddr_in6&>(netmask).sin6_addr, 16);
+  } else {
+    std::memcpy(words, &reinterpret_cast<const sockaddr_in&>(netmask).sin_addr, 4);
+  }
+  int bits = 0;
+  for (const uint32_t word : words) bits += std::popcount(word);
+  return static_cast<uint8_t>(bits);
 }
 
 }  // namespace pbox::nic

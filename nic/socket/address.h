@@ -1,4 +1,4 @@
-// Conversion between Endpoint and sockaddr.
+// Conversion between Endpoint and sockaddr, and what a sockaddr says.
 #pragma once
 
 #include <sys/socket.h>
@@ -11,5 +11,7 @@ namespace pbox::nic {
 socklen_t to_sockaddr(const Endpoint& endpoint, sockaddr_storage& address);
 // Returns an all-zero endpoint if the address is neither IPv4 nor IPv6.
 Endpoint from_sockaddr(const sockaddr_storage& address);
+// Returns the number of bits of a netmask, which has the family of its address. Any thread.
+uint8_t prefix_length(const sockaddr& netmask, bool ipv6);
 
 }  // namespace pbox::nic

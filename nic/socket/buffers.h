@@ -18,7 +18,8 @@ namespace pbox::nic {
 inline constexpr size_t kMessageBytes = 64 * 1024;
 inline constexpr size_t kReceiveMessages = 8;
 inline constexpr size_t kSegmentsMax = 64;  // the kernel's UDP_MAX_SEGMENTS
-inline constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(uint16_t));
+// UDP_GRO and the address that the packet came to; or UDP_SEGMENT and the address to send from.
+inline constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(in6_pktinfo));
 
 struct SocketPort::Buffers {
   struct Receive {
@@ -41,8 +42,9 @@ struct SocketPort::Buffers {
   size_t message_next = 0;
   size_t message_count = 0;
   size_t segment_offset = 0;
-  size_t segment_bytes = 0;  // packet length within message_next
-  Endpoint segment_from;     // sender of message_next
+  size_t segment_bytes = 0;   // packet length within message_next
+  Endpoint segment_from;      // sender of message_next
+  LocalAddress segment_to{};  // the address that message_next came to, if the port has several
 
   std::array<mmsghdr, limits::kBurstPackets> send_headers{};
   std::array<Send, limits::kBurstPackets> send{};

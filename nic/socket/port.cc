@@ -82,7 +82,15 @@ Status SocketPort::configure(const SocketOptions& options) {
     set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
   }
   capabilities_.mtu = options.mtu != 0 ? options.mtu : kUnconnectedMtu;
-  if (options.remote) {
+  if (!options.remote) {
+    has_all_addresses_ = options.local.address == kNoLocalAddress;
+    if (has_all_addresses_ && options.local.ipv6) {
+      set_option(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
+    } else if (has_all_addresses_) {
+      set_option(fd, IPPROTO_IP, IP_PKTINFO, 1);
+    }
+    shared_networks_ = SharedNetworks::read();
+  } else {
     length = to_sockaddr(*options.remote, address);
     if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {
       return system_error("cannot reach UDP " + to_string(*options.remote), errno);

@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "nic/port.h"
+#include "nic/socket/shared_networks.h"
 
 namespace pbox::nic {
 
@@ -26,6 +27,10 @@ struct SocketOptions {
 };
 
 // Move-only; used by one thread. Set-up is in port.cc, the data path in port_datapath.cc.
+//
+// A port that is bound to a wildcard address reports in RxPacket::to which address a packet came
+// to, and sends from TxPacket::from. A port that is not connected sends by the interface that has
+// the address it sends from, where several interfaces are in the receiver's network.
 class SocketPort {
  public:
   // Opens, binds and sizes the socket. Errors name the address. Control thread.
@@ -69,12 +74,17 @@ class SocketPort {
   bool take_segment(RxPacket& packet);
   size_t gather(std::span<const TxPacket> packets);
   size_t group_length(std::span<const TxPacket> packets) const;
+  const LocalAddress& source_of(const TxPacket& packet) const;
+  size_t send_unsegmented(std::span<const TxPacket> packets);
+  size_t write_source(const TxPacket& packet, cmsghdr* control) const;
 
   Descriptor descriptor_;
   std::unique_ptr<Buffers> buffers_;
   Capabilities capabilities_;
   Endpoint local_;
   bool connected_ = false;
+  bool has_all_addresses_ = false;  // bound to a wildcard, not connected
+  SharedNetworks shared_networks_;  // empty if connected
   PortCounters counters_;
 };
 

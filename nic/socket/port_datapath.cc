@@ -14,16 +14,44 @@
 namespace pbox::nic {
 namespace {
 
-// Returns the segment size of a coalesced message, or `whole` if the message is a single datagram.
-size_t coalesced_segment(const msghdr& header, size_t whole) {
+struct MessageInfo {
+  size_t segment_bytes = 0;  // packet length in a coalesced message; 0: it is a single datagram
+  LocalAddress to{};         // all zero: not reported
+};
+
+MessageInfo read_info(const msghdr& header) {
+  MessageInfo info;
   for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr;
        control = CMSG_NXTHDR(const_cast<msghdr*>(&header), control)) {
-    if (control->cmsg_level != IPPROTO_UDP || control->cmsg_type != UDP_GRO) continue;
-    int segment = 0;
-    std::memcpy(&segment, CMSG_DATA(control), sizeof(segment));
-    if (segment > 0) return static_cast<size_t>(segment);
+    if (control->cmsg_level == IPPROTO_UDP && control->cmsg_type == UDP_GRO) {
+      int segment = 0;
+      std::memcpy(&segment, CMSG_DATA(control), sizeof(segment));
+      if (segment > 0) info.segment_bytes = static_cast<size_t>(segment);
+    } else if (control->cmsg_level == IPPROTO_IP && control->cmsg_type == IP_PKTINFO) {
+      const auto* found = reinterpret_cast<const in_pktinfo*>(CMSG_DATA(control));
+      std::memcpy(info.to.data(), &found->ipi_addr, sizeof(found->ipi_addr));
+    } else if (control->cmsg_level == IPPROTO_IPV6 && control->cmsg_type == IPV6_PKTINFO) {
+      const auto* found = reinterpret_cast<const in6_pktinfo*>(CMSG_DATA(control));
+      std::memcpy(info.to.data(), &found->ipi6_addr, sizeof(found->ipi6_addr));
+    }
   }
-  return whole;
+  return info;
+}
+
+// Writes a control message and returns its length with padding.
+template <typename T>
+size_t write_control(cmsghdr* control, int level, int type, const T& value) {
+  control->cmsg_level = level;
+  control->cmsg_type = type;
+  control->cmsg_len = CMSG_LEN(sizeof(value));
+  std::memcpy(CMSG_DATA(control), &value, sizeof(value));
+  return CMSG_SPACE(sizeof(value));
+}
+
+bool has_same_path(const TxPacket& a, const TxPacket& b) {
+  if (a.to == b.to && a.from == b.from) return true;  // packets to one worker come in runs
+  if (*a.to != *b.to || (a.from == nullptr) != (b.from == nullptr)) return false;
+  return a.from == nullptr || *a.from == *b.from;
 }
 
 uint32_t packet_bytes(const TxPacket& packet) {
@@ -65,8 +93,10 @@ bool SocketPort::take_segment(RxPacket& packet) {
     const size_t index = buffers.message_next;
     const mmsghdr& message = buffers.receive_headers[index];
     if (buffers.segment_offset == 0) {
-      buffers.segment_bytes = coalesced_segment(message.msg_hdr, message.msg_len);
+      const MessageInfo info = read_info(message.msg_hdr);
+      buffers.segment_bytes = info.segment_bytes > 0 ? info.segment_bytes : message.msg_len;
       buffers.segment_from = from_sockaddr(buffers.receive[index].address);
+      buffers.segment_to = info.to;
     }
     if (buffers.segment_offset >= message.msg_len) {
       ++buffers.message_next;
@@ -78,6 +108,7 @@ bool SocketPort::take_segment(RxPacket& packet) {
     packet.data = buffers.receive_bytes.get() + index * kMessageBytes + buffers.segment_offset;
     packet.bytes = static_cast<uint32_t>(std::min(left, buffers.segment_bytes));
     packet.from = buffers.segment_from;
+    packet.to = buffers.segment_to;
     PBOX_DCHECK(packet.bytes > 0 && packet.bytes <= left);
     buffers.segment_offset += packet.bytes;
     return true;
@@ -95,6 +126,31 @@ size_t SocketPort::rx_burst(std::span<RxPacket> packets) {
   return count;
 }
 
+// Returns the address that the packet must leave from; all zero if the kernel may choose.
+const LocalAddress& SocketPort::source_of(const TxPacket& packet) const {
+  if (!has_all_addresses_) return local_.address;
+  return packet.from != nullptr ? *packet.from : kNoLocalAddress;
+}
+
+// Writes the address and the interface that a packet of an unconnected port leaves from, and
+// returns the length of that. 0 if the kernel chooses both as they must be.
+size_t SocketPort::write_source(const TxPacket& packet, cmsghdr* control) const {
+  const LocalAddress& own = source_of(packet);
+  if (own == kNoLocalAddress) return 0;
+  const uint32_t interface = shared_networks_.interface_for(own, *packet.to);
+  if (!has_all_addresses_ && interface == 0) return 0;
+  if (packet.to->ipv6) {
+    in6_pktinfo info{};
+    info.ipi6_ifindex = interface;
+    std::memcpy(&info.ipi6_addr, own.data(), sizeof(info.ipi6_addr));
+    return write_control(control, IPPROTO_IPV6, IPV6_PKTINFO, info);
+  }
+  in_pktinfo info{};
+  info.ipi_ifindex = static_cast<int>(interface);
+  std::memcpy(&info.ipi_spec_dst, own.data(), sizeof(info.ipi_spec_dst));
+  return write_control(control, IPPROTO_IP, IP_PKTINFO, info);
+}
+
 // Returns how many of the first packets can leave as one segmented message: same peer, same size
 // except that the last may be shorter, within the kernel's bounds.
 size_t SocketPort::group_length(std::span<const TxPacket> packets) const {
@@ -106,7 +162,7 @@ size_t SocketPort::group_length(std::span<const TxPacket> packets) const {
   while (count < packets.size() && count < kSegmentsMax) {
     const uint32_t bytes = packet_bytes(packets[count]);
     if (bytes > segment || total + bytes > limits::kUdpPayloadMax) break;
-    if (!connected_ && *packets[count].to != *packets[0].to) break;
+    if (!connected_ && !has_same_path(packets[count], packets[0])) break;
     total += bytes;
     ++count;
     if (bytes < segment) break;
@@ -132,17 +188,16 @@ size_t SocketPort::gather(std::span<const TxPacket> packets) {
       PBOX_DCHECK(packets[next].to != nullptr);
       header.msg_name = &send.address;
       header.msg_namelen = to_sockaddr(*packets[next].to, send.address);
+      header.msg_controllen =
+          write_source(packets[next], reinterpret_cast<cmsghdr*>(send.control.data()));
     }
     if (group > 1) {
-      header.msg_control = send.control.data();
-      header.msg_controllen = CMSG_SPACE(sizeof(uint16_t));
-      cmsghdr* control = CMSG_FIRSTHDR(&header);
-      control->cmsg_level = IPPROTO_UDP;
-      control->cmsg_type = UDP_SEGMENT;
-      control->cmsg_len = CMSG_LEN(sizeof(uint16_t));
       const auto segment = static_cast<uint16_t>(packet_bytes(packets[next]));
-      std::memcpy(CMSG_DATA(control), &segment, sizeof(segment));
+      auto* control = reinterpret_cast<cmsghdr*>(send.control.data() + header.msg_controllen);
+      header.msg_controllen += write_control(control, IPPROTO_UDP, UDP_SEGMENT, segment);
     }
+    if (header.msg_controllen > 0) header.msg_control = send.control.data();
+    PBOX_DCHECK(header.msg_controllen <= send.control.size());
     for (size_t end = next + group; next < end; ++next) {
       const TxPacket& packet = packets[next];
       buffers.send_vectors[vector++] = {const_cast<wire::Header*>(&packet.header),
@@ -162,6 +217,20 @@ size_t SocketPort::gather(std::span<const TxPacket> packets) {
   return message;
 }
 
+// Takes some of a segmented message's packets, after the kernel has refused it. Either the device
+// cannot segment although the kernel offers it, or the kernel refuses each packet, for example
+// because this host has lost the address that they leave from. The first packet alone shows which.
+size_t SocketPort::send_unsegmented(std::span<const TxPacket> packets) {
+  const uint64_t failures = counters_.get(PortCounter::kSendFailures);
+  capabilities_.segmentation_offload = false;
+  const size_t taken = tx_burst(packets.first(1));
+  if (taken > 0 && counters_.get(PortCounter::kSendFailures) == failures) return taken;
+  capabilities_.segmentation_offload = true;
+  if (taken == 0) return 0;
+  counters_.add(PortCounter::kSendFailures, packets.size() - taken);
+  return packets.size();
+}
+
 size_t SocketPort::tx_burst(std::span<const TxPacket> packets) {
   packets = packets.first(std::min<size_t>(packets.size(), limits::kBurstPackets));
   const size_t messages = gather(packets);
@@ -177,9 +246,9 @@ size_t SocketPort::tx_burst(std::span<const TxPacket> packets) {
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) break;
     if ((errno == EIO || errno == EINVAL) && buffers_->send[message].packet_count > 1) {
-      // The device cannot segment although the kernel offers it: send single packets from now on.
-      capabilities_.segmentation_offload = false;
-      return sent + tx_burst(packets.subspan(sent));
+      const size_t taken =
+          send_unsegmented(packets.subspan(sent, buffers_->send[message].packet_count));
+      return sent + taken + (taken > 0 ? tx_burst(packets.subspan(sent + taken)) : 0);
     }
     // A permanent refusal: count the packets as sent and lost, as on any network.
     counters_.add(PortCounter::kSendFailures, buffers_->send[message].packet_count);

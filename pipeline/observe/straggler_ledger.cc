@@ -53,6 +53,14 @@ StragglerLedger::Lateness StragglerLedger::finished(uint32_t index, uint64_t rou
   return lateness;
 }
 
+void StragglerLedger::discount(uint64_t gap_ns) {
+  for (uint32_t index = head_; index != kNone; index = chunks_[index].next) {
+    PBOX_DCHECK(chunks_[index].is_open);
+    chunks_[index].first_ns += gap_ns;
+    chunks_[index].newest_ns += gap_ns;
+  }
+}
+
 void StragglerLedger::ended(uint32_t index) {
   PBOX_DCHECK(index < chunks_.size());
   if (chunks_[index].is_open) unlink(chunks_[index]);

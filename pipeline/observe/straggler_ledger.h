@@ -56,11 +56,15 @@ class StragglerLedger {
   // Chunks are identified by their index in the shard. Control thread, before the shard is
   // installed.
   void reserve(size_t chunk_count);
+  // Returns the bytes that reserve() takes. Any thread.
+  static constexpr size_t reserved_bytes(size_t chunk_count) { return chunk_count * sizeof(Chunk); }
 
   // A rank has pushed all of the chunk's open round, and others are still missing.
   void arrived(uint32_t chunk, uint64_t now_ns);
   // The last missing rank has pushed all of it.
   Lateness finished(uint32_t chunk, uint64_t round, uint32_t rank, uint64_t now_ns);
+  // The box did not run for `gap_ns` until now: open rounds have waited that much less for a rank.
+  void discount(uint64_t gap_ns);
   // The round ended in another way, and no rank was late.
   void ended(uint32_t chunk);
 

@@ -37,28 +37,29 @@ void StateCut::copy_before_round(const JobShard& shard, const Chunk& chunk) {
   if (chunk.open_round() == round_) copy(shard, chunk);
 }
 
-void StateCut::copy_resting(const JobShard& shard, uint32_t copies_max) {
+void StateCut::copy_resting(const JobShard& shard) {
   const auto& chunks = shard.chunks();
   PBOX_CHECK(chunks.size() == copies_.size());
-  const uint64_t enough = copied_.get() + copies_max;
-  for (size_t looked = 0; looked < chunks.size() && copied_.get() < enough; ++looked) {
+  const size_t looks = std::min(chunks.size(), kLookedMax);
+  size_t bytes = 0;
+  for (size_t looked = 0; looked < looks && bytes < kCopiedBytesMax; ++looked) {
     PBOX_DCHECK(next_ < chunks.size());
     const Chunk& chunk = chunks[next_];
     next_ = next_ + 1 == chunks.size() ? 0 : next_ + 1;
-    if (wire::round_distance(chunk.open_round(), round_) >= 0) copy(shard, chunk);
+    if (wire::round_distance(chunk.open_round(), round_) >= 0) bytes += copy(shard, chunk);
   }
 }
 
 // A chunk whose weights a worker must still give back has none to copy, and will never have those
 // of the cut.
-void StateCut::copy(const JobShard& shard, const Chunk& chunk) {
+size_t StateCut::copy(const JobShard& shard, const Chunk& chunk) {
   const uint32_t index = shard.index_of(chunk);
   PBOX_DCHECK(index < copies_.size() && shard.chunk_id(index) == chunk.id);
-  if (copies_[index].rounds_finished > 0 || is_missed_[index]) return;
+  if (copies_[index].rounds_finished > 0 || is_missed_[index]) return 0;
   if (chunk.open_round() != round_ || chunk.copy_rank != kNoRank || chunk.is_stepped) {
     is_missed_[index] = true;
     missed_.add(1);
-    return;
+    return 0;
   }
   const StateLayout layout = StateLayout::packed(shard.optimizer.kind, chunk.elements);
   const StateView state = view_of(shard, chunk);
@@ -70,6 +71,7 @@ void StateCut::copy(const JobShard& shard, const Chunk& chunk) {
   copy.steps = state.steps;
   copied_.add(1);
   PBOX_DCHECK(copied() + missed() <= chunk_count());
+  return memory_[index].size_bytes();
 }
 
 }  // namespace pbox::pipeline

@@ -27,8 +27,10 @@ class StateCut {
 
   // Pipeline. The chunk's open round is about to finish: copies the chunk if it rests at the cut.
   void copy_before_round(const JobShard& shard, const Chunk& chunk);
-  // Pipeline. Copies up to `copies_max` of the chunks that rest at the cut.
-  void copy_resting(const JobShard& shard, uint32_t copies_max);
+  // Pipeline. Copies some of the chunks that rest at the cut. It looks at a bounded number of
+  // chunks and copies a bounded number of bytes, so that it takes about a millisecond at most; it
+  // copies one chunk of any size.
+  void copy_resting(const JobShard& shard);
 
   // Any thread. The number of chunks copied, and of chunks that had passed the cut before they
   // could be copied.
@@ -40,9 +42,12 @@ class StateCut {
   // thread, once the pipeline has given the cut back.
   const std::vector<StateView>& copies() const { return copies_; }
   uint64_t bytes() const { return arena_.size(); }
+  static constexpr size_t kLookedMax = 4096;
+  static constexpr size_t kCopiedBytesMax = 2u << 20;
 
  private:
-  void copy(const JobShard& shard, const Chunk& chunk);
+  // Returns the bytes copied.
+  size_t copy(const JobShard& shard, const Chunk& chunk);
 
   uint32_t round_ = 0;
   NumaArena arena_;

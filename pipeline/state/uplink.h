@@ -30,6 +30,10 @@ class Uplink {
 
   // Each chunk is in a ring at most once, so no ring is ever full.
   explicit Uplink(size_t chunks) : sums_(std::bit_ceil(chunks)), results_(std::bit_ceil(chunks)) {}
+  // Returns the bytes of the rings for this number of chunks. Any thread.
+  static size_t ring_bytes(size_t chunks) {
+    return std::bit_ceil(chunks) * (sizeof(Sum) + sizeof(uint32_t));
+  }
 
   // Pipeline: sends a chunk to the relay, and wakes the relay if it sleeps.
   void send(const Sum& sum) {

@@ -9,8 +9,15 @@ namespace pbox::sync {
 
 using wire::SyncModel;
 
-double draw(uint32_t epoch, uint32_t rank, uint64_t round) {
-  const uint64_t worker = Rng(uint64_t{epoch} << 32 | rank).next();
+// FNV-1a, because std::hash may differ between the builds of two boxes.
+uint64_t seed_of(std::string_view job) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char byte : job) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3ull;
+  return hash;
+}
+
+double draw(uint64_t seed, uint32_t rank, uint64_t round) {
+  const uint64_t worker = Rng(seed ^ uint64_t{rank} << 32).next();
   return Rng(worker ^ round).unit();
 }
 
@@ -28,7 +35,7 @@ bool blocks(const wire::SyncSpec& spec, const Reader& reader) {
     const uint64_t lead = reader.round - reader.slowest;
     probability /= 1 + std::exp(static_cast<double>(spec.staleness) - static_cast<double>(lead));
   }
-  return draw(reader.epoch, reader.rank, reader.round) <= probability;
+  return draw(reader.seed, reader.rank, reader.round) <= probability;
 }
 
 uint64_t awaited_clock(const wire::SyncSpec& spec, uint64_t round, uint64_t slowest) {

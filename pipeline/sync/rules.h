@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "nic/wire/sync.h"
 
@@ -15,17 +16,20 @@ namespace pbox::sync {
 
 // A rank that has pushed `round` in full and wants to read.
 struct Reader {
-  uint32_t epoch = 0;  // the session's; the draw depends on epoch, rank and round
+  uint64_t seed = 0;  // seed_of() the job; the draw depends on seed, rank and round
   uint32_t rank = 0;
   uint64_t round = 0;
   uint64_t slowest = 0;  // V, with this push counted
   uint64_t fastest = 0;  // F, with this push counted
 };
 
-// Returns a number in [0, 1) from a hash, so that all chunks and pipelines of a box draw the same
+// Returns a hash of the job's name. It is the same in all parts of the job, on every box.
+uint64_t seed_of(std::string_view job);
+
+// Returns a number in [0, 1) from a hash, so that all chunks, pipelines and boxes draw the same
 // without a message. A rank's iteration thus waits with the stated probability, however many chunks
-// it has. FluentPS draws once per server instead.
-double draw(uint32_t epoch, uint32_t rank, uint64_t round);
+// and parts it has. FluentPS draws once per server instead.
+double draw(uint64_t seed, uint32_t rank, uint64_t round);
 
 // Returns true if the read must wait. Cached reads wait if the data is older than the model allows.
 bool blocks(const wire::SyncSpec& spec, const Reader& reader);

@@ -1,4 +1,5 @@
 """Reads the Markdown pages of the tree: headings, links, fenced blocks."""
+import os
 import pathlib
 import re
 from typing import NamedTuple
@@ -21,8 +22,11 @@ class Block(NamedTuple):
 
 
 def all_pages():
-    return [path for path in sorted(TREE.rglob("*.md"))
-            if not SKIPPED_FOLDERS & set(path.relative_to(TREE).parts)]
+    pages = []
+    for folder, folders, files in os.walk(TREE):
+        folders[:] = set(folders) - SKIPPED_FOLDERS  # not entered: they may hold whole systems
+        pages += [pathlib.Path(folder, file) for file in files if file.endswith(".md")]
+    return sorted(pages)
 
 
 def user_pages():

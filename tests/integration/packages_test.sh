@@ -17,7 +17,11 @@ fail() {
 
 "$cpack" --config "$build/CPackConfig.cmake" -B "$folder/packages" > "$folder/log" 2>&1 ||
   fail "cpack: $(cat "$folder/log")"
-for package in pboxd pboxctl libpbox python3-pbox pbox-dashboards; do
+packages=(pboxd pboxctl libpbox python3-pbox pbox-dashboards)
+for kind in dpdk rdma; do
+  [ ! -f "$build/lib/libpbox_$kind.so.1" ] || packages+=("libpbox-$kind")
+done
+for package in "${packages[@]}"; do
   file=$(echo "$folder/packages/${package}_"*.deb)
   [ -f "$file" ] || fail "there is no package $package"
   dpkg-deb -x "$file" "$folder/root"
@@ -35,6 +39,24 @@ case $depends in
   *libc6*pboxctl* | *pboxctl*libc6*) ;;
   *) fail "pboxd depends on: $depends" ;;
 esac
+
+# A training image installs libpbox and python3-pbox, and gets neither DPDK nor rdma-core with them.
+for package in libpbox python3-pbox; do
+  depends=$(dpkg-deb -f "$folder/packages/${package}_"*.deb Depends)
+  case $depends in
+    *librte* | *ibverbs* | *rdma* | *libpbox-*) fail "$package depends on: $depends" ;;
+    *libpbox* | *libc6*) ;;
+    *) fail "$package depends on: $depends" ;;
+  esac
+done
+for package in "${packages[@]:5}"; do
+  depends=$(dpkg-deb -f "$folder/packages/${package}_"*.deb Depends)
+  case $package:$depends in
+    libpbox-dpdk:*librte*) ;;
+    libpbox-rdma:*libibverbs1*) ;;
+    *) fail "$package depends on: $depends" ;;
+  esac
+done
 
 # Two packages that contain the same file cannot be installed together.
 twice=$(for file in "$folder"/packages/*.deb; do

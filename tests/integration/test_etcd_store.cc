@@ -214,6 +214,57 @@ TEST_CASE("a store that is opened before etcd runs reports that, and works once 
   CHECK(desk.await_session(*store));
 }
 
+TEST_CASE("an etcd without space left counts as down until it has space again") {
+  const test::EtcdCluster etcd(1, false, {"--quota-backend-bytes=4194304"});
+  Desk desk;
+  std::vector<Health> reports;
+  const Observer observer{.on_health = [&](const Health& health) { reports.push_back(health); }};
+  const auto store = open(desk, options_for(etcd, 2), observer);
+  // A box that only reads learns it as well.
+  const auto reader = open(desk, options_for(etcd, 2));
+  REQUIRE(desk.await_session(*store));
+  REQUIRE(desk.await_session(*reader));
+  const std::string filler(1 << 20, 'x');
+  Result<Outcome> outcome = Outcome{};
+  // etcd counts its file's size, which grows some time after a write.
+  for (int count = 0; count < 500 && outcome; ++count) {
+    outcome = desk.commit(*store, {{}, {{"filler", filler, false}}, {}});
+  }
+  REQUIRE_FALSE(outcome.ok());
+  CHECK(outcome.error().code == ErrorCode::kResourceExhausted);
+  CHECK_FALSE(store->health().up);
+  CHECK_THAT(store->health().error, Contains("space") && Contains("etcdctl alarm disarm"));
+  REQUIRE(desk.run_until([&] { return !reader->health().up; }));
+  // Calls that succeed do not hide it.
+  CHECK(desk.get(*store, "filler").ok());
+  CHECK_FALSE(store->health().up);
+  CHECK(desk.commit(*store, {{}, {}, {"filler"}}).ok());
+  CHECK_FALSE(store->health().up);
+
+  etcd.free_space();
+  CHECK(desk.run_until([&] { return store->health().up && reader->health().up; }));
+  CHECK(desk.commit(*store, put(1)).ok());
+  REQUIRE(reports.size() == 3);
+  CHECK(reports[0].up);
+  CHECK_FALSE(reports[1].up);
+  CHECK(reports[2].up);
+}
+
+TEST_CASE("keys of more than 4 MiB together are read at once") {
+  const test::EtcdCluster etcd(1);
+  Desk desk;
+  const auto store = open(desk, options_for(etcd));
+  REQUIRE(desk.await_session(*store));
+  const std::string filler(1 << 20, 'x');
+  for (int count = 0; count < 6; ++count) {
+    REQUIRE(
+        desk.commit(*store, {{}, {{"filler/" + std::to_string(count), filler, false}}, {}}).ok());
+  }
+  const auto got = desk.get(*store, "filler/");
+  REQUIRE(got.ok());
+  CHECK(got->entries.size() == 6);
+}
+
 TEST_CASE(
     "a watch learns that etcd has compacted its history, and a mirror reads everything again") {
   const test::EtcdCluster etcd(1);

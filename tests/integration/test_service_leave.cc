@@ -5,9 +5,13 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
+#include "tests/support/box_cluster.h"
 #include "tests/support/daemon.h"
 #include "tests/support/worker_process.h"
 
@@ -43,6 +47,30 @@ class SilentServer {
   std::string where_;
 };
 
+// Whether a rank's join waits at the box: as a member of the job, for the answer to a JOIN that the
+// server has not read, or for the connection.
+bool is_joining(const Daemon& daemon, const std::string& box) {
+  if (box == daemon.control()) {
+    const auto jobs = nlohmann::json::parse(daemon.get("/api/v1/jobs"))["jobs"];
+    return jobs.size() == 1 && jobs[0]["state"] == "gathering";
+  }
+  // See proc_net_tcp(5): local and remote address, state (02: SYN_SENT), bytes to send and to read.
+  char port[8];
+  std::snprintf(port, sizeof(port), ":%04X", std::stoi(box.substr(box.rfind(':') + 1)));
+  std::ifstream table("/proc/net/tcp");
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream words(line);
+    std::string slot, local, remote, state, queues;
+    words >> slot >> local >> remote >> state >> queues;
+    if (remote.ends_with(port) && state == "02") return true;
+    if (local.ends_with(port) && queues.size() == 17 && queues.substr(9) != "00000000" &&
+        state == "01") {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 TEST_CASE("pbox_leave ends a join that waits for ranks, for an answer, or for a connection") {
@@ -57,12 +85,14 @@ TEST_CASE("pbox_leave ends a join that waits for ranks, for an answer, or for a 
       worker.tensor("tensor", 100);
       pbox_status joined = PBOX_OK;
       std::thread waits([&] { joined = pbox_join(worker.context()); });
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      line.await_go();
       worker.leave();
       waits.join();
       line.say(worker.must_be(PBOX_CLOSED, joined));
       worker.must_be(PBOX_CLOSED, pbox_join(worker.context()));
     });
+    REQUIRE(await([&] { return is_joining(daemon, box); }));
+    rank.go();
     CHECK(rank.heard() == "this worker left the job before it had joined");
     CHECK(rank.finish() == "");
   }

@@ -74,15 +74,20 @@ class WedgedThread {
       if (line == name) thread_ = std::stoi(task.path().filename().string());
     }
     REQUIRE(thread_ > 0);
-    REQUIRE(ptrace(PTRACE_SEIZE, thread_, nullptr, nullptr) == 0);
-    REQUIRE(ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr) == 0);
-    REQUIRE(waitpid(thread_, nullptr, __WALL) == thread_);
+    stop();
   }
+  explicit WedgedThread(pid_t thread) : thread_(thread) { stop(); }
   ~WedgedThread() { ptrace(PTRACE_DETACH, thread_, nullptr, nullptr); }
   WedgedThread(const WedgedThread&) = delete;
   WedgedThread& operator=(const WedgedThread&) = delete;
 
  private:
+  void stop() const {
+    REQUIRE(ptrace(PTRACE_SEIZE, thread_, nullptr, nullptr) == 0);
+    REQUIRE(ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr) == 0);
+    REQUIRE(waitpid(thread_, nullptr, __WALL) == thread_);
+  }
+
   pid_t thread_ = 0;
 };
 
@@ -115,6 +120,17 @@ TEST_CASE("while a pipeline is wedged the watchdog is not fed, and the status na
   }
   CHECK_THAT(manager.heard_until("WATCHDOG=1"), Contains("all pipelines go on"));
   CHECK(manager.heard() == "WATCHDOG=1");
+}
+
+TEST_CASE("a control thread that is wedged for long is not fed either, and the status says so") {
+  const Manager manager("1000000");
+  Daemon daemon;
+  CHECK_THAT(manager.heard(), Contains("READY=1"));
+  {
+    const WedgedThread wedged(daemon.program().pid());  // the first thread of the process
+    CHECK(manager.heard_until("control") == "STATUS=the control thread gives no sign of life");
+  }
+  CHECK_THAT(manager.heard_until("WATCHDOG=1"), Contains("go on"));
 }
 
 TEST_CASE("without a service manager or its watchdog the box serves all the same") {

@@ -11,7 +11,8 @@
 namespace pbox::test {
 namespace {
 
-constexpr useconds_t kIntoTheStepsUs = 200'000;
+// Steps that both ranks have done when something happens. Those that are left must see it.
+constexpr uint64_t kStepsBefore = 3;
 
 double restarts_of(const BoxCluster& boxes) {
   double restarts = 0;
@@ -28,7 +29,7 @@ TEST_CASE("draining and stopping a box while a job in mode optimize trains chang
   const size_t parts = boxes.parts("b");
   CHECK(parts > 0);
   training.begin_steps();
-  usleep(kIntoTheStepsUs);
+  training.await_steps(kStepsBefore);
   Program pboxctl(PBOX_CTL_PATH, {"drain", "b", "--wait", "--admin", boxes["a"].admin()});
   REQUIRE(pboxctl.wait_exit(kDeadlineMs) == 0);
   CHECK(boxes["b"].metric("pbox_parts_moved_total") == parts);
@@ -64,7 +65,7 @@ TEST_CASE(
   const std::string slow = leader == "a" || dying == "a" ? (dying == "b" ? "c" : "b") : "a";
   AdamTraining training({.box = boxes.control(), .checks = false});
   training.begin_steps();
-  usleep(kIntoTheStepsUs);
+  training.await_steps(kStepsBefore);
   boxes[slow].program().signal(SIGSTOP);  // so this box does not fetch the parts that it is given
   drain(boxes[leader], dying, true);
   CHECK(boxes[dying].program().await_errors("part_moved", kDeadlineMs));

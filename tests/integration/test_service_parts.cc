@@ -1,6 +1,7 @@
 // A job in parts on three boxes of a cluster with a real etcd. Boxes are killed, stopped, drained
 // and added while the job trains, and every sum stays right.
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +13,8 @@
 namespace pbox::test {
 namespace {
 
-constexpr useconds_t kIntoTheRoundsUs = 400'000;
+// Rounds that every rank has done when a box is disturbed. Those that are left must see it.
+constexpr uint64_t kRoundsBefore = 3;
 
 // The thread sanitizer makes rounds ten times as long.
 #ifdef __SANITIZE_THREAD__
@@ -62,9 +64,11 @@ TEST_CASE("a job is spread over the boxes and survives the death of any box, the
       if (!kills_leader && name != leader) victim = name;
     }
     training.begin_rounds();
-    usleep(kIntoTheRoundsUs);
+    training.await_rounds(kRoundsBefore);
+    CHECK(boxes.parts(victim) > 0);
     boxes[victim].program().signal(SIGKILL);
     training.end_rounds();
+    CHECK(training.recoveries() > 0);
     report(kills_leader ? "leader killed" : "box killed", training);
     boxes.remove(victim);
     CHECK(parts_of_all(boxes) == parts);
@@ -83,12 +87,13 @@ TEST_CASE("a box is drained while a job trains, stopped, and comes back") {
   SteadyTraining training(training_on(boxes.control()));
   const size_t parts = parts_of_all(boxes);
   training.begin_rounds();
-  usleep(kIntoTheRoundsUs);
+  training.await_rounds(kRoundsBefore);
   Program pboxctl(PBOX_CTL_PATH, {"drain", "b", "--wait", "--admin", boxes["a"].admin()});
   REQUIRE(pboxctl.wait_exit(kDeadlineMs) == 0);
   CHECK_THAT(pboxctl.errors(), Catch::Contains("box b has no part left; it may be stopped"));
   CHECK(boxes.parts("b") == 0);
   training.end_rounds();
+  CHECK(training.recoveries() > 0);
   report("drained", training);
   CHECK(parts_of_all(boxes) == parts);
   CHECK(boxes["b"].metric("pbox_parts_moved_total") == parts / 3);
@@ -110,8 +115,8 @@ TEST_CASE("a box is drained while a job trains, stopped, and comes back") {
   training.kill();
 }
 
-// When the rank dies, some parts have its push of the current round and some have not. Its
-// replacement gets the results from the former and pushes to the latter.
+// When the rank dies, it has done the current round of the first tensor and pushed nothing of the
+// second. Its replacement goes on with each where the box says.
 TEST_CASE("a rank that is killed in the middle of a round is replaced in all parts alike") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b"});
@@ -126,42 +131,48 @@ TEST_CASE("a rank that is killed in the middle of a round is replaced in all par
                               options.rejoin = rejoins ? 1 : 0;
                               options.chunk_bytes = 4096;
                             }});
-    const uint32_t tensor = worker.tensor("t", kElements);
+    const uint32_t tensors[] = {worker.tensor("t", kElements), worker.tensor("u", kElements)};
     worker.join();
-    uint32_t round = 0;
-    worker.must(pbox_tensor_round(worker.context(), tensor, &round));
-    require(!rejoins || round == kLast || round == kLast + 1,
-            "rejoins in round " + std::to_string(round));
+    uint32_t rounds[2] = {};
+    for (const size_t index : {0, 1}) {
+      worker.must(pbox_tensor_round(worker.context(), tensors[index], &rounds[index]));
+    }
+    require(rounds[0] == (rejoins ? kLast + 1 : 0) && rounds[1] == (rejoins ? kLast : 0),
+            "joins in rounds " + std::to_string(rounds[0]) + " and " + std::to_string(rounds[1]));
     std::vector<float> output(kElements);
-    for (; round < kRounds; ++round) {
+    for (uint32_t round = rounds[1]; round < kRounds; ++round) {
       const std::vector<float> input(kElements, static_cast<float>((rank + 1) * (round + 1)));
       const bool dies = rank == 1 && !rejoins && round == kLast;
-      if (dies) line.say("dies");
-      worker.push_pull(tensor, input.data(), output.data());
-      if (dies) kill(getpid(), SIGSTOP);
-      worker.wait(tensor);
-      const auto sum = static_cast<float>(3 * (round + 1));
-      require(std::count(output.begin(), output.end(), sum) == kElements,
-              "a wrong sum in round " + std::to_string(round));
+      for (const size_t index : {0, 1}) {
+        if (round < rounds[index]) continue;
+        worker.push_pull(tensors[index], input.data(), output.data());
+        worker.wait(tensors[index]);
+        require(std::count(output.begin(), output.end(), static_cast<float>(3 * (round + 1))) ==
+                    kElements,
+                "a wrong sum in round " + std::to_string(round));
+        if (dies) kill(getpid(), SIGSTOP);
+      }
     }
     worker.leave();
     line.say("well");
   };
   WorkerProcess staying([&](Line& line) { body(line, 0, false); });
   WorkerProcess dying([&](Line& line) { body(line, 1, false); });
-  REQUIRE(dying.heard() == "dies");
-  usleep(100'000);
+  siginfo_t stopped{};
+  REQUIRE(waitid(P_PID, static_cast<id_t>(dying.pid()), &stopped, WSTOPPED | WNOWAIT) == 0);
+  REQUIRE(stopped.si_code == CLD_STOPPED);
   dying.signal(SIGKILL);
   dying.finish();
   WorkerProcess again([&](Line& line) { body(line, 1, true); });
-  CHECK(again.heard() == "well");
-  CHECK(staying.heard() == "well");
+  CHECK(again.heard().value_or("nothing") == "well");
+  CHECK(staying.heard().value_or("nothing") == "well");
 }
 
 TEST_CASE("in mode optimize the weights of a killed box are restored from the workers") {
   const EtcdCluster etcd(1);
   BoxCluster boxes(etcd, {"a", "b", "c"});
   constexpr uint64_t kElements = 400'000;
+  const Progress progress(2);
   const auto body = [&](Line& line, uint32_t rank) {
     AbiWorker worker({.box = boxes.control(),
                       .job = "optimizes",
@@ -180,6 +191,7 @@ TEST_CASE("in mode optimize the weights of a killed box are restored from the wo
       require(
           std::count(weights.begin(), weights.end(), 3.0f * static_cast<float>(step)) == kElements,
           "wrong weights after step " + std::to_string(step));
+      progress.advance(rank);
       if (worker.statistics().recoveries > 0) --left;
     }
     worker.leave();
@@ -189,7 +201,8 @@ TEST_CASE("in mode optimize the weights of a killed box are restored from the wo
     workers.emplace_back([&, rank](Line& line) { body(line, rank); });
   }
   for (auto& worker : workers) REQUIRE(worker.heard() == "begins");
-  usleep(kIntoTheRoundsUs);
+  progress.await(kRoundsBefore);
+  CHECK(boxes.parts("b") > 0);
   boxes["b"].program().signal(SIGKILL);
   for (auto& worker : workers) CHECK(worker.finish() == "");
 }
@@ -219,11 +232,13 @@ TEST_CASE("a box that is stopped without a drain hands its parts to other boxes"
   BoxCluster boxes(etcd, {"a", "b"});
   SteadyTraining training(training_on(boxes.control()));
   training.begin_rounds();
-  usleep(kIntoTheRoundsUs);
+  training.await_rounds(kRoundsBefore);
+  CHECK(boxes.parts("b") > 0);
   boxes["b"].program().signal(SIGTERM);
   CHECK(boxes["b"].program().wait_exit(kDeadlineMs) == 0);
   boxes.remove("b");
   training.end_rounds();
+  CHECK(training.recoveries() > 0);
   report("stopped", training);
   training.rounds();
   training.kill();
@@ -235,11 +250,15 @@ TEST_CASE(
   BoxCluster boxes(etcd, {"a", "b", "c"});
   SteadyTraining training(training_on(boxes.control()));
   training.begin_rounds();
-  usleep(kIntoTheRoundsUs);
+  training.await_rounds(kRoundsBefore);
   boxes["b"].program().signal(SIGSTOP);
+  const uint64_t done = training.rounds_done();
   sleep(5);
+  // The rounds under way stood still, or the others took over.
+  const bool stood_still = training.rounds_done() <= done + 1;
   boxes["b"].program().signal(SIGCONT);
   training.end_rounds();
+  CHECK((stood_still || training.recoveries() > 0));
   report("hung for 5 s", training);
   training.rounds();
   training.kill();
@@ -255,7 +274,7 @@ TEST_CASE(
   training.rounds();
   report("without etcd", training);
   training.begin_rounds();
-  usleep(kIntoTheRoundsUs);
+  training.await_rounds(kRoundsBefore);
   boxes["b"].program().signal(SIGKILL);
   boxes.remove("b");
   sleep(1);

@@ -117,4 +117,23 @@ TEST_CASE(
   training.kill();
 }
 
+TEST_CASE("measuring a job's load leaves no trace in etcd, whose history would grow for ever") {
+  const EtcdCluster etcd(1);
+  BoxCluster boxes(etcd, {"a", "b"}, kFlags);
+  const std::string leader = boxes.leader();
+  SteadyTraining training(training_on(boxes.control()));
+  const auto observations = [&]() -> uint64_t {
+    const nlohmann::json page = rebalancing_of(boxes[leader]);
+    return page["jobs"].empty() ? 0 : page["jobs"][0]["observations"].get<uint64_t>();
+  };
+  REQUIRE(train_until(training, [&] { return observations() > 0; }));
+  const std::string map = "pbox/rack/jobs/training";
+  const int64_t revision = etcd.revision(), version = etcd.version(map);
+  const uint64_t seen = observations();
+  REQUIRE(train_until(training, [&] { return observations() >= seen + 5; }));
+  const int64_t moves = etcd.version(map) - version;
+  CHECK(etcd.revision() - revision <= moves);
+  training.kill();
+}
+
 }  // namespace pbox::test

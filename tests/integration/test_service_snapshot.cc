@@ -35,7 +35,7 @@ class Folder {
 
 // Begins steps and returns while they run, after at least one round of a chunk at this box. A
 // snapshot from now on therefore has a later state than the one before.
-void step_on(const AdamTraining& training, const Daemon& box) {
+void step_on(AdamTraining& training, const Daemon& box) {
   const auto rounds = [&] { return box.metric("pbox_job_chunk_rounds_total"); };
   const uint64_t before = rounds();
   training.begin_steps();

@@ -1,6 +1,7 @@
 // A stopped rank is named by the box's ledger, by pboxctl and by the other ranks' errors, both
 // while it is stopped and afterwards.
 #include <signal.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -131,6 +132,55 @@ TEST_CASE(
   CHECK(told["jobs"][0]["ranks"][0]["rank"] == kStopped);
   CHECK(output_of({"stragglers"}, daemon).find("\n  2 ") != std::string::npos);
 
+  for (auto& worker : workers) worker.go();
+  for (auto& worker : workers) CHECK(worker.finish() == "");
+}
+
+TEST_CASE("a box that was stopped says so, loses no rank and blames none") {
+  // The box is stopped for longer than a worker may be silent and than a round may be late.
+  Daemon daemon({"--control.worker_dead_after_ms=2000", "--recorder.late_after_ms=2000"});
+  std::vector<WorkerProcess> workers;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    workers.emplace_back([&daemon, rank](Line& line) {
+      AbiWorker worker({.box = daemon.control(), .rank = rank, .world_size = 2});
+      std::vector<float> values(50'000, 1.0f);
+      worker.tensor("embedding", values.size());
+      worker.join();
+      worker.push_pull(0, values.data(), values.data());
+      worker.wait(0);
+      line.say("running");
+      line.await_go();
+      values.assign(values.size(), 1.0f);
+      worker.push_pull(0, values.data(), values.data());
+      line.say("pushed");
+      worker.wait(0);
+      require(values.back() == 2, "a wrong sum");
+      line.say("done");
+      line.await_go();
+      worker.leave();
+    });
+  }
+  for (auto& worker : workers) REQUIRE(worker.heard() == "running");
+  workers[0].go();
+  REQUIRE(workers[0].heard() == "pushed");
+  const auto is_awaited = [&] { return !ledger(daemon)["awaited"].empty(); };
+  for (int count = 0; count < 3000 && !is_awaited(); ++count) usleep(10'000);
+  REQUIRE(is_awaited());
+  daemon.program().signal(SIGSTOP);
+  workers[1].go();
+  CHECK(workers[1].heard() == "pushed");
+  std::this_thread::sleep_for(kStop);
+  daemon.program().signal(SIGCONT);
+  for (auto& worker : workers) CHECK(worker.heard() == "done");
+
+  REQUIRE(daemon.program().await_errors("box_stood_still", kDeadlineMs));
+  const std::string log = daemon.program().errors();
+  CHECK_THAT(log, Catch::Contains("this box did not run for "));
+  CHECK_THAT(log, !Catch::Contains("late_round") && !Catch::Contains("was lost"));
+  const Json after = ledger(daemon);
+  INFO(after.dump(2));
+  const double stopped_s = std::chrono::duration<double>(kStop).count();
+  CHECK(of_rank(after, 1)["worst_late_seconds"] < stopped_s);
   for (auto& worker : workers) worker.go();
   for (auto& worker : workers) CHECK(worker.finish() == "");
 }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "tests/support/cable.h"
 #include "tests/support/daemon.h"
 #include "tests/support/steering_nic.h"
 #include "tests/support/sums.h"
@@ -17,10 +18,13 @@ namespace {
 
 using Catch::Contains;
 
-// Returns the error that pbox_join gives to a lone rank of such a job; empty if it may join.
+// Returns the error that pbox_join gives to a lone rank of such a job; empty if it may join. The
+// rank runs in the network namespace `name_space`, if it is given.
 std::string join_alone(const std::string& box, pbox_status expected,
-                       const std::function<void(pbox_options&)>& adjust) {
+                       const std::function<void(pbox_options&)>& adjust,
+                       const std::string& name_space = "") {
   WorkerProcess process([&](Line& line) {
+    if (!name_space.empty()) enter_name_space(name_space);
     AbiWorker worker({.box = box, .adjust = adjust});
     worker.tensor("t", 100'000);
     line.say(worker.must_be(expected, pbox_join(worker.context())));
@@ -95,6 +99,25 @@ TEST_CASE(
   CHECK(daemon.await_no_jobs(kDeadlineMs));
 }
 
+TEST_CASE("a join behind a link that is narrower than both ends state names the path and its MTU") {
+  for (const int box_mtu : {1400, 9000}) {
+    Cable cable(box_mtu, 9000);
+    if (!cable.works()) {
+      WARN("skipped: network namespaces cannot be made here (needs root and iproute2)");
+      return;
+    }
+    Daemon daemon(Cable::box_arguments(), cable.box());
+    if (box_mtu == 9000) {
+      CHECK(join_alone(daemon.control(), PBOX_OK, {}, cable.rack()) == "");
+      continue;
+    }
+    const std::string told = join_alone(daemon.control(), PBOX_UNAVAILABLE, {}, cable.rack());
+    CHECK_THAT(told, Contains("the path from 10.77.0.2 to pipeline 0 of the box (10.77.0.1:") &&
+                         Contains("and passes at most 1400") && Contains("mtu 1400"));
+    CHECK_THAT(told, !Contains("rank"));
+  }
+}
+
 TEST_CASE("a queue affinity of a later release is refused, with the remedy") {
   Daemon daemon;
   SteeringNic nic({.box = daemon.control(), .affinity = static_cast<nic::QueueAffinity>(9)});
@@ -126,6 +149,14 @@ TEST_CASE("a worker falls back to its next port if one cannot be opened or fails
     CHECK(daemon.metric("pbox_worker_ports_given_up_total") == (gives_up_two ? 4 : 2));
     CHECK(daemon.program().await_errors("port_given_up", kDeadlineMs));
   }
+}
+
+TEST_CASE("packet numbers go on when a worker falls back to its next port") {
+  Daemon daemon;
+  const auto outcome =
+      run_sums({.box = daemon.control(), .workers = 2, .port = "lossy:probes|socket"});
+  CHECK(outcome.failure == "");
+  CHECK(outcome.identical);
 }
 
 TEST_CASE("if no port is left, the worker reports the last port's fault") {
@@ -264,7 +295,7 @@ TEST_CASE(
   };
   CHECK_THAT(told(PBOX_NOT_FOUND, "absent:x"), Contains("libpbox_absent.so.1") &&
                                                    Contains("No such file") &&
-                                                   Contains("install it beside libpbox.so"));
+                                                   Contains("install the package libpbox-absent"));
   CHECK_THAT(told(PBOX_VERSION_MISMATCH, "hollow:x"), Contains("libpbox_hollow.so.1") &&
                                                           Contains("pbox_transport_open_1") &&
                                                           Contains("libpbox's release"));

@@ -15,6 +15,9 @@ constexpr uint64_t kRestartNs = 100 * kNanosPerMilli;
 constexpr uint64_t kTickNs = 50 * kNanosPerMilli;
 constexpr uint32_t kSmallRingSlots = 6;
 constexpr uint64_t kQuestionNs = 2 * kNanosPerSecond;
+// More than the jobs of any seed need.
+constexpr uint64_t kJobMemoryBytes = 256u << 20;
+constexpr uint32_t kJobSlots = 16;
 
 }  // namespace
 
@@ -49,6 +52,9 @@ control::RegistryOptions Box::registry_options() const {
   options.heartbeat_interval_ms =
       static_cast<uint32_t>(rack_.options.dead_after_ns / kNanosPerMilli / 10);
   options.payload_crc = rack_.options.payload_crc;
+  options.jobs_max = kJobSlots;
+  options.job_memory_bytes = kJobMemoryBytes;
+  options.arena_bytes.assign(rack_.options.pipelines, kJobMemoryBytes / 2);
   // Half of all seeds draw the same session numbers at each start. Then only the epoch
   // distinguishes a session from one before the crash. Names of backup copies must differ in any
   // case.
@@ -165,6 +171,8 @@ void Box::execute(uint32_t index, pipeline::Command command) {
 
 Status Box::install(uint32_t index, pipeline::JobShard& shard) {
   checker_->installed(index, shard);
+  checker_->check_memory(registry_->memory_taken_bytes());
+  require(registry_->memory_taken_bytes() <= kJobMemoryBytes, "jobs hold more than the quota");
   return PipelineHost::install(index, shard);
 }
 

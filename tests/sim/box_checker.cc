@@ -41,6 +41,25 @@ void BoxChecker::installed(uint32_t pipeline, pipeline::JobShard& shard) {
   pipelines_[pipeline].shards.push_back(std::move(entry));
 }
 
+void BoxChecker::check_memory(uint64_t counted_bytes) const {
+  uint64_t bytes = 0;
+  for (const Pipeline& pipeline : pipelines_) {
+    for (const Shard& entry : pipeline.shards) {
+      const pipeline::JobShard& shard = *entry.shard;
+      const size_t chunks = shard.chunk_count();
+      const bool answers = shard.delivery == wire::Delivery::kPull;
+      bytes += shard.arena().size() + chunks * sizeof(pipeline::Chunk) +
+               shard.worker_count() * sizeof(pipeline::Session) +
+               pipeline::StragglerLedger::reserved_bytes(chunks) +
+               pipeline::EgressQueue::reserved_bytes(limits::kSlotRing * chunks, answers);
+    }
+  }
+  require(bytes <= counted_bytes, [&] {
+    return "shards take " + std::to_string(bytes) + " bytes, but their box counts " +
+           std::to_string(counted_bytes) + " bytes as memory of jobs";
+  });
+}
+
 void BoxChecker::removed(uint32_t pipeline, const pipeline::JobShard& shard) {
   for (const Shard& entry : pipelines_[pipeline].shards) {
     if (entry.shard == &shard && entry.replay) entry.replay->check_end();

@@ -19,6 +19,8 @@ class BoxChecker {
 
   void installed(uint32_t pipeline, pipeline::JobShard& shard);
   void removed(uint32_t pipeline, const pipeline::JobShard& shard);
+  // `counted_bytes`: memory that the box says its jobs hold.
+  void check_memory(uint64_t counted_bytes) const;
   // A worker has been told of this session, so the job of its shard is known from now on.
   void named(uint32_t pipeline, uint32_t spi, JobModel& job);
 

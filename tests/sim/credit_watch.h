@@ -1,8 +1,10 @@
 // Counts the bytes that a worker has in flight on a lane, from its packets alone. A pushed chunk
 // counts until its result is complete or the box has reported that other ranks are late. With
 // delivery by pull it counts until its result is announced, and again from the PULL on. With cached
-// reads it counts until the box has the push, and requests for data do not count. The total must
-// never exceed the widest window granted so far, except for a single chunk.
+// reads it counts until the box has the push, and requests for data do not count. Each fragment
+// counts as a full one, because it takes a slot of the receive ring. The total must never exceed
+// the widest window granted so far, except for a single chunk. Such a chunk is sent in portions:
+// its fragments that the box is not known to have never exceed the window, except for a single one.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +43,10 @@ class CreditWatch {
         enter(found->second);
       }
       if (header.type() != wire::PacketType::kPush) continue;
-      if (found != under_way_.end() && found->second.round == header.round) continue;
+      if (found != under_way_.end() && found->second.round == header.round) {
+        send_fragment(found->second, header);
+        continue;
+      }
       const auto done = done_.find(header.chunk);
       require(done == done_.end() || wire::round_distance(header.round, done->second) > 0, [&] {
         return "chunk " + std::to_string(header.chunk) + " round " + std::to_string(header.round) +
@@ -53,6 +58,7 @@ class CreditWatch {
       const Said& said = said_[header.chunk];
       if (reads_cached(chunk) && said.round == header.round) chunk.result_mask = said.received_mask;
       enter(chunk);
+      send_fragment(chunk, header);
     }
   }
 
@@ -60,6 +66,7 @@ class CreditWatch {
   struct Chunk {
     uint32_t round = 0;
     uint32_t bytes = 0;
+    uint64_t sent_mask = 0, received_mask = 0;  // fragments of the push, and those the box has
     uint64_t result_mask = 0;
     uint32_t result_round = 0;
     bool in_window = false;
@@ -76,6 +83,23 @@ class CreditWatch {
 
   uint32_t chunk_bytes(uint32_t id) const {
     return job_.chunks[id].elements * job_.element_bytes();
+  }
+
+  uint64_t cost(const Chunk& chunk) const {
+    return uint64_t{wire::fragment_count(chunk.bytes, session_.fragment_bytes)} *
+           session_.fragment_bytes;
+  }
+
+  void send_fragment(Chunk& chunk, const wire::Header& header) {
+    chunk.sent_mask |= uint64_t{1} << header.fragment;
+    const auto unheard =
+        static_cast<uint64_t>(__builtin_popcountll(chunk.sent_mask & ~chunk.received_mask));
+    require(unheard <= std::max<uint64_t>(1, window_bytes_ / session_.fragment_bytes), [&] {
+      return "credit: rank has " + std::to_string(unheard) + " fragments of chunk " +
+             std::to_string(header.chunk) + " in flight on a lane whose window is " +
+             std::to_string(window_bytes_) + " bytes, " + std::to_string(session_.fragment_bytes) +
+             " per fragment";
+    });
   }
 
   void received(const Packet& packet) {
@@ -104,6 +128,7 @@ class CreditWatch {
       if (chunk.result_mask == all) finish(header.chunk);
     } else if (header.type() == wire::PacketType::kStatus && header.round == chunk.round) {
       const wire::StatusPayload status = status_of(parsed);
+      chunk.received_mask |= status.received_mask;
       if (reads_cached(chunk)) {
         chunk.result_mask |= status.received_mask & all;
         if (chunk.result_mask == all) finish(header.chunk);
@@ -155,7 +180,7 @@ class CreditWatch {
   void enter(Chunk& chunk) {
     if (chunk.in_window) return;
     chunk.in_window = true;
-    outstanding_bytes_ += chunk.bytes;
+    outstanding_bytes_ += cost(chunk);
     ++chunks_;
     require(outstanding_bytes_ <= window_bytes_ || chunks_ == 1, [&] {
       std::string text = "credit: rank has " + std::to_string(outstanding_bytes_) +
@@ -171,7 +196,7 @@ class CreditWatch {
   void leave(Chunk& chunk) {
     if (!chunk.in_window) return;
     chunk.in_window = false;
-    outstanding_bytes_ -= chunk.bytes;
+    outstanding_bytes_ -= cost(chunk);
     --chunks_;
   }
 

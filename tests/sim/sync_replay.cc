@@ -209,7 +209,8 @@ bool SyncReplay::waits(const Chunk& chunk, uint32_t rank, uint64_t round) const 
   const bool is_dynamic = sync_.model == SyncModel::kDpssp;
   const double share =
       is_dynamic ? 1 + std::exp(static_cast<double>(staleness) - static_cast<double>(lead)) : 1;
-  return sync::draw(shard_.epoch, rank, round) <= static_cast<double>(sync_.probability) / share;
+  return sync::draw(shard_.draw_seed, rank, round) <=
+         static_cast<double>(sync_.probability) / share;
 }
 
 // Returns whether a rank that waits to read `round` is released, now that the clock has advanced.

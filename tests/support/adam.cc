@@ -73,7 +73,8 @@ std::string describe(const pbox_statistics& statistics, const std::vector<float>
          std::to_string(statistics.optimizer_snapshot) + " weights " + std::to_string(hash);
 }
 
-void train(Line& line, const AdamTraining::Options& options, uint32_t rank) {
+void train(Line& line, const AdamTraining::Options& options, uint32_t rank,
+           const Progress& progress) {
   const AbiWorker worker({.box = options.box,
                           .job = "adam",
                           .rank = rank,
@@ -111,13 +112,17 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank) {
     usleep(kComputesUs);
     worker.push_pull(tensor, gradient.data(), weights.data());
     worker.wait(tensor);
+    progress.advance(rank);
     if (options.checks) {
       const pbox_statistics now = worker.statistics();
       if (std::exchange(restarts, now.optimizer_restarts) < now.optimizer_restarts) {
         expected.lose_state(step, static_cast<uint32_t>(now.optimizer_snapshot_steps));
       }
       expected.step(step);
-      require(weights == expected.weights, "wrong weights after step " + std::to_string(step));
+      require(weights == expected.weights, "wrong weights after step " + std::to_string(step) +
+                                               "; optimizer restarts " +
+                                               std::to_string(now.optimizer_restarts) +
+                                               ", recoveries " + std::to_string(now.recoveries));
     }
     if (count % kStepsEachTime == kStepsEachTime - 1) {
       line.say(describe(worker.statistics(), weights));
@@ -129,7 +134,8 @@ void train(Line& line, const AdamTraining::Options& options, uint32_t rank) {
 
 AdamTraining::AdamTraining(const Options& options) {
   for (const uint32_t rank : {0u, 1u}) {
-    ranks_.emplace_back([=](Line& line) { train(line, options, rank); });
+    ranks_.emplace_back(
+        [=, progress = progress_](Line& line) { train(line, options, rank, progress); });
   }
   for (auto& rank : ranks_) {
     const std::string said = rank.heard().value_or("nothing");
@@ -142,7 +148,12 @@ AdamTraining::AdamTraining(const Options& options) {
   }
 }
 
-void AdamTraining::begin_steps() const {
+bool AdamTraining::is_under_way() const {
+  return progress_.least() < begun_at_ + kStepsEachTime;
+}
+
+void AdamTraining::begin_steps() {
+  begun_at_ = progress_.least();
   for (const auto& rank : ranks_) rank.go();
 }
 

@@ -26,7 +26,12 @@ class AdamTraining {
   explicit AdamTraining(const Options& options);
 
   // Makes both ranks take some steps.
-  void begin_steps() const;
+  void begin_steps();
+  // Waits until both ranks have done this many steps since begin_steps(): those that follow are
+  // under way.
+  void await_steps(uint64_t count) const { progress_.await(begun_at_ + count); }
+  // Whether steps of begin_steps() are still to be done.
+  bool is_under_way() const;
   struct Report {
     uint64_t recoveries = 0, restarts = 0;
     // the snapshot that lost optimizer state was restored from; 0: none was lost, or it restarted
@@ -40,7 +45,9 @@ class AdamTraining {
   uint64_t restored_steps() const { return restored_steps_; }
 
  private:
+  Progress progress_{2};
   std::vector<WorkerProcess> ranks_;
+  uint64_t begun_at_ = 0;
   uint64_t restored_snapshot_ = 0, restored_steps_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -46,7 +47,8 @@ void train_round(const SteadyTraining::Options& options, const AbiWorker& worker
   }
 }
 
-void train(const SteadyTraining::Options& options, uint32_t rank, Line& line) {
+void train(const SteadyTraining::Options& options, uint32_t rank, const Progress& progress,
+           Line& line) {
   const AbiWorker worker({.box = options.box,
                           .job = options.job,
                           .rank = rank,
@@ -61,13 +63,16 @@ void train(const SteadyTraining::Options& options, uint32_t rank, Line& line) {
   for (uint32_t round = 0;;) {
     line.await_go();
     double longest_s = 0;
+    const uint64_t recoveries = worker.statistics().recoveries;
     for (uint32_t count = 0; count < options.rounds; ++count, ++round) {
       const auto begin = Clock::now();
       train_round(options, worker, tensors, rank, round);
       longest_s = std::max(longest_s, std::chrono::duration<double>(Clock::now() - begin).count());
+      progress.advance(rank);
       if (options.pause_us > 0) usleep(options.pause_us);
     }
-    line.say(std::to_string(longest_s));
+    line.say(std::to_string(longest_s) + " " +
+             std::to_string(worker.statistics().recoveries - recoveries));
   }
 }
 
@@ -177,23 +182,31 @@ size_t BoxCluster::parts(const std::string& name) const {
   throw std::runtime_error("box " + name + " is not listed");
 }
 
-SteadyTraining::SteadyTraining(const Options& options) {
+SteadyTraining::SteadyTraining(const Options& options) : progress_(options.ranks) {
   for (uint32_t rank = 0; rank < options.ranks; ++rank) {
-    ranks_.emplace_back([=](Line& line) { train(options, rank, line); });
+    ranks_.emplace_back(
+        [=, progress = progress_](Line& line) { train(options, rank, progress, line); });
   }
   for (WorkerProcess& rank : ranks_) {
     if (const auto word = said(rank); word != "joined") throw std::runtime_error(word);
   }
 }
 
-void SteadyTraining::begin_rounds() const {
+void SteadyTraining::begin_rounds() {
+  begun_at_ = progress_.least();
   for (const WorkerProcess& rank : ranks_) rank.go();
 }
 
 void SteadyTraining::end_rounds() {
   longest_round_s_ = 0;
+  recoveries_ = 0;
   for (WorkerProcess& rank : ranks_) {
-    longest_round_s_ = std::max(longest_round_s_, std::stod(said(rank)));
+    std::istringstream words(said(rank));
+    double longest_s = 0;
+    uint64_t recoveries = 0;
+    require(bool(words >> longest_s >> recoveries), "a rank says neither time nor recoveries");
+    longest_round_s_ = std::max(longest_round_s_, longest_s);
+    recoveries_ += recoveries;
   }
 }
 

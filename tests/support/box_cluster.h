@@ -73,8 +73,13 @@ class SteadyTraining {
   // Returns once all ranks have joined.
   explicit SteadyTraining(const Options& options);
 
-  void begin_rounds() const;
+  void begin_rounds();
   void end_rounds();  // throws if a rank failed
+  // Waits until every rank has done this many rounds since begin_rounds(): those that follow are
+  // under way.
+  void await_rounds(uint64_t count) const { progress_.await(begun_at_ + count); }
+  // Rounds that every rank has done since begin_rounds().
+  uint64_t rounds_done() const { return progress_.least() - begun_at_; }
   void rounds() {
     begin_rounds();
     end_rounds();
@@ -82,9 +87,13 @@ class SteadyTraining {
   void kill() const;
   // The longest time that any rank has waited for a round since the last begin_rounds().
   double longest_round_s() const { return longest_round_s_; }
+  // How often ranks recovered parts from begin_rounds() to end_rounds(), of all ranks together.
+  uint64_t recoveries() const { return recoveries_; }
 
  private:
+  Progress progress_;
   std::vector<WorkerProcess> ranks_;
+  uint64_t begun_at_ = 0, recoveries_ = 0;
   double longest_round_s_ = 0;
 };
 

@@ -63,6 +63,21 @@ void make_certificates(const std::string& folder) {
             "copyall", "-out", folder + "/box.pem"});
 }
 
+std::string base64(const std::string& text) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string encoded;
+  for (size_t at = 0; at < text.size(); at += 3) {
+    uint32_t bits = 0;
+    for (size_t index = at; index < at + 3; ++index) {
+      bits = bits << 8 | (index < text.size() ? static_cast<uint8_t>(text[index]) : 0);
+    }
+    for (size_t digit = 0; digit < 4; ++digit) {
+      encoded += digit <= text.size() - at ? kDigits[bits >> (18 - 6 * digit) & 63] : '=';
+    }
+  }
+  return encoded;
+}
+
 }  // namespace
 
 std::string etcd_is_impossible() {
@@ -70,7 +85,8 @@ std::string etcd_is_impossible() {
   return "no etcd here; tools/test unpacks Debian's package etcd-server for it";
 }
 
-EtcdCluster::EtcdCluster(size_t member_count, bool tls) : tls_(tls), members_(member_count) {
+EtcdCluster::EtcdCluster(size_t member_count, bool tls, Arguments flags)
+    : tls_(tls), flags_(std::move(flags)), members_(member_count) {
   folder_ = std::filesystem::temp_directory_path() / "pbox-etcd-XXXXXX";
   if (mkdtemp(folder_.data()) == nullptr)
     throw std::runtime_error("cannot make a folder from the pattern " + folder_);
@@ -118,6 +134,7 @@ void EtcdCluster::start(size_t member) {
                          "--initial-cluster=" + cluster,
                          "--log-level=error",
                          "--logger=zap"};
+  arguments.insert(arguments.end(), flags_.begin(), flags_.end());
   if (tls_) {
     for (const char* part : {"--cert-file=@/box.pem", "--key-file=@/box.key",
                              "--trusted-ca-file=@/ca.pem", "--client-cert-auth=true"}) {
@@ -152,6 +169,41 @@ void EtcdCluster::await_answer() const {
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
+  }
+}
+
+nlohmann::json EtcdCluster::range(const std::string& key) const {
+  constexpr bool kThrows = false;
+  const nlohmann::json question = {{"key", base64(key)}};
+  auto answer = nlohmann::json::parse(post(0, "/v3/kv/range", question.dump()), nullptr, kThrows);
+  if (!answer.is_object()) throw std::runtime_error("etcd does not answer");
+  return answer;
+}
+
+int64_t EtcdCluster::revision() const {
+  return std::stoll(range("none").at("header").at("revision").get<std::string>());
+}
+
+int64_t EtcdCluster::version(const std::string& key) const {
+  const nlohmann::json found = range(key);
+  if (!found.contains("kvs")) return 0;
+  return std::stoll(found["kvs"][0].at("version").get<std::string>());
+}
+
+void EtcdCluster::free_space() const {
+  constexpr bool kThrows = false;
+  const auto ask = [this](const std::string& path, const nlohmann::json& question) {
+    auto answer = nlohmann::json::parse(post(0, path, question.dump()), nullptr, kThrows);
+    if (!answer.is_object()) throw std::runtime_error("no answer to " + path);
+    return answer;
+  };
+  ask("/v3/kv/compaction", {{"revision", std::to_string(revision())}, {"physical", true}});
+  ask("/v3/maintenance/defragment", nlohmann::json::object());
+  const auto raised = ask("/v3/maintenance/alarm", {{"action", "GET"}, {"alarm", "NONE"}});
+  if (!raised.contains("alarms")) return;
+  for (nlohmann::json alarm : raised["alarms"]) {
+    alarm["action"] = "DEACTIVATE";
+    ask("/v3/maintenance/alarm", alarm);
   }
 }
 

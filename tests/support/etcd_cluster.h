@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,8 @@ std::string etcd_is_impossible();
 class EtcdCluster {
  public:
   // Starts the members and waits until they answer; throws with their standard error if they do
-  // not. With `tls`, clients must use TLS and show a certificate.
-  explicit EtcdCluster(size_t member_count, bool tls = false);
+  // not. With `tls`, clients must use TLS and show a certificate. `flags` are passed to etcd.
+  explicit EtcdCluster(size_t member_count, bool tls = false, Arguments flags = {});
   ~EtcdCluster();
   EtcdCluster(const EtcdCluster&) = delete;
   EtcdCluster& operator=(const EtcdCluster&) = delete;
@@ -32,6 +33,11 @@ class EtcdCluster {
   void signal(size_t member, int number) const { members_[member].program->signal(number); }
   // Returns the answer of etcd's JSON gateway; empty if there is none.
   std::string post(size_t member, const std::string& path, const std::string& json) const;
+  // Returns the revision of the store, and how often the key has been written since its creation.
+  int64_t revision() const;
+  int64_t version(const std::string& key) const;
+  // Compacts and defragments member 0, and disarms its alarms, as an operator would.
+  void free_space() const;
   size_t leader() const;  // throws if no member leads after kDeadlineMs
 
  private:
@@ -42,9 +48,11 @@ class EtcdCluster {
   };
 
   void await_answer() const;
+  nlohmann::json range(const std::string& key) const;
 
   std::string folder_;
   bool tls_;
+  Arguments flags_;
   std::vector<Member> members_;
 };
 

@@ -3,6 +3,7 @@
 // - "lossy:wait": lanes have a descriptor to wait on.
 // - "lossy:poll": lanes must be polled.
 // - "lossy:closed": lanes cannot be opened.
+// - "lossy:probes": lanes cannot be opened, but many probes have reached the box by then.
 // - "lossy:breaks": carries some packets and then fails.
 // - "lossy:reads": registers memory, and releases it only when it is made to break off.
 // - "lossy:refuses": refuses to register memory.
@@ -12,8 +13,10 @@
 #include <iterator>
 #include <map>
 
+#include "base/clock.h"
 #include "base/version.h"
 #include "worker/transport/socket_transport.h"
+#include "worker/transport/source_trial.h"
 #include "worker/transport/transport_library.h"
 
 namespace {
@@ -33,10 +36,8 @@ class LossyTransport : public pbox::worker::Transport {
   }
   Status open(const SessionSpec& session, const pbox::worker::Opening& opening) override {
     if (kind_ == "closed") return Error{ErrorCode::kUnavailable, "these lanes lead nowhere"};
+    if (kind_ == "probes") return probe_in_vain(session, opening);
     return sockets_.open(session, opening);
-  }
-  uint64_t first_packet_number(uint32_t lane) const override {
-    return sockets_.first_packet_number(lane);
   }
   uint32_t receivable_bytes(uint32_t lane) const override {
     return sockets_.receivable_bytes(lane);
@@ -70,6 +71,22 @@ class LossyTransport : public pbox::worker::Transport {
   }
 
  private:
+  static Status probe_in_vain(const SessionSpec& session, const pbox::worker::Opening& opening) {
+    constexpr int kProbes = 2000;
+    const pbox::wire::PullPayload holds_nothing;
+    for (uint32_t lane = 0; lane < session.pipelines.size(); ++lane) {
+      auto port = pbox::worker::open_connected(session.pipelines[lane].box);
+      if (!port) return port.error();
+      for (int probe = 0; probe < kProbes; ++probe) {
+        const uint64_t number = opening.next_packet_numbers[lane]++;
+        const auto packet =
+            pbox::worker::make_probe(session, lane, number, pbox::monotonic_ns(), holds_nothing);
+        port->tx_burst({&packet, 1});
+      }
+    }
+    return Error{ErrorCode::kUnavailable, "no answer is good enough"};
+  }
+
   bool is_broken() const {
     constexpr uint64_t kCarried = 40;
     return kind_ == "breaks" && sent_ >= kCarried;
@@ -95,7 +112,7 @@ class LossyTransport : public pbox::worker::Transport {
 extern "C" PBOX_TRANSPORT_EXPORT pbox::worker::Transport* pbox_transport_open_1(
     const pbox::worker::TransportRequest& request, char* error, size_t error_bytes) {
   if (pbox::worker::refuse_other_release(request, error, error_bytes)) return nullptr;
-  for (const char* kind : {"wait", "poll", "closed", "breaks", "reads", "refuses"}) {
+  for (const char* kind : {"wait", "poll", "closed", "probes", "breaks", "reads", "refuses"}) {
     if (std::strcmp(request.arguments, kind) == 0) return new LossyTransport(kind);
   }
   std::snprintf(error, error_bytes, "there is no way to lose packets by '%s'; write wait or poll",

@@ -5,17 +5,25 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
+#include <new>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
 namespace pbox::test {
+namespace {
+
+constexpr std::chrono::seconds kProgressDeadline(300);
+
+}  // namespace
 
 void Line::say(const std::string& text) const {
   const std::string line = text + "\n";
@@ -155,6 +163,28 @@ std::string AbiWorker::must_be(pbox_status expected, pbox_status actual) const {
   if (actual == expected) return message;
   throw std::runtime_error(std::string("expected ") + pbox_status_string(expected) + ", got " +
                            pbox_status_string(actual) + ": " + message);
+}
+
+Progress::Progress(size_t children) : children_(children) {
+  const size_t bytes = children * sizeof(std::atomic<uint64_t>);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  require(memory != MAP_FAILED, "no shared memory");
+  counts_ = std::shared_ptr<std::atomic<uint64_t>[]>(
+      new (memory) std::atomic<uint64_t>[children] {},
+      [bytes](std::atomic<uint64_t>* counts) { munmap(counts, bytes); });
+}
+
+uint64_t Progress::least() const {
+  return std::min_element(counts_.get(), counts_.get() + children_)->load();
+}
+
+void Progress::await(uint64_t count) const {
+  const auto end = std::chrono::steady_clock::now() + kProgressDeadline;
+  while (least() < count) {
+    require(std::chrono::steady_clock::now() < end,
+            "a child has done " + std::to_string(least()) + " of " + std::to_string(count));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
 }
 
 void enter_name_space(const std::string& name) {

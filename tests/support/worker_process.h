@@ -4,7 +4,9 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,6 +50,24 @@ class WorkerProcess {
   int in_ = -1;
   int out_ = -1;
   std::string pending_;
+};
+
+// Counts what children have done, one counter each, in memory that they share with the test. Made
+// before the children; copies are of the same counters.
+class Progress {
+ public:
+  explicit Progress(size_t children);
+
+  // For child `index`, in [0, children): it has done one more.
+  void advance(size_t index) const { counts_[index].fetch_add(1); }
+  // How many each child has done at least.
+  uint64_t least() const;
+  // Waits until each child has done `count`. Throws if that takes too long.
+  void await(uint64_t count) const;
+
+ private:
+  size_t children_;
+  std::shared_ptr<std::atomic<uint64_t>[]> counts_;
 };
 
 struct WorkerOptions {

@@ -1,5 +1,5 @@
-// The Debian packages under systemd as the first process, in a guest of tests/vm: a box is
-// installed, becomes ready, outlives what kills it, and leaves no trace.
+// The Debian packages under systemd as the first process, in a guest of tests/vm: all packages are
+// installed, a box becomes ready, outlives what kills it, is upgraded, removed, and purged.
 // PBOX_DEBS names the folder of the packages.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,11 +52,12 @@ std::string property(const std::string& name) {
 }
 
 void install_packages() {
-  std::string command = "cd \"$PBOX_DEBS\" && dpkg -i";
-  for (const char* package : {"pboxd", "pboxctl"})
-    command.append(" ").append(package).append("_*.deb");
-  must(command);
+  must("dpkg -i \"$PBOX_DEBS\"/*.deb");
 }
+
+// Names the installed packages of PBox.
+const std::string kInstalled =
+    R"(for deb in "$PBOX_DEBS"/*.deb; do dpkg-deb -f "$deb" Package; done)";
 
 SteadyTraining train() {
   return SteadyTraining({.box = "127.0.0.1:9541", .rounds = 20, .pause_us = 100'000});
@@ -76,9 +77,73 @@ std::string cpu_of_a_pipeline() {
   return {};
 }
 
+void kill_box(SteadyTraining& training) {
+  say("kill");
+  training.begin_rounds();
+  must("systemctl kill --kill-whom=main --signal=KILL pboxd");
+  training.end_rounds();
+  CHECK(property("NRestarts") == "1");
+}
+
+void wedge_a_pipeline(SteadyTraining& training, const std::string& cpu) {
+  // A pipeline gets no time any more: something else of a higher class has its CPU.
+  say("wedge a pipeline");
+  training.begin_rounds();
+  must("echo -1 > /proc/sys/kernel/sched_rt_runtime_us");
+  {
+    Program hog("/usr/bin/taskset",
+                {"-c", cpu, "/usr/bin/chrt", "-f", "50", "/bin/sh", "-c", "while :; do :; done"});
+    CHECK(await([] {
+      return shell("journalctl -u pboxd").output.find("Watchdog timeout") != std::string::npos;
+    }));
+  }
+  training.end_rounds();
+  CHECK(property("NRestarts") == "2");
+}
+
+void upgrade_under(SteadyTraining& training) {
+  say("upgrade");
+  const std::string process = property("MainPID");
+  install_packages();
+  CHECK(property("MainPID") == process);
+  training.begin_rounds();
+  must("systemctl restart pboxd");
+  CHECK(property("MainPID") != process);
+  training.kill();
+}
+
+void remove_and_install_again(const std::string& cpu) {
+  // A removal leaves the configuration and what the box stored.
+  say("remove");
+  must("dpkg --remove $(" + kInstalled + ")");
+  CHECK(shell("pidof pboxd").status == 1);
+  for (const char* file : {"/usr/bin/pboxd", "/usr/bin/pboxctl", "/usr/lib/libpbox.so.1",
+                           "/usr/lib/systemd/system/pboxd.service"}) {
+    CAPTURE(file);
+    CHECK_FALSE(std::filesystem::exists(file));
+  }
+  CHECK(std::filesystem::exists("/etc/pbox/pboxd.conf"));
+  CHECK(std::filesystem::exists("/var/lib/pbox"));
+  say("install again");
+  install_packages();
+  must("systemctl start pboxd");
+  CHECK(cpu_of_a_pipeline() == cpu);  // the configuration from before the removal applies
+}
+
+void purge() {
+  say("purge");
+  must("dpkg --purge $(" + kInstalled + ")");
+  CHECK(shell("pidof pboxd").status == 1);
+  for (const char* file :
+       {"/usr/bin/pboxd", "/usr/lib/systemd/system/pboxd.service", "/etc/pbox", "/var/lib/pbox"}) {
+    CAPTURE(file);
+    CHECK_FALSE(std::filesystem::exists(file));
+  }
+}
+
 }  // namespace
 
-TEST_CASE("a box is installed, killed, wedged, upgraded under its jobs, and purged") {
+TEST_CASE("a box is installed, killed, wedged, upgraded under its jobs, removed, and purged") {
   // Else dpkg has the host's manual pages indexed anew, which takes a guest minutes each time.
   std::filesystem::remove("/var/lib/man-db/auto-update");
   say("install");
@@ -97,43 +162,11 @@ TEST_CASE("a box is installed, killed, wedged, upgraded under its jobs, and purg
   SteadyTraining training = train();
   training.rounds();
 
-  say("kill");
-  training.begin_rounds();
-  must("systemctl kill --kill-whom=main --signal=KILL pboxd");
-  training.end_rounds();
-  CHECK(property("NRestarts") == "1");
-
-  // A pipeline gets no time any more: something else of a higher class has its CPU.
-  say("wedge a pipeline");
-  training.begin_rounds();
-  must("echo -1 > /proc/sys/kernel/sched_rt_runtime_us");
-  {
-    Program hog("/usr/bin/taskset",
-                {"-c", cpu, "/usr/bin/chrt", "-f", "50", "/bin/sh", "-c", "while :; do :; done"});
-    CHECK(await([] {
-      return shell("journalctl -u pboxd").output.find("Watchdog timeout") != std::string::npos;
-    }));
-  }
-  training.end_rounds();
-  CHECK(property("NRestarts") == "2");
-
-  say("upgrade");
-  const std::string process = property("MainPID");
-  install_packages();
-  CHECK(property("MainPID") == process);
-  training.begin_rounds();
-  must("systemctl restart pboxd");
-  CHECK(property("MainPID") != process);
-  training.kill();
-
-  say("purge");
-  must("dpkg --purge pboxd pboxctl");
-  CHECK(shell("pidof pboxd").status == 1);
-  for (const char* file :
-       {"/usr/bin/pboxd", "/usr/lib/systemd/system/pboxd.service", "/etc/pbox", "/var/lib/pbox"}) {
-    CAPTURE(file);
-    CHECK_FALSE(std::filesystem::exists(file));
-  }
+  kill_box(training);
+  wedge_a_pipeline(training, cpu);
+  upgrade_under(training);
+  remove_and_install_again(cpu);
+  purge();
 }
 
 }  // namespace pbox::test

@@ -33,6 +33,16 @@ pbox_package(pboxctl pboxctl net ""
 pbox_package(worker libpbox libs ""
   "gradient-aggregation appliance: the library of workers"
   "What a training process loads to exchange gradients through a box, with its C header.")
+# Packages of their own: a training image that uses sockets needs neither DPDK nor rdma-core.
+foreach(name IN ITEMS dpdk rdma)
+  if(TARGET pbox_${name})
+    string(TOUPPER ${name} upper_name)
+    pbox_package(worker_${name} libpbox-${name} libs "libpbox ${same}"
+      "gradient-aggregation appliance: ${upper_name} for workers"
+      "What libpbox loads when PBOX_PORT names a ${upper_name} device.")
+  endif()
+endforeach()
+set(CPACK_DEBIAN_WORKER_PACKAGE_SUGGESTS "libpbox-dpdk, libpbox-rdma")
 pbox_package(python python3-pbox python "libpbox ${same}, python3"
   "gradient-aggregation appliance: the Python package"
   "Exchanges numpy arrays and torch tensors through a box, and plugs into PyTorch.")
@@ -62,6 +72,8 @@ set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
   OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(CPACK_DEBIAN_BOX_PACKAGE_CONTROL_EXTRA
   "${packaging}/pboxd/postinst;${packaging}/pboxd/prerm;${packaging}/pboxd/postrm")
-set(CPACK_DEBIAN_WORKER_PACKAGE_CONTROL_EXTRA "${packaging}/libpbox/triggers")
+foreach(component IN ITEMS WORKER WORKER_DPDK WORKER_RDMA)
+  set(CPACK_DEBIAN_${component}_PACKAGE_CONTROL_EXTRA "${packaging}/libpbox/triggers")
+endforeach()
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 include(CPack)

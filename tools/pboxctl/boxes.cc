@@ -20,6 +20,8 @@ void print_boxes(const Json& page) {
                 in_units(number_of(box, "job_memory_bytes"), 1u << 30, "GiB").c_str(),
                 (box.value("draining", false) ? "drain " + parts : parts).c_str(),
                 text_of(box, "version").c_str());
+    const std::string obstacle = text_of(box, "drain_obstacle");
+    if (!obstacle.empty()) std::printf("  %s\n", obstacle.c_str());
   }
   const auto since = static_cast<std::time_t>(number_of(page, "leader_since_unix_seconds"));
   char when[32] = "";

@@ -39,6 +39,7 @@ Result<std::unique_ptr<ProbeJob>> ProbeJob::join(const ProbeOptions& options,
   chosen.chunk_bytes = options.chunk_bytes;
   chosen.window_bytes = kProbeWindowBytes;
   chosen.path_mtu = options.path_mtu;
+  chosen.probes_path = false;  // a narrow path is a finding, and must not keep the job from it
   chosen.join_timeout_ms = kJoinTimeoutMs;
   chosen.recovery = pbox::worker::Recovery::kNone;  // the loss of the box must show as a fault
   std::unique_ptr<ProbeJob> job(new ProbeJob(chosen));

@@ -4,6 +4,7 @@
 
 #include "base/version.h"
 #include "nic/socket/port.h"
+#include "nic/socket/receive_room.h"
 #include "tools/pboxctl/doctor_checks.h"
 #include "tools/pboxctl/doctor_job.h"
 
@@ -83,7 +84,8 @@ void check_buffers(const BoxPath& path, Report& report) {
     return;
   }
   const uint32_t buffer_bytes = port->capabilities().receive_buffer_bytes;
-  const uint32_t window_bytes = buffer_bytes / 4 * 3;
+  const uint32_t window_bytes =
+      pbox::nic::receivable_bytes(buffer_bytes, path.session.fragment_bytes()) / 4 * 3;
   uint32_t granted_bytes = 0;
   for (const auto& pipeline : path.session.pipelines()) {
     granted_bytes = std::max(granted_bytes, pipeline.credit_bytes());

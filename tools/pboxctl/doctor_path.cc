@@ -47,6 +47,7 @@ size_t count(const std::vector<bool>& marks) {
 }
 
 void explain_silence(const BoxPath& path, const std::vector<bool>& answering, Report& report) {
+  check_own_routes(path, report);
   const std::string silent = udp_ports(path, path.silent);
   std::string finding = "no answer from UDP " + silent;
   if (count(answering) > 0) {
@@ -58,7 +59,9 @@ void explain_silence(const BoxPath& path, const std::vector<bool>& answering, Re
               "a firewall on the box, on this host or between them drops the packets. Open UDP " +
                   silent +
                   " towards the box, and the way back to this host (nft list ruleset, "
-                  "iptables -nvL). Workers would hang with 'box ... is late'");
+                  "iptables -nvL). If one of them has several NICs, a reverse path filter may drop "
+                  "what arrives by one: pboxctl doctor on the box checks that as 'routes'. Workers "
+                  "would hang with 'box ... is late'");
 }
 
 // Returns the size of a packet with a full fragment, IP header included.

@@ -138,7 +138,9 @@ std::string remedy_for(int error, const BoxPath& path, const Endpoint& address) 
              "port";
     case ETIMEDOUT:
       return "a firewall drops TCP " + port + ", or the machine is down. Try ping " + where +
-             ", and open TCP " + port + " for this host on the box";
+             ", and open TCP " + port +
+             " for this host on the box. If the box has several NICs, a reverse path filter may "
+             "drop what arrives by this one: pboxctl doctor there checks that as 'routes'";
     case ENETUNREACH:
     case EHOSTUNREACH:
       return "ip route get " + where +
@@ -175,6 +177,14 @@ void find_interface(const Endpoint& local, BoxPath& path) {
   }
 }
 
+void check_own_routes(const BoxPath& path, Report& report) {
+  if (!path.uses_sockets()) return;
+  const auto facts = pbox::host::read_host_facts();
+  if (!facts) return;
+  const auto check = pbox::preflight::check_routes(*facts, {"::"});
+  if (check.level != pbox::preflight::CheckLevel::kOk) report.add(check);
+}
+
 bool check_route(BoxPath& path, Report& report) {
   const auto addresses = check_name(path, report);
   if (addresses.empty()) return false;
@@ -198,6 +208,7 @@ bool check_route(BoxPath& path, Report& report) {
                 std::generic_category().message(error);
     if (remedy.empty()) remedy = remedy_for(error, path, address);
   }
+  check_own_routes(path, report);
   report.fail("control", failures, remedy);
   return false;
 }

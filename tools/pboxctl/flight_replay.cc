@@ -261,7 +261,7 @@ bool PipelineReplayer::may_connect(uint32_t spi, const Session* former) const {
 void PipelineReplayer::install(uint32_t number, const ShardState& state) {
   Part& part = parts_[number];
   std::set<uint32_t> places;
-  bool is_possible = installed_ < limits::kJobsMax;
+  bool is_possible = installed_ < limits::kShardsPerPipelineMax;
   for (const auto& rank : state.ranks) {
     if (rank.present == 0) continue;
     is_possible = is_possible && may_connect(rank.spi, nullptr) &&

@@ -14,11 +14,6 @@ namespace pbox::worker {
 // the end.
 class SignalsHeld {
  public:
-  static sigset_t all() {
-    sigset_t set;
-    sigfillset(&set);
-    return set;
-  }
   static sigset_t broken_pipe() {
     sigset_t set;
     sigemptyset(&set);

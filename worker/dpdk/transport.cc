@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "worker/dpdk/signals_held.h"
+#include "worker/io_thread.h"
 #include "worker/transport/source_trial.h"
 
 namespace pbox::worker {
@@ -83,7 +84,7 @@ Result<std::vector<uint16_t>> choose_udp_ports(const SessionSpec& session,
 }  // namespace
 
 Status start_dpdk(const DpdkPortSettings& settings) {
-  const SignalsHeld held(SignalsHeld::all());
+  const SignalsHeld held(foreign_signals());
   return nic::start_eal(settings.eal());
 }
 
@@ -111,7 +112,7 @@ Status DpdkTransport::open(const SessionSpec& session, const Opening& opening) {
       opened_ns = monotonic_ns();
     }
     if (const Status alive = opening.keep_alive(); !alive) return alive;
-    send_probes(session);
+    send_probes(session, opening.next_packet_numbers);
     if (listen(session, monotonic_ns() + kProbeIntervalNs)) return ok_status();
     const uint64_t now_ns = monotonic_ns();
     if (now_ns >= opening.deadline_ns) return unanswered(session, now_ns - start_ns);
@@ -120,10 +121,6 @@ Status DpdkTransport::open(const SessionSpec& session, const Opening& opening) {
 
 Status DpdkTransport::open_device(const SessionSpec& session,
                                   const std::vector<uint16_t>& udp_ports) {
-  std::vector<uint64_t> next_packet_numbers(udp_ports.size(), 1);
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    next_packet_numbers[lane] = lanes_[lane].next_packet_number;
-  }
   PBOX_CHECK(lanes_.empty() || lanes_.size() == udp_ports.size());
   lanes_.clear();
   interface_.reset();
@@ -142,9 +139,8 @@ Status DpdkTransport::open_device(const SessionSpec& session,
                      std::to_string(settings_.interface.mtu) + "; lower mtu= in the port"};
   }
   for (uint32_t lane = 0; lane < udp_ports.size(); ++lane) {
-    lanes_.push_back({.port = nic::DpdkPort(*interface_, lane),
-                      .next_packet_number = next_packet_numbers[lane],
-                      .answered = !first_chunk_of(session, lane)});
+    lanes_.push_back(
+        {.port = nic::DpdkPort(*interface_, lane), .answered = !first_chunk_of(session, lane)});
   }
   // Three quarters of the ring, because not only results arrive. With dispatch in software, all
   // lanes share a queue.
@@ -155,13 +151,15 @@ Status DpdkTransport::open_device(const SessionSpec& session,
   return ok_status();
 }
 
-void DpdkTransport::send_probes(const SessionSpec& session) {
+void DpdkTransport::send_probes(const SessionSpec& session,
+                                std::span<uint64_t> next_packet_numbers) {
+  PBOX_CHECK(next_packet_numbers.size() == lanes_.size());
   const wire::PullPayload holds_nothing;
   for (uint32_t index = 0; index < lanes_.size(); ++index) {
     Lane& lane = lanes_[index];
     if (lane.answered) continue;
     const nic::TxPacket probe =
-        make_probe(session, index, lane.next_packet_number++, monotonic_ns(), holds_nothing);
+        make_probe(session, index, next_packet_numbers[index]++, monotonic_ns(), holds_nothing);
     lane.port.tx_burst({&probe, 1});  // a probe that does not leave counts as lost
   }
 }

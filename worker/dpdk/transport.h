@@ -31,9 +31,6 @@ class DpdkTransport : public Transport {
   // The probes also make the box's MAC address known. An error names the first pipeline that cannot
   // be reached.
   Status open(const SessionSpec& session, const Opening& opening) override;
-  uint64_t first_packet_number(uint32_t lane) const override {
-    return lanes_[lane].next_packet_number;
-  }
   uint32_t receivable_bytes(uint32_t lane) const override;
   uint64_t rto_floor_ns() const override;
   int event_fd(uint32_t /*lane*/) const override { return -1; }
@@ -43,12 +40,11 @@ class DpdkTransport : public Transport {
  private:
   struct Lane {
     nic::DpdkPort port;
-    uint64_t next_packet_number = 1;
     bool answered = false;
   };
 
   Status open_device(const SessionSpec& session, const std::vector<uint16_t>& udp_ports);
-  void send_probes(const SessionSpec& session);
+  void send_probes(const SessionSpec& session, std::span<uint64_t> next_packet_numbers);
   bool listen(const SessionSpec& session, uint64_t until_ns);
   bool lost_connection() const;
   Error unanswered(const SessionSpec& session, uint64_t waited_ns) const;

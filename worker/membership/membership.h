@@ -52,6 +52,7 @@ struct MembershipOptions {
   uint32_t chunk_bytes = 0;   // 0: the box's default
   uint32_t window_bytes = 0;  // 0: what the box grants
   uint32_t path_mtu = 0;      // path MTU that JOIN states, to try out a path; 0: the measured one
+  bool probes_path = true;    // a join fails if the largest packets do not pass
   uint32_t join_timeout_ms = 60'000;
   uint32_t lost_timeout_ms = 0;  // 0: the box's default
   Recovery recovery = Recovery::kCopy;

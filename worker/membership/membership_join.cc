@@ -203,6 +203,7 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   spec_.jitter_seed = options_.seed;
   spec_.delivery = options_.delivery;
   spec_.ignores_results = options_.is_backup;
+  spec_.probes_path = options_.probes_path;
   if (options_.window_bytes > 0) spec_.window_bytes = options_.window_bytes;
   spec_.sync = options_.sync;
   spec_.learning_rate = optimizer_.learning_rate();

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "nic/wire/chunk_layout.h"
+#include "nic/wire/path_probe.h"
 #include "worker/protocol/exchange.h"
 #include "worker/protocol/result_copy.h"
 
@@ -237,6 +238,7 @@ void Exchange::consume(Tensor& tensor, Chunk& chunk) {
 
 void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
   wire::StatusPayload status;
+  if (wire::is_path_probe(parsed.header)) return;  // the answer to a probe of set-up, and late
   if (parsed.header.payload_bytes != sizeof(status)) {
     ++state_.statistics.rejected_packets;
     return;
@@ -268,8 +270,10 @@ void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, u
   const uint64_t missing = fetching ? 0 : chunk.full_mask & ~status.received_mask;
   if (missing == 0 && status.missing_workers > 0) return lane.wait_for_others(chunk, now_ns);
   lane.end_wait(chunk, false, now_ns);
-  if (missing == 0 || chunk.result_mask != 0) {
-    lane.arm(chunk, now_ns);
+  // An answer to a question from before the last push knows nothing of what that push brought.
+  const bool is_old = static_cast<int32_t>(parsed.header.timestamp_us - chunk.sent_us) < 0;
+  if (missing == 0 || chunk.result_mask != 0 || is_old) {
+    if (chunk.to_send == 0) lane.arm(chunk, now_ns);
     return;
   }
   push_again(lane, chunk, missing);

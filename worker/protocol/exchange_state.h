@@ -26,6 +26,7 @@ struct ExchangeChunk {
   uint64_t offset = 0;  // bytes into the tensor
   uint64_t full_mask = 0;
   uint64_t to_send = 0;            // fragments still to be pushed
+  uint64_t unsent = 0;             // fragments of the push that have not been sent yet
   uint64_t result_mask = 0;        // fragments of the current result that have arrived
   uint64_t acknowledged_mask = 0;  // cached reads: own fragments that the box is known to have
   uint64_t pushed_ns = 0;
@@ -37,6 +38,7 @@ struct ExchangeChunk {
   uint32_t wire_bytes = 0;
   uint32_t round = 0;         // the next round whose result is needed
   uint32_t flight_round = 0;  // round of the push or result in flight
+  uint32_t sent_us = 0;       // when a fragment was last sent; wraps
   uint32_t clock = 0;         // clock of the current result: the minimum over its fragments
   uint32_t probes = 0;        // sent since the push; sets the back-off
   uint32_t flight_index = 0;  // position among the lane's chunks in flight, or those that wait
@@ -51,6 +53,7 @@ struct ExchangeChunk {
   bool on_path = false;        // in the window, and may still be on its way
   bool is_measurable = false;  // the time from push to result shows the path's and the ranks' time
   bool retransmitting = false;
+  bool is_portion = false;        // a PULL follows to_send, because there was no credit for all
   bool waits_for_others = false;  // the box has all of its push and waits for other ranks
   bool restoring = false;    // sends the previous round's result to the box before it continues
   bool pulls_first = false;  // the box may already have the push, or even the result

@@ -160,8 +160,8 @@ void Lane::leave_path(ExchangeChunk& chunk) {
 
 void Lane::leave_window(ExchangeChunk& chunk) {
   leave_path(chunk);
-  PBOX_DCHECK(!chunk.in_window || outstanding_bytes_ >= chunk.wire_bytes);
-  if (chunk.in_window) outstanding_bytes_ -= chunk.wire_bytes;
+  PBOX_DCHECK(!chunk.in_window || outstanding_bytes_ >= window_cost(chunk));
+  if (chunk.in_window) outstanding_bytes_ -= window_cost(chunk);
   chunk.in_window = false;
   PBOX_DCHECK(path_bytes_ <= outstanding_bytes_);
 }

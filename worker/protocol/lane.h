@@ -41,7 +41,8 @@ class Lane {
   void queue(uint32_t chunk_id, int32_t priority) { queue_.push(chunk_id, priority); }
   // Sends a PULL for a chunk in flight.
   void pull(ExchangeChunk& chunk, uint64_t now_ns);
-  // Sends these fragments of a chunk in flight.
+  // Sends these fragments of a chunk in flight. If they exceed the box's credit, sends only the
+  // first ones and then a PULL. The STATUS that answers it says what is missing.
   void send(ExchangeChunk& chunk, uint64_t fragments);
   // Sends no more of the chunk. Returns whether fragments were still waiting to leave. The chunk's
   // timer is not running then, because it starts when the last fragment leaves.
@@ -95,6 +96,8 @@ class Lane {
 
  private:
   // lane_send.cc
+  uint64_t window_cost(const ExchangeChunk& chunk) const;
+  uint64_t portion(uint64_t fragments) const;
   bool has_room(const ExchangeChunk& chunk, uint64_t now_ns) const;
   bool open_window(uint64_t now_ns);
   void start_flight(ExchangeChunk& chunk, uint64_t now_ns);
@@ -123,7 +126,7 @@ class Lane {
   uint64_t next_packet_number_ = 1;
   uint64_t window_bytes_ = 0;  // the box's credit, at most this side's own bound
   Window window_;
-  uint64_t outstanding_bytes_ = 0;  // bytes of the chunks in the window
+  uint64_t outstanding_bytes_ = 0;  // cost of the chunks in the window
   uint64_t path_bytes_ = 0;         // bytes in the window that may still be on their way
   uint64_t last_heard_ns_ = 0;
   uint64_t deadline_ns_ = UINT64_MAX;

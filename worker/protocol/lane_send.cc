@@ -41,6 +41,9 @@ void Lane::sent(size_t count) {
 void Lane::send(ExchangeChunk& chunk, uint64_t fragments) {
   PBOX_DCHECK(chunk.in_flight);
   PBOX_DCHECK((fragments & ~chunk.full_mask) == 0);
+  const uint64_t now = portion(fragments);
+  chunk.is_portion = now != fragments;
+  if (chunk.is_portion) chunk.is_measurable = false;
   if (chunk.to_send == 0) {
     const auto is_before = [this](uint32_t a, uint32_t b) {
       const ExchangeChunk &first = this->chunk(a), &second = this->chunk(b);
@@ -50,7 +53,31 @@ void Lane::send(ExchangeChunk& chunk, uint64_t fragments) {
     const uint32_t id = state_.chunk_id(chunk);
     sending_.insert(std::upper_bound(sending_.begin(), sending_.end(), id, is_before), id);
   }
-  chunk.to_send |= fragments;
+  chunk.to_send |= now;
+}
+
+// A NIC's receive ring has a slot for each packet, however small, and the box grants a slot as the
+// bytes of a whole fragment. Larger fragments than a NIC takes are those of sockets on loopback,
+// whose receive buffer counts bytes, and of RDMA, which loses nothing.
+uint64_t Lane::window_cost(const ExchangeChunk& chunk) const {
+  constexpr uint64_t kNicFragmentBytesMax = 8192;
+  constexpr uint64_t kSmallPacketBytes = 2304;  // the kernel's memory for the smallest packet
+  const auto fragments = static_cast<uint64_t>(__builtin_popcountll(chunk.full_mask));
+  const uint64_t fragment_bytes = state_.session.fragment_bytes;
+  if (fragment_bytes <= kNicFragmentBytesMax) return fragment_bytes * fragments;
+  return std::max<uint64_t>(chunk.wire_bytes, kSmallPacketBytes * fragments);
+}
+
+// Returns the first of these fragments, as many as the credit has slots for. One slot is left for
+// the PULL that follows.
+uint64_t Lane::portion(uint64_t fragments) const {
+  const uint64_t slots = window_bytes_ / state_.session.fragment_bytes;
+  const auto count = static_cast<uint64_t>(__builtin_popcountll(fragments));
+  if (count <= std::max<uint64_t>(slots, 1)) return fragments;
+  uint64_t rest = fragments;
+  for (uint64_t sent = 0; sent < std::max<uint64_t>(slots, 2) - 1; ++sent) rest &= rest - 1;
+  PBOX_DCHECK(rest != 0 && rest != fragments);
+  return fragments & ~rest;
 }
 
 bool Lane::cancel_sending(ExchangeChunk& chunk) {
@@ -81,7 +108,7 @@ void Lane::drop_unsent(uint32_t chunk_id) {
 // than all chunks on the path may exceed the path's bound. Those chunks may have reached the box by
 // now and wait for ranks that push the urgent chunk first.
 bool Lane::has_room(const ExchangeChunk& chunk, uint64_t now_ns) const {
-  const uint64_t bytes = outstanding_bytes_ + chunk.wire_bytes;
+  const uint64_t bytes = outstanding_bytes_ + window_cost(chunk);
   if (outstanding_bytes_ > 0 && bytes > window_bytes_) return false;
   const uint64_t path_bytes = window_.bytes(now_ns);
   if (path_bytes_ == 0 || path_bytes_ + chunk.wire_bytes <= path_bytes) return true;
@@ -105,11 +132,13 @@ bool Lane::open_window(uint64_t now_ns) {
   chunk.flight_round = chunk.restoring ? chunk.round - 1 : chunk.round;
   if (fetching) chunk.flight_round = state_.session.open_rounds[id] - 1;
   chunk.retransmitting = pulls;
+  chunk.unsent = 0;
   chunk.probes = pulls && !chunk.announced ? 1 : 0;
   chunk.is_measurable = chunk.probes == 0;
   if (pulls) {
     pull(chunk, now_ns);
   } else {
+    chunk.unsent = chunk.full_mask;
     send(chunk, chunk.full_mask);
     state_.statistics.bytes_pushed += chunk.wire_bytes;
   }
@@ -129,7 +158,7 @@ bool Lane::open_window(uint64_t now_ns) {
 void Lane::start_flight(ExchangeChunk& chunk, uint64_t now_ns) {
   const uint32_t id = state_.chunk_id(chunk);
   chunk.mark = window_.leave(path_bytes_, now_ns);
-  outstanding_bytes_ += chunk.wire_bytes;
+  outstanding_bytes_ += window_cost(chunk);
   path_bytes_ += chunk.wire_bytes;
   add(in_flight_, chunk);
   chunk.in_flight = chunk.in_window = chunk.on_path = true;
@@ -164,7 +193,7 @@ void Lane::fill_pushes(uint64_t now_ns) {
     if (chunk.to_send == 0) {
       state_.trace.send(state_.chunk_id(chunk), now_ns);
       sending_.pop_front();
-      arm(chunk, now_ns);
+      chunk.is_portion ? pull(chunk, now_ns) : arm(chunk, now_ns);
     }
   }
 }
@@ -174,6 +203,10 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
   const ExchangeTensor& tensor = state_.tensors[chunk.tensor];
   const auto fragment = static_cast<uint32_t>(__builtin_ctzll(chunk.to_send));
   chunk.to_send &= chunk.to_send - 1;
+  const uint64_t bit = uint64_t{1} << fragment;
+  const bool is_first_copy = (chunk.unsent & bit) != 0;
+  chunk.unsent &= ~bit;
+  chunk.sent_us = static_cast<uint32_t>(now_ns / 1000);
   nic::TxPacket& packet = outgoing_[outgoing_end_++];
   address(chunk, chunk.restoring ? wire::PacketType::kState : wire::PacketType::kPush, now_ns,
           packet);
@@ -182,7 +215,7 @@ void Lane::make_push(ExchangeChunk& chunk, uint64_t now_ns) {
       wire::fragment_length(chunk.wire_bytes, state_.session.fragment_bytes, fragment));
   packet.header.dtype_scale = static_cast<uint16_t>(tensor.dtype);
   if (chunk.to_send == 0) packet.header.flags |= wire::flag::kLast;
-  if (chunk.retransmitting) {
+  if (chunk.retransmitting && !is_first_copy) {
     packet.header.flags |= wire::flag::kRetransmission;
     ++state_.statistics.retransmitted_fragments;
   }

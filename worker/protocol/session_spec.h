@@ -53,6 +53,7 @@ struct SessionSpec {
   bool ignores_results = false;
   // This side's bound on bytes in flight per pipeline. The box's credit is another bound.
   uint32_t window_bytes = limits::kCreditBytesMax;
+  bool probes_path = true;  // the transport tries the largest packets before anything is pushed
   uint64_t rto_floor_ns = 2'000'000;  // for sockets; poll-mode ports use less
   uint64_t jitter_seed = 1;
   wire::SyncSpec sync;

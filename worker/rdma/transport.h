@@ -31,7 +31,6 @@ class RdmaTransport : public Transport {
   // Opens the device and connects a queue pair to each pipeline. Errors say which pipeline refuses,
   // or what is wrong with the device.
   Status open(const SessionSpec& session, const Opening& opening) override;
-  uint64_t first_packet_number(uint32_t /*lane*/) const override { return 1; }
   uint32_t receivable_bytes(uint32_t lane) const override;
   uint64_t rto_floor_ns() const override;
   int event_fd(uint32_t lane) const override { return lanes_[lane].queue->event_fd(); }

@@ -7,7 +7,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "nic/rss.h"
+#include "nic/socket/receive_room.h"
 #include "worker/fork_guard.h"
+#include "worker/transport/path_probe.h"
 #include "worker/transport/source_trial.h"
 
 namespace pbox::worker {
@@ -80,6 +82,7 @@ Result<uint32_t> SocketTransport::path_mtu(const nic::Endpoint& box) {
 
 Status SocketTransport::open(const SessionSpec& session, const Opening& opening) {
   PBOX_CHECK(lanes_.empty());
+  fragment_bytes_ = session.fragment_bytes;
   std::vector<uint32_t> on_trial;
   for (uint32_t lane = 0; lane < session.pipelines.size(); ++lane) {
     if (needs_trial(session, lane)) on_trial.push_back(lane);
@@ -90,8 +93,7 @@ Status SocketTransport::open(const SessionSpec& session, const Opening& opening)
   size_t next_found = 0;
   for (uint32_t lane = 0; lane < session.pipelines.size(); ++lane) {
     if (next_found < on_trial.size() && on_trial[next_found] == lane) {
-      FoundSource& source = (*found)[next_found++];
-      lanes_.push_back({std::move(source.port), source.next_packet_number});
+      lanes_.push_back({std::move((*found)[next_found++])});
     } else {
       auto port = session.pipelines[lane].affinity == nic::QueueAffinity::kRssHash
                       ? open_by_hash(session, lane)
@@ -102,13 +104,27 @@ Status SocketTransport::open(const SessionSpec& session, const Opening& opening)
     close_in_child(lanes_.back().port.event_fd());
   }
   PBOX_CHECK(lanes_.size() == session.pipelines.size() && next_found == on_trial.size());
-  return ok_status();
+  // When a rank or a box has come back, packets may already be on their way, and would be
+  // discarded.
+  if (!session.probes_path || !session.open_rounds.empty()) return ok_status();
+  return probe_lanes(session, opening);
 }
 
-// Three quarters, because the kernel also counts its own memory around each packet.
+Status SocketTransport::probe_lanes(const SessionSpec& session, const Opening& opening) {
+  std::vector<ProbedPath> paths;
+  for (uint32_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (!first_chunk_of(session, lane)) continue;
+    PBOX_CHECK(lane < opening.next_packet_numbers.size());
+    paths.push_back({lane, &lanes_[lane].port, &opening.next_packet_numbers[lane]});
+  }
+  return probe_paths(session, paths, opening);
+}
+
+// Three quarters, because results that are sent again, STATUS and GRANT take room too.
 uint32_t SocketTransport::receivable_bytes(uint32_t lane) const {
   PBOX_CHECK(lane < lanes_.size());
-  return lanes_[lane].port.capabilities().receive_buffer_bytes / 4 * 3;
+  const uint32_t buffer_bytes = lanes_[lane].port.capabilities().receive_buffer_bytes;
+  return nic::receivable_bytes(buffer_bytes, fragment_bytes_) / 4 * 3;
 }
 
 uint64_t SocketTransport::rto_floor_ns() const {

@@ -15,10 +15,6 @@ class SocketTransport : public Transport {
 
   Result<uint32_t> path_mtu(const nic::Endpoint& box) override;
   Status open(const SessionSpec& session, const Opening& opening) override;
-  uint64_t first_packet_number(uint32_t lane) const override {
-    PBOX_DCHECK(lane < lanes_.size());
-    return lanes_[lane].first_packet_number;
-  }
   uint32_t receivable_bytes(uint32_t lane) const override;
   uint64_t rto_floor_ns() const override;
   int event_fd(uint32_t lane) const override { return lanes_[lane].port.event_fd(); }
@@ -34,10 +30,12 @@ class SocketTransport : public Transport {
  private:
   struct Lane {
     nic::SocketPort port;
-    uint64_t first_packet_number = 1;
   };
 
+  Status probe_lanes(const SessionSpec& session, const Opening& opening);
+
   std::vector<Lane> lanes_;
+  uint32_t fragment_bytes_ = limits::kFragmentBytesMax;
 };
 
 }  // namespace pbox::worker

@@ -27,7 +27,7 @@ class Trial {
     for (const uint32_t lane : lanes) lanes_.emplace_back().lane = lane;
   }
 
-  Result<std::vector<FoundSource>> run() {
+  Result<std::vector<nic::SocketPort>> run() {
     while (count_unanswered() > 0) {
       if (const Status opened = open_candidates(); !opened) return opened.error();
       for (int probe = 0; probe < kProbesPerPort && count_unanswered() > 0; ++probe) {
@@ -39,17 +39,14 @@ class Trial {
       }
     }
     PBOX_CHECK(count_unanswered() == 0);
-    std::vector<FoundSource> found;
-    for (Lane& lane : lanes_) {
-      found.push_back({std::move(*lane.answered), lane.next_packet_number});
-    }
+    std::vector<nic::SocketPort> found;
+    for (Lane& lane : lanes_) found.push_back(std::move(*lane.answered));
     return found;
   }
 
  private:
   struct Lane {
     uint32_t lane = 0;
-    uint64_t next_packet_number = 1;
     size_t ports_tried = 0;
     std::vector<nic::SocketPort> candidates;
     std::optional<nic::SocketPort> answered;
@@ -81,10 +78,11 @@ class Trial {
   void send_probes() {
     const wire::PullPayload holds_nothing;
     for (Lane& lane : lanes_) {
+      uint64_t& next_packet_number = opening_.next_packet_numbers[lane.lane];
       for (nic::SocketPort& port : lane.candidates) {
         PBOX_DCHECK(!lane.answered);
-        const nic::TxPacket probe = make_probe(session_, lane.lane, lane.next_packet_number++,
-                                               monotonic_ns(), holds_nothing);
+        const nic::TxPacket probe =
+            make_probe(session_, lane.lane, next_packet_number++, monotonic_ns(), holds_nothing);
         port.tx_burst({&probe, 1});  // a probe that does not leave counts as lost
       }
     }
@@ -194,9 +192,10 @@ bool answers_probe(const SessionSpec& session, uint32_t lane, const nic::RxPacke
          parsed.header.round == open_round(session, parsed.header.chunk);
 }
 
-Result<std::vector<FoundSource>> find_sources(const SessionSpec& session,
-                                              std::span<const uint32_t> lanes,
-                                              const Opening& opening) {
+Result<std::vector<nic::SocketPort>> find_sources(const SessionSpec& session,
+                                                  std::span<const uint32_t> lanes,
+                                                  const Opening& opening) {
+  PBOX_CHECK(lanes.empty() || opening.next_packet_numbers.size() == session.pipelines.size());
   return Trial(session, lanes, opening).run();
 }
 

@@ -28,18 +28,13 @@ nic::TxPacket make_probe(const SessionSpec& session, uint32_t lane, uint64_t pac
 // Returns whether the packet is an authentic answer to the probe. Pure.
 bool answers_probe(const SessionSpec& session, uint32_t lane, const nic::RxPacket& packet);
 
-struct FoundSource {
-  nic::SocketPort port;
-  // Above the numbers of all probes. So the first packet from `port` moves this worker's address on
-  // the box to that port, and no late probe can move it away again.
-  uint64_t next_packet_number = 1;
-};
-
 // Finds a source for each of `lanes`, in their order; all are searched at the same time. Each lane
 // must own a chunk. An error names the first pipeline that did not answer any port before the
-// deadline. Set-up thread.
-Result<std::vector<FoundSource>> find_sources(const SessionSpec& session,
-                                              std::span<const uint32_t> lanes,
-                                              const Opening& opening);
+// deadline. The probes take numbers from `opening`, so later packets have higher ones: the first
+// packet from the source moves this worker's address on the box to that port, and no late probe can
+// move it away again. Set-up thread.
+Result<std::vector<nic::SocketPort>> find_sources(const SessionSpec& session,
+                                                  std::span<const uint32_t> lanes,
+                                                  const Opening& opening);
 
 }  // namespace pbox::worker

@@ -28,6 +28,10 @@ struct Opening {
   // Keeps the control connection alive. open() calls it at least every 100 ms and ends with its
   // error if it fails.
   std::function<Status()> keep_alive;
+  // Indexed by lane: the next packet number of the session. A packet that open() sends takes the
+  // lane's number and raises it. So the numbers go on if another port has to be opened for the
+  // session, and the box never sees one twice.
+  std::span<uint64_t> next_packet_numbers = {};
 };
 
 // Packets sent, by how their payload reached the device. Small packets are not counted, nor are
@@ -53,9 +57,8 @@ class Transport {
   // After JOIN, once: opens a lane for each of session.pipelines, leading to that pipeline's queue.
   virtual Status open(const SessionSpec& session, const Opening& opening) = 0;
 
-  // After open(): the lane's first packet number that open() has not used.
-  virtual uint64_t first_packet_number(uint32_t lane) const = 0;
-  // Bytes of packets that may arrive between two calls of rx_burst without loss. Bounds the window.
+  // After open(): bytes of packets that may arrive between two calls of rx_burst without loss.
+  // Bounds the window.
   virtual uint32_t receivable_bytes(uint32_t lane) const = 0;
   // The minimum time before an answer counts as late.
   virtual uint64_t rto_floor_ns() const = 0;

@@ -64,7 +64,7 @@ Result<std::unique_ptr<Transport>> open_transport(const std::string& port) {
   if (library == nullptr) {
     return Error{ErrorCode::kNotFound,
                  "port '" + port + "' needs " + name + ", which cannot be loaded: " + dlerror() +
-                     "; install it beside libpbox.so, or choose the port 'socket'"};
+                     "; install the package libpbox-" + kind + ", or choose the port 'socket'"};
   }
   auto* factory = reinterpret_cast<TransportFactory*>(dlsym(library, kTransportFactoryName));
   if (factory == nullptr) {

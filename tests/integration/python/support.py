@@ -137,6 +137,23 @@ def make_batch(step, rank, size=8):
             torch.randint(0, 4, (size,), generator=generator))
 
 
+class Convolution(torch.nn.Module):
+    """A model with a weight in channels_last order and a parameter without elements."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.images = torch.nn.Conv2d(3, 4, 3)
+        self.images.to(memory_format=torch.channels_last)
+        self.nothing = torch.nn.Parameter(torch.empty(0))
+        self.classes = torch.nn.Linear(16, 4)
+
+    def forward(self, inputs):
+        images = inputs.repeat(1, 6).reshape(-1, 3, 4, 4)
+        features = self.images(images.contiguous(memory_format=torch.channels_last))
+        return self.classes(features.flatten(1)) + self.nothing.sum()
+
+
 def shard_loss(model, step, rank):
     inputs, targets = make_batch(step, rank)
     return torch.nn.functional.cross_entropy(model(inputs), targets)

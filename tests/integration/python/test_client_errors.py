@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import unittest
 import unittest.mock
 
@@ -69,6 +72,7 @@ class ArgumentsTest(BoxTestCase):
                               ("not contiguous", numpy.ones((4, 8), numpy.float32)[:, ::2]),
                               ("float64", torch.ones(16, dtype=torch.float64)),
                               ("int32", numpy.ones(16, dtype=numpy.int32)),
+                              ("byte order", numpy.ones(16, numpy.dtype("f4").newbyteorder())),
                               ("meta", torch.ones(16, device="meta"))):
             with self.assertRaisesRegex(pbox.InvalidArgument, words):
                 client.push_pull(tensor, buffer)
@@ -122,6 +126,98 @@ class ArgumentsTest(BoxTestCase):
         client.close()
         with self.assertRaises(pbox.Closed):
             client.wait(tensor)
+
+
+class LateReturn:
+    """libpbox, whose pbox_wait() returns to its caller only after the context is to be destroyed,
+    or when it is certain that it will not be."""
+
+    def __init__(self, library):
+        self._library = library
+        self.waiting = threading.Event()
+        self.left = threading.Event()
+        self.destroyed = threading.Event()
+        self.destroyed_during_wait = None
+
+    def __getattr__(self, name):
+        return getattr(self._library, name)
+
+    def pbox_wait(self, *arguments):
+        self.waiting.set()
+        status = self._library.pbox_wait(*arguments)
+        self.left.wait()
+        self.destroyed_during_wait = self.destroyed.wait(0.3)
+        return status
+
+    def pbox_leave(self, context):
+        status = self._library.pbox_leave(context)
+        self.left.set()
+        return status
+
+    def pbox_destroy(self, context):
+        self.left.set()
+        self.destroyed.set()
+        if self.destroyed_during_wait is not None:  # else it would free what is still used
+            self._library.pbox_destroy(context)
+
+
+class CloseTest(BoxTestCase):
+    def test_close_ends_the_calls_of_other_threads_before_it_frees_what_they_use(self):
+        client, tensor = self.registered("tensor", torch.ones(4), world_size=2)
+        other, other_tensor = self.registered("tensor", torch.ones(4), world_size=2, rank=1)
+        joining = threading.Thread(target=other.join)
+        joining.start()
+        client.join()
+        joining.join()
+        client._library = LateReturn(client._library)
+        client.push_pull(tensor, torch.ones(4))
+        ends = []
+
+        def wait():
+            try:
+                client.wait(tensor, timeout_ms=60000)  # rank 1 never pushes
+            except pbox.PboxError as error:
+                ends.append(type(error))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        client._library.waiting.wait()
+        client.close()
+        waiting.join()
+        self.assertIs(client._library.destroyed_during_wait, False)
+        self.assertTrue(client._library.destroyed.is_set())
+        self.assertEqual(ends, [pbox.Closed])
+
+    def test_interpreter_exits_while_a_daemon_thread_waits(self):
+        for index in range(3):
+            ended = subprocess.run(
+                [sys.executable, "-c", EXIT_WHILE_WAITING, self.box.control, f"exit-{index}"],
+                capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+
+
+EXIT_WHILE_WAITING = """
+import sys, threading, pbox, numpy
+array = numpy.ones(4, numpy.float32)
+clients = [pbox.Client(box=sys.argv[1], job=sys.argv[2], rank=rank, world_size=2)
+           for rank in range(2)]
+tensors = [client.register("tensor", array) for client in clients]
+joining = threading.Thread(target=clients[1].join)
+joining.start()
+clients[0].join()
+joining.join()
+clients[0].push_pull(tensors[0], array)
+started = threading.Barrier(9)
+def wait():
+    started.wait()
+    try:
+        clients[0].wait(tensors[0])
+    except pbox.Closed:
+        pass
+for _ in range(8):
+    threading.Thread(target=wait, daemon=True).start()
+started.wait()
+"""
 
 
 class OthersTest(BoxTestCase):

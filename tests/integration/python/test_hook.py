@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import pbox
 import pbox.torch
 from pbox.torch.hook import BucketMemory
-from support import (BoxTestCase, init_process_group, make_model, shard_loss, train_locally,
-                     weights_of)
+from support import (BoxTestCase, Convolution, init_process_group, make_model, shard_loss,
+                     train_locally, weights_of)
 
 STEPS = 6
 
@@ -25,11 +25,11 @@ def gradients_of(model):
     return [parameter.grad.numpy().copy() for parameter in model.parameters()]
 
 
-def gradients_with_and_without_the_box(options, store, bucket_mb):
+def gradients_with_and_without_the_box(options, store, bucket_mb, make=make_model):
     """Returns the gradients of the same steps, averaged by gloo and by the box."""
     init_process_group(options, store)
-    plain = DistributedDataParallel(make_model(), bucket_cap_mb=bucket_mb)
-    boxed = DistributedDataParallel(make_model(), bucket_cap_mb=bucket_mb)
+    plain = DistributedDataParallel(make(), bucket_cap_mb=bucket_mb)
+    boxed = DistributedDataParallel(make(), bucket_cap_mb=bucket_mb)
     with pbox.torch.attach(boxed, **options):
         collected = []
         for step in range(STEPS):  # DDP rebuilds its buckets after the first step
@@ -150,14 +150,58 @@ def backward_without_rank_1(options, store):
     init_process_group(options, store)
     model = DistributedDataParallel(make_model())
     with pbox.torch.attach(model, wait_timeout_ms=500, **options) as hook:
-        text = None
         if options["rank"] == 0:
             try:
                 shard_loss(model, 0, 0).backward()
             except RuntimeError as error:
-                text = f"{type(hook.last_error).__name__}: {error}"
-        hook.client.barrier(timeout_ms=20000)
-    return text
+                return f"{type(hook.last_error).__name__}: {error}"
+        hook.client.barrier(timeout_ms=20000)  # released when rank 0 has left
+    return None
+
+
+def train_and_pause(options, store, paths):
+    """Trains until a step fails, and tries the remaining steps all the same, as a script would that
+    retries. Rank 1 stops its process in step 3, until rank 0 has seen a failure. Rank 0 writes a
+    checkpoint after each step. Returns the error of each step."""
+    init_process_group(options, store)
+    model = DistributedDataParallel(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    errors = []
+    timeout_ms = 500 if options["rank"] == 0 else 20000
+    with pbox.torch.attach(model, wait_timeout_ms=timeout_ms, **options):
+        for step in range(STEPS):
+            if step == 3 and options["rank"] == 1:
+                open(paths["stopped"], "x").close()
+                os.kill(os.getpid(), signal.SIGSTOP)
+            try:
+                optimizer.zero_grad()
+                shard_loss(model, step, options["rank"]).backward()
+                optimizer.step()
+                errors.append(None)
+                if options["rank"] == 0:
+                    torch.save((step + 1, model.module.state_dict(), optimizer.state_dict()),
+                               paths["checkpoint"])
+            except RuntimeError as error:
+                errors.append(str(error))
+                if options["rank"] == 0 and not os.path.exists(paths["failed"]):
+                    open(paths["failed"], "x").close()
+    return errors
+
+
+def train_from_checkpoint(options, store, paths):
+    init_process_group(options, store)
+    step, weights, state = torch.load(paths["checkpoint"])
+    model = make_model(seed=1)
+    model.load_state_dict(weights)
+    model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.load_state_dict(state)
+    with pbox.torch.attach(model, **options):
+        for step in range(step, STEPS):
+            optimizer.zero_grad()
+            shard_loss(model, step, options["rank"]).backward()
+            optimizer.step()
+    return weights_of(model)
 
 
 def backward_with_another_models_hook(options, store):
@@ -179,18 +223,25 @@ class HookTest(BoxTestCase):
     def store(self):
         return self.temporary_path("store")
 
-    def check_equal_to_gloo(self, bucket_mb):
-        for steps in self.run_ranks(gradients_with_and_without_the_box, 2, self.store(), bucket_mb):
+    def check_equal_to_gloo(self, *arguments):
+        for steps in self.run_ranks(gradients_with_and_without_the_box, 2, self.store(),
+                                    *arguments):
             for plain, boxed in steps:
                 for expected, actual in zip(plain, boxed):
                     numpy.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-9)
-                    self.assertGreater(numpy.abs(actual).max(), 0)
+                    self.assertGreater(numpy.abs(actual).max(initial=0), -(actual.size == 0))
 
     def test_gradients_are_those_that_gloo_averages(self):
         self.check_equal_to_gloo(25)
 
     def test_gradients_in_many_small_buckets_are_too(self):
         self.check_equal_to_gloo(0.001)
+
+    def test_gradients_of_channels_last_and_empty_parameters_are_too(self):
+        self.check_equal_to_gloo(25, Convolution)
+
+    def test_empty_parameters_in_buckets_of_their_own_hold_nobody_up(self):
+        self.check_equal_to_gloo(0.000001, Convolution)
 
     def test_every_gradient_leaves_from_registered_memory(self):
         for counts in self.run_ranks(packets_from_registered_buckets, 2, self.store(),
@@ -241,7 +292,31 @@ class HookTest(BoxTestCase):
 
     def test_late_rank_fails_backward_by_name_at_the_deadline(self):
         text, _ = self.run_ranks(backward_without_rank_1, 2, self.store())
-        self.assertRegex(text, r"Timeout: .*rank\D*1")
+        self.assertRegex(text, r"Timeout: .*after 500 ms: rank\D*1")
+        self.assertIn("restart all ranks from a checkpoint", text)
+
+    def test_replicas_are_equal_after_a_timeout_and_a_restart(self):
+        paths = {name: self.temporary_path(name) for name in ("stopped", "failed", "checkpoint")}
+        ranks = self.start_ranks(train_and_pause, 2, self.store(), paths)
+        self.wait_for_file(paths["failed"])
+        self.assertTrue(os.path.exists(paths["stopped"]))
+        os.kill(ranks.processes[1].pid, signal.SIGCONT)
+        late, stopped = ranks.result(0), ranks.result(1)
+        self.assertEqual(late[:3], [None] * 3)
+        self.assertRegex(late[3], r"rank\D*1")
+        for error in late[4:]:  # no step is taken after one that failed
+            self.assertIn("restart all ranks from a checkpoint", error)
+        self.assertEqual(stopped[:3], [None] * 3)
+        # Rank 1 may have received the result of step 3. It gets no further without rank 0.
+        for error in stopped[4:]:
+            self.assertIn("rank 0", error)
+        ranks.close()
+        first, second = self.run_ranks(train_from_checkpoint, 2, self.store(), paths)
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for mine, other, local in zip(first, second, train_locally(model, optimizer, STEPS, 2)):
+            numpy.testing.assert_array_equal(mine, other)
+            numpy.testing.assert_allclose(mine, local, rtol=1e-5, atol=1e-6)
 
     def test_float64_model_is_refused_before_it_joins(self):
         with self.assertRaisesRegex(pbox.InvalidArgument, "weight is float64"):

@@ -9,6 +9,7 @@ import numpy
 
 import pbox
 from browser import Browser
+from fake_box import FakeBox
 from support import BoxTestCase
 
 SLOW_RANK = 1
@@ -65,12 +66,22 @@ class LivePage(BoxTestCase):
         self.browser.wait_for("document.querySelectorAll('#stragglers tr').length > 1")
         self.assertIn("<i>job</i>", self.text("jobs"))  # shown as text; no element was made of it
         self.assertIn("tensor '<b>layer</b>'", self.text("stragglers"))
-        self.assertEqual(self.browser.evaluate("document.querySelectorAll('i, b').length"), 0)
+        made = "[...document.querySelectorAll('i, b')].filter(e => /job|layer/.test(e.innerText))"
+        self.assertEqual(self.browser.evaluate(f"{made}.length"), 0)
         self.assertIn("0", self.text("nodes"))
         self.assertIn("127.0.0.1", self.text("pipelines"))
         self.assertIn("ready", self.text("state"))
-        self.browser.wait_for(
-            "document.querySelector('#plot polyline').points.numberOfItems > 2")
+        points = "document.querySelector('#plot polyline').points.numberOfItems"
+        self.browser.wait_for(f"{points} > 5")
+        self.browser.wait_for("document.querySelectorAll('#jobs .rounds').length > 1")
+        self.assertIn("job_started", self.text("events"))
+        # A page that is opened later shows what the box has kept.
+        self.browser.open(f"http://{self.box.admin}/?later")
+        self.browser.wait_for("document.querySelector('#plot polyline') !== null")
+        self.assertGreater(self.browser.evaluate(points), 5)
+        self.assertGreater(
+            self.browser.evaluate("document.querySelectorAll('#jobs .rounds').length"), 1)
+        self.browser.wait_for("document.querySelectorAll('#stragglers tr').length > 1")
         self.browser.prefer("light")
         light = self.show("light")
         self.browser.prefer("dark")
@@ -86,6 +97,42 @@ class LivePage(BoxTestCase):
             ranks.result(rank)
         jobs = "document.getElementById('jobs').innerText"
         self.browser.wait_for(f"{jobs}.includes('no job is here')")
+        # The timeline of a job stays for a while after its end.
+        self.browser.wait_for(f"/<i>job<.i>\\s+over/.test({jobs})")
+        self.assertIn("job_finished", self.text("events"))
+
+    def look_at(self, pipelines, jobs):
+        """Opens the page of a box with that many pipelines and jobs."""
+        box = FakeBox(pipelines, jobs)
+        self.addCleanup(box.close)
+        self.browser.open(box.url)
+        self.browser.wait_for(f"document.querySelectorAll('.core').length === {pipelines}")
+        self.browser.wait_for("document.getElementById('jobs').innerText !== ''")
+        self.show(f"{pipelines}-pipelines-{jobs}-jobs")
+        # Nothing is wider than the window, and no pipeline takes two lines.
+        self.assertTrue(self.browser.evaluate(
+            "document.documentElement.scrollWidth <= innerWidth"))
+        self.assertEqual(self.browser.evaluate(
+            "new Set([...document.querySelectorAll('.core')].map(one => one.offsetHeight)).size"),
+            1)
+        self.assertEqual(self.browser.problems, [])
+
+    def test_headings_stand_over_their_columns_however_much_a_box_has(self):
+        self.look_at(64, 20)
+        aligned = """[...document.querySelectorAll('table')].map(table => {
+            const look = cell => getComputedStyle(cell).textAlign + cell.cellIndex;
+            const [head, ...rows] = [...table.rows].map(row => [...row.cells].map(look).join());
+            return rows.length > 0 && rows.every(row => row === head); })"""
+        self.assertEqual(self.browser.evaluate(aligned), [True] * 4)
+        self.assertEqual(self.browser.evaluate(
+            "document.querySelectorAll('#jobs .strip').length"), 21)  # one job is over
+        self.assertFalse(self.browser.evaluate("document.getElementById('details').open"))
+
+    def test_page_of_an_empty_box_says_so(self):
+        self.look_at(4, 0)
+        self.assertIn("no job is here", self.text("jobs"))
+        self.assertIn("nothing has happened", self.text("events"))
+        self.assertTrue(self.browser.evaluate("document.getElementById('details').open"))
 
     def test_page_says_when_the_box_does_not_answer_and_goes_on_when_it_does(self):
         self.browser.open(f"http://{self.box.admin}/")

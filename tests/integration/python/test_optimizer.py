@@ -1,6 +1,9 @@
 """pbox.torch.DistributedOptimizer: the box's optimizer steps against torch.optim's."""
 
+import copy
+import threading
 import unittest
+import warnings
 
 import numpy
 import torch
@@ -8,7 +11,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import pbox
 import pbox.torch
-from support import (BoxTestCase, make_batch, make_model, shard_loss, train_locally, weights_of)
+from pbox.torch.optimizer import warn_of_statistics
+from support import (BoxTestCase, Convolution, make_batch, make_model, shard_loss, train_locally,
+                     weights_of)
 
 STEPS = 12
 WORLD_SIZE = 2
@@ -59,6 +64,74 @@ def train_with_schedule_and_groups(options):
             optimizer.step()
             scheduler.step()
         return [tensor.numpy().copy() for tensor in model.state_dict().values()]
+
+
+def train_channels_last(options):
+    model = Convolution()
+    local = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+    with pbox.torch.DistributedOptimizer(local, model, **options) as optimizer:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            shard_loss(model, step, options["rank"]).backward()
+            optimizer.step()
+        optimizer.synchronize()
+        assert model.images.weight.is_contiguous(memory_format=torch.channels_last)
+        return weights_of(model)
+
+
+def join_with_weights_in_another_order(options):
+    model = Convolution()
+    if options["rank"] == 1:
+        model.images.to(memory_format=torch.contiguous_format)
+    try:
+        pbox.torch.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model,
+                                        **options)
+    except pbox.PboxError as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def train_with_a_late_rank(options):
+    """Rank 1 comes to its first step only after rank 0's step() has timed out. Returns the weights
+    after each of rank 0's steps, and the number of time-outs."""
+    model = make_model()
+    local = make_optimizer("momentum", model.parameters())
+    timeouts = 0
+    collected = []
+    wait_ms = 200 if options["rank"] == 0 else 30000
+    with pbox.torch.DistributedOptimizer(local, named_parameters=model.named_parameters(),
+                                         wait_timeout_ms=wait_ms, **options) as optimizer:
+        if options["rank"] == 1:
+            optimizer.client.barrier()
+        for step in range(3):
+            optimizer.zero_grad()
+            shard_loss(model, step, options["rank"]).backward()
+            while True:
+                try:
+                    optimizer.step()
+                    break
+                except pbox.Timeout:
+                    timeouts += 1
+                    if timeouts == 1:
+                        optimizer.client.barrier(timeout_ms=30000)
+            collected.append(weights_of(model))
+        optimizer.client.barrier(timeout_ms=30000)
+    return timeouts, collected
+
+
+def train_with_clipped_shards(options):
+    """Clips each rank's own gradient, which is not on the box before step()."""
+    model = make_model()
+    with pbox.torch.DistributedOptimizer(
+            make_optimizer("sgd", model.parameters()), model, **options) as optimizer:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            with optimizer.no_sync():
+                shard_loss(model, step, options["rank"]).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+        optimizer.synchronize()
+        return weights_of(model)
 
 
 def train_without_a_model(options):
@@ -123,6 +196,30 @@ def train_until_the_box_is_lost(options, report):
     return None
 
 
+def train_and_lose_rank_0(options, report):
+    """Halves the learning rate after each step. Rank 0 is killed when it has finished step 2.
+    Returns the weights after each step of rank 1."""
+    model = make_model()
+    collected = []
+    with pbox.torch.DistributedOptimizer(
+            make_optimizer("sgd", model.parameters()), model, **options) as optimizer:
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        for step in range(6):
+            optimizer.zero_grad()
+            shard_loss(model, step, options["rank"]).backward()
+            optimizer.step()
+            scheduler.step()
+            optimizer.synchronize()
+            collected.append(weights_of(model))
+            if step == 2 and options["rank"] == 0:
+                optimizer.client.barrier()
+                open(report, "x").close()
+                threading.Event().wait()
+            if step == 2:
+                optimizer.client.barrier()
+    return collected
+
+
 class OptimizerTest(BoxTestCase):
     def check_weights(self, results, expected, rtol=1e-5, atol=1e-6):
         for rank, weights in enumerate(results):
@@ -185,6 +282,24 @@ class OptimizerTest(BoxTestCase):
         expected = train_locally(model, local, STEPS, WORLD_SIZE, scheduler.step)
         self.check_weights(self.run_ranks(train_with_schedule_and_groups, WORLD_SIZE), expected)
 
+    def test_learning_rate_changes_although_rank_0_is_lost(self):
+        model = make_model()
+        local = make_optimizer("sgd", model.parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(local, 1, gamma=0.5)
+        report = self.temporary_path("steps")
+        ranks = self.start_ranks(train_and_lose_rank_0, 2, report, on_worker_lost="partial",
+                                 lost_timeout_ms=1000)
+        self.wait_for_file(report)
+        ranks.kill(0)
+        for step, weights in enumerate(ranks.result(1)):
+            present = (0, 1) if step <= 2 else (1,)
+            local.zero_grad()
+            for rank in present:
+                (shard_loss(model, step, rank) / len(present)).backward()
+            local.step()
+            scheduler.step()
+            self.check_weights([weights], weights_of(model))
+
     def test_forward_of_a_layer_waits_for_that_layer_alone(self):
         model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 4))
         events = []
@@ -227,6 +342,45 @@ class OptimizerTest(BoxTestCase):
         results = self.run_ranks(train_with_forked_data_loaders, WORLD_SIZE)
         self.check_weights(results, results[0])
 
+    def test_channels_last_weights_are_optimized_in_their_own_order(self):
+        model = Convolution()
+        local = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)
+        expected = train_locally(model, local, STEPS, WORLD_SIZE)
+        self.check_weights(self.run_ranks(train_channels_last, WORLD_SIZE), expected)
+
+    def test_ranks_with_weights_in_different_orders_are_told(self):
+        failures = [failure for failure in self.run_ranks(
+            join_with_weights_in_another_order, WORLD_SIZE, join_timeout_ms=3000) if failure]
+        self.assertTrue(any(kind == "Mismatch" and "images.weight in order 0,2,3,1" in text
+                            for kind, text in failures), failures)
+
+    def test_step_goes_on_when_it_is_called_again_after_a_timeout(self):
+        model = make_model()
+        local = make_optimizer("momentum", model.parameters())
+        expected = []
+        train_locally(model, local, 3, WORLD_SIZE, lambda: expected.append(weights_of(model)))
+        (timeouts, first), (_, second) = self.run_ranks(train_with_a_late_rank, WORLD_SIZE)
+        self.assertGreater(timeouts, 0)
+        for mine, other, local in zip(first, second, expected):
+            self.check_weights([mine, other], local)
+
+    def test_each_ranks_own_gradient_can_be_clipped_before_step(self):
+        model = make_model()
+        optimizer = make_optimizer("sgd", model.parameters())
+        for step in range(STEPS):
+            sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
+            for rank in range(WORLD_SIZE):
+                optimizer.zero_grad()
+                shard_loss(model, step, rank).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                for total, parameter in zip(sums, model.parameters()):
+                    total += parameter.grad / WORLD_SIZE
+            for total, parameter in zip(sums, model.parameters()):
+                parameter.grad = total
+            optimizer.step()
+        self.check_weights(self.run_ranks(train_with_clipped_shards, WORLD_SIZE),
+                           weights_of(model))
+
     def test_killed_box_ends_training_on_every_rank(self):
         with pbox.LocalBox() as box:
             report = self.temporary_path("training")
@@ -257,12 +411,44 @@ class RefusalTest(BoxTestCase):
                      model)
         self.refused("float64", torch.optim.SGD(model.double().parameters(), lr=0.1), model)
 
+    def test_gradients_on_the_box_cannot_be_clipped_unscaled_or_read(self):
+        model = make_model()
+        local = torch.optim.SGD(model.parameters(), lr=0.1)
+        with pbox.torch.DistributedOptimizer(local, model, **self.options(1), rank=0) as optimizer:
+            shard_loss(model, 0, 0).backward()
+            weight = model[0].weight
+            for use in (lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+                        lambda: torch.nn.utils.clip_grad_value_(model.parameters(), 1.0),
+                        lambda: torch.isfinite(weight.grad),
+                        lambda: weight.grad.mul_(0.5),
+                        lambda: torch._foreach_mul_([weight.grad], 0.5),
+                        lambda: weight.grad.is_sparse,  # a GradScaler's first question
+                        lambda: weight.grad + 1):
+                with self.assertRaisesRegex(pbox.InvalidArgument, "DDPCommHook"):
+                    use()
+            self.assertIn("sent to the box", repr(weight.grad))
+            optimizer.step()
+            self.assertIsNone(weight.grad)
+
+    def test_statistics_that_the_ranks_do_not_share_are_warned_of(self):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+        with self.assertWarnsRegex(UserWarning, r"statistics of 1 layers \(1, ...\)"):
+            warn_of_statistics(model, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warn_of_statistics(model, 1)
+            warn_of_statistics(torch.nn.SyncBatchNorm.convert_sync_batchnorm(
+                copy.deepcopy(model)), 2)
+            warn_of_statistics(make_model(), 2)
+
     def test_second_backward_before_step_is_refused(self):
         model = make_model()
         local = torch.optim.SGD(model.parameters(), lr=0.1)
         with pbox.torch.DistributedOptimizer(local, model, **self.options(1), rank=0) as optimizer:
             shard_loss(model, 0, 0).backward()
             with self.assertRaisesRegex(RuntimeError, "computed twice"):
+                shard_loss(model, 1, 0).backward()
+            with self.assertRaisesRegex(RuntimeError, "computed twice"), optimizer.no_sync():
                 shard_loss(model, 1, 0).backward()
             optimizer.step()
 

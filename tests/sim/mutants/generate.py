@@ -76,6 +76,9 @@ def main():
     # A mutant may need more than one place to be changed.
     edits = [(number, {"name": mutant["name"], **edit})
              for number, mutant in mutants for edit in [mutant, *mutant.get("also", [])]]
+    for _, mutant in mutants:
+        if not mutant.get("by"):
+            fail(mutant, "name its invariant in `by`: what the simulator says; | separates forms")
     files = sorted({edit["file"] for _, edit in edits})
     if listing:
         print("\n".join(files))
@@ -86,7 +89,8 @@ def main():
         source = (root / file).read_text(encoding="utf-8")
         here = [(number, edit) for number, edit in edits if edit["file"] == file]
         contents[output / file] = mutated(source, here)
-    rows = [f'{{"{mutant["name"]}", "{mutant["about"]}"}},\n' for _, mutant in mutants]
+    rows = [f'{{"{mutant["name"]}", "{mutant["about"]}", R"({mutant["by"]})"}},\n'
+            for _, mutant in mutants]
     contents[output / "tests/sim/mutants/mutants.inc"] = "".join(rows)
     write(output, contents)
 

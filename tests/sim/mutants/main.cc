@@ -1,16 +1,19 @@
 // pbox-sim-mutants [--json]: plants each bug of mutants.toml in turn and counts the seeds until the
-// simulator sees it. Ends with status 1 if a bug stays unseen.
+// invariant that the table names for it is violated. The same seed without the bug must pass, so
+// that the violation is the bug's. Ends with status 1 if a bug is not caught.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <boost/program_options.hpp>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <iostream>
 #include <map>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/check.h"
 #include "tests/sim/mutants/mutant.h"
@@ -24,6 +27,7 @@ namespace po = boost::program_options;
 struct Mutant {
   const char* name;
   const char* about;
+  const char* by;  // texts of its own invariant, separated by '|': one of them must be said
 };
 constexpr Mutant kMutants[] = {
 #include "tests/sim/mutants/mutants.inc"
@@ -31,25 +35,58 @@ constexpr Mutant kMutants[] = {
 
 // A planted bug may send product code into an endless loop.
 constexpr unsigned kSeedSecondsMax = 60;
+// Each crash of a seed costs a new process.
+constexpr int kCrashesMax = 20;
+constexpr size_t kTextBytes = 400;
 
-// Written by the process that runs the seeds. If the process crashes, the bug counts as seen.
+// Written by the process that runs the seeds, and by its parent once that has ended.
 struct Report {
-  uint64_t seed = 0;
+  uint64_t seed = 0;  // the last one that began
   bool seen = false;
-  char text[240] = "";
+  bool is_over = false;  // no more seeds
+  int crashes = 0;
+  char text[kTextBytes] = "";   // the violation that counts, or why the search ended
+  char other[kTextBytes] = "";  // the first violation of another invariant
 };
 
-void look_for(int number, uint64_t seeds_max, Report& report) {
-  mutant_at_hand = number;
-  for (uint64_t seed = 1; seed <= seeds_max; ++seed) {
-    report.seed = seed;
-    alarm(kSeedSecondsMax);
-    const Outcome outcome = World(draw(seed)).run();
-    if (outcome.violation.empty()) continue;
-    std::strncpy(report.text, outcome.violation.c_str(), sizeof(report.text) - 1);
-    report.seen = true;
-    return;
+void write_text(char (&to)[kTextBytes], const std::string& text) {
+  std::snprintf(to, kTextBytes, "%s", text.c_str());
+}
+
+bool is_own(int number, const std::string& text) {
+  std::istringstream forms(kMutants[number - 1].by);
+  for (std::string form; std::getline(forms, form, '|');) {
+    if (text.find(form) != std::string::npos) return true;
   }
+  return false;
+}
+
+// Returns what the seed violates with the bug `number`; 0 is none.
+std::string violation_of(uint64_t seed, int number) {
+  mutant_at_hand = number;
+  alarm(kSeedSecondsMax);
+  std::string violation = World(draw(seed)).run().violation;
+  alarm(0);
+  return violation;
+}
+
+// Ends the search with a violation of the bug's own invariant.
+void conclude(uint64_t seed, const std::string& text, Report& report) {
+  const std::string without = violation_of(seed, 0);
+  report.is_over = true;
+  report.seen = without.empty();
+  write_text(report.text, without.empty() ? text : "without the bug as well: " + without);
+}
+
+void look_for(int number, uint64_t from, uint64_t seeds_max, Report& report) {
+  for (uint64_t seed = from; seed <= seeds_max; ++seed) {
+    report.seed = seed;
+    const std::string violation = violation_of(seed, number);
+    if (violation.empty()) continue;
+    if (is_own(number, violation)) return conclude(seed, violation, report);
+    if (report.other[0] == '\0') write_text(report.other, violation);
+  }
+  report.is_over = true;
 }
 
 class Audit {
@@ -62,47 +99,91 @@ class Audit {
   }
 
   void run(const std::vector<int>& numbers, uint64_t seeds_max, size_t processes_max) {
-    std::map<pid_t, int> running;
+    seeds_max_ = seeds_max;
     for (const int number : numbers) {
-      if (running.size() >= processes_max) finish_one(running);
-      const pid_t child = fork();
-      PBOX_CHECK(child >= 0);
-      if (child == 0) {
-        // Error output of failed checks and sanitizers is expected here.
-        [[maybe_unused]] const auto* closed = freopen("/dev/null", "w", stderr);
-        look_for(number, seeds_max, report(number));
-        _exit(0);
-      }
-      running[child] = number;
+      if (running_.size() >= processes_max) finish_one();
+      start(number);
     }
-    while (!running.empty()) finish_one(running);
+    while (!running_.empty()) finish_one();
   }
 
   Report& report(int number) { return (*reports_)[static_cast<size_t>(number - 1)]; }
 
  private:
   using Reports = std::array<Report, std::size(kMutants)>;
+  struct Search {
+    int number;
+    FILE* errors;  // the text of a failed check
+  };
 
-  void finish_one(std::map<pid_t, int>& running) {
+  // Goes on with the seed after the last one that began.
+  void start(int number) {
+    FILE* errors = std::tmpfile();
+    PBOX_CHECK(errors != nullptr);
+    const pid_t child = fork();
+    PBOX_CHECK(child >= 0);
+    if (child == 0) {
+      dup2(fileno(errors), STDERR_FILENO);
+      look_for(number, report(number).seed + 1, seeds_max_, report(number));
+      _exit(0);
+    }
+    running_.emplace(child, Search{number, errors});
+  }
+
+  void finish_one() {
     int status = 0;
     const pid_t child = wait(&status);
     PBOX_CHECK(child > 0);
-    const int number = running.at(child);
-    running.erase(child);
-    if (WIFSIGNALED(status)) note_crash(number, WTERMSIG(status));
-    const Report& report = this->report(number);
+    const Search search = running_.at(child);
+    running_.erase(child);
+    if (WIFSIGNALED(status)) note_crash(search, WTERMSIG(status));
+    std::fclose(search.errors);
+    const Report& report = this->report(search.number);
+    if (!report.is_over) return start(search.number);
     std::cerr << (report.seen ? "seen after " : "NOT SEEN in ") << report.seed
-              << " seeds: " << kMutants[number - 1].name << ": " << report.text << std::endl;
+              << " seeds: " << kMutants[search.number - 1].name << ": " << report.text;
+    if (!report.seen && report.other[0] != '\0') std::cerr << " (but: " << report.other << ")";
+    std::cerr << std::endl;
   }
 
-  void note_crash(int number, int signal_number) {
-    Report& crashed = report(number);
-    crashed.seen = true;
-    const char* how = signal_number == SIGALRM ? "it never ended" : strsignal(signal_number);
-    std::snprintf(crashed.text, sizeof(crashed.text), "crash: %s", how);
+  // A failed check of the product counts if it is the one that the table names. A seed that never
+  // ended does only if the table says so, and a process that was killed never does.
+  void note_crash(const Search& search, int signal_number) {
+    Report& crashed = report(search.number);
+    std::string text = "crash: " + std::string(strsignal(signal_number)) + last_line(search.errors);
+    if (signal_number == SIGALRM) text = "it never ended";
+    if (signal_number == SIGKILL) {
+      crashed.is_over = true;
+      write_text(crashed.text, "the process was killed: memory may have run out");
+    } else if (is_own(search.number, text)) {
+      const pid_t child = fork();  // without the bug the seed must end well
+      PBOX_CHECK(child >= 0);
+      if (child == 0) {
+        conclude(crashed.seed, text, crashed);
+        _exit(0);
+      }
+      waitpid(child, nullptr, 0);
+      if (!crashed.is_over) write_text(crashed.text, "without the bug as well: " + text);
+      crashed.is_over = true;
+    } else {
+      if (crashed.other[0] == '\0') write_text(crashed.other, text);
+      crashed.is_over = ++crashed.crashes > kCrashesMax;
+    }
+  }
+
+  // The last line of what a process printed, after ": ". Empty if it printed nothing.
+  static std::string last_line(FILE* errors) {
+    std::rewind(errors);
+    std::string last;
+    char line[1024];
+    while (std::fgets(line, sizeof(line), errors) != nullptr) last = std::string(": ") + line;
+    while (last.ends_with('\n')) last.pop_back();
+    return last;
   }
 
   Reports* reports_;
+  uint64_t seeds_max_ = 0;
+  std::map<pid_t, Search> running_;
 };
 
 int run(int argc, char** argv) {
@@ -142,7 +223,8 @@ int run(int argc, char** argv) {
                        {"about", mutant.about},
                        {"caught", report.seen},
                        {"seeds", report.seed},
-                       {"by", report.text}});
+                       {"by", report.seen ? report.text : ""},
+                       {"other", report.other}});
   }
   const nlohmann::json figures = {
       {"planted", numbers.size()}, {"caught", caught}, {"mutants", mutants}};

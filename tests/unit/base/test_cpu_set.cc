@@ -29,6 +29,18 @@ TEST_CASE("a pinned thread runs on its cpu and nowhere else") {
   }
 }
 
+TEST_CASE("the main thread's cpus are known to every thread") {
+  const auto allowed = current_affinity();  // this is the main thread
+  REQUIRE(allowed);
+  std::optional<Result<CpuSet>> seen;
+  std::thread([&] {
+    REQUIRE(pin_current_thread({{allowed->cpus.front()}}));
+    seen = main_thread_affinity();
+  }).join();
+  REQUIRE(seen->ok());
+  CHECK((*seen)->cpus == allowed->cpus);
+}
+
 TEST_CASE("a thread can be pinned to several cpus") {
   const auto allowed = current_affinity();
   REQUIRE(allowed);

@@ -15,7 +15,7 @@ nic::Endpoint address_of(uint32_t job, uint32_t rank) {
 
 pipeline::ShardSpec spec_of(const JobOptions& options) {
   pipeline::ShardSpec spec;
-  spec.name = "job " + std::to_string(options.job);
+  spec.name = options.name.empty() ? "job " + std::to_string(options.job) : options.name;
   spec.epoch = 10 + options.job;
   spec.generation = static_cast<uint16_t>(20 + options.job);
   spec.fragment_bytes = options.fragment_bytes;

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "pipeline/engine.h"
@@ -21,6 +22,7 @@ nic::Endpoint address_of(uint32_t job, uint32_t rank);
 
 struct JobOptions {
   uint32_t job = 0;
+  std::string name = {};  // empty: its own
   uint32_t workers = 2;
   uint32_t fragment_bytes = 1024;
   uint32_t chunk_elements = 768;  // 3 fragments of 1024

@@ -1,6 +1,7 @@
 // Delivery pull: announcements of finished chunks, and answers to PULL.
 #include <catch2/catch.hpp>
 
+#include "nic/wire/path_probe.h"
 #include "tests/unit/pipeline/box.h"
 
 namespace pbox::test {
@@ -10,6 +11,13 @@ using pipeline::Counter;
 using wire::PacketType;
 
 const JobOptions kJob{.workers = 3, .chunks = 2, .delivery = wire::Delivery::kPull};
+
+Packet path_probe(Box& box, uint32_t payload_bytes) {
+  Packet packet = box.pull(kJob, 1, 0);
+  packet.header.payload_bytes = static_cast<uint16_t>(payload_bytes);
+  packet.payload.assign(payload_bytes, std::byte{0});
+  return packet;
+}
 
 }  // namespace
 
@@ -35,6 +43,33 @@ TEST_CASE("a finished chunk is announced to every worker, by priority, and not s
   CHECK(ranks_told == std::vector<uint32_t>{0b111, 0b111});
   CHECK(box.count(Counter::kAnnounced) == 6);
   CHECK(box.take_all().empty());
+}
+
+TEST_CASE("a path probe is answered by a STATUS of its length, and changes nothing") {
+  Box box;
+  auto& shard = box.admit(kJob);
+  for (const uint32_t bytes : {wire::kPathProbeBytesMin, shard.fragment_bytes}) {
+    box.deliver(path_probe(box, bytes));
+    const auto sent = box.take_all();
+    REQUIRE(sent.size() == 1);
+    CHECK(sent[0].header.type() == PacketType::kStatus);
+    CHECK(sent[0].header.payload_bytes == bytes);
+    CHECK(sent[0].payload == std::vector<std::byte>(bytes));
+    CHECK(sent[0].to == address_of(0, 1));
+  }
+  CHECK(shard.chunks()[0].open_round() == 0);
+  CHECK(shard.chunks()[0].claimed[1] == 0);
+}
+
+TEST_CASE("a path probe that is shorter or longer than one may be is no PULL either") {
+  Box box;
+  auto& shard = box.admit(kJob);
+  for (const uint32_t bytes : {wire::kPathProbeBytesMin - 1, shard.fragment_bytes + 1}) {
+    const uint64_t rejected = box.count(Counter::kRejectLength);
+    box.deliver(path_probe(box, bytes));
+    CHECK(box.take_all().empty());
+    CHECK(box.count(Counter::kRejectLength) == rejected + 1);
+  }
 }
 
 TEST_CASE("a worker's first pull of a round is not a resend, and its second is") {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "tests/unit/pipeline/box.h"
@@ -185,6 +186,28 @@ TEST_CASE("replies over the bound are dropped") {
   for (int count = 0; count < 2000; ++count) box.deliver(box.pull(job, 0, 0));
   CHECK(box.take_all().size() == 512);
   CHECK(box.count(Counter::kStatusSent) == 512);
+}
+
+TEST_CASE("results that leave for the first time get half of a burst beside resends") {
+  Box box;
+  const JobOptions job{.workers = 2, .chunks = 64};
+  box.admit(job);
+  for (uint32_t chunk = 0; chunk < 32; ++chunk) box.run_round(job, 0, chunk);
+  for (uint32_t chunk = 0; chunk < 32; ++chunk) box.deliver(box.pull(job, 0, 0, 0, chunk));
+  for (uint32_t chunk = 32; chunk < 64; ++chunk) {
+    for (const uint32_t rank : {0u, 1u}) box.push_chunk(job, rank, 1.0f, 0, chunk);
+  }
+  const auto count_resent = [](const std::vector<Sent>& burst) {
+    return std::count_if(burst.begin(), burst.end(), [](const Sent& sent) {
+      return (sent.header.flags & wire::flag::kRetransmission) != 0;
+    });
+  };
+  const auto burst = box.take_burst();
+  REQUIRE(burst.size() == limits::kBurstPackets);
+  CHECK(count_resent(burst) == limits::kBurstPackets / 2);
+  const auto rest = box.take_all();
+  CHECK(count_resent(rest) == 32 * 3 - limits::kBurstPackets / 2);
+  CHECK(burst.size() + rest.size() == 32 * 3 + 32 * 3 * 2);
 }
 
 }  // namespace pbox::test

@@ -1,4 +1,5 @@
 // Models whose pushes are applied on arrival and answered with fresh weights.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -139,6 +140,25 @@ TEST_CASE("PSSP delays only the fastest, with its probability, alike on all chun
     }
   }
   CHECK(std::abs(static_cast<double>(delayed) / kRounds - 0.25) < 0.03);
+}
+
+TEST_CASE("PSSP delays the same iterations of a rank in all parts of a job, on whichever box") {
+  constexpr uint32_t kRounds = 500;
+  std::vector<std::vector<bool>> delayed;
+  for (const uint32_t part : {0u, 1u, 2u}) {  // each part has an epoch of its own
+    SyncJob job({.model = SyncModel::kPssp, .staleness = 1, .probability = 0.25f}, 2);
+    job.options.job = part;
+    job.options.name = "bert";
+    job.begin();
+    std::vector<bool>& of_part = delayed.emplace_back();
+    for (uint32_t round = 1; round <= kRounds; ++round) {
+      of_part.push_back(job.push(0, round, 0).empty());
+      if (of_part.back()) job.push(1, job.shard->chunks()[0].open_round(), 0);
+    }
+  }
+  CHECK(delayed[1] == delayed[0]);
+  CHECK(delayed[2] == delayed[0]);
+  CHECK(std::count(delayed[0].begin(), delayed[0].end(), true) > kRounds / 8);
 }
 
 TEST_CASE("a push claims each fragment once, and only in its own round") {

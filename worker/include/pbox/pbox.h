@@ -20,6 +20,9 @@
  * fork(): a forked child that never calls the library is not affected. In a child that uses its
  * parent's context, every call returns PBOX_FORKED.
  *
+ * Structs grow under one PBOX_ABI_VERSION, except pbox_chunk_times: each begins with the size that
+ * the program was built with. An older library refuses a field that it lacks, unless it is 0.
+ *
  * Words: docs/glossary.md explains box, rank, chunk, round and the other terms used here.
  * docs/c-api.md has complete examples. */
 #ifndef PBOX_PBOX_H
@@ -266,7 +269,8 @@ typedef struct pbox_options {
 } pbox_options;
 
 /* Sets every field to its default. */
-PBOX_API void pbox_options_init(pbox_options* options);
+PBOX_API void pbox_options_init_sized(pbox_options* options, size_t struct_size);
+#define pbox_options_init(options) pbox_options_init_sized((options), sizeof(pbox_options))
 
 /* Calls pbox_options_init, then sets the fields whose environment variables are set: PBOX_BOX,
  * PBOX_JOB, PBOX_PORT, PBOX_RANK or RANK, PBOX_WORLD_SIZE or WORLD_SIZE, PBOX_WINDOW_BYTES,
@@ -277,8 +281,10 @@ PBOX_API void pbox_options_init(pbox_options* options);
  * (soft, lazy), PBOX_READS (fresh, cached), PBOX_QUORUM, PBOX_RESTORE, PBOX_NUMERICS (fast,
  * ordered), PBOX_REPLICAS (0, 1). PBOX_RANK wins over RANK, PBOX_WORLD_SIZE over WORLD_SIZE.
  * Strings point into the environment. Returns PBOX_INVALID_ARGUMENT if a variable has a value that
- * is not listed or not a number. */
-PBOX_API pbox_status pbox_options_from_environment(pbox_options* options);
+ * is not listed or not a number; pbox_last_error(NULL) then names variable, value and remedy. */
+PBOX_API pbox_status pbox_options_from_environment_sized(pbox_options* options, size_t struct_size);
+#define pbox_options_from_environment(options) \
+  pbox_options_from_environment_sized((options), sizeof(pbox_options))
 
 /* Creates a context. Does not use the network yet. On failure *context is NULL and
  * pbox_last_error(NULL), called on the same thread, returns the reason. */
@@ -304,7 +310,10 @@ typedef struct pbox_optimizer_options {
 } pbox_optimizer_options;
 
 /* Sets every field to the default for `kind`: torch.optim's, where torch has one. */
-PBOX_API void pbox_optimizer_options_init(pbox_optimizer_options* options, pbox_optimizer kind);
+PBOX_API void pbox_optimizer_options_init_sized(pbox_optimizer_options* options, size_t struct_size,
+                                                pbox_optimizer kind);
+#define pbox_optimizer_options_init(options, kind) \
+  pbox_optimizer_options_init_sized((options), sizeof(pbox_optimizer_options), (kind))
 
 /* Chooses the box's optimizer. PBOX_MODE_OPTIMIZE only, before pbox_join, equal on every rank. */
 PBOX_API pbox_status pbox_set_optimizer(pbox_context* context,
@@ -391,7 +400,8 @@ PBOX_API pbox_status pbox_set_priorities(pbox_context* context, pbox_priority_po
                                          const int32_t* by_tensor);
 
 /* Sets the learning rate of the box's optimizer from the next round on. This rank must have no
- * operation in flight. One rank's call is enough. Returns when every pipeline uses it. */
+ * operation in flight. One rank's call is enough; if several ranks have set it, the lowest rank
+ * still in the job counts. Returns when every pipeline uses it. */
 PBOX_API pbox_status pbox_set_learning_rate(pbox_context* context, float learning_rate);
 
 /* Returns when every rank that is still in the job has called it. */
@@ -442,7 +452,7 @@ typedef struct pbox_statistics {
 } pbox_statistics;
 
 /* Fills *statistics. Set statistics->struct_size to sizeof(pbox_statistics) first. Allowed once the
- * job has been joined, also after it was left. */
+ * job has been joined, also after it was left. Waits at most options.wait_timeout_ms. */
 PBOX_API pbox_status pbox_get_statistics(pbox_context* context, pbox_statistics* statistics);
 
 /* Where the time of an iteration goes, for one chunk. Times are nanoseconds of CLOCK_MONOTONIC.
@@ -474,7 +484,7 @@ PBOX_API pbox_status pbox_leave(pbox_context* context);
 PBOX_API void pbox_destroy(pbox_context* context);
 
 /* Returns the last error of this context in words. With NULL, that of this thread's last failed
- * pbox_create. Valid until the calling thread's next call into the library. */
+ * call that had no context. Valid until the calling thread's next call into the library. */
 PBOX_API const char* pbox_last_error(const pbox_context* context);
 
 /* Returns a status in words; the string is never freed. */

@@ -13,6 +13,9 @@ def dtype_code(dtype, what="dtype"):
     name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
     if name not in DTYPES:
         raise InvalidArgument(f"{what} is {name}: the box sums {', '.join(DTYPES)} only")
+    if not getattr(dtype, "isnative", True):  # numpy's name does not say so
+        raise InvalidArgument(f"{what} is {dtype.str}, of another byte order than this machine's: "
+                              f"pass {what}.astype({name!r})")
     return DTYPES[name]
 
 

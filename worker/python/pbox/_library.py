@@ -6,7 +6,7 @@ import os
 import pathlib
 
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_int64, c_uint32
-from ctypes import c_uint64, c_void_p
+from ctypes import c_size_t, c_uint64, c_void_p
 
 from .errors import VersionMismatch
 
@@ -61,12 +61,12 @@ class Statistics(Structure):
 
 _CONTEXT = c_void_p
 _PROTOTYPES = {
-    "pbox_options_init": (None, [POINTER(Options)]),
-    "pbox_options_from_environment": (c_int, [POINTER(Options)]),
+    "pbox_options_from_environment_sized": (c_int, [POINTER(Options), c_size_t]),
     "pbox_create": (c_int, [POINTER(Options), POINTER(_CONTEXT)]),
     "pbox_register_tensor":
         (c_int, [_CONTEXT, c_char_p, c_uint64, c_int, c_int32, POINTER(c_uint32)]),
-    "pbox_optimizer_options_init": (None, [POINTER(OptimizerOptions), c_int]),
+    "pbox_optimizer_options_init_sized":
+        (None, [POINTER(OptimizerOptions), c_size_t, c_int32]),
     "pbox_set_optimizer": (c_int, [_CONTEXT, POINTER(OptimizerOptions)]),
     "pbox_set_tensor_optimizer": (c_int, [_CONTEXT, c_uint32, c_float, c_float]),
     "pbox_join": (c_int, [_CONTEXT]),

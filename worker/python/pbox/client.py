@@ -4,9 +4,11 @@ import atexit
 import ctypes
 import itertools
 import os
+import threading
 
 from . import _buffer, _library
-from .errors import Closed, Forked, InvalidArgument, SystemFailure, error_for
+from .errors import (Closed, Forked, InvalidArgument, PboxError, SystemFailure, VersionMismatch,
+                     error_for)
 
 MODES = {"aggregate": 0, "optimize": 1}
 REDUCTIONS = {"sum": 0, "mean": 1}
@@ -20,6 +22,8 @@ RELEASES = {"soft": 0, "lazy": 1}
 READS = {"fresh": 0, "cached": 1}
 OPTIMIZERS = {"sgd": 1, "momentum": 2, "nesterov": 3, "adam": 4, "adamw": 5}
 _NO_CALLBACK = _library.CALLBACK()
+# After leave() every call of another thread ends at once. If one has not, the context stays.
+_CALLS_END_S = 10
 
 # Strong references to all open clients, and no __del__. Otherwise a client whose last reference is
 # dropped by a callback would be destroyed on its own I/O thread.
@@ -82,9 +86,9 @@ class Client:
     there was no snapshot.
 
     Buffers are contiguous torch tensors in host memory or numpy arrays. The client keeps a
-    reference to each until its operation is done. Any thread may call any method, but no other call
-    may be running when close() is called. A client lives until close(), the end of its `with`
-    block, or the interpreter's exit.
+    reference to each until its operation is done. Any thread may call any method. A client lives
+    until close(), the end of its `with` block, or the interpreter's exit; calls of other threads,
+    daemon threads too, then end with Closed.
 
         with pbox.Client(rank=0, world_size=1) as client:
             gradient = client.register("gradient", array)
@@ -104,6 +108,8 @@ class Client:
         self._memory = {}  # registered buffers by address
         self._tokens = itertools.count(1)
         self._tensor_count = 0
+        self._calls = threading.Condition()
+        self._calls_running = 0
         self._trampoline = _library.CALLBACK(self._completed)
         filled = self._fill_options(mode, reduction, options)
         context = ctypes.c_void_p()
@@ -118,8 +124,8 @@ class Client:
 
     def _fill_options(self, mode, reduction, given):
         filled = _library.Options()
-        self._library.pbox_options_init(ctypes.byref(filled))
-        status = self._library.pbox_options_from_environment(ctypes.byref(filled))
+        status = self._library.pbox_options_from_environment_sized(
+            ctypes.byref(filled), ctypes.sizeof(filled))
         if status != 0:
             raise error_for(status, self._message(None))
         known = [name for name, _ in filled._fields_ if name != "struct_size"]
@@ -147,8 +153,8 @@ class Client:
         Tensor that the other methods take."""
         _, element_count, dtype = _buffer.describe(like, name)
         tensor_id = ctypes.c_uint32()
-        self._check(self._library.pbox_register_tensor(
-            self._open(), name.encode(), element_count, dtype, priority, ctypes.byref(tensor_id)))
+        self._call(self._library.pbox_register_tensor, name.encode(), element_count, dtype,
+                   priority, ctypes.byref(tensor_id))
         self._tensor_count = tensor_id.value + 1
         return Tensor(tensor_id.value, name, element_count, dtype)
 
@@ -157,22 +163,22 @@ class Client:
         """Chooses the optimizer that the box runs. Only with mode "optimize" and before join."""
         options = _library.OptimizerOptions()
         code = _choice("optimizer", kind, OPTIMIZERS)
-        self._library.pbox_optimizer_options_init(ctypes.byref(options), code)
+        self._library.pbox_optimizer_options_init_sized(
+            ctypes.byref(options), ctypes.sizeof(options), code)
         options.learning_rate = learning_rate
         options.momentum = momentum
         options.beta1, options.beta2 = betas
         options.epsilon = epsilon
         options.weight_decay = weight_decay
-        self._check(self._library.pbox_set_optimizer(self._open(), ctypes.byref(options)))
+        self._call(self._library.pbox_set_optimizer, ctypes.byref(options))
 
     def set_tensor_optimizer(self, tensor, lr_scale, weight_decay):
         """Sets a tensor's factor of the learning rate and its own weight decay. Before join."""
-        self._check(self._library.pbox_set_tensor_optimizer(
-            self._open(), tensor.id, lr_scale, weight_decay))
+        self._call(self._library.pbox_set_tensor_optimizer, tensor.id, lr_scale, weight_decay)
 
     def join(self):
         """Joins the job. Returns when every rank has joined."""
-        self._check(self._library.pbox_join(self._open()))
+        self._call(self._library.pbox_join)
 
     def tensor_round(self, tensor):
         """Returns the round of the tensor's next operation: 0 in a new job. A process that rejoins
@@ -208,16 +214,18 @@ class Client:
         resized. SystemFailure: the device refuses the buffer. Payloads are then copied as before,
         and the buffer still has to be unregistered."""
         address, element_count, dtype = _buffer.describe(buffer)
-        status = self._library.pbox_register_memory(
-            self._open(), address, element_count * _buffer.BYTES[dtype])
-        if status in (0, SystemFailure.status):
+        try:
+            self._call(self._library.pbox_register_memory, address,
+                       element_count * _buffer.BYTES[dtype])
+        except SystemFailure:
             self._memory[address] = buffer
-        self._check(status)
+            raise
+        self._memory[address] = buffer
 
     def unregister_memory(self, buffer):
         """When this returns, no device reads the buffer. Operations continue with copies."""
         address, _, _ = _buffer.describe(buffer)
-        self._check(self._library.pbox_unregister_memory(self._open(), address))
+        self._call(self._library.pbox_unregister_memory, address)
         del self._memory[address]
 
     def init_weights(self, tensor, weights, callback=None):
@@ -230,13 +238,13 @@ class Client:
         """Waits for the tensor's operation. timeout_ms 0 means the option wait_timeout_ms. After a
         Timeout the operation continues and can be waited for again."""
         held = self._held.get(tensor.id)
-        self._check(self._library.pbox_wait(self._open(), tensor.id, _milliseconds(timeout_ms)))
+        self._call(self._library.pbox_wait, tensor.id, _milliseconds(timeout_ms))
         if held is not None and self._held.get(tensor.id) is held:
             del self._held[tensor.id]
 
     def wait_all(self, timeout_ms=0):
         """Waits for every operation in flight."""
-        self._check(self._library.pbox_wait_all(self._open(), _milliseconds(timeout_ms)))
+        self._call(self._library.pbox_wait_all, _milliseconds(timeout_ms))
 
     def set_priorities(self, policy="explicit", by_tensor=None):
         """Changes the job's priority policy for all ranks; one rank's call is enough. `by_tensor`,
@@ -250,35 +258,51 @@ class Client:
                                       f"{self._tensor_count} tensors are registered")
             numbers = (ctypes.c_int32 * len(by_tensor))(*by_tensor)
         code = _choice("policy", policy, PRIORITY_POLICIES)
-        self._check(self._library.pbox_set_priorities(self._open(), code, numbers))
+        self._call(self._library.pbox_set_priorities, code, numbers)
 
     def set_learning_rate(self, learning_rate):
         """Sets the learning rate from the next round on. This rank must have no operation in
-        flight. One rank's call is enough."""
-        self._check(self._library.pbox_set_learning_rate(self._open(), learning_rate))
+        flight. One rank's call is enough. If several ranks have set it, the rate of the lowest rank
+        still in the job counts."""
+        self._call(self._library.pbox_set_learning_rate, learning_rate)
 
     def barrier(self, timeout_ms=0):
         """Returns when every rank that is still in the job has called it."""
-        self._check(self._library.pbox_barrier(self._open(), _milliseconds(timeout_ms)))
+        self._call(self._library.pbox_barrier, _milliseconds(timeout_ms))
 
     def statistics(self):
         """Returns the counters since join, by the names of pbox_statistics."""
         filled = _library.Statistics(struct_size=ctypes.sizeof(_library.Statistics))
-        self._check(self._library.pbox_get_statistics(self._open(), ctypes.byref(filled)))
+        self._call(self._library.pbox_get_statistics, ctypes.byref(filled))
+        size = ctypes.sizeof(_library.Statistics)
+        if filled.struct_size < size:
+            raise VersionMismatch(
+                f"pbox_statistics has {filled.struct_size} bytes in libpbox, but this package "
+                f"needs {size}: install the package and the library of the same release")
         counters = {name: getattr(filled, name) for name, _ in filled._fields_[1:]}
         return {**counters, "reads_by_staleness": list(filled.reads_by_staleness)}
 
     def leave(self):
         """Leaves the job. Operations in flight end with Closed."""
-        self._check(self._library.pbox_leave(self._open()))
+        self._call(self._library.pbox_leave)
 
     def close(self):
         """Leaves the job, joins the I/O thread and frees everything. May be called again."""
-        context, self._context = self._context, None
         _open_clients.discard(self)
-        # A forked child has no I/O thread, so there is nothing to join.
-        if context is None or os.getpid() != self._process:
+        # A forked child has no I/O thread, so there is nothing to join. Its copy of the lock may be
+        # held by a thread that the child does not have.
+        if os.getpid() != self._process:
+            self._context = None
             return
+        with self._calls:
+            context, self._context = self._context, None
+        if context is None:
+            return
+        self._library.pbox_leave(context)
+        # A thread that has just been woken by that still reads the context.
+        with self._calls:
+            if not self._calls.wait_for(lambda: self._calls_running == 0, _CALLS_END_S):
+                return
         self._library.pbox_destroy(context)
         self._operations.clear()
         self._held.clear()
@@ -292,7 +316,7 @@ class Client:
 
     def _number(self, function, tensor):
         number = ctypes.c_uint32()
-        self._check(function(self._open(), tensor.id, ctypes.byref(number)))
+        self._call(function, tensor.id, ctypes.byref(number))
         return number.value
 
     def _open(self):
@@ -313,18 +337,18 @@ class Client:
         return address
 
     def _start(self, tensor, buffers, callback, function, *arguments):
-        context = self._open()
         if callback is None:
-            self._check(function(context, tensor.id, *arguments, _NO_CALLBACK, None))
+            self._call(function, tensor.id, *arguments, _NO_CALLBACK, None)
             self._held[tensor.id] = buffers
             return
         # Stored before the call, because the callback may run before the call returns.
         token = next(self._tokens)
         self._operations[token] = tensor, buffers, callback
-        status = function(context, tensor.id, *arguments, self._trampoline, token)
-        if status != 0:
+        try:
+            self._call(function, tensor.id, *arguments, self._trampoline, token)
+        except PboxError:
             del self._operations[token]
-            self._check(status)
+            raise
 
     def _completed(self, token, _, status):
         tensor, _, callback = self._operations.pop(token)
@@ -333,9 +357,21 @@ class Client:
             error = error_for(status, self._message(self._context, status))
         callback(tensor, error)
 
-    def _check(self, status):
-        if status != 0:
-            raise error_for(status, self._message(self._context, status))
+    def _call(self, function, *arguments):
+        """Calls a function of libpbox, and raises if it fails. The context outlives the call."""
+        self._open()  # before the lock, which a forked child must not take
+        with self._calls:
+            context = self._open()
+            self._calls_running += 1
+        try:
+            status = function(context, *arguments)
+            if status != 0:
+                raise error_for(status, self._message(context, status))
+        finally:
+            with self._calls:
+                self._calls_running -= 1
+                if self._context is None:
+                    self._calls.notify_all()
 
     def _message(self, context, status=None):
         if context is None and status is not None:

@@ -91,6 +91,7 @@ class FakeSource : public AdminSource {
   }
   std::vector<control::JobView> jobs() const override { return job_views; }
   std::vector<control::StragglerView> stragglers() const override { return straggler_views; }
+  HistoryView history() const override { return history_view; }
   ClusterView cluster() const override { return cluster_view; }
   cluster::BalancingView balancing() const override { return balancing_view; }
   Status set_priorities(const std::string& job, wire::PriorityPolicy policy) override {
@@ -154,12 +155,18 @@ class FakeSource : public AdminSource {
   cluster::BalancingView balancing_view;
   ClusterView cluster_view{
       .name = "rack",
+      .store = "etcd",
       .store_up = true,
       .store_errors = {{"get", 0}, {"commit", 3}},
       .is_leader = true,
       .leader = cluster::Leader{"box<1>", 1'700'000'000},
       .boxes = {{.name = "box<1>", .control = "10.0.0.9:9541", .data = {"10.0.0.9:9542"}},
                 {.name = "box<2>", .capacity_bytes_per_s = 125'000'000}}};
+  HistoryView history_view{
+      .points = {{.received_per_s = 1e9, .sent_per_s = 2e9, .busiest = 0.5}, {}},
+      .jobs = {{.job = "bert",
+                .points = {{.chunk_rounds_per_s = 12, .late_rank = 1, .late_s = 0.25}, {}},
+                .events = {{.age_s = 4, .name = "worker_lost", .warns = true, .text = "<gone>"}}}}};
   std::vector<control::JobView> job_views;
   std::vector<control::StragglerView> straggler_views{
       {.job = "bert",

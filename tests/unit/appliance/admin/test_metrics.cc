@@ -41,6 +41,7 @@ TEST_CASE("box families carry the box's numbers") {
                            "pbox_jobs_finished_total 5",
                            "pbox_control_connections 4",
                            "pbox_port_links_down 2",
+                           "pbox_cluster_info{cluster=\"rack\",store=\"etcd\"} 1",
                            "pbox_cluster_store_up 1",
                            "pbox_cluster_is_leader 1",
                            "pbox_cluster_boxes 2",
@@ -51,6 +52,14 @@ TEST_CASE("box families carry the box's numbers") {
     INFO(line);
     CHECK(lines.count(line) == 1);
   }
+}
+
+TEST_CASE("a backup copy has no series of its own, because its name is random") {
+  FakeSource source;
+  source.job_views[0].is_backup = true;
+  const std::string text = metrics_text(source, {});
+  CHECK(text.find("bert") == std::string::npos);
+  CHECK(text.find("pbox_job_chunk_rounds_total{") != std::string::npos);  // the other job
 }
 
 TEST_CASE("rebalancing decisions are counted by kind, and gains are shown by job") {

@@ -8,7 +8,7 @@ namespace pbox::admin {
 namespace {
 
 using Json = nlohmann::json;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 AdminResponse post(AdminSource& source, std::string_view target, std::string_view body,
                    std::string_view type = "application/json") {

@@ -19,8 +19,8 @@
 namespace pbox::admin {
 namespace {
 
-using Catch::Matchers::Contains;
-using Catch::Matchers::StartsWith;
+using Catch::Contains;
+using Catch::StartsWith;
 using Clock = std::chrono::steady_clock;
 
 // A box's control thread with an admin server on it.

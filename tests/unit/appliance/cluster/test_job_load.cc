@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <limits>
 
 #include "appliance/cluster/job_load.h"
 
@@ -120,13 +121,18 @@ TEST_CASE("a rank that is a new process is measured from the start, and an ended
   CHECK(meter.measure({}, assignment(5, 1)).empty());
 }
 
-TEST_CASE("loads are read as they were written, and entries that are no loads are skipped") {
+TEST_CASE("loads arrive as they were sent, and entries that cannot be loads are skipped") {
   const JobLoads loads = {{"a \"job\"", {7, 100, 2.5e6, 0.003, 0.01, 0.25}}, {"b", {}}};
-  CHECK(loads_from_text(to_text(loads)) == loads);
-  for (const char* text : {"", "[]", "7", R"({"a": 3})", "{\"a\": {\"rounds\": "}) {
-    CHECK(loads_from_text(text).empty());
+  proto::BoxReport sent;
+  for (const proto::JobLoad& load : to_messages(loads)) *sent.add_loads() = load;
+  CHECK(loads_of(sent) == loads);
+  CHECK(loads_of({}).empty());
+  for (const double wrong :
+       {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    proto::BoxReport message = sent;
+    message.mutable_loads(0)->set_busy_seconds(wrong);
+    CHECK(loads_of(message) == JobLoads{{"b", {}}});
   }
-  CHECK(loads_from_text(R"({"a": {"rounds": -1, "bytes": "x"}})").at("a") == JobLoad{});
 }
 
 }  // namespace pbox::cluster

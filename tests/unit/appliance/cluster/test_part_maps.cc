@@ -1,141 +1,11 @@
-// Part maps of jobs, as the boxes of one cluster make and change them: each box has its own
-// PartMaps on one store. They share the store's session, so each of them believes that it leads.
-#include <algorithm>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/write.hpp>
-#include <catch2/catch.hpp>
+// Part maps of jobs, as the boxes of one cluster make and change them.
 #include <ctime>
-#include <optional>
 
-#include "appliance/cluster/local_store.h"
-#include "appliance/cluster/part_maps.h"
-#include "appliance/storage/disk.h"
-#include "base/limits.h"
-#include "nic/wire/control_frame.h"
-#include "tests/unit/appliance/cluster/contract.h"
+#include "tests/unit/appliance/cluster/part_maps_cluster.h"
 
 namespace pbox::cluster {
-namespace {
 
-using boost::asio::ip::tcp;
 using Catch::Contains;
-using std::chrono::milliseconds;
-
-constexpr uint64_t kBytes = 100u << 20;
-constexpr char kJob[] = "resnet";
-
-proto::AskPartMap question(uint64_t bytes, const std::string& lost_box = {}) {
-  proto::AskPartMap question;
-  question.set_job(kJob);
-  question.set_bytes(bytes);
-  question.set_may_move(true);
-  question.set_lost_box(lost_box);
-  return question;
-}
-
-// A box that is registered and listens on its control port. It may own a part of the job.
-struct Box {
-  Box(Desk& desk, Store& store, const std::string& name)
-      : acceptor(desk.context, {boost::asio::ip::make_address("127.0.0.1"), 0}),
-        box_directory(desk.context, store, record(name),
-                      [](BoxDirectory::Severity, const char*, const std::string&) {}),
-        maps(desk.context, store,
-             {.self = name,
-              .chunk_bytes = [] { return uint32_t{32'768}; },
-              .box_directory = [this]() -> const BoxDirectory& { return box_directory; },
-              .has_job = [this](const std::string&) { return has_job; },
-              .on_change = [this] { ++changes; },
-              .on_answers = [] {},
-              .log = [](BoxDirectory::Severity, const char*, const std::string&) {},
-              .delete_after = milliseconds(600)}) {
-    answer();
-  }
-
-  BoxRecord record(const std::string& name) const {
-    BoxRecord record;
-    record.name = name;
-    record.control = "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port());
-    record.data = {"127.0.0.1:9600", "127.0.0.1:9601"};
-    return record;
-  }
-
-  // Answers every question.
-  void answer() {
-    acceptor.async_accept([this](const boost::system::error_code& error, tcp::socket socket) {
-      if (error) return;
-      boost::system::error_code ignored;
-      proto::BoxMessage message;
-      message.mutable_data_addresses()->set_up_for_ms(up_for_ms);
-      boost::asio::write(socket, boost::asio::buffer(*wire::frame(message)), ignored);
-      sockets.push_back(std::move(socket));
-      answer();
-    });
-  }
-
-  tcp::acceptor acceptor;
-  std::vector<tcp::socket> sockets;
-  BoxDirectory box_directory;
-  bool has_job = false;
-  uint64_t up_for_ms = 0;
-  int changes = 0;
-  PartMaps maps;
-};
-
-// A cluster of two boxes.
-struct Cluster {
-  Cluster()
-      : disk(std::move(*storage::open_state_folder(""))),
-        store(std::move(*LocalStore::open(desk.context, *disk))) {
-    store->start({.on_session = [this](int64_t) {
-      for (auto& box : boxes) box->box_directory.on_session();
-    }});
-    REQUIRE(desk.await_session(*store));
-    add("a");
-    REQUIRE(desk.run_until([&] { return boxes[0]->box_directory.leads(); }));
-    add("b");
-    REQUIRE(desk.run_until([&] {
-      return std::all_of(boxes.begin(), boxes.end(),
-                         [](const auto& box) { return box->box_directory.boxes().size() == 2; });
-    }));
-  }
-
-  void add(const std::string& name) { boxes.push_back(std::make_unique<Box>(desk, *store, name)); }
-  Box& box(size_t index) { return *boxes[index]; }
-
-  Result<proto::PartMap> ask(size_t index, const proto::AskPartMap& what) {
-    std::optional<Result<proto::PartMap>> answer;
-    box(index).maps.ask(what, [&](const auto& map) { answer.emplace(map); });
-    REQUIRE(desk.run_until([&] { return answer.has_value(); }));
-    return *answer;
-  }
-  // Returns the owner of each part, as box `index` sees it.
-  std::vector<std::string> owners_seen_by(size_t index) {
-    const auto& maps = box(index).maps.maps();
-    const auto found = maps.find(kJob);
-    return found == maps.end() ? std::vector<std::string>() : found->second.boxes;
-  }
-  bool await_equal_maps() {
-    return desk.run_until(
-        [&] { return !owners_seen_by(0).empty() && owners_seen_by(0) == owners_seen_by(1); });
-  }
-  size_t parts_on(const std::string& name) {
-    const auto parts = owners_seen_by(0);
-    return static_cast<size_t>(std::count(parts.begin(), parts.end(), name));
-  }
-
-  Desk desk;
-  std::unique_ptr<storage::Disk> disk;
-  std::unique_ptr<LocalStore> store;
-  std::vector<std::unique_ptr<Box>> boxes;
-};
-
-std::vector<std::string> boxes_of(const proto::PartMap& map) {
-  std::vector<std::string> boxes;
-  for (const proto::PartPlace& place : map.parts()) boxes.push_back(place.box());
-  return boxes;
-}
-
-}  // namespace
 
 TEST_CASE("boxes that are asked at the same time answer with one map, with parts on both") {
   Cluster cluster;
@@ -303,25 +173,8 @@ TEST_CASE("parts are moved only if the map has not been changed in the meantime"
   REQUIRE(cluster.desk.run_until([&] { return cluster.parts_on("b") == 0; }));
 }
 
-TEST_CASE("a worker that begins a job that cannot move does not get a map that says it can") {
-  Cluster cluster;
-  REQUIRE(cluster.ask(0, question(kBytes)).ok());
-  REQUIRE(cluster.await_equal_maps());
-  const auto may_move = [&] { return cluster.box(1).maps.maps().at(kJob).may_move; };
-  auto fixed = question(kBytes);
-  fixed.set_may_move(false);
-  // Another change is committed first.
-  const PartMap map = cluster.box(0).maps.maps().at(kJob);
-  cluster.box(0).maps.move(kJob, map, "a test", [](const Status&) {});
-  const auto first = cluster.ask(1, fixed);
-  REQUIRE_FALSE(first.ok());
-  CHECK(first.error().code == ErrorCode::kUnavailable);
-  REQUIRE(cluster.desk.run_until([&] { return cluster.ask(1, fixed).ok(); }));
-  CHECK(cluster.desk.run_until([&] { return !may_move(); }));
-}
-
 TEST_CASE("the map of an ended job is deleted after a while, unless the job begins again") {
-  Cluster cluster;
+  Cluster cluster(milliseconds(600));
   REQUIRE(cluster.ask(0, question(kBytes)).ok());
   REQUIRE(cluster.await_equal_maps());
   const auto boxes = cluster.owners_seen_by(0);
@@ -356,6 +209,31 @@ TEST_CASE("the map of an ended job is deleted after a while, unless the job begi
     REQUIRE(again.ok());
     CHECK(again->parts_size() == 1);
   }
+}
+
+TEST_CASE("a box whose registration has lapsed is asked where it last was") {
+  Cluster cluster;
+  const BoxRecord lapsed = cluster.box(1).record("c");
+  const auto is_listed = [&] { return cluster.box(0).box_directory.boxes().size() == 3; };
+  Transaction add, remove;
+  add.puts.push_back({.key = "boxes/c", .value = to_text(lapsed)});
+  remove.deletes.push_back("boxes/c");
+  REQUIRE(cluster.desk.commit(*cluster.store, add));
+  REQUIRE(cluster.desk.run_until(is_listed));
+  REQUIRE(cluster.desk.commit(*cluster.store, remove));
+  REQUIRE(cluster.desk.run_until([&] { return !is_listed(); }));
+  const auto asked = [&](const std::string& box) {
+    proto::WorkerMessage question;
+    question.mutable_ask_state()->set_job(kJob);
+    std::optional<Result<proto::BoxMessage>> answer;
+    cluster.box(0).maps.ask_box(box, question, [&](const auto& said) { answer.emplace(said); });
+    REQUIRE(cluster.desk.run_until([&] { return answer.has_value(); }));
+    return *answer;
+  };
+  CHECK(asked("c").ok());
+  const auto unknown = asked("d");
+  REQUIRE_FALSE(unknown.ok());
+  CHECK_THAT(unknown.error().message, Contains("d was never registered"));
 }
 
 }  // namespace pbox::cluster

@@ -51,9 +51,10 @@ struct Bench {
   // Adds the job that the message describes; all its ranks are ready.
   Job& add(const proto::WorkerMessage& message) {
     auto spec = parse_join(message.join(), {});
-    Job& job = context.jobs.add(std::make_unique<Job>(
-        std::move(*spec), context.now_ns, std::vector<uint64_t>(host.count(), 0),
-        JobTimeouts{.join_ns = 60 * kSecond, .lost_ns = 10 * kSecond}));
+    Job& job = context.jobs.add(
+        std::make_unique<Job>(std::move(*spec), context.now_ns,
+                              Placement{.loads_bytes = std::vector<uint64_t>(host.count(), 0)},
+                              JobTimeouts{.join_ns = 60 * kSecond, .lost_ns = 10 * kSecond}));
     for (Member& member : job.members()) {
       member.state = Member::State::kJoined;
       member.path_mtu = 1500;

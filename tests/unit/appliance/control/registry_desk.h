@@ -89,10 +89,15 @@ class MovableParts : public PartDirectory {
     return backup_places;
   }
   void reclaim_part(const std::string& job, uint32_t part) override { moved.erase({job, part}); }
+  bool hand_back(const std::string& job, uint32_t part) override {
+    handed_back.emplace_back(job, part);
+    return others;
+  }
 
   std::map<std::pair<std::string, uint32_t>, proto::PartPlace> moved;
   std::optional<Error> unknown;
   bool others = false;
+  std::vector<std::pair<std::string, uint32_t>> handed_back;
   std::vector<proto::AskPartMap> questions;
   std::vector<Answer> answers;  // owed, in the order of the questions
   struct BoxQuestion {
@@ -121,6 +126,8 @@ class Desk {
   void hang_up(ConnectionId id, const std::string& reason = "connection closed");
   // Time passes in steps of the server's tick; connections in `alive` send heartbeats.
   void pass(uint64_t duration_ns, const std::vector<ConnectionId>& alive = {});
+  // The box does not run for that long.
+  void stand_still(uint64_t duration_ns);
   void shut_down();
   // The box is gone without a word, and another one is in its place; its epochs are kept.
   void crash();

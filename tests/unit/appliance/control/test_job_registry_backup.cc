@@ -82,10 +82,11 @@ void train(Desk& desk) {
 
 struct Home {
   TestBackups backups;
-  Desk desk{{.box_name = "home"}, 2, nullptr, nullptr, &backups};
+  Desk desk;
   std::vector<ConnectionId> ids;
 
-  explicit Home(const std::vector<std::string>& others = {"east", "west"}) {
+  explicit Home(const std::vector<std::string>& others = {"east", "west"}, uint64_t seed = 1)
+      : desk({.box_name = "home", .seed = seed}, 2, nullptr, nullptr, &backups) {
     for (const std::string& box : others) desk.parts.backup_places.push_back(place_of(box));
     desk.parts.knows_boxes = true;
   }
@@ -189,6 +190,18 @@ void carry(Home& home, Desk& east) {
 }
 
 }  // namespace
+
+TEST_CASE(
+    "two boxes give their copies different names, also after both have read their options anew") {
+  std::vector<std::string> names;
+  for (const uint64_t seed : {5u, 6u}) {
+    Home home({"east"}, seed);
+    home.desk.registry().set_options({.box_name = "home"});
+    home.join();
+    names.push_back(home.way().spec.job);
+  }
+  CHECK(names[0] != names[1]);
+}
 
 TEST_CASE("a part that wants a copy begins when its backup box is in, and says which it is") {
   Home home;

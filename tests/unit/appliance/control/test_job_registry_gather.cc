@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "appliance/control/part_memory.h"
 #include "nic/wire/control_frame.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
@@ -110,7 +111,8 @@ TEST_CASE("when the last rank joins every rank gets its session, and not before"
     REQUIRE(session.pipelines_size() == 2);
     for (int index = 0; index < 2; ++index) {
       CHECK(session.pipelines(index).udp_port() == 9542u + static_cast<uint32_t>(index));
-      CHECK(session.pipelines(index).credit_bytes() == credit_share(4u << 20, 2, 0, 1));
+      const uint32_t room = receivable_bytes(desk.host().info(0), session.fragment_bytes());
+      CHECK(session.pipelines(index).credit_bytes() == credit_share(room, 2, 0, 1));
       CHECK(spis.insert(session.pipelines(index).spi()).second);
     }
   }
@@ -238,22 +240,34 @@ TEST_CASE("sizes and ranks that cannot be are refused before a job exists") {
   CHECK(desk.registry().memory_taken_bytes() == 0);
 }
 
+namespace {
+
+// Memory of the job of join_message() with one rank, on two pipelines.
+uint64_t bytes_of_a_job() {
+  Desk desk;
+  desk.start("any", 1);
+  return desk.registry().memory_taken_bytes();
+}
+
+}  // namespace
+
 TEST_CASE("a job over the memory quota is refused with its size, before anything is allocated") {
   Desk desk({.job_memory_bytes = 100'000});
   const auto failure = refused(desk, join_message("large", 0, 1));
   CHECK(failure.code() == code(ErrorCode::kResourceExhausted));
-  // Two accumulators of 20007 floats each, and the masks.
-  CHECK_THAT(failure.message(), Contains("'large' needs 160") && Contains("hold 0 of the 100000") &&
-                                    Contains("job_share"));
+  const auto spec = parse_join(join_message("large", 0, 1).join(), {});
+  const uint64_t wanted = one_shard_bytes(*spec) + control_bytes(*spec);
+  CHECK_THAT(failure.message(), Contains("'large' needs " + std::to_string(wanted)) &&
+                                    Contains("hold 0 of the 100000") && Contains("job_share"));
   CHECK(desk.registry().memory_taken_bytes() == 0);
   CHECK(desk.host().shards(0).empty());
 }
 
 TEST_CASE("the memory quota counts all jobs, and a finished one gives its share back") {
-  Desk desk({.job_memory_bytes = 250'000});
+  Desk desk({.job_memory_bytes = bytes_of_a_job() * 3 / 2});
   const auto ids = desk.start("one", 1);
   const uint64_t taken = desk.registry().memory_taken_bytes();
-  CHECK(taken > 160'000);
+  CHECK(taken == bytes_of_a_job());
   CHECK_THAT(refused(desk, join_message("two", 0, 1)).message(),
              Contains("hold " + std::to_string(taken)));
   desk.say(ids[0], leave_message());
@@ -262,23 +276,21 @@ TEST_CASE("the memory quota counts all jobs, and a finished one gives its share 
 }
 
 TEST_CASE("a job whose part does not fit on one pipeline is refused, with where and how much") {
-  // 20007 floats twice and masks, on two pipelines: about 80 kB on each.
-  Desk desk({.arena_bytes = {1'000'000, 100'000}});
+  const uint64_t room = bytes_of_a_job();  // on the second pipeline: for one half, not for two
+  Desk desk({.arena_bytes = {10 * room, room * 3 / 4}});
   desk.host().numa_node = 0;
   desk.start("one", 1);
-  const uint64_t taken = desk.host().shards(1)[0]->arena().taken();
   const auto failure = refused(desk, join_message("two", 0, 2));
   CHECK(failure.code() == code(ErrorCode::kResourceExhausted));
-  CHECK_THAT(failure.message(), Contains("'two' needs ") &&
-                                    Contains("on pipeline 1 (NUMA node 0); " +
-                                             std::to_string(100'000 - taken) + " of 100000") &&
-                                    Contains("job_share"));
+  CHECK_THAT(failure.message(),
+             Contains("'two' needs ") && Contains("on pipeline 1 (NUMA node 0); ") &&
+                 Contains(" of " + std::to_string(room * 3 / 4)) && Contains("job_share"));
   CHECK(desk.registry().totals().joins_refused == 1);
   CHECK(desk.host().shards(0).size() == 1);
 }
 
 TEST_CASE("a job that still gathers holds its part of each pipeline") {
-  Desk desk({.arena_bytes = {1'000'000, 100'000}});
+  Desk desk({.arena_bytes = {10 * bytes_of_a_job(), bytes_of_a_job() * 3 / 4}});
   const ConnectionId first = desk.join(join_message("one", 0, 2));
   refused(desk, join_message("two", 0, 1));
   desk.hang_up(first);

@@ -209,6 +209,35 @@ TEST_CASE(
   CHECK(desk.registry().totals().jobs_failed == 0);
 }
 
+TEST_CASE("the learning rate follows the lowest rank still in the job") {
+  Desk desk({.lost_timeout_ns = kSecond});
+  const Running job = start(desk, 3, LostPolicy::kPartial);
+  const auto* shard = desk.host().shards(0)[0];
+  const auto set = [&](uint32_t rank, float rate, uint64_t sequence) {
+    desk.say(job.ids[rank], learning_rate_message(rate, sequence));
+    const auto answer = desk.take(job.ids[rank]);
+    REQUIRE(answer.size() == 1);
+    CHECK(answer[0].learning_rate_set().sequence() == sequence);
+  };
+  for (const uint32_t rank : {2u, 0u, 1u}) set(rank, 0.25f, 1);
+  CHECK(shard->optimizer.learning_rate == 0.25f);
+  set(1, 0.125f, 2);  // rank 1 is ahead
+  CHECK(shard->optimizer.learning_rate == 0.25f);
+  desk.hang_up(job.ids[0]);
+  desk.pass(1100 * kMilli, {job.ids[1], job.ids[2]});
+  CHECK(shard->optimizer.learning_rate == 0.125f);
+
+  const ConnectionId fresh = desk.join(rejoin(join_with(0, 3, LostPolicy::kPartial)));
+  desk.take(job.ids[1]);
+  CHECK(shard->optimizer.learning_rate == 0.125f);  // the new process has set none
+  set(1, 0.0625f, 3);
+  CHECK(shard->optimizer.learning_rate == 0.0625f);
+  desk.say(fresh, learning_rate_message(0.5f, 1));
+  CHECK(shard->optimizer.learning_rate == 0.5f);
+  desk.say(fresh, leave_message());
+  CHECK(shard->optimizer.learning_rate == 0.0625f);
+}
+
 TEST_CASE("policy abort ends the job as soon as a rank is lost") {
   Desk desk({.lost_timeout_ns = 60 * kSecond});
   const Running job = start(desk, 2, LostPolicy::kAbort);

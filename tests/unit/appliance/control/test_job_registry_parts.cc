@@ -58,6 +58,7 @@ proto::WorkerMessage ask_part_map(uint32_t version = wire::kControlProtocolVersi
 
 TEST_CASE("parts of a job that are on one pipeline share a rank's window there") {
   Desk desk;
+  desk.host().receive_buffer_bytes = 6u << 20;
   std::vector<proto::Session> sessions;
   const auto credit_everywhere = [&] {
     std::set<uint32_t> credit;
@@ -76,7 +77,9 @@ TEST_CASE("parts of a job that are on one pipeline share a rank's window there")
   CHECK(sessions[6].pipelines(0).credit_bytes() == 1u << 19);
   CHECK(credit_everywhere() == 1u << 19);
   desk.start("other", 2);
-  CHECK(credit_everywhere() == credit_share(4u << 20, 6, 0, 2));  // buffers hold no more
+  const uint32_t room = receivable_bytes(desk.host().info(0), sessions[0].fragment_bytes());
+  CHECK(credit_everywhere() == credit_share(room, 6, 0, 2));  // buffers hold no more
+  CHECK(credit_everywhere() < 1u << 19);
 }
 
 TEST_CASE(
@@ -148,6 +151,38 @@ TEST_CASE("a part that goes elsewhere ends here at once, and leaves the others a
   CHECK(desk.registry().views(desk.now_ns())[0].state == "recovering");
 }
 
+TEST_CASE("a job's counters do not fall when one of its parts goes, and vanish with its last") {
+  Desk desk;
+  start_part(desk, 1);
+  for (pipeline::JobShard* shard : desk.host().shards(0)) {
+    shard->sessions()[1].bytes_received.add(1000);
+    shard->sessions()[1].last_arrivals.add(3);
+  }
+  start_part(desk, 2);
+  const auto counts = [&desk] {
+    const auto views = desk.registry().views(desk.now_ns());
+    REQUIRE(views.size() == 1);
+    const auto& worker = views[0].workers.at(1);
+    return std::pair(worker.bytes_received, worker.last_arrivals);
+  };
+  const auto before = counts();
+  REQUIRE(before == std::pair<uint64_t, uint64_t>(1000, 3));
+  desk.parts.moved[{"train", 1}] = place("eight");
+  desk.registry().on_parts_changed();
+  CHECK(counts() == before);
+  // The part comes back, and counts from zero on top of what it had.
+  desk.parts.moved.clear();
+  start_part(desk, 1);
+  CHECK(counts() == before);
+
+  for (const uint32_t part : {1u, 2u}) desk.parts.moved[{"train", part}] = place("eight");
+  desk.registry().on_parts_changed();
+  CHECK(desk.job_count() == 0);
+  desk.parts.moved.clear();
+  start_part(desk, 1);
+  CHECK(counts() == std::pair<uint64_t, uint64_t>(0, 0));
+}
+
 TEST_CASE("a part that is still gathering goes too, one that cannot go on elsewhere stays") {
   Desk desk;
   const ConnectionId early = desk.join(join_part(1, 0));
@@ -216,6 +251,65 @@ TEST_CASE("a worker that asks for the part map is answered once it is known, if 
   const ConnectionId old = desk.open();
   desk.say(old, ask_part_map(1));
   CHECK_THAT(desk.take_failure(old).message(), Contains("protocol 1, the box speaks 2"));
+}
+
+TEST_CASE("a name that no job can have makes no part map") {
+  Desk desk;
+  for (const std::string& name :
+       {std::string(), std::string(limits::kJobNameBytesMax + 1, 'x'), std::string(1 << 19, 'x'),
+        std::string("a b"), std::string("a\"b"), std::string("../\n")}) {
+    const ConnectionId id = desk.open();
+    auto question = ask_part_map();
+    question.mutable_ask_part_map()->set_job(name);
+    desk.say(id, question);
+    CHECK_THAT(desk.take_failure(id).message(), Contains("job name"));
+    CHECK(desk.is_closed(id));
+  }
+  CHECK(desk.parts.questions.empty());
+}
+
+TEST_CASE("a part that has no room here is handed to another box, whose ranks ask again") {
+  Desk desk({.box_name = "full", .job_memory_bytes = 1000});
+  SECTION("there is another box") {
+    desk.parts.others = true;
+    const ConnectionId id = desk.join(join_part(2, 0));
+    const auto failure = desk.take_failure(id);
+    CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kUnavailable));
+    CHECK_THAT(failure.message(), Contains("[memory] job_share") && Contains("try again"));
+  }
+  SECTION("there is none") {
+    const auto failure = desk.take_failure(desk.join(join_part(2, 0)));
+    CHECK(failure.code() == static_cast<uint32_t>(ErrorCode::kResourceExhausted));
+  }
+  CHECK(desk.parts.handed_back == std::vector<std::pair<std::string, uint32_t>>{{"train", 2}});
+}
+
+TEST_CASE("a box reports its jobs, its room, and what a part that runs here takes") {
+  Desk desk({.box_name = "box", .jobs_max = 3, .job_memory_bytes = 1u << 30});
+  CHECK(desk.registry().report().memory_free_bytes() == 1u << 30);
+  CHECK(desk.registry().report().jobs_free() == 3);
+  desk.join(join_message("gathers", 0, 2));
+  start_part(desk, 1);
+  start_part(desk, 3);
+  const ConnectionId id = desk.open();
+  proto::WorkerMessage question;
+  question.mutable_ask_report()->set_protocol_version(wire::kControlProtocolVersion);
+  desk.say(id, question);
+  const auto messages = desk.take(id);
+  REQUIRE(messages.size() == 1);
+  REQUIRE(messages[0].has_report());
+  const proto::BoxReport& report = messages[0].report();
+  REQUIRE(report.jobs_size() == 2);
+  CHECK(report.jobs(0) == "gathers");
+  CHECK(report.jobs(1) == "train");
+  CHECK(report.jobs_free() == 1);
+  CHECK(report.memory_free_bytes() == (1u << 30) - desk.registry().memory_taken_bytes());
+  CHECK_FALSE(desk.registry().running("gathers"));
+  const auto running = desk.registry().running("train");
+  REQUIRE(running);
+  CHECK(running->may_move);
+  CHECK((running->part_memory_bytes > 0 &&
+         running->part_memory_bytes <= desk.registry().memory_taken_bytes() / 2));
 }
 
 TEST_CASE("progress of ranks is reported by part, for parts that may move") {

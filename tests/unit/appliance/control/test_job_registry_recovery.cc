@@ -362,6 +362,7 @@ TEST_CASE("rounds that do not fit the job end the connection of who states them"
       {rounds_message({1, 1, 1, 1}, 1)},
       {rounds_message({1, 1}, 0, false), rounds_message({1, 1}, 0)},
       {rounds_message({1, 1, 1, 1}), rounds_message({1}, 4)},
+      {rounds_message({1, 1}, 0, false), rounds_message({}, 2, false)},
   };
   for (size_t row = 0; row < rows.size(); ++row) {
     CAPTURE(row);

@@ -1,7 +1,9 @@
 // Jobs whose sums go on to another box: when they start, what ends them, and that nobody touches
 // their memory then. The other box is the test's.
 #include <catch2/catch.hpp>
+#include <cmath>
 
+#include "appliance/control/job_relay.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
 namespace pbox::control {
@@ -65,6 +67,14 @@ struct Rack {
 };
 
 }  // namespace
+
+TEST_CASE("a count of workers from the upstream box is one, or the job does not begin") {
+  CHECK(check_worker_count(2, 2).ok());
+  CHECK(check_worker_count(96, 2).ok());
+  for (const float wrong : {1.0f, 0.0f, -1.0f, 2.5f, 1e30f, NAN, INFINITY}) {
+    CHECK_THAT(check_worker_count(wrong, 2).error().message, Contains("workers in all racks"));
+  }
+}
 
 TEST_CASE("a relayed job starts when its ranks are here and the other racks are in") {
   Rack rack;

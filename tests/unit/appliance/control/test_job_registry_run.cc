@@ -48,6 +48,11 @@ std::map<uint32_t, uint32_t> take_grants(pipeline::Engine& engine) {
   return grants;
 }
 
+// Returns the bytes of the job's fragments that a pipeline's receive buffer holds.
+uint32_t receive_room(Desk& desk, const proto::Session& session) {
+  return receivable_bytes(desk.host().info(0), session.fragment_bytes());
+}
+
 }  // namespace
 
 TEST_CASE("a job takes no reserved hugepages where its pipelines may not") {
@@ -97,6 +102,20 @@ TEST_CASE("the job's own lost time-out wins over the box's") {
   desk.hang_up(second);
   desk.pass(200 * kMilli, {first});
   CHECK_THAT(desk.take_failure(first).message(), Contains("rank 1"));
+}
+
+TEST_CASE("the time in which the box stood still is not counted as a worker's silence") {
+  RegistryOptions options;
+  options.dead_after_ns = 2 * kSecond;
+  Desk desk(options);
+  const auto ids = desk.start("job", 2);
+  desk.pass(kSecond);
+  desk.stand_still(15 * kSecond);
+  desk.pass(kSecond / 2);  // heartbeats that wait to be read come now
+  CHECK_FALSE(desk.is_closed(ids[0]));
+  desk.pass(kSecond, {ids[0]});  // but rank 1 sends none
+  CHECK_FALSE(desk.is_closed(ids[0]));
+  CHECK(desk.is_closed(ids[1]));
 }
 
 TEST_CASE("a worker that falls silent is lost like one that closes") {
@@ -149,7 +168,8 @@ TEST_CASE("a rank that leaves is announced, and the last one to leave frees memo
   // The sessions are free again: a job of one worker has the whole receive buffer's share.
   sessions.clear();
   desk.start("next", 1, &sessions);
-  CHECK(sessions[0].pipelines(0).credit_bytes() == credit_share(4u << 20, 1, 0, 1));
+  CHECK(sessions[0].pipelines(0).credit_bytes() ==
+        credit_share(receive_room(desk, sessions[0]), 1, 0, 1));
 }
 
 TEST_CASE("a barrier releases all when the last rank arrives, again and again") {
@@ -206,7 +226,7 @@ TEST_CASE("two jobs share the receive buffer, and who is there already is grante
   Desk desk;
   std::vector<proto::Session> sessions;
   const auto one = desk.start("one", 2, &sessions);
-  const uint32_t alone = credit_share(4u << 20, 2, 0, 1);
+  const uint32_t alone = credit_share(receive_room(desk, sessions[0]), 2, 0, 1);
   CHECK(sessions[0].pipelines(0).credit_bytes() == alone);
 
   // Rank 0 has spoken to pipeline 0, so it can be reached there.
@@ -219,7 +239,7 @@ TEST_CASE("two jobs share the receive buffer, and who is there already is grante
 
   std::vector<proto::Session> others;
   const auto two = desk.start("two", 4, &others);
-  const uint32_t shared = credit_share(4u << 20, 6, 0, 1);
+  const uint32_t shared = credit_share(receive_room(desk, sessions[0]), 6, 0, 1);
   REQUIRE(shared < alone);
   for (const auto& session : others) CHECK(session.pipelines(1).credit_bytes() == shared);
   for (const auto* shard : desk.host().shards(0)) {

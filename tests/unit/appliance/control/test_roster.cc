@@ -93,6 +93,19 @@ TEST_CASE("the newest session and the newest learning rate are those that count"
   CHECK(roster.newest_learning_rate() == 0.25f);
 }
 
+TEST_CASE("the learning rate of the lowest rank still in the job counts, if it has set one") {
+  Roster roster = joined(4);
+  CHECK_FALSE(roster.learning_rate_setter());
+  for (const uint32_t rank : {1u, 2u, 3u}) roster[rank].learning_rates_set = 1;
+  CHECK(roster.learning_rate_setter() == 1u);
+  roster[1].state = Member::State::kLost;  // it may come back
+  CHECK(roster.learning_rate_setter() == 1u);
+  roster[1].state = Member::State::kExcluded;
+  CHECK(roster.learning_rate_setter() == 2u);
+  roster[2].state = Member::State::kLeft;
+  CHECK(roster.learning_rate_setter() == 3u);
+}
+
 TEST_CASE("ranks are listed for people") {
   Roster roster = joined(12);
   CHECK(roster.ranks_in(Member::State::kJoined) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more");

@@ -162,6 +162,52 @@ TEST_CASE("a part that runs is surveyed, cut and written") {
   CHECK(here.ask(1, 9).state() == CutProgress::CUTTING);  // another cut, not reached yet
 }
 
+TEST_CASE("a cut takes memory until the disk has written it, even if no box asks for it any more") {
+  Coordinator here;
+  REQUIRE(here.open(here.job));
+  here.train(5);
+  constexpr uint64_t kBytes = 3 * sizeof(float) * 20007;
+  REQUIRE(here.ask(1, 5).state() == CutProgress::WRITING);
+  SECTION("abandoned") {
+    here.ask(1, 5, true);
+  }
+  SECTION("not asked for") {
+    here.pass(30 * kSecond + 1);
+    here.snapshots.on_tick();
+  }
+  SECTION("cut anew") {
+    REQUIRE(here.ask(1, 9).state() == CutProgress::CUTTING);
+    CHECK(here.snapshots.cut_bytes() == 2 * kBytes);
+    here.ask(1, 9, true);
+  }
+  CHECK(here.snapshots.cut_bytes() == kBytes);
+  here.store.writes[0](Error{ErrorCode::kSystem, "no space left"});
+  CHECK(here.snapshots.cut_bytes() == 0);
+}
+
+TEST_CASE("a part that is cut or written for one snapshot is not cut for another") {
+  Coordinator here;
+  REQUIRE(here.open(here.job));
+  here.train(5);
+  const auto refusal = [&] {
+    proto::AskCut question;
+    question.set_job(kPart.first);
+    question.set_snapshot(2);
+    question.set_round(9);
+    const auto answer = here.snapshots.take_cut(question);
+    return answer ? "" : answer.error().message;
+  };
+  SECTION("cut") {
+    REQUIRE(here.ask(1, 9).state() == CutProgress::CUTTING);
+  }
+  SECTION("written") {
+    REQUIRE(here.ask(1, 5).state() == CutProgress::WRITING);
+  }
+  CHECK_THAT(refusal(), Contains("snapshot 1") && Contains("is being taken"));
+  here.ask(1, 9, true);  // the first snapshot is over
+  CHECK(refusal().empty());
+}
+
 TEST_CASE("a cut ends with its part, or when no box asks for it any more") {
   Coordinator here;
   REQUIRE(here.open(here.job));

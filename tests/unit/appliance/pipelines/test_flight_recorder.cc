@@ -27,6 +27,27 @@ class Folder {
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
   std::string path() const { return path_; }
+
+  // A file beside the folder.
+  class Target {
+   public:
+    explicit Target(const Folder& folder) : path_(folder.path() + "-target") {
+      std::ofstream(path_) << kText;
+    }
+    ~Target() { fs::remove(path_); }
+    Target(const Target&) = delete;
+    Target& operator=(const Target&) = delete;
+    std::string path() const { return path_; }
+    bool is_untouched() const {
+      std::string text;
+      std::getline(std::ifstream(path_), text);
+      return text == kText;
+    }
+
+   private:
+    static constexpr const char* kText = "untouched";
+    std::string path_;
+  };
   std::set<std::string> names() const {
     std::set<std::string> names;
     for (const auto& entry : fs::directory_iterator(path_)) names.insert(entry.path().filename());
@@ -56,6 +77,23 @@ void write_left(const FlightRecorder& recorder, uint32_t pipeline, uint32_t chun
 }
 
 }  // namespace
+
+TEST_CASE("links in the directory lead nowhere") {
+  const Folder folder;
+  const Folder::Target target(folder);
+  SECTION("the lock") {
+    fs::create_symlink(target.path(), folder.path() + "/lock");
+    const auto recorder = start(folder.path());
+    CHECK_THAT(recorder->warning(), Contains("in memory only"));
+  }
+  SECTION("a ring that a crash seems to have left") {
+    fs::create_symlink(target.path(), folder.path() + "/pipeline-0.ring");
+    const auto recorder = start(folder.path());
+    CHECK(recorder->crash_file().empty());
+    CHECK_FALSE(fs::is_symlink(folder.path() + "/pipeline-0.ring"));
+  }
+  CHECK(target.is_untouched());
+}
 
 TEST_CASE("each pipeline has a ring, of a power of two records, which a copy shows") {
   const Folder folder;

@@ -69,7 +69,7 @@ Part make_part(PartHead head) {
     }
   }
   auto cut = std::move(*pipeline::StateCut::create(*part.shard, 10));
-  cut->copy_resting(*part.shard, 1000);
+  cut->copy_resting(*part.shard);
   REQUIRE(cut->copied() == cut->chunk_count());
   part.cuts = {std::move(cut)};
   part.head = std::move(head);
@@ -253,6 +253,33 @@ TEST_CASE("the last two snapshots are kept, and one that was never completed doe
   missing.number = *make_next(folder.path, "bert/large");
   CHECK_THAT(finish(folder.path, missing).error().message, Contains("storage that all"));
   CHECK(load_all(folder, head_of(0, 1, {{"a", 0, 2048}}))->number == 4);
+}
+
+TEST_CASE("a damaged manifest matters only to those who ask for it, or if it is the newest") {
+  const Folder folder;
+  const PartHead head = head_of(0, 1, {{"a", 0, 2048}});
+  const auto damage = [&](uint64_t number) {
+    std::ofstream(number_folder(folder.path, head.job, number) + "/manifest.json") << "{";
+  };
+  write_all(folder);
+  write_all(folder);
+  damage(1);
+  CHECK(load_all(folder, head)->number == 2);
+  write_all(folder);
+  damage(3);
+  CHECK_THAT(load_all(folder, head).error().message, Contains("is damaged") && Contains("/3/"));
+}
+
+TEST_CASE("a folder that cannot be read is an error, not an empty one") {
+  const Folder folder;
+  const PartHead head = head_of(0, 1, {{"a", 0, 2048}});
+  CHECK(load_all(folder, head)->number == 0);  // there is no folder of the job yet
+  std::ofstream(job_folder(folder.path, head.job)) << "not a folder";
+  CHECK_THAT(load_all(folder, head).error().message, Contains("cannot read the folder"));
+  std::vector<Error> damaged;
+  CHECK(list(folder.path, head.job, damaged).empty());
+  CHECK(damaged.size() == 1);
+  CHECK(jobs(folder.path).empty());
 }
 
 TEST_CASE("every job name becomes a valid folder name") {

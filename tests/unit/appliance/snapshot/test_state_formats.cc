@@ -71,7 +71,7 @@ TEST_CASE("a snapshot's file has the bytes of format 1") {
     chunk.optimizer_state[index] = -chunk.weights[index];
   }
   auto cut = std::move(*pipeline::StateCut::create(*shard, 10));
-  cut->copy_resting(*shard, 1);
+  cut->copy_resting(*shard);
 
   const std::string path = temporary_path();
   const auto written = write_part(path, kHead, {std::move(cut)}, kNotStopped);

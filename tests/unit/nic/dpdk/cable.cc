@@ -3,6 +3,7 @@
 #include <rte_eth_ring.h>
 
 #include <catch2/catch.hpp>
+#include <sstream>
 
 #include "nic/dpdk/eal.h"
 
@@ -37,11 +38,14 @@ Cable::~Cable() {
   for (rte_ring* ring : to_left_) rte_ring_free(ring);
 }
 
-nic::DpdkInterfaceOptions options_for(const std::string& device, const std::string& address,
+nic::DpdkInterfaceOptions options_for(const std::string& device, const std::string& addresses,
                                       uint32_t pipelines) {
   nic::DpdkInterfaceOptions options;
   options.devices = {device};
-  options.interface.addresses = {*nic::parse_interface_address(address)};
+  std::istringstream words(addresses);
+  for (std::string word; words >> word;) {
+    options.interface.addresses.push_back(*nic::parse_interface_address(word));
+  }
   options.interface.mtu = 9000;
   options.queue_nodes.assign(pipelines, SOCKET_ID_ANY);
   for (uint32_t index = 0; index < pipelines; ++index) {

@@ -32,8 +32,8 @@ class Cable {
   std::vector<rte_ring*> to_left_;
 };
 
-// Returns interface options with these addresses and the default ports.
-nic::DpdkInterfaceOptions options_for(const std::string& device, const std::string& address,
+// Returns interface options with these addresses, separated by spaces, and the default ports.
+nic::DpdkInterfaceOptions options_for(const std::string& device, const std::string& addresses,
                                       uint32_t pipelines);
 
 // Aborts the test with the error's text.

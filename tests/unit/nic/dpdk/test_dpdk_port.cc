@@ -98,6 +98,26 @@ TEST_CASE("a packet of either family and any size arrives unchanged") {
   }
 }
 
+TEST_CASE("an answer leaves from the address that the packet came to") {
+  Pair pair(1, "10.7.0.1/24 10.7.0.11/24");
+  const NumaArena memory = patterned_memory(64);
+  for (const char* used : {"10.7.0.11", "10.7.0.1"}) {
+    const nic::Endpoint box = *nic::parse_endpoint(used, pair.box[0].local().port);
+    const nic::TxPacket question = packet_to(box, memory.data(), 64);
+    REQUIRE(pair.worker[0].tx_burst({&question, 1}) == 1);
+    pair.settle();  // the first packet to a neighbour is replaced by an ARP request
+    REQUIRE(pair.worker[0].tx_burst({&question, 1}) == 1);
+    std::array<nic::RxPacket, limits::kBurstPackets> burst;
+    REQUIRE(pair.box[0].rx_burst(burst) == 1);
+    CHECK(burst[0].to == box.address);
+    nic::TxPacket answer = packet_to(burst[0].from, memory.data(), 64);
+    answer.from = &burst[0].to;
+    REQUIRE(pair.box[0].tx_burst({&answer, 1}) == 1);
+    REQUIRE(pair.worker[0].rx_burst(burst) == 1);
+    check_arrived(burst[0], answer, box);
+  }
+}
+
 TEST_CASE("a large payload is sent in place, and its memory is held until it has been read") {
   Pair pair;
   const NumaArena memory = patterned_memory(1 << 16);

@@ -62,6 +62,7 @@ TEST_CASE("a datagram has its payload without padding, and its sender") {
     REQUIRE(verdict_of(bytes, interface, datagram) == Verdict::kUdp);
     const bool ipv6 = datagram.from.ipv6;
     CHECK(datagram.from == *parse_endpoint(ipv6 ? "fd00::2" : "10.0.0.2", 4000));
+    CHECK(datagram.to == parse_endpoint(ipv6 ? "fd00::1" : "10.0.0.1", 0)->address);
     CHECK(datagram.to_port == (ipv6 ? 9543 : 9542));
     REQUIRE(datagram.bytes == 9);
     CHECK(Bytes(datagram.data, datagram.data + 9) == from_hex("010203040506070809"));

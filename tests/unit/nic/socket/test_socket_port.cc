@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "nic/socket/port.h"
+#include "nic/socket/receive_room.h"
 #include "nic/wire/chunk_layout.h"
 
 namespace pbox::nic {
@@ -188,6 +189,78 @@ TEST_CASE("an unconnected port sends each packet to its own address") {
   for (size_t index = 0; index < 20; ++index) {
     const Bytes& actual = index % 5 < 3 ? at_one.packets[next_one++] : at_two.packets[next_two++];
     REQUIRE((actual == burst.wire(index)));
+  }
+}
+
+TEST_CASE("a port on all addresses reports the address that packets came to, and sends from it") {
+  struct Case {
+    const char *box, *used, *reported;
+  };
+  std::vector<Case> cases = {{"0.0.0.0", "127.0.0.2", "127.0.0.2"},
+                             {"0.0.0.0", "127.0.0.1", "127.0.0.1"}};
+  if (ipv6_here()) {
+    cases.push_back({"::", "::1", "::1"});
+    cases.push_back({"::", "127.0.0.3", "::ffff:127.0.0.3"});
+  }
+  for (const Case& each : cases) {
+    for (const bool offload : {true, false}) {
+      INFO(each.box << " used as " << each.used << ", offload " << offload);
+      SocketPort box = open(each.box, {}, offload);
+      Endpoint used = *parse_endpoint(each.used, box.local().port);
+      // Its own address is another: only packets from `used` reach it.
+      SocketPort worker = open(used.ipv6 ? "::1" : "127.0.0.9", used, offload);
+      send_all(worker, Burst({1408}));
+      std::array<RxPacket, 1> asked;
+      pollfd wait{box.event_fd(), POLLIN, 0};
+      REQUIRE(poll(&wait, 1, 2000) == 1);
+      REQUIRE(box.rx_burst(asked) == 1);
+      CHECK(asked[0].to == parse_endpoint(each.reported, 0)->address);
+      Burst answers({1408, 1408, 1408, 200}, asked[0].from);
+      for (TxPacket& packet : answers.packets) packet.from = &asked[0].to;
+      send_all(box, answers);
+      require_same(receive(worker, 4), answers);
+    }
+  }
+}
+
+TEST_CASE(
+    "an answer from an address that this host has lost is counted, and others are segmented") {
+  SocketPort box = open("0.0.0.0");
+  SocketPort worker = open("127.0.0.9", *parse_endpoint("127.0.0.2", box.local().port));
+  if (!box.capabilities().segmentation_offload) return;
+  const LocalAddress lost = parse_endpoint("198.51.100.7", 0)->address;
+  const LocalAddress own = parse_endpoint("127.0.0.2", 0)->address;
+  Burst burst(std::vector<uint32_t>(7, 1408), worker.local());
+  for (size_t index = 0; index < 7; ++index) burst.packets[index].from = index < 4 ? &lost : &own;
+  REQUIRE(box.tx_burst(burst.packets) == 7);
+  CHECK(box.counters().get(PortCounter::kSendFailures) == 4);
+  CHECK(box.capabilities().segmentation_offload);
+  const auto received = receive(worker, 3);
+  REQUIRE(received.packets.size() == 3);
+  CHECK((received.packets[2] == burst.wire(6)));
+}
+
+TEST_CASE("as many packets as the receive buffer is said to hold wait unread, and none is lost") {
+  constexpr uint32_t kBufferBytes = 1u << 20;
+  for (const uint32_t fragment_bytes : {512u, 1408u, 8192u, 32768u}) {
+    for (const bool offload : {false, true}) {
+      auto box = SocketPort::open({.local = *parse_endpoint("127.0.0.1", 0),
+                                   .receive_buffer_bytes = kBufferBytes,
+                                   .segmentation_offload = offload});
+      REQUIRE(box.ok());
+      const uint32_t buffer_bytes = box->capabilities().receive_buffer_bytes;
+      const size_t count = receivable_bytes(buffer_bytes, fragment_bytes) / fragment_bytes;
+      INFO(count << " fragments of " << fragment_bytes << ", offload " << offload);
+      REQUIRE(count > 0);
+      SocketPort worker = open("127.0.0.1", box->local(), offload);
+      const Burst burst(std::vector<uint32_t>(count, fragment_bytes));
+      for (size_t sent = 0; sent < count;) {
+        const size_t taken = worker.tx_burst(std::span(burst.packets).subspan(sent));
+        REQUIRE(taken > 0);
+        sent += taken;
+      }
+      require_same(receive(*box, count), burst);
+    }
   }
 }
 

@@ -34,6 +34,25 @@ void push_at(Box& box, const JobOptions& job, uint32_t round, uint32_t chunk,
 
 }  // namespace
 
+TEST_CASE("time in which the box itself stood still is charged to no rank") {
+  Box box;
+  const JobOptions job{.workers = 2};
+  auto& shard = box.admit(job);
+  box.now_ns = 1000 * kMs;
+  box.push_chunk(job, 0, 1.0f, 0, 0);
+  // The box runs for 3 ms more, then not for 15 s.
+  box.now_ns = 16'003 * kMs;
+  box.engine.discount_standstill(15'000 * kMs);
+  box.engine.tick(box.now_ns);
+  CHECK(shard.sessions()[1].awaited_ns.get() == 3 * kMs);
+  box.now_ns += 4 * kMs;
+  box.push_chunk(job, 1, 1.0f, 0, 0);
+  box.take_all();
+  CHECK(shard.sessions()[1].late_ns.get() == 7 * kMs);
+  CHECK(shard.stragglers.worst(0).late_ns.get() == 7 * kMs);
+  CHECK(shard.stragglers.skews().sum_ns() == 7 * kMs);
+}
+
 TEST_CASE("the last rank is charged with the time since the last arrival but one") {
   Box box;
   const JobOptions job{.workers = 3};

@@ -177,19 +177,20 @@ TEST_CASE("a parked read is released at the clock that its rule names") {
   CHECK(releases(spec, 5, 3));
 }
 
-TEST_CASE("draws are uniform, and independent for each epoch, rank and round") {
+TEST_CASE("draws are uniform, and independent for each job, rank and round") {
   std::set<double> drawn;
   std::vector<uint32_t> tenths(10, 0);
   double sum = 0;
-  for (uint32_t epoch = 1; epoch <= 10; ++epoch) {
+  for (uint32_t job = 1; job <= 10; ++job) {
+    const uint64_t seed = seed_of("job " + std::to_string(job));
     for (uint32_t rank = 0; rank < 10; ++rank) {
       for (uint64_t round = 0; round < 100; ++round) {
-        const double value = draw(epoch, rank, round);
+        const double value = draw(seed, rank, round);
         REQUIRE((value >= 0 && value < 1));
         ++tenths[static_cast<size_t>(value * 10)];
         sum += value;
         drawn.insert(value);
-        REQUIRE(draw(epoch, rank, round) == value);
+        REQUIRE(draw(seed, rank, round) == value);
       }
     }
   }

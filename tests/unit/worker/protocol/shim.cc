@@ -133,6 +133,7 @@ Answer Shim::status(uint32_t chunk, uint32_t round, uint64_t received_mask,
                     uint16_t missing_workers, uint16_t first_missing_rank) {
   Answer answer = result(chunk, round, 0, 0);
   answer.header.set_type(wire::PacketType::kStatus);
+  answer.header.timestamp_us = static_cast<uint32_t>(now_ns / 1000);  // was asked just now
   const wire::StatusPayload status{.received_mask = received_mask,
                                    .finished_round = round,
                                    .missing_workers = missing_workers,

@@ -77,9 +77,13 @@ TEST_CASE("a chunk larger than the window is pushed alone") {
   Shim shim({.tensor_chunks = {3}, .window_bytes = 100});
   shim.start(0);
   for (uint32_t chunk = 0; chunk < 3; ++chunk) {
-    const auto pushed = shim.take_all();
-    REQUIRE(pushed.size() == 4);
-    CHECK(pushed[0].header.chunk == chunk);
+    for (uint32_t fragment = 0; fragment < 4; ++fragment) {
+      const auto pushed = shim.take_all(PacketType::kPush);
+      REQUIRE(pushed.size() == 1);
+      CHECK(pushed[0].header.chunk == chunk);
+      CHECK(pushed[0].header.fragment == fragment);
+      shim.deliver(shim.status(chunk, 0, (2u << fragment) - 1));
+    }
     shim.deliver_result(chunk, 0, 1.0f);
   }
   CHECK_FALSE(shim.exchange.busy(0));

@@ -98,4 +98,83 @@ TEST_CASE("chunks whose successors are back no longer count as on the path") {
   CHECK(pushed_chunks(shim).empty());  // it made room long ago
 }
 
+// Returns the fragments that were pushed, and the number of PULLs in `pulls`.
+std::vector<uint16_t> pushed_fragments(Shim& shim, size_t& pulls) {
+  std::vector<uint16_t> fragments;
+  pulls = 0;
+  for (const Pushed& packet : shim.take_all()) {
+    if (packet.header.type() == PacketType::kPull) ++pulls;
+    if (packet.header.type() == PacketType::kPush) fragments.push_back(packet.header.fragment);
+  }
+  return fragments;
+}
+
+TEST_CASE("an idle lane sends no more of a chunk than its credit, and asks before it goes on") {
+  Shim shim({.credit_bytes = 3 * kFragmentBytes});
+  size_t pulls = 0;
+  shim.start(0, 1.0f);
+  // two of three slots: the PULL takes one too
+  CHECK(pushed_fragments(shim, pulls) == std::vector<uint16_t>{0, 1});
+  CHECK(pulls == 1);
+  CHECK(pushed_fragments(shim, pulls).empty());
+  shim.deliver(shim.status(0, 0, 0b0011));
+  CHECK(pushed_fragments(shim, pulls) == std::vector<uint16_t>{2, 3});
+  CHECK(pulls == 0);
+  CHECK(shim.exchange.statistics().retransmitted_fragments == 0);
+  shim.deliver_result(0, 0, 5.0f);
+  CHECK(shim.exchange.take_completed() == std::vector<uint32_t>{0});
+}
+
+TEST_CASE("a lane whose credit is below a fragment sends one at a time") {
+  Shim shim({.credit_bytes = kFragmentBytes / 2});
+  size_t pulls = 0;
+  shim.start(0, 1.0f);
+  for (uint16_t fragment = 0; fragment < 4; ++fragment) {
+    CHECK(pushed_fragments(shim, pulls) == std::vector<uint16_t>{fragment});
+    CHECK(pulls == (fragment < 3 ? 1 : 0));
+    if (fragment < 3) shim.deliver(shim.status(0, 0, (2u << fragment) - 1));
+  }
+}
+
+TEST_CASE("a fragment of a portion that is lost is sent again") {
+  Shim shim({.credit_bytes = 3 * kFragmentBytes});
+  size_t pulls = 0;
+  shim.start(0, 1.0f);
+  CHECK(pushed_fragments(shim, pulls).size() == 2);
+  shim.deliver(shim.status(0, 0, 0b0010));
+  CHECK(pushed_fragments(shim, pulls) == std::vector<uint16_t>{0, 2, 3});
+  CHECK(shim.exchange.statistics().retransmitted_fragments == 1);
+}
+
+TEST_CASE("an answer from before the last portion does not send that portion again") {
+  Shim shim({.credit_bytes = 3 * kFragmentBytes});
+  size_t pulls = 0;
+  shim.start(0, 1.0f);
+  CHECK(pushed_fragments(shim, pulls).size() == 2);
+  const Answer old = shim.status(0, 0, 0b0011);
+  shim.now_ns += 100'000;
+  shim.deliver(old);
+  CHECK(pushed_fragments(shim, pulls) == std::vector<uint16_t>{2, 3});
+  shim.deliver(old);
+  CHECK(pushed_fragments(shim, pulls).empty());
+  CHECK(shim.exchange.statistics().retransmitted_fragments == 0);
+}
+
+TEST_CASE("a chunk of one element takes as much credit as a whole fragment") {
+  worker::SessionSpec session;
+  session.epoch = 1;
+  session.fragment_bytes = kFragmentBytes;
+  session.chunk_bytes = kChunkBytes;
+  session.pipelines.push_back({kSpi, 4 * kFragmentBytes, *nic::parse_endpoint("10.0.0.1", 9542)});
+  session.chunk_pipeline.assign(10, 0);
+  worker::Exchange exchange(
+      session, std::vector<worker::TensorSpec>(10, {.name = "t", .elements = 1}), {}, 1);
+  std::vector<float> values(10);
+  for (uint32_t tensor = 0; tensor < values.size(); ++tensor) {
+    auto* value = reinterpret_cast<std::byte*>(&values[tensor]);
+    exchange.start({.tensor = tensor, .input = value, .output = value});
+  }
+  CHECK(exchange.to_send(0, kStartNs).size() == 4);
+}
+
 }  // namespace pbox::test

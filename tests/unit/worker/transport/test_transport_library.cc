@@ -31,7 +31,8 @@ TEST_CASE("a missing library is named, with the loader's reason and the remedy")
   CHECK(transport.error().code == ErrorCode::kNotFound);
   CHECK_THAT(transport.error().message,
              Contains("'absent_kind:device=1:2'") && Contains("libpbox_absent_kind.so.1") &&
-                 Contains("No such file") && Contains("beside libpbox.so") && Contains("'socket'"));
+                 Contains("No such file") && Contains("package libpbox-absent_kind") &&
+                 Contains("'socket'"));
 }
 
 TEST_CASE("a transport library serves the libpbox of its own release only") {

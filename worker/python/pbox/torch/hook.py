@@ -2,6 +2,7 @@
 
 import atexit
 import collections
+import contextlib
 import threading
 import time
 import warnings
@@ -14,6 +15,8 @@ from ..errors import InvalidArgument, PboxError, ResourceExhausted, SystemFailur
 from .process_group import with_process_group
 
 _WATCH_PERIOD_MAX_S = 0.5
+_RESTART = ("This rank has left the job, because its gradients and the others' can no longer be "
+            "matched: restart all ranks from a checkpoint")
 
 
 class DDPCommHook:
@@ -33,8 +36,13 @@ class DDPCommHook:
 
     Gradients are float32, float16 or bfloat16 in host memory. A bucket on a GPU fails with an error
     that says so. A failed exchange fails backward() with a RuntimeError that has the same text;
-    `last_error` is the PboxError itself. After a Timeout the late exchange still owns its
-    gradients: leave the job, or run the step again once the late rank is back.
+    `last_error` is the error itself.
+
+    The first failure, a Timeout too, ends the job on this rank. The other ranks may have received
+    the result that this rank has not, so a step that is run again would be matched with their next
+    one, and the replicas would differ. The hook leaves the job, every later backward() fails with
+    the same error, and the other ranks fail as soon as they need this one. Restart all ranks from a
+    checkpoint.
     """
 
     def __init__(self, model, **options):
@@ -51,7 +59,9 @@ class DDPCommHook:
             raise
         self._memory = BucketMemory(self.client)
         self._exchanges = collections.deque()
-        self._stop = threading.Event()
+        self._failure_lock = threading.Lock()
+        self._wake = threading.Event()  # set when the hook has failed or is closed
+        self._closing = False
         self._watch_thread = threading.Thread(target=self._watch, name="pbox-watch", daemon=True)
         self._watch_thread.start()
         atexit.register(self.close)
@@ -62,9 +72,10 @@ class DDPCommHook:
                       if parameter.requires_grad]
         # An id is unique only while its object lives, so the parameters are kept.
         self._parameters = [parameter for _, parameter in parameters]
-        return {id(parameter): self.client.register(name, parameter.detach().contiguous(),
+        # DDP's buckets have gradients in the parameters' order of memory, the same on every rank.
+        return {id(parameter): self.client.register(name, parameter.detach().reshape(-1),
                                                     priority=len(parameters) - position)
-                for position, (name, parameter) in enumerate(parameters)}
+                for position, (name, parameter) in enumerate(parameters) if parameter.numel() > 0}
 
     # DDP checks the second parameter's name and both annotations.
     def __call__(self, state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -78,12 +89,17 @@ class DDPCommHook:
         return exchange.future
 
     def _start(self, exchange, bucket):
-        parameters = bucket.parameters()
-        exchange.expect([self._tensor(parameter) for parameter in parameters],
+        if self.last_error is not None:
+            raise self.last_error
+        pairs = [(self._tensor(parameter), gradient) for parameter, gradient
+                 in zip(bucket.parameters(), bucket.gradients()) if parameter.numel() > 0]
+        if not pairs:
+            return exchange.finish()
+        exchange.expect([tensor for tensor, _ in pairs],
                         time.monotonic() + self.client.wait_timeout_ms / 1000)
         self._memory.register(bucket)
         self._exchanges.append(exchange)
-        for tensor, gradient in zip(exchange.tensors, bucket.gradients()):
+        for tensor, gradient in pairs:
             self.client.push_pull(tensor, gradient, callback=exchange.tensor_done)
 
     def _tensor(self, parameter):
@@ -96,21 +112,40 @@ class DDPCommHook:
 
     def _watch(self):
         """Ends every exchange whose deadline has passed. An operation that waits for a straggler
-        ends by itself only if the job fails, and backward() would wait for ever."""
+        ends by itself only if the job fails, and backward() would wait for ever. After the first
+        failure it leaves the job; an I/O thread that reports a failure cannot do so itself."""
         period_s = min(_WATCH_PERIOD_MAX_S, self.client.wait_timeout_ms / 4000)
-        while not self._stop.wait(period_s):
+        while not self._wake.wait(period_s):
             while self._exchanges and self._exchanges[0].done:
                 self._exchanges.popleft()
             # All deadlines are equally long, so the oldest exchange is the first to miss its own.
             if self._exchanges and time.monotonic() > self._exchanges[0].deadline:
-                exchange = self._exchanges.popleft()
-                exchange.finish(self._late(exchange))
+                self.fail(self._late(self._exchanges[0]))
+        if not self._closing:
+            # Ends what is in flight, so that no bucket is read or written afterwards.
+            with contextlib.suppress(PboxError):  # the application may have closed the client
+                self.client.leave()
+            for exchange in tuple(self._exchanges):
+                exchange.finish(self.last_error)
+
+    def fail(self, error):
+        """Notes a failure of an exchange. Returns the error that the exchange has to raise."""
+        with self._failure_lock:
+            if self.last_error is None:
+                text = f"{error}. {_RESTART}"
+                self.last_error = (type(error)(text, error.status) if isinstance(error, PboxError)
+                                   else PboxError(f"{type(error).__name__}: {text}"))
+            self._wake.set()
+            return self.last_error
 
     def _late(self, exchange):
         """Returns the error that names the rank or box that is late."""
         for tensor in exchange.tensors:
             try:
                 self.client.wait(tensor, timeout_ms=1)
+            except Timeout as error:
+                return Timeout(str(error).replace(
+                    " after 1 ms", f" after {self.client.wait_timeout_ms} ms", 1))
             except PboxError as error:
                 return error
         return Timeout(f"no result for {exchange.tensors[0].name} and the rest of its bucket "
@@ -119,7 +154,8 @@ class DDPCommHook:
     def close(self):
         """Leaves the job, after which gradients cannot be exchanged. May be called again."""
         atexit.unregister(self.close)
-        self._stop.set()
+        self._closing = True
+        self._wake.set()
         if self._watch_thread is not threading.current_thread():
             self._watch_thread.join()
         self.client.close()
@@ -209,7 +245,7 @@ class _Exchange:
                 return
             self.done = True
         if error is not None:
-            self._error = self._hook.last_error = error
+            self._error = self._hook.fail(error)
         self._ended.set_result(None)
 
     def _result(self, _):

@@ -2,11 +2,14 @@
 
 import contextlib
 import functools
+import warnings
 
 import torch
 
 from ..client import Client
 from ..errors import InvalidArgument
+from . import _layout
+from ._sent import sent_gradient
 from .hyper_parameters import HyperParameters
 from .process_group import with_process_group
 
@@ -14,11 +17,13 @@ from .process_group import with_process_group
 class _Slot:
     """A parameter, its tensor in the job, and its progress in this step."""
 
-    __slots__ = ("parameter", "tensor", "pushed", "pending")
+    __slots__ = ("parameter", "tensor", "weights", "sent", "pushed", "pending")
 
-    def __init__(self, parameter, tensor):
+    def __init__(self, parameter, tensor, weights):
         self.parameter = parameter
         self.tensor = tensor
+        self.weights = weights  # the parameter's elements in the order of memory
+        self.sent = sent_gradient(parameter)
         self.pushed = False  # in this step
         self.pending = False  # its new weights may not have arrived yet
 
@@ -44,12 +49,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
             optimizer.step()
 
     Takes the options of pbox.Client and joins the job. Every rank starts from rank 0's weights.
-    Each gradient is sent as soon as backward() has computed it; `.grad` is None afterwards. The
+    Each gradient is sent as soon as backward() has computed it. Until step() `.grad` refuses every
+    use, since gradients on the box cannot be clipped or unscaled here; afterwards it is None. The
     layer needed first in the next forward goes first, and the new weights are written in place. A
     layer's next forward waits for that layer alone. model.state_dict() and a forward in eval mode
     wait for all weights. Call synchronize() before reading weights in another way.
 
-    Without a model, give `named_parameters`. step() then waits for all weights.
+    Without a model, give `named_parameters`. step() then waits for all weights. After a Timeout
+    step() can be called again: it sends and waits for what is left.
+
+    Buffers, such as the running statistics of BatchNorm, are not exchanged: each rank has its own.
 
     The box divides by the number of ranks, so the gradient is the mean. A parameter without a
     gradient on this rank contributes zeros, so that no rank waits for it. The learning rate of a
@@ -70,7 +79,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._hyper_parameters = HyperParameters(optimizer)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._model = model
-        self._step_open = False
+        self._step_open = False  # a gradient of this step was sent
+        self._step_ends = False  # step() was called and has not returned
+        self._loss = None
         self._accumulating = False
         self._root_called = False
         self._layers = []
@@ -78,6 +89,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.client = Client(mode="optimize", **with_process_group(model, options))
         try:
             self._slots = self._register(named_parameters or model.named_parameters())
+            warn_of_statistics(model, self.client.world_size)
             self._set_box_optimizer()
             self.client.join()
             self._init_weights()
@@ -96,9 +108,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise InvalidArgument(f"{len(mine) - len(named)} parameters of the optimizer are "
                                   "not among the named parameters")
         self._group_index = mine
-        return [_Slot(parameter, self.client.register(name, parameter.detach(),
-                                                      priority=len(named) - position))
-                for position, (name, parameter) in enumerate(named.values())]
+        slots = []
+        for position, (name, parameter) in enumerate(named.values()):
+            if parameter.numel() == 0:
+                continue  # nothing to optimize
+            weights = _flat(name, parameter.detach())
+            tensor = self.client.register(_layout.name_with_order(name, parameter), weights,
+                                          priority=len(named) - position)
+            slots.append(_Slot(parameter, tensor, weights))
+        return slots
 
     def _set_box_optimizer(self):
         hyper = self._hyper_parameters
@@ -113,13 +131,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _init_weights(self):
         for slot in self._slots:
-            self.client.init_weights(slot.tensor, slot.parameter.detach())
+            self.client.init_weights(slot.tensor, slot.weights)
             slot.pending = True
         self.synchronize()
 
     def _install_hooks(self):
         self._nodes = []
         for slot in self._slots:
+            self._handles.append(slot.parameter.register_hook(
+                functools.partial(self._gradient_comes, slot)))
             ready = functools.partial(self._gradient_ready, slot)
             if hasattr(slot.parameter, "register_post_accumulate_grad_hook"):
                 self._handles.append(slot.parameter.register_post_accumulate_grad_hook(ready))
@@ -146,14 +166,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._handles.append(self._model._register_state_dict_hook(
             lambda *_: self.synchronize()))
 
-    def _gradient_ready(self, slot, *_):
-        if self._accumulating:
-            return
+    @staticmethod
+    def _gradient_comes(slot, _):
         if slot.pushed:
             raise RuntimeError(
                 f"the gradient of {slot.tensor.name} was computed twice before step(): call step() "
                 "after each backward(), or run all but the last under no_sync()")
-        self._push(slot, slot.parameter.grad)
+
+    def _gradient_ready(self, slot, *_):
+        if not self._accumulating:
+            self._push(slot, slot.parameter.grad)
 
     def _push(self, slot, gradient):
         if not self._step_open:
@@ -162,9 +184,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise InvalidArgument(f"the gradient of {slot.tensor.name} is sparse: the box takes "
                                   "dense gradients only")
         self._wait(slot)
-        # Removed, so that zero_grad() cannot overwrite what libpbox may still read.
-        slot.parameter.grad = None
-        self.client.push_pull(slot.tensor, gradient.contiguous(), slot.parameter.detach())
+        # Replaced, so that zero_grad() cannot overwrite what libpbox may still read.
+        slot.parameter.grad = slot.sent
+        gradient = _layout.like(gradient, slot.parameter)
+        self.client.push_pull(slot.tensor, _layout.flat(gradient), slot.weights)
         slot.pushed = slot.pending = True
 
     def _open_step(self):
@@ -172,9 +195,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         learning_rate = self._hyper_parameters.learning_rate()
         if learning_rate != self._learning_rate:
             self.synchronize()
-            # No rank's round can end before rank 0 has pushed, so rank 0's call alone is in time.
-            if self.client.rank == 0:
-                self.client.set_learning_rate(learning_rate)
+            # All ranks, because rank 0 may be lost. The lowest rank still in the job counts, and
+            # it has set the rate before any round can end with its gradient.
+            self.client.set_learning_rate(learning_rate)
             self._learning_rate = learning_rate
         self._step_open = True
 
@@ -214,27 +237,35 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def step(self, closure=None):
         """Ends a step: sends the gradients that backward() has not sent, and zeros for parameters
-        without one. Waits for all weights if the model's forward() was not called, because then
-        no forward waits for them."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        gradients = [slot.parameter.grad for slot in self._slots]
-        if not self._step_open and all(gradient is None for gradient in gradients):
-            return loss  # like torch's optimizers: no gradient, no step
-        for slot, gradient in zip(self._slots, gradients):
+        without one. Waits for all weights if the model's forward() was not called, because then no
+        forward waits for them. After a Timeout call it again: it then sends and waits for what is
+        left, without calling the closure."""
+        if not self._step_ends:
+            self._loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    self._loss = closure()
+            if not self._step_open and all(slot.parameter.grad is None for slot in self._slots):
+                return self._loss  # like torch's optimizers: no gradient, no step
+            self._step_ends = True
+        for slot in self._slots:
             if not slot.pushed:
+                gradient = slot.parameter.grad
                 self._push(slot, torch.zeros_like(slot.parameter) if gradient is None else gradient)
-            slot.pushed = False
-        self._step_open = False
+        if not self._root_called:
+            self.synchronize()
+        self._end_step()
         if self._hyper_parameters.learning_rate() != self._learning_rate:
             raise InvalidArgument("lr was changed between backward() and step(): the box has used "
                                   "the earlier one; change it before backward() or after step()")
-        if not self._root_called:
-            self.synchronize()
-        self._root_called = False
-        return loss
+        return self._loss
+
+    def _end_step(self):
+        for slot in self._slots:
+            slot.pushed = False
+            if slot.parameter.grad is slot.sent:
+                slot.parameter.grad = None
+        self._step_open = self._step_ends = self._root_called = False
 
     @contextlib.contextmanager
     def no_sync(self):
@@ -288,3 +319,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.close()
         else:
             self._release()
+
+
+def _flat(name, weights):
+    try:
+        return _layout.flat(weights)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{name}: {error}") from None
+
+
+def warn_of_statistics(model, world_size):
+    """Warns if the ranks' running statistics will differ. SyncBatchNorm keeps them equal."""
+    kinds = torch.nn.modules.batchnorm._NormBase
+    names = [name for name, module in (model.named_modules() if model is not None else ())
+             if isinstance(module, kinds) and not isinstance(module, torch.nn.SyncBatchNorm)
+             and module.running_mean is not None]
+    if names and world_size > 1:
+        warnings.warn(
+            f"the running statistics of {len(names)} layers ({names[0]}, ...) are not exchanged: "
+            "each rank keeps its own. Average them before evaluation or a checkpoint, or train "
+            "with DistributedDataParallel and pbox.torch.DDPCommHook", stacklevel=3)

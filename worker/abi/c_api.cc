@@ -5,7 +5,10 @@
 #include <memory>
 #include <string>
 
+#include "base/version.h"
 #include "pbox/pbox.h"
+#include "worker/abi/caller_struct.h"
+#include "worker/abi/thread_error.h"
 #include "worker/client.h"
 
 using pbox::Error;
@@ -13,6 +16,10 @@ using pbox::ErrorCode;
 using pbox::Result;
 using pbox::Status;
 using pbox::worker::Client;
+using pbox::worker::has_size;
+using pbox::worker::kOptimizerBytesFirst;
+using pbox::worker::kOptionsBytesFirst;
+using pbox::worker::load_from_caller;
 using pbox::worker::Operation;
 
 struct pbox_context {
@@ -50,9 +57,19 @@ pbox_status guarded(pbox_context* context, F&& function) {
   }
 }
 
+// Returns the caller's struct; `name` is its type, `init` the function that fills it.
 template <typename T>
-bool has_size(const T* value) {
-  return value != nullptr && value->struct_size >= sizeof(T);
+Result<T> read_struct(const T* caller, size_t bytes_min, const std::string& name,
+                      const std::string& init) {
+  if (!has_size(caller, bytes_min)) {
+    return invalid(name + " must be filled by " + init + " first");
+  }
+  if (auto value = load_from_caller(caller)) return *value;
+  return invalid("the program sets a field of " + name +
+                 " that this libpbox does not have: the program's has " +
+                 std::to_string(caller->struct_size) + " bytes, that of libpbox " + pbox::kVersion +
+                 " has " + std::to_string(sizeof(T)) +
+                 "; install the libpbox that the program was built with, or leave the field at 0");
 }
 
 Status check_policy(pbox_priority_policy policy) {
@@ -166,12 +183,16 @@ Status store_number(const Result<uint32_t>& number, uint32_t* place) {
 
 }  // namespace
 
-pbox_status pbox_create(const pbox_options* options, pbox_context** context) {
+void pbox::worker::set_thread_error(const std::string& message) {
+  error_text = message;
+}
+
+pbox_status pbox_create(const pbox_options* caller_options, pbox_context** context) {
   if (context == nullptr) return fail(nullptr, invalid("context is NULL"));
   *context = nullptr;
-  if (!has_size(options)) {
-    return fail(nullptr, invalid("options must be filled by pbox_options_init first"));
-  }
+  const auto options =
+      read_struct(caller_options, kOptionsBytesFirst, "pbox_options", "pbox_options_init");
+  if (!options) return fail(nullptr, options.error());
   if (const Status sound = check_choices(*options); !sound) return fail(nullptr, sound.error());
   if (const Status sound = check_sync(*options); !sound) return fail(nullptr, sound.error());
   try {
@@ -225,23 +246,12 @@ pbox_status pbox_register_tensor(pbox_context* context, const char* name, uint64
   });
 }
 
-void pbox_optimizer_options_init(pbox_optimizer_options* options, pbox_optimizer kind) {
-  if (options == nullptr) return;
-  *options = {};
-  options->struct_size = sizeof(*options);
-  options->kind = kind;
-  const bool adam = kind == PBOX_ADAM || kind == PBOX_ADAMW;
-  options->learning_rate = adam ? 0.001f : 0.01f;  // torch.optim's defaults, where torch has one
-  options->momentum = kind == PBOX_MOMENTUM || kind == PBOX_NESTEROV ? 0.9f : 0.0f;
-  options->beta1 = 0.9f;
-  options->beta2 = 0.999f;
-  options->epsilon = 1e-8f;
-  options->weight_decay = kind == PBOX_ADAMW ? 0.01f : 0.0f;
-}
-
-pbox_status pbox_set_optimizer(pbox_context* context, const pbox_optimizer_options* options) {
+pbox_status pbox_set_optimizer(pbox_context* context,
+                               const pbox_optimizer_options* caller_options) {
   return guarded(context, [&](Client& client) -> Status {
-    if (!has_size(options)) return invalid("call pbox_optimizer_options_init on the options first");
+    const auto options = read_struct(caller_options, kOptimizerBytesFirst, "pbox_optimizer_options",
+                                     "pbox_optimizer_options_init");
+    if (!options) return options.error();
     if (options->kind < PBOX_SGD || options->kind > PBOX_ADAMW) {
       return invalid("optimizer kind " + std::to_string(options->kind) + " is unknown");
     }
@@ -385,6 +395,7 @@ pbox_status pbox_trace_chunks(pbox_context* context, uint32_t capacity) {
 
 pbox_status pbox_take_chunk_times(pbox_context* context, pbox_chunk_times* times, uint32_t* count) {
   return guarded(context, [&](Client& client) -> Status {
+    static_assert(sizeof(pbox_chunk_times) == 48, "programs have arrays of it");
     if (times == nullptr || count == nullptr) return invalid("times and count must not be NULL");
     std::vector<pbox::worker::ChunkTimes> taken(*count);
     const auto found = client.take_chunk_times(taken);

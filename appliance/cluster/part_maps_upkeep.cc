@@ -1,0 +1,167 @@
+// The changes that PartMaps makes without being asked. Each box keeps the maps of its jobs up to
+// date; the leader empties boxes and deletes maps that no job needs.
+#include <algorithm>
+#include <utility>
+
+#include "appliance/cluster/part_maps.h"
+#include "appliance/cluster/part_maps_detail.h"
+#include "base/check.h"
+
+namespace pbox::cluster {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{250};
+// A box that restarts registers again within this many ticks; one that does not loses its parts.
+constexpr uint32_t kAbsentTicks = 8;
+// The leader asks the other boxes for their jobs once in this many ticks.
+constexpr uint32_t kReportTicks = 8;
+
+}  // namespace
+
+void PartMaps::tick() {
+  timer_.expires_after(kTick);
+  timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
+    if (error || !*alive) return;
+    if (store_.health().up && entries_.loaded()) {
+      update_running_jobs();
+      if (options_.box_directory().leads()) {
+        if (++ticks_ % kReportTicks == 0 && !maps_.empty()) with_reports(nullptr);
+        evacuate_boxes();
+        delete_unused_maps();
+      }
+    }
+    tick();
+  });
+}
+
+// Leader only: moves parts off boxes that drain, and off boxes that have not been registered for a
+// while.
+void PartMaps::evacuate_boxes() {
+  PBOX_CHECK(options_.box_directory().leads());
+  std::set<std::string> absent;
+  std::vector<std::pair<std::string, std::string>> leaving;  // job, box
+  for (const auto& [job, map] : maps_) {
+    const std::set<std::string> boxes(map.boxes.begin(), map.boxes.end());
+    for (const std::string& box : boxes) {
+      const bool is_absent = address_of(box).empty();
+      if (is_absent) absent.insert(box);
+      const bool is_gone = is_absent && absent_ticks_[box] >= kAbsentTicks;
+      if (is_gone || (is_draining(box) && map.may_move)) leaving.emplace_back(job, box);
+    }
+  }
+  for (auto entry = absent_ticks_.begin(); entry != absent_ticks_.end();) {
+    entry = absent.contains(entry->first) ? std::next(entry) : absent_ticks_.erase(entry);
+  }
+  for (const std::string& box : absent) ++absent_ticks_[box];
+  std::erase_if(obstacles_, [this](const auto& entry) { return !is_draining(entry.first); });
+  for (auto& [name, obstacles] : obstacles_) {
+    const std::string& box = name;  // clang 14 does not capture structured bindings
+    const auto stays = [&](const std::string& job) {
+      return std::find(leaving.begin(), leaving.end(), std::pair(job, box)) != leaving.end();
+    };
+    const size_t erased =
+        std::erase_if(obstacles, [&](const auto& entry) { return !stays(entry.first); });
+    if (erased > 0) publish_drain_obstacle(box);
+  }
+  for (const auto& [job, box] : leaving) {
+    if (waiting_.contains(job) || candidates(job, box).empty()) continue;
+    // Parts without room elsewhere are tried again only when the boxes have reported again.
+    const bool is_stuck = obstacles_.contains(box) && obstacles_[box].contains(job);
+    if (is_stuck && ticks_ % kReportTicks != 0) continue;
+    waiting_[job];  // marks a change in progress
+    reassign_parts_of(job, box, is_draining(box) ? "it drains" : "it is no longer registered");
+  }
+}
+
+void PartMaps::state_drain_obstacle(const std::string& box, const std::string& job,
+                                    const std::string& obstacle) {
+  if (!options_.box_directory().leads()) return;
+  if (obstacle.empty() == !obstacles_[box].contains(job)) return;
+  if (obstacle.empty()) {
+    obstacles_[box].erase(job);
+  } else {
+    obstacles_[box][job] = obstacle;
+    options_.log(BoxDirectory::Severity::kWarning, "drain_stuck", obstacle);
+  }
+  publish_drain_obstacle(box);
+}
+
+// Every box shows the obstacle to operators, so it goes to the store.
+void PartMaps::publish_drain_obstacle(const std::string& box) {
+  const KeyValue* entry = drains_.find(kDrains + box);
+  if (entry == nullptr || !options_.box_directory().leads()) return;
+  std::string text;
+  for (const auto& [job, obstacle] : obstacles_[box]) {
+    text.append(text.empty() ? "" : "; ").append(obstacle);
+  }
+  store_.commit(
+      {.conditions = {{kDrains + box, entry->mod_revision}, options_.box_directory().lead_fence()},
+       .puts = {{kDrains + box, text}},
+       .deletes = {}},
+      [](const Result<Outcome>&) {});
+}
+
+// Keeps the maps of this box's jobs up to date: whether the job is over, whether its parts may
+// move, and how much memory they take.
+void PartMaps::update_running_jobs() {
+  for (const auto& [job, map] : maps_) {
+    const bool is_here = options_.has_job(job);
+    PartMap changed = map;
+    if (is_here) changed.is_over = false;
+    if (!is_here && ended_.contains(job)) changed.is_over = true;
+    if (const auto running = options_.running(job)) {
+      changed.may_move = running->may_move;
+      changed.part_memory_bytes = std::max(map.part_memory_bytes, running->part_memory_bytes);
+    }
+    if (!(changed == map)) correct(job, changed);
+  }
+  std::erase_if(ended_, [this](const std::string& job) {
+    const PartMap* map = find(job);
+    return map == nullptr || map->is_over || options_.has_job(job);
+  });
+}
+
+void PartMaps::correct(const std::string& job, const PartMap& map) {
+  if (waiting_.contains(job)) return;
+  waiting_[job];  // marks a change in progress; later ticks handle the rest
+  change(job, map, [] {});
+}
+
+// Returns true if the job has ended, or if all boxes have reported and none has it. A map that a
+// worker has asked for and never used belongs to no box, as does that of a job whose boxes all
+// crashed and whose workers are gone.
+bool PartMaps::is_unused(const std::string& job, const PartMap& map) const {
+  if (map.is_over) return true;
+  if (options_.has_job(job)) return false;
+  for (const BoxRecord& box : options_.box_directory().boxes()) {
+    if (box.name == options_.self) continue;
+    const auto report = reports_.all().find(box.name);
+    if (report == reports_.all().end()) return false;
+    const auto& jobs = report->second.jobs();
+    if (std::find(jobs.begin(), jobs.end(), job) != jobs.end()) return false;
+  }
+  return true;
+}
+
+// Leader only: deletes the maps that no job has needed for a long time.
+void PartMaps::delete_unused_maps() {
+  PBOX_CHECK(options_.box_directory().leads());
+  const auto now = std::chrono::steady_clock::now();
+  std::map<std::string, Unused> unused;
+  for (const auto& [job, map] : maps_) {
+    if (waiting_.contains(job) || !is_unused(job, map)) continue;
+    const auto known = unused_.find(job);
+    const bool is_known = known != unused_.end() && known->second.revision == revision(job);
+    Unused& entry = unused[job] = is_known ? known->second : Unused{revision(job), now};
+    if (now - entry.since < options_.delete_after) continue;
+    entry.since = now;  // if the commit fails, the next attempt comes after the same delay
+    store_.commit(
+        {.conditions = {{kJobs + job, entry.revision}, options_.box_directory().lead_fence()},
+         .puts = {},
+         .deletes = {kJobs + job}},
+        [](const Result<Outcome>&) {});
+  }
+  unused_ = std::move(unused);
+}
+
+}  // namespace pbox::cluster

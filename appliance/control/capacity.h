@@ -1,0 +1,43 @@
+// The use of a box by jobs, and its free capacity: job slots, memory, and shards and sessions on
+// each pipeline. A part counts from its first JOIN on, while it still gathers. Control thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "appliance/control/registry_context.h"
+
+namespace pbox::control {
+
+// The use of one pipeline by all parts on this box.
+struct PipelineUse {
+  uint64_t round_bytes = 0;   // bytes that they move in a round
+  uint64_t memory_bytes = 0;  // memory that they hold there
+  uint32_t shards = 0;        // at most limits::kShardsPerPipelineMax
+  uint32_t sessions = 0;      // at most limits::kSessionsPerPipelineMax
+};
+
+// Returns the use of each pipeline. `pipelines`: number of pipelines of the box.
+std::vector<PipelineUse> pipeline_use(const JobTable& jobs, uint32_t pipelines);
+
+// Number of jobs that take a job slot. All parts of a job take one slot; a backup copy takes none.
+uint32_t job_slots_taken(const JobTable& jobs);
+
+// Returns the bytes of memory that are free on a pipeline; UINT64_MAX if there is no bound.
+uint64_t free_on_pipeline(const RegistryOptions& options, uint32_t pipeline,
+                          const PipelineUse& use);
+
+// The jobs that this box could take beside those that it has.
+struct FreeCapacity {
+  uint32_t job_slots = 0;
+  uint32_t shards = 0;             // on all pipelines together
+  uint64_t memory_bytes = 0;       // on all pipelines together
+  uint64_t part_memory_bytes = 0;  // the largest part, which needs one pipeline, that would fit
+  bool operator==(const FreeCapacity&) const = default;
+};
+
+// `memory_taken_bytes`: see JobOwner.
+FreeCapacity free_capacity(const RegistryContext& context, uint32_t pipelines,
+                           uint64_t memory_taken_bytes);
+
+}  // namespace pbox::control

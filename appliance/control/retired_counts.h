@@ -1,0 +1,28 @@
+// Counts of parts that this box has had and whose pipelines have given them back: a part that moved
+// to another box, or that gathers its ranks again. A job's counters include them, because a counter
+// that falls looks to Prometheus as if all of it had been counted anew.
+//
+// Control thread.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "appliance/control/job_view.h"
+
+namespace pbox::control {
+
+class RetiredCounts {
+ public:
+  // Keeps a part's counts. To be called before its pipelines give it back.
+  void keep(const JobView& part);
+  // Adds what is kept of the job to the counts of its parts that are here.
+  void add_to(JobView& job) const;
+  // The job has no part here any more, so its counters vanish.
+  void forget(const std::string& job) { by_job_.erase(job); }
+
+ private:
+  std::map<std::string, JobView> by_job_;
+};
+
+}  // namespace pbox::control

@@ -1,0 +1,27 @@
+#include "pipeline/shard_memory.h"
+
+#include "base/check.h"
+#include "base/numa_arena.h"
+
+namespace pbox::pipeline {
+namespace {
+
+// Room that an allocator takes beside a shard's tables: headers, and pages that are not full.
+constexpr uint64_t kTablesPerOverhead = 32;
+constexpr uint64_t kOverheadBytes = 1024;
+
+}  // namespace
+
+uint64_t ShardMemory::bytes() const {
+  PBOX_DCHECK(chunks_ <= job_.job_chunk_count);
+  uint64_t tables = sizeof(JobShard) + job_.sessions.size() * sizeof(Session) +
+                    chunks_ * sizeof(Chunk) + uint64_t{job_.job_chunk_count} * sizeof(uint32_t) +
+                    StragglerLedger::reserved_bytes(chunks_) +
+                    EgressQueue::reserved_bytes(limits::kSlotRing * chunks_,
+                                                job_.delivery == wire::Delivery::kPull);
+  if (job_.relayed || job_.replicated) tables += sizeof(Uplink) + Uplink::ring_bytes(chunks_);
+  tables += tables / kTablesPerOverhead + kOverheadBytes;
+  return NumaArena::mapped_bytes(arena_bytes_) + tables;
+}
+
+}  // namespace pbox::pipeline

@@ -1,0 +1,170 @@
+// libpbox in a process that belongs to somebody else: its thread, its signals, its environment.
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <string>
+#include <thread>
+
+#include "tests/support/daemon.h"
+#include "tests/support/worker_process.h"
+
+namespace pbox::test {
+namespace {
+
+// The first line of a file in /proc that begins with `start`, without it.
+std::string line_of(const std::string& path, const std::string& start) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(start, 0) == 0) return line.substr(start.size());
+  }
+  throw std::runtime_error("no line '" + start + "' in " + path);
+}
+
+pid_t io_thread() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (line_of(entry.path() / "comm", "") == "pbox-io") return std::stoi(entry.path().filename());
+  }
+  throw std::runtime_error("there is no I/O thread");
+}
+
+// Joins alone, and returns after the I/O thread has done some work.
+void join_and_exchange(const AbiWorker& worker) {
+  float value = 1;
+  worker.tensor("t", 1);
+  worker.join();
+  worker.push_pull(0, &value, &value);
+  worker.wait(0);
+}
+
+int cpus_of(pid_t thread) {
+  cpu_set_t set;
+  require(sched_getaffinity(thread, sizeof(set), &set) == 0, "sched_getaffinity");
+  return CPU_COUNT(&set);
+}
+
+// Blocks the I/O thread from its first callback until release().
+struct Blocker {
+  std::promise<void> entered, released;
+  pbox_context* context = nullptr;
+  pbox_status statistics = PBOX_INTERNAL;  // returned within the callback
+
+  static void on_done(void* user, uint32_t, pbox_status) {
+    auto& self = *static_cast<Blocker*>(user);
+    pbox_statistics counters{};
+    counters.struct_size = sizeof(counters);
+    self.statistics = pbox_get_statistics(self.context, &counters);
+    self.entered.set_value();
+    self.released.get_future().wait();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the I/O thread may run where the main thread may, whichever thread joins") {
+  Daemon daemon;
+  const auto failure =
+      WorkerProcess([&](Line&) {
+        const AbiWorker worker({.box = daemon.control()});
+        std::string wrong;
+        std::thread([&] {
+          try {
+            cpu_set_t one;
+            CPU_ZERO(&one);
+            CPU_SET(static_cast<size_t>(sched_getcpu()), &one);
+            require(sched_setaffinity(0, sizeof(one), &one) == 0, "sched_setaffinity");
+            join_and_exchange(worker);
+          } catch (const std::exception& error) {
+            wrong = error.what();
+          }
+        }).join();
+        require(wrong.empty(), wrong);
+        require(cpus_of(io_thread()) == cpus_of(getpid()), "the I/O thread is pinned");
+      }).finish();
+  CHECK(failure == "");
+}
+
+TEST_CASE("the I/O thread blocks the signals of others, and no signal that it raises itself") {
+  Daemon daemon;
+  const auto failure =
+      WorkerProcess([&](Line&) {
+        const AbiWorker worker({.box = daemon.control()});
+        join_and_exchange(worker);
+        const std::string status = "/proc/self/task/" + std::to_string(io_thread()) + "/status";
+        const uint64_t blocked = std::stoull(line_of(status, "SigBlk:"), nullptr, 16);
+        const auto is_blocked = [&](int signal) { return (blocked >> (signal - 1) & 1) != 0; };
+        for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD, SIGALRM}) {
+          require(is_blocked(signal), "signal " + std::to_string(signal) + " is not blocked");
+        }
+        for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) {
+          require(!is_blocked(signal), "signal " + std::to_string(signal) + " is blocked");
+        }
+      }).finish();
+  CHECK(failure == "");
+}
+
+TEST_CASE("no call waits for ever behind a callback that does not return") {
+  Daemon daemon;
+  const auto failure =
+      WorkerProcess([&](Line&) {
+        const AbiWorker worker({.box = daemon.control(), .adjust = [](pbox_options& options) {
+                                  options.wait_timeout_ms = 100;
+                                }});
+        float value = 1;
+        std::vector<float> memory(5000);
+        worker.tensor("t", 1);
+        worker.join();
+        Blocker blocker;
+        blocker.context = worker.context();
+        worker.must(
+            pbox_push_pull(worker.context(), 0, &value, &value, Blocker::on_done, &blocker));
+        blocker.entered.get_future().wait();
+        require(blocker.statistics == PBOX_OK, "statistics from within a callback");
+        pbox_statistics counters{};
+        counters.struct_size = sizeof(counters);
+        const auto count = [&] { return pbox_get_statistics(worker.context(), &counters); };
+        const auto add = [&] {
+          return pbox_register_memory(worker.context(), memory.data(), memory.size() * 4);
+        };
+        require_contains(worker.must_be(PBOX_TIMEOUT, count()), "callback");
+        require_contains(worker.must_be(PBOX_TIMEOUT, add()), "callback");
+        blocker.released.set_value();
+        pbox_status status = PBOX_TIMEOUT;
+        while (status == PBOX_TIMEOUT) status = count();  // a busy machine may take longer
+        worker.must(status);
+        status = PBOX_TIMEOUT;
+        while (status == PBOX_TIMEOUT) status = add();
+        worker.must(status);  // not: registered already
+      }).finish();
+  CHECK(failure == "");
+}
+
+TEST_CASE("a malformed environment variable is named with its value and the remedy") {
+  const auto refused = [](const char* name, const char* value) -> std::string {
+    setenv(name, value, 1);
+    pbox_options options;
+    const pbox_status status = pbox_options_from_environment(&options);
+    unsetenv(name);
+    CHECK(status == PBOX_INVALID_ARGUMENT);
+    return pbox_last_error(nullptr);
+  };
+  CHECK(refused("PBOX_RANK", "two") ==
+        "the environment variable PBOX_RANK is 'two'; set it to a whole number from 0 to "
+        "4294967295, or unset it");
+  CHECK_THAT(refused("WORLD_SIZE", "-1"), Catch::Contains("WORLD_SIZE is '-1'"));
+  CHECK_THAT(refused("PBOX_CHUNK_BYTES", "4294967296"), Catch::Contains("'4294967296'"));
+  CHECK(refused("PBOX_RECOVERY", "maybe") ==
+        "the environment variable PBOX_RECOVERY is 'maybe'; set it to one of copy, none, or unset "
+        "it");
+  CHECK(refused("PBOX_SYNC_PROBABILITY", "half") ==
+        "the environment variable PBOX_SYNC_PROBABILITY is 'half'; set it to a number, or unset "
+        "it");
+  pbox_options options;
+  CHECK(pbox_options_from_environment(&options) == PBOX_OK);
+}
+
+}  // namespace pbox::test

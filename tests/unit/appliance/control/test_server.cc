@@ -1,0 +1,187 @@
+// The control server over real sockets, driven by the test's own io_context.
+#include <sys/resource.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <catch2/catch.hpp>
+
+#include "appliance/control/server.h"
+#include "nic/wire/control_frame.h"
+#include "tests/unit/appliance/control/registry_desk.h"
+
+namespace pbox::control {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using Catch::Matchers::Contains;
+
+class Service {
+ public:
+  Service() {
+    disk_ = std::move(*storage::open_state_folder(""));
+    epochs_.emplace(*disk_);
+    registry_.emplace(RegistryOptions{}, host_, *epochs_, parts_);
+    const auto note = [this](const RegistryEvent& event) { events.push_back(event); };
+    server_ = std::move(*ControlServer::start(
+        context, {.listen = "127.0.0.1", .port = 0, .on_event = note}, *registry_));
+  }
+  ~Service() {
+    server_.reset();
+    context.restart();
+    context.poll();  // handlers of closed connections
+  }
+
+  // Runs handlers until `done` is true.
+  template <typename Done>
+  void run_until(Done done) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!done()) {
+      REQUIRE(std::chrono::steady_clock::now() < end);
+      context.run_one_for(std::chrono::milliseconds(10));
+    }
+  }
+  ControlServer& server() { return *server_; }
+  JobRegistry& registry() { return *registry_; }
+  bool noted(const std::string& name) const {
+    return std::any_of(events.begin(), events.end(),
+                       [&](const RegistryEvent& event) { return event.name == name; });
+  }
+  tcp::endpoint endpoint() const { return {asio::ip::make_address("127.0.0.1"), server_->port()}; }
+
+  asio::io_context context;
+  std::vector<RegistryEvent> events;
+
+ private:
+  SynchronousHost host_{1};
+  std::unique_ptr<storage::Disk> disk_;
+  std::optional<FickleEpochs> epochs_;
+  MovableParts parts_;
+  std::optional<JobRegistry> registry_;
+  std::unique_ptr<ControlServer> server_;
+};
+
+// A worker's end of a control connection.
+struct Peer {
+  explicit Peer(Service& service) : socket(service.context) { socket.connect(service.endpoint()); }
+  void say(const proto::WorkerMessage& message) {
+    asio::write(socket, asio::buffer(*wire::frame(message)));
+  }
+  tcp::socket socket;
+};
+
+proto::WorkerMessage priorities(uint32_t tensors) {
+  proto::WorkerMessage message;
+  for (uint32_t tensor = 0; tensor < tensors; ++tensor) {
+    message.mutable_set_priorities()->add_by_tensor(INT32_MIN);  // at least five bytes each
+  }
+  return message;
+}
+
+proto::WorkerMessage join_with_tensors(uint32_t rank, uint32_t tensors) {
+  auto message = join_message("job", rank, 2);
+  message.mutable_join()->clear_tensors();
+  for (uint32_t index = 0; index < tensors; ++index) {
+    auto& tensor = *message.mutable_join()->add_tensors();
+    tensor.set_name(std::to_string(index));
+    tensor.set_elements(1);
+    tensor.set_lr_scale(1);
+  }
+  return message;
+}
+
+// While it lives the process can open no further file.
+class NoFreeDescriptors {
+ public:
+  NoFreeDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = dup(0);
+    REQUIRE(next >= 0);
+    close(next);
+    const rlimit now{static_cast<rlim_t>(next), before_.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &now) == 0);
+  }
+  ~NoFreeDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+}  // namespace
+
+TEST_CASE("a server without free file descriptors waits before it accepts again, and says so") {
+  Service service;
+  Peer peer(service);
+  {
+    const NoFreeDescriptors none;
+    service.run_until([&] { return service.noted("accept_failed"); });
+    service.context.poll();  // would not return if accepting failed over and over
+    CHECK(service.registry().connection_count() == 0);
+  }
+  service.run_until([&] { return service.registry().connection_count() == 1; });
+}
+
+TEST_CASE("a peer that does not read is dropped once too many bytes wait for it") {
+  constexpr uint32_t kTensors = 40'000;
+  Service service;
+  Peer mute(service), talker(service);
+  mute.say(join_with_tensors(0, kTensors));
+  talker.say(join_with_tensors(1, kTensors));
+  service.run_until([&] { return service.noted("job_started"); });
+  // Each of these is sent to both ranks. The one that reads gets them all.
+  std::vector<char> sink(1 << 20);
+  std::function<void()> drain = [&] {
+    talker.socket.async_read_some(asio::buffer(sink), [&](boost::system::error_code error, size_t) {
+      if (!error) drain();
+    });
+  };
+  drain();
+  const std::string message = *wire::frame(priorities(kTensors));
+  size_t queued_max = 0;
+  std::function<void()> talk = [&] {
+    asio::async_write(talker.socket, asio::buffer(message),
+                      [&](boost::system::error_code error, size_t) {
+                        if (!error && !service.noted("worker_lost")) talk();
+                      });
+  };
+  talk();
+  service.run_until([&] {
+    queued_max = std::max(queued_max, service.server().queued_bytes());
+    return service.noted("worker_lost");
+  });
+  CHECK(queued_max > (15u << 20));  // bytes were the bound, not silence
+  CHECK(queued_max <= (17u << 20));
+  CHECK(service.registry().connection_count() <= 2);
+}
+
+TEST_CASE("a peer that asks and does not read its answers is not heard until it reads") {
+  Service service;
+  Peer peer(service);
+  proto::WorkerMessage question;
+  question.mutable_ask_data_addresses();
+  std::string questions;
+  for (int count = 0; count < 10'000; ++count) questions += *wire::frame(question);
+  bool is_stuck = false;
+  size_t written = 0;
+  std::function<void()> ask = [&] {
+    peer.socket.async_write_some(asio::buffer(questions),
+                                 [&](boost::system::error_code error, size_t bytes) {
+                                   written += bytes;
+                                   if (!error && written < (64u << 20)) ask();
+                                 });
+  };
+  ask();
+  size_t at_rest = 0;
+  service.run_until([&] {
+    const size_t before = written;
+    service.context.run_for(std::chrono::milliseconds(300));
+    is_stuck = before == written && service.server().queued_bytes() > 0;
+    at_rest = service.server().queued_bytes();
+    return is_stuck || written >= (64u << 20);
+  });
+  CHECK(is_stuck);
+  CHECK(at_rest < (1u << 20));
+}
+
+}  // namespace pbox::control

@@ -1,0 +1,66 @@
+// Structs of the C ABI (pbox.h), which grow while PBOX_ABI_VERSION stays the same. A program states
+// the size of the struct that it was compiled with, which may be smaller or larger than this
+// library's. Fields are only added at the end, and 0 is their default. So a field that one side
+// does not have is 0 for the other.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+
+#include "pbox/pbox.h"
+
+namespace pbox::worker {
+
+// A struct_size beyond this is not a size: the program has not set it.
+inline constexpr uint32_t kCallerStructBytesMax = 4096;
+
+// The size of a struct whose last field ends after `end` bytes.
+template <typename T>
+constexpr uint32_t struct_bytes(size_t end) {
+  return static_cast<uint32_t>((end + alignof(T) - 1) / alignof(T) * alignof(T));
+}
+
+// The structs of release 0.1.0, whose functions took no size. No program has smaller ones.
+inline constexpr uint32_t kOptionsBytesFirst =
+    struct_bytes<pbox_options>(offsetof(pbox_options, backup) + sizeof(uint32_t));
+inline constexpr uint32_t kOptimizerBytesFirst = struct_bytes<pbox_optimizer_options>(
+    offsetof(pbox_optimizer_options, weight_decay) + sizeof(float));
+
+// Fills the first `caller_bytes` bytes at `caller` with `value`, and with 0 after its end.
+template <typename T>
+void store_for_caller(T value, T* caller, size_t caller_bytes) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const size_t known = std::min(caller_bytes, sizeof(T));
+  value.struct_size = static_cast<uint32_t>(caller_bytes);
+  std::memcpy(static_cast<void*>(caller), &value, known);
+  std::memset(reinterpret_cast<std::byte*>(caller) + known, 0, caller_bytes - known);
+}
+
+// Returns whether the caller has set struct_size, to at least `bytes_min`.
+template <typename T>
+bool has_size(const T* caller, size_t bytes_min) {
+  return caller != nullptr && caller->struct_size >= bytes_min &&
+         caller->struct_size <= kCallerStructBytesMax;
+}
+
+// Returns the caller's struct. Returns nothing if the caller's is larger than this library's and a
+// field that this library does not have is not 0. Only if has_size().
+template <typename T>
+std::optional<T> load_from_caller(const T* caller) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const size_t known = std::min<size_t>(caller->struct_size, sizeof(T));
+  const auto* bytes = reinterpret_cast<const std::byte*>(caller);
+  if (std::any_of(bytes + known, bytes + caller->struct_size,
+                  [](std::byte one) { return one != std::byte{0}; })) {
+    return std::nullopt;
+  }
+  T value{};
+  std::memcpy(static_cast<void*>(&value), caller, known);
+  return value;
+}
+
+}  // namespace pbox::worker

@@ -1,0 +1,19 @@
+// The I/O thread is a guest in a process that belongs to somebody else.
+#pragma once
+
+#include <signal.h>
+
+namespace pbox::worker {
+
+// Returns the signals that other threads and processes send. They are for the application's
+// threads, so threads of libpbox and of its ports block them. The others are raised by an
+// instruction of the thread itself, for example SIGSEGV. If they were blocked, the kernel would
+// kill the process without calling the application's handler.
+sigset_t foreign_signals();
+
+// Prepares the calling thread to be the I/O thread. Names it, blocks foreign_signals(), and lets it
+// run wherever the main thread may run. A thread inherits its CPUs from the one that creates it,
+// and the thread that joins may be pinned to a CPU that it wants for itself.
+void become_io_thread();
+
+}  // namespace pbox::worker
