@@ -2,11 +2,11 @@
 
 #include <csignal>
 #include <cstdio>
-#include <random>
 
 #include "appliance/preflight/preflight.h"
 #include "base/clock.h"
 #include "base/cpu_set.h"
+#include "base/entropy.h"
 #include "base/version.h"
 #include "nic/endpoint.h"
 
@@ -99,9 +99,6 @@ Status Appliance::start() {
   pin_control_thread();  // last: threads inherit the affinity
 
   if (const Status status = open_state(); !status) return status.error();
-  control::RegistryOptions options = registry_options();
-  const uint64_t seed = std::random_device{}() | uint64_t{std::random_device{}()} << 32;
-  options.seed = seed;
   open_part_maps();
   if (!config_.snapshots.directory.empty()) {
     snapshot_store_.emplace(context_, config_.snapshots.directory, [this] { control_->flush(); });
@@ -113,8 +110,9 @@ Status Appliance::start() {
     backups_.emplace(context_, [this] { control_->flush(); });
   }
   registry_ = std::make_unique<control::JobRegistry>(
-      options, *pipelines_, epochs(), parts(), snapshot_store_ ? &*snapshot_store_ : nullptr,
-      upstream_ ? &*upstream_ : nullptr, backups_ ? &*backups_ : nullptr);
+      registry_options(), *pipelines_, epochs(), parts(),
+      snapshot_store_ ? &*snapshot_store_ : nullptr, upstream_ ? &*upstream_ : nullptr,
+      backups_ ? &*backups_ : nullptr);
   auto control = control::ControlServer::start(
       context_,
       {.listen = config_.box.listen,
@@ -124,7 +122,7 @@ Status Appliance::start() {
       *registry_);
   if (!control) return control.error();
   control_ = std::move(*control);
-  join_cluster(seed);
+  join_cluster(system_entropy());  // the incarnation, which is published
   if (const Status status = start_admin(); !status) return status.error();
   wait_for_signal();
   look_for_late_rounds();
@@ -187,7 +185,9 @@ control::RegistryOptions Appliance::registry_options() const {
           .heartbeat_interval_ms = config_.control.heartbeat_interval_ms,
           .window_bytes = static_cast<uint32_t>(config_.pipeline.window_bytes),
           .payload_crc = config_.data.payload_crc,
-          .snapshot_every_ns = config_.snapshots.every_s * kNanosPerSecond};
+          .snapshot_every_ns = config_.snapshots.every_s * kNanosPerSecond,
+          .checks_addresses = config_.data.port != config::PortKind::kRdma,
+          .draw = system_entropy};
 }
 
 void Appliance::wait_for_signal() {

@@ -31,4 +31,9 @@ class Rng {
   uint64_t state_;
 };
 
+// Returns a function that draws from Rng(seed).
+inline auto seeded_draws(uint64_t seed) {
+  return [rng = Rng(seed)]() mutable { return rng.next(); };
+}
+
 }  // namespace pbox

@@ -12,6 +12,29 @@ bool Endpoint::is_loopback() const {
          address[15] == 1;
 }
 
+namespace {
+
+// Returns the endpoint without its port, and an IPv4 address in its own form.
+Endpoint host_of(Endpoint endpoint) {
+  constexpr std::array<uint8_t, 12> kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  endpoint.port = 0;
+  auto& address = endpoint.address;
+  if (!endpoint.ipv6 || !std::equal(kMapped.begin(), kMapped.end(), address.begin())) {
+    return endpoint;
+  }
+  std::copy(address.begin() + kMapped.size(), address.end(), address.begin());
+  std::fill(address.begin() + 4, address.end(), uint8_t{0});
+  endpoint.ipv6 = false;
+  endpoint.scope_id = 0;
+  return endpoint;
+}
+
+}  // namespace
+
+bool same_host(const Endpoint& a, const Endpoint& b) {
+  return host_of(a) == host_of(b);
+}
+
 Result<Endpoint> parse_endpoint(const std::string& address, uint16_t port) {
   Endpoint endpoint;
   endpoint.port = port;

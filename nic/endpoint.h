@@ -19,6 +19,10 @@ struct Endpoint {
   bool is_loopback() const;  // in 127.0.0.0/8, or ::1
 };
 
+// Returns whether two endpoints have the same address, whatever their ports. An IPv4 address and
+// its mapped form (::ffff:a.b.c.d), in which a dual-stack socket shows it, are the same.
+bool same_host(const Endpoint& a, const Endpoint& b);
+
 // The address of this host at one end of a path, as in Endpoint::address and of the family of the
 // peer at the other end. All zero: unknown.
 using LocalAddress = std::array<uint8_t, 16>;

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+
+#include "nic/endpoint.h"
 
 namespace pbox::pipeline {
 
@@ -24,8 +27,8 @@ enum class CommandKind : uint8_t {
   kSetPriorities,
   // shard, credit_bytes: the credit of every session of the shard. GRANTs go out.
   kSetCredit,
-  // shard, rank, spi, credit_bytes, generation: the rank takes part with this session from now on.
-  // Its former session, if any, is void. The fragments that it has pushed still count.
+  // shard, rank, spi, credit_bytes, generation, known_host: the rank takes part with this session
+  // from now on. Its former session, if any, is void. The fragments that it has pushed still count.
   kAdmit,
   // shard, rank, generation: rounds no longer wait for the rank, and its session is void. Not
   // allowed for a rank that must still give back a copy.
@@ -48,6 +51,7 @@ struct Command {
   uint32_t rank = 0;
   uint32_t spi = 0;
   uint16_t generation = 0;
+  std::optional<nic::Endpoint> known_host = {};
   RoundTrace* trace = nullptr;
   StateCut* cut = nullptr;
   std::span<uint32_t> rounds = {};

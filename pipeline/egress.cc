@@ -68,6 +68,9 @@ size_t Egress::fill_replies(size_t filled) {
     const Reply& reply = replies_[reply_head_++ % kReplyCapacity];
     outgoing_[filled] = reply.packet;
     outgoing_status_[filled] = reply.status;
+    outgoing_paths_[filled] = reply.path;
+    outgoing_[filled].to = &outgoing_paths_[filled].to;
+    outgoing_[filled].from = &outgoing_paths_[filled].from;
     if (!wire::is_path_probe(reply.packet.header)) {
       outgoing_[filled].payload = reinterpret_cast<const std::byte*>(&outgoing_status_[filled]);
     }
@@ -186,7 +189,8 @@ size_t Egress::fill_fragments(JobShard& shard, Resend& asked, uint8_t flags, siz
   const bool is_wanted = chunk.applies_on_arrival() ? chunk.sync->awaits(asked.rank, asked.round)
                                                     : asked.round + 1 == chunk.open_round();
   Session& session = shard.sessions()[asked.rank];
-  if (!is_wanted || !session.present) {  // the rank has consumed it meanwhile, or is excluded
+  // The rank has consumed it meanwhile, is excluded, or has come back and was not heard yet.
+  if (!is_wanted || !session.present || !session.reachable) {
     asked.mask = 0;
     return filled;
   }

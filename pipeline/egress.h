@@ -31,8 +31,12 @@ class Egress {
   // Answers a PULL with what the box has of the chunk, or with `status`.
   void send_status(const JobShard& shard, Session& session, Chunk& chunk,
                    const wire::Header& asked);
-  // Answers a path probe with a STATUS of the same length.
-  void answer_path_probe(const JobShard& shard, Session& session, const wire::Header& asked);
+  // Answers a path probe with a STATUS of the same length, to where it came from.
+  void answer_path_probe(const JobShard& shard, Session& session, const wire::Header& asked,
+                         const nic::RxPacket& packet);
+  // Sends the session's challenge to where the packet came from.
+  void send_challenge(const JobShard& shard, Session& session, const wire::Header& asked,
+                      const nic::RxPacket& packet);
   void answer(const JobShard& shard, Session& session, const wire::Header& asked,
               const wire::StatusPayload& status);
   // Tells every rank its credit.
@@ -48,16 +52,23 @@ class Egress {
   void drop_all();
 
  private:
-  // A small packet whose payload lives beside it until it is sent.
+  struct Path {
+    nic::Endpoint to;
+    nic::LocalAddress from;
+  };
+  // A small packet whose payload and addresses live beside it until it is sent.
   struct Reply {
     nic::TxPacket packet;
     wire::StatusPayload status;
+    Path path;
   };
 
   void add_from_ledger(const JobShard& shard, const Chunk& chunk,
                        wire::StatusPayload& status) const;
+  static Path path_to(const Session& session);
   // Returns false if the queue of replies is full; the worker's timer asks again.
-  bool push_reply(Session& session, const wire::Header& header, const wire::StatusPayload& status);
+  bool push_reply(Session& session, const wire::Header& header, const wire::StatusPayload& status,
+                  const Path& path);
   // Each fills outgoing_ from index `filled` to at most `limit`, and returns the new fill level.
   size_t fill_replies(size_t filled);
   size_t fill_shard(JobShard& shard, size_t filled, size_t limit);
@@ -85,6 +96,7 @@ class Egress {
 
   std::array<nic::TxPacket, limits::kBurstPackets> outgoing_;
   std::array<wire::StatusPayload, limits::kBurstPackets> outgoing_status_;
+  std::array<Path, limits::kBurstPackets> outgoing_paths_;
   size_t outgoing_begin_ = 0;
   size_t outgoing_end_ = 0;
 };

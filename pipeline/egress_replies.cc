@@ -5,6 +5,22 @@
 #include "pipeline/egress.h"
 
 namespace pbox::pipeline {
+namespace {
+
+// Returns the header of a STATUS that answers `asked`, but for what push_reply() fills in.
+wire::Header status_header(const JobShard& shard, const wire::Header& asked, size_t payload_bytes) {
+  wire::Header header;
+  header.set_type(wire::PacketType::kStatus);
+  header.payload_bytes = static_cast<uint16_t>(payload_bytes);
+  header.epoch = shard.epoch;
+  header.chunk = asked.chunk;
+  header.round = asked.round;
+  header.timestamp_us = asked.timestamp_us;
+  header.generation = shard.generation;
+  return header;
+}
+
+}  // namespace
 
 void Egress::send_status(const JobShard& shard, Session& session, Chunk& chunk,
                          const wire::Header& asked) {
@@ -40,28 +56,27 @@ void Egress::add_from_ledger(const JobShard& shard, const Chunk& chunk,
 void Egress::answer(const JobShard& shard, Session& session, const wire::Header& asked,
                     const wire::StatusPayload& status) {
   PBOX_DCHECK(&shard.sessions()[session.rank] == &session);
-  wire::Header header;
-  header.set_type(wire::PacketType::kStatus);
-  header.payload_bytes = sizeof(status);
-  header.epoch = shard.epoch;
-  header.chunk = asked.chunk;
-  header.round = asked.round;
-  header.timestamp_us = asked.timestamp_us;
-  header.generation = shard.generation;
-  if (push_reply(session, header, status)) context_.counters.add(Counter::kStatusSent);
+  const wire::Header header = status_header(shard, asked, sizeof(status));
+  if (push_reply(session, header, status, path_to(session)))
+    context_.counters.add(Counter::kStatusSent);
 }
 
-void Egress::answer_path_probe(const JobShard& shard, Session& session, const wire::Header& asked) {
+void Egress::answer_path_probe(const JobShard& shard, Session& session, const wire::Header& asked,
+                               const nic::RxPacket& packet) {
   PBOX_DCHECK(wire::is_path_probe(asked) && asked.payload_bytes <= shard.fragment_bytes);
-  wire::Header header;
-  header.set_type(wire::PacketType::kStatus);
-  header.payload_bytes = asked.payload_bytes;
-  header.epoch = shard.epoch;
-  header.chunk = asked.chunk;
-  header.round = asked.round;
-  header.timestamp_us = asked.timestamp_us;
-  header.generation = shard.generation;
-  push_reply(session, header, {});
+  push_reply(session, status_header(shard, asked, asked.payload_bytes), {},
+             {packet.from, packet.to});
+}
+
+void Egress::send_challenge(const JobShard& shard, Session& session, const wire::Header& asked,
+                            const nic::RxPacket& packet) {
+  PBOX_DCHECK(session.challenge != 0 && packet.from == session.challenged);
+  // A wire::Challenge is a STATUS that ends after its first field.
+  static_assert(sizeof(wire::StatusPayload::received_mask) == sizeof(wire::Challenge));
+  const wire::StatusPayload status{.received_mask = session.challenge};
+  const wire::Header header = status_header(shard, asked, sizeof(wire::Challenge));
+  if (push_reply(session, header, status, {packet.from, packet.to}))
+    context_.counters.add(Counter::kAddressesChallenged);
 }
 
 void Egress::send_grants(JobShard& shard) {
@@ -72,17 +87,21 @@ void Egress::send_grants(JobShard& shard) {
     header.set_type(wire::PacketType::kGrant);
     header.epoch = shard.epoch;
     header.generation = shard.generation;
-    push_reply(session, header, {});
+    push_reply(session, header, {}, path_to(session));
   }
 }
 
+Egress::Path Egress::path_to(const Session& session) {
+  PBOX_DCHECK(session.reachable);
+  return {session.endpoint, session.local_address};
+}
+
 bool Egress::push_reply(Session& session, const wire::Header& header,
-                        const wire::StatusPayload& status) {
+                        const wire::StatusPayload& status, const Path& path) {
   if (reply_tail_ - reply_head_ >= kReplyCapacity) return false;
-  PBOX_DCHECK(session.present && session.reachable);
+  PBOX_DCHECK(session.present);
   Reply& reply = replies_[reply_tail_++ % kReplyCapacity];
-  reply.packet.to = &session.endpoint;
-  reply.packet.from = &session.local_address;
+  reply.path = path;
   reply.packet.header = header;
   reply.packet.header.spi = session.spi | wire::kSpiToWorker;
   reply.packet.header.packet_number = session.next_packet_number++;

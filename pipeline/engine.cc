@@ -23,8 +23,10 @@ constexpr size_t kElementsPerChunk = 64;
 Engine::Engine(const EngineOptions& options)
     : kernels_(reduce::kernels()),
       pipeline_index_(options.pipeline_index),
+      draw_(options.draw),
       flight_(options.flight, context_),
       egress_(context_, flight_) {
+  PBOX_CHECK(draw_ != nullptr);
   context_.tag = options.tag;
   context_.shards.reserve(limits::kShardsPerPipelineMax);
 }
@@ -110,7 +112,8 @@ void Engine::connect(JobShard& shard, Session& session) {
 }
 
 // The rank's address is unknown until its first packet arrives. Packets already made for it go to
-// its former address. Returns true if rounds did not wait for the rank before.
+// its former address. Results that it was to be sent again are not made any more. Returns true if
+// rounds did not wait for the rank before.
 bool Engine::admit(JobShard& shard, const Command& command) {
   PBOX_CHECK(command.rank < shard.worker_count());
   Session& session = shard.sessions()[command.rank];
@@ -118,8 +121,7 @@ bool Engine::admit(JobShard& shard, const Command& command) {
   if (session.present) context_.sessions.at(session.spi) = {};
   session.spi = command.spi;
   session.credit_bytes = command.credit_bytes;
-  session.reachable = false;
-  session.newest_packet_number = 0;
+  session.forget_address(command.known_host);
   session.next_packet_number = 1;
   connect(shard, session);
   const bool is_new = !session.present;

@@ -20,6 +20,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/entropy.h"
 #include "nic/port.h"
 #include "pipeline/command.h"
 #include "pipeline/egress.h"
@@ -36,6 +37,7 @@ struct EngineOptions {
   wire::TagPolicy tag;
   // Memory that the flight recorder writes to, see FlightRing. Empty: nothing is recorded.
   std::span<std::byte> flight = {};
+  Draws draw = system_entropy;  // challenges, which only their receiver may know
 };
 
 // The bits of an spi that hold the pipeline's index. See wire::kSpiIndexMask and
@@ -134,7 +136,11 @@ class Engine {
   size_t finish_if_complete(JobShard& shard, Chunk& chunk);
 
   // engine_pull.cc
-  void on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed, uint64_t now_ns);
+  void on_pull(JobShard& shard, Session& session, const nic::RxPacket& packet,
+               const wire::Parsed& parsed, uint64_t now_ns);
+  // Returns whether a PULL from another address than the session's may be answered like any other.
+  bool check_address(JobShard& shard, Session& session, const nic::RxPacket& packet,
+                     const wire::Parsed& parsed);
   bool answer_pull(JobShard& shard, const Session& session, Chunk& chunk, uint64_t mask);
   bool request_resend(JobShard& shard, Session& session, Chunk& chunk, uint64_t mask,
                       uint64_t now_ns);
@@ -174,6 +180,7 @@ class Engine {
 
   const reduce::Kernels& kernels_;
   uint32_t pipeline_index_;
+  Draws draw_;
   EngineContext context_;
   FlightRecording flight_;
   Egress egress_;

@@ -1,4 +1,5 @@
 // Answers to PULL: data where it may be sent, otherwise a STATUS. Resends are bounded per session.
+#include <algorithm>
 #include <cstring>
 
 #include "nic/wire/path_probe.h"
@@ -7,16 +8,20 @@
 
 namespace pbox::pipeline {
 
-void Engine::on_pull(JobShard& shard, Session& session, const wire::Parsed& parsed,
-                     uint64_t now_ns) {
+void Engine::on_pull(JobShard& shard, Session& session, const nic::RxPacket& packet,
+                     const wire::Parsed& parsed, uint64_t now_ns) {
   context_.counters.add(Counter::kPullsReceived);
   if (wire::is_path_probe(parsed.header) && parsed.header.payload_bytes <= shard.fragment_bytes) {
     if (find_chunk(shard, parsed.header) == nullptr) return;
-    egress_.answer_path_probe(shard, session, parsed.header);
+    egress_.answer_path_probe(shard, session, parsed.header, packet);
     return;
   }
-  if (parsed.header.payload_bytes != sizeof(wire::PullPayload)) {
+  if (parsed.header.payload_bytes != sizeof(wire::PullPayload) &&
+      parsed.header.payload_bytes != sizeof(wire::ProvingPullPayload)) {
     context_.counters.add(Counter::kRejectLength);
+    return;
+  }
+  if (!session.is_at(packet.from) && !check_address(shard, session, packet, parsed)) [[unlikely]] {
     return;
   }
   if (shard.sync.model != wire::SyncModel::kBsp) {
@@ -34,6 +39,31 @@ void Engine::on_pull(JobShard& shard, Session& session, const wire::Parsed& pars
     if (request_resend(shard, session, *chunk, mask, now_ns)) return;
   }
   egress_.send_status(shard, session, *chunk, parsed.header);
+}
+
+// An address is proved by a PULL that echoes the challenge sent there. Nothing longer than the PULL
+// goes to an address that is not proved, so that the box cannot be made to flood a stranger.
+bool Engine::check_address(JobShard& shard, Session& session, const nic::RxPacket& packet,
+                           const wire::Parsed& parsed) {
+  PBOX_DCHECK(session.present && !session.is_at(packet.from));
+  if (!session.known_host) return session.reachable;  // then its newest packet says where it is
+  if (find_chunk(shard, parsed.header) == nullptr) return false;
+  wire::ProvingPullPayload proof;
+  if (parsed.header.payload_bytes == sizeof(proof)) {
+    std::memcpy(&proof, parsed.payload, sizeof(proof));
+    if (session.take_proof(packet.from, proof.challenge.number)) {
+      context_.counters.add(Counter::kAddressesProved);
+      session.move_to(packet.from, packet.to);
+      PBOX_DCHECK(session.is_settled && session.is_at(packet.from));
+      return true;
+    }
+  }
+  if (session.challenge == 0 || session.challenged != packet.from) {
+    session.challenge = std::max<uint64_t>(draw_(), 1);
+    session.challenged = packet.from;
+  }
+  egress_.send_challenge(shard, session, parsed.header, packet);
+  return false;
 }
 
 // Delivery `pull`. The first copy of a result for each worker is no resend: only the queue's
@@ -57,6 +87,7 @@ bool Engine::request_resend(JobShard& shard, Session& session, Chunk& chunk, uin
                             uint64_t now_ns) {
   PBOX_DCHECK((mask & ~chunk.full_mask) == 0);
   if (mask == 0) return false;
+  if (!session.reachable) return false;
   // The first copy has not left for every worker yet.
   if (chunk.fanned_out_rounds != chunk.open_round()) return false;
   // Every rank has consumed the last result, and the open round's weights have replaced it.

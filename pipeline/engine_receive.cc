@@ -21,6 +21,10 @@ Counter counter_of(wire::Reject reject) {
   }
 }
 
+// A session whose packets are lost sends at most a window of them before it asks, and asks ever
+// less often. So the box never misses as many in a row.
+constexpr uint64_t kPacketNumberLeapMax = 1 << 20;
+
 }  // namespace
 
 void Engine::on_burst(std::span<const nic::RxPacket> packets, uint64_t now_ns) {
@@ -107,7 +111,9 @@ void Engine::on_packet(const nic::RxPacket& packet, uint64_t now_ns) {
       }
       on_push(*entry->shard, *entry->session, parsed, now_ns);
       return;
-    case wire::PacketType::kPull: on_pull(*entry->shard, *entry->session, parsed, now_ns); return;
+    case wire::PacketType::kPull:
+      on_pull(*entry->shard, *entry->session, packet, parsed, now_ns);
+      return;
     default: context_.counters.add(Counter::kRejectType);
   }
 }
@@ -132,15 +138,23 @@ SessionEntry* Engine::authenticate(const wire::Parsed& parsed) {
   return &entry;
 }
 
-// The newest authentic packet says where the worker is. An old or replayed one cannot move it.
+// The newest authentic packet says where the worker is. An old or replayed one cannot move it, nor
+// can one whose number is far ahead: no packet of the worker's own would ever be newer. Another
+// address may have to be proved (on_pull).
 void Engine::note_sender(Session& session, const nic::RxPacket& packet, const wire::Header& header,
                          uint64_t now_ns) {
   session.last_packet_ns.set(now_ns);
-  if (session.reachable && header.packet_number <= session.newest_packet_number) return;
-  session.newest_packet_number = header.packet_number;
-  session.endpoint = packet.from;
-  session.local_address = packet.to;
-  session.reachable = true;
+  const uint64_t ahead =
+      header.packet_number - session.newest_packet_number;  // huge if it is older
+  const bool is_newer = ahead != 0 && ahead <= kPacketNumberLeapMax;
+  if (session.reachable && !is_newer) return;
+  if (session.known_host && !session.is_at(packet.from) &&
+      (session.is_settled || !nic::same_host(packet.from, *session.known_host))) [[unlikely]] {
+    return;
+  }
+  if (is_newer) session.newest_packet_number = header.packet_number;
+  session.move_to(packet.from, packet.to);
+  if (header.type() != wire::PacketType::kPull) session.is_settled = true;
 }
 
 void Engine::on_push(JobShard& shard, Session& session, const wire::Parsed& parsed,

@@ -48,7 +48,9 @@ void FlightRecording::note_verdict(FlightRecord& record, const nic::RxPacket& pa
     if (has_moved && record.verdict == Verdict::kPending) record.verdict = kVerdicts[index].verdict;
   }
   constexpr size_t kPullBytes = limits::kPacketOverheadBytes + sizeof(wire::PullPayload);
-  if (record.verdict != Verdict::kPull || packet.bytes != kPullBytes) return;
+  constexpr size_t kProvingBytes = limits::kPacketOverheadBytes + sizeof(wire::ProvingPullPayload);
+  const bool has_mask = packet.bytes == kPullBytes || packet.bytes == kProvingBytes;
+  if (record.verdict != Verdict::kPull || !has_mask) return;
   std::memcpy(record.body + offsetof(PacketRecord, held_mask), packet.data + sizeof(wire::Header),
               sizeof(uint64_t));
 }

@@ -131,6 +131,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   sessions_ = std::vector<Session>(spec.sessions.size());
   for (uint32_t rank = 0; rank < sessions_.size(); ++rank) {
     sessions_[rank].spi = spec.sessions[rank].spi;
+    sessions_[rank].forget_address(spec.sessions[rank].known_host);
     sessions_[rank].rank = rank;
     sessions_[rank].credit_bytes = spec.sessions[rank].credit_bytes;
     sessions_[rank].present = spec.sessions[rank].present;
@@ -260,6 +261,26 @@ uint32_t JobShard::first_missing_rank(Chunk& chunk) const {
     PBOX_DCHECK(rank < worker_count());
   }
   return rank;
+}
+
+void Session::move_to(const nic::Endpoint& address, const nic::LocalAddress& local) {
+  endpoint = address;
+  local_address = local;
+  reachable = true;
+}
+
+bool Session::take_proof(const nic::Endpoint& address, uint64_t number) {
+  if (challenge == 0 || number != challenge || address != challenged) return false;
+  challenge = 0;
+  is_settled = true;
+  return true;
+}
+
+void Session::forget_address(const std::optional<nic::Endpoint>& host) {
+  known_host = host;
+  newest_packet_number = 0;
+  reachable = is_settled = false;
+  challenge = 0;
 }
 
 void Session::note_nonfinite(uint32_t chunk, uint32_t round, uint64_t now_ns) {

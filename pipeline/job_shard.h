@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,10 @@ struct SessionSpec {
   uint32_t spi = 0;  // worker -> box; the way back is spi | wire::kSpiToWorker
   uint32_t credit_bytes = 0;
   bool present = true;  // false: the rank is excluded from the start
+  // The far end of the worker's control connection. An address of any other host, or one that
+  // differs after the first PUSH, counts only once the worker has echoed a challenge from there.
+  // Nothing: every address counts.
+  std::optional<nic::Endpoint> known_host = {};
 };
 
 struct ShardSpec {
@@ -170,12 +175,16 @@ struct alignas(kCacheLineBytes) Chunk {
 struct Session {
   uint32_t spi = 0;
   uint32_t rank = 0;
-  // Learned from the worker's newest authentic packet: where it is, and the address of the box that
-  // it uses.
+  // Learned from the worker's authentic packets: where it is, and the address of the box that it
+  // uses. Valid if `reachable`.
   nic::Endpoint endpoint;
   nic::LocalAddress local_address{};
-  uint64_t newest_packet_number = 0;
+  uint64_t newest_packet_number = 0;  // the highest in a packet from `endpoint`
   bool reachable = false;
+  std::optional<nic::Endpoint> known_host;  // as in SessionSpec
+  bool is_settled = false;                  // only an echoed challenge changes `endpoint`
+  nic::Endpoint challenged;                 // where `challenge` was sent
+  uint64_t challenge = 0;                   // 0: none is under way
   bool present = true;  // false: excluded; no round waits for the rank and it is sent nothing
   uint64_t next_packet_number = 1;
   uint32_t credit_bytes = 0;
@@ -193,6 +202,13 @@ struct Session {
   // they do not wait. As of the last Engine::tick.
   SingleWriterCounter awaited_ns, awaited_chunk_round;
 
+  bool is_at(const nic::Endpoint& address) const { return reachable && endpoint == address; }
+  // The worker is at `address`, and uses `local` of the box.
+  void move_to(const nic::Endpoint& address, const nic::LocalAddress& local);
+  // Returns whether `number` is the challenge that was sent to `address`. It counts once.
+  bool take_proof(const nic::Endpoint& address, uint64_t number);
+  // A session begins: nothing is known of where the worker is.
+  void forget_address(const std::optional<nic::Endpoint>& host);
   void note_nonfinite(uint32_t chunk, uint32_t round, uint64_t now_ns);
   // The bound on resends keeps duplicates from being turned into a flood: a session may be resent
   // four windows of its credit at once, refilled at one window per millisecond.

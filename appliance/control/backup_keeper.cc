@@ -30,9 +30,7 @@ std::string hex(uint64_t number) {
 
 std::string BackupKeeper::new_copy_name(const JobSpec& spec) {
   std::string end = "#";
-  end.append(std::to_string(spec.part))
-      .append("~")
-      .append(hex(Rng(context_.options.seed + ++copies_named_).next()));
+  end.append(std::to_string(spec.part)).append("~").append(hex(context_.options.draw()));
   return spec.name.substr(0, limits::kJobNameBytesMax - end.size()) + end;
 }
 

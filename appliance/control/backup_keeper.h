@@ -72,7 +72,6 @@ class BackupKeeper {
   BackupBoxes* boxes_;
   JobOwner& owner_;
   std::map<JobKey, Backup> backups_;
-  uint64_t copies_named_ = 0;
 };
 
 }  // namespace pbox::control

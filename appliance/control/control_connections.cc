@@ -12,10 +12,9 @@ proto::BoxMessage failure(const Error& error) {
 
 }  // namespace
 
-void ControlConnections::open(ConnectionId id, const std::string& peer, bool ipv6,
-                              uint64_t now_ns) {
+void ControlConnections::open(ConnectionId id, const nic::Endpoint& peer, uint64_t now_ns) {
   PBOX_CHECK(id != 0);  // 0 means that a member has no connection
-  connections_[id] = {peer, ipv6, now_ns, now_ns, nullptr, 0};
+  connections_[id] = {to_string(peer), peer, now_ns, now_ns, nullptr, 0};
 }
 
 Connection* ControlConnections::find(ConnectionId id) {

@@ -22,8 +22,8 @@ struct Action {
 };
 
 struct Connection {
-  std::string peer;
-  bool ipv6 = false;
+  std::string peer;  // `endpoint` as text
+  nic::Endpoint endpoint;
   uint64_t opened_ns = 0;
   uint64_t heard_ns = 0;  // time of the newest message, or of the opening
   Job* job = nullptr;     // null unless the connection speaks for a member
@@ -32,7 +32,7 @@ struct Connection {
 
 class ControlConnections {
  public:
-  void open(ConnectionId id, const std::string& peer, bool ipv6, uint64_t now_ns);
+  void open(ConnectionId id, const nic::Endpoint& peer, uint64_t now_ns);
   // Returns null if the connection is not open.
   Connection* find(ConnectionId id);
   bool contains(ConnectionId id) const { return connections_.contains(id); }

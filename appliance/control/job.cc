@@ -90,7 +90,7 @@ void Job::attach_relay(std::unique_ptr<Relay> relay, CopyName copy) {
 Status Job::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank) {
   const bool is_new = members_[rank].state == Member::State::kExcluded;
   const uint32_t generation = generation_ + (is_new ? 1 : 0);
-  Status admitted = shards_.admit(host, spis, rank, generation);
+  Status admitted = shards_.admit(host, spis, rank, generation, members_[rank].known_host);
   if (admitted) generation_ = generation;
   return admitted;
 }

@@ -105,6 +105,7 @@ std::vector<pipeline::ShardSpec> Job::shard_specs(const std::vector<ChunkStart>&
     spec.replicated = relay_ != nullptr && spec_.replicas > 0;
     for (uint32_t rank = 0; rank < members_.size(); ++rank) {
       spec.sessions[rank].present = members_[rank].state != Member::State::kExcluded;
+      spec.sessions[rank].known_host = members_[rank].known_host;
     }
   }
   const std::vector<int32_t> priorities = chunk_priorities();

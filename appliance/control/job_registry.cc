@@ -32,7 +32,7 @@ JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host,
     : context_(options),
       host_(host),
       parts_(parts),
-      spis_(host.count(), options.seed),
+      spis_(host.count(), options.draw),
       handover_(context_, parts, *this),
       snapshots_(context_, host, parts, store, *this),
       relays_(context_, upstream, *this),
@@ -44,11 +44,10 @@ JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host,
                  {.has_upstream = upstream != nullptr, .knows_backups = backups != nullptr}),
       requests_(context_, host) {}
 
-void JobRegistry::on_open(ConnectionId connection, const std::string& peer, bool ipv6,
-                          uint64_t now_ns) {
+void JobRegistry::on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns) {
   context_.now_ns = now_ns;
   if (started_ns_ == 0) started_ns_ = now_ns;
-  context_.connections.open(connection, peer, ipv6, now_ns);
+  context_.connections.open(connection, peer, now_ns);
 }
 
 void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t now_ns) {

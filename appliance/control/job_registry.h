@@ -43,7 +43,7 @@ class JobRegistry : private JobOwner {
               Upstream* upstream = nullptr, BackupBoxes* backups = nullptr);
   ~JobRegistry() override { context_.alive.reset(); }
 
-  void on_open(ConnectionId connection, const std::string& peer, bool ipv6, uint64_t now_ns);
+  void on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns);
   void on_message(ConnectionId connection, const std::string& body, uint64_t now_ns);
   void on_closed(ConnectionId connection, const std::string& reason, uint64_t now_ns);
   void on_tick(uint64_t now_ns);
@@ -66,9 +66,9 @@ class JobRegistry : private JobOwner {
   void on_standstill(uint64_t gap_ns, uint64_t now_ns);
 
   // Takes effect for what happens from now on. Running jobs keep their memory and time-outs. The
-  // seed stays: with another one the names of copies could repeat those of another box.
+  // source of random numbers stays: from its beginning it would draw the same ones again.
   void set_options(RegistryOptions options) {
-    options.seed = context_.options.seed;
+    options.draw = std::move(context_.options.draw);
     context_.options = std::move(options);
   }
   // As in MemberRequests.

@@ -125,7 +125,9 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
   }
   member.connection = id;
   member.peer = connection.peer;
-  member.ipv6 = connection.ipv6;
+  member.ipv6 = connection.endpoint.ipv6;
+  member.known_host.reset();
+  if (context_.options.checks_addresses) member.known_host = connection.endpoint;
   describe_member(member, join, job.barrier_released());
   context_.note(Severity::kDebug, "worker_joined",
                 "job '" + join.job() + "': rank " + std::to_string(join.rank()) + " of " +

@@ -118,8 +118,8 @@ void JobShards::close(PipelineHost& host, SpiAllocator& spis) {
   shards_.clear();
 }
 
-Status JobShards::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank,
-                        uint32_t generation) {
+Status JobShards::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation,
+                        const std::optional<nic::Endpoint>& known_host) {
   PBOX_CHECK(running());  // the session numbers would belong to no shard
   std::vector<uint32_t> fresh;
   for (uint32_t index = 0; index < shards_.size(); ++index) {
@@ -139,7 +139,8 @@ Status JobShards::admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank,
                                      .credit_bytes = session.credit_bytes,
                                      .rank = rank,
                                      .spi = fresh[index],
-                                     .generation = static_cast<uint16_t>(generation)});
+                                     .generation = static_cast<uint16_t>(generation),
+                                     .known_host = known_host});
     if (was_present) spis.release(former);
   }
   return ok_status();

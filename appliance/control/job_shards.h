@@ -65,7 +65,8 @@ class JobShards {
 
   // Gives the rank new sessions in `generation`. Its former sessions are void on every pipeline on
   // return. All or none.
-  Status admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation);
+  Status admit(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation,
+               const std::optional<nic::Endpoint>& known_host);
   // From `generation` on no round waits for the rank.
   void exclude(PipelineHost& host, SpiAllocator& spis, uint32_t rank, uint32_t generation);
   void set_learning_rate(PipelineHost& host, float learning_rate);

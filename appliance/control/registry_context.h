@@ -10,7 +10,9 @@
 
 #include "appliance/control/control_connections.h"
 #include "appliance/control/job_table.h"
+#include "base/entropy.h"
 #include "base/limits.h"
+#include "base/rng.h"
 
 namespace pbox::control {
 
@@ -29,7 +31,11 @@ struct RegistryOptions {
   uint32_t window_bytes = 0;  // upper bound per worker and pipeline; 0 means 1 MiB
   bool payload_crc = false;
   uint64_t snapshot_every_ns = 0;  // 0: only when an operator asks
-  uint64_t seed = 1;               // seed of the numbers that tell a session from earlier ones
+  // A worker must prove that it can be reached at an address on another host than its control
+  // connection's. Not needed where packets come through a queue pair of their own (RDMA).
+  bool checks_addresses = true;
+  // Draws numbers that strangers must not guess: those of sessions, and names of backup copies.
+  Draws draw = seeded_draws(1);
 };
 
 // An event for the operator's log.

@@ -37,7 +37,8 @@ struct Member {
   std::string peer;  // address of the control connection
   uint32_t path_mtu = 0;
   bool ipv6 = false;
-  uint64_t lost_ns = 0;  // time of the loss; valid if kLost
+  std::optional<nic::Endpoint> known_host = {};  // as in pipeline::SessionSpec
+  uint64_t lost_ns = 0;                          // time of the loss; valid if kLost
   std::string lost_reason;
   uint64_t barrier_sequence = 0;             // newest barrier that the rank has asked for
   uint64_t barriers_released = 0;            // newest barrier that a resuming rank has passed

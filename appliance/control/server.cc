@@ -9,6 +9,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/standstill.h"
+#include "nic/socket/address.h"
 #include "nic/wire/control_frame.h"
 
 namespace pbox::control {
@@ -40,10 +42,11 @@ constexpr uint64_t kClosingMaxNs = 5 * kNanosPerSecond;
 // Accepting fails, for example because the process has no free file descriptor.
 constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
-std::string describe(const tcp::endpoint& endpoint) {
-  const std::string address = endpoint.address().to_string();
-  return (endpoint.address().is_v6() ? "[" + address + "]" : address) + ":" +
-         std::to_string(endpoint.port());
+nic::Endpoint to_endpoint(const tcp::endpoint& peer) {
+  sockaddr_storage address{};
+  PBOX_CHECK(peer.size() <= sizeof(address));
+  std::memcpy(&address, peer.data(), peer.size());
+  return nic::from_sockaddr(address);
 }
 
 }  // namespace
@@ -161,7 +164,7 @@ void ControlServer::Implementation::add(tcp::socket socket) {
   auto connection = std::make_shared<Connection>(std::move(socket));
   PBOX_CHECK(!connections_.contains(id));
   connections_[id] = connection;
-  registry_.on_open(id, describe(peer), peer.address().is_v6(), monotonic_ns());
+  registry_.on_open(id, to_endpoint(peer), monotonic_ns());
   read(id, connection);
 }
 

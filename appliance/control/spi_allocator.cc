@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "nic/wire/header.h"
 #include "pipeline/engine.h"
 
@@ -19,8 +18,8 @@ std::optional<uint32_t> SpiAllocator::allocate(uint32_t pipeline) {
     if (used[index]) continue;
     used[index] = true;
     constexpr uint32_t kDrawShift = pipeline::kSpiPipelineShift + 6;
-    const auto draw = static_cast<uint32_t>(1 + draws_.below((1u << (32 - kDrawShift)) - 1));
-    PBOX_DCHECK(draw != 0);
+    // In [1, 2^(32 - kDrawShift)), so that an spi is never 0.
+    const auto draw = static_cast<uint32_t>(1 + draw_() % ((1u << (32 - kDrawShift)) - 1));
     return draw << kDrawShift | pipeline << pipeline::kSpiPipelineShift | index;
   }
   return std::nullopt;

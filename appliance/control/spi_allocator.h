@@ -1,21 +1,26 @@
 // Allocates session numbers (spi). An spi consists of a slot of a pipeline's session table, the
 // pipeline, and a random number that is new for each session. The random number makes the box
-// reject packets of an earlier session in the same slot.
+// reject packets of an earlier session in the same slot, and those of a stranger who guesses.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "base/check.h"
+#include "base/entropy.h"
 #include "base/limits.h"
-#include "base/rng.h"
 
 namespace pbox::control {
 
 class SpiAllocator {
  public:
-  SpiAllocator(uint32_t pipeline_count, uint64_t seed)
-      : used_(pipeline_count, std::vector<bool>(limits::kSessionsPerPipelineMax)), draws_(seed) {}
+  SpiAllocator(uint32_t pipeline_count, Draws draw)
+      : used_(pipeline_count, std::vector<bool>(limits::kSessionsPerPipelineMax)),
+        draw_(std::move(draw)) {
+    PBOX_CHECK(draw_ != nullptr);
+  }
 
   // Returns an spi, never 0; nullopt if the pipeline's table is full.
   std::optional<uint32_t> allocate(uint32_t pipeline);
@@ -25,7 +30,7 @@ class SpiAllocator {
  private:
   std::vector<std::vector<bool>> used_;
   std::vector<uint32_t> next_ = std::vector<uint32_t>(used_.size(), 0);
-  Rng draws_;
+  Draws draw_;
 };
 
 }  // namespace pbox::control

@@ -98,6 +98,20 @@ struct PullPayload {
 };
 static_assert(sizeof(PullPayload) == 8);
 
+// A worker that moves to an address that the box does not know must prove that it receives there.
+// Such a PULL is answered by a STATUS with this payload, which is no longer than the PULL's. The
+// worker repeats the PULL with it. Until then the box sends results to the former address, if any.
+struct Challenge {
+  uint64_t number = 0;  // never 0
+};
+static_assert(sizeof(Challenge) <= sizeof(PullPayload));
+
+struct ProvingPullPayload {
+  PullPayload pull;
+  Challenge challenge;
+};
+static_assert(sizeof(ProvingPullPayload) == 16);
+
 // Payload of a STATUS, about the chunk and round in the header.
 struct StatusPayload {
   uint64_t received_mask = 0;       // fragments that the box has received from this worker

@@ -20,6 +20,10 @@ namespace pbox::pipeline {
   X(kRoundsFinished, "pbox_chunk_rounds_total", "", "", "Chunk rounds finished")                  \
   X(kPullsReceived, "pbox_pulls_total", "", "", "PULL packets received")                          \
   X(kStatusSent, "pbox_status_sent_total", "", "", "STATUS packets sent in answer to a PULL")     \
+  X(kAddressesChallenged, "pbox_addresses_challenged_total", "", "",                              \
+    "Challenges sent to an address that a worker had not used before")                            \
+  X(kAddressesProved, "pbox_addresses_proved_total", "", "",                                      \
+    "Changes of a worker's address, each proved by an echoed challenge")                          \
   X(kAnnounced, "pbox_announcements_sent_total", "", "",                                          \
     "Finished chunks announced to a worker, with delivery pull")                                  \
   X(kResultsResent, "pbox_result_fragments_resent_total", "", "", "Result fragments sent again")  \

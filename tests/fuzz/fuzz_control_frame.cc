@@ -199,7 +199,7 @@ class Registry {
   void say(ConnectionId id, const std::vector<std::byte>& bytes) {
     if (!readers_.contains(id)) {
       readers_[id] = {};
-      registry_.on_open(id, "peer", false, now_ns_);
+      registry_.on_open(id, {}, now_ns_);
     }
     readers_[id].append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     for (auto next = readers_[id].next(); next.ok() && next->has_value();

@@ -198,7 +198,8 @@ void WorkerOracle::check_sent(const nic::TxPacket& packet, uint32_t pipeline) {
   PBOX_CHECK(header.round == chunk.round - (chunk.giving ? 1 : 0));
   chunk.pushed = true;
   if (header.type() == wire::PacketType::kPull) {
-    PBOX_CHECK(header.payload_bytes == sizeof(wire::PullPayload));
+    PBOX_CHECK(header.payload_bytes == sizeof(wire::PullPayload) ||
+               header.payload_bytes == sizeof(wire::ProvingPullPayload));
     wire::PullPayload pull;
     std::memcpy(&pull, packet.payload, sizeof(pull));
     if (!reads_cache(chunk)) PBOX_CHECK((pull.held_mask & ~chunk.held) == 0);

@@ -61,12 +61,13 @@ control::RegistryOptions Box::registry_options() const {
   const auto& jobs = rack_.options.jobs;
   const bool names_copies =
       std::any_of(jobs.begin(), jobs.end(), [](const JobOptions& job) { return job.has_copy; });
-  options.seed = rack_.options.seed + 1000 * host_;
+  uint64_t seed = rack_.options.seed + 1000 * host_;
   if (names_copies) {
-    options.seed += starts_ << 32;
+    seed += starts_ << 32;
   } else if (!rack_.options.same_sessions) {
-    options.seed += starts_;
+    seed += starts_;
   }
+  options.draw = seeded_draws(seed);
   return options;
 }
 
@@ -92,8 +93,10 @@ void Box::start() {
     pipeline.port->set_watch([this, index](const nic::TxPacket& packet) {
       checker_->sent(index, *pipelines_[index].port, packet);
     });
-    pipeline.engine = std::make_unique<pipeline::Engine>(pipeline::EngineOptions{
-        .pipeline_index = index, .tag = {.payload_crc = rack_.options.payload_crc}});
+    pipeline.engine = std::make_unique<pipeline::Engine>(
+        pipeline::EngineOptions{.pipeline_index = index,
+                                .tag = {.payload_crc = rack_.options.payload_crc},
+                                .draw = seeded_draws(rack_.options.seed * 64 + host_ * 8 + index)});
     pipeline.mailbox = std::make_unique<pipeline::Mailbox>();
     pipeline.loop = std::make_unique<pipeline::Loop<SimPort>>(
         *pipeline.engine, *pipeline.port, *pipeline.mailbox, pipeline::PollPolicy{.busy = true});
@@ -190,7 +193,7 @@ void Box::turn_control() {
 bool Box::on_accept(ConnectionId id, HostId from) {
   if (!up()) return false;
   peers_[id] = from;
-  registry_->on_open(id, "host" + std::to_string(from), false, control_thread_.now_ns());
+  registry_->on_open(id, endpoint_of(from, limits::kControlPort), control_thread_.now_ns());
   return true;
 }
 

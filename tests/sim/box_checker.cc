@@ -96,6 +96,8 @@ uint64_t BoxChecker::hash(const Pipeline& pipeline) {
       hash = crc_of(hash, &session.endpoint, sizeof(session.endpoint));
       hash = crc_of(hash, &session.newest_packet_number, sizeof(session.newest_packet_number));
       hash = crc_of(hash, &session.credit_bytes, sizeof(session.credit_bytes));
+      hash = crc_of(hash, &session.challenged, sizeof(session.challenged));
+      hash = crc_of(hash, &session.challenge, sizeof(session.challenge));
     }
     for (const auto& chunk : entry.shard->chunks()) {
       hash = crc_of(hash, chunk.claimed, entry.shard->worker_count() * sizeof(uint64_t));

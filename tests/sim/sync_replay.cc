@@ -76,7 +76,8 @@ std::span<float> SyncReplay::part(std::vector<float>& values, const Chunk& chunk
 
 bool SyncReplay::is_sound(const Chunk& chunk, const wire::Header& header) const {
   if (header.type() == wire::PacketType::kPull) {
-    return header.payload_bytes == sizeof(wire::PullPayload);
+    return header.payload_bytes == sizeof(wire::PullPayload) ||
+           header.payload_bytes == sizeof(wire::ProvingPullPayload);
   }
   return header.type() == wire::PacketType::kPush && header.fragment < chunk.held->fragment_count &&
          header.dtype_scale == static_cast<uint16_t>(job_.options.dtype) &&

@@ -239,6 +239,12 @@ void Exchange::consume(Tensor& tensor, Chunk& chunk) {
 void Exchange::on_status(Lane& lane, Chunk& chunk, const wire::Parsed& parsed, uint64_t now_ns) {
   wire::StatusPayload status;
   if (wire::is_path_probe(parsed.header)) return;  // the answer to a probe of set-up, and late
+  if (parsed.header.payload_bytes == sizeof(wire::Challenge)) {
+    wire::Challenge challenge;
+    std::memcpy(&challenge, parsed.payload, sizeof(challenge));
+    lane.prove_address(chunk, challenge, now_ns);
+    return;
+  }
   if (parsed.header.payload_bytes != sizeof(status)) {
     ++state_.statistics.rejected_packets;
     return;

@@ -256,6 +256,13 @@ bool Lane::probe_overdue(uint64_t now_ns, bool receiving) {
   return probes;
 }
 
+void Lane::prove_address(ExchangeChunk& chunk, const wire::Challenge& challenge, uint64_t now_ns) {
+  PBOX_DCHECK(chunk.in_flight);
+  challenge_ = challenge;
+  chunk.is_measurable = false;
+  pull(chunk, now_ns);
+}
+
 void Lane::pull(ExchangeChunk& chunk, uint64_t now_ns) {
   to_probe_.push_back(state_.chunk_id(chunk));
   if (!chunk.waits_for_others) arm(chunk, now_ns);

@@ -41,6 +41,8 @@ class Lane {
   void queue(uint32_t chunk_id, int32_t priority) { queue_.push(chunk_id, priority); }
   // Sends a PULL for a chunk in flight.
   void pull(ExchangeChunk& chunk, uint64_t now_ns);
+  // The box does not know this worker's address: echoes its challenge, in this PULL and later ones.
+  void prove_address(ExchangeChunk& chunk, const wire::Challenge& challenge, uint64_t now_ns);
   // Sends these fragments of a chunk in flight. If they exceed the box's credit, sends only the
   // first ones and then a PULL. The STATUS that answers it says what is missing.
   void send(ExchangeChunk& chunk, uint64_t fragments);
@@ -150,7 +152,8 @@ class Lane {
   uint64_t newest_sequence_ = 0;
   RttEstimator rtt_;
   std::array<nic::TxPacket, limits::kBurstPackets> outgoing_;
-  std::array<wire::PullPayload, limits::kBurstPackets> outgoing_pull_;
+  std::array<wire::ProvingPullPayload, limits::kBurstPackets> outgoing_pull_;
+  wire::Challenge challenge_;  // the newest that this session's box has sent
   size_t outgoing_begin_ = 0;
   size_t outgoing_end_ = 0;
 };

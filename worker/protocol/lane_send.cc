@@ -239,8 +239,9 @@ void Lane::fill_probes(uint64_t now_ns) {
     const size_t index = outgoing_end_++;
     nic::TxPacket& packet = outgoing_[index];
     address(chunk, wire::PacketType::kPull, now_ns, packet);
-    outgoing_pull_[index].held_mask = state_.held_mask(chunk);
-    packet.header.payload_bytes = sizeof(wire::PullPayload);
+    outgoing_pull_[index] = {{state_.held_mask(chunk)}, challenge_};
+    packet.header.payload_bytes =
+        challenge_.number != 0 ? sizeof(wire::ProvingPullPayload) : sizeof(wire::PullPayload);
     packet.payload = reinterpret_cast<const std::byte*>(&outgoing_pull_[index]);
     packet.tag = wire::make_tag(state_.session.tag, packet.header, packet.payload);
     if (!chunk.announced || chunk.probes > 0) ++state_.statistics.probes_sent;

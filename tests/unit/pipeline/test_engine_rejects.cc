@@ -168,7 +168,7 @@ TEST_CASE("a PULL with a wrong length, epoch, chunk or round gets no answer") {
   const Row rows[] = {
       {"short", [](Packet& p) { p.header.payload_bytes = 4, p.payload.resize(4); },
        Counter::kRejectLength},
-      {"long", [](Packet& p) { p.header.payload_bytes = 16, p.payload.resize(16); },
+      {"long", [](Packet& p) { p.header.payload_bytes = 24, p.payload.resize(24); },
        Counter::kRejectLength},
       {"epoch", [](Packet& p) { ++p.header.epoch; }, Counter::kRejectEpoch},
       {"generation", [](Packet& p) { --p.header.generation; }, Counter::kRejectGeneration},

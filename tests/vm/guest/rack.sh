@@ -5,6 +5,7 @@
 #   rack_rdma    a Soft-RoCE device on each: rxe0 to rxe3. All are on one network, and packets from
 #                one to another go over it
 #   rack_dpdk    nic0 and nic2 without the kernel, as the README tells a user to do it
+#   rack_workers the namespace "workers", with nic2 in it; takes nic3 down
 #   rack_check NAME COMMAND...   "ok: NAME" or "FAILED: NAME"; rack_done: the status of all
 # shellcheck shell=bash
 
@@ -75,4 +76,9 @@ rack_dpdk() {
   done
   ip link set nic0 down && ip link set nic2 down && modprobe vfio-pci &&
     dpdk-devbind.py --bind=vfio-pci 0000:41:00.0 && dpdk-devbind.py --bind=vfio-pci 0000:81:00.0
+}
+
+rack_workers() {
+  ip link set nic3 down && ip netns add workers && ip link set nic2 netns workers &&
+    ip -n workers addr add 10.9.0.3/24 dev nic2 && ip -n workers link set nic2 up
 }

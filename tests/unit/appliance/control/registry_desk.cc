@@ -66,7 +66,8 @@ void Desk::crash() {
 ConnectionId Desk::open() {
   const ConnectionId id = next_id_++;
   closed_[id] = false;
-  registry_->on_open(id, "10.0.0." + std::to_string(id) + ":5000", false, now_ns_);
+  registry_->on_open(id, nic::parse_endpoint("10.0.0." + std::to_string(id), 5000).value(),
+                     now_ns_);
   return id;
 }
 

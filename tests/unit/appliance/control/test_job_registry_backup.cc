@@ -86,7 +86,7 @@ struct Home {
   std::vector<ConnectionId> ids;
 
   explicit Home(const std::vector<std::string>& others = {"east", "west"}, uint64_t seed = 1)
-      : desk({.box_name = "home", .seed = seed}, 2, nullptr, nullptr, &backups) {
+      : desk({.box_name = "home", .draw = seeded_draws(seed)}, 2, nullptr, nullptr, &backups) {
     for (const std::string& box : others) desk.parts.backup_places.push_back(place_of(box));
     desk.parts.knows_boxes = true;
   }

@@ -321,4 +321,30 @@ TEST_CASE("a chunk that only more urgent chunks have overtaken is not probed") {
   CHECK(shim.exchange.on_timer(shim.now_ns, true) == (priority == 0));
 }
 
+TEST_CASE("a challenge is echoed at once, and in each later PULL of the lane") {
+  Shim shim({.tensor_chunks = {2}});
+  shim.start(0);
+  shim.take_all();
+  const wire::Challenge challenge{0x1122334455667788};
+  Answer answer = shim.status(0, 0, 0);
+  answer.payload.resize(sizeof(challenge));
+  std::memcpy(answer.payload.data(), &challenge, sizeof(challenge));
+  answer.header.payload_bytes = sizeof(challenge);
+  shim.deliver(answer);
+  auto pulls = shim.take_all();
+  REQUIRE(pulls.size() == 1);
+  shim.expire();
+  for (const Pushed& later : shim.take_all()) pulls.push_back(later);
+  CHECK(pulls.size() > 1);
+  for (const Pushed& pull : pulls) {
+    CHECK(pull.header.type() == PacketType::kPull);
+    wire::ProvingPullPayload proof;
+    REQUIRE(pull.payload.size() == sizeof(proof));
+    std::memcpy(&proof, pull.payload.data(), sizeof(proof));
+    CHECK(proof.challenge.number == challenge.number);
+    CHECK(proof.pull.held_mask == 0);
+  }
+  CHECK(shim.exchange.statistics().retransmitted_fragments == 0);
+}
+
 }  // namespace pbox::test
