@@ -12,12 +12,15 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "worker/membership/part_set.h"
 #include "worker/part_driver.h"
+#include "worker/transport/address_watch.h"
 #include "worker/transport/registered_memory.h"
 
 namespace pbox::worker {
@@ -114,6 +117,7 @@ class Client {
   bool stopping();
   void finish_io();
   bool exchange_packets(uint64_t now_ns);
+  void notice_lost_addresses(uint64_t now_ns);
   void take_requests();
   void serve_control(uint64_t now_ns);
   void complete(const std::vector<uint32_t>& tensors);
@@ -148,6 +152,7 @@ class Client {
   std::string last_error_;
   std::vector<TensorState> tensor_states_;
   RegisteredMemory memory_;
+  std::set<const std::byte*> being_registered_;
   std::vector<uint32_t> submitted_;
   std::vector<const std::function<void()>*> calls_;
   std::vector<std::function<void()>> requests_;  // calls to the parts, in order
@@ -161,12 +166,13 @@ class Client {
   bool io_done_ = false;               // the I/O thread has ended
 
   // Used by the I/O thread only.
+  BoxAddresses addresses_;
   std::optional<PartSet> parts_;
   std::vector<std::unique_ptr<PartDriver>> drivers_;  // indexed by part
-  bool joined_ = false;
-  uint64_t busy_ns_ = 0;  // when a packet last arrived or left
-  uint64_t nap_ns_ = 0;   // length of the last nap; used if must_poll()
+  uint64_t busy_ns_ = 0;                              // when a packet last arrived or left
+  uint64_t nap_ns_ = 0;                               // length of the last nap; used if must_poll()
   uint64_t control_due_ns_ = 0;
+  std::optional<AddressWatch> address_watch_;  // nothing if the kernel offers none
   int wake_fd_ = -1;
   std::thread thread_;
 };

@@ -24,7 +24,7 @@ constexpr uint64_t kNapMaxNs = 1'000'000;
 }  // namespace
 
 void Client::run_io() {
-  become_io_thread();
+  become_library_thread("pbox-io");
   if (must_poll()) prctl(PR_SET_TIMERSLACK, 1);  // otherwise naps last twice as long as requested
   for (;;) {
     const uint64_t now_ns = monotonic_ns();
@@ -57,6 +57,7 @@ void Client::finish_io() {
     if (waits.empty() || monotonic_ns() >= limit_ns) break;
     poll(waits.data(), waits.size(), 10);
   }
+  for (const auto& driver : drivers_) driver->end_opening();
   publish();
   const std::lock_guard lock(mutex_);
   for (const auto* call : calls_) (*call)();
@@ -154,7 +155,15 @@ void Client::publish() {
   run_callbacks(finished);
 }
 
+void Client::notice_lost_addresses(uint64_t now_ns) {
+  if (!address_watch_) return;
+  const std::vector<nic::Endpoint> lost = address_watch_->take_lost();
+  if (lost.empty()) return;
+  for (const auto& driver : drivers_) driver->on_addresses_lost(lost, now_ns);
+}
+
 void Client::serve_control(uint64_t now_ns) {
+  if (now_ns >= control_due_ns_) notice_lost_addresses(now_ns);
   control_due_ns_ = now_ns + kControlIntervalNs;
   std::vector<std::function<void()>> requests;
   {
@@ -209,10 +218,13 @@ void Client::sleep(uint64_t now_ns) {
   const uint64_t wait_ns = sleep_limit_ns(now_ns);
   std::vector<pollfd> waits;
   waits.push_back({wake_fd_, POLLIN, 0});
+  waits.push_back({address_watch_ ? address_watch_->fd() : -1, POLLIN, 0});
   for (const auto& driver : drivers_) driver->add_waits(waits);
   timespec timeout{static_cast<time_t>(wait_ns / kNanosPerSecond),
                    static_cast<long>(wait_ns % kNanosPerSecond)};
-  if (ppoll(waits.data(), waits.size(), &timeout, nullptr) > 0 && waits[0].revents != 0) {
+  if (ppoll(waits.data(), waits.size(), &timeout, nullptr) <= 0) return;
+  if (waits[1].revents != 0) control_due_ns_ = now_ns;
+  if (waits[0].revents != 0) {
     uint64_t drained = 0;
     while (read(wake_fd_, &drained, sizeof(drained)) < 0 && errno == EINTR) {
     }
