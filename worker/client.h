@@ -33,7 +33,8 @@ struct ClientOptions : MembershipOptions {
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);
 
-// The I/O thread calls this when an operation is done. A null callback is not called.
+// The I/O thread calls this once, when all operations of a start() have ended: with the first
+// tensor and kOk, or with the first that has failed and why. A null callback is not called.
 struct Completion {
   Callback callback = nullptr;
   void* user = nullptr;
@@ -56,8 +57,8 @@ class Client {
   // client_memory.cc: as pbox_register_memory and pbox_unregister_memory.
   Status register_memory(const std::byte* address, uint64_t bytes);
   Status unregister_memory(const std::byte* address);
-  // As pbox_push_pull and pbox_init_weights.
-  Status start(const Operation& operation, const Completion& completion);
+  // As pbox_push_pull, pbox_push_pull_many and pbox_init_weights. After an error none was started.
+  Status start(std::span<const Operation> operations, const Completion& completion);
   Status wait(uint32_t tensor, uint32_t timeout_ms);
   Status wait_all(uint32_t timeout_ms);
   // As pbox_set_priorities.
@@ -91,6 +92,13 @@ class Client {
 
  private:
   enum class Phase { kNew, kJoined, kLeft };
+  // The operations of one start().
+  struct Batch {
+    size_t left = 0;      // operations that have not ended
+    uint32_t tensor = 0;  // as for Completion
+    ErrorCode status = ErrorCode::kOk;
+    Completion completion;
+  };
   struct TensorState {
     bool pending = false;
     bool initialised = false;
@@ -98,12 +106,7 @@ class Client {
     uint32_t contributors = 0;  // ranks in the last result; 0: there was none
     ErrorCode status = ErrorCode::kOk;
     Operation operation;
-    Completion completion;
-  };
-  struct Finished {
-    Completion completion;
-    uint32_t tensor;
-    ErrorCode status;
+    std::shared_ptr<Batch> batch;  // while it is pending
   };
 
   // client_join.cc
@@ -122,7 +125,8 @@ class Client {
   void serve_control(uint64_t now_ns);
   void complete(const std::vector<uint32_t>& tensors);
   void publish();
-  void run_callbacks(const std::vector<Finished>& finished);
+  void end_operation(uint32_t tensor, ErrorCode status, std::vector<Batch>& finished);
+  static void run_callbacks(const std::vector<Batch>& finished);
   bool must_poll() const;
   bool awaits_results();
   bool may_spin(uint64_t now_ns);
@@ -131,6 +135,7 @@ class Client {
   void wake();
 
   Status check_phase(Phase wanted) const;
+  Status check_operation(const Operation& operation) const;
   Status wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_ms,
                     const std::function<bool()>& done);
   std::string absent_ranks_text() const;

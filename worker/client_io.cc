@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -90,28 +91,40 @@ void Client::take_requests() {
 }
 
 void Client::complete(const std::vector<uint32_t>& tensors) {
-  std::vector<Finished> finished;
+  std::vector<Batch> finished;
   {
     const std::lock_guard lock(mutex_);
     for (const uint32_t tensor : tensors) {
       PBOX_CHECK(tensor < tensor_states_.size());
       TensorState& state = tensor_states_[tensor];
       if (!state.pending) continue;
-      state.pending = false;
-      state.status = ErrorCode::kOk;
       state.round = parts_->round(tensor);
       state.contributors = parts_->contributors(tensor);
       if (state.operation.initial_weights) state.initialised = true;
       ++completed_;
-      finished.push_back({state.completion, tensor, ErrorCode::kOk});
+      end_operation(tensor, ErrorCode::kOk, finished);
     }
     changed_.notify_all();
   }
   run_callbacks(finished);
 }
 
-void Client::run_callbacks(const std::vector<Finished>& finished) {
-  for (const Finished& one : finished) {
+// Adds the operation's batch to `finished` if it was the last one. mutex_ must be held.
+void Client::end_operation(uint32_t tensor, ErrorCode status, std::vector<Batch>& finished) {
+  TensorState& state = tensor_states_[tensor];
+  PBOX_CHECK(state.pending && state.batch != nullptr && state.batch->left > 0);
+  state.pending = false;
+  state.status = status;
+  const auto batch = std::exchange(state.batch, nullptr);
+  if (batch->status == ErrorCode::kOk && status != ErrorCode::kOk) {
+    batch->status = status;
+    batch->tensor = tensor;
+  }
+  if (--batch->left == 0) finished.push_back(*batch);
+}
+
+void Client::run_callbacks(const std::vector<Batch>& finished) {
+  for (const Batch& one : finished) {
     const auto [callback, user] = one.completion;
     if (callback != nullptr) callback(user, one.tensor, static_cast<int>(one.status));
   }
@@ -130,7 +143,7 @@ void Client::publish() {
       failure_.has_value() == failure.has_value()) {
     return;
   }
-  std::vector<Finished> finished;
+  std::vector<Batch> finished;
   {
     const std::lock_guard lock(mutex_);
     barriers_released_ = parts_->barriers_released();
@@ -141,12 +154,9 @@ void Client::publish() {
       failure_ = failure;
       last_error_ = failure_->message;
       for (uint32_t tensor = 0; tensor < tensor_states_.size(); ++tensor) {
-        TensorState& state = tensor_states_[tensor];
-        if (!state.pending) continue;
-        state.pending = false;
-        state.status = failure_->code;
+        if (!tensor_states_[tensor].pending) continue;
         ++failed_;
-        finished.push_back({state.completion, tensor, failure_->code});
+        end_operation(tensor, failure_->code, finished);
       }
       submitted_.clear();
     }
