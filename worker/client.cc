@@ -110,35 +110,60 @@ Status Client::set_tensor_optimizer(uint32_t tensor, float lr_scale, float weigh
   return ok_status();
 }
 
-Status Client::start(const Operation& operation, const Completion& completion) {
+// Returns an error unless the operation can be started now. mutex_ must be held.
+Status Client::check_operation(const Operation& operation) const {
+  if (operation.tensor >= tensor_states_.size()) {
+    return invalid("tensor " + std::to_string(operation.tensor) + " is unknown; " +
+                   std::to_string(tensor_states_.size()) + " are registered");
+  }
+  const std::string& name = tensors_[operation.tensor].name;
+  if (operation.input == nullptr || operation.output == nullptr) {
+    return invalid("tensor '" + name + "': input and output must not be NULL");
+  }
+  const TensorState& state = tensor_states_[operation.tensor];
+  if (state.pending) {
+    return Error{ErrorCode::kAlreadyExists,
+                 "tensor '" + name + "' " +
+                     (state.batch != nullptr ? "has an operation in flight; wait for it first"
+                                             : "is in the list twice; name it once")};
+  }
+  if (operation.initial_weights == (options_.optimize && !state.initialised)) return ok_status();
+  return invalid(operation.initial_weights
+                     ? "tensor '" + name + "' needs no initial weights: " +
+                           (options_.optimize ? "it has them already" : "mode is aggregate")
+                     : "tensor '" + name + "' has no weights yet; call pbox_init_weights first");
+}
+
+Status Client::start(std::span<const Operation> operations, const Completion& completion) {
+  PBOX_CHECK(!operations.empty());
   {
     const std::lock_guard lock(mutex_);
     if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
-    if (operation.tensor >= tensor_states_.size()) {
-      return invalid("tensor " + std::to_string(operation.tensor) + " is unknown; " +
-                     std::to_string(tensor_states_.size()) + " are registered");
+    Status sound = ok_status();
+    size_t marked = 0;
+    for (; marked < operations.size() && sound; ++marked) {
+      sound = check_operation(operations[marked]);
+      // Finds a tensor that is in the list twice.
+      if (sound) tensor_states_[operations[marked].tensor].pending = true;
     }
-    const std::string name = "tensor '" + tensors_[operation.tensor].name + "'";
-    if (operation.input == nullptr || operation.output == nullptr) {
-      return invalid(name + ": input and output must not be NULL");
+    PBOX_CHECK(marked > 0);
+    if (!sound) {
+      for (const Operation& each : operations.first(marked - 1)) {
+        tensor_states_[each.tensor].pending = false;
+      }
+      return sound;
     }
-    TensorState& state = tensor_states_[operation.tensor];
-    if (state.pending) {
-      return Error{ErrorCode::kAlreadyExists,
-                   name + " has an operation in flight; wait for it first"};
+    const auto batch = std::make_shared<Batch>(
+        Batch{.left = operations.size(), .tensor = operations[0].tensor, .completion = completion});
+    const bool is_woken = !submitted_.empty();
+    for (const Operation& operation : operations) {
+      TensorState& state = tensor_states_[operation.tensor];
+      state.status = ErrorCode::kOk;
+      state.operation = operation;
+      state.batch = batch;
+      submitted_.push_back(operation.tensor);
     }
-    if (operation.initial_weights != (options_.optimize && !state.initialised)) {
-      return invalid(operation.initial_weights
-                         ? name + " needs no initial weights: " +
-                               (options_.optimize ? "it has them already" : "mode is aggregate")
-                         : name + " has no weights yet; call pbox_init_weights first");
-    }
-    state.pending = true;
-    state.status = ErrorCode::kOk;
-    state.operation = operation;
-    state.completion = completion;
-    submitted_.push_back(operation.tensor);
-    if (submitted_.size() > 1) return ok_status();  // the I/O thread has been woken already
+    if (is_woken) return ok_status();  // the I/O thread has been woken already
   }
   wake();
   return ok_status();

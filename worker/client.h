@@ -12,12 +12,15 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "worker/membership/part_set.h"
 #include "worker/part_driver.h"
+#include "worker/transport/address_watch.h"
 #include "worker/transport/registered_memory.h"
 
 namespace pbox::worker {
@@ -30,7 +33,8 @@ struct ClientOptions : MembershipOptions {
 
 using Callback = void (*)(void* user, uint32_t tensor, int status);
 
-// The I/O thread calls this when an operation is done. A null callback is not called.
+// The I/O thread calls this once, when all operations of a start() have ended: with the first
+// tensor and kOk, or with the first that has failed and why. A null callback is not called.
 struct Completion {
   Callback callback = nullptr;
   void* user = nullptr;
@@ -53,8 +57,8 @@ class Client {
   // client_memory.cc: as pbox_register_memory and pbox_unregister_memory.
   Status register_memory(const std::byte* address, uint64_t bytes);
   Status unregister_memory(const std::byte* address);
-  // As pbox_push_pull and pbox_init_weights.
-  Status start(const Operation& operation, const Completion& completion);
+  // As pbox_push_pull, pbox_push_pull_many and pbox_init_weights. After an error none was started.
+  Status start(std::span<const Operation> operations, const Completion& completion);
   Status wait(uint32_t tensor, uint32_t timeout_ms);
   Status wait_all(uint32_t timeout_ms);
   // As pbox_set_priorities.
@@ -88,6 +92,13 @@ class Client {
 
  private:
   enum class Phase { kNew, kJoined, kLeft };
+  // The operations of one start().
+  struct Batch {
+    size_t left = 0;      // operations that have not ended
+    uint32_t tensor = 0;  // as for Completion
+    ErrorCode status = ErrorCode::kOk;
+    Completion completion;
+  };
   struct TensorState {
     bool pending = false;
     bool initialised = false;
@@ -95,12 +106,7 @@ class Client {
     uint32_t contributors = 0;  // ranks in the last result; 0: there was none
     ErrorCode status = ErrorCode::kOk;
     Operation operation;
-    Completion completion;
-  };
-  struct Finished {
-    Completion completion;
-    uint32_t tensor;
-    ErrorCode status;
+    std::shared_ptr<Batch> batch;  // while it is pending
   };
 
   // client_join.cc
@@ -114,11 +120,13 @@ class Client {
   bool stopping();
   void finish_io();
   bool exchange_packets(uint64_t now_ns);
+  void notice_lost_addresses(uint64_t now_ns);
   void take_requests();
   void serve_control(uint64_t now_ns);
   void complete(const std::vector<uint32_t>& tensors);
   void publish();
-  void run_callbacks(const std::vector<Finished>& finished);
+  void end_operation(uint32_t tensor, ErrorCode status, std::vector<Batch>& finished);
+  static void run_callbacks(const std::vector<Batch>& finished);
   bool must_poll() const;
   bool awaits_results();
   bool may_spin(uint64_t now_ns);
@@ -127,6 +135,7 @@ class Client {
   void wake();
 
   Status check_phase(Phase wanted) const;
+  Status check_operation(const Operation& operation) const;
   Status wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_ms,
                     const std::function<bool()>& done);
   std::string absent_ranks_text() const;
@@ -148,6 +157,7 @@ class Client {
   std::string last_error_;
   std::vector<TensorState> tensor_states_;
   RegisteredMemory memory_;
+  std::set<const std::byte*> being_registered_;
   std::vector<uint32_t> submitted_;
   std::vector<const std::function<void()>*> calls_;
   std::vector<std::function<void()>> requests_;  // calls to the parts, in order
@@ -161,12 +171,13 @@ class Client {
   bool io_done_ = false;               // the I/O thread has ended
 
   // Used by the I/O thread only.
+  BoxAddresses addresses_;
   std::optional<PartSet> parts_;
   std::vector<std::unique_ptr<PartDriver>> drivers_;  // indexed by part
-  bool joined_ = false;
-  uint64_t busy_ns_ = 0;  // when a packet last arrived or left
-  uint64_t nap_ns_ = 0;   // length of the last nap; used if must_poll()
+  uint64_t busy_ns_ = 0;                              // when a packet last arrived or left
+  uint64_t nap_ns_ = 0;                               // length of the last nap; used if must_poll()
   uint64_t control_due_ns_ = 0;
+  std::optional<AddressWatch> address_watch_;  // nothing if the kernel offers none
   int wake_fd_ = -1;
   std::thread thread_;
 };

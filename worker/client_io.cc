@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -24,7 +25,7 @@ constexpr uint64_t kNapMaxNs = 1'000'000;
 }  // namespace
 
 void Client::run_io() {
-  become_io_thread();
+  become_library_thread("pbox-io");
   if (must_poll()) prctl(PR_SET_TIMERSLACK, 1);  // otherwise naps last twice as long as requested
   for (;;) {
     const uint64_t now_ns = monotonic_ns();
@@ -57,6 +58,7 @@ void Client::finish_io() {
     if (waits.empty() || monotonic_ns() >= limit_ns) break;
     poll(waits.data(), waits.size(), 10);
   }
+  for (const auto& driver : drivers_) driver->end_opening();
   publish();
   const std::lock_guard lock(mutex_);
   for (const auto* call : calls_) (*call)();
@@ -89,28 +91,40 @@ void Client::take_requests() {
 }
 
 void Client::complete(const std::vector<uint32_t>& tensors) {
-  std::vector<Finished> finished;
+  std::vector<Batch> finished;
   {
     const std::lock_guard lock(mutex_);
     for (const uint32_t tensor : tensors) {
       PBOX_CHECK(tensor < tensor_states_.size());
       TensorState& state = tensor_states_[tensor];
       if (!state.pending) continue;
-      state.pending = false;
-      state.status = ErrorCode::kOk;
       state.round = parts_->round(tensor);
       state.contributors = parts_->contributors(tensor);
       if (state.operation.initial_weights) state.initialised = true;
       ++completed_;
-      finished.push_back({state.completion, tensor, ErrorCode::kOk});
+      end_operation(tensor, ErrorCode::kOk, finished);
     }
     changed_.notify_all();
   }
   run_callbacks(finished);
 }
 
-void Client::run_callbacks(const std::vector<Finished>& finished) {
-  for (const Finished& one : finished) {
+// Adds the operation's batch to `finished` if it was the last one. mutex_ must be held.
+void Client::end_operation(uint32_t tensor, ErrorCode status, std::vector<Batch>& finished) {
+  TensorState& state = tensor_states_[tensor];
+  PBOX_CHECK(state.pending && state.batch != nullptr && state.batch->left > 0);
+  state.pending = false;
+  state.status = status;
+  const auto batch = std::exchange(state.batch, nullptr);
+  if (batch->status == ErrorCode::kOk && status != ErrorCode::kOk) {
+    batch->status = status;
+    batch->tensor = tensor;
+  }
+  if (--batch->left == 0) finished.push_back(*batch);
+}
+
+void Client::run_callbacks(const std::vector<Batch>& finished) {
+  for (const Batch& one : finished) {
     const auto [callback, user] = one.completion;
     if (callback != nullptr) callback(user, one.tensor, static_cast<int>(one.status));
   }
@@ -129,7 +143,7 @@ void Client::publish() {
       failure_.has_value() == failure.has_value()) {
     return;
   }
-  std::vector<Finished> finished;
+  std::vector<Batch> finished;
   {
     const std::lock_guard lock(mutex_);
     barriers_released_ = parts_->barriers_released();
@@ -140,12 +154,9 @@ void Client::publish() {
       failure_ = failure;
       last_error_ = failure_->message;
       for (uint32_t tensor = 0; tensor < tensor_states_.size(); ++tensor) {
-        TensorState& state = tensor_states_[tensor];
-        if (!state.pending) continue;
-        state.pending = false;
-        state.status = failure_->code;
+        if (!tensor_states_[tensor].pending) continue;
         ++failed_;
-        finished.push_back({state.completion, tensor, failure_->code});
+        end_operation(tensor, failure_->code, finished);
       }
       submitted_.clear();
     }
@@ -154,7 +165,15 @@ void Client::publish() {
   run_callbacks(finished);
 }
 
+void Client::notice_lost_addresses(uint64_t now_ns) {
+  if (!address_watch_) return;
+  const std::vector<nic::Endpoint> lost = address_watch_->take_lost();
+  if (lost.empty()) return;
+  for (const auto& driver : drivers_) driver->on_addresses_lost(lost, now_ns);
+}
+
 void Client::serve_control(uint64_t now_ns) {
+  if (now_ns >= control_due_ns_) notice_lost_addresses(now_ns);
   control_due_ns_ = now_ns + kControlIntervalNs;
   std::vector<std::function<void()>> requests;
   {
@@ -209,10 +228,13 @@ void Client::sleep(uint64_t now_ns) {
   const uint64_t wait_ns = sleep_limit_ns(now_ns);
   std::vector<pollfd> waits;
   waits.push_back({wake_fd_, POLLIN, 0});
+  waits.push_back({address_watch_ ? address_watch_->fd() : -1, POLLIN, 0});
   for (const auto& driver : drivers_) driver->add_waits(waits);
   timespec timeout{static_cast<time_t>(wait_ns / kNanosPerSecond),
                    static_cast<long>(wait_ns % kNanosPerSecond)};
-  if (ppoll(waits.data(), waits.size(), &timeout, nullptr) > 0 && waits[0].revents != 0) {
+  if (ppoll(waits.data(), waits.size(), &timeout, nullptr) <= 0) return;
+  if (waits[1].revents != 0) control_due_ns_ = now_ns;
+  if (waits[0].revents != 0) {
     uint64_t drained = 0;
     while (read(wake_fd_, &drained, sizeof(drained)) < 0 && errno == EINTR) {
     }

@@ -62,9 +62,10 @@ Error left_during_join() {
 }
 
 // Asks one box for the job's part map, until end_ns. Sets `is_reachable` if a connection was made.
-Result<proto::PartMap> ask_box(const MembershipOptions& options, uint64_t bytes, uint64_t end_ns,
-                               const std::atomic<bool>& leaving, bool& is_reachable) {
-  auto channel = ControlChannel::connect(options.box, left_ms(end_ns), &leaving);
+Result<proto::PartMap> ask_box(const MembershipOptions& options, BoxAddresses& addresses,
+                               uint64_t bytes, uint64_t end_ns, const std::atomic<bool>& leaving,
+                               bool& is_reachable) {
+  auto channel = ControlChannel::connect(options.box, addresses, left_ms(end_ns), &leaving);
   if (leaving) return left_during_join();
   if (!channel) return channel.error();
   is_reachable = true;
@@ -104,7 +105,7 @@ Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining, uint64_t
     for (const std::string& box : boxes) {
       joining.box = box;
       bool is_reachable = false;
-      auto map = ask_box(joining, bytes, end_ns, leaving_, is_reachable);
+      auto map = ask_box(joining, addresses_, bytes, end_ns, leaving_, is_reachable);
       if (map && is_sane(*map)) {
         if (map->boxes_size() > 0) joining.boxes = boxes;  // a box without a cluster lists none
         return map;
@@ -132,6 +133,8 @@ void Client::await_control(uint64_t limit_ns) {
 // On failure the box must see at once that this rank does not join, so no connection is left open.
 Status Client::join_parts(const MembershipOptions& joining, const proto::PartMap& map) {
   PBOX_CHECK(drivers_.empty());
+  // So that all boxes are known when one is lost, even if no name server answers then.
+  for (const std::string& box : map.boxes()) static_cast<void>(addresses_.find(box));
   parts_.emplace(joining, map, tensors_, optimizer_);
   const Status joined = drive_join();
   if (joined) return joined;
@@ -142,8 +145,8 @@ Status Client::join_parts(const MembershipOptions& joining, const proto::PartMap
 
 Status Client::drive_join() {
   for (size_t part = 0; part < parts_->size(); ++part) {
-    drivers_.push_back(std::make_unique<PartDriver>((*parts_)[part], split_list(options_.port, '|'),
-                                                    [this] { return joined_ && stopping(); }));
+    drivers_.push_back(std::make_unique<PartDriver>((*parts_)[part], addresses_,
+                                                    split_list(options_.port, '|'), options_));
     (*parts_)[part].begin(monotonic_ns());
     drivers_.back()->perform_actions();
   }
@@ -193,7 +196,7 @@ Status Client::join() {
   }
   absent_ranks_ = parts_->absent_ranks();
   phase_ = Phase::kJoined;
-  joined_ = true;
+  address_watch_ = AddressWatch::open();
   thread_ = std::thread([this] { run_io(); });
   return ok_status();
 }

@@ -1,5 +1,5 @@
-// Registers the caller's memory: calls come from the caller's threads, the transports belong to the
-// I/O thread.
+// Registers the caller's memory: the pages are locked on the caller's thread, the transports belong
+// to the I/O thread.
 #include <chrono>
 #include <thread>
 
@@ -14,45 +14,96 @@ namespace {
 constexpr uint64_t kReadNs = 100 * kNanosPerMilli;
 constexpr auto kAskAgain = std::chrono::milliseconds(1);
 
+// A part's registrar, null if it needs none, and its result.
+struct Registration {
+  std::shared_ptr<MemoryRegistrar> registrar;
+  Result<std::unique_ptr<DeviceMemory>> registered = std::unique_ptr<DeviceMemory>();
+};
+
 }  // namespace
 
 Status Client::register_memory(const std::byte* address, uint64_t bytes) {
+  // By part. The rest that no part takes is released after the lock.
+  const auto registrations = std::make_shared<std::vector<Registration>>();
   std::unique_lock lock(mutex_);
   if (const Status status = check_phase(Phase::kJoined); !status) return status;
   if (const Status added = memory_.add(address, bytes); !added) return added;
-  Status known = ok_status();
   const Status asked = call_on_io(lock, [&] {
     for (const auto& driver : drivers_) {
-      const Status added = driver->add_memory(address, bytes);
-      if (known) known = added;
+      registrations->emplace_back().registrar = driver->add_memory(address, bytes);
     }
   });
   if (!asked) {
-    memory_.remove(address);  // no driver knows of it
+    memory_.remove(address);  // no part knows of it
     return asked;
   }
+  PBOX_CHECK(being_registered_.insert(address).second);
+  lock.unlock();
+  Status known = ok_status();
+  for (Registration& each : *registrations) {
+    if (each.registrar == nullptr) continue;
+    each.registered = each.registrar->add(address, bytes);
+    if (known && !each.registered) known = each.registered.error();
+  }
+  lock.lock();
+  const auto give = [this, address, registrations] {
+    PBOX_CHECK(registrations->size() == drivers_.size());
+    for (size_t part = 0; part < drivers_.size(); ++part) {
+      Registration& each = (*registrations)[part];
+      if (each.registrar == nullptr) continue;
+      drivers_[part]->give_memory(address, each.registrar, each.registered);
+    }
+    being_registered_.erase(address);
+  };
+  // Until a busy I/O thread gets to it, payloads are copied.
+  if (!call_on_io(lock, give)) {
+    requests_.push_back([this, give] {
+      const std::lock_guard later(mutex_);
+      give();
+      changed_.notify_all();
+    });
+  }
+  lock.unlock();
   return known;
 }
 
 Status Client::unregister_memory(const std::byte* address) {
+  std::vector<std::unique_ptr<DeviceMemory>> released;  // by part; destroyed without the lock
   std::unique_lock lock(mutex_);
   if (const Status known = memory_.check(address); !known) return known;
-  const uint64_t patient_until_ns = monotonic_ns() + kReadNs;
+  const auto limit = std::chrono::milliseconds(options_.wait_timeout_ms);
+  const bool is_settled =
+      changed_.wait_for(lock, limit, [&] { return !being_registered_.contains(address); });
+  if (!is_settled) {
+    return Error{ErrorCode::kTimeout,
+                 "this memory is still being registered; unregister it when pbox_register_memory "
+                 "has returned and callbacks of the application return"};
+  }
+  const uint64_t start_ns = monotonic_ns();
   for (;;) {
-    const bool force = monotonic_ns() >= patient_until_ns;
+    const uint64_t waited_ns = monotonic_ns() - start_ns;
     bool is_read = false;
     const Status asked = call_on_io(lock, [&] {
-      for (const auto& driver : drivers_) {
-        if (!driver->remove_memory(address, force)) is_read = true;
+      released.resize(drivers_.size());
+      for (size_t part = 0; part < drivers_.size(); ++part) {
+        std::unique_ptr<DeviceMemory> of_part;
+        if (!drivers_[part]->remove_memory(address, waited_ns >= kReadNs, of_part)) is_read = true;
+        if (of_part) released[part] = std::move(of_part);
       }
     });
     if (!asked) return asked;
     if (!is_read) break;
+    if (waited_ns >= options_.wait_timeout_ms * kNanosPerMilli) {
+      return Error{ErrorCode::kTimeout, "a device still uses this memory after " +
+                                            std::to_string(options_.wait_timeout_ms) +
+                                            " ms; keep the memory, and unregister it again"};
+    }
     lock.unlock();
     std::this_thread::sleep_for(kAskAgain);
     lock.lock();
   }
   memory_.remove(address);
+  lock.unlock();
   return ok_status();
 }
 

@@ -15,8 +15,8 @@ sigset_t foreign_signals() {
   return set;
 }
 
-void become_io_thread() {
-  name_current_thread("pbox-io");
+void become_library_thread(const char* name) {
+  name_current_thread(name);
   const sigset_t foreign = foreign_signals();
   pthread_sigmask(SIG_BLOCK, &foreign, nullptr);
   // If the kernel refuses, the thread works where it is.

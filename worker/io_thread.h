@@ -1,4 +1,4 @@
-// The I/O thread is a guest in a process that belongs to somebody else.
+// The threads of libpbox are guests in a process that belongs to somebody else.
 #pragma once
 
 #include <signal.h>
@@ -11,9 +11,9 @@ namespace pbox::worker {
 // kill the process without calling the application's handler.
 sigset_t foreign_signals();
 
-// Prepares the calling thread to be the I/O thread. Names it, blocks foreign_signals(), and lets it
-// run wherever the main thread may run. A thread inherits its CPUs from the one that creates it,
+// Prepares the calling thread to be one of libpbox's. Names it, blocks foreign_signals(), and lets
+// it run wherever the main thread may run. A thread inherits its CPUs from the one that creates it,
 // and the thread that joins may be pinned to a CPU that it wants for itself.
-void become_io_thread();
+void become_library_thread(const char* name);
 
 }  // namespace pbox::worker

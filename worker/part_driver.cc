@@ -9,20 +9,17 @@
 #include "worker/transport/transport_library.h"
 
 namespace pbox::worker {
-namespace {
-
-// Limit for opening a port that has a replacement.
-constexpr uint64_t kOpenFirstNs = 10 * kNanosPerSecond;
-
-}  // namespace
 
 void PartDriver::perform_actions() {
   for (;;) {
     auto actions = membership_.take_actions();
     std::move(actions.begin(), actions.end(), std::back_inserter(pending_actions_));
-    if (pending_actions_.empty() ||
-        (opening_ && pending_actions_.front().kind != Action::Kind::kSend))
-      return;
+    if (pending_actions_.empty()) return;
+    const Action::Kind kind = pending_actions_.front().kind;
+    if (opener_ && kind != Action::Kind::kSend) {
+      opener_->cancel();  // the membership has given up the transport that is being opened
+      if (kind != Action::Kind::kDisconnect) return;
+    }
     const Action action = std::move(pending_actions_.front());
     pending_actions_.pop_front();
     perform(action);
@@ -42,73 +39,70 @@ void PartDriver::perform(const Action& action) {
     case Action::Kind::kMeasurePath:
       membership_.on_path_mtu(narrowest_path(action.addresses), monotonic_ns());
       return;
-    case Action::Kind::kOpenTransport: {
-      const auto facts = open_lanes(action);
-      membership_.on_transport_open(facts, monotonic_ns());
-      return;
-    }
+    case Action::Kind::kOpenTransport: open_lanes(action); return;
     case Action::Kind::kCloseTransport: close_transport(); return;
   }
 }
 
 void PartDriver::close_transport() {
+  PBOX_CHECK(!opener_);
   closed_ = payload_counts();
   transport_.reset();
-  takes_memory_ = false;
+  is_open_ = false;
 }
 
 Status PartDriver::open_port() {
   close_transport();
-  for (;;) {
-    auto transport = open_transport(ports_[port_]);
-    if (transport) {
-      transport_ = std::move(*transport);
-      return ok_status();
-    }
-    if (!give_up_port(transport.error())) return transport.error();
-  }
+  auto transport = choice_.open_next();
+  if (!transport) return transport.error();
+  transport_ = std::move(*transport);
+  return ok_status();
 }
 
-// Switches to the next port. Returns false if there is none.
-bool PartDriver::give_up_port(const Error& why) {
-  PBOX_CHECK(port_ < ports_.size());
-  if (port_ + 1 == ports_.size()) return false;
-  proto::PortGivenUp& report = port_reports_.emplace_back();
-  report.set_port(ports_[port_]);
-  report.set_reason(why.message);
-  report.set_next(ports_[++port_]);
-  return true;
-}
-
-// Only starts to connect: the packets of other parts must not wait for a box that is gone.
+// Only starts to connect: the packets of other parts must not wait for a box that is gone, nor for
+// a name server.
 void PartDriver::connect(const Action& action) {
+  channel_.reset();
   if (const Status opened = open_port(); !opened) {
     return membership_.on_disconnected(opened.error(), monotonic_ns());
   }
-  auto channel = ControlChannel::open(action.box);
-  if (!channel) return membership_.on_disconnected(channel.error(), monotonic_ns());
-  channel_.emplace(std::move(*channel));
+  box_ = action.box;
   connect_by_ns_ = action.deadline_ns;
-  sent_ = ok_status();
   advance_connection(monotonic_ns());
 }
 
-void PartDriver::advance_connection(uint64_t now_ns) {
-  PBOX_CHECK(channel_.has_value() && connect_by_ns_ != 0);
-  const auto established = channel_->connected();
-  if (established && !*established && now_ns < connect_by_ns_) return;
-  connect_by_ns_ = 0;
-  if (established && *established) {
-    membership_.on_connected(channel_->peer(), now_ns);
-    return;
-  }
-  const Error why = established
-                        ? Error{ErrorCode::kUnavailable, "the box at " + channel_->box() +
-                                                             " does not answer; is the host "
-                                                             "up and the port open?"}
-                        : established.error();
+// The name is resolved again, because it may have another address now. Meanwhile the known ones are
+// tried again.
+void PartDriver::fail_connection(const Error& why, uint64_t now_ns) {
+  addresses_.refresh(box_);
   channel_.reset();
+  connect_by_ns_ = 0;
   membership_.on_disconnected(why, now_ns);
+}
+
+void PartDriver::advance_connection(uint64_t now_ns) {
+  PBOX_CHECK(connect_by_ns_ != 0);
+  if (!channel_) {
+    const auto found = addresses_.find(box_);
+    if (!found && now_ns < connect_by_ns_) return;
+    if (!found) return fail_connection(unresolved(box_), now_ns);
+    if (!*found) return fail_connection(found->error(), now_ns);
+    auto channel = ControlChannel::open(box_, **found);
+    if (!channel) return fail_connection(channel.error(), now_ns);
+    channel_.emplace(std::move(*channel));
+    sent_ = ok_status();
+  }
+  const auto established = channel_->connected();
+  if (!established) return fail_connection(established.error(), now_ns);
+  if (*established) {
+    connect_by_ns_ = 0;
+    return membership_.on_connected(channel_->peer(), now_ns);
+  }
+  if (now_ns < connect_by_ns_) return;
+  fail_connection({ErrorCode::kUnavailable, "the box at " + channel_->box() +
+                                                " does not answer; is the host up and the port "
+                                                "open?"},
+                  now_ns);
 }
 
 Result<uint32_t> PartDriver::narrowest_path(Transport& transport,
@@ -126,8 +120,8 @@ Result<uint32_t> PartDriver::narrowest_path(Transport& transport,
 // to.
 Result<uint32_t> PartDriver::narrowest_path(const std::vector<nic::Endpoint>& addresses) {
   auto narrowest = narrowest_path(*transport_, addresses);
-  for (size_t port = port_ + 1; narrowest && port < ports_.size(); ++port) {
-    const auto transport = open_transport(ports_[port]);
+  for (size_t port = choice_.current + 1; narrowest && port < choice_.ports.size(); ++port) {
+    const auto transport = open_transport(choice_.ports[port]);
     if (!transport) continue;
     const auto mtu = narrowest_path(**transport, addresses);
     if (mtu && *mtu < *narrowest) narrowest = *mtu;
@@ -135,60 +129,74 @@ Result<uint32_t> PartDriver::narrowest_path(const std::vector<nic::Endpoint>& ad
   return narrowest;
 }
 
-Result<TransportFacts> PartDriver::open_lanes(const Action& action) {
-  // Ends the opening if the membership wants anything other than to send messages: it has given up
-  // on the transport.
-  const auto keep_alive = [this]() -> Status {
-    pump(monotonic_ns());
-    if (is_stopping_()) return Error{ErrorCode::kClosed, "this worker is leaving the job"};
-    if (!pending_actions_.empty())
-      return Error{ErrorCode::kClosed, "the control connection is closed"};
-    return ok_status();
-  };
-  // The driver owns the session's packet numbers: they go on from port to port.
-  std::vector<uint64_t> next_packet_numbers(action.session.pipelines.size(), 1);
-  for (;;) {
-    const bool is_last = port_ + 1 == ports_.size();
-    const uint64_t alone_by_ns = is_last ? UINT64_MAX : monotonic_ns() + kOpenFirstNs;
-    opening_ = true;
-    Status opened = transport_->open(action.session, {std::min(action.deadline_ns, alone_by_ns),
-                                                      keep_alive, next_packet_numbers});
-    if (opened) opened = add_all_memory(keep_alive);
-    opening_ = false;
-    if (opened) break;
-    if (!keep_alive() || !give_up_port(opened.error())) return opened.error();
-    if (const Status next = open_port(); !next) return next.error();
+void PartDriver::open_lanes(const Action& action) {
+  PBOX_CHECK(!opener_ && transport_ != nullptr);
+  opener_.emplace(LaneOpener::Order{.choice = std::move(choice_),
+                                    .transport = std::move(transport_),
+                                    .session = action.session,
+                                    .deadline_ns = action.deadline_ns,
+                                    .memory = memory_});
+}
+
+// Sends what the transport asks the box, and takes the transport once it is open.
+void PartDriver::advance_opening() {
+  PBOX_CHECK(opener_.has_value() && transport_ == nullptr);
+  auto outcome = opener_->take();
+  while (const auto request = opener_->take_request()) {
+    proto::WorkerMessage message;
+    *message.mutable_queue_pairs() = *request;
+    if (channel_ && sent_) sent_ = channel_->send(message);
   }
-  PBOX_CHECK(transport_ != nullptr);
-  TransportFacts facts;
-  facts.rto_floor_ns = transport_->rto_floor_ns();
+  if (outcome) take_opened(std::move(*outcome));
+}
+
+void PartDriver::take_opened(LaneOpener::Outcome outcome) {
+  const bool is_cancelled = opener_->is_cancelled();
+  opener_.reset();
+  choice_ = std::move(outcome.choice);
+  closed_.add(outcome.closed);
+  transport_ = std::move(outcome.transport);
+  is_open_ = outcome.facts.ok();
   must_poll_ = false;
-  for (uint32_t lane = 0; lane < action.session.pipelines.size(); ++lane) {
-    facts.lanes.push_back({next_packet_numbers[lane], transport_->receivable_bytes(lane)});
-    must_poll_ = must_poll_ || transport_->event_fd(lane) < 0;
+  PBOX_CHECK(!is_open_ || transport_ != nullptr);
+  if (is_open_) {
+    for (const proto::QueuePairs& answer : outcome.answers) transport_->on_answer(answer);
+    for (uint32_t lane = 0; lane < outcome.facts->lanes.size(); ++lane) {
+      must_poll_ = must_poll_ || transport_->event_fd(lane) < 0;
+    }
   }
-  return facts;
+  if (!is_cancelled) membership_.on_transport_open(outcome.facts, monotonic_ns());
 }
 
-// Memory that a device refuses is copied and counted. That is no reason to stop.
-Status PartDriver::add_all_memory(const std::function<Status()>& keep_alive) {
-  takes_memory_ = true;
-  for (const auto& [memory, bytes] : memory_) {
-    static_cast<void>(transport_->add_memory(memory, bytes));
-    if (const Status alive = keep_alive(); !alive) return alive;
-  }
-  return ok_status();
+void PartDriver::end_opening() {
+  if (opener_) opener_->cancel();
+  opener_.reset();
 }
 
-Status PartDriver::add_memory(const std::byte* memory, size_t bytes) {
-  PBOX_CHECK(!memory_.contains(memory));
+std::shared_ptr<MemoryRegistrar> PartDriver::add_memory(const std::byte* memory, size_t bytes) {
   memory_[memory] = bytes;
-  return takes_memory_ ? transport_->add_memory(memory, bytes) : ok_status();
+  if (opener_) opener_->add_memory(memory, bytes);
+  return is_open_ ? transport_->memory_registrar() : nullptr;
 }
 
-bool PartDriver::remove_memory(const std::byte* memory, bool force) {
+void PartDriver::give_memory(const std::byte* memory,
+                             const std::shared_ptr<MemoryRegistrar>& registrar,
+                             Result<std::unique_ptr<DeviceMemory>>& registered) {
+  PBOX_CHECK(registrar != nullptr);
+  const auto known = memory_.find(memory);
+  if (!is_open_ || known == memory_.end() || transport_->memory_registrar() != registrar) return;
+  if (registered) {
+    transport_->add_memory(memory, known->second, std::move(*registered));
+  } else {
+    transport_->add_memory(memory, known->second, registered.error());
+  }
+}
+
+bool PartDriver::remove_memory(const std::byte* memory, bool force,
+                               std::unique_ptr<DeviceMemory>& released) {
   memory_.erase(memory);
-  return !takes_memory_ || transport_->remove_memory(memory, force);
+  if (opener_) return opener_->remove_memory(memory);
+  return !is_open_ || transport_->remove_memory(memory, force, released);
 }
 
 PayloadCounts PartDriver::payload_counts() const {
@@ -198,8 +206,9 @@ PayloadCounts PartDriver::payload_counts() const {
 }
 
 void PartDriver::pump(uint64_t now_ns) {
+  if (opener_) advance_opening();
   perform_actions();
-  if (channel_ && connect_by_ns_ != 0) {
+  if (connect_by_ns_ != 0) {
     advance_connection(now_ns);
   } else if (channel_) {
     send_transport_requests();
@@ -207,7 +216,7 @@ void PartDriver::pump(uint64_t now_ns) {
     const auto messages = channel_->receive();
     if (messages) {
       for (const auto& message : *messages) {
-        if (message.has_queue_pairs() && transport_) transport_->on_answer(message.queue_pairs());
+        if (message.has_queue_pairs()) give_answer(message.queue_pairs());
         membership_.on_message(message, now_ns);
       }
     }
@@ -219,24 +228,58 @@ void PartDriver::pump(uint64_t now_ns) {
     }
   }
   leave_failed_port(now_ns);
+  leave_lost_path(now_ns);
   membership_.on_time(now_ns);
   perform_actions();
 }
 
+void PartDriver::give_answer(const proto::QueuePairs& answer) {
+  if (opener_) opener_->give_answer(answer);
+  if (is_open_) transport_->on_answer(answer);
+}
+
 // The session is resumed over another port, as after a broken connection.
 void PartDriver::leave_failed_port(uint64_t now_ns) {
-  if (opening_ || !transport_ || membership_.phase() != Membership::Phase::kRunning) return;
+  if (membership_.phase() != Membership::Phase::kRunning) return;
   const auto failure = transport_->failure();
-  if (failure && give_up_port(*failure)) membership_.on_disconnected(*failure, now_ns);
+  if (failure && choice_.give_up(*failure)) membership_.on_disconnected(*failure, now_ns);
+}
+
+// The session is resumed over another path, as soon as there is one.
+void PartDriver::leave_lost_path(uint64_t now_ns) {
+  if (!may_disconnect_ || membership_.phase() != Membership::Phase::kRunning) return;
+  if (const auto failure = transport_->path_failure()) {
+    membership_.on_disconnected(*failure, now_ns);
+  }
+}
+
+// The box cannot see the end of a control connection whose address has gone.
+void PartDriver::on_addresses_lost(std::span<const nic::Endpoint> lost, uint64_t now_ns) {
+  std::vector<nic::Endpoint> used;
+  if (may_disconnect_ && membership_.phase() == Membership::Phase::kRunning) {
+    used = transport_->local_endpoints();
+  }
+  if (can_resume_ && channel_) used.push_back(channel_->local());
+  for (const nic::Endpoint& gone : lost) {
+    const bool is_used = std::any_of(used.begin(), used.end(), [&](const nic::Endpoint& own) {
+      return own.ipv6 == gone.ipv6 && own.address == gone.address && own.scope_id == gone.scope_id;
+    });
+    if (!is_used) continue;
+    return membership_.on_disconnected(
+        {ErrorCode::kBoxLost, "this host has lost the address " + nic::address_string(gone) +
+                                  ", from which it used the box"},
+        now_ns);
+  }
 }
 
 void PartDriver::send_transport_requests() {
   proto::WorkerMessage message;
-  if (!transport_ || !sent_) return;
+  if (!is_open_ || !sent_) return;
   if (transport_->take_request(*message.mutable_queue_pairs())) sent_ = channel_->send(message);
-  while (sent_ && !port_reports_.empty() && membership_.phase() == Membership::Phase::kRunning) {
-    *message.mutable_port_given_up() = std::move(port_reports_.front());
-    port_reports_.pop_front();
+  auto& reports = choice_.reports;
+  while (sent_ && !reports.empty() && membership_.phase() == Membership::Phase::kRunning) {
+    *message.mutable_port_given_up() = std::move(reports.front());
+    reports.pop_front();
     sent_ = channel_->send(message);
   }
 }
@@ -285,7 +328,10 @@ uint64_t PartDriver::next_deadline_ns() const {
 }
 
 void PartDriver::add_control_wait(std::vector<pollfd>& waits) const {
-  if (!channel_ || membership_.failure()) return;
+  if (opener_) waits.push_back({opener_->fd(), POLLIN, 0});
+  if (membership_.failure()) return;
+  if (connect_by_ns_ != 0 && !channel_) waits.push_back({addresses_.fd(), POLLIN, 0});
+  if (!channel_) return;
   short events = channel_->wants_write() ? POLLIN | POLLOUT : POLLIN;
   if (connect_by_ns_ != 0) events = POLLOUT;
   waits.push_back({channel_->fd(), events, 0});

@@ -5,34 +5,46 @@
 #include <poll.h>
 
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "worker/membership/membership.h"
+#include "worker/transport/box_addresses.h"
 #include "worker/transport/control_channel.h"
+#include "worker/transport/lane_opener.h"
 #include "worker/transport/transport.h"
 
 namespace pbox::worker {
 
 class PartDriver {
  public:
-  // `membership` must outlive the driver. `ports`: at least one, each as open_transport takes it;
-  // if one cannot be opened or fails, the next is used. `is_stopping`: asked while a transport is
-  // being opened; true ends that.
-  PartDriver(Membership& membership, std::vector<std::string> ports,
-             std::function<bool()> is_stopping)
-      : membership_(membership), ports_(std::move(ports)), is_stopping_(std::move(is_stopping)) {}
+  // `membership` and `addresses` must outlive the driver. `ports`: at least one, each as
+  // open_transport takes it; if one cannot be opened or fails, the next is used. `options`: the
+  // membership's.
+  PartDriver(Membership& membership, BoxAddresses& addresses, std::vector<std::string> ports,
+             const MembershipOptions& options)
+      : membership_(membership),
+        addresses_(addresses),
+        choice_{.ports = std::move(ports)},
+        can_resume_(can_resume(options)),
+        may_disconnect_(can_resume_ && options.on_worker_lost != LostPolicy::kAbort) {}
 
   // Serves the control side: takes the box's messages, reports the time, and carries out the
   // membership's actions.
   void pump(uint64_t now_ns);
-  // Carries out the membership's actions in order. While the transport is being opened this is
-  // called from within, and stops at the first action that is not a message.
+  // Carries out the membership's actions in order. While the transport is being opened, those that
+  // need it wait.
   void perform_actions();
+  // Ends the opening of a transport, and waits until its thread does nothing any more.
+  void end_opening();
+  // Takes the connections that use one of these addresses for broken: this host has lost them, so
+  // that nothing can leave by them any more. A session that cannot be resumed goes on if the
+  // address comes back before the box counts as silent.
+  void on_addresses_lost(std::span<const nic::Endpoint> lost, uint64_t now_ns);
   // Moves packets both ways and runs the exchange's timers. Returns whether any packet moved.
   bool exchange_packets(uint64_t now_ns);
   // Writes what the control connection still has to send, then reads until the box has closed it.
@@ -44,13 +56,18 @@ class PartDriver {
   uint64_t next_deadline_ns() const;
   // Whether a lane has no descriptor to wait for.
   bool must_poll() const { return must_poll_; }
-  // As Transport's, for the current transport and all later ones.
-  Status add_memory(const std::byte* memory, size_t bytes);
-  bool remove_memory(const std::byte* memory, bool force);
+  // Memory for the current transport and all later ones. If add_memory() returns a registrar, the
+  // caller registers the memory with it, on a thread that may wait, and passes the result to
+  // give_memory(), which takes it if the transport is still the same.
+  std::shared_ptr<MemoryRegistrar> add_memory(const std::byte* memory, size_t bytes);
+  void give_memory(const std::byte* memory, const std::shared_ptr<MemoryRegistrar>& registrar,
+                   Result<std::unique_ptr<DeviceMemory>>& registered);
+  // As Transport's. The caller destroys `released` on such a thread.
+  bool remove_memory(const std::byte* memory, bool force, std::unique_ptr<DeviceMemory>& released);
   // Summed over all transports so far.
   PayloadCounts payload_counts() const;
   // Number of ports that were given up for the next one.
-  size_t ports_given_up() const { return port_; }
+  size_t ports_given_up() const { return choice_.current; }
   // Adds descriptors of the control connection and of every lane. A lane's may be -1.
   void add_waits(std::vector<pollfd>& waits) const;
   void add_control_wait(std::vector<pollfd>& waits) const;
@@ -60,30 +77,34 @@ class PartDriver {
   void connect(const Action& action);
   void advance_connection(uint64_t now_ns);
   void send_transport_requests();
+  void give_answer(const proto::QueuePairs& answer);
   void leave_failed_port(uint64_t now_ns);
+  void leave_lost_path(uint64_t now_ns);
+  void fail_connection(const Error& why, uint64_t now_ns);
   Status open_port();
-  bool give_up_port(const Error& why);
   void close_transport();
-  Status add_all_memory(const std::function<Status()>& keep_alive);
   Result<uint32_t> narrowest_path(Transport& transport,
                                   const std::vector<nic::Endpoint>& addresses) const;
   Result<uint32_t> narrowest_path(const std::vector<nic::Endpoint>& addresses);
-  Result<TransportFacts> open_lanes(const Action& action);
+  void open_lanes(const Action& action);
+  void advance_opening();
+  void take_opened(LaneOpener::Outcome outcome);
 
   Membership& membership_;
-  std::vector<std::string> ports_;
-  size_t port_ = 0;  // index of the port in use
-  std::function<bool()> is_stopping_;
+  BoxAddresses& addresses_;
+  PortChoice choice_;
+  bool can_resume_;
+  bool may_disconnect_;  // the job goes on if the box sees this worker disconnect
   std::deque<Action> pending_actions_;
-  bool opening_ = false;  // the transport is being opened; until it is, only messages are sent
+  std::optional<LaneOpener> opener_;  // has the transport while its lanes are being opened
+  std::string box_;                   // the box that is being connected to
   std::optional<ControlChannel> channel_;
-  uint64_t connect_by_ns_ = 0;  // while channel_ is being connected, otherwise 0
+  uint64_t connect_by_ns_ = 0;  // while the control connection is being made, otherwise 0
   Status sent_ = ok_status();   // result of the last write to the channel
   std::unique_ptr<Transport> transport_;
-  bool takes_memory_ = false;  // the transport is open
+  bool is_open_ = false;  // the transport is
   std::map<const std::byte*, size_t> memory_;
-  PayloadCounts closed_;                         // counts of the transports that were closed
-  std::deque<proto::PortGivenUp> port_reports_;  // reports that were not sent to the box yet
+  PayloadCounts closed_;  // counts of the transports that were closed
   bool must_poll_ = false;
 };
 

@@ -9,6 +9,7 @@ namespace {
 // Landing slots for all workers together. Workers ask for a quarter more than their credit, so this
 // is a quarter more than credits let be in flight.
 constexpr uint32_t kLandingSlots = 1280;
+constexpr uint32_t kHeldPackets = 512;
 
 }  // namespace
 
@@ -16,6 +17,7 @@ nic::RdmaQueueOptions rdma_queue_options(const config::Config& config) {
   const bool is_off = config.memory.hugepages == config::OnOffAuto::kOff;
   nic::RdmaQueueOptions options;
   options.hugepages = is_off ? Hugepages::kNever : Hugepages::kIfFree;
+  options.held_packets_max = kHeldPackets;
   if (config.rdma.mode == config::RdmaMode::kWriteImm) options.landing_slots = kLandingSlots;
   return options;
 }

@@ -1,18 +1,19 @@
 // Rings of landing slots: assigning them to peers, and the memory windows that let only the queue
 // pair of that peer write there.
 //
-// No slot is written while it is read. A ring of n slots has n - 1 receives, without buffers, in a
-// receive queue of its own. Each completed write takes one receive. The receive is posted again
-// once the pipeline has released the slot. The device executes writes in order, so at most n - 1
-// slots are held while one is written. Without a receive the worker's device waits (RNR); the
-// worker's credit makes that rare.
+// An honest peer writes no slot that is being read. A ring of n slots has n - 1 receives, without
+// buffers, in a receive queue of its own. Each completed write takes one receive. The receive is
+// posted again once the pipeline has released the slot. The device executes writes in order, so at
+// most n - 1 slots are held while one is written. Without a receive the worker's device waits
+// (RNR); the worker's credit makes that rare.
 //
 // A malicious worker is confined to its ring. The ring is a region without remote rights,
 // registered when the worker connects. A type 2 memory window on it, write only, is bound to the
 // one queue pair: its key is void on every other, and nothing beyond the ring can be written. An
 // immediate with a slot other than the next, or with too large a length, is dropped and counted. A
 // worker that writes into its own ring at the wrong time damages only its own packets, and so only
-// its own job. Slots are cleared before another job gets them.
+// its own job. It cannot change a packet that was received: take_landed() copies it, so that what
+// is verified is what is summed. Slots are cleared before another job gets them.
 //
 // Jobs do not have protection domains of their own. A queue pair may use only regions of its own
 // domain (Soft-RoCE enforces that for receive buffers too, and for windows: InfiniBand

@@ -35,7 +35,8 @@ bool is_queue_pair(const Endpoint& endpoint) {
 uint64_t rdma_queue_bytes(const RdmaQueueOptions& options) {
   const uint64_t buffers =
       uint64_t{options.receive_slots} + options.staging_slots + options.landing_slots;
-  return buffers * kBufferBytes + uint64_t{options.peers_max} * kSendDepth * kHeadBytes;
+  const uint64_t copies = options.landing_slots > 0 ? limits::kBurstPackets : 0;
+  return (buffers + copies) * kBufferBytes + uint64_t{options.peers_max} * kSendDepth * kHeadBytes;
 }
 
 RdmaQueue::State::State(const RdmaQueueOptions& options_in)
@@ -45,7 +46,8 @@ RdmaQueue::State::State(const RdmaQueueOptions& options_in)
       payload_memory(options_in.payload_regions_max),
       peer_count(options_in.peers_max),
       peers(std::make_unique<Peer[]>(options_in.peers_max)),
-      numbers(options_in.peers_max) {
+      numbers(options_in.peers_max),
+      held_packets(options_in.held_packets_max, options_in.peers_max) {
   received.reserve(options.receive_slots + options.landing_slots);
   held.reserve(options.receive_slots);
   held_landed.reserve(options.landing_slots);
@@ -113,6 +115,7 @@ Status RdmaQueue::State::register_memory() {
   staging_buffers = arena.take(options.staging_slots * kBufferBytes);
   heads = arena.take(size_t{options.peers_max} * kSendDepth * kHeadBytes);
   landing = arena.take(options.landing_slots * kBufferBytes);
+  if (options.landing_slots > 0) landed_copies = arena.take(limits::kBurstPackets * kBufferBytes);
   PBOX_CHECK(arena.taken() <= arena.size());
   const auto bytes = static_cast<size_t>(landing - arena.data());
   own_memory = MemoryRegion(ibv_reg_mr(domain->get(), arena.data(), bytes, kOwnAccess));

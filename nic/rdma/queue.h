@@ -36,12 +36,16 @@ struct RdmaQueueOptions {
   // own.
   std::shared_ptr<ProtectionDomain> domain = {};
   uint32_t payload_regions_max = limits::kShardsPerPipelineMax;
+  // How many packets may wait for peers whose send queue is full, while packets to other peers
+  // leave. 0, for an owner with one peer: tx_burst takes no packet behind one that has to wait.
+  uint32_t held_packets_max = 0;
   // Signals the last packet of each burst to a peer. An owner that adds and removes memory while
   // packets are sent needs this, to learn soon that a payload has been read.
   bool signals_bursts = false;
 };
 
-// Returns how many bytes a queue with these options locks and registers. Pure.
+// Returns how many bytes a queue with these options takes. It registers, and so locks, all but the
+// copies of packets from landing slots. Pure.
 uint64_t rdma_queue_bytes(const RdmaQueueOptions& options);
 
 // Threads: rx_burst, tx_burst, event_fd and refused_packets belong to the polling thread. The other

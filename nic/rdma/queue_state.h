@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "nic/payload_memory.h"
+#include "nic/rdma/held_packets.h"
 #include "nic/rdma/memory.h"
 #include "nic/rdma/queue.h"
 #include "nic/rdma/queue_pair_table.h"
@@ -18,7 +19,6 @@ namespace pbox::nic {
 
 inline constexpr uint32_t kSendDepth = 256;      // work requests of a queue pair in flight
 inline constexpr uint32_t kSignalInterval = 32;  // every 32nd packet is signalled
-inline constexpr uint32_t kInlineBytes = 128;    // largest inline packet: PULL, STATUS, GRANT
 inline constexpr uint32_t kHeadBytes = 64;       // room for header and tag of a gathered packet
 inline constexpr uint32_t kSendPieces = 3;
 inline constexpr size_t kBufferBytes = align_up(limits::kPacketBytesMax, kCacheLineBytes);
@@ -64,6 +64,7 @@ struct RdmaQueue::State {
     // Polling thread only.
     uint64_t posted = 0;         // packets since the start; posted - completed <= kSendDepth
     uint64_t completed = 0;      // packets since the start, oldest first
+    uint32_t staged = 0;         // staging buffers of packets in flight
     uint64_t full_since_ns = 0;  // since when nothing completes although the queue is full; 0: not
     uint32_t ring_next = 0;      // slot of the ring that the peer writes next
     uint32_t target_next = 0;    // slot of the target that we write next
@@ -92,6 +93,7 @@ struct RdmaQueue::State {
 
   // transmit_datapath.cc
   size_t tx_burst(std::span<const TxPacket> packets, const Endpoint* to);
+  void send_held();
   void on_sent(const ibv_wc& completion);
 
   Peer* peer_at(const Endpoint& endpoint);
@@ -109,7 +111,8 @@ struct RdmaQueue::State {
   std::byte* staging_buffers = nullptr;
   std::byte* heads = nullptr;
   std::byte* landing = nullptr;
-  SlotRanges landing_free;  // control thread only
+  std::byte* landed_copies = nullptr;  // the packets of a burst that were written to slots
+  SlotRanges landing_free;             // control thread only
 
   // Each of these depends on those before it.
   std::shared_ptr<ProtectionDomain> domain;
@@ -137,6 +140,8 @@ struct RdmaQueue::State {
   std::vector<ibv_recv_wr> receive_requests;
   std::vector<ibv_sge> receive_pieces;
   std::vector<uint32_t> staging_free;
+  HeldPackets held_packets;
+  bool has_progress = false;  // since send_held(): packets were sent, or a peer has broken
   uint64_t refused_packets = 0;
   std::array<ibv_send_wr, limits::kBurstPackets> send_requests;
   std::array<ibv_sge, kSendPieces * limits::kBurstPackets> send_pieces;
@@ -148,16 +153,21 @@ struct RdmaQueue::State {
  private:
   void repost();
   void repost_landed();
-  bool take_landed(const ibv_wc& completion, RxPacket& packet);
-  bool take(const ibv_wc& completion, RxPacket& packet);
+  bool take_landed(const ibv_wc& completion, RxPacket& packet, size_t place);
+  bool take(const ibv_wc& completion, RxPacket& packet, size_t place);
   void mark_broken(Peer& peer);
   void free_sent(Peer& peer, uint64_t until);
-  enum class Room { kYes, kNo, kNever };  // kNever: the peer is broken or stuck
+  // kFull: the peer has used its share, and its packets may be held. kNo: wait for the peer, or for
+  // what all peers share. kNever: the peer is broken or stuck.
+  enum class Room { kYes, kFull, kNo, kNever };
   Room make_room(Peer& peer, bool needs_staging);
   PayloadMemory::Region* registered_region(const TxPacket& packet);
   bool make_request(Peer& peer, const TxPacket& packet, size_t index);
-  uint32_t make_pieces(Peer& peer, const TxPacket& packet, ibv_sge* pieces, Sent& sent,
-                       unsigned& flags);
+  void append_request(Peer& peer, const TxPacket& packet, PayloadMemory::Region* region,
+                      size_t index);
+  uint32_t make_pieces(Peer& peer, const TxPacket& packet, PayloadMemory::Region* region,
+                       ibv_sge* pieces, Sent& sent, unsigned& flags);
+  uint32_t slot_of(const Peer& peer) const { return static_cast<uint32_t>(&peer - peers.get()); }
   static void write_to_ring(Peer& peer, const TxPacket& packet, ibv_send_wr& request);
   void post(Peer& peer);
 };

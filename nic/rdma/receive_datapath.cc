@@ -1,6 +1,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "nic/rdma/queue_state.h"
 
@@ -71,6 +72,7 @@ void RdmaQueue::State::advance_closing_peers() {
     Peer& peer = peers[index];
     const auto at = peer.state.load(std::memory_order_acquire);
     if (at == PeerState::kClosing) {
+      counters.add(PortCounter::kNoQueuePair, held_packets.drop(index));
       pending_changes.fetch_sub(1, std::memory_order_relaxed);
       peer.state.store(PeerState::kReleased, std::memory_order_release);
     } else if (at == PeerState::kDestroyed) {
@@ -99,8 +101,10 @@ bool RdmaQueue::State::poll_completions() {
 }
 
 // Takes a packet that a peer has written into its ring. The peer chooses the immediate, so only the
-// next slot is read, and no byte beyond it. Returns false if there is no packet for the caller.
-bool RdmaQueue::State::take_landed(const ibv_wc& completion, RxPacket& packet) {
+// next slot is read, and no byte beyond it. The peer may write to the slot at any time, so the
+// packet is copied to buffer `place` of the burst: the bytes that are verified are those that are
+// summed. Returns false if there is no packet for the caller.
+bool RdmaQueue::State::take_landed(const ibv_wc& completion, RxPacket& packet, size_t place) {
   const auto index = numbers.find(completion.qp_num);
   if (!index) return false;
   PBOX_DCHECK(*index < peer_count);
@@ -127,7 +131,10 @@ bool RdmaQueue::State::take_landed(const ibv_wc& completion, RxPacket& packet) {
     return false;
   }
   counters.add(PortCounter::kLandedPackets);
-  packet.data = landing + uint64_t{peer.ring_first + slot} * kBufferBytes;
+  PBOX_DCHECK(place < limits::kBurstPackets && *bytes <= kBufferBytes);
+  std::byte* copy = landed_copies + place * kBufferBytes;
+  std::memcpy(copy, landing + uint64_t{peer.ring_first + slot} * kBufferBytes, *bytes);
+  packet.data = copy;
   packet.bytes = *bytes;
   packet.from = peer.endpoint;
   packet.to = kNoLocalAddress;  // the queue pair has one path
@@ -137,8 +144,8 @@ bool RdmaQueue::State::take_landed(const ibv_wc& completion, RxPacket& packet) {
 
 // Takes a received packet. Returns false if there is none for the caller; the buffer is then posted
 // again in the next burst.
-bool RdmaQueue::State::take(const ibv_wc& completion, RxPacket& packet) {
-  if (completion.wr_id == kLanded) return take_landed(completion, packet);
+bool RdmaQueue::State::take(const ibv_wc& completion, RxPacket& packet, size_t place) {
+  if (completion.wr_id == kLanded) return take_landed(completion, packet, place);
   const auto buffer = static_cast<uint32_t>(completion.wr_id);
   PBOX_DCHECK(buffer < options.receive_slots && held.size() < options.receive_slots);
   held.push_back(buffer);
@@ -160,6 +167,7 @@ bool RdmaQueue::State::take(const ibv_wc& completion, RxPacket& packet) {
 }
 
 size_t RdmaQueue::State::rx_burst(std::span<RxPacket> packets) {
+  packets = packets.first(std::min<size_t>(packets.size(), limits::kBurstPackets));
   repost();
   if (pending_changes.load(std::memory_order_relaxed) != 0) advance_closing_peers();
   if (armed) {
@@ -173,13 +181,14 @@ size_t RdmaQueue::State::rx_burst(std::span<RxPacket> packets) {
   size_t count = 0;
   for (uint32_t polls = 0; polls < kPollsPerBurst; ++polls) {
     while (received_next < received.size() && count < packets.size()) {
-      if (take(received[received_next++], packets[count])) ++count;
+      if (take(received[received_next++], packets[count], count)) ++count;
     }
     PBOX_DCHECK(received_next <= received.size());
     received.erase(received.begin(), received.begin() + static_cast<ptrdiff_t>(received_next));
     received_next = 0;
     if (count > 0 || !poll_completions()) break;
   }
+  send_held();
   return count;
 }
 
@@ -189,6 +198,7 @@ size_t RdmaQueue::State::rx_burst(std::span<RxPacket> packets) {
 int RdmaQueue::State::event_fd() {
   if (!armed) armed = ibv_req_notify_cq(completion_queue.get(), 0) == 0;
   poll_completions();
+  send_held();
   const bool has_work =
       received_next < received.size() || pending_changes.load(std::memory_order_relaxed) != 0;
   return has_work ? ready_fd : channel->fd;

@@ -10,8 +10,7 @@
 namespace pbox::nic {
 namespace {
 
-// If a peer's full queue makes no progress for this long, its packets are dropped, as on a network,
-// so that it does not delay the others.
+// If what a packet needs does not come free for this long, it is dropped, as on a network.
 constexpr uint64_t kStuckNs = 10 * kNanosPerMilli;
 
 uint64_t send_id(uint32_t slot, uint64_t sequence) {
@@ -26,6 +25,7 @@ ibv_sge piece_of(const void* bytes, size_t count, uint32_t key) {
 
 // Marks a queue pair as broken: it neither sends nor receives any more.
 void RdmaQueue::State::mark_broken(Peer& peer) {
+  has_progress = true;
   if (peer.broken.exchange(true, std::memory_order_relaxed)) return;
   // If it is being closed, the packets in flight fail; that is no error.
   if (peer.state.load(std::memory_order_relaxed) == PeerState::kReady) {
@@ -40,11 +40,16 @@ void RdmaQueue::State::free_sent(Peer& peer, uint64_t until) {
   for (; peer.completed < until; ++peer.completed) {
     Sent& sent = peer.sent[peer.completed % kSendDepth];
     PBOX_DCHECK(sent.staging == Sent::kNoStaging || staging_free.size() < options.staging_slots);
-    if (sent.staging != Sent::kNoStaging) staging_free.push_back(sent.staging);
+    if (sent.staging != Sent::kNoStaging) {
+      PBOX_DCHECK(peer.staged > 0);
+      --peer.staged;
+      staging_free.push_back(sent.staging);
+    }
     if (sent.region != nullptr) sent.region->in_flight.fetch_sub(1, std::memory_order_release);
     sent = {};
   }
   peer.full_since_ns = 0;
+  has_progress = true;
 }
 
 void RdmaQueue::State::on_sent(const ibv_wc& completion) {
@@ -60,15 +65,20 @@ void RdmaQueue::State::on_sent(const ibv_wc& completion) {
 }
 
 RdmaQueue::State::Room RdmaQueue::State::make_room(Peer& peer, bool needs_staging) {
-  const auto has_room = [&] {
-    return peer.posted - peer.completed < kSendDepth && (!needs_staging || !staging_free.empty());
+  // Where packets are held, no peer takes all staging buffers.
+  const bool holds = held_packets.is_enabled();
+  const uint32_t share = holds ? std::max(options.staging_slots / 2, 1u) : options.staging_slots;
+  const auto is_full = [&] {
+    return peer.posted - peer.completed >= kSendDepth || (needs_staging && peer.staged >= share);
   };
+  const auto has_room = [&] { return !is_full() && (!needs_staging || !staging_free.empty()); };
   if (has_room()) return Room::kYes;
   // The peer's chain is not posted yet, so it cannot complete.
   if (peer.first != nullptr) post(peer);
   poll_completions();
   if (has_room()) return Room::kYes;
   if (peer.broken.load(std::memory_order_relaxed)) return Room::kNever;
+  if (holds && is_full()) return Room::kFull;
   const uint64_t now_ns = monotonic_ns();
   if (peer.full_since_ns == 0) peer.full_since_ns = now_ns;
   return now_ns - peer.full_since_ns < kStuckNs ? Room::kNo : Room::kNever;
@@ -85,8 +95,9 @@ PayloadMemory::Region* RdmaQueue::State::registered_region(const TxPacket& packe
 // Writes the packet's scatter/gather elements and returns their number. Small packets are sent
 // inline: the device copies them at once. Other payloads are sent in place if their memory is
 // registered, or else from a copy.
-uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet, ibv_sge* pieces,
-                                       Sent& sent, unsigned& flags) {
+uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet,
+                                       PayloadMemory::Region* region, ibv_sge* pieces, Sent& sent,
+                                       unsigned& flags) {
   const uint32_t payload_bytes = packet.header.payload_bytes;
   PBOX_DCHECK(packet.payload != nullptr || payload_bytes == 0);
   PBOX_DCHECK(sent.region == nullptr && sent.staging == Sent::kNoStaging);
@@ -98,7 +109,7 @@ uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet, ibv_s
     pieces[count++] = piece_of(packet.tag.data(), limits::kTagBytes, 0);
     return count;
   }
-  sent.region = registered_region(packet);
+  sent.region = region;
   if (sent.region != nullptr) {
     sent.region->in_flight.fetch_add(1, std::memory_order_relaxed);
     std::byte* head = head_of(peer, peer.posted);
@@ -115,6 +126,7 @@ uint32_t RdmaQueue::State::make_pieces(Peer& peer, const TxPacket& packet, ibv_s
   PBOX_DCHECK(limits::kPacketOverheadBytes + payload_bytes <= kBufferBytes);
   sent.staging = staging_free.back();
   staging_free.pop_back();
+  ++peer.staged;
   std::byte* copy = staging_buffers + sent.staging * kBufferBytes;
   std::memcpy(copy, &packet.header, limits::kHeaderBytes);
   std::memcpy(copy + limits::kHeaderBytes, packet.payload, payload_bytes);
@@ -142,26 +154,38 @@ void RdmaQueue::State::write_to_ring(Peer& peer, const TxPacket& packet, ibv_sen
   request.wr.rdma.rkey = peer.target.key;
 }
 
-// Adds the packet to its peer's chain, or drops and counts it if the peer is broken or stuck.
-// Returns false if there is no room now.
+// Adds the packet to its peer's chain, or holds it if the peer is full, or drops and counts it if
+// the peer is broken or stuck. Returns false if there is no room now.
 bool RdmaQueue::State::make_request(Peer& peer, const TxPacket& packet, size_t index) {
   const bool is_small = limits::kPacketOverheadBytes + packet.header.payload_bytes <= kInlineBytes;
-  const bool needs_staging = !is_small && registered_region(packet) == nullptr;
-  const Room room = make_room(peer, needs_staging);
+  PayloadMemory::Region* region = is_small ? nullptr : registered_region(packet);
+  const bool needs_staging = !is_small && region == nullptr;
+  // Behind those that are held already, in their order.
+  const bool waits = held_packets.count(slot_of(peer)) > 0;
+  const Room room = waits ? Room::kFull : make_room(peer, needs_staging);
   if (room == Room::kNo) return false;
-  if (room == Room::kNever || peer.broken.load(std::memory_order_relaxed)) {
-    counters.add(PortCounter::kNoQueuePair);
+  if (room == Room::kYes && !peer.broken.load(std::memory_order_relaxed)) {
+    append_request(peer, packet, region, index);
     return true;
   }
+  // Memory that is not registered may change as soon as this returns, so it cannot be held.
+  const bool is_held =
+      room == Room::kFull && !needs_staging && held_packets.add(slot_of(peer), packet, region);
+  if (!is_held) counters.add(PortCounter::kNoQueuePair);
+  return true;
+}
+
+void RdmaQueue::State::append_request(Peer& peer, const TxPacket& packet,
+                                      PayloadMemory::Region* region, size_t index) {
   unsigned flags = peer.posted % kSignalInterval == kSignalInterval - 1 ? IBV_SEND_SIGNALED : 0;
   ibv_sge* pieces = &send_pieces[kSendPieces * index];
   Sent& sent = peer.sent[peer.posted % kSendDepth];
   PBOX_DCHECK(peer.posted - peer.completed < kSendDepth);
-  const uint32_t count = make_pieces(peer, packet, pieces, sent, flags);
+  const uint32_t count = make_pieces(peer, packet, region, pieces, sent, flags);
   PBOX_DCHECK(count >= 1 && count <= kSendPieces);
   ibv_send_wr& request = send_requests[index];
   request = {};
-  request.wr_id = send_id(static_cast<uint32_t>(&peer - peers.get()), peer.posted);
+  request.wr_id = send_id(slot_of(peer), peer.posted);
   request.sg_list = pieces;
   request.num_sge = static_cast<int>(count);
   request.opcode = IBV_WR_SEND;
@@ -170,7 +194,28 @@ bool RdmaQueue::State::make_request(Peer& peer, const TxPacket& packet, size_t i
   ++peer.posted;
   (peer.first == nullptr ? peer.first : peer.last->next) = &request;
   peer.last = &request;
-  return true;
+}
+
+// Sends what was held and has room now. Each packet is posted at once, as its copy does not stay.
+void RdmaQueue::State::send_held() {
+  if (!has_progress || held_packets.empty()) return;
+  has_progress = false;
+  held_packets.release([this](const HeldPackets::Packet& held) {
+    PBOX_DCHECK(held.peer < peer_count);
+    Peer& peer = peers[held.peer];
+    const bool is_gone = peer.state.load(std::memory_order_acquire) != PeerState::kReady ||
+                         peer.broken.load(std::memory_order_relaxed);
+    if (is_gone) {
+      counters.add(PortCounter::kNoQueuePair);
+      return true;
+    }
+    if (peer.posted - peer.completed >= kSendDepth) return false;
+    PBOX_DCHECK(peer.first == nullptr);
+    const TxPacket packet = held.to_send();
+    append_request(peer, packet, held.region, 0);
+    post(peer);
+    return true;
+  });
 }
 
 // Posts the peer's chain, all of a burst's packets to that peer, in one call.
@@ -186,6 +231,7 @@ void RdmaQueue::State::post(Peer& peer) {
 
 size_t RdmaQueue::State::tx_burst(std::span<const TxPacket> packets, const Endpoint* to) {
   packets = packets.first(std::min<size_t>(packets.size(), limits::kBurstPackets));
+  send_held();
   std::array<Peer*, limits::kBurstPackets> touched;
   size_t touched_count = 0;
   size_t index = 0;

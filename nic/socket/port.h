@@ -49,6 +49,8 @@ class SocketPort {
   // kSendFailures counts packets that the kernel refused permanently: no route, too long, or the
   // peer's port is closed.
   const PortCounters& counters() const { return counters_; }
+  // Returns the errno of the last permanent refusal since the last call; 0 if there was none.
+  int take_refusal() { return std::exchange(refusal_, 0); }
 
  private:
   struct Buffers;
@@ -86,6 +88,7 @@ class SocketPort {
   bool has_all_addresses_ = false;  // bound to a wildcard, not connected
   SharedNetworks shared_networks_;  // empty if connected
   PortCounters counters_;
+  int refusal_ = 0;
 };
 
 static_assert(Port<SocketPort>);

@@ -251,6 +251,7 @@ size_t SocketPort::tx_burst(std::span<const TxPacket> packets) {
       return sent + taken + (taken > 0 ? tx_burst(packets.subspan(sent + taken)) : 0);
     }
     // A permanent refusal: count the packets as sent and lost, as on any network.
+    refusal_ = errno;
     counters_.add(PortCounter::kSendFailures, buffers_->send[message].packet_count);
     sent += buffers_->send[message++].packet_count;
   }

@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <utility>
 
 #include "tests/support/daemon.h"
 #include "tests/support/worker_process.h"
@@ -112,6 +113,51 @@ std::string at(const std::string& host, const Daemon& daemon) {
   return (host.find(':') == std::string::npos ? host : "[" + host + "]") + port;
 }
 
+// Changes an address or a route of the rack, as `ip` does.
+void change_network(const Switch& network, const Arguments& change) {
+  Arguments words = {"ip", "-n", network.rack()};
+  words.insert(words.end(), change.begin(), change.end());
+  must_run(words);
+}
+
+// Waits for the round until the library says why it lost the box. Returns the reason.
+std::string reason_of_loss(const AbiWorker& worker) {
+  constexpr uint32_t kAskAgainMs = 50;
+  for (;;) {
+    const pbox_status status = pbox_wait(worker.context(), 0, kAskAgainMs);
+    const std::string text = worker.must_be(PBOX_TIMEOUT, status);
+    if (text.find("was lost") != std::string::npos) return text;
+  }
+}
+
+// A rank in the rack that runs rounds. After each go() it pushes a round which it cannot finish
+// before the next go(), and says why.
+WorkerProcess rank_that_loses_the_box(const Switch& network, const std::string& box, int losses) {
+  return WorkerProcess([&network, box, losses](Line& line) {
+    enter_name_space(network.rack());
+    AbiWorker worker({.box = box, .adjust = [](pbox_options& options) {
+                        options.wait_timeout_ms = options.recover_timeout_ms = 600'000;
+                      }});
+    std::vector<float> values(kElements, 1.5f);
+    worker.tensor("t", values.size());
+    worker.join();
+    for (int loss = 0; loss < losses; ++loss) {
+      worker.push_pull(0, values.data(), values.data());
+      worker.wait(0);
+      line.say("ready");
+      line.await_go();
+      worker.push_pull(0, values.data(), values.data());
+      line.say(reason_of_loss(worker));
+      line.await_go();
+      worker.wait(0);
+    }
+    require(values.front() == 1.5f && values.back() == 1.5f, "wrong sums");
+    require(worker.statistics().recoveries == static_cast<uint32_t>(losses),
+            "recovered " + std::to_string(worker.statistics().recoveries) + " times");
+    worker.leave();
+  });
+}
+
 // Runs a job of one rank in the rack. Returns what went wrong; empty if all sums came back.
 std::string outcome_of_job(const Switch& network, const std::string& box) {
   WorkerProcess process([&](Line&) {
@@ -176,6 +222,58 @@ TEST_CASE("answers leave by the interface that has the address, where two are in
     CHECK(network.sent_bytes(each.nic) - nic_before > result_bytes);
     CHECK(network.sent_bytes(each.other) - other_before < result_bytes / 10);
   }
+}
+
+// The times after which box and worker count a silent peer as lost are so long that the rounds
+// could not go on by them.
+TEST_CASE("a worker whose address is replaced goes on from the new one at once") {
+  Switch network;
+  if (!network.works()) {
+    WARN("skipped: network namespaces cannot be made here (needs root and iproute2)");
+    return;
+  }
+  Arguments arguments = box_arguments("0.0.0.0");
+  arguments.push_back("--control.worker_dead_after_ms=86400000");
+  Daemon daemon(arguments, network.box());
+  WorkerProcess rank = rank_that_loses_the_box(network, at("10.77.0.1", daemon), 2);
+  const Arguments first = {"10.77.0.100/24", "dev", "br0"},
+                  second = {"10.77.0.101/24", "dev", "br0"};
+  for (const auto& [old_address, new_address] :
+       {std::pair(first, second), std::pair(second, first)}) {
+    REQUIRE(rank.heard() == "ready");
+    Arguments change = {"addr", "del"};
+    change.insert(change.end(), old_address.begin(), old_address.end());
+    change_network(network, change);
+    rank.go();
+    const std::string reason = rank.heard().value_or("");
+    CHECK_THAT(reason, Catch::Contains("this host has lost the address " +
+                                       old_address[0].substr(0, old_address[0].find('/'))));
+    change[1] = "add";
+    change[2] = new_address[0];
+    change_network(network, change);
+    rank.go();
+  }
+  CHECK(rank.finish() == "");
+}
+
+TEST_CASE("a worker that cannot send to the box any more goes on once it has a route again") {
+  Switch network;
+  if (!network.works()) {
+    WARN("skipped: network namespaces cannot be made here (needs root and iproute2)");
+    return;
+  }
+  Arguments arguments = box_arguments("0.0.0.0");
+  arguments.push_back("--control.worker_dead_after_ms=86400000");
+  Daemon daemon(arguments, network.box());
+  WorkerProcess rank = rank_that_loses_the_box(network, at("10.78.0.1", daemon), 1);
+  REQUIRE(rank.heard() == "ready");
+  change_network(network, {"route", "del", "10.78.0.0/24"});
+  rank.go();
+  CHECK_THAT(rank.heard().value_or(""), Catch::Contains("cannot send to the box") &&
+                                            Catch::Contains("Network is unreachable"));
+  change_network(network, {"route", "add", "10.78.0.0/24", "via", "10.77.0.1"});
+  rank.go();
+  CHECK(rank.finish() == "");
 }
 
 }  // namespace pbox::test

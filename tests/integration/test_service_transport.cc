@@ -3,9 +3,12 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <ctime>
+#include <future>
+#include <memory>
 
 #include "tests/support/cable.h"
 #include "tests/support/daemon.h"
@@ -214,6 +217,31 @@ TEST_CASE(
     worker.wait(0);
     require(worker.statistics().packets_staged_refused > 0, "not counted");
     worker.must(pbox_unregister_memory(context, values.data()));
+  });
+  CHECK(process.finish() == "");
+}
+
+TEST_CASE("rounds go on while the kernel locks memory that another thread registers") {
+  Daemon daemon;
+  WorkerProcess process([&](Line&) {
+    AbiWorker worker({.box = daemon.control(),
+                      .adjust = [](pbox_options& options) { options.port = "lossy:locks"; }});
+    std::vector<float> values(20'000, 1.0f);
+    std::vector<std::atomic<unsigned char>> memory(4096);  // is locked once its first byte is 1
+    worker.tensor("t", values.size());
+    worker.join();
+    auto registered = std::async(std::launch::async, [&] {
+      return pbox_register_memory(worker.context(), memory.data(), memory.size());
+    });
+    {
+      const std::shared_ptr<void> unlocks(nullptr, [&](void*) { memory[0] = 1; });
+      for (int round = 0; round < 5; ++round) {
+        worker.push_pull(0, values.data(), values.data());
+        worker.wait(0);
+      }
+    }
+    worker.must(registered.get());
+    worker.must(pbox_unregister_memory(worker.context(), memory.data()));
   });
   CHECK(process.finish() == "");
 }

@@ -7,7 +7,11 @@
 // - "lossy:breaks": carries some packets and then fails.
 // - "lossy:reads": registers memory, and releases it only when it is made to break off.
 // - "lossy:refuses": refuses to register memory.
+// - "lossy:locks": registers memory only once its first byte is not 0.
 // Any other port is refused.
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -27,9 +31,29 @@ using pbox::Result;
 using pbox::Status;
 using pbox::worker::SessionSpec;
 
+class Registrar : public pbox::worker::MemoryRegistrar {
+ public:
+  explicit Registrar(const std::string& kind)
+      : refuses_(kind == "refuses"), locks_(kind == "locks") {}
+  Result<std::unique_ptr<pbox::worker::DeviceMemory>> add(const std::byte* memory,
+                                                          size_t) override {
+    const auto* first = reinterpret_cast<const std::atomic<unsigned char>*>(memory);
+    while (locks_ && *first == 0) usleep(1000);
+    if (refuses_) return Error{ErrorCode::kSystem, "this device reads nobody's memory"};
+    return std::make_unique<pbox::worker::DeviceMemory>();
+  }
+
+ private:
+  bool refuses_, locks_;
+};
+
 class LossyTransport : public pbox::worker::Transport {
  public:
-  explicit LossyTransport(std::string kind) : kind_(std::move(kind)), polled_(kind_ == "poll") {}
+  explicit LossyTransport(std::string kind) : kind_(std::move(kind)), polled_(kind_ == "poll") {
+    if (kind_ == "reads" || kind_ == "refuses" || kind_ == "locks") {
+      registrar_ = std::make_shared<Registrar>(kind_);
+    }
+  }
 
   Result<uint32_t> path_mtu(const pbox::nic::Endpoint& box) override {
     return sockets_.path_mtu(box);
@@ -48,12 +72,13 @@ class LossyTransport : public pbox::worker::Transport {
   }
   uint64_t rto_floor_ns() const override { return polled_ ? 200'000 : sockets_.rto_floor_ns(); }
   int event_fd(uint32_t lane) const override { return polled_ ? -1 : sockets_.event_fd(lane); }
-  Status add_memory(const std::byte* memory, size_t bytes) override {
-    if (kind_ == "reads" || kind_ == "refuses") memory_[memory] = bytes;
-    if (kind_ != "refuses") return pbox::ok_status();
-    return Error{ErrorCode::kSystem, "this device reads nobody's memory"};
+  std::shared_ptr<pbox::worker::MemoryRegistrar> memory_registrar() override { return registrar_; }
+  void add_memory(const std::byte* memory, size_t bytes,
+                  Result<std::unique_ptr<pbox::worker::DeviceMemory>> registered) override {
+    if (registered.ok() != (kind_ == "refuses")) memory_[memory] = bytes;
   }
-  bool remove_memory(const std::byte* memory, bool force) override {
+  bool remove_memory(const std::byte* memory, bool force,
+                     std::unique_ptr<pbox::worker::DeviceMemory>& /*released*/) override {
     if (kind_ == "reads" && !force) return false;
     memory_.erase(memory);
     return true;
@@ -100,6 +125,7 @@ class LossyTransport : public pbox::worker::Transport {
   }
 
   pbox::worker::SocketTransport sockets_;
+  std::shared_ptr<Registrar> registrar_;
   std::map<const std::byte*, size_t> memory_;
   pbox::worker::PayloadCounts counts_;
   std::string kind_;
@@ -112,7 +138,8 @@ class LossyTransport : public pbox::worker::Transport {
 extern "C" PBOX_TRANSPORT_EXPORT pbox::worker::Transport* pbox_transport_open_1(
     const pbox::worker::TransportRequest& request, char* error, size_t error_bytes) {
   if (pbox::worker::refuse_other_release(request, error, error_bytes)) return nullptr;
-  for (const char* kind : {"wait", "poll", "closed", "probes", "breaks", "reads", "refuses"}) {
+  for (const char* kind :
+       {"wait", "poll", "closed", "probes", "breaks", "reads", "refuses", "locks"}) {
     if (std::strcmp(request.arguments, kind) == 0) return new LossyTransport(kind);
   }
   std::snprintf(error, error_bytes, "there is no way to lose packets by '%s'; write wait or poll",

@@ -181,6 +181,67 @@ TEST_CASE("memory stays while a packet from there is under way, and new packets 
   }
 }
 
+// The box takes no packet of the first peer from its queue, so that the peer's send queue stays
+// full.
+TEST_CASE("a peer that takes nothing holds up no packet to another peer", "[memory]") {
+  constexpr uint32_t kInFlight = 256;  // the length of a send queue
+  const auto memory = patterned(kPayloadBytes);
+  const auto device = open_device("rxe1");
+  auto sender = RdmaQueue::open({.device = device,
+                                 .hugepages = Hugepages::kNever,
+                                 .receive_slots = 8,
+                                 .staging_slots = 64,
+                                 .peers_max = 2,
+                                 .held_packets_max = 64});
+  REQUIRE(sender);
+  REQUIRE(sender->add_memory(memory.data(), memory.size()));
+  std::vector<RdmaQueue> receivers;
+  std::vector<Endpoint> ends;
+  for (uint64_t peer = 0; peer < 2; ++peer) {
+    receivers.push_back(open_queue(open_device("rxe0"), nullptr, Lanes::kBoxBuffers));
+    const auto own = sender->prepare(peer + 1);
+    const auto other = receivers[peer].prepare(peer + 1);
+    REQUIRE(own);
+    REQUIRE(other);
+    REQUIRE(receivers[peer].complete(other->endpoint, own->own));
+    REQUIRE(sender->complete(own->endpoint, other->own));
+    ends.push_back(own->endpoint);
+  }
+  const auto packet_to = [&](size_t peer) {
+    TxPacket packet{.to = &ends[peer], .header = {}, .payload = memory.data(), .tag = {}};
+    packet.header.payload_bytes = kPayloadBytes;
+    return packet;
+  };
+  const TxPacket to_full = packet_to(0);
+  uint64_t sent = 0;  // one at a time, so that the device has them
+  for (; sent < kInFlight + Lanes::kBoxBuffers; ++sent) {
+    REQUIRE(sender->tx_burst({&to_full, 1}) == 1);
+  }
+  const std::vector<TxPacket> burst = {to_full, packet_to(1), to_full};
+  CHECK(sender->tx_burst(burst) == burst.size());
+  sent += 2;
+  std::vector<RxPacket> packets(4);
+  const auto receives = [&](size_t peer) {
+    const uint64_t end_ns = monotonic_ns() + kPatienceNs;
+    size_t received = 0;
+    while ((received = receivers[peer].rx_burst(packets)) == 0 && monotonic_ns() < end_ns) {
+      std::vector<RxPacket> none(1);
+      sender->rx_burst(none);
+    }
+    return received;
+  };
+  CHECK(receives(1) == 1);
+  CHECK(sender->counters().get(PortCounter::kNoQueuePair) == 0);
+  // The others were only held: they arrive once the first peer takes what it has.
+  uint64_t arrived = 0;
+  while (arrived < sent) {
+    const size_t received = receives(0);
+    REQUIRE(received > 0);
+    arrived += received;
+  }
+  CHECK(arrived == sent);
+}
+
 TEST_CASE("packets from memory that was refused are told apart", "[memory]") {
   const auto memory = patterned(2 * kPayloadBytes);
   Lanes rack;

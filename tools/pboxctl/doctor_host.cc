@@ -30,7 +30,8 @@ bool is_box(const std::string& host, uint16_t port) {
   constexpr uint32_t kTimeoutMs = 1'000;
   const auto endpoint = pbox::nic::parse_endpoint(host, port);
   if (!endpoint || port == 0) return false;
-  auto channel = pbox::worker::ControlChannel::connect(to_string(*endpoint), kTimeoutMs);
+  pbox::worker::BoxAddresses addresses;
+  auto channel = pbox::worker::ControlChannel::connect(to_string(*endpoint), addresses, kTimeoutMs);
   if (!channel) return false;
   pbox::proto::WorkerMessage message;
   message.mutable_heartbeat();

@@ -169,8 +169,44 @@ Operation operation_on(uint32_t tensor_id, const void* input, void* output) {
 pbox_status start(pbox_context* context, const Operation& operation, pbox_callback callback,
                   void* user) {
   return guarded(context, [&](Client& client) {
-    return client.start(operation, {reinterpret_cast<pbox::worker::Callback>(callback), user});
+    return client.start({&operation, 1},
+                        {reinterpret_cast<pbox::worker::Callback>(callback), user});
   });
+}
+
+// Reads a caller's array, whose elements may be smaller or larger than this library's.
+Result<std::vector<Operation>> read_operations(const pbox_operation* operations,
+                                               size_t operation_bytes, uint32_t count) {
+  if (operations == nullptr || count == 0) {
+    return invalid("operations must not be NULL and count not 0: name at least one tensor");
+  }
+  if (operation_bytes < pbox::worker::kOperationBytesFirst ||
+      operation_bytes > pbox::worker::kCallerStructBytesMax ||
+      operation_bytes % alignof(pbox_operation) != 0) {
+    return invalid("operation_size " + std::to_string(operation_bytes) +
+                   " is not the size of pbox_operation; call pbox_push_pull_many");
+  }
+  std::vector<Operation> read;
+  for (uint32_t index = 0; index < count; ++index) {
+    const auto* element = reinterpret_cast<const std::byte*>(operations) + index * operation_bytes;
+    const auto value = pbox::worker::load_element<pbox_operation>(element, operation_bytes);
+    if (!value) {
+      return invalid("operations[" + std::to_string(index) + "] has a field set that libpbox " +
+                     pbox::kVersion +
+                     " does not have; install the libpbox that the program was built with, or "
+                     "leave the field at 0");
+    }
+    if (value->has_priority > 1 || value->reserved != 0) {
+      return invalid("operations[" + std::to_string(index) + "]: has_priority is " +
+                     std::to_string(value->has_priority) + " and reserved is " +
+                     std::to_string(value->reserved) +
+                     "; has_priority must be 0 or 1, and reserved 0");
+    }
+    Operation& operation =
+        read.emplace_back(operation_on(value->tensor_id, value->input, value->output));
+    if (value->has_priority != 0) operation.priority = value->priority;
+  }
+  return read;
 }
 
 // Stores a number where the caller wants it.
@@ -289,6 +325,16 @@ pbox_status pbox_push_pull_priority(pbox_context* context, uint32_t tensor_id, c
   Operation operation = operation_on(tensor_id, input, output);
   operation.priority = priority;
   return start(context, operation, callback, user);
+}
+
+pbox_status pbox_push_pull_many_sized(pbox_context* context, const pbox_operation* operations,
+                                      size_t operation_size, uint32_t count, pbox_callback callback,
+                                      void* user) {
+  return guarded(context, [&](Client& client) -> Status {
+    const auto read = read_operations(operations, operation_size, count);
+    if (!read) return read.error();
+    return client.start(*read, {reinterpret_cast<pbox::worker::Callback>(callback), user});
+  });
 }
 
 pbox_status pbox_init_weights(pbox_context* context, uint32_t tensor_id, void* weights,

@@ -30,6 +30,10 @@ inline constexpr uint32_t kOptionsBytesFirst =
 inline constexpr uint32_t kOptimizerBytesFirst = struct_bytes<pbox_optimizer_options>(
     offsetof(pbox_optimizer_options, weight_decay) + sizeof(float));
 
+// The first version of pbox_operation, which programs have arrays of.
+inline constexpr uint32_t kOperationBytesFirst =
+    struct_bytes<pbox_operation>(offsetof(pbox_operation, reserved) + sizeof(uint32_t));
+
 // Fills the first `caller_bytes` bytes at `caller` with `value`, and with 0 after its end.
 template <typename T>
 void store_for_caller(T value, T* caller, size_t caller_bytes) {
@@ -47,20 +51,26 @@ bool has_size(const T* caller, size_t bytes_min) {
          caller->struct_size <= kCallerStructBytesMax;
 }
 
-// Returns the caller's struct. Returns nothing if the caller's is larger than this library's and a
-// field that this library does not have is not 0. Only if has_size().
+// Returns a caller's struct of `caller_bytes` bytes; fields that the caller does not have are 0.
+// Returns nothing if the caller's is larger than this library's and a field that
+// this library does not have is not 0.
 template <typename T>
-std::optional<T> load_from_caller(const T* caller) {
+std::optional<T> load_element(const std::byte* bytes, size_t caller_bytes) {
   static_assert(std::is_trivially_copyable_v<T>);
-  const size_t known = std::min<size_t>(caller->struct_size, sizeof(T));
-  const auto* bytes = reinterpret_cast<const std::byte*>(caller);
-  if (std::any_of(bytes + known, bytes + caller->struct_size,
+  const size_t known = std::min(caller_bytes, sizeof(T));
+  if (std::any_of(bytes + known, bytes + caller_bytes,
                   [](std::byte one) { return one != std::byte{0}; })) {
     return std::nullopt;
   }
   T value{};
-  std::memcpy(static_cast<void*>(&value), caller, known);
+  std::memcpy(static_cast<void*>(&value), bytes, known);
   return value;
+}
+
+// The same for a struct that states its own size. Only if has_size().
+template <typename T>
+std::optional<T> load_from_caller(const T* caller) {
+  return load_element<T>(reinterpret_cast<const std::byte*>(caller), caller->struct_size);
 }
 
 }  // namespace pbox::worker

@@ -71,6 +71,11 @@ struct MembershipOptions {
   uint64_t seed = 1;         // seeds the jitter
 };
 
+// Returns whether a session that is lost can be resumed. Otherwise its loss ends the membership.
+inline bool can_resume(const MembershipOptions& options) {
+  return options.recovery == Recovery::kCopy && options.sync.model == wire::SyncModel::kBsp;
+}
+
 // The properties of an open transport.
 struct TransportFacts {
   struct Lane {

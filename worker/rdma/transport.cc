@@ -26,6 +26,34 @@ constexpr uint32_t kStagingSlots = 128;
 constexpr uint32_t kPeersMax = 2;  // the current one, and the previous one until it is released
 constexpr useconds_t kPollUs = 1'000;
 
+// In the order of their dependencies.
+struct RdmaMemory : DeviceMemory {
+  std::shared_ptr<nic::RdmaDevice> device;
+  std::shared_ptr<nic::ProtectionDomain> domain;
+  nic::MemoryRegion region;
+};
+
+class RdmaRegistrar : public MemoryRegistrar {
+ public:
+  RdmaRegistrar(std::shared_ptr<nic::RdmaDevice> device,
+                std::shared_ptr<nic::ProtectionDomain> domain)
+      : device_(std::move(device)), domain_(std::move(domain)) {}
+
+  Result<std::unique_ptr<DeviceMemory>> add(const std::byte* memory, size_t bytes) override {
+    auto region = nic::register_to_read(*device_, *domain_, memory, bytes);
+    if (!region) return region.error();
+    auto made = std::make_unique<RdmaMemory>();
+    made->device = device_;
+    made->domain = domain_;
+    made->region = std::move(*region);
+    return std::unique_ptr<DeviceMemory>(std::move(made));
+  }
+
+ private:
+  std::shared_ptr<nic::RdmaDevice> device_;
+  std::shared_ptr<nic::ProtectionDomain> domain_;
+};
+
 }  // namespace
 
 RdmaTransport::~RdmaTransport() {
@@ -51,6 +79,7 @@ Status RdmaTransport::open(const SessionSpec& session, const Opening& opening) {
   auto domain = nic::make_protection_domain(*device_);
   if (!domain) return domain.error();
   domain_ = std::move(*domain);
+  registrar_ = std::make_shared<RdmaRegistrar>(device_, domain_);
   for (size_t lane = 0; lane < session.pipelines.size(); ++lane) {
     if (const Status opened = open_lane(session, lane); !opened) return opened;
   }
@@ -194,20 +223,20 @@ void RdmaTransport::on_answer(const proto::QueuePairs& answer) {
   if (left) give_up("the box answered for fewer queue pairs than requested");
 }
 
-Status RdmaTransport::add_memory(const std::byte* memory, size_t bytes) {
+void RdmaTransport::add_memory(const std::byte* memory, size_t bytes,
+                               Result<std::unique_ptr<DeviceMemory>> registered) {
   PBOX_CHECK(!memory_.contains(memory));
-  auto region = nic::register_to_read(*device_, *domain_, memory, bytes);
-  const uint64_t key = region ? (*region)->lkey : nic::PayloadMemory::kRefused;
+  std::unique_ptr<DeviceMemory>& kept = memory_[memory];
+  if (registered) kept = std::move(*registered);
+  const uint64_t key =
+      kept ? static_cast<RdmaMemory&>(*kept).region->lkey : nic::PayloadMemory::kRefused;
   for (Lane& lane : lanes_) lane.queue->add_memory(memory, bytes, key);
-  nic::MemoryRegion& kept = memory_[memory];
-  if (!region) return region.error();
-  kept = std::move(*region);
-  return ok_status();
 }
 
 // Once its queue pair is destroyed, a device reads nothing any more. reconnect_lanes() makes a new
 // one.
-bool RdmaTransport::remove_memory(const std::byte* memory, bool force) {
+bool RdmaTransport::remove_memory(const std::byte* memory, bool force,
+                                  std::unique_ptr<DeviceMemory>& released) {
   bool is_read = false;
   for (Lane& lane : lanes_) {
     if (lane.queue->remove_memory(memory)) continue;
@@ -216,7 +245,10 @@ bool RdmaTransport::remove_memory(const std::byte* memory, bool force) {
     lane.queue->reap();
   }
   if (is_read) return false;
-  memory_.erase(memory);
+  if (const auto kept = memory_.find(memory); kept != memory_.end()) {
+    released = std::move(kept->second);
+    memory_.erase(kept);
+  }
   return true;
 }
 

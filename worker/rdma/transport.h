@@ -37,8 +37,11 @@ class RdmaTransport : public Transport {
   std::optional<Error> failure() override;
   bool take_request(proto::QueuePairs& request) override;
   void on_answer(const proto::QueuePairs& answer) override;
-  Status add_memory(const std::byte* memory, size_t bytes) override;
-  bool remove_memory(const std::byte* memory, bool force) override;
+  std::shared_ptr<MemoryRegistrar> memory_registrar() override { return registrar_; }
+  void add_memory(const std::byte* memory, size_t bytes,
+                  Result<std::unique_ptr<DeviceMemory>> registered) override;
+  bool remove_memory(const std::byte* memory, bool force,
+                     std::unique_ptr<DeviceMemory>& released) override;
   PayloadCounts payload_counts() const override;
   size_t rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) override;
   size_t tx_burst(uint32_t lane, std::span<const nic::TxPacket> packets) override;
@@ -70,8 +73,9 @@ class RdmaTransport : public Transport {
   // queue pairs, so a new queue pair finds it registered.
   std::shared_ptr<nic::RdmaDevice> device_;
   std::shared_ptr<nic::ProtectionDomain> domain_;
-  // an entry without a region was refused by the device
-  std::map<const std::byte*, nic::MemoryRegion> memory_;
+  std::shared_ptr<MemoryRegistrar> registrar_;
+  // null: the device has refused the memory
+  std::map<const std::byte*, std::unique_ptr<DeviceMemory>> memory_;
   std::vector<Lane> lanes_;
   uint64_t sequence_ = 0;       // number of the newest request
   bool awaits_answer_ = false;  // the answer to that request has not arrived

@@ -1,7 +1,6 @@
 #include "worker/transport/control_channel.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -11,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "base/check.h"
@@ -22,47 +20,33 @@
 namespace pbox::worker {
 namespace {
 
-struct HostPort {
-  std::string host;
-  std::string port;
-};
+constexpr uint64_t kPollNs = 100 * kNanosPerMilli;
 
-Result<HostPort> split(const std::string& box) {
-  const size_t colon = box.rfind(':');
-  const Error malformed{ErrorCode::kInvalidArgument,
-                        "box '" + box + "' must be HOST:PORT or [IPV6]:PORT"};
-  if (colon == std::string::npos || colon == 0 || colon + 1 == box.size()) return malformed;
-  HostPort parts{box.substr(0, colon), box.substr(colon + 1)};
-  if (parts.host.front() == '[') {
-    if (parts.host.back() != ']') return malformed;
-    parts.host = parts.host.substr(1, parts.host.size() - 2);
-  } else if (parts.host.find(':') != std::string::npos) {
-    return malformed;
+// Waits until the addresses are known, until end_ns.
+Result<BoxAddresses::Addresses> await_addresses(const std::string& box, BoxAddresses& addresses,
+                                                uint64_t end_ns,
+                                                const std::atomic<bool>* cancelled) {
+  for (;;) {
+    if (const auto found = addresses.find(box)) return *found;
+    const uint64_t now_ns = monotonic_ns();
+    if (now_ns >= end_ns || (cancelled != nullptr && *cancelled)) return unresolved(box);
+    pollfd wait{addresses.fd(), POLLIN, 0};
+    poll(&wait, 1, static_cast<int>(std::min(end_ns - now_ns, kPollNs) / kNanosPerMilli) + 1);
   }
-  return parts;
 }
 
 }  // namespace
 
-Result<ControlChannel> ControlChannel::open(const std::string& box) {
-  const auto parts = split(box);
-  if (!parts) return parts.error();
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int failed = getaddrinfo(parts->host.c_str(), parts->port.c_str(), &hints, &found);
-  if (failed != 0) {
-    return Error{ErrorCode::kUnavailable,
-                 "cannot resolve box '" + box + "': " + gai_strerror(failed)};
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, freeaddrinfo);
+Error unresolved(const std::string& box) {
+  return {ErrorCode::kUnavailable, "the name of box '" + box +
+                                       "' is not resolved yet; does the name server answer? Name "
+                                       "the box by its IP address to do without"};
+}
+
+Result<ControlChannel> ControlChannel::open(const std::string& box,
+                                            BoxAddresses::Addresses addresses) {
   ControlChannel channel(box);
-  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    Address& address = channel.addresses_.emplace_back();
-    address.length = entry->ai_addrlen;
-    PBOX_CHECK(entry->ai_addrlen <= sizeof(address.address));
-    std::memcpy(&address.address, entry->ai_addr, entry->ai_addrlen);
-  }
+  channel.addresses_ = std::move(addresses);
   if (const Status begun = channel.try_next(); !begun) return begun.error();
   return channel;
 }
@@ -77,7 +61,7 @@ Error ControlChannel::unreachable(int error_number) const {
 Status ControlChannel::try_next() {
   int error = EADDRNOTAVAIL;
   while (tried_ < addresses_.size()) {
-    const Address& address = addresses_[tried_++];
+    const BoxAddresses::Address& address = addresses_[tried_++];
     const int fd = socket(address.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
       error = errno;
@@ -115,23 +99,39 @@ Result<bool> ControlChannel::connected() {
   return false;
 }
 
-Result<ControlChannel> ControlChannel::connect(const std::string& box, uint32_t timeout_ms,
+nic::Endpoint ControlChannel::local() const {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
+  return nic::from_sockaddr(address);
+}
+
+Result<ControlChannel> ControlChannel::connect(const std::string& box, BoxAddresses& addresses,
+                                               uint32_t timeout_ms,
                                                const std::atomic<bool>* cancelled) {
-  constexpr uint64_t kPollNs = 100 * kNanosPerMilli;
-  auto channel = open(box);
-  if (!channel) return channel;
   const uint64_t end_ns = monotonic_ns() + timeout_ms * kNanosPerMilli;
-  for (;;) {
+  const auto found = await_addresses(box, addresses, end_ns, cancelled);
+  if (!found) return found.error();
+  auto channel = open(box, *found);
+  while (channel) {
     const auto established = channel->connected();
-    if (!established) return established.error();
+    if (!established) {
+      channel = established.error();
+      break;
+    }
     if (*established) return channel;
     const uint64_t now_ns = monotonic_ns();
-    if (now_ns >= end_ns) return channel->unreachable(ETIMEDOUT);
-    if (cancelled != nullptr && *cancelled) return channel->unreachable(ECANCELED);
+    const bool is_cancelled = cancelled != nullptr && *cancelled;
+    if (now_ns >= end_ns || is_cancelled) {
+      channel = channel->unreachable(is_cancelled ? ECANCELED : ETIMEDOUT);
+      break;
+    }
     pollfd wait{channel->fd(), POLLOUT, 0};
     const uint64_t wait_ns = std::min(end_ns - now_ns, kPollNs);
     poll(&wait, 1, static_cast<int>(wait_ns / kNanosPerMilli) + 1);
   }
+  addresses.refresh(box);
+  return channel;
 }
 
 ControlChannel::ControlChannel(ControlChannel&& other) noexcept

@@ -2,8 +2,6 @@
 // thread at a time.
 #pragma once
 
-#include <sys/socket.h>
-
 #include <atomic>
 #include <string>
 #include <vector>
@@ -11,17 +9,22 @@
 #include "base/result.h"
 #include "nic/endpoint.h"
 #include "nic/wire/control_frame.h"
+#include "worker/transport/box_addresses.h"
 
 namespace pbox::worker {
 
+// The error for a box whose name is still being resolved at the deadline.
+Error unresolved(const std::string& box);
+
 class ControlChannel {
  public:
-  // Starts to connect. `box`: "HOST:PORT" or "[IPV6]:PORT". Resolving a host name may block. No
+  // Starts to connect to the box, which errors name, at one of its addresses after another. No
   // message can be sent or received until connected().
-  static Result<ControlChannel> open(const std::string& box);
+  static Result<ControlChannel> open(const std::string& box, BoxAddresses::Addresses addresses);
   // Connects, and blocks until the connection is established, for at most timeout_ms, or until
-  // another thread has set `cancelled`.
-  static Result<ControlChannel> connect(const std::string& box, uint32_t timeout_ms,
+  // another thread has set `cancelled`. If no address answers, the name is resolved again.
+  static Result<ControlChannel> connect(const std::string& box, BoxAddresses& addresses,
+                                        uint32_t timeout_ms,
                                         const std::atomic<bool>* cancelled = nullptr);
   // Returns true once the connection is established. Returns false while one of the box's addresses
   // is still being tried; the descriptor becomes writable when that ends. Returns an error if no
@@ -34,6 +37,7 @@ class ControlChannel {
 
   int fd() const { return fd_; }
   const nic::Endpoint& peer() const { return peer_; }
+  nic::Endpoint local() const;  // this end, once it has begun to connect
   const std::string& box() const { return box_; }
 
   // Queues a message and writes as much as the socket takes now.
@@ -48,16 +52,12 @@ class ControlChannel {
   Result<std::vector<proto::BoxMessage>> receive();
 
  private:
-  struct Address {
-    sockaddr_storage address;
-    socklen_t length;
-  };
   explicit ControlChannel(std::string box) : box_(std::move(box)) {}
   Status try_next();
   Error unreachable(int error_number) const;
 
-  std::vector<Address> addresses_;  // addresses of the box
-  size_t tried_ = 0;                // number of addresses tried so far
+  BoxAddresses::Addresses addresses_;
+  size_t tried_ = 0;  // number of addresses tried so far
   bool is_connected_ = false;
   int fd_ = -1;
   nic::Endpoint peer_;

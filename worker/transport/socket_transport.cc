@@ -1,6 +1,8 @@
 #include "worker/transport/socket_transport.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <optional>
 #include <random>
 
@@ -9,6 +11,7 @@
 #include "nic/rss.h"
 #include "nic/socket/receive_room.h"
 #include "worker/fork_guard.h"
+#include "worker/transport/address_watch.h"
 #include "worker/transport/path_probe.h"
 #include "worker/transport/source_trial.h"
 
@@ -125,6 +128,28 @@ uint32_t SocketTransport::receivable_bytes(uint32_t lane) const {
   PBOX_CHECK(lane < lanes_.size());
   const uint32_t buffer_bytes = lanes_[lane].port.capabilities().receive_buffer_bytes;
   return nic::receivable_bytes(buffer_bytes, fragment_bytes_) / 4 * 3;
+}
+
+// The kernel also answers EINVAL if the address that a socket is bound to has gone.
+std::optional<Error> SocketTransport::path_failure() {
+  std::optional<Error> failure;
+  for (Lane& lane : lanes_) {
+    const int refusal = lane.port.take_refusal();
+    const nic::Endpoint& local = lane.port.local();
+    const bool has_no_path = refusal == ENETUNREACH || refusal == EADDRNOTAVAIL ||
+                             (refusal == EINVAL && !host_has_address(local));
+    if (!has_no_path || failure) continue;
+    failure = Error{ErrorCode::kBoxLost, "this host cannot send to the box from its address " +
+                                             nic::address_string(local) +
+                                             " any more: " + std::strerror(refusal)};
+  }
+  return failure;
+}
+
+std::vector<nic::Endpoint> SocketTransport::local_endpoints() const {
+  std::vector<nic::Endpoint> endpoints;
+  for (const Lane& lane : lanes_) endpoints.push_back(lane.port.local());
+  return endpoints;
 }
 
 uint64_t SocketTransport::rto_floor_ns() const {

@@ -17,6 +17,8 @@ class SocketTransport : public Transport {
   Status open(const SessionSpec& session, const Opening& opening) override;
   uint32_t receivable_bytes(uint32_t lane) const override;
   uint64_t rto_floor_ns() const override;
+  std::optional<Error> path_failure() override;
+  std::vector<nic::Endpoint> local_endpoints() const override;
   int event_fd(uint32_t lane) const override { return lanes_[lane].port.event_fd(); }
   size_t rx_burst(uint32_t lane, std::span<nic::RxPacket> packets) override {
     PBOX_DCHECK(lane < lanes_.size());

@@ -2,16 +2,19 @@
 // order. Kernel sockets are built in (socket_transport.h). Other transports are libraries that are
 // loaded on demand (transport_library.h).
 //
-// Threads. One at a time: set-up on the thread that calls pbox_join, everything after that on the
-// I/O thread. Ownership of bytes is as in nic/port.h: received bytes are valid until the lane's
-// next rx_burst. Sent bytes belong to the caller and must not change until tx_burst has returned.
+// Threads. One at a time: open() on a thread that may wait (lane_opener.h), everything before and
+// after that on the thread that calls pbox_join, then on the I/O thread. Ownership of bytes is as
+// in nic/port.h: received bytes are valid until the lane's next rx_burst. Sent bytes belong to the
+// caller and must not change until tx_burst has returned.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
 #include "nic/port.h"
@@ -25,8 +28,8 @@ namespace pbox::worker {
 
 struct Opening {
   uint64_t deadline_ns = 0;  // monotonic_ns()
-  // Keeps the control connection alive. open() calls it at least every 100 ms and ends with its
-  // error if it fails.
+  // Passes requests and answers on, and says whether to go on. open() calls it at least every
+  // 100 ms and ends with its error if it fails.
   std::function<Status()> keep_alive;
   // Indexed by lane: the next packet number of the session. A packet that open() sends takes the
   // lane's number and raises it. So the numbers go on if another port has to be opened for the
@@ -46,6 +49,21 @@ struct PayloadCounts {
     staged += other.staged;
     staged_refused += other.staged_refused;
   }
+};
+
+// Memory that a device may read. Destroying it revokes that, which takes about as long as
+// registering did. Any thread.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+};
+
+// Registers memory with a device. The kernel locks the memory's pages, which takes a second for
+// some gigabytes, so the I/O thread does not do it. Any thread; may outlive its transport.
+class MemoryRegistrar {
+ public:
+  virtual ~MemoryRegistrar() = default;
+  virtual Result<std::unique_ptr<DeviceMemory>> add(const std::byte* memory, size_t bytes) = 0;
 };
 
 class Transport {
@@ -69,21 +87,33 @@ class Transport {
   // After open(): returns the reason if the transport can no longer carry packets.
   virtual std::optional<Error> failure() { return std::nullopt; }
 
+  // After open(): returns the reason if this host has lost its path to the box, so that the kernel
+  // refuses to send packets. Asked between bursts.
+  virtual std::optional<Error> path_failure() { return std::nullopt; }
+  // After open(): the addresses of this host that the lanes send from, if its kernel knows them.
+  virtual std::vector<nic::Endpoint> local_endpoints() const { return {}; }
+
   // From open() on: fills in a request to the box on the control connection; returns false if there
   // is none. Transports whose packets reach the box by themselves have none.
   virtual bool take_request(proto::QueuePairs& /*request*/) { return false; }
   virtual void on_answer(const proto::QueuePairs& /*answer*/) {}
 
-  // After open(), between bursts: registers the caller's memory, for transports whose device reads
-  // payloads after tx_burst has returned. Payloads in this memory are sent without a copy until
-  // remove_memory(). Other transports do nothing. An error means that the device refuses the
-  // memory; its payloads are then copied and counted apart. At most limits::kMemoryRegionsMax
-  // regions, which must not overlap.
-  virtual Status add_memory(const std::byte* /*memory*/, size_t /*bytes*/) { return ok_status(); }
+  // After open(): registers memory with this transport's device; always the same one. Null for
+  // transports that need no registered memory.
+  virtual std::shared_ptr<MemoryRegistrar> memory_registrar() { return nullptr; }
+  // After open(), between bursts: from now on, payloads in this memory are sent without a copy,
+  // until remove_memory(). `registered`: the registrar's result. If it is an error, payloads there
+  // are copied and counted apart. At most limits::kMemoryRegionsMax regions, which must not
+  // overlap.
+  virtual void add_memory(const std::byte* /*memory*/, size_t /*bytes*/,
+                          Result<std::unique_ptr<DeviceMemory>> /*registered*/) {}
   // From now on, payloads in this memory are copied. Returns false while the device may still read
   // a payload from it; call again after further bursts. `force` ends that at the price of what is
-  // in flight.
-  virtual bool remove_memory(const std::byte* /*memory*/, bool /*force*/) { return true; }
+  // in flight. Otherwise moves the region to `released`, for the caller to destroy.
+  virtual bool remove_memory(const std::byte* /*memory*/, bool /*force*/,
+                             std::unique_ptr<DeviceMemory>& /*released*/) {
+    return true;
+  }
   virtual PayloadCounts payload_counts() const { return {}; }
 
   // The data path: these neither block, throw nor allocate. They fill or send a prefix of the span

@@ -1,10 +1,12 @@
 """pbox.torch.DDPCommHook: a box averages DistributedDataParallel's gradients."""
 
+import collections
 import os
 import signal
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
 import numpy
 import torch
@@ -71,6 +73,39 @@ class Bucket:
     def __init__(self, buffer, is_last):
         self.buffer = lambda: buffer
         self.is_last = lambda: is_last
+
+
+class CountingClient(pbox.Client):
+    """Counts calls into libpbox, and its callbacks."""
+
+    counts = collections.Counter()
+
+    def _call(self, function, *arguments):
+        self.counts[function.__name__] += 1
+        super()._call(function, *arguments)
+
+    def _completed(self, *arguments):
+        self.counts["callbacks"] += 1
+        super()._completed(*arguments)
+
+
+class CountingHook(pbox.torch.DDPCommHook):
+    def __call__(self, state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        CountingClient.counts["buckets"] += 1
+        CountingClient.counts["gradients"] += len(bucket.gradients())
+        return super().__call__(state, bucket)
+
+
+def calls_for_buckets(options, store):
+    init_process_group(options, store)
+    model = DistributedDataParallel(make_model(), bucket_cap_mb=0.001)
+    with unittest.mock.patch("pbox.torch.hook.Client", CountingClient):
+        hook = CountingHook(model, **options)
+    model.register_comm_hook(None, hook)
+    with hook:
+        for step in range(STEPS):
+            shard_loss(model, step, options["rank"]).backward()
+    return CountingClient.counts
 
 
 def train(options, store):
@@ -242,6 +277,14 @@ class HookTest(BoxTestCase):
 
     def test_empty_parameters_in_buckets_of_their_own_hold_nobody_up(self):
         self.check_equal_to_gloo(0.000001, Convolution)
+
+    def test_a_bucket_is_one_call_and_one_callback(self):
+        for counts in self.run_ranks(calls_for_buckets, 2, self.store()):
+            self.assertGreaterEqual(counts["buckets"], STEPS)
+            self.assertGreater(counts["gradients"], counts["buckets"])
+            self.assertEqual(counts["pbox_push_pull_many_sized"], counts["buckets"])
+            self.assertEqual(counts["callbacks"], counts["buckets"])
+            self.assertEqual(counts["pbox_push_pull"], 0)
 
     def test_every_gradient_leaves_from_registered_memory(self):
         for counts in self.run_ranks(packets_from_registered_buckets, 2, self.store(),

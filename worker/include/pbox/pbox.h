@@ -1,30 +1,19 @@
 /* libpbox: the worker's side of PBox, as a plain C ABI that depends on no framework.
  *
- * A worker is one rank of a job. It makes these calls, in this order:
- *
- *   pbox_create -> pbox_register_tensor (every tensor, in the same order on every rank)
- *               -> pbox_set_optimizer (PBOX_MODE_OPTIMIZE only)
- *               -> pbox_join
- *               -> [PBOX_MODE_OPTIMIZE: pbox_init_weights for every tensor]
- *               -> pbox_push_pull / pbox_wait, once per tensor and iteration
- *               -> pbox_leave -> pbox_destroy
+ * A worker is one rank of a job. docs/c-api.md has the order of its calls, and complete examples.
+ * docs/glossary.md explains box, rank, chunk, round and the other terms used here.
  *
  * Threads: any number of threads may use one context at the same time. Each call holds the
- * context's lock only briefly. A joined context has one I/O thread of its own. Callbacks run on
- * that thread and must be short.
+ * context's lock only briefly. Callbacks run on the context's I/O thread and must be short.
  *
  * Errors: each call returns a pbox_status. After a failure, pbox_last_error returns a sentence that
- * names the field, the wrong value and the remedy, or the rank or box that is late. Every wait has
- * a deadline.
+ * names the field, the wrong value and the remedy, or what is late. Every wait has a deadline.
  *
  * fork(): a forked child that never calls the library is not affected. In a child that uses its
  * parent's context, every call returns PBOX_FORKED.
  *
  * Structs grow under one PBOX_ABI_VERSION, except pbox_chunk_times: each begins with the size that
- * the program was built with. An older library refuses a field that it lacks, unless it is 0.
- *
- * Words: docs/glossary.md explains box, rank, chunk, round and the other terms used here.
- * docs/c-api.md has complete examples. */
+ * the program was built with. An older library refuses a field that it lacks, unless it is 0. */
 #ifndef PBOX_PBOX_H
 #define PBOX_PBOX_H
 
@@ -309,7 +298,7 @@ typedef struct pbox_optimizer_options {
   float weight_decay;
 } pbox_optimizer_options;
 
-/* Sets every field to the default for `kind`: torch.optim's, where torch has one. */
+/* Sets the defaults for `kind`: torch.optim's, where torch has one. */
 PBOX_API void pbox_optimizer_options_init_sized(pbox_optimizer_options* options, size_t struct_size,
                                                 pbox_optimizer kind);
 #define pbox_optimizer_options_init(options, kind) \
@@ -324,14 +313,13 @@ PBOX_API pbox_status pbox_set_optimizer(pbox_context* context,
 PBOX_API pbox_status pbox_set_tensor_optimizer(pbox_context* context, uint32_t tensor_id,
                                                float lr_scale, float weight_decay);
 
-/* Connects to the box and joins the job. Returns when all world_size ranks have joined and packets
- * can reach each of the box's queues. With options.rejoin, returns as soon as the running job has
- * admitted this rank. */
+/* Joins the job. Returns when all world_size ranks have joined and packets can reach each of the
+ * box's queues. With options.rejoin, returns as soon as the running job has admitted this rank. */
 PBOX_API pbox_status pbox_join(pbox_context* context);
 
 /* Registers memory that will hold inputs of operations, so that the device of an rdma port reads
  * them in place instead of a copy. With other ports it has no effect. Allowed after pbox_join. Call
- * it once for each long-lived buffer, since nothing is exchanged while the pages are being locked.
+ * it once for each long-lived buffer: it locks the pages, on this thread, which takes time.
  *
  * The memory must stay allocated and mapped until pbox_unregister_memory, pbox_leave or
  * pbox_destroy has returned. At most 1024 regions may be registered, and none may overlap another.
@@ -339,14 +327,16 @@ PBOX_API pbox_status pbox_join(pbox_context* context);
  *
  * PBOX_SYSTEM: the device refuses the memory; the message says why and what to do. Training
  * continues with copies (pbox_statistics.packets_staged_refused). The device is asked again after
- * the box was lost and found. The memory still has to be unregistered. */
+ * the box was lost and found. The memory still has to be unregistered.
+ * PBOX_TIMEOUT, after options.wait_timeout_ms: a callback of the application does not return. The
+ * memory is not registered. */
 PBOX_API pbox_status pbox_register_memory(pbox_context* context, const void* address,
                                           uint64_t bytes);
 
 /* Unregisters memory, by the address that was registered. When this returns, no device reads from
  * it any more. It usually returns at once. Otherwise it closes the connections that still read,
  * after 0.1 s; they are opened again. Operations in flight continue with copies. Also allowed after
- * the job has failed. */
+ * the job has failed. After PBOX_TIMEOUT keep the memory, and call again. */
 PBOX_API pbox_status pbox_unregister_memory(pbox_context* context, const void* address);
 
 /* Stores the round of the tensor's next operation in *round: 0 in a new job, plus one for each
@@ -354,8 +344,8 @@ PBOX_API pbox_status pbox_unregister_memory(pbox_context* context, const void* a
  * to set its own state to the job's progress. */
 PBOX_API pbox_status pbox_tensor_round(pbox_context* context, uint32_t tensor_id, uint32_t* round);
 
-/* Called once per operation, on the I/O thread, when the result is in place or the operation has
- * failed. It may call pbox_push_pull and pbox_last_error, but no function that waits. */
+/* Called once per call that starts operations, on the I/O thread, when they have ended. It may call
+ * pbox_push_pull, pbox_push_pull_many and pbox_last_error, but no function that waits. */
 typedef void (*pbox_callback)(void* user, uint32_t tensor_id, pbox_status status);
 
 /* Starts one exchange of a tensor and returns at once. `input` is this rank's gradient. `output`
@@ -372,6 +362,25 @@ PBOX_API pbox_status pbox_push_pull_priority(pbox_context* context, uint32_t ten
                                              const void* input, void* output, int32_t priority,
                                              pbox_callback callback, void* user);
 
+/* One exchange of a list. Set all of it to 0 first, as it may grow at its end. */
+typedef struct pbox_operation {
+  const void* input;
+  void* output;
+  uint32_t tensor_id;    /* no tensor may be in a list twice */
+  int32_t priority;      /* instead of the tensor's, if has_priority is 1 */
+  uint32_t has_priority; /* 0 or 1 */
+  uint32_t reserved;     /* 0 */
+} pbox_operation;
+
+/* Starts `count` exchanges, in the order of the list, or none of them after an error. `callback` is
+ * called once, when all have ended: with PBOX_OK and the first tensor of the list, or with the
+ * first tensor that has failed and its status. The list may be freed after the call. */
+PBOX_API pbox_status pbox_push_pull_many_sized(pbox_context* context, const pbox_operation* list,
+                                               size_t operation_size, uint32_t count,
+                                               pbox_callback callback, void* user);
+#define pbox_push_pull_many(context, list, count, callback, user) \
+  pbox_push_pull_many_sized((context), (list), sizeof(pbox_operation), (count), (callback), (user))
+
 /* PBOX_MODE_OPTIMIZE: gives the box its initial weights, once per tensor. Rank 0's values count;
  * every rank receives them in `weights`, in place. Asynchronous, and completed like a push_pull. A
  * process that rejoins a job whose pbox_tensor_round is not 0 receives the current weights. */
@@ -386,9 +395,8 @@ PBOX_API pbox_status pbox_wait(pbox_context* context, uint32_t tensor_id, uint32
 /* Waits for every operation in flight. Deadline and errors are those of pbox_wait. */
 PBOX_API pbox_status pbox_wait_all(pbox_context* context, uint32_t timeout_ms);
 
-/* Stores in *count how many ranks contributed to the tensor's last result: the minimum over its
- * chunks. It is world_size unless ranks were lost and on_worker_lost is PBOX_LOST_PARTIAL. 0 before
- * the first result. */
+/* Stores in *count how many ranks are in the tensor's last result: the minimum over its chunks.
+ * Below world_size only with PBOX_LOST_PARTIAL; 0 before the first result. */
 PBOX_API pbox_status pbox_contributors(pbox_context* context, uint32_t tensor_id, uint32_t* count);
 
 /* Changes the job's priority policy for all ranks; one rank's call is enough. With
@@ -409,12 +417,7 @@ PBOX_API pbox_status pbox_barrier(pbox_context* context, uint32_t timeout_ms);
 
 #define PBOX_STALENESS_BUCKETS 16
 
-/* Counters since pbox_join.
- *
- * A read is a completed operation. Its staleness is the data's clock minus the reader's clock. The
- * data's clock is the number of iterations of every rank that the data includes; the reader's is
- * the number of iterations that the reader has finished, including this one. Staleness is 0 in BSP
- * and negative when a rank is behind. A tensor's staleness is the minimum over its chunks. */
+/* Counters since pbox_join. docs/consistency.md explains reads and their staleness. */
 typedef struct pbox_statistics {
   uint32_t struct_size;                /* the caller's sizeof; fields beyond it are not written */
   uint64_t bytes_pushed, bytes_pulled; /* payload, without retransmissions */
@@ -432,22 +435,19 @@ typedef struct pbox_statistics {
   /* Reads with staleness 0, -1, -2, ...; the last bucket also counts all older ones. */
   uint64_t reads_by_staleness[PBOX_STALENESS_BUCKETS];
   uint64_t dropped_rounds; /* DROP: operations whose result lacks this rank's gradient */
-  /* PBOX_MODE_OPTIMIZE: how often a box, or one of several, was lost together with the optimizer
-   * state (momentum, moments) of its chunks. The weights were restored from the workers, the
-   * optimizer state from the snapshot below or from zero. */
+  /* PBOX_MODE_OPTIMIZE: how often a box was lost with the optimizer state of its chunks, which was
+   * restored from the snapshot below or began from zero. */
   uint64_t optimizer_restarts;
   uint64_t ports_given_up;    /* ports of options.port that were replaced by the next one; the box's
                                  log has the reasons */
   uint64_t restored_snapshot; /* options.restore: the snapshot that the job started with; 0: none */
   uint64_t restored_steps;    /* optimizer steps that its weights had taken */
-  /* The snapshot that the optimizer state came from in the last optimizer restart, and the
-   * optimizer steps it had taken. If several boxes restarted, the oldest snapshot. 0: the state
-   * started from zero. */
+  /* The snapshot that the optimizer state came from in the last optimizer restart, and its
+   * optimizer steps. If several boxes restarted, the oldest snapshot. 0: from zero. */
   uint64_t optimizer_snapshot, optimizer_snapshot_steps;
-  /* Packets sent by ports that need registered memory, such as rdma. Direct: the device read the
-   * payload in place. Staged: the payload was copied, because its memory was not registered.
-   * Staged refused: it was copied, because the device had refused to register its memory. Small
-   * packets are not counted. */
+  /* Packets sent by ports that need registered memory, such as rdma, but for small ones. Direct:
+   * the device read the payload in place. Staged: it was copied, as its memory was not registered.
+   * Staged refused: it was copied, as the device had refused to register its memory. */
   uint64_t packets_direct, packets_staged, packets_staged_refused;
 } pbox_statistics;
 
@@ -479,8 +479,8 @@ PBOX_API pbox_status pbox_take_chunk_times(pbox_context* context, pbox_chunk_tim
  * cannot join any more. */
 PBOX_API pbox_status pbox_leave(pbox_context* context);
 
-/* Leaves the job if that has not happened yet, joins the I/O thread and frees the context. NULL is
- * allowed. Must not be called from a callback. */
+/* Leaves the job if that has not happened yet, and frees the context. NULL is allowed. Must not be
+ * called from a callback. */
 PBOX_API void pbox_destroy(pbox_context* context);
 
 /* Returns the last error of this context in words. With NULL, that of this thread's last failed

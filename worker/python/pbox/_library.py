@@ -41,6 +41,14 @@ class OptimizerOptions(Structure):
         ("weight_decay", c_float)]
 
 
+class Operation(Structure):
+    """pbox_operation"""
+
+    _fields_ = [
+        ("input", c_void_p), ("output", c_void_p), ("tensor_id", c_uint32),
+        ("priority", c_int32), ("has_priority", c_uint32), ("reserved", c_uint32)]
+
+
 class Statistics(Structure):
     """pbox_statistics"""
 
@@ -73,6 +81,8 @@ _PROTOTYPES = {
     "pbox_push_pull": (c_int, [_CONTEXT, c_uint32, c_void_p, c_void_p, CALLBACK, c_void_p]),
     "pbox_push_pull_priority":
         (c_int, [_CONTEXT, c_uint32, c_void_p, c_void_p, c_int32, CALLBACK, c_void_p]),
+    "pbox_push_pull_many_sized":
+        (c_int, [_CONTEXT, POINTER(Operation), c_size_t, c_uint32, CALLBACK, c_void_p]),
     "pbox_init_weights": (c_int, [_CONTEXT, c_uint32, c_void_p, CALLBACK, c_void_p]),
     "pbox_register_memory": (c_int, [_CONTEXT, c_void_p, c_uint64]),
     "pbox_unregister_memory": (c_int, [_CONTEXT, c_void_p]),

@@ -206,6 +206,27 @@ class Client:
             self._start(tensor, (gradient, result), callback,
                         self._library.pbox_push_pull_priority, source, target, priority)
 
+    def push_pull_many(self, exchanges, callback=None):
+        """Starts several exchanges with one call: `exchanges` is a list of (tensor, gradient), each
+        as in push_pull, and the results are written into the gradients. After an error none was
+        started.
+
+        `callback(tensor, error)` is called once on the I/O thread, when all of them have ended:
+        with None and the first tensor, or with the first tensor that has failed and a PboxError."""
+        operations = (_library.Operation * len(exchanges))()
+        for operation, (tensor, gradient) in zip(operations, exchanges):
+            operation.tensor_id = tensor.id
+            operation.input = operation.output = self._address(tensor, gradient, writable=True)
+        buffers = [gradient for _, gradient in exchanges]
+        arguments = operations, ctypes.sizeof(_library.Operation), len(exchanges)
+        if callback is None:
+            self._call(self._library.pbox_push_pull_many_sized, *arguments, _NO_CALLBACK, None)
+            self._held.update((tensor.id, (gradient,)) for tensor, gradient in exchanges)
+            return
+        tensors = {tensor.id: tensor for tensor, _ in exchanges}
+        self._start_with_callback(tensors, buffers, callback,
+                                  self._library.pbox_push_pull_many_sized, *arguments)
+
     def register_memory(self, buffer):
         """Registers a long-lived buffer that holds one or more gradients. The device of an rdma
         port then reads them in place, without a copy. It has no effect on other ports. After join.
@@ -341,21 +362,25 @@ class Client:
             self._call(function, tensor.id, *arguments, _NO_CALLBACK, None)
             self._held[tensor.id] = buffers
             return
+        self._start_with_callback({tensor.id: tensor}, buffers, callback,
+                                  function, tensor.id, *arguments)
+
+    def _start_with_callback(self, tensors, buffers, callback, function, *arguments):
         # Stored before the call, because the callback may run before the call returns.
         token = next(self._tokens)
-        self._operations[token] = tensor, buffers, callback
+        self._operations[token] = tensors, buffers, callback
         try:
-            self._call(function, tensor.id, *arguments, self._trampoline, token)
+            self._call(function, *arguments, self._trampoline, token)
         except PboxError:
             del self._operations[token]
             raise
 
-    def _completed(self, token, _, status):
-        tensor, _, callback = self._operations.pop(token)
+    def _completed(self, token, tensor_id, status):
+        tensors, _, callback = self._operations.pop(token)
         error = None
         if status != 0:
             error = error_for(status, self._message(self._context, status))
-        callback(tensor, error)
+        callback(tensors[tensor_id], error)
 
     def _call(self, function, *arguments):
         """Calls a function of libpbox, and raises if it fails. The context outlives the call."""

@@ -20,7 +20,10 @@ TEST_CASE("a transport without its device fails to open by name and sends no req
 TEST_CASE("a transport that has no connection has sent nothing and reads no memory") {
   RdmaTransport transport({.device = "no_such_device"});
   const std::byte byte{};
-  CHECK(transport.remove_memory(&byte, false));
+  std::unique_ptr<DeviceMemory> released;
+  CHECK(transport.remove_memory(&byte, false, released));
+  CHECK(released == nullptr);
+  CHECK(transport.memory_registrar() == nullptr);
   CHECK(transport.payload_counts().direct == 0);
   CHECK(transport.payload_counts().staged == 0);
 }

@@ -99,8 +99,7 @@ class DDPCommHook:
                         time.monotonic() + self.client.wait_timeout_ms / 1000)
         self._memory.register(bucket)
         self._exchanges.append(exchange)
-        for tensor, gradient in pairs:
-            self.client.push_pull(tensor, gradient, callback=exchange.tensor_done)
+        self.client.push_pull_many(pairs, callback=exchange.ended)
 
     def _tensor(self, parameter):
         tensor = self._tensors.get(id(parameter))
@@ -204,7 +203,7 @@ class BucketMemory:
 
 
 class _Exchange:
-    """One bucket in flight. Its Future ends once: when the last tensor is back, or with the first
+    """One bucket in flight. Its Future ends once: when the bucket is back, or with the first
     error."""
 
     def __init__(self, buffer, hook):
@@ -213,7 +212,6 @@ class _Exchange:
         self.done = False
         self._buffer = buffer
         self._hook = hook
-        self._remaining = 0
         self._error = None
         self._lock = threading.Lock()
         self._ended = torch.futures.Future()
@@ -225,18 +223,10 @@ class _Exchange:
         """Sets the tensors that have to come back. Call it before anything is sent."""
         self.tensors = tensors
         self.deadline = deadline
-        self._remaining = len(tensors)
 
-    def tensor_done(self, tensor, error):
-        """Notes that a tensor is done or has failed. Called on libpbox's I/O thread."""
-        if error is not None:
-            self.finish(error)
-            return
-        with self._lock:
-            self._remaining -= 1
-            complete = self._remaining == 0
-        if complete:
-            self.finish()
+    def ended(self, _, error):
+        """Ends the Future. Called once on libpbox's I/O thread."""
+        self.finish(error)
 
     def finish(self, error=None):
         """Ends the Future if it has not ended yet."""

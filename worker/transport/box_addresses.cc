@@ -1,0 +1,167 @@
+#include "worker/transport/box_addresses.h"
+
+#include <netdb.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "base/check.h"
+#include "worker/fork_guard.h"
+#include "worker/io_thread.h"
+
+namespace pbox::worker {
+namespace {
+
+// Names of boxes that have left the cluster are forgotten at this number.
+constexpr size_t kNamesMax = 1024;
+
+struct HostPort {
+  std::string host;
+  std::string port;
+};
+
+Result<HostPort> split(const std::string& box) {
+  const size_t colon = box.rfind(':');
+  const Error malformed{ErrorCode::kInvalidArgument,
+                        "box '" + box + "' must be HOST:PORT or [IPV6]:PORT"};
+  if (colon == std::string::npos || colon == 0 || colon + 1 == box.size()) return malformed;
+  HostPort parts{box.substr(0, colon), box.substr(colon + 1)};
+  if (parts.host.front() == '[') {
+    if (parts.host.back() != ']') return malformed;
+    parts.host = parts.host.substr(1, parts.host.size() - 2);
+  } else if (parts.host.find(':') != std::string::npos) {
+    return malformed;
+  }
+  return parts;
+}
+
+Result<BoxAddresses::Addresses> look_up(const std::string& box, int flags) {
+  const auto parts = split(box);
+  if (!parts) return parts.error();
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(parts->host.c_str(), parts->port.c_str(), &hints, &found);
+  if (failed != 0) {
+    return Error{ErrorCode::kUnavailable,
+                 "cannot resolve box '" + box + "': " + gai_strerror(failed)};
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, freeaddrinfo);
+  BoxAddresses::Addresses addresses;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    BoxAddresses::Address& address = addresses.emplace_back();
+    address.length = entry->ai_addrlen;
+    PBOX_CHECK(entry->ai_addrlen <= sizeof(address.address));
+    std::memcpy(&address.address, entry->ai_addr, entry->ai_addrlen);
+  }
+  return addresses;
+}
+
+}  // namespace
+
+struct BoxAddresses::State {
+  struct Name {
+    std::optional<Addresses> addresses;
+    std::optional<Error> failure;  // the last resolution's, until find() has returned it
+    bool is_being_resolved = false;
+  };
+
+  explicit State(Resolve resolve_in) : resolve(std::move(resolve_in)) {
+    if (ended_fd >= 0) close_in_child(ended_fd);
+  }
+  ~State() {
+    if (ended_fd < 0) return;
+    forget_in_child(ended_fd);
+    close(ended_fd);
+  }
+
+  // Both with the mutex held.
+  void begin(const std::shared_ptr<State>& self, const std::string& box);
+  Name& name_of(const std::string& box);
+
+  const Resolve resolve;
+  const int ended_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  std::mutex mutex;
+  std::map<std::string, Name> names;
+};
+
+BoxAddresses::State::Name& BoxAddresses::State::name_of(const std::string& box) {
+  if (names.size() >= kNamesMax && !names.contains(box)) {
+    std::erase_if(names, [](const auto& entry) { return !entry.second.is_being_resolved; });
+  }
+  return names[box];
+}
+
+void BoxAddresses::State::begin(const std::shared_ptr<State>& self, const std::string& box) {
+  PBOX_CHECK(self.get() == this);
+  Name& name = names[box];
+  if (name.is_being_resolved) return;
+  try {
+    std::thread([self, box] {
+      become_library_thread("pbox-resolve");
+      auto found = self->resolve(box);
+      {
+        const std::lock_guard lock(self->mutex);
+        Name& resolved = self->names[box];
+        resolved.is_being_resolved = false;
+        if (found) {
+          resolved.addresses = std::move(*found);
+          resolved.failure.reset();
+        } else {
+          resolved.failure = found.error();
+        }
+      }
+      const uint64_t one = 1;
+      while (write(self->ended_fd, &one, sizeof(one)) < 0 && errno == EINTR) {
+      }
+    }).detach();
+    name.is_being_resolved = true;
+  } catch (const std::system_error& error) {
+    name.failure = Error{ErrorCode::kResourceExhausted,
+                         "cannot resolve box '" + box + "' without a thread: " + error.what()};
+  }
+}
+
+BoxAddresses::BoxAddresses(Resolve resolve) : state_(std::make_shared<State>(std::move(resolve))) {}
+
+std::optional<Result<BoxAddresses::Addresses>> BoxAddresses::find(const std::string& box) {
+  uint64_t ended = 0;
+  while (read(state_->ended_fd, &ended, sizeof(ended)) < 0 && errno == EINTR) {
+  }
+  if (auto numeric = look_up(box, AI_NUMERICHOST | AI_NUMERICSERV);
+      numeric || numeric.error().code == ErrorCode::kInvalidArgument) {
+    return numeric;
+  }
+  const std::lock_guard lock(state_->mutex);
+  State::Name& name = state_->name_of(box);
+  if (name.addresses) return Result<Addresses>(*name.addresses);
+  if (!name.is_being_resolved && !name.failure) state_->begin(state_, box);
+  if (!name.failure) return std::nullopt;
+  const Error failure = *std::exchange(name.failure, std::nullopt);
+  return Result<Addresses>(failure);
+}
+
+void BoxAddresses::refresh(const std::string& box) {
+  if (look_up(box, AI_NUMERICHOST | AI_NUMERICSERV)) return;
+  const std::lock_guard lock(state_->mutex);
+  State::Name& name = state_->name_of(box);
+  name.failure.reset();
+  state_->begin(state_, box);
+}
+
+int BoxAddresses::fd() const {
+  return state_->ended_fd;
+}
+
+Result<BoxAddresses::Addresses> BoxAddresses::resolve_by_system(const std::string& box) {
+  return look_up(box, 0);
+}
+
+}  // namespace pbox::worker

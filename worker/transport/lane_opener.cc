@@ -1,0 +1,235 @@
+#include "worker/transport/lane_opener.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "worker/fork_guard.h"
+#include "worker/io_thread.h"
+#include "worker/transport/transport_library.h"
+
+namespace pbox::worker {
+namespace {
+
+// Limit for opening a port that has a replacement.
+constexpr uint64_t kOpenFirstNs = 10 * kNanosPerSecond;
+
+}  // namespace
+
+bool PortChoice::give_up(const Error& why) {
+  PBOX_CHECK(current < ports.size());
+  if (is_last()) return false;
+  proto::PortGivenUp& report = reports.emplace_back();
+  report.set_port(ports[current]);
+  report.set_reason(why.message);
+  report.set_next(ports[++current]);
+  return true;
+}
+
+Result<std::unique_ptr<Transport>> PortChoice::open_next() {
+  PBOX_CHECK(current < ports.size());
+  for (;;) {
+    auto transport = open_transport(ports[current]);
+    if (transport || !give_up(transport.error())) return transport;
+  }
+}
+
+LaneOpener::LaneOpener(Order order)
+    : order_(std::move(order)),
+      memory_(order_.memory),
+      ready_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  PBOX_CHECK(order_.transport != nullptr);
+  outcome_.choice = std::move(order_.choice);
+  outcome_.transport = std::move(order_.transport);
+  if (ready_fd_ >= 0) close_in_child(ready_fd_);
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    outcome_.facts = Error{ErrorCode::kResourceExhausted,
+                           std::string("cannot start a thread to open lanes: ") + error.what()};
+    is_ready_ = true;
+    wake();
+  }
+}
+
+LaneOpener::~LaneOpener() {
+  cancel();
+  {
+    const std::lock_guard lock(mutex_);
+    is_taken_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  if (ready_fd_ < 0) return;
+  forget_in_child(ready_fd_);
+  close(ready_fd_);
+}
+
+std::optional<proto::QueuePairs> LaneOpener::take_request() {
+  uint64_t woken = 0;
+  while (read(ready_fd_, &woken, sizeof(woken)) < 0 && errno == EINTR) {
+  }
+  const std::lock_guard lock(mutex_);
+  if (requests_.empty()) return std::nullopt;
+  proto::QueuePairs request = std::move(requests_.front());
+  requests_.pop_front();
+  return request;
+}
+
+void LaneOpener::give_answer(const proto::QueuePairs& answer) {
+  const std::lock_guard lock(mutex_);
+  answers_.push_back(answer);
+}
+
+void LaneOpener::cancel() {
+  const std::lock_guard lock(mutex_);
+  is_cancelled_ = true;
+}
+
+bool LaneOpener::is_cancelled() const {
+  const std::lock_guard lock(mutex_);
+  return is_cancelled_;
+}
+
+std::optional<LaneOpener::Outcome> LaneOpener::take() {
+  {
+    const std::lock_guard lock(mutex_);
+    PBOX_CHECK(!is_taken_);
+    if (!is_ready_ || has_memory_to_change()) return std::nullopt;
+    is_taken_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  outcome_.answers = std::move(answers_);
+  return std::move(outcome_);
+}
+
+void LaneOpener::add_memory(const std::byte* memory, size_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    memory_[memory] = bytes;
+  }
+  changed_.notify_all();
+}
+
+bool LaneOpener::remove_memory(const std::byte* memory) {
+  const std::lock_guard lock(mutex_);
+  memory_.erase(memory);
+  changed_.notify_all();
+  return !registered_.contains(memory);
+}
+
+void LaneOpener::wake() const {
+  const uint64_t one = 1;
+  while (write(ready_fd_, &one, sizeof(one)) < 0 && errno == EINTR) {
+  }
+}
+
+void LaneOpener::run() {
+  become_library_thread("pbox-open");
+  Result<TransportFacts> opened = open();
+  std::unique_lock lock(mutex_);
+  if (opened) registrar_ = outcome_.transport->memory_registrar();
+  outcome_.facts = std::move(opened);
+  while (!is_taken_) {
+    is_ready_ = !has_memory_to_change();
+    if (is_ready_) {
+      wake();
+      changed_.wait(lock);
+    } else {
+      change_memory(lock);
+    }
+  }
+}
+
+Result<TransportFacts> LaneOpener::open() {
+  // The session's packet numbers go on from port to port.
+  std::vector<uint64_t> next_packet_numbers(order_.session.pipelines.size(), 1);
+  PortChoice& choice = outcome_.choice;
+  for (;;) {
+    const uint64_t alone_by_ns = choice.is_last() ? UINT64_MAX : monotonic_ns() + kOpenFirstNs;
+    const Status opened = outcome_.transport->open(
+        order_.session, {std::min(order_.deadline_ns, alone_by_ns), [this] { return keep_alive(); },
+                         next_packet_numbers});
+    if (opened) return facts(next_packet_numbers);
+    if (is_cancelled() || !choice.give_up(opened.error())) return opened.error();
+    outcome_.closed.add(outcome_.transport->payload_counts());
+    outcome_.transport.reset();
+    auto next = choice.open_next();
+    if (!next) return next.error();
+    outcome_.transport = std::move(*next);
+  }
+}
+
+// Passes on what the transport and the box have to tell each other.
+Status LaneOpener::keep_alive() {
+  std::vector<proto::QueuePairs> answers;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_cancelled_) return Error{ErrorCode::kClosed, "the lanes are not needed any more"};
+    answers.swap(answers_);
+  }
+  for (const proto::QueuePairs& answer : answers) outcome_.transport->on_answer(answer);
+  proto::QueuePairs request;
+  if (!outcome_.transport->take_request(request)) return ok_status();
+  {
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(std::move(request));
+  }
+  wake();
+  return ok_status();
+}
+
+TransportFacts LaneOpener::facts(std::span<const uint64_t> next_packet_numbers) const {
+  PBOX_CHECK(outcome_.transport != nullptr);
+  TransportFacts facts;
+  facts.rto_floor_ns = outcome_.transport->rto_floor_ns();
+  for (uint32_t lane = 0; lane < next_packet_numbers.size(); ++lane) {
+    facts.lanes.push_back({next_packet_numbers[lane], outcome_.transport->receivable_bytes(lane)});
+  }
+  return facts;
+}
+
+// The mutex must be held.
+bool LaneOpener::has_memory_to_change() const {
+  if (registrar_ == nullptr || is_cancelled_) return false;
+  return memory_.size() != registered_.size() ||
+         !std::equal(
+             memory_.begin(), memory_.end(), registered_.begin(),
+             [](const auto& wanted, const std::byte* held) { return wanted.first == held; });
+}
+
+// Registers a region that is wanted, or gives up one that is not wanted any more. Nothing reads it,
+// as nothing was sent yet. Memory that a device refuses is copied and counted; that is no reason to
+// stop.
+void LaneOpener::change_memory(std::unique_lock<std::mutex>& lock) {
+  PBOX_CHECK(lock.owns_lock() && registrar_ != nullptr);
+  const auto gone = std::find_if(registered_.begin(), registered_.end(),
+                                 [&](const std::byte* held) { return !memory_.contains(held); });
+  if (gone != registered_.end()) {
+    const std::byte* memory = *gone;
+    lock.unlock();
+    std::unique_ptr<DeviceMemory> released;
+    PBOX_CHECK(outcome_.transport->remove_memory(memory, true, released));
+    released.reset();
+    lock.lock();
+    registered_.erase(memory);
+    return;
+  }
+  const auto wanted = std::find_if(memory_.begin(), memory_.end(), [&](const auto& region) {
+    return !registered_.contains(region.first);
+  });
+  PBOX_CHECK(wanted != memory_.end());
+  const auto [memory, bytes] = *wanted;
+  registered_.insert(memory);
+  lock.unlock();
+  outcome_.transport->add_memory(memory, bytes, registrar_->add(memory, bytes));
+  lock.lock();
+}
+
+}  // namespace pbox::worker
