@@ -192,6 +192,7 @@ Status Client::join() {
     tensor_states_[tensor].round = parts_->round(tensor);
   }
   absent_ranks_ = parts_->absent_ranks();
+  verdict_ = parts_->verdict();
   phase_ = Phase::kJoined;
   joined_ = true;
   thread_ = std::thread([this] { run_io(); });
