@@ -14,6 +14,8 @@ STEPS = 10
 WORLD_SIZE = 2
 NORM = 0.5
 SPOILED = 4  # the step in which one rank's gradient is not finite
+LONG = 400
+SPOILED_STEPS = range(7, LONG, 10)
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"lr": 0.5}),
     "momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
@@ -187,6 +189,28 @@ def scaled_until(options, report):
 
 def rejoin_as_rank_1(options, report):
     return scaled_until({**options, "rank": 1, "rejoin": 1}, report)
+
+
+def train_through_a_loss(options, report):
+    """Says in a file that step 5 is done, and goes on. Rank 1's loss is infinite now and then."""
+    model = make_model()
+    skipped = []
+    with pbox.torch.DistributedOptimizer(make_optimizer("sgd", model.parameters()), model,
+                                         max_grad_norm=NORM, skip_nonfinite=True,
+                                         **options) as optimizer:
+        for step in range(LONG):
+            optimizer.zero_grad()
+            loss = shard_loss(model, step, options["rank"])
+            if options["rank"] == 1 and step in SPOILED_STEPS:
+                loss = loss * float("inf")
+            loss.backward()
+            optimizer.step()
+            skipped.append(optimizer.step_skipped)
+            if step == 5 and options["rank"] == 0:
+                open(report, "x").close()
+        optimizer.synchronize()
+        recoveries = optimizer.client.statistics()["recoveries"]
+    return weights_of(model), skipped, recoveries
 
 
 def scale_differently(options):
@@ -407,6 +431,33 @@ class ClippingTest(BoxTestCase):
         scaler.load_state_dict({**scaler.state_dict(), "scale": 8.0, "_growth_tracker": 5})
         self.assertEqual(scaler.get_scale(), 8.0)
         self.assertEqual(float(scaler.scale(torch.ones(()))), 8.0)
+
+
+class LostBoxTest(BoxTestCase):
+    """Each test kills the box of its class."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.box = pbox.LocalBox("--pipeline.count=2")
+        cls.addClassCleanup(cls.box.close)
+
+    def test_verdicts_and_weights_are_the_same_across_the_loss_of_the_box(self):
+        report = self.temporary_path("steps")
+        ranks = self.start_ranks(train_through_a_loss, 2, report)
+        self.wait_for_file(report)
+        self.box.process.kill()
+        self.box.process.wait()
+        port = self.box.control.rpartition(":")[2]
+        again = pbox.LocalBox("--pipeline.count=2", f"--control.port={port}")
+        self.addCleanup(again.close)
+        results = [ranks.result(rank) for rank in range(2)]
+        expected, _ = train_locally("sgd", NORM, skipped=SPOILED_STEPS, steps=LONG)
+        for weights, skipped, recoveries in results:
+            self.assertGreater(recoveries, 0)
+            self.assertEqual(skipped, [step in SPOILED_STEPS for step in range(LONG)])
+            for mine, first, local in zip(weights, results[0][0], expected):
+                numpy.testing.assert_array_equal(mine, first)
+                numpy.testing.assert_allclose(mine, local, rtol=1e-3, atol=1e-4)
 
 
 if __name__ == "__main__":
