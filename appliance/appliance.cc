@@ -1,5 +1,7 @@
 #include "appliance/appliance.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 
@@ -126,6 +128,8 @@ Status Appliance::start() {
   if (const Status status = start_admin(); !status) return status.error();
   wait_for_signal();
   look_for_late_rounds();
+  step_reports_.assign(dup(pipelines_->report_fd()));
+  wait_for_step_reports();
   on_second();
   if (config_.data.port == config::PortKind::kRdma) look_for_port_events();
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
@@ -79,6 +80,7 @@ class Appliance : public admin::AdminSource {
   Status start_admin();
   control::RegistryOptions registry_options() const;
   void look_for_port_events();
+  void wait_for_step_reports();
   void wait_for_signal();
   void reload();
   void drain(const char* why);
@@ -107,6 +109,7 @@ class Appliance : public admin::AdminSource {
   uint64_t late_recorded_ns_ = 0;    // time of the last late-round file; 0: none
   boost::asio::steady_timer port_event_timer_{context_};
   std::unique_ptr<pipelines::PipelineSet> pipelines_;
+  boost::asio::posix::stream_descriptor step_reports_{context_};  // a copy of their report_fd()
   std::atomic<uint64_t> control_ticks_ = 0;  // advances while the control thread makes progress
   std::optional<Watchdog> watchdog_;
   std::unique_ptr<storage::Disk> disk_;

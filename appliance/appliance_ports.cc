@@ -1,5 +1,10 @@
-// Logs the events that the ports' devices report while the box runs.
+// Takes up what pipelines and their ports report while the box runs.
+#include <unistd.h>
+
+#include <cerrno>
+
 #include "appliance/appliance.h"
+#include "base/clock.h"
 
 namespace pbox::appliance {
 namespace {
@@ -17,6 +22,21 @@ void Appliance::look_for_port_events() {
     }
     look_for_port_events();
   });
+}
+
+// A tick of the registry looks for the reports, and for all else that may be due.
+void Appliance::wait_for_step_reports() {
+  step_reports_.async_wait(
+      boost::asio::posix::stream_descriptor::wait_read,
+      [this](const boost::system::error_code& error) {
+        if (error) return;
+        uint64_t count = 0;
+        while (read(step_reports_.native_handle(), &count, sizeof(count)) < 0 && errno == EINTR) {
+        }
+        registry_->on_tick(monotonic_ns());
+        control_->flush();
+        wait_for_step_reports();
+      });
 }
 
 }  // namespace pbox::appliance

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "nic/endpoint.h"
+#include "pipeline/step_gate.h"
 
 namespace pbox::pipeline {
 
@@ -41,6 +42,8 @@ enum class CommandKind : uint8_t {
   // shard, rounds, rank: fills `rounds`, one per chunk of the shard, with the round that the rank
   // pushes next. With models BSP and drop that is the chunk's open round.
   kReportRounds,
+  // shard, verdict: the rounds that its StepGate holds are stepped by it. The shard has a gate.
+  kGiveVerdict,
 };
 
 struct Command {
@@ -56,6 +59,7 @@ struct Command {
   StateCut* cut = nullptr;
   std::span<uint32_t> rounds = {};
   std::span<const int32_t> priorities = {};
+  StepVerdict verdict = {};
   uint32_t chunks_done = 0;  // progress of Engine::step; 0 at first
   uint64_t ticket = 0;       // ascending from 1; tickets are completed in order
 };

@@ -11,14 +11,6 @@
 #include "pipeline/state/state_cut.h"
 
 namespace pbox::pipeline {
-namespace {
-
-// A step looks at this many chunks, or finishes rounds of kElementsPerChunk times as many elements,
-// or does a mix of the two. It takes about half a millisecond.
-constexpr uint32_t kChunksPerStep = 8192;
-constexpr size_t kElementsPerChunk = 64;
-
-}  // namespace
 
 Engine::Engine(const EngineOptions& options)
     : kernels_(reduce::kernels()),
@@ -69,6 +61,10 @@ bool Engine::begin(Command& command) {
     case CommandKind::kReportRounds:
       PBOX_CHECK(command.rounds.size() == shard.chunks().size());
       return true;
+    case CommandKind::kGiveVerdict:
+      PBOX_CHECK(shard.gate != nullptr);
+      shard.gate->give(command.verdict);
+      return false;
   }
   return false;
 }
@@ -96,7 +92,7 @@ void Engine::install(JobShard& shard) {
   PBOX_CHECK(context_.shards.size() < limits::kShardsPerPipelineMax);  // admission counts them
   context_.shards.push_back(&shard);
   shard.flight_number = flight_.next_shard_number();
-  if (shard.uplink != nullptr) ++relayed_shards_;
+  if (shard.finishes_later()) ++waiting_shards_;
   shard.parked_changed_ns = context_.now_ns;
   for (Session& session : shard.sessions()) {
     if (session.present) connect(shard, session);
@@ -194,9 +190,9 @@ void Engine::note_awaited(JobShard& shard, uint64_t now_ns) {
 }
 
 void Engine::remove(JobShard& shard) {
-  PBOX_DCHECK(relayed_shards_ <= context_.shards.size());
-  if (std::erase(context_.shards, &shard) > 0 && shard.uplink != nullptr) --relayed_shards_;
-  PBOX_DCHECK(relayed_shards_ <= context_.shards.size());
+  PBOX_DCHECK(waiting_shards_ <= context_.shards.size());
+  if (std::erase(context_.shards, &shard) > 0 && shard.finishes_later()) --waiting_shards_;
+  PBOX_DCHECK(waiting_shards_ <= context_.shards.size());
   tracing_ = is_any_traced(context_);
   for (const Session& session : shard.sessions()) {
     if (session.present) context_.sessions.at(session.spi) = {};

@@ -73,10 +73,11 @@ class Engine {
     }
   }
 
-  // Phase "housekeeping": publishes the results of the chunks that relays have given back. Returns
-  // true if there were any.
-  bool publish_returned(uint64_t now_ns) {
-    return relayed_shards_ > 0 && publish_returned_chunks(now_ns);
+  // Phase "housekeeping": publishes the results of the chunks that relays have given back, and
+  // steps some of the rounds that have waited for a verdict and have it now, in less than about a
+  // millisecond. Returns true if there were any.
+  bool finish_waiting(uint64_t now_ns) {
+    return waiting_shards_ > 0 && finish_waiting_rounds(now_ns);
   }
 
   // Phase "housekeeping", every turn. Every kTickNs it counts a sign of life and updates, in each
@@ -130,9 +131,10 @@ class Engine {
   // The session's push completes the chunk's round: updates the straggler ledger.
   void note_last(JobShard& shard, Session& session, const Chunk& chunk);
   void end_round(JobShard& shard, Chunk& chunk);
+  void complete_round(JobShard& shard, Chunk& chunk);
   void finish_round(JobShard& shard, Chunk& chunk);
   void publish_result(JobShard& shard, Chunk& chunk);
-  bool publish_returned_chunks(uint64_t now_ns);
+  bool finish_waiting_rounds(uint64_t now_ns);
   size_t finish_if_complete(JobShard& shard, Chunk& chunk);
 
   // engine_pull.cc
@@ -177,6 +179,10 @@ class Engine {
   static void note_awaited(JobShard& shard, uint64_t now_ns);
 
   static constexpr uint64_t kTickNs = 50'000'000;
+  // A step looks at this many chunks, or finishes rounds of kElementsPerChunk times as many
+  // elements, or does a mix of the two. It takes about half a millisecond.
+  static constexpr uint32_t kChunksPerStep = 8192;
+  static constexpr size_t kElementsPerChunk = 64;
 
   const reduce::Kernels& kernels_;
   uint32_t pipeline_index_;
@@ -190,7 +196,7 @@ class Engine {
   uint64_t aggregated_bytes_ = 0;
   uint64_t next_tick_ns_ = 0;
   bool tracing_ = false;       // some shard has a trace
-  size_t relayed_shards_ = 0;  // shards that have an uplink
+  size_t waiting_shards_ = 0;  // shards whose rounds wait for a relay or a verdict
 
   // The packet after the one whose payload is being summed in pieces. Null where payloads are
   // summed whole.

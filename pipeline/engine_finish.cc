@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "pipeline/engine.h"
+#include "pipeline/held_rounds.h"
 #include "pipeline/round_result.h"
 #include "pipeline/round_tracing.h"
 #include "pipeline/state/state_codec.h"
@@ -21,14 +22,20 @@ void Engine::note_last(JobShard& shard, Session& session, const Chunk& chunk) {
   session.worst_at_ns.set(context_.now_ns);
 }
 
-// Finishes the round, or hands its sum or state to the relay. A relayed round finishes once the
-// relay gives the chunk back.
+// All pushes of the round are in.
 void Engine::end_round(JobShard& shard, Chunk& chunk) {
-  PBOX_DCHECK(!chunk.is_stepped && !chunk.has_own_rounds());
+  PBOX_DCHECK(!chunk.is_stepped && !chunk.is_held && !chunk.has_own_rounds());
   PBOX_DCHECK(chunk.complete_workers >= shard.workers_needed(chunk));
   if (shard.keeps_pushes(chunk) && !shard.receives_weights(chunk)) [[unlikely]] {
     add_in_order(shard, chunk, context_.now_ns);
   }
+  const bool is_gated = shard.gate != nullptr && !shard.receives_weights(chunk);
+  if (!is_gated || !hold_round(shard, chunk)) complete_round(shard, chunk);
+}
+
+// Finishes the round, or hands its sum or state to the relay. A relayed round finishes once the
+// relay gives the chunk back.
+void Engine::complete_round(JobShard& shard, Chunk& chunk) {
   if (shard.uplink == nullptr) [[likely]] {
     finish_round(shard, chunk);
   } else if (shard.mode == Mode::kAggregate) {
@@ -42,9 +49,10 @@ void Engine::end_round(JobShard& shard, Chunk& chunk) {
   }
 }
 
-bool Engine::publish_returned_chunks(uint64_t now_ns) {
+bool Engine::finish_waiting_rounds(uint64_t now_ns) {
   context_.now_ns = now_ns;
   bool any = false;
+  size_t work = 0;
   for (JobShard* shard : context_.shards) {
     uint32_t id = 0;
     while (shard->uplink != nullptr && shard->uplink->take(id)) {
@@ -55,6 +63,12 @@ bool Engine::publish_returned_chunks(uint64_t now_ns) {
       publish_result(*shard, chunk);
       any = true;
     }
+    if (shard->gate == nullptr) continue;
+    while (Chunk* chunk = next_with_verdict(*shard, work, kChunksPerStep)) {
+      complete_round(*shard, *chunk);
+      work += chunk->elements / kElementsPerChunk;
+    }
+    any = any || work > 0;
   }
   return any;
 }
@@ -90,7 +104,7 @@ void Engine::publish_result(JobShard& shard, Chunk& chunk) {
 // yet are void. Returns the number of elements of the chunk if its round has finished, else 0.
 size_t Engine::finish_if_complete(JobShard& shard, Chunk& chunk) {
   // In a relayed job no rank is excluded, and complete rounds are already with the relay.
-  if (shard.present_count() == 0 || shard.uplink != nullptr) return 0;
+  if (shard.present_count() == 0 || shard.uplink != nullptr || chunk.is_held) return 0;
   if (chunk.complete_workers < shard.workers_needed(chunk)) return 0;
   shard.stragglers.ended(shard.index_of(chunk));
   end_round(shard, chunk);

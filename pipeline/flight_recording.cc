@@ -56,9 +56,9 @@ void FlightRecording::note_verdict(FlightRecord& record, const nic::RxPacket& pa
 }
 
 void FlightRecording::record_command(const Command& command) {
-  const bool changes_nothing = command.kind == CommandKind::kTrace ||
-                               command.kind == CommandKind::kCut ||
-                               command.kind == CommandKind::kReportRounds;
+  const bool changes_nothing =
+      command.kind == CommandKind::kTrace || command.kind == CommandKind::kCut ||
+      command.kind == CommandKind::kReportRounds || command.kind == CommandKind::kGiveVerdict;
   if (changes_nothing) return;
   CommandRecord record;
   record.command = static_cast<uint32_t>(command.kind);

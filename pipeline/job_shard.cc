@@ -105,6 +105,7 @@ Result<std::unique_ptr<JobShard>> JobShard::create(const ShardSpec& spec) {
   if (spec.relayed || spec.replicated) {
     shard->uplink = std::make_unique<Uplink>(spec.chunks.size());
   }
+  if (spec.gated) shard->gate = std::make_unique<StepGate>(spec.chunks.size(), spec.report_fd);
   return shard;
 }
 
@@ -124,6 +125,7 @@ void JobShard::lay_out(const ShardSpec& spec) {
   numerics = spec.numerics;
   optimizer = spec.optimizer;
   PBOX_CHECK(sync.model == wire::SyncModel::kBsp || mode == Mode::kOptimize);
+  PBOX_CHECK(!spec.gated || (sync.model == wire::SyncModel::kBsp && mode == Mode::kOptimize));
   if (applies_on_arrival(spec)) {
     gradient = reinterpret_cast<float*>(arena_.take(gradient_bytes()));
   }

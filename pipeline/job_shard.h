@@ -36,6 +36,7 @@
 #include "pipeline/observe/straggler_ledger.h"
 #include "pipeline/optimizer/optimizer.h"
 #include "pipeline/state/uplink.h"
+#include "pipeline/step_gate.h"
 #include "pipeline/sync/chunk_sync.h"
 
 namespace pbox::pipeline {
@@ -84,6 +85,8 @@ struct ShardSpec {
   // States go to another box before results leave (Uplink). Needs mode optimize, BSP and not
   // `partial`.
   bool replicated = false;
+  bool gated = false;  // rounds wait for a verdict (StepGate). Needs mode optimize and BSP
+  int report_fd = -1;  // gated: as StepGate takes it
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;  // kOrdered needs BSP
   uint32_t job_chunk_count = 0;                     // chunks of the job; bounds the chunk ids
@@ -123,15 +126,16 @@ struct alignas(kCacheLineBytes) Chunk {
   uint32_t copy_rank = kNoRank;
   uint64_t first_round = 0;  // the oldest round whose result this box can have
   // Mode optimize: the round that gave the weights from which the optimizer started with an empty
-  // state. Modulo 2^64: with a snapshot's optimizer state it lies before the first round.
+  // state, plus the rounds that were skipped. Modulo 2^64: with a snapshot's optimizer state it
+  // lies before the first round.
   uint64_t stateless_round = 0;
   // The number of workers whose gradients a result holds, by fragment. Null unless ranks may be
   // excluded.
   uint16_t* contributors[limits::kSlotRing] = {};
   uint32_t first_missing = 0;  // no present rank below has an incomplete push of the open round
-  // Replicated: weights and optimizer state are already those after the open round, which finishes
-  // once the backup box has them.
+  // Replicated: the state is already that after the open round, which waits for the backup box.
   bool is_stepped = false;
+  bool is_held = false;  // gated: the open round's sum is complete and waits for a verdict
   // Delivery `pull`: by rank, the open round at which it last asked for and was sent a result. Null
   // with other deliveries.
   uint32_t* pulled = nullptr;
@@ -254,6 +258,8 @@ class JobShard {
   bool keeps_pushes(const Chunk& chunk) const {
     return numerics == wire::Numerics::kOrdered && chunk.copy_rank == kNoRank;
   }
+  // True if rounds may wait for a relay or a verdict once all pushes are in.
+  bool finishes_later() const { return uplink != nullptr || gate != nullptr; }
   // True if the open round carries weights, not gradients.
   bool receives_weights(const Chunk& chunk) const {
     return mode == Mode::kOptimize && (chunk.rounds_finished == 0 || chunk.copy_rank != kNoRank);
@@ -339,6 +345,7 @@ class JobShard {
 
   RoundTrace* trace = nullptr;     // null: no trace is requested. BSP only
   std::unique_ptr<Uplink> uplink;  // null: neither relayed nor replicated
+  std::unique_ptr<StepGate> gate;  // null: rounds need no verdict
   StateCut* cut = nullptr;         // null: no snapshot is in progress. BSP and mode optimize only
 
   int64_t egress_deficit_bytes = 0;  // bytes left in this turn (deficit round robin between jobs)

@@ -5,7 +5,7 @@
 //                 and the last one of a round finishes it (Engine::on_burst)
 //   send          replies, resends and finished chunks by priority, in bursts (Engine::to_send)
 //   housekeep     one command of the control thread per turn, chunks that relays have given back,
-//                 the tick
+//                 rounds that have their verdict, the tick
 //   rest          without work: spin for a while, then sleep on the port's event fd, or nap where
 //                 the port has none (adaptive polling)
 //
@@ -78,8 +78,8 @@ class Loop {
     const bool sent = send();
     engine_.clock().end_turn(received || sent);
     engine_.tick(now_ns);
-    const bool returned = engine_.publish_returned(now_ns);
-    return housekeep() || returned || received || sent;
+    const bool finished = engine_.finish_waiting(now_ns);
+    return housekeep() || finished || received || sent;
   }
 
  private:

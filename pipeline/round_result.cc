@@ -40,12 +40,26 @@ bool count_contributors(JobShard& shard, Chunk& chunk) {
   return true;
 }
 
+// The factor that turns the sum into the gradient of the optimizer.
+float gradient_scale_of(const JobShard& shard, bool is_averaged) {
+  const bool divides = shard.reduction == Reduction::kMean && !is_averaged;
+  return divides ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f;
+}
+
 void run_optimizer(JobShard& shard, Chunk& chunk, bool is_averaged) {
   PBOX_DCHECK(chunk.weights != nullptr && chunk.accumulator[chunk.open_round() & 1] != nullptr);
   PBOX_DCHECK(optimizer::state_floats_per_element(shard.optimizer.kind) == 0 ||
               chunk.optimizer_state != nullptr);
-  const bool divides = shard.reduction == Reduction::kMean && !is_averaged;
-  const float gradient_scale = divides ? 1.0f / static_cast<float>(shard.worker_count()) : 1.0f;
+  float gradient_scale = gradient_scale_of(shard, is_averaged);
+  if (chunk.is_held) [[unlikely]] {
+    const StepVerdict& verdict = shard.gate->verdict();
+    PBOX_DCHECK(verdict.round == chunk.open_round());
+    if (verdict.is_skip) {
+      ++chunk.stateless_round;
+      return;
+    }
+    gradient_scale *= verdict.factor;
+  }
   const auto parameters =
       optimizer::step_parameters(shard.optimizer, chunk.lr_scale, chunk.weight_decay,
                                  gradient_scale, chunk.rounds_finished - chunk.stateless_round);
@@ -102,9 +116,19 @@ void add_in_order(JobShard& shard, Chunk& chunk, uint64_t now_ns) {
   }
 }
 
+void measure_round(JobShard& shard, Chunk& chunk) {
+  PBOX_DCHECK(!chunk.is_held && shard.mode == Mode::kOptimize);
+  const bool is_averaged = count_contributors(shard, chunk);
+  const double scale = gradient_scale_of(shard, is_averaged);
+  const double squares =
+      reduce::kernels().sum_squares(chunk.accumulator[chunk.open_round() & 1], chunk.elements);
+  shard.gate->hold(shard.index_of(chunk), squares * scale * scale, is_averaged);
+}
+
 void make_result(JobShard& shard, Chunk& chunk) {
   PBOX_DCHECK(!chunk.is_stepped && !chunk.has_own_rounds());
-  const bool is_averaged = count_contributors(shard, chunk);
+  const bool is_averaged = chunk.is_held ? shard.gate->is_averaged(shard.index_of(chunk))
+                                         : count_contributors(shard, chunk);
   if (shard.cut != nullptr) [[unlikely]]
     shard.cut->copy_before_round(shard, chunk);
   if (shard.mode == Mode::kOptimize) {
@@ -112,6 +136,10 @@ void make_result(JobShard& shard, Chunk& chunk) {
   } else {
     make_sum(shard, chunk, is_averaged);
   }
+  if (!chunk.is_held) [[likely]]
+    return;
+  chunk.is_held = false;
+  shard.gate->release();
 }
 
 }  // namespace pbox::pipeline

@@ -11,7 +11,12 @@ namespace pbox::pipeline {
 // not depend on the order of arrival. A rank that has not pushed a fragment is left out of it.
 void add_in_order(JobShard& shard, Chunk& chunk, uint64_t now_ns);
 
-// Makes the result of the open round: the sum or mean, or the weights after the step.
+// Gated shards: adds up the squares of the complete sum, or of the mean, and holds the chunk in the
+// shard's gate. make_result() follows once there is a verdict.
+void measure_round(JobShard& shard, Chunk& chunk);
+
+// Makes the result of the open round: the sum or mean, or the weights after the step. A chunk that
+// was held is held no longer.
 void make_result(JobShard& shard, Chunk& chunk);
 
 }  // namespace pbox::pipeline

@@ -93,6 +93,10 @@ Status Client::set_optimizer(const proto::Optimizer& optimizer) {
   const std::lock_guard lock(mutex_);
   if (const Status status = check_phase(Phase::kNew); !status) return status.error();
   if (!options_.optimize) return invalid("an optimizer needs mode optimize (PBOX_MODE_OPTIMIZE)");
+  if (!std::isfinite(optimizer.max_grad_norm()) || optimizer.max_grad_norm() < 0) {
+    return invalid("max_grad_norm " + std::to_string(optimizer.max_grad_norm()) +
+                   " must be finite and >= 0; 0 does not clip");
+  }
   optimizer_ = optimizer;
   return ok_status();
 }
@@ -315,6 +319,33 @@ Status Client::set_learning_rate(float learning_rate) {
                                           " did not confirm the learning rate: " +
                                           (loss_ ? lost_box_text() : status.error().message)};
   return ok_status();
+}
+
+Status Client::set_loss_scale(float loss_scale, uint64_t age) {
+  const std::lock_guard lock(mutex_);
+  if (const Status status = check_phase(Phase::kJoined); !status) return status.error();
+  if (!has_verdicts()) {
+    return invalid(
+        "a loss scale needs an optimizer with max_grad_norm or skip_nonfinite: set one of them "
+        "before the join");
+  }
+  if (!std::isfinite(loss_scale) || loss_scale <= 0) {
+    return invalid("loss_scale " + std::to_string(loss_scale) + " must be finite and > 0");
+  }
+  // The I/O thread takes it before the verdict on any operation that is started after this.
+  requests_.push_back([this, loss_scale, age] { parts_->set_loss_scale(loss_scale, age); });
+  return ok_status();
+}
+
+Result<std::optional<proto::StepVerdict>> Client::last_step() {
+  const std::lock_guard lock(mutex_);
+  if (phase_ == Phase::kNew) return invalid("not joined yet; call pbox_join first");
+  if (!has_verdicts()) {
+    return invalid(
+        "the job's optimizer has neither max_grad_norm nor skip_nonfinite, so that its "
+        "rounds have no verdict");
+  }
+  return verdict_;
 }
 
 Status Client::barrier(uint32_t timeout_ms) {

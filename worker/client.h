@@ -64,6 +64,9 @@ class Client {
   // As pbox_set_priorities.
   Status set_priorities(wire::PriorityPolicy policy, const int32_t* by_tensor);
   Status set_learning_rate(float learning_rate);
+  // As pbox_set_loss_scale and pbox_last_step; nullopt before the first verdict.
+  Status set_loss_scale(float loss_scale, uint64_t age);
+  Result<std::optional<proto::StepVerdict>> last_step();
   Status barrier(uint32_t timeout_ms);
   Status leave();
   // As pbox_tensor_round and pbox_contributors.
@@ -123,6 +126,7 @@ class Client {
   void notice_lost_addresses(uint64_t now_ns);
   void take_requests();
   void serve_control(uint64_t now_ns);
+  void pass_verdict_on();
   void complete(const std::vector<uint32_t>& tensors);
   void publish();
   void end_operation(uint32_t tensor, ErrorCode status, std::vector<Batch>& finished);
@@ -134,6 +138,9 @@ class Client {
   void sleep(uint64_t now_ns);
   void wake();
 
+  bool has_verdicts() const {
+    return optimizer_.max_grad_norm() > 0 || optimizer_.skip_nonfinite();
+  }
   Status check_phase(Phase wanted) const;
   Status check_operation(const Operation& operation) const;
   Status wait_until(std::unique_lock<std::mutex>& lock, uint32_t timeout_ms,
@@ -164,6 +171,7 @@ class Client {
   uint64_t barriers_asked_ = 0, barriers_released_ = 0;
   uint64_t learning_rates_asked_ = 0, learning_rates_set_ = 0;
   std::optional<PartSet::Loss> loss_;
+  std::optional<proto::StepVerdict> verdict_;
   std::vector<uint32_t> absent_ranks_;
   uint64_t completed_ = 0, failed_ = 0;
   bool stop_ = false;                  // asks the I/O thread to send LEAVE and end

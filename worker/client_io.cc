@@ -22,6 +22,11 @@ constexpr uint64_t kSpinNs = 50'000;
 constexpr uint64_t kNapNs = 50'000;
 constexpr uint64_t kNapMaxNs = 1'000'000;
 
+bool is_same(const std::optional<proto::StepVerdict>& one, const proto::StepVerdict& other) {
+  return one && one->round() == other.round() && one->epoch() == other.epoch() &&
+         one->loss_scale() == other.loss_scale();
+}
+
 }  // namespace
 
 void Client::run_io() {
@@ -172,6 +177,16 @@ void Client::notice_lost_addresses(uint64_t now_ns) {
   for (const auto& driver : drivers_) driver->on_addresses_lost(lost, now_ns);
 }
 
+// One part's box has told the verdict, and the boxes of all parts are sent it now. Callers see it
+// before any result of the round completes, because no box has one until this rank has confirmed.
+void Client::pass_verdict_on() {
+  const auto& verdict = parts_->verdict();
+  if (!verdict || is_same(verdict_, *verdict)) return;
+  for (const auto& driver : drivers_) driver->perform_actions();
+  const std::lock_guard lock(mutex_);
+  verdict_ = verdict;
+}
+
 void Client::serve_control(uint64_t now_ns) {
   if (now_ns >= control_due_ns_) notice_lost_addresses(now_ns);
   control_due_ns_ = now_ns + kControlIntervalNs;
@@ -182,6 +197,7 @@ void Client::serve_control(uint64_t now_ns) {
   }
   for (const auto& request : requests) request();
   for (const auto& driver : drivers_) driver->pump(now_ns);
+  pass_verdict_on();
   // A failure of one part ends the others. Their transports are closed before callers learn that
   // their buffers are their own again.
   if (parts_->failure()) {

@@ -195,6 +195,7 @@ Status Client::join() {
     tensor_states_[tensor].round = parts_->round(tensor);
   }
   absent_ranks_ = parts_->absent_ranks();
+  verdict_ = parts_->verdict();
   phase_ = Phase::kJoined;
   address_watch_ = AddressWatch::open();
   thread_ = std::thread([this] { run_io(); });

@@ -161,6 +161,7 @@ Result<JobShards::Shards> Job::build(const PipelineHost& host,
     const PipelineInfo info = host.info(shards_.pipelines()[index]);
     specs[index].numa_node = info.numa_node;
     specs[index].hugepages = info.hugepages;
+    specs[index].report_fd = host.report_fd();
     if (state != nullptr && state->learning_rate) {
       specs[index].optimizer.learning_rate = *state->learning_rate;
     }

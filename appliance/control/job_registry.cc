@@ -39,10 +39,11 @@ JobRegistry::JobRegistry(const RegistryOptions& options, PipelineHost& host,
       backups_(context_, parts, backups, *this),
       sessions_(context_, host, spis_),
       starter_(context_, host, spis_, epochs, *this,
-               {handover_, snapshots_, relays_, backups_, sessions_}),
+               {handover_, snapshots_, relays_, backups_, sessions_, verdicts_}),
       admission_(context_, host, epochs, handover_, *this,
                  {.has_upstream = upstream != nullptr, .knows_backups = backups != nullptr}),
-      requests_(context_, host) {}
+      requests_(context_, host),
+      verdicts_(context_, host, parts, *this) {}
 
 void JobRegistry::on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns) {
   context_.now_ns = now_ns;
@@ -72,6 +73,8 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
     case proto::WorkerMessage::kLeave: return on_leave(id, *connection);
     case proto::WorkerMessage::kRounds: return on_rounds(id, *connection, message.rounds());
     case proto::WorkerMessage::kBarrier: return on_barrier(*connection, message.barrier());
+    case proto::WorkerMessage::kStepVerdict:
+      return verdicts_.on_held(id, *connection, message.step_verdict());
     default: break;
   }
   requests_.handle(id, *connection, message);  // a newer worker may send kinds unknown here
@@ -90,6 +93,8 @@ bool JobRegistry::answer_box(ConnectionId id, const proto::WorkerMessage& messag
     on_ask_state(id, message.ask_state());
   } else if (message.has_ask_cut()) {
     on_ask_cut(id, message.ask_cut());
+  } else if (message.has_ask_step()) {
+    verdicts_.on_report(id, message.ask_step());
   } else if (message.has_ask_report()) {
     const uint32_t version = message.ask_report().protocol_version();
     const Status speaks = check_protocol_version(version, "another box");
@@ -291,6 +296,7 @@ void JobRegistry::close(Job& job) {
   relays_.forget(part);
   handover_.forget(part);
   starter_.forget(part);
+  verdicts_.forget(part);
   snapshots_.on_closed(part);
 }
 

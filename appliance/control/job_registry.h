@@ -31,6 +31,7 @@
 #include "appliance/control/session_sender.h"
 #include "appliance/control/snapshot_coordinator.h"
 #include "appliance/control/state_handover.h"
+#include "appliance/control/step_verdicts.h"
 
 namespace pbox::control {
 
@@ -46,6 +47,7 @@ class JobRegistry : private JobOwner {
   void on_open(ConnectionId connection, const nic::Endpoint& peer, uint64_t now_ns);
   void on_message(ConnectionId connection, const std::string& body, uint64_t now_ns);
   void on_closed(ConnectionId connection, const std::string& reason, uint64_t now_ns);
+  // Also when a pipeline has written to PipelineHost::report_fd().
   void on_tick(uint64_t now_ns);
   // Gives up the parts that other boxes have now, and redirects their workers. Takes back parts
   // that cannot move.
@@ -161,6 +163,7 @@ class JobRegistry : private JobOwner {
   JobStarter starter_;
   JobAdmission admission_;
   MemberRequests requests_;
+  StepVerdicts verdicts_;
   RetiredCounts retired_;
   bool is_shutting_down_ = false;
   uint64_t started_ns_ = 0;  // time of the first event; 0 before

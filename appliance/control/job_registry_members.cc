@@ -63,6 +63,8 @@ void describe_member(Member& member, const proto::Join& join, uint64_t barrier_r
   member.stated = false;
   member.learning_rates_set = join.resumes() ? join.learning_rates_set() : 0;
   member.learning_rate = join.learning_rate();
+  member.verdict.reset();
+  if (join.has_verdict()) member.verdict = from_message(join.verdict());
   // The worker chooses the list's length, so ranks that cannot be are left out, and none is twice.
   std::vector<bool> is_absent(join.world_size());
   for (const uint32_t rank : join.absent_ranks()) {
@@ -202,6 +204,9 @@ void JobRegistry::readmit(Job& job, uint32_t rank) {
     sessions_.share_credit();
     context_.connections.send_all(job, membership_of(job));
   }
+  const JobKey part = key_of(job.spec());
+  verdicts_.on_rank_back(job, rank);
+  if (!context_.jobs.contains(part)) return;
   sessions_.send(job, rank, job.shards().open_rounds(host_, rank));
   for (uint32_t other = 0; other < job.members().size(); ++other) {
     if (job.members()[other].state == Member::State::kLeft) {
@@ -326,6 +331,8 @@ void JobRegistry::tick_job(Job& job) {
   job.trace().on_tick(host_, job.shards(), context_.now_ns);
   const JobKey part = key_of(job.spec());
   backups_.on_tick(job);
+  if (!context_.jobs.contains(part)) return;
+  verdicts_.on_tick(job);
   if (!context_.jobs.contains(part)) return;
   if (job.shards().rounds_finished() > 0) handover_.release_previous_owner(job);
   tick_lost(job);

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <unordered_set>
 
 #include "appliance/control/sync_spec.h"
@@ -163,6 +164,39 @@ Status check_copies(const proto::Join& join) {
   return ok_status();
 }
 
+// `spec`: the parts, mode and model of the job.
+Status parse_verdicts(const proto::Join& join, JobSpec& spec) {
+  const proto::Optimizer& optimizer = join.optimizer();
+  if (!finite_at_least(optimizer.max_grad_norm(), 0)) {
+    return invalid("optimizer.max_grad_norm = " + number(optimizer.max_grad_norm()) +
+                   " is out of range; it must be finite and >= 0 (0: gradients are not clipped)");
+  }
+  spec.max_grad_norm = optimizer.max_grad_norm();
+  spec.skip_nonfinite = optimizer.skip_nonfinite();
+  if (!spec.needs_verdicts()) return ok_status();
+  const std::string what = spec.max_grad_norm > 0 ? "max_grad_norm " + number(spec.max_grad_norm)
+                                                  : std::string("skip_nonfinite");
+  if (spec.mode != pipeline::Mode::kOptimize) {
+    return invalid(what +
+                   " needs mode optimize: in mode aggregate the ranks run the optimizer, "
+                   "and clip or skip themselves");
+  }
+  if (spec.sync.model != wire::SyncModel::kBsp) {
+    return invalid(what + " needs sync model bsp: with " + to_string(spec.sync.model) +
+                   " the weights are stepped before the whole gradient is there");
+  }
+  spec.filled_parts.assign(join.filled_parts().begin(), join.filled_parts().end());
+  if (spec.filled_parts.empty() && spec.parts == 1) spec.filled_parts = {0};
+  const auto& filled = spec.filled_parts;
+  const bool ascends =
+      std::adjacent_find(filled.begin(), filled.end(), std::greater_equal<>()) == filled.end();
+  const bool has_own = std::find(filled.begin(), filled.end(), spec.part) != filled.end();
+  if (ascends && has_own && filled.back() < spec.parts) return ok_status();
+  return invalid("filled_parts has " + std::to_string(filled.size()) + " entries; with " + what +
+                 " it must list the parts that have chunks, ascending and below parts " +
+                 std::to_string(spec.parts) + ", among them part " + std::to_string(spec.part));
+}
+
 Status check_identity(const proto::Join& join, const JobLimits& limits) {
   if (const Status status = check_job_name(join.job()); !status) return status;
   if (join.world_size() == 0 || join.world_size() > limits.workers_max) {
@@ -284,6 +318,7 @@ Result<JobSpec> parse_join(const proto::Join& join, const JobLimits& limits) {
   const auto sync = parse_sync(join, spec);
   if (!sync) return sync.error();
   spec.sync = *sync;
+  if (const Status status = parse_verdicts(join, spec); !status) return status.error();
   if (const Status status = check_restore(join); !status) return status.error();
   spec.restore = join.restore();
   if (const Status status = check_copies(join); !status) return status.error();
@@ -361,6 +396,14 @@ std::optional<std::string> first_difference(const JobSpec& job, const JobSpec& w
   if (auto found = differs("optimizer.beta1", a.beta1, b.beta1)) return found;
   if (auto found = differs("optimizer.beta2", a.beta2, b.beta2)) return found;
   if (auto found = differs("optimizer.epsilon", a.epsilon, b.epsilon)) return found;
+  if (auto found = differs("optimizer.max_grad_norm", job.max_grad_norm, worker.max_grad_norm)) {
+    return found;
+  }
+  if (auto found = differs("optimizer.skip_nonfinite", int(job.skip_nonfinite),
+                           int(worker.skip_nonfinite))) {
+    return found;
+  }
+  if (job.filled_parts != worker.filled_parts) return "filled_parts: another list of parts";
   const size_t common = std::min(job.tensors.size(), worker.tensors.size());
   for (size_t index = 0; index < common; ++index) {
     if (auto found = tensor_difference(job.tensors[index], worker.tensors[index], index)) {

@@ -64,6 +64,10 @@ struct JobSpec {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
   uint32_t chunk_bytes = limits::kChunkBytesDefault;
+  float max_grad_norm = 0;      // gradients are clipped to this norm; 0: they are not
+  bool skip_nonfinite = false;  // a round with an infinity or a NaN changes nothing
+  std::vector<uint32_t> filled_parts =
+      {};                // needs_verdicts(): the parts that have chunks, ascending
   std::string restore;   // snapshot to start from: "latest" or a number; empty: none
   bool relayed = false;  // its sums go to an upper box; set by the box, not by its ranks
   // mode optimize: number of backup boxes that keep a copy of weights and state
@@ -76,6 +80,9 @@ struct JobSpec {
   // Returns whether its parts can move from one running box to another. With a model other than BSP
   // that needs no copies from the workers.
   bool may_move() const { return survives_its_box() || sync.model != wire::SyncModel::kBsp; }
+  // Its rounds wait for a verdict (step_verdicts.h), which the lowest part with chunks makes.
+  bool needs_verdicts() const { return max_grad_norm > 0 || skip_nonfinite; }
+  uint32_t deciding_part() const { return filled_parts.empty() ? part : filled_parts.front(); }
   uint64_t element_count() const;
   // Returns "job 'train'" or "part 3 of job 'train'".
   std::string title() const;

@@ -132,6 +132,8 @@ JobStarter::Step JobStarter::start_job(Job& job, const Result<uint32_t>& epoch,
   parts_.sessions.share_credit();
   job.on_started(recovers ? barrier : 0);
   note_started(job, recovers);
+  parts_.verdicts.on_started(job);
+  if (!context_.jobs.contains(part)) return Step::kFailed;
   parts_.sessions.send_all(job, recovers);
   return Step::kDone;
 }

@@ -15,6 +15,7 @@
 #include "appliance/control/session_sender.h"
 #include "appliance/control/snapshot_coordinator.h"
 #include "appliance/control/state_handover.h"
+#include "appliance/control/step_verdicts.h"
 #include "appliance/storage/epoch_store.h"
 
 namespace pbox::control {
@@ -40,6 +41,7 @@ class JobStarter {
     RelayConnector& relays;
     BackupKeeper& backups;
     SessionSender& sessions;
+    StepVerdicts& verdicts;
   };
 
   // All outlive it.

@@ -45,6 +45,7 @@ pipeline::ShardSpec shard_shape(const JobSpec& spec) {
   shape.partial = spec.on_worker_lost == LostPolicy::kPartial;
   shape.relayed = spec.relayed;
   shape.replicated = spec.replicas > 0;
+  shape.gated = spec.needs_verdicts();
   shape.job_chunk_count = chunk_count(spec);
   shape.sessions.resize(spec.world_size);
   return shape;

@@ -38,6 +38,10 @@ class PipelineHost {
   // sets the ticket. Control thread.
   virtual void execute(uint32_t pipeline, pipeline::Command command) = 0;
 
+  // An eventfd that pipelines write to when they report a round that waits for a verdict
+  // (StepGate); -1 if there is none. Any thread.
+  virtual int report_fd() const { return -1; }
+
   // Makes the pipeline process the results that relays have returned. Any thread.
   virtual void wake(uint32_t /*pipeline*/) {}
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "appliance/control/recovery_plan.h"
+#include "appliance/control/step_verdict.h"
 
 namespace pbox::control {
 
@@ -60,8 +61,9 @@ struct Member {
   uint64_t restored_steps = 0;
   std::vector<uint32_t> absent;  // ranks that its generation went on without
 
-  uint64_t learning_rates_set = 0;  // number of learning rates that this process has set
-  float learning_rate = 0;          // the last of them
+  uint64_t learning_rates_set = 0;     // number of learning rates that this process has set
+  float learning_rate = 0;             // the last of them
+  std::optional<StepVerdict> verdict;  // the newest one that the rank is known to hold
 
   // Orders ranks by how recently they were told who takes part. Generations restart in each epoch.
   std::pair<uint32_t, uint32_t> told() const { return {epoch, generation}; }

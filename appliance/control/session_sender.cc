@@ -114,6 +114,7 @@ proto::BoxMessage SessionSender::session_for(const Job& job, uint32_t rank, bool
   session.set_heartbeat_interval_ms(options.heartbeat_interval_ms);
   session.set_dead_after_ms(static_cast<uint32_t>(options.dead_after_ns / kNanosPerMilli));
   session.set_has_rounds(has_rounds);
+  session.set_gives_verdicts(job.spec().needs_verdicts());
   session.set_optimizer_restarted(job.has_restarted_optimizer());
   if (const CopyName copy = job.copy(); !copy.job.empty()) {
     session.mutable_copy()->set_box(copy.box);

@@ -1,13 +1,25 @@
 #include "appliance/pipelines/pipeline_set.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include "config/address.h"
 
 namespace pbox::pipelines {
+
+PipelineSet::PipelineSet() : report_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+// The pipelines end first, because they write to the descriptor.
+PipelineSet::~PipelineSet() {
+  threads_.clear();
+  if (report_fd_ >= 0) close(report_fd_);
+}
 
 Result<std::unique_ptr<PipelineSet>> PipelineSet::start(const topology::Topology& topology,
                                                         const config::Config& config,
                                                         const FlightRecorder* recorder) {
   auto set = std::make_unique<PipelineSet>();
+  if (set->report_fd_ < 0) return Error{ErrorCode::kSystem, "eventfd: no descriptor is left"};
   const bool is_off = config.memory.hugepages == config::OnOffAuto::kOff;
   set->hugepages_ = is_off ? Hugepages::kNever : Hugepages::kIfFree;
   auto ports = Ports::start(topology, config);

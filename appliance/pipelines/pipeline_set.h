@@ -17,6 +17,8 @@ class PipelineSet : public control::PipelineHost {
  public:
   // Opens the ports and starts a thread for each pipeline of the plan. `recorder` may be null; else
   // each pipeline writes to its ring there, and the recorder outlives the set.
+  PipelineSet();
+  ~PipelineSet() override;
   static Result<std::unique_ptr<PipelineSet>> start(const topology::Topology& topology,
                                                     const config::Config& config,
                                                     const FlightRecorder* recorder = nullptr);
@@ -25,6 +27,7 @@ class PipelineSet : public control::PipelineHost {
   control::PipelineInfo info(uint32_t pipeline) const override;
   void execute(uint32_t pipeline, pipeline::Command command) override;
   void wake(uint32_t pipeline) override { threads_[pipeline]->wake(); }
+  int report_fd() const override { return report_fd_; }
   Status install(uint32_t pipeline, pipeline::JobShard& shard) override;
   Result<wire::QueuePairAddress> connect(uint32_t pipeline, uint64_t owner,
                                          const wire::QueuePairAddress& peer) override;
@@ -43,6 +46,7 @@ class PipelineSet : public control::PipelineHost {
   };
   void free_retired();
 
+  int report_fd_;
   Hugepages hugepages_ = Hugepages::kIfFree;
   std::vector<Retired> retired_;  // freed once no device reads them
   std::unique_ptr<Ports> ports_;

@@ -1,5 +1,6 @@
 #include "pipeline/reduce/reduce.h"
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <type_traits>
@@ -146,6 +147,29 @@ bool none_infinite_or_nan(const float* values, size_t count) {
          reference::all_finite(values + i, count - i);
 }
 
+// The partial sums lie in memory, since the number of vectors that they fill depends on the target.
+double squares_of(const float* values, size_t count) {
+  PBOX_DCHECK(count == 0 || values != nullptr);
+  const hn::CappedTag<double, kSquareSums> d;
+  const hn::Rebind<float, decltype(d)> d_float;
+  const size_t lanes = hn::Lanes(d);
+  HWY_ALIGN double sums[kSquareSums] = {};
+  const auto add_block = [&](const float* block) HWY_ATTR {
+    for (size_t at = 0; at < kSquareSums; at += lanes) {
+      const auto wide = hn::PromoteTo(d, hn::LoadU(d_float, block + at));
+      hn::Store(hn::Add(hn::Load(d, sums + at), hn::Mul(wide, wide)), d, sums + at);
+    }
+  };
+  size_t i = 0;
+  for (; i + kSquareSums <= count; i += kSquareSums) add_block(values + i);
+  HWY_ALIGN float tail[kSquareSums] = {};
+  std::copy(values + i, values + count, tail);
+  add_block(tail);
+  double sum = 0;
+  for (const double partial : sums) sum += partial;
+  return sum;
+}
+
 Kernels table() {
   constexpr Dtype kF32 = Dtype::kF32;
   constexpr Dtype kF16 = Dtype::kF16;
@@ -155,7 +179,8 @@ Kernels table() {
           .add = {accumulate<kF32, true>, accumulate<kF16, true>, accumulate<kBf16, true>},
           .narrow = {copy_f32, narrow_to<kF16>, narrow_to<kBf16>},
           .scale = scale_all,
-          .all_finite = none_infinite_or_nan};
+          .all_finite = none_infinite_or_nan,
+          .sum_squares = squares_of};
 }
 
 }  // namespace pbox::reduce::HWY_NAMESPACE
@@ -210,6 +235,10 @@ void narrow(wire::Dtype dtype, std::byte* destination, const float* source, size
 
 bool all_finite(const float* values, size_t count) {
   return kernels().all_finite(values, count);
+}
+
+double sum_squares(const float* values, size_t count) {
+  return kernels().sum_squares(values, count);
 }
 
 }  // namespace pbox::reduce

@@ -38,6 +38,11 @@ void scale(float* values, float factor, size_t count);
 // stays a NaN: quiet, with the upper part of its payload. `destination` may be `source` (in place).
 void narrow(wire::Dtype dtype, std::byte* destination, const float* source, size_t count);
 
+// Returns the sum of the squares of all elements, in f64. Element i is added to partial sum
+// i % kSquareSums, and these are added in their order, so that all targets agree.
+double sum_squares(const float* values, size_t count);
+inline constexpr size_t kSquareSums = 16;
+
 // Returns true if no element is an infinity or a NaN.
 bool all_finite(const float* values, size_t count);
 
@@ -54,6 +59,7 @@ struct Kernels {
   std::array<NarrowFunction, wire::kDtypeCount> narrow{};     // indexed by Dtype
   void (*scale)(float* values, float factor, size_t count) = nullptr;
   bool (*all_finite)(const float* values, size_t count) = nullptr;
+  double (*sum_squares)(const float* values, size_t count) = nullptr;
 };
 
 // Returns the table of the best target for this CPU, chosen on the first call. The reference stays

@@ -77,4 +77,15 @@ inline bool all_finite(const float* values, size_t count) {
   return true;
 }
 
+inline double sum_squares(const float* values, size_t count) {
+  constexpr size_t kSums = 16;
+  double sums[kSums] = {};
+  for (size_t i = 0; i < count; ++i) {
+    sums[i % kSums] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  }
+  double sum = 0;
+  for (const double partial : sums) sum += partial;
+  return sum;
+}
+
 }  // namespace pbox::reduce::reference

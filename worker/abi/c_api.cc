@@ -299,6 +299,12 @@ pbox_status pbox_set_optimizer(pbox_context* context,
     optimizer.set_beta2(options->beta2);
     optimizer.set_epsilon(options->epsilon);
     optimizer.set_weight_decay(options->weight_decay);
+    if (options->skip_nonfinite > 1) {
+      return invalid("skip_nonfinite " + std::to_string(options->skip_nonfinite) +
+                     " must be 0 or 1");
+    }
+    optimizer.set_max_grad_norm(options->max_grad_norm);
+    optimizer.set_skip_nonfinite(options->skip_nonfinite == 1);
     return client.set_optimizer(optimizer);
   });
 }
@@ -384,6 +390,33 @@ pbox_status pbox_set_priorities(pbox_context* context, pbox_priority_policy poli
 
 pbox_status pbox_set_learning_rate(pbox_context* context, float learning_rate) {
   return guarded(context, [&](Client& client) { return client.set_learning_rate(learning_rate); });
+}
+
+pbox_status pbox_last_step(pbox_context* context, pbox_step* step) {
+  return guarded(context, [&](Client& client) -> Status {
+    if (step == nullptr || step->struct_size < sizeof(uint32_t)) {
+      return invalid("step.struct_size must be set to sizeof(pbox_step)");
+    }
+    const auto verdict = client.last_step();
+    if (!verdict) return verdict.error();
+    pbox_step full{};
+    full.struct_size = std::min<uint32_t>(step->struct_size, sizeof(full));
+    if (*verdict) {
+      const float scale = (*verdict)->loss_scale();
+      full.round = (*verdict)->round();
+      full.norm = scale > 0 ? (*verdict)->norm() / static_cast<double>(scale) : (*verdict)->norm();
+      full.skipped = (*verdict)->skipped() ? 1 : 0;
+      full.loss_scale = scale;
+      full.scale_age = (*verdict)->scale_age();
+    }
+    std::memcpy(step, &full, full.struct_size);
+    return pbox::ok_status();
+  });
+}
+
+pbox_status pbox_set_loss_scale(pbox_context* context, float loss_scale, uint64_t scale_age) {
+  return guarded(context,
+                 [&](Client& client) { return client.set_loss_scale(loss_scale, scale_age); });
 }
 
 pbox_status pbox_barrier(pbox_context* context, uint32_t timeout_ms) {

@@ -43,6 +43,8 @@ Membership::Membership(MembershipOptions options, std::vector<TensorSpec> tensor
       tensors_(std::move(tensors)),
       optimizer_(std::move(optimizer)),
       rng_(options_.seed),
+      verdict_(options_.verdict ? options_.verdict
+                                : std::make_shared<HeldVerdict>(options_.rejoin)),
       priorities_(options_.priority_policy, registered_priorities(tensors_)) {}
 
 Action& Membership::act(Action::Kind kind) {
@@ -53,6 +55,14 @@ Action& Membership::act(Action::Kind kind) {
 
 proto::WorkerMessage& Membership::send() {
   return act(Action::Kind::kSend).message;
+}
+
+std::vector<Action> Membership::take_actions() {
+  if (phase_ == Phase::kRunning && confirmed_version_ != verdict_->version()) {
+    confirmed_version_ = verdict_->version();
+    *send().mutable_step_verdict() = *verdict_->held();
+  }
+  return std::exchange(actions_, {});
 }
 
 // The buffers of operations in flight belong to the application again. No device may keep reading
@@ -101,6 +111,10 @@ void Membership::on_message(const proto::BoxMessage& message, uint64_t now_ns) {
       if (rate && exchange_) exchange_->set_learning_rate(*rate);
       return;
     }
+    case proto::BoxMessage::kStepVerdict:
+      verdict_->take(message.step_verdict());
+      confirmed_version_ = 0;  // also tells the box of a newer one that it lacks
+      return;
     default: return;  // heartbeats, and kinds that only a newer box knows
   }
 }

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,6 +29,7 @@
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
 #include "worker/membership/control_requests.h"
+#include "worker/membership/held_verdict.h"
 #include "worker/membership/priorities.h"
 #include "worker/protocol/exchange.h"
 
@@ -43,6 +45,7 @@ struct MembershipOptions {
   // (proto::PartMap).
   uint32_t part = 0;
   uint32_t parts = 1;
+  std::vector<uint32_t> filled_parts = {0};  // the parts that have chunks, ascending
   std::string box_name = {};
   std::vector<std::string> boxes = {};  // HOST:PORT of each box; empty: there is only one
   uint32_t rank = 0;
@@ -66,7 +69,9 @@ struct MembershipOptions {
   wire::SyncSpec sync;
   // number of other boxes that keep a replica of weights and optimizer state
   uint32_t replicas = 0;
-  bool is_backup = false;    // the job is such a replica, kept by the very box that is joined
+  bool is_backup = false;  // the job is such a replica, kept by the very box that is joined
+  // Shared by the memberships of all parts; null: this one has its own.
+  std::shared_ptr<HeldVerdict> verdict = nullptr;
   uint64_t incarnation = 1;  // identifies this worker; never used by another one
   uint64_t seed = 1;         // seeds the jitter
 };
@@ -150,8 +155,9 @@ class Membership {
   // Ends the membership without telling the box, because another part of the job has ended.
   void abandon(const Error& why);
 
-  // Takes the actions that the driver must carry out, in order.
-  std::vector<Action> take_actions() { return std::exchange(actions_, {}); }
+  // Takes the actions that the driver must carry out, in order. If the verdict that the parts share
+  // has changed, they end with a message about it.
+  std::vector<Action> take_actions();
 
   Phase phase() const { return phase_; }
   // Why the membership is over; set in kFailed and kLeft. The exchange has been abandoned then.
@@ -274,6 +280,8 @@ class Membership {
   History history_;
 
   ControlRequests requests_;
+  std::shared_ptr<HeldVerdict> verdict_;
+  uint64_t confirmed_version_ = 0;  // version of the verdict that the box was sent last
   Priorities priorities_;
   std::optional<proto::SetPriorities> priorities_requested_;  // and not confirmed
   bool priorities_changed_ = false;  // at least once, so they may differ from those in JOIN

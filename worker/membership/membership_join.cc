@@ -13,6 +13,10 @@ namespace {
 
 constexpr uint64_t kJoinHeartbeatNs = 1'000'000'000;
 
+bool needs_verdicts(const proto::Optimizer& optimizer) {
+  return optimizer.max_grad_norm() > 0 || optimizer.skip_nonfinite();
+}
+
 proto::Sync sync_message(const wire::SyncSpec& spec) {
   proto::Sync message;
   message.set_model(static_cast<uint32_t>(spec.model));
@@ -39,6 +43,9 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
   join.set_mode(options.optimize ? 1 : 0);
   join.set_reduction(options.mean ? 1 : 0);
   if (options.optimize) *join.mutable_optimizer() = optimizer;
+  if (needs_verdicts(optimizer)) {
+    join.mutable_filled_parts()->Add(options.filled_parts.begin(), options.filled_parts.end());
+  }
   join.set_chunk_bytes(options.chunk_bytes);
   join.set_path_mtu(options.path_mtu != 0 ? options.path_mtu : path_mtu);
   join.set_join_timeout_ms(options.join_timeout_ms);
@@ -185,6 +192,7 @@ void Membership::describe_progress(proto::Join& join) const {
   join.set_restored_steps(history_.restored.steps);
   join.set_generation(session_.generation());
   requests_.describe(join);
+  if (verdict_->held()) *join.mutable_verdict() = *verdict_->held();
   join.mutable_absent_ranks()->Add(absent_ranks_.begin(), absent_ranks_.end());
 }
 
@@ -192,6 +200,13 @@ void Membership::on_session(const proto::Session& session, uint64_t now_ns) {
   if (!awaits(Step::kSession)) return;
   auto spec = parse_session(session, tensors_, peer_);
   if (!spec) return fail(spec.error());
+  if (needs_verdicts(optimizer_) && !session.gives_verdicts()) {
+    return fail({ErrorCode::kVersionMismatch,
+                 "box " + options_.box +
+                     " can neither clip gradients (max_grad_norm) nor skip rounds "
+                     "(skip_nonfinite): its pboxd is older than this libpbox; update it, or set "
+                     "neither"});
+  }
   if (session.optimizer_restarted() && session.epoch() != session_.epoch()) {
     ++history_.optimizer_restarts;
     history_.optimizer_state = {session.optimizer_snapshot(), session.optimizer_snapshot_steps()};

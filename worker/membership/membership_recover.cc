@@ -172,6 +172,7 @@ void Membership::check_recovery(uint64_t now_ns) {
 // Repeats requests that the lost box may never have received, or has confirmed in vain.
 void Membership::repeat_requests() {
   PBOX_CHECK(phase_ == Phase::kRunning);
+  confirmed_version_ = 0;
   for (proto::WorkerMessage& message : requests_.unconfirmed()) send() = std::move(message);
   if (priorities_requested_) {
     *send().mutable_set_priorities() = *priorities_requested_;

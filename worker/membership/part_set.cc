@@ -11,8 +11,12 @@ namespace pbox::worker {
 
 PartSet::PartSet(const MembershipOptions& options, const proto::PartMap& map,
                  const std::vector<TensorSpec>& tensors, const proto::Optimizer& optimizer)
-    : world_size_(options.world_size), pieces_(tensors.size()), left_(tensors.size(), 0) {
+    : world_size_(options.world_size),
+      verdict_(std::make_shared<HeldVerdict>(options.rejoin)),
+      pieces_(tensors.size()),
+      left_(tensors.size(), 0) {
   MembershipOptions part_options = options;
+  part_options.verdict = verdict_;
   merge_box_list(map, part_options.boxes);
   part_options.parts = static_cast<uint32_t>(map.parts_size());
   if (part_options.chunk_bytes == 0) part_options.chunk_bytes = map.chunk_bytes();
@@ -24,6 +28,10 @@ PartSet::PartSet(const MembershipOptions& options, const proto::PartMap& map,
     chunks += wire::chunk_count(bytes, part_options.chunk_bytes);
   }
   const auto layout = cut_into_parts(tensors, part_options.chunk_bytes, part_options.parts);
+  part_options.filled_parts.clear();
+  for (uint32_t index = 0; index < layout.size(); ++index) {
+    if (!layout[index].empty()) part_options.filled_parts.push_back(index);
+  }
   for (uint32_t index = 0; index < layout.size(); ++index) {
     if (layout[index].empty()) continue;
     const proto::PartPlace& place = map.parts(static_cast<int>(index));

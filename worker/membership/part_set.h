@@ -32,6 +32,9 @@ class PartSet {
   void ask_barrier() { parts_[0]->membership.ask_barrier(); }
   void ask_priorities(wire::PriorityPolicy policy, std::span<const int32_t> by_tensor);
   void ask_learning_rate(float learning_rate);
+  void set_loss_scale(float loss_scale, uint64_t age) { verdict_->set_loss_scale(loss_scale, age); }
+  // The newest verdict that this rank holds; nullopt before the first.
+  const std::optional<proto::StepVerdict>& verdict() const { return verdict_->held(); }
   void leave();
 
   // Takes the tensors whose pieces are all complete, in order of completion.
@@ -97,6 +100,7 @@ class PartSet {
   }
 
   uint32_t world_size_;
+  std::shared_ptr<HeldVerdict> verdict_;
   std::vector<std::unique_ptr<Part>> parts_;
   std::vector<std::vector<Piece>> pieces_;  // indexed by tensor of the job
   std::vector<uint32_t> left_;  // indexed by tensor: pieces of its operation that are not complete

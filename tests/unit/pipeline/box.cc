@@ -26,6 +26,8 @@ pipeline::ShardSpec spec_of(const JobOptions& options) {
   spec.delivery = options.delivery;
   spec.numerics = options.numerics;
   spec.replicated = options.replicated;
+  spec.gated = options.gated;
+  spec.partial = options.partial;
   spec.job_chunk_count = options.chunks + 1;
   for (uint32_t id = 0; id < options.chunks; ++id) {
     spec.chunks.push_back(

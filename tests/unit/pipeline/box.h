@@ -36,6 +36,8 @@ struct JobOptions {
   wire::Delivery delivery = wire::Delivery::kBroadcast;
   wire::Numerics numerics = wire::Numerics::kFast;
   bool replicated = false;
+  bool gated = false;
+  bool partial = false;
 };
 
 pipeline::ShardSpec spec_of(const JobOptions& options);

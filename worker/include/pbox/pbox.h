@@ -17,38 +17,11 @@
 #ifndef PBOX_PBOX_H
 #define PBOX_PBOX_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "pbox/base.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-#if defined(__GNUC__)
-#define PBOX_API __attribute__((visibility("default")))
-#else
-#define PBOX_API
-#endif
-
-#define PBOX_ABI_VERSION 1
-
-typedef enum pbox_status {
-  PBOX_OK = 0,
-  PBOX_INVALID_ARGUMENT = 1,
-  PBOX_NOT_FOUND = 2,
-  PBOX_ALREADY_EXISTS = 3,     /* for example, another worker already has this rank */
-  PBOX_RESOURCE_EXHAUSTED = 4, /* a quota of the box is used up; the message names the quota */
-  PBOX_UNAVAILABLE = 5,        /* the box cannot be reached, or it refuses */
-  PBOX_TIMEOUT = 6,            /* a deadline passed; the message names what is late */
-  PBOX_WORKER_LOST = 7,        /* another rank died or left; the message names it */
-  PBOX_BOX_LOST = 8,           /* the box died or stopped answering */
-  PBOX_MISMATCH = 9,           /* the ranks disagree; the message names the first difference */
-  PBOX_VERSION_MISMATCH = 10,  /* the library and the box are of releases that do not fit */
-  PBOX_SYSTEM = 11,            /* the operating system refused something */
-  PBOX_FORKED = 12,            /* the context belongs to the parent process */
-  PBOX_CLOSED = 13,            /* this worker has left the job */
-  PBOX_INTERNAL = 14
-} pbox_status;
 
 /* The types below are 32-bit integers and not enums, so that every compiler agrees on their size.
  * A value that is not listed is refused with PBOX_INVALID_ARGUMENT. */
@@ -196,8 +169,6 @@ enum pbox_release_value { PBOX_RELEASE_SOFT = 0, PBOX_RELEASE_LAZY = 1 };
 typedef int32_t pbox_reads;
 enum pbox_reads_value { PBOX_READS_FRESH = 0, PBOX_READS_CACHED = 1 };
 
-typedef struct pbox_context pbox_context;
-
 /* Options of a worker. Fill them with pbox_options_init, then change what differs. pbox_create
  * copies the strings. */
 typedef struct pbox_options {
@@ -296,6 +267,11 @@ typedef struct pbox_optimizer_options {
   float momentum;
   float beta1, beta2, epsilon;
   float weight_decay;
+  /* The gradient of all tensors together is clipped to this norm, as torch's clip_grad_norm_ does;
+   * 0: it is not clipped. */
+  float max_grad_norm;
+  uint32_t
+      skip_nonfinite; /* 1: a round with an infinity or a NaN in its gradient changes nothing */
 } pbox_optimizer_options;
 
 /* Sets the defaults for `kind`: torch.optim's, where torch has one. */
@@ -304,7 +280,11 @@ PBOX_API void pbox_optimizer_options_init_sized(pbox_optimizer_options* options,
 #define pbox_optimizer_options_init(options, kind) \
   pbox_optimizer_options_init_sized((options), sizeof(pbox_optimizer_options), (kind))
 
-/* Chooses the box's optimizer. PBOX_MODE_OPTIMIZE only, before pbox_join, equal on every rank. */
+/* Chooses the box's optimizer. PBOX_MODE_OPTIMIZE only, before pbox_join, equal on every rank.
+ *
+ * With max_grad_norm or skip_nonfinite the box looks at the whole gradient before it steps. Each
+ * round must then push every tensor: the results of a round leave once all of them are there.
+ * PBOX_SYNC_BSP only. */
 PBOX_API pbox_status pbox_set_optimizer(pbox_context* context,
                                         const pbox_optimizer_options* options);
 
@@ -496,5 +476,7 @@ PBOX_API uint32_t pbox_abi_version(void);
 #ifdef __cplusplus
 }
 #endif
+
+#include "pbox/step.h"
 
 #endif /* PBOX_PBOX_H */

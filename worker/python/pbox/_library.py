@@ -5,8 +5,8 @@ import functools
 import os
 import pathlib
 
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_int64, c_uint32
-from ctypes import c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64
+from ctypes import c_size_t, c_uint32, c_uint64, c_void_p
 
 from .errors import VersionMismatch
 
@@ -38,7 +38,15 @@ class OptimizerOptions(Structure):
     _fields_ = [
         ("struct_size", c_uint32), ("kind", c_int), ("learning_rate", c_float),
         ("momentum", c_float), ("beta1", c_float), ("beta2", c_float), ("epsilon", c_float),
-        ("weight_decay", c_float)]
+        ("weight_decay", c_float), ("max_grad_norm", c_float), ("skip_nonfinite", c_uint32)]
+
+
+class Step(Structure):
+    """pbox_step"""
+
+    _fields_ = [
+        ("struct_size", c_uint32), ("round", c_uint32), ("norm", c_double), ("skipped", c_uint32),
+        ("loss_scale", c_float), ("scale_age", c_uint64)]
 
 
 class Operation(Structure):
@@ -92,6 +100,8 @@ _PROTOTYPES = {
     "pbox_wait_all": (c_int, [_CONTEXT, c_uint32]),
     "pbox_set_priorities": (c_int, [_CONTEXT, c_int32, POINTER(c_int32)]),
     "pbox_set_learning_rate": (c_int, [_CONTEXT, c_float]),
+    "pbox_last_step": (c_int, [_CONTEXT, POINTER(Step)]),
+    "pbox_set_loss_scale": (c_int, [_CONTEXT, c_float, c_uint64]),
     "pbox_barrier": (c_int, [_CONTEXT, c_uint32]),
     "pbox_get_statistics": (c_int, [_CONTEXT, POINTER(Statistics)]),
     "pbox_leave": (c_int, [_CONTEXT]),

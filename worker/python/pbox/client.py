@@ -120,6 +120,7 @@ class Client:
         self.rank = filled.rank
         self.world_size = filled.world_size
         self.wait_timeout_ms = filled.wait_timeout_ms
+        self.rejoin = filled.rejoin != 0
         _open_clients.add(self)
 
     def _fill_options(self, mode, reduction, given):
@@ -159,8 +160,12 @@ class Client:
         return Tensor(tensor_id.value, name, element_count, dtype)
 
     def set_optimizer(self, kind, learning_rate, *, momentum=0.0, betas=(0.9, 0.999),
-                      epsilon=1e-8, weight_decay=0.0):
-        """Chooses the optimizer that the box runs. Only with mode "optimize" and before join."""
+                      epsilon=1e-8, weight_decay=0.0, max_grad_norm=0.0, skip_nonfinite=False):
+        """Chooses the optimizer that the box runs. Only with mode "optimize" and before join.
+
+        With `max_grad_norm` the gradient of all tensors together is clipped to that norm. With
+        `skip_nonfinite` a round with an infinity or a NaN in its gradient changes nothing. With
+        either each round must push every tensor, and last_step() tells what the box has decided."""
         options = _library.OptimizerOptions()
         code = _choice("optimizer", kind, OPTIMIZERS)
         self._library.pbox_optimizer_options_init_sized(
@@ -170,6 +175,8 @@ class Client:
         options.beta1, options.beta2 = betas
         options.epsilon = epsilon
         options.weight_decay = weight_decay
+        options.max_grad_norm = max_grad_norm
+        options.skip_nonfinite = bool(skip_nonfinite)
         self._call(self._library.pbox_set_optimizer, ctypes.byref(options))
 
     def set_tensor_optimizer(self, tensor, lr_scale, weight_decay):
@@ -286,6 +293,23 @@ class Client:
         flight. One rank's call is enough. If several ranks have set it, the rate of the lowest rank
         still in the job counts."""
         self._call(self._library.pbox_set_learning_rate, learning_rate)
+
+    def last_step(self):
+        """Returns the box's newest verdict on a round as a dictionary: `round`, the `norm` of the
+        gradient before clipping, `skipped`, and the `loss_scale` and `scale_age` of that round, 0
+        if this process has taken a lost rank's place and does not know them. None before the first.
+        A round's verdict is here before its first operation is done. All ranks get the same."""
+        step = _library.Step(struct_size=ctypes.sizeof(_library.Step))
+        self._call(self._library.pbox_last_step, ctypes.byref(step))
+        if step.round == 0:
+            return None
+        return {"round": step.round, "norm": step.norm, "skipped": step.skipped != 0,
+                "loss_scale": step.loss_scale, "scale_age": step.scale_age}
+
+    def set_loss_scale(self, loss_scale, scale_age=0):
+        """Tells the box by what this rank's gradients are multiplied, from the next round on: the
+        box divides by it. The same on all ranks. Call it before the round's first push."""
+        self._call(self._library.pbox_set_loss_scale, loss_scale, scale_age)
 
     def barrier(self, timeout_ms=0):
         """Returns when every rank that is still in the job has called it."""

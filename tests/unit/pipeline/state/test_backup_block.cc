@@ -56,7 +56,7 @@ std::vector<ChunkState> take_copies(JobShard& shard, const JobOptions& job) {
 void finish_round(Box& box, JobShard& shard, const JobOptions& job, uint32_t round) {
   push_round(box, job, round);
   take_copies(shard, job);
-  box.engine.publish_returned(box.now_ns);
+  box.engine.finish_waiting(box.now_ns);
   box.take_all();
 }
 
@@ -86,13 +86,13 @@ TEST_CASE("results leave once the copy is made, and equal those of a job without
         push_round(alone, plain, round);
         push_round(box, copied, round);
         CHECK_FALSE(has_results(box.take_all()));
-        CHECK_FALSE(box.engine.publish_returned(box.now_ns));
+        CHECK_FALSE(box.engine.finish_waiting(box.now_ns));
         const auto copies = take_copies(shard, copied);
         REQUIRE(copies.size() == 2);
         for (const ChunkState& copy : copies) {
           check_equal(copy, *pipeline::state_of(still, *still.find(copy.chunk)));
         }
-        CHECK(box.engine.publish_returned(box.now_ns));
+        CHECK(box.engine.finish_waiting(box.now_ns));
         const auto expected = alone.take_all(), sent = box.take_all();
         REQUIRE(sent.size() == expected.size());
         for (size_t index = 0; index < sent.size(); ++index) {
@@ -112,7 +112,7 @@ TEST_CASE("a chunk whose copy is in flight has the state after its round") {
   CHECK(pipeline::state_of(shard, *shard.find(0))->rounds_finished == 1);
   CHECK(pipeline::state_of(shard, *shard.find(0))->steps == 0);
   take_copies(shard, job);
-  box.engine.publish_returned(box.now_ns);
+  box.engine.finish_waiting(box.now_ns);
   box.take_all();
   push_round(box, job, 1);
   const auto state = pipeline::state_of(shard, *shard.find(1));
@@ -139,7 +139,7 @@ TEST_CASE("while the copy is in flight the round stays open and no result can be
     CHECK(sent[0].header.type() == wire::PacketType::kStatus);
   }
   take_copies(shard, job);
-  box.engine.publish_returned(box.now_ns);
+  box.engine.finish_waiting(box.now_ns);
   CHECK(has_results(box.take_all()));
   box.deliver(box.pull(job, 1, 1));
   CHECK(has_results(box.take_all()));
@@ -176,7 +176,7 @@ TEST_CASE("a part that continues from a copy gives the same results as one that 
       if (round > 2) continue;
       push_round(box, job, round);
       copies = take_copies(shard, job);
-      box.engine.publish_returned(box.now_ns);
+      box.engine.finish_waiting(box.now_ns);
       box.take_all();
     }
     JobShard& successor = next.admit(plain);

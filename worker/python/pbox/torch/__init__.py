@@ -6,5 +6,6 @@
 
 from .hook import DDPCommHook, attach
 from .optimizer import DistributedOptimizer
+from .scaler import GradScaler
 
-__all__ = ["DDPCommHook", "DistributedOptimizer", "attach"]
+__all__ = ["DDPCommHook", "DistributedOptimizer", "GradScaler", "attach"]

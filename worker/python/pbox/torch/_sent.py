@@ -14,10 +14,10 @@ class SentGradient(torch.Tensor):
     def __torch_function__(cls, function, types, arguments=(), keywords=None):
         raise InvalidArgument(
             "DistributedOptimizer: backward() has sent this gradient to the box, so it cannot be "
-            "read, clipped or unscaled here. For gradient clipping or a GradScaler let the box "
-            "average the gradients (pbox.torch.DDPCommHook) and run the optimizer here; to clip "
-            "each rank's own gradient before it is averaged, run backward() under no_sync() and "
-            "clip before step()")
+            "read, clipped or unscaled here. Let the box do it: DistributedOptimizer(..., "
+            "max_grad_norm=1.0) clips, and pbox.torch.GradScaler replaces torch's GradScaler. To "
+            "clip each rank's own gradient before it is averaged, run backward() under no_sync() "
+            "and clip before step()")
 
     def __repr__(self):
         return "<gradient that backward() has sent to the box>"

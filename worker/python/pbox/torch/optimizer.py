@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import warnings
 
 import torch
@@ -67,13 +68,26 @@ class DistributedOptimizer(torch.optim.Optimizer):
     it with the weights; restore="latest" continues from there, and `restored_steps` is the number
     of steps taken by then.
 
+    `max_grad_norm`: the box clips the mean gradient of all parameters together to this norm, as
+    torch.nn.utils.clip_grad_norm_ does. `skip_nonfinite`: a step whose gradient holds an infinity
+    or a NaN on any rank is skipped on all ranks: weights and optimizer state stay as they are. Then
+    `grad_norm` and `step_skipped` tell about the last step, equally on all ranks.
+    pbox.torch.GradScaler scales the loss.
+
     With another consistency model (pbox.Client), for example sync="ssp" and staleness=3, a rank
     need not wait for the others in each step. This needs recovery="none". Models that keep a copy
     of the weights ("essp", and "ssp" with reads="cached") need SGD without momentum and weight
     decay.
     """
 
-    def __init__(self, optimizer, model=None, *, named_parameters=None, **options):
+    # torch's GradScaler then leaves it to step() to skip, and step() refuses it.
+    _step_supports_amp_scaling = True
+
+    def __init__(self, optimizer, model=None, *, named_parameters=None, max_grad_norm=None,
+                 skip_nonfinite=False, **options):
+        if max_grad_norm is not None and not 0 < max_grad_norm < math.inf:
+            raise InvalidArgument(f"max_grad_norm is {max_grad_norm}: it must be finite and above "
+                                  "0, or None")
         if (model is None) == (named_parameters is None):
             raise InvalidArgument("give either the model or named_parameters")
         self._hyper_parameters = HyperParameters(optimizer)
@@ -81,6 +95,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._model = model
         self._step_open = False  # a gradient of this step was sent
         self._step_ends = False  # step() was called and has not returned
+        self._max_grad_norm = max_grad_norm or 0.0
+        self._skip_nonfinite = bool(skip_nonfinite)
+        self._verdict = None  # on the step before the open one
         self._loss = None
         self._accumulating = False
         self._root_called = False
@@ -123,7 +140,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._learning_rate = hyper.learning_rate()
         self.client.set_optimizer(
             hyper.kind, self._learning_rate, momentum=hyper.momentum, betas=hyper.betas,
-            epsilon=hyper.epsilon, weight_decay=hyper.weight_decays[0])
+            epsilon=hyper.epsilon, weight_decay=hyper.weight_decays[0],
+            max_grad_norm=self._max_grad_norm, skip_nonfinite=self._skip_nonfinite)
         for slot in self._slots:
             index = self._group_index[id(slot.parameter)]
             self.client.set_tensor_optimizer(
@@ -192,6 +210,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _open_step(self):
         """Starts a step. The learning rate can change only here, between two steps."""
+        if self._max_grad_norm or self._skip_nonfinite:
+            self.last_step()
         learning_rate = self._hyper_parameters.learning_rate()
         if learning_rate != self._learning_rate:
             self.synchronize()
@@ -226,20 +246,50 @@ class DistributedOptimizer(torch.optim.Optimizer):
             slot.pending = False
 
     @property
+    def skips_nonfinite(self):
+        """The argument `skip_nonfinite`."""
+        return self._skip_nonfinite
+
+    @property
     def restored_steps(self):
         """The number of steps that the restored snapshot's weights had taken; 0 if training started
         from rank 0's weights."""
         return self.client.statistics()["restored_steps"]
 
+    @property
+    def grad_norm(self):
+        """The norm of the mean gradient in the last step, before clipping and without the loss
+        scale. Waits until the box has it. None before the first step."""
+        verdict = self.last_step()
+        return None if verdict is None else verdict["norm"]
+
+    @property
+    def step_skipped(self):
+        """True if the last step was skipped, because its gradient held an infinity or a NaN."""
+        verdict = self.last_step()
+        return verdict is not None and verdict["skipped"]
+
+    def last_step(self):
+        """Returns what Client.last_step() does, for the last step() that has returned. Only with
+        `max_grad_norm` or `skip_nonfinite`."""
+        if not self._step_open:
+            # The verdict comes before the first new weights.
+            self._wait_for(self._slots[:1])
+            self._verdict = self.client.last_step()
+        return self._verdict
+
     def synchronize(self):
         """Waits until all new weights are in place."""
         self._wait_for(self._slots)
 
-    def step(self, closure=None):
+    def step(self, closure=None, *, grad_scaler=None):
         """Ends a step: sends the gradients that backward() has not sent, and zeros for parameters
         without one. Waits for all weights if the model's forward() was not called, because then no
         forward waits for them. After a Timeout call it again: it then sends and waits for what is
-        left, without calling the closure."""
+        left, without calling the closure. `grad_scaler`: torch's GradScaler gives itself here."""
+        if grad_scaler is not None or getattr(self, "found_inf", None) is not None:
+            raise InvalidArgument("DistributedOptimizer: torch's GradScaler cannot unscale or skip "
+                                  "what the box does; use pbox.torch.GradScaler")
         if not self._step_ends:
             self._loss = None
             if closure is not None:

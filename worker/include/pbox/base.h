@@ -1,0 +1,45 @@
+/* libpbox: the declarations that every header needs. Included by pbox.h. */
+#ifndef PBOX_BASE_H
+#define PBOX_BASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define PBOX_API __attribute__((visibility("default")))
+#else
+#define PBOX_API
+#endif
+
+#define PBOX_ABI_VERSION 1
+
+typedef enum pbox_status {
+  PBOX_OK = 0,
+  PBOX_INVALID_ARGUMENT = 1,
+  PBOX_NOT_FOUND = 2,
+  PBOX_ALREADY_EXISTS = 3,     /* for example, another worker already has this rank */
+  PBOX_RESOURCE_EXHAUSTED = 4, /* a quota of the box is used up; the message names the quota */
+  PBOX_UNAVAILABLE = 5,        /* the box cannot be reached, or it refuses */
+  PBOX_TIMEOUT = 6,            /* a deadline passed; the message names what is late */
+  PBOX_WORKER_LOST = 7,        /* another rank died or left; the message names it */
+  PBOX_BOX_LOST = 8,           /* the box died or stopped answering */
+  PBOX_MISMATCH = 9,           /* the ranks disagree; the message names the first difference */
+  PBOX_VERSION_MISMATCH = 10,  /* the library and the box are of releases that do not fit */
+  PBOX_SYSTEM = 11,            /* the operating system refused something */
+  PBOX_FORKED = 12,            /* the context belongs to the parent process */
+  PBOX_CLOSED = 13,            /* this worker has left the job */
+  PBOX_INTERNAL = 14
+} pbox_status;
+
+/* One rank of one job. */
+typedef struct pbox_context pbox_context;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PBOX_BASE_H */
