@@ -11,6 +11,7 @@
 #include "appliance/control/control_connections.h"
 #include "appliance/control/job_table.h"
 #include "base/limits.h"
+#include "nic/wire/control_versions.h"
 
 namespace pbox::control {
 
@@ -29,7 +30,8 @@ struct RegistryOptions {
   uint32_t window_bytes = 0;  // upper bound per worker and pipeline; 0 means 1 MiB
   bool payload_crc = false;
   uint64_t snapshot_every_ns = 0;  // 0: only when an operator asks
-  uint64_t seed = 1;               // seed of the numbers that tell a session from earlier ones
+  wire::AddedFields added_fields = wire::added_fields();
+  uint64_t seed = 1;  // seed of the numbers that tell a session from earlier ones
 };
 
 // An event for the operator's log.
