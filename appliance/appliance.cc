@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 #include "appliance/preflight/preflight.h"
 #include "base/clock.h"
@@ -16,6 +17,8 @@ namespace pbox::appliance {
 namespace {
 
 constexpr int kDrainPollMs = 20;
+// The exit status of a process that could not end in order.
+constexpr int kHungStatus = 1;
 
 EventLog::Level level_of(control::RegistryEvent::Severity severity) {
   switch (severity) {
@@ -33,7 +36,38 @@ Appliance::Appliance(const config::Config& config, std::function<config::ParseOu
   configure_log(config_.log);
 }
 
-Appliance::~Appliance() = default;
+Appliance::~Appliance() {
+  close_down();
+}
+
+// In the order in which they depend on each other. Each stage joins threads, and a thread that
+// waits for another machine may wait for ever.
+void Appliance::close_down() {
+  ExitGuard guard(std::chrono::seconds(kStageMaxSeconds), [](const std::string& stage) {
+    EventLog::write_now(EventLog::Level::kError, "exit_forced",
+                        stage + " did not end within " + std::to_string(kStageMaxSeconds) +
+                            " s; the process ends without it");
+    std::_Exit(kHungStatus);
+  });
+  guard.enter("the HTTP server");
+  admin_.reset();
+  control_.reset();
+  guard.enter(
+      "a session at another box ([upstream] box, or a replica), whose name may not resolve");
+  registry_.reset();
+  backups_.reset();
+  upstream_.reset();
+  guard.enter("the disk of the snapshots ([snapshots] directory = " + config_.snapshots.directory +
+              ")");
+  snapshot_store_.reset();
+  guard.enter("the cluster's store ([cluster] endpoints)");
+  balancer_.reset();
+  part_maps_.reset();
+  box_directory_.reset();
+  epoch_pool_.reset();
+  store_.reset();
+  guard.enter("");  // the rest takes as long as giving the memory back takes
+}
 
 std::string Appliance::address_and_port(const std::string& address, uint16_t port) {
   const auto endpoint = nic::parse_endpoint(address, port);

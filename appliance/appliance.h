@@ -59,6 +59,9 @@ class Appliance : public admin::AdminSource {
   std::optional<control::SnapshotView> snapshot(const std::string& job) const override;
 
   static constexpr int kDrainMaxSeconds = 3;
+  // How long each of the at most kStagesMax stages of the end may last that wait for something
+  // outside of the process. All together end before systemd's TimeoutStopSec.
+  static constexpr int kStageMaxSeconds = 5;
 
  private:
   Status check_host();
@@ -85,6 +88,7 @@ class Appliance : public admin::AdminSource {
   void reload();
   void drain(const char* why);
   void finish_drain(int polls_left);
+  void close_down();
   void log(EventLog::Level level, const char* name, const std::string& text,
            const std::string& job = {});
   void on_registry_event(const control::RegistryEvent& event);

@@ -5,7 +5,7 @@
 #include "appliance/appliance.h"
 #include "appliance/cluster/open_store.h"
 #include "base/version.h"
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 
 namespace pbox::appliance {
 
@@ -31,6 +31,7 @@ cluster::BoxRecord Appliance::record(uint64_t incarnation) const {
                             .job_memory_bytes = topology_.job_memory_bytes,
                             .version = kVersion,
                             .protocol_version = wire::kControlProtocolVersion,
+                            .protocol_version_min = wire::kControlProtocolVersionMin,
                             .incarnation = std::to_string(incarnation)};
   std::set<std::string> nics;
   for (const admin::PipelineView& pipeline : pipelines_->views()) {

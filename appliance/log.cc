@@ -57,6 +57,10 @@ void emit(EventLog::Level level, const std::string& name, const std::string& tex
 
 }  // namespace
 
+void EventLog::write_now(Level level, const std::string& name, const std::string& text) {
+  emit(level, name, text);
+}
+
 void configure_log(const config::Log& log) {
   auto logger = spdlog::get("pboxd");
   if (!logger) logger = spdlog::stderr_color_mt("pboxd");

@@ -1,5 +1,5 @@
-// The daemon's log: spdlog to standard error, as text or as one JSON object per line. Only the
-// control thread logs; the data path counts.
+// The daemon's log: spdlog to standard error, as text or as one JSON object per line. The
+// control thread logs, and the guard of the process's end; the data path counts.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,9 @@ class EventLog {
   void end_windows(uint64_t now_ns);
   // Says what was left out until now. To be called before the program ends.
   void finish();
+
+  // Writes at once, without a limit. Any thread.
+  static void write_now(Level level, const std::string& name, const std::string& text);
 
   static constexpr uint32_t kEventsPerWindow = 20;
   static constexpr uint32_t kJobEventsPerWindow = 10'000;

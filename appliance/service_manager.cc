@@ -78,4 +78,43 @@ std::string Watchdog::silent_thread() {
   return silent;
 }
 
+ExitGuard::ExitGuard(std::chrono::milliseconds limit,
+                     std::function<void(const std::string&)> on_hang)
+    : limit_(limit), on_hang_(std::move(on_hang)), thread_([this] { watch(); }) {
+  PBOX_CHECK(limit_.count() >= 0 && on_hang_ != nullptr);
+}
+
+ExitGuard::~ExitGuard() {
+  PBOX_CHECK(thread_.get_id() != std::this_thread::get_id());  // on_hang_ may not destroy it
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void ExitGuard::enter(std::string stage) {
+  {
+    const std::lock_guard lock(mutex_);
+    stage_ = std::move(stage);
+    ++stages_;
+  }
+  changed_.notify_all();
+}
+
+void ExitGuard::watch() {
+  std::unique_lock lock(mutex_);
+  while (!is_over_) {
+    const uint64_t watched = stages_;
+    const auto has_changed = [&] { return is_over_ || stages_ != watched; };
+    if (stage_.empty()) {
+      changed_.wait(lock, has_changed);
+    } else if (!changed_.wait_for(lock, limit_, has_changed)) {
+      on_hang_(stage_);
+      changed_.wait(lock, has_changed);  // only in tests: on_hang_ ends the process
+    }
+  }
+}
+
 }  // namespace pbox::appliance

@@ -1,10 +1,12 @@
-// Reports to systemd that the box is ready, that it stops, and that its pipelines are alive. Does
-// nothing if systemd did not start the box (NOTIFY_SOCKET is not set).
+// Reports to systemd that the box is ready, that it stops, and that its pipelines are alive, if
+// systemd did start the box (NOTIFY_SOCKET is set). Sees to it that the process ends in time.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -48,6 +50,34 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false;
+  std::thread thread_;
+};
+
+// Ends the process if its orderly end hangs. At the end threads are joined that may wait for
+// something outside of the process: a disk of the network, a resolver, the cluster's store. A
+// service manager would kill the process without saying which.
+class ExitGuard {
+ public:
+  // `on_hang`: gets the name of the stage that hangs, on the guard's thread. It should not return:
+  // the stage cannot be ended.
+  ExitGuard(std::chrono::milliseconds limit, std::function<void(const std::string&)> on_hang);
+  ~ExitGuard();
+  ExitGuard(const ExitGuard&) = delete;
+  ExitGuard& operator=(const ExitGuard&) = delete;
+
+  // A stage begins, which may last for `limit`; the stage before it has ended.
+  void enter(std::string stage);
+
+ private:
+  void watch();
+
+  const std::chrono::milliseconds limit_;
+  const std::function<void(const std::string&)> on_hang_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string stage_;  // empty: none
+  uint64_t stages_ = 0;
+  bool is_over_ = false;
   std::thread thread_;
 };
 

@@ -30,7 +30,8 @@ std::vector<std::string> split_list(const std::string& list, char separator) {
   return entries;
 }
 
-proto::WorkerMessage first_request(const MembershipOptions& options, uint64_t bytes) {
+proto::WorkerMessage first_request(const MembershipOptions& options, uint64_t bytes,
+                                   uint32_t job_version) {
   proto::WorkerMessage message;
   proto::AskPartMap& request = *message.mutable_ask_part_map();
   request = part_map_request(options.job);
@@ -38,6 +39,8 @@ proto::WorkerMessage first_request(const MembershipOptions& options, uint64_t by
   request.set_is_backup(options.is_backup);
   request.set_may_move(options.recovery == Recovery::kCopy ||
                        options.sync.model != wire::SyncModel::kBsp);
+  request.set_job_version(job_version);
+  wire::state_versions(message, options.added_fields);
   return message;
 }
 
@@ -63,13 +66,13 @@ Error left_during_join() {
 
 // Asks one box for the job's part map, until end_ns. Sets `is_reachable` if a connection was made.
 Result<proto::PartMap> ask_box(const MembershipOptions& options, BoxAddresses& addresses,
-                               uint64_t bytes, uint64_t end_ns, const std::atomic<bool>& leaving,
-                               bool& is_reachable) {
+                               const proto::WorkerMessage& request, uint64_t end_ns,
+                               const std::atomic<bool>& leaving, bool& is_reachable) {
   auto channel = ControlChannel::connect(options.box, addresses, left_ms(end_ns), &leaving);
   if (leaving) return left_during_join();
   if (!channel) return channel.error();
   is_reachable = true;
-  if (const Status sent = channel->send(first_request(options, bytes)); !sent) return sent.error();
+  if (const Status sent = channel->send(request); !sent) return sent.error();
   while (left_ms(end_ns) > 0) {
     if (leaving) return left_during_join();
     pollfd wait{channel->fd(), POLLIN, 0};
@@ -99,13 +102,15 @@ Result<proto::PartMap> Client::ask_part_map(MembershipOptions& joining, uint64_t
   for (const TensorSpec& tensor : tensors_) {
     bytes += tensor.elements * wire::dtype_bytes(tensor.dtype);
   }
+  const proto::WorkerMessage request =
+      first_request(joining, bytes, version_of_job(joining, tensors_, optimizer_));
   for (;;) {
     std::optional<Error> why;
     bool any_reachable = false;
     for (const std::string& box : boxes) {
       joining.box = box;
       bool is_reachable = false;
-      auto map = ask_box(joining, addresses_, bytes, end_ns, leaving_, is_reachable);
+      auto map = ask_box(joining, addresses_, request, end_ns, leaving_, is_reachable);
       if (map && is_sane(*map)) {
         if (map->boxes_size() > 0) joining.boxes = boxes;  // a box without a cluster lists none
         return map;

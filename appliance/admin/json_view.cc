@@ -239,6 +239,7 @@ std::string boxes_json(const ClusterView& cluster) {
                      {"drain_obstacle", has_duty ? duty->second.drain_obstacle : ""},
                      {"version", box.version},
                      {"protocol_version", box.protocol_version},
+                     {"protocol_version_min", box.protocol_version_min},
                      {"incarnation", box.incarnation}});
   }
   const auto& leader = cluster.leader;

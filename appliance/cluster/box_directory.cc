@@ -23,7 +23,7 @@ BoxDirectory::BoxDirectory(boost::asio::io_context& context, Store& store, const
       log_(std::move(log)),
       boxes_(context, store, kBoxes,
              [this] {
-               for (const BoxRecord& box : boxes()) last_addresses_[box.name] = box.control;
+               for (const BoxRecord& box : boxes()) last_records_[box.name] = box;
              }),
       registration_(
           context, store, kBoxes + self.name, [this] { return to_text(self_); },
@@ -70,9 +70,9 @@ std::vector<BoxRecord> BoxDirectory::boxes() const {
   return boxes;
 }
 
-std::string BoxDirectory::last_address(const std::string& box) const {
-  const auto found = last_addresses_.find(box);
-  return found == last_addresses_.end() ? "" : found->second;
+const BoxRecord* BoxDirectory::last_record(const std::string& box) const {
+  const auto found = last_records_.find(box);
+  return found == last_records_.end() ? nullptr : &found->second;
 }
 
 std::optional<Leader> BoxDirectory::leader() const {

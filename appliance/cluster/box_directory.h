@@ -23,10 +23,9 @@ class BoxDirectory {
   void on_session();
 
   std::vector<BoxRecord> boxes() const;  // as last seen in the store, sorted by name
-  // The control address of a box: as last seen in the store, also after its lease has ended. A box
-  // whose lease ended may still run, for example because it was short of processor time. Empty if
-  // the box was never seen.
-  std::string last_address(const std::string& box) const;
+  // A box as last seen in the store, also after its lease has ended. A box whose lease ended may
+  // still run, for example because it was short of processor time. Null if it was never seen.
+  const BoxRecord* last_record(const std::string& box) const;
   std::optional<Leader> leader() const;  // as last seen in the store
   bool leads() const { return lead_.held(); }
   // The condition that every write reserved for the leader must carry.
@@ -41,7 +40,7 @@ class BoxDirectory {
   bool was_registered_ = false;
   bool had_lead_ = false;
   std::string rival_;  // incarnation of another box that holds this box's name; empty: none
-  std::map<std::string, std::string> last_addresses_;  // by box
+  std::map<std::string, BoxRecord> last_records_;  // by name
   Mirror boxes_;
   Claim registration_;
   Claim lead_;

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "nic/wire/control_versions.h"
+
 namespace pbox::cluster {
 namespace {
 
@@ -20,6 +22,12 @@ void take(const Json& object, const char* key, T& value) {
 
 }  // namespace
 
+bool BoxRecord::can_serve(uint32_t version) const {
+  if (protocol_version == 0) return true;
+  const wire::VersionRange range{protocol_version_min, protocol_version};
+  return protocol_version >= version && wire::common_version(range, {}).has_value();
+}
+
 std::string to_text(const BoxRecord& record) {
   const Json object = {{"control", record.control},
                        {"data", record.data},
@@ -27,6 +35,7 @@ std::string to_text(const BoxRecord& record) {
                        {"job_memory_bytes", record.job_memory_bytes},
                        {"version", record.version},
                        {"protocol_version", record.protocol_version},
+                       {"protocol_version_min", record.protocol_version_min},
                        {"incarnation", record.incarnation}};
   return object.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -41,6 +50,9 @@ BoxRecord from_text(const std::string& name, const std::string& text) {
   take(object, "job_memory_bytes", record.job_memory_bytes);
   take(object, "version", record.version);
   take(object, "protocol_version", record.protocol_version);
+  // A box that states only one talks only that one.
+  record.protocol_version_min = record.protocol_version;
+  take(object, "protocol_version_min", record.protocol_version_min);
   take(object, "incarnation", record.incarnation);
   if (const auto data = object.find("data"); data != object.end() && data->is_array()) {
     for (const Json& address : *data) {

@@ -15,9 +15,15 @@ struct BoxRecord {
   uint64_t capacity_bytes_per_s = 0;   // sum over all its NICs; 0: unknown
   uint64_t job_memory_bytes = 0;       // memory available to jobs
   std::string version = {};            // software version
-  uint32_t protocol_version = 0;       // version of its control protocol
-  std::string incarnation = {};        // unique to each start of each box
+  // The control protocols that it talks, from the oldest to the newest; 0: unknown.
+  uint32_t protocol_version = 0;
+  uint32_t protocol_version_min = 0;
+  std::string incarnation = {};  // unique to each start of each box
   bool operator==(const BoxRecord&) const = default;
+
+  // Returns whether this release's boxes and the box talk with each other, and whether the box
+  // talks `version` or a newer one.
+  bool can_serve(uint32_t version) const;
 };
 
 // A box's assignment under the part maps of all jobs.

@@ -7,7 +7,7 @@
 
 #include "appliance/cluster/ask_box.h"
 #include "base/check.h"
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 
 namespace pbox::cluster {
 namespace {
@@ -30,7 +30,8 @@ void BoxReports::ask(const std::vector<BoxRecord>& boxes, std::function<void()> 
     rounds_.push_back(std::move(round));
   }
   proto::WorkerMessage question;
-  question.mutable_ask_report()->set_protocol_version(wire::kControlProtocolVersion);
+  question.mutable_ask_report();
+  wire::state_versions(question);
   for (const BoxRecord& box : boxes) {
     if (!asked_.insert(box.name).second) continue;
     ask_box(context_, box.control, question, kTimeout,

@@ -60,7 +60,8 @@ std::string to_text(const PartMap& map) {
               {"is_over", map.is_over},
               {"boxes", map.boxes},
               {"avoided", map.avoided},
-              {"part_memory_bytes", map.part_memory_bytes}}
+              {"part_memory_bytes", map.part_memory_bytes},
+              {"protocol_version", map.protocol_version}}
       .dump();
 }
 
@@ -84,8 +85,13 @@ std::optional<PartMap> part_map_from_text(const std::string& text) {
   };
   map.may_move = is_true("may_move");
   map.is_over = is_true("is_over");
-  const auto memory = object.find("part_memory_bytes");
-  if (memory != object.end() && memory->is_number_unsigned()) map.part_memory_bytes = *memory;
+  const auto number = [&](const char* name) -> uint64_t {
+    const auto field = object.find(name);
+    return field != object.end() && field->is_number_unsigned() ? field->get<uint64_t>() : 0;
+  };
+  map.part_memory_bytes = number("part_memory_bytes");
+  map.protocol_version =
+      static_cast<uint32_t>(std::min<uint64_t>(number("protocol_version"), UINT32_MAX));
   for (const Json& box : *boxes) {
     if (!box.is_string()) return std::nullopt;
     map.boxes.push_back(box);

@@ -23,6 +23,9 @@ struct PartMap {
   std::map<std::string, uint64_t> avoided = {};
   // Memory of the largest part, as measured by a box that runs one; 0: no part has run yet.
   uint64_t part_memory_bytes = 0;
+  // The oldest control protocol with every field that the job uses; 0: any. Parts go only to boxes
+  // that talk it.
+  uint32_t protocol_version = 0;
   bool operator==(const PartMap&) const = default;
 
   bool avoids(const std::string& box, uint64_t unix_s) const {

@@ -181,6 +181,7 @@ std::vector<proto::PartPlace> PartMaps::backup_candidates(const std::string& job
   std::vector<proto::PartPlace> places;
   for (const BoxRecord& box : options_.box_directory().boxes()) {
     if (box.name == options_.self || is_draining(box.name)) continue;
+    if (const PartMap* map = find(job); !box.can_serve(map ? map->protocol_version : 0)) continue;
     places.emplace_back().set_box(box.name);
     places.back().set_address(box.control);
   }
@@ -193,9 +194,9 @@ std::vector<proto::PartPlace> PartMaps::backup_candidates(const std::string& job
 // one that has a part's state.
 void PartMaps::ask_box(const std::string& box, const proto::WorkerMessage& question,
                        BoxAnswer done) {
-  const std::string address = options_.box_directory().last_address(box);
-  if (address.empty()) return done(unavailable("box " + box + " was never registered"));
-  cluster::ask_box(context_, address, question, kAnswerTimeout,
+  const BoxRecord* record = options_.box_directory().last_record(box);
+  if (record == nullptr) return done(unavailable("box " + box + " was never registered"));
+  cluster::ask_box(context_, record->control, question, kAnswerTimeout,
                    [this, alive = alive_, done = std::move(done)](auto answer) {
                      if (!*alive) return;
                      done(std::move(answer));
@@ -236,18 +237,21 @@ void PartMaps::make(const proto::AskPartMap& question) {
   if (old != nullptr && can_be_reused(*old, question)) {
     PartMap reused = *old;
     reused.may_move = question.may_move();
+    reused.protocol_version = question.job_version();
     reused.is_over = false;
     reused.avoided.clear();
     return change(job, reused, [] {});
   }
-  auto boxes = candidates(job, "");
+  auto boxes = candidates(job, "", question.job_version());
   if (boxes.empty()) {
     return answer_all(
         job,
-        unavailable("no box takes parts of a new job: none is registered, or all of them drain"));
+        unavailable("no box takes parts of a new job: none is registered, or all of them drain" +
+                    boxes_too_old(question.job_version())));
   }
   PartMap map = make_part_map(question.bytes(), options_.chunk_bytes(), std::move(boxes));
   map.may_move = question.may_move();
+  map.protocol_version = question.job_version();
   change(job, map, [this, job, parts = map.boxes.size()] {
     options_.log(BoxDirectory::Severity::kInfo, "job_planned",
                  "job '" + job + "' is divided into " + std::to_string(parts) + " parts");
@@ -291,11 +295,12 @@ void PartMaps::reassign_now(const std::string& job, const std::string& box, cons
   if (map == nullptr) {
     return answer_all(job, unavailable("the part map of job '" + job + "' no longer exists"));
   }
-  const auto boxes = candidates(job, box, map);
+  const auto boxes = candidates(job, box, map->protocol_version, map);
   if (boxes.empty()) {
     return answer_all(
-        job, unavailable("box " + box + " has parts of job '" + job + "' and cannot be reached (" +
-                         why + "), and no other box is available"));
+        job,
+        unavailable("box " + box + " has parts of job '" + job + "' and cannot be reached (" + why +
+                    "), and no other box is available" + boxes_too_old(map->protocol_version)));
   }
   PartMap changed = reassign_parts(*map, box, boxes);
   const auto stay = std::count(changed.boxes.begin(), changed.boxes.end(), box);
@@ -303,7 +308,8 @@ void PartMaps::reassign_now(const std::string& job, const std::string& box, cons
   if (stay > 0) {
     obstacle = std::to_string(stay) + " parts of job '" + job + "' stay on box " + box +
                ": no other box has room for them (each takes " +
-               std::to_string(map->memory_per_part()) + " bytes or more)";
+               std::to_string(map->memory_per_part()) + " bytes or more)" +
+               boxes_too_old(map->protocol_version);
   }
   if (is_draining(box)) state_drain_obstacle(box, job, obstacle);
   if (changed.boxes == map->boxes) return answer_all(job, unavailable(obstacle));

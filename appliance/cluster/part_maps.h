@@ -97,6 +97,8 @@ class PartMaps : public control::PartDirectory {
   // none.
   const std::map<std::string, PartMap>& maps() const { return maps_; }
   int64_t revision(const std::string& job) const;
+  // Returns false if the box is of a release that cannot serve the job.
+  bool can_serve(const std::string& box, const PartMap& map) const;
   // Returns nullopt if every box has room for the parts that `map` gives it and the job's present
   // map does not; else says which box has not.
   std::optional<std::string> lacks_room(const std::string& job, const PartMap& map) const;
@@ -121,8 +123,11 @@ class PartMaps : public control::PartDirectory {
   const PartMap* find(const std::string& job) const;
   // With `job_map`, boxes that the job avoids and boxes that do not answer are returned only if
   // there are no others. `job`: the job that they would get parts of.
+  // Boxes of a release that does not have the control protocol `version` are never returned.
   std::vector<CandidateBox> candidates(const std::string& job, const std::string& excluded,
-                                       const PartMap* job_map = nullptr) const;
+                                       uint32_t version, const PartMap* job_map = nullptr) const;
+  // Returns "" or, for an error, the registered boxes whose release keeps them from serving a job.
+  std::string boxes_too_old(uint32_t version) const;
   CandidateBox candidate(const BoxRecord& record, const std::string& job) const;
   bool can_be_reused(const PartMap& map, const proto::AskPartMap& question) const;
   // Calls `then` once the other boxes have reported how much room they have.

@@ -33,8 +33,23 @@ CandidateBox PartMaps::candidate(const BoxRecord& record, const std::string& job
   return box;
 }
 
+bool PartMaps::can_serve(const std::string& box, const PartMap& map) const {
+  const BoxRecord* record = options_.box_directory().last_record(box);
+  return record == nullptr || record->can_serve(map.protocol_version);
+}
+
+std::string PartMaps::boxes_too_old(uint32_t version) const {
+  std::string text;
+  for (const BoxRecord& box : options_.box_directory().boxes()) {
+    if (box.can_serve(version)) continue;
+    text += (text.empty() ? "; not counted because of their release: " : ", ") + box.name + " (" +
+            box.version + ", control protocol " + std::to_string(box.protocol_version) + ")";
+  }
+  return text;
+}
+
 std::vector<CandidateBox> PartMaps::candidates(const std::string& job, const std::string& excluded,
-                                               const PartMap* job_map) const {
+                                               uint32_t version, const PartMap* job_map) const {
   std::vector<PartMap> maps;
   for (const auto& [name, map] : maps_) {
     if (!map.is_over) maps.push_back(map);
@@ -44,6 +59,7 @@ std::vector<CandidateBox> PartMaps::candidates(const std::string& job, const std
   size_t wanted = 0;  // boxes at the front of `boxes` that answer and are not avoided
   for (const BoxRecord& record : options_.box_directory().boxes()) {
     if (record.name == excluded || is_draining(record.name)) continue;
+    if (!record.can_serve(version)) continue;
     const auto found = bytes.find(record.name);
     boxes.push_back(candidate(record, job));
     boxes.back().bytes = found == bytes.end() ? 0 : found->second;
@@ -67,7 +83,7 @@ bool PartMaps::can_be_reused(const PartMap& map, const proto::AskPartMap& questi
   if (!map.is_over || map.bytes != question.bytes()) return false;
   std::map<std::string, uint64_t> wanted;
   for (const std::string& box : map.boxes) ++wanted[box];
-  const auto boxes = candidates(question.job(), "");
+  const auto boxes = candidates(question.job(), "", question.job_version());
   return std::all_of(wanted.begin(), wanted.end(), [&](const auto& entry) {
     return std::any_of(boxes.begin(), boxes.end(), [&](const CandidateBox& box) {
       return box.name == entry.first && parts_that_fit(map, box) >= entry.second;
@@ -99,7 +115,7 @@ void PartMaps::hand_back_now(const std::string& job, uint32_t part) {
   if (!is_here) {
     return answer_all(job, unavailable("the part map of job '" + job + "' was changed meanwhile"));
   }
-  auto boxes = candidates(job, options_.self, map);
+  auto boxes = candidates(job, options_.self, map->protocol_version, map);
   std::erase_if(boxes, [&](const CandidateBox& box) {
     return map->avoids(box.name, unix_seconds()) || reports_.is_silent(box.name);
   });

@@ -64,7 +64,15 @@ void PartMaps::evacuate_boxes() {
     if (erased > 0) publish_drain_obstacle(box);
   }
   for (const auto& [job, box] : leaving) {
-    if (waiting_.contains(job) || candidates(job, box).empty()) continue;
+    if (waiting_.contains(job)) continue;
+    const uint32_t version = maps_.at(job).protocol_version;
+    if (candidates(job, box, version).empty()) {
+      if (!is_draining(box)) continue;
+      state_drain_obstacle(box, job,
+                           "job '" + job + "' stays on box " + box +
+                               ": no other box takes its parts" + boxes_too_old(version));
+      continue;
+    }
     // Parts without room elsewhere are tried again only when the boxes have reported again.
     const bool is_stuck = obstacles_.contains(box) && obstacles_[box].contains(job);
     if (is_stuck && ticks_ % kReportTicks != 0) continue;
@@ -111,6 +119,7 @@ void PartMaps::update_running_jobs() {
     if (!is_here && ended_.contains(job)) changed.is_over = true;
     if (const auto running = options_.running(job)) {
       changed.may_move = running->may_move;
+      changed.protocol_version = running->protocol_version;
       changed.part_memory_bytes = std::max(map.part_memory_bytes, running->part_memory_bytes);
     }
     if (!(changed == map)) correct(job, changed);

@@ -4,22 +4,12 @@
 
 #include "appliance/control/part_memory.h"
 #include "appliance/control/sync_spec.h"
+#include "appliance/control/version_checks.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "nic/wire/control_frame.h"
 
 namespace pbox::control {
 namespace {
-
-// Makes text from an unknown peer safe for a log: printable ASCII of at most 64 bytes.
-std::string printable(std::string text) {
-  constexpr size_t kBytesMax = 64;
-  if (text.size() > kBytesMax) text.resize(kBytesMax);
-  for (char& character : text) {
-    if (character < ' ' || character > '~') character = '?';
-  }
-  return text;
-}
 
 std::string rank_of(const proto::Join& join) {
   return "rank " + std::to_string(join.rank()) + " of job '" + join.job() + "'";
@@ -39,20 +29,14 @@ bool same_process(const Member& member, const proto::Join& join) {
 
 }  // namespace
 
-Status check_protocol_version(uint32_t protocol_version, const std::string& software) {
-  if (protocol_version == wire::kControlProtocolVersion) return ok_status();
-  return Error{ErrorCode::kVersionMismatch,
-               "this worker (" + printable(software) + ") speaks control protocol " +
-                   std::to_string(protocol_version) + ", the box speaks " +
-                   std::to_string(wire::kControlProtocolVersion) +
-                   "; use the libpbox of the box's release"};
-}
-
-Result<Job*> JobAdmission::admit(const proto::Join& join) {
-  const Status speaks = check_protocol_version(join.protocol_version(), join.software());
-  if (!speaks) return speaks.error();
+Result<Job*> JobAdmission::admit(const proto::WorkerMessage& message) {
+  const proto::Join& join = message.join();
   auto spec = parse_join(join, context_.options.job_limits);
   if (!spec) return spec.error();
+  for (const wire::AddedField* field :
+       wire::used_fields(message, 0, context_.options.added_fields)) {
+    if (field->scope == wire::AddedField::Scope::kJob) spec->added_fields.push_back(field);
+  }
   spec->relayed = abilities_.has_upstream && !spec->is_backup;
   if (const Status status = check_abilities(*spec); !status) return status.error();
   Job* job = context_.jobs.find(key_of(*spec));
@@ -64,6 +48,8 @@ Result<Job*> JobAdmission::admit(const proto::Join& join) {
     job = nullptr;
   }
   if (job == nullptr) return make_job(join, std::move(*spec));
+  const Status alike = check_versions_of_ranks(*job, message, context_.options.added_fields);
+  if (!alike) return alike.error();
   if (const Status status = check_member(*job, *spec, join); !status) return status.error();
   return job;
 }

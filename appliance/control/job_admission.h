@@ -11,10 +11,6 @@
 
 namespace pbox::control {
 
-// kVersionMismatch unless the peer speaks this box's control protocol. `software`: what the peer
-// says about itself.
-Status check_protocol_version(uint32_t protocol_version, const std::string& software);
-
 class JobAdmission {
  public:
   // Abilities of this box that its options do not name.
@@ -33,10 +29,10 @@ class JobAdmission {
         owner_(owner),
         abilities_(abilities) {}
 
-  // Returns the job that the worker may join, which is new for its first rank. The error says why
-  // the worker may not join. If all ranks of a running job are lost and a new run begins, the old
-  // job fails here.
-  Result<Job*> admit(const proto::Join& join);
+  // Returns the job that the worker of this JOIN may join, which is new for its first rank. The
+  // error says why the worker may not join. If all ranks of a running job are lost and a new run
+  // begins, the old job fails here.
+  Result<Job*> admit(const proto::WorkerMessage& message);
 
  private:
   Status check_abilities(const JobSpec& spec) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "appliance/control/version_checks.h"
 #include "base/check.h"
 #include "base/clock.h"
 
@@ -20,8 +21,21 @@ proto::BoxMessage data_addresses(const PipelineHost& host) {
     addresses.insert(host.info(index).address);
   }
   proto::BoxMessage message;
-  for (const auto& address : addresses) message.mutable_data_addresses()->add_addresses(address);
+  proto::DataAddresses& answer = *message.mutable_data_addresses();
+  for (const auto& address : addresses) answer.add_addresses(address);
+  const wire::VersionRange versions;
+  answer.set_oldest_version(versions.oldest);
+  answer.set_newest_version(versions.newest);
   return message;
+}
+
+void refuse_version(RegistryContext& context, ConnectionId id, const std::string& peer,
+                    const proto::WorkerMessage& message, const Error& why) {
+  if (message.has_join() || message.has_ask_part_map()) ++context.totals.joins_refused;
+  if (message.has_join()) {
+    context.note(Severity::kWarning, "join_refused", peer + ": " + why.message);
+  }
+  context.connections.refuse(id, why);
 }
 
 }  // namespace
@@ -63,7 +77,10 @@ void JobRegistry::on_message(ConnectionId id, const std::string& body, uint64_t 
              "a message was received that is not a PBox control message; check that this is the "
              "intended port"});
   }
-  if (message.has_join()) return on_join(id, *connection, message.join());
+  if (const Status speaks = check_versions(message, context_.options.added_fields); !speaks) {
+    return refuse_version(context_, id, connection->peer, message, speaks.error());
+  }
+  if (message.has_join()) return on_join(id, *connection, message);
   if (answer_box(id, message)) return;
   if (connection->job == nullptr) {
     return context_.connections.refuse(
@@ -96,12 +113,9 @@ bool JobRegistry::answer_box(ConnectionId id, const proto::WorkerMessage& messag
   } else if (message.has_ask_step()) {
     verdicts_.on_report(id, message.ask_step());
   } else if (message.has_ask_report()) {
-    const uint32_t version = message.ask_report().protocol_version();
-    const Status speaks = check_protocol_version(version, "another box");
     proto::BoxMessage answer;
     *answer.mutable_report() = report();
-    if (speaks) context_.connections.send(id, std::move(answer));
-    if (!speaks) context_.connections.refuse(id, speaks.error());
+    context_.connections.send(id, std::move(answer));
   } else {
     return false;
   }
@@ -110,12 +124,6 @@ bool JobRegistry::answer_box(ConnectionId id, const proto::WorkerMessage& messag
 
 // The answer may need the cluster's store, or a question to a box that may be lost.
 void JobRegistry::on_ask_part_map(ConnectionId id, const proto::AskPartMap& question) {
-  if (const Status speaks =
-          check_protocol_version(question.protocol_version(), question.software());
-      !speaks) {
-    ++context_.totals.joins_refused;
-    return context_.connections.refuse(id, speaks.error());
-  }
   // The name becomes a key of the cluster's store.
   if (const Status valid = check_job_name(question.job()); !valid) {
     ++context_.totals.joins_refused;
@@ -134,10 +142,6 @@ void JobRegistry::on_ask_part_map(ConnectionId id, const proto::AskPartMap& ques
 // The box that asks has all ranks of the part, so the part is over here, whatever this box
 // believes.
 void JobRegistry::on_ask_state(ConnectionId id, const proto::AskState& question) {
-  if (const Status speaks = check_protocol_version(question.protocol_version(), "another box");
-      !speaks) {
-    return context_.connections.refuse(id, speaks.error());
-  }
   Job* job = context_.jobs.find({question.job(), question.part()});
   const bool is_copy = question.is_backup();
   const bool is_meant = job != nullptr && job->running() && job->spec().is_backup == is_copy &&
@@ -158,10 +162,6 @@ void JobRegistry::on_ask_state(ConnectionId id, const proto::AskState& question)
 }
 
 void JobRegistry::on_ask_cut(ConnectionId id, const proto::AskCut& question) {
-  if (const Status speaks = check_protocol_version(question.protocol_version(), "another box");
-      !speaks) {
-    return context_.connections.refuse(id, speaks.error());
-  }
   auto progress = snapshots_.take_cut(question);
   if (!progress) return context_.connections.refuse(id, progress.error());
   proto::BoxMessage answer;
@@ -191,6 +191,9 @@ std::optional<RunningParts> JobRegistry::running(const std::string& name) const 
     if (!job->running() || job->spec().is_backup) continue;
     if (!running) running.emplace();
     running->may_move = job->spec().may_move();
+    for (const wire::AddedField* field : job->spec().added_fields) {
+      running->protocol_version = std::max(running->protocol_version, field->since);
+    }
     running->part_memory_bytes = std::max(running->part_memory_bytes, job->footprint());
   }
   return running;

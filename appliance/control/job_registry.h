@@ -131,9 +131,10 @@ class JobRegistry : private JobOwner {
   void keep_copy(Job& job);
 
   // job_registry_members.cc: ranks that come, go and come back.
-  void on_join(ConnectionId id, Connection& connection, const proto::Join& join);
+  void on_join(ConnectionId id, Connection& connection, const proto::WorkerMessage& message);
   Result<std::optional<proto::PartPlace>> other_owner(const proto::Join& join) const;
-  void admit_member(ConnectionId id, const Connection& connection, const proto::Join& join);
+  void admit_member(ConnectionId id, const Connection& connection,
+                    const proto::WorkerMessage& message);
   void on_rounds(ConnectionId id, const Connection& connection, const proto::RoundMap& rounds);
   void readmit(Job& job, uint32_t rank);
   bool can_go_on_without_missing(const Job& job) const;

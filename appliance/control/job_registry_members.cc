@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "appliance/control/job_registry.h"
+#include "appliance/control/version_checks.h"
 #include "base/check.h"
 #include "base/clock.h"
 
@@ -43,7 +44,11 @@ bool needs_others_copies(const Job& job, uint32_t rank, PipelineHost& host) {
 }
 
 // Describes the member as its JOIN does. A worker that resumes states its former session too.
-void describe_member(Member& member, const proto::Join& join, uint64_t barrier_released) {
+void describe_member(Member& member, const proto::WorkerMessage& message,
+                     uint64_t barrier_released) {
+  const proto::Join& join = message.join();
+  member.software = printable(join.software());
+  member.protocol_version = session_version(message);
   member.path_mtu = join.path_mtu();
   member.incarnation = join.incarnation();
   member.reads_by_staleness.clear();
@@ -85,14 +90,16 @@ std::string no_majority(const Job& job, bool can_go_on) {
 
 }  // namespace
 
-void JobRegistry::on_join(ConnectionId id, Connection& connection, const proto::Join& join) {
+void JobRegistry::on_join(ConnectionId id, Connection& connection,
+                          const proto::WorkerMessage& message) {
+  const proto::Join& join = message.join();
   if (is_shutting_down_) return context_.connections.close(id);  // the worker tries another box
   auto job = Result<Job*>(
       Error{ErrorCode::kAlreadyExists, "this connection has joined already; open another one"});
   if (connection.job == nullptr) {
     const auto place = other_owner(join);
     if (place && *place) return context_.connections.redirect(id, **place);
-    job = place ? admission_.admit(join) : place.error();
+    job = place ? admission_.admit(message) : place.error();
     const bool has_no_room = place && !job && job.error().code == ErrorCode::kResourceExhausted;
     if (has_no_room && !join.is_backup() && parts_.hand_back(join.job(), join.part())) {
       job = Error{ErrorCode::kUnavailable, job.error().message +
@@ -108,7 +115,7 @@ void JobRegistry::on_join(ConnectionId id, Connection& connection, const proto::
   PBOX_CHECK(*job != nullptr);
   connection.job = *job;
   connection.rank = join.rank();
-  admit_member(id, connection, join);
+  admit_member(id, connection, message);
 }
 
 // Returns the box that has the part; nothing if this box may have it. Backup copies stay here.
@@ -118,7 +125,8 @@ Result<std::optional<proto::PartPlace>> JobRegistry::other_owner(const proto::Jo
 }
 
 void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
-                               const proto::Join& join) {
+                               const proto::WorkerMessage& message) {
+  const proto::Join& join = message.join();
   Job& job = *connection.job;
   PBOX_CHECK(join.rank() < job.members().size());  // parse_join() has refused others
   Member& member = job.members()[join.rank()];
@@ -128,13 +136,17 @@ void JobRegistry::admit_member(ConnectionId id, const Connection& connection,
   member.connection = id;
   member.peer = connection.peer;
   member.ipv6 = connection.endpoint.ipv6;
+  describe_member(member, message, job.barrier_released());
   member.known_host.reset();
-  if (context_.options.checks_addresses) member.known_host = connection.endpoint;
-  describe_member(member, join, job.barrier_released());
+  // Workers of older releases know no challenges.
+  if (context_.options.checks_addresses && member.protocol_version >= wire::kChallengeVersion) {
+    member.known_host = connection.endpoint;
+  }
   context_.note(Severity::kDebug, "worker_joined",
                 "job '" + join.job() + "': rank " + std::to_string(join.rank()) + " of " +
                     std::to_string(join.world_size()) + " (" + member.peer + ", path MTU " +
-                    std::to_string(join.path_mtu()) + ")" +
+                    std::to_string(join.path_mtu()) + "), " + member.software +
+                    " with control protocol " + std::to_string(member.protocol_version) +
                     (join.resumes() ? ", resumes from epoch " + std::to_string(join.epoch()) : ""),
                 join.job());
   if (job.running()) return readmit(job, join.rank());

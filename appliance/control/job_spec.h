@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "nic/wire/control.pb.h"
+#include "nic/wire/control_versions.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
 #include "pipeline/job_shard.h"
@@ -74,6 +75,8 @@ struct JobSpec {
   uint32_t replicas = 0;
   bool is_backup = false;  // it is such a copy of another box's part; it never moves
   std::vector<TensorSpec> tensors;
+  // Fields of the first rank's JOIN that only newer versions of the control protocol have.
+  std::vector<const wire::AddedField*> added_fields = {};
 
   // False if sums are relayed, because other racks may have consumed results that this one has not.
   bool survives_its_box() const { return recovery == Recovery::kCopy && !relayed; }

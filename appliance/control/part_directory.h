@@ -15,6 +15,7 @@ namespace pbox::control {
 struct RunningParts {
   bool may_move = false;           // they could continue on another box
   uint64_t part_memory_bytes = 0;  // memory of the largest of them
+  uint32_t protocol_version = 0;   // the oldest that has every field which the job uses; 0: any
 };
 
 class PartDirectory {

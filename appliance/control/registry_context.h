@@ -13,6 +13,7 @@
 #include "base/entropy.h"
 #include "base/limits.h"
 #include "base/rng.h"
+#include "nic/wire/control_versions.h"
 
 namespace pbox::control {
 
@@ -31,6 +32,7 @@ struct RegistryOptions {
   uint32_t window_bytes = 0;  // upper bound per worker and pipeline; 0 means 1 MiB
   bool payload_crc = false;
   uint64_t snapshot_every_ns = 0;  // 0: only when an operator asks
+  wire::AddedFields added_fields = wire::added_fields();
   // A worker must prove that it can be reached at an address on another host than its control
   // connection's. Not needed where packets come through a queue pair of their own (RDMA).
   bool checks_addresses = true;

@@ -35,7 +35,9 @@ struct Member {
   enum class State { kAbsent, kJoined, kLost, kLeft, kExcluded };
   State state = State::kAbsent;
   ConnectionId connection = 0;
-  std::string peer;  // address of the control connection
+  std::string peer;               // address of the control connection
+  std::string software;           // name and version, as the worker states them
+  uint32_t protocol_version = 0;  // the session's; valid once the rank has joined
   uint32_t path_mtu = 0;
   bool ipv6 = false;
   std::optional<nic::Endpoint> known_host = {};  // as in pipeline::SessionSpec

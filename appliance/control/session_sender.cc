@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "nic/socket/receive_room.h"
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 
 namespace pbox::control {
 namespace {
@@ -108,7 +108,8 @@ proto::BoxMessage SessionSender::session_for(const Job& job, uint32_t rank, bool
   const RegistryOptions& options = context_.options;
   proto::BoxMessage message;
   proto::Session& session = *message.mutable_session();
-  session.set_protocol_version(wire::kControlProtocolVersion);
+  PBOX_CHECK(job.members()[rank].protocol_version != 0);  // only a rank that has joined
+  session.set_protocol_version(job.members()[rank].protocol_version);
   session.set_box(options.box_name);
   session.set_payload_crc(options.payload_crc);
   session.set_heartbeat_interval_ms(options.heartbeat_interval_ms);

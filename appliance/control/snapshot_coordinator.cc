@@ -6,7 +6,7 @@
 
 #include "appliance/control/sync_spec.h"
 #include "base/clock.h"
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 
 namespace pbox::control {
 namespace {
@@ -94,12 +94,12 @@ Status SnapshotCoordinator::begin(const std::string& name, uint64_t timeout_ns) 
     if (box.empty()) return done(take_cut(question));
     proto::WorkerMessage message;
     *message.mutable_ask_cut() = question;
+    wire::state_versions(message);
     parts_.ask_box(box, message, [done](const auto& answer) { done(progress_in(answer)); });
   };
   const auto ask_part_map = [this, alive, name](const PartDirectory::Answer& done) {
     if (alive.expired()) return;
     proto::AskPartMap question;
-    question.set_protocol_version(wire::kControlProtocolVersion);
     question.set_job(name);
     parts_.ask(question, done);
   };

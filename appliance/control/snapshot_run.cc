@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "nic/wire/control_frame.h"
 #include "nic/wire/header.h"
 
 namespace pbox::control {
@@ -150,7 +149,6 @@ void SnapshotRun::ask_all() {
 void SnapshotRun::ask(uint32_t part) {
   PBOX_CHECK(part < parts_.size() && number_ != 0);
   proto::AskCut question;
-  question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_job(job_);
   question.set_part(part);
   if (state_ == State::kCutting) {
@@ -264,7 +262,6 @@ void SnapshotRun::release_cuts() {
   if (number_ == 0) return;
   for (uint32_t part = 0; part < parts_.size(); ++part) {
     proto::AskCut question;
-    question.set_protocol_version(wire::kControlProtocolVersion);
     question.set_job(job_);
     question.set_part(part);
     question.set_snapshot(number_);

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 
 namespace pbox::control {
 namespace {
@@ -138,11 +138,11 @@ void StateHandover::ask(const Job& job, StateTransfer& transfer) {
   PBOX_CHECK(!transfer.is_over && !transfer.box.empty());
   proto::WorkerMessage message;
   proto::AskState& question = *message.mutable_ask_state();
-  question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_job(transfer.job);
   question.set_part(transfer.part);
   question.set_is_backup(transfer.is_backup);
   transfer.state.describe(question);
+  wire::state_versions(message);
   const uint64_t number = context_.next_question();
   transfer.number = number;
   transfer.answer_due_ns = context_.now_ns + answer_time_ns(transfer.next);
@@ -267,12 +267,12 @@ void StateHandover::release_previous_owner(const Job& job) {
 void StateHandover::acknowledge_handover(const StateSource& source) {
   proto::WorkerMessage message;
   proto::AskState& question = *message.mutable_ask_state();
-  question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_job(source.job);
   question.set_part(source.part);
   question.set_is_backup(source.is_backup);
   question.set_epoch(source.epoch);
   question.set_taken(true);
+  wire::state_versions(message);
   // If the message is lost, the other box drops the state when its time is over.
   parts_.ask_box(source.box, message, [](const auto&) {});
 }

@@ -6,7 +6,7 @@
 
 #include "appliance/control/job_admission.h"
 #include "base/check.h"
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 
 namespace pbox::control {
 namespace {
@@ -136,13 +136,13 @@ void StepVerdicts::ask_other_box(const Job& job) {
   if (!place || !*place) return;
   proto::WorkerMessage message;
   proto::AskStep& question = *message.mutable_ask_step();
-  question.set_protocol_version(wire::kControlProtocolVersion);
   question.set_job(spec.name);
   question.set_deciding_part(spec.deciding_part());
   question.set_part(spec.part);
   question.set_epoch(progress.promised_epoch);
   question.set_round(progress.report->round);
   question.set_squares(progress.report->squares);
+  wire::state_versions(message);
   progress.is_asking = true;
   parts_.ask_box((*place)->box(), message,
                  [this, alive = std::weak_ptr(context_.alive), part = key_of(spec),
@@ -169,10 +169,6 @@ void StepVerdicts::on_answer(const JobKey& part, const Result<proto::BoxMessage>
 }
 
 void StepVerdicts::on_report(ConnectionId id, const proto::AskStep& question) {
-  if (const Status speaks = check_protocol_version(question.protocol_version(), "another box");
-      !speaks) {
-    return context_.connections.refuse(id, speaks.error());
-  }
   Job* deciding = context_.jobs.find({question.job(), question.deciding_part()});
   if (deciding == nullptr || !deciding->running() || !deciding->spec().needs_verdicts()) {
     return context_.connections.refuse(

@@ -11,7 +11,6 @@
 
 namespace pbox::wire {
 
-inline constexpr uint32_t kControlProtocolVersion = 2;
 inline constexpr size_t kControlLengthBytes = 4;
 
 // Returns the message with its length in front, or kResourceExhausted if it is longer than

@@ -104,6 +104,8 @@ static_assert(sizeof(PullPayload) == 8);
 struct Challenge {
   uint64_t number = 0;  // never 0
 };
+// The first version of the control protocol whose workers know it.
+inline constexpr uint32_t kChallengeVersion = 3;
 static_assert(sizeof(Challenge) <= sizeof(PullPayload));
 
 struct ProvingPullPayload {

@@ -22,6 +22,7 @@
 #include "appliance/control/job_registry.h"
 #include "base/check.h"
 #include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 #include "nic/wire/queue_pair.h"
 #include "pipeline/engine.h"
 #include "tests/fuzz/input.h"

@@ -4,12 +4,14 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -150,6 +152,36 @@ TEST_CASE("a second SIGTERM while draining does not spoil the exit status") {
   daemon.program().signal(SIGTERM);
   daemon.program().signal(SIGTERM);
   CHECK(daemon.program().wait_exit(5'000) == 0);
+}
+
+TEST_CASE("a disk that hangs does not keep the daemon from ending, and the log names it") {
+  std::string folder = std::filesystem::temp_directory_path() / "pbox-hang-XXXXXX";
+  REQUIRE(mkdtemp(folder.data()) != nullptr);
+  // To open this file takes for ever, as on a file server that is away.
+  std::filesystem::create_directories(folder + "/hung/1");
+  REQUIRE(mkfifo((folder + "/hung/1/manifest.json").c_str(), 0600) == 0);
+  {
+    Daemon daemon({"--snapshots.directory=" + folder, "--log.level=debug"});
+    WorkerProcess worker([&](Line&) {
+      const AbiWorker rank(
+          {.box = daemon.control(), .job = "hung", .adjust = [](pbox_options& options) {
+             options.mode = PBOX_MODE_OPTIMIZE;
+             options.restore = "latest";
+           }});
+      rank.tensor("weights", 10);
+      pbox_optimizer_options sgd;
+      pbox_optimizer_options_init(&sgd, PBOX_SGD);
+      rank.must(pbox_set_optimizer(rank.context(), &sgd));
+      rank.join();
+    });
+    REQUIRE(daemon.program().await_errors("worker_joined", kDeadlineMs));
+    daemon.program().signal(SIGTERM);
+    CHECK(daemon.program().wait_exit(kDeadlineMs) == 1);
+    CHECK_THAT(daemon.program().errors(),
+               Contains("exit_forced: the disk of the snapshots ([snapshots] directory = " +
+                        folder + ") did not end within 5 s"));
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("SIGINT ends the daemon like SIGTERM") {

@@ -28,12 +28,15 @@ std::string remedy_for(const Error& error) {
   return "see the box's journal: journalctl -u pboxd";
 }
 
+std::string here() {
+  return "here: PBox " + std::string(pbox::kVersion);
+}
+
 // Reports why there is no session: the server is not a box, has another release, or refuses.
 void explain(const Error& error, const BoxPath& path, Report& report) {
-  const std::string here = "here: PBox " + std::string(pbox::kVersion);
   switch (error.code) {
     case ErrorCode::kVersionMismatch:
-      report.fail("version", error.message, "install one release of PBox on both hosts; " + here);
+      report.fail("version", error.message, "install one release of PBox on both hosts; " + here());
       return;
     case ErrorCode::kTimeout:
       report.fail("version", path.box() + " accepts connections, but does not answer JOIN",
@@ -51,9 +54,7 @@ void explain(const Error& error, const BoxPath& path, Report& report) {
       return;
     default: break;
   }
-  report.ok("version", "a box with control protocol " +
-                           std::to_string(pbox::wire::kControlProtocolVersion) +
-                           ", the same as here");
+  report.ok("version", "a box whose control protocol this release talks; " + here());
   report.fail("join", error.message, remedy_for(error));
 }
 
@@ -64,7 +65,7 @@ std::string kibibytes(uint64_t bytes) {
 void describe(const BoxPath& path, Report& report) {
   const auto& session = path.session;
   report.ok("version", "box '" + session.box() + "', control protocol " +
-                           std::to_string(session.protocol_version()) + ", the same as here");
+                           std::to_string(session.protocol_version()) + "; " + here());
   uint32_t credit_bytes = UINT32_MAX;
   for (const auto& pipeline : session.pipelines()) {
     credit_bytes = std::min(credit_bytes, pipeline.credit_bytes());

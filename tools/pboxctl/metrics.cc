@@ -3,7 +3,7 @@
 #include <sstream>
 
 #include "base/version.h"
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 #include "tools/pboxctl/admin_client.h"
 
 namespace pboxctl {

@@ -66,6 +66,8 @@ DATA_PATH = (
 DATA_PATH_SET_UP = {
     "nic/wire/control_frame.h": "frames messages of the control connection",
     "nic/wire/control_frame.cc": "frames messages of the control connection",
+    "nic/wire/control_versions.h": "compares versions of the control protocol",
+    "nic/wire/control_versions.cc": "compares versions of the control protocol",
     "nic/wire/queue_pair.h": "describes queue pairs to the other side of a control connection",
     "nic/wire/queue_pair.cc": "describes queue pairs to the other side of a control connection",
     "pipeline/observe/flight_image.h": "copies the recorder's ring for a control thread",

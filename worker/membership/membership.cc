@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/version.h"
 
 namespace pbox::worker {
 namespace {
@@ -91,9 +92,16 @@ void Membership::on_message(const proto::BoxMessage& message, uint64_t now_ns) {
   if (is_over()) return;
   heard_ns_ = now_ns;
   has_answered_ = true;
+  if (const std::string* need = wire::unknown_need(message.needs(), options_.added_fields)) {
+    return fail({ErrorCode::kVersionMismatch,
+                 "box " + connected_box_ + " uses " + *need + ", which this libpbox (" + kVersion +
+                     ") does not know; use the libpbox of the box's release"});
+  }
   switch (message.kind_case()) {
     case proto::BoxMessage::kFailure: on_failure(message.failure(), now_ns); return;
-    case proto::BoxMessage::kDataAddresses: on_data_addresses(message.data_addresses()); return;
+    case proto::BoxMessage::kDataAddresses:
+      on_data_addresses(message.data_addresses(), now_ns);
+      return;
     case proto::BoxMessage::kPartMap: on_part_map(message.part_map(), now_ns); return;
     case proto::BoxMessage::kMoved: on_moved(message.moved(), now_ns); return;
     case proto::BoxMessage::kSession: on_session(message.session(), now_ns); return;

@@ -26,6 +26,7 @@
 #include "base/rng.h"
 #include "nic/endpoint.h"
 #include "nic/wire/control.pb.h"
+#include "nic/wire/control_versions.h"
 #include "nic/wire/schedule.h"
 #include "nic/wire/sync.h"
 #include "worker/membership/control_requests.h"
@@ -74,6 +75,7 @@ struct MembershipOptions {
   std::shared_ptr<HeldVerdict> verdict = nullptr;
   uint64_t incarnation = 1;  // identifies this worker; never used by another one
   uint64_t seed = 1;         // seeds the jitter
+  wire::AddedFields added_fields = wire::added_fields();
 };
 
 // Returns whether a session that is lost can be resumed. Otherwise its loss ends the membership.
@@ -112,6 +114,10 @@ struct Action {
 
 // The fields that every request for a job's part map has in common.
 proto::AskPartMap part_map_request(const std::string& job);
+
+// Returns the oldest control protocol that has every field which the job uses.
+uint32_t version_of_job(const MembershipOptions& options, const std::vector<TensorSpec>& tensors,
+                        const proto::Optimizer& optimizer);
 
 // When an answer of the box to a request of a join is overdue.
 uint64_t answer_deadline_ns(const MembershipOptions& options, uint64_t now_ns);
@@ -204,7 +210,7 @@ class Membership {
 
   // membership_join.cc
   void describe_progress(proto::Join& join) const;
-  void on_data_addresses(const proto::DataAddresses& answer);
+  void on_data_addresses(const proto::DataAddresses& answer, uint64_t now_ns);
   void on_session(const proto::Session& session, uint64_t now_ns);
   void on_rounds(const proto::RoundMap& rounds, uint64_t now_ns);
   void ask_transport(uint64_t now_ns);

@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/version.h"
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 #include "worker/membership/membership.h"
 #include "worker/membership/session.h"
 
@@ -34,7 +34,6 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
                                   const proto::Optimizer& optimizer, uint32_t path_mtu) {
   proto::WorkerMessage message;
   proto::Join& join = *message.mutable_join();
-  join.set_protocol_version(wire::kControlProtocolVersion);
   join.set_job(options.job);
   join.set_part(options.part);
   join.set_parts(options.parts);
@@ -76,6 +75,29 @@ proto::WorkerMessage join_message(const MembershipOptions& options,
   return message;
 }
 
+// Checks whether the box knows every field that the JOIN uses. A box of an older release would
+// refuse it without naming the field, or ignore the field.
+Status check_versions(const std::string& box, const proto::DataAddresses& answer,
+                      const proto::WorkerMessage& join, wire::AddedFields fields) {
+  const wire::VersionRange versions = wire::stated_versions(answer);
+  const wire::VersionRange own;
+  const auto common = wire::common_version(versions, own);
+  const std::string peers = "box " + box + " talks control protocol " + wire::to_string(versions) +
+                            ", this libpbox (" + kVersion + ") talks " + wire::to_string(own);
+  if (!common) {
+    return Error{ErrorCode::kVersionMismatch,
+                 peers +
+                     "; upgrade the older of the two: releases whose control protocols follow "
+                     "each other work together"};
+  }
+  const auto lacking = wire::used_fields(join, *common, fields);
+  if (lacking.empty()) return ok_status();
+  return Error{ErrorCode::kVersionMismatch,
+               "job '" + join.join().job() + "' uses " + lacking[0]->name +
+                   ", which control protocol " + std::to_string(lacking[0]->since) +
+                   " has added: " + peers + "; upgrade the box, or do without that option"};
+}
+
 // The next round that each chunk needs, in as many messages as that takes.
 std::vector<proto::WorkerMessage> round_messages(const Exchange& exchange) {
   std::vector<proto::WorkerMessage> messages;
@@ -95,6 +117,11 @@ std::vector<proto::WorkerMessage> round_messages(const Exchange& exchange) {
 }
 
 }  // namespace
+
+uint32_t version_of_job(const MembershipOptions& options, const std::vector<TensorSpec>& tensors,
+                        const proto::Optimizer& optimizer) {
+  return wire::version_of_job(join_message(options, tensors, optimizer, 0), options.added_fields);
+}
 
 void Membership::begin(uint64_t now_ns) {
   PBOX_CHECK(phase_ == Phase::kIdle);
@@ -142,8 +169,12 @@ void Membership::ask_data_addresses(uint64_t now_ns) {
   send().mutable_ask_data_addresses();
 }
 
-void Membership::on_data_addresses(const proto::DataAddresses& answer) {
+void Membership::on_data_addresses(const proto::DataAddresses& answer, uint64_t now_ns) {
   if (!awaits(Step::kDataAddresses)) return;
+  proto::WorkerMessage join = join_message(options_, tensors_, optimizer_, 0);
+  if (exchange_) describe_progress(*join.mutable_join());
+  const Status speaks = check_versions(connected_box_, answer, join, options_.added_fields);
+  if (!speaks) return fail_or_retry(speaks.error(), now_ns);
   std::vector<nic::Endpoint> addresses;
   for (const std::string& address : answer.addresses()) {
     if (address.empty()) {
@@ -163,6 +194,7 @@ void Membership::on_path_mtu(const Result<uint32_t>& path_mtu, uint64_t now_ns) 
   if (!path_mtu) return fail_or_retry(path_mtu.error(), now_ns);
   proto::WorkerMessage join = join_message(options_, tensors_, optimizer_, *path_mtu);
   if (exchange_) describe_progress(*join.mutable_join());
+  wire::state_versions(join, options_.added_fields);
   send() = std::move(join);
   if (exchange_) {
     for (proto::WorkerMessage& message : round_messages(*exchange_)) send() = std::move(message);

@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/version.h"
-#include "nic/wire/control_frame.h"
 #include "worker/membership/membership.h"
 
 namespace pbox::worker {
@@ -28,7 +27,6 @@ std::string choose_box(const MembershipOptions& options, uint32_t attempts, size
 
 proto::AskPartMap part_map_request(const std::string& job) {
   proto::AskPartMap request;
-  request.set_protocol_version(wire::kControlProtocolVersion);
   request.set_software(std::string("libpbox ") + kVersion);
   request.set_job(job);
   return request;
@@ -72,12 +70,16 @@ void Membership::begin_recovery(const std::string& reason, uint64_t now_ns) {
 
 void Membership::ask_part_map(uint64_t now_ns) {
   await(Step::kPartMap, answer_deadline_ns(options_, now_ns));
-  proto::AskPartMap& request = *send().mutable_ask_part_map();
+  proto::WorkerMessage message;
+  proto::AskPartMap& request = *message.mutable_ask_part_map();
   request = part_map_request(options_.job);
-  if (connected_box_ == options_.box || !seems_lost_) return;
-  request.set_lost_box(options_.box_name);
-  const uint64_t lost_ns = now_ns - std::min(now_ns, unreachable_since_ns_);
-  request.set_lost_for_ms(static_cast<uint32_t>(lost_ns / kNanosPerMilli));
+  if (connected_box_ != options_.box && seems_lost_) {
+    request.set_lost_box(options_.box_name);
+    const uint64_t lost_ns = now_ns - std::min(now_ns, unreachable_since_ns_);
+    request.set_lost_for_ms(static_cast<uint32_t>(lost_ns / kNanosPerMilli));
+  }
+  wire::state_versions(message, options_.added_fields);
+  send() = std::move(message);
 }
 
 void Membership::on_part_map(const proto::PartMap& map, uint64_t now_ns) {

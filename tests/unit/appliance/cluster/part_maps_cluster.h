@@ -16,6 +16,7 @@
 #include "appliance/cluster/part_maps.h"
 #include "appliance/storage/disk.h"
 #include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 #include "tests/unit/appliance/cluster/contract.h"
 
 namespace pbox::cluster {
@@ -37,8 +38,10 @@ inline proto::AskPartMap question(uint64_t bytes, const std::string& lost_box = 
 
 // A box that is registered and listens on its control port. It may own a part of the job.
 struct Box {
-  Box(Desk& desk, Store& store, const std::string& name, milliseconds delete_after)
+  Box(Desk& desk, Store& store, const std::string& name, milliseconds delete_after,
+      wire::VersionRange box_versions)
       : acceptor(desk.context, {boost::asio::ip::make_address("127.0.0.1"), 0}),
+        versions(box_versions),
         box_directory(desk.context, store, record(name),
                       [](BoxDirectory::Severity, const char*, const std::string&) {}),
         maps(desk.context, store,
@@ -60,6 +63,9 @@ struct Box {
     record.name = name;
     record.control = "127.0.0.1:" + std::to_string(acceptor.local_endpoint().port());
     record.data = {"127.0.0.1:9600", "127.0.0.1:9601"};
+    record.version = "a release";
+    record.protocol_version_min = versions.oldest;
+    record.protocol_version = versions.newest;
     return record;
   }
 
@@ -93,6 +99,7 @@ struct Box {
   }
 
   tcp::acceptor acceptor;
+  wire::VersionRange versions;
   std::array<char, 4096> buffer;
   std::vector<std::unique_ptr<tcp::socket>> sockets;
   BoxDirectory box_directory;
@@ -106,7 +113,8 @@ struct Box {
 
 // A cluster of two boxes.
 struct Cluster {
-  explicit Cluster(milliseconds unused_maps_deleted_after = std::chrono::minutes(10))
+  explicit Cluster(milliseconds unused_maps_deleted_after = std::chrono::minutes(10),
+                   wire::VersionRange versions_of_b = {})
       : delete_after(unused_maps_deleted_after),
         disk(std::move(*storage::open_state_folder(""))),
         store(std::move(*LocalStore::open(desk.context, *disk))) {
@@ -116,15 +124,15 @@ struct Cluster {
     REQUIRE(desk.await_session(*store));
     add("a");
     REQUIRE(desk.run_until([&] { return boxes[0]->box_directory.leads(); }));
-    add("b");
+    add("b", versions_of_b);
     REQUIRE(desk.run_until([&] {
       return std::all_of(boxes.begin(), boxes.end(),
                          [](const auto& box) { return box->box_directory.boxes().size() == 2; });
     }));
   }
 
-  void add(const std::string& name) {
-    boxes.push_back(std::make_unique<Box>(desk, *store, name, delete_after));
+  void add(const std::string& name, wire::VersionRange versions = {}) {
+    boxes.push_back(std::make_unique<Box>(desk, *store, name, delete_after, versions));
   }
   Box& box(size_t index) { return *boxes[index]; }
 

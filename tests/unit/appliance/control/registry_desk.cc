@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 
 namespace pbox::control {
 

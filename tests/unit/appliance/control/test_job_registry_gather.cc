@@ -4,7 +4,7 @@
 #include <set>
 
 #include "appliance/control/part_memory.h"
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
 namespace pbox::control {
@@ -313,7 +313,7 @@ TEST_CASE("another protocol version is refused with both versions") {
   const auto failure = refused(desk, message);
   CHECK(failure.code() == code(ErrorCode::kVersionMismatch));
   CHECK_THAT(failure.message(), Contains("a test") && Contains("protocol 99") &&
-                                    Contains(std::to_string(wire::kControlProtocolVersion) + ";"));
+                                    Contains("talks 2 to 3; upgrade the older"));
 }
 
 TEST_CASE("names from a refused worker cannot break the log's lines") {

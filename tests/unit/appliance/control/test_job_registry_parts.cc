@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
 namespace pbox::control {
@@ -250,7 +250,7 @@ TEST_CASE("a worker that asks for the part map is answered once it is known, if 
   CHECK(desk.take_failure(refused).message() == "etcd is away");
   const ConnectionId old = desk.open();
   desk.say(old, ask_part_map(1));
-  CHECK_THAT(desk.take_failure(old).message(), Contains("protocol 1, the box speaks 2"));
+  CHECK_THAT(desk.take_failure(old).message(), Contains("talks control protocol 1, this box"));
 }
 
 TEST_CASE("a name that no job can have makes no part map") {

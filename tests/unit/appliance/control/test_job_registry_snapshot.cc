@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <deque>
 
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 #include "tests/unit/appliance/control/registry_desk.h"
 
 namespace pbox::control {

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "nic/wire/control_frame.h"
+#include "nic/wire/control_versions.h"
 #include "tests/unit/worker/membership/member.h"
 
 namespace pbox::test {
@@ -97,7 +97,7 @@ TEST_CASE("a part that moves is resumed at its new box at once") {
   CHECK(ask_part_map(member) == "box-9:9541");
   const proto::AskPartMap question = member.message().ask_part_map();
   CHECK(question.job() == "train");
-  CHECK(question.protocol_version() == wire::kControlProtocolVersion);
+  CHECK(question.protocol_version() == wire::kControlProtocolVersionMin);
   CHECK(question.lost_box() == "");
   member.deliver(plan("nine", ""));  // the box that is asked
   member.act();
